@@ -1,0 +1,93 @@
+# train_gpt - `make help` lists the targets. Adding a source or a test needs no edit here: folders are globbed.
+BACKEND_ASKED := $(BACKEND)
+BACKEND ?= $(shell command -v nvcc >/dev/null 2>&1 && test -e /dev/nvidia0 && echo cuda || echo cpu)
+MPI     ?= ompi-c#          a pkg-config name: ompi-c, mpich; 0 builds a single-process program
+SAN     ?=#                 -asan: AddressSanitizer and UBSan
+ifeq ($(origin CC),default)
+CC      := gcc
+endif
+VARIANT := $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)
+B       := build/$(VARIANT)
+
+WARN    := -Wall -Wextra -Wno-psabi $(if $(WERROR),-Werror)
+OPT     := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=address$(comma)undefined,-O3 -g)
+comma   := ,
+# No -ffast-math: isfinite(NaN) must stay false. Without errno and traps sqrtf and comparisons vectorise.
+NUMERIC := -fno-math-errno -fno-trapping-math -ffp-contract=fast
+CFLAGS  := -std=c11 -D_GNU_SOURCE -I. $(WARN) $(OPT) $(NUMERIC) -fopenmp -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
+LDFLAGS := $(if $(SAN),-fsanitize=address$(comma)undefined) -fopenmp -pthread
+LIBS    := -ldnnl -lcjson -lxxhash -lm
+ifneq ($(MPI),0)
+MPI_CFLAGS := $(shell pkg-config --cflags $(MPI) 2>/dev/null) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
+MPI_LIBS   := $(shell pkg-config --libs $(MPI) 2>/dev/null)
+else
+MPI_CFLAGS := -DNO_MPI
+endif
+$(B)/comm/%.o $(B)/test/comm/%.o: CFLAGS += $(MPI_CFLAGS)
+
+FOLDERS := core layers comm data run
+SOURCES  = $(wildcard $(1)/*.c)
+OBJECTS  = $(patsubst %.c,$(B)/%.o,$(call SOURCES,$(1)))
+ARCHIVES := $(FOLDERS:%=$(B)/%.a)
+# What each folder may see, as the linker enforces it on its tests.
+NEEDS_core   := $(B)/core.a
+NEEDS_layers := $(B)/layers.a $(B)/core.a
+NEEDS_comm   := $(B)/comm.a $(B)/core.a
+NEEDS_data   := $(B)/data.a $(B)/core.a
+NEEDS_run    := $(B)/run.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
+NEEDS_bench  := $(NEEDS_run)
+TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
+
+.PHONY: all deps demo test tests bench bench-comm check check-hf mutants soak clean help
+all: $(B)/train_gpt
+	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
+
+$(B)/train_gpt: $(B)/train_gpt.o $(NEEDS_run)
+	$(CC) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS)
+$(B)/train_gpt.o: train_gpt.cu | $(B)/.stamp
+	$(CC) $(CFLAGS) -x c -c -o $@ $<
+$(B)/%.o: %.c | $(B)/.stamp
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -c -o $@ $<
+.SECONDEXPANSION:
+$(ARCHIVES): $(B)/%.a: $$(call OBJECTS,$$*)
+	@rm -f $@
+	ar rcs $@ $^
+# A test is one source; helpers it shares stand in test/ref (float64 references, record/replay).
+REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
+$(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(NEEDS_$$(firstword $$(subst /, ,$$*)))
+	$(CC) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS) -lcmocka
+# Flags are part of what was built: another compiler or option rebuilds.
+$(B)/.stamp: FORCE
+	@mkdir -p $(B)/test; echo '$(CC) $(CFLAGS) $(MPI_CFLAGS)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(MPI_CFLAGS)' > $@
+FORCE:
+.SECONDARY:
+
+tests: $(B)/train_gpt $(TESTS)
+test: tests                ## the whole test suite (under 15 minutes on two cores)
+	@B=$(B) scripts/test.sh
+deps:                      ## install what is missing (apt; asks for nothing that is there)
+	@scripts/deps.sh
+demo: deps                 ## from nothing to a trained model on real text; TEXT=path for your own
+	@$(MAKE) --no-print-directory all
+	@scripts/demo.sh $(TEXT)
+bench: tests               ## speed of training against the machine's matrix products; appends to test/results/
+	@B=$(B) scripts/bench.sh
+bench-comm: tests          ## ring against MPI's collectives, bus bandwidth by size
+	@B=$(B) scripts/bench_comm.sh
+check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, README figures
+	@scripts/check.sh
+check-hf: all              ## logits of a checkpoint in Hugging Face transformers, where it can be installed
+	@test/interop/check_hf.sh
+mutants:                   ## planted one-line faults: the suite must catch each
+	@scripts/mutants.sh
+soak:                      ## the long proofs, in pieces
+	@scripts/soak.sh
+clean:                     ## remove everything built
+	rm -rf build train_gpt
+help:
+	@echo "train_gpt: GPT pretraining in C and CUDA.  mpirun -np N ./train_gpt config.json"; echo
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@echo; echo "  BACKEND=cpu|cuda|emu  MPI=ompi-c|mpich|0  SAN=-asan  CC=gcc|clang   (this build: $(B))"
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

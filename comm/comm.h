@@ -1,0 +1,74 @@
+/* comm.h - ranks and collectives. A Comm is a group of ranks; every collective takes one, there is no global.
+ *
+ * Only the main thread calls these (MPI_THREAD_FUNNELED). Started collectives progress inside comm_poll() and finish(): Open MPI moves
+ * data only inside its calls. mpi.h is included nowhere but in comm/. With one rank every collective is a no-op, and a program that
+ * no launcher started never calls MPI_Init.
+ */
+#ifndef TRAIN_GPT_COMM_COMM_H
+#define TRAIN_GPT_COMM_COMM_H
+
+#include "core/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the launcher says before MPI_Init: rank and size from OMPI_COMM_WORLD_*, PMI_*, PMIX_*; SLURM_* only inside a step. */
+typedef struct {
+    int launched;   /* a launcher started this process: MPI_Init is needed                    */
+    int rank, size; /* size 0 = launched, but not known before MPI_Init (srun --mpi=pmix)     */
+} Launch;
+Launch launch_detect(void);
+
+typedef enum { COMM_RING, COMM_MPI, COMM_NCCL } CommKind;
+typedef enum { COMM_SUM, COMM_MAX, COMM_MIN } CommReduce;
+typedef struct Comm Comm;
+
+/* All ranks of the job. Calls MPI_Init_thread if launched, and error_set_rank(). Exit 69 when the MPI library cannot start. */
+Comm *comm_create(Launch launch, CommKind kind);
+void  comm_set_kind(Comm *c, CommKind kind);
+void  comm_destroy(Comm *c);   /* barrier, MPI_Finalize */
+
+int         comm_rank(const Comm *c);
+int         comm_size(const Comm *c);
+int         comm_local_rank(const Comm *c);  /* among the ranks of this host */
+int         comm_local_size(const Comm *c);
+const char *comm_host(const Comm *c, int rank);
+const char *comm_library(void);              /* "Open MPI 4.1.4", "MPICH 4.0.2", "none" */
+
+/* Cores this rank should use: widens a binding that leaves this host's other cores without a rank (Open MPI binds -np 1 to one core),
+ * divides the rest; the figure before OMP_NUM_THREADS is looked at. Prints one line of advice if it cannot widen. */
+int comm_threads(Comm *c);
+
+/* --- small things, over MPI whatever the kind; they block ------------------------------------------------------------------------ */
+void comm_barrier(Comm *c);
+void comm_broadcast(Comm *c, void *data, size_t bytes, int root);
+void comm_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
+void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
+/* Concatenates the ranks' bytes on root in rank order; root gets a malloc'ed buffer and bytes_of_rank[size] (malloc'ed), others NULL. */
+char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
+
+/* --- collectives over a bucket [W*q]; piece r is [r*q, (r+1)*q) ------------------------------------------------------------------- */
+/* Starts: piece `rank` of x (F32) becomes the sum over ranks, the other pieces become scratch. Several may be in flight; all ranks
+ * start them in the same order. The memory must stay until finish. */
+void comm_reduce_scatter_start(Comm *c, Tensor x);
+/* Starts: every rank's piece `rank` of x (any type) is copied to that place on all ranks. */
+void comm_all_gather_start(Comm *c, Tensor x);
+void comm_poll(Comm *c);       /* lets what was started progress; cheap; never blocks */
+void comm_finish(Comm *c);     /* waits for everything started */
+void comm_all_reduce(Comm *c, Tensor x); /* F32: reduce-scatter, then all-gather; x [W*q] */
+
+/* Bytes of buffers the collectives of this communicator need at most, for buckets of up to piece_elems; allocated on first use. */
+size_t comm_buffer_bytes(const Comm *c, int64_t piece_elems);
+
+typedef struct {
+    double comm_ms;     /* from a collective's start to its end, summed over what did not overlap another one   */
+    double exposed_ms;  /* of it, spent inside comm_finish and blocking collectives                             */
+    int64_t first_send_order; /* sends posted so far, for tests of overlap */
+} CommTimes;
+CommTimes comm_times(Comm *c); /* since the last call; resets the times */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,37 @@
+/* arena.h - one allocation per class of memory, carved from tables.
+ *
+ * The same carving code runs twice: dry, with no memory behind the arena, to learn the size (that is what `plan` prints), then
+ * for real. What plan says and what the run allocates are therefore the same number. Every tensor starts at a multiple of 256 bytes.
+ */
+#ifndef TRAIN_GPT_CORE_ARENA_H
+#define TRAIN_GPT_CORE_ARENA_H
+
+#include "core/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { ARENA_ALIGN = 256 };
+
+typedef struct {
+    const char *name;     /* as printed by plan and the banner */
+    char       *base;     /* owned; NULL = dry run             */
+    size_t      used_bytes, peak_bytes, capacity_bytes;
+} Arena;
+
+Arena arena_dry(const char *name);                      /* counts, owns nothing                               */
+Arena arena_create(const char *name, size_t capacity_bytes); /* device memory, zeroed; exit 71 if there is none */
+void  arena_destroy(Arena *arena);
+
+void  *arena_take(Arena *arena, size_t bytes);          /* NULL when dry; CHECK fails when full               */
+Tensor arena_tensor(Arena *arena, DType type, int dims, int64_t a, int64_t b, int64_t c);
+
+/* Stack use: m = arena_mark(a); ... takes ...; arena_release(a, m). */
+static inline size_t arena_mark(const Arena *arena) { return arena->used_bytes; }
+static inline void   arena_release(Arena *arena, size_t mark) { arena->used_bytes = mark; }
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,74 @@
+/* device.c - the CPU behind device.h: memory is the process's, a stream runs in order, threads are OpenMP's. */
+#include "core/device.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "core/simd.h"
+
+static struct { char name[128]; } cpu;
+
+/* "model name" of the first processor in /proc/cpuinfo. */
+static void read_processor_name(void) {
+    snprintf(cpu.name, sizeof cpu.name, "CPU");
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char  line[256];
+    while (f && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        colon[strcspn(colon, "\n")] = 0;
+        snprintf(cpu.name, sizeof cpu.name, "%.120s", colon + 2);
+        break;
+    }
+    if (f) fclose(f);
+}
+
+void device_open(int local_rank, int threads) {
+    (void)local_rank; /* every rank of a host shares its processors; comm_threads() has divided them */
+    read_processor_name();
+    if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads > 0 ? threads : 1);
+    omp_set_dynamic(0);
+}
+
+const char *device_backend(void) { return "cpu"; }
+const char *device_name(void) { return cpu.name; }
+const char *device_isa(void) { return simd_name(); }
+int         device_threads(void) { return omp_get_max_threads(); }
+int         device_has_bf16(void) { return simd_has_bf16(); }
+
+size_t device_memory_total(void) { return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE); }
+
+size_t device_memory_peak(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (size_t)usage.ru_maxrss * 1024;
+}
+
+/* Fresh pages from the kernel: zero without being touched, so memory counts once it is used. */
+void *device_alloc(size_t bytes, const char *what) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) fail(EXIT_MEMORY, "no memory for %s: %.1f MiB wanted", what, (double)bytes / 1048576.0);
+    madvise(memory, bytes, MADV_HUGEPAGE); /* fewer TLB misses; advice only */
+    return memory;
+}
+
+void device_free(void *memory, size_t bytes) { munmap(memory, bytes); }
+
+void device_zero(Stream *s, Tensor t) {
+    (void)s;
+    size_t      bytes = tensor_bytes(t);
+    const size_t block = 1 << 20;
+    #pragma omp parallel for schedule(static)
+    for (size_t at = 0; at < bytes; at += block) memset((char *)t.data + at, 0, bytes - at < block ? bytes - at : block);
+}
+
+void device_to_host(Stream *s, void *host, Tensor t) { (void)s, memcpy(host, t.data, tensor_bytes(t)); }
+void device_from_host(Stream *s, Tensor t, const void *host) { (void)s, memcpy(t.data, host, tensor_bytes(t)); }
+void device_sync(Stream *s) { (void)s; }
+
+size_t device_overhead_bytes(void) { return 64u << 20; }

@@ -1,0 +1,49 @@
+/* device.h - the seam to the hardware: device.c is the CPU, device.cu an NVIDIA GPU; the build links one of them.
+ *
+ * A Stream is an ordered queue of operations; on the CPU each has finished when its call returns. Only this seam knows where
+ * memory lives. Host memory is what the rest of the program uses with plain pointers.
+ */
+#ifndef TRAIN_GPT_CORE_DEVICE_H
+#define TRAIN_GPT_CORE_DEVICE_H
+
+#include <stddef.h>
+
+#include "core/arena.h"
+#include "core/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Stream {
+    Arena scratch; /* a stack for the operations of this stream; sized before the first of them */
+} Stream;
+
+/* Opens the device of this process: on the CPU sets the thread count (OMP_NUM_THREADS, else threads), on CUDA picks GPU
+ * local_rank. Exit 69 with what was found when there is none. */
+void device_open(int local_rank, int threads);
+
+const char *device_backend(void);     /* "cpu", "cuda", "emu"                                         */
+const char *device_name(void);        /* processor or GPU, as the machine calls it                    */
+const char *device_isa(void);         /* "avx512bf16", "avx512", "avx2", "sse2", "sm_90", ...         */
+int         device_threads(void);     /* threads that an operation uses; 1 on CUDA                    */
+int         device_has_bf16(void);    /* computes bf16 matrix products natively                       */
+size_t      device_memory_total(void);/* bytes                                                        */
+size_t      device_memory_peak(void); /* bytes this process has used at most (CPU: resident set)      */
+
+/* Zeroed device memory, aligned to ARENA_ALIGN; exit 71 naming what it was for. */
+void *device_alloc(size_t bytes, const char *what);
+void  device_free(void *memory, size_t bytes);
+
+void device_zero(Stream *s, Tensor t);
+void device_to_host(Stream *s, void *host, Tensor t);         /* returns when the bytes are there */
+void device_from_host(Stream *s, Tensor t, const void *host); /* the host bytes may be reused on return */
+void device_sync(Stream *s);
+
+/* Bytes the host runtime and libraries take besides what we allocate, as measured; part of plan. */
+size_t device_overhead_bytes(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

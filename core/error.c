@@ -1,0 +1,69 @@
+/* error.c - see error.h. The only file-scope state of the program besides the device: who we are when we die. */
+#include "core/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static struct {
+    int     rank, ranks;
+    int64_t step;
+    void  (*abort_job)(int exit_code);
+} self = {0, 1, -1, NULL};
+
+void error_set_rank(int rank, int ranks, void (*abort_job)(int)) {
+    self.rank = rank;
+    self.ranks = ranks;
+    self.abort_job = abort_job;
+}
+
+void error_set_step(int64_t step) { self.step = step; }
+
+/* Ranks other than 0 wait this long before they speak: a fault common to all is then told once, by rank 0. */
+static void let_rank_zero_speak_first(void) {
+    if (self.rank > 0 && self.abort_job) usleep(1500000u + 200000u * (unsigned)(self.rank % 16));
+}
+
+NORETURN void fail_silently(int exit_code) {
+    fflush(stdout);
+    fflush(stderr);
+    if (self.abort_job) self.abort_job(exit_code);
+    _exit(exit_code);
+}
+
+NORETURN void fail(int exit_code, const char *fmt, ...) {
+    let_rank_zero_speak_first();
+    fflush(stdout);
+    char    text[4096];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (self.rank > 0) fprintf(stderr, "train_gpt: rank %d: %s\n", self.rank, text);
+    else               fprintf(stderr, "train_gpt: %s\n", text);
+    fail_silently(exit_code);
+}
+
+void warn(const char *fmt, ...) {
+    if (self.rank > 0) return;
+    char    text[4096];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    fprintf(stderr, "train_gpt: warning: %s\n", text);
+}
+
+NORETURN void check_failed(const char *expression, const char *file, int line, const char *fmt, ...) {
+    char    text[2048], host[256] = "?";
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    gethostname(host, sizeof host - 1);
+    fflush(stdout);
+    fprintf(stderr, "train_gpt: internal error: %s\n  %s:%d: %s is false (rank %d of %d, host %s, step %lld)\n", text, file, line,
+            expression, self.rank, self.ranks, host, (long long)self.step);
+    fail_silently(EXIT_INTERNAL);
+}

@@ -1,0 +1,66 @@
+/* error.h - how the program ends when it cannot go on.
+ *
+ * Two kinds of end. fail() is for what a user can mend (a config key, a file, a full disk): one sentence and an exit code.
+ * CHECK() is for what must never happen: expression, place, rank, host and step, exit 70. Both end the whole job: once
+ * error_set_rank() has been given an abort function (MPI_Abort, set by comm/), every rank goes.
+ *
+ * A fault that all ranks meet is told once: rank 0 speaks at once, the others give it time to end the job first.
+ */
+#ifndef TRAIN_GPT_CORE_ERROR_H
+#define TRAIN_GPT_CORE_ERROR_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#define NORETURN [[noreturn]]
+#else
+#define NORETURN _Noreturn
+#endif
+
+#if defined(__GNUC__)
+#define PRINTF_LIKE(fmt_at, args_at) __attribute__((format(printf, fmt_at, args_at)))
+#else
+#define PRINTF_LIKE(fmt_at, args_at)
+#endif
+
+/* Exit codes: the contract with schedulers and scripts. */
+enum {
+    EXIT_DONE     = 0,
+    EXIT_CONFIG   = 64, /* usage or config                                  */
+    EXIT_DATA     = 65, /* bad data or checkpoint                           */
+    EXIT_NODEVICE = 69, /* no GPU, MPI or NCCL                              */
+    EXIT_INTERNAL = 70, /* a bug here                                       */
+    EXIT_MEMORY   = 71, /* out of memory                                    */
+    EXIT_LOCKED   = 73, /* run folder locked or in use                      */
+    EXIT_IO       = 74, /* I/O                                              */
+    EXIT_STOPPED  = 75, /* stopped on request, checkpointed, resumable      */
+    EXIT_NUMERIC  = 76, /* numerical stop                                   */
+    EXIT_PEER     = 77  /* a peer lost or timed out                         */
+};
+
+/* Who speaks: rank of this process and how to end all of them; abort_job may be NULL (one process) and does not return. */
+void error_set_rank(int rank, int ranks, void (*abort_job)(int exit_code));
+
+/* The step named in a CHECK message; -1 before the first. */
+void error_set_step(int64_t step);
+
+/* Prints "train_gpt: <sentence>" to stderr and ends the job with exit_code. */
+NORETURN void fail(int exit_code, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+/* Ends the job with exit_code, saying nothing (the message is out already). */
+NORETURN void fail_silently(int exit_code);
+
+/* A line "train_gpt: warning: ..." on stderr from rank 0; the others are silent. */
+void warn(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
+NORETURN void check_failed(const char *expression, const char *file, int line, const char *fmt, ...) PRINTF_LIKE(4, 5);
+
+/* An internal impossibility: CHECK(cond, "what was expected, with %values"). */
+#define CHECK(cond, ...) \
+    do { if (!(cond)) check_failed(#cond, __FILE__, __LINE__, __VA_ARGS__); } while (0)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

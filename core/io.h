@@ -1,0 +1,43 @@
+/* io.h - the one writer of files: checkpoints, logs, shards and pictures all go through these calls.
+ *
+ * Each returns 0 (or a descriptor) or -errno; the caller names path and exit code. Short writes and EINTR are continued here.
+ * The calls go through one table of functions, so that a test can make the n-th fail.
+ */
+#ifndef TRAIN_GPT_CORE_IO_H
+#define TRAIN_GPT_CORE_IO_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { IO_CREATE, IO_APPEND, IO_UPDATE /* existing file, pwrite */ } IoOpen;
+
+int io_open(const char *path, IoOpen how);               /* descriptor or -errno; O_NOFOLLOW, mode 0666 & ~umask */
+int io_write(int fd, const void *data, size_t bytes);
+int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset);
+int io_truncate(int fd, uint64_t bytes);
+int io_fsync(int fd);
+int io_close(int fd);
+int io_rename(const char *from, const char *to);
+int io_unlink(const char *path);
+int io_mkdirs(const char *path);                         /* with parents; existing folders are fine */
+int io_remove_tree(const char *path);                    /* a folder we made: files and one level of folders below it */
+int io_fsync_dir(const char *path);
+
+/* Writes path.tmp, fsyncs, renames to path: readers see the old bytes or the new ones. */
+int io_replace_file(const char *path, const void *data, size_t bytes);
+
+/* Whole file into malloc'ed memory (NUL after the end), at most limit bytes: length or -errno (-EFBIG over the limit). */
+int64_t io_read_file(const char *path, size_t limit, char **data);
+/* Exactly bytes at offset: 0, -errno, or -ENODATA when the file ends before. */
+int     io_pread(int fd, void *data, size_t bytes, uint64_t offset);
+int64_t io_file_bytes(const char *path);                 /* or -errno */
+int64_t io_free_bytes(const char *folder);               /* free space for this user, or -errno */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,51 @@
+/* json.h - strict JSON on top of libcjson: one pass of our own over the bytes checks syntax, UTF-8, duplicate keys and numbers and
+ * records where each value stands; libcjson then builds the tree.
+ *
+ * The pass is a pure function over (bytes, length). It refuses what RFC 8259 does not allow and libcjson would let through: trailing
+ * bytes, leading zeros, control characters, bad UTF-8, a byte-order mark, \u0000, lone surrogates, duplicate keys, numbers that are not
+ * finite, integers beyond 2^53 or not exact as written, depth over 32, files over 1 MiB (JSON_LIMIT, or the caller's own).
+ */
+#ifndef TRAIN_GPT_CORE_JSON_H
+#define TRAIN_GPT_CORE_JSON_H
+
+#include <cjson/cJSON.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { JSON_LIMIT = 1 << 20, JSON_DEPTH = 32 };
+
+typedef struct { int line, column; } JsonPlace; /* 1-based; columns count bytes */
+
+typedef struct {
+    JsonPlace at;
+    char      text[240]; /* "duplicate key \"seed\", first at line 3" */
+} JsonFault;
+
+typedef struct {
+    char     *path;      /* owned: "optimizer.learning_rate", "data.train[1]" */
+    JsonPlace key;       /* of the key (of the value in an array)             */
+    JsonPlace value;
+} JsonEntry;
+
+typedef struct {
+    cJSON     *root;     /* owned; NULL if there was a fault */
+    JsonEntry *entry;    /* owned: every value but the root, in file order */
+    int        entries;
+} Json;
+
+/* Parses text [bytes] of at most `limit` bytes. Returns 1, or 0 with *fault set. */
+int  json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFault *fault);
+void json_free(Json *json);
+const JsonEntry *json_entry(const Json *json, const char *path);  /* NULL if absent */
+/* Member by exact, case-sensitive name; NULL if absent or object is no object. */
+cJSON *json_member(const cJSON *object, const char *name);
+/* Appends text as a JSON string with quotes and escapes to out [capacity]; returns the bytes it takes (also if it did not fit). */
+size_t json_quote(char *out, size_t capacity, const char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

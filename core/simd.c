@@ -1,0 +1,45 @@
+/* simd.c - see simd.h: what this processor has, by cpuid. */
+#include "core/simd.h"
+
+#include <stdlib.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+/* Leaf 7: AVX512-BF16 is subleaf 1 eax bit 5, AMX-BF16 subleaf 0 edx bit 22 (Intel SDM, CPUID). */
+static int cpu_computes_bf16(void) {
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1)) return 1;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1)) return 1;
+#endif
+    return 0;
+}
+
+static Isa detect(void) {
+    Isa isa = ISA_BASE;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = ISA_AVX2;
+    if (isa == ISA_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")) isa = ISA_AVX512;
+#endif
+    const char *cap = getenv("TRAIN_GPT_ISA");
+    if (cap && strcmp(cap, "avx2") == 0 && isa > ISA_AVX2) isa = ISA_AVX2;
+    if (cap && strcmp(cap, "sse2") == 0) isa = ISA_BASE;
+    return isa;
+}
+
+Isa simd_isa(void) {
+    static int known = -1; /* detect() is pure, so a race writes the same value */
+    if (known < 0) known = (int)detect();
+    return (Isa)known;
+}
+
+int simd_has_bf16(void) { return simd_isa() == ISA_AVX512 && cpu_computes_bf16(); }
+
+const char *simd_name(void) {
+    static const char *const names[] = {"sse2", "avx2", "avx512"};
+    return simd_has_bf16() ? "avx512bf16" : names[simd_isa()];
+}

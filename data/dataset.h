@@ -1,0 +1,41 @@
+/* dataset.h - shards as one numbered list of samples, and the order in which training takes them.
+ *
+ * Samples are numbered shard after shard; sample j of a shard covers its tokens [j*T, j*T+T]: T inputs, targets shifted by one. A sample
+ * never crosses a shard; a tail too short is not used. Step s takes the global indices s*G .. s*G+G-1; index g is the (g mod n)-th
+ * sample of epoch floor(g/n). The order within an epoch is a function of (seed, epoch) only.
+ */
+#ifndef TRAIN_GPT_DATA_DATASET_H
+#define TRAIN_GPT_DATA_DATASET_H
+
+#include "data/shard.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    Shard   *shard;           /* owned */
+    int      shards;
+    int64_t *first_sample;    /* owned [shards+1]: sample number of each shard's first */
+    int64_t  seq_len;
+    int64_t  samples;         /* n */
+    int64_t  tokens;          /* in all shards */
+} Dataset;
+
+typedef struct { int shuffle; uint64_t seed; } SampleOrder;
+
+/* Opens the files of a list of globs: globs in list order, the files of each sorted by byte; a file named twice is refused. key names
+ * the option in messages ("data.train"). Exit 65: no match, no whole sample, foreign tokens (>= vocab_size; file and index named). */
+Dataset dataset_open(const char *key, const char *const *globs, int count, int64_t seq_len, int64_t vocab_size);
+void    dataset_close(Dataset *d);
+
+/* tokens [seq_len + 1] of sample number j. */
+void dataset_sample(const Dataset *d, int64_t j, int32_t *tokens);
+
+/* The sample number of global index g. */
+int64_t dataset_order(const Dataset *d, SampleOrder order, int64_t g);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

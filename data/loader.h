@@ -1,0 +1,37 @@
+/* loader.h - a thread that has the next micro-batches ready when the step asks for them.
+ *
+ * Rank r of W takes the contiguous part [r*G/W, (r+1)*G/W) of each step's G samples, micro_batch at a time: micro-batch k of the step's
+ * K runs on rank floor(k*W/K), whatever W.
+ */
+#ifndef TRAIN_GPT_DATA_LOADER_H
+#define TRAIN_GPT_DATA_LOADER_H
+
+#include "core/batch.h"
+#include "core/device.h"
+#include "data/dataset.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Loader Loader;
+
+typedef struct {
+    SampleOrder order;
+    int64_t     step_samples;  /* G */
+    int64_t     micro_batch;   /* B */
+    int         rank, ranks;
+    int64_t     first_step;    /* 0-based step the first batch belongs to */
+} LoaderPlan;
+
+/* arena (device memory) holds the batches handed out; dataset is borrowed. */
+Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena);
+void    loader_destroy(Loader *l);
+/* The next micro-batch; valid until the next call. *wait_ms (may be NULL) gets the time spent waiting for the thread. */
+Batch   loader_next(Loader *l, Stream *s, double *wait_ms);
+size_t  loader_bytes(int64_t B, int64_t T);   /* arena bytes it will take */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

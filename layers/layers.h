@@ -1,0 +1,106 @@
+/* layers.h - every compute op of the program, one contract for all backends: layers/X.c is the CPU's side, layers/X.cu CUDA's.
+ *
+ * Symbols  B batch, T positions, N = B*T rows, C channels, V vocabulary, H heads, D = C/H head size.
+ * Layout   row-major, contiguous, shapes in [ ].   act = the tensors' common F32, BF16 or F16;  f32 = always F32.
+ * Writes   forward sets outputs; backward sets activation gradients (=) and accumulates weight gradients (+=).
+ * Memory   the caller owns every buffer; an op allocates nothing after the first step and never waits for the device. What an op
+ *          needs for itself it takes from s->scratch: <op>_scratch_bytes() says how much, and it is given back on return.
+ * Numbers  sums, statistics and products accumulate in f32 or better whatever act is. Same inputs, same threads: same bits.
+ * Errors   a broken contract is a bug: EXPECTn ends the job.
+ */
+#ifndef TRAIN_GPT_LAYERS_LAYERS_H
+#define TRAIN_GPT_LAYERS_LAYERS_H
+
+#include "core/device.h"
+#include "core/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- embedding: y[b,t,:] = wte[token[b,t],:] + wpe[t,:] -------------------------------------------------------------------------
+ *   y [N,C] act out   tokens [B,T] i32 in   wte [V',C] act in, V' >= V   wpe [P,C] act in, P >= T                                  */
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe);
+/*   dwte [V',C] f32 out(+=)   dwpe [P,C] f32 out(+=)   dy [N,C] act in. Rows of equal tokens are added in a fixed order.             */
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens);
+size_t embedding_scratch_bytes(int64_t N);
+
+/* --- layernorm: y = (x - mean) * rstd * w + b, rstd = 1/sqrt(mean((x-mean)^2) + eps); Ba et al., arXiv:1607.06450 --------------------
+ *   y [N,C] act out   mean, rstd [N] f32 out, kept for backward   x [N,C] act in   w, b [C] act in                                 */
+void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps);
+/* The residual stream's step fused with the norm after it: sum = x + update; y = layernorm(sum) as stored.
+ *   sum [N,C] act out, may be x itself   update [N,C] act in                                                                       */
+void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                                Tensor b, float eps);
+/* dx = dresidual + the norm's gradient: the branch joins the residual stream again here.
+ *   dx [N,C] act out, may be dresidual   dw, db [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none   dy, x [N,C] act in  */
+void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean,
+                        Tensor rstd);
+size_t layernorm_scratch_bytes(int64_t N, int64_t C);
+
+/* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it ----------------------------------------------------------------
+ *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in                                                               */
+void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
+/* With the activation fused: pre = x w + b, kept for backward; y = gelu(pre).   pre, y [N,M] act out                                */
+void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
+/*   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy   dy [N,M] act in                 */
+void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
+/* The same where x = gelu(pre): dx is the gradient of pre, dpre = (dy w^T) * gelu'(pre).                                              */
+void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w);
+size_t linear_scratch_bytes(int64_t N, int64_t K, int64_t M, DType act);
+
+/* --- gelu, tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); Hendrycks & Gimpel, arXiv:1606.08415 ------------------------
+ *   y, x [N,M] act                                                                                                                  */
+void gelu_forward(Stream *s, Tensor y, Tensor x);
+/*   dx = dy * gelu'(x); dx may be dy                                                                                                */
+void gelu_backward(Stream *s, Tensor dx, Tensor dy, Tensor x);
+
+/* --- causal self-attention over heads h = columns [hD, (h+1)D) of the thirds q, k, v of qkv -----------------------------------------
+ * y_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt(D)) v_j, computed tile by tile with a running maximum; T x T is never stored.
+ * Dao et al., arXiv:2205.14135, arXiv:2307.08691.
+ *   y [B*T,C] act out   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward   qkv [B*T,3C] act in   B, T, H from lse */
+void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H);
+/*   dqkv [B*T,3C] act out   dy, y [B*T,C] act in                                                                                    */
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H);
+size_t attention_scratch_bytes(int64_t B, int64_t T, int64_t C, int64_t H, DType act);
+
+/* --- head: logits = x wte^T, the output layer tied to the embedding ------------------------------------------------------------------
+ *   logits [n,V'] act out: columns 0..V-1 are set, the padding columns V..V'-1 are left alone   x [n,C] act in   wte [V',C] act in     */
+void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte, int64_t V);
+/*   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=) dlogits^T x, rows 0..V-1                                                 */
+void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte, int64_t V);
+size_t head_scratch_bytes(int64_t n, int64_t C, int64_t V, DType act);
+
+/* --- classifier: loss[i] = log(sum_v exp(logits[i,v])) - logits[i,target[i]], over v < V -----------------------------------------------
+ *   loss [n] f32 out   logits [n,V'] act in   targets [n] i32 in                                                                     */
+void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V);
+/* The same, and logits become their gradients in place: logits[i,v] = scale * (softmax(logits[i])[v] - (v == target[i])).              */
+void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, float scale);
+
+/* --- optimizer --------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    float learning_rate, beta1, beta2, eps, weight_decay;
+    int64_t step;      /* 1-based: the bias corrections are 1 - beta^step */
+} AdamW;
+
+/* AdamW, Loshchilov & Hutter, arXiv:1711.05101; g = grad_scale * grad:
+ *   m = beta1 m + (1-beta1) g      v = beta2 v + (1-beta2) g^2
+ *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ),   decay = weight_decay or 0
+ *   master, m, v [n] f32 in/out   grad [n] f32 in   working [n] act out: p rounded; when it is F32 it is the master itself             */
+void adamw_update(Stream *s, Tensor master, Tensor m, Tensor v, Tensor working, Tensor grad, AdamW h, float grad_scale);
+
+/* Sum of squares of x [n] f32, accumulated in float64 over fixed blocks, added to *sum (host memory; on CUDA valid after device_sync). */
+void norm_squared(Stream *s, double *sum, Tensor x);
+/* Sum of x [n] f32 in index order in float64, added to *sum.                                                                           */
+void sum_forward(Stream *s, double *sum, Tensor x);
+/* y = x rounded to y's type.   y, x [n] any of F32, BF16                                                                              */
+void cast_forward(Stream *s, Tensor y, Tensor x);
+
+/* Rate of this machine's matrix products in act type at M = N = K = n, in FLOP/s: the median over at most budget_ms. */
+double matmul_rate(Stream *s, DType act, int64_t n, double budget_ms);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

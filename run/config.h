@@ -1,0 +1,85 @@
+/* config.h - the run config as the program sees it: every option resolved, checked against the others.
+ *
+ * One row per option in run/options.c yields parser, defaults, ranges, --help, JSON Schema and the copy in the run folder.
+ * Strings live as long as the process.
+ */
+#ifndef TRAIN_GPT_RUN_CONFIG_H
+#define TRAIN_GPT_RUN_CONFIG_H
+
+#include <cjson/cJSON.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct { int count; const char **item; } StringList;
+
+typedef enum { RESUME_AUTO, RESUME_NEVER, RESUME_MUST } Resume;
+typedef enum { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_ROLLBACK } OnNonfinite;
+typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } ScheduleKind;
+typedef enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16, PRECISION_FP16 } Precision;
+typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } ParallelComm;
+/* memory.recompute holds a Recompute of layers/gpt.h. */
+
+typedef struct {
+    char path[4096];                    /* the config file                                   */
+    struct {
+        const char *dir;
+        int64_t     steps, seed;
+        int         resume;             /* Resume */
+        StringList  allow_change;
+        double      max_minutes;
+        int         on_nonfinite;       /* OnNonfinite */
+        int64_t     max_skips;
+        double      watchdog_seconds;
+    } run;
+    struct {
+        const char *preset;
+        int64_t     n_layer, n_head, n_embd, n_positions, vocab_size;
+        const char *init_from;
+    } model;
+    struct {
+        StringList  train, val;
+        int         shuffle;
+        const char *tokenizer;
+    } data;
+    struct { int64_t global_tokens, micro_batch, seq_len; } batch;
+    struct { const char *name; double learning_rate, beta1, beta2, eps, weight_decay, grad_clip; } optimizer;
+    struct { int name; /* ScheduleKind */ int64_t warmup_steps; double final_lr_fraction, decay_fraction; } schedule;
+    int precision;                      /* Precision */
+    struct { int64_t zero_stage; int comm; /* ParallelComm */ int deterministic; } parallel;
+    struct { int recompute; } memory;
+    struct { int64_t every, keep; } checkpoint;
+    struct { int64_t every, tokens; } eval;
+    struct { int64_t every, tokens; const char *prompt; double temperature; int64_t top_k; } sample;
+    struct { int64_t every; } log;
+} Config;
+
+/* Reads argv[1] and the overrides after it ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a string).
+ * ranks checks batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All faults are collected:
+ * returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per fault (a syntax fault comes alone). */
+char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
+
+/* The rule that needs the number of ranks; NULL or a malloc'ed sentence naming the nearest valid values. */
+char *config_check_ranks(const Config *config, int ranks);
+
+/* The resolved config, every option, nested; caller deletes. */
+cJSON *config_to_json(const Config *config);
+
+/* config.json of a run or checkpoint back into a Config (no cross rules). Returns NULL or a malloc'ed fault. */
+char *config_from_json(const cJSON *json, Config *config);
+
+/* Compares what a resume must not change (resolved model sizes, batch.global_tokens, batch.seq_len, run.seed, data.shuffle, optimizer.*,
+ * schedule.*) with the checkpoint's config, minus run.allow_change: NULL, or a malloc'ed text naming each key with both values.
+ * The training shards are compared by checkpoint.c, which knows their sizes. */
+char *config_compare(const Config *now, const cJSON *saved);
+
+void config_print_help(FILE *out);      /* the options part of --help, from the table */
+void config_print_schema(FILE *out);    /* JSON Schema 2020-12 */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,32 @@
+/* plan.h - what a run will take, computed from the very tables the run allocates from: `plan config.json` prints it, the banner sums it up.
+ */
+#ifndef TRAIN_GPT_RUN_PLAN_H
+#define TRAIN_GPT_RUN_PLAN_H
+
+#include "core/layout.h"
+#include "layers/gpt.h"
+#include "run/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    int64_t parameters;
+    int64_t tokens_per_step, micro_steps;   /* per rank */
+    double  flops_per_token;
+    size_t  params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes, comm_bytes, library_bytes;
+    size_t  total_bytes;                    /* the peak of one rank */
+    size_t  checkpoint_bytes;               /* one checkpoint on disk */
+} Plan;
+
+/* By dry runs of gpt_create, optimizer_create, loader_bytes and comm's buffers. act is the resolved precision. */
+Plan plan_make(const Config *config, DType act, int ranks);
+
+/* The verb: table of bytes by category per rank, tokens, steps, FLOPs, estimated time from a 0.1 s probe of matrix products. */
+void plan_print(const Config *config, const Plan *plan, DType act, int ranks, double matmul_flops);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

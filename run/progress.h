@@ -1,0 +1,37 @@
+/* progress.h - what a person sees on stdout: the start banner, one line per log interval, eval and sample lines, the end.
+ * Written by rank 0 only. On a terminal the current step's line is rewritten in place between log lines; elsewhere plain lines only.
+ */
+#ifndef TRAIN_GPT_RUN_PROGRESS_H
+#define TRAIN_GPT_RUN_PROGRESS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "run/metrics.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    int64_t steps, first_step;   /* run.steps; step this process started from */
+    int64_t log_every;
+    double  started_ms;          /* clock_ms() at the first step              */
+    double  recent_ms;           /* smoothed ms per step, for the ETA         */
+    int     terminal;
+} Progress;
+
+Progress progress_start(int64_t steps, int64_t first_step, int64_t log_every);
+/* step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s | 63.2% of gemm | 0.31 GiB | ETA 2m08s */
+void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes);
+void progress_eval(Progress *p, int64_t step, double loss, double ms);
+void progress_sample(Progress *p, int64_t step, const char *text);
+void progress_note(Progress *p, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* any other line, clear of the rewritten one */
+
+/* "2m08s", "1h47m", "3d04h" into out. */
+void progress_duration(char out[32], double ms);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,31 @@
+/* sample.h - text from a model: temperature and top-k sampling, drawn from the counter-based generator, so the same seed gives the same text.
+ */
+#ifndef TRAIN_GPT_RUN_SAMPLE_H
+#define TRAIN_GPT_RUN_SAMPLE_H
+
+#include "data/tokenizer.h"
+#include "layers/gpt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    const char *prompt;       /* "" starts from token 0 (bytes: newline) */
+    int64_t     tokens;
+    double      temperature;  /* 0 = the likeliest token each time */
+    int64_t     top_k;        /* 0 = all */
+    uint64_t    seed;
+} SamplePlan;
+
+/* Prompt and continuation as printable text, malloc'ed; ids where the tokenizer has no text. Uses g's activation memory (g->T
+ * positions at most; the window slides by half when it is full). */
+char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan);
+
+/* Draws one token from logits [vocab] given a uniform u in [0,1). */
+int32_t sample_token(const float *logits, int64_t vocab, double temperature, int64_t top_k, double u);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
