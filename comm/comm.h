@@ -13,16 +13,22 @@
 extern "C" {
 #endif
 
-/* What the launcher says before MPI_Init: rank and size from OMPI_COMM_WORLD_*, PMI_*, PMIX_*; SLURM_* only inside a step. */
+/* What the launcher says before MPI_Init: rank and size from OMPI_COMM_WORLD_*, PMI_*, PMIX_*; SLURM_* only inside a step (in a batch
+ * script every rank of mpirun inherits the shell's SLURM_PROCID=0). */
 typedef struct {
-    int launched;   /* a launcher started this process: MPI_Init is needed                    */
-    int rank, size; /* size 0 = launched, but not known before MPI_Init (srun --mpi=pmix)     */
+    int launched;   /* a launcher started this process: MPI_Init is needed                             */
+    int rank, size; /* size 0 = launched, but not known before MPI_Init (srun --mpi=pmix)              */
+    int manager;    /* a process manager of MPI is there; srun without --mpi=pmix has none: exit 69    */
 } Launch;
 Launch launch_detect(void);
 
 typedef enum { COMM_RING, COMM_MPI, COMM_NCCL } CommKind;
 typedef enum { COMM_SUM, COMM_MAX, COMM_MIN } CommReduce;
 typedef struct Comm Comm;
+
+/* For what comes before comm_create (reading the config): a fault there is told once, by rank 0, and ends the whole job. Costs nothing
+ * unless something fails. Exit 69 if the launcher's processes cannot find each other. */
+void comm_expect(Launch launch);
 
 /* All ranks of the job. Calls MPI_Init_thread if launched, and error_set_rank(). Exit 69 when the MPI library cannot start. */
 Comm *comm_create(Launch launch, CommKind kind);
@@ -58,15 +64,30 @@ void comm_poll(Comm *c);       /* lets what was started progress; cheap; never b
 void comm_finish(Comm *c);     /* waits for everything started */
 void comm_all_reduce(Comm *c, Tensor x); /* F32: reduce-scatter, then all-gather; x [W*q] */
 
-/* Bytes of buffers the collectives of this communicator need at most, for buckets of up to piece_elems; allocated on first use. */
+/* Bytes of buffers the collectives of this communicator need at most, for buckets of up to piece_elems; allocated on first use. (What
+ * the MPI library takes for itself is not in it.) */
 size_t comm_buffer_bytes(const Comm *c, int64_t piece_elems);
 
 typedef struct {
-    double comm_ms;     /* from a collective's start to its end, summed over what did not overlap another one   */
-    double exposed_ms;  /* of it, spent inside comm_finish and blocking collectives                             */
-    int64_t first_send_order; /* sends posted so far, for tests of overlap */
+    double  comm_ms;    /* from a collective's start to its end, summed over what did not overlap another one */
+    double  exposed_ms; /* of it, spent inside comm_finish and blocking calls                                 */
+    int64_t sends;      /* messages this rank has posted; 0 for COMM_MPI, which does not tell                 */
 } CommTimes;
-CommTimes comm_times(Comm *c); /* since the last call; resets the times */
+CommTimes comm_times(Comm *c); /* since the last call; resets them */
+
+/* What happened when, on clock_ms(), for the last collectives over buckets (at most 128), oldest first; returns how many. */
+typedef struct {
+    int64_t sequence;      /* the communicator's 0th, 1st, ... collective            */
+    double  start_ms;
+    double  first_send_ms; /* 0: nothing posted yet                                  */
+    double  end_ms;        /* 0: in flight; else when a poll or finish saw it end    */
+} CommTrace;
+int comm_trace(const Comm *c, CommTrace *out, int max);
+
+/* --- MPI's own blocking collectives on F32, called plainly: the yardstick of bench-comm; needs a launched program --------------- */
+void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems); /* out [q], x [W*q] */
+void comm_mpi_all_gather(Comm *c, float *out, const float *x, int64_t piece_elems);     /* out [W*q], x [q] */
+void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems);                       /* x [W*q], in place */
 
 #ifdef __cplusplus
 }

@@ -4,13 +4,15 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static struct {
     int     rank, ranks;
     int64_t step;
     void  (*abort_job)(int exit_code);
-} self = {0, 1, -1, NULL};
+    void  (*join)(void);
+} self = {0, 1, -1, NULL, NULL};
 
 void error_set_rank(int rank, int ranks, void (*abort_job)(int)) {
     self.rank = rank;
@@ -18,11 +20,14 @@ void error_set_rank(int rank, int ranks, void (*abort_job)(int)) {
     self.abort_job = abort_job;
 }
 
+void error_set_join(void (*join)(void)) { self.join = join; }
 void error_set_step(int64_t step) { self.step = step; }
 
 /* Ranks other than 0 wait this long before they speak: a fault common to all is then told once, by rank 0. */
 static void let_rank_zero_speak_first(void) {
-    if (self.rank > 0 && self.abort_job) usleep(1500000u + 200000u * (unsigned)(self.rank % 16));
+    if (self.rank <= 0 || !self.abort_job) return;
+    if (self.join) self.join();
+    usleep(1500000u + 200000u * (unsigned)(self.rank % 16));
 }
 
 NORETURN void fail_silently(int exit_code) {
@@ -42,6 +47,13 @@ NORETURN void fail(int exit_code, const char *fmt, ...) {
     va_end(args);
     if (self.rank > 0) fprintf(stderr, "train_gpt: rank %d: %s\n", self.rank, text);
     else               fprintf(stderr, "train_gpt: %s\n", text);
+    fail_silently(exit_code);
+}
+
+NORETURN void fail_lines(int exit_code, const char *lines) {
+    let_rank_zero_speak_first();
+    fflush(stdout);
+    fprintf(stderr, "%s%s", lines, *lines && lines[strlen(lines) - 1] == '\n' ? "" : "\n");
     fail_silently(exit_code);
 }
 

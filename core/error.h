@@ -42,14 +42,21 @@ enum {
 /* Who speaks: rank of this process and how to end all of them; abort_job may be NULL (one process) and does not return. */
 void error_set_rank(int rank, int ranks, void (*abort_job)(int exit_code));
 
+/* Before the ranks know each other: join() takes this rank into the job, so that rank 0 can end it; called before a rank other than 0
+ * waits for rank 0 to speak. May be NULL. */
+void error_set_join(void (*join)(void));
+
 /* The step named in a CHECK message; -1 before the first. */
 void error_set_step(int64_t step);
 
 /* Prints "train_gpt: <sentence>" to stderr and ends the job with exit_code. */
 NORETURN void fail(int exit_code, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* Ends the job with exit_code, saying nothing (the message is out already). */
+/* Ends the job with exit_code, saying nothing: another rank speaks. */
 NORETURN void fail_silently(int exit_code);
+
+/* fail() for text that carries its own places ("file:line:column: error: ..." lines): printed as it is. */
+NORETURN void fail_lines(int exit_code, const char *lines);
 
 /* A line "train_gpt: warning: ..." on stderr from rank 0; the others are silent. */
 void warn(const char *fmt, ...) PRINTF_LIKE(1, 2);

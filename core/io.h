@@ -1,7 +1,7 @@
 /* io.h - the one writer of files: checkpoints, logs, shards and pictures all go through these calls.
  *
- * Each returns 0 (or a descriptor) or -errno; the caller names path and exit code. Short writes and EINTR are continued here.
- * The calls go through one table of functions, so that a test can make the n-th fail.
+ * Each returns 0 (or a descriptor) or -errno; the caller names path and exit code. Short writes and EINTR are continued here;
+ * SIGXFSZ is the caller's to ignore. The calls go through one table of functions, so that a test can make the n-th fail.
  */
 #ifndef TRAIN_GPT_CORE_IO_H
 #define TRAIN_GPT_CORE_IO_H
@@ -13,9 +13,9 @@
 extern "C" {
 #endif
 
-typedef enum { IO_CREATE, IO_APPEND, IO_UPDATE /* existing file, pwrite */ } IoOpen;
+typedef enum { IO_CREATE, IO_APPEND, IO_UPDATE /* existing file, read and pwrite */, IO_READ } IoOpen;
 
-int io_open(const char *path, IoOpen how);               /* descriptor or -errno; O_NOFOLLOW, mode 0666 & ~umask */
+int io_open(const char *path, IoOpen how);               /* descriptor or -errno; mode 0666 & ~umask; O_NOFOLLOW unless IO_READ */
 int io_write(int fd, const void *data, size_t bytes);
 int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset);
 int io_truncate(int fd, uint64_t bytes);
@@ -24,7 +24,7 @@ int io_close(int fd);
 int io_rename(const char *from, const char *to);
 int io_unlink(const char *path);
 int io_mkdirs(const char *path);                         /* with parents; existing folders are fine */
-int io_remove_tree(const char *path);                    /* a folder we made: files and one level of folders below it */
+int io_remove_tree(const char *path);                    /* a folder we made: files and one level of folders below it; absent is fine */
 int io_fsync_dir(const char *path);
 
 /* Writes path.tmp, fsyncs, renames to path: readers see the old bytes or the new ones. */
@@ -34,7 +34,7 @@ int io_replace_file(const char *path, const void *data, size_t bytes);
 int64_t io_read_file(const char *path, size_t limit, char **data);
 /* Exactly bytes at offset: 0, -errno, or -ENODATA when the file ends before. */
 int     io_pread(int fd, void *data, size_t bytes, uint64_t offset);
-int64_t io_file_bytes(const char *path);                 /* or -errno */
+int64_t io_file_bytes(const char *path);                 /* or -errno (-EISDIR for a folder) */
 int64_t io_free_bytes(const char *folder);               /* free space for this user, or -errno */
 
 #ifdef __cplusplus

@@ -1,6 +1,7 @@
 /* shard.h - token files, memory-mapped: llm.c shards (magic 20240520 v1 uint16, 20240801 v7 uint32) and headerless uint16 (nanoGPT).
  *
  * The header parser is a pure function over bytes and length. Sizes, counts, magic and every token's range are checked before use.
+ * Files are little-endian, as are the machines this runs on.
  */
 #ifndef TRAIN_GPT_DATA_SHARD_H
 #define TRAIN_GPT_DATA_SHARD_H
@@ -12,15 +13,17 @@
 extern "C" {
 #endif
 
+enum { SHARD_HEADER_BYTES = 1024, SHARD_FAULT_CHARS = 256 };
+
 typedef struct {
     int     token_bytes;   /* 2 or 4 */
-    size_t  data_offset;   /* of the first token */
+    size_t  data_offset;   /* of the first token; 0 = headerless */
     int64_t tokens;
 } ShardHeader;
 
-/* Reads the header of a file of file_bytes bytes whose first `bytes` are given. Returns NULL and fills *header, or the fault as a
- * phrase ("holds 9 bytes after its last token"), static text. */
-const char *shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, ShardHeader *header);
+/* Reads the header of a file of file_bytes bytes whose first `bytes` (at most SHARD_HEADER_BYTES are looked at) are given.
+ * 0 and *header, or -1 and in fault what is wrong and what to do, as the end of a sentence that begins with the file's name. */
+int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]);
 
 typedef struct {
     char          *path;      /* owned */
@@ -29,18 +32,21 @@ typedef struct {
     ShardHeader    header;
 } Shard;
 
-/* Maps a file; exit 65 naming path and fault, 74 on I/O. */
+/* Maps a file. Exit 65 naming path and fault (also when there is no such file), 74 when it cannot be read. */
 Shard    shard_open(const char *path);
 void     shard_close(Shard *shard);
 uint32_t shard_token(const Shard *shard, int64_t i);
-/* Index of the first token >= vocab_size, -1 if none. */
+/* tokens [count] from index first on. Leaves the file's pages in the system's cache, not in this process's memory count. */
+void     shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *tokens);
+/* Index of the first token >= vocab_size, -1 if none. Reads the whole shard, on all threads. */
 int64_t  shard_find_foreign(const Shard *shard, int64_t vocab_size);
 
-/* Writer of llm.c shards: v1 for vocabularies up to 65536, v7 above. */
+/* Writer of llm.c shards: v1 for vocabularies up to 65536, v7 above. Calls return 0 or -errno. */
 typedef struct ShardWriter ShardWriter;
-ShardWriter *shard_writer_create(const char *path, int64_t vocab_size);   /* exit 74 naming the path */
-void         shard_writer_put(ShardWriter *w, const uint32_t *tokens, int64_t count);
-void         shard_writer_finish(ShardWriter *w);                        /* header, fsync, rename into place; frees w */
+int shard_writer_create(ShardWriter **w, const char *path, int64_t vocab_size); /* writes path.tmp */
+int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count);     /* -EFBIG past 2^31-1 tokens */
+int shard_writer_finish(ShardWriter *w);                                        /* header, fsync, rename to path */
+void shard_writer_destroy(ShardWriter *w);                                      /* of an unfinished shard nothing is left */
 
 #ifdef __cplusplus
 }

@@ -14,21 +14,24 @@ extern "C" {
 #endif
 
 typedef struct {
-    int64_t steps, first_step;   /* run.steps; step this process started from */
+    int64_t steps, first_step;   /* run.steps; step this process started from                           */
     int64_t log_every;
-    double  started_ms;          /* clock_ms() at the first step              */
-    double  recent_ms;           /* smoothed ms per step, for the ETA         */
-    int     terminal;
+    double  started_ms;          /* clock_ms() when the first step began; 0 = not yet                   */
+    double  recent_ms;           /* smoothed ms per step, for the ETA                                   */
+    double  stepping_ms;         /* in steps so far; the rest since the start went to evals, saves, samples */
+    int     terminal, colour;
+    int     rewriting;           /* the cursor stands in a line that will be rewritten                  */
 } Progress;
 
 Progress progress_start(int64_t steps, int64_t first_step, int64_t log_every);
-/* step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s | 63.2% of gemm | 0.31 GiB | ETA 2m08s */
+/* step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s |  63.2% of gemm | 0.31 GiB | ETA  2m08s
+ * At most 120 columns, every column at the same place in each line; s->ms is the step's whole wall time. */
 void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes);
 void progress_eval(Progress *p, int64_t step, double loss, double ms);
 void progress_sample(Progress *p, int64_t step, const char *text);
 void progress_note(Progress *p, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* any other line, clear of the rewritten one */
 
-/* "2m08s", "1h47m", "3d04h" into out. */
+/* "8s", "2m08s", "1h47m", "3d04h" into out; "?" when ms is no time. */
 void progress_duration(char out[32], double ms);
 
 #ifdef __cplusplus

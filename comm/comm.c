@@ -1,0 +1,194 @@
+/* comm.c - the communicator: who is in it, the queue of started collectives, and how long they took.
+ *
+ * A collective is started, moved along by every poll, and leaves the queue when it is done. With one rank nothing is ever queued.
+ */
+#include "comm/comm.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/internal.h"
+#include "core/clock.h"
+#include "core/layout.h"
+
+void comm_expect(Launch launch) {
+    if (launch.launched) world_expect(launch);
+}
+
+Comm *comm_create(Launch launch, CommKind kind) {
+    Comm *c = (Comm *)calloc(1, sizeof *c);
+    if (!c) fail(EXIT_MEMORY, "no memory for a communicator");
+    c->size = c->local_size = 1;
+    c->chunk_owner = -1;
+    if (launch.launched) world_start(c, launch);
+    else {
+        error_set_rank(0, 1, NULL);
+        c->host = calloc(1, sizeof *c->host);
+        if (!c->host) fail(EXIT_MEMORY, "no memory for a communicator");
+        gethostname(c->host[0], HOST_CHARS - 1);
+    }
+    comm_set_kind(c, kind);
+    return c;
+}
+
+void comm_set_kind(Comm *c, CommKind kind) {
+    if (kind == COMM_NCCL) fail(EXIT_NODEVICE, "this build has no NCCL: parallel.comm may be \"ring\" or \"mpi\", or build with make BACKEND=cuda");
+    CHECK(c->ops == 0, "%d collectives in flight", c->ops);
+    c->kind = kind;
+}
+
+void comm_destroy(Comm *c) {
+    comm_finish(c);
+    if (c->launched) world_stop(c);
+    free(c->host);
+    free(c->op);
+    free(c->chunk);
+    free(c);
+}
+
+int         comm_rank(const Comm *c) { return c->rank; }
+int         comm_size(const Comm *c) { return c->size; }
+int         comm_local_rank(const Comm *c) { return c->local_rank; }
+int         comm_local_size(const Comm *c) { return c->local_size; }
+const char *comm_host(const Comm *c, int rank) { return c->host[rank]; }
+const char *comm_library(void) { return world_library(); }
+
+/* --- the queue ------------------------------------------------------------------------------------------------------------------- */
+
+static void start(Comm *c, OpKind kind, Tensor x) {
+    if (c->size == 1) return;
+    CHECK(x.dims == 1 && x.dim[0] % (LAYOUT_ALIGN * c->size) == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
+    CHECK(kind == OP_ALL_GATHER || x.type == F32, "sums are fp32, not %s", dtype_name(x.type));
+    if (c->ops == c->op_room) {
+        c->op_room = c->op_room ? 2 * c->op_room : 16;
+        c->op = (Op *)realloc(c->op, sizeof(Op) * (size_t)c->op_room);
+        if (!c->op) fail(EXIT_MEMORY, "no memory for %d collectives in flight", c->op_room);
+    }
+    Op *op = &c->op[c->ops];
+    memset(op, 0, sizeof *op);
+    op->kind = kind;
+    op->by = c->kind;
+    op->x = x;
+    op->piece_bytes = (int64_t)tensor_bytes(x) / c->size;
+    op->sequence = c->started++;
+
+    double now = clock_ms();
+    if (c->ops++ == 0) c->busy_since_ms = now;
+    c->trace[op->sequence % TRACES] = (CommTrace){op->sequence, now, 0, 0};
+    if (op->by == COMM_RING) ring_start(c, op);
+    else collectives_mpi_start(c, op);
+    c->trace[op->sequence % TRACES].first_send_ms = op->first_send_ms;
+}
+
+/* Moves every collective in flight along, in start order; returns whether anything moved. */
+static int progress(Comm *c) {
+    int moved = 0, left = 0;
+    for (int i = 0; i < c->ops; i++) {
+        Op *op = &c->op[i];
+        moved |= op->by == COMM_RING ? ring_progress(c, op) : collectives_mpi_progress(c, op);
+        if (op_is_done(op)) c->trace[op->sequence % TRACES].end_ms = clock_ms();
+        else if (left++ != i) c->op[left - 1] = *op;
+    }
+    if (c->ops > 0 && left == 0) c->times.comm_ms += clock_ms() - c->busy_since_ms;
+    c->ops = left;
+    return moved;
+}
+
+void comm_poll(Comm *c) {
+    if (c->ops > 0) progress(c);
+}
+
+void comm_finish(Comm *c) {
+    if (c->ops == 0) return;
+    double begin = clock_ms();
+    while (c->ops > 0)
+        if (!progress(c)) sched_yield(); /* the rank waited for may need this very core */
+    c->times.exposed_ms += clock_ms() - begin;
+}
+
+void comm_reduce_scatter_start(Comm *c, Tensor x) { start(c, OP_REDUCE_SCATTER, x); }
+void comm_all_gather_start(Comm *c, Tensor x) { start(c, OP_ALL_GATHER, x); }
+void comm_all_reduce(Comm *c, Tensor x) {
+    start(c, OP_ALL_REDUCE, x);
+    comm_finish(c);
+}
+
+void comm_reduce_scatter(Comm *c, Tensor x) {
+    start(c, OP_REDUCE_SCATTER, x);
+    comm_finish(c);
+}
+void comm_all_gather(Comm *c, Tensor x) {
+    start(c, OP_ALL_GATHER, x);
+    comm_finish(c);
+}
+
+size_t comm_buffer_bytes(const Comm *c, int64_t piece_elems) {
+    (void)piece_elems; /* chunks have one size; a bucket of any length goes through the same few */
+    return c->size > 1 && c->kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0;
+}
+
+CommTimes comm_times(Comm *c) {
+    CommTimes times = c->times;
+    memset(&c->times, 0, sizeof c->times);
+    return times;
+}
+
+int comm_trace(const Comm *c, CommTrace *out, int max) {
+    int64_t count = c->started < TRACES ? c->started : TRACES;
+    if (count > max) count = max;
+    for (int64_t i = 0; i < count; i++) out[i] = c->trace[(c->started - count + i) % TRACES];
+    return (int)count;
+}
+
+/* --- small blocking things, timed ------------------------------------------------------------------------------------------------ */
+
+static void blocked_since(Comm *c, double begin) {
+    double ms = clock_ms() - begin;
+    c->times.exposed_ms += ms;
+    if (c->ops == 0) c->times.comm_ms += ms; /* else a collective in flight counts this time already */
+}
+
+void comm_barrier(Comm *c) {
+    if (c->size == 1) return;
+    double begin = clock_ms();
+    world_barrier(c);
+    blocked_since(c, begin);
+}
+
+void comm_broadcast(Comm *c, void *data, size_t bytes, int root) {
+    if (c->size == 1) return;
+    double begin = clock_ms();
+    world_broadcast(c, data, bytes, root);
+    blocked_since(c, begin);
+}
+
+void comm_all_reduce_f64(Comm *c, double *values, int count, CommReduce op) {
+    if (c->size == 1) return;
+    double begin = clock_ms();
+    world_all_reduce_f64(c, values, count, op);
+    blocked_since(c, begin);
+}
+
+void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op) {
+    if (c->size == 1) return;
+    double begin = clock_ms();
+    world_all_reduce_i64(c, values, count, op);
+    blocked_since(c, begin);
+}
+
+char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank) {
+    double begin = clock_ms();
+    char  *all = NULL;
+    if (c->size > 1) all = world_gather(c, data, bytes, root, bytes_of_rank);
+    else {
+        all = (char *)malloc(bytes ? bytes : 1);
+        *bytes_of_rank = (size_t *)malloc(sizeof **bytes_of_rank);
+        if (!all || !*bytes_of_rank) fail(EXIT_MEMORY, "no memory to gather %zu bytes", bytes);
+        if (bytes) memcpy(all, data, bytes);
+        (*bytes_of_rank)[0] = bytes;
+    }
+    blocked_since(c, begin);
+    return all;
+}

@@ -1,0 +1,88 @@
+/* internal.h - what the files of comm/ share; nobody else includes it.
+ *
+ * comm.c holds the queue of started collectives and the clock; ring.c and collectives_mpi.c move one of them along; world.c knows the
+ * launcher's side of MPI and the small blocking things. In a build without MPI, no_mpi.c stands in for those three.
+ */
+#ifndef TRAIN_GPT_COMM_INTERNAL_H
+#define TRAIN_GPT_COMM_INTERNAL_H
+
+#ifdef NO_MPI
+typedef int MPI_Comm;
+typedef int MPI_Request;
+#else
+#include <mpi.h>
+#endif
+
+#include "comm/comm.h"
+
+enum {
+    WINDOW = 4,      /* receives posted ahead per collective, and chunk buffers of the communicator               */
+    SENDS = 64,      /* sends posted ahead: what a rank that polls seldom leaves for its neighbour to fetch       */
+    TRACES = 128,
+    HOST_CHARS = 64
+};
+static const int64_t CHUNK_BYTES = 256 << 10;
+
+typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE } OpKind;
+
+/* One started collective. Its messages are numbered in the order they travel: message i is chunk i % chunks of ring step i / chunks. */
+typedef struct {
+    OpKind   kind;
+    CommKind by;
+    Tensor   x;            /* borrowed until the end */
+    int64_t  sequence;
+    double   first_send_ms;
+    int64_t  piece_bytes, chunk_bytes, chunks;
+    int      first_step;   /* the ring's steps: W-1 that sum, then W-1 that copy; an all-gather enters at the second half */
+    int64_t  messages, sums; /* of them, the first `sums` are added to x, the others copied into it                       */
+    int64_t  received, receives, sent, sends; /* messages received and receives posted, sent and sends posted             */
+    MPI_Request receive[WINDOW], send[SENDS];  /* message i in place i % size; COMM_MPI uses send[0]                       */
+} Op;
+
+struct Comm {
+    int      rank, size, local_rank, local_size;
+    CommKind kind;
+    char   (*host)[HOST_CHARS]; /* owned, by rank                                        */
+    int      launched;          /* MPI is initialised                                    */
+    MPI_Comm world, ring, local; /* all ranks; the ring's own copy; the ranks of this host */
+
+    Op      *op;                /* owned; in flight, in start order                      */
+    int      ops, op_room;
+    int64_t  started;           /* collectives so far                                    */
+    char    *chunk;             /* owned [WINDOW][CHUNK_BYTES]; NULL before first use    */
+    int64_t  chunk_owner;       /* sequence of the collective that receives into them, or -1 */
+
+    double    busy_since_ms;    /* when the queue was last empty                         */
+    CommTimes times;
+    CommTrace trace[TRACES];    /* sequence s in place s % TRACES                        */
+};
+
+/* world.c */
+void        world_expect(Launch launch);
+void        world_start(Comm *c, Launch launch);
+void        world_stop(Comm *c);
+void        world_local_all_gather(Comm *c, const void *mine, void *all, size_t bytes);
+const char *world_library(void);
+void        world_barrier(Comm *c);
+void        world_broadcast(Comm *c, void *data, size_t bytes, int root);
+void        world_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
+void        world_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
+char       *world_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
+
+/* ring.c and collectives_mpi.c: op->kind, x and piece_bytes are set. Progress returns whether something moved. */
+void ring_start(Comm *c, Op *op);
+int  ring_progress(Comm *c, Op *op);
+void collectives_mpi_start(Comm *c, Op *op);
+int  collectives_mpi_progress(Comm *c, Op *op);
+static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->messages; }
+
+#ifndef NO_MPI
+NORETURN void mpi_failed(const char *call, int code, const char *file, int line);
+#define MPI_CHECK(call)                                                              \
+    do {                                                                             \
+        int mpi_code = (call);                                                       \
+        if (mpi_code != MPI_SUCCESS) mpi_failed(#call, mpi_code, __FILE__, __LINE__); \
+    } while (0)
+#endif
+
+#endif

@@ -1,0 +1,43 @@
+/* no_mpi.c - the build without MPI (make MPI=0): one process. Whatever needs a second rank is out of reach. */
+#ifdef NO_MPI
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/internal.h"
+
+static NORETURN void needs_mpi(void) { fail(EXIT_NODEVICE, "this build has no MPI: rebuild with make MPI=ompi-c or MPI=mpich"); }
+
+const char *world_library(void) { return "none"; }
+
+/* Ranks that cannot find each other would be as many lone runs in one folder. */
+void world_expect(Launch launch) {
+    if (launch.rank > 0) _exit(EXIT_NODEVICE);
+    needs_mpi();
+}
+void world_start(Comm *c, Launch launch) {
+    (void)c;
+    world_expect(launch);
+}
+void world_stop(Comm *c) { (void)c; }
+void world_local_all_gather(Comm *c, const void *mine, void *all, size_t bytes) {
+    (void)c;
+    memcpy(all, mine, bytes);
+}
+
+void world_barrier(Comm *c) { (void)c, needs_mpi(); }
+void world_broadcast(Comm *c, void *data, size_t bytes, int root) { (void)c, (void)data, (void)bytes, (void)root, needs_mpi(); }
+void world_all_reduce_f64(Comm *c, double *v, int count, CommReduce op) { (void)c, (void)v, (void)count, (void)op, needs_mpi(); }
+void world_all_reduce_i64(Comm *c, int64_t *v, int count, CommReduce op) { (void)c, (void)v, (void)count, (void)op, needs_mpi(); }
+char *world_gather(Comm *c, const void *data, size_t bytes, int root, size_t **of) {
+    (void)c, (void)data, (void)bytes, (void)root, (void)of, needs_mpi();
+}
+
+void ring_start(Comm *c, Op *op) { (void)c, (void)op, needs_mpi(); }
+int  ring_progress(Comm *c, Op *op) { (void)c, (void)op, needs_mpi(); }
+void collectives_mpi_start(Comm *c, Op *op) { (void)c, (void)op, needs_mpi(); }
+int  collectives_mpi_progress(Comm *c, Op *op) { (void)c, (void)op, needs_mpi(); }
+
+void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t n) { (void)c, (void)out, (void)x, (void)n, needs_mpi(); }
+void comm_mpi_all_gather(Comm *c, float *out, const float *x, int64_t n) { (void)c, (void)out, (void)x, (void)n, needs_mpi(); }
+void comm_mpi_all_reduce(Comm *c, float *x, int64_t n) { (void)c, (void)x, (void)n, needs_mpi(); }
+#endif

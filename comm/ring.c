@@ -1,0 +1,115 @@
+/* ring.c - reduce-scatter, all-gather and all-reduce around a ring of ranks, over non-blocking point-to-point messages.
+ *
+ * At step s rank r sends piece r-1-s to its right neighbour and receives piece r-2-s from its left one. In the first W-1 steps what
+ * arrives is added to x, so that after them rank r holds the whole sum of piece r; in the next W-1 steps it is copied, which hands
+ * the pieces round. A piece travels in chunks: a chunk goes on as soon as it is summed, while later ones are still on their way.
+ * The order of the additions depends on W alone: the same bits every time.
+ *
+ * Nothing here waits. Sends that depend on nothing are posted at start, so a neighbour can fetch them whenever it polls.
+ */
+#ifndef NO_MPI
+#include <stdlib.h>
+
+#include "comm/internal.h"
+#include "core/clock.h"
+#include "core/simd.h"
+
+SIMD_INLINE void add_body(float *restrict x, const float *restrict y, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES) f32x16_store(x + i, f32x16_load(x + i) + f32x16_load(y + i));
+}
+SIMD_KERNEL(void, add, (float *restrict x, const float *restrict y, int64_t n), (x, y, n))
+
+typedef struct {
+    char *at;    /* in x */
+    int   bytes;
+} Chunk;
+
+/* Chunk of message i, of the piece that lies `back` places before this rank's at step 0. */
+static Chunk chunk_of(const Comm *c, const Op *op, int64_t i, int back) {
+    int64_t step = op->first_step + i / op->chunks, at = i % op->chunks * op->chunk_bytes;
+    int64_t piece = (c->rank - back - step + 3 * c->size) % c->size;
+    int64_t left = op->piece_bytes - at;
+    return (Chunk){(char *)op->x.data + piece * op->piece_bytes + at, (int)(left < op->chunk_bytes ? left : op->chunk_bytes)};
+}
+static Chunk sent_chunk(const Comm *c, const Op *op, int64_t i) { return chunk_of(c, op, i, 1); }
+static Chunk received_chunk(const Comm *c, const Op *op, int64_t i) { return chunk_of(c, op, i, 2); }
+
+static char *buffer(const Comm *c, int64_t i) { return c->chunk + i % WINDOW * CHUNK_BYTES; }
+
+/* Messages between two ranks keep their order, so a tag only has to tell collectives in flight apart; 32767 is MPI's least limit. */
+static int tag_of(const Op *op) { return (int)(op->sequence % 32768); }
+
+static void post_receives(Comm *c, Op *op) {
+    int left = (c->rank + c->size - 1) % c->size;
+    for (; op->receives < op->messages && op->receives < op->received + WINDOW; op->receives++) {
+        int64_t i = op->receives;
+        Chunk   chunk = received_chunk(c, op, i);
+        if (i < op->sums) {
+            if (c->chunk_owner < 0) c->chunk_owner = op->sequence;
+            if (c->chunk_owner != op->sequence) return; /* an older one owns the buffers; it needs nothing from us to end */
+            chunk.at = buffer(c, i);
+        } else if (op->sums > 0 && op->sent <= i - op->sums) {
+            return; /* an all-reduce is still sending what lies at this place */
+        }
+        MPI_CHECK(MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, left, tag_of(op), c->ring, &op->receive[i % WINDOW]));
+    }
+}
+
+/* Chunks of the first step are there from the start, those of a later step once received. */
+static void post_sends(Comm *c, Op *op) {
+    int right = (c->rank + 1) % c->size;
+    for (; op->sends < op->messages && op->sends < op->received + op->chunks && op->sends < op->sent + SENDS; op->sends++) {
+        Chunk chunk = sent_chunk(c, op, op->sends);
+        if (op->sends == 0) op->first_send_ms = clock_ms();
+        MPI_CHECK(MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, right, tag_of(op), c->ring, &op->send[op->sends % SENDS]));
+        c->times.sends++;
+    }
+}
+
+static int is_complete(MPI_Request *request) {
+    int done;
+    MPI_CHECK(MPI_Test(request, &done, MPI_STATUS_IGNORE));
+    return done;
+}
+
+/* The oldest message, if it has arrived. */
+static int take_message(Comm *c, Op *op) {
+    int64_t i = op->received;
+    if (i == op->receives || !is_complete(&op->receive[i % WINDOW])) return 0;
+    if (i < op->sums) {
+        Chunk chunk = received_chunk(c, op, i);
+        add((float *)(void *)chunk.at, (const float *)(void *)buffer(c, i), chunk.bytes / 4);
+    }
+    if (++op->received == op->sums) c->chunk_owner = -1;
+    return 1;
+}
+
+static int drop_sent(Op *op) {
+    int64_t before = op->sent;
+    while (op->sent < op->sends && is_complete(&op->send[op->sent % SENDS])) op->sent++;
+    return op->sent > before;
+}
+
+int ring_progress(Comm *c, Op *op) {
+    int moved = 0;
+    do {
+        post_receives(c, op);
+        post_sends(c, op);
+        moved++;
+    } while (take_message(c, op) || drop_sent(op));
+    return moved > 1;
+}
+
+void ring_start(Comm *c, Op *op) {
+    if (!c->chunk) c->chunk = (char *)aligned_alloc(64, (size_t)(WINDOW * CHUNK_BYTES));
+    if (!c->chunk) fail(EXIT_MEMORY, "no memory for the ring's %lld KiB", (long long)(WINDOW * CHUNK_BYTES >> 10));
+    int steps = c->size - 1;
+    op->chunk_bytes = CHUNK_BYTES;
+    op->chunks = (op->piece_bytes + op->chunk_bytes - 1) / op->chunk_bytes;
+    op->first_step = op->kind == OP_ALL_GATHER ? steps : 0;
+    op->messages = (op->kind == OP_ALL_REDUCE ? 2 : 1) * steps * op->chunks;
+    op->sums = op->kind == OP_ALL_GATHER ? 0 : steps * op->chunks;
+    post_receives(c, op);
+    post_sends(c, op);
+}
+#endif

@@ -1,0 +1,277 @@
+/* io.c - see io.h. Every call that changes a disk goes through the table `sys`. Built with -DFAILPOINTS (tests) its entries count calls
+ * and TRAIN_GPT_IO_FAIL="write@3:ENOSPC" makes the third write fail; "write@1:short" writes half. The program itself has no such check.
+ */
+#include "core/io.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#ifdef FAILPOINTS
+typedef enum { AT_OPEN, AT_WRITE, AT_PWRITE, AT_FTRUNCATE, AT_FSYNC, AT_CLOSE, AT_RENAME, AT_UNLINK, AT_MKDIR, FAILPOINT_COUNT } Failpoint;
+static int failpoint_calls[FAILPOINT_COUNT]; /* so far, of each; counted while TRAIN_GPT_IO_FAIL is set */
+
+/* The errno this call is to fail with, 0 to go ahead, -1 to write only half. */
+static int failpoint_hit(Failpoint at) {
+    static const char *const names[] = {"open", "write", "pwrite", "ftruncate", "fsync", "close", "rename", "unlink", "mkdir"};
+    static const struct { const char *name; int value; } faults[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},     {"EINTR", EINTR},
+                                                                     {"EDQUOT", EDQUOT}, {"EROFS", EROFS}, {"EACCES", EACCES},
+                                                                     {"short", -1}};
+    const char *spec = getenv("TRAIN_GPT_IO_FAIL");
+    char        op[16], fault[16];
+    int         nth;
+    if (!spec || sscanf(spec, "%15[a-z]@%d:%15s", op, &nth, fault) != 3 || strcmp(op, names[at]) != 0) return 0;
+    if (__atomic_add_fetch(&failpoint_calls[at], 1, __ATOMIC_RELAXED) != nth) return 0;
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        if (strcmp(fault, faults[i].name) == 0) return faults[i].value;
+    return 0;
+}
+
+#define FAILABLE(at, call)             \
+    do {                               \
+        int fault = failpoint_hit(at); \
+        if (fault <= 0) return call;   \
+        errno = fault;                 \
+        return -1;                     \
+    } while (0)
+static int fp_open(const char *path, int flags, mode_t mode) { FAILABLE(AT_OPEN, open(path, flags, mode)); }
+static ssize_t fp_write(int fd, const void *p, size_t n) { FAILABLE(AT_WRITE, write(fd, p, fault ? (n + 1) / 2 : n)); }
+static ssize_t fp_pwrite(int fd, const void *p, size_t n, off_t at) { FAILABLE(AT_PWRITE, pwrite(fd, p, fault ? (n + 1) / 2 : n, at)); }
+static int fp_ftruncate(int fd, off_t bytes) { FAILABLE(AT_FTRUNCATE, ftruncate(fd, bytes)); }
+static int fp_fsync(int fd) { FAILABLE(AT_FSYNC, fsync(fd)); }
+static int fp_rename(const char *from, const char *to) { FAILABLE(AT_RENAME, rename(from, to)); }
+static int fp_unlink(const char *path) { FAILABLE(AT_UNLINK, unlink(path)); }
+static int fp_mkdir(const char *path, mode_t mode) { FAILABLE(AT_MKDIR, mkdir(path, mode)); }
+static int fp_close(int fd) {
+    int closed = close(fd); /* a close that fails has closed all the same */
+    FAILABLE(AT_CLOSE, closed);
+}
+#else
+static int fp_open(const char *path, int flags, mode_t mode) { return open(path, flags, mode); } /* open() itself is variadic */
+#define fp_write     write
+#define fp_pwrite    pwrite
+#define fp_ftruncate ftruncate
+#define fp_fsync     fsync
+#define fp_close     close
+#define fp_rename    rename
+#define fp_unlink    unlink
+#define fp_mkdir     mkdir
+#endif
+
+static const struct {
+    int     (*open)(const char *path, int flags, mode_t mode);
+    ssize_t (*write)(int fd, const void *data, size_t bytes);
+    ssize_t (*pwrite)(int fd, const void *data, size_t bytes, off_t offset);
+    int     (*ftruncate)(int fd, off_t bytes);
+    int     (*fsync)(int fd);
+    int     (*close)(int fd);
+    int     (*rename)(const char *from, const char *to);
+    int     (*unlink)(const char *path);
+    int     (*mkdir)(const char *path, mode_t mode);
+} sys = {fp_open, fp_write, fp_pwrite, fp_ftruncate, fp_fsync, fp_close, fp_rename, fp_unlink, fp_mkdir};
+
+static int open_retrying(const char *path, int flags) {
+    int fd;
+    do fd = sys.open(path, flags | O_CLOEXEC, 0666);
+    while (fd < 0 && errno == EINTR);
+    return fd < 0 ? -errno : fd;
+}
+
+int io_open(const char *path, IoOpen how) {
+    static const int flags[] = {[IO_CREATE] = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW,
+                                [IO_APPEND] = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW,
+                                [IO_UPDATE] = O_RDWR | O_NOFOLLOW,
+                                [IO_READ]   = O_RDONLY};
+    return open_retrying(path, flags[how]);
+}
+
+int io_write(int fd, const void *data, size_t bytes) {
+    const char *at = data, *end = at + bytes;
+    while (at < end) {
+        ssize_t n = sys.write(fd, at, (size_t)(end - at));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 ? -errno : -EIO;
+        at += n;
+    }
+    return 0;
+}
+
+int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset) {
+    const char *at = data, *end = at + bytes;
+    while (at < end) {
+        ssize_t n = sys.pwrite(fd, at, (size_t)(end - at), (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 ? -errno : -EIO;
+        at += n;
+        offset += (uint64_t)n;
+    }
+    return 0;
+}
+
+int io_truncate(int fd, uint64_t bytes) {
+    int rc;
+    do rc = sys.ftruncate(fd, (off_t)bytes);
+    while (rc < 0 && errno == EINTR);
+    return rc < 0 ? -errno : 0;
+}
+
+int io_fsync(int fd) {
+    int rc;
+    do rc = sys.fsync(fd);
+    while (rc < 0 && errno == EINTR);
+    return rc < 0 ? -errno : 0;
+}
+
+/* Linux has closed the descriptor even when interrupted: a second try could close another thread's. */
+int io_close(int fd) { return sys.close(fd) < 0 && errno != EINTR ? -errno : 0; }
+
+int io_rename(const char *from, const char *to) { return sys.rename(from, to) < 0 ? -errno : 0; }
+int io_unlink(const char *path) { return sys.unlink(path) < 0 ? -errno : 0; }
+
+static int is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* One folder; an existing one is fine, even where mkdir says EROFS or EACCES before it says EEXIST. */
+static int make_folder(const char *path) {
+    if (sys.mkdir(path, 0777) == 0) return 0;
+    int error = errno;
+    if (is_folder(path)) return 0;
+    return error == EEXIST ? -ENOTDIR : -error;
+}
+
+int io_mkdirs(const char *path) {
+    char *prefix = strdup(path);
+    if (!prefix) return -ENOMEM;
+    int rc = 0;
+    for (char *at = prefix + (*prefix == '/'); rc == 0 && (at = strchr(at, '/')); at++) {
+        *at = 0;
+        rc = make_folder(prefix);
+        *at = '/';
+    }
+    if (rc == 0) rc = make_folder(path);
+    free(prefix);
+    return rc;
+}
+
+/* Removes what is in a folder and the folder. Links are removed, never followed; folders deeper than `below` levels are refused. */
+static int remove_tree(const char *path, int below) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? 0 : -errno;
+    DIR *folder = fdopendir(fd);
+    if (!folder) {
+        int error = errno;
+        close(fd);
+        return -error;
+    }
+    int            rc = 0;
+    struct dirent *entry;
+    while (rc == 0 && (entry = readdir(folder))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        char *child = NULL;
+        if (asprintf(&child, "%s/%s", path, entry->d_name) < 0) {
+            rc = -ENOMEM;
+            break;
+        }
+        struct stat st;
+        if (lstat(child, &st) == 0 && S_ISDIR(st.st_mode)) rc = below > 0 ? remove_tree(child, below - 1) : -ENOTEMPTY;
+        else rc = io_unlink(child);
+        if (rc == -ENOENT) rc = 0;
+        free(child);
+    }
+    closedir(folder);
+    if (rc == 0 && rmdir(path) < 0 && errno != ENOENT) rc = -errno;
+    return rc;
+}
+
+int io_remove_tree(const char *path) { return remove_tree(path, 1); }
+
+int io_fsync_dir(const char *path) {
+    int fd = open_retrying(path, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) return fd;
+    int rc = io_fsync(fd);
+    io_close(fd);
+    return rc == -EINVAL ? 0 : rc; /* a file system that cannot sync folders */
+}
+
+int io_replace_file(const char *path, const void *data, size_t bytes) {
+    char *tmp = NULL;
+    if (asprintf(&tmp, "%s.tmp", path) < 0) return -ENOMEM;
+    int fd = io_open(tmp, IO_CREATE);
+    int rc = fd < 0 ? fd : io_write(fd, data, bytes);
+    if (rc == 0) rc = io_fsync(fd);
+    if (fd >= 0) {
+        int closed = io_close(fd);
+        if (rc == 0) rc = closed;
+        if (rc == 0) rc = io_rename(tmp, path);
+        if (rc < 0) io_unlink(tmp);
+    }
+    free(tmp);
+    return rc;
+}
+
+/* Up to bytes from where the descriptor stands, or from offset when that is not negative: how many there were, or -errno. */
+static int64_t read_up_to(int fd, char *data, size_t bytes, int64_t offset) {
+    size_t have = 0;
+    while (have < bytes) {
+        ssize_t n = offset < 0 ? read(fd, data + have, bytes - have)
+                               : pread(fd, data + have, bytes - have, (off_t)(offset + (int64_t)have));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return -errno;
+        if (n == 0) break;
+        have += (size_t)n;
+    }
+    return (int64_t)have;
+}
+
+int64_t io_read_file(const char *path, size_t limit, char **data) {
+    *data = NULL;
+    int fd = io_open(path, IO_READ);
+    if (fd < 0) return fd;
+    struct stat st;
+    size_t      room = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 ? (size_t)st.st_size + 1 : 4096, have = 0;
+    char       *text = NULL;
+    int64_t     n = 0;
+    do { /* a pipe has no size, and a file may grow: read until the end is seen */
+        if (have == room) room *= 2;
+        if (room - 1 > limit) room = limit + 1; /* one more than allowed shows that it is too long */
+        char *grown = realloc(text, room + 1);
+        if (!grown) n = -ENOMEM;
+        else text = grown, n = read_up_to(fd, text + have, room - have, -1);
+        if (n > 0) have += (size_t)n;
+        if (n >= 0 && have > limit) n = -EFBIG;
+    } while (n > 0 && have == room);
+    io_close(fd);
+    if (n < 0) {
+        free(text);
+        return n;
+    }
+    text[have] = 0;
+    *data = text;
+    return (int64_t)have;
+}
+
+int io_pread(int fd, void *data, size_t bytes, uint64_t offset) {
+    int64_t n = read_up_to(fd, data, bytes, (int64_t)offset);
+    if (n < 0) return (int)n;
+    return n == (int64_t)bytes ? 0 : -ENODATA;
+}
+
+int64_t io_file_bytes(const char *path) {
+    struct stat st;
+    if (stat(path, &st) < 0) return -errno;
+    return S_ISDIR(st.st_mode) ? -EISDIR : (int64_t)st.st_size;
+}
+
+int64_t io_free_bytes(const char *folder) {
+    struct statvfs fs;
+    if (statvfs(folder, &fs) < 0) return -errno;
+    return (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
+}

@@ -1,0 +1,80 @@
+/* json.c - see json.h: the tree behind the strict pass of json_scan.c, look-ups that are exact, and quoting. */
+#include "core/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/json_scan.h"
+
+int json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFault *fault) {
+    *json = (Json){NULL, NULL, 0};
+    if (!json_scan(text, bytes, limit, &json->entry, &json->entries, fault)) return 0;
+    json->root = cJSON_ParseWithLength(text, bytes);
+    /* All that libcjson refuses is refused above, so memory is what is left. */
+    if (!json->root) fail(EXIT_MEMORY, "out of memory while reading %zu bytes of JSON", bytes);
+    return 1;
+}
+
+void json_free(Json *json) {
+    cJSON_Delete(json->root);
+    json_scan_free(json->entry, json->entries);
+    *json = (Json){NULL, NULL, 0};
+}
+
+const JsonEntry *json_entry(const Json *json, const char *path) {
+    for (int i = 0; i < json->entries; i++)
+        if (!strcmp(json->entry[i].path, path)) return &json->entry[i];
+    return NULL;
+}
+
+cJSON *json_member(const cJSON *object, const char *name) {
+    return cJSON_IsObject(object) ? cJSON_GetObjectItemCaseSensitive(object, name) : NULL;
+}
+
+/* One character of text as it stands in a JSON string, to piece (NUL-terminated); returns the bytes of text it covers. Bytes that are
+ * no UTF-8 become U+FFFD, one by one: what comes out is always valid. */
+static size_t escape(const char *text, char piece[8]) {
+    static const char means[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
+    const char *special = strchr(means, *text);
+    int         length = json_utf8(text, strnlen(text, 4));
+    if (special)                          snprintf(piece, 8, "\\%c", names[special - means]);
+    else if ((unsigned char)*text < ' ')  snprintf(piece, 8, "\\u%04x", (unsigned char)*text);
+    else if (length == 0)                 snprintf(piece, 8, "\\ufffd");
+    else                                  snprintf(piece, 8, "%.*s", length, text);
+    return length ? (size_t)length : 1;
+}
+
+static size_t append(char *out, size_t capacity, size_t used, const char *piece) {
+    size_t length = strlen(piece);
+    for (size_t i = 0; i < length; i++)
+        if (used + i + 1 < capacity) out[used + i] = piece[i];
+    return used + length;
+}
+
+size_t json_quote(char *out, size_t capacity, const char *text) {
+    char   piece[8];
+    size_t used = append(out, capacity, 0, "\"");
+    while (*text) {
+        text += escape(text, piece);
+        used = append(out, capacity, used, piece);
+    }
+    used = append(out, capacity, used, "\"");
+    if (capacity) out[used < capacity ? used : capacity - 1] = '\0';
+    return used;
+}
+
+char *json_quote_short(char *out, size_t capacity, const char *text) {
+    static const char cut[] = "...\"";
+    char   piece[8];
+    size_t used = append(out, capacity, 0, "\"");
+    while (*text) {
+        size_t taken = escape(text, piece), after = strlen(text + taken) ? sizeof cut : 2;
+        if (used + strlen(piece) + after > capacity) break;
+        text += taken;
+        used = append(out, capacity, used, piece);
+    }
+    used = append(out, capacity, used, *text ? cut : "\"");
+    out[used] = '\0';
+    return out;
+}

@@ -1,0 +1,409 @@
+/* json_scan.c - see json_scan.h. A recursive descent over the bytes that builds nothing but the list of places.
+ *
+ * Every scan_ function starts at s->at, leaves s->at behind what it read and returns 1, or sets s->fault and returns 0. Only white space
+ * can hold a line feed (strings refuse it), so lines are counted in skip_space alone.
+ */
+#include "core/json_scan.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+
+typedef struct { int parent, name_at; } Link; /* of an entry: the container's index (-1: the root), and where its name starts in path */
+
+typedef struct {
+    const char *text;
+    size_t      bytes, at, line_start;
+    int         line, depth;
+    char        path[JSON_PATH_BYTES + 1];
+    size_t      path_bytes;
+    JsonEntry  *entry; /* owned until the end */
+    Link       *link;  /* owned; parallel to entry */
+    int         entries, capacity;
+    JsonFault  *fault;
+} Scanner;
+
+static int scan_value(Scanner *s, int self);
+
+static JsonPlace place_of(const Scanner *s, size_t at) {
+    return (JsonPlace){s->line, (int)(at - s->line_start) + 1};
+}
+
+static int fault_at(Scanner *s, size_t at, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static int fault_at(Scanner *s, size_t at, const char *fmt, ...) {
+    va_list args;
+    s->fault->at = place_of(s, at);
+    va_start(args, fmt);
+    vsnprintf(s->fault->text, sizeof s->fault->text, fmt, args);
+    va_end(args);
+    return 0;
+}
+
+static int byte_at(const Scanner *s, size_t at) { return at < s->bytes ? (unsigned char)s->text[at] : -1; }
+static int peek(const Scanner *s) { return byte_at(s, s->at); }
+static int is_digit(int c) { return c >= '0' && c <= '9'; }
+static int is_word(int c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+
+static const char *found(const Scanner *s, char out[24]) {
+    int c = peek(s);
+    if (c < 0)                      return "the end of the file";
+    if (c > ' ' && c < 0x7f)        snprintf(out, 24, "'%c'", c);
+    else                            snprintf(out, 24, "byte 0x%02x", (unsigned)c);
+    return out;
+}
+
+static void skip_space(Scanner *s) {
+    for (;; s->at++) {
+        int c = peek(s);
+        if (c == '\n') { s->line++; s->line_start = s->at + 1; }
+        else if (c != ' ' && c != '\t' && c != '\r') return;
+    }
+}
+
+static int add_entry(Scanner *s, int parent, size_t name_at, JsonPlace key) {
+    if (s->entries == s->capacity) {
+        s->capacity = s->capacity ? 2 * s->capacity : 64;
+        s->entry = realloc(s->entry, sizeof *s->entry * (size_t)s->capacity);
+        s->link = realloc(s->link, sizeof *s->link * (size_t)s->capacity);
+    }
+    char *path = s->entry && s->link ? strdup(s->path) : NULL;
+    if (!path) fail(EXIT_MEMORY, "out of memory while reading JSON");
+    s->entry[s->entries] = (JsonEntry){path, key, key};
+    s->link[s->entries] = (Link){parent, (int)name_at};
+    return s->entries++;
+}
+
+int json_utf8(const char *text, size_t bytes) {
+    const unsigned char *t = (const unsigned char *)text;
+    if (bytes == 0)   return 0;
+    if (t[0] < 0x80)  return 1;
+    int length = t[0] >= 0xc2 && t[0] <= 0xdf ? 2 : (t[0] & 0xf0) == 0xe0 ? 3 : t[0] >= 0xf0 && t[0] <= 0xf4 ? 4 : 0;
+    if (length == 0 || (size_t)length > bytes) return 0;
+    for (int i = 1; i < length; i++)
+        if ((t[i] & 0xc0) != 0x80) return 0;
+    /* overlong forms, surrogates, and beyond U+10FFFF: Unicode 15, table 3-7 */
+    if ((t[0] == 0xe0 && t[1] < 0xa0) || (t[0] == 0xed && t[1] > 0x9f)) return 0;
+    if ((t[0] == 0xf0 && t[1] < 0x90) || (t[0] == 0xf4 && t[1] > 0x8f)) return 0;
+    return length;
+}
+
+/* --- strings --------------------------------------------------------------------------------------------------------------------- */
+
+/* Appends to the path what a key says; a value's text (decode 0) is only checked. */
+static int put(Scanner *s, int decode, const char *bytes, size_t count) {
+    if (!decode) return 1;
+    if (s->path_bytes + count > JSON_PATH_BYTES)
+        return fault_at(s, s->at, "the path of this key is longer than %d bytes", JSON_PATH_BYTES);
+    memcpy(s->path + s->path_bytes, bytes, count);
+    s->path_bytes += count;
+    s->path[s->path_bytes] = '\0';
+    return 1;
+}
+
+/* The four digits of a \u escape whose backslash is at `at`, or -1. */
+static int hex4(const Scanner *s, size_t at) {
+    int value = 0;
+    if (byte_at(s, at) != '\\' || byte_at(s, at + 1) != 'u') return -1;
+    for (size_t i = 2; i < 6; i++) {
+        int c = byte_at(s, at + i), lower = c | 0x20;
+        if (is_digit(c))                       value = value * 16 + (c - '0');
+        else if (lower >= 'a' && lower <= 'f') value = value * 16 + (lower - 'a' + 10);
+        else return -1;
+    }
+    return value;
+}
+
+static int scan_unicode_escape(Scanner *s, int decode) {
+    int code = hex4(s, s->at);
+    if (code < 0)                         return fault_at(s, s->at, "\\u takes four hexadecimal digits");
+    if (code == 0)                        return fault_at(s, s->at, "\\u0000 is not allowed");
+    if (code >= 0xdc00 && code <= 0xdfff) return fault_at(s, s->at, "\\u%04x is the second half of a surrogate pair without the first", (unsigned)code);
+    size_t length = 6;
+    if (code >= 0xd800 && code <= 0xdbff) {
+        int low = hex4(s, s->at + 6);
+        if (low < 0xdc00 || low > 0xdfff)
+            return fault_at(s, s->at, "\\u%04x is the first half of a surrogate pair without the second", (unsigned)code);
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+        length = 12;
+    }
+    char   utf8[4];
+    size_t count = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = count; i-- > 1; code >>= 6) utf8[i] = (char)(0x80 | (code & 0x3f));
+    utf8[0] = (char)(count == 1 ? code : (0xf00 >> count) | code);
+    if (!put(s, decode, utf8, count)) return 0;
+    s->at += length;
+    return 1;
+}
+
+static int scan_escape(Scanner *s, int decode) {
+    static const char names[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
+    int c = byte_at(s, s->at + 1);
+    if (c == 'u') return scan_unicode_escape(s, decode);
+    const char *name = c > 0 ? strchr(names, c) : NULL;
+    if (!name) return fault_at(s, s->at, "unknown escape; JSON has \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u with four digits");
+    if (!put(s, decode, &means[name - names], 1)) return 0;
+    s->at += 2;
+    return 1;
+}
+
+static int scan_string(Scanner *s, int decode) {
+    size_t start = s->at++;
+    for (;;) {
+        int c = peek(s);
+        if (c < 0)    return fault_at(s, start, "this string is not closed before the end of the file");
+        if (c == '"') { s->at++; return 1; }
+        if (c == '\n' || c == '\r') return fault_at(s, start, "this string is not closed on its line");
+        if (c < ' ')  return fault_at(s, s->at, "control character 0x%02x in a string; write it as \\u%04x", (unsigned)c, (unsigned)c);
+        if (c == '\\') {
+            if (!scan_escape(s, decode)) return 0;
+            continue;
+        }
+        int length = json_utf8(s->text + s->at, s->bytes - s->at);
+        if (length == 0) return fault_at(s, s->at, "byte 0x%02x is not valid UTF-8", (unsigned)c);
+        if (!put(s, decode, s->text + s->at, (size_t)length)) return 0;
+        s->at += (size_t)length;
+    }
+}
+
+/* --- numbers --------------------------------------------------------------------------------------------------------------------- */
+
+/* The decimal value of a number literal as 0.DIGITS x 10^exponent, without leading and trailing zeros; zero has no digits. */
+typedef struct { char digits[JSON_NUMBER_BYTES + 1]; int count; long exponent; } Decimal;
+
+static Decimal decimal_of(const char *literal) {
+    Decimal d = {.count = 0, .exponent = 0};
+    int     after_point = 0;
+    for (; *literal && *literal != 'e' && *literal != 'E'; literal++) {
+        if (*literal == '.') after_point = 1;
+        if (!is_digit(*literal)) continue;
+        if (*literal != '0' || d.count) {
+            d.digits[d.count++] = *literal;
+            d.exponent += !after_point;
+        } else {
+            d.exponent -= after_point;
+        }
+    }
+    while (d.count && d.digits[d.count - 1] == '0') d.count--;
+    d.digits[d.count] = '\0';
+    if (*literal) d.exponent += strtol(literal + 1, NULL, 10); /* saturates; the value is then not finite, or 0 */
+    if (d.count == 0) d.exponent = 0;
+    return d;
+}
+
+/* A literal whose double is an integer must be that integer: 9007199254740993.0, 600.00000000000000001 and 1e-999 are not. */
+static int is_exact(const char *literal, double value) {
+    char integer[32];
+    if (fabs(value) > 0x1p53 || value != floor(value)) return 1;
+    snprintf(integer, sizeof integer, "%.0f", value);
+    Decimal a = decimal_of(literal), b = decimal_of(integer);
+    return a.exponent == b.exponent && strcmp(a.digits, b.digits) == 0;
+}
+
+static int scan_digits(Scanner *s, const char *after) {
+    char text[24];
+    if (!is_digit(peek(s))) return fault_at(s, s->at, "expected a digit %s, found %s", after, found(s, text));
+    while (is_digit(peek(s))) s->at++;
+    return 1;
+}
+
+static int scan_number(Scanner *s) {
+    size_t start = s->at;
+    int    integer = 1;
+    if (peek(s) == '-') s->at++;
+    if (peek(s) == '0' && is_digit(byte_at(s, s->at + 1))) return fault_at(s, start, "a number must not begin with 0");
+    if (!scan_digits(s, "in a number")) return 0;
+    if (peek(s) == '.') {
+        integer = 0;
+        s->at++;
+        if (!scan_digits(s, "after the point")) return 0;
+    }
+    if (peek(s) == 'e' || peek(s) == 'E') {
+        integer = 0;
+        s->at++;
+        if (peek(s) == '+' || peek(s) == '-') s->at++;
+        if (!scan_digits(s, "in the exponent")) return 0;
+    }
+    if (is_word(peek(s)) || peek(s) == '.') {
+        char text[24];
+        return fault_at(s, s->at, "unexpected %s after a number", found(s, text));
+    }
+
+    size_t length = s->at - start;
+    char   literal[JSON_NUMBER_BYTES + 1];
+    if (length > JSON_NUMBER_BYTES) return fault_at(s, start, "a number of %zu characters; at most %d are allowed", length, JSON_NUMBER_BYTES);
+    memcpy(literal, s->text + start, length);
+    literal[length] = '\0';
+    double value = strtod(literal, NULL);
+    if (!isfinite(value)) return fault_at(s, start, "the number %s is too large", literal);
+    if (integer && (fabs(value) > 0x1p53 || !is_exact(literal, value)))
+        return fault_at(s, start, "the integer %s is beyond 2^53 = 9007199254740992 and cannot be kept exactly", literal);
+    if (!is_exact(literal, value)) return fault_at(s, start, "the number %s cannot be kept exactly; it would be read as %.0f", literal, value);
+    return 1;
+}
+
+/* --- values ---------------------------------------------------------------------------------------------------------------------- */
+
+/* true, false, null; for other words what was probably meant. */
+static int scan_word(Scanner *s) {
+    size_t start = s->at, length = 0;
+    char   word[32];
+    while (is_word(byte_at(s, start + length))) length++;
+    snprintf(word, sizeof word, "%.*s", length < 24 ? (int)length : 24, s->text + start);
+    s->at += length;
+    if (!strcmp(word, "true") || !strcmp(word, "false") || !strcmp(word, "null")) return 1;
+    if (!strcmp(word, "NaN") || !strcmp(word, "Infinity") || !strcmp(word, "nan") || !strcmp(word, "inf"))
+        return fault_at(s, start, "%s is no JSON number; numbers are finite", word);
+    if (!strcmp(word, "True") || !strcmp(word, "TRUE"))   return fault_at(s, start, "unknown word %s; write true", word);
+    if (!strcmp(word, "False") || !strcmp(word, "FALSE")) return fault_at(s, start, "unknown word %s; write false", word);
+    if (!strcmp(word, "None") || !strcmp(word, "NULL"))   return fault_at(s, start, "unknown word %s; write null", word);
+    return fault_at(s, start, "unknown word %s%s; text stands in double quotes", word, length > 24 ? "..." : "");
+}
+
+static int fault_expected(Scanner *s, const char *expected) {
+    char text[24];
+    int  c = peek(s);
+    if (c == '\'')             return fault_at(s, s->at, "expected %s, found ' (text stands in double quotes)", expected);
+    if (c == '/' || c == '#')  return fault_at(s, s->at, "expected %s, found %s (JSON has no comments)", expected, found(s, text));
+    return fault_at(s, s->at, "expected %s, found %s", expected, found(s, text));
+}
+
+static int open_container(Scanner *s) {
+    if (++s->depth > JSON_DEPTH) return fault_at(s, s->at, "nested deeper than %d levels", JSON_DEPTH);
+    s->at++;
+    skip_space(s);
+    return 1;
+}
+
+/* Behind an item: 1 = a comma and another item follows, 0 = closed, -1 = fault. */
+static int next_item(Scanner *s, int close) {
+    skip_space(s);
+    if (peek(s) == close) {
+        s->at++;
+        s->depth--;
+        return 0;
+    }
+    if (peek(s) != ',') {
+        fault_expected(s, close == '}' ? "',' or '}'" : "',' or ']'");
+        return -1;
+    }
+    size_t comma = s->at++;
+    JsonPlace at = place_of(s, comma);
+    skip_space(s);
+    if (peek(s) != close) return 1;
+    fault_at(s, s->at, "a comma before '%c' (JSON allows none after the last item)", close);
+    s->fault->at = at;
+    return -1;
+}
+
+static int scan_object(Scanner *s, int self) {
+    size_t path_bytes = s->path_bytes;
+    int    more;
+    if (!open_container(s)) return 0;
+    if (peek(s) == '}') { s->at++; s->depth--; return 1; }
+    do {
+        JsonPlace key = place_of(s, s->at);
+        if (peek(s) != '"') return fault_expected(s, "a key in double quotes");
+        if (s->path_bytes && !put(s, 1, ".", 1)) return 0;
+        size_t name_at = s->path_bytes;
+        if (!scan_string(s, 1)) return 0;
+        int entry = add_entry(s, self, name_at, key);
+        skip_space(s);
+        if (peek(s) != ':') return fault_expected(s, "':' after the key");
+        s->at++;
+        skip_space(s);
+        s->entry[entry].value = place_of(s, s->at);
+        if (!scan_value(s, entry)) return 0;
+        s->path[s->path_bytes = path_bytes] = '\0';
+        more = next_item(s, '}');
+    } while (more > 0);
+    return more == 0;
+}
+
+static int scan_array(Scanner *s, int self) {
+    size_t path_bytes = s->path_bytes;
+    int    more, index = 0;
+    if (!open_container(s)) return 0;
+    if (peek(s) == ']') { s->at++; s->depth--; return 1; }
+    do {
+        char name[16];
+        snprintf(name, sizeof name, "[%d]", index++);
+        if (!put(s, 1, name, strlen(name))) return 0;
+        int entry = add_entry(s, self, path_bytes, place_of(s, s->at));
+        if (!scan_value(s, entry)) return 0;
+        s->path[s->path_bytes = path_bytes] = '\0';
+        more = next_item(s, ']');
+    } while (more > 0);
+    return more == 0;
+}
+
+static int scan_value(Scanner *s, int self) {
+    int c = peek(s);
+    if (c == '{') return scan_object(s, self);
+    if (c == '[') return scan_array(s, self);
+    if (c == '"') return scan_string(s, 0);
+    if (c == '-' || is_digit(c)) return scan_number(s);
+    if (is_word(c)) return scan_word(s);
+    if (c == '+' || c == '.') return fault_at(s, s->at, "a number begins with a digit or '-', not with '%c'", c);
+    return fault_expected(s, "a value");
+}
+
+/* --- duplicates ------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct { int parent, index; const char *name; } Sibling;
+
+static int compare_siblings(const void *a, const void *b) {
+    const Sibling *x = a, *y = b;
+    int order = (x->parent > y->parent) - (x->parent < y->parent);
+    if (!order) order = strcmp(x->name, y->name);
+    return order ? order : (x->index > y->index) - (x->index < y->index);
+}
+
+/* Sorted, so that a hostile file cannot make it quadratic. Array elements have distinct names: "[0]", "[1]". */
+static int check_duplicates(Scanner *s) {
+    Sibling *list = malloc(sizeof *list * (size_t)(s->entries + 1));
+    int      again = -1, first = -1;
+    if (!list) fail(EXIT_MEMORY, "out of memory while reading JSON");
+    for (int i = 0; i < s->entries; i++) list[i] = (Sibling){s->link[i].parent, i, s->entry[i].path + s->link[i].name_at};
+    qsort(list, (size_t)s->entries, sizeof *list, compare_siblings);
+    for (int i = 1; i < s->entries; i++) {
+        if (list[i].parent != list[i - 1].parent || strcmp(list[i].name, list[i - 1].name)) continue;
+        if (again < 0 || list[i].index < again) { again = list[i].index; first = list[i - 1].index; }
+    }
+    free(list);
+    if (again < 0) return 1;
+    char name[120];
+    json_quote_short(name, sizeof name, s->entry[again].path);
+    fault_at(s, 0, "duplicate key %s, first at line %d", name, s->entry[first].key.line);
+    s->fault->at = s->entry[again].key;
+    return 0;
+}
+
+static int scan_all(Scanner *s, size_t limit) {
+    if (s->bytes > limit) return fault_at(s, 0, "larger than %zu bytes", limit);
+    if (s->bytes >= 3 && !memcmp(s->text, "\xef\xbb\xbf", 3)) return fault_at(s, 0, "starts with a byte-order mark; save it as plain UTF-8");
+    skip_space(s);
+    if (s->at == s->bytes) return fault_at(s, s->at, "nothing but white space; expected a value");
+    if (!scan_value(s, -1)) return 0;
+    skip_space(s);
+    if (s->at < s->bytes) return fault_expected(s, "nothing after the end of the value");
+    return check_duplicates(s);
+}
+
+int json_scan(const char *text, size_t bytes, size_t limit, JsonEntry **entry, int *entries, JsonFault *fault) {
+    Scanner s = {.text = text, .bytes = bytes, .line = 1, .fault = fault};
+    int     good = scan_all(&s, limit);
+    free(s.link);
+    if (!good) json_scan_free(s.entry, s.entries);
+    *entry = good ? s.entry : NULL;
+    *entries = good ? s.entries : 0;
+    return good;
+}
+
+void json_scan_free(JsonEntry *entry, int entries) {
+    for (int i = 0; i < entries; i++) free(entry[i].path);
+    free(entry);
+}

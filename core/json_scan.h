@@ -1,0 +1,32 @@
+/* json_scan.h - the strict pass over JSON text, without the tree: what json_parse() runs first. Private to core/json*.c and their tests,
+ * but for the two small text helpers at the end.
+ */
+#ifndef TRAIN_GPT_CORE_JSON_SCAN_H
+#define TRAIN_GPT_CORE_JSON_SCAN_H
+
+#include "core/json.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Longest path of a value ("data.train[1]"): bounds what the list of entries can take for a hostile file. */
+enum { JSON_PATH_BYTES = 255 };
+/* Longest number in characters: libcjson copies a number into a buffer of 64 and would split a longer one. */
+enum { JSON_NUMBER_BYTES = 63 };
+
+/* Checks text [bytes] and lists every value but the root in file order, a container before what it holds. Returns 1 with *entry
+ * (malloc'ed, paths too) and *entries set, or 0 with *fault set and nothing allocated. */
+int  json_scan(const char *text, size_t bytes, size_t limit, JsonEntry **entry, int *entries, JsonFault *fault);
+void json_scan_free(JsonEntry *entry, int entries);
+
+/* Bytes of the UTF-8 sequence at text (1 to 4), or 0 if there is no valid one within bytes. */
+int json_utf8(const char *text, size_t bytes);
+
+/* As json_quote, but always ends in a quote: what does not fit in out [capacity] (at least 16) is cut and shown as "...". Returns out. */
+char *json_quote_short(char *out, size_t capacity, const char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

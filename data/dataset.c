@@ -1,0 +1,134 @@
+/* dataset.c - see dataset.h. */
+#include "data/dataset.h"
+
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/error.h"
+#include "core/rng.h"
+
+typedef struct { char **path; size_t count; } PathList; /* owned, as are its strings */
+
+static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static void add_path(PathList *list, const char *path) {
+    list->path = realloc(list->path, sizeof *list->path * (list->count + 1));
+    char *copy = strdup(path);
+    if (!list->path || !copy) fail(EXIT_MEMORY, "no memory for the names of the token files");
+    list->path[list->count++] = copy;
+}
+
+static void free_paths(PathList *list) {
+    for (size_t i = 0; i < list->count; i++) free(list->path[i]);
+    free(list->path);
+    *list = (PathList){NULL, 0};
+}
+
+/* A glob without a file: says which of its folders is missing, if one is. */
+NORETURN static void fail_no_match(const char *key, const char *pattern) {
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%s", pattern);
+    folder[strcspn(folder, "*?[")] = 0; /* what stands before the first wildcard, up to its last slash */
+    int   wild = strpbrk(pattern, "*?[") != NULL;
+    char *slash = strrchr(folder, '/');
+    if (slash) slash[slash == folder] = 0;
+    struct stat st;
+    if (slash && stat(folder, &st) < 0)
+        fail(EXIT_DATA, "%s: \"%s\" names no file: the folder %s does not exist (text becomes shards by ./train_gpt tokenize TEXT out=%s)",
+             key, pattern, folder, folder);
+    fail(EXIT_DATA, "%s: \"%s\" %s (text becomes shards by ./train_gpt tokenize TEXT out=FOLDER)", key, pattern,
+         wild ? "matches no file" : "does not exist");
+}
+
+/* Adds the files of one glob, sorted by byte whatever the locale. */
+static void add_glob(PathList *list, const char *key, const char *pattern) {
+    glob_t      found;
+    struct stat st;
+    size_t      first = list->count;
+    int         rc = glob(pattern, GLOB_NOSORT, NULL, &found);
+    if (rc == GLOB_NOSPACE) fail(EXIT_MEMORY, "no memory for the names of the token files");
+    if (rc == 0) {
+        for (size_t i = 0; i < found.gl_pathc; i++) add_path(list, found.gl_pathv[i]);
+        globfree(&found);
+    } else if (stat(pattern, &st) == 0) {
+        add_path(list, pattern); /* a name that holds a wildcard character */
+    } else {
+        fail_no_match(key, pattern);
+    }
+    qsort(list->path + first, list->count - first, sizeof *list->path, by_bytes);
+}
+
+/* One file under two names would be trained on twice without a word. */
+static void refuse_duplicates(const PathList *list, const char *key) {
+    PathList real = {NULL, 0};
+    for (size_t i = 0; i < list->count; i++) {
+        char *resolved = realpath(list->path[i], NULL);
+        add_path(&real, resolved ? resolved : list->path[i]);
+        free(resolved);
+    }
+    qsort(real.path, real.count, sizeof *real.path, by_bytes);
+    for (size_t i = 1; i < real.count; i++)
+        if (strcmp(real.path[i - 1], real.path[i]) == 0)
+            fail(EXIT_DATA, "%s names the file %s twice; name each file once", key, real.path[i]);
+    free_paths(&real);
+}
+
+static void refuse_foreign_tokens(const Shard *shard, const char *key, int64_t vocab_size) {
+    int64_t at = shard_find_foreign(shard, vocab_size);
+    if (at < 0) return;
+    fail(EXIT_DATA, "%s: %s: token %lld of %lld is %u, model.vocab_size is %lld: %s", key, shard->path, (long long)at,
+         (long long)shard->header.tokens, shard_token(shard, at), (long long)vocab_size,
+         shard->header.data_offset ? "these tokens are of another tokenizer, or the file is damaged"
+                                   : "headerless files are read as uint16 tokens; text becomes shards by ./train_gpt tokenize");
+}
+
+Dataset dataset_open(const char *key, const char *const *globs, int count, int64_t seq_len, int64_t vocab_size) {
+    PathList list = {NULL, 0};
+    for (int i = 0; i < count; i++) add_glob(&list, key, globs[i]);
+    if (list.count == 0) fail(EXIT_DATA, "%s names no token files", key);
+    refuse_duplicates(&list, key);
+
+    Dataset d = {NULL, (int)list.count, NULL, seq_len, 0, 0};
+    d.shard = calloc(list.count, sizeof *d.shard);
+    d.first_sample = calloc(list.count + 1, sizeof *d.first_sample);
+    if (!d.shard || !d.first_sample) fail(EXIT_MEMORY, "no memory for the table of %zu token files", list.count);
+    for (int i = 0; i < d.shards; i++) {
+        d.shard[i] = shard_open(list.path[i]);
+        refuse_foreign_tokens(&d.shard[i], key, vocab_size);
+        d.tokens += d.shard[i].header.tokens;
+        d.samples += (d.shard[i].header.tokens - 1) / seq_len;
+        d.first_sample[i + 1] = d.samples;
+    }
+    if (d.samples == 0)
+        fail(EXIT_DATA, "%s: %lld tokens in %d file%s hold no sample: batch.seq_len %lld takes %lld tokens of one file; "
+             "give more text or a shorter batch.seq_len", key, (long long)d.tokens, d.shards, d.shards == 1 ? "" : "s", (long long)seq_len,
+             (long long)seq_len + 1);
+    free_paths(&list);
+    return d;
+}
+
+void dataset_close(Dataset *d) {
+    for (int i = 0; i < d->shards; i++) shard_close(&d->shard[i]);
+    free(d->shard);
+    free(d->first_sample);
+    *d = (Dataset){NULL, 0, NULL, 0, 0, 0};
+}
+
+void dataset_sample(const Dataset *d, int64_t j, int32_t *tokens) {
+    CHECK(j >= 0 && j < d->samples, "sample %lld of %lld", (long long)j, (long long)d->samples);
+    int low = 0, high = d->shards; /* first_sample[low] <= j < first_sample[high] */
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (d->first_sample[middle] <= j) low = middle;
+        else high = middle;
+    }
+    shard_read(&d->shard[low], (j - d->first_sample[low]) * d->seq_len, d->seq_len + 1, tokens);
+}
+
+int64_t dataset_order(const Dataset *d, SampleOrder order, int64_t g) {
+    int64_t epoch = g / d->samples, i = g % d->samples;
+    return order.shuffle ? (int64_t)rng_permute((uint64_t)i, (uint64_t)d->samples, order.seed, (uint64_t)epoch) : i;
+}

@@ -1,0 +1,142 @@
+/* loader.c - see loader.h. One thread fills a ring of host buffers in order; the training thread copies the oldest to the device.
+ * The thread reads shards only: it knows no MPI and no device.
+ */
+#include "data/loader.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+
+enum { RING = 4 }; /* micro-batches ahead: enough to cover a page fault or a slow disk read, little memory */
+
+struct Loader {
+    const Dataset  *dataset;    /* borrowed */
+    LoaderPlan      plan;
+    int64_t         T;
+    Batch           batch;      /* device memory, from the arena */
+    int32_t        *inputs;     /* owned [RING,B,T] */
+    int32_t        *targets;    /* owned [RING,B,T] */
+    int32_t        *sample;     /* owned [T+1], the thread's */
+    pthread_t       thread;
+    pthread_mutex_t lock;       /* guards filled, taken and stop; slots taken..filled-1 are the trainer's, the others the thread's */
+    pthread_cond_t  changed;
+    int64_t         filled, taken; /* micro-batches since the start */
+    int             stop;
+};
+
+static Batch take_batch(Arena *arena, int64_t B, int64_t T) {
+    Batch batch;
+    batch.inputs = arena_tensor(arena, I32, 2, B, T, 1);
+    batch.targets = arena_tensor(arena, I32, 2, B, T, 1);
+    return batch;
+}
+
+size_t loader_bytes(int64_t B, int64_t T) {
+    Arena dry = arena_dry("batches");
+    take_batch(&dry, B, T);
+    return dry.peak_bytes;
+}
+
+/* Global index of the first row of this rank's n-th micro-batch. */
+static int64_t first_index(const LoaderPlan *p, int64_t n) {
+    int64_t rank_samples = p->step_samples / p->ranks, micro_steps = rank_samples / p->micro_batch;
+    return (p->first_step + n / micro_steps) * p->step_samples + p->rank * rank_samples + n % micro_steps * p->micro_batch;
+}
+
+static void fill_slot(Loader *l, int64_t n) {
+    int64_t B = l->plan.micro_batch, T = l->T, first = first_index(&l->plan, n), slot = n % RING;
+    for (int64_t row = 0; row < B; row++) {
+        dataset_sample(l->dataset, dataset_order(l->dataset, l->plan.order, first + row), l->sample);
+        memcpy(l->inputs + (slot * B + row) * T, l->sample, (size_t)T * sizeof *l->sample);
+        memcpy(l->targets + (slot * B + row) * T, l->sample + 1, (size_t)T * sizeof *l->sample);
+    }
+}
+
+static void *fill_ahead(void *loader) {
+    Loader *l = loader;
+    for (int64_t n = 0;; n++) {
+        pthread_mutex_lock(&l->lock);
+        while (!l->stop && n - l->taken >= RING) pthread_cond_wait(&l->changed, &l->lock);
+        int stop = l->stop;
+        pthread_mutex_unlock(&l->lock);
+        if (stop) return NULL;
+
+        fill_slot(l, n);
+
+        pthread_mutex_lock(&l->lock);
+        l->filled = n + 1;
+        pthread_cond_signal(&l->changed);
+        pthread_mutex_unlock(&l->lock);
+    }
+}
+
+/* Signals sent to the process are the main thread's; faults of this thread's own stay with it. */
+static int start_thread(Loader *l) {
+    sigset_t ours, before;
+    sigfillset(&ours);
+    sigdelset(&ours, SIGBUS), sigdelset(&ours, SIGSEGV), sigdelset(&ours, SIGFPE), sigdelset(&ours, SIGILL);
+    pthread_sigmask(SIG_SETMASK, &ours, &before);
+    int rc = pthread_create(&l->thread, NULL, fill_ahead, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
+Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
+    CHECK(plan.ranks > 0 && plan.rank >= 0 && plan.rank < plan.ranks, "rank %d of %d", plan.rank, plan.ranks);
+    CHECK(plan.micro_batch > 0 && plan.step_samples > 0 && plan.step_samples % (plan.micro_batch * plan.ranks) == 0,
+          "%lld samples a step over %d ranks in micro-batches of %lld", (long long)plan.step_samples, plan.ranks,
+          (long long)plan.micro_batch);
+    int64_t B = plan.micro_batch, T = dataset->seq_len;
+    Loader *l = calloc(1, sizeof *l);
+    if (!l) fail(EXIT_MEMORY, "no memory for the data loader");
+    l->dataset = dataset;
+    l->plan = plan;
+    l->T = T;
+    l->batch = take_batch(arena, B, T);
+    l->inputs = calloc((size_t)(RING * B * T), sizeof *l->inputs);
+    l->targets = calloc((size_t)(RING * B * T), sizeof *l->targets);
+    l->sample = calloc((size_t)(T + 1), sizeof *l->sample);
+    if (!l->inputs || !l->targets || !l->sample)
+        fail(EXIT_MEMORY, "no memory for %d micro-batches of %lld samples (batch.micro_batch)", RING, (long long)B);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    int rc = start_thread(l);
+    if (rc) fail(EXIT_MEMORY, "cannot start the data loader's thread: %s", strerror(rc));
+    return l;
+}
+
+void loader_destroy(Loader *l) {
+    if (!l) return;
+    pthread_mutex_lock(&l->lock);
+    l->stop = 1;
+    pthread_cond_signal(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+    pthread_cond_destroy(&l->changed);
+    pthread_mutex_destroy(&l->lock);
+    free(l->inputs);
+    free(l->targets);
+    free(l->sample);
+    free(l);
+}
+
+Batch loader_next(Loader *l, Stream *s, double *wait_ms) {
+    double start_ms = clock_ms();
+    pthread_mutex_lock(&l->lock);
+    while (l->filled == l->taken) pthread_cond_wait(&l->changed, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+    if (wait_ms) *wait_ms = clock_ms() - start_ms;
+
+    int64_t at = l->taken % RING * l->plan.micro_batch * l->T; /* only this thread writes taken */
+    device_from_host(s, l->batch.inputs, l->inputs + at);
+    device_from_host(s, l->batch.targets, l->targets + at);
+
+    pthread_mutex_lock(&l->lock);
+    l->taken++;
+    pthread_cond_signal(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    return l->batch;
+}

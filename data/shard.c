@@ -1,0 +1,156 @@
+/* shard.c - see shard.h: reading. Writing is in shard_writer.c. */
+#include "data/shard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/io.h"
+
+/* Magic numbers of the llm.c family; token_bytes 0 = holds no tokens to train on. */
+static const struct { int32_t magic, version; int token_bytes; const char *what; } llmc_files[] = {
+    {20240520, 1, 2, "llm.c token shard"},
+    {20240801, 7, 4, "llm.c token shard"},
+    {20240522, 0, 0, "llm.c eval file"},
+    {20240326, 0, 0, "llm.c model checkpoint"},
+    {20240803, 0, 0, "llm.c model checkpoint"},
+    {20240327, 0, 0, "llm.c debug state"},
+    {20240328, 0, 0, "llm.c tokenizer"},
+    {20240527, 0, 0, "llm.c optimizer state"},
+};
+
+/* Other formats that would pass as headerless tokens: no such file of tokens starts with six or more given bytes. */
+static const struct { const char *start; size_t bytes; const char *what; } foreign_files[] = {
+    {"BIN.TOK\n", 8, "llmq token file; convert it to llm.c shards"},
+    {"MMIDIDX\0", 8, "Megatron index, which is not read yet; convert it to llm.c shards"},
+    {"\x93NUMPY", 6, "NumPy .npy file; write the array with tofile() as uint16"},
+};
+
+int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]) {
+#define FAULT(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), -1
+    int32_t start[3] = {0, 0, 0}; /* magic, version, tokens */
+    memcpy(start, data, bytes < sizeof start ? bytes : sizeof start);
+    if (file_bytes == 0) FAULT("is empty");
+
+    for (size_t i = 0; i < sizeof llmc_files / sizeof *llmc_files; i++) {
+        if (bytes < 4 || llmc_files[i].magic != start[0]) continue;
+        if (llmc_files[i].token_bytes == 0) FAULT("is an %s (magic %d), not tokens to train on", llmc_files[i].what, start[0]);
+        if (file_bytes < SHARD_HEADER_BYTES || bytes < sizeof start)
+            FAULT("is truncated: it holds %llu bytes, the header of an llm.c shard alone takes %d; copy or make it again",
+                  (unsigned long long)file_bytes, SHARD_HEADER_BYTES);
+        if (start[1] != llmc_files[i].version)
+            FAULT("is an llm.c shard of magic %d, version %d; only version %d of it is known", start[0], start[1], llmc_files[i].version);
+        if (start[2] <= 0)
+            FAULT("says in its header that it holds %d tokens: damaged, or its writer was interrupted; make it again", start[2]);
+        uint64_t due = SHARD_HEADER_BYTES + (uint64_t)llmc_files[i].token_bytes * (uint64_t)start[2];
+        if (file_bytes < due)
+            FAULT("is truncated: it holds %llu bytes, its %d tokens take %llu; copy or make it again", (unsigned long long)file_bytes,
+                  start[2], (unsigned long long)due);
+        if (file_bytes > due)
+            FAULT("holds %llu bytes after its last token: its %d tokens take %llu bytes, there are %llu; copy or make it again",
+                  (unsigned long long)(file_bytes - due), start[2], (unsigned long long)due, (unsigned long long)file_bytes);
+        *header = (ShardHeader){llmc_files[i].token_bytes, SHARD_HEADER_BYTES, start[2]};
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof foreign_files / sizeof *foreign_files; i++)
+        if (bytes >= foreign_files[i].bytes && memcmp(data, foreign_files[i].start, foreign_files[i].bytes) == 0)
+            FAULT("is a %s", foreign_files[i].what);
+    if (file_bytes % 2)
+        FAULT("is no token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd number of bytes (%llu); "
+              "text becomes shards by ./train_gpt tokenize", (unsigned long long)file_bytes);
+    if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", (unsigned long long)file_bytes);
+    *header = (ShardHeader){2, 0, (int64_t)(file_bytes / 2)};
+    return 0;
+#undef FAULT
+}
+
+Shard shard_open(const char *path) {
+    struct stat st;
+    if (stat(path, &st) < 0 && errno == ENOENT) fail(EXIT_DATA, "%s does not exist", path);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        fail(EXIT_DATA, "%s is a folder, not a token file; name the files in it, for example \"%s/train_*.bin\"", path, path);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s is not a regular file, so no token file", path);
+    int fd = io_open(path, IO_READ);
+    if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(-fd));
+    if (fstat(fd, &st) < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(errno));
+
+    Shard   shard = {NULL, NULL, (uint64_t)st.st_size, {0, 0, 0}};
+    uint8_t start[SHARD_HEADER_BYTES];
+    size_t  start_bytes = shard.file_bytes < sizeof start ? (size_t)shard.file_bytes : sizeof start;
+    int     rc = io_pread(fd, start, start_bytes, 0);
+    if (rc < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(-rc));
+    char fault[SHARD_FAULT_CHARS];
+    if (shard_parse_header(start, start_bytes, shard.file_bytes, &shard.header, fault) < 0) fail(EXIT_DATA, "%s %s", path, fault);
+
+    void *map = mmap(NULL, (size_t)shard.file_bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) fail(EXIT_IO, "cannot map %s into memory: %s", path, strerror(errno));
+    io_close(fd);
+    shard.map = map;
+    shard.path = strdup(path);
+    if (!shard.path) fail(EXIT_MEMORY, "no memory for the name of %s", path);
+    return shard;
+}
+
+void shard_close(Shard *shard) {
+    if (shard->map) munmap((void *)shard->map, (size_t)shard->file_bytes);
+    free(shard->path);
+    *shard = (Shard){NULL, NULL, 0, {0, 0, 0}};
+}
+
+uint32_t shard_token(const Shard *shard, int64_t i) {
+    const uint8_t *tokens = shard->map + shard->header.data_offset;
+    return shard->header.token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];
+}
+
+/* Unmaps the pages of tokens [first, first + count); the next look maps them again from the page cache. */
+static void drop_pages(const Shard *shard, int64_t first, int64_t count) {
+    uintptr_t page  = (uintptr_t)sysconf(_SC_PAGESIZE), width = (uintptr_t)shard->header.token_bytes;
+    uintptr_t begin = (uintptr_t)shard->map + shard->header.data_offset + (uintptr_t)first * width;
+    uintptr_t from  = begin / page * page, end = begin + (uintptr_t)count * width;
+    madvise((void *)from, end - from, MADV_DONTNEED);
+}
+
+void shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *tokens) {
+    const uint8_t *at = shard->map + shard->header.data_offset + first * shard->header.token_bytes;
+    if (shard->header.token_bytes == 2)
+        for (int64_t i = 0; i < count; i++) tokens[i] = ((const uint16_t *)at)[i];
+    else memcpy(tokens, at, (size_t)count * 4);
+    drop_pages(shard, first, count);
+}
+
+/* Largest of count tokens, on plain loops that vectorise. */
+static uint16_t max_u16(const uint16_t *t, int64_t count) {
+    uint16_t max = 0;
+    for (int64_t i = 0; i < count; i++) max = t[i] > max ? t[i] : max;
+    return max;
+}
+static uint32_t max_u32(const uint32_t *t, int64_t count) {
+    uint32_t max = 0;
+    for (int64_t i = 0; i < count; i++) max = t[i] > max ? t[i] : max;
+    return max;
+}
+
+int64_t shard_find_foreign(const Shard *shard, int64_t vocab_size) {
+    enum { BLOCK = 1 << 20 }; /* tokens; small enough that mapped pages do not add up */
+    const uint8_t *tokens = shard->map + shard->header.data_offset;
+    const int      wide = shard->header.token_bytes == 4;
+    const int64_t  n = shard->header.tokens;
+    int64_t        bad_block = INT64_MAX;
+    if (vocab_size > (wide ? (int64_t)UINT32_MAX : (int64_t)UINT16_MAX)) return -1;
+    #pragma omp parallel for schedule(static) reduction(min : bad_block)
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        int64_t count = n - at < BLOCK ? n - at : BLOCK;
+        int64_t max = wide ? max_u32((const uint32_t *)tokens + at, count) : max_u16((const uint16_t *)tokens + at, count);
+        if (max >= vocab_size && at < bad_block) bad_block = at;
+        drop_pages(shard, at, count);
+    }
+    if (bad_block == INT64_MAX) return -1;
+    while (shard_token(shard, bad_block) < vocab_size) bad_block++;
+    return bad_block;
+}

@@ -1,0 +1,60 @@
+/* act_simd.h - sixteen values of an activation tensor in f32 registers, whatever its type in memory. CPU only.
+ *
+ * `type` is a constant in every kernel body (see ACT_KERNEL), so each choice below is made by the compiler. The _part forms take the
+ * last n < 16 values of a row and touch no byte beyond them.
+ */
+#ifndef TRAIN_GPT_LAYERS_ACT_SIMD_H
+#define TRAIN_GPT_LAYERS_ACT_SIMD_H
+
+#include "core/simd.h"
+#include "core/tensor.h"
+
+#define EXPECT_ACT(t) CHECK((t).type == F32 || (t).type == BF16, "the CPU computes in fp32 and bf16, not in %s", dtype_name((t).type))
+
+/* ACT_KERNEL(name, (params), (args)) is SIMD_KERNEL for SIMD_INLINE void name_of(DType type, params...): one copy per type. `args` begins
+ * with type. */
+#define ACT_KERNEL(name, params, ...)                 \
+    SIMD_INLINE void name##_body params {             \
+        if (type == BF16) name##_of(BF16, __VA_ARGS__); \
+        else              name##_of(F32, __VA_ARGS__);  \
+    }                                                 \
+    SIMD_KERNEL(void, name, params, (type, __VA_ARGS__))
+
+SIMD_INLINE f32x16 act16_load(const void *p, int64_t i, DType type) {
+    return type == BF16 ? f32x16_load_bf16((const uint16_t *)p + i) : f32x16_load((const float *)p + i);
+}
+SIMD_INLINE void act16_store(void *p, int64_t i, DType type, f32x16 v) {
+    if (type == BF16) f32x16_store_bf16((uint16_t *)p + i, v);
+    else              f32x16_store((float *)p + i, v);
+}
+
+/* Lanes n..15 are `rest`. */
+SIMD_INLINE f32x16 act16_load_part(const void *p, int64_t i, int64_t n, DType type, float rest) {
+    float x[LANES];
+    for (int64_t k = 0; k < LANES; k++)
+        x[k] = k >= n ? rest : type == BF16 ? bf16_to_f32(((const uint16_t *)p)[i + k]) : ((const float *)p)[i + k];
+    return f32x16_load(x);
+}
+SIMD_INLINE void act16_store_part(void *p, int64_t i, int64_t n, DType type, f32x16 v) {
+    float x[LANES];
+    f32x16_store(x, v);
+    for (int64_t k = 0; k < n; k++)
+        if (type == BF16) ((uint16_t *)p)[i + k] = bf16_from_f32(x[k]);
+        else              ((float *)p)[i + k] = x[k];
+}
+
+/* A row of `elems` values is walked as whole vectors and one part: n = 16, ..., 16, elems % 16. */
+SIMD_INLINE f32x16 act16_load_n(const void *p, int64_t i, int64_t n, DType type) {
+    return n == LANES ? act16_load(p, i, type) : act16_load_part(p, i, n, type, 0.0f);
+}
+SIMD_INLINE void act16_store_n(void *p, int64_t i, int64_t n, DType type, f32x16 v) {
+    if (n == LANES) act16_store(p, i, type, v);
+    else            act16_store_part(p, i, n, type, v);
+}
+SIMD_INLINE int64_t act16_count(int64_t i, int64_t elems) { return elems - i < LANES ? elems - i : LANES; }
+
+/* Elementwise ops walk flat memory in blocks: one per thread's turn, a multiple of every vector. */
+enum { ACT_BLOCK = 1 << 14 };
+static inline int64_t act_block_elems(int64_t first, int64_t elems) { return elems - first < ACT_BLOCK ? elems - first : ACT_BLOCK; }
+
+#endif

@@ -1,0 +1,70 @@
+/* embedding.c - CPU side of the embedding ops in layers.h. Forward goes row by row; backward gives each thread a range of channels and
+ * walks the rows in order, so equal tokens are added in one fixed order whatever the number of threads. */
+#include "layers/act_simd.h"
+#include "layers/layers.h"
+
+SIMD_INLINE void add_rows_of(DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C) {
+    for (int64_t c = 0; c < C; c += LANES) {
+        int64_t n = act16_count(c, C);
+        act16_store_n(y, y_at + c, n, type, act16_load_n(a, a_at + c, n, type) + act16_load_n(b, b_at + c, n, type));
+    }
+}
+ACT_KERNEL(add_rows, (DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C), y, a, b,
+           y_at, a_at, b_at, C)
+
+/* sum[0..C) += x[at..at+C) */
+SIMD_INLINE void accumulate_row_of(DType type, float *sum, const void *x, int64_t at, int64_t C) {
+    for (int64_t c = 0; c < C; c += LANES) {
+        int64_t n = act16_count(c, C);
+        act16_store_n(sum, c, n, F32, act16_load_n(sum, c, n, F32) + act16_load_n(x, at + c, n, type));
+    }
+}
+ACT_KERNEL(accumulate_row, (DType type, float *sum, const void *x, int64_t at, int64_t C), sum, x, at, C)
+
+static void expect_tokens(Tensor tokens, int64_t rows) {
+    const int32_t *token = (const int32_t *)tokens.data;
+    for (int64_t n = 0; n < tensor_elems(tokens); n++)
+        CHECK(token[n] >= 0 && token[n] < rows, "token %d at %lld, wte has %lld rows", token[n], (long long)n, (long long)rows);
+}
+
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe) {
+    (void)s;
+    int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
+    EXPECT_ACT(y);
+    EXPECT2(tokens, I32, B, T);
+    EXPECT2(y, y.type, B * T, C);
+    EXPECT2(wte, y.type, wte.dim[0], C);
+    EXPECT2(wpe, y.type, wpe.dim[0], C);
+    CHECK(wpe.dim[0] >= T, "%lld positions for T = %lld", (long long)wpe.dim[0], (long long)T);
+    expect_tokens(tokens, wte.dim[0]);
+    const int32_t *token = (const int32_t *)tokens.data;
+    #pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < B * T; n++) add_rows(y.type, y.data, wte.data, wpe.data, n * C, token[n] * C, n % T * C, C);
+}
+
+size_t embedding_scratch_bytes(int64_t N) {
+    (void)N;
+    return 0;
+}
+
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens) {
+    (void)s;
+    enum { CHANNELS = 64 }; /* of one thread's turn: whole cache lines of f32 */
+    int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1];
+    EXPECT_ACT(dy);
+    EXPECT2(tokens, I32, B, T);
+    EXPECT2(dy, dy.type, B * T, C);
+    EXPECT2(dwte, F32, dwte.dim[0], C);
+    EXPECT2(dwpe, F32, dwpe.dim[0], C);
+    CHECK(dwpe.dim[0] >= T, "%lld positions for T = %lld", (long long)dwpe.dim[0], (long long)T);
+    expect_tokens(tokens, dwte.dim[0]);
+    const int32_t *token = (const int32_t *)tokens.data;
+    #pragma omp parallel for schedule(static)
+    for (int64_t c = 0; c < C; c += CHANNELS) {
+        int64_t width = C - c < CHANNELS ? C - c : CHANNELS;
+        for (int64_t n = 0; n < B * T; n++) {
+            accumulate_row(dy.type, (float *)dwte.data + token[n] * C + c, dy.data, n * C + c, width);
+            accumulate_row(dy.type, (float *)dwpe.data + n % T * C + c, dy.data, n * C + c, width);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+/* layernorm.c - CPU side of the layernorm ops in layers.h. A thread owns a row and passes over it while it is in cache: mean, then
+ * squared deviations from it (two passes lose nothing to cancellation), then the output. Backward keeps one partial sum of dw and db
+ * per thread, added in thread order. */
+#include "layers/act_simd.h"
+#include "layers/layers.h"
+
+/* The lanes past the row's end become `mean`, so that they deviate by 0. */
+SIMD_INLINE f32x16 deviation16(const void *x, int64_t i, int64_t n, float mean, DType type) {
+    return n == LANES ? act16_load(x, i, type) - mean : act16_load_part(x, i, n, type, mean) - mean;
+}
+
+typedef struct { void *sum, *y; float *mean, *rstd; const void *x, *update, *w, *b; float eps; int64_t C; } Forward;
+
+/* x + update -> sum, where there is an update. The statistics are those of the row as stored. */
+SIMD_INLINE void forward_row_of(DType type, Forward f, int64_t row) {
+    int64_t at = row * f.C, C = f.C;
+    if (f.update)
+        for (int64_t c = 0; c < C; c += LANES) {
+            int64_t n = act16_count(c, C);
+            act16_store_n(f.sum, at + c, n, type, act16_load_n(f.x, at + c, n, type) + act16_load_n(f.update, at + c, n, type));
+        }
+    const void *x = f.update ? f.sum : f.x;
+
+    f32x16 sum = f32x16_all(0.0f);
+    for (int64_t c = 0; c < C; c += LANES) sum += act16_load_n(x, at + c, act16_count(c, C), type);
+    float  mean = f32x16_sum(sum) / (float)C;
+    f32x16 square = f32x16_all(0.0f);
+    for (int64_t c = 0; c < C; c += LANES) {
+        f32x16 d = deviation16(x, at + c, act16_count(c, C), mean, type);
+        square += d * d;
+    }
+    float rstd = 1.0f / sqrtf(f32x16_sum(square) / (float)C + f.eps);
+
+    for (int64_t c = 0; c < C; c += LANES) {
+        int64_t n = act16_count(c, C);
+        f32x16  norm = deviation16(x, at + c, n, mean, type) * rstd;
+        act16_store_n(f.y, at + c, n, type, norm * act16_load_n(f.w, c, n, type) + act16_load_n(f.b, c, n, type));
+    }
+    f.mean[row] = mean;
+    f.rstd[row] = rstd;
+}
+ACT_KERNEL(forward_row, (DType type, Forward f, int64_t row), f, row)
+
+static void layernorm_contract(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b) {
+    int64_t N = x.dim[0], C = x.dim[1];
+    EXPECT_ACT(x);
+    EXPECT2(x, x.type, N, C);
+    EXPECT2(y, x.type, N, C);
+    EXPECT1(w, x.type, C);
+    EXPECT1(b, x.type, C);
+    EXPECT1(mean, F32, N);
+    EXPECT1(rstd, F32, N);
+}
+
+static void forward_rows(Tensor x, Forward f) {
+    #pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < x.dim[0]; row++) forward_row(x.type, f, row);
+}
+
+void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
+    (void)s;
+    layernorm_contract(y, mean, rstd, x, w, b);
+    Forward f = {NULL, y.data, (float *)mean.data, (float *)rstd.data, x.data, NULL, w.data, b.data, eps, x.dim[1]};
+    forward_rows(x, f);
+}
+
+void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
+                                float eps) {
+    (void)s;
+    layernorm_contract(y, mean, rstd, x, w, b);
+    EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
+    EXPECT2(update, x.type, x.dim[0], x.dim[1]);
+    Forward f = {sum.data, y.data, (float *)mean.data, (float *)rstd.data, x.data, update.data, w.data, b.data, eps, x.dim[1]};
+    forward_rows(x, f);
+}
+
+/* --- backward: with n = (x-mean) rstd and d = dy w,  dx = rstd (d - mean(d) - n mean(d n)),  dw = sum dy n,  db = sum dy ------------ */
+
+typedef struct { void *dx; const void *dresidual, *dy, *x, *w; const float *mean, *rstd; int64_t C; } Backward;
+
+SIMD_INLINE void backward_row_of(DType type, Backward k, float *dw, float *db, int64_t row) {
+    int64_t at = row * k.C, C = k.C;
+    float   mean = k.mean[row], rstd = k.rstd[row];
+    f32x16  sum_d = f32x16_all(0.0f), sum_dn = f32x16_all(0.0f);
+    for (int64_t c = 0; c < C; c += LANES) {
+        int64_t n = act16_count(c, C);
+        f32x16  norm = deviation16(k.x, at + c, n, mean, type) * rstd;
+        f32x16  dy = act16_load_n(k.dy, at + c, n, type);
+        f32x16  d = dy * act16_load_n(k.w, c, n, type);
+        sum_d += d;
+        sum_dn += d * norm;
+        act16_store_n(dw, c, n, F32, act16_load_n(dw, c, n, F32) + dy * norm);
+        act16_store_n(db, c, n, F32, act16_load_n(db, c, n, F32) + dy);
+    }
+    float mean_d = f32x16_sum(sum_d) / (float)C, mean_dn = f32x16_sum(sum_dn) / (float)C;
+    for (int64_t c = 0; c < C; c += LANES) {
+        int64_t n = act16_count(c, C);
+        f32x16  norm = deviation16(k.x, at + c, n, mean, type) * rstd;
+        f32x16  d = act16_load_n(k.dy, at + c, n, type) * act16_load_n(k.w, c, n, type);
+        f32x16  dx = rstd * (d - mean_d - norm * mean_dn);
+        if (k.dresidual) dx += act16_load_n(k.dresidual, at + c, n, type);
+        act16_store_n(k.dx, at + c, n, type, dx);
+    }
+}
+ACT_KERNEL(backward_row, (DType type, Backward k, float *dw, float *db, int64_t row), k, dw, db, row)
+
+/* A thread's partial sums: dw then db, each a whole number of cache lines. */
+static int64_t partial_elems(int64_t C) { return (C + 15) / 16 * 16; }
+
+size_t layernorm_scratch_bytes(int64_t N, int64_t C) {
+    (void)N;
+    return (size_t)device_threads() * 2 * (size_t)partial_elems(C) * sizeof(float) + ARENA_ALIGN;
+}
+
+static void add_partials(float *total, const float *partial, int64_t stride, int parts, int64_t C) {
+    for (int64_t c = 0; c < C; c++) {
+        float sum = 0.0f;
+        for (int p = 0; p < parts; p++) sum += partial[p * stride + c];
+        total[c] += sum;
+    }
+}
+
+void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean,
+                        Tensor rstd) {
+    int64_t N = x.dim[0], C = x.dim[1];
+    layernorm_contract(dy, mean, rstd, x, w, w);
+    EXPECT2(dx, x.type, N, C);
+    EXPECT1(dw, F32, C);
+    EXPECT1(db, F32, C);
+    if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
+
+    size_t   mark = arena_mark(&s->scratch);
+    int      parts = device_threads();
+    int64_t  half = partial_elems(C);
+    float   *partial = (float *)arena_take(&s->scratch, (size_t)parts * 2 * (size_t)half * sizeof(float));
+    Backward k = {dx.data, dresidual.data, dy.data, x.data, w.data, (const float *)mean.data, (const float *)rstd.data, C};
+    #pragma omp parallel for schedule(static, 1)
+    for (int p = 0; p < parts; p++) {
+        float *dw_part = partial + p * 2 * half, *db_part = dw_part + half;
+        memset(dw_part, 0, 2 * (size_t)half * sizeof(float));
+        for (int64_t row = N * p / parts; row < N * (p + 1) / parts; row++) backward_row(x.type, k, dw_part, db_part, row);
+    }
+    add_partials((float *)dw.data, partial, 2 * half, parts, C);
+    add_partials((float *)db.data, partial + half, 2 * half, parts, C);
+    arena_release(&s->scratch, mark);
+}

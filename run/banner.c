@@ -1,0 +1,61 @@
+/* banner.c - see banner.h. */
+#include "run/banner.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static double mib(size_t bytes) { return (double)bytes / 1048576.0; }
+
+/* "4 ranks on hostA, hostB" with a host named once. */
+static void print_ranks(const Run *r) {
+    int ranks = comm_size(r->comm), hosts = 0;
+    for (int i = 0; i < ranks; i++)
+        if (i == 0 || strcmp(comm_host(r->comm, i), comm_host(r->comm, i - 1)) != 0) hosts++;
+    printf("ranks     %d on %d host%s (%s%s), %s\n", ranks, hosts, hosts == 1 ? "" : "s", comm_host(r->comm, 0), hosts > 1 ? ", ..." : "",
+           ranks == 1 ? comm_library() : r->config->parallel.comm == PARALLEL_MPI ? "MPI's collectives" : "own ring over MPI");
+}
+
+static void print_model(const Run *r) {
+    printf("model     %lld layers, %lld heads, width %lld, %lld positions, vocabulary %lld: %.2f M parameters\n", (long long)r->shape.n_layer,
+           (long long)r->shape.n_head, (long long)r->shape.n_embd, (long long)r->shape.n_positions, (long long)r->shape.vocab_size,
+           (double)r->layout.elems * 1e-6);
+}
+
+static void print_data(const Run *r) {
+    const Config *c = r->config;
+    double epochs = (double)c->run.steps * (double)c->batch.global_tokens / ((double)r->train.samples * (double)c->batch.seq_len);
+    printf("data      %d shard%s, %lld tokens, %lld samples of %lld: this run is %.2f epochs%s\n", r->train.shards, r->train.shards == 1 ? "" : "s",
+           (long long)r->train.tokens, (long long)r->train.samples, (long long)c->batch.seq_len, epochs, c->data.shuffle ? "" : ", plain order");
+    if (r->val.shards) printf("held out  %d shard%s, %lld tokens\n", r->val.shards, r->val.shards == 1 ? "" : "s", (long long)r->val.tokens);
+}
+
+static void print_start(const Run *r) {
+    const Config *c = r->config;
+    if (r->resumed.step > 0)
+        printf("resume    %s/checkpoints/%s: at step %lld, saved by %d rank%s, now %d\n", c->run.dir, r->resumed.name, (long long)r->resumed.step,
+               r->resumed.ranks, r->resumed.ranks == 1 ? "" : "s", comm_size(r->comm));
+    else if (c->model.init_from[0]) printf("start     weights from %s\n", c->model.init_from);
+    else printf("start     new weights, seed %lld\n", (long long)c->run.seed);
+}
+
+void banner_print(const Run *r) {
+    if (!run_speaks(r)) return;
+    const Config *c = r->config;
+    const Plan   *p = &r->plan;
+    printf("train_gpt %s: %s -> %s\n", device_backend(), c->path, c->run.dir);
+    printf("machine   %s (%s), %d thread%s per rank, matrix products %.1f GFLOP/s\n", device_name(), device_isa(), device_threads(),
+           device_threads() == 1 ? "" : "s", r->matmul_flops * 1e-9);
+    print_ranks(r);
+    print_model(r);
+    printf("precision %s%s\n", dtype_name(r->act),
+           r->act == BF16 && !device_has_bf16() ? " by way of f32 tiles: this processor has no bf16 products" : "");
+    print_data(r);
+    printf("batch     %lld tokens a step: %d rank%s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)c->batch.global_tokens,
+           comm_size(r->comm), comm_size(r->comm) == 1 ? "" : "s", (long long)r->micro_steps, r->micro_steps == 1 ? "" : "es",
+           (long long)c->batch.micro_batch, (long long)c->batch.seq_len);
+    printf("memory    %.1f MiB per rank: weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, scratch %.1f, other %.1f\n",
+           mib(p->total_bytes), mib(p->params_bytes), mib(p->grads_bytes), mib(p->optimizer_bytes), mib(p->activation_bytes),
+           mib(p->scratch_bytes), mib(p->batch_bytes + p->comm_bytes + p->library_bytes));
+    print_start(r);
+    fflush(stdout);
+}

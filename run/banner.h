@@ -1,0 +1,17 @@
+/* banner.h - the lines a run starts with, at most 20: machine, model, data, memory, resume decision. */
+#ifndef TRAIN_GPT_RUN_BANNER_H
+#define TRAIN_GPT_RUN_BANNER_H
+
+#include "run/run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Collective: hosts are gathered; rank 0 prints. */
+void banner_print(const Run *r);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,18 @@
+/* lock.h - one writer per run folder, and one file system under it for all ranks. */
+#ifndef TRAIN_GPT_RUN_LOCK_H
+#define TRAIN_GPT_RUN_LOCK_H
+
+#include "comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Makes dir (rank 0), takes <dir>/lock for this job until the process ends, and sees that every rank finds rank 0's nonce in it.
+ * Exit 73 when another job holds it (names its host and process), 74 when dir cannot be made or is not shared (names the hosts). */
+void lock_run_folder(const char *dir, Comm *comm);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,78 @@
+/* manifest.h - state.json: what a checkpoint is, and the hashes by which it proves itself.
+ *
+ * Every file of a checkpoint is covered exactly once by runs of at most 1 MiB, each with the XXH3 of the bytes as they stood in the
+ * writer's memory. The manifest ends with a hash of everything before it, so any change to any byte of a checkpoint is seen. The parser
+ * is a pure function over bytes and length; names of files are never taken from it: a checkpoint has these and no others.
+ *
+ *   {"format":"train_gpt checkpoint","version":"1.0","run_id":...,"step":"50",...,"config":{...},
+ *    "data":[{"name":"train_000.bin","bytes":"...","tokens":"..."}],
+ *    "files":[{"name":"model.safetensors","bytes":"...","runs":[["offset","length","xxh3 hex"],...]},...],
+ *    "hash":"xxh3 hex of all bytes before ,\"hash\""}
+ */
+#ifndef TRAIN_GPT_RUN_MANIFEST_H
+#define TRAIN_GPT_RUN_MANIFEST_H
+
+#include <cjson/cJSON.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/json.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MANIFEST_NAME "state.json"
+enum { MANIFEST_RUN_BYTES = 1 << 20, MANIFEST_LIMIT = 64 << 20, MANIFEST_FAULT_BYTES = 1024 };
+
+typedef enum { FILE_MODEL, FILE_OPTIMIZER, FILE_CONFIG, MANIFEST_FILES } ManifestFileKind;
+extern const char *const manifest_file_name[MANIFEST_FILES]; /* "model.safetensors", "optimizer.safetensors", "config.json" */
+
+typedef struct {
+    uint64_t offset, bytes, hash; /* bytes: 1 to MANIFEST_RUN_BYTES */
+} ManifestRun;
+
+typedef struct {
+    uint64_t     bytes;
+    ManifestRun *run;             /* owned, by offset, without a gap */
+    int64_t      runs;
+} ManifestFile;
+
+typedef struct {                  /* one training shard */
+    const char *name;             /* without folder; borrowed */
+    uint64_t    bytes;
+    int64_t     tokens;
+} ManifestData;
+
+typedef struct {
+    char          run_id[40], backend[16], precision[16];
+    int64_t       step, samples, tokens, seed;
+    int           ranks, threads;
+    double        loss_scale;
+    const cJSON  *config;         /* borrowed: the resolved config of the run that saved */
+    ManifestData *data;           /* owned */
+    int           data_files;
+    ManifestFile  file[MANIFEST_FILES];
+    Json          json;           /* owned: what manifest_parse's borrowed members point into */
+} Manifest;
+
+typedef enum { MANIFEST_GOOD, MANIFEST_BROKEN, MANIFEST_FOREIGN /* whole, but of a version this program does not read */ } ManifestStatus;
+
+uint64_t manifest_hash(const void *data, size_t bytes);
+
+/* The text of state.json: malloc'ed, *bytes of it. */
+char *manifest_write(const Manifest *m, size_t *bytes);
+
+/* Reads text [bytes]; what is wrong goes as a phrase into fault [MANIFEST_FAULT_BYTES], and *m is then empty. */
+ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault);
+
+/* Compares the files of a folder with the manifest: every size, and the hashes of runs part, part+parts, part+2*parts, ... Returns 1,
+ * or 0 with the first difference in fault. Links are no files of a checkpoint. */
+int manifest_verify(const Manifest *m, const char *folder, int part, int parts, char *fault);
+
+void manifest_free(Manifest *m);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,140 @@
+/* metrics.c - see metrics.h. A line is one write, so that `tail -f` follows the run; the disk is waited for only in metrics_flush. */
+#include "run/metrics.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/io.h"
+#include "run/curve.h"
+
+struct Metrics {
+    char    path[4096], picture[4096], title[256];
+    int     fd;
+    int64_t step;          /* completed steps that the file accounts for */
+    int     warned;        /* of a picture that could not be written     */
+    Curve   curve;
+};
+
+static void check_io(const Metrics *m, int status, const char *what) {
+    if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, strerror(-status));
+}
+
+/* One line as this file writes them: kind, step and loss (NaN for null). Returns 0 for anything else, a torn line among it. */
+static int parse_line(const char *line, ssize_t bytes, int *is_train, CurvePoint *point) {
+    long long step;
+    int       at = 0;
+    if (bytes < 3 || line[bytes - 1] != '\n' || line[bytes - 2] != '}') return 0;
+    *is_train = sscanf(line, "{\"kind\":\"train\",\"step\":%lld,%n", &step, &at) == 1 && at > 0;
+    if (!*is_train && (sscanf(line, "{\"kind\":\"eval\",\"step\":%lld,%n", &step, &at) != 1 || at == 0)) return 0;
+    const char *loss = strstr(line + at - 1, ",\"loss\":");
+    if (!loss) return 0;
+    loss += strlen(",\"loss\":");
+    char *end = NULL;
+    point->step = step;
+    point->loss = strncmp(loss, "null", 4) == 0 ? NAN : strtod(loss, &end);
+    return end != loss;
+}
+
+/* Reads the lines that stay; returns their bytes. The first line that is torn, foreign, past `step` or out of order ends them. */
+static uint64_t read_history(Metrics *m, int64_t step) {
+    FILE *f = fopen(m->path, "r");
+    if (!f) {
+        if (errno != ENOENT) check_io(m, -errno, "read");
+        return 0;
+    }
+    uint64_t   kept = 0;
+    char      *line = NULL;
+    size_t     capacity = 0;
+    ssize_t    bytes;
+    int        is_train;
+    CurvePoint p;
+    int64_t    last_train = 0;
+    while ((bytes = getline(&line, &capacity, f)) > 0) {
+        if (!parse_line(line, bytes, &is_train, &p) || p.step > step || (is_train && p.step <= last_train)) break;
+        if (is_train) last_train = p.step, curve_train(&m->curve, p.step, p.loss);
+        else          curve_eval(&m->curve, p.step, p.loss);
+        kept += (uint64_t)bytes;
+    }
+    free(line);
+    fclose(f);
+    return kept;
+}
+
+Metrics *metrics_open(const char *dir, int64_t step) {
+    Metrics *m = calloc(1, sizeof *m);
+    if (!m) fail(EXIT_MEMORY, "no memory for the metrics of %s", dir);
+    snprintf(m->path, sizeof m->path, "%s/metrics.jsonl", dir);
+    snprintf(m->picture, sizeof m->picture, "%s/loss.svg", dir);
+    size_t end = strlen(dir);
+    while (end > 1 && dir[end - 1] == '/') end--;
+    size_t start = end;
+    while (start > 0 && dir[start - 1] != '/') start--;
+    snprintf(m->title, sizeof m->title, "%.*s", (int)(end - start), dir + start);
+
+    m->step = step;
+    uint64_t kept = step > 0 ? read_history(m, step) : 0;
+    m->fd = io_open(m->path, step > 0 ? IO_APPEND : IO_CREATE);
+    check_io(m, m->fd, "open");
+    if (step > 0) check_io(m, io_truncate(m->fd, kept), "cut");
+    return m;
+}
+
+/* ,"key":value at the end of line; what JSON has no number for becomes null. */
+static void put_number(char *line, size_t capacity, const char *key, double value) {
+    size_t at = strlen(line);
+    if (isfinite(value)) snprintf(line + at, capacity - at, ",\"%s\":%.9g", key, value);
+    else                 snprintf(line + at, capacity - at, ",\"%s\":null", key);
+}
+
+static void write_line(Metrics *m, char *line, size_t capacity) {
+    size_t at = strlen(line);
+    snprintf(line + at, capacity - at, "}\n");
+    check_io(m, io_write(m->fd, line, at + 2), "write");
+}
+
+void metrics_train(Metrics *m, const StepMetrics *s) {
+    CHECK(s->step == m->step + 1, "metrics of step %lld after step %lld", (long long)s->step, (long long)m->step);
+    char line[512];
+    snprintf(line, sizeof line, "{\"kind\":\"train\",\"step\":%lld,\"tokens\":%lld", (long long)s->step, (long long)s->tokens);
+    put_number(line, sizeof line, "loss", s->loss);
+    put_number(line, sizeof line, "lr", s->lr);
+    put_number(line, sizeof line, "grad_norm", s->grad_norm);
+    put_number(line, sizeof line, "tokens_per_s", s->tokens_per_s);
+    put_number(line, sizeof line, "mfu", s->mfu);
+    put_number(line, sizeof line, "ms", s->ms);
+    put_number(line, sizeof line, "comm_ms", s->comm_ms);
+    put_number(line, sizeof line, "comm_exposed_ms", s->comm_exposed_ms);
+    write_line(m, line, sizeof line);
+    m->step = s->step;
+    curve_train(&m->curve, s->step, s->loss);
+}
+
+void metrics_eval(Metrics *m, int64_t step, double loss) {
+    char line[128];
+    snprintf(line, sizeof line, "{\"kind\":\"eval\",\"step\":%lld", (long long)step);
+    put_number(line, sizeof line, "loss", loss);
+    write_line(m, line, sizeof line);
+    curve_eval(&m->curve, step, loss);
+}
+
+void metrics_flush(Metrics *m) { check_io(m, io_fsync(m->fd), "flush"); }
+
+/* A picture is not worth the run: one warning, then silence. */
+void metrics_draw(Metrics *m) {
+    size_t bytes;
+    char  *svg = curve_svg(&m->curve, m->title, &bytes);
+    int    status = svg ? io_replace_file(m->picture, svg, bytes) : -ENOMEM;
+    free(svg);
+    if (status < 0 && !m->warned) warn("cannot write %s: %s", m->picture, strerror(-status));
+    if (status < 0) m->warned = 1;
+}
+
+void metrics_close(Metrics *m) {
+    if (!m) return;
+    check_io(m, io_close(m->fd), "close");
+    free(m);
+}

@@ -1,0 +1,147 @@
+/* progress.c - see progress.h. Each line leaves in one write; a number that outgrows its column gives up digits, not its place. */
+#include "run/progress.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+
+enum { LINE_BYTES = 512 };
+
+Progress progress_start(int64_t steps, int64_t first_step, int64_t log_every) {
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    Progress    p = {.steps = steps, .first_step = first_step, .log_every = log_every > 0 ? log_every : 1};
+    p.terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
+    p.colour = p.terminal && !(no_color && *no_color); /* no-color.org: set and not empty */
+    return p;
+}
+
+void progress_duration(char out[32], double ms) {
+    if (!(ms >= 0 && ms < 1e14)) {
+        strcpy(out, "?");
+        return;
+    }
+    long long s = llround(ms / 1e3), m = s / 60, h = m / 60, d = h / 24;
+    if (s < 60) snprintf(out, 32, "%llds", s);
+    else if (m < 60) snprintf(out, 32, "%lldm%02llds", m, s % 60);
+    else if (h < 24) snprintf(out, 32, "%lldh%02lldm", h, m % 60);
+    else snprintf(out, 32, "%lldd%02lldh", d, h % 24);
+}
+
+/* value in exactly `width` columns if it can be, with at most `decimals` digits after the point, fewer for a large number. */
+static void put_fixed(char *out, size_t capacity, double value, int width, int decimals) {
+    if (!isfinite(value)) snprintf(out, capacity, "%*s", width, isnan(value) ? "nan" : "inf");
+    else while (snprintf(out, capacity, "%*.*f", width, decimals, value) > width && decimals > 0) decimals--;
+    if (isfinite(value) && (int)strlen(out) > width) snprintf(out, capacity, "%*.0e", width, value);
+}
+
+/* "45.1k", "1.45M", " 450" in five columns. */
+static void put_rate(char *out, size_t capacity, double value) {
+    const char *unit = value >= 999.5e6 ? "G" : value >= 999.5e3 ? "M" : value >= 9999.5 ? "k" : "";
+    double      scale = *unit == 'G' ? 1e9 : *unit == 'M' ? 1e6 : *unit == 'k' ? 1e3 : 1;
+    int         width = *unit ? 4 : 5;
+    put_fixed(out, capacity, value / scale, width, value < 100 ? 1 : *unit ? 2 : 0);
+    if (*unit) strcat(out, unit);
+}
+
+static int decimal_width(int64_t value) {
+    int width = 1;
+    while (value >= 10) value /= 10, width++;
+    return width;
+}
+
+static void step_name(const Progress *p, int64_t step, char *out, size_t capacity) {
+    snprintf(out, capacity, "%*lld/%lld", decimal_width(p->steps), (long long)step, (long long)p->steps);
+}
+
+/* What is left at the recent pace, and with as much between the steps as so far. */
+static double eta_ms(const Progress *p, int64_t step) {
+    double done = (double)(step - p->first_step), left = (double)(p->steps - step);
+    double between = clock_ms() - p->started_ms - p->stepping_ms;
+    return left * (p->recent_ms + (between > 0 && done > 0 ? between / done : 0));
+}
+
+/* The first step also warms caches and compiles kernels: it counts only until the second is known. Then a mean over some twenty. */
+static void keep_pace(Progress *p, const StepMetrics *s) {
+    int64_t n = s->step - p->first_step;
+    if (p->started_ms == 0) p->started_ms = clock_ms() - s->ms;
+    p->stepping_ms += s->ms;
+    double weight = n <= 2 ? 1.0 : n <= 21 ? 1.0 / (double)(n - 1) : 0.05;
+    p->recent_ms += weight * (s->ms - p->recent_ms);
+}
+
+static void clear_rewritten(Progress *p) {
+    if (p->rewriting) fputs("\r\033[K", stdout);
+    p->rewriting = 0;
+}
+
+static int terminal_columns(void) {
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 120;
+}
+
+void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes) {
+    keep_pace(p, s);
+    int final = s->step % p->log_every == 0 || s->step == p->steps || s->step == p->first_step + 1;
+    if (!final && !p->terminal) return;
+
+    char name[64], loss[32], norm[32], rate[32], gemm[32], memory[32], eta[32], line[LINE_BYTES];
+    step_name(p, s->step, name, sizeof name);
+    put_fixed(loss, sizeof loss, s->loss, 6, 4);
+    put_fixed(norm, sizeof norm, s->grad_norm, 5, 3);
+    put_rate(rate, sizeof rate, s->tokens_per_s);
+    put_fixed(gemm, sizeof gemm, 100 * s->mfu, 5, 1);
+    put_fixed(memory, sizeof memory, (double)memory_bytes / 1073741824.0, 4, 2);
+    progress_duration(eta, eta_ms(p, s->step));
+    int wide = decimal_width(p->steps) > 6; /* a run of millions of steps keeps the 120 columns by a shorter word */
+    snprintf(line, sizeof line, "step %s %5.1f%% | loss %s | lr %.2e | norm %s | %s tok/s | %s%%%s | %s GiB | ETA %6s", name,
+             100.0 * (double)s->step / (double)p->steps, loss, s->lr, norm, rate, gemm, wide ? "" : " of gemm", memory, eta);
+    clear_rewritten(p);
+    if (!final) {
+        p->rewriting = 1;
+        printf("%.*s", terminal_columns() - 1, line); /* a wrapped line could not be rewritten */
+    } else if (p->colour) { /* one accent, on the loss */
+        char *from = strstr(line, "| loss ") + 2, *to = strchr(from, '|') - 1;
+        printf("%.*s\033[1;36m%.*s\033[0m%s\n", (int)(from - line), line, (int)(to - from), from, to);
+    } else {
+        printf("%s\n", line);
+    }
+    fflush(stdout);
+}
+
+void progress_eval(Progress *p, int64_t step, double loss, double ms) {
+    char name[64], took[32], value[32];
+    step_name(p, step, name, sizeof name);
+    if (ms < 9950) snprintf(took, sizeof took, "%.1fs", ms / 1e3);
+    else progress_duration(took, ms);
+    put_fixed(value, sizeof value, loss, 6, 4);
+    clear_rewritten(p);
+    printf("eval %s %5.1f%% | %sloss %s%s | held out | perplexity %.4g | %s\n", name, 100.0 * (double)step / (double)p->steps,
+           p->colour ? "\033[1;33m" : "", value, p->colour ? "\033[0m" : "", exp(loss), took);
+    fflush(stdout);
+}
+
+void progress_sample(Progress *p, int64_t step, const char *text) {
+    clear_rewritten(p);
+    printf("sample at step %lld:\n", (long long)step);
+    for (const char *end; *text; text = *end ? end + 1 : end) {
+        end = text + strcspn(text, "\n");
+        printf("%s%.*s\n", end > text ? "    " : "", (int)(end - text), text);
+    }
+    fflush(stdout);
+}
+
+void progress_note(Progress *p, const char *fmt, ...) {
+    va_list args;
+    clear_rewritten(p);
+    va_start(args, fmt);
+    vprintf(fmt, args);
+    va_end(args);
+    putchar('\n');
+    fflush(stdout);
+}

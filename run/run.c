@@ -1,0 +1,166 @@
+/* run.c - see run.h. In order: what can be refused without any other rank, then ranks, memory, weights. */
+#include "run/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/io.h"
+#include "run/banner.h"
+#include "run/lock.h"
+#include "run/signals.h"
+
+int run_speaks(const Run *r) { return comm_rank(r->comm) == 0; }
+
+/* --- inputs: before MPI, so that a fault in them is told at once ---------------------------------------------------------------------- */
+
+static void open_inputs(Run *r) {
+    const Config *c = r->config;
+    r->shape = (GptShape){c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size};
+    r->tokenizer = tokenizer_create(c->data.tokenizer, c->model.vocab_size);
+    r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.vocab_size);
+    if (c->data.val.count)
+        r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.vocab_size);
+}
+
+/* --- ranks and device ------------------------------------------------------------------------------------------------------------------ */
+
+static void join_ranks(Run *r, Launch launch) {
+    const Config *c = r->config;
+    r->comm = comm_create(launch, c->parallel.comm == PARALLEL_MPI ? COMM_MPI : c->parallel.comm == PARALLEL_NCCL ? COMM_NCCL : COMM_RING);
+    char *fault = config_check_ranks(c, comm_size(r->comm));
+    if (fault) fail_lines(EXIT_CONFIG, fault);
+    device_open(comm_local_rank(r->comm), comm_threads(r->comm));
+    int64_t native_bf16 = device_has_bf16();
+    comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
+    r->act = c->precision == PRECISION_BF16 || (c->precision == PRECISION_AUTO && native_bf16) ? BF16 : F32;
+    r->micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * comm_size(r->comm));
+}
+
+/* --- memory: every size from plan_make's dry runs ---------------------------------------------------------------------------------------- */
+
+static void carve_memory(Run *r) {
+    const Config *c = r->config;
+    int64_t       B = c->batch.micro_batch, T = c->batch.seq_len;
+    int           params;
+    Param        *rows = gpt_params(r->shape, &params);
+    r->layout = layout_create(rows, params, comm_size(r->comm));
+    free(rows);
+
+    r->plan = plan_make(c, r->act, comm_size(r->comm));
+    r->params_arena = arena_create("parameters", r->plan.params_bytes);
+    r->grads_arena = arena_create("gradients", r->plan.grads_bytes);
+    r->optimizer_arena = arena_create("optimizer", r->plan.optimizer_bytes);
+    r->activations_arena = arena_create("activations", r->plan.activation_bytes);
+    r->batch_arena = arena_create("batches", r->plan.batch_bytes);
+    r->stream.scratch = arena_create("scratch", r->plan.scratch_bytes);
+
+    GptArenas arenas = {&r->params_arena, &r->grads_arena, &r->activations_arena};
+    r->gpt = gpt_create(r->shape, &r->layout, r->act, B, T, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
+    r->optimizer = optimizer_create(&r->layout, comm_rank(r->comm), (int)c->parallel.zero_stage, r->gpt.params, r->gpt.grads,
+                                    &r->optimizer_arena);
+    r->eval_batch.inputs = arena_tensor(&r->batch_arena, I32, 2, B, T, 1);
+    r->eval_batch.targets = arena_tensor(&r->batch_arena, I32, 2, B, T, 1);
+    r->eval_tokens = (int32_t *)malloc(sizeof(int32_t) * (size_t)(2 * B * T + T + 1));
+    if (!r->eval_tokens) fail(EXIT_MEMORY, "no memory for a batch of %lld tokens", (long long)(B * T));
+}
+
+/* --- weights ------------------------------------------------------------------------------------------------------------------------------ */
+
+/* Each rank draws its own pieces: a function of (seed, global offset), so any number of ranks starts from the same weights. */
+static void init_weights(Run *r) {
+    enum { BLOCK = 1 << 20 };
+    float *values = (float *)malloc(BLOCK * sizeof *values);
+    if (!values) fail(EXIT_MEMORY, "no memory for initial weights");
+    for (int i = 0; i < r->optimizer.span_count; i++) {
+        Span         span = r->optimizer.spans[i];
+        const Param *p = &r->layout.param[span.param];
+        Tensor       master = optimizer_master(&r->optimizer, span);
+        for (int64_t at = 0; at < span.elems; at += BLOCK) {
+            int64_t n = span.elems - at < BLOCK ? span.elems - at : BLOCK;
+            gpt_init_values(values, p, span.offset - p->offset + at, n, (uint64_t)r->config->run.seed);
+            device_from_host(&r->stream, tensor_slice(master, at, n), values);
+        }
+    }
+    free(values);
+    optimizer_publish(&r->optimizer, &r->stream);
+}
+
+void run_share_params(Run *r) {
+    if (!r->config->parallel.zero_stage) return; /* every rank updated all of them */
+    for (int b = 0; b < r->layout.buckets; b++)
+        comm_all_gather_start(r->comm, tensor_slice(r->gpt.params, r->layout.bucket[b].memory, r->layout.bucket[b].elems));
+    comm_finish(r->comm);
+}
+
+static void load_weights(Run *r) {
+    CheckpointState *k = &r->checkpoint;
+    k->config = r->config, k->comm = r->comm, k->layout = &r->layout, k->optimizer = &r->optimizer;
+    k->shape = r->shape, k->train = &r->train, k->stream = &r->stream;
+    k->precision = dtype_name(r->act), k->threads = device_threads();
+    r->resumed = checkpoint_resume(k);
+    if (r->resumed.step == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, k);
+    else if (r->resumed.step == 0) init_weights(r);
+    run_share_params(r);
+}
+
+/* --- the whole ------------------------------------------------------------------------------------------------------------------------------- */
+
+static void probe_matmul(Run *r) {
+    double rate = matmul_rate(&r->stream, r->act, 1024, 100.0);
+    comm_all_reduce_f64(r->comm, &rate, 1, COMM_SUM);
+    r->matmul_flops = rate;
+}
+
+void run_create(Run *r, const Config *config, Launch launch) {
+    memset(r, 0, sizeof *r);
+    r->config = config;
+    r->started_ms = clock_ms();
+    signals_install();
+    open_inputs(r);
+    join_ranks(r, launch);
+    lock_run_folder(config->run.dir, r->comm);
+    carve_memory(r);
+    load_weights(r);
+}
+
+static void write_config_copy(const Run *r) {
+    char   path[4200];
+    cJSON *json = config_to_json(r->config);
+    char  *text = cJSON_Print(json);
+    snprintf(path, sizeof path, "%s/config.json", r->config->run.dir);
+    int error = text ? io_replace_file(path, text, strlen(text)) : -12;
+    if (error) fail(EXIT_IO, "%s: cannot write: %s", path, strerror(-error));
+    cJSON_free(text);
+    cJSON_Delete(json);
+}
+
+void run_begin(Run *r) {
+    const Config *c = r->config;
+    probe_matmul(r);
+    LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
+                       .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
+                       .first_step = r->resumed.step};
+    r->loader = loader_create(&r->train, plan, &r->batch_arena);
+    if (run_speaks(r)) {
+        write_config_copy(r);
+        r->metrics = metrics_open(c->run.dir, r->resumed.step);
+    }
+    banner_print(r);
+    r->progress = progress_start(c->run.steps, r->resumed.step, c->log.every);
+}
+
+void run_destroy(Run *r) {
+    if (r->metrics) metrics_close(r->metrics);
+    if (r->loader) loader_destroy(r->loader);
+    optimizer_destroy(&r->optimizer);
+    gpt_destroy(&r->gpt);
+    Arena *arenas[] = {&r->params_arena, &r->grads_arena, &r->optimizer_arena, &r->activations_arena, &r->batch_arena, &r->stream.scratch};
+    for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++) arena_destroy(arenas[i]);
+    free(r->eval_tokens);
+    layout_destroy(&r->layout);
+    dataset_close(&r->train);
+    if (r->val.shards) dataset_close(&r->val);
+    comm_destroy(r->comm);
+}

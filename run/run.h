@@ -1,0 +1,64 @@
+/* run.h - everything of one training run, and its making: the only place that allocates.
+ *
+ * run_create() goes from a config to a model that is ready for its next step: inputs opened and checked, ranks joined, folder locked,
+ * memory carved, weights initialised or resumed. main() and train_step() in train_gpt.cu then only use it.
+ */
+#ifndef TRAIN_GPT_RUN_RUN_H
+#define TRAIN_GPT_RUN_RUN_H
+
+#include "comm/comm.h"
+#include "data/loader.h"
+#include "data/tokenizer.h"
+#include "layers/gpt.h"
+#include "layers/optimizer.h"
+#include "run/checkpoint.h"
+#include "run/config.h"
+#include "run/metrics.h"
+#include "run/plan.h"
+#include "run/progress.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    const Config *config;           /* borrowed */
+    Comm         *comm;             /* owned    */
+    Layout        layout;
+    GptShape      shape;
+    DType         act;
+    Plan          plan;
+    Arena         params_arena, grads_arena, optimizer_arena, activations_arena, batch_arena;
+    Stream        stream;
+    Gpt           gpt;
+    Optimizer     optimizer;
+    Dataset       train, val;       /* val.shards 0: no evaluation */
+    Tokenizer     tokenizer;
+    Loader       *loader;
+    Batch         eval_batch;       /* [micro_batch, seq_len] */
+    int32_t      *eval_tokens;      /* host [2, micro_batch, seq_len] */
+    CheckpointState checkpoint;
+    Resumed       resumed;
+    Metrics      *metrics;          /* rank 0; NULL elsewhere */
+    Progress      progress;         /* rank 0 */
+    int64_t       micro_steps;      /* micro-batches per rank and step */
+    double        matmul_flops;     /* measured, all ranks together    */
+    double        started_ms;       /* clock_ms() when the run began   */
+    int64_t       skips;            /* steps skipped in a row: run.on_nonfinite */
+} Run;
+
+/* Collective. Ends the job with a sentence when the run cannot start. */
+void run_create(Run *r, const Config *config, Launch launch);
+void run_destroy(Run *r);
+
+int  run_speaks(const Run *r);      /* this rank writes logs: rank 0 */
+/* Starts what only a run with steps to do needs: loader, metrics, config.json, banner. */
+void run_begin(Run *r);
+
+/* Collective: every rank's pieces of the working copy reach all ranks. */
+void run_share_params(Run *r);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

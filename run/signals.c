@@ -1,0 +1,65 @@
+/* signals.c - see signals.h. The flags are file-scope because a signal handler has no other way to reach them. */
+#include "run/signals.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/io.h"
+
+static volatile sig_atomic_t stop_flag, save_flag;
+
+static void on_stop(int signal_number) {
+    if (stop_flag && signal_number != SIGUSR1) _exit(EXIT_STOPPED);
+    stop_flag = 1;
+}
+static void on_save(int signal_number) { (void)signal_number, save_flag = 1; }
+
+static void handle(int signal_number, void (*handler)(int)) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(signal_number, &action, NULL);
+}
+
+void signals_install(void) {
+    handle(SIGUSR1, on_stop);
+    handle(SIGTERM, on_stop);
+    handle(SIGINT, on_stop);
+    handle(SIGUSR2, on_save);
+    handle(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
+    handle(SIGPIPE, SIG_IGN);
+}
+
+static int file_is_there(const char *dir, const char *name, char *path, size_t capacity) {
+    snprintf(path, capacity, "%s/%s", dir, name);
+    return access(path, F_OK) == 0;
+}
+
+int stop_requested(const char *dir, double started_ms, double max_minutes) {
+    char path[4200];
+    if (stop_flag) return 1;
+    if (!dir) return 0;
+    if (max_minutes > 0.0 && clock_ms() - started_ms >= max_minutes * 60e3) return 1;
+    return file_is_there(dir, "STOP", path, sizeof path);
+}
+
+int save_requested(const char *dir) {
+    char path[4200];
+    int  asked = save_flag;
+    save_flag = 0;
+    if (dir && file_is_there(dir, "SAVE", path, sizeof path)) {
+        io_unlink(path);
+        asked = 1;
+    }
+    return asked;
+}
+
+void stop_file_clear(const char *dir) {
+    char path[4200];
+    if (file_is_there(dir, "STOP", path, sizeof path)) io_unlink(path);
+}

@@ -1,0 +1,296 @@
+/* tokenize.c - the verb `tokenize`: text files in, llm.c token shards out, the last part held out for validation.
+ *
+ * Inputs are read in order as one text, in constant memory; what has no size of its own (a pipe, standard input as -) is first copied
+ * beside the output. Everything is written into out/tokenize.tmp and moved to its place once all of it is there: a run that fails
+ * leaves the shards of an earlier one as they were, and one that succeeds leaves none of them behind.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/io.h"
+#include "data/shard.h"
+#include "data/tokenizer.h"
+#include "run/verbs.h"
+
+#define SHARD_NAME "%s_%06lld.bin"
+#define USAGE      "./train_gpt tokenize TEXT... out=FOLDER [val=0.05] [shard_tokens=100000000]"
+
+enum { CHUNK_BYTES = 1 << 16, MAX_SHARDS = 1000000, NAME_ROOM = 64 };
+
+typedef struct {
+    char    path[PATH_MAX];
+    int64_t bytes;
+} Input;
+
+typedef struct {
+    char      out[PATH_MAX - 2 * NAME_ROOM], tmp[PATH_MAX - NAME_ROOM]; /* tmp = out/tokenize.tmp */
+    double    val;
+    int64_t   shard_tokens;
+    Input    *input;      /* owned */
+    int       inputs;
+    int       reading;    /* index of the input that fd and left belong to */
+    int       fd;         /* -1: not open yet */
+    int64_t   left;       /* bytes of it still to be read */
+    Tokenizer tokenizer;
+} Job;
+
+/* Ends the verb; nothing half-written stays. */
+NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) {
+    char    text[PATH_MAX + 512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    io_remove_tree(job->tmp);
+    fail(exit_code, "tokenize: %s", text);
+}
+
+static void print_help(void) {
+    puts("usage: " USAGE "\n"
+         "\n"
+         "Turns text into token shards (llm.c format, one token per byte, vocabulary 256): FOLDER/train_000000.bin ...,\n"
+         "and the last part of the bytes into FOLDER/val_000000.bin ... Several texts are read as one, in the order given; - is\n"
+         "standard input. Shards of these names from an earlier run in FOLDER are replaced or removed.\n"
+         "\n"
+         "  out=FOLDER              where the shards go; made if need be\n"
+         "  val=0.05                part of the bytes held out, 0 <= val < 1; 0 writes no val shards\n"
+         "  shard_tokens=100000000  tokens per file\n"
+         "\n"
+         "A text whose name reads like an option is given as ./name=x.");
+}
+
+/* key=value words with a plain key are options; everything else names a text. */
+static int is_option(const char *word) {
+    size_t key = strspn(word, "abcdefghijklmnopqrstuvwxyz_");
+    return key > 0 && word[key] == '=';
+}
+
+static void parse_option(Job *job, const char *word) {
+    const char *value = strchr(word, '=') + 1;
+    char       *end = NULL;
+    errno = 0;
+    if (strncmp(word, "out=", 4) == 0) {
+        size_t length = strlen(value);
+        while (length > 1 && value[length - 1] == '/') length--;
+        if (length == 0 || length >= sizeof job->out) fail(EXIT_CONFIG, "tokenize: out= takes the name of a folder");
+        snprintf(job->out, sizeof job->out, "%.*s", (int)length, value);
+        snprintf(job->tmp, sizeof job->tmp, "%s/tokenize.tmp", job->out);
+    } else if (strncmp(word, "val=", 4) == 0) {
+        job->val = strtod(value, &end);
+        if (end == value || *end || !(job->val >= 0 && job->val < 1))
+            fail(EXIT_CONFIG, "tokenize: val=%s: the part held out is a number from 0 to below 1, for example val=0.05", value);
+    } else if (strncmp(word, "shard_tokens=", 13) == 0) {
+        job->shard_tokens = strtoll(value, &end, 10);
+        if (end == value || *end || errno || job->shard_tokens < 1 || job->shard_tokens > INT32_MAX)
+            fail(EXIT_CONFIG, "tokenize: shard_tokens=%s: a whole number from 1 to %d is meant", value, INT32_MAX);
+    } else {
+        fail(EXIT_CONFIG, "tokenize: unknown option %s: there are out=, val= and shard_tokens= (a file of that name is given as ./%s)", word,
+             word);
+    }
+}
+
+static Job parse_arguments(int argc, char **argv) {
+    Job job = {.val = 0.05, .shard_tokens = 100000000, .fd = -1, .tokenizer = tokenizer_create("", 256)};
+    job.input = calloc((size_t)argc, sizeof *job.input);
+    if (!job.input) fail(EXIT_MEMORY, "tokenize: no memory for the names of the inputs");
+    for (int i = 1; i < argc; i++) {
+        if (is_option(argv[i])) {
+            parse_option(&job, argv[i]);
+            continue;
+        }
+        if (argv[i][0] == '-' && argv[i][1]) fail(EXIT_CONFIG, "tokenize: unknown option %s; usage: " USAGE, argv[i]);
+        if (strlen(argv[i]) >= PATH_MAX) fail(EXIT_DATA, "tokenize: the name %.60s... is too long for a file", argv[i]);
+        strcpy(job.input[job.inputs++].path, strcmp(argv[i], "-") == 0 ? "/dev/stdin" : argv[i]);
+    }
+    if (job.inputs == 0) fail(EXIT_CONFIG, "tokenize: no text to read; usage: " USAGE);
+    if (!job.out[0]) fail(EXIT_CONFIG, "tokenize: out=FOLDER is missing; usage: " USAGE);
+    return job;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------------------- */
+
+static int open_input(const Job *job, const char *path) {
+    int fd = io_open(path, IO_READ);
+    if (fd < 0) give_up(job, EXIT_DATA, "cannot read %s: %s", path, strerror(-fd));
+    return fd;
+}
+
+/* Bytes read into data, 0 at the end. */
+static int64_t read_input(const Job *job, int fd, const char *path, char *data, size_t bytes) {
+    ssize_t n;
+    do n = read(fd, data, bytes);
+    while (n < 0 && errno == EINTR);
+    if (n < 0) give_up(job, EXIT_IO, "cannot read %s: %s", path, strerror(errno));
+    return n;
+}
+
+/* Copies an input without a size into the temporary folder and puts the copy in its place. */
+static void copy_input(Job *job, Input *input, int from) {
+    char copy[PATH_MAX], chunk[CHUNK_BYTES];
+    snprintf(copy, sizeof copy, "%s/input_%lld", job->tmp, (long long)(input - job->input));
+    int     to = io_open(copy, IO_CREATE), rc = to < 0 ? to : 0;
+    int64_t n = 0;
+    while (rc == 0 && (n = read_input(job, from, input->path, chunk, sizeof chunk)) > 0) {
+        rc = io_write(to, chunk, (size_t)n);
+        input->bytes += n;
+    }
+    if (to >= 0) {
+        int closed = io_close(to);
+        if (rc == 0) rc = closed;
+    }
+    if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", copy, strerror(-rc));
+    strcpy(input->path, copy);
+}
+
+/* Every input is looked at before anything is written; returns the bytes of all. */
+static int64_t measure_inputs(Job *job) {
+    int64_t total = 0;
+    int     pipes = 0;
+    for (int i = 0; i < job->inputs; i++) {
+        struct stat st;
+        Input      *input = &job->input[i];
+        if (stat(input->path, &st) < 0) fail(EXIT_DATA, "tokenize: cannot read %s: %s", input->path, strerror(errno));
+        if (S_ISDIR(st.st_mode)) fail(EXIT_DATA, "tokenize: %s is a folder; name the text files in it", input->path);
+        if (access(input->path, R_OK) < 0) fail(EXIT_DATA, "tokenize: cannot read %s: %s", input->path, strerror(errno));
+        input->bytes = S_ISREG(st.st_mode) ? st.st_size : -1;
+        if (input->bytes < 0) pipes++;
+        else total += input->bytes;
+    }
+    if (total == 0 && pipes == 0) fail(EXIT_DATA, "tokenize: %s%s holds no text", job->input[0].path, job->inputs > 1 ? " and the others" : "");
+
+    int rc = io_mkdirs(job->out);
+    if (rc == 0) rc = io_remove_tree(job->tmp); /* of a run that was killed */
+    if (rc == 0) rc = io_mkdirs(job->tmp);
+    if (rc < 0) fail(EXIT_IO, "tokenize: cannot write into the folder %s: %s", job->out, strerror(-rc));
+    for (int i = 0; i < job->inputs; i++) {
+        Input *input = &job->input[i];
+        if (input->bytes >= 0) continue;
+        int fd = open_input(job, input->path);
+        input->bytes = 0;
+        copy_input(job, input, fd);
+        io_close(fd);
+        total += input->bytes;
+    }
+    return total;
+}
+
+/* The next bytes of the text, at most `bytes`, at least one. */
+static int64_t next_bytes(Job *job, char *data, int64_t bytes) {
+    while (job->left == 0) {
+        if (job->fd >= 0) io_close(job->fd), job->reading++;
+        job->fd = open_input(job, job->input[job->reading].path);
+        job->left = job->input[job->reading].bytes;
+    }
+    const char *path = job->input[job->reading].path;
+    int64_t     n = read_input(job, job->fd, path, data, (size_t)(bytes < job->left ? bytes : job->left));
+    if (n == 0) give_up(job, EXIT_DATA, "%s became shorter while it was read", path);
+    job->left -= n;
+    return n;
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------------------- */
+
+static void write_shard(Job *job, const char *split, int64_t number, int64_t bytes) {
+    char         path[PATH_MAX], text[CHUNK_BYTES];
+    int32_t      ids[CHUNK_BYTES];
+    ShardWriter *w = NULL;
+    snprintf(path, sizeof path, "%s/" SHARD_NAME, job->tmp, split, (long long)number);
+    int rc = shard_writer_create(&w, path, job->tokenizer.vocab_size);
+    for (int64_t n; rc == 0 && bytes > 0; bytes -= n) {
+        n = next_bytes(job, text, bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES);
+        rc = shard_writer_put(w, ids, tokenizer_encode(&job->tokenizer, text, (size_t)n, ids));
+    }
+    if (rc == 0) rc = shard_writer_finish(w);
+    shard_writer_destroy(w);
+    if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", path, strerror(-rc));
+}
+
+/* Shards of a split from the next `bytes` bytes; returns how many files. */
+static int64_t write_split(Job *job, const char *split, int64_t bytes) {
+    int64_t files = (bytes + job->shard_tokens - 1) / job->shard_tokens;
+    for (int64_t i = 0; i < files; i++) {
+        int64_t left = bytes - i * job->shard_tokens;
+        write_shard(job, split, i, left < job->shard_tokens ? left : job->shard_tokens);
+    }
+    return files;
+}
+
+static void move_into_place(const Job *job, const char *split, int64_t files) {
+    for (int64_t i = 0; i < files; i++) {
+        char from[PATH_MAX], to[PATH_MAX];
+        snprintf(from, sizeof from, "%s/" SHARD_NAME, job->tmp, split, (long long)i);
+        snprintf(to, sizeof to, "%s/" SHARD_NAME, job->out, split, (long long)i);
+        int rc = io_rename(from, to);
+        if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", to, strerror(-rc));
+    }
+}
+
+/* Is this a name that an earlier run gave to a shard of the split, and this one did not? */
+static int is_stale(const char *name, const char *split, int64_t files) {
+    char   again[PATH_MAX];
+    size_t length = strlen(split);
+    if (strncmp(name, split, length) != 0 || name[length] != '_') return 0;
+    long long number = strtoll(name + length + 1, NULL, 10);
+    snprintf(again, sizeof again, SHARD_NAME, split, number);
+    return number >= files && strcmp(name, again) == 0;
+}
+
+/* A glob over the folder must find this run's shards and no others. */
+static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_files) {
+    DIR *folder = opendir(job->out);
+    if (!folder) give_up(job, EXIT_IO, "cannot read the folder %s: %s", job->out, strerror(errno));
+    int64_t removed = 0;
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        if (!is_stale(entry->d_name, "train", train_files) && !is_stale(entry->d_name, "val", val_files)) continue;
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s/%.255s", job->out, entry->d_name);
+        int rc = io_unlink(path);
+        if (rc < 0) give_up(job, EXIT_IO, "cannot remove %s, left by an earlier run: %s", path, strerror(-rc));
+        removed++;
+    }
+    closedir(folder);
+    return removed;
+}
+
+static void print_split(const Job *job, const char *split, int64_t tokens, int64_t files) {
+    if (files == 1) printf("  %-5s %12lld tokens  %s/" SHARD_NAME "\n", split, (long long)tokens, job->out, split, 0ll);
+    if (files > 1) printf("  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", split, (long long)tokens, job->out, split, (long long)files);
+}
+
+int verb_tokenize(int argc, char **argv) {
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) return print_help(), EXIT_DONE;
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit then comes back as an error to report */
+    Job     job = parse_arguments(argc, argv);
+    int64_t total = measure_inputs(&job), val = (int64_t)(job.val * (double)total), train = total - val;
+    if (total == 0) give_up(&job, EXIT_DATA, "the input holds no text");
+    if (job.val > 0 && val == 0)
+        give_up(&job, EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0", (long long)total, job.val);
+    if (train / job.shard_tokens >= MAX_SHARDS || val / job.shard_tokens >= MAX_SHARDS)
+        give_up(&job, EXIT_CONFIG, "shard_tokens=%lld makes over %d files of %lld bytes; give a larger one", (long long)job.shard_tokens,
+                MAX_SHARDS, (long long)total);
+
+    int64_t train_files = write_split(&job, "train", train), val_files = write_split(&job, "val", val);
+    move_into_place(&job, "train", train_files);
+    move_into_place(&job, "val", val_files);
+    int64_t removed = remove_stale(&job, train_files, val_files);
+    if (job.fd >= 0) io_close(job.fd);
+    io_remove_tree(job.tmp);
+    io_fsync_dir(job.out);
+
+    printf("tokenize: %lld bytes of text, one token per byte (model.vocab_size 256)\n", (long long)total);
+    print_split(&job, "train", train, train_files);
+    print_split(&job, "val", val, val_files);
+    if (removed) printf("  removed %lld shard%s of an earlier run in %s\n", (long long)removed, removed == 1 ? "" : "s", job.out);
+    free(job.input);
+    return EXIT_DONE;
+}

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# make check: what must hold of the sources besides passing tests. Each line says what was looked at; the first word is ok or FAIL.
+#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme map schema cppcheck gcc clang asan mpich
+set -u
+. "$(dirname "$0")/env.sh"
+wanted=" ${*:-includes ops length flags readme map schema cppcheck gcc clang asan mpich} "
+failed=0
+log=$(mktemp); trap 'rm -f "$log"' EXIT
+check() { # NAME COMMAND...: passes when the command succeeds
+    local name=$1; shift
+    case $wanted in *" $name "*) ;; *) return ;; esac
+    if "$@" >"$log" 2>&1; then echo "ok   $name: $(tail -n 1 "$log")"; else echo "FAIL $name:"; tail -n 40 "$log"; failed=1; fi
+}
+
+# core <- {layers, comm, data} <- run <- train_gpt.cu; mpi.h and nccl.h only in comm/, oneDNN only in layers/.
+includes() {
+    local bad
+    bad=$(grep -nE '#include "(layers|comm|data|run)/' core/* ; grep -nE '#include "(comm|data|run)/' layers/*; grep -nE '#include "(layers|data|run)/' comm/*
+          grep -nE '#include "(layers|comm|run)/' data/*; grep -nE '#include "(train_gpt|test/)' core/* layers/* comm/* data/* run/*
+          grep -nE '#include <(mpi|nccl)\.h>' core/* layers/* data/* run/* train_gpt.cu; grep -nE '#include <(oneapi/dnnl|dnnl)' core/* comm/* data/* run/* train_gpt.cu)
+    [ -z "$bad" ] || { echo "$bad"; return 1; }
+    echo "$(cat core/* layers/* comm/* data/* run/* | grep -c '#include "') includes, all downwards"
+}
+# Every op of layers.h is called in test/layers.
+ops() {
+    local op missing="" n=0
+    for op in $(grep -oE '^(void|size_t|double) +[a-z_]+\(' layers/layers.h | grep -oE '[a-z_]+\(' | tr -d '('); do
+        n=$((n + 1)); grep -qE "\b$op\(" test/layers/*.c || missing="$missing $op"
+    done
+    [ -z "$missing" ] || { echo "no case in test/layers for:$missing"; return 1; }
+    echo "$n ops, each with a case"
+}
+length() {
+    local long
+    long=$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs wc -l | awk '$2 != "total" && $1 > 500'; awk 'END {if (NR > 400) print NR, "train_gpt.cu"}' train_gpt.cu; awk 'END {if (NR > 120) print NR, "Makefile"}' Makefile)
+    [ -z "$long" ] || { echo "$long"; return 1; }
+    echo "no source over 500 lines"
+}
+flags() { ! grep -nE 'ffast-math|Ofast|march=native' Makefile scripts/*.sh | grep -vE 'No -ffast|grep' && echo "no flag that breaks NaN or ties the program to this machine"; }
+readme() { python3 test/results/table.py --check README.md; }
+map() {
+    local file missing=""
+    for file in $(git ls-files core layers comm data run configs scripts); do grep -qF "$(basename "$file" | sed 's/\.[ch]u\{0,1\}$//')" README.md || missing="$missing $file"; done
+    [ -z "$missing" ] || { echo "not in README's file map:$missing"; return 1; }
+    echo "README's file map names every file"
+}
+schema() { make -s BACKEND=cpu all && build/cpu/train_gpt schema | cmp - configs/train_gpt.schema.json && echo "configs/train_gpt.schema.json is what the table says"; }
+cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --error-exitcode=1 -I. --std=c11 core layers comm data run && echo "cppcheck: nothing to say"; }
+warnings() { make -s -j2 BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
+asan() { make -s -j2 BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
+mpich() { make -s -j2 BACKEND=cpu MPI=mpich tests && B=build/cpu-mpich scripts/test.sh ranks; }
+
+check includes includes
+check ops ops
+check length length
+check flags flags
+check readme readme
+check map map
+check schema schema
+command -v cppcheck >/dev/null && check cppcheck cppcheck_run || echo "skip cppcheck: not installed"
+check gcc warnings gcc
+command -v clang >/dev/null && check clang warnings clang || echo "skip clang: not installed"
+check asan asan
+pkg-config --exists mpich && check mpich mpich || echo "skip mpich: libmpich-dev is not installed"
+[ $failed -eq 0 ] && echo "check: all ok"
+exit $failed

@@ -1,0 +1,32 @@
+# env.sh - what every script needs: the project's folder, and Open MPI's leave to run as root in containers. Sourced, not run.
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers often forbid the cross-memory copy; silences its warning
+B=${B:-build/cpu}
+
+# run_ranks N COMMAND...: under mpirun of the MPI this build links.
+run_ranks() {
+    local n=$1; shift
+    case $B in
+    *mpich*) timeout 600 mpirun.mpich -np "$n" "$@" ;;
+    *)       timeout 600 mpirun --oversubscribe --bind-to none -np "$n" "$@" ;;
+    esac
+}
+
+# json_result FILE KEY=VALUE...: appends one measurement to test/results/FILE with commit, machine and load.
+json_result() {
+    local file=test/results/$1; shift
+    python3 - "$file" "$@" <<'PY'
+import json, os, subprocess, sys, time
+def text(command): return subprocess.run(command, shell=True, capture_output=True, text=True).stdout.strip()
+line = {"date": time.strftime("%Y-%m-%d"), "commit": text("git rev-parse --short HEAD"),
+        "machine": text("sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1") + f", {os.cpu_count()} cores",
+        "load": round(os.getloadavg()[0], 2)}
+for pair in sys.argv[2:]:
+    key, value = pair.split("=", 1)
+    try: line[key] = float(value) if "." in value or "e" in value else int(value)
+    except ValueError: line[key] = value
+os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)
+open(sys.argv[1], "a").write(json.dumps(line) + "\n")
+PY
+}

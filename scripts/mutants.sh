@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Plants the one-line faults of test/mutants.txt, one at a time, in a copy of the sources: the suite must catch each.
+#   scripts/mutants.sh [FILTER]      only mutants whose name contains FILTER
+# A mutant is caught when the part of the suite it names fails; that part passes on the unchanged sources (checked first).
+set -u
+. "$(dirname "$0")/env.sh"
+filter=${1:-}
+tree=$PWD/build/mutants
+mkdir -p "$tree"
+git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c 'test -e "$1" && echo "$1"' _ {} > build/mutants.list
+tar -cf - -T build/mutants.list | tar -xf - -C "$tree"
+cd "$tree" || exit 1
+
+suite() { # PART: builds and runs it in the copy; the log stays
+    make -s -j2 BACKEND=cpu tests >build.log 2>&1 && B=build/cpu timeout 300 scripts/test.sh "$1" >test.log 2>&1
+}
+
+python3 test/mutants.py list test/mutants.txt > mutants.tsv || exit 1
+caught=0 survived=0
+for part in $(cut -f2 mutants.tsv | sort -u); do
+    suite "$part" || { echo "the part '$part' fails without a mutant:"; tail -20 build.log test.log; exit 1; }
+done
+while IFS=$'\t' read -r name part; do
+    case $name in *"$filter"*) ;; *) continue ;; esac
+    file=$(python3 test/mutants.py apply test/mutants.txt "$name") || { echo "$name: does not apply"; survived=$((survived + 1)); continue; }
+    if suite "$part"; then result=SURVIVED survived=$((survived + 1)); else result=caught caught=$((caught + 1)); fi
+    [ -s build.log ] && grep -q 'error:' build.log && result="DOES NOT COMPILE" survived=$((survived + 1)) caught=$((caught - 1))
+    printf '%-56s %-28s %s\n' "$name" "$part" "$result"
+    mv "$file.original" "$file" && touch "$file"
+done < mutants.tsv
+echo "$caught mutants caught, $survived survived"
+[ "$survived" -eq 0 ]

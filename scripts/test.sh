@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# The test suite: cmocka programs of test/<folder>, rank tests under mpirun, shell tests. Ends with "N passed, N failed, N skipped".
+#   scripts/test.sh [FILTER]     only tests whose path contains FILTER;  B=build/cpu picks the build
+set -u
+. "$(dirname "$0")/env.sh"
+filter=${1:-}
+passed=0 failed=0 skipped=0 failures=()
+log=$(mktemp); trap 'rm -f "$log"' EXIT
+started=$SECONDS
+
+count() { grep -oE "$1" "$log" | grep -oE '[0-9]+' | awk '{n += $1} END {print n + 0}'; }
+
+# note NAME STATUS PASSED FAILED SKIPPED SECONDS
+note() {
+    local name=$1 status=$2 p=$3 f=$4 s=$5
+    if [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
+    if [ $((p + f + s)) -eq 0 ]; then f=1; fi                 # a program that ran nothing has not passed
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    if [ "$f" -gt 0 ]; then failures+=("$name"); echo "--- $name failed (status $status):"; tail -n 40 "$log"; fi
+    printf '%-52s %4d passed %3d failed %3d skipped  %4ds\n' "$name" "$p" "$f" "$s" "$6"
+}
+
+run_cmocka() { # NAME COMMAND...
+    local name=$1 at=$SECONDS status; shift
+    case $name in *"$filter"*) ;; *) return ;; esac
+    if [ "$1" = run_ranks ]; then "$@" >"$log" 2>&1; else timeout 600 "$@" >"$log" 2>&1; fi; status=$?
+    note "$name" "$status" "$(count '\[  PASSED  \] [0-9]+ test')" "$(count '\[  FAILED  \] [0-9]+ test')" "$(count '\[  SKIPPED \] [0-9]+ test')" $((SECONDS - at))
+}
+
+run_shell() {
+    local name=$1 at=$SECONDS status
+    case $name in *"$filter"*) ;; *) return ;; esac
+    B=$B timeout 600 bash "$name" >"$log" 2>&1; status=$?
+    note "$name" "$status" "$(grep -c '^ok ' "$log")" "$(grep -c '^not ok ' "$log")" "$(grep -c '^skip ' "$log")" $((SECONDS - at))
+}
+
+for folder in core layers data comm run; do
+    for source in test/$folder/test_*.c; do
+        [ -e "$source" ] && run_cmocka "$source" "$B/${source%.c}"
+    done
+    for source in test/$folder/ranks_*.c; do
+        [ -e "$source" ] || continue
+        for n in 1 2 3 4; do
+            OMP_NUM_THREADS=1 run_cmocka "$source, $n ranks" run_ranks "$n" "$B/${source%.c}"
+        done
+    done
+    for script in test/$folder/test_*.sh; do [ -e "$script" ] && run_shell "$script"; done
+done
+for script in test/interop/test_*.sh; do [ -e "$script" ] && run_shell "$script"; done
+
+echo
+echo "suite took $((SECONDS - started)) s"
+[ ${#failures[@]} -eq 0 ] || printf 'failed: %s\n' "${failures[@]}"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,216 @@
+/* train_gpt - pretrains GPT models:  mpirun -np N ./train_gpt config.json [key=value ...]
+ *
+ * The program reads top to bottom here: main(), train_step(), evaluate(). What they call lives in layers/ (the ops and the model), comm/
+ * (ranks), data/ (tokens) and run/ (everything around the model). A CPU build compiles this file as plain C.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/clock.h"
+#include "run/run.h"
+#include "run/sample.h"
+#include "run/schedule.h"
+#include "run/signals.h"
+#include "run/verbs.h"
+
+/* --- one optimizer step --------------------------------------------------------------------------------------------------------------- */
+
+static Tensor bucket_of(Tensor flat, const Layout *layout, int bucket) {
+    return tensor_slice(flat, layout->bucket[bucket].memory, layout->bucket[bucket].elems);
+}
+
+/* Backward has finished a bucket: its gradients start on their way while earlier layers are still being computed. */
+static void start_reduce(void *run, int bucket) {
+    Run *r = (Run *)run;
+    comm_reduce_scatter_start(r->comm, bucket_of(r->gpt.grads, &r->layout, bucket));
+}
+static void poll_comm(void *run) { comm_poll(((Run *)run)->comm); }
+
+/* Without ZeRO every rank updates all parameters, so the summed pieces go back to all. */
+static void share_grads(Run *r) {
+    for (int b = 0; b < r->layout.buckets; b++) comm_all_gather_start(r->comm, bucket_of(r->gpt.grads, &r->layout, b));
+    comm_finish(r->comm);
+}
+
+typedef struct { double loss, grad_norm; int stop, save; } Agreed;
+
+/* The one reduction of scalars in a step: mean loss, gradient norm, and what any rank was asked from outside. */
+static Agreed agree(Run *r) {
+    const Config *c = r->config;
+    const char   *dir = run_speaks(r) ? c->run.dir : NULL;
+    double sums[4] = {r->gpt.loss_sum, optimizer_norm_squared(&r->optimizer, &r->stream),
+                      stop_requested(dir, r->started_ms, c->run.max_minutes), save_requested(dir)};
+    comm_all_reduce_f64(r->comm, sums, 4, COMM_SUM);
+    Agreed a = {sums[0] / (double)c->batch.global_tokens, sqrt(sums[1]), sums[2] > 0.0, sums[3] > 0.0};
+    return a;
+}
+
+/* A loss or gradient that is no number never reaches the weights: the run stops, or leaves this step out. */
+static int may_update(Run *r, int64_t step, Agreed a) {
+    if (isfinite(a.loss) && isfinite(a.grad_norm)) {
+        r->skips = 0;
+        return 1;
+    }
+    if (r->config->run.on_nonfinite != NONFINITE_SKIP || ++r->skips > r->config->run.max_skips)
+        fail(EXIT_NUMERIC, "step %lld: loss %g, gradient norm %g: not finite; the weights are those of step %lld (run.on_nonfinite = \"skip\" leaves "
+             "up to run.max_skips such steps out)", (long long)step + 1, a.loss, a.grad_norm, (long long)step);
+    if (run_speaks(r)) progress_note(&r->progress, "step %lld skipped: loss %g, gradient norm %g", (long long)step + 1, a.loss, a.grad_norm);
+    return 0;
+}
+
+/* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. */
+static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
+    const Config *c = r->config;
+    double        start_ms = clock_ms();
+    float         token_weight = (float)(1.0 / (double)c->batch.global_tokens); /* gradients of the mean over the global batch */
+
+    gpt_zero_grads(&r->gpt, &r->stream);
+    r->gpt.loss_sum = 0.0;
+    for (int64_t micro = 0; micro < r->micro_steps; micro++) {
+        Batch    batch = loader_next(r->loader, &r->stream, NULL);
+        GptHooks hooks = {NULL, poll_comm, r};
+        if (micro == r->micro_steps - 1) hooks.bucket_ready = start_reduce;
+        gpt_forward(&r->gpt, &r->stream, batch);
+        gpt_backward(&r->gpt, &r->stream, batch, token_weight, hooks);
+    }
+    comm_finish(r->comm); /* piece `rank` of every bucket now holds the sum over ranks */
+    if (!c->parallel.zero_stage) share_grads(r);
+
+    *agreed = agree(r);
+    AdamW h = {(float)schedule_lr(c, step), (float)c->optimizer.beta1, (float)c->optimizer.beta2, (float)c->optimizer.eps,
+               (float)c->optimizer.weight_decay, step + 1};
+    if (may_update(r, step, *agreed)) {
+        optimizer_update(&r->optimizer, &r->stream, h, (float)clip_scale(agreed->grad_norm, c->optimizer.grad_clip));
+        run_share_params(r);
+    }
+
+    double      ms = clock_ms() - start_ms, tokens_per_s = (double)c->batch.global_tokens / ms * 1e3;
+    CommTimes   t = comm_times(r->comm);
+    StepMetrics m = {.step = step + 1, .tokens = (step + 1) * c->batch.global_tokens, .loss = agreed->loss, .lr = schedule_lr(c, step),
+                     .grad_norm = agreed->grad_norm, .tokens_per_s = tokens_per_s,
+                     .mfu = r->plan.flops_per_token * tokens_per_s / r->matmul_flops, .ms = ms,
+                     .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms};
+    return m;
+}
+
+/* --- evaluation and samples ------------------------------------------------------------------------------------------------------------- */
+
+/* Held-out sequences [first, first+count) as one batch, count <= micro_batch. */
+static Batch eval_batch(Run *r, int64_t first, int64_t count) {
+    int64_t  T = r->config->batch.seq_len, B = r->config->batch.micro_batch;
+    int32_t *inputs = r->eval_tokens, *targets = inputs + B * T, *sample = targets + B * T;
+    for (int64_t i = 0; i < count; i++) {
+        dataset_sample(&r->val, first + i, sample);
+        for (int64_t t = 0; t < T; t++) inputs[i * T + t] = sample[t], targets[i * T + t] = sample[t + 1];
+    }
+    Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T), tensor_2d(r->eval_batch.targets.data, I32, count, T)};
+    device_from_host(&r->stream, batch.inputs, inputs);
+    device_from_host(&r->stream, batch.targets, targets);
+    return batch;
+}
+
+/* Mean loss over the first eval.tokens tokens of data.val in plain order, whole samples, at least one; the ranks share the work. */
+static double evaluate(Run *r) {
+    const Config *c = r->config;
+    int64_t T = c->batch.seq_len, B = c->batch.micro_batch, ranks = comm_size(r->comm), rank = comm_rank(r->comm);
+    int64_t samples = c->eval.tokens > 0 ? c->eval.tokens / T : r->val.samples;
+    if (samples < 1) samples = 1;
+    if (samples > r->val.samples) samples = r->val.samples;
+
+    int64_t first = samples * rank / ranks, end = samples * (rank + 1) / ranks;
+    r->gpt.loss_sum = 0.0;
+    for (int64_t i = first; i < end; i += B) {
+        Batch batch = eval_batch(r, i, end - i < B ? end - i : B);
+        gpt_forward(&r->gpt, &r->stream, batch);
+        gpt_loss(&r->gpt, &r->stream, batch);
+    }
+    device_sync(&r->stream);
+    double sum = r->gpt.loss_sum;
+    comm_all_reduce_f64(r->comm, &sum, 1, COMM_SUM);
+    return sum / ((double)samples * (double)T);
+}
+
+/* --- what happens between steps ------------------------------------------------------------------------------------------------------------ */
+
+static int is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+
+static void eval_now(Run *r, int64_t step) {
+    double start_ms = clock_ms(), loss = evaluate(r);
+    if (!run_speaks(r)) return;
+    metrics_eval(r->metrics, step, loss);
+    metrics_draw(r->metrics);
+    progress_eval(&r->progress, step, loss, clock_ms() - start_ms);
+}
+
+static void sample_now(Run *r, int64_t step) {
+    const Config *c = r->config;
+    if (!run_speaks(r)) return;
+    SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step)};
+    char      *text = sample_text(&r->gpt, &r->stream, &r->tokenizer, plan);
+    progress_sample(&r->progress, step, text);
+    free(text);
+}
+
+static void save_now(Run *r, int64_t step) {
+    if (run_speaks(r)) metrics_flush(r->metrics); /* the lines of a checkpoint's steps are on disk before the checkpoint is */
+    double ms = checkpoint_save(&r->checkpoint, step);
+    if (run_speaks(r)) progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s", r->config->run.dir, (long long)step, ms * 1e-3);
+}
+
+/* loss.svg is kept fresh: at every eval, else about fifty times a run. */
+static void log_step(Run *r, const StepMetrics *m) {
+    if (!run_speaks(r)) return;
+    int64_t every = r->config->run.steps / 50 + 1;
+    metrics_train(r->metrics, m);
+    progress_step(&r->progress, m, device_memory_peak());
+    if (m->step % every == 0) metrics_draw(r->metrics);
+}
+
+/* --- main -------------------------------------------------------------------------------------------------------------------------------- */
+
+static Config load_config(int argc, char **argv, Launch launch) {
+    Config config;
+    char  *faults = config_load(argv[1], argv + 2, argc - 2, launch.launched ? launch.size : 1, &config);
+    if (faults) fail_lines(EXIT_CONFIG, faults);
+    return config;
+}
+
+int main(int argc, char **argv) {
+    if (is_verb(argc, argv)) return verb_main(argc, argv); /* plan, check, sample, --help ...: no MPI */
+    Launch launch = launch_detect();
+    comm_before_create(launch);                            /* from here on a fault ends every rank */
+    Config config = load_config(argc, argv, launch);
+
+    Run run, *r = &run;
+    run_create(r, &config, launch);                        /* the only place that allocates */
+    int64_t step = r->resumed.step, steps = config.run.steps;
+    if (step >= steps) {
+        if (run_speaks(r)) printf("%s is at step %lld of run.steps = %lld already: nothing to do\n", config.run.dir, (long long)step, (long long)steps);
+        run_destroy(r);
+        return EXIT_DONE;
+    }
+    run_begin(r);
+
+    int evaluates = r->val.shards > 0 && config.eval.every > 0;
+    if (evaluates && step == 0) eval_now(r, 0);
+    Agreed agreed = {0};
+    while (step < steps && !agreed.stop) {
+        error_set_step(step);
+        StepMetrics m = train_step(r, step++, &agreed);
+        log_step(r, &m);
+        if (evaluates && (is_due(step, config.eval.every) || step == steps)) eval_now(r, step);
+        if (is_due(step, config.sample.every)) sample_now(r, step);
+        if (is_due(step, config.checkpoint.every) || step == steps || agreed.stop || agreed.save) save_now(r, step);
+    }
+
+    int stopped = step < steps;
+    if (run_speaks(r)) {
+        metrics_draw(r->metrics);
+        if (stopped) stop_file_clear(config.run.dir);
+        progress_note(&r->progress, stopped ? "stopped at step %lld of %lld, saved; the same command goes on from here" : "done: step %lld of %lld",
+                      (long long)step, (long long)steps);
+    }
+    run_destroy(r);
+    return stopped ? EXIT_STOPPED : EXIT_DONE;
+}
