@@ -179,7 +179,7 @@ static Config load_config(int argc, char **argv, Launch launch) {
 int main(int argc, char **argv) {
     if (is_verb(argc, argv)) return verb_main(argc, argv); /* plan, check, sample, --help ...: no MPI */
     Launch launch = launch_detect();
-    comm_before_create(launch);                            /* from here on a fault ends every rank */
+    comm_expect(launch);                                   /* from here on a fault ends every rank */
     Config config = load_config(argc, argv, launch);
 
     Run run, *r = &run;

@@ -47,8 +47,8 @@ int collectives_mpi_progress(Comm *c, Op *op) {
 void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems) {
     MPI_CHECK(MPI_Reduce_scatter_block(x, out, int_count(piece_elems), MPI_FLOAT, MPI_SUM, c->world));
 }
-void comm_mpi_all_gather(Comm *c, float *out, const float *x, int64_t piece_elems) {
-    MPI_CHECK(MPI_Allgather(x, int_count(piece_elems), MPI_FLOAT, out, (int)piece_elems, MPI_FLOAT, c->world));
+void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems) {
+    MPI_CHECK(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, int_count(piece_elems), MPI_FLOAT, c->world));
 }
 void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems) {
     MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, x, int_count(piece_elems * c->size), MPI_FLOAT, MPI_SUM, c->world));

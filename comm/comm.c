@@ -17,6 +17,8 @@ void comm_expect(Launch launch) {
     if (launch.launched) world_expect(launch);
 }
 
+static const double PATIENCE_MS = 1.0;
+
 Comm *comm_create(Launch launch, CommKind kind) {
     Comm *c = (Comm *)calloc(1, sizeof *c);
     if (!c) fail(EXIT_MEMORY, "no memory for a communicator");
@@ -29,6 +31,7 @@ Comm *comm_create(Launch launch, CommKind kind) {
         if (!c->host) fail(EXIT_MEMORY, "no memory for a communicator");
         gethostname(c->host[0], HOST_CHARS - 1);
     }
+    c->crowded = c->local_size > sysconf(_SC_NPROCESSORS_ONLN);
     comm_set_kind(c, kind);
     return c;
 }
@@ -100,11 +103,15 @@ void comm_poll(Comm *c) {
     if (c->ops > 0) progress(c);
 }
 
+/* The rank waited for may need this very core: where ranks outnumber cores, yield at once; elsewhere a yield would only hand the core
+ * to strangers, so spin for PATIENCE_MS first. */
 void comm_finish(Comm *c) {
     if (c->ops == 0) return;
-    double begin = clock_ms();
-    while (c->ops > 0)
-        if (!progress(c)) sched_yield(); /* the rank waited for may need this very core */
+    double begin = clock_ms(), moved = begin;
+    while (c->ops > 0) {
+        if (progress(c)) moved = clock_ms();
+        else if (c->crowded || clock_ms() - moved > PATIENCE_MS) sched_yield();
+    }
     c->times.exposed_ms += clock_ms() - begin;
 }
 

@@ -62,7 +62,10 @@ void comm_reduce_scatter_start(Comm *c, Tensor x);
 void comm_all_gather_start(Comm *c, Tensor x);
 void comm_poll(Comm *c);       /* lets what was started progress; cheap; never blocks */
 void comm_finish(Comm *c);     /* waits for everything started */
-void comm_all_reduce(Comm *c, Tensor x); /* F32: reduce-scatter, then all-gather; x [W*q] */
+/* Blocking: start and finish. */
+void comm_reduce_scatter(Comm *c, Tensor x);
+void comm_all_gather(Comm *c, Tensor x);
+void comm_all_reduce(Comm *c, Tensor x); /* F32: reduce-scatter, then all-gather */
 
 /* Bytes of buffers the collectives of this communicator need at most, for buckets of up to piece_elems; allocated on first use. (What
  * the MPI library takes for itself is not in it.) */
@@ -86,8 +89,8 @@ int comm_trace(const Comm *c, CommTrace *out, int max);
 
 /* --- MPI's own blocking collectives on F32, called plainly: the yardstick of bench-comm; needs a launched program --------------- */
 void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems); /* out [q], x [W*q] */
-void comm_mpi_all_gather(Comm *c, float *out, const float *x, int64_t piece_elems);     /* out [W*q], x [q] */
-void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems);                       /* x [W*q], in place */
+void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems);                       /* in place, x [W*q] */
+void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems);                       /* in place, x [W*q] */
 
 #ifdef __cplusplus
 }

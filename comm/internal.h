@@ -21,7 +21,9 @@ enum {
     TRACES = 128,
     HOST_CHARS = 64
 };
-static const int64_t CHUNK_BYTES = 256 << 10;
+/* Measured on two AVX-512 cores, Open MPI 4.1.4, 2 and 4 ranks: a chunk to be summed should still lie in the L2 cache after it has come,
+ * one that is only copied gains from fewer messages. */
+static const int64_t CHUNK_BYTES = 256 << 10, COPY_CHUNK_BYTES = 1 << 20;
 
 typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE } OpKind;
 
@@ -44,6 +46,7 @@ struct Comm {
     CommKind kind;
     char   (*host)[HOST_CHARS]; /* owned, by rank                                        */
     int      launched;          /* MPI is initialised                                    */
+    int      crowded;           /* more ranks on this host than processors               */
     MPI_Comm world, ring, local; /* all ranks; the ring's own copy; the ranks of this host */
 
     Op      *op;                /* owned; in flight, in start order                      */

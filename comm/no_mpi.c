@@ -38,6 +38,6 @@ void collectives_mpi_start(Comm *c, Op *op) { (void)c, (void)op, needs_mpi(); }
 int  collectives_mpi_progress(Comm *c, Op *op) { (void)c, (void)op, needs_mpi(); }
 
 void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t n) { (void)c, (void)out, (void)x, (void)n, needs_mpi(); }
-void comm_mpi_all_gather(Comm *c, float *out, const float *x, int64_t n) { (void)c, (void)out, (void)x, (void)n, needs_mpi(); }
+void comm_mpi_all_gather(Comm *c, float *x, int64_t n) { (void)c, (void)x, (void)n, needs_mpi(); }
 void comm_mpi_all_reduce(Comm *c, float *x, int64_t n) { (void)c, (void)x, (void)n, needs_mpi(); }
 #endif

@@ -15,7 +15,7 @@
 #include "core/simd.h"
 
 SIMD_INLINE void add_body(float *restrict x, const float *restrict y, int64_t n) {
-    for (int64_t i = 0; i < n; i += LANES) f32x16_store(x + i, f32x16_load(x + i) + f32x16_load(y + i));
+    for (int64_t i = 0; i < n; i++) x[i] += y[i];
 }
 SIMD_KERNEL(void, add, (float *restrict x, const float *restrict y, int64_t n), (x, y, n))
 
@@ -104,7 +104,7 @@ void ring_start(Comm *c, Op *op) {
     if (!c->chunk) c->chunk = (char *)aligned_alloc(64, (size_t)(WINDOW * CHUNK_BYTES));
     if (!c->chunk) fail(EXIT_MEMORY, "no memory for the ring's %lld KiB", (long long)(WINDOW * CHUNK_BYTES >> 10));
     int steps = c->size - 1;
-    op->chunk_bytes = CHUNK_BYTES;
+    op->chunk_bytes = op->kind == OP_ALL_GATHER ? COPY_CHUNK_BYTES : CHUNK_BYTES;
     op->chunks = (op->piece_bytes + op->chunk_bytes - 1) / op->chunk_bytes;
     op->first_step = op->kind == OP_ALL_GATHER ? steps : 0;
     op->messages = (op->kind == OP_ALL_REDUCE ? 2 : 1) * steps * op->chunks;

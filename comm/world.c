@@ -76,6 +76,7 @@ void world_start(Comm *c, Launch launch) {
     if (c->size < expected) refuse_lone_ranks(launch, expected);
     MPI_Comm_rank(MPI_COMM_WORLD, &c->rank);
     error_set_rank(c->rank, c->size, abort_job);
+    error_set_join(NULL);
 
     c->world = MPI_COMM_WORLD;
     MPI_CHECK(MPI_Comm_set_errhandler(c->world, MPI_ERRORS_RETURN)); /* copies inherit it */

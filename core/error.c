@@ -1,10 +1,13 @@
 /* error.c - see error.h. The only file-scope state of the program besides the device: who we are when we die. */
 #include "core/error.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct {
@@ -23,11 +26,13 @@ void error_set_rank(int rank, int ranks, void (*abort_job)(int)) {
 void error_set_join(void (*join)(void)) { self.join = join; }
 void error_set_step(int64_t step) { self.step = step; }
 
-/* Ranks other than 0 wait this long before they speak: a fault common to all is then told once, by rank 0. */
+/* Ranks other than 0 wait this long before they speak: a fault common to all is then told once, by rank 0, whose abort ends this wait. */
 static void let_rank_zero_speak_first(void) {
     if (self.rank <= 0 || !self.abort_job) return;
     if (self.join) self.join();
-    usleep(1500000u + 200000u * (unsigned)(self.rank % 16));
+    signal(SIGTERM, SIG_DFL); /* the launcher's way of ending us; a handler would only cut the wait short */
+    struct timespec left = {3 + self.rank % 16 / 4, self.rank % 4 * 250000000L};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) {}
 }
 
 NORETURN void fail_silently(int exit_code) {

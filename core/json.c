@@ -66,15 +66,15 @@ size_t json_quote(char *out, size_t capacity, const char *text) {
 
 char *json_quote_short(char *out, size_t capacity, const char *text) {
     static const char cut[] = "...\"";
+    if (json_quote(out, capacity, text) < capacity) return out;
     char   piece[8];
     size_t used = append(out, capacity, 0, "\"");
-    while (*text) {
-        size_t taken = escape(text, piece), after = strlen(text + taken) ? sizeof cut : 2;
-        if (used + strlen(piece) + after > capacity) break;
-        text += taken;
+    for (;;) {
+        text += escape(text, piece);
+        if (used + strlen(piece) + sizeof cut > capacity) break;
         used = append(out, capacity, used, piece);
     }
-    used = append(out, capacity, used, *text ? cut : "\"");
-    out[used] = '\0';
+    append(out, capacity, used, cut);
+    out[used + sizeof cut - 1] = '\0';
     return out;
 }

@@ -50,9 +50,9 @@ static int is_word(int c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >
 
 static const char *found(const Scanner *s, char out[24]) {
     int c = peek(s);
-    if (c < 0)                      return "the end of the file";
-    if (c > ' ' && c < 0x7f)        snprintf(out, 24, "'%c'", c);
-    else                            snprintf(out, 24, "byte 0x%02x", (unsigned)c);
+    if (c < 0)               return "the end";
+    if (c > ' ' && c < 0x7f) snprintf(out, 24, "'%c'", c);
+    else                     snprintf(out, 24, "byte 0x%02x", (unsigned)c);
     return out;
 }
 
@@ -154,7 +154,7 @@ static int scan_string(Scanner *s, int decode) {
     size_t start = s->at++;
     for (;;) {
         int c = peek(s);
-        if (c < 0)    return fault_at(s, start, "this string is not closed before the end of the file");
+        if (c < 0)    return fault_at(s, start, "this string is never closed");
         if (c == '"') { s->at++; return 1; }
         if (c == '\n' || c == '\r') return fault_at(s, start, "this string is not closed on its line");
         if (c < ' ')  return fault_at(s, s->at, "control character 0x%02x in a string; write it as \\u%04x", (unsigned)c, (unsigned)c);
@@ -189,7 +189,8 @@ static Decimal decimal_of(const char *literal) {
     }
     while (d.count && d.digits[d.count - 1] == '0') d.count--;
     d.digits[d.count] = '\0';
-    if (*literal) d.exponent += strtol(literal + 1, NULL, 10); /* saturates; the value is then not finite, or 0 */
+    long power = *literal ? strtol(literal + 1, NULL, 10) : 0;
+    d.exponent += power > 99999 ? 99999 : power < -99999 ? -99999 : power; /* beyond: infinite or 0 in any case */
     if (d.count == 0) d.exponent = 0;
     return d;
 }

@@ -45,8 +45,8 @@ int64_t  shard_find_foreign(const Shard *shard, int64_t vocab_size);
 typedef struct ShardWriter ShardWriter;
 int shard_writer_create(ShardWriter **w, const char *path, int64_t vocab_size); /* writes path.tmp */
 int shard_writer_put(ShardWriter *w, const int32_t *tokens, int64_t count);     /* -EFBIG past 2^31-1 tokens */
-int shard_writer_finish(ShardWriter *w);                                        /* header, fsync, rename to path */
-void shard_writer_destroy(ShardWriter *w);                                      /* of an unfinished shard nothing is left */
+int shard_writer_finish(ShardWriter *w);       /* header, fsync, rename to path; frees w, and on an error nothing is left */
+void shard_writer_destroy(ShardWriter *w);     /* in place of finish: nothing is left */
 
 #ifdef __cplusplus
 }

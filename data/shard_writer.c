@@ -11,7 +11,7 @@
 enum { BUFFER_BYTES = 1 << 20 };
 
 struct ShardWriter {
-    char   *path, *tmp;      /* owned; tmp = path.tmp until finished */
+    char   *path, *tmp;      /* owned; tmp = path.tmp, NULL once renamed */
     int     fd;              /* of tmp; -1 once closed */
     int     token_bytes;
     int64_t tokens, vocab_size;
@@ -65,11 +65,13 @@ int shard_writer_finish(ShardWriter *w) {
     int           rc = flush(w);
     if (rc == 0) rc = io_pwrite(w->fd, header, sizeof header, 0);
     if (rc == 0) rc = io_fsync(w->fd);
-    if (rc < 0) return rc;
-    rc = io_close(w->fd);
-    w->fd = -1;
+    if (rc == 0) {
+        rc = io_close(w->fd);
+        w->fd = -1;
+    }
     if (rc == 0) rc = io_rename(w->tmp, w->path);
     if (rc == 0) free(w->tmp), w->tmp = NULL;
+    shard_writer_destroy(w);
     return rc;
 }
 

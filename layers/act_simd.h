@@ -1,7 +1,7 @@
 /* act_simd.h - sixteen values of an activation tensor in f32 registers, whatever its type in memory. CPU only.
  *
  * `type` is a constant in every kernel body (see ACT_KERNEL), so each choice below is made by the compiler. The _part forms take the
- * last n < 16 values of a row and touch no byte beyond them.
+ * last n < 16 values of a row and touch no byte beyond them. The second half is read once per pass of core/simd_each.h.
  */
 #ifndef TRAIN_GPT_LAYERS_ACT_SIMD_H
 #define TRAIN_GPT_LAYERS_ACT_SIMD_H
@@ -11,15 +11,29 @@
 
 #define EXPECT_ACT(t) CHECK((t).type == F32 || (t).type == BF16, "the CPU computes in fp32 and bf16, not in %s", dtype_name((t).type))
 
-/* ACT_KERNEL(name, (params), (args)) is SIMD_KERNEL for SIMD_INLINE void name_of(DType type, params...): one copy per type. `args` begins
- * with type. */
-#define ACT_KERNEL(name, params, ...)                 \
-    SIMD_INLINE void name##_body params {             \
-        if (type == BF16) name##_of(BF16, __VA_ARGS__); \
-        else              name##_of(F32, __VA_ARGS__);  \
-    }                                                 \
-    SIMD_KERNEL(void, name, params, (type, __VA_ARGS__))
+/* Elementwise ops walk flat memory in blocks: one per thread's turn, a multiple of every vector. */
+enum { ACT_BLOCK = 1 << 14 };
+static inline int64_t act_block_elems(int64_t first, int64_t elems) { return elems - first < ACT_BLOCK ? elems - first : ACT_BLOCK; }
 
+#define act16_load SIMD(act16_load)
+#define act16_store SIMD(act16_store)
+#define act16_load_part SIMD(act16_load_part)
+#define act16_store_part SIMD(act16_store_part)
+#define act16_load_n SIMD(act16_load_n)
+#define act16_store_n SIMD(act16_store_n)
+#define act16_count SIMD(act16_count)
+
+/* ACT_KERNEL(scale, (DType type, ...), ...) makes SIMD(scale) of SIMD(scale_of): one copy per type, `type` constant in each. The last
+ * arguments are the parameters' names after type. */
+#define ACT_KERNEL(name, params, ...)                     \
+    static void SIMD(name) params {                       \
+        if (type == BF16) SIMD(name##_of)(BF16, __VA_ARGS__); \
+        else              SIMD(name##_of)(F32, __VA_ARGS__);  \
+    }
+
+#endif
+
+#ifdef SIMD_PASS
 SIMD_INLINE f32x16 act16_load(const void *p, int64_t i, DType type) {
     return type == BF16 ? f32x16_load_bf16((const uint16_t *)p + i) : f32x16_load((const float *)p + i);
 }
@@ -52,9 +66,4 @@ SIMD_INLINE void act16_store_n(void *p, int64_t i, int64_t n, DType type, f32x16
     else            act16_store_part(p, i, n, type, v);
 }
 SIMD_INLINE int64_t act16_count(int64_t i, int64_t elems) { return elems - i < LANES ? elems - i : LANES; }
-
-/* Elementwise ops walk flat memory in blocks: one per thread's turn, a multiple of every vector. */
-enum { ACT_BLOCK = 1 << 14 };
-static inline int64_t act_block_elems(int64_t first, int64_t elems) { return elems - first < ACT_BLOCK ? elems - first : ACT_BLOCK; }
-
 #endif

@@ -3,21 +3,12 @@
 #include "layers/gelu_simd.h"
 #include "layers/layers.h"
 
-SIMD_INLINE void gelu_block_of(DType type, void *y, const void *x, int64_t first, int64_t elems) {
-    for (int64_t i = first; i < first + elems; i += LANES) {
-        int64_t n = act16_count(i, first + elems);
-        act16_store_n(y, i, n, type, gelu16(act16_load_n(x, i, n, type)));
-    }
-}
-ACT_KERNEL(gelu_block, (DType type, void *y, const void *x, int64_t first, int64_t elems), y, x, first, elems)
+#ifndef SIMD_PASS
 
-SIMD_INLINE void gelu_grad_block_of(DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems) {
-    for (int64_t i = first; i < first + elems; i += LANES) {
-        int64_t n = act16_count(i, first + elems);
-        act16_store_n(dx, i, n, type, act16_load_n(dy, i, n, type) * gelu_grad16(act16_load_n(x, i, n, type)));
-    }
-}
-ACT_KERNEL(gelu_grad_block, (DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems), dx, dy, x, first, elems)
+#define SIMD_FILE "layers/gelu.c"
+#include "core/simd_each.h"
+SIMD_DISPATCH(void, gelu_block, (DType type, void *y, const void *x, int64_t first, int64_t elems), (type, y, x, first, elems))
+SIMD_DISPATCH(void, gelu_grad_block, (DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems), (type, dx, dy, x, first, elems))
 
 void gelu_forward(Stream *s, Tensor y, Tensor x) {
     (void)s;
@@ -39,3 +30,23 @@ void gelu_backward(Stream *s, Tensor dx, Tensor dy, Tensor x) {
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < elems; i += ACT_BLOCK) gelu_grad_block(x.type, dx.data, dy.data, x.data, i, act_block_elems(i, elems));
 }
+
+#else /* SIMD_PASS: the kernels, once per instruction set */
+
+SIMD_INLINE void SIMD(gelu_block_of)(DType type, void *y, const void *x, int64_t first, int64_t elems) {
+    for (int64_t i = first; i < first + elems; i += LANES) {
+        int64_t n = act16_count(i, first + elems);
+        act16_store_n(y, i, n, type, gelu16(act16_load_n(x, i, n, type)));
+    }
+}
+ACT_KERNEL(gelu_block, (DType type, void *y, const void *x, int64_t first, int64_t elems), y, x, first, elems)
+
+SIMD_INLINE void SIMD(gelu_grad_block_of)(DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems) {
+    for (int64_t i = first; i < first + elems; i += LANES) {
+        int64_t n = act16_count(i, first + elems);
+        act16_store_n(dx, i, n, type, act16_load_n(dy, i, n, type) * gelu_grad16(act16_load_n(x, i, n, type)));
+    }
+}
+ACT_KERNEL(gelu_grad_block, (DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems), dx, dy, x, first, elems)
+
+#endif

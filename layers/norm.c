@@ -3,28 +3,16 @@
 #include "layers/act_simd.h"
 #include "layers/layers.h"
 
+#ifndef SIMD_PASS
+
 enum { NORM_BLOCK = 1 << 14, NORM_GROUP = 256 }; /* elements of a block; blocks summed at once, their sums on the stack */
 
 typedef float  f32x8 __attribute__((vector_size(32)));
 typedef double f64x8 __attribute__((vector_size(64)));
 
-SIMD_INLINE double squares_body(const float *x, int64_t n) {
-    f64x8   sum[2] = {{0}, {0}};
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        for (int k = 0; k < 2; k++) {
-            f32x8 part;
-            memcpy(&part, x + i + 8 * k, sizeof part);
-            f64x8 wide = __builtin_convertvector(part, f64x8);
-            sum[k] += wide * wide;
-        }
-    }
-    double total = 0.0;
-    for (int lane = 0; lane < 8; lane++) total += sum[0][lane] + sum[1][lane];
-    for (; i < n; i++) total += (double)x[i] * (double)x[i];
-    return total;
-}
-SIMD_KERNEL(double, squares, (const float *x, int64_t n), (x, n))
+#define SIMD_FILE "layers/norm.c"
+#include "core/simd_each.h"
+SIMD_DISPATCH(double, squares, (const float *x, int64_t n), (x, n))
 
 void norm_squared(Stream *s, double *sum, Tensor x) {
     (void)s;
@@ -52,3 +40,24 @@ void sum_forward(Stream *s, double *sum, Tensor x) {
     for (int64_t i = 0; i < x.dim[0]; i++) total += (double)value[i];
     *sum += total;
 }
+
+#else /* SIMD_PASS: the kernels, once per instruction set */
+
+static double SIMD(squares)(const float *x, int64_t n) {
+    f64x8   sum[2] = {{0}, {0}};
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        for (int k = 0; k < 2; k++) {
+            f32x8 part;
+            memcpy(&part, x + i + 8 * k, sizeof part);
+            f64x8 wide = __builtin_convertvector(part, f64x8);
+            sum[k] += wide * wide;
+        }
+    }
+    double total = 0.0;
+    for (int lane = 0; lane < 8; lane++) total += sum[0][lane] + sum[1][lane];
+    for (; i < n; i++) total += (double)x[i] * (double)x[i];
+    return total;
+}
+
+#endif

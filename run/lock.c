@@ -12,10 +12,10 @@
 #include "core/clock.h"
 #include "core/io.h"
 
-static void take_lock(const char *dir, Comm *comm) {
+static int take_lock(const char *dir) {
     char path[4200], holder[320] = "";
     snprintf(path, sizeof path, "%s/lock", dir);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666); /* kept open: the lock lives as long as the process */
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", path, strerror(errno));
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         ssize_t n = read(fd, holder, sizeof holder - 1);
@@ -23,9 +23,15 @@ static void take_lock(const char *dir, Comm *comm) {
         holder[strcspn(holder, "\n")] = 0;
         fail(EXIT_LOCKED, "%s is in use by another job (%s); wait for it, or choose another run.dir", dir, holder[0] ? holder : "unknown");
     }
-    int length = snprintf(holder, sizeof holder, "host %s, process %ld\n", comm_host(comm, 0), (long)getpid());
-    if (ftruncate(fd, 0) != 0 || pwrite(fd, holder, (size_t)length, 0) != length)
-        fail(EXIT_IO, "%s: cannot write: %s", path, strerror(errno));
+    return fd;
+}
+
+void lock_sign(RunLock lock, const char *dir, Comm *comm) {
+    if (lock.fd < 0) return;
+    char holder[320];
+    int  length = snprintf(holder, sizeof holder, "host %s, process %ld\n", comm_host(comm, 0), (long)getpid());
+    if (ftruncate(lock.fd, 0) != 0 || pwrite(lock.fd, holder, (size_t)length, 0) != length)
+        fail(EXIT_IO, "%s/lock: cannot write: %s", dir, strerror(errno));
 }
 
 /* Every rank must read the nonce that rank 0 wrote; a network file system may take some seconds to show it. */
@@ -54,12 +60,14 @@ static void see_one_file_system(const char *dir, Comm *comm) {
     comm_barrier(comm);
 }
 
-void lock_run_folder(const char *dir, Comm *comm) {
+RunLock lock_run_folder(const char *dir, Comm *comm) {
+    RunLock lock = {-1};
     if (comm_rank(comm) == 0) {
         int error = io_mkdirs(dir);
         if (error) fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", dir, strerror(-error));
-        take_lock(dir, comm);
+        lock.fd = take_lock(dir);
     }
     comm_barrier(comm);
     if (comm_size(comm) > 1) see_one_file_system(dir, comm);
+    return lock;
 }

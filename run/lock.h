@@ -8,9 +8,14 @@
 extern "C" {
 #endif
 
-/* Makes dir (rank 0), takes <dir>/lock for this job until the process ends, and sees that every rank finds rank 0's nonce in it.
+typedef struct { int fd; } RunLock; /* rank 0's; -1 elsewhere. The lock lives as long as the process. */
+
+/* Makes dir (rank 0), takes <dir>/lock for this job, and sees that every rank finds rank 0's nonce in it.
  * Exit 73 when another job holds it (names its host and process), 74 when dir cannot be made or is not shared (names the hosts). */
-void lock_run_folder(const char *dir, Comm *comm);
+RunLock lock_run_folder(const char *dir, Comm *comm);
+
+/* Writes into the lock who holds it, for people; a job that finds nothing to do leaves the folder as it is. */
+void lock_sign(RunLock lock, const char *dir, Comm *comm);
 
 #ifdef __cplusplus
 }

@@ -2,14 +2,11 @@
 #include "run/manifest.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-
-#include "core/error.h"
 
 /* Far above what any checkpoint needs (a run takes four of these characters); keeps the tree of a hostile manifest small. */
 enum { STRUCTURE_LIMIT = 1 << 22 };
@@ -70,7 +67,7 @@ char *manifest_write(const Manifest *m, size_t *bytes) {
 
 /* --- reading ------------------------------------------------------------------------------------------------------------------------- */
 
-PRINTF_LIKE(2, 3) static int fault_is(char *fault, const char *fmt, ...) {
+int manifest_fault(char *fault, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     vsnprintf(fault, MANIFEST_FAULT_BYTES, fmt, args);
@@ -116,31 +113,33 @@ static int read_word(const cJSON *value, char *out, size_t capacity) {
 static int read_head(const cJSON *root, Manifest *m, char *fault) {
     const cJSON *scale = json_member(root, "loss_scale");
     if (!read_word(json_member(root, "run_id"), m->run_id, sizeof m->run_id) || strlen(m->run_id) < 8 ||
-        strspn(m->run_id, "0123456789abcdef") != strlen(m->run_id)) return fault_is(fault, "has no valid run_id");
-    if (!read_i64(json_member(root, "step"), &m->step) || m->step < 1) return fault_is(fault, "has no valid step");
-    if (!read_i64(json_member(root, "samples"), &m->samples)) return fault_is(fault, "has no valid samples");
-    if (!read_i64(json_member(root, "tokens"), &m->tokens)) return fault_is(fault, "has no valid tokens");
-    if (!read_i64(json_member(root, "seed"), &m->seed)) return fault_is(fault, "has no valid seed");
-    if (!read_count(json_member(root, "ranks"), &m->ranks)) return fault_is(fault, "has no valid ranks");
-    if (!read_count(json_member(root, "threads"), &m->threads)) return fault_is(fault, "has no valid threads");
-    if (!read_word(json_member(root, "backend"), m->backend, sizeof m->backend)) return fault_is(fault, "has no valid backend");
-    if (!read_word(json_member(root, "precision"), m->precision, sizeof m->precision)) return fault_is(fault, "has no valid precision");
-    if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0)) return fault_is(fault, "has no valid loss_scale");
+        strspn(m->run_id, "0123456789abcdef") != strlen(m->run_id)) return manifest_fault(fault, MANIFEST_NAME " has no valid run_id");
+    if (!read_i64(json_member(root, "step"), &m->step) || m->step < 1) return manifest_fault(fault, MANIFEST_NAME " has no valid step");
+    if (!read_i64(json_member(root, "samples"), &m->samples)) return manifest_fault(fault, MANIFEST_NAME " has no valid samples");
+    if (!read_i64(json_member(root, "tokens"), &m->tokens)) return manifest_fault(fault, MANIFEST_NAME " has no valid tokens");
+    if (!read_i64(json_member(root, "seed"), &m->seed)) return manifest_fault(fault, MANIFEST_NAME " has no valid seed");
+    if (!read_count(json_member(root, "ranks"), &m->ranks)) return manifest_fault(fault, MANIFEST_NAME " has no valid ranks");
+    if (!read_count(json_member(root, "threads"), &m->threads)) return manifest_fault(fault, MANIFEST_NAME " has no valid threads");
+    if (!read_word(json_member(root, "backend"), m->backend, sizeof m->backend))
+        return manifest_fault(fault, MANIFEST_NAME " has no valid backend");
+    if (!read_word(json_member(root, "precision"), m->precision, sizeof m->precision))
+        return manifest_fault(fault, MANIFEST_NAME " has no valid precision");
+    if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale");
     m->loss_scale = scale->valuedouble;
     m->config = json_member(root, "config");
-    return cJSON_IsObject(m->config) ? 1 : fault_is(fault, "has no config");
+    return cJSON_IsObject(m->config) ? 1 : manifest_fault(fault, MANIFEST_NAME " has no config");
 }
 
 static int read_data(const cJSON *list, Manifest *m, char *fault) {
     const cJSON *entry;
-    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) < 1) return fault_is(fault, "names no data files");
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) < 1) return manifest_fault(fault, MANIFEST_NAME " names no data files");
     m->data = (ManifestData *)calloc((size_t)cJSON_GetArraySize(list), sizeof *m->data);
-    if (!m->data) return fault_is(fault, "needs more memory than there is");
+    if (!m->data) return manifest_fault(fault, MANIFEST_NAME " needs more memory than there is");
     cJSON_ArrayForEach(entry, list) {
         ManifestData *d = &m->data[m->data_files++];
         const cJSON  *name = json_member(entry, "name");
         if (!cJSON_IsString(name) || !read_u64(json_member(entry, "bytes"), &d->bytes) || !read_i64(json_member(entry, "tokens"), &d->tokens))
-            return fault_is(fault, "has no valid data[%d]", m->data_files - 1);
+            return manifest_fault(fault, MANIFEST_NAME " has no valid data[%d]", m->data_files - 1);
         d->name = name->valuestring;
     }
     return 1;
@@ -165,14 +164,14 @@ static int read_runs(const cJSON *list, ManifestFile *file) {
 
 static int read_files(const cJSON *list, Manifest *m, char *fault) {
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != MANIFEST_FILES)
-        return fault_is(fault, "does not list the %d files of a checkpoint", MANIFEST_FILES);
+        return manifest_fault(fault, MANIFEST_NAME " does not list the %d files of a checkpoint", MANIFEST_FILES);
     const cJSON *entry = list->child;
     for (int f = 0; f < MANIFEST_FILES; f++, entry = entry->next) {
         const cJSON *name = json_member(entry, "name");
         if (!cJSON_IsString(name) || strcmp(name->valuestring, manifest_file_name[f]) != 0)
-            return fault_is(fault, "does not list %s in its place", manifest_file_name[f]);
+            return manifest_fault(fault, MANIFEST_NAME " does not list %s in its place", manifest_file_name[f]);
         if (!read_u64(json_member(entry, "bytes"), &m->file[f].bytes) || !read_runs(json_member(entry, "runs"), &m->file[f]))
-            return fault_is(fault, "does not cover every byte of %s exactly once", manifest_file_name[f]);
+            return manifest_fault(fault, MANIFEST_NAME " does not cover every byte of %s exactly once", manifest_file_name[f]);
     }
     return 1;
 }
@@ -181,25 +180,26 @@ static int read_files(const cJSON *list, Manifest *m, char *fault) {
 static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
     char   tail[TAIL_BYTES + 1];
     size_t body = bytes - TAIL_BYTES, structure = 0;
-    if (bytes <= TAIL_BYTES) return fault_is(fault, "is cut short (%zu bytes)", bytes);
+    if (bytes <= TAIL_BYTES) return manifest_fault(fault, MANIFEST_NAME " is cut short (%zu bytes)", bytes);
     snprintf(tail, sizeof tail, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, body));
-    if (memcmp(text + body, tail, TAIL_BYTES) != 0) return fault_is(fault, "is damaged: its hash does not match its %zu bytes", bytes);
+    if (memcmp(text + body, tail, TAIL_BYTES) != 0)
+        return manifest_fault(fault, MANIFEST_NAME " is damaged: its hash does not match its %zu bytes", bytes);
     for (size_t i = 0; i < bytes; i++) structure += text[i] == ',' || text[i] == '[' || text[i] == '{';
-    if (structure > STRUCTURE_LIMIT) return fault_is(fault, "has more than %d values", STRUCTURE_LIMIT);
+    if (structure > STRUCTURE_LIMIT) return manifest_fault(fault, MANIFEST_NAME " has more than %d values", STRUCTURE_LIMIT);
     JsonFault wrong;
     if (json_parse(text, bytes, MANIFEST_LIMIT, json, &wrong)) return 1;
-    return fault_is(fault, "is no valid JSON, line %d column %d: %s", wrong.at.line, wrong.at.column, wrong.text);
+    return manifest_fault(fault, MANIFEST_NAME " is no valid JSON, line %d column %d: %s", wrong.at.line, wrong.at.column, wrong.text);
 }
 
 static ManifestStatus parse(const char *text, size_t bytes, Manifest *m, char *fault) {
     if (!read_text(text, bytes, &m->json, fault)) return MANIFEST_BROKEN;
     const cJSON *root = m->json.root, *format = json_member(root, "format"), *version = json_member(root, "version");
     if (!cJSON_IsString(format) || strcmp(format->valuestring, "train_gpt checkpoint") != 0 || !cJSON_IsString(version)) {
-        fault_is(fault, "is not a train_gpt checkpoint's");
+        manifest_fault(fault, MANIFEST_NAME " is not a train_gpt checkpoint's");
         return MANIFEST_BROKEN;
     }
     if (strncmp(version->valuestring, "1.", 2) != 0) {
-        fault_is(fault, "has format version %.20s; this program reads 1.x", version->valuestring);
+        manifest_fault(fault, MANIFEST_NAME " has format version %.20s; this program reads 1.x", version->valuestring);
         return MANIFEST_FOREIGN;
     }
     int good = read_head(root, m, fault) && read_data(json_member(root, "data"), m, fault) && read_files(json_member(root, "files"), m, fault);

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/error.h"
 #include "core/json.h"
 
 #ifdef __cplusplus
@@ -58,12 +59,16 @@ typedef struct {
 
 typedef enum { MANIFEST_GOOD, MANIFEST_BROKEN, MANIFEST_FOREIGN /* whole, but of a version this program does not read */ } ManifestStatus;
 
+/* Writes a phrase into fault [MANIFEST_FAULT_BYTES]; returns 0, as what could not be done does. */
+int manifest_fault(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
 uint64_t manifest_hash(const void *data, size_t bytes);
 
 /* The text of state.json: malloc'ed, *bytes of it. */
 char *manifest_write(const Manifest *m, size_t *bytes);
 
-/* Reads text [bytes]; what is wrong goes as a phrase into fault [MANIFEST_FAULT_BYTES], and *m is then empty. */
+/* Reads text [bytes]; what is wrong goes as a phrase ("state.json is damaged: ...") into fault
+ * [MANIFEST_FAULT_BYTES], and *m is then empty. */
 ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault);
 
 /* Compares the files of a folder with the manifest: every size, and the hashes of runs part, part+parts, part+2*parts, ... Returns 1,

@@ -1,43 +1,33 @@
 /* manifest_verify.c - are the files of a checkpoint still the bytes that were saved? One run of at most 1 MiB is in memory at a time. */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/error.h"
 #include "core/io.h"
 #include "run/manifest.h"
 
-PRINTF_LIKE(2, 3) static int fault_is(char *fault, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(fault, MANIFEST_FAULT_BYTES, fmt, args);
-    va_end(args);
-    return 0;
-}
-
 static int size_ok(const char *path, const char *name, uint64_t bytes, char *fault) {
     struct stat st;
-    if (lstat(path, &st) < 0) return fault_is(fault, errno == ENOENT ? "%s is missing" : "%s cannot be read: %s", name, strerror(errno));
-    if (!S_ISREG(st.st_mode)) return fault_is(fault, "%s is not a plain file", name);
+    if (lstat(path, &st) < 0) return manifest_fault(fault, errno == ENOENT ? "%s is missing" : "%s cannot be read: %s", name, strerror(errno));
+    if (!S_ISREG(st.st_mode)) return manifest_fault(fault, "%s is not a plain file", name);
     if ((uint64_t)st.st_size != bytes)
-        return fault_is(fault, "%s has %lld bytes instead of %" PRIu64, name, (long long)st.st_size, bytes);
+        return manifest_fault(fault, "%s has %lld bytes instead of %" PRIu64, name, (long long)st.st_size, bytes);
     return 1;
 }
 
 static int runs_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts, char *buffer, char *fault) {
     int fd = io_open(path, IO_READ), good = 1;
-    if (fd < 0) return fault_is(fault, "%s cannot be opened: %s", name, strerror(-fd));
+    if (fd < 0) return manifest_fault(fault, "%s cannot be opened: %s", name, strerror(-fd));
     for (int64_t i = part; good && i < file->runs; i += parts) {
         const ManifestRun *run = &file->run[i];
         int                error = io_pread(fd, buffer, run->bytes, run->offset);
         if (error)
-            good = fault_is(fault, "%s cannot be read at byte %" PRIu64 ": %s", name, run->offset, strerror(-error));
+            good = manifest_fault(fault, "%s cannot be read at byte %" PRIu64 ": %s", name, run->offset, strerror(-error));
         else if (manifest_hash(buffer, run->bytes) != run->hash)
-            good = fault_is(fault, "%s is damaged: the hash of bytes %" PRIu64 " to %" PRIu64 " does not match", name, run->offset,
+            good = manifest_fault(fault, "%s is damaged: the hash of bytes %" PRIu64 " to %" PRIu64 " does not match", name, run->offset,
                             run->offset + run->bytes - 1);
     }
     io_close(fd);

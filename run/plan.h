@@ -13,17 +13,18 @@ extern "C" {
 
 typedef struct {
     int64_t parameters;
-    int64_t tokens_per_step, micro_steps;   /* per rank */
+    int64_t tokens_per_step, micro_steps;   /* of all ranks; micro-batches of each */
     double  flops_per_token;
     size_t  params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes, comm_bytes, library_bytes;
     size_t  total_bytes;                    /* the peak of one rank */
     size_t  checkpoint_bytes;               /* one checkpoint on disk */
 } Plan;
 
-/* By dry runs of gpt_create, optimizer_create, loader_bytes and comm's buffers. act is the resolved precision. */
+/* By dry runs of gpt_create, optimizer_create and the batches. act is the resolved precision; scratch is for the threads now set. */
 Plan plan_make(const Config *config, DType act, int ranks);
 
-/* The verb: table of bytes by category per rank, tokens, steps, FLOPs, estimated time from a 0.1 s probe of matrix products. */
+/* The verb: table of bytes by category per rank, tokens, steps, FLOPs, estimated time from a 0.1 s probe of matrix products.
+ * matmul_flops: of all ranks together; 0 = not measured. */
 void plan_print(const Config *config, const Plan *plan, DType act, int ranks, double matmul_flops);
 
 #ifdef __cplusplus

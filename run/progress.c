@@ -37,12 +37,12 @@ void progress_duration(char out[32], double ms) {
 static void put_fixed(char *out, size_t capacity, double value, int width, int decimals) {
     if (!isfinite(value)) snprintf(out, capacity, "%*s", width, isnan(value) ? "nan" : "inf");
     else while (snprintf(out, capacity, "%*.*f", width, decimals, value) > width && decimals > 0) decimals--;
-    if (isfinite(value) && (int)strlen(out) > width) snprintf(out, capacity, "%*.0e", width, value);
+    if ((int)strlen(out) > width && snprintf(out, capacity, "%*.0e", width, value) > width) snprintf(out, capacity, "%*s", width, "huge");
 }
 
 /* "45.1k", "1.45M", " 450" in five columns. */
 static void put_rate(char *out, size_t capacity, double value) {
-    const char *unit = value >= 999.5e6 ? "G" : value >= 999.5e3 ? "M" : value >= 9999.5 ? "k" : "";
+    const char *unit = !isfinite(value) ? "" : value >= 999.5e6 ? "G" : value >= 999.5e3 ? "M" : value >= 9999.5 ? "k" : "";
     double      scale = *unit == 'G' ? 1e9 : *unit == 'M' ? 1e6 : *unit == 'k' ? 1e3 : 1;
     int         width = *unit ? 4 : 5;
     put_fixed(out, capacity, value / scale, width, value < 100 ? 1 : *unit ? 2 : 0);
@@ -98,7 +98,7 @@ void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes) {
     put_fixed(gemm, sizeof gemm, 100 * s->mfu, 5, 1);
     put_fixed(memory, sizeof memory, (double)memory_bytes / 1073741824.0, 4, 2);
     progress_duration(eta, eta_ms(p, s->step));
-    int wide = decimal_width(p->steps) > 6; /* a run of millions of steps keeps the 120 columns by a shorter word */
+    int wide = decimal_width(p->steps) > 5; /* a run of very many steps keeps the 120 columns by a shorter word */
     snprintf(line, sizeof line, "step %s %5.1f%% | loss %s | lr %.2e | norm %s | %s tok/s | %s%%%s | %s GiB | ETA %6s", name,
              100.0 * (double)s->step / (double)p->steps, loss, s->lr, norm, rate, gemm, wide ? "" : " of gemm", memory, eta);
     clear_rewritten(p);

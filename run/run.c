@@ -8,7 +8,6 @@
 #include "core/clock.h"
 #include "core/io.h"
 #include "run/banner.h"
-#include "run/lock.h"
 #include "run/signals.h"
 
 int run_speaks(const Run *r) { return comm_rank(r->comm) == 0; }
@@ -120,7 +119,7 @@ void run_create(Run *r, const Config *config, Launch launch) {
     signals_install();
     open_inputs(r);
     join_ranks(r, launch);
-    lock_run_folder(config->run.dir, r->comm);
+    r->lock = lock_run_folder(config->run.dir, r->comm);
     carve_memory(r);
     load_weights(r);
 }
@@ -138,6 +137,7 @@ static void write_config_copy(const Run *r) {
 
 void run_begin(Run *r) {
     const Config *c = r->config;
+    lock_sign(r->lock, c->run.dir, r->comm);
     probe_matmul(r);
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),

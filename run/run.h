@@ -13,6 +13,7 @@
 #include "layers/optimizer.h"
 #include "run/checkpoint.h"
 #include "run/config.h"
+#include "run/lock.h"
 #include "run/metrics.h"
 #include "run/plan.h"
 #include "run/progress.h"
@@ -24,6 +25,7 @@ extern "C" {
 typedef struct {
     const Config *config;           /* borrowed */
     Comm         *comm;             /* owned    */
+    RunLock       lock;
     Layout        layout;
     GptShape      shape;
     DType         act;

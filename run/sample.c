@@ -31,7 +31,7 @@ static uint32_t kth_largest(const float *logits, int64_t vocab, int64_t k) {
         for (int64_t v = 0; v < vocab; v++) reach += order_of(logits[v]) >= candidate;
         if (reach >= k) least = candidate;
     }
-    return least;
+    return least > 0 ? least : 1; /* k may reach down to the NaNs: they stay out */
 }
 
 int32_t sample_token(const float *logits, int64_t vocab, double temperature, int64_t top_k, double u) {

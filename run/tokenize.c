@@ -27,8 +27,8 @@
 enum { CHUNK_BYTES = 1 << 16, MAX_SHARDS = 1000000, NAME_ROOM = 64 };
 
 typedef struct {
-    char    path[PATH_MAX];
-    int64_t bytes;
+    char   *path;         /* owned */
+    int64_t bytes;        /* -1: a pipe, not copied yet */
 } Input;
 
 typedef struct {
@@ -94,8 +94,8 @@ static void parse_option(Job *job, const char *word) {
         if (end == value || *end || errno || job->shard_tokens < 1 || job->shard_tokens > INT32_MAX)
             fail(EXIT_CONFIG, "tokenize: shard_tokens=%s: a whole number from 1 to %d is meant", value, INT32_MAX);
     } else {
-        fail(EXIT_CONFIG, "tokenize: unknown option %s: there are out=, val= and shard_tokens= (a file of that name is given as ./%s)", word,
-             word);
+        fail(EXIT_CONFIG, "tokenize: unknown option %s: there are out=, val= and shard_tokens= (a file of that name is given as ./%s)",
+             word, word);
     }
 }
 
@@ -109,8 +109,9 @@ static Job parse_arguments(int argc, char **argv) {
             continue;
         }
         if (argv[i][0] == '-' && argv[i][1]) fail(EXIT_CONFIG, "tokenize: unknown option %s; usage: " USAGE, argv[i]);
-        if (strlen(argv[i]) >= PATH_MAX) fail(EXIT_DATA, "tokenize: the name %.60s... is too long for a file", argv[i]);
-        strcpy(job.input[job.inputs++].path, strcmp(argv[i], "-") == 0 ? "/dev/stdin" : argv[i]);
+        char *path = strdup(strcmp(argv[i], "-") == 0 ? "/dev/stdin" : argv[i]);
+        if (!path) fail(EXIT_MEMORY, "tokenize: no memory for the names of the inputs");
+        job.input[job.inputs++].path = path;
     }
     if (job.inputs == 0) fail(EXIT_CONFIG, "tokenize: no text to read; usage: " USAGE);
     if (!job.out[0]) fail(EXIT_CONFIG, "tokenize: out=FOLDER is missing; usage: " USAGE);
@@ -136,10 +137,12 @@ static int64_t read_input(const Job *job, int fd, const char *path, char *data, 
 
 /* Copies an input without a size into the temporary folder and puts the copy in its place. */
 static void copy_input(Job *job, Input *input, int from) {
-    char copy[PATH_MAX], chunk[CHUNK_BYTES];
-    snprintf(copy, sizeof copy, "%s/input_%lld", job->tmp, (long long)(input - job->input));
+    char chunk[CHUNK_BYTES], *copy = NULL;
+    if (asprintf(&copy, "%s/input_%lld", job->tmp, (long long)(input - job->input)) < 0)
+        give_up(job, EXIT_MEMORY, "no memory for the names of the inputs");
     int     to = io_open(copy, IO_CREATE), rc = to < 0 ? to : 0;
     int64_t n = 0;
+    input->bytes = 0;
     while (rc == 0 && (n = read_input(job, from, input->path, chunk, sizeof chunk)) > 0) {
         rc = io_write(to, chunk, (size_t)n);
         input->bytes += n;
@@ -149,7 +152,8 @@ static void copy_input(Job *job, Input *input, int from) {
         if (rc == 0) rc = closed;
     }
     if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", copy, strerror(-rc));
-    strcpy(input->path, copy);
+    free(input->path);
+    input->path = copy;
 }
 
 /* Every input is looked at before anything is written; returns the bytes of all. */
@@ -166,7 +170,8 @@ static int64_t measure_inputs(Job *job) {
         if (input->bytes < 0) pipes++;
         else total += input->bytes;
     }
-    if (total == 0 && pipes == 0) fail(EXIT_DATA, "tokenize: %s%s holds no text", job->input[0].path, job->inputs > 1 ? " and the others" : "");
+    if (total == 0 && pipes == 0)
+        fail(EXIT_DATA, "tokenize: %s%s", job->input[0].path, job->inputs > 1 ? " and the other inputs are empty" : " is empty");
 
     int rc = io_mkdirs(job->out);
     if (rc == 0) rc = io_remove_tree(job->tmp); /* of a run that was killed */
@@ -176,7 +181,6 @@ static int64_t measure_inputs(Job *job) {
         Input *input = &job->input[i];
         if (input->bytes >= 0) continue;
         int fd = open_input(job, input->path);
-        input->bytes = 0;
         copy_input(job, input, fd);
         io_close(fd);
         total += input->bytes;
@@ -211,7 +215,7 @@ static void write_shard(Job *job, const char *split, int64_t number, int64_t byt
         rc = shard_writer_put(w, ids, tokenizer_encode(&job->tokenizer, text, (size_t)n, ids));
     }
     if (rc == 0) rc = shard_writer_finish(w);
-    shard_writer_destroy(w);
+    else shard_writer_destroy(w);
     if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", path, strerror(-rc));
 }
 
@@ -253,7 +257,7 @@ static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_fil
     for (struct dirent *entry; (entry = readdir(folder));) {
         if (!is_stale(entry->d_name, "train", train_files) && !is_stale(entry->d_name, "val", val_files)) continue;
         char path[PATH_MAX];
-        snprintf(path, sizeof path, "%s/%.255s", job->out, entry->d_name);
+        snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
         int rc = io_unlink(path);
         if (rc < 0) give_up(job, EXIT_IO, "cannot remove %s, left by an earlier run: %s", path, strerror(-rc));
         removed++;
@@ -274,7 +278,8 @@ int verb_tokenize(int argc, char **argv) {
     int64_t total = measure_inputs(&job), val = (int64_t)(job.val * (double)total), train = total - val;
     if (total == 0) give_up(&job, EXIT_DATA, "the input holds no text");
     if (job.val > 0 && val == 0)
-        give_up(&job, EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0", (long long)total, job.val);
+        give_up(&job, EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0", (long long)total,
+                job.val);
     if (train / job.shard_tokens >= MAX_SHARDS || val / job.shard_tokens >= MAX_SHARDS)
         give_up(&job, EXIT_CONFIG, "shard_tokens=%lld makes over %d files of %lld bytes; give a larger one", (long long)job.shard_tokens,
                 MAX_SHARDS, (long long)total);
@@ -291,6 +296,7 @@ int verb_tokenize(int argc, char **argv) {
     print_split(&job, "train", train, train_files);
     print_split(&job, "val", val, val_files);
     if (removed) printf("  removed %lld shard%s of an earlier run in %s\n", (long long)removed, removed == 1 ? "" : "s", job.out);
+    for (int i = 0; i < job.inputs; i++) free(job.input[i].path);
     free(job.input);
     return EXIT_DONE;
 }

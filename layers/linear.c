@@ -1,0 +1,114 @@
+/* linear.c - CPU side of the linear ops in layers.h: matrix products of matmul.h, the bias gradient, and GELU around them.
+ *
+ * GELU works on the pre-activation as it was stored, rounded in bf16: recomputing it from pre gives the same bits.
+ */
+#include "layers/act_simd.h"
+#include "layers/layers.h"
+#include "layers/matmul.h"
+
+#ifndef SIMD_PASS
+
+#define SIMD_FILE "layers/linear.c"
+#include "core/simd_each.h"
+SIMD_DISPATCH(void, add_rows, (DType type, float *sum, const void *x, int64_t rows, int64_t M), (type, sum, x, rows, M))
+
+/* Rows whose sum is one f32 partial; the partials are added in float64. */
+enum { BIAS_ROWS = 64 };
+
+static int64_t bias_blocks(int64_t N) { return (N + BIAS_ROWS - 1) / BIAS_ROWS; }
+static size_t  bias_scratch_bytes(int64_t N, int64_t M) { return (size_t)(bias_blocks(N) * M) * sizeof(float) + ARENA_ALIGN; }
+
+/* db [M] += column sums of dy [N,M]. Blocks do not depend on the thread count. */
+static void bias_backward(Stream *s, Tensor db, Tensor dy) {
+    int64_t N = dy.dim[0], M = dy.dim[1], blocks = bias_blocks(N);
+    size_t  mark = arena_mark(&s->scratch);
+    float  *partial = (float *)arena_take(&s->scratch, (size_t)(blocks * M) * sizeof(float));
+    #pragma omp parallel
+    {
+        #pragma omp for schedule(static)
+        for (int64_t i = 0; i < blocks; i++) {
+            int64_t first = i * BIAS_ROWS, rows = N - first < BIAS_ROWS ? N - first : BIAS_ROWS;
+            add_rows(dy.type, partial + i * M, (const char *)dy.data + (size_t)(first * M) * dtype_bytes(dy.type), rows, M);
+        }
+        #pragma omp for schedule(static)
+        for (int64_t c = 0; c < M; c++) {
+            double sum = 0.0;
+            for (int64_t i = 0; i < blocks; i++) sum += partial[i * M + c];
+            ((float *)db.data)[c] += (float)sum;
+        }
+    }
+    arena_release(&s->scratch, mark);
+}
+
+static Matmul forward_product(Tensor y, Tensor x, Tensor w, const void *bias) {
+    return (Matmul){matrix_of(y, PLAIN), matrix_of(x, PLAIN), matrix_of(w, PLAIN), x.dim[0], w.dim[1], w.dim[0], MATMUL_SET, bias};
+}
+static Matmul input_gradient(Tensor dx, Tensor dy, Tensor w) {
+    return (Matmul){matrix_of(dx, PLAIN), matrix_of(dy, PLAIN), matrix_of(w, TRANSPOSED), dy.dim[0], w.dim[0], w.dim[1], MATMUL_SET, NULL};
+}
+static Matmul weight_gradient(Tensor dw, Tensor x, Tensor dy) {
+    return (Matmul){matrix_of(dw, PLAIN), matrix_of(x, TRANSPOSED), matrix_of(dy, PLAIN), x.dim[1], dy.dim[1], x.dim[0], MATMUL_ADD, NULL};
+}
+
+void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b) {
+    int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
+    EXPECT_ACT(x);
+    EXPECT2(x, x.type, N, K);
+    EXPECT2(y, x.type, N, M);
+    EXPECT2(w, x.type, K, M);
+    EXPECT1(b, x.type, M);
+    matmul(s, forward_product(y, x, w, b.data));
+}
+
+void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b) {
+    linear_forward(s, pre, x, w, b);
+    gelu_forward(s, y, pre);
+}
+
+void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
+    int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
+    EXPECT_ACT(x);
+    EXPECT2(x, x.type, N, K);
+    EXPECT2(dx, x.type, N, K);
+    EXPECT2(dy, x.type, N, M);
+    EXPECT2(w, x.type, K, M);
+    EXPECT2(dw, F32, K, M);
+    EXPECT1(db, F32, M);
+    matmul(s, input_gradient(dx, dy, w));
+    matmul(s, weight_gradient(dw, x, dy));
+    bias_backward(s, db, dy);
+}
+
+void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w) {
+    linear_backward(s, dpre, dw, db, dy, x, w);
+    gelu_backward(s, dpre, dpre, pre);
+}
+
+size_t linear_scratch_bytes(int64_t N, int64_t K, int64_t M, DType act) {
+    Tensor x = tensor_2d(NULL, act, N, K), y = tensor_2d(NULL, act, N, M), w = tensor_2d(NULL, act, K, M), dw = tensor_2d(NULL, F32, K, M);
+    float  some_bias = 0.0f;
+    size_t most = bias_scratch_bytes(N, M);
+    Matmul products[] = {forward_product(y, x, w, &some_bias), input_gradient(x, y, w), weight_gradient(dw, x, y)};
+    for (int i = 0; i < 3; i++) {
+        size_t bytes = matmul_scratch_bytes(products[i]);
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+#else /* SIMD_PASS: the kernels, once per instruction set */
+
+/* sum [M] = the sum of `rows` rows of x, four at a time. */
+SIMD_INLINE void SIMD(add_rows_of)(DType type, float *sum, const void *x, int64_t rows, int64_t M) {
+    memset(sum, 0, (size_t)M * sizeof(float));
+    for (int64_t r = 0; r < rows; r += 4) {
+        for (int64_t c = 0; c < M; c += LANES) {
+            int64_t n = act16_count(c, M);
+            f32x16  total = act16_load_n(x, r * M + c, n, type);
+            for (int64_t k = r + 1; k < rows && k < r + 4; k++) total += act16_load_n(x, k * M + c, n, type);
+            act16_store_n(sum, c, n, F32, act16_load_n(sum, c, n, F32) + total);
+        }
+    }
+}
+ACT_KERNEL(add_rows, (DType type, float *sum, const void *x, int64_t rows, int64_t M), sum, x, rows, M)
+#endif

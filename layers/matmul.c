@@ -1,0 +1,366 @@
+/* matmul.c - matrix products by oneDNN, see matmul.h. The one file that knows its API, of 2.x and of 3.x.
+ *
+ * Three ways, chosen by type, shape and processor only, so that a run repeats its bits:
+ *   sgemm       fp32, nearly always: it packs both operands, so no leading dimension hurts it
+ *   primitive   bf16 where the processor multiplies it; fp32 with b transposed and k >= n, where it is ahead of sgemm
+ *   panels      bf16 elsewhere: operands are widened panel by panel and multiplied in fp32, the result is rounded once
+ * oneDNN 2.6 on two Cascade Lake cores, GFLOP/s, sgemm : primitive, 20 November 2025: 1024 x 3072 x 768 (m n k) 248 : 138,
+ * 1024 x 768 x 3072 239 : 120, with b transposed 200 : 248, with a transposed 231 : 125.
+ *
+ * A primitive is made once per shape and kept, its scratchpad comes from the stream. The table of them is this file's only state; it
+ * belongs to the main thread, like every op.
+ */
+#include "layers/act_simd.h"
+#include "layers/layers.h"
+#include "layers/matmul.h"
+#include "layers/transpose_simd.h"
+
+#ifndef SIMD_PASS
+
+#include <oneapi/dnnl/dnnl.h>
+#include <stdlib.h>
+
+#include "core/clock.h"
+
+#define SIMD_FILE "layers/matmul.c"
+#include "core/simd_each.h"
+SIMD_DISPATCH(void, widen_row, (float *y, const uint16_t *x, int64_t n), (y, x, n))
+SIMD_DISPATCH(void, widen_turned, (float *y, int64_t y_step, const uint16_t *x, int64_t x_step, int64_t rows, int64_t columns),
+              (y, y_step, x, x_step, rows, columns))
+SIMD_DISPATCH(void, narrow_row, (uint16_t *y, const float *x, const uint16_t *bias, int64_t n), (y, x, bias, n))
+
+/* The largest panel of widened operands: at most 2048 x 3072 of a, 3072 x 3072 of b, 2048 x 3072 of c. */
+enum { PANEL_M = 2048, PANEL_N = 3072, PANEL_K = 3072 };
+enum { PRIMITIVES = 64, RATE_RUNS = 64 };
+
+typedef struct {
+    Matmul           shape; /* its pointers mean nothing */
+    dnnl_primitive_t primitive;
+    dnnl_memory_t    a, b, bias, c, scratchpad;
+    size_t           scratch_bytes;
+} Primitive;
+
+static struct {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    Primitive     table[PRIMITIVES];
+    int           made; /* since the start; the oldest makes room for a new one */
+} onednn;
+
+#define ONEDNN(call)                                                                     \
+    do {                                                                                 \
+        dnnl_status_t status_ = (call);                                                  \
+        CHECK(status_ == dnnl_success, "oneDNN: status %d of " #call, (int)status_);     \
+    } while (0)
+
+static void onednn_open(void) {
+    if (onednn.engine) return;
+    if (simd_isa() == ISA_AVX2) ONEDNN(dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2));
+    if (simd_isa() == ISA_BASE) ONEDNN(dnnl_set_max_cpu_isa(dnnl_cpu_isa_sse41));
+    ONEDNN(dnnl_set_default_fpmath_mode(dnnl_fpmath_mode_strict));
+    ONEDNN(dnnl_engine_create(&onednn.engine, dnnl_cpu, 0));
+    ONEDNN(dnnl_stream_create(&onednn.stream, onednn.engine, dnnl_stream_default_flags));
+}
+
+/* TRAIN_GPT_BF16=onednn leaves bf16 to oneDNN on any AVX-512 processor: for tests, it is slow. */
+static int has_native_bf16(void) {
+    const char *asked = getenv("TRAIN_GPT_BF16");
+    return simd_has_bf16() || (simd_isa() == ISA_AVX512 && asked && strcmp(asked, "onednn") == 0);
+}
+
+typedef enum { BY_SGEMM, BY_PRIMITIVE, BY_PANELS } Way;
+
+static Way way_of(Matmul p) {
+    if (p.a.type == BF16) return has_native_bf16() ? BY_PRIMITIVE : BY_PANELS;
+    return p.b.order == TRANSPOSED && p.k >= p.n ? BY_PRIMITIVE : BY_SGEMM;
+}
+
+/* --- primitives: what differs between the two APIs ------------------------------------------------------------------------------ */
+
+#if DNNL_VERSION_MAJOR >= 3
+typedef dnnl_memory_desc_t Desc;
+static Desc desc_of(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, DType type) {
+    dnnl_dims_t dims = {rows, columns}, strides = {row_step, column_step};
+    Desc        desc;
+    ONEDNN(dnnl_memory_desc_create_with_strides(&desc, 2, dims, type == BF16 ? dnnl_bf16 : dnnl_f32, strides));
+    return desc;
+}
+static void desc_drop(Desc *desc) { dnnl_memory_desc_destroy(*desc); }
+static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef); }
+static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c, dnnl_primitive_attr_t attr) {
+    return dnnl_matmul_primitive_desc_create(made, onednn.engine, *a, *b, bias ? *bias : NULL, *c, attr);
+}
+static dnnl_status_t memory_of(dnnl_memory_t *made, Desc *desc) {
+    return dnnl_memory_create(made, *desc, onednn.engine, DNNL_MEMORY_NONE);
+}
+static size_t scratchpad_of(dnnl_memory_t *made, dnnl_primitive_desc_t primitive) {
+    const_dnnl_memory_desc_t desc = dnnl_primitive_desc_query_md(primitive, dnnl_query_scratchpad_md, 0);
+    if (made) ONEDNN(dnnl_memory_create(made, desc, onednn.engine, DNNL_MEMORY_NONE));
+    return dnnl_memory_desc_get_size(desc);
+}
+#else
+typedef dnnl_memory_desc_t Desc;
+static Desc desc_of(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, DType type) {
+    dnnl_dims_t dims = {rows, columns}, strides = {row_step, column_step};
+    Desc        desc;
+    ONEDNN(dnnl_memory_desc_init_by_strides(&desc, 2, dims, type == BF16 ? dnnl_bf16 : dnnl_f32, strides));
+    return desc;
+}
+static void desc_drop(Desc *desc) { (void)desc; }
+static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
+static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c, dnnl_primitive_attr_t attr) {
+    dnnl_matmul_desc_t product;
+    ONEDNN(dnnl_matmul_desc_init(&product, a, b, bias, c));
+    return dnnl_primitive_desc_create(made, &product, attr, onednn.engine, NULL);
+}
+static dnnl_status_t memory_of(dnnl_memory_t *made, Desc *desc) {
+    return dnnl_memory_create(made, desc, onednn.engine, DNNL_MEMORY_NONE);
+}
+static size_t scratchpad_of(dnnl_memory_t *made, dnnl_primitive_desc_t primitive) {
+    const dnnl_memory_desc_t *desc = dnnl_primitive_desc_query_md(primitive, dnnl_query_scratchpad_md, 0);
+    if (made) ONEDNN(dnnl_memory_create(made, desc, onednn.engine, DNNL_MEMORY_NONE));
+    return dnnl_memory_desc_get_size(desc);
+}
+#endif
+
+/* --- primitives: made once per shape ---------------------------------------------------------------------------------------------- */
+
+static int same_matrix(Matrix a, Matrix b) { return a.type == b.type && a.ld == b.ld && a.order == b.order; }
+
+static int same_shape(const Matmul *p, const Matmul *q) {
+    return p->m == q->m && p->n == q->n && p->k == q->k && p->write == q->write && !p->bias == !q->bias && same_matrix(p->a, q->a) &&
+           same_matrix(p->b, q->b) && same_matrix(p->c, q->c);
+}
+
+static Desc desc_of_matrix(Matrix x, int64_t rows, int64_t columns) {
+    return desc_of(rows, columns, x.order == PLAIN ? x.ld : 1, x.order == PLAIN ? 1 : x.ld, x.type);
+}
+
+/* Describes the primitive of p's shape and, unless only the size is asked for (made is NULL), makes it. Returns its scratch bytes. */
+static size_t primitive_make(Primitive *made, Matmul p) {
+    onednn_open();
+    Desc a = desc_of_matrix(p.a, p.m, p.k), b = desc_of_matrix(p.b, p.k, p.n), c = desc_of_matrix(p.c, p.m, p.n);
+    Desc bias = desc_of(1, p.n, p.n, 1, p.a.type);
+
+    dnnl_primitive_attr_t attr;
+    dnnl_post_ops_t       ops;
+    ONEDNN(dnnl_primitive_attr_create(&attr));
+    ONEDNN(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user));
+    ONEDNN(dnnl_post_ops_create(&ops));
+    if (p.write == MATMUL_ADD) ONEDNN(append_sum(ops));
+    ONEDNN(dnnl_primitive_attr_set_post_ops(attr, ops));
+    dnnl_primitive_desc_t description;
+    ONEDNN(describe(&description, &a, &b, p.bias ? &bias : NULL, &c, attr));
+
+    size_t scratch_bytes = scratchpad_of(made ? &made->scratchpad : NULL, description);
+    if (made) {
+        made->shape = p, made->scratch_bytes = scratch_bytes;
+        ONEDNN(dnnl_primitive_create(&made->primitive, description));
+        ONEDNN(memory_of(&made->a, &a));
+        ONEDNN(memory_of(&made->b, &b));
+        ONEDNN(memory_of(&made->c, &c));
+        ONEDNN(memory_of(&made->bias, &bias));
+    }
+    dnnl_primitive_desc_destroy(description);
+    dnnl_post_ops_destroy(ops);
+    dnnl_primitive_attr_destroy(attr);
+    desc_drop(&a), desc_drop(&b), desc_drop(&c), desc_drop(&bias);
+    return scratch_bytes;
+}
+
+static void primitive_drop(Primitive *old) {
+    if (!old->primitive) return;
+    dnnl_primitive_destroy(old->primitive);
+    dnnl_memory_t memory[] = {old->a, old->b, old->c, old->bias, old->scratchpad};
+    for (int i = 0; i < 5; i++) dnnl_memory_destroy(memory[i]);
+}
+
+static Primitive *primitive_of(Matmul p) {
+    int known = onednn.made < PRIMITIVES ? onednn.made : PRIMITIVES;
+    for (int i = 0; i < known; i++)
+        if (same_shape(&onednn.table[i].shape, &p)) return &onednn.table[i];
+    Primitive *slot = &onednn.table[onednn.made++ % PRIMITIVES];
+    primitive_drop(slot);
+    primitive_make(slot, p);
+    return slot;
+}
+
+static void product_by_primitive(Stream *s, Matmul p) {
+    Primitive *known = primitive_of(p);
+    size_t     mark = arena_mark(&s->scratch);
+    ONEDNN(dnnl_memory_set_data_handle(known->a, p.a.data));
+    ONEDNN(dnnl_memory_set_data_handle(known->b, p.b.data));
+    ONEDNN(dnnl_memory_set_data_handle(known->c, p.c.data));
+    ONEDNN(dnnl_memory_set_data_handle(known->bias, (void *)p.bias));
+    ONEDNN(dnnl_memory_set_data_handle(known->scratchpad, arena_take(&s->scratch, known->scratch_bytes)));
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, known->a}, {DNNL_ARG_WEIGHTS, known->b}, {DNNL_ARG_DST, known->c},
+                              {DNNL_ARG_SCRATCHPAD, known->scratchpad}, {DNNL_ARG_BIAS, known->bias}};
+    ONEDNN(dnnl_primitive_execute(known->primitive, onednn.stream, p.bias ? 5 : 4, args));
+    ONEDNN(dnnl_stream_wait(onednn.stream));
+    arena_release(&s->scratch, mark);
+}
+
+/* --- sgemm ---------------------------------------------------------------------------------------------------------------------- */
+
+static void product_by_sgemm(Matmul p) {
+    onednn_open();
+    float *c = (float *)p.c.data;
+    if (p.bias) {
+        #pragma omp parallel for schedule(static)
+        for (int64_t i = 0; i < p.m; i++) memcpy(c + i * p.c.ld, p.bias, (size_t)p.n * sizeof(float));
+    }
+    float add = p.bias || p.write == MATMUL_ADD ? 1.0f : 0.0f;
+    ONEDNN(dnnl_sgemm(p.a.order == PLAIN ? 'N' : 'T', p.b.order == PLAIN ? 'N' : 'T', p.m, p.n, p.k, 1.0f, (const float *)p.a.data,
+                      p.a.ld, (const float *)p.b.data, p.b.ld, add, c, p.c.ld));
+}
+
+/* --- panels ----------------------------------------------------------------------------------------------------------------------- */
+
+static int64_t at_most(int64_t x, int64_t bound) { return x < bound ? x : bound; }
+
+/* The rows x columns part of x at (row, column) as f32, to y, in x's order. */
+static Matrix widen_panel(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
+    int64_t lines = x.order == PLAIN ? rows : columns, first_line = x.order == PLAIN ? row : column;
+    int64_t length = x.order == PLAIN ? columns : rows, first = x.order == PLAIN ? column : row;
+    #pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < lines; i++)
+        widen_row(y + i * length, (const uint16_t *)x.data + (first_line + i) * x.ld + first, length);
+    return (Matrix){y, F32, length, x.order};
+}
+
+/* The same, always PLAIN: sgemm is quickest with that for b. */
+static Matrix widen_panel_plain(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
+    if (x.order == PLAIN) return widen_panel(y, x, row, column, rows, columns);
+    #pragma omp parallel for schedule(static)
+    for (int64_t j = 0; j < columns; j += LANES)
+        widen_turned(y + j, columns, (const uint16_t *)x.data + (column + j) * x.ld + row, x.ld, at_most(columns - j, LANES), rows);
+    return (Matrix){y, F32, columns, PLAIN};
+}
+
+typedef struct { size_t a_bytes, b_bytes, c_bytes; } Panels;
+
+static Panels panels_of(Matmul p) {
+    int64_t m = at_most(p.m, PANEL_M), n = at_most(p.n, PANEL_N), k = at_most(p.k, PANEL_K);
+    Panels  bytes = {(size_t)(m * k) * sizeof(float), (size_t)(k * n) * sizeof(float), 0};
+    if (p.c.type == BF16) bytes.c_bytes = (size_t)(m * n) * sizeof(float);
+    return bytes;
+}
+
+static void product_by_panels(Stream *s, Matmul p) {
+    size_t mark = arena_mark(&s->scratch);
+    Panels bytes = panels_of(p);
+    float *a = (float *)arena_take(&s->scratch, bytes.a_bytes);
+    float *b = (float *)arena_take(&s->scratch, bytes.b_bytes);
+    float *c = (float *)arena_take(&s->scratch, bytes.c_bytes);
+    Matmul q = {.write = p.write};
+    for (int64_t j = 0; j < p.n; j += PANEL_N) {
+        q.n = at_most(p.n - j, PANEL_N);
+        for (int64_t i = 0; i < p.m; i += PANEL_M) {
+            q.m = at_most(p.m - i, PANEL_M);
+            q.c = (Matrix){c, F32, q.n, PLAIN};
+            if (p.c.type == F32) q.c = (Matrix){(float *)p.c.data + i * p.c.ld + j, F32, p.c.ld, PLAIN};
+            for (int64_t l = 0; l < p.k; l += PANEL_K) {
+                q.k = at_most(p.k - l, PANEL_K);
+                q.write = l > 0 ? MATMUL_ADD : p.write;
+                q.a = widen_panel(a, p.a, i, l, q.m, q.k);
+                if (i == 0 || p.k > PANEL_K) q.b = widen_panel_plain(b, p.b, l, j, q.k, q.n);
+                product_by_sgemm(q);
+            }
+            if (p.c.type == F32) continue;
+            const uint16_t *bias = p.bias ? (const uint16_t *)p.bias + j : NULL;
+            #pragma omp parallel for schedule(static)
+            for (int64_t r = 0; r < q.m; r++)
+                narrow_row((uint16_t *)p.c.data + (i + r) * p.c.ld + j, c + r * q.n, bias, q.n);
+        }
+    }
+    arena_release(&s->scratch, mark);
+}
+
+/* --- the product ------------------------------------------------------------------------------------------------------------------ */
+
+void matmul(Stream *s, Matmul p) {
+    CHECK(p.a.type == p.b.type && (p.a.type == F32 || p.a.type == BF16) && (p.c.type == p.a.type || p.c.type == F32) && p.c.order == PLAIN &&
+              (p.write == MATMUL_SET || (p.c.type == F32 && !p.bias)),
+          "a product of %s and %s into %s", dtype_name(p.a.type), dtype_name(p.b.type), dtype_name(p.c.type));
+    switch (way_of(p)) {
+    case BY_SGEMM: product_by_sgemm(p); break;
+    case BY_PRIMITIVE: product_by_primitive(s, p); break;
+    case BY_PANELS: product_by_panels(s, p); break;
+    }
+}
+
+size_t matmul_scratch_bytes(Matmul p) {
+    Way way = way_of(p);
+    if (way == BY_SGEMM) return 0;
+    if (way == BY_PRIMITIVE) return primitive_make(NULL, p) + ARENA_ALIGN;
+    Panels bytes = panels_of(p);
+    return bytes.a_bytes + bytes.b_bytes + bytes.c_bytes + 3 * ARENA_ALIGN;
+}
+
+/* --- the machine's rate ----------------------------------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* bf16 that goes by panels is multiplied in f32, so that is its rate. In f32 oneDNN has two ways of multiplying plain matrices: the
+ * machine's rate is that of the faster. Memory comes and goes here: this runs once, before training. */
+double matmul_rate(Stream *s, DType act, int64_t n, double budget_ms) {
+    (void)s;
+    DType  type = act == BF16 && has_native_bf16() ? BF16 : F32;
+    Matrix shape = {NULL, type, n, PLAIN};
+    Matmul p = {shape, shape, shape, n, n, n, MATMUL_SET, NULL};
+    size_t scratch_bytes = primitive_make(NULL, p);
+    size_t matrix_bytes = (size_t)(n * n) * dtype_bytes(type);
+    Stream own = {arena_create("the matrix-product rate", 3 * matrix_bytes + scratch_bytes + 4 * ARENA_ALIGN)};
+    p.a.data = arena_take(&own.scratch, matrix_bytes);
+    p.b.data = arena_take(&own.scratch, matrix_bytes);
+    p.c.data = arena_take(&own.scratch, matrix_bytes);
+    for (int64_t i = 0; i < n * n; i++) {
+        Tensor a = tensor_1d(p.a.data, type, n * n), b = tensor_1d(p.b.data, type, n * n);
+        tensor_set(a, i, (float)(i % 17 - 8) / 16.0f), tensor_set(b, i, (float)(i % 13 - 6) / 16.0f);
+    }
+    double best = 0.0;
+    for (Way way = type == BF16 ? BY_PRIMITIVE : BY_SGEMM; way <= BY_PRIMITIVE; way++) {
+        double ms[RATE_RUNS], spent = 0.0, share = type == BF16 ? budget_ms : budget_ms / 2;
+        int    runs = 0;
+        for (int warm = 0; runs < RATE_RUNS && (runs == 0 || spent < share); warm = 1) {
+            double start = clock_ms();
+            if (way == BY_SGEMM) product_by_sgemm(p);
+            else                 product_by_primitive(&own, p);
+            double took = clock_ms() - start;
+            spent += took;
+            if (warm) ms[runs++] = took;
+        }
+        qsort(ms, (size_t)runs, sizeof ms[0], ascending);
+        double rate = 2.0 * (double)n * (double)n * (double)n / (ms[runs / 2] * 1e-3);
+        if (rate > best) best = rate;
+    }
+    arena_destroy(&own.scratch);
+    return best;
+}
+
+#else /* SIMD_PASS: the kernels, once per instruction set */
+
+static void SIMD(widen_row)(float *y, const uint16_t *x, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        int64_t lanes = act16_count(i, n);
+        act16_store_n(y, i, lanes, F32, act16_load_n(x, i, lanes, BF16));
+    }
+}
+
+static void SIMD(widen_turned)(float *y, int64_t y_step, const uint16_t *x, int64_t x_step, int64_t rows, int64_t columns) {
+    transpose(y, y_step, x, x_step, rows, columns, BF16, 1.0f);
+}
+
+/* y = x + bias, rounded; bias may be NULL. */
+static void SIMD(narrow_row)(uint16_t *y, const float *x, const uint16_t *bias, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        int64_t lanes = act16_count(i, n);
+        f32x16  v = act16_load_n(x, i, lanes, F32);
+        if (bias) v += act16_load_n(bias, i, lanes, BF16);
+        act16_store_n(y, i, lanes, BF16, v);
+    }
+}
+#endif

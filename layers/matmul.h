@@ -1,0 +1,40 @@
+/* matmul.h - matrix products for the CPU ops, by oneDNN. Internal to layers.
+ *
+ * c[m,n] = or += a[m,k] b[k,n] (+ bias[n]), in strict fp32 or with bf16 operands and f32 accumulation. A Matrix is a view of row-major
+ * memory with a leading dimension, read as it lies or transposed.
+ */
+#ifndef TRAIN_GPT_LAYERS_MATMUL_H
+#define TRAIN_GPT_LAYERS_MATMUL_H
+
+#include "core/device.h"
+
+typedef enum { PLAIN, TRANSPOSED } MatrixOrder;
+typedef enum { MATMUL_SET, MATMUL_ADD } MatmulWrite;
+
+typedef struct {
+    void       *data;  /* borrowed; NULL in a dry run                                                   */
+    DType       type;  /* F32 or BF16                                                                   */
+    int64_t     ld;    /* elements from one row in memory to the next                                   */
+    MatrixOrder order; /* element (i,j) lies at i*ld + j when PLAIN, at j*ld + i when TRANSPOSED        */
+} Matrix;
+
+static inline Matrix matrix_of(Tensor t, MatrixOrder order) {
+    Matrix m = {t.data, t.type, t.dim[1], order};
+    return m;
+}
+
+/* The product c = a b of one shape. a and b have one type; c is of that type, or F32 and then MATMUL_ADD is allowed. c is PLAIN.
+ * bias [n] in a's type, or NULL; added before c is rounded. With MATMUL_SET only. */
+typedef struct {
+    Matrix      c, a, b;
+    int64_t     m, n, k;
+    MatmulWrite write;
+    const void *bias;  /* borrowed */
+} Matmul;
+
+/* Takes what it needs from s->scratch and gives it back. Same bits for the same shape and thread count. */
+void   matmul(Stream *s, Matmul product);
+/* The most scratch that products of this shape take; data pointers are not looked at, bias as NULL or not. */
+size_t matmul_scratch_bytes(Matmul product);
+
+#endif

@@ -1,0 +1,105 @@
+/* check.c - the verb check: is this config one that a run would take, and what does it ask for? Touches nothing. */
+#include <glob.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "data/dataset.h"
+#include "run/config.h"
+#include "run/config_rules.h"
+#include "run/options.h"
+#include "run/verbs.h"
+
+/* 12288 as "12,288". Returns out [32]. */
+static char *grouped(int64_t n, char out[32]) {
+    char digits[32];
+    int  length = snprintf(digits, sizeof digits, "%" PRId64, n), used = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0) out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    out[used] = '\0';
+    return out;
+}
+
+static const char *word_of(const char *key, const Config *config, char out[SHOWN_BYTES]) {
+    cJSON *value = option_to_json(option_find(key), config);
+    snprintf(out, SHOWN_BYTES, "%s", value->valuestring);
+    cJSON_Delete(value);
+    return out;
+}
+
+static int any_match(const StringList *globs) {
+    for (int i = 0; i < globs->count; i++) {
+        glob_t found;
+        int    matches = glob(globs->item[i], 0, NULL, &found) == 0;
+        if (matches) globfree(&found);
+        if (matches) return 1;
+    }
+    return 0;
+}
+
+/* Data that is there is opened as a run would (exit 65); data that is not may still be on its way. */
+static void check_data(const char *key, const StringList *globs, const Config *c) {
+    char tokens[32], samples[32];
+    if (globs->count == 0) return;
+    if (!any_match(globs)) {
+        printf("%-11s no file matches \"%s\"%s yet\n", key, globs->item[0], globs->count > 1 ? " and the others" : "");
+        return;
+    }
+    Dataset data = dataset_open(key, globs->item, globs->count, c->batch.seq_len, c->model.vocab_size);
+    printf("%-11s %d file%s, %s tokens, %s samples\n", key, data.shards, data.shards > 1 ? "s" : "", grouped(data.tokens, tokens),
+           grouped(data.samples, samples));
+    dataset_close(&data);
+}
+
+static void print_understood(const Config *c, int ranks) {
+    char    a[32], b[32], shown[SHOWN_BYTES], schedule[SHOWN_BYTES], precision[SHOWN_BYTES];
+    int64_t parameters, sequences = c->batch.micro_batch * c->batch.seq_len * (ranks ? ranks : 1);
+    config_parameters(c, &parameters);
+    printf("%s: ok\n", c->path);
+    printf("%-11s %s parameters: %" PRId64 " layers, %" PRId64 " heads, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64 "\n", "model",
+           grouped(parameters, a), c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size);
+    printf("%-11s %s of %s tokens", "steps", grouped(c->run.steps, a), grouped(c->batch.global_tokens, b));
+    printf(" = %s tokens in all\n", grouped(c->run.steps * c->batch.global_tokens, a));
+    printf("%-11s %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens a step on %d rank%s", "batch", c->batch.global_tokens / sequences,
+           c->batch.global_tokens / sequences == 1 ? "" : "es", c->batch.micro_batch, c->batch.seq_len, ranks ? ranks : 1, ranks > 1 ? "s" : "");
+    printf("%s\n", ranks ? "" : " (ranks=N for more)");
+    printf("%-11s %s, learning rate %s, %s after %" PRId64 " warmup steps%s, precision %s\n", "optimizer", c->optimizer.name,
+           number_text(c->optimizer.learning_rate, shown), word_of("schedule.name", c, schedule), c->schedule.warmup_steps,
+           c->schedule.warmup_steps > c->run.steps ? " (longer than the run)" : "", word_of("precision", c, precision));
+    printf("%-11s %s\n", "run folder", c->run.dir);
+}
+
+/* The N of "ranks=N", 0 if the argument is another; exit 64 if N is no number of ranks. */
+static int ranks_of(const char *argument) {
+    if (strncmp(argument, "ranks=", 6)) return 0;
+    char *end;
+    long  ranks = strtol(argument + 6, &end, 10);
+    if (*end || end == argument + 6 || ranks < 1 || ranks > 1000000) fail(EXIT_CONFIG, "ranks must be an integer from 1 to 1000000, not \"%s\"", argument + 6);
+    return (int)ranks;
+}
+
+int verb_check(int argc, char **argv) {
+    if (argc < 2) fail(EXIT_CONFIG, "check needs a config: train_gpt check config.json [key=value ...] [ranks=N]");
+    Config config;
+    int    ranks = 0, kept = 0;
+    char **overrides = argv + 2;
+    for (int i = 0; i < argc - 2; i++) {
+        int given = ranks_of(overrides[i]);
+        if (given) ranks = given;
+        else       overrides[kept++] = overrides[i];
+    }
+    char *faults = config_load(argv[1], overrides, kept, ranks, &config);
+    if (faults) {
+        fputs(faults, stderr);
+        free(faults);
+        return EXIT_CONFIG;
+    }
+    print_understood(&config, ranks);
+    check_data("data.train", &config.data.train, &config);
+    check_data("data.val", &config.data.val, &config);
+    return EXIT_DONE;
+}

@@ -1,0 +1,50 @@
+/* checkpoint_folders.h - what lies under run.dir/checkpoints: which names count, whether they verify, which go. For checkpoint_*.c.
+ *
+ * step_00000050        a checkpoint: complete, by its name
+ * step_00000050.tmp    being written, or left by a save that was cut off
+ * .trash-step_00000050 being removed
+ */
+#ifndef TRAIN_GPT_RUN_CHECKPOINT_FOLDERS_H
+#define TRAIN_GPT_RUN_CHECKPOINT_FOLDERS_H
+
+#include "comm/comm.h"
+#include "run/manifest.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct { char text[4608]; } Path;
+Path path_of(const char *fmt, ...) PRINTF_LIKE(1, 2);    /* exit 64 when it is too long */
+
+typedef struct {
+    int64_t step;
+    char    name[32];
+} StepFolder;
+
+void folder_name(char out[32], int64_t step);            /* "step_00000050" */
+
+/* The step folders below `checkpoints`, newest first; malloc'ed. 0 when there are none; exit 74 when it cannot be read. */
+int folders_list(const char *checkpoints, StepFolder **list);
+
+/* Collective over c (NULL: this process alone). Reads and checks the manifest, then every byte, each rank its share. step is the one the
+ * name promises, -1 = any. On MANIFEST_GOOD *m is filled (manifest_free it); else all ranks hold the same fault. */
+ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, Manifest *m, char *fault);
+
+/* Out of sight first, then removed: a cut-off removal leaves no half checkpoint under a whole one's name. Returns 0 or -errno. */
+int folder_trash(const char *checkpoints, const char *name);
+
+/* Removes what cut-off saves and removals have left. Returns 0 or -errno. */
+int folders_sweep(const char *checkpoints);
+
+/* Collective, after step was saved: keeps it and the newest keep-1 older ones, of which the newest must verify to count; removes the
+ * rest, and what is newer than step: the resume that led here found it broken. */
+void folders_prune(Comm *c, const char *checkpoints, int64_t step, int64_t keep);
+
+/* Collective. Whether any rank has a fault (text in fault[0] != 0); if so all ranks then hold that of the lowest such rank. */
+int any_fault(Comm *c, char *fault);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

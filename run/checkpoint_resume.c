@@ -1,0 +1,176 @@
+/* checkpoint_resume.c - continuing from the newest checkpoint that verifies; see checkpoint.h.
+ *
+ * Rank 0 decides, every rank hashes its share of the files and reads its own pieces by global offset, so that any number of ranks and
+ * either zero_stage resumes what any other has saved. Nothing on the disk changes.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include "core/io.h"
+#include "run/checkpoint.h"
+#include "run/checkpoint_folders.h"
+#include "run/weights_file.h"
+
+/* --- which checkpoint ------------------------------------------------------------------------------------------------------------------ */
+
+static void refuse_used_folder(const char *run_dir, int checkpoints) {
+    struct stat st;
+    Path        metrics = path_of("%s/metrics.jsonl", run_dir);
+    int         logged = stat(metrics.text, &st) == 0 && st.st_size > 0;
+    if (!logged && checkpoints == 0) return;
+    fail(EXIT_CONFIG, "%s holds a run already (%s) and run.resume is \"never\": choose another run.dir, or run.resume=auto to continue it",
+         run_dir, checkpoints ? "checkpoints" : "metrics.jsonl");
+}
+
+/* Collective. The newest of list [count] (rank 0's) that verifies: 1 and *at, *m. Says which are passed over; the first reason stays in
+ * fault. */
+static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, int64_t count, StepFolder *at, Manifest *m, char *fault) {
+    char why[MANIFEST_FAULT_BYTES];
+    for (int64_t i = 0; i < count; i++) {
+        if (comm_rank(c) == 0) *at = list[i];
+        comm_broadcast(c, at, sizeof *at, 0);
+        Path           folder = path_of("%s/%s", checkpoints, at->name);
+        ManifestStatus status = folder_verify(c, folder.text, at->step, m, why);
+        if (status == MANIFEST_GOOD) return 1;
+        if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* an older one would lose what a newer program did */
+        warn("%s is passed over: %s", folder.text, why);
+        if (!fault[0]) manifest_fault(fault, "%s: %.900s", at->name, why);
+    }
+    return 0;
+}
+
+/* Collective. 0: a new run. Ends the job where run.resume or the checkpoints do not allow one. */
+static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifest *m) {
+    const Config *config = state->config;
+    StepFolder   *list = NULL;
+    char          fault[MANIFEST_FAULT_BYTES] = "";
+    Path          checkpoints = path_of("%s/checkpoints", config->run.dir);
+    int64_t       count = comm_rank(state->comm) == 0 ? folders_list(checkpoints.text, &list) : 0;
+    comm_broadcast(state->comm, &count, sizeof count, 0);
+    if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, (int)count);
+    int found = find_good(state->comm, checkpoints.text, list, count, at, m, fault);
+    free(list);
+    if (!found && count > 0)
+        fail(EXIT_DATA, "no checkpoint in %s verifies (of %" PRId64 "; %s): restore one, or train anew with another run.dir", checkpoints.text,
+             count, fault);
+    if (!found && config->run.resume == RESUME_MUST)
+        fail(EXIT_DATA, "run.resume is \"must\" but there is no checkpoint in %s", checkpoints.text);
+    return found;
+}
+
+static void make_run_id(CheckpointState *state) {
+    uint64_t id = 0;
+    if (comm_rank(state->comm) == 0 && getrandom(&id, sizeof id, 0) != sizeof id) fail(EXIT_IO, "the system gives no random bytes");
+    comm_broadcast(state->comm, &id, sizeof id, 0);
+    snprintf(state->run_id, sizeof state->run_id, "%016" PRIx64, id);
+}
+
+/* --- may it continue --------------------------------------------------------------------------------------------------------------------- */
+
+static const char *name_of(const Shard *shard) {
+    const char *slash = strrchr(shard->path, '/');
+    return slash ? slash + 1 : shard->path;
+}
+
+static int may_change_data(const Config *config) {
+    for (int i = 0; i < config->run.allow_change.count; i++)
+        if (strcmp(config->run.allow_change.item[i], "data.train") == 0 || strcmp(config->run.allow_change.item[i], "data") == 0) return 1;
+    return 0;
+}
+
+/* Names the first training shard that differs, by name without folder, size and token count: 1, or 0 if all are the same. */
+static int compare_data(const Dataset *now, const Manifest *m, FILE *out) {
+    int shards = m->data_files < now->shards ? m->data_files : now->shards;
+    for (int i = 0; i < shards; i++) {
+        const Shard        *s = &now->shard[i];
+        const ManifestData *d = &m->data[i];
+        if (strcmp(name_of(s), d->name) == 0 && s->file_bytes == d->bytes && s->header.tokens == d->tokens) continue;
+        fprintf(out, "data.train: shard %d is %s (%" PRIu64 " bytes, %" PRId64 " tokens), in the checkpoint %s (%" PRIu64 " bytes, %" PRId64
+                " tokens)", i, name_of(s), s->file_bytes, s->header.tokens, d->name, d->bytes, d->tokens);
+        return 1;
+    }
+    if (m->data_files != now->shards) fprintf(out, "data.train: %d shards, in the checkpoint %d", now->shards, m->data_files);
+    return m->data_files != now->shards;
+}
+
+/* The same on every rank: all hold the same manifest and have opened the same shards. */
+static void refuse_other_settings(const CheckpointState *state, const char *folder, const Manifest *m) {
+    char  *data = NULL, *settings = config_compare(state->config, m->config);
+    size_t bytes = 0;
+    FILE  *out = open_memstream(&data, &bytes);
+    if (!out) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
+    if (!may_change_data(state->config) && compare_data(state->train, m, out))
+        fprintf(out, " (give the same files in the same order, name data.train in run.allow_change, or take another run.dir)");
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
+    if (settings || bytes) fail(EXIT_CONFIG, "%s: %s%s%s", folder, settings ? settings : "", settings && bytes ? "; " : "", data);
+    free(data);
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------------------------------- */
+
+/* A tensor of one of our own files: fp32, and where the layout says. */
+static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int dims, const int64_t *dim, uint64_t begin) {
+    const SafeTensor *t = safetensors_find(&w->header, name);
+    int               same = t && t->type == SAFE_F32 && t->dims == dims && t->begin == begin;
+    for (int d = 0; same && d < dims; d++) same = t->dim[d] == (uint64_t)dim[d];
+    if (!same) fail(EXIT_DATA, "%s: tensor %s is not where this model has it", w->path, name);
+    return t;
+}
+
+/* This rank's spans of masters, m or v, from `base` on by global offset. */
+static void read_spans(const CheckpointState *state, const WeightsFile *w, const SafeTensor *base, Tensor (*view)(const Optimizer *, Span),
+                       float *block) {
+    const Optimizer *o = state->optimizer;
+    for (int i = 0; i < o->span_count; i++) {
+        Span span = o->spans[i];
+        for (int64_t at = 0, n; at < span.elems; at += n) {
+            n = span.elems - at < WEIGHTS_BLOCK ? span.elems - at : WEIGHTS_BLOCK;
+            weights_read(w, base, span.offset + at, n, block);
+            device_from_host(state->stream, tensor_slice(view(o, span), at, n), block);
+        }
+    }
+}
+
+static void read_checkpoint(const CheckpointState *state, const char *folder) {
+    const Layout *layout = state->layout;
+    WeightsFile   model = weights_open(path_of("%s/%s", folder, manifest_file_name[FILE_MODEL]).text);
+    WeightsFile   moments = weights_open(path_of("%s/%s", folder, manifest_file_name[FILE_OPTIMIZER]).text);
+    float        *block = (float *)malloc(sizeof *block * WEIGHTS_BLOCK);
+    if (!block) fail(EXIT_MEMORY, "no memory to read %s", folder);
+    for (int i = 0; i < layout->params; i++) {
+        const Param *p = &layout->param[i];
+        own_tensor(&model, p->name, p->dims, p->dim, 4 * (uint64_t)p->offset);
+    }
+    read_spans(state, &model, &model.header.tensor[0], optimizer_master, block);
+    read_spans(state, &moments, own_tensor(&moments, "m", 1, &layout->elems, 0), optimizer_m, block);
+    read_spans(state, &moments, own_tensor(&moments, "v", 1, &layout->elems, 4 * (uint64_t)layout->elems), optimizer_v, block);
+    free(block);
+    weights_close(&model);
+    weights_close(&moments);
+    optimizer_publish(state->optimizer, state->stream);
+}
+
+/* --- the whole --------------------------------------------------------------------------------------------------------------------------- */
+
+Resumed checkpoint_resume(CheckpointState *state) {
+    Resumed    resumed = {0};
+    StepFolder at;
+    Manifest   m;
+    if (!find_checkpoint(state, &at, &m)) {
+        make_run_id(state);
+        return resumed;
+    }
+    Path folder = path_of("%s/checkpoints/%s", state->config->run.dir, at.name);
+    refuse_other_settings(state, folder.text, &m);
+    read_checkpoint(state, folder.text);
+    snprintf(state->run_id, sizeof state->run_id, "%s", m.run_id);
+    snprintf(resumed.name, sizeof resumed.name, "%s", at.name);
+    resumed.step = m.step;
+    resumed.ranks = m.ranks;
+    manifest_free(&m);
+    return resumed;
+}

@@ -1,0 +1,154 @@
+/* config.c - see config.h: the config file and the overrides become a Config, or a list of all their faults. */
+#include "run/config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/json.h"
+#include "run/config_load.h"
+
+/* Reads at most limit+1 bytes, so that a file over the limit is seen as such. Returns 0 or an errno value. */
+static int read_file(const char *path, size_t limit, char **text, size_t *bytes) {
+    FILE *file = fopen(path, "rb");
+    if (!file) return errno;
+    *text = malloc(limit + 1);
+    if (!*text) fail(EXIT_MEMORY, "out of memory while reading %s", path);
+    *bytes = fread(*text, 1, limit + 1, file);
+    int error = ferror(file) ? errno : 0;
+    fclose(file);
+    if (error) free(*text);
+    return error;
+}
+
+/* The file into the options. A syntax fault comes alone; 1 = the file could be read. */
+static int load_file(ConfigLoad *load, Json *json) {
+    char     *text = NULL;
+    size_t    bytes = 0;
+    JsonFault fault;
+    Where     where = load->file;
+    *json = (Json){NULL, NULL, 0};
+    int error = strlen(where.file) >= sizeof load->config->path ? ENAMETOOLONG : read_file(where.file, JSON_LIMIT, &text, &bytes);
+    if (error) {
+        where.at.line = 0;
+        faults_add(&load->faults, where, "cannot read: %s", strerror(error));
+        return 0;
+    }
+    int good = json_parse(text, bytes, JSON_LIMIT, json, &fault);
+    free(text);
+    if (!good) {
+        where.at = fault.at;
+        faults_add(&load->faults, where, "%s", fault.text);
+        return 0;
+    }
+    if (!cJSON_IsObject(json->root)) {
+        char got[SHOWN_BYTES];
+        faults_add(&load->faults, where, "a config is an object, { \"run\": {...}, ... }, not %s", value_text(json->root, got));
+        return 0;
+    }
+    Places places = {json->entry, 0};
+    config_walk(load, json->root, "", where, &places);
+    return 1;
+}
+
+static void resolve_preset(ConfigLoad *load) {
+    Config       *c = load->config;
+    const Preset *preset = preset_find(c->model.preset);
+    if (!preset) return;
+    struct { const char *key; int64_t *field, value; } from_preset[] = {
+        {"model.n_layer", &c->model.n_layer, preset->n_layer},
+        {"model.n_head", &c->model.n_head, preset->n_head},
+        {"model.n_embd", &c->model.n_embd, preset->n_embd},
+        {"model.n_positions", &c->model.n_positions, preset->n_positions},
+        {"model.vocab_size", &c->model.vocab_size, preset->vocab_size},
+    };
+    for (size_t i = 0; i < sizeof from_preset / sizeof *from_preset; i++) {
+        Given *given = config_given(load, from_preset[i].key);
+        if (given->given) continue;
+        *from_preset[i].field = from_preset[i].value;
+        given->given = 1;
+        given->where = config_given(load, "model.preset")->where;
+    }
+}
+
+/* "configs/demo.json" gives "runs/demo". */
+static const char *default_dir(const char *path) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+    char        dir[4096 + 8];
+    int         length = dot && dot != name ? (int)(dot - name) : (int)strlen(name);
+    snprintf(dir, sizeof dir, "runs/%.*s", length, name);
+    return keep_text(dir);
+}
+
+static void resolve(ConfigLoad *load) {
+    Config *c = load->config;
+    resolve_preset(load);
+    if (!config_given(load, "run.dir")->given) c->run.dir = default_dir(c->path);
+    Given *seq_len = config_given(load, "batch.seq_len"), *positions = config_given(load, "model.n_positions");
+    if (!seq_len->given && !seq_len->faulty) {
+        c->batch.seq_len = c->model.n_positions;
+        *seq_len = (Given){0, !positions->given || positions->faulty, positions->where};
+    }
+}
+
+static void refuse_missing(ConfigLoad *load, const Json *json) {
+    char section[64], allowed[SHOWN_BYTES];
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const Option *o = &OPTIONS[i];
+        Given        *given = &load->given[i];
+        if ((o->need != NEED_ALWAYS && o->need != NEED_MODEL) || given->given || given->faulty) continue;
+        given->faulty = 1;
+        if (o->need == NEED_MODEL && config_given(load, "model.preset")->faulty) continue;
+        snprintf(section, sizeof section, "%.*s", (int)strcspn(o->key, "."), o->key);
+        const JsonEntry *entry = json ? json_entry(json, section) : NULL;
+        Where            where = load->file;
+        if (entry) where.at = entry->value;
+        faults_add(&load->faults, where, "missing key \"%s\": %s%s (%s)", o->key, o->help,
+                   o->need == NEED_MODEL ? "; or choose a model.preset" : "", option_allowed(o, allowed));
+    }
+}
+
+static void load_start(ConfigLoad *load, Config *config, Where file) {
+    memset(config, 0, sizeof *config);
+    *load = (ConfigLoad){.config = config, .given = calloc((size_t)OPTION_COUNT, sizeof *load->given), .file = file};
+    if (!load->given) fail(EXIT_MEMORY, "out of memory while reading the config");
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (OPTIONS[i].type != OPTION_IGNORED) option_set_default(&OPTIONS[i], config);
+}
+
+static char *load_end(ConfigLoad *load) {
+    free(load->given);
+    return faults_take(&load->faults);
+}
+
+char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config) {
+    ConfigLoad load;
+    Json       json;
+    load_start(&load, config, (Where){path, NULL, {1, 1}});
+    snprintf(config->path, sizeof config->path, "%s", path);
+    if (load_file(&load, &json)) {
+        for (int i = 0; i < override_count; i++) config_override(&load, overrides[i]);
+        resolve(&load);
+        refuse_missing(&load, &json);
+        config_rules(&load, ranks);
+    }
+    json_free(&json);
+    return load_end(&load);
+}
+
+char *config_from_json(const cJSON *json, Config *config) {
+    ConfigLoad load;
+    Places     places = {NULL, 0};
+    load_start(&load, config, (Where){NULL, NULL, {0, 0}});
+    if (cJSON_IsObject(json)) {
+        config_walk(&load, json, "", load.file, &places);
+        resolve(&load);
+        refuse_missing(&load, NULL);
+    } else {
+        faults_add(&load.faults, load.file, "a config is an object");
+    }
+    char *text = load_end(&load);
+    if (text) text[strcspn(text, "\n")] = '\0'; /* the first is enough: no person wrote this */
+    return text;
+}

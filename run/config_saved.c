@@ -1,0 +1,71 @@
+/* config_saved.c - the resolved config as the run and its checkpoints keep it, and what a resume may not change. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "run/options.h"
+
+cJSON *config_to_json(const Config *config) {
+    cJSON *root = cJSON_CreateObject();
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const Option *o = &OPTIONS[i];
+        char          name[64];
+        if (o->type == OPTION_IGNORED) continue;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(o->key, "."), o->key);
+        cJSON *value = option_to_json(o, config), *section = root;
+        if (strchr(o->key, '.')) {
+            section = json_member(root, name);
+            if (!section) section = cJSON_AddObjectToObject(root, name);
+        }
+        if (!value || !cJSON_AddItemToObject(section, option_name(o), value)) fail(EXIT_MEMORY, "out of memory while writing the config");
+    }
+    return root;
+}
+
+/* NULL if the saved config has no such key, as one written before the option was there. */
+static const cJSON *saved_value(const cJSON *saved, const Option *o) {
+    char section[64];
+    snprintf(section, sizeof section, "%.*s", (int)strcspn(o->key, "."), o->key);
+    return strchr(o->key, '.') ? json_member(json_member(saved, section), option_name(o)) : json_member(saved, o->key);
+}
+
+static int is_allowed(const StringList *allow, const Option *o) {
+    for (int i = 0; i < allow->count; i++)
+        if (!strcmp(allow->item[i], o->key) || option_in_section(o, allow->item[i])) return 1;
+    return 0;
+}
+
+/* What an option without a saved value was then: its default. */
+static cJSON *default_value(const Option *o) { return o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull(); }
+
+static int same_value(const cJSON *a, const cJSON *b) {
+    double x = number_value(a), y = number_value(b);
+    return x == y || cJSON_Compare(a, b, 1);
+}
+
+char *config_compare(const Config *now, const cJSON *saved) {
+    char  *text = NULL, shown_now[SHOWN_BYTES], shown_saved[SHOWN_BYTES];
+    size_t bytes = 0;
+    FILE  *out = open_memstream(&text, &bytes);
+    int    differ = 0;
+    if (!out) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const Option *o = &OPTIONS[i];
+        if (!o->fixed || is_allowed(&now->run.allow_change, o)) continue;
+        const cJSON *then = saved_value(saved, o);
+        cJSON       *absent = then ? NULL : default_value(o), *value = option_to_json(o, now);
+        if (!then) then = absent;
+        if (!same_value(value, then))
+            fprintf(out, "%s%s is %s, in the checkpoint %s", differ++ ? "; " : "", o->key, value_text(value, shown_now),
+                    value_text(then, shown_saved));
+        cJSON_Delete(absent);
+        cJSON_Delete(value);
+    }
+    if (differ) fprintf(out, " (set %s back, name %s in run.allow_change, or take another run.dir)", differ > 1 ? "them" : "it", differ > 1 ? "them" : "it");
+    if (fclose(out) != 0 || !text) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    if (differ) return text;
+    free(text);
+    return NULL;
+}

@@ -1,0 +1,131 @@
+/* sample_verb.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, to stdout. The checkpoint folder says what
+ * the model is, so neither the run's config nor its data need be there. Computes in fp32 with the masters' own values. */
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/io.h"
+#include "core/json.h"
+#include "run/checkpoint.h"
+#include "run/nearest.h"
+#include "run/sample.h"
+#include "run/verbs.h"
+
+static const char USAGE[] = "./train_gpt sample RUN_OR_CHECKPOINT [prompt=\"...\"] [tokens=256] [temperature=0.8] [top_k=0] [seed=1337]";
+
+/* --- arguments ------------------------------------------------------------------------------------------------------------------------ */
+
+static double number_argument(const char *name, const char *text, double least, double most) {
+    char  *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= least && value <= most))
+        fail(EXIT_CONFIG, "sample: %s=%s: a number from %g to %g is expected", name, text, least, most);
+    return value;
+}
+
+static int64_t count_argument(const char *name, const char *text, double least, double most) {
+    double value = number_argument(name, text, least, most);
+    if (value != floor(value)) fail(EXIT_CONFIG, "sample: %s=%s: a whole number is expected", name, text);
+    return (int64_t)value;
+}
+
+static void take_argument(SamplePlan *plan, const char *argument) {
+    static const char *const names[] = {"prompt", "tokens", "temperature", "top_k", "seed", NULL};
+    const char *value = strchr(argument, '=');
+    char        name[64];
+    snprintf(name, sizeof name, "%.*s", (int)(value ? value - argument : (ptrdiff_t)strlen(argument)), argument);
+    int which = 0;
+    while (names[which] && strcmp(names[which], name) != 0) which++;
+    if (!names[which]) {
+        Nearest near = nearest_word(name, names);
+        fail(EXIT_CONFIG, "sample: unknown option \"%s\"%s%s%s; usage: %s", name, near.sure ? ", did you mean \"" : "", near.sure ? near.word : "",
+             near.sure ? "\"?" : "", USAGE);
+    }
+    if (!value) fail(EXIT_CONFIG, "sample: %s needs a value: %s=...", name, name);
+    value++;
+    switch (which) {
+        case 0: plan->prompt = value; break;
+        case 1: plan->tokens = count_argument(name, value, 0, 1e7); break;
+        case 2: plan->temperature = number_argument(name, value, 0, 1000); break;
+        case 3: plan->top_k = count_argument(name, value, 0, 1e9); break;
+        default: plan->seed = (uint64_t)count_argument(name, value, 0, 9007199254740992.0);
+    }
+}
+
+/* --- the model --------------------------------------------------------------------------------------------------------------------------- */
+
+static int64_t size_of(const cJSON *config, const char *key, const char *path) {
+    const cJSON *n = json_member(config, key);
+    if (!cJSON_IsNumber(n) || n->valuedouble < 1 || n->valuedouble > 1 << 30 || n->valuedouble != floor(n->valuedouble))
+        fail(EXIT_DATA, "%s: %s is missing or no size: this is no config of a GPT-2 model", path, key);
+    return (int64_t)n->valuedouble;
+}
+
+/* From the checkpoint's config.json, as Hugging Face names things. */
+static GptShape read_shape(const char *checkpoint) {
+    char      path[4200], *text;
+    Json      json;
+    JsonFault fault;
+    snprintf(path, sizeof path, "%s/config.json", checkpoint);
+    int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
+    if (bytes < 0) fail(EXIT_DATA, "%s cannot be read: %s", path, strerror((int)-bytes));
+    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
+        fail(EXIT_DATA, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
+    GptShape shape = {size_of(json.root, "n_layer", path), size_of(json.root, "n_head", path), size_of(json.root, "n_embd", path),
+                      size_of(json.root, "n_positions", path), size_of(json.root, "vocab_size", path)};
+    if (shape.n_embd % shape.n_head != 0)
+        fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld", path, (long long)shape.n_embd, (long long)shape.n_head);
+    json_free(&json);
+    free(text);
+    return shape;
+}
+
+static Layout layout_of(GptShape shape) {
+    int    rows;
+    Param *table = gpt_params(shape, &rows);
+    Layout layout = layout_create(table, rows, 1);
+    free(table);
+    return layout;
+}
+
+static void print_sample(const char *checkpoint, SamplePlan plan) {
+    GptShape  shape = read_shape(checkpoint);
+    Tokenizer tokenizer = tokenizer_create("", shape.vocab_size);
+    if (*plan.prompt && tokenizer.kind == TOKENIZER_IDS)
+        fail(EXIT_CONFIG, "sample: the model of %s has token ids only, no tokenizer that takes text: leave the prompt empty", checkpoint);
+    device_open(0, omp_get_num_procs());
+    Layout layout = layout_of(shape);
+
+    Arena     params = arena_dry("weights"), grads = arena_dry("gradients"), activations = arena_dry("activations");
+    GptArenas arenas = {&params, &grads, &activations};
+    Gpt       g = gpt_create(shape, &layout, F32, 1, shape.n_positions, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
+    size_t    scratch_bytes = gpt_scratch_bytes(&g);
+    gpt_destroy(&g);
+    params = arena_create("weights", params.peak_bytes);
+    activations = arena_create("activations", activations.peak_bytes);
+    Stream s = {.scratch = arena_create("scratch", scratch_bytes)};
+    g = gpt_create(shape, &layout, F32, 1, shape.n_positions, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
+    checkpoint_read_weights(checkpoint, &layout, g.params, &s);
+
+    char *text = sample_text(&g, &s, &tokenizer, plan);
+    puts(text);
+    free(text);
+    gpt_destroy(&g);
+    arena_destroy(&s.scratch);
+    arena_destroy(&activations);
+    arena_destroy(&params);
+    layout_destroy(&layout);
+}
+
+int verb_sample(int argc, char **argv) {
+    if (argc < 2) fail(EXIT_CONFIG, "sample needs a run folder or a checkpoint: %s", USAGE);
+    SamplePlan plan = {.prompt = "", .tokens = 256, .temperature = 0.8, .top_k = 0, .seed = 1337};
+    for (int i = 2; i < argc; i++) take_argument(&plan, argv[i]);
+    char checkpoint[4096];
+    if (!checkpoint_find(argv[1], checkpoint, sizeof checkpoint))
+        fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder that holds a complete one", argv[1]);
+    print_sample(checkpoint, plan);
+    return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_DONE : EXIT_IO;
+}

@@ -1,0 +1,149 @@
+/* verbs.c - see verbs.h: the table of verbs, --help, --version. */
+#include "run/verbs.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "comm/comm.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "run/config.h"
+#include "run/nearest.h"
+
+#define VERSION "0.1.0"
+#ifndef GIT_COMMIT
+#define GIT_COMMIT "unknown"
+#endif
+
+static int verb_schema(int argc, char **argv) {
+    if (argc > 1) fail(EXIT_CONFIG, "schema takes no arguments, and there is \"%s\"", argv[1]);
+    config_print_schema(stdout);
+    return EXIT_DONE;
+}
+
+typedef struct {
+    const char *word, *arguments, *help;
+    int       (*run)(int argc, char **argv); /* NULL: not built in yet */
+} Verb;
+
+static const Verb VERBS[] = {
+    {"check",    "config.json [key=value ...] [ranks=N]", "read a config, tell what was understood, look at its data", verb_check},
+    {"plan",     "config.json [key=value ...] [ranks=N]", "parameters, memory, tokens, FLOPs and time of a run",       verb_plan},
+    {"sample",   "RUN_OR_CHECKPOINT [key=value ...]",     "text from a trained model",                                verb_sample},
+    {"tokenize", "...",                                   "text into token shards; tokenize alone tells how",         verb_tokenize},
+    {"schema",   "",                                      "JSON Schema of the config, for editors",                   verb_schema},
+    {"eval",     NULL, NULL, NULL},
+    {"inspect",  NULL, NULL, NULL},
+    {"diff",     NULL, NULL, NULL},
+    {"export",   NULL, NULL, NULL},
+    {"plot",     NULL, NULL, NULL},
+    {"doctor",   NULL, NULL, NULL},
+};
+enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };
+
+static const Verb *find_verb(const char *word) {
+    for (int i = 0; i < VERB_COUNT; i++)
+        if (!strcmp(VERBS[i].word, word)) return &VERBS[i];
+    return NULL;
+}
+
+static int is_one_of(const char *word, const char *const *list) {
+    for (; *list; list++)
+        if (!strcmp(word, *list)) return 1;
+    return 0;
+}
+static const char *const HELP_WORDS[] = {"--help", "-h", "help", "-help", NULL};
+static const char *const VERSION_WORDS[] = {"--version", "-V", "-v", "version", "-version", NULL};
+
+static void print_usage(FILE *out) {
+    fprintf(out, "usage: train_gpt config.json [key=value ...]                  train\n"
+                 "       mpirun -np N train_gpt config.json [key=value ...]     train on N ranks\n");
+    for (int i = 0; i < VERB_COUNT; i++) {
+        char command[80];
+        if (!VERBS[i].run) continue;
+        snprintf(command, sizeof command, "train_gpt %s %s", VERBS[i].word, VERBS[i].arguments);
+        fprintf(out, "       %-54s %s\n", command, VERBS[i].help);
+    }
+    fprintf(out, "       train_gpt --help | --version\n");
+}
+
+static int print_help(void) {
+    printf("train_gpt pretrains GPT models from one JSON config.\n\n");
+    print_usage(stdout);
+    printf("\nA config:\n"
+           "  { \"run\": {\"steps\": 600},\n"
+           "    \"model\": {\"n_layer\": 4, \"n_head\": 6, \"n_embd\": 192, \"n_positions\": 256, \"vocab_size\": 256},\n"
+           "    \"data\": {\"train\": \"data/train_*.bin\", \"val\": \"data/val_*.bin\"},\n"
+           "    \"batch\": {\"global_tokens\": 12288, \"micro_batch\": 4},\n"
+           "    \"optimizer\": {\"learning_rate\": 2e-3} }\n"
+           "Any key can be given after the file too: run.steps=100 optimizer.learning_rate=3e-4 data.train='[\"a_*.bin\", \"b_*.bin\"]'\n"
+           "\nOptions (default, then meaning and what is allowed):\n");
+    config_print_help(stdout);
+    printf("\nExit codes: 0 done; 64 usage or config; 65 bad data or checkpoint; 69 no GPU, MPI or NCCL; 70 internal; 71 out of memory;\n"
+           "  73 run folder locked or in use; 74 I/O; 75 stopped on request, checkpointed, resumable; 76 numerical stop;\n"
+           "  77 a peer lost or timed out.\n");
+    return EXIT_DONE;
+}
+
+static int print_version(void) {
+    unsigned xxh = XXH_versionNumber();
+    printf("train_gpt %s (commit %s)\nbackend   %s\ncompiler  "
+#ifdef __clang__
+           "%s\n"
+#else
+           "gcc %s\n"
+#endif
+           "libraries cJSON %s, xxHash %u.%u.%u, MPI: %s\n",
+           VERSION, GIT_COMMIT, device_backend(), __VERSION__, cJSON_Version(), xxh / 10000, xxh / 100 % 100, xxh % 100, comm_library());
+    return EXIT_DONE;
+}
+
+/* A first argument that is no verb, no option and no file. */
+static int refuse_word(const char *word) {
+    const char *words[VERB_COUNT + 4];
+    int         count = 0;
+    for (int i = 0; i < VERB_COUNT; i++) words[count++] = VERBS[i].word;
+    words[count++] = "--help";
+    words[count++] = "--version";
+    words[count] = NULL;
+    if (edit_distance(word, "train") <= 1) {
+        fprintf(stderr, "train_gpt: \"%s\" is neither a verb nor a file; to train, name the config alone: train_gpt config.json\n", word);
+        return EXIT_CONFIG;
+    }
+    if (strchr(word, '=')) {
+        fprintf(stderr, "train_gpt: the config comes first: train_gpt config.json %s\n", word);
+        return EXIT_CONFIG;
+    }
+    Nearest nearest = nearest_word(word, words);
+    if (*word != '-' && nearest.word[0] == '-') nearest.sure = 0;
+    if (nearest.sure) fprintf(stderr, "train_gpt: \"%s\" is neither a verb nor a file; did you mean \"%s\"?\n", word, nearest.word);
+    else              fprintf(stderr, "train_gpt: \"%s\" is neither a verb nor a file; train_gpt --help lists what there is\n", word);
+    return EXIT_CONFIG;
+}
+
+int is_verb(int argc, char **argv) {
+    if (argc < 2) return 1;
+    const char *word = argv[1];
+    if (find_verb(word) || *word == '-' || is_one_of(word, HELP_WORDS) || is_one_of(word, VERSION_WORDS)) return 1;
+    return (!strpbrk(word, "./") || strchr(word, '=')) && access(word, F_OK) != 0;
+}
+
+int verb_main(int argc, char **argv) {
+    if (launch_detect().rank > 0) return EXIT_DONE; /* rank 0 does it, once */
+    if (argc < 2) {
+        print_usage(stderr);
+        return EXIT_CONFIG;
+    }
+    if (is_one_of(argv[1], HELP_WORDS)) return print_help();
+    if (is_one_of(argv[1], VERSION_WORDS)) return print_version();
+    const Verb *verb = find_verb(argv[1]);
+    if (!verb) return refuse_word(argv[1]);
+    if (!verb->run) {
+        fprintf(stderr, "train_gpt: the verb \"%s\" is not built in yet\n", verb->word);
+        return EXIT_CONFIG;
+    }
+    return verb->run(argc - 1, argv + 1);
+}

@@ -1,0 +1,36 @@
+/* weights_file.h - a .safetensors file opened for reading: header parsed and believed only after safetensors_parse, tensors by piece.
+ * Faults end the program naming the file: exit 65 what is wrong with it, exit 74 what the system says.
+ */
+#ifndef TRAIN_GPT_RUN_WEIGHTS_FILE_H
+#define TRAIN_GPT_RUN_WEIGHTS_FILE_H
+
+#include "core/layout.h"
+#include "run/safetensors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { WEIGHTS_BLOCK = 1 << 18 };  /* elements read at a time: 1 MiB of fp32 */
+
+typedef struct {
+    char       *path;              /* owned */
+    int         fd;
+    Safetensors header;            /* owned */
+} WeightsFile;
+
+WeightsFile weights_open(const char *path);
+void        weights_close(WeightsFile *w);
+
+/* tensor_of[p] = the file's tensor of parameter row p, under its name with or without "transformer.". The attention masks that old files
+ * carry and a stored lm_head.weight are passed over; any other extra tensor, a missing one, another shape or a type that is not F32, F16
+ * or BF16: exit 65 naming tensor, found and expected. Returns a malloc'ed array [layout->params]. */
+const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout);
+
+/* Elements [first, first + elems) of a tensor as fp32; elems <= WEIGHTS_BLOCK. */
+void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

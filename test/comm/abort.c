@@ -1,0 +1,31 @@
+/* abort.c - a job that ends badly on purpose, for test_abort.sh: abort HOW, where the other ranks wait in a collective meanwhile.
+ *   one      rank 1 finds bad data          early    every rank finds a fault before comm_create
+ *   all      every rank finds the same      early1   rank 1 alone does
+ *   check    rank 1 meets the impossible    fine     nothing happens
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+
+int main(int argc, char **argv) {
+    const char *how = argc > 1 ? argv[1] : "fine";
+    Launch      launch = launch_detect();
+    comm_expect(launch);
+    if (strcmp(how, "early") == 0) fail(EXIT_CONFIG, "a fault in the config");
+    if (strcmp(how, "early1") == 0 && launch.rank == 1) fail(EXIT_CONFIG, "a fault in the config");
+
+    Comm *c = comm_create(launch, COMM_RING);
+    int   last = comm_rank(c) == comm_size(c) - 1;
+    if (strcmp(how, "all") == 0) fail(EXIT_DATA, "a fault in the data");
+    if (strcmp(how, "one") == 0 && last) fail(EXIT_DATA, "a fault in the data");
+    if (strcmp(how, "check") == 0) CHECK(!last, "a fault in the program");
+
+    int64_t n = 64 * comm_size(c);
+    float  *x = (float *)calloc((size_t)n, sizeof *x);
+    CHECK(x != NULL, "no memory");
+    comm_all_reduce(c, tensor_1d(x, F32, n));
+    free(x);
+    comm_destroy(c);
+    return 0;
+}

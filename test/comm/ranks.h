@@ -1,0 +1,51 @@
+/* ranks.h - what tests under mpirun share. All ranks run the same cases; a verdict is the same on all of them, so that a case which fails
+ * on one rank fails on every rank and nobody is left waiting in a collective. Rank 0 alone prints.
+ */
+#ifndef TRAIN_GPT_TEST_COMM_RANKS_H
+#define TRAIN_GPT_TEST_COMM_RANKS_H
+
+#include "comm/comm.h" /* before cmocka.h, which makes a macro of fail() */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static Comm *world;
+
+/* Fails on every rank if `ok` is 0 on any; says which. */
+static inline void expect_on_all(int ok, const char *what, const char *file, int line) {
+    int64_t wrong = !ok, first = ok ? comm_size(world) : comm_rank(world);
+    comm_all_reduce_i64(world, &wrong, 1, COMM_SUM);
+    comm_all_reduce_i64(world, &first, 1, COMM_MIN);
+    if (wrong == 0) return;
+    if (comm_rank(world) == 0) print_error("%s is false on %lld of %d ranks, first on %lld\n", what, (long long)wrong, comm_size(world), (long long)first);
+    _fail(file, line);
+}
+#define EXPECT_ON_ALL(ok) expect_on_all((ok) != 0, #ok, __FILE__, __LINE__)
+
+/* Memory for n elements of 4 bytes, freed by the caller. */
+static inline float *floats(int64_t n) {
+    float *x = (float *)aligned_alloc(64, (size_t)(n * 4 + 63) / 64 * 64);
+    CHECK(x != NULL, "no memory for %lld floats", (long long)n);
+    return x;
+}
+
+#define RUN_ON_RANKS(cases) run_on_ranks(#cases, cases, sizeof(cases) / sizeof *(cases))
+static inline int run_on_ranks(const char *name, const struct CMUnitTest *cases, size_t count) {
+    world = comm_create(launch_detect(), COMM_RING);
+    if (comm_rank(world) > 0) { /* TAP goes to stdout alone, so that stderr stays for CHECK */
+        cmocka_set_message_output(CM_OUTPUT_TAP);
+        CHECK(freopen("/dev/null", "w", stdout), "no /dev/null");
+    }
+    int failures = _cmocka_run_group_tests(name, cases, count, NULL, NULL);
+    comm_destroy(world);
+    return failures != 0;
+}
+
+#endif

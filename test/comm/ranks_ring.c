@@ -1,0 +1,216 @@
+/* ranks_ring.c - the collectives over buckets, on as many ranks as mpirun gives: exact sums, exact copies, the same bits again. */
+#include <math.h>
+
+#include "core/layout.h"
+#include "core/rng.h"
+#include "test/comm/ranks.h"
+
+/* Piece lengths: the least, odd multiples, around the ring's chunks of 65536 floats (and 262144), several chunks. */
+static const int64_t PIECES[] = {64, 192, 4032, 65472, 65536, 65600, 131072, 5 * 65536 + 192, 262144 + 64};
+enum { LENGTHS = sizeof PIECES / sizeof *PIECES, IN_FLIGHT = 9 };
+
+/* Small integers, so that sums are exact in any order. */
+static float value(int rank, int64_t i) { return (float)((i * 7 + rank * 31 + i / 61 * rank) % 201 - 100); }
+static float sum_of(int ranks, int64_t i) {
+    float sum = 0;
+    for (int r = 0; r < ranks; r++) sum += value(r, i);
+    return sum;
+}
+static void fill(float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = value(comm_rank(world), i);
+}
+static int64_t wrong_sums(const float *x, int64_t from, int64_t to) {
+    int64_t wrong = 0;
+    for (int64_t i = from; i < to; i++) wrong += x[i] != sum_of(comm_size(world), i);
+    return wrong;
+}
+
+static void sums_are_exact_with(CommKind kind) {
+    comm_set_kind(world, kind);
+    int W = comm_size(world), r = comm_rank(world);
+    for (int l = 0; l < LENGTHS; l++) {
+        int64_t q = PIECES[l];
+        float  *x = floats(W * q);
+        Tensor  t = tensor_1d(x, F32, W * q);
+
+        fill(x, W * q);
+        comm_reduce_scatter(world, t);
+        EXPECT_ON_ALL(wrong_sums(x, r * q, (r + 1) * q) == 0);
+
+        for (int64_t i = 0; i < W * q; i++) x[i] = i / q == r ? sum_of(W, i) : NAN;
+        comm_all_gather(world, t);
+        EXPECT_ON_ALL(wrong_sums(x, 0, W * q) == 0);
+
+        fill(x, W * q);
+        comm_all_reduce(world, t);
+        EXPECT_ON_ALL(wrong_sums(x, 0, W * q) == 0);
+        free(x);
+    }
+    comm_set_kind(world, COMM_RING);
+}
+static void sums_are_exact(void **state) {
+    (void)state;
+    sums_are_exact_with(COMM_RING);
+}
+static void mpi_agrees_exactly(void **state) {
+    (void)state;
+    sums_are_exact_with(COMM_MPI);
+}
+
+/* A piece of more chunks than sends posted ahead. */
+static void long_piece(void **state) {
+    (void)state;
+    int     W = comm_size(world), r = comm_rank(world);
+    int64_t q = 70 * 65536 + 64;
+    float  *x = floats(W * q);
+    fill(x, W * q);
+    comm_all_reduce(world, tensor_1d(x, F32, W * q));
+    EXPECT_ON_ALL(wrong_sums(x, 0, W * q) == 0);
+    fill(x, W * q);
+    comm_reduce_scatter(world, tensor_1d(x, F32, W * q));
+    EXPECT_ON_ALL(wrong_sums(x, r * q, (r + 1) * q) == 0);
+    free(x);
+}
+
+/* The sum of piece p is ((x[p+1] + x[p+2]) + ...) + x[p], in fp32: fixed for W, hence the same bits every time. */
+static void order_of_additions_is_fixed(void **state) {
+    (void)state;
+    int     W = comm_size(world), r = comm_rank(world);
+    int64_t q = 3 * 65536 + 64;
+    float  *x = floats(W * q), *again = floats(W * q), *sum = floats(q), *next = floats(q);
+    rng_normal(x, W * q, (uint64_t)r, 0, 0, 1);
+    memcpy(again, x, (size_t)(W * q) * 4);
+    comm_reduce_scatter(world, tensor_1d(x, F32, W * q));
+    comm_reduce_scatter(world, tensor_1d(again, F32, W * q));
+    EXPECT_ON_ALL(memcmp(x + r * q, again + r * q, (size_t)q * 4) == 0);
+    rng_normal(sum, q, (uint64_t)((r + 1) % W), (uint64_t)(r * q), 0, 1);
+    for (int k = 2; k <= W; k++) {
+        rng_normal(next, q, (uint64_t)((r + k) % W), (uint64_t)(r * q), 0, 1);
+        for (int64_t i = 0; i < q; i++) sum[i] += next[i];
+    }
+    EXPECT_ON_ALL(memcmp(x + r * q, sum, (size_t)q * 4) == 0);
+    free(x), free(again), free(sum), free(next);
+}
+
+/* Reductions and gathers mixed, ranks polling at different times: none takes another's messages. */
+static void several_in_flight(void **state) {
+    (void)state;
+    int    W = comm_size(world), r = comm_rank(world);
+    float *x[IN_FLIGHT];
+    for (int round = 0; round < 5; round++) {
+        for (int k = 0; k < IN_FLIGHT; k++) {
+            int64_t q = PIECES[(k * 5 + round) % LENGTHS];
+            Tensor  t = tensor_1d(x[k] = floats(W * q), F32, W * q);
+            for (int64_t i = 0; i < W * q; i++)
+                x[k][i] = k % 3 == 2 ? (i / q == r ? sum_of(W, i) : NAN) : value(r, i);
+            if (k % 3 == 2) comm_all_gather_start(world, t);
+            else            comm_reduce_scatter_start(world, t);
+            for (int polls = (r * 3 + k + round) % 5; polls > 0; polls--) comm_poll(world);
+        }
+        comm_finish(world);
+        int64_t wrong = 0;
+        for (int k = 0; k < IN_FLIGHT; k++) {
+            int64_t q = PIECES[(k * 5 + round) % LENGTHS];
+            wrong += k % 3 == 2 ? wrong_sums(x[k], 0, W * q) : wrong_sums(x[k], r * q, (r + 1) * q);
+            free(x[k]);
+        }
+        EXPECT_ON_ALL(wrong == 0);
+    }
+}
+
+/* The first message is out before start returns, and polling alone brings the collective to its end. */
+static void sends_are_posted_at_start(void **state) {
+    (void)state;
+    int       W = comm_size(world), r = comm_rank(world);
+    int64_t   q = 4 * 65536;
+    float    *x = floats(W * q);
+    CommTrace before, trace[2];
+    fill(x, W * q);
+    int known = comm_trace(world, &before, 1);
+    comm_times(world);
+    comm_reduce_scatter_start(world, tensor_1d(x, F32, W * q));
+    comm_reduce_scatter_start(world, tensor_1d(x, F32, W * 0));
+    int count = comm_trace(world, trace, 2);
+    if (W == 1) assert_int_equal(count, 0);
+    else {
+        EXPECT_ON_ALL(count == 2 && trace[0].sequence == (known ? before.sequence + 1 : 0) && trace[1].sequence == trace[0].sequence + 1);
+        EXPECT_ON_ALL(trace[0].first_send_ms >= trace[0].start_ms && trace[0].start_ms > 0);
+        do {
+            comm_poll(world);
+            comm_trace(world, trace, 2);
+        } while (trace[0].end_ms == 0 || trace[1].end_ms == 0);
+        CommTimes times = comm_times(world);
+        EXPECT_ON_ALL(times.sends == 4 * (W - 1) && times.comm_ms > 0);
+    }
+    comm_finish(world);
+    EXPECT_ON_ALL(wrong_sums(x, r * q, (r + 1) * q) == 0);
+    free(x);
+}
+
+/* A bucket so short that the last pieces are nothing but padding: it stays zero. */
+static void padding_stays_zero(void **state) {
+    (void)state;
+    int    W = comm_size(world), r = comm_rank(world);
+    Param  row = {.name = "short", .dims = 1, .dim = {65, 1}, .memory_rows = 65};
+    Layout layout = layout_create(&row, 1, W);
+    Bucket b = layout.bucket[0];
+    float *x = floats(b.elems);
+    memset(x, 0, (size_t)b.elems * 4);
+    for (int64_t i = 0; i < 65; i++) x[i] = value(r, i);
+    comm_all_reduce(world, tensor_1d(x, F32, b.elems));
+    int64_t wrong = wrong_sums(x, 0, 65);
+    for (int64_t i = 65; i < b.elems; i++) wrong += x[i] != 0;
+    EXPECT_ON_ALL(wrong == 0);
+    EXPECT_ON_ALL(W < 3 || b.elems - 65 > b.piece_elems);
+    layout_destroy(&layout);
+    free(x);
+}
+
+static void gathers_any_type(void **state) {
+    (void)state;
+    int W = comm_size(world), r = comm_rank(world);
+    for (int kind = COMM_RING; kind <= COMM_MPI; kind++) {
+        comm_set_kind(world, (CommKind)kind);
+        for (int l = 0; l < LENGTHS; l++) {
+            int64_t   n = W * PIECES[l], wrong = 0;
+            uint16_t *h = (uint16_t *)(void *)floats(n);
+            for (int64_t i = 0; i < n; i++) h[i] = i / PIECES[l] == r ? (uint16_t)(i * 3 + l) : 0xffff;
+            comm_all_gather(world, tensor_1d(h, BF16, n));
+            for (int64_t i = 0; i < n; i++) wrong += h[i] != (uint16_t)(i * 3 + l);
+            EXPECT_ON_ALL(wrong == 0);
+            free(h);
+        }
+    }
+    comm_set_kind(world, COMM_RING);
+}
+
+static void times_add_up(void **state) {
+    (void)state;
+    int     W = comm_size(world);
+    int64_t n = W * 65536 * 4;
+    float  *x = floats(n);
+    fill(x, n);
+    comm_times(world);
+    comm_all_reduce(world, tensor_1d(x, F32, n));
+    CommTimes times = comm_times(world), after = comm_times(world);
+    EXPECT_ON_ALL(W == 1 ? times.comm_ms == 0 : times.comm_ms > 0);
+    EXPECT_ON_ALL(times.exposed_ms <= times.comm_ms + 0.1);
+    EXPECT_ON_ALL(after.comm_ms == 0 && after.exposed_ms == 0 && after.sends == 0);
+    EXPECT_ON_ALL(comm_buffer_bytes(world, n / W) == (W == 1 ? 0 : comm_buffer_bytes(world, n)));
+    free(x);
+}
+
+int main(void) {
+    const struct CMUnitTest ranks_ring[] = {
+        cmocka_unit_test(sums_are_exact),
+        cmocka_unit_test(mpi_agrees_exactly),
+        cmocka_unit_test(long_piece),
+        cmocka_unit_test(order_of_additions_is_fixed),
+        cmocka_unit_test(several_in_flight),
+        cmocka_unit_test(sends_are_posted_at_start),
+        cmocka_unit_test(padding_stays_zero),
+        cmocka_unit_test(gathers_any_type),
+        cmocka_unit_test(times_add_up),
+    };
+    return RUN_ON_RANKS(ranks_ring);
+}

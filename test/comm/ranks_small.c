@@ -1,0 +1,87 @@
+/* ranks_small.c - who is there, and the small blocking calls. */
+#include "test/comm/ranks.h"
+
+#include <unistd.h>
+
+static void everyone_is_here(void **state) {
+    (void)state;
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    Launch launch = launch_detect();
+    EXPECT_ON_ALL(!launch.launched || (launch.rank == comm_rank(world) && launch.size == comm_size(world)));
+    EXPECT_ON_ALL(comm_local_size(world) == comm_size(world) && comm_local_rank(world) == comm_rank(world)); /* one host */
+    for (int r = 0; r < comm_size(world); r++) EXPECT_ON_ALL(strcmp(comm_host(world, r), host) == 0);
+    assert_true(strlen(comm_library()) > 0);
+}
+
+/* The ranks of a host never ask for more threads than it has processors, unless that is less than one each. */
+static void threads_fit_the_host(void **state) {
+    (void)state;
+    int64_t mine = comm_threads(world), all = mine, processors = sysconf(_SC_NPROCESSORS_ONLN);
+    comm_all_reduce_i64(world, &all, 1, COMM_SUM);
+    EXPECT_ON_ALL(mine >= 1);
+    EXPECT_ON_ALL(all <= processors || mine == 1);
+    EXPECT_ON_ALL(comm_threads(world) == mine);
+}
+
+static void broadcast_reaches_all(void **state) {
+    (void)state;
+    static const size_t sizes[] = {0, 1, 5, 4096, 3000001};
+    for (int root = 0; root < comm_size(world); root++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            unsigned char *data = (unsigned char *)malloc(sizes[s] + 1);
+            int64_t        wrong = 0;
+            for (size_t i = 0; i <= sizes[s]; i++) data[i] = comm_rank(world) == root ? (unsigned char)(i * 7 + (size_t)root) : 0;
+            unsigned char after = data[sizes[s]];
+            comm_broadcast(world, data, sizes[s], root);
+            for (size_t i = 0; i < sizes[s]; i++) wrong += data[i] != (unsigned char)(i * 7 + (size_t)root);
+            EXPECT_ON_ALL(wrong == 0 && data[sizes[s]] == after);
+            free(data);
+        }
+}
+
+static void all_reduce_of_numbers(void **state) {
+    (void)state;
+    int     W = comm_size(world), r = comm_rank(world);
+    double  sum[2] = {r + 0.5, 1}, most[1] = {-(double)r}, least[1] = {r + 3.0};
+    int64_t total = (int64_t)1 << (40 + r), top = r == W - 1 ? INT64_MAX : r, bottom = -r;
+    comm_all_reduce_f64(world, sum, 2, COMM_SUM);
+    comm_all_reduce_f64(world, most, 1, COMM_MAX);
+    comm_all_reduce_f64(world, least, 1, COMM_MIN);
+    comm_all_reduce_i64(world, &total, 1, COMM_SUM);
+    comm_all_reduce_i64(world, &top, 1, COMM_MAX);
+    comm_all_reduce_i64(world, &bottom, 1, COMM_MIN);
+    EXPECT_ON_ALL(sum[0] == W * (W - 1) / 2 + 0.5 * W && sum[1] == W && most[0] == 0 && least[0] == 3);
+    EXPECT_ON_ALL(total == (((int64_t)1 << W) - 1) << 40 && top == INT64_MAX && bottom == 1 - W);
+}
+
+/* Rank r gives r*1000 bytes, so rank 0 gives none. */
+static void gather_concatenates(void **state) {
+    (void)state;
+    int W = comm_size(world), r = comm_rank(world);
+    for (int root = 0; root < W; root++) {
+        size_t  mine = (size_t)r * 1000, *bytes = NULL, at = 0;
+        char   *data = (char *)malloc(mine + 1);
+        int64_t wrong = 0;
+        for (size_t i = 0; i < mine; i++) data[i] = (char)(i + (size_t)r);
+        char *all = comm_gather(world, data, mine, root, &bytes);
+        EXPECT_ON_ALL((all != NULL) == (r == root) && (bytes != NULL) == (r == root));
+        for (int from = 0; all && from < W; from++) {
+            wrong += bytes[from] != (size_t)from * 1000;
+            for (size_t i = 0; i < bytes[from]; i++) wrong += all[at++] != (char)(i + (size_t)from);
+        }
+        EXPECT_ON_ALL(wrong == 0);
+        free(data), free(all), free(bytes);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest ranks_small[] = {
+        cmocka_unit_test(everyone_is_here),
+        cmocka_unit_test(threads_fit_the_host),
+        cmocka_unit_test(broadcast_reaches_all),
+        cmocka_unit_test(all_reduce_of_numbers),
+        cmocka_unit_test(gather_concatenates),
+    };
+    return RUN_ON_RANKS(ranks_small);
+}

@@ -1,0 +1,87 @@
+/* test_launch.c - who started this process, told from the environment alone; and a communicator without any launcher. */
+#include "comm/comm.h" /* before cmocka.h, which makes a macro of fail() */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static const char *const VARIABLES[] = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",  "PMI_SIZE",
+                                        "PMIX_RANK",            "SLURM_STEP_ID",        "SLURM_PROCID", "SLURM_NTASKS",
+                                        "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"};
+
+typedef struct {
+    const char *what;
+    const char *set[9]; /* name, value, ..., NULL */
+    Launch      expected;
+} Case;
+
+static const Case CASES[] = {
+    {"a shell", {NULL}, {0, 0, 1, 0}},
+    {"Open MPI", {"OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_SIZE", "4", "PMIX_RANK", "2"}, {1, 2, 4, 1}},
+    {"Open MPI in a batch script", {"OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "4", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"}, {1, 3, 4, 1}},
+    {"mpirun -np 1", {"OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "1"}, {1, 0, 1, 1}},
+    {"MPICH", {"PMI_RANK", "1", "PMI_SIZE", "2"}, {1, 1, 2, 1}},
+    {"srun --mpi=pmix", {"PMIX_RANK", "1", "SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}, {1, 1, 0, 1}},
+    {"srun without MPI", {"SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}, {1, 1, 2, 0}},
+    {"srun of one task", {"SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, {0, 0, 1, 0}},
+    {"a batch script, no mpirun", {"SLURM_PROCID", "0", "SLURM_NTASKS", "8"}, {0, 0, 1, 0}},
+};
+
+static void clear(void) {
+    for (size_t i = 0; i < sizeof VARIABLES / sizeof *VARIABLES; i++) unsetenv(VARIABLES[i]);
+}
+
+static void launchers_are_told_apart(void **state) {
+    (void)state;
+    for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
+        const Case *c = &CASES[k];
+        clear();
+        for (int i = 0; c->set[i]; i += 2) setenv(c->set[i], c->set[i + 1], 1);
+        Launch got = launch_detect(), want = c->expected;
+        if (got.launched != want.launched || got.rank != want.rank || got.size != want.size || got.manager != want.manager)
+            fail_msg("%s: launched %d rank %d size %d manager %d", c->what, got.launched, got.rank, got.size, got.manager);
+    }
+    clear();
+}
+
+static void alone_everything_is_a_no_op(void **state) {
+    (void)state;
+    clear();
+    Comm   *c = comm_create(launch_detect(), COMM_RING);
+    float   x[128];
+    double  sum = 2.5;
+    int64_t count = 7;
+    size_t *bytes;
+    for (int i = 0; i < 128; i++) x[i] = (float)i;
+    assert_int_equal(comm_size(c), 1);
+    assert_int_equal(comm_local_size(c), 1);
+    assert_true(comm_threads(c) >= 1);
+    comm_reduce_scatter_start(c, tensor_1d(x, F32, 128));
+    comm_all_gather_start(c, tensor_1d(x, F32, 128));
+    comm_poll(c);
+    comm_finish(c);
+    comm_all_reduce(c, tensor_1d(x, F32, 128));
+    comm_barrier(c);
+    comm_broadcast(c, x, sizeof x, 0);
+    comm_all_reduce_f64(c, &sum, 1, COMM_SUM);
+    comm_all_reduce_i64(c, &count, 1, COMM_MAX);
+    for (int i = 0; i < 128; i++) assert_true(x[i] == (float)i);
+    assert_true(sum == 2.5 && count == 7);
+    char *all = comm_gather(c, "abc", 3, 0, &bytes);
+    assert_memory_equal(all, "abc", 3);
+    assert_int_equal(bytes[0], 3);
+    assert_true(comm_times(c).sends == 0 && comm_buffer_bytes(c, 64) == 0);
+    free(all), free(bytes);
+    comm_destroy(c);
+}
+
+int main(void) {
+    const struct CMUnitTest test_launch[] = {
+        cmocka_unit_test(launchers_are_told_apart),
+        cmocka_unit_test(alone_everything_is_a_no_op),
+    };
+    return cmocka_run_group_tests(test_launch, NULL, NULL);
+}

@@ -1,0 +1,229 @@
+/* io.c with its failpoints compiled in: what is on the disk after each call, and after each call that failed half-way. */
+#ifndef FAILPOINTS
+#define FAILPOINTS
+#endif
+#include "core/io.c"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+#include <sys/wait.h>
+
+static int enter_folder(void **state) {
+    char path[] = "/tmp/train_gpt_io_XXXXXX";
+    if (!mkdtemp(path) || chdir(path) < 0) return -1;
+    *state = strdup(path);
+    return 0;
+}
+
+static int leave_folder(void **state) {
+    unsetenv("TRAIN_GPT_IO_FAIL");
+    int rc = chdir("/") < 0 ? -1 : io_remove_tree(*state);
+    free(*state);
+    return rc;
+}
+
+/* The nth call from now on. */
+static void fail_at(const char *spec) {
+    memset(failpoint_calls, 0, sizeof failpoint_calls);
+    setenv("TRAIN_GPT_IO_FAIL", spec, 1);
+}
+
+static void assert_holds(const char *path, const char *text) {
+    char *data;
+    assert_int_equal(io_read_file(path, 1 << 20, &data), strlen(text));
+    assert_string_equal(data, text);
+    free(data);
+}
+
+static void open_creates_appends_updates(void **state) {
+    (void)state;
+    int fd = io_open("a", IO_CREATE);
+    assert_int_equal(io_write(fd, "hello", 5), 0);
+    assert_int_equal(io_close(fd), 0);
+    fd = io_open("a", IO_APPEND);
+    assert_int_equal(io_write(fd, " world", 6), 0);
+    io_close(fd);
+    fd = io_open("a", IO_UPDATE);
+    char word[5];
+    assert_int_equal(io_pread(fd, word, 5, 6), 0);
+    assert_memory_equal(word, "world", 5);
+    assert_int_equal(io_pread(fd, word, 5, 7), -ENODATA);
+    assert_int_equal(io_pwrite(fd, "W", 1, 6), 0);
+    assert_int_equal(io_fsync(fd), 0);
+    io_close(fd);
+    assert_holds("a", "hello World");
+    fd = io_open("a", IO_UPDATE);
+    assert_int_equal(io_truncate(fd, 5), 0);
+    io_close(fd);
+    assert_holds("a", "hello");
+    fd = io_open("a", IO_CREATE);
+    io_close(fd);
+    assert_holds("a", "");
+    assert_int_equal(io_open("missing", IO_UPDATE), -ENOENT);
+    assert_int_equal(io_open("missing", IO_READ), -ENOENT);
+    assert_int_equal(io_open("missing/a", IO_CREATE), -ENOENT);
+}
+
+static void writes_do_not_follow_links(void **state) {
+    (void)state;
+    assert_int_equal(io_replace_file("real", "old", 3), 0);
+    assert_int_equal(symlink("real", "link"), 0);
+    assert_int_equal(io_open("link", IO_CREATE), -ELOOP);
+    assert_int_equal(io_open("link", IO_APPEND), -ELOOP);
+    assert_int_equal(io_open("link", IO_UPDATE), -ELOOP);
+    assert_holds("real", "old");
+    assert_holds("link", "old"); /* reading may */
+}
+
+static void short_and_interrupted_calls_continue(void **state) {
+    (void)state;
+    static const char *const faults[] = {"write@1:short", "write@1:EINTR", "write@2:EINTR", "pwrite@1:short", "pwrite@1:EINTR",
+                                         "fsync@1:EINTR", "ftruncate@1:EINTR", "open@1:EINTR", "close@1:EINTR"};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        fail_at(faults[i]);
+        int fd = io_open("a", IO_CREATE);
+        assert_true(fd >= 0);
+        assert_int_equal(io_write(fd, "0123456789", 10), 0);
+        assert_int_equal(io_pwrite(fd, "abcdefg", 7, 2), 0);
+        assert_int_equal(io_truncate(fd, 9), 0);
+        assert_int_equal(io_fsync(fd), 0);
+        assert_int_equal(io_close(fd), 0);
+        assert_holds("a", "01abcdefg");
+    }
+    fail_at("write@1:short"); /* the failpoint does write half: one call is not enough */
+    int fd = io_open("a", IO_CREATE);
+    assert_int_equal(sys.write(fd, "0123456789", 10), 5);
+    io_close(fd);
+}
+
+/* A reader sees all of the old file or all of the new one, whatever call fails; and no .tmp stays. */
+static void replace_is_all_or_nothing(void **state) {
+    (void)state;
+    static const char *const faults[] = {"open@1:ENOSPC", "write@1:ENOSPC", "fsync@1:EIO", "close@1:EDQUOT", "rename@1:EACCES"};
+    static const int due[] = {-ENOSPC, -ENOSPC, -EIO, -EDQUOT, -EACCES};
+    assert_int_equal(io_replace_file("f", "old", 3), 0);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        fail_at(faults[i]);
+        assert_int_equal(io_replace_file("f", "new text", 8), due[i]);
+        unsetenv("TRAIN_GPT_IO_FAIL");
+        assert_holds("f", "old");
+        assert_int_equal(io_file_bytes("f.tmp"), -ENOENT);
+    }
+    assert_int_equal(io_replace_file("f", "new text", 8), 0);
+    assert_holds("f", "new text");
+    assert_int_equal(io_file_bytes("f"), 8);
+    assert_int_equal(io_replace_file("missing/f", "x", 1), -ENOENT);
+}
+
+/* The order of calls is the promise: content synced before the name points at it. */
+static void replace_syncs_before_it_renames(void **state) {
+    (void)state;
+    fail_at("fsync@1:EIO");
+    assert_int_equal(io_replace_file("f", "x", 1), -EIO);
+    assert_int_equal(failpoint_calls[AT_FSYNC], 1);
+    assert_int_equal(io_file_bytes("f"), -ENOENT);
+    fail_at("rename@1:EIO");
+    assert_int_equal(io_replace_file("f", "x", 1), -EIO);
+    assert_int_equal(failpoint_calls[AT_RENAME], 1);
+}
+
+static void full_disks_are_reported(void **state) {
+    (void)state;
+    fail_at("write@2:ENOSPC");
+    int fd = io_open("a", IO_CREATE);
+    assert_int_equal(io_write(fd, "first", 5), 0);
+    assert_int_equal(io_write(fd, "second", 6), -ENOSPC);
+    io_close(fd);
+    unsetenv("TRAIN_GPT_IO_FAIL");
+    assert_holds("a", "first");
+    fd = open("/dev/full", O_WRONLY);
+    if (fd >= 0) {
+        assert_int_equal(io_write(fd, "x", 1), -ENOSPC);
+        close(fd);
+    }
+}
+
+static void folders_are_made_and_removed(void **state) {
+    (void)state;
+    assert_int_equal(io_mkdirs("x/y//z/"), 0);
+    assert_int_equal(io_mkdirs("x/y/z"), 0);
+    assert_int_equal(io_mkdirs("."), 0);
+    assert_int_equal(io_mkdirs("/"), 0);
+    assert_true(is_folder("x/y/z"));
+    assert_int_equal(io_file_bytes("x/y"), -EISDIR);
+    assert_int_equal(io_replace_file("x/file", "1", 1), 0);
+    assert_int_equal(io_mkdirs("x/file"), -ENOTDIR);
+    assert_int_equal(io_mkdirs("x/file/below"), -ENOTDIR);
+    assert_int_equal(io_mkdirs(""), -ENOENT);
+    fail_at("mkdir@2:EROFS");
+    assert_int_equal(io_mkdirs("p/q/r"), -EROFS);
+    unsetenv("TRAIN_GPT_IO_FAIL");
+    assert_int_equal(io_fsync_dir("x"), 0);
+    assert_int_equal(io_fsync_dir("missing"), -ENOENT);
+    assert_true(io_free_bytes("x") > 0);
+
+    assert_int_equal(io_remove_tree("x"), -ENOTEMPTY); /* two levels deep: not a folder of ours */
+    assert_true(is_folder("x/y/z"));
+    assert_int_equal(rmdir("x/y/z"), 0);
+    assert_int_equal(io_replace_file("outside", "stays", 5), 0);
+    assert_int_equal(io_mkdirs("kept"), 0);
+    assert_int_equal(io_replace_file("kept/file", "stays", 5), 0);
+    assert_int_equal(io_mkdirs("x/y"), 0);
+    assert_int_equal(symlink("../outside", "x/link"), 0);
+    assert_int_equal(symlink("../../kept", "x/y/link"), 0);
+    assert_int_equal(io_remove_tree("x"), 0);
+    assert_int_equal(io_file_bytes("x"), -ENOENT);
+    assert_holds("outside", "stays");
+    assert_holds("kept/file", "stays");
+    assert_int_equal(io_remove_tree("x"), 0);
+    assert_int_equal(symlink("kept", "folderlink"), 0);
+    assert_true(io_remove_tree("folderlink") < 0);
+    assert_holds("kept/file", "stays");
+    fail_at("unlink@1:EACCES");
+    assert_int_equal(io_remove_tree("kept"), -EACCES);
+}
+
+static void whole_files_are_read_up_to_a_limit(void **state) {
+    (void)state;
+    char *data, text[10000];
+    memset(text, 'x', sizeof text);
+    assert_int_equal(io_replace_file("f", text, sizeof text), 0);
+    assert_int_equal(io_read_file("f", sizeof text, &data), sizeof text);
+    assert_int_equal(data[sizeof text], 0);
+    assert_memory_equal(data, text, sizeof text);
+    free(data);
+    assert_int_equal(io_read_file("f", sizeof text - 1, &data), -EFBIG);
+    assert_null(data);
+    assert_int_equal(io_read_file("missing", 100, &data), -ENOENT);
+    assert_int_equal(io_read_file(".", 100, &data), -EISDIR);
+    assert_int_equal(io_read_file("/dev/zero", 100000, &data), -EFBIG);
+    assert_int_equal(io_replace_file("empty", "", 0), 0);
+    assert_int_equal(io_read_file("empty", 0, &data), 0);
+    assert_string_equal(data, "");
+    free(data);
+    assert_int_equal(mkfifo("pipe", 0600), 0); /* no size to ask for, and it comes in pieces */
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = open("pipe", O_WRONLY);
+        for (int i = 0; i < 100; i++)
+            if (write(fd, text, 100) != 100) _exit(1);
+        _exit(0);
+    }
+    assert_int_equal(io_read_file("pipe", sizeof text, &data), sizeof text);
+    assert_memory_equal(data, text, sizeof text);
+    free(data);
+    waitpid(child, NULL, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, enter_folder, leave_folder)
+        IN_FOLDER(open_creates_appends_updates), IN_FOLDER(writes_do_not_follow_links),
+        IN_FOLDER(short_and_interrupted_calls_continue), IN_FOLDER(replace_is_all_or_nothing),
+        IN_FOLDER(replace_syncs_before_it_renames), IN_FOLDER(full_disks_are_reported),
+        IN_FOLDER(folders_are_made_and_removed), IN_FOLDER(whole_files_are_read_up_to_a_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,180 @@
+/* The numbered list of samples over shards, and the order of training: permutations per epoch, golden values that may never change. */
+#include "data/dataset.h"
+
+#include <omp.h>
+
+#include "core/error.h"
+#include "test/data/files.h"
+
+static Dataset open_globs(int64_t seq_len, int count, ...) {
+    const char *globs[8];
+    va_list     args;
+    va_start(args, count);
+    for (int i = 0; i < count; i++) globs[i] = va_arg(args, const char *);
+    va_end(args);
+    return dataset_open("data.train", globs, count, seq_len, 50000);
+}
+
+static void samples_are_numbered_shard_after_shard(void **state) {
+    (void)state;
+    enum { T = 8 };
+    write_counting_shard("s_2.bin", 8, 2000);   /* no sample: 8 tokens are 7 pairs */
+    write_counting_shard("s_10.bin", 17, 1000); /* 2, ending exactly */
+    write_counting_shard("s_3.bin", 30, 3000);  /* 3 and a tail */
+    static const uint16_t raw[9] = {40, 41, 42, 43, 44, 45, 46, 47, 48};
+    write_file("raw", raw, sizeof raw); /* 1 */
+    Dataset d = open_globs(T, 2, "s_*.bin", "raw");
+    assert_int_equal(d.shards, 4);
+    assert_int_equal(d.tokens, 8 + 17 + 30 + 9);
+    assert_int_equal(d.samples, 6);
+    static const char *const order[] = {"s_10.bin", "s_2.bin", "s_3.bin", "raw"}; /* by byte: '1' < '2' */
+    for (int i = 0; i < 4; i++) assert_string_equal(d.shard[i].path, order[i]);
+    static const int64_t first_sample[] = {0, 2, 2, 5, 6};
+    assert_memory_equal(d.first_sample, first_sample, sizeof first_sample);
+    static const int32_t first_token[] = {1000, 1008, 3000, 3008, 3016, 40};
+    for (int64_t j = 0; j < 6; j++) {
+        int32_t tokens[T + 1];
+        dataset_sample(&d, j, tokens);
+        for (int k = 0; k <= T; k++) assert_int_equal(tokens[k], first_token[j] + k);
+    }
+    dataset_close(&d);
+}
+
+static void globs_keep_list_order_and_sort_by_byte(void **state) {
+    (void)state;
+    static const char *const names[] = {"b_Z.bin", "b_a.bin", "b_0.bin", "a_\xc3\xa9.bin", "a_z.bin", "x[1].bin"};
+    for (int i = 0; i < 6; i++) write_counting_shard(names[i], 10, 0);
+    setenv("LC_ALL", "en_US.UTF-8", 1);
+    Dataset d = open_globs(4, 3, "b_*", "x[1].bin", "a_*.bin");
+    static const char *const order[] = {"b_0.bin", "b_Z.bin", "b_a.bin", "x[1].bin", "a_z.bin", "a_\xc3\xa9.bin"};
+    assert_int_equal(d.shards, 6);
+    for (int i = 0; i < 6; i++) assert_string_equal(d.shard[i].path, order[i]);
+    dataset_close(&d);
+}
+
+typedef struct { const char *globs[4]; int count; int64_t seq_len, vocab_size; } Opening;
+
+static void open_dataset(const void *opening) {
+    const Opening *o = opening;
+    Dataset        d = dataset_open("data.train", o->globs, o->count, o->seq_len, o->vocab_size);
+    dataset_close(&d);
+}
+
+static void wrong_data_ends_the_program_with_a_sentence(void **state) {
+    (void)state;
+    assert_int_equal(io_mkdirs("here"), 0);
+    write_counting_shard("here/a.bin", 100, 0);
+    write_counting_shard("here/b.bin", 7, 0);
+    write_counting_shard("here/c.bin", 100, 200);
+    write_file("here/text", "In the beginning", 16);
+    write_file("here/d.bin", "\x28\xd8\x34\x01", 4);
+    assert_int_equal(symlink("a.bin", "here/link.bin"), 0);
+#define OPENING(seq_len, vocab, n, ...) &(Opening){{__VA_ARGS__}, n, seq_len, vocab}
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "away/*.bin"), "data.train: \"away/*.bin\"",
+                "folder away does not exist", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/z*.bin"), "\"here/z*.bin\" matches no file", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/a.bin", "here/z.bin"), "\"here/z.bin\" does not exist", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "/none*"), "\"/none*\" matches no file", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, ""), "data.train", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 0, ""), "data.train names no token files", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here"), "here is a folder", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/a.bin", "here/a*"), "here/a.bin twice", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/a.bin", "./here/../here/a.bin"), "here/a.bin twice", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/link.bin", "here/a.bin"), "here/a.bin twice", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/c.bin"), "data.train: here/c.bin: token 56 of 100 is 256",
+                "model.vocab_size is 256", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/text"), "here/text: token 0 of 8 is 28233", "tokenize", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(100, 256, 2, "here/a.bin", "here/b.bin"), "107 tokens in 2 files",
+                "batch.seq_len 100", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/d.bin"), "here/d.bin: token", NULL);
+    assert_ends(0, open_dataset, OPENING(99, 256, 1, "here/a.bin"), NULL);
+}
+
+static Dataset counted(int64_t samples) { return (Dataset){NULL, 0, NULL, 1, samples, 0}; }
+
+static uint64_t hash_order(const Dataset *d, SampleOrder order, int64_t first, int64_t count) {
+    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a over whole numbers */
+    for (int64_t g = first; g < first + count; g++) hash = (hash ^ (uint64_t)dataset_order(d, order, g)) * 0x100000001b3;
+    return hash;
+}
+
+/* From an independent Python transcription of rng.h and the contract. A run resumed with a later build must see the same order. */
+static void the_order_never_changes(void **state) {
+    (void)state;
+    const SampleOrder    order = {1, 1337};
+    static const int64_t ten[20] = {4, 1, 6, 3, 7, 5, 9, 8, 2, 0, 2, 8, 0, 1, 9, 7, 5, 6, 3, 4};
+    static const int64_t thousand[2][8] = {{316, 350, 262, 788, 261, 461, 797, 216}, {392, 638, 248, 121, 510, 543, 425, 320}};
+    Dataset d = counted(10);
+    for (int64_t g = 0; g < 20; g++) assert_int_equal(dataset_order(&d, order, g), ten[g]);
+    d = counted(1000);
+    for (int64_t g = 0; g < 8; g++) assert_int_equal(dataset_order(&d, order, g), thousand[0][g]);
+    for (int64_t g = 0; g < 8; g++) assert_int_equal(dataset_order(&d, order, 1000 + g), thousand[1][g]);
+    assert_true(hash_order(&d, order, 0, 1000) == 0xa904e414a395e2c5);
+    assert_true(hash_order(&d, order, 1000, 1000) == 0xf15f1ac898440dcf);
+}
+
+static void every_epoch_is_a_permutation(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {1, 2, 3, 10, 64, 257, 1000};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int64_t epoch = 0; epoch < 4; epoch++) {
+            Dataset d = counted(sizes[s]);
+            char   *seen = calloc((size_t)d.samples, 1);
+            for (int64_t i = 0; i < d.samples; i++) {
+                int64_t j = dataset_order(&d, (SampleOrder){1, 5}, epoch * d.samples + i);
+                assert_true(j >= 0 && j < d.samples && !seen[j]);
+                seen[j] = 1;
+                assert_int_equal(dataset_order(&d, (SampleOrder){0, 5}, epoch * d.samples + i), i); /* plain */
+            }
+            free(seen);
+        }
+}
+
+static void seeds_and_epochs_differ(void **state) {
+    (void)state;
+    Dataset  d = counted(1000);
+    uint64_t a = hash_order(&d, (SampleOrder){1, 1}, 0, 1000);
+    assert_true(a == hash_order(&d, (SampleOrder){1, 1}, 0, 1000));
+    assert_true(a != hash_order(&d, (SampleOrder){1, 2}, 0, 1000));
+    assert_true(a != hash_order(&d, (SampleOrder){1, 1ull << 40 | 1}, 0, 1000));
+    assert_true(a != hash_order(&d, (SampleOrder){1, 1}, 1000, 1000));
+}
+
+/* Two shards of more than 4 GiB each: sample numbers and offsets stay whole. */
+static void far_samples_are_found(void **state) {
+    (void)state;
+    static const char *const globs[] = {"big_*"};
+    const int64_t bytes = 5000000000, tokens = bytes / 2;
+    for (int i = 0; i < 2; i++) {
+        const uint16_t last[3] = {11, 12, 13};
+        write_file(i ? "big_1" : "big_0", "", 0);
+        int fd = io_open(i ? "big_1" : "big_0", IO_UPDATE);
+        assert_int_equal(io_truncate(fd, (uint64_t)bytes), 0);
+        assert_int_equal(io_pwrite(fd, last, sizeof last, (uint64_t)bytes - sizeof last), 0);
+        io_close(fd);
+    }
+    Dataset d = dataset_open("data.train", globs, 1, 1, 1 << 16); /* every uint16 is of this vocabulary: no look at each */
+    assert_int_equal(d.samples, 2 * (tokens - 1));
+    int32_t pair[2];
+    for (int i = 1; i <= 2; i++) {
+        dataset_sample(&d, i * (tokens - 1) - 1, pair);
+        assert_true(pair[0] == 12 && pair[1] == 13);
+        dataset_sample(&d, i * (tokens - 1) - 2, pair);
+        assert_true(pair[0] == 11 && pair[1] == 12);
+    }
+    dataset_sample(&d, tokens - 1, pair);
+    assert_true(pair[0] == 0 && pair[1] == 0);
+    dataset_close(&d);
+}
+
+int main(void) {
+    omp_set_num_threads(1); /* children of a process with OpenMP threads cannot start theirs */
+    const struct CMUnitTest tests[] = {
+#define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, enter_folder, leave_folder)
+        IN_FOLDER(samples_are_numbered_shard_after_shard), IN_FOLDER(globs_keep_list_order_and_sort_by_byte),
+        IN_FOLDER(wrong_data_ends_the_program_with_a_sentence), cmocka_unit_test(the_order_never_changes),
+        cmocka_unit_test(every_epoch_is_a_permutation), cmocka_unit_test(seeds_and_epochs_differ),
+        IN_FOLDER(far_samples_are_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,131 @@
+/* The loader hands out exactly what the order says, whatever the ranks, the micro-batch and how far ahead it is. */
+#include "data/loader.h"
+
+#include <omp.h>
+#include <time.h>
+
+#include "core/error.h"
+#include "test/data/files.h"
+
+enum { T = 6 };
+
+static Dataset open_data(void) {
+    write_counting_shard("a.bin", 6 * 17 + 1, 0);
+    write_counting_shard("b.bin", 6 * 20 + 3, 10000); /* 37 samples: no multiple of a step, epochs wrap inside steps */
+    static const char *const globs[] = {"?.bin"};
+    return dataset_open("data.train", globs, 1, T, 50000);
+}
+
+/* Takes `steps` steps from a loader and compares each row with the dataset's. */
+static void assert_follows_order(const Dataset *d, LoaderPlan plan, int steps) {
+    Stream  stream = {{NULL, NULL, 0, 0, 0}};
+    Arena   arena = arena_create("batches", loader_bytes(plan.micro_batch, T));
+    Loader *l = loader_create(d, plan, &arena);
+    int64_t part = plan.step_samples / plan.ranks;
+    for (int step = 0; step < steps; step++)
+        for (int64_t row = 0; row < part; row += plan.micro_batch) {
+            double wait_ms = -1;
+            Batch  batch = loader_next(l, &stream, &wait_ms);
+            assert_true(wait_ms >= 0);
+            EXPECT2(batch.inputs, I32, plan.micro_batch, T);
+            EXPECT2(batch.targets, I32, plan.micro_batch, T);
+            for (int64_t b = 0; b < plan.micro_batch; b++) {
+                int32_t due[T + 1];
+                int64_t g = (plan.first_step + step) * plan.step_samples + plan.rank * part + row + b;
+                dataset_sample(d, dataset_order(d, plan.order, g), due);
+                assert_memory_equal((int32_t *)batch.inputs.data + b * T, due, sizeof(int32_t) * T);
+                assert_memory_equal((int32_t *)batch.targets.data + b * T, due + 1, sizeof(int32_t) * T);
+            }
+        }
+    loader_destroy(l);
+    arena_destroy(&arena);
+}
+
+static void batches_follow_the_order(void **state) {
+    (void)state;
+    Dataset d = open_data();
+    assert_int_equal(d.samples, 37);
+    for (int ranks = 1; ranks <= 4; ranks++)
+        for (int rank = 0; rank < ranks; rank++)
+            for (int64_t micro = 1; micro <= 4; micro++)
+                for (int shuffle = 0; shuffle < 2; shuffle++)
+                    assert_follows_order(&d, (LoaderPlan){{shuffle, 1337}, 12ll * micro, micro, rank, ranks, shuffle * 5}, 9);
+    dataset_close(&d);
+}
+
+/* The union over ranks and micro-batches of step s is s*G .. s*G+G-1, in order: plain order and numbered samples let it be read off. */
+static void steps_cover_their_indices_in_order(void **state) {
+    (void)state;
+    write_counting_shard("a.bin", 48 * T + 1, 0);
+    static const char *const globs[] = {"a.bin"};
+    Dataset d = dataset_open("data.train", globs, 1, T, 50000);
+    enum { G = 24 };
+    for (int ranks = 1; ranks <= 4; ranks++)
+        for (int64_t micro = 1; micro <= 2; micro++) {
+            int64_t seen[2][G];
+            for (int rank = 0; rank < ranks; rank++) {
+                Stream  stream = {{NULL, NULL, 0, 0, 0}};
+                Arena   arena = arena_create("batches", loader_bytes(micro, T));
+                Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, G, micro, rank, ranks, 0}, &arena);
+                for (int step = 0; step < 2; step++)
+                    for (int64_t k = 0; k < G / ranks / micro; k++) {
+                        Batch batch = loader_next(l, &stream, NULL);
+                        for (int64_t b = 0; b < micro; b++)
+                            seen[step][rank * (G / ranks) + k * micro + b] = ((int32_t *)batch.inputs.data)[b * T] / T;
+                    }
+                loader_destroy(l);
+                arena_destroy(&arena);
+            }
+            for (int step = 0; step < 2; step++)
+                for (int i = 0; i < G; i++) assert_int_equal(seen[step][i], step * G + i);
+        }
+    dataset_close(&d);
+}
+
+/* A trainer slower than the thread finds the batch it is due, not the newest; and what it holds does not change under its hands. */
+static void batches_wait_for_the_trainer(void **state) {
+    (void)state;
+    Dataset d = open_data();
+    Stream  stream = {{NULL, NULL, 0, 0, 0}};
+    Arena   arena = arena_create("batches", loader_bytes(2, T));
+    Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, 4, 2, 0, 1, 0}, &arena);
+    for (int n = 0; n < 12; n++) {
+        Batch batch = loader_next(l, &stream, NULL);
+        nanosleep(&(struct timespec){0, 5000000}, NULL);
+        int32_t due[T + 1];
+        dataset_sample(&d, 2 * n, due);
+        assert_memory_equal(batch.inputs.data, due, sizeof(int32_t) * T);
+    }
+    loader_destroy(l);
+    arena_destroy(&arena);
+    dataset_close(&d);
+}
+
+static void a_loader_stops_at_any_moment(void **state) {
+    (void)state;
+    Dataset d = open_data();
+    Arena   arena = arena_create("batches", loader_bytes(1, T));
+    for (int i = 0; i < 200; i++) {
+        Stream  stream = {{NULL, NULL, 0, 0, 0}};
+        size_t  mark = arena_mark(&arena);
+        Loader *l = loader_create(&d, (LoaderPlan){{1, 1}, 1, 1, 0, 1, 0}, &arena);
+        for (int n = 0; n < i % 7; n++) loader_next(l, &stream, NULL);
+        loader_destroy(l);
+        arena_release(&arena, mark);
+    }
+    loader_destroy(NULL);
+    arena_destroy(&arena);
+    dataset_close(&d);
+}
+
+int main(void) {
+    omp_set_num_threads(1);
+    const struct CMUnitTest tests[] = {
+#define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, enter_folder, leave_folder)
+        IN_FOLDER(batches_follow_the_order),
+        IN_FOLDER(steps_cover_their_indices_in_order),
+        IN_FOLDER(batches_wait_for_the_trainer),
+        IN_FOLDER(a_loader_stops_at_any_moment),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,292 @@
+/* Shards: what is read, what is written, and every way a file can be wrong. */
+#include "data/shard.h"
+
+#include <fcntl.h>
+#include <omp.h>
+#include <sys/stat.h>
+
+#include "core/error.h"
+#include "test/data/files.h"
+
+static const char *parse(const void *data, size_t bytes, uint64_t file_bytes, ShardHeader *header) {
+    static char fault[SHARD_FAULT_CHARS];
+    uint8_t    *exact = malloc(bytes + 1); /* so that a sanitizer sees a look past the given bytes */
+    memcpy(exact, data, bytes);
+    exact = realloc(exact, bytes ? bytes : 1);
+    int rc = shard_parse_header(exact, bytes, file_bytes, header, fault);
+    free(exact);
+    return rc == 0 ? NULL : fault;
+}
+
+static void known_headers_are_read(void **state) {
+    (void)state;
+    uint8_t     start[1024];
+    ShardHeader h;
+    put_header(start, 20240520, 1, 100);
+    assert_null(parse(start, 1024, 1024 + 200, &h));
+    assert_true(h.token_bytes == 2 && h.data_offset == 1024 && h.tokens == 100);
+    put_header(start, 20240801, 7, 100);
+    assert_null(parse(start, 1024, 1024 + 400, &h));
+    assert_true(h.token_bytes == 4 && h.data_offset == 1024 && h.tokens == 100);
+    put_header(start, 20240520, 1, INT32_MAX);
+    assert_null(parse(start, 1024, 1024 + 2ull * INT32_MAX, &h));
+    assert_true(h.tokens == INT32_MAX);
+    put_header(start, 20240801, 7, INT32_MAX);
+    assert_null(parse(start, 1024, 1024 + 4ull * INT32_MAX, &h));
+    memset(start, 1, sizeof start);
+    assert_null(parse(start, 1024, 6ull << 30, &h)); /* headerless */
+    assert_true(h.token_bytes == 2 && h.data_offset == 0 && h.tokens == 3ll << 30);
+}
+
+static void assert_fault(const void *data, size_t bytes, uint64_t file_bytes, const char *phrase) {
+    ShardHeader h;
+    const char *fault = parse(data, bytes, file_bytes, &h);
+    if (!fault || !strstr(fault, phrase)) fail_msg("\"%s\" is due, not \"%s\"", phrase, fault ? fault : "no fault");
+}
+
+static void truncation_is_seen_at_every_byte(void **state) {
+    (void)state;
+    uint8_t file[1024 + 20];
+    memset(file, 7, sizeof file);
+    put_header(file, 20240520, 1, 10);
+    ShardHeader h;
+    for (size_t bytes = 0; bytes < sizeof file; bytes++) {
+        const char *fault = parse(file, bytes < 1024 ? bytes : 1024, bytes, &h);
+        if (!fault) fail_msg("no fault in the first %zu bytes", bytes);
+        if (bytes == 0) assert_non_null(strstr(fault, "is empty"));
+        else if (bytes < 4) assert_true(strstr(fault, "odd number of bytes") || strstr(fault, "truncated"));
+        else assert_non_null(strstr(fault, "is truncated"));
+    }
+    assert_null(parse(file, 1024, sizeof file, &h));
+    assert_fault(file, 1024, 1030, "it holds 1030 bytes, its 10 tokens take 1044");
+    assert_fault(file, 500, 500, "it holds 500 bytes, the header of an llm.c shard alone takes 1024");
+    assert_fault(file, 1024, 1045, "holds 1 bytes after its last token");
+    assert_fault(file, 1024, 1024 + 40, "20 bytes after its last token: its 10 tokens take 1044 bytes, there are 1064");
+}
+
+static void foreign_headers_are_refused_by_name(void **state) {
+    (void)state;
+    static const struct { int32_t magic, version, tokens; const char *phrase; } bad[] = {
+        {20240520, 2, 10, "magic 20240520, version 2; only version 1"},
+        {20240520, 7, 10, "version 7; only version 1"},
+        {20240520, 0, 10, "version 0"},
+        {20240520, -1, 10, "version -1"},
+        {20240801, 1, 10, "magic 20240801, version 1; only version 7"},
+        {20240520, 1, 0, "holds 0 tokens"},
+        {20240520, 1, -1, "holds -1 tokens"},
+        {20240520, 1, INT32_MIN, "holds -2147483648 tokens"},
+        {20240801, 7, -10, "holds -10 tokens"},
+        {20240522, 1, 10, "is an llm.c eval file (magic 20240522), not tokens to train on"},
+        {20240326, 3, 1024, "llm.c model checkpoint"},
+        {20240803, 5, 1024, "llm.c model checkpoint"},
+        {20240327, 2, 10, "llm.c debug state"},
+        {20240328, 2, 50257, "llm.c tokenizer"},
+        {20240527, 1, 10, "llm.c optimizer state"},
+    };
+    uint8_t start[1024];
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        put_header(start, bad[i].magic, bad[i].version, bad[i].tokens);
+        assert_fault(start, 1024, 1024 + 20, bad[i].phrase);
+    }
+    assert_fault("BIN.TOK\n........", 16, 16, "llmq");
+    assert_fault("MMIDIDX\0\0.......", 16, 16, "Megatron");
+    assert_fault("\x93NUMPY\1\0........", 16, 16, "tofile()");
+    assert_fault("In the beginning.", 17, 17, "odd number of bytes (17); text becomes shards by ./train_gpt tokenize");
+    put_header(start, 20240520, 1, INT32_MAX); /* 2 x tokens must not wrap around */
+    assert_fault(start, 1024, 1024, "its 2147483647 tokens take 4294968318");
+}
+
+/* No bytes whatever make the parser accept tokens outside the file. */
+static void random_headers_never_point_outside(void **state) {
+    (void)state;
+    static const int32_t magic[] = {20240520, 20240801, 20240522, 1};
+    srand(1);
+    for (int i = 0; i < 200000; i++) {
+        uint8_t start[1024];
+        put_header(start, magic[rand() % 4], rand() % 9, rand() % 4 ? rand() % 64 : (int32_t)((uint32_t)rand() * 2654435761u));
+        uint64_t    file_bytes = (uint64_t)(rand() % 2 ? 1024 + rand() % 256 : rand() % 1100);
+        ShardHeader h;
+        if (parse(start, file_bytes < 1024 ? file_bytes : 1024, file_bytes, &h)) continue;
+        assert_true(h.tokens > 0 && h.data_offset + (uint64_t)h.token_bytes * (uint64_t)h.tokens == file_bytes);
+    }
+}
+
+static void tokens_are_read(void **state) {
+    (void)state;
+    write_counting_shard("two", 3000, 49000);
+    Shard   s = shard_open("two");
+    int32_t out[3000];
+    for (int64_t i = 0; i < 3000; i++) assert_int_equal(shard_token(&s, i), (49000 + i) % 50000);
+    shard_read(&s, 0, 3000, out);
+    for (int64_t i = 0; i < 3000; i++) assert_int_equal(out[i], (49000 + i) % 50000);
+    shard_read(&s, 2999, 1, out);
+    assert_int_equal(out[0], 1999);
+    shard_close(&s);
+
+    static const uint16_t raw[] = {65535, 1, 0, 50256};
+    write_file("raw", raw, sizeof raw);
+    s = shard_open("raw");
+    shard_read(&s, 0, 4, out);
+    for (int i = 0; i < 4; i++) assert_true(out[i] == raw[i] && shard_token(&s, i) == raw[i]);
+    shard_close(&s);
+
+    uint8_t four[1024 + 12];
+    put_header(four, 20240801, 7, 3);
+    memcpy(four + 1024, (uint32_t[]){128000, 70000, 5}, 12);
+    write_file("four", four, sizeof four);
+    s = shard_open("four");
+    shard_read(&s, 0, 3, out);
+    assert_true(out[0] == 128000 && out[1] == 70000 && out[2] == 5 && shard_token(&s, 1) == 70000);
+    assert_int_equal(shard_find_foreign(&s, 128001), -1);
+    assert_int_equal(shard_find_foreign(&s, 128000), 0);
+    shard_close(&s);
+}
+
+static void open_shard(const void *path) {
+    Shard s = shard_open(path);
+    shard_close(&s);
+}
+
+static void bad_files_end_the_program_with_a_sentence(void **state) {
+    (void)state;
+    uint8_t file[1024];
+    write_file("empty", "", 0);
+    put_header(file, 20240522, 1, 10);
+    write_file("eval.bin", file, sizeof file);
+    put_header(file, 20240520, 1, 10);
+    write_file("short.bin", file, sizeof file);
+    assert_int_equal(io_mkdirs("folder"), 0);
+    assert_int_equal(mkfifo("fifo", 0600), 0);
+    assert_ends(EXIT_DATA, open_shard, "empty", "empty is empty", NULL);
+    assert_ends(EXIT_DATA, open_shard, "eval.bin", "eval.bin is an llm.c eval file", NULL);
+    assert_ends(EXIT_DATA, open_shard, "short.bin", "short.bin is truncated: it holds 1024 bytes, its 10 tokens take 1044", NULL);
+    assert_ends(EXIT_DATA, open_shard, "folder", "folder is a folder", "folder/train_*.bin", NULL);
+    assert_ends(EXIT_DATA, open_shard, "fifo", "fifo is not a regular file", NULL);
+    assert_ends(EXIT_DATA, open_shard, "missing", "missing does not exist", NULL);
+    assert_int_equal(symlink("loop", "loop"), 0);
+    assert_ends(EXIT_IO, open_shard, "loop", "cannot read loop", NULL);
+}
+
+static void foreign_tokens_are_found_wherever_they_are(void **state) {
+    (void)state;
+    enum { N = 2500000 }; /* more than two blocks of the search, and a ragged end */
+    int64_t at[] = {0, 1, 31, 1048575, 1048576, 1048577, N / 2, 2097151, 2097152, N - 2, N - 1};
+    uint8_t *file = malloc(1024 + 2 * N);
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        put_header(file, 20240520, 1, N);
+        for (int64_t k = 0; k < N; k++) memcpy(file + 1024 + 2 * k, &(uint16_t){(uint16_t)(k % 256)}, 2);
+        memcpy(file + 1024 + 2 * at[i], &(uint16_t){i % 2 ? 256 : 65535}, 2);
+        memcpy(file + 1024 + 2 * (N - 1), &(uint16_t){300}, 2); /* a later one does not hide the first */
+        write_file("f", file, 1024 + 2 * N);
+        Shard s = shard_open("f");
+        assert_int_equal(shard_find_foreign(&s, 256), at[i]);
+        assert_int_equal(shard_find_foreign(&s, 65536), -1);
+        assert_int_equal(shard_find_foreign(&s, 1ll << 40), -1);
+        shard_close(&s);
+    }
+    free(file);
+}
+
+/* Files over 4 GiB, as sparse ones: nothing on the way is a 32-bit offset. */
+static void offsets_beyond_four_gib_are_right(void **state) {
+    (void)state;
+    const int64_t n = 1250000000;
+    uint8_t       start[1024];
+    put_header(start, 20240801, 7, (int32_t)n);
+    write_file("big", start, sizeof start);
+    int fd = io_open("big", IO_UPDATE);
+    assert_int_equal(io_truncate(fd, 1024 + 4 * (uint64_t)n), 0);
+    const uint32_t end[2] = {70001, 70002};
+    assert_int_equal(io_pwrite(fd, end, sizeof end, 1024 + 4 * (uint64_t)(n - 2)), 0);
+    io_close(fd);
+    struct stat st;
+    assert_true(stat("big", &st) == 0 && st.st_blocks * 512 < 1 << 20);
+    Shard   s = shard_open("big");
+    int32_t out[3];
+    shard_read(&s, n - 3, 3, out);
+    assert_true(out[0] == 0 && out[1] == 70001 && out[2] == 70002 && shard_token(&s, n - 1) == 70002);
+    shard_close(&s);
+
+    assert_int_equal(truncate("big", (5ll << 30) + 2), 0);
+    fd = io_open("big", IO_UPDATE);
+    assert_int_equal(io_pwrite(fd, "\0\0\0\0", 4, 0), 0); /* no magic: headerless */
+    assert_int_equal(io_pwrite(fd, "\x39\x30", 2, 5ull << 30), 0);
+    io_close(fd);
+    s = shard_open("big");
+    assert_int_equal(s.header.tokens, (5ll << 29) + 1);
+    assert_int_equal(shard_token(&s, 5ll << 29), 12345);
+    shard_close(&s);
+}
+
+static void put_all(ShardWriter *w, int64_t count, int32_t modulo) {
+    for (int64_t i = 0; i < count;) {
+        int32_t part[777];
+        int64_t n = count - i < 777 ? count - i : 777;
+        for (int64_t k = 0; k < n; k++) part[k] = (int32_t)((i + k) % modulo);
+        assert_int_equal(shard_writer_put(w, part, n), 0);
+        i += n;
+    }
+}
+
+static void what_is_written_is_read_back(void **state) {
+    (void)state;
+    static const struct { int64_t vocab, count; int token_bytes; } cases[] = {
+        {256, 1, 2}, {65536, 600000, 2}, {65537, 600000, 4}, {50257, 524288 - 512, 2}, {128256, 261888, 4}, {128256, 261889, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ShardWriter *w;
+        assert_int_equal(shard_writer_create(&w, "w.bin", cases[i].vocab), 0);
+        put_all(w, cases[i].count, (int32_t)cases[i].vocab);
+        assert_int_equal(io_file_bytes("w.bin"), -ENOENT); /* nothing under the name before it is whole */
+        assert_int_equal(shard_writer_finish(w), 0);
+        assert_int_equal(io_file_bytes("w.bin.tmp"), -ENOENT);
+        assert_int_equal(io_file_bytes("w.bin"), 1024 + cases[i].token_bytes * cases[i].count);
+        Shard s = shard_open("w.bin");
+        assert_int_equal(s.header.tokens, cases[i].count);
+        assert_int_equal(s.header.token_bytes, cases[i].token_bytes);
+        for (int64_t k = 0; k < cases[i].count; k++) assert_int_equal(shard_token(&s, k), k % cases[i].vocab);
+        shard_close(&s);
+        assert_int_equal(io_unlink("w.bin"), 0);
+    }
+    ShardWriter *w;
+    assert_int_equal(shard_writer_create(&w, "missing/w.bin", 256), -ENOENT);
+    assert_int_equal(shard_writer_create(&w, "dropped.bin", 256), 0);
+    put_all(w, 100, 256);
+    assert_int_equal(shard_writer_put(w, NULL, INT32_MAX), -EFBIG);
+    shard_writer_destroy(w);
+    assert_int_equal(io_file_bytes("dropped.bin"), -ENOENT);
+    assert_int_equal(io_file_bytes("dropped.bin.tmp"), -ENOENT);
+}
+
+/* Threads are started only in a child: a process that has forked cannot start OpenMP's again. */
+static void search_on_four_threads(const void *path) {
+    omp_set_num_threads(4);
+    Shard   s = shard_open(path);
+    int64_t at = shard_find_foreign(&s, 256);
+    shard_close(&s);
+    /* in brackets: cmocka has a macro of that name */
+    (fail)(EXIT_DATA, "found %lld", (long long)at);
+}
+
+static void threads_find_the_first(void **state) {
+    (void)state;
+    write_counting_shard("f", 5000000, 0);
+    assert_ends(EXIT_DATA, search_on_four_threads, "f", "found 256", NULL);
+}
+
+int main(void) {
+    omp_set_num_threads(1);
+    const struct CMUnitTest tests[] = {
+#define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, enter_folder, leave_folder)
+        cmocka_unit_test(known_headers_are_read),
+        cmocka_unit_test(truncation_is_seen_at_every_byte),
+        cmocka_unit_test(foreign_headers_are_refused_by_name),
+        cmocka_unit_test(random_headers_never_point_outside),
+        IN_FOLDER(tokens_are_read),
+        IN_FOLDER(bad_files_end_the_program_with_a_sentence),
+        IN_FOLDER(foreign_tokens_are_found_wherever_they_are),
+        IN_FOLDER(offsets_beyond_four_gib_are_right),
+        IN_FOLDER(what_is_written_is_read_back),
+        IN_FOLDER(threads_find_the_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

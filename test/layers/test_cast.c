@@ -1,0 +1,47 @@
+/* test_cast.c - cast_forward: bit for bit the rounding of core/tensor.h. */
+#include "test/ref/test.h"
+
+static const DType TYPES[] = {F32, BF16};
+
+static void test_sizes(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {1, 15, 16, 17, 16384, 40003};
+    for (int from = 0; from < COUNT(TYPES); from++)
+        for (int to = 0; to < COUNT(TYPES); to++)
+            for (int i = 0; i < COUNT(sizes); i++) {
+                Stage  s = stage_create(0);
+                Tensor x = stage_random(&s, TYPES[from], 1, sizes[i], 1, 1, 3, 0), y = stage_tensor(&s, TYPES[to], 1, sizes[i], 1);
+                cast_forward(&s.stream, y, x);
+                for (int64_t k = 0; k < sizes[i]; k++) assert_true(tensor_get(y, k) == (float)round_to(y.type, (double)tensor_get(x, k)));
+                stage_destroy(&s);
+            }
+}
+
+/* Ties to even, the carry into the exponent, the largest, subnormal, infinite and undefined values: as bf16_from_f32. */
+static void test_rounding(void **state) {
+    (void)state;
+    static const uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3fffffff, 0x7f7fffff, 0xff7f7fff, 0x00000001, 0x807fffff, 0x00008000,
+                                    0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x80000000, 0x00018000, 0x42280000};
+    Stage  s = stage_create(0);
+    Tensor x = stage_tensor(&s, F32, 1, COUNT(bits), 1), y = stage_tensor(&s, BF16, 1, COUNT(bits), 1), back = stage_tensor(&s, F32, 1, COUNT(bits), 1);
+    memcpy(x.data, bits, sizeof bits);
+    cast_forward(&s.stream, y, x);
+    cast_forward(&s.stream, back, y);
+    for (int i = 0; i < COUNT(bits); i++) {
+        uint16_t h = bf16_from_f32(((const float *)x.data)[i]);
+        uint32_t wide = (uint32_t)h << 16;
+        assert_int_equal(((const uint16_t *)y.data)[i], h);
+        assert_memory_equal((const char *)back.data + 4 * i, &wide, 4);
+    }
+    stage_destroy(&s);
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_rounding)};
+    return cmocka_run_group_tests_name("cast", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}

@@ -1,0 +1,106 @@
+/* test_classifier.c - classifier_forward and classifier_forward_backward. */
+#include "test/ref/test.h"
+
+typedef struct { int64_t n, V; double *loss, *logits, *weight; int32_t *targets; } Case;
+
+static double objective(void *ctx) {
+    Case *k = (Case *)ctx;
+    ref_classifier_forward(k->loss, k->logits, k->targets, k->n, k->V, k->V);
+    double sum = 0.0;
+    for (int64_t i = 0; i < k->n; i++) sum += k->loss[i];
+    return 0.25 * sum;
+}
+
+static void test_differences(void **state) {
+    (void)state;
+    enum { N = 4, V = 9 };
+    Stage   s = stage_create(0);
+    Tensor  targets = stage_tokens(&s, 1, N, 1, 1, V);
+    Case    k = {N, V, stage_doubles(&s, N), stage_random_doubles(&s, N * V, 2, 3, 0), NULL, (int32_t *)targets.data};
+    double *dlogits = stage_doubles(&s, N * V);
+    ref_classifier_backward(dlogits, k.logits, k.targets, N, V, V, 0.25);
+    assert_true(difference_proves(objective, &k, k.logits, dlogits, N * V));
+    stage_destroy(&s);
+}
+
+/* exp(x - max) errs by the rounding of x - max, |x - max| of them, and 2 more; the sum's is shared by all. */
+static Bound gradient_bound(double range) { return bound_sum((int64_t)(range * range) + 4); }
+
+static void test_records(void **state) {
+    (void)state;
+    Stage      s = stage_create(0);
+    RecordFile f = record_load(OPS_FILE);
+    Tensor     logits = stage_record(&s, record_find(&f, "classifier.logits"), F32);
+    Tensor     targets = stage_record(&s, record_find(&f, "classifier.targets"), I32), loss = stage_tensor(&s, F32, 1, logits.dim[0], 1);
+    int64_t    n = logits.dim[0], V = logits.dim[1];
+    double    *loss64 = stage_doubles(&s, n), *dlogits64 = stage_doubles(&s, n * V);
+    ref_classifier_forward(loss64, stage_widen(&s, logits), (const int32_t *)targets.data, n, V, V);
+    ref_classifier_backward(dlogits64, stage_widen(&s, logits), (const int32_t *)targets.data, n, V, V, 1.0);
+    assert_same_float64(loss64, record_find(&f, "classifier.loss"));
+    assert_same_float64(dlogits64, record_find(&f, "classifier.dlogits"));
+    classifier_forward_backward(&s.stream, loss, logits, targets, V, 1.0f);
+    assert_close(loss, (const double *)record_find(&f, "classifier.loss")->data, F32, bound_sum(1));
+    assert_close(logits, (const double *)record_find(&f, "classifier.dlogits")->data, F32, gradient_bound(20.0));
+    record_unload(&f);
+    stage_destroy(&s);
+}
+
+static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spread) {
+    Stage  s = stage_create(0);
+    Tensor logits = stage_random(&s, act, 2, n, stride, 3, spread, 1), targets = stage_tokens(&s, 1, n, 1, 4, (int32_t)V);
+    Tensor loss = stage_tensor(&s, F32, 1, n, 1), again = stage_tensor(&s, F32, 1, n, 1);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t v = V; v < stride; v++) tensor_set(logits, i * stride + v, NAN); /* padding reaches nothing */
+    double *loss64 = stage_doubles(&s, n), *dlogits64 = stage_doubles(&s, n * stride), *logits64 = stage_widen(&s, logits);
+    const int32_t *target = (const int32_t *)targets.data;
+    ref_classifier_forward(loss64, logits64, target, n, V, stride);
+    ref_classifier_backward(dlogits64, logits64, target, n, V, stride, 0.125);
+    classifier_forward(&s.stream, loss, logits, targets, V);
+    classifier_forward_backward(&s.stream, again, logits, targets, V, 0.125f);
+    assert_close(loss, loss64, F32, bound_sum(1));
+    assert_same_bits(again, loss);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t v = V; v < stride; v++) assert_true(tensor_get(logits, i * stride + v) == 0.0f);
+    assert_close(logits, dlogits64, act, gradient_bound(2.0 * spread));
+    stage_destroy(&s);
+}
+
+static void test_shapes(void **state) {
+    (void)state;
+    static const int64_t shapes[][3] = {{1, 1, 1}, {3, 2, 2}, {2, 15, 16}, {5, 16, 16}, {4, 17, 31}, {7, 256, 256}, {9, 389, 512}, {3, 50257, 50304}};
+    for (int t = 0; t < COUNT(ACT_TYPES); t++)
+        for (int i = 0; i < COUNT(shapes); i++)
+            for (int wide = 0; wide < 2; wide++) compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], wide ? 20.0 : 1.0);
+}
+
+/* A model that is sure: the gradient at the target is a small difference, the loss is small; and logits far from 0 and apart. */
+static void test_extremes(void **state) {
+    (void)state;
+    enum { V = 19 };
+    Stage   s = stage_create(0);
+    Tensor  logits = stage_random(&s, F32, 2, 3, V, 5, 0, -9), targets = stage_tokens(&s, 1, 3, 1, 0, 1), loss = stage_tensor(&s, F32, 1, 3, 1);
+    for (int i = 0; i < 3; i++) ((int32_t *)targets.data)[i] = 18;
+    tensor_set(logits, 18, 5.0f);                                  /* sure: loss 18 e^-14 = 1.5e-5 */
+    for (int v = 0; v < V; v++) tensor_set(logits, V + v, 1e4f + (float)v);  /* far from 0 */
+    tensor_set(logits, 2 * V, -1e30f);                              /* apart */
+    double *loss64 = stage_doubles(&s, 3), *dlogits64 = stage_doubles(&s, 3 * V), *logits64 = stage_widen(&s, logits);
+    ref_classifier_forward(loss64, logits64, (const int32_t *)targets.data, 3, V, V);
+    ref_classifier_backward(dlogits64, logits64, (const int32_t *)targets.data, 3, V, V, 1.0);
+    classifier_forward_backward(&s.stream, loss, logits, targets, V, 1.0f);
+    /* A small loss is log(1 + r): r's relative error, some ten roundings, and 2^-24 of the sum beside 1. */
+    for (int i = 0; i < 3; i++) assert_true(fabs((double)tensor_get(loss, i) - loss64[i]) <= 8 * 0x1p-24 * (loss64[i] + 1.0));
+    for (int i = 0; i < 3 * V; i++)
+        assert_true(fabs((double)tensor_get(logits, i) - dlogits64[i]) <= 0x1p-24 * (16 * fabs(dlogits64[i]) + (i % V == 18 ? 8 : 1e-12)));
+    stage_destroy(&s);
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes),
+                                     cmocka_unit_test(test_extremes)};
+    return cmocka_run_group_tests_name("classifier", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}

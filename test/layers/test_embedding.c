@@ -1,0 +1,90 @@
+/* test_embedding.c - embedding_forward and embedding_backward. */
+#include "test/ref/test.h"
+
+typedef struct { int64_t B, T, C, V, P; int32_t *tokens; double *y, *wte, *wpe, *dy; } Case;
+
+static double objective(void *ctx) {
+    Case *k = (Case *)ctx;
+    ref_embedding_forward(k->y, k->tokens, k->wte, k->wpe, k->B, k->T, k->C);
+    return dot(k->y, k->dy, k->B * k->T * k->C);
+}
+
+static void test_differences(void **state) {
+    (void)state;
+    Stage   s = stage_create(0);
+    Tensor  tokens = stage_tokens(&s, 2, 2, 3, 1, 4);
+    int64_t C = 5;
+    Case    k = {2, 3, C, 4, 3, (int32_t *)tokens.data, stage_doubles(&s, 6 * C), stage_random_doubles(&s, 4 * C, 2, 1, 0),
+                 stage_random_doubles(&s, 3 * C, 3, 1, 0), stage_random_doubles(&s, 6 * C, 4, 1, 0)};
+    double *dwte = stage_doubles(&s, 4 * C), *dwpe = stage_doubles(&s, 3 * C);
+    ref_embedding_backward(dwte, dwpe, k.dy, k.tokens, k.B, k.T, k.C);
+    assert_true(difference_proves(objective, &k, k.wte, dwte, 4 * C));
+    assert_true(difference_proves(objective, &k, k.wpe, dwpe, 3 * C));
+    stage_destroy(&s);
+}
+
+static void test_records(void **state) {
+    (void)state;
+    Stage      s = stage_create(1 << 20);
+    RecordFile f = record_load(OPS_FILE);
+    Tensor     tokens = stage_record(&s, record_find(&f, "embedding.tokens"), I32);
+    Tensor     wte = stage_record(&s, record_find(&f, "embedding.wte"), F32), wpe = stage_record(&s, record_find(&f, "embedding.wpe"), F32);
+    Tensor     dy = stage_record(&s, record_find(&f, "embedding.dy"), F32);
+    int64_t    B = tokens.dim[0], T = tokens.dim[1], V = wte.dim[0], P = wpe.dim[0], C = wte.dim[1];
+    double    *y64 = stage_doubles(&s, B * T * C), *dwte64 = stage_doubles(&s, V * C), *dwpe64 = stage_doubles(&s, P * C);
+    const int32_t *token = (const int32_t *)tokens.data;
+    ref_embedding_forward(y64, token, stage_widen(&s, wte), stage_widen(&s, wpe), B, T, C);
+    ref_embedding_backward(dwte64, dwpe64, stage_widen(&s, dy), token, B, T, C);
+    assert_same_float64(y64, record_find(&f, "embedding.y"));
+    assert_same_float64(dwte64, record_find(&f, "embedding.dwte"));
+    assert_same_float64(dwpe64, record_find(&f, "embedding.dwpe"));
+
+    Tensor y = stage_tensor(&s, F32, 2, B * T, C), dwte = stage_random(&s, F32, 2, V, C, 0, 0, 0), dwpe = stage_random(&s, F32, 2, P, C, 0, 0, 0);
+    embedding_forward(&s.stream, y, tokens, wte, wpe);
+    embedding_backward(&s.stream, dwte, dwpe, dy, tokens);
+    assert_close(y, (const double *)record_find(&f, "embedding.y")->data, F32, bound_sum(2));
+    assert_close(dwte, (const double *)record_find(&f, "embedding.dwte")->data, F32, bound_sum(B * T));
+    assert_close(dwpe, (const double *)record_find(&f, "embedding.dwpe")->data, F32, bound_sum(B));
+    record_unload(&f);
+    stage_destroy(&s);
+}
+
+/* V' = V + 3 rows: those past V and positions past T keep their values. Backward runs twice on sums that are not zero. */
+static void compare(DType act, int64_t B, int64_t T, int64_t C, int64_t V, int64_t P) {
+    Stage  s = stage_create(1 << 20);
+    Tensor tokens = stage_tokens(&s, 2, B, T, 5, (int32_t)V), y = stage_tensor(&s, act, 2, B * T, C);
+    Tensor wte = stage_random(&s, act, 2, V + 3, C, 6, 1, 0), wpe = stage_random(&s, act, 2, P, C, 7, 1, 0);
+    Tensor dy = stage_random(&s, act, 2, B * T, C, 8, 1, 0);
+    Tensor dwte = stage_random(&s, F32, 2, V + 3, C, 9, 1, 0), dwpe = stage_random(&s, F32, 2, P, C, 10, 1, 0);
+    double *y64 = stage_doubles(&s, B * T * C), *dwte64 = stage_widen(&s, dwte), *dwpe64 = stage_widen(&s, dwpe), *dy64 = stage_widen(&s, dy);
+    const int32_t *token = (const int32_t *)tokens.data;
+    ref_embedding_forward(y64, token, stage_widen(&s, wte), stage_widen(&s, wpe), B, T, C);
+    embedding_forward(&s.stream, y, tokens, wte, wpe);
+    assert_close(y, y64, act, bound_sum(2));
+    for (int pass = 0; pass < 2; pass++) {
+        ref_embedding_backward(dwte64, dwpe64, dy64, token, B, T, C);
+        embedding_backward(&s.stream, dwte, dwpe, dy, tokens);
+    }
+    assert_close(dwte, dwte64, act, bound_sum(2 * B * T));
+    assert_close(dwpe, dwpe64, act, bound_sum(2 * B));
+    stage_destroy(&s);
+}
+
+static void test_shapes(void **state) {
+    (void)state;
+    static const int64_t shapes[][5] = {{1, 1, 1, 1, 1},   {1, 5, 3, 2, 5},      {2, 7, 16, 11, 9},   {3, 11, 17, 5, 11},
+                                        {2, 40, 42, 389, 41}, {2, 33, 64, 20, 33}, {2, 21, 193, 30, 64}};
+    for (int t = 0; t < COUNT(ACT_TYPES); t++)
+        for (int i = 0; i < COUNT(shapes); i++)
+            compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4]);
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes)};
+    return cmocka_run_group_tests_name("embedding", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}

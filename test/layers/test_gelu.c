@@ -1,0 +1,101 @@
+/* test_gelu.c - gelu_forward and gelu_backward. */
+#include "test/ref/test.h"
+
+/* The argument of the exponential behind tanh reaches 2u = 1.6 (x + 0.0447 x^3), and a rounding of it is one of the result, relatively:
+ * |2u| < 24 while the result matters (|x| < 6, past which gelu is x or under 10^-8). As so many terms of a sum: */
+enum { GELU_TERMS = 24 };
+
+typedef struct { int64_t n; double *y, *x, *dy; } Case;
+
+static double objective(void *ctx) {
+    Case *k = (Case *)ctx;
+    ref_gelu_forward(k->y, k->x, k->n);
+    return dot(k->y, k->dy, k->n);
+}
+
+static void test_differences(void **state) {
+    (void)state;
+    enum { N = 40 };
+    Stage   s = stage_create(0);
+    Case    k = {N, stage_doubles(&s, N), stage_random_doubles(&s, N, 1, 4, 0), stage_random_doubles(&s, N, 2, 1, 0)};
+    double *dx = stage_doubles(&s, N);
+    ref_gelu_backward(dx, k.dy, k.x, N);
+    assert_true(difference_proves(objective, &k, k.x, dx, N));
+    stage_destroy(&s);
+}
+
+static void test_records(void **state) {
+    (void)state;
+    Stage      s = stage_create(0);
+    RecordFile f = record_load(OPS_FILE);
+    Tensor     x = stage_record(&s, record_find(&f, "gelu.x"), F32), dy = stage_record(&s, record_find(&f, "gelu.dy"), F32);
+    int64_t    n = tensor_elems(x);
+    double    *y64 = stage_doubles(&s, n), *dx64 = stage_doubles(&s, n);
+    ref_gelu_forward(y64, stage_widen(&s, x), n);
+    ref_gelu_backward(dx64, stage_widen(&s, dy), stage_widen(&s, x), n);
+    assert_same_float64(y64, record_find(&f, "gelu.y"));
+    assert_same_float64(dx64, record_find(&f, "gelu.dx"));
+    Tensor y = stage_tensor(&s, F32, 2, x.dim[0], x.dim[1]), dx = stage_tensor(&s, F32, 2, x.dim[0], x.dim[1]);
+    gelu_forward(&s.stream, y, x);
+    gelu_backward(&s.stream, dx, dy, x);
+    assert_close(y, (const double *)record_find(&f, "gelu.y")->data, F32, bound_sum(GELU_TERMS));
+    assert_close(dx, (const double *)record_find(&f, "gelu.dx")->data, F32, bound_sum(GELU_TERMS));
+    record_unload(&f);
+    stage_destroy(&s);
+}
+
+static void test_shapes(void **state) {
+    (void)state;
+    static const int64_t shapes[][2] = {{1, 1}, {1, 15}, {3, 16}, {7, 17}, {40, 168}, {3, 16384}, {5, 9001}};
+    for (int t = 0; t < COUNT(ACT_TYPES); t++)
+        for (int i = 0; i < COUNT(shapes); i++) {
+            Stage   s = stage_create(0);
+            DType   act = ACT_TYPES[t];
+            int64_t N = shapes[i][0], M = shapes[i][1];
+            Tensor  x = stage_random(&s, act, 2, N, M, 3, 6, 0), dy = stage_random(&s, act, 2, N, M, 4, 1, 0);
+            Tensor  y = stage_tensor(&s, act, 2, N, M), dx = stage_tensor(&s, act, 2, N, M);
+            double *y64 = stage_doubles(&s, N * M), *dx64 = stage_doubles(&s, N * M);
+            ref_gelu_forward(y64, stage_widen(&s, x), N * M);
+            ref_gelu_backward(dx64, stage_widen(&s, dy), stage_widen(&s, x), N * M);
+            gelu_forward(&s.stream, y, x);
+            gelu_backward(&s.stream, dx, dy, x);
+            assert_close(y, y64, act, bound_sum(GELU_TERMS));
+            assert_close(dx, dx64, act, bound_sum(GELU_TERMS));
+            gelu_backward(&s.stream, dy, dy, x); /* in place */
+            assert_same_bits(dy, dx);
+            stage_destroy(&s);
+        }
+}
+
+/* Large, infinite and undefined arguments. */
+static void test_extremes(void **state) {
+    (void)state;
+    static const double x_of[] = {0.0, -0.0, 50.0, -50.0, 1e30, -1e30, INFINITY};
+    static const double y_of[] = {0.0, 0.0, 50.0, 0.0, 1e30, 0.0, INFINITY};
+    for (int t = 0; t < COUNT(ACT_TYPES); t++) {
+        Stage  s = stage_create(0);
+        Tensor x = stage_tensor(&s, ACT_TYPES[t], 2, 1, COUNT(x_of) + 1), y = stage_copy(&s, x), dx = stage_copy(&s, x);
+        Tensor one = stage_random(&s, ACT_TYPES[t], 2, 1, COUNT(x_of) + 1, 0, 0, 1);
+        for (int i = 0; i < COUNT(x_of); i++) tensor_set(x, i, (float)x_of[i]); /* the last stays NaN */
+        gelu_forward(&s.stream, y, x);
+        gelu_backward(&s.stream, dx, one, x);
+        for (int i = 0; i < COUNT(x_of); i++) {
+            double want = round_to(x.type, y_of[i]), slope = x_of[i] == 0.0 ? 0.5 : x_of[i] > 0.0 ? 1.0 : 0.0;
+            assert_true((double)tensor_get(y, i) == want || fabs((double)tensor_get(y, i) - want) < 1e-30);
+            assert_true(fabs((double)tensor_get(dx, i) - slope) < 1e-30);
+        }
+        assert_true(isnan(tensor_get(y, COUNT(x_of))) && isnan(tensor_get(dx, COUNT(x_of))));
+        stage_destroy(&s);
+    }
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes),
+                                     cmocka_unit_test(test_extremes)};
+    return cmocka_run_group_tests_name("gelu", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}

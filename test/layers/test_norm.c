@@ -1,0 +1,55 @@
+/* test_norm.c - norm_squared and sum_forward: float64 sums, added to what is there, the same for any number of threads. */
+#include "test/ref/test.h"
+
+#include <omp.h>
+
+static void test_sizes(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {1, 7, 16, 31, 16384, 16385, 100003, 4194304 + 17};
+    for (int i = 0; i < COUNT(sizes); i++) {
+        Stage  s = stage_create(0);
+        Tensor x = stage_random(&s, F32, 1, sizes[i], 1, 1, 3, 0.5);
+        double square = 7.0, plain = -5.0, norm = 7.0, sum = -5.0;
+        for (int64_t k = 0; k < sizes[i]; k++) square += (double)tensor_get(x, k) * (double)tensor_get(x, k), plain += (double)tensor_get(x, k);
+        norm_squared(&s.stream, &norm, x);
+        sum_forward(&s.stream, &sum, x);
+        assert_true(fabs(norm - square) <= 1e-13 * square); /* float64: 2^-53 sqrt(n) is 2e-13 / 1000 */
+        assert_true(fabs(sum - plain) <= 1e-13 * square);
+        int    threads = omp_get_max_threads();
+        double other = 7.0;
+        omp_set_num_threads(threads + 2);
+        norm_squared(&s.stream, &other, x);
+        omp_set_num_threads(threads);
+        assert_true(other == norm);
+        stage_destroy(&s);
+    }
+}
+
+/* f32 would overflow or lose the small one. */
+static void test_range(void **state) {
+    (void)state;
+    Stage  s = stage_create(0);
+    Tensor x = stage_random(&s, F32, 1, 33, 1, 0, 0, 0);
+    tensor_set(x, 3, 1e30f), tensor_set(x, 32, 1e-30f);
+    double norm = 0.0;
+    norm_squared(&s.stream, &norm, x);
+    assert_true(fabs(norm / ((double)1e30f * (double)1e30f) - 1.0) < 1e-15);
+    tensor_set(x, 3, 0.0f);
+    norm = 0.0;
+    norm_squared(&s.stream, &norm, x);
+    assert_true(fabs(norm / ((double)1e-30f * (double)1e-30f) - 1.0) < 1e-15);
+    tensor_set(x, 5, NAN);
+    norm_squared(&s.stream, &norm, x);
+    assert_true(isnan(norm));
+    stage_destroy(&s);
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_range)};
+    return cmocka_run_group_tests_name("norm", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}

@@ -1,0 +1,60 @@
+/* compare.h - how far an op may be from its float64 reference, derived and never tuned.
+ *
+ * A sum of n terms in f32, in any order that does not grow one partial sum alone, errs by about u sqrt(n) times the sum's typical
+ * size (each addition rounds by at most u times the partial sum; the roundings are independent), u = 2^-24. The typical size is the root
+ * mean square of the tensor, since a single element may be small by cancellation. K = 8 covers the largest of some 10^5 such errors
+ * (4.5 standard deviations) and the handful of roundings of each term:
+ *
+ *     |got - want| <= K u32 sqrt(n) (|want| + rms)  +  r u |want| (1 + 2^-7)  +  K u inner rms
+ *
+ * rms is that of want or, where the terms cancel far below their own size, the terms' (Bound.size).
+ * The second term is the rounding of the result to its own type (u = 2^-8 for bf16), r times where a factor of the whole result is stored
+ * before it. The third is for terms rounded to bf16 on the way into an f32 sum: inner is the error of such a sum in units of u rms.
+ */
+#ifndef TRAIN_GPT_TEST_REF_COMPARE_H
+#define TRAIN_GPT_TEST_REF_COMPARE_H
+
+#include "core/tensor.h"
+
+#define COMPARE_K 8.0
+
+typedef struct {
+    double terms;     /* n: length of the reduction behind one element  */
+    double roundings; /* r: 1, or more where factors are stored         */
+    double inner;     /* bf16 terms, see above; ignored for F32         */
+    double size;      /* typical size of the terms, or 0                */
+} Bound;
+
+static inline Bound bound_sum(int64_t terms) {
+    Bound b = {(double)terms, 1.0, 0.0, 0.0};
+    return b;
+}
+static inline Bound bound_cancelling(int64_t terms, double size) {
+    Bound b = {(double)terms, 1.0, 0.0, size};
+    return b;
+}
+
+static inline Bound bound_bf16(int64_t terms, double roundings, double inner) {
+    Bound b = {(double)terms, roundings, inner, 0.0};
+    return b;
+}
+
+double unit_roundoff(DType type);
+
+/* The largest error over the tensor divided by what is allowed; over 1 is a failure, NaN in got makes it infinite. act is the type
+ * whose roundings count in the third term. COMPARE_VERBOSE=1 in the environment prints each. */
+double compare_ratio(const char *what, Tensor got, const double *want, DType act, Bound bound);
+
+/* ||got - want|| / ||want|| over n elements. */
+double compare_norm(Tensor got, const double *want);
+/* Largest |a - b| / max|b|, of two float64 arrays. */
+double compare_doubles(const double *a, const double *b, int64_t n);
+
+/* cmocka assertion. */
+#define assert_close(got, want, act, bound)                                                          \
+    do {                                                                                             \
+        double ratio_ = compare_ratio(#got, got, want, act, bound);                                  \
+        if (!(ratio_ <= 1.0)) fail_msg("%s (%s): error %.3g times what is allowed", #got, dtype_name(act), ratio_); \
+    } while (0)
+
+#endif

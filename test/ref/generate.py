@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""generate.py - the independent witness: every op and a small GPT-2 in PyTorch float64, gradients by autograd.
+
+Writes test/ref/data/*.rec in the format of record.h. Inputs are exact in fp32 and stored so; results are float64, but for the model's
+gradients and final weights, stored in fp32 (their tolerances are 30 times its rounding or more). The files are committed: the tests need no
+Python. Run from anywhere: /usr/bin/python3 test/ref/generate.py
+"""
+import math
+import os
+import struct
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+torch.set_default_dtype(torch.float64)
+torch.manual_seed(2019)
+torch.set_num_threads(1)
+DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
+CODES = {np.dtype("float32"): 0, np.dtype("float64"): 1, np.dtype("int32"): 2}
+
+
+class Writer:
+    def __init__(self, name):
+        self.out = open(os.path.join(DATA, name + ".rec"), "wb")
+        self.out.write(b"tensors1")
+
+    def put(self, name, tensor, dtype=None):
+        a = tensor.detach().numpy() if torch.is_tensor(tensor) else np.asarray(tensor)
+        a = np.ascontiguousarray(a.astype(dtype) if dtype else a)
+        dims = list(a.shape) + [1] * (4 - a.ndim)
+        label = name.encode()
+        assert len(label) < 64
+        self.out.write(struct.pack("<64sii4q", label, CODES[a.dtype], a.ndim, *dims))
+        self.out.write(a.tobytes() + b"\0" * (-a.nbytes % 8))
+
+
+def exact(*shape, scale=1.0, shift=0.0):
+    """Random values that fp32 holds exactly, as float64."""
+    return (torch.randn(*shape) * scale + shift).float().double()
+
+
+def leaf(t):
+    return t.clone().requires_grad_()
+
+
+def op_records():
+    w = Writer("ops")
+
+    def inputs(prefix, **tensors):
+        for name, t in tensors.items():
+            w.put(f"{prefix}.{name}", t, "int32" if t.dtype == torch.int64 else "float32")
+
+    def results(prefix, **tensors):
+        for name, t in tensors.items():
+            w.put(f"{prefix}.{name}", t)
+
+    B, T, C, V, P = 3, 7, 21, 11, 9
+    tokens = torch.randint(0, V, (B, T))
+    wte, wpe, dy = leaf(exact(V, C)), leaf(exact(P, C)), exact(B * T, C)
+    y = (wte[tokens] + wpe[:T]).reshape(B * T, C)
+    y.backward(dy)
+    inputs("embedding", tokens=tokens, wte=wte, wpe=wpe, dy=dy)
+    results("embedding", y=y, dwte=wte.grad, dwpe=wpe.grad)
+
+    N, C = 6, 37
+    x, update, weight, bias = leaf(exact(N, C, scale=2.0, shift=0.5)), exact(N, C), leaf(exact(C, shift=1.0)), leaf(exact(C))
+    dy, dresidual = exact(N, C), exact(N, C)
+    y = F.layer_norm(x, (C,), weight, bias, 1e-5)
+    y.backward(dy)
+    inputs("layernorm", x=x, w=weight, b=bias, dy=dy, dresidual=dresidual, update=update)
+    results("layernorm", y=y, dx=x.grad + dresidual, dw=weight.grad, db=bias.grad, mean=x.mean(1), rstd=1 / torch.sqrt(x.var(1, unbiased=False) + 1e-5),
+            residual_y=F.layer_norm((x + update), (C,), weight, bias, 1e-5), residual_sum=x + update)
+
+    N, K, M = 9, 13, 19
+    x, weight, bias, dy = leaf(exact(N, K)), leaf(exact(K, M)), leaf(exact(M)), exact(N, M)
+    y = x @ weight + bias
+    y.backward(dy)
+    inputs("linear", x=x, w=weight, b=bias, dy=dy)
+    results("linear", y=y, dx=x.grad, dw=weight.grad, db=bias.grad, gelu=F.gelu(y, approximate="tanh"))
+    # The second half of an MLP: x = gelu(pre).
+    pre, weight, bias = leaf(exact(N, K)), leaf(exact(K, M)), leaf(exact(M))
+    x = F.gelu(pre, approximate="tanh").float().double()  # as an fp32 program stores it
+    y = F.gelu(pre, approximate="tanh") @ weight + bias
+    y.backward(dy)
+    inputs("linear_gelu", pre=pre, x=x, w=weight, dy=dy)
+    results("linear_gelu", dpre=pre.grad, dw=weight.grad, db=bias.grad)
+
+    x, dy = leaf(torch.cat([exact(5, 17, scale=2.0), torch.linspace(-12, 12, 51).float().double().reshape(3, 17)])), exact(8, 17)
+    y = F.gelu(x, approximate="tanh")
+    y.backward(dy)
+    inputs("gelu", x=x, dy=dy)
+    results("gelu", y=y, dx=x.grad)
+
+    B, T, H, D = 2, 40, 3, 14
+    qkv, dy = leaf(exact(B * T, 3 * H * D)), exact(B * T, H * D)
+    q, k, v = (t.reshape(B, T, H, D).transpose(1, 2) for t in qkv.reshape(B, T, 3 * H * D).split(H * D, 2))
+    scores = (q @ k.transpose(2, 3) / math.sqrt(D)).masked_fill(torch.ones(T, T).tril() == 0, -math.inf)
+    y = (scores.softmax(3) @ v).transpose(1, 2).reshape(B * T, H * D)
+    y.backward(dy)
+    inputs("attention", qkv=qkv, dy=dy)
+    results("attention", y=y, lse=scores.logsumexp(3).reshape(B * H, T), dqkv=qkv.grad)
+
+    n, C, V, VP = 5, 42, 61, 64
+    x, wte, dlogits = leaf(exact(n, C)), leaf(exact(VP, C)), exact(n, VP)
+    logits = x @ wte[:V].T
+    logits.backward(dlogits[:, :V])
+    inputs("head", x=x, wte=wte, dlogits=dlogits)
+    results("head", logits=logits, dx=x.grad, dwte=wte.grad)
+
+    n, V = 5, 389
+    logits, targets = leaf(exact(n, V, scale=3.0)), torch.randint(0, V, (n,))
+    losses = F.cross_entropy(logits, targets, reduction="none")
+    losses.sum().backward()
+    inputs("classifier", logits=logits, targets=targets)
+    results("classifier", loss=losses, dlogits=logits.grad)
+
+    p = leaf(exact(101))
+    optimizer = torch.optim.AdamW([p], lr=float(np.float32(1e-2)), betas=(float(np.float32(0.9)), float(np.float32(0.95))),
+                                  eps=float(np.float32(1e-8)), weight_decay=float(np.float32(0.1)))
+    grads = exact(3, 101)
+    inputs("adamw", p=p, grads=grads)
+    for step in range(3):
+        p.grad = grads[step] * 0.5
+        optimizer.step()
+        results("adamw", **{f"p{step + 1}": p})
+    results("adamw", m3=optimizer.state[p]["exp_avg"], v3=optimizer.state[p]["exp_avg_sq"])
+
+
+# --- the model ----------------------------------------------------------------------------------------------------------------------
+
+L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20
+WARMUP, LR, FINAL, DECAY, CLIP = 5, 1e-3, 0.1, 0.1, 1.0
+
+
+def shapes():
+    yield "transformer.wte.weight", (V, C)
+    yield "transformer.wpe.weight", (T, C)
+    for i in range(L):
+        for name, shape in (("ln_1", (C,)), ("attn.c_attn", (C, 3 * C)), ("attn.c_proj", (C, C)), ("ln_2", (C,)), ("mlp.c_fc", (C, 4 * C)),
+                            ("mlp.c_proj", (4 * C, C))):
+            yield f"transformer.h.{i}.{name}.weight", shape
+            yield f"transformer.h.{i}.{name}.bias", shape[-1:]
+    yield "transformer.ln_f.weight", (C,)
+    yield "transformer.ln_f.bias", (C,)
+
+
+def initial(name, shape):
+    if "ln_" in name and name.endswith("weight"):
+        return exact(*shape, scale=0.1, shift=1.0)
+    scale = 0.02 / math.sqrt(2 * L) if name.endswith("c_proj.weight") else 0.02
+    return exact(*shape, scale=scale)  # biases too: a zero would hide faults
+
+
+def model_loss(p, inputs, targets):
+    def norm(x, name):
+        return F.layer_norm(x, (C,), p[name + ".weight"], p[name + ".bias"], 1e-5)
+
+    def conv1d(x, name):
+        return x @ p[name + ".weight"] + p[name + ".bias"]
+
+    batch = inputs.shape[0]
+    x = p["transformer.wte.weight"][inputs] + p["transformer.wpe.weight"]
+    for i in range(L):
+        h = f"transformer.h.{i}."
+        q, k, v = (t.reshape(batch, T, H, C // H).transpose(1, 2) for t in conv1d(norm(x, h + "ln_1"), h + "attn.c_attn").split(C, 2))
+        scores = (q @ k.transpose(2, 3) / math.sqrt(C // H)).masked_fill(torch.ones(T, T).tril() == 0, -math.inf)
+        x = x + conv1d((scores.softmax(3) @ v).transpose(1, 2).reshape(batch, T, C), h + "attn.c_proj")
+        x = x + conv1d(F.gelu(conv1d(norm(x, h + "ln_2"), h + "mlp.c_fc"), approximate="tanh"), h + "mlp.c_proj")
+    logits = norm(x, "transformer.ln_f") @ p["transformer.wte.weight"].T
+    return F.cross_entropy(logits.reshape(-1, V), targets.reshape(-1))
+
+
+def learning_rate(s):
+    if s < WARMUP:
+        return LR * (s + 1) / WARMUP
+    return LR * (FINAL + (1 - FINAL) * (1 + math.cos(math.pi * (s - WARMUP) / (STEPS - WARMUP))) / 2)
+
+
+def model_records():
+    w = Writer("gpt")
+    p = {name: leaf(initial(name, shape)) for name, shape in shapes()}
+    for name, t in p.items():
+        w.put("init." + name, t, "float32")
+    tokens = (torch.rand(STEPS, B, T + 1) ** 3 * V).long()  # the low ids often, as in text
+    w.put("tokens", tokens, "int32")
+    optimizer = torch.optim.AdamW([{"params": [t for t in p.values() if t.dim() >= 2], "weight_decay": DECAY},
+                                   {"params": [t for t in p.values() if t.dim() < 2], "weight_decay": 0.0}], betas=(0.9, 0.95), eps=1e-8)
+    losses, norms, rates = [], [], []
+    for s in range(STEPS):
+        loss = model_loss(p, tokens[s, :, :-1], tokens[s, :, 1:])
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if s == 0:
+            for name, t in p.items():
+                w.put("grad." + name, t.grad, "float32")
+        norm = math.sqrt(sum(float((t.grad ** 2).sum()) for t in p.values()))
+        for t in p.values():
+            t.grad *= min(1.0, CLIP / norm)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(s)
+        optimizer.step()
+        losses.append(float(loss)), norms.append(norm), rates.append(learning_rate(s))
+    for name, t in p.items():
+        w.put("final." + name, t, "float32")
+    w.put("loss", losses, "float64"), w.put("grad_norm", norms, "float64"), w.put("learning_rate", rates, "float64")
+    print("losses", losses, "norms", norms)
+
+
+if __name__ == "__main__":
+    os.makedirs(DATA, exist_ok=True)
+    op_records()
+    model_records()

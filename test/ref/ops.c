@@ -1,0 +1,220 @@
+/* ops.c - see ops.h. */
+#include "test/ref/ops.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/error.h"
+
+static double *doubles(int64_t n) {
+    double *x = (double *)calloc((size_t)n, sizeof(double));
+    CHECK(x, "no memory");
+    return x;
+}
+
+void ref_embedding_forward(double *y, const int32_t *tokens, const double *wte, const double *wpe, int64_t B, int64_t T, int64_t C) {
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < T; t++)
+            for (int64_t c = 0; c < C; c++) y[(b * T + t) * C + c] = wte[tokens[b * T + t] * C + c] + wpe[t * C + c];
+}
+
+void ref_embedding_backward(double *dwte, double *dwpe, const double *dy, const int32_t *tokens, int64_t B, int64_t T, int64_t C) {
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < T; t++)
+            for (int64_t c = 0; c < C; c++) {
+                dwte[tokens[b * T + t] * C + c] += dy[(b * T + t) * C + c];
+                dwpe[t * C + c] += dy[(b * T + t) * C + c];
+            }
+}
+
+static void row_statistics(double *mean, double *rstd, const double *x, int64_t C, double eps) {
+    double sum = 0.0, square = 0.0;
+    for (int64_t c = 0; c < C; c++) sum += x[c];
+    for (int64_t c = 0; c < C; c++) square += (x[c] - sum / (double)C) * (x[c] - sum / (double)C);
+    *mean = sum / (double)C;
+    *rstd = 1.0 / sqrt(square / (double)C + eps);
+}
+
+void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *x, const double *w, const double *b, int64_t N, int64_t C,
+                           double eps) {
+    for (int64_t n = 0; n < N; n++) {
+        row_statistics(&mean[n], &rstd[n], x + n * C, C, eps);
+        for (int64_t c = 0; c < C; c++) y[n * C + c] = (x[n * C + c] - mean[n]) * rstd[n] * w[c] + b[c];
+    }
+}
+
+/* With z = (x-mean) rstd and g = dy w:  dx_c = rstd (g_c - mean(g) - z_c mean(g z)). */
+void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dresidual, const double *dy, const double *x, const double *w,
+                            int64_t N, int64_t C, double eps) {
+    for (int64_t n = 0; n < N; n++) {
+        const double *xn = x + n * C, *dyn = dy + n * C;
+        double mean, rstd, g_mean = 0.0, gz_mean = 0.0;
+        row_statistics(&mean, &rstd, xn, C, eps);
+        for (int64_t c = 0; c < C; c++) {
+            double z = (xn[c] - mean) * rstd;
+            g_mean += dyn[c] * w[c] / (double)C;
+            gz_mean += dyn[c] * w[c] * z / (double)C;
+            dw[c] += dyn[c] * z;
+            db[c] += dyn[c];
+        }
+        for (int64_t c = 0; c < C; c++) {
+            double z = (xn[c] - mean) * rstd;
+            dx[n * C + c] = (dresidual ? dresidual[n * C + c] : 0.0) + rstd * (dyn[c] * w[c] - g_mean - z * gz_mean);
+        }
+    }
+}
+
+void ref_linear_forward(double *y, const double *x, const double *w, const double *b, int64_t N, int64_t K, int64_t M) {
+    for (int64_t n = 0; n < N; n++) {
+        for (int64_t m = 0; m < M; m++) y[n * M + m] = b[m];
+        for (int64_t k = 0; k < K; k++)
+            for (int64_t m = 0; m < M; m++) y[n * M + m] += x[n * K + k] * w[k * M + m];
+    }
+}
+
+void ref_linear_backward(double *dx, double *dw, double *db, const double *dy, const double *x, const double *w, int64_t N, int64_t K,
+                         int64_t M) {
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t k = 0; k < K; k++) {
+            double sum = 0.0;
+            for (int64_t m = 0; m < M; m++) sum += dy[n * M + m] * w[k * M + m];
+            dx[n * K + k] = sum;
+            for (int64_t m = 0; m < M; m++) dw[k * M + m] += x[n * K + k] * dy[n * M + m];
+        }
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t m = 0; m < M; m++) db[m] += dy[n * M + m];
+}
+
+static const double gelu_slope = 0.79788456080286535588; /* sqrt(2/pi) */
+
+void ref_gelu_forward(double *y, const double *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = 0.5 * x[i] * (1.0 + tanh(gelu_slope * (x[i] + 0.044715 * x[i] * x[i] * x[i])));
+}
+
+void ref_gelu_backward(double *dx, const double *dy, const double *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        double t = tanh(gelu_slope * (x[i] + 0.044715 * x[i] * x[i] * x[i]));
+        double slope = gelu_slope * (1.0 + 3.0 * 0.044715 * x[i] * x[i]);
+        dx[i] = dy[i] * (0.5 * (1.0 + t) + 0.5 * x[i] * (1.0 - t * t) * slope);
+    }
+}
+
+/* One head of one sequence: q, k, v, dy and so on at these starts, rows `stride` apart. */
+static double score(const double *q, const double *k, int64_t D) {
+    double sum = 0.0;
+    for (int64_t d = 0; d < D; d++) sum += q[d] * k[d];
+    return sum / sqrt((double)D);
+}
+
+/* p[0..i] = softmax of row i; returns the log of the sum of exponentials. */
+static double attention_row(double *p, const double *qkv, int64_t i, int64_t C, int64_t D) {
+    double max = -INFINITY, sum = 0.0;
+    for (int64_t j = 0; j <= i; j++) {
+        p[j] = score(qkv + i * 3 * C, qkv + j * 3 * C + C, D);
+        max = fmax(max, p[j]);
+    }
+    for (int64_t j = 0; j <= i; j++) sum += exp(p[j] - max);
+    for (int64_t j = 0; j <= i; j++) p[j] = exp(p[j] - max) / sum;
+    return max + log(sum);
+}
+
+void ref_attention_forward(double *y, double *lse, const double *qkv, int64_t B, int64_t T, int64_t C, int64_t H) {
+    int64_t D = C / H;
+    double *p = doubles(T);
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t h = 0; h < H; h++)
+            for (int64_t i = 0; i < T; i++) {
+                const double *head = qkv + b * T * 3 * C + h * D;
+                double       *out = y + (b * T + i) * C + h * D;
+                lse[(b * H + h) * T + i] = attention_row(p, head, i, C, D);
+                for (int64_t d = 0; d < D; d++) {
+                    out[d] = 0.0;
+                    for (int64_t j = 0; j <= i; j++) out[d] += p[j] * head[j * 3 * C + 2 * C + d];
+                }
+            }
+    free(p);
+}
+
+/* With s = q.k/sqrt(D), p = softmax(s), dp_j = dy.v_j:  ds_j = p_j (dp_j - sum_l p_l dp_l). */
+static void attention_row_backward(double *dhead, const double *dy, const double *p, const double *head, int64_t i, int64_t C, int64_t D) {
+    double  mean = 0.0;
+    double *dp = doubles(i + 1);
+    for (int64_t j = 0; j <= i; j++) {
+        for (int64_t d = 0; d < D; d++) dp[j] += dy[d] * head[j * 3 * C + 2 * C + d];
+        mean += p[j] * dp[j];
+    }
+    for (int64_t j = 0; j <= i; j++) {
+        double ds = p[j] * (dp[j] - mean) / sqrt((double)D);
+        for (int64_t d = 0; d < D; d++) {
+            dhead[i * 3 * C + d] += ds * head[j * 3 * C + C + d];
+            dhead[j * 3 * C + C + d] += ds * head[i * 3 * C + d];
+            dhead[j * 3 * C + 2 * C + d] += p[j] * dy[d];
+        }
+    }
+    free(dp);
+}
+
+void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, int64_t B, int64_t T, int64_t C, int64_t H) {
+    int64_t D = C / H;
+    double *p = doubles(T);
+    for (int64_t i = 0; i < B * T * 3 * C; i++) dqkv[i] = 0.0;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t h = 0; h < H; h++)
+            for (int64_t i = 0; i < T; i++) {
+                int64_t at = b * T * 3 * C + h * D;
+                attention_row(p, qkv + at, i, C, D);
+                attention_row_backward(dqkv + at, dy + (b * T + i) * C + h * D, p, qkv + at, i, C, D);
+            }
+    free(p);
+}
+
+void ref_head_forward(double *logits, const double *x, const double *wte, int64_t n, int64_t C, int64_t V, int64_t stride) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t v = 0; v < V; v++) {
+            logits[i * stride + v] = 0.0;
+            for (int64_t c = 0; c < C; c++) logits[i * stride + v] += x[i * C + c] * wte[v * C + c];
+        }
+}
+
+void ref_head_backward(double *dx, double *dwte, const double *dlogits, const double *x, const double *wte, int64_t n, int64_t C, int64_t V,
+                       int64_t stride) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = 0; c < C; c++) {
+            dx[i * C + c] = 0.0;
+            for (int64_t v = 0; v < V; v++) {
+                dx[i * C + c] += dlogits[i * stride + v] * wte[v * C + c];
+                dwte[v * C + c] += dlogits[i * stride + v] * x[i * C + c];
+            }
+        }
+}
+
+static double log_sum_exp(const double *x, int64_t V) {
+    double max = -INFINITY, sum = 0.0;
+    for (int64_t v = 0; v < V; v++) max = fmax(max, x[v]);
+    for (int64_t v = 0; v < V; v++) sum += exp(x[v] - max);
+    return max + log(sum);
+}
+
+void ref_classifier_forward(double *loss, const double *logits, const int32_t *targets, int64_t n, int64_t V, int64_t stride) {
+    for (int64_t i = 0; i < n; i++) loss[i] = log_sum_exp(logits + i * stride, V) - logits[i * stride + targets[i]];
+}
+
+void ref_classifier_backward(double *dlogits, const double *logits, const int32_t *targets, int64_t n, int64_t V, int64_t stride,
+                             double scale) {
+    for (int64_t i = 0; i < n; i++) {
+        double lse = log_sum_exp(logits + i * stride, V);
+        for (int64_t v = 0; v < stride; v++)
+            dlogits[i * stride + v] = v < V ? scale * (exp(logits[i * stride + v] - lse) - (v == targets[i] ? 1.0 : 0.0)) : 0.0;
+    }
+}
+
+void ref_adamw(double *p, double *m, double *v, const double *grad, int64_t n, double learning_rate, double beta1, double beta2, double eps,
+               double decay, int64_t step, double grad_scale) {
+    for (int64_t i = 0; i < n; i++) {
+        double g = grad_scale * grad[i];
+        m[i] = beta1 * m[i] + (1.0 - beta1) * g;
+        v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
+        double m_hat = m[i] / (1.0 - pow(beta1, (double)step)), v_hat = v[i] / (1.0 - pow(beta2, (double)step));
+        p[i] -= learning_rate * (m_hat / (sqrt(v_hat) + eps) + decay * p[i]);
+    }
+}

@@ -1,0 +1,43 @@
+/* record.h - named tensors in a file: what generate.py writes, and what one backend's tests leave for another's to compare with.
+ *
+ * The file is the eight bytes "tensors1" and then, for each tensor, a header of 104 bytes (name, type code, dims, four sizes, in this
+ * machine's byte order) and its values, padded to eight bytes.
+ */
+#ifndef TRAIN_GPT_TEST_REF_RECORD_H
+#define TRAIN_GPT_TEST_REF_RECORD_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum { RECORD_F32, RECORD_F64, RECORD_I32 } RecordType;
+
+typedef struct {
+    char    name[64];
+    int32_t type, dims;
+    int64_t dim[4];  /* unused ones are 1 */
+} RecordHeader;
+
+typedef struct {
+    RecordHeader head;
+    int64_t      elems;
+    const void  *data;  /* borrowed from the file's bytes */
+} Record;
+
+typedef struct {
+    char   *bytes;  /* owned */
+    Record *record; /* owned */
+    int     records;
+} RecordFile;
+
+/* Stops the program with a sentence where the file is missing or torn. */
+RecordFile    record_load(const char *path);
+void          record_unload(RecordFile *file);
+const Record *record_find(const RecordFile *file, const char *name); /* stops where it is absent */
+double        record_value(const Record *r, int64_t i);
+
+/* Writing: out is open on an empty file for the first. */
+void record_begin(FILE *out);
+void record_append(FILE *out, const char *name, RecordType type, int dims, const int64_t *dim, const void *data);
+
+#endif

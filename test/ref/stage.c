@@ -1,0 +1,127 @@
+/* stage.c - see stage.h. */
+#include "test/ref/stage.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/simd.h"
+
+enum { GUARD_BYTES = 64, GUARD = 0xA5, MAX_GUARDS = 512 };
+
+Stage stage_create(size_t scratch_bytes) {
+    Stage stage;
+    stage.stream.scratch = arena_create("scratch", scratch_bytes);
+    stage.pool = arena_create("test pool", (size_t)64 << 20);
+    stage.guard = (size_t *)malloc(sizeof(size_t) * MAX_GUARDS);
+    stage.guards = 0;
+    CHECK(stage.guard, "no memory");
+    return stage;
+}
+
+void stage_destroy(Stage *stage) {
+    for (int g = 0; g < stage->guards; g++)
+        for (int i = 0; i < GUARD_BYTES; i++)
+            CHECK((unsigned char)stage->pool.base[stage->guard[g] + (size_t)i] == GUARD, "byte %d after tensor %d was overwritten", i, g);
+    CHECK(stage->stream.scratch.used_bytes == 0, "scratch not given back");
+    arena_destroy(&stage->pool);
+    arena_destroy(&stage->stream.scratch);
+    free(stage->guard);
+}
+
+static void *guarded(Stage *stage, size_t bytes) {
+    CHECK(stage->guards < MAX_GUARDS, "too many tensors");
+    char *memory = (char *)arena_take(&stage->pool, bytes + GUARD_BYTES);
+    memset(memory + bytes, GUARD, GUARD_BYTES);
+    stage->guard[stage->guards++] = (size_t)(memory + bytes - stage->pool.base);
+    return memory;
+}
+
+Tensor stage_tensor(Stage *stage, DType type, int dims, int64_t a, int64_t b) {
+    Tensor t = tensor_of(NULL, type, dims, a, b, 1, 1);
+    t.data = guarded(stage, tensor_bytes(t));
+    memset(t.data, 0xff, tensor_bytes(t)); /* NaN in every float type */
+    return t;
+}
+
+Tensor stage_random(Stage *stage, DType type, int dims, int64_t a, int64_t b, uint64_t seed, double spread, double centre) {
+    Tensor t = stage_tensor(stage, type, dims, a, b);
+    for (int64_t i = 0; i < tensor_elems(t); i++) tensor_set(t, i, (float)(centre + spread * random_value(seed, i)));
+    return t;
+}
+
+Tensor stage_tokens(Stage *stage, int dims, int64_t a, int64_t b, uint64_t seed, int32_t below) {
+    Tensor t = stage_tensor(stage, I32, dims, a, b);
+    for (int64_t i = 0; i < tensor_elems(t); i++) ((int32_t *)t.data)[i] = (int32_t)(fabs(random_value(seed, i)) * below);
+    return t;
+}
+
+Tensor stage_record(Stage *stage, const Record *r, DType type) {
+    Tensor t = stage_tensor(stage, type, r->head.dims, r->head.dim[0], r->head.dim[1]);
+    CHECK(tensor_elems(t) == r->elems, "%s has more than two dimensions", r->head.name);
+    for (int64_t i = 0; i < r->elems; i++) {
+        if (type == I32) ((int32_t *)t.data)[i] = (int32_t)record_value(r, i);
+        else tensor_set(t, i, (float)record_value(r, i));
+    }
+    return t;
+}
+
+Tensor stage_copy(Stage *stage, Tensor t) {
+    Tensor copy = stage_tensor(stage, t.type, t.dims, t.dim[0], t.dim[1]);
+    memcpy(copy.data, t.data, tensor_bytes(t));
+    return copy;
+}
+
+double *stage_doubles(Stage *stage, int64_t n) {
+    double *x = (double *)guarded(stage, (size_t)n * sizeof(double));
+    memset(x, 0, (size_t)n * sizeof(double));
+    return x;
+}
+
+double *stage_widen(Stage *stage, Tensor t) {
+    double *x = stage_doubles(stage, tensor_elems(t));
+    for (int64_t i = 0; i < tensor_elems(t); i++) x[i] = (double)tensor_get(t, i);
+    return x;
+}
+
+double *stage_random_doubles(Stage *stage, int64_t n, uint64_t seed, double spread, double centre) {
+    double *x = stage_doubles(stage, n);
+    for (int64_t i = 0; i < n; i++) x[i] = centre + spread * random_value(seed, i);
+    return x;
+}
+
+/* splitmix64, Steele et al., OOPSLA 2014 */
+double random_value(uint64_t seed, int64_t i) {
+    uint64_t z = (seed << 32) + ((uint64_t)i + 1) * 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    z ^= z >> 31;
+    return ((double)(z >> 12) + 0.5) / (double)(1ull << 51) - 1.0;
+}
+
+double round_to(DType type, double x) { return type == F32 ? (double)(float)x : (double)bf16_to_f32(bf16_from_f32((float)x)); }
+
+int stage_main(char **argv, int (*tests)(void)) {
+    static const struct { Isa isa; const char *name, *threads; } runs[] = {
+        {ISA_BASE, "sse2", "1"}, {ISA_AVX2, "avx2", "3"}, {ISA_AVX512, "avx512", "2"}};
+    if (getenv("TRAIN_GPT_ISA")) return tests() != 0;
+    int failed = 0;
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        if (runs[i].isa > simd_isa()) continue;
+        pid_t child = fork();
+        if (child == 0) {
+            setenv("TRAIN_GPT_ISA", runs[i].name, 1);
+            setenv("OMP_NUM_THREADS", runs[i].threads, 1);
+            setenv("OMP_WAIT_POLICY", "passive", 1);
+            execv("/proc/self/exe", argv);
+            _exit(127);
+        }
+        int status = 1;
+        waitpid(child, &status, 0);
+        if (status != 0) fprintf(stderr, "failed with TRAIN_GPT_ISA=%s OMP_NUM_THREADS=%s\n", runs[i].name, runs[i].threads);
+        failed |= status != 0;
+    }
+    return failed;
+}

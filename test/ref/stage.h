@@ -1,0 +1,38 @@
+/* stage.h - what an op's test stands on: memory with guards, reproducible inputs, one run per instruction set.
+ *
+ * Inputs are random but the same in every run, and rounded to the tensor's type before the float64 reference sees them: a
+ * comparison then measures the op's own rounding only. Outputs start as NaN, so that an element the op did not set is seen.
+ */
+#ifndef TRAIN_GPT_TEST_REF_STAGE_H
+#define TRAIN_GPT_TEST_REF_STAGE_H
+
+#include "core/device.h"
+#include "test/ref/record.h"
+
+typedef struct {
+    Stream  stream;
+    Arena   pool;
+    size_t *guard;   /* owned: where in the pool a guard stands */
+    int     guards;
+} Stage;
+
+Stage stage_create(size_t scratch_bytes);
+void  stage_destroy(Stage *stage); /* fails where a guard was overwritten or scratch not given back */
+
+Tensor  stage_tensor(Stage *stage, DType type, int dims, int64_t a, int64_t b); /* NaN, or -1 for I32     */
+Tensor  stage_random(Stage *stage, DType type, int dims, int64_t a, int64_t b, uint64_t seed, double spread, double centre);
+Tensor  stage_tokens(Stage *stage, int dims, int64_t a, int64_t b, uint64_t seed, int32_t below);
+Tensor  stage_record(Stage *stage, const Record *r, DType type);                  /* a record's values, in its shape      */
+Tensor  stage_copy(Stage *stage, Tensor t);
+double *stage_doubles(Stage *stage, int64_t n);                                  /* zeros                                */
+double *stage_widen(Stage *stage, Tensor t);                                     /* an F32 or BF16 tensor as float64     */
+double *stage_random_doubles(Stage *stage, int64_t n, uint64_t seed, double spread, double centre);
+
+double random_value(uint64_t seed, int64_t i); /* uniform in (-1,1), by a counter-based hash */
+double round_to(DType type, double x);         /* as a tensor of that type would store it    */
+
+/* main() of an op's test: runs the program again for each instruction set this processor has, with 1, 3 and 2 threads, and then
+ * tests() in each; returns the exit status. */
+int stage_main(char **argv, int (*tests)(void));
+
+#endif

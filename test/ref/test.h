@@ -1,0 +1,39 @@
+/* test.h - all that an op's test includes. cmocka comes last: it takes the name fail() for a macro. */
+#ifndef TRAIN_GPT_TEST_REF_TEST_H
+#define TRAIN_GPT_TEST_REF_TEST_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layers/layers.h"
+#include "test/ref/compare.h"
+#include "test/ref/difference.h"
+#include "test/ref/ops.h"
+#include "test/ref/record.h"
+#include "test/ref/stage.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+#define OPS_FILE "test/ref/data/ops.rec"
+
+static const DType ACT_TYPES[] = {F32, BF16};
+
+/* A float64 reference against PyTorch's float64: both round every operation to 2^-53, over at most some hundred terms. */
+#define assert_same_float64(got, record)                                                                              \
+    do {                                                                                                              \
+        const Record *r_ = record;                                                                                    \
+        double error_ = compare_doubles(got, (const double *)r_->data, r_->elems);                                     \
+        if (!(error_ <= 1e-12)) fail_msg("%s differs from %s by %.3g", #got, r_->head.name, error_);                   \
+    } while (0)
+
+/* Same bits. */
+#define assert_same_bits(a, b) assert_memory_equal((a).data, (b).data, tensor_bytes(b))
+
+#endif

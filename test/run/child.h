@@ -1,0 +1,46 @@
+/* child.h - a piece of a test in a process of its own, for what ends the program: its exit code and what it said on stderr. */
+#ifndef TRAIN_GPT_TEST_RUN_CHILD_H
+#define TRAIN_GPT_TEST_RUN_CHILD_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct {
+    int  code;      /* exit code, 0 when the piece returned, -1 when a signal ended it */
+    char said[8192];
+} Child;
+
+static inline Child child_run(void (*piece)(void *), void *argument) {
+    Child  c = {.code = -1};
+    int    ends[2], status;
+    size_t have = 0;
+    if (pipe(ends) < 0) abort();
+    fflush(stdout);
+    fflush(stderr);
+    pid_t pid = fork();
+    if (pid < 0) abort();
+    if (pid == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        piece(argument);
+        fflush(stderr);
+        _exit(0);
+    }
+    close(ends[1]);
+    for (ssize_t n; have < sizeof c.said - 1 && (n = read(ends[0], c.said + have, sizeof c.said - 1 - have)) > 0;) have += (size_t)n;
+    close(ends[0]);
+    waitpid(pid, &status, 0);
+    if (WIFEXITED(status)) c.code = WEXITSTATUS(status);
+    return c;
+}
+
+static inline int child_lines(const Child *c) {
+    int lines = 0;
+    for (const char *at = c->said; *at; at++) lines += *at == '\n';
+    return lines;
+}
+
+#endif

@@ -1,0 +1,45 @@
+# What a user gets wrong: one clear sentence, the right exit code, once, nothing written over, nobody left hanging.
+. "$(dirname "$0")/tiny.sh"
+
+expect "unknown key" exits 64 'tiny.json|optimizer.learing_rate.*optimizer.learning_rate' train optimizer.learing_rate=1
+expect "no such config" exits 64 'nowhere.json' "$TRAIN" "$WORK/nowhere.json"
+echo '{ "run": {"steps": 10,} }' > "$WORK/syntax.json"
+expect "syntax fault with line and column" exits 64 'syntax.json:1:[0-9]+: ' "$TRAIN" "$WORK/syntax.json"
+expect "batch that ranks do not divide" exits 64 'global_tokens.*480' train batch.micro_batch=5
+expect "too many ranks for the batch, said once" exits 64 'global_tokens' train_ranks 4 batch.micro_batch=6
+at=$SECONDS; train_ranks 3 nonsense.key=1 > /dev/null 2>&1; expect "a config fault ends all ranks at once" [ $((SECONDS - at)) -le 3 ]
+
+expect "no shard" exits 65 'data.train.*nothing_here' train data.train="$WORK/nothing_here_*.bin"
+expect "no shard, 3 ranks: said once" exits 65 'data.train.*nothing_here' train_ranks 3 data.train="$WORK/nothing_here_*.bin"
+shard=$WORK/data/train_000000.bin
+head -c 5000 "$shard" > "$WORK/short.bin"
+expect "truncated shard" exits 65 'short.bin' train data.train="$WORK/short.bin"
+{ head -c 1024 "$shard"; printf '\xff\xff'; tail -c +1027 "$shard"; } > "$WORK/foreign.bin"
+expect "token outside the vocabulary" exits 65 'foreign.bin.*65535' train data.train="$WORK/foreign.bin"
+printf 'hello' > "$WORK/odd.bin"
+expect "foreign file" exits 65 'odd.bin' train data.train="$WORK/odd.bin"
+expect "one file twice" exits 65 'twice' train data.train="[\"$shard\",\"$shard\"]"
+
+expect "run folder under a file" exits 74 "tiny.json/run" train run.dir="$WORK/tiny.json/run"
+train run.dir="$WORK/a" > /dev/null
+before=$(find "$WORK/a" -type f -exec cat {} + | cksum)
+expect "another model on the same folder names the key and both values" exits 64 'model.n_layer.*3.*2|model.n_layer.*2.*3' train run.dir="$WORK/a" model.n_layer=3
+expect "another learning rate likewise" exits 64 'optimizer.learning_rate.*0.001' train run.dir="$WORK/a" optimizer.learning_rate=2e-3
+expect "resume never" exits 64 "$WORK/a" train run.dir="$WORK/a" run.resume=never
+expect "resume must, nothing there" exits 65 "$WORK/nothing" train run.dir="$WORK/nothing" run.resume=must
+expect "nothing was written over" [ "$(find "$WORK/a" -type f -exec cat {} + | cksum)" = "$before" ]
+
+"$TRAIN" "$WORK/tiny.json" run.dir="$WORK/busy" run.steps=100000 eval.every=0 checkpoint.every=0 log.every=100000 > /dev/null & pid=$!
+sleep 0.7
+expect "a folder in use" exits 73 "$WORK/busy" train run.dir="$WORK/busy"
+kill -9 $pid; wait $pid 2>/dev/null
+
+cp -r "$WORK/a" "$WORK/damaged"
+printf 'x' | dd of="$WORK/damaged/checkpoints/step_00000012/model.safetensors" bs=1 seek=5000 conv=notrunc 2>/dev/null
+expect "a damaged checkpoint is passed over, by name" exits 0 'step_00000012' train run.dir="$WORK/damaged"
+expect "and training went on from the older one" same_losses "$WORK/damaged" "$WORK/a" 0
+expect "init_from another shape" exits 65 'wte|wpe|c_attn|ln_' train run.dir="$WORK/i" model.init_from="$WORK/a/checkpoints/step_00000012" model.n_embd=84
+expect "init_from nowhere" exits 65 'nowhere' train run.dir="$WORK/i" model.init_from="$WORK/nowhere"
+expect "a run that never is a number stops, 76" exits 76 'step [0-9]+' train run.dir="$WORK/nan" optimizer.learning_rate=1e30 optimizer.grad_clip=0 schedule.warmup_steps=0
+expect "sample of nothing" exits 65 'nowhere' "$TRAIN" sample "$WORK/nowhere"
+exit $STATUS

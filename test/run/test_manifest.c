@@ -1,0 +1,171 @@
+/* test_manifest.c - state.json: what is written is read back; whatever is cut, flipped or made up is refused. */
+#include "run/manifest.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#undef fail
+#include <cmocka.h>
+
+enum { TAIL = 29 }; /* ,\n"hash":"0123456789abcdef"}\n */
+
+/* The text of a small manifest; the caller frees it. */
+static char *sample(size_t *bytes) {
+    ManifestRun  model[2] = {{0, 1048576, 0x1111}, {1048576, 500, 0xfedcba9876543210u}}, optimizer[1] = {{0, 77, 3}}, config[1] = {{0, 9, 4}};
+    ManifestData data[2] = {{"a \"quoted\"\n.bin", 18446744073709551615u, 9223372036854775807}, {"b.bin", 2, 1}};
+    cJSON       *json = cJSON_Parse("{\"run\":{\"steps\":5},\"optimizer\":{\"learning_rate\":0.0006}}");
+    Manifest     m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "bf16", .step = 1000, .samples = 12000,
+                      .tokens = 9007199254740993, .seed = 9223372036854775807, .ranks = 3, .threads = 2, .loss_scale = 65536.5,
+                      .config = json, .data = data, .data_files = 2,
+                      .file = {{1049076, model, 2}, {77, optimizer, 1}, {9, config, 1}}};
+    char        *text = manifest_write(&m, bytes);
+    cJSON_Delete(json);
+    return text;
+}
+
+/* Parses a block of exactly this size, so that AddressSanitizer sees a read behind its end. */
+static ManifestStatus parse(const char *text, size_t bytes, Manifest *m, char *fault) {
+    char *copy = malloc(bytes ? bytes : 1);
+    memcpy(copy, text, bytes);
+    ManifestStatus status = manifest_parse(copy, bytes, m, fault);
+    free(copy);
+    return status;
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    size_t   bytes;
+    char    *text = sample(&bytes), fault[MANIFEST_FAULT_BYTES] = "";
+    Manifest m;
+    if (parse(text, bytes, &m, fault) != MANIFEST_GOOD) fail_msg("%s", fault);
+    assert_string_equal(m.run_id, "0123456789abcdef");
+    assert_string_equal(m.precision, "bf16");
+    assert_true(m.step == 1000 && m.samples == 12000 && m.tokens == 9007199254740993 && m.seed == INT64_MAX);
+    assert_true(m.ranks == 3 && m.threads == 2 && m.loss_scale == 65536.5);
+    assert_true(m.data_files == 2 && m.data[0].bytes == UINT64_MAX && m.data[0].tokens == INT64_MAX);
+    assert_string_equal(m.data[0].name, "a \"quoted\"\n.bin");
+    assert_true(m.file[FILE_MODEL].runs == 2 && m.file[FILE_MODEL].run[1].hash == 0xfedcba9876543210u);
+    assert_true(json_member(json_member(m.config, "optimizer"), "learning_rate")->valuedouble == 0.0006);
+    manifest_free(&m);
+    free(text);
+}
+
+static void test_every_cut_and_every_bit(void **state) {
+    (void)state;
+    size_t   bytes;
+    char    *text = sample(&bytes), fault[MANIFEST_FAULT_BYTES];
+    Manifest m;
+    for (size_t n = 0; n < bytes; n++) assert_int_equal(parse(text, n, &m, fault), MANIFEST_BROKEN);
+    for (size_t bit = 0; bit < 8 * bytes; bit++) {
+        text[bit / 8] ^= (char)(1 << bit % 8);
+        assert_int_equal(parse(text, bytes, &m, fault), MANIFEST_BROKEN);
+        text[bit / 8] ^= (char)(1 << bit % 8);
+    }
+    char *longer = malloc(bytes + 1);
+    memcpy(longer, text, bytes);
+    longer[bytes] = '\n';
+    assert_int_equal(parse(longer, bytes + 1, &m, fault), MANIFEST_BROKEN);
+    free(longer);
+    free(text);
+}
+
+/* The sample with the first `from` replaced by `to` and the hash made right again: a forgery, not an accident. */
+static char *forge(const char *from, const char *to, size_t *bytes) {
+    size_t old;
+    char  *text = sample(&old), *at = memmem(text, old, from, strlen(from)), *out = malloc(old + strlen(to) + TAIL + 1);
+    assert_non_null(at);
+    size_t before = (size_t)(at - text), body = old - TAIL - strlen(from) + strlen(to);
+    memcpy(out, text, before);
+    memcpy(out + before, to, strlen(to));
+    memcpy(out + before + strlen(to), at + strlen(from), old - TAIL - before - strlen(from));
+    *bytes = body + (size_t)sprintf(out + body, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(out, body));
+    free(text);
+    return out;
+}
+
+static void test_forgeries(void **state) {
+    (void)state;
+    static const struct { const char *from, *to; ManifestStatus status; const char *word; } table[] = {
+        {"\"1.0\"", "\"1.7\",\"more\":[1,2]", MANIFEST_GOOD, ""}, /* a later minor version may say more */
+        {"\"1.0\"", "\"2.0\"", MANIFEST_FOREIGN, "version 2.0"},
+        {"\"1.0\"", "\"10.0\"", MANIFEST_FOREIGN, "version 10.0"},
+        {"\"1.0\"", "1.0", MANIFEST_BROKEN, "not a train_gpt checkpoint's"},
+        {"train_gpt checkpoint", "train_gpt", MANIFEST_BROKEN, "not a train_gpt checkpoint's"},
+        {"\"run_id\"", "\"run_ix\"", MANIFEST_BROKEN, "run_id"},
+        {"0123456789abcdef", "../../etc/passwd", MANIFEST_BROKEN, "run_id"},
+        {"0123456789abcdef", "0123456789abcdef0123456789abcdef01234567", MANIFEST_BROKEN, "run_id"},
+        {"\"step\":\"1000\"", "\"step\":1000", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"0\"", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"-1\"", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"1e3\"", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"\"", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"9223372036854775808\"", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"99999999999999999999999\"", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"1000\",\"step\":\"1000\"", MANIFEST_BROKEN, "no valid JSON"},
+        {"\"ranks\":3", "\"ranks\":0", MANIFEST_BROKEN, "ranks"},
+        {"\"ranks\":3", "\"ranks\":1e300", MANIFEST_BROKEN, ""},
+        {"\"ranks\":3", "\"ranks\":2.5", MANIFEST_BROKEN, "ranks"},
+        {"\"threads\":2", "\"threads\":null", MANIFEST_BROKEN, "threads"},
+        {"\"cpu\"", "\"a backend with a long name\"", MANIFEST_BROKEN, "backend"},
+        {"65536.5", "-1", MANIFEST_BROKEN, "loss_scale"},
+        {"\"config\":{", "\"config\":[],\"x\":{", MANIFEST_BROKEN, "config"},
+        {"\"name\":\"b.bin\"", "\"name\":7", MANIFEST_BROKEN, "data[1]"},
+        {"\"data\":[", "\"data\":[],\"x\":[", MANIFEST_BROKEN, "data"},
+        {"\"data\":[", "\"data\":{},\"x\":[", MANIFEST_BROKEN, "data"},
+        {"\"model.safetensors\"", "\"../../model.safetensors\"", MANIFEST_BROKEN, "model.safetensors in its place"},
+        {"\"model.safetensors\"", "\"/etc/passwd\"", MANIFEST_BROKEN, "model.safetensors in its place"},
+        {"\"optimizer.safetensors\"", "\"model.safetensors\"", MANIFEST_BROKEN, "optimizer.safetensors in its place"},
+        {"\"files\":[", "\"files\":[{},", MANIFEST_BROKEN, "list the 3 files"},
+        {"\"files\":[", "\"files\":[],\"x\":[", MANIFEST_BROKEN, "list the 3 files"},
+        {"\"1049076\"", "\"1049077\"", MANIFEST_BROKEN, "exactly once"},
+        {"\"1049076\"", "\"1049075\"", MANIFEST_BROKEN, "exactly once"},
+        {"\"1049076\"", "\"18446744073709551615\"", MANIFEST_BROKEN, "exactly once"},
+        {"[\"1048576\",\"500\"", "[\"1048577\",\"499\"", MANIFEST_BROKEN, "exactly once"},
+        {"[\"1048576\",\"500\"", "[\"1048575\",\"501\"", MANIFEST_BROKEN, "exactly once"},
+        {"[\"1048576\",\"500\"", "[\"0\",\"500\"", MANIFEST_BROKEN, "exactly once"},
+        {"[\"1048576\",\"500\"", "[\"1048576\",\"18446744073709551615\"", MANIFEST_BROKEN, "exactly once"},
+        {"[\"1048576\",\"500\"", "[\"1048576\",\"0\",\"0000000000000000\"],[\"1048576\",\"500\"", MANIFEST_BROKEN, "exactly once"},
+        {"[\"0\",\"1048576\"", "[\"0\",\"1048577\"", MANIFEST_BROKEN, "exactly once"},
+        {"\"0000000000001111\"", "\"000000000001111\"", MANIFEST_BROKEN, "exactly once"},
+        {"\"0000000000001111\"", "\"000000000000111G\"", MANIFEST_BROKEN, "exactly once"},
+        {"\"0000000000001111\"", "\"0000000000001111\",0", MANIFEST_BROKEN, "exactly once"},
+        {"\"runs\":[", "\"runs\":{},\"x\":[", MANIFEST_BROKEN, "exactly once"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        size_t   bytes;
+        char    *text = forge(table[i].from, table[i].to, &bytes), fault[MANIFEST_FAULT_BYTES] = "";
+        Manifest m;
+        if (parse(text, bytes, &m, fault) != table[i].status || !strstr(fault, table[i].word))
+            fail_msg("%s -> %s: \"%s\"", table[i].from, table[i].to, fault);
+        if (table[i].status == MANIFEST_GOOD) manifest_free(&m);
+        assert_null(m.json.root);
+        free(text);
+    }
+}
+
+/* A right hash over nothing but values: refused before a tree is built of it. */
+static void test_costly_text(void **state) {
+    (void)state;
+    size_t   body = 16u << 20;
+    char    *text = malloc(body + TAIL + 1), fault[MANIFEST_FAULT_BYTES] = "";
+    Manifest m;
+    memset(text, ',', body);
+    for (size_t i = 0; i < body; i += 2) text[i] = '0';
+    memcpy(text, "{\"a\":[", 6);
+    sprintf(text + body, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, body));
+    assert_int_equal(manifest_parse(text, body + TAIL, &m, fault), MANIFEST_BROKEN);
+    assert_non_null(strstr(fault, "values"));
+    free(text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_every_cut_and_every_bit), cmocka_unit_test(test_forgeries),
+        cmocka_unit_test(test_costly_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

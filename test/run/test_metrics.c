@@ -1,0 +1,234 @@
+/* test_metrics.c - metrics.jsonl: exact lines, and a file that is right again after any kill and resume. */
+#include "core/error.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "core/io.h"
+#include "run/metrics.h"
+#include "test/run/child.h"
+
+static char dir[64], path[96], picture[96];
+
+static int make_dir(void **state) {
+    (void)state;
+    strcpy(dir, "/tmp/test_metrics.XXXXXX");
+    if (!mkdtemp(dir)) return -1;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    snprintf(picture, sizeof picture, "%s/loss.svg", dir);
+    return 0;
+}
+static int remove_dir(void **state) {
+    (void)state;
+    return io_remove_tree(dir);
+}
+
+/* Not inlined: gcc 12 would take the returned pointer for one to the variable. */
+static __attribute__((noinline)) char *read_text(const char *from) {
+    char *text;
+    assert_true(io_read_file(from, 1 << 24, &text) >= 0);
+    return text;
+}
+static void write_text(const char *text, size_t bytes) {
+    int fd = io_open(path, IO_CREATE);
+    assert_true(fd >= 0);
+    assert_int_equal(io_write(fd, text, bytes), 0);
+    assert_int_equal(io_close(fd), 0);
+}
+
+static void log_steps(Metrics *m, int64_t after, int64_t last) {
+    for (int64_t s = after + 1; s <= last; s++) {
+        StepMetrics t = {.step = s, .tokens = s * 1024, .loss = 5.5 / (double)s, .lr = 1e-3, .grad_norm = 1.0 / 3, .tokens_per_s = 45123.456,
+                         .mfu = 0.632, .ms = 22.7, .comm_ms = 0, .comm_exposed_ms = 0};
+        metrics_train(m, &t);
+        if (s % 10 == 0) metrics_eval(m, s, 6.0 / (double)s);
+    }
+}
+
+static char *unbroken(int64_t steps) {
+    Metrics *m = metrics_open(dir, 0);
+    metrics_eval(m, 0, 5.6);
+    log_steps(m, 0, steps);
+    metrics_draw(m);
+    metrics_close(m);
+    return read_text(path);
+}
+
+static void lines_are_exact(void **state) {
+    (void)state;
+    Metrics *m = metrics_open(dir, 0);
+    metrics_eval(m, 0, 5.54517744);
+    metrics_train(m, &(StepMetrics){1, 12288, 5.5451774444795623, 4e-5, 1.0 / 3, 45123.456789, 0.6321, 272.25, 0.125, 0});
+    metrics_train(m, &(StepMetrics){2, 24576, NAN, 1e-05, INFINITY, -INFINITY, 1e300, 1e-300, -0.5, 123456789012.0});
+    metrics_eval(m, 2, NAN);
+    char *text = read_text(path); /* each line is there as soon as it was logged */
+    assert_string_equal(text,
+        "{\"kind\":\"eval\",\"step\":0,\"loss\":5.54517744}\n"
+        "{\"kind\":\"train\",\"step\":1,\"tokens\":12288,\"loss\":5.54517744,\"lr\":4e-05,\"grad_norm\":0.333333333,"
+        "\"tokens_per_s\":45123.4568,\"mfu\":0.6321,\"ms\":272.25,\"comm_ms\":0.125,\"comm_exposed_ms\":0}\n"
+        "{\"kind\":\"train\",\"step\":2,\"tokens\":24576,\"loss\":null,\"lr\":1e-05,\"grad_norm\":null,"
+        "\"tokens_per_s\":null,\"mfu\":1e+300,\"ms\":1e-300,\"comm_ms\":-0.5,\"comm_exposed_ms\":1.23456789e+11}\n"
+        "{\"kind\":\"eval\",\"step\":2,\"loss\":null}\n");
+    free(text);
+    metrics_flush(m);
+    metrics_close(m);
+}
+
+static void a_new_run_starts_the_file_anew(void **state) {
+    (void)state;
+    free(unbroken(20));
+    metrics_close(metrics_open(dir, 0));
+    assert_int_equal(io_file_bytes(path), 0);
+}
+
+/* Killed at any byte after the lines of step 20: what a resume at 20 and the same steps again leave is the unbroken file. */
+static void any_kill_resumes_to_the_same_file(void **state) {
+    (void)state;
+    char  *whole = unbroken(30);
+    size_t bytes = strlen(whole), kept = (size_t)(strstr(whole, "{\"kind\":\"train\",\"step\":21,") - whole);
+    for (size_t cut = kept; cut <= bytes; cut++) {
+        write_text(whole, cut);
+        Metrics *m = metrics_open(dir, 20);
+        assert_int_equal(io_file_bytes(path), kept);
+        log_steps(m, 20, 30);
+        metrics_close(m);
+        char *text = read_text(path);
+        assert_string_equal(text, whole);
+        free(text);
+    }
+    free(whole);
+}
+
+static void a_hole_of_zero_bytes_is_cut(void **state) {
+    (void)state;
+    char *whole = unbroken(20);
+    char  hole[300] = {0};
+    hole[299] = '\n';
+    int fd = io_open(path, IO_APPEND);
+    assert_int_equal(io_write(fd, hole, sizeof hole), 0);
+    io_close(fd);
+    Metrics *m = metrics_open(dir, 25);
+    assert_int_equal(io_file_bytes(path), strlen(whole));
+    log_steps(m, 25, 26);
+    metrics_close(m);
+    free(whole);
+}
+
+static void lines_out_of_order_are_cut(void **state) {
+    (void)state;
+    char *whole = unbroken(20), *line = strstr(whole, "{\"kind\":\"train\",\"step\":5,");
+    int   fd = io_open(path, IO_APPEND);
+    assert_int_equal(io_write(fd, line, (size_t)(strchr(line, '\n') + 1 - line)), 0);
+    io_close(fd);
+    metrics_close(metrics_open(dir, 20));
+    char *text = read_text(path);
+    assert_string_equal(text, whole);
+    free(text);
+    free(whole);
+}
+
+static void a_lost_file_starts_at_the_step(void **state) {
+    (void)state;
+    Metrics *m = metrics_open(dir, 500);
+    log_steps(m, 500, 503);
+    metrics_draw(m);
+    metrics_close(m);
+    m = metrics_open(dir, 502);
+    log_steps(m, 502, 503);
+    metrics_close(m);
+    char *text = read_text(path);
+    assert_int_equal(strncmp(text, "{\"kind\":\"train\",\"step\":501,", 26), 0);
+    assert_non_null(strstr(text, "\"step\":503,"));
+    free(text);
+}
+
+static void the_picture_survives_a_resume(void **state) {
+    (void)state;
+    free(unbroken(30));
+    char    *before = read_text(picture);
+    Metrics *m = metrics_open(dir, 20);
+    log_steps(m, 20, 30);
+    metrics_draw(m);
+    metrics_close(m);
+    char *after = read_text(picture);
+    assert_string_equal(before, after);
+    assert_non_null(strstr(after, dir + strlen("/tmp/"))); /* the run's name is its title */
+    free(before);
+    free(after);
+}
+
+static void open_in_no_folder(void *unused) { (void)unused, metrics_open("/proc/nowhere", 0); }
+static void skip_a_step(void *unused) {
+    (void)unused;
+    Metrics *m = metrics_open(dir, 0);
+    log_steps(m, 0, 1);
+    log_steps(m, 2, 3);
+}
+static void fill_the_disk(void *unused) {
+    (void)unused;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){500, 500});
+    Metrics *m = metrics_open(dir, 0);
+    log_steps(m, 0, 10);
+}
+static void draw_without_room(void *unused) {
+    (void)unused;
+    Metrics *m = metrics_open(dir, 0);
+    log_steps(m, 0, 3);
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){1500, 1500});
+    metrics_draw(m);
+    metrics_draw(m);
+    log_steps(m, 3, 4); /* the run goes on */
+    metrics_close(m);
+}
+
+static void faults_end_with_a_sentence(void **state) {
+    (void)state;
+    Child c = child_run(open_in_no_folder, NULL);
+    assert_int_equal(c.code, EXIT_IO);
+    assert_int_equal(child_lines(&c), 1);
+    assert_non_null(strstr(c.said, "/proc/nowhere/metrics.jsonl"));
+    c = child_run(fill_the_disk, NULL);
+    assert_int_equal(c.code, EXIT_IO);
+    assert_int_equal(child_lines(&c), 1);
+    assert_non_null(strstr(c.said, path));
+    assert_non_null(strstr(c.said, strerror(EFBIG)));
+    c = child_run(skip_a_step, NULL);
+    assert_int_equal(c.code, EXIT_INTERNAL);
+    assert_non_null(strstr(c.said, "step 3 after step 1"));
+}
+
+static void a_picture_is_not_worth_the_run(void **state) {
+    (void)state;
+    Child c = child_run(draw_without_room, NULL);
+    assert_int_equal(c.code, 0);
+    assert_int_equal(child_lines(&c), 1); /* said once */
+    assert_non_null(strstr(c.said, picture));
+    assert_int_equal(io_file_bytes(picture), -ENOENT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(lines_are_exact, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_new_run_starts_the_file_anew, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(any_kill_resumes_to_the_same_file, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_hole_of_zero_bytes_is_cut, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(lines_out_of_order_are_cut, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_lost_file_starts_at_the_step, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(the_picture_survives_a_resume, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(faults_end_with_a_sentence, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_picture_is_not_worth_the_run, make_dir, remove_dir),
+    };
+    return cmocka_run_group_tests_name("metrics", tests, NULL, NULL);
+}

@@ -1,0 +1,199 @@
+/* test_plan.c - plan against the tables and the arenas the run uses: what it names is what the model carves, to the byte. */
+#include "core/error.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/io.h"
+#include "data/shard.h"
+#include "layers/optimizer.h"
+#include "run/plan.h"
+#include "run/verbs.h"
+#include "test/run/child.h"
+
+static Config small_config(void) {
+    Config c = {0};
+    c.model.n_layer = 3, c.model.n_head = 2, c.model.n_embd = 28, c.model.n_positions = 40, c.model.vocab_size = 389;
+    c.batch.global_tokens = 4800, c.batch.micro_batch = 2, c.batch.seq_len = 40;
+    c.parallel.zero_stage = 1;
+    c.run.steps = 100, c.run.dir = "runs/plan";
+    return c;
+}
+static GptShape shape_of(const Config *c) {
+    return (GptShape){c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size};
+}
+
+static void counts(void **state) {
+    (void)state;
+    Config  c = small_config();
+    Plan    p = plan_make(&c, F32, 3);
+    int64_t C = 28, block = 12 * C * C + 13 * C;
+    assert_int_equal(p.parameters, (389 + 40) * C + 3 * block + 2 * C);
+    assert_int_equal(p.tokens_per_step, 4800);
+    assert_int_equal(p.micro_steps, 20);
+    assert_true(p.flops_per_token == 6.0 * (double)p.parameters + 6.0 * 3 * 28 * 40);
+    assert_true(p.checkpoint_bytes >= 12 * (size_t)p.parameters);
+    assert_true(p.checkpoint_bytes < 12 * (size_t)p.parameters + (1 << 20));
+
+    Config gpt2 = small_config(); /* the sizes everyone knows: 124M, GPT-2's published table */
+    gpt2.model.n_layer = 12, gpt2.model.n_head = 12, gpt2.model.n_embd = 768, gpt2.model.n_positions = 1024, gpt2.model.vocab_size = 50257;
+    gpt2.batch.micro_batch = 4, gpt2.batch.seq_len = 256, gpt2.batch.global_tokens = 1024;
+    p = plan_make(&gpt2, BF16, 1);
+    assert_int_equal(p.parameters, 124439808);
+    assert_true(p.params_bytes >= 2 * 124439808u && p.params_bytes < 1.01 * 2 * 124439808);
+    assert_true(p.grads_bytes >= 4 * 124439808u && p.grads_bytes < 1.01 * 4 * 124439808);
+    assert_true(p.optimizer_bytes >= 12 * 124439808u && p.optimizer_bytes < 1.01 * 12 * 124439808);
+}
+
+/* Arenas of exactly the planned sizes take the model and the optimizer, and are full afterwards. */
+static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, int ranks) {
+    Plan   p = plan_make(c, act, ranks);
+    int    rows;
+    Param *table = gpt_params(shape_of(c), &rows);
+    Layout layout = layout_create(table, rows, ranks);
+    free(table);
+    Arena     params = arena_create("weights", p.params_bytes), grads = arena_create("gradients", p.grads_bytes);
+    Arena     optimizer = arena_create("optimizer", p.optimizer_bytes), activations = arena_create("activations", p.activation_bytes);
+    GptArenas arenas = {&params, &grads, &activations};
+    Gpt       g = gpt_create(shape_of(c), &layout, act, c->batch.micro_batch, c->batch.seq_len, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
+    Optimizer o = optimizer_create(&layout, rank, (int)c->parallel.zero_stage, g.params, g.grads, &optimizer);
+    Arena *all[] = {&params, &grads, &optimizer, &activations};
+    size_t planned[] = {p.params_bytes, p.grads_bytes, p.optimizer_bytes, p.activation_bytes};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(all[i]->peak_bytes, planned[i]);
+        arena_destroy(all[i]);
+    }
+    assert_int_equal(p.scratch_bytes, gpt_scratch_bytes(&g));
+    assert_int_equal(p.total_bytes, p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
+                                        p.comm_bytes + p.library_bytes);
+    optimizer_destroy(&o);
+    gpt_destroy(&g);
+    layout_destroy(&layout);
+}
+
+static void the_plan_is_what_is_carved(void **state) {
+    (void)state;
+    device_open(0, 2);
+    for (int ranks = 1; ranks <= 4; ranks++)
+        for (int zero_stage = 0; zero_stage <= 1; zero_stage++)
+            for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_BLOCK; recompute++)
+                for (int act = F32; act <= BF16; act++) {
+                    Config c = small_config();
+                    c.parallel.zero_stage = zero_stage;
+                    c.memory.recompute = recompute;
+                    assert_plan_is_what_is_carved(&c, (DType)act, ranks - 1, ranks);
+                }
+}
+
+static void what_saves_memory_does(void **state) {
+    (void)state;
+    Config c = small_config();
+    c.model.n_embd = 280;
+    Plan one = plan_make(&c, BF16, 1), four = plan_make(&c, BF16, 4), three = plan_make(&c, BF16, 3);
+    assert_true(four.optimizer_bytes < one.optimizer_bytes / 3.5);
+    assert_true(three.micro_steps == one.micro_steps / 3);
+    assert_int_equal(one.comm_bytes, 0);
+    assert_true(four.comm_bytes > 0);
+    c.memory.recompute = RECOMPUTE_BLOCK;
+    assert_true(plan_make(&c, BF16, 1).activation_bytes < one.activation_bytes);
+    c = small_config();
+    c.model.n_embd = 280;
+    c.parallel.zero_stage = 0;
+    assert_true(plan_make(&c, BF16, 4).optimizer_bytes >= one.optimizer_bytes);
+}
+
+/* --- the verb ------------------------------------------------------------------------------------------------------------------------- */
+
+static char dir[64], config_path[96];
+
+static int make_dir(void **state) {
+    (void)state;
+    strcpy(dir, "/tmp/test_plan.XXXXXX");
+    if (!mkdtemp(dir)) return -1;
+    snprintf(config_path, sizeof config_path, "%s/config.json", dir);
+    char text[1024];
+    int  bytes = snprintf(text, sizeof text,
+                          "{\"run\": {\"steps\": 100, \"dir\": \"%s/not/made/yet\"},"
+                          " \"model\": {\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 28, \"n_positions\": 40, \"vocab_size\": 256},"
+                          " \"data\": {\"train\": \"%s/train_*.bin\"},"
+                          " \"batch\": {\"global_tokens\": 480, \"micro_batch\": 2, \"seq_len\": 40}}\n", dir, dir);
+    return io_replace_file(config_path, text, (size_t)bytes);
+}
+static int remove_dir(void **state) {
+    (void)state;
+    return io_remove_tree(dir);
+}
+
+typedef struct { int argc; char **argv; } Arguments;
+static void run_verb(void *arguments) {
+    const Arguments *a = arguments;
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    int code = verb_plan(a->argc, a->argv);
+    fflush(stdout);
+    _exit(code);
+}
+/* What `plan` with these arguments prints, on both streams, and its exit code. */
+static Child plan(int argc, char **argv) { return child_run(run_verb, &(Arguments){argc, argv}); }
+
+static void write_shard(const char *name, int64_t tokens) {
+    char         path[128];
+    ShardWriter *w;
+    int32_t      zeros[1000] = {0};
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_int_equal(shard_writer_create(&w, path, 256), 0);
+    for (; tokens > 0; tokens -= 1000) assert_int_equal(shard_writer_put(w, zeros, tokens < 1000 ? tokens : 1000), 0);
+    assert_int_equal(shard_writer_finish(w), 0);
+}
+
+static void the_verb_needs_no_data(void **state) {
+    (void)state;
+    char *argv[] = {"plan", config_path, "ranks=2", "run.steps=1000"};
+    Child c = plan(4, argv);
+    assert_int_equal(c.code, EXIT_DONE);
+    static const char *says[] = {"2 ranks", "parameters   27888", "total", "is not there yet", "480 tokens a step: 2 ranks x 3 micro-batches x 2 sequences of 40",
+                                 "1000 steps, 480 k tokens", "free under", "FLOP a token", "an estimate"};
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++)
+        if (!strstr(c.said, says[i])) fail_msg("\"%s\" is not in:\n%s", says[i], c.said);
+}
+
+static void epochs_are_counted(void **state) {
+    (void)state;
+    write_shard("train_0.bin", 2001);
+    write_shard("train_1.bin", 2040); /* 50 samples each, the tail does not count */
+    char *argv[] = {"plan", config_path};
+    Child c = plan(2, argv);
+    assert_int_equal(c.code, EXIT_DONE);
+    if (!strstr(c.said, "2 files, 4041 tokens, 100 samples of 40: 12.00 epochs")) fail_msg("no epochs in:\n%s", c.said);
+}
+
+static void the_verb_refuses(void **state) {
+    (void)state;
+    char *arguments[][3] = {{"plan"}, {"plan", "/nowhere.json"}, {"plan", config_path, "ranks=0"}, {"plan", config_path, "ranks=7"}};
+    static const char *says[] = {"plan config.json", "/nowhere.json", "ranks=0", "batch.global_tokens"};
+    static const int   counts_of[] = {1, 2, 3, 3};
+    for (int i = 0; i < 4; i++) {
+        Child c = plan(counts_of[i], arguments[i]);
+        assert_int_equal(c.code, EXIT_CONFIG);
+        assert_non_null(strstr(c.said, says[i]));
+        assert_int_equal(child_lines(&c), 1);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts),
+        cmocka_unit_test(the_plan_is_what_is_carved),
+        cmocka_unit_test(what_saves_memory_does),
+        cmocka_unit_test_setup_teardown(the_verb_needs_no_data, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(epochs_are_counted, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(the_verb_refuses, make_dir, remove_dir),
+    };
+    return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
+}

@@ -1,0 +1,195 @@
+/* test_progress.c - the lines a person reads: columns that stay in place within 120, units, the ETA, and what a terminal gets. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "run/progress.h"
+
+static char out[1 << 16];
+
+/* What act prints in a child whose stdout is a pipe, or a terminal of so many columns; into out. */
+static void capture(void (*act)(void), int columns) {
+    int ends[2];
+    if (columns) {
+        ends[0] = posix_openpt(O_RDWR | O_NOCTTY);
+        assert_true(ends[0] >= 0 && grantpt(ends[0]) == 0 && unlockpt(ends[0]) == 0);
+        ends[1] = open(ptsname(ends[0]), O_RDWR | O_NOCTTY);
+        struct winsize size = {.ws_col = (unsigned short)columns, .ws_row = 24};
+        assert_int_equal(ioctl(ends[1], TIOCSWINSZ, &size), 0);
+    } else {
+        assert_int_equal(pipe(ends), 0);
+    }
+    fflush(stdout);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        act();
+        fflush(stdout);
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t  have = 0;
+    ssize_t n;
+    while ((n = read(ends[0], out + have, sizeof out - 1 - have)) > 0) have += (size_t)n; /* a terminal ends in EIO */
+    out[have] = 0;
+    close(ends[0]);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static StepMetrics step(int64_t s) {
+    return (StepMetrics){.step = s, .tokens = s * 12288, .loss = 2.10342, .lr = 1.98e-3, .grad_norm = 0.4121, .tokens_per_s = 45123, .mfu = 0.632, .ms = 272};
+}
+
+/* The next line of out, without its end. */
+static int next_line(const char **at, char line[512]) {
+    const char *end = strchr(*at, '\n');
+    if (!end) return 0;
+    snprintf(line, 512, "%.*s", (int)(end - *at), *at);
+    *at = end + 1;
+    return 1;
+}
+
+static void one_step(void) {
+    Progress    p = progress_start(600, 119, 1);
+    StepMetrics s = step(120);
+    progress_step(&p, &s, 332859965);
+}
+static void the_line_is_as_documented(void **state) {
+    (void)state;
+    capture(one_step, 0);
+    assert_string_equal(out, "step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s |  63.2% of gemm | 0.31 GiB | ETA  2m11s\n");
+}
+
+static int64_t run_steps;
+static void extreme_steps(void) {
+    static const double values[] = {0, 1e-9, 0.5, 9.99996, 99.9996, 999.996, 12345.6, 1e7, 1e30, 1e300, INFINITY, -INFINITY, NAN, -3.7};
+    for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+        Progress    p = progress_start(run_steps, 0, 1);
+        double      x = values[v];
+        StepMetrics s = {.step = v % 2 ? run_steps : 1, .loss = x, .lr = fabs(x) < 1 ? x : 1, .grad_norm = x, .tokens_per_s = fabs(x), .mfu = fabs(x) < 1e4 ? fabs(x) : 0, .ms = 1000};
+        progress_step(&p, &s, (size_t)fmin(isfinite(x) ? fabs(x) * 1e9 : 0, 9e12));
+    }
+}
+static void columns_stay_within_120(void **state) {
+    (void)state;
+    static const int64_t runs[] = {1, 50, 600, 19560, 999999, 1000000, 12345678};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        run_steps = runs[i];
+        capture(extreme_steps, 0);
+        const char *at = out;
+        char        line[512], first[512] = "";
+        int         lines = 0;
+        for (; next_line(&at, line); lines++) {
+            assert_true(strlen(line) <= 120);
+            if (!*first) strcpy(first, line);
+            for (size_t c = 0; c < strlen(line); c++) assert_int_equal(line[c] == '|', first[c] == '|');
+        }
+        assert_int_equal(lines, 14);
+    }
+}
+
+static void durations(void **state) {
+    (void)state;
+    static const struct { double ms; const char *text; } cases[] = {
+        {0, "0s"}, {499, "0s"}, {8000, "8s"}, {59499, "59s"}, {59500, "1m00s"}, {128000, "2m08s"}, {3599000, "59m59s"}, {3600000, "1h00m"},
+        {6420000, "1h47m"}, {86399000, "23h59m"}, {86400000, "1d00h"}, {273600000, "3d04h"}, {-1, "?"}, {NAN, "?"}, {INFINITY, "?"}, {1e300, "?"},
+    };
+    char text[32];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        progress_duration(text, cases[i].ms);
+        assert_string_equal(text, cases[i].text);
+    }
+}
+
+static void log_twelve(void) {
+    Progress p = progress_start(600, 0, 5);
+    progress_note(&p, "a note of %d", 7);
+    for (int64_t i = 1; i <= 12; i++) {
+        StepMetrics s = step(i);
+        progress_step(&p, &s, 1 << 30);
+    }
+    progress_eval(&p, 12, 1.5, 12345);
+    progress_sample(&p, 12, "In the beginning\n\nGod");
+}
+static void plain_lines_for_a_pipe(void **state) {
+    (void)state;
+    capture(log_twelve, 0);
+    assert_null(strchr(out, '\r'));
+    assert_null(strchr(out, '\033'));
+    const char *at = out;
+    char        line[512];
+    static const char *starts[] = {"a note of 7", "step   1/600", "step   5/600", "step  10/600", "eval  12/600   2.0% | loss 1.5000 | held out | perplexity 4.482 | 12s",
+                                   "sample at step 12:", "    In the beginning", "", "    God"};
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        assert_true(next_line(&at, line));
+        assert_int_equal(strncmp(line, starts[i], strlen(starts[i])), 0);
+    }
+    assert_int_equal(*at, 0);
+}
+
+static void a_terminal_sees_every_step(void **state) {
+    (void)state;
+    unsetenv("NO_COLOR");
+    setenv("TERM", "xterm", 1);
+    capture(log_twelve, 100);
+    assert_non_null(strstr(out, "\r\033[Kstep   4/600"));
+    assert_non_null(strstr(out, "\r\033[Keval  12/600")); /* clear of the line of step 12 */
+    assert_non_null(strstr(out, "\033[1;"));
+    const char *second = strstr(out, "step   2/600"), *end = strchr(second, '\r');
+    assert_int_equal(end - second, 99); /* cut, so that it does not wrap */
+    setenv("NO_COLOR", "1", 1);
+    capture(log_twelve, 100);
+    assert_null(strstr(out, "\033[1;"));
+    assert_non_null(strstr(out, "\r\033[Kstep   4/600"));
+    setenv("TERM", "dumb", 1);
+    capture(log_twelve, 100);
+    assert_null(strchr(out, '\033'));
+    unsetenv("NO_COLOR");
+}
+
+/* Steps of 100 ms after a first one of 3 s: the ETA follows the pace, not the start. A fifth of the time goes to evals: it counts that. */
+static void steps_after_a_slow_start(void) {
+    Progress p = progress_start(1000, 0, 1);
+    double   now = clock_ms();
+    for (int64_t i = 1; i <= 100; i++) {
+        StepMetrics s = step(i);
+        s.ms = i == 1 ? 3000 : 100;
+        if (i == 1) p.started_ms = now - 3000 - 99 * 100 - 100 * 25; /* as if all that had passed */
+        if (i < 100) p.log_every = 1000;
+        else p.log_every = 1;
+        progress_step(&p, &s, 1 << 30);
+    }
+}
+static void the_eta_follows_the_pace(void **state) {
+    (void)state;
+    capture(steps_after_a_slow_start, 0);
+    assert_non_null(strstr(out, "step  100/1000"));
+    assert_non_null(strstr(strstr(out, "step  100/1000"), "ETA  1m5")); /* 900 x 125 ms = 112 s */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_line_is_as_documented),
+        cmocka_unit_test(columns_stay_within_120),
+        cmocka_unit_test(durations),
+        cmocka_unit_test(plain_lines_for_a_pipe),
+        cmocka_unit_test(a_terminal_sees_every_step),
+        cmocka_unit_test(the_eta_follows_the_pace),
+    };
+    return cmocka_run_group_tests_name("progress", tests, NULL, NULL);
+}

@@ -1,0 +1,31 @@
+# What several processes do: the same training whatever their number, the way they talk and who saved.
+. "$(dirname "$0")/tiny.sh"
+
+train run.dir="$WORK/1" > /dev/null
+for n in 2 3 4; do
+    expect "$n ranks train" train_ranks $n run.dir="$WORK/$n" > /dev/null
+    expect "$n ranks: same losses" same_losses "$WORK/$n" "$WORK/1" 1e-6
+    expect "$n ranks: same gradient norms" same_norms "$WORK/$n" "$WORK/1" 2e-6
+    expect "$n ranks: same held-out loss" same_evals "$WORK/$n" "$WORK/1" 1e-6
+done
+train_ranks 3 run.dir="$WORK/3again" > /dev/null
+expect "3 ranks again: same bits" same_weights "$WORK/3" "$WORK/3again" step_00000012
+train_ranks 3 run.dir="$WORK/mpi" parallel.comm=mpi > /dev/null
+expect "MPI's collectives: same losses" same_losses "$WORK/mpi" "$WORK/1" 1e-6
+train_ranks 3 run.dir="$WORK/zero0" parallel.zero_stage=0 > /dev/null
+expect "zero_stage 0: same bits as ZeRO-1" same_weights "$WORK/3" "$WORK/zero0" step_00000012
+train run.dir="$WORK/bf16" precision=bf16 > /dev/null
+train_ranks 2 run.dir="$WORK/bf16ranks" precision=bf16 > /dev/null
+expect "bf16, 2 ranks: same losses within bf16's rounding" same_losses "$WORK/bf16" "$WORK/bf16ranks" 2e-3
+
+rm -r "$WORK/3/checkpoints/step_00000012"
+train_ranks 3 run.dir="$WORK/3" > "$WORK/out"
+expect "3 ranks resume their own: same bits" same_weights "$WORK/3" "$WORK/3again" step_00000012
+rm -r "$WORK/3/checkpoints/step_00000012"
+train_ranks 2 run.dir="$WORK/3" > "$WORK/out"
+expect "2 ranks say whose checkpoint it is" grep -q "step 6, saved by 3 ranks, now 2" "$WORK/out"
+expect "2 ranks go on from 3: same losses" same_losses "$WORK/3" "$WORK/1" 1e-6
+rm -r "$WORK/3/checkpoints/step_00000012"
+train run.dir="$WORK/3" > "$WORK/out"
+expect "1 process goes on from 3 ranks" same_losses "$WORK/3" "$WORK/1" 1e-6
+exit $STATUS

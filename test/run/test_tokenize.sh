@@ -1,0 +1,84 @@
+# ./train_gpt tokenize: every byte lands in one shard, the last part is held out, and a run that fails leaves what was there.
+. "$(dirname "$0")/tiny.sh"
+
+tokenize() { "$TRAIN" tokenize "$@"; }
+header() { od -An -td4 -N12 "$1" | tr -s ' '; }                                # magic, version, tokens
+bytes_of() { for shard in "$@"; do tail -c +1025 "$shard" | tr -d '\000'; done; } # of text without byte 0
+names() { LC_ALL=C ls -A "$1" | tr '\n' ' '; }
+state() { find "$1" -type f -exec cksum {} + | sort | cksum; }
+unchanged() { [ "$(state "$OUT")" = "$BEFORE" ]; }
+text=$WORK/text.txt size=$(wc -c < "$WORK/text.txt")
+OUT=$WORK/shards
+
+tokenize "$text" out="$OUT" val=0.05 > "$WORK/said"
+held=$((size * 5 / 100))
+expect "two shards" [ "$(names "$OUT")" = "train_000000.bin val_000000.bin " ]
+expect "llm.c header" [ "$(header "$OUT/train_000000.bin")" = " 20240520 1 $((size - held))" ]
+expect "the last part is held out" [ "$(header "$OUT/val_000000.bin")" = " 20240520 1 $held" ]
+bytes_of "$OUT/train_000000.bin" "$OUT/val_000000.bin" > "$WORK/back"
+expect "every byte, in order" cmp "$WORK/back" "$text"
+expect "says what it wrote" grep -q "train .*$((size - held)) tokens .*$OUT/train_000000.bin" "$WORK/said"
+expect "and of the held-out part" grep -q "val .*$held tokens .*$OUT/val_000000.bin" "$WORK/said"
+
+tokenize "$text" out="$OUT/" val=0.2 shard_tokens=7001 > "$WORK/said"
+bytes_of "$OUT"/train_*.bin "$OUT"/val_*.bin > "$WORK/back"
+expect "many shards hold the same bytes" cmp "$WORK/back" "$text"
+expect "shards are of the size asked for" [ "$(header "$OUT/train_000000.bin")" = " 20240520 1 7001" ]
+expect "shards but the last" [ "$(header "$OUT/val_000000.bin")" = " 20240520 1 7001" ]
+
+for name in train_1.bin train_0000010.bin notes.txt train_000099.bin.tmp my_train_000099.bin val_000099.bin; do touch "$OUT/$name"; done
+tokenize "$text" out="$OUT" val=0 > "$WORK/said"
+expect "older shards are gone, other files stay" \
+    [ "$(names "$OUT")" = "my_train_000099.bin notes.txt train_000000.bin train_0000010.bin train_000099.bin.tmp train_1.bin " ]
+expect "and it says so" grep -q 'removed [0-9]* shards of an earlier run' "$WORK/said"
+bytes_of "$OUT/train_000000.bin" > "$WORK/back"
+expect "val=0 holds nothing out" cmp "$WORK/back" "$text"
+
+head -c 5 "$text" > "$WORK/a"; tail -c +6 "$text" | head -c 500 > "$WORK/b"; : > "$WORK/empty"; tail -c +506 "$text" > "$WORK/c"
+tokenize "$WORK/a" "$WORK/empty" "$WORK/b" "$WORK/c" out="$WORK/parts" val=0 > /dev/null
+expect "several texts are one, in order" cmp "$WORK/parts/train_000000.bin" "$OUT/train_000000.bin"
+tail -c +6 "$text" | head -c 500 | tokenize "$WORK/a" - "$WORK/c" out="$WORK/piped" val=0 > /dev/null
+expect "standard input among them" cmp "$WORK/piped/train_000000.bin" "$OUT/train_000000.bin"
+cat "$text" | tokenize - out="$WORK/piped" > /dev/null
+tokenize "$text" out="$WORK/default" > /dev/null
+expect "a pipe is held out like a file" cmp "$WORK/piped/val_000000.bin" "$WORK/default/val_000000.bin"
+expect "5 % by default" [ "$(header "$WORK/default/val_000000.bin")" = " 20240520 1 $held" ]
+expect "no copy of the pipe stays" [ "$(names "$WORK/piped")" = "train_000000.bin val_000000.bin " ]
+printf '\000\377\000\012' > "$WORK/binary"; tokenize "$WORK/binary" out="$WORK/binary-out" val=0.5 > /dev/null
+expect "all 256 bytes are tokens" [ "$(tail -c +1025 "$WORK/binary-out/train_000000.bin" | od -An -tu2)" = "     0   255" ]
+
+BEFORE=$(state "$OUT")
+expect "no text" exits 64 'no text to read; usage:' tokenize
+expect "no folder" exits 64 'out=FOLDER is missing' tokenize "$text"
+expect "unknown option" exits 64 'unknown option tokens=3.*out=, val= and shard_tokens=' tokenize "$text" out="$OUT" tokens=3
+expect "unknown flag" exits 64 'unknown option --out' tokenize "$text" --out "$OUT"
+for value in 1 -0.1 2 nan inf x '' 0.5x; do
+    expect "val=$value" exits 64 "val=$value: .*for example val=0.05" tokenize "$text" out="$OUT" val="$value"
+done
+for value in 0 -1 2147483648 99999999999999999999 1e6 ''; do
+    expect "shard_tokens=$value" exits 64 "shard_tokens=$value: a whole number" tokenize "$text" out="$OUT" shard_tokens="$value"
+done
+expect "missing input" exits 65 'cannot read .*nowhere.txt: No such file' tokenize "$text" "$WORK/nowhere.txt" out="$OUT"
+expect "folder as input" exits 65 'is a folder' tokenize "$WORK" out="$OUT"
+expect "empty input" exits 65 'empty is empty' tokenize "$WORK/empty" out="$OUT"
+expect "empty pipe" exits 65 'holds no text' tokenize - out="$OUT" < /dev/null
+expect "too little to hold out" exits 65 '5 bytes of text are too few to hold out val=0.1' tokenize "$WORK/a" out="$OUT" val=0.1
+expect "a file where the folder should be" exits 74 "$WORK/a" tokenize "$text" out="$WORK/a"
+expect "a folder under a file" exits 74 "$WORK/a/below" tokenize "$text" out="$WORK/a/below"
+limited() { (ulimit -f 8; tokenize "$@"); }
+expect "no room for the shards" exits 74 'cannot write .*train_000000.bin.*: File too large' limited "$text" out="$OUT"
+expect "no room for a pipe" exits 74 'cannot write .*: File too large' limited - out="$OUT" < <(cat "$text")
+if [ "$(id -u)" != 0 ]; then
+    mkdir "$WORK/closed"; chmod 500 "$WORK/closed"
+    expect "folder without permission" exits 74 "$WORK/closed" tokenize "$text" out="$WORK/closed/x"
+    cp "$text" "$WORK/secret"; chmod 0 "$WORK/secret"
+    expect "text without permission" exits 65 'secret: Permission denied' tokenize "$WORK/secret" out="$OUT"
+else
+    echo "skip permissions do not bind root"
+fi
+expect "after all these the shards are as they were" unchanged
+mkdir -p "$OUT/tokenize.tmp"; echo rest > "$OUT/tokenize.tmp/train_000000.bin.tmp" # of a run that was killed
+tokenize "$text" out="$OUT" val=0 > /dev/null
+expect "what a killed run left is cleared" unchanged
+expect "help" eval 'tokenize --help | grep -q "out=FOLDER"'
+exit $STATUS

@@ -1,0 +1,68 @@
+# What one process does: learns, repeats itself bit for bit, resumes bit for bit, stops on request.
+. "$(dirname "$0")/tiny.sh"
+
+expect "trains to the end" train run.dir="$WORK/a" > /dev/null
+expect "12 train lines, steps 1..12" [ "$(values "$WORK/a" train step | tr '\n' ' ')" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]
+expect "evals at 0, 6, 12" [ "$(values "$WORK/a" eval step | tr '\n' ' ')" = "0 6 12 " ]
+expect "tokens count" [ "$(values "$WORK/a" train tokens | tail -1)" = 5760 ]
+expect "starts at ln 256, learns" awk -v first="$(values "$WORK/a" eval loss | head -1)" -v last="$(values "$WORK/a" eval loss | tail -1)" \
+    'BEGIN { exit !(first > 5.4 && first < 5.7 && last < first - 0.3) }'
+expect "learning rate: warm-up by thirds, cosine to a tenth" awk -v lr="$(values "$WORK/a" train lr | tr '\n' ' ')" \
+    'BEGIN { split(lr, x, " "); pi = atan2(0, -1); p = 8 / 9; e = 1e-3 * (0.1 + 0.9 * (1 + cos(pi * p)) / 2); d = x[12] / e - 1;
+             exit !(x[1] > 3.33e-4 && x[1] < 3.34e-4 && x[3] == 1e-3 && x[4] == 1e-3 && d < 1e-6 && d > -1e-6) }'
+expect "loss.svg and config.json are there" [ -s "$WORK/a/loss.svg" -a -s "$WORK/a/config.json" ]
+expect "checkpoints at 6 and 12" [ "$(ls "$WORK/a/checkpoints" | tr '\n' ' ')" = "step_00000006 step_00000012 " ]
+
+train run.dir="$WORK/b" > /dev/null
+expect "the same run again: same bits" same_weights "$WORK/a" "$WORK/b" step_00000012
+expect "the same losses to the last digit" same_losses "$WORK/a" "$WORK/b" 0
+
+rm -r "$WORK/b/checkpoints/step_00000012"
+printf '{"kind":"train","step":13,"lo' >> "$WORK/b/metrics.jsonl"
+train run.dir="$WORK/b" > "$WORK/out"
+expect "resumes at 6" grep -q "step 6, saved by 1 rank, now 1" "$WORK/out"
+expect "resumed equals unbroken, bit for bit" same_weights "$WORK/a" "$WORK/b" step_00000012
+expect "metrics without gap or repetition" [ "$(values "$WORK/b" train step | tr '\n' ' ')" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]
+expect "evals not repeated" [ "$(values "$WORK/b" eval step | tr '\n' ' ')" = "0 6 12 " ]
+expect "resumed losses to the last digit" same_losses "$WORK/a" "$WORK/b" 0
+
+cp -r "$WORK/b" "$WORK/c"
+expect "nothing left to do: exit 0, one line" [ "$(train run.dir="$WORK/c" | wc -l)" -eq 1 ]
+expect "and nothing written" diff -r "$WORK/b" "$WORK/c"
+train run.dir="$WORK/c" run.steps=14 schedule.name=constant 'run.allow_change=["schedule.name"]' > "$WORK/out"
+expect "more steps go on from the end" grep -q "step 12, saved by 1 rank" "$WORK/out"
+expect "and reach it" [ "$(values "$WORK/c" train step | tail -1)" = 14 ]
+
+for micro in 2 3 6 12; do
+    train run.dir="$WORK/m$micro" batch.micro_batch=$micro > /dev/null
+    expect "micro-batches of $micro: same losses" same_losses "$WORK/a" "$WORK/m$micro" 1e-6
+    expect "micro-batches of $micro: same gradient norms" same_norms "$WORK/a" "$WORK/m$micro" 2e-6
+done
+for recompute in light block; do
+    train run.dir="$WORK/$recompute" memory.recompute=$recompute > /dev/null
+    expect "memory.recompute=$recompute: same losses" same_losses "$WORK/a" "$WORK/$recompute" 1e-6
+done
+train run.dir="$WORK/bf16" precision=bf16 > /dev/null
+expect "bf16 follows fp32 within 1 %" same_losses "$WORK/bf16" "$WORK/a" 1e-2
+train run.dir="$WORK/unclipped" optimizer.grad_clip=0 run.steps=3 > /dev/null
+expect "grad_norm is the norm before clipping" [ "$(values "$WORK/unclipped" train grad_norm | head -1)" = "$(values "$WORK/a" train grad_norm | head -1)" ]
+train run.dir="$WORK/plain" data.shuffle=false run.steps=2 > /dev/null
+expect "plain order is another order" [ "$(values "$WORK/plain" train loss | tail -1)" != "$(values "$WORK/a" train loss | sed -n 2p)" ]
+
+"$TRAIN" "$WORK/tiny.json" run.dir="$WORK/stop" run.steps=100000 schedule.name=constant log.every=1000 eval.every=0 checkpoint.every=0 > "$WORK/out" & pid=$!
+sleep 1; kill -USR1 $pid; wait $pid; status=$?
+expect "USR1: exit 75" [ $status -eq 75 ]
+step=$(ls "$WORK/stop/checkpoints" | sed 's/step_0*//')
+expect "USR1: a checkpoint of the last step" [ "$step" = "$(values "$WORK/stop" train step | tail -1)" ]
+touch "$WORK/stop/STOP"
+train run.dir="$WORK/stop" run.steps=100000 schedule.name=constant log.every=1000 eval.every=0 checkpoint.every=0 > "$WORK/out"; status=$?
+expect "STOP file: exit 75 and the file is gone" [ $status -eq 75 -a ! -e "$WORK/stop/STOP" ]
+expect "STOP file: went on from the checkpoint" [ "$(values "$WORK/stop" train step | tail -1)" = $((step + 1)) ]
+train run.dir="$WORK/minutes" run.steps=100000 run.max_minutes=0.01 log.every=1000 eval.every=0 checkpoint.every=0 > "$WORK/out"; status=$?
+expect "max_minutes: exit 75" [ $status -eq 75 ]
+
+expect "sample prints text" [ "$("$TRAIN" sample "$WORK/a" tokens=40 | wc -c)" -ge 40 ]
+expect "the same seed, the same text" [ "$("$TRAIN" sample "$WORK/a" tokens=40 seed=5)" = "$("$TRAIN" sample "$WORK/a" tokens=40 seed=5)" ]
+train run.dir="$WORK/from" model.init_from="$WORK/a/checkpoints/step_00000012" run.steps=1 eval.every=1 > /dev/null
+expect "init_from starts where the weights were" [ "$(values "$WORK/from" eval loss | head -1)" = "$(values "$WORK/a" eval loss | tail -1)" ]
+exit $STATUS
