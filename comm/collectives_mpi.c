@@ -10,7 +10,8 @@
 #include "core/clock.h"
 
 static int int_count(int64_t count) {
-    if (count > INT_MAX) fail(EXIT_CONFIG, "parallel.comm: \"mpi\" takes pieces of up to %d elements, this one has %lld; use \"ring\"", INT_MAX, (long long)count);
+    if (count > INT_MAX)
+        fail(EXIT_CONFIG, "parallel.comm: \"mpi\" counts up to %d elements, this bucket has %lld; use \"ring\"", INT_MAX, (long long)count);
     return (int)count;
 }
 

@@ -17,7 +17,12 @@ void comm_expect(Launch launch) {
     if (launch.launched) world_expect(launch);
 }
 
-static const double PATIENCE_MS = 1.0;
+static const double PATIENCE_MS = 10;
+
+static int set_to_one(const char *variable) {
+    const char *value = getenv(variable);
+    return value && strcmp(value, "1") == 0;
+}
 
 Comm *comm_create(Launch launch, CommKind kind) {
     Comm *c = (Comm *)calloc(1, sizeof *c);
@@ -31,13 +36,15 @@ Comm *comm_create(Launch launch, CommKind kind) {
         if (!c->host) fail(EXIT_MEMORY, "no memory for a communicator");
         gethostname(c->host[0], HOST_CHARS - 1);
     }
-    c->crowded = c->local_size > sysconf(_SC_NPROCESSORS_ONLN);
+    c->yields = c->local_size > threads_host_processors(c) && !set_to_one("OMPI_MCA_mpi_oversubscribe") &&
+                !set_to_one("OMPI_MCA_mpi_yield_when_idle");
     comm_set_kind(c, kind);
     return c;
 }
 
 void comm_set_kind(Comm *c, CommKind kind) {
-    if (kind == COMM_NCCL) fail(EXIT_NODEVICE, "this build has no NCCL: parallel.comm may be \"ring\" or \"mpi\", or build with make BACKEND=cuda");
+    if (kind == COMM_NCCL)
+        fail(EXIT_NODEVICE, "this build has no NCCL: parallel.comm may be \"ring\" or \"mpi\"; make BACKEND=cuda builds one that has");
     CHECK(c->ops == 0, "%d collectives in flight", c->ops);
     c->kind = kind;
 }
@@ -103,14 +110,14 @@ void comm_poll(Comm *c) {
     if (c->ops > 0) progress(c);
 }
 
-/* The rank waited for may need this very core: where ranks outnumber cores, yield at once; elsewhere a yield would only hand the core
- * to strangers, so spin for PATIENCE_MS first. */
+/* The rank waited for may need this very core: where ranks outnumber processors, yield, unless Open MPI does so in its every test.
+ * Elsewhere a yield would only hand the core to strangers: spin as MPI does, though not for ever. */
 void comm_finish(Comm *c) {
     if (c->ops == 0) return;
     double begin = clock_ms(), moved = begin;
     while (c->ops > 0) {
         if (progress(c)) moved = clock_ms();
-        else if (c->crowded || clock_ms() - moved > PATIENCE_MS) sched_yield();
+        else if (c->yields || clock_ms() - moved > PATIENCE_MS) sched_yield();
     }
     c->times.exposed_ms += clock_ms() - begin;
 }

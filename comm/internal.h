@@ -46,7 +46,7 @@ struct Comm {
     CommKind kind;
     char   (*host)[HOST_CHARS]; /* owned, by rank                                        */
     int      launched;          /* MPI is initialised                                    */
-    int      crowded;           /* more ranks on this host than processors               */
+    int      yields;            /* waiting hands the core over at once                   */
     MPI_Comm world, ring, local; /* all ranks; the ring's own copy; the ranks of this host */
 
     Op      *op;                /* owned; in flight, in start order                      */
@@ -59,6 +59,9 @@ struct Comm {
     CommTimes times;
     CommTrace trace[TRACES];    /* sequence s in place s % TRACES                        */
 };
+
+/* threads.c: the processors that this host's ranks may use between them. */
+int threads_host_processors(Comm *c);
 
 /* world.c */
 void        world_expect(Launch launch);

@@ -11,35 +11,34 @@
 
 #include "comm/internal.h"
 
+#define ADVICE "the launcher bound each rank to few cores while others idle: add --bind-to none to mpirun"
+
 typedef struct {
     cpu_set_t mine, given; /* what this rank may use; what its launcher may */
 } Masks;
 
 /* The core a processor belongs to, named by its first hardware thread. */
-static int core_of(int cpu) {
+static int read_core(int cpu) {
     char path[96];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
     FILE *file = fopen(path, "r");
     int   first = cpu;
-    if (file) {
-        if (fscanf(file, "%d", &first) != 1) first = cpu;
-        fclose(file);
-    }
+    if (!file) return cpu;
+    if (fscanf(file, "%d", &first) != 1 || first < 0 || first >= CPU_SETSIZE) first = cpu;
+    fclose(file);
     return first;
 }
 
-/* The cores of a set, ascending by first processor; returns how many. */
-static int cores_of(const cpu_set_t *set, int core[CPU_SETSIZE]) {
-    cpu_set_t seen;
-    int       count = 0;
-    CPU_ZERO(&seen);
+/* The cores of a set of processors; core_of[cpu] < 0 is not read yet. */
+static cpu_set_t cores_of(const cpu_set_t *set, int core_of[CPU_SETSIZE]) {
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, set)) continue;
-        int first = core_of(cpu);
-        if (!CPU_ISSET(first, &seen)) core[count++] = first;
-        CPU_SET(first, &seen);
+        if (core_of[cpu] < 0) core_of[cpu] = read_core(cpu);
+        CPU_SET(core_of[cpu], &cores);
     }
-    return count;
+    return cores;
 }
 
 static cpu_set_t without(const cpu_set_t *a, const cpu_set_t *b) {
@@ -58,25 +57,46 @@ static int may_widen(void) {
     return getenv("OMPI_COMM_WORLD_RANK") != NULL;
 }
 
-/* Adds this rank's part of the host's free cores to its mask. */
-static void widen(const Comm *c, Masks *ranks) {
-    cpu_set_t carried, given;
-    int       core[CPU_SETSIZE];
+/* Deals the host's idle cores out among its ranks, in order, and takes up this rank's. */
+static void widen(const Comm *c, Masks *ranks, int core_of[CPU_SETSIZE]) {
+    cpu_set_t carried, given, before = ranks[c->local_rank].mine;
     CPU_ZERO(&carried);
     CPU_ZERO(&given);
     for (int r = 0; r < c->local_size; r++) {
         CPU_OR(&carried, &carried, &ranks[r].mine);
         CPU_OR(&given, &given, &ranks[r].given);
     }
-    cpu_set_t idle = without(&given, &carried);
-    int       share = cores_of(&idle, core) / c->local_size;
-    if (share == 0) return;
-    for (int r = 0; r < c->local_size; r++)
-        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-            for (int k = r * share; CPU_ISSET(cpu, &idle) && k < (r + 1) * share; k++)
-                if (core_of(cpu) == core[k]) CPU_SET(cpu, &ranks[r].mine);
-    if (sched_setaffinity(0, sizeof ranks->mine, &ranks[c->local_rank].mine) != 0)
-        warn("the launcher bound each rank to few cores while others idle: add --bind-to none to mpirun");
+    cpu_set_t idle = without(&given, &carried), cores = cores_of(&idle, core_of);
+    int       share = CPU_COUNT(&cores) / c->local_size;
+    if (share == 0) {
+        /* Behind a wrapper script what the launcher may use is out of sight. */
+        if (may_widen() && getenv("OMPI_MCA_orte_bound_at_launch") && CPU_EQUAL(&given, &carried) &&
+            CPU_COUNT(&carried) < sysconf(_SC_NPROCESSORS_ONLN)) warn(ADVICE);
+        return;
+    }
+    for (int r = 0; r < c->local_size; r++) CPU_AND(&ranks[r].mine, &ranks[r].mine, &given); /* `taskset mpirun`: bound outside of it */
+    for (int core = 0, dealt = 0; dealt < share * c->local_size; core++) {
+        if (!CPU_ISSET(core, &cores)) continue;
+        for (int cpu = core; cpu < CPU_SETSIZE; cpu++)
+            if (CPU_ISSET(cpu, &idle) && core_of[cpu] == core) CPU_SET(cpu, &ranks[dealt / share].mine);
+        dealt++;
+    }
+    if (sched_setaffinity(0, sizeof before, &ranks[c->local_rank].mine) == 0) return;
+    ranks[c->local_rank].mine = before;
+    warn(ADVICE);
+}
+
+int threads_host_processors(Comm *c) {
+    cpu_set_t  mine, all;
+    cpu_set_t *ranks = (cpu_set_t *)malloc(sizeof *ranks * (size_t)c->local_size);
+    if (!ranks) fail(EXIT_MEMORY, "no memory for the masks of %d ranks", c->local_size);
+    CPU_ZERO(&mine);
+    CPU_ZERO(&all);
+    sched_getaffinity(0, sizeof mine, &mine);
+    world_local_all_gather(c, &mine, ranks, sizeof mine);
+    for (int r = 0; r < c->local_size; r++) CPU_OR(&all, &all, &ranks[r]);
+    free(ranks);
+    return CPU_COUNT(&all);
 }
 
 /* Cores' worth of processor time a container grants (cgroup v2 "max 100000" or "200000 100000"); many if it does not say. */
@@ -98,16 +118,18 @@ int comm_threads(Comm *c) {
     here.given = here.mine;
     if (may_widen() && getppid() > 0) sched_getaffinity(getppid(), sizeof here.given, &here.given);
     world_local_all_gather(c, &here, ranks, sizeof here);
-    widen(c, ranks);
+    int core_of[CPU_SETSIZE];
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) core_of[cpu] = -1;
+    widen(c, ranks, core_of);
 
-    int    core[CPU_SETSIZE];
-    int    count = cores_of(&ranks[c->local_rank].mine, core);
-    double threads = 0;
-    for (int k = 0; k < count; k++) { /* a core that n ranks may use counts 1/n */
-        int users = 0;
-        for (int r = 0; r < c->local_size; r++) users += CPU_ISSET(core[k], &ranks[r].mine) != 0;
-        threads += 1.0 / (users ? users : 1);
+    cpu_set_t mine = cores_of(&ranks[c->local_rank].mine, core_of);
+    double    users[CPU_SETSIZE] = {0}, threads = 0;
+    for (int r = 0; r < c->local_size; r++) {
+        cpu_set_t theirs = cores_of(&ranks[r].mine, core_of);
+        for (int core = 0; core < CPU_SETSIZE; core++) users[core] += CPU_ISSET(core, &theirs) != 0;
     }
+    for (int core = 0; core < CPU_SETSIZE; core++)
+        if (CPU_ISSET(core, &mine)) threads += 1 / users[core]; /* a core that n ranks may use counts 1/n */
     free(ranks);
     double granted = quota() / c->local_size;
     if (threads > granted) threads = granted;

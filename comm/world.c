@@ -38,6 +38,7 @@ static void join_job(void) {
 
 static void abort_job(int exit_code) {
     join_job();
+    usleep(50000); /* hydra drops what it has not forwarded yet when it is told to end */
     MPI_Abort(MPI_COMM_WORLD, exit_code);
     _exit(exit_code);
 }

@@ -13,7 +13,8 @@
 
 #include "core/error.h"
 
-typedef struct { int parent, name_at; } Link; /* of an entry: the container's index (-1: the root), and where its name starts in path */
+/* Of an entry: the container's index (-1: the root), and where its name starts in its path (-1: an array element, which has none). */
+typedef struct { int parent, name_at; } Link;
 
 typedef struct {
     const char *text;
@@ -64,7 +65,7 @@ static void skip_space(Scanner *s) {
     }
 }
 
-static int add_entry(Scanner *s, int parent, size_t name_at, JsonPlace key) {
+static int add_entry(Scanner *s, int parent, int name_at, JsonPlace key) {
     if (s->entries == s->capacity) {
         s->capacity = s->capacity ? 2 * s->capacity : 64;
         s->entry = realloc(s->entry, sizeof *s->entry * (size_t)s->capacity);
@@ -73,7 +74,7 @@ static int add_entry(Scanner *s, int parent, size_t name_at, JsonPlace key) {
     char *path = s->entry && s->link ? strdup(s->path) : NULL;
     if (!path) fail(EXIT_MEMORY, "out of memory while reading JSON");
     s->entry[s->entries] = (JsonEntry){path, key, key};
-    s->link[s->entries] = (Link){parent, (int)name_at};
+    s->link[s->entries] = (Link){parent, name_at};
     return s->entries++;
 }
 
@@ -309,7 +310,7 @@ static int scan_object(Scanner *s, int self) {
         JsonPlace key = place_of(s, s->at);
         if (peek(s) != '"') return fault_expected(s, "a key in double quotes");
         if (s->path_bytes && !put(s, 1, ".", 1)) return 0;
-        size_t name_at = s->path_bytes;
+        int name_at = (int)s->path_bytes;
         if (!scan_string(s, 1)) return 0;
         int entry = add_entry(s, self, name_at, key);
         skip_space(s);
@@ -333,7 +334,7 @@ static int scan_array(Scanner *s, int self) {
         char name[16];
         snprintf(name, sizeof name, "[%d]", index++);
         if (!put(s, 1, name, strlen(name))) return 0;
-        int entry = add_entry(s, self, path_bytes, place_of(s, s->at));
+        int entry = add_entry(s, self, -1, place_of(s, s->at));
         if (!scan_value(s, entry)) return 0;
         s->path[s->path_bytes = path_bytes] = '\0';
         more = next_item(s, ']');
@@ -363,14 +364,15 @@ static int compare_siblings(const void *a, const void *b) {
     return order ? order : (x->index > y->index) - (x->index < y->index);
 }
 
-/* Sorted, so that a hostile file cannot make it quadratic. Array elements have distinct names: "[0]", "[1]". */
+/* Sorted, so that a hostile file cannot make it quadratic. */
 static int check_duplicates(Scanner *s) {
     Sibling *list = malloc(sizeof *list * (size_t)(s->entries + 1));
-    int      again = -1, first = -1;
+    int      count = 0, again = -1, first = -1;
     if (!list) fail(EXIT_MEMORY, "out of memory while reading JSON");
-    for (int i = 0; i < s->entries; i++) list[i] = (Sibling){s->link[i].parent, i, s->entry[i].path + s->link[i].name_at};
-    qsort(list, (size_t)s->entries, sizeof *list, compare_siblings);
-    for (int i = 1; i < s->entries; i++) {
+    for (int i = 0; i < s->entries; i++)
+        if (s->link[i].name_at >= 0) list[count++] = (Sibling){s->link[i].parent, i, s->entry[i].path + s->link[i].name_at};
+    qsort(list, (size_t)count, sizeof *list, compare_siblings);
+    for (int i = 1; i < count; i++) {
         if (list[i].parent != list[i - 1].parent || strcmp(list[i].name, list[i - 1].name)) continue;
         if (again < 0 || list[i].index < again) { again = list[i].index; first = list[i - 1].index; }
     }

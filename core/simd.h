@@ -1,8 +1,9 @@
 /* simd.h - one source, several instruction sets, chosen when the program runs.
  *
- * A kernel is written once as an always-inline body over 16-float vectors (GCC vector extensions: the compiler splits them where
- * registers are shorter). SIMD_KERNEL compiles that body for AVX-512, AVX2+FMA and the baseline, and defines name() which calls the one
- * this processor has. TRAIN_GPT_ISA=avx2 or sse2 caps the choice.
+ * Two ways to write a kernel. A plain loop that compilers vectorise by themselves is an always-inline body given to SIMD_KERNEL, which compiles it
+ * for AVX-512, AVX2+FMA and the baseline. One over 16-float vectors (GCC vector extensions, operations in simd_ops.h) stands in a
+ * source that core/simd_each.h compiles once per instruction set. Either way name() calls the one this processor has; TRAIN_GPT_ISA=avx2
+ * or sse2 caps the choice.
  */
 #ifndef TRAIN_GPT_CORE_SIMD_H
 #define TRAIN_GPT_CORE_SIMD_H
@@ -23,37 +24,28 @@ int         simd_has_bf16(void); /* AVX512-BF16 or AMX-BF16 by cpuid, and not ca
 
 #define SIMD_INLINE static inline __attribute__((always_inline))
 
+/* name() calls name_avx512, name_avx2 or name_base. */
 #if defined(__x86_64__)
+#define SIMD_DISPATCH(result, name, params, args)         \
+    static inline result name params {                    \
+        Isa isa = simd_isa();                             \
+        if (isa == ISA_AVX512) return name##_avx512 args; \
+        if (isa == ISA_AVX2) return name##_avx2 args;     \
+        return name##_base args;                          \
+    }
 #define TARGET_AVX512 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi2")))
 #define TARGET_AVX2   __attribute__((target("avx2,fma,f16c,bmi2")))
 /* SIMD_KERNEL(void, scale, (float *x, int64_t n), (x, n)) needs: SIMD_INLINE void scale_body(float *x, int64_t n) {...} */
-#define SIMD_KERNEL(result, name, params, args)                                  \
+#define SIMD_KERNEL(result, name, params, args)                                   \
     TARGET_AVX512 static result name##_avx512 params { return name##_body args; } \
     TARGET_AVX2 static result name##_avx2 params { return name##_body args; }     \
     static result name##_base params { return name##_body args; }                 \
-    static inline result name params {                                            \
-        Isa isa = simd_isa();                                                     \
-        if (isa == ISA_AVX512) return name##_avx512 args;                         \
-        if (isa == ISA_AVX2) return name##_avx2 args;                             \
-        return name##_base args;                                                  \
-    }
-#else
-#define SIMD_KERNEL(result, name, params, args) \
-    static inline result name params { return name##_body args; }
-#endif
-
-/* name() calls the pass of simd_each.h that this processor has. */
-#if defined(__x86_64__)
-#define SIMD_DISPATCH(result, name, params, args)           \
-    static inline result name params {                      \
-        Isa isa = simd_isa();                               \
-        if (isa == ISA_AVX512) return name##_avx512 args;   \
-        if (isa == ISA_AVX2) return name##_avx2 args;       \
-        return name##_base args;                            \
-    }
+    SIMD_DISPATCH(result, name, params, args)
 #else
 #define SIMD_DISPATCH(result, name, params, args) \
     static inline result name params { return name##_base args; }
+#define SIMD_KERNEL(result, name, params, args) \
+    static inline result name params { return name##_body args; }
 #endif
 
 /* --- 16 floats --------------------------------------------------------------------------------------------------------------- */
@@ -64,7 +56,7 @@ typedef int32_t  i32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
 
-/* SIMD(name) is `name` in ordinary code and `name_avx512` and so on inside a pass of simd_each.h. */
+/* Of each pass of simd_each.h, where SIMD(name) is name_avx512, name_avx2 or name_base. */
 #define f32x16_load SIMD(f32x16_load)
 #define f32x16_store SIMD(f32x16_store)
 #define f32x16_all SIMD(f32x16_all)
@@ -75,11 +67,5 @@ typedef uint16_t u16x16 __attribute__((vector_size(32)));
 #define f32x16_load_bf16 SIMD(f32x16_load_bf16)
 #define f32x16_store_bf16 SIMD(f32x16_store_bf16)
 #define f32x16_exp SIMD(f32x16_exp)
-#ifndef SIMD
-#define SIMD(name) name
-#define SIMD_BYTES 16
-#include "core/simd_ops.h"
-#undef SIMD_BYTES
-#endif
 
 #endif

@@ -11,9 +11,8 @@
  *
  * Every function of the second part is named with SIMD(), which appends the instruction set. Inlining one body into functions of several
  * targets would not do: GCC breaks vector operations down to what the *body's* own target has before it inlines anything (measured on
- * GCC 12: 10 times slower than clang, the same for every target; 20 November 2025).
+ * GCC 12: 10 times slower than clang, the same for every target; 20 November 2026).
  */
-#undef SIMD
 #if defined(__x86_64__)
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi2"))), apply_to = function)
@@ -60,4 +59,3 @@
 #undef SIMD_BYTES
 #undef SIMD_PASS
 #undef SIMD_FILE
-#define SIMD(name) name

@@ -1,4 +1,4 @@
-/* simd_ops.h - operations on 16 floats; included by simd.h and, once per instruction set, by simd_each.h.
+/* simd_ops.h - operations on 16 floats; included by simd_each.h, once per instruction set.
  *
  * Where a vector is longer than a register GCC 12 does + - * / & | << register by register, but compares and converts lane by lane.
  * Such operations are therefore written on registers: SIMD_BYTES long, REGISTERS of them in a vector.

@@ -14,8 +14,8 @@ typedef struct { /* the formula's constants, rounded once from float64 */
 
 #define SIMD_FILE "layers/adamw.c"
 #include "core/simd_each.h"
-SIMD_DISPATCH(void, adamw_block, (DType type, float *master, float *m, float *v, void *working, const float *grad, Factors f, int64_t first,
-              int64_t elems), (type, master, m, v, working, grad, f, first, elems))
+SIMD_DISPATCH(void, adamw_block, (DType type, float *master, float *m, float *v, uint16_t *working, const float *grad, Factors f, int64_t elems),
+              (type, master, m, v, working, grad, f, elems))
 
 static Factors adamw_factors(AdamW h, float grad_scale) {
     double  beta1 = (double)h.beta1, beta2 = (double)h.beta2;
@@ -40,32 +40,45 @@ void adamw_update(Stream *s, Tensor master, Tensor m, Tensor v, Tensor working, 
     EXPECT1(working, working.type, n);
     CHECK(working.type != F32 || working.data == master.data, "an fp32 working copy is its own master");
     CHECK(h.step >= 1, "step %lld", (long long)h.step);
-    Factors f = adamw_factors(h, grad_scale);
+    Factors      f = adamw_factors(h, grad_scale);
+    float       *p0 = (float *)master.data, *m0 = (float *)m.data, *v0 = (float *)v.data;
+    uint16_t    *w0 = (uint16_t *)working.data; /* where it is bf16 */
+    const float *g0 = (const float *)grad.data;
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i += ACT_BLOCK)
-        adamw_block(working.type, (float *)master.data, (float *)m.data, (float *)v.data, working.data, (const float *)grad.data, f, i,
-                    act_block_elems(i, n));
+        adamw_block(working.type, p0 + i, m0 + i, v0 + i, working.type == BF16 ? w0 + i : NULL, g0 + i, f, act_block_elems(i, n));
 }
 
 #else /* SIMD_PASS: the kernels, once per instruction set */
 
-SIMD_INLINE void SIMD(adamw_block_of)(DType type, float *master, float *m, float *v, void *working, const float *grad, Factors f, int64_t first,
-                                int64_t elems) {
-    for (int64_t i = first; i < first + elems; i += LANES) {
-        int64_t n = act16_count(i, first + elems);
-        f32x16 g = act16_load_n(grad, i, n, F32) * f.grad_scale;
-        f32x16 m16 = f.beta1 * act16_load_n(m, i, n, F32) + f.one_minus_beta1 * g;
-        f32x16 v16 = f.beta2 * act16_load_n(v, i, n, F32) + f.one_minus_beta2 * (g * g);
-        f32x16 p = act16_load_n(master, i, n, F32);
+/* Whole vectors only, and never inlined: compilers choose which product of a*b + c*d a fused multiply-add takes, copy by copy. */
+static __attribute__((noinline)) void SIMD(adamw_vectors)(DType type, float *master, float *m, float *v, uint16_t *working, const float *grad,
+                                                          Factors f, int64_t elems) {
+    for (int64_t i = 0; i < elems; i += LANES) {
+        f32x16 g = f32x16_load(grad + i) * f.grad_scale;
+        f32x16 m16 = f.beta1 * f32x16_load(m + i) + f.one_minus_beta1 * g;
+        f32x16 v16 = f.beta2 * f32x16_load(v + i) + f.one_minus_beta2 * (g * g);
+        f32x16 p = f32x16_load(master + i);
         f32x16 step = m16 * f.m_correction / (f32x16_sqrt(v16 * f.v_correction) + f.eps) + f.decay * p;
         p -= f.learning_rate * step;
-        act16_store_n(m, i, n, F32, m16);
-        act16_store_n(v, i, n, F32, v16);
-        act16_store_n(master, i, n, F32, p);
-        if (type == BF16) act16_store_n(working, i, n, BF16, p);
+        f32x16_store(m + i, m16);
+        f32x16_store(v + i, v16);
+        f32x16_store(master + i, p);
+        if (type == BF16) f32x16_store_bf16(working + i, p);
     }
 }
-ACT_KERNEL(adamw_block, (DType type, float *master, float *m, float *v, void *working, const float *grad, Factors f, int64_t first, int64_t elems),
-           master, m, v, working, grad, f, first, elems)
+
+static void SIMD(adamw_block)(DType type, float *master, float *m, float *v, uint16_t *working, const float *grad, Factors f, int64_t elems) {
+    int64_t whole = elems / LANES * LANES, rest = elems - whole;
+    SIMD(adamw_vectors)(type, master, m, v, working, grad, f, whole);
+    if (rest == 0) return;
+    float    p16[LANES] = {0}, m16[LANES] = {0}, v16[LANES] = {0}, g16[LANES] = {0};
+    uint16_t w16[LANES];
+    size_t   bytes = (size_t)rest * sizeof(float);
+    memcpy(p16, master + whole, bytes), memcpy(m16, m + whole, bytes), memcpy(v16, v + whole, bytes), memcpy(g16, grad + whole, bytes);
+    SIMD(adamw_vectors)(type, p16, m16, v16, w16, g16, f, LANES);
+    memcpy(master + whole, p16, bytes), memcpy(m + whole, m16, bytes), memcpy(v + whole, v16, bytes);
+    if (type == BF16) memcpy(working + whole, w16, (size_t)rest * sizeof(uint16_t));
+}
 
 #endif

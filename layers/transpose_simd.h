@@ -1,5 +1,5 @@
 /* transpose_simd.h - matrices turned over and widened to f32 on their way into a packed tile. CPU only; included in every pass of
- * core/simd_each.h.
+ * core/simd_each.h, after act_simd.h.
  *
  * A block of L x L floats, L to a register, is transposed in log2(L) rounds: interleaving register i with register i + L/2 rotates the
  * bits of (row, column) by one place, and after log2(L) rounds the two have changed sides.

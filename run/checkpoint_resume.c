@@ -145,7 +145,7 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
         const Param *p = &layout->param[i];
         own_tensor(&model, p->name, p->dims, p->dim, 4 * (uint64_t)p->offset);
     }
-    read_spans(state, &model, &model.header.tensor[0], optimizer_master, block);
+    read_spans(state, &model, &model.header.tensor[0], optimizer_master, block); /* the rows follow each other: one flat tensor */
     read_spans(state, &moments, own_tensor(&moments, "m", 1, &layout->elems, 0), optimizer_m, block);
     read_spans(state, &moments, own_tensor(&moments, "v", 1, &layout->elems, 4 * (uint64_t)layout->elems), optimizer_v, block);
     free(block);

@@ -93,15 +93,14 @@ static void resolve(ConfigLoad *load) {
 }
 
 static void refuse_missing(ConfigLoad *load, const Json *json) {
-    char section[64], allowed[SHOWN_BYTES];
+    char allowed[SHOWN_BYTES];
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         Given        *given = &load->given[i];
         if ((o->need != NEED_ALWAYS && o->need != NEED_MODEL) || given->given || given->faulty) continue;
         given->faulty = 1;
         if (o->need == NEED_MODEL && config_given(load, "model.preset")->faulty) continue;
-        snprintf(section, sizeof section, "%.*s", (int)strcspn(o->key, "."), o->key);
-        const JsonEntry *entry = json ? json_entry(json, section) : NULL;
+        const JsonEntry *entry = json ? json_entry(json, option_home(o)) : NULL;
         Where            where = load->file;
         if (entry) where.at = entry->value;
         faults_add(&load->faults, where, "missing key \"%s\": %s%s (%s)", o->key, o->help,

@@ -11,14 +11,10 @@ cJSON *config_to_json(const Config *config) {
     cJSON *root = cJSON_CreateObject();
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
-        char          name[64];
+        const char   *home = option_home(o);
         if (o->type == OPTION_IGNORED) continue;
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(o->key, "."), o->key);
-        cJSON *value = option_to_json(o, config), *section = root;
-        if (strchr(o->key, '.')) {
-            section = json_member(root, name);
-            if (!section) section = cJSON_AddObjectToObject(root, name);
-        }
+        cJSON *section = *home ? json_member(root, home) : root, *value = option_to_json(o, config);
+        if (!section) section = cJSON_AddObjectToObject(root, home);
         if (!value || !cJSON_AddItemToObject(section, option_name(o), value)) fail(EXIT_MEMORY, "out of memory while writing the config");
     }
     return root;
@@ -26,9 +22,8 @@ cJSON *config_to_json(const Config *config) {
 
 /* NULL if the saved config has no such key, as one written before the option was there. */
 static const cJSON *saved_value(const cJSON *saved, const Option *o) {
-    char section[64];
-    snprintf(section, sizeof section, "%.*s", (int)strcspn(o->key, "."), o->key);
-    return strchr(o->key, '.') ? json_member(json_member(saved, section), option_name(o)) : json_member(saved, o->key);
+    const char *home = option_home(o);
+    return json_member(*home ? json_member(saved, home) : saved, option_name(o));
 }
 
 static int is_allowed(const StringList *allow, const Option *o) {

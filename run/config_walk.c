@@ -29,7 +29,7 @@ static Names taken_names(const char *section) {
     int   count = 0;
     for (int i = 0; !*section && option_section(i); i++) names.name[count++] = option_section(i);
     for (int i = 0; i < OPTION_COUNT; i++)
-        if (*section ? option_in_section(&OPTIONS[i], section) : !strchr(OPTIONS[i].key, '.')) names.name[count++] = option_name(&OPTIONS[i]);
+        if (!strcmp(option_home(&OPTIONS[i]), section)) names.name[count++] = option_name(&OPTIONS[i]);
     CHECK(count < (int)(sizeof names.name / sizeof *names.name), "%d keys in one section", count);
     names.name[count] = NULL;
     return names;

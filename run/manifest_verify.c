@@ -1,4 +1,5 @@
-/* manifest_verify.c - are the files of a checkpoint still the bytes that were saved? One run of at most 1 MiB is in memory at a time. */
+/* manifest_verify.c - are the files of a checkpoint still the bytes that were saved? Each thread holds one run of at
+ * most 1 MiB. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,31 +19,42 @@ static int size_ok(const char *path, const char *name, uint64_t bytes, char *fau
     return 1;
 }
 
-static int runs_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts, char *buffer, char *fault) {
+/* One run: 1, or 0 and the fault. */
+static int run_ok(int fd, const char *name, const ManifestRun *run, char *buffer, char *fault) {
+    int error = io_pread(fd, buffer, run->bytes, run->offset);
+    if (error) return manifest_fault(fault, "%s cannot be read at byte %" PRIu64 ": %s", name, run->offset, strerror(-error));
+    if (manifest_hash(buffer, run->bytes) == run->hash) return 1;
+    return manifest_fault(fault, "%s is damaged: the hash of bytes %" PRIu64 " to %" PRIu64 " does not match", name, run->offset,
+                          run->offset + run->bytes - 1);
+}
+
+static int runs_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts, char *fault) {
     int fd = io_open(path, IO_READ), good = 1;
     if (fd < 0) return manifest_fault(fault, "%s cannot be opened: %s", name, strerror(-fd));
-    for (int64_t i = part; good && i < file->runs; i += parts) {
-        const ManifestRun *run = &file->run[i];
-        int                error = io_pread(fd, buffer, run->bytes, run->offset);
-        if (error)
-            good = manifest_fault(fault, "%s cannot be read at byte %" PRIu64 ": %s", name, run->offset, strerror(-error));
-        else if (manifest_hash(buffer, run->bytes) != run->hash)
-            good = manifest_fault(fault, "%s is damaged: the hash of bytes %" PRIu64 " to %" PRIu64 " does not match", name, run->offset,
-                            run->offset + run->bytes - 1);
+    int64_t mine = file->runs > part ? (file->runs - part - 1) / parts + 1 : 0;
+    #pragma omp parallel if (mine > 1)
+    {
+        char  wrong[MANIFEST_FAULT_BYTES] = "";
+        char *buffer = (char *)malloc(MANIFEST_RUN_BYTES);
+        if (!buffer) manifest_fault(wrong, "%s cannot be read: no memory", name);
+        #pragma omp for schedule(dynamic, 8)
+        for (int64_t i = 0; i < mine; i++)
+            if (!wrong[0]) run_ok(fd, name, &file->run[part + i * parts], buffer, wrong);
+        #pragma omp critical(manifest_verify)
+        if (wrong[0]) good = manifest_fault(fault, "%s", wrong);
+        free(buffer);
     }
     io_close(fd);
     return good;
 }
 
 int manifest_verify(const Manifest *m, const char *folder, int part, int parts, char *fault) {
-    char *path[MANIFEST_FILES] = {0}, *buffer = (char *)malloc(MANIFEST_RUN_BYTES);
+    char *path[MANIFEST_FILES] = {0};
     int   good = 1;
     for (int f = 0; f < MANIFEST_FILES; f++)
-        if (!buffer || asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0) fail(EXIT_MEMORY, "no memory to verify %s", folder);
+        if (asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0) fail(EXIT_MEMORY, "no memory to verify %s", folder);
     for (int f = 0; good && f < MANIFEST_FILES; f++) good = size_ok(path[f], manifest_file_name[f], m->file[f].bytes, fault);
-    for (int f = 0; good && f < MANIFEST_FILES; f++)
-        good = runs_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, buffer, fault);
+    for (int f = 0; good && f < MANIFEST_FILES; f++) good = runs_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, fault);
     for (int f = 0; f < MANIFEST_FILES; f++) free(path[f]);
-    free(buffer);
     return good;
 }

@@ -100,11 +100,18 @@ static int same_section(const char *path, const char *key) {
     return strcspn(path, ".") == length && !strncmp(path, key, length);
 }
 
+/* A word cut short or drawn out ("temp", "training") counts as one edit. */
+static int word_distance(const char *typed, const char *word) {
+    size_t length = strlen(typed) < strlen(word) ? strlen(typed) : strlen(word), same = 0;
+    while (same < length && fold(typed[same]) == fold(word[same])) same++;
+    return same >= 3 && same == length && strlen(typed) != strlen(word) ? 1 : edit_distance(typed, word);
+}
+
 typedef struct { Nearest found; int least; } Search;
 
 /* Half an edit for a key of another section, so that the section typed wins a tie; another tie goes to the first row. */
 static void consider(Search *search, const char *path, const char *key) {
-    int whole = edit_distance(path, key), last = edit_distance(last_part(path), last_part(key));
+    int whole = edit_distance(path, key), last = word_distance(last_part(path), last_part(key));
     int by_whole = 2 * whole, by_last = 2 * last + !same_section(path, key);
     int cost = by_whole < by_last ? by_whole : by_last;
     if (cost >= search->least) return;

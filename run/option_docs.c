@@ -53,9 +53,8 @@ void config_print_help(FILE *out) {
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         char          text[512], range[SHOWN_BYTES];
-        if (!strchr(o->key, '.') || !option_in_section(o, section)) fprintf(out, "\n");
-        for (int k = 0; option_section(k); k++)
-            if (option_in_section(o, option_section(k))) section = option_section(k);
+        if (!*option_home(o) || option_home(o) != section) fprintf(out, "\n");
+        section = option_home(o);
         range_short(o, range);
         snprintf(text, sizeof text, "%s%s%s%s", o->help, *range ? " (" : "", range, *range ? ")" : "");
         int column = fprintf(out, "  %-*s %-*s ", KEY_WIDTH, o->key, DEFAULT_WIDTH, default_short(o));
@@ -160,7 +159,7 @@ void config_print_schema(FILE *out) {
     add_text(schema, "type", "object");
     add(schema, "additionalProperties", cJSON_CreateFalse());
     for (int i = 0; i < OPTION_COUNT; i++)
-        if (!strchr(OPTIONS[i].key, '.')) add(properties, OPTIONS[i].key, option_schema(&OPTIONS[i]));
+        if (!*option_home(&OPTIONS[i])) add(properties, OPTIONS[i].key, option_schema(&OPTIONS[i]));
     for (int k = 0; option_section(k); k++) {
         int needed;
         add(properties, option_section(k), section_schema(option_section(k), &needed));

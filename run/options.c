@@ -130,6 +130,12 @@ int option_in_section(const Option *o, const char *section) {
     return !strncmp(o->key, section, length) && o->key[length] == '.';
 }
 
+const char *option_home(const Option *o) {
+    for (int i = 0; option_section(i); i++)
+        if (option_in_section(o, option_section(i))) return option_section(i);
+    return "";
+}
+
 const char *option_name(const Option *o) {
     const char *dot = strchr(o->key, '.');
     return dot ? dot + 1 : o->key;

@@ -51,6 +51,7 @@ const Option *option_find(const char *key);       /* NULL if there is none */
 /* The k-th section ("run", "model", ...), NULL past the last. */
 const char   *option_section(int k);
 int           option_in_section(const Option *o, const char *section);
+const char   *option_home(const Option *o);       /* the section of the key, "" at the top level */
 const char   *option_name(const Option *o);       /* the key without its section */
 
 /* Sets o's field from a JSON value. Returns 1, or 0 with a sentence in fault [capacity]; *element is the list element at fault, -1 for

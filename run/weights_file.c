@@ -128,19 +128,31 @@ static float f16_to_f32(uint16_t h) {
     return h & 0x8000 ? -value : value;
 }
 
-void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
-    size_t   each = safetensors_type_bytes(t->type);
-    uint64_t offset = w->header.data_offset + t->begin + (uint64_t)first * each;
-    /* 16-bit values are read into the upper half of out and widened from its front: a read is never behind its write. */
-    uint16_t *half = (uint16_t *)(void *)out + elems;
-    CHECK(elems <= WEIGHTS_BLOCK, "%" PRId64 " elements at once", elems);
-    int error = io_pread(w->fd, each == 4 ? (void *)out : (void *)half, (size_t)elems * each, offset);
-    if (error) fail(EXIT_IO, "%s cannot be read at byte %" PRIu64 ": %s", w->path, offset, strerror(-error));
-    if (each == 4) return;
-    for (int64_t i = 0; i < elems; i++) {
+/* Returns 0 or -errno. */
+static int read_piece(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
+    size_t    each = safetensors_type_bytes(t->type);
+    uint16_t *half = (uint16_t *)(void *)out + elems; /* 16-bit values go to the upper half of out and are widened from its front */
+    int       error = io_pread(w->fd, each == 4 ? (void *)out : (void *)half, (size_t)elems * each,
+                               w->header.data_offset + t->begin + (uint64_t)first * each);
+    for (int64_t i = 0; !error && each == 2 && i < elems; i++) {
         uint16_t h;
         memcpy(&h, half + i, sizeof h);
         float value = t->type == SAFE_F16 ? f16_to_f32(h) : bf16_to_f32(h);
-        memcpy(out + i, &value, sizeof value);
+        memcpy(out + i, &value, sizeof value); /* never ahead of what is still to be read */
     }
+    return error;
+}
+
+void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
+    enum { PIECE = 1 << 18 };
+    int     failed = 0;
+    int64_t pieces = (elems + PIECE - 1) / PIECE;
+    CHECK(elems <= WEIGHTS_BLOCK, "%" PRId64 " elements at once", elems);
+    #pragma omp parallel for schedule(static) reduction(min : failed) if (pieces > 1)
+    for (int64_t i = 0; i < pieces; i++) {
+        int64_t at = i * PIECE, n = elems - at < PIECE ? elems - at : PIECE;
+        int     error = read_piece(w, t, first + at, n, out + at);
+        if (error < failed) failed = error;
+    }
+    if (failed) fail(EXIT_IO, "%s: tensor %s cannot be read: %s", w->path, t->name, strerror(-failed));
 }

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-enum { WEIGHTS_BLOCK = 1 << 18 };  /* elements read at a time: 1 MiB of fp32 */
+enum { WEIGHTS_BLOCK = 1 << 22 };  /* elements read at a time: 16 MiB of fp32 */
 
 typedef struct {
     char       *path;              /* owned */
@@ -27,7 +27,7 @@ void        weights_close(WeightsFile *w);
  * or BF16: exit 65 naming tensor, found and expected. Returns a malloc'ed array [layout->params]. */
 const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout);
 
-/* Elements [first, first + elems) of a tensor as fp32; elems <= WEIGHTS_BLOCK. */
+/* Elements [first, first + elems) of a tensor as fp32, read by all threads; elems <= WEIGHTS_BLOCK. */
 void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out);
 
 #ifdef __cplusplus

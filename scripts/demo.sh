@@ -27,18 +27,21 @@ else
 fi
 remove_run
 mkdir -p "$data" || die "cannot make $data"
-rm -f "$data"/text.txt "$data"/train_*.bin "$data"/val_*.bin
-if [ -n "$text" ]; then cp -- "$text" "$data/text.txt" || die "cannot copy $text"
-else bible -f gen1:1-rev22:21 >"$data/text.txt" || die "bible could not print its text"
+if [ -n "$text" ]; then cp -- "$text" "$data/text.new" || die "cannot copy $text" # which may be the text of the last demo
+else bible -f gen1:1-rev22:21 >"$data/text.new" || die "bible could not print its text"
 fi
+rm -f "$data"/train_*.bin "$data"/val_*.bin
+mv "$data/text.new" "$data/text.txt" || die "cannot write $data/text.txt"
 echo "$(wc -c <"$data/text.txt") bytes, $(wc -l <"$data/text.txt") lines in $data/text.txt; it begins"
 head -n 2 "$data/text.txt" | cut -c 1-110 | sed 's/^/    /'
 ./train_gpt tokenize "$data/text.txt" out="$data" val=0.05 || exit
 
 say "training: ./train_gpt $config"
+started=$SECONDS
 ./train_gpt "$config" || exit
+echo "start, training, evals and checkpoint took $((SECONDS - started)) s"
 
-say "a sample: ./train_gpt sample $run"
+say "a sample: ./train_gpt sample $run tokens=400"
 ./train_gpt sample "$run" tokens=400 || exit
 
 picture=$run/loss.svg

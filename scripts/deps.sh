@@ -2,7 +2,7 @@
 # Installs the packages that are missing (Debian, Ubuntu), saying what it does. Nothing missing: silent. Without the right to install it
 # prints the command to type and exits 1.
 set -u
-packages=(gcc make pkg-config libdnnl-dev libcjson-dev libcmocka-dev libxxhash-dev libopenmpi-dev openmpi-bin bible-kjv)
+packages=(gcc libc6-dev make pkg-config libdnnl-dev libcjson-dev libcmocka-dev libxxhash-dev libopenmpi-dev openmpi-bin bible-kjv)
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     lacking=()

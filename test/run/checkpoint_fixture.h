@@ -30,6 +30,14 @@ typedef struct {
     CheckpointState state;
 } Fixture;
 
+/* A new folder in memory where there is such a place: the tests fsync thousands of files. */
+static inline int fixture_folder(char dir[64]) {
+    strcpy(dir, access("/dev/shm", W_OK) == 0 ? "/dev/shm/train_gpt_XXXXXX" : "/tmp/train_gpt_XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static inline int fixture_folder_remove(const char *dir) { return system(path_of("rm -rf '%s'", dir).text); }
+
 enum { FIXTURE_ROWS = 8, FIXTURE_V = 389, FIXTURE_C = 14, FIXTURE_P = 40, FIXTURE_WIDE = 700 };
 
 static inline Param fixture_row(const char *name, int bucket, int64_t rows, int64_t columns, int64_t memory_rows) {

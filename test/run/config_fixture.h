@@ -2,18 +2,19 @@
 #ifndef TRAIN_GPT_TEST_RUN_CONFIG_FIXTURE_H
 #define TRAIN_GPT_TEST_RUN_CONFIG_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "run/config.h"
+
+/* cmocka has a macro fail(): it comes after the program's headers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
 
 #define COUNT(array) (sizeof array / sizeof *array)
 

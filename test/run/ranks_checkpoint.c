@@ -17,18 +17,15 @@ static char dir[64];
 
 static int enter(void **state) {
     (void)state;
-    strcpy(dir, "/tmp/train_gpt_ranks_XXXXXX");
-    if (comm_rank(world) == 0 && !mkdtemp(dir)) return -1;
+    if (comm_rank(world) == 0 && fixture_folder(dir)) return -1;
     comm_broadcast(world, dir, sizeof dir, 0);
     return 0;
 }
 
 static int leave(void **state) {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
     comm_barrier(world);
-    return comm_rank(world) == 0 ? system(command) : 0;
+    return comm_rank(world) == 0 ? fixture_folder_remove(dir) : 0;
 }
 
 static void round_trip(DType act, int stage_saved, int stage_read) {

@@ -21,8 +21,7 @@ enum { NAMES = sizeof names / sizeof *names };
 static int enter(void **state) {
     (void)state;
     Fixture f;
-    strcpy(dir, "/tmp/train_gpt_damage_XXXXXX");
-    if (!mkdtemp(dir)) return -1;
+    if (fixture_folder(dir)) return -1;
     fixture_create(&f, comm, dir, F32, 1, "");
     for (int64_t step = 1; step <= 2; step++) fixture_fill(&f, step), checkpoint_save(&f.state, step);
     fixture_destroy(&f);
@@ -34,9 +33,7 @@ static int enter(void **state) {
 
 static int leave(void **state) {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
+    return fixture_folder_remove(dir);
 }
 
 static const char *at_older(const char *name) { return snprintf(older_path, sizeof older_path, "%s/%s", older, name), older_path; }

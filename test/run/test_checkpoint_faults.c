@@ -25,15 +25,12 @@ static char  dir[64];
 
 static int enter(void **state) {
     (void)state;
-    strcpy(dir, "/tmp/train_gpt_faults_XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
+    return fixture_folder(dir);
 }
 
 static int leave(void **state) {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
+    return fixture_folder_remove(dir);
 }
 
 typedef struct { const char *dir, *spec; int64_t step; } Saving;

@@ -1,10 +1,9 @@
 /* test_config.c - the run config: what is refused and what the refusal says, defaults, overrides. */
-#include "test/run/config_fixture.h"
-
 #include <glob.h>
 
 #include "run/nearest.h"
 #include "test/run/bad_configs.h"
+#include "test/run/config_fixture.h"
 
 static int lines(const char *text) {
     int count = 0;
@@ -131,7 +130,7 @@ static void test_all_faults_at_once(void **state) {
              "%s:1:32: error: run.seed must be an integer from 0 to 9007199254740992, not -1\n"
              "override \"lr=1\": error: unknown key \"lr\"; did you mean \"optimizer.learning_rate\"?\n"
              "%s:1:1: error: missing key \"data.train\": a glob or a list of globs of token shards (a string or a list of strings)\n"
-             "%s:2:47: error: model.n_embd = 768 must be a multiple of model.n_head = 7; nearest valid widths: 763 and 770\n",
+             "%s:2:45: error: model.n_embd = 768 must be a multiple of model.n_head = 7; nearest valid widths: 763 and 770\n",
              file, file, file, file);
     assert_string_equal(faults, want);
     free(faults);

@@ -1,10 +1,9 @@
 /* test_config_saved.c - the saved copy of a config, what a resume may change, presets, the option table, help and schema. */
-#include "test/run/config_fixture.h"
-
 #include "core/json.h"
 #include "layers/gpt.h"
 #include "run/config_rules.h"
 #include "run/options.h"
+#include "test/run/config_fixture.h"
 
 static void test_presets(void **state) {
     (void)state;
@@ -166,9 +165,7 @@ static void test_table(void **state) {
     char *help = printed(config_print_help);
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
-        int           in_section = !strchr(o->key, '.');
-        for (int k = 0; option_section(k); k++) in_section |= option_in_section(o, option_section(k));
-        assert_true(in_section);
+        assert_true(!*option_home(o) == !strchr(o->key, '.'));
         assert_ptr_equal(option_find(o->key), o);
         assert_true((o->fallback != NULL) == (o->need == NEED_NONE));
         assert_non_null(strstr(help, o->key));
@@ -186,10 +183,9 @@ static void test_schema(void **state) {
     assert_true(json_parse(text, strlen(text), JSON_LIMIT, &json, &fault));
     const cJSON *properties = json_member(json.root, "properties");
     for (int i = 0; i < OPTION_COUNT; i++) {
-        char section[32];
-        snprintf(section, sizeof section, "%.*s", (int)strcspn(OPTIONS[i].key, "."), OPTIONS[i].key);
-        const cJSON *top = json_member(properties, section);
-        const cJSON *one = strchr(OPTIONS[i].key, '.') ? json_member(json_member(top, "properties"), option_name(&OPTIONS[i])) : top;
+        const char  *home = option_home(&OPTIONS[i]);
+        const cJSON *top = json_member(properties, *home ? home : OPTIONS[i].key);
+        const cJSON *one = *home ? json_member(json_member(top, "properties"), option_name(&OPTIONS[i])) : top;
         assert_non_null(one);
         assert_string_equal(json_member(one, "description")->valuestring, OPTIONS[i].help);
         if (one != top) assert_true(cJSON_IsFalse(json_member(top, "additionalProperties")));

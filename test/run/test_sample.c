@@ -112,7 +112,7 @@ typedef struct {
 } Model;
 
 static void model_create(Model *m, int64_t vocab_size, int64_t T) {
-    device_open(0, 2);
+    device_open(0, 1);
     m->shape = (GptShape){2, 2, 28, 40, vocab_size};
     int    rows;
     Param *table = gpt_params(m->shape, &rows);

@@ -18,15 +18,12 @@ static char  dir[64];
 
 static int enter(void **state) {
     (void)state;
-    strcpy(dir, "/tmp/train_gpt_weights_XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
+    return fixture_folder(dir);
 }
 
 static int leave(void **state) {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    return system(command);
+    return fixture_folder_remove(dir);
 }
 
 /* Values that all three types hold exactly. */

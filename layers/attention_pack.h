@@ -1,0 +1,106 @@
+/* attention_pack.h - what forward and backward of attention share: the shape, per-thread scratch, and packing of head slices.
+ * CPU only; included in every pass of core/simd_each.h, after act_simd.h, transpose_simd.h and tile_simd.h.
+ *
+ * A head's q, k, v and dy are copied to f32 tiles of TILE positions whose rows are padded with zeros to 16 floats: the products then see
+ * aligned, whole vectors whatever the head size and type. Copying costs T*D where the products cost T*T*D.
+ */
+#ifndef TRAIN_GPT_LAYERS_ATTENTION_PACK_H
+#define TRAIN_GPT_LAYERS_ATTENTION_PACK_H
+
+#include <math.h>
+#include <omp.h>
+
+#include "layers/act_simd.h"
+#include "layers/layers.h"
+#include "layers/tile_simd.h"
+
+typedef struct {
+    DType   type;
+    int64_t B, T, C, H, D;
+    int64_t wide;         /* D rounded up to 16: floats of a packed row */
+    int64_t tiles;        /* of TILE positions in a sequence            */
+    float   scale;        /* 1/sqrt(D), folded into q                   */
+    const void *qkv, *dy; /* borrowed; dy [N,C] in backward only        */
+} Heads;
+
+/* The threads' shares of the work are contiguous runs of items. */
+typedef struct { int64_t first, end; } Share;
+
+static inline Share attention_share(int64_t items, int thread, int threads) {
+    Share s = {items * thread / threads, items * (thread + 1) / threads};
+    return s;
+}
+
+/* Tiles in the order 0, n-1, 1, n-2, ...: tile i has work for i + 1, or n - i, others, and any run of the order has a fair part of it. */
+static inline int64_t attention_tile(int64_t i, int64_t tiles) { return i % 2 == 0 ? i / 2 : tiles - 1 - i / 2; }
+
+static inline int64_t attention_rows(int64_t tile, int64_t T) { return T - tile * TILE < TILE ? T - tile * TILE : TILE; }
+
+enum { ATTENTION_AHEAD = 8 }; /* rows of prefetch */
+
+/* The next `floats` of a thread's scratch, starting at a multiple of 64 bytes. */
+static inline float *attention_carve(float **at, int64_t floats) {
+    float *taken = *at;
+    *at += tile_round(floats);
+    return taken;
+}
+
+static inline Heads attention_heads(Tensor lse, Tensor qkv, int64_t H) {
+    int64_t C = qkv.dim[1] / 3, T = lse.dim[1];
+    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / H, .T = T, .C = C, .H = H, .D = C / H, .qkv = qkv.data};
+    heads.wide = tile_round(heads.D);
+    heads.tiles = (T + TILE - 1) / TILE;
+    heads.scale = 1.0f / sqrtf((float)heads.D);
+    return heads;
+}
+
+size_t attention_forward_scratch_bytes(const Heads *heads);
+
+/* q, k, v are thirds 0, 1, 2 of a row of qkv. */
+enum { THIRD_Q, THIRD_K, THIRD_V };
+
+static inline const void *attention_third(const Heads *h, int third, int64_t head, int64_t tile) {
+    int64_t row = head / h->H * h->T + tile * TILE, column = third * h->C + head % h->H * h->D;
+    return (const char *)h->qkv + (size_t)(row * 3 * h->C + column) * dtype_bytes(h->type);
+}
+
+#define pack_turned SIMD(pack_turned)
+#define attention_masked SIMD(attention_masked)
+
+#endif
+
+#ifdef SIMD_PASS
+/* Asks for the D elements at x[i], which a later row of a loop reads or writes: rows lie pages apart, where no prefetcher looks. */
+SIMD_INLINE void SIMD(prefetch_head)(const void *x, int64_t i, const Heads *h, const int write) {
+    size_t elem = h->type == BF16 ? 2 : 4, bytes = (size_t)h->D * elem;
+    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)x + (size_t)i * elem + at, write);
+}
+
+/* y [tile_round(rows), wide] = scale * x [rows, D], zero elsewhere; x has rows of x_step elements. */
+SIMD_INLINE void SIMD(pack_rows_of)(DType type, float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h, float scale) {
+    int64_t whole = h->D / LANES * LANES;
+    for (int64_t r = 0; r < rows; r++) {
+        if (r + ATTENTION_AHEAD < rows) SIMD(prefetch_head)(x, (r + ATTENTION_AHEAD) * x_step, h, 0);
+        for (int64_t d = 0; d < whole; d += LANES) f32x16_store(y + r * h->wide + d, scale * act16_load(x, r * x_step + d, type));
+        if (whole < h->D) f32x16_store(y + r * h->wide + whole, scale * act16_load_part(x, r * x_step + whole, h->D - whole, type, 0.0f));
+    }
+    memset(y + rows * h->wide, 0, (size_t)((tile_round(rows) - rows) * h->wide) * sizeof(float));
+}
+ACT_KERNEL(pack_rows, (DType type, float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h, float scale), y, x, x_step, rows,
+           h, scale)
+
+/* y [D, TILE]: column r is row r of x, columns rows to tile_round(rows) are zero. */
+static void pack_turned(float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h) {
+    for (int64_t r = 0; r < rows; r++) SIMD(prefetch_head)(x, r * x_step, h, 0);
+    if (rows % LANES)
+        for (int64_t d = 0; d < h->D; d++) f32x16_store(y + d * TILE + rows / LANES * LANES, f32x16_all(0.0f));
+    transpose(y, TILE, x, x_step, rows, h->D, h->type, 1.0f);
+}
+
+/* Lanes above `last` become -infinity; last in 0..15. */
+SIMD_INLINE f32x16 attention_masked(f32x16 v, int64_t last) {
+    static const float edge[2 * LANES] = {[LANES] = -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY,
+                                          -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    return v + f32x16_load(edge + LANES - 1 - last);
+}
+#endif

@@ -1,0 +1,108 @@
+/* tile_simd.h - small matrix products on packed f32 tiles, the inner loops of attention. CPU only; included in every pass of
+ * core/simd_each.h.
+ *
+ * A block of c is held in registers while the depth runs: TILE_ROWS rows by up to TILE_WIDTH registers, chosen so that accumulators, a
+ * row of b and one broadcast value of a fit the register file (32 in AVX-512, else 16). Triangular tiles skip what is known to be zero.
+ */
+#ifndef TRAIN_GPT_LAYERS_TILE_SIMD_H
+#define TRAIN_GPT_LAYERS_TILE_SIMD_H
+
+#include "core/simd.h"
+
+enum { TILE = 64 }; /* queries, and keys, of a tile: 16 KiB of scores */
+
+typedef enum { TILE_SET, TILE_ADD } TileWrite;
+typedef enum {
+    TILE_FULL,
+    TILE_LOWER_RESULT, /* of c only columns <= row are wanted                 */
+    TILE_LOWER_FACTOR, /* a(i,p) is zero for p > i                            */
+    TILE_UPPER_FACTOR  /* a(i,p) is zero for p < i                            */
+} TileForm;
+
+/* a(i,p) at a[i * a_row + p * a_step]: either order of storage. b [depth] rows of b_step floats, c [rows] rows of c_step floats. */
+typedef struct {
+    float       *c;
+    const float *a, *b;
+    int64_t      c_step, a_row, a_step, b_step;
+    int64_t      rows, columns, depth; /* rows and columns are multiples of 16 */
+    TileWrite    write;
+    TileForm     form;
+} TileProduct;
+
+#define tile_product SIMD(tile_product)
+
+static inline int64_t tile_round(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+#endif
+
+#ifdef SIMD_PASS
+typedef float SIMD(TileRegister) __attribute__((vector_size(SIMD_BYTES)));
+#define TILE_FLOATS (SIMD_BYTES / 4)
+#if SIMD_BYTES == 64
+#define TILE_WIDTH 4
+#else
+#define TILE_WIDTH 3
+#endif
+#define TILE_ROWS 4
+#ifdef __clang__ /* GCC's pragma comes too late there for acc to leave memory: 26 instead of 86 GFLOP/s */
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
+/* `width` registers by `rows` rows of c from (row, column) on; both are constants, so acc lives in registers. */
+SIMD_INLINE void SIMD(tile_block)(const TileProduct *t, const int rows, const int width, int64_t row, int64_t column, int64_t first, int64_t last) {
+    SIMD(TileRegister) acc[8][TILE_WIDTH], b[TILE_WIDTH];
+    float *c = t->c + row * t->c_step + column;
+    UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL for (int k = 0; k < width; k++) {
+            if (t->write == TILE_ADD) memcpy(&acc[i][k], c + i * t->c_step + k * TILE_FLOATS, SIMD_BYTES);
+            else                      acc[i][k] = (SIMD(TileRegister)){0};
+        }
+    }
+    const float *from_a = t->a + row * t->a_row + first * t->a_step, *from_b = t->b + first * t->b_step + column;
+    const int64_t a_row = t->a_row, a_step = t->a_step, b_step = t->b_step;
+    for (int64_t p = first; p < last; p++, from_a += a_step, from_b += b_step) {
+        UNROLL for (int k = 0; k < width; k++) memcpy(&b[k], from_b + k * TILE_FLOATS, SIMD_BYTES);
+        UNROLL for (int i = 0; i < rows; i++) {
+            SIMD(TileRegister) a = (SIMD(TileRegister)){0} + from_a[i * a_row];
+            UNROLL for (int k = 0; k < width; k++) acc[i][k] += a * b[k];
+        }
+    }
+    UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL for (int k = 0; k < width; k++) memcpy(c + i * t->c_step + k * TILE_FLOATS, &acc[i][k], SIMD_BYTES);
+    }
+}
+
+/* c = or += a b. */
+static void tile_product(TileProduct t) {
+    for (int64_t row = 0; row < t.rows; row += TILE_ROWS) {
+        int64_t columns = t.form == TILE_LOWER_RESULT ? tile_round(row + 1) : t.columns;
+        if (columns > t.columns) columns = t.columns;
+        int64_t first = t.form == TILE_UPPER_FACTOR ? row : 0;
+        int64_t last = t.form == TILE_LOWER_FACTOR && row + TILE_ROWS < t.depth ? row + TILE_ROWS : t.depth;
+        for (int64_t column = 0; column < columns;) {
+            int64_t width = (columns - column) / TILE_FLOATS;
+            if (width >= TILE_WIDTH) {
+                SIMD(tile_block)(&t, TILE_ROWS, TILE_WIDTH, row, column, first, last);
+                column += TILE_WIDTH * TILE_FLOATS;
+#if TILE_WIDTH == 4
+            } else if (width == 3) {
+                SIMD(tile_block)(&t, TILE_ROWS, 3, row, column, first, last);
+                column += 3 * TILE_FLOATS;
+#endif
+            } else if (width == 2) {
+                SIMD(tile_block)(&t, TILE_ROWS, 2, row, column, first, last);
+                column += 2 * TILE_FLOATS;
+            } else {
+                SIMD(tile_block)(&t, TILE_ROWS, 1, row, column, first, last);
+                column += TILE_FLOATS;
+            }
+        }
+    }
+}
+#undef TILE_FLOATS
+#undef TILE_WIDTH
+#undef TILE_ROWS
+#undef UNROLL
+#endif

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Speed of whole training steps, time to the first step, peak memory against the plan. Prints, and appends to test/results/.
+#   scripts/bench.sh [train|start|memory]      one part only
+set -u
+. "$(dirname "$0")/env.sh"
+wanted=${1:-train start memory}
+program=$PWD/$B/train_gpt
+work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+
+# GPT-2 124M, T 256, 4 sequences, optimizer included, against oneDNN at M=N=K=1024; up to three tries for a quiet machine.
+bench_train() {
+    local dtype try line rate
+    for dtype in fp32 bf16; do
+        for try in 1 2 3; do
+            line=$("$B/test/bench/bench_train" "$dtype") || exit 1
+            case $line in *quiet=yes*) break ;; *) echo "busy machine: the rates before and after are over 5 % apart, measuring again" ;; esac
+        done
+        echo "$line"
+        rate=$(echo "$line" | sed -E 's/.*matmul_before=([0-9.]+) matmul_after=([0-9.]+).*/\1 \2/' | awk '{printf "%.1f", ($1 + $2) / 2}')
+        case $line in *isa=avx512bf16*|dtype=fp32*) is="oneDNN $dtype at 1024" ;; *) is="oneDNN fp32 at 1024: no bf16 products here" ;; esac
+        # shellcheck disable=SC2086
+        json_result bench_train.jsonl what="GPT-2 124M, T=256, 4 sequences" command="make bench" $line matmul="$rate" matmul_is="$is"
+    done
+}
+
+make_text() { # a text of N bytes that any machine has
+    awk -v n="$1" 'BEGIN { srand(1); while (bytes < n) { w = int(rand() * 5000); s = sprintf("%d ", w * w); bytes += length(s); printf "%s", s } }'
+}
+
+# From exec to the line of step 1, the demo's model, no evaluation at step 0: median of five.
+bench_start() {
+    make_text 600000 > "$work/text.txt"
+    "$program" tokenize "$work/text.txt" out="$work/data" > /dev/null || exit 1
+    python3 - "$program" "$work" <<'PY' > "$work/start"
+import statistics, subprocess, sys, time
+program, work = sys.argv[1:]
+seconds = []
+for i in range(5):
+    begin = time.monotonic()
+    run = subprocess.Popen([program, "configs/demo.json", f"run.dir={work}/run{i}", f"data.train={work}/data/train_*.bin", 'data.val=[]', "run.steps=3",
+                            "schedule.warmup_steps=1"], stdout=subprocess.PIPE, text=True)
+    for line in run.stdout:
+        if line.startswith("step 1/") or line.strip().startswith("step") and " 1/" in line:
+            seconds.append(time.monotonic() - begin)
+            break
+    run.stdout.read(); run.wait()
+assert len(seconds) == 5, "no line of step 1"
+print(f"{statistics.median(seconds):.3f}")
+PY
+    echo "exec to the demo's step 1: $(cat "$work/start") s (median of 5)"
+    json_result bench_values.jsonl what="exec to the demo's step 1, without evaluation" command="make bench" value="$(cat "$work/start") s" note="median of 5; limit 1 s"
+}
+
+# The largest resident set of a 124M run against the total that plan prints.
+bench_memory() {
+    [ -d "$work/data" ] || { make_text 600000 > "$work/text.txt"; "$program" tokenize "$work/text.txt" out="$work/data" > /dev/null; }
+    cat > "$work/memory.json" <<JSON
+{ "run": {"steps": 3, "dir": "$work/memory"}, "model": {"preset": "gpt2-124m"}, "data": {"train": "$work/data/train_*.bin"},
+  "batch": {"global_tokens": 1024, "micro_batch": 4, "seq_len": 256}, "precision": "fp32" }
+JSON
+    python3 - "$program" "$work/memory.json" <<'PY' > "$work/memory.out" || { cat "$work/memory.out"; exit 1; }
+import re, resource, subprocess, sys
+program, config = sys.argv[1:]
+plan = subprocess.run([program, "plan", config], capture_output=True, text=True, check=True).stdout
+planned = float(re.search(r"^ *total +([0-9.]+) MiB", plan, re.M).group(1))
+before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+subprocess.run([program, config], stdout=subprocess.DEVNULL, check=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+print(f"{used:.0f} {planned:.0f} {100 * (used / planned - 1):+.1f}")
+PY
+    read -r used planned off < "$work/memory.out"
+    echo "peak memory of 124M training: $used MiB, plan says $planned MiB: $off %"
+    json_result bench_values.jsonl what="peak memory of 124M training, fp32" command="make bench" value="$used MiB" note="plan says $planned MiB: $off %"
+}
+
+for part in $wanted; do "bench_$part"; done

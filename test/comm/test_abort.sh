@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# A fault on any rank ends the whole job, soon, with its exit code, told once. And ranks that cannot find each other do not start.
+set -u
+. "$(dirname "$0")/../../scripts/env.sh"
+program=$B/test/comm/abort
+out=$(mktemp); trap 'rm -f "$out"' EXIT
+
+# expect NAME STATUS TEXT COMMAND...: this exit status, TEXT in exactly one line, within 8 s (the pause in which rank 0 speaks first included).
+expect() {
+    local name=$1 status=$2 text=$3 got told begin=$EPOCHREALTIME; shift 3
+    timeout 8 "$@" >"$out" 2>&1; got=$?
+    told=$(grep -c -F -- "$text" "$out")
+    if [ "$got" = "$status" ] && [ "$told" = 1 ]; then
+        echo "ok $name ($(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN {printf "%.1f", b - a}') s)"
+    else
+        echo "not ok $name: status $got, not $status; \"$text\" in $told lines of:"; sed 's/^/    /' "$out"
+    fi
+}
+# The same for a rank's own process, without a launcher.
+alone() { local name=$1 status=$2 text=$3; shift 3; expect "$name" "$status" "$text" env "$@" "$program" fine; }
+
+if [[ $B == *nompi* ]]; then
+    alone "a build without MPI says so" 69 "this build has no MPI" OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2
+    exit 0
+fi
+export -f run_ranks; export B
+ranks() { expect "$1, $4 ranks" "$2" "$3" bash -c "run_ranks $4 $program $5"; }
+for n in 2 3; do
+    ranks "one rank's bad data ends all" 65 "a fault in the data" $n one
+    ranks "a fault of all ranks is told once" 65 "train_gpt: a fault in the data" $n all
+    ranks "an internal error ends all" 70 "internal error: a fault in the program" $n check
+    ranks "a fault before the communicator is told once" 64 "train_gpt: a fault in the config" $n early
+    ranks "one rank's fault before the communicator ends all" 64 "a fault in the config" $n early1
+done
+alone "srun without MPI names the option" 69 "start them with: srun --mpi=pm" SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2
+case $B in *mpich*) other=mpirun ;; *) other=mpirun.mpich ;; esac
+if command -v $other >/dev/null 2>&1; then
+    expect "another MPI's mpirun is refused" 69 "cannot connect; use the mpirun of" env OMPI_MCA_rmaps_base_oversubscribe=1 $other -np 2 "$program" fine
+else
+    echo "skip another MPI's mpirun is refused (no $other)"
+fi

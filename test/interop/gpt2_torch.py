@@ -1,0 +1,65 @@
+"""GPT-2 in plain torch, written from the paper's formulas and the safetensors and Hugging Face conventions, sharing no code with train_gpt.
+
+    gpt2_torch.py FOLDER TOKEN...     prints a line for each token: vocab_size logits (float32)
+"""
+import json
+import math
+import struct
+import sys
+
+import torch
+
+
+def read_safetensors(path):
+    """name -> tensor. A u64 header length, a JSON header, then the bytes; every byte must belong to exactly one tensor."""
+    types = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+    data = open(path, "rb").read()
+    (n,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8:8 + n])
+    assert header.pop("__metadata__") == {"format": "pt"} and n % 8 == 0
+    tensors, at = {}, 0
+    for name, entry in header.items():  # in file order
+        begin, end = entry["data_offsets"]
+        assert begin == at, f"{name} begins at {begin}, not {at}"
+        at = end
+        flat = torch.frombuffer(bytearray(data[8 + n + begin:8 + n + end]), dtype=types[entry["dtype"]])
+        tensors[name] = flat.reshape(entry["shape"])
+    assert 8 + n + at == len(data)
+    return tensors
+
+
+def logits(folder, tokens):
+    config = json.load(open(f"{folder}/config.json"))
+    assert config["architectures"] == ["GPT2LMHeadModel"] and config["activation_function"] == "gelu_new" and config["tie_word_embeddings"]
+    weights = read_safetensors(f"{folder}/model.safetensors")
+    assert not any(name.startswith("lm_head") for name in weights)
+    heads, eps = config["n_head"], config["layer_norm_epsilon"]
+
+    def norm(x, name):
+        mean, var = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
+        return (x - mean) / torch.sqrt(var + eps) * weights[name + ".weight"] + weights[name + ".bias"]
+
+    def conv1d(x, name):  # weights are [in, out]
+        return x @ weights[name + ".weight"] + weights[name + ".bias"]
+
+    def gelu(x):
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+
+    def attention(x, name):
+        T, C = x.shape
+        q, k, v = (part.reshape(T, heads, C // heads).transpose(0, 1) for part in conv1d(x, name + ".c_attn").split(C, dim=-1))
+        scores = q @ k.transpose(1, 2) / math.sqrt(C // heads)
+        scores = scores.masked_fill(torch.ones(T, T).triu(1).bool(), float("-inf"))
+        return conv1d((scores.softmax(-1) @ v).transpose(0, 1).reshape(T, C), name + ".c_proj")
+
+    x = weights["transformer.wte.weight"][tokens] + weights["transformer.wpe.weight"][:len(tokens)]
+    for i in range(config["n_layer"]):
+        block = f"transformer.h.{i}"
+        x = x + attention(norm(x, block + ".ln_1"), block + ".attn")
+        x = x + conv1d(gelu(conv1d(norm(x, block + ".ln_2"), block + ".mlp.c_fc")), block + ".mlp.c_proj")
+    return norm(x, "transformer.ln_f") @ weights["transformer.wte.weight"].T
+
+
+if __name__ == "__main__":
+    for row in logits(sys.argv[1], [int(word) for word in sys.argv[2:]]).tolist():
+        print(" ".join("%.9g" % value for value in row))

@@ -1,0 +1,161 @@
+/* test_attention.c - attention_forward and attention_backward. */
+#include "test/ref/test.h"
+
+typedef struct { int64_t B, T, C, H; double *y, *lse, *qkv, *dy; } Case;
+
+static double objective(void *ctx) {
+    Case *k = (Case *)ctx;
+    ref_attention_forward(k->y, k->lse, k->qkv, k->B, k->T, k->C, k->H);
+    return dot(k->y, k->dy, k->B * k->T * k->C);
+}
+
+static void test_differences(void **state) {
+    (void)state;
+    enum { B = 2, T = 5, C = 6, H = 2 };
+    Stage   s = stage_create(0);
+    Case    k = {B, T, C, H, stage_doubles(&s, B * T * C), stage_doubles(&s, B * H * T), stage_random_doubles(&s, B * T * 3 * C, 1, 1.5, 0),
+                 stage_random_doubles(&s, B * T * C, 2, 1, 0)};
+    double *dqkv = stage_doubles(&s, B * T * 3 * C);
+    ref_attention_backward(dqkv, k.dy, k.qkv, B, T, C, H);
+    assert_true(difference_proves(objective, &k, k.qkv, dqkv, B * T * 3 * C));
+    stage_destroy(&s);
+}
+
+/* What inputs uniform in +-spread and +-dy_spread lead to. A score has the size spread^2/3 and D terms; its rounding is one of exp(score),
+ * relatively. A bf16 y makes dy.y, which is taken off each dp, wrong by some u of dp's size (its own rounding), and the op may round p and ds
+ * for its matrix products: three such errors at most. Row 0 has p = 1, so that dp - dy.y is 0 and only these errors are left of terms
+ * of size dp k / sqrt(D) = dy_spread spread^2 / 3^1.5. */
+typedef struct { Bound y, lse, dv, dqk; } AttentionBounds;
+
+static AttentionBounds bounds(int64_t T, int64_t D, double spread, double dy_spread) {
+    double score = spread * spread / 3.0, terms = (double)T + (double)D * (1.0 + score * score);
+    AttentionBounds b;
+    b.lse = bound_sum(D);
+    b.y = bound_bf16((int64_t)terms, 1.0, 1.0);
+    b.dv = bound_bf16((int64_t)terms, 1.0, 1.0);
+    b.dqk = bound_bf16((int64_t)terms, 1.0, sqrt(3.0));
+    b.dqk.size = dy_spread * spread * spread / pow(3.0, 1.5);
+    return b;
+}
+
+/* dq, dk and dv differ in size: each third is judged by itself. */
+static void assert_dqkv(Stage *s, Tensor dqkv, const double *want, AttentionBounds b) {
+    int64_t N = dqkv.dim[0], C = dqkv.dim[1] / 3;
+    for (int third = 0; third < 3; third++) {
+        Tensor  part = stage_tensor(s, dqkv.type, 2, N, C);
+        double *part64 = stage_doubles(s, N * C);
+        for (int64_t i = 0; i < N * C; i++) {
+            int64_t at = i / C * 3 * C + third * C + i % C;
+            tensor_set(part, i, tensor_get(dqkv, at));
+            part64[i] = want[at];
+        }
+        assert_close(part, part64, dqkv.type, third == 2 ? b.dv : b.dqk);
+    }
+}
+
+static void test_records(void **state) {
+    (void)state;
+    RecordFile f = record_load(OPS_FILE);
+    const Record *lse_record = record_find(&f, "attention.lse");
+    Stage   s = stage_create(8 << 20);
+    Tensor  qkv = stage_record(&s, record_find(&f, "attention.qkv"), F32), dy = stage_record(&s, record_find(&f, "attention.dy"), F32);
+    int64_t T = lse_record->head.dim[1], B = qkv.dim[0] / T, H = lse_record->head.dim[0] / B, C = dy.dim[1];
+    double *y64 = stage_doubles(&s, B * T * C), *lse64 = stage_doubles(&s, B * H * T), *dqkv64 = stage_doubles(&s, B * T * 3 * C);
+    ref_attention_forward(y64, lse64, stage_widen(&s, qkv), B, T, C, H);
+    ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, C, H);
+    assert_same_float64(y64, record_find(&f, "attention.y"));
+    assert_same_float64(lse64, lse_record);
+    assert_same_float64(dqkv64, record_find(&f, "attention.dqkv"));
+
+    Tensor y = stage_tensor(&s, F32, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T), dqkv = stage_tensor(&s, F32, 2, B * T, 3 * C);
+    AttentionBounds b = bounds(T, C / H, sqrt(3.0), sqrt(3.0)); /* standard normal: as a uniform in +-sqrt(3) */
+    attention_forward(&s.stream, y, lse, qkv, H);
+    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, H);
+    assert_close(y, (const double *)record_find(&f, "attention.y")->data, F32, b.y);
+    assert_close(lse, (const double *)lse_record->data, F32, b.lse);
+    assert_dqkv(&s, dqkv, (const double *)record_find(&f, "attention.dqkv")->data, b);
+    record_unload(&f);
+    stage_destroy(&s);
+}
+
+static void compare(DType act, int64_t B, int64_t T, int64_t H, int64_t D, double spread) {
+    int64_t C = H * D;
+    Stage   s = stage_create(attention_scratch_bytes(B, T, C, H, act));
+    Tensor  qkv = stage_random(&s, act, 2, B * T, 3 * C, 1, spread, 0), dy = stage_random(&s, act, 2, B * T, C, 2, 1, 0);
+    Tensor  y = stage_tensor(&s, act, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T), dqkv = stage_tensor(&s, act, 2, B * T, 3 * C);
+    double *y64 = stage_doubles(&s, B * T * C), *lse64 = stage_doubles(&s, B * H * T), *dqkv64 = stage_doubles(&s, B * T * 3 * C);
+    ref_attention_forward(y64, lse64, stage_widen(&s, qkv), B, T, C, H);
+    ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, C, H);
+    AttentionBounds b = bounds(T, D, spread, 1.0);
+    attention_forward(&s.stream, y, lse, qkv, H);
+    assert_close(y, y64, act, b.y);
+    assert_close(lse, lse64, act, b.lse);
+    for (int pass = 0; pass < 2; pass++) { /* the second overwrites the first */
+        attention_backward(&s.stream, dqkv, dy, y, lse, qkv, H);
+        assert_dqkv(&s, dqkv, dqkv64, b);
+    }
+    stage_destroy(&s);
+}
+
+static void test_shapes(void **state) {
+    (void)state;
+    static const int64_t shapes[][4] = {{1, 1, 1, 1}, {2, 2, 1, 3}, {1, 17, 2, 5}, {4, 40, 3, 14}, {1, 65, 1, 16}, {2, 33, 2, 32},
+                                        {1, 130, 2, 64}, {1, 300, 1, 24}, {1, 64, 1, 128}, {1, 20, 1, 160}};
+    for (int t = 0; t < COUNT(ACT_TYPES); t++)
+        for (int i = 0; i < COUNT(shapes); i++) {
+            compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], 1.0);
+            compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], 3.0);
+        }
+}
+
+/* A later position changes nothing before it, bit for bit: causality. */
+static void test_causal(void **state) {
+    (void)state;
+    enum { T = 70, C = 32, H = 2 };
+    for (int t = 0; t < COUNT(ACT_TYPES); t++) {
+        DType  act = ACT_TYPES[t];
+        Stage  s = stage_create(attention_scratch_bytes(1, T, C, H, act));
+        Tensor qkv = stage_random(&s, act, 2, T, 3 * C, 1, 2, 0), lse = stage_tensor(&s, F32, 2, H, T), lse_changed = stage_tensor(&s, F32, 2, H, T);
+        Tensor y = stage_tensor(&s, act, 2, T, C), y_changed = stage_tensor(&s, act, 2, T, C);
+        attention_forward(&s.stream, y, lse, qkv, H);
+        for (int64_t at = T - 1; at > 0; at -= 13) {
+            for (int64_t c = 0; c < 3 * C; c++) tensor_set(qkv, at * 3 * C + c, 5.0f);
+            attention_forward(&s.stream, y_changed, lse_changed, qkv, H);
+            assert_memory_equal(y_changed.data, y.data, (size_t)(at * C) * dtype_bytes(act));
+            for (int64_t h = 0; h < H; h++)
+                assert_memory_equal((float *)lse_changed.data + h * T, (float *)lse.data + h * T, (size_t)at * sizeof(float));
+            assert_true(tensor_get(lse_changed, at) != tensor_get(lse, at));
+        }
+        stage_destroy(&s);
+    }
+}
+
+/* Scores of some thousand: only a running maximum keeps the exponentials finite. One key wins each row, so y is a row of v. */
+static void test_large_scores(void **state) {
+    (void)state;
+    enum { T = 50, D = 16 };
+    Stage  s = stage_create(attention_scratch_bytes(1, T, D, 1, F32));
+    Tensor qkv = stage_random(&s, F32, 2, T, 3 * D, 1, 1, 0), y = stage_tensor(&s, F32, 2, T, D), lse = stage_tensor(&s, F32, 2, 1, T);
+    for (int64_t i = 0; i < T; i++)
+        for (int64_t d = 0; d < D; d++) {
+            tensor_set(qkv, i * 3 * D + d, 50.0f);
+            tensor_set(qkv, i * 3 * D + D + d, (float)(i - T / 2)); /* the score grows with the key's position */
+        }
+    attention_forward(&s.stream, y, lse, qkv, 1);
+    for (int64_t i = 0; i < T; i++) {
+        assert_true(fabs((double)tensor_get(lse, i) - 50.0 * (double)(i - T / 2) * 4.0) <= 5000.0 * 8 * 0x1p-24);
+        for (int64_t d = 0; d < D; d++) assert_true(fabsf(tensor_get(y, i * D + d) - tensor_get(qkv, i * 3 * D + 2 * D + d)) < 1e-6f);
+    }
+    stage_destroy(&s);
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes),
+                                     cmocka_unit_test(test_causal), cmocka_unit_test(test_large_scores)};
+    return cmocka_run_group_tests_name("attention", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}

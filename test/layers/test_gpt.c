@@ -1,0 +1,337 @@
+/* test_gpt.c - the whole model against PyTorch's float64 record of twenty AdamW steps (test/ref/generate.py), and against itself: other
+ * micro-batches, recomputation, smaller batches than its memory, inference.
+ *
+ * Odd sizes throughout: head size 14, vocabulary 389, T 40.
+ */
+#include "test/ref/test.h"
+
+#include "layers/gpt.h"
+#include "layers/optimizer.h"
+
+enum { STEPS = 20, WARMUP = 5, SEQUENCES = 4, T = 40 };
+static const GptShape SHAPE = {2, 3, 42, T, 389};
+static const double   LEARNING_RATE = 1e-3, FINAL_FRACTION = 0.1, GRAD_CLIP = 1.0;
+
+/* The bounds of the fp32 model. PyTorch's own fp32 gets 1.1e-7 for the losses and 4.5e-7 for the gradients. */
+static const double LOSS_ALLOWED = 1e-6, GRADIENT_ALLOWED = 2e-6, WEIGHT_ALLOWED = 1e-5;
+
+typedef struct {
+    RecordFile records;
+    Layout     layout;
+    Arena      params, grads, activations, state, tokens;
+    Stream     stream;
+    Gpt        gpt;
+    Optimizer  optimizer;
+} Model;
+
+static void load_initial(Model *m) {
+    for (int i = 0; i < m->optimizer.span_count; i++) {
+        Span         span = m->optimizer.spans[i];
+        const Param *p = &m->layout.param[span.param];
+        char         name[80];
+        snprintf(name, sizeof name, "init.%s", p->name);
+        Tensor master = optimizer_master(&m->optimizer, span);
+        for (int64_t k = 0; k < span.elems; k++) tensor_set(master, k, (float)record_value(record_find(&m->records, name), span.offset - p->offset + k));
+    }
+    optimizer_publish(&m->optimizer, &m->stream);
+}
+
+/* The layout is that of three ranks, whose padding must matter to nobody. */
+static Model *model_create(DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
+    Model *m = (Model *)calloc(1, sizeof *m);
+    int    params;
+    Param *rows = gpt_params(SHAPE, &params);
+    m->records = record_load("test/ref/data/gpt.rec");
+    m->layout = layout_create(rows, params, 3);
+    free(rows);
+    m->params = arena_create("params", 8 << 20), m->grads = arena_create("grads", 8 << 20), m->state = arena_create("optimizer", 16 << 20);
+    m->activations = arena_create("activations", 64 << 20), m->tokens = arena_create("tokens", 1 << 20);
+    m->gpt = gpt_create(SHAPE, &m->layout, act, B, positions, recompute, use, (GptArenas){&m->params, &m->grads, &m->activations});
+    m->stream.scratch = arena_create("scratch", gpt_scratch_bytes(&m->gpt));
+    m->optimizer = optimizer_create(&m->layout, 0, 0, m->gpt.params, m->gpt.grads, &m->state);
+    load_initial(m);
+    return m;
+}
+
+static void model_destroy(Model *m) {
+    Arena *arenas[] = {&m->params, &m->grads, &m->activations, &m->state, &m->tokens, &m->stream.scratch};
+    for (int i = 0; i < COUNT(arenas); i++) arena_destroy(arenas[i]);
+    optimizer_destroy(&m->optimizer);
+    gpt_destroy(&m->gpt);
+    layout_destroy(&m->layout);
+    record_unload(&m->records);
+    free(m);
+}
+
+/* Sequences [first, first + B) of step `step`, cut to their first `positions` tokens. */
+static Batch batch_of(Model *m, int64_t step, int64_t first, int64_t B, int64_t positions) {
+    const int32_t *tokens = (const int32_t *)record_find(&m->records, "tokens")->data + (step * SEQUENCES + first) * (T + 1);
+    m->tokens.used_bytes = 0;
+    Batch batch = {arena_tensor(&m->tokens, I32, 2, B, positions, 1), arena_tensor(&m->tokens, I32, 2, B, positions, 1)};
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < positions; t++) {
+            ((int32_t *)batch.inputs.data)[b * positions + t] = tokens[b * (T + 1) + t];
+            ((int32_t *)batch.targets.data)[b * positions + t] = tokens[b * (T + 1) + t + 1];
+        }
+    return batch;
+}
+
+/* Loss and gradients of one step's four sequences, B at a time. */
+static double gradients(Model *m, int64_t step, int64_t B) {
+    GptHooks none = {NULL, NULL, NULL};
+    gpt_zero_grads(&m->gpt, &m->stream);
+    m->gpt.loss_sum = 0.0;
+    for (int64_t first = 0; first < SEQUENCES; first += B) {
+        Batch batch = batch_of(m, step, first, B, T);
+        gpt_forward(&m->gpt, &m->stream, batch);
+        gpt_backward(&m->gpt, &m->stream, batch, 1.0f / (SEQUENCES * T), none);
+    }
+    return m->gpt.loss_sum / (SEQUENCES * T);
+}
+
+static double learning_rate(int64_t s) {
+    if (s < WARMUP) return LEARNING_RATE * (double)(s + 1) / WARMUP;
+    double progress = (double)(s - WARMUP) / (STEPS - WARMUP);
+    return LEARNING_RATE * (FINAL_FRACTION + (1.0 - FINAL_FRACTION) * (1.0 + cos(acos(-1.0) * progress)) / 2.0);
+}
+
+static double gradient_norm(Model *m) { /* rank 0 answers for its pieces only, so the norm is taken over all of it here */
+    double sum = 0.0;
+    for (int i = 0; i < m->optimizer.span_count; i++)
+        norm_squared(&m->stream, &sum, tensor_slice(m->gpt.grads, m->optimizer.spans[i].memory, m->optimizer.spans[i].elems));
+    return sqrt(sum);
+}
+
+static void update(Model *m, int64_t step, double norm) {
+    AdamW h = {(float)learning_rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, step + 1};
+    optimizer_update(&m->optimizer, &m->stream, h, norm > GRAD_CLIP ? (float)(GRAD_CLIP / norm) : 1.0f);
+}
+
+/* Worst ||got - want|| / ||want|| over the rows of the parameter table; got is parameter memory, want the records of that prefix. */
+static double worst_row(Model *m, Tensor memory, const char *prefix, int skip_qkv_bias) {
+    double worst = 0.0;
+    for (int i = 0; i < m->layout.params; i++) {
+        const Param *p = &m->layout.param[i];
+        char         name[80];
+        if (skip_qkv_bias && strstr(p->name, "c_attn.bias")) continue;
+        snprintf(name, sizeof name, "%s.%s", prefix, p->name);
+        const Record *r = record_find(&m->records, name);
+        double *want = (double *)malloc(sizeof(double) * (size_t)r->elems);
+        for (int64_t k = 0; k < r->elems; k++) want[k] = record_value(r, k);
+        double error = compare_norm(tensor_slice(memory, p->memory, p->elems), want);
+        if (getenv("COMPARE_VERBOSE")) printf("    %-48s %.2e\n", name, error);
+        if (!(error <= worst)) worst = error;
+        free(want);
+    }
+    return worst;
+}
+
+static double relative(double got, double want) { return fabs(got - want) / fabs(want); }
+
+static void test_curve(void **state) {
+    (void)state;
+    Model  *m = model_create(F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
+    double  worst_loss = 0.0;
+    for (int64_t step = 0; step < STEPS; step++) {
+        double loss = gradients(m, step, 2), norm = gradient_norm(m);
+        worst_loss = fmax(worst_loss, relative(loss, record_value(record_find(&m->records, "loss"), step)));
+        assert_true(relative(norm, record_value(record_find(&m->records, "grad_norm"), step)) <= GRADIENT_ALLOWED + WEIGHT_ALLOWED);
+        if (step == 0) {
+            double worst = worst_row(m, m->gpt.grads, "grad", 0);
+            print_message("step 1: worst gradient %.2e of %.0e\n", worst, GRADIENT_ALLOWED);
+            assert_true(worst <= GRADIENT_ALLOWED);
+        }
+        update(m, step, norm);
+    }
+    double worst = worst_row(m, m->gpt.params, "final", 1);
+    print_message("worst loss %.2e of %.0e, worst final weight %.2e of %.0e\n", worst_loss, LOSS_ALLOWED, worst, WEIGHT_ALLOWED);
+    assert_true(worst_loss <= LOSS_ALLOWED);
+    assert_true(worst <= WEIGHT_ALLOWED);
+    model_destroy(m);
+}
+
+static void test_micro_batches(void **state) {
+    (void)state;
+    static const int64_t splits[] = {1, 2, 4};
+    for (int i = 0; i < COUNT(splits); i++) {
+        Model *m = model_create(F32, splits[i], T, RECOMPUTE_NONE, GPT_TRAINING);
+        double loss = gradients(m, 0, splits[i]);
+        assert_true(relative(loss, record_value(record_find(&m->records, "loss"), 0)) <= LOSS_ALLOWED);
+        assert_true(worst_row(m, m->gpt.grads, "grad", 0) <= GRADIENT_ALLOWED);
+        model_destroy(m);
+    }
+}
+
+/* The same ops on the same inputs: the same bits. */
+static void test_recompute(void **state) {
+    (void)state;
+    for (int t = 0; t < COUNT(ACT_TYPES); t++) {
+        Model *kept = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_TRAINING);
+        double loss = gradients(kept, 0, 2);
+        for (Recompute r = RECOMPUTE_LIGHT; r <= RECOMPUTE_BLOCK; r++) {
+            Model *m = model_create(ACT_TYPES[t], 2, T, r, GPT_TRAINING);
+            assert_true(gradients(m, 0, 2) == loss);
+            assert_same_bits(m->gpt.grads, kept->gpt.grads);
+            assert_true(m->activations.peak_bytes < kept->activations.peak_bytes);
+            model_destroy(m);
+        }
+        model_destroy(kept);
+    }
+}
+
+/* A run repeats its bits. */
+static void test_repeat(void **state) {
+    (void)state;
+    for (int t = 0; t < COUNT(ACT_TYPES); t++) {
+        Model *a = model_create(ACT_TYPES[t], 4, T, RECOMPUTE_NONE, GPT_TRAINING), *b = model_create(ACT_TYPES[t], 4, T, RECOMPUTE_NONE, GPT_TRAINING);
+        for (int64_t step = 0; step < 2; step++) {
+            assert_true(gradients(a, step, 4) == gradients(b, step, 4));
+            assert_same_bits(a->gpt.grads, b->gpt.grads);
+            update(a, step, 1.0), update(b, step, 1.0);
+        }
+        assert_same_bits(a->gpt.params, b->gpt.params);
+        model_destroy(a);
+        model_destroy(b);
+    }
+}
+
+/* One sequence of 17 tokens through memory for four of 40, and through memory made for it, after other work. */
+static void test_smaller_batch(void **state) {
+    (void)state;
+    GptHooks none = {NULL, NULL, NULL};
+    Model   *large = model_create(F32, 4, T, RECOMPUTE_NONE, GPT_TRAINING), *fitting = model_create(F32, 1, 17, RECOMPUTE_NONE, GPT_TRAINING);
+    Model   *both[] = {large, fitting};
+    gradients(large, 3, 4);
+    for (int i = 0; i < 2; i++) {
+        Model *m = both[i];
+        Batch  batch = batch_of(m, 1, 2, 1, 17);
+        gpt_zero_grads(&m->gpt, &m->stream);
+        m->gpt.loss_sum = 0.0;
+        gpt_forward(&m->gpt, &m->stream, batch);
+        gpt_backward(&m->gpt, &m->stream, batch, 1.0f / 17, none);
+    }
+    assert_true(relative(large->gpt.loss_sum, fitting->gpt.loss_sum) <= LOSS_ALLOWED);
+    double *want = (double *)malloc(sizeof(double) * (size_t)large->layout.memory_elems);
+    for (int64_t i = 0; i < large->layout.memory_elems; i++) want[i] = (double)tensor_get(fitting->gpt.grads, i);
+    assert_true(compare_norm(large->gpt.grads, want) <= GRADIENT_ALLOWED);
+    free(want);
+    model_destroy(large);
+    model_destroy(fitting);
+}
+
+/* Inference keeps one block's memory and gives the same losses; its logits are what the losses are made of. */
+static void test_inference(void **state) {
+    (void)state;
+    for (int t = 0; t < COUNT(ACT_TYPES); t++) {
+        Model *trains = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_TRAINING), *m = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_INFERENCE);
+        Batch  batch = batch_of(m, 0, 0, 2, T), same = batch_of(trains, 0, 0, 2, T);
+        GptHooks none = {NULL, NULL, NULL};
+        gpt_forward(&trains->gpt, &trains->stream, same);
+        gpt_backward(&trains->gpt, &trains->stream, same, 1.0f, none);
+        gpt_forward(&m->gpt, &m->stream, batch);
+        gpt_loss(&m->gpt, &m->stream, batch);
+        assert_true(m->gpt.loss_sum == trains->gpt.loss_sum);
+        float  logits[389];
+        double loss;
+        for (int32_t row = 0; row < 2 * T; row += 13) {
+            gpt_logits(&m->gpt, &m->stream, row, logits);
+            double wide[389];
+            for (int v = 0; v < 389; v++) wide[v] = (double)logits[v];
+            ref_classifier_forward(&loss, wide, (const int32_t *)batch.targets.data + row, 1, 389, 389);
+            /* The product of one row may sum its 42 terms in another order than that of many; bf16 then may round to the neighbour. */
+            double allowed = ACT_TYPES[t] == F32 ? 1e-6 : 0x1p-8;
+            assert_true(fabs(loss - (double)tensor_get(m->gpt.losses, row)) <= allowed * loss);
+        }
+        model_destroy(trains);
+        model_destroy(m);
+    }
+}
+
+/* bf16. A rounding errs by at most u = 2^-8 of the value, in the root mean square by 0.42 u (evenly within the spacing, mantissas evenly in the
+ * logarithm). Along the longest path through the model (two blocks, forward and backward) some 70 values are rounded, weights included: their
+ * independent errors make sqrt(70) of one, norm-wise. The logits see half the path; their size is at most 1 here, a loss moves by as much as
+ * they do, and the mean over 160 tokens by 1 / sqrt(160) of that. Four standard deviations for the worst of twenty losses. */
+static void test_bf16(void **state) {
+    (void)state;
+    Model *m = model_create(BF16, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
+    double u = 0.42 * 0x1p-8, gradient_allowed = u * sqrt(70.0), loss_allowed = 4.0 * u * sqrt(35.0) / sqrt(160.0), worst_loss = 0.0;
+    for (int64_t step = 0; step < STEPS; step++) {
+        double loss = gradients(m, step, 2);
+        worst_loss = fmax(worst_loss, fabs(loss - record_value(record_find(&m->records, "loss"), step)));
+        if (step == 0) {
+            double worst = worst_row(m, m->gpt.grads, "grad", 0);
+            print_message("bf16 step 1: worst gradient %.2e of %.2e\n", worst, gradient_allowed);
+            assert_true(worst <= gradient_allowed);
+        }
+        update(m, step, gradient_norm(m));
+    }
+    print_message("bf16 worst loss %.2e off of %.2e\n", worst_loss, loss_allowed);
+    assert_true(worst_loss <= loss_allowed);
+    model_destroy(m);
+}
+
+typedef struct { int next, polls; } Order;
+
+static void note_bucket(void *ctx, int bucket) {
+    Order *order = (Order *)ctx;
+    assert_int_equal(bucket, order->next);
+    order->next--;
+}
+static void note_poll(void *ctx) { ((Order *)ctx)->polls++; }
+
+static void test_buckets(void **state) {
+    (void)state;
+    Model   *m = model_create(F32, 1, T, RECOMPUTE_BLOCK, GPT_TRAINING);
+    Order    order = {m->layout.buckets - 1, 0};
+    GptHooks hooks = {note_bucket, note_poll, &order};
+    Batch    batch = batch_of(m, 0, 0, 1, T);
+    assert_int_equal(m->layout.buckets, 2 + SHAPE.n_layer);
+    gpt_forward(&m->gpt, &m->stream, batch);
+    gpt_backward(&m->gpt, &m->stream, batch, 1.0f, hooks);
+    assert_int_equal(order.next, -1);
+    assert_true(order.polls >= SHAPE.n_layer);
+    model_destroy(m);
+}
+
+/* Initial values: a function of seed and offset alone; N(0, 0.02), residual projections N(0, 0.02/sqrt(2 n_layer)), biases 0, norms 1. */
+static void test_initial(void **state) {
+    (void)state;
+    enum { MOST = 389 * 42 };
+    Model *m = model_create(F32, 1, T, RECOMPUTE_NONE, GPT_TRAINING);
+    float *whole = (float *)malloc(sizeof(float) * MOST), *part = (float *)malloc(sizeof(float) * MOST);
+    for (int i = 0; i < m->layout.params; i++) {
+        const Param *p = &m->layout.param[i];
+        int64_t cut = p->elems / 3;
+        gpt_init_values(whole, p, 0, p->elems, 7);
+        gpt_init_values(part, p, 0, cut, 7);
+        gpt_init_values(part + cut, p, cut, p->elems - cut, 7);
+        assert_memory_equal(whole, part, sizeof(float) * (size_t)p->elems);
+        double mean = 0.0, square = 0.0, n = (double)p->elems;
+        for (int64_t k = 0; k < p->elems; k++) mean += (double)whole[k] / n, square += (double)whole[k] * (double)whole[k] / n;
+        if (p->dims == 1) {
+            float want = strstr(p->name, "ln_") && strstr(p->name, "weight") ? 1.0f : 0.0f;
+            for (int64_t k = 0; k < p->elems; k++) assert_true(whole[k] == want);
+        } else {
+            double std = strstr(p->name, "c_proj") ? 0.02 / sqrt(2.0 * (double)SHAPE.n_layer) : 0.02;
+            assert_true(fabs(mean) <= 5.0 * std / sqrt(n));
+            assert_true(fabs(sqrt(square) / std - 1.0) <= 5.0 / sqrt(2.0 * n));
+        }
+    }
+    free(whole);
+    free(part);
+    model_destroy(m);
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {
+        cmocka_unit_test(test_curve),         cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_repeat),        cmocka_unit_test(test_smaller_batch), cmocka_unit_test(test_inference),
+        cmocka_unit_test(test_bf16),          cmocka_unit_test(test_buckets),       cmocka_unit_test(test_initial),
+    };
+    return cmocka_run_group_tests_name("gpt", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}

@@ -1,0 +1,97 @@
+/* test_head.c - head_forward and head_backward: the padding columns and rows are neither read nor written. */
+#include "test/ref/test.h"
+
+typedef struct { int64_t n, C, V; double *logits, *x, *wte, *dlogits; } Case;
+
+static double objective(void *ctx) {
+    Case *k = (Case *)ctx;
+    ref_head_forward(k->logits, k->x, k->wte, k->n, k->C, k->V, k->V);
+    return dot(k->logits, k->dlogits, k->n * k->V);
+}
+
+static void test_differences(void **state) {
+    (void)state;
+    enum { N = 3, C = 4, V = 5 };
+    Stage   s = stage_create(0);
+    Case    k = {N, C, V, stage_doubles(&s, N * V), stage_random_doubles(&s, N * C, 1, 1, 0), stage_random_doubles(&s, V * C, 2, 1, 0),
+                 stage_random_doubles(&s, N * V, 3, 1, 0)};
+    double *dx = stage_doubles(&s, N * C), *dwte = stage_doubles(&s, V * C);
+    ref_head_backward(dx, dwte, k.dlogits, k.x, k.wte, N, C, V, V);
+    assert_true(difference_proves(objective, &k, k.x, dx, N * C));
+    assert_true(difference_proves(objective, &k, k.wte, dwte, V * C));
+    stage_destroy(&s);
+}
+
+static void assert_logits(Tensor logits, const double *want, DType act, int64_t C, int64_t V, Stage *s) {
+    int64_t n = logits.dim[0], stride = logits.dim[1];
+    Tensor  inner = stage_tensor(s, act, 2, n, V);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t v = 0; v < stride; v++) {
+            if (v < V) tensor_set(inner, i * V + v, tensor_get(logits, i * stride + v));
+            else assert_true(isnan(tensor_get(logits, i * stride + v)));
+        }
+    assert_close(inner, want, act, bound_sum(C));
+}
+
+static void test_records(void **state) {
+    (void)state;
+    Stage      s = stage_create(1 << 20);
+    RecordFile f = record_load(OPS_FILE);
+    Tensor x = stage_record(&s, record_find(&f, "head.x"), F32), wte = stage_record(&s, record_find(&f, "head.wte"), F32);
+    Tensor dlogits = stage_record(&s, record_find(&f, "head.dlogits"), F32);
+    const Record *logits_record = record_find(&f, "head.logits");
+    int64_t n = x.dim[0], C = x.dim[1], V = logits_record->head.dim[1], stride = wte.dim[0];
+    double *logits64 = stage_doubles(&s, n * V), *dx64 = stage_doubles(&s, n * C), *dwte64 = stage_doubles(&s, stride * C);
+    ref_head_forward(logits64, stage_widen(&s, x), stage_widen(&s, wte), n, C, V, V);
+    ref_head_backward(dx64, dwte64, stage_widen(&s, dlogits), stage_widen(&s, x), stage_widen(&s, wte), n, C, V, stride);
+    assert_same_float64(logits64, logits_record);
+    assert_same_float64(dx64, record_find(&f, "head.dx"));
+    assert_same_float64(dwte64, record_find(&f, "head.dwte"));
+
+    Tensor logits = stage_tensor(&s, F32, 2, n, stride), dx = stage_tensor(&s, F32, 2, n, C), dwte = stage_random(&s, F32, 2, stride, C, 0, 0, 0);
+    head_forward(&s.stream, logits, x, wte, V);
+    head_backward(&s.stream, dx, dwte, dlogits, x, wte, V);
+    assert_logits(logits, (const double *)logits_record->data, F32, C, V, &s);
+    assert_close(dx, (const double *)record_find(&f, "head.dx")->data, F32, bound_sum(V));
+    assert_close(dwte, (const double *)record_find(&f, "head.dwte")->data, F32, bound_sum(n));
+    record_unload(&f);
+    stage_destroy(&s);
+}
+
+static void compare(DType act, int64_t n, int64_t C, int64_t V, int64_t stride) {
+    Stage  s = stage_create(head_scratch_bytes(n, C, V, act));
+    Tensor x = stage_random(&s, act, 2, n, C, 1, 1, 0), wte = stage_random(&s, act, 2, stride, C, 2, 1, 0);
+    Tensor logits = stage_tensor(&s, act, 2, n, stride), dlogits = stage_random(&s, act, 2, n, stride, 3, 1, 0);
+    Tensor dx = stage_tensor(&s, act, 2, n, C), dwte = stage_random(&s, F32, 2, stride, C, 4, 1, 0);
+    double *logits64 = stage_doubles(&s, n * V), *dx64 = stage_doubles(&s, n * C), *dwte64 = stage_widen(&s, dwte);
+    double *x64 = stage_widen(&s, x), *wte64 = stage_widen(&s, wte), *dlogits64 = stage_widen(&s, dlogits);
+    ref_head_forward(logits64, x64, wte64, n, C, V, V);
+    for (int pass = 0; pass < 2; pass++) ref_head_backward(dx64, dwte64, dlogits64, x64, wte64, n, C, V, stride);
+    for (int64_t v = V; v < stride; v++) { /* padding reaches nothing */
+        for (int64_t c = 0; c < C; c++) tensor_set(wte, v * C + c, NAN);
+        for (int64_t i = 0; i < n; i++) tensor_set(dlogits, i * stride + v, NAN);
+    }
+    head_forward(&s.stream, logits, x, wte, V);
+    for (int pass = 0; pass < 2; pass++) head_backward(&s.stream, dx, dwte, dlogits, x, wte, V);
+    assert_logits(logits, logits64, act, C, V, &s);
+    assert_close(dx, dx64, act, bound_sum(V));
+    assert_close(dwte, dwte64, act, bound_sum(2 * n));
+    stage_destroy(&s);
+}
+
+static void test_shapes(void **state) {
+    (void)state;
+    static const int64_t shapes[][4] = {{1, 1, 1, 1}, {2, 3, 5, 8}, {7, 17, 31, 31}, {5, 42, 389, 512}, {80, 42, 389, 400}, {33, 64, 256, 256}, {1, 65, 1025, 1152}};
+    for (int t = 0; t < COUNT(ACT_TYPES); t++)
+        for (int i = 0; i < COUNT(shapes); i++) compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3]);
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes)};
+    return cmocka_run_group_tests_name("head", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}

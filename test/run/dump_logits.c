@@ -1,0 +1,69 @@
+/* dump_logits.c - the logits of a checkpoint folder for given tokens, in fp32, for comparison with other readers of the same files:
+ *
+ *   dump_logits FOLDER TOKEN...     prints a line for each token: vocab_size numbers
+ */
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/io.h"
+#include "core/json.h"
+#include "run/checkpoint.h"
+
+static GptShape read_shape(const char *folder) {
+    char     *path, *text;
+    Json      json;
+    JsonFault fault;
+    CHECK(asprintf(&path, "%s/config.json", folder) > 0, "no memory");
+    int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
+    if (bytes < 0) fail(EXIT_DATA, "%s: %s", path, strerror((int)-bytes));
+    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) fail(EXIT_DATA, "%s: %s", path, fault.text);
+    static const char *const keys[] = {"n_layer", "n_head", "n_embd", "n_positions", "vocab_size"};
+    int64_t                  size[5];
+    for (int i = 0; i < 5; i++) size[i] = (int64_t)cJSON_GetNumberValue(json_member(json.root, keys[i]));
+    json_free(&json);
+    free(text);
+    free(path);
+    return (GptShape){size[0], size[1], size[2], size[3], size[4]};
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) fail(EXIT_CONFIG, "dump_logits FOLDER TOKEN...");
+    int64_t  T = argc - 2;
+    GptShape shape = read_shape(argv[1]);
+    int      rows;
+    Param   *table = gpt_params(shape, &rows);
+    Layout   layout = layout_create(table, rows, 1);
+    device_open(0, omp_get_num_procs());
+
+    Arena     params = arena_dry("weights"), grads = arena_dry("gradients"), activations = arena_dry("activations");
+    GptArenas arenas = {&params, &grads, &activations};
+    Gpt       g = gpt_create(shape, &layout, F32, 1, T, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
+    Stream    s = {.scratch = arena_create("scratch", gpt_scratch_bytes(&g))};
+    gpt_destroy(&g);
+    params = arena_create("weights", params.peak_bytes);
+    activations = arena_create("activations", activations.peak_bytes);
+    g = gpt_create(shape, &layout, F32, 1, T, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
+    checkpoint_read_weights(argv[1], &layout, g.params, &s);
+
+    int32_t *tokens = (int32_t *)malloc(sizeof *tokens * (size_t)T);
+    float   *logits = (float *)malloc(sizeof *logits * (size_t)shape.vocab_size);
+    CHECK(tokens && logits, "no memory");
+    for (int64_t t = 0; t < T; t++) tokens[t] = atoi(argv[2 + t]);
+    Batch batch = {tensor_2d(tokens, I32, 1, T), tensor_2d(tokens, I32, 1, T)};
+    gpt_forward(&g, &s, batch);
+    for (int64_t t = 0; t < T; t++) {
+        gpt_logits(&g, &s, t, logits);
+        for (int64_t v = 0; v < shape.vocab_size; v++) printf("%.9g%c", logits[v], v == shape.vocab_size - 1 ? '\n' : ' ');
+    }
+    free(tokens);
+    free(logits);
+    gpt_destroy(&g);
+    arena_destroy(&params);
+    arena_destroy(&activations);
+    arena_destroy(&s.scratch);
+    layout_destroy(&layout);
+    free(table);
+    return fflush(stdout) == 0 ? 0 : EXIT_IO;
+}

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# The command line around training: help, version, check, schema, words that are no verb. None of it starts MPI or writes a file.
+set -u
+. "$(dirname "$0")/../../scripts/env.sh"
+ROOT=$PWD
+TRAIN=$PWD/$B/train_gpt
+WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
+cat > "$WORK/good.json" <<'JSON'
+{ "run": {"steps": 600}, "data": {"train": "nowhere/train_*.bin"},
+  "model": {"n_layer": 4, "n_head": 6, "n_embd": 192, "n_positions": 256, "vocab_size": 256},
+  "batch": {"global_tokens": 12288, "micro_batch": 4} }
+JSON
+cd "$WORK" || exit 1
+
+# says NAME CODE PATTERN COMMAND...: exit code, and all output together matches the pattern
+says() {
+    local name=$1 code=$2 pattern=$3 output status; shift 3
+    output=$("$@" 2>&1); status=$?
+    if [ $status -eq "$code" ] && grep -qE -- "$pattern" <<< "$output"; then echo "ok $name"; return; fi
+    printf 'not ok %s: exit %d, wanted %d and /%s/; it said:\n%s\n' "$name" $status "$code" "$pattern" "$output"
+}
+
+says "--help" 0 'optimizer.learning_rate +6e-4 ' "$TRAIN" --help
+says "-h" 0 '^Exit codes: 0 done; 64' "$TRAIN" -h
+says "help is on stdout" 0 'optimizer.eps' bash -c "'$TRAIN' --help 2>/dev/null"
+says "--version" 0 '^train_gpt [0-9]+\.[0-9]+\.[0-9]+ \(commit ' "$TRAIN" --version
+says "--version names the backend" 0 '^backend +(cpu|cuda|emu)$' "$TRAIN" --version
+says "no argument" 64 '^usage: train_gpt config.json' "$TRAIN"
+says "usage is on stderr" 64 '^$' bash -c "'$TRAIN' 2>/dev/null; s=\$?; echo; exit \$s"
+says "check" 0 'good.json: ok' "$TRAIN" check good.json
+says "check counts parameters" 0 '1,878,144 parameters' "$TRAIN" check good.json
+says "check with ranks" 0 'on 3 ranks' "$TRAIN" check good.json ranks=3
+says "check names data that is not there" 0 'data.train +no file matches "nowhere/train_\*.bin" yet' "$TRAIN" check good.json
+says "check, too many ranks" 64 'good.json:3:30: error: batch.global_tokens = 12288 .* ranks \(5\) = 5120; nearest valid values: 10240 and 15360' "$TRAIN" check good.json ranks=5
+says "check, bad ranks" 64 'ranks must be' "$TRAIN" check good.json ranks=many
+says "check, override" 0 'steps +5 of 12,288 tokens' "$TRAIN" check good.json run.steps=5
+says "check, unknown key" 64 'did you mean "run.steps"\?' "$TRAIN" check good.json run.step=5
+says "check, no file" 64 '^none.json: error: cannot read: No such file or directory$' "$TRAIN" check none.json
+says "check alone" 64 'check needs a config' "$TRAIN" check
+says "check tells a thing once" 64 '^1$' bash -c "'$TRAIN' check none.json 2>&1 | wc -l; exit 64"
+says "the default run folder" 0 'run folder +runs/good$' "$TRAIN" check good.json
+head -c 100 /dev/zero > zero.bin
+says "check opens data that is there" 65 'data.train.* 50 tokens' "$TRAIN" check good.json data.train=zero.bin
+says "schema" 0 '"additionalProperties":.*false' "$TRAIN" schema
+says "schema takes nothing" 64 'no arguments' "$TRAIN" schema x
+says "the schema in configs/ is this one" 0 '^$' bash -c "cd '$ROOT'; '$TRAIN' schema | diff - configs/train_gpt.schema.json; echo"
+says "a verb to come" 64 'the verb "doctor" is not built in yet' "$TRAIN" doctor
+says "a verb misspelt" 64 '"chek" is neither a verb nor a file; did you mean "check"\?' "$TRAIN" chek good.json
+says "train" 64 'to train, name the config alone' "$TRAIN" train good.json
+says "an unknown option" 64 'did you mean "--version"\?' "$TRAIN" --versoin
+says "no config before the overrides" 64 'the config comes first' "$TRAIN" run.steps=5
+says "no such config" 64 '^none.json: error: cannot read' "$TRAIN" none.json
+ranks_that_speak() { run_ranks 3 "$TRAIN" check good.json 2> /dev/null | grep -c ': ok'; }
+says "under mpirun a verb speaks once" 0 '^1$' ranks_that_speak
+[ -e runs ] && echo "not ok nothing is written" || echo "ok nothing is written"
+
+# The schema and the parser agree on the table of bad values.
+if ! python3 -c 'import jsonschema' 2> /dev/null; then echo "skip schema against bad values: no python3-jsonschema"; exit 0; fi
+"$TRAIN" schema > schema.json
+cat > agree.py <<'PY'
+import json, re, sys
+from jsonschema import Draft202012Validator
+schema = json.load(open("schema.json"))
+Draft202012Validator.check_schema(schema)
+good = json.load(open("good.json"))
+check = Draft202012Validator(schema)
+assert check.is_valid(good), list(check.iter_errors(good))
+assert not check.is_valid({**good, "optim": {}}) and not check.is_valid({k: v for k, v in good.items() if k != "data"})
+assert not check.is_valid({**good, "model": {"n_layer": 4}}) and check.is_valid({**good, "model": {"preset": "gpt2-124m"}})
+table = open(sys.argv[1]).read().split("BAD_VALUES[] = {")[1].split("};")[0]
+rows = re.findall(r'^ *\{("(?:[^"\\]|\\.)*"), ("(?:[^"\\]|\\.)*"), ("(?:[^"\\]|\\.)*")', table, re.M)
+assert len(rows) > 100
+for key, value, says in (map(json.loads, row) for row in rows):
+    config = json.loads(json.dumps(good))
+    section, _, name = key.rpartition(".")
+    (config.setdefault(section, {}) if section else config)[name] = json.loads(value)
+    if key == "run.allow_change" and "string" not in says or "global_tokens =" in says: continue   # rules, not types
+    assert not check.is_valid(config), (key, value)
+PY
+says "schema against bad values" 0 '^$' bash -c "python3 -W ignore agree.py '$ROOT/test/run/bad_configs.h' && echo"
