@@ -9,9 +9,9 @@ endif
 VARIANT := $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)
 B       := build/$(VARIANT)
 
+comma   := ,
 WARN    := -Wall -Wextra -Wno-psabi $(if $(WERROR),-Werror)
 OPT     := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=address$(comma)undefined,-O3 -g)
-comma   := ,
 # No -ffast-math: isfinite(NaN) must stay false. Without errno and traps sqrtf and comparisons vectorise.
 NUMERIC := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 CFLAGS  := -std=c11 -D_GNU_SOURCE -I. $(WARN) $(OPT) $(NUMERIC) -fopenmp -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
@@ -24,6 +24,7 @@ else
 MPI_CFLAGS := -DNO_MPI
 endif
 $(B)/comm/%.o $(B)/test/comm/%.o: CFLAGS += $(MPI_CFLAGS)
+$(B)/run/verbs.o: CFLAGS += -DGIT_COMMIT='"$(shell git describe --always --dirty 2>/dev/null || echo unknown)"'
 
 FOLDERS := core layers comm data run
 SOURCES  = $(wildcard $(1)/*.c)

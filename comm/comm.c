@@ -67,30 +67,39 @@ const char *comm_library(void) { return world_library(); }
 
 /* --- the queue ------------------------------------------------------------------------------------------------------------------- */
 
-static void start(Comm *c, OpKind kind, Tensor x) {
-    if (c->size == 1) return;
-    CHECK(x.dims == 1 && x.dim[0] % (LAYOUT_ALIGN * c->size) == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
-    CHECK(kind == OP_ALL_GATHER || x.type == F32, "sums are fp32, not %s", dtype_name(x.type));
+static Op *new_op(Comm *c) {
     if (c->ops == c->op_room) {
         c->op_room = c->op_room ? 2 * c->op_room : 16;
         c->op = (Op *)realloc(c->op, sizeof(Op) * (size_t)c->op_room);
         if (!c->op) fail(EXIT_MEMORY, "no memory for %d collectives in flight", c->op_room);
     }
-    Op *op = &c->op[c->ops];
-    memset(op, 0, sizeof *op);
-    op->kind = kind;
-    op->by = c->kind;
-    op->x = x;
-    op->piece_bytes = (int64_t)tensor_bytes(x) / c->size;
-    op->sequence = c->started++;
-
-    double now = clock_ms();
-    if (c->ops++ == 0) c->busy_since_ms = now;
-    c->trace[op->sequence % TRACES] = (CommTrace){op->sequence, now, 0, 0};
-    if (op->by == COMM_RING) ring_start(c, op);
-    else collectives_mpi_start(c, op);
-    c->trace[op->sequence % TRACES].first_send_ms = op->first_send_ms;
+    return (Op *)memset(&c->op[c->ops++], 0, sizeof(Op));
 }
+
+static void start(Comm *c, OpKind kind, Tensor x) {
+    if (c->size == 1) return;
+    CHECK(x.dims == 1 && x.dim[0] % (LAYOUT_ALIGN * c->size) == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
+    CHECK(kind == OP_ALL_GATHER || x.type == F32, "sums are fp32, not %s", dtype_name(x.type));
+    double     now = clock_ms();
+    CommTrace *trace = &c->trace[c->started % TRACES];
+    *trace = (CommTrace){c->started, now, 0, 0};
+    if (c->ops == 0) c->busy_since_ms = now;
+    int ways = c->kind == COMM_RING ? ring_ways(c, kind) : 1;
+    for (int way = 0; way < ways; way++) {
+        Op *op = new_op(c);
+        op->kind = kind;
+        op->by = c->kind;
+        op->x = x;
+        op->piece_bytes = (int64_t)tensor_bytes(x) / c->size;
+        op->sequence = c->started;
+        if (op->by == COMM_RING) ring_start(c, op, way);
+        else collectives_mpi_start(c, op);
+        if (way == 0) trace->first_send_ms = op->first_send_ms;
+    }
+    c->started++;
+}
+
+static int is_of(const Comm *c, int i, int64_t sequence) { return i >= 0 && i < c->ops && c->op[i].sequence == sequence; }
 
 /* Moves every collective in flight along, in start order; returns whether anything moved. */
 static int progress(Comm *c) {
@@ -98,8 +107,8 @@ static int progress(Comm *c) {
     for (int i = 0; i < c->ops; i++) {
         Op *op = &c->op[i];
         moved |= op->by == COMM_RING ? ring_progress(c, op) : collectives_mpi_progress(c, op);
-        if (op_is_done(op)) c->trace[op->sequence % TRACES].end_ms = clock_ms();
-        else if (left++ != i) c->op[left - 1] = *op;
+        if (!op_is_done(op)) c->op[left++] = *op;
+        else if (!is_of(c, left - 1, op->sequence) && !is_of(c, i + 1, op->sequence)) c->trace[op->sequence % TRACES].end_ms = clock_ms();
     }
     if (c->ops > 0 && left == 0) c->times.comm_ms += clock_ms() - c->busy_since_ms;
     c->ops = left;

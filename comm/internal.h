@@ -27,7 +27,8 @@ static const int64_t CHUNK_BYTES = 256 << 10, COPY_CHUNK_BYTES = 1 << 20;
 
 typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE } OpKind;
 
-/* One started collective. Its messages are numbered in the order they travel: message i is chunk i % chunks of ring step i / chunks. */
+/* One started collective; of an all-gather, one of the two ways round. Its messages are numbered in the order they travel: message i is
+ * chunk i % chunks of ring step i / chunks. */
 typedef struct {
     OpKind   kind;
     CommKind by;
@@ -35,6 +36,7 @@ typedef struct {
     int64_t  sequence;
     double   first_send_ms;
     int64_t  piece_bytes, chunk_bytes, chunks;
+    int      way;          /* 1: to the right, to rank r+1; -1: to the left                                              */
     int      first_step;   /* the ring's steps: W-1 that sum, then W-1 that copy; an all-gather enters at the second half */
     int64_t  messages, sums; /* of them, the first `sums` are added to x, the others copied into it                       */
     int64_t  received, receives, sent, sends; /* messages received and receives posted, sent and sends posted             */
@@ -75,8 +77,9 @@ void        world_all_reduce_f64(Comm *c, double *values, int count, CommReduce 
 void        world_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
 char       *world_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 
-/* ring.c and collectives_mpi.c: op->kind, x and piece_bytes are set. Progress returns whether something moved. */
-void ring_start(Comm *c, Op *op);
+/* ring.c and collectives_mpi.c: op->kind, x, sequence and piece_bytes are set. Progress returns whether something moved. */
+int  ring_ways(const Comm *c, OpKind kind);      /* into how many Ops a collective is split */
+void ring_start(Comm *c, Op *op, int way);       /* 0, ... */
 int  ring_progress(Comm *c, Op *op);
 void collectives_mpi_start(Comm *c, Op *op);
 int  collectives_mpi_progress(Comm *c, Op *op);

@@ -3,7 +3,8 @@
  * At step s rank r sends piece r-1-s to its right neighbour and receives piece r-2-s from its left one. In the first W-1 steps what
  * arrives is added to x, so that after them rank r holds the whole sum of piece r; in the next W-1 steps it is copied, which hands
  * the pieces round. A piece travels in chunks: a chunk goes on as soon as it is summed, while later ones are still on their way.
- * The order of the additions depends on W alone: the same bits every time.
+ * The order of the additions depends on W alone: the same bits every time. An all-gather, where no order matters, goes round both ways at
+ * once: half as many steps, each of which waits for a neighbour.
  *
  * Nothing here waits. Sends that depend on nothing are posted at start, so a neighbour can fetch them whenever it polls.
  */
@@ -27,7 +28,7 @@ typedef struct {
 /* Chunk of message i, of the piece that lies `back` places before this rank's at step 0. */
 static Chunk chunk_of(const Comm *c, const Op *op, int64_t i, int back) {
     int64_t step = op->first_step + i / op->chunks, at = i % op->chunks * op->chunk_bytes;
-    int64_t piece = (c->rank - back - step + 3 * c->size) % c->size;
+    int64_t piece = (c->rank - op->way * (back + step) + 3 * c->size) % c->size;
     int64_t left = op->piece_bytes - at;
     return (Chunk){(char *)op->x.data + piece * op->piece_bytes + at, (int)(left < op->chunk_bytes ? left : op->chunk_bytes)};
 }
@@ -36,11 +37,12 @@ static Chunk received_chunk(const Comm *c, const Op *op, int64_t i) { return chu
 
 static char *buffer(const Comm *c, int64_t i) { return c->chunk + i % WINDOW * CHUNK_BYTES; }
 
-/* Messages between two ranks keep their order, so a tag only has to tell collectives in flight apart; 32767 is MPI's least limit. */
-static int tag_of(const Op *op) { return (int)(op->sequence % 32768); }
+/* Messages between two ranks keep their order, so a tag only has to tell what is in flight apart; 32767 is MPI's least limit. */
+static int tag_of(const Op *op) { return (int)(op->sequence % 16384 * 2 + (op->way < 0)); }
+static int neighbour(const Comm *c, int to) { return (c->rank + to + c->size) % c->size; }
 
 static void post_receives(Comm *c, Op *op) {
-    int left = (c->rank + c->size - 1) % c->size;
+    int from = neighbour(c, -op->way);
     for (; op->receives < op->messages && op->receives < op->received + WINDOW; op->receives++) {
         int64_t i = op->receives;
         Chunk   chunk = received_chunk(c, op, i);
@@ -51,17 +53,17 @@ static void post_receives(Comm *c, Op *op) {
         } else if (op->sums > 0 && op->sent <= i - op->sums) {
             return; /* an all-reduce is still sending what lies at this place */
         }
-        MPI_CHECK(MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, left, tag_of(op), c->ring, &op->receive[i % WINDOW]));
+        MPI_CHECK(MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, tag_of(op), c->ring, &op->receive[i % WINDOW]));
     }
 }
 
 /* Chunks of the first step are there from the start, those of a later step once received. */
 static void post_sends(Comm *c, Op *op) {
-    int right = (c->rank + 1) % c->size;
+    int to = neighbour(c, op->way);
     for (; op->sends < op->messages && op->sends < op->received + op->chunks && op->sends < op->sent + SENDS; op->sends++) {
         Chunk chunk = sent_chunk(c, op, op->sends);
         if (op->sends == 0) op->first_send_ms = clock_ms();
-        MPI_CHECK(MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, right, tag_of(op), c->ring, &op->send[op->sends % SENDS]));
+        MPI_CHECK(MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, to, tag_of(op), c->ring, &op->send[op->sends % SENDS]));
         c->times.sends++;
     }
 }
@@ -100,15 +102,20 @@ int ring_progress(Comm *c, Op *op) {
     }
 }
 
-void ring_start(Comm *c, Op *op) {
+int ring_ways(const Comm *c, OpKind kind) { return kind == OP_ALL_GATHER && c->size > 2 ? 2 : 1; }
+
+void ring_start(Comm *c, Op *op, int way) {
     if (!c->chunk) c->chunk = (char *)aligned_alloc(64, (size_t)(WINDOW * CHUNK_BYTES));
     if (!c->chunk) fail(EXIT_MEMORY, "no memory for the ring's %lld KiB", (long long)(WINDOW * CHUNK_BYTES >> 10));
-    int steps = c->size - 1;
+    int around = c->size - 1, steps = around;
+    if (op->kind == OP_ALL_REDUCE) steps = 2 * around;
+    if (op->kind == OP_ALL_GATHER) steps = way == 0 ? around - around / 2 : around / 2;
+    op->way = way == 0 ? 1 : -1;
     op->chunk_bytes = op->kind == OP_ALL_GATHER ? COPY_CHUNK_BYTES : CHUNK_BYTES;
     op->chunks = (op->piece_bytes + op->chunk_bytes - 1) / op->chunk_bytes;
-    op->first_step = op->kind == OP_ALL_GATHER ? steps : 0;
-    op->messages = (op->kind == OP_ALL_REDUCE ? 2 : 1) * steps * op->chunks;
-    op->sums = op->kind == OP_ALL_GATHER ? 0 : steps * op->chunks;
+    op->first_step = op->kind == OP_ALL_GATHER ? around : 0;
+    op->messages = steps * op->chunks;
+    op->sums = op->kind == OP_ALL_GATHER ? 0 : around * op->chunks;
     post_receives(c, op);
     post_sends(c, op);
 }

@@ -17,7 +17,7 @@ SIMD_INLINE f32x16 f32x16_load(const float *p) {
     return v;
 }
 SIMD_INLINE void   f32x16_store(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
-SIMD_INLINE f32x16 f32x16_all(float x) { return (f32x16){0} + x; }
+SIMD_INLINE f32x16 f32x16_all(float x) { return x - (f32x16){0}; } /* x - 0 is x and costs nothing; 0 + x would be an addition, for -0 */
 
 /* The larger; b where either is NaN. */
 SIMD_INLINE f32reg SIMD(reg_max)(f32reg a, f32reg b) {

@@ -109,7 +109,7 @@ static void SIMD(load_queries)(const Backward *job, BackwardScratch w, int64_t h
     SIMD(pack_rows)(h->type, dy, (const char *)h->dy + at_bytes, h->C, rows, h, 1.0f);
     for (int64_t r = 0; r < tile_round(rows); r++) {
         f32x16 sum = f32x16_all(0.0f);
-        if (r + ATTENTION_AHEAD < rows) SIMD(prefetch_head)(job->y, at + (r + ATTENTION_AHEAD) * h->C, h, 0);
+        if (r + ATTENTION_AHEAD < rows) SIMD(prefetch_head)(job->y, at + (r + ATTENTION_AHEAD) * h->C, h);
         for (int64_t d = 0; r < rows && d < h->D; d += LANES)
             sum += f32x16_load(dy + r * h->wide + d) * act16_load_n(job->y, at + r * h->C + d, act16_count(d, h->D), h->type);
         delta[r] = f32x16_sum(sum);
@@ -149,12 +149,9 @@ static void SIMD(scores)(const Heads *h, BackwardScratch w, int64_t tile, int64_
 static void SIMD(store_third)(const Backward *job, int third, int64_t head, int64_t tile, const float *x, float scale) {
     const Heads *h = &job->heads;
     int64_t      at = (head / h->H * h->T + tile * TILE) * 3 * h->C + third * h->C + head % h->H * h->D;
-    int64_t      rows = attention_rows(tile, h->T);
-    for (int64_t r = 0; r < rows; r++) {
-        if (r + ATTENTION_AHEAD < rows) SIMD(prefetch_head)(job->dqkv, at + (r + ATTENTION_AHEAD) * 3 * h->C, h, 1);
+    for (int64_t r = 0; r < attention_rows(tile, h->T); r++)
         for (int64_t d = 0; d < h->D; d += LANES)
             act16_store_n(job->dqkv, at + r * 3 * h->C + d, act16_count(d, h->D), h->type, scale * f32x16_load(x + r * h->wide + d));
-    }
 }
 
 /* dq of a tile of queries += ds k of a tile of keys, whose scores are there. */

@@ -70,17 +70,17 @@ static inline const void *attention_third(const Heads *h, int third, int64_t hea
 #endif
 
 #ifdef SIMD_PASS
-/* Asks for the D elements at x[i], which a later row of a loop reads or writes: rows lie pages apart, where no prefetcher looks. */
-SIMD_INLINE void SIMD(prefetch_head)(const void *x, int64_t i, const Heads *h, const int write) {
+/* Asks for the D elements at x[i], which a later turn of a loop reads: rows lie pages apart, where no hardware prefetcher looks. */
+SIMD_INLINE void SIMD(prefetch_head)(const void *x, int64_t i, const Heads *h) {
     size_t elem = h->type == BF16 ? 2 : 4, bytes = (size_t)h->D * elem;
-    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)x + (size_t)i * elem + at, write);
+    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)x + (size_t)i * elem + at);
 }
 
 /* y [tile_round(rows), wide] = scale * x [rows, D], zero elsewhere; x has rows of x_step elements. */
 SIMD_INLINE void SIMD(pack_rows_of)(DType type, float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h, float scale) {
     int64_t whole = h->D / LANES * LANES;
     for (int64_t r = 0; r < rows; r++) {
-        if (r + ATTENTION_AHEAD < rows) SIMD(prefetch_head)(x, (r + ATTENTION_AHEAD) * x_step, h, 0);
+        if (r + ATTENTION_AHEAD < rows) SIMD(prefetch_head)(x, (r + ATTENTION_AHEAD) * x_step, h);
         for (int64_t d = 0; d < whole; d += LANES) f32x16_store(y + r * h->wide + d, scale * act16_load(x, r * x_step + d, type));
         if (whole < h->D) f32x16_store(y + r * h->wide + whole, scale * act16_load_part(x, r * x_step + whole, h->D - whole, type, 0.0f));
     }
@@ -91,7 +91,7 @@ ACT_KERNEL(pack_rows, (DType type, float *y, const void *x, int64_t x_step, int6
 
 /* y [D, TILE]: column r is row r of x, columns rows to tile_round(rows) are zero. */
 static void pack_turned(float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h) {
-    for (int64_t r = 0; r < rows; r++) SIMD(prefetch_head)(x, r * x_step, h, 0);
+    for (int64_t r = 0; r < rows; r++) SIMD(prefetch_head)(x, r * x_step, h);
     if (rows % LANES)
         for (int64_t d = 0; d < h->D; d++) f32x16_store(y + d * TILE + rows / LANES * LANES, f32x16_all(0.0f));
     transpose(y, TILE, x, x_step, rows, h->D, h->type, 1.0f);

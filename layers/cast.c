@@ -28,7 +28,8 @@ SIMD_INLINE void SIMD(cast_block_of)(DType type, DType to, void *y, const void *
     }
 }
 static void SIMD(cast_block)(DType from, DType to, void *y, const void *x, int64_t first, int64_t elems) {
-    if (from == to) memcpy((char *)y + first * (int64_t)dtype_bytes(to), (const char *)x + first * (int64_t)dtype_bytes(to), (size_t)elems * dtype_bytes(to));
+    int64_t bytes = (int64_t)dtype_bytes(to);
+    if (from == to)      memcpy((char *)y + first * bytes, (const char *)x + first * bytes, (size_t)(elems * bytes));
     else if (to == BF16) SIMD(cast_block_of)(F32, BF16, y, x, first, elems);
     else                 SIMD(cast_block_of)(BF16, F32, y, x, first, elems);
 }

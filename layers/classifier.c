@@ -12,7 +12,8 @@ typedef struct { float max; double sum; } Softmax; /* softmax[v] = exp(x[v] - ma
 #define SIMD_FILE "layers/classifier.c"
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V), (type, loss, row, target, V))
-SIMD_DISPATCH(void, grad_row, (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, float scale), (type, loss, row, target, V, stride, scale))
+SIMD_DISPATCH(void, grad_row, (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, float scale),
+              (type, loss, row, target, V, stride, scale))
 
 static void classifier_contract(Tensor loss, Tensor logits, Tensor targets, int64_t V) {
     int64_t n = logits.dim[0], stride = logits.dim[1];

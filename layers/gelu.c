@@ -8,7 +8,8 @@
 #define SIMD_FILE "layers/gelu.c"
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, gelu_block, (DType type, void *y, const void *x, int64_t first, int64_t elems), (type, y, x, first, elems))
-SIMD_DISPATCH(void, gelu_grad_block, (DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems), (type, dx, dy, x, first, elems))
+SIMD_DISPATCH(void, gelu_grad_block, (DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems),
+              (type, dx, dy, x, first, elems))
 
 void gelu_forward(Stream *s, Tensor y, Tensor x) {
     (void)s;

@@ -38,12 +38,8 @@ static inline int64_t tile_round(int64_t n) { return (n + LANES - 1) / LANES * L
 #ifdef SIMD_PASS
 typedef float SIMD(TileRegister) __attribute__((vector_size(SIMD_BYTES)));
 #define TILE_FLOATS (SIMD_BYTES / 4)
-#if SIMD_BYTES == 64
-#define TILE_WIDTH 4
-#else
-#define TILE_WIDTH 3
-#endif
 #define TILE_ROWS 4
+#define TILE_WIDTH (SIMD_BYTES == 64 ? 4 : 3)
 #ifdef __clang__ /* GCC's pragma comes too late there for acc to leave memory: 26 instead of 86 GFLOP/s */
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -52,7 +48,7 @@ typedef float SIMD(TileRegister) __attribute__((vector_size(SIMD_BYTES)));
 
 /* `width` registers by `rows` rows of c from (row, column) on; both are constants, so acc lives in registers. */
 SIMD_INLINE void SIMD(tile_block)(const TileProduct *t, const int rows, const int width, int64_t row, int64_t column, int64_t first, int64_t last) {
-    SIMD(TileRegister) acc[8][TILE_WIDTH], b[TILE_WIDTH];
+    SIMD(TileRegister) acc[2 * TILE_ROWS][TILE_WIDTH], b[TILE_WIDTH];
     float *c = t->c + row * t->c_step + column;
     UNROLL for (int i = 0; i < rows; i++) {
         UNROLL for (int k = 0; k < width; k++) {
@@ -65,7 +61,7 @@ SIMD_INLINE void SIMD(tile_block)(const TileProduct *t, const int rows, const in
     for (int64_t p = first; p < last; p++, from_a += a_step, from_b += b_step) {
         UNROLL for (int k = 0; k < width; k++) memcpy(&b[k], from_b + k * TILE_FLOATS, SIMD_BYTES);
         UNROLL for (int i = 0; i < rows; i++) {
-            SIMD(TileRegister) a = (SIMD(TileRegister)){0} + from_a[i * a_row];
+            SIMD(TileRegister) a = from_a[i * a_row] - (SIMD(TileRegister)){0};
             UNROLL for (int k = 0; k < width; k++) acc[i][k] += a * b[k];
         }
     }
@@ -74,32 +70,26 @@ SIMD_INLINE void SIMD(tile_block)(const TileProduct *t, const int rows, const in
     }
 }
 
-/* c = or += a b. */
+/* All columns of `rows` rows of c from `row` on; a constant again. */
+SIMD_INLINE void SIMD(tile_rows)(const TileProduct *t, const int rows, int64_t row) {
+    int64_t columns = t->form == TILE_LOWER_RESULT && tile_round(row + 1) < t->columns ? tile_round(row + 1) : t->columns;
+    int64_t first = t->form == TILE_UPPER_FACTOR ? row : 0;
+    int64_t last = t->form == TILE_LOWER_FACTOR && row + rows < t->depth ? row + rows : t->depth;
+    int64_t column = 0, widths = columns / TILE_FLOATS;
+    if (rows == TILE_ROWS)
+        for (; widths >= TILE_WIDTH; widths -= TILE_WIDTH, column += TILE_WIDTH * TILE_FLOATS)
+            SIMD(tile_block)(t, rows, TILE_WIDTH, row, column, first, last);
+    if (rows == TILE_ROWS && widths == 3) SIMD(tile_block)(t, rows, 3, row, column, first, last);
+    if (widths == 2) SIMD(tile_block)(t, rows, 2, row, column, first, last);
+    if (widths == 1) SIMD(tile_block)(t, rows, 1, row, column, first, last);
+}
+
+/* c = or += a b. Narrow results take twice the rows where registers allow it. */
 static void tile_product(TileProduct t) {
-    for (int64_t row = 0; row < t.rows; row += TILE_ROWS) {
-        int64_t columns = t.form == TILE_LOWER_RESULT ? tile_round(row + 1) : t.columns;
-        if (columns > t.columns) columns = t.columns;
-        int64_t first = t.form == TILE_UPPER_FACTOR ? row : 0;
-        int64_t last = t.form == TILE_LOWER_FACTOR && row + TILE_ROWS < t.depth ? row + TILE_ROWS : t.depth;
-        for (int64_t column = 0; column < columns;) {
-            int64_t width = (columns - column) / TILE_FLOATS;
-            if (width >= TILE_WIDTH) {
-                SIMD(tile_block)(&t, TILE_ROWS, TILE_WIDTH, row, column, first, last);
-                column += TILE_WIDTH * TILE_FLOATS;
-#if TILE_WIDTH == 4
-            } else if (width == 3) {
-                SIMD(tile_block)(&t, TILE_ROWS, 3, row, column, first, last);
-                column += 3 * TILE_FLOATS;
-#endif
-            } else if (width == 2) {
-                SIMD(tile_block)(&t, TILE_ROWS, 2, row, column, first, last);
-                column += 2 * TILE_FLOATS;
-            } else {
-                SIMD(tile_block)(&t, TILE_ROWS, 1, row, column, first, last);
-                column += TILE_FLOATS;
-            }
-        }
-    }
+    if (SIMD_BYTES == 64 && t.columns <= 2 * TILE_FLOATS)
+        for (int64_t row = 0; row < t.rows; row += 2 * TILE_ROWS) SIMD(tile_rows)(&t, 2 * TILE_ROWS, row);
+    else
+        for (int64_t row = 0; row < t.rows; row += TILE_ROWS) SIMD(tile_rows)(&t, TILE_ROWS, row);
 }
 #undef TILE_FLOATS
 #undef TILE_WIDTH

@@ -60,15 +60,12 @@ static void mpi_agrees_exactly(void **state) {
 /* A piece of more chunks than sends posted ahead. */
 static void long_piece(void **state) {
     (void)state;
-    int     W = comm_size(world), r = comm_rank(world);
-    int64_t q = 70 * 65536 + 64;
+    int     W = comm_size(world);
+    int64_t q = 66 * 65536 + 64;
     float  *x = floats(W * q);
     fill(x, W * q);
     comm_all_reduce(world, tensor_1d(x, F32, W * q));
     EXPECT_ON_ALL(wrong_sums(x, 0, W * q) == 0);
-    fill(x, W * q);
-    comm_reduce_scatter(world, tensor_1d(x, F32, W * q));
-    EXPECT_ON_ALL(wrong_sums(x, r * q, (r + 1) * q) == 0);
     free(x);
 }
 

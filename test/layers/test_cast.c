@@ -23,7 +23,8 @@ static void test_rounding(void **state) {
     static const uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3fffffff, 0x7f7fffff, 0xff7f7fff, 0x00000001, 0x807fffff, 0x00008000,
                                     0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x80000000, 0x00018000, 0x42280000};
     Stage  s = stage_create(0);
-    Tensor x = stage_tensor(&s, F32, 1, COUNT(bits), 1), y = stage_tensor(&s, BF16, 1, COUNT(bits), 1), back = stage_tensor(&s, F32, 1, COUNT(bits), 1);
+    Tensor x = stage_tensor(&s, F32, 1, COUNT(bits), 1), y = stage_tensor(&s, BF16, 1, COUNT(bits), 1);
+    Tensor back = stage_tensor(&s, F32, 1, COUNT(bits), 1);
     memcpy(x.data, bits, sizeof bits);
     cast_forward(&s.stream, y, x);
     cast_forward(&s.stream, back, y);

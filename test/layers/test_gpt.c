@@ -30,8 +30,9 @@ static void load_initial(Model *m) {
         const Param *p = &m->layout.param[span.param];
         char         name[80];
         snprintf(name, sizeof name, "init.%s", p->name);
+        const Record *r = record_find(&m->records, name);
         Tensor master = optimizer_master(&m->optimizer, span);
-        for (int64_t k = 0; k < span.elems; k++) tensor_set(master, k, (float)record_value(record_find(&m->records, name), span.offset - p->offset + k));
+        for (int64_t k = 0; k < span.elems; k++) tensor_set(master, k, (float)record_value(r, span.offset - p->offset + k));
     }
     optimizer_publish(&m->optimizer, &m->stream);
 }
@@ -183,7 +184,8 @@ static void test_recompute(void **state) {
 static void test_repeat(void **state) {
     (void)state;
     for (int t = 0; t < COUNT(ACT_TYPES); t++) {
-        Model *a = model_create(ACT_TYPES[t], 4, T, RECOMPUTE_NONE, GPT_TRAINING), *b = model_create(ACT_TYPES[t], 4, T, RECOMPUTE_NONE, GPT_TRAINING);
+        Model *a = model_create(ACT_TYPES[t], 4, T, RECOMPUTE_NONE, GPT_TRAINING);
+        Model *b = model_create(ACT_TYPES[t], 4, T, RECOMPUTE_NONE, GPT_TRAINING);
         for (int64_t step = 0; step < 2; step++) {
             assert_true(gradients(a, step, 4) == gradients(b, step, 4));
             assert_same_bits(a->gpt.grads, b->gpt.grads);
@@ -223,7 +225,8 @@ static void test_smaller_batch(void **state) {
 static void test_inference(void **state) {
     (void)state;
     for (int t = 0; t < COUNT(ACT_TYPES); t++) {
-        Model *trains = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_TRAINING), *m = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_INFERENCE);
+        Model *trains = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_TRAINING);
+        Model *m = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_INFERENCE);
         Batch  batch = batch_of(m, 0, 0, 2, T), same = batch_of(trains, 0, 0, 2, T);
         GptHooks none = {NULL, NULL, NULL};
         gpt_forward(&trains->gpt, &trains->stream, same);

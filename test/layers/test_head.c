@@ -81,7 +81,8 @@ static void compare(DType act, int64_t n, int64_t C, int64_t V, int64_t stride) 
 
 static void test_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][4] = {{1, 1, 1, 1}, {2, 3, 5, 8}, {7, 17, 31, 31}, {5, 42, 389, 512}, {80, 42, 389, 400}, {33, 64, 256, 256}, {1, 65, 1025, 1152}};
+    static const int64_t shapes[][4] = {{1, 1, 1, 1}, {2, 3, 5, 8}, {7, 17, 31, 31}, {5, 42, 389, 512}, {80, 42, 389, 400},
+                                        {33, 64, 256, 256}, {1, 65, 1025, 1152}};
     for (int t = 0; t < COUNT(ACT_TYPES); t++)
         for (int i = 0; i < COUNT(shapes); i++) compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3]);
 }

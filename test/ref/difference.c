@@ -50,7 +50,7 @@ double difference_error(Objective objective, void *ctx, double *x, const double 
 }
 
 int difference_proves(Objective objective, void *ctx, double *x, const double *gradient, int64_t n) {
-    double *d = differences(objective, ctx, x, n), *wrong = (double *)malloc(sizeof(double) * (size_t)n);
+    double *d = differences(objective, ctx, x, n), *wrong = (double *)calloc((size_t)n, sizeof(double));
     CHECK(wrong, "no memory");
     double  error = error_of(d, gradient, n);
     int     good = error <= DIFFERENCE_ALLOWED;

@@ -59,9 +59,10 @@ static inline void fixture_rows(Param rows[FIXTURE_ROWS]) {
 
 /* Bits of element g of masters (which 0), m (1), v (2) at step `step`: any finite pattern, a function of these alone. */
 static inline uint32_t fixture_bits(int64_t step, int which, int64_t g) {
-    uint32_t w[4];
-    rng_words(w, (uint64_t)step * 3 + (uint64_t)which, RNG_TEST, (uint64_t)g / 4);
-    return w[g % 4] & 0xbfffffffu; /* exponent below the one of infinity */
+    uint64_t x = ((uint64_t)step * 3 + (uint64_t)which) * 0x9e3779b97f4a7c15u + (uint64_t)g; /* splitmix64's mixing, Steele et al. 2014 */
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return (uint32_t)(x >> 32) & 0xbfffffffu; /* exponent below the one of infinity */
 }
 
 static inline void fixture_config(Fixture *f, const char *extra, int ranks) {
