@@ -24,7 +24,8 @@ else
 MPI_CFLAGS := -DNO_MPI
 endif
 $(B)/comm/%.o $(B)/test/comm/%.o: CFLAGS += $(MPI_CFLAGS)
-$(B)/run/verbs.o: CFLAGS += -DGIT_COMMIT='"$(shell git describe --always --dirty 2>/dev/null || echo unknown)"'
+COMMIT  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+$(B)/run/verbs.o: CFLAGS += -DGIT_COMMIT='"$(COMMIT)"'
 
 FOLDERS := core layers comm data run
 SOURCES  = $(wildcard $(1)/*.c)
@@ -45,9 +46,10 @@ all: $(B)/train_gpt
 
 $(B)/train_gpt: $(B)/train_gpt.o $(NEEDS_run)
 	$(CC) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS)
-$(B)/train_gpt.o: train_gpt.cu | $(B)/.stamp
+$(B)/train_gpt.o: train_gpt.cu $(B)/.flags
 	$(CC) $(CFLAGS) -x c -c -o $@ $<
-$(B)/%.o: %.c | $(B)/.stamp
+$(B)/run/verbs.o: $(B)/.commit
+$(B)/%.o: %.c $(B)/.flags
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 .SECONDEXPANSION:
@@ -58,9 +60,11 @@ $(ARCHIVES): $(B)/%.a: $$(call OBJECTS,$$*)
 REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
 $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(NEEDS_$$(firstword $$(subst /, ,$$*)))
 	$(CC) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS) -lcmocka
-# Flags are part of what was built: another compiler or option rebuilds.
-$(B)/.stamp: FORCE
-	@mkdir -p $(B)/test; echo '$(CC) $(CFLAGS) $(MPI_CFLAGS)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(MPI_CFLAGS)' > $@
+# Flags and commit are part of what was built: a change rebuilds what holds them.
+$(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS)
+$(B)/.commit: BUILT_WITH := $(COMMIT)
+$(B)/.flags $(B)/.commit: FORCE
+	@mkdir -p $(B)/test; echo '$(BUILT_WITH)' | cmp -s - $@ || echo '$(BUILT_WITH)' > $@
 FORCE:
 .SECONDARY:
 

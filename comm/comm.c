@@ -133,11 +133,6 @@ void comm_finish(Comm *c) {
 
 void comm_reduce_scatter_start(Comm *c, Tensor x) { start(c, OP_REDUCE_SCATTER, x); }
 void comm_all_gather_start(Comm *c, Tensor x) { start(c, OP_ALL_GATHER, x); }
-void comm_all_reduce(Comm *c, Tensor x) {
-    start(c, OP_ALL_REDUCE, x);
-    comm_finish(c);
-}
-
 void comm_reduce_scatter(Comm *c, Tensor x) {
     start(c, OP_REDUCE_SCATTER, x);
     comm_finish(c);
@@ -145,6 +140,17 @@ void comm_reduce_scatter(Comm *c, Tensor x) {
 void comm_all_gather(Comm *c, Tensor x) {
     start(c, OP_ALL_GATHER, x);
     comm_finish(c);
+}
+
+/* Two ranks gain from chunks that are handed back as soon as they are summed; more gain from a gather that goes round both ways. */
+void comm_all_reduce(Comm *c, Tensor x) {
+    if (c->kind == COMM_RING && c->size > 2) {
+        comm_reduce_scatter(c, x);
+        comm_all_gather(c, x);
+    } else {
+        start(c, OP_ALL_REDUCE, x);
+        comm_finish(c);
+    }
 }
 
 size_t comm_buffer_bytes(const Comm *c, int64_t piece_elems) {

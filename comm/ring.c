@@ -102,6 +102,13 @@ int ring_progress(Comm *c, Op *op) {
     }
 }
 
+static int64_t chunk_bytes(const Comm *c, const Op *op) {
+    if (op->kind == OP_ALL_GATHER) return COPY_CHUNK_BYTES;
+    int64_t quarter = (op->piece_bytes / 4 + 255) / 256 * 256;
+    if (c->size == 2 || quarter > CHUNK_BYTES) return CHUNK_BYTES;
+    return quarter < LEAST_CHUNK_BYTES ? LEAST_CHUNK_BYTES : quarter;
+}
+
 int ring_ways(const Comm *c, OpKind kind) { return kind == OP_ALL_GATHER && c->size > 2 ? 2 : 1; }
 
 void ring_start(Comm *c, Op *op, int way) {
@@ -111,7 +118,7 @@ void ring_start(Comm *c, Op *op, int way) {
     if (op->kind == OP_ALL_REDUCE) steps = 2 * around;
     if (op->kind == OP_ALL_GATHER) steps = way == 0 ? around - around / 2 : around / 2;
     op->way = way == 0 ? 1 : -1;
-    op->chunk_bytes = op->kind == OP_ALL_GATHER ? COPY_CHUNK_BYTES : CHUNK_BYTES;
+    op->chunk_bytes = chunk_bytes(c, op);
     op->chunks = (op->piece_bytes + op->chunk_bytes - 1) / op->chunk_bytes;
     op->first_step = op->kind == OP_ALL_GATHER ? around : 0;
     op->messages = steps * op->chunks;

@@ -14,10 +14,23 @@ int run_speaks(const Run *r) { return comm_rank(r->comm) == 0; }
 
 /* --- inputs: before MPI, so that a fault in them is told at once ---------------------------------------------------------------------- */
 
+/* A wish that this build cannot grant is refused, not dropped. */
+static void refuse_unbuilt(const Config *c) {
+    if (c->parallel.deterministic)
+        fail(EXIT_CONFIG, "parallel.deterministic = true is not built in yet; one number of ranks always gives the same bits without it");
+    if (c->run.on_nonfinite == NONFINITE_ROLLBACK)
+        fail(EXIT_CONFIG, "run.on_nonfinite = \"rollback\" is not built in yet: \"stop\" or \"skip\"");
+    if (c->run.watchdog_seconds > 0.0) warn("run.watchdog_seconds: no watchdog is built in yet, a hang is not noticed");
+}
+
 static void open_inputs(Run *r) {
     const Config *c = r->config;
+    refuse_unbuilt(c);
     r->shape = (GptShape){c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size};
     r->tokenizer = tokenizer_create(c->data.tokenizer, c->model.vocab_size);
+    if (c->sample.every > 0 && c->sample.prompt[0] && r->tokenizer.kind == TOKENIZER_IDS)
+        fail(EXIT_CONFIG, "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",
+             (long long)c->model.vocab_size);
     r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.vocab_size);
     if (c->data.val.count)
         r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.vocab_size);
