@@ -40,7 +40,7 @@ flags() { ! grep -nE 'ffast-math|Ofast|march=native' Makefile scripts/*.sh | gre
 readme() { python3 test/results/table.py --check README.md; }
 map() {
     local file missing=""
-    for file in $(git ls-files core layers comm data run configs scripts); do grep -qF "$(basename "$file" | sed 's/\.[ch]u\{0,1\}$//')" README.md || missing="$missing $file"; done
+    for file in $(git ls-files core layers comm data run configs scripts); do grep -qF "$(basename "$file" | sed -E 's/\.(c|h|cu|cuh|sh|json)$//')" README.md || missing="$missing $file"; done
     [ -z "$missing" ] || { echo "not in README's file map:$missing"; return 1; }
     echo "README's file map names every file"
 }
