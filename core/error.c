@@ -31,7 +31,7 @@ static void let_rank_zero_speak_first(void) {
     if (self.rank <= 0 || !self.abort_job) return;
     if (self.join) self.join();
     signal(SIGTERM, SIG_DFL); /* the launcher's way of ending us; a handler would only cut the wait short */
-    struct timespec left = {3 + self.rank % 16 / 4, self.rank % 4 * 250000000L};
+    struct timespec left = {1, 500000000L + self.rank % 4 * 100000000L}; /* an abort by rank 0 takes Open MPI 1.0 s to reach us */
     while (nanosleep(&left, &left) != 0 && errno == EINTR) {}
 }
 

@@ -116,8 +116,8 @@ static void SIMD(forward_tile)(const Forward *job, ForwardScratch w, int64_t hea
         tile_product((TileProduct){w.scores, w.q, w.k + keys * TILE * h->D, TILE, h->wide, 1, TILE, padded, columns, h->D, TILE_SET,
                                    keys == tile ? TILE_LOWER_RESULT : TILE_FULL});
         SIMD(softmax_tile)(w, h->wide, padded, columns, keys == tile ? TILE_LOWER_RESULT : TILE_FULL);
-        tile_product((TileProduct){w.y, w.scores, w.v + keys * TILE * h->wide, h->wide, TILE, 1, h->wide, padded, h->wide, columns, TILE_ADD,
-                                   keys == tile ? TILE_LOWER_FACTOR : TILE_FULL});
+        tile_product((TileProduct){w.y, w.scores, w.v + keys * TILE * h->wide, h->wide, TILE, 1, h->wide, padded, h->wide, columns,
+                                   TILE_ADD, keys == tile ? TILE_LOWER_FACTOR : TILE_FULL});
     }
     for (int64_t r = 0; r < rows; r++) {
         int64_t t = tile * TILE + r, at = (head / h->H * h->T + t) * h->C + head % h->H * h->D;

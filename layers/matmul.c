@@ -78,7 +78,9 @@ static Way way_of(Matmul p) {
 /* --- primitives: what differs between the two APIs ------------------------------------------------------------------------------ */
 
 #if DNNL_VERSION_MAJOR >= 3
-typedef dnnl_memory_desc_t Desc;
+typedef dnnl_memory_desc_t       Desc;
+typedef const_dnnl_memory_desc_t DescView;
+static DescView view(const Desc *desc) { return *desc; }
 static Desc desc_of(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, DType type) {
     dnnl_dims_t dims = {rows, columns}, strides = {row_step, column_step};
     Desc        desc;
@@ -90,16 +92,10 @@ static dnnl_status_t append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_appe
 static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Desc *bias, Desc *c, dnnl_primitive_attr_t attr) {
     return dnnl_matmul_primitive_desc_create(made, onednn.engine, *a, *b, bias ? *bias : NULL, *c, attr);
 }
-static dnnl_status_t memory_of(dnnl_memory_t *made, Desc *desc) {
-    return dnnl_memory_create(made, *desc, onednn.engine, DNNL_MEMORY_NONE);
-}
-static size_t scratchpad_of(dnnl_memory_t *made, dnnl_primitive_desc_t primitive) {
-    const_dnnl_memory_desc_t desc = dnnl_primitive_desc_query_md(primitive, dnnl_query_scratchpad_md, 0);
-    if (made) ONEDNN(dnnl_memory_create(made, desc, onednn.engine, DNNL_MEMORY_NONE));
-    return dnnl_memory_desc_get_size(desc);
-}
 #else
-typedef dnnl_memory_desc_t Desc;
+typedef dnnl_memory_desc_t        Desc;
+typedef const dnnl_memory_desc_t *DescView;
+static DescView view(const Desc *desc) { return desc; }
 static Desc desc_of(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, DType type) {
     dnnl_dims_t dims = {rows, columns}, strides = {row_step, column_step};
     Desc        desc;
@@ -112,14 +108,6 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Des
     dnnl_matmul_desc_t product;
     ONEDNN(dnnl_matmul_desc_init(&product, a, b, bias, c));
     return dnnl_primitive_desc_create(made, &product, attr, onednn.engine, NULL);
-}
-static dnnl_status_t memory_of(dnnl_memory_t *made, Desc *desc) {
-    return dnnl_memory_create(made, desc, onednn.engine, DNNL_MEMORY_NONE);
-}
-static size_t scratchpad_of(dnnl_memory_t *made, dnnl_primitive_desc_t primitive) {
-    const dnnl_memory_desc_t *desc = dnnl_primitive_desc_query_md(primitive, dnnl_query_scratchpad_md, 0);
-    if (made) ONEDNN(dnnl_memory_create(made, desc, onednn.engine, DNNL_MEMORY_NONE));
-    return dnnl_memory_desc_get_size(desc);
 }
 #endif
 
@@ -152,14 +140,16 @@ static size_t primitive_make(Primitive *made, Matmul p) {
     dnnl_primitive_desc_t description;
     ONEDNN(describe(&description, &a, &b, p.bias ? &bias : NULL, &c, attr));
 
-    size_t scratch_bytes = scratchpad_of(made ? &made->scratchpad : NULL, description);
+    DescView scratchpad = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
+    size_t   scratch_bytes = dnnl_memory_desc_get_size(scratchpad);
     if (made) {
         made->shape = p, made->scratch_bytes = scratch_bytes;
         ONEDNN(dnnl_primitive_create(&made->primitive, description));
-        ONEDNN(memory_of(&made->a, &a));
-        ONEDNN(memory_of(&made->b, &b));
-        ONEDNN(memory_of(&made->c, &c));
-        ONEDNN(memory_of(&made->bias, &bias));
+        ONEDNN(dnnl_memory_create(&made->a, view(&a), onednn.engine, DNNL_MEMORY_NONE));
+        ONEDNN(dnnl_memory_create(&made->b, view(&b), onednn.engine, DNNL_MEMORY_NONE));
+        ONEDNN(dnnl_memory_create(&made->c, view(&c), onednn.engine, DNNL_MEMORY_NONE));
+        ONEDNN(dnnl_memory_create(&made->bias, view(&bias), onednn.engine, DNNL_MEMORY_NONE));
+        ONEDNN(dnnl_memory_create(&made->scratchpad, scratchpad, onednn.engine, DNNL_MEMORY_NONE));
     }
     dnnl_primitive_desc_destroy(description);
     dnnl_post_ops_destroy(ops);
@@ -252,7 +242,7 @@ static void product_by_panels(Stream *s, Matmul p) {
     float *a = (float *)arena_take(&s->scratch, bytes.a_bytes);
     float *b = (float *)arena_take(&s->scratch, bytes.b_bytes);
     float *c = (float *)arena_take(&s->scratch, bytes.c_bytes);
-    Matmul q = {.write = p.write};
+    Matmul q = {.bias = NULL};
     for (int64_t j = 0; j < p.n; j += PANEL_N) {
         q.n = at_most(p.n - j, PANEL_N);
         for (int64_t i = 0; i < p.m; i += PANEL_M) {
@@ -279,9 +269,9 @@ static void product_by_panels(Stream *s, Matmul p) {
 /* --- the product ------------------------------------------------------------------------------------------------------------------ */
 
 void matmul(Stream *s, Matmul p) {
-    CHECK(p.a.type == p.b.type && (p.a.type == F32 || p.a.type == BF16) && (p.c.type == p.a.type || p.c.type == F32) && p.c.order == PLAIN &&
-              (p.write == MATMUL_SET || (p.c.type == F32 && !p.bias)),
-          "a product of %s and %s into %s", dtype_name(p.a.type), dtype_name(p.b.type), dtype_name(p.c.type));
+    int types_fit = p.a.type == p.b.type && (p.a.type == F32 || p.a.type == BF16) && (p.c.type == p.a.type || p.c.type == F32);
+    CHECK(types_fit && p.c.order == PLAIN && (p.write == MATMUL_SET || (p.c.type == F32 && !p.bias)), "a product of %s and %s into %s",
+          dtype_name(p.a.type), dtype_name(p.b.type), dtype_name(p.c.type));
     switch (way_of(p)) {
     case BY_SGEMM: product_by_sgemm(p); break;
     case BY_PRIMITIVE: product_by_primitive(s, p); break;

@@ -47,7 +47,8 @@ typedef float SIMD(TileRegister) __attribute__((vector_size(SIMD_BYTES)));
 #endif
 
 /* `width` registers by `rows` rows of c from (row, column) on; both are constants, so acc lives in registers. */
-SIMD_INLINE void SIMD(tile_block)(const TileProduct *t, const int rows, const int width, int64_t row, int64_t column, int64_t first, int64_t last) {
+SIMD_INLINE void SIMD(tile_block)(const TileProduct *t, const int rows, const int width, int64_t row, int64_t column, int64_t first,
+                                  int64_t last) {
     SIMD(TileRegister) acc[2 * TILE_ROWS][TILE_WIDTH], b[TILE_WIDTH];
     float *c = t->c + row * t->c_step + column;
     UNROLL for (int i = 0; i < rows; i++) {

@@ -15,7 +15,7 @@ for ranks in 2 4; do
     $command | tee "$log"
     library=$(sed -n '1s/^# //p' "$log")
     while read -r operation n bytes ring mpi ratio samples; do
-        json_result bench_comm.jsonl "command=$command" "library=$library" "operation=$operation" "ranks=$n" "bytes=$bytes" \
-            "ring_gb_per_s=$ring" "mpi_gb_per_s=$mpi" "ratio=$ratio" "samples=$samples" "load_before=$before"
+        json_result bench_comm.jsonl "command=$command" "library=$library" "op=$operation" "ranks=$n" "bytes=$bytes" \
+            "ring_gbs=$ring" "mpi_gbs=$mpi" "ratio=$ratio" "samples=$samples" "load_before=$before"
     done < <(grep -v '^#' "$log")
 done

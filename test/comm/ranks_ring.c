@@ -120,28 +120,30 @@ static void sends_are_posted_at_start(void **state) {
     (void)state;
     int       W = comm_size(world), r = comm_rank(world);
     int64_t   q = 4 * 65536;
-    float    *x = floats(W * q);
-    CommTrace before, trace[2];
-    fill(x, W * q);
+    float    *x = floats(W * q), *y = floats(W * q);
+    CommTrace before, trace[3];
+    fill(x, W * q), fill(y, W * q);
     int known = comm_trace(world, &before, 1);
     comm_times(world);
     comm_reduce_scatter_start(world, tensor_1d(x, F32, W * q));
-    comm_reduce_scatter_start(world, tensor_1d(x, F32, W * 0));
-    int count = comm_trace(world, trace, 2);
+    comm_all_gather_start(world, tensor_1d(y, F32, W * q));
+    comm_reduce_scatter_start(world, tensor_1d(x, F32, 0));
+    int count = comm_trace(world, trace, 3);
     if (W == 1) assert_int_equal(count, 0);
     else {
-        EXPECT_ON_ALL(count == 2 && trace[0].sequence == (known ? before.sequence + 1 : 0) && trace[1].sequence == trace[0].sequence + 1);
-        EXPECT_ON_ALL(trace[0].first_send_ms >= trace[0].start_ms && trace[0].start_ms > 0);
+        EXPECT_ON_ALL(count == 3 && trace[0].sequence == (known ? before.sequence + 1 : 0) && trace[2].sequence == trace[0].sequence + 2);
+        for (int k = 0; k < 2; k++) EXPECT_ON_ALL(trace[k].start_ms > 0 && trace[k].first_send_ms >= trace[k].start_ms);
         do {
             comm_poll(world);
-            comm_trace(world, trace, 2);
-        } while (trace[0].end_ms == 0 || trace[1].end_ms == 0);
+            comm_trace(world, trace, 3);
+        } while (trace[0].end_ms == 0 || trace[1].end_ms == 0 || trace[2].end_ms == 0);
         CommTimes times = comm_times(world);
-        EXPECT_ON_ALL(times.sends == 4 * (W - 1) && times.comm_ms > 0);
+        EXPECT_ON_ALL(times.comm_ms > 0 && times.sends == 5 * (W - 1));
+        EXPECT_ON_ALL(trace[2].first_send_ms == 0 && trace[0].end_ms >= trace[0].first_send_ms);
     }
     comm_finish(world);
     EXPECT_ON_ALL(wrong_sums(x, r * q, (r + 1) * q) == 0);
-    free(x);
+    free(x), free(y);
 }
 
 /* A bucket so short that the last pieces are nothing but padding: it stays zero. */
