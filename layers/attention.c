@@ -27,17 +27,17 @@ typedef struct {
     float *shrink;   /* [TILE]     what its last rise multiplies earlier sums with   */
 } ForwardScratch;
 
-static int64_t forward_carve(ForwardScratch *w, float *at, const Heads *h) {
-    float *start = at;
-    w->k = attention_carve(&at, h->tiles * TILE * h->D);
-    w->v = attention_carve(&at, h->tiles * TILE * h->wide);
-    w->q = attention_carve(&at, TILE * h->wide);
-    w->y = attention_carve(&at, TILE * h->wide);
-    w->scores = attention_carve(&at, TILE * TILE);
-    w->sum = attention_carve(&at, TILE * LANES);
-    w->top = attention_carve(&at, TILE);
-    w->shrink = attention_carve(&at, TILE);
-    return at - start;
+static int64_t forward_carve(ForwardScratch *w, float *base, const Heads *h) {
+    int64_t used = 0;
+    w->k = attention_carve(base, &used, h->tiles * TILE * h->D);
+    w->v = attention_carve(base, &used, h->tiles * TILE * h->wide);
+    w->q = attention_carve(base, &used, TILE * h->wide);
+    w->y = attention_carve(base, &used, TILE * h->wide);
+    w->scores = attention_carve(base, &used, TILE * TILE);
+    w->sum = attention_carve(base, &used, TILE * LANES);
+    w->top = attention_carve(base, &used, TILE);
+    w->shrink = attention_carve(base, &used, TILE);
+    return used;
 }
 
 #define SIMD_FILE "layers/attention.c"
@@ -55,11 +55,11 @@ void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
     ForwardScratch size;
     int64_t        floats = forward_carve(&size, NULL, h);
     size_t         mark = arena_mark(&s->scratch);
-    float         *memory = (float *)arena_take(&s->scratch, (size_t)(omp_get_max_threads() * floats) * sizeof(float));
+    float         *memory = (float *)arena_take(&s->scratch, (size_t)((int64_t)omp_get_max_threads() * floats) * sizeof(float));
     #pragma omp parallel
     {
         ForwardScratch w;
-        forward_carve(&w, memory + omp_get_thread_num() * floats, h);
+        forward_carve(&w, memory + (int64_t)omp_get_thread_num() * floats, h);
         forward_share(&job, w, attention_share(h->B * H * h->tiles, omp_get_thread_num(), omp_get_num_threads()));
     }
     arena_release(&s->scratch, mark);

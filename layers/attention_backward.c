@@ -31,22 +31,22 @@ typedef struct {
 /* What an item of work is. */
 typedef enum { BY_HEAD, BY_KEYS, BY_QUERIES } BackwardItem;
 
-static int64_t backward_carve(BackwardScratch *w, float *at, const Heads *h) {
-    float  *start = at;
+static int64_t backward_carve(BackwardScratch *w, float *base, const Heads *h) {
+    int64_t used = 0;
     int64_t whole = h->tiles * TILE * h->wide, tile = TILE * h->wide;
-    w->q = attention_carve(&at, whole);
-    w->dy = attention_carve(&at, whole);
-    w->dq = attention_carve(&at, whole);
-    w->lse = attention_carve(&at, h->tiles * TILE);
-    w->delta = attention_carve(&at, h->tiles * TILE);
-    w->k = attention_carve(&at, tile);
-    w->dk = attention_carve(&at, tile);
-    w->dv = attention_carve(&at, tile);
-    w->k_turned = attention_carve(&at, TILE * h->D);
-    w->v_turned = attention_carve(&at, TILE * h->D);
-    w->p = attention_carve(&at, TILE * TILE);
-    w->ds = attention_carve(&at, TILE * TILE);
-    return at - start;
+    w->q = attention_carve(base, &used, whole);
+    w->dy = attention_carve(base, &used, whole);
+    w->dq = attention_carve(base, &used, whole);
+    w->lse = attention_carve(base, &used, h->tiles * TILE);
+    w->delta = attention_carve(base, &used, h->tiles * TILE);
+    w->k = attention_carve(base, &used, tile);
+    w->dk = attention_carve(base, &used, tile);
+    w->dv = attention_carve(base, &used, tile);
+    w->k_turned = attention_carve(base, &used, TILE * h->D);
+    w->v_turned = attention_carve(base, &used, TILE * h->D);
+    w->p = attention_carve(base, &used, TILE * TILE);
+    w->ds = attention_carve(base, &used, TILE * TILE);
+    return used;
 }
 
 #define SIMD_FILE "layers/attention_backward.c"
@@ -58,7 +58,7 @@ static void backward_items(const Backward *job, float *memory, int64_t floats, B
     #pragma omp parallel
     {
         BackwardScratch w;
-        backward_carve(&w, memory + omp_get_thread_num() * floats, &job->heads);
+        backward_carve(&w, memory + (int64_t)omp_get_thread_num() * floats, &job->heads);
         int64_t items = item == BY_HEAD ? heads : heads * job->heads.tiles;
         backward_share(job, w, attention_share(items, omp_get_thread_num(), omp_get_num_threads()), item);
     }

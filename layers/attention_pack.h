@@ -38,11 +38,11 @@ static inline int64_t attention_rows(int64_t tile, int64_t T) { return T - tile 
 
 enum { ATTENTION_AHEAD = 8 }; /* rows of prefetch */
 
-/* The next `floats` of a thread's scratch, starting at a multiple of 64 bytes. */
-static inline float *attention_carve(float **at, int64_t floats) {
-    float *taken = *at;
-    *at += tile_round(floats);
-    return taken;
+/* The next `floats` of a thread's scratch, starting at a multiple of 64 bytes; NULL when base is, to learn the size. */
+static inline float *attention_carve(float *base, int64_t *used, int64_t floats) {
+    int64_t at = *used;
+    *used += tile_round(floats);
+    return base ? base + at : NULL;
 }
 
 static inline Heads attention_heads(Tensor lse, Tensor qkv, int64_t H) {

@@ -62,7 +62,7 @@ SIMD_INLINE void SIMD(tile_block)(const TileProduct *t, const int rows, const in
     for (int64_t p = first; p < last; p++, from_a += a_step, from_b += b_step) {
         UNROLL for (int k = 0; k < width; k++) memcpy(&b[k], from_b + k * TILE_FLOATS, SIMD_BYTES);
         UNROLL for (int i = 0; i < rows; i++) {
-            SIMD(TileRegister) a = from_a[i * a_row] - (SIMD(TileRegister)){0};
+            SIMD(TileRegister) a = from_a[i * a_row] - (SIMD(TileRegister)){0}; /* in every lane; x - 0 is free, 0 + x is an add */
             UNROLL for (int k = 0; k < width; k++) acc[i][k] += a * b[k];
         }
     }
