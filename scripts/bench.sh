@@ -17,7 +17,10 @@ bench_train() {
         done
         echo "$line"
         rate=$(echo "$line" | sed -E 's/.*matmul_before=([0-9.]+) matmul_after=([0-9.]+).*/\1 \2/' | awk '{printf "%.1f", ($1 + $2) / 2}')
-        case $line in *isa=avx512bf16*|dtype=fp32*) is="oneDNN $dtype at 1024" ;; *) is="oneDNN fp32 at 1024: no bf16 products here" ;; esac
+        case $line in
+        *isa=avx512bf16* | dtype=fp32*) is="oneDNN $dtype at 1024" ;;
+        *) is="oneDNN fp32 at 1024; its bf16, emulated on this processor, gives $(TRAIN_GPT_BF16=onednn "$B/test/bench/bench_train" rate bf16)" ;;
+        esac
         # shellcheck disable=SC2086
         json_result bench_train.jsonl what="GPT-2 124M, T=256, 4 sequences" command="make bench" $line matmul="$rate" matmul_is="$is"
     done

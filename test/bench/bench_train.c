@@ -1,6 +1,7 @@
 /* bench_train.c - speed of whole training steps against the machine's matrix products, in one process.
  *
  *   bench_train fp32|bf16 [n_layer n_head n_embd vocab T B]     default: GPT-2 124M, T 256, 4 sequences
+ *   bench_train rate fp32|bf16                                  only the rate of matrix products at 1024, in GFLOP/s
  *
  * Two steps to warm up, then the median of ten: forward, backward, gradient norm, AdamW. The rate at M=N=K=1024 is measured before and
  * after; over 5 % apart means a busy machine, and the run is worth repeating. Prints key=value pairs, one line.
@@ -51,8 +52,18 @@ static double step_ms(Gpt *g, Optimizer *o, Stream *s, Batch batch, int64_t step
     return clock_ms() - start;
 }
 
+static DType dtype_of(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : F32; }
+
+static int print_rate(DType act) {
+    device_open(0, device_threads());
+    Stream s = {arena_create("scratch", 64u << 20)};
+    printf("%.1f\n", matmul_rate(&s, act, 1024, 1000.0) * 1e-9);
+    return 0;
+}
+
 int main(int argc, char **argv) {
-    DType    act = argc > 1 && strcmp(argv[1], "bf16") == 0 ? BF16 : F32;
+    if (argc == 3 && strcmp(argv[1], "rate") == 0) return print_rate(dtype_of(argv[2]));
+    DType    act = argc > 1 ? dtype_of(argv[1]) : F32;
     int64_t  n[6] = {12, 12, 768, 50257, 256, 4};
     for (int i = 2; i < argc && i < 8; i++) n[i - 2] = atoll(argv[i]);
     GptShape shape = {n[0], n[1], n[2], n[4] > 1024 ? n[4] : 1024, n[3]};
