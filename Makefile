@@ -40,7 +40,7 @@ NEEDS_run    := $(B)/run.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
 NEEDS_bench  := $(NEEDS_run)
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
-.PHONY: all deps demo test tests bench bench-comm check check-hf mutants soak clean help
+.PHONY: all deps demo test tests bench bench-comm check check-hf mutants clean help
 all: $(B)/train_gpt
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 
@@ -86,8 +86,6 @@ check-hf: all              ## logits of a checkpoint in Hugging Face transformer
 	@test/interop/check_hf.sh
 mutants:                   ## planted one-line faults: the suite must catch each
 	@scripts/mutants.sh
-soak:                      ## the long proofs, in pieces
-	@scripts/soak.sh
 clean:                     ## remove everything built
 	rm -rf build train_gpt
 help:

