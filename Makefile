@@ -1,6 +1,9 @@
 # train_gpt - `make help` lists the targets. Adding a source or a test needs no edit here: folders are globbed.
 BACKEND_ASKED := $(BACKEND)
-BACKEND ?= $(shell command -v nvcc >/dev/null 2>&1 && test -e /dev/nvidia0 && echo cuda || echo cpu)
+BACKEND ?= cpu
+ifneq ($(BACKEND),cpu)
+$(error BACKEND=$(BACKEND) is not built in yet: BACKEND=cpu)
+endif
 MPI     ?= ompi-c#          a pkg-config name: ompi-c, mpich; 0 builds a single-process program
 SAN     ?=#                 -asan: AddressSanitizer and UBSan
 ifeq ($(origin CC),default)
@@ -91,6 +94,6 @@ clean:                     ## remove everything built
 help:
 	@echo "train_gpt: GPT pretraining in C and CUDA.  mpirun -np N ./train_gpt config.json"; echo
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo; echo "  BACKEND=cpu|cuda|emu  MPI=ompi-c|mpich|0  SAN=-asan  CC=gcc|clang   (this build: $(B))"
+	@echo; echo "  BACKEND=cpu  MPI=ompi-c|mpich|0  SAN=-asan  CC=gcc|clang   (this build: $(B))"
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

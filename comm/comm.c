@@ -153,10 +153,8 @@ void comm_all_reduce(Comm *c, Tensor x) {
     }
 }
 
-size_t comm_buffer_bytes(const Comm *c, int64_t piece_elems) {
-    (void)piece_elems; /* chunks have one size; a bucket of any length goes through the same few */
-    return c->size > 1 && c->kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0;
-}
+/* Chunks have one size; a bucket of any length goes through the same few. */
+size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0; }
 
 CommTimes comm_times(Comm *c) {
     CommTimes times = c->times;

@@ -67,9 +67,9 @@ void comm_reduce_scatter(Comm *c, Tensor x);
 void comm_all_gather(Comm *c, Tensor x);
 void comm_all_reduce(Comm *c, Tensor x); /* F32: reduce-scatter, then all-gather */
 
-/* Bytes of buffers the collectives of this communicator need at most, for buckets of up to piece_elems; allocated on first use. (What
- * the MPI library takes for itself is not in it.) */
-size_t comm_buffer_bytes(const Comm *c, int64_t piece_elems);
+/* Bytes of buffers that the collectives of a communicator of this kind and size take, whatever the buckets' length; allocated on first
+ * use. (What the MPI library takes for itself is not in it.) */
+size_t comm_buffer_bytes(CommKind kind, int ranks);
 
 typedef struct {
     double  comm_ms;    /* from a collective's start to its end, summed over what did not overlap another one */

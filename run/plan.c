@@ -17,10 +17,7 @@
 /* The part of its matrix products' rate that GPT-2 124M is to reach on AVX-512 cores (`make bench`); small models reach less. */
 static const double EXPECTED_MFU = 0.8;
 
-enum {
-    CHECKPOINT_OVERHEAD_BYTES = 64 << 10, /* headers, config.json, and state.json with its hashes, about */
-    RING_BUFFER_BYTES = 1 << 20           /* of the ring's communicator, comm_buffer_bytes() */
-};
+enum { CHECKPOINT_OVERHEAD_BYTES = 64 << 10 }; /* headers, config.json, and state.json with its hashes, about */
 
 Plan plan_make(const Config *c, DType act, int ranks) {
     GptShape shape = {c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size};
@@ -49,7 +46,7 @@ Plan plan_make(const Config *c, DType act, int ranks) {
               .activation_bytes = activations.peak_bytes,
               .scratch_bytes = gpt_scratch_bytes(&g),
               .batch_bytes = batches.peak_bytes,
-              .comm_bytes = ranks > 1 && c->parallel.comm != PARALLEL_MPI ? RING_BUFFER_BYTES : 0,
+              .comm_bytes = comm_buffer_bytes(c->parallel.comm == PARALLEL_MPI ? COMM_MPI : COMM_RING, ranks),
               .library_bytes = device_overhead_bytes(),
               .checkpoint_bytes = 3 * sizeof(float) * (size_t)layout.elems + CHECKPOINT_OVERHEAD_BYTES};
     p.total_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
