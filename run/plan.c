@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm.h"
 #include "core/io.h"
 #include "data/loader.h"
 #include "data/shard.h"
