@@ -9,7 +9,7 @@ SAN     ?=#                 -asan: AddressSanitizer and UBSan
 ifeq ($(origin CC),default)
 CC      := gcc
 endif
-VARIANT := $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)
+VARIANT := $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)$(if $(WERROR),-werror)
 B       := build/$(VARIANT)
 
 comma   := ,
