@@ -40,7 +40,7 @@ static Agreed agree(Run *r) {
     const Config *c = r->config;
     const char   *dir = run_speaks(r) ? c->run.dir : NULL;
     double sums[4] = {r->gpt.loss_sum, optimizer_norm_squared(&r->optimizer, &r->stream),
-                      stop_requested(dir, r->started_ms, c->run.max_minutes), save_requested(dir)};
+                      stop_requested(dir, r->started_ms, c->run.max_minutes), run_speaks(r) && save_requested(dir)};
     comm_all_reduce_f64(r->comm, sums, 4, COMM_SUM);
     Agreed a = {sums[0] / (double)c->batch.global_tokens, sqrt(sums[1]), sums[2] > 0.0, sums[3] > 0.0};
     return a;
@@ -59,10 +59,16 @@ static int may_update(Run *r, int64_t step, Agreed a) {
     return 0;
 }
 
+/* Tokens consumed since step 0; batch.global_tokens may have been another before a resume (run.allow_change). */
+static int64_t tokens_after(const Run *r, int64_t step) {
+    return r->checkpoint.before.tokens + (step - r->checkpoint.before.step) * r->config->batch.global_tokens;
+}
+
 /* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. */
 static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
     const Config *c = r->config;
     double        start_ms = clock_ms();
+    comm_times(r->comm); /* what came before (start, eval, checkpoint) is not this step's */
     float         token_weight = (float)(1.0 / (double)c->batch.global_tokens); /* gradients of the mean over the global batch */
 
     gpt_zero_grads(&r->gpt, &r->stream);
@@ -78,8 +84,7 @@ static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
     if (!c->parallel.zero_stage) share_grads(r);
 
     *agreed = agree(r);
-    AdamW h = {(float)schedule_lr(c, step), (float)c->optimizer.beta1, (float)c->optimizer.beta2, (float)c->optimizer.eps,
-               (float)c->optimizer.weight_decay, step + 1};
+    AdamW h = {schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2, c->optimizer.eps, c->optimizer.weight_decay, step + 1};
     if (may_update(r, step, *agreed)) {
         optimizer_update(&r->optimizer, &r->stream, h, (float)clip_scale(agreed->grad_norm, c->optimizer.grad_clip));
         run_share_params(r);
@@ -87,7 +92,7 @@ static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
 
     double      ms = clock_ms() - start_ms, tokens_per_s = (double)c->batch.global_tokens / ms * 1e3;
     CommTimes   t = comm_times(r->comm);
-    StepMetrics m = {.step = step + 1, .tokens = (step + 1) * c->batch.global_tokens, .loss = agreed->loss, .lr = schedule_lr(c, step),
+    StepMetrics m = {.step = step + 1, .tokens = tokens_after(r, step + 1), .loss = agreed->loss, .lr = schedule_lr(c, step),
                      .grad_norm = agreed->grad_norm, .tokens_per_s = tokens_per_s,
                      .mfu = r->plan.flops_per_token * tokens_per_s / r->matmul_flops, .ms = ms,
                      .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms};
@@ -153,6 +158,9 @@ static void sample_now(Run *r, int64_t step) {
 }
 
 static void save_now(Run *r, int64_t step) {
+    double squares = optimizer_master_squared(&r->optimizer, &r->stream);
+    comm_all_reduce_f64(r->comm, &squares, 1, COMM_SUM);
+    if (!isfinite(squares)) fail(EXIT_NUMERIC, "the weights after step %lld are not finite: nothing is saved, older checkpoints stay", (long long)step);
     if (run_speaks(r)) metrics_flush(r->metrics); /* the lines of a checkpoint's steps are on disk before the checkpoint is */
     double ms = checkpoint_save(&r->checkpoint, step);
     if (run_speaks(r)) progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s", r->config->run.dir, (long long)step, ms * 1e-3);

@@ -18,14 +18,13 @@ SIMD_DISPATCH(void, adamw_block, (DType type, float *master, float *m, float *v,
               (type, master, m, v, working, grad, f, elems))
 
 static Factors adamw_factors(AdamW h, float grad_scale) {
-    double  beta1 = (double)h.beta1, beta2 = (double)h.beta2;
     Factors f;
-    f.beta1 = h.beta1, f.one_minus_beta1 = (float)(1.0 - beta1);
-    f.beta2 = h.beta2, f.one_minus_beta2 = (float)(1.0 - beta2);
+    f.beta1 = (float)h.beta1, f.one_minus_beta1 = (float)(1.0 - h.beta1);
+    f.beta2 = (float)h.beta2, f.one_minus_beta2 = (float)(1.0 - h.beta2);
     f.grad_scale = grad_scale;
-    f.m_correction = (float)(1.0 / (1.0 - pow(beta1, (double)h.step)));
-    f.v_correction = (float)(1.0 / (1.0 - pow(beta2, (double)h.step)));
-    f.learning_rate = h.learning_rate, f.eps = h.eps, f.decay = h.weight_decay;
+    f.m_correction = (float)(1.0 / (1.0 - pow(h.beta1, (double)h.step)));
+    f.v_correction = (float)(1.0 / (1.0 - pow(h.beta2, (double)h.step)));
+    f.learning_rate = (float)h.learning_rate, f.eps = (float)h.eps, f.decay = (float)h.weight_decay;
     return f;
 }
 

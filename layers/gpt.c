@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/rng.h"
 
@@ -103,33 +104,36 @@ void gpt_init_values(float *out, const Param *p, int64_t first, int64_t elems, u
 
 /* --- memory ---------------------------------------------------------------------------------------------------------------------- */
 
+static int ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
 /* A row of the table as a tensor inside flat, the working copy or the gradients; wte with its padding rows. */
-static Tensor param_view(Tensor flat, const Layout *layout, const char *prefix, const char *name) {
-    char full[64];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    const Param *p = layout_find(layout, full);
-    CHECK(p, "no parameter %s", full);
+static Tensor param_view(Tensor flat, const Layout *layout, int bucket, const char *name) {
+    const Bucket *b = &layout->bucket[bucket];
+    const Param  *p = &layout->param[b->first_param], *end = p + b->params;
+    while (p < end && !ends_with(p->name, name)) p++;
+    CHECK(p < end, "no parameter %s in bucket %d", name, bucket);
     Tensor t = tensor_of(NULL, flat.type, p->dims, p->memory_rows, p->dim[1], 1, 1);
     if (flat.data) t.data = (char *)flat.data + (size_t)p->memory * dtype_bytes(flat.type);
     return t;
 }
 
-static BlockParams block_params_view(Tensor flat, const Layout *layout, int64_t l) {
-    char prefix[40];
-    snprintf(prefix, sizeof prefix, "transformer.h.%lld.", (long long)l);
+static BlockParams block_params_view(Tensor flat, const Layout *layout, int bucket) {
     BlockParams p = {
-        .ln_1_w = param_view(flat, layout, prefix, "ln_1.weight"),
-        .ln_1_b = param_view(flat, layout, prefix, "ln_1.bias"),
-        .c_attn_w = param_view(flat, layout, prefix, "attn.c_attn.weight"),
-        .c_attn_b = param_view(flat, layout, prefix, "attn.c_attn.bias"),
-        .attn_proj_w = param_view(flat, layout, prefix, "attn.c_proj.weight"),
-        .attn_proj_b = param_view(flat, layout, prefix, "attn.c_proj.bias"),
-        .ln_2_w = param_view(flat, layout, prefix, "ln_2.weight"),
-        .ln_2_b = param_view(flat, layout, prefix, "ln_2.bias"),
-        .c_fc_w = param_view(flat, layout, prefix, "mlp.c_fc.weight"),
-        .c_fc_b = param_view(flat, layout, prefix, "mlp.c_fc.bias"),
-        .mlp_proj_w = param_view(flat, layout, prefix, "mlp.c_proj.weight"),
-        .mlp_proj_b = param_view(flat, layout, prefix, "mlp.c_proj.bias"),
+        .ln_1_w = param_view(flat, layout, bucket, "ln_1.weight"),
+        .ln_1_b = param_view(flat, layout, bucket, "ln_1.bias"),
+        .c_attn_w = param_view(flat, layout, bucket, "attn.c_attn.weight"),
+        .c_attn_b = param_view(flat, layout, bucket, "attn.c_attn.bias"),
+        .attn_proj_w = param_view(flat, layout, bucket, "attn.c_proj.weight"),
+        .attn_proj_b = param_view(flat, layout, bucket, "attn.c_proj.bias"),
+        .ln_2_w = param_view(flat, layout, bucket, "ln_2.weight"),
+        .ln_2_b = param_view(flat, layout, bucket, "ln_2.bias"),
+        .c_fc_w = param_view(flat, layout, bucket, "mlp.c_fc.weight"),
+        .c_fc_b = param_view(flat, layout, bucket, "mlp.c_fc.bias"),
+        .mlp_proj_w = param_view(flat, layout, bucket, "mlp.c_proj.weight"),
+        .mlp_proj_b = param_view(flat, layout, bucket, "mlp.c_proj.bias"),
     };
     return p;
 }
@@ -191,13 +195,13 @@ Gpt gpt_create(GptShape shape, const Layout *layout, DType act, int64_t B, int64
     g.block = (BlockActivations *)calloc((size_t)L, sizeof *g.block);
     if (!g.block_params || !g.block_grads || !g.block) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)L);
     for (int64_t l = 0; l < L; l++) {
-        g.block_params[l] = block_params_view(g.params, layout, l);
-        g.block_grads[l] = block_params_view(g.grads, layout, l);
+        g.block_params[l] = block_params_view(g.params, layout, (int)l + 1);
+        g.block_grads[l] = block_params_view(g.grads, layout, (int)l + 1);
     }
-    g.wte = param_view(g.params, layout, "transformer.", "wte.weight"), g.dwte = param_view(g.grads, layout, "transformer.", "wte.weight");
-    g.wpe = param_view(g.params, layout, "transformer.", "wpe.weight"), g.dwpe = param_view(g.grads, layout, "transformer.", "wpe.weight");
-    g.ln_f_w = param_view(g.params, layout, "transformer.", "ln_f.weight"), g.dln_f_w = param_view(g.grads, layout, "transformer.", "ln_f.weight");
-    g.ln_f_b = param_view(g.params, layout, "transformer.", "ln_f.bias"), g.dln_f_b = param_view(g.grads, layout, "transformer.", "ln_f.bias");
+    g.wte = param_view(g.params, layout, 0, "wte.weight"), g.dwte = param_view(g.grads, layout, 0, "wte.weight");
+    g.wpe = param_view(g.params, layout, 0, "wpe.weight"), g.dwpe = param_view(g.grads, layout, 0, "wpe.weight");
+    g.ln_f_w = param_view(g.params, layout, (int)L + 1, "ln_f.weight"), g.dln_f_w = param_view(g.grads, layout, (int)L + 1, "ln_f.weight");
+    g.ln_f_b = param_view(g.params, layout, (int)L + 1, "ln_f.bias"), g.dln_f_b = param_view(g.grads, layout, (int)L + 1, "ln_f.bias");
 
     for (int64_t l = 0; l < L; l++) carve_block(&g, (BlockCarver){a.activations, use, recompute, l});
     g.update         = arena_tensor(a.activations, act, 2, N, C, 1);

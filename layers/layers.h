@@ -80,8 +80,8 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
 /* --- optimizer --------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    float learning_rate, beta1, beta2, eps, weight_decay;
-    int64_t step;      /* 1-based: the bias corrections are 1 - beta^step */
+    double  learning_rate, beta1, beta2, eps, weight_decay; /* 1 - beta is taken before anything is rounded to f32 */
+    int64_t step;                                           /* 1-based: the bias corrections are 1 - beta^step     */
 } AdamW;
 
 /* AdamW, Loshchilov & Hutter, arXiv:1711.05101; g = grad_scale * grad:

@@ -45,13 +45,23 @@ void optimizer_publish(const Optimizer *o, Stream *s) {
         cast_forward(s, tensor_slice(o->params, o->spans[i].memory, o->spans[i].elems), optimizer_master(o, o->spans[i]));
 }
 
+/* Is the span in this rank's own piece? With zero_stage 0 a rank holds the others' as well. */
+static int is_own(const Optimizer *o, Span span) {
+    const Bucket *b = &o->layout->bucket[o->layout->param[span.param].bucket];
+    return (span.memory - b->memory) / b->piece_elems == o->rank;
+}
+
 double optimizer_norm_squared(const Optimizer *o, Stream *s) {
     double sum = 0.0;
-    for (int i = 0; i < o->span_count; i++) {
-        const Bucket *b = &o->layout->bucket[o->layout->param[o->spans[i].param].bucket];
-        int64_t       piece = (o->spans[i].memory - b->memory) / b->piece_elems;
-        if (piece == o->rank) norm_squared(s, &sum, tensor_slice(o->grads, o->spans[i].memory, o->spans[i].elems));
-    }
+    for (int i = 0; i < o->span_count; i++)
+        if (is_own(o, o->spans[i])) norm_squared(s, &sum, tensor_slice(o->grads, o->spans[i].memory, o->spans[i].elems));
+    device_sync(s);
+    return sum;
+}
+
+double optimizer_master_squared(const Optimizer *o, Stream *s) {
+    double sum = 0.0;
+    for (int i = 0; i < o->span_count; i++) norm_squared(s, &sum, optimizer_master(o, o->spans[i]));
     device_sync(s);
     return sum;
 }
@@ -60,7 +70,7 @@ void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     for (int i = 0; i < o->span_count; i++) {
         Span  span = o->spans[i];
         AdamW row = h;
-        if (span.decay == DECAY_NONE) row.weight_decay = 0.0f;
+        if (span.decay == DECAY_NONE) row.weight_decay = 0.0;
         adamw_update(s, optimizer_master(o, span), optimizer_m(o, span), optimizer_v(o, span),
                      tensor_slice(o->params, span.memory, span.elems), tensor_slice(o->grads, span.memory, span.elems), row, grad_scale);
     }

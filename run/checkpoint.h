@@ -16,6 +16,8 @@
 extern "C" {
 #endif
 
+typedef struct { int64_t step, tokens, samples; } Consumed;
+
 /* What a checkpoint holds; all borrowed. */
 typedef struct {
     const Config    *config;
@@ -28,6 +30,7 @@ typedef struct {
     char             run_id[40];   /* made at the first start, kept by resumes */
     const char      *precision;    /* "fp32", "bf16"                            */
     int              threads;
+    Consumed         before;       /* what the run had consumed when this process took over; set by resume */
 } CheckpointState;
 
 typedef struct {

@@ -170,6 +170,7 @@ Resumed checkpoint_resume(CheckpointState *state) {
     snprintf(state->run_id, sizeof state->run_id, "%s", m.run_id);
     snprintf(resumed.name, sizeof resumed.name, "%s", at.name);
     resumed.step = m.step;
+    state->before = (Consumed){m.step, m.tokens, m.samples};
     resumed.ranks = m.ranks;
     manifest_free(&m);
     return resumed;

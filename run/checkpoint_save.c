@@ -254,8 +254,9 @@ static void write_manifest(Save *s, WrittenRun *all, size_t count) {
     const CheckpointState *state = s->state;
     const Config          *config = state->config;
     cJSON                 *json = config_to_json(config);
-    Manifest               m = {.step = s->step, .tokens = s->step * config->batch.global_tokens, .seed = config->run.seed,
-                                .samples = s->step * (config->batch.global_tokens / config->batch.seq_len), .loss_scale = 1.0,
+    int64_t                own = s->step - state->before.step, step_tokens = config->batch.global_tokens;
+    Manifest               m = {.step = s->step, .tokens = state->before.tokens + own * step_tokens, .seed = config->run.seed,
+                                .samples = state->before.samples + own * (step_tokens / config->batch.seq_len), .loss_scale = 1.0,
                                 .ranks = comm_size(state->comm), .threads = state->threads, .config = json};
     size_t                 bytes;
     snprintf(m.run_id, sizeof m.run_id, "%s", state->run_id);

@@ -13,10 +13,21 @@
 
 enum { LINE_BYTES = 512 };
 
+/* Open MPI puts a pseudo-terminal between rank 0 and its own output: what counts is where mpirun, our parent, writes. */
+static int is_terminal(void) {
+    char path[64], target[64];
+    if (!isatty(STDOUT_FILENO)) return 0;
+    if (!getenv("OMPI_COMM_WORLD_RANK")) return 1;
+    snprintf(path, sizeof path, "/proc/%ld/fd/1", (long)getppid());
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    target[n > 0 ? n : 0] = 0;
+    return strncmp(target, "/dev/pts/", 9) == 0 || strncmp(target, "/dev/tty", 8) == 0;
+}
+
 Progress progress_start(int64_t steps, int64_t first_step, int64_t log_every) {
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
     Progress    p = {.steps = steps, .first_step = first_step, .log_every = log_every > 0 ? log_every : 1};
-    p.terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
+    p.terminal = is_terminal() && !(term && strcmp(term, "dumb") == 0);
     p.colour = p.terminal && !(no_color && *no_color); /* no-color.org: set and not empty */
     return p;
 }

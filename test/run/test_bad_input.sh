@@ -41,5 +41,7 @@ expect "and training went on from the older one" same_losses "$WORK/damaged" "$W
 expect "init_from another shape" exits 65 'wte|wpe|c_attn|ln_' train run.dir="$WORK/i" model.init_from="$WORK/a/checkpoints/step_00000012" model.n_embd=84
 expect "init_from nowhere" exits 65 'nowhere' train run.dir="$WORK/i" model.init_from="$WORK/nowhere"
 expect "a run that never is a number stops, 76" exits 76 'step [0-9]+' train run.dir="$WORK/nan" optimizer.learning_rate=1e30 optimizer.grad_clip=0 schedule.warmup_steps=0
+expect "weights that overflow are not saved" exits 76 'not finite' train run.dir="$WORK/overflow" optimizer.learning_rate=1e30 optimizer.weight_decay=1e30 run.on_nonfinite=skip run.max_skips=100
+expect "a beta that is 1 in fp32 is none in training" quiet train run.dir="$WORK/beta" optimizer.beta2=0.99999999 run.steps=3
 expect "sample of nothing" exits 65 'nowhere' "$TRAIN" sample "$WORK/nowhere"
 exit $STATUS

@@ -3,12 +3,16 @@
 
 train run.dir="$WORK/1" > /dev/null
 for n in 2 3 4; do
-    expect "$n ranks train" train_ranks $n run.dir="$WORK/$n" > /dev/null
+    expect "$n ranks train" quiet train_ranks $n run.dir="$WORK/$n"
     expect "$n ranks: same losses" same_losses "$WORK/$n" "$WORK/1" 1e-6
     expect "$n ranks: same gradient norms" same_norms "$WORK/$n" "$WORK/1" 2e-6
     expect "$n ranks: same held-out loss" same_evals "$WORK/$n" "$WORK/1" 1e-6
 done
-train_ranks 3 run.dir="$WORK/3again" > /dev/null
+train_ranks 3 run.dir="$WORK/3again" eval.every=1 checkpoint.every=6 > "$WORK/out"
+expect "plain lines where mpirun's output is no terminal" [ "$(grep -c "$(printf '\033\\|\r')" "$WORK/out")" -eq 0 ]
+values "$WORK/3again" train ms > "$WORK/ms"; values "$WORK/3again" train comm_ms > "$WORK/comm"; values "$WORK/3again" train comm_exposed_ms > "$WORK/exposed"
+expect "a step's communication is within the step" awk '$3 > $2 + 0.01 || $2 > $1 + 0.01 { bad = 1 } END { exit bad || NR != 12 }' \
+    <(paste -d' ' "$WORK/ms" "$WORK/comm" "$WORK/exposed")
 expect "3 ranks again: same bits" same_weights "$WORK/3" "$WORK/3again" step_00000012
 train_ranks 3 run.dir="$WORK/mpi" parallel.comm=mpi > /dev/null
 expect "MPI's collectives: same losses" same_losses "$WORK/mpi" "$WORK/1" 1e-6

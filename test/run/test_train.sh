@@ -1,7 +1,7 @@
 # What one process does: learns, repeats itself bit for bit, resumes bit for bit, stops on request.
 . "$(dirname "$0")/tiny.sh"
 
-expect "trains to the end" train run.dir="$WORK/a" > /dev/null
+expect "trains to the end" quiet train run.dir="$WORK/a"
 expect "12 train lines, steps 1..12" [ "$(values "$WORK/a" train step | tr '\n' ' ')" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]
 expect "evals at 0, 6, 12" [ "$(values "$WORK/a" eval step | tr '\n' ' ')" = "0 6 12 " ]
 expect "tokens count" [ "$(values "$WORK/a" train tokens | tail -1)" = 5760 ]

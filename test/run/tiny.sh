@@ -9,6 +9,8 @@ ok()   { if [ "$1" -eq 0 ]; then echo "ok $2"; else echo "not ok $2"; STATUS=1; 
 # expect NAME COMMAND...: ok when the command succeeds.
 expect() { local name=$1; shift; if "$@"; then ok 0 "$name"; else ok 1 "$name"; fi; }
 
+quiet() { "$@" > /dev/null; }
+
 # 40,000 bytes of words from a small generator: learnable, the same everywhere.
 awk 'BEGIN { srand(7); split("the quick brown fox jumps over a lazy dog while rain falls on old stones and rivers run to sea", w, " ");
              for (i = 0; i < 8000; i++) printf "%s%s", w[1 + int((i * 7 + int(i / 5) * 3) % 20)], i % 11 == 10 ? ".\n" : " " }' > "$WORK/text.txt"
