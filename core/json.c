@@ -7,19 +7,25 @@
 #include "core/error.h"
 #include "core/json_scan.h"
 
-int json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFault *fault) {
-    *json = (Json){NULL, NULL, 0};
-    if (!json_scan(text, bytes, limit, &json->entry, &json->entries, fault)) return 0;
+static int parse(const char *text, size_t bytes, JsonScan how, Json *json, JsonFault *fault) {
+    if (!json_scan(text, bytes, how, json, fault)) return 0;
     json->root = cJSON_ParseWithLength(text, bytes);
     /* All that libcjson refuses is refused above, so memory is what is left. */
     if (!json->root) fail(EXIT_MEMORY, "out of memory while reading %zu bytes of JSON", bytes);
     return 1;
 }
 
+int json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFault *fault) {
+    return parse(text, bytes, (JsonScan){.limit = limit, .top = "", .collect = 0}, json, fault);
+}
+
+int json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault) {
+    return parse(text, bytes, (JsonScan){.limit = limit, .top = top, .collect = 1}, json, fault);
+}
+
 void json_free(Json *json) {
     cJSON_Delete(json->root);
-    json_scan_free(json->entry, json->entries);
-    *json = (Json){NULL, NULL, 0};
+    json_scan_free(json);
 }
 
 const JsonEntry *json_entry(const Json *json, const char *path) {

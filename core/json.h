@@ -4,6 +4,9 @@
  * The pass is a pure function over (bytes, length). It refuses what RFC 8259 does not allow and libcjson would let through: trailing
  * bytes, leading zeros, control characters, bad UTF-8, a byte-order mark, \u0000, lone surrogates, duplicate keys, numbers that are not
  * finite, integers beyond 2^53 or not exact as written, depth over 32, files over 1 MiB (JSON_LIMIT, or the caller's own).
+ *
+ * Duplicate keys and such numbers leave the rest of the text readable: these are the soft faults. json_parse() refuses them like any
+ * other; json_parse_all() goes on and lists them all, for a reader that tells a person everything at once.
  */
 #ifndef TRAIN_GPT_CORE_JSON_H
 #define TRAIN_GPT_CORE_JSON_H
@@ -28,16 +31,22 @@ typedef struct {
     char     *path;      /* owned: "optimizer.learning_rate", "data.train[1]" */
     JsonPlace key;       /* of the key (of the value in an array)             */
     JsonPlace value;
+    int       faulty;    /* a soft fault is about it: its number, or its key stands twice (then both) */
 } JsonEntry;
 
 typedef struct {
     cJSON     *root;     /* owned; NULL if there was a fault */
     JsonEntry *entry;    /* owned: every value but the root, in file order */
     int        entries;
+    JsonFault *soft;     /* owned: in file order; NULL from json_parse() */
+    int        softs;
 } Json;
 
 /* Parses text [bytes] of at most `limit` bytes. Returns 1, or 0 with *fault set. */
 int  json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFault *fault);
+/* As json_parse, but soft faults go to json->soft and the result is 1; the value of a number at fault must not be read from the tree.
+ * Paths start with top, the name of the root ("" for none), at most 255 bytes. */
+int  json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault);
 void json_free(Json *json);
 const JsonEntry *json_entry(const Json *json, const char *path);  /* NULL if absent */
 /* Member by exact, case-sensitive name; NULL if absent or object is no object. */

@@ -1,7 +1,7 @@
 /* json_scan.c - see json_scan.h. A recursive descent over the bytes that builds nothing but the list of places.
  *
  * Every scan_ function starts at s->at, leaves s->at behind what it read and returns 1, or sets s->fault and returns 0. Only white space
- * can hold a line feed (strings refuse it), so lines are counted in skip_space alone.
+ * can hold a line feed (strings refuse it), so lines are counted in skip_space alone. A soft fault goes through soften().
  */
 #include "core/json_scan.h"
 
@@ -22,9 +22,10 @@ typedef struct {
     int         line, depth;
     char        path[JSON_PATH_BYTES + 1];
     size_t      path_bytes;
-    JsonEntry  *entry; /* owned until the end */
-    Link       *link;  /* owned; parallel to entry */
-    int         entries, capacity;
+    Json       *json;  /* the lists, under construction */
+    Link       *link;  /* owned; parallel to json->entry */
+    int         capacity, soft_capacity;
+    int         collect;
     JsonFault  *fault;
 } Scanner;
 
@@ -42,6 +43,19 @@ static int fault_at(Scanner *s, size_t at, const char *fmt, ...) {
     vsnprintf(s->fault->text, sizeof s->fault->text, fmt, args);
     va_end(args);
     return 0;
+}
+
+/* The fault just set, if soft ones are collected: to the list, and 1; else 0, as for any other. */
+static int soften(Scanner *s) {
+    Json *json = s->json;
+    if (!s->collect) return 0;
+    if (json->softs == s->soft_capacity) {
+        s->soft_capacity = s->soft_capacity ? 2 * s->soft_capacity : 8;
+        json->soft = realloc(json->soft, sizeof *json->soft * (size_t)s->soft_capacity);
+        if (!json->soft) fail(EXIT_MEMORY, "out of memory while reading JSON");
+    }
+    json->soft[json->softs++] = *s->fault;
+    return 1;
 }
 
 static int byte_at(const Scanner *s, size_t at) { return at < s->bytes ? (unsigned char)s->text[at] : -1; }
@@ -66,16 +80,17 @@ static void skip_space(Scanner *s) {
 }
 
 static int add_entry(Scanner *s, int parent, int name_at, JsonPlace key) {
-    if (s->entries == s->capacity) {
+    Json *json = s->json;
+    if (json->entries == s->capacity) {
         s->capacity = s->capacity ? 2 * s->capacity : 64;
-        s->entry = realloc(s->entry, sizeof *s->entry * (size_t)s->capacity);
+        json->entry = realloc(json->entry, sizeof *json->entry * (size_t)s->capacity);
         s->link = realloc(s->link, sizeof *s->link * (size_t)s->capacity);
     }
-    char *path = s->entry && s->link ? strdup(s->path) : NULL;
+    char *path = json->entry && s->link ? strdup(s->path) : NULL;
     if (!path) fail(EXIT_MEMORY, "out of memory while reading JSON");
-    s->entry[s->entries] = (JsonEntry){path, key, key};
-    s->link[s->entries] = (Link){parent, name_at};
-    return s->entries++;
+    json->entry[json->entries] = (JsonEntry){path, key, key, 0};
+    s->link[json->entries] = (Link){parent, name_at};
+    return json->entries++;
 }
 
 int json_utf8(const char *text, size_t bytes) {
@@ -212,7 +227,40 @@ static int scan_digits(Scanner *s, const char *after) {
     return 1;
 }
 
-static int scan_number(Scanner *s) {
+enum { NAMED = 96 }; /* so much of a path that the message fits behind it */
+
+/* "optimizer.learning_rate: ", in quotes where it holds what a line of text cannot; "" for the root. */
+static const char *named(const Scanner *s, char out[NAMED]) {
+    if (!s->path_bytes) return "";
+    json_quote_short(out, NAMED - 2, s->path);
+    size_t length = strlen(out);
+    if (length == s->path_bytes + 2) memmove(out, out + 1, length -= 2); /* nothing escaped or cut: no quotes needed */
+    strcpy(out + length, ": ");
+    return out;
+}
+
+/* Can the number at start [length] be kept as it is written? self: its entry, -1 for the root. */
+static int check_number(Scanner *s, size_t start, size_t length, int integer, int self) {
+    char literal[JSON_NUMBER_BYTES + 1], name[NAMED];
+    /* no soft fault: libcjson could not read on either */
+    if (length > JSON_NUMBER_BYTES)
+        return fault_at(s, start, "%sa number of %zu characters; at most %d are allowed", named(s, name), length, JSON_NUMBER_BYTES);
+    memcpy(literal, s->text + start, length);
+    literal[length] = '\0';
+    double value = strtod(literal, NULL);
+    if (!isfinite(value))
+        fault_at(s, start, "%sthe number %s is too large", named(s, name), literal);
+    else if (integer && (fabs(value) > 0x1p53 || !is_exact(literal, value)))
+        fault_at(s, start, "%sthe integer %s is beyond 2^53 = 9007199254740992 and cannot be kept exactly", named(s, name), literal);
+    else if (!is_exact(literal, value))
+        fault_at(s, start, "%sthe number %s cannot be kept exactly; it would be read as %.0f", named(s, name), literal, value);
+    else
+        return 1;
+    if (self >= 0) s->json->entry[self].faulty = 1;
+    return soften(s);
+}
+
+static int scan_number(Scanner *s, int self) {
     size_t start = s->at;
     int    integer = 1;
     if (peek(s) == '-') s->at++;
@@ -233,18 +281,7 @@ static int scan_number(Scanner *s) {
         char text[24];
         return fault_at(s, s->at, "unexpected %s after a number", found(s, text));
     }
-
-    size_t length = s->at - start;
-    char   literal[JSON_NUMBER_BYTES + 1];
-    if (length > JSON_NUMBER_BYTES) return fault_at(s, start, "a number of %zu characters; at most %d are allowed", length, JSON_NUMBER_BYTES);
-    memcpy(literal, s->text + start, length);
-    literal[length] = '\0';
-    double value = strtod(literal, NULL);
-    if (!isfinite(value)) return fault_at(s, start, "the number %s is too large", literal);
-    if (integer && (fabs(value) > 0x1p53 || !is_exact(literal, value)))
-        return fault_at(s, start, "the integer %s is beyond 2^53 = 9007199254740992 and cannot be kept exactly", literal);
-    if (!is_exact(literal, value)) return fault_at(s, start, "the number %s cannot be kept exactly; it would be read as %.0f", literal, value);
-    return 1;
+    return check_number(s, start, s->at - start, integer, self);
 }
 
 /* --- values ---------------------------------------------------------------------------------------------------------------------- */
@@ -317,7 +354,7 @@ static int scan_object(Scanner *s, int self) {
         if (peek(s) != ':') return fault_expected(s, "':' after the key");
         s->at++;
         skip_space(s);
-        s->entry[entry].value = place_of(s, s->at);
+        s->json->entry[entry].value = place_of(s, s->at);
         if (!scan_value(s, entry)) return 0;
         s->path[s->path_bytes = path_bytes] = '\0';
         more = next_item(s, '}');
@@ -347,7 +384,7 @@ static int scan_value(Scanner *s, int self) {
     if (c == '{') return scan_object(s, self);
     if (c == '[') return scan_array(s, self);
     if (c == '"') return scan_string(s, 0);
-    if (c == '-' || is_digit(c)) return scan_number(s);
+    if (c == '-' || is_digit(c)) return scan_number(s, self);
     if (is_word(c)) return scan_word(s);
     if (c == '+' || c == '.') return fault_at(s, s->at, "a number begins with a digit or '-', not with '%c'", c);
     return fault_expected(s, "a value");
@@ -364,49 +401,73 @@ static int compare_siblings(const void *a, const void *b) {
     return order ? order : (x->index > y->index) - (x->index < y->index);
 }
 
-/* Sorted, so that a hostile file cannot make it quadratic. */
-static int check_duplicates(Scanner *s) {
-    Sibling *list = malloc(sizeof *list * (size_t)(s->entries + 1));
-    int      count = 0, again = -1, first = -1;
-    if (!list) fail(EXIT_MEMORY, "out of memory while reading JSON");
-    for (int i = 0; i < s->entries; i++)
-        if (s->link[i].name_at >= 0) list[count++] = (Sibling){s->link[i].parent, i, s->entry[i].path + s->link[i].name_at};
-    qsort(list, (size_t)count, sizeof *list, compare_siblings);
-    for (int i = 1; i < count; i++) {
-        if (list[i].parent != list[i - 1].parent || strcmp(list[i].name, list[i - 1].name)) continue;
-        if (again < 0 || list[i].index < again) { again = list[i].index; first = list[i - 1].index; }
-    }
-    free(list);
-    if (again < 0) return 1;
-    char name[120];
-    json_quote_short(name, sizeof name, s->entry[again].path);
-    fault_at(s, 0, "duplicate key %s, first at line %d", name, s->entry[first].key.line);
-    s->fault->at = s->entry[again].key;
+static int fault_duplicate(Scanner *s, int again, int first) {
+    const JsonEntry *entry = s->json->entry;
+    char             name[120];
+    json_quote_short(name, sizeof name, entry[again].path);
+    fault_at(s, 0, "duplicate key %s, first at line %d", name, entry[first].key.line);
+    s->fault->at = entry[again].key;
     return 0;
 }
 
-static int scan_all(Scanner *s, size_t limit) {
-    if (s->bytes > limit) return fault_at(s, 0, "larger than %zu bytes", limit);
+/* Sorted, so that a hostile file cannot make it quadratic. */
+static int check_duplicates(Scanner *s) {
+    JsonEntry *entry = s->json->entry;
+    Sibling   *list = malloc(sizeof *list * (size_t)(s->json->entries + 1));
+    int        count = 0, again = -1, before = -1;
+    if (!list) fail(EXIT_MEMORY, "out of memory while reading JSON");
+    for (int i = 0; i < s->json->entries; i++)
+        if (s->link[i].name_at >= 0) list[count++] = (Sibling){s->link[i].parent, i, entry[i].path + s->link[i].name_at};
+    qsort(list, (size_t)count, sizeof *list, compare_siblings);
+    for (int i = 1, first = 0; i < count; i++) {
+        if (list[i].parent != list[first].parent || strcmp(list[i].name, list[first].name)) {
+            first = i;
+            continue;
+        }
+        entry[list[i].index].faulty = entry[list[first].index].faulty = 1;
+        if (s->collect) {
+            fault_duplicate(s, list[i].index, list[first].index);
+            soften(s);
+        } else if (again < 0 || list[i].index < again) {
+            again = list[i].index;
+            before = list[first].index;
+        }
+    }
+    free(list);
+    return again < 0 || fault_duplicate(s, again, before);
+}
+
+static int compare_places(const void *a, const void *b) {
+    const JsonPlace x = ((const JsonFault *)a)->at, y = ((const JsonFault *)b)->at;
+    return x.line != y.line ? (x.line > y.line) - (x.line < y.line) : (x.column > y.column) - (x.column < y.column);
+}
+
+static int scan_all(Scanner *s, JsonScan how) {
+    if (s->bytes > how.limit) return fault_at(s, 0, "larger than %zu bytes", how.limit);
     if (s->bytes >= 3 && !memcmp(s->text, "\xef\xbb\xbf", 3)) return fault_at(s, 0, "starts with a byte-order mark; save it as plain UTF-8");
+    if (!put(s, 1, how.top, strlen(how.top))) return 0;
     skip_space(s);
     if (s->at == s->bytes) return fault_at(s, s->at, "nothing but white space; expected a value");
     if (!scan_value(s, -1)) return 0;
     skip_space(s);
     if (s->at < s->bytes) return fault_expected(s, "nothing after the end of the value");
-    return check_duplicates(s);
+    if (!check_duplicates(s)) return 0;
+    if (s->json->softs) qsort(s->json->soft, (size_t)s->json->softs, sizeof *s->json->soft, compare_places);
+    return 1;
 }
 
-int json_scan(const char *text, size_t bytes, size_t limit, JsonEntry **entry, int *entries, JsonFault *fault) {
-    Scanner s = {.text = text, .bytes = bytes, .line = 1, .fault = fault};
-    int     good = scan_all(&s, limit);
+int json_scan(const char *text, size_t bytes, JsonScan how, Json *json, JsonFault *fault) {
+    Scanner s = {.text = text, .bytes = bytes, .line = 1, .json = json, .collect = how.collect, .fault = fault};
+    memset(json, 0, sizeof *json);
+    int good = scan_all(&s, how);
     free(s.link);
-    if (!good) json_scan_free(s.entry, s.entries);
-    *entry = good ? s.entry : NULL;
-    *entries = good ? s.entries : 0;
+    if (!good) json_scan_free(json);
     return good;
 }
 
-void json_scan_free(JsonEntry *entry, int entries) {
-    for (int i = 0; i < entries; i++) free(entry[i].path);
-    free(entry);
+void json_scan_free(Json *json) {
+    for (int i = 0; i < json->entries; i++) free(json->entry[i].path);
+    free(json->entry);
+    free(json->soft);
+    memset(json, 0, sizeof *json);
 }

@@ -15,10 +15,16 @@ enum { JSON_PATH_BYTES = 255 };
 /* Longest number in characters: libcjson copies a number into a buffer of 64 and would split a longer one. */
 enum { JSON_NUMBER_BYTES = 63 };
 
-/* Checks text [bytes] and lists every value but the root in file order, a container before what it holds. Returns 1 with *entry
- * (malloc'ed, paths too) and *entries set, or 0 with *fault set and nothing allocated. */
-int  json_scan(const char *text, size_t bytes, size_t limit, JsonEntry **entry, int *entries, JsonFault *fault);
-void json_scan_free(JsonEntry *entry, int entries);
+typedef struct {
+    size_t      limit;   /* most bytes of text              */
+    const char *top;     /* what paths start with, often "" */
+    int         collect; /* soft faults are listed; 0: the first one ends it, so that a hostile text cannot fill memory with them */
+} JsonScan;
+
+/* Checks text [bytes] and lists every value but the root in file order, a container before what it holds. Returns 1 with *json set but
+ * for its root (*fault may be overwritten all the same), or 0 with *fault set and an empty *json. */
+int  json_scan(const char *text, size_t bytes, JsonScan how, Json *json, JsonFault *fault);
+void json_scan_free(Json *json); /* all but the root, which is forgotten */
 
 /* Bytes of the UTF-8 sequence at text (1 to 4), or 0 if there is no valid one within bytes. */
 int json_utf8(const char *text, size_t bytes);

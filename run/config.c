@@ -22,34 +22,36 @@ static int read_file(const char *path, size_t limit, char **text, size_t *bytes)
     return error;
 }
 
-/* The file into the options. A syntax fault comes alone; 1 = the file could be read. */
+/* The file into the options. A fault that ends the reading comes alone; 1 = the file could be read. */
 static int load_file(ConfigLoad *load, Json *json) {
     char     *text = NULL;
     size_t    bytes = 0;
     JsonFault fault;
     Where     where = load->file;
-    *json = (Json){NULL, NULL, 0};
+    *json = (Json){.root = NULL};
     int error = strlen(where.file) >= sizeof load->config->path ? ENAMETOOLONG : read_file(where.file, JSON_LIMIT, &text, &bytes);
     if (error) {
         where.at.line = 0;
         faults_add(&load->faults, where, "cannot read: %s", strerror(error));
         return 0;
     }
-    int good = json_parse(text, bytes, JSON_LIMIT, json, &fault);
+    int good = json_parse_all(text, bytes, JSON_LIMIT, "", json, &fault);
     free(text);
     if (!good) {
         where.at = fault.at;
         faults_add(&load->faults, where, "%s", fault.text);
         return 0;
     }
-    if (!cJSON_IsObject(json->root)) {
+    Places places = {json, 0, 0};
+    int    object = cJSON_IsObject(json->root);
+    if (object) {
+        config_walk(load, json->root, "", where, &places);
+    } else if (!json->softs || json->root->child) { /* a lone number at fault is no value to show */
         char got[SHOWN_BYTES];
         faults_add(&load->faults, where, "a config is an object, { \"run\": {...}, ... }, not %s", value_text(json->root, got));
-        return 0;
     }
-    Places places = {json->entry, 0};
-    config_walk(load, json->root, "", where, &places);
-    return 1;
+    config_tell_rest(load, where, &places);
+    return object;
 }
 
 static void resolve_preset(ConfigLoad *load) {
@@ -138,7 +140,7 @@ char *config_load(const char *path, char *const *overrides, int override_count, 
 
 char *config_from_json(const cJSON *json, Config *config) {
     ConfigLoad load;
-    Places     places = {NULL, 0};
+    Places     places = {NULL, 0, 0};
     load_start(&load, config, (Where){NULL, NULL, {0, 0}});
     if (cJSON_IsObject(json)) {
         config_walk(&load, json, "", load.file, &places);

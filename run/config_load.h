@@ -27,11 +27,17 @@ Given *config_given(ConfigLoad *load, const char *key);
 
 /* --- config_walk.c: from a tree to options ----------------------------------------------------------------------------------------- */
 
-/* Places of the values of a tree in file order, as json_parse() lists them; entry NULL: none are known. */
-typedef struct { const JsonEntry *entry; int next; } Places;
+/* Where the walk stands in what json_parse_all() listed, both lists being in file order; json NULL: no places are known. */
+typedef struct {
+    const Json *json;
+    int         next; /* the entry of the next value; 0: at the root      */
+    int         told; /* so many of the soft faults are in the list already */
+} Places;
 
 /* Sets every option of an object that stands under section ("" for the root); faults go to the list. */
 void config_walk(ConfigLoad *load, const cJSON *object, const char *section, Where where, Places *places);
+/* Adds the soft faults that no walk has come by. */
+void config_tell_rest(ConfigLoad *load, Where where, Places *places);
 /* One override, "key=value". */
 void config_override(ConfigLoad *load, const char *argument);
 

@@ -1,4 +1,5 @@
 /* config_walk.c - from a JSON tree, or an override, to options: known keys are set, the others get the nearest valid key. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,16 +65,55 @@ static const char *refuse_unknown(ConfigLoad *load, const char *path, const char
     return NULL;
 }
 
+/* --- soft faults of the text: numbers that cannot be kept, keys that stand twice --------------------------------------------------- */
+
+static void tell_until(ConfigLoad *load, Where where, Places *places, JsonPlace end) {
+    for (const Json *json = places->json; json && places->told < json->softs; places->told++) {
+        const JsonFault *soft = &json->soft[places->told];
+        if (soft->at.line > end.line || (soft->at.line == end.line && soft->at.column > end.column)) return;
+        if (!where.override) where.at = soft->at;
+        faults_add(&load->faults, where, "%s", soft->text);
+    }
+}
+
+void config_tell_rest(ConfigLoad *load, Where where, Places *places) {
+    tell_until(load, where, places, (JsonPlace){INT_MAX, INT_MAX});
+}
+
+static int count_below(const cJSON *value) {
+    int count = 0;
+    for (const cJSON *child = value->child; child; child = child->next) count += 1 + count_below(child);
+    return count;
+}
+
+/* Is a soft fault about this value, or about one in it? Then it is told, and the value must not be read. The walk stands behind it. */
+static int is_spoilt(const cJSON *value, const Places *places) {
+    if (!places->json || !places->json->softs) return 0;
+    if (places->next == 0) return 1;
+    int end = places->next + count_below(value);
+    for (int i = places->next - 1; i < end; i++)
+        if (places->json->entry[i].faulty) return 1;
+    return 0;
+}
+
+/* --- values ---------------------------------------------------------------------------------------------------------------------- */
+
 static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Where where, const Places *places) {
     char   fault[512];
     int    element;
     Given *given = &load->given[o - OPTIONS];
+    /* Twice in the file: its section stands twice, which is told. Either value may be meant, so no rule may rest on this one. */
+    if (given->given && !given->where.override && !where.override) given->faulty = 1;
     given->given = 1;
     given->where = where;
+    if (is_spoilt(value, places)) {
+        given->faulty = 1;
+        return;
+    }
     if (option_set(o, load->config, value, fault, sizeof fault, &element)) return;
     given->faulty = 1;
     /* Elements before the faulty one are strings, so its place is that many further on. */
-    if (element >= 0 && places->entry && !where.override) where.at = places->entry[places->next + element].value;
+    if (element >= 0 && places->json && !where.override) where.at = places->json->entry[places->next + element].value;
     if (o->words && cJSON_IsString(value)) {
         Nearest nearest = nearest_word(value->valuestring, o->words);
         faults_add(&load->faults, where, nearest.sure && *nearest.word ? "%s; did you mean \"%s\"?" : "%s", fault, nearest.word);
@@ -90,15 +130,10 @@ static void set_section(ConfigLoad *load, const char *section, const cJSON *valu
         config_walk(load, value, section, where, places);
         return;
     }
-    faults_add(&load->faults, where, "%s must be an object, not %s; %s", section, value_text(value, got),
-               taken_text(section, takes, sizeof takes));
+    if (!is_spoilt(value, places))
+        faults_add(&load->faults, where, "%s must be an object, not %s; %s", section, value_text(value, got),
+                   taken_text(section, takes, sizeof takes));
     for (int i = 0; i < OPTION_COUNT; i++) load->given[i].faulty |= option_in_section(&OPTIONS[i], section);
-}
-
-static int count_below(const cJSON *value) {
-    int count = 0;
-    for (const cJSON *child = value->child; child; child = child->next) count += 1 + count_below(child);
-    return count;
 }
 
 static void walk_member(ConfigLoad *load, const cJSON *value, const char *section, Where key, Where place, Places *places) {
@@ -125,12 +160,13 @@ static void walk_member(ConfigLoad *load, const cJSON *value, const char *sectio
 void config_walk(ConfigLoad *load, const cJSON *object, const char *section, Where where, Places *places) {
     for (const cJSON *value = object->child; value; value = value->next) {
         Where key = where, place = where;
-        if (places->entry) {
+        if (places->json) {
+            const JsonEntry *entry = &places->json->entry[places->next++];
             if (!where.override) {
-                key.at = places->entry[places->next].key;
-                place.at = places->entry[places->next].value;
+                key.at = entry->key;
+                place.at = entry->value;
             }
-            places->next++;
+            tell_until(load, where, places, entry->key);
         }
         int after = places->next + count_below(value);
         walk_member(load, value, section, key, place, places);
@@ -165,21 +201,24 @@ void config_override(ConfigLoad *load, const char *argument) {
     snprintf(key, sizeof key, "%.*s", equals - argument < PATH ? (int)(equals - argument) : PATH, argument);
     const Option *o = option_find(key);
     const char   *text = equals + 1;
-    int           parsed = json_parse(text, strlen(text), JSON_LIMIT, &json, &fault);
-    if (!parsed && !is_bare_word(o, text)) {
+    int           known = o || is_section(key);
+    int           parsed = json_parse_all(text, strlen(text), JSON_LIMIT, known ? key : "", &json, &fault);
+    int           bare = (!parsed || json.softs) && is_bare_word(o, text);
+    if (!parsed && !bare) {
         if (o) config_given(load, key)->faulty = 1;
         faults_add(&load->faults, where, "at character %d of the value: %s", fault.at.column, *text ? fault.text : "there is none");
         return;
     }
-    cJSON *value = parsed ? json.root : cJSON_CreateString(text);
-    Places places = {NULL, 0};
-    if (o)                    set_option(load, o, value, where, &places);
-    else if (is_section(key)) set_section(load, key, value, where, &places);
+    cJSON *value = bare ? cJSON_CreateString(text) : json.root;
+    Places places = {bare ? NULL : &json, 0, 0};
+    if (o)          set_option(load, o, value, where, &places);
+    else if (known) set_section(load, key, value, where, &places);
     else {
         char section[PATH];
         snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
         refuse_unknown(load, key, strchr(key, '.') && is_section(section) ? section : "", value, where);
     }
-    if (parsed) json_free(&json);
-    else        cJSON_Delete(value);
+    if (known) config_tell_rest(load, where, &places); /* what an unknown key holds is no matter */
+    if (bare) cJSON_Delete(value);
+    json_free(&json);
 }

@@ -92,7 +92,11 @@ static const Bad BAD_TEXTS[] = {
     BAD("[0x10]", 1, 3, "after a number"),
     BAD("[12abc]", 1, 4, "unexpected 'a' after a number"),
     BAD("[1f]", 1, 3, "after a number"),
-    BAD("[1e400]", 1, 2, "too large"),
+    BAD("1e400", 1, 1, "the number 1e400 is too large"),
+    BAD("[1e400]", 1, 2, "[0]: the number 1e400 is too large"),
+    BAD("{\"a\":{\"b\": 1e400}}", 1, 12, "a.b: the number 1e400 is too large"),
+    BAD("{\"a\\n\": 9007199254740993}", 1, 9, "\"a\\n\": the integer 9007199254740993 is beyond"),
+    BAD("{\"a\":1,\"a\":1e400}", 1, 12, "a: the number 1e400"),
     BAD("[-1e400]", 1, 2, "too large"),
     BAD("[1.8e308]", 1, 2, "too large"),
     BAD("[1e99999999999999999999]", 1, 2, "too large"),
@@ -261,6 +265,44 @@ static void test_places(void **state) {
     assert_null(json.root);
 }
 
+/* Soft faults are listed in file order, the entries they are about marked, and the tree built; any other fault still ends it. */
+static void test_soft_faults(void **state) {
+    (void)state;
+    static const char text[] = "{\"a\": 1e400, \"b\": {\"c\": 1,\n \"c\": 2, \"d\": [0, 9007199254740993]},\n"
+                               " \"c\": 3, \"b\": 1e-400, \"a\": 7,\n \"a\": 8}";
+    static const JsonFault want[] = {
+        {{1, 7}, "x.a: the number 1e400 is too large"},
+        {{2, 2}, "duplicate key \"x.b.c\", first at line 1"},
+        {{2, 19}, "x.b.d[1]: the integer 9007199254740993 is beyond 2^53 = 9007199254740992 and cannot be kept exactly"},
+        {{3, 10}, "duplicate key \"x.b\", first at line 1"},
+        {{3, 15}, "x.b: the number 1e-400 cannot be kept exactly; it would be read as 0"},
+        {{3, 23}, "duplicate key \"x.a\", first at line 1"},
+        {{4, 2}, "duplicate key \"x.a\", first at line 1"},
+    };
+    static const int faulty[] = {1, 1, 1, 1, 0, 0, 1, 0, 1, 1, 1}; /* a b b.c b.c b.d b.d[0] b.d[1] c b a a */
+    Json      json;
+    JsonFault fault;
+    assert_int_equal(json_parse_all(text, sizeof text - 1, JSON_LIMIT, "x", &json, &fault), 1);
+    assert_int_equal(json.softs, sizeof want / sizeof *want);
+    for (int i = 0; i < json.softs; i++) {
+        assert_string_equal(json.soft[i].text, want[i].text);
+        assert_memory_equal(&json.soft[i].at, &want[i].at, sizeof want[i].at);
+    }
+    assert_int_equal(json.entries, sizeof faulty / sizeof *faulty);
+    for (int i = 0; i < json.entries; i++) assert_int_equal(json.entry[i].faulty, faulty[i]);
+    assert_int_equal(cJSON_GetArraySize(json.root), 6);
+    json_free(&json);
+    assert_null(json.soft);
+    assert_int_equal(json_parse(text, sizeof text - 1, JSON_LIMIT, &json, &fault), 0);
+    assert_string_equal(fault.text, "a: the number 1e400 is too large");
+    assert_int_equal(json_parse_all(text, sizeof text - 2, JSON_LIMIT, "", &json, &fault), 0);
+    assert_non_null(strstr(fault.text, "found the end"));
+    assert_true(!json.root && !json.soft && !json.entry && !json.softs);
+    assert_int_equal(json_parse_all("1e400", 5, JSON_LIMIT, "run.steps", &json, &fault), 1);
+    assert_string_equal(json.soft[0].text, "run.steps: the number 1e400 is too large");
+    json_free(&json);
+}
+
 /* Every cut of a good text is refused or is a whole value, and no cut makes the scanner read beyond its end. */
 static void test_cuts_and_flips(void **state) {
     (void)state;
@@ -272,8 +314,12 @@ static void test_cuts_and_flips(void **state) {
             char     *copy = malloc(length + 1);
             memcpy(copy, text, length);
             copy[length] = (char)flip;
-            if (json_parse(copy, length + 1, JSON_LIMIT, &json, &fault)) json_free(&json);
-            else assert_in_range(fault.at.column, 1, length + 2);
+            int good = json_parse(copy, length + 1, JSON_LIMIT, &json, &fault);
+            if (!good) assert_in_range(fault.at.column, 1, length + 2);
+            json_free(&json);
+            if (json_parse_all(copy, length + 1, JSON_LIMIT, "", &json, &fault)) assert_int_equal(good, json.softs == 0);
+            else assert_false(good);
+            json_free(&json);
             free(copy);
         }
     }
@@ -301,6 +347,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_texts), cmocka_unit_test(test_limits), cmocka_unit_test(test_good_texts),
         cmocka_unit_test(test_places),    cmocka_unit_test(test_quote),  cmocka_unit_test(test_cuts_and_flips),
+        cmocka_unit_test(test_soft_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

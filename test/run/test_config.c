@@ -101,6 +101,7 @@ static void test_bad_overrides(void **state) {
         Config config;
         char  *faults = load(GOOD, bad->overrides, bad->ranks, &config);
         expect_line(faults, "", bad->says, bad->also, bad->overrides);
+        if (strstr(bad->overrides, "1e999")) assert_int_equal(lines(faults), 1);
         if (!strstr(bad->says, "model.n_layer") && lines(faults) > 3) fail_msg("%s: too much is told:\n%s", bad->overrides, faults);
         free(faults);
     }
@@ -136,6 +137,55 @@ static void test_all_faults_at_once(void **state) {
     free(faults);
     faults = load("{\"run\": {\"setps\": 600, \"seed\": -1},\n oops}", "lr=1", 0, &config); /* a syntax fault comes alone */
     snprintf(want, sizeof want, "%s:2:2: error: expected a key in double quotes, found 'o'\n", file);
+    assert_string_equal(faults, want);
+    free(faults);
+}
+
+/* Duplicate keys and numbers that cannot be kept stand in the list with all the others, and nothing else is told about their keys. */
+static void test_soft_faults(void **state) {
+    (void)state;
+    Config config;
+    char   want[2048];
+    char  *faults = load("{\"run\": {\"seed\": -1,\n"
+                         "  \"seed\": 3, \"steps\": 9007199254740993},\n"
+                         " \"model\": {\"preset\": \"gpt2-124m\", \"n_head\": 7},\n"
+                         " \"optimizer\": {\"learning_rate\": 1e400, \"bta1\": 0.9,\n"
+                         "  \"beta2\": 1.5, \"eps\": true},\n"
+                         " \"batch\": {\"global_tokens\": 4097, \"micro_batch\": 1.00000000000000000001}}",
+                         "log.every=1e400", 0, &config);
+    snprintf(want, sizeof want,
+             "%s:2:3: error: duplicate key \"run.seed\", first at line 1\n"
+             "%s:2:23: error: run.steps: the integer 9007199254740993 is beyond 2^53 = 9007199254740992 and cannot be kept exactly\n"
+             "%s:4:33: error: optimizer.learning_rate: the number 1e400 is too large\n"
+             "%s:4:40: error: unknown key \"optimizer.bta1\"; did you mean \"optimizer.beta1\"?\n"
+             "%s:5:12: error: optimizer.beta2 must be a number of at least 0 and below 1, not 1.5\n"
+             "%s:5:24: error: optimizer.eps must be a number from 1e-30 to 1, not true\n"
+             "%s:6:50: error: batch.micro_batch: the number 1.00000000000000000001 cannot be kept exactly; it would be read as 1\n"
+             "override \"log.every=1e400\": error: log.every: the number 1e400 is too large\n"
+             "%s:1:1: error: missing key \"data.train\": a glob or a list of globs of token shards (a string or a list of strings)\n"
+             "%s:3:45: error: model.n_embd = 768 must be a multiple of model.n_head = 7; nearest valid widths: 763 and 770\n",
+             file, file, file, file, file, file, file, file, file);
+    assert_string_equal(faults, want);
+    free(faults);
+    faults = load("{\"run\": {\"seed\": 1, \"seed\": 1e400},\n oops}", NULL, 0, &config); /* a syntax fault still comes alone */
+    snprintf(want, sizeof want, "%s:2:2: error: expected a key in double quotes, found 'o'\n", file);
+    assert_string_equal(faults, want);
+    free(faults);
+}
+
+/* Both sections are read; where they differ, no rule takes either side. An override neither hides nor repeats a fault of the file. */
+static void test_duplicate_sections(void **state) {
+    (void)state;
+    Config config;
+    char   want[1024], text[2048];
+    int    length = (int)(strrchr(GOOD, '}') - GOOD);
+    snprintf(text, sizeof text, "%.*s,\n\"batch\": {\"micro_batch\": 5},\n\"run\": {\"sed\": 2, \"seed\": 1e400}}", length, GOOD);
+    char *faults = load(text, "run.seed=4", 0, &config);
+    snprintf(want, sizeof want,
+             "%s:8:1: error: duplicate key \"batch\", first at line 4\n"
+             "%s:9:1: error: duplicate key \"run\", first at line 1\n"
+             "%s:9:9: error: unknown key \"run.sed\"; did you mean \"run.seed\"?\n"
+             "%s:9:27: error: run.seed: the number 1e400 is too large\n", file, file, file, file);
     assert_string_equal(faults, want);
     free(faults);
 }
@@ -252,6 +302,7 @@ int main(void) {
         cmocka_unit_test(test_bad_overrides), cmocka_unit_test(test_bad_files),  cmocka_unit_test(test_all_faults_at_once),
         cmocka_unit_test(test_unreadable),    cmocka_unit_test(test_many_faults), cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_good_values),   cmocka_unit_test(test_shipped_configs), cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_soft_faults),   cmocka_unit_test(test_duplicate_sections),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }
