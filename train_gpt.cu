@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "core/clock.h"
+#include "run/banner.h"
 #include "run/run.h"
 #include "run/sample.h"
 #include "run/schedule.h"
@@ -199,6 +200,7 @@ int main(int argc, char **argv) {
         return EXIT_DONE;
     }
     run_begin(r);
+    banner_print(r);
 
     int evaluates = r->val.shards > 0 && config.eval.every > 0;
     if (evaluates && step == 0) eval_now(r, 0);

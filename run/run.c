@@ -7,7 +7,6 @@
 
 #include "core/clock.h"
 #include "core/io.h"
-#include "run/banner.h"
 #include "run/signals.h"
 
 int run_speaks(const Run *r) { return comm_rank(r->comm) == 0; }
@@ -160,7 +159,6 @@ void run_begin(Run *r) {
         write_config_copy(r);
         r->metrics = metrics_open(c->run.dir, r->resumed.step);
     }
-    banner_print(r);
     r->progress = progress_start(c->run.steps, r->resumed.step, c->log.every);
 }
 

@@ -54,7 +54,7 @@ void run_create(Run *r, const Config *config, Launch launch);
 void run_destroy(Run *r);
 
 int  run_speaks(const Run *r);      /* this rank writes logs: rank 0 */
-/* Starts what only a run with steps to do needs: loader, metrics, config.json, banner. */
+/* Starts what only a run with steps to do needs: loader, metrics, config.json. */
 void run_begin(Run *r);
 
 /* Collective: every rank's pieces of the working copy reach all ranks. */
