@@ -30,7 +30,7 @@ expect "resume must, nothing there" exits 65 "$WORK/nothing" train run.dir="$WOR
 expect "nothing was written over" [ "$(find "$WORK/a" -type f -exec cat {} + | cksum)" = "$before" ]
 
 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/busy" run.steps=100000 eval.every=0 checkpoint.every=0 log.every=100000 > /dev/null & pid=$!
-sleep 0.7
+await_step "$WORK/busy"
 expect "a folder in use" exits 73 "$WORK/busy" train run.dir="$WORK/busy"
 kill -9 $pid; wait $pid 2>/dev/null
 

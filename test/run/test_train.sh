@@ -50,7 +50,7 @@ train run.dir="$WORK/plain" data.shuffle=false run.steps=2 > /dev/null
 expect "plain order is another order" [ "$(values "$WORK/plain" train loss | tail -1)" != "$(values "$WORK/a" train loss | sed -n 2p)" ]
 
 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/stop" run.steps=100000 schedule.name=constant log.every=1000 eval.every=0 checkpoint.every=0 > "$WORK/out" & pid=$!
-sleep 1; kill -USR1 $pid; wait $pid; status=$?
+await_step "$WORK/stop"; kill -USR1 $pid; wait $pid; status=$?
 expect "USR1: exit 75" [ $status -eq 75 ]
 step=$(ls "$WORK/stop/checkpoints" | sed 's/step_0*//')
 expect "USR1: a checkpoint of the last step" [ "$step" = "$(values "$WORK/stop" train step | tail -1)" ]

@@ -10,6 +10,8 @@ ok()   { if [ "$1" -eq 0 ]; then echo "ok $2"; else echo "not ok $2"; STATUS=1; 
 expect() { local name=$1; shift; if "$@"; then ok 0 "$name"; else ok 1 "$name"; fi; }
 
 quiet() { "$@" > /dev/null; }
+# Until a run in the background has taken its first step, 20 s at most.
+await_step() { for _ in $(seq 200); do [ -s "$1/metrics.jsonl" ] && return; sleep 0.1; done; }
 
 # 40,000 bytes of words from a small generator: learnable, the same everywhere.
 awk 'BEGIN { srand(7); split("the quick brown fox jumps over a lazy dog while rain falls on old stones and rivers run to sea", w, " ");
