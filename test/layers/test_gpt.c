@@ -5,6 +5,7 @@
  */
 #include "test/ref/test.h"
 
+#include "core/rng.h"
 #include "layers/gpt.h"
 #include "layers/optimizer.h"
 
@@ -318,6 +319,8 @@ static void test_initial(void **state) {
             double std = strstr(p->name, "c_proj") ? 0.02 / sqrt(2.0 * (double)SHAPE.n_layer) : 0.02;
             assert_true(fabs(mean) <= 5.0 * std / sqrt(n));
             assert_true(fabs(sqrt(square) / std - 1.0) <= 5.0 / sqrt(2.0 * n));
+            rng_normal(part, p->elems, 7, (uint64_t)p->offset, 0.0f, p->init_std); /* keyed by the global offset: no two tensors alike */
+            assert_memory_equal(whole, part, sizeof(float) * (size_t)p->elems);
         }
     }
     free(whole);
