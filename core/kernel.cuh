@@ -1,0 +1,140 @@
+/* kernel.cuh - the words every .cu file is written in: launching, shared memory, element types, 128-bit accesses, reductions.
+ *
+ * A kernel compiles with nvcc, and with g++ under test/emu/cuda_emu.h, which runs it on the CPU and watches it. What differs between the
+ * two stands here and in ptx.cuh, nowhere else: no raw <<<, no __shared__, no inline PTX outside. So that the emulator (and the
+ * hardware's forward progress) holds: masks and barriers are uniform, no thread returns before a barrier that others reach, no block
+ * spins on another.
+ */
+#ifndef TRAIN_GPT_CORE_KERNEL_CUH
+#define TRAIN_GPT_CORE_KERNEL_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+
+#include <type_traits>
+
+#include "core/device.h"
+
+#define KERNEL static __global__ void
+#define DEVICE static __device__ __forceinline__
+
+/* Device code is compiled for the emulator, or by nvcc for a GPU. The emulated LAUNCH, SMEM and SMEM_DYN have the same meaning. */
+#ifdef CUDA_EMU
+#define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
+    (launch_prepare((const void *)+(kernel), shared_bytes), \
+     emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (shared_bytes), stream_queue(s), (kernel), ##__VA_ARGS__), \
+     launch_check(#kernel, __FILE__, __LINE__))
+#define SMEM(T, name, dims) \
+    using name##_array = T dims; static char name##_key; name##_array &name = *(name##_array *)emu::smem_static(&name##_key, sizeof(name##_array), alignof(T))
+#define SMEM_DYN(T, name) T *name = (T *)emu::smem_dynamic(alignof(T))
+#else
+/* LAUNCH(kernel, grid, block, bytes of dynamic shared memory, Stream *, arguments...): queues it and checks that it could be. A kernel
+ * template with commas stands in parentheses. */
+#define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
+    (launch_prepare((const void *)+(kernel), shared_bytes), \
+     (kernel)<<<(grid), (block), (shared_bytes), stream_queue(s)>>>(__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__))
+/* T name dims in shared memory, as in SMEM(float, part, [32]); and the launch's dynamic shared memory as T *name. */
+#define SMEM(T, name, dims) __shared__ T name dims
+#define SMEM_DYN(T, name) extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[]; T *name = reinterpret_cast<T *>(dynamic_shared_memory)
+#endif
+
+/* --- host side: defined in device.cu --------------------------------------------------------------------------------------------- */
+
+static inline cudaStream_t stream_queue(const Stream *s) { return (cudaStream_t)s->queue; }
+
+/* More than 48 KiB of dynamic shared memory must be asked for, once per kernel. */
+void launch_prepare(const void *kernel, size_t shared_bytes);
+void launch_check(const char *kernel, const char *file, int line);
+
+/* A failed CUDA call ends the job: memory with the plan's advice (71), everything else as a fault of this program or machine (70). */
+void cuda_failed(const char *call, cudaError_t error, const char *file, int line);
+#define CUDA_CHECK(call)                                                               \
+    do {                                                                               \
+        cudaError_t cuda_error = (call);                                               \
+        if (cuda_error != cudaSuccess) cuda_failed(#call, cuda_error, __FILE__, __LINE__); \
+    } while (0)
+
+/* Streaming multiprocessors of this process's GPU, and the most dynamic shared memory of a block. */
+int    device_multiprocessors(void);
+size_t device_shared_bytes(void);
+
+template <typename T> static inline T *ptr(Tensor t) { return (T *)t.data; }
+
+static inline int64_t blocks_for(int64_t n, int64_t per_block) { return (n + per_block - 1) / per_block; }
+
+/* --- element types ------------------------------------------------------------------------------------------------------------------ */
+
+typedef __nv_bfloat16 bf16;
+
+/* Runs the statements with T as float, bf16 or half: the only place where a run-time type becomes a template argument. */
+#define DISPATCH_ACT(type, T, ...)                                                                        \
+    do {                                                                                                  \
+        switch (type) {                                                                                   \
+            case F32: { typedef float T; __VA_ARGS__; break; }                                            \
+            case BF16: { typedef bf16 T; __VA_ARGS__; break; }                                            \
+            case F16: { typedef half T; __VA_ARGS__; break; }                                             \
+            default: CHECK(0, "the GPU computes in fp32, bf16 and fp16, not in %s", dtype_name(type));    \
+        }                                                                                                 \
+    } while (0)
+
+DEVICE float to_f32(float x) { return x; }
+DEVICE float to_f32(bf16 x) { return __bfloat162float(x); }
+DEVICE float to_f32(half x) { return __half2float(x); }
+/* Rounds to nearest, ties to even. */
+template <typename T> DEVICE T from_f32(float x) {
+    if constexpr (std::is_same<T, float>::value) return x;
+    else if constexpr (std::is_same<T, bf16>::value) return __float2bfloat16_rn(x);
+    else return __float2half_rn(x);
+}
+
+/* --- 128-bit accesses ---------------------------------------------------------------------------------------------------------------- */
+
+enum { WARP = 32, PACK_BYTES = 16 };
+
+/* N elements that move together: 16 bytes of them where rows allow it, else one. */
+template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T v[N]; };
+
+template <typename T> constexpr int pack_elems() { return PACK_BYTES / (int)sizeof(T); }
+
+/* A cache-streaming load is for what is read once; a plain one for what comes again. */
+template <typename T, int N> DEVICE Pack<T, N> pack_load(const T *p) { return *reinterpret_cast<const Pack<T, N> *>(p); }
+template <typename T, int N> DEVICE void       pack_store(T *p, Pack<T, N> x) { *reinterpret_cast<Pack<T, N> *>(p) = x; }
+
+/* --- reductions: every lane gets the result; the order of additions is fixed ------------------------------------------------------------- */
+
+DEVICE float warp_sum(float x) {
+    for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+    return x;
+}
+DEVICE float warp_max(float x) {
+    for (int o = WARP / 2; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
+    return x;
+}
+DEVICE double warp_sum(double x) {
+    for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+    return x;
+}
+/* Over a one-dimensional block of a multiple of 32 threads; part has room for one value per warp and may be used again at once. */
+template <typename F> DEVICE F block_sum(F x, F *part) {
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
+    x = warp_sum(x);
+    if (lane == 0) part[warp] = x;
+    __syncthreads(); /* part is complete */
+    x = warp_sum(lane < warps ? part[lane] : (F)0);
+    __syncthreads(); /* part has been read */
+    return x;
+}
+DEVICE float block_max(float x, float *part) {
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
+    x = warp_max(x);
+    if (lane == 0) part[warp] = x;
+    __syncthreads();
+    x = warp_max(lane < warps ? part[lane] : -INFINITY);
+    __syncthreads();
+    return x;
+}
+
+#endif
