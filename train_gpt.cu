@@ -40,10 +40,14 @@ typedef struct { double loss, grad_norm; int stop, save; } Agreed;
 static Agreed agree(Run *r) {
     const Config *c = r->config;
     const char   *dir = run_speaks(r) ? c->run.dir : NULL;
-    double sums[4] = {r->gpt.loss_sum, optimizer_norm_squared(&r->optimizer, &r->stream),
-                      stop_requested(dir, r->started_ms, c->run.max_minutes), run_speaks(r) && save_requested(dir)};
-    comm_all_reduce_f64(r->comm, sums, 4, COMM_SUM);
-    Agreed a = {sums[0] / (double)c->batch.global_tokens, sqrt(sums[1]), sums[2] > 0.0, sums[3] > 0.0};
+    optimizer_norm_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
+    double sums[GPT_SUMS + 2];
+    gpt_fetch_sums(&r->gpt, &r->stream, sums);
+    double *stop = &sums[GPT_SUMS], *save = stop + 1;
+    *stop = stop_requested(dir, r->started_ms, c->run.max_minutes);
+    *save = run_speaks(r) && save_requested(dir);
+    comm_all_reduce_f64(r->comm, sums, GPT_SUMS + 2, COMM_SUM);
+    Agreed a = {sums[GPT_LOSS] / (double)c->batch.global_tokens, sqrt(sums[GPT_GRAD_SQUARES]), *stop > 0.0, *save > 0.0};
     return a;
 }
 
@@ -73,7 +77,7 @@ static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
     float         token_weight = (float)(1.0 / (double)c->batch.global_tokens); /* gradients of the mean over the global batch */
 
     gpt_zero_grads(&r->gpt, &r->stream);
-    r->gpt.loss_sum = 0.0;
+    gpt_zero_sums(&r->gpt, &r->stream);
     for (int64_t micro = 0; micro < r->micro_steps; micro++) {
         Batch    batch = loader_next(r->loader, &r->stream, NULL);
         GptHooks hooks = {NULL, poll_comm, r};
@@ -125,16 +129,16 @@ static double evaluate(Run *r) {
     if (samples > r->val.samples) samples = r->val.samples;
 
     int64_t first = samples * rank / ranks, end = samples * (rank + 1) / ranks;
-    r->gpt.loss_sum = 0.0;
+    gpt_zero_sums(&r->gpt, &r->stream);
     for (int64_t i = first; i < end; i += B) {
         Batch batch = eval_batch(r, i, end - i < B ? end - i : B);
         gpt_forward(&r->gpt, &r->stream, batch);
         gpt_loss(&r->gpt, &r->stream, batch);
     }
-    device_sync(&r->stream);
-    double sum = r->gpt.loss_sum;
-    comm_all_reduce_f64(r->comm, &sum, 1, COMM_SUM);
-    return sum / ((double)samples * (double)T);
+    double sums[GPT_SUMS];
+    gpt_fetch_sums(&r->gpt, &r->stream, sums);
+    comm_all_reduce_f64(r->comm, sums, GPT_SUMS, COMM_SUM);
+    return sums[GPT_LOSS] / ((double)samples * (double)T);
 }
 
 /* --- what happens between steps ------------------------------------------------------------------------------------------------------------ */
@@ -159,9 +163,12 @@ static void sample_now(Run *r, int64_t step) {
 }
 
 static void save_now(Run *r, int64_t step) {
-    double squares = optimizer_master_squared(&r->optimizer, &r->stream);
-    comm_all_reduce_f64(r->comm, &squares, 1, COMM_SUM);
-    if (!isfinite(squares)) fail(EXIT_NUMERIC, "the weights after step %lld are not finite: nothing is saved, older checkpoints stay", (long long)step);
+    double sums[GPT_SUMS];
+    gpt_zero_sums(&r->gpt, &r->stream);
+    optimizer_master_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
+    gpt_fetch_sums(&r->gpt, &r->stream, sums);
+    comm_all_reduce_f64(r->comm, sums, GPT_SUMS, COMM_SUM);
+    if (!isfinite(sums[GPT_GRAD_SQUARES])) fail(EXIT_NUMERIC, "the weights after step %lld are not finite: nothing is saved, older checkpoints stay", (long long)step);
     if (run_speaks(r)) metrics_flush(r->metrics); /* the lines of a checkpoint's steps are on disk before the checkpoint is */
     double ms = checkpoint_save(&r->checkpoint, step);
     if (run_speaks(r)) progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s", r->config->run.dir, (long long)step, ms * 1e-3);

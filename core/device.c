@@ -59,6 +59,19 @@ void *device_alloc(size_t bytes, const char *what) {
 
 void device_free(void *memory, size_t bytes) { munmap(memory, bytes); }
 
+void *device_alloc_shared(size_t bytes) { return device_alloc_host(bytes, "a test's tensor"); }
+void  device_free_shared(void *memory) { free(memory); }
+
+void *device_alloc_host(size_t bytes, const char *what) {
+    void *memory = aligned_alloc(ARENA_ALIGN, (bytes / ARENA_ALIGN + 1) * ARENA_ALIGN);
+    if (!memory) fail(EXIT_MEMORY, "no memory for %s: %.1f MiB wanted", what, (double)bytes / 1048576.0);
+    return memset(memory, 0, bytes);
+}
+void device_free_host(void *memory) { free(memory); }
+
+Stream stream_create(size_t scratch_bytes) { return (Stream){arena_create("scratch", scratch_bytes), NULL, MATH_STRICT}; }
+void   stream_destroy(Stream *s) { arena_destroy(&s->scratch); }
+
 void device_zero(Stream *s, Tensor t) {
     (void)s;
     size_t      bytes = tensor_bytes(t);
@@ -70,5 +83,12 @@ void device_zero(Stream *s, Tensor t) {
 void device_to_host(Stream *s, void *host, Tensor t) { (void)s, memcpy(host, t.data, tensor_bytes(t)); }
 void device_from_host(Stream *s, Tensor t, const void *host) { (void)s, memcpy(t.data, host, tensor_bytes(t)); }
 void device_sync(Stream *s) { (void)s; }
+
+/* Every operation has finished when its call returns: an event is always past. */
+Event event_create(void) { return (Event){NULL}; }
+void  event_destroy(Event *e) { (void)e; }
+void  event_record(Event e, Stream *s) { (void)e, (void)s; }
+void  event_wait(Event e) { (void)e; }
+void  device_from_host_queued(Stream *s, Tensor t, const void *host) { device_from_host(s, t, host); }
 
 size_t device_overhead_bytes(void) { return 64u << 20; }

@@ -15,8 +15,13 @@
 extern "C" {
 #endif
 
+/* What fp32 matrix products may do: strict, or rounding their operands to TF32 on the way in (NVIDIA, 10 bits of fraction). */
+typedef enum { MATH_STRICT, MATH_TF32 } MathMode;
+
 typedef struct Stream {
-    Arena scratch; /* a stack for the operations of this stream; sized before the first of them */
+    Arena    scratch; /* a stack for the operations of this stream; sized before the first of them */
+    void    *queue;   /* the GPU's queue (cudaStream_t); NULL on the CPU                           */
+    MathMode math;
 } Stream;
 
 /* Opens the device of this process: on the CPU sets the thread count (OMP_NUM_THREADS, else threads), on CUDA picks GPU
@@ -31,14 +36,31 @@ int         device_has_bf16(void);    /* computes bf16 matrix products natively 
 size_t      device_memory_total(void);/* bytes                                                        */
 size_t      device_memory_peak(void); /* bytes this process has used at most (CPU: resident set)      */
 
+Stream stream_create(size_t scratch_bytes);
+void   stream_destroy(Stream *s);
+
 /* Zeroed device memory, aligned to ARENA_ALIGN; exit 71 naming what it was for. */
 void *device_alloc(size_t bytes, const char *what);
 void  device_free(void *memory, size_t bytes);
+/* Zeroed memory that host and device both reach with plain pointers, for tests: the host reads it after device_sync. */
+void *device_alloc_shared(size_t bytes);
+void  device_free_shared(void *memory);
+/* Zeroed host memory from which copies to the device run by themselves (pinned); exit 71. */
+void *device_alloc_host(size_t bytes, const char *what);
+void  device_free_host(void *memory);
 
 void device_zero(Stream *s, Tensor t);
 void device_to_host(Stream *s, void *host, Tensor t);         /* returns when the bytes are there */
 void device_from_host(Stream *s, Tensor t, const void *host); /* the host bytes may be reused on return */
 void device_sync(Stream *s);
+
+/* An event is a place in a stream. A queued copy leaves its host bytes (device_alloc_host) in use until an event after it has passed. */
+typedef struct { void *handle; } Event;
+Event event_create(void);
+void  event_destroy(Event *e);
+void  event_record(Event e, Stream *s);
+void  event_wait(Event e);                                           /* the host waits; at once if never recorded */
+void  device_from_host_queued(Stream *s, Tensor t, const void *host);
 
 /* Bytes the host runtime and libraries take besides what we allocate, as measured; part of plan. */
 size_t device_overhead_bytes(void);

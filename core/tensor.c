@@ -3,10 +3,13 @@
 
 #include <stdio.h>
 
-size_t dtype_bytes(DType type) { return type == F32 || type == I32 ? 4 : 2; }
+size_t dtype_bytes(DType type) {
+    static const size_t bytes[] = {[F32] = 4, [BF16] = 2, [F16] = 2, [I32] = 4, [F64] = 8};
+    return bytes[type];
+}
 
 const char *dtype_name(DType type) {
-    static const char *const names[] = {"fp32", "bf16", "fp16", "int32"};
+    static const char *const names[] = {"fp32", "bf16", "fp16", "int32", "fp64"};
     return names[type];
 }
 
@@ -31,15 +34,48 @@ Tensor tensor_slice(Tensor t, int64_t first, int64_t elems) {
     return tensor_1d(t.data, t.type, elems);
 }
 
+/* IEEE 754 binary16: sign, 5 bits of exponent (bias 15), 10 of fraction. */
+float f16_to_f32(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31u, fraction = h & 1023u;
+    if (exponent == 0) { /* zero and subnormals: fraction * 2^-24 is exact */
+        float value = (float)fraction * 0x1p-24f;
+        return sign ? -value : value;
+    }
+    uint32_t u = sign | (exponent == 31 ? 255u : exponent + 112u) << 23 | fraction << 13;
+    float    f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+uint16_t f16_from_f32(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    uint32_t sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu;
+    if (size > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
+    if (size >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and up round to infinity */
+    if (size < 0x38800000u) {                                   /* below 2^-14: adding 1/2 leaves the fraction in units of 2^-24 */
+        float value;
+        memcpy(&value, &size, 4);
+        value += 0.5f;
+        memcpy(&size, &value, 4);
+        return (uint16_t)(sign | (size - 0x3f000000u));
+    }
+    size += 0xfffu + (size >> 13 & 1u);
+    return (uint16_t)(sign | (size - 0x38000000u) >> 13);
+}
+
 float tensor_get(Tensor t, int64_t i) {
-    CHECK(t.type == F32 || t.type == BF16, "no host access to %s", dtype_name(t.type));
-    return t.type == F32 ? ((const float *)t.data)[i] : bf16_to_f32(((const uint16_t *)t.data)[i]);
+    if (t.type == F32) return ((const float *)t.data)[i];
+    uint16_t h = ((const uint16_t *)t.data)[i];
+    CHECK(t.type == BF16 || t.type == F16, "no host access to %s", dtype_name(t.type));
+    return t.type == BF16 ? bf16_to_f32(h) : f16_to_f32(h);
 }
 
 void tensor_set(Tensor t, int64_t i, float value) {
-    CHECK(t.type == F32 || t.type == BF16, "no host access to %s", dtype_name(t.type));
-    if (t.type == F32) ((float *)t.data)[i] = value;
-    else               ((uint16_t *)t.data)[i] = bf16_from_f32(value);
+    CHECK(t.type == F32 || t.type == BF16 || t.type == F16, "no host access to %s", dtype_name(t.type));
+    if (t.type == F32)       ((float *)t.data)[i] = value;
+    else if (t.type == BF16) ((uint16_t *)t.data)[i] = bf16_from_f32(value);
+    else                     ((uint16_t *)t.data)[i] = f16_from_f32(value);
 }
 
 void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, int64_t b, int64_t c, const char *file, int line) {

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-typedef enum { F32, BF16, F16, I32 } DType;
+typedef enum { F32, BF16, F16, I32, F64 } DType;
 
 enum { TENSOR_DIMS = 4 };
 
@@ -28,7 +28,7 @@ typedef struct {
 } Tensor;
 
 size_t      dtype_bytes(DType type);
-const char *dtype_name(DType type); /* "fp32", "bf16", "fp16", "int32" */
+const char *dtype_name(DType type); /* "fp32", "bf16", "fp16", "int32", "fp64" */
 
 static inline Tensor tensor_of(void *data, DType type, int dims, int64_t a, int64_t b, int64_t c, int64_t d) {
     Tensor t;
@@ -64,7 +64,10 @@ static inline uint16_t bf16_from_f32(float f) {
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-/* One element of an F32 or BF16 tensor on the host, for references and tests; slow. */
+float    f16_to_f32(uint16_t h);
+uint16_t f16_from_f32(float f); /* to nearest, ties to even; infinity past 65504 */
+
+/* One element of an F32, BF16 or F16 tensor in memory that the host reaches, for references and tests; slow. */
 float tensor_get(Tensor t, int64_t i);
 void  tensor_set(Tensor t, int64_t i, float value);
 

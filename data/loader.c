@@ -24,6 +24,8 @@ struct Loader {
     pthread_mutex_t lock;       /* guards filled, taken and stop; slots taken..filled-1 are the trainer's, the others the thread's */
     pthread_cond_t  changed;
     int64_t         filled, taken; /* micro-batches since the start */
+    int64_t         handed;        /* micro-batches given to the trainer: taken, or one more whose copy may still run */
+    Event           copied;        /* after the latest copy to the device */
     int             stop;
 };
 
@@ -96,11 +98,11 @@ Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
     l->plan = plan;
     l->T = T;
     l->batch = take_batch(arena, B, T);
-    l->inputs = calloc((size_t)(RING * B * T), sizeof *l->inputs);
-    l->targets = calloc((size_t)(RING * B * T), sizeof *l->targets);
+    l->inputs = device_alloc_host((size_t)(RING * B * T) * sizeof *l->inputs, "batches");
+    l->targets = device_alloc_host((size_t)(RING * B * T) * sizeof *l->targets, "batches");
+    l->copied = event_create();
     l->sample = calloc((size_t)(T + 1), sizeof *l->sample);
-    if (!l->inputs || !l->targets || !l->sample)
-        fail(EXIT_MEMORY, "no memory for %d micro-batches of %lld samples (batch.micro_batch)", RING, (long long)B);
+    if (!l->sample) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens (batch.seq_len)", (long long)T);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     int rc = start_thread(l);
@@ -117,26 +119,35 @@ void loader_destroy(Loader *l) {
     pthread_join(l->thread, NULL);
     pthread_cond_destroy(&l->changed);
     pthread_mutex_destroy(&l->lock);
-    free(l->inputs);
-    free(l->targets);
+    event_wait(l->copied);
+    event_destroy(&l->copied);
+    device_free_host(l->inputs);
+    device_free_host(l->targets);
     free(l->sample);
     free(l);
 }
 
+/* The copy of the batch handed out last is over: its slot goes back to the thread. */
+static void release_slot(Loader *l) {
+    if (l->handed == l->taken) return;
+    event_wait(l->copied);
+    pthread_mutex_lock(&l->lock);
+    l->taken = l->handed;
+    pthread_cond_signal(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+}
+
 Batch loader_next(Loader *l, Stream *s, double *wait_ms) {
+    release_slot(l);
     double start_ms = clock_ms();
     pthread_mutex_lock(&l->lock);
-    while (l->filled == l->taken) pthread_cond_wait(&l->changed, &l->lock);
+    while (l->filled == l->handed) pthread_cond_wait(&l->changed, &l->lock);
     pthread_mutex_unlock(&l->lock);
     if (wait_ms) *wait_ms = clock_ms() - start_ms;
 
-    int64_t at = l->taken % RING * l->plan.micro_batch * l->T; /* only this thread writes taken */
-    device_from_host(s, l->batch.inputs, l->inputs + at);
-    device_from_host(s, l->batch.targets, l->targets + at);
-
-    pthread_mutex_lock(&l->lock);
-    l->taken++;
-    pthread_cond_signal(&l->changed);
-    pthread_mutex_unlock(&l->lock);
+    int64_t at = l->handed++ % RING * l->plan.micro_batch * l->T; /* only this thread writes handed and taken */
+    device_from_host_queued(s, l->batch.inputs, l->inputs + at);
+    device_from_host_queued(s, l->batch.targets, l->targets + at);
+    event_record(l->copied, s);
     return l->batch;
 }

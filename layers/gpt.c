@@ -212,6 +212,7 @@ Gpt gpt_create(GptShape shape, const Layout *layout, DType act, int64_t B, int64
     g.head_rows      = head_rows(N, g.wte.dim[0], act);
     g.logits         = arena_tensor(a.activations, act, 2, g.head_rows, g.wte.dim[0], 1);
     g.losses         = arena_tensor(a.activations, F32, 1, N, 1, 1);
+    g.sums           = arena_tensor(a.activations, F64, 1, GPT_SUMS, 1, 1);
     if (trains) {
         g.dresidual = arena_tensor(a.activations, act, 2, N, C, 1);
         g.dbranch   = arena_tensor(a.activations, act, 2, N, C, 1);
@@ -240,6 +241,7 @@ size_t gpt_scratch_bytes(const Gpt *g) {
         linear_scratch_bytes(N, 4 * C, C, g->act),
         attention_scratch_bytes(g->B, g->T, C, g->shape.n_head, g->act),
         head_scratch_bytes(g->head_rows, C, V, g->act),
+        norm_scratch_bytes(g->layout->memory_elems),
     };
     size_t most = 0;
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
@@ -271,6 +273,12 @@ static BlockActivations block_view(const Gpt *g, int64_t l, Extent e) {
     x.lse = tensor_2d(x.lse.data, F32, e.B * g->shape.n_head, e.T);
     return x;
 }
+
+/* --- sums ------------------------------------------------------------------------------------------------------------------------ */
+
+void   gpt_zero_sums(Gpt *g, Stream *s) { device_zero(s, g->sums); }
+Tensor gpt_sum(const Gpt *g, int which) { return tensor_slice(g->sums, which, 1); }
+void   gpt_fetch_sums(Gpt *g, Stream *s, double sums[GPT_SUMS]) { device_to_host(s, sums, g->sums); }
 
 /* --- forward --------------------------------------------------------------------------------------------------------------------- */
 
@@ -321,7 +329,7 @@ void gpt_loss(Gpt *g, Stream *s, Batch batch) {
         head_forward(s, logits, tensor_rows(g->ln_f, row, n), g->wte, V);
         classifier_forward(s, tensor_rows(g->losses, row, n), logits, tensor_rows(targets, row, n), V);
     }
-    sum_forward(s, &g->loss_sum, first_rows(g->losses, e.N));
+    sum_forward(s, gpt_sum(g, GPT_LOSS), first_rows(g->losses, e.N));
 }
 
 void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out) {
@@ -355,7 +363,7 @@ static void head_loss_backward(Gpt *g, Stream *s, Batch batch, Extent e, float g
         classifier_forward_backward(s, tensor_rows(g->losses, row, n), logits, tensor_rows(targets, row, n), V, grad_scale);
         head_backward(s, tensor_rows(dln_f, row, n), g->dwte, logits, x, g->wte, V);
     }
-    sum_forward(s, &g->loss_sum, first_rows(g->losses, e.N));
+    sum_forward(s, gpt_sum(g, GPT_LOSS), first_rows(g->losses, e.N));
 }
 
 /* What memory.recompute did not keep of block l is computed again, with the same ops on the same inputs. */

@@ -63,8 +63,11 @@ typedef struct {
     Tensor losses;                  /* [N] f32 */
     Tensor dresidual, dbranch;      /* [N,C]  act gradients that travel backward             */
     Tensor dqkv, dfc;               /* [N,3C] [N,4C] act                                     */
-    double loss_sum;                /* summed over rows since gpt_zero_loss                  */
+    Tensor sums;                    /* [GPT_SUMS] f64: what the host wants of a step, fetched in one copy */
 } Gpt;
+
+/* Places in Gpt.sums: the rows' losses, and the squares of the gradient, which the optimizer adds. */
+enum { GPT_LOSS, GPT_GRAD_SQUARES, GPT_SUMS };
 
 typedef enum { GPT_INFERENCE, GPT_TRAINING } GptUse;
 
@@ -80,8 +83,11 @@ size_t gpt_scratch_bytes(const Gpt *g);   /* what the ops of one micro-step need
 void gpt_init_values(float *out, const Param *p, int64_t first, int64_t elems, uint64_t seed);
 
 void gpt_zero_grads(Gpt *g, Stream *s);
+void   gpt_zero_sums(Gpt *g, Stream *s);
+Tensor gpt_sum(const Gpt *g, int which);                 /* [1] f64 */
+void   gpt_fetch_sums(Gpt *g, Stream *s, double sums[GPT_SUMS]); /* waits for the stream: a step's one wait */
 void gpt_forward(Gpt *g, Stream *s, Batch batch);                  /* up to the last layernorm; batch [B',T'], B' <= B, T' <= T     */
-void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to loss_sum          */
+void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to the sum          */
 
 /* Told when a bucket's gradients are complete, last bucket first, {wte, wpe} at the very end; and between layers, to let
  * communication progress. Either may be NULL. */

@@ -90,11 +90,12 @@ typedef struct {
  *   master, m, v [n] f32 in/out   grad [n] f32 in   working [n] act out: p rounded; when it is F32 it is the master itself             */
 void adamw_update(Stream *s, Tensor master, Tensor m, Tensor v, Tensor working, Tensor grad, AdamW h, float grad_scale);
 
-/* Sum of squares of x [n] f32, accumulated in float64 over fixed blocks, added to *sum (host memory; on CUDA valid after device_sync). */
-void norm_squared(Stream *s, double *sum, Tensor x);
-/* Sum of x [n] f32 in index order in float64, added to *sum.                                                                           */
-void sum_forward(Stream *s, double *sum, Tensor x);
-/* y = x rounded to y's type.   y, x [n] any of F32, BF16                                                                              */
+/* Sum of squares of x, accumulated in float64 over fixed blocks.   sum [1] f64 out(+=)   x [n] f32 in                                   */
+void norm_squared(Stream *s, Tensor sum, Tensor x);
+/* Sum of x in float64 in a fixed order.   sum [1] f64 out(+=)   x [n] f32 in                                                           */
+void sum_forward(Stream *s, Tensor sum, Tensor x);
+size_t norm_scratch_bytes(int64_t n); /* of either */
+/* y = x rounded to y's type.   y, x [n] any of F32, BF16, F16 (the CPU: F32, BF16)                                                      */
 void cast_forward(Stream *s, Tensor y, Tensor x);
 
 /* Rate of this machine's matrix products in act type at M = N = K = n, in FLOP/s: the median over at most budget_ms. */

@@ -303,7 +303,7 @@ double matmul_rate(Stream *s, DType act, int64_t n, double budget_ms) {
     Matmul p = {shape, shape, shape, n, n, n, MATMUL_SET, NULL};
     size_t scratch_bytes = primitive_make(NULL, p);
     size_t matrix_bytes = (size_t)(n * n) * dtype_bytes(type);
-    Stream own = {arena_create("the matrix-product rate", 3 * matrix_bytes + scratch_bytes + 4 * ARENA_ALIGN)};
+    Stream own = stream_create(3 * matrix_bytes + scratch_bytes + 4 * ARENA_ALIGN);
     p.a.data = arena_take(&own.scratch, matrix_bytes);
     p.b.data = arena_take(&own.scratch, matrix_bytes);
     p.c.data = arena_take(&own.scratch, matrix_bytes);
@@ -327,7 +327,7 @@ double matmul_rate(Stream *s, DType act, int64_t n, double budget_ms) {
         double rate = 2.0 * (double)n * (double)n * (double)n / (ms[runs / 2] * 1e-3);
         if (rate > best) best = rate;
     }
-    arena_destroy(&own.scratch);
+    stream_destroy(&own);
     return best;
 }
 

@@ -14,8 +14,11 @@ typedef double f64x8 __attribute__((vector_size(64)));
 #include "core/simd_each.h"
 SIMD_DISPATCH(double, squares, (const float *x, int64_t n), (x, n))
 
-void norm_squared(Stream *s, double *sum, Tensor x) {
+size_t norm_scratch_bytes(int64_t n) { return (void)n, 0; }
+
+void norm_squared(Stream *s, Tensor sum, Tensor x) {
     (void)s;
+    EXPECT1(sum, F64, 1);
     int64_t n = x.dim[0];
     EXPECT1(x, F32, n);
     const float *value = (const float *)x.data;
@@ -28,17 +31,18 @@ void norm_squared(Stream *s, double *sum, Tensor x) {
             int64_t at = first + b * NORM_BLOCK;
             partial[b] = squares(value + at, n - at < NORM_BLOCK ? n - at : NORM_BLOCK);
         }
-        for (int64_t b = 0; b < blocks; b++) *sum += partial[b];
+        for (int64_t b = 0; b < blocks; b++) *(double *)sum.data += partial[b];
     }
 }
 
-void sum_forward(Stream *s, double *sum, Tensor x) {
+void sum_forward(Stream *s, Tensor sum, Tensor x) {
     (void)s;
+    EXPECT1(sum, F64, 1);
     EXPECT1(x, F32, x.dim[0]);
     const float *value = (const float *)x.data;
     double total = 0.0;
     for (int64_t i = 0; i < x.dim[0]; i++) total += (double)value[i];
-    *sum += total;
+    *(double *)sum.data += total;
 }
 
 #else /* SIMD_PASS: the kernels, once per instruction set */

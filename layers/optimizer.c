@@ -51,19 +51,13 @@ static int is_own(const Optimizer *o, Span span) {
     return (span.memory - b->memory) / b->piece_elems == o->rank;
 }
 
-double optimizer_norm_squared(const Optimizer *o, Stream *s) {
-    double sum = 0.0;
+void optimizer_norm_squared(const Optimizer *o, Stream *s, Tensor sum) {
     for (int i = 0; i < o->span_count; i++)
-        if (is_own(o, o->spans[i])) norm_squared(s, &sum, tensor_slice(o->grads, o->spans[i].memory, o->spans[i].elems));
-    device_sync(s);
-    return sum;
+        if (is_own(o, o->spans[i])) norm_squared(s, sum, tensor_slice(o->grads, o->spans[i].memory, o->spans[i].elems));
 }
 
-double optimizer_master_squared(const Optimizer *o, Stream *s) {
-    double sum = 0.0;
-    for (int i = 0; i < o->span_count; i++) norm_squared(s, &sum, optimizer_master(o, o->spans[i]));
-    device_sync(s);
-    return sum;
+void optimizer_master_squared(const Optimizer *o, Stream *s, Tensor sum) {
+    for (int i = 0; i < o->span_count; i++) norm_squared(s, sum, optimizer_master(o, o->spans[i]));
 }
 
 void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale) {

@@ -35,11 +35,11 @@ Tensor optimizer_v(const Optimizer *o, Span span);
 /* Writes the working copy of every span from its master (after init or resume). */
 void optimizer_publish(const Optimizer *o, Stream *s);
 
-/* Sum of squares of the reduced gradients this rank answers for (its own pieces, whatever the stage). */
-double optimizer_norm_squared(const Optimizer *o, Stream *s);
+/* Sum of squares of the reduced gradients this rank answers for (its own pieces, whatever the stage). sum [1] f64 out(+=) */
+void optimizer_norm_squared(const Optimizer *o, Stream *s, Tensor sum);
 
-/* Sum of squares of this rank's masters: not finite when one of them is not. */
-double optimizer_master_squared(const Optimizer *o, Stream *s);
+/* Sum of squares of this rank's masters: not finite when one of them is not. sum [1] f64 out(+=) */
+void optimizer_master_squared(const Optimizer *o, Stream *s, Tensor sum);
 
 /* One step over this rank's spans; grad_scale multiplies the gradient (clipping). */
 void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale);

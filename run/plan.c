@@ -228,9 +228,9 @@ int verb_plan(int argc, char **argv) {
     DType act = config.precision == PRECISION_BF16 || (config.precision == PRECISION_AUTO && device_has_bf16()) ? BF16 : F32;
     Plan  plan = plan_make(&config, act, ranks);
     device_open(0, cores);                             /* the probe uses them all */
-    Stream s = {.scratch = arena_create("scratch of the probe", linear_scratch_bytes(1024, 1024, 1024, act) + ARENA_ALIGN)};
+    Stream s = stream_create(linear_scratch_bytes(1024, 1024, 1024, act) + ARENA_ALIGN);
     double rate = matmul_rate(&s, act, 1024, 100.0);
-    arena_destroy(&s.scratch);
+    stream_destroy(&s);
     plan_print(&config, &plan, act, ranks, rate);
     return EXIT_DONE;
 }

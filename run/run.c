@@ -65,7 +65,7 @@ static void carve_memory(Run *r) {
     r->optimizer_arena = arena_create("optimizer", r->plan.optimizer_bytes);
     r->activations_arena = arena_create("activations", r->plan.activation_bytes);
     r->batch_arena = arena_create("batches", r->plan.batch_bytes);
-    r->stream.scratch = arena_create("scratch", r->plan.scratch_bytes);
+    r->stream = stream_create(r->plan.scratch_bytes);
 
     GptArenas arenas = {&r->params_arena, &r->grads_arena, &r->activations_arena};
     r->gpt = gpt_create(r->shape, &r->layout, r->act, B, T, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
@@ -167,8 +167,9 @@ void run_destroy(Run *r) {
     if (r->loader) loader_destroy(r->loader);
     optimizer_destroy(&r->optimizer);
     gpt_destroy(&r->gpt);
-    Arena *arenas[] = {&r->params_arena, &r->grads_arena, &r->optimizer_arena, &r->activations_arena, &r->batch_arena, &r->stream.scratch};
+    Arena *arenas[] = {&r->params_arena, &r->grads_arena, &r->optimizer_arena, &r->activations_arena, &r->batch_arena};
     for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++) arena_destroy(arenas[i]);
+    stream_destroy(&r->stream);
     free(r->eval_tokens);
     layout_destroy(&r->layout);
     dataset_close(&r->train);

@@ -105,7 +105,7 @@ static void print_sample(const char *checkpoint, SamplePlan plan) {
     gpt_destroy(&g);
     params = arena_create("weights", params.peak_bytes);
     activations = arena_create("activations", activations.peak_bytes);
-    Stream s = {.scratch = arena_create("scratch", scratch_bytes)};
+    Stream s = stream_create(scratch_bytes);
     g = gpt_create(shape, &layout, F32, 1, shape.n_positions, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
     checkpoint_read_weights(checkpoint, &layout, g.params, &s);
 
@@ -113,7 +113,7 @@ static void print_sample(const char *checkpoint, SamplePlan plan) {
     puts(text);
     free(text);
     gpt_destroy(&g);
-    arena_destroy(&s.scratch);
+    stream_destroy(&s);
     arena_destroy(&activations);
     arena_destroy(&params);
     layout_destroy(&layout);

@@ -120,14 +120,6 @@ const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout) {
 
 /* --- values -------------------------------------------------------------------------------------------------------------------------- */
 
-static float f16_to_f32(uint16_t h) {
-    int   exponent = h >> 10 & 31, fraction = h & 1023;
-    float value = exponent == 31 ? (fraction ? NAN : INFINITY)
-                : exponent == 0  ? ldexpf((float)fraction, -24)
-                                 : ldexpf((float)(fraction | 1024), exponent - 25);
-    return h & 0x8000 ? -value : value;
-}
-
 /* Returns 0 or -errno. */
 static int read_piece(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
     size_t    each = safetensors_type_bytes(t->type);

@@ -44,9 +44,13 @@ static double step_ms(Gpt *g, Optimizer *o, Stream *s, Batch batch, int64_t step
     double   start = clock_ms();
     GptHooks none = {NULL, NULL, NULL};
     gpt_zero_grads(g, s);
+    gpt_zero_sums(g, s);
     gpt_forward(g, s, batch);
     gpt_backward(g, s, batch, 1.0f / (float)tensor_elems(batch.inputs), none);
-    double norm = sqrt(optimizer_norm_squared(o, s));
+    double sums[GPT_SUMS];
+    optimizer_norm_squared(o, s, gpt_sum(g, GPT_GRAD_SQUARES));
+    gpt_fetch_sums(g, s, sums);
+    double norm = sqrt(sums[GPT_GRAD_SQUARES]);
     AdamW  h = {6e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, step};
     optimizer_update(o, s, h, (float)(norm > 1.0 ? 1.0 / norm : 1.0));
     return clock_ms() - start;
@@ -56,7 +60,7 @@ static DType dtype_of(const char *name) { return strcmp(name, "bf16") == 0 ? BF1
 
 static int print_rate(DType act) {
     device_open(0, device_threads());
-    Stream s = {arena_create("scratch", 64u << 20)};
+    Stream s = stream_create(64u << 20);
     printf("%.1f\n", matmul_rate(&s, act, 1024, 1000.0) * 1e-9);
     return 0;
 }
@@ -83,7 +87,7 @@ int main(int argc, char **argv) {
     gpt_destroy(&g), optimizer_destroy(&o);
     g = gpt_create(shape, &layout, act, B, T, RECOMPUTE_NONE, GPT_TRAINING, all);
     o = optimizer_create(&layout, 0, 1, g.params, g.grads, &arena);
-    Stream s = {arena_create("scratch", scratch)};
+    Stream s = stream_create(scratch);
     Batch  batch = {arena_tensor(&arena, I32, 2, B, T, 1), arena_tensor(&arena, I32, 2, B, T, 1)};
     init_weights(&g, &o, &s);
     random_tokens(batch.inputs, shape.vocab_size, 1);

@@ -18,7 +18,7 @@ static Dataset open_data(void) {
 
 /* Takes `steps` steps from a loader and compares each row with the dataset's. */
 static void assert_follows_order(const Dataset *d, LoaderPlan plan, int steps) {
-    Stream  stream = {{NULL, NULL, 0, 0, 0}};
+    Stream  stream = stream_create(0);
     Arena   arena = arena_create("batches", loader_bytes(plan.micro_batch, T));
     Loader *l = loader_create(d, plan, &arena);
     int64_t part = plan.step_samples / plan.ranks;
@@ -64,7 +64,7 @@ static void steps_cover_their_indices_in_order(void **state) {
         for (int64_t micro = 1; micro <= 2; micro++) {
             int64_t seen[2][G];
             for (int rank = 0; rank < ranks; rank++) {
-                Stream  stream = {{NULL, NULL, 0, 0, 0}};
+                Stream  stream = stream_create(0);
                 Arena   arena = arena_create("batches", loader_bytes(micro, T));
                 Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, G, micro, rank, ranks, 0}, &arena);
                 for (int step = 0; step < 2; step++)
@@ -86,7 +86,7 @@ static void steps_cover_their_indices_in_order(void **state) {
 static void batches_wait_for_the_trainer(void **state) {
     (void)state;
     Dataset d = open_data();
-    Stream  stream = {{NULL, NULL, 0, 0, 0}};
+    Stream  stream = stream_create(0);
     Arena   arena = arena_create("batches", loader_bytes(2, T));
     Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, 4, 2, 0, 1, 0}, &arena);
     for (int n = 0; n < 12; n++) {
@@ -106,7 +106,7 @@ static void a_loader_stops_at_any_moment(void **state) {
     Dataset d = open_data();
     Arena   arena = arena_create("batches", loader_bytes(1, T));
     for (int i = 0; i < 200; i++) {
-        Stream  stream = {{NULL, NULL, 0, 0, 0}};
+        Stream  stream = stream_create(0);
         size_t  mark = arena_mark(&arena);
         Loader *l = loader_create(&d, (LoaderPlan){{1, 1}, 1, 1, 0, 1, 0}, &arena);
         for (int n = 0; n < i % 7; n++) loader_next(l, &stream, NULL);

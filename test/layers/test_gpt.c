@@ -49,15 +49,16 @@ static Model *model_create(DType act, int64_t B, int64_t positions, Recompute re
     m->params = arena_create("params", 8 << 20), m->grads = arena_create("grads", 8 << 20), m->state = arena_create("optimizer", 16 << 20);
     m->activations = arena_create("activations", 64 << 20), m->tokens = arena_create("tokens", 1 << 20);
     m->gpt = gpt_create(SHAPE, &m->layout, act, B, positions, recompute, use, (GptArenas){&m->params, &m->grads, &m->activations});
-    m->stream.scratch = arena_create("scratch", gpt_scratch_bytes(&m->gpt));
+    m->stream = stream_create(gpt_scratch_bytes(&m->gpt));
     m->optimizer = optimizer_create(&m->layout, 0, 0, m->gpt.params, m->gpt.grads, &m->state);
     load_initial(m);
     return m;
 }
 
 static void model_destroy(Model *m) {
-    Arena *arenas[] = {&m->params, &m->grads, &m->activations, &m->state, &m->tokens, &m->stream.scratch};
+    Arena *arenas[] = {&m->params, &m->grads, &m->activations, &m->state, &m->tokens};
     for (int i = 0; i < COUNT(arenas); i++) arena_destroy(arenas[i]);
+    stream_destroy(&m->stream);
     optimizer_destroy(&m->optimizer);
     gpt_destroy(&m->gpt);
     layout_destroy(&m->layout);
@@ -78,17 +79,23 @@ static Batch batch_of(Model *m, int64_t step, int64_t first, int64_t B, int64_t 
     return batch;
 }
 
+static double loss_sum(Model *m) {
+    double sums[GPT_SUMS];
+    gpt_fetch_sums(&m->gpt, &m->stream, sums);
+    return sums[GPT_LOSS];
+}
+
 /* Loss and gradients of one step's four sequences, B at a time. */
 static double gradients(Model *m, int64_t step, int64_t B) {
     GptHooks none = {NULL, NULL, NULL};
     gpt_zero_grads(&m->gpt, &m->stream);
-    m->gpt.loss_sum = 0.0;
+    gpt_zero_sums(&m->gpt, &m->stream);
     for (int64_t first = 0; first < SEQUENCES; first += B) {
         Batch batch = batch_of(m, step, first, B, T);
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f / (SEQUENCES * T), none);
     }
-    return m->gpt.loss_sum / (SEQUENCES * T);
+    return loss_sum(m) / (SEQUENCES * T);
 }
 
 static double learning_rate(int64_t s) {
@@ -98,10 +105,12 @@ static double learning_rate(int64_t s) {
 }
 
 static double gradient_norm(Model *m) { /* rank 0 answers for its pieces only, so the norm is taken over all of it here */
-    double sum = 0.0;
+    double sums[GPT_SUMS];
+    device_zero(&m->stream, gpt_sum(&m->gpt, GPT_GRAD_SQUARES));
     for (int i = 0; i < m->optimizer.span_count; i++)
-        norm_squared(&m->stream, &sum, tensor_slice(m->gpt.grads, m->optimizer.spans[i].memory, m->optimizer.spans[i].elems));
-    return sqrt(sum);
+        norm_squared(&m->stream, gpt_sum(&m->gpt, GPT_GRAD_SQUARES), tensor_slice(m->gpt.grads, m->optimizer.spans[i].memory, m->optimizer.spans[i].elems));
+    gpt_fetch_sums(&m->gpt, &m->stream, sums);
+    return sqrt(sums[GPT_GRAD_SQUARES]);
 }
 
 static void update(Model *m, int64_t step, double norm) {
@@ -209,11 +218,11 @@ static void test_smaller_batch(void **state) {
         Model *m = both[i];
         Batch  batch = batch_of(m, 1, 2, 1, 17);
         gpt_zero_grads(&m->gpt, &m->stream);
-        m->gpt.loss_sum = 0.0;
+        gpt_zero_sums(&m->gpt, &m->stream);
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f / 17, none);
     }
-    assert_true(relative(large->gpt.loss_sum, fitting->gpt.loss_sum) <= LOSS_ALLOWED);
+    assert_true(relative(loss_sum(large), loss_sum(fitting)) <= LOSS_ALLOWED);
     double *want = (double *)malloc(sizeof(double) * (size_t)large->layout.memory_elems);
     for (int64_t i = 0; i < large->layout.memory_elems; i++) want[i] = (double)tensor_get(fitting->gpt.grads, i);
     assert_true(compare_norm(large->gpt.grads, want) <= GRADIENT_ALLOWED);
@@ -234,7 +243,7 @@ static void test_inference(void **state) {
         gpt_backward(&trains->gpt, &trains->stream, same, 1.0f, none);
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_loss(&m->gpt, &m->stream, batch);
-        assert_true(m->gpt.loss_sum == trains->gpt.loss_sum);
+        assert_true(loss_sum(m) == loss_sum(trains));
         float  logits[389];
         double loss;
         for (int32_t row = 0; row < 2 * T; row += 13) {

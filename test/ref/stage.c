@@ -13,7 +13,7 @@ enum { GUARD_BYTES = 64, GUARD = 0xA5, MAX_GUARDS = 512 };
 
 Stage stage_create(size_t scratch_bytes) {
     Stage stage;
-    stage.stream.scratch = arena_create("scratch", scratch_bytes);
+    stage.stream = stream_create(scratch_bytes);
     stage.pool = arena_create("test pool", (size_t)64 << 20);
     stage.guard = (size_t *)malloc(sizeof(size_t) * MAX_GUARDS);
     stage.guards = 0;
@@ -27,7 +27,7 @@ void stage_destroy(Stage *stage) {
             CHECK((unsigned char)stage->pool.base[stage->guard[g] + (size_t)i] == GUARD, "byte %d after tensor %d was overwritten", i, g);
     CHECK(stage->stream.scratch.used_bytes == 0, "scratch not given back");
     arena_destroy(&stage->pool);
-    arena_destroy(&stage->stream.scratch);
+    stream_destroy(&stage->stream);
     free(stage->guard);
 }
 

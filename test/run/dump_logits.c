@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
     Arena     params = arena_dry("weights"), grads = arena_dry("gradients"), activations = arena_dry("activations");
     GptArenas arenas = {&params, &grads, &activations};
     Gpt       g = gpt_create(shape, &layout, F32, 1, T, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
-    Stream    s = {.scratch = arena_create("scratch", gpt_scratch_bytes(&g))};
+    Stream    s = stream_create(gpt_scratch_bytes(&g));
     gpt_destroy(&g);
     params = arena_create("weights", params.peak_bytes);
     activations = arena_create("activations", activations.peak_bytes);
@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
     gpt_destroy(&g);
     arena_destroy(&params);
     arena_destroy(&activations);
-    arena_destroy(&s.scratch);
+    stream_destroy(&s);
     layout_destroy(&layout);
     free(table);
     return fflush(stdout) == 0 ? 0 : EXIT_IO;

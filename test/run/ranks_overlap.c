@@ -38,7 +38,7 @@ static void first_sends_precede_the_end_of_backward(void **state) {
     Arena     arena = arena_create("test", 64 << 20);
     GptArenas arenas = {&arena, &arena, &arena};
     Gpt       g = gpt_create(shape, &layout, F32, 2, 16, RECOMPUTE_NONE, GPT_TRAINING, arenas);
-    Stream    s = {arena_create("scratch", gpt_scratch_bytes(&g))};
+    Stream    s = stream_create(gpt_scratch_bytes(&g));
     Batch     batch = {arena_tensor(&arena, I32, 2, 2, 16, 1), arena_tensor(&arena, I32, 2, 2, 16, 1)};
     random_weights(g.params, &layout);
 
@@ -60,7 +60,7 @@ static void first_sends_precede_the_end_of_backward(void **state) {
         EXPECT_ON_ALL(trace[i].first_send_ms > 0 && trace[i].end_ms > 0);
         if (bucket >= 2) EXPECT_ON_ALL(trace[i].first_send_ms < w.ready_ms[1]); /* block 0's backward ends when bucket 1 is ready */
     }
-    arena_destroy(&s.scratch);
+    stream_destroy(&s);
     arena_destroy(&arena);
     gpt_destroy(&g);
     layout_destroy(&layout);

@@ -123,7 +123,7 @@ static void model_create(Model *m, int64_t vocab_size, int64_t T) {
     for (int dry = 1; dry >= 0; dry--) {
         m->gpt = gpt_create(m->shape, &m->layout, F32, 2, T, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
         if (!dry) break;
-        m->stream.scratch = arena_create("scratch", gpt_scratch_bytes(&m->gpt) + ARENA_ALIGN);
+        m->stream = stream_create(gpt_scratch_bytes(&m->gpt) + ARENA_ALIGN);
         gpt_destroy(&m->gpt);
         m->params = arena_create("weights", m->params.peak_bytes);
         m->activations = arena_create("activations", m->activations.peak_bytes);
@@ -135,7 +135,7 @@ static void model_create(Model *m, int64_t vocab_size, int64_t T) {
 }
 static void model_destroy(Model *m) {
     gpt_destroy(&m->gpt);
-    arena_destroy(&m->stream.scratch);
+    stream_destroy(&m->stream);
     arena_destroy(&m->params);
     arena_destroy(&m->activations);
     layout_destroy(&m->layout);
