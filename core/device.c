@@ -35,6 +35,7 @@ void device_open(int local_rank, int threads) {
     omp_set_dynamic(0);
 }
 
+int         device_present(void) { return 1; }
 const char *device_backend(void) { return "cpu"; }
 const char *device_name(void) { return cpu.name; }
 const char *device_isa(void) { return simd_name(); }

@@ -28,6 +28,7 @@ typedef struct Stream {
  * local_rank. Exit 69 with what was found when there is none. */
 void device_open(int local_rank, int threads);
 
+int         device_present(void);     /* whether there is hardware and driver for device_open; 1 on the CPU */
 const char *device_backend(void);     /* "cpu", "cuda", "emu"                                         */
 const char *device_name(void);        /* processor or GPU, as the machine calls it                    */
 const char *device_isa(void);         /* "avx512bf16", "avx512", "avx2", "sse2", "sm_90", ...         */
