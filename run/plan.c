@@ -12,6 +12,7 @@
 #include "data/loader.h"
 #include "data/shard.h"
 #include "layers/optimizer.h"
+#include "run/precision.h"
 #include "run/progress.h"
 #include "run/verbs.h"
 
@@ -225,7 +226,7 @@ int verb_plan(int argc, char **argv) {
 
     int cores = omp_get_num_procs(); /* that this process may use */
     device_open(0, cores > ranks ? cores / ranks : 1); /* the scratch of a rank depends on its threads */
-    DType act = config.precision == PRECISION_BF16 || (config.precision == PRECISION_AUTO && device_has_bf16()) ? BF16 : F32;
+    DType act = precision_resolve(&config, device_has_bf16()).act;
     Plan  plan = plan_make(&config, act, ranks);
     device_open(0, cores);                             /* the probe uses them all */
     Stream s = stream_create(linear_scratch_bytes(1024, 1024, 1024, act) + ARENA_ALIGN);

@@ -16,6 +16,7 @@
 #include "run/lock.h"
 #include "run/metrics.h"
 #include "run/plan.h"
+#include "run/precision.h"
 #include "run/progress.h"
 
 #ifdef __cplusplus
@@ -28,7 +29,8 @@ typedef struct {
     RunLock       lock;
     Layout        layout;
     GptShape      shape;
-    DType         act;
+    Numerics      numerics;
+    LossScale     loss_scale;       /* fp16; 1 elsewhere */
     Plan          plan;
     Arena         params_arena, grads_arena, optimizer_arena, activations_arena, batch_arena;
     Stream        stream;
