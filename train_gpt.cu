@@ -87,9 +87,8 @@ static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
     for (int64_t micro = 0; micro < r->micro_steps; micro++) {
         Batch    batch = loader_next(r->loader, &r->stream, NULL);
         GptHooks hooks = {NULL, poll_comm, r};
-        if (micro == r->micro_steps - 1) hooks.bucket_ready = start_reduce;
-        gpt_forward(&r->gpt, &r->stream, batch);
-        gpt_backward(&r->gpt, &r->stream, batch, token_weight, hooks);
+        if (micro == r->micro_steps - 1 && comm_size(r->comm) > 1) hooks.bucket_ready = start_reduce;
+        replay_micro_step(&r->replay, &r->gpt, &r->stream, batch, token_weight, hooks);
     }
     comm_finish(r->comm); /* piece `rank` of every bucket now holds the sum over ranks */
     if (!c->parallel.zero_stage) share_grads(r);

@@ -167,6 +167,7 @@ void run_begin(Run *r) {
 void run_destroy(Run *r) {
     if (r->metrics) metrics_close(r->metrics);
     if (r->loader) loader_destroy(r->loader);
+    replay_destroy(&r->replay);
     optimizer_destroy(&r->optimizer);
     gpt_destroy(&r->gpt);
     Arena *arenas[] = {&r->params_arena, &r->grads_arena, &r->optimizer_arena, &r->activations_arena, &r->batch_arena};

@@ -18,6 +18,7 @@
 #include "run/plan.h"
 #include "run/precision.h"
 #include "run/progress.h"
+#include "run/replay.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -35,6 +36,7 @@ typedef struct {
     Arena         params_arena, grads_arena, optimizer_arena, activations_arena, batch_arena;
     Stream        stream;
     Gpt           gpt;
+    Replay        replay;
     Optimizer     optimizer;
     Dataset       train, val;       /* val.shards 0: no evaluation */
     Tokenizer     tokenizer;
