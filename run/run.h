@@ -19,6 +19,7 @@
 #include "run/precision.h"
 #include "run/progress.h"
 #include "run/replay.h"
+#include "run/watchdog.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,6 +28,7 @@ extern "C" {
 typedef struct {
     const Config *config;           /* borrowed */
     Comm         *comm;             /* owned    */
+    Watchdog     *watchdog;         /* owned    */
     RunLock       lock;
     Layout        layout;
     GptShape      shape;
