@@ -15,8 +15,13 @@
 extern "C" {
 #endif
 
+/* What fp32 matrix products may do: strict, or rounding their operands to TF32 on the way in (NVIDIA, 10 bits of fraction). */
+typedef enum { MATH_STRICT, MATH_TF32 } MathMode;
+
 typedef struct Stream {
-    Arena scratch; /* a stack for the operations of this stream; sized before the first of them */
+    Arena    scratch; /* a stack for the operations of this stream; sized before the first of them */
+    void    *queue;   /* the GPU's queue (cudaStream_t); NULL on the CPU                           */
+    MathMode math;
 } Stream;
 
 /* Opens the device of this process: on the CPU sets the thread count (OMP_NUM_THREADS, else threads), on CUDA picks GPU
