@@ -35,21 +35,24 @@ static void share_grads(Run *r) {
     comm_finish(r->comm);
 }
 
-typedef struct { double loss, grad_norm; int stop, save; } Agreed;
+typedef struct { double loss, grad_norm; int stop, save, written; } Agreed;
 
-/* The one reduction of scalars in a step: mean loss, gradient norm, and what any rank was asked from outside. */
+/* The one reduction of scalars in a step: mean loss, gradient norm, what any rank was asked from outside, and how many ranks have done
+ * their part of a checkpoint. */
 static Agreed agree(Run *r) {
     const Config *c = r->config;
     const char   *dir = run_speaks(r) ? c->run.dir : NULL;
     optimizer_norm_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
-    double sums[GPT_SUMS + 2];
+    double sums[GPT_SUMS + 3];
     gpt_fetch_sums(&r->gpt, &r->stream, sums);
-    double *stop = &sums[GPT_SUMS], *save = stop + 1;
+    double *stop = &sums[GPT_SUMS], *save = stop + 1, *written = stop + 2;
     *stop = stop_requested(dir, r->started_ms, c->run.max_minutes);
     *save = run_speaks(r) && save_requested(dir);
-    comm_all_reduce_f64(r->comm, sums, GPT_SUMS + 2, COMM_SUM);
+    *written = saver_ready(r->saver);
+    comm_all_reduce_f64(r->comm, sums, GPT_SUMS + 3, COMM_SUM);
     double norm = sqrt(sums[GPT_GRAD_SQUARES]) / r->loss_scale.scale;
-    Agreed a = {sums[GPT_LOSS] / (double)c->batch.global_tokens, norm, *stop > 0.0, *save > 0.0};
+    Agreed a = {sums[GPT_LOSS] / (double)c->batch.global_tokens, norm, *stop > 0.0, *save > 0.0,
+                *written == (double)comm_size(r->comm)};
     return a;
 }
 
@@ -173,6 +176,12 @@ static void sample_now(Run *r, int64_t step) {
     free(text);
 }
 
+static void tell_saved(Run *r, double ms) {
+    if (ms > 0.0 && run_speaks(r))
+        progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s", r->config->run.dir, (long long)saver_step(r->saver), ms * 1e-3);
+}
+
+/* Copies the state; what follows is written while training goes on. */
 static void save_now(Run *r, int64_t step) {
     double sums[GPT_SUMS];
     gpt_zero_sums(&r->gpt, &r->stream);
@@ -181,8 +190,8 @@ static void save_now(Run *r, int64_t step) {
     comm_all_reduce_f64(r->comm, sums, GPT_SUMS, COMM_SUM);
     if (!isfinite(sums[GPT_GRAD_SQUARES])) fail(EXIT_NUMERIC, "the weights after step %lld are not finite: nothing is saved, older checkpoints stay", (long long)step);
     if (run_speaks(r)) metrics_flush(r->metrics); /* the lines of a checkpoint's steps are on disk before the checkpoint is */
-    double ms = checkpoint_save(&r->checkpoint, step);
-    if (run_speaks(r)) progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s", r->config->run.dir, (long long)step, ms * 1e-3);
+    tell_saved(r, saver_finish(r->saver));
+    saver_start(r->saver, step);
 }
 
 /* loss.svg is kept fresh: at every eval, else about fifty times a run. */
@@ -228,10 +237,13 @@ int main(int argc, char **argv) {
         StepMetrics m = train_step(r, step++, &agreed);
         watchdog_started(r->watchdog);
         log_step(r, &m);
+        if (agreed.written) tell_saved(r, saver_next(r->saver));
         if (evaluates && (is_due(step, config.eval.every) || step == steps)) eval_now(r, step);
         if (is_due(step, config.sample.every)) sample_now(r, step);
         if (is_due(step, config.checkpoint.every) || step == steps || agreed.stop || agreed.save) save_now(r, step);
     }
+
+    tell_saved(r, saver_finish(r->saver));
 
     int stopped = step < steps;
     if (run_speaks(r)) {

@@ -86,6 +86,7 @@ void device_open(int local_rank, int threads) {
     gpu.is_open = 1;
 }
 
+int device_is_host(void) { return 0; }
 #ifdef CUDA_EMU
 const char *device_backend(void) { return "emu"; }
 #else
@@ -147,12 +148,16 @@ void device_zero(Stream *s, Tensor t) {
 }
 
 void device_to_host(Stream *s, void *host, Tensor t) {
-    CUDA_CHECK(cudaMemcpyAsync(host, t.data, tensor_bytes(t), cudaMemcpyDeviceToHost, stream_queue(s)));
+    device_to_host_queued(s, host, t);
     device_sync(s);
 }
 
 void device_from_host_queued(Stream *s, Tensor t, const void *host) {
     CUDA_CHECK(cudaMemcpyAsync(t.data, host, tensor_bytes(t), cudaMemcpyHostToDevice, stream_queue(s)));
+}
+
+void device_to_host_queued(Stream *s, void *host, Tensor t) {
+    CUDA_CHECK(cudaMemcpyAsync(host, t.data, tensor_bytes(t), cudaMemcpyDeviceToHost, stream_queue(s)));
 }
 
 void device_from_host(Stream *s, Tensor t, const void *host) {

@@ -157,6 +157,7 @@ void run_begin(Run *r) {
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
                        .first_step = r->resumed.step};
+    r->saver = saver_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
     if (run_speaks(r)) {
         write_config_copy(r);
@@ -167,6 +168,7 @@ void run_begin(Run *r) {
 
 void run_destroy(Run *r) {
     if (r->metrics) metrics_close(r->metrics);
+    saver_destroy(r->saver);
     if (r->loader) loader_destroy(r->loader);
     replay_destroy(&r->replay);
     optimizer_destroy(&r->optimizer);

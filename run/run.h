@@ -46,6 +46,7 @@ typedef struct {
     Batch         eval_batch;       /* [micro_batch, seq_len] */
     int32_t      *eval_tokens;      /* host [2, micro_batch, seq_len] */
     CheckpointState checkpoint;
+    Saver        *saver;            /* owned */
     Resumed       resumed;
     Metrics      *metrics;          /* rank 0; NULL elsewhere */
     Progress      progress;         /* rank 0 */
