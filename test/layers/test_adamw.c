@@ -76,7 +76,7 @@ static void compare(DType act, int64_t n) {
 static void test_sizes(void **state) {
     (void)state;
     static const int64_t sizes[] = {1, 15, 16, 17, 101, 16384, 40003};
-    for (int t = 0; t < COUNT(ACT_TYPES); t++)
+    for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(sizes); i++) compare(ACT_TYPES[t], sizes[i]);
 }
 

@@ -1,16 +1,14 @@
 /* test_cast.c - cast_forward: bit for bit the rounding of core/tensor.h. */
 #include "test/ref/test.h"
 
-static const DType TYPES[] = {F32, BF16};
-
 static void test_sizes(void **state) {
     (void)state;
     static const int64_t sizes[] = {1, 15, 16, 17, 16384, 40003};
-    for (int from = 0; from < COUNT(TYPES); from++)
-        for (int to = 0; to < COUNT(TYPES); to++)
+    for (int from = 0; from < stage_act_types(); from++)
+        for (int to = 0; to < stage_act_types(); to++)
             for (int i = 0; i < COUNT(sizes); i++) {
                 Stage  s = stage_create(0);
-                Tensor x = stage_random(&s, TYPES[from], 1, sizes[i], 1, 1, 3, 0), y = stage_tensor(&s, TYPES[to], 1, sizes[i], 1);
+                Tensor x = stage_random(&s, ACT_TYPES[from], 1, sizes[i], 1, 1, 3, 0), y = stage_tensor(&s, ACT_TYPES[to], 1, sizes[i], 1);
                 cast_forward(&s.stream, y, x);
                 for (int64_t k = 0; k < sizes[i]; k++) assert_true(tensor_get(y, k) == (float)round_to(y.type, (double)tensor_get(x, k)));
                 stage_destroy(&s);

@@ -46,8 +46,8 @@ static Model *model_create(DType act, int64_t B, int64_t positions, Recompute re
     m->records = record_load("test/ref/data/gpt.rec");
     m->layout = layout_create(rows, params, 3);
     free(rows);
-    m->params = arena_create("params", 8 << 20), m->grads = arena_create("grads", 8 << 20), m->state = arena_create("optimizer", 16 << 20);
-    m->activations = arena_create("activations", 64 << 20), m->tokens = arena_create("tokens", 1 << 20);
+    m->params = stage_arena("params", 8 << 20), m->grads = stage_arena("grads", 8 << 20), m->state = stage_arena("optimizer", 16 << 20);
+    m->activations = stage_arena("activations", 64 << 20), m->tokens = stage_arena("tokens", 1 << 20);
     m->gpt = gpt_create(SHAPE, &m->layout, act, B, positions, recompute, use, (GptArenas){&m->params, &m->grads, &m->activations});
     m->stream = stream_create(gpt_scratch_bytes(&m->gpt));
     m->optimizer = optimizer_create(&m->layout, 0, 0, m->gpt.params, m->gpt.grads, &m->state);
@@ -57,7 +57,7 @@ static Model *model_create(DType act, int64_t B, int64_t positions, Recompute re
 
 static void model_destroy(Model *m) {
     Arena *arenas[] = {&m->params, &m->grads, &m->activations, &m->state, &m->tokens};
-    for (int i = 0; i < COUNT(arenas); i++) arena_destroy(arenas[i]);
+    for (int i = 0; i < COUNT(arenas); i++) stage_arena_destroy(arenas[i]);
     stream_destroy(&m->stream);
     optimizer_destroy(&m->optimizer);
     gpt_destroy(&m->gpt);
@@ -176,7 +176,7 @@ static void test_micro_batches(void **state) {
 /* The same ops on the same inputs: the same bits. */
 static void test_recompute(void **state) {
     (void)state;
-    for (int t = 0; t < COUNT(ACT_TYPES); t++) {
+    for (int t = 0; t < stage_act_types(); t++) {
         Model *kept = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_TRAINING);
         double loss = gradients(kept, 0, 2);
         for (Recompute r = RECOMPUTE_LIGHT; r <= RECOMPUTE_BLOCK; r++) {
@@ -193,7 +193,7 @@ static void test_recompute(void **state) {
 /* A run repeats its bits. */
 static void test_repeat(void **state) {
     (void)state;
-    for (int t = 0; t < COUNT(ACT_TYPES); t++) {
+    for (int t = 0; t < stage_act_types(); t++) {
         Model *a = model_create(ACT_TYPES[t], 4, T, RECOMPUTE_NONE, GPT_TRAINING);
         Model *b = model_create(ACT_TYPES[t], 4, T, RECOMPUTE_NONE, GPT_TRAINING);
         for (int64_t step = 0; step < 2; step++) {
@@ -234,7 +234,7 @@ static void test_smaller_batch(void **state) {
 /* Inference keeps one block's memory and gives the same losses; its logits are what the losses are made of. */
 static void test_inference(void **state) {
     (void)state;
-    for (int t = 0; t < COUNT(ACT_TYPES); t++) {
+    for (int t = 0; t < stage_act_types(); t++) {
         Model *trains = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_TRAINING);
         Model *m = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_INFERENCE);
         Batch  batch = batch_of(m, 0, 0, 2, T), same = batch_of(trains, 0, 0, 2, T);

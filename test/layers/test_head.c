@@ -83,7 +83,7 @@ static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][4] = {{1, 1, 1, 1}, {2, 3, 5, 8}, {7, 17, 31, 31}, {5, 42, 389, 512}, {80, 42, 389, 400},
                                         {33, 64, 256, 256}, {1, 65, 1025, 1152}};
-    for (int t = 0; t < COUNT(ACT_TYPES); t++)
+    for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3]);
 }
 

@@ -120,7 +120,7 @@ static void compare_backward(DType act, int64_t N, int64_t K, int64_t M) {
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][3] = {{1, 1, 1}, {2, 3, 1}, {5, 17, 7}, {16, 16, 16}, {80, 42, 126}, {33, 168, 42}, {129, 65, 130}, {3, 300, 200}};
-    for (int t = 0; t < COUNT(ACT_TYPES); t++)
+    for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) {
             compare_forward(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);
             compare_backward(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);

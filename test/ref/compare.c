@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-double unit_roundoff(DType type) { return type == BF16 ? 0x1p-8 : 0x1p-24; }
+double unit_roundoff(DType type) { return type == BF16 ? 0x1p-8 : type == F16 ? 0x1p-11 : 0x1p-24; }
+
+/* fp16's subnormals are 2^-24 apart: half of that is lost whatever the value. The other types reach down far enough. */
+static double smallest_error(DType type) { return type == F16 ? 0x1p-25 : 0.0; }
 
 double compare_ratio(const char *what, Tensor got, const double *want, DType act, Bound bound) {
     int64_t n = tensor_elems(got);
@@ -13,10 +16,11 @@ double compare_ratio(const char *what, Tensor got, const double *want, DType act
     for (int64_t i = 0; i < n; i++) square += want[i] * want[i];
     double rms = fmax(sqrt(square / (double)n), bound.size);
     double f32 = COMPARE_K * unit_roundoff(F32) * sqrt(bound.terms);
-    double inner = act == BF16 ? COMPARE_K * unit_roundoff(BF16) * bound.inner * rms : 0.0;
+    double inner = act != F32 ? COMPARE_K * unit_roundoff(act) * bound.inner * rms : 0.0;
     for (int64_t i = 0; i < n; i++) {
         double value = (double)tensor_get(got, i);
-        double allowed = f32 * (fabs(want[i]) + rms) + bound.roundings * unit_roundoff(got.type) * fabs(want[i]) * (1.0 + 0x1p-7) + inner;
+        double allowed = f32 * (fabs(want[i]) + rms) + bound.roundings * unit_roundoff(got.type) * fabs(want[i]) * (1.0 + 0x1p-7) + inner +
+                         bound.roundings * smallest_error(got.type);
         double error = fabs(value - want[i]);
         double ratio = error == 0.0 ? 0.0 : isfinite(value) ? error / allowed : INFINITY;
         if (ratio > worst) worst = ratio;

@@ -9,7 +9,8 @@
  *
  * rms is that of want or, where the terms cancel far below their own size, the terms' (Bound.size).
  * The second term is the rounding of the result to its own type (u = 2^-8 for bf16), r times where a factor of the whole result is stored
- * before it. The third is for terms rounded to bf16 on the way into an f32 sum: inner is the error of such a sum in units of u rms.
+ * before it. The third is for terms rounded to 16 bits on the way into an f32 sum: inner is the error of such a sum in units of u rms. fp16
+ * (u = 2^-11) also loses up to 2^-25 a rounding among its subnormals.
  */
 #ifndef TRAIN_GPT_TEST_REF_COMPARE_H
 #define TRAIN_GPT_TEST_REF_COMPARE_H
@@ -21,7 +22,7 @@
 typedef struct {
     double terms;     /* n: length of the reduction behind one element  */
     double roundings; /* r: 1, or more where factors are stored         */
-    double inner;     /* bf16 terms, see above; ignored for F32         */
+    double inner;     /* 16-bit terms, see above; ignored for F32       */
     double size;      /* typical size of the terms, or 0                */
 } Bound;
 

@@ -1,7 +1,8 @@
 /* stage.h - what an op's test stands on: memory with guards, reproducible inputs, one run per instruction set.
  *
  * Inputs are random but the same in every run, and rounded to the tensor's type before the float64 reference sees them: a
- * comparison then measures the op's own rounding only. Outputs start as NaN, so that an element the op did not set is seen.
+ * comparison then measures the op's own rounding only. Outputs start as NaN, so that an element the op did not set is seen. Every backend
+ * runs the same tests: what the host reads lies in memory that both reach (and launches must be synchronous: CUDA_LAUNCH_BLOCKING=1).
  */
 #ifndef TRAIN_GPT_TEST_REF_STAGE_H
 #define TRAIN_GPT_TEST_REF_STAGE_H
@@ -11,9 +12,8 @@
 
 typedef struct {
     Stream  stream;
-    Arena   pool;
-    size_t *guard;   /* owned: where in the pool a guard stands */
-    int     guards;
+    struct StageBlock *block; /* owned: memory that host and device both reach, one allocation each */
+    int     blocks;
 } Stage;
 
 Stage stage_create(size_t scratch_bytes);
@@ -31,7 +31,16 @@ double *stage_random_doubles(Stage *stage, int64_t n, uint64_t seed, double spre
 double random_value(uint64_t seed, int64_t i); /* uniform in (-1,1), by a counter-based hash */
 double round_to(DType type, double x);         /* as a tensor of that type would store it    */
 
-/* main() of an op's test: runs the program again for each instruction set this processor has, with 1, 3 and 2 threads, and then
+/* An arena in memory that host and device both reach. */
+Arena stage_arena(const char *name, size_t bytes);
+void  stage_arena_destroy(Arena *arena);
+
+/* How many of F32, BF16, F16 this build's backend computes in: on the CPU the first two. */
+int stage_act_types(void);
+/* 1 where every instruction is emulated: tests take their smaller sizes. */
+int stage_is_slow(void);
+
+/* main() of an op's test: on the CPU runs the program again for each instruction set this processor has, with 1, 3 and 2 threads, and then
  * tests() in each; returns the exit status. */
 int stage_main(char **argv, int (*tests)(void));
 

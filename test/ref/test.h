@@ -23,7 +23,7 @@
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 #define OPS_FILE "test/ref/data/ops.rec"
 
-static const DType ACT_TYPES[] = {F32, BF16};
+static const DType ACT_TYPES[] = {F32, BF16, F16}; /* the first stage_act_types() of them are this backend's */
 
 /* A float64 reference against PyTorch's float64: both round every operation to 2^-53, over at most some hundred terms. */
 #define assert_same_float64(got, record)                                                                              \

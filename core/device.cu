@@ -1,0 +1,223 @@
+/* device.cu - an NVIDIA GPU behind device.h, one per process; the emulator links it as well. The state of the process's one GPU is here
+ * and nowhere else. */
+#include "core/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/kernel.cuh"
+
+#ifndef CUDA_EMU
+#include <nvtx3/nvToolsExt.h>
+#endif
+
+enum { OLDEST_MAJOR = 8, FREE_SHARED_BYTES = 48 << 10 /* what a block has without asking */ };
+
+static struct {
+    int            is_open;
+    cudaDeviceProp properties;
+    char           isa[16];
+    size_t         context_bytes; /* taken on the GPU before our first allocation: by CUDA itself, and by other processes */
+    size_t         used_bytes, peak_bytes;
+} gpu;
+
+/* --- errors ------------------------------------------------------------------------------------------------------------------------- */
+
+void cuda_failed(const char *call, cudaError_t error, const char *file, int line) {
+    if (error == cudaErrorMemoryAllocation) fail(EXIT_MEMORY, "%s: out of GPU memory (%s:%d)", call, file, line);
+    check_failed(call, file, line, "CUDA says: %s (%s)", cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+void launch_prepare(const void *kernel, size_t shared_bytes) {
+    if (shared_bytes > FREE_SHARED_BYTES)
+        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
+}
+
+void launch_check(const char *kernel, const char *file, int line) {
+    cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) cuda_failed(kernel, error, file, line);
+}
+
+/* --- the GPU ------------------------------------------------------------------------------------------------------------------------- */
+
+/* What is wrong with this machine's GPUs, into why; returns how many there are. */
+static int count_devices(char *why, size_t room) {
+    int         count = 0, driver = 0, runtime = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    cudaGetLastError(); /* it has been told */
+    if (error == cudaSuccess && count > 0) return count;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (driver == 0)
+        snprintf(why, room, "no NVIDIA driver is loaded on this machine");
+    else if (error == cudaErrorInsufficientDriver)
+        snprintf(why, room, "the NVIDIA driver is for CUDA %d.%d and this program was built with CUDA %d.%d: update the driver", driver / 1000,
+                 driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    else
+        snprintf(why, room, "the driver shows no GPU (%s)%s", cudaGetErrorString(error),
+                 getenv("CUDA_VISIBLE_DEVICES") ? "; CUDA_VISIBLE_DEVICES is set" : "");
+    return 0;
+}
+
+int device_present(void) {
+    char why[256];
+    return count_devices(why, sizeof why) > 0;
+}
+
+void device_open(int local_rank, int threads) {
+    (void)threads; /* the GPU does the work */
+    if (gpu.is_open) return;
+    char why[256];
+    int  count = count_devices(why, sizeof why);
+    if (count == 0) fail(EXIT_NODEVICE, "no GPU: %s. `make BACKEND=cpu` builds a program that computes on the processor", why);
+    int id = local_rank % count;
+    CUDA_CHECK(cudaGetDeviceProperties(&gpu.properties, id));
+    if (gpu.properties.major < OLDEST_MAJOR)
+        fail(EXIT_NODEVICE, "GPU %d is a %s of compute capability %d.%d, and this program needs %d.0 or newer (A100, RTX 30 and later). "
+             "`make BACKEND=cpu` builds a program that computes on the processor", id, gpu.properties.name, gpu.properties.major,
+             gpu.properties.minor, OLDEST_MAJOR);
+    CUDA_CHECK(cudaSetDevice(id));
+    CUDA_CHECK(cudaFree(NULL)); /* makes the context */
+    snprintf(gpu.isa, sizeof gpu.isa, "sm_%d%d", gpu.properties.major, gpu.properties.minor);
+    size_t available, total;
+    CUDA_CHECK(cudaMemGetInfo(&available, &total));
+    gpu.context_bytes = total - available;
+    gpu.is_open = 1;
+}
+
+#ifdef CUDA_EMU
+const char *device_backend(void) { return "emu"; }
+#else
+const char *device_backend(void) { return "cuda"; }
+#endif
+const char *device_name(void) { return gpu.is_open ? gpu.properties.name : "no GPU"; }
+const char *device_isa(void) { return gpu.is_open ? gpu.isa : "none"; }
+int         device_threads(void) { return 1; }
+int         device_has_bf16(void) { return 1; } /* since compute capability 8.0 */
+int         device_multiprocessors(void) { return gpu.properties.multiProcessorCount; }
+size_t      device_shared_bytes(void) { return gpu.properties.sharedMemPerBlockOptin; }
+size_t      device_memory_total(void) { return gpu.properties.totalGlobalMem; }
+size_t      device_memory_peak(void) { return gpu.context_bytes + gpu.peak_bytes; }
+size_t      device_overhead_bytes(void) { return gpu.context_bytes; }
+
+/* --- memory -------------------------------------------------------------------------------------------------------------------------- */
+
+void *device_alloc(size_t bytes, const char *what) {
+    void       *memory = NULL;
+    cudaError_t error = cudaMalloc(&memory, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+        size_t available = 0, total = 0;
+        cudaGetLastError();
+        cudaMemGetInfo(&available, &total);
+        fail(EXIT_MEMORY, "no GPU memory for %s: %.1f MiB wanted, %.1f of %.1f MiB free on %s; a smaller batch.micro_batch or memory.recompute = "
+             "\"block\" takes less (`train_gpt plan` says how much)", what, (double)bytes / 1048576.0, (double)available / 1048576.0,
+             (double)total / 1048576.0, device_name());
+    }
+    CUDA_CHECK(error);
+    CUDA_CHECK(cudaMemset(memory, 0, bytes));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    gpu.used_bytes += bytes;
+    if (gpu.used_bytes > gpu.peak_bytes) gpu.peak_bytes = gpu.used_bytes;
+    return memory;
+}
+
+void device_free(void *memory, size_t bytes) {
+    CUDA_CHECK(cudaFree(memory));
+    gpu.used_bytes -= bytes;
+}
+
+void *device_alloc_shared(size_t bytes) {
+    void *memory;
+    CUDA_CHECK(cudaMallocManaged(&memory, bytes, cudaMemAttachGlobal));
+    return memset(memory, 0, bytes);
+}
+void device_free_shared(void *memory) { CUDA_CHECK(cudaFree(memory)); }
+
+void *device_alloc_host(size_t bytes, const char *what) {
+    void *memory;
+    if (cudaMallocHost(&memory, bytes) != cudaSuccess)
+        fail(EXIT_MEMORY, "no pinned host memory for %s: %.1f MiB wanted (see `ulimit -l`)", what, (double)bytes / 1048576.0);
+    return memset(memory, 0, bytes);
+}
+void device_free_host(void *memory) { CUDA_CHECK(cudaFreeHost(memory)); }
+
+void device_zero(Stream *s, Tensor t) {
+    if (tensor_elems(t) > 0) CUDA_CHECK(cudaMemsetAsync(t.data, 0, tensor_bytes(t), stream_queue(s)));
+}
+
+void device_to_host(Stream *s, void *host, Tensor t) {
+    CUDA_CHECK(cudaMemcpyAsync(host, t.data, tensor_bytes(t), cudaMemcpyDeviceToHost, stream_queue(s)));
+    device_sync(s);
+}
+
+void device_from_host_queued(Stream *s, Tensor t, const void *host) {
+    CUDA_CHECK(cudaMemcpyAsync(t.data, host, tensor_bytes(t), cudaMemcpyHostToDevice, stream_queue(s)));
+}
+
+void device_from_host(Stream *s, Tensor t, const void *host) {
+    device_from_host_queued(s, t, host);
+    device_sync(s);
+}
+
+/* --- streams and events --------------------------------------------------------------------------------------------------------------- */
+
+Stream stream_create(size_t scratch_bytes) {
+    Stream       s;
+    cudaStream_t queue;
+    s.scratch = arena_create("scratch", scratch_bytes);
+    CUDA_CHECK(cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking));
+    s.queue = queue;
+    s.math = MATH_STRICT;
+    return s;
+}
+
+void stream_destroy(Stream *s) {
+    device_sync(s);
+    CUDA_CHECK(cudaStreamDestroy(stream_queue(s)));
+    arena_destroy(&s->scratch);
+}
+
+void device_sync(Stream *s) { CUDA_CHECK(cudaStreamSynchronize(stream_queue(s))); }
+
+Event event_create(void) {
+    cudaEvent_t event;
+    CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    Event e = {event};
+    return e;
+}
+void event_destroy(Event *e) { CUDA_CHECK(cudaEventDestroy((cudaEvent_t)e->handle)); }
+void event_record(Event e, Stream *s) { CUDA_CHECK(cudaEventRecord((cudaEvent_t)e.handle, stream_queue(s))); }
+void event_wait(Event e) { CUDA_CHECK(cudaEventSynchronize((cudaEvent_t)e.handle)); }
+
+/* --- graphs and ranges -------------------------------------------------------------------------------------------------------------------- */
+
+int graph_begin(Stream *s) {
+    CUDA_CHECK(cudaStreamBeginCapture(stream_queue(s), cudaStreamCaptureModeThreadLocal));
+    return 1;
+}
+
+Graph graph_end(Stream *s) {
+    cudaGraph_t     recorded;
+    cudaGraphExec_t ready;
+    CUDA_CHECK(cudaStreamEndCapture(stream_queue(s), &recorded));
+    CUDA_CHECK(cudaGraphInstantiate(&ready, recorded, 0));
+    CUDA_CHECK(cudaGraphDestroy(recorded));
+    Graph g = {ready};
+    return g;
+}
+
+void graph_launch(Graph g, Stream *s) { CUDA_CHECK(cudaGraphLaunch((cudaGraphExec_t)g.handle, stream_queue(s))); }
+
+void graph_destroy(Graph *g) {
+    if (g->handle) CUDA_CHECK(cudaGraphExecDestroy((cudaGraphExec_t)g->handle));
+    g->handle = NULL;
+}
+
+#ifdef CUDA_EMU
+void device_range_begin(const char *name) { (void)name; }
+void device_range_end(void) {}
+#else
+void device_range_begin(const char *name) { nvtxRangePushA(name); }
+void device_range_end(void) { nvtxRangePop(); }
+#endif
