@@ -103,7 +103,7 @@ enum { WARP = 32, PACK_BYTES = 16 };
 /* N elements that move together: 16 bytes of them where rows allow it, else one. */
 template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T v[N]; };
 
-template <typename T> constexpr int pack_elems() { return PACK_BYTES / (int)sizeof(T); }
+template <typename T> __host__ __device__ constexpr int pack_elems() { return PACK_BYTES / (int)sizeof(T); }
 
 /* Whether rows of row_bytes (a flat array: PACK_BYTES) at these addresses are whole packs. */
 static inline bool packs_fit(size_t row_bytes, std::initializer_list<const void *> rows) {
