@@ -1,6 +1,6 @@
-/* classifier.cu - CUDA side of the classifier ops in layers.h. A block owns a row and reads it once from memory: each thread keeps a running
- * maximum and the sum of exponentials below it (Milakov & Gimelshein, arXiv:1805.02867), which the block then joins in a fixed order. The
- * gradient pass reads the row again from shared memory, or from the L2 cache where two rows do not fit a multiprocessor's. */
+/* classifier.cu - CUDA side of the classifier ops in layers.h. A block owns a row and reads it once from memory: each thread keeps a
+ * running maximum and the sum of exponentials below it (Milakov & Gimelshein, arXiv:1805.02867), which the block then joins in a fixed
+ * order. The gradient pass reads the row again from shared memory, or from the L2 cache where two rows do not fit a multiprocessor's. */
 #include "core/kernel.cuh"
 #include "layers/layers.h"
 
@@ -84,8 +84,8 @@ DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, float
     }
 }
 
-/* Block: one row of `columns`, a multiple of W. grid n, up to MAX_THREADS threads; shared memory: the row where kept is 1. Same bits always.
- * Bound: the row read, and written for the gradient, once: 4 bytes of 16-bit logits each. */
+/* Block: one row of `columns`, a multiple of W. grid n, up to MAX_THREADS threads; shared memory: the row where kept is 1. Same bits
+ * always. Bound: the row read, and written for the gradient, once: 4 bytes of 16-bit logits each. */
 template <Pass pass, typename T, int W>
 KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, int columns, float scale, int kept) {
     SMEM(float, part, [WARP]);
@@ -128,7 +128,9 @@ template <Pass pass> static void classify(Stream *s, Tensor loss, Tensor logits,
     }));
 }
 
-void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V) { classify<LOSS>(s, loss, logits, targets, V, 0.0f); }
+void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V) {
+    classify<LOSS>(s, loss, logits, targets, V, 0.0f);
+}
 
 void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, float scale) {
     classify<LOSS_AND_GRADIENT>(s, loss, logits, targets, V, scale);

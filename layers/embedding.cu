@@ -15,7 +15,8 @@ enum {
 /* y[n] = wte[token[n]] + wpe[n % T]. Warp: a row. grid ceil(N / WARPS), no shared memory. Bound: 2 elements of traffic each, wte and wpe
  * mostly from L2. */
 template <typename T, int W>
-KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, int64_t N, int64_t positions, int64_t C, int64_t rows) {
+KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, int64_t N, int64_t positions, int64_t C,
+                                int64_t rows) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (n >= N) return;
     device_check(token[n] >= 0 && token[n] < rows);
@@ -38,11 +39,11 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
     if (N == 0) return;
     bool fit = packs_fit((size_t)C * dtype_bytes(y.type), {y.data, wte.data, wpe.data});
     DISPATCH_ACT(y.type, A, DISPATCH_PACK(A, fit, W,
-        LAUNCH((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte), ptr<A>(wpe),
-               N, T, C, wte.dim[0])));
+        LAUNCH((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte),
+               ptr<A>(wpe), N, T, C, wte.dim[0])));
 }
 
-/* --- backward ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- backward ----------------------------------------------------------------------------------------------------------------------- */
 
 template <typename T, int W> DEVICE void add_row(Pack<float, W> &sum, const T *row) {
     Pack<float, W> x = pack_to_f32(pack_load<T, W>(row));
@@ -91,8 +92,9 @@ DEVICE int64_t lower_bound(const int32_t *token, int64_t low, int64_t high, int3
     return low;
 }
 
-/* Runs of more than 32 rows: each holds a place that is a multiple of 32, and the block of the first such place adds it. Thread: one pack of
- * channels of every GROUPS-th row; shared memory: the groups' sums, then added in order. grid (ceil(N / 32), ceil(C / SLICE_PACKS packs)). */
+/* Runs of more than 32 rows: each holds a place that is a multiple of 32, and the block of the first such place adds it. Thread: one
+ * pack of channels of every GROUPS-th row; shared memory: the groups' sums, then added in order.
+ * grid (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound: dy read once. */
 template <typename T, int W> KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C) {
     SMEM(float, part, [GROUPS][SLICE_PACKS * W]);
     int64_t place = (int64_t)blockIdx.x * WARP;
@@ -138,12 +140,12 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
     TokenList list = sort_tokens(s, sort_scratch(&s->scratch, N), ptr<int32_t>(tokens), N, dwte.dim[0]);
     bool      fit = packs_fit((size_t)C * dtype_bytes(dy.type), {dwte.data, dwpe.data, dy.data});
     DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, fit, W, {
+        float   *wte = ptr<float>(dwte), *wpe = ptr<float>(dwpe);
+        const A *grad = ptr<A>(dy);
         unsigned strips = (unsigned)blocks_for(C, WARP * W), slices = (unsigned)blocks_for(C, SLICE_PACKS * W);
-        LAUNCH((embedding_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARPS), strips), THREADS, 0, s, ptr<float>(dwte), ptr<A>(dy), list, N, C);
-        LAUNCH((embedding_long_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARP), slices), THREADS, 0, s, ptr<float>(dwte), ptr<A>(dy), list,
-               N, C);
-        LAUNCH((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), strips), THREADS, 0, s, ptr<float>(dwpe), ptr<A>(dy), B, T,
-               C);
+        LAUNCH((embedding_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARPS), strips), THREADS, 0, s, wte, grad, list, N, C);
+        LAUNCH((embedding_long_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARP), slices), THREADS, 0, s, wte, grad, list, N, C);
+        LAUNCH((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), strips), THREADS, 0, s, wpe, grad, B, T, C);
     }));
     arena_release(&s->scratch, mark);
 }

@@ -20,7 +20,7 @@ DEVICE float gelu(float x) {
     return __fdividef(fmaxf(x, -GELU_FAR), 1.0f + __expf(-two_u));
 }
 
-/* gelu'(x) = p + x p (1-p) (2u)',  p = 1 / (1 + exp(-2u)). With e = exp(-|2u|) nothing overflows, and the smaller of p and 1-p is e / (1+e). */
+/* gelu'(x) = p + x p (1-p) (2u)',  p = 1 / (1 + exp(-2u)). With e = exp(-|2u|) nothing overflows; the smaller of p, 1-p is e / (1+e). */
 DEVICE float gelu_grad(float x) {
     float two_u = x * (x * x * GELU_CUBIC + GELU_SLOPE);
     float e = __expf(-fabsf(two_u));

@@ -104,12 +104,14 @@ template <typename T, int W> static void launch_forward(Stream *s, Forward<T> f)
         LAUNCH((layernorm_forward_long_kernel<T, W>), f.N, LONG_ROW_THREADS, (size_t)f.C * sizeof(T), s, f);
 }
 
-static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b, float eps) {
+static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
+                         float eps) {
     layernorm_contract(y, mean, rstd, x, w, b);
     int64_t N = x.dim[0], C = x.dim[1];
     bool    fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-        Forward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x), ptr<T>(update), ptr<T>(w), ptr<T>(b), N, C, eps};
+        Forward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x), ptr<T>(update), ptr<T>(w), ptr<T>(b), N, C,
+                        eps};
         launch_forward<T, W>(s, f);
     }));
 }

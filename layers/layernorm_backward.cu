@@ -37,7 +37,8 @@ DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.
 
 /* Adds a thread's share of one row to its sums. */
 template <typename T, int W>
-DEVICE void add_pack(Sums &row, Pack<float, W> &dw, Pack<float, W> &db, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w, float mean, float rstd) {
+DEVICE void add_pack(Sums &row, Pack<float, W> &dw, Pack<float, W> &db, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w, float mean,
+                     float rstd) {
     #pragma unroll
     for (int j = 0; j < W; j++) {
         float n = (to_f32(x.v[j]) - mean) * rstd, g = to_f32(dy.v[j]), d = g * to_f32(w.v[j]);
@@ -47,8 +48,8 @@ DEVICE void add_pack(Sums &row, Pack<float, W> &dw, Pack<float, W> &db, Pack<T, 
 }
 
 template <typename T, int W>
-DEVICE void store_dx(const Backward<T> &k, int64_t i, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w, Pack<T, W> dresidual, float mean, float rstd,
-                     Sums means) {
+DEVICE void store_dx(const Backward<T> &k, int64_t i, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w, Pack<T, W> dresidual, float mean,
+                     float rstd, Sums means) {
     Pack<float, W> dx;
     #pragma unroll
     for (int j = 0; j < W; j++) {
@@ -86,7 +87,7 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL layernorm_bac
             row = warp_sums(row);
             if (lane == 0) part[buffer][r][warp] = row;
         }
-        __syncthreads(); /* part is complete; the buffer is written again only after the next batch's barrier, which all reach after reading */
+        __syncthreads(); /* part is complete; this buffer is written again past the next barrier, which all reach after reading */
         #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             Sums means = warp_sums(lane < warps ? part[buffer][r][lane] : Sums{0.0f, 0.0f});
@@ -99,8 +100,8 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL layernorm_bac
     for (int j = 0; j < W; j++) partial[j] = dw.v[j], partial[k.C + j] = db.v[j];
 }
 
-/* Any C: the block goes twice over each row, and its sums over rows stay in scratch, each element one thread's. Bound: as above and 16 bytes
- * of L2 traffic each. */
+/* Any C: the block goes twice over each row, and its sums over rows stay in scratch, each element one thread's. Bound: as above and
+ * 16 bytes of L2 traffic each. */
 template <typename T, int W> KERNEL layernorm_backward_long_kernel(Backward<T> k) {
     SMEM(float, part, [WARP]);
     int64_t at = threadIdx.x * W, step = (int64_t)blockDim.x * W, end = first_row(k.N, blockIdx.x + 1);
@@ -161,7 +162,8 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresi
     float *partial = (float *)arena_take(&s->scratch, partial_bytes(N, C));
     bool   fit = packs_fit((size_t)C * dtype_bytes(x.type), {dx.data, dresidual.data, dy.data, x.data, w.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-        Backward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w), ptr<float>(mean), ptr<float>(rstd), partial, N, C};
+        Backward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w), ptr<float>(mean), ptr<float>(rstd), partial, N,
+                         C};
         int64_t     threads = blocks_for(blocks_for(C, W), WARP) * WARP;
         if (threads <= MAX_THREADS) LAUNCH((layernorm_backward_kernel<T, W>), blocks, threads, 0, s, k);
         else LAUNCH((layernorm_backward_long_kernel<T, W>), blocks, MAX_THREADS, 0, s, k);
