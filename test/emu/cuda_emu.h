@@ -28,7 +28,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -62,9 +61,9 @@ struct Body {
     virtual ~Body() = default;
     virtual void operator()() = 0;
 };
-/* Runs the kernel, or records it where the stream is being captured. */
+/* Runs the kernel, or records it where the stream is being captured. Takes the body over. */
 cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                   const void *kernel, std::shared_ptr<Body> body, size_t body_bytes);
+                   const void *kernel, Body *body, size_t body_bytes);
 
 /* The arguments are copied here, as on a GPU: what the caller changes later does not reach the kernel. */
 template <class... P, class... A>
@@ -77,8 +76,7 @@ cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3
         Call(void (*kernel)(P...), A &&...a) : kernel(kernel), args(static_cast<P>(a)...) {}
         void operator()() override { std::apply(kernel, args); }
     };
-    auto call = std::make_shared<Call>(kernel, std::forward<A>(args)...);
-    return submit(name, file, line, grid, block, shared_bytes, stream, (const void *)kernel, call, sizeof(Call));
+    return submit(name, file, line, grid, block, shared_bytes, stream, (const void *)kernel, new Call(kernel, std::forward<A>(args)...), sizeof(Call));
 }
 
 /* One object per key and block, with red zones around it. */

@@ -9,6 +9,7 @@
  */
 #pragma once
 #include <deque>
+#include <memory>
 #include <random>
 #include <vector>
 

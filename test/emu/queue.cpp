@@ -77,7 +77,8 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation) {
 }
 
 cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                   const void *kernel, std::shared_ptr<Body> body, size_t body_bytes) {
+                   const void *kernel, Body *body, size_t body_bytes) {
+    std::shared_ptr<Body> owned(body);
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, threads = (uint64_t)block.x * block.y * block.z;
     auto     asked = dynamic_limit.find(kernel);
     size_t   limit = asked == dynamic_limit.end() ? (size_t)SHARED_DEFAULT : asked->second;
@@ -86,7 +87,7 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
                 grid.z, block.x, block.y, block.z, shared_bytes, file, line, limit);
         return remember(cudaErrorInvalidConfiguration);
     }
-    Launch launch = {name, file, line, grid, block, shared_bytes, kernel, std::move(body), body_bytes};
+    Launch launch = {name, file, line, grid, block, shared_bytes, kernel, owned, body_bytes};
     return enqueue(stream, [launch] { launch_run(launch); });
 }
 
