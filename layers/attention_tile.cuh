@@ -80,40 +80,40 @@ template <typename T, int D> struct Row {
 /* Rows [first, first + ROWS) of a head (rows of `from` are `stride` elements apart) into a tile; past T or D the tile is zero. The block's
  * THREADS share the work. What is copied asynchronously arrives with this thread's next group. */
 template <typename T, int ROWS, int D, int THREADS>
-DEVICE void load_tile(T *tile, const T *from, int64_t stride, int first, const Heads &h) {
+DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
     if (h.vector) {
         for (int i = (int)threadIdx.x; i < ROWS * PACKS; i += THREADS) {
             int  row = i / PACKS, column = i % PACKS * PACK;
             bool inside = first + row < h.T && column < h.D;
-            cp_async_16(tile + row * STRIDE + column, inside ? from + (first + row) * stride + column : from, inside ? PACK_BYTES : 0);
+            cp_async_16(tile + row * STRIDE + column, inside ? from + (int64_t)(first + row) * stride + column : from, inside ? PACK_BYTES : 0);
         }
         return;
     }
     #pragma unroll 1
     for (int i = (int)threadIdx.x; i < ROWS * D; i += THREADS) {
         int row = i / D, column = i % D;
-        tile[row * STRIDE + column] = first + row < h.T && column < h.D ? from[(first + row) * stride + column] : from_f32<T>(0.0f);
+        tile[row * STRIDE + column] = first + row < h.T && column < h.D ? from[(int64_t)(first + row) * stride + column] : from_f32<T>(0.0f);
     }
 }
 
 /* Rows [first, first + ROWS) of a head from a tile, those before T, by one warp. */
 template <typename T, int ROWS, int D>
-DEVICE void store_rows(T *to, int64_t stride, const T *tile, int first, const Heads &h) {
+DEVICE void store_rows(T *to, int stride, const T *tile, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
     int           lane = (int)threadIdx.x % WARP;
     if (h.vector) {
         for (int i = lane; i < ROWS * PACKS; i += WARP) {
             int row = i / PACKS, column = i % PACKS * PACK;
             if (first + row < h.T && column < h.D)
-                pack_store(to + (first + row) * stride + column, pack_load<T, PACK>(tile + row * STRIDE + column));
+                pack_store(to + (int64_t)(first + row) * stride + column, pack_load<T, PACK>(tile + row * STRIDE + column));
         }
         return;
     }
     #pragma unroll 1
     for (int i = lane; i < ROWS * D; i += WARP) {
         int row = i / D, column = i % D;
-        if (first + row < h.T && column < h.D) to[(first + row) * stride + column] = tile[row * STRIDE + column];
+        if (first + row < h.T && column < h.D) to[(int64_t)(first + row) * stride + column] = tile[row * STRIDE + column];
     }
 }
 
