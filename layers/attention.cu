@@ -87,6 +87,14 @@ template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], So
         }
 }
 
+/* A stage: keys and values from `key` on. */
+template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key, const Heads &h) {
+    typedef ForwardTile<D> Tile;
+    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage, k, 3 * h.C, key, h);
+    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage + Tile::KEYS_ELEMS, k + h.C, 3 * h.C, key, h);
+    cp_async_commit();
+}
+
 /* One tile of keys for a warp's queries: scores, softmax, out += p v. */
 template <typename T, int D, int ATOMS>
 DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4], const T *k, const T *v,
@@ -136,13 +144,11 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2) attention_forward_kernel(T 
     typedef ForwardTile<D> Tile;
     SMEM_DYN(T, shared);
     const Place p = attention_place(h, (h.T + Tile::QUERIES - 1) / Tile::QUERIES, true);
-    const T    *q = qkv + p.qkv, *k = q + h.C, *v = k + h.C;
+    const T    *q = qkv + p.qkv, *k = q + h.C;
     const int   warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::QUERIES, query = block_query + warp * Tile::ROWS;
 
     load_tile<T, Tile::QUERIES, D, Tile::THREADS>(shared + Tile::STAGE_ELEMS, q, 3 * h.C, block_query, h);
-    load_tile<T, Tile::KEYS, D, Tile::THREADS>(shared, k, 3 * h.C, 0, h);
-    load_tile<T, Tile::KEYS, D, Tile::THREADS>(shared + Tile::KEYS_ELEMS, v, 3 * h.C, 0, h);
-    cp_async_commit();
+    load_keys<T, D>(shared, k, 0, h);
     cp_async_wait<0>();
     __syncthreads();
     uint32_t q_left[D / 16][Tile::ATOMS][4];
@@ -158,12 +164,7 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2) attention_forward_kernel(T 
     for (int key = 0, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there; the other stage has been read by all */
-        if (key + Tile::KEYS < end) {
-            T *next = shared + (stage ^ 1) * Tile::STAGE_ELEMS;
-            load_tile<T, Tile::KEYS, D, Tile::THREADS>(next, k, 3 * h.C, key + Tile::KEYS, h);
-            load_tile<T, Tile::KEYS, D, Tile::THREADS>(next + Tile::KEYS_ELEMS, v, 3 * h.C, key + Tile::KEYS, h);
-        }
-        cp_async_commit();
+        if (key + Tile::KEYS < end) load_keys<T, D>(shared + (stage ^ 1) * Tile::STAGE_ELEMS, k, key + Tile::KEYS, h);
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
         if (key < query + Tile::ROWS && query < h.T) /* else nothing of it is on or below the diagonal */
             forward_tile<T, D, Tile::ATOMS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, query, key, h.scale_log2);
