@@ -24,6 +24,7 @@ static Tensor bucket_of(Tensor flat, const Layout *layout, int bucket) {
 /* Backward has finished a bucket: its gradients start on their way while earlier layers are still being computed. */
 static void start_reduce(void *run, int bucket) {
     Run *r = (Run *)run;
+    watchdog_tick(r->watchdog, "backward");
     comm_reduce_scatter_start(r->comm, bucket_of(r->gpt.grads, &r->layout, bucket));
 }
 static void poll_comm(void *run) { comm_poll(((Run *)run)->comm); }
@@ -85,12 +86,13 @@ static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
     gpt_zero_grads(&r->gpt, &r->stream);
     gpt_zero_sums(&r->gpt, &r->stream);
     for (int64_t micro = 0; micro < r->micro_steps; micro++) {
+        watchdog_tick(r->watchdog, "a micro-batch");
         Batch    batch = loader_next(r->loader, &r->stream, NULL);
         GptHooks hooks = {NULL, poll_comm, r};
-        if (micro == r->micro_steps - 1) hooks.bucket_ready = start_reduce;
-        gpt_forward(&r->gpt, &r->stream, batch);
-        gpt_backward(&r->gpt, &r->stream, batch, token_weight, hooks);
+        if (micro == r->micro_steps - 1 && comm_size(r->comm) > 1) hooks.bucket_ready = start_reduce;
+        replay_micro_step(&r->replay, &r->gpt, &r->stream, batch, token_weight, hooks);
     }
+    watchdog_tick(r->watchdog, "the reduction of the gradients");
     comm_finish(r->comm); /* piece `rank` of every bucket now holds the sum over ranks */
     if (!c->parallel.zero_stage) share_grads(r);
 
@@ -99,6 +101,7 @@ static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
     AdamW h = {schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2, c->optimizer.eps, c->optimizer.weight_decay, step + 1};
     if (may_update(r, step, *agreed)) {
         optimizer_update(&r->optimizer, &r->stream, h, (float)(clip_scale(agreed->grad_norm, c->optimizer.grad_clip) / scale));
+        watchdog_tick(r->watchdog, "the exchange of the weights");
         run_share_params(r);
     }
 
@@ -138,6 +141,7 @@ static double evaluate(Run *r) {
     int64_t first = samples * rank / ranks, end = samples * (rank + 1) / ranks;
     gpt_zero_sums(&r->gpt, &r->stream);
     for (int64_t i = first; i < end; i += B) {
+        watchdog_tick(r->watchdog, "an evaluation");
         Batch batch = eval_batch(r, i, end - i < B ? end - i : B);
         gpt_forward(&r->gpt, &r->stream, batch);
         gpt_loss(&r->gpt, &r->stream, batch);
@@ -163,7 +167,7 @@ static void eval_now(Run *r, int64_t step) {
 static void sample_now(Run *r, int64_t step) {
     const Config *c = r->config;
     if (!run_speaks(r)) return;
-    SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step)};
+    SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step), r->watchdog};
     char      *text = sample_text(&r->gpt, &r->stream, &r->tokenizer, plan);
     progress_sample(&r->progress, step, text);
     free(text);
@@ -222,6 +226,7 @@ int main(int argc, char **argv) {
     while (step < steps && !agreed.stop) {
         error_set_step(step);
         StepMetrics m = train_step(r, step++, &agreed);
+        watchdog_started(r->watchdog);
         log_step(r, &m);
         if (evaluates && (is_due(step, config.eval.every) || step == steps)) eval_now(r, step);
         if (is_due(step, config.sample.every)) sample_now(r, step);

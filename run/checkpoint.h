@@ -12,6 +12,7 @@
 #include "layers/optimizer.h"
 #include "run/config.h"
 #include "run/precision.h"
+#include "run/watchdog.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,6 +29,7 @@ typedef struct {
     GptShape         shape;
     const Dataset   *train;
     Stream          *stream;
+    Watchdog        *watchdog;     /* told of every MiB; NULL: nobody watches */
     char             run_id[40];   /* made at the first start, kept by resumes */
     const char      *precision;    /* "fp32", "bf16", "tf32", "fp16"            */
     LossScale       *loss_scale;   /* resumed too: the same bits as a run that was never stopped */

@@ -107,6 +107,7 @@ static void add_run(Save *s, int file, uint64_t offset, const void *data, size_t
 
 static void flush_run(Save *s) {
     if (s->pending == 0) return;
+    watchdog_tick(s->state->watchdog, "saving a checkpoint");
     add_run(s, s->file, s->offset, s->staging, s->pending);
     if (!s->fault[0]) {
         Path path = file_path(s, manifest_file_name[s->file]);

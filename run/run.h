@@ -18,6 +18,8 @@
 #include "run/plan.h"
 #include "run/precision.h"
 #include "run/progress.h"
+#include "run/replay.h"
+#include "run/watchdog.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +28,7 @@ extern "C" {
 typedef struct {
     const Config *config;           /* borrowed */
     Comm         *comm;             /* owned    */
+    Watchdog     *watchdog;         /* owned    */
     RunLock       lock;
     Layout        layout;
     GptShape      shape;
@@ -35,6 +38,7 @@ typedef struct {
     Arena         params_arena, grads_arena, optimizer_arena, activations_arena, batch_arena;
     Stream        stream;
     Gpt           gpt;
+    Replay        replay;
     Optimizer     optimizer;
     Dataset       train, val;       /* val.shards 0: no evaluation */
     Tokenizer     tokenizer;
