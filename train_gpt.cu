@@ -47,7 +47,8 @@ static Agreed agree(Run *r) {
     *stop = stop_requested(dir, r->started_ms, c->run.max_minutes);
     *save = run_speaks(r) && save_requested(dir);
     comm_all_reduce_f64(r->comm, sums, GPT_SUMS + 2, COMM_SUM);
-    Agreed a = {sums[GPT_LOSS] / (double)c->batch.global_tokens, sqrt(sums[GPT_GRAD_SQUARES]), *stop > 0.0, *save > 0.0};
+    double norm = sqrt(sums[GPT_GRAD_SQUARES]) / r->loss_scale.scale;
+    Agreed a = {sums[GPT_LOSS] / (double)c->batch.global_tokens, norm, *stop > 0.0, *save > 0.0};
     return a;
 }
 
@@ -55,7 +56,12 @@ static Agreed agree(Run *r) {
 static int may_update(Run *r, int64_t step, Agreed a) {
     if (isfinite(a.loss) && isfinite(a.grad_norm)) {
         r->skips = 0;
+        loss_scale_keep(&r->loss_scale, r->numerics.act);
         return 1;
+    }
+    if (isfinite(a.loss) && loss_scale_lower(&r->loss_scale)) { /* fp16 overflowed, as it will from time to time: no fault */
+        if (run_speaks(r)) progress_note(&r->progress, "step %lld left out: a gradient overflows fp16; the loss scale is now %g", (long long)step + 1, r->loss_scale.scale);
+        return 0;
     }
     if (r->config->run.on_nonfinite != NONFINITE_SKIP || ++r->skips > r->config->run.max_skips)
         fail(EXIT_NUMERIC, "step %lld: loss %g, gradient norm %g: not finite; the weights are those of step %lld (run.on_nonfinite = \"skip\" leaves "
@@ -74,24 +80,24 @@ static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
     const Config *c = r->config;
     double        start_ms = clock_ms();
     comm_times(r->comm); /* what came before (start, eval, checkpoint) is not this step's */
-    float         token_weight = (float)(1.0 / (double)c->batch.global_tokens); /* gradients of the mean over the global batch */
+    float         token_weight = (float)(r->loss_scale.scale / (double)c->batch.global_tokens); /* gradients of the mean over the global batch */
 
     gpt_zero_grads(&r->gpt, &r->stream);
     gpt_zero_sums(&r->gpt, &r->stream);
     for (int64_t micro = 0; micro < r->micro_steps; micro++) {
         Batch    batch = loader_next(r->loader, &r->stream, NULL);
         GptHooks hooks = {NULL, poll_comm, r};
-        if (micro == r->micro_steps - 1) hooks.bucket_ready = start_reduce;
-        gpt_forward(&r->gpt, &r->stream, batch);
-        gpt_backward(&r->gpt, &r->stream, batch, token_weight, hooks);
+        if (micro == r->micro_steps - 1 && comm_size(r->comm) > 1) hooks.bucket_ready = start_reduce;
+        replay_micro_step(&r->replay, &r->gpt, &r->stream, batch, token_weight, hooks);
     }
     comm_finish(r->comm); /* piece `rank` of every bucket now holds the sum over ranks */
     if (!c->parallel.zero_stage) share_grads(r);
 
+    double        scale = r->loss_scale.scale; /* what this step's gradients carry */
     *agreed = agree(r);
     AdamW h = {schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2, c->optimizer.eps, c->optimizer.weight_decay, step + 1};
     if (may_update(r, step, *agreed)) {
-        optimizer_update(&r->optimizer, &r->stream, h, (float)clip_scale(agreed->grad_norm, c->optimizer.grad_clip));
+        optimizer_update(&r->optimizer, &r->stream, h, (float)(clip_scale(agreed->grad_norm, c->optimizer.grad_clip) / scale));
         run_share_params(r);
     }
 

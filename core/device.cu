@@ -8,6 +8,10 @@
 
 #include "core/kernel.cuh"
 
+#ifndef CUDA_EMU
+#include <nvtx3/nvToolsExt.h>
+#endif
+
 enum { OLDEST_MAJOR = 8, FREE_SHARED_BYTES = 48 << 10 /* what a block has without asking */ };
 
 static struct {
@@ -186,6 +190,8 @@ void event_destroy(Event *e) { CUDA_CHECK(cudaEventDestroy((cudaEvent_t)e->handl
 void event_record(Event e, Stream *s) { CUDA_CHECK(cudaEventRecord((cudaEvent_t)e.handle, stream_queue(s))); }
 void event_wait(Event e) { CUDA_CHECK(cudaEventSynchronize((cudaEvent_t)e.handle)); }
 
+/* --- time ----------------------------------------------------------------------------------------------------------------------------- */
+
 Timer timer_create(void) {
     Timer t;
     CUDA_CHECK(cudaEventCreate(&t.from));
@@ -210,3 +216,35 @@ int stream_is_captured(const Stream *s) {
     CUDA_CHECK(cudaStreamIsCapturing(stream_queue(s), &status));
     return status != cudaStreamCaptureStatusNone;
 }
+
+/* --- graphs and ranges -------------------------------------------------------------------------------------------------------------------- */
+
+int graph_begin(Stream *s) {
+    CUDA_CHECK(cudaStreamBeginCapture(stream_queue(s), cudaStreamCaptureModeThreadLocal));
+    return 1;
+}
+
+Graph graph_end(Stream *s) {
+    cudaGraph_t     recorded;
+    cudaGraphExec_t ready;
+    CUDA_CHECK(cudaStreamEndCapture(stream_queue(s), &recorded));
+    CUDA_CHECK(cudaGraphInstantiate(&ready, recorded, 0));
+    CUDA_CHECK(cudaGraphDestroy(recorded));
+    Graph g = {ready};
+    return g;
+}
+
+void graph_launch(Graph g, Stream *s) { CUDA_CHECK(cudaGraphLaunch((cudaGraphExec_t)g.handle, stream_queue(s))); }
+
+void graph_destroy(Graph *g) {
+    if (g->handle) CUDA_CHECK(cudaGraphExecDestroy((cudaGraphExec_t)g->handle));
+    g->handle = NULL;
+}
+
+#ifdef CUDA_EMU
+void device_range_begin(const char *name) { (void)name; }
+void device_range_end(void) {}
+#else
+void device_range_begin(const char *name) { nvtxRangePushA(name); }
+void device_range_end(void) { nvtxRangePop(); }
+#endif

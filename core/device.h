@@ -63,6 +63,19 @@ void  event_record(Event e, Stream *s);
 void  event_wait(Event e);                                           /* the host waits; at once if never recorded */
 void  device_from_host_queued(Stream *s, Tensor t, const void *host);
 
+/* Operations of a stream, recorded once and then launched as one: what the host spends on a kernel's launch is spent once. Between begin
+ * and end everything queued on s is recorded and nothing runs; the memory it uses must stay where it is. The CPU has none: graph_begin
+ * returns 0 and records nothing. */
+typedef struct { void *handle; } Graph;
+int   graph_begin(Stream *s);
+Graph graph_end(Stream *s);
+void  graph_launch(Graph g, Stream *s);
+void  graph_destroy(Graph *g);           /* NULL handle: nothing */
+
+/* A named range on the timeline of a profiler (NVTX); free where none watches. */
+void device_range_begin(const char *name);
+void device_range_end(void);
+
 /* Bytes the host runtime and libraries take besides what we allocate, as measured; part of plan. */
 size_t device_overhead_bytes(void);
 

@@ -47,8 +47,8 @@ void banner_print(const Run *r) {
            device_threads() == 1 ? "" : "s", r->matmul_flops * 1e-9);
     print_ranks(r);
     print_model(r);
-    printf("precision %s%s\n", dtype_name(r->act),
-           r->act == BF16 && !device_has_bf16() ? " by way of f32 tiles: this processor has no bf16 products" : "");
+    printf("precision %s%s\n", r->numerics.name,
+           r->numerics.act == BF16 && !device_has_bf16() ? " by way of f32 tiles: this processor has no bf16 products" : "");
     print_data(r);
     printf("batch     %lld tokens a step: %d rank%s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)c->batch.global_tokens,
            comm_size(r->comm), comm_size(r->comm) == 1 ? "" : "s", (long long)r->micro_steps, r->micro_steps == 1 ? "" : "es",

@@ -11,6 +11,7 @@
 #include "layers/gpt.h"
 #include "layers/optimizer.h"
 #include "run/config.h"
+#include "run/precision.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,7 +29,8 @@ typedef struct {
     const Dataset   *train;
     Stream          *stream;
     char             run_id[40];   /* made at the first start, kept by resumes */
-    const char      *precision;    /* "fp32", "bf16"                            */
+    const char      *precision;    /* "fp32", "bf16", "tf32", "fp16"            */
+    LossScale       *loss_scale;   /* resumed too: the same bits as a run that was never stopped */
     int              threads;
     Consumed         before;       /* what the run had consumed when this process took over; set by resume */
 } CheckpointState;

@@ -172,6 +172,7 @@ Resumed checkpoint_resume(CheckpointState *state) {
     resumed.step = m.step;
     state->before = (Consumed){m.step, m.tokens, m.samples};
     resumed.ranks = m.ranks;
+    if (strcmp(m.precision, state->precision) == 0) *state->loss_scale = (LossScale){m.loss_scale, m.loss_scale_steps};
     manifest_free(&m);
     return resumed;
 }

@@ -256,7 +256,8 @@ static void write_manifest(Save *s, WrittenRun *all, size_t count) {
     cJSON                 *json = config_to_json(config);
     int64_t                own = s->step - state->before.step, step_tokens = config->batch.global_tokens;
     Manifest               m = {.step = s->step, .tokens = state->before.tokens + own * step_tokens, .seed = config->run.seed,
-                                .samples = state->before.samples + own * (step_tokens / config->batch.seq_len), .loss_scale = 1.0,
+                                .samples = state->before.samples + own * (step_tokens / config->batch.seq_len), .loss_scale = state->loss_scale->scale,
+                                .loss_scale_steps = state->loss_scale->steps,
                                 .ranks = comm_size(state->comm), .threads = state->threads, .config = json};
     size_t                 bytes;
     snprintf(m.run_id, sizeof m.run_id, "%s", state->run_id);

@@ -148,7 +148,7 @@ static void rule_build(ConfigLoad *load) {
     if (!strcmp(device_backend(), "cpu") && (c->precision == PRECISION_TF32 || c->precision == PRECISION_FP16))
         faults_add(&load->faults, where_of(load, precision), "precision \"%s\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or "
                    "\"bf16\"", c->precision == PRECISION_TF32 ? "tf32" : "fp16");
-    if (strcmp(device_backend(), "cuda") && c->parallel.comm == PARALLEL_NCCL)
+    if (!strcmp(device_backend(), "cpu") && c->parallel.comm == PARALLEL_NCCL)
         faults_add(&load->faults, where_of(load, comm), "parallel.comm \"nccl\" needs the CUDA build; this one has \"auto\", \"ring\" or \"mpi\"");
 }
 

@@ -47,8 +47,8 @@ char *manifest_write(const Manifest *m, size_t *bytes) {
     fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.0\",\n\"run_id\":\"%s\",\n", m->run_id);
     fprintf(out, "\"step\":\"%" PRId64 "\",\"samples\":\"%" PRId64 "\",\"tokens\":\"%" PRId64 "\",\n", m->step, m->samples, m->tokens);
     fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n", m->seed);
-    fprintf(out, "\"ranks\":%d,\"backend\":\"%s\",\"precision\":\"%s\",\"loss_scale\":%.17g,\"threads\":%d,\n", m->ranks, m->backend,
-            m->precision, m->loss_scale, m->threads);
+    fprintf(out, "\"ranks\":%d,\"backend\":\"%s\",\"precision\":\"%s\",\"loss_scale\":%.17g,\"loss_scale_steps\":\"%" PRId64 "\",\n\"threads\":%d,",
+            m->ranks, m->backend, m->precision, m->loss_scale, m->loss_scale_steps, m->threads);
     fprintf(out, "\"config\":%s,\n\"data\":[", config);
     for (int i = 0; i < m->data_files; i++) {
         fprintf(out, "%s\n {\"name\":", i ? "," : "");
@@ -126,6 +126,8 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
         return manifest_fault(fault, MANIFEST_NAME " has no valid precision");
     if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale");
     m->loss_scale = scale->valuedouble;
+    const cJSON *steps = json_member(root, "loss_scale_steps");
+    if (steps && !read_i64(steps, &m->loss_scale_steps)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale_steps");
     m->config = json_member(root, "config");
     return cJSON_IsObject(m->config) ? 1 : manifest_fault(fault, MANIFEST_NAME " has no config");
 }

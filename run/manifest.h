@@ -50,6 +50,7 @@ typedef struct {
     int64_t       step, samples, tokens, seed;
     int           ranks, threads;
     double        loss_scale;
+    int64_t       loss_scale_steps; /* without overflow since it last changed; absent in a file = 0 */
     const cJSON  *config;         /* borrowed: the resolved config of the run that saved */
     ManifestData *data;           /* owned */
     int           data_files;

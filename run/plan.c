@@ -1,22 +1,11 @@
-/* plan.c - see plan.h. Nothing here allocates what it counts, and missing data is no fault: a plan is made before the data is. */
+/* plan.c - see plan.h. Nothing here allocates what it counts. */
 #include "run/plan.h"
 
-#include <glob.h>
-#include <omp.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "comm/comm.h"
-#include "core/io.h"
 #include "data/loader.h"
-#include "data/shard.h"
 #include "layers/optimizer.h"
-#include "run/progress.h"
-#include "run/verbs.h"
-
-/* The part of its matrix products' rate that GPT-2 124M is to reach on AVX-512 cores (`make bench`); small models reach less. */
-static const double EXPECTED_MFU = 0.8;
 
 enum { CHECKPOINT_OVERHEAD_BYTES = 64 << 10 }; /* headers, config.json, and state.json with its hashes, about */
 
@@ -58,179 +47,20 @@ Plan plan_make(const Config *c, DType act, int ranks) {
     return p;
 }
 
-/* --- the data, as far as it is there ------------------------------------------------------------------------------------------------- */
+static size_t total_with(const Config *config, DType act, int ranks, int64_t micro_batch) {
+    Config c = *config;
+    c.batch.micro_batch = micro_batch;
+    return plan_make(&c, act, ranks).total_bytes;
+}
 
-typedef struct {
-    int64_t files, tokens, samples;
-    char    missing[4200]; /* why the data cannot be counted; "" = it could */
-} DataCount;
-
-static void count_file(DataCount *d, const char *path, int64_t T) {
-    uint8_t     head[SHARD_HEADER_BYTES];
-    char        fault[SHARD_FAULT_CHARS];
-    ShardHeader header;
-    int64_t     bytes = io_file_bytes(path);
-    FILE       *f = fopen(path, "rb");
-    size_t      got = f ? fread(head, 1, sizeof head, f) : 0;
-    if (f) fclose(f);
-    if (!f || bytes < 0) {
-        snprintf(d->missing, sizeof d->missing, "%s cannot be read", path);
-    } else if (shard_parse_header(head, got, (uint64_t)bytes, &header, fault) != 0) {
-        snprintf(d->missing, sizeof d->missing, "%s %s", path, fault);
-    } else {
-        d->files++;
-        d->tokens += header.tokens;
-        d->samples += header.tokens > 0 ? (header.tokens - 1) / T : 0;
+int64_t plan_largest_micro_batch(const Config *config, DType act, int ranks, size_t bytes) {
+    enum { MOST = 1 << 16 };
+    int64_t fits = 0, too_many = 1;
+    while (too_many < MOST && total_with(config, act, ranks, too_many) <= bytes) fits = too_many, too_many *= 2;
+    while (too_many - fits > 1) {
+        int64_t middle = fits + (too_many - fits) / 2;
+        if (total_with(config, act, ranks, middle) <= bytes) fits = middle;
+        else too_many = middle;
     }
-}
-
-static DataCount count_data(const StringList *globs, int64_t T) {
-    DataCount d = {0};
-    for (int i = 0; i < globs->count; i++) {
-        glob_t found;
-        if (glob(globs->item[i], 0, NULL, &found) != 0) {
-            snprintf(d.missing, sizeof d.missing, "%s is not there yet", globs->item[i]);
-            continue;
-        }
-        for (size_t f = 0; f < found.gl_pathc; f++) count_file(&d, found.gl_pathv[f], T);
-        globfree(&found);
-    }
-    return d;
-}
-
-/* Free bytes where run.dir is or will be: in its nearest folder that exists. */
-static int64_t free_bytes_for(const char *dir) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s", *dir ? dir : ".");
-    int64_t bytes;
-    while ((bytes = io_free_bytes(path)) < 0) {
-        char *slash = strrchr(path, '/');
-        if (slash && slash > path) *slash = 0;
-        else if (strcmp(path, ".") != 0 && strcmp(path, "/") != 0) strcpy(path, slash ? "/" : ".");
-        else return bytes;
-    }
-    return bytes;
-}
-
-/* --- printing ------------------------------------------------------------------------------------------------------------------------- */
-
-typedef struct { char text[40]; } Text;
-
-/* "1.88 M", "12 288" stays a plain number below ten thousand. */
-static Text count_text(double value) {
-    static const char *units[] = {"", " k", " M", " G", " T", " P", " E"};
-    Text t;
-    int  unit = 0;
-    if (value >= 1e4)
-        for (; value >= 999.5 && unit < 6; unit++) value /= 1e3;
-    snprintf(t.text, sizeof t.text, unit ? "%.3g%s" : "%.0f%s", value, units[unit]);
-    return t;
-}
-
-static Text bytes_text(double bytes) {
-    Text t;
-    if (bytes >= 1024.0 * 1024 * 1024) snprintf(t.text, sizeof t.text, "%.2f GiB", bytes / (1024.0 * 1024 * 1024));
-    else snprintf(t.text, sizeof t.text, "%.1f MiB", bytes / (1024.0 * 1024));
-    return t;
-}
-
-static void print_memory(const Config *c, const Plan *p, DType act, int ranks) {
-    const char *recompute[] = {"", ", light recompute", ", block recompute"};
-    char        state[96], activations[96];
-    snprintf(state, sizeof state, "optimizer: %s%s", act == F32 ? "m, v" : "m, v, fp32 masters", c->parallel.zero_stage && ranks > 1 ? ", this rank's share" : "");
-    snprintf(activations, sizeof activations, "activations%s", recompute[c->memory.recompute]);
-    struct { const char *what; size_t bytes; } rows[] = {
-        {"weights", p->params_bytes},      {"gradients", p->grads_bytes},     {state, p->optimizer_bytes}, {activations, p->activation_bytes},
-        {"scratch", p->scratch_bytes},     {"batches", p->batch_bytes},       {"communication", p->comm_bytes},
-        {"program and libraries", p->library_bytes},
-    };
-    printf("memory per rank (%s)\n", dtype_name(act));
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) printf("  %-48s %10.1f MiB\n", rows[i].what, (double)rows[i].bytes / 1048576.0);
-    printf("  %-48s %10.1f MiB\n", "total", (double)p->total_bytes / 1048576.0);
-    double all = (double)p->total_bytes * ranks, there = (double)device_memory_total();
-    printf("  %s%s of the %s of this machine%s\n", bytes_text(all).text, ranks > 1 ? " for all ranks" : "", bytes_text(there).text,
-           all > there ? ": more than it has; a smaller batch.micro_batch or memory.recompute = \"block\" takes less" : "");
-}
-
-static void print_data(const Config *c) {
-    DataCount d = count_data(&c->data.train, c->batch.seq_len);
-    double    wanted = (double)c->run.steps * (double)(c->batch.global_tokens / c->batch.seq_len);
-    if (d.missing[0]) printf("data         %s: epochs unknown\n", d.missing);
-    else if (d.samples == 0) printf("data         %s tokens: not one sample of %lld\n", count_text((double)d.tokens).text, (long long)c->batch.seq_len);
-    else printf("data         %lld file%s, %s tokens, %lld samples of %lld: %.2f epochs\n", (long long)d.files, d.files == 1 ? "" : "s",
-                count_text((double)d.tokens).text, (long long)d.samples, (long long)c->batch.seq_len, wanted / (double)d.samples);
-}
-
-static void print_disk(const Config *c, const Plan *p) {
-    double  most = (double)p->checkpoint_bytes * (double)(c->checkpoint.keep + 1);
-    int64_t room = free_bytes_for(c->run.dir);
-    printf("checkpoint   %s each, %lld kept and one being written: %s", bytes_text((double)p->checkpoint_bytes).text,
-           (long long)c->checkpoint.keep, bytes_text(most).text);
-    if (room >= 0) printf(" of %s free under %s%s", bytes_text((double)room).text, c->run.dir, most > (double)room ? ": not enough" : "");
-    printf("\n");
-}
-
-void plan_print(const Config *c, const Plan *p, DType act, int ranks, double matmul_flops) {
-    double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
-    printf("plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
-    printf("model        %lld layers, %lld heads, width %lld, %lld positions, vocabulary %lld\n", (long long)c->model.n_layer,
-           (long long)c->model.n_head, (long long)c->model.n_embd, (long long)c->model.n_positions, (long long)c->model.vocab_size);
-    printf("parameters   %lld (%s)\n\n", (long long)p->parameters, count_text((double)p->parameters).text);
-    print_memory(c, p, act, ranks);
-    printf("\nbatch        %lld tokens a step: %d rank%s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)p->tokens_per_step, ranks,
-           ranks == 1 ? "" : "s", (long long)p->micro_steps, p->micro_steps == 1 ? "" : "es", (long long)c->batch.micro_batch,
-           (long long)c->batch.seq_len);
-    printf("run          %lld steps, %s tokens: %.3g per parameter\n", (long long)c->run.steps, count_text(steps * (double)p->tokens_per_step).text,
-           steps * (double)p->tokens_per_step / (double)p->parameters);
-    print_data(c);
-    print_disk(c, p);
-    printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", count_text(p->flops_per_token).text, count_text(step_flops).text,
-           count_text(step_flops * steps).text);
-    if (matmul_flops > 0) {
-        char time[32];
-        progress_duration(time, step_flops * steps / (EXPECTED_MFU * matmul_flops) * 1e3);
-        printf("machine      %s: %sFLOP/s in %s matrix products (measured now, 0.1 s)\n", device_name(), count_text(matmul_flops).text, dtype_name(act));
-        printf("time         about %s: an estimate at %.0f %% of that rate%s, without evals and saves;\n"
-               "             models much smaller than GPT-2 124M reach a smaller part of it\n", time, 100 * EXPECTED_MFU,
-               ranks > 1 ? ", for ranks that share this machine" : "");
-    }
-}
-
-/* --- the verb ------------------------------------------------------------------------------------------------------------------------- */
-
-/* Takes ranks=N out of the overrides; the others stay in order. */
-static int take_ranks(int *count, char **overrides) {
-    int ranks = 1, kept = 0;
-    for (int i = 0; i < *count; i++) {
-        char *end;
-        if (strncmp(overrides[i], "ranks=", 6) != 0) {
-            overrides[kept++] = overrides[i];
-            continue;
-        }
-        long value = strtol(overrides[i] + 6, &end, 10);
-        if (end == overrides[i] + 6 || *end || value < 1 || value > 1 << 20)
-            fail(EXIT_CONFIG, "plan: ranks=%s: a whole number from 1 on is expected", overrides[i] + 6);
-        ranks = (int)value;
-    }
-    *count = kept;
-    return ranks;
-}
-
-int verb_plan(int argc, char **argv) {
-    if (argc < 2) fail(EXIT_CONFIG, "plan needs a config file: ./train_gpt plan config.json [key=value ...] [ranks=N]");
-    int    overrides = argc - 2, ranks = take_ranks(&overrides, argv + 2);
-    Config config;
-    char  *faults = config_load(argv[1], argv + 2, overrides, ranks, &config);
-    if (faults) fail_lines(EXIT_CONFIG, faults);
-
-    int cores = omp_get_num_procs(); /* that this process may use */
-    device_open(0, cores > ranks ? cores / ranks : 1); /* the scratch of a rank depends on its threads */
-    DType act = config.precision == PRECISION_BF16 || (config.precision == PRECISION_AUTO && device_has_bf16()) ? BF16 : F32;
-    Plan  plan = plan_make(&config, act, ranks);
-    device_open(0, cores);                             /* the probe uses them all */
-    Stream s = stream_create(linear_scratch_bytes(1024, 1024, 1024, act) + ARENA_ALIGN);
-    double rate = matmul_rate(&s, act, 1024, 100.0);
-    stream_destroy(&s);
-    plan_print(&config, &plan, act, ranks, rate);
-    return EXIT_DONE;
+    return fits;
 }

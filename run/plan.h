@@ -23,9 +23,12 @@ typedef struct {
 /* By dry runs of gpt_create, optimizer_create and the batches. act is the resolved precision; scratch is for the threads now set. */
 Plan plan_make(const Config *config, DType act, int ranks);
 
+/* The largest batch.micro_batch of this config whose peak stays within `bytes` per rank; 0 if not even one sequence does. */
+int64_t plan_largest_micro_batch(const Config *config, DType act, int ranks, size_t bytes);
+
 /* The verb: table of bytes by category per rank, tokens, steps, FLOPs, estimated time from a 0.1 s probe of matrix products.
- * matmul_flops: of all ranks together; 0 = not measured. */
-void plan_print(const Config *config, const Plan *plan, DType act, int ranks, double matmul_flops);
+ * matmul_flops: of all ranks together; 0 = not measured. memory_bytes: of a rank's device, for the largest micro-batch; 0 = not asked. */
+void plan_print(const Config *config, const Plan *plan, DType act, int ranks, double matmul_flops, size_t memory_bytes);
 
 #ifdef __cplusplus
 }

@@ -45,7 +45,8 @@ static void join_ranks(Run *r, Launch launch) {
     device_open(comm_local_rank(r->comm), comm_threads(r->comm));
     int64_t native_bf16 = device_has_bf16();
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
-    r->act = c->precision == PRECISION_BF16 || (c->precision == PRECISION_AUTO && native_bf16) ? BF16 : F32;
+    r->numerics = precision_resolve(c, (int)native_bf16);
+    r->loss_scale = loss_scale_start(r->numerics.act);
     r->micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * comm_size(r->comm));
 }
 
@@ -59,16 +60,17 @@ static void carve_memory(Run *r) {
     r->layout = layout_create(rows, params, comm_size(r->comm));
     free(rows);
 
-    r->plan = plan_make(c, r->act, comm_size(r->comm));
+    r->plan = plan_make(c, r->numerics.act, comm_size(r->comm));
     r->params_arena = arena_create("parameters", r->plan.params_bytes);
     r->grads_arena = arena_create("gradients", r->plan.grads_bytes);
     r->optimizer_arena = arena_create("optimizer", r->plan.optimizer_bytes);
     r->activations_arena = arena_create("activations", r->plan.activation_bytes);
     r->batch_arena = arena_create("batches", r->plan.batch_bytes);
     r->stream = stream_create(r->plan.scratch_bytes);
+    r->stream.math = r->numerics.math;
 
     GptArenas arenas = {&r->params_arena, &r->grads_arena, &r->activations_arena};
-    r->gpt = gpt_create(r->shape, &r->layout, r->act, B, T, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
+    r->gpt = gpt_create(r->shape, &r->layout, r->numerics.act, B, T, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
     r->optimizer = optimizer_create(&r->layout, comm_rank(r->comm), (int)c->parallel.zero_stage, r->gpt.params, r->gpt.grads,
                                     &r->optimizer_arena);
     r->eval_batch.inputs = arena_tensor(&r->batch_arena, I32, 2, B, T, 1);
@@ -109,7 +111,7 @@ static void load_weights(Run *r) {
     CheckpointState *k = &r->checkpoint;
     k->config = r->config, k->comm = r->comm, k->layout = &r->layout, k->optimizer = &r->optimizer;
     k->shape = r->shape, k->train = &r->train, k->stream = &r->stream;
-    k->precision = dtype_name(r->act), k->threads = device_threads();
+    k->precision = r->numerics.name, k->loss_scale = &r->loss_scale, k->threads = device_threads();
     r->resumed = checkpoint_resume(k);
     if (r->resumed.step == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, k);
     else if (r->resumed.step == 0) init_weights(r);
@@ -119,7 +121,7 @@ static void load_weights(Run *r) {
 /* --- the whole ------------------------------------------------------------------------------------------------------------------------------- */
 
 static void probe_matmul(Run *r) {
-    double rate = matmul_rate(&r->stream, r->act, 1024, 100.0);
+    double rate = matmul_rate(&r->stream, r->numerics.act, 1024, 100.0);
     comm_all_reduce_f64(r->comm, &rate, 1, COMM_SUM);
     r->matmul_flops = rate;
 }
@@ -165,6 +167,7 @@ void run_begin(Run *r) {
 void run_destroy(Run *r) {
     if (r->metrics) metrics_close(r->metrics);
     if (r->loader) loader_destroy(r->loader);
+    replay_destroy(&r->replay);
     optimizer_destroy(&r->optimizer);
     gpt_destroy(&r->gpt);
     Arena *arenas[] = {&r->params_arena, &r->grads_arena, &r->optimizer_arena, &r->activations_arena, &r->batch_arena};

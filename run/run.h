@@ -16,7 +16,9 @@
 #include "run/lock.h"
 #include "run/metrics.h"
 #include "run/plan.h"
+#include "run/precision.h"
 #include "run/progress.h"
+#include "run/replay.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,11 +30,13 @@ typedef struct {
     RunLock       lock;
     Layout        layout;
     GptShape      shape;
-    DType         act;
+    Numerics      numerics;
+    LossScale     loss_scale;       /* fp16; 1 elsewhere */
     Plan          plan;
     Arena         params_arena, grads_arena, optimizer_arena, activations_arena, batch_arena;
     Stream        stream;
     Gpt           gpt;
+    Replay        replay;
     Optimizer     optimizer;
     Dataset       train, val;       /* val.shards 0: no evaluation */
     Tokenizer     tokenizer;

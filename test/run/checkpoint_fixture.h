@@ -27,6 +27,7 @@ typedef struct {
     Shard           shard[2];
     Dataset         train;
     Stream          stream;
+    LossScale       loss_scale;
     CheckpointState state;
 } Fixture;
 
@@ -102,7 +103,9 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
     f->train = (Dataset){.shard = f->shard, .shards = 2, .seq_len = 40, .samples = 73, .tokens = 2976};
     f->state = (CheckpointState){.config = &f->config, .comm = comm, .layout = &f->layout, .optimizer = &f->optimizer,
                                  .shape = {1, 2, FIXTURE_C, FIXTURE_P, FIXTURE_V}, .train = &f->train, .stream = &f->stream,
-                                 .run_id = "0123456789abcdef", .precision = dtype_name(act), .threads = 1};
+                                 .run_id = "0123456789abcdef", .precision = dtype_name(act), .threads = 1,
+                                 .loss_scale = &f->loss_scale};
+    f->loss_scale = (LossScale){1.0, 0};
 }
 
 static inline void fixture_destroy(Fixture *f) {

@@ -19,7 +19,7 @@ static char *sample(size_t *bytes) {
     ManifestData data[2] = {{"a \"quoted\"\n.bin", 18446744073709551615u, 9223372036854775807}, {"b.bin", 2, 1}};
     cJSON       *json = cJSON_Parse("{\"run\":{\"steps\":5},\"optimizer\":{\"learning_rate\":0.0006}}");
     Manifest     m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "bf16", .step = 1000, .samples = 12000,
-                      .tokens = 9007199254740993, .seed = 9223372036854775807, .ranks = 3, .threads = 2, .loss_scale = 65536.5,
+                      .tokens = 9007199254740993, .seed = 9223372036854775807, .ranks = 3, .threads = 2, .loss_scale = 65536.5, .loss_scale_steps = 1234,
                       .config = json, .data = data, .data_files = 2,
                       .file = {{1049076, model, 2}, {77, optimizer, 1}, {9, config, 1}}};
     char        *text = manifest_write(&m, bytes);
@@ -45,7 +45,7 @@ static void test_round_trip(void **state) {
     assert_string_equal(m.run_id, "0123456789abcdef");
     assert_string_equal(m.precision, "bf16");
     assert_true(m.step == 1000 && m.samples == 12000 && m.tokens == 9007199254740993 && m.seed == INT64_MAX);
-    assert_true(m.ranks == 3 && m.threads == 2 && m.loss_scale == 65536.5);
+    assert_true(m.ranks == 3 && m.threads == 2 && m.loss_scale == 65536.5 && m.loss_scale_steps == 1234);
     assert_true(m.data_files == 2 && m.data[0].bytes == UINT64_MAX && m.data[0].tokens == INT64_MAX);
     assert_string_equal(m.data[0].name, "a \"quoted\"\n.bin");
     assert_true(m.file[FILE_MODEL].runs == 2 && m.file[FILE_MODEL].run[1].hash == 0xfedcba9876543210u);
@@ -112,6 +112,7 @@ static void test_forgeries(void **state) {
         {"\"threads\":2", "\"threads\":null", MANIFEST_BROKEN, "threads"},
         {"\"cpu\"", "\"a backend with a long name\"", MANIFEST_BROKEN, "backend"},
         {"65536.5", "-1", MANIFEST_BROKEN, "loss_scale"},
+        {"\"1234\"", "1234.5", MANIFEST_BROKEN, "loss_scale_steps"},
         {"\"config\":{", "\"config\":[],\"x\":{", MANIFEST_BROKEN, "config"},
         {"\"name\":\"b.bin\"", "\"name\":7", MANIFEST_BROKEN, "data[1]"},
         {"\"data\":[", "\"data\":[],\"x\":[", MANIFEST_BROKEN, "data"},

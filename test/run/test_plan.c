@@ -52,6 +52,19 @@ static void counts(void **state) {
     assert_true(p.optimizer_bytes >= 12 * 124439808u && p.optimizer_bytes < 1.01 * 12 * 124439808);
 }
 
+/* One sequence more would not fit, and the answer itself does. */
+static void largest_micro_batch(void **state) {
+    (void)state;
+    Config c = small_config();
+    for (int64_t want = 1; want < 100; want += 7) {
+        c.batch.micro_batch = want;
+        size_t exactly = plan_make(&c, BF16, 2).total_bytes;
+        assert_int_equal(plan_largest_micro_batch(&c, BF16, 2, exactly), want);
+        assert_int_equal(plan_largest_micro_batch(&c, BF16, 2, exactly - 1), want - 1);
+    }
+    assert_int_equal(plan_largest_micro_batch(&c, BF16, 2, 1000), 0);
+}
+
 /* Arenas of exactly the planned sizes take the model and the optimizer, and are full afterwards. */
 static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, int ranks) {
     Plan   p = plan_make(c, act, ranks);
@@ -175,10 +188,11 @@ static void epochs_are_counted(void **state) {
 
 static void the_verb_refuses(void **state) {
     (void)state;
-    char *arguments[][3] = {{"plan"}, {"plan", "/nowhere.json"}, {"plan", config_path, "ranks=0"}, {"plan", config_path, "ranks=7"}};
-    static const char *says[] = {"plan config.json", "/nowhere.json", "ranks=0", "batch.global_tokens"};
-    static const int   counts_of[] = {1, 2, 3, 3};
-    for (int i = 0; i < 4; i++) {
+    char *arguments[][3] = {{"plan"}, {"plan", "/nowhere.json"}, {"plan", config_path, "ranks=0"}, {"plan", config_path, "ranks=7"},
+                               {"plan", config_path, "memory=80GB of it"}};
+    static const char *says[] = {"plan config.json", "/nowhere.json", "ranks=0", "batch.global_tokens", "memory=80GB of it"};
+    static const int   counts_of[] = {1, 2, 3, 3, 3};
+    for (int i = 0; i < 5; i++) {
         Child c = plan(counts_of[i], arguments[i]);
         assert_int_equal(c.code, EXIT_CONFIG);
         assert_non_null(strstr(c.said, says[i]));
@@ -188,7 +202,7 @@ static void the_verb_refuses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts),
+        cmocka_unit_test(counts), cmocka_unit_test(largest_micro_batch),
         cmocka_unit_test(the_plan_is_what_is_carved),
         cmocka_unit_test(what_saves_memory_does),
         cmocka_unit_test_setup_teardown(the_verb_needs_no_data, make_dir, remove_dir),
