@@ -1,7 +1,7 @@
 /* comm.c - the communicator: who is in it, the queue of started collectives, and how long they took.
  *
- * A collective is started, moved along by every poll, and leaves the queue when it is done. With one rank nothing is ever queued. NCCL's are
- * queued on the GPU instead, by nccl.cu.
+ * A collective is started, moved along by every poll, and leaves the queue when it is done. With one rank nothing is ever queued. NCCL's
+ * are queued on the GPU instead, by nccl.cu.
  */
 #include "comm/comm.h"
 

@@ -79,12 +79,12 @@ void comm_all_reduce(Comm *c, Tensor x); /* F32: reduce-scatter, then all-gather
 /* Bytes of buffers that the collectives of a communicator of this kind and size take, whatever the buckets' length; allocated on first
  * use. (What the MPI library takes for itself is not in it.) */
 size_t comm_buffer_bytes(CommKind kind, int ranks);
-/* Bytes of pinned host memory that buckets of `elems` elements, in flight together, take beside that where a GPU's ranks use the ring or MPI
- * (each bucket at 4 bytes an element, kept for the next step); 0 on the CPU and for NCCL. */
+/* Bytes of pinned host memory that buckets of `elems` elements, in flight together, take beside that where a GPU's ranks use the ring or
+ * MPI (each bucket at 4 bytes an element, kept for the next step); 0 on the CPU and for NCCL. */
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
 
 /* Ring and MPI are timed on the host's clock; on a GPU from when a bucket has reached host memory, exposed_ms from when the followed stream
- * has nothing else left to do. NCCL is timed by events on the GPU, read without waiting: what has not ended by now is told by a later call. */
+ * has nothing else left to do. NCCL is timed by events on the GPU, read without waiting: what has not ended yet is told by a later call. */
 typedef struct {
     double  comm_ms;    /* from a collective's start to its end, summed over what did not overlap another one */
     double  exposed_ms; /* of it, spent inside comm_finish and blocking calls; NCCL: the followed stream stood still */
