@@ -39,6 +39,7 @@ int         device_present(void) { return 1; }
 int         device_is_host(void) { return 1; }
 const char *device_backend(void) { return "cpu"; }
 const char *device_name(void) { return cpu.name; }
+const char *device_id(void) { return ""; }
 const char *device_isa(void) { return simd_name(); }
 int         device_threads(void) { return omp_get_max_threads(); }
 int         device_has_bf16(void) { return simd_has_bf16(); }

@@ -32,6 +32,7 @@ int         device_present(void);     /* whether there is hardware and driver fo
 int         device_is_host(void);     /* device memory is host memory: the CPU */
 const char *device_backend(void);     /* "cpu", "cuda", "emu"                                         */
 const char *device_name(void);        /* processor or GPU, as the machine calls it                    */
+const char *device_id(void);          /* which GPU of all machines' ("GPU-<uuid>", as nvidia-smi -L says); "" on the CPU */
 const char *device_isa(void);         /* "avx512bf16", "avx512", "avx2", "sse2", "sm_90", ...         */
 int         device_threads(void);     /* threads that an operation uses; 1 on CUDA                    */
 int         device_has_bf16(void);    /* computes bf16 matrix products natively                       */

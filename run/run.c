@@ -36,13 +36,27 @@ static void open_inputs(Run *r) {
 
 /* --- ranks and device ------------------------------------------------------------------------------------------------------------------ */
 
+/* NCCL wants a GPU for every rank, and one rank alone has nobody to talk to. */
+static CommKind choose_comm(const Config *c, Comm *comm) {
+    int own = comm_size(comm) > 1 && comm_owns_device(comm, device_id());
+    if (c->parallel.comm == PARALLEL_NCCL && comm_size(comm) > 1 && !own)
+        fail(EXIT_NODEVICE, "parallel.comm = \"nccl\" needs a GPU for every rank; \"auto\" takes the ring where ranks share one");
+    switch (c->parallel.comm) {
+        case PARALLEL_NCCL: return COMM_NCCL;
+        case PARALLEL_MPI: return COMM_MPI;
+        case PARALLEL_RING: return COMM_RING;
+        default: return own ? COMM_NCCL : COMM_RING;
+    }
+}
+
 static void join_ranks(Run *r, Launch launch) {
     const Config *c = r->config;
-    r->comm = comm_create(launch, c->parallel.comm == PARALLEL_MPI ? COMM_MPI : c->parallel.comm == PARALLEL_NCCL ? COMM_NCCL : COMM_RING);
+    r->comm = comm_create(launch, COMM_RING);
     r->watchdog = watchdog_create(c->run.watchdog_seconds, r->comm);
     char *fault = config_check_ranks(c, comm_size(r->comm));
     if (fault) fail_lines(EXIT_CONFIG, fault);
     device_open(comm_local_rank(r->comm), comm_threads(r->comm));
+    comm_set_kind(r->comm, choose_comm(c, r->comm));
     int64_t native_bf16 = device_has_bf16();
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
     r->numerics = precision_resolve(c, (int)native_bf16);
@@ -68,6 +82,7 @@ static void carve_memory(Run *r) {
     r->batch_arena = arena_create("batches", r->plan.batch_bytes);
     r->stream = stream_create(r->plan.scratch_bytes);
     r->stream.math = r->numerics.math;
+    comm_follow(r->comm, &r->stream);
 
     GptArenas arenas = {&r->params_arena, &r->grads_arena, &r->activations_arena};
     r->gpt = gpt_create(r->shape, &r->layout, r->numerics.act, B, T, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
