@@ -24,6 +24,7 @@ MPI_CFLAGS := -DNO_MPI
 endif
 $(B)/comm/%.o $(B)/test/comm/%.o: CFLAGS += $(MPI_CFLAGS)
 $(B)/comm/%.o: CUFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
+$(B)/test/emu/nccl.o: CXXFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
 COMMIT  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(B)/run/verbs.o: CFLAGS += -DGIT_COMMIT='"$(COMMIT)"'
 
@@ -68,7 +69,7 @@ REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
 $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(NEEDS_$$(firstword $$(subst /, ,$$*))) $(ENGINE)
 	$(LINK) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS) -lcmocka
 $(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(B)/core/error.o $(ENGINE)
-	$(LINK) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$(LINK) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS)
 # Flags and commit are part of what was built: a change rebuilds what holds them.
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)

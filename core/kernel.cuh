@@ -58,6 +58,15 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
         if (cuda_error != cudaSuccess) cuda_failed(#call, cuda_error, __FILE__, __LINE__); \
     } while (0)
 
+/* The GPU's own clock, to choose between ways of computing the same: stop waits and tells the milliseconds since start. */
+typedef struct { cudaEvent_t from, to; } Timer;
+Timer  timer_create(void);
+void   timer_destroy(Timer *t);
+void   timer_start(Timer t, Stream *s);
+double timer_stop_ms(Timer t, Stream *s);
+/* While a stream is captured into a graph nothing runs, and nobody may wait for it. */
+int    stream_is_captured(const Stream *s);
+
 /* Streaming multiprocessors of this process's GPU, and the most dynamic shared memory of a block. */
 int    device_multiprocessors(void);
 size_t device_shared_bytes(void);
