@@ -20,7 +20,7 @@
 #include "layers/algorithms.h"
 #include "layers/layers.h"
 
-enum { CACHE = 128, CANDIDATES = 8, TIMED_RUNS = 3, RATE_RUNS = 64, RATE_BLOCK = 256 };
+enum { CACHE = 128, CANDIDATES = 8, TIMED_RUNS = 3 };
 /* cuBLASLt's aux matrix: a multiple of 8 elements from one column to the next, cublasLt.h at CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD. */
 enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */ };
 
@@ -239,31 +239,39 @@ static cublasStatus_t queue_product(Stream *s, const Entry *e, const cublasLtMat
                           workspace, workspace_bytes(), stream_queue(s));
 }
 
-/* The shortest of a few runs, after one that loads the kernel; infinite if it cannot run. */
-static double product_ms(Stream *s, const Entry *e, const cublasLtMatmulAlgo_t *algo, const Call *c, void *workspace) {
+/* The shortest of a few runs, after one that loads the kernel. */
+static double shortest_ms(Stream *s, Rest work) {
     double best = INFINITY;
     Timer  timer = timer_create();
     for (int run = 0; run <= TIMED_RUNS; run++) {
         timer_start(timer, s);
-        cublasStatus_t status = queue_product(s, e, algo, c, workspace);
-        double         ms = timer_stop_ms(timer, s);
-        if (status != CUBLAS_STATUS_SUCCESS) break;
-        if (run > 0 && ms < best) best = ms;
-    }
-    timer_destroy(&timer);
-    return best;
-}
-static double rest_ms(Stream *s, const Rest *rest) {
-    double best = INFINITY;
-    Timer  timer = timer_create();
-    for (int run = 0; run <= TIMED_RUNS; run++) {
-        timer_start(timer, s);
-        rest->queue(s, rest->ctx);
+        work.queue(s, work.ctx);
         double ms = timer_stop_ms(timer, s);
         if (run > 0 && ms < best) best = ms;
     }
     timer_destroy(&timer);
     return best;
+}
+
+typedef struct {
+    const Entry                *entry;
+    const cublasLtMatmulAlgo_t *algo;
+    const Call                 *call;
+    void                       *workspace;
+    cublasStatus_t              status;
+} Trial;
+
+static void queue_trial(Stream *s, void *trial) {
+    Trial *t = (Trial *)trial;
+    t->status = queue_product(s, t->entry, t->algo, t->call, t->workspace);
+}
+
+/* Infinite if it cannot run. */
+static double product_ms(Stream *s, const Entry *e, const cublasLtMatmulAlgo_t *algo, const Call *c, void *workspace) {
+    Trial  trial = {e, algo, c, workspace, CUBLAS_STATUS_SUCCESS};
+    Rest   work = {queue_trial, &trial};
+    double ms = shortest_ms(s, work);
+    return trial.status == CUBLAS_STATUS_SUCCESS ? ms : INFINITY;
 }
 
 static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *rest);
@@ -294,7 +302,7 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
     if (rest) {
         Call   plain = {c->p, EPILOGUE_NONE, NULL};
         Entry *apart = entry_of(s, &plain, workspace, NULL);
-        if (product_ms(s, apart, &apart->algo, &plain, workspace) + rest_ms(s, rest) <= best) e->record.id = ALGORITHM_NONE;
+        if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best) e->record.id = ALGORITHM_NONE;
     }
     if (aside) device_from_host(s, sums, aside);
     free(aside);
@@ -365,45 +373,3 @@ int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
 }
 
 size_t matmul_scratch_bytes(Matmul p) { return (void)p, workspace_bytes() + ARENA_ALIGN; }
-
-/* --- the machine's rate ---------------------------------------------------------------------------------------------------------------- */
-
-/* Uniform in (-1,1), by Knuth's multiplicative hash: a GPU multiplies zeros faster than what training holds. One thread per element. */
-template <typename T> KERNEL fill_kernel(T *x, int64_t n) {
-    int64_t i = (int64_t)blockIdx.x * RATE_BLOCK + threadIdx.x;
-    if (i < n) x[i] = from_f32<T>((float)(int32_t)((uint32_t)i * 2654435761u) * 0x1p-31f);
-}
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Memory comes and goes here, and the algorithm is chosen: this runs once, before training. */
-double matmul_rate(Stream *s, DType act, int64_t n, double budget_ms) {
-    Matrix shape = {NULL, act, n, PLAIN};
-    Matmul p = {shape, shape, shape, n, n, n, MATMUL_SET, NULL};
-    size_t matrix_bytes = (size_t)(n * n) * dtype_bytes(act);
-    Stream own = stream_create(3 * matrix_bytes + matmul_scratch_bytes(p) + 4 * ARENA_ALIGN);
-    own.math = s->math;
-    p.a.data = arena_take(&own.scratch, matrix_bytes);
-    p.b.data = arena_take(&own.scratch, matrix_bytes);
-    p.c.data = arena_take(&own.scratch, matrix_bytes);
-    DISPATCH_ACT(act, T,
-        LAUNCH(fill_kernel<T>, (unsigned)blocks_for(n * n, RATE_BLOCK), RATE_BLOCK, 0, &own, (T *)p.a.data, n * n);
-        LAUNCH(fill_kernel<T>, (unsigned)blocks_for(n * n, RATE_BLOCK), RATE_BLOCK, 0, &own, (T *)p.b.data, n * n));
-    matmul(&own, p);
-
-    double ms[RATE_RUNS], spent = 0.0;
-    int    runs = 0;
-    Timer  timer = timer_create();
-    while (runs < RATE_RUNS && (runs == 0 || spent < budget_ms)) {
-        timer_start(timer, &own);
-        matmul(&own, p);
-        spent += ms[runs++] = timer_stop_ms(timer, &own);
-    }
-    timer_destroy(&timer);
-    stream_destroy(&own);
-    qsort(ms, (size_t)runs, sizeof ms[0], ascending);
-    return 2.0 * (double)n * (double)n * (double)n / (ms[runs / 2] * 1e-3);
-}
