@@ -9,6 +9,7 @@
  */
 #pragma once
 #include <deque>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -37,7 +38,7 @@ constexpr size_t STACK_BYTES = EMU_ASAN ? 512 << 10 : 128 << 10; /* ASan's frame
 /* Shared memory: dynamic at DYNAMIC_AT, static objects behind it, RED_ZONE bytes before each. */
 constexpr size_t ARENA_BYTES = SHARED_MOST + (8 << 10), DYNAMIC_AT = 1024, RED_ZONE = 64;
 
-/* --- a block and its threads ------------------------------------------------------------------------------------------------------------ */
+/* --- a block and its threads ---------------------------------------------------------------------------------------------------------- */
 
 struct CopyAsync {
     void       *to;
@@ -172,7 +173,7 @@ float operand_to_f32(uint32_t half_word, MmaType type);
 /* All 128 threads of the warpgroup meet; the last one calls f. */
 void warpgroup_collective(const char *name, void (*f)(int group, void *argument), void *argument, const char *file, int line);
 
-/* --- device memory ------------------------------------------------------------------------------------------------------------------------ */
+/* --- device memory -------------------------------------------------------------------------------------------------------------------- */
 
 enum MemoryKind { DEVICE_ONLY, MANAGED, PINNED };
 struct Cell;
@@ -186,7 +187,7 @@ Allocation *find_allocation(const void *p); /* NULL: not CUDA's memory */
 void        for_each_allocation(void (*f)(Allocation &));
 void        forbid_device_memory(bool forbid); /* to the host, under ASan, while no kernel runs */
 
-/* --- race checker: does nothing unless a .cu file was compiled with -fsanitize=thread ------------------------------------------------------ */
+/* --- race checker: does nothing unless a .cu file was compiled with -fsanitize=thread ------------------------------------------------- */
 
 void     race_new_launch();
 void     race_new_block();

@@ -1,7 +1,7 @@
 /* tensor.cpp - the emulated twins of core/ptx.cuh for compute capability 8.0: ldmatrix, mma.sync and cp.async.
  *
- * The fragment layouts are those of the PTX ISA manual, as core/ptx.cuh quotes them. Products are exact in fp32; their sums are in order of k,
- * which differs from the hardware's in the last bits.
+ * The fragment layouts are those of the PTX ISA manual, as core/ptx.cuh quotes them. Products are exact in fp32; their sums are in order
+ * of k, which differs from the hardware's in the last bits.
  */
 #include "engine.h"
 
@@ -15,7 +15,7 @@ float operand_to_f32(uint32_t half_word, MmaType type) {
     return __half2float(h);
 }
 
-/* --- ldmatrix: lane 8 i + r names row r of tile i ------------------------------------------------------------------------------------------ */
+/* --- ldmatrix: lane 8 i + r names row r of tile i ------------------------------------------------------------------------------------- */
 
 struct Ldmatrix {
     uint32_t   *r;
@@ -49,7 +49,7 @@ void ldmatrix(uint32_t *r, int tiles, const void *row, bool transposed, const ch
     warp_collective(LDMATRIX, "ldmatrix", ~0u, &x, load_tiles, file, line);
 }
 
-/* --- mma.m16n8k16 ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- mma.m16n8k16 --------------------------------------------------------------------------------------------------------------------- */
 
 struct Mma {
     float          *d;
@@ -89,7 +89,7 @@ void mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b, MmaType type, 
     warp_collective(MMA, "mma.m16n8k16", ~0u, &x, multiply, file, line);
 }
 
-/* --- cp.async: groups of one thread's copies ---------------------------------------------------------------------------------------------- */
+/* --- cp.async: groups of one thread's copies ------------------------------------------------------------------------------------------ */
 
 static void copy_now(const CopyAsync &c) {
     race_async_read(c.from, (size_t)c.source_bytes, current->index, race_stamp(), c.file, c.line);
