@@ -18,7 +18,8 @@ gpu=$(smi name) driver=$(smi driver_version)
 echo "$gpu, driver $driver, SM clock at most $(smi clocks.max.sm) MHz, power limit $(smi power.limit) W"
 case $gpu in # dense bf16, NVIDIA's data sheets; what is not here gets no MFU against the data sheet
 *H100*PCIe*) peak_tflops=756 ;;
-*H100* | *H200* | *GH200*) peak_tflops=989.4 ;;
+*NVL*) peak_tflops=0 ;;
+*H100* | *H200*) peak_tflops=989.4 ;;
 *A100*) peak_tflops=312 ;;
 *) peak_tflops=0 ;;
 esac
