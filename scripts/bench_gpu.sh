@@ -108,7 +108,7 @@ print(f"step_ms={median('ms'):.2f} tokens_per_s={median('tokens_per_s'):.1f} mfu
 PY
     echo "train_gpt $size, B=$batch: $(cat "$work/line") $watch"
     # shellcheck disable=SC2046,SC2086
-    record what="GPT-2 $size, T=$T, bf16, mpirun-less train_gpt config.json" program=run size=$size B="$batch" T=$T $(cat "$work/line") $watch
+    record what="GPT-2 $size, T=$T, bf16, the whole program" program=run size=$size B="$batch" T=$T $(cat "$work/line") $watch
 }
 
 bench_kernels() {

@@ -83,6 +83,9 @@ def gpu_table():
             measured = f"{peer['tokens_per_s']:,.0f} tokens/s, B={peer['B']}"
             against = f"train_gpt is {ours['tokens_per_s'] / peer['tokens_per_s']:.2f} x as fast" if ours and ours["gpu"] == peer["gpu"] else ""
         add(f"the same in PyTorch{' ' + peer['torch'] if peer else ''}, compiled, bf16 autocast, fused AdamW", peer, measured, against)
+    row = found.get(("run", "124m"))
+    add("the program itself, GPT-2 124m", row, f"{row['tokens_per_s']:,.0f} tokens/s, {row['memory_mib']:,.0f} MiB" if row else "",
+        f"plan says {row['planned_mib']:,.0f} MiB" if row else "")
     for op in KERNELS:
         row = found.get(("bench_kernels", op))
         measured = against = ""
