@@ -40,7 +40,7 @@ NEEDS_run    := $(B)/run.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
 NEEDS_bench  := $(NEEDS_run)
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
-.PHONY: all deps demo test tests bench bench-comm check check-hf emu-cases emu-planted mutants clean help
+.PHONY: all deps demo test tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted mutants clean help
 all: $(B)/train_gpt
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 
@@ -90,6 +90,10 @@ bench: tests               ## speed of training against the machine's matrix pro
 	@B=$(B) scripts/bench.sh
 bench-comm: tests          ## ring against MPI's collectives, bus bandwidth by size
 	@B=$(B) scripts/bench_comm.sh
+gpu-check:                 ## on a machine with a GPU: the CUDA build's tests, sanitizers, curves, ranks
+	@BACKEND=$(or $(BACKEND_ASKED),cuda) scripts/gpu_check.sh
+gpu-bundle:                ## what such a machine may lack, in build/gpu-bundle/
+	@scripts/gpu_bundle.sh
 check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, README figures
 	@scripts/check.sh
 check-hf: all              ## logits of a checkpoint in Hugging Face transformers, where it can be installed
