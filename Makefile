@@ -40,7 +40,7 @@ NEEDS_run    := $(B)/run.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
 NEEDS_bench  := $(NEEDS_run)
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
-.PHONY: all deps demo test tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted mutants clean help
+.PHONY: all deps demo test tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted mutants clean help
 all: $(B)/train_gpt
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 
@@ -79,6 +79,7 @@ FORCE:
 .SECONDARY:
 
 tests: $(B)/train_gpt $(TESTS)
+op-tests: $(filter $(B)/test/layers/%,$(TESTS))
 test: tests                ## the whole test suite (under 15 minutes on two cores)
 	@B=$(B) scripts/test.sh
 deps:                      ## install what is missing (apt; asks for nothing that is there)
