@@ -13,6 +13,7 @@
 #include "core/io.h"
 #include "run/checkpoint.h"
 #include "run/checkpoint_folders.h"
+#include "run/gemm.h"
 #include "run/weights_file.h"
 
 /* --- which checkpoint ------------------------------------------------------------------------------------------------------------------ */
@@ -174,6 +175,7 @@ Resumed checkpoint_resume(CheckpointState *state) {
     state->before = (Consumed){m.step, m.tokens, m.samples};
     resumed.ranks = m.ranks;
     if (strcmp(m.precision, state->precision) == 0) *state->loss_scale = (LossScale){m.loss_scale, m.loss_scale_steps};
+    if (!device_is_host() && m.gemm && !gemm_from_json(m.gemm)) warn("%s has no valid table of algorithms: they are chosen anew", folder.text);
     manifest_free(&m);
     return resumed;
 }

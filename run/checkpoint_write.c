@@ -11,6 +11,7 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "run/gemm.h"
 #include "run/safetensors.h"
 
 static void note(Save *s, const char *what, const Path *path, int error) {
@@ -42,7 +43,8 @@ static char *optimizer_header(const Layout *layout, size_t *bytes) {
 
 Save save_prepare(const CheckpointState *state, int64_t step, const float *staged) {
     const Layout *layout = state->layout;
-    Save          s = {.state = state, .step = step, .loss_scale = *state->loss_scale, .staged = staged, .fd = {-1, -1}};
+    Save          s = {.state = state, .step = step, .loss_scale = *state->loss_scale, .staged = staged, .fd = {-1, -1},
+                       .gemm = device_is_host() ? NULL : gemm_to_json()};
     s.run_dir = path_of("%s", state->config->run.dir);
     s.checkpoints = path_of("%s/checkpoints", s.run_dir.text);
     folder_name(s.name, step);
@@ -61,6 +63,7 @@ void save_release(Save *s) {
         if (s->fd[f] >= 0) io_close(s->fd[f]);
     }
     free(s->written);
+    cJSON_Delete(s->gemm);
     memset(s, 0, sizeof *s);
 }
 
@@ -240,7 +243,8 @@ static void write_manifest(Save *s, WrittenRun *all, size_t count) {
     Manifest               m = {.step = s->step, .tokens = state->before.tokens + own * step_tokens, .seed = config->run.seed,
                                 .samples = state->before.samples + own * (step_tokens / config->batch.seq_len), .loss_scale = s->loss_scale.scale,
                                 .loss_scale_steps = s->loss_scale.steps,
-                                .ranks = comm_size(state->comm), .threads = state->threads, .config = json};
+                                .ranks = comm_size(state->comm), .threads = state->threads, .config = json,
+                                .gemm = s->gemm};
     size_t                 bytes;
     snprintf(m.run_id, sizeof m.run_id, "%s", state->run_id);
     snprintf(m.backend, sizeof m.backend, "%s", device_backend());

@@ -25,6 +25,7 @@ typedef struct {
     const CheckpointState *state;           /* borrowed */
     int64_t      step;
     LossScale    loss_scale;                /* as it was then */
+    cJSON       *gemm;                      /* owned: the table of matrix-product algorithms, on a GPU */
     Path         run_dir, checkpoints, tmp, final;
     char         name[32];
     char        *header[2];                 /* owned: of FILE_MODEL and FILE_OPTIMIZER, the same on every rank */

@@ -41,7 +41,7 @@ static void write_files(FILE *out, const Manifest *m) {
 }
 
 char *manifest_write(const Manifest *m, size_t *bytes) {
-    char *text = NULL, *config = cJSON_PrintUnformatted(m->config);
+    char *text = NULL, *config = cJSON_PrintUnformatted(m->config), *gemm = m->gemm ? cJSON_PrintUnformatted(m->gemm) : NULL;
     FILE *out = open_memstream(&text, bytes);
     if (!out || !config) fail(EXIT_MEMORY, "no memory for the manifest of a checkpoint");
     fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.0\",\n\"run_id\":\"%s\",\n", m->run_id);
@@ -49,6 +49,7 @@ char *manifest_write(const Manifest *m, size_t *bytes) {
     fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n", m->seed);
     fprintf(out, "\"ranks\":%d,\"backend\":\"%s\",\"precision\":\"%s\",\"loss_scale\":%.17g,\"loss_scale_steps\":\"%" PRId64 "\",\n\"threads\":%d,",
             m->ranks, m->backend, m->precision, m->loss_scale, m->loss_scale_steps, m->threads);
+    if (gemm) fprintf(out, "\"gemm\":%s,\n", gemm);
     fprintf(out, "\"config\":%s,\n\"data\":[", config);
     for (int i = 0; i < m->data_files; i++) {
         fprintf(out, "%s\n {\"name\":", i ? "," : "");
@@ -61,6 +62,7 @@ char *manifest_write(const Manifest *m, size_t *bytes) {
     fflush(out);
     fprintf(out, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, *bytes));
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the manifest of a checkpoint");
+    cJSON_free(gemm);
     cJSON_free(config);
     return text;
 }
@@ -128,6 +130,7 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
     m->loss_scale = scale->valuedouble;
     const cJSON *steps = json_member(root, "loss_scale_steps");
     if (steps && !read_i64(steps, &m->loss_scale_steps)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale_steps");
+    m->gemm = json_member(root, "gemm");
     m->config = json_member(root, "config");
     return cJSON_IsObject(m->config) ? 1 : manifest_fault(fault, MANIFEST_NAME " has no config");
 }

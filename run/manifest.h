@@ -51,6 +51,7 @@ typedef struct {
     int           ranks, threads;
     double        loss_scale;
     int64_t       loss_scale_steps; /* without overflow since it last changed; absent in a file = 0 */
+    const cJSON  *gemm;           /* borrowed: the table of run/gemm.h; NULL where there is none */
     const cJSON  *config;         /* borrowed: the resolved config of the run that saved */
     ManifestData *data;           /* owned */
     int           data_files;

@@ -7,6 +7,7 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "run/gemm.h"
 #include "run/signals.h"
 
 int run_speaks(const Run *r) { return comm_rank(r->comm) == 0; }
@@ -172,6 +173,7 @@ void run_begin(Run *r) {
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
                        .first_step = r->resumed.step};
+    gemm_settle(c->run.dir, r->comm, &r->gpt, &r->stream, r->eval_batch);
     r->saver = saver_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
     if (run_speaks(r)) {
