@@ -7,12 +7,12 @@
 #include "layers/attention_f32.cuh"
 #include "layers/attention_tile.cuh"
 
-/* --- bf16 and fp16: tensor cores ------------------------------------------------------------------------------------------------------- */
+/* --- bf16 and fp16: tensor cores -------------------------------------------------------------------------------------------------- */
 
 enum { RAISE = 8 }; /* p <= 2^8: far from fp16's 65504 */
 
 template <int D> struct ForwardTile {
-    static constexpr int ATOMS = D <= 64 ? 2 : 1; /* 32 rows a warp: a matrix load then feeds four products, and registers suffice to D = 64 */
+    static constexpr int ATOMS = D <= 64 ? 2 : 1; /* 32 rows a warp: a matrix load feeds four products; registers suffice to D = 64 */
     static constexpr int WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM, QUERIES = WARPS * ROWS, KEYS = 64;
     static constexpr int STRIDE = D + 8, KEYS_ELEMS = KEYS * STRIDE, STAGE_ELEMS = 2 * KEYS_ELEMS; /* a stage is k and v */
     static constexpr int SHARED_BYTES = 2 * STAGE_ELEMS * 2;
@@ -87,8 +87,8 @@ template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key
 
 /* One tile of keys for a warp's queries: scores, softmax, out += p v. */
 template <typename T, int D, int ATOMS>
-DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4], const T *k, const T *v,
-                         int query, int key, float scale_log2) {
+DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4], const T *k,
+                         const T *v, int query, int key, float scale_log2) {
     constexpr int KEYS = ForwardTile<D>::KEYS;
     float         s[ATOMS][KEYS / 8][4];
     set_zero(s);
@@ -108,7 +108,8 @@ DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const
 
 /* Divides by the sums and writes a warp's rows of y, by way of its own rows of shared memory, and of lse. */
 template <typename T, int D, int ATOMS>
-DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D / 8][4], const Softmax<ATOMS> &m, int query, const Heads &h) {
+DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D / 8][4], const Softmax<ATOMS> &m, int query,
+                          const Heads &h) {
     float scale[ATOMS][2];
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
@@ -163,7 +164,7 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2) attention_forward_kernel(T 
     forward_store<T, D, Tile::ATOMS>(y + p.y, lse + (int64_t)p.head * h.T, shared + warp * Tile::ROWS * Tile::STRIDE, out, m, query, h);
 }
 
-/* --- fp32: scalar ------------------------------------------------------------------------------------------------------------------------ */
+/* --- fp32: scalar -------------------------------------------------------------------------------------------------------------------- */
 
 template <int D> struct ForwardF32 {
     static constexpr int SHARED_BYTES = (3 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; /* q, k, v, p */
@@ -171,7 +172,8 @@ template <int D> struct ForwardF32 {
 
 /* s becomes p, and joins sum and top; out shrinks where the maximum rises. */
 template <int M, int COLUMNS>
-DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], float (&out)[M][COLUMNS], int query, int key, float scale_log2) {
+DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], float (&out)[M][COLUMNS], int query, int key,
+                        float scale_log2) {
     for (int i = 0; i < M; i++) {
         float high = top[i];
         for (int j = 0; j < M; j++) {
@@ -220,7 +222,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2) attention_forward_f32_kernel(fl
     f32_store<D>(y + p.y, h.C, out, scale, block_query, h);
 }
 
-/* --- host --------------------------------------------------------------------------------------------------------------------------------- */
+/* --- host -------------------------------------------------------------------------------------------------------------------------- */
 
 template <typename T, int D> static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, Heads h) {
     if constexpr (std::is_same<T, float>::value)

@@ -2,13 +2,14 @@
  *
  * With p = exp(q.k - lse) computed anew tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = scale sum_i ds_ij q_i      dq_i = scale sum_j ds_ij k_j
- * Three kernels: delta; then blocks of keys that walk the queries (dk, dv); then blocks of queries that walk the keys (dq). Scores are
- * computed twice, seven products a tile where five would do, and in return no two blocks add to one place: same bits every time.
+ * Three kernels: lse and delta as the others want them; then blocks of keys that walk the queries (dk, dv); then blocks of queries that
+ * walk the keys (dq). Scores are computed twice, seven products a tile where five would do, and in return no two blocks add to one place:
+ * the same bits every time.
  */
 #include "layers/attention_f32.cuh"
 #include "layers/attention_tile.cuh"
 
-/* --- what is known of a query before its scores are --------------------------------------------------------------------------------------- */
+/* --- what is known of a query before its scores are --------------------------------------------------------------------------------- */
 
 /* Products begin at what would be subtracted from them: p = exp(scale (q.k + lse)), ds = p (dy.v + delta). Rows are padded to a multiple of
  * PADDED queries, where p = 0. */
@@ -16,7 +17,7 @@ typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse
 
 enum { PADDED = 128, PREPARE_LANES = 8, PREPARE_THREADS = 256 };
 
-/* Eight threads share a row of one head. grid ceil(heads * padded / 32), no shared memory; bound: reading y and dy once. */
+/* Eight threads share a row of one head. grid ceil(heads * padded / 32), no shared memory. Bound: reading y and dy once. */
 template <typename T>
 KERNEL attention_prepare_kernel(Minus minus, const float *lse, const T *dy, const T *y, Heads h) {
     constexpr int PACK = Row<T, 32>::PACK;
@@ -40,9 +41,9 @@ KERNEL attention_prepare_kernel(Minus minus, const float *lse, const T *dy, cons
     minus.delta[at] = there ? -sum : 0.0f;
 }
 
-/* --- bf16 and fp16: tensor cores ------------------------------------------------------------------------------------------------------- */
+/* --- bf16 and fp16: tensor cores -------------------------------------------------------------------------------------------------- */
 
-/* The block's own pair of tiles, (k, v) or (q, dy), stays in shared memory; the other pair passes through two stages, STEP rows at a time. */
+/* The block's own pair of tiles, (k, v) or (q, dy), stays in shared memory; the other pair passes through two stages, STEP rows at once. */
 template <int D> struct BackwardTile {
     static constexpr int ATOMS = D <= 64 ? 2 : 1, WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM, OWN = WARPS * ROWS, STEP = 32;
     static constexpr int STRIDE = Row<bf16, D>::STRIDE, OWN_ELEMS = OWN * STRIDE, STEP_ELEMS = STEP * STRIDE;
@@ -130,8 +131,8 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
             }
 }
 
-/* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries from the diagonal on. grid heads *
- * tiles, 55 KiB of shared memory at D = 64; no two blocks write to one place. Bound: tensor cores, four products a tile. */
+/* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries from the diagonal on. grid
+ * heads * tiles, 55 KiB of shared memory at D = 64; no two blocks write to one place. Bound: tensor cores, four products a tile. */
 template <typename T, int D>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
 attention_backward_keys_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
@@ -257,7 +258,7 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
     store_rows<T, Tile::ROWS, D>(dqkv + p.qkv, 3 * h.C, q_rows, query, h);
 }
 
-/* --- fp32: scalar ------------------------------------------------------------------------------------------------------------------------ */
+/* --- fp32: scalar -------------------------------------------------------------------------------------------------------------------- */
 
 template <int D> struct BackwardF32 {
     static constexpr int SHARED_BYTES = (4 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; /* q, dy, k, v, and p or ds */
@@ -342,14 +343,15 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
     f32_store<D>(dqkv + p.qkv, 3 * h.C, dq, scale, block_query, h);
 }
 
-/* --- host --------------------------------------------------------------------------------------------------------------------------------- */
+/* --- host -------------------------------------------------------------------------------------------------------------------------- */
 
 template <typename T, int D>
 static void backward_launch(Stream *s, T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
     if constexpr (std::is_same<T, float>::value) {
-        unsigned grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS));
-        LAUNCH(attention_backward_keys_f32_kernel<D>, grid, F32Tile<D>::THREADS, BackwardF32<D>::SHARED_BYTES, s, dqkv, dy, minus, qkv, h);
-        LAUNCH(attention_backward_queries_f32_kernel<D>, grid, F32Tile<D>::THREADS, BackwardF32<D>::SHARED_BYTES, s, dqkv, dy, minus, qkv, h);
+        constexpr int THREADS = F32Tile<D>::THREADS, BYTES = BackwardF32<D>::SHARED_BYTES;
+        unsigned      grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS));
+        LAUNCH(attention_backward_keys_f32_kernel<D>, grid, THREADS, BYTES, s, dqkv, dy, minus, qkv, h);
+        LAUNCH(attention_backward_queries_f32_kernel<D>, grid, THREADS, BYTES, s, dqkv, dy, minus, qkv, h);
     } else {
         typedef BackwardTile<D> Tile;
         unsigned grid = (unsigned)(h.heads * blocks_for(h.T, Tile::OWN));
@@ -377,7 +379,7 @@ void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
     minus.delta = (float *)arena_take(&s->scratch, bytes);
     unsigned blocks = (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS / PREPARE_LANES);
     DISPATCH_ACT(qkv.type, T,
-        LAUNCH(attention_prepare_kernel<T>, blocks, PREPARE_THREADS, 0, s, minus, ptr<float>(lse), (const T *)dy.data, (const T *)y.data, h);
+        LAUNCH(attention_prepare_kernel<T>, blocks, PREPARE_THREADS, 0, s, minus, ptr<float>(lse), ptr<T>(dy), ptr<T>(y), h);
         DISPATCH_WIDE(h.D, D, (backward_launch<T, D>(s, ptr<T>(dqkv), ptr<T>(dy), minus, ptr<T>(qkv), h))));
     arena_release(&s->scratch, mark);
 }

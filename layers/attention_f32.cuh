@@ -41,9 +41,10 @@ template <int D> DEVICE void f32_scores(float (&s)[F32Tile<D>::M][F32Tile<D>::M]
     }
 }
 
-/* A thread's scores into the shared tile p, and out += p x. The barrier before orders reads of what p held. */
+/* A thread's scores into the shared tile p, and out += p x. The first barrier is for those who still read what p held. */
 template <int D>
-DEVICE void f32_add(float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS], float *p, const float (&s)[F32Tile<D>::M][F32Tile<D>::M], const float *x) {
+DEVICE void f32_add(float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS], float *p, const float (&s)[F32Tile<D>::M][F32Tile<D>::M],
+                    const float *x) {
     constexpr int M = F32Tile<D>::M, STRIDE = Row<float, D>::STRIDE, SCORES = F32Tile<D>::SCORE_STRIDE;
     __syncwarp();
     #pragma unroll

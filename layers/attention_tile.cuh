@@ -58,8 +58,8 @@ static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, int64_t H)
         else { constexpr int WIDE = ATTENTION_MAX_D; __VA_ARGS__; }            \
     } while (0)
 
-/* Blocks start in the order of their index. Heads go section by section, so that what tiles of a head share is read from the cache; within a
- * section tile 0 of all heads comes first, or the last tile where tiles have the more work the later they are. */
+/* Blocks start in the order of their index. Heads go section by section, so that what tiles of a head share is read from the cache; within
+ * a section tile 0 of all heads comes first, or the last tile where tiles have the more work the later they are. */
 DEVICE Place attention_place(const Heads &h, int tiles, bool last_first) {
     int   block = (int)blockIdx.x, first = block / (h.section * tiles) * h.section, i = block - first * tiles;
     int   wide = min(h.section, h.heads - first);
@@ -83,18 +83,20 @@ template <typename T, int ROWS, int D, int THREADS>
 DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
     if (h.vector) {
-        #pragma unroll
+        #pragma unroll 1 /* nothing to overlap: the copies are asynchronous, and registers are scarce */
         for (int i = (int)threadIdx.x; i < ROWS * PACKS; i += THREADS) {
             int  row = i / PACKS, column = i % PACKS * PACK;
             bool inside = first + row < h.T && column < h.D;
-            cp_async_16(tile + row * STRIDE + column, from + (inside ? (int64_t)(first + row) * stride + column : 0), inside ? PACK_BYTES : 0);
+            const T *source = from + (inside ? (int64_t)(first + row) * stride + column : 0);
+            cp_async_16(tile + row * STRIDE + column, source, inside ? PACK_BYTES : 0);
         }
         return;
     }
     #pragma unroll 1
     for (int i = (int)threadIdx.x; i < ROWS * D; i += THREADS) {
         int row = i / D, column = i % D;
-        tile[row * STRIDE + column] = first + row < h.T && column < h.D ? from[(int64_t)(first + row) * stride + column] : from_f32<T>(0.0f);
+        bool inside = first + row < h.T && column < h.D;
+        tile[row * STRIDE + column] = inside ? from[(int64_t)(first + row) * stride + column] : from_f32<T>(0.0f);
     }
 }
 
@@ -118,7 +120,7 @@ DEVICE void store_rows(T *to, int stride, const T *tile, int first, const Heads 
     }
 }
 
-/* --- products of 16-bit tiles: fragments as in core/ptx.cuh, g = lane / 4, t = lane % 4 ----------------------------------------------------- */
+/* --- products of 16-bit tiles: fragments as in core/ptx.cuh, g = lane / 4, t = lane % 4 --------------------------------------------- */
 
 template <typename T> DEVICE uint32_t pack_pair(float low, float high) {
     static_assert(sizeof(T) == 2, "a 16-bit type");
