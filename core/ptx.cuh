@@ -1,8 +1,8 @@
 /* ptx.cuh - the only file with inline PTX: tensor-core products, matrix loads and asynchronous copies, one function per instruction.
  *
  * Each has an emulated twin of the same meaning in test/emu/ (namespace emu); addresses are generic pointers outside of this file. The
- * names, fragment layouts and descriptors are those of the PTX ISA manual: "Warp-level matrix instructions" (ldmatrix, mma), "Data movement"
- * (cp.async, cp.async.bulk.tensor), "Asynchronous warpgroup-level matrix instructions" (wgmma), "mbarrier".
+ * names, fragment layouts and descriptors are those of the PTX ISA manual: "Warp-level matrix instructions" (ldmatrix, mma), "Data
+ * movement" (cp.async, cp.async.bulk.tensor), "Asynchronous warpgroup-level matrix instructions" (wgmma), "mbarrier".
  *
  * Fragments of m16n8k16, lane l, g = l / 4, t = l % 4: a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2] = A[g][2t+8..], a[3] = A[g+8][2t+8..];
  * b[0] = B[2t..][g], b[1] = B[2t+8..][g]; d[0..1] = D[g][2t..], d[2..3] = D[g+8][2t..].
@@ -28,7 +28,7 @@
 DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 #endif
 
-/* --- matrix loads: four 8x8 tiles of 16-bit elements; lanes 8i..8i+7 name the rows of tile i, 16-byte aligned, in shared memory ---------- */
+/* --- matrix loads: four 8x8 tiles of 16-bit elements; lanes 8i..8i+7 name the rows of tile i, 16-byte aligned, in shared memory ------- */
 
 DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row PTX_HERE) {
     EMULATED(emu::ldmatrix(r, 4, row, false, file, line);)
@@ -41,7 +41,7 @@ DEVICE void ldmatrix_x4_transposed(uint32_t (&r)[4], const void *row PTX_HERE) {
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
 
-/* --- d += a b, m16n8k16, 16-bit operands, f32 accumulation; T is bf16 or half ------------------------------------------------------------ */
+/* --- d += a b, m16n8k16, 16-bit operands, f32 accumulation; T is bf16 or half --------------------------------------------------------- */
 
 template <typename T> DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] PTX_HERE) {
     static_assert(std::is_same<T, bf16>::value || std::is_same<T, half>::value, "16-bit operands");
@@ -65,7 +65,7 @@ DEVICE float exp2_approx(float x) {
     return x;
 }
 
-/* --- asynchronous copies, global to shared, 16 bytes; what lies past source_bytes is filled with zero ------------------------------------- */
+/* --- asynchronous copies, global to shared, 16 bytes; what lies past source_bytes is filled with zero --------------------------------- */
 
 DEVICE void cp_async_16(void *shared, const void *global, int source_bytes PTX_HERE) {
     EMULATED(emu::cp_async(shared, global, 16, source_bytes, file, line);)
@@ -81,20 +81,20 @@ template <int pending> DEVICE void cp_async_wait() {
     PTX("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* --- a barrier of some warps of a block: id 1 to 15 (0 is __syncthreads), a multiple of 32 threads ------------------------------------------ */
+/* --- a barrier of some warps of a block: id 1 to 15 (0 is __syncthreads), a multiple of 32 threads ------------------------------------ */
 
 DEVICE void named_barrier_sync(int id, int threads PTX_HERE) {
     EMULATED(emu::block_barrier(id, threads, "named_barrier_sync", 0, emu::REDUCE_NONE, file, line);)
     PTX("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* === compute capability 9.0: a kernel that uses what follows has its body inside #ifdef PTX_HOPPER ========================================== */
+/* === compute capability 9.0: a kernel that uses what follows has its body inside #ifdef PTX_HOPPER ==================================== */
 
 #if defined(CUDA_EMU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define PTX_HOPPER 1
 #endif
 
-/* --- mbarrier: a phase completes when `count` threads have arrived and the bytes they expect have come; phases have parity 0, 1, 0, ... ---------- */
+/* --- mbarrier: a phase completes when `count` threads have arrived and the bytes they expect have come; phases have parity 0, 1, 0, ... */
 
 DEVICE void mbarrier_init(uint64_t *barrier, unsigned count PTX_HERE) {
     EMULATED(emu::mbarrier_init(barrier, count, file, line);)
@@ -117,7 +117,7 @@ DEVICE void mbarrier_wait(uint64_t *barrier, unsigned parity PTX_HERE) {
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-/* --- TMA: a tile of a matrix, global to shared; what lies outside of the matrix is filled with zero. Maps come from core/tensor_map.cuh ----------- */
+/* --- TMA: a tile of a matrix, global to shared; what lies outside of the matrix is filled with zero. Maps come from core/tensor_map.cuh */
 
 #ifdef CUDA_EMU
 typedef EmuTensorMap TensorMap;
@@ -133,16 +133,17 @@ DEVICE void tma_load_2d(void *shared, const TensorMap *map, uint64_t *barrier, i
 /* Plain stores to shared memory before it are seen by TMA and wgmma after it. */
 DEVICE void fence_async() { PTX("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* --- wgmma: 128 threads, operands in shared memory with the 128-byte swizzle. Thread t of the warpgroup holds rows t / 32 * 16 + t % 32 / 4 (+ 8);
- * d[4 j + 2 h + e] = D[row + 8 h][8 j + t % 4 * 2 + e] ------------------------------------------------------------------------------------------ */
+/* --- wgmma: 128 threads, operands in shared memory with the 128-byte swizzle ----------------------------------------------------------- */
 
+/* Thread t of the warpgroup holds, with row = t / 32 * 16 + t % 32 / 4: d[4 j + 2 h + e] = D[row + 8 h][8 j + t % 4 * 2 + e]. */
 DEVICE uint64_t matrix_descriptor(const void *shared, unsigned leading_bytes, unsigned stride_bytes PTX_HERE) {
 #ifdef CUDA_EMU
     uint32_t start = emu::shared_offset(shared, 16, "matrix descriptor", file, line);
 #else
     uint32_t start = shared_address(shared);
 #endif
-    return (uint64_t)((start & 0x3ffff) >> 4) | (uint64_t)(leading_bytes >> 4) << 16 | (uint64_t)(stride_bytes >> 4) << 32 | (uint64_t)1 << 62;
+    uint64_t at = (start & 0x3ffff) >> 4, leading = leading_bytes >> 4, stride = stride_bytes >> 4, swizzle_128 = 1;
+    return at | leading << 16 | stride << 32 | swizzle_128 << 62;
 }
 DEVICE void wgmma_fence() { PTX("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() {
@@ -164,7 +165,8 @@ template <int pending> DEVICE void wgmma_wait(EMULATED(const char *file = __buil
 template <typename T, int a_transposed = 0, int b_transposed = 0>
 DEVICE void wgmma_m64n64k16(float (&d)[32], uint64_t a, uint64_t b, int accumulate PTX_HERE) {
     static_assert(std::is_same<T, bf16>::value || std::is_same<T, half>::value, "16-bit operands");
-    EMULATED(emu::wgmma(d, 64, std::is_same<T, bf16>::value ? emu::MMA_BF16 : emu::MMA_F16, a, b, accumulate, a_transposed, b_transposed, file, line);)
+    EMULATED(emu::wgmma(d, 64, std::is_same<T, bf16>::value ? emu::MMA_BF16 : emu::MMA_F16, a, b, accumulate, a_transposed, b_transposed,
+                        file, line);)
     if constexpr (std::is_same<T, bf16>::value) { PTX_WGMMA_M64N64K16("bf16.bf16"); }
     else { PTX_WGMMA_M64N64K16("f16.f16"); }
 }

@@ -7,16 +7,16 @@
 
 #include "core/ptx.cuh"
 
-/* Tiles [box_rows, box_columns] of a row-major 16-bit matrix [rows, columns], with the 128-byte swizzle: box_columns is at most 64, columns a
- * multiple of 8, matrix 16-byte aligned. */
+/* Tiles [box_rows, box_columns] of a row-major 16-bit matrix [rows, columns], with the 128-byte swizzle: box_columns is at most 64,
+ * columns a multiple of 8, matrix 16-byte aligned. */
 template <typename T> static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, int box_rows, int box_columns) {
     static_assert(sizeof(T) == 2, "16-bit elements");
-    CHECK(columns % 8 == 0 && box_columns <= 64 && (uintptr_t)matrix % 16 == 0, "matrix %p of %lld columns, tiles of %d", (const void *)matrix,
-          (long long)columns, box_columns);
+    CHECK(columns % 8 == 0 && box_columns <= 64 && (uintptr_t)matrix % 16 == 0, "matrix %p of %lld columns, tiles of %d",
+          (const void *)matrix, (long long)columns, box_columns);
     TensorMap map;
 #ifdef CUDA_EMU
-    map = TensorMap{(void *)matrix, (uint64_t)columns, (uint64_t)rows, (uint64_t)columns * sizeof(T), (uint32_t)box_columns, (uint32_t)box_rows,
-                    sizeof(T), 128};
+    map = TensorMap{(void *)matrix, (uint64_t)columns, (uint64_t)rows, (uint64_t)columns * sizeof(T), (uint32_t)box_columns,
+                    (uint32_t)box_rows, sizeof(T), 128};
 #else
     typedef decltype(&cuTensorMapEncodeTiled) Encode;
     void                            *entry = nullptr;

@@ -22,16 +22,6 @@ template <int D> struct ForwardTile {
 /* Running maximum and sum of a thread's rows (the sum over its own columns only). */
 template <int ATOMS> struct Softmax { float top[ATOMS][2], sum[ATOMS][2]; };
 
-template <int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
-    #pragma unroll
-    for (int atom = 0; atom < ATOMS; atom++)
-        #pragma unroll
-        for (int n = 0; n < N; n++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (key + accumulator_column(n, e) > query + accumulator_row(atom, e)) s[atom][n][e] = -INFINITY;
-}
-
 /* The highest score of a row so far, over the four threads that share it. */
 template <int N> DEVICE float highest_score(const float (&s)[N][4], int side) {
     float high = fmaxf(s[0][2 * side], s[0][2 * side + 1]);
@@ -104,7 +94,7 @@ DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const
     set_zero(s);
     #pragma unroll
     for (int d = 0; d < D; d += 16) add_turned<T, ATOMS, KEYS, D>(s, q[d / 16], k, d);
-    if (key + KEYS - 1 > query) mask_scores(s, query, key);
+    if (key + KEYS - 1 > query) mask_scores<false>(s, query, key);
     raise_top(m, out, s, scale_log2);
     exponentials(s, m, scale_log2);
     #pragma unroll

@@ -8,31 +8,36 @@
 #include "layers/attention_f32.cuh"
 #include "layers/attention_tile.cuh"
 
-#define LOG2_E 1.44269504f
+/* --- what is known of a query before its scores are --------------------------------------------------------------------------------------- */
 
-/* --- delta ------------------------------------------------------------------------------------------------------------------------------ */
+/* Products begin at what would be subtracted from them: p = exp(scale (q.k + lse)), ds = p (dy.v + delta). Rows are padded to a multiple of
+ * PADDED queries, where p = 0. */
+typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse/scale, -delta */
 
-enum { DELTA_LANES = 8, DELTA_THREADS = 256 };
+enum { PADDED = 128, PREPARE_LANES = 8, PREPARE_THREADS = 256 };
 
-/* Eight threads share a row of one head. grid ceil(rows * heads / 32), no shared memory; bound: reading y and dy once. */
+/* Eight threads share a row of one head. grid ceil(heads * padded / 32), no shared memory; bound: reading y and dy once. */
 template <typename T>
-KERNEL attention_delta_kernel(float *delta, const T *dy, const T *y, Heads h) {
+KERNEL attention_prepare_kernel(Minus minus, const float *lse, const T *dy, const T *y, Heads h) {
     constexpr int PACK = Row<T, 32>::PACK;
-    int64_t       item = ((int64_t)blockIdx.x * DELTA_THREADS + threadIdx.x) / DELTA_LANES, row = item / h.H;
-    int           lane = (int)threadIdx.x % DELTA_LANES, head = (int)(item % h.H);
-    bool          there = item < (int64_t)h.heads * h.T;
-    const T      *a = dy + row * h.C + (int64_t)head * h.D, *b = y + row * h.C + (int64_t)head * h.D;
+    int64_t       item = ((int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x) / PREPARE_LANES; /* heads of a position side by side */
+    int           lane = (int)threadIdx.x % PREPARE_LANES, head = (int)(item % h.H), t = (int)(item / h.H % minus.padded);
+    int64_t       sequence = item / h.H / minus.padded, from = (sequence * h.T + t) * h.C + (int64_t)head * h.D;
+    bool          in_batch = sequence < h.heads / h.H, there = in_batch && t < h.T;
     float         sum = 0.0f;
     if (there && h.vector) {
-        for (int d = lane * PACK; d < h.D; d += DELTA_LANES * PACK) {
-            Pack<T, PACK> left = pack_load<T, PACK>(a + d), right = pack_load<T, PACK>(b + d);
+        for (int d = lane * PACK; d < h.D; d += PREPARE_LANES * PACK) {
+            Pack<T, PACK> left = pack_load<T, PACK>(dy + from + d), right = pack_load<T, PACK>(y + from + d);
             for (int e = 0; e < PACK; e++) sum = fmaf(to_f32(left.v[e]), to_f32(right.v[e]), sum);
         }
     } else if (there) {
-        for (int d = lane; d < h.D; d += DELTA_LANES) sum = fmaf(to_f32(a[d]), to_f32(b[d]), sum);
+        for (int d = lane; d < h.D; d += PREPARE_LANES) sum = fmaf(to_f32(dy[from + d]), to_f32(y[from + d]), sum);
     }
-    for (int o = DELTA_LANES / 2; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
-    if (there && lane == 0) delta[(row / h.T * h.H + head) * h.T + row % h.T] = sum;
+    for (int o = PREPARE_LANES / 2; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    if (!in_batch || lane > 0) return;
+    int64_t row = sequence * h.H + head, at = row * minus.padded + t;
+    minus.lse[at] = there ? -lse[row * h.T + t] / h.scale : -INFINITY;
+    minus.delta[at] = there ? -sum : 0.0f;
 }
 
 /* --- bf16 and fp16: tensor cores ------------------------------------------------------------------------------------------------------- */
@@ -58,14 +63,17 @@ template <typename T, int ROWS, int D> DEVICE void load_pair(T *tile, Pair<T> fr
     cp_async_commit();
 }
 
-/* exp2's exponent of a query's row: infinite past the sequence, so that p = 0. */
-DEVICE float query_lse(const float *lse, int query, const Heads &h) { return query < h.T ? lse[query] * LOG2_E : INFINITY; }
-DEVICE float query_delta(const float *delta, int query, const Heads &h) { return query < h.T ? delta[query] : 0.0f; }
+/* A step's lse and delta, from where the head's rows begin. */
+template <int STEP> DEVICE void load_minus(float *to, const Minus &minus, int64_t at) {
+    constexpr int PACK = PACK_BYTES / (int)sizeof(float), PACKS = STEP / PACK;
+    int           i = (int)threadIdx.x % PACKS * PACK;
+    if (threadIdx.x < PACKS) cp_async_16(to + i, minus.lse + at + i, PACK_BYTES);
+    else if (threadIdx.x < 2 * PACKS) cp_async_16(to + STEP + i, minus.delta + at + i, PACK_BYTES);
+}
 
-/* out = own rows times a step's rows, turned; the left factor is loaded anew for each 16 columns. */
+/* s += own rows times a step's rows, turned; the left factor is loaded anew for each 16 columns. */
 template <typename T, int D, int ATOMS, int N>
 DEVICE void scores_of(float (&s)[ATOMS][N / 8][4], const T *own, const T *step) {
-    set_zero(s);
     #pragma unroll
     for (int d = 0; d < D; d += 16) {
         uint32_t a[ATOMS][4];
@@ -74,54 +82,59 @@ DEVICE void scores_of(float (&s)[ATOMS][N / 8][4], const T *own, const T *step) 
     }
 }
 
-/* out += p x, p rounded to T, over a step's rows. */
-template <typename T, int D, int ATOMS, int N>
-DEVICE void add_scores(float (&out)[ATOMS][D / 8][4], const float (&p)[ATOMS][N / 8][4], const T *x) {
+/* Scores as left factors, rounded to T; out += p x over a step's rows. */
+template <typename T, int ATOMS, int N>
+DEVICE void round_scores(uint32_t (&p)[N / 16][ATOMS][4], const float (&s)[ATOMS][N / 8][4]) {
     #pragma unroll
-    for (int j = 0; j < N; j += 16) {
-        uint32_t a[ATOMS][4];
+    for (int j = 0; j < N / 16; j++)
         #pragma unroll
-        for (int atom = 0; atom < ATOMS; atom++) left_of<T>(a[atom], p[atom][j / 8], p[atom][j / 8 + 1]);
-        add_straight<T, ATOMS, D>(out, a, x + j * BackwardTile<D>::STRIDE);
+        for (int atom = 0; atom < ATOMS; atom++) left_of<T>(p[j][atom], s[atom][2 * j], s[atom][2 * j + 1]);
+}
+template <typename T, int D, int ATOMS, int N16>
+DEVICE void add_scores(float (&out)[ATOMS][D / 8][4], const uint32_t (&p)[N16][ATOMS][4], const T *x) {
+    #pragma unroll
+    for (int j = 0; j < N16; j++) add_straight<T, ATOMS, D>(out, p[j], x + j * 16 * BackwardTile<D>::STRIDE);
+}
+
+/* Products begin at -lse or -delta, here one value for each column. */
+template <int ATOMS, int N> DEVICE void begin_columns(float (&s)[ATOMS][N][4], const float *minus) {
+    #pragma unroll
+    for (int n = 0; n < N; n++) {
+        float low = minus[accumulator_column(n, 0)], high = minus[accumulator_column(n, 1)];
+        #pragma unroll
+        for (int atom = 0; atom < ATOMS; atom++) s[atom][n][0] = s[atom][n][2] = low, s[atom][n][1] = s[atom][n][3] = high;
     }
 }
 
-/* Turned scores of a warp's keys and a step's queries become p; ds comes as dp. statistics is lse, then delta of the step's queries. */
-template <int ATOMS, int N>
-DEVICE void keys_softmax(float (&p)[ATOMS][N / 8][4], const float *lse, int key, int query, bool diagonal, float scale_log2) {
+/* Scores less lse become p. */
+template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], float scale_log2) {
     #pragma unroll
-    for (int n = 0; n < N / 8; n++)
+    for (int atom = 0; atom < ATOMS; atom++)
         #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int   column = accumulator_column(n, e);
-            float minus = -lse[column];
+        for (int n = 0; n < N; n++)
             #pragma unroll
-            for (int atom = 0; atom < ATOMS; atom++)
-                #pragma unroll
-                for (int i = e; i < 4; i += 2) {
-                    p[atom][n][i] = exp2_approx(fmaf(p[atom][n][i], scale_log2, minus));
-                    if (diagonal && key + accumulator_row(atom, i) > query + column) p[atom][n][i] = 0.0f;
-                }
-        }
+            for (int e = 0; e < 4; e++) s[atom][n][e] = exp2_approx(s[atom][n][e] * scale_log2);
 }
-template <int ATOMS, int N> DEVICE void keys_ds(float (&ds)[ATOMS][N / 8][4], const float (&p)[ATOMS][N / 8][4], const float *delta) {
+
+/* ds, which comes as dp less delta, from the rounded p: the exact one would take as many registers again. */
+template <typename T, int ATOMS, int N>
+DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N / 16][ATOMS][4]) {
     #pragma unroll
-    for (int n = 0; n < N / 8; n++)
+    for (int atom = 0; atom < ATOMS; atom++)
         #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            float off = delta[accumulator_column(n, e)];
+        for (int n = 0; n < N / 8; n++)
             #pragma unroll
-            for (int atom = 0; atom < ATOMS; atom++)
-                #pragma unroll
-                for (int i = e; i < 4; i += 2) ds[atom][n][i] = p[atom][n][i] * (ds[atom][n][i] - off);
-        }
+            for (int side = 0; side < 2; side++) {
+                float2 pair = unpack_pair<T>(p[n / 2][atom][n % 2 * 2 + side]);
+                ds[atom][n][2 * side] *= pair.x, ds[atom][n][2 * side + 1] *= pair.y;
+            }
 }
 
 /* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries from the diagonal on. grid heads *
  * tiles, 55 KiB of shared memory at D = 64; no two blocks write to one place. Bound: tensor cores, four products a tile. */
 template <typename T, int D>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
-attention_backward_keys_kernel(T *dqkv, const T *dy, const float *lse, const float *delta, const T *qkv, Heads h) {
+attention_backward_keys_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
     typedef BackwardTile<D> Tile;
     constexpr int ATOMS = Tile::ATOMS, STEP = Tile::STEP;
     SMEM_DYN(T, shared);
@@ -130,39 +143,39 @@ attention_backward_keys_kernel(T *dqkv, const T *dy, const float *lse, const flo
     const int     warp = (int)threadIdx.x / WARP, block_key = p.tile * Tile::OWN, key = block_key + warp * Tile::ROWS;
     T            *k_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *v_rows = k_rows + Tile::OWN_ELEMS;
     float        *statistics = reinterpret_cast<float *>(shared + Tile::STATISTICS_AT);
-
-    /* The first 32 threads fetch the next step's lse, the second its deltas, while a step is computed. */
-    const bool   for_lse = threadIdx.x < STEP, fetches = threadIdx.x < 2 * STEP;
-    const int    fetch_query = (int)threadIdx.x % STEP;
-    const float *row_lse = lse + (int64_t)p.head * h.T, *row_delta = delta + (int64_t)p.head * h.T;
-    auto fetch = [&](int query) { return for_lse ? query_lse(row_lse, query + fetch_query, h) : query_delta(row_delta, query + fetch_query, h); };
+    const int64_t minus_at = (int64_t)p.head * minus.padded;
 
     load_pair<T, Tile::OWN, D>(shared, own, block_key, h);
+    load_minus<STEP>(statistics, minus, minus_at + block_key);
     load_pair<T, STEP, D>(shared + Tile::STAGES_AT, other, block_key, h);
-    if (fetches) statistics[threadIdx.x] = fetch(block_key);
     float dk[ATOMS][D / 8][4], dv[ATOMS][D / 8][4];
     set_zero(dk);
     set_zero(dv);
+    #pragma unroll 1
     for (int query = block_key, stage = 0; query < h.T; query += STEP, stage ^= 1) {
         const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
-        const float *step_lse = statistics + stage * 2 * STEP;
-        float        fetched = 0.0f;
+        const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
         __syncthreads(); /* this step is there; the other stage has been read by all */
         if (query + STEP < h.T) {
+            load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus, minus_at + query + STEP);
             load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, other, query + STEP, h);
-            if (fetches) fetched = fetch(query + STEP);
         }
         if (key < query + STEP && key < h.T) { /* else no query of the step sees a key of the warp */
-            float s[ATOMS][STEP / 8][4], ds[ATOMS][STEP / 8][4];
+            float    s[ATOMS][STEP / 8][4];
+            uint32_t rounded[STEP / 16][ATOMS][4];
+            begin_columns(s, step_minus);
             scores_of<T, D, ATOMS, STEP>(s, k_rows, q);
-            keys_softmax<ATOMS, STEP>(s, step_lse, key, query, key + Tile::ROWS - 1 > query, h.scale_log2);
-            scores_of<T, D, ATOMS, STEP>(ds, v_rows, d);
-            add_scores<T, D, ATOMS, STEP>(dv, s, d);
-            keys_ds<ATOMS, STEP>(ds, s, step_lse + STEP);
-            add_scores<T, D, ATOMS, STEP>(dk, ds, q);
+            if (key + Tile::ROWS - 1 > query) mask_scores<true>(s, query, key);
+            exponentials(s, h.scale_log2);
+            round_scores<T, ATOMS, STEP>(rounded, s);
+            add_scores<T, D, ATOMS>(dv, rounded, d);
+            begin_columns(s, step_minus + STEP);
+            scores_of<T, D, ATOMS, STEP>(s, v_rows, d);
+            multiply_rounded<T, ATOMS, STEP>(s, rounded);
+            round_scores<T, ATOMS, STEP>(rounded, s);
+            add_scores<T, D, ATOMS>(dk, rounded, q);
         }
-        if (fetches) statistics[(stage ^ 1) * 2 * STEP + (int)threadIdx.x] = fetched;
     }
     /* A warp's rows of the own tiles are read by that warp alone: its results pass through them. */
     float one[ATOMS][2], scale[ATOMS][2];
@@ -175,27 +188,29 @@ attention_backward_keys_kernel(T *dqkv, const T *dy, const float *lse, const flo
     store_rows<T, Tile::ROWS, D>(dqkv + p.qkv + 2 * h.C, 3 * h.C, v_rows, key, h);
 }
 
-/* Scores of a warp's queries become ds; ds comes as dp. */
-template <int ATOMS, int N>
-DEVICE void queries_ds(float (&ds)[ATOMS][N / 8][4], const float (&s)[ATOMS][N / 8][4], const float (&lse)[ATOMS][2],
-                       const float (&delta)[ATOMS][2], int query, int key, bool diagonal, float scale_log2) {
+template <int ATOMS, int N> DEVICE void begin_rows(float (&s)[ATOMS][N][4], const float (&minus)[ATOMS][2]) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)
         #pragma unroll
-        for (int n = 0; n < N / 8; n++)
+        for (int n = 0; n < N; n++)
             #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float p = exp2_approx(fmaf(s[atom][n][e], scale_log2, -lse[atom][e / 2]));
-                if (diagonal && key + accumulator_column(n, e) > query + accumulator_row(atom, e)) p = 0.0f;
-                ds[atom][n][e] = p * (ds[atom][n][e] - delta[atom][e / 2]);
-            }
+            for (int e = 0; e < 4; e++) s[atom][n][e] = minus[atom][e / 2];
+}
+
+template <int ATOMS, int N> DEVICE void multiply(float (&ds)[ATOMS][N][4], const float (&p)[ATOMS][N][4]) {
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int n = 0; n < N; n++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++) ds[atom][n][e] *= p[atom][n][e];
 }
 
 /* A block has OWN queries of one head, a warp ROWS of them with dq in registers, and walks the keys up to the diagonal. grid, shared memory
  * and determinism as above. Bound: tensor cores, three products a tile. */
 template <typename T, int D>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
-attention_backward_queries_kernel(T *dqkv, const T *dy, const float *lse, const float *delta, const T *qkv, Heads h) {
+attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
     typedef BackwardTile<D> Tile;
     constexpr int ATOMS = Tile::ATOMS, STEP = Tile::STEP;
     SMEM_DYN(T, shared);
@@ -210,8 +225,8 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, const float *lse, const 
     for (int atom = 0; atom < ATOMS; atom++)
         for (int side = 0; side < 2; side++) {
             int row = query + accumulator_row(atom, 2 * side);
-            row_lse[atom][side] = query_lse(lse + (int64_t)p.head * h.T, row, h);
-            row_delta[atom][side] = query_delta(delta + (int64_t)p.head * h.T, row, h);
+            row_lse[atom][side] = minus.lse[(int64_t)p.head * minus.padded + row];
+            row_delta[atom][side] = minus.delta[(int64_t)p.head * minus.padded + row];
         }
     set_zero(dq);
     const int end = min(block_query + Tile::OWN, h.T);
@@ -222,10 +237,16 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, const float *lse, const 
         if (key + STEP < end) load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, other, key + STEP, h);
         if (key < query + Tile::ROWS && query < h.T) {
             float s[ATOMS][STEP / 8][4], ds[ATOMS][STEP / 8][4];
+            begin_rows(s, row_lse);
+            begin_rows(ds, row_delta);
             scores_of<T, D, ATOMS, STEP>(s, q_rows, k);
             scores_of<T, D, ATOMS, STEP>(ds, d_rows, v);
-            queries_ds<ATOMS, STEP>(ds, s, row_lse, row_delta, query, key, key + STEP - 1 > query, h.scale_log2);
-            add_scores<T, D, ATOMS, STEP>(dq, ds, k);
+            if (key + STEP - 1 > query) mask_scores<false>(s, query, key);
+            exponentials(s, h.scale_log2);
+            multiply(ds, s);
+            uint32_t rounded[STEP / 16][ATOMS][4];
+            round_scores<T, ATOMS, STEP>(rounded, ds);
+            add_scores<T, D, ATOMS>(dq, rounded, k);
         }
     }
     float scale[ATOMS][2];
@@ -250,15 +271,16 @@ template <int D> DEVICE void load_pair_f32(float *tile, Pair<float> from, int ro
 }
 
 /* s becomes p and ds, which comes as dp, ds; of one score. */
-DEVICE void f32_ds(float &s, float &ds, const float *lse, const float *delta, int query, int key, const Heads &h) {
-    s = key <= query ? exp2f(s * h.scale_log2 - query_lse(lse, query, h)) : 0.0f;
-    ds = s * (ds - query_delta(delta, query, h));
+DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int head, int query, int key, float scale_log2) {
+    int64_t at = (int64_t)head * minus.padded + query;
+    s = key <= query ? exp2f((s + minus.lse[at]) * scale_log2) : 0.0f;
+    ds = s * (ds + minus.delta[at]);
 }
 
 /* As attention_backward_keys_kernel: a block has ROWS keys, a thread M x M turned scores of a tile; see attention_f32.cuh. */
 template <int D>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS)
-attention_backward_keys_f32_kernel(float *dqkv, const float *dy, const float *lse, const float *delta, const float *qkv, Heads h) {
+attention_backward_keys_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, Heads h) {
     typedef F32Tile<D> Tile;
     constexpr int     M = Tile::M;
     SMEM_DYN(float, shared);
@@ -281,8 +303,7 @@ attention_backward_keys_f32_kernel(float *dqkv, const float *dy, const float *ls
         f32_scores<D>(ds, v, d);
         for (int i = 0; i < M; i++)
             for (int j = 0; j < M; j++)
-                f32_ds(s[i][j], ds[i][j], lse + (int64_t)p.head * h.T, delta + (int64_t)p.head * h.T, query + f32_tx() + 16 * j,
-                       block_key + f32_ty() * M + i, h);
+                f32_ds(s[i][j], ds[i][j], minus, p.head, query + f32_tx() + 16 * j, block_key + f32_ty() * M + i, h.scale_log2);
         f32_add<D>(dv, p_tile, s, d);
         f32_add<D>(dk, p_tile, ds, q);
     }
@@ -293,7 +314,7 @@ attention_backward_keys_f32_kernel(float *dqkv, const float *dy, const float *ls
 /* As attention_backward_queries_kernel: a block has ROWS queries. */
 template <int D>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS)
-attention_backward_queries_f32_kernel(float *dqkv, const float *dy, const float *lse, const float *delta, const float *qkv, Heads h) {
+attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, Heads h) {
     typedef F32Tile<D> Tile;
     constexpr int     M = Tile::M;
     SMEM_DYN(float, shared);
@@ -315,8 +336,7 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, const float 
         f32_scores<D>(ds, d, v);
         for (int i = 0; i < M; i++)
             for (int j = 0; j < M; j++)
-                f32_ds(s[i][j], ds[i][j], lse + (int64_t)p.head * h.T, delta + (int64_t)p.head * h.T, block_query + f32_ty() * M + i,
-                       key + f32_tx() + 16 * j, h);
+                f32_ds(s[i][j], ds[i][j], minus, p.head, block_query + f32_ty() * M + i, key + f32_tx() + 16 * j, h.scale_log2);
         f32_add<D>(dq, p_tile, ds, k);
     }
     f32_store<D>(dqkv + p.qkv, 3 * h.C, dq, scale, block_query, h);
@@ -325,17 +345,24 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, const float 
 /* --- host --------------------------------------------------------------------------------------------------------------------------------- */
 
 template <typename T, int D>
-static void backward_launch(Stream *s, T *dqkv, const T *dy, const float *lse, const float *delta, const T *qkv, Heads h) {
+static void backward_launch(Stream *s, T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
     if constexpr (std::is_same<T, float>::value) {
         unsigned grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS));
-        LAUNCH(attention_backward_keys_f32_kernel<D>, grid, F32Tile<D>::THREADS, BackwardF32<D>::SHARED_BYTES, s, dqkv, dy, lse, delta, qkv, h);
-        LAUNCH(attention_backward_queries_f32_kernel<D>, grid, F32Tile<D>::THREADS, BackwardF32<D>::SHARED_BYTES, s, dqkv, dy, lse, delta, qkv, h);
+        LAUNCH(attention_backward_keys_f32_kernel<D>, grid, F32Tile<D>::THREADS, BackwardF32<D>::SHARED_BYTES, s, dqkv, dy, minus, qkv, h);
+        LAUNCH(attention_backward_queries_f32_kernel<D>, grid, F32Tile<D>::THREADS, BackwardF32<D>::SHARED_BYTES, s, dqkv, dy, minus, qkv, h);
     } else {
         typedef BackwardTile<D> Tile;
         unsigned grid = (unsigned)(h.heads * blocks_for(h.T, Tile::OWN));
-        LAUNCH((attention_backward_keys_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, lse, delta, qkv, h);
-        LAUNCH((attention_backward_queries_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, lse, delta, qkv, h);
+        LAUNCH((attention_backward_keys_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus, qkv, h);
+        LAUNCH((attention_backward_queries_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus, qkv, h);
     }
+}
+
+static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED; }
+
+size_t attention_scratch_bytes(int64_t B, int64_t T, int64_t C, int64_t H, DType act) {
+    (void)C, (void)act;
+    return (size_t)(2 * B * H * padded_queries(T)) * sizeof(float) + ARENA_ALIGN;
 }
 
 void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
@@ -343,16 +370,14 @@ void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
     h.vector = h.vector && (uintptr_t)dqkv.data % PACK_BYTES == 0 && (uintptr_t)dy.data % PACK_BYTES == 0;
-    size_t   mark = arena_mark(&s->scratch);
-    float   *delta = (float *)arena_take(&s->scratch, (size_t)tensor_elems(lse) * sizeof(float));
-    unsigned blocks = (unsigned)blocks_for(tensor_elems(lse), DELTA_THREADS / DELTA_LANES);
+    size_t mark = arena_mark(&s->scratch);
+    Minus  minus = {NULL, NULL, (int)padded_queries(h.T)};
+    size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* a multiple of ARENA_ALIGN */
+    minus.lse = (float *)arena_take(&s->scratch, bytes);
+    minus.delta = (float *)arena_take(&s->scratch, bytes);
+    unsigned blocks = (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS / PREPARE_LANES);
     DISPATCH_ACT(qkv.type, T,
-        LAUNCH(attention_delta_kernel<T>, blocks, DELTA_THREADS, 0, s, delta, (const T *)dy.data, (const T *)y.data, h);
-        DISPATCH_WIDE(h.D, D, (backward_launch<T, D>(s, ptr<T>(dqkv), ptr<T>(dy), ptr<float>(lse), delta, ptr<T>(qkv), h))));
+        LAUNCH(attention_prepare_kernel<T>, blocks, PREPARE_THREADS, 0, s, minus, ptr<float>(lse), (const T *)dy.data, (const T *)y.data, h);
+        DISPATCH_WIDE(h.D, D, (backward_launch<T, D>(s, ptr<T>(dqkv), ptr<T>(dy), minus, ptr<T>(qkv), h))));
     arena_release(&s->scratch, mark);
-}
-
-size_t attention_scratch_bytes(int64_t B, int64_t T, int64_t C, int64_t H, DType act) {
-    (void)C, (void)act;
-    return (size_t)(B * H * T) * sizeof(float) + ARENA_ALIGN;
 }

@@ -83,10 +83,11 @@ template <typename T, int ROWS, int D, int THREADS>
 DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
     if (h.vector) {
+        #pragma unroll
         for (int i = (int)threadIdx.x; i < ROWS * PACKS; i += THREADS) {
             int  row = i / PACKS, column = i % PACKS * PACK;
             bool inside = first + row < h.T && column < h.D;
-            cp_async_16(tile + row * STRIDE + column, inside ? from + (int64_t)(first + row) * stride + column : from, inside ? PACK_BYTES : 0);
+            cp_async_16(tile + row * STRIDE + column, from + (inside ? (int64_t)(first + row) * stride + column : 0), inside ? PACK_BYTES : 0);
         }
         return;
     }
@@ -130,6 +131,11 @@ template <typename T> DEVICE uint32_t pack_pair(float low, float high) {
         memcpy(&bits, &pair, sizeof bits);
     }
     return bits;
+}
+
+template <typename T> DEVICE float2 unpack_pair(uint32_t bits) {
+    if constexpr (std::is_same<T, bf16>::value) return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
+    else return __half22float2(*reinterpret_cast<const half2 *>(&bits));
 }
 
 /* Left factor: ATOMS x 16 rows of a tile, 16 columns from `column`. */
@@ -196,9 +202,22 @@ DEVICE void put_rows(T *rows, const float (&out)[ATOMS][D / 8][4], const float (
                     pack_pair<T>(out[atom][n][2 * side] * scale[atom][side], out[atom][n][2 * side + 1] * scale[atom][side]);
 }
 
-/* Which query and key stand in element e of accumulator n of an atom: rows first_row.., columns first_column.. */
+/* Where element e of accumulator n of an atom stands in a warp's product. */
 DEVICE int accumulator_row(int atom, int e) { return atom * ATOM + e / 2 * 8 + (int)threadIdx.x % WARP / 4; }
 DEVICE int accumulator_column(int n, int e) { return n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
+
+/* No query sees a later key: those scores become -infinity. Rows are queries and columns keys from the given ones on, or TURNED. */
+template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int n = 0; n < N; n++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int row = accumulator_row(atom, e), column = accumulator_column(n, e);
+                if (key + (TURNED ? row : column) > query + (TURNED ? column : row)) s[atom][n][e] = -INFINITY;
+            }
+}
 
 template <int ATOMS, int N> DEVICE void set_zero(float (&x)[ATOMS][N][4]) {
     #pragma unroll

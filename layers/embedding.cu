@@ -9,7 +9,8 @@
 enum {
     WARPS = 8, THREADS = WARPS * WARP,
     SLICE_PACKS = 8,                   /* of a long run's block: 128 bytes of each row */
-    GROUPS = THREADS / SLICE_PACKS     /* rows that it reads at once                   */
+    GROUPS = THREADS / SLICE_PACKS,    /* threads that share its rows                  */
+    BATCH = 4                          /* rows whose loads are on their way together   */
 };
 
 /* y[n] = wte[token[n]] + wpe[n % T]. Warp: a row. grid ceil(N / WARPS), no shared memory. Bound: 2 elements of traffic each, wte and wpe
@@ -45,9 +46,24 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
 
 /* --- backward ----------------------------------------------------------------------------------------------------------------------- */
 
-template <typename T, int W> DEVICE void add_row(Pack<float, W> &sum, const T *row) {
-    Pack<float, W> x = pack_to_f32(pack_load<T, W>(row));
-    for (int j = 0; j < W; j++) sum.v[j] += x.v[j];
+/* sum += the packs at place(i), i = first, first + step, ... below end, in this order. mine: whether this thread has a pack. */
+template <typename T, int W, typename Place>
+DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t step, bool mine, Place place) {
+    for (int64_t i = first; i < end; i += BATCH * step) {
+        Pack<T, W> row[BATCH];
+        #pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            if (i + k * step >= end) continue;
+            const T *p = place(i + k * step); /* may shuffle, so all lanes go there */
+            if (mine) row[k] = pack_load<T, W>(p);
+        }
+        #pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            if (i + k * step >= end || !mine) continue;
+            Pack<float, W> x = pack_to_f32(row[k]);
+            for (int j = 0; j < W; j++) sum.v[j] += x.v[j];
+        }
+    }
 }
 
 /* dwpe[t] += sum over b of dy[b,t], in order. Warp: 32 packs of a position. grid (ceil(positions / WARPS), ceil(C / 32 packs)). */
@@ -55,8 +71,7 @@ template <typename T, int W> KERNEL embedding_positions_kernel(float *dwpe, cons
     int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * (int64_t)WARP + threadIdx.x % WARP) * W;
     if (t >= positions || c >= C) return;
     Pack<float, W> sum = {};
-    #pragma unroll 8
-    for (int64_t b = 0; b < B; b++) add_row<T, W>(sum, dy + (b * positions + t) * C + c);
+    add_rows<T, W>(sum, 0, B, 1, true, [=](int64_t b) { return dy + (b * positions + t) * C + c; });
     pack_add(dwpe + t * C + c, sum);
 }
 
@@ -74,11 +89,7 @@ template <typename T, int W> KERNEL embedding_runs_kernel(float *dwte, const T *
     int            rows = __popc(same); /* its lanes are the first ones */
     int32_t        position = at < N ? list.position[at] : 0;
     Pack<float, W> sum = {};
-    #pragma unroll 4
-    for (int r = 0; r < rows; r++) {
-        int64_t n = __shfl_sync(0xffffffffu, position, r);
-        if (c < C) add_row<T, W>(sum, dy + n * C + c);
-    }
+    add_rows<T, W>(sum, 0, rows, 1, c < C, [=](int64_t r) { return dy + (int64_t)__shfl_sync(0xffffffffu, position, (int)r) * C + c; });
     if (c < C) pack_add(dwte + token * C + c, sum);
 }
 
@@ -108,10 +119,7 @@ template <typename T, int W> KERNEL embedding_long_runs_kernel(float *dwte, cons
     int            group = (int)threadIdx.x / SLICE_PACKS, pack = (int)threadIdx.x % SLICE_PACKS;
     int64_t        slice = blockIdx.y * (int64_t)SLICE_PACKS * W, c = slice + pack * W;
     Pack<float, W> sum = {};
-    if (c < C) {
-        #pragma unroll 8
-        for (int64_t i = begin + group; i < end; i += GROUPS) add_row<T, W>(sum, dy + list.position[i] * C + c);
-    }
+    add_rows<T, W>(sum, begin + group, end, GROUPS, c < C, [=](int64_t i) { return dy + list.position[i] * C + c; });
     for (int j = 0; j < W; j++) part[group][pack * W + j] = sum.v[j];
     __syncthreads();
     int column = (int)threadIdx.x;

@@ -9,9 +9,9 @@
 #include "layers/layernorm.cuh"
 
 enum {
-    ROWS = 4,           /* of a batch: their loads are on their way together, and they share a barrier   */
-    MAX_THREADS = 512,  /* 128 registers each                                                           */
-    MIN_ROWS = 16,      /* of a block: its partial sums are then under 1/4 of its traffic                 */
+    ROWS = 2,           /* of a batch: their loads are on their way together, and they share a barrier   */
+    MAX_THREADS = 512,  /* 128 registers each                                                            */
+    MIN_ROWS = 16,      /* of a block: its partial sums are then under 1/4 of its traffic                */
     MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* some 100 000 threads, whatever C is */
     TOTAL_ROWS = 16     /* warps that add the partial sums of 32 columns                                  */
 };
@@ -54,7 +54,8 @@ DEVICE void store_dx(const Backward<T> &k, int64_t i, Pack<T, W> x, Pack<T, W> d
     #pragma unroll
     for (int j = 0; j < W; j++) {
         float n = (to_f32(x.v[j]) - mean) * rstd, d = to_f32(dy.v[j]) * to_f32(w.v[j]);
-        dx.v[j] = rstd * (d - means.d - n * means.dn) + to_f32(dresidual.v[j]);
+        dx.v[j] = rstd * (d - means.d - n * means.dn);
+        if (k.dresidual) dx.v[j] += to_f32(dresidual.v[j]);
     }
     pack_store(k.dx + i, pack_from_f32<T>(dx));
 }
@@ -66,19 +67,18 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL layernorm_bac
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP, buffer = 0;
     int64_t c = threadIdx.x * W, end = first_row(k.N, blockIdx.x + 1);
     bool    mine = c < k.C;
-    Pack<T, W>     w = {};
+    if (!mine) c = 0; /* idle threads, and rows past the end, load what is there and use nothing of it: no branch parts the loads */
+    const T       *joined = k.dresidual ? k.dresidual : k.x;
+    Pack<T, W>     w = pack_load<T, W>(k.w + c);
     Pack<float, W> dw = {}, db = {};
-    if (mine) w = pack_load<T, W>(k.w + c);
     for (int64_t first = first_row(k.N, blockIdx.x); first < end; first += ROWS, buffer ^= 1) {
-        Pack<T, W> x[ROWS] = {}, dy[ROWS] = {}, dresidual[ROWS] = {};
+        Pack<T, W> x[ROWS], dy[ROWS], dresidual[ROWS];
         float      mean[ROWS], rstd[ROWS];
         #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             int64_t row = first + r < end ? first + r : end - 1, i = row * k.C + c;
             mean[r] = k.mean[row], rstd[r] = k.rstd[row];
-            if (!mine || first + r >= end) continue;
-            x[r] = pack_load<T, W>(k.x + i), dy[r] = pack_load<T, W>(k.dy + i);
-            if (k.dresidual) dresidual[r] = pack_load<T, W>(k.dresidual + i);
+            x[r] = pack_load<T, W>(k.x + i), dy[r] = pack_load<T, W>(k.dy + i), dresidual[r] = pack_load<T, W>(joined + i);
         }
         #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -120,9 +120,8 @@ template <typename T, int W> KERNEL layernorm_backward_long_kernel(Backward<T> k
         Sums means = {block_sum(sums.d, part) / (float)k.C, block_sum(sums.dn, part) / (float)k.C};
         for (int64_t c = at; c < k.C; c += step) {
             int64_t    i = row * k.C + c;
-            Pack<T, W> none = {};
-            store_dx(k, i, pack_load<T, W>(k.x + i), pack_load<T, W>(k.dy + i), pack_load<T, W>(k.w + c),
-                     k.dresidual ? pack_load<T, W>(k.dresidual + i) : none, mean, rstd, means);
+            Pack<T, W> x = pack_load<T, W>(k.x + i), dresidual = k.dresidual ? pack_load<T, W>(k.dresidual + i) : x;
+            store_dx(k, i, x, pack_load<T, W>(k.dy + i), pack_load<T, W>(k.w + c), dresidual, mean, rstd, means);
         }
     }
 }

@@ -2,6 +2,7 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers often forbid the cross-memory copy; silences its warning
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI keeps what it allocates until the process ends
 B=${B:-build/cpu}
 
 # run_ranks N COMMAND...: under mpirun of the MPI this build links.
@@ -19,7 +20,7 @@ json_result() {
     python3 - "$file" "$@" <<'PY'
 import json, os, subprocess, sys, time
 def text(command): return subprocess.run(command, shell=True, capture_output=True, text=True).stdout.strip()
-line = {"date": time.strftime("%Y-%m-%d"), "commit": text("git rev-parse --short HEAD"),
+line = {"date": time.strftime("%Y-%m-%d"), "commit": text("git rev-parse --short HEAD") or os.environ.get("COMMIT_OF_BUNDLE", "unknown"),
         "machine": text("sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1") + f", {os.cpu_count()} cores",
         "load": round(os.getloadavg()[0], 2)}
 for pair in sys.argv[2:]:

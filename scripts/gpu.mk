@@ -17,13 +17,16 @@ quote   := "
 # emu alone is under AddressSanitizer and UBSan; SAN=-race has the race checker of test/emu instead, SAN=-plain nothing.
 ASAN    := $(if $(filter cpu-asan emu,$(BACKEND)$(SAN)),-fsanitize=address$(comma)undefined)
 LINK    := $(if $(filter cpu,$(BACKEND)),$(CC),$(CXX))
-CXXFLAGS = -std=c++17 -I. -isystem $(CUDA_H) $(WARN) $(OPT) -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
+CXXFLAGS = -std=c++17 -I. $(patsubst %,-isystem %,$(filter-out /usr/include,$(CUDA_H))) $(WARN) $(OPT) -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
 ifeq ($(BACKEND),emu)
 CUCC    := $(CXX) -x c++
 # Locals start as garbage. The hooks of -fsanitize=thread are taken by test/emu/race.cpp, so the sanitizer's library is not linked.
 WATCH   := -ftrivial-auto-var-init=pattern $(if $(ASAN),-fno-sanitize-recover=undefined,-O1 -fsanitize=thread)
-CUFLAGS  = $(CXXFLAGS) $(NUMERIC) $(if $(filter -plain,$(SAN)),,$(WATCH)) -Wno-unknown-pragmas -include test/emu/cuda_emu.h
+CUFLAGS  = $(CXXFLAGS) $(NUMERIC) $(if $(filter -plain,$(SAN)),,$(WATCH)) -fno-strict-aliasing -Wno-unknown-pragmas \
+           -include test/emu/cuda_emu.h
 ENGINE  := $(patsubst %.cpp,$(B)/%.o,$(wildcard test/emu/*.cpp))
+# The engine's inner loops are most of the time, and it has no undefined behaviour to look for in them.
+$(ENGINE): CXXFLAGS += -O2 $(if $(ASAN),-fno-sanitize=undefined)
 endif
 ifeq ($(BACKEND),cuda)
 CUCC    := $(NVCC)
@@ -32,6 +35,7 @@ CAPABLE := $(sort $(subst 90,90a,$(subst .,,$(shell nvidia-smi --query-gpu=compu
 ARCHS   ?= $(or $(CAPABLE),80 90a 100)
 NEWEST   = $(lastword $(ARCHS))
 CUFLAGS  = -std=c++17 -O3 -lineinfo -I. -MMD -MP -DBACKEND_cuda $(DEFS) -Xcompiler $(quote)$(WARN)$(quote) \
-           $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -gencode arch=compute_$(NEWEST)$(comma)code=compute_$(NEWEST)
+           $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+           -gencode arch=compute_$(NEWEST)$(comma)code=compute_$(NEWEST)
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -lcublasLt -lnccl -ldl -lrt
 endif

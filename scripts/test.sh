@@ -34,7 +34,7 @@ run_shell() {
     note "$name" "$status" "$(grep -c '^ok ' "$log")" "$(grep -c '^not ok ' "$log")" "$(grep -c '^skip ' "$log")" $((SECONDS - at))
 }
 
-for folder in core layers data comm run; do
+for folder in core layers data comm run emu; do
     for source in test/$folder/test_*.c; do
         [ -e "$source" ] && run_cmocka "$source" "$B/${source%.c}"
     done

@@ -9,6 +9,8 @@
 /* Piece lengths: the least, odd multiples, around the ring's chunks of 65536 floats (and 262144), several chunks. */
 static const int64_t PIECES[] = {64, 192, 4032, 65472, 65536, 65600, 131072, 5 * 65536 + 192, 262144 + 64};
 enum { LENGTHS = sizeof PIECES / sizeof *PIECES, IN_FLIGHT = 9 };
+/* The emulator is slow, and what it shows lies before and after the ring: the longest pieces are the CPU build's. */
+static int lengths(void) { return emulated() ? LENGTHS - 3 : LENGTHS; }
 
 /* Small integers, so that sums are exact in any order. */
 static float value(int rank, int64_t i) { return (float)((i * 7 + rank * 31 + i / 61 * rank) % 201 - 100); }
@@ -33,7 +35,7 @@ static int last_kind(void) { return comm_owns_device(world, device_id()) ? COMM_
 static void sums_are_exact_with(CommKind kind) {
     comm_set_kind(world, kind);
     int W = comm_size(world), r = comm_rank(world);
-    for (int l = 0; l < LENGTHS; l++) {
+    for (int l = 0; l < lengths(); l++) {
         int64_t q = PIECES[l];
         float  *x = floats(W * q);
         Tensor  t = tensor_1d(x, F32, W * q);
@@ -101,6 +103,7 @@ static void device_memory_alone(void **state) {
 /* A piece of more chunks than sends posted ahead. */
 static void long_piece(void **state) {
     (void)state;
+    if (emulated()) skip();
     int     W = comm_size(world);
     int64_t q = 66 * 65536 + 64;
     float  *x = floats(W * q);
@@ -136,9 +139,9 @@ static void several_in_flight_with(CommKind kind) {
     comm_set_kind(world, kind);
     int    W = comm_size(world), r = comm_rank(world);
     float *x[IN_FLIGHT];
-    for (int round = 0; round < 5; round++) {
+    for (int round = 0; round < (emulated() ? 1 : 5); round++) {
         for (int k = 0; k < IN_FLIGHT; k++) {
-            int64_t q = PIECES[(k * 5 + round) % LENGTHS];
+            int64_t q = PIECES[(k * 5 + round) % lengths()];
             Tensor  t = tensor_1d(x[k] = floats(W * q), F32, W * q);
             for (int64_t i = 0; i < W * q; i++)
                 x[k][i] = k % 3 == 2 ? (i / q == r ? sum_of(W, i) : NAN) : value(r, i);
@@ -149,7 +152,7 @@ static void several_in_flight_with(CommKind kind) {
         comm_finish(world);
         int64_t wrong = 0;
         for (int k = 0; k < IN_FLIGHT; k++) {
-            int64_t q = PIECES[(k * 5 + round) % LENGTHS];
+            int64_t q = PIECES[(k * 5 + round) % lengths()];
             wrong += k % 3 == 2 ? wrong_sums(x[k], 0, W * q) : wrong_sums(x[k], r * q, (r + 1) * q);
             give_back(x[k]);
         }
@@ -218,7 +221,7 @@ static void gathers_any_type(void **state) {
     int W = comm_size(world), r = comm_rank(world);
     for (int kind = COMM_RING; kind <= last_kind(); kind++) {
         comm_set_kind(world, (CommKind)kind);
-        for (int l = 0; l < LENGTHS; l++) {
+        for (int l = 0; l < lengths(); l++) {
             int64_t   n = W * PIECES[l], wrong = 0;
             uint16_t *h = (uint16_t *)(void *)floats(n);
             for (int64_t i = 0; i < n; i++) h[i] = i / PIECES[l] == r ? (uint16_t)(i * 3 + l) : 0xffff;

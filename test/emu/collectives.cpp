@@ -14,7 +14,8 @@ static Gathering *gathering_of(Warp &w, const char *name, unsigned mask, const c
         Gathering &g = w.gathering[i];
         if (g.wanted == mask) found = &g;
         else if (g.wanted & mask)
-            fail_at(file, line, "%s(mask %08x) while lanes %08x wait in %s(mask %08x) at %s:%d: the masks overlap and differ", name, mask, g.arrived,
+            fail_at(file, line, "%s(mask %08x) while lanes %08x wait in %s(mask %08x) at %s:%d: the masks overlap and differ", name,
+                    mask, g.arrived,
                     g.name, g.wanted, g.file, g.line);
     }
     return found;
@@ -83,7 +84,8 @@ void warpgroup_collective(const char *name, void (*f)(int group, void *argument)
     std::vector<Fiber *> &waiting = engine.warpgroup_waiting[group];
     for (const Fiber *other : waiting) {
         if (!same_place(other->file, other->line, file, line))
-            fail_at(file, line, "divergent warpgroup: %s while thread %d waits in %s at %s:%d", name, other->index, other->name, other->file, other->line);
+            fail_at(file, line, "divergent warpgroup: %s while thread %d waits in %s at %s:%d", name, other->index, other->name,
+                    other->file, other->line);
     }
     if (waiting.size() < LANES - 1) {
         waiting.push_back(current);
@@ -100,7 +102,8 @@ static void check_barrier(const Barrier &b, int id, int threads, int wanted, con
     if (threads % WARP_LANES || threads > engine.threads)
         fail_at(file, line, "%s: barrier %d wants %d threads of a block of %d", name, id, threads, engine.threads);
     if (!b.arrived) return;
-    if (b.wanted != wanted) fail_at(file, line, "%s: barrier %d wants %d threads here and %d at %s:%d", name, id, wanted, b.wanted, b.file, b.line);
+    if (b.wanted != wanted)
+        fail_at(file, line, "%s: barrier %d wants %d threads here and %d at %s:%d", name, id, wanted, b.wanted, b.file, b.line);
     if (!threads && !same_place(b.file, b.line, file, line))
         fail_at(file, line, "divergent barrier: %s while %d threads wait at %s:%d", name, b.arrived, b.file, b.line);
 }

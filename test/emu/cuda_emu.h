@@ -55,7 +55,7 @@ namespace emu {
 [[noreturn]] void fail_at(const char *file, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 unsigned          lane();
 
-/* --- launching and shared memory ------------------------------------------------------------------------------------------------- */
+/* --- launching and shared memory ------------------------------------------------------------------------------------------------------ */
 
 struct Body {
     virtual ~Body() = default;
@@ -65,25 +65,30 @@ struct Body {
 cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                    const void *kernel, Body *body, size_t body_bytes);
 
+/* EMU_KERNELS=file: every kernel that is launched, once with each list of argument types, a line "name: signature" at the file's end. */
+void note_kernel(const char *name, const char *signature);
+
 /* The arguments are copied here, as on a GPU: what the caller changes later does not reach the kernel. */
 template <class... P, class... A>
 cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                    void (*kernel)(P...), A &&...args) {
     static_assert(sizeof...(P) == sizeof...(A), "a launch passes as many arguments as the kernel takes");
+    note_kernel(name, __PRETTY_FUNCTION__);
     struct Call final : Body {
         void (*kernel)(P...);
         std::tuple<P...> args;
         Call(void (*kernel)(P...), A &&...a) : kernel(kernel), args(static_cast<P>(a)...) {}
         void operator()() override { std::apply(kernel, args); }
     };
-    return submit(name, file, line, grid, block, shared_bytes, stream, (const void *)kernel, new Call(kernel, std::forward<A>(args)...), sizeof(Call));
+    return submit(name, file, line, grid, block, shared_bytes, stream, (const void *)kernel, new Call(kernel, std::forward<A>(args)...),
+                  sizeof(Call));
 }
 
 /* One object per key and block, with red zones around it. */
 void *smem_static(const void *key, size_t bytes, size_t align);
 void *smem_dynamic(size_t align);
 
-/* --- collectives: f sees the arguments of all lanes, once ------------------------------------------------------------------------------ */
+/* --- collectives: f sees the arguments of all lanes, once ----------------------------------------------------------------------------- */
 
 enum Kind : uint8_t { NONE, SHUFFLE, VOTE, SYNCWARP, LDMATRIX, MMA, BARRIER, MBARRIER, WARPGROUP };
 using Compute = void (*)(void **argument_of_lane, unsigned mask);
@@ -118,7 +123,7 @@ template <class T> T shuffle(unsigned mask, T value, int source, bool in_segment
 }
 unsigned vote(unsigned mask, int predicate, const char *name, const char *file, int line); /* the lanes that voted yes */
 
-/* --- memory: note_* tell the race checker of accesses that no instrumented code makes --------------------------------------------------- */
+/* --- memory: note_* tell the race checker of accesses that no instrumented code makes ------------------------------------------------- */
 
 void note_read(const void *p, size_t n);
 void note_write(void *p, size_t n);
@@ -134,16 +139,24 @@ template <class T, class F> T read_modify_write(T *p, F f) {
     copy_unnoted(p, &now, sizeof(T));
     return old;
 }
+/* What the intrinsics with a cache hint take under nvcc: numbers and NVIDIA's short vectors. */
+template <class T, class... U> constexpr bool is_one_of() { return (std::is_same<T, U>::value || ...); }
+template <class T> constexpr bool takes_hint() {
+    return std::is_arithmetic<T>::value || is_one_of<T, int2, int4, uint2, uint4, float2, float4, double2, longlong2, ulonglong2>() ||
+           is_one_of<T, half, __half2, __nv_bfloat16, __nv_bfloat162>();
+}
 template <class T> T load(const T *p) {
+    static_assert(takes_hint<T>(), "nvcc has no such load: go through int4");
     if ((uintptr_t)p % alignof(T)) fail("misaligned %zu-byte load at %p", sizeof(T), (const void *)p);
     return *p;
 }
 template <class T> void store(T *p, T value) {
+    static_assert(takes_hint<T>(), "nvcc has no such store: go through int4");
     if ((uintptr_t)p % alignof(T)) fail("misaligned %zu-byte store at %p", sizeof(T), (void *)p);
     *p = value;
 }
 
-/* --- the twins of core/ptx.cuh ----------------------------------------------------------------------------------------------------------- */
+/* --- the twins of core/ptx.cuh -------------------------------------------------------------------------------------------------------- */
 
 enum MmaType { MMA_BF16, MMA_F16 };
 void ldmatrix(uint32_t *r, int tiles, const void *row, bool transposed, const char *file, int line);
@@ -158,14 +171,14 @@ void     mbarrier_init(uint64_t *barrier, unsigned count, const char *file, int 
 void     mbarrier_arrive(uint64_t *barrier, unsigned expected_bytes, const char *file, int line);
 void     mbarrier_wait(uint64_t *barrier, unsigned parity, const char *file, int line);
 void     tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int column, int row, const char *file, int line);
-void     wgmma(float *d, int n, MmaType type, uint64_t a, uint64_t b, int accumulate, bool a_transposed, bool b_transposed, const char *file,
-               int line);
+void     wgmma(float *d, int n, MmaType type, uint64_t a, uint64_t b, int accumulate, bool a_transposed, bool b_transposed,
+               const char *file, int line);
 void     wgmma_commit();
 void     wgmma_wait(int pending, const char *file, int line);
 
 }  // namespace emu
 
-/* --- barriers, shuffles, votes ------------------------------------------------------------------------------------------------------------ */
+/* --- barriers, shuffles, votes -------------------------------------------------------------------------------------------------------- */
 
 inline void __syncthreads(EMU_HERE) { emu::block_barrier(0, 0, "__syncthreads", 0, emu::REDUCE_NONE, file, line); }
 inline int  __syncthreads_or(int p, EMU_HERE) {
@@ -206,7 +219,7 @@ inline void              __threadfence() {}
 inline void              __threadfence_block() {}
 [[noreturn]] inline void __trap(EMU_HERE) { emu::fail_at(file, line, "__trap()"); }
 
-/* --- atomics ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- atomics -------------------------------------------------------------------------------------------------------------------------- */
 
 template <class T, class V> T atomicAdd(T *p, V v) { return emu::read_modify_write(p, [&](T old) { return T(old + T(v)); }); }
 template <class T, class V> T atomicMax(T *p, V v) { return emu::read_modify_write(p, [&](T old) { return old > T(v) ? old : T(v); }); }
@@ -217,7 +230,7 @@ template <class T, class C, class V> T atomicCAS(T *p, C expected, V v) {
     return emu::read_modify_write(p, [&](T old) { return old == T(expected) ? T(v) : old; });
 }
 
-/* --- loads and stores with a cache hint, and the arithmetic that math.h does not have --------------------------------------------------------- */
+/* --- loads and stores with a cache hint, and the arithmetic that math.h does not have ------------------------------------------------- */
 
 template <class T> T               __ldg(const T *p) { return emu::load(p); }
 template <class T> T               __ldcs(const T *p) { return emu::load(p); }

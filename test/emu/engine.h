@@ -38,7 +38,7 @@ constexpr size_t STACK_BYTES = EMU_ASAN ? 512 << 10 : 128 << 10; /* ASan's frame
 /* Shared memory: dynamic at DYNAMIC_AT, static objects behind it, RED_ZONE bytes before each. */
 constexpr size_t ARENA_BYTES = SHARED_MOST + (8 << 10), DYNAMIC_AT = 1024, RED_ZONE = 64;
 
-/* --- a block and its threads ------------------------------------------------------------------------------------------------------------ */
+/* --- a block and its threads ---------------------------------------------------------------------------------------------------------- */
 
 struct CopyAsync {
     void       *to;
@@ -168,12 +168,20 @@ void  fiber_wait(Kind kind, const char *name, const char *file, int line); /* un
 void  print_context();                                                  /* kernel, launch, block and thread, to stderr */
 bool  tma_run_one();                                                    /* false: nothing is on its way */
 void  launch_run(Launch launch);
-float operand_to_f32(uint32_t half_word, MmaType type);
+
+/* Element i (0 low, 1 high) of a register of two 16-bit operands. */
+inline float operand_to_f32(uint32_t pair, int i, MmaType type) {
+    if (type == MMA_BF16) return bits<float>(i ? pair & 0xffff0000u : pair << 16);
+    __half_raw h;
+    h.x = (uint16_t)(pair >> 16 * i);
+    return __half2float(h);
+}
+
 
 /* All 128 threads of the warpgroup meet; the last one calls f. */
 void warpgroup_collective(const char *name, void (*f)(int group, void *argument), void *argument, const char *file, int line);
 
-/* --- device memory ------------------------------------------------------------------------------------------------------------------------ */
+/* --- device memory -------------------------------------------------------------------------------------------------------------------- */
 
 enum MemoryKind { DEVICE_ONLY, MANAGED, PINNED };
 struct Cell;
@@ -187,7 +195,7 @@ Allocation *find_allocation(const void *p); /* NULL: not CUDA's memory */
 void        for_each_allocation(void (*f)(Allocation &));
 void        forbid_device_memory(bool forbid); /* to the host, under ASan, while no kernel runs */
 
-/* --- race checker: does nothing unless a .cu file was compiled with -fsanitize=thread ------------------------------------------------------ */
+/* --- race checker: does nothing unless a .cu file was compiled with -fsanitize=thread ------------------------------------------------- */
 
 void     race_new_launch();
 void     race_new_block();

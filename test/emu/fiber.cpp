@@ -32,7 +32,7 @@ static Settings read_settings() {
 }
 const Settings settings = read_settings();
 
-/* --- reports ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- reports -------------------------------------------------------------------------------------------------------------------------- */
 
 void print_context() {
     const Launch *l = engine.launch;
@@ -70,7 +70,7 @@ void fail_at(const char *file, int line, const char *fmt, ...) {
 #if EMU_ASAN
 extern "C" void __asan_on_error() { print_context(); }
 #else
-/* A wild pointer in a kernel. The handler runs on its own stack, for the fault may be a fiber's overflow, and once: a second fault kills. */
+/* A wild pointer in a kernel. The handler has its own stack, for the fault may be a fiber's overflow, and runs once: a second one kills. */
 static void on_fault(int) {
     static const char text[] = "EMU ERROR: segmentation fault\n";
     if (write(2, text, sizeof text - 1) > 0) print_context();
@@ -101,11 +101,12 @@ static const bool faults_watched = watch_faults();
     }
     fprintf(stderr, "EMU ERROR: deadlock: no thread of the block can run\n");
     for (const auto &place : places)
-        fprintf(stderr, "EMU   %zu threads (%d to %d) %s\n", place.second.size(), place.second.front(), place.second.back(), place.first.c_str());
+        fprintf(stderr, "EMU   %zu threads (%d to %d) %s\n", place.second.size(), place.second.front(), place.second.back(),
+                place.first.c_str());
     stop();
 }
 
-/* --- context switch --------------------------------------------------------------------------------------------------------------------- */
+/* --- context switch ------------------------------------------------------------------------------------------------------------------- */
 
 /* Pushes the callee-saved registers, stores the stack pointer through save, and pops those of the other stack. */
 extern "C" void emu_switch(void **save, void *to);
@@ -211,7 +212,7 @@ static void jump(Fiber *from, Fiber *to, Leaving leaving) {
     finish_switch(*asan_stack, nullptr, nullptr);
 }
 
-/* --- scheduler: warps and lanes that can run are bits ------------------------------------------------------------------------------------- */
+/* --- scheduler: warps and lanes that can run are bits --------------------------------------------------------------------------------- */
 
 static int lowest(unsigned bits) { return __builtin_ctz(bits); }
 static int highest(unsigned bits) { return 31 - __builtin_clz(bits); }
@@ -265,7 +266,8 @@ void fiber_wait(Kind kind, const char *name, const char *file, int line) {
 
 /* A thread may not leave others waiting for it: on the hardware they hang, or the barrier changes its meaning. */
 static void check_exit(const Fiber &f, const Warp &w) {
-    if (f.copies.size() > 1 || (f.copies.size() == 1 && !f.copies[0].empty())) fail("thread exits with cp.async copies that it never waited for");
+    bool copies_left = f.copies.size() > 1 || (f.copies.size() == 1 && !f.copies[0].empty());
+    if (copies_left) fail("thread exits with cp.async copies that it never waited for");
     for (int i = 0; i < w.gatherings; i++) {
         const Gathering &g = w.gathering[i];
         if (g.wanted >> f.lane & 1)
@@ -276,7 +278,8 @@ static void check_exit(const Fiber &f, const Warp &w) {
 }
 
 extern "C" __attribute__((no_sanitize("address", "undefined"))) void emu_fiber_main() {
-    finish_switch(nullptr, engine.came_from_host ? &engine.host_stack : nullptr, engine.came_from_host ? &engine.host_stack_bytes : nullptr);
+    finish_switch(nullptr, engine.came_from_host ? &engine.host_stack : nullptr,
+                  engine.came_from_host ? &engine.host_stack_bytes : nullptr);
     (*engine.launch->body)();
     Fiber *me = current;
     Warp  &w = engine.warps[me->warp];

@@ -1,13 +1,14 @@
 /* hopper.cpp - the emulated twins of core/ptx.cuh for compute capability 9.0: mbarrier, TMA loads and wgmma.
  *
- * Descriptors, swizzles and layouts follow the PTX ISA manual, "Asynchronous warpgroup-level matrix instructions". What is emulated: 2-D tiles with
- * zero fill outside and 0, 32, 64 or 128 bytes of swizzle; m64nNk16 with both operands in shared memory and 128 bytes of swizzle.
+ * Descriptors, swizzles and layouts follow the PTX ISA manual, "Asynchronous warpgroup-level matrix instructions". What is emulated: 2-D
+ * tiles with zero fill outside and 0, 32, 64 or 128 bytes of swizzle; m64nNk16 with both operands in shared memory and 128 bytes of
+ * swizzle.
  */
 #include "engine.h"
 
 namespace emu {
 
-/* --- mbarrier: counts arrivals and bytes; a phase completes when both are there -------------------------------------------------------------- */
+/* --- mbarrier: counts arrivals and bytes; a phase completes when both are there ------------------------------------------------------- */
 
 enum { COUNT_UNSET = 4095 }; /* all bits set: memory that nobody has initialised */
 struct MBarrier {
@@ -60,7 +61,7 @@ void mbarrier_wait(uint64_t *barrier, unsigned parity, const char *file, int lin
     race_acquire(barrier, current->warp);
 }
 
-/* --- TMA ------------------------------------------------------------------------------------------------------------------------------------- */
+/* --- TMA ------------------------------------------------------------------------------------------------------------------------------ */
 
 /* 16-byte units of a row are exchanged by the row's number: bits 4.. of the offset take bits 7.. in. */
 static uint32_t swizzled(uint32_t offset, uint32_t bytes) {
@@ -105,14 +106,15 @@ void tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int c
     unsigned align = map->swizzle_bytes ? map->swizzle_bytes * 8 : 128;
     if ((uintptr_t)shared % align) fail_at(file, line, "TMA: shared address %p is not aligned to %u bytes", shared, align);
     if (map->swizzle_bytes && map->box_columns * map->element_bytes > map->swizzle_bytes)
-        fail_at(file, line, "TMA: a box row of %u bytes exceeds the swizzle of %u", map->box_columns * map->element_bytes, map->swizzle_bytes);
+        fail_at(file, line, "TMA: a box row of %u bytes exceeds the swizzle of %u", map->box_columns * map->element_bytes,
+                map->swizzle_bytes);
     TmaLoad t = {shared, *map, barrier, column, row, current->index, race_stamp(), file, line};
     race_release(barrier, current->warp);
     if (settings.async_early) load_now(t);
     else engine.tma.push_back(t);
 }
 
-/* --- wgmma ------------------------------------------------------------------------------------------------------------------------------------ */
+/* --- wgmma ---------------------------------------------------------------------------------------------------------------------------- */
 
 enum { WARPGROUP_THREADS = 128, SWIZZLE_128 = 1 };
 
@@ -122,13 +124,14 @@ static float wgmma_operand(uint64_t descriptor, int mn, int k, bool mn_major, Mm
     uint32_t stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
     if (descriptor >> 62 != SWIZZLE_128) fail("wgmma: only the 128-byte swizzle is emulated");
     if (descriptor >> 49 & 7) fail("wgmma: the base offset must be 0");
-    uint32_t at = mn_major ? start + mn / 64 * leading + k / 8 * stride + k % 8 * 128 + mn % 64 * 2 : start + mn / 8 * stride + mn % 8 * 128 + k * 2;
+    uint32_t at = start + mn / 8 * stride + mn % 8 * 128 + k * 2;
+    if (mn_major) at = start + mn / 64 * leading + k / 8 * stride + k % 8 * 128 + mn % 64 * 2;
     const char *p = engine.arena + swizzled(at, 128);
     shared_offset(p, 2, "wgmma operand", current->file ? current->file : "?", current->line);
     note_read(p, 2);
     uint16_t half_word;
     memcpy(&half_word, p, sizeof half_word);
-    return operand_to_f32(half_word, type);
+    return operand_to_f32(half_word, 0, type);
 }
 
 /* Operation i of the given group in flight; the accumulators lie with the threads. */
@@ -158,7 +161,8 @@ static void issued(int warpgroup, void *) {
     const Groups<WgmmaOp> &groups = engine.fibers[warpgroup * WARPGROUP_THREADS].wgmma;
     multiply_now(warpgroup, groups.size() - 1, groups.back().size() - 1);
 }
-void wgmma(float *d, int n, MmaType type, uint64_t a, uint64_t b, int accumulate, bool a_transposed, bool b_transposed, const char *file, int line) {
+void wgmma(float *d, int n, MmaType type, uint64_t a, uint64_t b, int accumulate, bool a_transposed, bool b_transposed, const char *file,
+           int line) {
     if (current->wgmma.empty()) current->wgmma.emplace_back();
     current->wgmma.back().push_back(WgmmaOp{d, n, accumulate, type, a, b, a_transposed, b_transposed});
     warpgroup_collective("wgmma", issued, nullptr, file, line);

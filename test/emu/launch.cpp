@@ -7,12 +7,13 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 
 #include "engine.h"
 
 namespace emu {
 
-/* --- shared memory ------------------------------------------------------------------------------------------------------------------------ */
+/* --- shared memory -------------------------------------------------------------------------------------------------------------------- */
 
 void *smem_static(const void *key, size_t bytes, size_t align) {
     for (int i = 0; i < engine.static_count; i++)
@@ -38,10 +39,24 @@ uint32_t shared_offset(const void *p, size_t n, const char *what, const char *fi
     return (uint32_t)(q - engine.arena);
 }
 
-/* --- a launch ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- who was launched ----------------------------------------------------------------------------------------------------------------- */
+
+void note_kernel(const char *name, const char *signature) {
+    static const char *const path = getenv("EMU_KERNELS");
+    if (!path) return;
+    static std::set<std::pair<const char *, const char *>> seen;
+    if (!seen.insert({name, signature}).second) return;
+    FILE *f = fopen(path, "a");
+    if (!f) fail("EMU_KERNELS=%s cannot be written", path);
+    fprintf(f, "%s: %s\n", name, strstr(signature, "P = "));
+    fclose(f);
+}
+
+/* --- a launch ------------------------------------------------------------------------------------------------------------------------- */
 
 static void make_engine() {
-    char *stacks = (char *)mmap(nullptr, STACK_BYTES * MAX_THREADS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *stacks = (char *)mmap(nullptr, STACK_BYTES * MAX_THREADS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                                -1, 0);
     if (stacks == MAP_FAILED) fail("no memory for the stacks of %d threads", MAX_THREADS);
     engine.fibers.resize(MAX_THREADS);
     for (int i = 0; i < MAX_THREADS; i++) {

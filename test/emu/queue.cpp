@@ -1,8 +1,8 @@
 /* queue.cpp - the CUDA runtime's streams, events, graphs and launches. The prototypes are NVIDIA's.
  *
  * An operation is finished when its call returns, so a stream is only a name, until it is captured: then its operations, and those of
- * streams that wait for its events, are recorded in order, with their arguments, and a graph is that list. The rules that a GPU enforces are
- * enforced: no waiting for a stream under capture, no event from outside, no branch that is not joined at the end.
+ * streams that wait for its events, are recorded in order, with their arguments, and a graph is that list. The rules that a GPU enforces
+ * are enforced: no waiting for a stream under capture, no event from outside, no branch that is not joined at the end.
  */
 #include "queue.h"
 
@@ -84,8 +84,11 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, threads = (uint64_t)block.x * block.y * block.z;
     auto     asked = dynamic_limit.find(kernel);
     size_t   limit = asked == dynamic_limit.end() ? (size_t)SHARED_DEFAULT : asked->second;
-    if (!blocks || !threads || threads > MAX_THREADS || block.z > 64 || grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535 || shared_bytes > limit) {
-        fprintf(stderr, "EMU: invalid launch %s<<<(%u,%u,%u),(%u,%u,%u),%zu>>> at %s:%d (dynamic shared memory: at most %zu)\n", name, grid.x, grid.y,
+    bool     grid_fits = blocks > 0 && grid.x <= 0x7fffffff && grid.y <= 65535 && grid.z <= 65535;
+    bool     block_fits = threads > 0 && threads <= MAX_THREADS && block.z <= 64 && shared_bytes <= limit;
+    if (!grid_fits || !block_fits) {
+        fprintf(stderr, "EMU: invalid launch %s<<<(%u,%u,%u),(%u,%u,%u),%zu>>> at %s:%d (dynamic shared memory: at most %zu)\n", name,
+                grid.x, grid.y,
                 grid.z, block.x, block.y, block.z, shared_bytes, file, line, limit);
         return remember(cudaErrorInvalidConfiguration);
     }
@@ -109,7 +112,7 @@ using namespace emu;
 
 extern "C" {
 
-/* --- streams ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- streams -------------------------------------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream) {
     *stream = new CUstream_st{};
@@ -129,7 +132,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return wait_for(stream)
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return wait_for(stream); }
 cudaError_t cudaDeviceSynchronize() { return refuse_while_capturing(); }
 
-/* --- events -------------------------------------------------------------------------------------------------------------------------------- */
+/* --- events --------------------------------------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     *event = new CUevent_st{};
@@ -174,7 +177,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 
-/* --- graphs -------------------------------------------------------------------------------------------------------------------------------- */
+/* --- graphs --------------------------------------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
     if (!stream) return remember(cudaErrorStreamCaptureUnsupported);
@@ -227,7 +230,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     return cudaSuccess;
 }
 
-/* --- errors and the device ----------------------------------------------------------------------------------------------------------------- */
+/* --- errors and the device ------------------------------------------------------------------------------------------------------------ */
 
 cudaError_t cudaGetLastError() {
     cudaError_t error = last_error;

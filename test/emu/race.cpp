@@ -1,10 +1,11 @@
-/* race.cpp - the race checker: finds accesses that no barrier orders, reads of memory that nobody wrote, and accesses outside of everything.
+/* race.cpp - the race checker: finds accesses that no barrier orders, reads of memory that nobody wrote, accesses outside of everything.
  *
  * The .cu files are compiled with -fsanitize=thread, which calls a hook before each access; the hooks are ours, the sanitizer's library is
  * not linked. Each two bytes of shared and of device memory have a Cell: the last write and the last two reads, each stamped with launch,
- * block, thread and the clock of the thread's warp. A barrier tells its warps each other's clocks; a stamp whose clock the reader's warp has not
- * been told of is a race. Nothing orders two blocks of one launch, so that any stamp of another block is one too, but for two atomics.
- * Only code of .cu files is seen: this file, and what the engine does in the name of a thread, says so itself (note_*, race_async_*).
+ * block, thread and the clock of the thread's warp. A barrier tells its warps each other's clocks; a stamp whose clock the reader's warp
+ * has not been told of is a race. Nothing orders two blocks of one launch, so that any stamp of another block is one too, but for two
+ * atomics. Only code of .cu files is seen: this file, and what the engine does in the name of a thread, says so itself (note_*,
+ * race_async_*).
  */
 #include <unistd.h>
 
@@ -43,12 +44,13 @@ bool        race_pause(bool pause) {
     return was;
 }
 
-/* --- stamps: launch 16 bits, block 20, thread 10, clock 17, atomic 1; launch 0 is the host ------------------------------------------------ */
+/* --- stamps: launch 16 bits, block 20, thread 10, clock 17, atomic 1; launch 0 is the host -------------------------------------------- */
 
 enum { LAUNCHES = 1 << 16 };
 enum : uint64_t { BY_HOST = 1 };
 static uint64_t stamp_of(int thread, uint32_t clock, bool atomic) {
-    return (uint64_t)race.launch << 48 | (uint64_t)(engine.block & 0xfffff) << 28 | (uint64_t)thread << 18 | (uint64_t)(clock & 0x1ffff) << 1 | atomic;
+    uint64_t launch = race.launch, block = engine.block & 0xfffff;
+    return launch << 48 | block << 28 | (uint64_t)thread << 18 | (uint64_t)(clock & 0x1ffff) << 1 | atomic;
 }
 static uint32_t launch_of(uint64_t s) { return (uint32_t)(s >> 48); }
 static uint32_t block_of(uint64_t s) { return s >> 28 & 0xfffff; }
@@ -119,18 +121,20 @@ void race_acquire(void *object, int warp) {
     for (int v = 0; v < MAX_WARPS; v++) race.told[warp][v] = std::max(race.told[warp][v], handed[v]);
 }
 
-/* --- reports -------------------------------------------------------------------------------------------------------------------------------- */
+/* --- reports -------------------------------------------------------------------------------------------------------------------------- */
 
 /* Function and line of a code address, of which 32 bits are kept: an image is smaller than that. */
 static void print_place(const char *label, uint32_t at) {
     if (at == ASYNC || at == PENDING) {
-        fprintf(stderr, "EMU   %s: an asynchronous copy issued at %s:%d\n", label, race.async_file ? race.async_file : "?", race.async_line);
+        fprintf(stderr, "EMU   %s: an asynchronous copy issued at %s:%d\n", label, race.async_file ? race.async_file : "?",
+                race.async_line);
         return;
     }
     char command[512];
     fprintf(stderr, "EMU   %s: ", label);
     fflush(stderr);
-    snprintf(command, sizeof command, "addr2line -Cfpe /proc/%d/exe 0x%x >&2", (int)getpid(), at - (uint32_t)(uintptr_t)&__executable_start);
+    snprintf(command, sizeof command, "addr2line -Cfpe /proc/%d/exe 0x%x >&2", (int)getpid(),
+             at - (uint32_t)(uintptr_t)&__executable_start);
     if (system(command) != 0) fprintf(stderr, "(addr2line is missing)\n");
 }
 
@@ -140,7 +144,8 @@ static void print_place(const char *label, uint32_t at) {
     if (other_at) {
         dim3 d = engine.launch->block;
         int  t = thread_of(other);
-        fprintf(stderr, "EMU   the other access is by block %u thread (%u,%u,%u), and no barrier orders them\n", block_of(other), t % d.x, t / d.x % d.y,
+        fprintf(stderr, "EMU   the other access is by block %u thread (%u,%u,%u), and no barrier orders them\n", block_of(other),
+                t % d.x, t / d.x % d.y,
                 t / (d.x * d.y));
         print_place("other access", other_at);
     }
@@ -149,7 +154,7 @@ static void print_place(const char *label, uint32_t at) {
     abort();
 }
 
-/* --- an access ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- an access ------------------------------------------------------------------------------------------------------------------------ */
 
 enum Access { READ, WRITE, ATOMIC, ISSUE }; /* ISSUE: an asynchronous copy into here may happen from now on */
 
@@ -180,8 +185,10 @@ static bool inside_program(const char *p, size_t n) {
 struct Place {
     const char *write_write, *write_read, *read_write, *uninitialised; /* the later access first */
 };
-static const Place SHARED_MEMORY = {"shared write after write", "shared write after read", "shared read after write", "read of shared memory that nobody wrote"};
-static const Place DEVICE_MEMORY = {"global write after write", "global write after read", "global read after write", "read of device memory that nobody wrote"};
+static const Place SHARED_MEMORY = {"shared write after write", "shared write after read", "shared read after write",
+                                    "read of shared memory that nobody wrote"};
+static const Place DEVICE_MEMORY = {"global write after write", "global write after read", "global read after write",
+                                    "read of device memory that nobody wrote"};
 
 static void check_cell(Cell &c, const Place &place, bool initialised, const void *p, Access kind, uint32_t at, uint64_t me) {
     int  thread = thread_of(me);
@@ -190,7 +197,8 @@ static void check_cell(Cell &c, const Place &place, bool initialised, const void
     if (c.write_at == PENDING && !(kind == WRITE && same_thread(c.write, me)))
         report("RACE", "use of shared memory while a cp.async into it is pending", p, at);
     bool both_atomic = kind == ATOMIC && is_atomic(c.write);
-    if (!ordered(c.write, thread) && !both_atomic) report("RACE", writes ? place.write_write : place.read_write, p, at, c.write, c.write_at);
+    const char *what = writes ? place.write_write : place.read_write;
+    if (!ordered(c.write, thread) && !both_atomic) report("RACE", what, p, at, c.write, c.write_at);
     if (writes) {
         for (uint64_t read : c.read)
             if (!ordered(read, thread)) report("RACE", place.write_read, p, at, read, c.read_at);
@@ -254,7 +262,9 @@ void race_async_read(const void *p, size_t n, int thread, uint64_t stamp, const 
 void race_async_write(void *p, size_t n, int thread, uint64_t stamp, const char *file, int line) {
     check_async(p, n, WRITE, thread, stamp, file, line);
 }
-void race_pending(void *shared, size_t n, const char *file, int line) { check_async(shared, n, ISSUE, current->index, race_stamp(), file, line); }
+void race_pending(void *shared, size_t n, const char *file, int line) {
+    check_async(shared, n, ISSUE, current->index, race_stamp(), file, line);
+}
 
 void race_initialised(const void *p, size_t n) {
     Allocation *a = on() ? find_allocation(p) : nullptr;
@@ -270,7 +280,7 @@ void race_forget(Allocation &a) {
 
 }  // namespace emu
 
-/* --- the hooks that -fsanitize=thread calls ----------------------------------------------------------------------------------------------- */
+/* --- the hooks that -fsanitize=thread calls ------------------------------------------------------------------------------------------- */
 
 #define CALLER __builtin_return_address(0)
 #define HOOKS(n)                                                             \

@@ -1,21 +1,13 @@
 /* tensor.cpp - the emulated twins of core/ptx.cuh for compute capability 8.0: ldmatrix, mma.sync and cp.async.
  *
- * The fragment layouts are those of the PTX ISA manual, as core/ptx.cuh quotes them. Products are exact in fp32; their sums are in order of k,
- * which differs from the hardware's in the last bits.
+ * The fragment layouts are those of the PTX ISA manual, as core/ptx.cuh quotes them. Products are exact in fp32; their sums are in order
+ * of k, which differs from the hardware's in the last bits.
  */
 #include "engine.h"
 
 namespace emu {
 
-float operand_to_f32(uint32_t half_word, MmaType type) {
-    uint16_t low = (uint16_t)half_word;
-    if (type == MMA_BF16) return bits<float>((uint32_t)low << 16);
-    __half_raw h;
-    h.x = low;
-    return __half2float(h);
-}
-
-/* --- ldmatrix: lane 8 i + r names row r of tile i ------------------------------------------------------------------------------------------ */
+/* --- ldmatrix: lane 8 i + r names row r of tile i ------------------------------------------------------------------------------------- */
 
 struct Ldmatrix {
     uint32_t   *r;
@@ -49,7 +41,7 @@ void ldmatrix(uint32_t *r, int tiles, const void *row, bool transposed, const ch
     warp_collective(LDMATRIX, "ldmatrix", ~0u, &x, load_tiles, file, line);
 }
 
-/* --- mma.m16n8k16 ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- mma.m16n8k16 --------------------------------------------------------------------------------------------------------------------- */
 
 struct Mma {
     float          *d;
@@ -64,13 +56,13 @@ static void multiply(void **argument, unsigned) {
         int        g = l / 4, t = l % 4 * 2;
         for (int i = 0; i < 4; i++) {
             int row = g + (i & 1) * 8, k = t + (i >> 1) * 8;
-            a[row][k] = operand_to_f32(x.a[i] & 0xffff, x.type);
-            a[row][k + 1] = operand_to_f32(x.a[i] >> 16, x.type);
+            a[row][k] = operand_to_f32(x.a[i], 0, x.type);
+            a[row][k + 1] = operand_to_f32(x.a[i], 1, x.type);
         }
         for (int i = 0; i < 2; i++) {
             int k = t + i * 8;
-            b[k][g] = operand_to_f32(x.b[i] & 0xffff, x.type);
-            b[k + 1][g] = operand_to_f32(x.b[i] >> 16, x.type);
+            b[k][g] = operand_to_f32(x.b[i], 0, x.type);
+            b[k + 1][g] = operand_to_f32(x.b[i], 1, x.type);
         }
     }
     for (int l = 0; l < WARP_LANES; l++) {
@@ -89,7 +81,7 @@ void mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b, MmaType type, 
     warp_collective(MMA, "mma.m16n8k16", ~0u, &x, multiply, file, line);
 }
 
-/* --- cp.async: groups of one thread's copies ---------------------------------------------------------------------------------------------- */
+/* --- cp.async: groups of one thread's copies ------------------------------------------------------------------------------------------ */
 
 static void copy_now(const CopyAsync &c) {
     race_async_read(c.from, (size_t)c.source_bytes, current->index, race_stamp(), c.file, c.line);

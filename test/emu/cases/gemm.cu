@@ -2,7 +2,7 @@
 #include "core/tensor_map.cuh"
 #include "test/emu/cases/cases.cuh"
 
-/* --- mma.sync: tiles 64 x 64 x 32, 4 warps of 32 x 32 each ---------------------------------------------------------------------------------------- */
+/* --- mma.sync: tiles 64 x 64 x 32, 4 warps of 32 x 32 each ---------------------------------------------------------------------------- */
 
 enum { TILE_M = 64, TILE_N = 64, TILE_K = 32, PAD = 8 /* rows on different banks */, GEMM_THREADS = 128 };
 
@@ -11,7 +11,8 @@ template <typename T> struct GemmShared {
     T b[2][TILE_K][TILE_N + PAD];
 };
 
-template <typename T> DEVICE void load_tiles(GemmShared<T> *shared, int buffer, const T *a, const T *b, int m, int n, int k, int m0, int n0, int k0) {
+template <typename T> DEVICE void load_tiles(GemmShared<T> *shared, int buffer, const T *a, const T *b, int m, int n, int k, int m0,
+                                             int n0, int k0) {
     for (int i = threadIdx.x; i < TILE_M * TILE_K / 8; i += GEMM_THREADS) {
         int  r = i / (TILE_K / 8), c = i % (TILE_K / 8) * 8;
         bool inside = (BUG(11) || m0 + r < m) && k0 + c < k; /* 11: missing row mask */
@@ -68,17 +69,19 @@ KERNEL gemm_kernel(float *__restrict__ out, const T *__restrict__ a, const T *__
         for (int j = 0; j < 4; j++)
             for (int h = 0; h < 2; h++) {
                 int row = m0 + warp_m + i * 16 + lane / 4 + h * 8, column = n0 + warp_n + j * 8 + lane % 4 * 2;
-                if (row < m && column < n) pack_store(&out[(size_t)row * n + column], Pack<float, 2>{{acc[i][j][h * 2], acc[i][j][h * 2 + 1]}});
+                Pack<float, 2> pair = {{acc[i][j][h * 2], acc[i][j][h * 2 + 1]}};
+                if (row < m && column < n) pack_store(&out[(size_t)row * n + column], pair);
             }
 }
 template <typename T> void gemm(float *c, const T *a, const T *b, int m, int n, int k, Stream *s) {
     dim3 grid((unsigned)blocks_for(n, TILE_N), (unsigned)blocks_for(m, TILE_M));
-    LAUNCH((gemm_kernel<T>), grid, GEMM_THREADS, sizeof(GemmShared<T>) - (BUG(19) ? 64 : 0), s, c, a, b, m, n, k); /* 19: too little shared memory */
+    size_t shared_bytes = sizeof(GemmShared<T>) - (BUG(19) ? 64 : 0); /* 19: too little shared memory */
+    LAUNCH((gemm_kernel<T>), grid, GEMM_THREADS, shared_bytes, s, c, a, b, m, n, k);
 }
 template void gemm(float *, const bf16 *, const bf16 *, int, int, int, Stream *);
 template void gemm(float *, const half *, const half *, int, int, int, Stream *);
 
-/* --- Hopper: a ring of tiles, one producer thread, one warpgroup of consumers --------------------------------------------------------------------------- */
+/* --- Hopper: a ring of tiles, one producer thread, one warpgroup of consumers --------------------------------------------------------- */
 
 enum { SIDE = 64, TILE = SIDE * SIDE, STAGES = 3 };
 template <typename T> struct alignas(1024) Ring {
@@ -87,8 +90,8 @@ template <typename T> struct alignas(1024) Ring {
 };
 
 template <typename T>
-KERNEL __launch_bounds__(256) gemm_hopper_kernel(float *__restrict__ out, const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-                                                 int m, int n, int k) {
+KERNEL __launch_bounds__(256, 1) gemm_hopper_kernel(float *__restrict__ out, const __grid_constant__ TensorMap map_a,
+                                                    const __grid_constant__ TensorMap map_b, int m, int n, int k) {
 #ifdef PTX_HOPPER
     SMEM_DYN(Ring<T>, ring);
     int m0 = blockIdx.y * SIDE, n0 = blockIdx.x * SIDE, tiles = (k + SIDE - 1) / SIDE;
@@ -133,7 +136,8 @@ KERNEL __launch_bounds__(256) gemm_hopper_kernel(float *__restrict__ out, const 
     for (int j = 0; j < 8; j++)
         for (int h = 0; h < 2; h++) {
             int r = row + h * 8, c = n0 + j * 8 + threadIdx.x % 4 * 2;
-            if (r < m && c < n) pack_store(&out[(size_t)r * n + c], Pack<float, 2>{{acc[j * 4 + h * 2], acc[j * 4 + h * 2 + 1]}});
+            Pack<float, 2> pair = {{acc[j * 4 + h * 2], acc[j * 4 + h * 2 + 1]}};
+            if (r < m && c < n) pack_store(&out[(size_t)r * n + c], pair);
         }
     if (BUG(46)) wgmma_wait<0>();
 #endif

@@ -7,12 +7,21 @@
 extern Stream stream;
 void          expect(bool true_one, const char *what);
 
+static inline float as_float(float x) { return x; }
+static inline float as_float(bf16 x) { return __bfloat162float(x); }
+static inline float as_float(half x) { return __half2float(x); }
+static inline void  set_float(float *to, float x) { *to = x; }
+static inline void  set_float(bf16 *to, float x) { *to = __float2bfloat16(x); }
+static inline void  set_float(half *to, float x) { *to = __float2half(x); }
+
 /* An array in device memory. */
 template <typename T> struct OnDevice {
     T     *p;
     size_t n;
     explicit OnDevice(size_t n) : n(n) { CUDA_CHECK(cudaMalloc((void **)&p, n * sizeof(T))); }
-    explicit OnDevice(const std::vector<T> &v) : OnDevice(v.size()) { CUDA_CHECK(cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice)); }
+    explicit OnDevice(const std::vector<T> &v) : OnDevice(v.size()) {
+        CUDA_CHECK(cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice));
+    }
     OnDevice(const OnDevice &) = delete;
     ~OnDevice() { CUDA_CHECK(cudaFree(p)); }
     std::vector<T> host() const {
@@ -26,3 +35,4 @@ template <typename T> struct OnDevice {
 void managed_case();
 void graph_case();
 void capture_rules();
+void calibrate();

@@ -3,7 +3,7 @@
 
 #include "test/emu/cases/cases.cuh"
 
-/* --- layernorm: one warp per row, 8 elements per load --------------------------------------------------------------------------------------- */
+/* --- layernorm: one warp per row, 8 elements per load --------------------------------------------------------------------------------- */
 
 typedef Pack<bf16, 8> Eight;
 
@@ -15,7 +15,8 @@ KERNEL layernorm_kernel(bf16 *__restrict__ out, float *__restrict__ mean, float 
     const bf16 *x = in + (size_t)row * columns;
     float       sum = 0.0f, squares = 0.0f;
     for (int c = lane * 8; c < columns; c += WARP * 8) {
-        Eight e = __ldcs(reinterpret_cast<const Eight *>(x + c + (BUG(2) ? 1 : 0))); /* 2: misaligned 128-bit load */
+        int4  raw = __ldcs(reinterpret_cast<const int4 *>(x + c + (BUG(2) ? 1 : 0))); /* 2: misaligned 128-bit load */
+        Eight e = *reinterpret_cast<const Eight *>(&raw);
         for (int i = 0; i < 8; i++) {
             float f = to_f32(e.v[i]);
             sum += f;
@@ -35,14 +36,14 @@ KERNEL layernorm_kernel(bf16 *__restrict__ out, float *__restrict__ mean, float 
     for (int c = lane * 8; c < columns; c += WARP * 8) {
         Eight e = pack_load<bf16, 8>(x + c), g = pack_load<bf16, 8>(gain + c), b = pack_load<bf16, 8>(bias + c), y;
         for (int i = 0; i < 8; i++) y.v[i] = from_f32<bf16>((to_f32(e.v[i]) - m) * r * to_f32(g.v[i]) + to_f32(b.v[i]));
-        __stcs(reinterpret_cast<Eight *>(out + (size_t)row * columns + c), y);
+        __stcs(reinterpret_cast<int4 *>(out + (size_t)row * columns + c), *reinterpret_cast<const int4 *>(&y));
     }
 }
 void layernorm(bf16 *out, float *mean, float *rstd, const bf16 *in, const bf16 *gain, const bf16 *bias, int rows, int columns, Stream *s) {
     LAUNCH(layernorm_kernel, (unsigned)blocks_for(rows, 8), 256, 0, s, out, mean, rstd, in, gain, bias, rows, columns);
 }
 
-/* --- softmax: one block per row ---------------------------------------------------------------------------------------------------------------- */
+/* --- softmax: one block per row ------------------------------------------------------------------------------------------------------- */
 
 enum Of { SUM, MAXIMUM };
 template <int BLOCK> DEVICE float block_reduce(float v, Of of) {
@@ -69,7 +70,7 @@ template <int BLOCK> DEVICE float block_reduce(float v, Of of) {
 template <int BLOCK> KERNEL softmax_kernel(float *__restrict__ out, const float *__restrict__ in, int columns) {
     const float *x = in + (size_t)blockIdx.x * columns;
     float        most = -INFINITY, sum = 0.0f;
-    for (int i = threadIdx.x; BUG(9) ? i <= columns : i < columns; i += BLOCK) most = fmaxf(most, x[i]); /* 9: reads one past the row */
+    for (int i = threadIdx.x; i < columns + (BUG(9) ? 1 : 0); i += BLOCK) most = fmaxf(most, x[i]); /* 9: reads one past the row */
     if (BUG(10)) { /* 10: barrier in divergent code */
         if (threadIdx.x < BLOCK / 2) most = block_reduce<BLOCK>(most, MAXIMUM);
     } else {
@@ -84,7 +85,7 @@ void softmax(float *out, const float *in, int rows, int columns, Stream *s) {
     if (BUG(20) && out[0] == 12345.0f) printf("never\n"); /* 20: the host reads device memory */
 }
 
-/* --- column sums: blocks meet in global memory ---------------------------------------------------------------------------------------------------- */
+/* --- column sums: blocks meet in global memory ---------------------------------------------------------------------------------------- */
 
 KERNEL column_sums_kernel(float *__restrict__ sums, const float *__restrict__ in, int rows, int columns) {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
@@ -98,7 +99,7 @@ void column_sums(float *sums, const float *in, int rows, int columns, Stream *s)
     LAUNCH(column_sums_kernel, dim3((unsigned)blocks_for(columns, 128), 8), 128, 0, s, sums, in, rows, columns);
 }
 
-/* --- AdamW: four elements per thread --------------------------------------------------------------------------------------------------------------- */
+/* --- AdamW: four elements per thread -------------------------------------------------------------------------------------------------- */
 
 KERNEL adamw_kernel(float *__restrict__ p, float *__restrict__ m, float *__restrict__ v, const float *__restrict__ g, size_t n) {
     const float lr = 0.01f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, decay = 0.1f;
@@ -118,7 +119,7 @@ void adamw(float *p, float *m, float *v, const float *g, size_t n, Stream *s) {
     LAUNCH(adamw_kernel, (unsigned)blocks_for((int64_t)n / 4, 256), 256, 0, s, p, m, v, g, n);
 }
 
-/* --- each warp reverses its 32 values through shared memory ------------------------------------------------------------------------------------------- */
+/* --- each warp reverses its 32 values through shared memory --------------------------------------------------------------------------- */
 
 KERNEL reverse_kernel(float *__restrict__ out, const float *__restrict__ in, int n) {
     SMEM(float, values, [4][WARP]);
@@ -154,7 +155,7 @@ void reverse_warps(float *out, const float *in, int n, Stream *s) {
     LAUNCH(reverse_kernel, n / 128, BUG(28) ? 2048 : 128, 0, s, out, in, n); /* 28: 2048 threads per block */
 }
 
-/* --- warps 0 and 1, and warps 2 and 3, exchange their values behind a barrier of their own; then all count what they hold ------------------------------ */
+/* --- warps 0 and 1, and warps 2 and 3, exchange their values behind a barrier of their own; then all count what they hold ------------- */
 
 KERNEL pairs_kernel(float *__restrict__ out, const float *__restrict__ in, int n) {
     SMEM(float, values, [128]);
@@ -167,7 +168,9 @@ KERNEL pairs_kernel(float *__restrict__ out, const float *__restrict__ in, int n
     bool     agrees = __syncthreads_and(__popc(votes) <= positive) && !__syncthreads_or(__all_sync(0xffffffffu, other > 2.0f));
     if (i < n) out[i] = agrees ? other : NAN;
 }
-void pairs_of_warps(float *out, const float *in, int n, Stream *s) { LAUNCH(pairs_kernel, (unsigned)blocks_for(n, 128), 128, 0, s, out, in, n); }
+void pairs_of_warps(float *out, const float *in, int n, Stream *s) {
+    LAUNCH(pairs_kernel, (unsigned)blocks_for(n, 128), 128, 0, s, out, in, n);
+}
 
 KERNEL fill_kernel(float *out, int n, float value) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
