@@ -1,8 +1,8 @@
 /* linear.cu - CUDA side of the linear ops in layers.h: products of matmul.h, with what matmul.cuh can do on the way where it pays, and the
  * bias gradient by an own kernel where it does not.
  *
- * GELU stays a kernel of its own in forward. cuBLASLt's GELU epilogue sees the sum before it is stored; the contract is gelu of pre as stored,
- * so that memory.recompute = "light" computes the same bits again from it. What the epilogue would save was measured at 0.7 % of a
+ * GELU stays a kernel of its own in forward. cuBLASLt's GELU epilogue sees the sum before it is stored; the contract is gelu of pre as
+ * stored, so that memory.recompute = "light" computes the same bits again from it. What the epilogue would save was measured at 0.7 % of a
  * step on an H100 (llm.c issue 591).
  */
 #include "layers/layers.h"
@@ -54,11 +54,11 @@ static void sum_rows(Stream *s, float *sums, const void *x, DType type, int64_t 
         constexpr int PACK = pack_elems<T>();
         int64_t blocks = blocks_for(M, WARP * PACK);
         if (M % PACK == 0 && (uintptr_t)x % PACK_BYTES == 0)
-            LAUNCH((column_sums_kernel<T, PACK>), dim3((unsigned)blocks, (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s, sums, (const T *)x, rows,
-                   per_block, M, write);
+            LAUNCH((column_sums_kernel<T, PACK>), dim3((unsigned)blocks, (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s, sums,
+                   (const T *)x, rows, per_block, M, write);
         else
-            LAUNCH((column_sums_kernel<T, 1>), dim3((unsigned)blocks_for(M, WARP), (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s, sums, (const T *)x,
-                   rows, per_block, M, write));
+            LAUNCH((column_sums_kernel<T, 1>), dim3((unsigned)blocks_for(M, WARP), (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s, sums,
+                   (const T *)x, rows, per_block, M, write));
 }
 
 /* The bias gradient's own memory: partial sums of blocks of rows, and room for one sum. */

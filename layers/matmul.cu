@@ -90,8 +90,8 @@ static Key key_of(const Stream *s, const Call *c) {
 
 static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
     static const char *const epilogues[] = {"", " gelu_backward", " column_sums"};
-    snprintf(text, ALGORITHM_KEY_ROOM, "%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d", dtype_name((DType)k->type),
-             k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type), k->write == MATMUL_ADD ? " added" : "", (long long)k->m,
+    snprintf(text, ALGORITHM_KEY_ROOM, "%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
+             dtype_name((DType)k->type), k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type), k->write == MATMUL_ADD ? " added" : "", (long long)k->m,
              (long long)k->n, (long long)k->k, k->a_order == PLAIN ? "" : "^T", (long long)k->a_ld, k->b_order == PLAIN ? "" : "^T",
              (long long)k->b_ld, (long long)k->c_ld, k->has_bias ? " bias" : "", epilogues[k->epilogue], k->a_align, k->b_align, k->c_align,
              k->aux_align);
@@ -191,7 +191,8 @@ static void config_read(MatmulAlgorithm *config, const cublasLtMatmulAlgo_t *alg
 /* The algorithm of a record; 0 if this library or GPU cannot run it. */
 static int algo_rebuild(const Entry *e, const MatmulAlgorithm *config, cublasLtMatmulAlgo_t *algo) {
     cudaDataType_t operand = cuda_type(e->key.type), out = cuda_type(e->key.c_type);
-    if (cublasLtMatmulAlgoInit(lt.handle, compute_type(&e->key), CUDA_R_32F, operand, operand, out, out, config->id, algo) != CUBLAS_STATUS_SUCCESS)
+    if (cublasLtMatmulAlgoInit(lt.handle, compute_type(&e->key), CUDA_R_32F, operand, operand, out, out, config->id, algo) !=
+        CUBLAS_STATUS_SUCCESS)
         return 0;
     for (const auto &c : CONFIG) {
         const void *value = (const char *)config + c.at;
@@ -221,7 +222,8 @@ static int candidates(const Entry *e, cublasLtMatmulAlgo_t found[CANDIDATES]) {
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)e->key.a_align);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)e->key.c_align);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)e->key.c_align);
-    if (cublasLtMatmulAlgoGetHeuristic(lt.handle, e->product, e->b, e->a, e->c, e->c, preference, CANDIDATES, result, &count) != CUBLAS_STATUS_SUCCESS)
+    if (cublasLtMatmulAlgoGetHeuristic(lt.handle, e->product, e->b, e->a, e->c, e->c, preference, CANDIDATES, result, &count) !=
+        CUBLAS_STATUS_SUCCESS)
         count = 0; /* it says so when it has none */
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
     for (int i = 0; i < count; i++)
@@ -235,8 +237,8 @@ static int candidates(const Entry *e, cublasLtMatmulAlgo_t found[CANDIDATES]) {
 static cublasStatus_t queue_product(Stream *s, const Entry *e, const cublasLtMatmulAlgo_t *algo, const Call *c, void *workspace) {
     float alpha = 1.0f, beta = c->p.write == MATMUL_ADD ? 1.0f : 0.0f;
     point(e, c);
-    return cublasLtMatmul(lt.handle, e->product, &alpha, c->p.b.data, e->b, c->p.a.data, e->a, &beta, c->p.c.data, e->c, c->p.c.data, e->c, algo,
-                          workspace, workspace_bytes(), stream_queue(s));
+    return cublasLtMatmul(lt.handle, e->product, &alpha, c->p.b.data, e->b, c->p.a.data, e->a, &beta, c->p.c.data, e->c,
+                          c->p.c.data, e->c, algo, workspace, workspace_bytes(), stream_queue(s));
 }
 
 /* The shortest of a few runs, after one that loads the kernel. */
@@ -289,7 +291,8 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
 
     Tensor sums = tensor_1d(c->p.c.data, c->p.c.type, (c->p.m - 1) * c->p.c.ld + c->p.n);
     void  *aside = c->p.write == MATMUL_ADD ? malloc(tensor_bytes(sums)) : NULL;
-    if (c->p.write == MATMUL_ADD && !aside) fail(EXIT_MEMORY, "no memory for a copy of %.1f MiB of sums", (double)tensor_bytes(sums) / 1048576.0);
+    if (c->p.write == MATMUL_ADD && !aside)
+        fail(EXIT_MEMORY, "no memory for a copy of %.1f MiB of sums", (double)tensor_bytes(sums) / 1048576.0);
     if (aside) device_to_host(s, aside, sums);
     double best = INFINITY;
     for (int i = 0; i < count; i++) {
