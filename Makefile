@@ -40,7 +40,7 @@ NEEDS_run    := $(B)/run.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
 NEEDS_bench  := $(NEEDS_run)
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
-.PHONY: all deps demo test tests bench bench-comm check check-hf emu-cases emu-planted mutants clean help
+.PHONY: all deps demo test tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted mutants clean help
 all: $(B)/train_gpt
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 
@@ -69,7 +69,7 @@ REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
 $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(NEEDS_$$(firstword $$(subst /, ,$$*))) $(ENGINE)
 	$(LINK) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS) -lcmocka
 $(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(B)/core/error.o $(ENGINE)
-	$(LINK) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS)
+	$(LINK) $(LDFLAGS) -o $@ $^ $(filter-out -lnccl -ldnnl,$(LIBS))
 # Flags and commit are part of what was built: a change rebuilds what holds them.
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)
@@ -79,6 +79,7 @@ FORCE:
 .SECONDARY:
 
 tests: $(B)/train_gpt $(TESTS)
+op-tests: $(filter $(B)/test/layers/%,$(TESTS))
 test: tests                ## the whole test suite (under 15 minutes on two cores)
 	@B=$(B) scripts/test.sh
 deps:                      ## install what is missing (apt; asks for nothing that is there)
@@ -90,6 +91,10 @@ bench: tests               ## speed of training against the machine's matrix pro
 	@B=$(B) scripts/bench.sh
 bench-comm: tests          ## ring against MPI's collectives, bus bandwidth by size
 	@B=$(B) scripts/bench_comm.sh
+gpu-check:                 ## on a machine with a GPU: the CUDA build's tests, sanitizers, curves, ranks
+	@BACKEND=$(or $(BACKEND_ASKED),cuda) scripts/gpu_check.sh
+gpu-bundle:                ## what such a machine may lack, in build/gpu-bundle/
+	@scripts/gpu_bundle.sh
 check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, README figures
 	@scripts/check.sh
 check-hf: all              ## logits of a checkpoint in Hugging Face transformers, where it can be installed

@@ -89,6 +89,7 @@ void device_open(int local_rank, int threads) {
     gpu.is_open = 1;
 }
 
+int device_is_host(void) { return 0; }
 #ifdef CUDA_EMU
 const char *device_backend(void) { return "emu"; }
 #else
@@ -151,12 +152,16 @@ void device_zero(Stream *s, Tensor t) {
 }
 
 void device_to_host(Stream *s, void *host, Tensor t) {
-    CUDA_CHECK(cudaMemcpyAsync(host, t.data, tensor_bytes(t), cudaMemcpyDeviceToHost, stream_queue(s)));
+    device_to_host_queued(s, host, t);
     device_sync(s);
 }
 
 void device_from_host_queued(Stream *s, Tensor t, const void *host) {
     CUDA_CHECK(cudaMemcpyAsync(t.data, host, tensor_bytes(t), cudaMemcpyHostToDevice, stream_queue(s)));
+}
+
+void device_to_host_queued(Stream *s, void *host, Tensor t) {
+    CUDA_CHECK(cudaMemcpyAsync(host, t.data, tensor_bytes(t), cudaMemcpyDeviceToHost, stream_queue(s)));
 }
 
 void device_from_host(Stream *s, Tensor t, const void *host) {
@@ -193,6 +198,33 @@ Event event_create(void) {
 void event_destroy(Event *e) { CUDA_CHECK(cudaEventDestroy((cudaEvent_t)e->handle)); }
 void event_record(Event e, Stream *s) { CUDA_CHECK(cudaEventRecord((cudaEvent_t)e.handle, stream_queue(s))); }
 void event_wait(Event e) { CUDA_CHECK(cudaEventSynchronize((cudaEvent_t)e.handle)); }
+
+/* --- time ----------------------------------------------------------------------------------------------------------------------------- */
+
+Timer timer_create(void) {
+    Timer t;
+    CUDA_CHECK(cudaEventCreate(&t.from));
+    CUDA_CHECK(cudaEventCreate(&t.to));
+    return t;
+}
+void timer_destroy(Timer *t) {
+    CUDA_CHECK(cudaEventDestroy(t->from));
+    CUDA_CHECK(cudaEventDestroy(t->to));
+}
+void timer_start(Timer t, Stream *s) { CUDA_CHECK(cudaEventRecord(t.from, stream_queue(s))); }
+double timer_stop_ms(Timer t, Stream *s) {
+    float ms;
+    CUDA_CHECK(cudaEventRecord(t.to, stream_queue(s)));
+    CUDA_CHECK(cudaEventSynchronize(t.to));
+    CUDA_CHECK(cudaEventElapsedTime(&ms, t.from, t.to));
+    return ms;
+}
+
+int stream_is_captured(const Stream *s) {
+    cudaStreamCaptureStatus status;
+    CUDA_CHECK(cudaStreamIsCapturing(stream_queue(s), &status));
+    return status != cudaStreamCaptureStatusNone;
+}
 
 /* --- graphs and ranges -------------------------------------------------------------------------------------------------------------------- */
 

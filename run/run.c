@@ -19,7 +19,6 @@ static void refuse_unbuilt(const Config *c) {
         fail(EXIT_CONFIG, "parallel.deterministic = true is not built in yet; one number of ranks always gives the same bits without it");
     if (c->run.on_nonfinite == NONFINITE_ROLLBACK)
         fail(EXIT_CONFIG, "run.on_nonfinite = \"rollback\" is not built in yet: \"stop\" or \"skip\"");
-    if (c->run.watchdog_seconds > 0.0) warn("run.watchdog_seconds: no watchdog is built in yet, a hang is not noticed");
 }
 
 static void open_inputs(Run *r) {
@@ -53,6 +52,7 @@ static CommKind choose_comm(const Config *c, Comm *comm) {
 static void join_ranks(Run *r, Launch launch) {
     const Config *c = r->config;
     r->comm = comm_create(launch, COMM_RING);
+    r->watchdog = watchdog_create(c->run.watchdog_seconds, r->comm);
     char *fault = config_check_ranks(c, comm_size(r->comm));
     if (fault) fail_lines(EXIT_CONFIG, fault);
     device_open(comm_local_rank(r->comm), comm_threads(r->comm));
@@ -109,6 +109,7 @@ static void init_weights(Run *r) {
             int64_t n = span.elems - at < BLOCK ? span.elems - at : BLOCK;
             gpt_init_values(values, p, span.offset - p->offset + at, n, (uint64_t)r->config->run.seed);
             device_from_host(&r->stream, tensor_slice(master, at, n), values);
+            watchdog_tick(r->watchdog, "the first weights");
         }
     }
     free(values);
@@ -125,7 +126,7 @@ void run_share_params(Run *r) {
 static void load_weights(Run *r) {
     CheckpointState *k = &r->checkpoint;
     k->config = r->config, k->comm = r->comm, k->layout = &r->layout, k->optimizer = &r->optimizer;
-    k->shape = r->shape, k->train = &r->train, k->stream = &r->stream;
+    k->watchdog = r->watchdog, k->shape = r->shape, k->train = &r->train, k->stream = &r->stream;
     k->precision = r->numerics.name, k->loss_scale = &r->loss_scale, k->threads = device_threads();
     r->resumed = checkpoint_resume(k);
     if (r->resumed.step == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, k);
@@ -171,6 +172,7 @@ void run_begin(Run *r) {
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
                        .first_step = r->resumed.step};
+    r->saver = saver_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
     if (run_speaks(r)) {
         write_config_copy(r);
@@ -181,6 +183,7 @@ void run_begin(Run *r) {
 
 void run_destroy(Run *r) {
     if (r->metrics) metrics_close(r->metrics);
+    saver_destroy(r->saver);
     if (r->loader) loader_destroy(r->loader);
     replay_destroy(&r->replay);
     optimizer_destroy(&r->optimizer);
@@ -192,5 +195,6 @@ void run_destroy(Run *r) {
     layout_destroy(&r->layout);
     dataset_close(&r->train);
     if (r->val.shards) dataset_close(&r->val);
+    watchdog_destroy(r->watchdog);
     comm_destroy(r->comm);
 }

@@ -3,6 +3,7 @@
 #   scripts/bench.sh [train|start|memory]      one part only
 set -u
 . "$(dirname "$0")/env.sh"
+case $B in build/cuda*) exec scripts/bench_gpu.sh "$@" ;; esac
 wanted=${1:-train start memory}
 program=$PWD/$B/train_gpt
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT

@@ -20,7 +20,7 @@ json_result() {
     python3 - "$file" "$@" <<'PY'
 import json, os, subprocess, sys, time
 def text(command): return subprocess.run(command, shell=True, capture_output=True, text=True).stdout.strip()
-line = {"date": time.strftime("%Y-%m-%d"), "commit": text("git rev-parse --short HEAD"),
+line = {"date": time.strftime("%Y-%m-%d"), "commit": text("git rev-parse --short HEAD") or os.environ.get("COMMIT_OF_BUNDLE", "unknown"),
         "machine": text("sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1") + f", {os.cpu_count()} cores",
         "load": round(os.getloadavg()[0], 2)}
 for pair in sys.argv[2:]:

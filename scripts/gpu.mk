@@ -25,6 +25,8 @@ WATCH   := -ftrivial-auto-var-init=pattern $(if $(ASAN),-fno-sanitize-recover=un
 CUFLAGS  = $(CXXFLAGS) $(NUMERIC) $(if $(filter -plain,$(SAN)),,$(WATCH)) -fno-strict-aliasing -Wno-unknown-pragmas \
            -include test/emu/cuda_emu.h
 ENGINE  := $(patsubst %.cpp,$(B)/%.o,$(wildcard test/emu/*.cpp))
+# The engine's inner loops are most of the time, and it has no undefined behaviour to look for in them.
+$(ENGINE): CXXFLAGS += -O2 $(if $(ASAN),-fno-sanitize=undefined)
 endif
 ifeq ($(BACKEND),cuda)
 CUCC    := $(NVCC)

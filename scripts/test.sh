@@ -46,7 +46,7 @@ for folder in core layers data comm run emu; do
     done
     for script in test/$folder/test_*.sh; do [ -e "$script" ] && run_shell "$script"; done
 done
-for script in test/interop/test_*.sh; do [ -e "$script" ] && run_shell "$script"; done
+for script in test/interop/test_*.sh test/fuzz/test_*.sh; do [ -e "$script" ] && run_shell "$script"; done
 
 echo
 echo "suite took $((SECONDS - started)) s"

@@ -65,11 +65,15 @@ struct Body {
 cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                    const void *kernel, Body *body, size_t body_bytes);
 
+/* EMU_KERNELS=file: every kernel that is launched, once with each list of argument types, a line "name: signature" at the file's end. */
+void note_kernel(const char *name, const char *signature);
+
 /* The arguments are copied here, as on a GPU: what the caller changes later does not reach the kernel. */
 template <class... P, class... A>
 cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                    void (*kernel)(P...), A &&...args) {
     static_assert(sizeof...(P) == sizeof...(A), "a launch passes as many arguments as the kernel takes");
+    note_kernel(name, __PRETTY_FUNCTION__);
     struct Call final : Body {
         void (*kernel)(P...);
         std::tuple<P...> args;

@@ -168,7 +168,15 @@ void  fiber_wait(Kind kind, const char *name, const char *file, int line); /* un
 void  print_context();                                                  /* kernel, launch, block and thread, to stderr */
 bool  tma_run_one();                                                    /* false: nothing is on its way */
 void  launch_run(Launch launch);
-float operand_to_f32(uint32_t half_word, MmaType type);
+
+/* Element i (0 low, 1 high) of a register of two 16-bit operands. */
+inline float operand_to_f32(uint32_t pair, int i, MmaType type) {
+    if (type == MMA_BF16) return bits<float>(i ? pair & 0xffff0000u : pair << 16);
+    __half_raw h;
+    h.x = (uint16_t)(pair >> 16 * i);
+    return __half2float(h);
+}
+
 
 /* All 128 threads of the warpgroup meet; the last one calls f. */
 void warpgroup_collective(const char *name, void (*f)(int group, void *argument), void *argument, const char *file, int line);

@@ -131,7 +131,7 @@ static float wgmma_operand(uint64_t descriptor, int mn, int k, bool mn_major, Mm
     note_read(p, 2);
     uint16_t half_word;
     memcpy(&half_word, p, sizeof half_word);
-    return operand_to_f32(half_word, type);
+    return operand_to_f32(half_word, 0, type);
 }
 
 /* Operation i of the given group in flight; the accumulators lie with the threads. */

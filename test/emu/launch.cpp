@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 
 #include "engine.h"
 
@@ -36,6 +37,19 @@ uint32_t shared_offset(const void *p, size_t n, const char *what, const char *fi
     const char *q = (const char *)p;
     if (q < engine.arena + DYNAMIC_AT || q + n > engine.arena + ARENA_BYTES) fail_at(file, line, "%s: %p is not shared memory", what, p);
     return (uint32_t)(q - engine.arena);
+}
+
+/* --- who was launched ----------------------------------------------------------------------------------------------------------------- */
+
+void note_kernel(const char *name, const char *signature) {
+    static const char *const path = getenv("EMU_KERNELS");
+    if (!path) return;
+    static std::set<std::pair<const char *, const char *>> seen;
+    if (!seen.insert({name, signature}).second) return;
+    FILE *f = fopen(path, "a");
+    if (!f) fail("EMU_KERNELS=%s cannot be written", path);
+    fprintf(f, "%s: %s\n", name, strstr(signature, "P = "));
+    fclose(f);
 }
 
 /* --- a launch ------------------------------------------------------------------------------------------------------------------------- */

@@ -7,14 +7,6 @@
 
 namespace emu {
 
-float operand_to_f32(uint32_t half_word, MmaType type) {
-    uint16_t low = (uint16_t)half_word;
-    if (type == MMA_BF16) return bits<float>((uint32_t)low << 16);
-    __half_raw h;
-    h.x = low;
-    return __half2float(h);
-}
-
 /* --- ldmatrix: lane 8 i + r names row r of tile i ------------------------------------------------------------------------------------- */
 
 struct Ldmatrix {
@@ -64,13 +56,13 @@ static void multiply(void **argument, unsigned) {
         int        g = l / 4, t = l % 4 * 2;
         for (int i = 0; i < 4; i++) {
             int row = g + (i & 1) * 8, k = t + (i >> 1) * 8;
-            a[row][k] = operand_to_f32(x.a[i] & 0xffff, x.type);
-            a[row][k + 1] = operand_to_f32(x.a[i] >> 16, x.type);
+            a[row][k] = operand_to_f32(x.a[i], 0, x.type);
+            a[row][k + 1] = operand_to_f32(x.a[i], 1, x.type);
         }
         for (int i = 0; i < 2; i++) {
             int k = t + i * 8;
-            b[k][g] = operand_to_f32(x.b[i] & 0xffff, x.type);
-            b[k + 1][g] = operand_to_f32(x.b[i] >> 16, x.type);
+            b[k][g] = operand_to_f32(x.b[i], 0, x.type);
+            b[k + 1][g] = operand_to_f32(x.b[i], 1, x.type);
         }
     }
     for (int l = 0; l < WARP_LANES; l++) {

@@ -51,12 +51,58 @@ def table():
     return "\n".join(out)
 
 
+SIZES = ("124m", "355m", "774m", "1558m")
+KERNELS = ("layernorm_forward", "residual_layernorm_forward", "layernorm_backward", "classifier_forward_backward", "adamw_update", "embedding_forward",
+           "embedding_backward", "attention_forward", "attention_backward", "linear_forward:qkv", "linear_backward:qkv", "linear_gelu_forward:fc",
+           "linear_gelu_backward:fcproj", "head_forward", "head_backward")
+
+
+def gpu_table():
+    """What `make bench` found on a GPU; a row without a measurement says so."""
+    found = {(row.get("program"), row.get("size") or row.get("op")): row for row in lines("bench_gpu.jsonl")}
+    probe = {row["probe"]: row for row in lines("bench_gpu.jsonl") if "probe" in row}
+    out = ["| on a GPU | measured | against | GPU, driver | commit |", "|---|---|---|---|---|"]
+
+    def add(what, row, measured, against=""):
+        where = f"{row['gpu']}, {row['driver']} | {row['commit']}" if row else " | "
+        out.append(f"| {what} | {measured if row else 'not measured'} | {against if row else ''} | {where} |")
+
+    for size in SIZES:
+        ours, peer = found.get(("train_gpt", size)), found.get(("PyTorch", size))
+        against = measured = ""
+        if ours:
+            measured = f"{ours['tokens_per_s']:,.0f} tokens/s, B={ours['B']}, {ours['memory_mib']:,.0f} MiB (planned {ours['planned_mib']:,.0f})"
+            rates = f"{ours['tflops_causal']:.0f} TFLOP/s by 6P+6LCT, {ours['tflops_full']:.0f} by 6P+12LCT"
+            if "mfu_causal" in ours:
+                rates += f": MFU {100 * ours['mfu_causal']:.1f} and {100 * ours['mfu_full']:.1f} % of {ours['peak_tflops']:.0f}"
+            against = f"{rates}; {100 * ours['of_gemm_causal']:.1f} % of the {ours['matmul_8192'] * 1e-3:.0f} TFLOP/s product at 8192"
+            if "sm_mhz" in ours:
+                against += f"; {ours['sm_mhz']:.0f} MHz, {ours['power_w']:.0f} W"
+        add(f"GPT-2 {size}, T=1024, bf16", ours, measured, against)
+        if peer:
+            measured = f"{peer['tokens_per_s']:,.0f} tokens/s, B={peer['B']}"
+            against = f"train_gpt is {ours['tokens_per_s'] / peer['tokens_per_s']:.2f} x as fast" if ours and ours["gpu"] == peer["gpu"] else ""
+        add(f"the same in PyTorch{' ' + peer['torch'] if peer else ''}, compiled, bf16 autocast, fused AdamW", peer, measured, against)
+    row = found.get(("run", "124m"))
+    add("the program itself, GPT-2 124m", row, f"{row['tokens_per_s']:,.0f} tokens/s, {row['memory_mib']:,.0f} MiB" if row else "",
+        f"plan says {row['planned_mib']:,.0f} MiB" if row else "")
+    for op in KERNELS:
+        row = found.get(("bench_kernels", op))
+        measured = against = ""
+        if row and row["gflop"]:
+            measured, against = f"{row['gflops'] * 1e-3:.0f} TFLOP/s, {row['ms']:.3f} ms", f"{100 * row['of_gemm']:.0f} % of the product at 8192 ({probe['gemm']['gflops'] * 1e-3:.0f} TFLOP/s)"
+        elif row:
+            measured, against = f"{row['gbs']:,.0f} GB/s, {row['ms']:.3f} ms", f"{100 * row['of_copy']:.0f} % of a copy ({probe['copy']['gbs']:,.0f} GB/s)"
+        add(f"{op.replace(':', ', ')}, 124m, B=64", row, measured, against)
+    return "\n".join(out)
+
+
 def main():
     path = sys.argv[-1]
     text = open(path).read()
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
-    made = f"{head}{BEGIN}\n{table()}\n{END}{tail}"
+    made = f"{head}{BEGIN}\n{table()}\n\n{gpu_table()}\n{END}{tail}"
     if sys.argv[1] == "--check":
         if made != text:
             sys.exit(f"{path} differs from test/results/*.jsonl: run python3 test/results/table.py {path}")

@@ -35,3 +35,4 @@ template <typename T> struct OnDevice {
 void managed_case();
 void graph_case();
 void capture_rules();
+void calibrate();

@@ -214,6 +214,7 @@ static const struct {
     {"graph", graph_case, ALWAYS},
     {"capture_rules", capture_rules, ALWAYS},
     {"speed", speed, ONLY_BY_NAME},
+    {"calibrate", calibrate, ONLY_BY_NAME},
 };
 
 

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# make gpu-bundle: what a bare GPU machine may lack, in build/gpu-bundle/ (at most 60 MiB): the CPU build's loss curve and its tokens, Open MPI's
+# runtime, small libraries with their headers, the emulator's calibration dump, and the CUDA build's programs where they have been built.
+#   scripts/gpu_bundle.sh [PART...]     only some: data curve libraries mpi calibration programs
+set -eu
+. "$(dirname "$0")/env.sh"
+bundle=$PWD/build/gpu-bundle
+limit_mib=60
+wanted=" ${*:-data curve libraries mpi calibration programs} "
+mkdir -p "$bundle/bin" "$bundle/lib" "$bundle/include"
+note() { printf '%-12s %s\n' "$1" "$2"; }
+wants() { case $wanted in *" $1 "*) ;; *) return 1 ;; esac; }
+size() { du -sm "$@" | tail -n 1 | cut -f 1; }
+
+cpu_build() { make -s BACKEND=cpu build/cpu/train_gpt; }
+
+# The first megabyte of the King James text, a token per byte.
+bundle_data() {
+    cpu_build
+    rm -rf "$bundle/data"; mkdir -p "$bundle/data"
+    bible -f gen1:1-rev22:21 | head -c 1000000 > "$bundle/data/text.txt" || [ -s "$bundle/data/text.txt" ]
+    build/cpu/train_gpt tokenize "$bundle/data/text.txt" out="$bundle/data"
+    rm "$bundle/data/text.txt"
+}
+
+# 200 steps in fp32 on this machine's CPU, one thread: the curve that CUDA must reproduce.
+bundle_curve() {
+    cpu_build
+    rm -rf build/gpu-curve
+    OMP_NUM_THREADS=1 build/cpu/train_gpt test/gpu/curve.json run.dir=build/gpu-curve data.train="$bundle/data/train_*.bin" | tail -n 1
+    mkdir -p "$bundle/curve"
+    cp build/gpu-curve/metrics.jsonl "$bundle/curve/metrics.jsonl"
+    note curve "$(grep -c '"kind":"train"' "$bundle/curve/metrics.jsonl") steps, last $(tail -n 1 "$bundle/curve/metrics.jsonl" | cut -c 1-80)"
+}
+
+# Shared libraries that FILE... need and a bare machine may lack; glibc, the compiler's and the driver's own stay out.
+copy_needed() {
+    local library
+    for library in $(ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u); do
+        case $(basename "$library") in
+        libc.so* | libm.so* | libpthread* | libdl* | librt* | libstdc++* | libgcc_s* | libgomp* | libatomic* | ld-linux* | libcublas* | libnccl* | libcuda* | libdnnl*) ;;
+        *) cp -Lu "$library" "$bundle/lib/" ;;
+        esac
+    done
+}
+# HEADER LIBRARY: to build with, and to run with.
+library_of() {
+    local header=$1 name=$2 found
+    mkdir -p "$bundle/include/$(dirname "$header")"
+    cp -L "/usr/include/$header" "$bundle/include/$header"
+    found=$(ldconfig -p | sed -n "s/.*lib$name\.so\.[0-9]* .*=> //p" | head -n 1)
+    cp -L "$found" "$bundle/lib/"
+    ln -sfn "$(basename "$found")" "$bundle/lib/lib$name.so"
+}
+
+bundle_libraries() {
+    library_of cjson/cJSON.h cjson
+    library_of xxhash.h xxhash
+    library_of cmocka.h cmocka
+    local cuda=${CUDA_HOME:-/usr/local/cuda}
+    if [ -e "$cuda/include/nccl.h" ]; then # the libraries themselves are too large, and come with PyTorch
+        cp -L "$cuda/include/nccl.h" "$bundle/include/"
+        cp -rL "$cuda/include/nvtx3" "$bundle/include/"
+    fi
+    note libraries "libcjson, libxxhash, cmocka and their headers; $(size "$bundle/lib" "$bundle/include") MiB"
+}
+
+# Open MPI of Debian's packages, moved by OPAL_PREFIX: launcher, libraries, and the components for one machine (no network hardware).
+bundle_mpi() {
+    local from=/usr/lib/x86_64-linux-gnu to=$bundle/mpi/lib/x86_64-linux-gnu component
+    [ -e $from/openmpi/lib/openmpi3 ] || { note mpi "skipped: libopenmpi3 is not installed"; return; }
+    rm -rf "$bundle/mpi"; mkdir -p "$to/openmpi/lib/openmpi3" "$to/pmix2/lib" "$bundle/mpi/bin" "$bundle/mpi/share"
+    cp -L /usr/bin/orterun /usr/bin/orted "$bundle/mpi/bin/"
+    ln -sfn ../mpi/bin/orterun "$bundle/bin/mpirun"
+    cp -r /usr/share/openmpi "$bundle/mpi/share/"
+    cp -r $from/pmix2/lib/pmix "$to/pmix2/lib/"
+    for component in "$from"/openmpi/lib/openmpi3/*.so; do
+        if ldd "$component" | grep -qE 'libuc[a-z]\.|libfabric|libpsm|libibverbs|librdmacm|liboshmem|infinipath|libefa|not found'; then continue; fi
+        case $component in *_java* | */mca_sshmem* | */mca_spml* | */mca_memheap* | */mca_scoll*) continue ;; esac
+        cp "$component" "$to/openmpi/lib/openmpi3/"
+    done
+    copy_needed "$to"/openmpi/lib/openmpi3/*.so "$bundle"/mpi/bin/* "$to"/pmix2/lib/pmix/*.so
+    ln -sfn libmpi.so.40 "$bundle/lib/libmpi.so"
+    mkdir -p "$bundle/include/openmpi-c"
+    cp -L $from/openmpi/include/mpi.h $from/openmpi/include/mpi_portable_platform.h "$bundle/include/openmpi-c/"
+    # Answers the one question the Makefile asks, on machines without Open MPI's development package.
+    cat > "$bundle/bin/pkg-config" <<'SH'
+#!/bin/sh
+bundle=$(cd "$(dirname "$0")/.." && pwd)
+case "$*" in
+"--exists ompi-c") ;;
+"--cflags ompi-c") echo "-I$bundle/include/openmpi-c" ;;
+"--libs ompi-c") echo "-L$bundle/lib -lmpi" ;;
+*) PATH=$(echo "$PATH" | tr : '\n' | grep -vx "$bundle/bin" | paste -sd:) exec pkg-config "$@" ;;
+esac
+SH
+    chmod +x "$bundle/bin/pkg-config"
+    note mpi "Open MPI $(/usr/bin/orterun --version | sed -n '1s/.* //p'), $(find "$to/openmpi" -name "*.so" | wc -l) components, $(size "$bundle/mpi") MiB"
+}
+
+# What the emulator makes of every primitive of core/ptx.cuh, for a GPU to be compared with.
+bundle_calibration() {
+    if [ ! -e test/emu/calibrate.cu ]; then note calibration "skipped: no test/emu/calibrate.cu"; return; fi
+    if ! make -s -j2 BACKEND=emu SAN=-plain build/emu-plain/test/emu/calibrate || ! build/emu-plain/test/emu/calibrate > "$bundle/calibrate.txt"; then
+        rm -f "$bundle/calibrate.txt"; note calibration "skipped: it does not build or run"; return
+    fi
+    note calibration "$(wc -l < "$bundle/calibrate.txt") lines"
+}
+
+# Programs for a machine on which they cannot be built. Its own build is preferred.
+bundle_programs() {
+    local program
+    rm -rf "$bundle/programs"
+    if [ ! -x build/cuda/train_gpt ]; then note programs "skipped: no build/cuda/train_gpt (make BACKEND=cuda tests)"; return; fi
+    for program in build/cuda/train_gpt build/cuda/test/layers/test_* build/cuda/test/bench/bench_* build/cuda/test/run/dump_logits build/cuda/test/emu/calibrate; do
+        case $program in *.o | *.d | *\**) continue ;; esac
+        [ -x "$program" ] || continue
+        mkdir -p "$bundle/programs/$(dirname "${program#build/cuda/}")"
+        strip -o "$bundle/programs/${program#build/cuda/}" "$program"
+    done
+    note programs "$(find "$bundle/programs" -type f | wc -l) of build/cuda, $(size "$bundle/programs") MiB"
+    # They are the first to go: the machine most likely can build.
+    [ "$(size "$bundle")" -le $limit_mib ] || { rm -rf "$bundle/programs"; note programs "left out again: over $limit_mib MiB"; }
+}
+
+for part in data curve libraries mpi calibration programs; do if wants $part; then "bundle_$part"; fi; done
+git describe --always --dirty > "$bundle/commit" 2>/dev/null || echo unknown > "$bundle/commit"
+total=$(size "$bundle")
+[ "$total" -le $limit_mib ] || { echo "gpu-bundle: $total MiB in $bundle, more than $limit_mib" >&2; exit 1; }
+echo "gpu-bundle: $total MiB in ${bundle#"$PWD/"}, commit $(cat "$bundle/commit")"

@@ -1,0 +1,179 @@
+#!/usr/bin/env bash
+# make gpu-check: what only a GPU can prove of the CUDA build. A line a step, "ok|FAIL|skip NAME: detail (seconds)"; never stops at a failure;
+# logs in build/gpu-check/. What this machine lacks comes from build/gpu-bundle (make gpu-bundle, where the CPU build is at home).
+#   scripts/gpu_check.sh [WORD...]     only the steps named: build ops memcheck initcheck racecheck calibration curve bits resume ranks
+#                                      transformers torch memory device
+set -u
+. "$(dirname "$0")/env.sh"
+. scripts/gpu_env.sh
+wanted=" ${*:-build ops memcheck initcheck racecheck calibration curve bits resume ranks transformers torch memory device} "
+if [ "$BACKEND" = cuda ] && ! has_gpu; then
+    echo "gpu-check: needs an NVIDIA GPU and its driver, and nvidia-smi shows none here. The same kernels run without one: make BACKEND=emu test" >&2
+    exit 69
+fi
+work=$PWD/build/gpu-check
+program=$PWD/$B/train_gpt
+passed=0 failed=0 skipped=0
+mkdir -p "$work"
+
+skip() { echo "$1"; return 200; } # the step's reason
+step() { # NAME COMMAND...: its last line of output is the detail
+    local name=$1 at=$SECONDS status word; shift
+    case $wanted in *" ${name%%-*} "* | *" $name "*) ;; *) return ;; esac
+    "$@" > "$work/$name.log" 2>&1; status=$?
+    case $status in
+    0)   word=ok passed=$((passed + 1)) ;;
+    200) word=skip skipped=$((skipped + 1)) ;;
+    *)   word=FAIL failed=$((failed + 1)) ;;
+    esac
+    printf '%-4s %s: %s (%d s)\n' $word "$name" "$(grep -v '^$' "$work/$name.log" | tail -n 1 | cut -c 1-300)" $((SECONDS - at))
+    [ $word != FAIL ] || tail -n 30 "$work/$name.log" | sed 's/^/     | /'
+}
+
+# The curve's model and text into build/gpu-check/NAME, from step 0: run_curve NAME [OPTION...]. The table of product algorithms, which decides the
+# bits, is that of the run GEMM when one is set.
+run_curve() {
+    local name=$1; shift
+    rm -rf "${work:?}/$name"; mkdir -p "$work/$name"
+    if [ -n "${gemm:-}" ] && [ -e "$work/$gemm/gemm.json" ]; then cp "$work/$gemm/gemm.json" "$work/$name/"; fi
+    go_on "$name" "$@"
+}
+go_on() { # NAME [OPTION...]: under mpirun where ranks is set
+    local run=("$program" test/gpu/curve.json run.dir="$work/$1" "${@:2}")
+    if [ -n "${ranks:-}" ]; then run_ranks "$ranks" "${run[@]}"; else timeout 300 "${run[@]}"; fi
+}
+losses() { sed -n 's/^{"kind":"train",.*"loss":\([^,}]*\).*/\1/p' "$1/metrics.jsonl"; }
+# compare_losses FOLDER FOLDER LIMIT: as many steps in both, each within LIMIT of the second's, relatively.
+compare_losses() {
+    paste -d' ' <(losses "$1") <(losses "$2") | awk -v limit="$3" '
+        NF != 2 || $1 !~ /^[0-9]/ { odd++; next } { d = ($1 - $2) / $2; if (d < 0) d = -d; if (d >= most) { most = d; at = NR } }
+        END { printf "%d steps, largest difference of the loss %.2g at step %d, limit %g%s\n", NR, most, at, limit, odd ? "; " odd " steps without a pair" : ""
+              exit !(NR > 0 && !odd && most <= limit) }'
+}
+same_files() { # FOLDER FOLDER STEP
+    local file
+    for file in model.safetensors optimizer.safetensors; do
+        cmp "$work/$1/checkpoints/$3/$file" "$work/$2/checkpoints/$3/$file" || return 1
+    done
+    cmp <(losses "$work/$1") <(losses "$work/$2") || { echo "the losses differ"; return 1; }
+}
+need_text() { compgen -G 'build/gpu-bundle/data/train_*.bin' > /dev/null || scripts/gpu_bundle.sh data || skip "no tokens: make gpu-bundle where the CPU build is at home"; }
+
+build() {
+    local at=$SECONDS
+    if make -j"$(nproc)" tests; then
+        echo "$B in $((SECONDS - at)) s, MPI=${MPI:-ompi-c}; $("$program" --version | head -n 1)"
+    elif [ -d "$BUNDLE/programs" ] && [ "$B" = build/cuda ]; then
+        mkdir -p "$B" && cp -r "$BUNDLE/programs/." "$B/" && "$program" --version && echo "the build failed here: the bundle's programs are used"
+        return 1
+    else return 1
+    fi
+}
+ops() { CUDA_LAUNCH_BLOCKING=1 scripts/test.sh test/layers; }
+
+# Two layers, three steps: queued plainly, recorded as a graph, replayed.
+sanitize() { # TOOL PRECISION
+    [ "$BACKEND" = cuda ] || { skip "for CUDA"; return; }
+    command -v compute-sanitizer > /dev/null || { skip "compute-sanitizer is not installed"; return; }
+    need_text || return
+    rm -rf "$work/sanitize"
+    timeout 240 compute-sanitizer --tool "$1" --error-exitcode 9 "$program" test/gpu/curve.json run.dir="$work/sanitize" run.steps=3 model.n_layer=2 model.n_head=1 \
+        model.n_embd=64 batch.global_tokens=384 schedule.warmup_steps=1 precision="$2" || return 1
+    grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/$1-$2.log" | tail -n 1
+}
+
+calibration() {
+    [ -e test/emu/calibrate.cu ] || { skip "no test/emu/calibrate.cu"; return; }
+    [ -e "$BUNDLE/calibrate.txt" ] || { skip "no dump of the emulator in the bundle"; return; }
+    make "$B/test/emu/calibrate" && "$B/test/emu/calibrate" > "$work/calibrate.txt" || return 1
+    python3 test/gpu/calibration.py "$work/calibrate.txt" "$BUNDLE/calibrate.txt"
+}
+
+curve() { # PRECISION LIMIT
+    need_text || return
+    [ -e "$BUNDLE/curve/metrics.jsonl" ] || scripts/gpu_bundle.sh curve || { skip "no curve of the CPU build: make gpu-bundle where it is at home"; return; }
+    run_curve "curve-$1" precision="$1" && compare_losses "$work/curve-$1" "$BUNDLE/curve" "$2"
+}
+
+bits() { # PRECISION
+    need_text || return
+    run_curve "bits-$1" precision="$1" && gemm=bits-$1 run_curve "again-$1" precision="$1" && same_files "bits-$1" "again-$1" step_00000200 &&
+        echo "weights, moments and 200 losses are the same bits"
+}
+
+# Killed once its second checkpoint stands, then resumed; a run that ended before the signal came is tried again, longer.
+resume() {
+    local steps job last
+    need_text || return
+    for steps in 200 1000 5000; do
+        last=$(printf 'step_%08d' $steps)
+        run_curve whole precision=bf16 run.steps=$steps || return 1
+        gemm=whole run_curve broken precision=bf16 run.steps=$steps checkpoint.every=20 checkpoint.keep=100 & job=$!
+        until [ -d "$work/broken/checkpoints/step_00000040" ] || ! kill -0 $job 2>/dev/null; do sleep 0.01; done
+        local child; child=$(pgrep -f "^$program .*run.dir=$work/broken " | head -n 1)
+        [ -z "$child" ] || kill -9 "$child"
+        wait $job
+        [ ! -d "$work/broken/checkpoints/$last" ] && break
+    done
+    [ ! -d "$work/broken/checkpoints/$last" ] || { echo "every run ended before it could be killed"; return 1; }
+    local reached; reached=$(losses "$work/broken" | wc -l)
+    go_on broken precision=bf16 run.steps="$steps" checkpoint.every=20 checkpoint.keep=100 && same_files broken whole "$last" &&
+        echo "killed after step $reached of $steps, resumed: the same bits as unbroken"
+}
+
+ranks() { # N
+    local ranks
+    [ "${MPI:-}" != 0 ] || { skip "no Open MPI here (make gpu-bundle packs it)"; return; }
+    need_text || return
+    run_curve ranks-1 run.steps=20 && ranks=$1 run_curve "ranks-$1" run.steps=20 && compare_losses "$work/ranks-$1" "$work/ranks-1" 1e-6
+}
+
+interop() { # SCRIPT NAME: ok, not ok and skip lines
+    PYTHON=$(for python in python3 /usr/bin/python3; do $python -c 'import torch' 2>/dev/null && echo $python && break; done)
+    PYTHON=${PYTHON:-python3} bash "$1"; local status=$?
+    ! grep -q '^skip' "$work/${2}.log" || { skip "$(sed -n 's/^skip[a-z]*:* *//p' "$work/${2}.log" | tail -n 1)"; return; }
+    return $status
+}
+
+# Ends with the exit code, and says all the words: refuses CODE "WORDS" COMMAND...
+refuses() {
+    local code=$1 words=$2 word status; shift 2
+    timeout 120 "$@"; status=$?
+    [ $status -eq "$code" ] || { echo "exit $status, expected $code"; return 1; }
+    for word in $words; do grep -qF "$word" "$work/$refusal.log" || { echo "exit $status, but nothing said of $word"; return 1; }; done
+    echo "exit $status: $(grep -F "${words%% *}" "$work/$refusal.log" | tail -n 1)"
+}
+memory() {
+    [ "$BACKEND" = cuda ] || { skip "for CUDA"; return; }
+    need_text || return
+    refusal=memory
+    rm -rf "$work/memory"
+    refuses 71 "micro_batch recompute" "$program" test/gpu/curve.json run.dir="$work/memory" run.steps=1 schedule.warmup_steps=0 model.preset=gpt2-1558m model.n_layer=48 \
+        model.n_head=25 model.n_embd=1600 model.n_positions=1024 batch.seq_len=1024 batch.micro_batch=512 batch.global_tokens=524288 precision=bf16
+}
+device() {
+    [ "$BACKEND" = cuda ] || { skip "for CUDA"; return; }
+    refusal=device
+    refuses 69 "GPU BACKEND=cpu" env CUDA_VISIBLE_DEVICES= "$program" test/gpu/curve.json run.dir="$work/device"
+}
+
+[ "$BACKEND" != cuda ] || nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader
+step build build
+if [ ! -x "$program" ]; then build > "$work/build.log" 2>&1; fi # a single step was asked for
+[ -x "$program" ] || { echo "gpu-check: no $B/train_gpt: see build/gpu-check/build.log" >&2; exit 1; }
+step ops ops
+for tool in memcheck initcheck racecheck; do
+    for precision in fp32 bf16; do step $tool-$precision sanitize $tool $precision; done
+done
+step calibration calibration
+step curve-fp32 curve fp32 1e-5
+step curve-bf16 curve bf16 0.01
+for precision in fp32 bf16; do step bits-$precision bits $precision; done
+step resume resume
+for n in 2 4; do step ranks-$n ranks $n; done
+step transformers interop test/interop/check_hf.sh transformers
+step torch interop test/interop/test_gpt2_torch.sh torch
+step memory memory
+step device device
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ]

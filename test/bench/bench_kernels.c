@@ -1,0 +1,208 @@
+/* bench_kernels.c - time of every op of layers.h at the shapes of one model, against this machine's copies and matrix products.
+ *
+ *   bench_kernels fp32|bf16|fp16 [B T C H V L]     default: GPT-2 124M, 64 sequences of 1024 on a GPU; a small model on the CPU
+ *
+ * One line an op: time (median of seven samples, each of as many launches as take some ten ms), bytes it must move at the least (every operand
+ * once) and FLOPs by formula, their rates, and the rates as a fraction of two probes: a copy of memory (cast_forward, fp32 to fp32) and
+ * matrix products at 8192 (the CPU: 1024). Causal attention counts half of T x T. First line: the probes. key=value pairs.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "layers/gpt.h"
+
+enum { SAMPLES = 7, CHUNK = 1 << 20, SCRATCH_MORE = 64 << 20 };
+
+typedef struct {
+    Stream  stream;
+    DType   act;
+    int64_t B, T, C, H, V, N, rows /* of a classifier chunk */, padded /* vocabulary */, params;
+    Tensor  tokens, targets, chunk_targets, x, y, dx, dy, update, mean, rstd, lse, qkv, dqkv, fc, gelu, dfc, logits, loss, sum;
+    Tensor  wte, wpe, norm_w, norm_b, qkv_w, qkv_b, proj_w, proj_b, fc_w, fc_b, out_w;
+    Tensor  dwte, dwpe, dnorm_w, dnorm_b, dqkv_w, dqkv_b, dproj_w, dproj_b, dfc_w, dfc_b, dout_w;
+    Tensor  master, m, v, grad, working, from, to;
+} Bench;
+
+static void carve(Bench *b, Arena *a) {
+    int64_t N = b->N, C = b->C;
+    DType   act = b->act;
+    struct { Tensor *t; DType type; int64_t rows, columns; } table[] = {
+        {&b->tokens, I32, b->B, b->T}, {&b->targets, I32, b->B, b->T}, {&b->chunk_targets, I32, b->rows, 0}, {&b->x, act, N, C}, {&b->y, act, N, C},
+        {&b->dx, act, N, C}, {&b->dy, act, N, C}, {&b->update, act, N, C}, {&b->mean, F32, N, 0}, {&b->rstd, F32, N, 0}, {&b->lse, F32, b->B * b->H, b->T},
+        {&b->qkv, act, N, 3 * C}, {&b->dqkv, act, N, 3 * C}, {&b->fc, act, N, 4 * C}, {&b->gelu, act, N, 4 * C}, {&b->dfc, act, N, 4 * C},
+        {&b->logits, act, b->rows, b->padded}, {&b->loss, F32, b->rows, 0}, {&b->sum, F64, 1, 0},
+        {&b->wte, act, b->padded, C}, {&b->wpe, act, b->T, C}, {&b->norm_w, act, C, 0}, {&b->norm_b, act, C, 0}, {&b->qkv_w, act, C, 3 * C},
+        {&b->qkv_b, act, 3 * C, 0}, {&b->proj_w, act, C, C}, {&b->proj_b, act, C, 0}, {&b->fc_w, act, C, 4 * C}, {&b->fc_b, act, 4 * C, 0},
+        {&b->out_w, act, 4 * C, C}, {&b->dwte, F32, b->padded, C}, {&b->dwpe, F32, b->T, C}, {&b->dnorm_w, F32, C, 0}, {&b->dnorm_b, F32, C, 0},
+        {&b->dqkv_w, F32, C, 3 * C}, {&b->dqkv_b, F32, 3 * C, 0}, {&b->dproj_w, F32, C, C}, {&b->dproj_b, F32, C, 0}, {&b->dfc_w, F32, C, 4 * C},
+        {&b->dfc_b, F32, 4 * C, 0}, {&b->dout_w, F32, 4 * C, C}, {&b->master, F32, b->params, 0}, {&b->m, F32, b->params, 0}, {&b->v, F32, b->params, 0},
+        {&b->grad, F32, b->params, 0}, {&b->working, act, b->params, 0}, {&b->from, F32, b->params, 0}, {&b->to, F32, b->params, 0}};
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        *table[i].t = table[i].columns ? arena_tensor(a, table[i].type, 2, table[i].rows, table[i].columns, 1)
+                                       : arena_tensor(a, table[i].type, 1, table[i].rows, 1, 1);
+    if (act == F32) b->working = b->master; /* as optimizer.h has it */
+}
+
+/* One block of values, repeated: bell-shaped, since the power that products take depends on the data. */
+static void fill(Bench *b, Tensor t, float spread, float centre) {
+    Tensor   block = tensor_1d(malloc(CHUNK * sizeof(float)), t.type, CHUNK);
+    uint64_t state = 88172645463325252ull;
+    CHECK(block.data, "no memory");
+    for (int64_t i = 0; i < CHUNK; i++) {
+        float sum = -2.0f;
+        for (int k = 0; k < 4; k++) state ^= state << 13, state ^= state >> 7, state ^= state << 17, sum += (float)(state >> 40) * 0x1p-24f;
+        tensor_set(block, i, centre + spread * 1.73f * sum);
+    }
+    int64_t elems = tensor_elems(t);
+    for (int64_t at = 0; at < elems; at += CHUNK) device_from_host(&b->stream, tensor_slice(t, at, elems - at < CHUNK ? elems - at : CHUNK), block.data);
+    device_sync(&b->stream);
+    free(block.data);
+}
+
+static void fill_tokens(Bench *b, Tensor t) {
+    int32_t *tokens = (int32_t *)malloc(tensor_bytes(t));
+    CHECK(tokens, "no memory");
+    uint64_t state = 1;
+    for (int64_t i = 0; i < tensor_elems(t); i++) state = state * 6364136223846793005ull + 1442695040888963407ull, tokens[i] = (int32_t)((state >> 33) % (uint64_t)b->V);
+    device_from_host(&b->stream, t, tokens);
+    device_sync(&b->stream);
+    free(tokens);
+}
+
+static void fill_all(Bench *b) {
+    Tensor acts[] = {b->x, b->y, b->dx, b->dy, b->update, b->qkv, b->dqkv, b->fc, b->gelu, b->dfc, b->logits, b->from};
+    Tensor weights[] = {b->wte, b->wpe, b->norm_b, b->qkv_w, b->qkv_b, b->proj_w, b->proj_b, b->fc_w, b->fc_b, b->out_w, b->master, b->grad};
+    for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) fill(b, acts[i], 1.0f, 0.0f);
+    for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) fill(b, weights[i], 0.02f, 0.0f);
+    fill(b, b->norm_w, 0.02f, 1.0f), fill(b, b->mean, 0.01f, 0.0f), fill(b, b->rstd, 0.02f, 1.0f);
+    fill_tokens(b, b->tokens), fill_tokens(b, b->targets), fill_tokens(b, b->chunk_targets);
+    attention_forward(&b->stream, b->y, b->lse, b->qkv, b->H); /* its backward needs the true denominators */
+}
+
+/* --- the ops ------------------------------------------------------------------------------------------------------------------------- */
+
+#define OP(name, ...) static void name(Bench *b) { Stream *s = &b->stream; __VA_ARGS__; }
+OP(copy, cast_forward(s, b->to, b->from))
+OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe))
+OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens))
+OP(layernorm_f, layernorm_forward(s, b->y, b->mean, b->rstd, b->x, b->norm_w, b->norm_b, 1e-5f))
+OP(residual_f, residual_layernorm_forward(s, b->dx, b->y, b->mean, b->rstd, b->x, b->update, b->norm_w, b->norm_b, 1e-5f))
+OP(layernorm_b, layernorm_backward(s, b->dx, b->dnorm_w, b->dnorm_b, b->update, b->dy, b->x, b->norm_w, b->mean, b->rstd))
+OP(qkv_f, linear_forward(s, b->qkv, b->x, b->qkv_w, b->qkv_b))
+OP(qkv_b, linear_backward(s, b->dx, b->dqkv_w, b->dqkv_b, b->dqkv, b->x, b->qkv_w))
+OP(proj_f, linear_forward(s, b->y, b->x, b->proj_w, b->proj_b))
+OP(proj_b, linear_backward(s, b->dx, b->dproj_w, b->dproj_b, b->dy, b->x, b->proj_w))
+OP(fc_f, linear_gelu_forward(s, b->gelu, b->fc, b->x, b->fc_w, b->fc_b))
+OP(fc_b, linear_backward(s, b->dx, b->dfc_w, b->dfc_b, b->dfc, b->x, b->fc_w))
+OP(out_f, linear_forward(s, b->y, b->gelu, b->out_w, b->proj_b))
+OP(out_b, linear_gelu_backward(s, b->dfc, b->dout_w, b->dproj_b, b->dy, b->gelu, b->fc, b->out_w))
+OP(gelu_f, gelu_forward(s, b->gelu, b->fc))
+OP(gelu_b, gelu_backward(s, b->dfc, b->gelu, b->fc))
+OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, b->H))
+OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, b->H))
+OP(head_f, head_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte, b->V))
+OP(head_b, head_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, b->logits, tensor_rows(b->x, 0, b->rows), b->wte, b->V))
+OP(classifier_f, classifier_forward(s, b->loss, b->logits, b->chunk_targets, b->V))
+OP(classifier_b, classifier_forward_backward(s, b->loss, b->logits, b->chunk_targets, b->V, 1e-3f))
+OP(adamw, AdamW h = {1e-5, 0.9, 0.95, 1e-8, 0.1, 10}; adamw_update(s, b->master, b->m, b->v, b->working, b->grad, h, 1.0f))
+OP(norm, norm_squared(s, b->sum, b->grad))
+OP(sum, sum_forward(s, b->sum, b->loss))
+OP(cast, cast_forward(s, b->working, b->from))
+
+typedef struct { const char *op; void (*run)(Bench *b); double bytes, flops; } Case;
+
+static double run_ms(Bench *b, void (*run)(Bench *b), int64_t launches) {
+    double start = clock_ms();
+    for (int64_t i = 0; i < launches; i++) run(b);
+    device_sync(&b->stream);
+    return (clock_ms() - start) / (double)launches;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_ms(Bench *b, void (*run)(Bench *b)) {
+    run_ms(b, run, 2); /* the first chooses and caches algorithms */
+    double  once = run_ms(b, run, 3), ms[SAMPLES];
+    int64_t launches = once < 10.0 ? (int64_t)ceil(10.0 / fmax(once, 1e-3)) : 1;
+    for (int i = 0; i < SAMPLES; i++) ms[i] = run_ms(b, run, launches);
+    qsort(ms, SAMPLES, sizeof *ms, by_value);
+    return ms[SAMPLES / 2];
+}
+
+static double gemm_rate(DType act, int64_t n) {
+    Stream s = stream_create((size_t)(3 * n * n) * sizeof(float) + SCRATCH_MORE);
+    double rate = matmul_rate(&s, act, n, 1000.0);
+    stream_destroy(&s);
+    return rate;
+}
+
+static void measure(Bench *b, int64_t gemm_n) {
+    double N = (double)b->N, C = (double)b->C, T = (double)b->T, V = (double)b->V, n = (double)b->rows, a = (double)dtype_bytes(b->act), P = (double)b->params;
+    double touched = fmin(N, V), gemm = gemm_rate(b->act, gemm_n), copied = 8.0 * P / median_ms(b, copy) * 1e3;
+    printf("probe=copy gbs=%.1f bytes=%.0f\nprobe=gemm gflops=%.1f n=%lld\n", copied * 1e-9, 8.0 * P, gemm * 1e-9, (long long)gemm_n);
+    Case cases[] = {
+        {"embedding_forward", embedding_f, 4 * N + 2 * N * C * a + T * C * a, 0},
+        {"embedding_backward", embedding_b, 4 * N + N * C * a + 8 * (touched + T) * C, 0},
+        {"layernorm_forward", layernorm_f, 2 * N * C * a + 8 * N, 0},
+        {"residual_layernorm_forward", residual_f, 4 * N * C * a + 8 * N, 0},
+        {"layernorm_backward", layernorm_b, 4 * N * C * a + 8 * N, 0},
+        {"linear_forward:qkv", qkv_f, a * (4 * N * C + 3 * C * C), 6 * N * C * C},
+        {"linear_backward:qkv", qkv_b, a * (5 * N * C + 3 * C * C) + 24 * C * C, 12 * N * C * C},
+        {"attention_forward", attention_f, 4 * N * C * a + 4 * N * (double)b->H, 2 * N * T * C},
+        {"attention_backward", attention_b, 8 * N * C * a + 4 * N * (double)b->H, 5 * N * T * C},
+        {"linear_forward:attproj", proj_f, a * (2 * N * C + C * C), 2 * N * C * C},
+        {"linear_backward:attproj", proj_b, a * (3 * N * C + C * C) + 8 * C * C, 4 * N * C * C},
+        {"linear_gelu_forward:fc", fc_f, a * (9 * N * C + 4 * C * C), 8 * N * C * C},
+        {"linear_backward:fc", fc_b, a * (6 * N * C + 4 * C * C) + 32 * C * C, 16 * N * C * C},
+        {"linear_forward:fcproj", out_f, a * (5 * N * C + 4 * C * C), 8 * N * C * C},
+        {"linear_gelu_backward:fcproj", out_b, a * (13 * N * C + 4 * C * C) + 32 * C * C, 16 * N * C * C},
+        {"gelu_forward", gelu_f, 8 * N * C * a, 0},
+        {"gelu_backward", gelu_b, 12 * N * C * a, 0},
+        {"head_forward", head_f, a * (n * C + V * C + n * V), 2 * n * C * V},
+        {"head_backward", head_b, a * (2 * n * C + V * C + n * V) + 8 * V * C, 4 * n * C * V},
+        {"classifier_forward", classifier_f, a * n * V + 8 * n, 0},
+        {"classifier_forward_backward", classifier_b, 2 * a * n * V + 8 * n, 0},
+        {"adamw_update", adamw, (28 + (b->act == F32 ? 0 : a)) * P, 0},
+        {"norm_squared", norm, 4 * P, 0},
+        {"sum_forward", sum, 4 * n, 0},
+        {"cast_forward", cast, (4 + a) * P, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Case   c = cases[i];
+        double ms = median_ms(b, c.run), per_s = 1e3 / ms;
+        printf("op=%s ms=%.4f mbytes=%.2f gflop=%.3f gbs=%.1f gflops=%.1f of_copy=%.4f of_gemm=%.4f\n", c.op, ms, c.bytes * 1e-6, c.flops * 1e-9, c.bytes * per_s * 1e-9,
+               c.flops * per_s * 1e-9, c.bytes * per_s / copied, c.flops * per_s / gemm);
+        fflush(stdout);
+    }
+}
+
+int main(int argc, char **argv) {
+    device_open(0, device_threads());
+    int     on_gpu = strcmp(device_backend(), "cuda") == 0;
+    int64_t size[2][6] = {{2, 128, 192, 3, 1000, 4}, {64, 1024, 768, 12, 50257, 12}}, *n = size[on_gpu];
+    for (int i = 2; i < argc && i < 8; i++) n[i - 2] = atoll(argv[i]);
+    const char *type = argc > 1 ? argv[1] : "fp32";
+    Bench b = {.act = strcmp(type, "bf16") == 0 ? BF16 : strcmp(type, "fp16") == 0 ? F16 : F32, .B = n[0], .T = n[1], .C = n[2], .H = n[3], .V = n[4], .N = n[0] * n[1]};
+
+    GptShape  shape = {n[5], b.H, b.C, b.T, b.V};
+    int       params;
+    Param    *table = gpt_params(shape, &params);
+    Layout    layout = layout_create(table, params, 1);
+    Arena     dry = arena_dry("model"), counted = arena_dry("bench");
+    Gpt       g = gpt_create(shape, &layout, b.act, b.B, b.T, RECOMPUTE_NONE, GPT_TRAINING, (GptArenas){&dry, &dry, &dry});
+    b.rows = g.head_rows, b.padded = g.wte.dim[0], b.params = layout.elems;
+    carve(&b, &counted);
+    Arena arena = arena_create("bench", counted.peak_bytes);
+    carve(&b, &arena);
+    b.stream = stream_create(gpt_scratch_bytes(&g) + SCRATCH_MORE + norm_scratch_bytes(b.params));
+    fill_all(&b);
+    printf("dtype=%s isa=%s B=%lld T=%lld C=%lld H=%lld V=%lld parameters=%lld rows=%lld\n", dtype_name(b.act), device_isa(), (long long)b.B, (long long)b.T, (long long)b.C,
+           (long long)b.H, (long long)b.V, (long long)b.params, (long long)b.rows);
+    measure(&b, on_gpu ? 8192 : 1024);
+    return 0;
+}
