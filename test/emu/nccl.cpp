@@ -132,8 +132,8 @@ ncclResult_t compare_calls(ncclComm_t comm, Call mine) {
     world_gather(comm, &mine, all.data(), sizeof mine);
     for (int r = 1; r < comm->ranks; r++)
         if (memcmp(&all[(size_t)r], &all[0], sizeof mine) != 0)
-            return wrong(ncclInvalidUsage, "collective %lld: rank %d calls another (kind %lld, %lld elements, type %lld) than rank 0 (%lld, "
-                         "%lld, %lld)", (long long)mine.number, r, (long long)all[(size_t)r].kind, (long long)all[(size_t)r].count,
+            return wrong(ncclInvalidUsage, "collective %lld: rank %d calls another (kind %lld, %lld elements, type %lld) than rank 0 "
+                         "(%lld, %lld, %lld)", (long long)mine.number, r, (long long)all[(size_t)r].kind, (long long)all[(size_t)r].count,
                          (long long)all[(size_t)r].type, (long long)all[0].kind, (long long)all[0].count, (long long)all[0].type);
     return ncclSuccess;
 }
@@ -168,7 +168,8 @@ ncclResult_t ncclGetVersion(int *version) {
 }
 const char *ncclGetErrorString(ncclResult_t result) {
     static const char *const names[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error",
-                                        "invalid argument", "invalid usage", "remote process exited or there was a network error", "NCCL operation in progress"};
+                                        "invalid argument", "invalid usage", "remote process exited or there was a network error",
+                                        "NCCL operation in progress"};
     return result < ncclNumResults ? names[result] : "unknown result code";
 }
 const char *ncclGetLastError(ncclComm_t) { return last_error; }
@@ -182,7 +183,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
     const ncclConfig_t plain = NCCL_CONFIG_INITIALIZER;
     if (!comm || rank < 0 || rank >= nranks) return wrong(ncclInvalidArgument, "rank %d of %d", rank, nranks);
-    if (config && (config->magic != plain.magic || config->size != plain.size)) return wrong(ncclInvalidArgument, "the config is not initialised");
+    if (config && (config->magic != plain.magic || config->size != plain.size))
+        return wrong(ncclInvalidArgument, "the config is not initialised");
     ncclComm_t made = *comm = new ncclComm{};
     made->ranks = nranks, made->rank = rank;
     made->blocking = !config || config->blocking != 0;
