@@ -1,8 +1,8 @@
 /* nccl.cpp - the calls of NCCL that comm/nccl.cu makes, over MPI, for a build that runs without GPUs. The prototypes are NVIDIA's.
  *
- * As strict as NCCL and a little more: every rank's call is compared with the others', buffers must be device memory, aligned and either apart
- * or in place as NCCL defines it. A non-blocking communicator answers "in progress" first, and nothing has happened before it is asked again:
- * whoever goes on without asking works with old bytes.
+ * As strict as NCCL and a little more: every rank's call is compared with the others', buffers must be device memory, aligned and either
+ * apart or in place as NCCL defines it. A non-blocking communicator answers "in progress" first, and nothing has happened before it is
+ * asked again: whoever goes on without asking works with old bytes.
  *
  * EMU_NCCL_FAULT=setup: the communicator cannot be made; peer: a peer is lost after the third collective; order: rank 1's third is another.
  */
@@ -105,7 +105,8 @@ size_t type_bytes(ncclDataType_t type) { return type == ncclFloat32 ? 4 : type =
 ncclResult_t check_buffer(const char *name, const void *p, size_t bytes) {
     const emu::Allocation *a = emu::find_allocation(p);
     if (!a) return wrong(ncclInvalidArgument, "%s %p is not memory of the GPU", name, p);
-    if ((const char *)p + bytes > a->base + a->bytes) return wrong(ncclInvalidArgument, "%s: %zu bytes run past their allocation", name, bytes);
+    if ((const char *)p + bytes > a->base + a->bytes)
+        return wrong(ncclInvalidArgument, "%s: %zu bytes run past their allocation", name, bytes);
     if ((uintptr_t)p % ALIGN) return wrong(ncclInvalidArgument, "%s %p is not aligned to %d bytes", name, p, ALIGN);
     return ncclSuccess;
 }
@@ -131,8 +132,8 @@ ncclResult_t compare_calls(ncclComm_t comm, Call mine) {
     world_gather(comm, &mine, all.data(), sizeof mine);
     for (int r = 1; r < comm->ranks; r++)
         if (memcmp(&all[(size_t)r], &all[0], sizeof mine) != 0)
-            return wrong(ncclInvalidUsage, "collective %lld: rank %d calls another (kind %lld, %lld elements, type %lld) than rank 0 (%lld, %lld, %lld)",
-                         (long long)mine.number, r, (long long)all[(size_t)r].kind, (long long)all[(size_t)r].count,
+            return wrong(ncclInvalidUsage, "collective %lld: rank %d calls another (kind %lld, %lld elements, type %lld) than rank 0 "
+                         "(%lld, %lld, %lld)", (long long)mine.number, r, (long long)all[(size_t)r].kind, (long long)all[(size_t)r].count,
                          (long long)all[(size_t)r].type, (long long)all[0].kind, (long long)all[0].count, (long long)all[0].type);
     return ncclSuccess;
 }
@@ -166,8 +167,9 @@ ncclResult_t ncclGetVersion(int *version) {
     return ncclSuccess;
 }
 const char *ncclGetErrorString(ncclResult_t result) {
-    static const char *const names[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument",
-                                        "invalid usage", "remote process exited or there was a network error", "NCCL operation in progress"};
+    static const char *const names[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error",
+                                        "invalid argument", "invalid usage", "remote process exited or there was a network error",
+                                        "NCCL operation in progress"};
     return result < ncclNumResults ? names[result] : "unknown result code";
 }
 const char *ncclGetLastError(ncclComm_t) { return last_error; }
@@ -181,7 +183,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
     const ncclConfig_t plain = NCCL_CONFIG_INITIALIZER;
     if (!comm || rank < 0 || rank >= nranks) return wrong(ncclInvalidArgument, "rank %d of %d", rank, nranks);
-    if (config && (config->magic != plain.magic || config->size != plain.size)) return wrong(ncclInvalidArgument, "the config is not initialised");
+    if (config && (config->magic != plain.magic || config->size != plain.size))
+        return wrong(ncclInvalidArgument, "the config is not initialised");
     ncclComm_t made = *comm = new ncclComm{};
     made->ranks = nranks, made->rank = rank;
     made->blocking = !config || config->blocking != 0;
