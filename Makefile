@@ -1,25 +1,21 @@
 # train_gpt - `make help` lists the targets. Adding a source or a test needs no edit here: folders are globbed.
 BACKEND_ASKED := $(BACKEND)
-BACKEND ?= cpu
-ifneq ($(BACKEND),cpu)
-$(error BACKEND=$(BACKEND) is not built in yet: BACKEND=cpu)
-endif
 MPI     ?= ompi-c#          a pkg-config name: ompi-c, mpich; 0 builds a single-process program
-SAN     ?=#                 -asan: AddressSanitizer and UBSan
+SAN     ?=#                 cpu: -asan. emu, which is under ASan and UBSan without: -race, -plain
 ifeq ($(origin CC),default)
 CC      := gcc
 endif
-VARIANT := $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)$(if $(WERROR),-werror)
-B       := build/$(VARIANT)
+VARIANT  = $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)$(if $(WERROR),-werror)
+B        = build/$(VARIANT)
+include scripts/gpu.mk
 
-comma   := ,
 WARN    := -Wall -Wextra -Wno-psabi $(if $(WERROR),-Werror)
-OPT     := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=address$(comma)undefined,-O3 -g)
+OPT     := $(if $(ASAN),-O1 -g -fno-omit-frame-pointer $(ASAN),$(if $(filter emu,$(BACKEND)),-O2,-O3) -g)
 # No -ffast-math: isfinite(NaN) must stay false. Without errno and traps sqrtf and comparisons vectorise.
 NUMERIC := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 CFLAGS  := -std=c11 -D_GNU_SOURCE -I. $(WARN) $(OPT) $(NUMERIC) -fopenmp -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
-LDFLAGS := $(if $(SAN),-fsanitize=address$(comma)undefined) -fopenmp -pthread
-LIBS    := -ldnnl -lcjson -lxxhash -lm
+LDFLAGS := $(ASAN) -fopenmp -pthread
+LIBS    := $(if $(filter cuda,$(BACKEND)),,-ldnnl) -lcjson -lxxhash -lm $(CUDA_LIBS)
 ifneq ($(MPI),0)
 MPI_CFLAGS := $(shell pkg-config --cflags $(MPI) 2>/dev/null) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
 MPI_LIBS   := $(shell pkg-config --libs $(MPI) 2>/dev/null)
@@ -27,12 +23,13 @@ else
 MPI_CFLAGS := -DNO_MPI
 endif
 $(B)/comm/%.o $(B)/test/comm/%.o: CFLAGS += $(MPI_CFLAGS)
+$(B)/comm/%.o: CUFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
+$(B)/test/emu/nccl.o: CXXFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
 COMMIT  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(B)/run/verbs.o: CFLAGS += -DGIT_COMMIT='"$(COMMIT)"'
 
 FOLDERS := core layers comm data run
-SOURCES  = $(wildcard $(1)/*.c)
-OBJECTS  = $(patsubst %.c,$(B)/%.o,$(call SOURCES,$(1)))
+OBJECTS  = $(sort $(patsubst %,$(B)/%.o,$(basename $(wildcard $(1)/*.c $(if $(CUCC),$(1)/*.cu)))))
 ARCHIVES := $(FOLDERS:%=$(B)/%.a)
 # What each folder may see, as the linker enforces it on its tests.
 NEEDS_core   := $(B)/core.a
@@ -43,15 +40,23 @@ NEEDS_run    := $(B)/run.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
 NEEDS_bench  := $(NEEDS_run)
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
-.PHONY: all deps demo test tests bench bench-comm gpu-check gpu-bundle check check-hf mutants clean help
+.PHONY: all deps demo test tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted mutants clean help
 all: $(B)/train_gpt
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 
-$(B)/train_gpt: $(B)/train_gpt.o $(NEEDS_run)
-	$(CC) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS)
+$(B)/train_gpt: $(B)/train_gpt.o $(NEEDS_run) $(ENGINE)
+	$(LINK) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS)
 $(B)/train_gpt.o: train_gpt.cu $(B)/.flags
 	$(CC) $(CFLAGS) -x c -c -o $@ $<
 $(B)/run/verbs.o: $(B)/.commit
+ifneq ($(BACKEND),cpu)
+$(B)/%.o: %.cu $(B)/.flags
+	@mkdir -p $(@D)
+	$(CUCC) $(CUFLAGS) -c -o $@ $<
+$(B)/%.o: %.cpp $(B)/.flags
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) -c -o $@ $<
+endif
 $(B)/%.o: %.c $(B)/.flags
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
@@ -61,10 +66,12 @@ $(ARCHIVES): $(B)/%.a: $$(call OBJECTS,$$*)
 	ar rcs $@ $^
 # A test is one source; helpers it shares stand in test/ref (float64 references, record/replay).
 REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
-$(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(NEEDS_$$(firstword $$(subst /, ,$$*)))
-	$(CC) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS) -lcmocka
+$(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(NEEDS_$$(firstword $$(subst /, ,$$*))) $(ENGINE)
+	$(LINK) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS) -lcmocka
+$(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(B)/core/error.o $(ENGINE)
+	$(LINK) $(LDFLAGS) -o $@ $^ $(filter-out -lnccl -ldnnl,$(LIBS))
 # Flags and commit are part of what was built: a change rebuilds what holds them.
-$(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS)
+$(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)
 $(B)/.flags $(B)/.commit: FORCE
 	@mkdir -p $(B)/test; echo '$(BUILT_WITH)' | cmp -s - $@ || echo '$(BUILT_WITH)' > $@
@@ -72,6 +79,7 @@ FORCE:
 .SECONDARY:
 
 tests: $(B)/train_gpt $(TESTS)
+op-tests: $(filter $(B)/test/layers/%,$(TESTS))
 test: tests                ## the whole test suite (under 15 minutes on two cores)
 	@B=$(B) scripts/test.sh
 deps:                      ## install what is missing (apt; asks for nothing that is there)
@@ -91,6 +99,9 @@ check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers
 	@scripts/check.sh
 check-hf: all              ## logits of a checkpoint in Hugging Face transformers, where it can be installed
 	@test/interop/check_hf.sh
+emu-cases: $(B)/test/emu/cases/cases
+emu-planted:               ## faults planted in CUDA kernels: the emulator must catch each
+	@scripts/emu_planted.sh
 mutants:                   ## planted one-line faults: the suite must catch each
 	@scripts/mutants.sh
 clean:                     ## remove everything built
@@ -98,6 +109,6 @@ clean:                     ## remove everything built
 help:
 	@echo "train_gpt: GPT pretraining in C and CUDA.  mpirun -np N ./train_gpt config.json"; echo
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo; echo "  BACKEND=cpu  MPI=ompi-c|mpich|0  SAN=-asan  CC=gcc|clang   (this build: $(B))"
+	@echo; echo "  BACKEND=cpu|emu|cuda  MPI=ompi-c|mpich|0  SAN=-asan (cpu)|-race|-plain (emu)  CC=gcc|clang   (this build: $(B))"
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

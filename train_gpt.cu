@@ -24,6 +24,7 @@ static Tensor bucket_of(Tensor flat, const Layout *layout, int bucket) {
 /* Backward has finished a bucket: its gradients start on their way while earlier layers are still being computed. */
 static void start_reduce(void *run, int bucket) {
     Run *r = (Run *)run;
+    watchdog_tick(r->watchdog, "backward");
     comm_reduce_scatter_start(r->comm, bucket_of(r->gpt.grads, &r->layout, bucket));
 }
 static void poll_comm(void *run) { comm_poll(((Run *)run)->comm); }
@@ -34,21 +35,24 @@ static void share_grads(Run *r) {
     comm_finish(r->comm);
 }
 
-typedef struct { double loss, grad_norm; int stop, save; } Agreed;
+typedef struct { double loss, grad_norm; int stop, save, written; } Agreed;
 
-/* The one reduction of scalars in a step: mean loss, gradient norm, and what any rank was asked from outside. */
+/* The one reduction of scalars in a step: mean loss, gradient norm, what any rank was asked from outside, and how many ranks have done
+ * their part of a checkpoint. */
 static Agreed agree(Run *r) {
     const Config *c = r->config;
     const char   *dir = run_speaks(r) ? c->run.dir : NULL;
     optimizer_norm_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
-    double sums[GPT_SUMS + 2];
+    double sums[GPT_SUMS + 3];
     gpt_fetch_sums(&r->gpt, &r->stream, sums);
-    double *stop = &sums[GPT_SUMS], *save = stop + 1;
+    double *stop = &sums[GPT_SUMS], *save = stop + 1, *written = stop + 2;
     *stop = stop_requested(dir, r->started_ms, c->run.max_minutes);
     *save = run_speaks(r) && save_requested(dir);
-    comm_all_reduce_f64(r->comm, sums, GPT_SUMS + 2, COMM_SUM);
+    *written = saver_ready(r->saver);
+    comm_all_reduce_f64(r->comm, sums, GPT_SUMS + 3, COMM_SUM);
     double norm = sqrt(sums[GPT_GRAD_SQUARES]) / r->loss_scale.scale;
-    Agreed a = {sums[GPT_LOSS] / (double)c->batch.global_tokens, norm, *stop > 0.0, *save > 0.0};
+    Agreed a = {sums[GPT_LOSS] / (double)c->batch.global_tokens, norm, *stop > 0.0, *save > 0.0,
+                *written == (double)comm_size(r->comm)};
     return a;
 }
 
@@ -85,11 +89,13 @@ static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
     gpt_zero_grads(&r->gpt, &r->stream);
     gpt_zero_sums(&r->gpt, &r->stream);
     for (int64_t micro = 0; micro < r->micro_steps; micro++) {
+        watchdog_tick(r->watchdog, "a micro-batch");
         Batch    batch = loader_next(r->loader, &r->stream, NULL);
         GptHooks hooks = {NULL, poll_comm, r};
         if (micro == r->micro_steps - 1 && comm_size(r->comm) > 1) hooks.bucket_ready = start_reduce;
         replay_micro_step(&r->replay, &r->gpt, &r->stream, batch, token_weight, hooks);
     }
+    watchdog_tick(r->watchdog, "the reduction of the gradients");
     comm_finish(r->comm); /* piece `rank` of every bucket now holds the sum over ranks */
     if (!c->parallel.zero_stage) share_grads(r);
 
@@ -98,6 +104,7 @@ static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
     AdamW h = {schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2, c->optimizer.eps, c->optimizer.weight_decay, step + 1};
     if (may_update(r, step, *agreed)) {
         optimizer_update(&r->optimizer, &r->stream, h, (float)(clip_scale(agreed->grad_norm, c->optimizer.grad_clip) / scale));
+        watchdog_tick(r->watchdog, "the exchange of the weights");
         run_share_params(r);
     }
 
@@ -137,6 +144,7 @@ static double evaluate(Run *r) {
     int64_t first = samples * rank / ranks, end = samples * (rank + 1) / ranks;
     gpt_zero_sums(&r->gpt, &r->stream);
     for (int64_t i = first; i < end; i += B) {
+        watchdog_tick(r->watchdog, "an evaluation");
         Batch batch = eval_batch(r, i, end - i < B ? end - i : B);
         gpt_forward(&r->gpt, &r->stream, batch);
         gpt_loss(&r->gpt, &r->stream, batch);
@@ -162,12 +170,18 @@ static void eval_now(Run *r, int64_t step) {
 static void sample_now(Run *r, int64_t step) {
     const Config *c = r->config;
     if (!run_speaks(r)) return;
-    SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step)};
+    SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step), r->watchdog};
     char      *text = sample_text(&r->gpt, &r->stream, &r->tokenizer, plan);
     progress_sample(&r->progress, step, text);
     free(text);
 }
 
+static void tell_saved(Run *r, double ms) {
+    if (ms > 0.0 && run_speaks(r))
+        progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s", r->config->run.dir, (long long)saver_step(r->saver), ms * 1e-3);
+}
+
+/* Copies the state; what follows is written while training goes on. */
 static void save_now(Run *r, int64_t step) {
     double sums[GPT_SUMS];
     gpt_zero_sums(&r->gpt, &r->stream);
@@ -176,8 +190,8 @@ static void save_now(Run *r, int64_t step) {
     comm_all_reduce_f64(r->comm, sums, GPT_SUMS, COMM_SUM);
     if (!isfinite(sums[GPT_GRAD_SQUARES])) fail(EXIT_NUMERIC, "the weights after step %lld are not finite: nothing is saved, older checkpoints stay", (long long)step);
     if (run_speaks(r)) metrics_flush(r->metrics); /* the lines of a checkpoint's steps are on disk before the checkpoint is */
-    double ms = checkpoint_save(&r->checkpoint, step);
-    if (run_speaks(r)) progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s", r->config->run.dir, (long long)step, ms * 1e-3);
+    tell_saved(r, saver_finish(r->saver));
+    saver_start(r->saver, step);
 }
 
 /* loss.svg is kept fresh: at every eval, else about fifty times a run. */
@@ -221,11 +235,15 @@ int main(int argc, char **argv) {
     while (step < steps && !agreed.stop) {
         error_set_step(step);
         StepMetrics m = train_step(r, step++, &agreed);
+        watchdog_started(r->watchdog);
         log_step(r, &m);
+        if (agreed.written) tell_saved(r, saver_next(r->saver));
         if (evaluates && (is_due(step, config.eval.every) || step == steps)) eval_now(r, step);
         if (is_due(step, config.sample.every)) sample_now(r, step);
         if (is_due(step, config.checkpoint.every) || step == steps || agreed.stop || agreed.save) save_now(r, step);
     }
+
+    tell_saved(r, saver_finish(r->saver));
 
     int stopped = step < steps;
     if (run_speaks(r)) {

@@ -1,6 +1,7 @@
 /* comm.c - the communicator: who is in it, the queue of started collectives, and how long they took.
  *
- * A collective is started, moved along by every poll, and leaves the queue when it is done. With one rank nothing is ever queued.
+ * A collective is started, moved along by every poll, and leaves the queue when it is done. With one rank nothing is ever queued. NCCL's
+ * are queued on the GPU instead, by nccl.cu.
  */
 #include "comm/comm.h"
 
@@ -43,14 +44,21 @@ Comm *comm_create(Launch launch, CommKind kind) {
 }
 
 void comm_set_kind(Comm *c, CommKind kind) {
-    if (kind == COMM_NCCL)
-        fail(EXIT_NODEVICE, "this build has no NCCL: parallel.comm may be \"ring\" or \"mpi\"; make BACKEND=cuda builds one that has");
     CHECK(c->ops == 0, "%d collectives in flight", c->ops);
+    if (kind == COMM_NCCL && !c->nccl) nccl_open(c);
     c->kind = kind;
+}
+CommKind comm_kind(const Comm *c) { return c->kind; }
+
+void comm_follow(Comm *c, Stream *s) {
+    CHECK(c->ops == 0, "%d collectives in flight", c->ops);
+    c->followed = s;
 }
 
 void comm_destroy(Comm *c) {
     comm_finish(c);
+    if (c->nccl) nccl_close(c);
+    if (c->staging) staging_close(c);
     if (c->launched) world_stop(c);
     free(c->host);
     free(c->op);
@@ -76,59 +84,94 @@ static Op *new_op(Comm *c) {
     return (Op *)memset(&c->op[c->ops++], 0, sizeof(Op));
 }
 
+/* In start order on every rank, since messages between ranks and MPI's collectives keep theirs. */
+static void begin_those_ready(Comm *c) {
+    for (; c->begun < c->ops; c->begun++) {
+        Op *op = &c->op[c->begun];
+        if (op->staged >= 0 && !staging_is_in(c, op->staged)) return;
+        if (c->begun == 0) c->busy_since_ms = clock_ms();
+        if (op->by == COMM_RING) ring_start(c, op, op->way);
+        else collectives_mpi_start(c, op);
+        CommTrace *trace = &c->trace[op->sequence % TRACES];
+        if (trace->first_send_ms == 0) trace->first_send_ms = op->first_send_ms;
+    }
+}
+
 static void start(Comm *c, OpKind kind, Tensor x) {
     if (c->size == 1) return;
     CHECK(x.dims == 1 && x.dim[0] % (LAYOUT_ALIGN * c->size) == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
     CHECK(kind == OP_ALL_GATHER || x.type == F32, "sums are fp32, not %s", dtype_name(x.type));
-    double     now = clock_ms();
-    CommTrace *trace = &c->trace[c->started % TRACES];
-    *trace = (CommTrace){c->started, now, 0, 0};
-    if (c->ops == 0) c->busy_since_ms = now;
-    int ways = c->kind == COMM_RING ? ring_ways(c, kind) : 1;
+    c->trace[c->started % TRACES] = (CommTrace){c->started, clock_ms(), 0, 0};
+    if (c->kind == COMM_NCCL) {
+        nccl_start(c, kind, x);
+        c->started++;
+        return;
+    }
+    Tensor bucket = x;
+    int    staged = staging_in(c, kind, &x), ways = c->kind == COMM_RING ? ring_ways(c, kind) : 1;
     for (int way = 0; way < ways; way++) {
         Op *op = new_op(c);
         op->kind = kind;
         op->by = c->kind;
+        op->bucket = bucket;
         op->x = x;
+        op->staged = staged;
+        op->way = way;
         op->piece_bytes = (int64_t)tensor_bytes(x) / c->size;
         op->sequence = c->started;
-        if (op->by == COMM_RING) ring_start(c, op, way);
-        else collectives_mpi_start(c, op);
-        if (way == 0) trace->first_send_ms = op->first_send_ms;
     }
     c->started++;
+    begin_those_ready(c);
 }
 
 static int is_of(const Comm *c, int i, int64_t sequence) { return i >= 0 && i < c->ops && c->op[i].sequence == sequence; }
 
 /* Moves every collective in flight along, in start order; returns whether anything moved. */
 static int progress(Comm *c) {
-    int moved = 0, left = 0;
+    begin_those_ready(c);
+    int moved = 0, left = 0, begun = c->begun;
     for (int i = 0; i < c->ops; i++) {
         Op *op = &c->op[i];
-        moved |= op->by == COMM_RING ? ring_progress(c, op) : collectives_mpi_progress(c, op);
-        if (!op_is_done(op)) c->op[left++] = *op;
-        else if (!is_of(c, left - 1, op->sequence) && !is_of(c, i + 1, op->sequence)) c->trace[op->sequence % TRACES].end_ms = clock_ms();
+        if (i < begun) moved |= op->by == COMM_RING ? ring_progress(c, op) : collectives_mpi_progress(c, op);
+        if (i >= begun || !op_is_done(op)) {
+            c->op[left++] = *op;
+            continue;
+        }
+        c->begun--;
+        if (is_of(c, left - 1, op->sequence) || is_of(c, i + 1, op->sequence)) continue;
+        c->trace[op->sequence % TRACES].end_ms = clock_ms();
+        if (op->staged >= 0) staging_out(c, op->staged, op->kind, op->bucket);
     }
-    if (c->ops > 0 && left == 0) c->times.comm_ms += clock_ms() - c->busy_since_ms;
+    if (begun > 0 && c->begun == 0) c->times.comm_ms += clock_ms() - c->busy_since_ms;
     c->ops = left;
     return moved;
 }
 
 void comm_poll(Comm *c) {
-    if (c->ops > 0) progress(c);
+    if (c->kind == COMM_NCCL) nccl_poll(c);
+    else if (c->ops > 0) progress(c);
 }
 
 /* The rank waited for may need this very core: where ranks outnumber processors, yield, unless Open MPI does so in its every test.
- * Elsewhere a yield would only hand the core to strangers: spin as MPI does, though not for ever. */
-void comm_finish(Comm *c) {
-    if (c->ops == 0) return;
-    double begin = clock_ms(), moved = begin;
-    while (c->ops > 0) {
+ * Elsewhere a yield would only hand the core to strangers: spin as MPI does, though not for ever. While the stream still computes, the
+ * time is not the collectives'. */
+static void wait_for_all(Comm *c) {
+    double begin = 0, moved = clock_ms();
+    for (int idle = 0; c->ops > 0;) {
+        if (!idle && (idle = staging_stream_is_idle(c))) begin = clock_ms();
         if (progress(c)) moved = clock_ms();
         else if (c->yields || clock_ms() - moved > PATIENCE_MS) sched_yield();
     }
-    c->times.exposed_ms += clock_ms() - begin;
+    if (begin > 0) c->times.exposed_ms += clock_ms() - begin;
+}
+
+void comm_finish(Comm *c) {
+    if (c->kind == COMM_NCCL) {
+        nccl_finish(c);
+        return;
+    }
+    if (c->ops > 0) wait_for_all(c);
+    if (c->staging) staging_finish(c);
 }
 
 void comm_reduce_scatter_start(Comm *c, Tensor x) { start(c, OP_REDUCE_SCATTER, x); }
@@ -142,9 +185,10 @@ void comm_all_gather(Comm *c, Tensor x) {
     comm_finish(c);
 }
 
-/* Two ranks gain from chunks that are handed back as soon as they are summed; more gain from a gather that goes round both ways. */
+/* Two ranks of the ring gain from chunks that are handed back as soon as they are summed; more gain from a gather that goes round both
+ * ways. */
 void comm_all_reduce(Comm *c, Tensor x) {
-    if (c->kind == COMM_RING && c->size > 2) {
+    if (c->kind == COMM_NCCL || (c->kind == COMM_RING && c->size > 2)) {
         comm_reduce_scatter(c, x);
         comm_all_gather(c, x);
     } else {
@@ -157,6 +201,7 @@ void comm_all_reduce(Comm *c, Tensor x) {
 size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0; }
 
 CommTimes comm_times(Comm *c) {
+    if (c->nccl) nccl_read_times(c);
     CommTimes times = c->times;
     memset(&c->times, 0, sizeof c->times);
     return times;
@@ -174,7 +219,7 @@ int comm_trace(const Comm *c, CommTrace *out, int max) {
 static void blocked_since(Comm *c, double begin) {
     double ms = clock_ms() - begin;
     c->times.exposed_ms += ms;
-    if (c->ops == 0) c->times.comm_ms += ms; /* else a collective in flight counts this time already */
+    if (c->begun == 0) c->times.comm_ms += ms; /* else a collective in flight counts this time already */
 }
 
 void comm_barrier(Comm *c) {

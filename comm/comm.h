@@ -7,6 +7,7 @@
 #ifndef TRAIN_GPT_COMM_COMM_H
 #define TRAIN_GPT_COMM_COMM_H
 
+#include "core/device.h"
 #include "core/tensor.h"
 
 #ifdef __cplusplus
@@ -32,8 +33,16 @@ void comm_expect(Launch launch);
 
 /* All ranks of the job. Calls MPI_Init_thread if launched, and error_set_rank(). Exit 69 when the MPI library cannot start. */
 Comm *comm_create(Launch launch, CommKind kind);
-void  comm_set_kind(Comm *c, CommKind kind);
-void  comm_destroy(Comm *c);   /* barrier, MPI_Finalize */
+/* COMM_NCCL makes its communicator here, over the GPU that device_open() chose: all ranks call it together. Exit 69 where that fails. */
+void     comm_set_kind(Comm *c, CommKind kind);
+CommKind comm_kind(const Comm *c);
+void     comm_destroy(Comm *c);   /* barrier, MPI_Finalize */
+/* From here on collectives over buckets work on s's device memory: they wait for what s has queued when they are started, and what s queues
+ * after comm_finish() waits for them (the host need not). On a GPU, collectives that follow no stream work on host memory. */
+void comm_follow(Comm *c, Stream *s);
+/* Whether every rank computes on a device of its own, where device_id names this rank's; rank 0 warns of ranks that share one. 0 if
+ * device_id is "" (processors are shared anyway). All ranks call it together. */
+int  comm_owns_device(Comm *c, const char *device_id);
 
 int         comm_rank(const Comm *c);
 int         comm_size(const Comm *c);
@@ -61,8 +70,8 @@ void comm_reduce_scatter_start(Comm *c, Tensor x);
 /* Starts: every rank's piece `rank` of x (any type) is copied to that place on all ranks. */
 void comm_all_gather_start(Comm *c, Tensor x);
 void comm_poll(Comm *c);       /* lets what was started progress; cheap; never blocks */
-void comm_finish(Comm *c);     /* waits for everything started */
-/* Blocking: start and finish. */
+void comm_finish(Comm *c);     /* waits for everything started; with NCCL the followed stream does, not the host */
+/* Start and finish. */
 void comm_reduce_scatter(Comm *c, Tensor x);
 void comm_all_gather(Comm *c, Tensor x);
 void comm_all_reduce(Comm *c, Tensor x); /* F32: reduce-scatter, then all-gather */
@@ -70,11 +79,16 @@ void comm_all_reduce(Comm *c, Tensor x); /* F32: reduce-scatter, then all-gather
 /* Bytes of buffers that the collectives of a communicator of this kind and size take, whatever the buckets' length; allocated on first
  * use. (What the MPI library takes for itself is not in it.) */
 size_t comm_buffer_bytes(CommKind kind, int ranks);
+/* Bytes of pinned host memory that buckets of `elems` elements, in flight together, take beside that where a GPU's ranks use the ring or
+ * MPI (each bucket at 4 bytes an element, kept for the next step); 0 on the CPU and for NCCL. */
+size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
 
+/* Ring and MPI are timed on the host's clock; on a GPU from when a bucket has reached host memory, exposed_ms from when the followed stream
+ * has nothing else left to do. NCCL is timed by events on the GPU, read without waiting: what has not ended yet is told by a later call. */
 typedef struct {
     double  comm_ms;    /* from a collective's start to its end, summed over what did not overlap another one */
-    double  exposed_ms; /* of it, spent inside comm_finish and blocking calls                                 */
-    int64_t sends;      /* messages this rank has posted; 0 for COMM_MPI, which does not tell                 */
+    double  exposed_ms; /* of it, spent inside comm_finish and blocking calls; NCCL: the followed stream stood still */
+    int64_t sends;      /* messages this rank has posted; 0 for COMM_MPI and COMM_NCCL, which do not tell     */
 } CommTimes;
 CommTimes comm_times(Comm *c); /* since the last call; resets them */
 
@@ -83,7 +97,7 @@ typedef struct {
     int64_t sequence;      /* the communicator's 0th, 1st, ... collective            */
     double  start_ms;
     double  first_send_ms; /* 0: nothing posted yet                                  */
-    double  end_ms;        /* 0: in flight; else when a poll or finish saw it end    */
+    double  end_ms;        /* 0: in flight; else when a poll or finish (NCCL: comm_times) saw it end */
 } CommTrace;
 int comm_trace(const Comm *c, CommTrace *out, int max);
 

@@ -1,7 +1,9 @@
 /* internal.h - what the files of comm/ share; nobody else includes it.
  *
- * comm.c holds the queue of started collectives and the clock; ring.c and collectives_mpi.c move one of them along; world.c knows the
- * launcher's side of MPI and the small blocking things. In a build without MPI, no_mpi.c stands in for those three.
+ * comm.c holds the queue of started collectives and the clock; ring.c and collectives_mpi.c move one of them along, on host memory, to and
+ * from which staging.cu brings what lies on a GPU; nccl.cu has a queue of its own, on the GPU. world.c knows the launcher's side of MPI
+ * and the small blocking things. In a build without MPI, no_mpi.c stands in for ring.c, collectives_mpi.c and world.c; in one without
+ * CUDA, staging.c and nccl.c for the .cu files.
  */
 #ifndef TRAIN_GPT_COMM_INTERNAL_H
 #define TRAIN_GPT_COMM_INTERNAL_H
@@ -14,6 +16,10 @@ typedef int MPI_Request;
 #endif
 
 #include "comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum {
     WINDOW = 4,      /* receives posted ahead per collective, and chunk buffers of the communicator               */
@@ -32,7 +38,9 @@ typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE } OpKind;
 typedef struct {
     OpKind   kind;
     CommKind by;
-    Tensor   x;            /* borrowed until the end */
+    Tensor   bucket;       /* borrowed until the end */
+    Tensor   x;            /* the bucket, or its copy in host memory */
+    int      staged;       /* that copy's number in staging.cu; -1: none */
     int64_t  sequence;
     double   first_send_ms;
     int64_t  piece_bytes, chunk_bytes, chunks;
@@ -53,11 +61,16 @@ struct Comm {
 
     Op      *op;                /* owned; in flight, in start order                      */
     int      ops, op_room;
+    int      begun;            /* so many of them, the oldest; the others wait for their bytes to reach the host */
     int64_t  started;           /* collectives so far                                    */
     char    *chunk;             /* owned [WINDOW][CHUNK_BYTES]; NULL before first use    */
     int64_t  chunk_owner;       /* sequence of the collective that receives into them, or -1 */
 
-    double    busy_since_ms;    /* when the queue was last empty                         */
+    Stream         *followed;   /* borrowed; NULL: buckets lie in host memory            */
+    struct Staging *staging;    /* owned by staging.cu; NULL before first use            */
+    struct Nccl    *nccl;       /* owned by nccl.cu; NULL without                        */
+
+    double    busy_since_ms;    /* when the first of those begun did, after a time without */
     CommTimes times;
     CommTrace trace[TRACES];    /* sequence s in place s % TRACES                        */
 };
@@ -77,6 +90,22 @@ void        world_all_reduce_f64(Comm *c, double *values, int count, CommReduce 
 void        world_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
 char       *world_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 
+/* staging: brings a bucket in device memory to the host for a collective, and the result back. */
+int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy and turns *x into it; -1: *x is host memory itself */
+int    staging_is_in(Comm *c, int staged);
+void   staging_out(Comm *c, int staged, OpKind kind, Tensor bucket);
+void   staging_finish(Comm *c);                    /* the followed stream waits for what staging_out has started */
+int    staging_stream_is_idle(Comm *c);            /* the followed stream has done everything it was given */
+void   staging_close(Comm *c);
+
+/* nccl */
+void nccl_open(Comm *c);
+void nccl_close(Comm *c);
+void nccl_start(Comm *c, OpKind kind, Tensor x);
+void nccl_poll(Comm *c);
+void nccl_finish(Comm *c);
+void nccl_read_times(Comm *c); /* adds what has ended meanwhile to times and trace */
+
 /* ring.c and collectives_mpi.c: op->kind, x, sequence and piece_bytes are set. Progress returns whether something moved. */
 int  ring_ways(const Comm *c, OpKind kind);      /* into how many Ops a collective is split */
 void ring_start(Comm *c, Op *op, int way);       /* 0, ... */
@@ -94,4 +123,7 @@ NORETURN void mpi_failed(const char *call, int code, const char *file, int line)
     } while (0)
 #endif
 
+#ifdef __cplusplus
+}
+#endif
 #endif

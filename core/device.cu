@@ -17,7 +17,7 @@ enum { OLDEST_MAJOR = 8, FREE_SHARED_BYTES = 48 << 10 /* what a block has withou
 static struct {
     int            is_open;
     cudaDeviceProp properties;
-    char           isa[16];
+    char           isa[16], id[48];
     size_t         context_bytes; /* taken on the GPU before our first allocation: by CUDA itself, and by other processes */
     size_t         used_bytes, peak_bytes;
 } gpu;
@@ -80,18 +80,23 @@ void device_open(int local_rank, int threads) {
     CUDA_CHECK(cudaSetDevice(id));
     CUDA_CHECK(cudaFree(NULL)); /* makes the context */
     snprintf(gpu.isa, sizeof gpu.isa, "sm_%d%d", gpu.properties.major, gpu.properties.minor);
+    const unsigned char *u = (const unsigned char *)gpu.properties.uuid.bytes;
+    snprintf(gpu.id, sizeof gpu.id, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4], u[5],
+             u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
     size_t available, total;
     CUDA_CHECK(cudaMemGetInfo(&available, &total));
     gpu.context_bytes = total - available;
     gpu.is_open = 1;
 }
 
+int device_is_host(void) { return 0; }
 #ifdef CUDA_EMU
 const char *device_backend(void) { return "emu"; }
 #else
 const char *device_backend(void) { return "cuda"; }
 #endif
 const char *device_name(void) { return gpu.is_open ? gpu.properties.name : "no GPU"; }
+const char *device_id(void) { return gpu.id; }
 const char *device_isa(void) { return gpu.is_open ? gpu.isa : "none"; }
 int         device_threads(void) { return 1; }
 int         device_has_bf16(void) { return 1; } /* since compute capability 8.0 */
@@ -147,12 +152,16 @@ void device_zero(Stream *s, Tensor t) {
 }
 
 void device_to_host(Stream *s, void *host, Tensor t) {
-    CUDA_CHECK(cudaMemcpyAsync(host, t.data, tensor_bytes(t), cudaMemcpyDeviceToHost, stream_queue(s)));
+    device_to_host_queued(s, host, t);
     device_sync(s);
 }
 
 void device_from_host_queued(Stream *s, Tensor t, const void *host) {
     CUDA_CHECK(cudaMemcpyAsync(t.data, host, tensor_bytes(t), cudaMemcpyHostToDevice, stream_queue(s)));
+}
+
+void device_to_host_queued(Stream *s, void *host, Tensor t) {
+    CUDA_CHECK(cudaMemcpyAsync(host, t.data, tensor_bytes(t), cudaMemcpyDeviceToHost, stream_queue(s)));
 }
 
 void device_from_host(Stream *s, Tensor t, const void *host) {
@@ -189,6 +198,33 @@ Event event_create(void) {
 void event_destroy(Event *e) { CUDA_CHECK(cudaEventDestroy((cudaEvent_t)e->handle)); }
 void event_record(Event e, Stream *s) { CUDA_CHECK(cudaEventRecord((cudaEvent_t)e.handle, stream_queue(s))); }
 void event_wait(Event e) { CUDA_CHECK(cudaEventSynchronize((cudaEvent_t)e.handle)); }
+
+/* --- time ----------------------------------------------------------------------------------------------------------------------------- */
+
+Timer timer_create(void) {
+    Timer t;
+    CUDA_CHECK(cudaEventCreate(&t.from));
+    CUDA_CHECK(cudaEventCreate(&t.to));
+    return t;
+}
+void timer_destroy(Timer *t) {
+    CUDA_CHECK(cudaEventDestroy(t->from));
+    CUDA_CHECK(cudaEventDestroy(t->to));
+}
+void timer_start(Timer t, Stream *s) { CUDA_CHECK(cudaEventRecord(t.from, stream_queue(s))); }
+double timer_stop_ms(Timer t, Stream *s) {
+    float ms;
+    CUDA_CHECK(cudaEventRecord(t.to, stream_queue(s)));
+    CUDA_CHECK(cudaEventSynchronize(t.to));
+    CUDA_CHECK(cudaEventElapsedTime(&ms, t.from, t.to));
+    return ms;
+}
+
+int stream_is_captured(const Stream *s) {
+    cudaStreamCaptureStatus status;
+    CUDA_CHECK(cudaStreamIsCapturing(stream_queue(s), &status));
+    return status != cudaStreamCaptureStatusNone;
+}
 
 /* --- graphs and ranges -------------------------------------------------------------------------------------------------------------------- */
 

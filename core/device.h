@@ -29,8 +29,10 @@ typedef struct Stream {
 void device_open(int local_rank, int threads);
 
 int         device_present(void);     /* whether there is hardware and driver for device_open; 1 on the CPU */
+int         device_is_host(void);     /* device memory is host memory: the CPU */
 const char *device_backend(void);     /* "cpu", "cuda", "emu"                                         */
 const char *device_name(void);        /* processor or GPU, as the machine calls it                    */
+const char *device_id(void);          /* which GPU of all machines' ("GPU-<uuid>", as nvidia-smi -L says); "" on the CPU */
 const char *device_isa(void);         /* "avx512bf16", "avx512", "avx2", "sse2", "sm_90", ...         */
 int         device_threads(void);     /* threads that an operation uses; 1 on CUDA                    */
 int         device_has_bf16(void);    /* computes bf16 matrix products natively                       */
@@ -62,6 +64,7 @@ void  event_destroy(Event *e);
 void  event_record(Event e, Stream *s);
 void  event_wait(Event e);                                           /* the host waits; at once if never recorded */
 void  device_from_host_queued(Stream *s, Tensor t, const void *host);
+void  device_to_host_queued(Stream *s, void *host, Tensor t);
 
 /* Operations of a stream, recorded once and then launched as one: what the host spends on a kernel's launch is spent once. Between begin
  * and end everything queued on s is recorded and nothing runs; the memory it uses must stay where it is. The CPU has none: graph_begin

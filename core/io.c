@@ -86,7 +86,7 @@ static int open_retrying(const char *path, int flags) {
 int io_open(const char *path, IoOpen how) {
     static const int flags[] = {[IO_CREATE] = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW,
                                 [IO_APPEND] = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW,
-                                [IO_UPDATE] = O_RDWR | O_NOFOLLOW,
+                                [IO_SHARED] = O_RDWR | O_CREAT | O_NOFOLLOW,
                                 [IO_READ]   = O_RDONLY};
     return open_retrying(path, flags[how]);
 }

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-typedef enum { IO_CREATE, IO_APPEND, IO_UPDATE /* existing file, read and pwrite */, IO_READ } IoOpen;
+typedef enum { IO_CREATE, IO_APPEND, IO_SHARED /* made if absent, kept if there: several write into it */, IO_READ } IoOpen;
 
 int io_open(const char *path, IoOpen how);               /* descriptor or -errno; mode 0666 & ~umask; O_NOFOLLOW unless IO_READ */
 int io_write(int fd, const void *data, size_t bytes);

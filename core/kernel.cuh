@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdint.h>
 
+#include <initializer_list>
 #include <type_traits>
 
 #include "core/device.h"
@@ -57,6 +58,15 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
         if (cuda_error != cudaSuccess) cuda_failed(#call, cuda_error, __FILE__, __LINE__); \
     } while (0)
 
+/* The GPU's own clock, to choose between ways of computing the same: stop waits and tells the milliseconds since start. */
+typedef struct { cudaEvent_t from, to; } Timer;
+Timer  timer_create(void);
+void   timer_destroy(Timer *t);
+void   timer_start(Timer t, Stream *s);
+double timer_stop_ms(Timer t, Stream *s);
+/* While a stream is captured into a graph nothing runs, and nobody may wait for it. */
+int    stream_is_captured(const Stream *s);
+
 /* Streaming multiprocessors of this process's GPU, and the most dynamic shared memory of a block. */
 int    device_multiprocessors(void);
 size_t device_shared_bytes(void);
@@ -64,6 +74,11 @@ size_t device_shared_bytes(void);
 template <typename T> static inline T *ptr(Tensor t) { return (T *)t.data; }
 
 static inline int64_t blocks_for(int64_t n, int64_t per_block) { return (n + per_block - 1) / per_block; }
+
+/* A breach of contract that only the device sees ends the kernel, and the job at the next call. */
+DEVICE void device_check(bool holds) {
+    if (!holds) __trap();
+}
 
 /* --- element types ------------------------------------------------------------------------------------------------------------------ */
 
@@ -97,11 +112,61 @@ enum { WARP = 32, PACK_BYTES = 16 };
 /* N elements that move together: 16 bytes of them where rows allow it, else one. */
 template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T v[N]; };
 
-template <typename T> constexpr int pack_elems() { return PACK_BYTES / (int)sizeof(T); }
+template <typename T> __host__ __device__ constexpr int pack_elems() { return PACK_BYTES / (int)sizeof(T); }
 
-/* A cache-streaming load is for what is read once; a plain one for what comes again. */
+/* Whether rows of row_bytes (a flat array: PACK_BYTES) at these addresses are whole packs. */
+static inline bool packs_fit(size_t row_bytes, std::initializer_list<const void *> rows) {
+    uintptr_t bits = row_bytes;
+    for (const void *row : rows) bits |= (uintptr_t)row;
+    return bits % PACK_BYTES == 0;
+}
+/* Runs the statements with W = the elements of a pack of T, or 1 where packs do not fit. */
+#define DISPATCH_PACK(T, fit, W, ...)                                        \
+    do {                                                                     \
+        if (fit) { constexpr int W = pack_elems<T>(); __VA_ARGS__; }         \
+        else { constexpr int W = 1; __VA_ARGS__; }                           \
+    } while (0)
+
 template <typename T, int N> DEVICE Pack<T, N> pack_load(const T *p) { return *reinterpret_cast<const Pack<T, N> *>(p); }
 template <typename T, int N> DEVICE void       pack_store(T *p, Pack<T, N> x) { *reinterpret_cast<Pack<T, N> *>(p) = x; }
+
+/* The last pack of a flat array may be short: n < N elements of it are there, the others read as 0 and are not written. */
+template <typename T, int N> DEVICE Pack<T, N> pack_load_part(const T *p, int64_t n) {
+    if (n >= N) return pack_load<T, N>(p);
+    Pack<T, N> x;
+    for (int i = 0; i < N; i++) x.v[i] = i < n ? p[i] : from_f32<T>(0.0f);
+    return x;
+}
+template <typename T, int N> DEVICE void pack_store_part(T *p, Pack<T, N> x, int64_t n) {
+    if (n >= N) return pack_store(p, x);
+    for (int i = 0; i < N; i++)
+        if (i < n) p[i] = x.v[i];
+}
+
+template <typename T, int N> DEVICE Pack<float, N> pack_to_f32(Pack<T, N> x) {
+    Pack<float, N> y;
+    for (int i = 0; i < N; i++) y.v[i] = to_f32(x.v[i]);
+    return y;
+}
+template <typename T, int N> DEVICE Pack<T, N> pack_from_f32(Pack<float, N> x) {
+    Pack<T, N> y;
+    for (int i = 0; i < N; i++) y.v[i] = from_f32<T>(x.v[i]);
+    return y;
+}
+/* p[0..N) += x, of f32 in accesses of 16 bytes at most. */
+template <int N> DEVICE void pack_add(float *p, Pack<float, N> x) {
+    constexpr int W = N < pack_elems<float>() ? N : pack_elems<float>();
+    for (int i = 0; i < N; i += W) {
+        Pack<float, W> sum = pack_load<float, W>(p + i);
+        for (int k = 0; k < W; k++) sum.v[k] += x.v[i + k];
+        pack_store(p + i, sum);
+    }
+}
+
+/* Elementwise kernels walk flat memory: the first element of this thread's k-th pack of `packs`, neighbours side by side. */
+template <int W, int packs> DEVICE int64_t pack_place(int k) {
+    return (((int64_t)blockIdx.x * packs + k) * blockDim.x + threadIdx.x) * W;
+}
 
 /* --- reductions: every lane gets the result; the order of additions is fixed ------------------------------------------------------------- */
 

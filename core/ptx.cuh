@@ -1,14 +1,16 @@
 /* ptx.cuh - the only file with inline PTX: tensor-core products, matrix loads and asynchronous copies, one function per instruction.
  *
  * Each has an emulated twin of the same meaning in test/emu/ (namespace emu); addresses are generic pointers outside of this file. The
- * names, fragment layouts and descriptors are those of the PTX ISA manual: "Warp-level matrix instructions" (ldmatrix, mma), "Data movement"
- * (cp.async, cp.async.bulk.tensor), "Asynchronous warpgroup-level matrix instructions" (wgmma), "mbarrier".
+ * names, fragment layouts and descriptors are those of the PTX ISA manual: "Warp-level matrix instructions" (ldmatrix, mma), "Data
+ * movement" (cp.async, cp.async.bulk.tensor), "Asynchronous warpgroup-level matrix instructions" (wgmma), "mbarrier".
  *
  * Fragments of m16n8k16, lane l, g = l / 4, t = l % 4: a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2] = A[g][2t+8..], a[3] = A[g+8][2t+8..];
  * b[0] = B[2t..][g], b[1] = B[2t+8..][g]; d[0..1] = D[g][2t..], d[2..3] = D[g+8][2t..].
  */
 #ifndef TRAIN_GPT_CORE_PTX_CUH
 #define TRAIN_GPT_CORE_PTX_CUH
+
+#include <cuda.h>
 
 #include <type_traits>
 
@@ -26,7 +28,7 @@
 DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 #endif
 
-/* --- matrix loads: four 8x8 tiles of 16-bit elements; lanes 8i..8i+7 name the rows of tile i, 16-byte aligned, in shared memory ---------- */
+/* --- matrix loads: four 8x8 tiles of 16-bit elements; lanes 8i..8i+7 name the rows of tile i, 16-byte aligned, in shared memory ------- */
 
 DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row PTX_HERE) {
     EMULATED(emu::ldmatrix(r, 4, row, false, file, line);)
@@ -39,7 +41,7 @@ DEVICE void ldmatrix_x4_transposed(uint32_t (&r)[4], const void *row PTX_HERE) {
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
 
-/* --- d += a b, m16n8k16, 16-bit operands, f32 accumulation; T is bf16 or half ------------------------------------------------------------ */
+/* --- d += a b, m16n8k16, 16-bit operands, f32 accumulation; T is bf16 or half --------------------------------------------------------- */
 
 template <typename T> DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] PTX_HERE) {
     static_assert(std::is_same<T, bf16>::value || std::is_same<T, half>::value, "16-bit operands");
@@ -55,7 +57,15 @@ template <typename T> DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a
     }
 }
 
-/* --- asynchronous copies, global to shared, 16 bytes; what lies past source_bytes is filled with zero ------------------------------------- */
+/* --- 2^x: relative error 2^-22, results below 2^-126 are zero. One instruction, where exp2f takes four. ------------------------------------ */
+
+DEVICE float exp2_approx(float x) {
+    EMULATED(float y = exp2f(x); return y < 0x1p-126f ? 0.0f : y;)
+    PTX("ex2.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
+    return x;
+}
+
+/* --- asynchronous copies, global to shared, 16 bytes; what lies past source_bytes is filled with zero --------------------------------- */
 
 DEVICE void cp_async_16(void *shared, const void *global, int source_bytes PTX_HERE) {
     EMULATED(emu::cp_async(shared, global, 16, source_bytes, file, line);)
@@ -70,5 +80,99 @@ template <int pending> DEVICE void cp_async_wait() {
     EMULATED(emu::cp_async_wait(pending);)
     PTX("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
+
+/* --- a barrier of some warps of a block: id 1 to 15 (0 is __syncthreads), a multiple of 32 threads ------------------------------------ */
+
+DEVICE void named_barrier_sync(int id, int threads PTX_HERE) {
+    EMULATED(emu::block_barrier(id, threads, "named_barrier_sync", 0, emu::REDUCE_NONE, file, line);)
+    PTX("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* === compute capability 9.0: a kernel that uses what follows has its body inside #ifdef PTX_HOPPER ==================================== */
+
+#if defined(CUDA_EMU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define PTX_HOPPER 1
+#endif
+
+/* --- mbarrier: a phase completes when `count` threads have arrived and the bytes they expect have come; phases have parity 0, 1, 0, ... */
+
+DEVICE void mbarrier_init(uint64_t *barrier, unsigned count PTX_HERE) {
+    EMULATED(emu::mbarrier_init(barrier, count, file, line);)
+    PTX("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+/* After the inits, before a barrier: TMA sees them. */
+DEVICE void mbarrier_init_fence() { PTX("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+DEVICE void mbarrier_arrive(uint64_t *barrier PTX_HERE) {
+    EMULATED(emu::mbarrier_arrive(barrier, 0, file, line);)
+    PTX("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+DEVICE void mbarrier_arrive_expect(uint64_t *barrier, unsigned bytes PTX_HERE) {
+    EMULATED(emu::mbarrier_arrive(barrier, bytes, file, line);)
+    PTX("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+/* Until the phase of this parity has completed. */
+DEVICE void mbarrier_wait(uint64_t *barrier, unsigned parity PTX_HERE) {
+    EMULATED(emu::mbarrier_wait(barrier, parity, file, line);)
+    PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}"
+        ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+
+/* --- TMA: a tile of a matrix, global to shared; what lies outside of the matrix is filled with zero. Maps come from core/tensor_map.cuh */
+
+#ifdef CUDA_EMU
+typedef EmuTensorMap TensorMap;
+#else
+typedef CUtensorMap TensorMap;
+#endif
+/* Issued by one thread; completes the bytes of `barrier`. The map is a __grid_constant__ kernel parameter. */
+DEVICE void tma_load_2d(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row PTX_HERE) {
+    EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, file, line);)
+    PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4}], [%2];"
+        ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row) : "memory");
+}
+/* Plain stores to shared memory before it are seen by TMA and wgmma after it. */
+DEVICE void fence_async() { PTX("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* --- wgmma: 128 threads, operands in shared memory with the 128-byte swizzle ----------------------------------------------------------- */
+
+/* Thread t of the warpgroup holds, with row = t / 32 * 16 + t % 32 / 4: d[4 j + 2 h + e] = D[row + 8 h][8 j + t % 4 * 2 + e]. */
+DEVICE uint64_t matrix_descriptor(const void *shared, unsigned leading_bytes, unsigned stride_bytes PTX_HERE) {
+#ifdef CUDA_EMU
+    uint32_t start = emu::shared_offset(shared, 16, "matrix descriptor", file, line);
+#else
+    uint32_t start = shared_address(shared);
+#endif
+    uint64_t at = (start & 0x3ffff) >> 4, leading = leading_bytes >> 4, stride = stride_bytes >> 4, swizzle_128 = 1;
+    return at | leading << 16 | stride << 32 | swizzle_128 << 62;
+}
+DEVICE void wgmma_fence() { PTX("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit() {
+    EMULATED(emu::wgmma_commit();)
+    PTX("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int pending> DEVICE void wgmma_wait(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+    EMULATED(emu::wgmma_wait(pending, file, line);)
+    PTX("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+/* d = a b (+ d if accumulate), m64n64k16. Transposed: the operand lies with its rows (a) or columns (b) contiguous. */
+#define PTX_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define PTX_WGMMA_M64N64K16(types) \
+    PTX("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." types " " \
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, " \
+        "%32, %33, p, 1, 1, %35, %36;\n}" \
+        : PTX_F4(0), PTX_F4(4), PTX_F4(8), PTX_F4(12), PTX_F4(16), PTX_F4(20), PTX_F4(24), PTX_F4(28) \
+        : "l"(a), "l"(b), "r"(accumulate), "n"(a_transposed), "n"(b_transposed))
+template <typename T, int a_transposed = 0, int b_transposed = 0>
+DEVICE void wgmma_m64n64k16(float (&d)[32], uint64_t a, uint64_t b, int accumulate PTX_HERE) {
+    static_assert(std::is_same<T, bf16>::value || std::is_same<T, half>::value, "16-bit operands");
+    EMULATED(emu::wgmma(d, 64, std::is_same<T, bf16>::value ? emu::MMA_BF16 : emu::MMA_F16, a, b, accumulate, a_transposed, b_transposed,
+                        file, line);)
+    if constexpr (std::is_same<T, bf16>::value) { PTX_WGMMA_M64N64K16("bf16.bf16"); }
+    else { PTX_WGMMA_M64N64K16("f16.f16"); }
+}
+
+/* Registers per thread of the calling warpgroup; a multiple of 8. Producers give up what consumers take. */
+template <int registers> DEVICE void registers_raise() { PTX("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers)); }
+template <int registers> DEVICE void registers_lower() { PTX("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers)); }
 
 #endif

@@ -345,7 +345,7 @@ void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out) {
         for (int64_t v = 0; v < V; v++) {
             uint16_t h;
             memcpy(&h, bits + 2 * v, sizeof h);
-            out[v] = bf16_to_f32(h);
+            out[v] = logits.type == BF16 ? bf16_to_f32(h) : f16_to_f32(h);
         }
     }
 }

@@ -1,8 +1,7 @@
-/* head.c - CPU side of the head ops in layers.h: the output layer, tied to the embedding wte.
+/* head.c - the head ops of layers.h, on every backend: the output layer, tied to the embedding wte. Nothing but products of matmul.h.
  *
  * Logits have a row of V' >= V columns; the products work on the first V of them, so the padding is neither read nor written.
  */
-#include "layers/act_simd.h"
 #include "layers/layers.h"
 #include "layers/matmul.h"
 
@@ -18,7 +17,6 @@ static Matmul weight_gradient(Tensor dwte, Tensor dlogits, Tensor x, int64_t V) 
 
 static void head_contract(Tensor x, Tensor logits, Tensor wte, int64_t V) {
     int64_t n = x.dim[0], C = x.dim[1], padded = wte.dim[0];
-    EXPECT_ACT(x);
     EXPECT2(x, x.type, n, C);
     EXPECT2(logits, x.type, n, padded);
     EXPECT2(wte, x.type, padded, C);

@@ -1,6 +1,6 @@
-/* matmul.h - matrix products for the CPU ops, by oneDNN. Internal to layers.
+/* matmul.h - matrix products for the ops: by oneDNN in matmul.c, by cuBLASLt in matmul.cu. Internal to layers.
  *
- * c[m,n] = or += a[m,k] b[k,n] (+ bias[n]), in strict fp32 or with bf16 operands and f32 accumulation. A Matrix is a view of row-major
+ * c[m,n] = or += a[m,k] b[k,n] (+ bias[n]), with fp32 or 16-bit operands and f32 accumulation. A Matrix is a view of row-major
  * memory with a leading dimension, read as it lies or transposed.
  */
 #ifndef TRAIN_GPT_LAYERS_MATMUL_H
@@ -8,12 +8,16 @@
 
 #include "core/device.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum { PLAIN, TRANSPOSED } MatrixOrder;
 typedef enum { MATMUL_SET, MATMUL_ADD } MatmulWrite;
 
 typedef struct {
     void       *data;  /* borrowed; NULL in a dry run                                                   */
-    DType       type;  /* F32 or BF16                                                                   */
+    DType       type;  /* F32, BF16 or F16 (the CPU: F32, BF16)                                         */
     int64_t     ld;    /* elements from one row in memory to the next                                   */
     MatrixOrder order; /* element (i,j) lies at i*ld + j when PLAIN, at j*ld + i when TRANSPOSED        */
 } Matrix;
@@ -32,9 +36,12 @@ typedef struct {
     const void *bias;  /* borrowed */
 } Matmul;
 
-/* Takes what it needs from s->scratch and gives it back. Same bits for the same shape and thread count. */
+/* Takes what it needs from s->scratch and gives it back. Same bits for the same shape and thread count or table of algorithms.h. */
 void   matmul(Stream *s, Matmul product);
 /* The most scratch that products of this shape take; data pointers are not looked at, bias as NULL or not. */
 size_t matmul_scratch_bytes(Matmul product);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

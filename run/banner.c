@@ -6,13 +6,15 @@
 
 static double mib(size_t bytes) { return (double)bytes / 1048576.0; }
 
+static const char *const KINDS[] = {[COMM_RING] = "own ring over MPI", [COMM_MPI] = "MPI's collectives", [COMM_NCCL] = "NCCL"};
+
 /* "4 ranks on hostA, hostB" with a host named once. */
 static void print_ranks(const Run *r) {
     int ranks = comm_size(r->comm), hosts = 0;
     for (int i = 0; i < ranks; i++)
         if (i == 0 || strcmp(comm_host(r->comm, i), comm_host(r->comm, i - 1)) != 0) hosts++;
     printf("ranks     %d on %d host%s (%s%s), %s\n", ranks, hosts, hosts == 1 ? "" : "s", comm_host(r->comm, 0), hosts > 1 ? ", ..." : "",
-           ranks == 1 ? comm_library() : r->config->parallel.comm == PARALLEL_MPI ? "MPI's collectives" : "own ring over MPI");
+           ranks == 1 ? comm_library() : KINDS[comm_kind(r->comm)]);
 }
 
 static void print_model(const Run *r) {
@@ -55,7 +57,7 @@ void banner_print(const Run *r) {
            (long long)c->batch.micro_batch, (long long)c->batch.seq_len);
     printf("memory    %.1f MiB per rank: weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, scratch %.1f, other %.1f\n",
            mib(p->total_bytes), mib(p->params_bytes), mib(p->grads_bytes), mib(p->optimizer_bytes), mib(p->activation_bytes),
-           mib(p->scratch_bytes), mib(p->batch_bytes + p->comm_bytes + p->library_bytes));
+           mib(p->scratch_bytes), mib(p->batch_bytes + p->comm_bytes + p->library_bytes + (device_is_host() ? p->staging_bytes : 0)));
     print_start(r);
     fflush(stdout);
 }

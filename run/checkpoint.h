@@ -12,6 +12,7 @@
 #include "layers/optimizer.h"
 #include "run/config.h"
 #include "run/precision.h"
+#include "run/watchdog.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,6 +29,7 @@ typedef struct {
     GptShape         shape;
     const Dataset   *train;
     Stream          *stream;
+    Watchdog        *watchdog;     /* told of every MiB; NULL: nobody watches */
     char             run_id[40];   /* made at the first start, kept by resumes */
     const char      *precision;    /* "fp32", "bf16", "tf32", "fp16"            */
     LossScale       *loss_scale;   /* resumed too: the same bits as a run that was never stopped */
@@ -45,7 +47,24 @@ typedef struct {
  * (exit 64 naming each key with both values), reads masters and moments, publishes the working copy. Honours run.resume. */
 Resumed checkpoint_resume(CheckpointState *state);
 
-/* Collective. Writes step_%08d and prunes to checkpoint.keep. Exit 74 naming the path. Returns the milliseconds it took. */
+/* Saves while training goes on: memory for a copy of this rank's state, and a thread that writes it. All calls but saver_ready are
+ * collective. Exit 74 naming the path that could not be written. */
+typedef struct Saver Saver;
+Saver *saver_create(CheckpointState *state);   /* state is borrowed */
+void   saver_destroy(Saver *s);                /* what is in flight is written, but not committed: saver_finish first */
+size_t saver_bytes(const Layout *layout);      /* host memory it takes */
+
+/* Waits for a save still in flight, then copies the state and starts to write step_%08d. Returns the milliseconds of the copy and what
+ * goes with it: all that training waits for. */
+double saver_start(Saver *s, int64_t step);
+/* 1: this rank has done its part of what is in flight. When all ranks have (a step's reduction tells), all call saver_next. */
+int    saver_ready(Saver *s);
+/* Returns 0, or when this was the last part, and the folder stands under its name, the milliseconds since saver_start. */
+double saver_next(Saver *s);
+int64_t saver_step(const Saver *s);             /* of the save that was started last */
+double saver_finish(Saver *s);                 /* waits; returns as saver_next, 0 when nothing was in flight */
+
+/* Collective. All of it at once: writes step_%08d and prunes to checkpoint.keep. Returns the milliseconds it took. */
 double checkpoint_save(CheckpointState *state, int64_t step);
 
 /* Newest verifying checkpoint folder of a run folder, or the folder itself if it is one: path into out [capacity]; 0 if none. */

@@ -129,6 +129,7 @@ static void read_spans(const CheckpointState *state, const WeightsFile *w, const
         Span span = o->spans[i];
         for (int64_t at = 0, n; at < span.elems; at += n) {
             n = span.elems - at < WEIGHTS_BLOCK ? span.elems - at : WEIGHTS_BLOCK;
+            watchdog_tick(state->watchdog, "reading a checkpoint");
             weights_read(w, base, span.offset + at, n, block);
             device_from_host(state->stream, tensor_slice(view(o, span), at, n), block);
         }

@@ -22,22 +22,11 @@ static int read_file(const char *path, size_t limit, char **text, size_t *bytes)
     return error;
 }
 
-/* The file into the options. A fault that ends the reading comes alone; 1 = the file could be read. */
-static int load_file(ConfigLoad *load, Json *json) {
-    char     *text = NULL;
-    size_t    bytes = 0;
+/* The text of a config file into the options. A fault that ends the reading comes alone; 1 = it could be read. */
+static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *json) {
     JsonFault fault;
     Where     where = load->file;
-    *json = (Json){.root = NULL};
-    int error = strlen(where.file) >= sizeof load->config->path ? ENAMETOOLONG : read_file(where.file, JSON_LIMIT, &text, &bytes);
-    if (error) {
-        where.at.line = 0;
-        faults_add(&load->faults, where, "cannot read: %s", strerror(error));
-        return 0;
-    }
-    int good = json_parse_all(text, bytes, JSON_LIMIT, "", json, &fault);
-    free(text);
-    if (!good) {
+    if (!json_parse_all(text, bytes, JSON_LIMIT, "", json, &fault)) {
         where.at = fault.at;
         faults_add(&load->faults, where, "%s", fault.text);
         return 0;
@@ -75,18 +64,18 @@ static void resolve_preset(ConfigLoad *load) {
 }
 
 /* "configs/demo.json" gives "runs/demo". */
-static const char *default_dir(const char *path) {
+static const char *default_dir(Config *c, const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     char        dir[4096 + 8];
     int         length = dot && dot != name ? (int)(dot - name) : (int)strlen(name);
     snprintf(dir, sizeof dir, "runs/%.*s", length, name);
-    return keep_text(dir);
+    return config_keep(c, dir);
 }
 
 static void resolve(ConfigLoad *load) {
     Config *c = load->config;
     resolve_preset(load);
-    if (!config_given(load, "run.dir")->given) c->run.dir = default_dir(c->path);
+    if (!config_given(load, "run.dir")->given) c->run.dir = default_dir(c, c->path);
     Given *seq_len = config_given(load, "batch.seq_len"), *positions = config_given(load, "model.n_positions");
     if (!seq_len->given && !seq_len->faulty) {
         c->batch.seq_len = c->model.n_positions;
@@ -123,12 +112,12 @@ static char *load_end(ConfigLoad *load) {
     return faults_take(&load->faults);
 }
 
-char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config) {
+char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count, int ranks, Config *config) {
     ConfigLoad load;
-    Json       json;
+    Json       json = {.root = NULL};
     load_start(&load, config, (Where){path, NULL, {1, 1}});
     snprintf(config->path, sizeof config->path, "%s", path);
-    if (load_file(&load, &json)) {
+    if (load_text(&load, text, bytes, &json)) {
         for (int i = 0; i < override_count; i++) config_override(&load, overrides[i]);
         resolve(&load);
         refuse_missing(&load, &json);
@@ -136,6 +125,23 @@ char *config_load(const char *path, char *const *overrides, int override_count, 
     }
     json_free(&json);
     return load_end(&load);
+}
+
+static char *cannot_read(const char *path, int error, Config *config) {
+    ConfigLoad load;
+    load_start(&load, config, (Where){path, NULL, {0, 1}});
+    faults_add(&load.faults, load.file, "cannot read: %s", strerror(error));
+    return load_end(&load);
+}
+
+char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config) {
+    char  *text = NULL;
+    size_t bytes = 0;
+    int    error = strlen(path) >= sizeof config->path ? ENAMETOOLONG : read_file(path, JSON_LIMIT, &text, &bytes);
+    if (error) return cannot_read(path, error, config);
+    char *faults = config_parse(path, text, bytes, overrides, override_count, ranks, config);
+    free(text);
+    return faults;
 }
 
 char *config_from_json(const cJSON *json, Config *config) {

@@ -23,8 +23,11 @@ typedef enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16, P
 typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } ParallelComm;
 /* memory.recompute holds a Recompute of layers/gpt.h. */
 
+typedef struct ConfigKept ConfigKept;
+
 typedef struct {
-    char path[4096];                    /* the config file                                   */
+    char        path[4096];             /* the config file                                   */
+    ConfigKept *kept;                   /* owned: the memory of strings and lists; config_free */
     struct {
         const char *dir;
         int64_t     steps, seed;
@@ -61,6 +64,10 @@ typedef struct {
  * ranks checks batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All faults are collected:
  * returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per fault (a syntax fault comes alone). */
 char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
+
+/* The same of a file's text [bytes]: a pure function but for the memory of *config. path is what faults name. */
+char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count, int ranks, Config *config);
+void  config_free(Config *config);      /* its strings; also after faults */
 
 /* The rule that needs the number of ranks; NULL or a malloc'ed sentence naming the nearest valid values. */
 char *config_check_ranks(const Config *config, int ranks);

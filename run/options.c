@@ -149,19 +149,26 @@ const Preset *preset_find(const char *name) {
 
 /* --- setting --------------------------------------------------------------------------------------------------------------------- */
 
-/* What keep() hands out hangs on one chain, so that a leak checker sees it is held on purpose. */
-static void *keep(size_t bytes) {
-    static struct Kept { struct Kept *next; } *kept;
-    struct Kept *block = calloc(1, sizeof *block + bytes);
+struct ConfigKept { ConfigKept *next; };
+
+static void *keep(Config *config, size_t bytes) {
+    ConfigKept *block = calloc(1, sizeof *block + bytes);
     if (!block) fail(EXIT_MEMORY, "out of memory while reading the config");
-    block->next = kept;
-    kept = block;
+    block->next = config->kept;
+    config->kept = block;
     return block + 1;
 }
 
-const char *keep_text(const char *text) {
+const char *config_keep(Config *config, const char *text) {
     size_t bytes = strlen(text) + 1;
-    return memcpy(keep(bytes), text, bytes);
+    return memcpy(keep(config, bytes), text, bytes);
+}
+
+void config_free(Config *config) {
+    for (ConfigKept *next; config->kept; config->kept = next) {
+        next = config->kept->next;
+        free(config->kept);
+    }
 }
 
 static int refuse(const Option *o, const cJSON *value, char *fault, size_t capacity) {
@@ -170,7 +177,7 @@ static int refuse(const Option *o, const cJSON *value, char *fault, size_t capac
     return 0;
 }
 
-static int set_text(const Option *o, const cJSON *value, const char **field, char *fault, size_t capacity) {
+static int set_text(const Option *o, Config *config, const cJSON *value, const char **field, char *fault, size_t capacity) {
     if (!cJSON_IsString(value)) return refuse(o, value, fault, capacity);
     double bytes = (double)strlen(value->valuestring);
     if (o->type == OPTION_TEXT && bytes < o->min) {
@@ -181,7 +188,7 @@ static int set_text(const Option *o, const cJSON *value, const char **field, cha
         snprintf(fault, capacity, "%s is a string of %.0f bytes; at most %.0f are allowed", o->key, bytes, o->max);
         return 0;
     }
-    *field = keep_text(value->valuestring);
+    *field = config_keep(config, value->valuestring);
     return 1;
 }
 
@@ -191,7 +198,7 @@ static int find_word(const Option *o, const cJSON *value) {
     return -1;
 }
 
-static int set_list(const Option *o, const cJSON *value, StringList *list, char *fault, size_t capacity, int *element) {
+static int set_list(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault, size_t capacity, int *element) {
     int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
     if (cJSON_IsString(value) && !*value->valuestring && o->min == 0) count = 0; /* "" is the empty list */
     else if (!cJSON_IsString(value) && !cJSON_IsArray(value)) return refuse(o, value, fault, capacity);
@@ -199,12 +206,12 @@ static int set_list(const Option *o, const cJSON *value, StringList *list, char 
         snprintf(fault, capacity, "%s must name at least one", o->key);
         return 0;
     }
-    *list = (StringList){count, count ? keep(sizeof *list->item * (size_t)count) : NULL};
+    *list = (StringList){count, count ? keep(config, sizeof *list->item * (size_t)count) : NULL};
     if (count && cJSON_IsString(value)) {
         Option one = *o;
         one.type = OPTION_TEXT;
         one.min = 1;
-        return set_text(&one, value, &list->item[0], fault, capacity);
+        return set_text(&one, config, value, &list->item[0], fault, capacity);
     }
     const cJSON *item = value->child;
     for (int i = 0; i < count; i++, item = item->next) {
@@ -219,7 +226,7 @@ static int set_list(const Option *o, const cJSON *value, StringList *list, char 
             snprintf(fault, capacity, "%s must be a string, not %s", key, value_text(item, got));
             return 0;
         }
-        if (!set_text(&one, item, &list->item[i], fault, capacity)) return 0;
+        if (!set_text(&one, config, item, &list->item[i], fault, capacity)) return 0;
     }
     *element = -1;
     return 1;
@@ -238,7 +245,7 @@ int option_set(const Option *o, Config *config, const cJSON *value, char *fault,
     case OPTION_IGNORED:
         return cJSON_IsString(value) ? 1 : refuse(o, value, fault, capacity);
     case OPTION_TEXT:
-        return set_text(o, value, field, fault, capacity);
+        return set_text(o, config, value, field, fault, capacity);
     case OPTION_WORD:
     case OPTION_CHOICE:
         word = find_word(o, value);
@@ -259,7 +266,7 @@ int option_set(const Option *o, Config *config, const cJSON *value, char *fault,
         *(double *)field = number;
         return 1;
     case OPTION_LIST:
-        return set_list(o, value, field, fault, capacity, element);
+        return set_list(o, config, value, field, fault, capacity, element);
     }
     return 0;
 }

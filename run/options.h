@@ -73,8 +73,8 @@ double number_value(const cJSON *number); /* of a node from number_json() or the
 typedef struct { const char *name; int64_t n_layer, n_head, n_embd, n_positions, vocab_size; } Preset;
 const Preset *preset_find(const char *name);      /* NULL if there is none */
 
-/* A copy that lives as long as the process. */
-const char *keep_text(const char *text);
+/* A copy that lives as long as the config. */
+const char *config_keep(Config *config, const char *text);
 
 #ifdef __cplusplus
 }

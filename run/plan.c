@@ -6,6 +6,7 @@
 #include "comm/comm.h"
 #include "data/loader.h"
 #include "layers/optimizer.h"
+#include "run/checkpoint.h"
 
 enum { CHECKPOINT_OVERHEAD_BYTES = 64 << 10 }; /* headers, config.json, and state.json with its hashes, about */
 
@@ -38,9 +39,10 @@ Plan plan_make(const Config *c, DType act, int ranks) {
               .batch_bytes = batches.peak_bytes,
               .comm_bytes = comm_buffer_bytes(c->parallel.comm == PARALLEL_MPI ? COMM_MPI : COMM_RING, ranks),
               .library_bytes = device_overhead_bytes(),
+              .staging_bytes = saver_bytes(&layout),
               .checkpoint_bytes = 3 * sizeof(float) * (size_t)layout.elems + CHECKPOINT_OVERHEAD_BYTES};
     p.total_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
-                    p.comm_bytes + p.library_bytes;
+                    p.comm_bytes + p.library_bytes + (device_is_host() ? p.staging_bytes : 0);
     optimizer_destroy(&o);
     gpt_destroy(&g);
     layout_destroy(&layout);

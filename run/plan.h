@@ -16,7 +16,8 @@ typedef struct {
     int64_t tokens_per_step, micro_steps;   /* of all ranks; micro-batches of each */
     double  flops_per_token;
     size_t  params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes, comm_bytes, library_bytes;
-    size_t  total_bytes;                    /* the peak of one rank */
+    size_t  staging_bytes;                  /* host memory: the copy of a rank's state that a checkpoint is written from */
+    size_t  total_bytes;                    /* the peak of one rank on its device; on the CPU with staging_bytes */
     size_t  checkpoint_bytes;               /* one checkpoint on disk */
 } Plan;
 

@@ -101,6 +101,7 @@ static void print_memory(const Config *c, const Plan *p, DType act, int ranks, s
         {"weights", p->params_bytes},      {"gradients", p->grads_bytes},     {state, p->optimizer_bytes}, {activations, p->activation_bytes},
         {"scratch", p->scratch_bytes},     {"batches", p->batch_bytes},       {"communication", p->comm_bytes},
         {"program and libraries", p->library_bytes},
+        {device_is_host() ? "staging of checkpoints" : "staging of checkpoints (host memory, not in the total)", p->staging_bytes},
     };
     printf("memory per rank (%s)\n", dtype_name(act));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) printf("  %-48s %10.1f MiB\n", rows[i].what, (double)rows[i].bytes / 1048576.0);

@@ -19,7 +19,6 @@ static void refuse_unbuilt(const Config *c) {
         fail(EXIT_CONFIG, "parallel.deterministic = true is not built in yet; one number of ranks always gives the same bits without it");
     if (c->run.on_nonfinite == NONFINITE_ROLLBACK)
         fail(EXIT_CONFIG, "run.on_nonfinite = \"rollback\" is not built in yet: \"stop\" or \"skip\"");
-    if (c->run.watchdog_seconds > 0.0) warn("run.watchdog_seconds: no watchdog is built in yet, a hang is not noticed");
 }
 
 static void open_inputs(Run *r) {
@@ -37,12 +36,27 @@ static void open_inputs(Run *r) {
 
 /* --- ranks and device ------------------------------------------------------------------------------------------------------------------ */
 
+/* NCCL wants a GPU for every rank, and one rank alone has nobody to talk to. */
+static CommKind choose_comm(const Config *c, Comm *comm) {
+    int own = comm_size(comm) > 1 && comm_owns_device(comm, device_id());
+    if (c->parallel.comm == PARALLEL_NCCL && comm_size(comm) > 1 && !own)
+        fail(EXIT_NODEVICE, "parallel.comm = \"nccl\" needs a GPU for every rank; \"auto\" takes the ring where ranks share one");
+    switch (c->parallel.comm) {
+        case PARALLEL_NCCL: return COMM_NCCL;
+        case PARALLEL_MPI: return COMM_MPI;
+        case PARALLEL_RING: return COMM_RING;
+        default: return own ? COMM_NCCL : COMM_RING;
+    }
+}
+
 static void join_ranks(Run *r, Launch launch) {
     const Config *c = r->config;
-    r->comm = comm_create(launch, c->parallel.comm == PARALLEL_MPI ? COMM_MPI : c->parallel.comm == PARALLEL_NCCL ? COMM_NCCL : COMM_RING);
+    r->comm = comm_create(launch, COMM_RING);
+    r->watchdog = watchdog_create(c->run.watchdog_seconds, r->comm);
     char *fault = config_check_ranks(c, comm_size(r->comm));
     if (fault) fail_lines(EXIT_CONFIG, fault);
     device_open(comm_local_rank(r->comm), comm_threads(r->comm));
+    comm_set_kind(r->comm, choose_comm(c, r->comm));
     int64_t native_bf16 = device_has_bf16();
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
     r->numerics = precision_resolve(c, (int)native_bf16);
@@ -68,6 +82,7 @@ static void carve_memory(Run *r) {
     r->batch_arena = arena_create("batches", r->plan.batch_bytes);
     r->stream = stream_create(r->plan.scratch_bytes);
     r->stream.math = r->numerics.math;
+    comm_follow(r->comm, &r->stream);
 
     GptArenas arenas = {&r->params_arena, &r->grads_arena, &r->activations_arena};
     r->gpt = gpt_create(r->shape, &r->layout, r->numerics.act, B, T, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
@@ -94,6 +109,7 @@ static void init_weights(Run *r) {
             int64_t n = span.elems - at < BLOCK ? span.elems - at : BLOCK;
             gpt_init_values(values, p, span.offset - p->offset + at, n, (uint64_t)r->config->run.seed);
             device_from_host(&r->stream, tensor_slice(master, at, n), values);
+            watchdog_tick(r->watchdog, "the first weights");
         }
     }
     free(values);
@@ -110,7 +126,7 @@ void run_share_params(Run *r) {
 static void load_weights(Run *r) {
     CheckpointState *k = &r->checkpoint;
     k->config = r->config, k->comm = r->comm, k->layout = &r->layout, k->optimizer = &r->optimizer;
-    k->shape = r->shape, k->train = &r->train, k->stream = &r->stream;
+    k->watchdog = r->watchdog, k->shape = r->shape, k->train = &r->train, k->stream = &r->stream;
     k->precision = r->numerics.name, k->loss_scale = &r->loss_scale, k->threads = device_threads();
     r->resumed = checkpoint_resume(k);
     if (r->resumed.step == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, k);
@@ -156,6 +172,7 @@ void run_begin(Run *r) {
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
                        .first_step = r->resumed.step};
+    r->saver = saver_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
     if (run_speaks(r)) {
         write_config_copy(r);
@@ -166,6 +183,7 @@ void run_begin(Run *r) {
 
 void run_destroy(Run *r) {
     if (r->metrics) metrics_close(r->metrics);
+    saver_destroy(r->saver);
     if (r->loader) loader_destroy(r->loader);
     replay_destroy(&r->replay);
     optimizer_destroy(&r->optimizer);
@@ -177,5 +195,6 @@ void run_destroy(Run *r) {
     layout_destroy(&r->layout);
     dataset_close(&r->train);
     if (r->val.shards) dataset_close(&r->val);
+    watchdog_destroy(r->watchdog);
     comm_destroy(r->comm);
 }

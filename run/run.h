@@ -19,6 +19,7 @@
 #include "run/precision.h"
 #include "run/progress.h"
 #include "run/replay.h"
+#include "run/watchdog.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,6 +28,7 @@ extern "C" {
 typedef struct {
     const Config *config;           /* borrowed */
     Comm         *comm;             /* owned    */
+    Watchdog     *watchdog;         /* owned    */
     RunLock       lock;
     Layout        layout;
     GptShape      shape;
@@ -44,6 +46,7 @@ typedef struct {
     Batch         eval_batch;       /* [micro_batch, seq_len] */
     int32_t      *eval_tokens;      /* host [2, micro_batch, seq_len] */
     CheckpointState checkpoint;
+    Saver        *saver;            /* owned */
     Resumed       resumed;
     Metrics      *metrics;          /* rank 0; NULL elsewhere */
     Progress      progress;         /* rank 0 */

@@ -126,6 +126,7 @@ char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan
 
     while (count < end) {
         while (count - from > g->T) from += g->T > 1 ? g->T / 2 : 1;
+        watchdog_tick(plan.watchdog, "a sample");
         next_logits(g, s, window, device_tokens, ids + from, count - from, logits);
         double u = rng_uniform(plan.seed, RNG_SAMPLE, (uint64_t)count);
         ids[count++] = sample_token(logits, g->shape.vocab_size, plan.temperature, plan.top_k, u);

@@ -5,6 +5,7 @@
 
 #include "data/tokenizer.h"
 #include "layers/gpt.h"
+#include "run/watchdog.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,6 +17,7 @@ typedef struct {
     double      temperature;  /* 0 = the likeliest token each time */
     int64_t     top_k;        /* 0 = all */
     uint64_t    seed;
+    Watchdog   *watchdog;     /* told of every token; NULL: nobody watches */
 } SamplePlan;
 
 /* Prompt and continuation as printable text, malloc'ed; ids where the tokenizer has no text. Uses g's activation memory (g->T

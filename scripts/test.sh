@@ -34,7 +34,7 @@ run_shell() {
     note "$name" "$status" "$(grep -c '^ok ' "$log")" "$(grep -c '^not ok ' "$log")" "$(grep -c '^skip ' "$log")" $((SECONDS - at))
 }
 
-for folder in core layers data comm run; do
+for folder in core layers data comm run emu; do
     for source in test/$folder/test_*.c; do
         [ -e "$source" ] && run_cmocka "$source" "$B/${source%.c}"
     done
@@ -46,7 +46,7 @@ for folder in core layers data comm run; do
     done
     for script in test/$folder/test_*.sh; do [ -e "$script" ] && run_shell "$script"; done
 done
-for script in test/interop/test_*.sh; do [ -e "$script" ] && run_shell "$script"; done
+for script in test/interop/test_*.sh test/fuzz/test_*.sh; do [ -e "$script" ] && run_shell "$script"; done
 
 echo
 echo "suite took $((SECONDS - started)) s"

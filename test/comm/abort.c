@@ -2,11 +2,27 @@
  *   one      rank 1 finds bad data          early    every rank finds a fault before comm_create
  *   all      every rank finds the same      early1   rank 1 alone does
  *   check    rank 1 meets the impossible    fine     nothing happens
+ *   nccl     nothing but what EMU_NCCL_FAULT plants, and a build without NCCL
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm/comm.h"
+
+/* As a run does: a communicator over each rank's GPU, buckets in its memory. */
+static void use_nccl(Comm *c) {
+    device_open(comm_local_rank(c), 1);
+    Stream s = stream_create(256);
+    comm_follow(c, &s);
+    comm_set_kind(c, COMM_NCCL);
+    size_t bytes = sizeof(float) * 64 * (size_t)comm_size(c);
+    Tensor t = tensor_1d(device_alloc(bytes, "a bucket"), F32, 64 * comm_size(c));
+    for (int i = 0; i < 4; i++) comm_reduce_scatter(c, t);
+    device_sync(&s);
+    device_free(t.data, bytes);
+    comm_destroy(c);
+    stream_destroy(&s);
+}
 
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "fine";
@@ -20,6 +36,11 @@ int main(int argc, char **argv) {
     if (strcmp(how, "all") == 0) fail(EXIT_DATA, "a fault in the data");
     if (strcmp(how, "one") == 0 && last) fail(EXIT_DATA, "a fault in the data");
     if (strcmp(how, "check") == 0) CHECK(!last, "a fault in the program");
+
+    if (strcmp(how, "nccl") == 0) {
+        use_nccl(c);
+        return 0;
+    }
 
     int64_t n = 64 * comm_size(c);
     float  *x = (float *)calloc((size_t)n, sizeof *x);

@@ -16,7 +16,11 @@
 
 #include <cmocka.h>
 
-static Comm *world;
+static Comm  *world;
+static Stream stream; /* followed by world: collectives over buckets are tested on the memory that they have in training */
+
+static inline int on_cpu(void) { return strcmp(device_backend(), "cpu") == 0; }
+static inline int emulated(void) { return strcmp(device_backend(), "emu") == 0; }
 
 /* Fails on every rank if `ok` is 0 on any; says which. */
 static inline void expect_on_all(int ok, const char *what, const char *file, int line) {
@@ -29,12 +33,9 @@ static inline void expect_on_all(int ok, const char *what, const char *file, int
 }
 #define EXPECT_ON_ALL(ok) expect_on_all((ok) != 0, #ok, __FILE__, __LINE__)
 
-/* Memory for n elements of 4 bytes, freed by the caller. */
-static inline float *floats(int64_t n) {
-    float *x = (float *)aligned_alloc(64, (size_t)(n * 4 + 63) / 64 * 64);
-    CHECK(x != NULL, "no memory for %lld floats", (long long)n);
-    return x;
-}
+/* Memory for n elements of 4 bytes that host and device reach; the host reads it after device_sync. */
+static inline float *floats(int64_t n) { return (float *)device_alloc_shared((size_t)n * 4); }
+static inline void   give_back(void *x) { device_free_shared(x); }
 
 #define RUN_ON_RANKS(cases) run_on_ranks(#cases, cases, sizeof(cases) / sizeof *(cases))
 static inline int run_on_ranks(const char *name, const struct CMUnitTest *cases, size_t count) {
@@ -43,8 +44,12 @@ static inline int run_on_ranks(const char *name, const struct CMUnitTest *cases,
         cmocka_set_message_output(CM_OUTPUT_TAP);
         CHECK(freopen("/dev/null", "w", stdout), "no /dev/null");
     }
+    device_open(comm_local_rank(world), 1);
+    stream = stream_create(256);
+    comm_follow(world, &stream);
     int failures = _cmocka_run_group_tests(name, cases, count, NULL, NULL);
     comm_destroy(world);
+    stream_destroy(&stream);
     return failures != 0;
 }
 

@@ -24,6 +24,15 @@ static void threads_fit_the_host(void **state) {
     EXPECT_ON_ALL(comm_threads(world) == mine);
 }
 
+static void shared_devices_are_found(void **state) {
+    (void)state;
+    char own[32];
+    snprintf(own, sizeof own, "GPU-%d", comm_rank(world));
+    EXPECT_ON_ALL(comm_owns_device(world, own));
+    EXPECT_ON_ALL(comm_owns_device(world, "GPU-0") == (comm_size(world) == 1)); /* and a warning */
+    EXPECT_ON_ALL(!comm_owns_device(world, comm_rank(world) == 0 ? "" : own));
+}
+
 static void broadcast_reaches_all(void **state) {
     (void)state;
     static const size_t sizes[] = {0, 1, 5, 4096, 3000001};
@@ -79,6 +88,7 @@ int main(void) {
     const struct CMUnitTest ranks_small[] = {
         cmocka_unit_test(everyone_is_here),
         cmocka_unit_test(threads_fit_the_host),
+        cmocka_unit_test(shared_devices_are_found),
         cmocka_unit_test(broadcast_reaches_all),
         cmocka_unit_test(all_reduce_of_numbers),
         cmocka_unit_test(gather_concatenates),

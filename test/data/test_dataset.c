@@ -148,7 +148,7 @@ static void far_samples_are_found(void **state) {
     for (int i = 0; i < 2; i++) {
         const uint16_t last[3] = {11, 12, 13};
         write_file(i ? "big_1" : "big_0", "", 0);
-        int fd = io_open(i ? "big_1" : "big_0", IO_UPDATE);
+        int fd = io_open(i ? "big_1" : "big_0", IO_SHARED);
         assert_int_equal(io_truncate(fd, (uint64_t)bytes), 0);
         assert_int_equal(io_pwrite(fd, last, sizeof last, (uint64_t)bytes - sizeof last), 0);
         io_close(fd);

@@ -90,19 +90,27 @@ static void compare(DType act, int64_t B, int64_t T, int64_t H, int64_t D, doubl
     attention_forward(&s.stream, y, lse, qkv, H);
     assert_close(y, y64, act, b.y);
     assert_close(lse, lse64, act, b.lse);
-    for (int pass = 0; pass < 2; pass++) { /* the second overwrites the first */
-        attention_backward(&s.stream, dqkv, dy, y, lse, qkv, H);
-        assert_dqkv(&s, dqkv, dqkv64, b);
-    }
+    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, H);
+    assert_dqkv(&s, dqkv, dqkv64, b);
+    Tensor y_first = stage_copy(&s, y), lse_first = stage_copy(&s, lse), dqkv_first = stage_copy(&s, dqkv);
+    attention_forward(&s.stream, y, lse, qkv, H); /* the second pass overwrites the first, with the same bits */
+    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, H);
+    assert_same_bits(y, y_first);
+    assert_same_bits(lse, lse_first);
+    assert_same_bits(dqkv, dqkv_first);
     stage_destroy(&s);
 }
 
+/* GPU kernels are built for heads of 32, 64, 96 and 128 channels, and load rows that are not whole 16-byte vectors another way. */
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][4] = {{1, 1, 1, 1}, {2, 2, 1, 3}, {1, 17, 2, 5}, {4, 40, 3, 14}, {1, 65, 1, 16}, {2, 33, 2, 32},
-                                        {1, 130, 2, 64}, {1, 300, 1, 24}, {1, 64, 1, 128}, {1, 20, 1, 160}};
+                                        {1, 130, 2, 64}, {1, 300, 1, 24}, {1, 64, 1, 128}, {2, 40, 1, 40}, {1, 65, 2, 50}, {1, 130, 1, 80},
+                                        {1, 1, 2, 96}, {1, 40, 1, 77}, {1, 65, 1, 96}, {1, 130, 1, 128}, {1, 65, 1, 101}, {2, 257, 1, 64},
+                                        {1, 20, 1, 160}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) {
+            if (shapes[i][3] > 128 && stage_act_types() == 3) continue; /* the CPU alone takes them */
             compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], 1.0);
             compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], 3.0);
         }

@@ -15,28 +15,49 @@ static void test_sizes(void **state) {
             }
 }
 
-/* Ties to even, the carry into the exponent, the largest, subnormal, infinite and undefined values: as bf16_from_f32. */
+/* Ties to even, the carry into the exponent, the largest, subnormal, infinite and undefined values: as bf16_from_f32 and f16_from_f32.
+ * NaN stays NaN, whatever its other bits. */
 static void test_rounding(void **state) {
     (void)state;
     static const uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3fffffff, 0x7f7fffff, 0xff7f7fff, 0x00000001, 0x807fffff, 0x00008000,
-                                    0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x80000000, 0x00018000, 0x42280000};
-    Stage  s = stage_create(0);
-    Tensor x = stage_tensor(&s, F32, 1, COUNT(bits), 1), y = stage_tensor(&s, BF16, 1, COUNT(bits), 1);
-    Tensor back = stage_tensor(&s, F32, 1, COUNT(bits), 1);
-    memcpy(x.data, bits, sizeof bits);
-    cast_forward(&s.stream, y, x);
-    cast_forward(&s.stream, back, y);
-    for (int i = 0; i < COUNT(bits); i++) {
-        uint16_t h = bf16_from_f32(((const float *)x.data)[i]);
-        uint32_t wide = (uint32_t)h << 16;
-        assert_int_equal(((const uint16_t *)y.data)[i], h);
-        assert_memory_equal((const char *)back.data + 4 * i, &wide, 4);
+                                    0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x80000000, 0x00018000, 0x42280000,
+                                    /* fp16: ties, the largest, the first that is infinite, subnormals and their ties, the smallest normal */
+                                    0x3f801000, 0x3f803000, 0x3f801001, 0x477fefff, 0x477ff000, 0x33000000, 0x33000001, 0x33c00000, 0x387fffff};
+    for (int t = 1; t < stage_act_types(); t++) {
+        Stage  s = stage_create(0);
+        Tensor x = stage_tensor(&s, F32, 1, COUNT(bits), 1), y = stage_tensor(&s, ACT_TYPES[t], 1, COUNT(bits), 1);
+        Tensor back = stage_tensor(&s, F32, 1, COUNT(bits), 1);
+        memcpy(x.data, bits, sizeof bits);
+        cast_forward(&s.stream, y, x);
+        cast_forward(&s.stream, back, y);
+        for (int i = 0; i < COUNT(bits); i++) {
+            float    f = ((const float *)x.data)[i], wide = tensor_get(y, i);
+            uint16_t h = y.type == BF16 ? bf16_from_f32(f) : f16_from_f32(f);
+            if (isnan(f)) assert_true(isnan(wide) && isnan(tensor_get(back, i)));
+            else assert_int_equal(((const uint16_t *)y.data)[i], h);
+            if (!isnan(f)) assert_memory_equal((const char *)back.data + 4 * i, &wide, 4);
+        }
+        stage_destroy(&s);
     }
-    stage_destroy(&s);
+}
+
+/* A span that begins anywhere in memory. */
+static void test_unaligned(void **state) {
+    (void)state;
+    enum { N = 77 };
+    for (int t = 0; t < stage_act_types(); t++) {
+        Stage  s = stage_create(0);
+        Tensor x = stage_random(&s, F32, 1, N, 1, 1, 3, 0), y = stage_tensor(&s, ACT_TYPES[t], 1, N, 1), cut = stage_copy(&s, y);
+        cast_forward(&s.stream, y, x);
+        cast_forward(&s.stream, tensor_slice(cut, 0, 3), tensor_slice(x, 0, 3));
+        cast_forward(&s.stream, tensor_slice(cut, 3, N - 3), tensor_slice(x, 3, N - 3));
+        assert_same_bits(cut, y);
+        stage_destroy(&s);
+    }
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_rounding)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_rounding), cmocka_unit_test(test_unaligned)};
     return cmocka_run_group_tests_name("cast", all, NULL, NULL);
 }
 

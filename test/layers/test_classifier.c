@@ -94,9 +94,31 @@ static void test_extremes(void **state) {
     stage_destroy(&s);
 }
 
+/* What is not a number shows in the loss; -infinity, a token that cannot be, does not. */
+static void test_undefined(void **state) {
+    (void)state;
+    enum { V = 70, N = 5 };
+    for (int t = 0; t < stage_act_types(); t++) {
+        Stage  s = stage_create(0);
+        Tensor logits = stage_random(&s, ACT_TYPES[t], 2, N, V, 5, 3, 0), targets = stage_tokens(&s, 1, N, 1, 6, V - 10);
+        Tensor loss = stage_tensor(&s, F32, 1, N, 1), again = stage_tensor(&s, F32, 1, N, 1);
+        tensor_set(logits, 0 * V + 69, NAN), tensor_set(logits, 1 * V + 69, INFINITY), tensor_set(logits, 2 * V, NAN);
+        for (int v = 0; v < V; v++) tensor_set(logits, 3 * V + v, -INFINITY);
+        for (int v = V - 10; v < V; v++) tensor_set(logits, 4 * V + v, -INFINITY);
+        classifier_forward(&s.stream, loss, logits, targets, V);
+        classifier_forward_backward(&s.stream, again, logits, targets, V, 1.0f);
+        for (int i = 0; i < N; i++) {
+            assert_true(!isfinite(tensor_get(loss, i)) == (i < 4));
+            assert_true(!isfinite(tensor_get(again, i)) == (i < 4));
+        }
+        for (int v = 0; v < V; v++) assert_true(isfinite(tensor_get(logits, 4 * V + v)));
+        stage_destroy(&s);
+    }
+}
+
 static int tests(void) {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes),
-                                     cmocka_unit_test(test_extremes)};
+                                     cmocka_unit_test(test_extremes), cmocka_unit_test(test_undefined)};
     return cmocka_run_group_tests_name("classifier", all, NULL, NULL);
 }
 

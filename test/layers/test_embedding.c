@@ -73,7 +73,10 @@ static void compare(DType act, int64_t B, int64_t T, int64_t C, int64_t V, int64
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][5] = {{1, 1, 1, 1, 1},   {1, 5, 3, 2, 5},      {2, 7, 16, 11, 9},   {3, 11, 17, 5, 11},
-                                        {2, 40, 42, 389, 41}, {2, 33, 64, 20, 33}, {2, 21, 193, 30, 64}};
+                                        {2, 40, 42, 389, 41}, {2, 33, 64, 20, 33}, {2, 21, 193, 30, 64},
+                                        /* one token; runs around 32 and far over it; more tokens than 8 and 16 bits, in several tiles */
+                                        {3, 50, 24, 1, 50},   {2, 97, 5, 6, 97},    {1, 90, 264, 3, 90},  {3, 701, 3, 300, 701},
+                                        {1, 1300, 1, 70000, 1300}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++)
             compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4]);

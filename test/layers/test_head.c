@@ -35,9 +35,10 @@ static void assert_logits(Tensor logits, const double *want, DType act, int64_t 
 
 static void test_records(void **state) {
     (void)state;
-    Stage      s = stage_create(1 << 20);
     RecordFile f = record_load(OPS_FILE);
-    Tensor x = stage_record(&s, record_find(&f, "head.x"), F32), wte = stage_record(&s, record_find(&f, "head.wte"), F32);
+    const Record *x_record = record_find(&f, "head.x"), *wte_record = record_find(&f, "head.wte");
+    Stage  s = stage_create(head_scratch_bytes(x_record->head.dim[0], x_record->head.dim[1], wte_record->head.dim[0], F32));
+    Tensor x = stage_record(&s, x_record, F32), wte = stage_record(&s, wte_record, F32);
     Tensor dlogits = stage_record(&s, record_find(&f, "head.dlogits"), F32);
     const Record *logits_record = record_find(&f, "head.logits");
     int64_t n = x.dim[0], C = x.dim[1], V = logits_record->head.dim[1], stride = wte.dim[0];

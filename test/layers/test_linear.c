@@ -39,10 +39,16 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
+/* A stage for the product of two records. */
+static Stage stage_for(const RecordFile *f, const char *x, const char *w) {
+    const Record *rows = record_find(f, x), *columns = record_find(f, w);
+    return stage_create(linear_scratch_bytes(rows->head.dim[0], rows->head.dim[1], columns->head.dim[1], F32));
+}
+
 static void test_linear_records(void **state) {
     (void)state;
     RecordFile f = record_load(OPS_FILE);
-    Stage  s = stage_create(1 << 20);
+    Stage  s = stage_for(&f, "linear.x", "linear.w");
     Tensor x = stage_record(&s, record_find(&f, "linear.x"), F32), w = stage_record(&s, record_find(&f, "linear.w"), F32);
     Tensor b = stage_record(&s, record_find(&f, "linear.b"), F32), dy = stage_record(&s, record_find(&f, "linear.dy"), F32);
     int64_t N = x.dim[0], K = x.dim[1], M = w.dim[1];
@@ -70,7 +76,7 @@ static void test_linear_records(void **state) {
 static void test_gelu_records(void **state) {
     (void)state;
     RecordFile f = record_load(OPS_FILE);
-    Stage  s = stage_create(1 << 20);
+    Stage  s = stage_for(&f, "linear_gelu.x", "linear_gelu.w");
     Tensor pre = stage_record(&s, record_find(&f, "linear_gelu.pre"), F32), x = stage_record(&s, record_find(&f, "linear_gelu.x"), F32);
     Tensor w = stage_record(&s, record_find(&f, "linear_gelu.w"), F32), dy = stage_record(&s, record_find(&f, "linear_gelu.dy"), F32);
     int64_t N = x.dim[0], K = x.dim[1], M = w.dim[1];

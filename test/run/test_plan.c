@@ -85,7 +85,7 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     }
     assert_int_equal(p.scratch_bytes, gpt_scratch_bytes(&g));
     assert_int_equal(p.total_bytes, p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
-                                        p.comm_bytes + p.library_bytes);
+                                        p.comm_bytes + p.library_bytes + p.staging_bytes);
     optimizer_destroy(&o);
     gpt_destroy(&g);
     layout_destroy(&layout);

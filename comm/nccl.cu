@@ -1,0 +1,252 @@
+/* nccl.cu - parallel.comm = nccl: collectives between GPUs, on a stream beside the one that computes.
+ *
+ * Each starts behind an event of the followed stream and none makes the host wait: at the end the followed stream waits for ours. Our
+ * stream has the highest priority: a collective needs few multiprocessors but spins on them until every peer has come, so one that waits
+ * for a large product's blocks to drain holds multiprocessors idle on all the others.
+ *
+ * The communicator is non-blocking: no call of NCCL waits for peers inside, so a lost one is found and told here. But then a call may
+ * return before it is done, and before its work is on the stream: settle() asks until it is.
+ */
+#include <nccl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "comm/internal.h"
+#include "core/clock.h"
+#include "core/kernel.cuh"
+
+/* As long as the watchdog's patience with a start; the first collective connects the peers. */
+static const double SETUP_MS = 300e3, POLL_EVERY_MS = 10;
+
+enum { WAITS = 16 };
+
+typedef struct {
+    cudaEvent_t begin, end;
+    OpKind      kind;
+    int64_t     elems, sequence;
+} Collective;
+typedef struct { cudaEvent_t begin, end; } Wait;
+
+struct Nccl {
+    ncclComm_t   comm;
+    cudaStream_t queue;
+    cudaEvent_t  reached;            /* on the followed stream: the bucket is complete        */
+    Collective   collective[TRACES]; /* the started'th in place started % TRACES               */
+    int64_t      started, read;      /* how many, and whose times are told                    */
+    int64_t      finished;           /* the followed stream waits for so many of them          */
+    Wait         wait[WAITS];        /* of the followed stream, in comm_finish                */
+    int64_t      waits, waits_read;
+    double       polled_ms;
+};
+
+/* --- errors ----------------------------------------------------------------------------------------------------------------------- */
+
+/* "reduce-scatter 12 of 1024 elements" */
+static const char *name_of(const Nccl *n, int64_t i, char text[96]) {
+    const Collective *one = &n->collective[i % TRACES];
+    snprintf(text, 96, "%s %lld of %lld elements", one->kind == OP_ALL_GATHER ? "all-gather" : "reduce-scatter", (long long)one->sequence,
+             (long long)one->elems);
+    return text;
+}
+
+/* What a peer or the network did ends in 77; what this program or CUDA did in 70. */
+static int exit_code_of(ncclResult_t result) {
+    return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER : EXIT_INTERNAL;
+}
+
+/* Other ranks' kernels spin on ours: the communicator is aborted, beside this thread, which may not wait for it to come to an end. */
+NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result, int exit_code) {
+    ncclComm_t  comm = c->nccl ? c->nccl->comm : NULL;
+    const char *detail = ncclGetLastError(comm);
+    const char *what = result == ncclInProgress ? "no answer in time; a peer is lost" : ncclGetErrorString(result);
+    char        why[512];
+    snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
+    if (comm) std::thread([comm] { ncclCommAbort(comm); }).detach();
+    fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN tells more)", doing, c->rank, comm_host(c, c->rank),
+         device_id(), why);
+}
+
+/* The one that the GPU is at, of those whose end has not been seen. */
+static int64_t current_collective(const Nccl *n) {
+    int64_t i = n->read;
+    while (i < n->started - 1 && cudaEventQuery(n->collective[i % TRACES].end) == cudaSuccess) i++;
+    return i;
+}
+
+static void check_answer(Comm *c, ncclResult_t state) {
+    char name[96];
+    if (state == ncclSuccess || state == ncclInProgress) return;
+    int is_idle = c->nccl->started == 0;
+    nccl_failed(c, is_idle ? "the communicator" : name_of(c->nccl, current_collective(c->nccl), name), state, exit_code_of(state));
+}
+
+/* Asks until the last call is done. */
+static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
+    double begin = clock_ms();
+    while (result == ncclInProgress && clock_ms() - begin < SETUP_MS) {
+        if (pause_us) usleep((useconds_t)pause_us);
+        else sched_yield();
+        ncclResult_t asked = ncclCommGetAsyncError(c->nccl->comm, &result);
+        if (asked != ncclSuccess) return asked;
+    }
+    return result;
+}
+
+/* --- the communicator ------------------------------------------------------------------------------------------------------------- */
+
+/* Ring alone: a sum's order then follows from the machine's topology and the length, both the same in every run, and so do protocol and
+ * channels, which NCCL takes from a table and not from measurements. NVLS results depend on where its memory came to lie
+ * (NVIDIA/nccl#2360). Whoever sets NCCL_ALGO decides alone. */
+static void fix_algorithm(void) { setenv("NCCL_ALGO", "Ring", 0); }
+
+static void make_events(Nccl *n) {
+    CUDA_CHECK(cudaEventCreateWithFlags(&n->reached, cudaEventDisableTiming));
+    for (int i = 0; i < TRACES; i++) {
+        CUDA_CHECK(cudaEventCreate(&n->collective[i].begin));
+        CUDA_CHECK(cudaEventCreate(&n->collective[i].end));
+    }
+    for (int i = 0; i < WAITS; i++) {
+        CUDA_CHECK(cudaEventCreate(&n->wait[i].begin));
+        CUDA_CHECK(cudaEventCreate(&n->wait[i].end));
+    }
+}
+
+void nccl_open(Comm *c) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId id;
+    int          least, greatest;
+    config.blocking = 0;
+    Nccl *n = c->nccl = (Nccl *)calloc(1, sizeof *n);
+    if (!n) fail(EXIT_MEMORY, "no memory for a communicator");
+    fix_algorithm();
+    if (c->rank == 0) {
+        ncclResult_t result = ncclGetUniqueId(&id);
+        if (result != ncclSuccess) nccl_failed(c, "setting up", result, EXIT_NODEVICE);
+    }
+    comm_broadcast(c, &id, sizeof id, 0);
+    ncclResult_t result = settle(c, ncclCommInitRankConfig(&n->comm, c->size, id, c->rank, &config), 1000);
+    if (result != ncclSuccess) nccl_failed(c, "setting up", result, EXIT_NODEVICE);
+    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CUDA_CHECK(cudaStreamCreateWithPriority(&n->queue, cudaStreamNonBlocking, greatest));
+    make_events(n);
+}
+
+void nccl_close(Comm *c) {
+    Nccl *n = c->nccl;
+    CUDA_CHECK(cudaStreamSynchronize(n->queue));
+    ncclResult_t result = settle(c, ncclCommFinalize(n->comm), 1000);
+    if (result == ncclSuccess) result = ncclCommDestroy(n->comm);
+    if (result != ncclSuccess) nccl_failed(c, "closing", result, EXIT_PEER);
+    for (int i = 0; i < TRACES; i++) {
+        CUDA_CHECK(cudaEventDestroy(n->collective[i].begin));
+        CUDA_CHECK(cudaEventDestroy(n->collective[i].end));
+    }
+    for (int i = 0; i < WAITS; i++) {
+        CUDA_CHECK(cudaEventDestroy(n->wait[i].begin));
+        CUDA_CHECK(cudaEventDestroy(n->wait[i].end));
+    }
+    CUDA_CHECK(cudaEventDestroy(n->reached));
+    CUDA_CHECK(cudaStreamDestroy(n->queue));
+    free(n);
+    c->nccl = NULL;
+}
+
+/* --- collectives ------------------------------------------------------------------------------------------------------------------ */
+
+static ncclDataType_t type_of(DType type) {
+    switch (type) {
+        case F32: return ncclFloat32;
+        case BF16: return ncclBfloat16;
+        case F16: return ncclFloat16;
+        default: CHECK(0, "buckets are not of %s", dtype_name(type));
+    }
+    return ncclFloat32;
+}
+
+static ncclResult_t enqueue(const Comm *c, OpKind kind, Tensor x) {
+    const Nccl *n = c->nccl;
+    size_t      piece = (size_t)(tensor_elems(x) / c->size);
+    char       *all = (char *)x.data, *mine = all + piece * dtype_bytes(x.type) * (size_t)c->rank;
+    CHECK(kind != OP_ALL_REDUCE, "an all-reduce comes here as its two halves");
+    if (kind == OP_ALL_GATHER) return ncclAllGather(mine, all, piece, type_of(x.type), n->comm, n->queue);
+    return ncclReduceScatter(all, mine, piece, ncclFloat32, ncclSum, n->comm, n->queue);
+}
+
+void nccl_start(Comm *c, OpKind kind, Tensor x) {
+    Nccl *n = c->nccl;
+    CHECK(c->followed, "NCCL works on device memory: comm_follow() comes first");
+    if (n->started - n->read >= TRACES) nccl_read_times(c);
+    if (n->started - n->read >= TRACES) n->read++; /* its time is never told: nobody has asked for long */
+    int64_t     i = n->started++;
+    Collective *one = &n->collective[i % TRACES];
+    one->kind = kind, one->elems = tensor_elems(x), one->sequence = c->started;
+    CUDA_CHECK(cudaEventRecord(n->reached, stream_queue(c->followed)));
+    CUDA_CHECK(cudaStreamWaitEvent(n->queue, n->reached, 0));
+    CUDA_CHECK(cudaEventRecord(one->begin, n->queue));
+    ncclResult_t result = settle(c, enqueue(c, kind, x), 0);
+    char         name[96];
+    if (result != ncclSuccess) nccl_failed(c, name_of(n, i, name), result, exit_code_of(result));
+    CUDA_CHECK(cudaEventRecord(one->end, n->queue)); /* of work that is on the stream: result is no longer "in progress" */
+    c->trace[c->started % TRACES].first_send_ms = clock_ms();
+}
+
+/* Asks no event: a poll may come while the followed stream is recorded into a graph, which forbids that. */
+void nccl_poll(Comm *c) {
+    Nccl        *n = c->nccl;
+    ncclResult_t state;
+    double       now = clock_ms();
+    if (now - n->polled_ms < POLL_EVERY_MS) return;
+    n->polled_ms = now;
+    ncclResult_t asked = ncclCommGetAsyncError(n->comm, &state);
+    check_answer(c, asked == ncclSuccess ? state : asked);
+}
+
+void nccl_finish(Comm *c) {
+    Nccl *n = c->nccl;
+    if (n->finished == n->started) return;
+    if (n->waits - n->waits_read == WAITS) nccl_read_times(c);
+    if (n->waits - n->waits_read == WAITS) n->waits_read++;
+    const Wait  *wait = &n->wait[n->waits++ % WAITS];
+    cudaStream_t followed = stream_queue(c->followed);
+    CUDA_CHECK(cudaEventRecord(wait->begin, followed));
+    CUDA_CHECK(cudaStreamWaitEvent(followed, n->collective[(n->started - 1) % TRACES].end, 0));
+    CUDA_CHECK(cudaEventRecord(wait->end, followed));
+    n->finished = n->started;
+    nccl_poll(c);
+}
+
+/* --- times: without waiting ------------------------------------------------------------------------------------------------------- */
+
+static int has_passed(cudaEvent_t event) {
+    cudaError_t answer = cudaEventQuery(event);
+    if (answer == cudaSuccess) return 1;
+    if (answer != cudaErrorNotReady) CUDA_CHECK(answer);
+    cudaGetLastError(); /* "not yet" is no error, but stays behind as one for the next launch to find */
+    return 0;
+}
+
+static double elapsed_ms(cudaEvent_t from, cudaEvent_t to) {
+    float ms;
+    CUDA_CHECK(cudaEventElapsedTime(&ms, from, to));
+    return ms;
+}
+
+/* Collectives follow each other on one stream: their times add up without overlap. */
+void nccl_read_times(Comm *c) {
+    Nccl *n = c->nccl;
+    for (; n->read < n->started; n->read++) {
+        const Collective *one = &n->collective[n->read % TRACES];
+        if (!has_passed(one->end)) break;
+        c->times.comm_ms += elapsed_ms(one->begin, one->end);
+        c->trace[one->sequence % TRACES].end_ms = clock_ms();
+    }
+    for (; n->waits_read < n->waits; n->waits_read++) {
+        const Wait *wait = &n->wait[n->waits_read % WAITS];
+        if (!has_passed(wait->end)) break;
+        c->times.exposed_ms += elapsed_ms(wait->begin, wait->end);
+    }
+}

@@ -1,0 +1,123 @@
+/* staging.cu - the ring and MPI's collectives for buckets in GPU memory, by way of pinned host memory: for ranks that share a GPU, which
+ * NCCL refuses, and for machines without NCCL.
+ *
+ * A bucket is copied to the host on a stream of our own, once the followed stream has come to it, so backward is queued and runs on
+ * meanwhile; the host looks at an event to see that it has come. The result goes back on the same stream, and the followed one waits
+ * for it. One stream for both ways makes host memory reusable as soon as the way back is queued: the next bucket into it comes later.
+ */
+#include <stdlib.h>
+
+#include "comm/internal.h"
+#include "core/kernel.cuh"
+
+/* Host memory of one bucket. */
+typedef struct {
+    char       *host;  /* owned, pinned */
+    size_t      bytes;
+    int         busy;
+    cudaEvent_t is_in;
+} Block;
+
+struct Staging {
+    cudaStream_t queue;
+    cudaEvent_t  reached; /* recorded on the followed stream: the bucket is complete; and at the end on queue */
+    Block       *block;   /* owned */
+    int          blocks;
+    int          pending; /* a way back that the followed stream does not wait for yet */
+};
+
+static struct Staging *opened(Comm *c) {
+    if (c->staging) return c->staging;
+    Staging *s = c->staging = (Staging *)calloc(1, sizeof *s);
+    if (!s) fail(EXIT_MEMORY, "no memory for staging");
+    CUDA_CHECK(cudaStreamCreateWithFlags(&s->queue, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaEventCreateWithFlags(&s->reached, cudaEventDisableTiming));
+    return s;
+}
+
+/* The smallest free block that fits, or a new one. Buckets have the same few lengths in every step, and a block is made at the width of the
+ * widest type, so after the first round each finds the one that was made for it. */
+static int take_block(Staging *s, size_t bytes) {
+    int best = -1;
+    for (int b = 0; b < s->blocks; b++)
+        if (!s->block[b].busy && s->block[b].bytes >= bytes && (best < 0 || s->block[b].bytes < s->block[best].bytes)) best = b;
+    if (best < 0) {
+        s->block = (Block *)realloc(s->block, sizeof *s->block * (size_t)(s->blocks + 1));
+        if (!s->block) fail(EXIT_MEMORY, "no memory for staging");
+        Block *block = &s->block[best = s->blocks++];
+        block->host = (char *)device_alloc_host(bytes, "a bucket on its way between ranks");
+        block->bytes = bytes;
+        CUDA_CHECK(cudaEventCreateWithFlags(&block->is_in, cudaEventDisableTiming));
+    }
+    s->block[best].busy = 1;
+    return best;
+}
+
+/* The bytes of a bucket that a collective reads: of a gather, this rank's piece. */
+static size_t piece_of(const Comm *c, Tensor x, size_t *at) {
+    size_t piece = tensor_bytes(x) / (size_t)c->size;
+    *at = piece * (size_t)c->rank;
+    return piece;
+}
+
+int staging_in(Comm *c, OpKind kind, Tensor *x) {
+    if (!c->followed || tensor_elems(*x) == 0) return -1;
+    Staging *s = opened(c);
+    int      b = take_block(s, (size_t)tensor_elems(*x) * sizeof(float));
+    Block   *block = &s->block[b];
+    size_t   at = 0, bytes = kind == OP_ALL_GATHER ? piece_of(c, *x, &at) : tensor_bytes(*x);
+    CUDA_CHECK(cudaEventRecord(s->reached, stream_queue(c->followed)));
+    CUDA_CHECK(cudaStreamWaitEvent(s->queue, s->reached, 0));
+    CUDA_CHECK(cudaMemcpyAsync(block->host + at, (const char *)x->data + at, bytes, cudaMemcpyDeviceToHost, s->queue));
+    CUDA_CHECK(cudaEventRecord(block->is_in, s->queue));
+    x->data = block->host;
+    return b;
+}
+
+/* "Not yet" is no error, but stays behind as one for the next launch to find. */
+static int has_passed(cudaError_t answer) {
+    if (answer == cudaErrorNotReady) {
+        cudaGetLastError();
+        return 0;
+    }
+    CUDA_CHECK(answer);
+    return 1;
+}
+
+int staging_is_in(Comm *c, int staged) { return has_passed(cudaEventQuery(c->staging->block[staged].is_in)); }
+int staging_stream_is_idle(Comm *c) { return !c->followed || has_passed(cudaStreamQuery(stream_queue(c->followed))); }
+
+void staging_out(Comm *c, int staged, OpKind kind, Tensor bucket) {
+    Staging *s = c->staging;
+    Block   *block = &s->block[staged];
+    size_t   at = 0, bytes = kind == OP_REDUCE_SCATTER ? piece_of(c, bucket, &at) : tensor_bytes(bucket);
+    CUDA_CHECK(cudaMemcpyAsync((char *)bucket.data + at, block->host + at, bytes, cudaMemcpyHostToDevice, s->queue));
+    block->busy = 0;
+    s->pending = 1;
+}
+
+void staging_finish(Comm *c) {
+    Staging *s = c->staging;
+    if (!s->pending) return;
+    CUDA_CHECK(cudaEventRecord(s->reached, s->queue));
+    CUDA_CHECK(cudaStreamWaitEvent(stream_queue(c->followed), s->reached, 0));
+    s->pending = 0;
+}
+
+void staging_close(Comm *c) {
+    Staging *s = c->staging;
+    CUDA_CHECK(cudaStreamSynchronize(s->queue));
+    for (int b = 0; b < s->blocks; b++) {
+        device_free_host(s->block[b].host);
+        CUDA_CHECK(cudaEventDestroy(s->block[b].is_in));
+    }
+    CUDA_CHECK(cudaEventDestroy(s->reached));
+    CUDA_CHECK(cudaStreamDestroy(s->queue));
+    free(s->block);
+    free(s);
+    c->staging = NULL;
+}
+
+size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems) {
+    return ranks > 1 && kind != COMM_NCCL ? (size_t)elems * sizeof(float) : 0;
+}

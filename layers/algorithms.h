@@ -1,0 +1,45 @@
+/* algorithms.h - which algorithm computes which matrix product: the table behind same bits on a GPU.
+ *
+ * matmul.cu times cuBLASLt's candidates at the first product of a shape and adds the quickest here. Another choice sums in another order,
+ * so a run repeats its bits only with the table it had: run/ stores the records and sets them before the first product of the next
+ * process, and rank 0's on every rank. On the CPU the table stays empty.
+ */
+#ifndef TRAIN_GPT_LAYERS_ALGORITHMS_H
+#define TRAIN_GPT_LAYERS_ALGORITHMS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    ALGORITHM_KEY_ROOM = 192,
+    ALGORITHM_FIRST    = -1, /* id: what the library itself names first                                             */
+    ALGORITHM_NONE     = -2  /* id: the work around the product is left to a kernel of its own, that is quicker     */
+};
+
+/* What cuBLASLt calls the configuration of an algorithm (CUBLASLT_ALGO_CONFIG_*). */
+typedef struct {
+    char    key[ALGORITHM_KEY_ROOM]; /* the product: types, sizes, transpositions, epilogue; one line of text */
+    int32_t id, tile, stages, splitk, reduction, swizzle, custom, inner_shape, cluster;
+} MatmulAlgorithm;
+
+int             matmul_algorithms_count(void);
+MatmulAlgorithm matmul_algorithms_get(int i);             /* in the order of first use */
+void            matmul_algorithms_set(MatmulAlgorithm a); /* added, or in the place of its key's; products look again */
+void            matmul_algorithms_clear(void);            /* and thawed */
+
+/* From now on a product whose key is not here takes what the library names first, without timing and without a record: ranks that time
+ * by themselves would choose differently. */
+void matmul_algorithms_freeze(void);
+
+/* For matmul.cu. */
+int      matmul_algorithms_find(const char *key); /* -1: not there */
+int      matmul_algorithms_frozen(void);
+uint64_t matmul_algorithms_version(void);         /* changes with every set and clear */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,237 @@
+/* attention.cu - CUDA side of attention_forward in layers.h; the CPU twin is attention.c, backward is attention_backward.cu.
+ *
+ * A block has a tile of queries of one head and walks the tiles of keys up to the diagonal with a running maximum and sum per query, so
+ * that scores exist only in registers. Dao, FlashAttention-2, arXiv:2307.08691. The maximum is raised only when it grew by more
+ * than a factor 2^RAISE of exp (any maximum near the true one gives the same quotient): products are rarely rescaled.
+ */
+#include "layers/attention_f32.cuh"
+#include "layers/attention_tile.cuh"
+
+/* --- bf16 and fp16: tensor cores ------------------------------------------------------------------------------------------------------- */
+
+enum { RAISE = 8 }; /* p <= 2^8: far from fp16's 65504 */
+
+template <int D> struct ForwardTile {
+    static constexpr int ATOMS = D <= 64 ? 2 : 1; /* 32 rows a warp: a matrix load then feeds four products, and registers suffice to D = 64 */
+    static constexpr int WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM, QUERIES = WARPS * ROWS, KEYS = 64;
+    static constexpr int STRIDE = D + 8, KEYS_ELEMS = KEYS * STRIDE, STAGE_ELEMS = 2 * KEYS_ELEMS; /* a stage is k and v */
+    static constexpr int SHARED_BYTES = 2 * STAGE_ELEMS * 2;
+    static_assert(QUERIES <= 2 * KEYS, "the queries pass through a stage");
+};
+
+/* Running maximum and sum of a thread's rows (the sum over its own columns only). */
+template <int ATOMS> struct Softmax { float top[ATOMS][2], sum[ATOMS][2]; };
+
+/* The highest score of a row so far, over the four threads that share it. */
+template <int N> DEVICE float highest_score(const float (&s)[N][4], int side) {
+    float high = fmaxf(s[0][2 * side], s[0][2 * side + 1]);
+    #pragma unroll
+    for (int n = 1; n < N; n++) high = fmaxf(high, fmaxf(s[n][2 * side], s[n][2 * side + 1]));
+    high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 1));
+    return fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
+}
+
+/* Raises maxima where scores demand it and shrinks what was summed under the lower ones. A row's numbers depend on that row alone. */
+template <int ATOMS, int N, int D8>
+DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float (&s)[ATOMS][N][4], float scale_log2) {
+    float shrink[ATOMS][2];
+    bool  raised = false;
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int side = 0; side < 2; side++) {
+            float high = highest_score(s[atom], side), rise = (high - m.top[atom][side]) * scale_log2; /* infinite at first */
+            shrink[atom][side] = 1.0f;
+            if (rise > (float)RAISE) {
+                shrink[atom][side] = exp2_approx(-rise);
+                m.top[atom][side] = high;
+                raised = true;
+            }
+        }
+    if (!__any_sync(0xffffffffu, raised)) return;
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int side = 0; side < 2; side++) {
+            m.sum[atom][side] *= shrink[atom][side];
+            #pragma unroll
+            for (int n = 0; n < D8; n++) out[atom][n][2 * side] *= shrink[atom][side], out[atom][n][2 * side + 1] *= shrink[atom][side];
+        }
+}
+
+/* s becomes p = exp(s - top) and joins the sums. */
+template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], Softmax<ATOMS> &m, float scale_log2) {
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int side = 0; side < 2; side++) {
+            float top = m.top[atom][side] * scale_log2, sum = 0.0f;
+            #pragma unroll
+            for (int n = 0; n < N; n++)
+                #pragma unroll
+                for (int e = 2 * side; e < 2 * side + 2; e++) {
+                    s[atom][n][e] = exp2_approx(fmaf(s[atom][n][e], scale_log2, -top));
+                    sum += s[atom][n][e];
+                }
+            m.sum[atom][side] += sum;
+        }
+}
+
+/* A stage: keys and values from `key` on. */
+template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key, const Heads &h) {
+    typedef ForwardTile<D> Tile;
+    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage, k, 3 * h.C, key, h);
+    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage + Tile::KEYS_ELEMS, k + h.C, 3 * h.C, key, h);
+    cp_async_commit();
+}
+
+/* One tile of keys for a warp's queries: scores, softmax, out += p v. */
+template <typename T, int D, int ATOMS>
+DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4], const T *k, const T *v,
+                         int query, int key, float scale_log2) {
+    constexpr int KEYS = ForwardTile<D>::KEYS;
+    float         s[ATOMS][KEYS / 8][4];
+    set_zero(s);
+    #pragma unroll
+    for (int d = 0; d < D; d += 16) add_turned<T, ATOMS, KEYS, D>(s, q[d / 16], k, d);
+    if (key + KEYS - 1 > query) mask_scores<false>(s, query, key);
+    raise_top(m, out, s, scale_log2);
+    exponentials(s, m, scale_log2);
+    #pragma unroll
+    for (int j = 0; j < KEYS; j += 16) {
+        uint32_t p[ATOMS][4];
+        #pragma unroll
+        for (int atom = 0; atom < ATOMS; atom++) left_of<T>(p[atom], s[atom][j / 8], s[atom][j / 8 + 1]);
+        add_straight<T, ATOMS, D>(out, p, v + j * ForwardTile<D>::STRIDE);
+    }
+}
+
+/* Divides by the sums and writes a warp's rows of y, by way of its own rows of shared memory, and of lse. */
+template <typename T, int D, int ATOMS>
+DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D / 8][4], const Softmax<ATOMS> &m, int query, const Heads &h) {
+    float scale[ATOMS][2];
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int side = 0; side < 2; side++) {
+            float sum = m.sum[atom][side];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            scale[atom][side] = 1.0f / sum;
+            int row = query + accumulator_row(atom, 2 * side);
+            if (threadIdx.x % 4 == 0 && row < h.T) lse[row] = m.top[atom][side] * h.scale + logf(sum);
+        }
+    put_rows<T, ATOMS, D>(rows, out, scale);
+    __syncwarp();
+    store_rows<T, ATOMS * ATOM, D>(y, h.C, rows, query, h);
+}
+
+/* A block of 4 warps has QUERIES queries of one head, a warp ROWS of them; keys and values pass through two stages of shared memory, one
+ * being copied while the other is multiplied. grid heads * tiles, 36 KiB of shared memory at D = 64; no two blocks write to one place.
+ * Bound: tensor cores and the exp units about equally (256 products per exp at D = 64). */
+template <typename T, int D>
+KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2) attention_forward_kernel(T *y, float *lse, const T *qkv, Heads h) {
+    typedef ForwardTile<D> Tile;
+    SMEM_DYN(T, shared);
+    const Place p = attention_place(h, (h.T + Tile::QUERIES - 1) / Tile::QUERIES, true);
+    const T    *q = qkv + p.qkv, *k = q + h.C;
+    const int   warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::QUERIES, query = block_query + warp * Tile::ROWS;
+
+    load_tile<T, Tile::QUERIES, D, Tile::THREADS>(shared + Tile::STAGE_ELEMS, q, 3 * h.C, block_query, h);
+    load_keys<T, D>(shared, k, 0, h);
+    cp_async_wait<0>();
+    __syncthreads();
+    uint32_t q_left[D / 16][Tile::ATOMS][4];
+    #pragma unroll
+    for (int d = 0; d < D; d += 16)
+        load_left<T, Tile::ATOMS, D>(q_left[d / 16], shared + Tile::STAGE_ELEMS + warp * Tile::ROWS * Tile::STRIDE, d);
+
+    float                out[Tile::ATOMS][D / 8][4];
+    Softmax<Tile::ATOMS> m;
+    set_zero(out);
+    for (int i = 0; i < Tile::ATOMS; i++) m.top[i][0] = m.top[i][1] = -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
+    const int end = min(block_query + Tile::QUERIES, h.T);
+    for (int key = 0, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
+        cp_async_wait<0>();
+        __syncthreads(); /* this tile is there; the other stage has been read by all */
+        if (key + Tile::KEYS < end) load_keys<T, D>(shared + (stage ^ 1) * Tile::STAGE_ELEMS, k, key + Tile::KEYS, h);
+        const T *tile = shared + stage * Tile::STAGE_ELEMS;
+        if (key < query + Tile::ROWS && query < h.T) /* else nothing of it is on or below the diagonal */
+            forward_tile<T, D, Tile::ATOMS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, query, key, h.scale_log2);
+    }
+    __syncthreads(); /* both stages have been read: the queries' outputs pass through them */
+    forward_store<T, D, Tile::ATOMS>(y + p.y, lse + (int64_t)p.head * h.T, shared + warp * Tile::ROWS * Tile::STRIDE, out, m, query, h);
+}
+
+/* --- fp32: scalar ------------------------------------------------------------------------------------------------------------------------ */
+
+template <int D> struct ForwardF32 {
+    static constexpr int SHARED_BYTES = (3 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; /* q, k, v, p */
+};
+
+/* s becomes p, and joins sum and top; out shrinks where the maximum rises. */
+template <int M, int COLUMNS>
+DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], float (&out)[M][COLUMNS], int query, int key, float scale_log2) {
+    for (int i = 0; i < M; i++) {
+        float high = top[i];
+        for (int j = 0; j < M; j++) {
+            if (key + f32_tx() + 16 * j > query + i) s[i][j] = -INFINITY;
+            high = fmaxf(high, s[i][j]);
+        }
+        high = row_max(high);
+        float shrink = exp2f((top[i] - high) * scale_log2), part = 0.0f;
+        top[i] = high;
+        for (int j = 0; j < M; j++) part += s[i][j] = exp2f((s[i][j] - high) * scale_log2);
+        sum[i] = sum[i] * shrink + part;
+        for (int c = 0; c < COLUMNS; c++) out[i][c] *= shrink;
+    }
+}
+
+/* A block has ROWS queries of one head, a thread M x M scores of a tile; see attention_f32.cuh. grid heads * tiles. Bound: f32 units. */
+template <int D>
+KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2) attention_forward_f32_kernel(float *y, float *lse, const float *qkv, Heads h) {
+    typedef F32Tile<D> Tile;
+    SMEM_DYN(float, shared);
+    float        *k_tile = shared + Tile::ELEMS, *v_tile = k_tile + Tile::ELEMS, *p_tile = v_tile + Tile::ELEMS;
+    const Place   p = attention_place(h, (h.T + Tile::ROWS - 1) / Tile::ROWS, true);
+    const float  *q = qkv + p.qkv;
+    const int     block_query = p.tile * Tile::ROWS, query = block_query + f32_ty() * Tile::M;
+    float         out[Tile::M][Tile::COLUMNS], top[Tile::M], sum[Tile::M], scale[Tile::M];
+    f32_zero(out);
+    for (int i = 0; i < Tile::M; i++) top[i] = -INFINITY, sum[i] = 0.0f;
+    load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, 3 * h.C, block_query, h);
+    for (int key = 0; key <= block_query; key += Tile::ROWS) {
+        __syncthreads(); /* the tile before has been read */
+        load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, q + h.C, 3 * h.C, key, h);
+        load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, q + 2 * h.C, 3 * h.C, key, h);
+        cp_async_commit();
+        cp_async_wait<0>();
+        __syncthreads(); /* this one is there */
+        float s[Tile::M][Tile::M];
+        f32_scores<D>(s, shared, k_tile);
+        f32_softmax(s, top, sum, out, query, key, h.scale_log2);
+        f32_add<D>(out, p_tile, s, v_tile);
+    }
+    for (int i = 0; i < Tile::M; i++) {
+        sum[i] = row_sum(sum[i]);
+        scale[i] = 1.0f / sum[i];
+        if (f32_tx() == 0 && query + i < h.T) lse[(int64_t)p.head * h.T + query + i] = top[i] * h.scale + logf(sum[i]);
+    }
+    f32_store<D>(y + p.y, h.C, out, scale, block_query, h);
+}
+
+/* --- host --------------------------------------------------------------------------------------------------------------------------------- */
+
+template <typename T, int D> static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, Heads h) {
+    if constexpr (std::is_same<T, float>::value)
+        LAUNCH(attention_forward_f32_kernel<D>, (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)), F32Tile<D>::THREADS,
+               ForwardF32<D>::SHARED_BYTES, s, y, lse, qkv, h);
+    else
+        LAUNCH((attention_forward_kernel<T, D>), (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)), ForwardTile<D>::THREADS,
+               ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, h);
+}
+
+void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+    Heads h = attention_heads(y, lse, qkv, H);
+    DISPATCH_ACT(qkv.type, T, DISPATCH_WIDE(h.D, D, (forward_launch<T, D>(s, ptr<T>(y), ptr<float>(lse), ptr<T>(qkv), h))));
+}

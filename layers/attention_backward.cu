@@ -1,0 +1,383 @@
+/* attention_backward.cu - CUDA side of attention_backward in layers.h; the CPU twin is attention_backward.c.
+ *
+ * With p = exp(q.k - lse) computed anew tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
+ *     dv_j = sum_i p_ij dy_i      dk_j = scale sum_i ds_ij q_i      dq_i = scale sum_j ds_ij k_j
+ * Three kernels: delta; then blocks of keys that walk the queries (dk, dv); then blocks of queries that walk the keys (dq). Scores are
+ * computed twice, seven products a tile where five would do, and in return no two blocks add to one place: same bits every time.
+ */
+#include "layers/attention_f32.cuh"
+#include "layers/attention_tile.cuh"
+
+/* --- what is known of a query before its scores are --------------------------------------------------------------------------------------- */
+
+/* Products begin at what would be subtracted from them: p = exp(scale (q.k + lse)), ds = p (dy.v + delta). Rows are padded to a multiple of
+ * PADDED queries, where p = 0. */
+typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse/scale, -delta */
+
+enum { PADDED = 128, PREPARE_LANES = 8, PREPARE_THREADS = 256 };
+
+/* Eight threads share a row of one head. grid ceil(heads * padded / 32), no shared memory; bound: reading y and dy once. */
+template <typename T>
+KERNEL attention_prepare_kernel(Minus minus, const float *lse, const T *dy, const T *y, Heads h) {
+    constexpr int PACK = Row<T, 32>::PACK;
+    int64_t       item = ((int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x) / PREPARE_LANES; /* heads of a position side by side */
+    int           lane = (int)threadIdx.x % PREPARE_LANES, head = (int)(item % h.H), t = (int)(item / h.H % minus.padded);
+    int64_t       sequence = item / h.H / minus.padded, from = (sequence * h.T + t) * h.C + (int64_t)head * h.D;
+    bool          in_batch = sequence < h.heads / h.H, there = in_batch && t < h.T;
+    float         sum = 0.0f;
+    if (there && h.vector) {
+        for (int d = lane * PACK; d < h.D; d += PREPARE_LANES * PACK) {
+            Pack<T, PACK> left = pack_load<T, PACK>(dy + from + d), right = pack_load<T, PACK>(y + from + d);
+            for (int e = 0; e < PACK; e++) sum = fmaf(to_f32(left.v[e]), to_f32(right.v[e]), sum);
+        }
+    } else if (there) {
+        for (int d = lane; d < h.D; d += PREPARE_LANES) sum = fmaf(to_f32(dy[from + d]), to_f32(y[from + d]), sum);
+    }
+    for (int o = PREPARE_LANES / 2; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    if (!in_batch || lane > 0) return;
+    int64_t row = sequence * h.H + head, at = row * minus.padded + t;
+    minus.lse[at] = there ? -lse[row * h.T + t] / h.scale : -INFINITY;
+    minus.delta[at] = there ? -sum : 0.0f;
+}
+
+/* --- bf16 and fp16: tensor cores ------------------------------------------------------------------------------------------------------- */
+
+/* The block's own pair of tiles, (k, v) or (q, dy), stays in shared memory; the other pair passes through two stages, STEP rows at a time. */
+template <int D> struct BackwardTile {
+    static constexpr int ATOMS = D <= 64 ? 2 : 1, WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM, OWN = WARPS * ROWS, STEP = 32;
+    static constexpr int STRIDE = Row<bf16, D>::STRIDE, OWN_ELEMS = OWN * STRIDE, STEP_ELEMS = STEP * STRIDE;
+    static constexpr int STAGES_AT = 2 * OWN_ELEMS, STAGE_ELEMS = 2 * STEP_ELEMS, STATISTICS_AT = STAGES_AT + 2 * STAGE_ELEMS;
+    static constexpr int SHARED_BYTES = STATISTICS_AT * 2 + 2 * 2 * STEP * (int)sizeof(float); /* the last: lse and delta of two stages */
+};
+
+/* Where a pair of tiles comes from. */
+template <typename T> struct Pair {
+    const T *first, *second;
+    int      first_stride, second_stride;
+};
+
+template <typename T, int ROWS, int D> DEVICE void load_pair(T *tile, Pair<T> from, int row, const Heads &h) {
+    constexpr int THREADS = BackwardTile<D>::THREADS;
+    load_tile<T, ROWS, D, THREADS>(tile, from.first, from.first_stride, row, h);
+    load_tile<T, ROWS, D, THREADS>(tile + ROWS * BackwardTile<D>::STRIDE, from.second, from.second_stride, row, h);
+    cp_async_commit();
+}
+
+/* A step's lse and delta, from where the head's rows begin. */
+template <int STEP> DEVICE void load_minus(float *to, const Minus &minus, int64_t at) {
+    constexpr int PACK = PACK_BYTES / (int)sizeof(float), PACKS = STEP / PACK;
+    int           i = (int)threadIdx.x % PACKS * PACK;
+    if (threadIdx.x < PACKS) cp_async_16(to + i, minus.lse + at + i, PACK_BYTES);
+    else if (threadIdx.x < 2 * PACKS) cp_async_16(to + STEP + i, minus.delta + at + i, PACK_BYTES);
+}
+
+/* s += own rows times a step's rows, turned; the left factor is loaded anew for each 16 columns. */
+template <typename T, int D, int ATOMS, int N>
+DEVICE void scores_of(float (&s)[ATOMS][N / 8][4], const T *own, const T *step) {
+    #pragma unroll
+    for (int d = 0; d < D; d += 16) {
+        uint32_t a[ATOMS][4];
+        load_left<T, ATOMS, D>(a, own, d);
+        add_turned<T, ATOMS, N, D>(s, a, step, d);
+    }
+}
+
+/* Scores as left factors, rounded to T; out += p x over a step's rows. */
+template <typename T, int ATOMS, int N>
+DEVICE void round_scores(uint32_t (&p)[N / 16][ATOMS][4], const float (&s)[ATOMS][N / 8][4]) {
+    #pragma unroll
+    for (int j = 0; j < N / 16; j++)
+        #pragma unroll
+        for (int atom = 0; atom < ATOMS; atom++) left_of<T>(p[j][atom], s[atom][2 * j], s[atom][2 * j + 1]);
+}
+template <typename T, int D, int ATOMS, int N16>
+DEVICE void add_scores(float (&out)[ATOMS][D / 8][4], const uint32_t (&p)[N16][ATOMS][4], const T *x) {
+    #pragma unroll
+    for (int j = 0; j < N16; j++) add_straight<T, ATOMS, D>(out, p[j], x + j * 16 * BackwardTile<D>::STRIDE);
+}
+
+/* Products begin at -lse or -delta, here one value for each column. */
+template <int ATOMS, int N> DEVICE void begin_columns(float (&s)[ATOMS][N][4], const float *minus) {
+    #pragma unroll
+    for (int n = 0; n < N; n++) {
+        float low = minus[accumulator_column(n, 0)], high = minus[accumulator_column(n, 1)];
+        #pragma unroll
+        for (int atom = 0; atom < ATOMS; atom++) s[atom][n][0] = s[atom][n][2] = low, s[atom][n][1] = s[atom][n][3] = high;
+    }
+}
+
+/* Scores less lse become p. */
+template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], float scale_log2) {
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int n = 0; n < N; n++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++) s[atom][n][e] = exp2_approx(s[atom][n][e] * scale_log2);
+}
+
+/* ds, which comes as dp less delta, from the rounded p: the exact one would take as many registers again. */
+template <typename T, int ATOMS, int N>
+DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N / 16][ATOMS][4]) {
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int n = 0; n < N / 8; n++)
+            #pragma unroll
+            for (int side = 0; side < 2; side++) {
+                float2 pair = unpack_pair<T>(p[n / 2][atom][n % 2 * 2 + side]);
+                ds[atom][n][2 * side] *= pair.x, ds[atom][n][2 * side + 1] *= pair.y;
+            }
+}
+
+/* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries from the diagonal on. grid heads *
+ * tiles, 55 KiB of shared memory at D = 64; no two blocks write to one place. Bound: tensor cores, four products a tile. */
+template <typename T, int D>
+KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
+attention_backward_keys_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
+    typedef BackwardTile<D> Tile;
+    constexpr int ATOMS = Tile::ATOMS, STEP = Tile::STEP;
+    SMEM_DYN(T, shared);
+    const Place   p = attention_place(h, (h.T + Tile::OWN - 1) / Tile::OWN, false);
+    const Pair<T> own = {qkv + p.qkv + h.C, qkv + p.qkv + 2 * h.C, 3 * h.C, 3 * h.C}, other = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
+    const int     warp = (int)threadIdx.x / WARP, block_key = p.tile * Tile::OWN, key = block_key + warp * Tile::ROWS;
+    T            *k_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *v_rows = k_rows + Tile::OWN_ELEMS;
+    float        *statistics = reinterpret_cast<float *>(shared + Tile::STATISTICS_AT);
+    const int64_t minus_at = (int64_t)p.head * minus.padded;
+
+    load_pair<T, Tile::OWN, D>(shared, own, block_key, h);
+    load_minus<STEP>(statistics, minus, minus_at + block_key);
+    load_pair<T, STEP, D>(shared + Tile::STAGES_AT, other, block_key, h);
+    float dk[ATOMS][D / 8][4], dv[ATOMS][D / 8][4];
+    set_zero(dk);
+    set_zero(dv);
+    #pragma unroll 1
+    for (int query = block_key, stage = 0; query < h.T; query += STEP, stage ^= 1) {
+        const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
+        const float *step_minus = statistics + stage * 2 * STEP;
+        cp_async_wait<0>();
+        __syncthreads(); /* this step is there; the other stage has been read by all */
+        if (query + STEP < h.T) {
+            load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus, minus_at + query + STEP);
+            load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, other, query + STEP, h);
+        }
+        if (key < query + STEP && key < h.T) { /* else no query of the step sees a key of the warp */
+            float    s[ATOMS][STEP / 8][4];
+            uint32_t rounded[STEP / 16][ATOMS][4];
+            begin_columns(s, step_minus);
+            scores_of<T, D, ATOMS, STEP>(s, k_rows, q);
+            if (key + Tile::ROWS - 1 > query) mask_scores<true>(s, query, key);
+            exponentials(s, h.scale_log2);
+            round_scores<T, ATOMS, STEP>(rounded, s);
+            add_scores<T, D, ATOMS>(dv, rounded, d);
+            begin_columns(s, step_minus + STEP);
+            scores_of<T, D, ATOMS, STEP>(s, v_rows, d);
+            multiply_rounded<T, ATOMS, STEP>(s, rounded);
+            round_scores<T, ATOMS, STEP>(rounded, s);
+            add_scores<T, D, ATOMS>(dk, rounded, q);
+        }
+    }
+    /* A warp's rows of the own tiles are read by that warp alone: its results pass through them. */
+    float one[ATOMS][2], scale[ATOMS][2];
+    for (int i = 0; i < ATOMS; i++) one[i][0] = one[i][1] = 1.0f, scale[i][0] = scale[i][1] = h.scale;
+    __syncwarp();
+    put_rows<T, ATOMS, D>(k_rows, dk, scale);
+    put_rows<T, ATOMS, D>(v_rows, dv, one);
+    __syncwarp();
+    store_rows<T, Tile::ROWS, D>(dqkv + p.qkv + h.C, 3 * h.C, k_rows, key, h);
+    store_rows<T, Tile::ROWS, D>(dqkv + p.qkv + 2 * h.C, 3 * h.C, v_rows, key, h);
+}
+
+template <int ATOMS, int N> DEVICE void begin_rows(float (&s)[ATOMS][N][4], const float (&minus)[ATOMS][2]) {
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int n = 0; n < N; n++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++) s[atom][n][e] = minus[atom][e / 2];
+}
+
+template <int ATOMS, int N> DEVICE void multiply(float (&ds)[ATOMS][N][4], const float (&p)[ATOMS][N][4]) {
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int n = 0; n < N; n++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++) ds[atom][n][e] *= p[atom][n][e];
+}
+
+/* A block has OWN queries of one head, a warp ROWS of them with dq in registers, and walks the keys up to the diagonal. grid, shared memory
+ * and determinism as above. Bound: tensor cores, three products a tile. */
+template <typename T, int D>
+KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
+attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
+    typedef BackwardTile<D> Tile;
+    constexpr int ATOMS = Tile::ATOMS, STEP = Tile::STEP;
+    SMEM_DYN(T, shared);
+    const Place   p = attention_place(h, (h.T + Tile::OWN - 1) / Tile::OWN, true);
+    const Pair<T> own = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C}, other = {qkv + p.qkv + h.C, qkv + p.qkv + 2 * h.C, 3 * h.C, 3 * h.C};
+    const int     warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::OWN, query = block_query + warp * Tile::ROWS;
+    T            *q_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *d_rows = q_rows + Tile::OWN_ELEMS;
+
+    load_pair<T, Tile::OWN, D>(shared, own, block_query, h);
+    load_pair<T, STEP, D>(shared + Tile::STAGES_AT, other, 0, h);
+    float row_lse[ATOMS][2], row_delta[ATOMS][2], dq[ATOMS][D / 8][4];
+    for (int atom = 0; atom < ATOMS; atom++)
+        for (int side = 0; side < 2; side++) {
+            int row = query + accumulator_row(atom, 2 * side);
+            row_lse[atom][side] = minus.lse[(int64_t)p.head * minus.padded + row];
+            row_delta[atom][side] = minus.delta[(int64_t)p.head * minus.padded + row];
+        }
+    set_zero(dq);
+    const int end = min(block_query + Tile::OWN, h.T);
+    for (int key = 0, stage = 0; key < end; key += STEP, stage ^= 1) {
+        const T *k = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *v = k + Tile::STEP_ELEMS;
+        cp_async_wait<0>();
+        __syncthreads(); /* this step is there; the other stage has been read by all */
+        if (key + STEP < end) load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, other, key + STEP, h);
+        if (key < query + Tile::ROWS && query < h.T) {
+            float s[ATOMS][STEP / 8][4], ds[ATOMS][STEP / 8][4];
+            begin_rows(s, row_lse);
+            begin_rows(ds, row_delta);
+            scores_of<T, D, ATOMS, STEP>(s, q_rows, k);
+            scores_of<T, D, ATOMS, STEP>(ds, d_rows, v);
+            if (key + STEP - 1 > query) mask_scores<false>(s, query, key);
+            exponentials(s, h.scale_log2);
+            multiply(ds, s);
+            uint32_t rounded[STEP / 16][ATOMS][4];
+            round_scores<T, ATOMS, STEP>(rounded, ds);
+            add_scores<T, D, ATOMS>(dq, rounded, k);
+        }
+    }
+    float scale[ATOMS][2];
+    for (int i = 0; i < ATOMS; i++) scale[i][0] = scale[i][1] = h.scale;
+    __syncwarp();
+    put_rows<T, ATOMS, D>(q_rows, dq, scale);
+    __syncwarp();
+    store_rows<T, Tile::ROWS, D>(dqkv + p.qkv, 3 * h.C, q_rows, query, h);
+}
+
+/* --- fp32: scalar ------------------------------------------------------------------------------------------------------------------------ */
+
+template <int D> struct BackwardF32 {
+    static constexpr int SHARED_BYTES = (4 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; /* q, dy, k, v, and p or ds */
+};
+
+template <int D> DEVICE void load_pair_f32(float *tile, Pair<float> from, int row, const Heads &h) {
+    typedef F32Tile<D> Tile;
+    load_tile<float, Tile::ROWS, D, Tile::THREADS>(tile, from.first, from.first_stride, row, h);
+    load_tile<float, Tile::ROWS, D, Tile::THREADS>(tile + Tile::ELEMS, from.second, from.second_stride, row, h);
+    cp_async_commit();
+}
+
+/* s becomes p and ds, which comes as dp, ds; of one score. */
+DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int head, int query, int key, float scale_log2) {
+    int64_t at = (int64_t)head * minus.padded + query;
+    s = key <= query ? exp2f((s + minus.lse[at]) * scale_log2) : 0.0f;
+    ds = s * (ds + minus.delta[at]);
+}
+
+/* As attention_backward_keys_kernel: a block has ROWS keys, a thread M x M turned scores of a tile; see attention_f32.cuh. */
+template <int D>
+KERNEL __launch_bounds__(F32Tile<D>::THREADS)
+attention_backward_keys_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, Heads h) {
+    typedef F32Tile<D> Tile;
+    constexpr int     M = Tile::M;
+    SMEM_DYN(float, shared);
+    const Place       p = attention_place(h, (h.T + Tile::ROWS - 1) / Tile::ROWS, false);
+    const Pair<float> own = {qkv + p.qkv + h.C, qkv + p.qkv + 2 * h.C, 3 * h.C, 3 * h.C}, other = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
+    const int         block_key = p.tile * Tile::ROWS;
+    float            *k = shared, *v = k + Tile::ELEMS, *q = v + Tile::ELEMS, *d = q + Tile::ELEMS, *p_tile = d + Tile::ELEMS;
+    float             dk[M][Tile::COLUMNS], dv[M][Tile::COLUMNS], one[M], scale[M];
+    f32_zero(dk);
+    f32_zero(dv);
+    for (int i = 0; i < M; i++) one[i] = 1.0f, scale[i] = h.scale;
+    load_pair_f32<D>(k, own, block_key, h);
+    for (int query = block_key; query < h.T; query += Tile::ROWS) {
+        __syncthreads(); /* the step before has been read */
+        load_pair_f32<D>(q, other, query, h);
+        cp_async_wait<0>();
+        __syncthreads(); /* this one is there */
+        float s[M][M], ds[M][M];
+        f32_scores<D>(s, k, q);
+        f32_scores<D>(ds, v, d);
+        for (int i = 0; i < M; i++)
+            for (int j = 0; j < M; j++)
+                f32_ds(s[i][j], ds[i][j], minus, p.head, query + f32_tx() + 16 * j, block_key + f32_ty() * M + i, h.scale_log2);
+        f32_add<D>(dv, p_tile, s, d);
+        f32_add<D>(dk, p_tile, ds, q);
+    }
+    f32_store<D>(dqkv + p.qkv + h.C, 3 * h.C, dk, scale, block_key, h);
+    f32_store<D>(dqkv + p.qkv + 2 * h.C, 3 * h.C, dv, one, block_key, h);
+}
+
+/* As attention_backward_queries_kernel: a block has ROWS queries. */
+template <int D>
+KERNEL __launch_bounds__(F32Tile<D>::THREADS)
+attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, Heads h) {
+    typedef F32Tile<D> Tile;
+    constexpr int     M = Tile::M;
+    SMEM_DYN(float, shared);
+    const Place       p = attention_place(h, (h.T + Tile::ROWS - 1) / Tile::ROWS, true);
+    const Pair<float> own = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C}, other = {qkv + p.qkv + h.C, qkv + p.qkv + 2 * h.C, 3 * h.C, 3 * h.C};
+    const int         block_query = p.tile * Tile::ROWS;
+    float            *q = shared, *d = q + Tile::ELEMS, *k = d + Tile::ELEMS, *v = k + Tile::ELEMS, *p_tile = v + Tile::ELEMS;
+    float             dq[M][Tile::COLUMNS], scale[M];
+    f32_zero(dq);
+    for (int i = 0; i < M; i++) scale[i] = h.scale;
+    load_pair_f32<D>(q, own, block_query, h);
+    for (int key = 0; key <= block_query; key += Tile::ROWS) {
+        __syncthreads(); /* the step before has been read */
+        load_pair_f32<D>(k, other, key, h);
+        cp_async_wait<0>();
+        __syncthreads(); /* this one is there */
+        float s[M][M], ds[M][M];
+        f32_scores<D>(s, q, k);
+        f32_scores<D>(ds, d, v);
+        for (int i = 0; i < M; i++)
+            for (int j = 0; j < M; j++)
+                f32_ds(s[i][j], ds[i][j], minus, p.head, block_query + f32_ty() * M + i, key + f32_tx() + 16 * j, h.scale_log2);
+        f32_add<D>(dq, p_tile, ds, k);
+    }
+    f32_store<D>(dqkv + p.qkv, 3 * h.C, dq, scale, block_query, h);
+}
+
+/* --- host --------------------------------------------------------------------------------------------------------------------------------- */
+
+template <typename T, int D>
+static void backward_launch(Stream *s, T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
+    if constexpr (std::is_same<T, float>::value) {
+        unsigned grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS));
+        LAUNCH(attention_backward_keys_f32_kernel<D>, grid, F32Tile<D>::THREADS, BackwardF32<D>::SHARED_BYTES, s, dqkv, dy, minus, qkv, h);
+        LAUNCH(attention_backward_queries_f32_kernel<D>, grid, F32Tile<D>::THREADS, BackwardF32<D>::SHARED_BYTES, s, dqkv, dy, minus, qkv, h);
+    } else {
+        typedef BackwardTile<D> Tile;
+        unsigned grid = (unsigned)(h.heads * blocks_for(h.T, Tile::OWN));
+        LAUNCH((attention_backward_keys_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus, qkv, h);
+        LAUNCH((attention_backward_queries_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus, qkv, h);
+    }
+}
+
+static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED; }
+
+size_t attention_scratch_bytes(int64_t B, int64_t T, int64_t C, int64_t H, DType act) {
+    (void)C, (void)act;
+    return (size_t)(2 * B * H * padded_queries(T)) * sizeof(float) + ARENA_ALIGN;
+}
+
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+    Heads h = attention_heads(y, lse, qkv, H);
+    EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
+    EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
+    h.vector = h.vector && (uintptr_t)dqkv.data % PACK_BYTES == 0 && (uintptr_t)dy.data % PACK_BYTES == 0;
+    size_t mark = arena_mark(&s->scratch);
+    Minus  minus = {NULL, NULL, (int)padded_queries(h.T)};
+    size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* a multiple of ARENA_ALIGN */
+    minus.lse = (float *)arena_take(&s->scratch, bytes);
+    minus.delta = (float *)arena_take(&s->scratch, bytes);
+    unsigned blocks = (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS / PREPARE_LANES);
+    DISPATCH_ACT(qkv.type, T,
+        LAUNCH(attention_prepare_kernel<T>, blocks, PREPARE_THREADS, 0, s, minus, ptr<float>(lse), (const T *)dy.data, (const T *)y.data, h);
+        DISPATCH_WIDE(h.D, D, (backward_launch<T, D>(s, ptr<T>(dqkv), ptr<T>(dy), minus, ptr<T>(qkv), h))));
+    arena_release(&s->scratch, mark);
+}

@@ -1,0 +1,231 @@
+/* attention_tile.cuh - what attention's kernels share: where a block works, tiles in shared memory, tensor-core products of tiles, and the
+ * row operations of the scalar f32 kernels.
+ *
+ * A tile holds rows of one head's q, k, v or dy, D columns of T padded with zeros to a multiple of 32 (zeros change no product), with 16
+ * bytes between rows: the eight rows of a matrix load then lie in different banks for each of the widths 32, 64, 96, 128.
+ * A warp of the tensor-core kernels owns ATOMS x 16 rows of a product; scores become the left factor of the next product in registers.
+ */
+#ifndef TRAIN_GPT_LAYERS_ATTENTION_TILE_CUH
+#define TRAIN_GPT_LAYERS_ATTENTION_TILE_CUH
+
+#include "core/kernel.cuh"
+#include "core/ptx.cuh"
+#include "layers/layers.h"
+
+enum { ATOM = 16, ATTENTION_MAX_D = 128, L2_SHARE_BYTES = 16 << 20 };
+
+/* The problem, as each kernel gets it. */
+typedef struct {
+    int   T, C, D, H, heads; /* heads = B*H                                                       */
+    int   section;           /* heads whose k and v stay in the second-level cache together         */
+    int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
+    float scale;             /* 1/sqrt(D)                                                         */
+    float scale_log2;        /* scale log2(e): p = 2^(scale_log2 (score - top))                     */
+} Heads;
+
+/* Where a block works: a tile of positions of one head. */
+typedef struct {
+    int     head, tile; /* head of B*H                                                  */
+    int64_t qkv, y;     /* elements before the head's first row in qkv (its q) and in y */
+} Place;
+
+/* Checks what forward and backward have in common. */
+static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+    int64_t T = lse.dim[1], B = lse.dim[0] / H, C = qkv.dim[1] / 3, D = C / H;
+    EXPECT2(qkv, qkv.type, B * T, 3 * C);
+    EXPECT2(y, qkv.type, B * T, C);
+    EXPECT2(lse, F32, B * H, T);
+    CHECK(D * H == C, "%lld channels in %lld heads", (long long)C, (long long)H);
+    CHECK(D <= ATTENTION_MAX_D, "a head of %lld channels; the GPU takes up to %d", (long long)D, ATTENTION_MAX_D);
+    CHECK(B * T < INT32_MAX && B * H * T < INT32_MAX, "%lld x %lld positions of %lld heads", (long long)B, (long long)T, (long long)H);
+    Heads h = {};
+    h.T = (int)T, h.C = (int)C, h.D = (int)D, h.H = (int)H, h.heads = (int)(B * H);
+    int64_t fit = L2_SHARE_BYTES / (2 * T * D * (int64_t)dtype_bytes(qkv.type));
+    h.section = (int)(fit < 1 ? 1 : fit < B * H ? fit : B * H);
+    int64_t per_vector = PACK_BYTES / (int64_t)dtype_bytes(qkv.type);
+    h.vector = D % per_vector == 0 && (uintptr_t)qkv.data % PACK_BYTES == 0 && (uintptr_t)y.data % PACK_BYTES == 0;
+    h.scale = 1.0f / sqrtf((float)D);
+    h.scale_log2 = h.scale * 1.44269504f;
+    return h;
+}
+
+/* Runs the statements with WIDE as D rounded up to one of the widths that kernels are built for. */
+#define DISPATCH_WIDE(D, WIDE, ...)                                            \
+    do {                                                                       \
+        if ((D) <= 32) { constexpr int WIDE = 32; __VA_ARGS__; }               \
+        else if ((D) <= 64) { constexpr int WIDE = 64; __VA_ARGS__; }          \
+        else if ((D) <= 96) { constexpr int WIDE = 96; __VA_ARGS__; }          \
+        else { constexpr int WIDE = ATTENTION_MAX_D; __VA_ARGS__; }            \
+    } while (0)
+
+/* Blocks start in the order of their index. Heads go section by section, so that what tiles of a head share is read from the cache; within a
+ * section tile 0 of all heads comes first, or the last tile where tiles have the more work the later they are. */
+DEVICE Place attention_place(const Heads &h, int tiles, bool last_first) {
+    int   block = (int)blockIdx.x, first = block / (h.section * tiles) * h.section, i = block - first * tiles;
+    int   wide = min(h.section, h.heads - first);
+    Place p;
+    p.head = first + i % wide;
+    p.tile = last_first ? tiles - 1 - i / wide : i / wide;
+    int64_t row = (int64_t)(p.head / h.H) * h.T, column = (int64_t)(p.head % h.H) * h.D;
+    p.qkv = row * 3 * h.C + column;
+    p.y = row * h.C + column;
+    return p;
+}
+
+/* A tile's rows: elements of a vector, vectors of a row, elements from one row to the next. */
+template <typename T, int D> struct Row {
+    static constexpr int PACK = PACK_BYTES / (int)sizeof(T), PACKS = D / PACK, STRIDE = D + PACK;
+};
+
+/* Rows [first, first + ROWS) of a head (rows of `from` are `stride` elements apart) into a tile; past T or D the tile is zero. The block's
+ * THREADS share the work. What is copied asynchronously arrives with this thread's next group. */
+template <typename T, int ROWS, int D, int THREADS>
+DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads &h) {
+    constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
+    if (h.vector) {
+        #pragma unroll
+        for (int i = (int)threadIdx.x; i < ROWS * PACKS; i += THREADS) {
+            int  row = i / PACKS, column = i % PACKS * PACK;
+            bool inside = first + row < h.T && column < h.D;
+            cp_async_16(tile + row * STRIDE + column, from + (inside ? (int64_t)(first + row) * stride + column : 0), inside ? PACK_BYTES : 0);
+        }
+        return;
+    }
+    #pragma unroll 1
+    for (int i = (int)threadIdx.x; i < ROWS * D; i += THREADS) {
+        int row = i / D, column = i % D;
+        tile[row * STRIDE + column] = first + row < h.T && column < h.D ? from[(int64_t)(first + row) * stride + column] : from_f32<T>(0.0f);
+    }
+}
+
+/* Rows [first, first + ROWS) of a head from a tile, those before T, by one warp. */
+template <typename T, int ROWS, int D>
+DEVICE void store_rows(T *to, int stride, const T *tile, int first, const Heads &h) {
+    constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
+    int           lane = (int)threadIdx.x % WARP;
+    if (h.vector) {
+        for (int i = lane; i < ROWS * PACKS; i += WARP) {
+            int row = i / PACKS, column = i % PACKS * PACK;
+            if (first + row < h.T && column < h.D)
+                pack_store(to + (int64_t)(first + row) * stride + column, pack_load<T, PACK>(tile + row * STRIDE + column));
+        }
+        return;
+    }
+    #pragma unroll 1
+    for (int i = lane; i < ROWS * D; i += WARP) {
+        int row = i / D, column = i % D;
+        if (first + row < h.T && column < h.D) to[(int64_t)(first + row) * stride + column] = tile[row * STRIDE + column];
+    }
+}
+
+/* --- products of 16-bit tiles: fragments as in core/ptx.cuh, g = lane / 4, t = lane % 4 ----------------------------------------------------- */
+
+template <typename T> DEVICE uint32_t pack_pair(float low, float high) {
+    static_assert(sizeof(T) == 2, "a 16-bit type");
+    uint32_t bits;
+    if constexpr (std::is_same<T, bf16>::value) {
+        __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        memcpy(&bits, &pair, sizeof bits);
+    } else {
+        half2 pair = __floats2half2_rn(low, high);
+        memcpy(&bits, &pair, sizeof bits);
+    }
+    return bits;
+}
+
+template <typename T> DEVICE float2 unpack_pair(uint32_t bits) {
+    if constexpr (std::is_same<T, bf16>::value) return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
+    else return __half22float2(*reinterpret_cast<const half2 *>(&bits));
+}
+
+/* Left factor: ATOMS x 16 rows of a tile, 16 columns from `column`. */
+template <typename T, int ATOMS, int D>
+DEVICE void load_left(uint32_t (&a)[ATOMS][4], const T *rows, int column) {
+    int lane = (int)threadIdx.x % WARP;
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        ldmatrix_x4(a[atom], rows + (atom * ATOM + lane % 16) * Row<T, D>::STRIDE + column + lane / 16 * 8);
+}
+
+/* Left factor from accumulators: 16 columns of a product, rounded to T. */
+template <typename T>
+DEVICE void left_of(uint32_t (&a)[4], const float (&low)[4], const float (&high)[4]) {
+    a[0] = pack_pair<T>(low[0], low[1]), a[1] = pack_pair<T>(low[2], low[3]);
+    a[2] = pack_pair<T>(high[0], high[1]), a[3] = pack_pair<T>(high[2], high[3]);
+}
+
+/* s[i][j] += sum over 16 columns d from `column` of a[i][d] rows[j][d]: a step of a product with N rows of a tile, turned. */
+template <typename T, int ATOMS, int N, int D>
+DEVICE void add_turned(float (&s)[ATOMS][N / 8][4], const uint32_t (&a)[ATOMS][4], const T *rows, int column) {
+    int lane = (int)threadIdx.x % WARP;
+    #pragma unroll
+    for (int n = 0; n < N; n += 16) {
+        uint32_t b[4];
+        ldmatrix_x4(b, rows + (n + lane / 16 * 8 + lane % 8) * Row<T, D>::STRIDE + column + lane / 8 % 2 * 8);
+        uint32_t b_low[2] = {b[0], b[1]}, b_high[2] = {b[2], b[3]};
+        #pragma unroll
+        for (int atom = 0; atom < ATOMS; atom++) {
+            mma_m16n8k16<T>(s[atom][n / 8], a[atom], b_low);
+            mma_m16n8k16<T>(s[atom][n / 8 + 1], a[atom], b_high);
+        }
+    }
+}
+
+/* out[i][d] += sum over 16 rows j of a[i][j] rows[j][d]: a step of a product with a tile as it stands. */
+template <typename T, int ATOMS, int D>
+DEVICE void add_straight(float (&out)[ATOMS][D / 8][4], const uint32_t (&a)[ATOMS][4], const T *rows) {
+    int lane = (int)threadIdx.x % WARP;
+    #pragma unroll
+    for (int d = 0; d < D; d += 16) {
+        uint32_t b[4];
+        ldmatrix_x4_transposed(b, rows + lane % 16 * Row<T, D>::STRIDE + d + lane / 16 * 8);
+        uint32_t b_low[2] = {b[0], b[1]}, b_high[2] = {b[2], b[3]};
+        #pragma unroll
+        for (int atom = 0; atom < ATOMS; atom++) {
+            mma_m16n8k16<T>(out[atom][d / 8], a[atom], b_low);
+            mma_m16n8k16<T>(out[atom][d / 8 + 1], a[atom], b_high);
+        }
+    }
+}
+
+/* Accumulators times scale[atom][upper or lower half] into a warp's own rows of a tile. */
+template <typename T, int ATOMS, int D>
+DEVICE void put_rows(T *rows, const float (&out)[ATOMS][D / 8][4], const float (&scale)[ATOMS][2]) {
+    int g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            #pragma unroll
+            for (int side = 0; side < 2; side++)
+                *reinterpret_cast<uint32_t *>(rows + (atom * ATOM + side * 8 + g) * Row<T, D>::STRIDE + n * 8 + 2 * t) =
+                    pack_pair<T>(out[atom][n][2 * side] * scale[atom][side], out[atom][n][2 * side + 1] * scale[atom][side]);
+}
+
+/* Where element e of accumulator n of an atom stands in a warp's product. */
+DEVICE int accumulator_row(int atom, int e) { return atom * ATOM + e / 2 * 8 + (int)threadIdx.x % WARP / 4; }
+DEVICE int accumulator_column(int n, int e) { return n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
+
+/* No query sees a later key: those scores become -infinity. Rows are queries and columns keys from the given ones on, or TURNED. */
+template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int n = 0; n < N; n++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int row = accumulator_row(atom, e), column = accumulator_column(n, e);
+                if (key + (TURNED ? row : column) > query + (TURNED ? column : row)) s[atom][n][e] = -INFINITY;
+            }
+}
+
+template <int ATOMS, int N> DEVICE void set_zero(float (&x)[ATOMS][N][4]) {
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int n = 0; n < N; n++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++) x[atom][n][e] = 0.0f;
+}
+
+#endif

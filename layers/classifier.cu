@@ -1,0 +1,137 @@
+/* classifier.cu - CUDA side of the classifier ops in layers.h. A block owns a row and reads it once from memory: each thread keeps a
+ * running maximum and the sum of exponentials below it (Milakov & Gimelshein, arXiv:1805.02867), which the block then joins in a fixed
+ * order. The gradient pass reads the row again from shared memory, or from the L2 cache where two rows do not fit a multiprocessor's. */
+#include "core/kernel.cuh"
+#include "layers/layers.h"
+
+enum {
+    MAX_THREADS = 512, PACKS = 4, /* two blocks of a multiprocessor then have 64 KiB of loads on their way */
+    MAX_COLUMNS = 1 << 30         /* places in a row are int                                              */
+};
+
+typedef enum { LOSS, LOSS_AND_GRADIENT } Pass;
+
+typedef struct { float max, sum; } Softmax; /* softmax[v] = exp(x[v] - max) / sum */
+
+/* The fast exponential errs by 2 units in the last place of f32 and by |x| 2^-24 for its argument's rounding: far less than 16-bit logits
+ * and gradients carry, but too much for fp32's. */
+template <typename T> DEVICE float softmax_exp(float x) {
+    if constexpr (std::is_same<T, float>::value) return expf(x);
+    else return __expf(x);
+}
+
+/* Where nothing has been seen but -infinity, the sum is kept relative to 0. NaN fails every comparison and poisons the sum. */
+DEVICE float finite_max(float max) { return max == -INFINITY ? 0.0f : max; }
+
+template <typename T, int W> DEVICE void softmax_add(Softmax &r, Pack<float, W> x) {
+    float top = r.max;
+    #pragma unroll
+    for (int j = 0; j < W; j++) top = fmaxf(top, x.v[j]);
+    if (top > r.max) {
+        r.sum *= softmax_exp<T>(r.max - top);
+        r.max = top;
+    }
+    float max = finite_max(top);
+    #pragma unroll
+    for (int j = 0; j < W; j++) r.sum += softmax_exp<T>(x.v[j] - max);
+}
+
+/* The columns from V on, of a pack that begins at v, take no part. */
+template <int W> DEVICE void mask_padding(Pack<float, W> &x, int v, int V) {
+    if (v + W <= V) return;
+    #pragma unroll
+    for (int j = 0; j < W; j++)
+        if (v + j >= V) x.v[j] = -INFINITY;
+}
+
+/* This thread's share of the row, kept in `copy` unless that is NULL. */
+template <typename T, int W> DEVICE Softmax thread_softmax(T *copy, const T *row, int V) {
+    Softmax r = {-INFINITY, 0.0f};
+    int     step = (int)blockDim.x * W;
+    for (int first = (int)threadIdx.x * W; first < V; first += step * PACKS) {
+        Pack<T, W> in[PACKS];
+        #pragma unroll
+        for (int k = 0; k < PACKS; k++)
+            if (first + k * step < V) in[k] = pack_load<T, W>(row + first + k * step);
+        #pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            int v = first + k * step;
+            if (v >= V) continue;
+            if (copy) pack_store(copy + v, in[k]);
+            Pack<float, W> x = pack_to_f32(in[k]);
+            mask_padding(x, v, V);
+            softmax_add<T>(r, x);
+        }
+    }
+    return r;
+}
+
+/* row[0..V) = scale (softmax - target), row[V..columns) = 0. Each thread meets the packs that it met, and kept, before. */
+template <typename T, int W>
+DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, float at_target, float factor, int V, int columns) {
+    for (int v = (int)threadIdx.x * W; v < columns; v += (int)blockDim.x * W) {
+        Pack<float, W> x = {};
+        if (v < V) {
+            x = pack_to_f32(pack_load<T, W>(logits + v));
+            mask_padding(x, v, V);
+            #pragma unroll
+            for (int j = 0; j < W; j++) {
+                x.v[j] = softmax_exp<T>(x.v[j] - r.max) * factor;
+                if (v + j == target) x.v[j] = at_target;
+            }
+        }
+        pack_store(row + v, pack_from_f32<T>(x));
+    }
+}
+
+/* Block: one row of `columns`, a multiple of W. grid n, up to MAX_THREADS threads; shared memory: the row where kept is 1. Same bits
+ * always. Bound: the row read, and written for the gradient, once: 4 bytes of 16-bit logits each. */
+template <Pass pass, typename T, int W>
+KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, int columns, float scale, int kept) {
+    SMEM(float, part, [WARP]);
+    SMEM_DYN(T, shared_row);
+    T      *row = logits + (int64_t)blockIdx.x * columns, *copy = kept ? shared_row : NULL;
+    int     target = targets[blockIdx.x];
+    device_check(target >= 0 && target < V);
+    float   x_target = to_f32(row[target]); /* read before the barriers below, so before any thread overwrites it */
+    Softmax r = thread_softmax<T, W>(copy, row, V);
+    float   max = block_max(r.max, part);
+    r.sum = block_sum(r.sum * softmax_exp<T>(r.max - finite_max(max)), part);
+    r.max = max;
+    if (threadIdx.x == 0) loss[blockIdx.x] = (float)(log((double)r.sum) + ((double)r.max - (double)x_target));
+    if (pass == LOSS_AND_GRADIENT) {
+        float factor = scale / r.sum;
+        /* At the target the two terms nearly cancel once the model is sure. */
+        float at_target = scale * (expf(x_target - r.max) / r.sum - 1.0f);
+        write_gradient<T, W>(row, copy ? copy : row, r, target, at_target, factor, V, columns);
+    }
+}
+
+static void classifier_contract(Tensor loss, Tensor logits, Tensor targets, int64_t V) {
+    int64_t n = logits.dim[0], columns = logits.dim[1];
+    EXPECT2(logits, logits.type, n, columns);
+    EXPECT1(loss, F32, n);
+    EXPECT1(targets, I32, n);
+    CHECK(V >= 1 && V <= columns && columns <= MAX_COLUMNS, "V = %lld of %lld columns", (long long)V, (long long)columns);
+}
+
+template <Pass pass> static void classify(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, float scale) {
+    classifier_contract(loss, logits, targets, V);
+    int64_t n = logits.dim[0], columns = logits.dim[1];
+    if (n == 0) return;
+    size_t row_bytes = (size_t)columns * dtype_bytes(logits.type);
+    int    kept = pass == LOSS_AND_GRADIENT && row_bytes <= device_shared_bytes() / 2;
+    DISPATCH_ACT(logits.type, T, DISPATCH_PACK(T, packs_fit(row_bytes, {logits.data}), W, {
+        int64_t threads = blocks_for(blocks_for(columns, W), WARP) * WARP;
+        LAUNCH((classifier_kernel<pass, T, W>), n, threads < MAX_THREADS ? threads : (int64_t)MAX_THREADS, kept ? row_bytes : 0, s,
+               ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), (int)V, (int)columns, scale, kept);
+    }));
+}
+
+void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V) {
+    classify<LOSS>(s, loss, logits, targets, V, 0.0f);
+}
+
+void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, float scale) {
+    classify<LOSS_AND_GRADIENT>(s, loss, logits, targets, V, scale);
+}

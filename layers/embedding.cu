@@ -1,0 +1,159 @@
+/* embedding.cu - CUDA side of the embedding ops in layers.h. The gradient of wte sums the rows of equal tokens: the tokens are sorted with
+ * their positions, and whoever finds the beginning of a run of one token adds its rows in the order of their positions. A run of up to
+ * 32 rows is one warp's; a longer one is a block's for each slice of channels, so that even a batch of a single token keeps many blocks at
+ * work. No run is added by two, so nothing is atomic. */
+#include "core/kernel.cuh"
+#include "layers/layers.h"
+#include "layers/sort_tokens.cuh"
+
+enum {
+    WARPS = 8, THREADS = WARPS * WARP,
+    SLICE_PACKS = 8,                   /* of a long run's block: 128 bytes of each row */
+    GROUPS = THREADS / SLICE_PACKS,    /* threads that share its rows                  */
+    BATCH = 4                          /* rows whose loads are on their way together   */
+};
+
+/* y[n] = wte[token[n]] + wpe[n % T]. Warp: a row. grid ceil(N / WARPS), no shared memory. Bound: 2 elements of traffic each, wte and wpe
+ * mostly from L2. */
+template <typename T, int W>
+KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, int64_t N, int64_t positions, int64_t C,
+                                int64_t rows) {
+    int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (n >= N) return;
+    device_check(token[n] >= 0 && token[n] < rows);
+    const T *a = wte + token[n] * C, *b = wpe + n % positions * C;
+    #pragma unroll 4
+    for (int64_t c = threadIdx.x % WARP * W; c < C; c += WARP * W) {
+        Pack<float, W> sum = pack_to_f32(pack_load<T, W>(a + c)), other = pack_to_f32(pack_load<T, W>(b + c));
+        for (int j = 0; j < W; j++) sum.v[j] += other.v[j];
+        pack_store(y + n * C + c, pack_from_f32<T>(sum));
+    }
+}
+
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe) {
+    int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1], N = B * T;
+    EXPECT2(tokens, I32, B, T);
+    EXPECT2(y, y.type, N, C);
+    EXPECT2(wte, y.type, wte.dim[0], C);
+    EXPECT2(wpe, y.type, wpe.dim[0], C);
+    CHECK(wpe.dim[0] >= T, "%lld positions for T = %lld", (long long)wpe.dim[0], (long long)T);
+    if (N == 0) return;
+    bool fit = packs_fit((size_t)C * dtype_bytes(y.type), {y.data, wte.data, wpe.data});
+    DISPATCH_ACT(y.type, A, DISPATCH_PACK(A, fit, W,
+        LAUNCH((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte),
+               ptr<A>(wpe), N, T, C, wte.dim[0])));
+}
+
+/* --- backward ----------------------------------------------------------------------------------------------------------------------- */
+
+/* sum += the packs at place(i), i = first, first + step, ... below end, in this order. mine: whether this thread has a pack. */
+template <typename T, int W, typename Place>
+DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t step, bool mine, Place place) {
+    for (int64_t i = first; i < end; i += BATCH * step) {
+        Pack<T, W> row[BATCH];
+        #pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            if (i + k * step >= end) continue;
+            const T *p = place(i + k * step); /* may shuffle, so all lanes go there */
+            if (mine) row[k] = pack_load<T, W>(p);
+        }
+        #pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            if (i + k * step >= end || !mine) continue;
+            Pack<float, W> x = pack_to_f32(row[k]);
+            for (int j = 0; j < W; j++) sum.v[j] += x.v[j];
+        }
+    }
+}
+
+/* dwpe[t] += sum over b of dy[b,t], in order. Warp: 32 packs of a position. grid (ceil(positions / WARPS), ceil(C / 32 packs)). */
+template <typename T, int W> KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t positions, int64_t C) {
+    int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * (int64_t)WARP + threadIdx.x % WARP) * W;
+    if (t >= positions || c >= C) return;
+    Pack<float, W> sum = {};
+    add_rows<T, W>(sum, 0, B, 1, true, [=](int64_t b) { return dy + (b * positions + t) * C + c; });
+    pack_add(dwpe + t * C + c, sum);
+}
+
+/* Runs of up to 32 rows. Warp: the run that begins at this place of the list, if one does; 32 packs of its channels.
+ * grid (ceil(N / WARPS), ceil(C / 32 packs)), no shared memory. Bound: dy read once. */
+template <typename T, int W> KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C) {
+    int     lane = (int)threadIdx.x % WARP;
+    int64_t first = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * (int64_t)WARP + lane) * W;
+    if (first >= N) return;
+    int32_t token = list.token[first];
+    if (first > 0 && list.token[first - 1] == token) return;
+    int64_t  at = first + lane;
+    unsigned same = __ballot_sync(0xffffffffu, at < N && list.token[at] == token);
+    if (same == 0xffffffffu && first + WARP < N && list.token[first + WARP] == token) return; /* a long run */
+    int            rows = __popc(same); /* its lanes are the first ones */
+    int32_t        position = at < N ? list.position[at] : 0;
+    Pack<float, W> sum = {};
+    add_rows<T, W>(sum, 0, rows, 1, c < C, [=](int64_t r) { return dy + (int64_t)__shfl_sync(0xffffffffu, position, (int)r) * C + c; });
+    if (c < C) pack_add(dwte + token * C + c, sum);
+}
+
+/* The first place in [low, high) whose token is not less than this one, or high. */
+DEVICE int64_t lower_bound(const int32_t *token, int64_t low, int64_t high, int32_t wanted) {
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (token[middle] < wanted) low = middle + 1;
+        else                        high = middle;
+    }
+    return low;
+}
+
+/* Runs of more than 32 rows: each holds a place that is a multiple of 32, and the block of the first such place adds it. Thread: one
+ * pack of channels of every GROUPS-th row; shared memory: the groups' sums, then added in order.
+ * grid (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound: dy read once. */
+template <typename T, int W> KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C) {
+    SMEM(float, part, [GROUPS][SLICE_PACKS * W]);
+    int64_t place = (int64_t)blockIdx.x * WARP;
+    int32_t token = list.token[place];
+    if (place + 1 >= N || list.token[place + 1] != token) return;       /* ends here: not longer than 32 */
+    if (place >= WARP && list.token[place - WARP] == token) return;     /* not its first multiple of 32   */
+    int64_t begin = lower_bound(list.token, place >= WARP ? place - WARP : 0, place, token);
+    if (begin + WARP >= N || list.token[begin + WARP] != token) return; /* a short run */
+    int64_t end = lower_bound(list.token, begin + WARP, N, token + 1);
+
+    int            group = (int)threadIdx.x / SLICE_PACKS, pack = (int)threadIdx.x % SLICE_PACKS;
+    int64_t        slice = blockIdx.y * (int64_t)SLICE_PACKS * W, c = slice + pack * W;
+    Pack<float, W> sum = {};
+    add_rows<T, W>(sum, begin + group, end, GROUPS, c < C, [=](int64_t i) { return dy + list.position[i] * C + c; });
+    for (int j = 0; j < W; j++) part[group][pack * W + j] = sum.v[j];
+    __syncthreads();
+    int column = (int)threadIdx.x;
+    if (column >= SLICE_PACKS * W || slice + column >= C) return;
+    float total = 0.0f;
+    for (int g = 0; g < GROUPS; g++) total += part[g][column];
+    dwte[token * C + slice + column] += total;
+}
+
+size_t embedding_scratch_bytes(int64_t N) {
+    Arena count = arena_dry("embedding");
+    sort_scratch(&count, N);
+    return count.peak_bytes + ARENA_ALIGN;
+}
+
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens) {
+    int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1], N = B * T;
+    EXPECT2(tokens, I32, B, T);
+    EXPECT2(dy, dy.type, N, C);
+    EXPECT2(dwte, F32, dwte.dim[0], C);
+    EXPECT2(dwpe, F32, dwpe.dim[0], C);
+    CHECK(dwpe.dim[0] >= T, "%lld positions for T = %lld", (long long)dwpe.dim[0], (long long)T);
+    CHECK(N <= INT32_MAX && dwte.dim[0] <= INT32_MAX, "%lld tokens of %lld", (long long)N, (long long)dwte.dim[0]);
+    if (N == 0) return;
+    size_t    mark = arena_mark(&s->scratch);
+    TokenList list = sort_tokens(s, sort_scratch(&s->scratch, N), ptr<int32_t>(tokens), N, dwte.dim[0]);
+    bool      fit = packs_fit((size_t)C * dtype_bytes(dy.type), {dwte.data, dwpe.data, dy.data});
+    DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, fit, W, {
+        float   *wte = ptr<float>(dwte), *wpe = ptr<float>(dwpe);
+        const A *grad = ptr<A>(dy);
+        unsigned strips = (unsigned)blocks_for(C, WARP * W), slices = (unsigned)blocks_for(C, SLICE_PACKS * W);
+        LAUNCH((embedding_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARPS), strips), THREADS, 0, s, wte, grad, list, N, C);
+        LAUNCH((embedding_long_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARP), slices), THREADS, 0, s, wte, grad, list, N, C);
+        LAUNCH((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), strips), THREADS, 0, s, wpe, grad, B, T, C);
+    }));
+    arena_release(&s->scratch, mark);
+}

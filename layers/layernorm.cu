@@ -1,0 +1,129 @@
+/* layernorm.cu - CUDA side of the forward layernorm ops in layers.h; layernorm_backward.cu has the other. A row stays where it was first
+ * loaded, in a warp's registers or a long one in a block's shared memory, while three passes go over it: mean, squared deviations from it
+ * (two passes lose nothing to cancellation), output. */
+#include "core/kernel.cuh"
+#include "layers/layernorm.cuh"
+
+enum { WARPS = 4, HELD_PACKS = 8, LONG_ROW_THREADS = 256 };
+
+template <typename T> struct Forward {
+    T       *sum, *y; /* sum: x + update as stored, where there is an update */
+    float   *mean, *rstd;
+    const T *x, *update, *w, *b;
+    int64_t  N, C;
+    float    eps;
+};
+
+/* The row's pack at i of the flat arrays, after the update, which it stores. The statistics are those of the row as stored. */
+template <typename T, int W> DEVICE Pack<T, W> updated_pack(const Forward<T> &f, int64_t i) {
+    Pack<T, W> x = pack_load<T, W>(f.x + i);
+    if (!f.update) return x;
+    Pack<float, W> sum = pack_to_f32(x), update = pack_to_f32(pack_load<T, W>(f.update + i));
+    for (int j = 0; j < W; j++) sum.v[j] += update.v[j];
+    x = pack_from_f32<T>(sum);
+    pack_store(f.sum + i, x);
+    return x;
+}
+
+template <typename T, int W> DEVICE float pack_total(Pack<T, W> x) {
+    float total = 0.0f;
+    for (int j = 0; j < W; j++) total += to_f32(x.v[j]);
+    return total;
+}
+template <typename T, int W> DEVICE float pack_deviation(Pack<T, W> x, float mean) {
+    float total = 0.0f;
+    for (int j = 0; j < W; j++) {
+        float d = to_f32(x.v[j]) - mean;
+        total += d * d;
+    }
+    return total;
+}
+
+template <typename T, int W> DEVICE void store_norm(const Forward<T> &f, int64_t row, int64_t c, Pack<T, W> x, float mean, float rstd) {
+    Pack<float, W> y = pack_to_f32(x), w = pack_to_f32(pack_load<T, W>(f.w + c)), b = pack_to_f32(pack_load<T, W>(f.b + c));
+    for (int j = 0; j < W; j++) y.v[j] = (y.v[j] - mean) * rstd * w.v[j] + b.v[j];
+    pack_store(f.y + row * f.C + c, pack_from_f32<T>(y));
+}
+
+/* Warp: one row of at most WARP HELD W channels, held in registers. grid ceil(N / WARPS), no shared memory. Bound: its traffic,
+ * 2 elements each, 4 with an update. */
+template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(Forward<T> f) {
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    int     lane = (int)threadIdx.x % WARP;
+    if (row >= f.N) return; /* the whole warp; the block has no barrier */
+    Pack<T, W> x[HELD];
+    float      sum = 0.0f, square = 0.0f;
+    #pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        int64_t c = (k * WARP + lane) * W;
+        if (c < f.C) x[k] = updated_pack<T, W>(f, row * f.C + c);
+    }
+    #pragma unroll
+    for (int k = 0; k < HELD; k++)
+        if ((k * WARP + lane) * W < f.C) sum += pack_total(x[k]);
+    float mean = warp_sum(sum) / (float)f.C;
+    #pragma unroll
+    for (int k = 0; k < HELD; k++)
+        if ((k * WARP + lane) * W < f.C) square += pack_deviation(x[k], mean);
+    float rstd = 1.0f / sqrtf(warp_sum(square) / (float)f.C + f.eps);
+    #pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        int64_t c = (k * WARP + lane) * W;
+        if (c < f.C) store_norm(f, row, c, x[k], mean, rstd);
+    }
+    if (lane == 0) f.mean[row] = mean, f.rstd[row] = rstd;
+}
+
+/* Block: one longer row, held in dynamic shared memory, each thread meeting its own packs only. grid N. Bound: as above. */
+template <typename T, int W> KERNEL layernorm_forward_long_kernel(Forward<T> f) {
+    SMEM(float, part, [WARP]);
+    SMEM_DYN(T, held);
+    int64_t row = blockIdx.x, first = threadIdx.x * W, step = (int64_t)blockDim.x * W;
+    float   sum = 0.0f, square = 0.0f;
+    #pragma unroll 4
+    for (int64_t c = first; c < f.C; c += step) {
+        Pack<T, W> x = updated_pack<T, W>(f, row * f.C + c);
+        pack_store(held + c, x);
+        sum += pack_total(x);
+    }
+    float mean = block_sum(sum, part) / (float)f.C;
+    for (int64_t c = first; c < f.C; c += step) square += pack_deviation(pack_load<T, W>(held + c), mean);
+    float rstd = 1.0f / sqrtf(block_sum(square, part) / (float)f.C + f.eps);
+    for (int64_t c = first; c < f.C; c += step) store_norm(f, row, c, pack_load<T, W>(held + c), mean, rstd);
+    if (threadIdx.x == 0) f.mean[row] = mean, f.rstd[row] = rstd;
+}
+
+template <typename T, int W> static void launch_forward(Stream *s, Forward<T> f) {
+    int64_t held = blocks_for(f.C, WARP * W);
+    if (f.N == 0) return;
+    if (held <= HELD_PACKS / 2)
+        LAUNCH((layernorm_forward_kernel<T, W, HELD_PACKS / 2>), blocks_for(f.N, WARPS), WARPS * WARP, 0, s, f);
+    else if (held <= HELD_PACKS)
+        LAUNCH((layernorm_forward_kernel<T, W, HELD_PACKS>), blocks_for(f.N, WARPS), WARPS * WARP, 0, s, f);
+    else
+        LAUNCH((layernorm_forward_long_kernel<T, W>), f.N, LONG_ROW_THREADS, (size_t)f.C * sizeof(T), s, f);
+}
+
+static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
+                         float eps) {
+    layernorm_contract(y, mean, rstd, x, w, b);
+    int64_t N = x.dim[0], C = x.dim[1];
+    bool    fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
+    DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
+        Forward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x), ptr<T>(update), ptr<T>(w), ptr<T>(b), N, C,
+                        eps};
+        launch_forward<T, W>(s, f);
+    }));
+}
+
+void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
+    Tensor none = tensor_2d(NULL, x.type, x.dim[0], x.dim[1]);
+    forward_rows(s, none, y, mean, rstd, x, none, w, b, eps);
+}
+
+void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
+                                float eps) {
+    EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
+    EXPECT2(update, x.type, x.dim[0], x.dim[1]);
+    forward_rows(s, sum, y, mean, rstd, x, update, w, b, eps);
+}

@@ -1,0 +1,375 @@
+/* matmul.cu - matrix products by cuBLASLt, see matmul.h and matmul.cuh. The one file that knows its API.
+ *
+ * cuBLASLt counts columns first: row-major memory of c[m,n] is its n x m matrix, and c = a b is c^T = b^T a^T. So its A is our b, its B
+ * our a, its m our n; a matrix read as it lies is its 'N', a transposed one its 'T', and a bias along our columns is along its rows.
+ *
+ * The first product of a shape asks for cuBLASLt's candidates, times each on the real operands and keeps the quickest in the table of
+ * algorithms.h; descriptors are kept too. Candidates that add partial sums in the order in which blocks happen to finish are left out: a
+ * run repeats its bits. An algorithm is run as rebuilt from the attributes that its record holds, so that a stored record is the same one.
+ *
+ * The library's handle and the descriptors are this file's only state; it belongs to the main thread, like every op.
+ */
+#include "layers/matmul.cuh"
+
+#include <cublasLt.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layers/algorithms.h"
+#include "layers/layers.h"
+
+enum { CACHE = 128, CANDIDATES = 8, TIMED_RUNS = 3 };
+/* cuBLASLt's aux matrix: a multiple of 8 elements from one column to the next, cublasLt.h at CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD. */
+enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */ };
+
+/* Everything that an algorithm may depend on. Without padding: compared as bytes. */
+typedef struct {
+    int64_t m, n, k, a_ld, b_ld, c_ld;
+    int32_t type, c_type, a_order, b_order, write, has_bias, epilogue, math;
+    int32_t a_align, b_align, c_align, aux_align;
+} Key;
+
+typedef struct {
+    Key                    key;
+    cublasLtMatmulDesc_t   product;
+    cublasLtMatrixLayout_t a, b, c; /* ours: cuBLASLt's B, A and C */
+    cublasLtMatmulAlgo_t   algo;
+    MatmulAlgorithm        record;
+} Entry;
+
+typedef struct {
+    Matmul   p;
+    Epilogue epilogue;
+    void    *aux;
+} Call;
+
+static struct {
+    cublasLtHandle_t handle;
+    Entry            cache[CACHE];
+    int              made;    /* since the start; the oldest makes room for a new one */
+    uint64_t         version; /* of the table the cache was filled from */
+} lt;
+
+static void cublas_failed(const char *call, cublasStatus_t status, int line) {
+    if (status == CUBLAS_STATUS_ALLOC_FAILED) fail(EXIT_MEMORY, "%s: out of GPU memory (%s:%d)", call, __FILE__, line);
+    check_failed(call, __FILE__, line, "cuBLASLt says: %s", cublasLtGetStatusString(status));
+}
+#define CUBLAS_CHECK(call)                                                                      \
+    do {                                                                                        \
+        cublasStatus_t cublas_status = (call);                                                  \
+        if (cublas_status != CUBLAS_STATUS_SUCCESS) cublas_failed(#call, cublas_status, __LINE__); \
+    } while (0)
+
+/* NVIDIA's advice: 32 MiB from Hopper on, 4 MiB before. Without a GPU, as for the newest: `plan` rather counts too much. */
+static size_t workspace_bytes(void) {
+    int capability = atoi(device_isa() + strcspn(device_isa(), "0123456789"));
+    return (size_t)(capability > 0 && capability < 90 ? 4 : 32) << 20;
+}
+
+/* --- keys --------------------------------------------------------------------------------------------------------------------------- */
+
+static int32_t align_of(const void *p) {
+    int32_t align = FULL_ALIGN;
+    while ((uintptr_t)p % (uintptr_t)align) align /= 2;
+    return align;
+}
+
+static Key key_of(const Stream *s, const Call *c) {
+    const Matmul *p = &c->p;
+    Key key;
+    key.m = p->m, key.n = p->n, key.k = p->k;
+    key.a_ld = p->a.ld, key.b_ld = p->b.ld, key.c_ld = p->c.ld;
+    key.type = p->a.type, key.c_type = p->c.type, key.a_order = p->a.order, key.b_order = p->b.order;
+    key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue, key.math = p->a.type == F32 ? s->math : MATH_STRICT;
+    key.a_align = align_of(p->a.data), key.b_align = align_of(p->b.data), key.c_align = align_of(p->c.data);
+    key.aux_align = align_of(p->bias ? p->bias : c->aux);
+    return key;
+}
+
+static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
+    static const char *const epilogues[] = {"", " gelu_backward", " column_sums"};
+    snprintf(text, ALGORITHM_KEY_ROOM, "%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d", dtype_name((DType)k->type),
+             k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type), k->write == MATMUL_ADD ? " added" : "", (long long)k->m,
+             (long long)k->n, (long long)k->k, k->a_order == PLAIN ? "" : "^T", (long long)k->a_ld, k->b_order == PLAIN ? "" : "^T",
+             (long long)k->b_ld, (long long)k->c_ld, k->has_bias ? " bias" : "", epilogues[k->epilogue], k->a_align, k->b_align, k->c_align,
+             k->aux_align);
+}
+
+/* --- descriptors --------------------------------------------------------------------------------------------------------------------- */
+
+static cudaDataType_t cuda_type(int32_t type) { return type == F32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F; }
+static cublasComputeType_t compute_type(const Key *k) { return k->math == MATH_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F; }
+
+static cublasLtEpilogue_t epilogue_of(const Key *k) {
+    switch (k->epilogue) {
+    case EPILOGUE_GELU_BACKWARD: return CUBLASLT_EPILOGUE_DGELU;
+    case EPILOGUE_COLUMN_SUMS: return CUBLASLT_EPILOGUE_BGRADA;
+    default: return k->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    }
+}
+
+template <typename T> static void describe(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t what, T value) {
+    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(product, what, &value, sizeof value));
+}
+template <typename T> static void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t what, T value) {
+    CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof value));
+}
+
+/* A view of rows x columns as it lies in memory. */
+static cublasLtMatrixLayout_t layout_of(int32_t type, int32_t order, int64_t rows, int64_t columns, int64_t ld) {
+    cublasLtMatrixLayout_t layout;
+    uint64_t in_memory = (uint64_t)(order == PLAIN ? columns : rows), lines = (uint64_t)(order == PLAIN ? rows : columns);
+    CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, cuda_type(type), in_memory, lines, ld));
+    return layout;
+}
+
+/* Pointers differ from call to call; cuBLASLt's heuristics look at their alignment, which is in the key. */
+static void point(const Entry *e, const Call *c) {
+    if (c->p.bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c->p.bias);
+    if (c->epilogue == EPILOGUE_COLUMN_SUMS) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, c->aux);
+    if (c->epilogue == EPILOGUE_GELU_BACKWARD) describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, c->aux);
+}
+
+static void entry_make(Entry *e, Key key, const Call *c) {
+    memset(e, 0, sizeof *e);
+    e->key = key;
+    key_text(e->record.key, &key);
+    CUBLAS_CHECK(cublasLtMatmulDescCreate(&e->product, compute_type(&key), CUDA_R_32F));
+    describe(e->product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(key.b_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
+    describe(e->product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(key.a_order == PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T));
+    describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(&key));
+    if (key.has_bias) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)cuda_type(key.type));
+    if (key.epilogue == EPILOGUE_COLUMN_SUMS) describe(e->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F);
+    if (key.epilogue == EPILOGUE_GELU_BACKWARD) {
+        describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (int64_t)key.c_ld);
+        describe(e->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, (int32_t)cuda_type(key.c_type));
+    }
+    e->a = layout_of(key.type, key.a_order, key.m, key.k, key.a_ld);
+    e->b = layout_of(key.type, key.b_order, key.k, key.n, key.b_ld);
+    e->c = layout_of(key.c_type, PLAIN, key.m, key.n, key.c_ld);
+    point(e, c);
+}
+
+static void entry_drop(Entry *e) {
+    if (!e->product) return;
+    cublasLtMatmulDescDestroy(e->product);
+    cublasLtMatrixLayoutDestroy(e->a);
+    cublasLtMatrixLayoutDestroy(e->b);
+    cublasLtMatrixLayoutDestroy(e->c);
+    e->product = NULL;
+}
+
+/* --- algorithms ---------------------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    cublasLtMatmulAlgoConfigAttributes_t what;
+    size_t                               bytes, at;
+} CONFIG[] = {
+    {CUBLASLT_ALGO_CONFIG_TILE_ID, 4, offsetof(MatmulAlgorithm, tile)},
+    {CUBLASLT_ALGO_CONFIG_STAGES_ID, 4, offsetof(MatmulAlgorithm, stages)},
+    {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4, offsetof(MatmulAlgorithm, splitk)},
+    {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4, offsetof(MatmulAlgorithm, reduction)},
+    {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4, offsetof(MatmulAlgorithm, swizzle)},
+    {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4, offsetof(MatmulAlgorithm, custom)},
+    {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2, offsetof(MatmulAlgorithm, inner_shape)},
+    {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2, offsetof(MatmulAlgorithm, cluster)},
+};
+
+/* Attributes that an algorithm does not have stay 0. */
+static void config_read(MatmulAlgorithm *config, const cublasLtMatmulAlgo_t *algo) {
+    size_t written;
+    CUBLAS_CHECK(cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_ID, &config->id, sizeof config->id, &written));
+    for (const auto &c : CONFIG) {
+        int32_t *value = (int32_t *)((char *)config + c.at);
+        *value = 0; /* this machine, like every GPU's host, keeps the low bytes first */
+        if (cublasLtMatmulAlgoConfigGetAttribute(algo, c.what, value, c.bytes, &written) != CUBLAS_STATUS_SUCCESS) *value = 0;
+    }
+}
+
+/* The algorithm of a record; 0 if this library or GPU cannot run it. */
+static int algo_rebuild(const Entry *e, const MatmulAlgorithm *config, cublasLtMatmulAlgo_t *algo) {
+    cudaDataType_t operand = cuda_type(e->key.type), out = cuda_type(e->key.c_type);
+    if (cublasLtMatmulAlgoInit(lt.handle, compute_type(&e->key), CUDA_R_32F, operand, operand, out, out, config->id, algo) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+    for (const auto &c : CONFIG) {
+        const void *value = (const char *)config + c.at;
+        if (*(const int32_t *)value && cublasLtMatmulAlgoConfigSetAttribute(algo, c.what, value, c.bytes) != CUBLAS_STATUS_SUCCESS) return 0;
+    }
+    cublasLtMatmulHeuristicResult_t result;
+    return cublasLtMatmulAlgoCheck(lt.handle, e->product, e->b, e->a, e->c, e->c, algo, &result) == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= workspace_bytes();
+}
+
+/* Split sums are added in place in the order in which blocks finish, or in the output's own type: not for us. */
+static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
+    MatmulAlgorithm config;
+    config_read(&config, algo);
+    return config.reduction == CUBLASLT_REDUCTION_SCHEME_NONE || config.reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
+
+/* What cuBLASLt proposes, best guess first. */
+static int candidates(const Entry *e, cublasLtMatmulAlgo_t found[CANDIDATES]) {
+    cublasLtMatmulHeuristicResult_t result[CANDIDATES];
+    cublasLtMatmulPreference_t      preference;
+    int count = 0, kept = 0;
+    CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+    prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)workspace_bytes());
+    prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)e->key.b_align);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)e->key.a_align);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)e->key.c_align);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)e->key.c_align);
+    if (cublasLtMatmulAlgoGetHeuristic(lt.handle, e->product, e->b, e->a, e->c, e->c, preference, CANDIDATES, result, &count) != CUBLAS_STATUS_SUCCESS)
+        count = 0; /* it says so when it has none */
+    CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+    for (int i = 0; i < count; i++)
+        if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= workspace_bytes() && is_reproducible(&result[i].algo))
+            found[kept++] = result[i].algo;
+    return kept;
+}
+
+/* --- choosing ------------------------------------------------------------------------------------------------------------------------- */
+
+static cublasStatus_t queue_product(Stream *s, const Entry *e, const cublasLtMatmulAlgo_t *algo, const Call *c, void *workspace) {
+    float alpha = 1.0f, beta = c->p.write == MATMUL_ADD ? 1.0f : 0.0f;
+    point(e, c);
+    return cublasLtMatmul(lt.handle, e->product, &alpha, c->p.b.data, e->b, c->p.a.data, e->a, &beta, c->p.c.data, e->c, c->p.c.data, e->c, algo,
+                          workspace, workspace_bytes(), stream_queue(s));
+}
+
+/* The shortest of a few runs, after one that loads the kernel. */
+static double shortest_ms(Stream *s, Rest work) {
+    double best = INFINITY;
+    Timer  timer = timer_create();
+    for (int run = 0; run <= TIMED_RUNS; run++) {
+        timer_start(timer, s);
+        work.queue(s, work.ctx);
+        double ms = timer_stop_ms(timer, s);
+        if (run > 0 && ms < best) best = ms;
+    }
+    timer_destroy(&timer);
+    return best;
+}
+
+typedef struct {
+    const Entry                *entry;
+    const cublasLtMatmulAlgo_t *algo;
+    const Call                 *call;
+    void                       *workspace;
+    cublasStatus_t              status;
+} Trial;
+
+static void queue_trial(Stream *s, void *trial) {
+    Trial *t = (Trial *)trial;
+    t->status = queue_product(s, t->entry, t->algo, t->call, t->workspace);
+}
+
+/* Infinite if it cannot run. */
+static double product_ms(Stream *s, const Entry *e, const cublasLtMatmulAlgo_t *algo, const Call *c, void *workspace) {
+    Trial  trial = {e, algo, c, workspace, CUBLAS_STATUS_SUCCESS};
+    Rest   work = {queue_trial, &trial};
+    double ms = shortest_ms(s, work);
+    return trial.status == CUBLAS_STATUS_SUCCESS ? ms : INFINITY;
+}
+
+static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *rest);
+
+/* The quickest candidate, into e; ALGORITHM_NONE where product and rest apart are quicker. Sums that others are added to are put aside
+ * in host memory, which is always there. */
+static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Rest *rest) {
+    cublasLtMatmulAlgo_t found[CANDIDATES];
+    int count = candidates(e, found), untimed = matmul_algorithms_frozen() || stream_is_captured(s);
+    CHECK(count > 0 || rest, "cuBLASLt has no algorithm for %s", e->record.key);
+    e->record.id = ALGORITHM_NONE;
+    if (count == 0 || (untimed && rest)) return;
+    e->record.id = ALGORITHM_FIRST, e->algo = found[0];
+    if (untimed) return;
+
+    Tensor sums = tensor_1d(c->p.c.data, c->p.c.type, (c->p.m - 1) * c->p.c.ld + c->p.n);
+    void  *aside = c->p.write == MATMUL_ADD ? malloc(tensor_bytes(sums)) : NULL;
+    if (c->p.write == MATMUL_ADD && !aside) fail(EXIT_MEMORY, "no memory for a copy of %.1f MiB of sums", (double)tensor_bytes(sums) / 1048576.0);
+    if (aside) device_to_host(s, aside, sums);
+    double best = INFINITY;
+    for (int i = 0; i < count; i++) {
+        MatmulAlgorithm      config = e->record;
+        cublasLtMatmulAlgo_t algo;
+        config_read(&config, &found[i]);
+        double ms = algo_rebuild(e, &config, &algo) ? product_ms(s, e, &algo, c, workspace) : INFINITY;
+        if (ms < best) best = ms, e->algo = algo, e->record = config;
+    }
+    if (rest) {
+        Call   plain = {c->p, EPILOGUE_NONE, NULL};
+        Entry *apart = entry_of(s, &plain, workspace, NULL);
+        if (product_ms(s, apart, &apart->algo, &plain, workspace) + shortest_ms(s, *rest) <= best) e->record.id = ALGORITHM_NONE;
+    }
+    if (aside) device_from_host(s, sums, aside);
+    free(aside);
+}
+
+/* The choice that the table holds for e's key; 0 if it holds none that can be run. */
+static int adopt(Entry *e, const Rest *rest) {
+    int at = matmul_algorithms_find(e->record.key);
+    if (at < 0) return 0;
+    e->record = matmul_algorithms_get(at);
+    cublasLtMatmulAlgo_t found[CANDIDATES];
+    if (e->record.id == ALGORITHM_NONE && rest) return 1;
+    if (e->record.id == ALGORITHM_FIRST && candidates(e, found) > 0) return e->algo = found[0], 1;
+    if (e->record.id >= 0 && algo_rebuild(e, &e->record, &e->algo)) return 1;
+    warn("the stored algorithm for %s does not run on this GPU or with this cuBLASLt: another one is chosen", e->record.key);
+    return 0;
+}
+
+static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *rest) {
+    int known = lt.made < CACHE ? lt.made : CACHE;
+    if (lt.version != matmul_algorithms_version()) {
+        for (int i = 0; i < known; i++) entry_drop(&lt.cache[i]);
+        known = lt.made = 0;
+        lt.version = matmul_algorithms_version();
+    }
+    Key key = key_of(s, c);
+    for (int i = 0; i < known; i++)
+        if (memcmp(&lt.cache[i].key, &key, sizeof key) == 0) return &lt.cache[i];
+    Entry *e = &lt.cache[lt.made++ % CACHE];
+    entry_drop(e);
+    entry_make(e, key, c);
+    if (adopt(e, rest)) return e;
+    choose(s, e, c, workspace, rest);
+    if (!matmul_algorithms_frozen()) matmul_algorithms_set(e->record), lt.version = matmul_algorithms_version();
+    return e;
+}
+
+/* --- the product ---------------------------------------------------------------------------------------------------------------------- */
+
+/* 0: nothing was done, the epilogue does not pay. */
+static int product(Stream *s, Call c, const Rest *rest) {
+    const Matmul *p = &c.p;
+    int types_fit = p->a.type == p->b.type && (p->a.type == F32 || p->a.type == BF16 || p->a.type == F16) &&
+                    (p->c.type == p->a.type || p->c.type == F32);
+    CHECK(types_fit && p->c.order == PLAIN && (p->write == MATMUL_SET || (p->c.type == F32 && !p->bias)), "a product of %s and %s into %s",
+          dtype_name(p->a.type), dtype_name(p->b.type), dtype_name(p->c.type));
+    if (!lt.handle) CUBLAS_CHECK(cublasLtCreate(&lt.handle));
+    size_t mark = arena_mark(&s->scratch);
+    void  *workspace = arena_take(&s->scratch, workspace_bytes());
+    Entry *e = entry_of(s, &c, workspace, rest);
+    int    done = e->record.id != ALGORITHM_NONE;
+    if (done) CUBLAS_CHECK(queue_product(s, e, &e->algo, &c, workspace));
+    arena_release(&s->scratch, mark);
+    return done;
+}
+
+void matmul(Stream *s, Matmul p) {
+    Call c = {p, EPILOGUE_NONE, NULL};
+    product(s, c, NULL);
+}
+
+int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
+    Call c = {p, epilogue, aux};
+    int  fits = epilogue != EPILOGUE_GELU_BACKWARD || (p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN);
+    if (fits && product(s, c, &rest)) return 1;
+    matmul(s, p);
+    return 0;
+}
+
+size_t matmul_scratch_bytes(Matmul p) { return (void)p, workspace_bytes() + ARENA_ALIGN; }

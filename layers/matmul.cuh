@@ -1,0 +1,28 @@
+/* matmul.cuh - what the GPU's matrix products can do besides matmul.h: work on the output, or beside it, on the way.
+ *
+ * Such an epilogue saves a pass over a large tensor and may cost the product more than that, by shape and GPU. So each stands beside a
+ * kernel that does the same, and the first product of a shape times both.
+ */
+#ifndef TRAIN_GPT_LAYERS_MATMUL_CUH
+#define TRAIN_GPT_LAYERS_MATMUL_CUH
+
+#include "core/kernel.cuh"
+#include "layers/matmul.h"
+
+typedef enum {
+    EPILOGUE_NONE,
+    EPILOGUE_GELU_BACKWARD, /* c = (a b) * gelu'(aux)           aux as c: type, shape and ld, in  */
+    EPILOGUE_COLUMN_SUMS    /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
+} Epilogue;
+
+/* Queues the kernel that would follow the product instead. It is called any number of times before the product, to be timed: it may
+ * only write what the product or its caller overwrites afterwards. */
+typedef struct {
+    void (*queue)(Stream *s, void *ctx);
+    void *ctx; /* borrowed */
+} Rest;
+
+/* The product, and 1 if the epilogue was done with it; 0 if the caller does the rest. p has no bias. */
+int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest);
+
+#endif

@@ -1,0 +1,139 @@
+/* sort_tokens.cuh - a stable sort of (token, position) by token on the device: equal tokens come to stand side by side, their positions in
+ * rising order. A radix sort from the lowest digit up, three kernels a digit: how often each tile has each digit; where the tile's keys of
+ * that digit begin in the output; the keys go there. The order is the input's alone: nothing depends on who came first.
+ */
+#ifndef TRAIN_GPT_LAYERS_SORT_TOKENS_CUH
+#define TRAIN_GPT_LAYERS_SORT_TOKENS_CUH
+
+#include "core/kernel.cuh"
+
+enum {
+    SORT_BITS = 8, SORT_RADIX = 1 << SORT_BITS,
+    SORT_WARPS = SORT_RADIX / WARP,         /* a thread for each digit                     */
+    SORT_WARP_KEYS = 4 * WARP,              /* that a warp places, 32 at a time, in order  */
+    SORT_TILE = SORT_WARPS * SORT_WARP_KEYS,
+    SORT_SCAN_THREADS = 1024
+};
+
+typedef struct { int32_t *token, *position; } TokenList;
+typedef struct {
+    TokenList list[2];
+    int32_t  *counts; /* [SORT_RADIX][tiles] */
+} SortScratch;
+
+static inline SortScratch sort_scratch(Arena *scratch, int64_t N) {
+    SortScratch k;
+    for (int i = 0; i < 2; i++) {
+        k.list[i].token = (int32_t *)arena_take(scratch, (size_t)N * sizeof(int32_t));
+        k.list[i].position = (int32_t *)arena_take(scratch, (size_t)N * sizeof(int32_t));
+    }
+    k.counts = (int32_t *)arena_take(scratch, (size_t)(SORT_RADIX * blocks_for(N, SORT_TILE)) * sizeof(int32_t));
+    return k;
+}
+
+DEVICE int digit_of(int32_t token, int shift) { return token >> shift & (SORT_RADIX - 1); }
+
+/* counts[digit][tile]. Block: a tile; integer atomics, whose sums have no order. */
+KERNEL sort_count_kernel(int32_t *counts, const int32_t *token, int64_t N, int shift, int64_t rows) {
+    SMEM(int32_t, count, [SORT_RADIX]);
+    count[threadIdx.x] = 0;
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < SORT_TILE; i += SORT_RADIX) {
+        int64_t at = (int64_t)blockIdx.x * SORT_TILE + i;
+        if (at >= N) break;
+        device_check(token[at] >= 0 && token[at] < rows);
+        atomicAdd(&count[digit_of(token[at], shift)], 1);
+    }
+    __syncthreads();
+    counts[(int64_t)threadIdx.x * gridDim.x + blockIdx.x] = count[threadIdx.x];
+}
+
+/* Each count becomes the sum of those before it. One block; a thread has a stretch of them. */
+KERNEL sort_scan_kernel(int32_t *counts, int64_t n) {
+    SMEM(int32_t, part, [WARP]);
+    int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    int64_t stretch = (n + SORT_SCAN_THREADS - 1) / SORT_SCAN_THREADS, first = threadIdx.x * stretch;
+    int64_t end = first + stretch < n ? first + stretch : n;
+    int32_t sum = 0;
+    for (int64_t i = first; i < end; i++) sum += counts[i];
+    int32_t upto = sum;
+    for (int o = 1; o < WARP; o *= 2) {
+        int32_t left = __shfl_up_sync(0xffffffffu, upto, o);
+        if (lane >= o) upto += left;
+    }
+    if (lane == WARP - 1) part[warp] = upto;
+    __syncthreads();
+    int32_t before = upto - sum;
+    for (int w = 0; w < warp; w++) before += part[w];
+    for (int64_t i = first; i < end; i++) {
+        int32_t count = counts[i];
+        counts[i] = before;
+        before += count;
+    }
+}
+
+/* The lanes whose digit is this lane's; none for a lane without a key. */
+DEVICE unsigned lanes_alike(int digit, bool has_key) {
+    unsigned alike = __ballot_sync(0xffffffffu, has_key);
+    for (int b = 0; b < SORT_BITS; b++) {
+        int      bit = digit >> b & 1;
+        unsigned ones = __ballot_sync(0xffffffffu, bit);
+        alike &= bit ? ones : ~ones;
+    }
+    return has_key ? alike : 0u;
+}
+
+/* Block: a tile; warp: SORT_WARP_KEYS keys of it. place[warp][digit] is first how many the warp has, then where its next one goes; a
+ * key's rank among the 32 in hand comes from votes. position_in NULL: the tokens stand at their positions. */
+KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *position_in, const int32_t *counts, int64_t N, int shift) {
+    SMEM(int32_t, place, [SORT_WARPS][SORT_RADIX]);
+    int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    int64_t first = (int64_t)blockIdx.x * SORT_TILE + warp * SORT_WARP_KEYS + lane;
+    for (int d = lane; d < SORT_RADIX; d += WARP) place[warp][d] = 0;
+    __syncwarp();
+    for (int i = 0; i < SORT_WARP_KEYS; i += WARP) {
+        bool     has_key = first + i < N;
+        int      digit = has_key ? digit_of(token_in[first + i], shift) : 0;
+        unsigned alike = lanes_alike(digit, has_key);
+        if (has_key && lane == __ffs((int)alike) - 1) place[warp][digit] += __popc(alike);
+        __syncwarp(); /* another lane may lead this digit next time */
+    }
+    __syncthreads();
+    int32_t next = counts[(int64_t)threadIdx.x * gridDim.x + blockIdx.x];
+    for (int w = 0; w < SORT_WARPS; w++) {
+        int32_t count = place[w][threadIdx.x];
+        place[w][threadIdx.x] = next;
+        next += count;
+    }
+    __syncthreads();
+    for (int i = 0; i < SORT_WARP_KEYS; i += WARP) {
+        bool     has_key = first + i < N;
+        int32_t  token = has_key ? token_in[first + i] : 0;
+        int      digit = digit_of(token, shift);
+        unsigned alike = lanes_alike(digit, has_key);
+        if (has_key) {
+            int32_t to = place[warp][digit] + __popc(alike & ((1u << lane) - 1u));
+            out.token[to] = token;
+            out.position[to] = position_in ? position_in[first + i] : (int32_t)(first + i);
+        }
+        __syncwarp(); /* all have read place */
+        if (has_key && lane == __ffs((int)alike) - 1) place[warp][digit] += __popc(alike);
+        __syncwarp();
+    }
+}
+
+/* tokens [N], each in [0, rows), sorted; the list stands in k. */
+static inline TokenList sort_tokens(Stream *s, SortScratch k, const int32_t *tokens, int64_t N, int64_t rows) {
+    int64_t        tiles = blocks_for(N, SORT_TILE);
+    const int32_t *token = tokens, *position = NULL;
+    int            turn = 0;
+    for (int shift = 0; shift == 0 || (shift < 31 && (rows - 1) >> shift > 0); shift += SORT_BITS, turn ^= 1) {
+        LAUNCH(sort_count_kernel, tiles, SORT_RADIX, 0, s, k.counts, token, N, shift, rows);
+        LAUNCH(sort_scan_kernel, 1, SORT_SCAN_THREADS, 0, s, k.counts, SORT_RADIX * tiles);
+        LAUNCH(sort_place_kernel, tiles, SORT_RADIX, 0, s, k.list[turn], token, position, k.counts, N, shift);
+        token = k.list[turn].token, position = k.list[turn].position;
+    }
+    return k.list[turn ^ 1];
+}
+
+#endif

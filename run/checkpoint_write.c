@@ -1,0 +1,270 @@
+/* checkpoint_write.c - what a save writes, and how; see checkpoint_write.h. */
+#include "run/checkpoint_write.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/io.h"
+#include "run/safetensors.h"
+
+static void note(Save *s, const char *what, const Path *path, int error) {
+    if (error < 0 && !s->fault[0]) manifest_fault(s->fault, "cannot %s %s: %s", what, path->text, strerror(-error));
+}
+
+static Path file_path(const Save *s, const char *name) { return path_of("%s/%s", s->tmp.text, name); }
+
+/* --- what every rank knows ------------------------------------------------------------------------------------------------------------ */
+
+static char *model_header(const Layout *layout, size_t *bytes) {
+    SafeTensor *t = (SafeTensor *)calloc((size_t)layout->params, sizeof *t);
+    if (!t) fail(EXIT_MEMORY, "no memory for the header of %d tensors", layout->params);
+    for (int i = 0; i < layout->params; i++) {
+        const Param *p = &layout->param[i];
+        t[i].name = p->name, t[i].type = SAFE_F32, t[i].dims = p->dims;
+        for (int d = 0; d < p->dims; d++) t[i].dim[d] = (uint64_t)p->dim[d];
+    }
+    char *text = safetensors_header(t, layout->params, bytes);
+    free(t);
+    return text;
+}
+
+static char *optimizer_header(const Layout *layout, size_t *bytes) {
+    SafeTensor t[2] = {{.name = "m", .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}},
+                       {.name = "v", .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}}};
+    return safetensors_header(t, 2, bytes);
+}
+
+Save save_prepare(const CheckpointState *state, int64_t step, const float *staged) {
+    const Layout *layout = state->layout;
+    Save          s = {.state = state, .step = step, .loss_scale = *state->loss_scale, .staged = staged, .fd = {-1, -1}};
+    s.run_dir = path_of("%s", state->config->run.dir);
+    s.checkpoints = path_of("%s/checkpoints", s.run_dir.text);
+    folder_name(s.name, step);
+    s.final = path_of("%s/%s", s.checkpoints.text, s.name);
+    s.tmp = path_of("%s.tmp", s.final.text);
+    s.header[FILE_MODEL] = model_header(layout, &s.header_bytes[FILE_MODEL]);
+    s.header[FILE_OPTIMIZER] = optimizer_header(layout, &s.header_bytes[FILE_OPTIMIZER]);
+    s.file_bytes[FILE_MODEL] = s.header_bytes[FILE_MODEL] + 4 * (uint64_t)layout->elems;
+    s.file_bytes[FILE_OPTIMIZER] = s.header_bytes[FILE_OPTIMIZER] + 8 * (uint64_t)layout->elems;
+    return s;
+}
+
+void save_release(Save *s) {
+    for (int f = 0; f < 2; f++) {
+        free(s->header[f]);
+        if (s->fd[f] >= 0) io_close(s->fd[f]);
+    }
+    free(s->written);
+    memset(s, 0, sizeof *s);
+}
+
+void save_make_folder(Save *s) {
+    note(s, "make the folder", &s->checkpoints, io_mkdirs(s->checkpoints.text));
+    if (!s->fault[0]) note(s, "clear", &s->checkpoints, folders_sweep(s->checkpoints.text));
+    if (!s->fault[0]) note(s, "make the folder", &s->tmp, io_mkdirs(s->tmp.text));
+}
+
+/* --- hashed runs ------------------------------------------------------------------------------------------------------------------------ */
+
+static void add_run(Save *s, int file, uint64_t offset, const void *data, size_t bytes) {
+    if (s->written_count == s->written_room) {
+        s->written_room = s->written_room ? 2 * s->written_room : 256;
+        s->written = (WrittenRun *)realloc(s->written, sizeof *s->written * s->written_room);
+        if (!s->written) fail(EXIT_MEMORY, "no memory for the hashes of a checkpoint");
+    }
+    s->written[s->written_count++] = (WrittenRun){(uint32_t)file, 0, {offset, bytes, manifest_hash(data, bytes)}};
+}
+
+/* The bytes that wait, hashed as they stand in memory before they are written. */
+static void flush_run(Save *s) {
+    if (s->pending == 0) return;
+    const char *bytes = (const char *)s->staged + s->from;
+    add_run(s, s->file, s->offset, bytes, s->pending);
+    if (!s->fault[0]) {
+        Path path = file_path(s, manifest_file_name[s->file]);
+        note(s, "write", &path, io_pwrite(s->fd[s->file], bytes, s->pending, s->offset));
+    }
+    s->from += s->pending;
+    s->pending = 0;
+    s->progress++;
+}
+
+/* The next `bytes` of what is staged belong at `offset`. Spans of a piece follow each other there as well: small ones share a run. */
+static void put_span(Save *s, uint64_t offset, size_t bytes) {
+    if (s->offset + s->pending != offset) flush_run(s);
+    if (s->pending == 0) s->offset = offset;
+    for (size_t n; bytes > 0; bytes -= n) {
+        n = MANIFEST_RUN_BYTES - s->pending < bytes ? MANIFEST_RUN_BYTES - s->pending : bytes;
+        s->pending += n;
+        if (s->pending < MANIFEST_RUN_BYTES) continue;
+        uint64_t next = s->offset + s->pending;
+        flush_run(s);
+        s->offset = next;
+    }
+}
+
+/* --- this rank's pieces -------------------------------------------------------------------------------------------------------------------- */
+
+/* One of masters, m, v, from byte `base` of the file on. */
+static void write_pieces(Save *s, int file, uint64_t base, Span *spans) {
+    const Layout *layout = s->state->layout;
+    s->file = file;
+    s->offset = base;
+    for (int b = 0; b < layout->buckets; b++) {
+        int count = layout_spans(layout, b, comm_rank(s->state->comm), spans);
+        for (int i = 0; i < count; i++) put_span(s, base + 4 * (uint64_t)spans[i].offset, 4 * (size_t)spans[i].elems);
+    }
+    flush_run(s);
+}
+
+/* A network file system may take a moment to show rank 0's new folder to the others. */
+static void open_file(Save *s, int file) {
+    Path path = file_path(s, manifest_file_name[file]);
+    if (s->fault[0]) return;
+    for (double begin = clock_ms(); (s->fd[file] = io_open(path.text, IO_SHARED)) == -ENOENT && clock_ms() - begin < 5000.0;) usleep(50000);
+    note(s, "open", &path, s->fd[file]);
+}
+
+static void close_file(Save *s, int file) {
+    Path path = file_path(s, manifest_file_name[file]);
+    if (s->fd[file] < 0) return;
+    note(s, "sync", &path, io_fsync(s->fd[file]));
+    note(s, "close", &path, io_close(s->fd[file]));
+    s->fd[file] = -1;
+}
+
+/* Rank 0 gives a file its header and its full size; what other ranks have written into it by then stays. */
+static void write_header(Save *s, int file) {
+    Path path = file_path(s, manifest_file_name[file]);
+    if (s->fault[0]) return;
+    int error = io_pwrite(s->fd[file], s->header[file], s->header_bytes[file], 0);
+    if (!error) error = io_truncate(s->fd[file], s->file_bytes[file]);
+    note(s, "write", &path, error);
+    for (size_t at = 0; at < s->header_bytes[file]; at += MANIFEST_RUN_BYTES)
+        add_run(s, file, at, s->header[file] + at, s->header_bytes[file] - at < MANIFEST_RUN_BYTES ? s->header_bytes[file] - at : MANIFEST_RUN_BYTES);
+}
+
+/* A new file with these bytes, on the disk when it returns. */
+static void write_file(Save *s, const char *name, const char *data, size_t bytes) {
+    Path path = file_path(s, name);
+    if (s->fault[0]) return;
+    int fd = io_open(path.text, IO_CREATE), error = fd < 0 ? fd : io_write(fd, data, bytes);
+    if (!error) error = io_fsync(fd);
+    note(s, "write", &path, error);
+    if (fd >= 0) note(s, "close", &path, io_close(fd));
+}
+
+/* config.json as transformers reads it. GPT-2's own vocabulary has its end-of-text token; bytes and other ids have none. */
+static void write_model_config(Save *s) {
+    GptShape    g = s->state->shape;
+    char        text[2048];
+    const char *ends = g.vocab_size == 50257 ? "  \"bos_token_id\": 50256,\n  \"eos_token_id\": 50256,\n" : "";
+    int         bytes = snprintf(text, sizeof text,
+        "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"vocab_size\": %" PRId64 ",\n  \"n_positions\": %" PRId64
+        ",\n  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64 ",\n  \"n_layer\": %" PRId64 ",\n  \"n_head\": %" PRId64
+        ",\n  \"n_inner\": null,\n  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n  \"attn_pdrop\": 0.0,\n"
+        "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"summary_first_dropout\": 0.0,\n  \"initializer_range\": 0.02,\n%s"
+        "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\"\n}\n",
+        g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, ends);
+    s->file_bytes[FILE_CONFIG] = (uint64_t)bytes;
+    write_file(s, manifest_file_name[FILE_CONFIG], text, (size_t)bytes);
+    add_run(s, FILE_CONFIG, 0, text, (size_t)bytes);
+}
+
+void save_write_pieces(Save *s) {
+    int           first = comm_rank(s->state->comm) == 0;
+    uint64_t      moments = s->header_bytes[FILE_OPTIMIZER];
+    Span         *spans = (Span *)malloc(sizeof *spans * (size_t)s->state->layout->params);
+    if (!spans) fail(EXIT_MEMORY, "no memory for the spans of a checkpoint");
+    for (int f = 0; f < 2; f++) {
+        open_file(s, f);
+        if (first) write_header(s, f);
+    }
+    write_pieces(s, FILE_MODEL, s->header_bytes[FILE_MODEL], spans);
+    write_pieces(s, FILE_OPTIMIZER, moments, spans);
+    write_pieces(s, FILE_OPTIMIZER, moments + 4 * (uint64_t)s->state->layout->elems, spans);
+    for (int f = 0; f < 2; f++) close_file(s, f);
+    if (first) write_model_config(s);
+    free(spans);
+}
+
+/* --- the manifest and the rename --------------------------------------------------------------------------------------------------------- */
+
+static int by_place(const void *a, const void *b) {
+    const WrittenRun *x = (const WrittenRun *)a, *y = (const WrittenRun *)b;
+    if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    return x->run.offset < y->run.offset ? -1 : x->run.offset > y->run.offset;
+}
+
+/* The runs of all ranks, in order, as the manifest's lists; every byte of every file must have been written exactly once. */
+static void collect_runs(const Save *s, WrittenRun *all, size_t count, Manifest *m) {
+    qsort(all, count, sizeof *all, by_place);
+    for (size_t i = 0; i < count; i++) m->file[all[i].file].runs++;
+    for (size_t f = 0, i = 0; f < MANIFEST_FILES; f++) {
+        ManifestFile *file = &m->file[f];
+        uint64_t      at = 0;
+        file->bytes = s->file_bytes[f];
+        file->run = (ManifestRun *)malloc(sizeof *file->run * (size_t)(file->runs + 1));
+        if (!file->run) fail(EXIT_MEMORY, "no memory for the manifest of a checkpoint");
+        for (int64_t k = 0; k < file->runs; k++, i++) {
+            file->run[k] = all[i].run;
+            CHECK(all[i].run.offset == at, "%s: byte %" PRIu64 " is written %s", manifest_file_name[f], at,
+                  all[i].run.offset > at ? "by no rank" : "twice");
+            at += all[i].run.bytes;
+        }
+        CHECK(at == file->bytes, "%s: %" PRIu64 " of %" PRIu64 " bytes are written", manifest_file_name[f], at, file->bytes);
+    }
+}
+
+static void describe_data(const Dataset *train, Manifest *m) {
+    m->data_files = train->shards;
+    m->data = (ManifestData *)malloc(sizeof *m->data * (size_t)(train->shards + 1));
+    if (!m->data) fail(EXIT_MEMORY, "no memory for the manifest of a checkpoint");
+    for (int i = 0; i < train->shards; i++) {
+        const char *slash = strrchr(train->shard[i].path, '/');
+        m->data[i] = (ManifestData){slash ? slash + 1 : train->shard[i].path, train->shard[i].file_bytes, train->shard[i].header.tokens};
+    }
+}
+
+static void write_manifest(Save *s, WrittenRun *all, size_t count) {
+    const CheckpointState *state = s->state;
+    const Config          *config = state->config;
+    cJSON                 *json = config_to_json(config);
+    int64_t                own = s->step - state->before.step, step_tokens = config->batch.global_tokens;
+    Manifest               m = {.step = s->step, .tokens = state->before.tokens + own * step_tokens, .seed = config->run.seed,
+                                .samples = state->before.samples + own * (step_tokens / config->batch.seq_len), .loss_scale = s->loss_scale.scale,
+                                .loss_scale_steps = s->loss_scale.steps,
+                                .ranks = comm_size(state->comm), .threads = state->threads, .config = json};
+    size_t                 bytes;
+    snprintf(m.run_id, sizeof m.run_id, "%s", state->run_id);
+    snprintf(m.backend, sizeof m.backend, "%s", device_backend());
+    snprintf(m.precision, sizeof m.precision, "%s", state->precision);
+    describe_data(state->train, &m);
+    collect_runs(s, all, count, &m);
+    char *text = manifest_write(&m, &bytes);
+    write_file(s, MANIFEST_NAME, text, bytes);
+    free(text);
+    manifest_free(&m);
+    cJSON_Delete(json);
+}
+
+/* A broken folder of this very step makes room now that its better is complete. */
+static void put_in_place(Save *s) {
+    struct stat st;
+    if (!s->fault[0]) note(s, "sync", &s->tmp, io_fsync_dir(s->tmp.text));
+    if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text)); /* `checkpoints` itself may be new */
+    if (!s->fault[0] && lstat(s->final.text, &st) == 0) note(s, "remove the broken", &s->final, folder_trash(s->checkpoints.text, s->name));
+    if (!s->fault[0]) note(s, "rename to", &s->final, io_rename(s->tmp.text, s->final.text));
+    if (!s->fault[0]) note(s, "sync", &s->checkpoints, io_fsync_dir(s->checkpoints.text));
+}
+
+void save_commit(Save *s, WrittenRun *all, size_t count) {
+    write_manifest(s, all, count);
+    put_in_place(s);
+}

@@ -1,0 +1,54 @@
+/* checkpoint_write.h - one save: its files, their hashed runs, its manifest. For checkpoint_save.c, whose thread calls this; knows nothing
+ * of threads, and of other ranks only that they write other pieces of the same files.
+ *
+ * Rank 0 makes the folder step_N.tmp; then every rank, in any order, opens the files and writes its own pieces at their global offsets, each
+ * run of at most 1 MiB hashed in memory before the write; rank 0 also writes headers and config.json. When all have, rank 0 writes the
+ * manifest from everybody's runs and renames. A fault is kept in `fault`, and nothing more is written after it.
+ */
+#ifndef TRAIN_GPT_RUN_CHECKPOINT_WRITE_H
+#define TRAIN_GPT_RUN_CHECKPOINT_WRITE_H
+
+#include "run/checkpoint.h"
+#include "run/checkpoint_folders.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    uint32_t    file; /* ManifestFileKind */
+    uint32_t    pad;
+    ManifestRun run;
+} WrittenRun;
+
+typedef struct {
+    const CheckpointState *state;           /* borrowed */
+    int64_t      step;
+    LossScale    loss_scale;                /* as it was then */
+    Path         run_dir, checkpoints, tmp, final;
+    char         name[32];
+    char        *header[2];                 /* owned: of FILE_MODEL and FILE_OPTIMIZER, the same on every rank */
+    size_t       header_bytes[2];
+    uint64_t     file_bytes[MANIFEST_FILES];
+    int          fd[2];                     /* of the two, -1 = closed */
+    const float *staged;                    /* borrowed: masters, then m, then v of this rank's spans, bucket after bucket */
+    size_t       from;                      /* the run that waits: `pending` bytes of staged from byte `from` on belong at `offset` of `file` */
+    size_t       pending;
+    int          file;
+    uint64_t     offset;
+    _Atomic int64_t progress;               /* runs written so far */
+    WrittenRun  *written;                   /* owned: what this rank wrote */
+    size_t       written_count, written_room;
+    char         fault[MANIFEST_FAULT_BYTES];
+} Save;
+
+Save save_prepare(const CheckpointState *state, int64_t step, const float *staged);
+void save_release(Save *s);
+void save_make_folder(Save *s);                                    /* rank 0, first */
+void save_write_pieces(Save *s);                                   /* every rank */
+void save_commit(Save *s, WrittenRun *all, size_t count);          /* rank 0, last: all ranks' runs, which it sorts */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# make emu-planted: each fault planted in test/emu/cases must be caught where the table says so, and the clean kernels must pass everywhere.
+#   scripts/emu_planted.sh [NUMBER...]     only these faults; 0 is the clean kernels
+# Prints one line per fault, three letters per variant: forward schedule and late copies, reverse and late, forward and early.
+# X caught, - not; a run counts as caught when it ends with a diagnosis or a wrong value, not when it hangs. Lower case: the table differs.
+set -u
+cd "$(dirname "$0")/.."
+# number, case, where it is caught (plain, ASan, race; a dot: not asked for), what it is. 20 needs a watched host, 22 is legal on the hardware.
+table='
+ 1 layernorm   XXX XXX XXX missing row mask
+ 2 layernorm   XXX XXX XXX misaligned 128-bit load
+ 3 layernorm   XXX XXX XXX full-mask shuffle in a branch
+ 4 layernorm   XXX XXX XXX wrong lane mask
+ 5 softmax     XXX XXX XXX shared array overrun by one
+ 6 softmax     X-X X-X XXX missing __syncthreads, read after write
+ 7 softmax     XXX XXX XXX wrong reduction width
+ 8 softmax     XXX XXX XXX missing __syncthreads, write after read
+ 9 softmax     --- XXX XXX reads one past the row
+10 softmax     XXX XXX XXX barrier in divergent code
+11 gemm        --- XXX XXX missing row mask in cp.async
+12 gemm        XX- XX- XX- cp.async waits for one group too few
+13 gemm        --X --X XXX double buffer without its second barrier
+14 gemm        XXX XXX XXX wrong mma fragment order
+15 gemm        XXX XXX XXX unaligned ldmatrix row
+16 gemm        XXX XXX XXX accumulator not initialised
+17 adamw       --- XXX XXX tail off by one vector
+18 column_sums --- --- XXX missing atomicAdd between blocks
+19 gemm        --- XXX XXX too little dynamic shared memory
+20 softmax     --- XXX XXX host dereferences a device pointer
+21 reverse     -X- -X- XXX missing __syncwarp
+22 reverse     --- --- --- two barriers on one line: legal
+23 reverse     XXX XXX XXX two different barriers in if and else
+24 reverse     XXX XXX XXX overlapping __syncwarp masks
+25 reverse     XXX XXX XXX null store
+26 reverse     XXX XXX XXX shift past the width
+27 reverse     XXX XXX XXX local array overrun
+28 reverse     XXX XXX XXX 2048 threads per block
+41 hopper      XXX ... XXX no wait for a free slot
+42 hopper      XX- ... XX- expects too few bytes
+43 hopper      XXX ... XXX a count that is never reached
+44 hopper      XXX ... XXX wrong parity
+45 hopper      XXX ... XXX wrong stride in a descriptor
+46 hopper      XX- ... XX- accumulator read before wgmma.wait'
+variants=(-plain "" -race)
+
+one() { # NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit 1 when it got away
+    local number=$1 case=$2 expected="$3 $4 $5" seen="" message="" verdict i=0 variant run out status
+    shift 5
+    for variant in "${variants[@]}"; do
+        for run in forward:late reverse:late forward:early; do
+            out=$(EMU_SCHED=${run%:*} EMU_ASYNC=${run#*:} timeout 60 "build/emu$variant/test/emu/cases/cases" "$case" "$number" 2>&1); status=$?
+            [ $status -ne 0 ] && [ $status -ne 124 ] && seen+=X || seen+=-
+            [ $status -ne 0 ] && message=$(grep -m1 -E 'EMU (ERROR|RACE)|AddressSanitizer:|runtime error|^not ok|EMU: invalid' <<<"$out" || echo "status $status")
+        done
+        seen+=" "
+    done
+    verdict=caught
+    for ((i = 0; i < ${#expected}; i++)); do
+        case ${expected:i:1}${seen:i:1} in
+            X-) verdict=MISSED ;;
+            -X) seen=${seen:0:i}x${seen:i+1} ;;
+        esac
+    done
+    [ "$expected" = "--- --- ---" ] && verdict=$([ "$seen" = "--- --- --- " ] && echo legal || echo "FALSE ALARM")
+    printf '%2d %s%-9s %-44s %s\n' "$number" "$seen" "$verdict" "$*" "${message:0:110}"
+    [ "$verdict" = caught ] || [ "$verdict" = legal ]
+}
+clean() { # every case under every schedule; exit 1 on the first that fails
+    local variant schedule async runs=0
+    for variant in "${variants[@]}"; do
+        for schedule in forward reverse random:1 random:2; do
+            for async in late early; do
+                if ! out=$(EMU_SCHED=$schedule EMU_ASYNC=$async timeout 120 "build/emu$variant/test/emu/cases/cases" 2>&1); then
+                    echo " 0 FALSE ALARM build/emu$variant EMU_SCHED=$schedule EMU_ASYNC=$async"; echo "$out" | grep -v '^ok'; return 1
+                fi
+                runs=$((runs + 1))
+            done
+        done
+    done
+    echo " 0 clean: $runs runs of all cases"
+}
+if [ "${EMU_ONE:-}" ]; then
+    if [ "$1" = 0 ]; then clean; else one "$@"; fi
+    exit
+fi
+
+for variant in "${variants[@]}"; do
+    env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu SAN=$variant emu-cases || exit 1
+done
+[ $# -gt 0 ] || set -- 0 $(awk '{print $1}' <<<"$table")
+result=$(for n in "$@"; do
+    if [ "$n" = 0 ]; then echo 0; else awk -v n="$n" '$1 == n' <<<"$table"; fi
+done | EMU_ONE=1 xargs -P 2 -L 1 "$0" | sort -n)
+echo "$result"
+asked=$# good=$(grep -cE ' (caught|legal|clean:) ?' <<<"$result")
+echo "$good of $asked as they should be"
+[ "$good" -eq "$asked" ]

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Fuzzes the parsers with libFuzzer under ASan and UBSan: any bytes, never a crash, a leak, 256 MiB or a second.
+#   scripts/fuzz.sh [SECONDS] [TARGET...]     default: 20 s each of test/fuzz/fuzz_*.c, two at a time
+# Prints "ok TARGET: N inputs" or "not ok TARGET" with the finding, which is kept in build/fuzz/; "skip" where clang has no libFuzzer.
+set -u
+. "$(dirname "$0")/env.sh"
+seconds=${1:-20}; [ $# -gt 0 ] && shift
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || for source in test/fuzz/fuzz_*.c; do source=${source##*/fuzz_}; targets+=("${source%.c}"); done
+out=build/fuzz
+mkdir -p "$out"
+
+compile=(clang -std=c11 -D_GNU_SOURCE -I. -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+         -DBACKEND_cpu -DNO_MPI)
+if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n ? 0 : 0; }' |
+    clang -x c - -fsanitize=fuzzer,address -o "$out/probe" 2>/dev/null; then
+    for target in "${targets[@]}"; do echo "skip $target: no clang with libFuzzer here"; done
+    exit 0
+fi
+
+# The parsers and what they stand on.
+sources=(core/{arena,device,error,io,json,json_scan,simd,tensor}.c data/shard.c
+         run/{config,config_rules,config_saved,config_walk,faults,manifest,manifest_verify,nearest,option_docs,option_text,options,safetensors}.c)
+objects=()
+for source in "${sources[@]}"; do
+    object=$out/$(echo "${source%.c}" | tr / _).o
+    objects+=("$object")
+    if [ "$object" -nt "$source" ] && [ -z "$(find core data run -name '*.h' -newer "$object" -print -quit)" ]; then continue; fi
+    "${compile[@]}" -c -o "$object" "$source" || exit 1
+done
+
+fuzz() { # TARGET
+    local log=$out/$1.log corpus=$out/corpus_$1 count
+    mkdir -p "$corpus"
+    "$out/fuzz_$1" -max_total_time="$seconds" -rss_limit_mb=256 -timeout=1 -print_final_stats=1 -artifact_prefix="$out/$1-" "$corpus" "test/fuzz/seeds/$1" >"$log" 2>&1
+    local status=$?
+    count=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    if [ $status = 0 ]; then echo "ok $1: ${count:-0} inputs in $seconds s"; else echo "not ok $1: after ${count:-?} inputs"; tail -n 30 "$log"; fi
+    return $status
+}
+
+failed=0 running=()
+finish() { wait "${running[0]}" || failed=1; running=("${running[@]:1}"); }
+for target in "${targets[@]}"; do
+    "${compile[@]}" -fsanitize=fuzzer -o "$out/fuzz_$target" "test/fuzz/fuzz_$target.c" "${objects[@]}" -lcjson -lxxhash -lm -fopenmp || exit 1
+    [ ${#running[@]} -lt 2 ] || finish
+    fuzz "$target" & running+=($!)
+done
+while [ ${#running[@]} -gt 0 ]; do finish; done
+exit $failed

@@ -1,0 +1,41 @@
+# gpu.mk - which backend a build is for, and what compiles .cu files. In cuda and emu a .cu file replaces the .c file of its stem.
+CUDA_HOME ?= /usr/local/cuda
+NVCC    := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+CUDA_H  := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cuda_runtime.h /usr/include/cuda_runtime.h)))
+GPU     := $(if $(NVCC),$(wildcard /dev/nvidiactl)$(shell nvidia-smi -L 2>/dev/null | head -n 1))
+BACKEND ?= $(if $(GPU),cuda,cpu)
+$(if $(filter cpu emu cuda,$(BACKEND)),,$(error BACKEND=$(BACKEND): one of cpu, emu, cuda))
+ifeq ($(BACKEND)$(NVCC),cuda)
+$(error BACKEND=cuda needs nvcc: set CUDA_HOME, or take BACKEND=cpu)
+endif
+ifeq ($(BACKEND)$(CUDA_H),emu)
+$(error BACKEND=emu needs cuda_runtime.h of CUDA 12 or later: set CUDA_HOME, or take BACKEND=cpu)
+endif
+
+comma   := ,
+quote   := "
+# emu alone is under AddressSanitizer and UBSan; SAN=-race has the race checker of test/emu instead, SAN=-plain nothing.
+ASAN    := $(if $(filter cpu-asan emu,$(BACKEND)$(SAN)),-fsanitize=address$(comma)undefined)
+LINK    := $(if $(filter cpu,$(BACKEND)),$(CC),$(CXX))
+CXXFLAGS = -std=c++17 -I. $(patsubst %,-isystem %,$(filter-out /usr/include,$(CUDA_H))) $(WARN) $(OPT) -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
+ifeq ($(BACKEND),emu)
+CUCC    := $(CXX) -x c++
+# Locals start as garbage. The hooks of -fsanitize=thread are taken by test/emu/race.cpp, so the sanitizer's library is not linked.
+WATCH   := -ftrivial-auto-var-init=pattern $(if $(ASAN),-fno-sanitize-recover=undefined,-O1 -fsanitize=thread)
+CUFLAGS  = $(CXXFLAGS) $(NUMERIC) $(if $(filter -plain,$(SAN)),,$(WATCH)) -fno-strict-aliasing -Wno-unknown-pragmas \
+           -include test/emu/cuda_emu.h
+ENGINE  := $(patsubst %.cpp,$(B)/%.o,$(wildcard test/emu/*.cpp))
+# The engine's inner loops are most of the time, and it has no undefined behaviour to look for in them.
+$(ENGINE): CXXFLAGS += -O2 $(if $(ASAN),-fno-sanitize=undefined)
+endif
+ifeq ($(BACKEND),cuda)
+CUCC    := $(NVCC)
+# Code for the GPUs of this machine, else for all that are supported, and PTX of the newest for those to come.
+CAPABLE := $(sort $(subst 90,90a,$(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null))))
+ARCHS   ?= $(or $(CAPABLE),80 90a 100)
+NEWEST   = $(lastword $(ARCHS))
+CUFLAGS  = -std=c++17 -O3 -lineinfo -I. -MMD -MP -DBACKEND_cuda $(DEFS) -Xcompiler $(quote)$(WARN)$(quote) \
+           $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+           -gencode arch=compute_$(NEWEST)$(comma)code=compute_$(NEWEST)
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -lcublasLt -lnccl -ldl -lrt
+endif

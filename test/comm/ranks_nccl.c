@@ -1,0 +1,72 @@
+/* ranks_nccl.c - what only NCCL has: times read from events, order by the stream alone, more collectives in flight than times are kept for.
+ * One rank works too, so that a machine with one GPU proves at least that the library is there and takes our calls; comm.h would make
+ * no-ops of them, so its collectives are started behind its back.
+ */
+#include "comm/internal.h"
+#include "test/comm/ranks.h"
+
+enum { PIECE = 4096 };
+
+static int has_nccl(void) { return comm_owns_device(world, device_id()); }
+
+static void start(OpKind kind, Tensor x) {
+    if (comm_size(world) == 1) nccl_start(world, kind, x);
+    else if (kind == OP_ALL_GATHER) comm_all_gather_start(world, x);
+    else comm_reduce_scatter_start(world, x);
+}
+
+/* Sums of r + 1 over ranks, gathered again: the stream fills, reduces, gathers and reads without the host waiting in between. */
+static void order_is_the_streams(void **state) {
+    (void)state;
+    if (!has_nccl()) skip();
+    comm_set_kind(world, COMM_NCCL);
+    int     W = comm_size(world), r = comm_rank(world);
+    int64_t n = (int64_t)W * PIECE, wrong = 0;
+    size_t  bytes = (size_t)n * sizeof(float);
+    Tensor  t = tensor_1d(device_alloc(bytes, "a bucket"), F32, n);
+    float  *host = (float *)device_alloc_host(bytes, "a bucket");
+    for (int64_t i = 0; i < n; i++) host[i] = (float)(r + 1);
+    for (int round = 0; round < 100; round++) { /* 200 collectives: more than are kept */
+        device_zero(&stream, t);
+        device_from_host_queued(&stream, t, host);
+        start(OP_REDUCE_SCATTER, t);
+        start(OP_ALL_GATHER, t);
+        comm_finish(world);
+        comm_poll(world);
+    }
+    device_to_host(&stream, host, t);
+    for (int64_t i = 0; i < n; i++) wrong += host[i] != (float)(W * (W + 1)) / 2;
+    EXPECT_ON_ALL(wrong == 0);
+    device_free_host(host);
+    device_free(t.data, bytes);
+    comm_set_kind(world, COMM_RING);
+}
+
+static void times_come_from_the_gpu(void **state) {
+    (void)state;
+    if (!has_nccl()) skip();
+    comm_set_kind(world, COMM_NCCL);
+    int64_t   n = (int64_t)comm_size(world) * PIECE;
+    size_t    bytes = (size_t)n * sizeof(float);
+    Tensor    t = tensor_1d(device_alloc(bytes, "a bucket"), F32, n);
+    CommTrace trace;
+    device_sync(&stream);
+    comm_times(world);
+    start(OP_REDUCE_SCATTER, t);
+    comm_finish(world);
+    device_sync(&stream); /* it waits for the collective, so its end is there to be read */
+    CommTimes times = comm_times(world), after = comm_times(world);
+    EXPECT_ON_ALL(times.comm_ms > 0 && times.sends == 0 && times.exposed_ms >= 0);
+    EXPECT_ON_ALL(after.comm_ms == 0 && after.exposed_ms == 0);
+    if (comm_size(world) > 1) EXPECT_ON_ALL(comm_trace(world, &trace, 1) == 1 && trace.first_send_ms >= trace.start_ms && trace.end_ms > 0);
+    device_free(t.data, bytes);
+    comm_set_kind(world, COMM_RING);
+}
+
+int main(void) {
+    const struct CMUnitTest ranks_nccl[] = {
+        cmocka_unit_test(order_is_the_streams),
+        cmocka_unit_test(times_come_from_the_gpu),
+    };
+    return RUN_ON_RANKS(ranks_nccl);
+}

@@ -1,0 +1,111 @@
+/* calibrate.cu - what the primitives of core/ptx.cuh give for seeded random operands, bit by bit. A run on a GPU and one of the emulator are
+ * compared (test/emu/compare_calibration.py): moves of data must agree exactly, products up to the order of their sums.
+ *
+ * Prints one line per result: name, index, 32 bits in hexadecimal.
+ */
+#include <stdio.h>
+
+#include "core/tensor_map.cuh"
+#include "test/emu/cases/cases.cuh"
+#include "test/emu/cases/host.h"
+
+enum { THREADS = 128, MOST_PER_THREAD = 32, TILE_ELEMS = 64 * 64 };
+
+static uint16_t random_bits(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return (uint16_t)(*state >> 16);
+}
+/* Finite 16-bit floats of either type, around 1: the exponents of bf16 and fp16 differ, their bits are drawn apart. */
+template <typename T> std::vector<T> operands(size_t n, uint32_t seed) {
+    std::vector<T> v(n);
+    for (T &x : v) set_float(&x, ((float)random_bits(&seed) - 32768.0f) / 16384.0f);
+    return v;
+}
+
+enum Primitive { LDMATRIX, LDMATRIX_TRANSPOSED, CP_ASYNC_SHORT, MMA };
+
+/* Each warp for itself: 32 rows of 16 bytes go to shared memory, come back by ldmatrix, and are multiplied. */
+template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive primitive) {
+    SMEM(T, tile, [THREADS][8]);
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int bytes = primitive == CP_ASYNC_SHORT ? lane % 9 * 2 : 16;
+    cp_async_16(tile[threadIdx.x], in + (size_t)threadIdx.x * 8, bytes);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncwarp(); /* every lane's row is there */
+    uint32_t a[4], b[2];
+    float    d[4] = {0.5f, -0.25f, 0.0f, 1.0f};
+    if (primitive == LDMATRIX_TRANSPOSED) ldmatrix_x4_transposed(a, tile[warp * WARP + lane]);
+    else ldmatrix_x4(a, tile[warp * WARP + lane]);
+    b[0] = a[3], b[1] = a[1];
+    if (primitive == MMA) mma_m16n8k16<T>(d, a, b);
+    for (int i = 0; i < 4; i++) out[threadIdx.x * 4 + i] = primitive == MMA ? __float_as_uint(d[i]) : a[i];
+}
+
+enum Hopper { TMA_INSIDE, TMA_ACROSS_THE_EDGE, WGMMA };
+
+/* One warpgroup: a tile by TMA as it lies in shared memory, or the product of two. */
+template <typename T> KERNEL __launch_bounds__(THREADS, 1) hopper_kernel(uint32_t *out, const __grid_constant__ TensorMap map, Hopper primitive) {
+#ifdef PTX_HOPPER
+    struct alignas(1024) Shared {
+        T        a[TILE_ELEMS], b[TILE_ELEMS];
+        uint64_t arrived;
+    };
+    SMEM_DYN(Shared, shared);
+    int edge = primitive == TMA_ACROSS_THE_EDGE ? 40 : 0;
+    if (threadIdx.x == 0) {
+        mbarrier_init(&shared->arrived, 1);
+        mbarrier_init_fence();
+        mbarrier_arrive_expect(&shared->arrived, 2 * TILE_ELEMS * sizeof(T));
+        tma_load_2d(shared->a, &map, &shared->arrived, edge, edge);
+        tma_load_2d(shared->b, &map, &shared->arrived, 64 - edge, edge);
+    }
+    __syncthreads(); /* the barrier exists */
+    mbarrier_wait(&shared->arrived, 0);
+    float d[32];
+    for (int i = 0; i < 32; i++) d[i] = 0.0f;
+    if (primitive == WGMMA) {
+        wgmma_fence();
+        for (int k = 0; k < 64; k += 16)
+            wgmma_m64n64k16<T, 0, 1>(d, matrix_descriptor(shared->a + k, 16, 1024), matrix_descriptor(shared->b + k * 64, 1024, 1024), 1);
+        wgmma_commit();
+        wgmma_wait<0>();
+    }
+    const T *mine = shared->a + threadIdx.x * 32;
+    for (int i = 0; i < 32; i++) {
+        uint16_t bits;
+        memcpy(&bits, &mine[i], sizeof bits);
+        out[threadIdx.x * 32 + i] = primitive == WGMMA ? __float_as_uint(d[i]) : bits;
+    }
+#endif
+}
+
+static void print(const char *name, const char *type, const OnDevice<uint32_t> &out) {
+    std::vector<uint32_t> bits = out.host();
+    for (size_t i = 0; i < bits.size(); i++) printf("%s_%s %zu %08x\n", name, type, i, bits[i]);
+}
+
+template <typename T> static void of_type(const char *type, uint32_t seed) {
+    static const char *const warp_names[] = {"ldmatrix", "ldmatrix_transposed", "cp_async_short", "mma_m16n8k16"};
+    static const char *const hopper_names[] = {"tma_inside", "tma_across_the_edge", "wgmma_m64n64k16"};
+    OnDevice<T>              in(operands<T>(THREADS * 8, seed)), matrix(operands<T>(96 * 128, seed + 1));
+    for (int p = LDMATRIX; p <= MMA; p++) {
+        OnDevice<uint32_t> out(THREADS * 4);
+        LAUNCH((warp_kernel<T>), 1, THREADS, 0, &stream, out.p, in.p, (Primitive)p);
+        print(warp_names[p], type, out);
+    }
+    int major = 0;
+    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    if (major != 9) return;
+    TensorMap map = tensor_map_2d(matrix.p, 96, 128, 64, 64);
+    size_t    shared_bytes = 2 * TILE_ELEMS * sizeof(T) + 1024;
+    for (int p = TMA_INSIDE; p <= WGMMA; p++) {
+        OnDevice<uint32_t> out(THREADS * 32);
+        LAUNCH((hopper_kernel<T>), 1, THREADS, shared_bytes, &stream, out.p, map, (Hopper)p);
+        print(hopper_names[p], type, out);
+    }
+}
+void calibrate() {
+    of_type<bf16>("bf16", 1);
+    of_type<half>("fp16", 2);
+}

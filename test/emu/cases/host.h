@@ -1,0 +1,38 @@
+/* host.h - what the cases share on the host side. */
+#pragma once
+#include <vector>
+
+#include "core/kernel.cuh"
+
+extern Stream stream;
+void          expect(bool true_one, const char *what);
+
+static inline float as_float(float x) { return x; }
+static inline float as_float(bf16 x) { return __bfloat162float(x); }
+static inline float as_float(half x) { return __half2float(x); }
+static inline void  set_float(float *to, float x) { *to = x; }
+static inline void  set_float(bf16 *to, float x) { *to = __float2bfloat16(x); }
+static inline void  set_float(half *to, float x) { *to = __float2half(x); }
+
+/* An array in device memory. */
+template <typename T> struct OnDevice {
+    T     *p;
+    size_t n;
+    explicit OnDevice(size_t n) : n(n) { CUDA_CHECK(cudaMalloc((void **)&p, n * sizeof(T))); }
+    explicit OnDevice(const std::vector<T> &v) : OnDevice(v.size()) {
+        CUDA_CHECK(cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice));
+    }
+    OnDevice(const OnDevice &) = delete;
+    ~OnDevice() { CUDA_CHECK(cudaFree(p)); }
+    std::vector<T> host() const {
+        std::vector<T> v(n);
+        CUDA_CHECK(cudaStreamSynchronize(stream_queue(&stream)));
+        CUDA_CHECK(cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
+        return v;
+    }
+};
+
+void managed_case();
+void graph_case();
+void capture_rules();
+void calibrate();

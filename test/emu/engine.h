@@ -1,0 +1,214 @@
+/* engine.h - what the parts of the emulator share. One kernel runs at a time, block after block, on one host thread.
+ *
+ *   fiber.cpp        context switch, scheduler, and how the emulator reports and ends
+ *   collectives.cpp  what threads do together: warp operations, barriers, votes
+ *   launch.cpp       a launch, its blocks, and shared memory
+ *   race.cpp         who touched which memory when; only it knows the shadow
+ *   tensor.cpp       ldmatrix, mma, cp.async          hopper.cpp   mbarrier, TMA, wgmma
+ *   memory.cpp, queue.cpp   the CUDA runtime: allocations and copies; streams, events, graphs, the device
+ */
+#pragma once
+#include <deque>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "cuda_emu.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#define EMU_ASAN 1
+#else
+#define EMU_ASAN 0
+#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#endif
+
+namespace emu {
+
+/* The limits of compute capability 9.0, and 4 multiprocessors, so that grids stay small. */
+enum {
+    WARP_LANES = 32, MAX_THREADS = 1024, MAX_WARPS = 32, MULTIPROCESSORS = 4,
+    SHARED_DEFAULT = 48 << 10, SHARED_MOST = 227 << 10
+};
+
+constexpr size_t STACK_BYTES = EMU_ASAN ? 512 << 10 : 128 << 10; /* ASan's frames are larger */
+
+/* Shared memory: dynamic at DYNAMIC_AT, static objects behind it, RED_ZONE bytes before each. */
+constexpr size_t ARENA_BYTES = SHARED_MOST + (8 << 10), DYNAMIC_AT = 1024, RED_ZONE = 64;
+
+/* --- a block and its threads ---------------------------------------------------------------------------------------------------------- */
+
+struct CopyAsync {
+    void       *to;
+    const void *from;
+    int         bytes, source_bytes;
+    const char *file;
+    int         line;
+};
+struct WgmmaOp {
+    float   *d;
+    int      n, accumulate;
+    MmaType  type;
+    uint64_t a, b;
+    bool     a_transposed, b_transposed;
+};
+/* Groups in flight, oldest first; the last one is still open. */
+template <class T> using Groups = std::deque<std::vector<T>>;
+
+enum State : uint8_t { READY, WAITING, DONE };
+
+struct Fiber {
+    void *stack_pointer, *asan_stack;
+    char *stack; /* lowest address */
+    uint3 thread;
+    int   index, lane, warp;
+    State state;
+    /* where and for what it waits */
+    Kind        kind;
+    const char *name, *file;
+    int         line, result;
+    unsigned    mask;
+    void       *argument;
+
+    Groups<CopyAsync> copies;
+    Groups<WgmmaOp>   wgmma;
+};
+
+/* Lanes that gather for one warp operation. */
+struct Gathering {
+    unsigned    wanted, arrived;
+    Kind        kind;
+    const char *name, *file;
+    int         line;
+};
+
+struct Warp {
+    unsigned  exists, ready, exited;
+    int       gatherings;
+    Gathering gathering[8];
+};
+
+struct Barrier {
+    int                  arrived, wanted, value;
+    unsigned             warps;
+    const char          *file;
+    int                  line;
+    std::vector<Fiber *> waiting;
+};
+
+struct StaticObject {
+    const void *key;
+    size_t      at, bytes;
+};
+
+struct TmaLoad {
+    void        *shared;
+    EmuTensorMap map;
+    uint64_t    *barrier;
+    int          column, row, thread;
+    uint64_t     stamp; /* the race checker's: who asked, when */
+    const char  *file;
+    int          line;
+};
+
+struct Launch {
+    const char           *name, *file;
+    int                   line;
+    dim3                  grid, block;
+    size_t                shared_bytes;
+    const void           *kernel;
+    std::shared_ptr<Body> body;
+    size_t                body_bytes;
+};
+
+/* The block that runs now. */
+struct Engine {
+    const Launch      *launch; /* NULL: the host runs */
+    std::vector<Fiber> fibers; /* as many as a block may have; made at the first launch */
+    Warp               warps[MAX_WARPS];
+    Barrier            barriers[16];
+    unsigned           ready_warps;
+    int                threads, warp_count, live;
+    unsigned           block;
+
+    char        *arena = nullptr;
+    size_t       arena_used;
+    StaticObject statics[64];
+    int          static_count;
+
+    std::vector<TmaLoad> tma;
+    std::vector<Fiber *> warpgroup_waiting[MAX_WARPS / 4];
+
+    std::mt19937 random;
+
+    void       *host_stack_pointer, *host_asan_stack;
+    const void *host_stack;
+    size_t      host_stack_bytes;
+    bool        came_from_host;
+};
+extern Engine engine;
+extern Fiber *current; /* NULL: the host runs */
+
+/* From the environment: EMU_SCHED=forward|reverse|random:seed, EMU_ASYNC=late|early. Late: an asynchronous copy arrives when somebody waits
+ * for it, which shows reads that come too soon; early: when it is issued, which shows tiles that are overwritten while in use. */
+enum Schedule { FORWARD, REVERSE, RANDOM };
+struct Settings {
+    Schedule schedule;
+    unsigned seed;
+    bool     async_early;
+};
+extern const Settings settings;
+
+void  fiber_reset(Fiber &f, int index, dim3 block);
+void  fiber_start_all();                                                /* returns when every thread of the block has ended */
+void  fiber_ready(Fiber *f);
+void  fiber_wait(Kind kind, const char *name, const char *file, int line); /* until somebody calls fiber_ready */
+void  print_context();                                                  /* kernel, launch, block and thread, to stderr */
+bool  tma_run_one();                                                    /* false: nothing is on its way */
+void  launch_run(Launch launch);
+
+/* Element i (0 low, 1 high) of a register of two 16-bit operands. */
+inline float operand_to_f32(uint32_t pair, int i, MmaType type) {
+    if (type == MMA_BF16) return bits<float>(i ? pair & 0xffff0000u : pair << 16);
+    __half_raw h;
+    h.x = (uint16_t)(pair >> 16 * i);
+    return __half2float(h);
+}
+
+
+/* All 128 threads of the warpgroup meet; the last one calls f. */
+void warpgroup_collective(const char *name, void (*f)(int group, void *argument), void *argument, const char *file, int line);
+
+/* --- device memory -------------------------------------------------------------------------------------------------------------------- */
+
+enum MemoryKind { DEVICE_ONLY, MANAGED, PINNED };
+struct Cell;
+struct Allocation {
+    char      *base;
+    size_t     bytes;
+    MemoryKind kind;
+    Cell      *shadow; /* the race checker's, made at the first access */
+};
+Allocation *find_allocation(const void *p); /* NULL: not CUDA's memory */
+void        for_each_allocation(void (*f)(Allocation &));
+void        forbid_device_memory(bool forbid); /* to the host, under ASan, while no kernel runs */
+
+/* --- race checker: does nothing unless a .cu file was compiled with -fsanitize=thread ------------------------------------------------- */
+
+void     race_new_launch();
+void     race_new_block();
+void     race_barrier(unsigned warps);         /* what each of them did happens before what any of them does next */
+void     race_syncwarp(int warp);
+void     race_release(void *object, int warp); /* through an mbarrier */
+void     race_acquire(void *object, int warp);
+void     race_pending(void *shared, size_t n, const char *file, int line); /* the hardware may write from now on */
+uint64_t race_stamp();                         /* this thread, now; for what the hardware does later in its name */
+void     race_async_read(const void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
+void     race_async_write(void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
+void     race_initialised(const void *p, size_t n);
+void     race_forget(Allocation &a);
+bool     race_pause(bool pause);               /* collectives touch the stacks of other threads; returns what was */
+
+}  // namespace emu

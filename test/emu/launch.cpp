@@ -1,0 +1,117 @@
+/* launch.cpp - a launch, its blocks one after another, and the shared memory of a block.
+ *
+ * Shared memory is one arena: dynamic memory in front, each static object behind it with a red zone before it, all of it filled with 0xFF
+ * for every block. That is NaN in every floating-point type, so a value read before it was written shows.
+ */
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+
+#include "engine.h"
+
+namespace emu {
+
+/* --- shared memory -------------------------------------------------------------------------------------------------------------------- */
+
+void *smem_static(const void *key, size_t bytes, size_t align) {
+    for (int i = 0; i < engine.static_count; i++)
+        if (engine.statics[i].key == key) return engine.arena + engine.statics[i].at;
+    if (engine.static_count == sizeof engine.statics / sizeof *engine.statics) fail("too many shared objects in one kernel");
+    align = std::max<size_t>(align, 16);
+    size_t at = (engine.arena_used + RED_ZONE + align - 1) / align * align;
+    if (at + bytes > ARENA_BYTES) fail("shared memory exceeds %d KiB", SHARED_MOST >> 10);
+    engine.statics[engine.static_count++] = {key, at, bytes};
+    engine.arena_used = at + bytes;
+    ASAN_UNPOISON_MEMORY_REGION(engine.arena + at, bytes);
+    return memset(engine.arena + at, 0xff, bytes);
+}
+
+void *smem_dynamic(size_t align) {
+    if (align > DYNAMIC_AT) fail("dynamic shared memory is aligned to %zu bytes, not to %zu", DYNAMIC_AT, align);
+    return engine.arena + DYNAMIC_AT;
+}
+
+uint32_t shared_offset(const void *p, size_t n, const char *what, const char *file, int line) {
+    const char *q = (const char *)p;
+    if (q < engine.arena + DYNAMIC_AT || q + n > engine.arena + ARENA_BYTES) fail_at(file, line, "%s: %p is not shared memory", what, p);
+    return (uint32_t)(q - engine.arena);
+}
+
+/* --- who was launched ----------------------------------------------------------------------------------------------------------------- */
+
+void note_kernel(const char *name, const char *signature) {
+    static const char *const path = getenv("EMU_KERNELS");
+    if (!path) return;
+    static std::set<std::pair<const char *, const char *>> seen;
+    if (!seen.insert({name, signature}).second) return;
+    FILE *f = fopen(path, "a");
+    if (!f) fail("EMU_KERNELS=%s cannot be written", path);
+    fprintf(f, "%s: %s\n", name, strstr(signature, "P = "));
+    fclose(f);
+}
+
+/* --- a launch ------------------------------------------------------------------------------------------------------------------------- */
+
+static void make_engine() {
+    char *stacks = (char *)mmap(nullptr, STACK_BYTES * MAX_THREADS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                                -1, 0);
+    if (stacks == MAP_FAILED) fail("no memory for the stacks of %d threads", MAX_THREADS);
+    engine.fibers.resize(MAX_THREADS);
+    for (int i = 0; i < MAX_THREADS; i++) {
+        engine.fibers[i].stack = stacks + STACK_BYTES * i;
+        mprotect(engine.fibers[i].stack, 4096, PROT_NONE); /* an overflow faults */
+    }
+    engine.arena = (char *)aligned_alloc(4096, ARENA_BYTES / 4096 * 4096 + 4096);
+    engine.random.seed(settings.seed);
+}
+
+static void run_block(unsigned index) {
+    const Launch &l = *engine.launch;
+    engine.block = index;
+    blockIdx = {index % l.grid.x, index / l.grid.x % l.grid.y, index / l.grid.x / l.grid.y};
+
+    race_new_block();
+    engine.arena_used = DYNAMIC_AT + l.shared_bytes;
+    engine.static_count = 0;
+    ASAN_POISON_MEMORY_REGION(engine.arena, ARENA_BYTES);
+    ASAN_UNPOISON_MEMORY_REGION(engine.arena + DYNAMIC_AT, l.shared_bytes);
+    memset(engine.arena + DYNAMIC_AT, 0xff, l.shared_bytes);
+
+    engine.live = engine.threads;
+    engine.ready_warps = 0;
+    engine.tma.clear();
+    for (Barrier &b : engine.barriers) b.arrived = 0, b.waiting.clear();
+    for (auto &waiting : engine.warpgroup_waiting) waiting.clear();
+    for (int w = 0; w < engine.warp_count; w++) {
+        int      lanes = std::min<int>(WARP_LANES, engine.threads - w * WARP_LANES);
+        unsigned all = lanes == WARP_LANES ? ~0u : (1u << lanes) - 1;
+        engine.warps[w].exists = engine.warps[w].ready = all;
+        engine.warps[w].exited = 0;
+        engine.warps[w].gatherings = 0;
+        engine.ready_warps |= 1u << w;
+    }
+    for (int i = 0; i < engine.threads; i++) fiber_reset(engine.fibers[i], i, l.block);
+    fiber_start_all();
+}
+
+void launch_run(Launch launch) {
+    static std::mutex           one_kernel_at_a_time;
+    std::lock_guard<std::mutex> lock(one_kernel_at_a_time);
+    if (!engine.arena) make_engine();
+    engine.launch = &launch;
+    engine.threads = (int)(launch.block.x * launch.block.y * launch.block.z);
+    engine.warp_count = (engine.threads + WARP_LANES - 1) / WARP_LANES;
+    blockDim = {launch.block.x, launch.block.y, launch.block.z};
+    gridDim = {launch.grid.x, launch.grid.y, launch.grid.z};
+    unsigned blocks = launch.grid.x * launch.grid.y * launch.grid.z;
+
+    race_new_launch();
+    forbid_device_memory(false);
+    for (unsigned b = 0; b < blocks; b++) run_block(settings.schedule == REVERSE ? blocks - 1 - b : b);
+    forbid_device_memory(true);
+    engine.launch = nullptr;
+}
+
+}  // namespace emu

@@ -1,0 +1,150 @@
+/* memory.cpp - the CUDA runtime's memory: allocations, copies and fills. The prototypes are NVIDIA's, so a wrong stand-in does not compile.
+ *
+ * Device memory is filled with 0xFF (NaN) when allocated and, under ASan, closed to the host while no kernel runs. Managed and pinned
+ * memory is open to both sides and counts as initialised. Each allocation stands alone, with room behind it, so that ASan sees what runs
+ * past its end.
+ */
+#include <algorithm>
+#include <map>
+
+#include "queue.h"
+
+namespace emu {
+
+/* As if the GPU had this much. */
+static const size_t TOTAL_BYTES = (size_t)8 << 30;
+enum { ALIGN = 256, BEHIND = 256 };
+
+static std::map<const char *, Allocation, std::greater<const char *>> allocations;
+static size_t                                                         used_bytes;
+
+Allocation *find_allocation(const void *pointer) {
+    const char *p = (const char *)pointer;
+    auto        it = allocations.lower_bound(p); /* the last that starts at or before p */
+    return it != allocations.end() && p < it->second.base + it->second.bytes ? &it->second : nullptr;
+}
+void for_each_allocation(void (*f)(Allocation &)) {
+    for (auto &a : allocations) f(a.second);
+}
+void forbid_device_memory(bool forbid) {
+    if (!EMU_ASAN) return;
+    for (auto &a : allocations) {
+        if (a.second.kind != DEVICE_ONLY) continue;
+        if (forbid) ASAN_POISON_MEMORY_REGION(a.second.base, a.second.bytes);
+        else ASAN_UNPOISON_MEMORY_REGION(a.second.base, a.second.bytes);
+    }
+}
+
+static cudaError_t allocate(void **p, size_t bytes, MemoryKind kind) {
+    if (cudaError_t error = refuse_while_capturing()) return error;
+    *p = nullptr;
+    if (bytes == 0) return cudaSuccess;
+    if (kind != PINNED && bytes > TOTAL_BYTES - used_bytes) return remember(cudaErrorMemoryAllocation);
+    char  *base = nullptr;
+    size_t behind = kind == DEVICE_ONLY ? BEHIND : 0; /* the host may touch the others: ASan's own red zones guard their ends */
+    if (posix_memalign((void **)&base, ALIGN, bytes + behind) != 0) return remember(cudaErrorMemoryAllocation);
+    memset(base, 0xff, bytes + behind);
+    if (kind == DEVICE_ONLY) ASAN_POISON_MEMORY_REGION(base, bytes + behind);
+    allocations[base] = Allocation{base, bytes, kind, nullptr};
+    if (kind != PINNED) used_bytes += bytes;
+    *p = base;
+    return cudaSuccess;
+}
+
+static cudaError_t release(void *p, bool pinned, const char *what) {
+    if (!p) return cudaSuccess;
+    if (cudaError_t error = refuse_while_capturing()) return error;
+    auto it = allocations.find((const char *)p);
+    if (it == allocations.end() || (it->second.kind == PINNED) != pinned) fail("%s(%p): not an allocation of that kind", what, p);
+    Allocation a = it->second;
+    race_forget(a);
+    allocations.erase(it);
+    if (!pinned) used_bytes -= a.bytes;
+    ASAN_UNPOISON_MEMORY_REGION(a.base, a.bytes + (a.kind == DEVICE_ONLY ? BEHIND : 0));
+    free(a.base);
+    return cudaSuccess;
+}
+
+/* The runtime's own accesses to device memory, between these two. The granules of ASan are 8 bytes, an allocation is closed as a whole. */
+static void open_range(const void *p, size_t n) {
+    if (find_allocation(p)) ASAN_UNPOISON_MEMORY_REGION(p, n);
+}
+static void close_range(const void *p, size_t n) {
+    const Allocation *a = find_allocation(p);
+    if (!a || a->kind != DEVICE_ONLY) return;
+    const char *start = (const char *)p - (uintptr_t)p % 8;
+    ASAN_POISON_MEMORY_REGION(start, (size_t)((const char *)p + n - start));
+}
+
+static void check_device_range(const void *p, size_t n, const char *what) {
+    const Allocation *a = find_allocation(p);
+    if (!a || (const char *)p + n > a->base + a->bytes) fail("%s: %zu bytes at %p are not inside one device allocation", what, n, p);
+}
+static void check_host_range(const void *p, const char *what) {
+    const Allocation *a = find_allocation(p);
+    if (a && a->kind == DEVICE_ONLY) fail("%s at %p is device memory, and the kind of copy says host", what, p);
+}
+static void check_copy(void *to, const void *from, size_t n, cudaMemcpyKind kind) {
+    if (kind == cudaMemcpyDefault) {
+        if (find_allocation(to)) check_device_range(to, n, "cudaMemcpy: destination");
+        if (find_allocation(from)) check_device_range(from, n, "cudaMemcpy: source");
+        return;
+    }
+    bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    if (to_device) check_device_range(to, n, "cudaMemcpy: destination");
+    else check_host_range(to, "cudaMemcpy: destination");
+    if (from_device) check_device_range(from, n, "cudaMemcpy: source");
+    else check_host_range(from, "cudaMemcpy: source");
+}
+
+}  // namespace emu
+
+using namespace emu;
+
+extern "C" {
+
+cudaError_t cudaMalloc(void **p, size_t bytes) { return allocate(p, bytes, DEVICE_ONLY); }
+cudaError_t cudaFree(void *p) { return release(p, false, "cudaFree"); }
+cudaError_t cudaMallocManaged(void **p, size_t bytes, unsigned) { return allocate(p, bytes, MANAGED); }
+cudaError_t cudaMallocHost(void **p, size_t bytes) { return allocate(p, bytes, PINNED); }
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) { return allocate(p, bytes, PINNED); }
+cudaError_t cudaFreeHost(void *p) { return release(p, true, "cudaFreeHost"); }
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    *total_bytes = TOTAL_BYTES;
+    *free_bytes = TOTAL_BYTES - used_bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t stream) {
+    if (n == 0) return cudaSuccess;
+    check_copy(to, from, n, kind);
+    return enqueue(stream, [=] {
+        open_range(to, n);
+        open_range(from, n);
+        memmove(to, from, n);
+        close_range(to, n);
+        close_range(from, n);
+        race_initialised(to, n);
+    });
+}
+cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind kind) {
+    if (cudaError_t error = refuse_while_capturing()) return error;
+    return cudaMemcpyAsync(to, from, n, kind, nullptr);
+}
+cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t stream) {
+    if (n == 0) return cudaSuccess;
+    check_device_range(to, n, "cudaMemset");
+    return enqueue(stream, [=] {
+        open_range(to, n);
+        memset(to, value, n);
+        close_range(to, n);
+        race_initialised(to, n);
+    });
+}
+cudaError_t cudaMemset(void *to, int value, size_t n) {
+    if (cudaError_t error = refuse_while_capturing()) return error;
+    return cudaMemsetAsync(to, value, n, nullptr);
+}
+}

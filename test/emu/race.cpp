@@ -1,0 +1,310 @@
+/* race.cpp - the race checker: finds accesses that no barrier orders, reads of memory that nobody wrote, accesses outside of everything.
+ *
+ * The .cu files are compiled with -fsanitize=thread, which calls a hook before each access; the hooks are ours, the sanitizer's library is
+ * not linked. Each two bytes of shared and of device memory have a Cell: the last write and the last two reads, each stamped with launch,
+ * block, thread and the clock of the thread's warp. A barrier tells its warps each other's clocks; a stamp whose clock the reader's warp
+ * has not been told of is a race. Nothing orders two blocks of one launch, so that any stamp of another block is one too, but for two
+ * atomics. Only code of .cu files is seen: this file, and what the engine does in the name of a thread, says so itself (note_*,
+ * race_async_*).
+ */
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "engine.h"
+
+extern "C" char __executable_start, _end; /* of the program's image, from the linker: globals and constants lie between them */
+
+namespace emu {
+
+struct Cell {
+    uint64_t write, read[2];
+    uint32_t write_at, read_at; /* code addresses, their low halves */
+};
+enum : uint32_t { PENDING = ~0u, ASYNC = ~0u - 1 }; /* in place of a code address */
+
+static struct {
+    bool               compiled_in, paused;
+    uint32_t           launch;
+    std::vector<Cell>  shared; /* of the arena */
+    uint32_t           clock[MAX_WARPS];
+    uint32_t           told[MAX_WARPS][MAX_WARPS]; /* told[w][v]: what warp w knows of the clock of warp v */
+    std::map<void *, std::array<uint32_t, MAX_WARPS>> released; /* what an mbarrier hands on */
+    Allocation        *last_hit;
+    const char        *async_file; /* of the asynchronous access that is being checked */
+    int                async_line;
+} race;
+
+static bool on() { return race.compiled_in && !race.paused; }
+bool        race_pause(bool pause) {
+    bool was = race.paused;
+    race.paused = pause;
+    return was;
+}
+
+/* --- stamps: launch 16 bits, block 20, thread 10, clock 17, atomic 1; launch 0 is the host -------------------------------------------- */
+
+enum { LAUNCHES = 1 << 16 };
+enum : uint64_t { BY_HOST = 1 };
+static uint64_t stamp_of(int thread, uint32_t clock, bool atomic) {
+    uint64_t launch = race.launch, block = engine.block & 0xfffff;
+    return launch << 48 | block << 28 | (uint64_t)thread << 18 | (uint64_t)(clock & 0x1ffff) << 1 | atomic;
+}
+static uint32_t launch_of(uint64_t s) { return (uint32_t)(s >> 48); }
+static uint32_t block_of(uint64_t s) { return s >> 28 & 0xfffff; }
+static int      thread_of(uint64_t s) { return s >> 18 & 1023; }
+static uint32_t clock_of(uint64_t s) { return s >> 1 & 0x1ffff; }
+static bool     is_atomic(uint64_t s) { return s & 1; }
+static bool     same_thread(uint64_t a, uint64_t b) { return a >> 18 == b >> 18; }
+
+static bool ordered(uint64_t earlier, int thread) {
+    if (!earlier || launch_of(earlier) != race.launch) return true;
+    if (block_of(earlier) != (engine.block & 0xfffff)) return false;
+    return thread_of(earlier) == thread || clock_of(earlier) <= race.told[thread / WARP_LANES][thread_of(earlier) / WARP_LANES];
+}
+
+uint64_t race_stamp() { return race.clock[current->warp]; }
+
+/* Launch numbers come round: stamps of 65535 launches ago must not look like this launch's. */
+static void age(Allocation &a) {
+    if (!a.shadow) return;
+    for (size_t i = 0; i < a.bytes / 2 + 1; i++) {
+        Cell &c = a.shadow[i];
+        c = Cell{c.write ? (uint64_t)BY_HOST : 0, {0, 0}, 0, 0};
+    }
+}
+void race_new_launch() {
+    if (!on()) return;
+    if (++race.launch == LAUNCHES) {
+        race.launch = 1;
+        for_each_allocation(age);
+    }
+}
+void race_new_block() {
+    if (!on()) return;
+    race.shared.resize(ARENA_BYTES / 2);
+    std::fill_n(race.shared.begin(), engine.arena_used / 2 + 1, Cell{}); /* what the last block used; the rest is clean */
+    race.released.clear();
+    memset(race.told, 0, sizeof race.told);
+    for (uint32_t &clock : race.clock) clock = 1;
+}
+
+void race_barrier(unsigned warps) {
+    if (!on()) return;
+    uint32_t newest[MAX_WARPS] = {};
+    for (int w = 0; w < engine.warp_count; w++) {
+        if (!(warps >> w & 1)) continue;
+        for (int v = 0; v < MAX_WARPS; v++) newest[v] = std::max(newest[v], race.told[w][v]);
+        newest[w] = std::max(newest[w], race.clock[w]);
+    }
+    for (int w = 0; w < engine.warp_count; w++) {
+        if (!(warps >> w & 1)) continue;
+        memcpy(race.told[w], newest, sizeof newest);
+        race.clock[w]++;
+    }
+}
+void race_syncwarp(int warp) {
+    if (!on()) return;
+    race.told[warp][warp] = race.clock[warp]++;
+}
+void race_release(void *object, int warp) {
+    if (!on()) return;
+    auto &handed = race.released[object];
+    for (int v = 0; v < MAX_WARPS; v++) handed[v] = std::max(handed[v], race.told[warp][v]);
+    handed[warp] = std::max(handed[warp], race.clock[warp]++);
+}
+void race_acquire(void *object, int warp) {
+    if (!on()) return;
+    const auto &handed = race.released[object];
+    for (int v = 0; v < MAX_WARPS; v++) race.told[warp][v] = std::max(race.told[warp][v], handed[v]);
+}
+
+/* --- reports -------------------------------------------------------------------------------------------------------------------------- */
+
+/* Function and line of a code address, of which 32 bits are kept: an image is smaller than that. */
+static void print_place(const char *label, uint32_t at) {
+    if (at == ASYNC || at == PENDING) {
+        fprintf(stderr, "EMU   %s: an asynchronous copy issued at %s:%d\n", label, race.async_file ? race.async_file : "?",
+                race.async_line);
+        return;
+    }
+    char command[512];
+    fprintf(stderr, "EMU   %s: ", label);
+    fflush(stderr);
+    snprintf(command, sizeof command, "addr2line -Cfpe /proc/%d/exe 0x%x >&2", (int)getpid(),
+             at - (uint32_t)(uintptr_t)&__executable_start);
+    if (system(command) != 0) fprintf(stderr, "(addr2line is missing)\n");
+}
+
+[[noreturn]] static void report(const char *kind, const char *what, const void *p, uint32_t at, uint64_t other = 0, uint32_t other_at = 0) {
+    fprintf(stderr, "EMU %s: %s, at address %p\n", kind, what, p);
+    print_place("this access", at);
+    if (other_at) {
+        dim3 d = engine.launch->block;
+        int  t = thread_of(other);
+        fprintf(stderr, "EMU   the other access is by block %u thread (%u,%u,%u), and no barrier orders them\n", block_of(other),
+                t % d.x, t / d.x % d.y,
+                t / (d.x * d.y));
+        print_place("other access", other_at);
+    }
+    print_context();
+    fflush(nullptr);
+    abort();
+}
+
+/* --- an access ------------------------------------------------------------------------------------------------------------------------ */
+
+enum Access { READ, WRITE, ATOMIC, ISSUE }; /* ISSUE: an asynchronous copy into here may happen from now on */
+
+static Cell *shadow_of(Allocation &a) {
+    if (!a.shadow) a.shadow = (Cell *)calloc(a.bytes / 2 + 1, sizeof(Cell));
+    return a.shadow;
+}
+
+static bool inside_shared(size_t at, size_t n) {
+    if (at >= DYNAMIC_AT && at + n <= DYNAMIC_AT + engine.launch->shared_bytes) return true;
+    for (int i = 0; i < engine.static_count; i++)
+        if (at >= engine.statics[i].at && at + n <= engine.statics[i].at + engine.statics[i].bytes) return true;
+    return false;
+}
+
+static Allocation *allocation_of(const char *p) {
+    Allocation *a = race.last_hit;
+    if (!a || p < a->base || p >= a->base + a->bytes) a = find_allocation(p);
+    return race.last_hit = a;
+}
+
+/* Where kernels may look besides: the program's globals and constants, and their own arguments. */
+static bool inside_program(const char *p, size_t n) {
+    const char *arguments = (const char *)engine.launch->body.get();
+    return (p >= &__executable_start && p + n <= &_end) || (p >= arguments && p + n <= arguments + engine.launch->body_bytes);
+}
+
+struct Place {
+    const char *write_write, *write_read, *read_write, *uninitialised; /* the later access first */
+};
+static const Place SHARED_MEMORY = {"shared write after write", "shared write after read", "shared read after write",
+                                    "read of shared memory that nobody wrote"};
+static const Place DEVICE_MEMORY = {"global write after write", "global write after read", "global read after write",
+                                    "read of device memory that nobody wrote"};
+
+static void check_cell(Cell &c, const Place &place, bool initialised, const void *p, Access kind, uint32_t at, uint64_t me) {
+    int  thread = thread_of(me);
+    bool writes = kind != READ, needs_value = kind == READ || kind == ATOMIC;
+    if (needs_value && !c.write && !initialised) report("ERROR", place.uninitialised, p, at);
+    if (c.write_at == PENDING && !(kind == WRITE && same_thread(c.write, me)))
+        report("RACE", "use of shared memory while a cp.async into it is pending", p, at);
+    bool both_atomic = kind == ATOMIC && is_atomic(c.write);
+    const char *what = writes ? place.write_write : place.read_write;
+    if (!ordered(c.write, thread) && !both_atomic) report("RACE", what, p, at, c.write, c.write_at);
+    if (writes) {
+        for (uint64_t read : c.read)
+            if (!ordered(read, thread)) report("RACE", place.write_read, p, at, read, c.read_at);
+        c.write = me;
+        c.write_at = kind == ISSUE ? (uint32_t)PENDING : at;
+    } else {
+        if (!same_thread(c.read[0], me)) c.read[1] = c.read[0];
+        c.read[0] = me;
+        c.read_at = at;
+    }
+}
+
+static void check(const void *pointer, size_t n, Access kind, uint32_t at, int thread, uint32_t clock) {
+    const char  *p = (const char *)pointer;
+    const Place *place = &DEVICE_MEMORY;
+    Cell        *cells;
+    bool         initialised = false;
+    if (p >= engine.arena && p < engine.arena + ARENA_BYTES) {
+        if (!inside_shared((size_t)(p - engine.arena), n)) report("ERROR", "access outside of every shared array", p, at);
+        cells = &race.shared[(size_t)(p - engine.arena) / 2];
+        place = &SHARED_MEMORY;
+    } else {
+        if (inside_program(p, n)) return;
+        Allocation *a = allocation_of(p);
+        if (!a) report("ERROR", "access outside of every device allocation", p, at);
+        if (p + n > a->base + a->bytes) report("ERROR", "access runs past its device allocation", p, at);
+        cells = shadow_of(*a) + (p - a->base) / 2;
+        initialised = a->kind != DEVICE_ONLY; /* the host writes there unseen */
+    }
+    uint64_t me = stamp_of(thread, clock, kind == ATOMIC);
+    for (size_t i = 0; i < (n + 1) / 2; i++) check_cell(cells[i], *place, initialised, p, kind, at, me);
+}
+
+/* From instrumented code: of a kernel, or of a host function in a .cu file. */
+static inline void seen(const void *p, size_t n, Access kind, void *return_address) {
+    if (!on()) return;
+    uint32_t at = (uint32_t)(uintptr_t)return_address - 1;
+    if (!current) {
+        Allocation *a = find_allocation(p);
+        if (a && a->kind == DEVICE_ONLY) report("ERROR", "host code dereferences device memory", p, at);
+        return;
+    }
+    if ((const char *)p >= current->stack && (const char *)p < current->stack + STACK_BYTES) return;
+    check(p, n, kind, at, current->index, race.clock[current->warp]);
+}
+
+void note_read(const void *p, size_t n) { seen(p, n, READ, __builtin_return_address(0)); }
+void note_write(void *p, size_t n) { seen(p, n, WRITE, __builtin_return_address(0)); }
+void note_atomic(void *p, size_t n) { seen(p, n, ATOMIC, __builtin_return_address(0)); }
+
+void copy_unnoted(void *to, const void *from, size_t n) { memcpy(to, from, n); } /* this file is not instrumented */
+
+static void check_async(const void *p, size_t n, Access kind, int thread, uint64_t stamp, const char *file, int line) {
+    if (!on() || !n) return;
+    race.async_file = file, race.async_line = line;
+    check(p, n, kind, ASYNC, thread, (uint32_t)stamp);
+}
+void race_async_read(const void *p, size_t n, int thread, uint64_t stamp, const char *file, int line) {
+    check_async(p, n, READ, thread, stamp, file, line);
+}
+void race_async_write(void *p, size_t n, int thread, uint64_t stamp, const char *file, int line) {
+    check_async(p, n, WRITE, thread, stamp, file, line);
+}
+void race_pending(void *shared, size_t n, const char *file, int line) {
+    check_async(shared, n, ISSUE, current->index, race_stamp(), file, line);
+}
+
+void race_initialised(const void *p, size_t n) {
+    Allocation *a = on() ? find_allocation(p) : nullptr;
+    if (!a) return;
+    Cell *cells = shadow_of(*a);
+    for (size_t i = (size_t)((const char *)p - a->base) / 2, end = i + (n + 1) / 2; i < end; i++) cells[i] = Cell{BY_HOST, {0, 0}, 0, 0};
+}
+void race_forget(Allocation &a) {
+    free(a.shadow);
+    a.shadow = nullptr;
+    race.last_hit = nullptr;
+}
+
+}  // namespace emu
+
+/* --- the hooks that -fsanitize=thread calls ------------------------------------------------------------------------------------------- */
+
+#define CALLER __builtin_return_address(0)
+#define HOOKS(n)                                                             \
+    void __tsan_read##n(void *p) { emu::seen(p, n, emu::READ, CALLER); }     \
+    void __tsan_write##n(void *p) { emu::seen(p, n, emu::WRITE, CALLER); }
+#define UNALIGNED_HOOKS(n)                                                             \
+    void __tsan_unaligned_read##n(void *p) { emu::seen(p, n, emu::READ, CALLER); }     \
+    void __tsan_unaligned_write##n(void *p) { emu::seen(p, n, emu::WRITE, CALLER); }
+extern "C" {
+void __tsan_init() { emu::race.compiled_in = true; }
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+UNALIGNED_HOOKS(2)
+UNALIGNED_HOOKS(4)
+UNALIGNED_HOOKS(8)
+UNALIGNED_HOOKS(16)
+void __tsan_read_range(void *p, unsigned long n) { emu::seen(p, n, emu::READ, CALLER); }
+void __tsan_write_range(void *p, unsigned long n) { emu::seen(p, n, emu::WRITE, CALLER); }
+void __tsan_func_entry(void *) {}
+void __tsan_func_exit(void *) {}
+void __tsan_vptr_update(void **, void *) {}
+void __tsan_vptr_read(void **) {}
+char __tsan_atomic8_load(const volatile char *p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); } /* guards of local statics */
+}

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Every CUDA kernel on the emulated GPU: the op tests of test/layers under AddressSanitizer and UBSan, then under the race checker, and a list
+# of which kernels ran with which element types.
+set -u
+. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
+if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then
+    echo "skip kernels: ${reason##*\*\*\* }"
+    exit 0
+fi
+launched=$(mktemp); trap 'rm -f "$launched"' EXIT
+export OMP_NUM_THREADS=1
+
+# The op tests of one variant, two at a time: "ok" or "not ok" a test.
+run_ops() { # VARIANT
+    local build=build/emu$1 test
+    env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu SAN="$1" op-tests || { echo "not ok build of $build"; return; }
+    for test in test/layers/test_*.c; do echo "${test%.c}"; done | grep -v reference | EMU_KERNELS=$launched ASAN_OPTIONS=detect_leaks=0 xargs -P 2 -I{} sh -c '
+        log=$(mktemp)
+        if timeout 600 "$0/$1" > "$log" 2>&1; then echo "ok $0 $1"; else echo "not ok $0 $1"; tail -n 30 "$log"; fi
+        rm -f "$log"' "$build" {}
+}
+run_ops ""
+run_ops -race
+
+python3 test/emu/kernels.py "$launched"

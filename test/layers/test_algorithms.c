@@ -1,0 +1,223 @@
+/* test_algorithms.c - the table of matrix products' algorithms: what it holds, and that products follow it. The CPU's stays empty. */
+#include "layers/algorithms.h"
+
+#include "test/ref/test.h"
+
+static MatmulAlgorithm record_named(const char *key, int32_t id) {
+    MatmulAlgorithm a = {.id = id, .tile = 2 * id};
+    snprintf(a.key, sizeof a.key, "%s", key);
+    return a;
+}
+
+static void test_table(void **state) {
+    (void)state;
+    uint64_t before = matmul_algorithms_version();
+    matmul_algorithms_clear();
+    for (int32_t i = 0; i < 200; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "product %d", i);
+        matmul_algorithms_set(record_named(key, i));
+    }
+    assert_int_equal(matmul_algorithms_count(), 200);
+    assert_int_equal(matmul_algorithms_find("product 150"), 150);
+    assert_int_equal(matmul_algorithms_find("product"), -1);
+    matmul_algorithms_set(record_named("product 150", 7)); /* in its place */
+    assert_int_equal(matmul_algorithms_count(), 200);
+    assert_int_equal(matmul_algorithms_get(150).id, 7);
+    assert_int_equal(matmul_algorithms_get(150).tile, 14);
+    assert_int_equal(matmul_algorithms_get(199).id, 199);
+    assert_true(matmul_algorithms_version() > before);
+    matmul_algorithms_freeze();
+    assert_true(matmul_algorithms_frozen());
+    matmul_algorithms_clear();
+    assert_int_equal(matmul_algorithms_count(), 0);
+    assert_false(matmul_algorithms_frozen());
+}
+
+/* Forward and both backward ops of one shape, and what they must give. */
+typedef struct {
+    Stage   s;
+    int64_t N, K, M;
+    Tensor  pre, x, w, b, dy, y, dx, dpre, dw, db;
+    double *y64, *dx64, *dpre64, *dw64, *db64;
+} Ops;
+
+static Ops *ops_create(DType act, int64_t N, int64_t K, int64_t M) {
+    Ops *o = (Ops *)calloc(1, sizeof *o);
+    o->N = N, o->K = K, o->M = M;
+    o->s = stage_create(linear_scratch_bytes(N, K, M, act));
+    Stage *s = &o->s;
+    o->pre = stage_random(s, act, 2, N, K, 4, 3, 0), o->x = stage_tensor(s, act, 2, N, K), o->w = stage_random(s, act, 2, K, M, 2, 1, 0);
+    o->b = stage_random(s, act, 1, M, 1, 3, 1, 0), o->dy = stage_random(s, act, 2, N, M, 5, 1, 0);
+    o->y = stage_tensor(s, act, 2, N, M), o->dx = stage_tensor(s, act, 2, N, K), o->dpre = stage_tensor(s, act, 2, N, K);
+    o->dw = stage_tensor(s, F32, 2, K, M), o->db = stage_tensor(s, F32, 1, M, 1);
+    o->y64 = stage_doubles(s, N * M), o->dx64 = stage_doubles(s, N * K), o->dpre64 = stage_doubles(s, N * K);
+    o->dw64 = stage_doubles(s, K * M), o->db64 = stage_doubles(s, M);
+    gelu_forward(&s->stream, o->x, o->pre);
+    device_sync(&s->stream);
+    double *x64 = stage_widen(s, o->x), *w64 = stage_widen(s, o->w), *dy64 = stage_widen(s, o->dy);
+    ref_linear_forward(o->y64, x64, w64, stage_widen(s, o->b), N, K, M);
+    for (int pass = 0; pass < 2; pass++) ref_linear_backward(o->dx64, o->dw64, o->db64, dy64, x64, w64, N, K, M);
+    ref_gelu_backward(o->dpre64, o->dx64, stage_widen(s, o->pre), N * K);
+    return o;
+}
+
+static void ops_destroy(Ops *o) {
+    stage_destroy(&o->s);
+    free(o);
+}
+
+static void ops_queue(Ops *o) {
+    Stream *s = &o->s.stream;
+    device_zero(s, o->dw);
+    device_zero(s, o->db);
+    linear_forward(s, o->y, o->x, o->w, o->b);
+    linear_backward(s, o->dx, o->dw, o->db, o->dy, o->x, o->w);
+    linear_gelu_backward(s, o->dpre, o->dw, o->db, o->dy, o->x, o->pre, o->w);
+}
+
+static void ops_check(Ops *o) {
+    device_sync(&o->s.stream);
+    assert_close(o->y, o->y64, o->y.type, bound_sum(o->K + 1));
+    assert_close(o->dx, o->dx64, o->dx.type, bound_sum(o->M));
+    assert_close(o->dpre, o->dpre64, o->dpre.type, bound_bf16(o->M + 24, 2.0, 0.0));
+    assert_close(o->dw, o->dw64, o->y.type, bound_sum(2 * o->N));
+    assert_close(o->db, o->db64, o->y.type, bound_sum(2 * o->N));
+}
+
+static void ops_clear(Ops *o) {
+    Tensor outputs[] = {o->y, o->dx, o->dpre, o->dw, o->db};
+    for (int i = 0; i < COUNT(outputs); i++) memset(outputs[i].data, 0xff, tensor_bytes(outputs[i]));
+}
+
+typedef struct { int64_t N, K, M; } Shape;
+static const Shape SHAPES[] = {{80, 64, 128}, {33, 42, 14}, {200, 24, 40}}; /* all accesses wide, none, all but 16-bit rows of 40 */
+
+/* A second process with the first one's table computes the same bits and adds nothing to it. */
+static void test_replay(void **state) {
+    (void)state;
+    for (int t = 0; t < stage_act_types(); t++)
+        for (int i = 0; i < COUNT(SHAPES); i++) {
+            Ops *o = ops_create(ACT_TYPES[t], SHAPES[i].N, SHAPES[i].K, SHAPES[i].M);
+            matmul_algorithms_clear();
+            ops_queue(o);
+            ops_check(o);
+            Tensor y = stage_copy(&o->s, o->y), dpre = stage_copy(&o->s, o->dpre), dw = stage_copy(&o->s, o->dw), db = stage_copy(&o->s, o->db);
+            int              count = matmul_algorithms_count();
+            MatmulAlgorithm *stored = (MatmulAlgorithm *)malloc(sizeof *stored * (size_t)(count + 1));
+            for (int a = 0; a < count; a++) stored[a] = matmul_algorithms_get(a);
+            matmul_algorithms_clear();
+            for (int a = count - 1; a >= 0; a--) matmul_algorithms_set(stored[a]);
+            ops_clear(o);
+            ops_queue(o);
+            device_sync(&o->s.stream);
+            assert_same_bits(o->y, y);
+            assert_same_bits(o->dpre, dpre);
+            assert_same_bits(o->dw, dw);
+            assert_same_bits(o->db, db);
+            assert_int_equal(matmul_algorithms_count(), count);
+            free(stored);
+            ops_destroy(o);
+        }
+}
+
+/* The record of the same product without its epilogue; -1 if a is not one with. */
+static int record_without(const char *epilogue, MatmulAlgorithm a) {
+    char key[ALGORITHM_KEY_ROOM], *at = strstr(a.key, epilogue);
+    if (!at) return -1;
+    int before = (int)(at - a.key);
+    snprintf(key, sizeof key, "%.*s%s", before, a.key, at + strlen(epilogue));
+    return matmul_algorithms_find(key);
+}
+
+/* Epilogues here, kernels of their own there: whichever was quicker, both are right. */
+static void test_both_ways(void **state) {
+    (void)state;
+    static const char *const epilogues[] = {" gelu_backward", " column_sums"};
+    for (int t = 0; t < stage_act_types(); t++)
+        for (int i = 0; i < COUNT(SHAPES); i++)
+            for (int fused = 0; fused < 2; fused++) {
+                Ops *o = ops_create(ACT_TYPES[t], SHAPES[i].N, SHAPES[i].K, SHAPES[i].M);
+                MatmulAlgorithm forced[4];
+                int             forcings = 0;
+                matmul_algorithms_clear();
+                ops_queue(o);
+                ops_check(o);
+                for (int a = 0, count = matmul_algorithms_count(); a < count; a++)
+                    for (int e = 0; e < COUNT(epilogues); e++) {
+                        MatmulAlgorithm with = matmul_algorithms_get(a);
+                        int             plain = record_without(epilogues[e], with);
+                        if (plain < 0) continue;
+                        MatmulAlgorithm other = matmul_algorithms_get(plain);
+                        memcpy(other.key, with.key, sizeof other.key);
+                        if (!fused) other.id = ALGORITHM_NONE;
+                        matmul_algorithms_set(other);
+                        forced[forcings++] = other;
+                    }
+                ops_clear(o);
+                ops_queue(o);
+                ops_check(o);
+                assert_true(forcings >= 1 || matmul_algorithms_count() == 0);
+                for (int a = 0; a < forcings; a++) /* a GPU may lack an epilogue for a type, then the kernel it is */
+                    if (stage_is_slow() || !fused) assert_int_equal(matmul_algorithms_get(matmul_algorithms_find(forced[a].key)).id, forced[a].id);
+                ops_destroy(o);
+            }
+}
+
+/* Frozen, a product that the table does not know is computed and not recorded; an unknown algorithm in it is replaced. */
+static void test_frozen(void **state) {
+    (void)state;
+    Ops *o = ops_create(BF16, 80, 64, 128);
+    matmul_algorithms_clear();
+    matmul_algorithms_freeze();
+    ops_queue(o);
+    ops_check(o);
+    assert_int_equal(matmul_algorithms_count(), 0);
+    matmul_algorithms_clear();
+    ops_queue(o);
+    for (int a = 0; a < matmul_algorithms_count(); a++) {
+        MatmulAlgorithm strange = matmul_algorithms_get(a);
+        strange.id = 99999;
+        matmul_algorithms_set(strange);
+    }
+    ops_clear(o);
+    ops_queue(o);
+    ops_check(o);
+    for (int a = 0; a < matmul_algorithms_count(); a++) assert_int_not_equal(matmul_algorithms_get(a).id, 99999);
+    ops_destroy(o);
+}
+
+/* Recorded into a graph: known shapes and, without timing, new ones. */
+static void test_graph(void **state) {
+    (void)state;
+    for (int known = 0; known < 2; known++) {
+        Ops *o = ops_create(F32, 80, 64, 128);
+        matmul_algorithms_clear();
+        if (known) ops_queue(o), ops_check(o), ops_clear(o);
+        int recording = graph_begin(&o->s.stream);
+        ops_queue(o);
+        if (recording) {
+            Graph g = graph_end(&o->s.stream);
+            assert_true(isnan(tensor_get(o->y, 0))); /* nothing ran */
+            for (int pass = 0; pass < 2; pass++) {
+                ops_clear(o);
+                graph_launch(g, &o->s.stream);
+                ops_check(o);
+            }
+            graph_destroy(&g);
+        }
+        ops_check(o);
+        ops_destroy(o);
+    }
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_table), cmocka_unit_test(test_replay), cmocka_unit_test(test_both_ways),
+                                     cmocka_unit_test(test_frozen), cmocka_unit_test(test_graph)};
+    return cmocka_run_group_tests_name("algorithms", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}

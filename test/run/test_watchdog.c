@@ -1,0 +1,97 @@
+/* test_watchdog.c - who is silent too long is ended and told of; who goes on, or was stopped as a whole, is not. */
+#include "run/watchdog.h"
+#include "test/run/child.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static void rest(double seconds) {
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (nanosleep(&t, &t) != 0) {}
+}
+
+static Comm *alone(void) {
+    Launch none = {0};
+    return comm_create(none, COMM_RING);
+}
+
+static void hang(void *limit) {
+    Watchdog *w = watchdog_create(*(double *)limit, alone());
+    watchdog_tick(w, "a long wait");
+    rest(20);
+}
+
+static void test_silence_ends(void **state) {
+    (void)state;
+    double limit = 0.5;
+    Child  c = child_run(hang, &limit);
+    assert_int_equal(c.code, EXIT_PEER);
+    assert_non_null(strstr(c.said, "rank 0 of 1 on "));
+    assert_non_null(strstr(c.said, "in a long wait; no collective was started"));
+    assert_non_null(strstr(c.said, "(main):\n"));
+}
+
+static void keep_going(void *limit) {
+    Watchdog *w = watchdog_create(*(double *)limit, alone());
+    for (int i = 0; i < 12; i++) {
+        rest(0.1);
+        watchdog_tick(w, "a short wait");
+    }
+    watchdog_destroy(w);
+}
+
+static void test_ticks_keep_alive(void **state) {
+    (void)state;
+    double limit = 0.6;
+    Child  c = child_run(keep_going, &limit);
+    assert_int_equal(c.code, 0);
+    assert_string_equal(c.said, "");
+}
+
+/* With no limit given a silence of seconds is nothing yet. */
+static void wait_at_start(void *limit) {
+    Watchdog *w = watchdog_create(0, alone());
+    watchdog_started(w);
+    rest(*(double *)limit);
+    watchdog_destroy(w);
+}
+
+static void test_default_is_patient(void **state) {
+    (void)state;
+    double seconds = 1.0;
+    assert_int_equal(child_run(wait_at_start, &seconds).code, 0);
+}
+
+static void be_stopped(void *limit) {
+    Watchdog *w = watchdog_create(*(double *)limit, alone());
+    pid_t     self = getpid(), waker = fork();
+    if (waker == 0) {
+        rest(3.0);
+        kill(self, SIGCONT);
+        _exit(0);
+    }
+    rest(0.3);
+    watchdog_tick(w, "sleep");
+    raise(SIGSTOP);
+    rest(0.5);
+    watchdog_tick(w, "sleep");
+    watchdog_destroy(w);
+}
+
+static void test_a_stopped_process_is_not_blamed(void **state) {
+    (void)state;
+    double limit = 1.0;
+    assert_int_equal(child_run(be_stopped, &limit).code, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_silence_ends), cmocka_unit_test(test_ticks_keep_alive),
+                                     cmocka_unit_test(test_default_is_patient), cmocka_unit_test(test_a_stopped_process_is_not_blamed)};
+    return cmocka_run_group_tests_name("watchdog", all, NULL, NULL);
+}
