@@ -128,6 +128,10 @@ ranks() { # N
     run_curve ranks-1 run.steps=20 && ranks=$1 run_curve "ranks-$1" run.steps=20 && compare_losses "$work/ranks-$1" "$work/ranks-1" 1e-6
 }
 
+transformers() {
+    with_plain_python -c 'import torch, transformers' 2>/dev/null || { skip "transformers is not installed (make check-hf installs it)"; return; }
+    interop test/interop/check_hf.sh transformers
+}
 interop() { # SCRIPT NAME: ok, not ok and skip lines
     PYTHON=$(for python in python3 /usr/bin/python3; do $python -c 'import torch' 2>/dev/null && echo $python && break; done)
     PYTHON=${PYTHON:-python3} bash "$1"; local status=$?
@@ -171,7 +175,7 @@ step curve-bf16 curve bf16 0.01
 for precision in fp32 bf16; do step bits-$precision bits $precision; done
 step resume resume
 for n in 2 4; do step ranks-$n ranks $n; done
-step transformers interop test/interop/check_hf.sh transformers
+step transformers transformers
 step torch interop test/interop/test_gpt2_torch.sh torch
 step memory memory
 step device device

@@ -15,14 +15,16 @@ find_cuda() {
     export CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
     if [ ! -x "$CUDA_HOME/bin/nvcc" ] && command -v nvcc >/dev/null; then CUDA_HOME=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")"); fi
     prepend PATH "$CUDA_HOME/bin"
+    [ ! -d "$CUDA_HOME/compute-sanitizer" ] || prepend PATH "$CUDA_HOME/compute-sanitizer"
     local parts=$PWD/build/cuda-parts wheels place name
     wheels=$(python3 -c 'import importlib.util as u; s = u.find_spec("nvidia"); print(*(s.submodule_search_locations if s else []))' 2>/dev/null)
     rm -rf "$parts"; mkdir -p "$parts/include" "$parts/lib"
-    for name in nccl.h nvtx3 cublasLt.h; do # headers: the compiler finds the first two kinds of place by itself
+    for name in nccl.h nvtx3 cublasLt.h; do # headers; the compiler looks into the first three places by itself
         [ -z "$(folder_with "$name" "$CUDA_HOME/include" /usr/include /usr/local/include)" ] || continue
         # shellcheck disable=SC2086,SC2046
         place=$(folder_with "$name" $(printf '%s/*/include ' $wheels) "$BUNDLE/include")
-        case $name in cublasLt.h) ln -sf "$place"/cublas*.h "$parts/include/" ;; *) [ -z "$place" ] || ln -sfn "$place/$name" "$parts/include/$name" ;; esac
+        [ -n "$place" ] || continue
+        case $name in cublasLt.h) ln -sf "$place"/cublas*.h "$parts/include/" ;; *) ln -sfn "$place/$name" "$parts/include/$name" ;; esac
     done
     for name in cublasLt cublas nccl; do
         if [ -n "$(folder_with "lib$name.so" /usr/lib/x86_64-linux-gnu /usr/local/lib /usr/lib64)" ]; then continue; fi
