@@ -98,8 +98,10 @@ size_t norm_scratch_bytes(int64_t n); /* of either */
 /* y = x rounded to y's type.   y, x [n] any of F32, BF16, F16 (the CPU: F32, BF16)                                                      */
 void cast_forward(Stream *s, Tensor y, Tensor x);
 
-/* Rate of this machine's matrix products in act type at M = N = K = n, in FLOP/s: the median over at most budget_ms. */
-double matmul_rate(Stream *s, DType act, int64_t n, double budget_ms);
+/* Rate of this machine's matrix products in act type at M = N = K = n, in FLOP/s: the median over at most budget_ms. Takes memory of its
+ * own and gives it back: for the start and for benches. */
+double  matmul_rate(DType act, MathMode math, int64_t n, double budget_ms);
+int64_t matmul_rate_size(void); /* the n at which this backend's products are about as fast as they get: 1024 on the CPU, 4096 on a GPU */
 
 #ifdef __cplusplus
 }

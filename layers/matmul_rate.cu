@@ -17,13 +17,19 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+#ifdef CUDA_EMU
+int64_t matmul_rate_size(void) { return 64; }
+#else
+int64_t matmul_rate_size(void) { return 4096; }
+#endif
+
 /* Memory comes and goes here, and the algorithm is chosen: this runs once, before training. */
-double matmul_rate(Stream *s, DType act, int64_t n, double budget_ms) {
+double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
     Matrix shape = {NULL, act, n, PLAIN};
     Matmul p = {shape, shape, shape, n, n, n, MATMUL_SET, NULL};
     size_t matrix_bytes = (size_t)(n * n) * dtype_bytes(act);
     Stream own = stream_create(3 * matrix_bytes + matmul_scratch_bytes(p) + 4 * ARENA_ALIGN);
-    own.math = s->math;
+    own.math = math;
     p.a.data = arena_take(&own.scratch, matrix_bytes);
     p.b.data = arena_take(&own.scratch, matrix_bytes);
     p.c.data = arena_take(&own.scratch, matrix_bytes);

@@ -193,14 +193,6 @@ static Asked take_asked(int *count, char **overrides) {
     return asked;
 }
 
-static double probe(DType act, MathMode math) {
-    Stream s = stream_create(linear_scratch_bytes(1024, 1024, 1024, act) + ARENA_ALIGN);
-    s.math = math;
-    double rate = matmul_rate(&s, act, 1024, 100.0);
-    stream_destroy(&s);
-    return rate;
-}
-
 int verb_plan(int argc, char **argv) {
     if (argc < 2) fail(EXIT_CONFIG, "plan needs a config file: ./train_gpt plan config.json [key=value ...] [ranks=N] [memory=80GiB]");
     int    overrides = argc - 2;
@@ -216,7 +208,7 @@ int verb_plan(int argc, char **argv) {
     double   rate = 0.0;
     if (present) {
         device_open(0, cores);                             /* the probe uses them all */
-        rate = probe(numerics.act, numerics.math);
+        rate = matmul_rate(numerics.act, numerics.math, matmul_rate_size(), 100.0);
     }
     plan_print(&config, &plan, numerics.act, asked.ranks, rate, asked.memory_bytes);
     return EXIT_DONE;

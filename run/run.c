@@ -138,7 +138,7 @@ static void load_weights(Run *r) {
 /* --- the whole ------------------------------------------------------------------------------------------------------------------------------- */
 
 static void probe_matmul(Run *r) {
-    double rate = matmul_rate(&r->stream, r->numerics.act, 1024, 100.0);
+    double rate = matmul_rate(r->numerics.act, r->numerics.math, matmul_rate_size(), 100.0);
     comm_all_reduce_f64(r->comm, &rate, 1, COMM_SUM);
     r->matmul_flops = rate;
 }

@@ -74,11 +74,7 @@ static double step_ms(Gpt *g, Optimizer *o, Replay *replay, Stream *s, Batch bat
 static DType dtype_of(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : strcmp(name, "fp16") == 0 ? F16 : F32; }
 
 static double rate_at(const char *precision, int64_t n, double budget_ms) {
-    Stream s = stream_create((size_t)(3 * n * n) * sizeof(float) + (64u << 20));
-    s.math = strcmp(precision, "tf32") == 0 ? MATH_TF32 : MATH_STRICT;
-    double rate = matmul_rate(&s, dtype_of(precision), n, budget_ms);
-    stream_destroy(&s);
-    return rate;
+    return matmul_rate(dtype_of(precision), strcmp(precision, "tf32") == 0 ? MATH_TF32 : MATH_STRICT, n, budget_ms);
 }
 
 static int print_rate(const char *precision) {
