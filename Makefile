@@ -69,7 +69,7 @@ REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
 $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(NEEDS_$$(firstword $$(subst /, ,$$*))) $(ENGINE)
 	$(LINK) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS) -lcmocka
 $(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(B)/core/error.o $(ENGINE)
-	$(LINK) $(LDFLAGS) -o $@ $^ $(filter-out -lnccl -ldnnl,$(LIBS))
+	$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -lnccl -ldnnl,$(LIBS))
 # Flags and commit are part of what was built: a change rebuilds what holds them.
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)

@@ -100,11 +100,11 @@ SH
 
 # What the emulator makes of every primitive of core/ptx.cuh, for a GPU to be compared with.
 bundle_calibration() {
-    if [ ! -e test/emu/calibrate.cu ]; then note calibration "skipped: no test/emu/calibrate.cu"; return; fi
-    if ! make -s -j2 BACKEND=emu SAN=-plain build/emu-plain/test/emu/calibrate || ! build/emu-plain/test/emu/calibrate > "$bundle/calibrate.txt"; then
-        rm -f "$bundle/calibrate.txt"; note calibration "skipped: it does not build or run"; return
+    local cases=build/emu-plain/test/emu/cases/cases
+    if ! make -s BACKEND=emu SAN=-plain $cases || ! $cases calibrate > "$bundle/calibrate.txt"; then
+        rm -f "$bundle/calibrate.txt"; note calibration "skipped: the emulator does not build or run here"; return
     fi
-    note calibration "$(wc -l < "$bundle/calibrate.txt") lines"
+    note calibration "$(wc -l < "$bundle/calibrate.txt") lines of the emulator"
 }
 
 # Programs for a machine on which they cannot be built. Its own build is preferred.
@@ -112,7 +112,7 @@ bundle_programs() {
     local program
     rm -rf "$bundle/programs"
     if [ ! -x build/cuda/train_gpt ]; then note programs "skipped: no build/cuda/train_gpt (make BACKEND=cuda tests)"; return; fi
-    for program in build/cuda/train_gpt build/cuda/test/layers/test_* build/cuda/test/bench/bench_* build/cuda/test/run/dump_logits build/cuda/test/emu/calibrate; do
+    for program in build/cuda/train_gpt build/cuda/test/layers/test_* build/cuda/test/bench/bench_* build/cuda/test/run/dump_logits build/cuda/test/emu/cases/cases; do
         case $program in *.o | *.d | *\**) continue ;; esac
         [ -x "$program" ] || continue
         mkdir -p "$bundle/programs/$(dirname "${program#build/cuda/}")"

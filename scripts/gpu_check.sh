@@ -82,11 +82,14 @@ sanitize() { # TOOL PRECISION
     grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/$1-$2.log" | tail -n 1
 }
 
+# What the primitives of core/ptx.cuh give here, against the emulator's answers; the same program, built for both.
 calibration() {
-    [ -e test/emu/calibrate.cu ] || { skip "no test/emu/calibrate.cu"; return; }
+    [ "$BACKEND" = cuda ] || { skip "for CUDA"; return; }
+    [ -e "$BUNDLE/calibrate.txt" ] || scripts/gpu_bundle.sh calibration
     [ -e "$BUNDLE/calibrate.txt" ] || { skip "no dump of the emulator in the bundle"; return; }
-    make "$B/test/emu/calibrate" && "$B/test/emu/calibrate" > "$work/calibrate.txt" || return 1
-    python3 test/gpu/calibration.py "$work/calibrate.txt" "$BUNDLE/calibrate.txt"
+    local cases=$B/test/emu/cases/cases
+    { make -s -j"$(nproc)" "$cases" || [ -x "$cases" ]; } && "$cases" calibrate > "$work/calibrate.txt" &&
+        python3 test/emu/compare_calibration.py "$work/calibrate.txt" "$BUNDLE/calibrate.txt"
 }
 
 curve() { # PRECISION LIMIT
