@@ -280,7 +280,7 @@ DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int head, int query,
 
 /* As attention_backward_keys_kernel: a block has ROWS keys, a thread M x M turned scores of a tile; see attention_f32.cuh. */
 template <int D>
-KERNEL __launch_bounds__(F32Tile<D>::THREADS)
+KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
 attention_backward_keys_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, Heads h) {
     typedef F32Tile<D> Tile;
     constexpr int     M = Tile::M;
@@ -314,7 +314,7 @@ attention_backward_keys_f32_kernel(float *dqkv, const float *dy, Minus minus, co
 
 /* As attention_backward_queries_kernel: a block has ROWS queries. */
 template <int D>
-KERNEL __launch_bounds__(F32Tile<D>::THREADS)
+KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
 attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, Heads h) {
     typedef F32Tile<D> Tile;
     constexpr int     M = Tile::M;
