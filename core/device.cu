@@ -102,6 +102,11 @@ int         device_threads(void) { return 1; }
 int         device_has_bf16(void) { return 1; } /* since compute capability 8.0 */
 int         device_multiprocessors(void) { return gpu.properties.multiProcessorCount; }
 size_t      device_shared_bytes(void) { return gpu.properties.sharedMemPerBlockOptin; }
+size_t      device_memory_free(void) {
+    size_t available = 0, total = 0;
+    if (gpu.is_open) CUDA_CHECK(cudaMemGetInfo(&available, &total));
+    return available;
+}
 size_t      device_memory_total(void) { return gpu.properties.totalGlobalMem; }
 size_t      device_memory_peak(void) { return gpu.context_bytes + gpu.peak_bytes; }
 size_t      device_overhead_bytes(void) { return gpu.context_bytes; }

@@ -36,6 +36,7 @@ const char *device_id(void);          /* which GPU of all machines' ("GPU-<uuid>
 const char *device_isa(void);         /* "avx512bf16", "avx512", "avx2", "sse2", "sm_90", ...         */
 int         device_threads(void);     /* threads that an operation uses; 1 on CUDA                    */
 int         device_has_bf16(void);    /* computes bf16 matrix products natively                       */
+size_t      device_memory_free(void); /* bytes that can be had now; 0 = nobody knows (the CPU)             */
 size_t      device_memory_total(void);/* bytes                                                        */
 size_t      device_memory_peak(void); /* bytes this process has used at most (CPU: resident set)      */
 

@@ -1,6 +1,7 @@
 /* plan.c - see plan.h. Nothing here allocates what it counts. */
 #include "run/plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "comm/comm.h"
@@ -27,6 +28,8 @@ Plan plan_make(const Config *c, DType act, int ranks) {
     arena_tensor(&batches, I32, 2, B, T, 1);
     arena_take(&batches, loader_bytes(B, T));
 
+    CommKind kind = c->parallel.comm == PARALLEL_MPI ? COMM_MPI : device_is_host() || c->parallel.comm == PARALLEL_RING ? COMM_RING : COMM_NCCL;
+
     Plan p = {.parameters = layout.elems,
               .tokens_per_step = c->batch.global_tokens,
               .micro_steps = c->batch.global_tokens / (B * T * ranks),
@@ -37,7 +40,8 @@ Plan plan_make(const Config *c, DType act, int ranks) {
               .activation_bytes = activations.peak_bytes,
               .scratch_bytes = gpt_scratch_bytes(&g),
               .batch_bytes = batches.peak_bytes,
-              .comm_bytes = comm_buffer_bytes(c->parallel.comm == PARALLEL_MPI ? COMM_MPI : COMM_RING, ranks),
+              .comm_bytes = comm_buffer_bytes(kind, ranks),
+              .comm_staging_bytes = device_is_host() ? 0 : comm_staging_bytes(kind, ranks, layout.memory_elems),
               .library_bytes = device_overhead_bytes(),
               .staging_bytes = saver_bytes(&layout),
               .checkpoint_bytes = 3 * sizeof(float) * (size_t)layout.elems + CHECKPOINT_OVERHEAD_BYTES};
@@ -65,4 +69,30 @@ int64_t plan_largest_micro_batch(const Config *config, DType act, int ranks, siz
         else too_many = middle;
     }
     return fits;
+}
+
+/* --- printing ------------------------------------------------------------------------------------------------------------------------- */
+
+PlanText plan_bytes_text(double bytes) {
+    PlanText t;
+    if (bytes >= 1024.0 * 1024 * 1024) snprintf(t.text, sizeof t.text, "%.2f GiB", bytes / (1024.0 * 1024 * 1024));
+    else snprintf(t.text, sizeof t.text, "%.1f MiB", bytes / (1024.0 * 1024));
+    return t;
+}
+
+void plan_print_memory(FILE *out, const Config *c, const Plan *p, DType act, int ranks) {
+    const char *recompute[] = {"", ", light recompute", ", block recompute"};
+    char        state[96], activations[96];
+    snprintf(state, sizeof state, "optimizer: %s%s", act == F32 ? "m, v" : "m, v, fp32 masters", c->parallel.zero_stage && ranks > 1 ? ", this rank's share" : "");
+    snprintf(activations, sizeof activations, "activations%s", recompute[c->memory.recompute]);
+    struct { const char *what; size_t bytes; } rows[] = {
+        {"weights", p->params_bytes}, {"gradients", p->grads_bytes}, {state, p->optimizer_bytes}, {activations, p->activation_bytes},
+        {"scratch", p->scratch_bytes}, {"batches", p->batch_bytes}, {"communication", p->comm_bytes}, {"program and libraries", p->library_bytes},
+        {device_is_host() ? "staging of checkpoints" : NULL, p->staging_bytes}, {"total", p->total_bytes},
+    };
+    fprintf(out, "memory per rank (%s)\n", dtype_name(act));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].what) fprintf(out, "  %-48s %10.1f MiB\n", rows[i].what, (double)rows[i].bytes / 1048576.0);
+    if (!device_is_host())
+        fprintf(out, "  %-48s %10.1f MiB\n", "host memory: staging of checkpoints and buckets", (double)(p->staging_bytes + p->comm_staging_bytes) / 1048576.0);
 }

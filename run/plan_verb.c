@@ -72,12 +72,10 @@ static int64_t free_bytes_for(const char *dir) {
 
 /* --- printing ------------------------------------------------------------------------------------------------------------------------- */
 
-typedef struct { char text[40]; } Text;
-
 /* "1.88 M", "12 288" stays a plain number below ten thousand. */
-static Text count_text(double value) {
+static PlanText count_text(double value) {
     static const char *units[] = {"", " k", " M", " G", " T", " P", " E"};
-    Text t;
+    PlanText t;
     int  unit = 0;
     if (value >= 1e4)
         for (; value >= 999.5 && unit < 6; unit++) value /= 1e3;
@@ -85,32 +83,12 @@ static Text count_text(double value) {
     return t;
 }
 
-static Text bytes_text(double bytes) {
-    Text t;
-    if (bytes >= 1024.0 * 1024 * 1024) snprintf(t.text, sizeof t.text, "%.2f GiB", bytes / (1024.0 * 1024 * 1024));
-    else snprintf(t.text, sizeof t.text, "%.1f MiB", bytes / (1024.0 * 1024));
-    return t;
-}
-
-static void print_memory(const Config *c, const Plan *p, DType act, int ranks, size_t memory_bytes) {
-    const char *recompute[] = {"", ", light recompute", ", block recompute"};
-    char        state[96], activations[96];
-    snprintf(state, sizeof state, "optimizer: %s%s", act == F32 ? "m, v" : "m, v, fp32 masters", c->parallel.zero_stage && ranks > 1 ? ", this rank's share" : "");
-    snprintf(activations, sizeof activations, "activations%s", recompute[c->memory.recompute]);
-    struct { const char *what; size_t bytes; } rows[] = {
-        {"weights", p->params_bytes},      {"gradients", p->grads_bytes},     {state, p->optimizer_bytes}, {activations, p->activation_bytes},
-        {"scratch", p->scratch_bytes},     {"batches", p->batch_bytes},       {"communication", p->comm_bytes},
-        {"program and libraries", p->library_bytes},
-        {device_is_host() ? "staging of checkpoints" : "staging of checkpoints (host memory, not in the total)", p->staging_bytes},
-    };
-    printf("memory per rank (%s)\n", dtype_name(act));
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) printf("  %-48s %10.1f MiB\n", rows[i].what, (double)rows[i].bytes / 1048576.0);
-    printf("  %-48s %10.1f MiB\n", "total", (double)p->total_bytes / 1048576.0);
+static void print_room(const Config *c, const Plan *p, DType act, int ranks, size_t memory_bytes) {
     double all = (double)p->total_bytes * ranks, there = (double)device_memory_total();
-    if (there > 0) printf("  %s%s of the %s of this machine%s\n", bytes_text(all).text, ranks > 1 ? " for all ranks" : "", bytes_text(there).text,
+    if (there > 0) printf("  %s%s of the %s of this machine%s\n", plan_bytes_text(all).text, ranks > 1 ? " for all ranks" : "", plan_bytes_text(there).text,
            all > there ? ": more than it has; a smaller batch.micro_batch or memory.recompute = \"block\" takes less" : "");
     if (memory_bytes > 0)
-        printf("  largest batch.micro_batch in %s: %lld\n", bytes_text((double)memory_bytes).text,
+        printf("  largest batch.micro_batch in %s: %lld\n", plan_bytes_text((double)memory_bytes).text,
                (long long)plan_largest_micro_batch(c, act, ranks, memory_bytes));
 }
 
@@ -126,9 +104,9 @@ static void print_data(const Config *c) {
 static void print_disk(const Config *c, const Plan *p) {
     double  most = (double)p->checkpoint_bytes * (double)(c->checkpoint.keep + 1);
     int64_t room = free_bytes_for(c->run.dir);
-    printf("checkpoint   %s each, %lld kept and one being written: %s", bytes_text((double)p->checkpoint_bytes).text,
-           (long long)c->checkpoint.keep, bytes_text(most).text);
-    if (room >= 0) printf(" of %s free under %s%s", bytes_text((double)room).text, c->run.dir, most > (double)room ? ": not enough" : "");
+    printf("checkpoint   %s each, %lld kept and one being written: %s", plan_bytes_text((double)p->checkpoint_bytes).text,
+           (long long)c->checkpoint.keep, plan_bytes_text(most).text);
+    if (room >= 0) printf(" of %s free under %s%s", plan_bytes_text((double)room).text, c->run.dir, most > (double)room ? ": not enough" : "");
     printf("\n");
 }
 
@@ -138,7 +116,8 @@ void plan_print(const Config *c, const Plan *p, DType act, int ranks, double mat
     printf("model        %lld layers, %lld heads, width %lld, %lld positions, vocabulary %lld\n", (long long)c->model.n_layer,
            (long long)c->model.n_head, (long long)c->model.n_embd, (long long)c->model.n_positions, (long long)c->model.vocab_size);
     printf("parameters   %lld (%s)\n\n", (long long)p->parameters, count_text((double)p->parameters).text);
-    print_memory(c, p, act, ranks, memory_bytes);
+    plan_print_memory(stdout, c, p, act, ranks);
+    print_room(c, p, act, ranks, memory_bytes);
     printf("\nbatch        %lld tokens a step: %d rank%s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)p->tokens_per_step, ranks,
            ranks == 1 ? "" : "s", (long long)p->micro_steps, p->micro_steps == 1 ? "" : "es", (long long)c->batch.micro_batch,
            (long long)c->batch.seq_len);
