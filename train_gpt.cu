@@ -160,6 +160,7 @@ static double evaluate(Run *r) {
 static int is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
 static void eval_now(Run *r, int64_t step) {
+    run_await_params(r);
     double start_ms = clock_ms(), loss = evaluate(r);
     if (!run_speaks(r)) return;
     metrics_eval(r->metrics, step, loss);
@@ -169,6 +170,7 @@ static void eval_now(Run *r, int64_t step) {
 
 static void sample_now(Run *r, int64_t step) {
     const Config *c = r->config;
+    run_await_params(r);
     if (!run_speaks(r)) return;
     SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step), r->watchdog};
     char      *text = sample_text(&r->gpt, &r->stream, &r->tokenizer, plan);
@@ -184,6 +186,7 @@ static void tell_saved(Run *r, double ms) {
 /* Copies the state; what follows is written while training goes on. */
 static void save_now(Run *r, int64_t step) {
     double sums[GPT_SUMS];
+    run_await_params(r);
     gpt_zero_sums(&r->gpt, &r->stream);
     optimizer_master_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
     gpt_fetch_sums(&r->gpt, &r->stream, sums);

@@ -155,9 +155,9 @@ void comm_poll(Comm *c) {
 /* The rank waited for may need this very core: where ranks outnumber processors, yield, unless Open MPI does so in its every test.
  * Elsewhere a yield would only hand the core to strangers: spin as MPI does, though not for ever. While the stream still computes, the
  * time is not the collectives'. */
-static void wait_for_all(Comm *c) {
+static void wait_until(Comm *c, int64_t sequence) {
     double begin = 0, moved = clock_ms();
-    for (int idle = 0; c->ops > 0;) {
+    for (int idle = 0; c->ops > 0 && c->op[0].sequence <= sequence;) { /* in start order */
         if (!idle && (idle = staging_stream_is_idle(c))) begin = clock_ms();
         if (progress(c)) moved = clock_ms();
         else if (c->yields || clock_ms() - moved > PATIENCE_MS) sched_yield();
@@ -165,14 +165,19 @@ static void wait_for_all(Comm *c) {
     if (begin > 0) c->times.exposed_ms += clock_ms() - begin;
 }
 
-void comm_finish(Comm *c) {
+int64_t comm_next(const Comm *c) { return c->started; }
+
+void comm_wait(Comm *c, int64_t sequence) {
+    if (c->size == 1) return;
     if (c->kind == COMM_NCCL) {
-        nccl_finish(c);
+        nccl_wait(c, sequence);
         return;
     }
-    if (c->ops > 0) wait_for_all(c);
+    wait_until(c, sequence);
     if (c->staging) staging_finish(c);
 }
+
+void comm_finish(Comm *c) { comm_wait(c, c->started); }
 
 void comm_reduce_scatter_start(Comm *c, Tensor x) { start(c, OP_REDUCE_SCATTER, x); }
 void comm_all_gather_start(Comm *c, Tensor x) { start(c, OP_ALL_GATHER, x); }

@@ -70,6 +70,10 @@ void comm_reduce_scatter_start(Comm *c, Tensor x);
 /* Starts: every rank's piece `rank` of x (any type) is copied to that place on all ranks. */
 void comm_all_gather_start(Comm *c, Tensor x);
 void comm_poll(Comm *c);       /* lets what was started progress; cheap; never blocks */
+/* The number of the collective that is started next; and waits for those up to number `sequence`, as comm_finish for all. A rank may wait
+ * for its peers in here: all of them must come to wait for it too, or finish. */
+int64_t comm_next(const Comm *c);
+void    comm_wait(Comm *c, int64_t sequence);
 void comm_finish(Comm *c);     /* waits for everything started; with NCCL the followed stream does, not the host */
 /* Start and finish. */
 void comm_reduce_scatter(Comm *c, Tensor x);

@@ -103,7 +103,7 @@ void nccl_open(Comm *c);
 void nccl_close(Comm *c);
 void nccl_start(Comm *c, OpKind kind, Tensor x);
 void nccl_poll(Comm *c);
-void nccl_finish(Comm *c);
+void nccl_wait(Comm *c, int64_t sequence);
 void nccl_read_times(Comm *c); /* adds what has ended meanwhile to times and trace */
 
 /* ring.c and collectives_mpi.c: op->kind, x, sequence and piece_bytes are set. Progress returns whether something moved. */

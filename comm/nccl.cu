@@ -205,17 +205,20 @@ void nccl_poll(Comm *c) {
     check_answer(c, asked == ncclSuccess ? state : asked);
 }
 
-void nccl_finish(Comm *c) {
-    Nccl *n = c->nccl;
-    if (n->finished == n->started) return;
+/* The last of those up to `sequence` ends last: they follow each other on one stream. */
+void nccl_wait(Comm *c, int64_t sequence) {
+    Nccl   *n = c->nccl;
+    int64_t last = n->started;
+    while (last > n->finished && n->collective[(last - 1) % TRACES].sequence > sequence) last--;
+    if (last == n->finished) return;
     if (n->waits - n->waits_read == WAITS) nccl_read_times(c);
     if (n->waits - n->waits_read == WAITS) n->waits_read++;
     const Wait  *wait = &n->wait[n->waits++ % WAITS];
     cudaStream_t followed = stream_queue(c->followed);
     CUDA_CHECK(cudaEventRecord(wait->begin, followed));
-    CUDA_CHECK(cudaStreamWaitEvent(followed, n->collective[(n->started - 1) % TRACES].end, 0));
+    CUDA_CHECK(cudaStreamWaitEvent(followed, n->collective[(last - 1) % TRACES].end, 0));
     CUDA_CHECK(cudaEventRecord(wait->end, followed));
-    n->finished = n->started;
+    n->finished = last;
     nccl_poll(c);
 }
 

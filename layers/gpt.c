@@ -295,18 +295,25 @@ static void block_forward(Gpt *g, Stream *s, int64_t l, Extent e) {
     linear_gelu_forward(s, x.gelu, x.fc, x.ln_2, w->c_fc_w, w->c_fc_b);
 }
 
+static void need(const Gpt *g, int bucket) {
+    if (g->needs.bucket_needed) g->needs.bucket_needed(g->needs.ctx, bucket);
+}
+
 void gpt_forward(Gpt *g, Stream *s, Batch batch) {
     Extent           e = batch_extent(g, batch);
     BlockActivations x = block_view(g, 0, e);
     Tensor           update = first_rows(g->update, e.N);
 
+    need(g, 0);
     embedding_forward(s, x.residual, batch.inputs, g->wte, g->wpe);
+    need(g, 1);
     layernorm_forward(s, x.ln_1, x.ln_1_mean, x.ln_1_rstd, x.residual, g->block_params[0].ln_1_w, g->block_params[0].ln_1_b, LAYERNORM_EPS);
     for (int64_t l = 0; l < g->shape.n_layer; l++) {
         const BlockParams *w = &g->block_params[l];
         block_forward(g, s, l, e);
         x = block_view(g, l, e);
         linear_forward(s, update, x.gelu, w->mlp_proj_w, w->mlp_proj_b);
+        need(g, (int)l + 2); /* the next block, or ln_f */
         if (l + 1 < g->shape.n_layer) {
             BlockActivations   next = block_view(g, l + 1, e);
             const BlockParams *nw = &g->block_params[l + 1];

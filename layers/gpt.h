@@ -28,6 +28,12 @@ Param *gpt_params(GptShape shape, int *params);
 /* Model FLOPs of one trained token at sequence length T: 6 P + 6 L C T (causal), P = all parameters, wte once. */
 double gpt_flops_per_token(GptShape shape, int64_t P, int64_t T);
 
+/* Told before a forward's first use of a bucket's weights, in the order of use 0, 1, ...: where they are still being gathered it waits. */
+typedef struct {
+    void (*bucket_needed)(void *ctx, int bucket); /* NULL: all are there */
+    void *ctx;
+} GptNeeds;
+
 typedef struct {                    /* what a block keeps for backward; N = B*T */
     Tensor residual;                /* [N,C]  act  the stream entering the block             */
     Tensor ln_1, ln_1_mean, ln_1_rstd;  /* [N,C] act, [N] f32, [N] f32                       */
@@ -63,6 +69,7 @@ typedef struct {
     Tensor losses;                  /* [N] f32 */
     Tensor dresidual, dbranch;      /* [N,C]  act gradients that travel backward             */
     Tensor dqkv, dfc;               /* [N,3C] [N,4C] act                                     */
+    GptNeeds needs;                 /* the owner's to set and clear */
     Tensor sums;                    /* [GPT_SUMS] f64: what the host wants of a step, fetched in one copy */
 } Gpt;
 

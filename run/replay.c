@@ -8,7 +8,7 @@ static void micro_step(Gpt *g, Stream *s, Batch batch, float grad_scale, GptHook
 
 void replay_micro_step(Replay *r, Gpt *g, Stream *s, Batch batch, float grad_scale, GptHooks hooks) {
     int first = r->seen++ == 0;
-    if (first || hooks.bucket_ready) {
+    if (first || hooks.bucket_ready || g->needs.bucket_needed) {
         micro_step(g, s, batch, grad_scale, hooks);
         return;
     }

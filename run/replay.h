@@ -2,7 +2,7 @@
  *
  * A micro-step is some three hundred kernels; at small batches the host cannot queue them as fast as the GPU runs them. Shapes and
  * addresses are the same in every one, so the second is recorded and the rest replay it. Collectives stay outside: a micro-step that
- * starts any (hooks.bucket_ready, with more than one rank) is queued plainly. The CPU records nothing.
+ * starts any (hooks.bucket_ready, with more than one rank), or waits for weights (Gpt.needs), is queued plainly. The CPU records nothing.
  */
 #ifndef TRAIN_GPT_RUN_REPLAY_H
 #define TRAIN_GPT_RUN_REPLAY_H

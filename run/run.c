@@ -135,11 +135,23 @@ static void init_weights(Run *r) {
     optimizer_publish(&r->optimizer, &r->stream);
 }
 
+void run_await_params(Run *r) {
+    comm_finish(r->comm);
+    r->gpt.needs = (GptNeeds){NULL, NULL};
+}
+
+static void await_bucket(void *run, int bucket) {
+    Run *r = (Run *)run;
+    comm_wait(r->comm, r->first_gather + bucket);
+    if (bucket == r->layout.buckets - 1) r->gpt.needs = (GptNeeds){NULL, NULL};
+}
+
 void run_share_params(Run *r) {
-    if (!r->config->parallel.zero_stage) return; /* every rank updated all of them */
+    if (!r->config->parallel.zero_stage || comm_size(r->comm) == 1) return; /* every rank updated all of them */
+    r->first_gather = comm_next(r->comm);
     for (int b = 0; b < r->layout.buckets; b++)
         comm_all_gather_start(r->comm, tensor_slice(r->gpt.params, r->layout.bucket[b].memory, r->layout.bucket[b].elems));
-    comm_finish(r->comm);
+    r->gpt.needs = (GptNeeds){await_bucket, r};
 }
 
 static void load_weights(Run *r) {
@@ -151,6 +163,7 @@ static void load_weights(Run *r) {
     if (r->resumed.step == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, k);
     else if (r->resumed.step == 0) init_weights(r);
     run_share_params(r);
+    run_await_params(r);
 }
 
 /* --- the whole ------------------------------------------------------------------------------------------------------------------------------- */
@@ -202,6 +215,7 @@ void run_begin(Run *r) {
 }
 
 void run_destroy(Run *r) {
+    run_await_params(r);
     if (r->metrics) metrics_close(r->metrics);
     saver_destroy(r->saver);
     if (r->loader) loader_destroy(r->loader);

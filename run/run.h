@@ -53,6 +53,7 @@ typedef struct {
     int64_t       micro_steps;      /* micro-batches per rank and step */
     double        matmul_flops;     /* measured, all ranks together    */
     double        started_ms;       /* clock_ms() when the run began   */
+    int64_t       first_gather;     /* number of the collective that gathers bucket 0 */
     int64_t       skips;            /* steps skipped in a row: run.on_nonfinite */
 } Run;
 
@@ -64,8 +65,10 @@ int  run_speaks(const Run *r);      /* this rank writes logs: rank 0 */
 /* Starts what only a run with steps to do needs: loader, metrics, config.json. */
 void run_begin(Run *r);
 
-/* Collective: every rank's pieces of the working copy reach all ranks. */
+/* Collective: every rank's pieces of the working copy start on their way to all ranks; the next forward waits for each bucket where it
+ * needs it. run_await_params waits for all of them: before anything that not every rank does, or that takes memory away. */
 void run_share_params(Run *r);
+void run_await_params(Run *r);
 
 #ifdef __cplusplus
 }
