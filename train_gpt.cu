@@ -47,13 +47,18 @@ static Agreed agree(Run *r) {
     gpt_fetch_sums(&r->gpt, &r->stream, sums);
     double *stop = &sums[GPT_SUMS], *save = stop + 1, *written = stop + 2;
     *stop = stop_requested(dir, r->started_ms, c->run.max_minutes);
-    *save = run_speaks(r) && save_requested(dir);
+    *save = save_requested(dir);
     *written = saver_ready(r->saver);
     comm_all_reduce_f64(r->comm, sums, GPT_SUMS + 3, COMM_SUM);
     double norm = sqrt(sums[GPT_GRAD_SQUARES]) / r->loss_scale.scale;
     Agreed a = {sums[GPT_LOSS] / (double)c->batch.global_tokens, norm, *stop > 0.0, *save > 0.0,
                 *written == (double)comm_size(r->comm)};
     return a;
+}
+
+static void tell_saved(Run *r, double ms) {
+    if (ms > 0.0 && run_speaks(r))
+        progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s", r->config->run.dir, (long long)saver_step(r->saver), ms * 1e-3);
 }
 
 /* A loss or gradient that is no number never reaches the weights: the run stops, or leaves this step out. */
@@ -67,9 +72,11 @@ static int may_update(Run *r, int64_t step, Agreed a) {
         if (run_speaks(r)) progress_note(&r->progress, "step %lld left out: a gradient overflows fp16; the loss scale is now %g", (long long)step + 1, r->loss_scale.scale);
         return 0;
     }
-    if (r->config->run.on_nonfinite != NONFINITE_SKIP || ++r->skips > r->config->run.max_skips)
+    if (r->config->run.on_nonfinite != NONFINITE_SKIP || ++r->skips > r->config->run.max_skips) {
+        tell_saved(r, saver_finish(r->saver)); /* what is being written is of good weights */
         fail(EXIT_NUMERIC, "step %lld: loss %g, gradient norm %g: not finite; the weights are those of step %lld (run.on_nonfinite = \"skip\" leaves "
              "up to run.max_skips such steps out)", (long long)step + 1, a.loss, a.grad_norm, (long long)step);
+    }
     if (run_speaks(r)) progress_note(&r->progress, "step %lld skipped: loss %g, gradient norm %g", (long long)step + 1, a.loss, a.grad_norm);
     return 0;
 }
@@ -168,19 +175,14 @@ static void eval_now(Run *r, int64_t step) {
     progress_eval(&r->progress, step, loss, clock_ms() - start_ms);
 }
 
+/* All ranks draw the same text, so that none waits in silence; rank 0 prints it. */
 static void sample_now(Run *r, int64_t step) {
     const Config *c = r->config;
     run_await_params(r);
-    if (!run_speaks(r)) return;
     SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step), r->watchdog};
     char      *text = sample_text(&r->gpt, &r->stream, &r->tokenizer, plan);
-    progress_sample(&r->progress, step, text);
+    if (run_speaks(r)) progress_sample(&r->progress, step, text);
     free(text);
-}
-
-static void tell_saved(Run *r, double ms) {
-    if (ms > 0.0 && run_speaks(r))
-        progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s", r->config->run.dir, (long long)saver_step(r->saver), ms * 1e-3);
 }
 
 /* Copies the state; what follows is written while training goes on. */
@@ -191,9 +193,9 @@ static void save_now(Run *r, int64_t step) {
     optimizer_master_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
     gpt_fetch_sums(&r->gpt, &r->stream, sums);
     comm_all_reduce_f64(r->comm, sums, GPT_SUMS, COMM_SUM);
+    tell_saved(r, saver_finish(r->saver));
     if (!isfinite(sums[GPT_GRAD_SQUARES])) fail(EXIT_NUMERIC, "the weights after step %lld are not finite: nothing is saved, older checkpoints stay", (long long)step);
     if (run_speaks(r)) metrics_flush(r->metrics); /* the lines of a checkpoint's steps are on disk before the checkpoint is */
-    tell_saved(r, saver_finish(r->saver));
     saver_start(r->saver, step);
 }
 

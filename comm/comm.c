@@ -18,7 +18,7 @@ void comm_expect(Launch launch) {
     if (launch.launched) world_expect(launch);
 }
 
-static const double PATIENCE_MS = 10;
+static const double PATIENCE_MS = 10, TELL_EVERY_MS = 100;
 
 static int set_to_one(const char *variable) {
     const char *value = getenv(variable);
@@ -152,6 +152,14 @@ void comm_poll(Comm *c) {
     else if (c->ops > 0) progress(c);
 }
 
+void comm_watch(Comm *c, void (*progress)(void *ctx), void *ctx) { c->watch = progress, c->watch_ctx = ctx; }
+
+static void tell_progress(Comm *c, double now_ms) {
+    if (!c->watch || now_ms - c->watched_ms < TELL_EVERY_MS) return;
+    c->watched_ms = now_ms;
+    c->watch(c->watch_ctx);
+}
+
 /* The rank waited for may need this very core: where ranks outnumber processors, yield, unless Open MPI does so in its every test.
  * Elsewhere a yield would only hand the core to strangers: spin as MPI does, though not for ever. While the stream still computes, the
  * time is not the collectives'. */
@@ -159,7 +167,7 @@ static void wait_until(Comm *c, int64_t sequence) {
     double begin = 0, moved = clock_ms();
     for (int idle = 0; c->ops > 0 && c->op[0].sequence <= sequence;) { /* in start order */
         if (!idle && (idle = staging_stream_is_idle(c))) begin = clock_ms();
-        if (progress(c)) moved = clock_ms();
+        if (progress(c)) tell_progress(c, moved = clock_ms());
         else if (c->yields || clock_ms() - moved > PATIENCE_MS) sched_yield();
     }
     if (begin > 0) c->times.exposed_ms += clock_ms() - begin;

@@ -69,6 +69,8 @@ char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **by
 void comm_reduce_scatter_start(Comm *c, Tensor x);
 /* Starts: every rank's piece `rank` of x (any type) is copied to that place on all ranks. */
 void comm_all_gather_start(Comm *c, Tensor x);
+/* progress(ctx) is called now and then while a wait for a collective gets on: long ones are no hang. */
+void comm_watch(Comm *c, void (*progress)(void *ctx), void *ctx);
 void comm_poll(Comm *c);       /* lets what was started progress; cheap; never blocks */
 /* The number of the collective that is started next; and waits for those up to number `sequence`, as comm_finish for all. A rank may wait
  * for its peers in here: all of them must come to wait for it too, or finish. */

@@ -59,6 +59,10 @@ struct Comm {
     int      yields;            /* waiting hands the core over at once                   */
     MPI_Comm world, ring, local; /* all ranks; the ring's own copy; the ranks of this host */
 
+    void   (*watch)(void *ctx);  /* told of progress in waits; NULL: nobody */
+    void    *watch_ctx;
+    double   watched_ms;
+
     Op      *op;                /* owned; in flight, in start order                      */
     int      ops, op_room;
     int      begun;            /* so many of them, the oldest; the others wait for their bytes to reach the host */

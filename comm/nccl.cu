@@ -22,7 +22,7 @@
 /* As long as the watchdog's patience with a start; the first collective connects the peers. */
 static const double SETUP_MS = 300e3, POLL_EVERY_MS = 10;
 
-enum { WAITS = 16 };
+enum { WAITS = TRACES };
 
 typedef struct {
     cudaEvent_t begin, end;
@@ -208,8 +208,8 @@ void nccl_poll(Comm *c) {
 /* The last of those up to `sequence` ends last: they follow each other on one stream. */
 void nccl_wait(Comm *c, int64_t sequence) {
     Nccl   *n = c->nccl;
-    int64_t last = n->started;
-    while (last > n->finished && n->collective[(last - 1) % TRACES].sequence > sequence) last--;
+    int64_t last = n->started, oldest = n->started > TRACES ? n->started - TRACES : 0; /* whose event is still its own */
+    while (last > n->finished && last > oldest + 1 && n->collective[(last - 1) % TRACES].sequence > sequence) last--;
     if (last == n->finished) return;
     if (n->waits - n->waits_read == WAITS) nccl_read_times(c);
     if (n->waits - n->waits_read == WAITS) n->waits_read++;

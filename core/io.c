@@ -114,6 +114,10 @@ int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset) {
     return 0;
 }
 
+void io_start_writeback(int fd, uint64_t offset, size_t bytes) {
+    sync_file_range(fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+}
+
 int io_truncate(int fd, uint64_t bytes) {
     int rc;
     do rc = sys.ftruncate(fd, (off_t)bytes);

@@ -18,6 +18,7 @@ typedef enum { IO_CREATE, IO_APPEND, IO_SHARED /* made if absent, kept if there:
 int io_open(const char *path, IoOpen how);               /* descriptor or -errno; mode 0666 & ~umask; O_NOFOLLOW unless IO_READ */
 int io_write(int fd, const void *data, size_t bytes);
 int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset);
+void io_start_writeback(int fd, uint64_t offset, size_t bytes); /* so that a later fsync finds little left; advice only */
 int io_truncate(int fd, uint64_t bytes);
 int io_fsync(int fd);
 int io_close(int fd);

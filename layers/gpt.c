@@ -14,6 +14,7 @@
 #include "core/rng.h"
 
 static const float LAYERNORM_EPS = 1e-5f; /* GPT-2 */
+enum { HEAD_TILE = 128 };                 /* rows of a large chunk are a multiple: no tile of the product is half empty */
 enum { VOCAB_PAD = 128 };                 /* rows of wte in memory are a multiple: whole tiles for the matrix product */
 static const int64_t LOGITS_BYTES = 128 << 20; /* a classifier chunk: large enough that dwte's += traffic is small beside its product */
 
@@ -179,7 +180,8 @@ static int64_t head_rows(int64_t N, int64_t padded_vocab, DType act) {
     int64_t bytes = N * padded_vocab * (int64_t)dtype_bytes(act);
     int64_t chunks = ceil_div(bytes, LOGITS_BYTES);
     if (chunks < 2 && N >= 64) chunks = 2;
-    return ceil_div(N, chunks < 1 ? 1 : chunks);
+    int64_t rows = ceil_div(N, chunks < 1 ? 1 : chunks);
+    return rows > HEAD_TILE ? ceil_div(rows, HEAD_TILE) * HEAD_TILE : rows;
 }
 
 Gpt gpt_create(GptShape shape, const Layout *layout, DType act, int64_t B, int64_t T, Recompute recompute, GptUse use, GptArenas a) {
@@ -310,6 +312,7 @@ void gpt_forward(Gpt *g, Stream *s, Batch batch) {
     layernorm_forward(s, x.ln_1, x.ln_1_mean, x.ln_1_rstd, x.residual, g->block_params[0].ln_1_w, g->block_params[0].ln_1_b, LAYERNORM_EPS);
     for (int64_t l = 0; l < g->shape.n_layer; l++) {
         const BlockParams *w = &g->block_params[l];
+        device_range_begin("block forward");
         block_forward(g, s, l, e);
         x = block_view(g, l, e);
         linear_forward(s, update, x.gelu, w->mlp_proj_w, w->mlp_proj_b);
@@ -323,6 +326,7 @@ void gpt_forward(Gpt *g, Stream *s, Batch batch) {
             residual_layernorm_forward(s, first_rows(g->residual_final, e.N), first_rows(g->ln_f, e.N), first_rows(g->ln_f_mean, e.N),
                                        first_rows(g->ln_f_rstd, e.N), x.residual_mid, update, g->ln_f_w, g->ln_f_b, LAYERNORM_EPS);
         }
+        device_range_end();
     }
 }
 
@@ -418,13 +422,17 @@ void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, GptHooks hoo
     none.data = NULL; /* nothing flows past the last norm */
     int    L = (int)g->shape.n_layer;
 
+    device_range_begin("head and classifier");
     head_loss_backward(g, s, batch, e, grad_scale, dbranch);
+    device_range_end();
     layernorm_backward(s, dresidual, g->dln_f_w, g->dln_f_b, none, dbranch, first_rows(g->residual_final, e.N), g->ln_f_w,
                        first_rows(g->ln_f_mean, e.N), first_rows(g->ln_f_rstd, e.N));
     bucket_done(hooks, L + 1);
     for (int l = L - 1; l >= 0; l--) {
+        device_range_begin("block backward");
         block_recompute(g, s, l, e);
         block_backward(g, s, l, e);
+        device_range_end();
         bucket_done(hooks, 1 + l);
     }
     embedding_backward(s, g->dwte, g->dwpe, dresidual, batch.inputs);

@@ -164,7 +164,7 @@ static void remove_folder(Comm *c, const char *checkpoints, const char *name) {
     if (error) warn("cannot remove the old checkpoint %s/%s: %s", checkpoints, name, strerror(-error));
 }
 
-void folders_prune(Comm *c, const char *checkpoints, int64_t step, int64_t keep) {
+void folders_prune(Comm *c, const char *checkpoints, int64_t step, int64_t keep, int64_t known_good) {
     StepFolder *list = NULL;
     Manifest    m;
     char        fault[MANIFEST_FAULT_BYTES];
@@ -181,7 +181,7 @@ void folders_prune(Comm *c, const char *checkpoints, int64_t step, int64_t keep)
             remove_folder(c, checkpoints, at.name);
             continue;
         }
-        if (kept == 1) {
+        if (kept == 1 && at.step != known_good) {
             if (folder_verify(c, path_of("%s/%s", checkpoints, at.name).text, at.step, &m, fault) != MANIFEST_GOOD) continue;
             manifest_free(&m);
         }

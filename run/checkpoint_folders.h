@@ -38,8 +38,8 @@ int folder_trash(const char *checkpoints, const char *name);
 int folders_sweep(const char *checkpoints);
 
 /* Collective, after step was saved: keeps it and the newest keep-1 older ones, of which the newest must verify to count; removes the
- * rest, and what is newer than step: the resume that led here found it broken. */
-void folders_prune(Comm *c, const char *checkpoints, int64_t step, int64_t keep);
+ * rest, and what is newer than step: the resume that led here found it broken. known_good (-1: none) need not be read again. */
+void folders_prune(Comm *c, const char *checkpoints, int64_t step, int64_t keep, int64_t known_good);
 
 /* Collective. Whether any rank has a fault (text in fault[0] != 0); if so all ranks then hold that of the lowest such rank. */
 int any_fault(Comm *c, char *fault);

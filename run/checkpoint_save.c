@@ -12,11 +12,15 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/io.h"
 #include "run/checkpoint.h"
 #include "run/checkpoint_write.h"
+
+enum { PAUSE_MS = 100 };
+static const double SYNC_MS = 600e3; /* a disk that takes ten minutes to sync one file is lost */
 
 typedef enum { PART_NONE, PART_PIECES, PART_COMMIT } Part;
 
@@ -29,6 +33,7 @@ struct Saver {
     Part             part;        /* which the save is in; PART_NONE: there is none */
     double           began_ms;
     int64_t          step;
+    int64_t          committed;   /* the last step that this process has put in place, written by itself; -1: none yet */
     pthread_t        thread;
     pthread_mutex_t  lock;        /* guards busy and stop */
     pthread_cond_t   changed;
@@ -43,7 +48,7 @@ static void work(Saver *s) {
         return;
     }
     save_commit(&s->save, s->all, s->all_count);
-    if (!s->save.fault[0]) folders_prune(NULL, s->save.checkpoints.text, s->save.step, s->state->config->checkpoint.keep);
+    if (!s->save.fault[0]) folders_prune(NULL, s->save.checkpoints.text, s->save.step, s->state->config->checkpoint.keep, s->committed);
 }
 
 static void *write_when_told(void *saver) {
@@ -77,21 +82,6 @@ static int is_busy(Saver *s) {
     return busy;
 }
 
-/* Waits for the thread; every run written meanwhile is progress. */
-static void wait_for_thread(Saver *s) {
-    int64_t seen = -1;
-    pthread_mutex_lock(&s->lock);
-    while (s->busy) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec++;
-        pthread_cond_timedwait(&s->changed, &s->lock, &until);
-        if (s->save.progress != seen) watchdog_tick(s->state->watchdog, "waiting for a checkpoint to be written");
-        seen = s->save.progress;
-    }
-    pthread_mutex_unlock(&s->lock);
-}
-
 /* --- making and ending ------------------------------------------------------------------------------------------------------------------- */
 
 size_t saver_bytes(const Layout *layout) { return 3 * sizeof(float) * (size_t)layout->shard_elems; }
@@ -100,6 +90,7 @@ Saver *saver_create(CheckpointState *state) {
     Saver *s = (Saver *)calloc(1, sizeof *s);
     if (!s) fail(EXIT_MEMORY, "no memory to save checkpoints");
     s->state = state;
+    s->committed = -1;
     s->staged = (float *)device_alloc_host(saver_bytes(state->layout), "staging checkpoints");
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
@@ -190,6 +181,18 @@ double saver_start(Saver *s, int64_t step) {
     return clock_ms() - begin;
 }
 
+/* Until the thread is done, PAUSE_MS at most. */
+static void pause_for_thread(Saver *s) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t ns = until.tv_nsec + PAUSE_MS * 1000000;
+    until.tv_sec += ns / 1000000000, until.tv_nsec = ns % 1000000000;
+    pthread_mutex_lock(&s->lock);
+    if (s->busy) pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    else         usleep(1000); /* this rank's is done, another's is not */
+    pthread_mutex_unlock(&s->lock);
+}
+
 int64_t saver_step(const Saver *s) { return s->step; }
 
 int saver_ready(Saver *s) { return s->part != PART_NONE && !is_busy(s); }
@@ -214,16 +217,31 @@ double saver_next(Saver *s) {
         return 0.0;
     }
     s->part = PART_NONE;
+    s->committed = s->step;
     save_release(&s->save);
     free(s->all);
     s->all = NULL;
     return clock_ms() - s->began_ms;
 }
 
+/* All ranks' threads, until each has done its part. Runs written anywhere are progress; so is, for SYNC_MS, nothing: a sync tells of none. */
+static void wait_for_threads(Saver *s) {
+    int64_t seen = -1;
+    double  moved = clock_ms();
+    for (;;) {
+        int64_t sums[2] = {saver_ready(s), s->save.progress};
+        comm_all_reduce_i64(s->state->comm, sums, 2, COMM_SUM);
+        if (sums[0] == comm_size(s->state->comm)) return;
+        if (sums[1] != seen) seen = sums[1], moved = clock_ms();
+        if (clock_ms() - moved < SYNC_MS) watchdog_tick(s->state->watchdog, "waiting for a checkpoint to be written");
+        pause_for_thread(s);
+    }
+}
+
 double saver_finish(Saver *s) {
     double took_ms = 0.0;
     while (s->part != PART_NONE) {
-        wait_for_thread(s);
+        wait_for_threads(s);
         took_ms = saver_next(s);
     }
     return took_ms;

@@ -92,6 +92,7 @@ static void flush_run(Save *s) {
     if (!s->fault[0]) {
         Path path = file_path(s, manifest_file_name[s->file]);
         note(s, "write", &path, io_pwrite(s->fd[s->file], bytes, s->pending, s->offset));
+        if (!s->fault[0]) io_start_writeback(s->fd[s->file], s->offset, s->pending);
     }
     s->from += s->pending;
     s->pending = 0;

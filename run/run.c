@@ -50,10 +50,13 @@ static CommKind choose_comm(const Config *c, Comm *comm) {
     }
 }
 
+static void collective_moves(void *watchdog) { watchdog_tick((Watchdog *)watchdog, "a collective"); }
+
 static void join_ranks(Run *r, Launch launch) {
     const Config *c = r->config;
     r->comm = comm_create(launch, COMM_RING);
     r->watchdog = watchdog_create(c->run.watchdog_seconds, r->comm);
+    comm_watch(r->comm, collective_moves, r->watchdog);
     char *fault = config_check_ranks(c, comm_size(r->comm));
     if (fault) fail_lines(EXIT_CONFIG, fault);
     device_open(comm_local_rank(r->comm), comm_threads(r->comm));
@@ -168,6 +171,7 @@ static void load_weights(Run *r) {
 
 /* --- the whole ------------------------------------------------------------------------------------------------------------------------------- */
 
+/* Takes memory of its own: before ours is taken. */
 static void probe_matmul(Run *r) {
     double rate = matmul_rate(r->numerics.act, r->numerics.math, matmul_rate_size(), 100.0);
     comm_all_reduce_f64(r->comm, &rate, 1, COMM_SUM);
@@ -182,6 +186,7 @@ void run_create(Run *r, const Config *config, Launch launch) {
     open_inputs(r);
     join_ranks(r, launch);
     r->lock = lock_run_folder(config->run.dir, r->comm);
+    probe_matmul(r);
     carve_memory(r);
     load_weights(r);
 }
@@ -200,7 +205,6 @@ static void write_config_copy(const Run *r) {
 void run_begin(Run *r) {
     const Config *c = r->config;
     lock_sign(r->lock, c->run.dir, r->comm);
-    probe_matmul(r);
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
                        .first_step = r->resumed.step};

@@ -28,7 +28,7 @@ struct Watchdog {
     pthread_cond_t    changed;
     int               stop;
     _Atomic int64_t   last_us;   /* clock_ms() * 1000 of the last tick                  */
-    _Atomic int64_t   longest_us;/* pause between two ticks, since watchdog_started()   */
+    _Atomic int64_t   longest_us;/* pause between two ticks, the first step's included  */
     _Atomic int       started;
     const char *_Atomic phase;
 };
@@ -40,7 +40,7 @@ static int64_t now_us(void) { return (int64_t)(clock_ms() * 1e3); }
 void watchdog_tick(Watchdog *w, const char *phase) {
     if (!w) return;
     int64_t now = now_us(), pause = now - w->last_us;
-    if (w->started && pause > w->longest_us) w->longest_us = pause;
+    if (pause > w->longest_us) w->longest_us = pause;
     w->phase = phase;
     w->last_us = now;
 }

@@ -16,14 +16,14 @@ extern "C" {
 
 typedef struct Watchdog Watchdog;
 
-/* limit_seconds 0: WATCHDOG_STARTING_SECONDS until watchdog_started, then max(30, 20 x the longest pause seen since). comm is borrowed. */
+/* limit_seconds 0: WATCHDOG_STARTING_SECONDS until watchdog_started, then max(30, 20 x the longest pause seen). comm is borrowed. */
 enum { WATCHDOG_STARTING_SECONDS = 300, WATCHDOG_LEAST_SECONDS = 30, WATCHDOG_PAUSES = 20 };
 Watchdog *watchdog_create(double limit_seconds, const Comm *comm);
 void      watchdog_destroy(Watchdog *w);
 
 /* Progress; phase (a literal) is what begins now. w may be NULL: nobody watches. */
 void watchdog_tick(Watchdog *w, const char *phase);
-/* The first step is behind us: pauses from now on are typical ones. */
+/* The first step is behind us, and with it the longest pauses of a start. */
 void watchdog_started(Watchdog *w);
 
 #ifdef __cplusplus

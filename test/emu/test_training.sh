@@ -4,9 +4,9 @@ if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then
     echo "skip training: ${reason##*\*\*\* }"
     exit 0
 fi
-env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu all || { echo "not ok build"; exit 1; }
+env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=cpu all && env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu all || { echo "not ok build"; exit 1; }
 export ASAN_OPTIONS=detect_leaks=0
-CPU=$TRAIN
+CPU=$PWD/build/cpu/train_gpt
 # Two layers, ten steps, two ranks' worth of sequences; an even width, as tensor cores have it, and an odd vocabulary in the tests of ops.
 SMALL="run.steps=10 model.n_head=2 model.n_embd=32 batch.global_tokens=160 checkpoint.every=5 eval.every=10 eval.tokens=80"
 
