@@ -37,6 +37,12 @@ static void share_grads(Run *r) {
 
 typedef struct { double loss, grad_norm; int stop, save, written; } Agreed;
 
+/* Most of a GPU's step is spent here: a peer or link that is lost meanwhile is told by comm_poll. */
+static void await_gradients(Run *r) {
+    event_record(r->computed, &r->stream);
+    while (!event_is_past(r->computed)) comm_poll(r->comm);
+}
+
 /* The one reduction of scalars in a step: mean loss, gradient norm, what any rank was asked from outside, and how many ranks have done
  * their part of a checkpoint. */
 static Agreed agree(Run *r) {
@@ -44,6 +50,7 @@ static Agreed agree(Run *r) {
     const char   *dir = run_speaks(r) ? c->run.dir : NULL;
     optimizer_norm_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
     double sums[GPT_SUMS + 3];
+    await_gradients(r);
     gpt_fetch_sums(&r->gpt, &r->stream, sums);
     double *stop = &sums[GPT_SUMS], *save = stop + 1, *written = stop + 2;
     *stop = stop_requested(dir, r->started_ms, c->run.max_minutes);

@@ -99,6 +99,7 @@ void device_sync(Stream *s) { (void)s; }
 Event event_create(void) { return (Event){NULL}; }
 void  event_destroy(Event *e) { (void)e; }
 void  event_record(Event e, Stream *s) { (void)e, (void)s; }
+int   event_is_past(Event e) { return (void)e, 1; }
 void  event_wait(Event e) { (void)e; }
 void  device_from_host_queued(Stream *s, Tensor t, const void *host) { device_from_host(s, t, host); }
 void  device_to_host_queued(Stream *s, void *host, Tensor t) { device_to_host(s, host, t); }

@@ -202,6 +202,15 @@ Event event_create(void) {
 }
 void event_destroy(Event *e) { CUDA_CHECK(cudaEventDestroy((cudaEvent_t)e->handle)); }
 void event_record(Event e, Stream *s) { CUDA_CHECK(cudaEventRecord((cudaEvent_t)e.handle, stream_queue(s))); }
+int  event_is_past(Event e) {
+    cudaError_t answer = cudaEventQuery((cudaEvent_t)e.handle);
+    if (answer == cudaErrorNotReady) {
+        cudaGetLastError(); /* "not yet" is no error, but stays behind as one for the next launch to find */
+        return 0;
+    }
+    CUDA_CHECK(answer);
+    return 1;
+}
 void event_wait(Event e) { CUDA_CHECK(cudaEventSynchronize((cudaEvent_t)e.handle)); }
 
 /* --- time ----------------------------------------------------------------------------------------------------------------------------- */

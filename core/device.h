@@ -63,6 +63,7 @@ typedef struct { void *handle; } Event;
 Event event_create(void);
 void  event_destroy(Event *e);
 void  event_record(Event e, Stream *s);
+int   event_is_past(Event e);                                        /* 1 also if never recorded */
 void  event_wait(Event e);                                           /* the host waits; at once if never recorded */
 void  device_from_host_queued(Stream *s, Tensor t, const void *host);
 void  device_to_host_queued(Stream *s, void *host, Tensor t);

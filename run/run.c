@@ -104,6 +104,7 @@ static void carve_memory(Run *r) {
     r->batch_arena = arena_create("batches", r->plan.batch_bytes);
     r->stream = stream_create(r->plan.scratch_bytes);
     r->stream.math = r->numerics.math;
+    r->computed = event_create();
     comm_follow(r->comm, &r->stream);
 
     GptArenas arenas = {&r->params_arena, &r->grads_arena, &r->activations_arena};
@@ -228,6 +229,7 @@ void run_destroy(Run *r) {
     gpt_destroy(&r->gpt);
     Arena *arenas[] = {&r->params_arena, &r->grads_arena, &r->optimizer_arena, &r->activations_arena, &r->batch_arena};
     for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++) arena_destroy(arenas[i]);
+    event_destroy(&r->computed);
     stream_destroy(&r->stream);
     free(r->eval_tokens);
     layout_destroy(&r->layout);

@@ -37,6 +37,7 @@ typedef struct {
     Plan          plan;
     Arena         params_arena, grads_arena, optimizer_arena, activations_arena, batch_arena;
     Stream        stream;
+    Event         computed;         /* the gradients of a step are there */
     Gpt           gpt;
     Replay        replay;
     Optimizer     optimizer;

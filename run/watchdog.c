@@ -76,7 +76,7 @@ static void prepare_stacks(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_stack_signal;
-    action.sa_flags = SA_RESTART;
+    action.sa_flags = SA_RESTART | SA_ONSTACK;
     sigaction(STACK_SIGNAL, &action, NULL);
 }
 

@@ -52,6 +52,12 @@ expect "plain order is another order" [ "$(values "$WORK/plain" train loss | tai
 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/stop" run.steps=100000 schedule.name=constant log.every=1000 eval.every=0 checkpoint.every=0 > "$WORK/out" & pid=$!
 await_step "$WORK/stop"; kill -USR1 $pid; wait $pid; status=$?
 expect "USR1: exit 75" [ $status -eq 75 ]
+wrong=0 # a signal may come at any instant, in the middle of a product too
+for _ in $(seq 10); do
+    rm -rf "$WORK/often"; "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/often" run.steps=100000 schedule.name=constant eval.every=0 checkpoint.every=0 > "$WORK/out" & pid=$!
+    await_step "$WORK/often"; kill -USR1 $pid; wait $pid; [ $? -eq 75 ] || wrong=$((wrong + 1))
+done
+expect "USR1, ten times: exit 75 each time" [ $wrong -eq 0 ]
 step=$(ls "$WORK/stop/checkpoints" | sed 's/step_0*//')
 expect "USR1: a checkpoint of the last step" [ "$step" = "$(values "$WORK/stop" train step | tail -1)" ]
 touch "$WORK/stop/STOP"
