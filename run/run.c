@@ -60,6 +60,7 @@ static void join_ranks(Run *r, Launch launch) {
     char *fault = config_check_ranks(c, comm_size(r->comm));
     if (fault) fail_lines(EXIT_CONFIG, fault);
     device_open(comm_local_rank(r->comm), comm_threads(r->comm));
+    signals_keep_to_main();
     comm_set_kind(r->comm, choose_comm(c, r->comm));
     int64_t native_bf16 = device_has_bf16();
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);

@@ -1,6 +1,7 @@
 /* signals.c - see signals.h. The flags are file-scope because a signal handler has no other way to reach them. */
 #include "run/signals.h"
 
+#include <omp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -46,6 +47,14 @@ void signals_install(void) {
     handle(SIGUSR2, on_save);
     handle(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
     handle(SIGPIPE, SIG_IGN);
+}
+
+void signals_keep_to_main(void) {
+    sigset_t requests;
+    sigemptyset(&requests);
+    sigaddset(&requests, SIGUSR1), sigaddset(&requests, SIGUSR2), sigaddset(&requests, SIGTERM), sigaddset(&requests, SIGINT);
+    #pragma omp parallel
+    if (omp_get_thread_num() > 0) pthread_sigmask(SIG_BLOCK, &requests, NULL);
 }
 
 static int file_is_there(const char *dir, const char *name, char *path, size_t capacity) {

@@ -12,6 +12,8 @@ extern "C" {
 #endif
 
 void signals_install(void);
+/* Requests are the main thread's: the other threads of OpenMP's team do not take them. Once the number of threads is set. */
+void signals_keep_to_main(void);
 /* What this rank was asked since the last call; dir and the clock are looked at by rank 0 only (dir NULL elsewhere). A SAVE file is
  * removed when seen, a STOP file when the run ends. */
 int  stop_requested(const char *dir, double started_ms, double max_minutes);
