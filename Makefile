@@ -40,7 +40,7 @@ NEEDS_run    := $(B)/run.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
 NEEDS_bench  := $(NEEDS_run)
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
-.PHONY: all deps demo test tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted soak mutants clean help
+.PHONY: all deps demo test tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted soak faults mutants clean help
 all: $(B)/train_gpt
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 
@@ -104,6 +104,8 @@ emu-planted:               ## faults planted in CUDA kernels: the emulator must 
 	@scripts/emu_planted.sh
 soak: all                  ## the long proofs, one piece of 20 minutes; test/results/soak.jsonl keeps the totals
 	@B=$(B) scripts/soak.sh
+faults: tests              ## the 32 faults that a run must survive, each with its test, pass or fail
+	@B=$(B) scripts/faults.sh
 mutants:                   ## planted one-line faults: the suite must catch each
 	@scripts/mutants.sh
 clean:                     ## remove everything built

@@ -35,6 +35,24 @@ static void share_grads(Run *r) {
     comm_finish(r->comm);
 }
 
+/* Forward and backward of this step's micro-batches: piece `rank` of every bucket then holds the gradients' sum over micro-batches and ranks
+ * (without ZeRO: all pieces do). */
+static void compute_gradients(Run *r) {
+    float token_weight = (float)(r->loss_scale.scale / (double)r->config->batch.global_tokens); /* gradients of the mean over the global batch */
+    gpt_zero_grads(&r->gpt, &r->stream);
+    gpt_zero_sums(&r->gpt, &r->stream);
+    for (int64_t micro = 0; micro < r->micro_steps; micro++) {
+        watchdog_tick(r->watchdog, "a micro-batch");
+        Batch    batch = loader_next(r->loader, &r->stream, NULL);
+        GptHooks hooks = {NULL, poll_comm, r};
+        if (micro == r->micro_steps - 1 && comm_size(r->comm) > 1) hooks.bucket_ready = start_reduce;
+        replay_micro_step(&r->replay, &r->gpt, &r->stream, batch, token_weight, hooks);
+    }
+    watchdog_tick(r->watchdog, "the reduction of the gradients");
+    comm_finish(r->comm);
+    if (!r->config->parallel.zero_stage) share_grads(r);
+}
+
 typedef struct { double loss, grad_norm; int stop, save, written; } Agreed;
 
 /* Most of a GPU's step is spent here: a peer or link that is lost meanwhile is told by comm_poll. */
@@ -98,22 +116,8 @@ static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
     const Config *c = r->config;
     double        start_ms = clock_ms();
     comm_times(r->comm); /* what came before (start, eval, checkpoint) is not this step's */
-    float         token_weight = (float)(r->loss_scale.scale / (double)c->batch.global_tokens); /* gradients of the mean over the global batch */
-
-    gpt_zero_grads(&r->gpt, &r->stream);
-    gpt_zero_sums(&r->gpt, &r->stream);
-    for (int64_t micro = 0; micro < r->micro_steps; micro++) {
-        watchdog_tick(r->watchdog, "a micro-batch");
-        Batch    batch = loader_next(r->loader, &r->stream, NULL);
-        GptHooks hooks = {NULL, poll_comm, r};
-        if (micro == r->micro_steps - 1 && comm_size(r->comm) > 1) hooks.bucket_ready = start_reduce;
-        replay_micro_step(&r->replay, &r->gpt, &r->stream, batch, token_weight, hooks);
-    }
-    watchdog_tick(r->watchdog, "the reduction of the gradients");
-    comm_finish(r->comm); /* piece `rank` of every bucket now holds the sum over ranks */
-    if (!c->parallel.zero_stage) share_grads(r);
-
-    double        scale = r->loss_scale.scale; /* what this step's gradients carry */
+    compute_gradients(r);
+    double scale = r->loss_scale.scale; /* what this step's gradients carry */
     *agreed = agree(r);
     AdamW h = {schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2, c->optimizer.eps, c->optimizer.weight_decay, step + 1};
     if (may_update(r, step, *agreed)) {

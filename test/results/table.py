@@ -8,6 +8,8 @@ import json
 import os
 import sys
 
+import soak
+
 BEGIN, END = "<!-- measured: made by test/results/table.py -->", "<!-- end of measured -->"
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -97,12 +99,20 @@ def gpu_table():
     return "\n".join(out)
 
 
+def soak_table():
+    """What `make soak` has reached so far."""
+    out = ["| `make soak` | so far | goal | failed |", "|---|---|---|---|"]
+    for name, done, failed, goal, what in soak.totals():
+        out.append(f"| {name} | {done:,} | {goal:,} {what} | {failed} |")
+    return "\n".join(out)
+
+
 def main():
     path = sys.argv[-1]
     text = open(path).read()
     head, rest = text.split(BEGIN)
     _, tail = rest.split(END)
-    made = f"{head}{BEGIN}\n{table()}\n\n{gpu_table()}\n{END}{tail}"
+    made = f"{head}{BEGIN}\n{table()}\n\n{gpu_table()}\n\n{soak_table()}\n{END}{tail}"
     if sys.argv[1] == "--check":
         if made != text:
             sys.exit(f"{path} differs from test/results/*.jsonl: run python3 test/results/table.py {path}")

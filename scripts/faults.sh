@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# make faults: the faults that a run must survive (test/faults.txt), each with the tests that prove it, run now: pass, FAIL or skip.
+#   scripts/faults.sh [F1 F7 ...]    only these
+set -u
+. "$(dirname "$0")/env.sh"
+declare -A result
+status=0
+
+prove() { # TEST: runs it once, keeps pass, FAIL or skip
+    local last
+    case $1 in
+        test/slurm/*) last="skip: make test-slurm" ;;
+        test/hosts/*) last="skip: make test-hosts" ;;
+        *)  last=$(B=$B scripts/test.sh "$1" 2>&1 | tail -n 1)
+            if [[ $last =~ ^([0-9]+)\ passed,\ 0\ failed ]]; then [ "${BASH_REMATCH[1]}" -gt 0 ] && last=pass || last="skip: nothing ran"; else last="FAIL: $last"; fi ;;
+    esac
+    result[$1]=$last
+}
+
+while IFS='|' read -r fault what tests; do
+    fault=${fault// /} what=$(xargs <<< "$what")
+    [[ $fault =~ ^F[0-9]+$ ]] || continue
+    [ $# -eq 0 ] || [[ " $* " == *" $fault "* ]] || continue
+    worst=pass
+    [ -n "${tests// /}" ] || worst="FAIL: no test"
+    for test in $tests; do
+        [ -e "$test" ] || { worst="FAIL: no $test"; continue; }
+        [ -n "${result[$test]:-}" ] || prove "$test"
+        case ${result[$test]} in FAIL*) worst="${result[$test]} ($test)" ;; skip*) [ "$worst" = pass ] && worst="pass, but $test ${result[$test]}" ;; esac
+    done
+    case $worst in FAIL*) status=1 ;; esac
+    printf '%-4s %-62s %s\n' "$fault" "$what" "$worst"
+done < <(sed 's/#.*//' test/faults.txt)
+exit $status

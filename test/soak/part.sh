@@ -1,0 +1,8 @@
+# part.sh - what the parts of `make soak` share. A part is test/soak/NAME.sh SECONDS: it works for about that long, however often it is called, tells
+# each failure by a line `not ok ...`, and says at the end `N done, N failed`. Its third line is `# goal: NUMBER WHAT`, over all pieces. Sourced, not run.
+. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
+seconds=${1:-60} end=$((SECONDS + ${1:-60})) done=0 failed=0
+more()  { [ $SECONDS -lt $end ]; }
+tally() { done=$((done + $1)) failed=$((failed + $2)); }   # of the work so far: how much, and what failed of it
+tell()  { echo "$done done, $failed failed"; [ "$failed" -eq 0 ]; }
+trap tell EXIT
