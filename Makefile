@@ -22,7 +22,7 @@ MPI_LIBS   := $(shell pkg-config --libs $(MPI) 2>/dev/null)
 else
 MPI_CFLAGS := -DNO_MPI
 endif
-$(B)/comm/%.o $(B)/test/comm/%.o: CFLAGS += $(MPI_CFLAGS)
+$(B)/comm/%.o $(B)/test/comm/%.o $(B)/test/failpoints/comm/%.o: CFLAGS += $(MPI_CFLAGS)
 $(B)/comm/%.o: CUFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
 $(B)/test/emu/nccl.o: CXXFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
 COMMIT  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
@@ -40,25 +40,27 @@ NEEDS_run    := $(B)/run.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
 NEEDS_bench  := $(NEEDS_run)
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
-.PHONY: all deps demo test tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted soak faults mutants clean help
+.PHONY: FORCE all deps demo test tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted soak faults mutants clean help
 all: $(B)/train_gpt
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 
-$(B)/train_gpt: $(B)/train_gpt.o $(NEEDS_run) $(ENGINE)
-	$(LINK) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS)
+# For tests the sources with failpoints (core/failpoints.h) are compiled a second time and linked ahead of the archives.
+FAILABLE := $(patsubst %,$(B)/test/failpoints/%.o,$(basename $(shell grep -ls '"core/failpoints.h"' */*.c)))
+$(B)/test/train_gpt-failpoints: $(FAILABLE)
+$(B)/train_gpt $(B)/test/train_gpt-failpoints: $(B)/train_gpt.o $(NEEDS_run) $(ENGINE)
+	$(LINK) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS)
 $(B)/train_gpt.o: train_gpt.cu $(B)/.flags
 	$(CC) $(CFLAGS) -x c -c -o $@ $<
 $(B)/run/verbs.o: $(B)/.commit
 ifneq ($(BACKEND),cpu)
 $(B)/%.o: %.cu $(B)/.flags
-	@mkdir -p $(@D)
 	$(CUCC) $(CUFLAGS) -c -o $@ $<
 $(B)/%.o: %.cpp $(B)/.flags
-	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS) -c -o $@ $<
 endif
+$(B)/test/failpoints/%.o: %.c $(B)/.flags
+	$(CC) $(CFLAGS) -DFAILPOINTS -c -o $@ $<
 $(B)/%.o: %.c $(B)/.flags
-	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 .SECONDEXPANSION:
 $(ARCHIVES): $(B)/%.a: $$(call OBJECTS,$$*)
@@ -74,11 +76,10 @@ $(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(B)/core/error.o $(EN
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)
 $(B)/.flags $(B)/.commit: FORCE
-	@mkdir -p $(B)/test; echo '$(BUILT_WITH)' | cmp -s - $@ || echo '$(BUILT_WITH)' > $@
-FORCE:
+	@mkdir -p $(patsubst %,$(B)/%,$(FOLDERS) $(FOLDERS:%=test/failpoints/%) $(sort $(dir $(wildcard test/*/*.c test/emu/*.cpp test/emu/cases/*)))); echo '$(BUILT_WITH)' | cmp -s - $@ || echo '$(BUILT_WITH)' > $@
 .SECONDARY:
 
-tests: $(B)/train_gpt $(TESTS)
+tests: $(B)/train_gpt $(B)/test/train_gpt-failpoints $(TESTS)
 op-tests: $(filter $(B)/test/layers/%,$(TESTS))
 test: tests                ## the whole test suite (under 15 minutes on two cores)
 	@B=$(B) scripts/test.sh

@@ -1,5 +1,5 @@
-/* io.c - see io.h. Every call that changes a disk goes through the table `sys`. Built with -DFAILPOINTS (tests) its entries count calls
- * and TRAIN_GPT_IO_FAIL="write@3:ENOSPC" makes the third write fail; "write@1:short" writes half. The program itself has no such check.
+/* io.c - see io.h. The calls that read or change a disk are made here alone, each one a failpoint ("io.pwrite") that a test can tell to
+ * fail, cut short or kill.
  */
 #include "core/io.h"
 
@@ -13,72 +13,45 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#ifdef FAILPOINTS
-typedef enum { AT_OPEN, AT_WRITE, AT_PWRITE, AT_FTRUNCATE, AT_FSYNC, AT_CLOSE, AT_RENAME, AT_UNLINK, AT_MKDIR, FAILPOINT_COUNT } Failpoint;
-static int failpoint_calls[FAILPOINT_COUNT]; /* so far, of each; counted while TRAIN_GPT_IO_FAIL is set */
+#include "core/failpoints.h"
 
-/* The errno this call is to fail with, 0 to go ahead, -1 to write only half. */
-static int failpoint_hit(Failpoint at) {
-    static const char *const names[] = {"open", "write", "pwrite", "ftruncate", "fsync", "close", "rename", "unlink", "mkdir"};
-    static const struct { const char *name; int value; } faults[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},     {"EINTR", EINTR},
-                                                                     {"EDQUOT", EDQUOT}, {"EROFS", EROFS}, {"EACCES", EACCES},
-                                                                     {"short", -1}};
-    const char *spec = getenv("TRAIN_GPT_IO_FAIL");
-    char        op[16], fault[16];
-    int         nth;
-    if (!spec || sscanf(spec, "%15[a-z]@%d:%15s", op, &nth, fault) != 3 || strcmp(op, names[at]) != 0) return 0;
-    if (__atomic_add_fetch(&failpoint_calls[at], 1, __ATOMIC_RELAXED) != nth) return 0;
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        if (strcmp(fault, faults[i].name) == 0) return faults[i].value;
-    return 0;
-}
+/* --- the table of calls ----------------------------------------------------------------------------------------------------------------- */
 
-#define FAILABLE(at, call)             \
-    do {                               \
-        int fault = failpoint_hit(at); \
-        if (fault <= 0) return call;   \
-        errno = fault;                 \
-        return -1;                     \
+#define FAILABLE(type, name, call)                           \
+    do {                                                     \
+        Failpoint f = failpoint(name);                       \
+        if (f.error) return errno = f.error, (type)-1;       \
+        type result = call;                                  \
+        failpoint_done(f);                                   \
+        return result;                                       \
     } while (0)
-static int fp_open(const char *path, int flags, mode_t mode) { FAILABLE(AT_OPEN, open(path, flags, mode)); }
-static ssize_t fp_write(int fd, const void *p, size_t n) { FAILABLE(AT_WRITE, write(fd, p, fault ? (n + 1) / 2 : n)); }
-static ssize_t fp_pwrite(int fd, const void *p, size_t n, off_t at) { FAILABLE(AT_PWRITE, pwrite(fd, p, fault ? (n + 1) / 2 : n, at)); }
-static int fp_ftruncate(int fd, off_t bytes) { FAILABLE(AT_FTRUNCATE, ftruncate(fd, bytes)); }
-static int fp_fsync(int fd) { FAILABLE(AT_FSYNC, fsync(fd)); }
-static int fp_rename(const char *from, const char *to) { FAILABLE(AT_RENAME, rename(from, to)); }
-static int fp_unlink(const char *path) { FAILABLE(AT_UNLINK, unlink(path)); }
-static int fp_mkdir(const char *path, mode_t mode) { FAILABLE(AT_MKDIR, mkdir(path, mode)); }
-static int fp_close(int fd) {
-    int closed = close(fd); /* a close that fails has closed all the same */
-    FAILABLE(AT_CLOSE, closed);
-}
-#else
-static int fp_open(const char *path, int flags, mode_t mode) { return open(path, flags, mode); } /* open() itself is variadic */
-#define fp_write     write
-#define fp_pwrite    pwrite
-#define fp_ftruncate ftruncate
-#define fp_fsync     fsync
-#define fp_close     close
-#define fp_rename    rename
-#define fp_unlink    unlink
-#define fp_mkdir     mkdir
-#endif
 
-static const struct {
-    int     (*open)(const char *path, int flags, mode_t mode);
-    ssize_t (*write)(int fd, const void *data, size_t bytes);
-    ssize_t (*pwrite)(int fd, const void *data, size_t bytes, off_t offset);
-    int     (*ftruncate)(int fd, off_t bytes);
-    int     (*fsync)(int fd);
-    int     (*close)(int fd);
-    int     (*rename)(const char *from, const char *to);
-    int     (*unlink)(const char *path);
-    int     (*mkdir)(const char *path, mode_t mode);
-} sys = {fp_open, fp_write, fp_pwrite, fp_ftruncate, fp_fsync, fp_close, fp_rename, fp_unlink, fp_mkdir};
+static int sys_open(const char *path, int flags) { FAILABLE(int, "io.open", open(path, flags, 0666)); }
+static ssize_t sys_read(int fd, void *p, size_t n) { FAILABLE(ssize_t, "io.read", read(fd, p, f.is_short ? (n + 1) / 2 : n)); }
+static ssize_t sys_pread(int fd, void *p, size_t n, off_t at) { FAILABLE(ssize_t, "io.pread", pread(fd, p, f.is_short ? (n + 1) / 2 : n, at)); }
+static ssize_t sys_write(int fd, const void *p, size_t n) { FAILABLE(ssize_t, "io.write", write(fd, p, f.is_short ? (n + 1) / 2 : n)); }
+static ssize_t sys_pwrite(int fd, const void *p, size_t n, off_t at) {
+    FAILABLE(ssize_t, "io.pwrite", pwrite(fd, p, f.is_short ? (n + 1) / 2 : n, at));
+}
+static int sys_writeback(int fd, off_t at, off_t n) { FAILABLE(int, "io.writeback", sync_file_range(fd, at, n, SYNC_FILE_RANGE_WRITE)); }
+static int sys_ftruncate(int fd, off_t bytes) { FAILABLE(int, "io.ftruncate", ftruncate(fd, bytes)); }
+static int sys_fsync(int fd) { FAILABLE(int, "io.fsync", fsync(fd)); }
+static int sys_rename(const char *from, const char *to) { FAILABLE(int, "io.rename", rename(from, to)); }
+static int sys_unlink(const char *path) { FAILABLE(int, "io.unlink", unlink(path)); }
+static int sys_mkdir(const char *path) { FAILABLE(int, "io.mkdir", mkdir(path, 0777)); }
+static int sys_rmdir(const char *path) { FAILABLE(int, "io.rmdir", rmdir(path)); }
+static int sys_close(int fd) {
+    Failpoint f = failpoint("io.close");
+    int       result = close(fd); /* a close that fails has closed all the same */
+    failpoint_done(f);
+    return f.error ? errno = f.error, -1 : result;
+}
+
+/* --- the calls of io.h ------------------------------------------------------------------------------------------------------------------ */
 
 static int open_retrying(const char *path, int flags) {
     int fd;
-    do fd = sys.open(path, flags | O_CLOEXEC, 0666);
+    do fd = sys_open(path, flags | O_CLOEXEC);
     while (fd < 0 && errno == EINTR);
     return fd < 0 ? -errno : fd;
 }
@@ -94,7 +67,7 @@ int io_open(const char *path, IoOpen how) {
 int io_write(int fd, const void *data, size_t bytes) {
     const char *at = data, *end = at + bytes;
     while (at < end) {
-        ssize_t n = sys.write(fd, at, (size_t)(end - at));
+        ssize_t n = sys_write(fd, at, (size_t)(end - at));
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return n < 0 ? -errno : -EIO;
         at += n;
@@ -105,7 +78,7 @@ int io_write(int fd, const void *data, size_t bytes) {
 int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset) {
     const char *at = data, *end = at + bytes;
     while (at < end) {
-        ssize_t n = sys.pwrite(fd, at, (size_t)(end - at), (off_t)offset);
+        ssize_t n = sys_pwrite(fd, at, (size_t)(end - at), (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return n < 0 ? -errno : -EIO;
         at += n;
@@ -115,28 +88,28 @@ int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset) {
 }
 
 void io_start_writeback(int fd, uint64_t offset, size_t bytes) {
-    sync_file_range(fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+    sys_writeback(fd, (off_t)offset, (off_t)bytes);
 }
 
 int io_truncate(int fd, uint64_t bytes) {
     int rc;
-    do rc = sys.ftruncate(fd, (off_t)bytes);
+    do rc = sys_ftruncate(fd, (off_t)bytes);
     while (rc < 0 && errno == EINTR);
     return rc < 0 ? -errno : 0;
 }
 
 int io_fsync(int fd) {
     int rc;
-    do rc = sys.fsync(fd);
+    do rc = sys_fsync(fd);
     while (rc < 0 && errno == EINTR);
     return rc < 0 ? -errno : 0;
 }
 
 /* Linux has closed the descriptor even when interrupted: a second try could close another thread's. */
-int io_close(int fd) { return sys.close(fd) < 0 && errno != EINTR ? -errno : 0; }
+int io_close(int fd) { return sys_close(fd) < 0 && errno != EINTR ? -errno : 0; }
 
-int io_rename(const char *from, const char *to) { return sys.rename(from, to) < 0 ? -errno : 0; }
-int io_unlink(const char *path) { return sys.unlink(path) < 0 ? -errno : 0; }
+int io_rename(const char *from, const char *to) { return sys_rename(from, to) < 0 ? -errno : 0; }
+int io_unlink(const char *path) { return sys_unlink(path) < 0 ? -errno : 0; }
 
 static int is_folder(const char *path) {
     struct stat st;
@@ -145,7 +118,7 @@ static int is_folder(const char *path) {
 
 /* One folder; an existing one is fine, even where mkdir says EROFS or EACCES before it says EEXIST. */
 static int make_folder(const char *path) {
-    if (sys.mkdir(path, 0777) == 0) return 0;
+    if (sys_mkdir(path) == 0) return 0;
     int error = errno;
     if (is_folder(path)) return 0;
     return error == EEXIST ? -ENOTDIR : -error;
@@ -167,12 +140,12 @@ int io_mkdirs(const char *path) {
 
 /* Removes what is in a folder and the folder. Links are removed, never followed; folders deeper than `below` levels are refused. */
 static int remove_tree(const char *path, int below) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) return errno == ENOENT ? 0 : -errno;
+    int fd = open_retrying(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    if (fd < 0) return fd == -ENOENT ? 0 : fd;
     DIR *folder = fdopendir(fd);
     if (!folder) {
         int error = errno;
-        close(fd);
+        io_close(fd);
         return -error;
     }
     int            rc = 0;
@@ -191,7 +164,7 @@ static int remove_tree(const char *path, int below) {
         free(child);
     }
     closedir(folder);
-    if (rc == 0 && rmdir(path) < 0 && errno != ENOENT) rc = -errno;
+    if (rc == 0 && sys_rmdir(path) < 0 && errno != ENOENT) rc = -errno;
     return rc;
 }
 
@@ -225,8 +198,8 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
 static int64_t read_up_to(int fd, char *data, size_t bytes, int64_t offset) {
     size_t have = 0;
     while (have < bytes) {
-        ssize_t n = offset < 0 ? read(fd, data + have, bytes - have)
-                               : pread(fd, data + have, bytes - have, (off_t)(offset + (int64_t)have));
+        ssize_t n = offset < 0 ? sys_read(fd, data + have, bytes - have)
+                               : sys_pread(fd, data + have, bytes - have, (off_t)(offset + (int64_t)have));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return -errno;
         if (n == 0) break;

@@ -1,7 +1,7 @@
 /* io.h - the one writer of files: checkpoints, logs, shards and pictures all go through these calls.
  *
  * Each returns 0 (or a descriptor) or -errno; the caller names path and exit code. Short writes and EINTR are continued here;
- * SIGXFSZ is the caller's to ignore. The calls go through one table of functions, so that a test can make the n-th fail.
+ * SIGXFSZ is the caller's to ignore. A test can make the n-th call fail: core/failpoints.h.
  */
 #ifndef TRAIN_GPT_CORE_IO_H
 #define TRAIN_GPT_CORE_IO_H

@@ -1,8 +1,6 @@
 /* lock.c - see lock.h. The lock is flock(2) on a file that also tells a person who holds it. */
 #include "run/lock.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +13,8 @@
 static int take_lock(const char *dir) {
     char path[4200], holder[320] = "";
     snprintf(path, sizeof path, "%s/lock", dir);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", path, strerror(errno));
+    int fd = io_open(path, IO_SHARED);
+    if (fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", path, strerror(-fd));
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         ssize_t n = read(fd, holder, sizeof holder - 1);
         holder[n > 0 ? n : 0] = 0;
@@ -30,8 +28,9 @@ void lock_sign(RunLock lock, const char *dir, Comm *comm) {
     if (lock.fd < 0) return;
     char holder[320];
     int  length = snprintf(holder, sizeof holder, "host %s, process %ld\n", comm_host(comm, 0), (long)getpid());
-    if (ftruncate(lock.fd, 0) != 0 || pwrite(lock.fd, holder, (size_t)length, 0) != length)
-        fail(EXIT_IO, "%s/lock: cannot write: %s", dir, strerror(errno));
+    int  error = io_truncate(lock.fd, 0);
+    if (!error) error = io_pwrite(lock.fd, holder, (size_t)length, 0);
+    if (error) fail(EXIT_IO, "%s/lock: cannot write: %s", dir, strerror(-error));
 }
 
 /* Every rank must read the nonce that rank 0 wrote; a network file system may take some seconds to show it. */

@@ -2,6 +2,7 @@
 #ifndef FAILPOINTS
 #define FAILPOINTS
 #endif
+#include "core/failpoints.c"
 #include "core/io.c"
 
 #include <setjmp.h>
@@ -18,7 +19,7 @@ static int enter_folder(void **state) {
 }
 
 static int leave_folder(void **state) {
-    unsetenv("TRAIN_GPT_IO_FAIL");
+    unsetenv("TRAIN_GPT_FAIL");
     int rc = chdir("/") < 0 ? -1 : io_remove_tree(*state);
     free(*state);
     return rc;
@@ -26,8 +27,8 @@ static int leave_folder(void **state) {
 
 /* The nth call from now on. */
 static void fail_at(const char *spec) {
-    memset(failpoint_calls, 0, sizeof failpoint_calls);
-    setenv("TRAIN_GPT_IO_FAIL", spec, 1);
+    failpoints_reset();
+    setenv("TRAIN_GPT_FAIL", spec, 1);
 }
 
 static void assert_holds(const char *path, const char *text) {
@@ -79,8 +80,8 @@ static void writes_do_not_follow_links(void **state) {
 
 static void short_and_interrupted_calls_continue(void **state) {
     (void)state;
-    static const char *const faults[] = {"write@1:short", "write@1:EINTR", "write@2:EINTR", "pwrite@1:short", "pwrite@1:EINTR",
-                                         "fsync@1:EINTR", "ftruncate@1:EINTR", "open@1:EINTR", "close@1:EINTR"};
+    static const char *const faults[] = {"io.write@1:short", "io.write@1:EINTR", "io.write@2:EINTR", "io.pwrite@1:short", "io.pwrite@1:EINTR",
+                                         "io.fsync@1:EINTR", "io.ftruncate@1:EINTR", "io.open@1:EINTR", "io.close@1:EINTR"};
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         fail_at(faults[i]);
         int fd = io_open("a", IO_CREATE);
@@ -92,22 +93,22 @@ static void short_and_interrupted_calls_continue(void **state) {
         assert_int_equal(io_close(fd), 0);
         assert_holds("a", "01abcdefg");
     }
-    fail_at("write@1:short"); /* the failpoint does write half: one call is not enough */
+    fail_at("io.write@1:short"); /* the failpoint does write half: one call is not enough */
     int fd = io_open("a", IO_CREATE);
-    assert_int_equal(sys.write(fd, "0123456789", 10), 5);
+    assert_int_equal(sys_write(fd, "0123456789", 10), 5);
     io_close(fd);
 }
 
 /* A reader sees all of the old file or all of the new one, whatever call fails; and no .tmp stays. */
 static void replace_is_all_or_nothing(void **state) {
     (void)state;
-    static const char *const faults[] = {"open@1:ENOSPC", "write@1:ENOSPC", "fsync@1:EIO", "close@1:EDQUOT", "rename@1:EACCES"};
+    static const char *const faults[] = {"io.open@1:ENOSPC", "io.write@1:ENOSPC", "io.fsync@1:EIO", "io.close@1:EDQUOT", "io.rename@1:EACCES"};
     static const int due[] = {-ENOSPC, -ENOSPC, -EIO, -EDQUOT, -EACCES};
     assert_int_equal(io_replace_file("f", "old", 3), 0);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         fail_at(faults[i]);
         assert_int_equal(io_replace_file("f", "new text", 8), due[i]);
-        unsetenv("TRAIN_GPT_IO_FAIL");
+        unsetenv("TRAIN_GPT_FAIL");
         assert_holds("f", "old");
         assert_int_equal(io_file_bytes("f.tmp"), -ENOENT);
     }
@@ -120,23 +121,23 @@ static void replace_is_all_or_nothing(void **state) {
 /* The order of calls is the promise: content synced before the name points at it. */
 static void replace_syncs_before_it_renames(void **state) {
     (void)state;
-    fail_at("fsync@1:EIO");
+    fail_at("io.fsync@1:EIO");
     assert_int_equal(io_replace_file("f", "x", 1), -EIO);
-    assert_int_equal(failpoint_calls[AT_FSYNC], 1);
+    assert_int_equal(failpoint_calls("io.fsync"), 1);
     assert_int_equal(io_file_bytes("f"), -ENOENT);
-    fail_at("rename@1:EIO");
+    fail_at("io.rename@1:EIO");
     assert_int_equal(io_replace_file("f", "x", 1), -EIO);
-    assert_int_equal(failpoint_calls[AT_RENAME], 1);
+    assert_int_equal(failpoint_calls("io.rename"), 1);
 }
 
 static void full_disks_are_reported(void **state) {
     (void)state;
-    fail_at("write@2:ENOSPC");
+    fail_at("io.write@2:ENOSPC");
     int fd = io_open("a", IO_CREATE);
     assert_int_equal(io_write(fd, "first", 5), 0);
     assert_int_equal(io_write(fd, "second", 6), -ENOSPC);
     io_close(fd);
-    unsetenv("TRAIN_GPT_IO_FAIL");
+    unsetenv("TRAIN_GPT_FAIL");
     assert_holds("a", "first");
     fd = open("/dev/full", O_WRONLY);
     if (fd >= 0) {
@@ -157,9 +158,9 @@ static void folders_are_made_and_removed(void **state) {
     assert_int_equal(io_mkdirs("x/file"), -ENOTDIR);
     assert_int_equal(io_mkdirs("x/file/below"), -ENOTDIR);
     assert_int_equal(io_mkdirs(""), -ENOENT);
-    fail_at("mkdir@2:EROFS");
+    fail_at("io.mkdir@2:EROFS");
     assert_int_equal(io_mkdirs("p/q/r"), -EROFS);
-    unsetenv("TRAIN_GPT_IO_FAIL");
+    unsetenv("TRAIN_GPT_FAIL");
     assert_int_equal(io_fsync_dir("x"), 0);
     assert_int_equal(io_fsync_dir("missing"), -ENOENT);
     assert_true(io_free_bytes("x") > 0);
@@ -181,7 +182,7 @@ static void folders_are_made_and_removed(void **state) {
     assert_int_equal(symlink("kept", "folderlink"), 0);
     assert_true(io_remove_tree("folderlink") < 0);
     assert_holds("kept/file", "stays");
-    fail_at("unlink@1:EACCES");
+    fail_at("io.unlink@1:EACCES");
     assert_int_equal(io_remove_tree("kept"), -EACCES);
 }
 

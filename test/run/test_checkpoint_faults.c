@@ -4,6 +4,7 @@
 #ifndef FAILPOINTS
 #define FAILPOINTS
 #endif
+#include "core/failpoints.c"
 #include "core/io.c"
 
 #include "test/run/checkpoint_fixture.h"
@@ -40,8 +41,8 @@ static void save_piece(void *argument) {
     Fixture       f;
     fixture_create(&f, comm, s->dir, F32, 1, "");
     fixture_fill(&f, s->step);
-    memset(failpoint_calls, 0, sizeof failpoint_calls);
-    if (s->spec) setenv("TRAIN_GPT_IO_FAIL", s->spec, 1);
+    failpoints_reset();
+    if (s->spec) setenv("TRAIN_GPT_FAIL", s->spec, 1);
     checkpoint_save(&f.state, s->step);
 }
 
@@ -70,7 +71,7 @@ static void test_every_call_fails(void **state) {
     for (size_t op = 0; op < sizeof ops / sizeof *ops; op++) {
         for (int nth = 1, quiet = 0; quiet < 12; nth++) {
             char  spec[40];
-            snprintf(spec, sizeof spec, "%s@%d:%s", ops[op], nth, faults[nth % 4]);
+            snprintf(spec, sizeof spec, "io.%s@%d:%s", ops[op], nth, faults[nth % 4]);
             for (int64_t step = 1; step <= 2; step++)
                 if (save(step, NULL).code != 0) fail_msg("step %lld is not saved", (long long)step);
             Child c = save(3, spec);
@@ -102,7 +103,7 @@ static void test_short_writes_are_continued(void **state) {
     (void)state;
     for (int nth = 1; nth <= 5; nth++) {
         char spec[40];
-        snprintf(spec, sizeof spec, "%s@%d:short", nth % 2 ? "pwrite" : "write", nth);
+        snprintf(spec, sizeof spec, "io.%s@%d:short", nth % 2 ? "pwrite" : "write", nth);
         assert_int_equal(save(nth, spec).code, 0);
         expect_resume_at(nth, nth, spec);
     }
