@@ -83,7 +83,8 @@ static Agreed agree(Run *r) {
 
 static void tell_saved(Run *r, double ms) {
     if (ms > 0.0 && run_speaks(r))
-        progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s", r->config->run.dir, (long long)saver_step(r->saver), ms * 1e-3);
+        progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s, of which training waited %.4f s", r->config->run.dir,
+                      (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver) * 1e-3);
 }
 
 /* A loss or gradient that is no number never reaches the weights: the run stops, or leaves this step out. */
@@ -198,15 +199,7 @@ static void sample_now(Run *r, int64_t step) {
 
 /* Copies the state; what follows is written while training goes on. */
 static void save_now(Run *r, int64_t step) {
-    double sums[GPT_SUMS];
-    run_await_params(r);
-    gpt_zero_sums(&r->gpt, &r->stream);
-    optimizer_master_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
-    gpt_fetch_sums(&r->gpt, &r->stream, sums);
-    comm_all_reduce_f64(r->comm, sums, GPT_SUMS, COMM_SUM);
     tell_saved(r, saver_finish(r->saver));
-    if (!isfinite(sums[GPT_GRAD_SQUARES])) fail(EXIT_NUMERIC, "the weights after step %lld are not finite: nothing is saved, older checkpoints stay", (long long)step);
-    if (run_speaks(r)) metrics_flush(r->metrics); /* the lines of a checkpoint's steps are on disk before the checkpoint is */
     saver_start(r->saver, step);
 }
 
@@ -259,7 +252,7 @@ int main(int argc, char **argv) {
         if (is_due(step, config.checkpoint.every) || step == steps || agreed.stop || agreed.save) save_now(r, step);
     }
 
-    tell_saved(r, saver_finish(r->saver));
+    tell_saved(r, saver_finish_last(r->saver));
 
     int stopped = step < steps;
     if (run_speaks(r)) {

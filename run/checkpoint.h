@@ -11,6 +11,7 @@
 #include "layers/gpt.h"
 #include "layers/optimizer.h"
 #include "run/config.h"
+#include "run/metrics.h"
 #include "run/precision.h"
 #include "run/watchdog.h"
 
@@ -30,6 +31,7 @@ typedef struct {
     const Dataset   *train;
     Stream          *stream;
     Watchdog        *watchdog;     /* told of every MiB; NULL: nobody watches */
+    Metrics         *metrics;      /* rank 0: its lines are on the disk before a checkpoint gets its name; NULL: none */
     char             run_id[40];   /* made at the first start, kept by resumes */
     const char      *precision;    /* "fp32", "bf16", "tf32", "fp16"            */
     LossScale       *loss_scale;   /* resumed too: the same bits as a run that was never stopped */
@@ -47,24 +49,37 @@ typedef struct {
  * (exit 64 naming each key with both values), reads masters and moments, publishes the working copy. Honours run.resume. */
 Resumed checkpoint_resume(CheckpointState *state);
 
+/* Bytes of one checkpoint on the disk, about. */
+size_t checkpoint_disk_bytes(const Layout *layout);
+
+/* Once, before the first step: refuses (exit 74, rank 0) a run.dir that cannot be written, or without room for the checkpoints this run
+ * will keep there, naming what it needs and has. */
+void checkpoint_check_space(const CheckpointState *state);
+
 /* Saves while training goes on: memory for a copy of this rank's state, and a thread that writes it. All calls but saver_ready are
- * collective. Exit 74 naming the path that could not be written. */
+ * collective.
+ *
+ * A save that fails on any rank (full disk, quota, file-size limit, write error) costs that checkpoint, not the run: what it wrote is removed,
+ * older checkpoints stay, a warning names the path, and the next one is tried at its time. The third in a row, or the last of a run, ends the
+ * job: exit 74. State that is not finite is never written, and ends it with 76. */
 typedef struct Saver Saver;
+enum { SAVER_TRIES = 3 };
 Saver *saver_create(CheckpointState *state);   /* state is borrowed */
 void   saver_destroy(Saver *s);                /* what is in flight is written, but not committed: saver_finish first */
 size_t saver_bytes(const Layout *layout);      /* host memory it takes */
 
-/* Waits for a save still in flight, then copies the state and starts to write step_%08d. Returns the milliseconds of the copy and what
- * goes with it: all that training waits for. */
-double saver_start(Saver *s, int64_t step);
+/* Waits for a save still in flight, then copies the state and starts to write step_%08d. */
+void   saver_start(Saver *s, int64_t step);
 /* 1: this rank has done its part of what is in flight. When all ranks have (a step's reduction tells), all call saver_next. */
 int    saver_ready(Saver *s);
 /* Returns 0, or when this was the last part, and the folder stands under its name, the milliseconds since saver_start. */
 double saver_next(Saver *s);
-int64_t saver_step(const Saver *s);             /* of the save that was started last */
-double saver_finish(Saver *s);                 /* waits; returns as saver_next, 0 when nothing was in flight */
+double saver_finish(Saver *s);                 /* waits; returns as saver_next, 0 when nothing was in flight, or it failed */
+double saver_finish_last(Saver *s);            /* the same at the end of a run; exit 74 when the save that was started last has failed */
+int64_t saver_step(const Saver *s);            /* of the save that was started last */
+double saver_stall_ms(const Saver *s);         /* how long training has waited for it: the copy, and agreeing with other ranks */
 
-/* Collective. All of it at once: writes step_%08d and prunes to checkpoint.keep. Returns the milliseconds it took. */
+/* Collective. All of it at once: writes step_%08d and prunes to checkpoint.keep; exit 74 if that fails. Returns the milliseconds it took. */
 double checkpoint_save(CheckpointState *state, int64_t step);
 
 /* Newest verifying checkpoint folder of a run folder, or the folder itself if it is one: path into out [capacity]; 0 if none. */

@@ -51,16 +51,23 @@ int folders_list(const char *checkpoints, StepFolder **list) {
     *list = NULL;
     DIR *folder = opendir(checkpoints);
     if (!folder && (errno == ENOENT || errno == ENOTDIR)) return 0;
-    if (!folder) fail(EXIT_IO, "cannot read the folder %s: %s", checkpoints, strerror(errno));
-    while ((entry = readdir(folder))) {
-        int64_t step = step_of(entry->d_name);
+    if (!folder) return -errno;
+    while ((errno = 0, entry = readdir(folder))) {
+        int64_t     step = step_of(entry->d_name);
+        StepFolder *longer = step < 0 ? *list : (StepFolder *)realloc(*list, sizeof **list * (size_t)(count + 1));
         if (step < 0) continue;
-        *list = (StepFolder *)realloc(*list, sizeof **list * (size_t)(count + 1));
-        if (!*list) fail(EXIT_MEMORY, "no memory for the list of checkpoints");
+        if (!longer) break;
+        *list = longer;
         (*list)[count].step = step;
         folder_name((*list)[count++].name, step);
     }
+    int error = entry ? ENOMEM : errno;
     closedir(folder);
+    if (error) {
+        free(*list);
+        *list = NULL;
+        return -error;
+    }
     if (count) qsort(*list, (size_t)count, sizeof **list, newest_first);
     return count;
 }
@@ -109,8 +116,7 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, Manifest
     if (is_first(c)) text = read_manifest(folder, &bytes, fault);
     if (any_fault(c, fault)) return MANIFEST_BROKEN;
     share(c, &bytes, sizeof bytes);
-    if (!text) text = (char *)malloc((size_t)bytes + 1);
-    if (!text) fail(EXIT_MEMORY, "no memory for the manifest of %s", folder);
+    if (!text && !(text = (char *)malloc((size_t)bytes + 1))) fail(EXIT_MEMORY, "no memory for the manifest of %s", folder);
     share(c, text, (size_t)bytes);
     ManifestStatus status = parse_manifest(text, bytes, step, m, fault); /* the same on every rank: the same bytes */
     free(text);
@@ -159,30 +165,28 @@ int folders_sweep(const char *checkpoints) {
     return error;
 }
 
-static void remove_folder(Comm *c, const char *checkpoints, const char *name) {
-    int error = is_first(c) ? folder_trash(checkpoints, name) : 0;
+static void remove_folder(const char *checkpoints, const char *name) {
+    int error = folder_trash(checkpoints, name);
     if (error) warn("cannot remove the old checkpoint %s/%s: %s", checkpoints, name, strerror(-error));
 }
 
-void folders_prune(Comm *c, const char *checkpoints, int64_t step, int64_t keep, int64_t known_good) {
+void folders_prune(const char *checkpoints, int64_t step, int64_t keep, int64_t known_good) {
     StepFolder *list = NULL;
     Manifest    m;
     char        fault[MANIFEST_FAULT_BYTES];
-    int64_t     kept = 1, older = 0, count = is_first(c) ? folders_list(checkpoints, &list) : 0;
+    int64_t     kept = 1, older = 0, count = folders_list(checkpoints, &list);
+    if (keep < FOLDERS_LEAST) keep = FOLDERS_LEAST;
+    if (count < 0) warn("old checkpoints stay: cannot read the folder %s: %s", checkpoints, strerror((int)-count));
     for (int64_t i = 0; i < count; i++) older += list[i].step < step;
-    share(c, &count, sizeof count);
-    share(c, &older, sizeof older);
     for (int64_t i = 0; i < count; i++) {
-        StepFolder at;
-        if (is_first(c)) at = list[i];
-        share(c, &at, sizeof at);
+        StepFolder at = list[i];
         if (at.step == step || (at.step < step && older < keep)) continue;
         if (at.step > step || kept >= keep) {
-            remove_folder(c, checkpoints, at.name);
+            remove_folder(checkpoints, at.name);
             continue;
         }
         if (kept == 1 && at.step != known_good) {
-            if (folder_verify(c, path_of("%s/%s", checkpoints, at.name).text, at.step, &m, fault) != MANIFEST_GOOD) continue;
+            if (folder_verify(NULL, path_of("%s/%s", checkpoints, at.name).text, at.step, &m, fault) != MANIFEST_GOOD) continue;
             manifest_free(&m);
         }
         kept++;
@@ -210,6 +214,7 @@ int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity) {
         found = is_good(path.text, -1);
     } else {
         int count = folders_list(checkpoints.text, &list);
+        if (count < 0) fail(EXIT_IO, "cannot read the folder %s: %s", checkpoints.text, strerror(-count));
         for (int i = 0; i < count && !found; i++) {
             path = path_of("%s/%s", checkpoints.text, list[i].name);
             found = is_good(path.text, list[i].step);

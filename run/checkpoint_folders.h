@@ -24,7 +24,7 @@ typedef struct {
 
 void folder_name(char out[32], int64_t step);            /* "step_00000050" */
 
-/* The step folders below `checkpoints`, newest first; malloc'ed. 0 when there are none; exit 74 when it cannot be read. */
+/* The step folders below `checkpoints`, newest first; malloc'ed. 0 when there are none, -errno when it cannot be read. */
 int folders_list(const char *checkpoints, StepFolder **list);
 
 /* Collective over c (NULL: this process alone). Reads and checks the manifest, then every byte, each rank its share. step is the one the
@@ -37,9 +37,10 @@ int folder_trash(const char *checkpoints, const char *name);
 /* Removes what cut-off saves and removals have left. Returns 0 or -errno. */
 int folders_sweep(const char *checkpoints);
 
-/* Collective, after step was saved: keeps it and the newest keep-1 older ones, of which the newest must verify to count; removes the
- * rest, and what is newer than step: the resume that led here found it broken. known_good (-1: none) need not be read again. */
-void folders_prune(Comm *c, const char *checkpoints, int64_t step, int64_t keep, int64_t known_good);
+/* After step was saved: keeps it and the newest keep-1 older ones, at least one, of which the newest must verify to count; removes the
+ * rest, and what is newer than step: the resume that led here found it broken. known_good (-1: none) need not be read again. By one process. */
+enum { FOLDERS_LEAST = 2 };
+void folders_prune(const char *checkpoints, int64_t step, int64_t keep, int64_t known_good);
 
 /* Collective. Whether any rank has a fault (text in fault[0] != 0); if so all ranks then hold that of the lowest such rank. */
 int any_fault(Comm *c, char *fault);

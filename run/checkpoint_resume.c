@@ -51,6 +51,7 @@ static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifes
     char          fault[MANIFEST_FAULT_BYTES] = "";
     Path          checkpoints = path_of("%s/checkpoints", config->run.dir);
     int64_t       count = comm_rank(state->comm) == 0 ? folders_list(checkpoints.text, &list) : 0;
+    if (count < 0) fail(EXIT_IO, "cannot read the folder %s: %s", checkpoints.text, strerror((int)-count));
     comm_broadcast(state->comm, &count, sizeof count, 0);
     if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, (int)count);
     int found = find_good(state->comm, checkpoints.text, list, count, at, m, fault);

@@ -2,10 +2,11 @@
  *
  * The state is copied to staging memory, which is all that training waits for; a thread of each rank then writes and fsyncs. The thread
  * knows no MPI: the main threads learn from a step's own reduction that all ranks have got as far, and then take the save through its
- * parts together: pieces written by all -> manifest and rename by rank 0 -> done. A fault on any rank removes the .tmp, leaves the older
- * checkpoints alone and ends the job, exit 74. A step that exists already and verifies stays as it is (this run saved it).
+ * parts together: folder made by rank 0 -> pieces written by all -> manifest and rename by rank 0 -> done. After each part they agree on its
+ * faults; one on any rank ends the save on all. A step that exists already and verifies stays as it is (this run saved it).
  */
 #include <inttypes.h>
+#include <omp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@
 enum { PAUSE_MS = 100 };
 static const double SYNC_MS = 600e3; /* a disk that takes ten minutes to sync one file is lost */
 
-typedef enum { PART_NONE, PART_PIECES, PART_COMMIT } Part;
+typedef enum { PART_NONE, PART_FOLDER, PART_PIECES, PART_COMMIT } Part;
 
 struct Saver {
     CheckpointState *state;       /* borrowed */
@@ -31,9 +32,12 @@ struct Saver {
     WrittenRun      *all;         /* owned: rank 0, all ranks' runs */
     size_t           all_count;
     Part             part;        /* which the save is in; PART_NONE: there is none */
-    double           began_ms;
+    double           began_ms, stall_ms;
     int64_t          step;
-    int64_t          committed;   /* the last step that this process has put in place, written by itself; -1: none yet */
+    int64_t          committed;   /* the last step that this process has put in place or resumed; -1: none yet */
+    int              failures;    /* saves that failed, in a row */
+    int              is_last;     /* of the run: a fault is told by what ends the job */
+    char             fault[MANIFEST_FAULT_BYTES]; /* of the last of them */
     pthread_t        thread;
     pthread_mutex_t  lock;        /* guards busy and stop */
     pthread_cond_t   changed;
@@ -43,16 +47,18 @@ struct Saver {
 /* --- the thread ------------------------------------------------------------------------------------------------------------------------ */
 
 static void work(Saver *s) {
-    if (s->part == PART_PIECES) {
-        save_write_pieces(&s->save);
-        return;
+    switch (s->part) {
+        case PART_FOLDER: save_make_folder(&s->save); return;
+        case PART_PIECES: save_write_pieces(&s->save); return;
+        default:
+            save_commit(&s->save, s->all, s->all_count);
+            if (!s->save.fault[0]) folders_prune(s->save.checkpoints.text, s->save.step, s->state->config->checkpoint.keep, s->committed);
     }
-    save_commit(&s->save, s->all, s->all_count);
-    if (!s->save.fault[0]) folders_prune(NULL, s->save.checkpoints.text, s->save.step, s->state->config->checkpoint.keep, s->committed);
 }
 
 static void *write_when_told(void *saver) {
     Saver *s = (Saver *)saver;
+    omp_set_num_threads(1); /* the other cores are training */
     pthread_mutex_lock(&s->lock);
     for (;;) {
         while (!s->busy && !s->stop) pthread_cond_wait(&s->changed, &s->lock);
@@ -90,7 +96,7 @@ Saver *saver_create(CheckpointState *state) {
     Saver *s = (Saver *)calloc(1, sizeof *s);
     if (!s) fail(EXIT_MEMORY, "no memory to save checkpoints");
     s->state = state;
-    s->committed = -1;
+    s->committed = state->before.step > 0 ? state->before.step : -1;
     s->staged = (float *)device_alloc_host(saver_bytes(state->layout), "staging checkpoints");
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
@@ -120,28 +126,31 @@ void saver_destroy(Saver *s) {
 
 /* --- the parts, all ranks together --------------------------------------------------------------------------------------------------------- */
 
-/* Ends the job when any rank has met a fault, after the last write of all of them. */
-static void agree(Saver *s) {
-    CheckpointState *state = s->state;
-    if (!any_fault(state->comm, s->save.fault)) return;
-    for (int f = 0; f < 2; f++)
-        if (s->save.fd[f] >= 0) io_close(s->save.fd[f]), s->save.fd[f] = -1;
-    comm_barrier(state->comm);
-    if (comm_rank(state->comm) == 0) io_remove_tree(s->save.tmp.text);
-    comm_barrier(state->comm);
-    fail(EXIT_IO, "checkpoint %s: %s", s->save.name, s->save.fault);
+static int is_first(const Saver *s) { return comm_rank(s->state->comm) == 0; }
+
+/* The save is over, whatever came of it. */
+static void release(Saver *s) {
+    s->part = PART_NONE;
+    save_release(&s->save);
+    free(s->all);
+    s->all = NULL;
 }
 
-static int saved_already(const CheckpointState *state, const Save *s) {
-    Manifest    m;
-    struct stat st;
-    char        fault[MANIFEST_FAULT_BYTES];
-    int64_t     exists = comm_rank(state->comm) == 0 && lstat(s->final.text, &st) == 0;
-    comm_broadcast(state->comm, &exists, sizeof exists, 0);
-    if (!exists || folder_verify(state->comm, s->final.text, s->step, &m, fault) != MANIFEST_GOOD) return 0;
-    int ours = strcmp(m.run_id, state->run_id) == 0;
-    manifest_free(&m);
-    return ours;
+/* All ranks, with the same fault, after the last write of each. */
+static void give_up(Saver *s) {
+    int64_t not_finite = s->save.not_finite;
+    comm_all_reduce_i64(s->state->comm, &not_finite, 1, COMM_MAX);
+    if (is_first(s)) save_drop(&s->save);
+    s->failures++;
+    snprintf(s->fault, sizeof s->fault, "%s", s->save.fault);
+    release(s);
+    if (not_finite) fail(EXIT_NUMERIC, "%s", s->fault);
+    if (s->is_last) return;
+    if (s->failures < SAVER_TRIES)
+        warn("step %" PRId64 " is not saved: %s; older checkpoints stay, and the next one is tried at its time", s->step, s->fault);
+    else
+        fail(EXIT_IO, "step %" PRId64 " is not saved, nor were the %d checkpoints before it: %s; mend that, and the same command goes on from the newest "
+             "checkpoint there is", s->step, SAVER_TRIES - 1, s->fault);
 }
 
 static float *stage(Saver *s, float *to, Tensor (*view)(const Optimizer *, Span), Span *spans) {
@@ -162,23 +171,16 @@ static void stage_state(Saver *s) {
     free(spans);
 }
 
-double saver_start(Saver *s, int64_t step) {
+void saver_start(Saver *s, int64_t step) {
     CHECK(step > 0, "step %" PRId64, step);
     saver_finish(s);
-    double           begin = clock_ms();
-    CheckpointState *state = s->state;
-    s->began_ms = begin;
+    s->began_ms = clock_ms();
     s->step = step;
-    s->save = save_prepare(state, step, s->staged);
-    if (saved_already(state, &s->save)) {
-        save_release(&s->save);
-        return clock_ms() - begin;
-    }
-    if (comm_rank(state->comm) == 0) save_make_folder(&s->save);
-    agree(s);
+    s->save = save_prepare(s->state, step, s->staged);
+    if (s->state->metrics) metrics_catch_up(s->state->metrics, s->save.fault);
     stage_state(s);
-    begin_part(s, PART_PIECES, 1);
-    return clock_ms() - begin;
+    s->stall_ms = clock_ms() - s->began_ms;
+    begin_part(s, PART_FOLDER, is_first(s) && !s->save.fault[0]);
 }
 
 /* Until the thread is done, PAUSE_MS at most. */
@@ -194,6 +196,7 @@ static void pause_for_thread(Saver *s) {
 }
 
 int64_t saver_step(const Saver *s) { return s->step; }
+double  saver_stall_ms(const Saver *s) { return s->stall_ms; }
 
 int saver_ready(Saver *s) { return s->part != PART_NONE && !is_busy(s); }
 
@@ -202,26 +205,45 @@ static void gather_runs(Saver *s) {
     size_t *bytes_of_rank = NULL, bytes = 0;
     Save   *save = &s->save;
     char   *all = comm_gather(s->state->comm, save->written, save->written_count * sizeof *save->written, 0, &bytes_of_rank);
-    if (comm_rank(s->state->comm) != 0) return;
+    if (!is_first(s)) return;
     for (int r = 0; r < comm_size(s->state->comm); r++) bytes += bytes_of_rank[r];
     free(bytes_of_rank);
     s->all = (WrittenRun *)(void *)all;
     s->all_count = bytes / sizeof *s->all;
 }
 
-double saver_next(Saver *s) {
-    agree(s);
+static int is_there(Saver *s) {
+    int64_t there = s->save.there;
+    comm_broadcast(s->state->comm, &there, sizeof there, 0);
+    return (int)there;
+}
+
+/* The part that all have finished is followed by the next; 1 when that was the last and the checkpoint is in its place. */
+static int next_part(Saver *s) {
+    if (any_fault(s->state->comm, s->save.fault)) {
+        give_up(s);
+        return 0;
+    }
+    if (s->part == PART_FOLDER && !is_there(s)) {
+        begin_part(s, PART_PIECES, 1);
+        return 0;
+    }
     if (s->part == PART_PIECES) {
         gather_runs(s);
-        begin_part(s, PART_COMMIT, comm_rank(s->state->comm) == 0);
-        return 0.0;
+        begin_part(s, PART_COMMIT, is_first(s));
+        return 0;
     }
-    s->part = PART_NONE;
     s->committed = s->step;
-    save_release(&s->save);
-    free(s->all);
-    s->all = NULL;
-    return clock_ms() - s->began_ms;
+    s->failures = 0;
+    release(s);
+    return 1;
+}
+
+double saver_next(Saver *s) {
+    double begin = clock_ms();
+    int    saved = next_part(s);
+    s->stall_ms += clock_ms() - begin;
+    return saved ? clock_ms() - s->began_ms : 0.0;
 }
 
 /* All ranks' threads, until each has done its part. Runs written anywhere are progress; so is, for SYNC_MS, nothing: a sync tells of none. */
@@ -247,11 +269,20 @@ double saver_finish(Saver *s) {
     return took_ms;
 }
 
+double saver_finish_last(Saver *s) {
+    s->is_last = 1;
+    double took_ms = saver_finish(s);
+    if (s->failures > 0)
+        fail(EXIT_IO, "step %" PRId64 ", the last, is not saved: %s; mend that, and the same command goes on from the newest checkpoint there is",
+             s->step, s->fault);
+    return took_ms;
+}
+
 double checkpoint_save(CheckpointState *state, int64_t step) {
     double begin = clock_ms();
     Saver *s = saver_create(state);
     saver_start(s, step);
-    saver_finish(s);
+    saver_finish_last(s);
     saver_destroy(s);
     return clock_ms() - begin;
 }

@@ -18,6 +18,10 @@ static void note(Save *s, const char *what, const Path *path, int error) {
     if (error < 0 && !s->fault[0]) manifest_fault(s->fault, "cannot %s %s: %s", what, path->text, strerror(-error));
 }
 
+static void note_memory(Save *s) {
+    if (!s->fault[0]) manifest_fault(s->fault, "no memory to write %s", s->tmp.text);
+}
+
 static Path file_path(const Save *s, const char *name) { return path_of("%s/%s", s->tmp.text, name); }
 
 /* --- what every rank knows ------------------------------------------------------------------------------------------------------------ */
@@ -44,12 +48,14 @@ static char *optimizer_header(const Layout *layout, size_t *bytes) {
 Save save_prepare(const CheckpointState *state, int64_t step, const float *staged) {
     const Layout *layout = state->layout;
     Save          s = {.state = state, .step = step, .loss_scale = *state->loss_scale, .staged = staged, .fd = {-1, -1},
-                       .gemm = device_is_host() ? NULL : gemm_to_json()};
+                       .gemm = device_is_host() ? NULL : gemm_to_json(),
+                       .config = comm_rank(state->comm) == 0 ? config_to_json(state->config) : NULL};
     s.run_dir = path_of("%s", state->config->run.dir);
     s.checkpoints = path_of("%s/checkpoints", s.run_dir.text);
     folder_name(s.name, step);
     s.final = path_of("%s/%s", s.checkpoints.text, s.name);
     s.tmp = path_of("%s.tmp", s.final.text);
+    file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* the longest path of all is not too long */
     s.header[FILE_MODEL] = model_header(layout, &s.header_bytes[FILE_MODEL]);
     s.header[FILE_OPTIMIZER] = optimizer_header(layout, &s.header_bytes[FILE_OPTIMIZER]);
     s.file_bytes[FILE_MODEL] = s.header_bytes[FILE_MODEL] + 4 * (uint64_t)layout->elems;
@@ -63,23 +69,51 @@ void save_release(Save *s) {
         if (s->fd[f] >= 0) io_close(s->fd[f]);
     }
     free(s->written);
+    cJSON_Delete(s->config);
     cJSON_Delete(s->gemm);
     memset(s, 0, sizeof *s);
 }
 
+static int saved_already(const Save *s) {
+    Manifest    m;
+    struct stat st;
+    char        fault[MANIFEST_FAULT_BYTES];
+    if (lstat(s->final.text, &st) != 0 || folder_verify(NULL, s->final.text, s->step, &m, fault) != MANIFEST_GOOD) return 0;
+    int ours = strcmp(m.run_id, s->state->run_id) == 0;
+    manifest_free(&m);
+    return ours;
+}
+
+/* A full disk is told before gigabytes are written to it. A file system that does not tell its room is tried. */
+static void see_room(Save *s) {
+    int64_t room = io_free_bytes(s->checkpoints.text), bytes = (int64_t)checkpoint_disk_bytes(s->state->layout);
+    if (room >= 0 && room < bytes && !s->fault[0])
+        manifest_fault(s->fault, "%s takes %.1f MiB and its file system has %.1f MiB free", s->tmp.text, (double)bytes / 1048576.0, (double)room / 1048576.0);
+}
+
 void save_make_folder(Save *s) {
+    s->there = saved_already(s);
+    if (s->there) return;
     note(s, "make the folder", &s->checkpoints, io_mkdirs(s->checkpoints.text));
     if (!s->fault[0]) note(s, "clear", &s->checkpoints, folders_sweep(s->checkpoints.text));
+    see_room(s);
     if (!s->fault[0]) note(s, "make the folder", &s->tmp, io_mkdirs(s->tmp.text));
 }
+
+void save_drop(Save *s) { io_remove_tree(s->tmp.text); } /* what stays is swept by the next save */
 
 /* --- hashed runs ------------------------------------------------------------------------------------------------------------------------ */
 
 static void add_run(Save *s, int file, uint64_t offset, const void *data, size_t bytes) {
     if (s->written_count == s->written_room) {
-        s->written_room = s->written_room ? 2 * s->written_room : 256;
-        s->written = (WrittenRun *)realloc(s->written, sizeof *s->written * s->written_room);
-        if (!s->written) fail(EXIT_MEMORY, "no memory for the hashes of a checkpoint");
+        size_t      room = s->written_room ? 2 * s->written_room : 256;
+        WrittenRun *written = (WrittenRun *)realloc(s->written, sizeof *written * room);
+        if (!written) {
+            note_memory(s);
+            return;
+        }
+        s->written = written;
+        s->written_room = room;
     }
     s->written[s->written_count++] = (WrittenRun){(uint32_t)file, 0, {offset, bytes, manifest_hash(data, bytes)}};
 }
@@ -181,18 +215,42 @@ static void write_model_config(Save *s) {
     add_run(s, FILE_CONFIG, 0, text, (size_t)bytes);
 }
 
+/* NaN and infinity have all exponent bits set, and nothing else has. */
+static int is_finite(const float *x, size_t count) {
+    uint32_t bits, worst = 0;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7f800000u;
+        worst = bits > worst ? bits : worst;
+    }
+    return worst != 0x7f800000u;
+}
+
+/* Weights or moments that are no numbers never reach a file. */
+static void see_finite(Save *s, Span *spans) {
+    size_t count = 0;
+    for (int b = 0; b < s->state->layout->buckets; b++)
+        for (int i = layout_spans(s->state->layout, b, comm_rank(s->state->comm), spans); i-- > 0;) count += (size_t)spans[i].elems;
+    s->not_finite = !is_finite(s->staged, 3 * count);
+    if (s->not_finite && !s->fault[0])
+        manifest_fault(s->fault, "the weights or moments after step %" PRId64 " are not finite: nothing is saved, older checkpoints stay", s->step);
+}
+
 void save_write_pieces(Save *s) {
     int           first = comm_rank(s->state->comm) == 0;
     uint64_t      moments = s->header_bytes[FILE_OPTIMIZER];
     Span         *spans = (Span *)malloc(sizeof *spans * (size_t)s->state->layout->params);
-    if (!spans) fail(EXIT_MEMORY, "no memory for the spans of a checkpoint");
+    if (!spans) note_memory(s);
+    else        see_finite(s, spans);
     for (int f = 0; f < 2; f++) {
         open_file(s, f);
         if (first) write_header(s, f);
     }
-    write_pieces(s, FILE_MODEL, s->header_bytes[FILE_MODEL], spans);
-    write_pieces(s, FILE_OPTIMIZER, moments, spans);
-    write_pieces(s, FILE_OPTIMIZER, moments + 4 * (uint64_t)s->state->layout->elems, spans);
+    if (spans) {
+        write_pieces(s, FILE_MODEL, s->header_bytes[FILE_MODEL], spans);
+        write_pieces(s, FILE_OPTIMIZER, moments, spans);
+        write_pieces(s, FILE_OPTIMIZER, moments + 4 * (uint64_t)s->state->layout->elems, spans);
+    }
     for (int f = 0; f < 2; f++) close_file(s, f);
     if (first) write_model_config(s);
     free(spans);
@@ -206,8 +264,9 @@ static int by_place(const void *a, const void *b) {
     return x->run.offset < y->run.offset ? -1 : x->run.offset > y->run.offset;
 }
 
-/* The runs of all ranks, in order, as the manifest's lists; every byte of every file must have been written exactly once. */
-static void collect_runs(const Save *s, WrittenRun *all, size_t count, Manifest *m) {
+/* The runs of all ranks, in order, as the manifest's lists; every byte of every file must have been written exactly once. Returns 0 for no
+ * memory or such a fault, which is in s->fault. */
+static int collect_runs(Save *s, WrittenRun *all, size_t count, Manifest *m) {
     qsort(all, count, sizeof *all, by_place);
     for (size_t i = 0; i < count; i++) m->file[all[i].file].runs++;
     for (size_t f = 0, i = 0; f < MANIFEST_FILES; f++) {
@@ -215,48 +274,57 @@ static void collect_runs(const Save *s, WrittenRun *all, size_t count, Manifest 
         uint64_t      at = 0;
         file->bytes = s->file_bytes[f];
         file->run = (ManifestRun *)malloc(sizeof *file->run * (size_t)(file->runs + 1));
-        if (!file->run) fail(EXIT_MEMORY, "no memory for the manifest of a checkpoint");
-        for (int64_t k = 0; k < file->runs; k++, i++) {
+        if (!file->run) return note_memory(s), 0;
+        for (int64_t k = 0; k < file->runs && all[i].run.offset == at; k++, i++) {
             file->run[k] = all[i].run;
-            CHECK(all[i].run.offset == at, "%s: byte %" PRIu64 " is written %s", manifest_file_name[f], at,
-                  all[i].run.offset > at ? "by no rank" : "twice");
             at += all[i].run.bytes;
         }
-        CHECK(at == file->bytes, "%s: %" PRIu64 " of %" PRIu64 " bytes are written", manifest_file_name[f], at, file->bytes);
+        if (at != file->bytes) return manifest_fault(s->fault, "a bug: byte %" PRIu64 " of %s is written by no rank, or twice", at, manifest_file_name[f]);
     }
+    return 1;
 }
 
-static void describe_data(const Dataset *train, Manifest *m) {
+static int describe_data(Save *s, const Dataset *train, Manifest *m) {
     m->data_files = train->shards;
     m->data = (ManifestData *)malloc(sizeof *m->data * (size_t)(train->shards + 1));
-    if (!m->data) fail(EXIT_MEMORY, "no memory for the manifest of a checkpoint");
+    if (!m->data) return note_memory(s), 0;
     for (int i = 0; i < train->shards; i++) {
         const char *slash = strrchr(train->shard[i].path, '/');
         m->data[i] = (ManifestData){slash ? slash + 1 : train->shard[i].path, train->shard[i].file_bytes, train->shard[i].header.tokens};
     }
+    return 1;
 }
 
-static void write_manifest(Save *s, WrittenRun *all, size_t count) {
+static Manifest describe(const Save *s) {
     const CheckpointState *state = s->state;
     const Config          *config = state->config;
-    cJSON                 *json = config_to_json(config);
     int64_t                own = s->step - state->before.step, step_tokens = config->batch.global_tokens;
     Manifest               m = {.step = s->step, .tokens = state->before.tokens + own * step_tokens, .seed = config->run.seed,
                                 .samples = state->before.samples + own * (step_tokens / config->batch.seq_len), .loss_scale = s->loss_scale.scale,
                                 .loss_scale_steps = s->loss_scale.steps,
-                                .ranks = comm_size(state->comm), .threads = state->threads, .config = json,
+                                .ranks = comm_size(state->comm), .threads = state->threads, .config = s->config,
                                 .gemm = s->gemm};
-    size_t                 bytes;
     snprintf(m.run_id, sizeof m.run_id, "%s", state->run_id);
     snprintf(m.backend, sizeof m.backend, "%s", device_backend());
     snprintf(m.precision, sizeof m.precision, "%s", state->precision);
-    describe_data(state->train, &m);
-    collect_runs(s, all, count, &m);
-    char *text = manifest_write(&m, &bytes);
-    write_file(s, MANIFEST_NAME, text, bytes);
+    return m;
+}
+
+/* What stands in the files is what was in memory: only then may older checkpoints go. */
+static void read_back(Save *s, const Manifest *m) {
+    char why[MANIFEST_FAULT_BYTES] = "";
+    if (!s->fault[0] && !manifest_verify(m, s->tmp.text, 0, 1, why)) manifest_fault(s->fault, "%s reads back wrong: %.800s", s->tmp.text, why);
+}
+
+static void write_manifest(Save *s, WrittenRun *all, size_t count) {
+    Manifest m = describe(s);
+    size_t   bytes;
+    char    *text = describe_data(s, s->state->train, &m) && collect_runs(s, all, count, &m) ? manifest_write(&m, &bytes) : NULL;
+    if (text) write_file(s, MANIFEST_NAME, text, bytes);
+    else      note_memory(s);
+    read_back(s, &m);
     free(text);
     manifest_free(&m);
-    cJSON_Delete(json);
 }
 
 /* A broken folder of this very step makes room now that its better is complete. */
@@ -269,7 +337,10 @@ static void put_in_place(Save *s) {
     if (!s->fault[0]) note(s, "sync", &s->checkpoints, io_fsync_dir(s->checkpoints.text));
 }
 
+/* Its log lines first: no checkpoint is ahead of them. */
 void save_commit(Save *s, WrittenRun *all, size_t count) {
-    write_manifest(s, all, count);
+    char why[METRICS_FAULT_BYTES];
+    if (s->state->metrics && !metrics_sync(s->state->metrics, why)) manifest_fault(s->fault, "%s", why);
+    if (!s->fault[0]) write_manifest(s, all, count);
     put_in_place(s);
 }

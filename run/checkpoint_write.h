@@ -3,7 +3,8 @@
  *
  * Rank 0 makes the folder step_N.tmp; then every rank, in any order, opens the files and writes its own pieces at their global offsets, each
  * run of at most 1 MiB hashed in memory before the write; rank 0 also writes headers and config.json. When all have, rank 0 writes the
- * manifest from everybody's runs and renames. A fault is kept in `fault`, and nothing more is written after it.
+ * manifest from everybody's runs, reads all of it back, and renames. A fault is kept in `fault`, nothing more is written after it, and
+ * nothing here ends the job: that is for all ranks to agree on.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_WRITE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_WRITE_H
@@ -25,6 +26,7 @@ typedef struct {
     const CheckpointState *state;           /* borrowed */
     int64_t      step;
     LossScale    loss_scale;                /* as it was then */
+    cJSON       *config;                    /* owned: rank 0's */
     cJSON       *gemm;                      /* owned: the table of matrix-product algorithms, on a GPU */
     Path         run_dir, checkpoints, tmp, final;
     char         name[32];
@@ -41,13 +43,16 @@ typedef struct {
     WrittenRun  *written;                   /* owned: what this rank wrote */
     size_t       written_count, written_room;
     char         fault[MANIFEST_FAULT_BYTES];
+    int          not_finite;                /* the fault: the state holds a NaN or an infinity */
+    int          there;                     /* rank 0: this run has saved this step already, and it verifies */
 } Save;
 
-Save save_prepare(const CheckpointState *state, int64_t step, const float *staged);
+Save save_prepare(const CheckpointState *state, int64_t step, const float *staged); /* ends the job when there is no memory */
 void save_release(Save *s);
-void save_make_folder(Save *s);                                    /* rank 0, first */
+void save_make_folder(Save *s);                                    /* rank 0, first; sees that there is room */
 void save_write_pieces(Save *s);                                   /* every rank */
 void save_commit(Save *s, WrittenRun *all, size_t count);          /* rank 0, last: all ranks' runs, which it sorts */
+void save_drop(Save *s);                                           /* rank 0, after a fault: what was written goes */
 
 #ifdef __cplusplus
 }

@@ -19,13 +19,14 @@ uint64_t manifest_hash(const void *data, size_t bytes) { return XXH3_64bits(data
 
 /* --- writing ------------------------------------------------------------------------------------------------------------------------- */
 
-static void write_string(FILE *out, const char *text) {
+static int write_string(FILE *out, const char *text) {
     size_t bytes = 6 * strlen(text) + 3; /* every byte as \u00XX, quotes, end */
     char  *quoted = (char *)malloc(bytes);
-    if (!quoted) fail(EXIT_MEMORY, "no memory for the manifest of a checkpoint");
+    if (!quoted) return 0;
     json_quote(quoted, bytes, text);
     fputs(quoted, out);
     free(quoted);
+    return 1;
 }
 
 static void write_files(FILE *out, const Manifest *m) {
@@ -40,10 +41,8 @@ static void write_files(FILE *out, const Manifest *m) {
     }
 }
 
-char *manifest_write(const Manifest *m, size_t *bytes) {
-    char *text = NULL, *config = cJSON_PrintUnformatted(m->config), *gemm = m->gemm ? cJSON_PrintUnformatted(m->gemm) : NULL;
-    FILE *out = open_memstream(&text, bytes);
-    if (!out || !config) fail(EXIT_MEMORY, "no memory for the manifest of a checkpoint");
+static int write_body(FILE *out, const Manifest *m, const char *config, const char *gemm) {
+    int whole = 1;
     fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.0\",\n\"run_id\":\"%s\",\n", m->run_id);
     fprintf(out, "\"step\":\"%" PRId64 "\",\"samples\":\"%" PRId64 "\",\"tokens\":\"%" PRId64 "\",\n", m->step, m->samples, m->tokens);
     fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n", m->seed);
@@ -53,18 +52,26 @@ char *manifest_write(const Manifest *m, size_t *bytes) {
     fprintf(out, "\"config\":%s,\n\"data\":[", config);
     for (int i = 0; i < m->data_files; i++) {
         fprintf(out, "%s\n {\"name\":", i ? "," : "");
-        write_string(out, m->data[i].name);
+        whole = whole && write_string(out, m->data[i].name);
         fprintf(out, ",\"bytes\":\"%" PRIu64 "\",\"tokens\":\"%" PRId64 "\"}", m->data[i].bytes, m->data[i].tokens);
     }
     fprintf(out, "],\n\"files\":[");
     write_files(out, m);
     fputc(']', out);
-    fflush(out);
-    fprintf(out, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, *bytes));
-    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the manifest of a checkpoint");
+    return whole && fflush(out) == 0;
+}
+
+char *manifest_write(const Manifest *m, size_t *bytes) {
+    char *text = NULL, *config = cJSON_PrintUnformatted(m->config), *gemm = m->gemm ? cJSON_PrintUnformatted(m->gemm) : NULL;
+    FILE *out = open_memstream(&text, bytes);
+    int   whole = out && config && (gemm || !m->gemm) && write_body(out, m, config, gemm);
+    if (whole) fprintf(out, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, *bytes));
+    if (out && fclose(out) != 0) whole = 0;
     cJSON_free(gemm);
     cJSON_free(config);
-    return text;
+    if (whole) return text;
+    free(text);
+    return NULL;
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------------------------- */

@@ -66,7 +66,7 @@ int manifest_fault(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 uint64_t manifest_hash(const void *data, size_t bytes);
 
-/* The text of state.json: malloc'ed, *bytes of it. */
+/* The text of state.json: malloc'ed, *bytes of it; NULL when there is no memory. */
 char *manifest_write(const Manifest *m, size_t *bytes);
 
 /* Reads text [bytes]; what is wrong goes as a phrase ("state.json is damaged: ...") into fault

@@ -51,8 +51,8 @@ static int runs_ok(const char *path, const char *name, const ManifestFile *file,
 int manifest_verify(const Manifest *m, const char *folder, int part, int parts, char *fault) {
     char *path[MANIFEST_FILES] = {0};
     int   good = 1;
-    for (int f = 0; f < MANIFEST_FILES; f++)
-        if (asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0) fail(EXIT_MEMORY, "no memory to verify %s", folder);
+    for (int f = 0; good && f < MANIFEST_FILES; f++)
+        if (asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0) path[f] = NULL, good = manifest_fault(fault, "no memory to verify it");
     for (int f = 0; good && f < MANIFEST_FILES; f++) good = size_ok(path[f], manifest_file_name[f], m->file[f].bytes, fault);
     for (int f = 0; good && f < MANIFEST_FILES; f++) good = runs_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, fault);
     for (int f = 0; f < MANIFEST_FILES; f++) free(path[f]);

@@ -12,11 +12,15 @@
 #include "run/curve.h"
 
 struct Metrics {
-    char    path[4096], picture[4096], title[256];
-    int     fd;
-    int64_t step;          /* completed steps that the file accounts for */
-    int     warned;        /* of a picture that could not be written     */
-    Curve   curve;
+    char     path[4096], picture[4096], title[256];
+    int      fd;
+    int64_t  step;         /* completed steps that the file accounts for */
+    uint64_t bytes;        /* of whole lines in the file                 */
+    char    *waiting;      /* owned: lines that are not in the file yet  */
+    size_t   waiting_bytes, waiting_room;
+    int      error;        /* why: -errno of the last try, 0: all is well */
+    int      warned;       /* of a picture that could not be written     */
+    Curve    curve;
 };
 
 static void check_io(const Metrics *m, int status, const char *what) {
@@ -77,9 +81,10 @@ Metrics *metrics_open(const char *dir, int64_t step) {
 
     m->step = step;
     uint64_t kept = step > 0 ? read_history(m, step) : 0;
-    m->fd = io_open(m->path, step > 0 ? IO_APPEND : IO_CREATE);
+    m->fd = io_open(m->path, IO_APPEND);
     check_io(m, m->fd, "open");
-    if (step > 0) check_io(m, io_truncate(m->fd, kept), "cut");
+    check_io(m, io_truncate(m->fd, kept), "cut");
+    m->bytes = kept;
     return m;
 }
 
@@ -90,10 +95,30 @@ static void put_number(char *line, size_t capacity, const char *key, double valu
     else                 snprintf(line + at, capacity - at, ",\"%s\":null", key);
 }
 
+/* Everything that waits, or none of it: what a failed write has left of a line is cut off before the next. */
+static int write_waiting(Metrics *m) {
+    int error = m->error ? io_truncate(m->fd, m->bytes) : 0;
+    if (!error) error = io_write(m->fd, m->waiting, m->waiting_bytes);
+    if (error && !m->error) warn("cannot write %s: %s; its lines wait in memory, and no checkpoint is saved without them", m->path, strerror(-error));
+    if (error) io_truncate(m->fd, m->bytes);
+    m->error = error;
+    if (error) return 0;
+    m->bytes += m->waiting_bytes;
+    m->waiting_bytes = 0;
+    return 1;
+}
+
 static void write_line(Metrics *m, char *line, size_t capacity) {
     size_t at = strlen(line);
     snprintf(line + at, capacity - at, "}\n");
-    check_io(m, io_write(m->fd, line, at + 2), "write");
+    if (m->waiting_bytes + at + 2 > m->waiting_room) {
+        m->waiting_room = 2 * (m->waiting_bytes + capacity);
+        m->waiting = realloc(m->waiting, m->waiting_room);
+        if (!m->waiting) fail(EXIT_MEMORY, "no memory for the lines that %s has no room for", m->path);
+    }
+    memcpy(m->waiting + m->waiting_bytes, line, at + 2);
+    m->waiting_bytes += at + 2;
+    write_waiting(m);
 }
 
 void metrics_train(Metrics *m, const StepMetrics *s) {
@@ -121,7 +146,13 @@ void metrics_eval(Metrics *m, int64_t step, double loss) {
     curve_eval(&m->curve, step, loss);
 }
 
-void metrics_flush(Metrics *m) { check_io(m, io_fsync(m->fd), "flush"); }
+static int told(const Metrics *m, int error, const char *what, char *fault) {
+    if (error) snprintf(fault, METRICS_FAULT_BYTES, "cannot %s %.900s: %s", what, m->path, strerror(-error));
+    return !error;
+}
+
+int metrics_catch_up(Metrics *m, char *fault) { return m->waiting_bytes == 0 || write_waiting(m) || told(m, m->error, "write", fault); }
+int metrics_sync(const Metrics *m, char *fault) { return told(m, io_fsync(m->fd), "sync", fault); }
 
 /* A picture is not worth the run: one warning, then silence. */
 void metrics_draw(Metrics *m) {
@@ -135,6 +166,8 @@ void metrics_draw(Metrics *m) {
 
 void metrics_close(Metrics *m) {
     if (!m) return;
+    if (m->waiting_bytes > 0 && !write_waiting(m)) check_io(m, m->error, "write");
     check_io(m, io_close(m->fd), "close");
+    free(m->waiting);
     free(m);
 }

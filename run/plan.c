@@ -9,7 +9,6 @@
 #include "layers/optimizer.h"
 #include "run/checkpoint.h"
 
-enum { CHECKPOINT_OVERHEAD_BYTES = 64 << 10 }; /* headers, config.json, and state.json with its hashes, about */
 
 Plan plan_make(const Config *c, DType act, int ranks) {
     GptShape shape = {c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size};
@@ -44,7 +43,7 @@ Plan plan_make(const Config *c, DType act, int ranks) {
               .comm_staging_bytes = device_is_host() ? 0 : comm_staging_bytes(kind, ranks, layout.memory_elems),
               .library_bytes = device_overhead_bytes(),
               .staging_bytes = saver_bytes(&layout),
-              .checkpoint_bytes = 3 * sizeof(float) * (size_t)layout.elems + CHECKPOINT_OVERHEAD_BYTES};
+              .checkpoint_bytes = checkpoint_disk_bytes(&layout)};
     p.total_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
                     p.comm_bytes + p.library_bytes + (device_is_host() ? p.staging_bytes : 0);
     optimizer_destroy(&o);

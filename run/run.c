@@ -210,20 +210,21 @@ void run_begin(Run *r) {
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
                        .first_step = r->resumed.step};
+    checkpoint_check_space(&r->checkpoint);
     gemm_settle(c->run.dir, r->comm, &r->gpt, &r->stream, r->eval_batch);
     r->saver = saver_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
     if (run_speaks(r)) {
         write_config_copy(r);
-        r->metrics = metrics_open(c->run.dir, r->resumed.step);
+        r->metrics = r->checkpoint.metrics = metrics_open(c->run.dir, r->resumed.step);
     }
     r->progress = progress_start(c->run.steps, r->resumed.step, c->log.every);
 }
 
 void run_destroy(Run *r) {
     run_await_params(r);
-    if (r->metrics) metrics_close(r->metrics);
     saver_destroy(r->saver);
+    if (r->metrics) metrics_close(r->metrics);
     if (r->loader) loader_destroy(r->loader);
     replay_destroy(&r->replay);
     optimizer_destroy(&r->optimizer);

@@ -1,5 +1,5 @@
-/* test_checkpoint_faults.c - every I/O call of a save fails in turn, is cut short, or the process dies at it: the run ends with one
- * sentence, exit 74, and what was saved before is whole and is what a resume takes.
+/* test_checkpoint_faults.c - every I/O call of a save, of the deletion that follows it and of a resume in turn fails, is cut short, or is
+ * the last thing the process does: what was saved before is whole, and the next resume takes the old state or the new one, with all its bits.
  */
 #ifndef FAILPOINTS
 #define FAILPOINTS
@@ -31,22 +31,28 @@ static int enter(void **state) {
 
 static int leave(void **state) {
     (void)state;
+    unsetenv("TRAIN_GPT_FAIL_LOG");
     return fixture_folder_remove(dir);
 }
 
-typedef struct { const char *dir, *spec; int64_t step; } Saving;
+typedef struct { const char *spec; int64_t step; } Saving;
+
+/* From here on the rule counts. */
+static void plant(const char *spec) {
+    failpoints_reset();
+    if (spec) setenv("TRAIN_GPT_FAIL", spec, 1);
+}
 
 static void save_piece(void *argument) {
     const Saving *s = argument;
     Fixture       f;
-    fixture_create(&f, comm, s->dir, F32, 1, "");
+    fixture_create(&f, comm, dir, F32, 1, "");
     fixture_fill(&f, s->step);
-    failpoints_reset();
-    if (s->spec) setenv("TRAIN_GPT_FAIL", s->spec, 1);
+    plant(s->spec);
     checkpoint_save(&f.state, s->step);
 }
 
-static Child save(int64_t step, const char *spec) { return child_run(save_piece, &(Saving){dir, spec, step}); }
+static Child save(int64_t step, const char *spec) { return child_run(save_piece, &(Saving){spec, step}); }
 
 static void expect_resume_at(int64_t low, int64_t high, const char *spec) {
     Fixture f;
@@ -56,56 +62,199 @@ static void expect_resume_at(int64_t low, int64_t high, const char *spec) {
     fixture_destroy(&f);
 }
 
-static void remove_step(int64_t step) {
-    char name[32];
-    folder_name(name, step);
-    io_remove_tree(path_of("%s/checkpoints/%s", dir, name).text);
-    io_remove_tree(path_of("%s/checkpoints/%s.tmp", dir, name).text);
+static int there(const char *name) {
+    struct stat st;
+    return lstat(path_of("%s/checkpoints/%s", dir, name).text, &st) == 0;
 }
 
-static void test_every_call_fails(void **state) {
+static int verifies(int64_t step) {
+    Manifest m;
+    char     name[32], fault[MANIFEST_FAULT_BYTES];
+    folder_name(name, step);
+    if (folder_verify(NULL, path_of("%s/checkpoints/%s", dir, name).text, step, &m, fault) != MANIFEST_GOOD) return 0;
+    manifest_free(&m);
+    return 1;
+}
+
+/* A rule that finds no such call is the end of a sweep: the log tells. */
+static Path log_path(void) { return path_of("%s/struck", dir); }
+static int  struck(void) { return unlink(log_path().text) == 0; }
+
+/* Steps 1 and 2, and nothing else; links to files made once, which no save writes into. */
+static void start_over(void) {
+    Path kept = path_of("%s/kept", dir), checkpoints = path_of("%s/checkpoints", dir);
+    if (access(kept.text, F_OK) != 0) {
+        for (int64_t step = 1; step <= 2; step++)
+            if (save(step, NULL).code != 0) fail_msg("step %lld is not saved", (long long)step);
+        assert_int_equal(rename(checkpoints.text, kept.text), 0);
+    }
+    assert_int_equal(system(path_of("rm -rf '%s' && cp -al '%s' '%s'", checkpoints.text, kept.text, checkpoints.text).text), 0);
+}
+
+/* What a save of step 3 that deletes step 1 may leave: 2 untouched; 1 whole, or gone; 3 whole, or not under its name. */
+static void expect_old_or_new(const char *spec) {
+    if (!verifies(2)) fail_msg("%s: step 2 was touched", spec);
+    if (there("step_00000001") && !verifies(1)) fail_msg("%s: half of step 1 is there", spec);
+    if (there("step_00000003") && !verifies(3)) fail_msg("%s: half of step 3 is there", spec);
+    if (!there("step_00000003") && !there("step_00000001")) fail_msg("%s: one good checkpoint is left", spec);
+    expect_resume_at(2, 3, spec);
+}
+
+/* The next save finds what was left, and clears it. */
+static void expect_next_save(const char *spec) {
+    if (save(4, NULL).code != 0) fail_msg("%s: the next save fails", spec);
+    if (there("step_00000003.tmp") || there(".trash-step_00000001")) fail_msg("%s: leftovers stay", spec);
+    expect_resume_at(4, 4, spec);
+}
+
+static void test_every_call_of_a_save(void **state) {
     (void)state;
-    static const char *const ops[] = {"open", "write", "pwrite", "ftruncate", "fsync", "close", "rename", "unlink", "mkdir"};
-    static const char *const faults[] = {"ENOSPC", "EIO", "EDQUOT", "EROFS"};
-    int failures[sizeof ops / sizeof *ops] = {0}, survived = 0, renamed = 0;
-    for (size_t op = 0; op < sizeof ops / sizeof *ops; op++) {
-        for (int nth = 1, quiet = 0; quiet < 12; nth++) {
-            char  spec[40];
-            snprintf(spec, sizeof spec, "io.%s@%d:%s", ops[op], nth, faults[nth % 4]);
-            for (int64_t step = 1; step <= 2; step++)
-                if (save(step, NULL).code != 0) fail_msg("step %lld is not saved", (long long)step);
+    static const char *const whats[] = {"ENOSPC", "EIO", "short", "kill-before", "kill-after"};
+    int calls = 0, failed = 0, killed = 0;
+    setenv("TRAIN_GPT_FAIL_LOG", log_path().text, 1);
+    for (size_t what = 0; what < sizeof whats / sizeof *whats; what++) {
+        for (int nth = 1;; nth++) {
+            char spec[40];
+            snprintf(spec, sizeof spec, "io@%d:%s", nth, whats[what]);
+            start_over();
             Child c = save(3, spec);
-            if (c.code == 0) {
-                survived++;
-                quiet = c.said[0] ? 0 : quiet + 1; /* no such call, or one that may fail: twelve in a row are the end */
+            if (!struck()) break;
+            calls++;
+            expect_old_or_new(spec);
+            if (what >= 3) {
+                if (c.code != -1) fail_msg("%s: exit %d", spec, c.code);
+                killed++;
+            } else if (c.code == 0) { /* such a fault may have ended nothing, but step 3 is there, and what is said is about old ones */
+                if (!verifies(3) || (what == 2 && c.said[0])) fail_msg("%s: %s", spec, c.said);
                 if (c.said[0] && !strstr(c.said, "warning: cannot remove the old checkpoint")) fail_msg("%s: %s", spec, c.said);
-                expect_resume_at(3, 3, spec);
             } else {
-                failures[op]++;
-                quiet = 0;
-                renamed += access(path_of("%s/checkpoints/step_00000003", dir).text, F_OK) == 0;
+                failed++;
                 if (c.code != EXIT_IO || child_lines(&c) != 1 || !strstr(c.said, dir)) fail_msg("%s: exit %d, %s", spec, c.code, c.said);
-                expect_resume_at(2, 3, spec);
-                if (access(path_of("%s/checkpoints/step_00000003.tmp", dir).text, F_OK) == 0) fail_msg("%s: the .tmp folder stayed", spec);
             }
-            for (int64_t step = 1; step <= 3; step++) remove_step(step);
-            assert_int_equal(io_remove_tree(path_of("%s/checkpoints/.trash-step_00000001", dir).text), 0);
+            if (what == 0 || what == 3) expect_next_save(spec);
         }
     }
-    for (size_t op = 0; op < sizeof ops / sizeof *ops; op++) print_message("%s: %d failing calls\n", ops[op], failures[op]);
-    print_message("%d calls whose failure ends nothing\n", survived);
-    assert_int_equal(failures[4], 7); /* what must be on the disk: model, optimizer and config, manifest, the folder .tmp, the run folder, and
-                                         after the rename the folder of checkpoints */
-    assert_int_equal(renamed, 2);     /* only after all that: the last open and fsync come behind the rename */
+    print_message("%d faults in the calls of a save: %d ended it, %d the process\n", calls, failed, killed);
+    assert_true(failed > 20 && killed > 80);
 }
 
-static void test_short_writes_are_continued(void **state) {
+typedef struct { const char *spec; } Resuming;
+
+/* Exit code = 100 + the step whose bits are there. */
+static void resume_piece(void *argument) {
+    const Resuming *r = argument;
+    Fixture         f;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    plant(r->spec);
+    int64_t step = checkpoint_resume(&f.state).step;
+    _exit(fixture_differences(&f, step) == 0 ? 100 + (int)step : 99);
+}
+
+static void test_every_call_of_a_resume(void **state) {
     (void)state;
-    for (int nth = 1; nth <= 5; nth++) {
-        char spec[40];
-        snprintf(spec, sizeof spec, "io.%s@%d:short", nth % 2 ? "pwrite" : "write", nth);
-        assert_int_equal(save(nth, spec).code, 0);
-        expect_resume_at(nth, nth, spec);
+    static const char *const whats[] = {"EIO", "short", "kill-before", "kill-after"};
+    int calls = 0, fell_back = 0, ended = 0;
+    start_over();
+    setenv("TRAIN_GPT_FAIL_LOG", log_path().text, 1);
+    for (size_t what = 0; what < sizeof whats / sizeof *whats; what++) {
+        for (int nth = 1;; nth++) {
+            char spec[40];
+            snprintf(spec, sizeof spec, "io@%d:%s", nth, whats[what]);
+            Child c = child_run(resume_piece, &(Resuming){spec});
+            if (!struck()) break;
+            calls++;
+            int good = what == 0 ? c.code == 102 || c.code == 101 || c.code == EXIT_IO || c.code == EXIT_DATA : what == 1 ? c.code == 102 : c.code == -1;
+            if (!good) fail_msg("%s: exit %d, %s", spec, c.code, c.said);
+            if (what == 0 && c.code != 102 && child_lines(&c) != 1) fail_msg("%s: %s", spec, c.said);
+            fell_back += c.code == 101;
+            ended += what == 0 && c.code < 100;
+            if (!verifies(1) || !verifies(2)) fail_msg("%s: a resume has changed a checkpoint", spec);
+        }
+    }
+    expect_resume_at(2, 2, "a resume without faults");
+    print_message("%d faults in the calls of a resume: %d went to the checkpoint before, %d ended with a sentence\n", calls, fell_back, ended);
+    assert_true(fell_back > 3 && calls > 50);
+}
+
+/* --- a fault costs a checkpoint, not the run -------------------------------------------------------------------------------------------- */
+
+typedef struct { const char *spec; int64_t last; } Series;
+
+/* Steps 1 to last, one save each, as a run makes them. */
+static void series_piece(void *argument) {
+    const Series *series = argument;
+    Fixture       f;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    Saver *s = saver_create(&f.state);
+    plant(series->spec);
+    for (int64_t step = 1; step <= series->last; step++) {
+        fixture_fill(&f, step);
+        saver_start(s, step);
+        saver_finish(s);
+    }
+    saver_finish_last(s);
+    saver_destroy(s);
+}
+static Child save_series(const char *spec, int64_t last) { return child_run(series_piece, &(Series){spec, last}); }
+
+static void test_one_failed_save_is_a_warning(void **state) {
+    (void)state;
+    static const char *const specs[] = {"io.pwrite@1:ENOSPC", "io.fsync@2:EIO", "io.mkdir@9:EDQUOT", "io.rename@1:EROFS", "io.write@2:ENOSPC"};
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        Child c = save_series(specs[i], 3);
+        if (c.code != 0 || child_lines(&c) != 1 || !strstr(c.said, "warning: step 1 is not saved: ") || !strstr(c.said, dir))
+            fail_msg("%s: exit %d, %s", specs[i], c.code, c.said);
+        assert_false(there("step_00000001") || there("step_00000001.tmp"));
+        assert_true(verifies(2) && verifies(3));
+        expect_resume_at(3, 3, specs[i]);
+        assert_int_equal(system(path_of("rm -rf '%s/checkpoints'", dir).text), 0);
+    }
+}
+
+static void test_three_in_a_row_end_the_job(void **state) {
+    (void)state;
+    Child c = save_series("io.pwrite@9+:ENOSPC", 9); /* eight of them are one save */
+    assert_int_equal(c.code, EXIT_IO);
+    assert_int_equal(child_lines(&c), 3);
+    assert_non_null(strstr(c.said, "warning: step 2 is not saved: cannot write "));
+    assert_non_null(strstr(c.said, "warning: step 3 is not saved: cannot write "));
+    assert_non_null(strstr(c.said, "step 4 is not saved, nor were the 2 checkpoints before it: cannot write "));
+    assert_non_null(strstr(c.said, strerror(ENOSPC)));
+    expect_resume_at(1, 1, "three failures");
+    assert_false(there("step_00000004.tmp"));
+    c = save_series("io.fsync@1:EIO;io.fsync@2:EIO;io.fsync@10:EIO", 5); /* never three in a row */
+    assert_int_equal(c.code, 0);
+}
+
+static void test_a_failed_last_save_ends_the_job(void **state) {
+    (void)state;
+    Child c = save_series("io.rename@2:ENOSPC", 2);
+    assert_int_equal(c.code, EXIT_IO);
+    assert_non_null(strstr(c.said, "step 2, the last, is not saved: cannot rename to "));
+    expect_resume_at(1, 1, "the last");
+}
+
+static void not_finite_piece(void *argument) {
+    const int *which = argument;
+    Fixture    f;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    fixture_fill(&f, 2);
+    Span     span = f.optimizer.spans[f.optimizer.span_count - 1];
+    uint32_t bad = *which % 2 ? 0x7fc00000u : 0xff800000u; /* NaN, -infinity */
+    memcpy((char *)fixture_view(&f.optimizer, *which, span).data + 4 * (span.elems - 1), &bad, sizeof bad);
+    checkpoint_save(&f.state, 2);
+}
+
+static void test_state_that_is_not_finite_is_not_saved(void **state) {
+    (void)state;
+    assert_int_equal(save(1, NULL).code, 0);
+    for (int which = 0; which < 3; which++) {
+        Child c = child_run(not_finite_piece, &which);
+        assert_int_equal(c.code, EXIT_NUMERIC);
+        assert_int_equal(child_lines(&c), 1);
+        assert_non_null(strstr(c.said, "after step 2 are not finite"));
+        assert_false(there("step_00000002") || there("step_00000002.tmp"));
+        expect_resume_at(1, 1, "not finite");
     }
 }
 
@@ -129,7 +278,7 @@ static void test_unwritable_folder(void **state) {
     (void)state;
     Path file = path_of("%s/checkpoints", dir);
     fclose(fopen(file.text, "w"));
-    Child c = child_run(save_piece, &(Saving){dir, NULL, 1});
+    Child c = save(1, NULL);
     assert_int_equal(c.code, EXIT_IO);
     assert_int_equal(child_lines(&c), 1);
     assert_non_null(strstr(c.said, "checkpoints: Not a directory"));
@@ -147,7 +296,7 @@ static void test_kill_during_save(void **state) {
         int status;
         pid_t pid = fork();
         if (pid == 0) {
-            save_piece(&(Saving){dir, NULL, newest + 1});
+            save_piece(&(Saving){NULL, newest + 1});
             _exit(0);
         }
         usleep((useconds_t)(1.5 * save_us * i / KILLS));
@@ -171,8 +320,9 @@ int main(void) {
     comm = comm_create((Launch){0}, COMM_RING);
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
-        CASE(test_every_call_fails), CASE(test_short_writes_are_continued), CASE(test_file_size_limit), CASE(test_unwritable_folder),
-        CASE(test_kill_during_save),
+        CASE(test_every_call_of_a_save), CASE(test_every_call_of_a_resume), CASE(test_one_failed_save_is_a_warning),
+        CASE(test_three_in_a_row_end_the_job), CASE(test_a_failed_last_save_ends_the_job), CASE(test_state_that_is_not_finite_is_not_saved),
+        CASE(test_file_size_limit), CASE(test_unwritable_folder), CASE(test_kill_during_save),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,8 @@ static void lines_are_exact(void **state) {
         "\"tokens_per_s\":null,\"mfu\":1e+300,\"ms\":1e-300,\"comm_ms\":-0.5,\"comm_exposed_ms\":1.23456789e+11}\n"
         "{\"kind\":\"eval\",\"step\":2,\"loss\":null}\n");
     free(text);
-    metrics_flush(m);
+    char fault[METRICS_FAULT_BYTES];
+    assert_true(metrics_catch_up(m, fault) && metrics_sync(m, fault));
     metrics_close(m);
 }
 
@@ -180,6 +181,25 @@ static void fill_the_disk(void *unused) {
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){500, 500});
     Metrics *m = metrics_open(dir, 0);
     log_steps(m, 0, 10);
+    metrics_close(m);
+}
+/* Full from the third line to the ninth, which leave nothing of themselves; then there is room again. */
+static void fill_the_disk_for_a_while(void *unused) {
+    (void)unused;
+    char fault[METRICS_FAULT_BYTES];
+    signal(SIGXFSZ, SIG_IGN);
+    Metrics *m = metrics_open(dir, 0);
+    metrics_eval(m, 0, 5.6);
+    log_steps(m, 0, 2);
+    int64_t bytes = io_file_bytes(path);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)bytes + 50, RLIM_INFINITY});
+    log_steps(m, 2, 9);
+    if (io_file_bytes(path) != bytes) _exit(1);
+    if (metrics_catch_up(m, fault) || !strstr(fault, path)) _exit(2);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY});
+    if (!metrics_catch_up(m, fault)) _exit(3);
+    log_steps(m, 9, 30);
+    metrics_close(m);
 }
 static void draw_without_room(void *unused) {
     (void)unused;
@@ -201,12 +221,24 @@ static void faults_end_with_a_sentence(void **state) {
     assert_non_null(strstr(c.said, "/proc/nowhere/metrics.jsonl"));
     c = child_run(fill_the_disk, NULL);
     assert_int_equal(c.code, EXIT_IO);
-    assert_int_equal(child_lines(&c), 1);
+    assert_int_equal(child_lines(&c), 2); /* the warning, and what ended it */
     assert_non_null(strstr(c.said, path));
     assert_non_null(strstr(c.said, strerror(EFBIG)));
     c = child_run(skip_a_step, NULL);
     assert_int_equal(c.code, EXIT_INTERNAL);
     assert_non_null(strstr(c.said, "step 3 after step 1"));
+}
+
+static void lines_wait_for_room(void **state) {
+    (void)state;
+    Child c = child_run(fill_the_disk_for_a_while, NULL);
+    assert_int_equal(c.code, 0);
+    assert_int_equal(child_lines(&c), 1); /* said once */
+    assert_non_null(strstr(c.said, path));
+    char *text = read_text(path), *whole = unbroken(30);
+    assert_string_equal(text, whole);
+    free(text);
+    free(whole);
 }
 
 static void a_picture_is_not_worth_the_run(void **state) {
@@ -228,6 +260,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_lost_file_starts_at_the_step, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_picture_survives_a_resume, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(faults_end_with_a_sentence, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(lines_wait_for_room, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_picture_is_not_worth_the_run, make_dir, remove_dir),
     };
     return cmocka_run_group_tests_name("metrics", tests, NULL, NULL);

@@ -27,7 +27,7 @@ for w in 1 2 3 4; do
     done
 done
 
-expect "one rank's full disk ends all" refused 74 "step_00000009: cannot write $WORK/3/checkpoints/step_00000009.tmp/.*safetensors: File too large" \
+expect "one rank's full disk ends all" refused 74 "step 9, the last, is not saved: cannot write $WORK/3/checkpoints/step_00000009.tmp/.*safetensors: File too large" \
     run_ranks 3 "$TOOL" full "$WORK/3" 9 1
 expect "nothing of it is left" test "$(ls -A "$WORK/3/checkpoints")" = step_00000005
 expect "the older checkpoint is whole" run_ranks 2 "$TOOL" load "$WORK/3" 5 1 3
