@@ -6,9 +6,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/clock.h"
 #include "run/banner.h"
+#include "run/injection.h"
 #include "run/run.h"
 #include "run/sample.h"
 #include "run/schedule.h"
@@ -25,6 +27,7 @@ static Tensor bucket_of(Tensor flat, const Layout *layout, int bucket) {
 static void start_reduce(void *run, int bucket) {
     Run *r = (Run *)run;
     watchdog_tick(r->watchdog, "backward");
+    if (bucket == 0) gpt_own_squares(&r->gpt, &r->stream);
     comm_reduce_scatter_start(r->comm, bucket_of(r->gpt.grads, &r->layout, bucket));
 }
 static void poll_comm(void *run) { comm_poll(((Run *)run)->comm); }
@@ -41,6 +44,7 @@ static void compute_gradients(Run *r) {
     float token_weight = (float)(r->loss_scale.scale / (double)r->config->batch.global_tokens); /* gradients of the mean over the global batch */
     gpt_zero_grads(&r->gpt, &r->stream);
     gpt_zero_sums(&r->gpt, &r->stream);
+    inject_gradient(&r->gpt, &r->stream);
     for (int64_t micro = 0; micro < r->micro_steps; micro++) {
         watchdog_tick(r->watchdog, "a micro-batch");
         Batch    batch = loader_next(r->loader, &r->stream, NULL);
@@ -53,7 +57,7 @@ static void compute_gradients(Run *r) {
     if (!r->config->parallel.zero_stage) share_grads(r);
 }
 
-typedef struct { double loss, grad_norm; int stop, save, written; } Agreed;
+typedef struct { double loss, grad_norm; int stop, save, written; int suspect; /* this rank's own part is not finite; not agreed on */ } Agreed;
 
 /* Most of a GPU's step is spent here: a peer or link that is lost meanwhile is told by comm_poll. */
 static void await_gradients(Run *r) {
@@ -70,14 +74,16 @@ static Agreed agree(Run *r) {
     double sums[GPT_SUMS + 3];
     await_gradients(r);
     gpt_fetch_sums(&r->gpt, &r->stream, sums);
+    sums[GPT_LOSS] = inject_loss(sums[GPT_LOSS], (double)c->batch.global_tokens);
     double *stop = &sums[GPT_SUMS], *save = stop + 1, *written = stop + 2;
     *stop = stop_requested(dir, r->started_ms, c->run.max_minutes);
     *save = save_requested(dir);
     *written = saver_ready(r->saver);
+    int suspect = !isfinite(sums[GPT_LOSS]) || !isfinite(sums[comm_size(r->comm) > 1 ? GPT_OWN_SQUARES : GPT_GRAD_SQUARES]);
     comm_all_reduce_f64(r->comm, sums, GPT_SUMS + 3, COMM_SUM);
     double norm = sqrt(sums[GPT_GRAD_SQUARES]) / r->loss_scale.scale;
     Agreed a = {sums[GPT_LOSS] / (double)c->batch.global_tokens, norm, *stop > 0.0, *save > 0.0,
-                *written == (double)comm_size(r->comm)};
+                *written == (double)comm_size(r->comm), suspect};
     return a;
 }
 
@@ -87,24 +93,63 @@ static void tell_saved(Run *r, double ms) {
                       (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver) * 1e-3);
 }
 
-/* A loss or gradient that is no number never reaches the weights: the run stops, or leaves this step out. */
-static int may_update(Run *r, int64_t step, Agreed a) {
-    if (isfinite(a.loss) && isfinite(a.grad_norm)) {
-        r->skips = 0;
-        loss_scale_keep(&r->loss_scale, r->numerics.act);
-        return 1;
+static int is_same(Agreed a, Agreed b) { return memcmp(&a.loss, &b.loss, sizeof a.loss) == 0 && memcmp(&a.grad_norm, &b.grad_norm, sizeof a.grad_norm) == 0; }
+
+/* A step whose numbers are wrong is computed once more, from the same batches. The same bits again are the data's or the model's doing. */
+static Agreed compute_again(Run *r, int64_t step, Agreed first) {
+    char ranks[GUARD_TEXT];
+    loader_seek(r->loader, run_first_sample(r, step));
+    compute_gradients(r);
+    Agreed again = agree(r);
+    again.stop |= first.stop, again.save |= first.save;
+    if (!is_same(first, again)) {
+        guard_name_ranks(r->comm, first.suspect != again.suspect, ranks);
+        warn("step %lld: loss %.9g, gradient norm %.9g; computed again from the same batches: loss %.9g, gradient norm %.9g: silent corruption suspected, %s",
+             (long long)step + 1, first.loss, first.grad_norm, again.loss, again.grad_norm, ranks);
     }
-    if (isfinite(a.loss) && loss_scale_lower(&r->loss_scale)) { /* fp16 overflowed, as it will from time to time: no fault */
-        if (run_speaks(r)) progress_note(&r->progress, "step %lld left out: a gradient overflows fp16; the loss scale is now %g", (long long)step + 1, r->loss_scale.scale);
-        return 0;
+    return again;
+}
+
+/* An fp16 gradient overflows from time to time: no fault, but the loss scale's. */
+static int overflows(Run *r, int64_t step, Agreed a) {
+    if (!isfinite(a.loss) || isfinite(a.grad_norm) || !loss_scale_lower(&r->loss_scale)) return 0;
+    if (run_speaks(r)) progress_note(&r->progress, "step %lld left out: a gradient overflows fp16; the loss scale is now %g", (long long)step + 1, r->loss_scale.scale);
+    return 1;
+}
+
+/* What becomes of a computed step: its numbers reach the weights only when they are right, or run.on_nonfinite or run.on_spike says so. */
+static GuardAct decide(Run *r, int64_t step, Agreed *agreed) {
+    const Config *c = r->config;
+    Guard        *guard = &r->checkpoint.guard;
+    char          what[GUARD_TEXT], advice[GUARD_TEXT], ranks[GUARD_TEXT];
+    if (overflows(r, step, *agreed)) return GUARD_SKIP;
+    StepJudgement judgement = guard_judge(guard, c, step, agreed->loss, agreed->grad_norm);
+    if (judgement != STEP_FINE) {
+        *agreed = compute_again(r, step, *agreed);
+        judgement = guard_judge(guard, c, step, agreed->loss, agreed->grad_norm);
     }
-    if (r->config->run.on_nonfinite != NONFINITE_SKIP || ++r->skips > r->config->run.max_skips) {
+    guard_describe(guard, c, judgement, agreed->loss, agreed->grad_norm, what);
+    GuardAct act = guard_act(guard, c, step, agreed->loss, judgement);
+    if (act == GUARD_STOP) {
+        guard_name_ranks(r->comm, agreed->suspect, ranks);
         tell_saved(r, saver_finish(r->saver)); /* what is being written is of good weights */
-        fail(EXIT_NUMERIC, "step %lld: loss %g, gradient norm %g: not finite; the weights are those of step %lld (run.on_nonfinite = \"skip\" leaves "
-             "up to run.max_skips such steps out)", (long long)step + 1, a.loss, a.grad_norm, (long long)step);
+        fail(EXIT_NUMERIC, "step %lld: %s, twice from the same batches%s%s; the weights are those of step %lld (%s)", (long long)step + 1, what,
+             judgement == STEP_SPIKE ? "" : "; ", judgement == STEP_SPIKE ? "" : ranks, (long long)step,
+             guard_advise(guard, c, judgement, advice));
     }
-    if (run_speaks(r)) progress_note(&r->progress, "step %lld skipped: loss %g, gradient norm %g", (long long)step + 1, a.loss, a.grad_norm);
-    return 0;
+    if (judgement != STEP_FINE && run_speaks(r))
+        progress_note(&r->progress, "step %lld%s: %s", (long long)step + 1, act == GUARD_UPDATE ? "" : act == GUARD_SKIP ? " skipped" : " given up", what);
+    if (judgement == STEP_FINE) loss_scale_keep(&r->loss_scale, r->numerics.act);
+    return act;
+}
+
+/* Back to the newest checkpoint; returns its step. */
+static int64_t roll_back(Run *r, int64_t step) {
+    tell_saved(r, saver_finish(r->saver));
+    int64_t to = run_roll_back(r, step);
+    if (run_speaks(r))
+        progress_note(&r->progress, "rolled back to step %lld, without the data of steps %lld to %lld", (long long)to, (long long)to + 1, (long long)step + 1);
+    return to;
 }
 
 /* Tokens consumed since step 0; batch.global_tokens may have been another before a resume (run.allow_change). */
@@ -112,28 +157,31 @@ static int64_t tokens_after(const Run *r, int64_t step) {
     return r->checkpoint.before.tokens + (step - r->checkpoint.before.step) * r->config->batch.global_tokens;
 }
 
-/* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. */
-static StepMetrics train_step(Run *r, int64_t step, Agreed *agreed) {
+/* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. Returns the steps that are then
+ * completed: step + 1, or fewer after a rollback, which leaves nothing in *m. */
+static int64_t train_step(Run *r, int64_t step, Agreed *agreed, StepMetrics *m) {
     const Config *c = r->config;
     double        start_ms = clock_ms();
     comm_times(r->comm); /* what came before (start, eval, checkpoint) is not this step's */
     compute_gradients(r);
     double scale = r->loss_scale.scale; /* what this step's gradients carry */
     *agreed = agree(r);
-    AdamW h = {schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2, c->optimizer.eps, c->optimizer.weight_decay, step + 1};
-    if (may_update(r, step, *agreed)) {
+    AdamW    h = {schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2, c->optimizer.eps, c->optimizer.weight_decay, step + 1};
+    GuardAct act = decide(r, step, agreed);
+    if (act == GUARD_ROLLBACK) return roll_back(r, step);
+    if (act == GUARD_UPDATE) {
         optimizer_update(&r->optimizer, &r->stream, h, (float)(clip_scale(agreed->grad_norm, c->optimizer.grad_clip) / scale));
         watchdog_tick(r->watchdog, "the exchange of the weights");
         run_share_params(r);
     }
 
-    double      ms = clock_ms() - start_ms, tokens_per_s = (double)c->batch.global_tokens / ms * 1e3;
-    CommTimes   t = comm_times(r->comm);
-    StepMetrics m = {.step = step + 1, .tokens = tokens_after(r, step + 1), .loss = agreed->loss, .lr = schedule_lr(c, step),
-                     .grad_norm = agreed->grad_norm, .tokens_per_s = tokens_per_s,
-                     .mfu = r->plan.flops_per_token * tokens_per_s / r->matmul_flops, .ms = ms,
-                     .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms};
-    return m;
+    double    ms = clock_ms() - start_ms, tokens_per_s = (double)c->batch.global_tokens / ms * 1e3;
+    CommTimes t = comm_times(r->comm);
+    *m = (StepMetrics){.step = step + 1, .tokens = tokens_after(r, step + 1), .loss = agreed->loss, .lr = schedule_lr(c, step),
+                       .grad_norm = agreed->grad_norm, .tokens_per_s = tokens_per_s,
+                       .mfu = r->plan.flops_per_token * tokens_per_s / r->matmul_flops, .ms = ms,
+                       .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms};
+    return step + 1;
 }
 
 /* --- evaluation and samples ------------------------------------------------------------------------------------------------------------- */
@@ -243,8 +291,14 @@ int main(int argc, char **argv) {
     Agreed agreed = {0};
     while (step < steps && !agreed.stop) {
         error_set_step(step);
-        StepMetrics m = train_step(r, step++, &agreed);
+        StepMetrics m;
+        int64_t     before = step;
+        step = train_step(r, step, &agreed, &m);
         watchdog_started(r->watchdog);
+        if (step <= before) { /* rolled back: nothing was done; requests are asked again by the next step */
+            agreed = (Agreed){0};
+            continue;
+        }
         log_step(r, &m);
         if (agreed.written) tell_saved(r, saver_next(r->saver));
         if (evaluates && (is_due(step, config.eval.every) || step == steps)) eval_now(r, step);

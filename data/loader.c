@@ -45,7 +45,7 @@ size_t loader_bytes(int64_t B, int64_t T) {
 /* Global index of the first row of this rank's n-th micro-batch. */
 static int64_t first_index(const LoaderPlan *p, int64_t n) {
     int64_t rank_samples = p->step_samples / p->ranks, micro_steps = rank_samples / p->micro_batch;
-    return (p->first_step + n / micro_steps) * p->step_samples + p->rank * rank_samples + n % micro_steps * p->micro_batch;
+    return p->first_sample + n / micro_steps * p->step_samples + p->rank * rank_samples + n % micro_steps * p->micro_batch;
 }
 
 static void fill_slot(Loader *l, int64_t n) {
@@ -76,14 +76,23 @@ static void *fill_ahead(void *loader) {
 }
 
 /* Signals sent to the process are the main thread's; faults of this thread's own stay with it. */
-static int start_thread(Loader *l) {
+static void start_thread(Loader *l) {
     sigset_t ours, before;
     sigfillset(&ours);
     sigdelset(&ours, SIGBUS), sigdelset(&ours, SIGSEGV), sigdelset(&ours, SIGFPE), sigdelset(&ours, SIGILL);
     pthread_sigmask(SIG_SETMASK, &ours, &before);
     int rc = pthread_create(&l->thread, NULL, fill_ahead, l);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc;
+    if (rc) fail(EXIT_MEMORY, "cannot start the data loader's thread: %s", strerror(rc));
+}
+
+static void stop_thread(Loader *l) {
+    pthread_mutex_lock(&l->lock);
+    l->stop = 1;
+    pthread_cond_signal(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->thread, NULL);
+    l->stop = 0;
 }
 
 Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
@@ -105,18 +114,13 @@ Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
     if (!l->sample) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens (batch.seq_len)", (long long)T);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
-    int rc = start_thread(l);
-    if (rc) fail(EXIT_MEMORY, "cannot start the data loader's thread: %s", strerror(rc));
+    start_thread(l);
     return l;
 }
 
 void loader_destroy(Loader *l) {
     if (!l) return;
-    pthread_mutex_lock(&l->lock);
-    l->stop = 1;
-    pthread_cond_signal(&l->changed);
-    pthread_mutex_unlock(&l->lock);
-    pthread_join(l->thread, NULL);
+    stop_thread(l);
     pthread_cond_destroy(&l->changed);
     pthread_mutex_destroy(&l->lock);
     event_wait(l->copied);
@@ -150,4 +154,12 @@ Batch loader_next(Loader *l, Stream *s, double *wait_ms) {
     device_from_host_queued(s, l->batch.targets, l->targets + at);
     event_record(l->copied, s);
     return l->batch;
+}
+
+void loader_seek(Loader *l, int64_t first_sample) {
+    stop_thread(l);
+    event_wait(l->copied);
+    l->plan.first_sample = first_sample;
+    l->filled = l->taken = l->handed = 0;
+    start_thread(l);
 }

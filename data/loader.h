@@ -21,7 +21,7 @@ typedef struct {
     int64_t     step_samples;  /* G */
     int64_t     micro_batch;   /* B */
     int         rank, ranks;
-    int64_t     first_step;    /* 0-based step the first batch belongs to */
+    int64_t     first_sample;  /* global index that the first step begins with */
 } LoaderPlan;
 
 /* arena (device memory) holds the batches handed out; dataset is borrowed. */
@@ -29,6 +29,8 @@ Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena);
 void    loader_destroy(Loader *l);
 /* The next micro-batch; valid until the next call. *wait_ms (may be NULL) gets the time spent waiting for the thread. */
 Batch   loader_next(Loader *l, Stream *s, double *wait_ms);
+/* From here on as if made with this first_sample: to take a step's batches again, or to leave some out. */
+void    loader_seek(Loader *l, int64_t first_sample);
 size_t  loader_bytes(int64_t B, int64_t T);   /* arena bytes it will take */
 
 #ifdef __cplusplus

@@ -415,6 +415,8 @@ static void bucket_done(GptHooks hooks, int bucket) {
 
 void gpt_zero_grads(Gpt *g, Stream *s) { device_zero(s, g->grads); }
 
+void gpt_own_squares(Gpt *g, Stream *s) { norm_squared(s, gpt_sum(g, GPT_OWN_SQUARES), tensor_slice(g->dwpe, 0, tensor_elems(g->dwpe))); }
+
 void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, GptHooks hooks) {
     Extent e = batch_extent(g, batch);
     Tensor dresidual = first_rows(g->dresidual, e.N), dbranch = first_rows(g->dbranch, e.N);

@@ -73,8 +73,8 @@ typedef struct {
     Tensor sums;                    /* [GPT_SUMS] f64: what the host wants of a step, fetched in one copy */
 } Gpt;
 
-/* Places in Gpt.sums: the rows' losses, and the squares of the gradient, which the optimizer adds. */
-enum { GPT_LOSS, GPT_GRAD_SQUARES, GPT_SUMS };
+/* Places in Gpt.sums: the rows' losses; the squares of the gradient, which the optimizer adds; those that gpt_own_squares adds. */
+enum { GPT_LOSS, GPT_GRAD_SQUARES, GPT_OWN_SQUARES, GPT_SUMS };
 
 typedef enum { GPT_INFERENCE, GPT_TRAINING } GptUse;
 
@@ -106,6 +106,10 @@ typedef struct {
 
 /* After gpt_forward: losses as gpt_loss, gradients of grad_scale * (sum of losses) added to grads. */
 void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, GptHooks hooks);
+
+/* When bucket 0 is ready, before it is reduced: adds the squares of wpe's gradient. What is not finite in a layer's activation gradients reaches
+ * it in the end, so this small part of the gradient tells whether this rank's own backward went wrong. */
+void gpt_own_squares(Gpt *g, Stream *s);
 
 /* After gpt_forward: logits of one row of the batch to host memory, out [vocab_size]. */
 void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out);

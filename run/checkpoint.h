@@ -11,6 +11,7 @@
 #include "layers/gpt.h"
 #include "layers/optimizer.h"
 #include "run/config.h"
+#include "run/guard.h"
 #include "run/metrics.h"
 #include "run/precision.h"
 #include "run/watchdog.h"
@@ -19,6 +20,8 @@
 extern "C" {
 #endif
 
+/* Of a run after `step` steps: the tokens of its steps, and the global index of the sample that comes next. After a rollback that is
+ * more than the steps have taken. */
 typedef struct { int64_t step, tokens, samples; } Consumed;
 
 /* What a checkpoint holds; all borrowed. */
@@ -36,7 +39,8 @@ typedef struct {
     const char      *precision;    /* "fp32", "bf16", "tf32", "fp16"            */
     LossScale       *loss_scale;   /* resumed too: the same bits as a run that was never stopped */
     int              threads;
-    Consumed         before;       /* what the run had consumed when this process took over; set by resume */
+    Guard            guard;        /* owned; resumed too */
+    Consumed         before;       /* what the run had consumed when this process took over; set by resume, a rollback moves it */
 } CheckpointState;
 
 typedef struct {
@@ -48,6 +52,10 @@ typedef struct {
 /* Collective. Looks for the newest checkpoint that verifies (saying which it passes over and why), checks that config and data agree
  * (exit 64 naming each key with both values), reads masters and moments, publishes the working copy. Honours run.resume. */
 Resumed checkpoint_resume(CheckpointState *state);
+
+/* Collective, in mid-run and with no save in flight. Back to the newest checkpoint that verifies, as checkpoint_resume but for what it may
+ * refuse; run_id stays. step 0: there is none, and nothing was read. */
+Resumed checkpoint_roll_back(CheckpointState *state);
 
 /* Bytes of one checkpoint on the disk, about. */
 size_t checkpoint_disk_bytes(const Layout *layout);

@@ -44,15 +44,21 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
     return 0;
 }
 
+/* Collective. How many step folders there are; rank 0 has their list. */
+static int64_t list_folders(const CheckpointState *state, const char *checkpoints, StepFolder **list) {
+    int64_t count = comm_rank(state->comm) == 0 ? folders_list(checkpoints, list) : 0;
+    if (count < 0) fail(EXIT_IO, "cannot read the folder %s: %s", checkpoints, strerror((int)-count));
+    comm_broadcast(state->comm, &count, sizeof count, 0);
+    return count;
+}
+
 /* Collective. 0: a new run. Ends the job where run.resume or the checkpoints do not allow one. */
 static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifest *m) {
     const Config *config = state->config;
     StepFolder   *list = NULL;
     char          fault[MANIFEST_FAULT_BYTES] = "";
     Path          checkpoints = path_of("%s/checkpoints", config->run.dir);
-    int64_t       count = comm_rank(state->comm) == 0 ? folders_list(checkpoints.text, &list) : 0;
-    if (count < 0) fail(EXIT_IO, "cannot read the folder %s: %s", checkpoints.text, strerror((int)-count));
-    comm_broadcast(state->comm, &count, sizeof count, 0);
+    int64_t       count = list_folders(state, checkpoints.text, &list);
     if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, (int)count);
     int found = find_good(state->comm, checkpoints.text, list, count, at, m, fault);
     free(list);
@@ -159,24 +165,43 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
 
 /* --- the whole --------------------------------------------------------------------------------------------------------------------------- */
 
+static Resumed take_over(CheckpointState *state, const StepFolder *at, const Manifest *m) {
+    Resumed resumed = {.step = m->step, .ranks = m->ranks};
+    Path    folder = path_of("%s/checkpoints/%s", state->config->run.dir, at->name);
+    read_checkpoint(state, folder.text);
+    snprintf(resumed.name, sizeof resumed.name, "%s", at->name);
+    state->before = (Consumed){m->step, m->tokens, m->samples};
+    state->guard = m->guard;
+    if (strcmp(m->precision, state->precision) == 0) *state->loss_scale = (LossScale){m->loss_scale, m->loss_scale_steps};
+    return resumed;
+}
+
 Resumed checkpoint_resume(CheckpointState *state) {
-    Resumed    resumed = {0};
     StepFolder at;
     Manifest   m;
     if (!find_checkpoint(state, &at, &m)) {
         make_run_id(state);
-        return resumed;
+        return (Resumed){0};
     }
     Path folder = path_of("%s/checkpoints/%s", state->config->run.dir, at.name);
     refuse_other_settings(state, folder.text, &m);
-    read_checkpoint(state, folder.text);
+    Resumed resumed = take_over(state, &at, &m);
     snprintf(state->run_id, sizeof state->run_id, "%s", m.run_id);
-    snprintf(resumed.name, sizeof resumed.name, "%s", at.name);
-    resumed.step = m.step;
-    state->before = (Consumed){m.step, m.tokens, m.samples};
-    resumed.ranks = m.ranks;
-    if (strcmp(m.precision, state->precision) == 0) *state->loss_scale = (LossScale){m.loss_scale, m.loss_scale_steps};
     if (!device_is_host() && m.gemm && !gemm_from_json(m.gemm)) warn("%s has no valid table of algorithms: they are chosen anew", folder.text);
+    manifest_free(&m);
+    return resumed;
+}
+
+Resumed checkpoint_roll_back(CheckpointState *state) {
+    StepFolder *list = NULL, at;
+    Manifest    m;
+    char        fault[MANIFEST_FAULT_BYTES] = "";
+    Path        checkpoints = path_of("%s/checkpoints", state->config->run.dir);
+    int64_t     count = list_folders(state, checkpoints.text, &list);
+    int         found = find_good(state->comm, checkpoints.text, list, count, &at, &m, fault);
+    free(list);
+    if (!found) return (Resumed){0};
+    Resumed resumed = take_over(state, &at, &m);
     manifest_free(&m);
     return resumed;
 }

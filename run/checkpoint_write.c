@@ -45,9 +45,15 @@ static char *optimizer_header(const Layout *layout, size_t *bytes) {
     return safetensors_header(t, 2, bytes);
 }
 
+static Consumed consumed_after(const CheckpointState *state, int64_t step) {
+    int64_t own = step - state->before.step, step_tokens = state->config->batch.global_tokens;
+    return (Consumed){step, state->before.tokens + own * step_tokens, state->before.samples + own * (step_tokens / state->config->batch.seq_len)};
+}
+
 Save save_prepare(const CheckpointState *state, int64_t step, const float *staged) {
     const Layout *layout = state->layout;
-    Save          s = {.state = state, .step = step, .loss_scale = *state->loss_scale, .staged = staged, .fd = {-1, -1},
+    Save          s = {.state = state, .step = step, .loss_scale = *state->loss_scale, .guard = state->guard,
+                       .consumed = consumed_after(state, step), .staged = staged, .fd = {-1, -1},
                        .gemm = device_is_host() ? NULL : gemm_to_json(),
                        .config = comm_rank(state->comm) == 0 ? config_to_json(state->config) : NULL};
     s.run_dir = path_of("%s", state->config->run.dir);
@@ -298,10 +304,8 @@ static int describe_data(Save *s, const Dataset *train, Manifest *m) {
 static Manifest describe(const Save *s) {
     const CheckpointState *state = s->state;
     const Config          *config = state->config;
-    int64_t                own = s->step - state->before.step, step_tokens = config->batch.global_tokens;
-    Manifest               m = {.step = s->step, .tokens = state->before.tokens + own * step_tokens, .seed = config->run.seed,
-                                .samples = state->before.samples + own * (step_tokens / config->batch.seq_len), .loss_scale = s->loss_scale.scale,
-                                .loss_scale_steps = s->loss_scale.steps,
+    Manifest               m = {.step = s->step, .tokens = s->consumed.tokens, .samples = s->consumed.samples, .seed = config->run.seed,
+                                .loss_scale = s->loss_scale.scale, .loss_scale_steps = s->loss_scale.steps, .guard = s->guard,
                                 .ranks = comm_size(state->comm), .threads = state->threads, .config = s->config,
                                 .gemm = s->gemm};
     snprintf(m.run_id, sizeof m.run_id, "%s", state->run_id);

@@ -26,6 +26,8 @@ typedef struct {
     const CheckpointState *state;           /* borrowed */
     int64_t      step;
     LossScale    loss_scale;                /* as it was then */
+    Guard        guard;
+    Consumed     consumed;
     cJSON       *config;                    /* owned: rank 0's */
     cJSON       *gemm;                      /* owned: the table of matrix-product algorithms, on a GPU */
     Path         run_dir, checkpoints, tmp, final;

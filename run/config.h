@@ -17,7 +17,7 @@ extern "C" {
 typedef struct { int count; const char **item; } StringList;
 
 typedef enum { RESUME_AUTO, RESUME_NEVER, RESUME_MUST } Resume;
-typedef enum { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_ROLLBACK } OnNonfinite;
+typedef enum { ON_TROUBLE_STOP, ON_TROUBLE_SKIP, ON_TROUBLE_ROLLBACK, ON_TROUBLE_WARN } OnTrouble;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } ScheduleKind;
 typedef enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16, PRECISION_FP16 } Precision;
 typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } ParallelComm;
@@ -34,7 +34,9 @@ typedef struct {
         int         resume;             /* Resume */
         StringList  allow_change;
         double      max_minutes;
-        int         on_nonfinite;       /* OnNonfinite */
+        int         on_nonfinite;       /* OnTrouble, not ON_TROUBLE_WARN */
+        int         on_spike;           /* OnTrouble */
+        double      spike_threshold;
         int64_t     max_skips;
         double      watchdog_seconds;
     } run;

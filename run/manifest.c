@@ -2,6 +2,7 @@
 #include "run/manifest.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,13 @@ static int write_string(FILE *out, const char *text) {
     return 1;
 }
 
+static void write_guard(FILE *out, const Guard *g) {
+    fprintf(out, "\n\"guard\":{\"skips\":\"%" PRId64 "\",\"rollbacks\":\"%" PRId64 "\",\"furthest\":\"%" PRId64 "\",\"losses\":[", g->skips, g->rollbacks,
+            g->furthest);
+    for (int i = 0; i < g->spikes.count; i++) fprintf(out, "%s%.17g", i ? "," : "", g->spikes.loss[i]);
+    fprintf(out, "]},\n");
+}
+
 static void write_files(FILE *out, const Manifest *m) {
     for (int f = 0; f < MANIFEST_FILES; f++) {
         const ManifestFile *file = &m->file[f];
@@ -48,6 +56,7 @@ static int write_body(FILE *out, const Manifest *m, const char *config, const ch
     fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n", m->seed);
     fprintf(out, "\"ranks\":%d,\"backend\":\"%s\",\"precision\":\"%s\",\"loss_scale\":%.17g,\"loss_scale_steps\":\"%" PRId64 "\",\n\"threads\":%d,",
             m->ranks, m->backend, m->precision, m->loss_scale, m->loss_scale_steps, m->threads);
+    write_guard(out, &m->guard);
     if (gemm) fprintf(out, "\"gemm\":%s,\n", gemm);
     fprintf(out, "\"config\":%s,\n\"data\":[", config);
     for (int i = 0; i < m->data_files; i++) {
@@ -119,6 +128,18 @@ static int read_word(const cJSON *value, char *out, size_t capacity) {
     return 1;
 }
 
+/* The recent losses, in order; what is no finite number, or one too many, makes the whole invalid. */
+static int read_guard(const cJSON *object, Guard *g) {
+    const cJSON *losses = json_member(object, "losses"), *loss;
+    if (!read_i64(json_member(object, "skips"), &g->skips) || !read_i64(json_member(object, "rollbacks"), &g->rollbacks) ||
+        !read_i64(json_member(object, "furthest"), &g->furthest) || !cJSON_IsArray(losses)) return 0;
+    cJSON_ArrayForEach(loss, losses) {
+        if (!cJSON_IsNumber(loss) || !isfinite(loss->valuedouble) || g->spikes.count == SPIKES_WINDOW) return 0;
+        spikes_add(&g->spikes, loss->valuedouble);
+    }
+    return 1;
+}
+
 static int read_head(const cJSON *root, Manifest *m, char *fault) {
     const cJSON *scale = json_member(root, "loss_scale");
     if (!read_word(json_member(root, "run_id"), m->run_id, sizeof m->run_id) || strlen(m->run_id) < 8 ||
@@ -137,6 +158,8 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
     m->loss_scale = scale->valuedouble;
     const cJSON *steps = json_member(root, "loss_scale_steps");
     if (steps && !read_i64(steps, &m->loss_scale_steps)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale_steps");
+    const cJSON *guard = json_member(root, "guard");
+    if (guard && !read_guard(guard, &m->guard)) return manifest_fault(fault, MANIFEST_NAME " has no valid guard");
     m->gemm = json_member(root, "gemm");
     m->config = json_member(root, "config");
     return cJSON_IsObject(m->config) ? 1 : manifest_fault(fault, MANIFEST_NAME " has no config");

@@ -18,6 +18,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "run/guard.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -51,6 +52,7 @@ typedef struct {
     int           ranks, threads;
     double        loss_scale;
     int64_t       loss_scale_steps; /* without overflow since it last changed; absent in a file = 0 */
+    Guard         guard;          /* absent in a file = empty */
     const cJSON  *gemm;           /* borrowed: the table of run/gemm.h; NULL where there is none */
     const cJSON  *config;         /* borrowed: the resolved config of the run that saved */
     ManifestData *data;           /* owned */

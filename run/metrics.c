@@ -88,6 +88,15 @@ Metrics *metrics_open(const char *dir, int64_t step) {
     return m;
 }
 
+/* Lines that wait are later than any checkpoint. */
+void metrics_rewind(Metrics *m, int64_t step) {
+    memset(&m->curve, 0, sizeof m->curve);
+    m->waiting_bytes = 0;
+    m->step = step;
+    m->bytes = read_history(m, step);
+    check_io(m, io_truncate(m->fd, m->bytes), "cut");
+}
+
 /* ,"key":value at the end of line; what JSON has no number for becomes null. */
 static void put_number(char *line, size_t capacity, const char *key, double value) {
     size_t at = strlen(line);

@@ -21,6 +21,7 @@ typedef struct Metrics Metrics;
 /* Opens <dir>/metrics.jsonl for a run that goes on after `step` completed steps: a torn last line and lines past step are cut; step 0
  * starts the file anew. Also reads what remains for loss.svg and the ETA. Exit 74 naming the path. */
 Metrics *metrics_open(const char *dir, int64_t step);
+void     metrics_rewind(Metrics *m, int64_t step); /* goes on after `step` instead: later lines are cut */
 void     metrics_train(Metrics *m, const StepMetrics *s);
 void     metrics_eval(Metrics *m, int64_t step, double loss);
 

@@ -24,7 +24,9 @@ static const Preset PRESETS[] = { /* Radford et al. 2019; the sizes as published
 
 static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", NULL};
 static const char *const RESUME_WORDS[]    = {[RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must", NULL};
-static const char *const NONFINITE_WORDS[] = {[NONFINITE_STOP] = "stop", [NONFINITE_SKIP] = "skip", [NONFINITE_ROLLBACK] = "rollback", NULL};
+static const char *const NONFINITE_WORDS[] = {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", NULL};
+static const char *const SPIKE_WORDS[]     = {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback",
+                                              [ON_TROUBLE_WARN] = "warn", NULL};
 static const char *const OPTIMIZER_WORDS[] = {"adamw", NULL};
 static const char *const SCHEDULE_WORDS[]  = {[SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear",
                                               [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_WSD] = "wsd", NULL};
@@ -56,7 +58,10 @@ const Option OPTIONS[] = {
     CHOICE(run.resume, "\"auto\"", RESUME_WORDS, "auto: the newest complete checkpoint, if any; never: refuse a folder that holds a run; must"),
     LIST(run.allow_change, "[]", 0, "keys (or sections) that may differ from the checkpoint's on resume"),
     REAL(run.max_minutes, "0", 0, BIG, "stop, checkpointed, exit 75, after this long; 0 = no limit"),
-    CHOICE(run.on_nonfinite, "\"stop\"", NONFINITE_WORDS, "when loss or gradient norm is not finite"),
+    CHOICE(run.on_nonfinite, "\"stop\"", NONFINITE_WORDS, "when loss or gradient is not finite, twice: stop, exit 76; leave the step out; or go back to the newest "
+           "checkpoint and leave out the data since"),
+    CHOICE(run.on_spike, "\"warn\"", SPIKE_WORDS, "the same when the loss is far above the recent ones; warn: say so and go on"),
+    REAL(run.spike_threshold, "10", 0, BIG, "a spike: so many robust standard deviations (1.4826 MAD) above the median of the last 128 losses; 0 = off"),
     INTEGER(run.max_skips, "3", 0, EXACT, "skipped steps or rollbacks in a row before the run stops"),
     REAL(run.watchdog_seconds, "0", 0, BIG, "no progress for that long ends the job; 0 = max(30, 20 x the longest seen), 300 while starting"),
 

@@ -18,8 +18,6 @@ int run_speaks(const Run *r) { return comm_rank(r->comm) == 0; }
 static void refuse_unbuilt(const Config *c) {
     if (c->parallel.deterministic)
         fail(EXIT_CONFIG, "parallel.deterministic = true is not built in yet; one number of ranks always gives the same bits without it");
-    if (c->run.on_nonfinite == NONFINITE_ROLLBACK)
-        fail(EXIT_CONFIG, "run.on_nonfinite = \"rollback\" is not built in yet: \"stop\" or \"skip\"");
 }
 
 static void open_inputs(Run *r) {
@@ -159,16 +157,47 @@ void run_share_params(Run *r) {
     r->gpt.needs = (GptNeeds){await_bucket, r};
 }
 
+/* Of a checkpoint that is read, or the first ones; then to all ranks. */
+static void settle_weights(Run *r) {
+    if (r->resumed.step == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
+    else if (r->resumed.step == 0) init_weights(r);
+    run_share_params(r);
+    run_await_params(r);
+}
+
 static void load_weights(Run *r) {
     CheckpointState *k = &r->checkpoint;
     k->config = r->config, k->comm = r->comm, k->layout = &r->layout, k->optimizer = &r->optimizer;
     k->watchdog = r->watchdog, k->shape = r->shape, k->train = &r->train, k->stream = &r->stream;
     k->precision = r->numerics.name, k->loss_scale = &r->loss_scale, k->threads = device_threads();
     r->resumed = checkpoint_resume(k);
-    if (r->resumed.step == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, k);
-    else if (r->resumed.step == 0) init_weights(r);
-    run_share_params(r);
+    settle_weights(r);
+}
+
+int64_t run_first_sample(const Run *r, int64_t step) {
+    const Config *c = r->config;
+    return r->checkpoint.before.samples + (step - r->checkpoint.before.step) * (c->batch.global_tokens / c->batch.seq_len);
+}
+
+int64_t run_roll_back(Run *r, int64_t step) {
+    CheckpointState *k = &r->checkpoint;
+    Guard            now = k->guard;
+    int64_t          next = run_first_sample(r, step + 1);
     run_await_params(r);
+    r->resumed = checkpoint_roll_back(k);
+    if (r->resumed.step == 0) {
+        device_zero(&r->stream, r->optimizer.m);
+        device_zero(&r->stream, r->optimizer.v);
+        r->loss_scale = loss_scale_start(r->numerics.act);
+        k->before = (Consumed){0};
+        k->guard = (Guard){0};
+    }
+    settle_weights(r);
+    k->before.samples = next;
+    k->guard.skips = now.skips, k->guard.rollbacks = now.rollbacks, k->guard.furthest = now.furthest; /* what counts rollbacks is not undone */
+    loader_seek(r->loader, next);
+    if (run_speaks(r)) metrics_rewind(r->metrics, r->resumed.step);
+    return r->resumed.step;
 }
 
 /* --- the whole ------------------------------------------------------------------------------------------------------------------------------- */
@@ -209,7 +238,7 @@ void run_begin(Run *r) {
     lock_sign(r->lock, c->run.dir, r->comm);
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
-                       .first_step = r->resumed.step};
+                       .first_sample = run_first_sample(r, r->resumed.step)};
     checkpoint_check_space(&r->checkpoint);
     gemm_settle(c->run.dir, r->comm, &r->gpt, &r->stream, r->eval_batch);
     r->saver = saver_create(&r->checkpoint);

@@ -55,7 +55,6 @@ typedef struct {
     double        matmul_flops;     /* measured, all ranks together    */
     double        started_ms;       /* clock_ms() when the run began   */
     int64_t       first_gather;     /* number of the collective that gathers bucket 0 */
-    int64_t       skips;            /* steps skipped in a row: run.on_nonfinite */
 } Run;
 
 /* Collective. Ends the job with a sentence when the run cannot start. */
@@ -65,6 +64,13 @@ void run_destroy(Run *r);
 int  run_speaks(const Run *r);      /* this rank writes logs: rank 0 */
 /* Starts what only a run with steps to do needs: loader, metrics, config.json. */
 void run_begin(Run *r);
+
+/* Global index of the first sample of a step, which counts from 0. */
+int64_t run_first_sample(const Run *r, int64_t step);
+
+/* Collective, with no save in flight: back to the newest checkpoint that verifies, or without one to the first weights; the data goes on
+ * after `step`, so that what led here is left out. Returns the steps that are then completed. */
+int64_t run_roll_back(Run *r, int64_t step);
 
 /* Collective: every rank's pieces of the working copy start on their way to all ranks; the next forward waits for each bucket where it
  * needs it. run_await_params waits for all of them: before anything that not every rank does, or that takes memory away. */

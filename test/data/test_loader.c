@@ -17,10 +17,8 @@ static Dataset open_data(void) {
 }
 
 /* Takes `steps` steps from a loader and compares each row with the dataset's. */
-static void assert_follows_order(const Dataset *d, LoaderPlan plan, int steps) {
+static void assert_steps(Loader *l, const Dataset *d, LoaderPlan plan, int steps) {
     Stream  stream = stream_create(0);
-    Arena   arena = arena_create("batches", loader_bytes(plan.micro_batch, T));
-    Loader *l = loader_create(d, plan, &arena);
     int64_t part = plan.step_samples / plan.ranks;
     for (int step = 0; step < steps; step++)
         for (int64_t row = 0; row < part; row += plan.micro_batch) {
@@ -31,12 +29,18 @@ static void assert_follows_order(const Dataset *d, LoaderPlan plan, int steps) {
             EXPECT2(batch.targets, I32, plan.micro_batch, T);
             for (int64_t b = 0; b < plan.micro_batch; b++) {
                 int32_t due[T + 1];
-                int64_t g = (plan.first_step + step) * plan.step_samples + plan.rank * part + row + b;
+                int64_t g = plan.first_sample + step * plan.step_samples + plan.rank * part + row + b;
                 dataset_sample(d, dataset_order(d, plan.order, g), due);
                 assert_memory_equal((int32_t *)batch.inputs.data + b * T, due, sizeof(int32_t) * T);
                 assert_memory_equal((int32_t *)batch.targets.data + b * T, due + 1, sizeof(int32_t) * T);
             }
         }
+}
+
+static void assert_follows_order(const Dataset *d, LoaderPlan plan, int steps) {
+    Arena   arena = arena_create("batches", loader_bytes(plan.micro_batch, T));
+    Loader *l = loader_create(d, plan, &arena);
+    assert_steps(l, d, plan, steps);
     loader_destroy(l);
     arena_destroy(&arena);
 }
@@ -49,7 +53,7 @@ static void batches_follow_the_order(void **state) {
         for (int rank = 0; rank < ranks; rank++)
             for (int64_t micro = 1; micro <= 4; micro++)
                 for (int shuffle = 0; shuffle < 2; shuffle++)
-                    assert_follows_order(&d, (LoaderPlan){{shuffle, 1337}, 12ll * micro, micro, rank, ranks, shuffle * 5}, 9);
+                    assert_follows_order(&d, (LoaderPlan){{shuffle, 1337}, 12ll * micro, micro, rank, ranks, shuffle * 5 * 12 * micro}, 9);
     dataset_close(&d);
 }
 
@@ -79,6 +83,26 @@ static void steps_cover_their_indices_in_order(void **state) {
             for (int step = 0; step < 2; step++)
                 for (int i = 0; i < G; i++) assert_int_equal(seen[step][i], step * G + i);
         }
+    dataset_close(&d);
+}
+
+/* The same steps again, later ones, and an index inside what a step would have taken: each time as if begun there, however far ahead the
+ * thread was. */
+static void a_loader_goes_where_it_is_told(void **state) {
+    (void)state;
+    static const int64_t places[] = {0, 0, 24, 12, 12, 12000, 5, 0};
+    Dataset    d = open_data();
+    LoaderPlan plan = {{1, 1337}, 12, 2, 1, 3, 36};
+    Arena      arena = arena_create("batches", loader_bytes(2, T));
+    Loader    *l = loader_create(&d, plan, &arena);
+    assert_steps(l, &d, plan, 1);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        plan.first_sample = places[i];
+        loader_seek(l, places[i]);
+        assert_steps(l, &d, plan, (int)i);
+    }
+    loader_destroy(l);
+    arena_destroy(&arena);
     dataset_close(&d);
 }
 
@@ -124,6 +148,7 @@ int main(void) {
 #define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, enter_folder, leave_folder)
         IN_FOLDER(batches_follow_the_order),
         IN_FOLDER(steps_cover_their_indices_in_order),
+        IN_FOLDER(a_loader_goes_where_it_is_told),
         IN_FOLDER(batches_wait_for_the_trainer),
         IN_FOLDER(a_loader_stops_at_any_moment),
     };

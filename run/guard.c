@@ -1,0 +1,88 @@
+/* guard.c - see guard.h. */
+#include "run/guard.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device.h"
+
+/* --- judging a step ---------------------------------------------------------------------------------------------------------------------- */
+
+StepJudgement guard_judge(const Guard *g, const Config *c, int64_t step, double loss, double grad_norm) {
+    if (!isfinite(loss) || !isfinite(grad_norm)) return STEP_NOT_FINITE;
+    if (step >= c->schedule.warmup_steps && loss > spikes_limit(&g->spikes, c->run.spike_threshold)) return STEP_SPIKE;
+    return STEP_FINE;
+}
+
+static int policy(const Config *c, StepJudgement judgement) {
+    return judgement == STEP_NOT_FINITE ? c->run.on_nonfinite : c->run.on_spike;
+}
+
+static GuardAct decide(Guard *g, const Config *c, int64_t step, StepJudgement judgement) {
+    if (judgement == STEP_FINE || policy(c, judgement) == ON_TROUBLE_WARN) {
+        g->skips = 0;
+        if (step > g->furthest) g->rollbacks = 0;
+        return GUARD_UPDATE;
+    }
+    switch (policy(c, judgement)) {
+        case ON_TROUBLE_SKIP: return ++g->skips <= c->run.max_skips ? GUARD_SKIP : GUARD_STOP;
+        case ON_TROUBLE_ROLLBACK:
+            if (step > g->furthest) g->furthest = step;
+            return ++g->rollbacks <= c->run.max_skips ? GUARD_ROLLBACK : GUARD_STOP;
+        default: return GUARD_STOP;
+    }
+}
+
+GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJudgement judgement) {
+    GuardAct act = decide(g, c, step, judgement);
+    if (step >= c->schedule.warmup_steps) spikes_add(&g->spikes, loss);
+    return act;
+}
+
+/* --- saying so --------------------------------------------------------------------------------------------------------------------------- */
+
+char *guard_describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm, char out[GUARD_TEXT]) {
+    if (judgement == STEP_SPIKE)
+        snprintf(out, GUARD_TEXT, "loss %.4f is a spike: the median of the last %d is %.4f, the limit %.4f", loss, g->spikes.count,
+                 spikes_median(&g->spikes), spikes_limit(&g->spikes, c->run.spike_threshold));
+    else snprintf(out, GUARD_TEXT, "loss %g, gradient norm %g: not finite", loss, grad_norm);
+    return out;
+}
+
+char *guard_advise(const Guard *g, const Config *c, StepJudgement judgement, char out[GUARD_TEXT]) {
+    const char *key = judgement == STEP_NOT_FINITE ? "run.on_nonfinite" : "run.on_spike";
+    switch (policy(c, judgement)) {
+        case ON_TROUBLE_SKIP:
+            snprintf(out, GUARD_TEXT, "%s = \"skip\" has left out run.max_skips = %lld such steps in a row", key, (long long)c->run.max_skips);
+            break;
+        case ON_TROUBLE_ROLLBACK:
+            snprintf(out, GUARD_TEXT, "after run.max_skips = %lld rollbacks the run has not got past step %lld", (long long)c->run.max_skips,
+                     (long long)g->furthest + 1);
+            break;
+        default:
+            snprintf(out, GUARD_TEXT, "%s = \"skip\" leaves up to run.max_skips such steps out, \"rollback\" goes back to the newest checkpoint and "
+                     "leaves out the data since", key);
+    }
+    return out;
+}
+
+typedef struct { char device[80]; } DeviceName;
+
+char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]) {
+    DeviceName mine = {""};
+    size_t    *bytes = NULL, used = 0;
+    snprintf(mine.device, sizeof mine.device, "%s", !marked ? "" : device_id()[0] ? device_id() : device_name());
+    DeviceName *all = (DeviceName *)(void *)comm_gather(comm, &mine, sizeof mine, 0, &bytes);
+    memset(out, 0, GUARD_TEXT);
+    for (int r = 0; all && r < comm_size(comm); r++) {
+        if (!all[r].device[0] || used >= GUARD_TEXT - 1) continue;
+        used += (size_t)snprintf(out + used, GUARD_TEXT - used, "%srank %d (%s, %s)", used ? " and " : "", r, comm_host(comm, r), all[r].device);
+    }
+    free(all);
+    free(bytes);
+    comm_broadcast(comm, out, GUARD_TEXT, 0);
+    if (!out[0]) snprintf(out, GUARD_TEXT, "which rank it was cannot be told");
+    return out;
+}

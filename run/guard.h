@@ -1,0 +1,47 @@
+/* guard.h - what keeps wrong numbers out of the weights.
+ *
+ * The ranks agree on a step's loss and gradient norm before anything is updated. What is not finite, or far above the recent losses, is
+ * computed once more from the same batches: the same again is the data's or the model's doing, and run.on_nonfinite or run.on_spike says what
+ * becomes of it; anything else is a machine that computes wrongly. Equal on all ranks, kept in checkpoints: a run that was stopped decides as
+ * one that was not.
+ */
+#ifndef TRAIN_GPT_RUN_GUARD_H
+#define TRAIN_GPT_RUN_GUARD_H
+
+#include "comm/comm.h"
+#include "run/config.h"
+#include "run/spikes.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    Spikes  spikes;
+    int64_t skips;     /* steps left out in a row */
+    int64_t rollbacks; /* since a step past `furthest` went well */
+    int64_t furthest;  /* the latest step that a rollback gave up, as completed steps before it */
+} Guard;
+
+typedef enum { STEP_FINE, STEP_NOT_FINITE, STEP_SPIKE } StepJudgement;
+typedef enum { GUARD_UPDATE, GUARD_SKIP, GUARD_ROLLBACK, GUARD_STOP } GuardAct;
+
+/* step counts from 0. Steps of the warm-up are no spikes. */
+StepJudgement guard_judge(const Guard *g, const Config *c, int64_t step, double loss, double grad_norm);
+
+/* What becomes of the step; counts it, and remembers its loss. */
+GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJudgement judgement);
+
+/* A sentence on a step that is not fine, before guard_act: what is wrong with it. Returns out. */
+enum { GUARD_TEXT = 512 };
+char *guard_describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm, char out[GUARD_TEXT]);
+/* After it said GUARD_STOP: why, and which options say otherwise. */
+char *guard_advise(const Guard *g, const Config *c, StepJudgement judgement, char out[GUARD_TEXT]);
+
+/* Collective: names the ranks that are `marked`, in words ("rank 2 (node7, GPU-...)"), or says that nobody can tell. The same on all ranks. */
+char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,24 @@
+/* injection.h - wrong numbers that a test puts into a training step (core/failpoints.h). In the program itself each of these does nothing.
+ *
+ *   guard.gradient@n:nan|inf    the n-th time gradients are computed, an element of wpe's gradient on this rank; :lone takes one of ln_f's bias,
+ *                               which leaves no trace in any other
+ *   guard.loss@n:rise           the n-th loss that this rank brings to the step's reduction is some 6 nats too high
+ *   guard.weight@n:flip         the n-th time the ranks agree on a step, a bit of this rank's working weights, anywhere
+ */
+#ifndef TRAIN_GPT_RUN_INJECTION_H
+#define TRAIN_GPT_RUN_INJECTION_H
+
+#include "layers/gpt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void   inject_gradient(Gpt *g, Stream *s);             /* after the gradients were zeroed */
+double inject_loss(double loss_sum, double tokens);    /* returns what the loss is then */
+void   inject_weight(Gpt *g, Stream *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

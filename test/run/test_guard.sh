@@ -1,0 +1,87 @@
+# What keeps wrong numbers out of the weights: losses and gradients that are not finite, spikes, flipped bits, put in by run/injection.c.
+. "$(dirname "$0")/tiny.sh"
+TRAIN=$PWD/$B/test/train_gpt-failpoints
+
+# with RULES COMMAND...: the command, with these faults; what it says is in $WORK/out and $WORK/err.
+with() { local rules=$1; shift; TRAIN_GPT_FAIL=$rules "$@" > "$WORK/out" 2> "$WORK/err"; }
+steps() { values "$1" train step | tr '\n' ' '; }
+ALL="1 2 3 4 5 6 7 8 9 10 11 12 "
+# said PATTERN: exactly one line on stdout or stderr matches.
+said() { [ "$(cat "$WORK/out" "$WORK/err" | grep -cE "$1")" -eq 1 ] || { cat "$WORK/err"; return 1; }; }
+# Every number of a checkpoint's tensors is finite.
+finite() {
+    python3 - "$1" <<'PY'
+import array, json, math, struct, sys
+for name in "model", "optimizer":
+    bytes_ = open(f"{sys.argv[1]}/{name}.safetensors", "rb").read()
+    values = array.array("f", bytes_[8 + struct.unpack("<Q", bytes_[:8])[0]:])
+    assert len(values) > 1000 and all(map(math.isfinite, values)), name
+PY
+}
+
+run_on() { local n=$1; shift; if [ "$n" -eq 1 ]; then train "$@"; else train_ranks "$n" "$@"; fi; }
+
+for n in 1 3; do
+    # A fault that comes once: seen by all ranks, computed again, and no trace of it.
+    last=$((n - 1))
+    run_on $n run.dir="$WORK/whole$n" > /dev/null
+    for word in nan $([ $n -eq 1 ] && echo inf || echo lone); do
+        rm -rf "$WORK/run"
+        with "guard.gradient@5:$word,rank=$last" run_on $n run.dir="$WORK/run"
+        expect "$n ranks, $word once: the weights of a run without it" same_weights "$WORK/run" "$WORK/whole$n" step_00000012
+        if [ $word = lone ]; then who="which rank it was cannot be told"; else who="rank $last \\("; fi
+        expect "$n ranks, $word once: told, and in which rank" said "warning: step 5: .*gradient norm -?(nan|inf);.*: silent corruption suspected, $who"
+    done
+
+    # One that comes again. Without a word in the config the run stops, and its checkpoints are of before.
+    rm -rf "$WORK/run"
+    TRAIN_GPT_FAIL="guard.gradient@9+:nan,rank=$last" expect "$n ranks: stop is exit 76" \
+        exits 76 "^train_gpt: step 9: loss [0-9.]+, gradient norm -?nan: not finite, twice from the same batches; rank $last \(.*\); the weights are those of step 8 " \
+        run_on $n run.dir="$WORK/run"
+    expect "$n ranks: the checkpoint of before stays alone" [ "$(ls "$WORK/run/checkpoints")" = step_00000006 ]
+    expect "$n ranks: the same command goes on from there" quiet run_on $n run.dir="$WORK/run"
+    expect "$n ranks: to the weights of an unbroken run" same_weights "$WORK/run" "$WORK/whole$n" step_00000012
+done
+
+# --- skip
+TWICE="guard.gradient@7:nan;guard.gradient@8:nan"  # the 7th step, and that step again
+with "$TWICE" train run.dir="$WORK/skip" run.on_nonfinite=skip checkpoint.every=1 checkpoint.keep=12
+expect "skip: said" said "^step 7 skipped: loss [0-9.]+, gradient norm -?nan: not finite$"
+expect "skip: every step has its line" [ "$(steps "$WORK/skip")" = "$ALL" ]
+expect "skip: a norm that is no number is null" [ "$(values "$WORK/skip" train grad_norm | sed -n 7p)" = null ]
+for file in model optimizer; do
+    expect "skip: the step leaves no trace in $file" cmp "$WORK/skip/checkpoints/step_00000006/$file.safetensors" "$WORK/skip/checkpoints/step_00000007/$file.safetensors"
+done
+expect "skip: nothing that is not finite was saved" finite "$WORK"/skip/checkpoints/step_*
+TRAIN_GPT_FAIL="guard.gradient@5+:nan" expect "skip: run.max_skips in a row, then exit 76" \
+    exits 76 "^train_gpt: step 7: .* \(run.on_nonfinite = \"skip\" has left out run.max_skips = 2 such steps in a row\)" \
+    train run.dir="$WORK/skips" run.on_nonfinite=skip run.max_skips=2
+with "guard.gradient@5:nan;guard.gradient@6:nan;guard.gradient@7:nan;guard.gradient@8:nan;guard.gradient@10:nan;guard.gradient@11:nan" \
+    train run.dir="$WORK/skipped" run.on_nonfinite=skip run.max_skips=2
+expect "skip: only those in a row count" [ "$(steps "$WORK/skipped")" = "$ALL" ]
+
+# --- rollback: to step 6, and on with the samples after those of the 8th step: 12 each
+THERE="guard.gradient@8:nan;guard.gradient@9:nan"
+for n in 1 2; do
+    with "$THERE" run_on $n run.dir="$WORK/back$n" run.on_nonfinite=rollback
+    expect "$n ranks, rollback: said" said "^rolled back to step 6, without the data of steps 7 to 8$"
+    expect "$n ranks, rollback: every step has one line" [ "$(steps "$WORK/back$n")" = "$ALL" ]
+    expect "$n ranks, rollback: the data goes on after the bad step" grep -q '"step":"12","samples":"168"' "$WORK/back$n/checkpoints/step_00000012/state.json"
+done
+expect "rollback: 1 rank and 2 see the same data" same_losses "$WORK/back1" "$WORK/back2" 1e-6
+expect "rollback: other data than a run without" [ "$(values "$WORK/back1" train loss | tail -1)" != "$(values "$WORK/whole1" train loss | tail -1)" ]
+expect "rollback: the steps before it stay" cmp <(values "$WORK/back1" train loss | head -6) <(values "$WORK/whole1" train loss | head -6)
+with "$THERE" train run.dir="$WORK/back" run.on_nonfinite=rollback checkpoint.every=3 checkpoint.keep=9
+expect "rollback: resumable" quiet rm -r "$WORK/back/checkpoints/step_00000012"
+train run.dir="$WORK/back" run.on_nonfinite=rollback > /dev/null
+expect "rollback: a resumed run keeps its place in the data" same_weights "$WORK/back" "$WORK/back1" step_00000012
+TRAIN_GPT_FAIL="guard.gradient@8+:nan" expect "rollback: run.max_skips times, then exit 76" \
+    exits 76 "^train_gpt: step 7: .* \(after run.max_skips = 2 rollbacks the run has not got past step 8\)" \
+    train run.dir="$WORK/backs" run.on_nonfinite=rollback run.max_skips=2
+expect "rollback: the checkpoint is still there" [ "$(ls "$WORK/backs/checkpoints")" = step_00000006 ]
+with "guard.gradient@4:nan;guard.gradient@5:nan" train run.dir="$WORK/begin" run.on_nonfinite=rollback
+expect "rollback: before the first checkpoint, to the first weights" said "^rolled back to step 0, without the data of steps 1 to 4$"
+expect "rollback: to step 0, every step has one line" [ "$(steps "$WORK/begin")" = "$ALL" ]
+expect "rollback: with the loss of new weights" awk -v loss="$(values "$WORK/begin" train loss | head -1)" 'BEGIN { exit !(loss > 5.4 && loss < 5.7) }'
+expect "rollback: and the first evaluation" [ "$(values "$WORK/begin" eval step | tr '\n' ' ')" = "0 6 12 " ]
+exit $STATUS
