@@ -71,19 +71,19 @@ static Agreed agree(Run *r) {
     const Config *c = r->config;
     const char   *dir = run_speaks(r) ? c->run.dir : NULL;
     optimizer_norm_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
-    double sums[GPT_SUMS + 3];
+    struct { Exact sums[GPT_SUMS]; int64_t stop, save, written; } all;
     await_gradients(r);
-    gpt_fetch_sums(&r->gpt, &r->stream, sums);
-    sums[GPT_LOSS] = inject_loss(sums[GPT_LOSS], (double)c->batch.global_tokens);
-    double *stop = &sums[GPT_SUMS], *save = stop + 1, *written = stop + 2;
-    *stop = stop_requested(dir, r->started_ms, c->run.max_minutes);
-    *save = save_requested(dir);
-    *written = saver_ready(r->saver);
-    int suspect = !isfinite(sums[GPT_LOSS]) || !isfinite(sums[comm_size(r->comm) > 1 ? GPT_OWN_SQUARES : GPT_GRAD_SQUARES]);
-    comm_all_reduce_f64(r->comm, sums, GPT_SUMS + 3, COMM_SUM);
-    double norm = sqrt(sums[GPT_GRAD_SQUARES]) / r->loss_scale.scale;
-    Agreed a = {sums[GPT_LOSS] / (double)c->batch.global_tokens, norm, *stop > 0.0, *save > 0.0,
-                *written == (double)comm_size(r->comm), suspect};
+    gpt_fetch_sums(&r->gpt, &r->stream, all.sums);
+    exact_add(&all.sums[GPT_LOSS], inject_loss((double)c->batch.global_tokens));
+    all.stop = stop_requested(dir, r->started_ms, c->run.max_minutes);
+    all.save = save_requested(dir);
+    all.written = saver_ready(r->saver);
+    int own = comm_size(r->comm) > 1 ? GPT_OWN_SQUARES : GPT_GRAD_SQUARES;
+    int suspect = !isfinite(exact_value(&all.sums[GPT_LOSS])) || !isfinite(exact_value(&all.sums[own]));
+    comm_all_reduce_i64(r->comm, all.sums[0].word, sizeof all / sizeof(int64_t), COMM_SUM);
+    double norm = sqrt(exact_value(&all.sums[GPT_GRAD_SQUARES])) / r->loss_scale.scale;
+    Agreed a = {exact_value(&all.sums[GPT_LOSS]) / (double)c->batch.global_tokens, norm, all.stop > 0, all.save > 0,
+                all.written == comm_size(r->comm), suspect};
     return a;
 }
 
@@ -216,10 +216,10 @@ static double evaluate(Run *r) {
         gpt_forward(&r->gpt, &r->stream, batch);
         gpt_loss(&r->gpt, &r->stream, batch);
     }
-    double sums[GPT_SUMS];
+    Exact sums[GPT_SUMS];
     gpt_fetch_sums(&r->gpt, &r->stream, sums);
-    comm_all_reduce_f64(r->comm, sums, GPT_SUMS, COMM_SUM);
-    return sums[GPT_LOSS] / ((double)samples * (double)T);
+    comm_all_reduce_i64(r->comm, sums[0].word, GPT_SUMS * EXACT_WORDS, COMM_SUM);
+    return exact_value(&sums[GPT_LOSS]) / ((double)samples * (double)T);
 }
 
 /* --- what happens between steps ------------------------------------------------------------------------------------------------------------ */

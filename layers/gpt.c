@@ -214,7 +214,7 @@ Gpt gpt_create(GptShape shape, const Layout *layout, DType act, int64_t B, int64
     g.head_rows      = head_rows(N, g.wte.dim[0], act);
     g.logits         = arena_tensor(a.activations, act, 2, g.head_rows, g.wte.dim[0], 1);
     g.losses         = arena_tensor(a.activations, F32, 1, N, 1, 1);
-    g.sums           = arena_tensor(a.activations, F64, 1, GPT_SUMS, 1, 1);
+    g.sums           = arena_tensor(a.activations, I64, 2, GPT_SUMS, EXACT_WORDS, 1);
     if (trains) {
         g.dresidual = arena_tensor(a.activations, act, 2, N, C, 1);
         g.dbranch   = arena_tensor(a.activations, act, 2, N, C, 1);
@@ -243,7 +243,6 @@ size_t gpt_scratch_bytes(const Gpt *g) {
         linear_scratch_bytes(N, 4 * C, C, g->act),
         attention_scratch_bytes(g->B, g->T, C, g->shape.n_head, g->act),
         head_scratch_bytes(g->head_rows, C, V, g->act),
-        norm_scratch_bytes(g->layout->memory_elems),
     };
     size_t most = 0;
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
@@ -279,8 +278,8 @@ static BlockActivations block_view(const Gpt *g, int64_t l, Extent e) {
 /* --- sums ------------------------------------------------------------------------------------------------------------------------ */
 
 void   gpt_zero_sums(Gpt *g, Stream *s) { device_zero(s, g->sums); }
-Tensor gpt_sum(const Gpt *g, int which) { return tensor_slice(g->sums, which, 1); }
-void   gpt_fetch_sums(Gpt *g, Stream *s, double sums[GPT_SUMS]) { device_to_host(s, sums, g->sums); }
+Tensor gpt_sum(const Gpt *g, int which) { return tensor_slice(g->sums, which * EXACT_WORDS, EXACT_WORDS); }
+void   gpt_fetch_sums(Gpt *g, Stream *s, Exact sums[GPT_SUMS]) { device_to_host(s, sums, g->sums); }
 
 /* --- forward --------------------------------------------------------------------------------------------------------------------- */
 

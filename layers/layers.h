@@ -12,6 +12,7 @@
 #define TRAIN_GPT_LAYERS_LAYERS_H
 
 #include "core/device.h"
+#include "core/exact.h"
 #include "core/tensor.h"
 
 #ifdef __cplusplus
@@ -90,11 +91,11 @@ typedef struct {
  *   master, m, v [n] f32 in/out   grad [n] f32 in   working [n] act out: p rounded; when it is F32 it is the master itself             */
 void adamw_update(Stream *s, Tensor master, Tensor m, Tensor v, Tensor working, Tensor grad, AdamW h, float grad_scale);
 
-/* Sum of squares of x, accumulated in float64 over fixed blocks.   sum [1] f64 out(+=)   x [n] f32 in                                   */
+/* Sum of squares of x: of each 64 elements in float64 in a fixed order, of those sums exactly. However a tensor is cut at multiples of 64,
+ * and whoever adds the parts: the same sum.   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x [n] f32 in                    */
 void norm_squared(Stream *s, Tensor sum, Tensor x);
-/* Sum of x in float64 in a fixed order.   sum [1] f64 out(+=)   x [n] f32 in                                                           */
+/* Sum of x, exact.   sum [EXACT_WORDS] i64 out(+=)   x [n] f32 in                                                                       */
 void sum_forward(Stream *s, Tensor sum, Tensor x);
-size_t norm_scratch_bytes(int64_t n); /* of either */
 /* y = x rounded to y's type.   y, x [n] any of F32, BF16, F16 (the CPU: F32, BF16)                                                      */
 void cast_forward(Stream *s, Tensor y, Tensor x);
 

@@ -1,67 +1,67 @@
-/* norm.c - CPU side of norm_squared and sum_forward in layers.h. The blocks of a norm are fixed by the tensor alone, and their sums are
- * added in order: the same bits for any number of threads. */
+/* norm.c - CPU side of norm_squared and sum_forward in layers.h. Threads take stretches of the tensor and add what they find to exact sums,
+ * which no order changes. */
 #include "layers/act_simd.h"
 #include "layers/layers.h"
 
 #ifndef SIMD_PASS
 
-enum { NORM_BLOCK = 1 << 14, NORM_GROUP = 256 }; /* elements of a block; blocks summed at once, their sums on the stack */
+enum { NORM_BLOCK = 64, STRETCH = 1 << 14 }; /* elements summed in float64; elements of a thread's turn, a multiple */
 
 typedef float  f32x8 __attribute__((vector_size(32)));
 typedef double f64x8 __attribute__((vector_size(64)));
 
 #define SIMD_FILE "layers/norm.c"
 #include "core/simd_each.h"
-SIMD_DISPATCH(double, squares, (const float *x, int64_t n), (x, n))
+SIMD_DISPATCH(void, add_squares, (Exact *sum, const float *x, int64_t n), (sum, x, n))
 
-size_t norm_scratch_bytes(int64_t n) { return (void)n, 0; }
+static void add_values(Exact *sum, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) exact_add(sum, (double)x[i]);
+}
 
-void norm_squared(Stream *s, Tensor sum, Tensor x) {
-    (void)s;
-    EXPECT1(sum, F64, 1);
+typedef void AddTerms(Exact *sum, const float *x, int64_t n);
+
+static void add_terms(Tensor sum, Tensor x, AddTerms *add) {
     int64_t n = x.dim[0];
+    EXPECT1(sum, I64, EXACT_WORDS);
     EXPECT1(x, F32, n);
-    const float *value = (const float *)x.data;
-    for (int64_t first = 0; first < n; first += (int64_t)NORM_BLOCK * NORM_GROUP) {
-        double  partial[NORM_GROUP];
-        int64_t blocks = (n - first + NORM_BLOCK - 1) / NORM_BLOCK;
-        if (blocks > NORM_GROUP) blocks = NORM_GROUP;
-        #pragma omp parallel for schedule(static)
-        for (int64_t b = 0; b < blocks; b++) {
-            int64_t at = first + b * NORM_BLOCK;
-            partial[b] = squares(value + at, n - at < NORM_BLOCK ? n - at : NORM_BLOCK);
-        }
-        for (int64_t b = 0; b < blocks; b++) *(double *)sum.data += partial[b];
+    #pragma omp parallel if (n > STRETCH)
+    {
+        Exact part = {{0}};
+        #pragma omp for schedule(static) nowait
+        for (int64_t at = 0; at < n; at += STRETCH) add(&part, (const float *)x.data + at, n - at < STRETCH ? n - at : STRETCH);
+        #pragma omp critical(exact_sum)
+        exact_merge((Exact *)sum.data, &part);
     }
 }
 
-void sum_forward(Stream *s, Tensor sum, Tensor x) {
-    (void)s;
-    EXPECT1(sum, F64, 1);
-    EXPECT1(x, F32, x.dim[0]);
-    const float *value = (const float *)x.data;
-    double total = 0.0;
-    for (int64_t i = 0; i < x.dim[0]; i++) total += (double)value[i];
-    *(double *)sum.data += total;
-}
+void norm_squared(Stream *s, Tensor sum, Tensor x) { (void)s, add_terms(sum, x, add_squares); }
+void sum_forward(Stream *s, Tensor sum, Tensor x) { (void)s, add_terms(sum, x, add_values); }
 
 #else /* SIMD_PASS: the kernels, once per instruction set */
 
-static double SIMD(squares)(const float *x, int64_t n) {
-    f64x8   sum[2] = {{0}, {0}};
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        for (int k = 0; k < 2; k++) {
-            f32x8 part;
-            memcpy(&part, x + i + 8 * k, sizeof part);
-            f64x8 wide = __builtin_convertvector(part, f64x8);
-            sum[k] += wide * wide;
-        }
+SIMD_INLINE double SIMD(block_squares)(const float *x) {
+    f64x8 sum[2] = {{0}, {0}};
+    for (int64_t i = 0; i < NORM_BLOCK; i += 8) {
+        f32x8 part;
+        memcpy(&part, x + i, sizeof part);
+        f64x8 wide = __builtin_convertvector(part, f64x8); /* squares of f32 are exact in f64 */
+        sum[i / 8 % 2] += wide * wide;
     }
-    double total = 0.0;
-    for (int lane = 0; lane < 8; lane++) total += sum[0][lane] + sum[1][lane];
-    for (; i < n; i++) total += (double)x[i] * (double)x[i];
-    return total;
+    double lane[8];
+    sum[0] += sum[1];
+    memcpy(lane, sum, sizeof lane);
+    for (int half = 4; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+    return lane[0];
+}
+
+static void SIMD(add_squares)(Exact *sum, const float *x, int64_t n) {
+    int64_t i = 0;
+    for (; i + NORM_BLOCK <= n; i += NORM_BLOCK) exact_add(sum, SIMD(block_squares)(x + i));
+    if (i == n) return;
+    float last[NORM_BLOCK] = {0};
+    memcpy(last, x + i, (size_t)(n - i) * sizeof *x);
+    exact_add(sum, SIMD(block_squares)(last));
 }
 
 #endif

@@ -1,61 +1,63 @@
-/* norm.cu - CUDA side of norm_squared and sum_forward in layers.h. Blocks, fixed by the length alone, leave float64 sums in scratch; one
- * block then adds them in order: the same bits on every GPU. */
+/* norm.cu - CUDA side of norm_squared and sum_forward in layers.h. Blocks add to exact sums in shared memory, then to the result: integer
+ * atomics, which come in any order and give the same sum on every GPU. */
 #include "core/kernel.cuh"
 #include "layers/layers.h"
 
-enum { THREADS = 256, PACKS = 4, MAX_BLOCKS = 1024 }; /* a few blocks for each multiprocessor of the largest GPUs */
+enum { THREADS = 256, LANES = 16, PER_LANE = 4, MAX_BLOCKS = 1024 }; /* LANES x PER_LANE: the 64 elements summed in float64 */
 
 typedef enum { VALUES, SQUARES } Terms;
 
-static int64_t partial_blocks(int64_t n) {
-    int64_t blocks = blocks_for(n, THREADS * PACKS * pack_elems<float>());
-    return blocks < MAX_BLOCKS ? blocks : (int64_t)MAX_BLOCKS;
+/* Two's complement: sums of unsigned words are those of signed ones. */
+DEVICE void add_exactly(unsigned long long *word, double x) {
+    ExactParts p = exact_parts(x);
+    for (int k = 0; k < 3; k++)
+        if (p.part[k]) atomicAdd(word + p.first + k, (unsigned long long)p.part[k]);
 }
 
-/* partial[block] = sum of the block's terms. Thread: PACKS packs of every tile that is the block's turn; bound: 4 bytes each. */
-template <Terms terms, int W> KERNEL norm_partial_kernel(double *partial, const float *x, int64_t n) {
-    SMEM(double, part, [WARP]);
-    double  sum = 0.0;
-    int64_t tile = (int64_t)blockDim.x * PACKS * W;
+/* Squares of 64 elements: four neighbours a lane, then the 16 lanes as a tree; every lane gets the sum. */
+DEVICE double squares_of_64(Pack<float, PER_LANE> x) {
+    double sum = 0.0;
+    for (int j = 0; j < PER_LANE; j++) sum = fma((double)x.v[j], (double)x.v[j], sum); /* the product is exact either way */
+    for (int o = LANES / 2; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    return sum;
+}
+
+/* sum += the terms of x. Thread: a pack of 4 of every tile that is its block's turn; no thread leaves the loop before its warp. Bound: 4
+ * bytes each. Words of the exact sum in shared memory: nearly all squares of a gradient meet in a handful of them. */
+template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, const float *x, int64_t n) {
+    SMEM(unsigned long long, word, [EXACT_WORDS]);
+    for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += (int)blockDim.x) word[i] = 0;
+    __syncthreads(); /* the sum is empty */
+    int64_t tile = (int64_t)blockDim.x * PER_LANE;
     for (int64_t first = blockIdx.x * tile; first < n; first += gridDim.x * tile) {
-        Pack<float, W> in[PACKS];
-        #pragma unroll
-        for (int k = 0; k < PACKS; k++) {
-            int64_t i = first + ((int64_t)k * blockDim.x + threadIdx.x) * W;
-            in[k] = i < n ? pack_load_part<float, W>(x + i, n - i) : Pack<float, W>{};
+        int64_t               at = first + (int64_t)threadIdx.x * PER_LANE;
+        Pack<float, PER_LANE> in = {};
+        for (int j = 0; j < PER_LANE; j += W) {
+            if (at + j >= n) break;
+            Pack<float, W> part = pack_load_part<float, W>(x + at + j, n - at - j);
+            for (int k = 0; k < W; k++) in.v[j + k] = part.v[k];
         }
-        #pragma unroll
-        for (int k = 0; k < PACKS; k++)
-            for (int j = 0; j < W; j++) sum += terms == SQUARES ? (double)in[k].v[j] * (double)in[k].v[j] : (double)in[k].v[j];
+        if (terms == SQUARES) {
+            double square = squares_of_64(in);
+            if (threadIdx.x % LANES == 0) add_exactly(word, square);
+        } else {
+            for (int j = 0; j < PER_LANE; j++) add_exactly(word, (double)in.v[j]);
+        }
     }
-    sum = block_sum(sum, part);
-    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+    __syncthreads(); /* every thread's terms are in it */
+    for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += (int)blockDim.x)
+        if (word[i]) atomicAdd(sum + i, word[i]);
 }
-
-/* *sum += the partials. One block. */
-KERNEL norm_total_kernel(double *sum, const double *partial, int blocks) {
-    SMEM(double, part, [WARP]);
-    double total = 0.0;
-    for (int b = (int)threadIdx.x; b < blocks; b += (int)blockDim.x) total += partial[b];
-    total = block_sum(total, part);
-    if (threadIdx.x == 0) *sum += total;
-}
-
-size_t norm_scratch_bytes(int64_t n) { return (size_t)partial_blocks(n) * sizeof(double) + ARENA_ALIGN; }
 
 template <Terms terms> static void add_terms(Stream *s, Tensor sum, Tensor x) {
-    int64_t n = x.dim[0], blocks = partial_blocks(n);
-    EXPECT1(sum, F64, 1);
+    int64_t n = x.dim[0], blocks = blocks_for(n, THREADS * PER_LANE);
+    EXPECT1(sum, I64, EXACT_WORDS);
     EXPECT1(x, F32, n);
     if (n == 0) return;
-    size_t  mark = arena_mark(&s->scratch);
-    double *partial = (double *)arena_take(&s->scratch, (size_t)blocks * sizeof(double));
     DISPATCH_PACK(float, packs_fit(PACK_BYTES, {x.data}), W,
-        LAUNCH((norm_partial_kernel<terms, W>), blocks, THREADS, 0, s, partial, ptr<float>(x), n));
-    LAUNCH(norm_total_kernel, 1, THREADS, 0, s, ptr<double>(sum), partial, (int)blocks);
-    arena_release(&s->scratch, mark);
+        LAUNCH((exact_sum_kernel<terms, W>), blocks < MAX_BLOCKS ? blocks : (int64_t)MAX_BLOCKS, THREADS, 0, s,
+               ptr<unsigned long long>(sum), ptr<float>(x), n));
 }
 
 void norm_squared(Stream *s, Tensor sum, Tensor x) { add_terms<SQUARES>(s, sum, x); }
-
 void sum_forward(Stream *s, Tensor sum, Tensor x) { add_terms<VALUES>(s, sum, x); }

@@ -35,10 +35,10 @@ Tensor optimizer_v(const Optimizer *o, Span span);
 /* Writes the working copy of every span from its master (after init or resume). */
 void optimizer_publish(const Optimizer *o, Stream *s);
 
-/* Sum of squares of the reduced gradients this rank answers for (its own pieces, whatever the stage). sum [1] f64 out(+=) */
+/* Sum of squares of the reduced gradients this rank answers for (its own pieces, whatever the stage). sum: an Exact, out(+=) */
 void optimizer_norm_squared(const Optimizer *o, Stream *s, Tensor sum);
 
-/* Sum of squares of this rank's masters: not finite when one of them is not. sum [1] f64 out(+=) */
+/* Sum of squares of this rank's masters: not finite when one of them is not. sum: an Exact, out(+=) */
 void optimizer_master_squared(const Optimizer *o, Stream *s, Tensor sum);
 
 /* One step over this rank's spans; grad_scale multiplies the gradient (clipping). */

@@ -16,7 +16,7 @@ void inject_gradient(Gpt *g, Stream *s) {
     if (f.word[0]) device_from_host(s, tensor_slice(is_word(f, "lone") ? g->dln_f_b : g->dwpe, 1, 1), &wrong);
 }
 
-double inject_loss(double loss_sum, double tokens) { return is_word(failpoint("guard.loss"), "rise") ? loss_sum + 6.0 * tokens : loss_sum; }
+double inject_loss(double tokens) { return is_word(failpoint("guard.loss"), "rise") ? 6.0 * tokens : 0.0; }
 
 #ifdef FAILPOINTS
 static uint64_t flips_so_far(void) { return (uint64_t)failpoint_calls("guard.weight"); }

@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 void   inject_gradient(Gpt *g, Stream *s);             /* after the gradients were zeroed */
-double inject_loss(double loss_sum, double tokens);    /* returns what the loss is then */
+double inject_loss(double tokens);    /* returns what is added to the sum of losses */
 void   inject_weight(Gpt *g, Stream *s);
 
 #ifdef __cplusplus

@@ -33,7 +33,7 @@ static void carve(Bench *b, Arena *a) {
         {&b->tokens, I32, b->B, b->T}, {&b->targets, I32, b->B, b->T}, {&b->chunk_targets, I32, b->rows, 0}, {&b->x, act, N, C}, {&b->y, act, N, C},
         {&b->dx, act, N, C}, {&b->dy, act, N, C}, {&b->update, act, N, C}, {&b->mean, F32, N, 0}, {&b->rstd, F32, N, 0}, {&b->lse, F32, b->B * b->H, b->T},
         {&b->qkv, act, N, 3 * C}, {&b->dqkv, act, N, 3 * C}, {&b->fc, act, N, 4 * C}, {&b->gelu, act, N, 4 * C}, {&b->dfc, act, N, 4 * C},
-        {&b->logits, act, b->rows, b->padded}, {&b->loss, F32, b->rows, 0}, {&b->sum, F64, 1, 0},
+        {&b->logits, act, b->rows, b->padded}, {&b->loss, F32, b->rows, 0}, {&b->sum, I64, EXACT_WORDS, 0},
         {&b->wte, act, b->padded, C}, {&b->wpe, act, b->T, C}, {&b->norm_w, act, C, 0}, {&b->norm_b, act, C, 0}, {&b->qkv_w, act, C, 3 * C},
         {&b->qkv_b, act, 3 * C, 0}, {&b->proj_w, act, C, C}, {&b->proj_b, act, C, 0}, {&b->fc_w, act, C, 4 * C}, {&b->fc_b, act, 4 * C, 0},
         {&b->out_w, act, 4 * C, C}, {&b->dwte, F32, b->padded, C}, {&b->dwpe, F32, b->T, C}, {&b->dnorm_w, F32, C, 0}, {&b->dnorm_b, F32, C, 0},
@@ -194,7 +194,7 @@ int main(int argc, char **argv) {
     carve(&b, &counted);
     Arena arena = arena_create("bench", counted.peak_bytes);
     carve(&b, &arena);
-    b.stream = stream_create(gpt_scratch_bytes(&g) + SCRATCH_MORE + norm_scratch_bytes(b.params));
+    b.stream = stream_create(gpt_scratch_bytes(&g) + SCRATCH_MORE);
     fill_all(&b);
     printf("dtype=%s isa=%s B=%lld T=%lld C=%lld H=%lld V=%lld parameters=%lld rows=%lld\n", dtype_name(b.act), device_isa(), (long long)b.B, (long long)b.T, (long long)b.C,
            (long long)b.H, (long long)b.V, (long long)b.params, (long long)b.rows);

@@ -61,10 +61,10 @@ static double step_ms(Gpt *g, Optimizer *o, Replay *replay, Stream *s, Batch bat
     gpt_zero_grads(g, s);
     gpt_zero_sums(g, s);
     replay_micro_step(replay, g, s, batch, 1.0f / (float)tensor_elems(batch.inputs), none);
-    double sums[GPT_SUMS];
+    Exact sums[GPT_SUMS];
     optimizer_norm_squared(o, s, gpt_sum(g, GPT_GRAD_SQUARES));
     gpt_fetch_sums(g, s, sums);
-    double norm = sqrt(sums[GPT_GRAD_SQUARES]);
+    double norm = sqrt(exact_value(&sums[GPT_GRAD_SQUARES]));
     AdamW  h = {6e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, step};
     optimizer_update(o, s, h, (float)(norm > 1.0 ? 1.0 / norm : 1.0));
     device_sync(s);

@@ -43,8 +43,8 @@ static void test_f16_rounding(void **state) {
 static void test_sizes_and_names(void **state) {
     (void)state;
     assert_int_equal(dtype_bytes(F32), 4), assert_int_equal(dtype_bytes(BF16), 2), assert_int_equal(dtype_bytes(F16), 2);
-    assert_int_equal(dtype_bytes(I32), 4), assert_int_equal(dtype_bytes(F64), 8);
-    assert_string_equal(dtype_name(F16), "fp16"), assert_string_equal(dtype_name(F64), "fp64");
+    assert_int_equal(dtype_bytes(I32), 4), assert_int_equal(dtype_bytes(F64), 8), assert_int_equal(dtype_bytes(I64), 8);
+    assert_string_equal(dtype_name(F16), "fp16"), assert_string_equal(dtype_name(F64), "fp64"), assert_string_equal(dtype_name(I64), "int64");
     uint16_t two[2];
     Tensor   t = tensor_1d(two, F16, 2);
     tensor_set(t, 1, -1.5f);

@@ -80,9 +80,9 @@ static Batch batch_of(Model *m, int64_t step, int64_t first, int64_t B, int64_t 
 }
 
 static double loss_sum(Model *m) {
-    double sums[GPT_SUMS];
+    Exact sums[GPT_SUMS];
     gpt_fetch_sums(&m->gpt, &m->stream, sums);
-    return sums[GPT_LOSS];
+    return exact_value(&sums[GPT_LOSS]);
 }
 
 /* Loss and gradients of one step's four sequences, B at a time. */
@@ -105,12 +105,12 @@ static double learning_rate(int64_t s) {
 }
 
 static double gradient_norm(Model *m) { /* rank 0 answers for its pieces only, so the norm is taken over all of it here */
-    double sums[GPT_SUMS];
+    Exact sums[GPT_SUMS];
     device_zero(&m->stream, gpt_sum(&m->gpt, GPT_GRAD_SQUARES));
     for (int i = 0; i < m->optimizer.span_count; i++)
         norm_squared(&m->stream, gpt_sum(&m->gpt, GPT_GRAD_SQUARES), tensor_slice(m->gpt.grads, m->optimizer.spans[i].memory, m->optimizer.spans[i].elems));
     gpt_fetch_sums(&m->gpt, &m->stream, sums);
-    return sqrt(sums[GPT_GRAD_SQUARES]);
+    return sqrt(exact_value(&sums[GPT_GRAD_SQUARES]));
 }
 
 static void update(Model *m, int64_t step, double norm) {

@@ -1,21 +1,22 @@
-/* test_norm.c - norm_squared and sum_forward: float64 sums, added to what is there, the same for any number of threads. */
+/* test_norm.c - norm_squared and sum_forward: added to what is there; the same sum for any number of threads and any cut into parts. */
 #include "test/ref/test.h"
 
 #include <omp.h>
 
 /* The sums start at 7 and -5: they are added to. */
 static Tensor sum_from(Stage *s, double start) {
-    Tensor sum = stage_tensor(s, F64, 1, 1, 1);
-    *(double *)sum.data = start;
+    Tensor sum = stage_tensor(s, I64, 1, EXACT_WORDS, 1);
+    memset(sum.data, 0, sizeof(Exact));
+    exact_add((Exact *)sum.data, start);
     return sum;
 }
-static double value_of(Tensor sum) { return *(const double *)sum.data; }
+static double value_of(Tensor sum) { return exact_value((const Exact *)sum.data); }
 
 static void test_sizes(void **state) {
     (void)state;
-    static const int64_t sizes[] = {1, 7, 16, 31, 16384, 16385, 100003, 4194304 + 17};
+    static const int64_t sizes[] = {1, 7, 16, 31, 63, 64, 65, 16384, 16385, 100003, 1048576 + 17};
     for (int i = 0; i < COUNT(sizes); i++) {
-        Stage  s = stage_create(norm_scratch_bytes(sizes[i]));
+        Stage  s = stage_create(0);
         Tensor x = stage_random(&s, F32, 1, sizes[i], 1, 1, 3, 0.5), norm = sum_from(&s, 7.0), sum = sum_from(&s, -5.0), other = sum_from(&s, 7.0);
         long double square = 7.0L, plain = -5.0L;
         for (int64_t k = 0; k < sizes[i]; k++) {
@@ -24,30 +25,64 @@ static void test_sizes(void **state) {
         }
         norm_squared(&s.stream, norm, x);
         sum_forward(&s.stream, sum, x);
-        double allowed = COMPARE_K * 0x1p-53 * sqrt((double)sizes[i]) * (double)square; /* compare.h's bound in float64 */
-        assert_true(fabs(value_of(norm) - (double)square) <= allowed);
-        assert_true(fabs(value_of(sum) - (double)plain) <= allowed);
+        assert_true(fabs(value_of(norm) - (double)square) <= COMPARE_K * 0x1p-53 * sqrt(64.0) * (double)square); /* compare.h's bound in float64 */
+        assert_true(fabs(value_of(sum) - (double)plain) <= 0x1p-52 * fabs((double)plain) + (double)sizes[i] * 0x1p-63 * sqrt((double)square));
         int threads = omp_get_max_threads();
         omp_set_num_threads(threads + 2);
         norm_squared(&s.stream, other, x);
         omp_set_num_threads(threads);
-        assert_true(value_of(other) == value_of(norm));
+        assert_same_bits(other, norm);
         stage_destroy(&s);
     }
 }
 
-/* f32 would overflow or lose the small one. */
+/* Cut at multiples of 64 elements, as pieces of buckets are, and added in another order. */
+static void test_any_cut(void **state) {
+    (void)state;
+    enum { N = 5 * 64 * 61 + 19 };
+    Stage  s = stage_create(0);
+    Tensor x = stage_random(&s, F32, 1, N, 1, 4, 3, 0.5), whole = sum_from(&s, 0.0), whole_sum = sum_from(&s, 0.0);
+    for (int64_t i = 0; i < N; i += 3) tensor_set(x, i, ldexpf(tensor_get(x, i), (int)(i % 200) - 120));
+    norm_squared(&s.stream, whole, x);
+    sum_forward(&s.stream, whole_sum, x);
+    for (int64_t piece = 64; piece < N; piece += 64 * 37) {
+        Tensor norm = sum_from(&s, 0.0), sum = sum_from(&s, 0.0);
+        for (int64_t at = (N - 1) / piece * piece; at >= 0; at -= piece) {
+            Tensor part = tensor_slice(x, at, N - at < piece ? N - at : piece);
+            norm_squared(&s.stream, norm, part);
+            sum_forward(&s.stream, sum, part);
+        }
+        assert_same_bits(norm, whole);
+        assert_same_bits(sum, whole_sum);
+    }
+    Tensor sum = sum_from(&s, 0.0);
+    for (int64_t i = N - 1; i >= 0; i -= 61) sum_forward(&s.stream, sum, tensor_slice(x, i - 60 < 0 ? 0 : i - 60, i - 60 < 0 ? i + 1 : 61));
+    assert_same_bits(sum, whole_sum); /* off every alignment */
+    stage_destroy(&s);
+}
+
+/* Squares beyond f32, the smallest subnormals, and what is no number. */
 static void test_range(void **state) {
     (void)state;
-    Stage  s = stage_create(norm_scratch_bytes(33));
-    Tensor x = stage_random(&s, F32, 1, 33, 1, 0, 0, 0), norm = sum_from(&s, 0.0);
-    tensor_set(x, 3, 1e30f), tensor_set(x, 32, 1e-30f);
+    Stage  s = stage_create(0);
+    Tensor x = stage_random(&s, F32, 1, 161, 1, 0, 0, 0), norm = sum_from(&s, 0.0);
+    tensor_set(x, 3, 1e30f), tensor_set(x, 160, 1e-30f);
     norm_squared(&s.stream, norm, x);
-    assert_true(fabs(value_of(norm) / ((double)1e30f * (double)1e30f) - 1.0) < 1e-15);
+    assert_true(value_of(norm) == (double)1e30f * (double)1e30f);
     tensor_set(x, 3, 0.0f);
-    *(double *)norm.data = 0.0;
+    norm = sum_from(&s, 0.0);
     norm_squared(&s.stream, norm, x);
-    assert_true(fabs(value_of(norm) / ((double)1e-30f * (double)1e-30f) - 1.0) < 1e-15);
+    assert_true(value_of(norm) == (double)1e-30f * (double)1e-30f);
+    tensor_set(x, 64, 0x1p-149f), tensor_set(x, 160, -0x1p-149f);
+    norm = sum_from(&s, 0.0);
+    norm_squared(&s.stream, norm, x);
+    assert_true(value_of(norm) == 0x1p-297);
+    tensor_set(x, 5, -3.4e38f), tensor_set(x, 6, 3.4e38f);
+    norm_squared(&s.stream, norm, x);
+    assert_true(value_of(norm) == 2.0 * (double)3.4e38f * (double)3.4e38f);
+    tensor_set(x, 7, -INFINITY);
+    norm_squared(&s.stream, norm, x);
+    assert_true(value_of(norm) == INFINITY);
     tensor_set(x, 5, NAN);
     norm_squared(&s.stream, norm, x);
     assert_true(isnan(value_of(norm)));
@@ -55,7 +90,7 @@ static void test_range(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_range)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_any_cut), cmocka_unit_test(test_range)};
     return cmocka_run_group_tests_name("norm", all, NULL, NULL);
 }
 
