@@ -1,4 +1,8 @@
-/* test_checkpoint_damage.c - whatever happens to a file of a checkpoint is seen, and an older whole one is used instead. */
+/* test_checkpoint_damage.c - whatever happens to a file of a checkpoint is seen, and an older whole one is used instead.
+ *
+ *   test_checkpoint_damage FROM COUNT     cases FROM to FROM+COUNT-1 of LONG_CASES flipped bits (every bit of every header and small file, the
+ *                                         rest anywhere), and that share of all truncations
+ */
 #include "test/run/checkpoint_fixture.h"
 
 #include <fcntl.h>
@@ -164,12 +168,94 @@ static void test_folders_under_false_names(void **state) {
     expect_fall_back("an empty folder");
 }
 
-int main(void) {
+/* --- the long form ------------------------------------------------------------------------------------------------------------------------ */
+
+enum { LONG_CASES = 100000 };
+static int64_t long_from, long_count;
+
+static int64_t file_bytes[NAMES], head_bytes[NAMES];
+
+static void measure(void) {
+    for (int n = 0; n < NAMES; n++) {
+        uint64_t length = 0;
+        file_bytes[n] = head_bytes[n] = io_file_bytes(at_newest(names[n]));
+        if (!strstr(names[n], ".safetensors")) continue;
+        int fd = io_open(at_newest(names[n]), IO_READ);
+        assert_int_equal(io_pread(fd, &length, sizeof length, 0), 0);
+        io_close(fd);
+        head_bytes[n] = (int64_t)(8 + length);
+    }
+}
+
+/* The bit of case i, and its file. */
+static int bit_of(int64_t i, uint64_t *bit) {
+    uint32_t w[4];
+    for (int n = 0; n < NAMES; n++) {
+        if (i < 8 * head_bytes[n]) return *bit = (uint64_t)i, n;
+        i -= 8 * head_bytes[n];
+    }
+    rng_words(w, 13, RNG_TEST, (uint64_t)i);
+    int n = (int)(w[0] % 2); /* the two large ones */
+    *bit = (((uint64_t)w[1] << 32) | w[2]) % (uint64_t)(8 * file_bytes[n]);
+    return n;
+}
+
+static int finds_older(void) {
+    char found[256] = "";
+    return checkpoint_find(dir, found, sizeof found) && strcmp(found, older) == 0;
+}
+
+static void test_many_flips(void **state) {
+    (void)state;
+    measure();
+    for (int64_t i = long_from; i < long_from + long_count; i++) {
+        uint64_t bit;
+        int      n = bit_of(i, &bit), fd = io_open(at_newest(names[n]), IO_SHARED);
+        flip(fd, bit);
+        if (!finds_older()) fail_msg("%s: bit %llu is not seen", names[n], (unsigned long long)bit);
+        if (i % 1000 == 0) expect_fall_back(names[n]);
+        flip(fd, bit);
+        io_close(fd);
+    }
+    assert_true(verifies());
+    print_message("%lld flips seen\n", (long long)long_count);
+}
+
+static void test_many_truncations(void **state) {
+    (void)state;
+    Manifest m;
+    int64_t  tried = 0;
+    char     fault[MANIFEST_FAULT_BYTES];
+    assert_int_equal(folder_verify(comm, newest, newest_step, &m, fault), MANIFEST_GOOD);
+    measure();
+    for (int n = 0; n < NAMES; n++) {
+        int64_t from = file_bytes[n] * long_from / LONG_CASES, end = file_bytes[n] * (long_from + long_count) / LONG_CASES;
+        char   *data;
+        io_read_file(at_newest(names[n]), 64 << 20, &data);
+        for (int64_t keep = end < file_bytes[n] ? end : file_bytes[n]; --keep >= from; tried++) {
+            assert_int_equal(truncate(at_newest(names[n]), keep), 0);
+            int good = strcmp(names[n], MANIFEST_NAME) == 0 ? verifies() : manifest_verify(&m, newest, 0, 1, fault);
+            if (good) fail_msg("%s cut to %lld bytes is not seen", names[n], (long long)keep);
+            if (tried % 20000 == 0) expect_fall_back(names[n]);
+        }
+        assert_int_equal(io_replace_file(at_newest(names[n]), data, (size_t)file_bytes[n]), 0);
+        free(data);
+    }
+    assert_true(verifies());
+    manifest_free(&m);
+    print_message("%lld truncations seen\n", (long long)tried);
+}
+
+int main(int argc, char **argv) {
     omp_set_num_threads(1);
     comm = comm_create((Launch){0}, COMM_RING);
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_bit_flips), CASE(test_truncations), CASE(test_missing_and_swapped_files), CASE(test_folders_under_false_names),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest long_tests[] = {CASE(test_many_flips), CASE(test_many_truncations)};
+    if (argc < 3) return cmocka_run_group_tests(tests, NULL, NULL);
+    long_from = atoll(argv[1]) % LONG_CASES, long_count = atoll(argv[2]);
+    if (long_count > LONG_CASES - long_from) long_count = LONG_CASES - long_from;
+    return cmocka_run_group_tests(long_tests, NULL, NULL);
 }
