@@ -103,7 +103,7 @@ check-hf: all              ## logits of a checkpoint in Hugging Face transformer
 emu-cases: $(B)/test/emu/cases/cases
 emu-planted:               ## faults planted in CUDA kernels: the emulator must catch each
 	@scripts/emu_planted.sh
-soak: all                  ## the long proofs, one piece of 20 minutes; test/results/soak.jsonl keeps the totals
+soak: tests                ## the long proofs, one piece of 20 minutes; test/results/soak.jsonl keeps the totals
 	@B=$(B) scripts/soak.sh
 faults: tests              ## the 32 faults that a run must survive, each with its test, pass or fail
 	@B=$(B) scripts/faults.sh

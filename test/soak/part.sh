@@ -4,5 +4,7 @@
 seconds=${1:-60} end=$((SECONDS + ${1:-60})) done=0 failed=0
 more()  { [ $SECONDS -lt $end ]; }
 tally() { done=$((done + $1)) failed=$((failed + $2)); }   # of the work so far: how much, and what failed of it
+# How much of a part earlier pieces have done, for one that goes through a list: so_far PART
+so_far() { grep -s "\"part\": \"$1\"" test/results/soak.jsonl | grep -oE '"count": [0-9]+' | awk '{ n += $2 } END { print n + 0 }'; }
 tell()  { echo "$done done, $failed failed"; [ "$failed" -eq 0 ]; }
 trap tell EXIT

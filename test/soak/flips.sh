@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Single flipped bits: every bit of a checkpoint's headers and small files, the others anywhere in it; and that share of all its truncations.
+# goal: 100000 flips
+. "$(dirname "$0")/part.sh"
+from=$(so_far flips)
+while more; do
+    if told=$("$B/test/run/test_checkpoint_damage" "$from" 2500 2> /dev/null); then failures=0; else failures=1; echo "not ok flips from $from on: $(grep -m 1 ERROR <<< "$told")"; fi
+    seen=$(grep -oE '^[0-9]+ flips' <<< "$told" | grep -oE '[0-9]+')
+    tally "${seen:-0}" "$failures"
+    from=$((from + ${seen:-2500}))
+done
