@@ -70,6 +70,7 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *stage
 }
 
 void save_release(Save *s) {
+    if (!s->state) return; /* nothing was prepared: descriptor 0 is not ours */
     for (int f = 0; f < 2; f++) {
         free(s->header[f]);
         if (s->fd[f] >= 0) io_close(s->fd[f]);
