@@ -30,7 +30,10 @@ static void start_reduce(void *run, int bucket) {
     if (bucket == 0) gpt_own_squares(&r->gpt, &r->stream);
     comm_reduce_scatter_start(r->comm, bucket_of(r->gpt.grads, &r->layout, bucket));
 }
-static void poll_comm(void *run) { comm_poll(((Run *)run)->comm); }
+static void poll_comm(void *run) {
+    watchdog_tick(((Run *)run)->watchdog, "backward");
+    comm_poll(((Run *)run)->comm);
+}
 
 /* Without ZeRO every rank updates all parameters, so the summed pieces go back to all. */
 static void share_grads(Run *r) {

@@ -6,12 +6,14 @@
 #include "comm/comm.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "comm/internal.h"
 #include "core/clock.h"
+#include "core/failpoints.h"
 #include "core/layout.h"
 
 void comm_expect(Launch launch) {
@@ -30,6 +32,8 @@ Comm *comm_create(Launch launch, CommKind kind) {
     if (!c) fail(EXIT_MEMORY, "no memory for a communicator");
     c->size = c->local_size = 1;
     c->chunk_owner = -1;
+    c->blocking = (CommCall){"", -1, 0, 1};
+    Failpoint f = failpoint("comm.init");
     if (launch.launched) world_start(c, launch);
     else {
         error_set_rank(0, 1, NULL);
@@ -37,6 +41,7 @@ Comm *comm_create(Launch launch, CommKind kind) {
         if (!c->host) fail(EXIT_MEMORY, "no memory for a communicator");
         gethostname(c->host[0], HOST_CHARS - 1);
     }
+    failpoint_done(f);
     c->yields = c->local_size > threads_host_processors(c) && !set_to_one("OMPI_MCA_mpi_oversubscribe") &&
                 !set_to_one("OMPI_MCA_mpi_yield_when_idle");
     comm_set_kind(c, kind);
@@ -59,7 +64,9 @@ void comm_destroy(Comm *c) {
     comm_finish(c);
     if (c->nccl) nccl_close(c);
     if (c->staging) staging_close(c);
+    Failpoint f = failpoint("comm.finalize");
     if (c->launched) world_stop(c);
+    failpoint_done(f);
     free(c->host);
     free(c->op);
     free(c->chunk);
@@ -72,6 +79,50 @@ int         comm_local_rank(const Comm *c) { return c->local_rank; }
 int         comm_local_size(const Comm *c) { return c->local_size; }
 const char *comm_host(const Comm *c, int rank) { return c->host[rank]; }
 const char *comm_library(void) { return world_library(); }
+
+/* --- what every collective has: a number, and a place where a test may break it --------------------------------------------------- */
+
+#ifdef FAILPOINTS
+static int64_t stalled = INT64_MAX;
+static void    stall_from(int64_t sequence) { stalled = sequence; }
+static int     is_stalled(const Op *op) { return op->sequence >= stalled; }
+#else
+static void stall_from(int64_t sequence) { (void)sequence; }
+static int  is_stalled(const Op *op) { return (void)op, 0; }
+#endif
+
+/* Words of its own: "slow" takes 50 ms more, which are this rank's and not the collective's; "stall" starts, and never gets on. */
+static Failpoint obey_test(const Comm *c, const char *name) {
+    Failpoint f = failpoint(name);
+    if (f.error) comm_failed(c, strerror(f.error));
+    if (strcmp(f.word, "slow") == 0) usleep(50000);
+    if (strcmp(f.word, "stall") == 0) stall_from(c->started);
+    return f;
+}
+
+CommCall comm_last_call(const Comm *c) {
+    CommCall last = c->blocking;
+    if (!last.has_ended) return last;
+    for (int64_t i = c->started > TRACES ? c->started - TRACES : 0; i <= c->started; i++) { /* number `started` may just be starting */
+        const CommTrace *t = &c->trace[i % TRACES];
+        if (!t->name || t->sequence != i) continue;
+        if (t->end_ms == 0) return (CommCall){t->name, t->number, t->start_ms, 0};
+        if (t->number > last.number) last = (CommCall){t->name, t->number, t->start_ms, 1};
+    }
+    return last;
+}
+
+void comm_failed(const Comm *c, const char *why) {
+    char     host[HOST_CHARS] = "?", where[64] = "setting up";
+    CommCall last = comm_last_call(c);
+    gethostname(host, sizeof host - 1);
+    if (last.number >= 0) snprintf(where, sizeof where, "%s%s %lld", last.has_ended ? "after " : "", last.name, (long long)last.number);
+    fail(EXIT_PEER, "a peer is lost or MPI failed on rank %d, host %s, %s: %s", c->rank, host, where, why);
+}
+
+void comm_abandon(Comm *c, double wait_ms) {
+    if (c->nccl) nccl_abandon(c, wait_ms);
+}
 
 /* --- the queue ------------------------------------------------------------------------------------------------------------------- */
 
@@ -88,7 +139,7 @@ static Op *new_op(Comm *c) {
 static void begin_those_ready(Comm *c) {
     for (; c->begun < c->ops; c->begun++) {
         Op *op = &c->op[c->begun];
-        if (op->staged >= 0 && !staging_is_in(c, op->staged)) return;
+        if (is_stalled(op) || (op->staged >= 0 && !staging_is_in(c, op->staged))) return;
         if (c->begun == 0) c->busy_since_ms = clock_ms();
         if (op->by == COMM_RING) ring_start(c, op, op->way);
         else collectives_mpi_start(c, op);
@@ -101,10 +152,13 @@ static void start(Comm *c, OpKind kind, Tensor x) {
     if (c->size == 1) return;
     CHECK(x.dims == 1 && x.dim[0] % (LAYOUT_ALIGN * c->size) == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
     CHECK(kind == OP_ALL_GATHER || x.type == F32, "sums are fp32, not %s", dtype_name(x.type));
-    c->trace[c->started % TRACES] = (CommTrace){c->started, clock_ms(), 0, 0};
+    static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce"};
+    c->trace[c->started % TRACES] = (CommTrace){OP_NAMES[kind], c->calls++, c->started, clock_ms(), 0, 0};
+    Failpoint f = obey_test(c, points[kind]);
     if (c->kind == COMM_NCCL) {
         nccl_start(c, kind, x);
         c->started++;
+        failpoint_done(f);
         return;
     }
     Tensor bucket = x;
@@ -122,6 +176,7 @@ static void start(Comm *c, OpKind kind, Tensor x) {
     }
     c->started++;
     begin_those_ready(c);
+    failpoint_done(f);
 }
 
 static int is_of(const Comm *c, int i, int64_t sequence) { return i >= 0 && i < c->ops && c->op[i].sequence == sequence; }
@@ -229,51 +284,63 @@ int comm_trace(const Comm *c, CommTrace *out, int max) {
 
 /* --- small blocking things, timed ------------------------------------------------------------------------------------------------ */
 
-static void blocked_since(Comm *c, double begin) {
-    double ms = clock_ms() - begin;
+typedef struct { double begin_ms; Failpoint test; } Blocking;
+
+static Blocking enter(Comm *c, const char *name, const char *point) {
+    c->blocking = (CommCall){name, c->calls++, clock_ms(), 0};
+    Failpoint test = obey_test(c, point);
+    return (Blocking){clock_ms(), test};
+}
+
+static void leave(Comm *c, Blocking b) {
+    double ms = clock_ms() - b.begin_ms;
     c->times.exposed_ms += ms;
     if (c->begun == 0) c->times.comm_ms += ms; /* else a collective in flight counts this time already */
+    c->blocking.has_ended = 1;
+    failpoint_done(b.test);
 }
 
 void comm_barrier(Comm *c) {
     if (c->size == 1) return;
-    double begin = clock_ms();
+    Blocking b = enter(c, "barrier", "comm.barrier");
     world_barrier(c);
-    blocked_since(c, begin);
+    leave(c, b);
 }
 
 void comm_broadcast(Comm *c, void *data, size_t bytes, int root) {
     if (c->size == 1) return;
-    double begin = clock_ms();
+    Blocking b = enter(c, "broadcast", "comm.broadcast");
     world_broadcast(c, data, bytes, root);
-    blocked_since(c, begin);
+    leave(c, b);
 }
 
 void comm_all_reduce_f64(Comm *c, double *values, int count, CommReduce op) {
     if (c->size == 1) return;
-    double begin = clock_ms();
+    Blocking b = enter(c, "all-reduce of numbers", "comm.all_reduce");
     world_all_reduce_f64(c, values, count, op);
-    blocked_since(c, begin);
+    leave(c, b);
 }
 
 void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op) {
     if (c->size == 1) return;
-    double begin = clock_ms();
+    Blocking b = enter(c, "all-reduce of numbers", "comm.all_reduce");
     world_all_reduce_i64(c, values, count, op);
-    blocked_since(c, begin);
+    leave(c, b);
+}
+
+static char *gather_from_one(const void *data, size_t bytes, size_t **bytes_of_rank) {
+    char *all = (char *)malloc(bytes ? bytes : 1);
+    *bytes_of_rank = (size_t *)malloc(sizeof **bytes_of_rank);
+    if (!all || !*bytes_of_rank) fail(EXIT_MEMORY, "no memory to gather %zu bytes", bytes);
+    if (bytes) memcpy(all, data, bytes);
+    (*bytes_of_rank)[0] = bytes;
+    return all;
 }
 
 char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank) {
-    double begin = clock_ms();
-    char  *all = NULL;
-    if (c->size > 1) all = world_gather(c, data, bytes, root, bytes_of_rank);
-    else {
-        all = (char *)malloc(bytes ? bytes : 1);
-        *bytes_of_rank = (size_t *)malloc(sizeof **bytes_of_rank);
-        if (!all || !*bytes_of_rank) fail(EXIT_MEMORY, "no memory to gather %zu bytes", bytes);
-        if (bytes) memcpy(all, data, bytes);
-        (*bytes_of_rank)[0] = bytes;
-    }
-    blocked_since(c, begin);
+    if (c->size == 1) return gather_from_one(data, bytes, bytes_of_rank);
+    Blocking b = enter(c, "gather", "comm.gather");
+    char    *all = world_gather(c, data, bytes, root, bytes_of_rank);
+    leave(c, b);
     return all;
 }

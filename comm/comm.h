@@ -31,7 +31,8 @@ typedef struct Comm Comm;
  * unless something fails. Exit 69 if the launcher's processes cannot find each other. */
 void comm_expect(Launch launch);
 
-/* All ranks of the job. Calls MPI_Init_thread if launched, and error_set_rank(). Exit 69 when the MPI library cannot start. */
+/* All ranks of the job. Calls MPI_Init_thread if launched, and error_set_rank(). Exit 69 when the MPI library cannot start. From then on
+ * an error of MPI ends the job with 77, naming rank, host and collective. */
 Comm *comm_create(Launch launch, CommKind kind);
 /* COMM_NCCL makes its communicator here, over the GPU that device_open() chose: all ranks call it together. Exit 69 where that fails. */
 void     comm_set_kind(Comm *c, CommKind kind);
@@ -50,6 +51,18 @@ int         comm_local_rank(const Comm *c);  /* among the ranks of this host */
 int         comm_local_size(const Comm *c);
 const char *comm_host(const Comm *c, int rank);
 const char *comm_library(void);              /* "Open MPI 4.1.4", "MPICH 4.0.2", "none" */
+
+/* The collective that this rank is in, or that is the oldest it has in flight; else the last one. Any thread may ask, also while the main
+ * thread is stuck in it. Ranks that have come equally far give the same number; -1 and "": there was none yet. */
+typedef struct {
+    const char *name;      /* "all-reduce", "barrier", ... */
+    int64_t     number;
+    double      since_ms;  /* clock_ms() of its beginning  */
+    int         has_ended; /* NCCL: of what comm_times has not seen to end, nothing is known */
+} CommCall;
+CommCall comm_last_call(const Comm *c);
+/* From any thread, when this rank is lost: NCCL gives up what the GPU waits for, which may take for ever: wait_ms at most are waited. */
+void     comm_abandon(Comm *c, double wait_ms);
 
 /* Cores this rank should use: widens a binding that leaves this host's other cores without a rank (Open MPI binds -np 1 to one core),
  * divides the rest; the figure before OMP_NUM_THREADS is looked at. Prints one line of advice if it cannot widen. */
@@ -100,7 +113,9 @@ CommTimes comm_times(Comm *c); /* since the last call; resets them */
 
 /* What happened when, on clock_ms(), for the last collectives over buckets (at most 128), oldest first; returns how many. */
 typedef struct {
-    int64_t sequence;      /* the communicator's 0th, 1st, ... collective            */
+    const char *name;      /* of the collective                                      */
+    int64_t number;        /* as in CommCall                                         */
+    int64_t sequence;      /* the communicator's 0th, 1st, ... collective over a bucket */
     double  start_ms;
     double  first_send_ms; /* 0: nothing posted yet                                  */
     double  end_ms;        /* 0: in flight; else when a poll or finish (NCCL: comm_times) saw it end */

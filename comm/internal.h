@@ -32,6 +32,7 @@ enum {
 static const int64_t CHUNK_BYTES = 256 << 10, LEAST_CHUNK_BYTES = 64 << 10, COPY_CHUNK_BYTES = 1 << 20;
 
 typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE } OpKind;
+static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce"};
 
 /* One started collective; of an all-gather, one of the two ways round. Its messages are numbered in the order they travel: message i is
  * chunk i % chunks of ring step i / chunks. */
@@ -66,7 +67,9 @@ struct Comm {
     Op      *op;                /* owned; in flight, in start order                      */
     int      ops, op_room;
     int      begun;            /* so many of them, the oldest; the others wait for their bytes to reach the host */
-    int64_t  started;           /* collectives so far                                    */
+    int64_t  started;           /* collectives over buckets so far                       */
+    int64_t  calls;             /* collectives of all kinds                              */
+    CommCall blocking;          /* the small one that the main thread is in, or was in last */
     char    *chunk;             /* owned [WINDOW][CHUNK_BYTES]; NULL before first use    */
     int64_t  chunk_owner;       /* sequence of the collective that receives into them, or -1 */
 
@@ -78,6 +81,9 @@ struct Comm {
     CommTimes times;
     CommTrace trace[TRACES];    /* sequence s in place s % TRACES                        */
 };
+
+/* An error that a peer or the network has caused: says so with rank, host and collective, and ends the job. */
+NORETURN void comm_failed(const Comm *c, const char *why);
 
 /* threads.c: the processors that this host's ranks may use between them. */
 int threads_host_processors(Comm *c);
@@ -108,6 +114,7 @@ void nccl_close(Comm *c);
 void nccl_start(Comm *c, OpKind kind, Tensor x);
 void nccl_poll(Comm *c);
 void nccl_wait(Comm *c, int64_t sequence);
+void nccl_abandon(Comm *c, double wait_ms);
 void nccl_read_times(Comm *c); /* adds what has ended meanwhile to times and trace */
 
 /* ring.c and collectives_mpi.c: op->kind, x, sequence and piece_bytes are set. Progress returns whether something moved. */
@@ -119,11 +126,11 @@ int  collectives_mpi_progress(Comm *c, Op *op);
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->messages; }
 
 #ifndef NO_MPI
-NORETURN void mpi_failed(const char *call, int code, const char *file, int line);
-#define MPI_CHECK(call)                                                              \
-    do {                                                                             \
-        int mpi_code = (call);                                                       \
-        if (mpi_code != MPI_SUCCESS) mpi_failed(#call, mpi_code, __FILE__, __LINE__); \
+NORETURN void mpi_failed(const Comm *c, const char *call, int code, const char *file, int line);
+#define MPI_CHECK(c, call)                                                              \
+    do {                                                                                \
+        int mpi_code = (call);                                                          \
+        if (mpi_code != MPI_SUCCESS) mpi_failed(c, #call, mpi_code, __FILE__, __LINE__); \
     } while (0)
 #endif
 

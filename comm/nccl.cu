@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <memory>
 #include <thread>
 
 #include "comm/internal.h"
@@ -26,7 +28,6 @@ enum { WAITS = TRACES };
 
 typedef struct {
     cudaEvent_t begin, end;
-    OpKind      kind;
     int64_t     elems, sequence;
 } Collective;
 typedef struct { cudaEvent_t begin, end; } Wait;
@@ -41,15 +42,16 @@ struct Nccl {
     Wait         wait[WAITS];        /* of the followed stream, in comm_finish                */
     int64_t      waits, waits_read;
     double       polled_ms;
+    int          abandoned;          /* atomic: any thread may, once                           */
 };
 
 /* --- errors ----------------------------------------------------------------------------------------------------------------------- */
 
 /* "reduce-scatter 12 of 1024 elements" */
-static const char *name_of(const Nccl *n, int64_t i, char text[96]) {
-    const Collective *one = &n->collective[i % TRACES];
-    snprintf(text, 96, "%s %lld of %lld elements", one->kind == OP_ALL_GATHER ? "all-gather" : "reduce-scatter", (long long)one->sequence,
-             (long long)one->elems);
+static const char *name_of(const Comm *c, int64_t i, char text[96]) {
+    const Collective *one = &c->nccl->collective[i % TRACES];
+    const CommTrace  *trace = &c->trace[one->sequence % TRACES];
+    snprintf(text, 96, "%s %lld of %lld elements", trace->name, (long long)trace->number, (long long)one->elems);
     return text;
 }
 
@@ -59,13 +61,24 @@ static int exit_code_of(ncclResult_t result) {
 }
 
 /* Other ranks' kernels spin on ours: the communicator is aborted, beside this thread, which may not wait for it to come to an end. */
+void nccl_abandon(Comm *c, double wait_ms) {
+    ncclComm_t comm = c->nccl->comm;
+    auto       done = std::make_shared<std::atomic<bool>>(false);
+    if (!comm || __atomic_exchange_n(&c->nccl->abandoned, 1, __ATOMIC_ACQ_REL)) return;
+    std::thread([comm, done] {
+        ncclCommAbort(comm);
+        *done = true;
+    }).detach();
+    for (double begin = clock_ms(); !*done && clock_ms() - begin < wait_ms;) usleep(10000);
+}
+
 NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result, int exit_code) {
     ncclComm_t  comm = c->nccl ? c->nccl->comm : NULL;
     const char *detail = ncclGetLastError(comm);
     const char *what = result == ncclInProgress ? "no answer in time; a peer is lost" : ncclGetErrorString(result);
     char        why[512];
     snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
-    if (comm) std::thread([comm] { ncclCommAbort(comm); }).detach();
+    comm_abandon(c, 0);
     fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN tells more)", doing, c->rank, comm_host(c, c->rank),
          device_id(), why);
 }
@@ -81,7 +94,7 @@ static void check_answer(Comm *c, ncclResult_t state) {
     char name[96];
     if (state == ncclSuccess || state == ncclInProgress) return;
     int is_idle = c->nccl->started == 0;
-    nccl_failed(c, is_idle ? "the communicator" : name_of(c->nccl, current_collective(c->nccl), name), state, exit_code_of(state));
+    nccl_failed(c, is_idle ? "the communicator" : name_of(c, current_collective(c->nccl), name), state, exit_code_of(state));
 }
 
 /* Asks until the last call is done. */
@@ -183,13 +196,13 @@ void nccl_start(Comm *c, OpKind kind, Tensor x) {
     if (n->started - n->read >= TRACES) n->read++; /* its time is never told: nobody has asked for long */
     int64_t     i = n->started++;
     Collective *one = &n->collective[i % TRACES];
-    one->kind = kind, one->elems = tensor_elems(x), one->sequence = c->started;
+    one->elems = tensor_elems(x), one->sequence = c->started;
     CUDA_CHECK(cudaEventRecord(n->reached, stream_queue(c->followed)));
     CUDA_CHECK(cudaStreamWaitEvent(n->queue, n->reached, 0));
     CUDA_CHECK(cudaEventRecord(one->begin, n->queue));
     ncclResult_t result = settle(c, enqueue(c, kind, x), 0);
     char         name[96];
-    if (result != ncclSuccess) nccl_failed(c, name_of(n, i, name), result, exit_code_of(result));
+    if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, exit_code_of(result));
     CUDA_CHECK(cudaEventRecord(one->end, n->queue)); /* of work that is on the stream: result is no longer "in progress" */
     c->trace[c->started % TRACES].first_send_ms = clock_ms();
 }

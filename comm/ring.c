@@ -53,7 +53,7 @@ static void post_receives(Comm *c, Op *op) {
         } else if (op->sums > 0 && op->sent <= i - op->sums) {
             return; /* an all-reduce is still sending what lies at this place */
         }
-        MPI_CHECK(MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, tag_of(op), c->ring, &op->receive[i % WINDOW]));
+        MPI_CHECK(c, MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, tag_of(op), c->ring, &op->receive[i % WINDOW]));
     }
 }
 
@@ -63,21 +63,21 @@ static void post_sends(Comm *c, Op *op) {
     for (; op->sends < op->messages && op->sends < op->received + op->chunks && op->sends < op->sent + SENDS; op->sends++) {
         Chunk chunk = sent_chunk(c, op, op->sends);
         if (op->sends == 0) op->first_send_ms = clock_ms();
-        MPI_CHECK(MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, to, tag_of(op), c->ring, &op->send[op->sends % SENDS]));
+        MPI_CHECK(c, MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, to, tag_of(op), c->ring, &op->send[op->sends % SENDS]));
         c->times.sends++;
     }
 }
 
-static int is_complete(MPI_Request *request) {
+static int is_complete(const Comm *c, MPI_Request *request) {
     int done;
-    MPI_CHECK(MPI_Test(request, &done, MPI_STATUS_IGNORE));
+    MPI_CHECK(c, MPI_Test(request, &done, MPI_STATUS_IGNORE));
     return done;
 }
 
 /* The oldest message, if it has arrived. */
 static int take_message(Comm *c, Op *op) {
     int64_t i = op->received;
-    if (i == op->receives || !is_complete(&op->receive[i % WINDOW])) return 0;
+    if (i == op->receives || !is_complete(c, &op->receive[i % WINDOW])) return 0;
     if (i < op->sums) {
         Chunk chunk = received_chunk(c, op, i);
         add((float *)(void *)chunk.at, (const float *)(void *)buffer(c, i), chunk.bytes / 4);
@@ -86,8 +86,8 @@ static int take_message(Comm *c, Op *op) {
     return 1;
 }
 
-static int drop_sent(Op *op) {
-    if (op->sent == op->sends || !is_complete(&op->send[op->sent % SENDS])) return 0;
+static int drop_sent(const Comm *c, Op *op) {
+    if (op->sent == op->sends || !is_complete(c, &op->send[op->sent % SENDS])) return 0;
     op->sent++;
     return 1;
 }
@@ -98,7 +98,7 @@ int ring_progress(Comm *c, Op *op) {
         post_receives(c, op);
         post_sends(c, op);
         int sends_matter = op->received == op->receives || op->sends == op->sent + SENDS;
-        if (!take_message(c, op) && !(sends_matter && drop_sent(op))) return moved;
+        if (!take_message(c, op) && !(sends_matter && drop_sent(c, op))) return moved;
     }
 }
 

@@ -1,5 +1,6 @@
 /* world.c - MPI's life in this program: start, end, abort, who is where; and the small blocking calls, cut where a count is an int. */
 #ifndef NO_MPI
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,11 +23,12 @@ static const char srun_option[] = "--mpi=pmix";
 #endif
 const char *world_library(void) { return library; }
 
-NORETURN void mpi_failed(const char *call, int code, const char *file, int line) {
-    char text[MPI_MAX_ERROR_STRING] = "?";
+NORETURN void mpi_failed(const Comm *c, const char *call, int code, const char *file, int line) {
+    char text[MPI_MAX_ERROR_STRING] = "?", why[MPI_MAX_ERROR_STRING + 512];
     int  length;
     MPI_Error_string(code, text, &length);
-    fail(EXIT_PEER, "a peer is lost or MPI failed: %s (%s, %s:%d)", text, call, file, line);
+    snprintf(why, sizeof why, "%s (%s, %s:%d)", text, call, file, line);
+    comm_failed(c, why);
 }
 
 /* MPI_Init returns once all ranks have come to it: whoever means to be ended by another rank joins first. */
@@ -36,8 +38,11 @@ static void join_job(void) {
     if (!here) MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
 }
 
+enum { ABORT_SECONDS = 5 }; /* MPI_Abort waits for a launcher that a cut link may have taken away */
+
 static void abort_job(int exit_code) {
     join_job();
+    error_end_within(ABORT_SECONDS, exit_code);
     usleep(50000); /* hydra drops what it has not forwarded yet when it is told to end */
     MPI_Abort(MPI_COMM_WORLD, exit_code);
     _exit(exit_code);
@@ -80,9 +85,9 @@ void world_start(Comm *c, Launch launch) {
     error_set_join(NULL);
 
     c->world = MPI_COMM_WORLD;
-    MPI_CHECK(MPI_Comm_set_errhandler(c->world, MPI_ERRORS_RETURN)); /* copies inherit it */
-    MPI_CHECK(MPI_Comm_dup(c->world, &c->ring));
-    MPI_CHECK(MPI_Comm_split_type(c->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &c->local));
+    MPI_CHECK(c, MPI_Comm_set_errhandler(c->world, MPI_ERRORS_RETURN)); /* copies inherit it */
+    MPI_CHECK(c, MPI_Comm_dup(c->world, &c->ring));
+    MPI_CHECK(c, MPI_Comm_split_type(c->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &c->local));
     MPI_Comm_rank(c->local, &c->local_rank);
     MPI_Comm_size(c->local, &c->local_size);
 
@@ -90,11 +95,11 @@ void world_start(Comm *c, Launch launch) {
     if (!c->host) fail(EXIT_MEMORY, "no memory for the names of %d ranks", c->size);
     char mine[HOST_CHARS] = "";
     gethostname(mine, sizeof mine - 1);
-    MPI_CHECK(MPI_Allgather(mine, HOST_CHARS, MPI_CHAR, c->host, HOST_CHARS, MPI_CHAR, c->world));
+    MPI_CHECK(c, MPI_Allgather(mine, HOST_CHARS, MPI_CHAR, c->host, HOST_CHARS, MPI_CHAR, c->world));
 }
 
 void world_stop(Comm *c) {
-    MPI_CHECK(MPI_Barrier(c->world));
+    MPI_CHECK(c, MPI_Barrier(c->world));
     MPI_Comm_free(&c->ring);
     MPI_Comm_free(&c->local);
     error_set_rank(c->rank, c->size, NULL);
@@ -102,26 +107,26 @@ void world_stop(Comm *c) {
 }
 
 void world_local_all_gather(Comm *c, const void *mine, void *all, size_t bytes) {
-    if (c->launched) MPI_CHECK(MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, c->local));
+    if (c->launched) MPI_CHECK(c, MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, c->local));
     else memcpy(all, mine, bytes);
 }
 
-void world_barrier(Comm *c) { MPI_CHECK(MPI_Barrier(c->world)); }
+void world_barrier(Comm *c) { MPI_CHECK(c, MPI_Barrier(c->world)); }
 
 static int piece_at(size_t at, size_t bytes) { return (int)(bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES); }
 
 void world_broadcast(Comm *c, void *data, size_t bytes, int root) {
     for (size_t at = 0; at < bytes; at += PIECE_BYTES)
-        MPI_CHECK(MPI_Bcast((char *)data + at, piece_at(at, bytes), MPI_BYTE, root, c->world));
+        MPI_CHECK(c, MPI_Bcast((char *)data + at, piece_at(at, bytes), MPI_BYTE, root, c->world));
 }
 
 static MPI_Op operation(CommReduce op) { return op == COMM_SUM ? MPI_SUM : op == COMM_MAX ? MPI_MAX : MPI_MIN; }
 
 void world_all_reduce_f64(Comm *c, double *values, int count, CommReduce op) {
-    MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, operation(op), c->world));
+    MPI_CHECK(c, MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, operation(op), c->world));
 }
 void world_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op) {
-    MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_INT64_T, operation(op), c->world));
+    MPI_CHECK(c, MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_INT64_T, operation(op), c->world));
 }
 
 char *world_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank) {
@@ -132,10 +137,10 @@ char *world_gather(Comm *c, const void *data, size_t bytes, int root, size_t **b
         *bytes_of_rank = (size_t *)malloc(sizeof **bytes_of_rank * (size_t)c->size);
         if (!of || !*bytes_of_rank) fail(EXIT_MEMORY, "no memory to gather from %d ranks", c->size);
     }
-    MPI_CHECK(MPI_Gather(&mine, 1, MPI_UINT64_T, of, 1, MPI_UINT64_T, root, c->world));
+    MPI_CHECK(c, MPI_Gather(&mine, 1, MPI_UINT64_T, of, 1, MPI_UINT64_T, root, c->world));
     if (c->rank != root) {
         for (size_t at = 0; at < bytes; at += PIECE_BYTES)
-            MPI_CHECK(MPI_Send((const char *)data + at, piece_at(at, bytes), MPI_BYTE, root, 0, c->world));
+            MPI_CHECK(c, MPI_Send((const char *)data + at, piece_at(at, bytes), MPI_BYTE, root, 0, c->world));
         return NULL;
     }
     size_t total = 0;
@@ -147,7 +152,7 @@ char *world_gather(Comm *c, const void *data, size_t bytes, int root, size_t **b
         size_t from_r = (*bytes_of_rank)[r];
         if (r == root && bytes) memcpy(to, data, bytes);
         for (size_t at = 0; r != root && at < from_r; at += PIECE_BYTES)
-            MPI_CHECK(MPI_Recv(to + at, piece_at(at, from_r), MPI_BYTE, r, 0, c->world, MPI_STATUS_IGNORE));
+            MPI_CHECK(c, MPI_Recv(to + at, piece_at(at, from_r), MPI_BYTE, r, 0, c->world, MPI_STATUS_IGNORE));
         to += from_r;
     }
     return all;

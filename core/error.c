@@ -15,7 +15,8 @@ static struct {
     int64_t step;
     void  (*abort_job)(int exit_code);
     void  (*join)(void);
-} self = {0, 1, -1, NULL, NULL};
+    int     forced_code;
+} self = {0, 1, -1, NULL, NULL, EXIT_INTERNAL};
 
 void error_set_rank(int rank, int ranks, void (*abort_job)(int)) {
     self.rank = rank;
@@ -25,6 +26,25 @@ void error_set_rank(int rank, int ranks, void (*abort_job)(int)) {
 
 void error_set_join(void (*join)(void)) { self.join = join; }
 void error_set_step(int64_t step) { self.step = step; }
+
+static void end_now(int signal_number) {
+    (void)signal_number;
+    _exit(self.forced_code);
+}
+
+void error_end_within(unsigned seconds, int exit_code) {
+    struct sigaction action;
+    sigset_t         alarm_alone;
+    self.forced_code = exit_code;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = end_now;
+    action.sa_flags = SA_ONSTACK;
+    sigaction(SIGALRM, &action, NULL);
+    sigemptyset(&alarm_alone);
+    sigaddset(&alarm_alone, SIGALRM);
+    pthread_sigmask(SIG_UNBLOCK, &alarm_alone, NULL); /* the thread that calls this is one at least that can take it */
+    alarm(seconds);
+}
 
 /* Ranks other than 0 wait this long before they speak: a fault common to all is then told once, by rank 0, whose abort ends this wait. */
 static void let_rank_zero_speak_first(void) {

@@ -52,6 +52,9 @@ void error_set_step(int64_t step);
 /* Prints "train_gpt: <sentence>" to stderr and ends the job with exit_code. */
 NORETURN void fail(int exit_code, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
+/* This process ends with exit_code in so many seconds, whatever its threads are stuck in: an abort may hang like what it is to end. */
+void error_end_within(unsigned seconds, int exit_code);
+
 /* Ends the job with exit_code, saying nothing: another rank speaks. */
 NORETURN void fail_silently(int exit_code);
 

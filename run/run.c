@@ -52,8 +52,10 @@ static void collective_moves(void *watchdog) { watchdog_tick((Watchdog *)watchdo
 
 static void join_ranks(Run *r, Launch launch) {
     const Config *c = r->config;
+    r->watchdog = watchdog_create(c->run.watchdog_seconds, launch);
     r->comm = comm_create(launch, COMM_RING);
-    r->watchdog = watchdog_create(c->run.watchdog_seconds, r->comm);
+    watchdog_know(r->watchdog, r->comm);
+    watchdog_tick(r->watchdog, "the start of the device");
     comm_watch(r->comm, collective_moves, r->watchdog);
     char *fault = config_check_ranks(c, comm_size(r->comm));
     if (fault) fail_lines(EXIT_CONFIG, fault);
@@ -216,10 +218,15 @@ void run_create(Run *r, const Config *config, Launch launch) {
     signals_install();
     open_inputs(r);
     join_ranks(r, launch);
+    watchdog_tick(r->watchdog, "taking the run folder");
     r->lock = lock_run_folder(config->run.dir, r->comm);
+    watchdog_tick(r->watchdog, "the probe of matrix products");
     probe_matmul(r);
+    watchdog_tick(r->watchdog, "taking memory");
     carve_memory(r);
+    watchdog_tick(r->watchdog, "the first weights");
     load_weights(r);
+    watchdog_tick(r->watchdog, "the first step");
 }
 
 static void write_config_copy(const Run *r) {
@@ -266,6 +273,7 @@ void run_destroy(Run *r) {
     layout_destroy(&r->layout);
     dataset_close(&r->train);
     if (r->val.shards) dataset_close(&r->val);
-    watchdog_destroy(r->watchdog);
+    watchdog_tick(r->watchdog, "the end");
     comm_destroy(r->comm);
+    watchdog_destroy(r->watchdog);
 }

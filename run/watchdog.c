@@ -18,11 +18,14 @@
 #include "core/clock.h"
 
 enum { STACK_SIGNAL = SIGURG /* by default ignored, and nobody here uses it */, STACK_DEPTH = 64 };
-static const double LOOK_MS = 200.0, STACK_MS = 100.0;
+enum { REPORT_SECONDS = 4 /* whoever reads our stderr may be gone */, HOST_CHARS = 64 };
+static const double LOOK_MS = 200.0, STACK_MS = 100.0, ABANDON_MS = 1000.0;
 
 struct Watchdog {
-    const Comm       *comm;      /* borrowed */
-    double            limit_ms;  /* as configured; 0 = by what was seen */
+    Comm *_Atomic     comm;      /* borrowed; NULL: not yet */
+    Launch            launch;
+    char              host[HOST_CHARS];
+    double            limit_seconds; /* as configured; 0 = by what was seen */
     pthread_t         thread;
     pthread_mutex_t   lock;      /* guards stop */
     pthread_cond_t    changed;
@@ -62,11 +65,14 @@ static void say(const char *fmt, ...) {
     if (write(STDERR_FILENO, line, length) < 0) return; /* there is nobody left to tell */
 }
 
+static volatile sig_atomic_t stacks_printed; /* a signal handler has no other way to tell */
+
 static void on_stack_signal(int signal_number) {
     (void)signal_number;
     void *frame[STACK_DEPTH];
     int   frames = backtrace(frame, STACK_DEPTH);
     backtrace_symbols_fd(frame, frames, STDERR_FILENO);
+    stacks_printed++;
 }
 
 /* backtrace() loads a library the first time, which a signal handler must not. */
@@ -85,7 +91,7 @@ static void sleep_ms(double ms) {
     nanosleep(&t, NULL);
 }
 
-/* Each thread prints its own stack: only it can walk it. */
+/* Each thread prints its own stack: only it can walk it. One that blocks signals, or that the kernel holds, prints none. */
 static void print_stacks(void) {
     DIR *tasks = opendir("/proc/self/task");
     long own = syscall(SYS_gettid);
@@ -93,37 +99,41 @@ static void print_stacks(void) {
         long thread = strtol(entry->d_name, NULL, 10);
         if (thread <= 0 || thread == own) continue;
         say("train_gpt: stack of thread %ld%s:\n", thread, thread == getpid() ? " (main)" : "");
+        int before = stacks_printed;
         syscall(SYS_tgkill, getpid(), thread, STACK_SIGNAL);
-        sleep_ms(STACK_MS);
+        for (double ms = 0; ms < STACK_MS && stacks_printed == before; ms++) sleep_ms(1.0);
     }
     if (tasks) closedir(tasks);
 }
 
+/* "in barrier 12 since 5.0 s" */
 static void describe_collective(const Comm *comm, char *out, size_t room) {
-    CommTrace last;
-    if (comm_trace(comm, &last, 1) == 0) snprintf(out, room, "no collective was started");
-    else if (last.end_ms == 0) snprintf(out, room, "collective %lld is in flight since %.1f s", (long long)last.sequence, (clock_ms() - last.start_ms) * 1e-3);
-    else snprintf(out, room, "the last collective, number %lld, has ended", (long long)last.sequence);
+    CommCall call = comm ? comm_last_call(comm) : (CommCall){"", -1, 0, 1};
+    if (call.number < 0) snprintf(out, room, "no collective was started");
+    else if (call.has_ended) snprintf(out, room, "the last collective, %s %lld, has ended", call.name, (long long)call.number);
+    else snprintf(out, room, "collective %s %lld is in flight since %.1f s", call.name, (long long)call.number, (clock_ms() - call.since_ms) * 1e-3);
 }
 
-static NORETURN void end_job(const Watchdog *w, double silent_ms, double limit_ms) {
+static NORETURN void end_job(const Watchdog *w, double silent_seconds, double limit_seconds) {
     char        collective[128];
+    Comm       *comm = w->comm;
     const char *phase = w->phase;
-    int         rank = comm_rank(w->comm);
-    describe_collective(w->comm, collective, sizeof collective);
-    say("train_gpt: rank %d of %d on %s: no progress for %.1f s (limit %.1f s, run.watchdog_seconds) in %s; %s\n", rank, comm_size(w->comm),
-        comm_host(w->comm, rank), silent_ms * 1e-3, limit_ms * 1e-3, phase, collective);
+    error_end_within(REPORT_SECONDS, EXIT_PEER);
+    describe_collective(comm, collective, sizeof collective);
+    say("train_gpt: rank %d of %d on %s: no progress for %.1f s (limit %.1f s, run.watchdog_seconds) in %s; %s\n", comm ? comm_rank(comm) : w->launch.rank,
+        comm ? comm_size(comm) : w->launch.size, w->host, silent_seconds, limit_seconds, phase, collective);
     print_stacks();
+    if (comm) comm_abandon(comm, ABANDON_MS);
     _exit(EXIT_PEER);
 }
 
 /* --- the watcher ------------------------------------------------------------------------------------------------------------------------ */
 
-static double limit_now(const Watchdog *w) {
-    if (w->limit_ms > 0.0) return w->limit_ms;
-    if (!w->started) return WATCHDOG_STARTING_SECONDS * 1e3;
-    double seen = WATCHDOG_PAUSES * (double)w->longest_us * 1e-3, least = WATCHDOG_LEAST_SECONDS * 1e3;
-    return seen > least ? seen : least;
+double watchdog_limit(double configured_seconds, int has_started, double longest_seconds) {
+    if (configured_seconds > 0.0) return configured_seconds;
+    if (!has_started) return WATCHDOG_STARTING_SECONDS;
+    double seen = WATCHDOG_PAUSES * longest_seconds;
+    return seen > WATCHDOG_LEAST_SECONDS ? seen : WATCHDOG_LEAST_SECONDS;
 }
 
 /* Sleeps; returns 1 when the watchdog is to end. */
@@ -144,19 +154,22 @@ static void *watch(void *watchdog) {
     for (int64_t looked = now_us(); !wait_or_stop(w, LOOK_MS); looked = now_us()) {
         double asleep_ms = (double)(now_us() - looked) * 1e-3;
         if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us(); /* the whole process was stopped, not one of its threads: begin anew */
-        double silent_ms = (double)(now_us() - w->last_us) * 1e-3, limit_ms = limit_now(w);
-        if (silent_ms > limit_ms) end_job(w, silent_ms, limit_ms);
+        double silent = (double)(now_us() - w->last_us) * 1e-6, limit = watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6);
+        if (silent > limit) end_job(w, silent, limit);
     }
     return NULL;
 }
 
-Watchdog *watchdog_create(double limit_seconds, const Comm *comm) {
+void watchdog_know(Watchdog *w, Comm *comm) { w->comm = comm; }
+
+Watchdog *watchdog_create(double limit_seconds, Launch launch) {
     Watchdog *w = (Watchdog *)calloc(1, sizeof *w);
     if (!w) fail(EXIT_MEMORY, "no memory for a watchdog");
-    w->comm = comm;
-    w->limit_ms = limit_seconds * 1e3;
+    w->launch = launch;
+    w->limit_seconds = limit_seconds;
+    gethostname(w->host, sizeof w->host - 1);
     w->last_us = now_us();
-    w->phase = "the start";
+    w->phase = "the start of MPI";
     prepare_stacks();
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);

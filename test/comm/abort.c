@@ -2,10 +2,13 @@
  *   one      rank 1 finds bad data          early    every rank finds a fault before comm_create
  *   all      every rank finds the same      early1   rank 1 alone does
  *   check    rank 1 meets the impossible    fine     nothing happens
+ *   segv     the last rank crashes          exit     the last rank leaves with code 3, exit0 with 0, behind MPI's back
  *   nccl     nothing but what EMU_NCCL_FAULT plants, and a build without NCCL
  */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "comm/comm.h"
 
@@ -36,6 +39,9 @@ int main(int argc, char **argv) {
     if (strcmp(how, "all") == 0) fail(EXIT_DATA, "a fault in the data");
     if (strcmp(how, "one") == 0 && last) fail(EXIT_DATA, "a fault in the data");
     if (strcmp(how, "check") == 0) CHECK(!last, "a fault in the program");
+
+    if (strcmp(how, "segv") == 0 && last) raise(SIGSEGV);
+    if (strncmp(how, "exit", 4) == 0 && last) _exit(strcmp(how, "exit") == 0 ? 3 : 0);
 
     if (strcmp(how, "nccl") == 0) {
         use_nccl(c);

@@ -32,6 +32,10 @@ for n in 2 3; do
     ranks "a fault before the communicator is told once" 64 "train_gpt: a fault in the config" $n early
     ranks "one rank's fault before the communicator ends all" 64 "a fault in the config" $n early1
 done
+# What mpirun makes of a rank that is gone without a word.
+ASAN_OPTIONS=$ASAN_OPTIONS:handle_segv=0 ranks "a crash ends all" 139 "" 2 segv
+ranks "a rank that leaves with 3 ends all" 3 "" 2 exit
+[[ $B == *mpich* ]] || ranks "a rank that leaves with 0 while others wait ends all" 1 "" 2 exit0
 case $B in
 build/cpu*) ranks "a build without NCCL says so" 69 "this build has no NCCL" 2 nccl ;;
 build/emu*)

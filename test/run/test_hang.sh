@@ -1,25 +1,29 @@
-# A rank that hangs takes the job with it, soon and with a word: the others notice that it no longer answers.
-. "$(dirname "$0")/tiny.sh"
+# A rank that hangs or dies takes the job with it, soon and with a word, and the first cause's exit code is mpirun's. A hang takes the
+# watchdog's limit and what mpirun needs to end the others.
+. "$(dirname "$0")/struck.sh"
+here=$(hostname)
+said() { echo "train_gpt: rank [0-9] of $1 on $here: no progress for [0-9.]+ s \(limit $LIMIT s, run.watchdog_seconds\) in .*; collective $2 [0-9]+ is in flight"; }
+every_collective 2 3
 
-# hang SIGNAL TARGET: 2 ranks train without end; rank 1 gets the signal after some steps. Leaves the exit status in $STATUS_OF and the seconds in $TOOK.
-hang() {
-    rm -rf "$WORK/run"
-    ( train_ranks 2 run.steps=1000000 run.watchdog_seconds=2 eval.every=0 checkpoint.every=0 > "$WORK/out" 2> "$WORK/err"; echo $? > "$WORK/status" ) &
-    local job=$!
-    await_step "$WORK/run"
-    kill -"$1" "$(pgrep -n -f "$WORK/tiny.json run.steps")"
-    local at=$SECONDS
-    wait $job
-    TOOK=$((SECONDS - at)); STATUS_OF=$(cat "$WORK/status")
-}
-hang STOP
-expect "a stopped rank: all are gone within 15 s" [ "$TOOK" -le 15 ]
-expect "a stopped rank: exit 77" [ "$STATUS_OF" -eq 77 ]
-expect "a stopped rank: rank, host and phase are told" grep -qE "rank [01] of 2 on .*: no progress for 2\.[0-9] s \(limit 2\.0 s, run.watchdog_seconds\) in " "$WORK/err"
-expect "a stopped rank: the stacks are printed" grep -q "(main):" "$WORK/err"
+# Three at a time: most of their time is waiting.
+SIGNAL=STOP struck "a stopped rank" "" 2 77 15 "$(said 2 "[a-z -]*")" > "$WORK/a" &
+struck "a rank that hangs in an all-reduce" "comm.all_reduce@8:hang,rank=1" 2 77 15 "$(said 2 "all-reduce of numbers")" > "$WORK/b" &
+struck "one of four that hangs in a reduce-scatter" "comm.reduce_scatter@10:hang,rank=2" 4 77 15 "$(said 4 reduce-scatter)" > "$WORK/c" &
+wait
+struck "a gather of weights that never gets on" "comm.all_gather@11:stall,rank=0" 2 77 15 "$(said 2 all-gather)" > "$WORK/d" &
+struck "a rank that never comes to MPI_Init" "comm.init@1:hang,rank=1" 2 77 15 "rank [01] of 2 on $here: no progress .* in the start of MPI; no collective was started" > "$WORK/e" &
+struck "a rank that never comes to the end" "comm.finalize@1:hang,rank=0" 2 77 15 "rank [01] of 2 on $here: no progress .* in the end; " run.steps=3 > "$WORK/f" &
+wait
+struck "a rank killed between steps" "comm.reduce_scatter@9:kill-before,rank=1" 2 137 2 "" > "$WORK/g" &
+struck "one of four killed after a gather began" "comm.all_gather@14:kill-after,rank=3" 4 137 2 "" > "$WORK/h" &
+struck "a rank killed before MPI_Init" "comm.init@1:kill-before,rank=0" 2 137 2 "" > "$WORK/i" &
+wait
+cat "$WORK"/[a-i]; grep -q '^not ok' "$WORK"/[a-i] && STATUS=1
+
+# An error of MPI in any collective of one step ends the job at once.
+failed_says() { echo "train_gpt: a peer is lost or MPI failed on rank 0, host $here, $1 [0-9]+: Input/output error"; }
+declare -A called=([comm.reduce_scatter]=reduce-scatter [comm.all_gather]=all-gather [comm.all_reduce]="all-reduce of numbers")
+expect "a step has 4 reduce-scatters, 4 all-gathers and one reduction of numbers" [ "$(sed 's/@.*//' <<< "$POINTS" | sort | uniq -c | tr -s ' \n' ' ')" = " 4 comm.all_gather 1 comm.all_reduce 4 comm.reduce_scatter " ]
+for point in $POINTS; do struck "an error in $point" "$point:fail,rank=0" 2 77 2 "$(failed_says "${called[${point%@*}]}")"; done
 expect "nobody is left" [ -z "$(pgrep -f "$WORK/tiny.json")" ]
-hang KILL
-expect "a killed rank: all are gone within 2 s" [ "$TOOK" -le 2 ]
-expect "a killed rank: the job has failed" [ "$STATUS_OF" -ne 0 ]
-expect "nobody is left after a kill" [ -z "$(pgrep -f "$WORK/tiny.json")" ]
 exit $STATUS

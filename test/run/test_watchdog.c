@@ -2,6 +2,7 @@
 #include "run/watchdog.h"
 #include "test/run/child.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -16,13 +17,11 @@ static void rest(double seconds) {
     while (nanosleep(&t, &t) != 0) {}
 }
 
-static Comm *alone(void) {
-    Launch none = {0};
-    return comm_create(none, COMM_RING);
-}
+static const Launch ALONE = {0};
 
 static void hang(void *limit) {
-    Watchdog *w = watchdog_create(*(double *)limit, alone());
+    Watchdog *w = watchdog_create(*(double *)limit, ALONE);
+    watchdog_know(w, comm_create(ALONE, COMM_RING));
     watchdog_tick(w, "a long wait");
     rest(20);
 }
@@ -38,7 +37,7 @@ static void test_silence_ends(void **state) {
 }
 
 static void keep_going(void *limit) {
-    Watchdog *w = watchdog_create(*(double *)limit, alone());
+    Watchdog *w = watchdog_create(*(double *)limit, ALONE);
     for (int i = 0; i < 12; i++) {
         rest(0.1);
         watchdog_tick(w, "a short wait");
@@ -56,7 +55,7 @@ static void test_ticks_keep_alive(void **state) {
 
 /* With no limit given a silence of seconds is nothing yet. */
 static void wait_at_start(void *limit) {
-    Watchdog *w = watchdog_create(0, alone());
+    Watchdog *w = watchdog_create(0, ALONE);
     watchdog_started(w);
     rest(*(double *)limit);
     watchdog_destroy(w);
@@ -69,7 +68,7 @@ static void test_default_is_patient(void **state) {
 }
 
 static void be_stopped(void *limit) {
-    Watchdog *w = watchdog_create(*(double *)limit, alone());
+    Watchdog *w = watchdog_create(*(double *)limit, ALONE);
     pid_t     self = getpid(), waker = fork();
     if (waker == 0) {
         rest(3.0);
@@ -90,8 +89,51 @@ static void test_a_stopped_process_is_not_blamed(void **state) {
     assert_int_equal(child_run(be_stopped, &limit).code, 0);
 }
 
+/* Before MPI_Init has ended, the launcher's word is all there is. */
+static void hang_in_init(void *limit) {
+    Launch third = {1, 2, 4, 1};
+    watchdog_create(*(double *)limit, third);
+    rest(20);
+}
+
+static void test_silence_in_mpi_init(void **state) {
+    (void)state;
+    double limit = 0.4;
+    Child  c = child_run(hang_in_init, &limit);
+    assert_int_equal(c.code, EXIT_PEER);
+    assert_non_null(strstr(c.said, "rank 2 of 4 on "));
+    assert_non_null(strstr(c.said, "in the start of MPI; no collective was started"));
+}
+
+/* Nobody reads what the report says: it ends all the same. */
+static void hang_with_full_stderr(void *limit) {
+    int  ends[2];
+    char full[1 << 16] = {0};
+    if (pipe(ends) < 0 || fcntl(ends[1], F_SETFL, O_NONBLOCK) < 0) _exit(1);
+    while (write(ends[1], full, sizeof full) > 0) {}
+    fcntl(ends[1], F_SETFL, 0);
+    dup2(ends[1], STDERR_FILENO);
+    hang(limit);
+}
+
+static void test_a_report_that_nobody_reads(void **state) {
+    (void)state;
+    double limit = 0.2;
+    assert_int_equal(child_run(hang_with_full_stderr, &limit).code, EXIT_PEER);
+}
+
+static void test_limits(void **state) {
+    (void)state;
+    assert_true(watchdog_limit(7, 0, 100) == 7 && watchdog_limit(7, 1, 100) == 7);
+    assert_true(watchdog_limit(0, 0, 0.1) == 300 && watchdog_limit(0, 0, 100) == 300);
+    assert_true(watchdog_limit(0, 1, 0) == 30 && watchdog_limit(0, 1, 1.4) == 30);
+    assert_true(watchdog_limit(0, 1, 2) == 40 && watchdog_limit(0, 1, 60) == 1200);
+}
+
 int main(void) {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_silence_ends), cmocka_unit_test(test_ticks_keep_alive),
-                                     cmocka_unit_test(test_default_is_patient), cmocka_unit_test(test_a_stopped_process_is_not_blamed)};
+                                     cmocka_unit_test(test_default_is_patient), cmocka_unit_test(test_a_stopped_process_is_not_blamed),
+                                     cmocka_unit_test(test_silence_in_mpi_init), cmocka_unit_test(test_a_report_that_nobody_reads),
+                                     cmocka_unit_test(test_limits)};
     return cmocka_run_group_tests_name("watchdog", all, NULL, NULL);
 }

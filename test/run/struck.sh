@@ -1,0 +1,43 @@
+# struck.sh - small trainings that a fault strikes in mid-run (core/failpoints.h), and what must come of them: everybody gone in time, the
+# first cause's exit code, nobody left. Sourced; build and words are tiny.sh's.
+. "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
+FAILABLE=$PWD/$B/test/train_gpt-failpoints
+
+# every_collective RANKS STEP: the points "comm.reduce_scatter@9" that one rank of so many passes within that step, a line each, in $POINTS.
+# How long this took is a measure of the machine: $LIMIT becomes seconds that a watchdog may safely wait, $PATIENCE how much slower than quiet.
+every_collective() {
+    local log=$WORK/points at=$EPOCHREALTIME
+    rm -f "$log"
+    TRAIN_GPT_FAIL="comm@1+:note,rank=0" TRAIN_GPT_FAIL_LOG=$log run_ranks "$1" "$FAILABLE" "$WORK/tiny.json" run.dir="$WORK/points_run" run.steps=$(($2 + 1)) \
+        eval.every=0 checkpoint.every=0 > /dev/null
+    rm -rf "$WORK/points_run"
+    PATIENCE=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { p = (b - a) / 0.8; printf "%.2f", (p > 1 ? p : 1) }')
+    LIMIT=$(awk -v p="$PATIENCE" 'BEGIN { printf "%.1f", 2 * p }')
+    # A step begins with its first reduce-scatter after gathers.
+    POINTS=$(sed 's/:.*//' "$log" | awk -v step="$2" '/reduce_scatter/ && last !~ /reduce_scatter/ { n++ } { last = $0 } n == step')
+}
+
+# struck NAME RULE RANKS STATUS SECONDS PATTERN [OPTION...]: under the rule ("" when SIGNAL is to strike, sent to one of the ranks) a run
+# without end ends with this status, all ranks gone within so many seconds (of a quiet machine), the pattern on stderr. Says ok or not ok.
+struck() {
+    local name=$1 rule=$2 ranks=$3 status=$4 seconds=$5 pattern=$6 got took dir; shift 6
+    dir=$(mktemp -d "$WORK/struck.XXXXXX")
+    TRAIN_GPT_FAIL=$rule TRAIN_GPT_FAIL_LOG=$dir/at run_ranks "$ranks" "$FAILABLE" "$WORK/tiny.json" run.dir="$dir/run" run.steps=1000000 \
+        run.watchdog_seconds="$LIMIT" eval.every=0 checkpoint.every=0 "$@" > "$dir/out" 2> "$dir/err" &
+    local job=$!
+    if [ -z "$rule" ]; then
+        while kill -0 $job 2> /dev/null && [ ! -s "$dir/run/metrics.jsonl" ]; do sleep 0.1; done
+        touch "$dir/at"
+        kill -"$SIGNAL" "$(pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$dir/run" | shuf -n 1)"
+    fi
+    wait $job; got=$?
+    for _ in $(seq 100); do pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$dir/run" > /dev/null || break; sleep 0.1; done
+    took=$(awk -v a="$(stat -c %.3Y "$dir/at" 2> /dev/null || echo 0)" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
+    if [ $got = "$status" ] && awk -v t="$took" -v s="$seconds" -v p="$PATIENCE" 'BEGIN { exit !(t <= s * p) }' && grep -qE "$pattern" "$dir/err"; then
+        echo "ok $name: exit $got after $took s"
+    else
+        echo "not ok $name: exit $got, not $status; gone after $took s, not $seconds; like \"$pattern\"? $(grep -E 'train_gpt:' "$dir/err" | grep -v 'stack of' | head -4)"
+        STATUS=1
+    fi
+    rm -rf "$dir"
+}
