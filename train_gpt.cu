@@ -70,16 +70,15 @@ static void await_gradients(Run *r) {
 
 /* The one reduction of scalars in a step: mean loss, gradient norm, what any rank was asked from outside, and how many ranks have done
  * their part of a checkpoint. */
-static Agreed agree(Run *r) {
+static Agreed agree(Run *r, double start_ms) {
     const Config *c = r->config;
-    const char   *dir = run_speaks(r) ? c->run.dir : NULL;
     optimizer_norm_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
     struct { Exact sums[GPT_SUMS]; int64_t stop, save, written; } all;
     await_gradients(r);
     gpt_fetch_sums(&r->gpt, &r->stream, all.sums);
     exact_add(&all.sums[GPT_LOSS], inject_loss((double)c->batch.global_tokens));
-    all.stop = stop_requested(dir, r->started_ms, c->run.max_minutes);
-    all.save = save_requested(dir);
+    all.stop = requests_stop(&r->requests, clock_ms() - start_ms); /* the next step takes as long as this one */
+    all.save = requests_save(&r->requests);
     all.written = saver_ready(r->saver);
     int own = comm_size(r->comm) > 1 ? GPT_OWN_SQUARES : GPT_GRAD_SQUARES;
     int suspect = !isfinite(exact_value(&all.sums[GPT_LOSS])) || !isfinite(exact_value(&all.sums[own]));
@@ -91,7 +90,9 @@ static Agreed agree(Run *r) {
 }
 
 static void tell_saved(Run *r, double ms) {
-    if (ms > 0.0 && run_speaks(r))
+    if (ms <= 0.0) return;
+    requests_saved(&r->requests, ms);
+    if (run_speaks(r))
         progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s, of which training waited %.4f s", r->config->run.dir,
                       (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver) * 1e-3);
 }
@@ -100,10 +101,11 @@ static int is_same(Agreed a, Agreed b) { return memcmp(&a.loss, &b.loss, sizeof 
 
 /* A step whose numbers are wrong is computed once more, from the same batches. The same bits again are the data's or the model's doing. */
 static Agreed compute_again(Run *r, int64_t step, Agreed first) {
-    char ranks[GUARD_TEXT];
+    double start_ms = clock_ms();
+    char   ranks[GUARD_TEXT];
     loader_seek(r->loader, run_first_sample(r, step));
     compute_gradients(r);
-    Agreed again = agree(r);
+    Agreed again = agree(r, start_ms);
     again.stop |= first.stop, again.save |= first.save;
     if (!is_same(first, again)) {
         guard_name_ranks(r->comm, first.suspect != again.suspect, ranks);
@@ -168,7 +170,7 @@ static int64_t train_step(Run *r, int64_t step, Agreed *agreed, StepMetrics *m) 
     comm_times(r->comm); /* what came before (start, eval, checkpoint) is not this step's */
     compute_gradients(r);
     double scale = r->loss_scale.scale; /* what this step's gradients carry */
-    *agreed = agree(r);
+    *agreed = agree(r, start_ms);
     AdamW    h = {schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2, c->optimizer.eps, c->optimizer.weight_decay, step + 1};
     GuardAct act = decide(r, step, agreed);
     if (act == GUARD_ROLLBACK) return roll_back(r, step);
@@ -203,8 +205,9 @@ static Batch eval_batch(Run *r, int64_t first, int64_t count) {
     return batch;
 }
 
-/* Mean loss over the first eval.tokens tokens of data.val in plain order, whole samples, at least one; the ranks share the work. */
-static double evaluate(Run *r) {
+/* Mean loss over the first eval.tokens tokens of data.val in plain order, whole samples, at least one; the ranks share the work. Returns 0
+ * when it was cut short: the run was asked to stop. */
+static int evaluate(Run *r, double *loss) {
     const Config *c = r->config;
     int64_t T = c->batch.seq_len, B = c->batch.micro_batch, ranks = comm_size(r->comm), rank = comm_rank(r->comm);
     int64_t samples = c->eval.tokens > 0 ? c->eval.tokens / T : r->val.samples;
@@ -212,9 +215,13 @@ static double evaluate(Run *r) {
     if (samples > r->val.samples) samples = r->val.samples;
 
     int64_t first = samples * rank / ranks, end = samples * (rank + 1) / ranks;
+    int64_t most = (samples + ranks - 1) / ranks; /* of any rank: all ask equally often whether to stop */
     gpt_zero_sums(&r->gpt, &r->stream);
-    for (int64_t i = first; i < end; i += B) {
+    requests_begin(&r->requests);
+    for (int64_t i = first; i < first + most; i += B) {
         watchdog_tick(r->watchdog, "an evaluation");
+        if (requests_agree(&r->requests)) return 0;
+        if (i >= end) break;
         Batch batch = eval_batch(r, i, end - i < B ? end - i : B);
         gpt_forward(&r->gpt, &r->stream, batch);
         gpt_loss(&r->gpt, &r->stream, batch);
@@ -222,30 +229,57 @@ static double evaluate(Run *r) {
     Exact sums[GPT_SUMS];
     gpt_fetch_sums(&r->gpt, &r->stream, sums);
     comm_all_reduce_i64(r->comm, sums[0].word, GPT_SUMS * EXACT_WORDS, COMM_SUM);
-    return exact_value(&sums[GPT_LOSS]) / ((double)samples * (double)T);
+    *loss = exact_value(&sums[GPT_LOSS]) / ((double)samples * (double)T);
+    return 1;
 }
 
 /* --- what happens between steps ------------------------------------------------------------------------------------------------------------ */
 
 static int is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-static void eval_now(Run *r, int64_t step) {
+/* Returns 0 when it was cut short: it is not logged, and whoever goes on from here does it first. */
+static int eval_now(Run *r, int64_t step) {
     run_await_params(r);
-    double start_ms = clock_ms(), loss = evaluate(r);
-    if (!run_speaks(r)) return;
+    double start_ms = clock_ms(), loss;
+    int    whole = evaluate(r, &loss);
+    if (!run_speaks(r)) return whole;
+    if (!whole) {
+        progress_note(&r->progress, "the evaluation after step %lld waits until the run goes on", (long long)step);
+        return 0;
+    }
     metrics_eval(r->metrics, step, loss);
     metrics_draw(r->metrics);
     progress_eval(&r->progress, step, loss, clock_ms() - start_ms);
+    return 1;
 }
 
-/* All ranks draw the same text, so that none waits in silence; rank 0 prints it. */
-static void sample_now(Run *r, int64_t step) {
+static int eval_is_due(const Run *r, int64_t step) {
+    const Config *c = r->config;
+    return r->val.shards > 0 && c->eval.every > 0 && (is_due(step, c->eval.every) || step == c->run.steps);
+}
+
+/* Whether the evaluation due after `step` is still to be done: that of a new run, and one that was cut short before the run was resumed. */
+static int owes_eval(Run *r, int64_t step) {
+    if (!eval_is_due(r, step) || step > r->config->run.steps) return 0;
+    int64_t owes = run_speaks(r) && metrics_lack_eval(r->config->run.dir, step);
+    comm_broadcast(r->comm, &owes, sizeof owes, 0);
+    return (int)owes;
+}
+
+static int asked_to_stop(void *run) { return requests_agree(&((Run *)run)->requests); }
+
+/* All ranks draw the same text, so that none waits in silence; rank 0 prints it. Returns 0 when it was cut short. */
+static int sample_now(Run *r, int64_t step) {
     const Config *c = r->config;
     run_await_params(r);
-    SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step), r->watchdog};
+    requests_begin(&r->requests);
+    SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step),
+                       r->watchdog, asked_to_stop, r};
     char      *text = sample_text(&r->gpt, &r->stream, &r->tokenizer, plan);
-    if (run_speaks(r)) progress_sample(&r->progress, step, text);
+    if (run_speaks(r) && text) progress_sample(&r->progress, step, text);
+    else if (run_speaks(r)) progress_note(&r->progress, "the sample after step %lld is left out", (long long)step);
     free(text);
+    return text != NULL;
 }
 
 /* Copies the state; what follows is written while training goes on. */
@@ -274,6 +308,7 @@ static Config load_config(int argc, char **argv, Launch launch) {
 
 int main(int argc, char **argv) {
     if (is_verb(argc, argv)) return verb_main(argc, argv); /* plan, check, sample, --help ...: no MPI */
+    signals_install();
     Launch launch = launch_detect();
     comm_expect(launch);                                   /* from here on a fault ends every rank */
     Config config = load_config(argc, argv, launch);
@@ -281,7 +316,8 @@ int main(int argc, char **argv) {
     Run run, *r = &run;
     run_create(r, &config, launch);                        /* the only place that allocates */
     int64_t step = r->resumed.step, steps = config.run.steps;
-    if (step >= steps) {
+    int     owes = owes_eval(r, step);
+    if (step >= steps && !owes) {
         if (run_speaks(r)) printf("%s is at step %lld of run.steps = %lld already: nothing to do\n", config.run.dir, (long long)step, (long long)steps);
         run_destroy(r);
         return EXIT_DONE;
@@ -289,9 +325,9 @@ int main(int argc, char **argv) {
     run_begin(r);
     banner_print(r);
 
-    int evaluates = r->val.shards > 0 && config.eval.every > 0;
-    if (evaluates && step == 0) eval_now(r, 0);
     Agreed agreed = {0};
+    if (owes) agreed.stop = owes = !eval_now(r, step);
+    if (agreed.stop && !r->resumed.ranks) save_now(r, step); /* even then 75 promises a checkpoint */
     while (step < steps && !agreed.stop) {
         error_set_step(step);
         StepMetrics m;
@@ -304,20 +340,23 @@ int main(int argc, char **argv) {
         }
         log_step(r, &m);
         if (agreed.written) tell_saved(r, saver_next(r->saver));
-        if (evaluates && (is_due(step, config.eval.every) || step == steps)) eval_now(r, step);
-        if (is_due(step, config.sample.every)) sample_now(r, step);
+        if (eval_is_due(r, step)) {
+            owes = agreed.stop || !eval_now(r, step);
+            agreed.stop |= owes;
+        }
+        if (is_due(step, config.sample.every) && !agreed.stop) agreed.stop = !sample_now(r, step);
         if (is_due(step, config.checkpoint.every) || step == steps || agreed.stop || agreed.save) save_now(r, step);
     }
 
     tell_saved(r, saver_finish_last(r->saver));
 
-    int stopped = step < steps;
+    int stopped = step < steps || owes;
     if (run_speaks(r)) {
         metrics_draw(r->metrics);
-        if (stopped) stop_file_clear(config.run.dir);
         progress_note(&r->progress, stopped ? "stopped at step %lld of %lld, saved; the same command goes on from here" : "done: step %lld of %lld",
                       (long long)step, (long long)steps);
     }
+    requests_end(&r->requests);
     run_destroy(r);
     return stopped ? EXIT_STOPPED : EXIT_DONE;
 }

@@ -33,11 +33,22 @@ static void print_data(const Run *r) {
 
 static void print_start(const Run *r) {
     const Config *c = r->config;
-    if (r->resumed.step > 0)
+    if (r->resumed.ranks > 0)
         printf("resume    %s/checkpoints/%s: at step %lld, saved by %d rank%s, now %d\n", c->run.dir, r->resumed.name, (long long)r->resumed.step,
                r->resumed.ranks, r->resumed.ranks == 1 ? "" : "s", comm_size(r->comm));
     else if (c->model.init_from[0]) printf("start     weights from %s\n", c->model.init_from);
     else printf("start     new weights, seed %lld\n", (long long)c->run.seed);
+}
+
+/* When the run will stop by itself; a job's end is the scheduler's to set, so what was understood of it is told. */
+static void print_limit(const Run *r) {
+    double      away_ms, reserve_ms;
+    char        away[32], before[32];
+    const char *name = requests_limit(&r->requests, &away_ms, &reserve_ms);
+    if (!name) return;
+    progress_duration(away, away_ms > 0 ? away_ms : 0);
+    progress_duration(before, reserve_ms);
+    printf("limit     %s in %s: the run stops, saved, %s before\n", name, away, before);
 }
 
 void banner_print(const Run *r) {
@@ -58,6 +69,7 @@ void banner_print(const Run *r) {
     printf("memory    %.1f MiB per rank: weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, scratch %.1f, other %.1f\n",
            mib(p->total_bytes), mib(p->params_bytes), mib(p->grads_bytes), mib(p->optimizer_bytes), mib(p->activation_bytes),
            mib(p->scratch_bytes), mib(p->batch_bytes + p->comm_bytes + p->library_bytes + (device_is_host() ? p->staging_bytes : 0)));
+    print_limit(r);
     print_start(r);
     fflush(stdout);
 }

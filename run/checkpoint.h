@@ -44,8 +44,8 @@ typedef struct {
 } CheckpointState;
 
 typedef struct {
-    int64_t step;                  /* completed optimizer steps; 0 = a new run                       */
-    int     ranks;                 /* that saved it                                                  */
+    int64_t step;                  /* completed optimizer steps                                      */
+    int     ranks;                 /* that saved it; 0 = there was none, a new run                   */
     char    name[64];              /* "step_00001000"                                                */
 } Resumed;
 

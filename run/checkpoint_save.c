@@ -172,7 +172,7 @@ static void stage_state(Saver *s) {
 }
 
 void saver_start(Saver *s, int64_t step) {
-    CHECK(step > 0, "step %" PRId64, step);
+    CHECK(step >= 0, "step %" PRId64, step);
     saver_finish(s);
     s->began_ms = clock_ms();
     s->step = step;

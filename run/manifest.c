@@ -144,7 +144,7 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
     const cJSON *scale = json_member(root, "loss_scale");
     if (!read_word(json_member(root, "run_id"), m->run_id, sizeof m->run_id) || strlen(m->run_id) < 8 ||
         strspn(m->run_id, "0123456789abcdef") != strlen(m->run_id)) return manifest_fault(fault, MANIFEST_NAME " has no valid run_id");
-    if (!read_i64(json_member(root, "step"), &m->step) || m->step < 1) return manifest_fault(fault, MANIFEST_NAME " has no valid step");
+    if (!read_i64(json_member(root, "step"), &m->step)) return manifest_fault(fault, MANIFEST_NAME " has no valid step");
     if (!read_i64(json_member(root, "samples"), &m->samples)) return manifest_fault(fault, MANIFEST_NAME " has no valid samples");
     if (!read_i64(json_member(root, "tokens"), &m->tokens)) return manifest_fault(fault, MANIFEST_NAME " has no valid tokens");
     if (!read_i64(json_member(root, "seed"), &m->seed)) return manifest_fault(fault, MANIFEST_NAME " has no valid seed");

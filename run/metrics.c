@@ -15,6 +15,7 @@ struct Metrics {
     char     path[4096], picture[4096], title[256];
     int      fd;
     int64_t  step;         /* completed steps that the file accounts for */
+    int64_t  last_train, last_eval; /* steps of the last lines that stay; 0 and -1: there are none */
     uint64_t bytes;        /* of whole lines in the file                 */
     char    *waiting;      /* owned: lines that are not in the file yet  */
     size_t   waiting_bytes, waiting_room;
@@ -46,6 +47,7 @@ static int parse_line(const char *line, ssize_t bytes, int *is_train, CurvePoint
 /* Reads the lines that stay; returns their bytes. The first line that is torn, foreign, past `step` or out of order ends them. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = fopen(m->path, "r");
+    m->last_train = 0, m->last_eval = -1;
     if (!f) {
         if (errno != ENOENT) check_io(m, -errno, "read");
         return 0;
@@ -56,16 +58,23 @@ static uint64_t read_history(Metrics *m, int64_t step) {
     ssize_t    bytes;
     int        is_train;
     CurvePoint p;
-    int64_t    last_train = 0;
     while ((bytes = getline(&line, &capacity, f)) > 0) {
-        if (!parse_line(line, bytes, &is_train, &p) || p.step > step || (is_train && p.step <= last_train)) break;
-        if (is_train) last_train = p.step, curve_train(&m->curve, p.step, p.loss);
-        else          curve_eval(&m->curve, p.step, p.loss);
+        if (!parse_line(line, bytes, &is_train, &p) || p.step > step || (is_train && p.step <= m->last_train)) break;
+        if (is_train) m->last_train = p.step, curve_train(&m->curve, p.step, p.loss);
+        else          m->last_eval = p.step, curve_eval(&m->curve, p.step, p.loss);
         kept += (uint64_t)bytes;
     }
     free(line);
     fclose(f);
     return kept;
+}
+
+int metrics_lack_eval(const char *dir, int64_t step) {
+    if (step == 0) return 1; /* the file starts anew */
+    Metrics m = {0};
+    snprintf(m.path, sizeof m.path, "%s/metrics.jsonl", dir);
+    read_history(&m, step);
+    return m.last_train == step && m.last_eval >= 0 && m.last_eval < step;
 }
 
 Metrics *metrics_open(const char *dir, int64_t step) {

@@ -22,6 +22,9 @@ typedef struct Metrics Metrics;
  * starts the file anew. Also reads what remains for loss.svg and the ETA. Exit 74 naming the path. */
 Metrics *metrics_open(const char *dir, int64_t step);
 void     metrics_rewind(Metrics *m, int64_t step); /* goes on after `step` instead: later lines are cut */
+/* Whether <dir>/metrics.jsonl is the log of a run that evaluates, and has step's train line but no evaluation after it. At step 0 the file
+ * starts anew: 1. Changes nothing. */
+int      metrics_lack_eval(const char *dir, int64_t step);
 void     metrics_train(Metrics *m, const StepMetrics *s);
 void     metrics_eval(Metrics *m, int64_t step, double loss);
 

@@ -161,8 +161,8 @@ void run_share_params(Run *r) {
 
 /* Of a checkpoint that is read, or the first ones; then to all ranks. */
 static void settle_weights(Run *r) {
-    if (r->resumed.step == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
-    else if (r->resumed.step == 0) init_weights(r);
+    if (r->resumed.ranks == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
+    else if (r->resumed.ranks == 0) init_weights(r);
     run_share_params(r);
     run_await_params(r);
 }
@@ -187,7 +187,7 @@ int64_t run_roll_back(Run *r, int64_t step) {
     int64_t          next = run_first_sample(r, step + 1);
     run_await_params(r);
     r->resumed = checkpoint_roll_back(k);
-    if (r->resumed.step == 0) {
+    if (r->resumed.ranks == 0) {
         device_zero(&r->stream, r->optimizer.m);
         device_zero(&r->stream, r->optimizer.v);
         r->loss_scale = loss_scale_start(r->numerics.act);
@@ -215,7 +215,6 @@ void run_create(Run *r, const Config *config, Launch launch) {
     memset(r, 0, sizeof *r);
     r->config = config;
     r->started_ms = clock_ms();
-    signals_install();
     open_inputs(r);
     join_ranks(r, launch);
     watchdog_tick(r->watchdog, "taking the run folder");
@@ -243,6 +242,7 @@ static void write_config_copy(const Run *r) {
 void run_begin(Run *r) {
     const Config *c = r->config;
     lock_sign(r->lock, c->run.dir, r->comm);
+    r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms, 12.0 * (double)r->layout.elems);
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
                        .first_sample = run_first_sample(r, r->resumed.step)};

@@ -19,6 +19,7 @@
 #include "run/precision.h"
 #include "run/progress.h"
 #include "run/replay.h"
+#include "run/requests.h"
 #include "run/watchdog.h"
 
 #ifdef __cplusplus
@@ -51,6 +52,7 @@ typedef struct {
     Resumed       resumed;
     Metrics      *metrics;          /* rank 0; NULL elsewhere */
     Progress      progress;         /* rank 0 */
+    Requests      requests;
     int64_t       micro_steps;      /* micro-batches per rank and step */
     double        matmul_flops;     /* measured, all ranks together    */
     double        started_ms;       /* clock_ms() when the run began   */

@@ -124,14 +124,16 @@ char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan
     int64_t count = start_ids(tokenizer, plan.prompt, ids), skip = *plan.prompt ? 0 : 1;
     int64_t end = count + plan.tokens, from = 0; /* the window is ids[from, count) */
 
-    while (count < end) {
+    int     left_off = 0;
+    while (count < end && !left_off) {
         while (count - from > g->T) from += g->T > 1 ? g->T / 2 : 1;
         watchdog_tick(plan.watchdog, "a sample");
         next_logits(g, s, window, device_tokens, ids + from, count - from, logits);
         double u = rng_uniform(plan.seed, RNG_SAMPLE, (uint64_t)count);
         ids[count++] = sample_token(logits, g->shape.vocab_size, plan.temperature, plan.top_k, u);
+        left_off = count < end && plan.stop && plan.stop(plan.ctx);
     }
-    char *text = printable(tokenizer, ids + skip, count - skip);
+    char *text = left_off ? NULL : printable(tokenizer, ids + skip, count - skip);
     device_free(device_tokens, window_bytes);
     free(logits);
     free(window);

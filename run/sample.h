@@ -18,9 +18,11 @@ typedef struct {
     int64_t     top_k;        /* 0 = all */
     uint64_t    seed;
     Watchdog   *watchdog;     /* told of every token; NULL: nobody watches */
+    int       (*stop)(void *ctx); /* asked after every token whether to leave off; NULL: never */
+    void       *ctx;
 } SamplePlan;
 
-/* Prompt and continuation as printable text, malloc'ed; ids where the tokenizer has no text. Uses g's activation memory (g->T
+/* Prompt and continuation as printable text, malloc'ed, NULL when it was to leave off; ids where the tokenizer has no text. Uses g's activation memory (g->T
  * positions at most; the window slides by half when it is full). */
 char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan);
 

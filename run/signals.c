@@ -3,20 +3,21 @@
 
 #include <omp.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/clock.h"
 #include "core/error.h"
-#include "core/io.h"
 
-static volatile sig_atomic_t stop_flag, save_flag;
+static volatile sig_atomic_t stop_flag, end_flag, save_flag;
 
+/* A scheduler sends USR1 first and TERM when the time is over: only the second of TERM and INT is impatience. 75 would promise a
+ * checkpoint, so the process then ends as the signal ends a program. */
 static void on_stop(int signal_number) {
-    if (stop_flag && signal_number != SIGUSR1) { /* 75 would promise a checkpoint: end as the signal ends a program */
-        signal(signal_number, SIG_DFL);
-        raise(signal_number);
+    if (signal_number != SIGUSR1) {
+        if (end_flag) {
+            signal(signal_number, SIG_DFL);
+            raise(signal_number);
+        }
+        end_flag = 1;
     }
     stop_flag = 1;
 }
@@ -57,31 +58,10 @@ void signals_keep_to_main(void) {
     if (omp_get_thread_num() > 0) pthread_sigmask(SIG_BLOCK, &requests, NULL);
 }
 
-static int file_is_there(const char *dir, const char *name, char *path, size_t capacity) {
-    snprintf(path, capacity, "%s/%s", dir, name);
-    return access(path, F_OK) == 0;
-}
+int signals_stop(void) { return stop_flag; }
 
-int stop_requested(const char *dir, double started_ms, double max_minutes) {
-    char path[4200];
-    if (stop_flag) return 1;
-    if (!dir) return 0;
-    if (max_minutes > 0.0 && clock_ms() - started_ms >= max_minutes * 60e3) return 1;
-    return file_is_there(dir, "STOP", path, sizeof path);
-}
-
-int save_requested(const char *dir) {
-    char path[4200];
-    int  asked = save_flag;
+int signals_take_save(void) {
+    int asked = save_flag;
     save_flag = 0;
-    if (dir && file_is_there(dir, "SAVE", path, sizeof path)) {
-        io_unlink(path);
-        asked = 1;
-    }
     return asked;
-}
-
-void stop_file_clear(const char *dir) {
-    char path[4200];
-    if (file_is_there(dir, "STOP", path, sizeof path)) io_unlink(path);
 }

@@ -153,6 +153,25 @@ static void a_lost_file_starts_at_the_step(void **state) {
     free(text);
 }
 
+/* An evaluation that was cut short is missing from the log of a run that evaluates; nothing else makes one be done at a resume. */
+static void a_missing_evaluation_is_seen(void **state) {
+    (void)state;
+    assert_int_equal(metrics_lack_eval(dir, 0), 1);
+    assert_int_equal(metrics_lack_eval(dir, 6), 0); /* no log */
+    Metrics *m = metrics_open(dir, 0);
+    log_steps(m, 0, 6);
+    assert_int_equal(metrics_lack_eval(dir, 6), 0); /* it never evaluated */
+    metrics_close(m);
+    m = metrics_open(dir, 0);
+    metrics_eval(m, 0, 5.5);
+    log_steps(m, 0, 6);
+    assert_int_equal(metrics_lack_eval(dir, 6), 1);
+    metrics_eval(m, 6, NAN); /* even one that is no number was one */
+    assert_int_equal(metrics_lack_eval(dir, 6), 0);
+    assert_int_equal(metrics_lack_eval(dir, 7), 0);
+    metrics_close(m);
+}
+
 static void the_picture_survives_a_resume(void **state) {
     (void)state;
     free(unbroken(30));
@@ -258,6 +277,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_hole_of_zero_bytes_is_cut, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(lines_out_of_order_are_cut, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_lost_file_starts_at_the_step, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_missing_evaluation_is_seen, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_picture_survives_a_resume, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(faults_end_with_a_sentence, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(lines_wait_for_room, make_dir, remove_dir),

@@ -1,4 +1,4 @@
-# What one process does: learns, repeats itself bit for bit, resumes bit for bit, stops on request.
+# What one process does: learns, repeats itself bit for bit, resumes bit for bit.
 . "$(dirname "$0")/tiny.sh"
 
 expect "trains to the end" quiet train run.dir="$WORK/a"
@@ -48,24 +48,6 @@ train run.dir="$WORK/unclipped" optimizer.grad_clip=0 run.steps=3 > /dev/null
 expect "grad_norm is the norm before clipping" [ "$(values "$WORK/unclipped" train grad_norm | head -1)" = "$(values "$WORK/a" train grad_norm | head -1)" ]
 train run.dir="$WORK/plain" data.shuffle=false run.steps=2 > /dev/null
 expect "plain order is another order" [ "$(values "$WORK/plain" train loss | tail -1)" != "$(values "$WORK/a" train loss | sed -n 2p)" ]
-
-"$TRAIN" "$WORK/tiny.json" run.dir="$WORK/stop" run.steps=100000 schedule.name=constant log.every=1000 eval.every=0 checkpoint.every=0 > "$WORK/out" & pid=$!
-await_step "$WORK/stop"; kill -USR1 $pid; wait $pid; status=$?
-expect "USR1: exit 75" [ $status -eq 75 ]
-wrong=0 # a signal may come at any instant, in the middle of a product too
-for _ in $(seq 10); do
-    rm -rf "$WORK/often"; "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/often" run.steps=100000 schedule.name=constant eval.every=0 checkpoint.every=0 > "$WORK/out" & pid=$!
-    await_step "$WORK/often"; kill -USR1 $pid; wait $pid; [ $? -eq 75 ] || wrong=$((wrong + 1))
-done
-expect "USR1, ten times: exit 75 each time" [ $wrong -eq 0 ]
-step=$(ls "$WORK/stop/checkpoints" | sed 's/step_0*//')
-expect "USR1: a checkpoint of the last step" [ "$step" = "$(values "$WORK/stop" train step | tail -1)" ]
-touch "$WORK/stop/STOP"
-train run.dir="$WORK/stop" run.steps=100000 schedule.name=constant log.every=1000 eval.every=0 checkpoint.every=0 > "$WORK/out"; status=$?
-expect "STOP file: exit 75 and the file is gone" [ $status -eq 75 -a ! -e "$WORK/stop/STOP" ]
-expect "STOP file: went on from the checkpoint" [ "$(values "$WORK/stop" train step | tail -1)" = $((step + 1)) ]
-train run.dir="$WORK/minutes" run.steps=100000 run.max_minutes=0.01 log.every=1000 eval.every=0 checkpoint.every=0 > "$WORK/out"; status=$?
-expect "max_minutes: exit 75" [ $status -eq 75 ]
 
 expect "sample prints text" [ "$("$TRAIN" sample "$WORK/a" tokens=40 | wc -c)" -ge 40 ]
 expect "the same seed, the same text" [ "$("$TRAIN" sample "$WORK/a" tokens=40 seed=5)" = "$("$TRAIN" sample "$WORK/a" tokens=40 seed=5)" ]

@@ -1,0 +1,88 @@
+# Requests from outside: signals, files and time end a run with a checkpoint and exit 75, at any instant and on any number of ranks.
+. "$(dirname "$0")/tiny.sh"
+
+forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0 checkpoint.every=0"
+# await FILE PATTERN: until a line of what a run says matches, 60 s at most.
+tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the process itself is the job
+await() { for _ in $(seq 600); do grep -qsE "$2" "$1" && return; sleep 0.1; done; echo "no line like '$2'"; tail -n 5 "$1"; [ -n "$job" ] && kill -9 $job; return 1; }
+# stops NAME CODE: the job in the background ends with that code.
+stops() { wait $job; local status=$?; expect "$1: exit $2" [ $status -eq "$2" ]; [ $status -eq "$2" ] || { echo "exit $status"; tail -n 5 "$WORK/out"; }; }
+ends_saved() { [ "$(ls "$1/checkpoints" | tail -n 1)" = "$(printf 'step_%08d' "$(values "$1" train step | tail -n 1)")" ]; }
+
+# A stop in the middle of a long evaluation; rank 1 alone is asked, and held-out tokens are those of training, nine times over.
+for i in $(seq 9); do cp "$WORK/data/train_000000.bin" "$WORK/data/long_$i.bin"; done
+quiet train run.dir="$WORK/whole"
+( train_ranks 2 run.dir="$WORK/eval" data.val="$WORK/data/long_*.bin" eval.tokens=0 > "$WORK/out" 2>&1 ) & job=$!
+await "$WORK/out" '^start '; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"
+stops "USR1 in a long evaluation" 75
+expect "it is cut short, and not logged" [ "$(grep -c 'the evaluation after step 0 waits' "$WORK/out")" -eq 1 -a ! -s "$WORK/eval/metrics.jsonl" ]
+expect "a checkpoint is there even before the first step" [ "$(ls "$WORK/eval/checkpoints")" = step_00000000 ]
+train run.dir="$WORK/eval" > "$WORK/out"
+expect "whoever goes on evaluates first" [ "$(values "$WORK/eval" eval step | tr '\n' ' ')" = "0 6 12 " ]
+expect "and has the log of a run that was not stopped" same_evals "$WORK/eval" "$WORK/whole" 0
+expect "and its weights" same_weights "$WORK/eval" "$WORK/whole" step_00000012
+
+# The same after the last step: all steps are there, their evaluation is not.
+( tiny run.dir="$WORK/last" data.val="$WORK/data/long_[1-4].bin" eval.tokens=0 run.steps=1 eval.every=1000 > "$WORK/out" 2>&1 ) & job=$!
+await "$WORK/out" '^step 1/1'; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json")"
+stops "USR1 in the last evaluation" 75
+train run.dir="$WORK/last" run.steps=1 eval.every=1000 > "$WORK/out"
+expect "which is then all that is left to do" [ $? -eq 0 -a "$(values "$WORK/last" eval step | tr '\n' ' ')" = "0 1 " ]
+expect "once" [ "$(train run.dir="$WORK/last" run.steps=1 eval.every=1000 | grep -c 'nothing to do')" -eq 1 ]
+
+( tiny run.dir="$WORK/stop" $forever sample.every=1 sample.tokens=1000000 > "$WORK/out" 2>&1 ) & job=$!
+await_step "$WORK/stop"; kill -TERM $job
+stops "TERM in a long sample" 75
+expect "the sample is left out" grep -q "the sample after step 1 is left out" "$WORK/out"
+expect "a checkpoint of the last step" ends_saved "$WORK/stop"
+
+( tiny run.dir="$WORK/stop" $forever > "$WORK/out" 2>&1 ) & job=$!
+await "$WORK/out" '^resume '; kill -STOP $job; kill -INT $job; kill -TERM $job; kill -CONT $job; wait $job; status=$?
+expect "INT, then TERM: ended at once, by the signal" [ $status -eq 143 -o $status -eq 130 ]
+
+mkdir "$WORK/elsewhere"; ln -s "$WORK/elsewhere/file" "$WORK/stop/STOP"; rm "$WORK/stop/metrics.jsonl"
+( tiny run.dir="$WORK/stop" $forever > "$WORK/out" 2>&1 ) & job=$!
+stops "a file STOP, be it a link to nothing" 75
+expect "the link is gone, what it points to untouched" [ ! -L "$WORK/stop/STOP" -a -z "$(ls "$WORK/elsewhere")" ]
+expect "a start takes one step at least" [ "$(values "$WORK/stop" train step)" = 2 ]
+
+( tiny run.dir="$WORK/stop" $forever > "$WORK/out" 2>&1 ) & job=$!
+await "$WORK/out" '^step '; touch "$WORK/stop/SAVE"; await "$WORK/out" '^saved '
+kill -USR2 $job; for _ in $(seq 600); do [ "$(grep -c '^saved ' "$WORK/out")" -ge 2 ] && break; sleep 0.1; done
+expect "SAVE and USR2 save and go on" [ "$(grep -c '^saved ' "$WORK/out")" -eq 2 -a ! -e "$WORK/stop/SAVE" ]
+touch "$WORK/stop/STOP"
+stops "STOP while training" 75
+expect "the file is gone" [ ! -e "$WORK/stop/STOP" ]
+
+mkdir "$WORK/one"; touch "$WORK/one/STOP"
+expect "asked in the very last step: exit 0" quiet train run.dir="$WORK/one" run.steps=1 eval.every=0
+expect "and nothing is asked of the next run" [ ! -e "$WORK/one/STOP" ]
+
+( tiny run.dir="$WORK/minutes" $forever run.max_minutes=0.02 > "$WORK/out" ) & job=$!
+stops "run.max_minutes" 75
+expect "the banner tells" grep -q "^limit     run.max_minutes in 1s: the run stops, saved, 0s before" "$WORK/out"
+( tiny run.dir="$WORK/minutes" $forever eval.every=1000 run.max_minutes=1e-9 > "$WORK/out" ) & job=$!
+stops "no time at all" 75
+expect "no time at all: a step is taken" ends_saved "$WORK/minutes"
+end=$(($(date +%s) + 15))
+( SLURM_JOB_END_TIME=$end tiny run.dir="$WORK/slurm" $forever > "$WORK/out" ) & job=$!
+stops "SLURM_JOB_END_TIME" 75
+expect "SLURM's end, ten seconds before" [ "$(date +%s)" -lt $((end - 3)) ]
+expect "the banner tells of it" grep -qE "^limit     SLURM_JOB_END_TIME in [0-9]*s: the run stops, saved, 10s before" "$WORK/out"
+for end in 1000 soon; do
+    SLURM_JOB_END_TIME=$end train run.dir="$WORK/end$end" run.steps=1 eval.every=0 > "$WORK/out" 2>&1; status=$?
+    expect "SLURM_JOB_END_TIME=$end is ignored, with a word" [ $status -eq 0 -a "$(grep -c "SLURM_JOB_END_TIME=$end" "$WORK/out")" -eq 1 ]
+done
+
+# mpirun passes TERM on after a second, kills after another, and ends with 1 whatever the ranks do: the newest checkpoint counts.
+quiet train_ranks 2 run.dir="$WORK/two" run.steps=60 eval.every=0
+mpirun --oversubscribe --bind-to none -np 2 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/term" run.steps=60 eval.every=0 sample.every=30 sample.tokens=1000000 checkpoint.every=10 > "$WORK/out" 2>&1 & job=$!
+await "$WORK/out" 'saved .*step_00000030|^step 30/'; kill -TERM $job; wait $job; status=$?
+expect "TERM to mpirun: not 0" [ $status -ne 0 ]
+for _ in $(seq 50); do pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null || break; sleep 0.1; done
+expect "nobody is left" [ -z "$(pgrep -f "^$TRAIN $WORK/tiny.json")" ]
+expect "the newest checkpoint goes on" quiet train_ranks 2 run.dir="$WORK/term" run.steps=60 eval.every=0
+expect "to the same bits" same_weights "$WORK/term" "$WORK/two" step_00000060
+test/run/signals.sh 12 1 || STATUS=1
+test/run/signals.sh 6 2 || STATUS=1
+exit $STATUS
