@@ -2,9 +2,7 @@
 BACKEND_ASKED := $(BACKEND)
 MPI     ?= ompi-c#          a pkg-config name: ompi-c, mpich; 0 builds a single-process program
 SAN     ?=#                 cpu: -asan. emu, which is under ASan and UBSan without: -race, -plain
-ifeq ($(origin CC),default)
-CC      := gcc
-endif
+CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
 VARIANT  = $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)$(if $(WERROR),-werror)
 B        = build/$(VARIANT)
 include scripts/gpu.mk
@@ -40,7 +38,7 @@ NEEDS_run    := $(B)/run.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
 NEEDS_bench  := $(NEEDS_run)
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
-.PHONY: FORCE all deps demo test tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted soak faults mutants clean help
+.PHONY: FORCE all deps demo test tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted soak faults test-slurm mutants clean help
 all: $(B)/train_gpt
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 
@@ -107,13 +105,15 @@ soak: tests                ## the long proofs, one piece of 20 minutes; test/res
 	@B=$(B) scripts/soak.sh
 faults: tests              ## the 32 faults that a run must survive, each with its test, pass or fail
 	@B=$(B) scripts/faults.sh
+test-slurm: tests          ## scripts/train.sbatch under a private SLURM of this machine (root, Debian 12; installs it)
+	@B=$(B) test/$(@:test-%=%)/$(subst -,_,$@).sh
 mutants:                   ## planted one-line faults: the suite must catch each
 	@scripts/mutants.sh
 clean:                     ## remove everything built
 	rm -rf build train_gpt
 help:
 	@echo "train_gpt: GPT pretraining in C and CUDA.  mpirun -np N ./train_gpt config.json"; echo
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 	@echo; echo "  BACKEND=cpu|emu|cuda  MPI=ompi-c|mpich|0  SAN=-asan (cpu)|-race|-plain (emu)  CC=gcc|clang   (this build: $(B))"
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

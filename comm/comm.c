@@ -37,6 +37,7 @@ Comm *comm_create(Launch launch, CommKind kind) {
     if (launch.launched) world_start(c, launch);
     else {
         error_set_rank(0, 1, NULL);
+        launch_explain_alone();
         c->host = calloc(1, sizeof *c->host);
         if (!c->host) fail(EXIT_MEMORY, "no memory for a communicator");
         gethostname(c->host[0], HOST_CHARS - 1);

@@ -65,7 +65,8 @@ CommCall comm_last_call(const Comm *c);
 void     comm_abandon(Comm *c, double wait_ms);
 
 /* Cores this rank should use: widens a binding that leaves this host's other cores without a rank (Open MPI binds -np 1 to one core),
- * divides the rest; the figure before OMP_NUM_THREADS is looked at. Prints one line of advice if it cannot widen. */
+ * divides the rest; the figure before OMP_NUM_THREADS is looked at. Prints one line of advice if it cannot widen, or if SLURM gave each
+ * rank one core of many. */
 int comm_threads(Comm *c);
 
 /* --- small things, over MPI whatever the kind; they block ------------------------------------------------------------------------ */

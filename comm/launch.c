@@ -1,7 +1,7 @@
 /* launch.c - who started this process, read from the environment before any MPI call. */
 #include <stdlib.h>
 
-#include "comm/comm.h"
+#include "comm/internal.h"
 
 static int has(const char *name) { return getenv(name) != NULL; }
 static int number(const char *name, int otherwise) {
@@ -17,4 +17,9 @@ Launch launch_detect(void) {
     int tasks = has("SLURM_STEP_ID") ? number("SLURM_STEP_NUM_TASKS", 1) : 1;
     if (tasks > 1) return (Launch){1, number("SLURM_PROCID", 0), tasks, 0};
     return none;
+}
+
+void launch_explain_alone(void) {
+    int tasks = has("SLURM_JOB_ID") && !has("SLURM_STEP_ID") ? number("SLURM_NTASKS", 1) : 1;
+    if (tasks > 1) warn("SLURM gave this job %d tasks, and this is one process: put mpirun or srun before it (scripts/train.sbatch does)", tasks);
 }

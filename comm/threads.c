@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "comm/internal.h"
@@ -110,6 +111,30 @@ static double quota(void) {
     return share;
 }
 
+static int host_cores(int core_of[CPU_SETSIZE]) {
+    cpu_set_t online, cores;
+    CPU_ZERO(&online);
+    for (int cpu = 0; cpu < CPU_SETSIZE && cpu < sysconf(_SC_NPROCESSORS_ONLN); cpu++) CPU_SET(cpu, &online);
+    cores = cores_of(&online, core_of);
+    return CPU_COUNT(&cores);
+}
+
+/* One core a rank where the host has more than the ranks carry together is seldom meant under SLURM, which gives a task one unless told
+ * otherwise, and never if it is the same core for all. */
+static void explain_one_core(const Comm *c, int carried, int core_of[CPU_SETSIZE]) {
+    const char *threads = getenv("OMP_NUM_THREADS");
+    int         one_for_all = carried == 1 && c->local_size > 1, slurm = getenv("SLURM_JOB_ID") != NULL;
+    if (!one_for_all && (!slurm || (threads && strcmp(threads, "1") == 0))) return;
+    int cores = host_cores(core_of);
+    if (cores <= carried || quota() <= carried) return;
+    const char *remedy = "a taskset or cpuset around the launcher binds them all";
+    if (slurm) remedy = "sbatch --cpus-per-task=N gives each rank N";
+    if (slurm && getenv("SLURM_STEP_ID") && !getenv("OMPI_COMM_WORLD_RANK"))
+        remedy = "srun --cpus-per-task=N gives each rank N (since SLURM 22.05 srun does not take it from sbatch)";
+    if (one_for_all) warn("the %d ranks of this host share one of its %d cores: %s", c->local_size, cores, remedy);
+    else warn("each rank has one of this host's %d cores: %s", cores, remedy);
+}
+
 int comm_threads(Comm *c) {
     Masks  here;
     Masks *ranks = (Masks *)malloc(sizeof *ranks * (size_t)c->local_size);
@@ -124,13 +149,17 @@ int comm_threads(Comm *c) {
 
     cpu_set_t mine = cores_of(&ranks[c->local_rank].mine, core_of);
     double    users[CPU_SETSIZE] = {0}, threads = 0;
+    int       carried = 0;
     for (int r = 0; r < c->local_size; r++) {
         cpu_set_t theirs = cores_of(&ranks[r].mine, core_of);
         for (int core = 0; core < CPU_SETSIZE; core++) users[core] += CPU_ISSET(core, &theirs) != 0;
     }
-    for (int core = 0; core < CPU_SETSIZE; core++)
+    for (int core = 0; core < CPU_SETSIZE; core++) {
+        carried += users[core] > 0;
         if (CPU_ISSET(core, &mine)) threads += 1 / users[core]; /* a core that n ranks may use counts 1/n */
+    }
     free(ranks);
+    if (threads < 2) explain_one_core(c, carried, core_of);
     double granted = quota() / c->local_size;
     if (threads > granted) threads = granted;
     return threads < 1 ? 1 : (int)(threads + 1e-6);

@@ -52,8 +52,8 @@ static void abort_job(int exit_code) {
 static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
     if (launch.rank > 0) _exit(EXIT_NODEVICE);
     if (getenv("SLURM_STEP_ID") && (!launch.manager || launch.size == 0))
-        fail(EXIT_NODEVICE, "srun started %d tasks that %s cannot connect; start them with: srun %s -n %d ./train_gpt ...", expected,
-             library, srun_option, expected);
+        fail(EXIT_NODEVICE, "srun started %d tasks that %s cannot connect; start them with: srun %s -n %d ./train_gpt ... or, in a batch script, "
+             "mpirun (scripts/train.sbatch does either)", expected, library, srun_option, expected);
     fail(EXIT_NODEVICE, "the launcher started %d processes that %s cannot connect; use the mpirun of %s, or build with MPI=mpich or MPI=ompi-c",
          expected, library, library);
 }

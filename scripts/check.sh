@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # make check: what must hold of the sources besides passing tests. Each line says what was looked at; the first word is ok or FAIL.
-#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme map schema cppcheck gcc clang asan mpich
+#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme map schema cppcheck shell gcc clang asan mpich
 set -u
 . "$(dirname "$0")/env.sh"
-wanted=" ${*:-includes ops length flags readme map schema cppcheck gcc clang asan mpich} "
+wanted=" ${*:-includes ops length flags readme map schema cppcheck shell gcc clang asan mpich} "
 failed=0
 log=$(mktemp); trap 'rm -f "$log"' EXIT
 check() { # NAME COMMAND...: passes when the command succeeds
@@ -46,6 +46,7 @@ map() {
 }
 schema() { make -s BACKEND=cpu all && build/cpu/train_gpt schema | cmp - configs/train_gpt.schema.json && echo "configs/train_gpt.schema.json is what the table says"; }
 cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data run && echo "cppcheck: nothing to say"; }
+shell() { shellcheck scripts/train.sbatch && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
 warnings() { make -s -j2 BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
 asan() { make -s -j2 BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
 mpich() { make -s -j2 BACKEND=cpu MPI=mpich tests && B=build/cpu-mpich scripts/test.sh ranks; }
@@ -58,6 +59,7 @@ check readme readme
 check map map
 check schema schema
 command -v cppcheck >/dev/null && check cppcheck cppcheck_run || echo "skip cppcheck: not installed"
+command -v shellcheck >/dev/null && check shell shell || echo "skip shell: shellcheck is not installed"
 check gcc warnings gcc
 command -v clang >/dev/null && check clang warnings clang || echo "skip clang: not installed"
 check asan asan

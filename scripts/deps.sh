@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
 # Installs the packages that are missing (Debian, Ubuntu), saying what it does. Nothing missing: silent. Without the right to install it
 # prints the command to type and exits 1.
+#   scripts/deps.sh [slurm]     what building, tests and the demo take; or what make test-slurm takes beside it
 set -u
-packages=(gcc libc6-dev make pkg-config libdnnl-dev libcjson-dev libcmocka-dev libxxhash-dev libopenmpi-dev openmpi-bin bible-kjv)
+case ${1:-} in
+slurm) packages=(slurmctld slurmd slurm-client) tools=(slurmctld slurmd sbatch) headers=() ;;
+*)     packages=(gcc libc6-dev make pkg-config libdnnl-dev libcjson-dev libcmocka-dev libxxhash-dev libopenmpi-dev openmpi-bin bible-kjv)
+       tools=(gcc make pkg-config mpirun) headers=(dnnl.h cjson/cJSON.h cmocka.h xxhash.h) ;;
+esac
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     lacking=()
-    for tool in gcc make pkg-config mpirun; do command -v "$tool" >/dev/null || lacking+=("$tool"); done
-    for header in dnnl.h cjson/cJSON.h cmocka.h xxhash.h; do
+    for tool in "${tools[@]}"; do command -v "$tool" >/dev/null || lacking+=("$tool"); done
+    for header in "${headers[@]}"; do
         [ -e "/usr/include/$header" ] || [ -e "/usr/local/include/$header" ] || lacking+=("$header")
     done
     [ ${#lacking[@]} -eq 0 ] && exit 0

@@ -1,6 +1,7 @@
 /* test_launch.c - who started this process, told from the environment alone; and a communicator without any launcher. */
 #include "comm/comm.h" /* before cmocka.h, which makes a macro of fail() */
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,9 +9,11 @@
 
 #include <cmocka.h>
 
+#include "test/run/child.h"
+
 static const char *const VARIABLES[] = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",  "PMI_SIZE",
                                         "PMIX_RANK",            "SLURM_STEP_ID",        "SLURM_PROCID", "SLURM_NTASKS",
-                                        "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"};
+                                        "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",        "SLURM_JOB_ID", "OMP_NUM_THREADS"};
 
 typedef struct {
     const char *what;
@@ -25,6 +28,8 @@ static const Case CASES[] = {
     {"mpirun -np 1", {"OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "1"}, {1, 0, 1, 1}},
     {"MPICH", {"PMI_RANK", "1", "PMI_SIZE", "2"}, {1, 1, 2, 1}},
     {"srun --mpi=pmix", {"PMIX_RANK", "1", "SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}, {1, 1, 0, 1}},
+    {"MPICH in a batch script", {"PMI_RANK", "2", "PMI_SIZE", "4", "SLURM_PROCID", "0", "SLURM_NTASKS", "4"}, {1, 2, 4, 1}},
+    {"mpirun in a shell of srun", {"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0", NULL}, {1, 1, 2, 1}},
     {"srun without MPI", {"SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}, {1, 1, 2, 0}},
     {"srun of one task", {"SLURM_STEP_ID", "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, {0, 0, 1, 0}},
     {"a batch script, no mpirun", {"SLURM_PROCID", "0", "SLURM_NTASKS", "8"}, {0, 0, 1, 0}},
@@ -45,6 +50,73 @@ static void launchers_are_told_apart(void **state) {
             fail_msg("%s: launched %d rank %d size %d manager %d", c->what, got.launched, got.rank, got.size, got.manager);
     }
     clear();
+}
+
+typedef struct {
+    const char *what;
+    const char *set[9];
+    const char *warning; /* part of it; NULL: nothing is said */
+} Advice;
+
+static const Advice ADVICE[] = {
+    {"a shell", {NULL}, NULL},
+    {"a batch script without mpirun", {"SLURM_JOB_ID", "5", "SLURM_NTASKS", "8", "SLURM_PROCID", "0"}, "SLURM gave this job 8 tasks, and this is one process: put mpirun or srun"},
+    {"a batch script of one task", {"SLURM_JOB_ID", "5", "SLURM_NTASKS", "1", "SLURM_PROCID", "0", "OMP_NUM_THREADS", "1"}, NULL},
+    {"one task by srun", {"SLURM_JOB_ID", "5", "SLURM_NTASKS", "8", "SLURM_STEP_ID", "0", "OMP_NUM_THREADS", "1"}, NULL},
+};
+static const Advice ONE_CORE[] = {
+    {"bound by hand", {NULL}, NULL},
+    {"a batch script", {"SLURM_JOB_ID", "5"}, " cores: sbatch --cpus-per-task=N gives each rank N"},
+    {"a step", {"SLURM_JOB_ID", "5", "SLURM_STEP_ID", "0"}, " cores: srun --cpus-per-task=N gives each rank N"},
+    {"one thread, as asked", {"SLURM_JOB_ID", "5", "OMP_NUM_THREADS", "1"}, NULL},
+    {"more threads than the core has", {"SLURM_JOB_ID", "5", "OMP_NUM_THREADS", "8"}, "each rank has one of this host's "},
+};
+
+static void start_alone(void *core) {
+    if (core) sched_setaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)core);
+    Comm *c = comm_create(launch_detect(), COMM_RING);
+    comm_threads(c);
+    comm_destroy(c);
+}
+
+static void expect_advice(const Advice *advice, size_t count, cpu_set_t *core) {
+    for (size_t k = 0; k < count; k++) {
+        clear();
+        for (int i = 0; advice[k].set[i]; i += 2) setenv(advice[k].set[i], advice[k].set[i + 1], 1);
+        Child child = child_run(start_alone, core);
+        if (child.code != 0 || child_lines(&child) != (advice[k].warning != NULL) || (advice[k].warning && !strstr(child.said, advice[k].warning)))
+            fail_msg("%s: exit %d, said \"%s\"", advice[k].what, child.code, child.said);
+    }
+    clear();
+}
+
+static void a_job_that_wastes_its_tasks_is_told(void **state) {
+    (void)state;
+    expect_advice(ADVICE, sizeof ADVICE / sizeof *ADVICE, NULL);
+}
+
+static void read_line(const char *path, char line[32]) {
+    FILE *file = fopen(path, "r");
+    if (file && !fgets(line, 32, file)) line[0] = 0;
+    if (file) fclose(file);
+}
+
+static void a_rank_of_one_core_is_told(void **state) {
+    (void)state;
+    cpu_set_t mine, one;
+    int       first = 0;
+    CPU_ZERO(&one);
+    if (sched_getaffinity(0, sizeof mine, &mine) != 0) skip();
+    while (!CPU_ISSET(first, &mine)) first++;
+    CPU_SET(first, &one);
+    char path[96], siblings[32] = "";
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", first);
+    read_line(path, siblings);
+    if (CPU_COUNT(&mine) < (strpbrk(siblings, ",-") ? 3 : 2)) skip(); /* a host of one core */
+    char quota[32] = "max";
+    read_line("/sys/fs/cgroup/cpu.max", quota);
+    if (strncmp(quota, "max", 3) != 0) skip();                         /* a container that may grant no more than one */
+    expect_advice(ONE_CORE, sizeof ONE_CORE / sizeof *ONE_CORE, &one);
 }
 
 static void alone_everything_is_a_no_op(void **state) {
@@ -81,6 +153,8 @@ static void alone_everything_is_a_no_op(void **state) {
 int main(void) {
     const struct CMUnitTest test_launch[] = {
         cmocka_unit_test(launchers_are_told_apart),
+        cmocka_unit_test(a_job_that_wastes_its_tasks_is_told),
+        cmocka_unit_test(a_rank_of_one_core_is_told),
         cmocka_unit_test(alone_everything_is_a_no_op),
     };
     return cmocka_run_group_tests(test_launch, NULL, NULL);

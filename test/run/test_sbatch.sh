@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# scripts/train.sbatch without SLURM: stand-ins for mpirun, srun, scontrol and squeue tell what they were asked and end as a list says, so that
+# every verdict of the script is seen in milliseconds. The same file under a real slurmctld: make test-slurm.
+set -u
+. "$(dirname "$0")/../../scripts/env.sh"
+script=$PWD/scripts/train.sbatch
+work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+mkdir bin
+
+# The program: `check` prints the run folder as train_gpt does, or fails; training itself is the launcher's stand-in.
+cat > bin/train_gpt <<'SH'
+#!/usr/bin/env bash
+dir=runs/config
+for word in "$@"; do case $word in run.dir=*) dir=${word#run.dir=} ;; bad.key=*) echo "config.json: no key bad.key" >&2; exit 64 ;; esac; done
+echo "steps       12"; echo "run folder  $dir"
+SH
+# A launcher notes its words and does the next line of `ends`: CODE, "save STEP CODE" (a checkpoint first), or "await SIGNAL CODE".
+cat > bin/mpirun <<'SH'
+#!/usr/bin/env bash
+echo "$(basename "$0") $*" >> calls
+read -r what a b < ends; sed -i 1d ends
+case $what in
+save) mkdir -p "$(sed -n 's/.*run\.dir=\([^ ]*\).*/\1/p' <<<"$*")/checkpoints/step_$(printf %08d "$a")"; exit "$b" ;;
+await) trap "exit $b" "$a"; touch started; while :; do /bin/sleep 0.02; done ;;
+die) kill -s "$a" $$ ;;
+*) exit "$what" ;;
+esac
+SH
+cat > bin/note <<'SH'
+#!/usr/bin/env bash
+echo "$(basename "$0") $*" >> calls
+[ "$(basename "$0")" != squeue ] || cat reason 2>/dev/null
+exit 0
+SH
+chmod +x bin/*; ln -s mpirun bin/srun; for name in scontrol squeue sleep; do ln -s note bin/$name; done
+export PATH=$work/bin:$PATH TRAIN_GPT=$work/bin/train_gpt SLURM_JOB_ID=7 SLURM_NTASKS=4
+unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_CPUS_PER_TASK LAUNCH OPTIONS SWEEP BACKOFF
+
+# job END...: the script from its start, on the folder as it is; END are lines of `ends`. Its status in status, its words in said, calls.
+job() {
+    rm -f calls started; printf '%s\n' "$@" > ends; : > calls
+    bash "$script" config.json run.dir=r ${more:+"$more"} > out 2> said; status=$?
+}
+anew() { rm -rf r reason; job "$@"; }
+starts() { grep -cE '^(mpirun|srun) ' calls; }
+rests() { sed -n 's/^sleep //p' calls | tr '\n' ' '; }
+requeued() { grep -c '^scontrol requeue' calls; }
+# is NAME STATUS STARTS REQUEUES: what the last job came to.
+is() {
+    if [ "$status $(starts) $(requeued)" = "$2 $3 $4" ]; then echo "ok $1"; return; fi
+    echo "not ok $1: status $status, $(starts) starts, $(requeued) requeues, not $2 $3 $4"; sed 's/^/    /' said calls
+}
+ok() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; sed 's/^/    /' said calls; fi; }
+
+anew 0; is "done is done" 0 1 0
+ok "mpirun gets a rank for each task" grep -q "^mpirun -np 4 --bind-to none $TRAIN_GPT config.json run.dir=r$" calls
+anew 75; is "75 is requeued" 75 1 1
+ok "by the job's id" grep -q '^scontrol requeue 7$' calls
+for code in 77 134 137; do anew $code; is "$code is requeued and not counted" $code 1 1; ok "$code leaves no count" [ ! -e r/failures ]; done
+for code in 1 64 69 73 127; do anew $code; is "$code is the end" $code 1 0; done
+
+for code in 65 70 71 74 76; do anew $code $code $code 0; is "a crash loop of exit code $code ends with it" $code 3 0; done
+ok "it tells the code and where" grep -q 'exit code 76: 3 failures in a row at the start, so no further try' said
+ok "with rests of 30 and 120 s" [ "$(rests)" = "30 120 " ]
+anew 65 74 76 0; is "whatever the codes" 76 3 0
+anew 65 70 0; is "two failures may pass" 0 3 0
+ok "done leaves no count" [ ! -e r/failures ]
+anew 65 "save 4 65" 70 "save 8 74" 70 70 0; is "only failures at one step make a loop" 70 6 0
+ok "the step is told" grep -q '3 failures in a row at step 8,' said
+
+anew 65 65 77; is "a lost peer between failures is requeued" 77 3 1
+job 137; job 75; job 65 0; is "and the count outlasts requeues" 65 1 0
+SLURM_JOB_ID=8 job 65 0; is "another job counts anew" 0 2 0
+anew 65 65 75; echo "7 -1 tw" > r/failures; job 65 0; is "a torn count is none" 0 2 0
+anew 65 65 75; mkdir -p r/checkpoints/step_00000004.tmp r/checkpoints/.trash-3; job 65; is "half a checkpoint is no progress" 65 1 0
+anew 65 65 75; mkdir -p r/checkpoints/step_100000000 r/checkpoints/step_00000004; job 65 0; is "a checkpoint is progress" 0 2 0
+rm -rf r; echo > r; job 74 74 74 0; is "a loop ends where no count can be written" 74 3 0
+ok "which is told" grep -q 'would not outlast a requeue' said
+rm r
+
+# A signal to the script, once the launcher's stand-in runs.
+signal() { # SIGNAL END...
+    rm -rf r; rm -f started
+    (job "${@:2}"; echo $status > status) & local waiting=$!
+    for _ in $(seq 500); do [ -e started ] && break; /bin/sleep 0.02; done
+    kill -s "$1" "$(pgrep -P $waiting -f "$script")"
+    wait $waiting; status=$(cat status)
+}
+signal USR1 "await USR1 75"; is "USR1 reaches the ranks; 75 is requeued" 75 1 1
+signal USR1 "await USR1 65" 0; is "a failure after USR1 is requeued" 65 1 1
+ok "and counted" grep -q '^7 -1 1 65$' r/failures
+signal USR2 "await USR2 0"; is "USR2 is handed on" 0 1 0
+signal TERM "await USR1 75"; is "TERM saves, and is not requeued" 75 1 0
+signal TERM "await USR1 65" 0; is "nor tried again" 65 1 0
+echo TimeLimit > reason
+signal TERM "await USR1 1"; is "a time limit is requeued, whatever the ranks came to" 1 1 1
+rm reason
+
+# Arrays: %a, lines of a sweep, a folder for each task.
+export SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=2
+printf '%s\n' 'optimizer.learning_rate=1e-3' "optimizer.learning_rate=2e-3 sample.prompt='a b'" 'run.dir=mine_%a' > sweep.txt
+anew 75; is "an array's task" 75 1 1
+ok "has its own folder" grep -q 'config.json run.dir=r run.dir=r/2$' calls
+ok "and alone is requeued" grep -q '^scontrol requeue 7_2$' calls
+more=run.seed=%a anew 0; ok "%a is the task's number" grep -q 'run.dir=r run.seed=2 run.dir=r/2$' calls
+more=run.dir=s_%a anew 0; ok "a run.dir with it is the task's own" grep -q 'run.dir=r run.dir=s_2$' calls
+SWEEP=sweep.txt anew 0; ok "a line of the sweep, with quotes" grep -q 'run.dir=r optimizer.learning_rate=2e-3 sample.prompt=a b run.dir=r/2$' calls
+SWEEP=sweep.txt SLURM_ARRAY_TASK_ID=3 anew 0; ok "a line with a run.dir" grep -q 'run.dir=r run.dir=mine_3$' calls
+SWEEP=sweep.txt SLURM_ARRAY_TASK_ID=4 anew 0; is "a sweep too short" 64 0 0
+unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID
+SWEEP=sweep.txt anew 0; is "a sweep without an array" 64 0 0
+
+# Launchers, and what is missing.
+LAUNCH=srun SLURM_CPUS_PER_TASK=3 OPTIONS="--exact -v" anew 0
+ok "srun gets PMIx and the cores" grep -q '^srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=3 --exact -v .*config.json' calls
+LAUNCH=none anew 0; ok "one process without a launcher" [ "$status $(starts)" = "0 0" ]
+LAUNCH=mpiexec anew 0; is "an unknown launcher" 64 0 0
+mkdir tools; for tool in bash sed hostname; do ln -s "$(command -v $tool)" tools/$tool; done
+more='' LAUNCH=srun; export LAUNCH; rm bin/srun
+PATH=$work/tools bash "$script" config.json > out 2> said
+ok "a launcher that is not there ends with 69" [ $? -eq 69 ]
+unset LAUNCH
+more=bad.key=1 anew 0; is "a fault in the config ends the job before it starts" 64 0 0
+TRAIN_GPT=./nowhere anew 0; is "no program" 64 0 0
+ok "names where it was looked for" grep -q "no program ./nowhere in $work" said

@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# make test-slurm: scripts/train.sbatch, that very file, under a real SLURM (cluster.sh): time limit, signal, checkpoint, requeue, resume, arrays,
+# a crash loop, mpirun and srun, processes killed and jobs cancelled. Needs root and Debian 12's packages, which it installs. Some five minutes.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+[ "$(id -u)" = 0 ] || { echo "skip all of it: a slurmctld and slurmd of one's own need root"; exit 0; }
+scripts/deps.sh slurm || exit 1
+. test/run/tiny.sh
+. test/slurm/cluster.sh
+trap 'cluster_stop; rm -rf "$WORK"' EXIT
+trap 'exit 130' INT TERM HUP
+script=$PWD/scripts/train.sbatch
+export TRAIN_GPT=$TRAIN BACKOFF=0
+cd "$WORK" || exit 1
+cluster_start || { echo "not ok slurmctld and slurmd start"; cat "$cluster"/*.log; exit 1; }
+echo "ok slurmctld and slurmd start ($(slurmctld -V))"
+
+# --- words ---------------------------------------------------------------------------------------------------------------------------------
+
+# submit [sbatch's OPTION...] -- WORD...: the script on tiny.json; prints the job's id.
+submit() {
+    local options=()
+    while [ "$1" != -- ]; do options+=("$1"); shift; done
+    sbatch --parsable --ntasks=2 --output=%j.log "${options[@]}" "$script" tiny.json "${@:2}"
+}
+field() { scontrol show job -o "$1" 2>/dev/null | grep -oE "\b$2=[^ ]*" | head -1 | cut -d= -f2; } # of a job: field JOB NAME
+state() { field "$1" JobState; }
+# until SECONDS COMMAND...: waits for it to succeed.
+until_true() {
+    local end=$((SECONDS + $1)); shift
+    while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.3; done
+}
+# Is the job over? A requeued one would wait for two minutes more: it is told not to. (Two seconds it must, for its old credential's sake.)
+over() {
+    case $(state "$1") in
+    COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL) ;;
+    PENDING) [ "$(field "$1" Reason)" != BeginTime ] || { sleep 2; scontrol update JobId="$1" StartTime=now; }; false ;;
+    *) false ;;
+    esac
+}
+# ends JOB STATE EXITCODE: the job comes to that. (The limit is for what hangs, however busy the machine is.)
+ends() {
+    until_true 1200 over "$1"
+    [ "$(state "$1") $(field "$1" ExitCode)" = "$2 $3:0" ] && return
+    echo "job $1: $(state "$1"), exit code $(field "$1" ExitCode)"; tail -n 40 "$1.log"; return 1
+}
+starts_again() { over "$1"; [ "$(starts "$1")" -ge 2 ]; }
+starts() { grep -c '^train.sbatch: job .* start [0-9]' "$1.log"; }
+logged() { grep -qE -- "$2" "$1.log" 2>/dev/null; }
+stepped() { [ -s "$1/metrics.jsonl" ]; }
+# Steps 1 to N of a run, each once, in order.
+whole() { values "$1" train step | cmp - <(seq "$2"); }
+final() { printf 'step_%08d' "$1"; }
+same_final() { same_weights "$1" "$2" "$(final "$3")"; }
+long="eval.every=0 log.every=1000 checkpoint.every=500"
+
+# --- a time limit: the whole way round ------------------------------------------------------------------------------------------------------
+
+# A minute of steps, so that a limit of one minute comes in between. SLURM gives the signal 20 to 50 s before the end.
+run_ranks 2 "$TRAIN" tiny.json run.dir=speed $long run.steps=400 >/dev/null
+steps=$(values speed train ms | tail -n 200 | awk '{ ms += $1 } END { print int(60e3 / (ms / NR)) }')
+# Beside it, a program that does not stop in time: nothing but a sleep.
+printf '%s\n' '#!/bin/bash' '[ "$1" != check ] || { echo "run folder  deaf"; exit; }' "trap '' USR1" 'while :; do sleep 0.2; done' >deaf.sh
+chmod +x deaf.sh
+deaf=$(TRAIN_GPT=$PWD/deaf.sh LAUNCH=none submit --time=1 --signal=B:USR1@20 --)
+
+began=$SECONDS
+run_ranks 2 "$TRAIN" tiny.json run.dir=unbroken $long run.steps="$steps" >/dev/null
+echo "# $steps steps took $((SECONDS - began)) s unbroken"
+job=$(submit --time=1 --signal=B:USR1@20 -- run.dir=limited $long run.steps="$steps")
+expect "a run longer than its time limit gets done" ends "$job" COMPLETED 0
+echo "# in $(starts "$job") parts: $(grep -oE 'goes on from step [0-9]+' "$job.log" | grep -oE '[0-9]+' | tr '\n' ' ')of $steps steps; SLURM counts $(field "$job" Restarts) restarts"
+expect "it was told before the limit" logged "$job" 'train.sbatch: USR1'
+expect "it saved, left with 75 and was requeued" logged "$job" 'exit code 75; the job is requeued and goes on from step [1-9]'
+expect "no part came to its limit" bash -c '! grep -q "TIME LIMIT" "$0"' "$job.log"
+expect "and resumed each time" [ "$(starts "$job") $(grep -c '^resume ' "$job.log")" = "$(($(field "$job" Restarts) + 1)) $(field "$job" Restarts)" ]
+expect "every step was logged, once" whole limited "$steps"
+expect "same losses" same_losses limited unbroken 0
+expect "the same bits as the unbroken run" same_final limited unbroken "$steps"
+sha256sum limited/checkpoints/"$(final "$steps")"/model.safetensors unbroken/checkpoints/"$(final "$steps")"/model.safetensors | sed 's/^/# /'
+
+expect "a time limit that comes before the ranks have saved: requeued too" until_true 120 starts_again "$deaf"
+expect "and told" logged "$deaf" 'the time limit came too soon after USR1.*requeued'
+scancel "$deaf"
+
+# --- srun ------------------------------------------------------------------------------------------------------------------------------------
+
+steps=1500
+run_ranks 2 "$TRAIN" tiny.json run.dir=short $long run.steps=$steps >/dev/null
+if srun --mpi=list 2>&1 | grep -q pmix; then
+    job=$(LAUNCH=srun submit -- run.dir=srun $long run.steps=$steps)
+    until_true 120 stepped srun; scancel --batch --signal=USR1 "$job"
+    expect "srun --mpi=pmix: signal, checkpoint, requeue, resume, done" ends "$job" COMPLETED 0
+    expect "in two parts" [ "$(starts "$job")" -eq 2 ]
+    expect "every step was logged, once" whole srun $steps
+    expect "the same bits as under mpirun" same_final srun short $steps
+else
+    echo "skip srun --mpi=pmix: this SLURM has only $(srun --mpi=list 2>&1 | tail -n +2 | xargs)"
+fi
+srun --ntasks=2 "$TRAIN" tiny.json run.dir=bare >bare.log 2>&1
+expect "a bare srun ends with 69" [ $? -eq 69 ]
+expect "it says, once, what to type" [ "$(grep -cE 'srun started 2 tasks .*srun --mpi=pmix -n 2 .*mpirun' bare.log)" -eq 1 ]
+expect "and leaves no run" [ ! -e bare ]
+srun --ntasks=1 "$TRAIN" tiny.json run.dir=lone >/dev/null 2>&1
+expect "a bare srun of one task trains" whole lone 12
+
+# --- a batch script without mpirun ------------------------------------------------------------------------------------------------------------
+
+train run.dir=single >/dev/null
+job=$(sbatch --parsable --ntasks=2 --output=%j.log --wrap "$TRAIN tiny.json run.dir=batch")
+expect "a batch script without mpirun trains as one process" ends "$job" COMPLETED 0
+expect "and says what the other task waits for" logged "$job" 'warning: SLURM gave this job 2 tasks.*mpirun'
+expect "the same bits as outside" same_final batch single 12
+
+# --- arrays --------------------------------------------------------------------------------------------------------------------------------------
+
+printf '%s\n' 'optimizer.learning_rate=1e-3' "optimizer.learning_rate=2e-3 run.steps=1500" >sweep.txt
+job=$(SWEEP=sweep.txt LAUNCH=none submit --ntasks=1 --array=1-2 --output=%A_%a.log -- run.dir=sweep $long)
+until_true 120 stepped sweep/2; scancel --batch --signal=USR1 "${job}_2"
+expect "an array's first task" ends "${job}_1" COMPLETED 0
+expect "its second, stopped on its way" ends "${job}_2" COMPLETED 0
+expect "the second alone was requeued" [ "$(starts "${job}_1") $(starts "${job}_2")" = "1 2" ]
+expect "each with its line of the sweep" grep -q '"learning_rate":.*0.002' sweep/2/config.json
+expect "each in its folder" whole sweep/1 12
+expect "each to its end" whole sweep/2 1500
+
+# --- a crash loop ----------------------------------------------------------------------------------------------------------------------------------
+
+cp -r data good; cp -r single loop
+printf '\xff\xff' | dd of="$(ls data/train_*.bin)" bs=1 seek=2048 conv=notrunc 2>/dev/null
+job=$(submit -- run.dir=loop run.steps=24)
+expect "a damaged shard ends the job with its code, 65" ends "$job" FAILED 65
+expect "after three starts" [ "$(grep -c 'token .* of .* is 65535' "$job.log")" -eq 3 ]
+expect "it tells where" logged "$job" 'exit code 65: 3 failures in a row at step 12, so no further try'
+cp good/*.bin data/
+job=$(submit -- run.dir=loop run.steps=24)
+expect "repaired, the same command goes on" ends "$job" COMPLETED 0
+expect "to the end" whole loop 24
+
+# --- killed, cancelled ---------------------------------------------------------------------------------------------------------------------------------
+
+job=$(submit -- run.dir=killed $long run.steps=$steps)
+until_true 120 stepped killed; kill -9 "$(pgrep -f "^$TRAIN tiny.json run.dir=killed" | tail -n 1)"
+expect "a rank killed: requeued, done" ends "$job" COMPLETED 0
+expect "which is no failure" logged "$job" 'exit code 137; the job is requeued'
+expect "the same bits" same_final killed short $steps
+
+job=$(submit -- run.dir=ended $long run.steps=$steps)
+until_true 120 stepped ended; scancel --batch --signal=TERM "$job"
+expect "scancel --batch --signal=TERM saves and ends" ends "$job" FAILED 75
+expect "and does not requeue" [ "$(starts "$job") $(field "$job" Restarts)" = "1 0" ]
+job=$(submit -- run.dir=ended $long run.steps=$steps)
+until_true 120 logged "$job" '^resume '; scancel "$job"
+until_true 120 over "$job"; sleep 2
+expect "scancel ends it" [ "$(state "$job") $(field "$job" Restarts)" = "CANCELLED 0" ]
+expect "no rank is left" bash -c '! pgrep -f "$0" >/dev/null' "^$TRAIN tiny.json run.dir=ended"
+job=$(submit -- run.dir=ended $long run.steps=$steps)
+expect "the same command goes on from there" ends "$job" COMPLETED 0
+expect "the same bits" same_final ended short $steps
+exit $STATUS
