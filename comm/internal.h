@@ -84,6 +84,7 @@ struct Comm {
 
 /* An error that a peer or the network has caused: says so with rank, host and collective, and ends the job. */
 NORETURN void comm_failed(const Comm *c, const char *why);
+
 /* launch.c: of a process that no launcher started, a warning where SLURM has tasks for more. */
 void launch_explain_alone(void);
 
