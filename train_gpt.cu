@@ -68,14 +68,36 @@ static void await_gradients(Run *r) {
     while (!event_is_past(r->computed)) comm_poll(r->comm);
 }
 
+static void tell_saved(Run *r, double ms) {
+    if (ms <= 0.0) return;
+    requests_saved(&r->requests, ms);
+    if (run_speaks(r))
+        progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s, of which training waited %.4f s", r->config->run.dir,
+                      (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver) * 1e-3);
+}
+
+/* Every rank computes with the same weights, or nothing more is done with them. */
+static void compare_weights(Run *r, int64_t step, int64_t hash) {
+    char ranks[GUARD_TEXT];
+    if (guard_is_same(r->comm, hash, ranks)) return;
+    tell_saved(r, saver_finish(r->saver)); /* what is being written is of weights that were compared */
+    fail(EXIT_NUMERIC, "the weights of step %lld are not the same on all ranks: those of %s differ; nothing more is saved, the same command goes on from "
+         "the newest checkpoint", (long long)step, ranks);
+}
+
 /* The one reduction of scalars in a step: mean loss, gradient norm, what any rank was asked from outside, and how many ranks have done
  * their part of a checkpoint. */
-static Agreed agree(Run *r, double start_ms) {
+static Agreed agree(Run *r, int64_t step, double start_ms) {
     const Config *c = r->config;
+    int           hashes = guard_hash_due(c, comm_size(r->comm), step);
+    int64_t       hash;
+    inject_weight(&r->gpt, &r->stream);
+    if (hashes) gpt_hash_params(&r->gpt, &r->stream);
     optimizer_norm_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
     struct { Exact sums[GPT_SUMS]; int64_t stop, save, written; } all;
     await_gradients(r);
-    gpt_fetch_sums(&r->gpt, &r->stream, all.sums);
+    gpt_fetch_sums(&r->gpt, &r->stream, all.sums, &hash);
+    if (hashes) compare_weights(r, step, hash);
     exact_add(&all.sums[GPT_LOSS], inject_loss((double)c->batch.global_tokens));
     all.stop = requests_stop(&r->requests, clock_ms() - start_ms); /* the next step takes as long as this one */
     all.save = requests_save(&r->requests);
@@ -89,14 +111,6 @@ static Agreed agree(Run *r, double start_ms) {
     return a;
 }
 
-static void tell_saved(Run *r, double ms) {
-    if (ms <= 0.0) return;
-    requests_saved(&r->requests, ms);
-    if (run_speaks(r))
-        progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s, of which training waited %.4f s", r->config->run.dir,
-                      (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver) * 1e-3);
-}
-
 static int is_same(Agreed a, Agreed b) { return memcmp(&a.loss, &b.loss, sizeof a.loss) == 0 && memcmp(&a.grad_norm, &b.grad_norm, sizeof a.grad_norm) == 0; }
 
 /* A step whose numbers are wrong is computed once more, from the same batches. The same bits again are the data's or the model's doing. */
@@ -105,7 +119,7 @@ static Agreed compute_again(Run *r, int64_t step, Agreed first) {
     char   ranks[GUARD_TEXT];
     loader_seek(r->loader, run_first_sample(r, step));
     compute_gradients(r);
-    Agreed again = agree(r, start_ms);
+    Agreed again = agree(r, step, start_ms);
     again.stop |= first.stop, again.save |= first.save;
     if (!is_same(first, again)) {
         guard_name_ranks(r->comm, first.suspect != again.suspect, ranks);
@@ -170,7 +184,7 @@ static int64_t train_step(Run *r, int64_t step, Agreed *agreed, StepMetrics *m) 
     comm_times(r->comm); /* what came before (start, eval, checkpoint) is not this step's */
     compute_gradients(r);
     double scale = r->loss_scale.scale; /* what this step's gradients carry */
-    *agreed = agree(r, start_ms);
+    *agreed = agree(r, step, start_ms);
     AdamW    h = {schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2, c->optimizer.eps, c->optimizer.weight_decay, step + 1};
     GuardAct act = decide(r, step, agreed);
     if (act == GUARD_ROLLBACK) return roll_back(r, step);
@@ -227,7 +241,7 @@ static int evaluate(Run *r, double *loss) {
         gpt_loss(&r->gpt, &r->stream, batch);
     }
     Exact sums[GPT_SUMS];
-    gpt_fetch_sums(&r->gpt, &r->stream, sums);
+    gpt_fetch_sums(&r->gpt, &r->stream, sums, NULL);
     comm_all_reduce_i64(r->comm, sums[0].word, GPT_SUMS * EXACT_WORDS, COMM_SUM);
     *loss = exact_value(&sums[GPT_LOSS]) / ((double)samples * (double)T);
     return 1;
@@ -284,6 +298,15 @@ static int sample_now(Run *r, int64_t step) {
 
 /* Copies the state; what follows is written while training goes on. */
 static void save_now(Run *r, int64_t step) {
+    Exact   sums[GPT_SUMS];
+    int64_t hash;
+    run_await_params(r);
+    if (comm_size(r->comm) > 1) {
+        gpt_zero_sums(&r->gpt, &r->stream);
+        gpt_hash_params(&r->gpt, &r->stream);
+        gpt_fetch_sums(&r->gpt, &r->stream, sums, &hash);
+        compare_weights(r, step, hash);
+    }
     tell_saved(r, saver_finish(r->saver));
     saver_start(r->saver, step);
 }

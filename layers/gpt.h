@@ -70,10 +70,11 @@ typedef struct {
     Tensor dresidual, dbranch;      /* [N,C]  act gradients that travel backward             */
     Tensor dqkv, dfc;               /* [N,3C] [N,4C] act                                     */
     GptNeeds needs;                 /* the owner's to set and clear */
-    Tensor sums;                    /* [GPT_SUMS, EXACT_WORDS] i64: what the host wants of a step, fetched in one copy */
+    Tensor sums;                    /* [GPT_SUMS * EXACT_WORDS + 1] i64: what the host wants of a step, fetched in one copy */
 } Gpt;
 
-/* Places in Gpt.sums: the rows' losses; the squares of the gradient, which the optimizer adds; those that gpt_own_squares adds. */
+/* Places in Gpt.sums: the rows' losses; the squares of the gradient, which the optimizer adds; those that gpt_own_squares adds. Behind them,
+ * fetched with them, 64 bits that are no number: the hash that gpt_hash_params adds. */
 enum { GPT_LOSS, GPT_GRAD_SQUARES, GPT_OWN_SQUARES, GPT_SUMS };
 
 typedef enum { GPT_INFERENCE, GPT_TRAINING } GptUse;
@@ -92,7 +93,9 @@ void gpt_init_values(float *out, const Param *p, int64_t first, int64_t elems, u
 void gpt_zero_grads(Gpt *g, Stream *s);
 void   gpt_zero_sums(Gpt *g, Stream *s);
 Tensor gpt_sum(const Gpt *g, int which);                 /* an Exact: [EXACT_WORDS] i64 */
-void   gpt_fetch_sums(Gpt *g, Stream *s, Exact sums[GPT_SUMS]);  /* waits for the stream: a step's one wait */
+/* Waits for the stream: a step's one wait. params_hash may be NULL. */
+void   gpt_fetch_sums(Gpt *g, Stream *s, Exact sums[GPT_SUMS], int64_t *params_hash);
+void   gpt_hash_params(Gpt *g, Stream *s);               /* of the working copy, padding and all: equal on all ranks at rest */
 void gpt_forward(Gpt *g, Stream *s, Batch batch);                  /* up to the last layernorm; batch [B',T'], B' <= B, T' <= T     */
 void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to the sum          */
 

@@ -99,6 +99,14 @@ void sum_forward(Stream *s, Tensor sum, Tensor x);
 /* y = x rounded to y's type.   y, x [n] any of F32, BF16, F16 (the CPU: F32, BF16)                                                      */
 void cast_forward(Stream *s, Tensor y, Tensor x);
 
+/* Sum modulo 2^64 over the 64-bit words of x's memory, in any order, of mix(word, its index i):
+ *   z = word + i STEP;   z = (z ^ z>>32) FACTOR;   mix = z ^ z>>29
+ * Each of these can be undone for a given i, so that a change within one word always changes the sum; FACTOR and STEP are odd, of random bits.
+ *   hash [1] i64 out(+=), its 64 bits   x [n] of any type, aligned to 8 bytes; a last word that x does not fill is filled up with zeros               */
+#define HASH_STEP   0x9e3779b97f4a7c15u
+#define HASH_FACTOR 0xd6e8feb86659fd93u
+void hash_words(Stream *s, Tensor hash, Tensor x);
+
 /* Rate of this machine's matrix products in act type at M = N = K = n, in FLOP/s: the median over at most budget_ms. Takes memory of its
  * own and gives it back: for the start and for benches. */
 double  matmul_rate(DType act, MathMode math, int64_t n, double budget_ms);

@@ -41,6 +41,35 @@ GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJud
     return act;
 }
 
+/* --- the same weights everywhere ------------------------------------------------------------------------------------------------------------- */
+
+/* To hash the weights once takes a rank as long as some fifty tokens (reading 2 to 4 bytes of a parameter against computing 6 FLOPs a token
+ * with it): with GUARD_HASH_TOKENS of its own in a step, that is 0.5 %. */
+int guard_hash_due(const Config *c, int ranks, int64_t step) {
+    int64_t tokens = c->batch.global_tokens / ranks, every = (GUARD_HASH_TOKENS + tokens - 1) / tokens;
+    return ranks > 1 && (step + 1) % (every < GUARD_HASH_EVERY ? every : GUARD_HASH_EVERY) == 0;
+}
+
+int guard_is_same(Comm *comm, int64_t value, char out[GUARD_TEXT]) {
+    int     ranks = comm_size(comm), mine = 0, most = 0;
+    int64_t ends[2] = {value, ~value}; /* greatest and, its complement, least */
+    comm_all_reduce_i64(comm, ends, 2, COMM_MAX);
+    if (ends[0] == ~ends[1]) return 1;
+    int64_t *all = (int64_t *)calloc((size_t)ranks, sizeof *all);
+    if (!all) fail(EXIT_MEMORY, "no memory for the hashes of %d ranks", ranks);
+    all[comm_rank(comm)] = value;
+    comm_all_reduce_i64(comm, all, ranks, COMM_SUM);
+    for (int r = 0; r < ranks; r++) {
+        int equal = 0;
+        for (int k = 0; k < ranks; k++) equal += all[k] == all[r];
+        if (equal > most) most = equal;
+        if (r == comm_rank(comm)) mine = equal;
+    }
+    guard_name_ranks(comm, 2 * most <= ranks || mine < most, out);
+    free(all);
+    return 0;
+}
+
 /* --- saying so --------------------------------------------------------------------------------------------------------------------------- */
 
 char *guard_describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm, char out[GUARD_TEXT]) {

@@ -38,6 +38,13 @@ char *guard_describe(const Guard *g, const Config *c, StepJudgement judgement, d
 /* After it said GUARD_STOP: why, and which options say otherwise. */
 char *guard_advise(const Guard *g, const Config *c, StepJudgement judgement, char out[GUARD_TEXT]);
 
+/* Whether the ranks' weights are compared in this step: in every step if that costs 0.5 % of it at most, else in every tenth. With ZeRO the
+ * next gather of the weights would overwrite what is wrong in other ranks' pieces, and spread what is wrong in its own. */
+enum { GUARD_HASH_EVERY = 10, GUARD_HASH_TOKENS = 10000 };
+int guard_hash_due(const Config *c, int ranks, int64_t step);
+/* Collective: 1 where all ranks bring the same value. Else names those that do not have what most have, all of them where none is held by most. */
+int guard_is_same(Comm *comm, int64_t value, char out[GUARD_TEXT]);
+
 /* Collective: names the ranks that are `marked`, in words ("rank 2 (node7, GPU-...)"), or says that nobody can tell. The same on all ranks. */
 char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]);
 

@@ -63,7 +63,7 @@ static double step_ms(Gpt *g, Optimizer *o, Replay *replay, Stream *s, Batch bat
     replay_micro_step(replay, g, s, batch, 1.0f / (float)tensor_elems(batch.inputs), none);
     Exact sums[GPT_SUMS];
     optimizer_norm_squared(o, s, gpt_sum(g, GPT_GRAD_SQUARES));
-    gpt_fetch_sums(g, s, sums);
+    gpt_fetch_sums(g, s, sums, NULL);
     double norm = sqrt(exact_value(&sums[GPT_GRAD_SQUARES]));
     AdamW  h = {6e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, step};
     optimizer_update(o, s, h, (float)(norm > 1.0 ? 1.0 / norm : 1.0));

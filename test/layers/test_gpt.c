@@ -81,7 +81,7 @@ static Batch batch_of(Model *m, int64_t step, int64_t first, int64_t B, int64_t 
 
 static double loss_sum(Model *m) {
     Exact sums[GPT_SUMS];
-    gpt_fetch_sums(&m->gpt, &m->stream, sums);
+    gpt_fetch_sums(&m->gpt, &m->stream, sums, NULL);
     return exact_value(&sums[GPT_LOSS]);
 }
 
@@ -109,7 +109,7 @@ static double gradient_norm(Model *m) { /* rank 0 answers for its pieces only, s
     device_zero(&m->stream, gpt_sum(&m->gpt, GPT_GRAD_SQUARES));
     for (int i = 0; i < m->optimizer.span_count; i++)
         norm_squared(&m->stream, gpt_sum(&m->gpt, GPT_GRAD_SQUARES), tensor_slice(m->gpt.grads, m->optimizer.spans[i].memory, m->optimizer.spans[i].elems));
-    gpt_fetch_sums(&m->gpt, &m->stream, sums);
+    gpt_fetch_sums(&m->gpt, &m->stream, sums, NULL);
     return sqrt(exact_value(&sums[GPT_GRAD_SQUARES]));
 }
 

@@ -84,4 +84,39 @@ expect "rollback: before the first checkpoint, to the first weights" said "^roll
 expect "rollback: to step 0, every step has one line" [ "$(steps "$WORK/begin")" = "$ALL" ]
 expect "rollback: with the loss of new weights" awk -v loss="$(values "$WORK/begin" train loss | head -1)" 'BEGIN { exit !(loss > 5.4 && loss < 5.7) }'
 expect "rollback: and the first evaluation" [ "$(values "$WORK/begin" eval step | tr '\n' ' ')" = "0 6 12 " ]
+
+# --- spikes: a loss that is some 6 nats too high at step 45, and again when that step is computed again
+SPIKE="guard.loss@45:rise;guard.loss@46:rise"
+LONG="run.steps=60 optimizer.learning_rate=1e-4 checkpoint.every=20 eval.every=0"
+train run.dir="$WORK/calm" $LONG > "$WORK/out" 2>&1
+expect "spikes: none in a run without" [ "$(grep -c spike "$WORK/out")" -eq 0 ]
+with "$SPIKE" train run.dir="$WORK/warned" $LONG
+expect "spike: warned of" said "^step 45: loss [0-9.]+ is a spike: the median of the last 41 is [0-9.]+, the limit [0-9.]+$"
+expect "spike: and trained on all the same" same_weights "$WORK/warned" "$WORK/calm" step_00000060
+warning=$(grep "is a spike" "$WORK/out")
+rm -r "$WORK"/warned/checkpoints/step_000000[46]0
+with "guard.loss@25:rise;guard.loss@26:rise" train run.dir="$WORK/warned" $LONG
+expect "spike: resumed in the middle of the window, the same words" [ "$(grep "is a spike" "$WORK/out")" = "$warning" ]
+with "guard.loss@45:rise" train run.dir="$WORK/once" $LONG
+expect "spike once: silent corruption suspected" said "warning: step 45: loss .*; computed again .*: silent corruption suspected"
+expect "spike once: the weights of a run without it" same_weights "$WORK/once" "$WORK/calm" step_00000060
+TRAIN_GPT_FAIL=$SPIKE expect "spike, stop: exit 76" exits 76 "^train_gpt: step 45: loss .* is a spike: .*, twice from the same batches; the weights are those of step 44 \(run.on_spike " \
+    train run.dir="$WORK/stopped" $LONG run.on_spike=stop
+with "$SPIKE" train run.dir="$WORK/left" $LONG run.on_spike=skip
+expect "spike, skip: said" said "^step 45 skipped: loss .* is a spike"
+expect "spike, skip: the step is left out" awk -v a="$(values "$WORK/left" train loss | sed -n 46p)" -v b="$(values "$WORK/calm" train loss | sed -n 46p)" 'BEGIN { exit a == b }'
+with "$SPIKE" train run.dir="$WORK/rolled" $LONG run.on_spike=rollback
+expect "spike, rollback: said" said "^rolled back to step 40, without the data of steps 41 to 45$"
+expect "spike, rollback: every step has one line" [ "$(values "$WORK/rolled" train step | tr '\n' ' ')" = "$(seq 60 | tr '\n' ' ')" ]
+
+# --- weights that are not the same on all ranks: compared at every tenth step of so few tokens, and before every save
+TRAIN_GPT_FAIL="guard.weight@10:flip,rank=1" expect "3 ranks, a flipped bit: exit 76, the rank is named" \
+    exits 76 "^train_gpt: the weights of step 9 are not the same on all ranks: those of rank 1 \([^)]+, .*\) differ" train_ranks 3 run.dir="$WORK/flip" checkpoint.every=3
+expect "3 ranks, a flipped bit: no other is named" [ "$(grep -cE "rank [02] \(" "$WORK/err")" -eq 0 ]
+expect "3 ranks, a flipped bit: nothing is saved after it" [ "$(ls "$WORK/flip/checkpoints" | tail -1)" = step_00000009 ]
+train_ranks 3 run.dir="$WORK/flip" > /dev/null
+expect "3 ranks, a flipped bit: the same command ends as a run without" same_weights "$WORK/flip" "$WORK/whole3" step_00000012
+TRAIN_GPT_FAIL="guard.weight@4:flip,rank=0" expect "2 ranks, zero_stage 0: found before the save, both are named" \
+    exits 76 "^train_gpt: the weights of step 6 are not .*: those of rank 0 \(.* and rank 1 \(.* differ" train_ranks 2 run.dir="$WORK/flip2" parallel.zero_stage=0
+expect "2 ranks, zero_stage 0: nothing is saved" [ ! -e "$WORK/flip2/checkpoints" ]
 exit $STATUS

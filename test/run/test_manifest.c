@@ -20,7 +20,7 @@ static char *sample(size_t *bytes) {
     cJSON       *json = cJSON_Parse("{\"run\":{\"steps\":5},\"optimizer\":{\"learning_rate\":0.0006}}");
     Manifest     m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "bf16", .step = 1000, .samples = 12000,
                       .tokens = 9007199254740993, .seed = 9223372036854775807, .ranks = 3, .threads = 2, .loss_scale = 65536.5, .loss_scale_steps = 1234,
-                      .config = json, .data = data, .data_files = 2,
+                      .guard = {.spikes = {3, {4.25, 1e-300, -0.1}}, .skips = 2, .rollbacks = 7, .furthest = 991}, .config = json, .data = data, .data_files = 2,
                       .file = {{1049076, model, 2}, {77, optimizer, 1}, {9, config, 1}}};
     char        *text = manifest_write(&m, bytes);
     cJSON_Delete(json);
@@ -46,6 +46,8 @@ static void test_round_trip(void **state) {
     assert_string_equal(m.precision, "bf16");
     assert_true(m.step == 1000 && m.samples == 12000 && m.tokens == 9007199254740993 && m.seed == INT64_MAX);
     assert_true(m.ranks == 3 && m.threads == 2 && m.loss_scale == 65536.5 && m.loss_scale_steps == 1234);
+    assert_true(m.guard.skips == 2 && m.guard.rollbacks == 7 && m.guard.furthest == 991 && m.guard.spikes.count == 3);
+    assert_true(m.guard.spikes.loss[0] == 4.25 && m.guard.spikes.loss[1] == 1e-300 && m.guard.spikes.loss[2] == -0.1);
     assert_true(m.data_files == 2 && m.data[0].bytes == UINT64_MAX && m.data[0].tokens == INT64_MAX);
     assert_string_equal(m.data[0].name, "a \"quoted\"\n.bin");
     assert_true(m.file[FILE_MODEL].runs == 2 && m.file[FILE_MODEL].run[1].hash == 0xfedcba9876543210u);
@@ -87,6 +89,9 @@ static char *forge(const char *from, const char *to, size_t *bytes) {
     return out;
 }
 
+#define ONES_16 "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"
+#define ONES_128 "[" ONES_16 "," ONES_16 "," ONES_16 "," ONES_16 "," ONES_16 "," ONES_16 "," ONES_16 "," ONES_16
+
 static void test_forgeries(void **state) {
     (void)state;
     static const struct { const char *from, *to; ManifestStatus status; const char *word; } table[] = {
@@ -113,6 +118,17 @@ static void test_forgeries(void **state) {
         {"\"cpu\"", "\"a backend with a long name\"", MANIFEST_BROKEN, "backend"},
         {"65536.5", "-1", MANIFEST_BROKEN, "loss_scale"},
         {"\"1234\"", "1234.5", MANIFEST_BROKEN, "loss_scale_steps"},
+        {"\"guard\"", "\"later\"", MANIFEST_GOOD, ""}, /* an earlier minor version has none */
+        {"\"guard\":{", "\"guard\":{},\"x\":{", MANIFEST_BROKEN, "guard"},
+        {"\"guard\":{", "\"guard\":[],\"x\":{", MANIFEST_BROKEN, "guard"},
+        {"\"skips\":\"2\"", "\"skips\":2", MANIFEST_BROKEN, "guard"},
+        {"\"rollbacks\":\"7\"", "\"rollbacks\":\"-7\"", MANIFEST_BROKEN, "guard"},
+        {"\"furthest\"", "\"nearest\"", MANIFEST_BROKEN, "guard"},
+        {"[4.25,", "[\"4.25\",", MANIFEST_BROKEN, "guard"},
+        {"[4.25,", "[null,", MANIFEST_BROKEN, "guard"},
+        {"[4.25,", "[[4.25],", MANIFEST_BROKEN, "guard"},
+        {"[4.25,", "[1e999,", MANIFEST_BROKEN, ""},
+        {"[4.25,", ONES_128 ",", MANIFEST_BROKEN, "guard"}, /* more than the window holds */
         {"\"config\":{", "\"config\":[],\"x\":{", MANIFEST_BROKEN, "config"},
         {"\"name\":\"b.bin\"", "\"name\":7", MANIFEST_BROKEN, "data[1]"},
         {"\"data\":[", "\"data\":[],\"x\":[", MANIFEST_BROKEN, "data"},

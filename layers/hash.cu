@@ -1,0 +1,66 @@
+/* hash.cu - CUDA side of hash_words in layers.h. Sums modulo 2^64 are the same in any order, so blocks add theirs as they come. */
+#include "core/kernel.cuh"
+#include "layers/layers.h"
+
+enum { THREADS = 256, PACKS = 4, MAX_BLOCKS = 1024 };
+
+typedef unsigned long long Word; /* what atomicAdd takes */
+
+DEVICE Word mix(Word word, Word i) {
+    Word x = word + i * HASH_STEP;
+    x = (x ^ x >> 32) * HASH_FACTOR;
+    return x ^ x >> 29;
+}
+
+DEVICE Word block_total(Word x, Word *part) {
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+    if (lane == 0) part[warp] = x;
+    __syncthreads(); /* part is complete */
+    x = lane < THREADS / WARP ? part[lane] : 0;
+    for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
+    return x;
+}
+
+/* Thread: PACKS packs of W words of every tile that is the block's turn; thread 0 of block 0 also the last, cut word. One atomic a block.
+ * Bound: 8 bytes a word. */
+template <int W> KERNEL hash_words_kernel(Word *hash, const Word *word, int64_t words, int64_t rest_bytes) {
+    SMEM(Word, part, [THREADS / WARP]);
+    Word    sum = 0;
+    int64_t tile = (int64_t)blockDim.x * PACKS * W;
+    for (int64_t first = blockIdx.x * tile; first < words; first += gridDim.x * tile) {
+        Pack<Word, W> in[PACKS];
+        #pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            int64_t i = first + ((int64_t)k * blockDim.x + threadIdx.x) * W;
+            for (int j = 0; j < W; j++) in[k].v[j] = 0;
+            if (i + W <= words) in[k] = pack_load<Word, W>(word + i);
+            else if (i < words) in[k].v[0] = word[i]; /* W is at most 2 */
+        }
+        #pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            int64_t i = first + ((int64_t)k * blockDim.x + threadIdx.x) * W;
+            for (int j = 0; j < W; j++)
+                if (i + j < words) sum += mix(in[k].v[j], (Word)(i + j));
+        }
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0 && rest_bytes > 0) {
+        Word rest = 0;
+        for (int64_t b = 0; b < rest_bytes; b++) rest |= (Word)((const unsigned char *)(word + words))[b] << 8 * b;
+        sum += mix(rest, (Word)words);
+    }
+    sum = block_total(sum, part);
+    if (threadIdx.x == 0) atomicAdd(hash, sum);
+}
+
+void hash_words(Stream *s, Tensor hash, Tensor x) {
+    EXPECT1(hash, I64, 1);
+    EXPECT1(x, x.type, x.dim[0]);
+    int64_t bytes = (int64_t)tensor_bytes(x), words = bytes / 8, blocks = blocks_for(words, THREADS * PACKS * pack_elems<Word>());
+    CHECK((uintptr_t)x.data % sizeof(Word) == 0, "words at %p", x.data);
+    if (bytes == 0) return;
+    if (blocks < 1) blocks = 1;
+    if (blocks > MAX_BLOCKS) blocks = MAX_BLOCKS;
+    DISPATCH_PACK(Word, packs_fit(PACK_BYTES, {x.data}), W,
+        LAUNCH((hash_words_kernel<W>), blocks, THREADS, 0, s, ptr<Word>(hash), ptr<Word>(x), words, bytes - 8 * words));
+}

@@ -1,0 +1,133 @@
+/* ranks_guard.c - weights that are not the same on all ranks: every flipped bit is found, and the right rank named. Alone it flips some; with
+ * numbers it is the bulk of `make soak`'s weight_bits:
+ *
+ *   ranks_guard FLIPS SEED      prints "FLIPS flips, MISSED missed, WRONG wrong ranks named"
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/rng.h"
+#include "layers/gpt.h"
+#include "run/guard.h"
+#include "test/comm/ranks.h"
+
+typedef struct {
+    Layout layout;
+    Arena  arena;
+    Gpt    gpt;
+    Stream stream;
+} Replica;
+
+static Replica replica_create(DType act) {
+    GptShape shape = {2, 3, 42, 40, 256};
+    Replica  m = {.arena = arena_create("test", 64 << 20)};
+    int      params;
+    Param   *rows = gpt_params(shape, &params);
+    m.layout = layout_create(rows, params, comm_size(world));
+    free(rows);
+    GptArenas arenas = {&m.arena, &m.arena, &m.arena};
+    m.gpt = gpt_create(shape, &m.layout, act, 1, 40, RECOMPUTE_NONE, GPT_TRAINING, arenas);
+    m.stream = stream_create(gpt_scratch_bytes(&m.gpt));
+    float *values = (float *)malloc(sizeof *values * (size_t)m.layout.elems);
+    CHECK(values, "no memory");
+    for (int i = 0; i < params; i++) {
+        const Param *p = &m.layout.param[i];
+        gpt_init_values(values, p, 0, p->elems, 1);
+        for (int64_t k = 0; k < p->elems; k++) tensor_set(m.gpt.params, p->memory + k, values[k]);
+    }
+    free(values);
+    return m;
+}
+
+static void replica_destroy(Replica *m) {
+    stream_destroy(&m->stream);
+    gpt_destroy(&m->gpt);
+    arena_destroy(&m->arena);
+    layout_destroy(&m->layout);
+}
+
+/* As a step does it: the hash comes with the sums. */
+static int is_same_everywhere(Replica *m, char who[GUARD_TEXT]) {
+    Exact   sums[GPT_SUMS];
+    int64_t hash;
+    gpt_zero_sums(&m->gpt, &m->stream);
+    gpt_hash_params(&m->gpt, &m->stream);
+    gpt_fetch_sums(&m->gpt, &m->stream, sums, &hash);
+    return guard_is_same(world, hash, who);
+}
+
+static int names(const char *who, int rank) {
+    char word[32];
+    snprintf(word, sizeof word, "rank %d (", rank);
+    return strstr(who, word) != NULL;
+}
+
+/* One random bit on one random rank, there and back. Adds to missed and wrong. */
+static void flip(Replica *m, uint64_t seed, uint64_t k, int64_t *missed, int64_t *wrong) {
+    char     who[GUARD_TEXT] = "";
+    uint32_t random[4];
+    rng_words(random, seed, RNG_TEST, k);
+    int    odd = (int)(random[0] % (uint32_t)comm_size(world)), ranks = comm_size(world);
+    size_t bit = random[1] % (8 * tensor_bytes(m->gpt.params));
+    char  *byte = (char *)m->gpt.params.data + bit / 8;
+    if (comm_rank(world) == odd) *byte ^= (char)(1 << bit % 8);
+    int same = is_same_everywhere(m, who);
+    if (comm_rank(world) == odd) *byte ^= (char)(1 << bit % 8);
+    *missed += ranks > 1 && same;
+    for (int r = 0; r < ranks && !same; r++) *wrong += names(who, r) != (ranks == 2 || r == odd);
+}
+
+static void flipped_bits_are_found(void **state) {
+    (void)state;
+    static const DType types[] = {F32, BF16};
+    for (int t = 0; t < 2; t++) {
+        Replica m = replica_create(types[t]);
+        char    who[GUARD_TEXT];
+        int64_t missed = 0, wrong = 0;
+        EXPECT_ON_ALL(is_same_everywhere(&m, who));
+        for (uint64_t k = 0; k < 100; k++) flip(&m, 1, k, &missed, &wrong);
+        EXPECT_ON_ALL(missed == 0 && wrong == 0);
+        EXPECT_ON_ALL(is_same_everywhere(&m, who));
+        replica_destroy(&m);
+    }
+}
+
+/* Values by rank, and the ranks that are named. */
+static void the_odd_ones_are_named(void **state) {
+    (void)state;
+    static const struct { int ranks; int64_t value[4]; int named[4]; } table[] = {
+        {2, {1, 2}, {1, 1}},                       /* who is right, nobody can say */
+        {3, {5, 5, 6}, {0, 0, 1}}, {3, {INT64_MIN, 5, 5}, {1, 0, 0}}, {3, {-1, INT64_MAX, -1}, {0, 1, 0}}, {3, {1, 2, 3}, {1, 1, 1}},
+        {4, {0, 0, -1, 0}, {0, 0, 1, 0}}, {4, {7, 7, 8, 8}, {1, 1, 1, 1}}, {4, {7, 8, 7, 9}, {1, 1, 1, 1}}, {4, {INT64_MAX, INT64_MAX, INT64_MIN, INT64_MAX}, {0, 0, 1, 0}},
+    };
+    char who[GUARD_TEXT];
+    EXPECT_ON_ALL(guard_is_same(world, INT64_MIN, who) && guard_is_same(world, -1, who) && guard_is_same(world, 0, who));
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (table[i].ranks != comm_size(world)) continue;
+        EXPECT_ON_ALL(!guard_is_same(world, table[i].value[comm_rank(world)], who));
+        for (int r = 0; r < table[i].ranks; r++) EXPECT_ON_ALL(names(who, r) == table[i].named[r]);
+    }
+    guard_name_ranks(world, 0, who);
+    EXPECT_ON_ALL(strstr(who, "cannot be told") != NULL);
+    guard_name_ranks(world, comm_rank(world) == comm_size(world) - 1, who);
+    for (int r = 0; r < comm_size(world); r++) EXPECT_ON_ALL(names(who, r) == (r == comm_size(world) - 1));
+    EXPECT_ON_ALL(strstr(who, comm_host(world, comm_size(world) - 1)) != NULL);
+}
+
+static int flip_many(int64_t flips, uint64_t seed) {
+    int64_t missed = 0, wrong = 0;
+    world = comm_create(launch_detect(), COMM_RING);
+    device_open(comm_local_rank(world), 1);
+    Replica m = replica_create(seed % 2 ? BF16 : F32);
+    for (int64_t k = 0; k < flips; k++) flip(&m, seed, (uint64_t)k, &missed, &wrong);
+    if (comm_rank(world) == 0) printf("%lld flips, %lld missed, %lld wrong ranks named\n", (long long)flips, (long long)missed, (long long)wrong);
+    replica_destroy(&m);
+    comm_destroy(world);
+    return missed || wrong;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 2) return flip_many(atoll(argv[1]), strtoull(argv[2], NULL, 10));
+    const struct CMUnitTest cases[] = {cmocka_unit_test(flipped_bits_are_found), cmocka_unit_test(the_odd_ones_are_named)};
+    return RUN_ON_RANKS(cases);
+}
