@@ -181,7 +181,7 @@ static int64_t tokens_after(const Run *r, int64_t step) {
 static int64_t train_step(Run *r, int64_t step, Agreed *agreed, StepMetrics *m) {
     const Config *c = r->config;
     double        start_ms = clock_ms();
-    comm_times(r->comm); /* what came before (start, eval, checkpoint) is not this step's */
+    comm_forget_waits(r->comm); /* what came before (eval, checkpoint) is not this step's */
     compute_gradients(r);
     double scale = r->loss_scale.scale; /* what this step's gradients carry */
     *agreed = agree(r, step, start_ms);
@@ -288,7 +288,7 @@ static int sample_now(Run *r, int64_t step) {
     run_await_params(r);
     requests_begin(&r->requests);
     SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step),
-                       r->watchdog, asked_to_stop, r};
+                       r->watchdog, r->eval_batch.inputs, asked_to_stop, r};
     char      *text = sample_text(&r->gpt, &r->stream, &r->tokenizer, plan);
     if (run_speaks(r) && text) progress_sample(&r->progress, step, text);
     else if (run_speaks(r)) progress_note(&r->progress, "the sample after step %lld is left out", (long long)step);

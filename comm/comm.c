@@ -215,6 +215,7 @@ static void tell_progress(Comm *c, double now_ms) {
     c->watched_ms = now_ms;
     c->watch(c->watch_ctx);
 }
+void comm_tell_progress(Comm *c) { tell_progress(c, clock_ms()); }
 
 /* The rank waited for may need this very core: where ranks outnumber processors, yield, unless Open MPI does so in its every test.
  * Elsewhere a yield would only hand the core to strangers: spin as MPI does, though not for ever. While the stream still computes, the
@@ -271,10 +272,13 @@ size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind ==
 
 CommTimes comm_times(Comm *c) {
     if (c->nccl) nccl_read_times(c);
-    CommTimes times = c->times;
+    CommTimes times = {c->times.comm_ms + c->waits.comm_ms, c->times.exposed_ms + c->waits.exposed_ms, c->times.sends};
     memset(&c->times, 0, sizeof c->times);
+    comm_forget_waits(c);
     return times;
 }
+
+void comm_forget_waits(Comm *c) { memset(&c->waits, 0, sizeof c->waits); }
 
 int comm_trace(const Comm *c, CommTrace *out, int max) {
     int64_t count = c->started < TRACES ? c->started : TRACES;
@@ -295,8 +299,8 @@ static Blocking enter(Comm *c, const char *name, const char *point) {
 
 static void leave(Comm *c, Blocking b) {
     double ms = clock_ms() - b.begin_ms;
-    c->times.exposed_ms += ms;
-    if (c->begun == 0) c->times.comm_ms += ms; /* else a collective in flight counts this time already */
+    c->waits.exposed_ms += ms;
+    if (c->begun == 0) c->waits.comm_ms += ms; /* else a collective in flight counts this time already */
     c->blocking.has_ended = 1;
     failpoint_done(b.test);
 }

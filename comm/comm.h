@@ -34,7 +34,8 @@ void comm_expect(Launch launch);
 /* All ranks of the job. Calls MPI_Init_thread if launched, and error_set_rank(). Exit 69 when the MPI library cannot start. From then on
  * an error of MPI ends the job with 77, naming rank, host and collective. */
 Comm *comm_create(Launch launch, CommKind kind);
-/* COMM_NCCL makes its communicator here, over the GPU that device_open() chose: all ranks call it together. Exit 69 where that fails. */
+/* COMM_NCCL makes its communicator here, over the GPU that device_open() chose, and connects the ranks, so that its memory is taken and what
+ * is free afterwards is free: all ranks call it together. Exit 69 where that fails, 71 if memory is what lacks. */
 void     comm_set_kind(Comm *c, CommKind kind);
 CommKind comm_kind(const Comm *c);
 void     comm_destroy(Comm *c);   /* barrier, MPI_Finalize */
@@ -83,8 +84,10 @@ char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **by
 void comm_reduce_scatter_start(Comm *c, Tensor x);
 /* Starts: every rank's piece `rank` of x (any type) is copied to that place on all ranks. */
 void comm_all_gather_start(Comm *c, Tensor x);
-/* progress(ctx) is called now and then while a wait for a collective gets on: long ones are no hang. */
+/* progress(ctx) is called now and then while a wait for a collective, or for NCCL to start or end, gets on: long ones are no hang. NULL:
+ * nobody is told. */
 void comm_watch(Comm *c, void (*progress)(void *ctx), void *ctx);
+void comm_tell_progress(Comm *c); /* tells it of progress elsewhere */
 void comm_poll(Comm *c);       /* lets what was started progress; cheap; never blocks */
 /* The number of the collective that is started next; and waits for those up to number `sequence`, as comm_finish for all. A rank may wait
  * for its peers in here: all of them must come to wait for it too, or finish. */
@@ -102,15 +105,20 @@ size_t comm_buffer_bytes(CommKind kind, int ranks);
 /* Bytes of pinned host memory that buckets of `elems` elements, in flight together, take beside that where a GPU's ranks use the ring or
  * MPI (each bucket at 4 bytes an element, kept for the next step); 0 on the CPU and for NCCL. */
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
+/* Bytes of GPU memory that NCCL will take for itself in comm_set_kind: an estimate, from its defaults; 0 for the other kinds. */
+size_t comm_library_bytes(CommKind kind, int ranks);
 
 /* Ring and MPI are timed on the host's clock; on a GPU from when a bucket has reached host memory, exposed_ms from when the followed stream
- * has nothing else left to do. NCCL is timed by events on the GPU, read without waiting: what has not ended yet is told by a later call. */
+ * has nothing else left to do. NCCL is timed by events on the GPU, read without waiting: what has not ended yet is told by a later call. So the
+ * gather of a step's weights, which runs on under what follows, mostly counts for the next step, and the last step's for none. */
 typedef struct {
     double  comm_ms;    /* from a collective's start to its end, summed over what did not overlap another one */
     double  exposed_ms; /* of it, spent inside comm_finish and blocking calls; NCCL: the followed stream stood still */
     int64_t sends;      /* messages this rank has posted; 0 for COMM_MPI and COMM_NCCL, which do not tell     */
 } CommTimes;
 CommTimes comm_times(Comm *c); /* since the last call; resets them */
+/* Leaves out of the next comm_times what the small blocking calls above have taken so far; collectives over buckets stay in it. */
+void comm_forget_waits(Comm *c);
 
 /* What happened when, on clock_ms(), for the last collectives over buckets (at most 128), oldest first; returns how many. */
 typedef struct {

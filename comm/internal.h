@@ -78,7 +78,8 @@ struct Comm {
     struct Nccl    *nccl;       /* owned by nccl.cu; NULL without                        */
 
     double    busy_since_ms;    /* when the first of those begun did, after a time without */
-    CommTimes times;
+    CommTimes times;            /* of collectives over buckets                           */
+    CommTimes waits;            /* of the small blocking calls                           */
     CommTrace trace[TRACES];    /* sequence s in place s % TRACES                        */
 };
 

@@ -11,3 +11,5 @@ void nccl_poll(Comm *c) { (void)c; }
 void nccl_wait(Comm *c, int64_t sequence) { (void)c, (void)sequence; }
 void nccl_abandon(Comm *c, double wait_ms) { (void)c, (void)wait_ms; }
 void nccl_read_times(Comm *c) { (void)c; }
+
+size_t comm_library_bytes(CommKind kind, int ranks) { return (void)kind, (void)ranks, 0; }

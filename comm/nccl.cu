@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -20,9 +21,11 @@
 #include "comm/internal.h"
 #include "core/clock.h"
 #include "core/kernel.cuh"
+#include "core/layout.h"
 
 /* As long as the watchdog's patience with a start; the first collective connects the peers. */
 static const double SETUP_MS = 300e3, POLL_EVERY_MS = 10;
+enum { PAUSE_US = 1000 };
 
 enum { WAITS = TRACES };
 
@@ -55,6 +58,11 @@ static const char *name_of(const Comm *c, int64_t i, char text[96]) {
     return text;
 }
 
+/* NCCL has no code of its own for it; its last error is a line like "Cuda failure 2 'out of memory'" or "Failed to CUDA malloc 9633792 bytes". */
+static int is_out_of_memory(ncclResult_t result, const char *detail) {
+    return (result == ncclUnhandledCudaError || result == ncclSystemError) && detail && (strstr(detail, "out of memory") || strstr(detail, "malloc"));
+}
+
 /* What a peer or the network did ends in 77; what this program or CUDA did in 70. */
 static int exit_code_of(ncclResult_t result) {
     return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER : EXIT_INTERNAL;
@@ -77,6 +85,7 @@ NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result
     const char *detail = ncclGetLastError(comm);
     const char *what = result == ncclInProgress ? "no answer in time; a peer is lost" : ncclGetErrorString(result);
     char        why[512];
+    if (is_out_of_memory(result, detail)) exit_code = EXIT_MEMORY;
     snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
     comm_abandon(c, 0);
     fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN tells more)", doing, c->rank, comm_host(c, c->rank),
@@ -97,16 +106,47 @@ static void check_answer(Comm *c, ncclResult_t state) {
     nccl_failed(c, is_idle ? "the communicator" : name_of(c, current_collective(c->nccl), name), state, exit_code_of(state));
 }
 
-/* Asks until the last call is done. */
+/* Asks until the last call is done. With a pause, in a start or an end, the wait is no hang before SETUP_MS. */
 static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
     double begin = clock_ms();
     while (result == ncclInProgress && clock_ms() - begin < SETUP_MS) {
-        if (pause_us) usleep((useconds_t)pause_us);
-        else sched_yield();
+        if (pause_us) {
+            usleep((useconds_t)pause_us);
+            comm_tell_progress(c);
+        } else sched_yield();
         ncclResult_t asked = ncclCommGetAsyncError(c->nccl->comm, &result);
         if (asked != ncclSuccess) return asked;
     }
     return result;
+}
+
+/* --- calls ------------------------------------------------------------------------------------------------------------------------- */
+
+static int has_passed(cudaEvent_t event) {
+    cudaError_t answer = cudaEventQuery(event);
+    if (answer == cudaSuccess) return 1;
+    if (answer != cudaErrorNotReady) CUDA_CHECK(answer);
+    cudaGetLastError(); /* "not yet" is no error, but stays behind as one for the next launch to find */
+    return 0;
+}
+
+static ncclDataType_t type_of(DType type) {
+    switch (type) {
+        case F32: return ncclFloat32;
+        case BF16: return ncclBfloat16;
+        case F16: return ncclFloat16;
+        default: CHECK(0, "buckets are not of %s", dtype_name(type));
+    }
+    return ncclFloat32;
+}
+
+static ncclResult_t enqueue(const Comm *c, OpKind kind, Tensor x) {
+    const Nccl *n = c->nccl;
+    size_t      piece = (size_t)(tensor_elems(x) / c->size);
+    char       *all = (char *)x.data, *mine = all + piece * dtype_bytes(x.type) * (size_t)c->rank;
+    CHECK(kind != OP_ALL_REDUCE, "an all-reduce comes here as its two halves");
+    if (kind == OP_ALL_GATHER) return ncclAllGather(mine, all, piece, type_of(x.type), n->comm, n->queue);
+    return ncclReduceScatter(all, mine, piece, ncclFloat32, ncclSum, n->comm, n->queue);
 }
 
 /* --- the communicator ------------------------------------------------------------------------------------------------------------- */
@@ -128,6 +168,28 @@ static void make_events(Nccl *n) {
     }
 }
 
+/* NCCL connects peers, and takes the buffers between them, at the first collective: here, where a fault is still one of the start, and before
+ * anybody counts the memory that is left. */
+static void connect_peers(Comm *c) {
+    Nccl  *n = c->nccl;
+    double begin = clock_ms();
+    Tensor x = tensor_1d(NULL, F32, LAYOUT_ALIGN * c->size);
+    CUDA_CHECK(cudaMalloc(&x.data, tensor_bytes(x)));
+    CUDA_CHECK(cudaMemsetAsync(x.data, 0, tensor_bytes(x), n->queue));
+    ncclResult_t result = settle(c, enqueue(c, OP_REDUCE_SCATTER, x), PAUSE_US);
+    if (result == ncclSuccess) result = settle(c, enqueue(c, OP_ALL_GATHER, x), PAUSE_US);
+    CUDA_CHECK(cudaEventRecord(n->reached, n->queue));
+    while (result == ncclSuccess && !has_passed(n->reached)) {
+        ncclResult_t asked = ncclCommGetAsyncError(n->comm, &result);
+        if (asked != ncclSuccess) result = asked;
+        if (result == ncclSuccess && clock_ms() - begin > SETUP_MS) result = ncclInProgress;
+        usleep(PAUSE_US);
+        comm_tell_progress(c);
+    }
+    if (result != ncclSuccess) nccl_failed(c, "connecting the ranks", result, exit_code_of(result));
+    CUDA_CHECK(cudaFree(x.data));
+}
+
 void nccl_open(Comm *c) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
@@ -141,17 +203,18 @@ void nccl_open(Comm *c) {
         if (result != ncclSuccess) nccl_failed(c, "setting up", result, EXIT_NODEVICE);
     }
     comm_broadcast(c, &id, sizeof id, 0);
-    ncclResult_t result = settle(c, ncclCommInitRankConfig(&n->comm, c->size, id, c->rank, &config), 1000);
+    ncclResult_t result = settle(c, ncclCommInitRankConfig(&n->comm, c->size, id, c->rank, &config), PAUSE_US);
     if (result != ncclSuccess) nccl_failed(c, "setting up", result, EXIT_NODEVICE);
     CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     CUDA_CHECK(cudaStreamCreateWithPriority(&n->queue, cudaStreamNonBlocking, greatest));
     make_events(n);
+    connect_peers(c);
 }
 
 void nccl_close(Comm *c) {
     Nccl *n = c->nccl;
     CUDA_CHECK(cudaStreamSynchronize(n->queue));
-    ncclResult_t result = settle(c, ncclCommFinalize(n->comm), 1000);
+    ncclResult_t result = settle(c, ncclCommFinalize(n->comm), PAUSE_US);
     if (result == ncclSuccess) result = ncclCommDestroy(n->comm);
     if (result != ncclSuccess) nccl_failed(c, "closing", result, EXIT_PEER);
     for (int i = 0; i < TRACES; i++) {
@@ -169,25 +232,6 @@ void nccl_close(Comm *c) {
 }
 
 /* --- collectives ------------------------------------------------------------------------------------------------------------------ */
-
-static ncclDataType_t type_of(DType type) {
-    switch (type) {
-        case F32: return ncclFloat32;
-        case BF16: return ncclBfloat16;
-        case F16: return ncclFloat16;
-        default: CHECK(0, "buckets are not of %s", dtype_name(type));
-    }
-    return ncclFloat32;
-}
-
-static ncclResult_t enqueue(const Comm *c, OpKind kind, Tensor x) {
-    const Nccl *n = c->nccl;
-    size_t      piece = (size_t)(tensor_elems(x) / c->size);
-    char       *all = (char *)x.data, *mine = all + piece * dtype_bytes(x.type) * (size_t)c->rank;
-    CHECK(kind != OP_ALL_REDUCE, "an all-reduce comes here as its two halves");
-    if (kind == OP_ALL_GATHER) return ncclAllGather(mine, all, piece, type_of(x.type), n->comm, n->queue);
-    return ncclReduceScatter(all, mine, piece, ncclFloat32, ncclSum, n->comm, n->queue);
-}
 
 void nccl_start(Comm *c, OpKind kind, Tensor x) {
     Nccl *n = c->nccl;
@@ -237,14 +281,6 @@ void nccl_wait(Comm *c, int64_t sequence) {
 
 /* --- times: without waiting ------------------------------------------------------------------------------------------------------- */
 
-static int has_passed(cudaEvent_t event) {
-    cudaError_t answer = cudaEventQuery(event);
-    if (answer == cudaSuccess) return 1;
-    if (answer != cudaErrorNotReady) CUDA_CHECK(answer);
-    cudaGetLastError(); /* "not yet" is no error, but stays behind as one for the next launch to find */
-    return 0;
-}
-
 static double elapsed_ms(cudaEvent_t from, cudaEvent_t to) {
     float ms;
     CUDA_CHECK(cudaEventElapsedTime(&ms, from, to));
@@ -265,4 +301,14 @@ void nccl_read_times(Comm *c) {
         if (!has_passed(wait->end)) break;
         c->times.exposed_ms += elapsed_ms(wait->begin, wait->end);
     }
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------------------------ */
+
+/* As many channels as NCCL opens at most between GPUs of one host, and on each a buffer from and to a neighbour for each of its three protocols:
+ * Simple NCCL_BUFFSIZE, 4 MiB by default; LL128 120 words for each of 640 threads, LL 8 lines of 16 bytes for each of 512, both 8 times
+ * (src/include/device.h of NCCL 2). */
+size_t comm_library_bytes(CommKind kind, int ranks) {
+    const size_t channels = 32, simple = 4u << 20, ll128 = 120 * 640 * 8 * 8, ll = 8 * 16 * 512 * 8;
+    return kind == COMM_NCCL && ranks > 1 ? channels * 2 * (simple + ll128 + ll) : 0;
 }

@@ -35,7 +35,7 @@ void device_open(int local_rank, int threads) {
     omp_set_dynamic(0);
 }
 
-int         device_present(void) { return 1; }
+int         device_count(void) { return 1; }
 int         device_is_host(void) { return 1; }
 const char *device_backend(void) { return "cpu"; }
 const char *device_name(void) { return cpu.name; }
@@ -113,3 +113,4 @@ void device_range_begin(const char *name) { (void)name; }
 void device_range_end(void) {}
 
 size_t device_overhead_bytes(void) { return 64u << 20; }
+size_t device_reserve_bytes(void) { return 0; }

@@ -28,7 +28,7 @@ typedef struct Stream {
  * local_rank. Exit 69 with what was found when there is none. */
 void device_open(int local_rank, int threads);
 
-int         device_present(void);     /* whether there is hardware and driver for device_open; 1 on the CPU */
+int         device_count(void);       /* devices that device_open can choose among: visible GPUs, 0 without a driver; the CPU is one */
 int         device_is_host(void);     /* device memory is host memory: the CPU */
 const char *device_backend(void);     /* "cpu", "cuda", "emu"                                         */
 const char *device_name(void);        /* processor or GPU, as the machine calls it                    */
@@ -81,8 +81,11 @@ void  graph_destroy(Graph *g);           /* NULL handle: nothing */
 void device_range_begin(const char *name);
 void device_range_end(void);
 
-/* Bytes the host runtime and libraries take besides what we allocate, as measured; part of plan. */
+/* Bytes taken on the device besides what we allocate, for plan. On a GPU measured at the call, and 0 before device_open: CUDA's context,
+ * code that has been loaded, NCCL's buffers, other processes. On the CPU the program and its libraries, as once measured. */
 size_t device_overhead_bytes(void);
+/* What CUDA and cuBLASLt will take on a GPU beside that once training has begun: an estimate. 0 on the CPU. */
+size_t device_reserve_bytes(void);
 
 #ifdef __cplusplus
 }

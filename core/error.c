@@ -16,7 +16,8 @@ static struct {
     void  (*abort_job)(int exit_code);
     void  (*join)(void);
     int     forced_code;
-} self = {0, 1, -1, NULL, NULL, EXIT_INTERNAL};
+    const char *memory_advice;
+} self = {0, 1, -1, NULL, NULL, EXIT_INTERNAL, NULL};
 
 void error_set_rank(int rank, int ranks, void (*abort_job)(int)) {
     self.rank = rank;
@@ -26,6 +27,7 @@ void error_set_rank(int rank, int ranks, void (*abort_job)(int)) {
 
 void error_set_join(void (*join)(void)) { self.join = join; }
 void error_set_step(int64_t step) { self.step = step; }
+void error_set_memory_advice(const char *lines) { self.memory_advice = lines; }
 
 static void end_now(int signal_number) {
     (void)signal_number;
@@ -70,6 +72,7 @@ NORETURN void fail(int exit_code, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    if (exit_code == EXIT_MEMORY && self.memory_advice) fputs(self.memory_advice, stderr);
     if (self.rank > 0) fprintf(stderr, "train_gpt: rank %d: %s\n", self.rank, text);
     else               fprintf(stderr, "train_gpt: %s\n", text);
     fail_silently(exit_code);

@@ -49,6 +49,9 @@ void error_set_join(void (*join)(void));
 /* The step named in a CHECK message; -1 before the first. */
 void error_set_step(int64_t step);
 
+/* What fail(EXIT_MEMORY, ...) prints before its sentence, whoever calls it: lines of text, borrowed; NULL: nothing. */
+void error_set_memory_advice(const char *lines);
+
 /* Prints "train_gpt: <sentence>" to stderr and ends the job with exit_code. */
 NORETURN void fail(int exit_code, const char *fmt, ...) PRINTF_LIKE(2, 3);
 

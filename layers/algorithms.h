@@ -25,6 +25,9 @@ typedef struct {
     int32_t id, tile, stages, splitk, reduction, swizzle, custom, inner_shape, cluster;
 } MatmulAlgorithm;
 
+/* Who computes the products, and in which version: "cuBLASLt 13.0.2", "oneDNN 2.6.0". Records of one are not another's. */
+const char *matmul_library(void);
+
 int             matmul_algorithms_count(void);
 MatmulAlgorithm matmul_algorithms_get(int i);             /* in the order of first use */
 void            matmul_algorithms_set(MatmulAlgorithm a); /* added, or in the place of its key's; products look again */

@@ -11,6 +11,7 @@
  * belongs to the main thread, like every op.
  */
 #include "layers/act_simd.h"
+#include "layers/algorithms.h"
 #include "layers/layers.h"
 #include "layers/matmul.h"
 #include "layers/transpose_simd.h"
@@ -18,6 +19,7 @@
 #ifndef SIMD_PASS
 
 #include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/clock.h"
@@ -331,6 +333,13 @@ double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
     }
     stream_destroy(&own);
     return best;
+}
+
+const char *matmul_library(void) {
+    static char            name[32];
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(name, sizeof name, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+    return name;
 }
 
 #else /* SIMD_PASS: the kernels, once per instruction set */

@@ -376,3 +376,11 @@ int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
 }
 
 size_t matmul_scratch_bytes(Matmul p) { return (void)p, workspace_bytes() + ARENA_ALIGN; }
+
+/* Of the library that is there, which may be newer than the header: major * 10000 + minor * 100 + patch. */
+const char *matmul_library(void) {
+    static char name[32];
+    size_t      version = cublasLtGetVersion();
+    snprintf(name, sizeof name, "cuBLASLt %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
+    return name;
+}

@@ -67,8 +67,8 @@ void banner_print(const Run *r) {
            comm_size(r->comm), comm_size(r->comm) == 1 ? "" : "s", (long long)r->micro_steps, r->micro_steps == 1 ? "" : "es",
            (long long)c->batch.micro_batch, (long long)c->batch.seq_len);
     printf("memory    %.1f MiB per rank: weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, scratch %.1f, other %.1f\n",
-           mib(p->total_bytes), mib(p->params_bytes), mib(p->grads_bytes), mib(p->optimizer_bytes), mib(p->activation_bytes),
-           mib(p->scratch_bytes), mib(p->batch_bytes + p->comm_bytes + p->library_bytes + (device_is_host() ? p->staging_bytes : 0)));
+           mib(p->device_bytes), mib(p->params_bytes), mib(p->grads_bytes), mib(p->optimizer_bytes), mib(p->activation_bytes),
+           mib(p->scratch_bytes), mib(p->batch_bytes + p->library_bytes + p->reserve_bytes + (device_is_host() ? p->host_bytes : 0)));
     print_limit(r);
     print_start(r);
     fflush(stdout);

@@ -109,6 +109,8 @@ static ManifestStatus parse_manifest(const char *text, int64_t bytes, int64_t st
     return MANIFEST_BROKEN;
 }
 
+static void tell_progress(void *comm) { comm_tell_progress((Comm *)comm); }
+
 ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, Manifest *m, char *fault) {
     int64_t bytes = 0;
     char   *text = NULL;
@@ -121,7 +123,7 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, Manifest
     ManifestStatus status = parse_manifest(text, bytes, step, m, fault); /* the same on every rank: the same bytes */
     free(text);
     if (status != MANIFEST_GOOD) return status;
-    manifest_verify(m, folder, c ? comm_rank(c) : 0, c ? comm_size(c) : 1, fault);
+    manifest_verify_telling(m, folder, c ? comm_rank(c) : 0, c ? comm_size(c) : 1, c ? tell_progress : NULL, c, fault);
     if (!any_fault(c, fault)) return MANIFEST_GOOD;
     manifest_free(m);
     return MANIFEST_BROKEN;

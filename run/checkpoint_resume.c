@@ -187,7 +187,7 @@ Resumed checkpoint_resume(CheckpointState *state) {
     refuse_other_settings(state, folder.text, &m);
     Resumed resumed = take_over(state, &at, &m);
     snprintf(state->run_id, sizeof state->run_id, "%s", m.run_id);
-    if (!device_is_host() && m.gemm && !gemm_from_json(m.gemm)) warn("%s has no valid table of algorithms: they are chosen anew", folder.text);
+    if (!device_is_host() && m.gemm) gemm_from_json(m.gemm, folder.text);
     manifest_free(&m);
     return resumed;
 }

@@ -9,7 +9,7 @@
 #include "core/json.h"
 #include "layers/algorithms.h"
 
-/* --- the table as JSON: {"product": key, "algorithm": [id, tile, stages, splitk, reduction, swizzle, custom, inner_shape, cluster]} --------------- */
+/* --- the table as JSON ----------------------------------------------------------------------------------------------------------------- */
 
 enum { FIELDS = 9 };
 
@@ -18,8 +18,22 @@ static void fields_of(MatmulAlgorithm *a, int32_t *field[FIELDS]) {
     memcpy(field, all, sizeof all);
 }
 
+/* What the records were chosen on. */
+enum { MAKERS = 3 };
+typedef struct { const char *key, *what, *here; } Maker;
+
+static void makers(Maker out[MAKERS]) {
+    out[0] = (Maker){"gpu", "GPU", device_name()};
+    out[1] = (Maker){"isa", "compute capability", device_isa()};
+    out[2] = (Maker){"library", "library", matmul_library()};
+}
+
 cJSON *gemm_to_json(void) {
-    cJSON *list = cJSON_CreateArray();
+    Maker  made[MAKERS];
+    cJSON *table = cJSON_CreateObject();
+    makers(made);
+    for (int i = 0; i < MAKERS; i++) cJSON_AddStringToObject(table, made[i].key, made[i].here);
+    cJSON *list = cJSON_AddArrayToObject(table, "products");
     for (int i = 0; i < matmul_algorithms_count(); i++) {
         MatmulAlgorithm a = matmul_algorithms_get(i);
         int32_t        *field[FIELDS], values[FIELDS];
@@ -30,7 +44,7 @@ cJSON *gemm_to_json(void) {
         cJSON_AddStringToObject(record, "product", a.key);
         cJSON_AddItemToObject(record, "algorithm", cJSON_CreateIntArray(values, FIELDS));
     }
-    return list;
+    return table;
 }
 
 static int read_record(const cJSON *record, MatmulAlgorithm *a) {
@@ -49,16 +63,33 @@ static int read_record(const cJSON *record, MatmulAlgorithm *a) {
     return 1;
 }
 
-int gemm_from_json(const cJSON *list) {
+static int refuse_table(const char *where) { return warn("%s holds no table of algorithms for matrix products: they are chosen anew", where), 0; }
+
+/* Same sizes on another machine may well name algorithms that run there, and are slow. */
+static int is_from_here(const cJSON *json, const char *where) {
+    Maker made[MAKERS];
+    makers(made);
+    for (int i = 0; i < MAKERS; i++) {
+        const cJSON *there = json_member(json, made[i].key);
+        if (!cJSON_IsString(there)) return refuse_table(where);
+        if (strcmp(there->valuestring, made[i].here) == 0) continue;
+        warn("%s: the algorithms of its matrix products were chosen on %s %s, and this is %s: they are chosen anew, and the bits of this run differ "
+             "from there on", where, made[i].what, there->valuestring, made[i].here);
+        return 0;
+    }
+    return 1;
+}
+
+int gemm_from_json(const cJSON *json, const char *where) {
+    const cJSON *list = json_member(json, "products"), *record;
+    MatmulAlgorithm a;
+    if (!cJSON_IsArray(list)) return refuse_table(where);
+    if (!is_from_here(json, where)) return 0;
+    cJSON_ArrayForEach(record, list)
+        if (!read_record(record, &a)) return refuse_table(where);
     matmul_algorithms_clear();
-    if (list && !cJSON_IsArray(list)) return 0;
-    const cJSON *record;
     cJSON_ArrayForEach(record, list) {
-        MatmulAlgorithm a;
-        if (!read_record(record, &a)) {
-            matmul_algorithms_clear();
-            return 0;
-        }
+        read_record(record, &a);
         matmul_algorithms_set(a);
     }
     return 1;
@@ -66,29 +97,31 @@ int gemm_from_json(const cJSON *list) {
 
 /* --- the file ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* A file that is there, but is no table, is told of and replaced. */
-static void read_file(const char *path) {
+/* 1 if the table is now the file's. One that is there, but is no table or another machine's, is told of and replaced. */
+static int read_file(const char *path) {
     char     *text = NULL;
     Json      json;
     JsonFault fault;
     int64_t   bytes = io_read_file(path, JSON_LIMIT, &text);
-    if (bytes < 0) return; /* none yet */
+    int       taken = 0;
+    if (bytes < 0) return 0; /* none yet */
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
         warn("%s:%d:%d: %s; the algorithms of matrix products are chosen anew", path, fault.at.line, fault.at.column, fault.text);
     } else {
-        if (!gemm_from_json(json.root)) warn("%s is no table of algorithms: they are chosen anew", path);
+        taken = gemm_from_json(json.root, path);
         json_free(&json);
     }
     free(text);
+    return taken;
 }
 
 static void write_file(const char *path) {
-    cJSON *list = gemm_to_json();
-    char  *text = cJSON_Print(list);
+    cJSON *table = gemm_to_json();
+    char  *text = cJSON_Print(table);
     int    error = text ? io_replace_file(path, text, strlen(text)) : 0;
     if (error) fail(EXIT_IO, "%s: cannot write: %s", path, strerror(-error));
     cJSON_free(text);
-    cJSON_Delete(list);
+    cJSON_Delete(table);
 }
 
 /* --- all ranks ---------------------------------------------------------------------------------------------------------------------------- */
@@ -106,19 +139,47 @@ static void share(Comm *comm) {
     }
 }
 
-void gemm_settle(const char *dir, Comm *comm, Gpt *g, Stream *s, Batch batch) {
-    if (device_is_host()) return;
-    char path[4200];
-    snprintf(path, sizeof path, "%s/" GEMM_NAME, dir);
-    if (comm_rank(comm) == 0) {
-        GptHooks none = {NULL, NULL, NULL};
-        read_file(path);
-        int known = matmul_algorithms_count();
-        gpt_forward(g, s, batch);
-        gpt_backward(g, s, batch, 0.0f, none);
-        device_sync(s);
-        if (matmul_algorithms_count() != known || known == 0) write_file(path);
+/* Rank 0 times for as long as it takes: its every layer is told to the ranks that wait, so that no watchdog takes this for a hang. */
+typedef struct { Comm *comm; Watchdog *watchdog; } Timing;
+
+static void tell_layer(void *timing) {
+    Timing *t = (Timing *)timing;
+    int64_t goes_on = 1;
+    watchdog_tick(t->watchdog, "the choice of algorithms");
+    comm_broadcast(t->comm, &goes_on, sizeof goes_on, 0);
+}
+static void tell_bucket(void *timing, int bucket) {
+    (void)bucket;
+    tell_layer(timing);
+}
+static void hear_layers(Timing *t) {
+    for (int64_t goes_on = 1; goes_on;) {
+        watchdog_tick(t->watchdog, "the choice of algorithms");
+        comm_broadcast(t->comm, &goes_on, sizeof goes_on, 0);
     }
+}
+
+static void time_products(Timing *t, Gpt *g, Stream *s, Batch batch) {
+    GptHooks hooks = {NULL, tell_layer, t};
+    int64_t  goes_on = 0;
+    g->needs = (GptNeeds){tell_bucket, t};
+    gpt_forward(g, s, batch);
+    g->needs = (GptNeeds){NULL, NULL};
+    gpt_backward(g, s, batch, 0.0f, hooks);
+    device_sync(s);
+    comm_broadcast(t->comm, &goes_on, sizeof goes_on, 0);
+}
+
+void gemm_settle(const char *dir, Comm *comm, Watchdog *watchdog, Gpt *g, Stream *s, Batch batch) {
+    if (device_is_host()) return;
+    Timing t = {comm, watchdog};
+    if (comm_rank(comm) == 0) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/" GEMM_NAME, dir);
+        int stored = read_file(path), known = matmul_algorithms_count();
+        time_products(&t, g, s, batch);
+        if (!stored || matmul_algorithms_count() != known) write_file(path);
+    } else hear_layers(&t);
     share(comm);
     matmul_algorithms_freeze();
 }

@@ -1,5 +1,9 @@
 /* gemm.h - the table of matrix-product algorithms of a run (layers/algorithms.h): in run.dir/gemm.json, in every checkpoint, and the same
  * on all ranks. A GPU run repeats its bits with the same table only. The CPU has none.
+ *
+ * Records mean something to the library and GPU they were chosen with only, so both stand beside them:
+ *   {"gpu": "NVIDIA H100 80GB HBM3", "isa": "sm_90", "library": "cuBLASLt 13.1.0",
+ *    "products": [{"product": key, "algorithm": [id, tile, stages, splitk, reduction, swizzle, custom, inner_shape, cluster]}, ...]}
  */
 #ifndef TRAIN_GPT_RUN_GEMM_H
 #define TRAIN_GPT_RUN_GEMM_H
@@ -8,6 +12,7 @@
 
 #include "comm/comm.h"
 #include "layers/gpt.h"
+#include "run/watchdog.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -15,14 +20,16 @@ extern "C" {
 
 #define GEMM_NAME "gemm.json"
 
-/* The table as a list of records; caller deletes. */
+/* The table, with what it was chosen on; caller deletes. */
 cJSON *gemm_to_json(void);
-/* Sets the table to the list's records; returns 0, with an empty table, if it is no such list. NULL: empty. */
-int    gemm_from_json(const cJSON *list);
+/* Sets the table to that of json, which came from `where` (a file or folder, for the warning). 0, with a warning that names what differs and
+ * the table as it was, if it is no such table or was chosen on another GPU or by another version of the library. */
+int    gemm_from_json(const cJSON *json, const char *where);
 
 /* Collective, once before the first step: the table of dir/gemm.json, else the one a checkpoint has brought; rank 0 times what is missing by
- * a micro-step on `batch` (its gradients and sums are zeroed by the first step), stores it and gives it to all ranks; then it is frozen. */
-void gemm_settle(const char *dir, Comm *comm, Gpt *g, Stream *s, Batch batch);
+ * a micro-step on `batch` (its gradients and sums are zeroed by the first step), stores it and gives it to all ranks; then it is frozen.
+ * watchdog, which may be NULL, hears of every layer, on all ranks. */
+void gemm_settle(const char *dir, Comm *comm, Watchdog *watchdog, Gpt *g, Stream *s, Batch batch);
 
 #ifdef __cplusplus
 }

@@ -78,6 +78,8 @@ ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char 
 /* Compares the files of a folder with the manifest: every size, and the hashes of runs part, part+parts, part+2*parts, ... Returns 1,
  * or 0 with the first difference in fault. Links are no files of a checkpoint. */
 int manifest_verify(const Manifest *m, const char *folder, int part, int parts, char *fault);
+/* The same, where somebody listens: progress(ctx) is called by this thread with every run that it has read. */
+int manifest_verify_telling(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault);
 
 void manifest_free(Manifest *m);
 

@@ -2,6 +2,7 @@
  * most 1 MiB. */
 #include <errno.h>
 #include <inttypes.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,12 @@ static int run_ok(int fd, const char *name, const ManifestRun *run, char *buffer
                           run->offset + run->bytes - 1);
 }
 
-static int runs_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts, char *fault) {
+typedef struct {
+    void (*progress)(void *ctx);
+    void *ctx;
+} Listener;
+
+static int runs_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts, Listener listener, char *fault) {
     int fd = io_open(path, IO_READ), good = 1;
     if (fd < 0) return manifest_fault(fault, "%s cannot be opened: %s", name, strerror(-fd));
     int64_t mine = file->runs > part ? (file->runs - part - 1) / parts + 1 : 0;
@@ -38,8 +44,10 @@ static int runs_ok(const char *path, const char *name, const ManifestFile *file,
         char *buffer = (char *)malloc(MANIFEST_RUN_BYTES);
         if (!buffer) manifest_fault(wrong, "%s cannot be read: no memory", name);
         #pragma omp for schedule(dynamic, 8)
-        for (int64_t i = 0; i < mine; i++)
+        for (int64_t i = 0; i < mine; i++) {
             if (!wrong[0]) run_ok(fd, name, &file->run[part + i * parts], buffer, wrong);
+            if (listener.progress && omp_get_thread_num() == 0) listener.progress(listener.ctx);
+        }
         #pragma omp critical(manifest_verify)
         if (wrong[0]) good = manifest_fault(fault, "%s", wrong);
         free(buffer);
@@ -48,13 +56,17 @@ static int runs_ok(const char *path, const char *name, const ManifestFile *file,
     return good;
 }
 
-int manifest_verify(const Manifest *m, const char *folder, int part, int parts, char *fault) {
+int manifest_verify_telling(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault) {
     char *path[MANIFEST_FILES] = {0};
     int   good = 1;
     for (int f = 0; good && f < MANIFEST_FILES; f++)
         if (asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0) path[f] = NULL, good = manifest_fault(fault, "no memory to verify it");
     for (int f = 0; good && f < MANIFEST_FILES; f++) good = size_ok(path[f], manifest_file_name[f], m->file[f].bytes, fault);
-    for (int f = 0; good && f < MANIFEST_FILES; f++) good = runs_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, fault);
+    for (int f = 0; good && f < MANIFEST_FILES; f++) good = runs_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, (Listener){progress, ctx}, fault);
     for (int f = 0; f < MANIFEST_FILES; f++) free(path[f]);
     return good;
+}
+
+int manifest_verify(const Manifest *m, const char *folder, int part, int parts, char *fault) {
+    return manifest_verify_telling(m, folder, part, parts, NULL, NULL, fault);
 }

@@ -10,11 +10,11 @@
 #include "run/checkpoint.h"
 
 
-Plan plan_make(const Config *c, DType act, int ranks) {
+Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
     GptShape shape = {c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size};
     int      rows;
     Param   *table = gpt_params(shape, &rows);
-    Layout   layout = layout_create(table, rows, ranks);
+    Layout   layout = layout_create(table, rows, ranks.count);
     free(table);
 
     Arena params = arena_dry("weights"), grads = arena_dry("gradients"), optimizer = arena_dry("optimizer");
@@ -27,11 +27,11 @@ Plan plan_make(const Config *c, DType act, int ranks) {
     arena_tensor(&batches, I32, 2, B, T, 1);
     arena_take(&batches, loader_bytes(B, T));
 
-    CommKind kind = c->parallel.comm == PARALLEL_MPI ? COMM_MPI : device_is_host() || c->parallel.comm == PARALLEL_RING ? COMM_RING : COMM_NCCL;
-
-    Plan p = {.parameters = layout.elems,
+    Plan p = {.act = act,
+              .ranks = ranks,
+              .parameters = layout.elems,
               .tokens_per_step = c->batch.global_tokens,
-              .micro_steps = c->batch.global_tokens / (B * T * ranks),
+              .micro_steps = c->batch.global_tokens / (B * T * ranks.count),
               .flops_per_token = gpt_flops_per_token(shape, layout.elems, T),
               .params_bytes = params.peak_bytes,
               .grads_bytes = grads.peak_bytes,
@@ -39,32 +39,35 @@ Plan plan_make(const Config *c, DType act, int ranks) {
               .activation_bytes = activations.peak_bytes,
               .scratch_bytes = gpt_scratch_bytes(&g),
               .batch_bytes = batches.peak_bytes,
-              .comm_bytes = comm_buffer_bytes(kind, ranks),
-              .comm_staging_bytes = device_is_host() ? 0 : comm_staging_bytes(kind, ranks, layout.memory_elems),
               .library_bytes = device_overhead_bytes(),
+              .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : comm_library_bytes(ranks.comm, ranks.count)),
+              .comm_bytes = comm_buffer_bytes(ranks.comm, ranks.count) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems),
               .staging_bytes = saver_bytes(&layout),
               .checkpoint_bytes = checkpoint_disk_bytes(&layout)};
-    p.total_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
-                    p.comm_bytes + p.library_bytes + (device_is_host() ? p.staging_bytes : 0);
+    p.host_bytes = p.comm_bytes + p.staging_bytes;
+    p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
+                     p.library_bytes + p.reserve_bytes + (device_is_host() ? p.host_bytes : 0);
     optimizer_destroy(&o);
     gpt_destroy(&g);
     layout_destroy(&layout);
     return p;
 }
 
-static size_t total_with(const Config *config, DType act, int ranks, int64_t micro_batch) {
+static size_t total_with(const Config *config, const Plan *plan, int64_t micro_batch, Recompute recompute) {
     Config c = *config;
     c.batch.micro_batch = micro_batch;
-    return plan_make(&c, act, ranks).total_bytes;
+    c.memory.recompute = recompute;
+    return plan_make(&c, plan->act, plan->ranks).device_bytes;
 }
 
-int64_t plan_largest_micro_batch(const Config *config, DType act, int ranks, size_t bytes) {
+int64_t plan_largest_micro_batch(const Config *config, const Plan *plan, size_t bytes) {
     enum { MOST = 1 << 16 };
-    int64_t fits = 0, too_many = 1;
-    while (too_many < MOST && total_with(config, act, ranks, too_many) <= bytes) fits = too_many, too_many *= 2;
+    Recompute recompute = (Recompute)config->memory.recompute;
+    int64_t   fits = 0, too_many = 1;
+    while (too_many < MOST && total_with(config, plan, too_many, recompute) <= bytes) fits = too_many, too_many *= 2;
     while (too_many - fits > 1) {
         int64_t middle = fits + (too_many - fits) / 2;
-        if (total_with(config, act, ranks, middle) <= bytes) fits = middle;
+        if (total_with(config, plan, middle, recompute) <= bytes) fits = middle;
         else too_many = middle;
     }
     return fits;
@@ -79,19 +82,49 @@ PlanText plan_bytes_text(double bytes) {
     return t;
 }
 
-void plan_print_memory(FILE *out, const Config *c, const Plan *p, DType act, int ranks) {
-    const char *recompute[] = {"", ", light recompute", ", block recompute"};
-    char        state[96], activations[96];
-    snprintf(state, sizeof state, "optimizer: %s%s", act == F32 ? "m, v" : "m, v, fp32 masters", c->parallel.zero_stage && ranks > 1 ? ", this rank's share" : "");
-    snprintf(activations, sizeof activations, "activations%s", recompute[c->memory.recompute]);
-    struct { const char *what; size_t bytes; } rows[] = {
-        {"weights", p->params_bytes}, {"gradients", p->grads_bytes}, {state, p->optimizer_bytes}, {activations, p->activation_bytes},
-        {"scratch", p->scratch_bytes}, {"batches", p->batch_bytes}, {"communication", p->comm_bytes}, {"program and libraries", p->library_bytes},
-        {device_is_host() ? "staging of checkpoints" : NULL, p->staging_bytes}, {"total", p->total_bytes},
-    };
-    fprintf(out, "memory per rank (%s)\n", dtype_name(act));
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (rows[i].what) fprintf(out, "  %-48s %10.1f MiB\n", rows[i].what, (double)rows[i].bytes / 1048576.0);
-    if (!device_is_host())
-        fprintf(out, "  %-48s %10.1f MiB\n", "host memory: staging of checkpoints and buckets", (double)(p->staging_bytes + p->comm_staging_bytes) / 1048576.0);
+static void print_row(FILE *out, const char *what, size_t bytes) { fprintf(out, "  %-58s %10.1f MiB\n", what, (double)bytes / 1048576.0); }
+
+void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
+    const char *recompute[] = {"", ", light recompute", ", block recompute"}, *comm[] = {"the ring", "MPI", "NCCL"};
+    int         shared = c->parallel.zero_stage && p->ranks.count > 1, on_host = device_is_host();
+    char        row[96];
+    fprintf(out, "memory per rank (%s)\n", dtype_name(p->act));
+    print_row(out, "weights", p->params_bytes);
+    print_row(out, "gradients", p->grads_bytes);
+    snprintf(row, sizeof row, "optimizer: %s%s", p->act == F32 ? "m, v" : "m, v, fp32 masters", shared ? ", this rank's share" : "");
+    print_row(out, row, p->optimizer_bytes);
+    snprintf(row, sizeof row, "activations%s", recompute[c->memory.recompute]);
+    print_row(out, row, p->activation_bytes);
+    print_row(out, "scratch", p->scratch_bytes);
+    print_row(out, "batches", p->batch_bytes);
+    if (!on_host) {
+        print_row(out, device_memory_total() ? "not ours, as measured: context, libraries, other programs" : "not ours: the context, not measured without a GPU",
+                  p->library_bytes);
+        print_row(out, p->ranks.joined || p->ranks.count == 1 || p->ranks.comm != COMM_NCCL ? "not ours, an estimate: kernels loaded later, cuBLASLt, graph"
+                       : "not ours, an estimate: NCCL, kernels, cuBLASLt, graph", p->reserve_bytes);
+        print_row(out, "total, GPU memory", p->device_bytes);
+    }
+    snprintf(row, sizeof row, "%sexchange between ranks, by %s", on_host ? "" : "host: ", comm[p->ranks.comm]);
+    if (p->ranks.count > 1) print_row(out, row, p->comm_bytes);
+    print_row(out, on_host ? "staging of checkpoints" : "host: staging of checkpoints", p->staging_bytes);
+    if (on_host) print_row(out, "program and libraries", p->library_bytes);
+    print_row(out, on_host ? "total" : "total, pinned host memory", on_host ? p->device_bytes : p->host_bytes);
+}
+
+char *plan_memory_advice(const Config *c, const Plan *p) {
+    char     *text = NULL;
+    size_t    bytes;
+    FILE     *out = open_memstream(&text, &bytes);
+    int64_t   B = c->batch.micro_batch;
+    Recompute recompute = (Recompute)c->memory.recompute;
+    if (!out) fail(EXIT_MEMORY, "no memory for a plan");
+    plan_print_memory(out, c, p);
+    fprintf(out, "less memory:");
+    if (B > 1) fprintf(out, " batch.micro_batch = %lld takes %s;", (long long)(B / 2), plan_bytes_text((double)total_with(c, p, B / 2, recompute)).text);
+    if (recompute != RECOMPUTE_BLOCK)
+        fprintf(out, " memory.recompute = \"block\" takes %s;", plan_bytes_text((double)total_with(c, p, B, RECOMPUTE_BLOCK)).text);
+    if (B == 1 || recompute == RECOMPUTE_BLOCK) fprintf(out, " %s;", c->parallel.zero_stage ? "more ranks share the optimizer's part" : "parallel.zero_stage = 1 shares the optimizer's part among the ranks");
+    fprintf(out, " `train_gpt plan` shows each\n");
+    if (fclose(out) != 0 || !text) fail(EXIT_MEMORY, "no memory for a plan");
+    return text;
 }

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "comm/comm.h"
 #include "core/layout.h"
 #include "layers/gpt.h"
 #include "run/config.h"
@@ -13,31 +14,48 @@
 extern "C" {
 #endif
 
+/* Who shares the work. */
 typedef struct {
-    int64_t parameters;
-    int64_t tokens_per_step, micro_steps;   /* of all ranks; micro-batches of each */
-    double  flops_per_token;
-    size_t  params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes, comm_bytes, library_bytes;
-    size_t  comm_staging_bytes;             /* host memory: buckets on their way between ranks that share a GPU */
-    size_t  staging_bytes;                  /* host memory: the copy of a rank's state that a checkpoint is written from */
-    size_t  total_bytes;                    /* the peak of one rank on its device; on the CPU with staging_bytes */
-    size_t  checkpoint_bytes;               /* one checkpoint on disk */
+    int      count;
+    CommKind comm;                          /* how they exchange buckets */
+    int      joined;                        /* they have, so what NCCL takes is among library_bytes; else it is estimated */
+} PlanRanks;
+
+typedef struct {
+    DType     act;
+    PlanRanks ranks;
+    int64_t   parameters;
+    int64_t   tokens_per_step, micro_steps; /* of all ranks; micro-batches of each */
+    double    flops_per_token;
+    /* Where a rank computes: a GPU's memory, or the CPU's. */
+    size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;
+    size_t    library_bytes;                /* not ours, measured: see device_overhead_bytes */
+    size_t    reserve_bytes;                /* not ours, estimated: what libraries take later */
+    size_t    device_bytes;                 /* the sum of these; on the CPU, where all memory is the host's, host_bytes is part of it */
+    /* Host memory, a GPU's rank has it pinned. */
+    size_t    comm_bytes;                   /* chunks and, on a GPU, whole buckets on their way between ranks */
+    size_t    staging_bytes;                /* the copy of a rank's state that a checkpoint is written from */
+    size_t    host_bytes;                   /* the sum of these two */
+    size_t    checkpoint_bytes;             /* one checkpoint on disk */
 } Plan;
 
 /* By dry runs of gpt_create, optimizer_create and the batches. act is the resolved precision; scratch is for the threads now set. */
-Plan plan_make(const Config *config, DType act, int ranks);
+Plan plan_make(const Config *config, DType act, PlanRanks ranks);
 
-/* The largest batch.micro_batch of this config whose peak stays within `bytes` per rank; 0 if not even one sequence does. */
-int64_t plan_largest_micro_batch(const Config *config, DType act, int ranks, size_t bytes);
+/* The largest batch.micro_batch with which `plan`, of this config, keeps device_bytes within `bytes`; 0 if not even one sequence does. */
+int64_t plan_largest_micro_batch(const Config *config, const Plan *plan, size_t bytes);
 
 /* The rows above as a table; "1.88 GiB". */
-void plan_print_memory(FILE *out, const Config *config, const Plan *plan, DType act, int ranks);
+void plan_print_memory(FILE *out, const Config *config, const Plan *plan);
 typedef struct { char text[40]; } PlanText;
 PlanText plan_bytes_text(double bytes);
 
+/* What a run that finds no memory should say: the table, and the two changes that cost least. malloc'ed lines. */
+char *plan_memory_advice(const Config *config, const Plan *plan);
+
 /* The verb: table of bytes by category per rank, tokens, steps, FLOPs, estimated time from a 0.1 s probe of matrix products.
  * matmul_flops: of all ranks together; 0 = not measured. memory_bytes: of a rank's device, for the largest micro-batch; 0 = not asked. */
-void plan_print(const Config *config, const Plan *plan, DType act, int ranks, double matmul_flops, size_t memory_bytes);
+void plan_print(const Config *config, const Plan *plan, double matmul_flops, size_t memory_bytes);
 
 #ifdef __cplusplus
 }

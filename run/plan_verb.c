@@ -83,13 +83,20 @@ static PlanText count_text(double value) {
     return t;
 }
 
-static void print_room(const Config *c, const Plan *p, DType act, int ranks, size_t memory_bytes) {
-    double all = (double)p->total_bytes * ranks, there = (double)device_memory_total();
-    if (there > 0) printf("  %s%s of the %s of this machine%s\n", plan_bytes_text(all).text, ranks > 1 ? " for all ranks" : "", plan_bytes_text(there).text,
+static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
+    int    ranks = p->ranks.count, devices = device_count();
+    int    sharing = devices > 0 ? (ranks + devices - 1) / devices : 1; /* ranks on one device */
+    double all = (double)p->device_bytes * sharing, there = (double)device_memory_total();
+    char   whose[40] = "";
+    if (sharing > 1) snprintf(whose, sizeof whose, sharing == ranks ? " for all ranks" : " for %d ranks", sharing);
+    if (there > 0) printf("  %s%s of the %s of this %s%s\n", plan_bytes_text(all).text, whose, plan_bytes_text(there).text, device_is_host() ? "machine" : "GPU",
            all > there ? ": more than it has; a smaller batch.micro_batch or memory.recompute = \"block\" takes less" : "");
+    if (!device_is_host() && sharing > 1 && c->parallel.comm == PARALLEL_AUTO)
+        printf("  %d ranks on the %d GPU%s here share %s, and exchange by way of host memory; parallel.comm = \"nccl\" plans for a GPU each\n", ranks, devices,
+               devices == 1 ? "" : "s", devices == 1 ? "it" : "them");
     if (memory_bytes > 0)
         printf("  largest batch.micro_batch in %s: %lld\n", plan_bytes_text((double)memory_bytes).text,
-               (long long)plan_largest_micro_batch(c, act, ranks, memory_bytes));
+               (long long)plan_largest_micro_batch(c, p, memory_bytes));
 }
 
 static void print_data(const Config *c) {
@@ -110,14 +117,15 @@ static void print_disk(const Config *c, const Plan *p) {
     printf("\n");
 }
 
-void plan_print(const Config *c, const Plan *p, DType act, int ranks, double matmul_flops, size_t memory_bytes) {
+void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memory_bytes) {
+    int    ranks = p->ranks.count;
     double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
     printf("plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
     printf("model        %lld layers, %lld heads, width %lld, %lld positions, vocabulary %lld\n", (long long)c->model.n_layer,
            (long long)c->model.n_head, (long long)c->model.n_embd, (long long)c->model.n_positions, (long long)c->model.vocab_size);
     printf("parameters   %lld (%s)\n\n", (long long)p->parameters, count_text((double)p->parameters).text);
-    plan_print_memory(stdout, c, p, act, ranks);
-    print_room(c, p, act, ranks, memory_bytes);
+    plan_print_memory(stdout, c, p);
+    print_room(c, p, memory_bytes);
     printf("\nbatch        %lld tokens a step: %d rank%s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)p->tokens_per_step, ranks,
            ranks == 1 ? "" : "s", (long long)p->micro_steps, p->micro_steps == 1 ? "" : "es", (long long)c->batch.micro_batch,
            (long long)c->batch.seq_len);
@@ -130,7 +138,7 @@ void plan_print(const Config *c, const Plan *p, DType act, int ranks, double mat
     if (matmul_flops > 0) {
         char time[32];
         progress_duration(time, step_flops * steps / (EXPECTED_MFU * matmul_flops) * 1e3);
-        printf("machine      %s: %sFLOP/s in %s matrix products (measured now, 0.1 s)\n", device_name(), count_text(matmul_flops).text, dtype_name(act));
+        printf("machine      %s: %sFLOP/s in %s matrix products (measured now, 0.1 s)\n", device_name(), count_text(matmul_flops).text, dtype_name(p->act));
         printf("time         about %s: an estimate at %.0f %% of that rate%s, without evals and saves;\n"
                "             models much smaller than GPT-2 124M reach a smaller part of it\n", time, 100 * EXPECTED_MFU,
                ranks > 1 ? ", for ranks that share this machine" : "");
@@ -172,6 +180,16 @@ static Asked take_asked(int *count, char **overrides) {
     return asked;
 }
 
+/* As a run here would choose; where there is no GPU, as one with a GPU for each rank. */
+static CommKind comm_of(const Config *c, int ranks) {
+    switch (c->parallel.comm) {
+        case PARALLEL_NCCL: return COMM_NCCL;
+        case PARALLEL_MPI: return COMM_MPI;
+        case PARALLEL_RING: return COMM_RING;
+        default: return device_is_host() || (device_count() > 0 && ranks > device_count()) ? COMM_RING : COMM_NCCL;
+    }
+}
+
 int verb_plan(int argc, char **argv) {
     if (argc < 2) fail(EXIT_CONFIG, "plan needs a config file: ./train_gpt plan config.json [key=value ...] [ranks=N] [memory=80GiB]");
     int    overrides = argc - 2;
@@ -180,15 +198,15 @@ int verb_plan(int argc, char **argv) {
     char  *faults = config_load(argv[1], argv + 2, overrides, asked.ranks, &config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
 
-    int cores = omp_get_num_procs(), present = device_present(); /* cores that this process may use */
+    int cores = omp_get_num_procs(), present = device_count() > 0; /* cores that this process may use */
     if (present) device_open(0, cores > asked.ranks ? cores / asked.ranks : 1); /* the scratch of a rank depends on its threads */
     Numerics numerics = precision_resolve(&config, device_has_bf16());
-    Plan     plan = plan_make(&config, numerics.act, asked.ranks);
+    Plan     plan = plan_make(&config, numerics.act, (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), 0});
     double   rate = 0.0;
     if (present) {
         device_open(0, cores);                             /* the probe uses them all */
         rate = matmul_rate(numerics.act, numerics.math, matmul_rate_size(), 100.0);
     }
-    plan_print(&config, &plan, numerics.act, asked.ranks, rate, asked.memory_bytes);
+    plan_print(&config, &plan, rate, asked.memory_bytes);
     return EXIT_DONE;
 }

@@ -48,7 +48,16 @@ static CommKind choose_comm(const Config *c, Comm *comm) {
     }
 }
 
-static void collective_moves(void *watchdog) { watchdog_tick((Watchdog *)watchdog, "a collective"); }
+/* From here on whoever finds no memory, NCCL and cuBLASLt too, tells the plan and what takes less. */
+static void make_plan(Run *r, CommKind kind, int joined) {
+    r->plan = plan_make(r->config, r->numerics.act, (PlanRanks){comm_size(r->comm), kind, joined});
+    error_set_memory_advice(NULL);
+    free(r->memory_advice);
+    r->memory_advice = plan_memory_advice(r->config, &r->plan);
+    error_set_memory_advice(r->memory_advice);
+}
+
+static void collective_moves(void *watchdog) { watchdog_tick((Watchdog *)watchdog, NULL); }
 
 static void join_ranks(Run *r, Launch launch) {
     const Config *c = r->config;
@@ -61,30 +70,35 @@ static void join_ranks(Run *r, Launch launch) {
     if (fault) fail_lines(EXIT_CONFIG, fault);
     device_open(comm_local_rank(r->comm), comm_threads(r->comm));
     signals_keep_to_main();
-    comm_set_kind(r->comm, choose_comm(c, r->comm));
+    CommKind kind = choose_comm(c, r->comm);
     int64_t native_bf16 = device_has_bf16();
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
     r->numerics = precision_resolve(c, (int)native_bf16);
     r->loss_scale = loss_scale_start(r->numerics.act);
     r->micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * comm_size(r->comm));
+    make_plan(r, kind, 0);
+    watchdog_tick(r->watchdog, "the connection of the ranks");
+    comm_set_kind(r->comm, kind);
 }
 
 /* --- memory: every size from plan_make's dry runs ---------------------------------------------------------------------------------------- */
 
-/* What will not fit is told before any of it is allocated, with the two changes that cost least; by all ranks, so that none waits. */
+/* What will not fit is told before any of it is allocated, with the two changes that cost least; by all ranks, so that none waits. None
+ * has allocated when the free memory is read: ranks that share a GPU share what all of them see. */
 static void refuse_too_large(const Run *r) {
     const Config *c = r->config;
-    size_t        available = device_memory_free(), wanted = r->plan.total_bytes - r->plan.library_bytes;
-    int64_t       lacking = available > 0 && wanted > available, ranks = comm_size(r->comm);
+    const Plan   *p = &r->plan;
+    size_t        sharing = (size_t)(comm_local_size(r->comm) + device_count() - 1) / (size_t)device_count();
+    size_t        available = device_memory_free() / sharing, wanted = p->device_bytes - p->library_bytes;
+    int64_t       lacking = available > 0 && wanted > available;
     comm_all_reduce_i64(r->comm, &lacking, 1, COMM_MAX);
     if (!lacking) return;
     Config  leaner = *c;
     leaner.memory.recompute = RECOMPUTE_BLOCK;
-    int64_t fits = plan_largest_micro_batch(c, r->numerics.act, (int)ranks, available + r->plan.library_bytes);
-    size_t  block = plan_make(&leaner, r->numerics.act, (int)ranks).total_bytes - r->plan.library_bytes;
-    if (run_speaks(r)) plan_print_memory(stderr, c, &r->plan, r->numerics.act, (int)ranks);
-    fail(EXIT_MEMORY, "%s has %s free and this run takes %s: batch.micro_batch = %lld %s, memory.recompute = \"block\" takes %s", device_name(),
-         plan_bytes_text((double)available).text, plan_bytes_text((double)wanted).text, (long long)(fits > 0 ? fits : 1),
+    int64_t fits = plan_largest_micro_batch(c, p, available + p->library_bytes);
+    size_t  block = plan_make(&leaner, p->act, p->ranks).device_bytes - p->library_bytes;
+    fail(EXIT_MEMORY, "%s has %s free%s and this run takes %s: batch.micro_batch = %lld %s, memory.recompute = \"block\" takes %s", device_name(),
+         plan_bytes_text((double)available).text, sharing > 1 ? " for each rank" : "", plan_bytes_text((double)wanted).text, (long long)(fits > 0 ? fits : 1),
          fits > 0 ? "is the largest that fits" : "does not fit either", plan_bytes_text((double)block).text);
 }
 
@@ -96,7 +110,7 @@ static void carve_memory(Run *r) {
     r->layout = layout_create(rows, params, comm_size(r->comm));
     free(rows);
 
-    r->plan = plan_make(c, r->numerics.act, comm_size(r->comm));
+    make_plan(r, comm_kind(r->comm), 1);
     refuse_too_large(r);
     r->params_arena = arena_create("parameters", r->plan.params_bytes);
     r->grads_arena = arena_create("gradients", r->plan.grads_bytes);
@@ -206,7 +220,9 @@ int64_t run_roll_back(Run *r, int64_t step) {
 
 /* Takes memory of its own: before ours is taken. */
 static void probe_matmul(Run *r) {
+    watchdog_tick(r->watchdog, "the measurement of matrix products");
     double rate = matmul_rate(r->numerics.act, r->numerics.math, matmul_rate_size(), 100.0);
+    watchdog_tick(r->watchdog, "the start");
     comm_all_reduce_f64(r->comm, &rate, 1, COMM_SUM);
     r->matmul_flops = rate;
 }
@@ -247,7 +263,7 @@ void run_begin(Run *r) {
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
                        .first_sample = run_first_sample(r, r->resumed.step)};
     checkpoint_check_space(&r->checkpoint);
-    gemm_settle(c->run.dir, r->comm, &r->gpt, &r->stream, r->eval_batch);
+    gemm_settle(c->run.dir, r->comm, r->watchdog, &r->gpt, &r->stream, r->eval_batch);
     r->saver = saver_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
     if (run_speaks(r)) {
@@ -255,6 +271,7 @@ void run_begin(Run *r) {
         r->metrics = r->checkpoint.metrics = metrics_open(c->run.dir, r->resumed.step);
     }
     r->progress = progress_start(c->run.steps, r->resumed.step, c->log.every);
+    comm_times(r->comm); /* the start is no step's */
 }
 
 void run_destroy(Run *r) {
@@ -276,4 +293,6 @@ void run_destroy(Run *r) {
     watchdog_tick(r->watchdog, "the end");
     comm_destroy(r->comm);
     watchdog_destroy(r->watchdog);
+    error_set_memory_advice(NULL);
+    free(r->memory_advice);
 }

@@ -36,6 +36,7 @@ typedef struct {
     Numerics      numerics;
     LossScale     loss_scale;       /* fp16; 1 elsewhere */
     Plan          plan;
+    char         *memory_advice;    /* owned: what a lack of memory is told with */
     Arena         params_arena, grads_arena, optimizer_arena, activations_arena, batch_arena;
     Stream        stream;
     Event         computed;         /* the gradients of a step are there */

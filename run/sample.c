@@ -104,12 +104,12 @@ static int64_t start_ids(const Tokenizer *tokenizer, const char *prompt, int32_t
 }
 
 /* Logits of what follows ids[0, count), count <= g->T. */
-static void next_logits(Gpt *g, Stream *s, int32_t *window, void *device_tokens, const int32_t *ids, int64_t count, float *logits) {
+static void next_logits(Gpt *g, Stream *s, int32_t *window, Tensor on_device, const int32_t *ids, int64_t count, float *logits) {
     int64_t T = (count + SHAPE_STEP - 1) / SHAPE_STEP * SHAPE_STEP;
     if (T > g->T) T = g->T;
     memset(window, 0, sizeof *window * (size_t)T);
     memcpy(window, ids, sizeof *window * (size_t)count);
-    Tensor tokens = tensor_2d(device_tokens, I32, 1, T);
+    Tensor tokens = tensor_2d(on_device.data, I32, 1, T);
     device_from_host(s, tokens, window);
     gpt_forward(g, s, (Batch){tokens, tokens}); /* forward does not look at the targets */
     gpt_logits(g, s, count - 1, logits);
@@ -120,7 +120,7 @@ char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan
     int32_t *ids = malloc(sizeof *ids * (strlen(plan.prompt) + 1 + (size_t)plan.tokens)), *window = malloc(window_bytes);
     float   *logits = malloc(sizeof *logits * (size_t)g->shape.vocab_size);
     if (!ids || !window || !logits) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)plan.tokens);
-    void   *device_tokens = device_alloc(window_bytes, "the tokens of a sample");
+    CHECK(plan.window.type == I32 && tensor_elems(plan.window) >= g->T, "a window of %lld tokens", (long long)tensor_elems(plan.window));
     int64_t count = start_ids(tokenizer, plan.prompt, ids), skip = *plan.prompt ? 0 : 1;
     int64_t end = count + plan.tokens, from = 0; /* the window is ids[from, count) */
 
@@ -128,13 +128,12 @@ char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan
     while (count < end && !left_off) {
         while (count - from > g->T) from += g->T > 1 ? g->T / 2 : 1;
         watchdog_tick(plan.watchdog, "a sample");
-        next_logits(g, s, window, device_tokens, ids + from, count - from, logits);
+        next_logits(g, s, window, plan.window, ids + from, count - from, logits);
         double u = rng_uniform(plan.seed, RNG_SAMPLE, (uint64_t)count);
         ids[count++] = sample_token(logits, g->shape.vocab_size, plan.temperature, plan.top_k, u);
         left_off = count < end && plan.stop && plan.stop(plan.ctx);
     }
     char *text = left_off ? NULL : printable(tokenizer, ids + skip, count - skip);
-    device_free(device_tokens, window_bytes);
     free(logits);
     free(window);
     free(ids);

@@ -18,6 +18,7 @@ typedef struct {
     int64_t     top_k;        /* 0 = all */
     uint64_t    seed;
     Watchdog   *watchdog;     /* told of every token; NULL: nobody watches */
+    Tensor      window;       /* I32, g->T elements at least, on the device: the tokens that are looked at; borrowed */
     int       (*stop)(void *ctx); /* asked after every token whether to leave off; NULL: never */
     void       *ctx;
 } SamplePlan;

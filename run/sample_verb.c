@@ -8,6 +8,7 @@
 
 #include "core/io.h"
 #include "core/json.h"
+#include "layers/algorithms.h"
 #include "run/checkpoint.h"
 #include "run/nearest.h"
 #include "run/sample.h"
@@ -101,12 +102,15 @@ static void print_sample(const char *checkpoint, SamplePlan plan) {
     Arena     params = arena_dry("weights"), grads = arena_dry("gradients"), activations = arena_dry("activations");
     GptArenas arenas = {&params, &grads, &activations};
     Gpt       g = gpt_create(shape, &layout, F32, 1, shape.n_positions, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
+    arena_tensor(&activations, I32, 1, shape.n_positions, 1, 1);
     size_t    scratch_bytes = gpt_scratch_bytes(&g);
     gpt_destroy(&g);
     params = arena_create("weights", params.peak_bytes);
     activations = arena_create("activations", activations.peak_bytes);
     Stream s = stream_create(scratch_bytes);
     g = gpt_create(shape, &layout, F32, 1, shape.n_positions, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
+    plan.window = arena_tensor(&activations, I32, 1, shape.n_positions, 1, 1);
+    matmul_algorithms_freeze(); /* no product is worth being timed for a text, and the same text comes each time */
     checkpoint_read_weights(checkpoint, &layout, g.params, &s);
 
     char *text = sample_text(&g, &s, &tokenizer, plan);

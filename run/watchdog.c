@@ -44,7 +44,7 @@ void watchdog_tick(Watchdog *w, const char *phase) {
     if (!w) return;
     int64_t now = now_us(), pause = now - w->last_us;
     if (pause > w->longest_us) w->longest_us = pause;
-    w->phase = phase;
+    if (phase) w->phase = phase;
     w->last_us = now;
 }
 

@@ -23,7 +23,7 @@ Watchdog *watchdog_create(double limit_seconds, Launch launch);
 void      watchdog_know(Watchdog *w, Comm *comm);
 void      watchdog_destroy(Watchdog *w);
 
-/* Progress; phase (a literal) is what begins now. w may be NULL: nobody watches. */
+/* Progress; phase (a literal) is what begins now, NULL: what went on goes on. w may be NULL: nobody watches. */
 void watchdog_tick(Watchdog *w, const char *phase);
 /* How long a silence may be: as configured, or WATCHDOG_STARTING_SECONDS until watchdog_started, then max(30, 20 x the longest pause seen). */
 enum { WATCHDOG_STARTING_SECONDS = 300, WATCHDOG_LEAST_SECONDS = 30, WATCHDOG_PAUSES = 20 };

@@ -28,11 +28,20 @@ ENGINE  := $(patsubst %.cpp,$(B)/%.o,$(wildcard test/emu/*.cpp))
 # The engine's inner loops are most of the time, and it has no undefined behaviour to look for in them.
 $(ENGINE): CXXFLAGS += -O2 $(if $(ASAN),-fno-sanitize=undefined)
 endif
+# Every CUDA source for each supported architecture, an object folder each; `skip` where there is no nvcc.
+SUPPORTED := 80 90a 100
+CU_OBJECTS = $(patsubst %.cu,$(B)/%.o,$(wildcard core/*.cu layers/*.cu comm/*.cu test/emu/cases/*.cu))
+.PHONY: archs cu-objects
+cu-objects: $(CU_OBJECTS)
+archs:                     ## compile the CUDA sources for each architecture that is supported
+	@$(if $(NVCC),for a in $(SUPPORTED); do at=$$(date +%s); \
+	    $(MAKE) --no-print-directory -s -j2 BACKEND=cuda ARCHS=$$a B=build/archs/sm_$$a cu-objects || exit 1; \
+	    echo "archs: $(words $(CU_OBJECTS)) CUDA sources compiled for sm_$$a in $$(($$(date +%s) - at)) s"; done,echo "skip archs: no nvcc here")
 ifeq ($(BACKEND),cuda)
 CUCC    := $(NVCC)
 # Code for the GPUs of this machine, else for all that are supported, and PTX of the newest for those to come.
 CAPABLE := $(sort $(subst 90,90a,$(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null))))
-ARCHS   ?= $(or $(CAPABLE),80 90a 100)
+ARCHS   ?= $(or $(CAPABLE),$(SUPPORTED))
 NEWEST   = $(lastword $(ARCHS))
 CUFLAGS  = -std=c++17 -O3 -lineinfo -I. -MMD -MP -DBACKEND_cuda $(DEFS) -Xcompiler $(quote)$(WARN)$(quote) \
            $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \

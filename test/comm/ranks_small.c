@@ -84,6 +84,20 @@ static void gather_concatenates(void **state) {
     }
 }
 
+static void count_call(void *calls) { ++*(int64_t *)calls; }
+/* Told at once, not at every call, and not once nobody listens any more. */
+static void progress_is_told(void **state) {
+    (void)state;
+    int64_t calls = 0;
+    comm_watch(world, count_call, &calls);
+    for (int i = 0; i < 1000; i++) comm_tell_progress(world);
+    int64_t told = calls;
+    comm_watch(world, NULL, NULL);
+    usleep(200000);
+    comm_tell_progress(world);
+    EXPECT_ON_ALL(told >= 1 && told < 1000 && calls == told);
+}
+
 int main(void) {
     const struct CMUnitTest ranks_small[] = {
         cmocka_unit_test(everyone_is_here),
@@ -92,6 +106,7 @@ int main(void) {
         cmocka_unit_test(broadcast_reaches_all),
         cmocka_unit_test(all_reduce_of_numbers),
         cmocka_unit_test(gather_concatenates),
+        cmocka_unit_test(progress_is_told),
     };
     return RUN_ON_RANKS(ranks_small);
 }

@@ -43,6 +43,7 @@ build/emu*)
     ranks        "NCCL starts and ends"                 0  ""  2 nccl
     faulty setup "a communicator that cannot be made"   69 "NCCL: setting up failed on rank 0, host $(hostname), GPU-" 2 nccl
     faulty peer  "a lost peer is named"                 77 "NCCL: reduce-scatter 3 of 128 elements failed on rank 0, host $(hostname), GPU-" 2 nccl
+    faulty memory "NCCL without memory"                 71 "NCCL: reduce-scatter 2 of 128 elements failed on rank 0, host $(hostname), GPU-" 2 nccl
     faulty order "ranks that call different collectives" 70 "NCCL: reduce-scatter 2 of 128 elements failed on rank 0" 2 nccl
     ;;
 esac

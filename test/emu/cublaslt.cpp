@@ -244,6 +244,7 @@ extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) { return *handle = (cublasLtHandle_t)new char, CUBLAS_STATUS_SUCCESS; }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return delete (char *)handle, CUBLAS_STATUS_SUCCESS; }
+size_t         cublasLtGetVersion(void) { return CUBLAS_VERSION; }
 const char    *cublasLtGetStatusString(cublasStatus_t status) {
     static thread_local std::string text;
     return (text = "cublasStatus_t " + std::to_string((int)status) + " (emulated)").c_str();

@@ -4,7 +4,8 @@
  * apart or in place as NCCL defines it. A non-blocking communicator answers "in progress" first, and nothing has happened before it is
  * asked again: whoever goes on without asking works with old bytes.
  *
- * EMU_NCCL_FAULT=setup: the communicator cannot be made; peer: a peer is lost after the third collective; order: rank 1's third is another.
+ * EMU_NCCL_FAULT=setup: the communicator cannot be made; peer: a peer is lost after the third collective; order: rank 1's third is another; memory:
+ * there is none left for the third. The two by which the ranks are connected do not count.
  */
 #include "queue.h"
 
@@ -94,7 +95,7 @@ void world_sum_pieces(ncclComm_t comm, const float *x, float *piece, size_t coun
 
 /* --- collectives ----------------------------------------------------------------------------------------------------------------- */
 
-enum { REDUCE_SCATTER, ALL_GATHER, ALIGN = 16 };
+enum { REDUCE_SCATTER, ALL_GATHER, ALIGN = 16, CONNECTING = 2 };
 
 struct Call {
     int64_t number, kind, count, type, op;
@@ -128,7 +129,7 @@ ncclResult_t check_call(ncclComm_t comm, const char *name, const void *whole, co
 /* A GPU would hang, or compute nonsense. */
 ncclResult_t compare_calls(ncclComm_t comm, Call mine) {
     std::vector<Call> all((size_t)comm->ranks);
-    if (fault("order") && comm->rank == 1 && mine.number == 2) mine.count++;
+    if (fault("order") && comm->rank == 1 && mine.number == CONNECTING + 2) mine.count++;
     world_gather(comm, &mine, all.data(), sizeof mine);
     for (int r = 1; r < comm->ranks; r++)
         if (memcmp(&all[(size_t)r], &all[0], sizeof mine) != 0)
@@ -152,7 +153,8 @@ void move(ncclComm_t comm, Call call, const void *from, void *to) {
 ncclResult_t collective(ncclComm_t comm, Call call, const void *from, void *to, cudaStream_t stream) {
     call.number = comm->collectives++;
     return later(comm, [=] {
-        if (fault("peer") && call.number >= 3) return wrong(ncclRemoteError, "planted");
+        if (fault("peer") && call.number >= CONNECTING + 3) return wrong(ncclRemoteError, "planted");
+        if (fault("memory") && call.number >= CONNECTING + 2) return wrong(ncclUnhandledCudaError, "Failed to CUDA malloc 9633792 bytes");
         if (ncclResult_t result = compare_calls(comm, call)) return result;
         return emu::enqueue(stream, [=] { move(comm, call, from, to); }) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
     });

@@ -32,6 +32,27 @@ expect "the same bits again: equal" same_weights "$WORK/again" "$WORK/bf16" step
 rm -r "$WORK/bf16/checkpoints/step_00000010"
 expect "resume" quiet train $SMALL run.dir="$WORK/bf16" precision=bf16
 expect "resume: the same bits" same_weights "$WORK/again" "$WORK/bf16" step_00000010
+# What has no place on this GPU is told with the plan and what takes less: before anything is allocated, and by NCCL later on.
+LARGE="model.n_layer=48 model.n_embd=1600 model.n_head=25 batch.micro_batch=6 run.dir=$WORK/large"
+expect "a run too large for the GPU" exits 71 "has [0-9.]+ GiB free and this run takes [0-9.]+ GiB: batch.micro_batch = [0-9]+ (is the largest|does not fit)" train $LARGE
+expect "a run too large for the GPU: the plan and what takes less" [ "$(grep -cE 'total, GPU memory|^less memory: batch.micro_batch = 3 takes' "$WORK/err")" -eq 2 ]
+export EMU_NCCL_FAULT=memory
+expect "NCCL without memory" exits 71 "NCCL: .* failed on rank 0.*malloc" train_ranks 2 $SMALL run.dir="$WORK/lack" parallel.comm=nccl
+expect "NCCL without memory: the plan and what takes less" [ "$(grep -cE 'total, GPU memory|^less memory: ' "$WORK/err")" -eq 2 ]
+unset EMU_NCCL_FAULT
+for verb in check plan; do
+    expect "$verb: heads over 128 are the CPU's alone" exits 64 "more than 128 run on the CPU only \(make BACKEND=cpu\)" "$TRAIN" $verb "$WORK/tiny.json" model.n_head=1 model.n_embd=136
+done
+
+# The algorithms of another GPU are not taken over, from the file nor from the checkpoint.
+sed -i 's/"gpu":.*/"gpu": "another GPU",/' "$WORK/fp32/gemm.json"
+heard() { "$@" > /dev/null 2> "$WORK/err"; }
+expect "another GPU's algorithms" heard train $SMALL run.dir="$WORK/fp32" run.steps=11
+expect "another GPU's algorithms: both are named" grep -q "gemm.json: .* chosen on GPU another GPU, and this is emulated GPU" "$WORK/err"
+expect "another GPU's algorithms: the file is this one's now" grep -q '"gpu":.*"emulated GPU"' "$WORK/fp32/gemm.json"
+say() { "$TRAIN" sample "$WORK/fp32" tokens=8 prompt="the quick" seed=3; }
+said=$(say)
+expect "sample says the same each time" [ -n "$said" -a "$said" = "$(say)" ]
 rm -r "$WORK/bf16/checkpoints/step_00000010"
 TRAIN=$CPU
 expect "the CPU build goes on from there" quiet train $SMALL run.dir="$WORK/bf16" precision=bf16

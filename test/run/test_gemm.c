@@ -1,15 +1,18 @@
-/* test_gemm.c - the table of matrix-product algorithms there and back, and what is no such table. */
-#include "run/gemm.h"
+/* test_gemm.c - the table of matrix-product algorithms there and back, what is no such table, and whose is not ours. */
+#include "core/error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
-#include <cmocka.h>
+#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
 
 #include "layers/algorithms.h"
+#include "run/gemm.h"
+#include "test/run/child.h"
 
 static void test_round_trip(void **state) {
     (void)state;
@@ -21,31 +24,78 @@ static void test_round_trip(void **state) {
     char  *text = cJSON_PrintUnformatted(json);
     cJSON *again = cJSON_Parse(text);
     matmul_algorithms_clear();
-    assert_int_equal(gemm_from_json(again), 1);
+    assert_int_equal(gemm_from_json(again, "a file"), 1);
     assert_int_equal(matmul_algorithms_count(), 2);
     MatmulAlgorithm a = matmul_algorithms_get(0), b = matmul_algorithms_get(1);
     assert_string_equal(a.key, one.key), assert_string_equal(b.key, two.key);
     assert_memory_equal(&a.id, &one.id, sizeof one - offsetof(MatmulAlgorithm, id));
     assert_memory_equal(&b.id, &two.id, sizeof two - offsetof(MatmulAlgorithm, id));
-    assert_int_equal(gemm_from_json(NULL), 1);
-    assert_int_equal(matmul_algorithms_count(), 0);
     cJSON_Delete(again), cJSON_free(text), cJSON_Delete(json);
+}
+
+static MatmulAlgorithm here = {"as it was", 1, 2, 3, 4, 5, 6, 7, 8, 9};
+
+static void take(void *json) {
+    _exit(gemm_from_json((const cJSON *)json, "runs/x/gemm.json"));
+}
+/* Refused with a warning that holds all the words; the table stays as it was. */
+static void assert_refused(cJSON *json, const char *const words[], int count) {
+    Child c = child_run(take, json);
+    assert_int_equal(c.code, 0);
+    assert_int_equal(child_lines(&c), 1);
+    for (int i = 0; i < count; i++)
+        if (!strstr(c.said, words[i])) fail_msg("\"%s\" is not in: %s", words[i], c.said);
+    matmul_algorithms_clear();
+    matmul_algorithms_set(here);
+    assert_int_equal(gemm_from_json(json, "a file"), 0);
+    assert_int_equal(matmul_algorithms_count(), 1);
+    assert_string_equal(matmul_algorithms_get(0).key, here.key);
 }
 
 static void test_other_things(void **state) {
     (void)state;
-    static const char *const texts[] = {"{}", "7", "[1]", "[{}]", "[{\"product\":\"x\"}]", "[{\"product\":7,\"algorithm\":[1,2,3,4,5,6,7,8,9]}]",
-                                        "[{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8]}]", "[{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,1e300]}]",
-                                        "[{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,\"9\"]}]"};
+    static const char *const records[] = {"1", "{}", "{\"product\":\"x\"}", "{\"product\":7,\"algorithm\":[1,2,3,4,5,6,7,8,9]}",
+                                          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8]}", "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,1e300]}",
+                                          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,\"9\"]}"};
+    static const char *const texts[] = {"{}", "7", "[1]", "[]", "{\"gpu\":\"x\",\"isa\":\"x\",\"library\":\"x\",\"products\":7}", "{\"gpu\":7,\"products\":[]}"};
+    static const char *const words[] = {"runs/x/gemm.json", "no table"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         cJSON *json = cJSON_Parse(texts[i]);
-        assert_int_equal(gemm_from_json(json), 0);
-        assert_int_equal(matmul_algorithms_count(), 0);
+        assert_refused(json, words, 2);
+        cJSON_Delete(json);
+    }
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) { /* behind a good one */
+        matmul_algorithms_clear();
+        matmul_algorithms_set(here);
+        cJSON *json = gemm_to_json();
+        cJSON_AddItemToArray(cJSON_GetObjectItemCaseSensitive(json, "products"), cJSON_Parse(records[i]));
+        assert_refused(json, words, 2);
         cJSON_Delete(json);
     }
 }
 
+/* A table of another GPU, or of another version of the library, is not taken: both are named. */
+static void test_another_machine(void **state) {
+    (void)state;
+    device_open(0, 1);
+    const struct { const char *key, *here; } makers[] = {{"gpu", device_name()}, {"isa", device_isa()}, {"library", matmul_library()}};
+    matmul_algorithms_clear();
+    matmul_algorithms_set(here);
+    for (int i = 0; i < 3; i++) {
+        cJSON *json = gemm_to_json(), *value = cJSON_GetObjectItemCaseSensitive(json, makers[i].key);
+        assert_non_null(value);
+        assert_string_equal(value->valuestring, makers[i].here);
+        assert_int_equal(gemm_from_json(json, "a file"), 1);
+        cJSON_SetValuestring(value, "elsewhere");
+        assert_refused(json, (const char *const[]){"runs/x/gemm.json", "elsewhere", makers[i].here, "chosen anew"}, 4);
+        cJSON_DeleteItemFromObject(json, makers[i].key);
+        assert_refused(json, (const char *const[]){"no table"}, 1);
+        cJSON_Delete(json);
+    }
+    assert_true(strlen(matmul_library()) > strlen("x 1.0"));
+}
+
 int main(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_other_things)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_other_things), cmocka_unit_test(test_another_machine)};
     return cmocka_run_group_tests_name("gemm", all, NULL, NULL);
 }

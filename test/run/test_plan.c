@@ -18,6 +18,8 @@
 #include "run/verbs.h"
 #include "test/run/child.h"
 
+static PlanRanks ranks_of(int count) { return (PlanRanks){count, COMM_RING, 1}; }
+
 static Config small_config(void) {
     Config c = {0};
     c.model.n_layer = 3, c.model.n_head = 2, c.model.n_embd = 28, c.model.n_positions = 40, c.model.vocab_size = 389;
@@ -33,7 +35,7 @@ static GptShape shape_of(const Config *c) {
 static void counts(void **state) {
     (void)state;
     Config  c = small_config();
-    Plan    p = plan_make(&c, F32, 3);
+    Plan    p = plan_make(&c, F32, ranks_of(3));
     int64_t C = 28, block = 12 * C * C + 13 * C;
     assert_int_equal(p.parameters, (389 + 40) * C + 3 * block + 2 * C);
     assert_int_equal(p.tokens_per_step, 4800);
@@ -45,7 +47,7 @@ static void counts(void **state) {
     Config gpt2 = small_config(); /* the sizes everyone knows: 124M, GPT-2's published table */
     gpt2.model.n_layer = 12, gpt2.model.n_head = 12, gpt2.model.n_embd = 768, gpt2.model.n_positions = 1024, gpt2.model.vocab_size = 50257;
     gpt2.batch.micro_batch = 4, gpt2.batch.seq_len = 256, gpt2.batch.global_tokens = 1024;
-    p = plan_make(&gpt2, BF16, 1);
+    p = plan_make(&gpt2, BF16, ranks_of(1));
     assert_int_equal(p.parameters, 124439808);
     assert_true(p.params_bytes >= 2 * 124439808u && p.params_bytes < 1.01 * 2 * 124439808);
     assert_true(p.grads_bytes >= 4 * 124439808u && p.grads_bytes < 1.01 * 4 * 124439808);
@@ -58,16 +60,16 @@ static void largest_micro_batch(void **state) {
     Config c = small_config();
     for (int64_t want = 1; want < 100; want += 7) {
         c.batch.micro_batch = want;
-        size_t exactly = plan_make(&c, BF16, 2).total_bytes;
-        assert_int_equal(plan_largest_micro_batch(&c, BF16, 2, exactly), want);
-        assert_int_equal(plan_largest_micro_batch(&c, BF16, 2, exactly - 1), want - 1);
+        Plan p = plan_make(&c, BF16, ranks_of(2));
+        assert_int_equal(plan_largest_micro_batch(&c, &p, p.device_bytes), want);
+        assert_int_equal(plan_largest_micro_batch(&c, &p, p.device_bytes - 1), want - 1);
+        assert_int_equal(plan_largest_micro_batch(&c, &p, 1000), 0);
     }
-    assert_int_equal(plan_largest_micro_batch(&c, BF16, 2, 1000), 0);
 }
 
 /* Arenas of exactly the planned sizes take the model and the optimizer, and are full afterwards. */
 static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, int ranks) {
-    Plan   p = plan_make(c, act, ranks);
+    Plan   p = plan_make(c, act, ranks_of(ranks));
     int    rows;
     Param *table = gpt_params(shape_of(c), &rows);
     Layout layout = layout_create(table, rows, ranks);
@@ -84,8 +86,9 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
         arena_destroy(all[i]);
     }
     assert_int_equal(p.scratch_bytes, gpt_scratch_bytes(&g));
-    assert_int_equal(p.total_bytes, p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
-                                        p.comm_bytes + p.library_bytes + p.staging_bytes);
+    assert_int_equal(p.device_bytes, p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
+                                         p.library_bytes + p.reserve_bytes + p.host_bytes);
+    assert_int_equal(p.host_bytes, p.comm_bytes + p.staging_bytes);
     optimizer_destroy(&o);
     gpt_destroy(&g);
     layout_destroy(&layout);
@@ -109,17 +112,52 @@ static void what_saves_memory_does(void **state) {
     (void)state;
     Config c = small_config();
     c.model.n_embd = 280;
-    Plan one = plan_make(&c, BF16, 1), four = plan_make(&c, BF16, 4), three = plan_make(&c, BF16, 3);
+    Plan one = plan_make(&c, BF16, ranks_of(1)), four = plan_make(&c, BF16, ranks_of(4)), three = plan_make(&c, BF16, ranks_of(3));
     assert_true(four.optimizer_bytes < one.optimizer_bytes / 3.5);
     assert_true(three.micro_steps == one.micro_steps / 3);
     assert_int_equal(one.comm_bytes, 0);
     assert_true(four.comm_bytes > 0);
     c.memory.recompute = RECOMPUTE_BLOCK;
-    assert_true(plan_make(&c, BF16, 1).activation_bytes < one.activation_bytes);
+    assert_true(plan_make(&c, BF16, ranks_of(1)).activation_bytes < one.activation_bytes);
     c = small_config();
     c.model.n_embd = 280;
     c.parallel.zero_stage = 0;
-    assert_true(plan_make(&c, BF16, 4).optimizer_bytes >= one.optimizer_bytes);
+    assert_true(plan_make(&c, BF16, ranks_of(4)).optimizer_bytes >= one.optimizer_bytes);
+}
+
+/* What a run without memory says: the table, and changes that do take less. */
+static void the_advice_takes_less(void **state) {
+    (void)state;
+    Config c = small_config();
+    c.batch.micro_batch = 64;
+    Plan  p = plan_make(&c, F32, ranks_of(2));
+    char *advice = plan_memory_advice(&c, &p), *half = strstr(advice, "batch.micro_batch = 32 takes "), *block = strstr(advice, "memory.recompute = \"block\" takes ");
+    assert_non_null(strstr(advice, "exchange between ranks, by the ring"));
+    assert_non_null(half), assert_non_null(block);
+    double all = (double)p.device_bytes / 1048576.0, with_half = strtod(strstr(half, "takes ") + 6, NULL), with_block = strtod(strstr(block, "takes ") + 6, NULL);
+    assert_true(with_half > 0 && with_half < all - 1 && with_block > 0 && with_block < all - 1);
+    free(advice);
+    c.batch.micro_batch = 1, c.memory.recompute = RECOMPUTE_BLOCK;
+    p = plan_make(&c, F32, ranks_of(2));
+    advice = plan_memory_advice(&c, &p);
+    assert_null(strstr(advice, "batch.micro_batch")), assert_null(strstr(advice, "memory.recompute"));
+    assert_non_null(strstr(advice, "more ranks"));
+    free(advice);
+}
+
+static void fail_for_memory(void *code) {
+    error_set_memory_advice("the table\n");
+    (fail)(*(int *)code, "no memory for a test");
+}
+/* Whoever finds no memory tells it; no other end does. */
+static void a_lack_of_memory_is_told_with_the_advice(void **state) {
+    (void)state;
+    int   memory = EXIT_MEMORY, data = EXIT_DATA;
+    Child c = child_run(fail_for_memory, &memory);
+    assert_int_equal(c.code, EXIT_MEMORY);
+    assert_string_equal(c.said, "the table\ntrain_gpt: no memory for a test\n");
+    c = child_run(fail_for_memory, &data);
+    assert_string_equal(c.said, "train_gpt: no memory for a test\n");
 }
 
 /* --- the verb ------------------------------------------------------------------------------------------------------------------------- */
@@ -205,6 +243,8 @@ int main(void) {
         cmocka_unit_test(counts), cmocka_unit_test(largest_micro_batch),
         cmocka_unit_test(the_plan_is_what_is_carved),
         cmocka_unit_test(what_saves_memory_does),
+        cmocka_unit_test(the_advice_takes_less),
+        cmocka_unit_test(a_lack_of_memory_is_told_with_the_advice),
         cmocka_unit_test_setup_teardown(the_verb_needs_no_data, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(epochs_are_counted, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_verb_refuses, make_dir, remove_dir),

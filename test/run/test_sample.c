@@ -106,6 +106,7 @@ typedef struct {
     GptShape  shape;
     Layout    layout;
     Arena     params, grads, activations;
+    Tensor    window;
     Stream    stream;
     Gpt       gpt;
     Tokenizer tokenizer;
@@ -122,6 +123,7 @@ static void model_create(Model *m, int64_t vocab_size, int64_t T) {
     GptArenas arenas = {&m->params, &m->grads, &m->activations};
     for (int dry = 1; dry >= 0; dry--) {
         m->gpt = gpt_create(m->shape, &m->layout, F32, 2, T, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
+        m->window = arena_tensor(&m->activations, I32, 1, T, 1, 1);
         if (!dry) break;
         m->stream = stream_create(gpt_scratch_bytes(&m->gpt) + ARENA_ALIGN);
         gpt_destroy(&m->gpt);
@@ -141,7 +143,10 @@ static void model_destroy(Model *m) {
     layout_destroy(&m->layout);
 }
 
-static char *text_of(Model *m, SamplePlan plan) { return sample_text(&m->gpt, &m->stream, &m->tokenizer, plan); }
+static char *text_of(Model *m, SamplePlan plan) {
+    plan.window = m->window;
+    return sample_text(&m->gpt, &m->stream, &m->tokenizer, plan);
+}
 
 /* Token by token over batches of exactly the window's length: what sample_text does with padded ones. */
 static void greedy_ids(Model *m, int32_t *ids, int64_t count, int64_t tokens) {

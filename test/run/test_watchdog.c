@@ -23,6 +23,7 @@ static void hang(void *limit) {
     Watchdog *w = watchdog_create(*(double *)limit, ALONE);
     watchdog_know(w, comm_create(ALONE, COMM_RING));
     watchdog_tick(w, "a long wait");
+    watchdog_tick(w, NULL); /* it goes on */
     rest(20);
 }
 
