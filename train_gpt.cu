@@ -314,6 +314,7 @@ static void save_now(Run *r, int64_t step) {
 /* loss.svg is kept fresh: at every eval, else about fifty times a run. */
 static void log_step(Run *r, const StepMetrics *m) {
     if (!run_speaks(r)) return;
+    if (lock_is_lost(r->lock)) lock_fail(r->lock); /* not a line more */
     int64_t every = r->config->run.steps / 50 + 1;
     metrics_train(r->metrics, m);
     progress_step(&r->progress, m, device_memory_peak());

@@ -182,6 +182,7 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
     char *tmp = NULL;
     if (asprintf(&tmp, "%s.tmp", path) < 0) return -ENOMEM;
     int fd = io_open(tmp, IO_CREATE);
+    if (fd == -ELOOP && io_unlink(tmp) == 0) fd = io_open(tmp, IO_CREATE); /* a link of that name leads nowhere of ours */
     int rc = fd < 0 ? fd : io_write(fd, data, bytes);
     if (rc == 0) rc = io_fsync(fd);
     if (fd >= 0) {

@@ -12,6 +12,7 @@
 #include "layers/optimizer.h"
 #include "run/config.h"
 #include "run/guard.h"
+#include "run/lock.h"
 #include "run/metrics.h"
 #include "run/precision.h"
 #include "run/watchdog.h"
@@ -34,6 +35,7 @@ typedef struct {
     const Dataset   *train;
     Stream          *stream;
     Watchdog        *watchdog;     /* told of every MiB; NULL: nobody watches */
+    RunLock         *lock;         /* rank 0: nothing is written when the folder is another job's; NULL: not asked */
     Metrics         *metrics;      /* rank 0: its lines are on the disk before a checkpoint gets its name; NULL: none */
     char             run_id[40];   /* made at the first start, kept by resumes */
     const char      *precision;    /* "fp32", "bf16", "tf32", "fp16"            */

@@ -140,6 +140,7 @@ static void release(Saver *s) {
 static void give_up(Saver *s) {
     int64_t not_finite = s->save.not_finite;
     comm_all_reduce_i64(s->state->comm, &not_finite, 1, COMM_MAX);
+    if (lock_is_lost(s->state->lock)) lock_fail(s->state->lock);
     if (is_first(s)) save_drop(&s->save);
     s->failures++;
     snprintf(s->fault, sizeof s->fault, "%s", s->save.fault);

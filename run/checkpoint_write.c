@@ -98,7 +98,14 @@ static void see_room(Save *s) {
         manifest_fault(s->fault, "%s takes %.1f MiB and its file system has %.1f MiB free", s->tmp.text, (double)bytes / 1048576.0, (double)room / 1048576.0);
 }
 
+/* No byte goes into a folder that another job has taken over. */
+static int may_write(Save *s) {
+    if (!s->fault[0] && !lock_is_held(s->state->lock)) manifest_fault(s->fault, "%s is another job's now", s->run_dir.text);
+    return !s->fault[0];
+}
+
 void save_make_folder(Save *s) {
+    if (!may_write(s)) return;
     s->there = saved_already(s);
     if (s->there) return;
     note(s, "make the folder", &s->checkpoints, io_mkdirs(s->checkpoints.text));
@@ -345,6 +352,7 @@ static void put_in_place(Save *s) {
 /* Its log lines first: no checkpoint is ahead of them. */
 void save_commit(Save *s, WrittenRun *all, size_t count) {
     char why[METRICS_FAULT_BYTES];
+    if (!may_write(s)) return;
     if (s->state->metrics && !metrics_sync(s->state->metrics, why)) manifest_fault(s->fault, "%s", why);
     if (!s->fault[0]) write_manifest(s, all, count);
     put_in_place(s);

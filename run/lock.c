@@ -1,36 +1,102 @@
-/* lock.c - see lock.h. The lock is flock(2) on a file that also tells a person who holds it. */
+/* lock.c - see lock.h. */
 #include "run/lock.h"
 
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "run/lock_holder.h"
+#include "run/signals.h"
 
-static int take_lock(const char *dir) {
-    char path[4200], holder[320] = "";
-    snprintf(path, sizeof path, "%s/lock", dir);
-    int fd = io_open(path, IO_SHARED);
-    if (fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", path, strerror(-fd));
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        ssize_t n = read(fd, holder, sizeof holder - 1);
-        holder[n > 0 ? n : 0] = 0;
-        holder[strcspn(holder, "\n")] = 0;
-        fail(EXIT_LOCKED, "%s is in use by another job (%s); wait for it, or choose another run.dir", dir, holder[0] ? holder : "unknown");
-    }
-    return fd;
+static const double LOOK_MS = 100.0;
+
+struct RunLock {
+    char            dir[4096], path[4200];
+    int             fd;                  /* open and flocked as long as the process lives */
+    LockHolder      self;
+    double          beat_ms;
+    char            before[HOLDER_TEXT]; /* the file's text when the folder was taken */
+    int             is_signed;
+    _Atomic int     lost;                /* the file holds another's name */
+    pthread_t       beater;
+    pthread_mutex_t mutex;               /* guards stop */
+    pthread_cond_t  changed;
+    int             stop;
+};
+
+/* --- the file ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* What the file says now: opened anew, since a network file system may keep what an open one showed. 0: it is there. */
+static int read_now(const RunLock *l, char text[HOLDER_TEXT]) {
+    char   *whole = NULL;
+    int64_t bytes = io_read_file(l->path, HOLDER_TEXT - 1, &whole);
+    snprintf(text, HOLDER_TEXT, "%s", bytes > 0 ? whole : "");
+    free(whole);
+    return bytes < 0 ? (int)bytes : 0;
 }
 
-void lock_sign(RunLock lock, const char *dir, Comm *comm) {
-    if (lock.fd < 0) return;
-    char holder[320];
-    int  length = snprintf(holder, sizeof holder, "host %s, process %ld\n", comm_host(comm, 0), (long)getpid());
-    int  error = io_truncate(lock.fd, 0);
-    if (!error) error = io_pwrite(lock.fd, holder, (size_t)length, 0);
-    if (error) fail(EXIT_IO, "%s/lock: cannot write: %s", dir, strerror(-error));
+static const char *describe(const char *text, char out[512]) {
+    LockHolder h;
+    if (!holder_parse(text, &h)) return "it has just begun";
+    snprintf(out, 512, "host %s, process %lld%s%s", h.host, (long long)h.process, strcmp(h.job, "none") ? ", SLURM job " : "",
+             strcmp(h.job, "none") ? h.job : "");
+    return out;
+}
+
+static void open_file(RunLock *l) {
+    struct stat st;
+    int         error = io_mkdirs(l->dir);
+    if (error) fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", l->dir, strerror(-error));
+    if (access(l->dir, W_OK | X_OK) != 0) fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, strerror(errno));
+    if (lstat(l->path, &st) == 0 && !S_ISREG(st.st_mode)) fail(EXIT_IO, "%s is no plain file; remove it, links are not followed here", l->path);
+    l->fd = io_open(l->path, IO_SHARED);
+    if (l->fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path, strerror(-l->fd));
+}
+
+/* --- taking ------------------------------------------------------------------------------------------------------------------------------ */
+
+static LockDecision look(RunLock *l, double first_ms) {
+    char       text[HOLDER_TEXT];
+    LockHolder holder;
+    int        flocked = flock(l->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK, error = read_now(l, text);
+    if (error) fail(EXIT_IO, "%s: cannot read: %s", l->path, strerror(-error));
+    if (first_ms == 0.0) strcpy(l->before, text);
+    int          lives = holder_parse(text, &holder) && holder_lives(&holder);
+    LockSeen     seen = {flocked, lives, strcmp(text, l->before) != 0, first_ms > 0.0 ? clock_ms() - first_ms : 0.0};
+    LockDecision decision = holder_decide(text, &l->self, seen, l->beat_ms);
+    char         who[512];
+    if (decision == LOCK_REFUSE) { /* who has taken the folder but not signed it yet is not the dead job whose name is still there */
+        int is_stale = strcmp(holder.host, l->self.host) == 0 && !lives;
+        fail(EXIT_LOCKED, "%s is in use by another job (%s); wait for it, or choose another run.dir", l->dir,
+             is_stale ? "it has just begun" : describe(text, who));
+    }
+    if (decision == LOCK_WAIT && first_ms == 0.0)
+        warn("%s was in use by %s: in %.0f s without a sign of life from there, this job takes it over", l->dir, describe(text, who),
+             LOCK_BEATS_MISSED * l->beat_ms * 1e-3);
+    return decision;
+}
+
+/* All ranks wait, and say that they do; rank 0 looks. */
+static void take(RunLock *l, Comm *comm, Watchdog *watchdog) {
+    for (double first_ms = 0.0;;) {
+        int64_t waits = l && look(l, first_ms) == LOCK_WAIT;
+        comm_broadcast(comm, &waits, sizeof waits, 0);
+        if (!waits) return;
+        if (l && signals_stop()) fail(EXIT_STOPPED, "asked to stop while waiting for %s: nothing was done", l->dir);
+        if (first_ms == 0.0) first_ms = clock_ms();
+        watchdog_tick(watchdog, "waiting for the run folder");
+        usleep((useconds_t)(LOOK_MS * 1e3));
+    }
 }
 
 /* Every rank must read the nonce that rank 0 wrote; a network file system may take some seconds to show it. */
@@ -59,14 +125,110 @@ static void see_one_file_system(const char *dir, Comm *comm) {
     comm_barrier(comm);
 }
 
-RunLock lock_run_folder(const char *dir, Comm *comm) {
-    RunLock lock = {-1};
+RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double beat_ms) {
+    RunLock *l = NULL;
     if (comm_rank(comm) == 0) {
-        int error = io_mkdirs(dir);
-        if (error) fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", dir, strerror(-error));
-        lock.fd = take_lock(dir);
+        l = (RunLock *)calloc(1, sizeof *l);
+        if (!l) fail(EXIT_MEMORY, "no memory for the lock of %s", dir);
+        snprintf(l->dir, sizeof l->dir, "%s", dir);
+        snprintf(l->path, sizeof l->path, "%s/lock", dir);
+        l->self = holder_self(comm_host(comm, 0));
+        l->beat_ms = beat_ms;
+        open_file(l);
     }
-    comm_barrier(comm);
+    take(l, comm, watchdog);
     if (comm_size(comm) > 1) see_one_file_system(dir, comm);
-    return lock;
+    return l;
+}
+
+/* --- holding ----------------------------------------------------------------------------------------------------------------------------- */
+
+/* A file that cannot be read, or is gone, is no other job's: only another's name ends this one. */
+int lock_is_held(RunLock *l) {
+    char       text[HOLDER_TEXT];
+    LockHolder now;
+    if (!l || !l->is_signed) return 1;
+    if (read_now(l, text) == 0 && holder_parse(text, &now) && now.nonce != l->self.nonce) l->lost = 1;
+    return !l->lost;
+}
+
+int lock_is_lost(const RunLock *l) { return l && l->lost; }
+
+NORETURN void lock_fail(const RunLock *l) {
+    char text[HOLDER_TEXT] = "", who[512];
+    if (l) read_now(l, text);
+    fail(EXIT_LOCKED, "%s was taken over by another job (%s) while this one gave no sign of life: it writes nothing more there", l ? l->dir : "run.dir",
+         describe(text, who));
+}
+
+/* The digits of the beat alone, in place: that takes no room on a full disk. What goes wrong here shows, if it lasts, elsewhere. */
+static void beat(RunLock *l) {
+    char text[HOLDER_TEXT], digits[HOLDER_BEAT_DIGITS + 1];
+    if (!lock_is_held(l)) return;
+    l->self.beat++;
+    int length = holder_format(&l->self, text);
+    snprintf(digits, sizeof digits, "%0*llu", HOLDER_BEAT_DIGITS, (unsigned long long)l->self.beat);
+    io_pwrite(l->fd, digits, HOLDER_BEAT_DIGITS, (uint64_t)(length - 1 - HOLDER_BEAT_DIGITS));
+}
+
+static void *keep_beating(void *lock) {
+    RunLock        *l = (RunLock *)lock;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    pthread_mutex_lock(&l->mutex);
+    while (!l->stop) {
+        int64_t ns = until.tv_nsec + (int64_t)(l->beat_ms * 1e6);
+        until.tv_sec += (time_t)(ns / 1000000000), until.tv_nsec = (long)(ns % 1000000000);
+        while (!l->stop && pthread_cond_timedwait(&l->changed, &l->mutex, &until) == 0) {}
+        pthread_mutex_unlock(&l->mutex);
+        beat(l);
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        pthread_mutex_lock(&l->mutex);
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return NULL;
+}
+
+static void start_beating(RunLock *l) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&l->mutex, NULL);
+    sigset_t all, before;
+    sigfillset(&all); /* requests from outside are the main thread's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&l->beater, NULL, keep_beating, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error) fail(EXIT_MEMORY, "cannot start the thread of the lock's beat: %s", strerror(error));
+}
+
+void lock_sign(RunLock *l) {
+    char text[HOLDER_TEXT], now[HOLDER_TEXT], who[512];
+    if (!l) return;
+    int length = holder_format(&l->self, text), error = read_now(l, now);
+    if (!error && strcmp(now, l->before) != 0) /* flock did not keep another host out */
+        fail(EXIT_LOCKED, "%s is in use by another job (%s), which came first by a moment", l->dir, describe(now, who));
+    if (!error) error = io_truncate(l->fd, 0);
+    if (!error) error = io_pwrite(l->fd, text, (size_t)length, 0);
+    if (error) fail(EXIT_IO, "%s: cannot write: %s", l->path, strerror(-error));
+    l->is_signed = 1;
+    start_beating(l);
+}
+
+void lock_release(RunLock *l) {
+    if (!l) return;
+    if (l->is_signed) {
+        pthread_mutex_lock(&l->mutex);
+        l->stop = 1;
+        pthread_cond_signal(&l->changed);
+        pthread_mutex_unlock(&l->mutex);
+        pthread_join(l->beater, NULL);
+        pthread_cond_destroy(&l->changed);
+        pthread_mutex_destroy(&l->mutex);
+        if (lock_is_held(l)) io_truncate(l->fd, 0);
+    }
+    io_close(l->fd);
+    free(l);
 }

@@ -184,7 +184,7 @@ static void settle_weights(Run *r) {
 static void load_weights(Run *r) {
     CheckpointState *k = &r->checkpoint;
     k->config = r->config, k->comm = r->comm, k->layout = &r->layout, k->optimizer = &r->optimizer;
-    k->watchdog = r->watchdog, k->shape = r->shape, k->train = &r->train, k->stream = &r->stream;
+    k->watchdog = r->watchdog, k->lock = r->lock, k->shape = r->shape, k->train = &r->train, k->stream = &r->stream;
     k->precision = r->numerics.name, k->loss_scale = &r->loss_scale, k->threads = device_threads();
     r->resumed = checkpoint_resume(k);
     settle_weights(r);
@@ -234,7 +234,7 @@ void run_create(Run *r, const Config *config, Launch launch) {
     open_inputs(r);
     join_ranks(r, launch);
     watchdog_tick(r->watchdog, "taking the run folder");
-    r->lock = lock_run_folder(config->run.dir, r->comm);
+    r->lock = lock_run_folder(config->run.dir, r->comm, r->watchdog, LOCK_BEAT_MS);
     watchdog_tick(r->watchdog, "the probe of matrix products");
     probe_matmul(r);
     watchdog_tick(r->watchdog, "taking memory");
@@ -257,7 +257,7 @@ static void write_config_copy(const Run *r) {
 
 void run_begin(Run *r) {
     const Config *c = r->config;
-    lock_sign(r->lock, c->run.dir, r->comm);
+    lock_sign(r->lock);
     r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms, 12.0 * (double)r->layout.elems);
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
@@ -291,6 +291,7 @@ void run_destroy(Run *r) {
     dataset_close(&r->train);
     if (r->val.shards) dataset_close(&r->val);
     watchdog_tick(r->watchdog, "the end");
+    lock_release(r->lock);
     comm_destroy(r->comm);
     watchdog_destroy(r->watchdog);
     error_set_memory_advice(NULL);

@@ -30,7 +30,7 @@ typedef struct {
     const Config *config;           /* borrowed */
     Comm         *comm;             /* owned    */
     Watchdog     *watchdog;         /* owned    */
-    RunLock       lock;
+    RunLock      *lock;             /* owned; rank 0 */
     Layout        layout;
     GptShape      shape;
     Numerics      numerics;

@@ -1,0 +1,65 @@
+# One writer per run folder, and a folder that can be written: a second job changes nothing, links lead nowhere, refusals come at once.
+. "$(dirname "$0")/tiny.sh"
+tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the process itself is the job
+forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0"
+# Everything about a folder that a writer could change: names, sizes, modes, times, bytes.
+state_of() { find "$1" -printf '%p %y %s %m %T@ %C@\n' | sort; find "$1" -type f | sort | xargs cat | cksum; }
+refused() { local at=$SECONDS; exits "$@" && [ $((SECONDS - at)) -le 3 ]; } # as exits, and soon
+
+run="$WORK/run"
+( tiny run.dir="$run" $forever checkpoint.every=5 > "$WORK/first" 2>&1 ) & job=$!
+await_step "$run"; kill -STOP $job # it holds the folder, and changes nothing itself
+state_of "$run" > "$WORK/before"
+expect "a second job is refused, and told by whom" refused 73 "$run is in use by another job \(host .*, process $job\)" train run.dir="$run"
+expect "one of two ranks, too" refused 73 "process $job" train_ranks 2 run.dir="$run"
+expect "neither has changed anything" diff "$WORK/before" <(state_of "$run")
+kill -9 $job; wait $job 2> /dev/null
+( tiny run.dir="$run" $forever checkpoint.every=5 > "$WORK/first" 2>&1 ) & job=$!
+for _ in $(seq 600); do grep -q '^saved ' "$WORK/first" && break; sleep 0.1; done
+expect "the folder of a dead job is taken over at once" grep -q '^saved ' "$WORK/first"
+
+# The host hung, and another job took the folder over: this one notices before it writes its next checkpoint.
+kill -STOP $job
+sed -i.old 's/^host .*/host elsewhere/; s/^nonce .*/nonce 0000000000000001/' "$run/lock"; cat "$run/lock" > "$WORK/lock"; mv "$run/lock.old" "$WORK"
+last=$(values "$run" train step | tail -n 1); kill -CONT $job # what was being written then may still get its name
+wait $job; status=$?
+expect "a job that lost its folder: exit 73" [ $status -eq 73 ]
+expect "it says to whom" grep -q "$run was taken over by another job (host elsewhere, process $job)" "$WORK/first"
+expect "it has written no checkpoint since" [ "$(ls "$run/checkpoints" | tail -n 1)" \< "$(printf 'step_%08d' $((last + 1)))" ]
+expect "the other's lock is as it was" cmp "$run/lock" "$WORK/lock"
+rm "$run/lock"
+
+# Links that somebody has put where the run writes are not followed; what they point to stays.
+echo precious > "$WORK/precious"; mkdir "$WORK/outside"; echo precious > "$WORK/outside/file"
+for name in lock metrics.jsonl; do
+    mkdir -p "$WORK/$name.d"; ln -s "$WORK/precious" "$WORK/$name.d/$name"
+    expect "a link at $name is refused by name" refused 74 "$WORK/$name.d/$name" train run.dir="$WORK/$name.d" run.steps=1
+done
+mkdir -p "$WORK/links/checkpoints"
+ln -s "$WORK/outside" "$WORK/links/checkpoints/step_00000001.tmp"; ln -s "$WORK/precious" "$WORK/links/loss.svg"; ln -s "$WORK/precious" "$WORK/links/SAVE"; ln -s "$WORK/precious" "$WORK/links/config.json.tmp"
+expect "links at a checkpoint, loss.svg, config.json and SAVE make way" quiet train run.dir="$WORK/links" run.steps=1
+expect "the checkpoint is a folder of its own" [ -s "$WORK/links/checkpoints/step_00000001/state.json" -a ! -L "$WORK/links/checkpoints/step_00000001" ]
+expect "nothing behind a link has changed" [ "$(cat "$WORK/precious" "$WORK/outside/"*)" = "$(printf 'precious\nprecious')" ]
+
+# A folder that cannot be made or written is told of before anything else is done.
+expect "no such place" refused 74 "/proc/nowhere" train run.dir=/proc/nowhere/run
+expect "a file in its place" refused 74 "$WORK/precious" train run.dir="$WORK/precious"
+if [ "$(id -u)" = 0 ]; then as_nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups); else as_nobody=(); fi
+chmod 755 "$WORK"; mkdir "$WORK/closed"; chmod 555 "$WORK/closed"; mkdir -p "$WORK/shut"; touch "$WORK/shut/lock"; chmod 666 "$WORK/shut/lock"; chmod 555 "$WORK/shut"
+if "${as_nobody[@]}" test -x "$TRAIN" -a -r "$WORK/tiny.json" 2> /dev/null; then
+    expect "a folder of somebody else" refused 74 "$WORK/closed/run: .*Permission denied" "${as_nobody[@]}" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/closed/run"
+    expect "a folder that may not be written, though the lock may" refused 74 "$WORK/shut: .*Permission denied" "${as_nobody[@]}" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/shut"
+else
+    echo "skip no other user can run the program here"
+fi
+if unshare -m true 2> /dev/null; then
+    mkdir "$WORK/disk"
+    read_only() { unshare -m sh -c 'mount -t tmpfs -o ro none "$0" && exec "$@"' "$WORK/disk" "$TRAIN" "$WORK/tiny.json" run.dir="$1"; }
+    expect "a read-only disk" refused 74 "$WORK/disk: .*Read-only file system" read_only "$WORK/disk"
+    expect "below it" refused 74 "$WORK/disk/run: .*Read-only file system" read_only "$WORK/disk/run"
+else
+    echo "skip a read-only disk: nothing can be mounted here"
+fi
+
+test/run/races.sh 5 || STATUS=1
+exit $STATUS
