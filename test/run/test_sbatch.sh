@@ -19,6 +19,7 @@ SH
 cat > bin/mpirun <<'SH'
 #!/usr/bin/env bash
 echo "$(basename "$0") $*" >> calls
+echo "${SLURM_JOB_END_TIME:-}" > told_end
 read -r what a b < ends; sed -i 1d ends
 case $what in
 save) mkdir -p "$(sed -n 's/.*run\.dir=\([^ ]*\).*/\1/p' <<<"$*")/checkpoints/step_$(printf %08d "$a")"; exit "$b" ;;
@@ -30,7 +31,7 @@ SH
 cat > bin/note <<'SH'
 #!/usr/bin/env bash
 echo "$(basename "$0") $*" >> calls
-[ "$(basename "$0")" != squeue ] || cat reason 2>/dev/null
+case "$(basename "$0") $*" in squeue*%r) cat reason ;; squeue*%e) cat end ;; esac 2>/dev/null
 exit 0
 SH
 chmod +x bin/*; ln -s mpirun bin/srun; for name in scontrol squeue sleep; do ln -s note bin/$name; done
@@ -110,6 +111,12 @@ SWEEP=sweep.txt SLURM_ARRAY_TASK_ID=3 anew 0; ok "a line with a run.dir" grep -q
 SWEEP=sweep.txt SLURM_ARRAY_TASK_ID=4 anew 0; is "a sweep too short" 64 0 0
 unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID
 SWEEP=sweep.txt anew 0; is "a sweep without an array" 64 0 0
+
+# When the job ends, which the program makes use of.
+export SLURM_JOB_END_TIME=5
+echo 2026-11-21T06:00:00 > end; TZ=UTC anew 0; ok "the job's own end, not the submitting job's" [ "$(cat told_end)" = 1795240800 ]
+echo NONE > end; anew 0; ok "a job without an end" [ "$(cat told_end)" = "" ]
+unset SLURM_JOB_END_TIME
 
 # Launchers, and what is missing.
 LAUNCH=srun SLURM_CPUS_PER_TASK=3 OPTIONS="--exact -v" anew 0

@@ -63,10 +63,16 @@ steps=$(values speed train ms | tail -n 200 | awk '{ ms += $1 } END { print int(
 printf '%s\n' '#!/bin/bash' '[ "$1" != check ] || { echo "run folder  deaf"; exit; }' "trap '' USR1" 'while :; do sleep 0.2; done' >deaf.sh
 chmod +x deaf.sh
 deaf=$(TRAIN_GPT=$PWD/deaf.sh LAUNCH=none submit --time=1 --signal=B:USR1@20 --)
+# And the program, told nothing: it knows when the job ends.
+clock=$(submit --time=1 --signal=B:CONT@1 -- run.dir=clock $long run.steps=1000000)
 
 began=$SECONDS
 run_ranks 2 "$TRAIN" tiny.json run.dir=unbroken $long run.steps="$steps" >/dev/null
 echo "# $steps steps took $((SECONDS - began)) s unbroken"
+until_true 120 logged "$clock" 'exit code 75; the job is requeued'
+scancel "$clock"
+expect "a job that gets no signal saves before its limit all the same" logged "$clock" 'exit code 75; the job is requeued and goes on from step [1-9]'
+expect "within it" bash -c '! grep -qE "TIME LIMIT|USR1" "$0"' "$clock.log"
 job=$(submit --time=1 --signal=B:USR1@20 -- run.dir=limited $long run.steps="$steps")
 expect "a run longer than its time limit gets done" ends "$job" COMPLETED 0
 echo "# in $(starts "$job") parts: $(grep -oE 'goes on from step [0-9]+' "$job.log" | grep -oE '[0-9]+' | tr '\n' ' ')of $steps steps; SLURM counts $(field "$job" Restarts) restarts"
