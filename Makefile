@@ -86,7 +86,7 @@ deps:                      ## install what is missing (apt; asks for nothing tha
 demo: deps                 ## from nothing to a trained model on real text; TEXT=path for your own
 	@$(MAKE) --no-print-directory all
 	@scripts/demo.sh $(TEXT)
-bench: tests               ## speed of training against the machine's matrix products; appends to test/results/
+bench: $(if $(filter cuda,$(BACKEND)),,tests)               ## speed of training against the machine's matrix products; appends to test/results/
 	@B=$(B) scripts/bench.sh
 bench-comm: tests          ## ring against MPI's collectives, bus bandwidth by size
 	@B=$(B) scripts/bench_comm.sh

@@ -100,11 +100,13 @@ import json, re, statistics, sys
 work = sys.argv[1]
 steps = [json.loads(line) for line in open(f"{work}/program/metrics.jsonl")]
 steps = [s for s in steps if s["kind"] == "train"][10:]
-planned = re.search(r"^ *total +([0-9.]+) MiB", open(f"{work}/plan").read(), re.M)
+plan = open(f"{work}/plan").read()
+rows = [re.search(pattern, plan, re.M) for pattern in (r"^ *total, GPU memory +([0-9.]+) MiB", r"^ *not ours, an estimate.* ([0-9.]+) MiB")]
+planned = float(rows[0].group(1)) - float(rows[1].group(1)) if all(rows) else 0  # what the run's own figure holds: no estimates
 used = re.findall(r"\| *([0-9.]+) GiB \|", open(f"{work}/out").read())
 median = lambda key: statistics.median(s[key] for s in steps if s[key] is not None)
 print(f"step_ms={median('ms'):.2f} tokens_per_s={median('tokens_per_s'):.1f} mfu_in_metrics={median('mfu'):.4f}"
-      + (f" planned_mib={float(planned.group(1)):.0f}" if planned else "") + (f" memory_mib={float(used[-1]) * 1024:.0f}" if used else ""))
+      + (f" planned_mib={planned:.0f}" if planned else "") + (f" memory_mib={float(used[-1]) * 1024:.0f}" if used else ""))
 PY
     echo "train_gpt $size, B=$batch: $(cat "$work/line") $watch"
     # shellcheck disable=SC2046,SC2086
