@@ -210,8 +210,8 @@ void lock_sign(RunLock *l) {
     int length = holder_format(&l->self, text), error = read_now(l, now);
     if (!error && strcmp(now, l->before) != 0) /* flock did not keep another host out */
         fail(EXIT_LOCKED, "%s is in use by another job (%s), which came first by a moment", l->dir, describe(now, who));
-    if (!error) error = io_truncate(l->fd, 0);
-    if (!error) error = io_pwrite(l->fd, text, (size_t)length, 0);
+    if (!error) error = io_pwrite(l->fd, text, (size_t)length, 0); /* before it is cut: an empty file is anybody's */
+    if (!error) error = io_truncate(l->fd, (uint64_t)length);
     if (error) fail(EXIT_IO, "%s: cannot write: %s", l->path, strerror(-error));
     l->is_signed = 1;
     start_beating(l);

@@ -180,8 +180,8 @@ static void sign_from_elsewhere(uint64_t beat) {
     h.beat = beat;
     int length = holder_format(&h, text), fd = io_open(path, IO_SHARED);
     assert_true(fd >= 0);
-    assert_int_equal(io_truncate(fd, 0), 0);
     assert_int_equal(io_pwrite(fd, text, (size_t)length, 0), 0);
+    assert_int_equal(io_truncate(fd, (uint64_t)length), 0);
     io_close(fd);
 }
 
