@@ -50,10 +50,9 @@ static Need need_of(const CheckpointState *state, const char *checkpoints) {
 
 /* Read-only, full, over a quota: whatever statvfs does not tell. */
 static void try_to_write(const char *run_dir) {
-    static const char block[4096];
+    static const char block[64 << 10];
     Path probe = path_of("%s/.probe", run_dir);
-    int  fd = io_open(probe.text, IO_CREATE), error = fd < 0 ? fd : 0;
-    for (int i = 0; !error && i < 16; i++) error = io_write(fd, block, sizeof block);
+    int  fd = io_open(probe.text, IO_CREATE), error = fd < 0 ? fd : io_write(fd, block, sizeof block);
     if (!error) error = io_fsync(fd);
     if (fd >= 0) {
         int closed = io_close(fd);

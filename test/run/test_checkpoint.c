@@ -184,20 +184,55 @@ static void test_falls_back(void **state) {
     assert_int_equal(resume("", 3).code, 0);
 }
 
+/* Started anew in an old folder, or not: every word of run.resume with everything a folder may hold. */
 static void test_resume_words(void **state) {
     (void)state;
-    assert_int_equal(resume("", 0).code, 0);
-    assert_int_equal(resume(",\"resume\":\"never\"", 0).code, 0);
-    expect_refusal(",\"resume\":\"must\"", EXIT_DATA, "no checkpoint");
-    FILE *metrics = fopen(path_of("%s/metrics.jsonl", dir).text, "w");
-    fputs("{}\n", metrics);
-    fclose(metrics);
-    assert_int_equal(resume("", 0).code, 0);
-    expect_refusal(",\"resume\":\"never\"", EXIT_CONFIG, "metrics.jsonl");
-    unlink(path_of("%s/metrics.jsonl", dir).text);
-    SAVE(4);
-    expect_refusal(",\"resume\":\"never\"", EXIT_CONFIG, "holds a run already");
-    assert_int_equal(resume(",\"resume\":\"must\"", 4).code, 0);
+    static const char *const words[] = {"auto", "never", "must"};
+    enum { NOTHING, LOG_ONLY, CHECKPOINT, BROKEN_BEHIND_GOOD, ALL_BROKEN, HOLDINGS };
+    static const struct { int code; int64_t step; const char *says; } due[HOLDINGS][3] = {
+        [NOTHING]            = {{0, 0, ""}, {0, 0, ""}, {EXIT_DATA, 0, "no checkpoint"}},
+        [LOG_ONLY]           = {{0, 0, ""}, {EXIT_CONFIG, 0, "metrics.jsonl"}, {EXIT_DATA, 0, "no checkpoint"}},
+        [CHECKPOINT]         = {{0, 4, ""}, {EXIT_CONFIG, 0, "holds a run already (checkpoints)"}, {0, 4, ""}},
+        [BROKEN_BEHIND_GOOD] = {{0, 4, "step_00000008 is passed over"}, {EXIT_CONFIG, 0, "holds a run already"}, {0, 4, "step_00000008 is passed over"}},
+        [ALL_BROKEN]         = {{EXIT_DATA, 0, "no checkpoint in"}, {EXIT_CONFIG, 0, "holds a run already"}, {EXIT_DATA, 0, "no checkpoint in"}},
+    };
+    for (int holding = NOTHING; holding < HOLDINGS; holding++) {
+        if (holding == LOG_ONLY) assert_int_equal(io_replace_file(path_of("%s/metrics.jsonl", dir).text, "{}\n", 3), 0);
+        if (holding == CHECKPOINT) SAVE(4);
+        if (holding == BROKEN_BEHIND_GOOD) SAVE(8), flip_bit("step_00000008/model.safetensors", -5);
+        if (holding == ALL_BROKEN) flip_bit("step_00000004/optimizer.safetensors", -5);
+        for (int w = 0; w < 3; w++) {
+            char extra[64];
+            snprintf(extra, sizeof extra, ",\"resume\":\"%s\"", words[w]);
+            Child c = resume(extra, due[holding][w].step);
+            if (c.code != due[holding][w].code || !strstr(c.said, due[holding][w].says)) fail_msg("%s, %d: exit %d, %s", words[w], holding, c.code, c.said);
+        }
+    }
+}
+
+/* state.json with another version, and its hash put right. */
+static void set_version(const char *version) {
+    char   *text;
+    Path    path = path_of("%s/checkpoints/step_00000004/state.json", dir);
+    int64_t bytes = io_read_file(path.text, 1 << 20, &text);
+    memcpy(strstr(text, "\"version\":\"") + strlen("\"version\":\""), version, 3);
+    char   *tail = strstr(text, ",\n\"hash\":\"");
+    snprintf(tail + strlen(",\n\"hash\":\""), 17, "%016llx", (unsigned long long)manifest_hash(text, (size_t)(tail - text)));
+    text[bytes - 3] = '"'; /* where snprintf has put its end */
+    assert_int_equal(io_replace_file(path.text, text, (size_t)bytes), 0);
+    free(text);
+}
+
+static void test_versions(void **state) {
+    (void)state;
+    SAVE(2, 4);
+    set_version("1.7"); /* a minor version only adds */
+    assert_int_equal(resume("", 4).code, 0);
+    set_version("2.0");
+    Child c = resume("", -1); /* and not from step 2: that would undo what a newer program did */
+    assert_int_equal(c.code, EXIT_DATA);
+    assert_int_equal(child_lines(&c), 1);
+    assert_non_null(strstr(c.said, "step_00000004: state.json has format version 2.0; this program reads 1.x"));
 }
 
 static void test_other_settings(void **state) {
@@ -331,7 +366,7 @@ int main(void) {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_round_trip_fp32), CASE(test_round_trip_bf16), CASE(test_round_trip_stage_0), CASE(test_same_weights_same_bytes),
-        CASE(test_folder_is_as_described), CASE(test_falls_back), CASE(test_resume_words), CASE(test_other_settings), CASE(test_other_data),
+        CASE(test_folder_is_as_described), CASE(test_falls_back), CASE(test_resume_words), CASE(test_versions), CASE(test_other_settings), CASE(test_other_data),
         CASE(test_keeps_the_newest), CASE(test_never_prunes_below_what_verifies), CASE(test_leftovers_go_and_strangers_stay),
         CASE(test_passed_over_steps_go), CASE(test_saving_a_step_again), CASE(test_find),
     };

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Checkpoints as earlier versions of the program wrote them, test/golden/VERSION/: each is verified, resumed, and goes on with the losses that its
+# own run went on with. A new version of the format gets a folder of its own; none is ever changed.
+. "$(dirname "$0")/tiny.sh"
+for golden in test/golden/*/; do
+    version=$(basename "$golden") run="$WORK/golden-$version"
+    cp -r "$golden" "$run"
+    before=$(cat "$run"/checkpoints/step_00000004/* | cksum)
+    "$TRAIN" "$run/golden.json" run.dir="$run" data.train="$run/data/train_*.bin" run.resume=must checkpoint.keep=9 > "$WORK/out"
+    ok $? "format $version: is resumed, and runs to its end"
+    expect "format $version: from step 4" grep -q "at step 4" "$WORK/out"
+    values "$run" train loss > "$WORK/now"; values "$golden" train loss > "$WORK/then"
+    expect "format $version: with the losses it had then" near "$WORK/now" "$WORK/then" 2e-5
+    expect "format $version: and is left as it was" [ "$(cat "$run"/checkpoints/step_00000004/* | cksum)" = "$before" ]
+done
+exit $STATUS
