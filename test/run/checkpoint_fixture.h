@@ -39,7 +39,10 @@ static inline int fixture_folder(char dir[64]) {
 
 static inline int fixture_folder_remove(const char *dir) { return system(path_of("rm -rf '%s'", dir).text); }
 
-enum { FIXTURE_ROWS = 8, FIXTURE_V = 389, FIXTURE_C = 14, FIXTURE_P = 40, FIXTURE_WIDE = 700 };
+#ifndef FIXTURE_WIDE
+#define FIXTURE_WIDE 700
+#endif
+enum { FIXTURE_ROWS = 8, FIXTURE_V = 389, FIXTURE_C = 14, FIXTURE_P = 40 };
 
 static inline Param fixture_row(const char *name, int bucket, int64_t rows, int64_t columns, int64_t memory_rows) {
     Param p = {.dims = columns ? 2 : 1, .dim = {rows, columns}, .memory_rows = memory_rows, .bucket = bucket, .decay = columns ? DECAY_WEIGHT : DECAY_NONE};

@@ -1,0 +1,61 @@
+/* bench_checkpoint.c - how long training waits for a checkpoint, against the copy of the same bytes: a state of the demo's size, saved again and
+ * again, one process. Prints "checkpoint_stall MS COPY_MS MIB": the least of all saves.
+ *
+ *   bench_checkpoint [SAVES]
+ */
+#define FIXTURE_WIDE 4600 /* 1.9 M parameters */
+#include "test/run/checkpoint_fixture.h"
+
+#include "core/clock.h"
+
+/* What other work on the machine has not added to. */
+static double least(const double *values, int count) {
+    double least = values[0];
+    for (int i = 1; i < count; i++) least = values[i] < least ? values[i] : least;
+    return least;
+}
+
+/* As a step of training does: what was in the caches is not there any more. */
+enum { ELSEWHERE_BYTES = 128 << 20 };
+static void use_caches(char *elsewhere) {
+    for (size_t at = 0; at < ELSEWHERE_BYTES; at += 64) elsewhere[at]++;
+}
+
+int main(int argc, char **argv) {
+    int      saves = argc > 1 ? atoi(argv[1]) : 21;
+    char     dir[64];
+    Fixture  f;
+    Comm    *comm = comm_create((Launch){0}, COMM_RING);
+    CHECK(saves > 0 && saves <= 1000 && fixture_folder(dir) == 0, "%d saves into a folder in memory", saves);
+    fixture_create(&f, comm, dir, BF16, 1, ""); /* with masters of their own */
+    fixture_fill(&f, 1);
+    size_t   bytes = saver_bytes(&f.layout) / 3; /* of masters, m and v each, as they lie in the optimizer's memory */
+    char    *to = device_alloc_host(3 * bytes, "a copy"), *elsewhere = device_alloc_host(ELSEWHERE_BYTES, "other memory");
+    double  *stall = malloc(sizeof *stall * (size_t)saves), *copy = malloc(sizeof *copy * (size_t)saves);
+    Saver   *s = saver_create(&f.state);
+    CHECK(stall && copy, "no memory");
+    for (int i = 0; i < saves; i++) {
+        use_caches(elsewhere);
+        double begin = clock_ms();
+        memcpy(to, f.optimizer.master.data, bytes);
+        memcpy(to + bytes, f.optimizer.m.data, bytes);
+        memcpy(to + 2 * bytes, f.optimizer.v.data, bytes);
+        copy[i] = clock_ms() - begin;
+        use_caches(elsewhere);
+        saver_start(s, i + 1);
+        saver_finish(s);
+        stall[i] = saver_stall_ms(s);
+    }
+    saver_finish_last(s);
+    saver_destroy(s);
+    double waited = least(stall, saves), copied = least(copy, saves);
+    printf("checkpoint_stall %.3f %.3f %.1f\n", waited, copied, 3.0 * (double)bytes / 1048576.0);
+    CHECK(fixture_folder_remove(dir) == 0, "cannot remove %s", dir);
+    device_free_host(to);
+    device_free_host(elsewhere);
+    free(stall);
+    free(copy);
+    fixture_destroy(&f);
+    comm_destroy(comm);
+    return 0;
+}
