@@ -363,6 +363,7 @@ int main(int argc, char **argv) {
             continue;
         }
         log_step(r, &m);
+        stragglers_note(&r->stragglers, r->comm, &m);
         if (agreed.written) tell_saved(r, saver_next(r->saver));
         if (eval_is_due(r, step)) {
             owes = agreed.stop || !eval_now(r, step);

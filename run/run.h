@@ -19,6 +19,7 @@
 #include "run/precision.h"
 #include "run/progress.h"
 #include "run/replay.h"
+#include "run/stragglers.h"
 #include "run/requests.h"
 #include "run/watchdog.h"
 
@@ -53,6 +54,7 @@ typedef struct {
     Resumed       resumed;
     Metrics      *metrics;          /* rank 0; NULL elsewhere */
     Progress      progress;         /* rank 0 */
+    Stragglers    stragglers;
     Requests      requests;
     int64_t       micro_steps;      /* micro-batches per rank and step */
     double        matmul_flops;     /* measured, all ranks together    */
