@@ -1,0 +1,84 @@
+# hosts.sh - two "hosts" on one machine, for root on Debian 12: network namespaces with names of their own, joined by a cable (a veth pair)
+# that can be cut and slowed. mpirun starts on hostA and reaches hostB through a launcher script in place of ssh. Sourced; needs tiny.sh's
+# words. Nothing outside the namespaces is touched, and they go when the test ends, however it ends.
+. "$(dirname "${BASH_SOURCE[0]}")/../run/tiny.sh"
+if [ "$(id -u)" != 0 ]; then echo "skip two hosts: network namespaces need root"; exit 0; fi
+if ! command -v ip > /dev/null || ! command -v tc > /dev/null; then
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends iproute2 > /dev/null 2>&1 || { echo "skip two hosts: no iproute2"; exit 0; }
+fi
+A=train-gpt-$$-a B_=train-gpt-$$-b
+tear_down() {
+    local n pid
+    for n in "$A" "$B_"; do
+        for pid in $(ip netns pids "$n" 2> /dev/null); do kill -9 "$pid" 2> /dev/null; done
+        ip netns del "$n" 2> /dev/null
+    done
+    rm -rf "$WORK"
+}
+trap tear_down EXIT
+trap 'exit 130' INT TERM
+ip netns add "$A" && ip netns add "$B_" && ip link add cable netns "$A" type veth peer name cable netns "$B_" || { echo "skip two hosts: this machine forbids network namespaces"; exit 0; }
+ip -n "$A" addr add 10.77.0.1/24 dev cable; ip -n "$B_" addr add 10.77.0.2/24 dev cable
+for n in "$A" "$B_"; do
+    ip -n "$n" link set lo up; ip -n "$n" link set cable up
+    ip netns exec "$n" sh -c 'echo 4 > /proc/sys/net/ipv4/tcp_retries2' # else mpirun waits a quarter of an hour for a host that is gone
+done
+
+# What stands in for ssh: agent HOST COMMAND...; $WORK/private, where it is there, is another folder on hostB.
+cat > "$WORK/agent" <<SH
+#!/bin/sh
+host=\$1; shift
+exec ip netns exec $B_ unshare -u -m sh -c "hostname \$host; if [ -d $WORK/private ]; then mount -t tmpfs none $WORK/private; fi; \$*"
+SH
+# Keeps what each rank says and ends with: behind a cut cable nothing of it arrives.
+cat > "$WORK/keep" <<'SH'
+#!/bin/sh
+"$@" 2> "$KEEP/err.$OMPI_COMM_WORLD_RANK"; code=$?
+cat "$KEEP/err.$OMPI_COMM_WORLD_RANK" >&2
+echo $code > "$KEEP/code.$OMPI_COMM_WORLD_RANK"
+exit $code
+SH
+chmod +x "$WORK/agent" "$WORK/keep"
+
+# cable up|down; once up, hostB answers again.
+cable() {
+    ip -n "$A" link set cable "$1"
+    [ "$1" = down ] || for _ in $(seq 100); do
+        ip netns exec "$A" bash -c 'echo > /dev/tcp/10.77.0.2/9' 2>&1 | grep -q refused && return
+        sleep 0.1
+    done
+}
+# Delay and loss: by netem, or where the kernel has none by a narrow link whose short queue drops what does not fit.
+slow_cable() {
+    local n how="netem delay 8ms loss 1%"
+    ip netns exec "$A" tc qdisc add dev cable root $how 2> /dev/null || how="tbf rate 20mbit burst 16kbit latency 10ms"
+    for n in "$A" "$B_"; do ip netns exec "$n" tc qdisc replace dev cable root $how || return 1; done
+    echo "# $how"
+}
+quick_cable() { local n; for n in "$A" "$B_"; do ip netns exec "$n" tc qdisc del dev cable root; done; }
+at=$EPOCHREALTIME
+train_ranks 2 run.dir="$WORK/first" > /dev/null && rm -rf "$WORK/first"
+PATIENCE=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { p = (b - a) / 1.2; printf "%.2f", (p > 1 ? p : 1) }')
+ranks_left() { pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null; }
+# two_hosts RANKS_EACH [OPTION...]: trains on both; MPIRUN has more options for mpirun. Leaves what ranks said in $KEEP.
+two_hosts() {
+    local each=$1; shift
+    rm -rf "$WORK/kept"; mkdir -p "$WORK/kept"; export KEEP=$WORK/kept
+    ip netns exec "$A" unshare -u sh -c 'hostname hostA; exec "$@"' _ timeout -k 5 90 mpirun $MPIRUN --mca plm_rsh_agent "$WORK/agent" --mca plm_rsh_no_tree_spawn 1 \
+        -x KEEP --bind-to none -host "hostA:$each,hostB:$each" "$WORK/keep" "$TRAIN" "$WORK/tiny.json" "$@"
+}
+# begin RANKS_EACH [OPTION...]: the same in the background, until it has taken some steps.
+begin() {
+    two_hosts "$@" > "$WORK/out" 2> "$WORK/err" &
+    JOB=$!
+    while kill -0 $JOB 2> /dev/null && [ "$(cat "$WORK/run/metrics.jsonl" 2> /dev/null | wc -l)" -lt 20 ]; do sleep 0.1; done
+}
+# gone SECONDS: all ranks are, that soon (on a quiet machine; $PATIENCE says how much slower this one is); $TOOK says when.
+gone() {
+    local at=$EPOCHREALTIME
+    while ranks_left && awk -v a="$at" -v b="$EPOCHREALTIME" -v s="$1" 'BEGIN { exit b - a > s + 20 }'; do sleep 0.1; done
+    TOOK=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
+    ! ranks_left && awk -v t="$TOOK" -v s="$1" -v p="$PATIENCE" 'BEGIN { exit t > s * p }'
+}
+# ended STATUS: so mpirun does.
+ended() { wait $JOB; local got=$?; [ $got = "$1" ] || { echo "mpirun's exit code: $got"; tail -n 12 "$WORK/err"; return 1; }; }

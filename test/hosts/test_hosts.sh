@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Two hosts: they train as one does; whatever happens to a rank or to the cable between them, every rank ends, in time and with a word.
+. "$(dirname "$0")/hosts.sh"
+ENDLESS="run.steps=1000000 eval.every=0 checkpoint.every=0 run.dir=$WORK/run"
+said() { grep -qE "train_gpt: rank $2 of 2 on $3: no progress for .* in .*; collective [a-z -]+ [0-9]+ is in flight" "$WORK/kept/err.$1"; }
+left_with() { [ "$(cat "$WORK/kept/code.$1" 2> /dev/null)" = "$2" ]; }
+
+for each in 1 2; do
+    expect "$((2 * each)) ranks on one host train" quiet train_ranks $((2 * each)) run.dir="$WORK/one$each"
+    expect "$((2 * each)) ranks on two hosts train" quiet two_hosts $each run.dir="$WORK/two$each"
+    expect "$((2 * each)) ranks: the same weights, bit by bit" same_weights "$WORK/one$each" "$WORK/two$each" step_00000012
+done
+
+rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=5
+cable down
+expect "the cable is cut: all ranks are gone within 15 s" gone 15; echo "# after $TOOK s"
+expect "the cable is cut: both ranks leave with 77" eval "left_with 0 77 && left_with 1 77"
+expect "the cable is cut: rank 0 tells itself, its host and the collective" said 0 0 hostA
+expect "the cable is cut: rank 1 too" said 1 1 hostB
+expect "the cable is cut: mpirun ends with 77" ended 77
+cable up
+
+rm -rf "$WORK/run"; MPIRUN="--mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 2" begin 1 $ENDLESS run.watchdog_seconds=20
+cable down
+expect "the cable is cut, mpirun with keepalive: all ranks are gone within 15 s" gone 15; echo "# after $TOOK s"
+wait $JOB; expect "the cable is cut, mpirun with keepalive: it ends, with a failure" [ $? -ne 0 ]
+cable up
+
+# A save every second step: the cut falls into one, or just beside.
+constant="schedule.name=constant eval.every=0 checkpoint.every=2 run.dir=$WORK/run"
+rm -rf "$WORK/run"; begin 1 $constant run.steps=1000000 run.watchdog_seconds=5
+cable down
+expect "the cable is cut among saves: all ranks are gone within 15 s" gone 15
+expect "the cable is cut among saves: mpirun ends with 77" ended 77
+cable up
+newest=$(ls "$WORK/run/checkpoints" | grep -E '^step_[0-9]+$' | tail -1 | sed 's/step_0*//')
+expect "a checkpoint is there" [ "${newest:-0}" -gt 0 ]
+end=$((newest + 10)); name=$(printf 'step_%08d' $end)
+expect "the run goes on from it" quiet two_hosts 1 $constant run.steps=$end
+expect "a run without a cut" quiet train_ranks 2 $constant run.steps=$end run.dir="$WORK/whole"
+expect "the same weights, bit by bit" same_weights "$WORK/run" "$WORK/whole" "$name"
+
+for victim in 0 1; do
+    rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=20
+    netns=$([ $victim = 0 ] && echo "$A" || echo "$B_")
+    kill -9 $(for pid in $(ip netns pids "$netns"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
+    expect "rank $victim is killed: all ranks are gone within 2 s" gone 2; echo "# after $TOOK s"
+    expect "rank $victim is killed: the first cause is mpirun's exit code" ended 137
+done
+
+rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=5
+kill -STOP $(for pid in $(ip netns pids "$B_"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
+expect "rank 1 is stopped: all ranks are gone within 15 s" gone 15; echo "# after $TOOK s"
+expect "rank 1 is stopped: mpirun ends with 77" ended 77
+expect "rank 1 is stopped: rank 0 tells itself, its host and the collective" said 0 0 hostA
+
+rm -rf "$WORK/run"; begin 1 run.dir="$WORK/run" run.steps=150 eval.every=0 checkpoint.every=0 run.watchdog_seconds=20
+for _ in 1 2 3; do cable down; sleep 0.5; cable up; sleep 0.5; done
+expect "a cable that is out for half a second: training goes on to its end" ended 0
+expect "a run over a good cable" quiet two_hosts 1 run.dir="$WORK/good" run.steps=150 eval.every=0 checkpoint.every=0
+expect "the same weights, bit by bit" same_weights "$WORK/run" "$WORK/good" step_00000150
+
+expect "a slow link, that loses packets" slow_cable
+expect "a slow link: training goes on to its end" quiet two_hosts 1 run.dir="$WORK/slow" run.steps=150 eval.every=0 checkpoint.every=0 run.watchdog_seconds=20 2> "$WORK/err"
+expect "a slow link is warned of, by its hosts" grep -qE 'warning: .* the link between hostA and hostB is slow' "$WORK/kept/err.0"
+expect "the same weights, bit by bit" same_weights "$WORK/slow" "$WORK/good" step_00000150
+quick_cable
+
+mkdir -p "$WORK/private"
+expect "run.dir is not one file system: exit 74, both hosts named" exits 74 "run.dir $WORK/private/run is not one file system: rank 1 on hostB does not see what rank 0 on hostA writes there" \
+    two_hosts 1 run.dir="$WORK/private/run"
+expect "nobody is left" eval "! ranks_left"
+exit $STATUS
