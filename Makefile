@@ -38,7 +38,7 @@ NEEDS_run    := $(B)/run.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
 NEEDS_bench  := $(NEEDS_run)
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
-.PHONY: FORCE all deps demo test tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted soak faults test-slurm mutants clean help
+.PHONY: FORCE all deps demo test tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted soak faults test-slurm test-hosts mutants clean help
 all: $(B)/train_gpt
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 
@@ -105,7 +105,7 @@ soak: tests                ## the long proofs, one piece of 20 minutes; test/res
 	@B=$(B) scripts/soak.sh
 faults: tests              ## the 32 faults that a run must survive, each with its test, pass or fail
 	@B=$(B) scripts/faults.sh
-test-slurm: tests          ## scripts/train.sbatch under a private SLURM of this machine (root, Debian 12; installs it)
+test-slurm test-hosts: tests ## train.sbatch under a private SLURM; two hosts in network namespaces (root, Debian 12)
 	@B=$(B) test/$(@:test-%=%)/$(subst -,_,$@).sh
 mutants:                   ## planted one-line faults: the suite must catch each
 	@scripts/mutants.sh

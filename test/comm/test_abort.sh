@@ -42,9 +42,9 @@ build/emu*)
     faulty() { export EMU_NCCL_FAULT=$1; shift; ranks "$@"; unset EMU_NCCL_FAULT; }
     ranks        "NCCL starts and ends"                 0  ""  2 nccl
     faulty setup "a communicator that cannot be made"   69 "NCCL: setting up failed on rank 0, host $(hostname), GPU-" 2 nccl
-    faulty peer  "a lost peer is named"                 77 "NCCL: reduce-scatter 3 of 128 elements failed on rank 0, host $(hostname), GPU-" 2 nccl
-    faulty memory "NCCL without memory"                 71 "NCCL: reduce-scatter 2 of 128 elements failed on rank 0, host $(hostname), GPU-" 2 nccl
-    faulty order "ranks that call different collectives" 70 "NCCL: reduce-scatter 2 of 128 elements failed on rank 0" 2 nccl
+    faulty peer  "a lost peer is named"                 77 "NCCL: reduce-scatter 4 of 128 elements failed on rank 0, host $(hostname), GPU-" 2 nccl
+    faulty memory "NCCL without memory"                 71 "NCCL: reduce-scatter 3 of 128 elements failed on rank 0, host $(hostname), GPU-" 2 nccl
+    faulty order "ranks that call different collectives" 70 "NCCL: reduce-scatter 3 of 128 elements failed on rank 0" 2 nccl
     ;;
 esac
 alone "srun without MPI names the option" 69 "start them with: srun --mpi=pm" SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2

@@ -5,12 +5,16 @@
  * asked again: whoever goes on without asking works with old bytes.
  *
  * EMU_NCCL_FAULT=setup: the communicator cannot be made; peer: a peer is lost after the third collective; order: rank 1's third is another; memory:
- * there is none left for the third. The two by which the ranks are connected do not count.
+ * there is none left for the third; stuck: from the fourth on none comes to an end until the communicator is aborted; stuck-abort: nor does the
+ * abort. The two by which the ranks are connected do not count.
  */
 #include "queue.h"
 
 #include <nccl.h>
 
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdarg>
 #ifndef NO_MPI
 #include <mpi.h>
@@ -22,6 +26,7 @@ struct ncclComm {
     ncclResult_t                  state;     /* as ncclCommGetAsyncError tells it */
     std::function<ncclResult_t()> pending;   /* what is in progress; runs when asked for */
     int64_t                       collectives;
+    std::atomic<bool>             aborted;
 #ifndef NO_MPI
     MPI_Comm    world;
     MPI_Request making;
@@ -155,6 +160,10 @@ ncclResult_t collective(ncclComm_t comm, Call call, const void *from, void *to, 
     return later(comm, [=] {
         if (fault("peer") && call.number >= CONNECTING + 3) return wrong(ncclRemoteError, "planted");
         if (fault("memory") && call.number >= CONNECTING + 2) return wrong(ncclUnhandledCudaError, "Failed to CUDA malloc 9633792 bytes");
+        if ((fault("stuck") || fault("stuck-abort")) && call.number >= CONNECTING + 3) {
+            while (!comm->aborted) usleep(1000);
+            return wrong(ncclRemoteError, "aborted");
+        }
         if (ncclResult_t result = compare_calls(comm, call)) return result;
         return emu::enqueue(stream, [=] { move(comm, call, from, to); }) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
     });
@@ -237,5 +246,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     delete comm;
     return ncclSuccess;
 }
-ncclResult_t ncclCommAbort(ncclComm_t) { return ncclSuccess; } /* the process is about to end; another thread still reads it */
+ncclResult_t ncclCommAbort(ncclComm_t comm) { /* frees nothing: the process is about to end; another thread still reads it */
+    while (fault("stuck-abort")) usleep(1000);
+    comm->aborted = true;
+    return ncclSuccess;
+}
 }

@@ -57,4 +57,14 @@ rm -r "$WORK/bf16/checkpoints/step_00000010"
 TRAIN=$CPU
 expect "the CPU build goes on from there" quiet train $SMALL run.dir="$WORK/bf16" precision=bf16
 expect "the CPU build goes on from there: losses" same_losses "$WORK/bf16" "$WORK/again" 1e-3
+
+# NCCL that never comes to an end holds the main thread; the watchdog's thread aborts it, and does not wait for an abort that hangs too.
+TRAIN=$PWD/build/emu/train_gpt
+for fault in stuck stuck-abort; do
+    export EMU_NCCL_FAULT=$fault
+    train_ranks 2 $SMALL run.dir="$WORK/$fault" parallel.comm=nccl run.watchdog_seconds=10 > /dev/null 2> "$WORK/err"; status=$?
+    unset EMU_NCCL_FAULT
+    expect "NCCL, $fault: exit 77" [ $status -eq 77 ]
+    expect "NCCL, $fault: rank, host and collective are told" grep -qE "train_gpt: rank [01] of 2 on $(hostname): no progress .*; collective all-gather [0-9]+ is in flight" "$WORK/err"
+done
 exit $STATUS

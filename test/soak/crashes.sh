@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Crashes: a random rank of 2 or 4 dies in a random collective or at any instant; all are gone within 2 s (of a quiet machine), exit code 137.
+# goal: 1000 crashes
+. "$(dirname "$0")/part.sh"
+round() (
+    trap - EXIT
+    . test/run/struck.sh
+    ranks=$((2 + RANDOM % 2 * 2))
+    every_collective $ranks 3
+    for point in $(shuf -n 4 <<< "$POINTS"); do
+        struck "a death in $point" "$point:kill-$([ $((RANDOM % 2)) = 0 ] && echo before || echo after),rank=$((RANDOM % ranks))" $ranks 137 2 ""
+    done
+    SIGNAL=KILL struck "a death at any instant" "" $ranks 137 2 ""
+    SIGNAL=SEGV struck "a crash at any instant" "" $ranks 139 2 ""
+)
+while more; do
+    told=$(round)
+    grep '^not ok' <<< "$told"
+    tally "$(grep -cE '^(ok|not ok) ' <<< "$told")" "$(grep -c '^not ok' <<< "$told")"
+done
