@@ -1,0 +1,11 @@
+"""finite.py FOLDER...: fails where a number in the tensors of a checkpoint is not finite."""
+import array
+import math
+import struct
+import sys
+
+for folder in sys.argv[1:]:
+    for name in "model", "optimizer":
+        data = open(f"{folder}/{name}.safetensors", "rb").read()
+        values = array.array("f", data[8 + struct.unpack("<Q", data[:8])[0]:])
+        assert len(values) > 1000 and all(map(math.isfinite, values)), f"{folder}/{name}"
