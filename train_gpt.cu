@@ -146,9 +146,11 @@ static GuardAct decide(Run *r, int64_t step, Agreed *agreed) {
     if (judgement != STEP_FINE) {
         *agreed = compute_again(r, step, *agreed);
         judgement = guard_judge(guard, c, step, agreed->loss, agreed->grad_norm);
+        guard_describe(guard, c, judgement, agreed->loss, agreed->grad_norm, what);
     }
-    guard_describe(guard, c, judgement, agreed->loss, agreed->grad_norm, what);
     GuardAct act = guard_act(guard, c, step, agreed->loss, judgement);
+    if (act == GUARD_UPDATE) loss_scale_keep(&r->loss_scale, r->numerics.act);
+    if (judgement == STEP_FINE) return act;
     if (act == GUARD_STOP) {
         guard_name_ranks(r->comm, agreed->suspect, ranks);
         tell_saved(r, saver_finish(r->saver)); /* what is being written is of good weights */
@@ -156,9 +158,8 @@ static GuardAct decide(Run *r, int64_t step, Agreed *agreed) {
              judgement == STEP_SPIKE ? "" : "; ", judgement == STEP_SPIKE ? "" : ranks, (long long)step,
              guard_advise(guard, c, judgement, advice));
     }
-    if (judgement != STEP_FINE && run_speaks(r))
-        progress_note(&r->progress, "step %lld%s: %s", (long long)step + 1, act == GUARD_UPDATE ? "" : act == GUARD_SKIP ? " skipped" : " given up", what);
-    if (judgement == STEP_FINE) loss_scale_keep(&r->loss_scale, r->numerics.act);
+    const char *so = act == GUARD_UPDATE ? "" : act == GUARD_SKIP ? " skipped" : " given up";
+    if (run_speaks(r)) progress_note(&r->progress, "step %lld%s: %s", (long long)step + 1, so, what);
     return act;
 }
 

@@ -97,16 +97,16 @@ char *guard_advise(const Guard *g, const Config *c, StepJudgement judgement, cha
     return out;
 }
 
-typedef struct { char device[80]; } DeviceName;
+typedef struct { int marked; char device[76]; } Witness;
 
 char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]) {
-    DeviceName mine = {""};
-    size_t    *bytes = NULL, used = 0;
-    snprintf(mine.device, sizeof mine.device, "%s", !marked ? "" : device_id()[0] ? device_id() : device_name());
-    DeviceName *all = (DeviceName *)(void *)comm_gather(comm, &mine, sizeof mine, 0, &bytes);
+    Witness mine = {marked, ""};
+    size_t *bytes = NULL, used = 0;
+    snprintf(mine.device, sizeof mine.device, "%s", device_id()[0] ? device_id() : device_name());
+    Witness *all = (Witness *)(void *)comm_gather(comm, &mine, sizeof mine, 0, &bytes);
     memset(out, 0, GUARD_TEXT);
     for (int r = 0; all && r < comm_size(comm); r++) {
-        if (!all[r].device[0] || used >= GUARD_TEXT - 1) continue;
+        if (!all[r].marked || used >= GUARD_TEXT) continue;
         used += (size_t)snprintf(out + used, GUARD_TEXT - used, "%srank %d (%s, %s)", used ? " and " : "", r, comm_host(comm, r), all[r].device);
     }
     free(all);

@@ -35,11 +35,12 @@ GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJud
 /* A sentence on a step that is not fine, before guard_act: what is wrong with it. Returns out. */
 enum { GUARD_TEXT = 512 };
 char *guard_describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm, char out[GUARD_TEXT]);
-/* After it said GUARD_STOP: why, and which options say otherwise. */
+/* After guard_act said GUARD_STOP: why, and which options say otherwise. */
 char *guard_advise(const Guard *g, const Config *c, StepJudgement judgement, char out[GUARD_TEXT]);
 
-/* Whether the ranks' weights are compared in this step: in every step if that costs 0.5 % of it at most, else in every tenth. With ZeRO the
- * next gather of the weights would overwrite what is wrong in other ranks' pieces, and spread what is wrong in its own. */
+/* Whether the ranks' weights are compared in this step: in every step if that costs 0.5 % of it at most, else as often as it does, at the least
+ * in every tenth. Seen is what differs at that moment, before the update: with ZeRO the gather after it overwrites what is wrong in other ranks'
+ * pieces, and spreads what is wrong in its own. */
 enum { GUARD_HASH_EVERY = 10, GUARD_HASH_TOKENS = 10000 };
 int guard_hash_due(const Config *c, int ranks, int64_t step);
 /* Collective: 1 where all ranks bring the same value. Else names those that do not have what most have, all of them where none is held by most. */

@@ -14,8 +14,8 @@
 extern "C" {
 #endif
 
-void   inject_gradient(Gpt *g, Stream *s);             /* after the gradients were zeroed */
-double inject_loss(double tokens);    /* returns what is added to the sum of losses */
+void   inject_gradient(Gpt *g, Stream *s); /* after the gradients were zeroed */
+double inject_loss(double tokens);         /* what comes to the sum of `tokens` losses */
 void   inject_weight(Gpt *g, Stream *s);
 
 #ifdef __cplusplus
