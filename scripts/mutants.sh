@@ -8,24 +8,28 @@ filter=${1:-}
 tree=$PWD/build/mutants
 mkdir -p "$tree"
 git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c 'test -e "$1" && echo "$1"' _ {} > build/mutants.list
-tar -cf - -T build/mutants.list | tar -xf - -C "$tree"
+tar -cf - -T build/mutants.list | tar -xf - -C "$tree" --keep-newer-files --warning=no-ignore-newer
 cd "$tree" || exit 1
 
 suite() { # PART: builds and runs it in the copy; the log stays
     make -s -j2 BACKEND=cpu tests >build.log 2>&1 && B=build/cpu timeout 300 scripts/test.sh "$1" >test.log 2>&1 </dev/null # mpirun would read the list of mutants
 }
 
+# The mutated file as it was, and newer than what was built from it.
+restore() { [ -z "${file:-}" ] || { mv "$file.original" "$file"; touch "$file"; file=; }; }
+file= ; trap restore EXIT
+
 python3 test/mutants.py list test/mutants.txt | grep -F -- "$filter" > mutants.tsv || exit 1
 caught=0 survived=0
 for part in $(cut -f2 mutants.tsv | sort -u); do
-    suite "$part" || { echo "the part '$part' fails without a mutant:"; tail -20 build.log test.log; exit 1; }
+    suite "$part" || { echo "the part '$part' fails without a mutant:"; tail -n 20 build.log test.log; exit 1; }
 done
 while IFS=$'\t' read -r name part; do
     file=$(python3 test/mutants.py apply test/mutants.txt "$name") || { echo "$name: does not apply"; survived=$((survived + 1)); continue; }
     if suite "$part"; then result=SURVIVED survived=$((survived + 1)); else result=caught caught=$((caught + 1)); fi
     [ -s build.log ] && grep -q 'error:' build.log && result="DOES NOT COMPILE" survived=$((survived + 1)) caught=$((caught - 1))
     printf '%-56s %-28s %s\n' "$name" "$part" "$result"
-    mv "$file.original" "$file" && touch "$file"
+    restore
 done < mutants.tsv
 echo "$caught mutants caught, $survived survived"
 [ "$survived" -eq 0 ]
