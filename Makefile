@@ -1,7 +1,7 @@
 # train_gpt - `make help` lists the targets. Adding a source or a test needs no edit here: folders are globbed.
 BACKEND_ASKED := $(BACKEND)
 MPI     ?= ompi-c#          a pkg-config name: ompi-c, mpich; 0 builds a single-process program
-SAN     ?=#                 cpu: -asan. emu, which is under ASan and UBSan without: -race, -plain
+SAN     ?=#                 cpu: -asan, -tsan (CC=clang). emu, which is under ASan and UBSan without: -race, -plain
 CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
 VARIANT  = $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)$(if $(WERROR),-werror)
 B        = build/$(VARIANT)
@@ -114,6 +114,6 @@ clean:                     ## remove everything built
 help:
 	@echo "train_gpt: GPT pretraining in C and CUDA.  mpirun -np N ./train_gpt config.json"; echo
 	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo; echo "  BACKEND=cpu|emu|cuda  MPI=ompi-c|mpich|0  SAN=-asan (cpu)|-race|-plain (emu)  CC=gcc|clang   (this build: $(B))"
+	@echo; echo "  BACKEND=cpu|emu|cuda  MPI=ompi-c|mpich|0  SAN=-asan|-tsan (cpu)|-race|-plain (emu)  CC=gcc|clang   (this build: $(B))"
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,6 +1,7 @@
 /* simd.c - see simd.h: what this processor has, by cpuid. */
 #include "core/simd.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #if defined(__x86_64__)
@@ -32,9 +33,10 @@ static Isa detect(void) {
 }
 
 Isa simd_isa(void) {
-    static int known = -1; /* detect() is pure, so a race writes the same value */
-    if (known < 0) known = (int)detect();
-    return (Isa)known;
+    static _Atomic int known = -1; /* threads that come first together all find the same */
+    int isa = atomic_load_explicit(&known, memory_order_relaxed);
+    if (isa < 0) atomic_store_explicit(&known, isa = (int)detect(), memory_order_relaxed);
+    return (Isa)isa;
 }
 
 int simd_has_bf16(void) { return simd_isa() == ISA_AVX512 && cpu_computes_bf16(); }

@@ -15,7 +15,7 @@ endif
 comma   := ,
 quote   := "
 # emu alone is under AddressSanitizer and UBSan; SAN=-race has the race checker of test/emu instead, SAN=-plain nothing.
-ASAN    := $(if $(filter cpu-asan emu,$(BACKEND)$(SAN)),-fsanitize=address$(comma)undefined)
+ASAN    := $(if $(filter cpu-asan emu,$(BACKEND)$(SAN)),-fsanitize=address$(comma)undefined)$(if $(filter cpu-tsan,$(BACKEND)$(SAN)),-fsanitize=thread)
 LINK    := $(if $(filter cpu,$(BACKEND)),$(CC),$(CXX))
 CXXFLAGS = -std=c++17 -I. $(patsubst %,-isystem %,$(filter-out /usr/include,$(CUDA_H))) $(WARN) $(OPT) -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
 ifeq ($(BACKEND),emu)
