@@ -345,6 +345,7 @@ int main(int argc, char **argv) {
     if (step >= steps && !owes) {
         if (run_speaks(r)) printf("%s is at step %lld of run.steps = %lld already: nothing to do\n", config.run.dir, (long long)step, (long long)steps);
         run_destroy(r);
+        config_free(&config);
         return EXIT_DONE;
     }
     run_begin(r);
@@ -384,5 +385,6 @@ int main(int argc, char **argv) {
     }
     requests_end(&r->requests);
     run_destroy(r);
+    config_free(&config);
     return stopped ? EXIT_STOPPED : EXIT_DONE;
 }

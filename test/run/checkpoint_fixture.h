@@ -112,6 +112,7 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
 }
 
 static inline void fixture_destroy(Fixture *f) {
+    config_free(&f->config);
     optimizer_destroy(&f->optimizer);
     layout_destroy(&f->layout);
     arena_destroy(&f->params_arena);

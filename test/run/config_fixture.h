@@ -34,8 +34,19 @@ static inline int make_file(void **state) {
     int fd = mkstemp(file);
     return fd < 0 ? -1 : close(fd);
 }
+/* What was loaded, freed when the group's tests have ended. */
+static Config *loaded;
+static size_t  loaded_count;
+static inline void free_later(Config config) {
+    loaded = (Config *)realloc(loaded, sizeof *loaded * (loaded_count + 1));
+    assert_non_null(loaded);
+    loaded[loaded_count++] = config;
+}
+
 static inline int remove_file(void **state) {
     (void)state;
+    for (size_t i = 0; i < loaded_count; i++) config_free(&loaded[i]);
+    free(loaded);
     return unlink(file);
 }
 
@@ -49,6 +60,7 @@ static inline char *load(const char *text, const char *overrides, int ranks, Con
     fwrite(text, 1, strlen(text), out);
     fclose(out);
     char *faults = config_load(file, argument, count, ranks, config);
+    free_later(*config);
     free(copy);
     return faults;
 }

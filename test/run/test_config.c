@@ -194,14 +194,17 @@ static void test_unreadable(void **state) {
     (void)state;
     Config config;
     char  *faults = config_load("no/such/config.json", NULL, 0, 0, &config);
+    free_later(config);
     assert_string_equal(faults, "no/such/config.json: error: cannot read: No such file or directory\n");
     free(faults);
     faults = config_load("/tmp", NULL, 0, 0, &config);
+    free_later(config);
     assert_string_equal(faults, "/tmp: error: cannot read: Is a directory\n");
     free(faults);
     char *name = calloc(1, 5001);
     memset(name, 'a', 5000);
     faults = config_load(name, NULL, 0, 0, &config);
+    free_later(config);
     assert_non_null(strstr(faults, "File name too long"));
     free(faults);
     free(name);
@@ -279,6 +282,7 @@ static void test_shipped_configs(void **state) {
         if (strstr(found.gl_pathv[i], ".schema.json")) continue;
         Config config;
         char  *faults = config_load(found.gl_pathv[i], NULL, 0, 0, &config);
+        free_later(config);
         if (faults) fail_msg("%s", faults);
     }
     globfree(&found);

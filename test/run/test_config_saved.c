@@ -53,6 +53,7 @@ static void test_round_trip(void **state) {
         load_good(GOOD, overrides[i], 0, &a);
         cJSON *saved = printed_and_read(config_to_json(&a));
         char  *fault = config_from_json(saved, &b);
+        free_later(b);
         assert_null(fault);
         char *once = cJSON_Print(saved);
         cJSON *again = config_to_json(&b);
@@ -80,17 +81,20 @@ static void test_from_json_refuses(void **state) {
     cJSON *saved = config_to_json(&a);
     cJSON_DeleteItemFromObjectCaseSensitive(json_member(saved, "run"), "steps");
     char *fault = config_from_json(saved, &b);
+    free_later(b);
     assert_non_null(fault);
     assert_non_null(strstr(fault, "missing key \"run.steps\""));
     assert_null(strchr(fault, '\n'));
     free(fault);
     cJSON_AddStringToObject(json_member(saved, "run"), "steps", "x");
     fault = config_from_json(saved, &b);
+    free_later(b);
     assert_non_null(fault);
     assert_int_equal(strncmp(fault, "run.steps must be an integer", 28), 0);
     free(fault);
     cJSON_Delete(saved);
     fault = config_from_json(NULL, &b);
+    free_later(b);
     assert_non_null(fault);
     free(fault);
 }
