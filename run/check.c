@@ -96,10 +96,12 @@ int verb_check(int argc, char **argv) {
     if (faults) {
         fputs(faults, stderr);
         free(faults);
+        config_free(&config);
         return EXIT_CONFIG;
     }
     print_understood(&config, ranks);
     check_data("data.train", &config.data.train, &config);
     check_data("data.val", &config.data.val, &config);
+    config_free(&config);
     return EXIT_DONE;
 }

@@ -208,5 +208,6 @@ int verb_plan(int argc, char **argv) {
         rate = matmul_rate(numerics.act, numerics.math, matmul_rate_size(), 100.0);
     }
     plan_print(&config, &plan, rate, asked.memory_bytes);
+    config_free(&config);
     return EXIT_DONE;
 }
