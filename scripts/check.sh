@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # make check: what must hold of the sources besides passing tests. Each line says what was looked at; the first word is ok or FAIL.
-#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme map schema cppcheck shell gcc clang asan mpich
+#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme map schema cppcheck shell gcc clang asan tsan valgrind mpich
 set -u
 . "$(dirname "$0")/env.sh"
-wanted=" ${*:-includes ops length flags readme map schema cppcheck shell gcc clang asan mpich} "
+wanted=" ${*:-includes ops length flags readme map schema cppcheck shell gcc clang asan tsan valgrind mpich} "
 failed=0
 log=$(mktemp); trap 'rm -f "$log"' EXIT
 check() { # NAME COMMAND...: passes when the command succeeds
@@ -49,6 +49,19 @@ cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inl
 shell() { shellcheck scripts/train.sbatch && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
 warnings() { make -s -j2 BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
 asan() { make -s -j2 BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
+# clang's OpenMP tells ThreadSanitizer of its own synchronisation (libarcher); gcc's does not.
+tsan() {
+    local part
+    make -s -j2 BACKEND=cpu SAN=-tsan CC=clang tests || return 1
+    export TSAN_OPTIONS="ignore_noninstrumented_modules=1 die_after_fork=0 suppressions=$PWD/test/tsan.supp"
+    for part in data/ layers/ run/test_checkpoint.c run/test_watchdog run/test_train run/ranks_overlap; do
+        OMP_NUM_THREADS=2 B=build/cpu-tsan-clang scripts/test.sh "$part" || return 1
+    done
+}
+# valgrind 3.19 knows no AVX-512; oneDNN's AVX2 code reads past a buffer of its own.
+valgrind_run() {
+    make -s -j2 BACKEND=cpu tests && B=build/cpu test/run/memcheck.sh
+}
 mpich() { make -s -j2 BACKEND=cpu MPI=mpich tests && B=build/cpu-mpich scripts/test.sh ranks; }
 
 check includes includes
@@ -63,6 +76,8 @@ command -v shellcheck >/dev/null && check shell shell || echo "skip shell: shell
 check gcc warnings gcc
 command -v clang >/dev/null && check clang warnings clang || echo "skip clang: not installed"
 check asan asan
+command -v clang >/dev/null && [ -e /usr/lib/llvm-14/lib/libarcher.so ] && check tsan tsan || echo "skip tsan: no clang with libomp and libarcher"
+command -v valgrind >/dev/null && check valgrind valgrind_run || echo "skip valgrind: not installed"
 pkg-config --exists mpich && check mpich mpich || echo "skip mpich: libmpich-dev is not installed"
 [ $failed -eq 0 ] && echo "check: all ok"
 exit $failed
