@@ -27,8 +27,10 @@ static Tensor bucket_of(Tensor flat, const Layout *layout, int bucket) {
 static void start_reduce(void *run, int bucket) {
     Run *r = (Run *)run;
     watchdog_tick(r->watchdog, "backward");
+    if (r->tree.leaves) gradient_tree_join(&r->tree, &r->stream, r->layout.bucket[bucket]);
     if (bucket == 0) gpt_own_squares(&r->gpt, &r->stream);
-    comm_reduce_scatter_start(r->comm, bucket_of(r->gpt.grads, &r->layout, bucket));
+    if (r->tree.leaves) gradient_tree_share(&r->tree, &r->stream, r->layout.bucket[bucket], r->comm);
+    else comm_reduce_scatter_start(r->comm, bucket_of(r->gpt.grads, &r->layout, bucket));
 }
 static void poll_comm(void *run) {
     watchdog_tick(((Run *)run)->watchdog, "backward");
@@ -48,12 +50,18 @@ static void compute_gradients(Run *r) {
     gpt_zero_grads(&r->gpt, &r->stream);
     gpt_zero_sums(&r->gpt, &r->stream);
     inject_gradient(&r->gpt, &r->stream);
+    gradient_tree_begin(&r->tree, r->micro_steps * comm_rank(r->comm));
     for (int64_t micro = 0; micro < r->micro_steps; micro++) {
         watchdog_tick(r->watchdog, "a micro-batch");
         Batch    batch = loader_next(r->loader, &r->stream, NULL);
         GptHooks hooks = {NULL, poll_comm, r};
-        if (micro == r->micro_steps - 1 && comm_size(r->comm) > 1) hooks.bucket_ready = start_reduce;
+        int      last = micro == r->micro_steps - 1;
+        if (last && (comm_size(r->comm) > 1 || r->tree.leaves)) hooks.bucket_ready = start_reduce;
         replay_micro_step(&r->replay, &r->gpt, &r->stream, batch, token_weight, hooks);
+        if (!last && r->tree.leaves) {
+            gradient_tree_keep(&r->tree, &r->stream);
+            gpt_zero_grads(&r->gpt, &r->stream);
+        }
     }
     watchdog_tick(r->watchdog, "the reduction of the gradients");
     comm_finish(r->comm);
@@ -229,8 +237,11 @@ static int evaluate(Run *r, double *loss) {
     if (samples < 1) samples = 1;
     if (samples > r->val.samples) samples = r->val.samples;
 
-    int64_t first = samples * rank / ranks, end = samples * (rank + 1) / ranks;
-    int64_t most = (samples + ranks - 1) / ranks; /* of any rank: all ask equally often whether to stop */
+    /* Where no number of ranks may change a bit, whole batches are shared out: a row's bits depend on how many are computed with it. */
+    int64_t share = c->parallel.deterministic ? B : 1, shares = (samples + share - 1) / share;
+    int64_t first = shares * rank / ranks * share, end = shares * (rank + 1) / ranks * share;
+    if (end > samples) end = samples;
+    int64_t most = (shares + ranks - 1) / ranks * share; /* of any rank: all ask equally often whether to stop */
     gpt_zero_sums(&r->gpt, &r->stream);
     requests_begin(&r->requests);
     for (int64_t i = first; i < first + most; i += B) {

@@ -19,7 +19,7 @@ void collectives_mpi_start(Comm *c, Op *op) {
     void *x = op->x.data;
     int   piece = int_count(op->piece_bytes / (int64_t)dtype_bytes(op->x.type));
     op->messages = 1;
-    op->sent = 1;
+    op->sent = op->to_send = 1;
     op->first_send_ms = clock_ms();
     switch (op->kind) {
         case OP_REDUCE_SCATTER:
@@ -32,6 +32,7 @@ void collectives_mpi_start(Comm *c, Op *op) {
         case OP_ALL_REDUCE:
             MPI_CHECK(c, MPI_Iallreduce(MPI_IN_PLACE, x, int_count(tensor_elems(op->x)), MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
             break;
+        case OP_TREE_SUM: CHECK(0, "MPI adds in an order of its own");
     }
 }
 

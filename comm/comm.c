@@ -65,6 +65,7 @@ void comm_destroy(Comm *c) {
     comm_finish(c);
     if (c->nccl) nccl_close(c);
     if (c->staging) staging_close(c);
+    if (c->tree) tree_close(c);
     Failpoint f = failpoint("comm.finalize");
     if (c->launched) world_stop(c);
     failpoint_done(f);
@@ -136,34 +137,52 @@ static Op *new_op(Comm *c) {
     return (Op *)memset(&c->op[c->ops++], 0, sizeof(Op));
 }
 
+static int is_in(Comm *c, const Op *op) {
+    for (int k = 0; op->kind == OP_TREE_SUM && k < c->tree->mine - 1; k++)
+        if (op->node_staged[k] >= 0 && !staging_is_in(c, op->node_staged[k])) return 0;
+    return op->staged < 0 || staging_is_in(c, op->staged);
+}
+
 /* In start order on every rank, since messages between ranks and MPI's collectives keep theirs. */
 static void begin_those_ready(Comm *c) {
     for (; c->begun < c->ops; c->begun++) {
         Op *op = &c->op[c->begun];
-        if (is_stalled(op) || (op->staged >= 0 && !staging_is_in(c, op->staged))) return;
+        if (is_stalled(op) || !is_in(c, op)) return;
         if (c->begun == 0) c->busy_since_ms = clock_ms();
-        if (op->by == COMM_RING) ring_start(c, op, op->way);
+        if (op->kind == OP_TREE_SUM) tree_sum_start(c, op);
+        else if (op->by == COMM_RING) ring_start(c, op, op->way);
         else collectives_mpi_start(c, op);
         CommTrace *trace = &c->trace[op->sequence % TRACES];
         if (trace->first_send_ms == 0) trace->first_send_ms = op->first_send_ms;
     }
 }
 
-static void start(Comm *c, OpKind kind, Tensor x) {
+static void stage_nodes(Comm *c, Op *op, const Tensor *nodes) {
+    int last = c->tree->mine - 1;
+    for (int k = 0; k < last; k++) {
+        Tensor node = nodes[k];
+        op->node_staged[k] = staging_in(c, OP_TREE_SUM, &node);
+        op->node[k] = (float *)node.data;
+    }
+    op->node[last] = (float *)op->x.data;
+}
+
+/* nodes: of OP_TREE_SUM, this rank's but the last, which is x. */
+static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     if (c->size == 1) return;
     CHECK(x.dims == 1 && x.dim[0] % (LAYOUT_ALIGN * c->size) == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
     CHECK(kind == OP_ALL_GATHER || x.type == F32, "sums are fp32, not %s", dtype_name(x.type));
-    static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce"};
+    static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.tree_sum"};
     c->trace[c->started % TRACES] = (CommTrace){OP_NAMES[kind], c->calls++, c->started, clock_ms(), 0, 0};
     Failpoint f = obey_test(c, points[kind]);
     if (c->kind == COMM_NCCL) {
-        nccl_start(c, kind, x);
+        nccl_start(c, kind, x, nodes);
         c->started++;
         failpoint_done(f);
         return;
     }
     Tensor bucket = x;
-    int    staged = staging_in(c, kind, &x), ways = c->kind == COMM_RING ? ring_ways(c, kind) : 1;
+    int    staged = staging_in(c, kind, &x), ways = c->kind == COMM_RING && kind != OP_TREE_SUM ? ring_ways(c, kind) : 1;
     for (int way = 0; way < ways; way++) {
         Op *op = new_op(c);
         op->kind = kind;
@@ -174,6 +193,7 @@ static void start(Comm *c, OpKind kind, Tensor x) {
         op->way = way;
         op->piece_bytes = (int64_t)tensor_bytes(x) / c->size;
         op->sequence = c->started;
+        if (kind == OP_TREE_SUM) stage_nodes(c, op, nodes);
     }
     c->started++;
     begin_those_ready(c);
@@ -182,13 +202,18 @@ static void start(Comm *c, OpKind kind, Tensor x) {
 
 static int is_of(const Comm *c, int i, int64_t sequence) { return i >= 0 && i < c->ops && c->op[i].sequence == sequence; }
 
+static int move(Comm *c, Op *op) {
+    if (op->kind == OP_TREE_SUM) return tree_sum_progress(c, op);
+    return op->by == COMM_RING ? ring_progress(c, op) : collectives_mpi_progress(c, op);
+}
+
 /* Moves every collective in flight along, in start order; returns whether anything moved. */
 static int progress(Comm *c) {
     begin_those_ready(c);
     int moved = 0, left = 0, begun = c->begun;
     for (int i = 0; i < c->ops; i++) {
         Op *op = &c->op[i];
-        if (i < begun) moved |= op->by == COMM_RING ? ring_progress(c, op) : collectives_mpi_progress(c, op);
+        if (i < begun) moved |= move(c, op);
         if (i >= begun || !op_is_done(op)) {
             c->op[left++] = *op;
             continue;
@@ -196,6 +221,8 @@ static int progress(Comm *c) {
         c->begun--;
         if (is_of(c, left - 1, op->sequence) || is_of(c, i + 1, op->sequence)) continue;
         c->trace[op->sequence % TRACES].end_ms = clock_ms();
+        for (int k = 0; op->kind == OP_TREE_SUM && k < c->tree->mine - 1; k++)
+            if (op->node_staged[k] >= 0) staging_drop(c, op->node_staged[k]);
         if (op->staged >= 0) staging_out(c, op->staged, op->kind, op->bucket);
     }
     if (begun > 0 && c->begun == 0) c->times.comm_ms += clock_ms() - c->busy_since_ms;
@@ -244,14 +271,19 @@ void comm_wait(Comm *c, int64_t sequence) {
 
 void comm_finish(Comm *c) { comm_wait(c, c->started); }
 
-void comm_reduce_scatter_start(Comm *c, Tensor x) { start(c, OP_REDUCE_SCATTER, x); }
-void comm_all_gather_start(Comm *c, Tensor x) { start(c, OP_ALL_GATHER, x); }
+void comm_reduce_scatter_start(Comm *c, Tensor x) { start(c, OP_REDUCE_SCATTER, x, NULL); }
+void comm_all_gather_start(Comm *c, Tensor x) { start(c, OP_ALL_GATHER, x, NULL); }
+void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count) {
+    CHECK(c->size == 1 || (c->tree && count == c->tree->mine - 1), "%d nodes beside x", count);
+    for (int k = 0; k < count; k++) EXPECT1(nodes[k], F32, x.dim[0]);
+    start(c, OP_TREE_SUM, x, nodes);
+}
 void comm_reduce_scatter(Comm *c, Tensor x) {
-    start(c, OP_REDUCE_SCATTER, x);
+    start(c, OP_REDUCE_SCATTER, x, NULL);
     comm_finish(c);
 }
 void comm_all_gather(Comm *c, Tensor x) {
-    start(c, OP_ALL_GATHER, x);
+    start(c, OP_ALL_GATHER, x, NULL);
     comm_finish(c);
 }
 
@@ -262,7 +294,7 @@ void comm_all_reduce(Comm *c, Tensor x) {
         comm_reduce_scatter(c, x);
         comm_all_gather(c, x);
     } else {
-        start(c, OP_ALL_REDUCE, x);
+        start(c, OP_ALL_REDUCE, x, NULL);
         comm_finish(c);
     }
 }

@@ -82,6 +82,10 @@ char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **by
 /* Starts: piece `rank` of x (F32) becomes the sum over ranks, the other pieces become scratch. Several may be in flight; all ranks
  * start them in the same order. The memory must stay until finish. */
 void comm_reduce_scatter_start(Comm *c, Tensor x);
+/* Starts the same in the order of tree.h, the same bits for any number of ranks: nodes [count] and, as the last, x are this rank's nodes of the
+ * `leaves` that comm_tree_open() was told, each with the bucket's length (F32). All of them become scratch but piece `rank` of x. */
+void comm_tree_open(Comm *c, int64_t leaves); /* between sums; allocates what is small */
+void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count);
 /* Starts: every rank's piece `rank` of x (any type) is copied to that place on all ranks. */
 void comm_all_gather_start(Comm *c, Tensor x);
 /* progress(ctx) is called now and then while a wait for a collective, or for NCCL to start or end, gets on: long ones are no hang. NULL:
@@ -102,6 +106,7 @@ void comm_all_reduce(Comm *c, Tensor x); /* F32: reduce-scatter, then all-gather
 /* Bytes of buffers that the collectives of a communicator of this kind and size take, whatever the buckets' length; allocated on first
  * use. (What the MPI library takes for itself is not in it.) */
 size_t comm_buffer_bytes(CommKind kind, int ranks);
+size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves); /* the same of comm_tree_sum_start; NCCL: of device memory */
 /* Bytes of pinned host memory that buckets of `elems` elements, in flight together, take beside that where a GPU's ranks use the ring or
  * MPI (each bucket at 4 bytes an element, kept for the next step); 0 on the CPU and for NCCL. */
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);

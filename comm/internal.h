@@ -16,6 +16,7 @@ typedef int MPI_Request;
 #endif
 
 #include "comm/comm.h"
+#include "comm/tree.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -31,8 +32,8 @@ enum {
  * a piece that is passed on should have four, so that neighbours work at once; one that is only copied gains from fewer messages. */
 static const int64_t CHUNK_BYTES = 256 << 10, LEAST_CHUNK_BYTES = 64 << 10, COPY_CHUNK_BYTES = 1 << 20;
 
-typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE } OpKind;
-static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce"};
+typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_TREE_SUM } OpKind;
+static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "tree-sum"};
 
 /* One started collective; of an all-gather, one of the two ways round. Its messages are numbered in the order they travel: message i is
  * chunk i % chunks of ring step i / chunks. */
@@ -48,6 +49,9 @@ typedef struct {
     int      way;          /* 1: to the right, to rank r+1; -1: to the left                                              */
     int      first_step;   /* the ring's steps: W-1 that sum, then W-1 that copy; an all-gather enters at the second half */
     int64_t  messages, sums; /* of them, the first `sums` are added to x, the others copied into it                       */
+    int64_t  to_send;        /* messages; a sum in the order of the tree counts what it receives in chunks of all ranks      */
+    float   *node[TREE_MOST]; /* that sum's nodes in host memory, x the last                                              */
+    int      node_staged[TREE_MOST];
     int64_t  received, receives, sent, sends; /* messages received and receives posted, sent and sends posted             */
     MPI_Request receive[WINDOW], send[SENDS];  /* message i in place i % size; COMM_MPI uses send[0]                       */
 } Op;
@@ -74,6 +78,7 @@ struct Comm {
     int64_t  chunk_owner;       /* sequence of the collective that receives into them, or -1 */
 
     Stream         *followed;   /* borrowed; NULL: buckets lie in host memory            */
+    struct Tree    *tree;       /* owned by tree_sum.c; NULL before comm_tree_open         */
     struct Staging *staging;    /* owned by staging.cu; NULL before first use            */
     struct Nccl    *nccl;       /* owned by nccl.cu; NULL without                        */
 
@@ -109,13 +114,14 @@ int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy and turns
 int    staging_is_in(Comm *c, int staged);
 void   staging_out(Comm *c, int staged, OpKind kind, Tensor bucket);
 void   staging_finish(Comm *c);                    /* the followed stream waits for what staging_out has started */
+void   staging_drop(Comm *c, int staged);          /* nothing of it goes back */
 int    staging_stream_is_idle(Comm *c);            /* the followed stream has done everything it was given */
 void   staging_close(Comm *c);
 
 /* nccl */
 void nccl_open(Comm *c);
 void nccl_close(Comm *c);
-void nccl_start(Comm *c, OpKind kind, Tensor x);
+void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: of OP_TREE_SUM, all but the last */
 void nccl_poll(Comm *c);
 void nccl_wait(Comm *c, int64_t sequence);
 void nccl_abandon(Comm *c, double wait_ms);
@@ -127,7 +133,27 @@ void ring_start(Comm *c, Op *op, int way);       /* 0, ... */
 int  ring_progress(Comm *c, Op *op);
 void collectives_mpi_start(Comm *c, Op *op);
 int  collectives_mpi_progress(Comm *c, Op *op);
-static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->messages; }
+static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
+void ring_add(float *x, const float *y, int64_t n); /* x += y, on the host */
+
+/* tree_sum.c: the nodes of all ranks in order of their leaves. */
+typedef struct { int rank, index; /* of the rank's own */ TreeNode node; } TreePart;
+struct Tree {
+    int64_t   leaves;
+    TreePart *part;      /* owned */
+    int       parts, mine;
+    int64_t   owner;     /* sequence of the sum that receives into buffer, or -1 */
+    char     *buffer;    /* owned [2][parts][TREE_CHUNK_BYTES]; NULL before first use */
+    float   **at;        /* owned [parts]: where a chunk of each lies */
+    MPI_Request *receive; /* owned [2][parts] */
+};
+enum { TREE_CHUNK_BYTES = 128 << 10, NCCL_TREE_CHUNK_BYTES = 4 << 20 };
+typedef void TreeAdd(void *ctx, float *x, const float *y, int64_t n); /* x += y */
+/* Adds at[parts] [n] in the order of the tree; returns which of them holds the sum. */
+float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void *ctx);
+void tree_close(Comm *c);
+void tree_sum_start(Comm *c, Op *op);
+int  tree_sum_progress(Comm *c, Op *op);
 
 #ifndef NO_MPI
 NORETURN void mpi_failed(const Comm *c, const char *call, int code, const char *file, int line);

@@ -6,7 +6,7 @@ void nccl_open(Comm *c) {
     fail(EXIT_NODEVICE, "this build has no NCCL: parallel.comm may be \"ring\" or \"mpi\"; make BACKEND=cuda builds one that has");
 }
 void nccl_close(Comm *c) { (void)c; }
-void nccl_start(Comm *c, OpKind kind, Tensor x) { (void)c, (void)kind, (void)x; }
+void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) { (void)c, (void)kind, (void)x, (void)nodes; }
 void nccl_poll(Comm *c) { (void)c; }
 void nccl_wait(Comm *c, int64_t sequence) { (void)c, (void)sequence; }
 void nccl_abandon(Comm *c, double wait_ms) { (void)c, (void)wait_ms; }

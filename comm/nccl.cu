@@ -46,6 +46,8 @@ struct Nccl {
     int64_t      waits, waits_read;
     double       polled_ms;
     int          abandoned;          /* atomic: any thread may, once                           */
+    float       *received;           /* owned [parts of the tree][a chunk]; NULL before its first sum */
+    size_t       received_bytes;
 };
 
 /* --- errors ----------------------------------------------------------------------------------------------------------------------- */
@@ -227,13 +229,65 @@ void nccl_close(Comm *c) {
     }
     CUDA_CHECK(cudaEventDestroy(n->reached));
     CUDA_CHECK(cudaStreamDestroy(n->queue));
+    if (n->received) device_free(n->received, n->received_bytes);
     free(n);
     c->nccl = NULL;
 }
 
 /* --- collectives ------------------------------------------------------------------------------------------------------------------ */
 
-void nccl_start(Comm *c, OpKind kind, Tensor x) {
+/* x += y. Thread: a pack; bound: 12 bytes an element. */
+KERNEL add_kernel(float *x, const float *y, int64_t n) {
+    constexpr int W = pack_elems<float>();
+    int64_t       i = pack_place<W, 1>(0);
+    if (i >= n) return;
+    Pack<float, W> sum = pack_load<float, W>(x + i), part = pack_load<float, W>(y + i);
+    for (int k = 0; k < W; k++) sum.v[k] += part.v[k];
+    pack_store(x + i, sum);
+}
+
+static void add_on_device(void *stream, float *x, const float *y, int64_t n) {
+    enum { THREADS = 256 };
+    LAUNCH(add_kernel, blocks_for(n, THREADS * pack_elems<float>()), THREADS, 0, (Stream *)stream, x, y, n);
+}
+
+static void receive_into(Nccl *n, size_t bytes) {
+    if (n->received_bytes == bytes) return;
+    if (n->received) device_free(n->received, n->received_bytes);
+    n->received = (float *)device_alloc(n->received_bytes = bytes, "sums in the order of the tree");
+}
+
+/* The sum in the order of tree.h, as in tree_sum.c, chunk by chunk on our stream: what is received for one is added before the next comes. */
+static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
+    Nccl              *n = c->nccl;
+    const struct Tree *t = c->tree;
+    const int64_t      piece = x.dim[0] / c->size, most = NCCL_TREE_CHUNK_BYTES / (int64_t)sizeof(float);
+    Stream             ours = *c->followed;
+    ours.queue = n->queue;
+    receive_into(n, comm_tree_bytes(COMM_NCCL, c->size, t->leaves));
+    for (int64_t first = 0; first < piece; first += most) {
+        int64_t elems = piece - first < most ? piece - first : most;
+        float  *out = ptr<float>(x) + c->rank * piece + first;
+        ncclResult_t result = ncclGroupStart();
+        for (int i = 0; i < t->parts && result == ncclSuccess; i++) {
+            const TreePart *part = &t->part[i];
+            int             is_own = part->rank == c->rank;
+            t->at[i] = is_own ? ptr<float>(part->index < t->mine - 1 ? nodes[part->index] : x) + c->rank * piece + first : n->received + i * most;
+            if (!is_own) result = ncclRecv(t->at[i], (size_t)elems, ncclFloat32, part->rank, n->comm, n->queue);
+        }
+        for (int to = 0; to < c->size; to++)
+            for (int k = 0; k < t->mine && to != c->rank && result == ncclSuccess; k++)
+                result = ncclSend(ptr<float>(k < t->mine - 1 ? nodes[k] : x) + to * piece + first, (size_t)elems, ncclFloat32, to, n->comm, n->queue);
+        ncclResult_t ended = ncclGroupEnd();
+        result = settle(c, result == ncclSuccess ? ended : result, 0);
+        if (result != ncclSuccess) return result;
+        float *sum = tree_fold(t, t->at, elems, add_on_device, &ours);
+        if (sum != out) CUDA_CHECK(cudaMemcpyAsync(out, sum, (size_t)elems * sizeof(float), cudaMemcpyDeviceToDevice, n->queue));
+    }
+    return ncclSuccess;
+}
+
+void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     Nccl *n = c->nccl;
     CHECK(c->followed, "NCCL works on device memory: comm_follow() comes first");
     if (n->started - n->read >= TRACES) nccl_read_times(c);
@@ -244,7 +298,7 @@ void nccl_start(Comm *c, OpKind kind, Tensor x) {
     CUDA_CHECK(cudaEventRecord(n->reached, stream_queue(c->followed)));
     CUDA_CHECK(cudaStreamWaitEvent(n->queue, n->reached, 0));
     CUDA_CHECK(cudaEventRecord(one->begin, n->queue));
-    ncclResult_t result = settle(c, enqueue(c, kind, x), 0);
+    ncclResult_t result = kind == OP_TREE_SUM ? enqueue_tree_sum(c, x, nodes) : settle(c, enqueue(c, kind, x), 0);
     char         name[96];
     if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, exit_code_of(result));
     CUDA_CHECK(cudaEventRecord(one->end, n->queue)); /* of work that is on the stream: result is no longer "in progress" */

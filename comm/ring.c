@@ -19,6 +19,7 @@ SIMD_INLINE void add_body(float *restrict x, const float *restrict y, int64_t n)
     for (int64_t i = 0; i < n; i++) x[i] += y[i];
 }
 SIMD_KERNEL(void, add, (float *restrict x, const float *restrict y, int64_t n), (x, y, n))
+void ring_add(float *x, const float *y, int64_t n) { add(x, y, n); }
 
 typedef struct {
     char *at;    /* in x */
@@ -121,7 +122,7 @@ void ring_start(Comm *c, Op *op, int way) {
     op->chunk_bytes = chunk_bytes(c, op);
     op->chunks = (op->piece_bytes + op->chunk_bytes - 1) / op->chunk_bytes;
     op->first_step = op->kind == OP_ALL_GATHER ? around : 0;
-    op->messages = steps * op->chunks;
+    op->messages = op->to_send = steps * op->chunks;
     op->sums = op->kind == OP_ALL_GATHER ? 0 : around * op->chunks;
     post_receives(c, op);
     post_sends(c, op);

@@ -90,11 +90,14 @@ int staging_stream_is_idle(Comm *c) { return !c->followed || has_passed(cudaStre
 void staging_out(Comm *c, int staged, OpKind kind, Tensor bucket) {
     Staging *s = c->staging;
     Block   *block = &s->block[staged];
-    size_t   at = 0, bytes = kind == OP_REDUCE_SCATTER ? piece_of(c, bucket, &at) : tensor_bytes(bucket);
+    size_t   at = 0, bytes = tensor_bytes(bucket);
+    if (kind == OP_REDUCE_SCATTER || kind == OP_TREE_SUM) bytes = piece_of(c, bucket, &at);
     CUDA_CHECK(cudaMemcpyAsync((char *)bucket.data + at, block->host + at, bytes, cudaMemcpyHostToDevice, s->queue));
     block->busy = 0;
     s->pending = 1;
 }
+
+void staging_drop(Comm *c, int staged) { c->staging->block[staged].busy = 0; }
 
 void staging_finish(Comm *c) {
     Staging *s = c->staging;

@@ -73,7 +73,7 @@ void *device_alloc_host(size_t bytes, const char *what) {
 }
 void device_free_host(void *memory) { free(memory); }
 
-Stream stream_create(size_t scratch_bytes) { return (Stream){arena_create("scratch", scratch_bytes), NULL, MATH_STRICT}; }
+Stream stream_create(size_t scratch_bytes) { return (Stream){arena_create("scratch", scratch_bytes), NULL, MATH_STRICT, 0}; }
 void   stream_destroy(Stream *s) { arena_destroy(&s->scratch); }
 
 void device_zero(Stream *s, Tensor t) {

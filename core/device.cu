@@ -191,6 +191,7 @@ Stream stream_create(size_t scratch_bytes) {
     CUDA_CHECK(cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking));
     s.queue = queue;
     s.math = MATH_STRICT;
+    s.any_threads = 0;
     return s;
 }
 

@@ -22,6 +22,7 @@ typedef struct Stream {
     Arena    scratch; /* a stack for the operations of this stream; sized before the first of them */
     void    *queue;   /* the GPU's queue (cudaStream_t); NULL on the CPU                           */
     MathMode math;
+    int      any_threads; /* the CPU's products give the same bits for any number of threads: in tiles fixed by their shape */
 } Stream;
 
 /* Opens the device of this process: on the CPU sets the thread count (OMP_NUM_THREADS, else threads), on CUDA picks GPU

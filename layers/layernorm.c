@@ -1,6 +1,6 @@
 /* layernorm.c - CPU side of the layernorm ops in layers.h. A thread owns a row and passes over it while it is in cache: mean, then
- * squared deviations from it (two passes lose nothing to cancellation), then the output. Backward keeps one partial sum of dw and db
- * per thread, added in thread order. */
+ * squared deviations from it (two passes lose nothing to cancellation), then the output. Backward keeps partial sums of dw and db, of runs
+ * of rows that the shape fixes, added in order: the same bits for any number of threads. */
 #include "layers/act_simd.h"
 #include "layers/layers.h"
 
@@ -47,19 +47,28 @@ void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Te
     forward_rows(x, f);
 }
 
-/* A thread's partial sums: dw then db, each a whole number of cache lines. */
+/* A run's partial sums: dw then db, each a whole number of cache lines. */
 static int64_t partial_elems(int64_t C) { return (C + 15) / 16 * 16; }
 
-size_t layernorm_scratch_bytes(int64_t N, int64_t C) {
-    (void)N;
-    return (size_t)device_threads() * 2 * (size_t)partial_elems(C) * sizeof(float) + ARENA_ALIGN;
+/* Runs enough for many threads, of rows enough for their sums to be little beside them. */
+static int64_t runs_of(int64_t N) {
+    enum { LEAST_ROWS = 16, MOST_RUNS = 64 };
+    int64_t runs = (N + LEAST_ROWS - 1) / LEAST_ROWS;
+    return runs < MOST_RUNS ? runs : MOST_RUNS;
 }
 
-static void add_partials(float *total, const float *partial, int64_t stride, int parts, int64_t C) {
-    for (int64_t c = 0; c < C; c++) {
-        float sum = 0.0f;
-        for (int p = 0; p < parts; p++) sum += partial[p * stride + c];
-        total[c] += sum;
+size_t layernorm_scratch_bytes(int64_t N, int64_t C) {
+    return (size_t)(runs_of(N) * 2 * partial_elems(C)) * sizeof(float) + ARENA_ALIGN;
+}
+
+static void add_partials(float *total, const float *partial, int64_t stride, int64_t runs, int64_t C) {
+    #pragma omp parallel for schedule(static) if (C * runs > 1 << 14)
+    for (int64_t first = 0; first < C; first += LANES) {
+        float   sum[LANES] = {0};
+        int64_t n = C - first < LANES ? C - first : LANES;
+        for (int64_t p = 0; p < runs; p++)
+            for (int64_t c = 0; c < n; c++) sum[c] += partial[p * stride + first + c];
+        for (int64_t c = 0; c < n; c++) total[first + c] += sum[c];
     }
 }
 
@@ -73,18 +82,17 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresi
     if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
 
     size_t   mark = arena_mark(&s->scratch);
-    int      parts = device_threads();
-    int64_t  half = partial_elems(C);
-    float   *partial = (float *)arena_take(&s->scratch, (size_t)parts * 2 * (size_t)half * sizeof(float));
+    int64_t  runs = runs_of(N), half = partial_elems(C);
+    float   *partial = (float *)arena_take(&s->scratch, (size_t)(runs * 2 * half) * sizeof(float));
     Backward k = {dx.data, dresidual.data, dy.data, x.data, w.data, (const float *)mean.data, (const float *)rstd.data, C};
-    #pragma omp parallel for schedule(static, 1)
-    for (int p = 0; p < parts; p++) {
+    #pragma omp parallel for schedule(static)
+    for (int64_t p = 0; p < runs; p++) {
         float *dw_part = partial + p * 2 * half, *db_part = dw_part + half;
         memset(dw_part, 0, 2 * (size_t)half * sizeof(float));
-        for (int64_t row = N * p / parts; row < N * (p + 1) / parts; row++) backward_row(x.type, k, dw_part, db_part, row);
+        for (int64_t row = N * p / runs; row < N * (p + 1) / runs; row++) backward_row(x.type, k, dw_part, db_part, row);
     }
-    add_partials((float *)dw.data, partial, 2 * half, parts, C);
-    add_partials((float *)db.data, partial + half, 2 * half, parts, C);
+    add_partials((float *)dw.data, partial, 2 * half, runs, C);
+    add_partials((float *)db.data, partial + half, 2 * half, runs, C);
     arena_release(&s->scratch, mark);
 }
 

@@ -96,6 +96,8 @@ void adamw_update(Stream *s, Tensor master, Tensor m, Tensor v, Tensor working, 
 void norm_squared(Stream *s, Tensor sum, Tensor x);
 /* Sum of x, exact.   sum [EXACT_WORDS] i64 out(+=)   x [n] f32 in                                                                       */
 void sum_forward(Stream *s, Tensor sum, Tensor x);
+/* y = y + x: the one addition of gradients of several micro-batches where their order is fixed (comm/tree.h).   y [n] f32 in/out   x [n] f32 in */
+void add_forward(Stream *s, Tensor y, Tensor x);
 /* y = x rounded to y's type.   y, x [n] any of F32, BF16, F16 (the CPU: F32, BF16)                                                      */
 void cast_forward(Stream *s, Tensor y, Tensor x);
 

@@ -7,6 +7,8 @@
  * oneDNN 2.6 on two Cascade Lake cores, GFLOP/s, sgemm : primitive, 20 November 2025: 1024 x 3072 x 768 (m n k) 248 : 138,
  * 1024 x 768 x 3072 239 : 120, with b transposed 200 : 248, with a transposed 231 : 125.
  *
+ * With Stream.any_threads a product is cut into tiles that its shape alone fixes, each of them one such call by one thread.
+ *
  * A primitive is made once per shape and kept, its scratchpad comes from the stream. The table of them is this file's only state; it
  * belongs to the main thread, like every op.
  */
@@ -14,10 +16,12 @@
 #include "layers/algorithms.h"
 #include "layers/layers.h"
 #include "layers/matmul.h"
+#include "layers/matmul_tiles.h"
 #include "layers/transpose_simd.h"
 
 #ifndef SIMD_PASS
 
+#include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,14 +33,17 @@
 SIMD_DISPATCH(void, widen_row, (float *y, const uint16_t *x, int64_t n), (y, x, n))
 SIMD_DISPATCH(void, widen_turned, (float *y, int64_t y_step, const uint16_t *x, int64_t x_step, int64_t rows, int64_t columns),
               (y, y_step, x, x_step, rows, columns))
+SIMD_DISPATCH(void, turn, (float *y, int64_t y_step, const float *x, int64_t x_step, int64_t rows, int64_t columns),
+              (y, y_step, x, x_step, rows, columns))
 SIMD_DISPATCH(void, narrow_row, (uint16_t *y, const float *x, const uint16_t *bias, int64_t n), (y, x, bias, n))
 
 /* The largest panel of widened operands: at most 2048 x 3072 of a, 3072 x 3072 of b, 2048 x 3072 of c. */
 enum { PANEL_M = 2048, PANEL_N = 3072, PANEL_K = 3072 };
-enum { PRIMITIVES = 64, RATE_RUNS = 64 };
+enum { PRIMITIVES = 256, RATE_RUNS = 64 };
 
 typedef struct {
-    Matmul           shape; /* its pointers mean nothing */
+    Matmul           shape;   /* its pointers mean nothing */
+    int              threads; /* that it is made for       */
     dnnl_primitive_t primitive;
     dnnl_memory_t    a, b, bias, c, scratchpad;
     size_t           scratch_bytes;
@@ -47,6 +54,8 @@ static struct {
     dnnl_stream_t stream;
     Primitive     table[PRIMITIVES];
     int           made; /* since the start; the oldest makes room for a new one */
+    float       **strip; /* [strips] owned: a thread's part of a transposed a, turned; made on first use */
+    int           strips;
 } onednn;
 
 #define ONEDNN(call)                                                                     \
@@ -145,7 +154,7 @@ static size_t primitive_make(Primitive *made, Matmul p) {
     DescView scratchpad = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
     size_t   scratch_bytes = dnnl_memory_desc_get_size(scratchpad);
     if (made) {
-        made->shape = p, made->scratch_bytes = scratch_bytes;
+        made->shape = p, made->scratch_bytes = scratch_bytes, made->threads = omp_get_max_threads();
         ONEDNN(dnnl_primitive_create(&made->primitive, description));
         ONEDNN(dnnl_memory_create(&made->a, view(&a), onednn.engine, DNNL_MEMORY_NONE));
         ONEDNN(dnnl_memory_create(&made->b, view(&b), onednn.engine, DNNL_MEMORY_NONE));
@@ -170,7 +179,7 @@ static void primitive_drop(Primitive *old) {
 static Primitive *primitive_of(Matmul p) {
     int known = onednn.made < PRIMITIVES ? onednn.made : PRIMITIVES;
     for (int i = 0; i < known; i++)
-        if (same_shape(&onednn.table[i].shape, &p)) return &onednn.table[i];
+        if (onednn.table[i].threads == omp_get_max_threads() && same_shape(&onednn.table[i].shape, &p)) return &onednn.table[i];
     Primitive *slot = &onednn.table[onednn.made++ % PRIMITIVES];
     primitive_drop(slot);
     primitive_make(slot, p);
@@ -208,8 +217,6 @@ static void product_by_sgemm(Matmul p) {
 
 /* --- panels ----------------------------------------------------------------------------------------------------------------------- */
 
-static int64_t at_most(int64_t x, int64_t bound) { return x < bound ? x : bound; }
-
 /* The rows x columns part of x at (row, column) as f32, to y, in x's order. */
 static Matrix widen_panel(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
     int64_t lines = x.order == PLAIN ? rows : columns, first_line = x.order == PLAIN ? row : column;
@@ -238,6 +245,8 @@ static Panels panels_of(Matmul p) {
     return bytes;
 }
 
+static void product_by_f32_tiles(Matmul p);
+
 static void product_by_panels(Stream *s, Matmul p) {
     size_t mark = arena_mark(&s->scratch);
     Panels bytes = panels_of(p);
@@ -256,13 +265,105 @@ static void product_by_panels(Stream *s, Matmul p) {
                 q.write = l > 0 ? MATMUL_ADD : p.write;
                 q.a = widen_panel(a, p.a, i, l, q.m, q.k);
                 if (i == 0 || p.k > PANEL_K) q.b = widen_panel_plain(b, p.b, l, j, q.k, q.n);
-                product_by_sgemm(q);
+                if (s->any_threads) product_by_f32_tiles(q);
+                else product_by_sgemm(q);
             }
             if (p.c.type == F32) continue;
             const uint16_t *bias = p.bias ? (const uint16_t *)p.bias + j : NULL;
             #pragma omp parallel for schedule(static)
             for (int64_t r = 0; r < q.m; r++)
                 narrow_row((uint16_t *)p.c.data + (i + r) * p.c.ld + j, c + r * q.n, bias, q.n);
+        }
+    }
+    arena_release(&s->scratch, mark);
+}
+
+/* --- tiles: the same bits for any number of threads --------------------------------------------------------------------------------- */
+
+/* sgemm is slow where it packs a narrow part of a transposed a: it gets a turned one, kept by each thread from its first use on. */
+static void make_strips(int threads) {
+    if (threads <= onednn.strips) return;
+    onednn.strip = (float **)realloc(onednn.strip, sizeof *onednn.strip * (size_t)threads);
+    for (; onednn.strip && onednn.strips < threads; onednn.strips++) {
+        float *strip = (float *)aligned_alloc(64, sizeof(float) * STRIP_M * STRIP_K);
+        if (!strip) break;
+        onednn.strip[onednn.strips] = strip;
+    }
+    if (onednn.strips < threads) fail(EXIT_MEMORY, "no memory for %d threads' parts of a matrix", threads);
+}
+
+static void turned_tile(Matmul p, float *strip) {
+    Matmul q = p;
+    for (int64_t l = 0; l < p.k; l += STRIP_K) {
+        q.k = at_most(p.k - l, STRIP_K);
+        turn(strip, q.k, (const float *)p.a.data + l * p.a.ld, p.a.ld, q.k, p.m);
+        q.a = (Matrix){strip, F32, q.k, PLAIN};
+        q.b = matrix_from(p.b, l, 0);
+        q.write = l > 0 ? MATMUL_ADD : p.write;
+        product_by_sgemm(q);
+    }
+}
+
+static void product_by_f32_tiles(Matmul p) {
+    int     turned = p.a.order == TRANSPOSED && !p.bias;
+    Cut     cut = cut_of(p, turned ? STRIP_M : TILE_M);
+    onednn_open();
+    make_strips(omp_get_max_threads());
+    #pragma omp parallel
+    {
+        omp_set_num_threads(1); /* for what is inside, also where this team is one thread */
+        #pragma omp for schedule(dynamic)
+        for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
+            Matmul q = tile_of(p, cut, tile);
+            if (turned) turned_tile(q, onednn.strip[omp_get_thread_num()]);
+            else product_by_sgemm(q);
+        }
+    }
+}
+
+static void execute_tile(const Primitive *known, Matmul p, void *scratch) {
+    struct { int which; dnnl_memory_t like; const void *data; } use[] = {
+        {DNNL_ARG_SRC, known->a, p.a.data}, {DNNL_ARG_WEIGHTS, known->b, p.b.data}, {DNNL_ARG_DST, known->c, p.c.data},
+        {DNNL_ARG_SCRATCHPAD, known->scratchpad, scratch}, {DNNL_ARG_BIAS, known->bias, p.bias}};
+    dnnl_exec_arg_t args[5];
+    int             count = p.bias ? 5 : 4;
+    for (int i = 0; i < count; i++) {
+        DescView desc;
+        ONEDNN(dnnl_memory_get_memory_desc(use[i].like, &desc));
+        args[i].arg = use[i].which;
+        ONEDNN(dnnl_memory_create(&args[i].memory, desc, onednn.engine, (void *)use[i].data));
+    }
+    ONEDNN(dnnl_primitive_execute(known->primitive, onednn.stream, count, args));
+    for (int i = 0; i < count; i++) dnnl_memory_destroy(args[i].memory);
+}
+
+/* The most scratch that a tile of p takes of a thread; with make, all the primitives are there afterwards. */
+static size_t tiles_prepare(Matmul p, Cut cut, int make) {
+    int    threads = omp_get_max_threads();
+    size_t most = 0;
+    omp_set_num_threads(1);
+    for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
+        int is_last_row = tile / cut.columns == cut.rows - 1, is_last_column = tile % cut.columns == cut.columns - 1;
+        if (tile > 0 && !is_last_row && !is_last_column) continue; /* as the first */
+        Matmul q = tile_of(p, cut, tile);
+        size_t bytes = make ? primitive_of(q)->scratch_bytes : primitive_make(NULL, q);
+        if (bytes > most) most = bytes;
+    }
+    omp_set_num_threads(threads);
+    return (most + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+}
+
+static void product_by_primitive_tiles(Stream *s, Matmul p) {
+    Cut    cut = cut_of(p, TILE_M);
+    size_t mark = arena_mark(&s->scratch), bytes = tiles_prepare(p, cut, 1);
+    char  *scratch = (char *)arena_take(&s->scratch, bytes * (size_t)omp_get_max_threads());
+    #pragma omp parallel
+    {
+        omp_set_num_threads(1);
+        #pragma omp for schedule(dynamic)
+        for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
+            Matmul q = tile_of(p, cut, tile);
+            execute_tile(primitive_of(q), q, scratch + bytes * (size_t)omp_get_thread_num());
         }
     }
     arena_release(&s->scratch, mark);
@@ -275,8 +376,15 @@ void matmul(Stream *s, Matmul p) {
     CHECK(types_fit && p.c.order == PLAIN && (p.write == MATMUL_SET || (p.c.type == F32 && !p.bias)), "a product of %s and %s into %s",
           dtype_name(p.a.type), dtype_name(p.b.type), dtype_name(p.c.type));
     switch (way_of(p)) {
-    case BY_SGEMM: product_by_sgemm(p); break;
-    case BY_PRIMITIVE: product_by_primitive(s, p); break;
+    case BY_SGEMM:
+        if (s->any_threads) product_by_f32_tiles(p);
+        else product_by_sgemm(p);
+        break;
+    case BY_PRIMITIVE:
+        if (s->any_threads && p.a.type == F32) product_by_f32_tiles(p); /* by one thread sgemm is as quick */
+        else if (s->any_threads) product_by_primitive_tiles(s, p);
+        else product_by_primitive(s, p);
+        break;
     case BY_PANELS: product_by_panels(s, p); break;
     }
 }
@@ -284,7 +392,11 @@ void matmul(Stream *s, Matmul p) {
 size_t matmul_scratch_bytes(Matmul p) {
     Way way = way_of(p);
     if (way == BY_SGEMM) return 0;
-    if (way == BY_PRIMITIVE) return primitive_make(NULL, p) + ARENA_ALIGN;
+    if (way == BY_PRIMITIVE) {
+        size_t whole = primitive_make(NULL, p);
+        size_t tiles = p.a.type == F32 ? 0 : tiles_prepare(p, cut_of(p, TILE_M), 0) * (size_t)omp_get_max_threads();
+        return (whole > tiles ? whole : tiles) + ARENA_ALIGN;
+    }
     Panels bytes = panels_of(p);
     return bytes.a_bytes + bytes.b_bytes + bytes.c_bytes + 3 * ARENA_ALIGN;
 }
@@ -353,6 +465,10 @@ static void SIMD(widen_row)(float *y, const uint16_t *x, int64_t n) {
 
 static void SIMD(widen_turned)(float *y, int64_t y_step, const uint16_t *x, int64_t x_step, int64_t rows, int64_t columns) {
     transpose(y, y_step, x, x_step, rows, columns, BF16, 1.0f);
+}
+
+static void SIMD(turn)(float *y, int64_t y_step, const float *x, int64_t x_step, int64_t rows, int64_t columns) {
+    transpose(y, y_step, x, x_step, rows, columns, F32, 1.0f);
 }
 
 /* y = x + bias, rounded; bias may be NULL. */

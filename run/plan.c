@@ -8,6 +8,7 @@
 #include "data/loader.h"
 #include "layers/optimizer.h"
 #include "run/checkpoint.h"
+#include "run/gradient_tree.h"
 
 
 Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
@@ -23,6 +24,12 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
     GptArenas arenas = {&params, &grads, &activations};
     Gpt       g = gpt_create(shape, &layout, act, B, T, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
     Optimizer o = optimizer_create(&layout, 0, (int)c->parallel.zero_stage, g.params, g.grads, &optimizer);
+    int64_t   leaves = c->parallel.deterministic ? c->batch.global_tokens / (B * T) : 0;
+    int       nodes = 1; /* whose buckets travel between ranks */
+    if (leaves) gradient_tree_create(&layout, leaves, g.grads, &grads);
+    for (int r = 0; leaves && r < ranks.count; r++)
+        if (tree_of_rank(leaves, ranks.count, r).count > nodes) nodes = tree_of_rank(leaves, ranks.count, r).count;
+    size_t tree_bytes = leaves ? comm_tree_bytes(ranks.comm, ranks.count, leaves) : 0, nccl_bytes = ranks.comm == COMM_NCCL ? tree_bytes : 0;
     arena_tensor(&batches, I32, 2, B, T, 1); /* evaluation's inputs and targets, beside the loader's */
     arena_tensor(&batches, I32, 2, B, T, 1);
     arena_take(&batches, loader_bytes(B, T));
@@ -41,11 +48,14 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .batch_bytes = batches.peak_bytes,
               .library_bytes = device_overhead_bytes(),
               .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : comm_library_bytes(ranks.comm, ranks.count)),
-              .comm_bytes = comm_buffer_bytes(ranks.comm, ranks.count) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems),
+              .gradient_buffers = leaves ? tree_buffers(leaves, ranks.count) : 0,
+              .tree_bytes = nccl_bytes,
+              .comm_bytes = comm_buffer_bytes(ranks.comm, ranks.count) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
+                            tree_bytes - nccl_bytes,
               .staging_bytes = saver_bytes(&layout),
               .checkpoint_bytes = checkpoint_disk_bytes(&layout)};
     p.host_bytes = p.comm_bytes + p.staging_bytes;
-    p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
+    p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes + p.tree_bytes +
                      p.library_bytes + p.reserve_bytes + (device_is_host() ? p.host_bytes : 0);
     optimizer_destroy(&o);
     gpt_destroy(&g);
@@ -90,13 +100,15 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     char        row[96];
     fprintf(out, "memory per rank (%s)\n", dtype_name(p->act));
     print_row(out, "weights", p->params_bytes);
-    print_row(out, "gradients", p->grads_bytes);
+    if (p->gradient_buffers > 0) snprintf(row, sizeof row, "gradients, and %d buffers to add them in order", p->gradient_buffers);
+    print_row(out, p->gradient_buffers > 0 ? row : "gradients", p->grads_bytes);
     snprintf(row, sizeof row, "optimizer: %s%s", p->act == F32 ? "m, v" : "m, v, fp32 masters", shared ? ", this rank's share" : "");
     print_row(out, row, p->optimizer_bytes);
     snprintf(row, sizeof row, "activations%s", recompute[c->memory.recompute]);
     print_row(out, row, p->activation_bytes);
     print_row(out, "scratch", p->scratch_bytes);
     print_row(out, "batches", p->batch_bytes);
+    if (p->tree_bytes > 0) print_row(out, "what other ranks send to be added in order", p->tree_bytes);
     if (!on_host) {
         print_row(out, device_memory_total() ? "not ours, as measured: context, libraries, other programs" : "not ours: the context, not measured without a GPU",
                   p->library_bytes);

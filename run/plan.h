@@ -29,6 +29,8 @@ typedef struct {
     double    flops_per_token;
     /* Where a rank computes: a GPU's memory, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;
+    int       gradient_buffers;             /* parallel.deterministic: of grads_bytes, so many beside the gradients themselves */
+    size_t    tree_bytes;                   /* the same: what NCCL receives */
     size_t    library_bytes;                /* not ours, measured: see device_overhead_bytes */
     size_t    reserve_bytes;                /* not ours, estimated: what libraries take later */
     size_t    device_bytes;                 /* the sum of these; on the CPU, where all memory is the host's, host_bytes is part of it */

@@ -14,15 +14,8 @@ int run_speaks(const Run *r) { return comm_rank(r->comm) == 0; }
 
 /* --- inputs: before MPI, so that a fault in them is told at once ---------------------------------------------------------------------- */
 
-/* A wish that this build cannot grant is refused, not dropped. */
-static void refuse_unbuilt(const Config *c) {
-    if (c->parallel.deterministic)
-        fail(EXIT_CONFIG, "parallel.deterministic = true is not built in yet; one number of ranks always gives the same bits without it");
-}
-
 static void open_inputs(Run *r) {
     const Config *c = r->config;
-    refuse_unbuilt(c);
     r->shape = (GptShape){c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size};
     r->tokenizer = tokenizer_create(c->data.tokenizer, c->model.vocab_size);
     if (c->sample.every > 0 && c->sample.prompt[0] && r->tokenizer.kind == TOKENIZER_IDS)
@@ -119,6 +112,7 @@ static void carve_memory(Run *r) {
     r->batch_arena = arena_create("batches", r->plan.batch_bytes);
     r->stream = stream_create(r->plan.scratch_bytes);
     r->stream.math = r->numerics.math;
+    r->stream.any_threads = c->parallel.deterministic;
     r->computed = event_create();
     comm_follow(r->comm, &r->stream);
 
@@ -126,6 +120,10 @@ static void carve_memory(Run *r) {
     r->gpt = gpt_create(r->shape, &r->layout, r->numerics.act, B, T, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
     r->optimizer = optimizer_create(&r->layout, comm_rank(r->comm), (int)c->parallel.zero_stage, r->gpt.params, r->gpt.grads,
                                     &r->optimizer_arena);
+    if (c->parallel.deterministic) {
+        r->tree = gradient_tree_create(&r->layout, r->micro_steps * comm_size(r->comm), r->gpt.grads, &r->grads_arena);
+        comm_tree_open(r->comm, r->tree.leaves);
+    }
     r->eval_batch.inputs = arena_tensor(&r->batch_arena, I32, 2, B, T, 1);
     r->eval_batch.targets = arena_tensor(&r->batch_arena, I32, 2, B, T, 1);
     r->eval_tokens = (int32_t *)malloc(sizeof(int32_t) * (size_t)(2 * B * T + T + 1));

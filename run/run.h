@@ -13,6 +13,7 @@
 #include "layers/optimizer.h"
 #include "run/checkpoint.h"
 #include "run/config.h"
+#include "run/gradient_tree.h"
 #include "run/lock.h"
 #include "run/metrics.h"
 #include "run/plan.h"
@@ -43,6 +44,7 @@ typedef struct {
     Event         computed;         /* the gradients of a step are there */
     Gpt           gpt;
     Replay        replay;
+    GradientTree  tree;             /* parallel.deterministic */
     Optimizer     optimizer;
     Dataset       train, val;       /* val.shards 0: no evaluation */
     Tokenizer     tokenizer;

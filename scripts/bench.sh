@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Speed of whole training steps, time to the first step, peak memory against the plan. Prints, and appends to test/results/.
-#   scripts/bench.sh [train|start|memory]      one part only
+#   scripts/bench.sh [train|start|memory|deterministic]      one part only
 set -u
 . "$(dirname "$0")/env.sh"
 case $B in build/cuda*) exec scripts/bench_gpu.sh "$@" ;; esac
-wanted=${1:-train start memory}
+wanted=${1:-train start memory deterministic}
 program=$PWD/$B/train_gpt
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 
@@ -75,6 +75,35 @@ PY
     read -r used planned off < "$work/memory.out"
     echo "peak memory of 124M training: $used MiB, plan says $planned MiB: $off %"
     json_result bench_values.jsonl what="peak memory of 124M training, fp32" command="make bench" value="$used MiB" note="plan says $planned MiB: $off %"
+}
+
+# What parallel.deterministic costs: runs of either kind in turn, the median of their steps; at 512 tokens a micro-batch, 4 of them a step.
+bench_deterministic() {
+    local ranks ratio
+    [ -d "$work/data" ] || { make_text 600000 > "$work/text.txt"; "$program" tokenize "$work/text.txt" out="$work/data" > /dev/null; }
+    cat > "$work/order.json" <<JSON
+{ "run": {"steps": 12}, "model": {"n_layer": 6, "n_head": 6, "n_embd": 384, "n_positions": 256, "vocab_size": 4096},
+  "data": {"train": "$work/data/train_*.bin"}, "batch": {"global_tokens": 2048, "micro_batch": 2}, "precision": "fp32",
+  "checkpoint": {"every": 0} }
+JSON
+    for ranks in 1 2; do
+        for turn in 1 2 3 4; do
+            for mode in false true; do
+                run_ranks $ranks "$program" "$work/order.json" parallel.deterministic=$mode run.dir="$work/order.$ranks.$mode.$turn" > /dev/null || exit 1
+            done
+        done
+        ratio=$(python3 - "$work/order.$ranks" <<'PY'
+import glob, json, statistics, sys
+def median_ms(mode):
+    steps = [json.loads(line) for path in glob.glob(f"{sys.argv[1]}.{mode}.*/metrics.jsonl") for line in open(path)]
+    return statistics.median(step["ms"] for step in steps if step["kind"] == "train" and step["step"] > 2)
+print(f"{median_ms('true') / median_ms('false'):.3f}")
+PY
+)
+        echo "parallel.deterministic, $ranks rank(s): $ratio times the time of a step"
+        json_result bench_values.jsonl what="a step with parallel.deterministic, 10 M parameters, 4 micro-batches of 512 tokens, ranks: $ranks" command="make bench" \
+            value="$ratio x" note="the same step without it"
+    done
 }
 
 for part in $wanted; do "bench_$part"; done

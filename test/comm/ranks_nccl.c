@@ -10,7 +10,7 @@ enum { PIECE = 4096 };
 static int has_nccl(void) { return comm_owns_device(world, device_id()); }
 
 static void start(OpKind kind, Tensor x) {
-    if (comm_size(world) == 1) nccl_start(world, kind, x);
+    if (comm_size(world) == 1) nccl_start(world, kind, x, NULL);
     else if (kind == OP_ALL_GATHER) comm_all_gather_start(world, x);
     else comm_reduce_scatter_start(world, x);
 }

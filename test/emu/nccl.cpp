@@ -58,6 +58,14 @@ ncclResult_t later(ncclComm_t comm, std::function<ncclResult_t()> work) {
     return comm->state = ncclInProgress;
 }
 
+/* A send or receive of a group. */
+struct Message {
+    bool              is_send;
+    void             *device;
+    std::vector<char> bytes;
+    int               peer;
+};
+
 /* --- between ranks: one of them needs no MPI --------------------------------------------------------------------------------------- */
 
 #ifdef NO_MPI
@@ -67,6 +75,7 @@ void         world_free(ncclComm_t) {}
 void         world_barrier(ncclComm_t) {}
 void         world_gather(ncclComm_t, const void *mine, void *all, size_t bytes) { memcpy(all, mine, bytes); }
 void         world_sum_pieces(ncclComm_t, const float *x, float *piece, size_t count) { memcpy(piece, x, count * sizeof(float)); }
+void         world_exchange(ncclComm_t, std::vector<Message> &) {}
 #else
 ncclResult_t world_make(ncclComm_t comm) {
     int size = 1, rank = 0;
@@ -95,6 +104,25 @@ void world_gather(ncclComm_t comm, const void *mine, void *all, size_t bytes) {
 void world_sum_pieces(ncclComm_t comm, const float *x, float *piece, size_t count) {
     if (comm->ranks == 1) memcpy(piece, x, count * sizeof(float));
     else MPI_Reduce_scatter_block(x, piece, (int)count, MPI_FLOAT, MPI_SUM, comm->world);
+}
+/* All at once, as a group runs; the two sides of a message must agree on its length. */
+void world_exchange(ncclComm_t comm, std::vector<Message> &messages) {
+    std::vector<MPI_Request> request(messages.size());
+    std::vector<MPI_Status>  status(messages.size());
+    for (size_t i = 0; i < messages.size(); i++) {
+        Message &m = messages[i];
+        if (m.is_send) MPI_Isend(m.bytes.data(), (int)m.bytes.size(), MPI_BYTE, m.peer, 0, comm->world, &request[i]);
+        else MPI_Irecv(m.bytes.data(), (int)m.bytes.size(), MPI_BYTE, m.peer, 0, comm->world, &request[i]);
+    }
+    int failed = MPI_Waitall((int)request.size(), request.data(), status.data()) != MPI_SUCCESS;
+    for (size_t i = 0; i < messages.size(); i++) {
+        int count = (int)messages[i].bytes.size();
+        if (!messages[i].is_send && !failed) MPI_Get_count(&status[i], MPI_BYTE, &count);
+        if (failed || count != (int)messages[i].bytes.size()) {
+            fprintf(stderr, "emulated NCCL: rank %d expects %zu bytes of rank %d, and other bytes came\n", comm->rank, messages[i].bytes.size(), messages[i].peer);
+            abort();
+        }
+    }
 }
 #endif
 
@@ -169,6 +197,36 @@ ncclResult_t collective(ncclComm_t comm, Call call, const void *from, void *to, 
     });
 }
 
+/* --- groups of sends and receives: nothing happens before the group ends ------------------------------------------------------------ */
+
+struct Group {
+    bool                 open = false;
+    ncclComm_t           comm = nullptr;
+    cudaStream_t         stream = nullptr;
+    std::vector<Message> messages;
+} group;
+
+ncclResult_t add_message(const char *name, bool is_send, void *at, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+    size_t bytes = count * type_bytes(type);
+    if (!group.open) return wrong(ncclInvalidUsage, "%s outside a group is not emulated", name);
+    if (comm->state != ncclSuccess) return wrong(ncclInvalidUsage, "%s while the communicator is in state %d", name, (int)comm->state);
+    if (peer < 0 || peer >= comm->ranks || peer == comm->rank) return wrong(ncclInvalidArgument, "%s: rank %d of %d", name, peer, comm->ranks);
+    if (bytes == 0) return wrong(ncclInvalidArgument, "%s of nothing", name);
+    if (ncclResult_t result = check_buffer(name, at, bytes)) return result;
+    if (!group.messages.empty() && (group.comm != comm || group.stream != stream)) return wrong(ncclInvalidUsage, "%s: one group, two streams", name);
+    group.comm = comm, group.stream = stream;
+    group.messages.push_back({is_send, at, std::vector<char>(bytes), peer});
+    return ncclSuccess;
+}
+
+void exchange(Group g) {
+    for (Message &m : g.messages)
+        if (m.is_send) cudaMemcpy(m.bytes.data(), m.device, m.bytes.size(), cudaMemcpyDeviceToHost);
+    world_exchange(g.comm, g.messages);
+    for (Message &m : g.messages)
+        if (!m.is_send) cudaMemcpy(m.device, m.bytes.data(), m.bytes.size(), cudaMemcpyHostToDevice);
+}
+
 }  // namespace
 
 extern "C" {
@@ -230,6 +288,30 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
 ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
     if (ncclResult_t result = check_call(comm, "all-gather", to, from, count, type)) return result;
     return collective(comm, {0, ALL_GATHER, (int64_t)count, type, 0}, from, to, stream);
+}
+
+ncclResult_t ncclGroupStart() {
+    if (group.open) return wrong(ncclInvalidUsage, "a group in a group is not emulated");
+    group = {};
+    group.open = true;
+    return ncclSuccess;
+}
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+    return add_message("send", true, const_cast<void *>(from), count, type, peer, comm, stream);
+}
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+    return add_message("receive", false, to, count, type, peer, comm, stream);
+}
+ncclResult_t ncclGroupEnd() {
+    if (!group.open) return wrong(ncclInvalidUsage, "a group ends that none has begun");
+    Group g = std::move(group);
+    group = {};
+    if (!g.comm) return ncclSuccess;
+    int64_t number = g.comm->collectives++;
+    return later(g.comm, [=] {
+        if (fault("peer") && number >= 3) return wrong(ncclRemoteError, "planted");
+        return emu::enqueue(g.stream, [=] { exchange(g); }) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+    });
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {

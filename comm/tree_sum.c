@@ -1,0 +1,148 @@
+/* tree_sum.c - comm_tree_sum_start: a reduce-scatter whose additions follow tree.h, over non-blocking point-to-point messages.
+ *
+ * Every rank sends the part of each of its nodes that lies in piece p to rank p, which adds the nodes of all ranks in the tree's order. Where
+ * each rank has one node that is W-1 pieces, what any reduce-scatter sends. Pieces travel in chunks, all ranks' chunks of one place together:
+ * two places are received ahead, so that one is summed while the next is on its way. Nothing here waits.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/internal.h"
+#include "core/clock.h"
+
+static int parts_of(int64_t leaves, int ranks) {
+    int parts = 0;
+    for (int r = 0; r < ranks; r++) parts += tree_of_rank(leaves, ranks, r).count;
+    return parts;
+}
+
+size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves) {
+    if (ranks == 1) return 0;
+    return (size_t)parts_of(leaves, ranks) * (kind == COMM_NCCL ? (size_t)NCCL_TREE_CHUNK_BYTES : 2 * (size_t)TREE_CHUNK_BYTES);
+}
+
+void comm_tree_open(Comm *c, int64_t leaves) {
+    CHECK(c->ops == 0, "%d collectives in flight", c->ops);
+    if (c->tree) tree_close(c);
+    if (c->size == 1) return;
+    struct Tree *t = c->tree = (struct Tree *)calloc(1, sizeof *t);
+    if (!t) fail(EXIT_MEMORY, "no memory for a communicator");
+    t->leaves = leaves, t->owner = -1, t->parts = parts_of(leaves, c->size);
+    t->part = (TreePart *)calloc((size_t)t->parts, sizeof *t->part);
+    t->at = (float **)calloc((size_t)t->parts, sizeof *t->at);
+    t->receive = (MPI_Request *)calloc(2 * (size_t)t->parts, sizeof *t->receive);
+    if (!t->part || !t->at || !t->receive) fail(EXIT_MEMORY, "no memory for %d sums a step", t->parts);
+    for (int r = 0, at = 0; r < c->size; r++) {
+        TreeNodes nodes = tree_of_rank(leaves, c->size, r);
+        if (r == c->rank) t->mine = nodes.count;
+        for (int i = 0; i < nodes.count; i++) t->part[at++] = (TreePart){r, i, nodes.node[i]};
+    }
+}
+
+void tree_close(Comm *c) {
+    struct Tree *t = c->tree;
+    free(t->receive);
+    free(t->buffer);
+    free(t->at);
+    free(t->part);
+    free(t);
+    c->tree = NULL;
+}
+
+float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void *ctx) {
+    TreeNodes nodes = {0};
+    float    *sum[TREE_MOST];
+    for (int i = 0; i < t->parts; i++) {
+        sum[nodes.count] = at[i];
+        int joined = tree_push(&nodes, t->part[i].node), last = nodes.count + joined - 1;
+        for (; joined > 0; joined--, last--) add(ctx, sum[last - 1], sum[last], n);
+    }
+    for (int last = nodes.count - 1; last > 0; last--) add(ctx, sum[last - 1], sum[last], n);
+    return sum[0];
+}
+
+#ifndef NO_MPI
+static void add_on_host(void *ctx, float *x, const float *y, int64_t n) { (void)ctx, ring_add(x, y, n); }
+
+static int tag_of(const Op *op) { return (int)(op->sequence % 16384 * 2); } /* as the ring's; messages between two ranks keep their order */
+
+static int chunk_bytes(const Op *op, int64_t chunk) {
+    int64_t left = op->piece_bytes - chunk * TREE_CHUNK_BYTES;
+    return (int)(left < TREE_CHUNK_BYTES ? left : TREE_CHUNK_BYTES);
+}
+
+/* Where the chunk of a place lies, of part i of the tree: in this rank's own node, or received. */
+static char *chunk_at(const Comm *c, const Op *op, int64_t chunk, int i) {
+    const struct Tree *t = c->tree;
+    if (t->part[i].rank != c->rank) return t->buffer + (chunk % 2 * t->parts + i) * TREE_CHUNK_BYTES;
+    return (char *)op->node[t->part[i].index] + c->rank * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
+}
+
+static void post_receives(Comm *c, Op *op) {
+    struct Tree *t = c->tree;
+    for (; op->receives < op->messages && op->receives < op->received + 2; op->receives++) {
+        if (t->owner < 0) t->owner = op->sequence;
+        if (t->owner != op->sequence) return; /* an older one owns the buffers; it needs nothing from us to end */
+        for (int i = 0; i < t->parts; i++) {
+            MPI_Request *request = &t->receive[op->receives % 2 * t->parts + i];
+            *request = MPI_REQUEST_NULL;
+            if (t->part[i].rank != c->rank)
+                MPI_CHECK(c, MPI_Irecv(chunk_at(c, op, op->receives, i), chunk_bytes(op, op->receives), MPI_BYTE, t->part[i].rank, tag_of(op), c->ring, request));
+        }
+    }
+}
+
+/* Message i: of a chunk, of a rank beginning with the next, of a node. */
+static void post_sends(Comm *c, Op *op) {
+    const struct Tree *t = c->tree;
+    for (; op->sends < op->to_send && op->sends < op->sent + SENDS; op->sends++) {
+        int64_t chunk = op->sends / ((c->size - 1) * t->mine), rest = op->sends % ((c->size - 1) * t->mine);
+        int     to = (int)((c->rank + 1 + rest / t->mine) % c->size);
+        char   *at = (char *)op->node[rest % t->mine] + to * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
+        if (op->sends == 0) op->first_send_ms = clock_ms();
+        MPI_CHECK(c, MPI_Isend(at, chunk_bytes(op, chunk), MPI_BYTE, to, tag_of(op), c->ring, &op->send[op->sends % SENDS]));
+        c->times.sends++;
+    }
+}
+
+/* The oldest chunk, if all of it has arrived. */
+static int take_chunk(Comm *c, Op *op) {
+    struct Tree *t = c->tree;
+    int64_t      chunk = op->received;
+    int          done;
+    if (chunk == op->receives) return 0;
+    MPI_CHECK(c, MPI_Testall(t->parts, &t->receive[chunk % 2 * t->parts], &done, MPI_STATUSES_IGNORE));
+    if (!done) return 0;
+    for (int i = 0; i < t->parts; i++) t->at[i] = (float *)(void *)chunk_at(c, op, chunk, i);
+    char *out = (char *)op->x.data + c->rank * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
+    float *sum = tree_fold(t, t->at, chunk_bytes(op, chunk) / 4, add_on_host, NULL);
+    if ((char *)sum != out) memcpy(out, sum, (size_t)chunk_bytes(op, chunk));
+    if (++op->received == op->messages) t->owner = -1;
+    return 1;
+}
+
+static int drop_sent(const Comm *c, Op *op) {
+    int done = 0;
+    if (op->sent < op->sends) MPI_CHECK(c, MPI_Test(&op->send[op->sent % SENDS], &done, MPI_STATUS_IGNORE));
+    op->sent += done;
+    return done;
+}
+
+int tree_sum_progress(Comm *c, Op *op) {
+    for (int moved = 0;; moved = 1) {
+        post_receives(c, op);
+        post_sends(c, op);
+        if (!take_chunk(c, op) && !drop_sent(c, op)) return moved;
+    }
+}
+
+void tree_sum_start(Comm *c, Op *op) {
+    struct Tree *t = c->tree;
+    if (!t->buffer) t->buffer = (char *)aligned_alloc(64, comm_tree_bytes(COMM_RING, c->size, t->leaves));
+    if (!t->buffer) fail(EXIT_MEMORY, "no memory for the sums of %d ranks", c->size);
+    op->messages = (op->piece_bytes + TREE_CHUNK_BYTES - 1) / TREE_CHUNK_BYTES;
+    op->to_send = op->messages * (c->size - 1) * t->mine;
+    post_receives(c, op);
+    post_sends(c, op);
+}
+#endif

@@ -1,0 +1,115 @@
+/* test_threads.c - the same bits for any number of threads: every op that adds across rows, heads or channels, at sizes of several tiles, runs
+ * and items, with Stream.any_threads. Values are the other tests' business; here they are compared with one thread's. */
+#include "test/ref/test.h"
+
+#include <omp.h>
+
+static const int THREADS[] = {1, 2, 3, 8};
+enum { OUTPUTS = 4 };
+
+typedef struct { Tensor out[OUTPUTS]; int count; } Outputs;
+typedef Outputs Op(Stage *s, DType act);
+
+static Tensor random_act(Stage *s, DType act, int64_t a, int64_t b, uint64_t seed) { return stage_random(s, act, b ? 2 : 1, a, b ? b : 1, seed, 1, 0); }
+static Tensor zeros(Stage *s, int64_t a, int64_t b) { return stage_random(s, F32, b ? 2 : 1, a, b ? b : 1, 9, 1, 0); } /* added to */
+
+/* Products of several tiles each way; the weight gradient's inner length is over a strip's. */
+static Outputs linear(Stage *s, DType act) {
+    int64_t N = 1100, K = 420, M = 1205;
+    Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), b = random_act(s, act, M, 0, 3), y = stage_tensor(s, act, 2, N, M);
+    Tensor  dx = stage_tensor(s, act, 2, N, K), dw = zeros(s, K, M), db = zeros(s, M, 0), dy = random_act(s, act, N, M, 4);
+    linear_forward(&s->stream, y, x, w, b);
+    linear_backward(&s->stream, dx, dw, db, dy, x, w);
+    return (Outputs){{y, dx, dw, db}, 4};
+}
+static Outputs narrow_linear(Stage *s, DType act) { /* the input gradient that is quickest by a primitive elsewhere */
+    int64_t N = 200, K = 130, M = 520;
+    Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), dy = random_act(s, act, N, M, 4);
+    Tensor  dx = stage_tensor(s, act, 2, N, K), dw = zeros(s, K, M), db = zeros(s, M, 0);
+    linear_backward(&s->stream, dx, dw, db, dy, x, w);
+    return (Outputs){{dx, dw, db}, 3};
+}
+static Outputs head(Stage *s, DType act) {
+    int64_t n = 70, C = 100, V = 2085, padded = 2176;
+    Tensor  x = random_act(s, act, n, C, 1), wte = random_act(s, act, padded, C, 2), logits = random_act(s, act, n, padded, 3);
+    Tensor  dx = stage_tensor(s, act, 2, n, C), dwte = zeros(s, padded, C);
+    head_forward(&s->stream, logits, x, wte, V);
+    head_backward(&s->stream, dx, dwte, logits, x, wte, V);
+    return (Outputs){{logits, dx, dwte}, 3};
+}
+static Outputs layernorm(Stage *s, DType act) {
+    int64_t N = 517, C = 42;
+    Tensor  x = random_act(s, act, N, C, 1), w = random_act(s, act, C, 0, 2), b = random_act(s, act, C, 0, 3), y = stage_tensor(s, act, 2, N, C);
+    Tensor  mean = stage_tensor(s, F32, 1, N, 1), rstd = stage_tensor(s, F32, 1, N, 1), dx = stage_tensor(s, act, 2, N, C);
+    Tensor  dw = zeros(s, C, 0), db = zeros(s, C, 0), dy = random_act(s, act, N, C, 4), none = dx;
+    none.data = NULL;
+    layernorm_forward(&s->stream, y, mean, rstd, x, w, b, 1e-5f);
+    layernorm_backward(&s->stream, dx, dw, db, none, dy, x, w, mean, rstd);
+    return (Outputs){{y, dx, dw, db}, 4};
+}
+/* Few heads are shared out by tiles, many by heads. */
+static Outputs attention(Stage *s, DType act, int64_t B, int64_t T, int64_t H, int64_t D) {
+    int64_t C = H * D;
+    Tensor  qkv = random_act(s, act, B * T, 3 * C, 1), y = stage_tensor(s, act, 2, B * T, C), lse = stage_tensor(s, F32, 2, B * H, T);
+    Tensor  dqkv = stage_tensor(s, act, 2, B * T, 3 * C), dy = random_act(s, act, B * T, C, 2);
+    attention_forward(&s->stream, y, lse, qkv, H);
+    attention_backward(&s->stream, dqkv, dy, y, lse, qkv, H);
+    return (Outputs){{y, lse, dqkv}, 3};
+}
+static Outputs few_heads(Stage *s, DType act) { return attention(s, act, 1, 203, 2, 24); }
+static Outputs some_heads(Stage *s, DType act) { return attention(s, act, 2, 130, 3, 14); }
+static Outputs classifier_and_embedding(Stage *s, DType act) {
+    int64_t B = 3, T = 37, C = 130, V = 301, padded = 384;
+    Tensor  logits = random_act(s, act, B * T, padded, 1), targets = stage_tokens(s, 1, B * T, 1, 2, (int32_t)V), loss = stage_tensor(s, F32, 1, B * T, 1);
+    Tensor  tokens = stage_tokens(s, 2, B, T, 3, 40), dwte = zeros(s, padded, C), dwpe = zeros(s, T, C), dy = random_act(s, act, B * T, C, 4);
+    classifier_forward_backward(&s->stream, loss, logits, targets, V, 0.1f);
+    embedding_backward(&s->stream, dwte, dwpe, dy, tokens);
+    return (Outputs){{logits, loss, dwte, dwpe}, 4};
+}
+
+static void compare(Op *op, DType act) {
+    int     before = omp_get_max_threads();
+    Outputs want = {.count = 0};
+    Stage   first = stage_create(0);
+    for (int t = 0; t < COUNT(THREADS); t++) {
+        omp_set_num_threads(THREADS[t]);
+        Stage s = t == 0 ? first : stage_create(0);
+        arena_destroy(&s.stream.scratch);
+        s.stream.scratch = arena_create("scratch", 64 << 20);
+        s.stream.any_threads = 1;
+        Outputs got = op(&s, act);
+        if (t == 0) want = got, first = s;
+        for (int i = 0; i < want.count; i++) assert_same_bits(got.out[i], want.out[i]);
+        if (t > 0) stage_destroy(&s);
+    }
+    stage_destroy(&first);
+    omp_set_num_threads(before);
+}
+
+static void test_all(void **state) {
+    (void)state;
+    if (strcmp(device_backend(), "cpu") != 0) skip(); /* a GPU has no such choice */
+    Op *const ops[] = {linear, narrow_linear, head, layernorm, few_heads, some_heads, classifier_and_embedding};
+    for (int act = F32; act <= BF16; act++)
+        for (int i = 0; i < COUNT(ops); i++) compare(ops[i], (DType)act);
+}
+
+/* Where oneDNN multiplies bf16 itself: natively, or emulated where a test asks for it. */
+static void test_native_bf16(void **state) {
+    (void)state;
+    if (strcmp(device_isa(), "avx512") != 0) skip();
+    setenv("TRAIN_GPT_BF16", "onednn", 1);
+    compare(narrow_linear, BF16);
+    compare(head, BF16);
+    unsetenv("TRAIN_GPT_BF16");
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_native_bf16)};
+    return cmocka_run_group_tests_name("threads", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Saved by each number of ranks from 1 to 8, resumed by each: the bits of the unbroken run (parallel.deterministic). Starts at a random pair.
+# goal: 64 pairs
+. "$(dirname "$0")/part.sh"
+. test/run/tiny.sh
+. test/run/pairs.sh
+trap 'rm -rf "$WORK"; tell' EXIT
+first=$((RANDOM % 64))
+for i in $(seq 0 63); do
+    more || break
+    at=$(((first + i) % 64))
+    told=$(pairs $((at / 8 + 1)):$((at % 8 + 1)))
+    grep '^not ok' <<< "$told"
+    tally 1 "$(grep -c '^not ok' <<< "$told" | sed 's/^[1-9].*/1/')"
+done
