@@ -54,6 +54,14 @@ say() { "$TRAIN" sample "$WORK/fp32" tokens=8 prompt="the quick" seed=3; }
 said=$(say)
 expect "sample says the same each time" [ -n "$said" -a "$said" = "$(say)" ]
 rm -r "$WORK/bf16/checkpoints/step_00000010"
+# One table of algorithms, one order of additions: the number of ranks changes no bit. Four micro-batches a step.
+ORDERED="$SMALL run.steps=3 precision=bf16 parallel.deterministic=true"
+expect "parallel.deterministic, 1 rank" quiet train $ORDERED run.dir="$WORK/ordered"
+for comm in nccl ring; do
+    mkdir -p "$WORK/ordered.$comm" && cp "$WORK/ordered/gemm.json" "$WORK/ordered.$comm/"
+    expect "parallel.deterministic, 2 ranks, $comm" quiet train_ranks 2 $ORDERED run.dir="$WORK/ordered.$comm" parallel.comm=$comm
+    expect "parallel.deterministic, 2 ranks, $comm: the same bits" same_weights "$WORK/ordered.$comm" "$WORK/ordered" step_00000003
+done
 TRAIN=$CPU
 expect "the CPU build goes on from there" quiet train $SMALL run.dir="$WORK/bf16" precision=bf16
 expect "the CPU build goes on from there: losses" same_losses "$WORK/bf16" "$WORK/again" 1e-3

@@ -14,6 +14,7 @@
 #include "core/io.h"
 #include "data/shard.h"
 #include "layers/optimizer.h"
+#include "run/gradient_tree.h"
 #include "run/plan.h"
 #include "run/verbs.h"
 #include "test/run/child.h"
@@ -79,6 +80,10 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     GptArenas arenas = {&params, &grads, &activations};
     Gpt       g = gpt_create(shape_of(c), &layout, act, c->batch.micro_batch, c->batch.seq_len, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
     Optimizer o = optimizer_create(&layout, rank, (int)c->parallel.zero_stage, g.params, g.grads, &optimizer);
+    if (c->parallel.deterministic) {
+        int buffers = gradient_tree_create(&layout, c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len), g.grads, &grads).buffers;
+        assert_true(buffers >= 3 && p.gradient_buffers == buffers);
+    }
     Arena *all[] = {&params, &grads, &optimizer, &activations};
     size_t planned[] = {p.params_bytes, p.grads_bytes, p.optimizer_bytes, p.activation_bytes};
     for (int i = 0; i < 4; i++) {
@@ -104,6 +109,7 @@ static void the_plan_is_what_is_carved(void **state) {
                     Config c = small_config();
                     c.parallel.zero_stage = zero_stage;
                     c.memory.recompute = recompute;
+                    c.parallel.deterministic = act == BF16;
                     assert_plan_is_what_is_carved(&c, (DType)act, ranks - 1, ranks);
                 }
 }
