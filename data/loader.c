@@ -3,12 +3,11 @@
  */
 #include "data/loader.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/thread.h"
 
 enum { RING = 4 }; /* micro-batches ahead: enough to cover a page fault or a slow disk read, little memory */
 
@@ -75,17 +74,6 @@ static void *fill_ahead(void *loader) {
     }
 }
 
-/* Signals sent to the process are the main thread's; faults of this thread's own stay with it. */
-static void start_thread(Loader *l) {
-    sigset_t ours, before;
-    sigfillset(&ours);
-    sigdelset(&ours, SIGBUS), sigdelset(&ours, SIGSEGV), sigdelset(&ours, SIGFPE), sigdelset(&ours, SIGILL);
-    pthread_sigmask(SIG_SETMASK, &ours, &before);
-    int rc = pthread_create(&l->thread, NULL, fill_ahead, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc) fail(EXIT_MEMORY, "cannot start the data loader's thread: %s", strerror(rc));
-}
-
 static void stop_thread(Loader *l) {
     pthread_mutex_lock(&l->lock);
     l->stop = 1;
@@ -114,7 +102,7 @@ Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
     if (!l->sample) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens (batch.seq_len)", (long long)T);
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
-    start_thread(l);
+    l->thread = thread_start(fill_ahead, l, "the data loader");
     return l;
 }
 
@@ -161,5 +149,5 @@ void loader_seek(Loader *l, int64_t first_sample) {
     event_wait(l->copied);
     l->plan.first_sample = first_sample;
     l->filled = l->taken = l->handed = 0;
-    start_thread(l);
+    l->thread = thread_start(fill_ahead, l, "the data loader");
 }

@@ -48,8 +48,8 @@ SIMD_INLINE double SIMD(block_squares)(const float *x) {
         sum[i / 8 % 2] += wide * wide;
     }
     double lane[8];
-    sum[0] += sum[1];
-    memcpy(lane, sum, sizeof lane);
+    f64x8  both = sum[0] + sum[1];
+    memcpy(lane, &both, sizeof lane);
     for (int half = 4; half > 0; half /= 2)
         for (int i = 0; i < half; i++) lane[i] += lane[i + half];
     return lane[0];

@@ -56,10 +56,6 @@ void optimizer_norm_squared(const Optimizer *o, Stream *s, Tensor sum) {
         if (is_own(o, o->spans[i])) norm_squared(s, sum, tensor_slice(o->grads, o->spans[i].memory, o->spans[i].elems));
 }
 
-void optimizer_master_squared(const Optimizer *o, Stream *s, Tensor sum) {
-    for (int i = 0; i < o->span_count; i++) norm_squared(s, sum, optimizer_master(o, o->spans[i]));
-}
-
 void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     for (int i = 0; i < o->span_count; i++) {
         Span  span = o->spans[i];

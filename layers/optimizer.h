@@ -38,9 +38,6 @@ void optimizer_publish(const Optimizer *o, Stream *s);
 /* Sum of squares of the reduced gradients this rank answers for (its own pieces, whatever the stage). sum: an Exact, out(+=) */
 void optimizer_norm_squared(const Optimizer *o, Stream *s, Tensor sum);
 
-/* Sum of squares of this rank's masters: not finite when one of them is not. sum: an Exact, out(+=) */
-void optimizer_master_squared(const Optimizer *o, Stream *s, Tensor sum);
-
 /* One step over this rank's spans; grad_scale multiplies the gradient (clipping). */
 void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale);
 

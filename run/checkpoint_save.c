@@ -7,8 +7,6 @@
  */
 #include <inttypes.h>
 #include <omp.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,6 +15,7 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "core/thread.h"
 #include "run/checkpoint.h"
 #include "run/checkpoint_write.h"
 
@@ -99,13 +98,8 @@ Saver *saver_create(CheckpointState *state) {
     s->committed = state->before.step > 0 ? state->before.step : -1;
     s->staged = (float *)device_alloc_host(saver_bytes(state->layout), "staging checkpoints");
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->changed, NULL);
-    sigset_t all, before;
-    sigfillset(&all); /* requests from outside are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&s->thread, NULL, write_when_told, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error) fail(EXIT_MEMORY, "cannot start the thread that saves checkpoints: %s", strerror(error));
+    thread_condition(&s->changed);
+    s->thread = thread_start(write_when_told, s, "checkpoints");
     return s;
 }
 
@@ -186,10 +180,7 @@ void saver_start(Saver *s, int64_t step) {
 
 /* Until the thread is done, PAUSE_MS at most. */
 static void pause_for_thread(Saver *s) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t ns = until.tv_nsec + PAUSE_MS * 1000000;
-    until.tv_sec += ns / 1000000000, until.tv_nsec = ns % 1000000000;
+    struct timespec until = thread_deadline(PAUSE_MS);
     pthread_mutex_lock(&s->lock);
     if (s->busy) pthread_cond_timedwait(&s->changed, &s->lock, &until);
     else         usleep(1000); /* this rank's is done, another's is not */

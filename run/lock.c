@@ -2,8 +2,6 @@
 #include "run/lock.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +13,7 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "core/thread.h"
 #include "run/lock_holder.h"
 #include "run/signals.h"
 
@@ -172,17 +171,13 @@ static void beat(RunLock *l) {
 }
 
 static void *keep_beating(void *lock) {
-    RunLock        *l = (RunLock *)lock;
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
+    RunLock *l = (RunLock *)lock;
     pthread_mutex_lock(&l->mutex);
     while (!l->stop) {
-        int64_t ns = until.tv_nsec + (int64_t)(l->beat_ms * 1e6);
-        until.tv_sec += (time_t)(ns / 1000000000), until.tv_nsec = (long)(ns % 1000000000);
+        struct timespec until = thread_deadline(l->beat_ms);
         while (!l->stop && pthread_cond_timedwait(&l->changed, &l->mutex, &until) == 0) {}
         pthread_mutex_unlock(&l->mutex);
         beat(l);
-        clock_gettime(CLOCK_MONOTONIC, &until);
         pthread_mutex_lock(&l->mutex);
     }
     pthread_mutex_unlock(&l->mutex);
@@ -190,18 +185,9 @@ static void *keep_beating(void *lock) {
 }
 
 static void start_beating(RunLock *l) {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&l->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    thread_condition(&l->changed);
     pthread_mutex_init(&l->mutex, NULL);
-    sigset_t all, before;
-    sigfillset(&all); /* requests from outside are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&l->beater, NULL, keep_beating, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error) fail(EXIT_MEMORY, "cannot start the thread of the lock's beat: %s", strerror(error));
+    l->beater = thread_start(keep_beating, l, "the lock's beat");
 }
 
 void lock_sign(RunLock *l) {

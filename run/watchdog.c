@@ -4,8 +4,6 @@
 
 #include <dirent.h>
 #include <execinfo.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,8 +14,9 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/thread.h"
 
-enum { STACK_SIGNAL = SIGURG /* by default ignored, and nobody here uses it */, STACK_DEPTH = 64 };
+enum { STACK_DEPTH = 64 };
 enum { REPORT_SECONDS = 4 /* whoever reads our stderr may be gone */, HOST_CHARS = 64 };
 static const double LOOK_MS = 200.0, STACK_MS = 100.0, ABANDON_MS = 1000.0;
 
@@ -83,7 +82,7 @@ static void prepare_stacks(void) {
     memset(&action, 0, sizeof action);
     action.sa_handler = on_stack_signal;
     action.sa_flags = SA_RESTART | SA_ONSTACK;
-    sigaction(STACK_SIGNAL, &action, NULL);
+    sigaction(THREAD_STACK_SIGNAL, &action, NULL);
 }
 
 static void sleep_ms(double ms) {
@@ -100,7 +99,7 @@ static void print_stacks(void) {
         if (thread <= 0 || thread == own) continue;
         say("train_gpt: stack of thread %ld%s:\n", thread, thread == getpid() ? " (main)" : "");
         int before = stacks_printed;
-        syscall(SYS_tgkill, getpid(), thread, STACK_SIGNAL);
+        syscall(SYS_tgkill, getpid(), thread, THREAD_STACK_SIGNAL);
         for (double ms = 0; ms < STACK_MS && stacks_printed == before; ms++) sleep_ms(1.0);
     }
     if (tasks) closedir(tasks);
@@ -138,10 +137,7 @@ double watchdog_limit(double configured_seconds, int has_started, double longest
 
 /* Sleeps; returns 1 when the watchdog is to end. */
 static int wait_or_stop(Watchdog *w, double ms) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t ns = until.tv_nsec + (int64_t)(ms * 1e6);
-    until.tv_sec += (time_t)(ns / 1000000000), until.tv_nsec = (long)(ns % 1000000000);
+    struct timespec until = thread_deadline(ms);
     pthread_mutex_lock(&w->lock);
     while (!w->stop && pthread_cond_timedwait(&w->changed, &w->lock, &until) == 0) {}
     int stop = w->stop;
@@ -171,18 +167,9 @@ Watchdog *watchdog_create(double limit_seconds, Launch launch) {
     w->last_us = now_us();
     w->phase = "the start of MPI";
     prepare_stacks();
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    thread_condition(&w->changed);
     pthread_mutex_init(&w->lock, NULL);
-    sigset_t all, before;
-    sigfillset(&all); /* requests from outside are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&w->thread, NULL, watch, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error) fail(EXIT_MEMORY, "cannot start the watchdog's thread: %s", strerror(error));
+    w->thread = thread_start(watch, w, "the watchdog");
     return w;
 }
 
