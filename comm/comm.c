@@ -93,11 +93,10 @@ static void stall_from(int64_t sequence) { (void)sequence; }
 static int  is_stalled(const Op *op) { return (void)op, 0; }
 #endif
 
-/* Words of its own: "slow" takes 50 ms more, which are this rank's and not the collective's; "stall" starts, and never gets on. */
+/* A word of its own: "stall" starts, and never gets on. */
 static Failpoint obey_test(const Comm *c, const char *name) {
     Failpoint f = failpoint(name);
     if (f.error) comm_failed(c, strerror(f.error));
-    if (strcmp(f.word, "slow") == 0) usleep(50000);
     if (strcmp(f.word, "stall") == 0) stall_from(c->started);
     return f;
 }

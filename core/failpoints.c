@@ -105,6 +105,7 @@ static Failpoint strike(const char *name, int64_t nth, const char *what) {
     tell(name, nth, what);
     if (strcmp(what, "kill-before") == 0) kill(getpid(), SIGKILL);
     while (strcmp(what, "hang") == 0 || strcmp(what, "kill-before") == 0) pause();
+    if (strcmp(what, "slow") == 0) usleep(50000);
     f.error = error_of(what);
     f.is_short = strcmp(what, "short") == 0;
     f.kills = strcmp(what, "kill-after") == 0;

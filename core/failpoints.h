@@ -9,7 +9,7 @@
  * @n       the n-th of this process, from 1; @n+ also all later ones
  * what     ENOSPC EIO EDQUOT EFBIG EINTR EROFS EACCES ENOMEM    the call is not made, and fails with that error; fail = EIO
  *          short                      a write or read moves half of its bytes
- *          hang                       the call never returns
+ *          hang, slow                 the call never returns, or takes 50 ms more
  *          kill-before, kill-after    the process gets SIGKILL; the call has not, or has, been made
  *          any other word             is the caller's own, in `word`: "nan", "flip"
  * rank=r   only on this rank (by the launcher's environment); without it on every rank

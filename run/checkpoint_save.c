@@ -212,6 +212,7 @@ static int is_there(Saver *s) {
 
 /* The part that all have finished is followed by the next; 1 when that was the last and the checkpoint is in its place. */
 static int next_part(Saver *s) {
+    CHECK(saver_ready(s), "step %" PRId64 ": a part of its checkpoint is not done yet", s->step);
     if (any_fault(s->state->comm, s->save.fault)) {
         give_up(s);
         return 0;

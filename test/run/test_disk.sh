@@ -31,6 +31,8 @@ expect "one rank's full disk is a warning" \
     exits 0 "warning: step 5 is not saved: cannot write .*/step_00000005.tmp/.*: Input/output error" \
     env TRAIN_GPT_FAIL="io.pwrite@1:EIO,rank=1" mpirun --oversubscribe --bind-to none -np 2 "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/ranks"
 expect "and the run ends as it would have" [ -f "$WORK/ranks/checkpoints/step_00000020/state.json" ]
+expect "a rank with a slow disk holds up no step, and no checkpoint is named before it has written" \
+    quiet env TRAIN_GPT_FAIL="io.fsync@1+:slow,rank=1" mpirun --oversubscribe --bind-to none -np 2 "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/slow"
 
 # --- the log. Before its first line there are a probe's write and config.json's, between two lines loss.svg's; a short one leaves half a line.
 for n in 3 7 11; do
