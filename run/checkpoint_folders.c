@@ -97,9 +97,11 @@ static char *read_manifest(const char *folder, int64_t *bytes, char *fault) {
         manifest_fault(fault, errno == ENOENT ? MANIFEST_NAME " is missing" : MANIFEST_NAME " cannot be read: %s", strerror(errno));
     else if (!S_ISREG(st.st_mode)) manifest_fault(fault, MANIFEST_NAME " is not a plain file");
     else if ((*bytes = io_read_file(path.text, MANIFEST_LIMIT, &text)) < 0)
-        manifest_fault(fault, MANIFEST_NAME " cannot be read: %s", strerror((int)-*bytes));
+        manifest_fault(fault, *bytes == -ENOMEM ? MANIFEST_NO_MEMORY : MANIFEST_NAME " cannot be read: %s", strerror((int)-*bytes));
     return text;
 }
+
+static ManifestStatus status_of(const char *fault) { return strcmp(fault, MANIFEST_NO_MEMORY) == 0 ? MANIFEST_UNKNOWN : MANIFEST_BROKEN; }
 
 static ManifestStatus parse_manifest(const char *text, int64_t bytes, int64_t step, Manifest *m, char *fault) {
     ManifestStatus status = manifest_parse(text, (size_t)bytes, m, fault);
@@ -116,17 +118,20 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, Manifest
     char   *text = NULL;
     fault[0] = 0;
     if (is_first(c)) text = read_manifest(folder, &bytes, fault);
-    if (any_fault(c, fault)) return MANIFEST_BROKEN;
+    if (any_fault(c, fault)) return status_of(fault);
     share(c, &bytes, sizeof bytes);
     if (!text && !(text = (char *)malloc((size_t)bytes + 1))) fail(EXIT_MEMORY, "no memory for the manifest of %s", folder);
     share(c, text, (size_t)bytes);
     ManifestStatus status = parse_manifest(text, bytes, step, m, fault); /* the same on every rank: the same bytes */
     free(text);
-    if (status != MANIFEST_GOOD) return status;
+    if (any_fault(c, fault)) {
+        if (status == MANIFEST_GOOD) manifest_free(m); /* a peer had no memory for it */
+        return status == MANIFEST_FOREIGN ? status : status_of(fault);
+    }
     manifest_verify_telling(m, folder, c ? comm_rank(c) : 0, c ? comm_size(c) : 1, c ? tell_progress : NULL, c, fault);
     if (!any_fault(c, fault)) return MANIFEST_GOOD;
     manifest_free(m);
-    return MANIFEST_BROKEN;
+    return status_of(fault);
 }
 
 /* --- removing ------------------------------------------------------------------------------------------------------------------------ */
@@ -202,6 +207,7 @@ static int is_good(const char *folder, int64_t step) {
     Manifest       m;
     char           fault[MANIFEST_FAULT_BYTES];
     ManifestStatus status = folder_verify(NULL, folder, step, &m, fault);
+    if (status == MANIFEST_UNKNOWN) fail(EXIT_MEMORY, "%s: %s", folder, fault);
     if (status == MANIFEST_GOOD) manifest_free(&m);
     else                         warn("%s is not used: %s", folder, fault);
     return status == MANIFEST_GOOD;

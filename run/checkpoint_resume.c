@@ -38,6 +38,7 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         ManifestStatus status = folder_verify(c, folder.text, at->step, m, why);
         if (status == MANIFEST_GOOD) return 1;
         if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* an older one would lose what a newer program did */
+        if (status == MANIFEST_UNKNOWN) fail(EXIT_MEMORY, "%s: %s", folder.text, why);
         warn("%s is passed over: %s", folder.text, why);
         if (!fault[0]) manifest_fault(fault, "%s: %.900s", at->name, why);
     }

@@ -169,7 +169,7 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
     const cJSON *entry;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) < 1) return manifest_fault(fault, MANIFEST_NAME " names no data files");
     m->data = (ManifestData *)calloc((size_t)cJSON_GetArraySize(list), sizeof *m->data);
-    if (!m->data) return manifest_fault(fault, MANIFEST_NAME " needs more memory than there is");
+    if (!m->data) return manifest_fault(fault, MANIFEST_NO_MEMORY);
     cJSON_ArrayForEach(entry, list) {
         ManifestData *d = &m->data[m->data_files++];
         const cJSON  *name = json_member(entry, "name");
@@ -180,12 +180,12 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
     return 1;
 }
 
-static int read_runs(const cJSON *list, ManifestFile *file) {
+static int read_runs(const cJSON *list, ManifestFile *file, char *fault) {
     const cJSON *entry;
     uint64_t     at = 0;
     if (!cJSON_IsArray(list)) return 0;
     file->run = (ManifestRun *)calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *file->run);
-    if (!file->run) return 0;
+    if (!file->run) return manifest_fault(fault, MANIFEST_NO_MEMORY);
     cJSON_ArrayForEach(entry, list) {
         ManifestRun *run = &file->run[file->runs++];
         if (!cJSON_IsArray(entry) || cJSON_GetArraySize(entry) != 3) return 0;
@@ -205,8 +205,8 @@ static int read_files(const cJSON *list, Manifest *m, char *fault) {
         const cJSON *name = json_member(entry, "name");
         if (!cJSON_IsString(name) || strcmp(name->valuestring, manifest_file_name[f]) != 0)
             return manifest_fault(fault, MANIFEST_NAME " does not list %s in its place", manifest_file_name[f]);
-        if (!read_u64(json_member(entry, "bytes"), &m->file[f].bytes) || !read_runs(json_member(entry, "runs"), &m->file[f]))
-            return manifest_fault(fault, MANIFEST_NAME " does not cover every byte of %s exactly once", manifest_file_name[f]);
+        if (!read_u64(json_member(entry, "bytes"), &m->file[f].bytes) || !read_runs(json_member(entry, "runs"), &m->file[f], fault))
+            return fault[0] ? 0 : manifest_fault(fault, MANIFEST_NAME " does not cover every byte of %s exactly once", manifest_file_name[f]);
     }
     return 1;
 }
@@ -243,6 +243,7 @@ static ManifestStatus parse(const char *text, size_t bytes, Manifest *m, char *f
 
 ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault) {
     memset(m, 0, sizeof *m);
+    fault[0] = 0;
     ManifestStatus status = parse(text, bytes, m, fault);
     if (status != MANIFEST_GOOD) manifest_free(m);
     return status;

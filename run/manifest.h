@@ -61,7 +61,13 @@ typedef struct {
     Json          json;           /* owned: what manifest_parse's borrowed members point into */
 } Manifest;
 
-typedef enum { MANIFEST_GOOD, MANIFEST_BROKEN, MANIFEST_FOREIGN /* whole, but of a version this program does not read */ } ManifestStatus;
+typedef enum {
+    MANIFEST_GOOD,
+    MANIFEST_BROKEN,
+    MANIFEST_FOREIGN, /* whole, but of a version this program does not read          */
+    MANIFEST_UNKNOWN  /* no memory to look at it: that says nothing of the checkpoint */
+} ManifestStatus;
+#define MANIFEST_NO_MEMORY "there is no memory to verify it" /* the fault of the last of them, as ranks tell it each other */
 
 /* Writes a phrase into fault [MANIFEST_FAULT_BYTES]; returns 0, as what could not be done does. */
 int manifest_fault(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -42,7 +42,7 @@ static int runs_ok(const char *path, const char *name, const ManifestFile *file,
     {
         char  wrong[MANIFEST_FAULT_BYTES] = "";
         char *buffer = (char *)malloc(MANIFEST_RUN_BYTES);
-        if (!buffer) manifest_fault(wrong, "%s cannot be read: no memory", name);
+        if (!buffer) manifest_fault(wrong, MANIFEST_NO_MEMORY);
         #pragma omp for schedule(dynamic, 8)
         for (int64_t i = 0; i < mine; i++) {
             if (!wrong[0]) run_ok(fd, name, &file->run[part + i * parts], buffer, wrong);
@@ -60,7 +60,7 @@ int manifest_verify_telling(const Manifest *m, const char *folder, int part, int
     char *path[MANIFEST_FILES] = {0};
     int   good = 1;
     for (int f = 0; good && f < MANIFEST_FILES; f++)
-        if (asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0) path[f] = NULL, good = manifest_fault(fault, "no memory to verify it");
+        if (asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0) path[f] = NULL, good = manifest_fault(fault, MANIFEST_NO_MEMORY);
     for (int f = 0; good && f < MANIFEST_FILES; f++) good = size_ok(path[f], manifest_file_name[f], m->file[f].bytes, fault);
     for (int f = 0; good && f < MANIFEST_FILES; f++) good = runs_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, (Listener){progress, ctx}, fault);
     for (int f = 0; f < MANIFEST_FILES; f++) free(path[f]);

@@ -111,7 +111,7 @@ static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
     const cJSON *entry;
     int          count = cJSON_GetArraySize(s->json.root);
     s->tensor = (SafeTensor *)calloc((size_t)count + 1, sizeof *s->tensor);
-    if (!s->tensor) return fault_is(fault, "needs more memory than there is");
+    if (!s->tensor) return fault_is(fault, SAFETENSORS_NO_MEMORY);
     cJSON_ArrayForEach(entry, s->json.root) {
         if (strcmp(entry->string, "__metadata__") == 0) {
             if (!metadata_ok(entry)) return fault_is(fault, "has a __metadata__ that is no object of strings");

@@ -47,6 +47,7 @@ size_t      safetensors_type_bytes(SafeType type);
 
 /* Reads the header of a file of file_bytes bytes whose first `bytes` are given: all of the header, or the file is refused. Returns 1, or
  * 0 and the fault as a phrase ("has a hole before tensor \"wte.weight\"") in fault [SAFETENSORS_FAULT_BYTES]. */
+#define SAFETENSORS_NO_MEMORY "needs more memory than there is"
 int  safetensors_parse(const uint8_t *data, size_t bytes, uint64_t file_bytes, Safetensors *out, char *fault);
 void safetensors_free(Safetensors *s);
 

@@ -48,7 +48,8 @@ WeightsFile weights_open(const char *path) {
     if (w.fd < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, strerror(-w.fd));
     uint8_t *head = read_head(&w, (uint64_t)st.st_size, &bytes);
     if (!head) fail(EXIT_MEMORY, "no memory to open %s", path);
-    if (!safetensors_parse(head, bytes, (uint64_t)st.st_size, &w.header, fault)) fail(EXIT_DATA, "%s %s", path, fault);
+    if (!safetensors_parse(head, bytes, (uint64_t)st.st_size, &w.header, fault))
+        fail(strcmp(fault, SAFETENSORS_NO_MEMORY) == 0 ? EXIT_MEMORY : EXIT_DATA, "%s %s", path, fault);
     free(head);
     return w;
 }

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# A machine's clock that jumps by days, back and forth: waits, time limits, hangs and the lock go by the monotonic clock.
+case ${B:-build/cpu} in *-asan | *-tsan*) echo "skip clock: a sanitizer comes before what is preloaded"; exit 0 ;; esac
+. "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
+gcc -O1 -shared -fPIC -o "$WORK/clock.so" test/preload/clock.c || { echo "not ok the preloaded library"; exit 1; }
+jumping() { LD_PRELOAD="$WORK/clock.so" "$@"; }
+
+first=$(jumping date +%s) second=$(jumping bash -c 'date +%s; date +%s' | tail -1)
+expect "the clock does jump" [ $(( (first - $(date +%s)) / 80000 )) -ne 0 -a -n "$second" ]
+train run.dir="$WORK/quiet" run.steps=24 checkpoint.every=2 > /dev/null
+expect "a run and its checkpoints do not mind" quiet jumping "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/one" run.steps=24 checkpoint.every=2 run.watchdog_seconds=10 run.max_minutes=5 2> /dev/null
+expect "one process: the same weights" same_weights "$WORK/one" "$WORK/quiet" step_00000024
+expect "nor do two ranks" quiet run_ranks 2 env LD_PRELOAD="$WORK/clock.so" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/two" run.steps=24 checkpoint.every=2 run.watchdog_seconds=10 run.max_minutes=5 2> /dev/null
+expect "2 ranks: every step, and no step twice" [ "$(values "$WORK/two" train step | tr '\n' ' ')" = "$(seq 24 | tr '\n' ' ')" ]
+expect "a step takes no days" [ "$(values "$WORK/one" train ms | awk '$1 < 0 || $1 > 60000' | wc -l)" -eq 0 ]
+jumping "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/limit" run.steps=1000000 run.max_minutes=0.03 checkpoint.every=0 eval.every=0 > /dev/null
+expect "run.max_minutes counts minutes that pass: exit 75" [ $? -eq 75 ]
+exit $STATUS
