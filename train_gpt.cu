@@ -190,7 +190,7 @@ static int64_t tokens_after(const Run *r, int64_t step) {
 static int64_t train_step(Run *r, int64_t step, Agreed *agreed, StepMetrics *m) {
     const Config *c = r->config;
     double        start_ms = clock_ms();
-    comm_forget_waits(r->comm); /* what came before (eval, checkpoint) is not this step's */
+    comm_forget_times(r->comm); /* what came before (eval, checkpoint) is not this step's */
     compute_gradients(r);
     double scale = r->loss_scale.scale; /* what this step's gradients carry */
     *agreed = agree(r, step, start_ms);

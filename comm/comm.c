@@ -301,15 +301,27 @@ void comm_all_reduce(Comm *c, Tensor x) {
 /* Chunks have one size; a bucket of any length goes through the same few. */
 size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0; }
 
+/* What is in flight counts up to now, and from now on for the next. */
+static void count_so_far(Comm *c) {
+    double now = clock_ms();
+    if (c->begun > 0) c->times.comm_ms += now - c->busy_since_ms;
+    c->busy_since_ms = now;
+}
+
 CommTimes comm_times(Comm *c) {
     if (c->nccl) nccl_read_times(c);
+    count_so_far(c);
     CommTimes times = {c->times.comm_ms + c->waits.comm_ms, c->times.exposed_ms + c->waits.exposed_ms, c->times.sends};
     memset(&c->times, 0, sizeof c->times);
-    comm_forget_waits(c);
+    memset(&c->waits, 0, sizeof c->waits);
     return times;
 }
 
-void comm_forget_waits(Comm *c) { memset(&c->waits, 0, sizeof c->waits); }
+void comm_forget_times(Comm *c) {
+    count_so_far(c);
+    memset(&c->waits, 0, sizeof c->waits);
+    if (!c->nccl) memset(&c->times, 0, sizeof c->times);
+}
 
 int comm_trace(const Comm *c, CommTrace *out, int max) {
     int64_t count = c->started < TRACES ? c->started : TRACES;

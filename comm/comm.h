@@ -122,8 +122,8 @@ typedef struct {
     int64_t sends;      /* messages this rank has posted; 0 for COMM_MPI and COMM_NCCL, which do not tell     */
 } CommTimes;
 CommTimes comm_times(Comm *c); /* since the last call; resets them */
-/* Leaves out of the next comm_times what the small blocking calls above have taken so far; collectives over buckets stay in it. */
-void comm_forget_waits(Comm *c);
+/* Leaves what has passed so far out of the next comm_times; NCCL's collectives, which are told late, stay in it. */
+void comm_forget_times(Comm *c);
 
 /* What happened when, on clock_ms(), for the last collectives over buckets (at most 128), oldest first; returns how many. */
 typedef struct {
