@@ -20,7 +20,7 @@ fi
 
 # The parsers and what they stand on.
 sources=(core/{arena,device,error,io,json,json_scan,simd,tensor}.c data/shard.c
-         run/{config,config_rules,config_saved,config_walk,faults,manifest,manifest_verify,nearest,option_docs,option_text,options,safetensors}.c)
+         run/{config,config_rules,config_saved,config_walk,faults,manifest,manifest_verify,nearest,option_docs,option_text,options,safetensors,spikes}.c)
 objects=()
 for source in "${sources[@]}"; do
     object=$out/$(echo "${source%.c}" | tr / _).o

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every CUDA kernel on the emulated GPU: the op tests of test/layers under AddressSanitizer and UBSan, then under the race checker, and a list
-# of which kernels ran with which element types.
+# of which kernels ran with which element types. The whole model, which is the longest of them, goes first, and under the race checker only in
+# `make soak` (test/soak/schedules.sh).
 set -u
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then
@@ -14,7 +15,10 @@ export OMP_NUM_THREADS=1
 run_ops() { # VARIANT
     local build=build/emu$1 test
     env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu SAN="$1" op-tests || { echo "not ok build of $build"; return; }
-    for test in test/layers/test_*.c; do echo "${test%.c}"; done | grep -v reference | EMU_KERNELS=$launched ASAN_OPTIONS=detect_leaks=0 xargs -P 2 -I{} sh -c '
+    local tests=(test/layers/test_gpt.c)
+    [ "$1" = -race ] && tests=()
+    tests+=($(ls test/layers/test_*.c | grep -vE "_(reference|gpt)\.c"))
+    printf '%s\n' "${tests[@]%.c}" | EMU_KERNELS=$launched ASAN_OPTIONS=detect_leaks=0 xargs -P 2 -I{} sh -c '
         log=$(mktemp)
         if timeout 600 "$0/$1" > "$log" 2>&1; then echo "ok $0 $1"; else echo "not ok $0 $1"; tail -n 30 "$log"; fi
         rm -f "$log"' "$build" {}
