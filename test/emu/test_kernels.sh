@@ -13,7 +13,7 @@ export OMP_NUM_THREADS=1
 
 # The op tests of one variant, two at a time: "ok" or "not ok" a test.
 run_ops() { # VARIANT
-    local build=build/emu$1 test
+    local build=build/emu$1
     env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu SAN="$1" op-tests || { echo "not ok build of $build"; return; }
     local tests=(test/layers/test_gpt.c)
     [ "$1" = -race ] && tests=()
