@@ -355,8 +355,7 @@ int main(int argc, char **argv) {
     int     owes = owes_eval(r, step);
     if (step >= steps && !owes) {
         if (run_speaks(r)) printf("%s is at step %lld of run.steps = %lld already: nothing to do\n", config.run.dir, (long long)step, (long long)steps);
-        run_destroy(r);
-        config_free(&config);
+        run_destroy(r), config_free(&config);
         return EXIT_DONE;
     }
     run_begin(r);
@@ -395,7 +394,6 @@ int main(int argc, char **argv) {
                       (long long)step, (long long)steps);
     }
     requests_end(&r->requests);
-    run_destroy(r);
-    config_free(&config);
+    run_destroy(r), config_free(&config);
     return stopped ? EXIT_STOPPED : EXIT_DONE;
 }
