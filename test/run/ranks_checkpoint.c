@@ -11,22 +11,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "test/comm/ranks.h"
-
-static char dir[64];
-
-static int enter(void **state) {
-    (void)state;
-    if (comm_rank(world) == 0 && fixture_folder(dir)) return -1;
-    comm_broadcast(world, dir, sizeof dir, 0);
-    return 0;
-}
-
-static int leave(void **state) {
-    (void)state;
-    comm_barrier(world);
-    return comm_rank(world) == 0 ? fixture_folder_remove(dir) : 0;
-}
+#include "test/run/ranks_folder.h"
 
 static void round_trip(DType act, int stage_saved, int stage_read) {
     Fixture saved, read;

@@ -11,23 +11,9 @@
 
 #include <omp.h>
 
-#include "test/comm/ranks.h"
+#include "test/run/ranks_folder.h"
 
-static char    dir[64];
 static int64_t newest;
-
-static int enter(void **state) {
-    (void)state;
-    if (comm_rank(world) == 0 && fixture_folder(dir)) return -1;
-    comm_broadcast(world, dir, sizeof dir, 0);
-    return 0;
-}
-
-static int leave(void **state) {
-    (void)state;
-    comm_barrier(world);
-    return comm_rank(world) == 0 ? fixture_folder_remove(dir) : 0;
-}
 
 static int on_rank(int rank, int value) {
     int64_t shared = value;
