@@ -1,6 +1,7 @@
 /* nearest.c - see nearest.h. */
 #include "run/nearest.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "run/options.h"
@@ -52,24 +53,41 @@ static int fold(char c) {
     return c == '-' ? '_' : (unsigned char)c;
 }
 
+/* The bytes of a word that count, folded; their number. */
+static int fold_word(unsigned char folded[LONGEST], const char *word) {
+    int length = 0;
+    for (; length < LONGEST && word[length]; length++) folded[length] = (unsigned char)fold(word[length]);
+    return length;
+}
+
+static int min(int a, int b) { return a < b ? a : b; }
+
 /* Optimal string alignment: a table of three rows. */
-int edit_distance(const char *a, const char *b) {
-    int n = (int)strnlen(a, LONGEST), m = (int)strnlen(b, LONGEST);
-    int rows[3][LONGEST + 1];
+int edit_distance(const char *left, const char *right) {
+    unsigned char a[LONGEST], b[LONGEST];
+    int           n = fold_word(a, left), m = fold_word(b, right), rows[3][LONGEST + 1];
     for (int j = 0; j <= m; j++) rows[0][j] = j;
     for (int i = 1; i <= n; i++) {
         int *row = rows[i % 3], *up = rows[(i + 2) % 3], *up2 = rows[(i + 1) % 3];
         row[0] = i;
         for (int j = 1; j <= m; j++) {
-            int best = up[j - 1] + (fold(a[i - 1]) != fold(b[j - 1]));
-            if (up[j] + 1 < best) best = up[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            if (i > 1 && j > 1 && fold(a[i - 1]) == fold(b[j - 2]) && fold(a[i - 2]) == fold(b[j - 1]) && up2[j - 2] + 1 < best)
-                best = up2[j - 2] + 1;
-            row[j] = best;
+            row[j] = min(min(up[j], row[j - 1]) + 1, up[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = min(row[j], up2[j - 2] + 1);
         }
     }
     return rows[n % 3][m];
+}
+
+/* edit_distance() == 0. */
+static int same_word(const char *left, const char *right) {
+    int i = 0;
+    while (i < LONGEST && left[i] && fold(left[i]) == fold(right[i])) i++;
+    return i == LONGEST || fold(left[i]) == fold(right[i]);
+}
+
+/* What edit_distance() is at least: the difference of the lengths that count. */
+static int least_distance(const char *left, const char *right) {
+    return abs((int)strnlen(left, LONGEST) - (int)strnlen(right, LONGEST));
 }
 
 /* A third of the letters may be wrong, and one in any case. */
@@ -82,6 +100,7 @@ Nearest nearest_word(const char *typed, const char *const *words) {
     Nearest best = {NULL, 0};
     int     least = 2 * LONGEST;
     for (int i = 0; words[i]; i++) {
+        if (least_distance(typed, words[i]) >= least) continue;
         int edits = edit_distance(typed, words[i]);
         if (edits >= least) continue;
         least = edits;
@@ -101,22 +120,24 @@ static int same_section(const char *path, const char *key) {
 }
 
 /* A word cut short or drawn out ("temp", "training") counts as one edit. */
-static int word_distance(const char *typed, const char *word) {
+static int is_cut_short(const char *typed, const char *word) {
     size_t length = strlen(typed) < strlen(word) ? strlen(typed) : strlen(word), same = 0;
     while (same < length && fold(typed[same]) == fold(word[same])) same++;
-    return same >= 3 && same == length && strlen(typed) != strlen(word) ? 1 : edit_distance(typed, word);
+    return same >= 3 && same == length && strlen(typed) != strlen(word);
 }
 
 typedef struct { Nearest found; int least; } Search;
 
 /* Half an edit for a key of another section, so that the section typed wins a tie; another tie goes to the first row. */
 static void consider(Search *search, const char *path, const char *key) {
-    int whole = edit_distance(path, key), last = word_distance(last_part(path), last_part(key));
+    const char *typed = last_part(path), *word = last_part(key);
+    int         cut_short = is_cut_short(typed, word);
+    if (2 * min(least_distance(path, key), cut_short ? 1 : least_distance(typed, word)) >= search->least) return;
+    int whole = edit_distance(path, key), last = cut_short ? 1 : edit_distance(typed, word);
     int by_whole = 2 * whole, by_last = 2 * last + !same_section(path, key);
-    int cost = by_whole < by_last ? by_whole : by_last;
-    if (cost >= search->least) return;
-    search->least = cost;
-    search->found = (Nearest){key, by_whole <= by_last ? is_near(whole, last_part(path)) : is_near(last, last_part(path))};
+    if (min(by_whole, by_last) >= search->least) return;
+    search->least = min(by_whole, by_last);
+    search->found = (Nearest){key, is_near(by_whole <= by_last ? whole : last, typed)};
 }
 
 Nearest nearest_key(const char *path, NearestKind kind) {
@@ -127,9 +148,9 @@ Nearest nearest_key(const char *path, NearestKind kind) {
         for (int i = 0; i < OPTION_COUNT; i++) consider(&search, path, OPTIONS[i].key);
     if (search.least <= 1) return search.found;
     for (size_t i = 0; i < sizeof SYNONYMS / sizeof *SYNONYMS; i++) {
+        if (!same_word(last_part(path), SYNONYMS[i].foreign)) continue;
         int is_option = option_find(SYNONYMS[i].key) != NULL;
-        if (is_option == (kind == NEAREST_OPTION) && edit_distance(last_part(path), SYNONYMS[i].foreign) == 0)
-            return (Nearest){SYNONYMS[i].key, 1};
+        if (is_option == (kind == NEAREST_OPTION)) return (Nearest){SYNONYMS[i].key, 1};
     }
     return search.found;
 }

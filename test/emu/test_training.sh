@@ -16,19 +16,46 @@ TRAIN=$PWD/build/emu/train_gpt
 # fp32 differs by the order of sums. 16 bits: each rounding is u = 2^-8 (bf16) or 2^-11 (fp16) relative; a loss of some 300 positions averages
 # them, and both builds round at the same places but for attention's probabilities: u / 4 bounds what was derived for one position.
 allowed() { case $1 in fp32) echo 1e-5 ;; bf16) echo 1e-3 ;; fp16) echo 1.3e-4 ;; esac; }
-for precision in fp32 bf16 fp16; do
-    reference=$WORK/cpu_${precision/fp16/fp32}
-    expect "$precision trains" quiet train $SMALL run.dir="$WORK/$precision" precision=$precision
-    expect "$precision: the CPU build's losses within $(allowed $precision)" same_losses "$WORK/$precision" "$reference" "$(allowed $precision)"
-    for comm in nccl $([ $precision = fp32 ] && echo ring); do
-        expect "$precision, 2 ranks, $comm" quiet train_ranks 2 $SMALL run.dir="$WORK/$precision.$comm" precision=$precision parallel.comm=$comm
-        expect "$precision, 2 ranks, $comm: losses within $(allowed $precision)" same_losses "$WORK/$precision.$comm" "$reference" "$(allowed $precision)"
-    done
+# Two runs at a time, each in a folder of its own: beside NAME RANKS KEY=VALUE...; all of them have ended after `wait`, and `ended NAME` tells how.
+beside() {
+    local name=$1 ranks=$2; shift 2
+    while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
+    { if [ "$ranks" -eq 1 ]; then train "$@" run.dir="$WORK/$name"; else train_ranks "$ranks" "$@" run.dir="$WORK/$name"; fi
+      echo $? > "$WORK/$name.status"; } > /dev/null 2> "$WORK/$name.err" &
+}
+ended() { [ "$(cat "$WORK/$1.status")" -eq "${2:-0}" ] || { head -20 "$WORK/$1.err"; return 1; }; }
+
+for precision in fp32 bf16 fp16; do beside $precision 1 $SMALL precision=$precision; done
+for run in fp32.nccl bf16.nccl fp16.nccl fp32.ring; do beside $run 2 $SMALL precision=${run%.*} parallel.comm=${run#*.}; done
+# One table of algorithms, one order of additions: the number of ranks changes no bit. Four micro-batches a step.
+ORDERED="$SMALL run.steps=3 precision=bf16 parallel.deterministic=true"
+beside ordered 1 $ORDERED
+wait
+# The products' algorithms are chosen by timing: the table is part of a run.
+same_table() { mkdir -p "$WORK/$1" && cp "$WORK/$2/gemm.json" "$WORK/$1/"; }
+same_table again bf16 && beside again 1 $SMALL precision=bf16
+for comm in nccl ring; do same_table ordered.$comm ordered && beside ordered.$comm 2 $ORDERED parallel.comm=$comm; done
+# NCCL that never comes to an end holds the main thread; the watchdog's thread aborts it, and does not wait for an abort that hangs too.
+for fault in stuck stuck-abort; do EMU_NCCL_FAULT=$fault beside $fault 2 $SMALL parallel.comm=nccl run.watchdog_seconds=10; done
+wait
+
+for run in fp32 fp32.nccl fp32.ring bf16 bf16.nccl fp16 fp16.nccl; do
+    precision=${run%.*}
+    expect "$run trains" ended $run
+    expect "$run: the CPU build's losses within $(allowed $precision)" same_losses "$WORK/$run" "$WORK/cpu_${precision/fp16/fp32}" "$(allowed $precision)"
 done
 expect "fp32: the CPU build's held-out loss" same_evals "$WORK/fp32" "$WORK/cpu_fp32" 1e-5
-mkdir -p "$WORK/again" && cp "$WORK/bf16/gemm.json" "$WORK/again/" # the products' algorithms are chosen by timing: the table is part of a run
-expect "the same bits again" quiet train $SMALL run.dir="$WORK/again" precision=bf16
+expect "the same bits again" ended again
 expect "the same bits again: equal" same_weights "$WORK/again" "$WORK/bf16" step_00000010
+expect "parallel.deterministic, 1 rank" ended ordered
+for comm in nccl ring; do
+    expect "parallel.deterministic, 2 ranks, $comm" ended ordered.$comm
+    expect "parallel.deterministic, 2 ranks, $comm: the same bits" same_weights "$WORK/ordered.$comm" "$WORK/ordered" step_00000003
+done
+for fault in stuck stuck-abort; do
+    expect "NCCL, $fault: exit 77" ended $fault 77
+    expect "NCCL, $fault: rank, host and collective are told" grep -qE "train_gpt: rank [01] of 2 on $(hostname): no progress .*; collective all-gather [0-9]+ is in flight" "$WORK/$fault.err"
+done
 rm -r "$WORK/bf16/checkpoints/step_00000010"
 expect "resume" quiet train $SMALL run.dir="$WORK/bf16" precision=bf16
 expect "resume: the same bits" same_weights "$WORK/again" "$WORK/bf16" step_00000010
@@ -54,25 +81,7 @@ say() { "$TRAIN" sample "$WORK/fp32" tokens=8 prompt="the quick" seed=3; }
 said=$(say)
 expect "sample says the same each time" [ -n "$said" -a "$said" = "$(say)" ]
 rm -r "$WORK/bf16/checkpoints/step_00000010"
-# One table of algorithms, one order of additions: the number of ranks changes no bit. Four micro-batches a step.
-ORDERED="$SMALL run.steps=3 precision=bf16 parallel.deterministic=true"
-expect "parallel.deterministic, 1 rank" quiet train $ORDERED run.dir="$WORK/ordered"
-for comm in nccl ring; do
-    mkdir -p "$WORK/ordered.$comm" && cp "$WORK/ordered/gemm.json" "$WORK/ordered.$comm/"
-    expect "parallel.deterministic, 2 ranks, $comm" quiet train_ranks 2 $ORDERED run.dir="$WORK/ordered.$comm" parallel.comm=$comm
-    expect "parallel.deterministic, 2 ranks, $comm: the same bits" same_weights "$WORK/ordered.$comm" "$WORK/ordered" step_00000003
-done
 TRAIN=$CPU
 expect "the CPU build goes on from there" quiet train $SMALL run.dir="$WORK/bf16" precision=bf16
 expect "the CPU build goes on from there: losses" same_losses "$WORK/bf16" "$WORK/again" 1e-3
-
-# NCCL that never comes to an end holds the main thread; the watchdog's thread aborts it, and does not wait for an abort that hangs too.
-TRAIN=$PWD/build/emu/train_gpt
-for fault in stuck stuck-abort; do
-    export EMU_NCCL_FAULT=$fault
-    train_ranks 2 $SMALL run.dir="$WORK/$fault" parallel.comm=nccl run.watchdog_seconds=10 > /dev/null 2> "$WORK/err"; status=$?
-    unset EMU_NCCL_FAULT
-    expect "NCCL, $fault: exit 77" [ $status -eq 77 ]
-    expect "NCCL, $fault: rank, host and collective are told" grep -qE "train_gpt: rank [01] of 2 on $(hostname): no progress .*; collective all-gather [0-9]+ is in flight" "$WORK/err"
-done
 exit $STATUS

@@ -111,8 +111,10 @@ static void test_shapes(void **state) {
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) {
             if (shapes[i][3] > 128 && stage_act_types() == 3) continue; /* the CPU alone takes them */
-            compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], 1.0);
-            compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], 3.0);
+            for (int spread = 1; spread <= 3; spread += 2) {
+                if (stage_is_slow() && (i + t + spread / 2) % 2) continue; /* one of the two */
+                compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], spread);
+            }
         }
 }
 

@@ -24,4 +24,4 @@ def totals():
 
 if __name__ == "__main__":
     for name, done, failed, goal, what in totals():
-        print(f"{name:12} {done:>13,} of {goal:>13,} {what:24} {failed} failed")
+        print(f"{name:16} {done:>13,} of {goal:>13,} {what:24} {failed} failed")

@@ -6,5 +6,11 @@ more()  { [ $SECONDS -lt $end ]; }
 tally() { done=$((done + $1)) failed=$((failed + $2)); }   # of the work so far: how much, and what failed of it
 # How much of a part earlier pieces have done, for one that goes through a list: so_far PART
 so_far() { grep -s "\"part\": \"$1\"" test/results/soak.jsonl | grep -oE '"count": [0-9]+' | awk '{ n += $2 } END { print n + 0 }'; }
+# The parser TARGET of test/fuzz/ under libFuzzer; what was found so far is kept in build/fuzz/.
+fuzz_parser() {
+    local told; told=$(scripts/fuzz.sh "$seconds" "$1")
+    grep -E '^(not ok|skip)' <<< "$told"
+    tally "$(grep -oE '[0-9]+ inputs' <<< "$told" | grep -oE '[0-9]+' || echo 0)" "$(grep -c '^not ok' <<< "$told")"
+}
 tell()  { echo "$done done, $failed failed"; [ "$failed" -eq 0 ]; }
 trap tell EXIT
