@@ -68,7 +68,7 @@ static void compute_gradients(Run *r) {
     if (!r->config->parallel.zero_stage) share_grads(r);
 }
 
-typedef struct { double loss, grad_norm; int stop, save, written; int suspect; /* this rank's own part is not finite; not agreed on */ } Agreed;
+typedef struct { double loss, grad_norm; int stop, save, written, fed; int suspect; /* this rank's own part is not finite; not agreed on */ } Agreed;
 
 /* Most of a GPU's step is spent here: a peer or link that is lost meanwhile is told by comm_poll. */
 static void await_gradients(Run *r) {
@@ -93,8 +93,8 @@ static void compare_weights(Run *r, int64_t step, int64_t hash) {
          "the newest checkpoint", (long long)step, ranks);
 }
 
-/* The one reduction of scalars in a step: mean loss, gradient norm, what any rank was asked from outside, and how many ranks have done
- * their part of a checkpoint. */
+/* The one reduction of scalars in a step: mean loss, gradient norm, what any rank was asked from outside, how many ranks have done their
+ * part of a checkpoint, and how many have the next step's batches. */
 static Agreed agree(Run *r, int64_t step, double start_ms) {
     const Config *c = r->config;
     int           hashes = guard_hash_due(c, comm_size(r->comm), step);
@@ -102,7 +102,7 @@ static Agreed agree(Run *r, int64_t step, double start_ms) {
     inject_weight(&r->gpt, &r->stream);
     if (hashes) gpt_hash_params(&r->gpt, &r->stream);
     optimizer_norm_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
-    struct { Exact sums[GPT_SUMS]; int64_t stop, save, written; } all;
+    struct { Exact sums[GPT_SUMS]; int64_t stop, save, written, fed; } all;
     await_gradients(r);
     gpt_fetch_sums(&r->gpt, &r->stream, all.sums, &hash);
     if (hashes) compare_weights(r, step, hash);
@@ -110,12 +110,13 @@ static Agreed agree(Run *r, int64_t step, double start_ms) {
     all.stop = requests_stop(&r->requests, clock_ms() - start_ms); /* the next step takes as long as this one */
     all.save = requests_save(&r->requests);
     all.written = saver_ready(r->saver);
+    all.fed = loader_is_ready(r->loader, 0.0);
     int own = comm_size(r->comm) > 1 ? GPT_OWN_SQUARES : GPT_GRAD_SQUARES;
     int suspect = !isfinite(exact_value(&all.sums[GPT_LOSS])) || !isfinite(exact_value(&all.sums[own]));
     comm_all_reduce_i64(r->comm, all.sums[0].word, sizeof all / sizeof(int64_t), COMM_SUM);
     double norm = sqrt(exact_value(&all.sums[GPT_GRAD_SQUARES])) / r->loss_scale.scale;
     Agreed a = {exact_value(&all.sums[GPT_LOSS]) / (double)c->batch.global_tokens, norm, all.stop > 0, all.save > 0,
-                all.written == comm_size(r->comm), suspect};
+                all.written == comm_size(r->comm), all.fed == comm_size(r->comm), suspect};
     return a;
 }
 
@@ -217,11 +218,8 @@ static int64_t train_step(Run *r, int64_t step, Agreed *agreed, StepMetrics *m) 
 /* Held-out sequences [first, first+count) as one batch, count <= micro_batch. */
 static Batch eval_batch(Run *r, int64_t first, int64_t count) {
     int64_t  T = r->config->batch.seq_len, B = r->config->batch.micro_batch;
-    int32_t *inputs = r->eval_tokens, *targets = inputs + B * T, *sample = targets + B * T;
-    for (int64_t i = 0; i < count; i++) {
-        dataset_sample(&r->val, first + i, sample);
-        for (int64_t t = 0; t < T; t++) inputs[i * T + t] = sample[t], targets[i * T + t] = sample[t + 1];
-    }
+    int32_t *inputs = r->eval_tokens, *targets = inputs + B * T;
+    for (int64_t i = 0; i < count; i++) dataset_sample(&r->val, first + i, inputs + i * T, targets + i * T);
     Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T), tensor_2d(r->eval_batch.targets.data, I32, count, T)};
     device_from_host(&r->stream, batch.inputs, inputs);
     device_from_host(&r->stream, batch.targets, targets);
@@ -323,6 +321,8 @@ static void save_now(Run *r, int64_t step) {
     saver_start(r->saver, step);
 }
 
+static int is_saved(const Run *r, int64_t step) { return (r->resumed.ranks > 0 && r->resumed.step == step) || saver_step(r->saver) == step; }
+
 /* loss.svg is kept fresh: at every eval, else about fifty times a run. */
 static void log_step(Run *r, const StepMetrics *m) {
     if (!run_speaks(r)) return;
@@ -363,9 +363,9 @@ int main(int argc, char **argv) {
 
     Agreed agreed = {0};
     if (owes) agreed.stop = owes = !eval_now(r, step);
-    if (agreed.stop && !r->resumed.ranks) save_now(r, step); /* even then 75 promises a checkpoint */
     while (step < steps && !agreed.stop) {
         error_set_step(step);
+        if (!agreed.fed && !run_await_batches(r)) break;
         StepMetrics m;
         int64_t     before = step;
         step = train_step(r, step, &agreed, &m);
@@ -382,9 +382,9 @@ int main(int argc, char **argv) {
             agreed.stop |= owes;
         }
         if (is_due(step, config.sample.every) && !agreed.stop) agreed.stop = !sample_now(r, step);
-        if (is_due(step, config.checkpoint.every) || step == steps || agreed.stop || agreed.save) save_now(r, step);
+        if (is_due(step, config.checkpoint.every) || agreed.save) save_now(r, step);
     }
-
+    if (!is_saved(r, step)) save_now(r, step); /* 75 promises it, however early */
     tell_saved(r, saver_finish_last(r->saver));
 
     int stopped = step < steps || owes;

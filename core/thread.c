@@ -3,23 +3,11 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/error.h"
 
-pthread_t thread_start(void *(*work)(void *ctx), void *ctx, const char *what) {
-    static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, THREAD_STACK_SIGNAL};
-    pthread_t        thread;
-    sigset_t         blocked, before;
-    sigfillset(&blocked);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&blocked, own[i]);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before); /* a thread is born with its maker's mask */
-    int error = pthread_create(&thread, NULL, work, ctx);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error) fail(EXIT_MEMORY, "cannot start the thread of %s: %s", what, strerror(error));
-    return thread;
-}
-
-void thread_condition(pthread_cond_t *changed) {
+static void monotonic_condition(pthread_cond_t *changed) {
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -27,10 +15,74 @@ void thread_condition(pthread_cond_t *changed) {
     pthread_condattr_destroy(&monotonic);
 }
 
-struct timespec thread_deadline(double ms) {
+static void *run(void *thread) {
+    Thread *t = (Thread *)thread;
+    t->work(t->ctx);
+    thread_lock(t);
+    t->ended = 1;
+    thread_changed(t);
+    thread_unlock(t);
+    return NULL;
+}
+
+void thread_start(Thread *t, void *(*work)(void *ctx), void *ctx, const char *what) {
+    static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, THREAD_STACK_SIGNAL};
+    sigset_t         blocked, before;
+    pthread_mutex_init(&t->lock, NULL);
+    monotonic_condition(&t->changed);
+    t->stop = t->ended = 0;
+    t->work = work;
+    t->ctx = ctx;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&blocked, own[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before); /* a thread is born with its maker's mask */
+    int error = pthread_create(&t->id, NULL, run, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error) fail(EXIT_MEMORY, "cannot start the thread of %s: %s", what, strerror(error));
+}
+
+void thread_lock(Thread *t) { pthread_mutex_lock(&t->lock); }
+void thread_unlock(Thread *t) { pthread_mutex_unlock(&t->lock); }
+void thread_changed(Thread *t) { pthread_cond_broadcast(&t->changed); }
+void thread_wait(Thread *t) { pthread_cond_wait(&t->changed, &t->lock); }
+
+static struct timespec deadline(double ms) {
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
     int64_t ns = at.tv_nsec + (int64_t)(ms * 1e6);
     at.tv_sec += (time_t)(ns / 1000000000), at.tv_nsec = (long)(ns % 1000000000);
     return at;
+}
+
+int thread_wait_for(Thread *t, double ms) {
+    struct timespec until = deadline(ms);
+    return pthread_cond_timedwait(&t->changed, &t->lock, &until) == 0;
+}
+
+int thread_try_stop(Thread *t, double ms) {
+    struct timespec until = deadline(ms);
+    thread_lock(t);
+    t->stop = 1;
+    thread_changed(t);
+    while (!t->ended && pthread_cond_timedwait(&t->changed, &t->lock, &until) == 0) {}
+    int ended = t->ended;
+    thread_unlock(t);
+    if (!ended) return 0;
+    pthread_join(t->id, NULL);
+    pthread_cond_destroy(&t->changed);
+    pthread_mutex_destroy(&t->lock);
+    return 1;
+}
+
+void thread_stop(Thread *t) {
+    while (!thread_try_stop(t, 1000.0)) {}
+}
+
+int thread_sleep(Thread *t, double ms) {
+    struct timespec until = deadline(ms);
+    thread_lock(t);
+    while (!t->stop && pthread_cond_timedwait(&t->changed, &t->lock, &until) == 0) {}
+    int stop = t->stop;
+    thread_unlock(t);
+    return stop;
 }

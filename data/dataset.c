@@ -117,7 +117,7 @@ void dataset_close(Dataset *d) {
     *d = (Dataset){NULL, 0, NULL, 0, 0, 0};
 }
 
-void dataset_sample(const Dataset *d, int64_t j, int32_t *tokens) {
+void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targets) {
     CHECK(j >= 0 && j < d->samples, "sample %lld of %lld", (long long)j, (long long)d->samples);
     int low = 0, high = d->shards; /* first_sample[low] <= j < first_sample[high] */
     while (high - low > 1) {
@@ -125,7 +125,10 @@ void dataset_sample(const Dataset *d, int64_t j, int32_t *tokens) {
         if (d->first_sample[middle] <= j) low = middle;
         else high = middle;
     }
-    shard_read(&d->shard[low], (j - d->first_sample[low]) * d->seq_len, d->seq_len + 1, tokens);
+    int64_t T = d->seq_len, first = (j - d->first_sample[low]) * T;
+    shard_read(&d->shard[low], first, T, inputs);
+    memmove(targets, inputs + 1, (size_t)(T - 1) * sizeof *targets);
+    targets[T - 1] = (int32_t)shard_token(&d->shard[low], first + T);
 }
 
 int64_t dataset_order(const Dataset *d, SampleOrder order, int64_t g) {

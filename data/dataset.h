@@ -29,8 +29,8 @@ typedef struct { int shuffle; uint64_t seed; } SampleOrder;
 Dataset dataset_open(const char *key, const char *const *globs, int count, int64_t seq_len, int64_t vocab_size);
 void    dataset_close(Dataset *d);
 
-/* tokens [seq_len + 1] of sample number j. */
-void dataset_sample(const Dataset *d, int64_t j, int32_t *tokens);
+/* inputs and targets [seq_len] of sample number j; targets may be inputs + 1. */
+void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targets);
 
 /* The sample number of global index g. */
 int64_t dataset_order(const Dataset *d, SampleOrder order, int64_t g);

@@ -7,25 +7,26 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/failpoints.h"
 #include "core/thread.h"
 
-enum { RING = 4 }; /* micro-batches ahead: enough to cover a page fault or a slow disk read, little memory */
+enum { AHEAD = 4 }; /* micro-batches beyond a step: enough to cover a page fault or a slow disk read while it is computed */
+
+static const double PATIENCE_MS = 2000.0;
 
 struct Loader {
     const Dataset  *dataset;    /* borrowed */
     LoaderPlan      plan;
     int64_t         T;
     Batch           batch;      /* device memory, from the arena */
-    int32_t        *inputs;     /* owned [RING,B,T] */
-    int32_t        *targets;    /* owned [RING,B,T] */
-    int32_t        *sample;     /* owned [T+1], the thread's */
-    pthread_t       thread;
-    pthread_mutex_t lock;       /* guards filled, taken and stop; slots taken..filled-1 are the trainer's, the others the thread's */
-    pthread_cond_t  changed;
+    int64_t         micro_steps;/* micro-batches of a step */
+    int64_t         ring;       /* micro-batches in memory: those of a step and AHEAD more */
+    int32_t        *inputs;     /* owned [ring,B,T] */
+    int32_t        *targets;    /* owned [ring,B,T] */
+    Thread          thread;     /* guards filled and taken; slots taken..filled-1 are the trainer's, the others the thread's */
     int64_t         filled, taken; /* micro-batches since the start */
     int64_t         handed;        /* micro-batches given to the trainer: taken, or one more whose copy may still run */
     Event           copied;        /* after the latest copy to the device */
-    int             stop;
 };
 
 static Batch take_batch(Arena *arena, int64_t B, int64_t T) {
@@ -41,46 +42,39 @@ size_t loader_bytes(int64_t B, int64_t T) {
     return dry.peak_bytes;
 }
 
+static int64_t micro_steps_of(const LoaderPlan *p) { return p->step_samples / p->ranks / p->micro_batch; }
+
+size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps) { return 2 * sizeof(int32_t) * (size_t)((micro_steps + AHEAD) * B * T); }
+
 /* Global index of the first row of this rank's n-th micro-batch. */
 static int64_t first_index(const LoaderPlan *p, int64_t n) {
-    int64_t rank_samples = p->step_samples / p->ranks, micro_steps = rank_samples / p->micro_batch;
+    int64_t rank_samples = p->step_samples / p->ranks, micro_steps = micro_steps_of(p);
     return p->first_sample + n / micro_steps * p->step_samples + p->rank * rank_samples + n % micro_steps * p->micro_batch;
 }
 
 static void fill_slot(Loader *l, int64_t n) {
-    int64_t B = l->plan.micro_batch, T = l->T, first = first_index(&l->plan, n), slot = n % RING;
-    for (int64_t row = 0; row < B; row++) {
-        dataset_sample(l->dataset, dataset_order(l->dataset, l->plan.order, first + row), l->sample);
-        memcpy(l->inputs + (slot * B + row) * T, l->sample, (size_t)T * sizeof *l->sample);
-        memcpy(l->targets + (slot * B + row) * T, l->sample + 1, (size_t)T * sizeof *l->sample);
-    }
+    int64_t B = l->plan.micro_batch, T = l->T, first = first_index(&l->plan, n), slot = n % l->ring;
+    failpoint_done(failpoint("data.batch"));
+    for (int64_t row = 0; row < B; row++)
+        dataset_sample(l->dataset, dataset_order(l->dataset, l->plan.order, first + row), l->inputs + (slot * B + row) * T, l->targets + (slot * B + row) * T);
 }
 
 static void *fill_ahead(void *loader) {
     Loader *l = loader;
     for (int64_t n = 0;; n++) {
-        pthread_mutex_lock(&l->lock);
-        while (!l->stop && n - l->taken >= RING) pthread_cond_wait(&l->changed, &l->lock);
-        int stop = l->stop;
-        pthread_mutex_unlock(&l->lock);
+        thread_lock(&l->thread);
+        while (!l->thread.stop && n - l->taken >= l->ring) thread_wait(&l->thread);
+        int stop = l->thread.stop;
+        thread_unlock(&l->thread);
         if (stop) return NULL;
 
         fill_slot(l, n);
 
-        pthread_mutex_lock(&l->lock);
+        thread_lock(&l->thread);
         l->filled = n + 1;
-        pthread_cond_signal(&l->changed);
-        pthread_mutex_unlock(&l->lock);
+        thread_changed(&l->thread);
+        thread_unlock(&l->thread);
     }
-}
-
-static void stop_thread(Loader *l) {
-    pthread_mutex_lock(&l->lock);
-    l->stop = 1;
-    pthread_cond_signal(&l->changed);
-    pthread_mutex_unlock(&l->lock);
-    pthread_join(l->thread, NULL);
-    l->stop = 0;
 }
 
 Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
@@ -95,49 +89,54 @@ Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
     l->plan = plan;
     l->T = T;
     l->batch = take_batch(arena, B, T);
-    l->inputs = device_alloc_host((size_t)(RING * B * T) * sizeof *l->inputs, "batches");
-    l->targets = device_alloc_host((size_t)(RING * B * T) * sizeof *l->targets, "batches");
+    l->micro_steps = micro_steps_of(&plan);
+    l->ring = l->micro_steps + AHEAD;
+    l->inputs = device_alloc_host(loader_host_bytes(B, T, l->micro_steps), "batches");
+    l->targets = l->inputs + l->ring * B * T;
     l->copied = event_create();
-    l->sample = calloc((size_t)(T + 1), sizeof *l->sample);
-    if (!l->sample) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens (batch.seq_len)", (long long)T);
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
-    l->thread = thread_start(fill_ahead, l, "the data loader");
+    thread_start(&l->thread, fill_ahead, l, "the data loader");
     return l;
 }
 
-void loader_destroy(Loader *l) {
-    if (!l) return;
-    stop_thread(l);
-    pthread_cond_destroy(&l->changed);
-    pthread_mutex_destroy(&l->lock);
+int loader_destroy(Loader *l) {
+    if (!l) return 1;
+    if (!thread_try_stop(&l->thread, PATIENCE_MS)) return 0;
     event_wait(l->copied);
     event_destroy(&l->copied);
     device_free_host(l->inputs);
-    device_free_host(l->targets);
-    free(l->sample);
     free(l);
+    return 1;
 }
 
 /* The copy of the batch handed out last is over: its slot goes back to the thread. */
 static void release_slot(Loader *l) {
     if (l->handed == l->taken) return;
     event_wait(l->copied);
-    pthread_mutex_lock(&l->lock);
+    thread_lock(&l->thread);
     l->taken = l->handed;
-    pthread_cond_signal(&l->changed);
-    pthread_mutex_unlock(&l->lock);
+    thread_changed(&l->thread);
+    thread_unlock(&l->thread);
+}
+
+int loader_is_ready(Loader *l, double ms) {
+    double until_ms = clock_ms() + ms;
+    release_slot(l);
+    thread_lock(&l->thread);
+    while (l->filled - l->handed < l->micro_steps && clock_ms() < until_ms && thread_wait_for(&l->thread, until_ms - clock_ms())) {}
+    int is_ready = l->filled - l->handed >= l->micro_steps;
+    thread_unlock(&l->thread);
+    return is_ready;
 }
 
 Batch loader_next(Loader *l, Stream *s, double *wait_ms) {
     release_slot(l);
     double start_ms = clock_ms();
-    pthread_mutex_lock(&l->lock);
-    while (l->filled == l->handed) pthread_cond_wait(&l->changed, &l->lock);
-    pthread_mutex_unlock(&l->lock);
+    thread_lock(&l->thread);
+    while (l->filled == l->handed) thread_wait(&l->thread);
+    thread_unlock(&l->thread);
     if (wait_ms) *wait_ms = clock_ms() - start_ms;
 
-    int64_t at = l->handed++ % RING * l->plan.micro_batch * l->T; /* only this thread writes handed and taken */
+    int64_t at = l->handed++ % l->ring * l->plan.micro_batch * l->T; /* only this thread writes handed and taken */
     device_from_host_queued(s, l->batch.inputs, l->inputs + at);
     device_from_host_queued(s, l->batch.targets, l->targets + at);
     event_record(l->copied, s);
@@ -145,9 +144,9 @@ Batch loader_next(Loader *l, Stream *s, double *wait_ms) {
 }
 
 void loader_seek(Loader *l, int64_t first_sample) {
-    stop_thread(l);
+    thread_stop(&l->thread);
     event_wait(l->copied);
     l->plan.first_sample = first_sample;
     l->filled = l->taken = l->handed = 0;
-    l->thread = thread_start(fill_ahead, l, "the data loader");
+    thread_start(&l->thread, fill_ahead, l, "the data loader");
 }

@@ -1,4 +1,4 @@
-/* loader.h - a thread that has the next micro-batches ready when the step asks for them.
+/* loader.h - a thread that has the micro-batches of a step ready before it begins, and a few more.
  *
  * Rank r of W takes the contiguous part [r*G/W, (r+1)*G/W) of each step's G samples, micro_batch at a time: micro-batch k of the step's
  * K runs on rank floor(k*W/K), whatever W.
@@ -26,12 +26,16 @@ typedef struct {
 
 /* arena (device memory) holds the batches handed out; dataset is borrowed. */
 Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena);
-void    loader_destroy(Loader *l);
+/* 0: a disk that hangs holds the thread, and so the dataset must stay open: the process's end takes both along. */
+int     loader_destroy(Loader *l);
 /* The next micro-batch; valid until the next call. *wait_ms (may be NULL) gets the time spent waiting for the thread. */
 Batch   loader_next(Loader *l, Stream *s, double *wait_ms);
+/* Whether all batches of a whole step are there, so that it will not wait in its middle; waits for that, ms at most. */
+int     loader_is_ready(Loader *l, double ms);
 /* From here on as if made with this first_sample: to take a step's batches again, or to leave some out. */
 void    loader_seek(Loader *l, int64_t first_sample);
-size_t  loader_bytes(int64_t B, int64_t T);   /* arena bytes it will take */
+size_t  loader_bytes(int64_t B, int64_t T);   /* arena bytes it will take, and of host memory: */
+size_t  loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps);
 
 #ifdef __cplusplus
 }

@@ -86,7 +86,7 @@ int    saver_ready(Saver *s);
 double saver_next(Saver *s);
 double saver_finish(Saver *s);                 /* waits; returns as saver_next, 0 when nothing was in flight, or it failed */
 double saver_finish_last(Saver *s);            /* the same at the end of a run; exit 74 when the save that was started last has failed */
-int64_t saver_step(const Saver *s);            /* of the save that was started last */
+int64_t saver_step(const Saver *s);            /* of the save that was started last; -1: none was */
 double saver_stall_ms(const Saver *s);         /* how long training has waited for it: the copy, and agreeing with other ranks */
 
 /* Collective. All of it at once: writes step_%08d and prunes to checkpoint.keep; exit 74 if that fails. Returns the milliseconds it took. */

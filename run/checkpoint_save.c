@@ -37,10 +37,8 @@ struct Saver {
     int              failures;    /* saves that failed, in a row */
     int              is_last;     /* of the run: a fault is told by what ends the job */
     char             fault[MANIFEST_FAULT_BYTES]; /* of the last of them */
-    pthread_t        thread;
-    pthread_mutex_t  lock;        /* guards busy and stop */
-    pthread_cond_t   changed;
-    int              busy, stop;
+    Thread           thread;
+    int              busy;        /* guarded by the thread's lock */
 };
 
 /* --- the thread ------------------------------------------------------------------------------------------------------------------------ */
@@ -58,32 +56,32 @@ static void work(Saver *s) {
 static void *write_when_told(void *saver) {
     Saver *s = (Saver *)saver;
     omp_set_num_threads(1); /* the other cores are training */
-    pthread_mutex_lock(&s->lock);
+    thread_lock(&s->thread);
     for (;;) {
-        while (!s->busy && !s->stop) pthread_cond_wait(&s->changed, &s->lock);
+        while (!s->busy && !s->thread.stop) thread_wait(&s->thread);
         if (!s->busy) break;
-        pthread_mutex_unlock(&s->lock);
+        thread_unlock(&s->thread);
         work(s);
-        pthread_mutex_lock(&s->lock);
+        thread_lock(&s->thread);
         s->busy = 0;
-        pthread_cond_broadcast(&s->changed);
+        thread_changed(&s->thread);
     }
-    pthread_mutex_unlock(&s->lock);
+    thread_unlock(&s->thread);
     return NULL;
 }
 
 static void begin_part(Saver *s, Part part, int has_work) {
-    pthread_mutex_lock(&s->lock);
+    thread_lock(&s->thread);
     s->part = part;
     s->busy = has_work;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
+    thread_changed(&s->thread);
+    thread_unlock(&s->thread);
 }
 
 static int is_busy(Saver *s) {
-    pthread_mutex_lock(&s->lock);
+    thread_lock(&s->thread);
     int busy = s->busy;
-    pthread_mutex_unlock(&s->lock);
+    thread_unlock(&s->thread);
     return busy;
 }
 
@@ -95,23 +93,16 @@ Saver *saver_create(CheckpointState *state) {
     Saver *s = (Saver *)calloc(1, sizeof *s);
     if (!s) fail(EXIT_MEMORY, "no memory to save checkpoints");
     s->state = state;
+    s->step = -1;
     s->committed = state->before.step > 0 ? state->before.step : -1;
     s->staged = (float *)device_alloc_host(saver_bytes(state->layout), "staging checkpoints");
-    pthread_mutex_init(&s->lock, NULL);
-    thread_condition(&s->changed);
-    s->thread = thread_start(write_when_told, s, "checkpoints");
+    thread_start(&s->thread, write_when_told, s, "checkpoints");
     return s;
 }
 
 void saver_destroy(Saver *s) {
     if (!s) return;
-    pthread_mutex_lock(&s->lock);
-    s->stop = 1;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-    pthread_join(s->thread, NULL);
-    pthread_cond_destroy(&s->changed);
-    pthread_mutex_destroy(&s->lock);
+    thread_stop(&s->thread);
     save_release(&s->save);
     free(s->all);
     device_free_host(s->staged);
@@ -180,11 +171,10 @@ void saver_start(Saver *s, int64_t step) {
 
 /* Until the thread is done, PAUSE_MS at most. */
 static void pause_for_thread(Saver *s) {
-    struct timespec until = thread_deadline(PAUSE_MS);
-    pthread_mutex_lock(&s->lock);
-    if (s->busy) pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    thread_lock(&s->thread);
+    if (s->busy) thread_wait_for(&s->thread, PAUSE_MS);
     else         usleep(1000); /* this rank's is done, another's is not */
-    pthread_mutex_unlock(&s->lock);
+    thread_unlock(&s->thread);
 }
 
 int64_t saver_step(const Saver *s) { return s->step; }

@@ -27,10 +27,7 @@ struct RunLock {
     char            before[HOLDER_TEXT]; /* the file's text when the folder was taken */
     int             is_signed;
     _Atomic int     lost;                /* the file holds another's name */
-    pthread_t       beater;
-    pthread_mutex_t mutex;               /* guards stop */
-    pthread_cond_t  changed;
-    int             stop;
+    Thread          beater;
 };
 
 /* --- the file ---------------------------------------------------------------------------------------------------------------------------- */
@@ -172,22 +169,8 @@ static void beat(RunLock *l) {
 
 static void *keep_beating(void *lock) {
     RunLock *l = (RunLock *)lock;
-    pthread_mutex_lock(&l->mutex);
-    while (!l->stop) {
-        struct timespec until = thread_deadline(l->beat_ms);
-        while (!l->stop && pthread_cond_timedwait(&l->changed, &l->mutex, &until) == 0) {}
-        pthread_mutex_unlock(&l->mutex);
-        beat(l);
-        pthread_mutex_lock(&l->mutex);
-    }
-    pthread_mutex_unlock(&l->mutex);
+    while (!thread_sleep(&l->beater, l->beat_ms)) beat(l);
     return NULL;
-}
-
-static void start_beating(RunLock *l) {
-    thread_condition(&l->changed);
-    pthread_mutex_init(&l->mutex, NULL);
-    l->beater = thread_start(keep_beating, l, "the lock's beat");
 }
 
 void lock_sign(RunLock *l) {
@@ -200,19 +183,13 @@ void lock_sign(RunLock *l) {
     if (!error) error = io_truncate(l->fd, (uint64_t)length);
     if (error) fail(EXIT_IO, "%s: cannot write: %s", l->path, strerror(-error));
     l->is_signed = 1;
-    start_beating(l);
+    thread_start(&l->beater, keep_beating, l, "the lock's beat");
 }
 
 void lock_release(RunLock *l) {
     if (!l) return;
     if (l->is_signed) {
-        pthread_mutex_lock(&l->mutex);
-        l->stop = 1;
-        pthread_cond_signal(&l->changed);
-        pthread_mutex_unlock(&l->mutex);
-        pthread_join(l->beater, NULL);
-        pthread_cond_destroy(&l->changed);
-        pthread_mutex_destroy(&l->mutex);
+        thread_stop(&l->beater);
         if (lock_is_held(l)) io_truncate(l->fd, 0);
     }
     io_close(l->fd);

@@ -10,6 +10,8 @@
 #include "run/gemm.h"
 #include "run/signals.h"
 
+static const double DATA_LOOK_MS = 100.0, DATA_PATIENCE_MS = 10e3;
+
 int run_speaks(const Run *r) { return comm_rank(r->comm) == 0; }
 
 /* --- inputs: before MPI, so that a fault in them is told at once ---------------------------------------------------------------------- */
@@ -126,7 +128,7 @@ static void carve_memory(Run *r) {
     }
     r->eval_batch.inputs = arena_tensor(&r->batch_arena, I32, 2, B, T, 1);
     r->eval_batch.targets = arena_tensor(&r->batch_arena, I32, 2, B, T, 1);
-    r->eval_tokens = (int32_t *)malloc(sizeof(int32_t) * (size_t)(2 * B * T + T + 1));
+    r->eval_tokens = (int32_t *)malloc(sizeof(int32_t) * (size_t)(2 * B * T));
     if (!r->eval_tokens) fail(EXIT_MEMORY, "no memory for a batch of %lld tokens", (long long)(B * T));
 }
 
@@ -186,6 +188,21 @@ static void load_weights(Run *r) {
     k->precision = r->numerics.name, k->loss_scale = &r->loss_scale, k->threads = device_threads();
     r->resumed = checkpoint_resume(k);
     settle_weights(r);
+}
+
+int run_await_batches(Run *r) {
+    double start_ms = clock_ms();
+    int    told = 0;
+    watchdog_tick(r->watchdog, "the wait for data");
+    for (;;) {
+        int64_t is_ready = loader_is_ready(r->loader, DATA_LOOK_MS), all = is_ready;
+        comm_all_reduce_i64(r->comm, &all, 1, COMM_MIN);
+        if (all) return 1;
+        requests_begin(&r->requests); /* the next exchange asks at once */
+        if (requests_agree(&r->requests)) return 0;
+        if (is_ready || told++ || clock_ms() - start_ms < DATA_PATIENCE_MS) continue;
+        warn("no data for %.0f s: the disk of data.train is slow or hangs; a request to stop is heard, and saves what there is", DATA_PATIENCE_MS * 1e-3);
+    }
 }
 
 int64_t run_first_sample(const Run *r, int64_t step) {
@@ -276,7 +293,7 @@ void run_destroy(Run *r) {
     run_await_params(r);
     saver_destroy(r->saver);
     if (r->metrics) metrics_close(r->metrics);
-    if (r->loader) loader_destroy(r->loader);
+    int is_read = !loader_destroy(r->loader);
     replay_destroy(&r->replay);
     optimizer_destroy(&r->optimizer);
     gpt_destroy(&r->gpt);
@@ -286,7 +303,7 @@ void run_destroy(Run *r) {
     stream_destroy(&r->stream);
     free(r->eval_tokens);
     layout_destroy(&r->layout);
-    dataset_close(&r->train);
+    if (!is_read) dataset_close(&r->train);
     if (r->val.shards) dataset_close(&r->val);
     watchdog_tick(r->watchdog, "the end");
     lock_release(r->lock);

@@ -75,6 +75,10 @@ void run_begin(Run *r);
 /* Global index of the first sample of a step, which counts from 0. */
 int64_t run_first_sample(const Run *r, int64_t step);
 
+/* Waits until every rank has the batches of its next step. Collective. Returns 0 when a rank was asked to stop before that: the step is not
+ * begun. Data that do not come at all are the watchdog's affair. */
+int run_await_batches(Run *r);
+
 /* Collective, with no save in flight: back to the newest checkpoint that verifies, or without one to the first weights; the data goes on
  * after `step`, so that what led here is left out. Returns the steps that are then completed. */
 int64_t run_roll_back(Run *r, int64_t step);

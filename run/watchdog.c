@@ -25,10 +25,7 @@ struct Watchdog {
     Launch            launch;
     char              host[HOST_CHARS];
     double            limit_seconds; /* as configured; 0 = by what was seen */
-    pthread_t         thread;
-    pthread_mutex_t   lock;      /* guards stop */
-    pthread_cond_t    changed;
-    int               stop;
+    Thread            thread;
     _Atomic int64_t   last_us;   /* clock_ms() * 1000 of the last tick                  */
     _Atomic int64_t   longest_us;/* pause between two ticks, the first step's included  */
     _Atomic int       started;
@@ -135,19 +132,9 @@ double watchdog_limit(double configured_seconds, int has_started, double longest
     return seen > WATCHDOG_LEAST_SECONDS ? seen : WATCHDOG_LEAST_SECONDS;
 }
 
-/* Sleeps; returns 1 when the watchdog is to end. */
-static int wait_or_stop(Watchdog *w, double ms) {
-    struct timespec until = thread_deadline(ms);
-    pthread_mutex_lock(&w->lock);
-    while (!w->stop && pthread_cond_timedwait(&w->changed, &w->lock, &until) == 0) {}
-    int stop = w->stop;
-    pthread_mutex_unlock(&w->lock);
-    return stop;
-}
-
 static void *watch(void *watchdog) {
     Watchdog *w = (Watchdog *)watchdog;
-    for (int64_t looked = now_us(); !wait_or_stop(w, LOOK_MS); looked = now_us()) {
+    for (int64_t looked = now_us(); !thread_sleep(&w->thread, LOOK_MS); looked = now_us()) {
         double asleep_ms = (double)(now_us() - looked) * 1e-3;
         if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us(); /* the whole process was stopped, not one of its threads: begin anew */
         double silent = (double)(now_us() - w->last_us) * 1e-6, limit = watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6);
@@ -167,20 +154,12 @@ Watchdog *watchdog_create(double limit_seconds, Launch launch) {
     w->last_us = now_us();
     w->phase = "the start of MPI";
     prepare_stacks();
-    thread_condition(&w->changed);
-    pthread_mutex_init(&w->lock, NULL);
-    w->thread = thread_start(watch, w, "the watchdog");
+    thread_start(&w->thread, watch, w, "the watchdog");
     return w;
 }
 
 void watchdog_destroy(Watchdog *w) {
     if (!w) return;
-    pthread_mutex_lock(&w->lock);
-    w->stop = 1;
-    pthread_cond_signal(&w->changed);
-    pthread_mutex_unlock(&w->lock);
-    pthread_join(w->thread, NULL);
-    pthread_cond_destroy(&w->changed);
-    pthread_mutex_destroy(&w->lock);
+    thread_stop(&w->thread);
     free(w);
 }

@@ -34,7 +34,7 @@ static void samples_are_numbered_shard_after_shard(void **state) {
     static const int32_t first_token[] = {1000, 1008, 3000, 3008, 3016, 40};
     for (int64_t j = 0; j < 6; j++) {
         int32_t tokens[T + 1];
-        dataset_sample(&d, j, tokens);
+        dataset_sample(&d, j, tokens, tokens + 1);
         for (int k = 0; k <= T; k++) assert_int_equal(tokens[k], first_token[j] + k);
     }
     dataset_close(&d);
@@ -157,12 +157,12 @@ static void far_samples_are_found(void **state) {
     assert_int_equal(d.samples, 2 * (tokens - 1));
     int32_t pair[2];
     for (int i = 1; i <= 2; i++) {
-        dataset_sample(&d, i * (tokens - 1) - 1, pair);
+        dataset_sample(&d, i * (tokens - 1) - 1, pair, pair + 1);
         assert_true(pair[0] == 12 && pair[1] == 13);
-        dataset_sample(&d, i * (tokens - 1) - 2, pair);
+        dataset_sample(&d, i * (tokens - 1) - 2, pair, pair + 1);
         assert_true(pair[0] == 11 && pair[1] == 12);
     }
-    dataset_sample(&d, tokens - 1, pair);
+    dataset_sample(&d, tokens - 1, pair, pair + 1);
     assert_true(pair[0] == 0 && pair[1] == 0);
     dataset_close(&d);
 }

@@ -30,7 +30,7 @@ static void assert_steps(Loader *l, const Dataset *d, LoaderPlan plan, int steps
             for (int64_t b = 0; b < plan.micro_batch; b++) {
                 int32_t due[T + 1];
                 int64_t g = plan.first_sample + step * plan.step_samples + plan.rank * part + row + b;
-                dataset_sample(d, dataset_order(d, plan.order, g), due);
+                dataset_sample(d, dataset_order(d, plan.order, g), due, due + 1);
                 assert_memory_equal((int32_t *)batch.inputs.data + b * T, due, sizeof(int32_t) * T);
                 assert_memory_equal((int32_t *)batch.targets.data + b * T, due + 1, sizeof(int32_t) * T);
             }
@@ -117,7 +117,7 @@ static void batches_wait_for_the_trainer(void **state) {
         Batch batch = loader_next(l, &stream, NULL);
         nanosleep(&(struct timespec){0, 5000000}, NULL);
         int32_t due[T + 1];
-        dataset_sample(&d, 2 * n, due);
+        dataset_sample(&d, 2 * n, due, due + 1);
         assert_memory_equal(batch.inputs.data, due, sizeof(int32_t) * T);
     }
     loader_destroy(l);

@@ -15,6 +15,7 @@
 #include "data/shard.h"
 #include "layers/optimizer.h"
 #include "run/gradient_tree.h"
+#include "data/loader.h"
 #include "run/plan.h"
 #include "run/verbs.h"
 #include "test/run/child.h"
@@ -93,7 +94,7 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     assert_int_equal(p.scratch_bytes, gpt_scratch_bytes(&g));
     assert_int_equal(p.device_bytes, p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
                                          p.library_bytes + p.reserve_bytes + p.host_bytes);
-    assert_int_equal(p.host_bytes, p.comm_bytes + p.staging_bytes);
+    assert_int_equal(p.host_bytes, p.comm_bytes + p.staging_bytes + loader_host_bytes(c->batch.micro_batch, c->batch.seq_len, p.micro_steps));
     optimizer_destroy(&o);
     gpt_destroy(&g);
     layout_destroy(&layout);

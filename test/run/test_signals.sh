@@ -54,6 +54,17 @@ touch "$WORK/stop/STOP"
 stops "STOP while training" 75
 expect "the file is gone" [ ! -e "$WORK/stop/STOP" ]
 
+# Data that stop coming, on one rank of one and of two: 12 micro-batches a step. What was read is trained on, then the request is heard.
+for ranks in 1 2; do
+    ( TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="data.batch@$((80 / ranks)):hang,rank=$((ranks - 1))" train_ranks $ranks run.dir="$WORK/data$ranks" \
+          eval.every=0 > "$WORK/out" 2>&1 ) & job=$!
+    await "$WORK/out" '^step +6/12'; kill -USR1 "$(pgrep -f "^$PWD/$B/test/train_gpt-failpoints $WORK/tiny.json" | head -n 1)"
+    stops "$ranks ranks, USR1 while data hang" 75
+    expect "$ranks ranks: a checkpoint of the last step" ends_saved "$WORK/data$ranks"
+done
+expect "where data come again" quiet train run.dir="$WORK/data1"
+expect "they go on with the same bits" same_weights "$WORK/data1" "$WORK/whole" step_00000012
+
 mkdir "$WORK/one"; touch "$WORK/one/STOP"
 expect "asked in the very last step: exit 0" quiet train run.dir="$WORK/one" run.steps=1 eval.every=0
 expect "and nothing is asked of the next run" [ ! -e "$WORK/one/STOP" ]
