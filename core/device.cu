@@ -12,7 +12,11 @@
 #include <nvtx3/nvToolsExt.h>
 #endif
 
-enum { OLDEST_MAJOR = 8, FREE_SHARED_BYTES = 48 << 10 /* what a block has without asking */ };
+enum {
+    OLDEST_MAJOR = 8,
+    FREE_SHARED_BYTES = 48 << 10, /* what a block has without asking, static and dynamic together                */
+    STATIC_SHARED_BYTES = 1 << 10 /* of a kernel that has dynamic memory too, at the most: SMEM_DYN's alignment */
+};
 
 static struct {
     int            is_open;
@@ -30,7 +34,7 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
 }
 
 void launch_prepare(const void *kernel, size_t shared_bytes) {
-    if (shared_bytes > FREE_SHARED_BYTES)
+    if (shared_bytes > FREE_SHARED_BYTES - STATIC_SHARED_BYTES)
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
 }
 
@@ -38,6 +42,19 @@ void launch_check(const char *kernel, const char *file, int line) {
     cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) cuda_failed(kernel, error, file, line);
 }
+
+/* Whether this program holds code for the GPU that is set. */
+#ifdef CUDA_EMU
+static int has_code(void) { return 1; }
+#else
+KERNEL any_kernel(void) {}
+static int has_code(void) {
+    cudaFuncAttributes attributes;
+    int                found = cudaFuncGetAttributes(&attributes, (const void *)any_kernel) == cudaSuccess;
+    cudaGetLastError(); /* it will be told */
+    return found;
+}
+#endif
 
 /* --- the GPU ------------------------------------------------------------------------------------------------------------------------- */
 
@@ -79,6 +96,10 @@ void device_open(int local_rank, int threads) {
              gpu.properties.minor, OLDEST_MAJOR);
     CUDA_CHECK(cudaSetDevice(id));
     CUDA_CHECK(cudaFree(NULL)); /* makes the context */
+    if (!has_code())
+        fail(EXIT_NODEVICE, "GPU %d is a %s of compute capability %d.%d, and this program was built for others: make BACKEND=cuda ARCHS=%d%d%s", id,
+             gpu.properties.name, gpu.properties.major, gpu.properties.minor, gpu.properties.major, gpu.properties.minor,
+             gpu.properties.major == 9 ? "a" : "");
     snprintf(gpu.isa, sizeof gpu.isa, "sm_%d%d", gpu.properties.major, gpu.properties.minor);
     const unsigned char *u = (const unsigned char *)gpu.properties.uuid.bytes;
     snprintf(gpu.id, sizeof gpu.id, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4], u[5],

@@ -19,10 +19,13 @@ enum {
     ALGORITHM_NONE     = -2  /* id: the work around the product is left to a kernel of its own, that is quicker     */
 };
 
-/* What cuBLASLt calls the configuration of an algorithm (CUBLASLT_ALGO_CONFIG_*). */
+/* cuBLASLt's algorithms are 64 opaque bytes, which may be stored and later restored for the same version of the library (cublasLt.h at
+ * cublasLtMatmulAlgo_t). */
+enum { ALGORITHM_WORDS = 16 };
 typedef struct {
-    char    key[ALGORITHM_KEY_ROOM]; /* the product: types, sizes, transpositions, epilogue; one line of text */
-    int32_t id, tile, stages, splitk, reduction, swizzle, custom, inner_shape, cluster;
+    char     key[ALGORITHM_KEY_ROOM]; /* the product: types, sizes, transpositions, epilogue; one line of text */
+    int32_t  id;                      /* cuBLASLt's number of it, or one of the above                          */
+    uint32_t state[ALGORITHM_WORDS];
 } MatmulAlgorithm;
 
 /* Who computes the products, and in which version: "cuBLASLt 13.0.2", "oneDNN 2.6.0". Records of one are not another's. */

@@ -5,14 +5,13 @@
  *
  * The first product of a shape asks for cuBLASLt's candidates, times each on the real operands and keeps the quickest in the table of
  * algorithms.h; descriptors are kept too. Candidates that add partial sums in the order in which blocks happen to finish are left out: a
- * run repeats its bits. An algorithm is run as rebuilt from the attributes that its record holds, so that a stored record is the same one.
+ * run repeats its bits. A record holds all of an algorithm, so that a stored one is the same one.
  *
  * The library's handle and the descriptors are this file's only state; it belongs to the main thread, like every op.
  */
 #include "layers/matmul.cuh"
 
 #include <cublasLt.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,51 +162,34 @@ static void entry_drop(Entry *e) {
 
 /* --- algorithms ---------------------------------------------------------------------------------------------------------------------- */
 
-static const struct {
-    cublasLtMatmulAlgoConfigAttributes_t what;
-    size_t                               bytes, at;
-} CONFIG[] = {
-    {CUBLASLT_ALGO_CONFIG_TILE_ID, 4, offsetof(MatmulAlgorithm, tile)},
-    {CUBLASLT_ALGO_CONFIG_STAGES_ID, 4, offsetof(MatmulAlgorithm, stages)},
-    {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4, offsetof(MatmulAlgorithm, splitk)},
-    {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4, offsetof(MatmulAlgorithm, reduction)},
-    {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4, offsetof(MatmulAlgorithm, swizzle)},
-    {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4, offsetof(MatmulAlgorithm, custom)},
-    {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2, offsetof(MatmulAlgorithm, inner_shape)},
-    {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2, offsetof(MatmulAlgorithm, cluster)},
-};
+static int32_t algo_id(const cublasLtMatmulAlgo_t *algo) {
+    int32_t id = 0;
+    size_t  written;
+    return cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written) == CUBLAS_STATUS_SUCCESS ? id : ALGORITHM_NONE;
+}
 
-/* Attributes that an algorithm does not have stay 0. */
-static void config_read(MatmulAlgorithm *config, const cublasLtMatmulAlgo_t *algo) {
-    size_t written;
-    CUBLAS_CHECK(cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_ID, &config->id, sizeof config->id, &written));
-    for (const auto &c : CONFIG) {
-        int32_t *value = (int32_t *)((char *)config + c.at);
-        *value = 0; /* this machine, like every GPU's host, keeps the low bytes first */
-        if (cublasLtMatmulAlgoConfigGetAttribute(algo, c.what, value, c.bytes, &written) != CUBLAS_STATUS_SUCCESS) *value = 0;
-    }
+/* What the table keeps of an algorithm. */
+static void algo_store(MatmulAlgorithm *record, const cublasLtMatmulAlgo_t *algo) {
+    static_assert(sizeof record->state == sizeof algo->data, "all of an algorithm is kept");
+    record->id = algo_id(algo);
+    memcpy(record->state, algo->data, sizeof record->state);
 }
 
 /* The algorithm of a record; 0 if this library or GPU cannot run it. */
-static int algo_rebuild(const Entry *e, const MatmulAlgorithm *config, cublasLtMatmulAlgo_t *algo) {
-    cudaDataType_t operand = cuda_type(e->key.type), out = cuda_type(e->key.c_type);
-    if (cublasLtMatmulAlgoInit(lt.handle, compute_type(&e->key), CUDA_R_32F, operand, operand, out, out, config->id, algo) !=
-        CUBLAS_STATUS_SUCCESS)
-        return 0;
-    for (const auto &c : CONFIG) {
-        const void *value = (const char *)config + c.at;
-        if (*(const int32_t *)value && cublasLtMatmulAlgoConfigSetAttribute(algo, c.what, value, c.bytes) != CUBLAS_STATUS_SUCCESS) return 0;
-    }
+static int algo_restore(const Entry *e, const MatmulAlgorithm *record, cublasLtMatmulAlgo_t *algo) {
+    memcpy(algo->data, record->state, sizeof record->state);
     cublasLtMatmulHeuristicResult_t result;
-    return cublasLtMatmulAlgoCheck(lt.handle, e->product, e->b, e->a, e->c, e->c, algo, &result) == CUBLAS_STATUS_SUCCESS &&
+    return algo_id(algo) == record->id && cublasLtMatmulAlgoCheck(lt.handle, e->product, e->b, e->a, e->c, e->c, algo, &result) == CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= workspace_bytes();
 }
 
-/* Split sums are added in place in the order in which blocks finish, or in the output's own type: not for us. */
+/* Split sums are added in place in the order in which blocks finish, or in the output's own type: not for us. An algorithm that knows no such
+ * schemes has none. */
 static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
-    MatmulAlgorithm config;
-    config_read(&config, algo);
-    return config.reduction == CUBLASLT_REDUCTION_SCHEME_NONE || config.reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+    size_t   written;
+    if (cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written) != CUBLAS_STATUS_SUCCESS) return 1;
+    return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
 /* What cuBLASLt proposes, best guess first. */
@@ -296,12 +278,12 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
     if (aside) device_to_host(s, aside, sums);
     double best = INFINITY;
     for (int i = 0; i < count; i++) {
-        MatmulAlgorithm      config = e->record;
-        cublasLtMatmulAlgo_t algo;
-        config_read(&config, &found[i]);
-        double ms = algo_rebuild(e, &config, &algo) ? product_ms(s, e, &algo, c, workspace) : INFINITY;
-        if (ms < best) best = ms, e->algo = algo, e->record = config;
+        double ms = product_ms(s, e, &found[i], c, workspace);
+        if (ms >= best) continue;
+        best = ms, e->algo = found[i];
+        algo_store(&e->record, &found[i]);
     }
+    if (best == INFINITY && !rest) warn("cuBLASLt runs none of its %d algorithms for %s as they are timed: the first is taken", count, e->record.key);
     if (rest) {
         Call   plain = {c->p, EPILOGUE_NONE, NULL};
         Entry *apart = entry_of(s, &plain, workspace, NULL);
@@ -319,7 +301,7 @@ static int adopt(Entry *e, const Rest *rest) {
     cublasLtMatmulAlgo_t found[CANDIDATES];
     if (e->record.id == ALGORITHM_NONE && rest) return 1;
     if (e->record.id == ALGORITHM_FIRST && candidates(e, found) > 0) return e->algo = found[0], 1;
-    if (e->record.id >= 0 && algo_rebuild(e, &e->record, &e->algo)) return 1;
+    if (e->record.id >= 0 && algo_restore(e, &e->record, &e->algo)) return 1;
     warn("the stored algorithm for %s does not run on this GPU or with this cuBLASLt: another one is chosen", e->record.key);
     return 0;
 }

@@ -11,12 +11,7 @@
 
 /* --- the table as JSON ----------------------------------------------------------------------------------------------------------------- */
 
-enum { FIELDS = 9 };
-
-static void fields_of(MatmulAlgorithm *a, int32_t *field[FIELDS]) {
-    int32_t *all[FIELDS] = {&a->id, &a->tile, &a->stages, &a->splitk, &a->reduction, &a->swizzle, &a->custom, &a->inner_shape, &a->cluster};
-    memcpy(field, all, sizeof all);
-}
+enum { NUMBERS = 1 + ALGORITHM_WORDS };
 
 /* What the records were chosen on. */
 enum { MAKERS = 3 };
@@ -36,29 +31,27 @@ cJSON *gemm_to_json(void) {
     cJSON *list = cJSON_AddArrayToObject(table, "products");
     for (int i = 0; i < matmul_algorithms_count(); i++) {
         MatmulAlgorithm a = matmul_algorithms_get(i);
-        int32_t        *field[FIELDS], values[FIELDS];
-        fields_of(&a, field);
-        for (int k = 0; k < FIELDS; k++) values[k] = *field[k];
+        double          values[NUMBERS] = {a.id};
+        for (int k = 0; k < ALGORITHM_WORDS; k++) values[1 + k] = a.state[k];
         cJSON *record = cJSON_CreateObject();
         cJSON_AddItemToArray(list, record);
         cJSON_AddStringToObject(record, "product", a.key);
-        cJSON_AddItemToObject(record, "algorithm", cJSON_CreateIntArray(values, FIELDS));
+        cJSON_AddItemToObject(record, "algorithm", cJSON_CreateDoubleArray(values, NUMBERS));
     }
     return table;
 }
 
 static int read_record(const cJSON *record, MatmulAlgorithm *a) {
     const cJSON *product = json_member(record, "product"), *values = json_member(record, "algorithm");
-    int32_t     *field[FIELDS];
     memset(a, 0, sizeof *a);
-    fields_of(a, field);
     if (!cJSON_IsString(product) || strlen(product->valuestring) >= sizeof a->key) return 0;
-    if (!cJSON_IsArray(values) || cJSON_GetArraySize(values) != FIELDS) return 0;
+    if (!cJSON_IsArray(values) || cJSON_GetArraySize(values) != NUMBERS) return 0;
     strcpy(a->key, product->valuestring);
     const cJSON *value = values->child;
-    for (int k = 0; k < FIELDS; k++, value = value->next) {
-        if (!cJSON_IsNumber(value) || !(value->valuedouble >= ALGORITHM_NONE && value->valuedouble <= 1e9)) return 0;
-        *field[k] = (int32_t)value->valuedouble;
+    for (int k = 0; k < NUMBERS; k++, value = value->next) {
+        if (!cJSON_IsNumber(value) || !(value->valuedouble >= (k ? 0 : ALGORITHM_NONE) && value->valuedouble <= (k ? UINT32_MAX : INT32_MAX))) return 0;
+        if (k) a->state[k - 1] = (uint32_t)value->valuedouble;
+        else   a->id = (int32_t)value->valuedouble;
     }
     return 1;
 }

@@ -3,7 +3,7 @@
  *
  * Records mean something to the library and GPU they were chosen with only, so both stand beside them:
  *   {"gpu": "NVIDIA H100 80GB HBM3", "isa": "sm_90", "library": "cuBLASLt 13.1.0",
- *    "products": [{"product": key, "algorithm": [id, tile, stages, splitk, reduction, swizzle, custom, inner_shape, cluster]}, ...]}
+ *    "products": [{"product": key, "algorithm": [id, its 16 words]}, ...]}
  */
 #ifndef TRAIN_GPT_RUN_GEMM_H
 #define TRAIN_GPT_RUN_GEMM_H

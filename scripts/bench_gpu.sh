@@ -13,7 +13,7 @@ has_gpu || { echo "bench: BACKEND=$BACKEND needs an NVIDIA GPU and its driver, a
 make -s -j"$(nproc)" "$B/train_gpt" "$B/test/bench/bench_train" "$B/test/bench/bench_kernels" || exit
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 
-smi() { nvidia-smi -i 0 --query-gpu="$1" --format=csv,noheader,nounits "${@:2}"; }
+smi() { nvidia-smi -i 0 --query-gpu="$1" --format=csv,noheader,nounits; }
 gpu=$(smi name) driver=$(smi driver_version)
 echo "$gpu, driver $driver, SM clock at most $(smi clocks.max.sm) MHz, power limit $(smi power.limit) W"
 case $gpu in # dense bf16, NVIDIA's data sheets; what is not here gets no MFU against the data sheet
@@ -31,7 +31,8 @@ field() { echo "$2" | tr ' ' '\n' | sed -n "s/^$1=//p" | tail -n 1; } # KEY LINE
 
 # watched COMMAND...: its output, and in $watch the clock, power and memory that nvidia-smi saw while it worked hardest.
 watched() {
-    smi clocks.sm,power.draw,memory.used,temperature.gpu -lms 100 > "$work/smi" 2>/dev/null & local watcher=$! status
+    nvidia-smi -i 0 --query-gpu=clocks.sm,power.draw,memory.used,temperature.gpu --format=csv,noheader,nounits -lms 100 > "$work/smi" 2>/dev/null &
+    local watcher=$! status
     "$@" > "$work/out"; status=$?
     kill $watcher 2>/dev/null; wait $watcher 2>/dev/null
     watch=$(awk -F', *' '{clock[NR] = $1; power[NR] = $2 + 0; if (power[NR] > most) most = power[NR]; if ($3 + 0 > memory) memory = $3; if ($4 + 0 > hot) hot = $4}

@@ -2,7 +2,7 @@
 CUDA_HOME ?= /usr/local/cuda
 NVCC    := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 CUDA_H  := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cuda_runtime.h /usr/include/cuda_runtime.h)))
-GPU     := $(if $(NVCC),$(wildcard /dev/nvidiactl)$(shell nvidia-smi -L 2>/dev/null | head -n 1))
+GPU     := $(if $(NVCC),$(wildcard /dev/nvidiactl)$(shell nvidia-smi -L 2>/dev/null | grep -m 1 ^GPU))
 BACKEND ?= $(if $(GPU),cuda,cpu)
 $(if $(filter cpu emu cuda,$(BACKEND)),,$(error BACKEND=$(BACKEND): one of cpu, emu, cuda))
 ifeq ($(BACKEND)$(NVCC),cuda)
@@ -39,10 +39,10 @@ archs:                     ## compile the CUDA sources for each architecture tha
 	    echo "archs: $(words $(CU_OBJECTS)) CUDA sources compiled for sm_$$a in $$(($$(date +%s) - at)) s"; done,echo "skip archs: no nvcc here")
 ifeq ($(BACKEND),cuda)
 CUCC    := $(NVCC)
-# Code for the GPUs of this machine, else for all that are supported, and PTX of the newest for those to come.
-CAPABLE := $(sort $(subst 90,90a,$(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null))))
+# Code for the GPUs of this machine, else for all that are supported, and PTX of the last of them for those to come.
+CAPABLE := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv$(comma)noheader 2>/dev/null | grep -xE '[0-9]+\.[0-9]' | tr -d . | sort -nu))
 ARCHS   ?= $(or $(CAPABLE),$(SUPPORTED))
-NEWEST   = $(lastword $(ARCHS))
+NEWEST   = $(subst a,,$(lastword $(ARCHS)))
 CUFLAGS  = -std=c++17 -O3 -lineinfo -I. -MMD -MP -DBACKEND_cuda $(DEFS) -Xcompiler $(quote)$(WARN)$(quote) \
            $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
            -gencode arch=compute_$(NEWEST)$(comma)code=compute_$(NEWEST)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # make gpu-check: what only a GPU can prove of the CUDA build. A line a step, "ok|FAIL|skip NAME: detail (seconds)"; never stops at a failure;
 # logs in build/gpu-check/. What this machine lacks comes from build/gpu-bundle (make gpu-bundle, where the CPU build is at home).
-#   scripts/gpu_check.sh [WORD...]     only the steps named: build ops memcheck initcheck racecheck calibration curve bits resume ranks
-#                                      transformers torch memory device
+#   scripts/gpu_check.sh [WORD...]     only the steps named: build ops comm memory device calibration curve bits resume ranks
+#                                      transformers torch memcheck initcheck racecheck
 set -u
 . "$(dirname "$0")/env.sh"
 . scripts/gpu_env.sh
-wanted=" ${*:-build ops memcheck initcheck racecheck calibration curve bits resume ranks transformers torch memory device} "
+wanted=" ${*:-build ops comm memory device calibration curve bits resume ranks transformers torch memcheck initcheck racecheck} "
 if [ "$BACKEND" = cuda ] && ! has_gpu; then
     echo "gpu-check: needs an NVIDIA GPU and its driver, and nvidia-smi shows none here. The same kernels run without one: make BACKEND=emu test" >&2
     exit 69
@@ -70,6 +70,11 @@ build() {
     fi
 }
 ops() { CUDA_LAUNCH_BLOCKING=1 scripts/test.sh test/layers; }
+# The ring through pinned memory at 1 to 4 ranks, and NCCL where ranks have a GPU each: on a machine with one, one rank's.
+comm() {
+    [ "${MPI:-}" != 0 ] || { skip "no Open MPI here (make gpu-bundle packs it)"; return; }
+    scripts/test.sh test/comm
+}
 
 # Two layers, three steps: queued plainly, recorded as a graph, replayed.
 sanitize() { # TOOL PRECISION
@@ -111,10 +116,10 @@ resume() {
     for steps in 200 1000 5000; do
         last=$(printf 'step_%08d' $steps)
         run_curve whole precision=bf16 run.steps=$steps || return 1
-        gemm=whole run_curve broken precision=bf16 run.steps=$steps checkpoint.every=20 checkpoint.keep=100 & job=$!
+        rm -rf "$work/broken"; mkdir -p "$work/broken"; cp "$work/whole/gemm.json" "$work/broken/"
+        "$program" test/gpu/curve.json run.dir="$work/broken" precision=bf16 run.steps=$steps checkpoint.every=20 checkpoint.keep=100 & job=$!
         until [ -d "$work/broken/checkpoints/step_00000040" ] || ! kill -0 $job 2>/dev/null; do sleep 0.01; done
-        local child; child=$(pgrep -f "^$program .*run.dir=$work/broken " | head -n 1)
-        [ -z "$child" ] || kill -9 "$child"
+        kill -9 $job 2>/dev/null
         wait $job
         [ ! -d "$work/broken/checkpoints/$last" ] && break
     done
@@ -160,6 +165,7 @@ memory() {
 }
 device() {
     [ "$BACKEND" = cuda ] || { skip "for CUDA"; return; }
+    need_text || return
     refusal=device
     refuses 69 "GPU BACKEND=cpu" env CUDA_VISIBLE_DEVICES= "$program" test/gpu/curve.json run.dir="$work/device"
 }
@@ -169,9 +175,9 @@ step build build
 if [ ! -x "$program" ]; then build > "$work/build.log" 2>&1; fi # a single step was asked for
 [ -x "$program" ] || { echo "gpu-check: no $B/train_gpt: see build/gpu-check/build.log" >&2; exit 1; }
 step ops ops
-for tool in memcheck initcheck racecheck; do
-    for precision in fp32 bf16; do step $tool-$precision sanitize $tool $precision; done
-done
+step comm comm
+step memory memory
+step device device
 step calibration calibration
 step curve-fp32 curve fp32 1e-5
 step curve-bf16 curve bf16 0.01
@@ -180,7 +186,8 @@ step resume resume
 for n in 2 4; do step ranks-$n ranks $n; done
 step transformers transformers
 step torch interop test/interop/test_gpt2_torch.sh torch
-step memory memory
-step device device
+for tool in memcheck initcheck racecheck; do
+    for precision in fp32 bf16; do step $tool-$precision sanitize $tool $precision; done
+done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]

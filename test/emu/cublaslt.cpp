@@ -56,14 +56,13 @@ template <size_t N> cublasStatus_t attribute(const Attribute (&all)[N], int what
     }
     emu::fail("cublasLt: attribute %d is not emulated", what);
 }
-cublasStatus_t algorithm_attribute(Algorithm *a, int what, void *out, const void *in, size_t bytes) {
+cublasStatus_t algorithm_attribute(Algorithm *a, int what, void *out, size_t bytes) {
     const Attribute all[] = {
         {CUBLASLT_ALGO_CONFIG_ID, &a->id, 4}, {CUBLASLT_ALGO_CONFIG_TILE_ID, &a->tile, 4}, {CUBLASLT_ALGO_CONFIG_STAGES_ID, &a->stages, 4},
         {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &a->split, 4}, {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &a->reduction, 4},
         {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &a->swizzle, 4}, {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, &a->custom, 4},
         {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, &a->inner, 2}, {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &a->cluster, 2}};
-    if (in && what == CUBLASLT_ALGO_CONFIG_ID) return CUBLAS_STATUS_INVALID_VALUE; /* read only */
-    return attribute(all, what, out, in, bytes);
+    return attribute(all, what, out, nullptr, bytes);
 }
 
 /* --- what is allowed ------------------------------------------------------------------------------------------------------------------- */
@@ -122,7 +121,7 @@ cublasStatus_t refuse(const Problem &p, const char *fault) {
 
 bool fits_wide(const Layout &l, uintptr_t align) { return align % 16 == 0 && l.ld * bytes_of(l.type) % 16 == 0; }
 
-/* Of the algorithm on this problem; SIZE_MAX if it is not one of the three, or lost an attribute on the way. */
+/* Of the algorithm on this problem; SIZE_MAX if it is not one of the three, or lost a part on the way. */
 size_t workspace_of(const Algorithm &a, const Problem &p) {
     if (a.tile != TILE || a.stages != STAGES || a.cluster != CLUSTER) return SIZE_MAX;
     if (a.id == WIDE) {
@@ -308,21 +307,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     return *count ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t, cublasComputeType_t, cudaDataType_t, cudaDataType_t, cudaDataType_t, cudaDataType_t,
-                                      cudaDataType_t, int id, cublasLtMatmulAlgo_t *algo) {
-    if (id != WIDE && id != SPLIT && id != IN_PLACE) return CUBLAS_STATUS_INVALID_VALUE;
-    Algorithm a = {id, 0, 0, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 0, 0, 0};
-    *algo = cublasLtMatmulAlgo_t{};
-    memcpy(algo, &a, sizeof a);
-    return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t what, const void *in, size_t bytes) {
-    return algorithm_attribute((Algorithm *)algo, what, nullptr, in, bytes);
-}
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t what, void *out, size_t bytes,
                                                     size_t *written) {
     *written = bytes;
-    return algorithm_attribute((Algorithm *)algo, what, out, nullptr, bytes);
+    return algorithm_attribute((Algorithm *)algo, what, out, bytes);
 }
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo,

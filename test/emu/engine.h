@@ -117,7 +117,7 @@ struct Launch {
     const char           *name, *file;
     int                   line;
     dim3                  grid, block;
-    size_t                shared_bytes;
+    size_t                shared_bytes, most_shared; /* dynamic; and with static objects */
     const void           *kernel;
     std::shared_ptr<Body> body;
     size_t                body_bytes;

@@ -19,6 +19,12 @@ void *smem_static(const void *key, size_t bytes, size_t align) {
     for (int i = 0; i < engine.static_count; i++)
         if (engine.statics[i].key == key) return engine.arena + engine.statics[i].at;
     if (engine.static_count == sizeof engine.statics / sizeof *engine.statics) fail("too many shared objects in one kernel");
+    size_t of_static = bytes; /* a GPU lays static objects first, dynamic memory behind them at its alignment */
+    for (int i = 0; i < engine.static_count; i++) of_static += engine.statics[i].bytes;
+    size_t behind = engine.launch->shared_bytes ? (of_static + DYNAMIC_AT - 1) / DYNAMIC_AT * DYNAMIC_AT : of_static;
+    if (behind + engine.launch->shared_bytes > engine.launch->most_shared)
+        fail("%zu bytes of static and %zu of dynamic shared memory: a launch has %zu unless cudaFuncSetAttribute asks for more", of_static,
+             engine.launch->shared_bytes, engine.launch->most_shared);
     align = std::max<size_t>(align, 16);
     size_t at = (engine.arena_used + RED_ZONE + align - 1) / align * align;
     if (at + bytes > ARENA_BYTES) fail("shared memory exceeds %d KiB", SHARED_MOST >> 10);

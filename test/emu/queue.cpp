@@ -92,7 +92,8 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
                 grid.z, block.x, block.y, block.z, shared_bytes, file, line, limit);
         return remember(cudaErrorInvalidConfiguration);
     }
-    Launch launch = {name, file, line, grid, block, shared_bytes, kernel, owned, body_bytes};
+    size_t most = asked == dynamic_limit.end() ? (size_t)SHARED_DEFAULT : (size_t)SHARED_MOST;
+    Launch launch = {name, file, line, grid, block, shared_bytes, most, kernel, owned, body_bytes};
     return enqueue(stream, [launch] { launch_run(launch); });
 }
 

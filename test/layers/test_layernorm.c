@@ -135,7 +135,7 @@ static void compare_backward(DType act, int64_t N, int64_t C) {
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][2] = {{3, 1},    {1, 2},    {5, 3},   {2, 16},   {3, 17},   {160, 42}, {7, 192}, {33, 255}, {4, 768},
-                                        {600, 8},  {3, 1600}, {2, 4104}, {5, 515}, /* rows longer than registers hold */
+                                        {600, 8},  {3, 1600}, {2, 4104}, {1, 12288}, {5, 515}, /* rows longer than registers hold */
                                         {16500, 8}};                               /* more rows than blocks of 16     */
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes) - stage_is_slow(); i++) {

@@ -16,7 +16,7 @@
 
 static void test_round_trip(void **state) {
     (void)state;
-    MatmulAlgorithm one = {"bf16 to bf16, m 1", 66, 1, 2, 3, 4, 5, 6, 7, 8}, two = {"fp32 \"added\"", ALGORITHM_NONE, 0, 0, 0, 0, 0, 0, 0, 0};
+    MatmulAlgorithm one = {"bf16 to bf16, m 1", 66, {0xffffffffu, 1, 2, 3, 4, 5, 6, 7, 8}}, two = {"fp32 \"added\"", ALGORITHM_NONE, {0}};
     matmul_algorithms_clear();
     matmul_algorithms_set(one);
     matmul_algorithms_set(two);
@@ -33,7 +33,7 @@ static void test_round_trip(void **state) {
     cJSON_Delete(again), cJSON_free(text), cJSON_Delete(json);
 }
 
-static MatmulAlgorithm here = {"as it was", 1, 2, 3, 4, 5, 6, 7, 8, 9};
+static MatmulAlgorithm here = {"as it was", 1, {2, 3, 4, 5, 6, 7, 8, 9}};
 
 static void take(void *json) {
     _exit(gemm_from_json((const cJSON *)json, "runs/x/gemm.json"));
@@ -54,9 +54,11 @@ static void assert_refused(cJSON *json, const char *const words[], int count) {
 
 static void test_other_things(void **state) {
     (void)state;
-    static const char *const records[] = {"1", "{}", "{\"product\":\"x\"}", "{\"product\":7,\"algorithm\":[1,2,3,4,5,6,7,8,9]}",
-                                          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8]}", "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,1e300]}",
-                                          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,\"9\"]}"};
+    static const char *const records[] = {"1", "{}", "{\"product\":\"x\"}", "{\"product\":7,\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
+                                          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}",
+                                          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,4294967296]}",
+                                          "{\"product\":\"x\",\"algorithm\":[1,-1,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
+                                          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,\"17\"]}"};
     static const char *const texts[] = {"{}", "7", "[1]", "[]", "{\"gpu\":\"x\",\"isa\":\"x\",\"library\":\"x\",\"products\":7}", "{\"gpu\":7,\"products\":[]}"};
     static const char *const words[] = {"runs/x/gemm.json", "no table"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
