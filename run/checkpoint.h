@@ -82,7 +82,8 @@ size_t saver_bytes(const Layout *layout);      /* host memory it takes */
 void   saver_start(Saver *s, int64_t step);
 /* 1: this rank has done its part of what is in flight. When all ranks have (a step's reduction tells), all call saver_next. */
 int    saver_ready(Saver *s);
-/* Returns 0, or when this was the last part, and the folder stands under its name, the milliseconds since saver_start. */
+/* Returns 0, or when this was the last part, and the folder stands under its name, the milliseconds that the save has taken: the copy and
+ * the slowest rank's part of each kind of work, not the steps of the training between them. */
 double saver_next(Saver *s);
 double saver_finish(Saver *s);                 /* waits; returns as saver_next, 0 when nothing was in flight, or it failed */
 double saver_finish_last(Saver *s);            /* the same at the end of a run; exit 74 when the save that was started last has failed */

@@ -20,7 +20,7 @@
 #include "run/checkpoint_write.h"
 
 enum { PAUSE_MS = 100 };
-static const double SYNC_MS = 600e3; /* a disk that takes ten minutes to sync one file is lost */
+static const double SYNC_MS = 600e3; /* a disk that takes ten minutes to sync one file is lost, unless run.watchdog_seconds says it earlier */
 
 typedef enum { PART_NONE, PART_FOLDER, PART_PIECES, PART_COMMIT } Part;
 
@@ -31,7 +31,9 @@ struct Saver {
     WrittenRun      *all;         /* owned: rank 0, all ranks' runs */
     size_t           all_count;
     Part             part;        /* which the save is in; PART_NONE: there is none */
-    double           began_ms, stall_ms;
+    double           stall_ms;
+    double           part_ms;     /* the thread's work on the last part; guarded as busy is */
+    double           took_ms;     /* the save so far: the copy, and each part as the slowest rank did it */
     int64_t          step;
     int64_t          committed;   /* the last step that this process has put in place or resumed; -1: none yet */
     int              failures;    /* saves that failed, in a row */
@@ -61,8 +63,10 @@ static void *write_when_told(void *saver) {
         while (!s->busy && !s->thread.stop) thread_wait(&s->thread);
         if (!s->busy) break;
         thread_unlock(&s->thread);
+        double begin = clock_ms();
         work(s);
         thread_lock(&s->thread);
+        s->part_ms = clock_ms() - begin;
         s->busy = 0;
         thread_changed(&s->thread);
     }
@@ -73,6 +77,7 @@ static void *write_when_told(void *saver) {
 static void begin_part(Saver *s, Part part, int has_work) {
     thread_lock(&s->thread);
     s->part = part;
+    s->part_ms = 0.0;
     s->busy = has_work;
     thread_changed(&s->thread);
     thread_unlock(&s->thread);
@@ -160,12 +165,12 @@ static void stage_state(Saver *s) {
 void saver_start(Saver *s, int64_t step) {
     CHECK(step >= 0, "step %" PRId64, step);
     saver_finish(s);
-    s->began_ms = clock_ms();
+    double begin = clock_ms();
     s->step = step;
     s->save = save_prepare(s->state, step, s->staged);
     if (s->state->metrics) metrics_catch_up(s->state->metrics, s->save.fault);
     stage_state(s);
-    s->stall_ms = clock_ms() - s->began_ms;
+    s->took_ms = s->stall_ms = clock_ms() - begin;
     begin_part(s, PART_FOLDER, is_first(s) && !s->save.fault[0]);
 }
 
@@ -223,22 +228,26 @@ static int next_part(Saver *s) {
 }
 
 double saver_next(Saver *s) {
-    double begin = clock_ms();
-    int    saved = next_part(s);
+    double  begin = clock_ms();
+    int64_t part_us = (int64_t)(s->part_ms * 1e3);
+    comm_all_reduce_i64(s->state->comm, &part_us, 1, COMM_MAX);
+    s->took_ms += (double)part_us * 1e-3;
+    int saved = next_part(s);
     s->stall_ms += clock_ms() - begin;
-    return saved ? clock_ms() - s->began_ms : 0.0;
+    return saved ? s->took_ms : 0.0;
 }
 
-/* All ranks' threads, until each has done its part. Runs written anywhere are progress; so is, for SYNC_MS, nothing: a sync tells of none. */
+/* All ranks' threads, until each has done its part. Runs written anywhere are progress; so is, for SYNC_MS, nothing: a sync tells
+ * of none. */
 static void wait_for_threads(Saver *s) {
     int64_t seen = -1;
-    double  moved = clock_ms();
+    double  moved = clock_ms(), limit = s->state->config->run.watchdog_seconds, patience = limit > 0.0 ? limit * 1e3 : SYNC_MS;
     for (;;) {
         int64_t sums[2] = {saver_ready(s), s->save.progress};
         comm_all_reduce_i64(s->state->comm, sums, 2, COMM_SUM);
         if (sums[0] == comm_size(s->state->comm)) return;
         if (sums[1] != seen) seen = sums[1], moved = clock_ms();
-        if (clock_ms() - moved < SYNC_MS) watchdog_tick(s->state->watchdog, "waiting for a checkpoint to be written");
+        if (clock_ms() - moved < patience) watchdog_tick(s->state->watchdog, "waiting for a checkpoint to be written");
         pause_for_thread(s);
     }
 }

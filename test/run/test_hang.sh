@@ -17,8 +17,9 @@ wait
 struck "a rank killed between steps" "comm.reduce_scatter@9:kill-before,rank=1" 2 137 2 "" > "$WORK/g" &
 struck "one of four killed after a gather began" "comm.all_gather@14:kill-after,rank=3" 4 137 2 "" > "$WORK/h" &
 struck "a rank killed before MPI_Init" "comm.init@1:kill-before,rank=0" 2 137 2 "" > "$WORK/i" &
+struck "a write of a checkpoint that hangs" "io.pwrite@4:hang,rank=0" 2 77 15 "no progress .* in waiting for a checkpoint to be written" checkpoint.every=3 > "$WORK/j" &
 wait
-cat "$WORK"/[a-i]; grep -q '^not ok' "$WORK"/[a-i] && STATUS=1
+cat "$WORK"/[a-j]; grep -q '^not ok' "$WORK"/[a-j] && STATUS=1
 
 # An error of MPI in any collective of one step ends the job at once.
 failed_says() { echo "train_gpt: a peer is lost or MPI failed on rank 0, host $here, $1 [0-9]+: Input/output error"; }
