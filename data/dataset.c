@@ -76,9 +76,7 @@ static void refuse_duplicates(const PathList *list, const char *key) {
     free_paths(&real);
 }
 
-static void refuse_foreign_tokens(const Shard *shard, const char *key, int64_t vocab_size) {
-    int64_t at = shard_find_foreign(shard, vocab_size);
-    if (at < 0) return;
+NORETURN static void refuse_foreign_token(const Shard *shard, const char *key, int64_t at, int64_t vocab_size) {
     fail(EXIT_DATA, "%s: %s: token %lld of %lld is %u, model.vocab_size is %lld: %s", key, shard->path, (long long)at,
          (long long)shard->header.tokens, shard_token(shard, at), (long long)vocab_size,
          shard->header.data_offset ? "these tokens are of another tokenizer, or the file is damaged"
@@ -91,13 +89,14 @@ Dataset dataset_open(const char *key, const char *const *globs, int count, int64
     if (list.count == 0) fail(EXIT_DATA, "%s names no token files", key);
     refuse_duplicates(&list, key);
 
-    Dataset d = {NULL, (int)list.count, NULL, seq_len, 0, 0};
+    Dataset d = {.shards = (int)list.count, .seq_len = seq_len, .vocab_size = vocab_size};
     d.shard = calloc(list.count, sizeof *d.shard);
     d.first_sample = calloc(list.count + 1, sizeof *d.first_sample);
     if (!d.shard || !d.first_sample) fail(EXIT_MEMORY, "no memory for the table of %zu token files", list.count);
     for (int i = 0; i < d.shards; i++) {
         d.shard[i] = shard_open(list.path[i]);
-        refuse_foreign_tokens(&d.shard[i], key, vocab_size);
+        int64_t foreign = shard_find_foreign(&d.shard[i], vocab_size);
+        if (foreign >= 0) refuse_foreign_token(&d.shard[i], key, foreign, vocab_size);
         d.tokens += d.shard[i].header.tokens;
         d.samples += (d.shard[i].header.tokens - 1) / seq_len;
         d.first_sample[i + 1] = d.samples;
@@ -114,7 +113,7 @@ void dataset_close(Dataset *d) {
     for (int i = 0; i < d->shards; i++) shard_close(&d->shard[i]);
     free(d->shard);
     free(d->first_sample);
-    *d = (Dataset){NULL, 0, NULL, 0, 0, 0};
+    *d = (Dataset){0};
 }
 
 void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targets) {
@@ -125,10 +124,16 @@ void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targe
         if (d->first_sample[middle] <= j) low = middle;
         else high = middle;
     }
-    int64_t T = d->seq_len, first = (j - d->first_sample[low]) * T;
-    shard_read(&d->shard[low], first, T, inputs);
+    const Shard *shard = &d->shard[low];
+    int64_t      T = d->seq_len, first = (j - d->first_sample[low]) * T;
+    uint32_t     most = 0;
+    shard_read(shard, first, T, inputs);
     memmove(targets, inputs + 1, (size_t)(T - 1) * sizeof *targets);
-    targets[T - 1] = (int32_t)shard_token(&d->shard[low], first + T);
+    shard_read(shard, first + T, 1, targets + T - 1);
+    for (int64_t t = 0; t < T; t++) most = (uint32_t)targets[t] > most ? (uint32_t)targets[t] : most;
+    if ((uint32_t)inputs[0] > most) most = (uint32_t)inputs[0];
+    for (int64_t t = 0; most >= d->vocab_size && t <= T; t++)
+        if (t == T || (uint32_t)inputs[t] >= d->vocab_size) refuse_foreign_token(shard, "the data", first + t, d->vocab_size);
 }
 
 int64_t dataset_order(const Dataset *d, SampleOrder order, int64_t g) {

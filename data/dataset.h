@@ -17,7 +17,7 @@ typedef struct {
     Shard   *shard;           /* owned */
     int      shards;
     int64_t *first_sample;    /* owned [shards+1]: sample number of each shard's first */
-    int64_t  seq_len;
+    int64_t  seq_len, vocab_size;
     int64_t  samples;         /* n */
     int64_t  tokens;          /* in all shards */
 } Dataset;
@@ -29,7 +29,8 @@ typedef struct { int shuffle; uint64_t seed; } SampleOrder;
 Dataset dataset_open(const char *key, const char *const *globs, int count, int64_t seq_len, int64_t vocab_size);
 void    dataset_close(Dataset *d);
 
-/* inputs and targets [seq_len] of sample number j; targets may be inputs + 1. */
+/* inputs and targets [seq_len] of sample number j; targets may be inputs + 1. Exit 65 on a token >= vocab_size: the file has changed since
+ * it was opened. */
 void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targets);
 
 /* The sample number of global index g. */

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,34 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, S
 #undef FAULT
 }
 
+/* --- bytes that are gone --------------------------------------------------------------------------------------------------------------- */
+
+/* A mapped file that is cut short, or whose disk fails, answers with SIGBUS, to the thread that looks. Which shard that was: */
+static _Thread_local const Shard *reading;
+
+/* The fault is the reading loop's own, so that nothing is held or half done: it ends as an error returned to that loop would. */
+static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
+    const Shard   *shard = reading;
+    const uint8_t *at = (const uint8_t *)info->si_addr;
+    (void)context;
+    if (!shard || at < shard->map || at >= shard->map + shard->file_bytes) { /* none of ours: as without this handler */
+        signal(signal_number, SIG_DFL);
+        return;
+    }
+    fail(EXIT_IO, "%s cannot be read any more at byte %lld of %llu: the file was cut short while it was in use, or its disk fails; bring it back, and the "
+         "same command goes on from the newest checkpoint", shard->path, (long long)(at - shard->map), (unsigned long long)shard->file_bytes);
+}
+
+static void watch_bus_errors(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGBUS, &action, NULL);
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------------------------------ */
+
 Shard shard_open(const char *path) {
     struct stat st;
     if (stat(path, &st) < 0 && errno == ENOENT) fail(EXIT_DATA, "%s does not exist", path);
@@ -94,6 +123,7 @@ Shard shard_open(const char *path) {
     shard.map = map;
     shard.path = strdup(path);
     if (!shard.path) fail(EXIT_MEMORY, "no memory for the name of %s", path);
+    watch_bus_errors();
     return shard;
 }
 
@@ -118,9 +148,11 @@ static void drop_pages(const Shard *shard, int64_t first, int64_t count) {
 
 void shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *tokens) {
     const uint8_t *at = shard->map + shard->header.data_offset + first * shard->header.token_bytes;
+    reading = shard;
     if (shard->header.token_bytes == 2)
         for (int64_t i = 0; i < count; i++) tokens[i] = ((const uint16_t *)at)[i];
     else memcpy(tokens, at, (size_t)count * 4);
+    reading = NULL;
     drop_pages(shard, first, count);
 }
 
@@ -146,7 +178,9 @@ int64_t shard_find_foreign(const Shard *shard, int64_t vocab_size) {
     #pragma omp parallel for schedule(static) reduction(min : bad_block)
     for (int64_t at = 0; at < n; at += BLOCK) {
         int64_t count = n - at < BLOCK ? n - at : BLOCK;
+        reading = shard;
         int64_t max = wide ? max_u32((const uint32_t *)tokens + at, count) : max_u16((const uint16_t *)tokens + at, count);
+        reading = NULL;
         if (max >= vocab_size && at < bad_block) bad_block = at;
         drop_pages(shard, at, count);
     }

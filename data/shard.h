@@ -36,7 +36,7 @@ typedef struct {
 Shard    shard_open(const char *path);
 void     shard_close(Shard *shard);
 uint32_t shard_token(const Shard *shard, int64_t i);
-/* tokens [count] from index first on. Leaves the file's pages in the system's cache, not in this process's memory count. */
+/* tokens [count] from index first on. Exit 74, naming file and byte, when the file was cut meanwhile or its disk fails. Leaves the file's pages in the system's cache, not in this process's memory count. */
 void     shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *tokens);
 /* Index of the first token >= vocab_size, -1 if none. Reads the whole shard, on all threads. */
 int64_t  shard_find_foreign(const Shard *shard, int64_t vocab_size);

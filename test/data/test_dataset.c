@@ -90,7 +90,34 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     assert_ends(0, open_dataset, OPENING(99, 256, 1, "here/a.bin"), NULL);
 }
 
-static Dataset counted(int64_t samples) { return (Dataset){NULL, 0, NULL, 1, samples, 0}; }
+/* While it is read: a file that is cut short, and one that now holds other tokens. */
+static void read_after_change(const void *cut) {
+    static const char *const globs[] = {"changing.bin"};
+    int32_t tokens[2049];
+    Dataset d = dataset_open("data.train", globs, 1, 2048, 50000);
+    if (*(const int *)cut) {
+        if (truncate("changing.bin", 4096 + 1024) != 0) _exit(1);
+    } else {
+        static const uint16_t foreign = 50001;
+        int fd = io_open("changing.bin", IO_SHARED);
+        if (io_pwrite(fd, &foreign, sizeof foreign, 1024 + 2 * 7000) != 0) _exit(1);
+        io_close(fd);
+    }
+    dataset_sample(&d, 0, tokens, tokens + 1);
+    dataset_sample(&d, 3, tokens, tokens + 1);
+    dataset_close(&d);
+}
+
+static void files_that_change_are_named(void **state) {
+    (void)state;
+    for (int cut = 0; cut <= 1; cut++) {
+        write_counting_shard("changing.bin", 3 * 2048 + 2049, 0);
+        if (cut) assert_ends(EXIT_IO, read_after_change, &cut, "changing.bin cannot be read any more at byte", NULL);
+        else     assert_ends(EXIT_DATA, read_after_change, &cut, "changing.bin: token 7000 of 8193 is 50001", NULL);
+    }
+}
+
+static Dataset counted(int64_t samples) { return (Dataset){.seq_len = 1, .samples = samples}; }
 
 static uint64_t hash_order(const Dataset *d, SampleOrder order, int64_t first, int64_t count) {
     uint64_t hash = 0xcbf29ce484222325; /* FNV-1a over whole numbers */
@@ -174,7 +201,7 @@ int main(void) {
         IN_FOLDER(samples_are_numbered_shard_after_shard), IN_FOLDER(globs_keep_list_order_and_sort_by_byte),
         IN_FOLDER(wrong_data_ends_the_program_with_a_sentence), cmocka_unit_test(the_order_never_changes),
         cmocka_unit_test(every_epoch_is_a_permutation), cmocka_unit_test(seeds_and_epochs_differ),
-        IN_FOLDER(far_samples_are_found),
+        IN_FOLDER(far_samples_are_found), IN_FOLDER(files_that_change_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
