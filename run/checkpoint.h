@@ -56,15 +56,15 @@ typedef struct {
 Resumed checkpoint_resume(CheckpointState *state);
 
 /* Collective, in mid-run and with no save in flight. Back to the newest checkpoint that verifies, as checkpoint_resume but for what it may
- * refuse; run_id stays. step 0: there is none, and nothing was read. */
+ * refuse; run_id stays. step 0: there is none, not even a broken one, and nothing was read. */
 Resumed checkpoint_roll_back(CheckpointState *state);
 
 /* Bytes of one checkpoint on the disk, about. */
 size_t checkpoint_disk_bytes(const Layout *layout);
 
-/* Once, before the first step: refuses (exit 74, rank 0) a run.dir that cannot be written, or without room for the checkpoints this run
- * will keep there, naming what it needs and has. */
-void checkpoint_check_space(const CheckpointState *state);
+/* Once, before the first step, in a folder that is this job's: makes run.dir/checkpoints, removes what cut-off saves have left there, and
+ * refuses (exit 74, rank 0) where it cannot write, or without room for the checkpoints this run will keep, naming what it needs and has. */
+void checkpoint_make_room(const CheckpointState *state);
 
 /* Saves while training goes on: memory for a copy of this rank's state, and a thread that writes it. All calls but saver_ready are
  * collective.

@@ -93,15 +93,23 @@ static char *read_manifest(const char *folder, int64_t *bytes, char *fault) {
     char       *text = NULL;
     Path        path = path_of("%s/" MANIFEST_NAME, folder);
     if (lstat(folder, &st) == 0 && !S_ISDIR(st.st_mode)) manifest_fault(fault, "it is not a folder");
-    else if (lstat(path.text, &st) < 0)
-        manifest_fault(fault, errno == ENOENT ? MANIFEST_NAME " is missing" : MANIFEST_NAME " cannot be read: %s", strerror(errno));
+    else if (lstat(path.text, &st) < 0) manifest_unread(fault, MANIFEST_NAME, errno);
     else if (!S_ISREG(st.st_mode)) manifest_fault(fault, MANIFEST_NAME " is not a plain file");
-    else if ((*bytes = io_read_file(path.text, MANIFEST_LIMIT, &text)) < 0)
-        manifest_fault(fault, *bytes == -ENOMEM ? MANIFEST_NO_MEMORY : MANIFEST_NAME " cannot be read: %s", strerror((int)-*bytes));
+    else if ((*bytes = io_read_file(path.text, MANIFEST_LIMIT, &text)) < 0) manifest_unread(fault, MANIFEST_NAME, (int)-*bytes);
     return text;
 }
 
-static ManifestStatus status_of(const char *fault) { return strcmp(fault, MANIFEST_NO_MEMORY) == 0 ? MANIFEST_UNKNOWN : MANIFEST_BROKEN; }
+static int is_unreadable(const char *fault) { return strncmp(fault, MANIFEST_UNREADABLE, strlen(MANIFEST_UNREADABLE)) == 0; }
+
+static ManifestStatus status_of(const char *fault) {
+    return is_unreadable(fault) || strcmp(fault, MANIFEST_NO_MEMORY) == 0 ? MANIFEST_UNKNOWN : MANIFEST_BROKEN;
+}
+
+/* An older one in its place would lose steps, and later cost this one its life, for what a new start may find mended. */
+void folder_fail_unknown(const char *folder, const char *fault) {
+    if (!is_unreadable(fault)) fail(EXIT_MEMORY, "%s: %s", folder, fault);
+    fail(EXIT_IO, "%s: %s; nothing is changed: mend that and start again, or move this folder away to use an older one", folder, fault);
+}
 
 static ManifestStatus parse_manifest(const char *text, int64_t bytes, int64_t step, Manifest *m, char *fault) {
     ManifestStatus status = manifest_parse(text, (size_t)bytes, m, fault);
@@ -128,7 +136,7 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, Manifest
         if (status == MANIFEST_GOOD) manifest_free(m); /* a peer had no memory for it */
         return status == MANIFEST_FOREIGN ? status : status_of(fault);
     }
-    manifest_verify_telling(m, folder, c ? comm_rank(c) : 0, c ? comm_size(c) : 1, c ? tell_progress : NULL, c, fault);
+    manifest_verify(m, folder, c ? comm_rank(c) : 0, c ? comm_size(c) : 1, c ? tell_progress : NULL, c, fault);
     if (!any_fault(c, fault)) return MANIFEST_GOOD;
     manifest_free(m);
     return status_of(fault);
@@ -177,7 +185,7 @@ static void remove_folder(const char *checkpoints, const char *name) {
     if (error) warn("cannot remove the old checkpoint %s/%s: %s", checkpoints, name, strerror(-error));
 }
 
-void folders_prune(const char *checkpoints, int64_t step, int64_t keep, int64_t known_good) {
+void folders_prune(const char *checkpoints, int64_t step, int64_t keep) {
     StepFolder *list = NULL;
     Manifest    m;
     char        fault[MANIFEST_FAULT_BYTES];
@@ -192,10 +200,12 @@ void folders_prune(const char *checkpoints, int64_t step, int64_t keep, int64_t 
             remove_folder(checkpoints, at.name);
             continue;
         }
-        if (kept == 1 && at.step != known_good) {
-            if (folder_verify(NULL, path_of("%s/%s", checkpoints, at.name).text, at.step, &m, fault) != MANIFEST_GOOD) continue;
-            manifest_free(&m);
+        Path folder = path_of("%s/%s", checkpoints, at.name);
+        if (kept == 1 && folder_verify(NULL, folder.text, at.step, &m, fault) != MANIFEST_GOOD) {
+            warn("%s does not count as a checkpoint to fall back to, an older one stays: %s", folder.text, fault);
+            continue;
         }
+        if (kept == 1) manifest_free(&m);
         kept++;
     }
     free(list);
@@ -207,7 +217,7 @@ static int is_good(const char *folder, int64_t step) {
     Manifest       m;
     char           fault[MANIFEST_FAULT_BYTES];
     ManifestStatus status = folder_verify(NULL, folder, step, &m, fault);
-    if (status == MANIFEST_UNKNOWN) fail(EXIT_MEMORY, "%s: %s", folder, fault);
+    if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder, fault);
     if (status == MANIFEST_GOOD) manifest_free(&m);
     else                         warn("%s is not used: %s", folder, fault);
     return status == MANIFEST_GOOD;

@@ -27,10 +27,10 @@ static void refuse_used_folder(const char *run_dir, int checkpoints) {
          run_dir, checkpoints ? "checkpoints" : "metrics.jsonl");
 }
 
-/* Collective. The newest of list [count] (rank 0's) that verifies: 1 and *at, *m. Says which are passed over; the first reason stays in
- * fault. */
-static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, int64_t count, StepFolder *at, Manifest *m, char *fault) {
-    char why[MANIFEST_FAULT_BYTES];
+/* Collective. The newest of list [count] (rank 0's) that verifies: 1 and *at, *m; 0 only when there are none. Says which are passed over,
+ * and ends the job when that would be all of them: a run that has saved never starts anew by itself. */
+static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, int64_t count, StepFolder *at, Manifest *m) {
+    char why[MANIFEST_FAULT_BYTES], fault[MANIFEST_FAULT_BYTES] = "";
     for (int64_t i = 0; i < count; i++) {
         if (comm_rank(c) == 0) *at = list[i];
         comm_broadcast(c, at, sizeof *at, 0);
@@ -38,10 +38,12 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         ManifestStatus status = folder_verify(c, folder.text, at->step, m, why);
         if (status == MANIFEST_GOOD) return 1;
         if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* an older one would lose what a newer program did */
-        if (status == MANIFEST_UNKNOWN) fail(EXIT_MEMORY, "%s: %s", folder.text, why);
+        if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
         warn("%s is passed over: %s", folder.text, why);
         if (!fault[0]) manifest_fault(fault, "%s: %.900s", at->name, why);
     }
+    if (count > 0)
+        fail(EXIT_DATA, "no checkpoint in %s verifies (of %" PRId64 "; %s): restore one, or train anew with another run.dir", checkpoints, count, fault);
     return 0;
 }
 
@@ -57,15 +59,11 @@ static int64_t list_folders(const CheckpointState *state, const char *checkpoint
 static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifest *m) {
     const Config *config = state->config;
     StepFolder   *list = NULL;
-    char          fault[MANIFEST_FAULT_BYTES] = "";
     Path          checkpoints = path_of("%s/checkpoints", config->run.dir);
     int64_t       count = list_folders(state, checkpoints.text, &list);
     if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, (int)count);
-    int found = find_good(state->comm, checkpoints.text, list, count, at, m, fault);
+    int found = find_good(state->comm, checkpoints.text, list, count, at, m);
     free(list);
-    if (!found && count > 0)
-        fail(EXIT_DATA, "no checkpoint in %s verifies (of %" PRId64 "; %s): restore one, or train anew with another run.dir", checkpoints.text,
-             count, fault);
     if (!found && config->run.resume == RESUME_MUST)
         fail(EXIT_DATA, "run.resume is \"must\" but there is no checkpoint in %s", checkpoints.text);
     return found;
@@ -196,10 +194,9 @@ Resumed checkpoint_resume(CheckpointState *state) {
 Resumed checkpoint_roll_back(CheckpointState *state) {
     StepFolder *list = NULL, at;
     Manifest    m;
-    char        fault[MANIFEST_FAULT_BYTES] = "";
     Path        checkpoints = path_of("%s/checkpoints", state->config->run.dir);
     int64_t     count = list_folders(state, checkpoints.text, &list);
-    int         found = find_good(state->comm, checkpoints.text, list, count, &at, &m, fault);
+    int         found = find_good(state->comm, checkpoints.text, list, count, &at, &m);
     free(list);
     if (!found) return (Resumed){0};
     Resumed resumed = take_over(state, &at, &m);

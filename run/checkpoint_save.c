@@ -35,7 +35,6 @@ struct Saver {
     double           part_ms;     /* the thread's work on the last part; guarded as busy is */
     double           took_ms;     /* the save so far: the copy, and each part as the slowest rank did it */
     int64_t          step;
-    int64_t          committed;   /* the last step that this process has put in place or resumed; -1: none yet */
     int              failures;    /* saves that failed, in a row */
     int              is_last;     /* of the run: a fault is told by what ends the job */
     char             fault[MANIFEST_FAULT_BYTES]; /* of the last of them */
@@ -51,7 +50,7 @@ static void work(Saver *s) {
         case PART_PIECES: save_write_pieces(&s->save); return;
         default:
             save_commit(&s->save, s->all, s->all_count);
-            if (!s->save.fault[0]) folders_prune(s->save.checkpoints.text, s->save.step, s->state->config->checkpoint.keep, s->committed);
+            if (!s->save.fault[0]) folders_prune(s->save.checkpoints.text, s->save.step, s->state->config->checkpoint.keep);
     }
 }
 
@@ -99,7 +98,6 @@ Saver *saver_create(CheckpointState *state) {
     if (!s) fail(EXIT_MEMORY, "no memory to save checkpoints");
     s->state = state;
     s->step = -1;
-    s->committed = state->before.step > 0 ? state->before.step : -1;
     s->staged = (float *)device_alloc_host(saver_bytes(state->layout), "staging checkpoints");
     thread_start(&s->thread, write_when_told, s, "checkpoints");
     return s;
@@ -221,7 +219,6 @@ static int next_part(Saver *s) {
         begin_part(s, PART_COMMIT, is_first(s));
         return 0;
     }
-    s->committed = s->step;
     s->failures = 0;
     release(s);
     return 1;

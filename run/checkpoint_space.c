@@ -1,4 +1,5 @@
-/* checkpoint_space.c - is there room for what a run will save? Asked before its first step, when nothing is lost by a no; see checkpoint.h. */
+/* checkpoint_space.c - the place for what a run will save, and whether it has the room: asked before its first step, when nothing is lost
+ * by a no; see checkpoint.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,23 +36,38 @@ static int64_t saves_to_come(const Config *c, int64_t step) {
 
 typedef struct { int64_t checkpoints; double bytes; } Need;
 
-/* What this run will have there at most, beyond what is there: keep checkpoints and the one being written, or fewer when it saves fewer. */
+/* What this run will have there at most, beyond what is there: keep checkpoints and the one being written, or fewer when it saves fewer.
+ * The next one comes before any goes, however many there are. */
 static Need need_of(const CheckpointState *state, const char *checkpoints) {
     const Config *c = state->config;
     StepFolder   *list = NULL;
     int64_t       there = folders_list(checkpoints, &list), kept = c->checkpoint.keep < FOLDERS_LEAST ? FOLDERS_LEAST : c->checkpoint.keep;
-    int64_t       count = saves_to_come(c, state->before.step) + (there > 0 ? there : 0);
+    int64_t       to_come = saves_to_come(c, state->before.step), count = to_come + (there > 0 ? there : 0);
     if (count > kept) count = kept + 1;
-    double bytes = (double)count * (double)checkpoint_disk_bytes(state->layout);
+    double one = (double)checkpoint_disk_bytes(state->layout), bytes = (double)count * one;
     for (int64_t i = 0; i < there; i++) bytes -= (double)folder_bytes(checkpoints, list[i].name);
     free(list);
+    if (to_come > 0 && bytes < one) bytes = one;
     return (Need){count, bytes};
 }
 
+/* It may be a link to where the room is. */
+static void make_folder(const char *checkpoints) {
+    int error = io_mkdirs(checkpoints);
+    if (error == -ENOTDIR) fail(EXIT_IO, "%s is no folder (a file, or a link to nothing): move it away, or set run.dir to another folder", checkpoints);
+    if (error) fail(EXIT_IO, "%s: cannot make the folder: %s; set run.dir to a folder that this job may write", checkpoints, strerror(-error));
+}
+
+static void clear(const char *checkpoints) {
+    int error = folders_sweep(checkpoints);
+    if (!error) return;
+    fail(EXIT_IO, "%s: cannot remove what a save that was cut off has left there: %s; remove step_*.tmp and .trash-* by hand", checkpoints, strerror(-error));
+}
+
 /* Read-only, full, over a quota: whatever statvfs does not tell. */
-static void try_to_write(const char *run_dir) {
+static void try_to_write(const char *checkpoints) {
     static const char block[64 << 10];
-    Path probe = path_of("%s/.probe", run_dir);
+    Path probe = path_of("%s/.probe", checkpoints);
     int  fd = io_open(probe.text, IO_CREATE), error = fd < 0 ? fd : io_write(fd, block, sizeof block);
     if (!error) error = io_fsync(fd);
     if (fd >= 0) {
@@ -70,17 +86,19 @@ static void see_file_limit(const CheckpointState *state) {
          (double)limit.rlim_cur / 1048576.0, largest / 1048576.0);
 }
 
-void checkpoint_check_space(const CheckpointState *state) {
+void checkpoint_make_room(const CheckpointState *state) {
     const Config *c = state->config;
     if (comm_rank(state->comm) != 0) return;
-    try_to_write(c->run.dir);
+    Path checkpoints = path_of("%s/checkpoints", c->run.dir);
+    make_folder(checkpoints.text);
+    clear(checkpoints.text);
+    try_to_write(checkpoints.text);
     see_file_limit(state);
-    Path    checkpoints = path_of("%s/checkpoints", c->run.dir);
     Need    need = need_of(state, checkpoints.text);
-    int64_t room = io_free_bytes(c->run.dir);
+    int64_t room = io_free_bytes(checkpoints.text);
     if (room < 0 || (double)room >= need.bytes) return;
-    fail(EXIT_IO, "run.dir %s: its file system has %.1f MiB free, and this run needs %.1f MiB more for %lld checkpoints of %.1f MiB (checkpoint.keep = "
-         "%lld, and one being written): make room, %stake another run.dir", c->run.dir, (double)room / 1048576.0,
+    fail(EXIT_IO, "%s: its file system has %.1f MiB free, and this run needs %.1f MiB more for %lld checkpoints of %.1f MiB (checkpoint.keep = "
+         "%lld, and one being written): make room, %stake another run.dir", checkpoints.text, (double)room / 1048576.0,
          need.bytes / 1048576.0, (long long)need.checkpoints, (double)checkpoint_disk_bytes(state->layout) / 1048576.0,
          (long long)c->checkpoint.keep, c->checkpoint.keep > FOLDERS_LEAST ? "keep fewer, or " : "or ");
 }

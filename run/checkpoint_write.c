@@ -81,12 +81,16 @@ void save_release(Save *s) {
     memset(s, 0, sizeof *s);
 }
 
-static int saved_already(const Save *s) {
+/* The state of before a rollback has seen other data. What cannot be read is not written over. */
+static int saved_already(Save *s) {
     Manifest    m;
     struct stat st;
-    char        fault[MANIFEST_FAULT_BYTES];
-    if (lstat(s->final.text, &st) != 0 || folder_verify(NULL, s->final.text, s->step, &m, fault) != MANIFEST_GOOD) return 0;
-    int ours = strcmp(m.run_id, s->state->run_id) == 0;
+    char        why[MANIFEST_FAULT_BYTES];
+    if (lstat(s->final.text, &st) != 0) return 0;
+    ManifestStatus status = folder_verify(NULL, s->final.text, s->step, &m, why);
+    if (status == MANIFEST_UNKNOWN) manifest_fault(s->fault, "%s is there: %.800s", s->final.text, why);
+    if (status != MANIFEST_GOOD) return 0;
+    int ours = strcmp(m.run_id, s->state->run_id) == 0 && m.tokens == s->consumed.tokens && m.samples == s->consumed.samples;
     manifest_free(&m);
     return ours;
 }
@@ -107,7 +111,7 @@ static int may_write(Save *s) {
 void save_make_folder(Save *s) {
     if (!may_write(s)) return;
     s->there = saved_already(s);
-    if (s->there) return;
+    if (s->there || s->fault[0]) return;
     note(s, "make the folder", &s->checkpoints, io_mkdirs(s->checkpoints.text));
     if (!s->fault[0]) note(s, "clear", &s->checkpoints, folders_sweep(s->checkpoints.text));
     see_room(s);
@@ -322,10 +326,13 @@ static Manifest describe(const Save *s) {
     return m;
 }
 
-/* What stands in the files is what was in memory: only then may older checkpoints go. */
-static void read_back(Save *s, const Manifest *m) {
-    char why[MANIFEST_FAULT_BYTES] = "";
-    if (!s->fault[0] && !manifest_verify(m, s->tmp.text, 0, 1, why)) manifest_fault(s->fault, "%s reads back wrong: %.800s", s->tmp.text, why);
+/* A resume would take it: what stands in the files, the manifest too, is what was in memory. Only then may older checkpoints go. */
+static void read_back(Save *s) {
+    Manifest m;
+    char     why[MANIFEST_FAULT_BYTES];
+    if (s->fault[0]) return;
+    if (folder_verify(NULL, s->tmp.text, s->step, &m, why) == MANIFEST_GOOD) manifest_free(&m);
+    else manifest_fault(s->fault, "%s reads back wrong: %.800s", s->tmp.text, why);
 }
 
 static void write_manifest(Save *s, WrittenRun *all, size_t count) {
@@ -334,9 +341,9 @@ static void write_manifest(Save *s, WrittenRun *all, size_t count) {
     char    *text = describe_data(s, s->state->train, &m) && collect_runs(s, all, count, &m) ? manifest_write(&m, &bytes) : NULL;
     if (text) write_file(s, MANIFEST_NAME, text, bytes);
     else      note_memory(s);
-    read_back(s, &m);
     free(text);
     manifest_free(&m);
+    read_back(s);
 }
 
 /* A broken folder of this very step makes room now that its better is complete. */

@@ -65,12 +65,16 @@ typedef enum {
     MANIFEST_GOOD,
     MANIFEST_BROKEN,
     MANIFEST_FOREIGN, /* whole, but of a version this program does not read          */
-    MANIFEST_UNKNOWN  /* no memory to look at it: that says nothing of the checkpoint */
+    MANIFEST_UNKNOWN  /* no memory to look at it, or a disk that does not answer: that says nothing of the checkpoint */
 } ManifestStatus;
-#define MANIFEST_NO_MEMORY "there is no memory to verify it" /* the fault of the last of them, as ranks tell it each other */
+/* How a fault of the last of them begins, as ranks tell it each other. */
+#define MANIFEST_NO_MEMORY "there is no memory to verify it"
+#define MANIFEST_UNREADABLE "cannot read "
 
 /* Writes a phrase into fault [MANIFEST_FAULT_BYTES]; returns 0, as what could not be done does. */
 int manifest_fault(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* The fault of a file that could not be read, from errno: it is not there or not whole, or (EIO, EACCES, ESTALE, ...) nobody knows. 0. */
+int manifest_unread(char *fault, const char *name, int error);
 
 uint64_t manifest_hash(const void *data, size_t bytes);
 
@@ -82,10 +86,9 @@ char *manifest_write(const Manifest *m, size_t *bytes);
 ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault);
 
 /* Compares the files of a folder with the manifest: every size, and the hashes of runs part, part+parts, part+2*parts, ... Returns 1,
- * or 0 with the first difference in fault. Links are no files of a checkpoint. */
-int manifest_verify(const Manifest *m, const char *folder, int part, int parts, char *fault);
-/* The same, where somebody listens: progress(ctx) is called by this thread with every run that it has read. */
-int manifest_verify_telling(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault);
+ * or 0 with the first difference in fault. Links are no files of a checkpoint. progress(ctx), where it is not NULL, is called by this thread
+ * with every run that it has read. */
+int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault);
 
 void manifest_free(Manifest *m);
 

@@ -11,9 +11,19 @@
 #include "core/io.h"
 #include "run/manifest.h"
 
+int manifest_unread(char *fault, const char *name, int error) {
+    switch (error) {
+        case ENOENT: case ENOTDIR: return manifest_fault(fault, "%s is missing", name);
+        case ENODATA: return manifest_fault(fault, "%s ends too early", name);
+        case EFBIG: return manifest_fault(fault, "%s is too long", name);
+        case ENOMEM: return manifest_fault(fault, MANIFEST_NO_MEMORY);
+        default: return manifest_fault(fault, MANIFEST_UNREADABLE "%s: %s", name, strerror(error));
+    }
+}
+
 static int size_ok(const char *path, const char *name, uint64_t bytes, char *fault) {
     struct stat st;
-    if (lstat(path, &st) < 0) return manifest_fault(fault, errno == ENOENT ? "%s is missing" : "%s cannot be read: %s", name, strerror(errno));
+    if (lstat(path, &st) < 0) return manifest_unread(fault, name, errno);
     if (!S_ISREG(st.st_mode)) return manifest_fault(fault, "%s is not a plain file", name);
     if ((uint64_t)st.st_size != bytes)
         return manifest_fault(fault, "%s has %lld bytes instead of %" PRIu64, name, (long long)st.st_size, bytes);
@@ -23,7 +33,7 @@ static int size_ok(const char *path, const char *name, uint64_t bytes, char *fau
 /* One run: 1, or 0 and the fault. */
 static int run_ok(int fd, const char *name, const ManifestRun *run, char *buffer, char *fault) {
     int error = io_pread(fd, buffer, run->bytes, run->offset);
-    if (error) return manifest_fault(fault, "%s cannot be read at byte %" PRIu64 ": %s", name, run->offset, strerror(-error));
+    if (error) return manifest_unread(fault, name, -error);
     if (manifest_hash(buffer, run->bytes) == run->hash) return 1;
     return manifest_fault(fault, "%s is damaged: the hash of bytes %" PRIu64 " to %" PRIu64 " does not match", name, run->offset,
                           run->offset + run->bytes - 1);
@@ -36,7 +46,7 @@ typedef struct {
 
 static int runs_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts, Listener listener, char *fault) {
     int fd = io_open(path, IO_READ), good = 1;
-    if (fd < 0) return manifest_fault(fault, "%s cannot be opened: %s", name, strerror(-fd));
+    if (fd < 0) return manifest_unread(fault, name, -fd);
     int64_t mine = file->runs > part ? (file->runs - part - 1) / parts + 1 : 0;
     #pragma omp parallel if (mine > 1)
     {
@@ -56,7 +66,7 @@ static int runs_ok(const char *path, const char *name, const ManifestFile *file,
     return good;
 }
 
-int manifest_verify_telling(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault) {
+int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault) {
     char *path[MANIFEST_FILES] = {0};
     int   good = 1;
     for (int f = 0; good && f < MANIFEST_FILES; f++)
@@ -65,8 +75,4 @@ int manifest_verify_telling(const Manifest *m, const char *folder, int part, int
     for (int f = 0; good && f < MANIFEST_FILES; f++) good = runs_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, (Listener){progress, ctx}, fault);
     for (int f = 0; f < MANIFEST_FILES; f++) free(path[f]);
     return good;
-}
-
-int manifest_verify(const Manifest *m, const char *folder, int part, int parts, char *fault) {
-    return manifest_verify_telling(m, folder, part, parts, NULL, NULL, fault);
 }

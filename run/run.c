@@ -277,7 +277,7 @@ void run_begin(Run *r) {
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
                        .first_sample = run_first_sample(r, r->resumed.step)};
-    checkpoint_check_space(&r->checkpoint);
+    checkpoint_make_room(&r->checkpoint);
     gemm_settle(c->run.dir, r->comm, r->watchdog, &r->gpt, &r->stream, r->eval_batch);
     r->saver = saver_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);

@@ -302,6 +302,24 @@ static void test_never_prunes_below_what_verifies(void **state) {
     assert_string_equal(listing(), "step_00000003 step_00000004 ");
 }
 
+/* What stood there a moment ago may be broken by now: every save reads again what it would fall back to. */
+static void test_an_older_one_breaks_while_the_run_goes_on(void **state) {
+    (void)state;
+    Fixture f;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    Saver *s = saver_create(&f.state);
+    for (int64_t step = 1; step <= 4; step++) {
+        fixture_fill(&f, step);
+        saver_start(s, step);
+        saver_finish(s);
+        if (step == 2) flip_bit("step_00000002/model.safetensors", -5);
+        if (step == 3) assert_string_equal(listing(), "step_00000001 step_00000002 step_00000003 ");
+    }
+    assert_string_equal(listing(), "step_00000003 step_00000004 ");
+    saver_destroy(s);
+    fixture_destroy(&f);
+}
+
 static void test_leftovers_go_and_strangers_stay(void **state) {
     (void)state;
     SAVE(1);
@@ -344,6 +362,41 @@ static void test_saving_a_step_again(void **state) {
     assert_int_equal(resume("", 20).code, 0);
 }
 
+/* After a rollback a step has seen other data than it had before. */
+static void test_saving_a_step_after_a_rollback(void **state) {
+    (void)state;
+    Fixture f;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    fixture_fill(&f, 20);
+    checkpoint_save(&f.state, 20);
+    fixture_fill(&f, 21); /* this time step 20 looks like that */
+    f.state.before.samples += 12;
+    checkpoint_save(&f.state, 20);
+    assert_int_equal(checkpoint_resume(&f.state).step, 20);
+    assert_int_equal(fixture_differences(&f, 21), 0);
+    fixture_destroy(&f);
+}
+
+static void roll_back_piece(void *argument) {
+    Fixture f;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    if (checkpoint_roll_back(&f.state).step != *(int64_t *)argument) _exit(1);
+}
+
+/* To the first weights only when nothing was saved yet. */
+static void test_rolling_back(void **state) {
+    (void)state;
+    int64_t none = 0, one = 1;
+    assert_int_equal(child_run(roll_back_piece, &none).code, 0);
+    SAVE(1, 2);
+    flip_bit("step_00000002/model.safetensors", -5);
+    assert_int_equal(child_run(roll_back_piece, &one).code, 0);
+    flip_bit("step_00000001/model.safetensors", -5);
+    Child c = child_run(roll_back_piece, &none);
+    assert_int_equal(c.code, EXIT_DATA);
+    assert_non_null(strstr(c.said, "verifies (of 2; step_00000002:"));
+}
+
 static void test_find(void **state) {
     (void)state;
     char out[512];
@@ -367,8 +420,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         CASE(test_round_trip_fp32), CASE(test_round_trip_bf16), CASE(test_round_trip_stage_0), CASE(test_same_weights_same_bytes),
         CASE(test_folder_is_as_described), CASE(test_falls_back), CASE(test_resume_words), CASE(test_versions), CASE(test_other_settings), CASE(test_other_data),
-        CASE(test_keeps_the_newest), CASE(test_never_prunes_below_what_verifies), CASE(test_leftovers_go_and_strangers_stay),
-        CASE(test_passed_over_steps_go), CASE(test_saving_a_step_again), CASE(test_find),
+        CASE(test_keeps_the_newest), CASE(test_never_prunes_below_what_verifies), CASE(test_an_older_one_breaks_while_the_run_goes_on),
+        CASE(test_leftovers_go_and_strangers_stay),
+        CASE(test_passed_over_steps_go), CASE(test_saving_a_step_again), CASE(test_saving_a_step_after_a_rollback), CASE(test_rolling_back),
+        CASE(test_find),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
