@@ -11,6 +11,8 @@
 #include "core/io.h"
 #include "run/curve.h"
 
+enum { LINE_BYTES = 512 /* room for the longest line there is, with its end */ };
+
 struct Metrics {
     char     path[4096], picture[4096], title[256];
     int      fd;
@@ -29,7 +31,7 @@ static void check_io(const Metrics *m, int status, const char *what) {
 }
 
 /* One line as this file writes them: kind, step and loss (NaN for null). Returns 0 for anything else, a torn line among it. */
-static int parse_line(const char *line, ssize_t bytes, int *is_train, CurvePoint *point) {
+static int parse_line(const char *line, size_t bytes, int *is_train, CurvePoint *point) {
     long long step;
     int       at = 0;
     if (bytes < 3 || line[bytes - 1] != '\n' || line[bytes - 2] != '}') return 0;
@@ -44,7 +46,8 @@ static int parse_line(const char *line, ssize_t bytes, int *is_train, CurvePoint
     return end != loss;
 }
 
-/* Reads the lines that stay; returns their bytes. The first line that is torn, foreign, past `step` or out of order ends them. */
+/* Reads the lines that stay; returns their bytes. The first line that is torn, foreign, past `step` or out of order ends them. One that is
+ * longer than ours, or holds a NUL (a power loss can leave gigabytes of them), does not end where it seems to: it is torn. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = fopen(m->path, "r");
     m->last_train = 0, m->last_eval = -1;
@@ -53,18 +56,16 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         return 0;
     }
     uint64_t   kept = 0;
-    char      *line = NULL;
-    size_t     capacity = 0;
-    ssize_t    bytes;
+    char       line[LINE_BYTES];
     int        is_train;
     CurvePoint p;
-    while ((bytes = getline(&line, &capacity, f)) > 0) {
+    while (fgets(line, sizeof line, f)) {
+        size_t bytes = strlen(line);
         if (!parse_line(line, bytes, &is_train, &p) || p.step > step || (is_train && p.step <= m->last_train)) break;
         if (is_train) m->last_train = p.step, curve_train(&m->curve, p.step, p.loss);
         else          m->last_eval = p.step, curve_eval(&m->curve, p.step, p.loss);
-        kept += (uint64_t)bytes;
+        kept += bytes;
     }
-    free(line);
     fclose(f);
     return kept;
 }
@@ -141,7 +142,7 @@ static void write_line(Metrics *m, char *line, size_t capacity) {
 
 void metrics_train(Metrics *m, const StepMetrics *s) {
     CHECK(s->step == m->step + 1, "metrics of step %lld after step %lld", (long long)s->step, (long long)m->step);
-    char line[512];
+    char line[LINE_BYTES];
     snprintf(line, sizeof line, "{\"kind\":\"train\",\"step\":%lld,\"tokens\":%lld", (long long)s->step, (long long)s->tokens);
     put_number(line, sizeof line, "loss", s->loss);
     put_number(line, sizeof line, "lr", s->lr);

@@ -125,6 +125,39 @@ static void a_hole_of_zero_bytes_is_cut(void **state) {
     free(whole);
 }
 
+static long peak_kib(void) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_maxrss;
+}
+
+/* What a power loss leaves may be large, and have no line's end: it is not read as a line. */
+static void a_large_hole_costs_no_memory(void **state) {
+    (void)state;
+    char *whole = unbroken(20);
+    long  before = peak_kib();
+    assert_int_equal(truncate(path, 64 << 20), 0);
+    assert_int_equal(metrics_lack_eval(dir, 20), 0);
+    metrics_close(metrics_open(dir, 20));
+    assert_in_range(peak_kib() - before, 0, 8 << 10);
+    char *text = read_text(path);
+    assert_string_equal(text, whole);
+    free(text);
+    free(whole);
+}
+
+/* A line of ours but for blanks that make it longer than any. */
+static void a_longer_line_is_cut(void **state) {
+    (void)state;
+    char *whole = unbroken(20), line[1024];
+    int   fd = io_open(path, IO_APPEND), n = snprintf(line, sizeof line, "{\"kind\":\"train\",\"step\":21,\"loss\":1%*s}\n", 900, "");
+    assert_int_equal(io_write(fd, line, (size_t)n), 0);
+    io_close(fd);
+    metrics_close(metrics_open(dir, 25));
+    assert_int_equal(io_file_bytes(path), strlen(whole));
+    free(whole);
+}
+
 static void lines_out_of_order_are_cut(void **state) {
     (void)state;
     char *whole = unbroken(20), *line = strstr(whole, "{\"kind\":\"train\",\"step\":5,");
@@ -275,6 +308,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_new_run_starts_the_file_anew, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(any_kill_resumes_to_the_same_file, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_hole_of_zero_bytes_is_cut, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_large_hole_costs_no_memory, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_longer_line_is_cut, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(lines_out_of_order_are_cut, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_lost_file_starts_at_the_step, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_missing_evaluation_is_seen, make_dir, remove_dir),
