@@ -9,10 +9,10 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Far above what any checkpoint needs (a run takes four of these characters); keeps the tree of a hostile manifest small. */
-enum { STRUCTURE_LIMIT = 1 << 22 };
 /* The last bytes: ,\n"hash":"0123456789abcdef"}\n */
 enum { TAIL_BYTES = 29 };
+/* Far more than what is neither a run nor a data file: the config, recent losses, the table of matrix products. */
+enum { OTHER_VALUES = 1 << 15 };
 
 const char *const manifest_file_name[MANIFEST_FILES] = {"model.safetensors", "optimizer.safetensors", "config.json"};
 
@@ -83,6 +83,8 @@ char *manifest_write(const Manifest *m, size_t *bytes) {
     return NULL;
 }
 
+int manifest_has_room(int64_t runs, int64_t data_files) { return 4 * (runs + data_files) <= MANIFEST_VALUES - OTHER_VALUES; }
+
 /* --- reading ------------------------------------------------------------------------------------------------------------------------- */
 
 int manifest_fault(char *fault, const char *fmt, ...) {
@@ -110,6 +112,9 @@ static int read_i64(const cJSON *value, int64_t *out) {
     return 1;
 }
 
+/* Of what is counted. The seed alone is any number. */
+static int read_amount(const cJSON *value, int64_t *out) { return read_i64(value, out) && *out <= MANIFEST_COUNT_LIMIT; }
+
 static int read_count(const cJSON *value, int *out) {
     if (!cJSON_IsNumber(value) || !(value->valuedouble >= 1) || value->valuedouble > 1 << 30) return 0;
     *out = (int)value->valuedouble;
@@ -131,8 +136,8 @@ static int read_word(const cJSON *value, char *out, size_t capacity) {
 /* The recent losses, in order; what is no finite number, or one too many, makes the whole invalid. */
 static int read_guard(const cJSON *object, Guard *g) {
     const cJSON *losses = json_member(object, "losses"), *loss;
-    if (!read_i64(json_member(object, "skips"), &g->skips) || !read_i64(json_member(object, "rollbacks"), &g->rollbacks) ||
-        !read_i64(json_member(object, "furthest"), &g->furthest) || !cJSON_IsArray(losses)) return 0;
+    if (!read_amount(json_member(object, "skips"), &g->skips) || !read_amount(json_member(object, "rollbacks"), &g->rollbacks) ||
+        !read_amount(json_member(object, "furthest"), &g->furthest) || !cJSON_IsArray(losses)) return 0;
     cJSON_ArrayForEach(loss, losses) {
         if (!cJSON_IsNumber(loss) || !isfinite(loss->valuedouble) || g->spikes.count == SPIKES_WINDOW) return 0;
         spikes_add(&g->spikes, loss->valuedouble);
@@ -144,9 +149,9 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
     const cJSON *scale = json_member(root, "loss_scale");
     if (!read_word(json_member(root, "run_id"), m->run_id, sizeof m->run_id) || strlen(m->run_id) < 8 ||
         strspn(m->run_id, "0123456789abcdef") != strlen(m->run_id)) return manifest_fault(fault, MANIFEST_NAME " has no valid run_id");
-    if (!read_i64(json_member(root, "step"), &m->step)) return manifest_fault(fault, MANIFEST_NAME " has no valid step");
-    if (!read_i64(json_member(root, "samples"), &m->samples)) return manifest_fault(fault, MANIFEST_NAME " has no valid samples");
-    if (!read_i64(json_member(root, "tokens"), &m->tokens)) return manifest_fault(fault, MANIFEST_NAME " has no valid tokens");
+    if (!read_amount(json_member(root, "step"), &m->step)) return manifest_fault(fault, MANIFEST_NAME " has no valid step");
+    if (!read_amount(json_member(root, "samples"), &m->samples)) return manifest_fault(fault, MANIFEST_NAME " has no valid samples");
+    if (!read_amount(json_member(root, "tokens"), &m->tokens)) return manifest_fault(fault, MANIFEST_NAME " has no valid tokens");
     if (!read_i64(json_member(root, "seed"), &m->seed)) return manifest_fault(fault, MANIFEST_NAME " has no valid seed");
     if (!read_count(json_member(root, "ranks"), &m->ranks)) return manifest_fault(fault, MANIFEST_NAME " has no valid ranks");
     if (!read_count(json_member(root, "threads"), &m->threads)) return manifest_fault(fault, MANIFEST_NAME " has no valid threads");
@@ -157,7 +162,7 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
     if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale");
     m->loss_scale = scale->valuedouble;
     const cJSON *steps = json_member(root, "loss_scale_steps");
-    if (steps && !read_i64(steps, &m->loss_scale_steps)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale_steps");
+    if (steps && !read_amount(steps, &m->loss_scale_steps)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale_steps");
     const cJSON *guard = json_member(root, "guard");
     if (guard && !read_guard(guard, &m->guard)) return manifest_fault(fault, MANIFEST_NAME " has no valid guard");
     m->gemm = json_member(root, "gemm");
@@ -214,13 +219,13 @@ static int read_files(const cJSON *list, Manifest *m, char *fault) {
 /* The hash first: what does not pass is damaged, whatever it says. */
 static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
     char   tail[TAIL_BYTES + 1];
-    size_t body = bytes - TAIL_BYTES, structure = 0;
+    size_t body = bytes - TAIL_BYTES, values = 0;
     if (bytes <= TAIL_BYTES) return manifest_fault(fault, MANIFEST_NAME " is cut short (%zu bytes)", bytes);
     snprintf(tail, sizeof tail, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, body));
     if (memcmp(text + body, tail, TAIL_BYTES) != 0)
         return manifest_fault(fault, MANIFEST_NAME " is damaged: its hash does not match its %zu bytes", bytes);
-    for (size_t i = 0; i < bytes; i++) structure += text[i] == ',' || text[i] == '[' || text[i] == '{';
-    if (structure > STRUCTURE_LIMIT) return manifest_fault(fault, MANIFEST_NAME " has more than %d values", STRUCTURE_LIMIT);
+    for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{'; /* each comes after one of these */
+    if (values > MANIFEST_VALUES) return manifest_fault(fault, MANIFEST_NAME " has more than %d values", MANIFEST_VALUES);
     JsonFault wrong;
     if (json_parse(text, bytes, MANIFEST_LIMIT, json, &wrong)) return 1;
     return manifest_fault(fault, MANIFEST_NAME " is no valid JSON, line %d column %d: %s", wrong.at.line, wrong.at.column, wrong.text);

@@ -25,7 +25,11 @@ extern "C" {
 #endif
 
 #define MANIFEST_NAME "state.json"
-enum { MANIFEST_RUN_BYTES = 1 << 20, MANIFEST_LIMIT = 64 << 20, MANIFEST_FAULT_BYTES = 1024 };
+/* Of its values there are MANIFEST_VALUES at most, in MANIFEST_LIMIT bytes: to read it takes up to 240 MiB if it is hostile, 100 MiB if it is ours.
+ * A run is four values: there is room for 130 GB on one rank, or for the 19 GB of 1558 million parameters on 600 ranks. */
+enum { MANIFEST_RUN_BYTES = 1 << 20, MANIFEST_LIMIT = 16 << 20, MANIFEST_VALUES = 1 << 19, MANIFEST_FAULT_BYTES = 1024 };
+/* Steps, samples and tokens stop here, as the config's integers do: sums of two of them fit. */
+#define MANIFEST_COUNT_LIMIT ((int64_t)1 << 53)
 
 typedef enum { FILE_MODEL, FILE_OPTIMIZER, FILE_CONFIG, MANIFEST_FILES } ManifestFileKind;
 extern const char *const manifest_file_name[MANIFEST_FILES]; /* "model.safetensors", "optimizer.safetensors", "config.json" */
@@ -80,6 +84,9 @@ uint64_t manifest_hash(const void *data, size_t bytes);
 
 /* The text of state.json: malloc'ed, *bytes of it; NULL when there is no memory. */
 char *manifest_write(const Manifest *m, size_t *bytes);
+
+/* Whether a manifest of that many runs and data files is one that manifest_parse reads. */
+int manifest_has_room(int64_t runs, int64_t data_files);
 
 /* Reads text [bytes]; what is wrong goes as a phrase ("state.json is damaged: ...") into fault
  * [MANIFEST_FAULT_BYTES], and *m is then empty. */

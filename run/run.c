@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/io.h"
 #include "run/gemm.h"
+#include "run/manifest.h"
 #include "run/signals.h"
 
 static const double DATA_LOOK_MS = 100.0, DATA_PATIENCE_MS = 10e3;
@@ -97,6 +98,15 @@ static void refuse_too_large(const Run *r) {
          fits > 0 ? "is the largest that fits" : "does not fit either", plan_bytes_text((double)block).text);
 }
 
+/* A checkpoint is one that a resume reads. A run ends after a MiB, with a row, or with a rank's piece of a bucket. */
+static void refuse_too_many_ranks(const Run *r) {
+    const Layout *l = &r->layout;
+    int64_t       runs = 3 * (l->elems * (int64_t)sizeof(float) / MANIFEST_RUN_BYTES + l->params + (int64_t)l->buckets * l->ranks);
+    if (!manifest_has_room(runs, r->train.shards))
+        fail(EXIT_CONFIG, "a checkpoint of %lld parameters by %d ranks is %lld pieces and %d data files: more than its state.json holds; use fewer ranks",
+             (long long)l->elems, l->ranks, (long long)runs, r->train.shards);
+}
+
 static void carve_memory(Run *r) {
     const Config *c = r->config;
     int64_t       B = c->batch.micro_batch, T = c->batch.seq_len;
@@ -105,6 +115,7 @@ static void carve_memory(Run *r) {
     r->layout = layout_create(rows, params, comm_size(r->comm));
     free(rows);
 
+    refuse_too_many_ranks(r);
     make_plan(r, comm_kind(r->comm), 1);
     refuse_too_large(r);
     r->params_arena = arena_create("parameters", r->plan.params_bytes);
@@ -181,12 +192,22 @@ static void settle_weights(Run *r) {
     run_await_params(r);
 }
 
+/* What is counted from here on to run.steps stays a number. */
+static void refuse_uncountable(const Run *r) {
+    const Consumed *before = &r->checkpoint.before;
+    int64_t         left = r->config->run.steps - before->step, most = before->tokens > before->samples ? before->tokens : before->samples, end;
+    if (left > 0 && __builtin_add_overflow(most, left * r->config->batch.global_tokens, &end))
+        fail(EXIT_CONFIG, "run.steps = %lld: with the %lld tokens before step %lld, those of its steps do not fit in 64 bits",
+             (long long)r->config->run.steps, (long long)before->tokens, (long long)before->step);
+}
+
 static void load_weights(Run *r) {
     CheckpointState *k = &r->checkpoint;
     k->config = r->config, k->comm = r->comm, k->layout = &r->layout, k->optimizer = &r->optimizer;
     k->watchdog = r->watchdog, k->lock = r->lock, k->shape = r->shape, k->train = &r->train, k->stream = &r->stream;
     k->precision = r->numerics.name, k->loss_scale = &r->loss_scale, k->threads = device_threads();
     r->resumed = checkpoint_resume(k);
+    refuse_uncountable(r);
     settle_weights(r);
 }
 
@@ -273,7 +294,6 @@ static void write_config_copy(const Run *r) {
 void run_begin(Run *r) {
     const Config *c = r->config;
     lock_sign(r->lock);
-    r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms, 12.0 * (double)r->layout.elems);
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
                        .first_sample = run_first_sample(r, r->resumed.step)};
@@ -285,6 +305,7 @@ void run_begin(Run *r) {
         write_config_copy(r);
         r->metrics = r->checkpoint.metrics = metrics_open(c->run.dir, r->resumed.step);
     }
+    r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms, 12.0 * (double)r->layout.elems);
     r->progress = progress_start(c->run.steps, r->resumed.step, c->log.every);
     comm_times(r->comm); /* the start is no step's */
 }

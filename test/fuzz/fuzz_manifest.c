@@ -24,7 +24,10 @@ static void parse(const char *text, size_t bytes) {
         }
         if (at != m.file[f].bytes) abort();
     }
-    if (m.step < 1 || m.ranks < 1 || !m.config) abort();
+    const int64_t counted[] = {m.step, m.samples, m.tokens, m.loss_scale_steps, m.guard.skips, m.guard.rollbacks, m.guard.furthest};
+    for (size_t i = 0; i < sizeof counted / sizeof *counted; i++)
+        if (counted[i] < 0 || counted[i] > MANIFEST_COUNT_LIMIT) abort();
+    if (m.ranks < 1 || !m.config) abort();
     manifest_free(&m);
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #undef fail
 #include <cmocka.h>
@@ -19,7 +20,7 @@ static char *sample(size_t *bytes) {
     ManifestData data[2] = {{"a \"quoted\"\n.bin", 18446744073709551615u, 9223372036854775807}, {"b.bin", 2, 1}};
     cJSON       *json = cJSON_Parse("{\"run\":{\"steps\":5},\"optimizer\":{\"learning_rate\":0.0006}}");
     Manifest     m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "bf16", .step = 1000, .samples = 12000,
-                      .tokens = 9007199254740993, .seed = 9223372036854775807, .ranks = 3, .threads = 2, .loss_scale = 65536.5, .loss_scale_steps = 1234,
+                      .tokens = MANIFEST_COUNT_LIMIT, .seed = 9223372036854775807, .ranks = 3, .threads = 2, .loss_scale = 65536.5, .loss_scale_steps = 1234,
                       .guard = {.spikes = {3, {4.25, 1e-300, -0.1}}, .skips = 2, .rollbacks = 7, .furthest = 991}, .config = json, .data = data, .data_files = 2,
                       .file = {{1049076, model, 2}, {77, optimizer, 1}, {9, config, 1}}};
     char        *text = manifest_write(&m, bytes);
@@ -44,7 +45,7 @@ static void test_round_trip(void **state) {
     if (parse(text, bytes, &m, fault) != MANIFEST_GOOD) fail_msg("%s", fault);
     assert_string_equal(m.run_id, "0123456789abcdef");
     assert_string_equal(m.precision, "bf16");
-    assert_true(m.step == 1000 && m.samples == 12000 && m.tokens == 9007199254740993 && m.seed == INT64_MAX);
+    assert_true(m.step == 1000 && m.samples == 12000 && m.tokens == MANIFEST_COUNT_LIMIT && m.seed == INT64_MAX);
     assert_true(m.ranks == 3 && m.threads == 2 && m.loss_scale == 65536.5 && m.loss_scale_steps == 1234);
     assert_true(m.guard.skips == 2 && m.guard.rollbacks == 7 && m.guard.furthest == 991 && m.guard.spikes.count == 3);
     assert_true(m.guard.spikes.loss[0] == 4.25 && m.guard.spikes.loss[1] == 1e-300 && m.guard.spikes.loss[2] == -0.1);
@@ -111,6 +112,13 @@ static void test_forgeries(void **state) {
         {"\"step\":\"1000\"", "\"step\":\"9223372036854775808\"", MANIFEST_BROKEN, "step"},
         {"\"step\":\"1000\"", "\"step\":\"99999999999999999999999\"", MANIFEST_BROKEN, "step"},
         {"\"step\":\"1000\"", "\"step\":\"1000\",\"step\":\"1000\"", MANIFEST_BROKEN, "no valid JSON"},
+        {"\"step\":\"1000\"", "\"step\":\"9007199254740993\"", MANIFEST_BROKEN, "step"}, /* what sums of two would not fit */
+        {"\"samples\":\"12000\"", "\"samples\":\"9223372036854775807\"", MANIFEST_BROKEN, "samples"},
+        {"\"tokens\":\"9007199254740992\"", "\"tokens\":\"9007199254740993\"", MANIFEST_BROKEN, "tokens"},
+        {"\"skips\":\"2\"", "\"skips\":\"9007199254740993\"", MANIFEST_BROKEN, "guard"},
+        {"\"rollbacks\":\"7\"", "\"rollbacks\":\"9223372036854775807\"", MANIFEST_BROKEN, "guard"},
+        {"\"furthest\":\"991\"", "\"furthest\":\"9223372036854775807\"", MANIFEST_BROKEN, "guard"},
+        {"\"1234\"", "\"9007199254740993\"", MANIFEST_BROKEN, "loss_scale_steps"},
         {"\"ranks\":3", "\"ranks\":0", MANIFEST_BROKEN, "ranks"},
         {"\"ranks\":3", "\"ranks\":1e300", MANIFEST_BROKEN, ""},
         {"\"ranks\":3", "\"ranks\":2.5", MANIFEST_BROKEN, "ranks"},
@@ -179,10 +187,57 @@ static void test_costly_text(void **state) {
     free(text);
 }
 
+static long peak_mib(void) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_maxrss >> 10;
+}
+
+/* As many runs as there is room for are read back. */
+static void test_the_largest(void **state) {
+    (void)state;
+    const int64_t runs = 120000;
+    assert_true(manifest_has_room(runs + 3, 2) && !manifest_has_room(runs + 3000, 2));
+    ManifestRun *run = calloc((size_t)runs, sizeof *run);
+    for (int64_t i = 0; i < runs; i++) run[i] = (ManifestRun){(uint64_t)i << 20, 1 << 20, UINT64_MAX - (uint64_t)i};
+    ManifestRun  one = {0, 9, 4};
+    ManifestData data[2] = {{"a.bin", 1, 1}, {"b.bin", 2, 1}};
+    cJSON       *config = cJSON_CreateObject();
+    Manifest     m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "bf16", .ranks = 600, .threads = 2, .loss_scale = 1, .config = config,
+                      .data = data, .data_files = 2, .file = {{(uint64_t)runs << 20, run, runs}, {9, &one, 1}, {9, &one, 1}}}, again;
+    size_t       bytes;
+    char        *text = manifest_write(&m, &bytes), fault[MANIFEST_FAULT_BYTES] = "";
+    assert_true(bytes < MANIFEST_LIMIT);
+    if (manifest_parse(text, bytes, &again, fault) != MANIFEST_GOOD) fail_msg("%s", fault);
+    assert_true(again.file[FILE_MODEL].runs == runs && again.file[FILE_MODEL].run[runs - 1].hash == run[runs - 1].hash);
+    manifest_free(&again);
+    cJSON_Delete(config);
+    free(run);
+    free(text);
+}
+
+/* As costly as a text can be that is parsed: a key for each value, and paths of 250 bytes. */
+static void test_memory(void **state) {
+    (void)state;
+    char *text = malloc(MANIFEST_LIMIT + 512), fault[MANIFEST_FAULT_BYTES] = "";
+    int   at = sprintf(text, "{\"%0240d\":{", 0);
+    for (int i = 3; i < MANIFEST_VALUES; i++) at += sprintf(text + at, "\"%06x\":\"%014d\",", i, 0);
+    at += sprintf(text + at - 1, "}") - 1;
+    at += sprintf(text + at, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, (size_t)at));
+    Manifest m;
+    assert_true(at < MANIFEST_LIMIT);
+    assert_int_equal(manifest_parse(text, (size_t)at, &m, fault), MANIFEST_BROKEN);
+    assert_non_null(strstr(fault, "not a train_gpt checkpoint's")); /* it was parsed */
+    free(text);
+#ifndef __SANITIZE_ADDRESS__
+    assert_in_range(peak_mib(), 1, 256);
+#endif
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_every_cut_and_every_bit), cmocka_unit_test(test_forgeries),
-        cmocka_unit_test(test_costly_text),
+        cmocka_unit_test(test_costly_text), cmocka_unit_test(test_the_largest), cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
