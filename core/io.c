@@ -56,12 +56,17 @@ static int open_retrying(const char *path, int flags) {
     return fd < 0 ? -errno : fd;
 }
 
+/* O_NONBLOCK is for a pipe that has one of our names, which would wait for its other end: without a reader it cannot be opened (ENXIO),
+ * with one it is closed again. To plain files it means nothing. */
 int io_open(const char *path, IoOpen how) {
-    static const int flags[] = {[IO_CREATE] = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW,
-                                [IO_APPEND] = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW,
-                                [IO_SHARED] = O_RDWR | O_CREAT | O_NOFOLLOW,
-                                [IO_READ]   = O_RDONLY};
-    return open_retrying(path, flags[how]);
+    enum { WRITE = O_CREAT | O_NOFOLLOW | O_NONBLOCK };
+    static const int flags[] = {[IO_CREATE] = O_WRONLY | O_TRUNC | WRITE, [IO_APPEND] = O_WRONLY | O_APPEND | WRITE, [IO_SHARED] = O_RDWR | WRITE,
+                                [IO_READ] = O_RDONLY};
+    struct stat st;
+    int         fd = open_retrying(path, flags[how]);
+    if (fd < 0 || how == IO_READ || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))) return fd;
+    io_close(fd);
+    return -ENXIO;
 }
 
 int io_write(int fd, const void *data, size_t bytes) {
@@ -110,6 +115,7 @@ int io_close(int fd) { return sys_close(fd) < 0 && errno != EINTR ? -errno : 0; 
 
 int io_rename(const char *from, const char *to) { return sys_rename(from, to) < 0 ? -errno : 0; }
 int io_unlink(const char *path) { return sys_unlink(path) < 0 ? -errno : 0; }
+int io_rmdir(const char *path) { return sys_rmdir(path) < 0 ? -errno : 0; }
 
 static int is_folder(const char *path) {
     struct stat st;
@@ -182,7 +188,7 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
     char *tmp = NULL;
     if (asprintf(&tmp, "%s.tmp", path) < 0) return -ENOMEM;
     int fd = io_open(tmp, IO_CREATE);
-    if (fd == -ELOOP && io_unlink(tmp) == 0) fd = io_open(tmp, IO_CREATE); /* a link of that name leads nowhere of ours */
+    if ((fd == -ELOOP || fd == -ENXIO) && io_unlink(tmp) == 0) fd = io_open(tmp, IO_CREATE); /* a link or pipe of that name leads nowhere of ours */
     int rc = fd < 0 ? fd : io_write(fd, data, bytes);
     if (rc == 0) rc = io_fsync(fd);
     if (fd >= 0) {

@@ -15,7 +15,8 @@ extern "C" {
 
 typedef enum { IO_CREATE, IO_APPEND, IO_SHARED /* made if absent, kept if there: several write into it */, IO_READ } IoOpen;
 
-int io_open(const char *path, IoOpen how);               /* descriptor or -errno; mode 0666 & ~umask; O_NOFOLLOW unless IO_READ */
+/* Descriptor or -errno; mode 0666 & ~umask. What is written into is a plain file: links are -ELOOP, pipes and devices -ENXIO, at once. */
+int io_open(const char *path, IoOpen how);
 int io_write(int fd, const void *data, size_t bytes);
 int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset);
 void io_start_writeback(int fd, uint64_t offset, size_t bytes); /* so that a later fsync finds little left; advice only */
@@ -24,6 +25,7 @@ int io_fsync(int fd);
 int io_close(int fd);
 int io_rename(const char *from, const char *to);
 int io_unlink(const char *path);
+int io_rmdir(const char *path);                          /* an empty folder */
 int io_mkdirs(const char *path);                         /* with parents; existing folders are fine */
 int io_remove_tree(const char *path);                    /* a folder we made: files and one level of folders below it; absent is fine */
 int io_fsync_dir(const char *path);

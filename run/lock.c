@@ -32,13 +32,14 @@ struct RunLock {
 
 /* --- the file ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* What the file says now: opened anew, since a network file system may keep what an open one showed. 0: it is there. */
+/* What the file says now: opened anew, since a network file system may keep what an open one showed. 0: it is there. What is longer than
+ * any holder's text is none of ours, and counts as nothing. */
 static int read_now(const RunLock *l, char text[HOLDER_TEXT]) {
     char   *whole = NULL;
     int64_t bytes = io_read_file(l->path, HOLDER_TEXT - 1, &whole);
     snprintf(text, HOLDER_TEXT, "%s", bytes > 0 ? whole : "");
     free(whole);
-    return bytes < 0 ? (int)bytes : 0;
+    return bytes < 0 && bytes != -EFBIG ? (int)bytes : 0;
 }
 
 static const char *describe(const char *text, char out[512]) {
@@ -49,12 +50,19 @@ static const char *describe(const char *text, char out[512]) {
     return out;
 }
 
-static void open_file(RunLock *l) {
+/* Links are not followed, and a pipe would be waited for. What is replaced as a whole (config.json, loss.svg) may be anything. */
+static void refuse_foreign(const char *dir, const char *name) {
+    char        path[4200];
     struct stat st;
-    int         error = io_mkdirs(l->dir);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode)) fail(EXIT_IO, "%s is no plain file; remove it, links are not followed here", path);
+}
+
+static void open_file(RunLock *l) {
+    int error = io_mkdirs(l->dir);
     if (error) fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", l->dir, strerror(-error));
     if (access(l->dir, W_OK | X_OK) != 0) fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, strerror(errno));
-    if (lstat(l->path, &st) == 0 && !S_ISREG(st.st_mode)) fail(EXIT_IO, "%s is no plain file; remove it, links are not followed here", l->path);
+    refuse_foreign(l->dir, "lock"), refuse_foreign(l->dir, "metrics.jsonl"), refuse_foreign(l->dir, "gemm.json");
     l->fd = io_open(l->path, IO_SHARED);
     if (l->fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path, strerror(-l->fd));
 }
@@ -82,13 +90,13 @@ static LockDecision look(RunLock *l, double first_ms) {
     return decision;
 }
 
-/* All ranks wait, and say that they do; rank 0 looks. */
+/* All ranks wait, say that they do, and hear a signal; rank 0 looks. A STOP in the folder is the holder's. */
 static void take(RunLock *l, Comm *comm, Watchdog *watchdog) {
     for (double first_ms = 0.0;;) {
-        int64_t waits = l && look(l, first_ms) == LOCK_WAIT;
-        comm_broadcast(comm, &waits, sizeof waits, 0);
-        if (!waits) return;
-        if (l && signals_stop()) fail(EXIT_STOPPED, "asked to stop while waiting for %s: nothing was done", l->dir);
+        struct { int64_t waits, stop; } any = {l && look(l, first_ms) == LOCK_WAIT, signals_stop()};
+        comm_all_reduce_i64(comm, &any.waits, 2, COMM_MAX);
+        if (!any.waits) return;
+        if (l && any.stop) fail(EXIT_STOPPED, "asked to stop while waiting for %s: nothing was done", l->dir);
         if (first_ms == 0.0) first_ms = clock_ms();
         watchdog_tick(watchdog, "waiting for the run folder");
         usleep((useconds_t)(LOOK_MS * 1e3));

@@ -20,7 +20,8 @@ typedef struct RunLock RunLock; /* rank 0's; NULL elsewhere, where every call do
 
 /* Collective. Makes dir (rank 0), takes <dir>/lock for this job, and sees that every rank finds rank 0's nonce in the folder. Waits for
  * the beats of a holder on another host, LOCK_BEATS_MISSED of beat_ms at most. Exit 73 when another job holds the folder (names its host,
- * process and job), 74 when dir cannot be made or written or is not shared (names the hosts), 75 when asked to stop while it waits. */
+ * process and job), 74 when dir cannot be made or written, is not shared (names the hosts), or holds a link or pipe where the run keeps a
+ * file, 75 when asked to stop while it waits. */
 RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double beat_ms);
 
 /* From here on the file says that this job writes, and its beat grows; a job that finds nothing to do leaves the folder as it is. */

@@ -146,6 +146,25 @@ static void full_disks_are_reported(void **state) {
     }
 }
 
+/* A pipe with the name of a file: never waited for, whether somebody reads it or not. */
+static void only_plain_files_are_written(void **state) {
+    (void)state;
+    const IoOpen how[] = {IO_CREATE, IO_APPEND, IO_SHARED};
+    assert_int_equal(mkfifo("pipe", 0600), 0);
+    for (int reader = -1, i = 0; i < 6; i++) {
+        if (i == 3) reader = open("pipe", O_RDONLY | O_NONBLOCK);
+        assert_int_equal(io_open("pipe", how[i % 3]), -ENXIO);
+        if (i == 5) close(reader);
+    }
+    assert_int_equal(io_open("/dev/null", IO_APPEND), -ENXIO);
+    assert_int_equal(mkfifo("f.tmp", 0600), 0);
+    assert_int_equal(io_replace_file("f", "text", 4), 0);
+    assert_holds("f", "text");
+    assert_int_equal(io_mkdirs("folder/below"), 0);
+    assert_int_equal(io_rmdir("folder"), -ENOTEMPTY);
+    assert_int_equal(io_rmdir("folder/below"), 0);
+}
+
 static void folders_are_made_and_removed(void **state) {
     (void)state;
     assert_int_equal(io_mkdirs("x/y//z/"), 0);
@@ -222,7 +241,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
 #define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, enter_folder, leave_folder)
         IN_FOLDER(open_creates_appends_updates), IN_FOLDER(writes_do_not_follow_links),
-        IN_FOLDER(short_and_interrupted_calls_continue), IN_FOLDER(replace_is_all_or_nothing),
+        IN_FOLDER(only_plain_files_are_written), IN_FOLDER(short_and_interrupted_calls_continue), IN_FOLDER(replace_is_all_or_nothing),
         IN_FOLDER(replace_syncs_before_it_renames), IN_FOLDER(full_disks_are_reported),
         IN_FOLDER(folders_are_made_and_removed), IN_FOLDER(whole_files_are_read_up_to_a_limit),
     };

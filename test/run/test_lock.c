@@ -282,6 +282,34 @@ static void a_link_is_not_followed(void **state) {
     assert_int_equal(child_run(take_it, NULL).code, EXIT_IO); /* and does not wait for a writer */
 }
 
+static void long_garbage_is_nobodys(void **state) {
+    (void)state;
+    static char garbage[5000];
+    memset(garbage, 'x', sizeof garbage);
+    int fd = io_open(path, IO_SHARED);
+    assert_int_equal(io_pwrite(fd, garbage, sizeof garbage, 0), 0);
+    io_close(fd);
+    RunLock *l = take();
+    lock_sign(l);
+    assert_in_range(io_file_bytes(path), 1, HOLDER_TEXT);
+    assert_int_equal(lock_is_held(l), 1);
+    lock_release(l);
+}
+
+static void a_pipe_in_the_folder_is_refused(void **state) {
+    (void)state;
+    const char *const name[] = {"metrics.jsonl", "gemm.json"};
+    for (int i = 0; i < 2; i++) {
+        char pipe[128];
+        snprintf(pipe, sizeof pipe, "%s/%s", dir, name[i]);
+        assert_int_equal(mkfifo(pipe, 0600), 0);
+        Child c = child_run(take_it, NULL);
+        assert_int_equal(c.code, EXIT_IO);
+        assert_non_null(strstr(c.said, pipe));
+        assert_int_equal(io_unlink(pipe), 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_text_goes_round),
@@ -293,6 +321,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_lost_folder_is_noticed, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(losers_say_who_has_it, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_link_is_not_followed, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(long_garbage_is_nobodys, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_pipe_in_the_folder_is_refused, make_dir, remove_dir),
     };
     return cmocka_run_group_tests_name("lock", tests, NULL, NULL);
 }

@@ -29,6 +29,14 @@ expect "it has written no checkpoint since" [ "$(ls "$run/checkpoints" | tail -n
 expect "the other's lock is as it was" cmp "$run/lock" "$WORK/lock"
 rm "$run/lock"
 
+# While another host's lock is waited for, any rank hears a request.
+mkdir "$WORK/wait"; cp "$WORK/lock" "$WORK/wait/lock"
+( train_ranks 2 run.dir="$WORK/wait" > "$WORK/out" 2>&1 ) & job=$!
+for _ in $(seq 600); do grep -q 'was in use by host elsewhere' "$WORK/out" && break; sleep 0.1; done
+kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"; wait $job; status=$?
+expect "asked to stop on rank 1, while rank 0 waits for a lock: exit 75" [ $status -eq 75 ]
+expect "nothing was done there" [ "$(ls -A "$WORK/wait")" = lock ]
+
 # Links that somebody has put where the run writes are not followed; what they point to stays.
 echo precious > "$WORK/precious"; mkdir "$WORK/outside"; echo precious > "$WORK/outside/file"
 for name in lock metrics.jsonl; do
