@@ -352,7 +352,7 @@ int main(int argc, char **argv) {
     Run run, *r = &run;
     run_create(r, &config, launch);                        /* the only place that allocates */
     int64_t step = r->resumed.step, steps = config.run.steps;
-    int     owes = owes_eval(r, step);
+    int     owes = owes_eval(r, step), save = 0; /* asked for and not yet done: a rollback does not forget it */
     if (step >= steps && !owes) {
         if (run_speaks(r)) printf("%s is at step %lld of run.steps = %lld already: nothing to do\n", config.run.dir, (long long)step, (long long)steps);
         run_destroy(r), config_free(&config);
@@ -370,7 +370,8 @@ int main(int argc, char **argv) {
         int64_t     before = step;
         step = train_step(r, step, &agreed, &m);
         watchdog_started(r->watchdog);
-        if (step <= before) { /* rolled back: nothing was done; requests are asked again by the next step */
+        save |= agreed.save;
+        if (step <= before) { /* rolled back: nothing was done; whether to stop is asked again by the next step */
             agreed = (Agreed){0};
             continue;
         }
@@ -382,7 +383,7 @@ int main(int argc, char **argv) {
             agreed.stop |= owes;
         }
         if (is_due(step, config.sample.every) && !agreed.stop) agreed.stop = !sample_now(r, step);
-        if (is_due(step, config.checkpoint.every) || agreed.save) save_now(r, step);
+        if (is_due(step, config.checkpoint.every) || save) save_now(r, step), save = 0;
     }
     if (!is_saved(r, step)) save_now(r, step); /* 75 promises it, however early */
     tell_saved(r, saver_finish_last(r->saver));

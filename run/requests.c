@@ -18,6 +18,29 @@ static const double SAVES_KEPT_FREE = 3.0;  /* a disk may be three times as slow
 static const double SLURM_LEAST_MS = 10e3;  /* its clock and ours, the end of MPI, and what a script does after us */
 static const double DISK_BYTES_PER_MS = 200e3;
 
+/* --- files ------------------------------------------------------------------------------------------------------------------------------ */
+
+typedef enum { STOP, SAVE } RequestFile;
+
+/* Whatever has that name, a link is not followed. */
+static int is_there(const Requests *q, RequestFile file, char *path, size_t capacity) {
+    struct stat st;
+    snprintf(path, capacity, "%s/%s", q->dir, file == STOP ? "STOP" : "SAVE");
+    return !(q->stuck & 1 << file) && lstat(path, &st) == 0;
+}
+
+/* Whether it was there and is gone now: what cannot be removed would ask for ever. */
+static int take(Requests *q, RequestFile file) {
+    char path[4200];
+    if (!is_there(q, file, path, sizeof path)) return 0;
+    int error = io_unlink(path);
+    if (error == -EISDIR) error = io_rmdir(path);
+    if (!error) return 1;
+    warn("%s cannot be removed: %s; it asks for nothing more", path, strerror(-error));
+    q->stuck |= 1 << file;
+    return 0;
+}
+
 /* --- time ------------------------------------------------------------------------------------------------------------------------------- */
 
 /* SLURM's end is seconds of the wall clock, which is read here and never again. */
@@ -38,6 +61,7 @@ Requests requests_start(Comm *comm, const char *dir, double minutes, double star
     Requests q = {.comm = comm, .dir = dir, .save_ms = checkpoint_bytes / DISK_BYTES_PER_MS, .left = 1};
     q.limit[0] = (TimeLimit){"run.max_minutes", minutes > 0.0 ? started_ms + minutes * 60e3 : INFINITY, 0.0};
     q.limit[1] = (TimeLimit){"SLURM_JOB_END_TIME", comm_rank(comm) == 0 ? slurm_end_ms() : INFINITY, SLURM_LEAST_MS};
+    q.stop_was_there = comm_rank(comm) == 0 && take(&q, STOP);
     return q;
 }
 
@@ -63,30 +87,12 @@ const char *requests_limit(const Requests *q, double *away_ms, double *kept_ms) 
 
 void requests_saved(Requests *q, double ms) { q->save_ms = ms; }
 
-/* --- files ------------------------------------------------------------------------------------------------------------------------------ */
-
-/* Whatever has that name, a link is not followed. */
-static int is_there(const Requests *q, const char *name, char *path, size_t capacity) {
-    struct stat st;
-    snprintf(path, capacity, "%s/%s", q->dir, name);
-    return lstat(path, &st) == 0;
-}
-
-/* Whether it was there and is gone now: what cannot be removed would ask for ever. */
-static int take(const Requests *q, const char *name) {
-    char path[4200];
-    if (!is_there(q, name, path, sizeof path)) return 0;
-    int error = io_unlink(path);
-    if (error) warn("%s cannot be removed: %s", path, strerror(-error));
-    return error == 0;
-}
-
 /* --- asking ----------------------------------------------------------------------------------------------------------------------------- */
 
 static int is_asked(const Requests *q, double next_ms) {
     char path[4200];
     if (signals_stop()) return 1;
-    return comm_rank(q->comm) == 0 && (is_there(q, "STOP", path, sizeof path) || (q->stepped && time_is_up(q, next_ms)));
+    return comm_rank(q->comm) == 0 && (q->stop_was_there || is_there(q, STOP, path, sizeof path) || (q->stepped && time_is_up(q, next_ms)));
 }
 
 int requests_stop(Requests *q, double next_ms) {
@@ -94,8 +100,8 @@ int requests_stop(Requests *q, double next_ms) {
     return is_asked(q, next_ms);
 }
 
-int requests_save(const Requests *q) {
-    int file = comm_rank(q->comm) == 0 && take(q, "SAVE");
+int requests_save(Requests *q) {
+    int file = comm_rank(q->comm) == 0 && take(q, SAVE);
     return signals_take_save() || file;
 }
 
@@ -117,6 +123,6 @@ int requests_agree(Requests *q) {
     return q->stop;
 }
 
-void requests_end(const Requests *q) {
-    if (comm_rank(q->comm) == 0) take(q, "STOP"), take(q, "SAVE");
+void requests_end(Requests *q) {
+    if (comm_rank(q->comm) == 0) take(q, STOP), take(q, SAVE);
 }

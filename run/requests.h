@@ -30,6 +30,8 @@ typedef struct {
     Comm       *comm;       /* borrowed */
     const char *dir;        /* borrowed: run.dir */
     TimeLimit   limit[2];
+    int         stop_was_there; /* rank 0: STOP, before the start; taken away, to be obeyed */
+    int         stuck;      /* rank 0: 1 << file of those that cannot be removed: as if they were not there */
     double      save_ms;    /* that a checkpoint takes: guessed from its size until one has been written */
     int         stepped;    /* a step has been taken */
     int         stop;       /* all ranks know of it */
@@ -38,12 +40,13 @@ typedef struct {
     double      asked_ms;   /* of the last exchange */
 } Requests;
 
-/* minutes: run.max_minutes, counted from started_ms. checkpoint_bytes: of one checkpoint, all files. Reads SLURM's end time once. */
+/* Takes a STOP that is there: it is obeyed like one that comes later, unless it cannot be removed, which would end every start after a step.
+ * minutes: run.max_minutes, counted from started_ms. checkpoint_bytes: of one checkpoint, all files. Reads SLURM's end time once. */
 Requests requests_start(Comm *comm, const char *dir, double minutes, double started_ms, double checkpoint_bytes);
 
 /* Asked in every step: whether this rank is to stop; files and time are looked at by rank 0. next_ms: how long the next step may take. */
 int  requests_stop(Requests *q, double next_ms);
-int  requests_save(const Requests *q);        /* since the last call; removes SAVE */
+int  requests_save(Requests *q);              /* since the last call; removes SAVE */
 void requests_saved(Requests *q, double ms);  /* a checkpoint has taken that long */
 
 /* Work in pieces, as many on every rank: requests_begin comes before all of them. requests_agree, collective, before each: 1 when any
@@ -52,7 +55,7 @@ void requests_begin(Requests *q);
 int  requests_agree(Requests *q);
 
 /* The run ends: what was asked has been done. Removes STOP and SAVE. */
-void requests_end(const Requests *q);
+void requests_end(Requests *q);
 
 /* The limit that comes first: its name (NULL: there is none), how far away it is, and how long before it the run stops. */
 const char *requests_limit(const Requests *q, double *away_ms, double *reserve_ms);

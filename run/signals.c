@@ -61,7 +61,7 @@ void signals_keep_to_main(void) {
 int signals_stop(void) { return stop_flag; }
 
 int signals_take_save(void) {
-    int asked = save_flag;
+    if (!save_flag) return 0; /* cleared only where it was set: a signal between the two is not lost */
     save_flag = 0;
-    return asked;
+    return 1;
 }

@@ -74,6 +74,10 @@ expect "rollback: to step 0, every step has one line" [ "$(steps "$WORK/begin")"
 expect "rollback: with the loss of new weights" awk -v loss="$(values "$WORK/begin" train loss | head -1)" 'BEGIN { exit !(loss > 5.4 && loss < 5.7) }'
 expect "rollback: and the first evaluation" [ "$(values "$WORK/begin" eval step | tr '\n' ' ')" = "0 6 12 " ]
 
+mkdir "$WORK/asked"; touch "$WORK/asked/SAVE"
+with "guard.gradient@1:nan;guard.gradient@2:nan" train run.dir="$WORK/asked" run.on_nonfinite=rollback run.steps=5 checkpoint.every=0 eval.every=0
+expect "rollback: a SAVE that came in the step given up is done after the next" [ "$(ls "$WORK/asked/checkpoints" | tr '\n' ' ')" = "step_00000001 step_00000005 " ]
+
 # --- spikes: a loss that is some 6 nats too high at step 45, and again when that step is computed again
 SPIKE="guard.loss@45:rise;guard.loss@46:rise"
 LONG="run.steps=60 optimizer.learning_rate=1e-4 checkpoint.every=20 eval.every=0"
