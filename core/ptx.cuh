@@ -130,8 +130,6 @@ DEVICE void tma_load_2d(void *shared, const TensorMap *map, uint64_t *barrier, i
     PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4}], [%2];"
         ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row) : "memory");
 }
-/* Plain stores to shared memory before it are seen by TMA and wgmma after it. */
-DEVICE void fence_async() { PTX("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* --- wgmma: 128 threads, operands in shared memory with the 128-byte swizzle ----------------------------------------------------------- */
 

@@ -1,5 +1,6 @@
 /* calibrate.cu - what the primitives of core/ptx.cuh give for seeded random operands, bit by bit. A run on a GPU and one of the emulator are
- * compared (test/emu/compare_calibration.py): moves of data must agree exactly, products up to the order of their sums.
+ * compared (test/emu/compare_calibration.py): moves of data must agree exactly, products up to the order of their sums, 2^x up to the error that
+ * its instruction may have. setmaxnreg alone gives no result to compare.
  *
  * Prints one line per result: name, index, 32 bits in hexadecimal.
  */
@@ -22,7 +23,7 @@ template <typename T> std::vector<T> operands(size_t n, uint32_t seed) {
     return v;
 }
 
-enum Primitive { LDMATRIX, LDMATRIX_TRANSPOSED, CP_ASYNC_SHORT, MMA };
+enum Primitive { LDMATRIX, LDMATRIX_TRANSPOSED, CP_ASYNC_SHORT, NAMED_BARRIER, EXP2, MMA };
 
 /* Each warp for itself: 32 rows of 16 bytes go to shared memory, come back by ldmatrix, and are multiplied. */
 template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive primitive) {
@@ -32,29 +33,33 @@ template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive p
     cp_async_16(tile[threadIdx.x], in + (size_t)threadIdx.x * 8, bytes);
     cp_async_commit();
     cp_async_wait<0>();
-    __syncwarp(); /* every lane's row is there */
+    if (primitive == NAMED_BARRIER) named_barrier_sync(1 + warp / 2, 2 * WARP); /* a row of the pair's other warp is read */
+    else __syncwarp();                                                         /* every lane's row is there */
     uint32_t a[4], b[2];
     float    d[4] = {0.5f, -0.25f, 0.0f, 1.0f};
     if (primitive == LDMATRIX_TRANSPOSED) ldmatrix_x4_transposed(a, tile[warp * WARP + lane]);
-    else ldmatrix_x4(a, tile[warp * WARP + lane]);
+    else ldmatrix_x4(a, tile[(primitive == NAMED_BARRIER ? warp ^ 1 : warp) * WARP + lane]);
     b[0] = a[3], b[1] = a[1];
     if (primitive == MMA) mma_m16n8k16<T>(d, a, b);
-    for (int i = 0; i < 4; i++) out[threadIdx.x * 4 + i] = primitive == MMA ? __float_as_uint(d[i]) : a[i];
+    if (primitive == EXP2) /* from 2^-250, which is zero, to 2^6 */
+        for (int i = 0; i < 4; i++) d[i] = exp2_approx((to_f32(tile[threadIdx.x][i]) - 1.9f) * (float)(1 << 2 * i));
+    for (int i = 0; i < 4; i++) out[threadIdx.x * 4 + i] = primitive >= EXP2 ? __float_as_uint(d[i]) : a[i];
 }
 
-enum Hopper { TMA_INSIDE, TMA_ACROSS_THE_EDGE, WGMMA };
+enum Hopper { TMA_INSIDE, TMA_ACROSS_THE_EDGE, EVERY_THREAD_ARRIVES, WGMMA };
 
 /* One warpgroup: a tile by TMA as it lies in shared memory, or the product of two. */
 template <typename T> KERNEL __launch_bounds__(THREADS, 1) hopper_kernel(uint32_t *out, const __grid_constant__ TensorMap map, Hopper primitive) {
 #ifdef PTX_HOPPER
     struct alignas(1024) Shared {
         T        a[TILE_ELEMS], b[TILE_ELEMS];
-        uint64_t arrived;
+        uint64_t arrived, all_arrived;
     };
     SMEM_DYN(Shared, shared);
     int edge = primitive == TMA_ACROSS_THE_EDGE ? 40 : 0;
     if (threadIdx.x == 0) {
         mbarrier_init(&shared->arrived, 1);
+        mbarrier_init(&shared->all_arrived, THREADS);
         mbarrier_init_fence();
         mbarrier_arrive_expect(&shared->arrived, 2 * TILE_ELEMS * sizeof(T));
         tma_load_2d(shared->a, &map, &shared->arrived, edge, edge);
@@ -72,6 +77,12 @@ template <typename T> KERNEL __launch_bounds__(THREADS, 1) hopper_kernel(uint32_
         wgmma_wait<0>();
     }
     const T *mine = shared->a + threadIdx.x * 32;
+    if (primitive == EVERY_THREAD_ARRIVES) { /* each reads what another has stored before it arrived */
+        shared->b[threadIdx.x] = mine[0];
+        mbarrier_arrive(&shared->all_arrived);
+        mbarrier_wait(&shared->all_arrived, 0);
+        mine = shared->b + (threadIdx.x ^ 77) % 96;
+    }
     for (int i = 0; i < 32; i++) {
         uint16_t bits;
         memcpy(&bits, &mine[i], sizeof bits);
@@ -86,8 +97,8 @@ static void print(const char *name, const char *type, const OnDevice<uint32_t> &
 }
 
 template <typename T> static void of_type(const char *type, uint32_t seed) {
-    static const char *const warp_names[] = {"ldmatrix", "ldmatrix_transposed", "cp_async_short", "mma_m16n8k16"};
-    static const char *const hopper_names[] = {"tma_inside", "tma_across_the_edge", "wgmma_m64n64k16"};
+    static const char *const warp_names[] = {"ldmatrix", "ldmatrix_transposed", "cp_async_short", "named_barrier", "exp2", "mma_m16n8k16"};
+    static const char *const hopper_names[] = {"tma_inside", "tma_across_the_edge", "mbarrier_arrive", "wgmma_m64n64k16"};
     OnDevice<T>              in(operands<T>(THREADS * 8, seed)), matrix(operands<T>(96 * 128, seed + 1));
     for (int p = LDMATRIX; p <= MMA; p++) {
         OnDevice<uint32_t> out(THREADS * 4);
