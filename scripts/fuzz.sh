@@ -32,6 +32,8 @@ for source in "${sources[@]}"; do
     "${compile[@]}" "${untrace[@]}" -c -o "$object" "$source" || exit 1
 done
 
+# What has been freed is kept aside for a while, to see late uses: little of it, since the limit is on all memory.
+export ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=16
 fuzz() { # TARGET
     local log=$out/$1.log corpus=$out/corpus_$1 count
     mkdir -p "$corpus"
