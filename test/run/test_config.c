@@ -4,6 +4,7 @@
 #include "run/nearest.h"
 #include "test/run/bad_configs.h"
 #include "test/run/config_fixture.h"
+#include "test/run/every_value.h"
 
 static int lines(const char *text) {
     int count = 0;
@@ -300,13 +301,37 @@ static void test_nearest(void **state) {
     free(long_word);
 }
 
+/* Each value of a good config in turn is something else: faults that name the file, or a config that is the same after a trip through JSON. */
+static void read_changed(char *text, void *good) {
+    Config config, again;
+    char  *faults = config_parse("changed.json", text, strlen(text), NULL, 0, 2, &config);
+    if (!faults) {
+        cJSON *json = config_to_json(&config);
+        char  *fault = config_from_json(json, &again);
+        if (fault) fail_msg("%s: %s", text, fault);
+        config_free(&again);
+        cJSON_Delete(json);
+        ++*(int *)good;
+    } else if (!strstr(faults, "changed.json:")) {
+        fail_msg("%s: %s", text, faults);
+    }
+    free(faults);
+    config_free(&config);
+}
+
+static void test_every_value(void **state) {
+    (void)state;
+    int good = 0, all = every_value(GOOD, read_changed, &good);
+    assert_true(all > 600 && good > 20 && good < all / 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_values),    cmocka_unit_test(test_bad_keys),   cmocka_unit_test(test_bad_sections),
         cmocka_unit_test(test_bad_overrides), cmocka_unit_test(test_bad_files),  cmocka_unit_test(test_all_faults_at_once),
         cmocka_unit_test(test_unreadable),    cmocka_unit_test(test_many_faults), cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_good_values),   cmocka_unit_test(test_shipped_configs), cmocka_unit_test(test_nearest),
-        cmocka_unit_test(test_soft_faults),   cmocka_unit_test(test_duplicate_sections),
+        cmocka_unit_test(test_soft_faults),   cmocka_unit_test(test_duplicate_sections), cmocka_unit_test(test_every_value),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

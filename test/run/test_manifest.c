@@ -12,6 +12,8 @@
 #undef fail
 #include <cmocka.h>
 
+#include "test/run/every_value.h"
+
 enum { TAIL = 29 }; /* ,\n"hash":"0123456789abcdef"}\n */
 
 /* The text of a small manifest; the caller frees it. */
@@ -73,6 +75,34 @@ static void test_every_cut_and_every_bit(void **state) {
     longer[bytes] = '\n';
     assert_int_equal(parse(longer, bytes + 1, &m, fault), MANIFEST_BROKEN);
     free(longer);
+    free(text);
+}
+
+/* One value is another, and the hash is right: a manifest that holds together, or a fault that names something of it. */
+static void read_changed(char *text, void *good) {
+    char     fault[MANIFEST_FAULT_BYTES] = "", signed_text[8192];
+    Manifest m;
+    size_t   end = strlen(text) - 1; /* without the last brace */
+    int      tail = snprintf(signed_text, sizeof signed_text, "%.*s,\n\"hash\":\"%016" PRIx64 "\"}\n", (int)end, text, manifest_hash(text, end));
+    assert_in_range(tail, 1, sizeof signed_text - 1);
+    if (parse(signed_text, (size_t)tail, &m, fault) != MANIFEST_GOOD) {
+        if (!fault[0]) fail_msg("refused without a word: %s", signed_text);
+        return;
+    }
+    for (int f = 0; f < MANIFEST_FILES; f++) assert_true(m.file[f].runs > 0 && m.file[f].run[0].offset == 0);
+    assert_true(m.step >= 0 && m.samples >= 0 && m.tokens >= 0 && m.ranks > 0 && m.config);
+    manifest_free(&m);
+    ++*(int *)good;
+}
+
+static void test_every_value(void **state) {
+    (void)state;
+    size_t bytes;
+    int    good = 0;
+    char  *text = sample(&bytes);
+    strcpy(text + bytes - TAIL, "}");
+    int all = every_value(text, read_changed, &good);
+    assert_true(all > 1500 && good > 50 && good < all / 3);
     free(text);
 }
 
@@ -237,7 +267,7 @@ static void test_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_every_cut_and_every_bit), cmocka_unit_test(test_forgeries),
-        cmocka_unit_test(test_costly_text), cmocka_unit_test(test_the_largest), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_every_value), cmocka_unit_test(test_costly_text), cmocka_unit_test(test_the_largest), cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 
 #include "core/rng.h"
 #include "run/safetensors.h"
+#include "test/run/every_value.h"
 
 enum { FILE_ROOM = 1 << 16 };
 
@@ -36,6 +37,28 @@ static int parse(const uint8_t *bytes, size_t size, uint64_t file_bytes, Safeten
     int good = safetensors_parse(copy, size, file_bytes, out, fault);
     free(copy);
     return good;
+}
+
+static void read_changed(char *header, void *good) {
+    char        fault[SAFETENSORS_FAULT_BYTES] = "";
+    Safetensors s;
+    File       *f = file_of(header, 38, -1);
+    if (!parse(f->bytes, f->size, f->size, &s, fault)) {
+        if (!fault[0]) fail_msg("refused without a word: %s", header);
+        return;
+    }
+    for (int t = 0; t < s.tensors; t++) assert_true(s.tensor[t].begin <= s.tensor[t].end && s.data_offset + s.tensor[t].end <= f->size);
+    safetensors_free(&s);
+    ++*(int *)good;
+}
+
+/* Each value of a header in turn is something else. */
+static void test_every_value(void **state) {
+    (void)state;
+    int good = 0;
+    int all = every_value("{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
+                          "\"b\":{\"dtype\":\"BF16\",\"shape\":[7],\"data_offsets\":[24,38]}}", read_changed, &good);
+    assert_true(all > 300 && good > 0 && good < all / 4);
 }
 
 static void test_reads(void **state) {
@@ -220,7 +243,7 @@ static void test_mutations(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reads), cmocka_unit_test(test_refuses), cmocka_unit_test(test_refuses_costly_header),
-        cmocka_unit_test(test_writes), cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_writes), cmocka_unit_test(test_mutations), cmocka_unit_test(test_every_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
