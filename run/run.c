@@ -308,6 +308,7 @@ void run_begin(Run *r) {
     r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms, 12.0 * (double)r->layout.elems);
     r->progress = progress_start(c->run.steps, r->resumed.step, c->log.every);
     comm_times(r->comm); /* the start is no step's */
+    watchdog_forget_start(r->watchdog);
 }
 
 void run_destroy(Run *r) {

@@ -27,7 +27,7 @@ struct Watchdog {
     double            limit_seconds; /* as configured; 0 = by what was seen */
     Thread            thread;
     _Atomic int64_t   last_us;   /* clock_ms() * 1000 of the last tick                  */
-    _Atomic int64_t   longest_us;/* pause between two ticks, the first step's included  */
+    _Atomic int64_t   longest_us;/* pause between two ticks, from the first step's on   */
     _Atomic int       started;
     const char *_Atomic phase;
 };
@@ -42,6 +42,11 @@ void watchdog_tick(Watchdog *w, const char *phase) {
     if (pause > w->longest_us) w->longest_us = pause;
     if (phase) w->phase = phase;
     w->last_us = now;
+}
+
+void watchdog_forget_start(Watchdog *w) {
+    watchdog_tick(w, NULL);
+    if (w) w->longest_us = 0;
 }
 
 void watchdog_started(Watchdog *w) {
@@ -132,12 +137,14 @@ double watchdog_limit(double configured_seconds, int has_started, double longest
     return seen > WATCHDOG_LEAST_SECONDS ? seen : WATCHDOG_LEAST_SECONDS;
 }
 
+double watchdog_allows(const Watchdog *w) { return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6); }
+
 static void *watch(void *watchdog) {
     Watchdog *w = (Watchdog *)watchdog;
     for (int64_t looked = now_us(); !thread_sleep(&w->thread, LOOK_MS); looked = now_us()) {
         double asleep_ms = (double)(now_us() - looked) * 1e-3;
         if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us(); /* the whole process was stopped, not one of its threads: begin anew */
-        double silent = (double)(now_us() - w->last_us) * 1e-6, limit = watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6);
+        double silent = (double)(now_us() - w->last_us) * 1e-6, limit = watchdog_allows(w);
         if (silent > limit) end_job(w, silent, limit);
     }
     return NULL;

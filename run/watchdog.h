@@ -28,8 +28,11 @@ void watchdog_tick(Watchdog *w, const char *phase);
 /* How long a silence may be: as configured, or WATCHDOG_STARTING_SECONDS until watchdog_started, then max(30, 20 x the longest pause seen). */
 enum { WATCHDOG_STARTING_SECONDS = 300, WATCHDOG_LEAST_SECONDS = 30, WATCHDOG_PAUSES = 20 };
 double watchdog_limit(double configured_seconds, int has_started, double longest_seconds);
+double watchdog_allows(const Watchdog *w); /* that limit, by what w knows now */
 
-/* The first step is behind us, and with it the longest pauses of a start. */
+/* The first step is about to begin: how long the start paused is no measure of what comes. */
+void watchdog_forget_start(Watchdog *w);
+/* The first step is behind us. */
 void watchdog_started(Watchdog *w);
 
 #ifdef __cplusplus

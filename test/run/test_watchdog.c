@@ -131,10 +131,26 @@ static void test_limits(void **state) {
     assert_true(watchdog_limit(0, 1, 2) == 40 && watchdog_limit(0, 1, 60) == 1200);
 }
 
+/* 1.6 s at the start, which would allow 32 s for good; what the first step takes counts. */
+static void test_a_long_start_is_forgotten(void **state) {
+    (void)state;
+    Watchdog *w = watchdog_create(0, ALONE);
+    rest(1.6);
+    watchdog_forget_start(w);
+    assert_true(watchdog_allows(w) == WATCHDOG_STARTING_SECONDS);
+    watchdog_tick(w, "the first step");
+    watchdog_started(w);
+    assert_true(watchdog_allows(w) == WATCHDOG_LEAST_SECONDS);
+    rest(1.6);
+    watchdog_tick(w, "the second step");
+    assert_true(watchdog_allows(w) > WATCHDOG_LEAST_SECONDS);
+    watchdog_destroy(w);
+}
+
 int main(void) {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_silence_ends), cmocka_unit_test(test_ticks_keep_alive),
                                      cmocka_unit_test(test_default_is_patient), cmocka_unit_test(test_a_stopped_process_is_not_blamed),
                                      cmocka_unit_test(test_silence_in_mpi_init), cmocka_unit_test(test_a_report_that_nobody_reads),
-                                     cmocka_unit_test(test_limits)};
+                                     cmocka_unit_test(test_limits), cmocka_unit_test(test_a_long_start_is_forgotten)};
     return cmocka_run_group_tests_name("watchdog", all, NULL, NULL);
 }
