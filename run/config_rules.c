@@ -89,12 +89,13 @@ static void rule_seq_len(ConfigLoad *load) {
 
 /* --- products ---------------------------------------------------------------------------------------------------------------------- */
 
+/* A resumed run adds the tokens of its steps to those of a checkpoint (MANIFEST_COUNT_LIMIT): in 64 bits there is room for both. */
 static void rule_tokens(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"run.steps", "batch.global_tokens", NULL};
     int64_t       tokens;
-    if (!usable(load, keys) || multiply(&tokens, 2, (int64_t[]){c->run.steps, c->batch.global_tokens})) return;
-    faults_add(&load->faults, where_of(load, keys), "run.steps = %" PRId64 " x batch.global_tokens = %" PRId64 " does not fit in 64 bits",
+    if (!usable(load, keys) || (multiply(&tokens, 2, (int64_t[]){c->run.steps, c->batch.global_tokens}) && tokens <= INT64_MAX / 2)) return;
+    faults_add(&load->faults, where_of(load, keys), "run.steps = %" PRId64 " x batch.global_tokens = %" PRId64 " is not below 2^62",
                c->run.steps, c->batch.global_tokens);
 }
 

@@ -28,7 +28,7 @@ extern "C" {
 /* Of its values there are MANIFEST_VALUES at most, in MANIFEST_LIMIT bytes: to read it takes up to 240 MiB if it is hostile, 100 MiB if it is ours.
  * A run is four values: there is room for 130 GB on one rank, or for the 19 GB of 1558 million parameters on 600 ranks. */
 enum { MANIFEST_RUN_BYTES = 1 << 20, MANIFEST_LIMIT = 16 << 20, MANIFEST_VALUES = 1 << 19, MANIFEST_FAULT_BYTES = 1024 };
-/* Steps, samples and tokens stop here, as the config's integers do: sums of two of them fit. */
+/* What is counted stops here, as the config's integers do: with what a run adds (less than 2^62 tokens) it fits in 64 bits. */
 #define MANIFEST_COUNT_LIMIT ((int64_t)1 << 53)
 
 typedef enum { FILE_MODEL, FILE_OPTIMIZER, FILE_CONFIG, MANIFEST_FILES } ManifestFileKind;

@@ -192,22 +192,12 @@ static void settle_weights(Run *r) {
     run_await_params(r);
 }
 
-/* What is counted from here on to run.steps stays a number. */
-static void refuse_uncountable(const Run *r) {
-    const Consumed *before = &r->checkpoint.before;
-    int64_t         left = r->config->run.steps - before->step, most = before->tokens > before->samples ? before->tokens : before->samples, end;
-    if (left > 0 && __builtin_add_overflow(most, left * r->config->batch.global_tokens, &end))
-        fail(EXIT_CONFIG, "run.steps = %lld: with the %lld tokens before step %lld, those of its steps do not fit in 64 bits",
-             (long long)r->config->run.steps, (long long)before->tokens, (long long)before->step);
-}
-
 static void load_weights(Run *r) {
     CheckpointState *k = &r->checkpoint;
     k->config = r->config, k->comm = r->comm, k->layout = &r->layout, k->optimizer = &r->optimizer;
     k->watchdog = r->watchdog, k->lock = r->lock, k->shape = r->shape, k->train = &r->train, k->stream = &r->stream;
     k->precision = r->numerics.name, k->loss_scale = &r->loss_scale, k->threads = device_threads();
     r->resumed = checkpoint_resume(k);
-    refuse_uncountable(r);
     settle_weights(r);
 }
 

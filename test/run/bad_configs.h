@@ -260,7 +260,8 @@ static const BadOverride BAD_OVERRIDES[] = {
     {"batch.micro_batch=5", 0, "x batch.seq_len (256) = 1280", "nearest valid values: 11520 and 12800"},
     {"batch.seq_len=100", 2, "x batch.seq_len (100) x ranks (2) = 800", "nearest valid values: 12000 and 12800"},
     {"run.steps=5", 64, "x ranks (64) = 65536", "nearest valid values: 65536 and 131072"},
-    {"run.steps=9007199254740992", 0, "run.steps = 9007199254740992 x batch.global_tokens = 12288 does not fit in 64 bits", ""},
+    {"run.steps=9007199254740992", 0, "run.steps = 9007199254740992 x batch.global_tokens = 12288 is not below 2^62", ""},
+    {"run.steps=375299968947542", 0, "run.steps = 375299968947542 x batch.global_tokens = 12288 is not below 2^62", ""},
     {"model.n_layer=65536|model.n_embd=2147483646|model.n_head=2147483646", 0, "does not fit in 64 bits", "model.n_embd = 2147483646"},
     {"run.allow_change=everything", 0, "run.allow_change names keys or sections", "\"everything\""},
 };

@@ -18,11 +18,13 @@
 #include "run/signals.h"
 #include "test/run/child.h"
 
-static char dir[64];
+static char  dir[64];
+static Comm *comm;
 
 static int make_dir(void **state) {
     (void)state;
     strcpy(dir, "/tmp/test_requests.XXXXXX");
+    comm = comm_create((Launch){0}, COMM_RING);
     return mkdtemp(dir) ? 0 : -1;
 }
 static int remove_dir(void **state) {
@@ -30,6 +32,7 @@ static int remove_dir(void **state) {
     char path[96];
     snprintf(path, sizeof path, "%s/STOP", dir), io_remove_tree(path);
     snprintf(path, sizeof path, "%s/SAVE", dir), io_remove_tree(path);
+    comm_destroy(comm);
     return io_remove_tree(dir);
 }
 
@@ -47,10 +50,7 @@ static void put_folder(const char *name) {
 }
 static int is_there(const char *name) { return access(at(name), F_OK) == 0; }
 
-static Requests start(void) {
-    Launch none = {0};
-    return requests_start(comm_create(none, COMM_RING), dir, 0.0, clock_ms(), 0.0);
-}
+static Requests start(void) { return requests_start(comm, dir, 0.0, clock_ms(), 0.0); }
 
 static void files_ask_once(void **state) {
     (void)state;
