@@ -215,17 +215,6 @@ static int64_t train_step(Run *r, int64_t step, Agreed *agreed, StepMetrics *m) 
 
 /* --- evaluation and samples ------------------------------------------------------------------------------------------------------------- */
 
-/* Held-out sequences [first, first+count) as one batch, count <= micro_batch. */
-static Batch eval_batch(Run *r, int64_t first, int64_t count) {
-    int64_t  T = r->config->batch.seq_len, B = r->config->batch.micro_batch;
-    int32_t *inputs = r->eval_tokens, *targets = inputs + B * T;
-    for (int64_t i = 0; i < count; i++) dataset_sample(&r->val, first + i, inputs + i * T, targets + i * T);
-    Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T), tensor_2d(r->eval_batch.targets.data, I32, count, T)};
-    device_from_host(&r->stream, batch.inputs, inputs);
-    device_from_host(&r->stream, batch.targets, targets);
-    return batch;
-}
-
 /* Mean loss over the first eval.tokens tokens of data.val in plain order, whole samples, at least one; the ranks share the work. Returns 0
  * when it was cut short: the run was asked to stop. */
 static int evaluate(Run *r, double *loss) {
@@ -246,7 +235,7 @@ static int evaluate(Run *r, double *loss) {
         watchdog_tick(r->watchdog, "an evaluation");
         if (requests_agree(&r->requests)) return 0;
         if (i >= end) break;
-        Batch batch = eval_batch(r, i, end - i < B ? end - i : B);
+        Batch batch = run_eval_batch(r, i, end - i < B ? end - i : B);
         gpt_forward(&r->gpt, &r->stream, batch);
         gpt_loss(&r->gpt, &r->stream, batch);
     }

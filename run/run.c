@@ -216,6 +216,16 @@ int run_await_batches(Run *r) {
     }
 }
 
+Batch run_eval_batch(Run *r, int64_t first, int64_t count) {
+    int64_t  T = r->config->batch.seq_len, B = r->config->batch.micro_batch;
+    int32_t *inputs = r->eval_tokens, *targets = inputs + B * T;
+    for (int64_t i = 0; i < count; i++) dataset_sample(&r->val, first + i, inputs + i * T, targets + i * T);
+    Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T), tensor_2d(r->eval_batch.targets.data, I32, count, T)};
+    device_from_host(&r->stream, batch.inputs, inputs);
+    device_from_host(&r->stream, batch.targets, targets);
+    return batch;
+}
+
 int64_t run_first_sample(const Run *r, int64_t step) {
     const Config *c = r->config;
     return r->checkpoint.before.samples + (step - r->checkpoint.before.step) * (c->batch.global_tokens / c->batch.seq_len);

@@ -75,6 +75,9 @@ void run_begin(Run *r);
 /* Global index of the first sample of a step, which counts from 0. */
 int64_t run_first_sample(const Run *r, int64_t step);
 
+/* Held-out sequences [first, first + count) as one batch, count <= batch.micro_batch. */
+Batch run_eval_batch(Run *r, int64_t first, int64_t count);
+
 /* Waits until every rank has the batches of its next step. Collective. Returns 0 when a rank was asked to stop before that: the step is not
  * begun. Data that do not come at all are the watchdog's affair. */
 int run_await_batches(Run *r);

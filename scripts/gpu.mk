@@ -46,5 +46,5 @@ NEWEST   = $(subst a,,$(lastword $(ARCHS)))
 CUFLAGS  = -std=c++17 -O3 -lineinfo -I. -MMD -MP -DBACKEND_cuda $(DEFS) -Xcompiler $(quote)$(WARN)$(quote) \
            $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
            -gencode arch=compute_$(NEWEST)$(comma)code=compute_$(NEWEST)
-CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -lcublasLt -lnccl -ldl -lrt
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lcublasLt -lnccl -ldl -lrt
 endif
