@@ -54,10 +54,10 @@ touch "$WORK/stop/STOP"
 stops "STOP while training" 75
 expect "the file is gone" [ ! -e "$WORK/stop/STOP" ]
 
-( train_ranks 2 run.dir="$WORK/two" $forever > "$WORK/out" 2>&1 ) & job=$!
+( train_ranks 2 run.dir="$WORK/one-of-two" $forever > "$WORK/out" 2>&1 ) & job=$!
 await "$WORK/out" '^step '; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"
 stops "USR1 to one rank of two, while training" 75
-expect "a checkpoint of the step that both have taken" ends_saved "$WORK/two"
+expect "a checkpoint of the step that both have taken" ends_saved "$WORK/one-of-two"
 
 # Data that stop coming, on one rank of one and of two: 12 micro-batches a step. What was read is trained on, then the request is heard.
 for ranks in 1 2; do
