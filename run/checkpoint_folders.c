@@ -119,9 +119,15 @@ static ManifestStatus parse_manifest(const char *text, int64_t bytes, int64_t st
     return MANIFEST_BROKEN;
 }
 
-static void tell_progress(void *comm) { comm_tell_progress((Comm *)comm); }
+typedef struct { Comm *comm; _Atomic int64_t *moved; } Waiting; /* who waits for a folder to be read */
 
-ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, Manifest *m, char *fault) {
+static void tell_progress(void *waiting) {
+    Waiting *w = (Waiting *)waiting;
+    if (w->comm) comm_tell_progress(w->comm);
+    if (w->moved) ++*w->moved;
+}
+
+ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m, char *fault) {
     int64_t bytes = 0;
     char   *text = NULL;
     fault[0] = 0;
@@ -136,7 +142,8 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, Manifest
         if (status == MANIFEST_GOOD) manifest_free(m); /* a peer had no memory for it */
         return status == MANIFEST_FOREIGN ? status : status_of(fault);
     }
-    manifest_verify(m, folder, c ? comm_rank(c) : 0, c ? comm_size(c) : 1, c ? tell_progress : NULL, c, fault);
+    Waiting waiting = {c, moved};
+    manifest_verify(m, folder, c ? comm_rank(c) : 0, c ? comm_size(c) : 1, tell_progress, &waiting, fault);
     if (!any_fault(c, fault)) return MANIFEST_GOOD;
     manifest_free(m);
     return status_of(fault);
@@ -185,7 +192,7 @@ static void remove_folder(const char *checkpoints, const char *name) {
     if (error) warn("cannot remove the old checkpoint %s/%s: %s", checkpoints, name, strerror(-error));
 }
 
-void folders_prune(const char *checkpoints, int64_t step, int64_t keep) {
+void folders_prune(const char *checkpoints, int64_t step, int64_t keep, _Atomic int64_t *moved) {
     StepFolder *list = NULL;
     Manifest    m;
     char        fault[MANIFEST_FAULT_BYTES];
@@ -201,7 +208,7 @@ void folders_prune(const char *checkpoints, int64_t step, int64_t keep) {
             continue;
         }
         Path folder = path_of("%s/%s", checkpoints, at.name);
-        if (kept == 1 && folder_verify(NULL, folder.text, at.step, &m, fault) != MANIFEST_GOOD) {
+        if (kept == 1 && folder_verify(NULL, folder.text, at.step, moved, &m, fault) != MANIFEST_GOOD) {
             warn("%s does not count as a checkpoint to fall back to, an older one stays: %s", folder.text, fault);
             continue;
         }
@@ -216,7 +223,7 @@ void folders_prune(const char *checkpoints, int64_t step, int64_t keep) {
 static int is_good(const char *folder, int64_t step) {
     Manifest       m;
     char           fault[MANIFEST_FAULT_BYTES];
-    ManifestStatus status = folder_verify(NULL, folder, step, &m, fault);
+    ManifestStatus status = folder_verify(NULL, folder, step, NULL, &m, fault);
     if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder, fault);
     if (status == MANIFEST_GOOD) manifest_free(&m);
     else                         warn("%s is not used: %s", folder, fault);

@@ -28,8 +28,9 @@ void folder_name(char out[32], int64_t step);            /* "step_00000050" */
 int folders_list(const char *checkpoints, StepFolder **list);
 
 /* Collective over c (NULL: this process alone). Reads and checks the manifest, then every byte, each rank its share. step is the one the
- * name promises, -1 = any. On MANIFEST_GOOD *m is filled (manifest_free it); else all ranks hold the same fault. */
-ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, Manifest *m, char *fault);
+ * name promises, -1 = any. moved counts the pieces checked, for whoever waits (NULL: nobody). On MANIFEST_GOOD *m is filled (manifest_free it);
+ * else all ranks hold the same fault. */
+ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m, char *fault);
 /* What a start does about MANIFEST_UNKNOWN: exit 71 or 74, naming folder and fault. */
 NORETURN void folder_fail_unknown(const char *folder, const char *fault);
 
@@ -42,7 +43,7 @@ int folders_sweep(const char *checkpoints);
 /* After step was saved: keeps it and the newest keep-1 older ones, at least one, of which the newest must verify now to count, whatever it
  * did when it was saved; removes the rest, and what is newer than step: the resume that led here found it broken. By one process. */
 enum { FOLDERS_LEAST = 2 };
-void folders_prune(const char *checkpoints, int64_t step, int64_t keep);
+void folders_prune(const char *checkpoints, int64_t step, int64_t keep, _Atomic int64_t *moved);
 
 /* Collective. Whether any rank has a fault (text in fault[0] != 0); if so all ranks then hold that of the lowest such rank. */
 int any_fault(Comm *c, char *fault);

@@ -35,7 +35,7 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         if (comm_rank(c) == 0) *at = list[i];
         comm_broadcast(c, at, sizeof *at, 0);
         Path           folder = path_of("%s/%s", checkpoints, at->name);
-        ManifestStatus status = folder_verify(c, folder.text, at->step, m, why);
+        ManifestStatus status = folder_verify(c, folder.text, at->step, NULL, m, why);
         if (status == MANIFEST_GOOD) return 1;
         if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* an older one would lose what a newer program did */
         if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);

@@ -50,7 +50,7 @@ static void work(Saver *s) {
         case PART_PIECES: save_write_pieces(&s->save); return;
         default:
             save_commit(&s->save, s->all, s->all_count);
-            if (!s->save.fault[0]) folders_prune(s->save.checkpoints.text, s->save.step, s->state->config->checkpoint.keep);
+            if (!s->save.fault[0]) folders_prune(s->save.checkpoints.text, s->save.step, s->state->config->checkpoint.keep, &s->save.progress);
     }
 }
 

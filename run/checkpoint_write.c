@@ -87,7 +87,7 @@ static int saved_already(Save *s) {
     struct stat st;
     char        why[MANIFEST_FAULT_BYTES];
     if (lstat(s->final.text, &st) != 0) return 0;
-    ManifestStatus status = folder_verify(NULL, s->final.text, s->step, &m, why);
+    ManifestStatus status = folder_verify(NULL, s->final.text, s->step, &s->progress, &m, why);
     if (status == MANIFEST_UNKNOWN) manifest_fault(s->fault, "%s is there: %.800s", s->final.text, why);
     if (status != MANIFEST_GOOD) return 0;
     int ours = strcmp(m.run_id, s->state->run_id) == 0 && m.tokens == s->consumed.tokens && m.samples == s->consumed.samples;
@@ -331,7 +331,7 @@ static void read_back(Save *s) {
     Manifest m;
     char     why[MANIFEST_FAULT_BYTES];
     if (s->fault[0]) return;
-    if (folder_verify(NULL, s->tmp.text, s->step, &m, why) == MANIFEST_GOOD) manifest_free(&m);
+    if (folder_verify(NULL, s->tmp.text, s->step, &s->progress, &m, why) == MANIFEST_GOOD) manifest_free(&m);
     else manifest_fault(s->fault, "%s reads back wrong: %.800s", s->tmp.text, why);
 }
 

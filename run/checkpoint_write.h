@@ -41,7 +41,7 @@ typedef struct {
     size_t       pending;
     int          file;
     uint64_t     offset;
-    _Atomic int64_t progress;               /* runs written so far */
+    _Atomic int64_t progress;               /* runs written, and read back, so far */
     WrittenRun  *written;                   /* owned: what this rank wrote */
     size_t       written_count, written_room;
     char         fault[MANIFEST_FAULT_BYTES];

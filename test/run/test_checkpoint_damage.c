@@ -46,7 +46,7 @@ static const char *at_newest(const char *name) { return snprintf(newest_path, si
 static int verifies(void) {
     Manifest m;
     char     fault[MANIFEST_FAULT_BYTES];
-    if (folder_verify(comm, newest, newest_step, &m, fault) != MANIFEST_GOOD) return 0;
+    if (folder_verify(comm, newest, newest_step, NULL, &m, fault) != MANIFEST_GOOD) return 0;
     manifest_free(&m);
     return 1;
 }
@@ -226,7 +226,7 @@ static void test_many_truncations(void **state) {
     Manifest m;
     int64_t  tried = 0;
     char     fault[MANIFEST_FAULT_BYTES];
-    assert_int_equal(folder_verify(comm, newest, newest_step, &m, fault), MANIFEST_GOOD);
+    assert_int_equal(folder_verify(comm, newest, newest_step, NULL, &m, fault), MANIFEST_GOOD);
     measure();
     for (int n = 0; n < NAMES; n++) {
         int64_t from = file_bytes[n] * long_from / LONG_CASES, end = file_bytes[n] * (long_from + long_count) / LONG_CASES;

@@ -80,7 +80,7 @@ static int verifies(int64_t step) {
     Manifest m;
     char     name[32], fault[MANIFEST_FAULT_BYTES];
     folder_name(name, step);
-    if (folder_verify(NULL, path_of("%s/checkpoints/%s", dir, name).text, step, &m, fault) != MANIFEST_GOOD) return 0;
+    if (folder_verify(NULL, path_of("%s/checkpoints/%s", dir, name).text, step, NULL, &m, fault) != MANIFEST_GOOD) return 0;
     manifest_free(&m);
     return 1;
 }
