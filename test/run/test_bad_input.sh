@@ -19,7 +19,7 @@ expect "token outside the vocabulary" exits 65 'foreign.bin.*65535' train data.t
 for ranks in 1 2; do # the same while training: nothing is lost, whoever finds it first
     cp "$shard" "$WORK/gone.bin"
     ( train_ranks $ranks data.train="$WORK/gone.bin" run.dir="$WORK/gone$ranks" run.steps=1000000 schedule.name=constant eval.every=0 checkpoint.every=5 checkpoint.keep=2 > /dev/null 2> "$WORK/err" ) & job=$!
-    for _ in $(seq 200); do [ -d "$WORK/gone$ranks/checkpoints/step_00000005" ] && break; sleep 0.1; done
+    await_step "$WORK/gone$ranks"; sleep 0.5
     truncate -s 5000 "$WORK/gone.bin"; wait $job; status=$?
     expect "a shard that is cut while training, $ranks ranks: exit 74, its name and the byte" [ $status -eq 74 -a "$(grep -c 'gone.bin cannot be read any more at byte' "$WORK/err")" -eq 1 ]
     cp "$shard" "$WORK/gone.bin"
