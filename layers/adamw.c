@@ -9,7 +9,7 @@ typedef struct { /* the formula's constants, rounded once from float64 */
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float grad_scale;
     float m_correction, v_correction; /* 1/(1-beta1^t), 1/(1-beta2^t) */
-    float learning_rate, eps, decay;
+    float learning_rate, eps, decay;  /* 0 for a piece that does not decay */
 } Factors;
 
 #define SIMD_FILE "layers/adamw.c"
@@ -28,24 +28,30 @@ static Factors adamw_factors(AdamW h, float grad_scale) {
     return f;
 }
 
-void adamw_update(Stream *s, Tensor master, Tensor m, Tensor v, Tensor working, Tensor grad, AdamW h, float grad_scale) {
-    (void)s;
-    int64_t n = master.dim[0];
-    EXPECT_ACT(working);
-    EXPECT1(master, F32, n);
-    EXPECT1(m, F32, n);
-    EXPECT1(v, F32, n);
-    EXPECT1(grad, F32, n);
-    EXPECT1(working, working.type, n);
-    CHECK(working.type != F32 || working.data == master.data, "an fp32 working copy is its own master");
-    CHECK(h.step >= 1, "step %lld", (long long)h.step);
-    Factors      f = adamw_factors(h, grad_scale);
-    float       *p0 = (float *)master.data, *m0 = (float *)m.data, *v0 = (float *)v.data;
-    uint16_t    *w0 = (uint16_t *)working.data; /* where it is bf16 */
-    const float *g0 = (const float *)grad.data;
+static void update_piece(AdamWPiece piece, Factors f) {
+    int64_t n = piece.master.dim[0];
+    DType   act = piece.working.type;
+    EXPECT_ACT(piece.working);
+    EXPECT1(piece.master, F32, n);
+    EXPECT1(piece.m, F32, n);
+    EXPECT1(piece.v, F32, n);
+    EXPECT1(piece.grad, F32, n);
+    EXPECT1(piece.working, act, n);
+    CHECK(act != F32 || piece.working.data == piece.master.data, "an fp32 working copy is its own master");
+    if (!piece.decays) f.decay = 0.0f;
+    float       *p0 = (float *)piece.master.data, *m0 = (float *)piece.m.data, *v0 = (float *)piece.v.data;
+    uint16_t    *w0 = (uint16_t *)piece.working.data; /* where it is bf16 */
+    const float *g0 = (const float *)piece.grad.data;
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i += ACT_BLOCK)
-        adamw_block(working.type, p0 + i, m0 + i, v0 + i, working.type == BF16 ? w0 + i : NULL, g0 + i, f, act_block_elems(i, n));
+        adamw_block(act, p0 + i, m0 + i, v0 + i, act == BF16 ? w0 + i : NULL, g0 + i, f, act_block_elems(i, n));
+}
+
+void adamw_update(Stream *s, const AdamWPiece *piece, int pieces, AdamW h, float grad_scale) {
+    (void)s;
+    CHECK(h.step >= 1, "step %lld", (long long)h.step);
+    Factors f = adamw_factors(h, grad_scale);
+    for (int i = 0; i < pieces; i++) update_piece(piece[i], f);
 }
 
 #else /* SIMD_PASS: the kernels, once per instruction set */

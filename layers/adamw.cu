@@ -1,15 +1,15 @@
-/* adamw.cu - CUDA side of adamw_update in layers.h: one pass over the memory, each element on its own. Products and sums are written as
+/* adamw.cu - CUDA side of adamw_update in layers.h: one pass over the memory, each element on its own, many pieces a launch. Products and sums are written as
  * fused multiply-adds, so that no compiler chooses and any cut of the tensor into spans gives the same bits. */
 #include "core/kernel.cuh"
 #include "layers/layers.h"
 
-enum { THREADS = 256 };
+enum { THREADS = 256, MOST_PIECES = 64 /* of a launch: its parameters are 4 KiB at most */ };
 
 typedef struct { /* the formula's constants, rounded once from float64 */
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float grad_scale;
     float m_correction, v_correction; /* 1/(1-beta1^t), 1/(1-beta2^t) */
-    float learning_rate, eps, decay;
+    float learning_rate, eps;
 } Factors;
 
 static Factors adamw_factors(AdamW h, float grad_scale) {
@@ -19,46 +19,92 @@ static Factors adamw_factors(AdamW h, float grad_scale) {
     f.grad_scale = grad_scale;
     f.m_correction = (float)(1.0 / (1.0 - pow(h.beta1, (double)h.step)));
     f.v_correction = (float)(1.0 / (1.0 - pow(h.beta2, (double)h.step)));
-    f.learning_rate = (float)h.learning_rate, f.eps = (float)h.eps, f.decay = (float)h.weight_decay;
+    f.learning_rate = (float)h.learning_rate, f.eps = (float)h.eps;
     return f;
 }
 
-DEVICE void adamw_element(float &p, float &m, float &v, float grad, const Factors &f) {
+/* What one launch updates: piece k has the blocks from its first on. */
+template <typename T> struct Piece {
+    float       *master, *m, *v;
+    T           *working;
+    const float *grad;
+    int64_t      n;
+    float        decay;
+    unsigned     first_block;
+};
+template <typename T> struct Pieces {
+    Piece<T> piece[MOST_PIECES];
+    int      count;
+    unsigned blocks;
+};
+
+DEVICE void adamw_element(float &p, float &m, float &v, float grad, float decay, const Factors &f) {
     float g = grad * f.grad_scale;
     m = fmaf(f.beta1, m, f.one_minus_beta1 * g);
     v = fmaf(f.beta2, v, f.one_minus_beta2 * (g * g));
-    float step = fmaf(f.decay, p, m * f.m_correction / (sqrtf(v * f.v_correction) + f.eps));
+    float step = fmaf(decay, p, m * f.m_correction / (sqrtf(v * f.v_correction) + f.eps));
     p = fmaf(-f.learning_rate, step, p);
 }
 
-/* Thread: W elements, four loads at once. grid ceil(n / (THREADS W)), no shared memory. Bound: 28 bytes of traffic each, 30 with a
- * 16-bit working copy. */
-template <typename T, int W>
-KERNEL adamw_kernel(float *master, float *m, float *v, T *working, const float *grad, Factors f, int64_t n) {
-    int64_t i = pack_place<W, 1>(0);
-    if (i >= n) return;
-    Pack<float, W> p4 = pack_load_part<float, W>(master + i, n - i), m4 = pack_load_part<float, W>(m + i, n - i);
-    Pack<float, W> v4 = pack_load_part<float, W>(v + i, n - i), g4 = pack_load_part<float, W>(grad + i, n - i);
-    for (int j = 0; j < W; j++) adamw_element(p4.v[j], m4.v[j], v4.v[j], g4.v[j], f);
-    pack_store_part(master + i, p4, n - i);
-    pack_store_part(m + i, m4, n - i);
-    pack_store_part(v + i, v4, n - i);
-    if constexpr (!std::is_same<T, float>::value) pack_store_part(working + i, pack_from_f32<T>(p4), n - i);
+/* Which piece a block works on: the last that begins at it or before. */
+template <typename T> DEVICE const Piece<T> &piece_of(const Pieces<T> &all, unsigned block) {
+    int low = 0, high = all.count; /* piece[low] begins at the block or before, piece[high] behind it */
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (all.piece[middle].first_block <= block) low = middle;
+        else high = middle;
+    }
+    return all.piece[low];
 }
 
-void adamw_update(Stream *s, Tensor master, Tensor m, Tensor v, Tensor working, Tensor grad, AdamW h, float grad_scale) {
-    int64_t n = master.dim[0];
-    EXPECT1(master, F32, n);
-    EXPECT1(m, F32, n);
-    EXPECT1(v, F32, n);
-    EXPECT1(grad, F32, n);
-    EXPECT1(working, working.type, n);
-    CHECK(working.type != F32 || working.data == master.data, "an fp32 working copy is its own master");
-    CHECK(h.step >= 1, "step %lld", (long long)h.step);
+/* Thread: W elements of its block's piece, four loads at once. grid the sum of ceil(n / (THREADS W)), no shared memory. Bound: 28 bytes of
+ * traffic each, 30 with a 16-bit working copy. */
+template <typename T, int W> KERNEL adamw_kernel(const __grid_constant__ Pieces<T> all, Factors f) {
+    const Piece<T> &k = piece_of(all, blockIdx.x);
+    int64_t         i = ((int64_t)(blockIdx.x - k.first_block) * THREADS + threadIdx.x) * W;
+    if (i >= k.n) return;
+    Pack<float, W> p4 = pack_load_part<float, W>(k.master + i, k.n - i), m4 = pack_load_part<float, W>(k.m + i, k.n - i);
+    Pack<float, W> v4 = pack_load_part<float, W>(k.v + i, k.n - i), g4 = pack_load_part<float, W>(k.grad + i, k.n - i);
+    for (int j = 0; j < W; j++) adamw_element(p4.v[j], m4.v[j], v4.v[j], g4.v[j], k.decay, f);
+    pack_store_part(k.master + i, p4, k.n - i);
+    pack_store_part(k.m + i, m4, k.n - i);
+    pack_store_part(k.v + i, v4, k.n - i);
+    if constexpr (!std::is_same<T, float>::value) pack_store_part(k.working + i, pack_from_f32<T>(p4), k.n - i);
+}
+
+static bool piece_fits(const AdamWPiece &p) { return packs_fit(PACK_BYTES, {p.master.data, p.m.data, p.v.data, p.working.data, p.grad.data}); }
+
+template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWPiece &p, float decay) {
+    int64_t n = p.master.dim[0];
+    EXPECT1(p.master, F32, n);
+    EXPECT1(p.m, F32, n);
+    EXPECT1(p.v, F32, n);
+    EXPECT1(p.grad, F32, n);
+    EXPECT1(p.working, p.working.type, n);
+    CHECK(p.working.type != F32 || p.working.data == p.master.data, "an fp32 working copy is its own master");
     if (n == 0) return;
+    all->piece[all->count++] = {ptr<float>(p.master), ptr<float>(p.m), ptr<float>(p.v), ptr<T>(p.working), ptr<float>(p.grad), n,
+                                p.decays ? decay : 0.0f, all->blocks};
+    all->blocks += (unsigned)blocks_for(n, THREADS * W);
+}
+
+/* As many of the pieces as one launch takes: neighbours that all are, or all are not, aligned to packs. Returns how many. */
+template <typename T, int W> static int update_some(Stream *s, const AdamWPiece *piece, int pieces, Factors f, float decay) {
+    Pieces<T> all = {};
+    int       taken = 0;
+    bool      fit = piece_fits(piece[0]);
+    while (taken < pieces && all.count < MOST_PIECES && piece_fits(piece[taken]) == fit) add_piece<T, W>(&all, piece[taken++], decay);
+    if (all.blocks > 0) LAUNCH((adamw_kernel<T, W>), all.blocks, THREADS, 0, s, all, f);
+    return taken;
+}
+
+void adamw_update(Stream *s, const AdamWPiece *piece, int pieces, AdamW h, float grad_scale) {
+    CHECK(h.step >= 1, "step %lld", (long long)h.step);
     Factors f = adamw_factors(h, grad_scale);
-    bool    fit = packs_fit(PACK_BYTES, {master.data, m.data, v.data, working.data, grad.data});
-    DISPATCH_ACT(working.type, T, DISPATCH_PACK(float, fit, W,
-        LAUNCH((adamw_kernel<T, W>), blocks_for(n, THREADS * W), THREADS, 0, s, ptr<float>(master), ptr<float>(m), ptr<float>(v),
-               ptr<T>(working), ptr<float>(grad), f, n)));
+    for (int done = 0; done < pieces;) {
+        const AdamWPiece *rest = piece + done;
+        CHECK(rest->working.type == piece->working.type, "pieces of %s and %s", dtype_name(piece->working.type), dtype_name(rest->working.type));
+        DISPATCH_ACT(rest->working.type, T, DISPATCH_PACK(float, piece_fits(*rest), W,
+            (done += update_some<T, W>(s, rest, pieces - done, f, (float)h.weight_decay))));
+    }
 }

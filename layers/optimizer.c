@@ -19,12 +19,16 @@ Optimizer optimizer_create(const Layout *layout, int rank, int zero_stage, Tenso
         for (int r = first_rank; r < first_rank + ranks; r++) o.span_count += layout_spans(layout, b, r, o.spans + o.span_count);
     }
     o.bucket_first_span[layout->buckets] = o.span_count;
+    o.pieces = (AdamWPiece *)malloc(sizeof(AdamWPiece) * (size_t)(o.span_count + 1));
+    if (!o.pieces) fail(EXIT_MEMORY, "no memory for the list of what AdamW updates");
     return o;
 }
 
 void optimizer_destroy(Optimizer *o) {
     free(o->spans);
     free(o->bucket_first_span);
+    free(o->pieces);
+    o->pieces = NULL;
     o->spans = NULL;
     o->bucket_first_span = NULL;
 }
@@ -58,10 +62,9 @@ void optimizer_norm_squared(const Optimizer *o, Stream *s, Tensor sum) {
 
 void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     for (int i = 0; i < o->span_count; i++) {
-        Span  span = o->spans[i];
-        AdamW row = h;
-        if (span.decay == DECAY_NONE) row.weight_decay = 0.0;
-        adamw_update(s, optimizer_master(o, span), optimizer_m(o, span), optimizer_v(o, span),
-                     tensor_slice(o->params, span.memory, span.elems), tensor_slice(o->grads, span.memory, span.elems), row, grad_scale);
+        Span span = o->spans[i];
+        o->pieces[i] = (AdamWPiece){optimizer_master(o, span), optimizer_m(o, span), optimizer_v(o, span), tensor_slice(o->params, span.memory, span.elems),
+                                    tensor_slice(o->grads, span.memory, span.elems), span.decay != DECAY_NONE};
     }
+    adamw_update(s, o->pieces, o->span_count, h, grad_scale);
 }

@@ -22,6 +22,7 @@ typedef struct {
     Tensor master;           /* like m; data NULL when params is F32                          */
     Span  *spans;            /* owned: the runs this rank updates, all buckets                */
     int    span_count, *bucket_first_span;  /* spans of bucket b: [first[b], first[b+1])      */
+    AdamWPiece *pieces;      /* owned: room for the spans as an update takes them              */
 } Optimizer;
 
 Optimizer optimizer_create(const Layout *layout, int rank, int zero_stage, Tensor params, Tensor grads, Arena *arena);

@@ -11,6 +11,16 @@ static void step64(State64 k, AdamW h, double grad_scale) {
               h.step, grad_scale);
 }
 
+static void update_one(Stage *s, Tensor master, Tensor m, Tensor v, Tensor working, Tensor grad, AdamW h, float grad_scale) {
+    AdamWPiece piece = {master, m, v, working, grad, 1};
+    adamw_update(&s->stream, &piece, 1, h, grad_scale);
+}
+
+static AdamWPiece piece_of(AdamWPiece whole, int64_t first, int64_t n, int decays) {
+    return (AdamWPiece){tensor_slice(whole.master, first, n), tensor_slice(whole.m, first, n), tensor_slice(whole.v, first, n),
+                        tensor_slice(whole.working, first, n), tensor_slice(whole.grad, first, n), decays};
+}
+
 static void test_records(void **state) {
     (void)state;
     Stage      s = stage_create(0);
@@ -27,7 +37,7 @@ static void test_records(void **state) {
         Tensor grad = tensor_slice(all, (h.step - 1) * n, n);
         k.grad = stage_widen(&s, grad);
         step64(k, h, 0.5);
-        adamw_update(&s.stream, master, m, v, master, grad, h, 0.5f);
+        update_one(&s, master, m, v, master, grad, h, 0.5f);
         assert_same_float64(k.p, record_find(&f, name));
         assert_close(master, (const double *)record_find(&f, name)->data, F32, bound_sum(3));
     }
@@ -54,13 +64,9 @@ static void compare(DType act, int64_t n) {
         h.weight_decay = h.step == 3 ? 0.0f : HYPER.weight_decay;
         k.grad = stage_widen(&s, grad);
         step64(k, h, 0.375);
-        adamw_update(&s.stream, master, m, v, working, grad, h, 0.375f);
-        int64_t at = n / 3;
-        for (int part = 0; part < 2; part++) {
-            int64_t first = part ? at : 0, elems = part ? n - at : at;
-            adamw_update(&s.stream, tensor_slice(master_cut, first, elems), tensor_slice(m_cut, first, elems), tensor_slice(v_cut, first, elems),
-                         tensor_slice(working_cut, first, elems), tensor_slice(grad, first, elems), h, 0.375f);
-        }
+        update_one(&s, master, m, v, working, grad, h, 0.375f);
+        AdamWPiece cut = {master_cut, m_cut, v_cut, working_cut, grad, 1}, both[2] = {piece_of(cut, n / 3, n - n / 3, 1), piece_of(cut, 0, n / 3, 1)};
+        adamw_update(&s.stream, both, 2, h, 0.375f);
     }
     assert_close(m, k.m, F32, bound_sum(STEPS));
     assert_close(v, k.v, F32, bound_sum(STEPS));
@@ -80,6 +86,36 @@ static void test_sizes(void **state) {
         for (int i = 0; i < COUNT(sizes); i++) compare(ACT_TYPES[t], sizes[i]);
 }
 
+/* More pieces than a launch takes, of all sizes, aligned and not, some without decay, some empty: the bits of one after another. */
+static void test_many_pieces(void **state) {
+    (void)state;
+    enum { PIECES = 150, N = 150 * 149 / 2 };
+    for (int t = 0; t < stage_act_types(); t++) {
+        DType      act = ACT_TYPES[t];
+        Stage      s = stage_create(0);
+        Tensor     master = stage_random(&s, F32, 1, N, 1, 1, 1, 0), m = stage_random(&s, F32, 1, N, 1, 2, 1e-3, 0), v = stage_random(&s, F32, 1, N, 1, 3, 1e-6, 1);
+        Tensor     grad = stage_random(&s, F32, 1, N, 1, 4, 1e-3, 0), working = act == F32 ? master : stage_tensor(&s, act, 1, N, 1);
+        Tensor     master_one = stage_copy(&s, master), m_one = stage_copy(&s, m), v_one = stage_copy(&s, v);
+        Tensor     working_one = act == F32 ? master_one : stage_tensor(&s, act, 1, N, 1);
+        AdamWPiece all = {master, m, v, working, grad, 1}, one = {master_one, m_one, v_one, working_one, grad, 1}, list[PIECES];
+        AdamW      h = HYPER;
+        int64_t    first = 0;
+        h.step = 3;
+        for (int i = 0; i < PIECES; first += i++) {
+            list[i] = piece_of(all, first, i, i % 3 > 0);
+            AdamWPiece same = piece_of(one, first, i, i % 3 > 0);
+            adamw_update(&s.stream, &same, 1, h, 0.5f);
+        }
+        adamw_update(&s.stream, list, PIECES, h, 0.5f);
+        device_sync(&s.stream);
+        assert_same_bits(master, master_one);
+        assert_same_bits(m, m_one);
+        assert_same_bits(v, v_one);
+        assert_same_bits(working, working_one);
+        stage_destroy(&s);
+    }
+}
+
 /* The first step moves by lr whatever the size of the gradient, thanks to the bias corrections; no gradient, no move; decay alone shrinks. */
 static void test_first_step(void **state) {
     (void)state;
@@ -88,19 +124,20 @@ static void test_first_step(void **state) {
     AdamW  h = HYPER;
     h.weight_decay = 0.0f;
     tensor_set(grad, 0, 1.0f), tensor_set(grad, 1, -1e-3f), tensor_set(grad, 2, 1e6f), tensor_set(grad, 3, 0.0f);
-    adamw_update(&s.stream, p, m, v, p, grad, h, 1.0f);
+    update_one(&s, p, m, v, p, grad, h, 1.0f);
     static const double want[] = {0.99, 1.01, 0.99, 1.0};
     for (int i = 0; i < 4; i++) assert_true(fabs((double)tensor_get(p, i) - want[i]) < 2e-7); /* eps/|g| = 1e-5 of 0.01 at most */
     tensor_set(p, 3, 2.0f);
     h.weight_decay = 0.5f, h.step = 2;
     Tensor last = tensor_slice(p, 3, 1);
-    adamw_update(&s.stream, last, tensor_slice(m, 3, 1), tensor_slice(v, 3, 1), last, tensor_slice(grad, 3, 1), h, 1.0f);
+    update_one(&s, last, tensor_slice(m, 3, 1), tensor_slice(v, 3, 1), last, tensor_slice(grad, 3, 1), h, 1.0f);
     assert_true(fabs((double)tensor_get(p, 3) - 2.0 * (1.0 - 0.01 * 0.5)) < 2.5e-7);
     stage_destroy(&s);
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_records), cmocka_unit_test(test_sizes), cmocka_unit_test(test_first_step)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_records), cmocka_unit_test(test_sizes), cmocka_unit_test(test_many_pieces),
+                                     cmocka_unit_test(test_first_step)};
     return cmocka_run_group_tests_name("adamw", all, NULL, NULL);
 }
 
