@@ -32,6 +32,7 @@ endif
 SUPPORTED := 80 90a 100
 CU_OBJECTS = $(patsubst %.cu,$(B)/%.o,$(wildcard core/*.cu layers/*.cu comm/*.cu test/emu/cases/*.cu))
 .PHONY: archs cu-objects
+.DEFAULT_GOAL := all# these rules are read before the Makefile's first
 cu-objects: $(CU_OBJECTS)
 archs:                     ## compile the CUDA sources for each architecture that is supported
 	@$(if $(NVCC),for a in $(SUPPORTED); do at=$$(date +%s); \
