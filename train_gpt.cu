@@ -27,10 +27,12 @@ static Tensor bucket_of(Tensor flat, const Layout *layout, int bucket) {
 static void start_reduce(void *run, int bucket) {
     Run *r = (Run *)run;
     watchdog_tick(r->watchdog, "backward");
+    Tensor grads = bucket_of(r->gpt.grads, &r->layout, bucket);
     if (r->tree.leaves) gradient_tree_join(&r->tree, &r->stream, r->layout.bucket[bucket]);
-    if (bucket == 0) gpt_own_squares(&r->gpt, &r->stream);
+    if (bucket == 0) gpt_own_squares(&r->gpt, &r->stream), inject_flip(&r->stream, "guard.own", grads);
+    if (r->verifies) hash_words(&r->stream, gpt_hash(&r->gpt, GPT_HASH_OWN_GRADS), grads);
     if (r->tree.leaves) gradient_tree_share(&r->tree, &r->stream, r->layout.bucket[bucket], r->comm);
-    else comm_reduce_scatter_start(r->comm, bucket_of(r->gpt.grads, &r->layout, bucket));
+    else comm_reduce_scatter_start(r->comm, grads);
 }
 static void poll_comm(void *run) {
     watchdog_tick(((Run *)run)->watchdog, "backward");
@@ -68,7 +70,7 @@ static void compute_gradients(Run *r) {
     if (!r->config->parallel.zero_stage) share_grads(r);
 }
 
-typedef struct { double loss, grad_norm; int stop, save, written, fed; int suspect; /* this rank's own part is not finite; not agreed on */ } Agreed;
+typedef struct { StepNumbers numbers; int stop, save, written, fed; } Agreed;
 
 /* Most of a GPU's step is spent here: a peer or link that is lost meanwhile is told by comm_poll. */
 static void await_gradients(Run *r) {
@@ -89,8 +91,8 @@ static void compare_weights(Run *r, int64_t step, int64_t hash) {
     char ranks[GUARD_TEXT];
     if (guard_is_same(r->comm, hash, ranks)) return;
     tell_saved(r, saver_finish(r->saver)); /* what is being written is of weights that were compared */
-    fail(EXIT_NUMERIC, "the weights of step %lld are not the same on all ranks: those of %s differ; nothing more is saved, the same command goes on from "
-         "the newest checkpoint", (long long)step, ranks);
+    fail(EXIT_NUMERIC, "the weights%s of step %lld are not the same on all ranks: those of %s differ; nothing more is saved, the same command goes on "
+         "from the newest checkpoint", r->config->parallel.zero_stage ? "" : " or moments", (long long)step, ranks);
 }
 
 /* The one reduction of scalars in a step: mean loss, gradient norm, what any rank was asked from outside, how many ranks have done their
@@ -98,14 +100,15 @@ static void compare_weights(Run *r, int64_t step, int64_t hash) {
 static Agreed agree(Run *r, int64_t step, double start_ms) {
     const Config *c = r->config;
     int           hashes = guard_hash_due(c, comm_size(r->comm), step);
-    int64_t       hash;
-    inject_weight(&r->gpt, &r->stream);
-    if (hashes) gpt_hash_params(&r->gpt, &r->stream);
+    int64_t       hash[GPT_HASHES];
+    inject_state(&r->optimizer, &r->stream);
+    if (hashes) optimizer_hash_replicas(&r->optimizer, &r->stream, gpt_hash(&r->gpt, GPT_HASH_REPLICAS));
+    if (r->verifies) optimizer_hash_grads(&r->optimizer, &r->stream, gpt_hash(&r->gpt, GPT_HASH_GRADS));
     optimizer_norm_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
     struct { Exact sums[GPT_SUMS]; int64_t stop, save, written, fed; } all;
     await_gradients(r);
-    gpt_fetch_sums(&r->gpt, &r->stream, all.sums, &hash);
-    if (hashes) compare_weights(r, step, hash);
+    gpt_fetch_sums(&r->gpt, &r->stream, all.sums, hash);
+    if (hashes) compare_weights(r, step, hash[GPT_HASH_REPLICAS]);
     exact_add(&all.sums[GPT_LOSS], inject_loss((double)c->batch.global_tokens));
     all.stop = requests_stop(&r->requests, clock_ms() - start_ms); /* the next step takes as long as this one */
     all.save = requests_save(&r->requests);
@@ -114,15 +117,13 @@ static Agreed agree(Run *r, int64_t step, double start_ms) {
     int own = comm_size(r->comm) > 1 ? GPT_OWN_SQUARES : GPT_GRAD_SQUARES;
     int suspect = !isfinite(exact_value(&all.sums[GPT_LOSS])) || !isfinite(exact_value(&all.sums[own]));
     comm_all_reduce_i64(r->comm, all.sums[0].word, sizeof all / sizeof(int64_t), COMM_SUM);
-    double norm = sqrt(exact_value(&all.sums[GPT_GRAD_SQUARES])) / r->loss_scale.scale;
-    Agreed a = {exact_value(&all.sums[GPT_LOSS]) / (double)c->batch.global_tokens, norm, all.stop > 0, all.save > 0,
-                all.written == comm_size(r->comm), all.fed == comm_size(r->comm), suspect};
-    return a;
+    double      loss = exact_value(&all.sums[GPT_LOSS]) / (double)c->batch.global_tokens;
+    double      norm = sqrt(exact_value(&all.sums[GPT_GRAD_SQUARES])) / r->loss_scale.scale;
+    StepNumbers n = {loss, norm, suspect, hash[GPT_HASH_OWN_GRADS], hash[GPT_HASH_GRADS]};
+    return (Agreed){n, all.stop > 0, all.save > 0, all.written == comm_size(r->comm), all.fed == comm_size(r->comm)};
 }
 
-static int is_same(Agreed a, Agreed b) { return memcmp(&a.loss, &b.loss, sizeof a.loss) == 0 && memcmp(&a.grad_norm, &b.grad_norm, sizeof a.grad_norm) == 0; }
-
-/* A step whose numbers are wrong is computed once more, from the same batches. The same bits again are the data's or the model's doing. */
+/* A step is computed once more, from the same batches. The same bits again: what looks wrong is the data's or the model's doing. */
 static Agreed compute_again(Run *r, int64_t step, Agreed first) {
     double start_ms = clock_ms();
     char   ranks[GUARD_TEXT];
@@ -130,17 +131,28 @@ static Agreed compute_again(Run *r, int64_t step, Agreed first) {
     compute_gradients(r);
     Agreed again = agree(r, step, start_ms);
     again.stop |= first.stop, again.save |= first.save;
-    if (!is_same(first, again)) {
-        guard_name_ranks(r->comm, first.suspect != again.suspect, ranks);
-        warn("step %lld: loss %.9g, gradient norm %.9g; computed again from the same batches: loss %.9g, gradient norm %.9g: silent corruption suspected, %s",
-             (long long)step + 1, first.loss, first.grad_norm, again.loss, again.grad_norm, ranks);
-    }
+    if (!guard_is_repeated(r->comm, &first.numbers, &again.numbers, ranks))
+        warn("step %lld: loss %.9g, gradient norm %.9g; computed again from the same batches: loss %.9g, gradient norm %.9g%s: silent corruption suspected, %s",
+             (long long)step + 1, first.numbers.loss, first.numbers.grad_norm, again.numbers.loss, again.numbers.grad_norm,
+             r->verifies ? ", gradients of other bits" : "", ranks);
     return again;
+}
+
+/* Nothing looks wrong, and the step is computed twice all the same; where bits differ a third time, and what came twice counts. */
+static Agreed verify(Run *r, int64_t step, Agreed first) {
+    char   ranks[GUARD_TEXT];
+    Agreed second = compute_again(r, step, first);
+    if (guard_is_repeated(r->comm, &first.numbers, &second.numbers, ranks)) return second;
+    Agreed third = compute_again(r, step, second);
+    if (guard_is_repeated(r->comm, &second.numbers, &third.numbers, ranks) || guard_is_repeated(r->comm, &first.numbers, &third.numbers, ranks)) return third;
+    tell_saved(r, saver_finish(r->saver)); /* what is being written is of weights that were updated before this step */
+    fail(EXIT_NUMERIC, "step %lld, computed three times from the same batches, never gave the same gradients: %s; the weights are those of step %lld "
+         "(run.verify_every = 0 looks away)", (long long)step + 1, ranks, (long long)step);
 }
 
 /* An fp16 gradient overflows from time to time: no fault, but the loss scale's. */
 static int overflows(Run *r, int64_t step, Agreed a) {
-    if (!isfinite(a.loss) || isfinite(a.grad_norm) || !loss_scale_lower(&r->loss_scale)) return 0;
+    if (!isfinite(a.numbers.loss) || isfinite(a.numbers.grad_norm) || !loss_scale_lower(&r->loss_scale)) return 0;
     if (run_speaks(r)) progress_note(&r->progress, "step %lld left out: a gradient overflows fp16; the loss scale is now %g", (long long)step + 1, r->loss_scale.scale);
     return 1;
 }
@@ -148,20 +160,21 @@ static int overflows(Run *r, int64_t step, Agreed a) {
 /* What becomes of a computed step: its numbers reach the weights only when they are right, or run.on_nonfinite or run.on_spike says so. */
 static GuardAct decide(Run *r, int64_t step, Agreed *agreed) {
     const Config *c = r->config;
+    StepNumbers  *n = &agreed->numbers;
     Guard        *guard = &r->checkpoint.guard;
     char          what[GUARD_TEXT], advice[GUARD_TEXT], ranks[GUARD_TEXT];
     if (overflows(r, step, *agreed)) return GUARD_SKIP;
-    StepJudgement judgement = guard_judge(guard, c, step, agreed->loss, agreed->grad_norm);
+    StepJudgement judgement = guard_judge(guard, c, step, n->loss, n->grad_norm);
     if (judgement != STEP_FINE) {
         *agreed = compute_again(r, step, *agreed);
-        judgement = guard_judge(guard, c, step, agreed->loss, agreed->grad_norm);
-        guard_describe(guard, c, judgement, agreed->loss, agreed->grad_norm, what);
+        judgement = guard_judge(guard, c, step, n->loss, n->grad_norm);
+        guard_describe(guard, c, judgement, n->loss, n->grad_norm, what);
     }
-    GuardAct act = guard_act(guard, c, step, agreed->loss, judgement);
+    GuardAct act = guard_act(guard, c, step, n->loss, judgement);
     if (act == GUARD_UPDATE) loss_scale_keep(&r->loss_scale, r->numerics.act);
     if (judgement == STEP_FINE) return act;
     if (act == GUARD_STOP) {
-        guard_name_ranks(r->comm, agreed->suspect, ranks);
+        guard_name_ranks(r->comm, n->suspect, ranks);
         tell_saved(r, saver_finish(r->saver)); /* what is being written is of good weights */
         fail(EXIT_NUMERIC, "step %lld: %s, twice from the same batches%s%s; the weights are those of step %lld (%s)", (long long)step + 1, what,
              judgement == STEP_SPIKE ? "" : "; ", judgement == STEP_SPIKE ? "" : ranks, (long long)step,
@@ -181,33 +194,30 @@ static int64_t roll_back(Run *r, int64_t step) {
     return to;
 }
 
-/* Tokens consumed since step 0; batch.global_tokens may have been another before a resume (run.allow_change). */
-static int64_t tokens_after(const Run *r, int64_t step) {
-    return r->checkpoint.before.tokens + (step - r->checkpoint.before.step) * r->config->batch.global_tokens;
-}
-
 /* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. Returns the steps that are then
  * completed: step + 1, or fewer after a rollback, which leaves nothing in *m. */
 static int64_t train_step(Run *r, int64_t step, Agreed *agreed, StepMetrics *m) {
     const Config *c = r->config;
     double        start_ms = clock_ms();
     comm_forget_times(r->comm); /* what came before (eval, checkpoint) is not this step's */
+    r->verifies = guard_verify_due(c, step);
     compute_gradients(r);
     double scale = r->loss_scale.scale; /* what this step's gradients carry */
     *agreed = agree(r, step, start_ms);
+    if (r->verifies) *agreed = verify(r, step, *agreed);
     AdamW    h = {schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2, c->optimizer.eps, c->optimizer.weight_decay, step + 1};
     GuardAct act = decide(r, step, agreed);
     if (act == GUARD_ROLLBACK) return roll_back(r, step);
     if (act == GUARD_UPDATE) {
-        optimizer_update(&r->optimizer, &r->stream, h, (float)(clip_scale(agreed->grad_norm, c->optimizer.grad_clip) / scale));
+        optimizer_update(&r->optimizer, &r->stream, h, (float)(clip_scale(agreed->numbers.grad_norm, c->optimizer.grad_clip) / scale));
         watchdog_tick(r->watchdog, "the exchange of the weights");
         run_share_params(r);
     }
 
     double    ms = clock_ms() - start_ms, tokens_per_s = (double)c->batch.global_tokens / ms * 1e3;
     CommTimes t = comm_times(r->comm);
-    *m = (StepMetrics){.step = step + 1, .tokens = tokens_after(r, step + 1), .loss = agreed->loss, .lr = schedule_lr(c, step),
-                       .grad_norm = agreed->grad_norm, .tokens_per_s = tokens_per_s,
+    *m = (StepMetrics){.step = step + 1, .tokens = run_tokens_after(r, step + 1), .loss = agreed->numbers.loss, .lr = schedule_lr(c, step),
+                       .grad_norm = agreed->numbers.grad_norm, .tokens_per_s = tokens_per_s,
                        .mfu = r->plan.flops_per_token * tokens_per_s / r->matmul_flops, .ms = ms,
                        .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms};
     return step + 1;
@@ -297,15 +307,8 @@ static int sample_now(Run *r, int64_t step) {
 
 /* Copies the state; what follows is written while training goes on. */
 static void save_now(Run *r, int64_t step) {
-    Exact   sums[GPT_SUMS];
-    int64_t hash;
     run_await_params(r);
-    if (comm_size(r->comm) > 1) {
-        gpt_zero_sums(&r->gpt, &r->stream);
-        gpt_hash_params(&r->gpt, &r->stream);
-        gpt_fetch_sums(&r->gpt, &r->stream, sums, &hash);
-        compare_weights(r, step, hash);
-    }
+    if (comm_size(r->comm) > 1) compare_weights(r, step, run_hash_replicas(r));
     tell_saved(r, saver_finish(r->saver));
     saver_start(r->saver, step);
 }

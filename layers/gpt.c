@@ -214,7 +214,7 @@ Gpt gpt_create(GptShape shape, const Layout *layout, DType act, int64_t B, int64
     g.head_rows      = head_rows(N, g.wte.dim[0], act);
     g.logits         = arena_tensor(a.activations, act, 2, g.head_rows, g.wte.dim[0], 1);
     g.losses         = arena_tensor(a.activations, F32, 1, N, 1, 1);
-    g.sums           = arena_tensor(a.activations, I64, 1, GPT_SUMS * EXACT_WORDS + 1, 1, 1);
+    g.sums           = arena_tensor(a.activations, I64, 1, GPT_SUMS * EXACT_WORDS + GPT_HASHES, 1, 1);
     if (trains) {
         g.dresidual = arena_tensor(a.activations, act, 2, N, C, 1);
         g.dbranch   = arena_tensor(a.activations, act, 2, N, C, 1);
@@ -280,14 +280,14 @@ static BlockActivations block_view(const Gpt *g, int64_t l, Extent e) {
 void   gpt_zero_sums(Gpt *g, Stream *s) { device_zero(s, g->sums); }
 Tensor gpt_sum(const Gpt *g, int which) { return tensor_slice(g->sums, which * EXACT_WORDS, EXACT_WORDS); }
 
-void gpt_fetch_sums(Gpt *g, Stream *s, Exact sums[GPT_SUMS], int64_t *params_hash) {
-    struct { Exact sums[GPT_SUMS]; int64_t hash; } all;
+Tensor gpt_hash(const Gpt *g, int which) { return tensor_slice(g->sums, GPT_SUMS * EXACT_WORDS + which, 1); }
+
+void gpt_fetch_sums(Gpt *g, Stream *s, Exact sums[GPT_SUMS], int64_t hashes[GPT_HASHES]) {
+    struct { Exact sums[GPT_SUMS]; int64_t hashes[GPT_HASHES]; } all;
     device_to_host(s, &all, g->sums);
     memcpy(sums, all.sums, sizeof all.sums);
-    if (params_hash) *params_hash = all.hash;
+    if (hashes) memcpy(hashes, all.hashes, sizeof all.hashes);
 }
-
-void gpt_hash_params(Gpt *g, Stream *s) { hash_words(s, tensor_slice(g->sums, GPT_SUMS * EXACT_WORDS, 1), g->params); }
 
 /* --- forward --------------------------------------------------------------------------------------------------------------------- */
 

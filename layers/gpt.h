@@ -70,12 +70,13 @@ typedef struct {
     Tensor dresidual, dbranch;      /* [N,C]  act gradients that travel backward             */
     Tensor dqkv, dfc;               /* [N,3C] [N,4C] act                                     */
     GptNeeds needs;                 /* the owner's to set and clear */
-    Tensor sums;                    /* [GPT_SUMS * EXACT_WORDS + 1] i64: what the host wants of a step, fetched in one copy */
+    Tensor sums;                    /* [GPT_SUMS * EXACT_WORDS + GPT_HASHES] i64: what the host wants of a step, fetched in one copy */
 } Gpt;
 
 /* Places in Gpt.sums: the rows' losses; the squares of the gradient, which the optimizer adds; those that gpt_own_squares adds. Behind them,
- * fetched with them, 64 bits that are no number: the hash that gpt_hash_params adds. */
+ * fetched with them, hashes (hash_words): of what all ranks hold alike, of a rank's own gradients, of the sums it answers for. */
 enum { GPT_LOSS, GPT_GRAD_SQUARES, GPT_OWN_SQUARES, GPT_SUMS };
+enum { GPT_HASH_REPLICAS, GPT_HASH_OWN_GRADS, GPT_HASH_GRADS, GPT_HASHES };
 
 typedef enum { GPT_INFERENCE, GPT_TRAINING } GptUse;
 
@@ -93,9 +94,9 @@ void gpt_init_values(float *out, const Param *p, int64_t first, int64_t elems, u
 void gpt_zero_grads(Gpt *g, Stream *s);
 void   gpt_zero_sums(Gpt *g, Stream *s);
 Tensor gpt_sum(const Gpt *g, int which);                 /* an Exact: [EXACT_WORDS] i64 */
-/* Waits for the stream: a step's one wait. params_hash may be NULL. */
-void   gpt_fetch_sums(Gpt *g, Stream *s, Exact sums[GPT_SUMS], int64_t *params_hash);
-void   gpt_hash_params(Gpt *g, Stream *s);               /* of the working copy, padding and all: equal on all ranks at rest */
+Tensor gpt_hash(const Gpt *g, int which);                /* [1] i64 */
+/* Waits for the stream: a step's one wait. hashes may be NULL. */
+void   gpt_fetch_sums(Gpt *g, Stream *s, Exact sums[GPT_SUMS], int64_t hashes[GPT_HASHES]);
 void gpt_forward(Gpt *g, Stream *s, Batch batch);                  /* up to the last layernorm; batch [B',T'], B' <= B, T' <= T     */
 void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to the sum          */
 

@@ -60,6 +60,22 @@ void optimizer_norm_squared(const Optimizer *o, Stream *s, Tensor sum) {
         if (is_own(o, o->spans[i])) norm_squared(s, sum, tensor_slice(o->grads, o->spans[i].memory, o->spans[i].elems));
 }
 
+void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash) {
+    hash_words(s, hash, o->params);
+    if (o->zero_stage) return;
+    hash_words(s, hash, o->m);
+    hash_words(s, hash, o->v);
+    if (o->master.data) hash_words(s, hash, o->master);
+}
+
+void optimizer_hash_grads(const Optimizer *o, Stream *s, Tensor hash) {
+    for (int b = 0; b < o->layout->buckets; b++) {
+        const Bucket *bucket = &o->layout->bucket[b];
+        int64_t       first = o->zero_stage ? o->rank * bucket->piece_elems : 0, elems = o->zero_stage ? bucket->piece_elems : bucket->elems;
+        hash_words(s, hash, tensor_slice(o->grads, bucket->memory + first, elems));
+    }
+}
+
 void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     for (int i = 0; i < o->span_count; i++) {
         Span span = o->spans[i];

@@ -39,6 +39,11 @@ void optimizer_publish(const Optimizer *o, Stream *s);
 /* Sum of squares of the reduced gradients this rank answers for (its own pieces, whatever the stage). sum: an Exact, out(+=) */
 void optimizer_norm_squared(const Optimizer *o, Stream *s, Tensor sum);
 
+/* Adds the bits (hash_words) of what no other rank may have otherwise: the working copy and, with zero_stage 0, masters, m and v; and of the
+ * reduced gradients that this rank updates with. hash: [1] i64, out(+=) */
+void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash);
+void optimizer_hash_grads(const Optimizer *o, Stream *s, Tensor hash);
+
 /* One step over this rank's spans; grad_scale multiplies the gradient (clipping). */
 void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale);
 

@@ -37,7 +37,7 @@ typedef struct {
         int         on_nonfinite;       /* OnTrouble, not ON_TROUBLE_WARN */
         int         on_spike;           /* OnTrouble */
         double      spike_threshold;
-        int64_t     max_skips;
+        int64_t     max_skips, verify_every;
         double      watchdog_seconds;
     } run;
     struct {

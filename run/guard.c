@@ -41,12 +41,28 @@ GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJud
     return act;
 }
 
+/* --- the same numbers every time --------------------------------------------------------------------------------------------------------- */
+
+int guard_verify_due(const Config *c, int64_t step) { return c->run.verify_every > 0 && (step + 1) % c->run.verify_every == 0; }
+
+static int same_bits(double a, double b) { return memcmp(&a, &b, sizeof a) == 0; }
+
+int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, char out[GUARD_TEXT]) {
+    int     own = a->suspect != b->suspect || a->own_grads != b->own_grads, sums = a->grads != b->grads;
+    int64_t differ[] = {own, sums, !same_bits(a->loss, b->loss) || !same_bits(a->grad_norm, b->grad_norm)};
+    comm_all_reduce_i64(comm, differ, 3, COMM_SUM);
+    if (!differ[0] && !differ[1] && !differ[2]) return 1;
+    guard_name_ranks(comm, differ[0] ? own : sums, out);
+    return 0;
+}
+
 /* --- the same weights everywhere ------------------------------------------------------------------------------------------------------------- */
 
 /* To hash the weights once takes a rank as long as some fifty tokens (reading 2 to 4 bytes of a parameter against computing 6 FLOPs a token
- * with it): with GUARD_HASH_TOKENS of its own in a step, that is 0.5 %. */
+ * with it): with GUARD_HASH_TOKENS of its own in a step, that is 0.5 %. With zero_stage 0 it reads up to 14 bytes. */
 int guard_hash_due(const Config *c, int ranks, int64_t step) {
-    int64_t tokens = c->batch.global_tokens / ranks, every = (GUARD_HASH_TOKENS + tokens - 1) / tokens;
+    int64_t enough = c->parallel.zero_stage ? GUARD_HASH_TOKENS : GUARD_HASH_TOKENS_STAGE_0;
+    int64_t tokens = c->batch.global_tokens / ranks, every = (enough + tokens - 1) / tokens;
     return ranks > 1 && (step + 1) % (every < GUARD_HASH_EVERY ? every : GUARD_HASH_EVERY) == 0;
 }
 

@@ -4,6 +4,10 @@
  * computed once more from the same batches: the same again is the data's or the model's doing, and run.on_nonfinite or run.on_spike says what
  * becomes of it; anything else is a machine that computes wrongly. Equal on all ranks, kept in checkpoints: a run that was stopped decides as
  * one that was not.
+ *
+ * Wrong numbers that look right are found by doubling. What all ranks hold is compared by its hash: the working weights and, with zero_stage 0,
+ * masters and moments. Each run.verify_every steps a step is computed twice from the same batches, and the gradients' bits compared. Not seen is
+ * a bit that flips in the masters or moments of ZeRO-1: they exist once.
  */
 #ifndef TRAIN_GPT_RUN_GUARD_H
 #define TRAIN_GPT_RUN_GUARD_H
@@ -38,10 +42,21 @@ char *guard_describe(const Guard *g, const Config *c, StepJudgement judgement, d
 /* After guard_act said GUARD_STOP: why, and which options say otherwise. */
 char *guard_advise(const Guard *g, const Config *c, StepJudgement judgement, char out[GUARD_TEXT]);
 
-/* Whether the ranks' weights are compared in this step: in every step if that costs 0.5 % of it at most, else as often as it does, at the least
- * in every tenth. Seen is what differs at that moment, before the update: with ZeRO the gather after it overwrites what is wrong in other ranks'
+/* What computing a step gave: loss and norm, the same on all ranks, and what this rank alone knows. */
+typedef struct {
+    double  loss, grad_norm;
+    int     suspect;              /* this rank's own part is not finite */
+    int64_t own_grads, grads;     /* hashes of its own gradients, and of the sums it updates with; 0 where they were not asked for */
+} StepNumbers;
+
+int guard_verify_due(const Config *c, int64_t step);
+/* Collective: 1 where both are the same bits on every rank. Else names the ranks whose own part differs; where none does, those with other sums. */
+int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, char out[GUARD_TEXT]);
+
+/* Whether what the ranks hold alike is compared in this step: in every step if that costs 0.5 % of it at most, else as often as it does, at the
+ * least in every tenth. Seen is what differs at that moment, before the update: with ZeRO the gather after it overwrites what is wrong in other ranks'
  * pieces, and spreads what is wrong in its own. */
-enum { GUARD_HASH_EVERY = 10, GUARD_HASH_TOKENS = 10000 };
+enum { GUARD_HASH_EVERY = 10, GUARD_HASH_TOKENS = 10000, GUARD_HASH_TOKENS_STAGE_0 = 50000 };
 int guard_hash_due(const Config *c, int ranks, int64_t step);
 /* Collective: 1 where all ranks bring the same value. Else names those that do not have what most have, all of them where none is held by most. */
 int guard_is_same(Comm *comm, int64_t value, char out[GUARD_TEXT]);

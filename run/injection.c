@@ -19,21 +19,29 @@ void inject_gradient(Gpt *g, Stream *s) {
 double inject_loss(double tokens) { return is_word(failpoint("guard.loss"), "rise") ? 6.0 * tokens : 0.0; }
 
 #ifdef FAILPOINTS
-static uint64_t flips_so_far(void) { return (uint64_t)failpoint_calls("guard.weight"); }
+static uint64_t calls_so_far(const char *name) { return (uint64_t)failpoint_calls(name); }
 #else
-static uint64_t flips_so_far(void) { return 0; }
+static uint64_t calls_so_far(const char *name) { return (void)name, 0; }
 #endif
 
-void inject_weight(Gpt *g, Stream *s) {
-    if (!is_word(failpoint("guard.weight"), "flip")) return;
+void inject_flip(Stream *s, const char *name, Tensor x) {
+    if (!is_word(failpoint(name), "flip")) return;
     uint32_t random[4];
     uint8_t  bytes[sizeof(float)];
-    size_t   width = dtype_bytes(g->params.type);
-    rng_words(random, 0, RNG_TEST, flips_so_far());
-    int64_t  at = (int64_t)(((uint64_t)random[0] << 32 | random[1]) % (uint64_t)g->params.dim[0]);
-    Tensor   one = tensor_slice(g->params, at, 1);
+    size_t   width = dtype_bytes(x.type);
+    rng_words(random, 0, RNG_TEST, calls_so_far(name));
+    int64_t  at = (int64_t)(((uint64_t)random[0] << 32 | random[1]) % (uint64_t)x.dim[0]);
+    Tensor   one = tensor_slice(x, at, 1);
     device_to_host(s, bytes, one);
     bytes[random[2] % width] ^= (uint8_t)(1 << random[3] % 8);
     device_from_host(s, one, bytes);
-    fprintf(stderr, "injected: bit %u of byte %zu of weight %lld\n", random[3] % 8, random[2] % width, (long long)at);
+    fprintf(stderr, "injected: %s, bit %u of byte %zu of element %lld\n", name, random[3] % 8, random[2] % width, (long long)at);
+}
+
+void inject_state(const Optimizer *o, Stream *s) {
+    const Bucket *b = &o->layout->bucket[0];
+    inject_flip(s, "guard.sum", tensor_slice(o->grads, b->memory + o->rank * b->piece_elems, b->piece_elems));
+    inject_flip(s, "guard.weight", o->params);
+    inject_flip(s, "guard.m", o->m);
+    inject_flip(s, "guard.v", o->v);
 }

@@ -231,6 +231,19 @@ int64_t run_first_sample(const Run *r, int64_t step) {
     return r->checkpoint.before.samples + (step - r->checkpoint.before.step) * (c->batch.global_tokens / c->batch.seq_len);
 }
 
+int64_t run_tokens_after(const Run *r, int64_t step) {
+    return r->checkpoint.before.tokens + (step - r->checkpoint.before.step) * r->config->batch.global_tokens;
+}
+
+int64_t run_hash_replicas(Run *r) {
+    Exact   sums[GPT_SUMS];
+    int64_t hash[GPT_HASHES];
+    gpt_zero_sums(&r->gpt, &r->stream);
+    optimizer_hash_replicas(&r->optimizer, &r->stream, gpt_hash(&r->gpt, GPT_HASH_REPLICAS));
+    gpt_fetch_sums(&r->gpt, &r->stream, sums, hash);
+    return hash[GPT_HASH_REPLICAS];
+}
+
 int64_t run_roll_back(Run *r, int64_t step) {
     CheckpointState *k = &r->checkpoint;
     Guard            now = k->guard;

@@ -46,6 +46,7 @@ typedef struct {
     Replay        replay;
     GradientTree  tree;             /* parallel.deterministic */
     Optimizer     optimizer;
+    int           verifies;         /* this step is one of run.verify_every: gradients are hashed */
     Dataset       train, val;       /* val.shards 0: no evaluation */
     Tokenizer     tokenizer;
     Loader       *loader;
@@ -74,6 +75,12 @@ void run_begin(Run *r);
 
 /* Global index of the first sample of a step, which counts from 0. */
 int64_t run_first_sample(const Run *r, int64_t step);
+
+/* Tokens consumed since step 0; batch.global_tokens may have been another before a resume (run.allow_change). */
+int64_t run_tokens_after(const Run *r, int64_t step);
+
+/* The hash that must be the same on all ranks (optimizer_hash_replicas), now. Waits for the stream. */
+int64_t run_hash_replicas(Run *r);
 
 /* Held-out sequences [first, first + count) as one batch, count <= batch.micro_batch. */
 Batch run_eval_batch(Run *r, int64_t first, int64_t count);

@@ -41,6 +41,7 @@ static const BadValue BAD_VALUES[] = {
     {"run.on_nonfinite", "0", "must be \"stop\"", "not 0"},
     {"run.max_skips", "-2", "an integer from 0", "not -2"},
     {"run.max_skips", "2.5", "an integer from 0", "not 2.5"},
+    {"run.verify_every", "-1", "an integer from 0", "not -1"},
     {"run.watchdog_seconds", "-0.5", "a number from 0", "not -0.5"},
     {"run.watchdog_seconds", "false", "a number from 0", "not false"},
     {"model.preset", "\"gpt2\"", "must be \"\", \"gpt2-124m\", \"gpt2-355m\", \"gpt2-774m\" or \"gpt2-1558m\"", "not the string \"gpt2\""},

@@ -3,6 +3,7 @@
  *
  *   ranks_guard FLIPS SEED      prints "FLIPS flips, MISSED missed, WRONG wrong ranks named"
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -49,11 +50,11 @@ static void replica_destroy(Replica *m) {
 /* As a step does it: the hash comes with the sums. */
 static int is_same_everywhere(Replica *m, char who[GUARD_TEXT]) {
     Exact   sums[GPT_SUMS];
-    int64_t hash;
+    int64_t hash[GPT_HASHES];
     gpt_zero_sums(&m->gpt, &m->stream);
-    gpt_hash_params(&m->gpt, &m->stream);
-    gpt_fetch_sums(&m->gpt, &m->stream, sums, &hash);
-    return guard_is_same(world, hash, who);
+    hash_words(&m->stream, gpt_hash(&m->gpt, GPT_HASH_REPLICAS), m->gpt.params);
+    gpt_fetch_sums(&m->gpt, &m->stream, sums, hash);
+    return guard_is_same(world, hash[GPT_HASH_REPLICAS], who);
 }
 
 static int names(const char *who, int rank) {
@@ -114,6 +115,30 @@ static void the_odd_ones_are_named(void **state) {
     EXPECT_ON_ALL(strstr(who, comm_host(world, comm_size(world) - 1)) != NULL);
 }
 
+/* What two computations of a step gave, by rank, and who is named. */
+static void what_is_not_repeated_is_found(void **state) {
+    (void)state;
+    int         last = comm_size(world) - 1, is_last = comm_rank(world) == last;
+    char        who[GUARD_TEXT];
+    StepNumbers a = {2.5, 0.5, 0, 17 + comm_rank(world), 40 + comm_rank(world)}, b = a, not_finite = a;
+    EXPECT_ON_ALL(guard_is_repeated(world, &a, &b, who));
+    not_finite.loss = not_finite.grad_norm = (double)NAN;
+    b = not_finite;
+    EXPECT_ON_ALL(guard_is_repeated(world, &not_finite, &b, who));
+    for (int what = 0; what < 6; what++) {
+        b = a;
+        if (what == 0) b.loss = 2.5000000000000004;
+        if (what == 1) b.grad_norm = -b.grad_norm;
+        if (what == 2) b.own_grads += is_last, b.grads++; /* one rank's part is wrong, so all sums are */
+        if (what == 3) b.grads += is_last;
+        if (what == 4) b.suspect = is_last, b.grads++;
+        if (what == 5) b.own_grads -= is_last;
+        EXPECT_ON_ALL(!guard_is_repeated(world, &a, &b, who));
+        for (int r = 0; r <= last && what > 1; r++) EXPECT_ON_ALL(names(who, r) == (r == last));
+        if (what < 2) EXPECT_ON_ALL(strstr(who, "cannot be told") != NULL);
+    }
+}
+
 static int flip_many(int64_t flips, uint64_t seed) {
     int64_t missed = 0, wrong = 0;
     world = comm_create(launch_detect(), COMM_RING);
@@ -128,6 +153,6 @@ static int flip_many(int64_t flips, uint64_t seed) {
 
 int main(int argc, char **argv) {
     if (argc > 2) return flip_many(atoll(argv[1]), strtoull(argv[2], NULL, 10));
-    const struct CMUnitTest cases[] = {cmocka_unit_test(flipped_bits_are_found), cmocka_unit_test(the_odd_ones_are_named)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(flipped_bits_are_found), cmocka_unit_test(the_odd_ones_are_named), cmocka_unit_test(what_is_not_repeated_is_found)};
     return RUN_ON_RANKS(cases);
 }

@@ -234,7 +234,7 @@ static void test_defaults(void **state) {
     assert_string_equal(c.path, file);
     assert_string_equal(c.run.dir, "runs/demo");
     assert_true(c.run.steps == 600 && c.run.seed == 1337 && c.run.resume == RESUME_AUTO && c.run.allow_change.count == 0);
-    assert_true(c.run.max_minutes == 0 && c.run.on_nonfinite == ON_TROUBLE_STOP && c.run.on_spike == ON_TROUBLE_WARN && c.run.spike_threshold == 10 && c.run.max_skips == 3 && c.run.watchdog_seconds == 0);
+    assert_true(c.run.max_minutes == 0 && c.run.on_nonfinite == ON_TROUBLE_STOP && c.run.on_spike == ON_TROUBLE_WARN && c.run.spike_threshold == 10 && c.run.max_skips == 3 && c.run.verify_every == 1000 && c.run.watchdog_seconds == 0);
     assert_true(c.model.n_layer == 4 && c.model.n_head == 6 && c.model.n_embd == 192 && c.model.n_positions == 256);
     assert_true(c.model.vocab_size == 256 && !*c.model.preset && !*c.model.init_from);
     assert_true(c.data.train.count == 1 && c.data.val.count == 1 && c.data.shuffle == 1 && !*c.data.tokenizer);

@@ -165,15 +165,16 @@ static void test_rollbacks(void **state) {
     assert_true(g.rollbacks == 1 && g.furthest == 22);
 }
 
-/* Every step where it is cheap, at the latest every tenth; one rank has nobody to compare with. */
+/* Every step where it is cheap, at the latest every tenth; one rank has nobody to compare with. Without ZeRO five times as much is read. */
 static void test_hash_due(void **state) {
     (void)state;
     static const struct { int64_t tokens; int ranks, due; } table[] = {{480, 3, 10}, {3000, 3, 10}, {6000, 3, 5}, {29999, 3, 2}, {30000, 3, 1}, {1 << 19, 8, 1}};
     for (int i = 0; i < COUNT(table); i++) {
-        Config c = {.batch = {.global_tokens = table[i].tokens}};
+        Config c = {.batch = {.global_tokens = table[i].tokens}, .parallel = {.zero_stage = 1}}, whole = {.batch = {.global_tokens = 5 * table[i].tokens}};
         int    found = 0;
         for (int64_t step = 0; step < 10; step++) {
             found += guard_hash_due(&c, table[i].ranks, step);
+            assert_int_equal(guard_hash_due(&whole, table[i].ranks, step), guard_hash_due(&c, table[i].ranks, step));
             assert_int_equal(guard_hash_due(&c, 1, step), 0);
         }
         assert_int_equal(found, 10 / table[i].due);
@@ -181,10 +182,16 @@ static void test_hash_due(void **state) {
     }
 }
 
+static void test_verify_due(void **state) {
+    (void)state;
+    Config never = {0}, third = {.run = {.verify_every = 3}};
+    for (int64_t step = 0; step < 9; step++) assert_true(!guard_verify_due(&never, step) && guard_verify_due(&third, step) == (step % 3 == 2));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_limit), cmocka_unit_test(test_series), cmocka_unit_test(test_no_false_alarm), cmocka_unit_test(test_acts),
-        cmocka_unit_test(test_rollbacks), cmocka_unit_test(test_hash_due),
+        cmocka_unit_test(test_rollbacks), cmocka_unit_test(test_hash_due), cmocka_unit_test(test_verify_due),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,12 @@ steps() { values "$1" train step | tr '\n' ' '; }
 ALL="1 2 3 4 5 6 7 8 9 10 11 12 "
 # said PATTERN: exactly one line on stdout or stderr matches.
 said() { [ "$(cat "$WORK/out" "$WORK/err" | grep -cE "$1")" -eq 1 ] || { cat "$WORK/err"; return 1; }; }
+said_nothing() { ! grep -E "$1" "$WORK/out" "$WORK/err"; }
+# told_of_corruption STEP RANK: one warning or two, of this step, each naming this rank and no other.
+told_of_corruption() {
+    grep -E "silent corruption" "$WORK/err" > "$WORK/told"
+    [ -s "$WORK/told" ] && ! grep -vE "^train_gpt: warning: step $1: .*, gradients of other bits: silent corruption suspected, rank $2 \\(" "$WORK/told"
+}
 run_on() { local n=$1; shift; if [ "$n" -eq 1 ]; then train "$@"; else train_ranks "$n" "$@"; fi; }
 
 for n in 1 3; do
@@ -108,6 +114,30 @@ TRAIN_GPT_FAIL="guard.weight@10:flip,rank=1" expect "3 ranks, a flipped bit: exi
 expect "3 ranks, a flipped bit: no other is named" [ "$(grep -cE "rank [02] \(" "$WORK/err")" -eq 0 ]
 expect "3 ranks, a flipped bit: nothing is saved after it" [ "$(ls "$WORK/flip/checkpoints" | tail -1)" = step_00000009 ]
 TRAIN_GPT_FAIL="guard.weight@4:flip,rank=0" expect "2 ranks, zero_stage 0: found before the save, both are named" \
-    exits 76 "^train_gpt: the weights of step 6 are not .*: those of rank 0 \(.* and rank 1 \(.* differ" train_ranks 2 run.dir="$WORK/flip2" parallel.zero_stage=0
+    exits 76 "^train_gpt: the weights or moments of step 6 are not .*: those of rank 0 \(.* and rank 1 \(.* differ" train_ranks 2 run.dir="$WORK/flip2" parallel.zero_stage=0
 expect "2 ranks, zero_stage 0: nothing is saved" [ -z "$(ls "$WORK/flip2/checkpoints")" ]
+
+# --- numbers that look right: every fourth step is computed twice. Steps 1 to 3, 4 and 4 again are the computations 1 to 5.
+for n in 1 3; do
+    last=$((n - 1))
+    with "" run_on $n run.dir="$WORK/verified$n" run.verify_every=4
+    expect "$n ranks, verified: nothing is said" said_nothing "silent corruption"
+    expect "$n ranks, verified: the same weights" same_weights "$WORK/verified$n" "$WORK/whole$n" step_00000012
+    for fault in sum@4 sum@5 $([ $n -eq 1 ] || echo own@4 own@5); do
+        rm -rf "$WORK/run"
+        with "guard.$fault:flip,rank=$last" run_on $n run.dir="$WORK/run" run.verify_every=4
+        expect "$n ranks, a bit of a gradient ($fault): told, and in which rank" told_of_corruption 4 "$last"
+        expect "$n ranks, a bit of a gradient ($fault): what came twice counts" same_weights "$WORK/run" "$WORK/whole$n" step_00000012
+    done
+done
+rm -rf "$WORK/run"
+TRAIN_GPT_FAIL="guard.own@10+:flip,rank=1" expect "3 ranks, bits of gradients that flip every time: exit 76, the rank is named" \
+    exits 76 "^train_gpt: step 8, computed three times from the same batches, never gave the same gradients: rank 1 \(.*\); the weights are those of step 7 " \
+    train_ranks 3 run.dir="$WORK/run" run.verify_every=4 checkpoint.every=6
+expect "3 ranks, bits of gradients that flip every time: nothing is saved after it" [ "$(ls "$WORK/run/checkpoints")" = step_00000006 ]
+for what in m v; do
+    TRAIN_GPT_FAIL="guard.$what@10:flip,rank=2" expect "3 ranks, zero_stage 0, a flipped bit in $what: exit 76, the rank is named" \
+        exits 76 "^train_gpt: the weights or moments of step 9 are not .*: those of rank 2 \([^)]+, .*\) differ" train_ranks 3 run.dir="$WORK/flip$what" parallel.zero_stage=0 checkpoint.every=0
+    expect "3 ranks, zero_stage 0, a flipped bit in $what: nothing is saved" [ -z "$(ls "$WORK/flip$what/checkpoints")" ]
+done
 exit $STATUS
