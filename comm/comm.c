@@ -5,7 +5,9 @@
  */
 #include "comm/comm.h"
 
+#include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,23 @@ static int set_to_one(const char *variable) {
     return value && strcmp(value, "1") == 0;
 }
 
+/* In containers of their own ranks of one host may not see each other's processes. */
+static void meet_neighbours(Comm *c) {
+    pid_t mine = getpid();
+    c->neighbour = (pid_t *)malloc(sizeof *c->neighbour * (size_t)c->local_size);
+    if (!c->neighbour) fail(EXIT_MEMORY, "no memory for a communicator");
+    world_local_all_gather(c, &mine, c->neighbour, sizeof mine);
+    if (!comm_neighbour_is_gone(c)) return;
+    free(c->neighbour);
+    c->neighbour = NULL;
+}
+
+int comm_neighbour_is_gone(const Comm *c) {
+    for (int r = 0; c->neighbour && r < c->local_size; r++)
+        if (kill(c->neighbour[r], 0) < 0 && errno == ESRCH) return 1;
+    return 0;
+}
+
 Comm *comm_create(Launch launch, CommKind kind) {
     Comm *c = (Comm *)calloc(1, sizeof *c);
     if (!c) fail(EXIT_MEMORY, "no memory for a communicator");
@@ -43,6 +62,7 @@ Comm *comm_create(Launch launch, CommKind kind) {
         gethostname(c->host[0], HOST_CHARS - 1);
     }
     failpoint_done(f);
+    meet_neighbours(c);
     c->yields = c->local_size > threads_host_processors(c) && !set_to_one("OMPI_MCA_mpi_oversubscribe") &&
                 !set_to_one("OMPI_MCA_mpi_yield_when_idle");
     comm_set_kind(c, kind);
@@ -70,6 +90,7 @@ void comm_destroy(Comm *c) {
     if (c->launched) world_stop(c);
     failpoint_done(f);
     free(c->host);
+    free(c->neighbour);
     free(c->op);
     free(c->chunk);
     free(c);

@@ -51,6 +51,7 @@ int         comm_size(const Comm *c);
 int         comm_local_rank(const Comm *c);  /* among the ranks of this host */
 int         comm_local_size(const Comm *c);
 const char *comm_host(const Comm *c, int rank);
+int         comm_neighbour_is_gone(const Comm *c); /* the process of another rank of this host has ended. Any thread may ask */
 const char *comm_library(void);              /* "Open MPI 4.1.4", "MPICH 4.0.2", "none" */
 
 /* The collective that this rank is in, or that is the oldest it has in flight; else the last one. Any thread may ask, also while the main

@@ -15,6 +15,8 @@ typedef int MPI_Request;
 #include <mpi.h>
 #endif
 
+#include <sys/types.h>
+
 #include "comm/comm.h"
 #include "comm/tree.h"
 
@@ -60,6 +62,7 @@ struct Comm {
     int      rank, size, local_rank, local_size;
     CommKind kind;
     char   (*host)[HOST_CHARS]; /* owned, by rank                                        */
+    pid_t   *neighbour;         /* owned [local_size]: this host's ranks, by local rank; NULL where they do not see each other */
     int      launched;          /* MPI is initialised                                    */
     int      yields;            /* waiting hands the core over at once                   */
     MPI_Comm world, ring, local; /* all ranks; the ring's own copy; the ranks of this host */

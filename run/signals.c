@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-static volatile sig_atomic_t stop_flag, end_flag, save_flag;
+static volatile sig_atomic_t stop_flag, end_flag, save_flag, continued_flag;
 
 /* A scheduler sends USR1 first and TERM when the time is over: only the second of TERM and INT is impatience. 75 would promise a
  * checkpoint, so the process then ends as the signal ends a program. */
@@ -22,6 +22,7 @@ static void on_stop(int signal_number) {
     stop_flag = 1;
 }
 static void on_save(int signal_number) { (void)signal_number, save_flag = 1; }
+static void on_continue(int signal_number) { (void)signal_number, continued_flag = 1; }
 
 /* A handler must not run on the stack of a thread that computes: where generated code of oneDNN (seen with 2.6 on AVX-512) has the stack
  * pointer, the kernel's signal frame overwrote the heap in 3 of 50 signals. So the main thread, which is the one that gets the signals
@@ -46,6 +47,7 @@ void signals_install(void) {
     handle(SIGTERM, on_stop);
     handle(SIGINT, on_stop);
     handle(SIGUSR2, on_save);
+    handle(SIGCONT, on_continue);
     handle(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
     handle(SIGPIPE, SIG_IGN);
 }
@@ -54,14 +56,20 @@ void signals_keep_to_main(void) {
     sigset_t requests;
     sigemptyset(&requests);
     sigaddset(&requests, SIGUSR1), sigaddset(&requests, SIGUSR2), sigaddset(&requests, SIGTERM), sigaddset(&requests, SIGINT);
+    sigaddset(&requests, SIGCONT);
     #pragma omp parallel
     if (omp_get_thread_num() > 0) pthread_sigmask(SIG_BLOCK, &requests, NULL);
 }
 
 int signals_stop(void) { return stop_flag; }
 
-int signals_take_save(void) {
-    if (!save_flag) return 0; /* cleared only where it was set: a signal between the two is not lost */
-    save_flag = 0;
+int signals_ended(void) { return end_flag; }
+
+static int take(volatile sig_atomic_t *flag) {
+    if (!*flag) return 0; /* cleared only where it was set: a signal between the two is not lost */
+    *flag = 0;
     return 1;
 }
+
+int signals_take_save(void) { return take(&save_flag); }
+int signals_take_continued(void) { return take(&continued_flag); }

@@ -2,6 +2,7 @@
  *
  *   SIGUSR1, SIGTERM, SIGINT   stop, saved; a second TERM or INT ends the process at once
  *   SIGUSR2                    save and go on
+ *   SIGCONT                    a launcher that ends its ranks sends it first, TERM a second later, KILL after another: watchdog.c
  */
 #ifndef TRAIN_GPT_RUN_SIGNALS_H
 #define TRAIN_GPT_RUN_SIGNALS_H
@@ -17,6 +18,8 @@ void signals_keep_to_main(void);
 
 int signals_stop(void);      /* this process has been asked to stop: from then on always 1 */
 int signals_take_save(void); /* it has been asked to save since the last call */
+int signals_take_continued(void); /* SIGCONT came since the last call */
+int signals_ended(void);     /* TERM or INT came */
 
 #ifdef __cplusplus
 }

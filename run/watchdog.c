@@ -15,6 +15,7 @@
 
 #include "core/clock.h"
 #include "core/thread.h"
+#include "run/signals.h"
 
 enum { STACK_DEPTH = 64 };
 enum { REPORT_SECONDS = 4 /* whoever reads our stderr may be gone */, HOST_CHARS = 64 };
@@ -139,11 +140,19 @@ double watchdog_limit(double configured_seconds, int has_started, double longest
 
 double watchdog_allows(const Watchdog *w) { return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6); }
 
+/* The launcher ends its ranks, since one of them has died on this host, or before they knew each other: there is nothing left to save. */
+static int is_bereft(const Watchdog *w) {
+    Comm *comm = w->comm;
+    if (!comm) return w->launch.launched && signals_ended();
+    return signals_take_continued() && comm_neighbour_is_gone(comm);
+}
+
 static void *watch(void *watchdog) {
     Watchdog *w = (Watchdog *)watchdog;
     for (int64_t looked = now_us(); !thread_sleep(&w->thread, LOOK_MS); looked = now_us()) {
         double asleep_ms = (double)(now_us() - looked) * 1e-3;
         if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us(); /* the whole process was stopped, not one of its threads: begin anew */
+        if (is_bereft(w)) _exit(EXIT_PEER);
         double silent = (double)(now_us() - w->last_us) * 1e-6, limit = watchdog_allows(w);
         if (silent > limit) end_job(w, silent, limit);
     }

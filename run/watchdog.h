@@ -5,6 +5,8 @@
  * ends the process with EXIT_PEER; the launcher then takes the other ranks. Every rank has one, from before MPI_Init to after
  * MPI_Finalize, so a rank that is stopped altogether is noticed by those that wait for it, and where the launcher cannot reach a host any
  * more its ranks end themselves. The rank that hangs was silent first: its report comes first too.
+ *
+ * A rank that died is the launcher's to tell of. The others would wait for it until they are killed, two seconds later: they go at once.
  */
 #ifndef TRAIN_GPT_RUN_WATCHDOG_H
 #define TRAIN_GPT_RUN_WATCHDOG_H

@@ -1,6 +1,8 @@
 /* ranks_small.c - who is there, and the small blocking calls. */
+#include "comm/internal.h"
 #include "test/comm/ranks.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void everyone_is_here(void **state) {
@@ -84,6 +86,20 @@ static void gather_concatenates(void **state) {
     }
 }
 
+static void dead_neighbours_are_seen(void **state) {
+    (void)state;
+    pid_t dead = fork(), *known;
+    if (dead == 0) _exit(0);
+    waitpid(dead, NULL, 0);
+    EXPECT_ON_ALL(world->neighbour && !comm_neighbour_is_gone(world));
+    known = &world->neighbour[comm_local_size(world) - 1];
+    pid_t last = *known;
+    *known = dead;
+    EXPECT_ON_ALL(comm_neighbour_is_gone(world));
+    *known = last;
+    EXPECT_ON_ALL(!comm_neighbour_is_gone(world));
+}
+
 static void count_call(void *calls) { ++*(int64_t *)calls; }
 /* Told at once, not at every call, and not once nobody listens any more. */
 static void progress_is_told(void **state) {
@@ -106,6 +122,7 @@ int main(void) {
         cmocka_unit_test(broadcast_reaches_all),
         cmocka_unit_test(all_reduce_of_numbers),
         cmocka_unit_test(gather_concatenates),
+        cmocka_unit_test(dead_neighbours_are_seen),
         cmocka_unit_test(progress_is_told),
     };
     return RUN_ON_RANKS(ranks_small);

@@ -2,6 +2,7 @@
 # first cause's exit code, nobody left. Sourced; build and words are tiny.sh's.
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 FAILABLE=$PWD/$B/test/train_gpt-failpoints
+CALM="eval.every=0 checkpoint.every=0 batch.global_tokens=960" # 24 samples a step: 8 ranks divide it, too
 
 # every_collective RANKS STEP: the points "comm.reduce_scatter@9" that one rank of so many passes within that step, a line each, in $POINTS.
 # How long this took is a measure of the machine: $LIMIT becomes seconds that a watchdog may safely wait, $PATIENCE how much slower than quiet.
@@ -9,7 +10,7 @@ every_collective() {
     local log=$WORK/points at=$EPOCHREALTIME
     rm -f "$log"
     TRAIN_GPT_FAIL="comm@1+:note,rank=0" TRAIN_GPT_FAIL_LOG=$log run_ranks "$1" "$FAILABLE" "$WORK/tiny.json" run.dir="$WORK/points_run" run.steps=$(($2 + 1)) \
-        eval.every=0 checkpoint.every=0 > /dev/null
+        $CALM > /dev/null
     rm -rf "$WORK/points_run"
     PATIENCE=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { p = (b - a) / 0.8; printf "%.2f", (p > 1 ? p : 1) }')
     LIMIT=$(awk -v p="$PATIENCE" 'BEGIN { printf "%.1f", 2 * p }')
@@ -23,7 +24,7 @@ struck() {
     local name=$1 rule=$2 ranks=$3 status=$4 seconds=$5 pattern=$6 got took dir; shift 6
     dir=$(mktemp -d "$WORK/struck.XXXXXX")
     TRAIN_GPT_FAIL=$rule TRAIN_GPT_FAIL_LOG=$dir/at run_ranks "$ranks" "$FAILABLE" "$WORK/tiny.json" run.dir="$dir/run" run.steps=1000000 \
-        run.watchdog_seconds="$LIMIT" eval.every=0 checkpoint.every=0 "$@" > "$dir/out" 2> "$dir/err" &
+        run.watchdog_seconds="$LIMIT" $CALM "$@" > "$dir/out" 2> "$dir/err" &
     local job=$!
     if [ -z "$rule" ]; then
         while kill -0 $job 2> /dev/null && [ ! -s "$dir/run/metrics.jsonl" ]; do sleep 0.1; done

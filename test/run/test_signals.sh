@@ -55,7 +55,9 @@ stops "STOP while training" 75
 expect "the file is gone" [ ! -e "$WORK/stop/STOP" ]
 
 ( train_ranks 2 run.dir="$WORK/one-of-two" $forever > "$WORK/out" 2>&1 ) & job=$!
-await "$WORK/out" '^step '; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"
+await "$WORK/out" '^step '; both=$(pgrep -f "^$TRAIN $WORK/tiny.json"); kill -STOP $both; kill -CONT $both; sleep 0.5
+expect "ranks that were stopped and continued go on" [ "$(pgrep -cf "^$TRAIN $WORK/tiny.json")" -eq 2 ]
+kill -USR1 "$(tail -n 1 <<< "$both")"
 stops "USR1 to one rank of two, while training" 75
 expect "a checkpoint of the step that both have taken" ends_saved "$WORK/one-of-two"
 

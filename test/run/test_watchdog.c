@@ -1,5 +1,6 @@
 /* test_watchdog.c - who is silent too long is ended and told of; who goes on, or was stopped as a whole, is not. */
 #include "run/watchdog.h"
+#include "run/signals.h"
 #include "test/run/child.h"
 
 #include <fcntl.h>
@@ -35,6 +36,30 @@ static void test_silence_ends(void **state) {
     assert_non_null(strstr(c.said, "rank 0 of 1 on "));
     assert_non_null(strstr(c.said, "in a long wait; no collective was started"));
     assert_non_null(strstr(c.said, "(main):\n"));
+}
+
+/* What a launcher's signals end: a rank that waits for MPI_Init, and not one whose neighbours are alive. A dead one: test/run/test_hang.sh. */
+typedef struct { int knows_ranks, signal, ends; } Ending;
+
+static void be_ended(void *ending) {
+    const Ending *e = (const Ending *)ending;
+    Watchdog     *w = watchdog_create(0, (Launch){1, 0, 2, 1});
+    Comm         *c = comm_create(ALONE, COMM_RING);
+    signals_install();
+    if (e->knows_ranks) watchdog_know(w, c);
+    raise(e->signal);
+    rest(1.0);
+    watchdog_destroy(w);
+}
+
+static void test_a_launcher_ends_a_start(void **state) {
+    (void)state;
+    Ending table[] = {{1, SIGCONT, 0}, {1, SIGTERM, 0}, {0, SIGCONT, 0}, {0, SIGTERM, 1}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        Child c = child_run(be_ended, &table[i]);
+        assert_int_equal(c.code, table[i].ends ? EXIT_PEER : 0);
+        assert_string_equal(c.said, "");
+    }
 }
 
 static void keep_going(void *limit) {
@@ -148,7 +173,7 @@ static void test_a_long_start_is_forgotten(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_silence_ends), cmocka_unit_test(test_ticks_keep_alive),
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_silence_ends), cmocka_unit_test(test_a_launcher_ends_a_start), cmocka_unit_test(test_ticks_keep_alive),
                                      cmocka_unit_test(test_default_is_patient), cmocka_unit_test(test_a_stopped_process_is_not_blamed),
                                      cmocka_unit_test(test_silence_in_mpi_init), cmocka_unit_test(test_a_report_that_nobody_reads),
                                      cmocka_unit_test(test_limits), cmocka_unit_test(test_a_long_start_is_forgotten)};

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Crashes: a random rank of 2 or 4 dies in a random collective or at any instant; all are gone within 2 s (of a quiet machine), exit code 137.
+# Crashes: a random rank of 2 to 8 dies in a random collective or at any instant; all are gone within 2 s (of a quiet machine), exit code 137.
 # goal: 1000 crashes
 . "$(dirname "$0")/part.sh"
 round() (
     trap - EXIT
     . test/run/struck.sh
-    ranks=$((2 + RANDOM % 2 * 2))
+    sizes=(2 3 4 6 8) ranks=${sizes[RANDOM % 5]}
     every_collective $ranks 3
     for point in $(shuf -n 4 <<< "$POINTS"); do
         struck "a death in $point" "$point:kill-$([ $((RANDOM % 2)) = 0 ] && echo before || echo after),rank=$((RANDOM % ranks))" $ranks 137 2 ""
