@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Speed of whole training steps, time to the first step, peak memory against the plan. Prints, and appends to test/results/.
-#   scripts/bench.sh [train|start|memory|deterministic]      one part only
+#   scripts/bench.sh [train|start|memory|deterministic|checkpoint]      one part only
 set -u
 . "$(dirname "$0")/env.sh"
 case $B in build/cuda*) exec scripts/bench_gpu.sh "$@" ;; esac
-wanted=${1:-train start memory deterministic}
+wanted=${1:-train start memory deterministic checkpoint}
 program=$PWD/$B/train_gpt
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 
@@ -107,6 +107,15 @@ PY
         json_result bench_values.jsonl what="a step with parallel.deterministic, 10 M parameters, 4 micro-batches of 512 tokens, ranks: $ranks" command="make bench" \
             value="$ratio x" note="the same step without it"
     done
+}
+
+# How long training waits for a checkpoint, against the bare copy of as many bytes.
+bench_checkpoint() {
+    local stall copy mib
+    read -r _ stall copy mib < <("$B/test/bench/bench_checkpoint" 101)
+    echo "training waits $stall ms for a checkpoint of $mib MiB, whose bare copy takes $copy ms (the least of 101)"
+    json_result bench_values.jsonl what="training waits for a checkpoint of $mib MiB" command="make bench" \
+        value="$stall ms, $(awk -v s="$stall" -v c="$copy" 'BEGIN { printf "%.2f", s / c }') x its copy" note="limit 1.2 x the time of the copy"
 }
 
 for part in $wanted; do "bench_$part"; done
