@@ -1,7 +1,7 @@
 /* dataset.c - see dataset.h. */
 #include "data/dataset.h"
 
-#include <glob.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,14 +43,23 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
          wild ? "matches no file" : "does not exist");
 }
 
+static int end_without_memory(const char *folder, int error) {
+    (void)folder;
+    return error == ENOMEM;
+}
+
+int dataset_glob(const char *pattern, glob_t *found) {
+    int rc = glob(pattern, GLOB_NOSORT, end_without_memory, found);
+    if (rc == GLOB_NOSPACE || rc == GLOB_ABORTED) fail(EXIT_MEMORY, "no memory for the names of the files of %s", pattern);
+    return rc == 0;
+}
+
 /* Adds the files of one glob, sorted by byte whatever the locale. */
 static void add_glob(PathList *list, const char *key, const char *pattern) {
     glob_t      found;
     struct stat st;
     size_t      first = list->count;
-    int         rc = glob(pattern, GLOB_NOSORT, NULL, &found);
-    if (rc == GLOB_NOSPACE) fail(EXIT_MEMORY, "no memory for the names of the token files");
-    if (rc == 0) {
+    if (dataset_glob(pattern, &found)) {
         for (size_t i = 0; i < found.gl_pathc; i++) add_path(list, found.gl_pathv[i]);
         globfree(&found);
     } else if (stat(pattern, &st) == 0) {
@@ -132,7 +141,7 @@ void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targe
     shard_read(shard, first + T, 1, targets + T - 1);
     for (int64_t t = 0; t < T; t++) most = (uint32_t)targets[t] > most ? (uint32_t)targets[t] : most;
     if ((uint32_t)inputs[0] > most) most = (uint32_t)inputs[0];
-    for (int64_t t = 0; most >= d->vocab_size && t <= T; t++)
+    for (int64_t t = 0; most >= d->vocab_size; t++)
         if (t == T || (uint32_t)inputs[t] >= d->vocab_size) refuse_foreign_token(shard, "the data", first + t, d->vocab_size);
 }
 

@@ -7,6 +7,8 @@
 #ifndef TRAIN_GPT_DATA_DATASET_H
 #define TRAIN_GPT_DATA_DATASET_H
 
+#include <glob.h>
+
 #include "data/shard.h"
 
 #ifdef __cplusplus
@@ -23,6 +25,10 @@ typedef struct {
 } Dataset;
 
 typedef struct { int shuffle; uint64_t seed; } SampleOrder;
+
+/* glob(3): 1 and the files in found (globfree it), in no order; 0 when there are none. Exit 71 without memory, which glob() by itself takes for
+ * an empty folder. */
+int dataset_glob(const char *pattern, glob_t *found);
 
 /* Opens the files of a list of globs: globs in list order, the files of each sorted by byte; a file named twice is refused. key names
  * the option in messages ("data.train"). Exit 65: no match, no whole sample, foreign tokens (>= vocab_size; file and index named). */

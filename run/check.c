@@ -1,5 +1,4 @@
 /* check.c - the verb check: is this config one that a run would take, and what does it ask for? Touches nothing. */
-#include <glob.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,9 +33,9 @@ static const char *word_of(const char *key, const Config *config, char out[SHOWN
 static int any_match(const StringList *globs) {
     for (int i = 0; i < globs->count; i++) {
         glob_t found;
-        int    matches = glob(globs->item[i], 0, NULL, &found) == 0;
-        if (matches) globfree(&found);
-        if (matches) return 1;
+        if (!dataset_glob(globs->item[i], &found)) continue;
+        globfree(&found);
+        return 1;
     }
     return 0;
 }

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "core/io.h"
+#include "core/memory_file.h"
 #include "run/checkpoint.h"
 #include "run/checkpoint_folders.h"
 #include "run/gemm.h"
@@ -108,7 +109,7 @@ static int compare_data(const Dataset *now, const Manifest *m, FILE *out) {
 static void refuse_other_settings(const CheckpointState *state, const char *folder, const Manifest *m) {
     char  *data = NULL, *settings = config_compare(state->config, m->config);
     size_t bytes = 0;
-    FILE  *out = open_memstream(&data, &bytes);
+    FILE  *out = memory_file_open(&data, &bytes);
     if (!out) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
     if (!may_change_data(state->config) && compare_data(state->train, m, out))
         fprintf(out, " (give the same files in the same order, name data.train in run.allow_change, or take another run.dir)");

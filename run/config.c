@@ -12,9 +12,8 @@
 /* Reads at most limit+1 bytes, so that a file over the limit is seen as such. Returns 0 or an errno value. */
 static int read_file(const char *path, size_t limit, char **text, size_t *bytes) {
     FILE *file = fopen(path, "rb");
-    if (!file) return errno;
-    *text = malloc(limit + 1);
-    if (!*text) fail(EXIT_MEMORY, "out of memory while reading %s", path);
+    if (!file && errno != ENOMEM) return errno;
+    if (!file || !(*text = malloc(limit + 1))) fail(EXIT_MEMORY, "out of memory while reading %s", path);
     *bytes = fread(*text, 1, limit + 1, file);
     int error = ferror(file) ? errno : 0;
     fclose(file);

@@ -5,25 +5,25 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/memory_file.h"
 #include "run/options.h"
+
+/* Where an option's value stands; NULL if its section is not there. */
+static cJSON *home_of(const cJSON *root, const Option *o) {
+    const char *home = option_home(o);
+    return *home ? json_member(root, home) : (cJSON *)root;
+}
 
 cJSON *config_to_json(const Config *config) {
     cJSON *root = cJSON_CreateObject();
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
-        const char   *home = option_home(o);
         if (o->type == OPTION_IGNORED) continue;
-        cJSON *section = *home ? json_member(root, home) : root, *value = option_to_json(o, config);
-        if (!section) section = cJSON_AddObjectToObject(root, home);
-        if (!value || !cJSON_AddItemToObject(section, option_name(o), value)) fail(EXIT_MEMORY, "out of memory while writing the config");
+        cJSON *section = home_of(root, o), *value = option_to_json(o, config);
+        if (!section) section = cJSON_AddObjectToObject(root, option_home(o));
+        if (!cJSON_AddItemToObject(section, option_name(o), value)) fail(EXIT_MEMORY, "out of memory while writing the config");
     }
     return root;
-}
-
-/* NULL if the saved config has no such key, as one written before the option was there. */
-static const cJSON *saved_value(const cJSON *saved, const Option *o) {
-    const char *home = option_home(o);
-    return json_member(*home ? json_member(saved, home) : saved, option_name(o));
 }
 
 static int is_allowed(const StringList *allow, const Option *o) {
@@ -43,15 +43,16 @@ static int same_value(const cJSON *a, const cJSON *b) {
 char *config_compare(const Config *now, const cJSON *saved) {
     char  *text = NULL, shown_now[SHOWN_BYTES], shown_saved[SHOWN_BYTES];
     size_t bytes = 0;
-    FILE  *out = open_memstream(&text, &bytes);
+    FILE  *out = memory_file_open(&text, &bytes);
     int    differ = 0;
     if (!out) fail(EXIT_MEMORY, "out of memory while comparing configs");
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         if (!o->fixed || is_allowed(&now->run.allow_change, o)) continue;
-        const cJSON *then = saved_value(saved, o);
+        const cJSON *then = json_member(home_of(saved, o), option_name(o)); /* NULL in one written before the option was there */
         cJSON       *absent = then ? NULL : default_value(o), *value = option_to_json(o, now);
         if (!then) then = absent;
+        if (!then) fail(EXIT_MEMORY, "out of memory while comparing configs");
         if (!same_value(value, then))
             fprintf(out, "%s%s is %s, in the checkpoint %s", differ++ ? "; " : "", o->key, value_text(value, shown_now),
                     value_text(then, shown_saved));
@@ -59,7 +60,7 @@ char *config_compare(const Config *now, const cJSON *saved) {
         cJSON_Delete(value);
     }
     if (differ) fprintf(out, " (set %s back, name %s in run.allow_change, or take another run.dir)", differ > 1 ? "them" : "it", differ > 1 ? "them" : "it");
-    if (fclose(out) != 0 || !text) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "out of memory while comparing configs");
     if (differ) return text;
     free(text);
     return NULL;

@@ -210,6 +210,7 @@ void config_override(ConfigLoad *load, const char *argument) {
         return;
     }
     cJSON *value = bare ? cJSON_CreateString(text) : json.root;
+    if (!value) fail(EXIT_MEMORY, "out of memory while reading the config");
     Places places = {bare ? NULL : &json, 0, 0};
     if (o)          set_option(load, o, value, where, &places);
     else if (known) set_section(load, key, value, where, &places);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/memory_file.h"
+
 /* --- collecting ------------------------------------------------------------------------------------------------------------------- */
 
 static void merge_slots(Curve *c) {
@@ -285,7 +287,7 @@ static void draw(const Picture *p, const char *title) {
 
 char *curve_svg(const Curve *c, const char *title, size_t *bytes) {
     char   *text = NULL;
-    Picture p = {.c = c, .drawn = malloc(sizeof(Drawn) * CURVE_SLOTS), .out = open_memstream(&text, bytes)};
+    Picture p = {.c = c, .drawn = malloc(sizeof(Drawn) * CURVE_SLOTS), .out = memory_file_open(&text, bytes)};
     double *sorted = malloc(sizeof(double) * CURVE_SLOTS);
     int     status = p.drawn && sorted && p.out ? 0 : -1;
     if (status == 0) {

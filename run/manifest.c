@@ -2,12 +2,13 @@
 #include "run/manifest.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
+
+#include "core/memory_file.h"
 
 /* The last bytes: ,\n"hash":"0123456789abcdef"}\n */
 enum { TAIL_BYTES = 29 };
@@ -72,7 +73,7 @@ static int write_body(FILE *out, const Manifest *m, const char *config, const ch
 
 char *manifest_write(const Manifest *m, size_t *bytes) {
     char *text = NULL, *config = cJSON_PrintUnformatted(m->config), *gemm = m->gemm ? cJSON_PrintUnformatted(m->gemm) : NULL;
-    FILE *out = open_memstream(&text, bytes);
+    FILE *out = memory_file_open(&text, bytes);
     int   whole = out && config && (gemm || !m->gemm) && write_body(out, m, config, gemm);
     if (whole) fprintf(out, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, *bytes));
     if (out && fclose(out) != 0) whole = 0;
@@ -133,13 +134,13 @@ static int read_word(const cJSON *value, char *out, size_t capacity) {
     return 1;
 }
 
-/* The recent losses, in order; what is no finite number, or one too many, makes the whole invalid. */
+/* The recent losses, in order; what is no number, or one too many, makes the whole invalid. */
 static int read_guard(const cJSON *object, Guard *g) {
-    const cJSON *losses = json_member(object, "losses"), *loss;
+    const cJSON *losses = json_member(object, "losses");
     if (!read_amount(json_member(object, "skips"), &g->skips) || !read_amount(json_member(object, "rollbacks"), &g->rollbacks) ||
         !read_amount(json_member(object, "furthest"), &g->furthest) || !cJSON_IsArray(losses)) return 0;
-    cJSON_ArrayForEach(loss, losses) {
-        if (!cJSON_IsNumber(loss) || !isfinite(loss->valuedouble) || g->spikes.count == SPIKES_WINDOW) return 0;
+    for (const cJSON *loss = losses->child; loss; loss = loss->next) {
+        if (!cJSON_IsNumber(loss) || g->spikes.count == SPIKES_WINDOW) return 0;
         spikes_add(&g->spikes, loss->valuedouble);
     }
     return 1;
@@ -171,11 +172,10 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
 }
 
 static int read_data(const cJSON *list, Manifest *m, char *fault) {
-    const cJSON *entry;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) < 1) return manifest_fault(fault, MANIFEST_NAME " names no data files");
     m->data = (ManifestData *)calloc((size_t)cJSON_GetArraySize(list), sizeof *m->data);
     if (!m->data) return manifest_fault(fault, MANIFEST_NO_MEMORY);
-    cJSON_ArrayForEach(entry, list) {
+    for (const cJSON *entry = list->child; entry; entry = entry->next) {
         ManifestData *d = &m->data[m->data_files++];
         const cJSON  *name = json_member(entry, "name");
         if (!cJSON_IsString(name) || !read_u64(json_member(entry, "bytes"), &d->bytes) || !read_i64(json_member(entry, "tokens"), &d->tokens))
@@ -186,12 +186,11 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
 }
 
 static int read_runs(const cJSON *list, ManifestFile *file, char *fault) {
-    const cJSON *entry;
-    uint64_t     at = 0;
+    uint64_t at = 0;
     if (!cJSON_IsArray(list)) return 0;
     file->run = (ManifestRun *)calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *file->run);
     if (!file->run) return manifest_fault(fault, MANIFEST_NO_MEMORY);
-    cJSON_ArrayForEach(entry, list) {
+    for (const cJSON *entry = list->child; entry; entry = entry->next) {
         ManifestRun *run = &file->run[file->runs++];
         if (!cJSON_IsArray(entry) || cJSON_GetArraySize(entry) != 3) return 0;
         const cJSON *offset = entry->child, *bytes = offset->next, *hash = bytes->next;

@@ -69,6 +69,10 @@ static cJSON *add(cJSON *object, const char *name, cJSON *item) {
     return item;
 }
 
+static void append(cJSON *array, cJSON *item) {
+    if (!cJSON_AddItemToArray(array, item)) fail(EXIT_MEMORY, "out of memory while writing the schema");
+}
+
 static cJSON *add_text(cJSON *object, const char *name, const char *text) { return add(object, name, cJSON_CreateString(text)); }
 
 static void add_length(cJSON *object, const Option *o) {
@@ -83,8 +87,8 @@ static cJSON *list_schema(const Option *o) {
     add_text(add(many, "items", item), "type", "string");
     add(item, "minLength", number_json(1));
     if (o->min > 0) add(many, "minItems", number_json(o->min));
-    cJSON_AddItemToArray(either, one);
-    cJSON_AddItemToArray(either, many);
+    append(either, one);
+    append(either, many);
     return either;
 }
 
@@ -99,7 +103,7 @@ static cJSON *option_schema(const Option *o) {
     case OPTION_WORD:
     case OPTION_CHOICE: {
         cJSON *words = add(schema, "enum", cJSON_CreateArray());
-        for (int i = 0; o->words[i]; i++) cJSON_AddItemToArray(words, cJSON_CreateString(o->words[i]));
+        for (int i = 0; o->words[i]; i++) append(words, cJSON_CreateString(o->words[i]));
         break;
     }
     case OPTION_INTEGER:
@@ -126,12 +130,12 @@ static void add_model_rule(cJSON *schema) {
     cJSON *any = add(schema, "anyOf", cJSON_CreateArray());
     cJSON *preset = cJSON_CreateObject(), *sizes = cJSON_CreateObject(), *required = add(sizes, "required", cJSON_CreateArray());
     cJSON *not_empty = add(add(preset, "properties", cJSON_CreateObject()), "preset", cJSON_CreateObject());
-    cJSON_AddItemToArray(add(preset, "required", cJSON_CreateArray()), cJSON_CreateString("preset"));
+    append(add(preset, "required", cJSON_CreateArray()), cJSON_CreateString("preset"));
     add(not_empty, "minLength", number_json(1));
     for (int i = 0; i < OPTION_COUNT; i++)
-        if (OPTIONS[i].need == NEED_MODEL) cJSON_AddItemToArray(required, cJSON_CreateString(option_name(&OPTIONS[i])));
-    cJSON_AddItemToArray(any, preset);
-    cJSON_AddItemToArray(any, sizes);
+        if (OPTIONS[i].need == NEED_MODEL) append(required, cJSON_CreateString(option_name(&OPTIONS[i])));
+    append(any, preset);
+    append(any, sizes);
 }
 
 /* The schema of one section, and whether a config must have it. */
@@ -142,7 +146,7 @@ static cJSON *section_schema(const char *section, int *needed) {
         const Option *o = &OPTIONS[i];
         if (!option_in_section(o, section)) continue;
         add(properties, option_name(o), option_schema(o));
-        if (o->need == NEED_ALWAYS) cJSON_AddItemToArray(required, cJSON_CreateString(option_name(o)));
+        if (o->need == NEED_ALWAYS) append(required, cJSON_CreateString(option_name(o)));
         has_sizes |= o->need == NEED_MODEL;
     }
     *needed = cJSON_GetArraySize(required) > 0 || has_sizes;
@@ -163,7 +167,7 @@ void config_print_schema(FILE *out) {
     for (int k = 0; option_section(k); k++) {
         int needed;
         add(properties, option_section(k), section_schema(option_section(k), &needed));
-        if (needed) cJSON_AddItemToArray(required, cJSON_CreateString(option_section(k)));
+        if (needed) append(required, cJSON_CreateString(option_section(k)));
     }
     add(schema, "required", required);
     add(schema, "properties", properties);

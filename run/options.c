@@ -128,7 +128,7 @@ const Option *option_find(const char *key) {
 const char *option_section(int k) {
     static const char *const sections[] = {"run", "model", "data", "batch", "optimizer", "schedule", "parallel", "memory",
                                            "checkpoint", "eval", "sample", "log", NULL};
-    return k < (int)(sizeof sections / sizeof *sections) ? sections[k] : NULL;
+    return sections[k];
 }
 
 int option_in_section(const Option *o, const char *section) {
@@ -186,7 +186,7 @@ static int refuse(const Option *o, const cJSON *value, char *fault, size_t capac
 static int set_text(const Option *o, Config *config, const cJSON *value, const char **field, char *fault, size_t capacity) {
     if (!cJSON_IsString(value)) return refuse(o, value, fault, capacity);
     double bytes = (double)strlen(value->valuestring);
-    if (o->type == OPTION_TEXT && bytes < o->min) {
+    if (bytes < o->min) {
         snprintf(fault, capacity, "%s must not be empty", o->key);
         return 0;
     }
@@ -283,7 +283,8 @@ void option_set_default(const Option *o, Config *config) {
     void  *field = (char *)config + o->offset;
     if (o->fallback) {
         cJSON *value = cJSON_Parse(o->fallback);
-        CHECK(value && option_set(o, config, value, fault, sizeof fault, &element), "the default of %s is not allowed", o->key);
+        if (!value) fail(EXIT_MEMORY, "out of memory while reading the config");
+        CHECK(option_set(o, config, value, fault, sizeof fault, &element), "the default of %s is not allowed", o->key);
         cJSON_Delete(value);
     } else if (o->type == OPTION_TEXT) {
         *(const char **)field = "";
@@ -294,7 +295,7 @@ void option_set_default(const Option *o, Config *config) {
     }
 }
 
-cJSON *option_to_json(const Option *o, const Config *config) {
+static cJSON *value_of(const Option *o, const Config *config) {
     const void       *field = (const char *)config + o->offset;
     const StringList *list = field;
     switch (o->type) {
@@ -308,6 +309,13 @@ cJSON *option_to_json(const Option *o, const Config *config) {
     case OPTION_LIST:    break;
     }
     cJSON *array = cJSON_CreateArray();
-    for (int i = 0; i < list->count; i++) cJSON_AddItemToArray(array, cJSON_CreateString(list->item[i]));
+    for (int i = 0; i < list->count; i++)
+        if (!cJSON_AddItemToArray(array, cJSON_CreateString(list->item[i]))) fail(EXIT_MEMORY, "out of memory while writing the config");
     return array;
+}
+
+cJSON *option_to_json(const Option *o, const Config *config) {
+    cJSON *value = value_of(o, config);
+    if (!value) fail(EXIT_MEMORY, "out of memory while writing the config");
+    return value;
 }

@@ -48,7 +48,7 @@ extern const Option OPTIONS[];
 extern const int    OPTION_COUNT;
 
 const Option *option_find(const char *key);       /* NULL if there is none */
-/* The k-th section ("run", "model", ...), NULL past the last. */
+/* The k-th section ("run", "model", ...), NULL after the last. */
 const char   *option_section(int k);
 int           option_in_section(const Option *o, const char *section);
 const char   *option_home(const Option *o);       /* the section of the key, "" at the top level */
@@ -58,7 +58,7 @@ const char   *option_name(const Option *o);       /* the key without its section
  * the whole value. Strings are copied and live as long as the process. */
 int option_set(const Option *o, Config *config, const cJSON *value, char *fault, size_t capacity, int *element);
 void option_set_default(const Option *o, Config *config); /* from fallback; a row without one gets 0, "" or an empty list */
-cJSON *option_to_json(const Option *o, const Config *config);
+cJSON *option_to_json(const Option *o, const Config *config); /* caller deletes; exit 71 without memory */
 
 /* "an integer from 1 to 8", "\"ring\" or \"mpi\"". Returns out [SHOWN_BYTES]. */
 char *option_allowed(const Option *o, char out[SHOWN_BYTES]);

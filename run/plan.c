@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "comm/comm.h"
+#include "core/memory_file.h"
 #include "data/loader.h"
 #include "layers/optimizer.h"
 #include "run/checkpoint.h"
@@ -128,7 +129,7 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
 char *plan_memory_advice(const Config *c, const Plan *p) {
     char     *text = NULL;
     size_t    bytes;
-    FILE     *out = open_memstream(&text, &bytes);
+    FILE     *out = memory_file_open(&text, &bytes);
     int64_t   B = c->batch.micro_batch;
     Recompute recompute = (Recompute)c->memory.recompute;
     if (!out) fail(EXIT_MEMORY, "no memory for a plan");
@@ -139,6 +140,6 @@ char *plan_memory_advice(const Config *c, const Plan *p) {
         fprintf(out, " memory.recompute = \"block\" takes %s;", plan_bytes_text((double)total_with(c, p, B, RECOMPUTE_BLOCK)).text);
     if (B == 1 || recompute == RECOMPUTE_BLOCK) fprintf(out, " %s;", c->parallel.zero_stage ? "more ranks share the optimizer's part" : "parallel.zero_stage = 1 shares the optimizer's part among the ranks");
     fprintf(out, " `train_gpt plan` shows each\n");
-    if (fclose(out) != 0 || !text) fail(EXIT_MEMORY, "no memory for a plan");
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for a plan");
     return text;
 }

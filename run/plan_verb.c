@@ -1,13 +1,12 @@
 /* plan_verb.c - `train_gpt plan config.json`: the plan in print, with the data and the disk as far as they are there. Missing data is no
  * fault: a plan is made before the data is. Without a GPU a CUDA build plans all the same, and says what it could not measure. */
-#include <glob.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/io.h"
-#include "data/shard.h"
+#include "data/dataset.h"
 #include "run/plan.h"
 #include "run/precision.h"
 #include "run/progress.h"
@@ -46,7 +45,7 @@ static DataCount count_data(const StringList *globs, int64_t T) {
     DataCount d = {0};
     for (int i = 0; i < globs->count; i++) {
         glob_t found;
-        if (glob(globs->item[i], 0, NULL, &found) != 0) {
+        if (!dataset_glob(globs->item[i], &found)) {
             snprintf(d.missing, sizeof d.missing, "%s is not there yet", globs->item[i]);
             continue;
         }

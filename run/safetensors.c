@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/memory_file.h"
 
 /* A header needs about six of these characters a tensor; more than a million make the tree costlier than any model of the field. */
 enum { STRUCTURE_LIMIT = 1 << 20 };
@@ -46,8 +47,7 @@ static int read_type(const cJSON *value, SafeType *type) {
 
 static int read_shape(const cJSON *value, SafeTensor *t) {
     if (!cJSON_IsArray(value)) return 0;
-    const cJSON *dim;
-    cJSON_ArrayForEach(dim, value) {
+    for (const cJSON *dim = value->child; dim; dim = dim->next) {
         if (t->dims == SAFETENSORS_DIMS || !whole(dim, &t->dim[t->dims])) return 0;
         t->dims++;
     }
@@ -62,8 +62,7 @@ static int read_offsets(const cJSON *value, SafeTensor *t) {
 static int read_tensor(const cJSON *entry, SafeTensor *t, char *fault) {
     t->name = entry->string;
     if (!cJSON_IsObject(entry)) return fault_is(fault, "describes tensor \"%.100s\" by something that is no object", t->name);
-    const cJSON *member;
-    cJSON_ArrayForEach(member, entry)
+    for (const cJSON *member = entry->child; member; member = member->next)
         if (strcmp(member->string, "dtype") != 0 && strcmp(member->string, "shape") != 0 && strcmp(member->string, "data_offsets") != 0)
             return fault_is(fault, "gives tensor \"%.100s\" an unknown member \"%.60s\"", t->name, member->string);
     if (!read_type(json_member(entry, "dtype"), &t->type)) return fault_is(fault, "gives tensor \"%.100s\" no known dtype", t->name);
@@ -81,8 +80,7 @@ static int read_tensor(const cJSON *entry, SafeTensor *t, char *fault) {
 
 static int metadata_ok(const cJSON *metadata) {
     if (!cJSON_IsObject(metadata)) return 0;
-    const cJSON *member;
-    cJSON_ArrayForEach(member, metadata)
+    for (const cJSON *member = metadata->child; member; member = member->next)
         if (!cJSON_IsString(member)) return 0;
     return 1;
 }
@@ -108,11 +106,10 @@ static int covered(Safetensors *s, uint64_t data_bytes, char *fault) {
 }
 
 static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
-    const cJSON *entry;
-    int          count = cJSON_GetArraySize(s->json.root);
+    int count = cJSON_GetArraySize(s->json.root);
     s->tensor = (SafeTensor *)calloc((size_t)count + 1, sizeof *s->tensor);
     if (!s->tensor) return fault_is(fault, SAFETENSORS_NO_MEMORY);
-    cJSON_ArrayForEach(entry, s->json.root) {
+    for (const cJSON *entry = s->json.root->child; entry; entry = entry->next) {
         if (strcmp(entry->string, "__metadata__") == 0) {
             if (!metadata_ok(entry)) return fault_is(fault, "has a __metadata__ that is no object of strings");
         } else if (!read_tensor(entry, &s->tensor[s->tensors++], fault)) {
@@ -168,7 +165,7 @@ void safetensors_shape(char *out, size_t capacity, const SafeTensor *t) {
 
 char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes) {
     char    *text = NULL, shape[200], name[400];
-    FILE    *out = open_memstream(&text, bytes);
+    FILE    *out = memory_file_open(&text, bytes);
     uint64_t at = 0;
     if (!out) fail(EXIT_MEMORY, "no memory for the header of %d tensors", tensors);
     fprintf(out, "........{\"__metadata__\":{\"format\":\"pt\"}");
@@ -184,10 +181,7 @@ char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes) {
     }
     fputc('}', out);
     fflush(out);
-    while (*bytes % 8) {
-        fputc(' ', out);
-        fflush(out);
-    }
+    fprintf(out, "%*s", (int)(-*bytes & 7), "");
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the header of %d tensors", tensors);
     for (int i = 0; i < 8; i++) text[i] = (char)((uint64_t)(*bytes - 8) >> (8 * i));
     return text;

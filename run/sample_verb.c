@@ -1,5 +1,6 @@
 /* sample_verb.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, to stdout. The checkpoint folder says what
  * the model is, so neither the run's config nor its data need be there. Computes in fp32 with the masters' own values. */
+#include <errno.h>
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -71,7 +72,7 @@ static GptShape read_shape(const char *checkpoint) {
     JsonFault fault;
     snprintf(path, sizeof path, "%s/config.json", checkpoint);
     int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
-    if (bytes < 0) fail(EXIT_DATA, "%s cannot be read: %s", path, strerror((int)-bytes));
+    if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_DATA, "%s cannot be read: %s", path, strerror((int)-bytes));
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
         fail(EXIT_DATA, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
     GptShape shape = {size_of(json.root, "n_layer", path), size_of(json.root, "n_head", path), size_of(json.root, "n_embd", path),

@@ -1,8 +1,9 @@
-/* memory.c - preloaded, makes one allocation of the program itself fail: TRAIN_GPT_MALLOC_FAIL=n, the n-th malloc, calloc, realloc or
- * posix_memalign that its own code calls, from 1; "n+" all from there on. Calls of libraries go through. At the end the number of own calls is
- * appended to the file TRAIN_GPT_MALLOC_COUNT, if that is set. */
+/* memory.c - preloaded, makes one allocation of the program fail: TRAIN_GPT_MALLOC_FAIL=n, the n-th malloc, calloc, realloc or posix_memalign
+ * that its own code calls, or that the C library or libcjson makes for it (in asprintf, opendir, cJSON_Parse), from 1; "n+" all from there on.
+ * Calls of other libraries go through. TRAIN_GPT_MALLOC_LOG=file: at the end it gets a line for each such call, the same for the same place in the
+ * program and the same way from there.
+ */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -10,19 +11,28 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <unwind.h>
 
 void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 
-static char       *program_begin, *program_end; /* its code */
+enum { LOGGED = 1 << 18 };
+
+typedef struct { char *begin, *end; } Code; /* where it lies in memory */
+
+static Code        program, helper[3]; /* libc, libcjson, this file */
 static atomic_long calls;
 static long        fails_at;
 static int         and_later;
+static const char *log_path;
+static unsigned    place_of[LOGGED]; /* of each call */
 
-/* The executable is the first line of the map with code in it that belongs to /proc/self/exe. */
-__attribute__((constructor)) static void find_program(void) {
+static int is_in(Code code, const char *at) { return at >= code.begin && at < code.end; }
+static int is_helper(const char *at) { return is_in(helper[0], at) || is_in(helper[1], at) || is_in(helper[2], at); }
+
+__attribute__((constructor)) static void find_code(void) {
     char  exe[4096], line[4400];
     long  n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -30,26 +40,45 @@ __attribute__((constructor)) static void find_program(void) {
     while (maps && fgets(line, sizeof line, maps)) {
         unsigned long from, to;
         char          rights[8];
-        if (!strstr(line, exe) || sscanf(line, "%lx-%lx %7s", &from, &to, rights) != 3 || rights[2] != 'x') continue;
-        program_begin = (char *)from, program_end = (char *)to;
+        if (sscanf(line, "%lx-%lx %7s", &from, &to, rights) != 3 || rights[2] != 'x') continue;
+        Code code = {(char *)from, (char *)to};
+        if (strstr(line, exe)) program = code;
+        if (strstr(line, "/libc.so")) helper[0] = code;
+        if (strstr(line, "/libcjson.so")) helper[1] = code;
+        if (is_in(code, (char *)find_code)) helper[2] = code;
     }
     if (maps) fclose(maps);
     const char *fail = getenv("TRAIN_GPT_MALLOC_FAIL");
     if (fail) fails_at = strtol(fail, NULL, 10), and_later = fail[strlen(fail) - 1] == '+';
+    log_path = getenv("TRAIN_GPT_MALLOC_LOG");
 }
 
 __attribute__((destructor)) static void tell(void) {
-    const char *path = getenv("TRAIN_GPT_MALLOC_COUNT");
-    char        line[32];
-    int         fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND, 0666) : -1;
-    if (fd < 0) return;
-    if (write(fd, line, (size_t)snprintf(line, sizeof line, "%ld\n", calls)) < 0) abort();
-    close(fd);
+    FILE *log = log_path ? fopen(log_path, "a") : NULL;
+    long  count = calls < LOGGED ? calls : LOGGED;
+    for (long i = 0; log && i < count; i++) fprintf(log, "%08x\n", place_of[i]);
+    if (log) fclose(log);
 }
 
-static int fails(void *caller) {
-    if ((char *)caller < program_begin || (char *)caller >= program_end) return 0;
+typedef struct { unsigned place; int is_own; } Asked;
+
+/* One frame further out: helpers are passed, the first other one is who asked. */
+static _Unwind_Reason_Code look_at(struct _Unwind_Context *frame, void *asked) {
+    Asked *a = asked;
+    char  *at = (char *)_Unwind_GetIP(frame);
+    a->place = (a->place ^ (unsigned)((unsigned long)at >> 1)) * 0x01000193u; /* FNV */
+    if (is_helper(at)) return _URC_NO_REASON;
+    a->is_own = is_in(program, at);
+    return _URC_END_OF_STACK;
+}
+
+static int fails(char *caller) {
+    Asked a = {0, 0};
+    if (!is_in(program, caller) && !is_helper(caller)) return 0;
+    _Unwind_Backtrace(look_at, &a);
+    if (!a.is_own) return 0;
     long n = ++calls;
+    if (n <= LOGGED) place_of[n - 1] = a.place;
     if (fails_at == 0 || (and_later ? n < fails_at : n != fails_at)) return 0;
     errno = ENOMEM;
     return 1;

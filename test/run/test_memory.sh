@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Memory that runs out: allocations of the program's own code fail, one at a time, in a start and in a resume; limits of the system; one rank of two.
-#   test/run/test_memory.sh [EVERY]     every EVERY-th of them, 9 if not given; `make soak` tries all
+# Memory that runs out: allocations of the program, and those that the C library and libcjson make for it, fail one at a time, in a start, a resume
+# and verbs; limits of the system; one rank of two.
+#   test/run/test_memory.sh [EVERY]     every EVERY-th of the places that allocate, 9 if not given; `make soak` tries all
 every=${1:-9}
 case ${B:-build/cpu} in *-asan | *-tsan*) echo "skip memory: a sanitizer has its own malloc"; exit 0 ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
@@ -8,36 +9,62 @@ PRELOAD=$WORK/memory.so
 gcc -O1 -shared -fPIC -o "$PRELOAD" test/preload/memory.c || { echo "not ok the preloaded library"; exit 1; }
 args="run.steps=4 checkpoint.every=2 eval.every=2"
 
-# allocations ARGS...: how many a run makes
-allocations() { rm -f "$WORK/count"; LD_PRELOAD=$PRELOAD TRAIN_GPT_MALLOC_COUNT=$WORK/count train "$@" > /dev/null && cat "$WORK/count"; }
-# without N ARGS...: a run whose Nth allocation fails ends with 71 (or 74, where it only costs the last checkpoint) and says that it is memory,
-# or gets through without it.
+# allocations COMMAND...: the place of each allocation of a run, one a line. What the run says is in whole.out.
+allocations() { rm -f "$WORK/places"; LD_PRELOAD=$PRELOAD TRAIN_GPT_MALLOC_LOG=$WORK/places "$@" > "$WORK/whole.out" && cat "$WORK/places"; }
+# Of their lines, the number of one at random of each place, but only for every EVERY-th place.
+drawn() {
+    awk -v every="$every" -v seed="$RANDOM" 'BEGIN { srand(seed); skip = int(rand() * every) } { if (!n[$1]++) place[++places] = $1; if (rand() * n[$1] < 1) at[$1] = NR }
+        END { for (i = 1 + skip; i <= places; i += every) print at[place[i]] }' <<< "$1"
+}
+places() { sort -u <<< "$1" | wc -l; }
+# without N COMMAND...: a run whose Nth allocation fails ends with 71 (or 74, where it only costs the last checkpoint) and says that it is memory,
+# or gets through without it: GOT_THROUGH=1.
 without() {
     local n=$1; shift
-    LD_PRELOAD=$PRELOAD TRAIN_GPT_MALLOC_FAIL=$n "$TRAIN" "$WORK/tiny.json" "$@" > "$WORK/out" 2> "$WORK/err"
-    case $? in
-        0) ;;
+    LD_PRELOAD=$PRELOAD TRAIN_GPT_MALLOC_FAIL=$n "$@" > "$WORK/out" 2> "$WORK/err"
+    local status=$?
+    GOT_THROUGH=0
+    case $status in
+        0) GOT_THROUGH=1 ;;
         71 | 74) grep -qE "^train_gpt: .*memory" "$WORK/err" ;;
         *) false ;;
-    esac || { echo "not ok without allocation $n of train_gpt $*: $(head -3 "$WORK/err")"; return 1; }
+    esac || { echo "not ok exit $status without allocation $n of ${*##*/}: $(head -3 "$WORK/err")"; return 1; }
 }
 
 train $args run.dir="$WORK/whole" > /dev/null
-starts=$(allocations $args run.dir="$WORK/counted") bad=0
-for n in $(seq $((RANDOM % every + 1)) "$every" "$starts"); do rm -rf "$WORK/run"; without "$n" $args || bad=$((bad + 1)); done
-expect "of the $starts allocations of a start every ${every}th fails" [ "$bad" -eq 0 -a "$starts" -gt 50 ]
+starts=$(allocations train $args run.dir="$WORK/counted") bad=0
+for n in $(drawn "$starts"); do
+    rm -rf "$WORK/run"
+    without "$n" "$TRAIN" "$WORK/tiny.json" $args && { [ $GOT_THROUGH = 0 ] || same_weights "$WORK/run" "$WORK/whole" step_00000004; } || bad=$((bad + 1))
+done
+expect "of the $(places "$starts") places that allocate in a start every ${every}th fails" [ "$bad" -eq 0 -a "$(places "$starts")" -gt 100 ]
 
 cp -r "$WORK/whole" "$WORK/half"; rm -r "$WORK/half/checkpoints/step_00000004"
 cp -r "$WORK/half" "$WORK/counted2"
-resumes=$(allocations $args run.dir="$WORK/counted2") bad=0
-for n in $(seq $((RANDOM % every + 1)) "$every" "$resumes"); do
+resumes=$(allocations train $args run.dir="$WORK/counted2") bad=0
+for n in $(drawn "$resumes"); do
     rm -rf "$WORK/run"; cp -r "$WORK/half" "$WORK/run"
-    without "$n" $args && quiet train $args 2> /dev/null && same_weights "$WORK/run" "$WORK/whole" step_00000004 || { echo "not ok allocation $n of a resume"; bad=$((bad + 1)); }
+    without "$n" "$TRAIN" "$WORK/tiny.json" $args && quiet train $args 2> /dev/null && same_weights "$WORK/run" "$WORK/whole" step_00000004 || { echo "not ok allocation $n of a resume"; bad=$((bad + 1)); }
 done
-expect "of the $resumes allocations of a resume every ${every}th fails, and the next start goes on to the same weights" [ "$bad" -eq 0 -a "$resumes" -gt 50 ]
+expect "of the $(places "$resumes") places that allocate in a resume every ${every}th fails, and the next start goes on to the same weights" [ "$bad" -eq 0 -a "$(places "$resumes")" -gt 100 ]
+
+# verb WORD ARGS...: what gets through says what it says with all of its memory (plan measures, and says something else each time).
+verb() {
+    local asks bad=0
+    asks=$(allocations "$TRAIN" "$@")
+    for n in $(drawn "$asks"); do
+        without "$n" "$TRAIN" "$@" && { [ $GOT_THROUGH = 0 ] || [ "$1" = plan ] || cmp -s "$WORK/out" "$WORK/whole.out" || { echo "not ok $1 without allocation $n says something else"; false; }; } || bad=$((bad + 1))
+    done
+    expect "of the $(places "$asks") places that allocate in $1 every ${every}th fails" [ "$bad" -eq 0 -a "$(places "$asks")" -gt 5 ]
+}
+verb check "$WORK/tiny.json" 'data.val=["'"$WORK"'/data/val_*.bin"]' run.dir=elsewhere optimizer.learning_rate=0.30000000000000004
+verb plan "$WORK/tiny.json"
+verb schema
+verb sample "$WORK/whole" tokens=2 prompt=a
+verb tokenize "$WORK/text.txt" out="$WORK/again"
 
 bad=0
-for n in $(seq $((RANDOM % 20 + 1)) $((starts / 8)) "$starts"); do
+for n in $(seq $((RANDOM % 20 + 1)) $(($(wc -l <<< "$starts") / 8)) "$(wc -l <<< "$starts")"); do
     run_ranks 2 bash -c '[ "$OMPI_COMM_WORLD_RANK" != 1 ] || export LD_PRELOAD='"$PRELOAD"' TRAIN_GPT_MALLOC_FAIL='"$n"'; exec "$@"' _ "$TRAIN" "$WORK/tiny.json" $args run.dir="$WORK/two.$n" \
         > "$WORK/out" 2> "$WORK/err"
     case $? in 0) ;; 71 | 74) grep -q "memory" "$WORK/err" ;; *) false ;; esac || { echo "not ok 2 ranks, rank 1 without allocation $n: $(grep train_gpt: "$WORK/err" | head -2)"; bad=$((bad + 1)); }
