@@ -50,7 +50,7 @@ static int soften(Scanner *s) {
     Json *json = s->json;
     if (!s->collect) return 0;
     if (json->softs == s->soft_capacity) {
-        s->soft_capacity = s->soft_capacity ? 2 * s->soft_capacity : 8;
+        s->soft_capacity = 2 * s->soft_capacity + 8;
         json->soft = realloc(json->soft, sizeof *json->soft * (size_t)s->soft_capacity);
         if (!json->soft) fail(EXIT_MEMORY, "out of memory while reading JSON");
     }
@@ -82,7 +82,7 @@ static void skip_space(Scanner *s) {
 static int add_entry(Scanner *s, int parent, int name_at, JsonPlace key) {
     Json *json = s->json;
     if (json->entries == s->capacity) {
-        s->capacity = s->capacity ? 2 * s->capacity : 64;
+        s->capacity = 2 * s->capacity + 64;
         json->entry = realloc(json->entry, sizeof *json->entry * (size_t)s->capacity);
         s->link = realloc(s->link, sizeof *s->link * (size_t)s->capacity);
     }
@@ -434,7 +434,8 @@ static int check_duplicates(Scanner *s) {
         }
     }
     free(list);
-    return again < 0 || fault_duplicate(s, again, before);
+    if (again >= 0) return fault_duplicate(s, again, before);
+    return 1;
 }
 
 static int compare_places(const void *a, const void *b) {

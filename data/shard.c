@@ -128,7 +128,7 @@ Shard shard_open(const char *path) {
 }
 
 void shard_close(Shard *shard) {
-    if (shard->map) munmap((void *)shard->map, (size_t)shard->file_bytes);
+    munmap((void *)shard->map, (size_t)shard->file_bytes);
     free(shard->path);
     *shard = (Shard){NULL, NULL, 0, {0, 0, 0}};
 }

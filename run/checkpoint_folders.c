@@ -21,7 +21,7 @@ Path path_of(const char *fmt, ...) {
     va_start(args, fmt);
     int bytes = vsnprintf(path.text, sizeof path.text, fmt, args);
     va_end(args);
-    if (bytes < 0 || bytes >= (int)sizeof path.text) fail(EXIT_CONFIG, "the path %.200s... is too long", path.text);
+    if ((size_t)bytes >= sizeof path.text) fail(EXIT_CONFIG, "the path %.200s... is too long", path.text);
     return path;
 }
 

@@ -70,11 +70,7 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *stage
 }
 
 void save_release(Save *s) {
-    if (!s->state) return; /* nothing was prepared: descriptor 0 is not ours */
-    for (int f = 0; f < 2; f++) {
-        free(s->header[f]);
-        if (s->fd[f] >= 0) io_close(s->fd[f]);
-    }
+    for (int f = 0; f < 2; f++) free(s->header[f]);
     free(s->written);
     cJSON_Delete(s->config);
     cJSON_Delete(s->gemm);
@@ -124,7 +120,7 @@ void save_drop(Save *s) { io_remove_tree(s->tmp.text); } /* what stays is swept 
 
 static void add_run(Save *s, int file, uint64_t offset, const void *data, size_t bytes) {
     if (s->written_count == s->written_room) {
-        size_t      room = s->written_room ? 2 * s->written_room : 256;
+        size_t      room = 2 * s->written_room + 256;
         WrittenRun *written = (WrittenRun *)realloc(s->written, sizeof *written * room);
         if (!written) {
             note_memory(s);
@@ -250,7 +246,7 @@ static void see_finite(Save *s, Span *spans) {
     for (int b = 0; b < s->state->layout->buckets; b++)
         for (int i = layout_spans(s->state->layout, b, comm_rank(s->state->comm), spans); i-- > 0;) count += (size_t)spans[i].elems;
     s->not_finite = !is_finite(s->staged, 3 * count);
-    if (s->not_finite && !s->fault[0])
+    if (s->not_finite)
         manifest_fault(s->fault, "the weights or moments after step %" PRId64 " are not finite: nothing is saved, older checkpoints stay", s->step);
 }
 

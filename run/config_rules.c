@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/device.h"
+#include "core/json_scan.h"
 #include "run/config_load.h"
 #include "run/config_rules.h"
 #include "run/nearest.h"
@@ -20,12 +21,12 @@ static int usable(ConfigLoad *load, const Keys keys) {
 
 /* The last override among the keys, else the first of them that stands in the file. */
 static Where where_of(ConfigLoad *load, const Keys keys) {
-    const Given *best = NULL;
+    const Given none = {0, 0, load->file}, *best = &none;
     for (int i = 0; keys[i]; i++) {
         const Given *given = config_given(load, keys[i]);
-        if (given->given && (!best || (given->where.override && !best->where.override))) best = given;
+        if (given->given && (best == &none || (given->where.override && !best->where.override))) best = given;
     }
-    return best ? best->where : load->file;
+    return best->where;
 }
 
 /* *product of count factors; 0 if it does not fit. */
@@ -37,13 +38,10 @@ static int multiply(int64_t *product, int count, const int64_t *factor) {
 }
 
 int config_parameters(const Config *c, int64_t *parameters) {
-    int64_t C = c->model.n_embd, embeddings, square, block, blocks;
-    if (__builtin_add_overflow(c->model.vocab_size, c->model.n_positions, &embeddings) || __builtin_mul_overflow(embeddings, C, &embeddings))
-        return 0;
-    if (__builtin_mul_overflow(C, C, &square) || __builtin_mul_overflow(square, 12, &block) || __builtin_add_overflow(block, 13 * C, &block))
-        return 0;
-    if (__builtin_mul_overflow(block, c->model.n_layer, &blocks) || __builtin_add_overflow(blocks, embeddings, parameters)) return 0;
-    return !__builtin_add_overflow(*parameters, 2 * C, parameters);
+    __int128 C = c->model.n_embd, embeddings = c->model.vocab_size + c->model.n_positions, all; /* each below 2^31: so 128 bits hold it all */
+    all = embeddings * C + c->model.n_layer * (12 * C * C + 13 * C) + 2 * C;
+    *parameters = (int64_t)all;
+    return all <= INT64_MAX;
 }
 
 /* --- the batch and the ranks ------------------------------------------------------------------------------------------------------- */
@@ -157,14 +155,12 @@ static void rule_allow_change(ConfigLoad *load) {
     const StringList *list = &load->config->run.allow_change;
     Keys              keys = {"run.allow_change", NULL};
     for (int i = 0; i < list->count && usable(load, keys); i++) {
-        int     known = option_find(list->item[i]) != NULL;
-        char    typed[SHOWN_BYTES];
-        cJSON  *value = cJSON_CreateString(list->item[i]);
+        int  known = option_find(list->item[i]) != NULL;
+        char typed[SHOWN_BYTES];
         for (int k = 0; option_section(k); k++) known |= !strcmp(option_section(k), list->item[i]);
         if (!known)
-            faults_add(&load->faults, where_of(load, keys), "run.allow_change names keys or sections of this config, and %s is neither; the nearest "
-                       "key is \"%s\"", value_text(value, typed), nearest_key(list->item[i], NEAREST_OPTION).word);
-        cJSON_Delete(value);
+            faults_add(&load->faults, where_of(load, keys), "run.allow_change names keys or sections of this config, and the string %s is neither; the nearest "
+                       "key is \"%s\"", json_quote_short(typed, sizeof typed, list->item[i]), nearest_key(list->item[i], NEAREST_OPTION).word);
     }
 }
 

@@ -78,11 +78,11 @@ int edit_distance(const char *left, const char *right) {
     return rows[n % 3][m];
 }
 
-/* edit_distance() == 0. */
+/* edit_distance() == 0, but for what is longer than any key. */
 static int same_word(const char *left, const char *right) {
     int i = 0;
-    while (i < LONGEST && left[i] && fold(left[i]) == fold(right[i])) i++;
-    return i == LONGEST || fold(left[i]) == fold(right[i]);
+    while (left[i] && fold(left[i]) == fold(right[i])) i++;
+    return fold(left[i]) == fold(right[i]);
 }
 
 /* What edit_distance() is at least: the difference of the lengths that count. */
