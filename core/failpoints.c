@@ -82,7 +82,7 @@ static int next_rule(const char **text, Rule *r) {
 static int error_of(const char *what) {
     static const struct { const char *name; int value; } errors[] = {
         {"fail", EIO},     {"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EDQUOT", EDQUOT}, {"EFBIG", EFBIG},
-        {"EINTR", EINTR},  {"EROFS", EROFS},   {"EACCES", EACCES}, {"ENOMEM", ENOMEM},
+        {"EINTR", EINTR},  {"EROFS", EROFS},   {"EACCES", EACCES}, {"ENOMEM", ENOMEM}, {"ENOENT", ENOENT}, {"EINVAL", EINVAL},
     };
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         if (strcmp(what, errors[i].name) == 0) return errors[i].value;

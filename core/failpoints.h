@@ -7,7 +7,7 @@
  *
  * name     of one call, or of a group of calls up to a dot: "io" is every I/O call
  * @n       the n-th of this process, from 1; @n+ also all later ones
- * what     ENOSPC EIO EDQUOT EFBIG EINTR EROFS EACCES ENOMEM    the call is not made, and fails with that error; fail = EIO
+ * what     ENOSPC EIO EDQUOT EFBIG EINTR EROFS EACCES ENOMEM ENOENT EINVAL    the call is not made, and fails with that error; fail = EIO
  *          short                      a write or read moves half of its bytes
  *          hang, slow                 the call never returns, or takes 50 ms more
  *          kill-before, kill-after    the process gets SIGKILL; the call has not, or has, been made

@@ -3,7 +3,13 @@
 #define FAILPOINTS
 #endif
 #include "core/failpoints.c"
+
+#include <sys/stat.h>
+
+static int lstat_late(const char *path, struct stat *st);
+#define lstat(path, st) lstat_late(path, st)
 #include "core/io.c"
+#undef lstat
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -67,6 +73,13 @@ static void open_creates_appends_updates(void **state) {
     assert_int_equal(io_open("missing/a", IO_CREATE), -ENOENT);
 }
 
+static int removed_meanwhile; /* another process removes what is looked at, just before */
+
+static int lstat_late(const char *path, struct stat *st) {
+    if (removed_meanwhile && unlink(path) < 0) rmdir(path);
+    return lstat(path, st);
+}
+
 static void writes_do_not_follow_links(void **state) {
     (void)state;
     assert_int_equal(io_replace_file("real", "old", 3), 0);
@@ -91,6 +104,11 @@ static void short_and_interrupted_calls_continue(void **state) {
         assert_int_equal(io_truncate(fd, 9), 0);
         assert_int_equal(io_fsync(fd), 0);
         assert_int_equal(io_close(fd), 0);
+        assert_holds("a", "01abcdefg");
+    }
+    static const char *const reads[] = {"io.read@1:short", "io.read@1:EINTR", "io.read@2:EINTR"};
+    for (size_t i = 0; i < sizeof reads / sizeof *reads; i++) {
+        fail_at(reads[i]);
         assert_holds("a", "01abcdefg");
     }
     fail_at("io.write@1:short"); /* the failpoint does write half: one call is not enough */
@@ -160,6 +178,11 @@ static void only_plain_files_are_written(void **state) {
     assert_int_equal(mkfifo("f.tmp", 0600), 0);
     assert_int_equal(io_replace_file("f", "text", 4), 0);
     assert_holds("f", "text");
+    assert_int_equal(mkfifo("f.tmp", 0600), 0);
+    fail_at("io.unlink@1:EACCES"); /* what cannot be moved away is not written into */
+    assert_int_equal(io_replace_file("f", "other", 5), -ENXIO);
+    unsetenv("TRAIN_GPT_FAIL");
+    assert_holds("f", "text");
     assert_int_equal(io_mkdirs("folder/below"), 0);
     assert_int_equal(io_rmdir("folder"), -ENOTEMPTY);
     assert_int_equal(io_rmdir("folder/below"), 0);
@@ -182,7 +205,12 @@ static void folders_are_made_and_removed(void **state) {
     unsetenv("TRAIN_GPT_FAIL");
     assert_int_equal(io_fsync_dir("x"), 0);
     assert_int_equal(io_fsync_dir("missing"), -ENOENT);
+    fail_at("io.fsync@1:EINVAL;io.fsync@2:EIO");
+    assert_int_equal(io_fsync_dir("x"), 0); /* a file system that has no such thing */
+    assert_int_equal(io_fsync_dir("x"), -EIO);
+    unsetenv("TRAIN_GPT_FAIL");
     assert_true(io_free_bytes("x") > 0);
+    assert_int_equal(io_free_bytes("missing"), -ENOENT);
 
     assert_int_equal(io_remove_tree("x"), -ENOTEMPTY); /* two levels deep: not a folder of ours */
     assert_true(is_folder("x/y/z"));
@@ -203,6 +231,22 @@ static void folders_are_made_and_removed(void **state) {
     assert_holds("kept/file", "stays");
     fail_at("io.unlink@1:EACCES");
     assert_int_equal(io_remove_tree("kept"), -EACCES);
+}
+
+/* Two of us clear the same folder: what the other has removed is gone, which is all that was wanted. */
+static void what_another_removes_is_gone(void **state) {
+    (void)state;
+    assert_int_equal(io_mkdirs("x/below"), 0);
+    assert_int_equal(io_replace_file("x/file", "1", 1), 0);
+    removed_meanwhile = 1;
+    assert_int_equal(io_remove_tree("x"), 0);
+    removed_meanwhile = 0;
+    assert_int_equal(io_file_bytes("x"), -ENOENT);
+    assert_int_equal(io_mkdirs("x"), 0);
+    fail_at("io.rmdir@1:ENOENT");
+    assert_int_equal(io_remove_tree("x"), 0);
+    fail_at("io.rmdir@1:EACCES");
+    assert_int_equal(io_remove_tree("x"), -EACCES);
 }
 
 static void whole_files_are_read_up_to_a_limit(void **state) {
@@ -243,7 +287,7 @@ int main(void) {
         IN_FOLDER(open_creates_appends_updates), IN_FOLDER(writes_do_not_follow_links),
         IN_FOLDER(only_plain_files_are_written), IN_FOLDER(short_and_interrupted_calls_continue), IN_FOLDER(replace_is_all_or_nothing),
         IN_FOLDER(replace_syncs_before_it_renames), IN_FOLDER(full_disks_are_reported),
-        IN_FOLDER(folders_are_made_and_removed), IN_FOLDER(whole_files_are_read_up_to_a_limit),
+        IN_FOLDER(folders_are_made_and_removed), IN_FOLDER(what_another_removes_is_gone), IN_FOLDER(whole_files_are_read_up_to_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,7 +64,12 @@ static const Bad BAD_TEXTS[] = {
     BAD("nul", 1, 1, "unknown word nul"),
     BAD("[True]", 1, 2, "write true"),
     BAD("[FALSE]", 1, 2, "write false"),
+    BAD("[TRUE]", 1, 2, "write true"),
+    BAD("[False]", 1, 2, "write false"),
     BAD("[None]", 1, 2, "write null"),
+    BAD("[NULL]", 1, 2, "write null"),
+    BAD("[nan]", 1, 2, "nan is no JSON number"),
+    BAD("[inf]", 1, 2, "inf is no JSON number"),
     BAD("[truefalse]", 1, 2, "unknown word truefalse"),
     BAD("[true1]", 1, 2, "unknown word true1"),
     BAD("[hello]", 1, 2, "double quotes"),
@@ -135,6 +140,7 @@ static const Bad BAD_TEXTS[] = {
     BAD("[\"\\ud800\"]", 1, 3, "first half of a surrogate pair"),
     BAD("[\"\\ud83d\\u0041\"]", 1, 3, "first half of a surrogate pair"),
     BAD("[\"\\ud83d\\ud83d\"]", 1, 3, "first half of a surrogate pair"),
+    BAD("[\"\\ud83d\\ue000\"]", 1, 3, "first half of a surrogate pair"),
     BAD("[\"\\udc00\"]", 1, 3, "second half of a surrogate pair"),
     BAD("[\"\\uDFFF\"]", 1, 3, "second half of a surrogate pair"),
     /* UTF-8 */
@@ -159,6 +165,7 @@ static const Bad BAD_TEXTS[] = {
     BAD("{\"x\":[{\"k\":1},{\"k\":1,\"k\":2}]}", 1, 22, "duplicate key \"x[1].k\""),
     BAD("{\"b\":1,\"a\":1,\n\"a\":2,\"b\":2}", 2, 1, "duplicate key \"a\""),
     BAD("{\"\":1,\"\":2}", 1, 7, "duplicate key \"\""),
+    BAD("{\"a\":1,\"a\":2,\"b\":1,\"b\":2}", 1, 8, "duplicate key \"a\""),
 };
 
 static void refuse(const Bad *bad, size_t limit) {
@@ -220,6 +227,10 @@ static void test_limits(void **state) {
     free(longest);
     refuse_text(repeated("{\"", "k", 256, "\":1}"), 1, 258, "longer than 255 bytes", JSON_LIMIT);
     refuse_text(repeated("{\"", "k", 200000, "\":1}"), 1, 258, "longer than 255 bytes", JSON_LIMIT);
+    refuse_text(repeated("{\"", "k", 255, "\\n\":1}"), 1, 258, "longer than 255 bytes", JSON_LIMIT);
+    refuse_text(repeated("{\"", "k", 255, "\\u0041\":1}"), 1, 258, "longer than 255 bytes", JSON_LIMIT);
+    refuse_text(repeated("{\"", "k", 255, "\":{\"a\":1}}"), 1, 261, "longer than 255 bytes", JSON_LIMIT);
+    refuse_text(repeated("{\"", "k", 255, "\":[1]}"), 1, 261, "longer than 255 bytes", JSON_LIMIT);
     refuse_text(repeated("{\"k\":1,\n\"k\":2,", "\"x\":1,", 20000, "\"k\":3}"), 2, 1, "first at line 1", JSON_LIMIT);
 }
 
@@ -229,6 +240,7 @@ static void test_good_texts(void **state) {
         "{}", "[]", " [ ] ", "\t{\r\n}\n", "1", "-0", "0", "0.0", "-0.0e-5", "0e99999999999999999999", "1e30", "1E+5", "6e-4", "1.5e-300",
         "9007199254740992", "-9007199254740992", "600.0", "6e2", "0.1", "123456789.123456789", "1.7976931348623157e308", "4e-320", "true",
         "null", "\"\"", "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u00e9\\u20ac\\ud83d\\ude00\"", "\"\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \x7f\"",
+        "\"\xe0\xa0\x80 \xe0\xa4\x85 \xed\x95\x9c \xed\x9f\xbf \xee\x80\x80 \xf0\x90\x80\x80 \xf4\x8f\xbf\xbf \\ue000 \\ud7ff\"",
         "{\"a\":{\"a\":1},\"b\":{\"a\":1}}", "{\"a\":1,\"A\":2}", "{\"a.b\":1,\"a\":{\"b\":2}}", "[[1,2],[{\"x\":[]}]]", "{\"\":{\"\":0}}",
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) assert_true(accepts(good[i]));
@@ -301,6 +313,15 @@ static void test_soft_faults(void **state) {
     assert_int_equal(json_parse_all("1e400", 5, JSON_LIMIT, "run.steps", &json, &fault), 1);
     assert_string_equal(json.soft[0].text, "run.steps: the number 1e400 is too large");
     json_free(&json);
+    char *many = repeated("[", "1e400,", 99, "1e400]"), *top = repeated("", "t", 256, "");
+    assert_int_equal(json_parse_all(many, strlen(many), JSON_LIMIT, "", &json, &fault), 1);
+    assert_int_equal(json.softs, 100);
+    assert_string_equal(json.soft[99].text, "[99]: the number 1e400 is too large");
+    json_free(&json);
+    assert_int_equal(json_parse_all("1", 1, JSON_LIMIT, top, &json, &fault), 0);
+    assert_non_null(strstr(fault.text, "longer than 255 bytes"));
+    free(top);
+    free(many);
 }
 
 /* Every cut of a good text is refused or is a whole value, and no cut makes the scanner read beyond its end. */
@@ -327,6 +348,7 @@ static void test_cuts_and_flips(void **state) {
 
 static void test_quote(void **state) {
     (void)state;
+    assert_int_equal(json_utf8("", 0), 0);
     char out[64];
     assert_int_equal(json_quote(out, sizeof out, "a\"\\\n\x01\xc3\xa9"), 17);
     assert_string_equal(out, "\"a\\\"\\\\\\n\\u0001\xc3\xa9\"");

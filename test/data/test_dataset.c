@@ -69,6 +69,7 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     write_file("here/text", "In the beginning", 16);
     write_file("here/d.bin", "\x28\xd8\x34\x01", 4);
     assert_int_equal(symlink("a.bin", "here/link.bin"), 0);
+    assert_int_equal(symlink("gone", "here/broken_link"), 0);
 #define OPENING(seq_len, vocab, n, ...) &(Opening){{__VA_ARGS__}, n, seq_len, vocab}
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "away/*.bin"), "data.train: \"away/*.bin\"",
                 "folder away does not exist", NULL);
@@ -81,6 +82,7 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/a.bin", "here/a*"), "here/a.bin twice", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/a.bin", "./here/../here/a.bin"), "here/a.bin twice", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 2, "here/link.bin", "here/a.bin"), "here/a.bin twice", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/broken*"), "here/broken_link does not exist", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/c.bin"), "data.train: here/c.bin: token 56 of 100 is 256",
                 "model.vocab_size is 256", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/text"), "here/text: token 0 of 8 is 28233", "tokenize", NULL);
@@ -90,17 +92,18 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     assert_ends(0, open_dataset, OPENING(99, 256, 1, "here/a.bin"), NULL);
 }
 
-/* While it is read: a file that is cut short, and one that now holds other tokens. */
-static void read_after_change(const void *cut) {
+/* While it is read: a file that is cut short, and one that now holds other tokens: in a sample, or as the last target of one. */
+static void read_after_change(const void *changed) {
+    const int64_t at = *(const int64_t *)changed;
     static const char *const globs[] = {"changing.bin"};
     int32_t tokens[2049];
     Dataset d = dataset_open("data.train", globs, 1, 2048, 50000);
-    if (*(const int *)cut) {
+    if (at < 0) {
         if (truncate("changing.bin", 4096 + 1024) != 0) _exit(1);
     } else {
         static const uint16_t foreign = 50001;
         int fd = io_open("changing.bin", IO_SHARED);
-        if (io_pwrite(fd, &foreign, sizeof foreign, 1024 + 2 * 7000) != 0) _exit(1);
+        if (io_pwrite(fd, &foreign, sizeof foreign, 1024 + 2 * (uint64_t)at) != 0) _exit(1);
         io_close(fd);
     }
     dataset_sample(&d, 0, tokens, tokens + 1);
@@ -110,10 +113,11 @@ static void read_after_change(const void *cut) {
 
 static void files_that_change_are_named(void **state) {
     (void)state;
-    for (int cut = 0; cut <= 1; cut++) {
+    static const int64_t at[] = {-1, 7000, 8192};
+    for (int i = 0; i < 3; i++) {
         write_counting_shard("changing.bin", 3 * 2048 + 2049, 0);
-        if (cut) assert_ends(EXIT_IO, read_after_change, &cut, "changing.bin cannot be read any more at byte", NULL);
-        else     assert_ends(EXIT_DATA, read_after_change, &cut, "changing.bin: token 7000 of 8193 is 50001", NULL);
+        if (i == 0) assert_ends(EXIT_IO, read_after_change, &at[i], "changing.bin cannot be read any more at byte", NULL);
+        else assert_ends(EXIT_DATA, read_after_change, &at[i], i == 1 ? "changing.bin: token 7000 of 8193 is 50001" : "changing.bin: token 8192 of 8193 is 50001", NULL);
     }
 }
 

@@ -1,8 +1,15 @@
 /* Shards: what is read, what is written, and every way a file can be wrong. */
+#ifndef FAILPOINTS
+#define FAILPOINTS
+#endif
+#include "core/failpoints.c"
+#include "core/io.c"
+
 #include "data/shard.h"
 
-#include <fcntl.h>
 #include <omp.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "core/error.h"
@@ -59,6 +66,7 @@ static void truncation_is_seen_at_every_byte(void **state) {
     }
     assert_null(parse(file, 1024, sizeof file, &h));
     assert_fault(file, 1024, 1030, "it holds 1030 bytes, its 10 tokens take 1044");
+    assert_fault(file, 8, 1044, "is truncated"); /* less given than there is */
     assert_fault(file, 500, 500, "it holds 500 bytes, the header of an llm.c shard alone takes 1024");
     assert_fault(file, 1024, 1045, "holds 1 bytes after its last token");
     assert_fault(file, 1024, 1024 + 40, "20 bytes after its last token: its 10 tokens take 1044 bytes, there are 1064");
@@ -167,6 +175,46 @@ static void bad_files_end_the_program_with_a_sentence(void **state) {
     assert_ends(EXIT_IO, open_shard, "loop", "cannot read loop", NULL);
 }
 
+/* A disk that does not answer, and an address space that is full. */
+static void open_on_a_bad_disk(const void *path) {
+    failpoints_reset();
+    setenv("TRAIN_GPT_FAIL", "io.pread@1:EIO", 1);
+    open_shard(path);
+}
+
+static void open_in_little_memory(const void *path) {
+    rlim_t pages = 0;
+    FILE  *statm = fopen("/proc/self/statm", "r");
+    if (!statm || fscanf(statm, "%lu", &pages) != 1) _exit(1);
+    setrlimit(RLIMIT_AS, &(struct rlimit){pages * (rlim_t)sysconf(_SC_PAGESIZE) + (1 << 20), RLIM_INFINITY}); /* the file has 4 MB */
+    open_shard(path);
+}
+
+static void files_that_cannot_be_read_are_named(void **state) {
+    (void)state;
+    write_counting_shard("good.bin", 2000000, 0);
+    assert_ends(EXIT_IO, open_on_a_bad_disk, "good.bin", "cannot read good.bin: Input/output error", NULL);
+    assert_ends(EXIT_IO, open_in_little_memory, "good.bin", "cannot map good.bin into memory: Cannot allocate memory", NULL);
+}
+
+/* A bus error that no shard has to do with ends the process as it does without this program's handler. */
+static void other_bus_errors_are_not_ours(void **state) {
+    (void)state;
+    int   status;
+    pid_t child = fork();
+    write_counting_shard("some.bin", 100, 0);
+    if (child == 0) {
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        Shard s = shard_open("some.bin");
+        raise(SIGBUS);
+        raise(SIGBUS); /* the first took the handler away */
+        shard_close(&s);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+}
+
 static void foreign_tokens_are_found_wherever_they_are(void **state) {
     (void)state;
     enum { N = 2500000 }; /* more than two blocks of the search, and a ragged end */
@@ -257,6 +305,29 @@ static void what_is_written_is_read_back(void **state) {
     assert_int_equal(io_file_bytes("dropped.bin.tmp"), -ENOENT);
 }
 
+/* A full disk, in each call of a writer: the caller hears of it, and nothing of the file stays. */
+static void a_full_disk_leaves_nothing(void **state) {
+    (void)state;
+    static const struct { const char *spec; int due_put, due_finish; } cases[] = {
+        {"io.write@1:ENOSPC", -ENOSPC, 0}, {"io.write@2:ENOSPC", 0, -ENOSPC}, {"io.pwrite@1:ENOSPC", 0, -ENOSPC},
+        {"io.fsync@1:EIO", 0, -EIO},       {"io.close@1:EDQUOT", 0, -EDQUOT}, {"io.rename@1:EACCES", 0, -EACCES}};
+    int32_t *tokens = calloc(600000, sizeof *tokens);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ShardWriter *w;
+        failpoints_reset();
+        setenv("TRAIN_GPT_FAIL", cases[i].spec, 1);
+        assert_int_equal(shard_writer_create(&w, "full.bin", 256), 0);
+        assert_int_equal(shard_writer_put(w, tokens, 600000), cases[i].due_put);
+        if (cases[i].due_put) shard_writer_destroy(w);
+        else                  assert_int_equal(shard_writer_finish(w), cases[i].due_finish);
+        unsetenv("TRAIN_GPT_FAIL");
+        assert_int_equal(io_file_bytes("full.bin"), -ENOENT);
+        assert_int_equal(io_file_bytes("full.bin.tmp"), -ENOENT);
+    }
+    free(tokens);
+    shard_writer_destroy(NULL); /* as free() takes it */
+}
+
 /* Threads are started only in a child: a process that has forked cannot start OpenMP's again. */
 static void search_on_four_threads(const void *path) {
     omp_set_num_threads(4);
@@ -283,9 +354,12 @@ int main(void) {
         cmocka_unit_test(random_headers_never_point_outside),
         IN_FOLDER(tokens_are_read),
         IN_FOLDER(bad_files_end_the_program_with_a_sentence),
+        IN_FOLDER(files_that_cannot_be_read_are_named),
+        IN_FOLDER(other_bus_errors_are_not_ours),
         IN_FOLDER(foreign_tokens_are_found_wherever_they_are),
         IN_FOLDER(offsets_beyond_four_gib_are_right),
         IN_FOLDER(what_is_written_is_read_back),
+        IN_FOLDER(a_full_disk_leaves_nothing),
         IN_FOLDER(threads_find_the_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

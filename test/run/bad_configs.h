@@ -240,6 +240,7 @@ static const BadOverride BAD_OVERRIDES[] = {
     {"data.shuffle=yes", 0, "unknown word yes", ""},
     {"run.dir=", 0, "run.dir must not be empty", ""},
     {"run.dir=123", 0, "run.dir must be a string, not 123", "'run.dir=\"...\"'"},
+    {"run.dir=\"abc", 0, "at character 1 of the value: this string is never closed", ""},
     {"run.dir=null", 0, "run.dir must be a string, not null", ""},
     {"precision=fp32x", 0, "did you mean \"fp32\"?", ""},
     {"precision=fp16", 0, "precision \"fp16\" needs a GPU", "CPU build"},
@@ -264,6 +265,9 @@ static const BadOverride BAD_OVERRIDES[] = {
     {"run.steps=9007199254740992", 0, "run.steps = 9007199254740992 x batch.global_tokens = 12288 is not below 2^62", ""},
     {"run.steps=375299968947542", 0, "run.steps = 375299968947542 x batch.global_tokens = 12288 is not below 2^62", ""},
     {"model.n_layer=65536|model.n_embd=2147483646|model.n_head=2147483646", 0, "does not fit in 64 bits", "model.n_embd = 2147483646"},
+    {"model.n_embd=300000000|model.n_head=1", 0, "model.n_embd = 300000000", "does not fit in 64 bits of address"},
+    {"model.n_layer=1|model.n_head=1|model.n_embd=1|model.vocab_size=2147483647|batch.micro_batch=1073741824|batch.global_tokens=274877906944", 0,
+     "activations of batch.micro_batch = 1073741824 x batch.seq_len = 256 do not fit", "model.vocab_size = 2147483647"},
     {"run.allow_change=everything", 0, "run.allow_change names keys or sections", "\"everything\""},
 };
 

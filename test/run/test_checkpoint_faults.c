@@ -197,6 +197,21 @@ static void test_a_step_that_cannot_be_read_is_not_saved_again(void **state) {
     assert_true(verifies(1) && verifies(2) && !there("step_00000002.tmp"));
 }
 
+static void find_piece(void *argument) {
+    char out[512];
+    plant((const char *)argument);
+    checkpoint_find(dir, out, sizeof out);
+}
+
+/* Nor passed over for an older one by a verb that only reads. */
+static void test_a_step_that_cannot_be_read_is_not_passed_over(void **state) {
+    (void)state;
+    start_over();
+    Child c = child_run(find_piece, "io.pread@1:EIO");
+    assert_int_equal(c.code, EXIT_IO);
+    assert_non_null(strstr(c.said, "step_00000002: cannot read model.safetensors: Input/output error; nothing is changed: mend that and start again"));
+}
+
 /* --- a write that puts down other bytes, and says nothing ---------------------------------------------------------------------------------- */
 
 static int flip_in; /* which of this process' writes, from 1; 0: none */
@@ -388,6 +403,7 @@ int main(void) {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_every_call_of_a_save), CASE(test_every_call_of_a_resume), CASE(test_a_step_that_cannot_be_read_is_not_saved_again),
+        CASE(test_a_step_that_cannot_be_read_is_not_passed_over),
         CASE(test_every_write_of_a_save_flips_a_bit), CASE(test_one_failed_save_is_a_warning),
         CASE(test_three_in_a_row_end_the_job), CASE(test_a_failed_last_save_ends_the_job), CASE(test_state_that_is_not_finite_is_not_saved),
         CASE(test_file_size_limit), CASE(test_unwritable_folder), CASE(test_kill_during_save),

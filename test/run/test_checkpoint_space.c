@@ -1,6 +1,7 @@
 /* test_checkpoint_space.c - what a start finds in run.dir/checkpoints, and whether it says no before the first step: leftovers, other kinds of
  * files, links, and a file system of a known size.
  */
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 
 static int statvfs_here(const char *path, struct statvfs *fs);
@@ -21,11 +22,12 @@ static int statvfs_here(const char *path, struct statvfs *fs);
 static Comm  *comm;
 static char   dir[64];
 static size_t one;      /* checkpoint, in bytes */
+static int    is_silent; /* statvfs() tells nothing */
 static double capacity; /* of the file system under run.dir/checkpoints, in checkpoints; elsewhere there is no room at all */
 
 static int enter(void **state) {
     (void)state;
-    capacity = 100.0;
+    capacity = 100.0, is_silent = 0;
     return fixture_folder(dir);
 }
 
@@ -42,6 +44,7 @@ static const char *in_checkpoints(const char *name) {
 /* What is in checkpoints/ takes from the capacity. */
 static int statvfs_here(const char *path, struct statvfs *fs) {
     double used = 0.0;
+    if (is_silent) return errno = ENOSYS, -1;
     *fs = (struct statvfs){.f_frsize = 1};
     if (strcmp(path, in_checkpoints("")) != 0) return 0;
     FILE *sizes = popen(path_of("find '%s/' -type f -printf '%%s\n'", path).text, "r");
@@ -106,6 +109,85 @@ static void test_leftovers_go_before_the_room_is_measured(void **state) {
     }
 }
 
+/* What we would not have left there is not ours to remove. */
+static void test_other_leftovers_are_named(void **state) {
+    (void)state;
+    save_steps(2, 10);
+    assert_int_equal(io_mkdirs(in_checkpoints("step_00000020.tmp/a/b")), 0);
+    assert_int_equal(io_mkdirs(in_checkpoints("step_00000030.tmp/a/b")), 0);
+    expect_refusal(start(2, 10), "cannot remove what a save that was cut off has left there: Directory not empty; remove step_*.tmp and .trash-* by hand");
+}
+
+/* A file system that does not tell its room is tried; without a save to come none is needed; a checkpoint without files takes none. */
+static void test_room_that_is_not_needed_or_not_known(void **state) {
+    (void)state;
+    capacity = 0.5;
+    expect_refusal(start(2, 0), "MiB more for 3 checkpoints");
+    expect_refusal(start(5, 0), "keep fewer, or take another run.dir");
+    is_silent = 1;
+    assert_int_equal(start(2, 0).code, 0);
+    is_silent = 0;
+    assert_int_equal(start(2, 100).code, 0);
+    assert_int_equal(io_mkdirs(in_checkpoints("step_00000010")), 0);
+    capacity = 2.9;
+    expect_refusal(start(2, 10), "MiB more for 3 checkpoints");
+    capacity = 3.1;
+    assert_int_equal(start(2, 10).code, 0);
+}
+
+static void limited_piece(void *argument) {
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){*(const rlim_t *)argument, RLIM_INFINITY});
+    start_piece(&(Start){2, 0});
+}
+
+static void test_limits_on_files(void **state) {
+    (void)state;
+    rlim_t small = 10 << 10, medium = 100 << 10, large = (rlim_t)1 << 40;
+    expect_refusal(child_run(limited_piece, &small), "checkpoints/.probe: cannot write: File too large");
+    Child c = child_run(limited_piece, &medium);
+    assert_int_equal(c.code, EXIT_IO);
+    assert_non_null(strstr(c.said, "files may not grow past 0.1 MiB here (ulimit -f)"));
+    assert_int_equal(child_run(limited_piece, &large).code, 0);
+}
+
+/* A place where no folder can be made, a run.dir that is too long. */
+static void elsewhere_piece(void *run_dir) {
+    Fixture f;
+    create(&f, 2);
+    f.config.run.dir = (const char *)run_dir;
+    checkpoint_make_room(&f.state);
+}
+
+static void test_no_place_for_folders(void **state) {
+    (void)state;
+    char  name[5000] = "";
+    Child c = child_run(elsewhere_piece, "/proc/nowhere");
+    assert_int_equal(c.code, EXIT_IO);
+    assert_non_null(strstr(c.said, "/proc/nowhere/checkpoints: cannot make the folder: No such file or directory; set run.dir"));
+    memset(name, 'd', sizeof name - 1);
+    c = child_run(elsewhere_piece, name);
+    assert_int_equal(c.code, EXIT_CONFIG);
+    assert_non_null(strstr(c.said, "is too long"));
+}
+
+static void save_piece(void *argument) {
+    (void)argument;
+    Fixture f;
+    create(&f, 2);
+    checkpoint_save(&f.state, 10);
+}
+
+/* A full disk is told before anything is written to it. */
+static void test_a_save_without_room(void **state) {
+    (void)state;
+    capacity = 0.9;
+    expect_refusal(child_run(save_piece, NULL), "step_00000010.tmp takes ");
+    assert_int_not_equal(access(in_checkpoints("step_00000010.tmp"), F_OK), 0);
+    is_silent = 1;
+    assert_int_equal(child_run(save_piece, NULL).code, 0);
+}
+
 /* The next save comes before anything is pruned. */
 static void test_more_than_are_kept_need_room_for_one(void **state) {
     (void)state;
@@ -150,6 +232,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         CASE(test_leftovers_go_before_the_room_is_measured), CASE(test_more_than_are_kept_need_room_for_one),
         CASE(test_room_is_that_of_the_folder_itself), CASE(test_no_folder_of_ours),
+        CASE(test_other_leftovers_are_named), CASE(test_room_that_is_not_needed_or_not_known), CASE(test_limits_on_files),
+        CASE(test_no_place_for_folders), CASE(test_a_save_without_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -211,6 +211,39 @@ static void test_unreadable(void **state) {
     free(name);
 }
 
+/* One cause, one message: nothing else is said of a list that is at fault itself, and no empty word is taken for what was meant. */
+static void test_one_message(void **state) {
+    (void)state;
+    Config config;
+    char  *faults = load(GOOD, "run.allow_change=[\"zzz\",5]", 0, &config);
+    assert_string_equal(faults, "override \"run.allow_change=[\\\"zzz\\\",5]\": error: run.allow_change[1] must be a string, not 5\n");
+    free(faults);
+    faults = load(GOOD, "model.preset=x", 0, &config);
+    assert_int_equal(lines(faults), 1);
+    assert_non_null(strstr(faults, "model.preset must be \"\", \"gpt2-124m\""));
+    assert_null(strstr(faults, "did you mean"));
+    free(faults);
+}
+
+static void test_long_texts(void **state) {
+    (void)state;
+    Config config;
+    char  *argument = calloc(1, 80000);
+    memset(argument, 'x', 70000);
+    memcpy(argument, "sample.prompt=", 14);
+    char *faults = load(GOOD, argument, 0, &config);
+    assert_int_equal(lines(faults), 1);
+    assert_non_null(strstr(faults, "sample.prompt is a string of 69986 bytes; at most 65535 are allowed"));
+    free(faults);
+    memset(argument, 'k', 400);
+    strcpy(argument + 400, "=1");
+    faults = load(GOOD, argument, 0, &config);
+    assert_int_equal(lines(faults), 1);
+    assert_non_null(strstr(faults, "error: unknown key \"kkkk"));
+    free(faults);
+    free(argument);
+}
+
 /* A hostile file costs neither much time nor much text. */
 static void test_many_faults(void **state) {
     (void)state;
@@ -273,6 +306,14 @@ static void test_good_values(void **state) {
     assert_true(c.model.vocab_size == 50257 && c.batch.seq_len == 1024);
     snprintf(dir, sizeof dir, "runs/%s", strrchr(file, '/') + 1);
     assert_string_equal(c.run.dir, dir);
+    static const char *const names[][2] = {{"configs/a.b.json", "runs/a.b"}, {"a/.json", "runs/.json"}, {".b", "runs/.b"}, {"c", "runs/c"}};
+    static const char        no_dir[] = "{\"run\": {\"steps\": 1}, \"model\": {\"preset\": \"gpt2-124m\"}, \"data\": {\"train\": \"x\"},"
+                                        " \"batch\": {\"global_tokens\": 1024, \"micro_batch\": 1}}";
+    for (size_t i = 0; i < COUNT(names); i++) {
+        assert_null(config_parse(names[i][0], no_dir, strlen(no_dir), NULL, 0, 1, &c));
+        assert_string_equal(c.run.dir, names[i][1]);
+        config_free(&c);
+    }
 }
 
 static void test_shipped_configs(void **state) {
@@ -332,6 +373,7 @@ int main(void) {
         cmocka_unit_test(test_unreadable),    cmocka_unit_test(test_many_faults), cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_good_values),   cmocka_unit_test(test_shipped_configs), cmocka_unit_test(test_nearest),
         cmocka_unit_test(test_soft_faults),   cmocka_unit_test(test_duplicate_sections), cmocka_unit_test(test_every_value),
+        cmocka_unit_test(test_one_message),   cmocka_unit_test(test_long_texts),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

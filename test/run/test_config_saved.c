@@ -24,6 +24,14 @@ static void test_presets(void **state) {
         free(param);
         assert_true(parameters == by_table);
     }
+    Config  c = {.model = {.n_layer = 1, .n_embd = 876706527, .n_positions = 1, .vocab_size = 1}}; /* 12 C^2 + 17 C, just below 2^63 */
+    int64_t parameters;
+    assert_true(config_parameters(&c, &parameters));
+    assert_true(parameters == 12 * c.model.n_embd * c.model.n_embd + 17 * c.model.n_embd);
+    c.model.n_embd++;
+    assert_false(config_parameters(&c, &parameters));
+    c.model.n_layer = 65536, c.model.n_embd = c.model.n_positions = c.model.vocab_size = INT32_MAX; /* the largest of each */
+    assert_false(config_parameters(&c, &parameters));
 }
 
 /* --- saved and compared ------------------------------------------------------------------------------------------------------------ */
@@ -92,6 +100,12 @@ static void test_from_json_refuses(void **state) {
     assert_non_null(fault);
     assert_int_equal(strncmp(fault, "run.steps must be an integer", 28), 0);
     free(fault);
+    cJSON_ReplaceItemInObjectCaseSensitive(json_member(saved, "run"), "steps", cJSON_CreateNumber(5));
+    cJSON_ReplaceItemInObjectCaseSensitive(json_member(saved, "data"), "train", cJSON_Parse("[\"a\",5]"));
+    fault = config_from_json(saved, &b);
+    free_later(b);
+    assert_string_equal(fault, "data.train[1] must be a string, not 5");
+    free(fault);
     cJSON_Delete(saved);
     fault = config_from_json(NULL, &b);
     free_later(b);
@@ -110,6 +124,7 @@ static void test_compare(void **state) {
         {"batch.global_tokens=24576", "batch.global_tokens is 24576, in the checkpoint 12288"},
         {"batch.seq_len=128", "batch.seq_len is 128, in the checkpoint 256"},
         {"optimizer.learning_rate=1e-3", "optimizer.learning_rate is 0.001, in the checkpoint 0.002"},
+        {"optimizer.learning_rate=0.30000000000000004", "optimizer.learning_rate is 0.30000000000000004, in the checkpoint 0.002"},
         {"optimizer.grad_clip=0", "optimizer.grad_clip is 0, in the checkpoint 1"},
         {"schedule.name=wsd", "schedule.name is the string \"wsd\", in the checkpoint the string \"cosine\""},
         {"schedule.warmup_steps=1|schedule.decay_fraction=0.5", "schedule.warmup_steps is 1, in the checkpoint 50; schedule.decay_fraction is 0.5"},
@@ -134,6 +149,26 @@ static void test_compare(void **state) {
     /* a preset and the same sizes spelled out are the same model */
     load_good(GOOD, "model={\"preset\":\"gpt2-124m\"}|model.n_layer=4", 0, &now);
     assert_null(config_compare(&now, saved));
+    cJSON_Delete(saved);
+}
+
+/* What a checkpoint says nothing of was as it is by default. */
+static void test_compare_with_an_older_one(void **state) {
+    (void)state;
+    Config first, now;
+    load_good(GOOD, NULL, 0, &first);
+    cJSON *saved = printed_and_read(config_to_json(&first));
+    cJSON_DeleteItemFromObjectCaseSensitive(json_member(saved, "schedule"), "decay_fraction");
+    assert_null(config_compare(&first, saved));
+    load_good(GOOD, "schedule.decay_fraction=0.5", 0, &now);
+    char *text = config_compare(&now, saved);
+    assert_non_null(strstr(text, "schedule.decay_fraction is 0.5, in the checkpoint 0.2 (set it back"));
+    free(text);
+    cJSON_DeleteItemFromObjectCaseSensitive(saved, "schedule");
+    cJSON_DeleteItemFromObjectCaseSensitive(json_member(saved, "model"), "n_layer");
+    text = config_compare(&first, saved); /* it has no default: that is told, too */
+    assert_non_null(strstr(text, "model.n_layer is 4, in the checkpoint null; schedule.warmup_steps is 50, in the checkpoint 0"));
+    free(text);
     cJSON_Delete(saved);
 }
 
@@ -175,6 +210,7 @@ static void test_table(void **state) {
         assert_non_null(strstr(help, o->key));
         assert_non_null(strstr(help, o->fallback ? o->fallback : "required"));
     }
+    assert_false(option_in_section(option_find("optimizer.beta1"), "optim"));
     for (const char *line = help; *line; line = strchr(line, '\n') + 1) assert_in_range(strcspn(line, "\n"), 0, 128);
     free(help);
 }
@@ -212,7 +248,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_presets), cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_from_json_refuses),
         cmocka_unit_test(test_compare), cmocka_unit_test(test_check_ranks), cmocka_unit_test(test_table),
-        cmocka_unit_test(test_schema),
+        cmocka_unit_test(test_schema), cmocka_unit_test(test_compare_with_an_older_one),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

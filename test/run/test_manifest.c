@@ -1,6 +1,7 @@
 /* test_manifest.c - state.json: what is written is read back; whatever is cut, flipped or made up is refused. */
 #include "run/manifest.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdint.h>
@@ -57,6 +58,38 @@ static void test_round_trip(void **state) {
     assert_true(json_member(json_member(m.config, "optimizer"), "learning_rate")->valuedouble == 0.0006);
     manifest_free(&m);
     free(text);
+}
+
+/* Of a GPU: the table of matrix products is kept as it is. */
+static void test_gemm(void **state) {
+    (void)state;
+    ManifestRun  one = {0, 9, 4};
+    ManifestData data = {"a.bin", 1, 1};
+    cJSON       *config = cJSON_CreateObject(), *gemm = cJSON_Parse("{\"device\":\"H100\",\"rows\":[[1,2,\"x\"]]}");
+    Manifest     m = {.run_id = "0123456789abcdef", .backend = "cuda", .precision = "bf16", .ranks = 1, .threads = 1, .loss_scale = 1, .config = config, .gemm = gemm,
+                      .data = &data, .data_files = 1, .file = {{9, &one, 1}, {9, &one, 1}, {9, &one, 1}}}, again;
+    size_t       bytes;
+    char        *text = manifest_write(&m, &bytes), fault[MANIFEST_FAULT_BYTES] = "";
+    if (parse(text, bytes, &again, fault) != MANIFEST_GOOD) fail_msg("%s", fault);
+    assert_true(cJSON_Compare(again.gemm, gemm, 1));
+    manifest_free(&again);
+    cJSON_Delete(gemm);
+    cJSON_Delete(config);
+    free(text);
+}
+
+/* What is not there or not whole is broken; what nobody could look at is not. */
+static void test_unread(void **state) {
+    (void)state;
+    static const struct { int error; const char *says; } table[] = {
+        {ENOENT, "x is missing"}, {ENOTDIR, "x is missing"}, {ENODATA, "x ends too early"}, {EFBIG, "x is too long"},
+        {ENOMEM, MANIFEST_NO_MEMORY}, {EIO, MANIFEST_UNREADABLE "x: Input/output error"}, {EACCES, MANIFEST_UNREADABLE "x: Permission denied"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        char fault[MANIFEST_FAULT_BYTES];
+        assert_int_equal(manifest_unread(fault, "x", table[i].error), 0);
+        assert_string_equal(fault, table[i].says);
+    }
 }
 
 static void test_every_cut_and_every_bit(void **state) {
@@ -263,6 +296,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_every_cut_and_every_bit), cmocka_unit_test(test_forgeries),
         cmocka_unit_test(test_every_value), cmocka_unit_test(test_costly_text), cmocka_unit_test(test_the_largest), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_gemm), cmocka_unit_test(test_unread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

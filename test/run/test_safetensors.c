@@ -156,6 +156,8 @@ static void test_refuses(void **state) {
     char        fault[SAFETENSORS_FAULT_BYTES];
     uint8_t     none[8] = {0};
     for (size_t n = 0; n < 8; n++) assert_false(parse(none, n, n, &s, fault));
+    assert_false(parse(none, 8, 7, &s, fault)); /* more bytes than the file is said to have */
+    assert_non_null(strstr(fault, "too short"));
 }
 
 /* A header of nothing but values would cost a hundred times its size as a tree. */
@@ -204,6 +206,10 @@ static void test_writes(void **state) {
     assert_null(safetensors_find(&s, "transformer.h.0.ln_1"));
     safetensors_shape(shape, sizeof shape, &s.tensor[0]);
     assert_string_equal(shape, "[389,14]");
+    safetensors_shape(shape, 6, &s.tensor[0]); /* no room for all of it */
+    assert_string_equal(shape, "[389,");
+    safetensors_shape(shape, sizeof shape, &(SafeTensor){.dims = 0});
+    assert_string_equal(shape, "[]");
     safetensors_free(&s);
     for (size_t n = 0; n < bytes; n++) assert_false(parse((uint8_t *)text, n, n, &s, fault));                 /* a file cut short */
     for (size_t n = 0; n < bytes; n++) assert_false(parse((uint8_t *)text, n, bytes + data, &s, fault));      /* less given than there is */

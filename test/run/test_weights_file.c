@@ -172,6 +172,23 @@ static void test_no_files_of_weights(void **state) {
     assert_int_equal(c.code, EXIT_DATA);
     assert_non_null(strstr(c.said, "model.safetensors does not exist"));
     assert_int_equal(read_as(F32, "/nonexistent/weights.safetensors").code, EXIT_DATA);
+    assert_int_equal(symlink(file, file), 0);
+    c = read_as(F32, file);
+    assert_int_equal(c.code, EXIT_IO);
+    assert_non_null(strstr(c.said, "cannot be opened: Too many levels of symbolic links"));
+    assert_int_equal(unlink(file), 0);
+    assert_int_equal(mkfifo(file, 0600), 0); /* and nobody waits for its other end */
+    c = read_as(F32, file);
+    assert_int_equal(c.code, EXIT_DATA);
+    assert_non_null(strstr(c.said, "model.safetensors is not a file"));
+    assert_int_equal(unlink(file), 0);
+    for (int above = 0; above < 2; above++) { /* a header longer than any, or than the file */
+        const uint64_t claimed[4] = {above ? SAFETENSORS_HEADER_LIMIT + 1 : 100};
+        assert_int_equal(io_replace_file(file, claimed, sizeof claimed), 0);
+        c = read_as(F32, file);
+        assert_int_equal(c.code, EXIT_DATA);
+        assert_non_null(strstr(c.said, above ? "claims a header of 100000001 bytes" : "ends inside its header of 100 bytes"));
+    }
     write_weights(&good);
     int64_t bytes = io_read_file(file, 64 << 20, &data);
     for (int64_t keep = bytes - 1; keep >= 0; keep = keep > 1200 ? 1200 : keep - 7) {
