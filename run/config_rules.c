@@ -37,9 +37,9 @@ static int multiply(int64_t *product, int count, const int64_t *factor) {
     return 1;
 }
 
+/* Each size is below 2^31: 128 bits hold it all. */
 int config_parameters(const Config *c, int64_t *parameters) {
-    __int128 C = c->model.n_embd, embeddings = c->model.vocab_size + c->model.n_positions, all; /* each below 2^31: so 128 bits hold it all */
-    all = embeddings * C + c->model.n_layer * (12 * C * C + 13 * C) + 2 * C;
+    __int128 C = c->model.n_embd, all = (c->model.vocab_size + c->model.n_positions) * C + c->model.n_layer * (12 * C * C + 13 * C) + 2 * C;
     *parameters = (int64_t)all;
     return all <= INT64_MAX;
 }
