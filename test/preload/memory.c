@@ -1,11 +1,10 @@
 /* memory.c - preloaded, makes one allocation of the program fail: TRAIN_GPT_MALLOC_FAIL=n, the n-th malloc, calloc, realloc or posix_memalign
  * that its own code calls, or that the C library or libcjson makes for it (in asprintf, opendir, cJSON_Parse), from 1; "n+" all from there on.
- * Calls of other libraries go through. TRAIN_GPT_MALLOC_LOG=file: at the end it gets a line for each such call, the same for the same place in the
- * program and the same way from there.
+ * Calls of other libraries go through, and those after exit(), which are gcov's. TRAIN_GPT_MALLOC_LOG=file: at the end it gets a line for each call
+ * that may fail, the same for the same place in the program and the same way from there.
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +23,7 @@ typedef struct { char *begin, *end; } Code; /* where it lies in memory */
 
 static Code        program, helper[3]; /* libc, libcjson, this file */
 static atomic_long calls;
+static atomic_int  has_begun, has_ended;
 static long        fails_at;
 static int         and_later;
 static const char *log_path;
@@ -60,6 +60,8 @@ __attribute__((destructor)) static void tell(void) {
     if (log) fclose(log);
 }
 
+static void end(void) { has_ended = 1; }
+
 typedef struct { unsigned place; int is_own; } Asked;
 
 /* One frame further out: helpers are passed, the first other one is who asked. */
@@ -74,9 +76,10 @@ static _Unwind_Reason_Code look_at(struct _Unwind_Context *frame, void *asked) {
 
 static int fails(char *caller) {
     Asked a = {0, 0};
-    if (!is_in(program, caller) && !is_helper(caller)) return 0;
+    if (has_ended || (!is_in(program, caller) && !is_helper(caller))) return 0;
     _Unwind_Backtrace(look_at, &a);
     if (!a.is_own) return 0;
+    if (!atomic_exchange(&has_begun, 1)) atexit(end);
     long n = ++calls;
     if (n <= LOGGED) place_of[n - 1] = a.place;
     if (fails_at == 0 || (and_later ? n < fails_at : n != fails_at)) return 0;
