@@ -100,7 +100,7 @@ static void see_room(Save *s) {
 
 /* No byte goes into a folder that another job has taken over. */
 static int may_write(Save *s) {
-    if (!s->fault[0] && !lock_is_held(s->state->lock)) manifest_fault(s->fault, "%s is another job's now", s->run_dir.text);
+    if (!lock_is_held(s->state->lock)) manifest_fault(s->fault, "%s is another job's now", s->run_dir.text);
     return !s->fault[0];
 }
 

@@ -166,6 +166,7 @@ static const Bad BAD_TEXTS[] = {
     BAD("{\"b\":1,\"a\":1,\n\"a\":2,\"b\":2}", 2, 1, "duplicate key \"a\""),
     BAD("{\"\":1,\"\":2}", 1, 7, "duplicate key \"\""),
     BAD("{\"a\":1,\"a\":2,\"b\":1,\"b\":2}", 1, 8, "duplicate key \"a\""),
+    BAD("{\"b\":1,\"b\":2,\n\"a\":1,\"a\":2}", 1, 8, "duplicate key \"b\""),
 };
 
 static void refuse(const Bad *bad, size_t limit) {

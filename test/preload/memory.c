@@ -1,7 +1,7 @@
 /* memory.c - preloaded, makes one allocation of the program fail: TRAIN_GPT_MALLOC_FAIL=n, the n-th malloc, calloc, realloc or posix_memalign
  * that its own code calls, or that the C library or libcjson makes for it (in asprintf, opendir, cJSON_Parse), from 1; "n+" all from there on.
  * Calls of other libraries go through, and those after exit(), which are gcov's. TRAIN_GPT_MALLOC_LOG=file: at the end it gets a line for each call
- * that may fail, the same for the same place in the program and the same way from there.
+ * that may fail, the same for the same place in the program, as reached from the same caller, and the same way from there.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -64,14 +64,15 @@ static void end(void) { has_ended = 1; }
 
 typedef struct { unsigned place; int is_own; } Asked;
 
-/* One frame further out: helpers are passed, the first other one is who asked. */
+/* One frame further out: helpers are passed, the first other one is who asked; its caller counts for the place, too. */
 static _Unwind_Reason_Code look_at(struct _Unwind_Context *frame, void *asked) {
     Asked *a = asked;
     char  *at = (char *)_Unwind_GetIP(frame);
     a->place = (a->place ^ (unsigned)((unsigned long)at >> 1)) * 0x01000193u; /* FNV */
-    if (is_helper(at)) return _URC_NO_REASON;
-    a->is_own = is_in(program, at);
-    return _URC_END_OF_STACK;
+    if (is_helper(at) && !a->is_own) return _URC_NO_REASON;
+    if (a->is_own || !is_in(program, at)) return _URC_END_OF_STACK;
+    a->is_own = 1;
+    return _URC_NO_REASON;
 }
 
 static int fails(char *caller) {

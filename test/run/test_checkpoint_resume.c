@@ -55,11 +55,14 @@ static void expect_end(const char *extra, void (*change)(Fixture *f), int code, 
 static void other_file(Fixture *f) { f->shard[0].path = "data/other.bin"; }
 static void less_files(Fixture *f) { f->train.shards = 1; }
 
-/* An empty log is no run's. */
-static void test_an_empty_log_is_no_run(void **state) {
+/* An empty log is no run's; checkpoints are, with or without a log. */
+static void test_what_is_a_run(void **state) {
     (void)state;
     fclose(fopen(path_of("%s/metrics.jsonl", dir).text, "w"));
     expect_end(",\"resume\":\"never\"", NULL, 100, "");
+    assert_int_equal(unlink(path_of("%s/metrics.jsonl", dir).text), 0);
+    save_one(F32, (LossScale){1.0, 0});
+    expect_end(",\"resume\":\"never\"", NULL, EXIT_CONFIG, "holds a run already (checkpoints) and run.resume is \"never\"");
 }
 
 static void test_data_may_change_when_named(void **state) {
@@ -112,7 +115,7 @@ int main(void) {
     comm = comm_create((Launch){0}, COMM_RING);
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
-        CASE(test_an_empty_log_is_no_run), CASE(test_data_may_change_when_named), CASE(test_tensors_of_another_model),
+        CASE(test_what_is_a_run), CASE(test_data_may_change_when_named), CASE(test_tensors_of_another_model),
         CASE(test_the_loss_scale_is_its_precisions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

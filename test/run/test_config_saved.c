@@ -211,6 +211,9 @@ static void test_table(void **state) {
         assert_non_null(strstr(help, o->fallback ? o->fallback : "required"));
     }
     assert_false(option_in_section(option_find("optimizer.beta1"), "optim"));
+    cJSON *ignored = option_to_json(option_find("$schema"), &(Config){.path = ""});
+    assert_string_equal(ignored->valuestring, "");
+    cJSON_Delete(ignored);
     for (const char *line = help; *line; line = strchr(line, '\n') + 1) assert_in_range(strcspn(line, "\n"), 0, 128);
     free(help);
 }

@@ -208,6 +208,8 @@ static void test_writes(void **state) {
     assert_string_equal(shape, "[389,14]");
     safetensors_shape(shape, 6, &s.tensor[0]); /* no room for all of it */
     assert_string_equal(shape, "[389,");
+    safetensors_shape(shape, 4, &s.tensor[0]);
+    assert_string_equal(shape, "[38");
     safetensors_shape(shape, sizeof shape, &(SafeTensor){.dims = 0});
     assert_string_equal(shape, "[]");
     safetensors_free(&s);
