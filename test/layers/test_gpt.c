@@ -143,7 +143,8 @@ static void test_curve(void **state) {
     (void)state;
     Model  *m = model_create(F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
     double  worst_loss = 0.0;
-    for (int64_t step = 0; step < STEPS; step++) {
+    int64_t steps = stage_is_slow() ? STEPS / 2 : STEPS;
+    for (int64_t step = 0; step < steps; step++) {
         double loss = gradients(m, step, 2), norm = gradient_norm(m);
         worst_loss = fmax(worst_loss, relative(loss, record_value(record_find(&m->records, "loss"), step)));
         assert_true(relative(norm, record_value(record_find(&m->records, "grad_norm"), step)) <= GRADIENT_ALLOWED + WEIGHT_ALLOWED);
@@ -154,10 +155,13 @@ static void test_curve(void **state) {
         }
         update(m, step, norm);
     }
-    double worst = worst_row(m, m->gpt.params, "final", 1);
-    print_message("worst loss %.2e of %.0e, worst final weight %.2e of %.0e\n", worst_loss, LOSS_ALLOWED, worst, WEIGHT_ALLOWED);
+    print_message("worst loss %.2e of %.0e\n", worst_loss, LOSS_ALLOWED);
     assert_true(worst_loss <= LOSS_ALLOWED);
-    assert_true(worst <= WEIGHT_ALLOWED);
+    if (steps == STEPS) { /* what is recorded is the weights of the end */
+        double worst = worst_row(m, m->gpt.params, "final", 1);
+        print_message("worst final weight %.2e of %.0e\n", worst, WEIGHT_ALLOWED);
+        assert_true(worst <= WEIGHT_ALLOWED);
+    }
     model_destroy(m);
 }
 
