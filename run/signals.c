@@ -1,13 +1,16 @@
 /* signals.c - see signals.h. The flags are file-scope because a signal handler has no other way to reach them. */
 #include "run/signals.h"
 
+#include <math.h>
 #include <omp.h>
 #include <signal.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/error.h"
 
-static volatile sig_atomic_t stop_flag, end_flag, save_flag, continued_flag;
+static volatile sig_atomic_t stop_flag, end_flag, save_flag;
+static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
 
 /* A scheduler sends USR1 first and TERM when the time is over: only the second of TERM and INT is impatience. 75 would promise a
  * checkpoint, so the process then ends as the signal ends a program. */
@@ -18,11 +21,12 @@ static void on_stop(int signal_number) {
             raise(signal_number);
         }
         end_flag = 1;
+        ended_ms = clock_ms();
     }
     stop_flag = 1;
 }
 static void on_save(int signal_number) { (void)signal_number, save_flag = 1; }
-static void on_continue(int signal_number) { (void)signal_number, continued_flag = 1; }
+static void on_continue(int signal_number) { (void)signal_number, continued_ms = clock_ms(); }
 
 /* A handler must not run on the stack of a thread that computes: where generated code of oneDNN (seen with 2.6 on AVX-512) has the stack
  * pointer, the kernel's signal frame overwrote the heap in 3 of 50 signals. So the main thread, which is the one that gets the signals
@@ -63,13 +67,11 @@ void signals_keep_to_main(void) {
 
 int signals_stop(void) { return stop_flag; }
 
-int signals_ended(void) { return end_flag; }
+double signals_ended_ms(void) { return ended_ms; }
+double signals_continued_ms(void) { return continued_ms; }
 
-static int take(volatile sig_atomic_t *flag) {
-    if (!*flag) return 0; /* cleared only where it was set: a signal between the two is not lost */
-    *flag = 0;
+int signals_take_save(void) {
+    if (!save_flag) return 0; /* cleared only where it was set: a signal between the two is not lost */
+    save_flag = 0;
     return 1;
 }
-
-int signals_take_save(void) { return take(&save_flag); }
-int signals_take_continued(void) { return take(&continued_flag); }

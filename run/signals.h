@@ -18,8 +18,9 @@ void signals_keep_to_main(void);
 
 int signals_stop(void);      /* this process has been asked to stop: from then on always 1 */
 int signals_take_save(void); /* it has been asked to save since the last call */
-int signals_take_continued(void); /* SIGCONT came since the last call */
-int signals_ended(void);     /* TERM or INT came */
+/* clock_ms() of the last SIGCONT, and of the first TERM or INT; -INFINITY: none came. Any thread may ask. */
+double signals_continued_ms(void);
+double signals_ended_ms(void);
 
 #ifdef __cplusplus
 }

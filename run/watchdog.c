@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <execinfo.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@
 enum { STACK_DEPTH = 64 };
 enum { REPORT_SECONDS = 4 /* whoever reads our stderr may be gone */, HOST_CHARS = 64 };
 static const double LOOK_MS = 200.0, STACK_MS = 100.0, ABANDON_MS = 1000.0;
+static const double APART_MS = 1000.0, ENDING_MS = 2000.0; /* Open MPI ends a rank by CONT, TERM after one second, KILL after two */
 
 struct Watchdog {
     Comm *_Atomic     comm;      /* borrowed; NULL: not yet */
@@ -140,11 +142,15 @@ double watchdog_limit(double configured_seconds, int has_started, double longest
 
 double watchdog_allows(const Watchdog *w) { return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6); }
 
-/* The launcher ends its ranks, since one of them has died on this host, or before they knew each other: there is nothing left to save. */
+/* Whether the launcher is ending its ranks because one of them has died: one of this host, or another, as this one has got nowhere between the
+ * launcher's two signals; or before they knew each other. Nothing is left to save. SLURM's signals come together, and leave half a minute. */
 static int is_bereft(const Watchdog *w) {
-    Comm *comm = w->comm;
-    if (!comm) return w->launch.launched && signals_ended();
-    return signals_take_continued() && comm_neighbour_is_gone(comm);
+    Comm  *comm = w->comm;
+    double continued_ms = signals_continued_ms(), ended_ms = signals_ended_ms(), apart_ms = ended_ms - continued_ms;
+    if (!w->launch.launched || !(isfinite(continued_ms) || isfinite(ended_ms))) return 0;
+    if (!comm) return isfinite(ended_ms);
+    if (clock_ms() - continued_ms < ENDING_MS && comm_neighbour_is_gone(comm)) return 1;
+    return apart_ms > 0.8 * APART_MS && apart_ms < 1.5 * APART_MS && (double)w->last_us * 1e-3 < continued_ms;
 }
 
 static void *watch(void *watchdog) {

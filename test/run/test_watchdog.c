@@ -38,8 +38,9 @@ static void test_silence_ends(void **state) {
     assert_non_null(strstr(c.said, "(main):\n"));
 }
 
-/* What a launcher's signals end: a rank that waits for MPI_Init, and not one whose neighbours are alive. A dead one: test/run/test_hang.sh. */
-typedef struct { int knows_ranks, signal, ends; } Ending;
+/* What a launcher's signals end: a rank that waits for MPI_Init, and one that gets nowhere between them, as when a rank of another host has died;
+ * not one that goes on. A dead neighbour: test/run/test_hang.sh. */
+typedef struct { int knows_ranks, first; double seconds; int second, goes_on, ends; } Ending;
 
 static void be_ended(void *ending) {
     const Ending *e = (const Ending *)ending;
@@ -47,14 +48,18 @@ static void be_ended(void *ending) {
     Comm         *c = comm_create(ALONE, COMM_RING);
     signals_install();
     if (e->knows_ranks) watchdog_know(w, c);
-    raise(e->signal);
-    rest(1.0);
+    raise(e->first);
+    rest(e->seconds);
+    if (e->goes_on) watchdog_tick(w, NULL);
+    raise(e->second);
+    rest(0.5);
     watchdog_destroy(w);
 }
 
-static void test_a_launcher_ends_a_start(void **state) {
+static void test_a_launcher_ends(void **state) {
     (void)state;
-    Ending table[] = {{1, SIGCONT, 0}, {1, SIGTERM, 0}, {0, SIGCONT, 0}, {0, SIGTERM, 1}};
+    Ending table[] = {{0, SIGCONT, 0, SIGCONT, 0, 0}, {0, SIGCONT, 0, SIGTERM, 0, 1}, {1, SIGTERM, 0, SIGCONT, 0, 0},
+                      {1, SIGCONT, 1, SIGTERM, 0, 1}, {1, SIGCONT, 1, SIGTERM, 1, 0}, {1, SIGCONT, 0, SIGTERM, 0, 0}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         Child c = child_run(be_ended, &table[i]);
         assert_int_equal(c.code, table[i].ends ? EXIT_PEER : 0);
@@ -173,7 +178,7 @@ static void test_a_long_start_is_forgotten(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_silence_ends), cmocka_unit_test(test_a_launcher_ends_a_start), cmocka_unit_test(test_ticks_keep_alive),
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_silence_ends), cmocka_unit_test(test_a_launcher_ends), cmocka_unit_test(test_ticks_keep_alive),
                                      cmocka_unit_test(test_default_is_patient), cmocka_unit_test(test_a_stopped_process_is_not_blamed),
                                      cmocka_unit_test(test_silence_in_mpi_init), cmocka_unit_test(test_a_report_that_nobody_reads),
                                      cmocka_unit_test(test_limits), cmocka_unit_test(test_a_long_start_is_forgotten)};
