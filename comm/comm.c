@@ -341,7 +341,7 @@ CommTimes comm_times(Comm *c) {
 void comm_forget_times(Comm *c) {
     count_so_far(c);
     memset(&c->waits, 0, sizeof c->waits);
-    if (!c->nccl) memset(&c->times, 0, sizeof c->times);
+    if (c->kind != COMM_NCCL) memset(&c->times, 0, sizeof c->times);
 }
 
 int comm_trace(const Comm *c, CommTrace *out, int max) {
