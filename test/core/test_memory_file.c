@@ -29,10 +29,11 @@ static FILE *scarce_fopencookie(void *cookie, const char *mode, cookie_io_functi
 
 enum { LINES = 20000 };
 
-/* 1 when fclose() says that all lines are there; then they are. */
-static int write_lines(char **text, size_t *bytes) {
+/* 1 when fclose() says that all lines are there; then they are. Without a buffer of its own, nothing is left to write when the file is closed. */
+static int write_lines(char **text, size_t *bytes, int buffering) {
     FILE *out = memory_file_open(text, bytes);
     if (!out) return 0;
+    setvbuf(out, NULL, buffering, BUFSIZ);
     for (int i = 0; i < LINES; i++) fprintf(out, "%06d\n", i);
     if (fclose(out) != 0) return 0;
     assert_int_equal(*bytes, 7 * LINES);
@@ -41,20 +42,25 @@ static int write_lines(char **text, size_t *bytes) {
     return 1;
 }
 
-static void text_is_there_or_missed(void **state) {
-    (void)state;
+static void there_or_missed(int buffering) {
     char  *text;
     size_t bytes;
     asked = refused = 0;
-    assert_true(write_lines(&text, &bytes));
+    assert_true(write_lines(&text, &bytes, buffering));
     free(text);
     int all = asked;
     assert_true(all > 6);
     for (int n = 1; n <= all; n++) {
         asked = 0, refused = n;
-        assert_false(write_lines(&text, &bytes));
+        assert_false(write_lines(&text, &bytes, buffering));
         free(text);
     }
+}
+
+static void text_is_there_or_missed(void **state) {
+    (void)state;
+    there_or_missed(_IOFBF);
+    there_or_missed(_IONBF);
 }
 
 static void text_can_be_read_after_a_flush(void **state) {

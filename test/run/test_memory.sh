@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Memory that runs out: allocations of the program, and those that the C library and libcjson make for it, fail one at a time, in a start, a resume
 # and verbs; limits of the system; one rank of two.
-#   test/run/test_memory.sh [EVERY]     every EVERY-th of the places that allocate, 9 if not given; `make soak` tries all
-every=${1:-9}
+#   test/run/test_memory.sh [EVERY]     every EVERY-th of the places that allocate, 12 if not given; `make soak` tries all
+every=${1:-12}
 case ${B:-build/cpu} in *-asan | *-tsan*) echo "skip memory: a sanitizer has its own malloc"; exit 0 ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 PRELOAD=$WORK/memory.so
