@@ -72,7 +72,7 @@ static GptShape read_shape(const char *checkpoint) {
     JsonFault fault;
     snprintf(path, sizeof path, "%s/config.json", checkpoint);
     int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
-    if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : EXIT_DATA, "%s cannot be read: %s", path, strerror((int)-bytes));
+    if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : bytes == -EIO || bytes == -EACCES ? EXIT_IO : EXIT_DATA, "%s cannot be read: %s", path, strerror((int)-bytes));
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
         fail(EXIT_DATA, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
     GptShape shape = {size_of(json.root, "n_layer", path), size_of(json.root, "n_head", path), size_of(json.root, "n_embd", path),

@@ -57,6 +57,9 @@ chmod 755 "$WORK"; mkdir "$WORK/closed"; chmod 555 "$WORK/closed"; mkdir -p "$WO
 if "${as_nobody[@]}" test -x "$TRAIN" -a -r "$WORK/tiny.json" 2> /dev/null; then
     expect "a folder of somebody else" refused 74 "$WORK/closed/run: .*Permission denied" "${as_nobody[@]}" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/closed/run"
     expect "a folder that may not be written, though the lock may" refused 74 "$WORK/shut: .*Permission denied" "${as_nobody[@]}" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/shut"
+    mkdir -m 000 "$WORK/theirs"
+    expect "data in a folder that may not be read" exits 74 "theirs/x_\*.bin.*: the folder $WORK/theirs cannot be read: Permission denied" \
+        "${as_nobody[@]}" "$TRAIN" "$WORK/tiny.json" data.train="$WORK/theirs/x_*.bin" run.dir="$WORK/open"
 else
     echo "skip no other user can run the program here"
 fi

@@ -287,8 +287,9 @@ static void test_memory(void **state) {
     free(text);
 #ifndef __SANITIZE_ADDRESS__
     struct rusage used;
+    const char   *preload = getenv("LD_PRELOAD"); /* valgrind's own memory counts for it */
     getrusage(RUSAGE_SELF, &used);
-    assert_in_range(used.ru_maxrss >> 10, 1, 256);
+    if (!preload || !strstr(preload, "vgpreload")) assert_in_range(used.ru_maxrss >> 10, 1, 256);
 #endif
 }
 
