@@ -110,7 +110,8 @@ static Agreed agree(Run *r, int64_t step, double start_ms) {
     gpt_fetch_sums(&r->gpt, &r->stream, all.sums, hash);
     if (hashes) compare_weights(r, step, hash[GPT_HASH_REPLICAS]);
     exact_add(&all.sums[GPT_LOSS], inject_loss((double)c->batch.global_tokens));
-    all.stop = requests_stop(&r->requests, clock_ms() - start_ms); /* the next step takes as long as this one */
+    double took_ms = clock_ms() - start_ms; /* the next step takes as long as this one, or is computed twice */
+    all.stop = requests_stop(&r->requests, guard_verify_due(c, step + 1) ? 2.0 * took_ms : took_ms);
     all.save = requests_save(&r->requests);
     all.written = saver_ready(r->saver);
     all.fed = loader_is_ready(r->loader, 0.0);
@@ -138,16 +139,18 @@ static Agreed compute_again(Run *r, int64_t step, Agreed first) {
     return again;
 }
 
-/* Nothing looks wrong, and the step is computed twice all the same; where bits differ a third time, and what came twice counts. */
+/* Nothing looks wrong, and the step is computed twice all the same; where bits differ a third time, and what came twice counts. Not for a run
+ * that is asked to stop, or is while it waits for data. */
 static Agreed verify(Run *r, int64_t step, Agreed first) {
-    char   ranks[GUARD_TEXT];
+    char ranks[GUARD_TEXT];
+    if (first.stop || (!first.fed && !run_await_batches(r))) return first;
     Agreed second = compute_again(r, step, first);
     if (guard_is_repeated(r->comm, &first.numbers, &second.numbers, ranks)) return second;
     Agreed third = compute_again(r, step, second);
     if (guard_is_repeated(r->comm, &second.numbers, &third.numbers, ranks) || guard_is_repeated(r->comm, &first.numbers, &third.numbers, ranks)) return third;
     tell_saved(r, saver_finish(r->saver)); /* what is being written is of weights that were updated before this step */
     fail(EXIT_NUMERIC, "step %lld, computed three times from the same batches, never gave the same gradients: %s; the weights are those of step %lld "
-         "(run.verify_every = 0 looks away)", (long long)step + 1, ranks, (long long)step);
+         "(run.verify_every = 0 does not look)", (long long)step + 1, ranks, (long long)step);
 }
 
 /* An fp16 gradient overflows from time to time: no fault, but the loss scale's. */

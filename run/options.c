@@ -63,7 +63,7 @@ const Option OPTIONS[] = {
     CHOICE(run.on_spike, "\"warn\"", SPIKE_WORDS, "the same when the loss is far above the recent ones; warn: say so and go on"),
     REAL(run.spike_threshold, "10", 0, BIG, "a spike: so many robust standard deviations (1.4826 MAD) above the median of the last 128 losses; 0 = off"),
     INTEGER(run.max_skips, "3", 0, EXACT, "skipped steps or rollbacks in a row before the run stops"),
-    INTEGER(run.verify_every, "1000", 0, EXACT, "so often a step is computed twice from the same batches, and its gradients compared bit by bit; 0 = never"),
+    INTEGER(run.verify_every, "1000", 0, EXACT, "so often a step is computed twice from the same batches, and a hash of its gradients compared; 0 = never"),
     REAL(run.watchdog_seconds, "0", 0, BIG, "no progress for that long ends the job; 0 = max(30, 20 x the longest seen), 300 while starting"),
 
     WORD(model.preset, "\"\"", PRESET_WORDS, "published sizes; the keys below override it"),

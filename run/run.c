@@ -342,6 +342,7 @@ void run_destroy(Run *r) {
     if (r->val.shards) dataset_close(&r->val);
     watchdog_tick(r->watchdog, "the end");
     lock_release(r->lock);
+    watchdog_ends(r->watchdog);
     comm_destroy(r->comm);
     watchdog_destroy(r->watchdog);
     error_set_memory_advice(NULL);

@@ -31,7 +31,7 @@ struct Watchdog {
     Thread            thread;
     _Atomic int64_t   last_us;   /* clock_ms() * 1000 of the last tick                  */
     _Atomic int64_t   longest_us;/* pause between two ticks, from the first step's on   */
-    _Atomic int       started;
+    _Atomic int       started, ends;
     const char *_Atomic phase;
 };
 
@@ -54,6 +54,10 @@ void watchdog_forget_start(Watchdog *w) {
 
 void watchdog_started(Watchdog *w) {
     if (w) w->started = 1;
+}
+
+void watchdog_ends(Watchdog *w) {
+    if (w) w->ends = 1;
 }
 
 /* --- the report ------------------------------------------------------------------------------------------------------------------------ */
@@ -147,9 +151,10 @@ double watchdog_allows(const Watchdog *w) { return watchdog_limit(w->limit_secon
 static int is_bereft(const Watchdog *w) {
     Comm  *comm = w->comm;
     double continued_ms = signals_continued_ms(), ended_ms = signals_ended_ms(), apart_ms = ended_ms - continued_ms;
-    if (!w->launch.launched || !(isfinite(continued_ms) || isfinite(ended_ms))) return 0;
+    if (w->ends || !w->launch.launched || !(isfinite(continued_ms) || isfinite(ended_ms))) return 0;
     if (!comm) return isfinite(ended_ms);
     if (clock_ms() - continued_ms < ENDING_MS && comm_neighbour_is_gone(comm)) return 1;
+    if (comm_local_size(comm) == comm_size(comm)) return 0;
     return apart_ms > 0.8 * APART_MS && apart_ms < 1.5 * APART_MS && (double)w->last_us * 1e-3 < continued_ms;
 }
 

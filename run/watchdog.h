@@ -36,6 +36,8 @@ double watchdog_allows(const Watchdog *w); /* that limit, by what w knows now */
 void watchdog_forget_start(Watchdog *w);
 /* The first step is behind us. */
 void watchdog_started(Watchdog *w);
+/* The end has come: from here on other ranks may be gone. */
+void watchdog_ends(Watchdog *w);
 
 #ifdef __cplusplus
 }
