@@ -380,7 +380,9 @@ static void test_saving_a_step_after_a_rollback(void **state) {
 static void roll_back_piece(void *argument) {
     Fixture f;
     fixture_create(&f, comm, dir, F32, 1, "");
-    if (checkpoint_roll_back(&f.state).step != *(int64_t *)argument) _exit(1);
+    int64_t step = checkpoint_roll_back(&f.state).step;
+    fixture_destroy(&f);
+    if (step != *(int64_t *)argument) _exit(1);
 }
 
 /* To the first weights only when nothing was saved yet. */

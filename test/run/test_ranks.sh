@@ -34,7 +34,7 @@ train run.dir="$WORK/3" > "$WORK/out"
 expect "1 process goes on from 3 ranks" same_losses "$WORK/3" "$WORK/1" 1e-6
 core=$(taskset -pc $$ | sed 's/.*: //; s/[-,].*//')
 if [ "$(lscpu -p=CORE | grep -v '^#' | sort -u | wc -l)" -gt 1 ]; then
-    taskset -c "$core" mpirun --oversubscribe --bind-to none -np 2 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/one" run.steps=2 > "$WORK/out" 2>&1
+    (taskset -pc "$core" $BASHPID; train_ranks 2 run.dir="$WORK/one" run.steps=2) > "$WORK/out" 2>&1
     expect "ranks bound to one core are told, once" [ "$(grep -c 'warning: the 2 ranks of this host share one of its .* cores' "$WORK/out")" -eq 1 ]
 else
     echo "skip ranks bound to one core are told (there is only one)"
