@@ -90,7 +90,7 @@ static void refuse_duplicates(const PathList *list, const char *key) {
 NORETURN static void refuse_foreign_token(const Shard *shard, const char *key, int64_t at, int64_t vocab_size) {
     fail(EXIT_DATA, "%s: %s: token %lld of %lld is %u, model.vocab_size is %lld: %s", key, shard->path, (long long)at,
          (long long)shard->header.tokens, shard_token(shard, at), (long long)vocab_size,
-         shard->header.data_offset ? "these tokens are of another tokenizer, or the file is damaged"
+         shard->header.data_offset || shard->header.sequences ? "these tokens are of another tokenizer, or the file is damaged"
                                    : "headerless files are read as uint16 tokens; text becomes shards by ./train_gpt tokenize");
 }
 

@@ -26,10 +26,12 @@ static const struct { int32_t magic, version; int token_bytes; const char *what;
     {20240527, 0, 0, "llm.c optimizer state"},
 };
 
+#define MEGATRON_MAGIC "MMIDIDX\0" /* and the string's own NUL: nine bytes */
+
 /* Other formats that would pass as headerless tokens: no such file of tokens starts with six or more given bytes. */
 static const struct { const char *start; size_t bytes; const char *what; } foreign_files[] = {
     {"BIN.TOK\n", 8, "llmq token file; convert it to llm.c shards"},
-    {"MMIDIDX\0", 8, "Megatron index, which is not read yet; convert it to llm.c shards"},
+    {MEGATRON_MAGIC, 8, "Megatron index; name the .bin beside it, and the index is read with it"},
     {"\x93NUMPY", 6, "NumPy .npy file; write the array with tofile() as uint16"},
 };
 
@@ -56,7 +58,7 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, S
         if (file_bytes > due)
             FAULT("holds %llu bytes after its last token: its %d tokens take %llu bytes, there are %llu; copy or make it again",
                   (unsigned long long)(file_bytes - due), start[2], (unsigned long long)due, (unsigned long long)file_bytes);
-        *header = (ShardHeader){llmc_files[i].token_bytes, SHARD_HEADER_BYTES, start[2]};
+        *header = (ShardHeader){llmc_files[i].token_bytes, SHARD_HEADER_BYTES, start[2], 0};
         return 0;
     }
     for (size_t i = 0; i < sizeof foreign_files / sizeof *foreign_files; i++)
@@ -66,10 +68,40 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, S
         FAULT("is no token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd number of bytes (%llu); "
               "text becomes shards by ./train_gpt tokenize", (unsigned long long)file_bytes);
     if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", (unsigned long long)file_bytes);
-    *header = (ShardHeader){2, 0, (int64_t)(file_bytes / 2)};
+    *header = (ShardHeader){2, 0, (int64_t)(file_bytes / 2), 0};
     return 0;
-#undef FAULT
 }
+
+/* --- Megatron's index --------------------------------------------------------------------------------------------------------------------- */
+
+static const struct { int token_bytes; const char *name; } megatron_types[] = {
+    {0, "type 0"}, {0, "uint8"}, {0, "int8"}, {2, "int16"}, {4, "int32"}, {0, "int64"}, {0, "float64"}, {0, "float32"}, {2, "uint16"},
+};
+enum { MEGATRON_TYPES = sizeof megatron_types / sizeof *megatron_types };
+
+int shard_is_index(const uint8_t *data, size_t bytes) {
+    return bytes >= sizeof MEGATRON_MAGIC && memcmp(data, MEGATRON_MAGIC, sizeof MEGATRON_MAGIC) == 0;
+}
+
+int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]) {
+    uint64_t version, sequences, bounds;
+    if (!shard_is_index(data, bytes)) FAULT("has no Megatron index");
+    if (bytes < SHARD_INDEX_BYTES) FAULT("has an index that is truncated: it holds %llu bytes", (unsigned long long)index_bytes);
+    memcpy(&version, data + 9, 8), memcpy(&sequences, data + 18, 8), memcpy(&bounds, data + 26, 8);
+    unsigned type = data[17];
+    if (version != 1) FAULT("has an index of version %llu; only version 1 is known", (unsigned long long)version);
+    if (type >= MEGATRON_TYPES || megatron_types[type].token_bytes == 0)
+        FAULT("holds tokens as %s, says its index; those of uint16, int16 and int32 are read", type < MEGATRON_TYPES ? megatron_types[type].name : "an unknown type");
+    if (sequences == 0) FAULT("holds no sequence, says its index");
+    if (sequences > index_bytes / 12 || bounds > index_bytes / 8 || SHARD_INDEX_BYTES + 12 * sequences + 8 * bounds != index_bytes)
+        FAULT("has an index of %llu bytes, which %llu sequences and %llu borders of documents do not take; copy or make both again",
+              (unsigned long long)index_bytes, (unsigned long long)sequences, (unsigned long long)bounds);
+    int width = megatron_types[type].token_bytes;
+    if (file_bytes % (uint64_t)width || file_bytes == 0) FAULT("holds %llu bytes, no whole number of its index's %s", (unsigned long long)file_bytes, megatron_types[type].name);
+    *header = (ShardHeader){width, 0, (int64_t)(file_bytes / (uint64_t)width), (int64_t)sequences};
+    return 0;
+}
+#undef FAULT
 
 /* --- bytes that are gone --------------------------------------------------------------------------------------------------------------- */
 
@@ -99,6 +131,33 @@ static void watch_bus_errors(void) {
 
 /* --- reading ------------------------------------------------------------------------------------------------------------------------------ */
 
+/* The index beside NAME.bin, if there is one: 1 and the header. Its last sequence ends where the file does, so that neither was cut or is another's. */
+static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header) {
+    char     name[4096], fault[SHARD_FAULT_CHARS];
+    uint8_t  start[SHARD_INDEX_BYTES];
+    size_t   stem = strlen(path) < 4 ? 0 : strlen(path) - 4;
+    if (stem >= sizeof name - 4 || strcmp(path + stem, ".bin") != 0) return 0;
+    snprintf(name, sizeof name, "%.*s.idx", (int)stem, path);
+    int64_t bytes = io_file_bytes(name);
+    if (bytes < (int64_t)sizeof MEGATRON_MAGIC) return 0;
+    size_t start_bytes = bytes < (int64_t)sizeof start ? (size_t)bytes : sizeof start;
+    int    fd = io_open(name, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
+    if (rc < 0) fail(EXIT_IO, "cannot read %s: %s", name, strerror(-rc));
+    if (!shard_is_index(start, start_bytes)) return io_close(fd), 0;
+    if (shard_parse_index(start, start_bytes, (uint64_t)bytes, file_bytes, header, fault) < 0) fail(EXIT_DATA, "%s %s (%s)", path, fault, name);
+
+    int32_t  length;
+    uint64_t offset, last = (uint64_t)header->sequences - 1;
+    rc = io_pread(fd, &length, sizeof length, SHARD_INDEX_BYTES + 4 * last);
+    if (rc == 0) rc = io_pread(fd, &offset, sizeof offset, SHARD_INDEX_BYTES + 4 * (last + 1) + 8 * last);
+    if (rc < 0) fail(EXIT_IO, "cannot read %s: %s", name, strerror(-rc));
+    if (length < 0 || offset > file_bytes || file_bytes - offset != (uint64_t)length * (uint64_t)header->token_bytes)
+        fail(EXIT_DATA, "%s holds %llu bytes and does not end where the last sequence of its index does (%s): truncated, or the other's; copy or make both again", path,
+             (unsigned long long)file_bytes, name);
+    io_close(fd);
+    return 1;
+}
+
 Shard shard_open(const char *path) {
     struct stat st;
     if (stat(path, &st) < 0 && errno == ENOENT) fail(EXIT_DATA, "%s does not exist", path);
@@ -109,13 +168,14 @@ Shard shard_open(const char *path) {
     if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(-fd));
     if (fstat(fd, &st) < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(errno));
 
-    Shard   shard = {NULL, NULL, (uint64_t)st.st_size, {0, 0, 0}};
+    Shard   shard = {NULL, NULL, (uint64_t)st.st_size, {0, 0, 0, 0}};
     uint8_t start[SHARD_HEADER_BYTES];
     size_t  start_bytes = shard.file_bytes < sizeof start ? (size_t)shard.file_bytes : sizeof start;
     int     rc = io_pread(fd, start, start_bytes, 0);
     if (rc < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(-rc));
     char fault[SHARD_FAULT_CHARS];
-    if (shard_parse_header(start, start_bytes, shard.file_bytes, &shard.header, fault) < 0) fail(EXIT_DATA, "%s %s", path, fault);
+    if (!read_index(path, shard.file_bytes, &shard.header) && shard_parse_header(start, start_bytes, shard.file_bytes, &shard.header, fault) < 0)
+        fail(EXIT_DATA, "%s %s", path, fault);
 
     void *map = mmap(NULL, (size_t)shard.file_bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) fail(EXIT_IO, "cannot map %s into memory: %s", path, strerror(errno));
@@ -130,7 +190,7 @@ Shard shard_open(const char *path) {
 void shard_close(Shard *shard) {
     munmap((void *)shard->map, (size_t)shard->file_bytes);
     free(shard->path);
-    *shard = (Shard){NULL, NULL, 0, {0, 0, 0}};
+    *shard = (Shard){NULL, NULL, 0, {0, 0, 0, 0}};
 }
 
 uint32_t shard_token(const Shard *shard, int64_t i) {

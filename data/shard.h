@@ -1,6 +1,7 @@
-/* shard.h - token files, memory-mapped: llm.c shards (magic 20240520 v1 uint16, 20240801 v7 uint32) and headerless uint16 (nanoGPT).
+/* shard.h - token files, memory-mapped: llm.c shards (magic 20240520 v1 uint16, 20240801 v7 uint32), headerless uint16 (nanoGPT), and Megatron's
+ * NAME.bin, bare tokens whose type NAME.idx beside it tells (uint16, int16, int32); its documents follow each other without a border.
  *
- * The header parser is a pure function over bytes and length. Sizes, counts, magic and every token's range are checked before use.
+ * The parsers of headers are pure functions over bytes and length. Sizes, counts, magic and every token's range are checked before use.
  * Files are little-endian, as are the machines this runs on.
  */
 #ifndef TRAIN_GPT_DATA_SHARD_H
@@ -13,17 +14,24 @@
 extern "C" {
 #endif
 
-enum { SHARD_HEADER_BYTES = 1024, SHARD_FAULT_CHARS = 256 };
+enum { SHARD_HEADER_BYTES = 1024, SHARD_INDEX_BYTES = 34 /* of the start of a Megatron index */, SHARD_FAULT_CHARS = 256 };
 
 typedef struct {
     int     token_bytes;   /* 2 or 4 */
     size_t  data_offset;   /* of the first token; 0 = headerless */
     int64_t tokens;
+    int64_t sequences;     /* of a Megatron index; else 0 */
 } ShardHeader;
 
 /* Reads the header of a file of file_bytes bytes whose first `bytes` (at most SHARD_HEADER_BYTES are looked at) are given.
  * 0 and *header, or -1 and in fault what is wrong and what to do, as the end of a sentence that begins with the file's name. */
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]);
+
+/* Is this the start of a Megatron index? */
+int shard_is_index(const uint8_t *data, size_t bytes);
+/* Reads the start of an index of index_bytes bytes, for a NAME.bin of file_bytes bytes. Returns as shard_parse_header. Source of the layout:
+ * megatron/core/datasets/indexed_dataset.py. */
+int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]);
 
 typedef struct {
     char          *path;      /* owned */

@@ -176,6 +176,65 @@ static void bad_files_end_the_program_with_a_sentence(void **state) {
 }
 
 /* A disk that does not answer, and an address space that is full. */
+/* An index of sequences of 2 tokens, and the tokens beside it. */
+static void write_megatron(const char *name, uint8_t type, int sequences, const void *tokens, size_t bytes, int width) {
+    uint8_t  index[1024] = "MMIDIDX";
+    uint64_t version = 1, count = (uint64_t)sequences, bounds = 2, at = 34;
+    char     path[PATH_CHARS];
+    memcpy(index + 9, &version, 8), memcpy(index + 18, &count, 8), memcpy(index + 26, &bounds, 8);
+    index[17] = type;
+    for (int i = 0; i < sequences; i++, at += 4) index[at] = 2;
+    for (int i = 0; i < sequences; i++, at += 8) index[at] = (uint8_t)(2 * width * i);
+    index[at + 8] = (uint8_t)sequences;
+    snprintf(path, sizeof path, "%s.idx", name);
+    write_file(path, index, at + 16);
+    snprintf(path, sizeof path, "%s.bin", name);
+    write_file(path, tokens, bytes);
+}
+
+static void megatron_files_are_read_with_their_index(void **state) {
+    (void)state;
+    const uint16_t narrow[] = {7, 65535, 0, 3};
+    const int32_t  wide[] = {70000, 0, 1, 2};
+    const int64_t  widest[] = {1, 2, 3, 4};
+    int32_t        out[4];
+    write_megatron("narrow", 8, 2, narrow, sizeof narrow, 2);
+    Shard s = shard_open("narrow.bin");
+    assert_int_equal(s.header.tokens, 4);
+    shard_read(&s, 0, 4, out);
+    for (int i = 0; i < 4; i++) assert_int_equal(out[i], narrow[i]);
+    shard_close(&s);
+    write_megatron("wide", 4, 2, wide, sizeof wide, 4);
+    s = shard_open("wide.bin");
+    assert_int_equal(s.header.tokens, 4);
+    shard_read(&s, 0, 4, out);
+    assert_memory_equal(out, wide, sizeof wide);
+    assert_int_equal(shard_find_foreign(&s, 70000), 0);
+    shard_close(&s);
+
+    write_megatron("widest", 5, 2, widest, sizeof widest, 8); /* as uint16 it would be trained on without a word */
+    assert_ends(EXIT_DATA, open_shard, "widest.bin", "widest.bin holds tokens as int64", "widest.idx", NULL);
+    write_megatron("text", 1, 2, narrow, sizeof narrow, 1);
+    assert_ends(EXIT_DATA, open_shard, "text.bin", "text.bin holds tokens as uint8", NULL);
+    write_megatron("none", 9, 2, narrow, sizeof narrow, 2);
+    assert_ends(EXIT_DATA, open_shard, "none.bin", "an unknown type", NULL);
+    write_megatron("odd", 4, 2, narrow, 6, 4);
+    assert_ends(EXIT_DATA, open_shard, "odd.bin", "holds 6 bytes, no whole number of its index's int32", NULL);
+    write_megatron("cut", 8, 2, narrow, 6, 2);
+    assert_ends(EXIT_DATA, open_shard, "cut.bin", "holds 6 bytes and does not end where the last sequence of its index does", NULL);
+    write_megatron("void", 8, 0, narrow, 6, 2);
+    assert_ends(EXIT_DATA, open_shard, "void.bin", "holds no sequence", NULL);
+    assert_int_equal(truncate("narrow.idx", 50), 0);
+    assert_ends(EXIT_DATA, open_shard, "narrow.bin", "an index of 50 bytes, which 2 sequences and 2 borders", NULL);
+    assert_int_equal(truncate("narrow.idx", 20), 0);
+    assert_ends(EXIT_DATA, open_shard, "narrow.bin", "an index that is truncated: it holds 20 bytes", NULL);
+    assert_ends(EXIT_DATA, open_shard, "wide.idx", "name the .bin beside it", NULL);
+    write_file("narrow.idx", "a note", 6); /* anybody's */
+    s = shard_open("narrow.bin");
+    assert_int_equal(s.header.tokens, 4);
+    shard_close(&s);
+}
+
 static void open_on_a_bad_disk(const void *path) {
     failpoints_reset();
     setenv("TRAIN_GPT_FAIL", "io.pread@1:EIO", 1);
@@ -354,6 +413,7 @@ int main(void) {
         cmocka_unit_test(random_headers_never_point_outside),
         IN_FOLDER(tokens_are_read),
         IN_FOLDER(bad_files_end_the_program_with_a_sentence),
+        IN_FOLDER(megatron_files_are_read_with_their_index),
         IN_FOLDER(files_that_cannot_be_read_are_named),
         IN_FOLDER(other_bus_errors_are_not_ours),
         IN_FOLDER(foreign_tokens_are_found_wherever_they_are),

@@ -1,5 +1,5 @@
-/* fuzz_shard.c - any bytes as the start of a token shard. The first eight say how long the file claims to be; an accepted header names
- * tokens that lie within it. */
+/* fuzz_shard.c - any bytes as the start of a token shard, and of a Megatron index. The first eight say how long the file claims to be; an accepted
+ * header names tokens that lie within it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,16 +7,25 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
+static void judge(int status, const ShardHeader *h, uint64_t file_bytes, const char fault[SHARD_FAULT_CHARS]) {
+    if (status == 0) {
+        uint64_t each = (uint64_t)h->token_bytes;
+        if ((each != 2 && each != 4) || h->tokens < 0 || h->data_offset > file_bytes || (uint64_t)h->tokens > (file_bytes - h->data_offset) / each) abort();
+    } else if (!fault[0] || !memchr(fault, 0, SHARD_FAULT_CHARS)) {
+        abort();
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     char        fault[SHARD_FAULT_CHARS] = "";
     ShardHeader h;
     uint64_t    file_bytes = bytes;
     if (bytes >= 8) memcpy(&file_bytes, data, 8), data += 8, bytes -= 8;
-    if (shard_parse_header(data, bytes, file_bytes, &h, fault) == 0) {
-        uint64_t each = (uint64_t)h.token_bytes;
-        if ((each != 2 && each != 4) || h.tokens < 0 || h.data_offset > file_bytes || (uint64_t)h.tokens > (file_bytes - h.data_offset) / each) abort();
-    } else if (!fault[0] || !memchr(fault, 0, sizeof fault)) {
-        abort();
-    }
+    judge(shard_parse_header(data, bytes, file_bytes, &h, fault), &h, file_bytes, fault);
+    uint64_t index_bytes = file_bytes & 0xffff; /* small enough to be met by chance */
+    memset(fault, 0, sizeof fault);
+    int status = shard_parse_index(data, bytes, index_bytes, file_bytes >> 16, &h, fault);
+    judge(status, &h, file_bytes >> 16, fault);
+    if (status == 0 && (h.sequences < 1 || (uint64_t)h.sequences > (index_bytes - SHARD_INDEX_BYTES) / 12)) abort();
     return 0;
 }
