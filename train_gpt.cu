@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/io.h"
 #include "run/banner.h"
 #include "run/injection.h"
 #include "run/run.h"
@@ -338,6 +339,7 @@ static Config load_config(int argc, char **argv, Launch launch) {
 }
 
 int main(int argc, char **argv) {
+    io_hold_standard();
     if (is_verb(argc, argv)) return verb_main(argc, argv); /* plan, check, sample, --help ...: no MPI */
     signals_install();
     Launch launch = launch_detect();

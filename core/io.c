@@ -56,6 +56,11 @@ static int open_retrying(const char *path, int flags) {
     return fd < 0 ? -errno : fd;
 }
 
+void io_hold_standard(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR, 0) != fd) return; /* without /dev there is nothing to be done */
+}
+
 /* O_NONBLOCK is for a pipe that has one of our names, which would wait for its other end: without a reader it cannot be opened (ENXIO),
  * with one it is closed again. To plain files it means nothing. */
 int io_open(const char *path, IoOpen how) {

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "core/error.h"
 #include "core/rng.h"
@@ -145,6 +146,24 @@ void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targe
     if ((uint32_t)inputs[0] > most) most = (uint32_t)inputs[0];
     for (int64_t t = 0; most >= d->vocab_size; t++)
         if (t == T || (uint32_t)inputs[t] >= d->vocab_size) refuse_foreign_token(shard, "the data", first + t, d->vocab_size);
+}
+
+uint64_t dataset_fingerprint(const Dataset *d) {
+    enum { EDGE = 1024 }; /* tokens at either end of a shard */
+    int32_t  edge[EDGE];
+    uint64_t hash = (uint64_t)d->shards;
+    for (int i = 0; i < d->shards; i++) {
+        const Shard *s = &d->shard[i];
+        int64_t      n = s->header.tokens < EDGE ? s->header.tokens : EDGE;
+        uint64_t     sizes[2] = {s->file_bytes, (uint64_t)s->header.tokens};
+        hash = XXH3_64bits_withSeed(shard_name(s), strlen(shard_name(s)), hash);
+        hash = XXH3_64bits_withSeed(sizes, sizeof sizes, hash);
+        shard_read(s, 0, n, edge);
+        hash = XXH3_64bits_withSeed(edge, sizeof *edge * (size_t)n, hash);
+        shard_read(s, s->header.tokens - n, n, edge);
+        hash = XXH3_64bits_withSeed(edge, sizeof *edge * (size_t)n, hash);
+    }
+    return hash;
 }
 
 int64_t dataset_order(const Dataset *d, SampleOrder order, int64_t g) {

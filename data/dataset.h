@@ -39,6 +39,9 @@ void    dataset_close(Dataset *d);
  * it was opened. */
 void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targets);
 
+/* Of names without folder, sizes, and the first and last tokens of each shard: two machines that see the same data agree on it. Source: XXH3. */
+uint64_t dataset_fingerprint(const Dataset *d);
+
 /* The sample number of global index g. */
 int64_t dataset_order(const Dataset *d, SampleOrder order, int64_t g);
 

@@ -193,6 +193,11 @@ void shard_close(Shard *shard) {
     *shard = (Shard){NULL, NULL, 0, {0, 0, 0, 0}};
 }
 
+const char *shard_name(const Shard *shard) {
+    const char *slash = strrchr(shard->path, '/');
+    return slash ? slash + 1 : shard->path;
+}
+
 uint32_t shard_token(const Shard *shard, int64_t i) {
     const uint8_t *tokens = shard->map + shard->header.data_offset;
     return shard->header.token_bytes == 2 ? ((const uint16_t *)tokens)[i] : ((const uint32_t *)tokens)[i];

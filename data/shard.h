@@ -43,6 +43,7 @@ typedef struct {
 /* Maps a file. Exit 65 naming path and fault (also when there is no such file), 74 when it cannot be read. */
 Shard    shard_open(const char *path);
 void     shard_close(Shard *shard);
+const char *shard_name(const Shard *shard);      /* the last part of its path */
 uint32_t shard_token(const Shard *shard, int64_t i);
 /* tokens [count] from index first on. Exit 74, naming file and byte, when the file was cut meanwhile or its disk fails. Leaves the file's pages in the system's cache, not in this process's memory count. */
 void     shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *tokens);

@@ -51,6 +51,10 @@ typedef struct {
     char    name[64];              /* "step_00001000"                                                */
 } Resumed;
 
+/* Tells at once, by one process that changes nothing and holds no lock, what checkpoint_resume and checkpoint_init_from would refuse: what
+ * run.resume does not allow, settings and data that may not change, a model.init_from that is not there or another model's. train may be NULL: not there yet. Exit 64 or 65. */
+void checkpoint_foresee(const Config *config, const Dataset *train);
+
 /* Collective. Looks for the newest checkpoint that verifies (saying which it passes over and why), checks that config and data agree
  * (exit 64 naming each key with both values), reads masters and moments, publishes the working copy. Honours run.resume. */
 Resumed checkpoint_resume(CheckpointState *state);

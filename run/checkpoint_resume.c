@@ -8,25 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 
-#include "core/io.h"
-#include "core/memory_file.h"
 #include "run/checkpoint.h"
 #include "run/checkpoint_folders.h"
+#include "run/checkpoint_refuse.h"
 #include "run/gemm.h"
 #include "run/weights_file.h"
 
 /* --- which checkpoint ------------------------------------------------------------------------------------------------------------------ */
-
-static void refuse_used_folder(const char *run_dir, int checkpoints) {
-    struct stat st;
-    Path        metrics = path_of("%s/metrics.jsonl", run_dir);
-    int         logged = stat(metrics.text, &st) == 0 && st.st_size > 0;
-    if (!logged && checkpoints == 0) return;
-    fail(EXIT_CONFIG, "%s holds a run already (%s) and run.resume is \"never\": choose another run.dir, or run.resume=auto to continue it",
-         run_dir, checkpoints ? "checkpoints" : "metrics.jsonl");
-}
 
 /* Collective. The newest of list [count] (rank 0's) that verifies: 1 and *at, *m; 0 only when there are none. Says which are passed over,
  * and ends the job when that would be all of them: a run that has saved never starts anew by itself. */
@@ -40,7 +29,7 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         if (status == MANIFEST_GOOD) return 1;
         if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* an older one would lose what a newer program did */
         if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
-        warn("%s is passed over: %s", folder.text, why);
+        warn("%s is passed over: %s; move it away to keep it, the next checkpoint takes its place", folder.text, why);
         if (!fault[0]) manifest_fault(fault, "%s: %.900s", at->name, why);
     }
     if (count > 0)
@@ -65,8 +54,7 @@ static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifes
     if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, (int)count);
     int found = find_good(state->comm, checkpoints.text, list, count, at, m);
     free(list);
-    if (!found && config->run.resume == RESUME_MUST)
-        fail(EXIT_DATA, "run.resume is \"must\" but there is no checkpoint in %s", checkpoints.text);
+    if (!found && config->run.resume == RESUME_MUST) refuse_no_checkpoint(checkpoints.text);
     return found;
 }
 
@@ -75,47 +63,6 @@ static void make_run_id(CheckpointState *state) {
     if (comm_rank(state->comm) == 0 && getrandom(&id, sizeof id, 0) != sizeof id) fail(EXIT_IO, "the system gives no random bytes");
     comm_broadcast(state->comm, &id, sizeof id, 0);
     snprintf(state->run_id, sizeof state->run_id, "%016" PRIx64, id);
-}
-
-/* --- may it continue --------------------------------------------------------------------------------------------------------------------- */
-
-static const char *name_of(const Shard *shard) {
-    const char *slash = strrchr(shard->path, '/');
-    return slash ? slash + 1 : shard->path;
-}
-
-static int may_change_data(const Config *config) {
-    for (int i = 0; i < config->run.allow_change.count; i++)
-        if (strcmp(config->run.allow_change.item[i], "data.train") == 0 || strcmp(config->run.allow_change.item[i], "data") == 0) return 1;
-    return 0;
-}
-
-/* Names the first training shard that differs, by name without folder, size and token count: 1, or 0 if all are the same. */
-static int compare_data(const Dataset *now, const Manifest *m, FILE *out) {
-    int shards = m->data_files < now->shards ? m->data_files : now->shards;
-    for (int i = 0; i < shards; i++) {
-        const Shard        *s = &now->shard[i];
-        const ManifestData *d = &m->data[i];
-        if (strcmp(name_of(s), d->name) == 0 && s->file_bytes == d->bytes && s->header.tokens == d->tokens) continue;
-        fprintf(out, "data.train: shard %d is %s (%" PRIu64 " bytes, %" PRId64 " tokens), in the checkpoint %s (%" PRIu64 " bytes, %" PRId64
-                " tokens)", i, name_of(s), s->file_bytes, s->header.tokens, d->name, d->bytes, d->tokens);
-        return 1;
-    }
-    if (m->data_files != now->shards) fprintf(out, "data.train: %d shards, in the checkpoint %d", now->shards, m->data_files);
-    return m->data_files != now->shards;
-}
-
-/* The same on every rank: all hold the same manifest and have opened the same shards. */
-static void refuse_other_settings(const CheckpointState *state, const char *folder, const Manifest *m) {
-    char  *data = NULL, *settings = config_compare(state->config, m->config);
-    size_t bytes = 0;
-    FILE  *out = memory_file_open(&data, &bytes);
-    if (!out) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
-    if (!may_change_data(state->config) && compare_data(state->train, m, out))
-        fprintf(out, " (give the same files in the same order, name data.train in run.allow_change, or take another run.dir)");
-    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
-    if (settings || bytes) fail(EXIT_CONFIG, "%s: %s%s%s", folder, settings ? settings : "", settings && bytes ? "; " : "", data);
-    free(data);
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------------------------------- */
@@ -184,7 +131,7 @@ Resumed checkpoint_resume(CheckpointState *state) {
         return (Resumed){0};
     }
     Path folder = path_of("%s/checkpoints/%s", state->config->run.dir, at.name);
-    refuse_other_settings(state, folder.text, &m);
+    refuse_other_settings(state->config, state->train, folder.text, &m);
     Resumed resumed = take_over(state, &at, &m);
     snprintf(state->run_id, sizeof state->run_id, "%s", m.run_id);
     if (!device_is_host() && m.gemm) gemm_from_json(m.gemm, folder.text);

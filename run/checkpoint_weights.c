@@ -54,10 +54,19 @@ void checkpoint_read_weights(const char *path, const Layout *layout, Tensor para
     weights_close(&w);
 }
 
+/* The head is wte here; a file that holds another one is of another model. values: elements [first, first + n) of wte. */
+static void refuse_other_head(const WeightsFile *w, const SafeTensor *head, int64_t first, int64_t n, const float *values) {
+    float *theirs = block_buffer(w->path);
+    weights_read(w, head, first, n, theirs);
+    if (memcmp(theirs, values, sizeof *values * (size_t)n) != 0)
+        fail(EXIT_DATA, "%s: lm_head.weight is not wte.weight: the head of a GPT-2 is tied, and this model's is not", w->path);
+    free(theirs);
+}
+
 void checkpoint_init_from(const char *path, CheckpointState *state) {
     WeightsFile        w = open_weights(path);
     const Optimizer   *o = state->optimizer;
-    const SafeTensor **tensor_of = weights_match(&w, state->layout);
+    const SafeTensor **tensor_of = weights_match(&w, state->layout), *head = weights_head(&w);
     float             *block = block_buffer(path);
     for (int i = 0; i < o->span_count; i++) {
         Span    span = o->spans[i];
@@ -69,6 +78,7 @@ void checkpoint_init_from(const char *path, CheckpointState *state) {
                 if (!isfinite(block[k]))
                     fail(EXIT_DATA, "%s: tensor %s holds a value that is not finite at element %" PRId64, w.path,
                          tensor_of[span.param]->name, begin + at + k);
+            if (head && span.param == 0) refuse_other_head(&w, head, begin + at, n, block);
             device_from_host(state->stream, tensor_slice(optimizer_master(o, span), at, n), block);
         }
     }

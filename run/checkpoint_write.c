@@ -302,10 +302,8 @@ static int describe_data(Save *s, const Dataset *train, Manifest *m) {
     m->data_files = train->shards;
     m->data = (ManifestData *)malloc(sizeof *m->data * (size_t)(train->shards + 1));
     if (!m->data) return note_memory(s), 0;
-    for (int i = 0; i < train->shards; i++) {
-        const char *slash = strrchr(train->shard[i].path, '/');
-        m->data[i] = (ManifestData){slash ? slash + 1 : train->shard[i].path, train->shard[i].file_bytes, train->shard[i].header.tokens};
-    }
+    for (int i = 0; i < train->shards; i++)
+        m->data[i] = (ManifestData){shard_name(&train->shard[i]), train->shard[i].file_bytes, train->shard[i].header.tokens};
     return 1;
 }
 

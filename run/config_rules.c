@@ -164,6 +164,15 @@ static void rule_allow_change(ConfigLoad *load) {
     }
 }
 
+/* Text becomes tokens by bytes alone so far. */
+static void rule_prompt(ConfigLoad *load) {
+    const Config *c = load->config;
+    Keys          keys = {"sample.prompt", "sample.every", "model.vocab_size", "data.tokenizer", NULL};
+    if (!usable(load, keys) || c->sample.every == 0 || !c->sample.prompt[0] || c->model.vocab_size == 256 || c->data.tokenizer[0]) return;
+    faults_add(&load->faults, where_of(load, keys), "sample.prompt is text, and model.vocab_size = %" PRId64 " has no tokenizer here (data.tokenizer): leave "
+               "the prompt empty", c->model.vocab_size);
+}
+
 void config_rules(ConfigLoad *load, int ranks) {
     rule_allow_change(load);
     rule_heads(load);
@@ -173,4 +182,5 @@ void config_rules(ConfigLoad *load, int ranks) {
     rule_tokens(load);
     rule_activations(load);
     rule_build(load);
+    rule_prompt(load);
 }

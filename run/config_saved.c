@@ -1,7 +1,9 @@
 /* config_saved.c - the resolved config as the run and its checkpoints keep it, and what a resume may not change. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -26,6 +28,20 @@ cJSON *config_to_json(const Config *config) {
     return root;
 }
 
+/* Where a host has its data, and how it calls the folder of the run, is its own affair. */
+uint64_t config_fingerprint(const Config *config) {
+    cJSON *root = config_to_json(config), *data = json_member(root, "data");
+    cJSON_DeleteItemFromObjectCaseSensitive(data, "train");
+    cJSON_DeleteItemFromObjectCaseSensitive(data, "val");
+    cJSON_DeleteItemFromObjectCaseSensitive(json_member(root, "run"), "dir");
+    char *text = cJSON_PrintUnformatted(root);
+    if (!text) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    uint64_t hash = XXH3_64bits(text, strlen(text));
+    cJSON_free(text);
+    cJSON_Delete(root);
+    return hash;
+}
+
 static int is_allowed(const StringList *allow, const Option *o) {
     for (int i = 0; i < allow->count; i++)
         if (!strcmp(allow->item[i], o->key) || option_in_section(o, allow->item[i])) return 1;
@@ -35,9 +51,10 @@ static int is_allowed(const StringList *allow, const Option *o) {
 /* What an option without a saved value was then: its default. */
 static cJSON *default_value(const Option *o) { return o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull(); }
 
+/* libcjson compares numbers within a tolerance; seeds are not alike for being near. */
 static int same_value(const cJSON *a, const cJSON *b) {
     double x = number_value(a), y = number_value(b);
-    return x == y || cJSON_Compare(a, b, 1);
+    return isnan(x) && isnan(y) ? cJSON_Compare(a, b, 1) : x == y;
 }
 
 char *config_compare(const Config *now, const cJSON *saved) {

@@ -182,10 +182,14 @@ static int is_utf8(const char *text) {
     return 1;
 }
 
-/* Does a value that is no JSON stand for itself, as a bare word? Not if JSON was clearly meant. */
+#define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
+
+/* Does a value that is no JSON stand for itself, as a bare word? Not if JSON was clearly meant; letters alone are no number that went wrong. */
 static int is_bare_word(const Option *o, const char *text) {
+    int is_word = *text && text[strspn(text, LETTERS)] == 0;
     if (*text == '{' || *text == '[' || *text == '"' || !is_utf8(text)) return 0;
-    return !o || (o->type != OPTION_INTEGER && o->type != OPTION_REAL && o->type != OPTION_FLAG);
+    if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False"); /* of which JSON's reader tells how to write them */
+    return !o || (o->type != OPTION_INTEGER && o->type != OPTION_REAL) || is_word;
 }
 
 void config_override(ConfigLoad *load, const char *argument) {

@@ -18,6 +18,7 @@ struct Metrics {
     int      fd;
     int64_t  step;         /* completed steps that the file accounts for */
     int64_t  last_train, last_eval; /* steps of the last lines that stay; 0 and -1: there are none */
+    int64_t  trains, strangers;     /* lines of steps that stay, and lines between them that are not ours */
     uint64_t bytes;        /* of whole lines in the file                 */
     char    *waiting;      /* owned: lines that are not in the file yet  */
     size_t   waiting_bytes, waiting_room;
@@ -34,7 +35,8 @@ static void check_io(const Metrics *m, int status, const char *what) {
 static int parse_line(const char *line, size_t bytes, int *is_train, CurvePoint *point) {
     long long step;
     int       at = 0;
-    if (bytes < 3 || line[bytes - 1] != '\n' || line[bytes - 2] != '}') return 0;
+    if (bytes < 3 || line[bytes - 1] != '\n' || memchr(line, 0, bytes)) return 0;
+    if (line[bytes - 2] != '}' && (line[bytes - 2] != '\r' || line[bytes - 3] != '}')) return 0; /* an editor's line ends are no reason to lose a run's */
     *is_train = sscanf(line, "{\"kind\":\"train\",\"step\":%lld,%n", &step, &at) == 1 && at > 0;
     if (!*is_train && (sscanf(line, "{\"kind\":\"eval\",\"step\":%lld,%n", &step, &at) != 1 || at == 0)) return 0;
     const char *loss = strstr(line + at - 1, ",\"loss\":");
@@ -46,25 +48,29 @@ static int parse_line(const char *line, size_t bytes, int *is_train, CurvePoint 
     return end != loss;
 }
 
-/* Reads the lines that stay; returns their bytes. The first line that is torn, foreign, past `step` or out of order ends them. One that is
- * longer than ours, or holds a NUL (a power loss can leave gigabytes of them), does not end where it seems to: it is torn. */
+/* Reads the lines that stay; returns their bytes. The first line past `step` ends them. What is none of our lines stays, as it is, where one of
+ * ours follows it; at the end it is torn. It may be long (a power loss can leave gigabytes of NULs) and is read in pieces. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = fopen(m->path, "r");
-    m->last_train = 0, m->last_eval = -1;
+    m->last_train = m->trains = m->strangers = 0, m->last_eval = -1;
     if (!f) {
         if (errno != ENOENT) check_io(m, -errno, "read");
         return 0;
     }
-    uint64_t   kept = 0;
+    uint64_t   kept = 0, at = 0;
     char       line[LINE_BYTES];
-    int        is_train;
+    int        is_train, is_start = 1, strangers = 0;
     CurvePoint p;
     while (fgets(line, sizeof line, f)) {
-        size_t bytes = strlen(line);
-        if (!parse_line(line, bytes, &is_train, &p) || p.step > step || (is_train && p.step <= m->last_train)) break;
-        if (is_train) m->last_train = p.step, curve_train(&m->curve, p.step, p.loss);
+        size_t bytes = (size_t)((uint64_t)ftello(f) - at); /* there may be NULs among them */
+        int    is_end = line[bytes - 1] == '\n', is_ours = is_start && parse_line(line, bytes, &is_train, &p) && !(is_train && p.step <= m->last_train);
+        is_start = is_end, at += bytes;
+        if (!is_ours) strangers += is_end;
+        if (!is_ours) continue;
+        if (p.step > step) break;
+        if (is_train) m->last_train = p.step, m->trains++, curve_train(&m->curve, p.step, p.loss);
         else          m->last_eval = p.step, curve_eval(&m->curve, p.step, p.loss);
-        kept += bytes;
+        kept = at, m->strangers = strangers;
     }
     fclose(f);
     return kept;
@@ -91,6 +97,8 @@ Metrics *metrics_open(const char *dir, int64_t step) {
 
     m->step = step;
     uint64_t kept = step > 0 ? read_history(m, step) : 0;
+    if (m->strangers) warn("%s: %lld lines among the run's are not the program's; they stay as they are", m->path, (long long)m->strangers);
+    if (m->trains < step) warn("%s has lines of %lld of the %lld steps so far; the others are lost", m->path, (long long)m->trains, (long long)step);
     m->fd = io_open(m->path, IO_APPEND);
     check_io(m, m->fd, "open");
     check_io(m, io_truncate(m->fd, kept), "cut");

@@ -21,12 +21,21 @@ static void open_inputs(Run *r) {
     const Config *c = r->config;
     r->shape = (GptShape){c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size};
     r->tokenizer = tokenizer_create(c->data.tokenizer, c->model.vocab_size);
-    if (c->sample.every > 0 && c->sample.prompt[0] && r->tokenizer.kind == TOKENIZER_IDS)
-        fail(EXIT_CONFIG, "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",
-             (long long)c->model.vocab_size);
     r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.vocab_size);
     if (c->data.val.count)
         r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.vocab_size);
+    checkpoint_foresee(c, &r->train);
+}
+
+/* One job has one config and one text. A file edited while ranks start, or a copy on a host's own disk, would train a mixture, or hang. */
+static void agree_on_inputs(const Run *r) {
+    char ranks[GUARD_TEXT];
+    if (!guard_is_same(r->comm, (int64_t)config_fingerprint(r->config), ranks))
+        fail(EXIT_CONFIG, "the configs of the ranks differ: %s; give all the same file and the same words after it", ranks);
+    if (!guard_is_same(r->comm, (int64_t)dataset_fingerprint(&r->train), ranks))
+        fail(EXIT_DATA, "data.train: the ranks do not see the same files: %s differ; compared are names without folder, sizes, and the tokens at both ends", ranks);
+    if (!guard_is_same(r->comm, (int64_t)dataset_fingerprint(&r->val), ranks))
+        fail(EXIT_DATA, "data.val: the ranks do not see the same files: %s differ; compared are names without folder, sizes, and the tokens at both ends", ranks);
 }
 
 /* --- ranks and device ------------------------------------------------------------------------------------------------------------------ */
@@ -66,6 +75,7 @@ static void join_ranks(Run *r, Launch launch) {
     if (fault) fail_lines(EXIT_CONFIG, fault);
     device_open(comm_local_rank(r->comm), comm_threads(r->comm));
     signals_keep_to_main();
+    agree_on_inputs(r);
     CommKind kind = choose_comm(c, r->comm);
     int64_t native_bf16 = device_has_bf16();
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
@@ -103,8 +113,8 @@ static void refuse_too_many_ranks(const Run *r) {
     const Layout *l = &r->layout;
     int64_t       runs = 3 * (l->elems * (int64_t)sizeof(float) / MANIFEST_RUN_BYTES + l->params + (int64_t)l->buckets * l->ranks);
     if (!manifest_has_room(runs, r->train.shards))
-        fail(EXIT_CONFIG, "a checkpoint of %lld parameters by %d ranks is %lld pieces and %d data files: more than its state.json holds; use fewer ranks",
-             (long long)l->elems, l->ranks, (long long)runs, r->train.shards);
+        fail(EXIT_CONFIG, "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json holds; use %s",
+             (long long)l->elems, l->ranks, l->ranks > 1 ? "s" : "", (long long)runs, r->train.shards, l->ranks > 1 ? "fewer ranks" : "a smaller model");
 }
 
 static void carve_memory(Run *r) {

@@ -15,7 +15,7 @@ static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
 /* A scheduler sends USR1 first and TERM when the time is over: only the second of TERM and INT is impatience. 75 would promise a
  * checkpoint, so the process then ends as the signal ends a program. */
 static void on_stop(int signal_number) {
-    if (signal_number != SIGUSR1) {
+    if (signal_number == SIGTERM || signal_number == SIGINT) {
         if (end_flag) {
             signal(signal_number, SIG_DFL);
             raise(signal_number);
@@ -45,8 +45,15 @@ static void handle(int signal_number, void (*handler)(int)) {
     sigaction(signal_number, &action, NULL);
 }
 
+/* A terminal that is closed asks as kindly as USR1; under nohup it does not. */
+static void handle_hangup(void) {
+    struct sigaction inherited;
+    if (sigaction(SIGHUP, NULL, &inherited) == 0 && inherited.sa_handler != SIG_IGN) handle(SIGHUP, on_stop);
+}
+
 void signals_install(void) {
     lend_stack();
+    handle_hangup();
     handle(SIGUSR1, on_stop);
     handle(SIGTERM, on_stop);
     handle(SIGINT, on_stop);
@@ -60,7 +67,7 @@ void signals_keep_to_main(void) {
     sigset_t requests;
     sigemptyset(&requests);
     sigaddset(&requests, SIGUSR1), sigaddset(&requests, SIGUSR2), sigaddset(&requests, SIGTERM), sigaddset(&requests, SIGINT);
-    sigaddset(&requests, SIGCONT);
+    sigaddset(&requests, SIGCONT), sigaddset(&requests, SIGHUP);
     #pragma omp parallel
     if (omp_get_thread_num() > 0) pthread_sigmask(SIG_BLOCK, &requests, NULL);
 }

@@ -1,8 +1,8 @@
 /* signals.h - signals as requests: handlers only set flags, which requests.h reads together with files and time.
  *
- *   SIGUSR1, SIGTERM, SIGINT   stop, saved; a second TERM or INT ends the process at once
- *   SIGUSR2                    save and go on
- *   SIGCONT                    a launcher that ends its ranks sends it first, TERM a second later, KILL after another: watchdog.c
+ *   SIGUSR1, SIGTERM, SIGINT, SIGHUP   stop, saved; a second TERM or INT ends the process at once; HUP is left ignored by what nohup starts
+ *   SIGUSR2                            save and go on
+ *   SIGCONT                            a launcher that ends its ranks sends it first, TERM a second later, KILL after another: watchdog.c
  */
 #ifndef TRAIN_GPT_RUN_SIGNALS_H
 #define TRAIN_GPT_RUN_SIGNALS_H

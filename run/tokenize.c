@@ -118,6 +118,54 @@ static Job parse_arguments(int argc, char **argv) {
     return job;
 }
 
+/* --- what an earlier run has left -------------------------------------------------------------------------------------------------- */
+
+/* The number in a name that this verb gives to a shard of the split; -1: it is none. */
+static int64_t shard_number(const char *name, const char *split) {
+    char   again[PATH_MAX];
+    size_t length = strlen(split);
+    if (strncmp(name, split, length) != 0 || name[length] != '_') return -1;
+    long long number = strtoll(name + length + 1, NULL, 10);
+    snprintf(again, sizeof again, SHARD_NAME, split, number);
+    return strcmp(name, again) == 0 ? number : -1;
+}
+
+/* Does it hold what this verb writes, one token per byte, or nothing? */
+static int is_byte_shard(const char *path) {
+    uint8_t     start[SHARD_HEADER_BYTES];
+    char        fault[SHARD_FAULT_CHARS];
+    ShardHeader header;
+    int64_t     bytes = io_file_bytes(path);
+    if (bytes == 0) return 1;
+    int         fd = bytes < (int64_t)sizeof start ? -1 : io_open(path, IO_READ);
+    int         read = fd >= 0 && io_pread(fd, start, sizeof start, 0) == 0;
+    if (fd >= 0) io_close(fd);
+    if (!read || shard_parse_header(start, sizeof start, (uint64_t)bytes, &header, fault) < 0 || header.data_offset == 0 || header.token_bytes != 2) return 0;
+    Shard shard = shard_open(path);
+    int   is_bytes = shard_find_foreign(&shard, 256) < 0;
+    shard_close(&shard);
+    return is_bytes;
+}
+
+/* Only what can be made again by this verb is replaced or removed. Returns how many shards there are. */
+static int64_t refuse_others_files(const Job *job) {
+    int64_t        count = 0;
+    struct dirent *entry;
+    DIR           *folder = opendir(job->out);
+    if (!folder) return 0; /* it is made later */
+    while ((entry = readdir(folder))) {
+        char path[PATH_MAX];
+        if (shard_number(entry->d_name, "train") < 0 && shard_number(entry->d_name, "val") < 0) continue;
+        snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
+        if (!is_byte_shard(path))
+            fail(EXIT_CONFIG, "tokenize: %s is in the way: it holds no bytes of text as tokens, so no earlier run of tokenize made it; move it away, or take another out=",
+                 path);
+        count++;
+    }
+    closedir(folder);
+    return count;
+}
+
 /* --- reading ------------------------------------------------------------------------------------------------------------------- */
 
 static int open_input(const Job *job, const char *path) {
@@ -239,23 +287,14 @@ static void move_into_place(const Job *job, const char *split, int64_t files) {
     }
 }
 
-/* Is this a name that an earlier run gave to a shard of the split, and this one did not? */
-static int is_stale(const char *name, const char *split, int64_t files) {
-    char   again[PATH_MAX];
-    size_t length = strlen(split);
-    if (strncmp(name, split, length) != 0 || name[length] != '_') return 0;
-    long long number = strtoll(name + length + 1, NULL, 10);
-    snprintf(again, sizeof again, SHARD_NAME, split, number);
-    return number >= files && strcmp(name, again) == 0;
-}
-
-/* A glob over the folder must find this run's shards and no others. */
+/* Removes the shards that an earlier run has left beyond ours: a glob over the folder must find this run's and no others. */
 static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_files) {
-    DIR *folder = opendir(job->out);
+    int64_t        removed = 0;
+    struct dirent *entry;
+    DIR           *folder = opendir(job->out);
     if (!folder) give_up(job, EXIT_IO, "cannot read the folder %s: %s", job->out, strerror(errno));
-    int64_t removed = 0;
-    for (struct dirent *entry; (entry = readdir(folder));) {
-        if (!is_stale(entry->d_name, "train", train_files) && !is_stale(entry->d_name, "val", val_files)) continue;
+    while ((entry = readdir(folder))) {
+        if (shard_number(entry->d_name, "train") < train_files && shard_number(entry->d_name, "val") < val_files) continue;
         char path[PATH_MAX];
         snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
         int rc = io_unlink(path);
@@ -275,7 +314,7 @@ int verb_tokenize(int argc, char **argv) {
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) return print_help(), EXIT_DONE;
     signal(SIGXFSZ, SIG_IGN); /* a file size limit then comes back as an error to report */
     Job     job = parse_arguments(argc, argv);
-    int64_t total = measure_inputs(&job), val = (int64_t)(job.val * (double)total), train = total - val;
+    int64_t earlier = refuse_others_files(&job), total = measure_inputs(&job), val = (int64_t)(job.val * (double)total), train = total - val;
     if (total == 0) give_up(&job, EXIT_DATA, "the input holds no text");
     if (job.val > 0 && val == 0)
         give_up(&job, EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0", (long long)total,
@@ -295,7 +334,8 @@ int verb_tokenize(int argc, char **argv) {
     printf("tokenize: %lld bytes of text, one token per byte (model.vocab_size 256)\n", (long long)total);
     print_split(&job, "train", train, train_files);
     print_split(&job, "val", val, val_files);
-    if (removed) printf("  removed %lld shard%s of an earlier run in %s\n", (long long)removed, removed == 1 ? "" : "s", job.out);
+    if (earlier) printf("  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed), earlier - removed == 1 ? "" : "s", job.out);
+    if (earlier) printf(removed ? ", removed %lld\n" : "\n", (long long)removed);
     for (int i = 0; i < job.inputs; i++) free(job.input[i].path);
     free(job.input);
     return EXIT_DONE;

@@ -101,27 +101,21 @@ static int print_version(void) {
     return EXIT_DONE;
 }
 
-/* A first argument that is no verb, no option and no file. */
-static int refuse_word(const char *word) {
+/* A first argument that is no verb, no option and no file: what is wrong with it. */
+static NORETURN void refuse_word(const char *word) {
     const char *words[VERB_COUNT + 4];
     int         count = 0;
     for (int i = 0; i < VERB_COUNT; i++) words[count++] = VERBS[i].word;
     words[count++] = "--help";
     words[count++] = "--version";
     words[count] = NULL;
-    if (edit_distance(word, "train") <= 1) {
-        fprintf(stderr, "train_gpt: \"%s\" is neither a verb nor a file; to train, name the config alone: train_gpt config.json\n", word);
-        return EXIT_CONFIG;
-    }
-    if (strchr(word, '=')) {
-        fprintf(stderr, "train_gpt: the config comes first: train_gpt config.json %s\n", word);
-        return EXIT_CONFIG;
-    }
+    if (edit_distance(word, "train") <= 1)
+        fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; to train, name the config alone: train_gpt config.json", word);
+    if (strchr(word, '=')) fail(EXIT_CONFIG, "the config comes first: train_gpt config.json %s", word);
     Nearest nearest = nearest_word(word, words);
     if (*word != '-' && nearest.word[0] == '-') nearest.sure = 0;
-    if (nearest.sure) fprintf(stderr, "train_gpt: \"%s\" is neither a verb nor a file; did you mean \"%s\"?\n", word, nearest.word);
-    else              fprintf(stderr, "train_gpt: \"%s\" is neither a verb nor a file; train_gpt --help lists what there is\n", word);
-    return EXIT_CONFIG;
+    if (nearest.sure) fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; did you mean \"%s\"?", word, nearest.word);
+    fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; train_gpt --help lists what there is", word);
 }
 
 int is_verb(int argc, char **argv) {
@@ -131,19 +125,30 @@ int is_verb(int argc, char **argv) {
     return (!strpbrk(word, "./") || strchr(word, '=')) && access(word, F_OK) != 0;
 }
 
-int verb_main(int argc, char **argv) {
-    if (launch_detect().rank > 0) return EXIT_DONE; /* rank 0 does it, once */
-    if (argc < 2) {
-        print_usage(stderr);
-        return EXIT_CONFIG;
-    }
+static int do_verb(const Verb *verb, int argc, char **argv) {
     if (is_one_of(argv[1], HELP_WORDS)) return print_help();
     if (is_one_of(argv[1], VERSION_WORDS)) return print_version();
-    const Verb *verb = find_verb(argv[1]);
-    if (!verb) return refuse_word(argv[1]);
-    if (!verb->run) {
-        fprintf(stderr, "train_gpt: the verb \"%s\" is not built in yet\n", verb->word);
+    if (verb->run && verb->run != verb_tokenize && argc > 2 && is_one_of(argv[2], HELP_WORDS)) {
+        printf("usage: train_gpt %s %s\n%s\n", verb->word, verb->arguments, verb->help);
+        return EXIT_DONE;
+    }
+    if (!verb->run) fail(EXIT_CONFIG, "the verb \"%s\" is not built in yet", verb->word);
+    return verb->run(argc - 1, argv + 1);
+}
+
+int verb_main(int argc, char **argv) {
+    Launch launch = launch_detect();
+    if (argc < 2) {
+        if (launch.rank == 0) print_usage(stderr);
         return EXIT_CONFIG;
     }
-    return verb->run(argc - 1, argv + 1);
+    const Verb *verb = find_verb(argv[1]);
+    if (!verb && !is_one_of(argv[1], HELP_WORDS) && !is_one_of(argv[1], VERSION_WORDS)) {
+        comm_expect(launch); /* this was to be a run of all ranks */
+        refuse_word(argv[1]);
+    }
+    if (launch.rank > 0) return EXIT_DONE; /* rank 0 does it, once */
+    int status = do_verb(verb, argc, argv);
+    if (fflush(stdout) != 0 || ferror(stdout)) fail(EXIT_IO, "what was to be printed could not be written: is the disk full?");
+    return status;
 }

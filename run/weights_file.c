@@ -97,12 +97,19 @@ static int param_of(const Layout *layout, const char *name) {
     return -1;
 }
 
+const SafeTensor *weights_head(const WeightsFile *w) {
+    for (int i = 0; i < w->header.tensors; i++)
+        if (strcmp(without_prefix(w->header.tensor[i].name), "lm_head.weight") == 0) return &w->header.tensor[i];
+    return NULL;
+}
+
 const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout) {
     const SafeTensor **tensor_of = (const SafeTensor **)calloc((size_t)layout->params, sizeof *tensor_of);
     char               shape[200];
     if (!tensor_of) fail(EXIT_MEMORY, "no memory to match the tensors of %s", w->path);
     for (int i = 0; i < w->header.tensors; i++) {
         const SafeTensor *t = &w->header.tensor[i];
+        if (t == weights_head(w)) check_tensor(w, t, &layout->param[0]); /* tied to wte, the first row */
         if (is_passed_over(t->name)) continue;
         int p = param_of(layout, t->name);
         safetensors_shape(shape, sizeof shape, t);

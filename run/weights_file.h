@@ -22,8 +22,11 @@ typedef struct {
 WeightsFile weights_open(const char *path);
 void        weights_close(WeightsFile *w);
 
+/* lm_head.weight, of wte's shape (weights_match sees to that) and, where the head is tied as it is here, with its values; NULL: it is not stored. */
+const SafeTensor *weights_head(const WeightsFile *w);
+
 /* tensor_of[p] = the file's tensor of parameter row p, under its name with or without "transformer.". The attention masks that old files
- * carry and a stored lm_head.weight are passed over; any other extra tensor, a missing one, another shape or a type that is not F32, F16
+ * carry are passed over, as is weights_head(); any other extra tensor, a missing one, another shape or a type that is not F32, F16
  * or BF16: exit 65 naming tensor, found and expected. Returns a malloc'ed array [layout->params]. */
 const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout);
 

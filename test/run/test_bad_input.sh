@@ -48,7 +48,17 @@ printf 'x' | dd of="$WORK/damaged/checkpoints/step_00000012/model.safetensors" b
 expect "a damaged checkpoint is passed over, by name" exits 0 'step_00000012' train run.dir="$WORK/damaged"
 expect "and training went on from the older one" same_losses "$WORK/damaged" "$WORK/a" 0
 expect "init_from another shape" exits 65 'wte|wpe|c_attn|ln_' train run.dir="$WORK/i" model.init_from="$WORK/a/checkpoints/step_00000012" model.n_embd=84
-expect "init_from nowhere" exits 65 'nowhere' train run.dir="$WORK/i" model.init_from="$WORK/nowhere"
+expect "init_from nowhere" exits 65 'nowhere' train run.dir="$WORK/i2" model.init_from="$WORK/nowhere"
+expect "before a folder is made" [ ! -e "$WORK/i2" ]
+cp -r "$WORK/a/checkpoints/step_00000012" "$WORK/other"
+for fault in 's/"n_head": *3/"n_head": 2/|n_head is 2; model.n_head is 3' 's/"gpt2"/"llama"/|model_type is the string .llama' 's/gelu_new/relu/|activation_function' 's/1e-05/1e-06/|layer_norm_epsilon'; do
+    sed -E "${fault%%|*}" "$WORK/a/checkpoints/step_00000012/config.json" > "$WORK/other/config.json"
+    expect "init_from another model: ${fault#*|}" exits 65 "${fault#*|}" train run.dir="$WORK/i2" model.init_from="$WORK/other"
+done
+train run.dir="$WORK/seeds" run.steps=1 run.seed=9007199254740991 > /dev/null
+expect "a seed that is another by one" exits 64 'run.seed is 9007199254740990, in the checkpoint 9007199254740991' train run.dir="$WORK/seeds" run.steps=2 run.seed=9007199254740990
+expect "standard files that are closed are not those of the run" quiet bash -c "'$TRAIN' '$WORK/tiny.json' run.dir='$WORK/closed' <&- >&- 2>&-"
+expect "which it keeps to itself" [ "$(grep -cv '^{"kind":"' "$WORK/closed/metrics.jsonl")" -eq 0 ]
 expect "a run that never is a number stops, 76" exits 76 'step [0-9]+' train run.dir="$WORK/nan" optimizer.learning_rate=1e30 optimizer.grad_clip=0 schedule.warmup_steps=0
 expect "weights that overflow are not saved" exits 76 'not finite' train run.dir="$WORK/overflow" optimizer.learning_rate=1e30 optimizer.weight_decay=1e30 run.on_nonfinite=skip run.max_skips=100
 expect "a beta that is 1 in fp32 is none in training" quiet train run.dir="$WORK/beta" optimizer.beta2=0.99999999 run.steps=3

@@ -171,6 +171,47 @@ static void lines_out_of_order_are_cut(void **state) {
     free(whole);
 }
 
+/* What a hand or a disk has put between the lines costs none of them. */
+static void strange_lines_in_the_middle_stay(void **state) {
+    (void)state;
+    static const char *const strange[] = {"garbage\n", "\n", "{\"kind\":\"note\"}\n", "{\"kind\":\"train\",\"step\":2,\"loss\":1}\n"};
+    char                    *whole = unbroken(20), *middle = strstr(whole, "{\"kind\":\"train\",\"step\":9,"), nulls[3000] = "";
+    nulls[2999] = '\n';
+    for (int i = 0; i < 5; i++) {
+        int fd = io_open(path, IO_CREATE);
+        assert_int_equal(io_write(fd, whole, (size_t)(middle - whole)), 0);
+        assert_int_equal(i < 4 ? io_write(fd, strange[i], strlen(strange[i])) : io_write(fd, nulls, sizeof nulls), 0);
+        assert_int_equal(io_write(fd, middle, strlen(middle)), 0);
+        io_close(fd);
+        metrics_close(metrics_open(dir, 20));
+        assert_int_equal(io_file_bytes(path), strlen(whole) + (i < 4 ? strlen(strange[i]) : sizeof nulls));
+        metrics_close(metrics_open(dir, 8)); /* nothing of ours follows now */
+        char *text = read_text(path);
+        assert_int_equal(strlen(text), middle - whole);
+        assert_int_equal(strncmp(text, whole, strlen(text)), 0);
+        free(text);
+    }
+    free(whole);
+}
+
+static void an_editor_s_line_ends_cost_nothing(void **state) {
+    (void)state;
+    char *whole = unbroken(20), *other = calloc(2, strlen(whole) + 1), *to = other;
+    for (const char *from = whole; *from; from++) {
+        if (*from == '\n') *to++ = '\r';
+        *to++ = *from;
+    }
+    int fd = io_open(path, IO_CREATE);
+    assert_int_equal(io_write(fd, other, strlen(other)), 0);
+    io_close(fd);
+    metrics_close(metrics_open(dir, 20));
+    char *text = read_text(path);
+    assert_string_equal(text, other);
+    free(text);
+    free(other);
+    free(whole);
+}
+
 static void a_lost_file_starts_at_the_step(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 500);
@@ -311,6 +352,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_large_hole_costs_no_memory, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_longer_line_is_cut, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(lines_out_of_order_are_cut, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(strange_lines_in_the_middle_stay, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(an_editor_s_line_ends_cost_nothing, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_lost_file_starts_at_the_step, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_missing_evaluation_is_seen, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_picture_survives_a_resume, make_dir, remove_dir),

@@ -32,6 +32,13 @@ expect "2 ranks go on from 3: same losses" same_losses "$WORK/3" "$WORK/1" 1e-6
 rm -r "$WORK/3/checkpoints/step_00000012"
 train run.dir="$WORK/3" > "$WORK/out"
 expect "1 process goes on from 3 ranks" same_losses "$WORK/3" "$WORK/1" 1e-6
+# One rank of two with something else before it.
+other_rank() { local pair="$1"; shift; run_ranks 2 bash -c 'rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; pair=; [ "$rank" = 1 ] && pair=$0; exec "$@" $pair' "$pair" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/other" "$@"; }
+cp -r "$WORK/data" "$WORK/data2"; { head -c 1200 "$WORK/data/train_000000.bin"; printf 'z'; tail -c +1202 "$WORK/data/train_000000.bin"; } > "$WORK/data2/train_000000.bin"
+expect "ranks with different seeds" exits 64 'the configs of the ranks differ: rank 0 .* and rank 1 ' other_rank run.seed=2
+expect "ranks with different models" exits 64 'the configs of the ranks differ' other_rank model.n_layer=3
+expect "ranks with different texts of the same size" exits 65 'data.train: the ranks do not see the same files' other_rank data.train="$WORK/data2/train_*.bin"
+expect "the same text elsewhere is the same" quiet other_rank data.val="$WORK/data2/val_*.bin" run.steps=1
 core=$(taskset -pc $$ | sed 's/.*: //; s/[-,].*//')
 if [ "$(lscpu -p=CORE | grep -v '^#' | sort -u | wc -l)" -gt 1 ]; then
     (taskset -pc "$core" $BASHPID; train_ranks 2 run.dir="$WORK/one" run.steps=2) > "$WORK/out" 2>&1

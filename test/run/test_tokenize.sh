@@ -30,7 +30,10 @@ for name in train_1.bin train_0000010.bin notes.txt train_000099.bin.tmp my_trai
 tokenize "$text" out="$OUT" val=0 > "$WORK/said"
 expect "older shards are gone, other files stay" \
     [ "$(names "$OUT")" = "my_train_000099.bin notes.txt train_000000.bin train_0000010.bin train_000099.bin.tmp train_1.bin " ]
-expect "and it says so" grep -q 'removed [0-9]* shards of an earlier run' "$WORK/said"
+expect "and it says so" grep -q 'replaced [0-9]* shards* of an earlier run in .*, removed [0-9]' "$WORK/said"
+cp -r "$OUT" "$WORK/mixed"; echo "my text" > "$WORK/mixed/train_000007.bin"; cat "$WORK"/mixed/*.bin > "$WORK/before"
+expect "what no tokenize made is in the way" exits 64 "train_000007.bin is in the way" tokenize "$text" out="$WORK/mixed" val=0
+cat "$WORK"/mixed/*.bin > "$WORK/after"; expect "and nothing there is touched" cmp "$WORK/before" "$WORK/after"
 bytes_of "$OUT/train_000000.bin" > "$WORK/back"
 expect "val=0 holds nothing out" cmp "$WORK/back" "$text"
 

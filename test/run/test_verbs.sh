@@ -40,6 +40,11 @@ says "check alone" 64 'check needs a config' "$TRAIN" check
 says "check tells a thing once" 64 '^1$' bash -c "'$TRAIN' check none.json 2>&1 | wc -l; exit 64"
 says "the default run folder" 0 'run folder +runs/good$' "$TRAIN" check good.json
 head -c 100 /dev/zero > zero.bin
+says "check refuses what a run would: a source that is not there" 65 'nowhere does not exist' "$TRAIN" check good.json model.init_from=nowhere
+says "check refuses what a run would: a tokenizer" 64 'data.tokenizer: gpt2' "$TRAIN" check good.json data.tokenizer=gpt2
+says "check refuses what a run would: a prompt without one" 64 'sample.prompt is text' "$TRAIN" check good.json model.vocab_size=300 sample.every=1 sample.prompt=a
+for verb in "check good.json" "plan good.json" schema --help --version; do says "$verb on a full disk" 74 'could not be written' bash -c "'$TRAIN' $verb > /dev/full"; done
+says "help of a verb" 0 'usage: train_gpt sample RUN' "$TRAIN" sample --help
 says "check opens data that is there" 65 'data.train.* 50 tokens' "$TRAIN" check good.json data.train=zero.bin
 says "schema" 0 '"additionalProperties":.*false' "$TRAIN" schema
 says "schema takes nothing" 64 'no arguments' "$TRAIN" schema x

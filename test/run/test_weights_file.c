@@ -41,7 +41,7 @@ typedef struct {
     const char *prefix;
     SafeType    type;
     int         reverse;
-    const char *extra;       /* name of one more tensor [1,1], or NULL                    */
+    const char *extra;       /* name of one more tensor [1,1], NULL = none; a head has wte's shape, and wte's values where its name is lm_head.weight */
     int         without;     /* row left out, -1 = none                                   */
     int64_t     wte_rows;    /* 0 = FIXTURE_V                                             */
     float       poison;      /* instead of the last value of the table; 0 = as it should be */
@@ -65,7 +65,11 @@ static void write_weights(const Case *c) {
                                   .dim = {(uint64_t)(i == 0 && c->wte_rows ? c->wte_rows : rows[i].dim[0]), (uint64_t)rows[i].dim[1]}};
         first[tensors++] = of_row[i];
     }
-    if (c->extra) t[tensors] = (SafeTensor){.name = c->extra, .type = SAFE_U8, .dims = 2, .dim = {1, 1}}, first[tensors++] = 0;
+    int is_head = c->extra && strstr(c->extra, "lm_head");
+    if (is_head) {
+        t[tensors] = (SafeTensor){.name = c->extra, .type = c->type, .dims = 2, .dim = {(uint64_t)rows[0].dim[0], (uint64_t)rows[0].dim[1]}};
+        first[tensors++] = strcmp(c->extra, "lm_head.weight") != 0;
+    } else if (c->extra) t[tensors] = (SafeTensor){.name = c->extra, .type = SAFE_U8, .dims = 2, .dim = {1, 1}}, first[tensors++] = 0;
     char *header = safetensors_header(t, tensors, &bytes);
     FILE *out = fopen(path_of("%s/model.safetensors", dir).text, "w");
     fwrite(header, 1, bytes, out);
@@ -135,6 +139,8 @@ static void test_files_of_others(void **state) {
         {"", SAFE_F32, 0, "h.0.attn.bias", -1, 0, 0, NULL},
         {"transformer.", SAFE_F32, 0, "transformer.h.11.attn.masked_bias", -1, 0, 0, NULL},
         {"transformer.", SAFE_F32, 0, "lm_head.weight", -1, 0, 0, NULL},
+        {"", SAFE_BF16, 1, "lm_head.weight", -1, 0, 0, NULL},
+        {"transformer.", SAFE_F32, 0, "transformer.lm_head.weight", -1, 0, 0, "lm_head.weight is not wte.weight"},
         {"model.", SAFE_F32, 0, NULL, -1, 0, 0, "tensor model.wte.weight of shape [389,14] is not one of this model's"},
         {"", SAFE_F64, 0, NULL, -1, 0, 0, "tensor wte.weight has type F64, expected F32, F16 or BF16"},
         {"", SAFE_F32, 0, "h.0.attn.biases", -1, 0, 0, "tensor h.0.attn.biases of shape [1,1] is not one of this model's"},

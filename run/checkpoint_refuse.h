@@ -1,0 +1,31 @@
+/* checkpoint_refuse.h - what a run may not continue, or start from. For checkpoint_*.c.
+ *
+ * All of it ends the program: exit 64 where the config asks for what the folder is not, 65 where files are not what they should be.
+ */
+#ifndef TRAIN_GPT_RUN_CHECKPOINT_REFUSE_H
+#define TRAIN_GPT_RUN_CHECKPOINT_REFUSE_H
+
+#include "data/dataset.h"
+#include "run/config.h"
+#include "run/manifest.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* With run.resume = "never": checkpoints of so many steps, or lines of metrics, are in the folder. */
+void refuse_used_folder(const char *run_dir, int checkpoints);
+
+/* With run.resume = "must". */
+NORETURN void refuse_no_checkpoint(const char *checkpoints);
+
+/* Keys, or training shards (NULL: not looked at), that are not those of the checkpoint and may not change: each with both values. */
+void refuse_other_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m);
+
+/* A Hugging Face model's folder whose config.json tells of another model than ours in what no shape shows: heads, activation, epsilon. */
+void refuse_other_model(const char *folder, const Config *config);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
