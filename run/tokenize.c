@@ -152,7 +152,8 @@ static int64_t refuse_others_files(const Job *job) {
     int64_t        count = 0;
     struct dirent *entry;
     DIR           *folder = opendir(job->out);
-    if (!folder) return 0; /* it is made later */
+    if (!folder && (errno == ENOENT || errno == ENOTDIR)) return 0; /* made, or refused, later */
+    if (!folder) fail(errno == ENOMEM ? EXIT_MEMORY : EXIT_IO, "tokenize: cannot read the folder %s: %s", job->out, strerror(errno));
     while ((entry = readdir(folder))) {
         char path[PATH_MAX];
         if (shard_number(entry->d_name, "train") < 0 && shard_number(entry->d_name, "val") < 0) continue;
