@@ -68,6 +68,7 @@ verb "check of a bad config" check "$WORK/bad.json" optimizer.lr=3 eval=no
 verb plan plan "$WORK/tiny.json"
 verb schema schema
 verb sample sample "$WORK/whole.run" tokens=2 prompt=a
+"$TRAIN" tokenize "$WORK/text.txt" out="$WORK/again" > /dev/null # each replaces what the one before has made, and says so
 verb tokenize tokenize "$WORK/text.txt" out="$WORK/again"
 
 bad=0
