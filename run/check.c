@@ -42,18 +42,18 @@ static int any_match(const StringList *globs) {
     return 0;
 }
 
-/* Data that is there is opened as a run would (exit 65); data that is not may still be on its way: no shards. */
-static Dataset check_data(const char *key, const StringList *globs, const Config *c) {
+/* Data that is there is opened as a run would (exit 65); data that is not may still be on its way. */
+static void check_data(const char *key, const StringList *globs, const Config *c) {
     char tokens[32], samples[32];
-    if (globs->count == 0) return (Dataset){0};
+    if (globs->count == 0) return;
     if (!any_match(globs)) {
         printf("%-11s no file matches \"%s\"%s yet\n", key, globs->item[0], globs->count > 1 ? " and the others" : "");
-        return (Dataset){0};
+        return;
     }
     Dataset data = dataset_open(key, globs->item, globs->count, c->batch.seq_len, c->model.vocab_size);
     printf("%-11s %d file%s, %s tokens, %s samples\n", key, data.shards, data.shards > 1 ? "s" : "", grouped(data.tokens, tokens),
            grouped(data.samples, samples));
-    return data;
+    dataset_close(&data);
 }
 
 static void print_understood(const Config *c, int ranks) {
@@ -101,11 +101,10 @@ int verb_check(int argc, char **argv) {
         return EXIT_CONFIG;
     }
     tokenizer_create(config.data.tokenizer, config.model.vocab_size);
+    checkpoint_foresee_source(&config);
     print_understood(&config, ranks);
-    Dataset train = check_data("data.train", &config.data.train, &config), val = check_data("data.val", &config.data.val, &config);
-    checkpoint_foresee(&config, train.shards ? &train : NULL);
-    dataset_close(&train);
-    dataset_close(&val);
+    check_data("data.train", &config.data.train, &config);
+    check_data("data.val", &config.data.val, &config);
     config_free(&config);
     return EXIT_DONE;
 }

@@ -1,4 +1,4 @@
-/* checkpoint_refuse.c - see checkpoint_refuse.h; and checkpoint_foresee() of checkpoint.h, which tells at once what would be told later. */
+/* checkpoint_refuse.c - see checkpoint_refuse.h; and checkpoint_foresee*() of checkpoint.h, which tell at once what would be told later. */
 #include "run/checkpoint_refuse.h"
 
 #include <errno.h>
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 #include "core/io.h"
 #include "core/json.h"
@@ -56,7 +57,7 @@ void refuse_other_settings(const Config *config, const Dataset *train, const cha
     size_t bytes = 0;
     FILE  *out = memory_file_open(&data, &bytes);
     if (!out) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
-    if (train && !may_change_data(config) && compare_data(train, m, out))
+    if (!may_change_data(config) && compare_data(train, m, out))
         fprintf(out, " (give the same files in the same order, name data.train in run.allow_change, or take another run.dir)");
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
     if (settings || bytes) fail(EXIT_CONFIG, "%s: %s%s%s", folder, settings ? settings : "", settings && bytes ? "; " : "", data);
@@ -70,9 +71,10 @@ NORETURN static void refuse_key(const char *path, const cJSON *value, const char
     fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string, value_text(value, theirs), ours);
 }
 
-static int is_one_of(const cJSON *value, const char *a, const char *b) {
-    return cJSON_IsString(value) && (strcmp(value->valuestring, a) == 0 || strcmp(value->valuestring, b) == 0);
-}
+static int is_word(const cJSON *value, const char *word) { return cJSON_IsString(value) && strcmp(value->valuestring, word) == 0; }
+
+/* The names that transformers has for GELU by tanh. */
+static int is_gelu_by_tanh(const cJSON *value) { return is_word(value, "gelu_new") || is_word(value, "gelu_pytorch_tanh") || is_word(value, "gelu_fast"); }
 
 void refuse_other_model(const char *folder, const Config *config) {
     char      ours[80], *text;
@@ -83,14 +85,18 @@ void refuse_other_model(const char *folder, const Config *config) {
     if (bytes == -ENOENT) return; /* weights alone are as good */
     if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path.text);
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path.text, strerror((int)-bytes));
-    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) fail(EXIT_DATA, "%s:%d:%d: %s", path.text, fault.at.line, fault.at.column, fault.text);
+    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
+        warn("%s:%d:%d: %s; whether it describes this model is not known", path.text, fault.at.line, fault.at.column, fault.text);
+        free(text);
+        return;
+    }
     const cJSON *type = json_member(json.root, "model_type"), *heads = json_member(json.root, "n_head");
     const cJSON *activation = json_member(json.root, "activation_function"), *epsilon = json_member(json.root, "layer_norm_epsilon");
     const cJSON *by_layer = json_member(json.root, "scale_attn_by_inverse_layer_idx"), *scaled = json_member(json.root, "scale_attn_weights");
     snprintf(ours, sizeof ours, "model.n_head is %" PRId64, config->model.n_head);
-    if (type && !is_one_of(type, "gpt2", "gpt2")) refuse_key(path.text, type, "models of type gpt2 are trained here");
+    if (type && !is_word(type, "gpt2")) refuse_key(path.text, type, "models of type gpt2 are trained here");
     if (heads && number_value(heads) != (double)config->model.n_head) refuse_key(path.text, heads, ours);
-    if (activation && !is_one_of(activation, "gelu_new", "gelu_pytorch_tanh")) refuse_key(path.text, activation, "gelu_new, by tanh, is computed here");
+    if (activation && !is_gelu_by_tanh(activation)) refuse_key(path.text, activation, "gelu_new, by tanh, is computed here");
     if (epsilon && fabs(number_value(epsilon) - 1e-5) > 1e-11) refuse_key(path.text, epsilon, "1e-5 is used here");
     if (by_layer && cJSON_IsTrue(by_layer)) refuse_key(path.text, by_layer, "attention is not scaled so here");
     if (scaled && cJSON_IsFalse(scaled)) refuse_key(path.text, scaled, "attention is scaled here");
@@ -100,36 +106,58 @@ void refuse_other_model(const char *folder, const Config *config) {
 
 /* --- at once ------------------------------------------------------------------------------------------------------------------------------- */
 
-static void foresee_source(const char *path, const Config *config) {
+/* The file, and the folder whose config.json speaks of it ("" where none does): init_from names either. */
+typedef struct { Path file, folder; } Source;
+
+static Source source_of(const char *init_from) {
+    static const char name[] = "/model.safetensors";
     struct stat st;
-    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    if (is_folder) refuse_other_model(path, config);
-    WeightsFile w = weights_open(path_of(is_folder ? "%s/model.safetensors" : "%s", path).text);
+    size_t      bytes = strlen(init_from), tail = sizeof name - 1;
+    if (stat(init_from, &st) == 0 && S_ISDIR(st.st_mode)) return (Source){path_of("%s%s", init_from, name), path_of("%s", init_from)};
+    int in_folder = bytes > tail && strcmp(init_from + bytes - tail, name) == 0;
+    return (Source){path_of("%s", init_from), path_of("%.*s", in_folder ? (int)(bytes - tail) : 0, init_from)};
+}
+
+/* A checkpoint wins over init_from, which need not be there any more. */
+static int starts_from_source(const Config *config) {
+    StepFolder *list = NULL;
+    int         count = config->model.init_from[0] ? folders_list(path_of("%s/checkpoints", config->run.dir).text, &list) : 1;
+    free(list);
+    return count == 0;
+}
+
+void checkpoint_foresee_source(const Config *config) {
+    if (!starts_from_source(config)) return;
+    Source      source = source_of(config->model.init_from);
+    WeightsFile w = weights_open(source.file.text);
     weights_close(&w);
+    if (source.folder.text[0]) refuse_other_model(source.folder.text, config);
 }
 
-/* The settings of the newest, if its manifest can be read: whether it verifies is seen later. */
-static void foresee_settings(const Config *config, const Dataset *train, const StepFolder *newest) {
-    Manifest m;
-    char    *text, fault[MANIFEST_FAULT_BYTES];
-    Path     folder = path_of("%s/checkpoints/%s", config->run.dir, newest->name);
-    int64_t  bytes = io_read_file(path_of("%s/" MANIFEST_NAME, folder.text).text, MANIFEST_LIMIT, &text);
-    if (bytes < 0) return;
-    if (manifest_parse(text, (size_t)bytes, &m, fault) == MANIFEST_GOOD) {
-        if (m.step == newest->step) refuse_other_settings(config, train, folder.text, &m);
-        manifest_free(&m);
+uint64_t checkpoint_source_fingerprint(const Config *config) {
+    enum { LOOKS = 256, BYTES = 4096 };
+    if (!starts_from_source(config)) return 0;
+    char     piece[BYTES];
+    Source   source = source_of(config->model.init_from);
+    int64_t  bytes = io_file_bytes(source.file.text);
+    uint64_t hash = (uint64_t)bytes;
+    int      fd = bytes > 0 ? io_open(source.file.text, IO_READ) : -1;
+    for (int64_t i = 0; fd >= 0 && i < LOOKS; i++) {
+        uint64_t at = (uint64_t)(bytes / LOOKS * i), n = (uint64_t)bytes - at < BYTES ? (uint64_t)bytes - at : BYTES;
+        int      error = io_pread(fd, piece, n, at);
+        if (error) fail(EXIT_IO, "%s cannot be read: %s", source.file.text, strerror(-error));
+        hash = XXH3_64bits_withSeed(piece, n, hash);
     }
-    free(text);
+    if (fd >= 0) io_close(fd);
+    return hash;
 }
 
-void checkpoint_foresee(const Config *config, const Dataset *train) {
+void checkpoint_foresee(const Config *config) {
     StepFolder *list = NULL;
     Path        checkpoints = path_of("%s/checkpoints", config->run.dir);
     int         count = folders_list(checkpoints.text, &list);
-    if (count < 0) return; /* told when the folder is ours */
+    free(list);
+    if (count < 0) return; /* told when it is read */
     if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, count);
     if (config->run.resume == RESUME_MUST && count == 0) refuse_no_checkpoint(checkpoints.text);
-    if (count > 0) foresee_settings(config, train, &list[0]);
-    else if (config->model.init_from[0]) foresee_source(config->model.init_from, config);
-    free(list);
 }

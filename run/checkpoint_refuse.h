@@ -19,7 +19,7 @@ void refuse_used_folder(const char *run_dir, int checkpoints);
 /* With run.resume = "must". */
 NORETURN void refuse_no_checkpoint(const char *checkpoints);
 
-/* Keys, or training shards (NULL: not looked at), that are not those of the checkpoint and may not change: each with both values. */
+/* Keys, or training shards, that are not those of the checkpoint and may not change: each with both values. */
 void refuse_other_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m);
 
 /* A Hugging Face model's folder whose config.json tells of another model than ours in what no shape shows: heads, activation, epsilon. */

@@ -76,7 +76,7 @@ char *config_check_ranks(const Config *config, int ranks);
 
 /* The resolved config, every option, nested; caller deletes. */
 cJSON *config_to_json(const Config *config);
-/* Of all that must be the same on every rank: not where data and run folder lie. Source: XXH3. */
+/* Of all that must be the same on every rank: not where data, weights and run folder lie. Source: XXH3. */
 uint64_t config_fingerprint(const Config *config);
 
 /* config.json of a run or checkpoint back into a Config (no cross rules). Returns NULL or a malloc'ed fault. */

@@ -33,6 +33,8 @@ uint64_t config_fingerprint(const Config *config) {
     cJSON *root = config_to_json(config), *data = json_member(root, "data");
     cJSON_DeleteItemFromObjectCaseSensitive(data, "train");
     cJSON_DeleteItemFromObjectCaseSensitive(data, "val");
+    cJSON_DeleteItemFromObjectCaseSensitive(data, "tokenizer");
+    cJSON_DeleteItemFromObjectCaseSensitive(json_member(root, "model"), "init_from");
     cJSON_DeleteItemFromObjectCaseSensitive(json_member(root, "run"), "dir");
     char *text = cJSON_PrintUnformatted(root);
     if (!text) fail(EXIT_MEMORY, "out of memory while comparing configs");

@@ -19,6 +19,7 @@ struct Metrics {
     int64_t  step;         /* completed steps that the file accounts for */
     int64_t  last_train, last_eval; /* steps of the last lines that stay; 0 and -1: there are none */
     int64_t  trains, strangers;     /* lines of steps that stay, and lines between them that are not ours */
+    int      has_ours;              /* a line as we write them was met, be it one that goes */
     uint64_t bytes;        /* of whole lines in the file                 */
     char    *waiting;      /* owned: lines that are not in the file yet  */
     size_t   waiting_bytes, waiting_room;
@@ -48,11 +49,11 @@ static int parse_line(const char *line, size_t bytes, int *is_train, CurvePoint 
     return end != loss;
 }
 
-/* Reads the lines that stay; returns their bytes. The first line past `step` ends them. What is none of our lines stays, as it is, where one of
+/* Reads the lines that stay; returns their bytes. The first line past `step` or out of order ends them. What is none of our lines stays, as it is, where one of
  * ours follows it; at the end it is torn. It may be long (a power loss can leave gigabytes of NULs) and is read in pieces. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = fopen(m->path, "r");
-    m->last_train = m->trains = m->strangers = 0, m->last_eval = -1;
+    m->last_train = m->trains = m->strangers = 0, m->last_eval = -1, m->has_ours = 0;
     if (!f) {
         if (errno != ENOENT) check_io(m, -errno, "read");
         return 0;
@@ -63,11 +64,12 @@ static uint64_t read_history(Metrics *m, int64_t step) {
     CurvePoint p;
     while (fgets(line, sizeof line, f)) {
         size_t bytes = (size_t)((uint64_t)ftello(f) - at); /* there may be NULs among them */
-        int    is_end = line[bytes - 1] == '\n', is_ours = is_start && parse_line(line, bytes, &is_train, &p) && !(is_train && p.step <= m->last_train);
+        int    is_end = line[bytes - 1] == '\n', is_ours = is_start && parse_line(line, bytes, &is_train, &p);
         is_start = is_end, at += bytes;
         if (!is_ours) strangers += is_end;
         if (!is_ours) continue;
-        if (p.step > step) break;
+        m->has_ours = 1;
+        if (p.step > step || (is_train && p.step <= m->last_train)) break;
         if (is_train) m->last_train = p.step, m->trains++, curve_train(&m->curve, p.step, p.loss);
         else          m->last_eval = p.step, curve_eval(&m->curve, p.step, p.loss);
         kept = at, m->strangers = strangers;
@@ -84,6 +86,15 @@ int metrics_lack_eval(const char *dir, int64_t step) {
     return m.last_train == step && m.last_eval >= 0 && m.last_eval < step;
 }
 
+/* A file without a line of ours, however it came to be, is somebody's: it is kept beside. */
+static void keep_beside(const Metrics *m) {
+    char found[sizeof m->path + 8];
+    if (io_file_bytes(m->path) <= 0) return;
+    snprintf(found, sizeof found, "%s.found", m->path);
+    check_io(m, io_rename(m->path, found), "move");
+    warn("%s holds no line as the program writes them: it is now %s", m->path, found);
+}
+
 Metrics *metrics_open(const char *dir, int64_t step) {
     Metrics *m = calloc(1, sizeof *m);
     if (!m) fail(EXIT_MEMORY, "no memory for the metrics of %s", dir);
@@ -97,6 +108,7 @@ Metrics *metrics_open(const char *dir, int64_t step) {
 
     m->step = step;
     uint64_t kept = step > 0 ? read_history(m, step) : 0;
+    if (step > 0 && !m->has_ours) keep_beside(m);
     if (m->strangers) warn("%s: %lld lines among the run's are not the program's; they stay as they are", m->path, (long long)m->strangers);
     if (m->trains < step) warn("%s has lines of %lld of the %lld steps so far; the others are lost", m->path, (long long)m->trains, (long long)step);
     m->fd = io_open(m->path, IO_APPEND);

@@ -24,7 +24,7 @@ static void open_inputs(Run *r) {
     r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.vocab_size);
     if (c->data.val.count)
         r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.vocab_size);
-    checkpoint_foresee(c, &r->train);
+    checkpoint_foresee_source(c);
 }
 
 /* One job has one config and one text. A file edited while ranks start, or a copy on a host's own disk, would train a mixture, or hang. */
@@ -32,10 +32,12 @@ static void agree_on_inputs(const Run *r) {
     char ranks[GUARD_TEXT];
     if (!guard_is_same(r->comm, (int64_t)config_fingerprint(r->config), ranks))
         fail(EXIT_CONFIG, "the configs of the ranks differ: %s; give all the same file and the same words after it", ranks);
-    if (!guard_is_same(r->comm, (int64_t)dataset_fingerprint(&r->train), ranks))
-        fail(EXIT_DATA, "data.train: the ranks do not see the same files: %s differ; compared are names without folder, sizes, and the tokens at both ends", ranks);
-    if (!guard_is_same(r->comm, (int64_t)dataset_fingerprint(&r->val), ranks))
-        fail(EXIT_DATA, "data.val: the ranks do not see the same files: %s differ; compared are names without folder, sizes, and the tokens at both ends", ranks);
+    struct { const char *key; uint64_t seen; } inputs[] = {{"data.train", dataset_fingerprint(&r->train)}, {"data.val", dataset_fingerprint(&r->val)},
+                                                           {"model.init_from", checkpoint_source_fingerprint(r->config)}};
+    for (int i = 0; i < 3; i++)
+        if (!guard_is_same(r->comm, (int64_t)inputs[i].seen, ranks))
+            fail(EXIT_DATA, "%s: the ranks do not see the same files: %s differ; compared are names without folder, sizes, and samples of what they hold",
+                 inputs[i].key, ranks);
 }
 
 /* --- ranks and device ------------------------------------------------------------------------------------------------------------------ */
@@ -294,6 +296,7 @@ void run_create(Run *r, const Config *config, Launch launch) {
     join_ranks(r, launch);
     watchdog_tick(r->watchdog, "taking the run folder");
     r->lock = lock_run_folder(config->run.dir, r->comm, r->watchdog, LOCK_BEAT_MS);
+    checkpoint_foresee(config);
     watchdog_tick(r->watchdog, "the probe of matrix products");
     probe_matmul(r);
     watchdog_tick(r->watchdog, "taking memory");

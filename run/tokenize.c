@@ -159,7 +159,7 @@ static int64_t refuse_others_files(const Job *job) {
         if (shard_number(entry->d_name, "train") < 0 && shard_number(entry->d_name, "val") < 0) continue;
         snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
         if (!is_byte_shard(path))
-            fail(EXIT_CONFIG, "tokenize: %s is in the way: it holds no bytes of text as tokens, so no earlier run of tokenize made it; move it away, or take another out=",
+            fail(EXIT_CONFIG, "tokenize: %s is in the way: it is no whole shard of text as tokenize writes them; move it away, or take another out=",
                  path);
         count++;
     }

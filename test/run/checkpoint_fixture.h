@@ -101,8 +101,8 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
     f->params = arena_tensor(&f->params_arena, act, 1, f->layout.memory_elems, 1, 1);
     f->grads = arena_tensor(&f->grads_arena, F32, 1, f->layout.memory_elems, 1, 1);
     f->optimizer = optimizer_create(&f->layout, comm_rank(comm), zero_stage, f->params, f->grads, &f->optimizer_arena);
-    f->shard[0] = (Shard){.path = "data/train_000.bin", .file_bytes = 3000, .header = {2, 1024, 988}};
-    f->shard[1] = (Shard){.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988}};
+    f->shard[0] = (Shard){.path = "data/train_000.bin", .file_bytes = 3000, .header = {2, 1024, 988, 0}};
+    f->shard[1] = (Shard){.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}};
     f->train = (Dataset){.shard = f->shard, .shards = 2, .seq_len = 40, .samples = 73, .tokens = 2976};
     f->state = (CheckpointState){.config = &f->config, .comm = comm, .layout = &f->layout, .optimizer = &f->optimizer,
                                  .shape = {1, 2, FIXTURE_C, FIXTURE_P, FIXTURE_V}, .train = &f->train, .stream = &f->stream,

@@ -41,6 +41,8 @@ expect "nothing was written over" [ "$(find "$WORK/a" -type f -exec cat {} + | c
 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/busy" run.steps=100000 eval.every=0 checkpoint.every=0 log.every=100000 > /dev/null & pid=$!
 await_step "$WORK/busy"
 expect "a folder in use" exits 73 "$WORK/busy" train run.dir="$WORK/busy"
+expect "a folder in use, whatever run.resume says: must" exits 73 "$WORK/busy" train run.dir="$WORK/busy" run.resume=must
+expect "a folder in use, whatever run.resume says: never" exits 73 "$WORK/busy" train run.dir="$WORK/busy" run.resume=never
 kill -9 $pid; wait $pid 2>/dev/null
 
 cp -r "$WORK/a" "$WORK/damaged"

@@ -38,6 +38,8 @@ cp -r "$WORK/data" "$WORK/data2"; { head -c 1200 "$WORK/data/train_000000.bin"; 
 expect "ranks with different seeds" exits 64 'the configs of the ranks differ: rank 0 .* and rank 1 ' other_rank run.seed=2
 expect "ranks with different models" exits 64 'the configs of the ranks differ' other_rank model.n_layer=3
 expect "ranks with different texts of the same size" exits 65 'data.train: the ranks do not see the same files' other_rank data.train="$WORK/data2/train_*.bin"
+one=$WORK/1/checkpoints/step_00000006 two=$WORK/1/checkpoints/step_00000012
+expect "ranks that start from different weights" exits 65 'model.init_from: the ranks do not see the same files' other_rank model.init_from="$two" model.init_from="$one"
 expect "the same text elsewhere is the same" quiet other_rank data.val="$WORK/data2/val_*.bin" run.steps=1
 core=$(taskset -pc $$ | sed 's/.*: //; s/[-,].*//')
 if [ "$(lscpu -p=CORE | grep -v '^#' | sort -u | wc -l)" -gt 1 ]; then
