@@ -260,13 +260,13 @@ static void data_piece(void *argument) {
 static void test_other_data(void **state) {
     (void)state;
     static const Data same[] = {
-        {{.path = "elsewhere/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988}}, 2, 0},
-        {{.path = "train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988}}, 2, 0},
+        {{.path = "elsewhere/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}}, 2, 0},
+        {{.path = "train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}}, 2, 0},
     }, other[] = {
-        {{.path = "data/train_002.bin", .file_bytes = 5000, .header = {2, 1024, 1988}}, 2, 0},
-        {{.path = "data/train_001.bin", .file_bytes = 5002, .header = {2, 1024, 1988}}, 2, 0},
-        {{.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1987}}, 2, 0},
-        {{.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988}}, 1, 0},
+        {{.path = "data/train_002.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}}, 2, 0},
+        {{.path = "data/train_001.bin", .file_bytes = 5002, .header = {2, 1024, 1988, 0}}, 2, 0},
+        {{.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1987, 0}}, 2, 0},
+        {{.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}}, 1, 0},
     };
     SAVE(4);
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) assert_int_equal(child_run(data_piece, (void *)&same[i]).code, 0);
