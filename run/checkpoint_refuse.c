@@ -76,7 +76,8 @@ static int is_word(const cJSON *value, const char *word) { return cJSON_IsString
 /* The names that transformers has for GELU by tanh. */
 static int is_gelu_by_tanh(const cJSON *value) { return is_word(value, "gelu_new") || is_word(value, "gelu_pytorch_tanh") || is_word(value, "gelu_fast"); }
 
-void refuse_other_model(const char *folder, const Config *config) {
+/* A Hugging Face model's folder whose config.json tells of another model than ours in what no shape shows: heads, activation, epsilon. */
+static void refuse_other_model(const char *folder, const Config *config) {
     char      ours[80], *text;
     Json      json;
     JsonFault fault;

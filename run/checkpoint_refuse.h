@@ -22,9 +22,6 @@ NORETURN void refuse_no_checkpoint(const char *checkpoints);
 /* Keys, or training shards, that are not those of the checkpoint and may not change: each with both values. */
 void refuse_other_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m);
 
-/* A Hugging Face model's folder whose config.json tells of another model than ours in what no shape shows: heads, activation, epsilon. */
-void refuse_other_model(const char *folder, const Config *config);
-
 #ifdef __cplusplus
 }
 #endif

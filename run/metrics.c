@@ -49,8 +49,8 @@ static int parse_line(const char *line, size_t bytes, int *is_train, CurvePoint 
     return end != loss;
 }
 
-/* Reads the lines that stay; returns their bytes. The first line past `step` or out of order ends them. What is none of our lines stays, as it is, where one of
- * ours follows it; at the end it is torn. It may be long (a power loss can leave gigabytes of NULs) and is read in pieces. */
+/* Reads the lines that stay; returns their bytes. The first line past `step` or out of order ends them. What is none of our lines stays, as it
+ * is, where one of ours follows it; at the end it is torn. It may be long (a power loss can leave gigabytes of NULs) and is read in pieces. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = fopen(m->path, "r");
     m->last_train = m->trains = m->strangers = 0, m->last_eval = -1, m->has_ours = 0;
