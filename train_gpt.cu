@@ -16,6 +16,7 @@
 #include "run/sample.h"
 #include "run/schedule.h"
 #include "run/signals.h"
+#include "run/start.h"
 #include "run/verbs.h"
 
 /* --- one optimizer step --------------------------------------------------------------------------------------------------------------- */
@@ -326,6 +327,7 @@ static void log_step(Run *r, const StepMetrics *m) {
     int64_t every = r->config->run.steps / 50 + 1;
     metrics_train(r->metrics, m);
     progress_step(&r->progress, m, device_memory_peak());
+    if (slowness_note(&r->slowness, m->ms)) slowness_warn(&r->slowness, m->ms);
     if (m->step % every == 0) metrics_draw(r->metrics);
 }
 
@@ -339,11 +341,13 @@ static Config load_config(int argc, char **argv, Launch launch) {
 }
 
 int main(int argc, char **argv) {
+    start_process(argv);
     io_hold_standard();
     if (is_verb(argc, argv)) return verb_main(argc, argv); /* plan, check, sample, --help ...: no MPI */
     signals_install();
     Launch launch = launch_detect();
     comm_expect(launch);                                   /* from here on a fault ends every rank */
+    start_computing();
     Config config = load_config(argc, argv, launch);
 
     Run run, *r = &run;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/simd.h"
+#include "core/thread.h"
 
 static struct { char name[128]; } cpu;
 
@@ -31,8 +32,9 @@ static void read_processor_name(void) {
 void device_open(int local_rank, int threads) {
     (void)local_rank; /* every rank of a host shares its processors; comm_threads() has divided them */
     read_processor_name();
-    if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads > 0 ? threads : 1);
     omp_set_dynamic(0);
+    if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads > 0 ? threads : 1);
+    thread_start_team();
 }
 
 int         device_count(void) { return 1; }

@@ -4,6 +4,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "core/error.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -18,18 +20,27 @@ static int cpu_computes_bf16(void) {
     return 0;
 }
 
+static const char *const NAMES[] = {"sse2", "avx2", "avx512", "avx512bf16"};
+enum { ISAS = sizeof NAMES / sizeof *NAMES };
+
+static Isa asked_cap(void) {
+    const char *asked = getenv("TRAIN_GPT_ISA");
+    if (!asked) return ISA_AVX512_BF16;
+    for (int isa = 0; isa < ISAS; isa++)
+        if (strcmp(asked, NAMES[isa]) == 0) return (Isa)isa;
+    fail(EXIT_CONFIG, "TRAIN_GPT_ISA is \"%.40s\", which names no instruction set: one of sse2, avx2, avx512, avx512bf16, or unset for this processor's", asked);
+}
+
 static Isa detect(void) {
-    Isa isa = ISA_BASE;
+    Isa isa = ISA_BASE, cap = asked_cap();
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isa = ISA_AVX2;
     if (isa == ISA_AVX2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")) isa = ISA_AVX512;
 #endif
-    const char *cap = getenv("TRAIN_GPT_ISA");
-    if (cap && strcmp(cap, "avx2") == 0 && isa > ISA_AVX2) isa = ISA_AVX2;
-    if (cap && strcmp(cap, "sse2") == 0) isa = ISA_BASE;
-    return isa;
+    if (isa == ISA_AVX512 && cpu_computes_bf16()) isa = ISA_AVX512_BF16;
+    return isa < cap ? isa : cap;
 }
 
 Isa simd_isa(void) {
@@ -39,9 +50,5 @@ Isa simd_isa(void) {
     return (Isa)isa;
 }
 
-int simd_has_bf16(void) { return simd_isa() == ISA_AVX512 && cpu_computes_bf16(); }
-
-const char *simd_name(void) {
-    static const char *const names[] = {"sse2", "avx2", "avx512"};
-    return simd_has_bf16() ? "avx512bf16" : names[simd_isa()];
-}
+int         simd_has_bf16(void) { return simd_isa() == ISA_AVX512_BF16; }
+const char *simd_name(void) { return NAMES[simd_isa()]; }

@@ -2,8 +2,8 @@
  *
  * Two ways to write a kernel. A plain loop that compilers vectorise by themselves is an always-inline body given to SIMD_KERNEL, which compiles it
  * for AVX-512, AVX2+FMA and the baseline. One over 16-float vectors (GCC vector extensions, operations in simd_ops.h) stands in a
- * source that core/simd_each.h compiles once per instruction set. Either way name() calls the one this processor has; TRAIN_GPT_ISA=avx2
- * or sse2 caps the choice.
+ * source that core/simd_each.h compiles once per instruction set. Either way name() calls the one this processor has; TRAIN_GPT_ISA=avx512,
+ * avx2 or sse2 caps the choice.
  */
 #ifndef TRAIN_GPT_CORE_SIMD_H
 #define TRAIN_GPT_CORE_SIMD_H
@@ -16,11 +16,11 @@
 #include <immintrin.h>
 #endif
 
-typedef enum { ISA_BASE, ISA_AVX2, ISA_AVX512 } Isa;
+typedef enum { ISA_BASE, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 } Isa; /* each has the ones before it */
 
-Isa         simd_isa(void);      /* what kernels use: cpuid, capped by TRAIN_GPT_ISA; the same for the life of the process */
+Isa         simd_isa(void);      /* what kernels use: cpuid, capped by TRAIN_GPT_ISA (exit 64 if it is no name below); the same for the life of the process */
 const char *simd_name(void);     /* "avx512bf16", "avx512", "avx2", "sse2" */
-int         simd_has_bf16(void); /* AVX512-BF16 or AMX-BF16 by cpuid, and not capped */
+int         simd_has_bf16(void); /* multiplies bf16: AVX512-BF16 or AMX-BF16 */
 
 #define SIMD_INLINE static inline __attribute__((always_inline))
 
@@ -29,7 +29,7 @@ int         simd_has_bf16(void); /* AVX512-BF16 or AMX-BF16 by cpuid, and not ca
 #define SIMD_DISPATCH(result, name, params, args)         \
     static inline result name params {                    \
         Isa isa = simd_isa();                             \
-        if (isa == ISA_AVX512) return name##_avx512 args; \
+        if (isa >= ISA_AVX512) return name##_avx512 args; \
         if (isa == ISA_AVX2) return name##_avx2 args;     \
         return name##_base args;                          \
     }

@@ -1,9 +1,12 @@
 /* thread.c - see thread.h. */
 #include "core/thread.h"
 
+#include <omp.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/error.h"
 
@@ -85,4 +88,25 @@ int thread_sleep(Thread *t, double ms) {
     int stop = t->stop;
     thread_unlock(t);
     return stop;
+}
+
+static void *idle(void *thread) {
+    while (!thread_sleep((Thread *)thread, 1000.0)) {}
+    return NULL;
+}
+
+/* As many threads of our own are started, and ended, before libgomp starts its own. */
+void thread_start_team(void) {
+    int processors = (int)sysconf(_SC_NPROCESSORS_ONLN), threads = omp_get_max_threads();
+    if (processors > 0 && threads > processors) {
+        warn("OMP_NUM_THREADS asks for %d threads: %d are used, as many as this machine has processors", threads, processors);
+        omp_set_num_threads(threads = processors);
+    }
+    Thread *thread = (Thread *)calloc((size_t)threads, sizeof *thread);
+    if (!thread) fail(EXIT_MEMORY, "no memory for %d threads", threads);
+    for (int i = 1; i < threads; i++) thread_start(&thread[i], idle, &thread[i], "the computation (OMP_NUM_THREADS=1 needs none)");
+    for (int i = 1; i < threads; i++) thread_stop(&thread[i]);
+    free(thread);
+    #pragma omp parallel
+    {}
 }

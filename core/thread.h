@@ -26,6 +26,10 @@ typedef struct {
     void           *ctx;
 } Thread;
 
+/* Starts the threads that OpenMP will use, at most as many as the machine has processors: more make a step slower, and a thousand times as many
+ * make it a minute. Warns where OMP_NUM_THREADS asks for more; exit 71 where they cannot be started (libgomp would end the process with 1). */
+void thread_start_team(void);
+
 /* Starts work(ctx) in a thread. Exit 71, naming `what` it is for, where that is impossible. */
 void thread_start(Thread *t, void *(*work)(void *ctx), void *ctx, const char *what);
 /* Says stop and waits until the thread has ended. */

@@ -233,7 +233,7 @@ void gpt_destroy(Gpt *g) {
 }
 
 size_t gpt_scratch_bytes(const Gpt *g) {
-    int64_t N = g->B * g->T, C = g->shape.n_embd, V = g->shape.vocab_size;
+    int64_t N = g->B * g->T, C = g->shape.n_embd, last_rows = N % g->head_rows ? N % g->head_rows : g->head_rows; /* of logits */
     size_t  needs[] = {
         embedding_scratch_bytes(N),
         layernorm_scratch_bytes(N, C),
@@ -242,7 +242,8 @@ size_t gpt_scratch_bytes(const Gpt *g) {
         linear_scratch_bytes(N, C, 4 * C, g->act),
         linear_scratch_bytes(N, 4 * C, C, g->act),
         attention_scratch_bytes(g->B, g->T, C, g->shape.n_head, g->act),
-        head_scratch_bytes(g->head_rows, C, V, g->act),
+        head_scratch_bytes(g->head_rows, C, g->wte.dim[0], g->act),
+        head_scratch_bytes(last_rows, C, g->wte.dim[0], g->act),
     };
     size_t most = 0;
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
@@ -344,7 +345,7 @@ void gpt_loss(Gpt *g, Stream *s, Batch batch) {
     for (int64_t row = 0; row < e.N; row += g->head_rows) {
         int64_t n = e.N - row < g->head_rows ? e.N - row : g->head_rows;
         Tensor  logits = first_rows(g->logits, n);
-        head_forward(s, logits, tensor_rows(g->ln_f, row, n), g->wte, V);
+        head_forward(s, logits, tensor_rows(g->ln_f, row, n), g->wte);
         classifier_forward(s, tensor_rows(g->losses, row, n), logits, tensor_rows(targets, row, n), V);
     }
     sum_forward(s, gpt_sum(g, GPT_LOSS), first_rows(g->losses, e.N));
@@ -353,7 +354,7 @@ void gpt_loss(Gpt *g, Stream *s, Batch batch) {
 void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out) {
     int64_t V = g->shape.vocab_size;
     Tensor  logits = first_rows(g->logits, 1);
-    head_forward(s, logits, tensor_rows(g->ln_f, row, 1), g->wte, V);
+    head_forward(s, logits, tensor_rows(g->ln_f, row, 1), g->wte);
     Tensor used = tensor_1d(logits.data, logits.type, V);
     if (logits.type == F32) {
         device_to_host(s, out, used);
@@ -377,9 +378,9 @@ static void head_loss_backward(Gpt *g, Stream *s, Batch batch, Extent e, float g
     for (int64_t row = 0; row < e.N; row += g->head_rows) {
         int64_t n = e.N - row < g->head_rows ? e.N - row : g->head_rows;
         Tensor  logits = first_rows(g->logits, n), x = tensor_rows(g->ln_f, row, n);
-        head_forward(s, logits, x, g->wte, V);
+        head_forward(s, logits, x, g->wte);
         classifier_forward_backward(s, tensor_rows(g->losses, row, n), logits, tensor_rows(targets, row, n), V, grad_scale);
-        head_backward(s, tensor_rows(dln_f, row, n), g->dwte, logits, x, g->wte, V);
+        head_backward(s, tensor_rows(dln_f, row, n), g->dwte, logits, x, g->wte);
     }
     sum_forward(s, gpt_sum(g, GPT_LOSS), first_rows(g->losses, e.N));
 }

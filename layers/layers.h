@@ -66,16 +66,17 @@ void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
 size_t attention_scratch_bytes(int64_t B, int64_t T, int64_t C, int64_t H, DType act);
 
 /* --- head: logits = x wte^T, the output layer tied to the embedding ------------------------------------------------------------------
- *   logits [n,V'] act out: columns 0..V-1 are set, the padding columns V..V'-1 are left alone   x [n,C] act in   wte [V',C] act in     */
-void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte, int64_t V);
-/*   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=) dlogits^T x, rows 0..V-1                                                 */
-void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte, int64_t V);
-size_t head_scratch_bytes(int64_t n, int64_t C, int64_t V, DType act);
+ * V' = V rounded up: rows V..V'-1 of wte are padding. They are zero and stay so, and with them the padding columns of the logits.
+ *   logits [n,V'] act out   x [n,C] act in   wte [V',C] act in                                                                        */
+void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte);
+/*   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=) dlogits^T x   dlogits [n,V'] act in, padding columns zero: they add zero  */
+void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte);
+size_t head_scratch_bytes(int64_t n, int64_t C, int64_t padded_V, DType act);
 
 /* --- classifier: loss[i] = log(sum_v exp(logits[i,v])) - logits[i,target[i]], over v < V -----------------------------------------------
- *   loss [n] f32 out   logits [n,V'] act in   targets [n] i32 in                                                                     */
+ *   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not looked at   targets [n] i32 in                                   */
 void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V);
-/* The same, and logits become their gradients in place: logits[i,v] = scale * (softmax(logits[i])[v] - (v == target[i])).              */
+/* The same, and logits become their gradients in place: logits[i,v] = scale * (softmax(logits[i])[v] - (v == target[i])), v >= V: 0.   */
 void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, float scale);
 
 /* --- optimizer --------------------------------------------------------------------------------------------------------------------- */

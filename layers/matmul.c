@@ -23,6 +23,7 @@
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -56,16 +57,28 @@ static struct {
     int           made; /* since the start; the oldest makes room for a new one */
     float       **strip; /* [strips] owned: a thread's part of a transposed a, turned; made on first use */
     int           strips;
+    _Atomic unsigned sgemms; /* kinds of sgemm that have been called, a bit each */
 } onednn;
 
+static NORETURN void onednn_failed(const char *call, dnnl_status_t status, int line) {
+    if (status == dnnl_out_of_memory) fail(EXIT_MEMORY, "no memory for a matrix product: oneDNN has none for %.60s", call);
+    check_failed(call, __FILE__, line, "oneDNN: status %d", (int)status);
+}
 #define ONEDNN(call)                                                                     \
     do {                                                                                 \
         dnnl_status_t status_ = (call);                                                  \
-        CHECK(status_ == dnnl_success, "oneDNN: status %d of " #call, (int)status_);     \
+        if (status_ != dnnl_success) onednn_failed(#call, status_, __LINE__);            \
     } while (0)
+
+/* oneDNN 2.6 does not look whether there was memory for the code that it generates, and writes it all the same. So as much is had here first. */
+enum { CODE_BYTES = 16 << 20 };
+static void expect_room_for_code(void) {
+    device_free(device_alloc(CODE_BYTES, "the code of a matrix product"), CODE_BYTES);
+}
 
 static void onednn_open(void) {
     if (onednn.engine) return;
+    if (simd_isa() == ISA_AVX512) ONEDNN(dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core));
     if (simd_isa() == ISA_AVX2) ONEDNN(dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2));
     if (simd_isa() == ISA_BASE) ONEDNN(dnnl_set_max_cpu_isa(dnnl_cpu_isa_sse41));
     ONEDNN(dnnl_set_default_fpmath_mode(dnnl_fpmath_mode_strict));
@@ -76,7 +89,7 @@ static void onednn_open(void) {
 /* TRAIN_GPT_BF16=onednn leaves bf16 to oneDNN on any AVX-512 processor: for tests, it is slow. */
 static int has_native_bf16(void) {
     const char *asked = getenv("TRAIN_GPT_BF16");
-    return simd_has_bf16() || (simd_isa() == ISA_AVX512 && asked && strcmp(asked, "onednn") == 0);
+    return simd_has_bf16() || (simd_isa() >= ISA_AVX512 && asked && strcmp(asked, "onednn") == 0);
 }
 
 typedef enum { BY_SGEMM, BY_PRIMITIVE, BY_PANELS } Way;
@@ -138,6 +151,7 @@ static Desc desc_of_matrix(Matrix x, int64_t rows, int64_t columns) {
 /* Describes the primitive of p's shape and, unless only the size is asked for (made is NULL), makes it. Returns its scratch bytes. */
 static size_t primitive_make(Primitive *made, Matmul p) {
     onednn_open();
+    expect_room_for_code();
     Desc a = desc_of_matrix(p.a, p.m, p.k), b = desc_of_matrix(p.b, p.k, p.n), c = desc_of_matrix(p.c, p.m, p.n);
     Desc bias = desc_of(1, p.n, p.n, 1, p.a.type);
 
@@ -211,6 +225,8 @@ static void product_by_sgemm(Matmul p) {
         for (int64_t i = 0; i < p.m; i++) memcpy(c + i * p.c.ld, p.bias, (size_t)p.n * sizeof(float));
     }
     float add = p.bias || p.write == MATMUL_ADD ? 1.0f : 0.0f;
+    unsigned kind = 1u << ((p.a.order == PLAIN) + 2 * (p.b.order == PLAIN) + 4 * (add != 0.0f)); /* code for each is made at its first use */
+    if (!(atomic_fetch_or_explicit(&onednn.sgemms, kind, memory_order_relaxed) & kind)) expect_room_for_code();
     ONEDNN(dnnl_sgemm(p.a.order == PLAIN ? 'N' : 'T', p.b.order == PLAIN ? 'N' : 'T', p.m, p.n, p.k, 1.0f, (const float *)p.a.data,
                       p.a.ld, (const float *)p.b.data, p.b.ld, add, c, p.c.ld));
 }

@@ -105,6 +105,21 @@ static ManifestStatus status_of(const char *fault) {
     return is_unreadable(fault) || strcmp(fault, MANIFEST_NO_MEMORY) == 0 ? MANIFEST_UNKNOWN : MANIFEST_BROKEN;
 }
 
+void folder_warn(int64_t *warned, const char *fmt, ...) {
+    char    text[4096];
+    va_list args;
+    if ((*warned)++ >= FOLDER_WARNINGS) return;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    warn("%s", text);
+}
+
+void folder_warn_rest(int64_t warned, const char *what_happened) {
+    int64_t more = warned - FOLDER_WARNINGS;
+    if (more > 0) warn("%" PRId64 " more folder%s %s", more, more > 1 ? "s" : "", what_happened);
+}
+
 /* An older one in its place would lose steps, and later cost this one its life, for what a new start may find mended. */
 void folder_fail_unknown(const char *folder, const char *fault) {
     if (!is_unreadable(fault)) fail(EXIT_MEMORY, "%s: %s", folder, fault);
@@ -196,7 +211,7 @@ void folders_prune(const char *checkpoints, int64_t step, int64_t keep, _Atomic 
     StepFolder *list = NULL;
     Manifest    m;
     char        fault[MANIFEST_FAULT_BYTES];
-    int64_t     kept = 1, older = 0, count = folders_list(checkpoints, &list);
+    int64_t     kept = 1, older = 0, warned = 0, count = folders_list(checkpoints, &list);
     if (keep < FOLDERS_LEAST) keep = FOLDERS_LEAST;
     if (count < 0) warn("old checkpoints stay: cannot read the folder %s: %s", checkpoints, strerror((int)-count));
     for (int64_t i = 0; i < count; i++) older += list[i].step < step;
@@ -209,24 +224,25 @@ void folders_prune(const char *checkpoints, int64_t step, int64_t keep, _Atomic 
         }
         Path folder = path_of("%s/%s", checkpoints, at.name);
         if (kept == 1 && folder_verify(NULL, folder.text, at.step, moved, &m, fault) != MANIFEST_GOOD) {
-            warn("%s does not count as a checkpoint to fall back to, an older one stays: %s", folder.text, fault);
+            folder_warn(&warned, "%s does not count as a checkpoint to fall back to, an older one stays: %s", folder.text, fault);
             continue;
         }
         if (kept == 1) manifest_free(&m);
         kept++;
     }
+    folder_warn_rest(warned, "do not count either");
     free(list);
 }
 
 /* --- finding, without ranks ---------------------------------------------------------------------------------------------------------- */
 
-static int is_good(const char *folder, int64_t step) {
+static int is_good(const char *folder, int64_t step, int64_t *warned) {
     Manifest       m;
     char           fault[MANIFEST_FAULT_BYTES];
     ManifestStatus status = folder_verify(NULL, folder, step, NULL, &m, fault);
     if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder, fault);
     if (status == MANIFEST_GOOD) manifest_free(&m);
-    else                         warn("%s is not used: %s", folder, fault);
+    else                         folder_warn(warned, "%s is not used: %s", folder, fault);
     return status == MANIFEST_GOOD;
 }
 
@@ -234,18 +250,20 @@ int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity) {
     struct stat st;
     StepFolder *list = NULL;
     int         found = 0;
+    int64_t     warned = 0;
     Path        path = path_of("%s", run_or_checkpoint), checkpoints = path_of("%s/checkpoints", run_or_checkpoint);
     if (lstat(path_of("%s/" MANIFEST_NAME, run_or_checkpoint).text, &st) == 0) {
-        found = is_good(path.text, -1);
+        found = is_good(path.text, -1, &warned);
     } else {
         int count = folders_list(checkpoints.text, &list);
         if (count < 0) fail(EXIT_IO, "cannot read the folder %s: %s", checkpoints.text, strerror(-count));
         for (int i = 0; i < count && !found; i++) {
             path = path_of("%s/%s", checkpoints.text, list[i].name);
-            found = is_good(path.text, list[i].step);
+            found = is_good(path.text, list[i].step, &warned);
         }
         free(list);
     }
+    folder_warn_rest(warned, "are not used either");
     if (found && strlen(path.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path.text);
     if (found) strcpy(out, path.text);
     return found;

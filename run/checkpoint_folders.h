@@ -34,6 +34,11 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
 /* What a start does about MANIFEST_UNKNOWN: exit 71 or 74, naming folder and fault. */
 NORETURN void folder_fail_unknown(const char *folder, const char *fault);
 
+/* Warnings about one folder after another, of which there may be thousands: the first few are printed, then how many more there were. */
+enum { FOLDER_WARNINGS = 3 };
+void folder_warn(int64_t *warned, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void folder_warn_rest(int64_t warned, const char *what_happened); /* "3 more folders <what_happened>", or nothing */
+
 /* Out of sight first, then removed: a cut-off removal leaves no half checkpoint under a whole one's name. Returns 0 or -errno. */
 int folder_trash(const char *checkpoints, const char *name);
 

@@ -20,18 +20,21 @@
 /* Collective. The newest of list [count] (rank 0's) that verifies: 1 and *at, *m; 0 only when there are none. Says which are passed over,
  * and ends the job when that would be all of them: a run that has saved never starts anew by itself. */
 static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, int64_t count, StepFolder *at, Manifest *m) {
-    char why[MANIFEST_FAULT_BYTES], fault[MANIFEST_FAULT_BYTES] = "";
+    char    why[MANIFEST_FAULT_BYTES], fault[MANIFEST_FAULT_BYTES] = "";
+    int64_t warned = 0;
     for (int64_t i = 0; i < count; i++) {
         if (comm_rank(c) == 0) *at = list[i];
         comm_broadcast(c, at, sizeof *at, 0);
         Path           folder = path_of("%s/%s", checkpoints, at->name);
         ManifestStatus status = folder_verify(c, folder.text, at->step, NULL, m, why);
+        if (status == MANIFEST_GOOD) folder_warn_rest(warned, "are passed over");
         if (status == MANIFEST_GOOD) return 1;
         if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* an older one would lose what a newer program did */
         if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
-        warn("%s is passed over: %s; move it away to keep it, the next checkpoint takes its place", folder.text, why);
+        folder_warn(&warned, "%s is passed over: %s; move it away to keep it, the next checkpoint takes its place", folder.text, why);
         if (!fault[0]) manifest_fault(fault, "%s: %.900s", at->name, why);
     }
+    folder_warn_rest(warned, "are passed over");
     if (count > 0)
         fail(EXIT_DATA, "no checkpoint in %s verifies (of %" PRId64 "; %s): restore one, or train anew with another run.dir", checkpoints, count, fault);
     return 0;

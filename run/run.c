@@ -1,12 +1,14 @@
 /* run.c - see run.h. In order: what can be refused without any other rank, then ranks, memory, weights. */
 #include "run/run.h"
 
-#include <stdio.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "run/checkpoint_folders.h"
 #include "run/gemm.h"
 #include "run/manifest.h"
 #include "run/signals.h"
@@ -17,8 +19,24 @@ int run_speaks(const Run *r) { return comm_rank(r->comm) == 0; }
 
 /* --- inputs: before MPI, so that a fault in them is told at once ---------------------------------------------------------------------- */
 
+static int is_same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static Path path_in_run(const Config *c, const char *name) { return path_of("%s/%s", c->run.dir, name); }
+
+/* The config that was given may lie in run.dir. It is never written: not as this run's config.json, and not as one of its logs. */
+static void refuse_config_among_logs(const Config *c) {
+    static const char *const logs[] = {"metrics.jsonl", "loss.svg"};
+    for (size_t i = 0; i < sizeof logs / sizeof *logs; i++)
+        if (is_same_file(path_in_run(c, logs[i]).text, c->path))
+            fail(EXIT_CONFIG, "run.dir: the config %s lies where this run writes its %s: give the config another name, or take another run.dir", c->path, logs[i]);
+}
+
 static void open_inputs(Run *r) {
     const Config *c = r->config;
+    refuse_config_among_logs(c);
     r->shape = (GptShape){c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size};
     r->tokenizer = tokenizer_create(c->data.tokenizer, c->model.vocab_size);
     r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.vocab_size);
@@ -307,12 +325,12 @@ void run_create(Run *r, const Config *config, Launch launch) {
 }
 
 static void write_config_copy(const Run *r) {
-    char   path[4200];
+    Path   path = path_in_run(r->config, "config.json");
+    if (is_same_file(path.text, r->config->path)) return;
     cJSON *json = config_to_json(r->config);
     char  *text = cJSON_Print(json);
-    snprintf(path, sizeof path, "%s/config.json", r->config->run.dir);
-    int error = text ? io_replace_file(path, text, strlen(text)) : -12;
-    if (error) fail(EXIT_IO, "%s: cannot write: %s", path, strerror(-error));
+    int error = text ? io_replace_file(path.text, text, strlen(text)) : -ENOMEM;
+    if (error) fail(EXIT_IO, "%s: cannot write: %s", path.text, strerror(-error));
     cJSON_free(text);
     cJSON_Delete(json);
 }

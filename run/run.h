@@ -19,6 +19,7 @@
 #include "run/plan.h"
 #include "run/precision.h"
 #include "run/progress.h"
+#include "run/slowness.h"
 #include "run/replay.h"
 #include "run/stragglers.h"
 #include "run/requests.h"
@@ -58,6 +59,7 @@ typedef struct {
     Metrics      *metrics;          /* rank 0; NULL elsewhere */
     Progress      progress;         /* rank 0 */
     Stragglers    stragglers;
+    Slowness      slowness;         /* rank 0 */
     Requests      requests;
     int64_t       micro_steps;      /* micro-batches per rank and step */
     double        matmul_flops;     /* measured, all ranks together    */

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "run/config.h"
 #include "run/nearest.h"
+#include "run/start.h"
 
 #define VERSION "0.1.0"
 #ifndef GIT_COMMIT
@@ -148,6 +149,7 @@ int verb_main(int argc, char **argv) {
         refuse_word(argv[1]);
     }
     if (launch.rank > 0) return EXIT_DONE; /* rank 0 does it, once */
+    start_computing();
     int status = do_verb(verb, argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) fail(EXIT_IO, "what was to be printed could not be written: is the disk full?");
     return status;

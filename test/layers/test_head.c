@@ -1,4 +1,4 @@
-/* test_head.c - head_forward and head_backward: the padding columns and rows are neither read nor written. */
+/* test_head.c - head_forward and head_backward. The products run over the padding: it gives zeros, and adds zero, whatever was there before. */
 #include "test/ref/test.h"
 
 typedef struct { int64_t n, C, V; double *logits, *x, *wte, *dlogits; } Case;
@@ -22,15 +22,25 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
+/* Columns V.. are the product with wte's padding rows: zero. */
 static void assert_logits(Tensor logits, const double *want, DType act, int64_t C, int64_t V, Stage *s) {
     int64_t n = logits.dim[0], stride = logits.dim[1];
     Tensor  inner = stage_tensor(s, act, 2, n, V);
     for (int64_t i = 0; i < n; i++)
         for (int64_t v = 0; v < stride; v++) {
             if (v < V) tensor_set(inner, i * V + v, tensor_get(logits, i * stride + v));
-            else assert_true(isnan(tensor_get(logits, i * stride + v)));
+            else assert_true(tensor_get(logits, i * stride + v) == 0.0f);
         }
     assert_close(inner, want, act, bound_sum(C));
+}
+
+static void fill_columns(Tensor t, int64_t from, float value) {
+    for (int64_t i = 0; i < t.dim[0]; i++)
+        for (int64_t v = from; v < t.dim[1]; v++) tensor_set(t, i * t.dim[1] + v, value);
+}
+
+static void zero_rows(Tensor t, int64_t from) {
+    for (int64_t i = from * t.dim[1]; i < t.dim[0] * t.dim[1]; i++) tensor_set(t, i, 0.0f);
 }
 
 static void test_records(void **state) {
@@ -42,6 +52,7 @@ static void test_records(void **state) {
     Tensor dlogits = stage_record(&s, record_find(&f, "head.dlogits"), F32);
     const Record *logits_record = record_find(&f, "head.logits");
     int64_t n = x.dim[0], C = x.dim[1], V = logits_record->head.dim[1], stride = wte.dim[0];
+    zero_rows(wte, V), fill_columns(dlogits, V, 0.0f); /* the record has values there, which PyTorch's model does not look at */
     double *logits64 = stage_doubles(&s, n * V), *dx64 = stage_doubles(&s, n * C), *dwte64 = stage_doubles(&s, stride * C);
     ref_head_forward(logits64, stage_widen(&s, x), stage_widen(&s, wte), n, C, V, V);
     ref_head_backward(dx64, dwte64, stage_widen(&s, dlogits), stage_widen(&s, x), stage_widen(&s, wte), n, C, V, stride);
@@ -50,8 +61,8 @@ static void test_records(void **state) {
     assert_same_float64(dwte64, record_find(&f, "head.dwte"));
 
     Tensor logits = stage_tensor(&s, F32, 2, n, stride), dx = stage_tensor(&s, F32, 2, n, C), dwte = stage_random(&s, F32, 2, stride, C, 0, 0, 0);
-    head_forward(&s.stream, logits, x, wte, V);
-    head_backward(&s.stream, dx, dwte, dlogits, x, wte, V);
+    head_forward(&s.stream, logits, x, wte);
+    head_backward(&s.stream, dx, dwte, dlogits, x, wte);
     assert_logits(logits, (const double *)logits_record->data, F32, C, V, &s);
     assert_close(dx, (const double *)record_find(&f, "head.dx")->data, F32, bound_sum(V));
     assert_close(dwte, (const double *)record_find(&f, "head.dwte")->data, F32, bound_sum(n));
@@ -60,24 +71,47 @@ static void test_records(void **state) {
 }
 
 static void compare(DType act, int64_t n, int64_t C, int64_t V, int64_t stride) {
-    Stage  s = stage_create(head_scratch_bytes(n, C, V, act));
+    Stage  s = stage_create(head_scratch_bytes(n, C, stride, act));
     Tensor x = stage_random(&s, act, 2, n, C, 1, 1, 0), wte = stage_random(&s, act, 2, stride, C, 2, 1, 0);
     Tensor logits = stage_tensor(&s, act, 2, n, stride), dlogits = stage_random(&s, act, 2, n, stride, 3, 1, 0);
     Tensor dx = stage_tensor(&s, act, 2, n, C), dwte = stage_random(&s, F32, 2, stride, C, 4, 1, 0);
+    zero_rows(wte, V), zero_rows(dwte, V), fill_columns(dlogits, V, 0.0f); /* the contract; logits start as NaN */
     double *logits64 = stage_doubles(&s, n * V), *dx64 = stage_doubles(&s, n * C), *dwte64 = stage_widen(&s, dwte);
     double *x64 = stage_widen(&s, x), *wte64 = stage_widen(&s, wte), *dlogits64 = stage_widen(&s, dlogits);
     ref_head_forward(logits64, x64, wte64, n, C, V, V);
     for (int pass = 0; pass < 2; pass++) ref_head_backward(dx64, dwte64, dlogits64, x64, wte64, n, C, V, stride);
-    for (int64_t v = V; v < stride; v++) { /* padding reaches nothing */
-        for (int64_t c = 0; c < C; c++) tensor_set(wte, v * C + c, NAN);
-        for (int64_t i = 0; i < n; i++) tensor_set(dlogits, i * stride + v, NAN);
-    }
-    head_forward(&s.stream, logits, x, wte, V);
-    for (int pass = 0; pass < 2; pass++) head_backward(&s.stream, dx, dwte, dlogits, x, wte, V);
+    head_forward(&s.stream, logits, x, wte);
+    for (int pass = 0; pass < 2; pass++) head_backward(&s.stream, dx, dwte, dlogits, x, wte);
     assert_logits(logits, logits64, act, C, V, &s);
     assert_close(dx, dx64, act, bound_sum(V));
     assert_close(dwte, dwte64, act, bound_sum(2 * n));
+    for (int64_t i = V * C; i < stride * C; i++) assert_true(tensor_get(dwte, i) == 0.0f);
     stage_destroy(&s);
+}
+
+/* As the model calls them: NaN in the logits' padding when the classifier comes reaches no loss and no gradient. */
+static void test_padding(void **state) {
+    (void)state;
+    enum { N = 6, C = 10, V = 37, PADDED = 128 };
+    for (int t = 0; t < stage_act_types(); t++) {
+        DType  act = ACT_TYPES[t];
+        Stage  s = stage_create(head_scratch_bytes(N, C, PADDED, act));
+        Tensor x = stage_random(&s, act, 2, N, C, 1, 1, 0), wte = stage_random(&s, act, 2, PADDED, C, 2, 1, 0);
+        Tensor logits = stage_tensor(&s, act, 2, N, PADDED), targets = stage_tokens(&s, 1, N, 1, V, 5), loss = stage_tensor(&s, F32, 1, N, 1);
+        Tensor dx = stage_tensor(&s, act, 2, N, C), dwte = stage_random(&s, F32, 2, PADDED, C, 4, 1, 0);
+        zero_rows(wte, V), zero_rows(dwte, V);
+        head_forward(&s.stream, logits, x, wte);
+        Tensor clean = stage_copy(&s, logits), clean_loss = stage_tensor(&s, F32, 1, N, 1);
+        fill_columns(logits, V, NAN);
+        classifier_forward_backward(&s.stream, loss, logits, targets, V, 1.0f);
+        classifier_forward_backward(&s.stream, clean_loss, clean, targets, V, 1.0f);
+        assert_memory_equal(loss.data, clean_loss.data, tensor_bytes(loss));
+        assert_memory_equal(logits.data, clean.data, tensor_bytes(logits));
+        head_backward(&s.stream, dx, dwte, logits, x, wte);
+        for (int64_t i = 0; i < N * C; i++) assert_true(isfinite(tensor_get(dx, i)));
+        for (int64_t i = 0; i < PADDED * C; i++) assert_true(i < V * C ? isfinite(tensor_get(dwte, i)) : tensor_get(dwte, i) == 0.0f);
+        stage_destroy(&s);
+    }
 }
 
 static void test_shapes(void **state) {
@@ -89,7 +123,8 @@ static void test_shapes(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes),
+                                     cmocka_unit_test(test_padding)};
     return cmocka_run_group_tests_name("head", all, NULL, NULL);
 }
 

@@ -30,11 +30,11 @@ static Outputs narrow_linear(Stage *s, DType act) { /* the input gradient that i
     return (Outputs){{dx, dw, db}, 3};
 }
 static Outputs head(Stage *s, DType act) {
-    int64_t n = 70, C = 100, V = 2085, padded = 2176;
+    int64_t n = 70, C = 100, padded = 2176;
     Tensor  x = random_act(s, act, n, C, 1), wte = random_act(s, act, padded, C, 2), logits = random_act(s, act, n, padded, 3);
     Tensor  dx = stage_tensor(s, act, 2, n, C), dwte = zeros(s, padded, C);
-    head_forward(&s->stream, logits, x, wte, V);
-    head_backward(&s->stream, dx, dwte, logits, x, wte, V);
+    head_forward(&s->stream, logits, x, wte);
+    head_backward(&s->stream, dx, dwte, logits, x, wte);
     return (Outputs){{logits, dx, dwte}, 3};
 }
 static Outputs layernorm(Stage *s, DType act) {

@@ -132,7 +132,7 @@ double round_to(DType type, double x) {
 
 int stage_main(char **argv, int (*tests)(void)) {
     static const struct { Isa isa; const char *name, *threads; } runs[] = {
-        {ISA_BASE, "sse2", "1"}, {ISA_AVX2, "avx2", "3"}, {ISA_AVX512, "avx512", "2"}};
+        {ISA_BASE, "sse2", "1"}, {ISA_AVX2, "avx2", "3"}, {ISA_AVX512, "avx512", "2"}, {ISA_AVX512_BF16, "avx512bf16", "2"}};
     if (getenv("TRAIN_GPT_ISA") || !is_backend("cpu")) return tests() != 0;
     int failed = 0;
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {

@@ -1,0 +1,91 @@
+/* test_planned.c - every matrix product that a training step runs was planned, so its scratch memory was, too: with the same extents, types,
+ * orders and leading dimensions. A library may want other scratch for another key, and on another processor: with native bf16 oneDNN takes
+ * 200 MB for logits whose rows are longer than the product. So this looks at the keys, which are the same on every processor.
+ *
+ * The linker puts the functions below in the place of matmul(), matmul_scratch_bytes() and simd_has_bf16() (Makefile): products are noted, none
+ * is computed, and the processor multiplies bf16.
+ */
+#include "test/ref/test.h"
+
+#include "layers/gpt.h"
+#include "layers/matmul.h"
+
+enum { MOST = 512 };
+typedef struct { Matmul key[MOST]; int count; } Keys;
+static Keys planned, ran;
+
+static int same_matrix(Matrix a, Matrix b) { return a.type == b.type && a.ld == b.ld && a.order == b.order; }
+static int same_key(const Matmul *p, const Matmul *q) {
+    return p->m == q->m && p->n == q->n && p->k == q->k && p->write == q->write && !p->bias == !q->bias && same_matrix(p->a, q->a) &&
+           same_matrix(p->b, q->b) && same_matrix(p->c, q->c);
+}
+static int is_among(const Keys *keys, const Matmul *p) {
+    for (int i = 0; i < keys->count; i++)
+        if (same_key(&keys->key[i], p)) return 1;
+    return 0;
+}
+static void note(Keys *keys, Matmul p) {
+    if (is_among(keys, &p)) return;
+    assert_true(keys->count < MOST);
+    keys->key[keys->count++] = p;
+}
+
+int    __wrap_simd_has_bf16(void);
+int    __wrap_simd_has_bf16(void) { return 1; }
+size_t __wrap_matmul_scratch_bytes(Matmul p);
+size_t __wrap_matmul_scratch_bytes(Matmul p) { return note(&planned, p), (size_t)0; }
+void   __wrap_matmul(Stream *s, Matmul p);
+void   __wrap_matmul(Stream *s, Matmul p) {
+    (void)s;
+    note(&ran, p);
+    for (int64_t i = 0; i < p.m; i++) memset((char *)p.c.data + (size_t)(i * p.c.ld) * dtype_bytes(p.c.type), 0, (size_t)p.n * dtype_bytes(p.c.type));
+}
+
+static void run_step(GptShape shape, DType act, int64_t B, int64_t T, Recompute recompute) {
+    int    params;
+    Param *rows = gpt_params(shape, &params);
+    Layout layout = layout_create(rows, params, 2);
+    Arena  memory[3];
+    for (int i = 0; i < 3; i++) memory[i] = stage_arena("model", 8 << 20);
+    planned.count = ran.count = 0;
+    Gpt      g = gpt_create(shape, &layout, act, B, T, recompute, GPT_TRAINING, (GptArenas){&memory[0], &memory[1], &memory[2]});
+    Stream   s = stream_create(gpt_scratch_bytes(&g) + (1 << 20));
+    Arena    tokens = stage_arena("tokens", 1 << 20);
+    Batch    batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)}; /* all 0 */
+    GptHooks none = {NULL, NULL, NULL};
+    gpt_forward(&g, &s, batch);
+    gpt_loss(&g, &s, batch);
+    gpt_backward(&g, &s, batch, 1.0f, none);
+    assert_true(ran.count > 8);
+    for (int i = 0; i < ran.count; i++)
+        if (!is_among(&planned, &ran.key[i])) {
+            const Matmul *p = &ran.key[i];
+            fail_msg("never planned: a product of m %lld n %lld k %lld, a %s ld %lld, b ld %lld, c %s ld %lld", (long long)p->m, (long long)p->n,
+                     (long long)p->k, dtype_name(p->a.type), (long long)p->a.ld, (long long)p->b.ld, dtype_name(p->c.type), (long long)p->c.ld);
+        }
+    stream_destroy(&s);
+    gpt_destroy(&g);
+    stage_arena_destroy(&tokens);
+    for (int i = 0; i < 3; i++) stage_arena_destroy(&memory[i]);
+    layout_destroy(&layout);
+    free(rows);
+}
+
+/* Vocabularies with padding and without; micro-batches that the classifier takes in equal chunks and with a shorter last one. */
+static void test_step(void **state) {
+    (void)state;
+    if (strcmp(device_backend(), "cpu") != 0) skip(); /* a GPU's workspace is one size for all products */
+    static const int64_t vocabularies[] = {256, 389}, sizes[][2] = {{1, 7}, {2, 40}, {3, 67}};
+    for (int v = 0; v < COUNT(vocabularies); v++)
+        for (int b = 0; b < COUNT(sizes); b++)
+            for (Recompute r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++) {
+                GptShape shape = {2, 3, 42, 96, vocabularies[v]};
+                run_step(shape, F32, sizes[b][0], sizes[b][1], r);
+                run_step(shape, BF16, sizes[b][0], sizes[b][1], r);
+            }
+}
+
+int main(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_step)};
+    return cmocka_run_group_tests_name("planned products", all, NULL, NULL);
+}
