@@ -21,7 +21,7 @@ if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) {
 fi
 
 # The parsers and what they stand on.
-sources=(core/{arena,device,error,io,json,json_scan,memory_file,simd,tensor}.c data/shard.c
+sources=(core/{arena,device,error,io,json,json_scan,memory_file,simd,tensor,thread}.c data/shard.c
          run/{config,config_rules,config_saved,config_walk,faults,manifest,manifest_verify,nearest,option_docs,option_text,options,safetensors,spikes}.c)
 objects=()
 for source in "${sources[@]}"; do
