@@ -27,15 +27,14 @@ $(B)/test/emu/nccl.o: CXXFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
 COMMIT  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(B)/run/verbs.o: CFLAGS += -DGIT_COMMIT='"$(COMMIT)"'
 
-FOLDERS := core layers comm data run
+FOLDERS := core layers comm data model run
 OBJECTS  = $(sort $(patsubst %,$(B)/%.o,$(basename $(wildcard $(1)/*.c $(if $(CUCC),$(1)/*.cu)))))
 ARCHIVES := $(FOLDERS:%=$(B)/%.a)
 # What each folder may see, as the linker enforces it on its tests.
 NEEDS_core   := $(B)/core.a
-NEEDS_layers := $(B)/layers.a $(B)/core.a
-NEEDS_comm   := $(B)/comm.a $(B)/core.a
-NEEDS_data   := $(B)/data.a $(B)/core.a
-NEEDS_run    := $(B)/run.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
+$(foreach f,layers comm data,$(eval NEEDS_$f := $(B)/$f.a $(B)/core.a))
+NEEDS_model  := $(B)/model.a $(B)/layers.a $(B)/comm.a $(B)/core.a
+NEEDS_run    := $(B)/run.a $(B)/model.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
 NEEDS_bench  := $(NEEDS_run)
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
@@ -71,7 +70,7 @@ $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(NEEDS_$$(firstword $$(subst /, ,$
 	$(LINK) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS) -lcmocka
 $(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(B)/core/error.o $(ENGINE)
 	$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -lnccl -ldnnl,$(LIBS))
-$(B)/test/layers/test_planned: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,matmul matmul_scratch_bytes simd_has_bf16)# see there
+$(B)/test/model/test_planned: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,matmul matmul_scratch_bytes simd_has_bf16)# see there
 # Flags and commit are part of what was built: a change rebuilds what holds them.
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)
@@ -80,7 +79,7 @@ $(B)/.flags $(B)/.commit: FORCE
 .SECONDARY:
 
 tests: $(B)/train_gpt $(B)/test/train_gpt-failpoints $(TESTS)
-op-tests: $(filter $(B)/test/layers/%,$(TESTS))
+op-tests: $(filter $(B)/test/layers/% $(B)/test/model/test_gpt,$(TESTS))
 test: tests                ## the whole test suite (under 15 minutes on two cores)
 	@B=$(B) scripts/test.sh
 deps:                      ## install what is missing (apt; asks for nothing that is there)

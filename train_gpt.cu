@@ -1,7 +1,7 @@
 /* train_gpt - pretrains GPT models:  mpirun -np N ./train_gpt config.json [key=value ...]
  *
- * The program reads top to bottom here: main(), train_step(), evaluate(). What they call lives in layers/ (the ops and the model), comm/
- * (ranks), data/ (tokens) and run/ (everything around the model). A CPU build compiles this file as plain C.
+ * The program reads top to bottom here: main(), train_step(), evaluate(). What they call lives in layers/ (the ops), model/ (the model over
+ * the ranks), comm/ (ranks), data/ (tokens) and run/ (everything around it). A CPU build compiles this file as plain C.
  */
 #include <math.h>
 #include <stdio.h>
@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/injection.h"
 #include "core/io.h"
 #include "run/banner.h"
-#include "run/injection.h"
 #include "run/run.h"
 #include "run/sample.h"
 #include "run/schedule.h"
@@ -21,64 +21,23 @@
 
 /* --- one optimizer step --------------------------------------------------------------------------------------------------------------- */
 
-static Tensor bucket_of(Tensor flat, const Layout *layout, int bucket) {
-    return tensor_slice(flat, layout->bucket[bucket].memory, layout->bucket[bucket].elems);
-}
-
-/* Backward has finished a bucket: its gradients start on their way while earlier layers are still being computed. */
-static void start_reduce(void *run, int bucket) {
-    Run *r = (Run *)run;
-    watchdog_tick(r->watchdog, "backward");
-    Tensor grads = bucket_of(r->gpt.grads, &r->layout, bucket);
-    if (r->tree.leaves) gradient_tree_join(&r->tree, &r->stream, r->layout.bucket[bucket]);
-    if (bucket == 0) gpt_own_squares(&r->gpt, &r->stream), inject_flip(&r->stream, "guard.own", grads);
-    if (r->verifies) hash_words(&r->stream, gpt_hash(&r->gpt, GPT_HASH_OWN_GRADS), grads);
-    if (r->tree.leaves) gradient_tree_share(&r->tree, &r->stream, r->layout.bucket[bucket], r->comm);
-    else comm_reduce_scatter_start(r->comm, grads);
-}
-static void poll_comm(void *run) {
-    watchdog_tick(((Run *)run)->watchdog, "backward");
-    comm_poll(((Run *)run)->comm);
-}
-
-/* Without ZeRO every rank updates all parameters, so the summed pieces go back to all. */
-static void share_grads(Run *r) {
-    for (int b = 0; b < r->layout.buckets; b++) comm_all_gather_start(r->comm, bucket_of(r->gpt.grads, &r->layout, b));
-    comm_finish(r->comm);
-}
-
-/* Forward and backward of this step's micro-batches: piece `rank` of every bucket then holds the gradients' sum over micro-batches and ranks
- * (without ZeRO: all pieces do). */
+/* Forward and backward of this step's micro-batches: this rank's pieces of the gradients then hold their sum over micro-batches and ranks. */
 static void compute_gradients(Run *r) {
-    float token_weight = (float)(r->loss_scale.scale / (double)r->config->batch.global_tokens); /* gradients of the mean over the global batch */
-    gpt_zero_grads(&r->gpt, &r->stream);
-    gpt_zero_sums(&r->gpt, &r->stream);
-    inject_gradient(&r->gpt, &r->stream);
-    gradient_tree_begin(&r->tree, r->micro_steps * comm_rank(r->comm));
+    Model *m = r->model;
+    float  token_weight = (float)(r->loss_scale.scale / (double)r->config->batch.global_tokens); /* gradients of the mean over the global batch */
+    step_sums_zero(&m->sums, &m->stream);
+    shards_begin(m->shards, &m->stream);
     for (int64_t micro = 0; micro < r->micro_steps; micro++) {
         watchdog_tick(r->watchdog, "a micro-batch");
-        Batch    batch = loader_next(r->loader, &r->stream, NULL);
-        GptHooks hooks = {NULL, poll_comm, r};
-        int      last = micro == r->micro_steps - 1;
-        if (last && (comm_size(r->comm) > 1 || r->tree.leaves)) hooks.bucket_ready = start_reduce;
-        replay_micro_step(&r->replay, &r->gpt, &r->stream, batch, token_weight, hooks);
-        if (!last && r->tree.leaves) {
-            gradient_tree_keep(&r->tree, &r->stream);
-            gpt_zero_grads(&r->gpt, &r->stream);
-        }
+        Batch batch = loader_next(r->loader, &m->stream, NULL);
+        gpt_forward(&m->gpt, &m->stream, batch);
+        gpt_backward(&m->gpt, &m->stream, batch, token_weight, micro == r->micro_steps - 1 ? MICRO_LAST : MICRO_EARLIER);
     }
     watchdog_tick(r->watchdog, "the reduction of the gradients");
-    comm_finish(r->comm);
-    if (!r->config->parallel.zero_stage) share_grads(r);
+    shards_finish(m->shards, &m->stream);
 }
 
 typedef struct { StepNumbers numbers; int stop, save, written, fed; } Agreed;
-
-/* Most of a GPU's step is spent here: a peer or link that is lost meanwhile is told by comm_poll. */
-static void await_gradients(Run *r) {
-    event_record(r->computed, &r->stream);
-    while (!event_is_past(r->computed)) comm_poll(r->comm);
-}
 
 static void tell_saved(Run *r, double ms) {
     if (ms <= 0.0) return;
@@ -94,35 +53,33 @@ static void compare_weights(Run *r, int64_t step, int64_t hash) {
     if (guard_is_same(r->comm, hash, ranks)) return;
     tell_saved(r, saver_finish(r->saver)); /* what is being written is of weights that were compared */
     fail(EXIT_NUMERIC, "the weights%s of step %lld are not the same on all ranks: those of %s differ; nothing more is saved, the same command goes on "
-         "from the newest checkpoint", r->config->parallel.zero_stage ? "" : " or moments", (long long)step, ranks);
+         "from the newest checkpoint", shards_state_is_shared(r->model->shards) ? " or moments" : "", (long long)step, ranks);
 }
 
 /* The one reduction of scalars in a step: mean loss, gradient norm, what any rank was asked from outside, how many ranks have done their
  * part of a checkpoint, and how many have the next step's batches. */
 static Agreed agree(Run *r, int64_t step, double start_ms) {
     const Config *c = r->config;
+    Model        *m = r->model;
     int           hashes = guard_hash_due(c, comm_size(r->comm), step);
-    int64_t       hash[GPT_HASHES];
-    inject_state(&r->optimizer, &r->stream);
-    if (hashes) optimizer_hash_replicas(&r->optimizer, &r->stream, gpt_hash(&r->gpt, GPT_HASH_REPLICAS));
-    if (r->verifies) optimizer_hash_grads(&r->optimizer, &r->stream, gpt_hash(&r->gpt, GPT_HASH_GRADS));
-    optimizer_norm_squared(&r->optimizer, &r->stream, gpt_sum(&r->gpt, GPT_GRAD_SQUARES));
-    struct { Exact sums[GPT_SUMS]; int64_t stop, save, written, fed; } all;
-    await_gradients(r);
-    gpt_fetch_sums(&r->gpt, &r->stream, all.sums, hash);
-    if (hashes) compare_weights(r, step, hash[GPT_HASH_REPLICAS]);
-    exact_add(&all.sums[GPT_LOSS], inject_loss((double)c->batch.global_tokens));
+    struct { Exact sums[SUMS]; int64_t stop, save, written, fed; } all;
+    optimizer_numbers(&m->optimizer, &m->stream, (hashes ? NUMBERS_REPLICAS : 0) | (r->verifies ? NUMBERS_GRADS : 0));
+    shards_await(m->shards, &m->stream);
+    StepValues values = step_sums_fetch(&m->sums, &m->stream);
+    memcpy(all.sums, values.sum, sizeof all.sums);
+    if (hashes) compare_weights(r, step, values.hash[HASH_REPLICAS]);
+    exact_add(&all.sums[SUM_LOSS], inject_loss((double)c->batch.global_tokens));
     double took_ms = clock_ms() - start_ms; /* the next step takes as long as this one, or is computed twice */
     all.stop = requests_stop(&r->requests, guard_verify_due(c, step + 1) ? 2.0 * took_ms : took_ms);
     all.save = requests_save(&r->requests);
     all.written = saver_ready(r->saver);
     all.fed = loader_is_ready(r->loader, 0.0);
-    int own = comm_size(r->comm) > 1 ? GPT_OWN_SQUARES : GPT_GRAD_SQUARES;
-    int suspect = !isfinite(exact_value(&all.sums[GPT_LOSS])) || !isfinite(exact_value(&all.sums[own]));
+    int own = comm_size(r->comm) > 1 ? SUM_RANK_CHECK : SUM_GRAD_SQUARES;
+    int suspect = !isfinite(exact_value(&all.sums[SUM_LOSS])) || !isfinite(exact_value(&all.sums[own]));
     comm_all_reduce_i64(r->comm, all.sums[0].word, sizeof all / sizeof(int64_t), COMM_SUM);
-    double      loss = exact_value(&all.sums[GPT_LOSS]) / (double)c->batch.global_tokens;
-    double      norm = sqrt(exact_value(&all.sums[GPT_GRAD_SQUARES])) / r->loss_scale.scale;
-    StepNumbers n = {loss, norm, suspect, hash[GPT_HASH_OWN_GRADS], hash[GPT_HASH_GRADS]};
+    double      loss = exact_value(&all.sums[SUM_LOSS]) / (double)c->batch.global_tokens;
+    double      norm = sqrt(exact_value(&all.sums[SUM_GRAD_SQUARES])) / r->loss_scale.scale;
+    StepNumbers n = {loss, norm, suspect, values.hash[HASH_OWN_GRADS], values.hash[HASH_GRADS]};
     return (Agreed){n, all.stop > 0, all.save > 0, all.written == comm_size(r->comm), all.fed == comm_size(r->comm)};
 }
 
@@ -205,7 +162,7 @@ static int64_t train_step(Run *r, int64_t step, Agreed *agreed, StepMetrics *m) 
     const Config *c = r->config;
     double        start_ms = clock_ms();
     comm_forget_times(r->comm); /* what came before (eval, checkpoint) is not this step's */
-    r->verifies = guard_verify_due(c, step);
+    r->verifies = r->model->shards->hashes_own = guard_verify_due(c, step);
     compute_gradients(r);
     double scale = r->loss_scale.scale; /* what this step's gradients carry */
     *agreed = agree(r, step, start_ms);
@@ -214,9 +171,9 @@ static int64_t train_step(Run *r, int64_t step, Agreed *agreed, StepMetrics *m) 
     GuardAct act = decide(r, step, agreed);
     if (act == GUARD_ROLLBACK) return roll_back(r, step);
     if (act == GUARD_UPDATE) {
-        optimizer_update(&r->optimizer, &r->stream, h, (float)(clip_scale(agreed->numbers.grad_norm, c->optimizer.grad_clip) / scale));
+        optimizer_update(&r->model->optimizer, &r->model->stream, h, (float)(clip_scale(agreed->numbers.grad_norm, c->optimizer.grad_clip) / scale));
         watchdog_tick(r->watchdog, "the exchange of the weights");
-        run_share_params(r);
+        shards_publish(r->model->shards);
     }
 
     double    ms = clock_ms() - start_ms, tokens_per_s = (double)c->batch.global_tokens / ms * 1e3;
@@ -244,20 +201,20 @@ static int evaluate(Run *r, double *loss) {
     int64_t first = shares * rank / ranks * share, end = shares * (rank + 1) / ranks * share;
     if (end > samples) end = samples;
     int64_t most = (shares + ranks - 1) / ranks * share; /* of any rank: all ask equally often whether to stop */
-    gpt_zero_sums(&r->gpt, &r->stream);
+    Model *m = r->model;
+    step_sums_zero(&m->sums, &m->stream);
     requests_begin(&r->requests);
     for (int64_t i = first; i < first + most; i += B) {
         watchdog_tick(r->watchdog, "an evaluation");
         if (requests_agree(&r->requests)) return 0;
         if (i >= end) break;
         Batch batch = run_eval_batch(r, i, end - i < B ? end - i : B);
-        gpt_forward(&r->gpt, &r->stream, batch);
-        gpt_loss(&r->gpt, &r->stream, batch);
+        gpt_forward(&m->gpt, &m->stream, batch);
+        gpt_loss(&m->gpt, &m->stream, batch);
     }
-    Exact sums[GPT_SUMS];
-    gpt_fetch_sums(&r->gpt, &r->stream, sums, NULL);
-    comm_all_reduce_i64(r->comm, sums[0].word, GPT_SUMS * EXACT_WORDS, COMM_SUM);
-    *loss = exact_value(&sums[GPT_LOSS]) / ((double)samples * (double)T);
+    Exact sum = step_sums_fetch(&m->sums, &m->stream).sum[SUM_LOSS];
+    comm_all_reduce_i64(r->comm, sum.word, EXACT_WORDS, COMM_SUM);
+    *loss = exact_value(&sum) / ((double)samples * (double)T);
     return 1;
 }
 
@@ -267,7 +224,7 @@ static int is_due(int64_t step, int64_t every) { return every > 0 && step % ever
 
 /* Returns 0 when it was cut short: it is not logged, and whoever goes on from here does it first. */
 static int eval_now(Run *r, int64_t step) {
-    run_await_params(r);
+    shards_need_all(r->model->shards);
     double start_ms = clock_ms(), loss;
     int    whole = evaluate(r, &loss);
     if (!run_speaks(r)) return whole;
@@ -299,11 +256,11 @@ static int asked_to_stop(void *run) { return requests_agree(&((Run *)run)->reque
 /* All ranks draw the same text, so that none waits in silence; rank 0 prints it. Returns 0 when it was cut short. */
 static int sample_now(Run *r, int64_t step) {
     const Config *c = r->config;
-    run_await_params(r);
+    shards_need_all(r->model->shards);
     requests_begin(&r->requests);
     SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step),
                        r->watchdog, r->eval_batch.inputs, asked_to_stop, r};
-    char      *text = sample_text(&r->gpt, &r->stream, &r->tokenizer, plan);
+    char      *text = sample_text(&r->model->gpt, &r->model->stream, &r->tokenizer, plan);
     if (run_speaks(r) && text) progress_sample(&r->progress, step, text);
     else if (run_speaks(r)) progress_note(&r->progress, "the sample after step %lld is left out", (long long)step);
     free(text);
@@ -312,7 +269,7 @@ static int sample_now(Run *r, int64_t step) {
 
 /* Copies the state; what follows is written while training goes on. */
 static void save_now(Run *r, int64_t step) {
-    run_await_params(r);
+    shards_need_all(r->model->shards);
     if (comm_size(r->comm) > 1) compare_weights(r, step, run_hash_replicas(r));
     tell_saved(r, saver_finish(r->saver));
     saver_start(r->saver, step);

@@ -66,7 +66,7 @@ int layout_spans(const Layout *layout, int bucket, int rank, Span *spans) {
         s->offset = p->offset + (from - p->memory);
         s->elems = to - from;
         s->param = i;
-        s->decay = p->decay;
+        s->group = p->group;
     }
     return count;
 }

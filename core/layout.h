@@ -11,6 +11,7 @@
 #ifndef TRAIN_GPT_CORE_LAYOUT_H
 #define TRAIN_GPT_CORE_LAYOUT_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -19,7 +20,8 @@ extern "C" {
 
 enum { LAYOUT_ALIGN = 64 }; /* elements: 128 bytes of bf16, so every piece is aligned for 128-bit accesses and NCCL */
 
-typedef enum { DECAY_NONE, DECAY_WEIGHT } Decay;
+/* What a row is to the optimizer. Weight decay is for all but vectors. */
+typedef enum { GROUP_VECTOR, GROUP_MATRIX, GROUP_EMBEDDING } ParamGroup;
 
 typedef struct {            /* one row of the parameter table */
     char    name[64];       /* "transformer.h.3.attn.c_attn.weight", as in the files */
@@ -28,7 +30,8 @@ typedef struct {            /* one row of the parameter table */
     int64_t memory_rows;    /* dim[0] and the padding rows after it        */
     float   init_mean;      /* init: N(init_mean, init_std^2)              */
     float   init_std;
-    Decay   decay;
+    ParamGroup group;
+    size_t  field;          /* offset of its Tensor in its bucket's view (model/params.h) */
     int     bucket;         /* rows of a bucket are neighbours, buckets ascend */
     /* computed by layout_create */
     int64_t elems;          /* product of dim                              */
@@ -61,7 +64,7 @@ typedef struct {
     int64_t offset;         /* its global offset                 */
     int64_t elems;
     int     param;
-    Decay   decay;
+    ParamGroup group;
 } Span;
 
 /* Copies the rows and places them for `ranks` ranks. */

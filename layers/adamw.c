@@ -28,7 +28,7 @@ static Factors adamw_factors(AdamW h, float grad_scale) {
     return f;
 }
 
-static void update_piece(AdamWPiece piece, Factors f) {
+static void update_piece(AdamWSpan piece, Factors f) {
     int64_t n = piece.master.dim[0];
     DType   act = piece.working.type;
     EXPECT_ACT(piece.working);
@@ -47,7 +47,7 @@ static void update_piece(AdamWPiece piece, Factors f) {
         adamw_block(act, p0 + i, m0 + i, v0 + i, act == BF16 ? w0 + i : NULL, g0 + i, f, act_block_elems(i, n));
 }
 
-void adamw_update(Stream *s, const AdamWPiece *piece, int pieces, AdamW h, float grad_scale) {
+void adamw_update(Stream *s, const AdamWSpan *piece, int pieces, AdamW h, float grad_scale) {
     (void)s;
     CHECK(h.step >= 1, "step %lld", (long long)h.step);
     Factors f = adamw_factors(h, grad_scale);

@@ -72,9 +72,9 @@ template <typename T, int W> KERNEL adamw_kernel(const __grid_constant__ Pieces<
     if constexpr (!std::is_same<T, float>::value) pack_store_part(k.working + i, pack_from_f32<T>(p4), k.n - i);
 }
 
-static bool piece_fits(const AdamWPiece &p) { return packs_fit(PACK_BYTES, {p.master.data, p.m.data, p.v.data, p.working.data, p.grad.data}); }
+static bool piece_fits(const AdamWSpan &p) { return packs_fit(PACK_BYTES, {p.master.data, p.m.data, p.v.data, p.working.data, p.grad.data}); }
 
-template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWPiece &p, float decay) {
+template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSpan &p, float decay) {
     int64_t n = p.master.dim[0];
     EXPECT1(p.master, F32, n);
     EXPECT1(p.m, F32, n);
@@ -89,7 +89,7 @@ template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWPi
 }
 
 /* As many of the pieces as one launch takes: neighbours that all are, or all are not, aligned to packs. Returns how many. */
-template <typename T, int W> static int update_some(Stream *s, const AdamWPiece *piece, int pieces, Factors f, float decay) {
+template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *piece, int pieces, Factors f, float decay) {
     Pieces<T> all = {};
     int       taken = 0;
     bool      fit = piece_fits(piece[0]);
@@ -98,11 +98,11 @@ template <typename T, int W> static int update_some(Stream *s, const AdamWPiece 
     return taken;
 }
 
-void adamw_update(Stream *s, const AdamWPiece *piece, int pieces, AdamW h, float grad_scale) {
+void adamw_update(Stream *s, const AdamWSpan *piece, int pieces, AdamW h, float grad_scale) {
     CHECK(h.step >= 1, "step %lld", (long long)h.step);
     Factors f = adamw_factors(h, grad_scale);
     for (int done = 0; done < pieces;) {
-        const AdamWPiece *rest = piece + done;
+        const AdamWSpan *rest = piece + done;
         CHECK(rest->working.type == piece->working.type, "pieces of %s and %s", dtype_name(piece->working.type), dtype_name(rest->working.type));
         DISPATCH_ACT(rest->working.type, T, DISPATCH_PACK(float, piece_fits(*rest), W,
             (done += update_some<T, W>(s, rest, pieces - done, f, (float)h.weight_decay))));

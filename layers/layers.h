@@ -91,8 +91,8 @@ typedef struct {
  *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ),   decay = weight_decay or 0
  * of a list of pieces in one pass, each of any n, all of one act type.
  *   master, m, v [n] f32 in/out   grad [n] f32 in   working [n] act out: p rounded; when it is F32 it is the master itself             */
-typedef struct { Tensor master, m, v, working, grad; int decays; } AdamWPiece;
-void adamw_update(Stream *s, const AdamWPiece *piece, int pieces, AdamW h, float grad_scale);
+typedef struct { Tensor master, m, v, working, grad; int decays; } AdamWSpan;
+void adamw_update(Stream *s, const AdamWSpan *piece, int pieces, AdamW h, float grad_scale);
 
 /* Sum of squares of x: of each 64 elements in float64 in a fixed order, of those sums exactly. However a tensor is cut at multiples of 64,
  * and whoever adds the parts: the same sum.   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x [n] f32 in                    */

@@ -18,9 +18,7 @@ static void print_ranks(const Run *r) {
 }
 
 static void print_model(const Run *r) {
-    printf("model     %lld layers, %lld heads, width %lld, %lld positions, vocabulary %lld: %.2f M parameters\n", (long long)r->shape.n_layer,
-           (long long)r->shape.n_head, (long long)r->shape.n_embd, (long long)r->shape.n_positions, (long long)r->shape.vocab_size,
-           (double)r->layout.elems * 1e-6);
+    printf("model     %s: %.2f M parameters\n", model_shape_text(r->config->model.shape).text, (double)r->plan.parameters * 1e-6);
 }
 
 static void print_data(const Run *r) {

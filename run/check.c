@@ -9,7 +9,6 @@
 #include "data/tokenizer.h"
 #include "run/checkpoint.h"
 #include "run/config.h"
-#include "run/config_rules.h"
 #include "run/options.h"
 #include "run/verbs.h"
 
@@ -50,7 +49,7 @@ static void check_data(const char *key, const StringList *globs, const Config *c
         printf("%-11s no file matches \"%s\"%s yet\n", key, globs->item[0], globs->count > 1 ? " and the others" : "");
         return;
     }
-    Dataset data = dataset_open(key, globs->item, globs->count, c->batch.seq_len, c->model.vocab_size);
+    Dataset data = dataset_open(key, globs->item, globs->count, c->batch.seq_len, c->model.shape.vocab_size);
     printf("%-11s %d file%s, %s tokens, %s samples\n", key, data.shards, data.shards > 1 ? "s" : "", grouped(data.tokens, tokens),
            grouped(data.samples, samples));
     dataset_close(&data);
@@ -59,10 +58,9 @@ static void check_data(const char *key, const StringList *globs, const Config *c
 static void print_understood(const Config *c, int ranks) {
     char    a[32], b[32], shown[SHOWN_BYTES], schedule[SHOWN_BYTES], precision[SHOWN_BYTES];
     int64_t parameters, sequences = c->batch.micro_batch * c->batch.seq_len * (ranks ? ranks : 1);
-    config_parameters(c, &parameters);
+    model_parameters(c->model.shape, &parameters);
     printf("%s: ok\n", c->path);
-    printf("%-11s %s parameters: %" PRId64 " layers, %" PRId64 " heads, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64 "\n", "model",
-           grouped(parameters, a), c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size);
+    printf("%-11s %s parameters: %s\n", "model", grouped(parameters, a), model_shape_text(c->model.shape).text);
     printf("%-11s %s of %s tokens", "steps", grouped(c->run.steps, a), grouped(c->batch.global_tokens, b));
     printf(" = %s tokens in all\n", grouped(c->run.steps * c->batch.global_tokens, a));
     printf("%-11s %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens a step on %d rank%s", "batch", c->batch.global_tokens / sequences,
@@ -100,7 +98,7 @@ int verb_check(int argc, char **argv) {
         config_free(&config);
         return EXIT_CONFIG;
     }
-    tokenizer_create(config.data.tokenizer, config.model.vocab_size);
+    tokenizer_create(config.data.tokenizer, config.model.shape.vocab_size);
     checkpoint_foresee_source(&config);
     print_understood(&config, ranks);
     check_data("data.train", &config.data.train, &config);

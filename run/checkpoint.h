@@ -8,13 +8,12 @@
 
 #include "comm/comm.h"
 #include "data/dataset.h"
-#include "layers/gpt.h"
-#include "layers/optimizer.h"
+#include "model/optimizer.h"
+#include "model/precision.h"
 #include "run/config.h"
 #include "run/guard.h"
 #include "run/lock.h"
 #include "run/metrics.h"
-#include "run/precision.h"
 #include "run/watchdog.h"
 
 #ifdef __cplusplus
@@ -31,7 +30,7 @@ typedef struct {
     Comm            *comm;
     const Layout    *layout;
     Optimizer       *optimizer;
-    GptShape         shape;
+    ModelShape       shape;
     const Dataset   *train;
     Stream          *stream;
     Watchdog        *watchdog;     /* told of every MiB; NULL: nobody watches */
@@ -68,7 +67,7 @@ Resumed checkpoint_resume(CheckpointState *state);
 Resumed checkpoint_roll_back(CheckpointState *state);
 
 /* Bytes of one checkpoint on the disk, about. */
-size_t checkpoint_disk_bytes(const Layout *layout);
+size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer);
 
 /* Once, before the first step, in a folder that is this job's: makes run.dir/checkpoints, removes what cut-off saves have left there, and
  * refuses (exit 74, rank 0) where it cannot write, or without room for the checkpoints this run will keep, naming what it needs and has. */
@@ -84,7 +83,7 @@ typedef struct Saver Saver;
 enum { SAVER_TRIES = 3 };
 Saver *saver_create(CheckpointState *state);   /* state is borrowed */
 void   saver_destroy(Saver *s);                /* what is in flight is written, but not committed: saver_finish first */
-size_t saver_bytes(const Layout *layout);      /* host memory it takes */
+size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* host memory it takes */
 
 /* Waits for a save still in flight, then copies the state and starts to write step_%08d. */
 void   saver_start(Saver *s, int64_t step);

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,7 @@
 #include "core/memory_file.h"
 #include "run/checkpoint.h"
 #include "run/checkpoint_folders.h"
-#include "run/options.h"
+#include "model/hf_gpt2.h"
 #include "run/weights_file.h"
 
 void refuse_used_folder(const char *run_dir, int checkpoints) {
@@ -66,19 +65,9 @@ void refuse_other_settings(const Config *config, const Dataset *train, const cha
 
 /* --- weights to start from ----------------------------------------------------------------------------------------------------------------- */
 
-NORETURN static void refuse_key(const char *path, const cJSON *value, const char *ours) {
-    char theirs[SHOWN_BYTES];
-    fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string, value_text(value, theirs), ours);
-}
-
-static int is_word(const cJSON *value, const char *word) { return cJSON_IsString(value) && strcmp(value->valuestring, word) == 0; }
-
-/* The names that transformers has for GELU by tanh. */
-static int is_gelu_by_tanh(const cJSON *value) { return is_word(value, "gelu_new") || is_word(value, "gelu_pytorch_tanh") || is_word(value, "gelu_fast"); }
-
-/* A Hugging Face model's folder whose config.json tells of another model than ours in what no shape shows: heads, activation, epsilon. */
+/* A Hugging Face model's folder whose config.json describes another model than ours in what no shape shows. */
 static void refuse_other_model(const char *folder, const Config *config) {
-    char      ours[80], *text;
+    char     *text;
     Json      json;
     JsonFault fault;
     Path      path = path_of("%s/config.json", folder);
@@ -91,16 +80,7 @@ static void refuse_other_model(const char *folder, const Config *config) {
         free(text);
         return;
     }
-    const cJSON *type = json_member(json.root, "model_type"), *heads = json_member(json.root, "n_head");
-    const cJSON *activation = json_member(json.root, "activation_function"), *epsilon = json_member(json.root, "layer_norm_epsilon");
-    const cJSON *by_layer = json_member(json.root, "scale_attn_by_inverse_layer_idx"), *scaled = json_member(json.root, "scale_attn_weights");
-    snprintf(ours, sizeof ours, "model.n_head is %" PRId64, config->model.n_head);
-    if (type && !is_word(type, "gpt2")) refuse_key(path.text, type, "models of type gpt2 are trained here");
-    if (heads && number_value(heads) != (double)config->model.n_head) refuse_key(path.text, heads, ours);
-    if (activation && !is_gelu_by_tanh(activation)) refuse_key(path.text, activation, "gelu_new, by tanh, is computed here");
-    if (epsilon && fabs(number_value(epsilon) - 1e-5) > 1e-11) refuse_key(path.text, epsilon, "1e-5 is used here");
-    if (by_layer && cJSON_IsTrue(by_layer)) refuse_key(path.text, by_layer, "attention is not scaled so here");
-    if (scaled && cJSON_IsFalse(scaled)) refuse_key(path.text, scaled, "attention is scaled here");
+    hf_config_expect(json.root, path.text, config->model.shape.n_head);
     json_free(&json);
     free(text);
 }

@@ -12,7 +12,7 @@
 #include "run/checkpoint.h"
 #include "run/checkpoint_folders.h"
 #include "run/checkpoint_refuse.h"
-#include "run/gemm.h"
+#include "model/algorithms_file.h"
 #include "run/weights_file.h"
 
 /* --- which checkpoint ------------------------------------------------------------------------------------------------------------------ */
@@ -79,17 +79,16 @@ static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int 
     return t;
 }
 
-/* This rank's spans of masters, m or v, from `base` on by global offset. */
-static void read_spans(const CheckpointState *state, const WeightsFile *w, const SafeTensor *base, Tensor (*view)(const Optimizer *, Span),
-                       float *block) {
+/* This rank's spans of masters (which 0) or a state (1 + k), from `base` on by global offset. */
+static void read_spans(const CheckpointState *state, const WeightsFile *w, const SafeTensor *base, int which, float *block) {
     const Optimizer *o = state->optimizer;
-    for (int i = 0; i < o->span_count; i++) {
-        Span span = o->spans[i];
+    for (int i = 0; i < o->shards->spans; i++) {
+        Span span = o->shards->span[i];
         for (int64_t at = 0, n; at < span.elems; at += n) {
             n = span.elems - at < WEIGHTS_BLOCK ? span.elems - at : WEIGHTS_BLOCK;
             watchdog_tick(state->watchdog, "reading a checkpoint");
             weights_read(w, base, span.offset + at, n, block);
-            device_from_host(state->stream, tensor_slice(view(o, span), at, n), block);
+            device_from_host(state->stream, tensor_slice(optimizer_tensor(o, which, span), at, n), block);
         }
     }
 }
@@ -97,19 +96,19 @@ static void read_spans(const CheckpointState *state, const WeightsFile *w, const
 static void read_checkpoint(const CheckpointState *state, const char *folder) {
     const Layout *layout = state->layout;
     WeightsFile   model = weights_open(path_of("%s/%s", folder, manifest_file_name[FILE_MODEL]).text);
-    WeightsFile   moments = weights_open(path_of("%s/%s", folder, manifest_file_name[FILE_OPTIMIZER]).text);
+    WeightsFile   states = weights_open(path_of("%s/%s", folder, manifest_file_name[FILE_OPTIMIZER]).text);
     float        *block = (float *)malloc(sizeof *block * WEIGHTS_BLOCK);
     if (!block) fail(EXIT_MEMORY, "no memory to read %s", folder);
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];
         own_tensor(&model, p->name, p->dims, p->dim, 4 * (uint64_t)p->offset);
     }
-    read_spans(state, &model, &model.header.tensor[0], optimizer_master, block); /* the rows follow each other: one flat tensor */
-    read_spans(state, &moments, own_tensor(&moments, "m", 1, &layout->elems, 0), optimizer_m, block);
-    read_spans(state, &moments, own_tensor(&moments, "v", 1, &layout->elems, 4 * (uint64_t)layout->elems), optimizer_v, block);
+    read_spans(state, &model, &model.header.tensor[0], 0, block); /* the rows follow each other: one flat tensor */
+    for (int k = 0; k < state->optimizer->kind->states; k++)
+        read_spans(state, &states, own_tensor(&states, state->optimizer->kind->state[k], 1, &layout->elems, 4 * (uint64_t)k * (uint64_t)layout->elems), 1 + k, block);
     free(block);
     weights_close(&model);
-    weights_close(&moments);
+    weights_close(&states);
     optimizer_publish(state->optimizer, state->stream);
 }
 
@@ -137,7 +136,7 @@ Resumed checkpoint_resume(CheckpointState *state) {
     refuse_other_settings(state->config, state->train, folder.text, &m);
     Resumed resumed = take_over(state, &at, &m);
     snprintf(state->run_id, sizeof state->run_id, "%s", m.run_id);
-    if (!device_is_host() && m.gemm) gemm_from_json(m.gemm, folder.text);
+    if (!device_is_host() && m.gemm) algorithms_from_json(m.gemm, folder.text);
     manifest_free(&m);
     return resumed;
 }

@@ -26,7 +26,7 @@ typedef enum { PART_NONE, PART_FOLDER, PART_PIECES, PART_COMMIT } Part;
 
 struct Saver {
     CheckpointState *state;       /* borrowed */
-    float           *staged;      /* owned [3, own elements], from device_alloc_host */
+    float           *staged;      /* owned [masters and states, own elements], from device_alloc_host */
     Save             save;        /* the thread's while busy, the main thread's otherwise */
     WrittenRun      *all;         /* owned: rank 0, all ranks' runs */
     size_t           all_count;
@@ -91,14 +91,16 @@ static int is_busy(Saver *s) {
 
 /* --- making and ending ------------------------------------------------------------------------------------------------------------------- */
 
-size_t saver_bytes(const Layout *layout) { return 3 * sizeof(float) * (size_t)layout->shard_elems; }
+size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer) {
+    return (size_t)optimizer_tensors(optimizer) * sizeof(float) * (size_t)layout->shard_elems;
+}
 
 Saver *saver_create(CheckpointState *state) {
     Saver *s = (Saver *)calloc(1, sizeof *s);
     if (!s) fail(EXIT_MEMORY, "no memory to save checkpoints");
     s->state = state;
     s->step = -1;
-    s->staged = (float *)device_alloc_host(saver_bytes(state->layout), "staging checkpoints");
+    s->staged = (float *)device_alloc_host(saver_bytes(state->layout, state->optimizer->kind), "staging checkpoints");
     thread_start(&s->thread, write_when_told, s, "checkpoints");
     return s;
 }
@@ -142,11 +144,11 @@ static void give_up(Saver *s) {
              "checkpoint there is", s->step, SAVER_TRIES - 1, s->fault);
 }
 
-static float *stage(Saver *s, float *to, Tensor (*view)(const Optimizer *, Span), Span *spans) {
+static float *stage(Saver *s, float *to, int which, Span *spans) {
     const CheckpointState *state = s->state;
     for (int b = 0; b < state->layout->buckets; b++) {
         int count = layout_spans(state->layout, b, comm_rank(state->comm), spans);
-        for (int i = 0; i < count; to += spans[i++].elems) device_to_host_queued(state->stream, to, view(state->optimizer, spans[i]));
+        for (int i = 0; i < count; to += spans[i++].elems) device_to_host_queued(state->stream, to, optimizer_tensor(state->optimizer, which, spans[i]));
     }
     return to;
 }
@@ -154,8 +156,8 @@ static float *stage(Saver *s, float *to, Tensor (*view)(const Optimizer *, Span)
 static void stage_state(Saver *s) {
     Span *spans = (Span *)malloc(sizeof *spans * (size_t)s->state->layout->params);
     if (!spans) fail(EXIT_MEMORY, "no memory for the spans of a checkpoint");
-    float *m = stage(s, s->staged, optimizer_master, spans), *v = stage(s, m, optimizer_m, spans);
-    stage(s, v, optimizer_v, spans);
+    float *to = s->staged;
+    for (int which = 0; which < optimizer_tensors(s->state->optimizer->kind); which++) to = stage(s, to, which, spans);
     device_sync(s->state->stream);
     free(spans);
 }

@@ -13,9 +13,10 @@
 
 enum { SMALL_FILES_BYTES = 64 << 10, RUN_TEXT_BYTES = 64 }; /* config.json and headers; a run in state.json */
 
-/* Weights and two moments, and a manifest that names their runs: those of 1 MiB, and each row's share of a rank. */
-size_t checkpoint_disk_bytes(const Layout *layout) {
-    size_t state = 3 * sizeof(float) * (size_t)layout->elems, runs = state / MANIFEST_RUN_BYTES + 3 * (size_t)(layout->params + layout->ranks);
+/* Weights and the optimizer's states, and a manifest that names their runs: those of 1 MiB, and each row's share of a rank. */
+size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer) {
+    size_t tensors = (size_t)optimizer_tensors(optimizer), state = tensors * sizeof(float) * (size_t)layout->elems;
+    size_t runs = state / MANIFEST_RUN_BYTES + tensors * (size_t)(layout->params + layout->ranks);
     return state + SMALL_FILES_BYTES + RUN_TEXT_BYTES * runs;
 }
 
@@ -44,7 +45,7 @@ static Need need_of(const CheckpointState *state, const char *checkpoints) {
     int64_t       there = folders_list(checkpoints, &list), kept = c->checkpoint.keep < FOLDERS_LEAST ? FOLDERS_LEAST : c->checkpoint.keep;
     int64_t       to_come = saves_to_come(c, state->before.step), count = to_come + (there > 0 ? there : 0);
     if (count > kept) count = kept + 1;
-    double one = (double)checkpoint_disk_bytes(state->layout), bytes = (double)count * one;
+    double one = (double)checkpoint_disk_bytes(state->layout, state->optimizer->kind), bytes = (double)count * one;
     for (int64_t i = 0; i < there; i++) bytes -= (double)folder_bytes(checkpoints, list[i].name);
     free(list);
     if (to_come > 0 && bytes < one) bytes = one;
@@ -80,7 +81,7 @@ static void try_to_write(const char *checkpoints) {
 
 static void see_file_limit(const CheckpointState *state) {
     struct rlimit limit;
-    double        largest = 8.0 * (double)state->layout->elems + SMALL_FILES_BYTES;
+    double        largest = 4.0 * state->optimizer->kind->states * (double)state->layout->elems + SMALL_FILES_BYTES;
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || (double)limit.rlim_cur >= largest) return;
     fail(EXIT_IO, "files may not grow past %.1f MiB here (ulimit -f), and a checkpoint's optimizer.safetensors takes %.1f MiB: raise the limit",
          (double)limit.rlim_cur / 1048576.0, largest / 1048576.0);
@@ -99,6 +100,6 @@ void checkpoint_make_room(const CheckpointState *state) {
     if (room < 0 || (double)room >= need.bytes) return;
     fail(EXIT_IO, "%s: its file system has %.1f MiB free, and this run needs %.1f MiB more for %lld checkpoints of %.1f MiB (checkpoint.keep = "
          "%lld, and one being written): make room, %stake another run.dir", checkpoints.text, (double)room / 1048576.0,
-         need.bytes / 1048576.0, (long long)need.checkpoints, (double)checkpoint_disk_bytes(state->layout) / 1048576.0,
+         need.bytes / 1048576.0, (long long)need.checkpoints, (double)checkpoint_disk_bytes(state->layout, state->optimizer->kind) / 1048576.0,
          (long long)c->checkpoint.keep, c->checkpoint.keep > FOLDERS_LEAST ? "keep fewer, or " : "or ");
 }

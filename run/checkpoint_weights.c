@@ -68,8 +68,8 @@ void checkpoint_init_from(const char *path, CheckpointState *state) {
     const Optimizer   *o = state->optimizer;
     const SafeTensor **tensor_of = weights_match(&w, state->layout), *head = weights_head(&w);
     float             *block = block_buffer(path);
-    for (int i = 0; i < o->span_count; i++) {
-        Span    span = o->spans[i];
+    for (int i = 0; i < o->shards->spans; i++) {
+        Span    span = o->shards->span[i];
         int64_t begin = span.offset - state->layout->param[span.param].offset;
         for (int64_t at = 0, n; at < span.elems; at += n) {
             n = span.elems - at < WEIGHTS_BLOCK ? span.elems - at : WEIGHTS_BLOCK;

@@ -11,7 +11,8 @@
 
 #include "core/clock.h"
 #include "core/io.h"
-#include "run/gemm.h"
+#include "model/algorithms_file.h"
+#include "model/hf_gpt2.h"
 #include "run/safetensors.h"
 
 static void note(Save *s, const char *what, const Path *path, int error) {
@@ -39,10 +40,10 @@ static char *model_header(const Layout *layout, size_t *bytes) {
     return text;
 }
 
-static char *optimizer_header(const Layout *layout, size_t *bytes) {
-    SafeTensor t[2] = {{.name = "m", .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}},
-                       {.name = "v", .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}}};
-    return safetensors_header(t, 2, bytes);
+static char *optimizer_header(const Layout *layout, const OptimizerKind *kind, size_t *bytes) {
+    SafeTensor t[OPTIMIZER_STATES];
+    for (int k = 0; k < kind->states; k++) t[k] = (SafeTensor){.name = kind->state[k], .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}};
+    return safetensors_header(t, kind->states, bytes);
 }
 
 static Consumed consumed_after(const CheckpointState *state, int64_t step) {
@@ -54,7 +55,7 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *stage
     const Layout *layout = state->layout;
     Save          s = {.state = state, .step = step, .loss_scale = *state->loss_scale, .guard = state->guard,
                        .consumed = consumed_after(state, step), .staged = staged, .fd = {-1, -1},
-                       .gemm = device_is_host() ? NULL : gemm_to_json(),
+                       .gemm = device_is_host() ? NULL : algorithms_to_json(),
                        .config = comm_rank(state->comm) == 0 ? config_to_json(state->config) : NULL};
     s.run_dir = path_of("%s", state->config->run.dir);
     s.checkpoints = path_of("%s/checkpoints", s.run_dir.text);
@@ -63,9 +64,9 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *stage
     s.tmp = path_of("%s.tmp", s.final.text);
     file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* the longest path of all is not too long */
     s.header[FILE_MODEL] = model_header(layout, &s.header_bytes[FILE_MODEL]);
-    s.header[FILE_OPTIMIZER] = optimizer_header(layout, &s.header_bytes[FILE_OPTIMIZER]);
+    s.header[FILE_OPTIMIZER] = optimizer_header(layout, state->optimizer->kind, &s.header_bytes[FILE_OPTIMIZER]);
     s.file_bytes[FILE_MODEL] = s.header_bytes[FILE_MODEL] + 4 * (uint64_t)layout->elems;
-    s.file_bytes[FILE_OPTIMIZER] = s.header_bytes[FILE_OPTIMIZER] + 8 * (uint64_t)layout->elems;
+    s.file_bytes[FILE_OPTIMIZER] = s.header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)state->optimizer->kind->states * (uint64_t)layout->elems;
     return s;
 }
 
@@ -93,7 +94,7 @@ static int saved_already(Save *s) {
 
 /* A full disk is told before gigabytes are written to it. A file system that does not tell its room is tried. */
 static void see_room(Save *s) {
-    int64_t room = io_free_bytes(s->checkpoints.text), bytes = (int64_t)checkpoint_disk_bytes(s->state->layout);
+    int64_t room = io_free_bytes(s->checkpoints.text), bytes = (int64_t)checkpoint_disk_bytes(s->state->layout, s->state->optimizer->kind);
     if (room >= 0 && room < bytes && !s->fault[0])
         manifest_fault(s->fault, "%s takes %.1f MiB and its file system has %.1f MiB free", s->tmp.text, (double)bytes / 1048576.0, (double)room / 1048576.0);
 }
@@ -212,18 +213,9 @@ static void write_file(Save *s, const char *name, const char *data, size_t bytes
     if (fd >= 0) note(s, "close", &path, io_close(fd));
 }
 
-/* config.json as transformers reads it. GPT-2's own vocabulary has its end-of-text token; bytes and other ids have none. */
 static void write_model_config(Save *s) {
-    GptShape    g = s->state->shape;
-    char        text[2048];
-    const char *ends = g.vocab_size == 50257 ? "  \"bos_token_id\": 50256,\n  \"eos_token_id\": 50256,\n" : "";
-    int         bytes = snprintf(text, sizeof text,
-        "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"vocab_size\": %" PRId64 ",\n  \"n_positions\": %" PRId64
-        ",\n  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64 ",\n  \"n_layer\": %" PRId64 ",\n  \"n_head\": %" PRId64
-        ",\n  \"n_inner\": null,\n  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n  \"attn_pdrop\": 0.0,\n"
-        "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"summary_first_dropout\": 0.0,\n  \"initializer_range\": 0.02,\n%s"
-        "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\"\n}\n",
-        g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, ends);
+    char text[HF_CONFIG_BYTES];
+    int  bytes = hf_config_text(s->state->shape, text);
     s->file_bytes[FILE_CONFIG] = (uint64_t)bytes;
     write_file(s, manifest_file_name[FILE_CONFIG], text, (size_t)bytes);
     add_run(s, FILE_CONFIG, 0, text, (size_t)bytes);
@@ -245,14 +237,13 @@ static void see_finite(Save *s, Span *spans) {
     size_t count = 0;
     for (int b = 0; b < s->state->layout->buckets; b++)
         for (int i = layout_spans(s->state->layout, b, comm_rank(s->state->comm), spans); i-- > 0;) count += (size_t)spans[i].elems;
-    s->not_finite = !is_finite(s->staged, 3 * count);
+    s->not_finite = !is_finite(s->staged, (size_t)optimizer_tensors(s->state->optimizer->kind) * count);
     if (s->not_finite)
         manifest_fault(s->fault, "the weights or moments after step %" PRId64 " are not finite: nothing is saved, older checkpoints stay", s->step);
 }
 
 void save_write_pieces(Save *s) {
     int           first = comm_rank(s->state->comm) == 0;
-    uint64_t      moments = s->header_bytes[FILE_OPTIMIZER];
     Span         *spans = (Span *)malloc(sizeof *spans * (size_t)s->state->layout->params);
     if (!spans) note_memory(s);
     else        see_finite(s, spans);
@@ -262,8 +253,8 @@ void save_write_pieces(Save *s) {
     }
     if (spans) {
         write_pieces(s, FILE_MODEL, s->header_bytes[FILE_MODEL], spans);
-        write_pieces(s, FILE_OPTIMIZER, moments, spans);
-        write_pieces(s, FILE_OPTIMIZER, moments + 4 * (uint64_t)s->state->layout->elems, spans);
+        for (int k = 0; k < s->state->optimizer->kind->states; k++)
+            write_pieces(s, FILE_OPTIMIZER, s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * (uint64_t)s->state->layout->elems, spans);
     }
     for (int f = 0; f < 2; f++) close_file(s, f);
     if (first) write_model_config(s);

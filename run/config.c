@@ -2,6 +2,7 @@
 #include "run/config.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,17 +47,11 @@ static void resolve_preset(ConfigLoad *load) {
     Config       *c = load->config;
     const Preset *preset = preset_find(c->model.preset);
     if (!preset) return;
-    struct { const char *key; int64_t *field, value; } from_preset[] = {
-        {"model.n_layer", &c->model.n_layer, preset->n_layer},
-        {"model.n_head", &c->model.n_head, preset->n_head},
-        {"model.n_embd", &c->model.n_embd, preset->n_embd},
-        {"model.n_positions", &c->model.n_positions, preset->n_positions},
-        {"model.vocab_size", &c->model.vocab_size, preset->vocab_size},
-    };
-    for (size_t i = 0; i < sizeof from_preset / sizeof *from_preset; i++) {
-        Given *given = config_given(load, from_preset[i].key);
-        if (given->given) continue;
-        *from_preset[i].field = from_preset[i].value;
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        size_t at = OPTIONS[i].offset - offsetof(Config, model.shape); /* of the field in a shape, which are all int64_t */
+        Given *given = &load->given[i];
+        if (at >= sizeof preset->shape || OPTIONS[i].type != OPTION_INTEGER || given->given) continue;
+        memcpy((char *)c + OPTIONS[i].offset, (const char *)&preset->shape + at, sizeof(int64_t));
         given->given = 1;
         given->where = config_given(load, "model.preset")->where;
     }
@@ -77,7 +72,7 @@ static void resolve(ConfigLoad *load) {
     if (!config_given(load, "run.dir")->given) c->run.dir = default_dir(c, c->path);
     Given *seq_len = config_given(load, "batch.seq_len"), *positions = config_given(load, "model.n_positions");
     if (!seq_len->given && !seq_len->faulty) {
-        c->batch.seq_len = c->model.n_positions;
+        c->batch.seq_len = c->model.shape.n_positions;
         *seq_len = (Given){0, !positions->given || positions->faulty, positions->where};
     }
 }

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "model/params.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -19,9 +21,8 @@ typedef struct { int count; const char **item; } StringList;
 typedef enum { RESUME_AUTO, RESUME_NEVER, RESUME_MUST } Resume;
 typedef enum { ON_TROUBLE_STOP, ON_TROUBLE_SKIP, ON_TROUBLE_ROLLBACK, ON_TROUBLE_WARN } OnTrouble;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } ScheduleKind;
-typedef enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16, PRECISION_FP16 } Precision;
 typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } ParallelComm;
-/* memory.recompute holds a Recompute of layers/gpt.h. */
+/* memory.recompute holds a Recompute of model/block.h. */
 
 typedef struct ConfigKept ConfigKept;
 
@@ -42,7 +43,7 @@ typedef struct {
     } run;
     struct {
         const char *preset;
-        int64_t     n_layer, n_head, n_embd, n_positions, vocab_size;
+        ModelShape  shape;              /* the options lie in it, as model.n_layer ... */
         const char *init_from;
     } model;
     struct {
@@ -53,7 +54,7 @@ typedef struct {
     struct { int64_t global_tokens, micro_batch, seq_len; } batch;
     struct { const char *name; double learning_rate, beta1, beta2, eps, weight_decay, grad_clip; } optimizer;
     struct { int name; /* ScheduleKind */ int64_t warmup_steps; double final_lr_fraction, decay_fraction; } schedule;
-    int precision;                      /* Precision */
+    int precision;                      /* Precision of model/precision.h */
     struct { int64_t zero_stage; int comm; /* ParallelComm */ int deterministic; } parallel;
     struct { int recompute; } memory;
     struct { int64_t every, keep; } checkpoint;

@@ -6,8 +6,8 @@
 
 #include "core/device.h"
 #include "core/json_scan.h"
+#include "model/precision.h"
 #include "run/config_load.h"
-#include "run/config_rules.h"
 #include "run/nearest.h"
 
 /* The keys a rule is about, the first being the one to point at if the config gives it. Ends with NULL. */
@@ -35,13 +35,6 @@ static int multiply(int64_t *product, int count, const int64_t *factor) {
     for (int i = 0; i < count; i++)
         if (__builtin_mul_overflow(*product, factor[i], product)) return 0;
     return 1;
-}
-
-/* Each size is below 2^31: 128 bits hold it all. */
-int config_parameters(const Config *c, int64_t *parameters) {
-    __int128 C = c->model.n_embd, all = (c->model.vocab_size + c->model.n_positions) * C + c->model.n_layer * (12 * C * C + 13 * C) + 2 * C;
-    *parameters = (int64_t)all;
-    return all <= INT64_MAX;
 }
 
 /* --- the batch and the ranks ------------------------------------------------------------------------------------------------------- */
@@ -80,9 +73,9 @@ static void rule_batch(ConfigLoad *load, int ranks) {
 static void rule_seq_len(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"batch.seq_len", "model.n_positions", NULL};
-    if (!usable(load, keys) || c->batch.seq_len <= c->model.n_positions) return;
+    if (!usable(load, keys) || c->batch.seq_len <= c->model.shape.n_positions) return;
     faults_add(&load->faults, where_of(load, keys), "batch.seq_len = %" PRId64 " must be at most model.n_positions = %" PRId64,
-               c->batch.seq_len, c->model.n_positions);
+               c->batch.seq_len, c->model.shape.n_positions);
 }
 
 /* --- products ---------------------------------------------------------------------------------------------------------------------- */
@@ -102,10 +95,10 @@ static void rule_parameters(ConfigLoad *load) {
     Keys          keys = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", NULL};
     int64_t       parameters, bytes;
     /* 64 bytes for each: more than weight, master, moments and gradients take, padding included */
-    if (!usable(load, keys) || (config_parameters(c, &parameters) && multiply(&bytes, 2, (int64_t[]){parameters, 64}))) return;
+    if (!usable(load, keys) || (model_parameters(c->model.shape, &parameters) && multiply(&bytes, 2, (int64_t[]){parameters, 64}))) return;
     faults_add(&load->faults, where_of(load, keys), "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 ", model.n_positions = %"
-               PRId64 ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address", c->model.n_layer, c->model.n_embd,
-               c->model.n_positions, c->model.vocab_size);
+               PRId64 ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address", c->model.shape.n_layer, c->model.shape.n_embd,
+               c->model.shape.n_positions, c->model.shape.vocab_size);
 }
 
 static void rule_activations(ConfigLoad *load) {
@@ -114,12 +107,12 @@ static void rule_activations(ConfigLoad *load) {
     int64_t       bytes;
     if (!usable(load, keys)) return;
     /* 128 bytes per token, channel and block: 2 x what fp32 keeps for backward */
-    int fits = multiply(&bytes, 5, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.n_embd, c->model.n_layer, 128})
-            && multiply(&bytes, 4, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.vocab_size, 8});
+    int fits = multiply(&bytes, 5, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd, c->model.shape.n_layer, 128})
+            && multiply(&bytes, 4, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.vocab_size, 8});
     if (fits) return;
     faults_add(&load->faults, where_of(load, keys), "activations of batch.micro_batch = %" PRId64 " x batch.seq_len = %" PRId64
                " do not fit in 64 bits of address with model.n_embd = %" PRId64 ", model.n_layer = %" PRId64 ", model.vocab_size = %" PRId64,
-               c->batch.micro_batch, c->batch.seq_len, c->model.n_embd, c->model.n_layer, c->model.vocab_size);
+               c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd, c->model.shape.n_layer, c->model.shape.vocab_size);
 }
 
 /* --- the model and the build ------------------------------------------------------------------------------------------------------- */
@@ -127,7 +120,7 @@ static void rule_activations(ConfigLoad *load) {
 static void rule_heads(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"model.n_head", "model.n_embd", NULL};
-    int64_t       C = c->model.n_embd, H = c->model.n_head;
+    int64_t       C = c->model.shape.n_embd, H = c->model.shape.n_head;
     if (!usable(load, keys)) return;
     if (C % H) {
         int64_t below = C - C % H;
@@ -168,9 +161,9 @@ static void rule_allow_change(ConfigLoad *load) {
 static void rule_prompt(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"sample.prompt", "sample.every", "model.vocab_size", "data.tokenizer", NULL};
-    if (!usable(load, keys) || c->sample.every == 0 || !c->sample.prompt[0] || c->model.vocab_size == 256 || c->data.tokenizer[0]) return;
+    if (!usable(load, keys) || c->sample.every == 0 || !c->sample.prompt[0] || c->model.shape.vocab_size == 256 || c->data.tokenizer[0]) return;
     faults_add(&load->faults, where_of(load, keys), "sample.prompt is text, and model.vocab_size = %" PRId64 " has no tokenizer here (data.tokenizer): leave "
-               "the prompt empty", c->model.vocab_size);
+               "the prompt empty", c->model.shape.vocab_size);
 }
 
 void config_rules(ConfigLoad *load, int ranks) {

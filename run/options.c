@@ -9,17 +9,18 @@
 
 #include "core/error.h"
 #include "core/json_scan.h"
-#include "layers/gpt.h"
+#include "model/block.h"
+#include "model/precision.h"
 
 #define EXACT 9007199254740992.0 /* 2^53: what a JSON number keeps exactly */
 #define DIM   2147483647.0       /* token ids and dimensions are 32-bit */
 #define BIG   1e30               /* stays finite as fp32 */
 
 static const Preset PRESETS[] = { /* Radford et al. 2019; the sizes as published on Hugging Face */
-    {"gpt2-124m",  12, 12,  768, 1024, 50257},
-    {"gpt2-355m",  24, 16, 1024, 1024, 50257},
-    {"gpt2-774m",  36, 20, 1280, 1024, 50257},
-    {"gpt2-1558m", 48, 25, 1600, 1024, 50257},
+    {"gpt2-124m", {12, 12, 768, 1024, 50257}},
+    {"gpt2-355m", {24, 16, 1024, 1024, 50257}},
+    {"gpt2-774m", {36, 20, 1280, 1024, 50257}},
+    {"gpt2-1558m", {48, 25, 1600, 1024, 50257}},
 };
 
 static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", NULL};
@@ -44,6 +45,7 @@ static const char *const RECOMPUTE_WORDS[] = {[RECOMPUTE_NONE] = "none", [RECOMP
 #define CHOICE(f, d, w, ...)       {.key = #f, .type = OPTION_CHOICE, .offset = FIELD(f, int), .fallback = d, .words = w, .help = __VA_ARGS__}
 #define FLAG(f, d, ...)            {.key = #f, .type = OPTION_FLAG, .offset = FIELD(f, int), .fallback = d, .help = __VA_ARGS__}
 #define INTEGER(f, d, lo, hi, ...) {.key = #f, .type = OPTION_INTEGER, .offset = FIELD(f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
+#define SIZE(f, d, lo, hi, ...)    {.key = "model." #f, .type = OPTION_INTEGER, .offset = FIELD(model.shape.f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define REAL(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_REAL, .offset = FIELD(f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define LIST(f, d, lo, ...)        {.key = #f, .type = OPTION_LIST, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
 #define REQUIRED   .need = NEED_ALWAYS
@@ -67,11 +69,11 @@ const Option OPTIONS[] = {
     REAL(run.watchdog_seconds, "0", 0, BIG, "no progress for that long ends the job; 0 = max(30, 20 x the longest seen), 300 while starting"),
 
     WORD(model.preset, "\"\"", PRESET_WORDS, "published sizes; the keys below override it"),
-    INTEGER(model.n_layer, NULL, 1, 65536, "blocks", .need = NEED_MODEL, FIXED),
-    INTEGER(model.n_head, NULL, 1, DIM, "attention heads; must divide n_embd", .need = NEED_MODEL, FIXED),
-    INTEGER(model.n_embd, NULL, 1, DIM, "width", .need = NEED_MODEL, FIXED),
-    INTEGER(model.n_positions, NULL, 1, DIM, "positions the model knows: the longest sequence", .need = NEED_MODEL, FIXED),
-    INTEGER(model.vocab_size, NULL, 1, DIM, "token ids run from 0 to vocab_size-1", .need = NEED_MODEL, FIXED),
+    SIZE(n_layer, NULL, 1, 65536, "blocks", .need = NEED_MODEL, FIXED),
+    SIZE(n_head, NULL, 1, DIM, "attention heads; must divide n_embd", .need = NEED_MODEL, FIXED),
+    SIZE(n_embd, NULL, 1, DIM, "width", .need = NEED_MODEL, FIXED),
+    SIZE(n_positions, NULL, 1, DIM, "positions the model knows: the longest sequence", .need = NEED_MODEL, FIXED),
+    SIZE(vocab_size, NULL, 1, DIM, "token ids run from 0 to vocab_size-1", .need = NEED_MODEL, FIXED),
     TEXT(model.init_from, "\"\"", 0, 4095, "a .safetensors file, or a folder with model.safetensors: start from these weights at step 0"),
 
     LIST(data.train, NULL, 1, "a glob or a list of globs of token shards", REQUIRED),

@@ -4,6 +4,7 @@
 #ifndef TRAIN_GPT_RUN_OPTIONS_H
 #define TRAIN_GPT_RUN_OPTIONS_H
 
+#include "core/json_text.h"
 #include "run/config.h"
 
 #ifdef __cplusplus
@@ -42,8 +43,6 @@ typedef struct {
     const char        *help;
 } Option;
 
-enum { SHOWN_BYTES = 160 }; /* a value or range in a message */
-
 extern const Option OPTIONS[];
 extern const int    OPTION_COUNT;
 
@@ -62,15 +61,8 @@ cJSON *option_to_json(const Option *o, const Config *config); /* caller deletes;
 
 /* "an integer from 1 to 8", "\"ring\" or \"mpi\"". Returns out [SHOWN_BYTES]. */
 char *option_allowed(const Option *o, char out[SHOWN_BYTES]);
-/* The shortest decimal that reads back as value. Returns out [SHOWN_BYTES]. */
-char *number_text(double value, char out[SHOWN_BYTES]);
-/* A JSON value as a message shows it: 600, the string "600", a list. Returns out [SHOWN_BYTES]. */
-char *value_text(const cJSON *value, char out[SHOWN_BYTES]);
-/* A number node that libcjson prints so that it reads back as value: digits beyond what it prints itself go in verbatim. */
-cJSON *number_json(double value);
-double number_value(const cJSON *number); /* of a node from number_json() or the parser; NaN if it is neither */
 
-typedef struct { const char *name; int64_t n_layer, n_head, n_embd, n_positions, vocab_size; } Preset;
+typedef struct { const char *name; ModelShape shape; } Preset;
 const Preset *preset_find(const char *name);      /* NULL if there is none */
 
 /* A copy that lives as long as the config. */

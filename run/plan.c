@@ -7,27 +7,24 @@
 #include "comm/comm.h"
 #include "core/memory_file.h"
 #include "data/loader.h"
-#include "layers/optimizer.h"
 #include "run/checkpoint.h"
-#include "run/gradient_tree.h"
 
+ModelSpec plan_model(const Config *c, DType act, int ranks, Comm *comm) {
+    int64_t B = c->batch.micro_batch, T = c->batch.seq_len;
+    return (ModelSpec){.shards = {.shape = c->model.shape, .comm = comm, .ranks = ranks, .rank = comm ? comm_rank(comm) : 0, .zero_stage = (int)c->parallel.zero_stage,
+                                  .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * ranks) : 0, .act = act, .use = GPT_TRAINING},
+                       .optimizer = &OPTIMIZER_ADAMW, .B = B, .T = T, .recompute = (Recompute)c->memory.recompute, .any_threads = c->parallel.deterministic};
+}
 
 Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
-    GptShape shape = {c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size};
-    int      rows;
-    Param   *table = gpt_params(shape, &rows);
-    Layout   layout = layout_create(table, rows, ranks.count);
-    free(table);
-
-    Arena params = arena_dry("weights"), grads = arena_dry("gradients"), optimizer = arena_dry("optimizer");
-    Arena activations = arena_dry("activations"), batches = arena_dry("batches");
-    int64_t   B = c->batch.micro_batch, T = c->batch.seq_len;
-    GptArenas arenas = {&params, &grads, &activations};
-    Gpt       g = gpt_create(shape, &layout, act, B, T, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
-    Optimizer o = optimizer_create(&layout, 0, (int)c->parallel.zero_stage, g.params, g.grads, &optimizer);
-    int64_t   leaves = c->parallel.deterministic ? c->batch.global_tokens / (B * T) : 0;
+    int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
+    ModelSpec  spec = plan_model(c, act, ranks.count, NULL);
+    int        buffers;
+    ModelBytes model = model_bytes(spec, &buffers);
+    Layout     layout = model_layout(c->model.shape, ranks.count);
+    Arena      batches = arena_dry("batches");
+    int64_t    leaves = spec.shards.micro_batches * ranks.count;
     int       nodes = 1; /* whose buckets travel between ranks */
-    if (leaves) gradient_tree_create(&layout, leaves, g.grads, &grads);
     for (int r = 0; leaves && r < ranks.count; r++)
         if (tree_of_rank(leaves, ranks.count, r).count > nodes) nodes = tree_of_rank(leaves, ranks.count, r).count;
     size_t tree_bytes = leaves ? comm_tree_bytes(ranks.comm, ranks.count, leaves) : 0, nccl_bytes = ranks.comm == COMM_NCCL ? tree_bytes : 0;
@@ -40,27 +37,25 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .parameters = layout.elems,
               .tokens_per_step = c->batch.global_tokens,
               .micro_steps = c->batch.global_tokens / (B * T * ranks.count),
-              .flops_per_token = gpt_flops_per_token(shape, layout.elems, T),
-              .params_bytes = params.peak_bytes,
-              .grads_bytes = grads.peak_bytes,
-              .optimizer_bytes = optimizer.peak_bytes,
-              .activation_bytes = activations.peak_bytes,
-              .scratch_bytes = gpt_scratch_bytes(&g),
+              .flops_per_token = model_flops_per_token(c->model.shape, T),
+              .params_bytes = model.params,
+              .grads_bytes = model.grads,
+              .optimizer_bytes = model.optimizer,
+              .activation_bytes = model.activations,
+              .scratch_bytes = model.scratch,
               .batch_bytes = batches.peak_bytes,
               .library_bytes = device_overhead_bytes(),
               .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : comm_library_bytes(ranks.comm, ranks.count)),
-              .gradient_buffers = leaves ? tree_buffers(leaves, ranks.count) : 0,
+              .gradient_buffers = buffers,
               .tree_bytes = nccl_bytes,
               .comm_bytes = comm_buffer_bytes(ranks.comm, ranks.count) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
                             tree_bytes - nccl_bytes,
-              .staging_bytes = saver_bytes(&layout),
+              .staging_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, T, c->batch.global_tokens / (B * T * ranks.count)),
-              .checkpoint_bytes = checkpoint_disk_bytes(&layout)};
+              .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer)};
     p.host_bytes = p.comm_bytes + p.staging_bytes + p.ahead_bytes;
     p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes + p.tree_bytes +
                      p.library_bytes + p.reserve_bytes + (device_is_host() ? p.host_bytes : 0);
-    optimizer_destroy(&o);
-    gpt_destroy(&g);
     layout_destroy(&layout);
     return p;
 }

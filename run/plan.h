@@ -6,8 +6,7 @@
 #include <stdio.h>
 
 #include "comm/comm.h"
-#include "core/layout.h"
-#include "layers/gpt.h"
+#include "model/model.h"
 #include "run/config.h"
 
 #ifdef __cplusplus
@@ -42,7 +41,10 @@ typedef struct {
     size_t    checkpoint_bytes;             /* one checkpoint on disk */
 } Plan;
 
-/* By dry runs of gpt_create, optimizer_create and the batches. act is the resolved precision; scratch is for the threads now set. */
+/* The model that a run of this config has, with so many ranks; comm may be NULL, for a plan. */
+ModelSpec plan_model(const Config *config, DType act, int ranks, Comm *comm);
+
+/* By dry runs of the model and the batches. act is the resolved precision; scratch is for the threads now set. */
 Plan plan_make(const Config *config, DType act, PlanRanks ranks);
 
 /* The largest batch.micro_batch with which `plan`, of this config, keeps device_bytes within `bytes`; 0 if not even one sequence does. */

@@ -8,7 +8,7 @@
 #include "core/io.h"
 #include "data/dataset.h"
 #include "run/plan.h"
-#include "run/precision.h"
+#include "model/precision.h"
 #include "run/progress.h"
 #include "run/verbs.h"
 
@@ -120,8 +120,7 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     int    ranks = p->ranks.count;
     double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
     printf("plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
-    printf("model        %lld layers, %lld heads, width %lld, %lld positions, vocabulary %lld\n", (long long)c->model.n_layer,
-           (long long)c->model.n_head, (long long)c->model.n_embd, (long long)c->model.n_positions, (long long)c->model.vocab_size);
+    printf("model        %s\n", model_shape_text(c->model.shape).text);
     printf("parameters   %lld (%s)\n\n", (long long)p->parameters, count_text((double)p->parameters).text);
     plan_print_memory(stdout, c, p);
     print_room(c, p, memory_bytes);
@@ -199,7 +198,7 @@ int verb_plan(int argc, char **argv) {
 
     int cores = omp_get_num_procs(), present = device_count() > 0; /* cores that this process may use */
     if (present) device_open(0, cores > asked.ranks ? cores / asked.ranks : 1); /* the scratch of a rank depends on its threads */
-    Numerics numerics = precision_resolve(&config, device_has_bf16());
+    Numerics numerics = precision_resolve((Precision)config.precision, device_has_bf16());
     Plan     plan = plan_make(&config, numerics.act, (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), 0});
     double   rate = 0.0;
     if (present) {

@@ -8,8 +8,8 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "model/algorithms_file.h"
 #include "run/checkpoint_folders.h"
-#include "run/gemm.h"
 #include "run/manifest.h"
 #include "run/signals.h"
 
@@ -37,11 +37,10 @@ static void refuse_config_among_logs(const Config *c) {
 static void open_inputs(Run *r) {
     const Config *c = r->config;
     refuse_config_among_logs(c);
-    r->shape = (GptShape){c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size};
-    r->tokenizer = tokenizer_create(c->data.tokenizer, c->model.vocab_size);
-    r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.vocab_size);
+    r->tokenizer = tokenizer_create(c->data.tokenizer, c->model.shape.vocab_size);
+    r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.shape.vocab_size);
     if (c->data.val.count)
-        r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.vocab_size);
+        r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.shape.vocab_size);
     checkpoint_foresee_source(c);
 }
 
@@ -99,7 +98,7 @@ static void join_ranks(Run *r, Launch launch) {
     CommKind kind = choose_comm(c, r->comm);
     int64_t native_bf16 = device_has_bf16();
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
-    r->numerics = precision_resolve(c, (int)native_bf16);
+    r->numerics = precision_resolve((Precision)c->precision, (int)native_bf16);
     r->loss_scale = loss_scale_start(r->numerics.act);
     r->micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * comm_size(r->comm));
     make_plan(r, kind, 0);
@@ -107,7 +106,7 @@ static void join_ranks(Run *r, Launch launch) {
     comm_set_kind(r->comm, kind);
 }
 
-/* --- memory: every size from plan_make's dry runs ---------------------------------------------------------------------------------------- */
+/* --- memory: every size from dry runs ---------------------------------------------------------------------------------------- */
 
 /* What will not fit is told before any of it is allocated, with the two changes that cost least; by all ranks, so that none waits. None
  * has allocated when the free memory is read: ranks that share a GPU share what all of them see. */
@@ -130,43 +129,24 @@ static void refuse_too_large(const Run *r) {
 
 /* A checkpoint is one that a resume reads. A run ends after a MiB, with a row, or with a rank's piece of a bucket. */
 static void refuse_too_many_ranks(const Run *r) {
-    const Layout *l = &r->layout;
-    int64_t       runs = 3 * (l->elems * (int64_t)sizeof(float) / MANIFEST_RUN_BYTES + l->params + (int64_t)l->buckets * l->ranks);
+    Layout  l = model_layout(r->config->model.shape, comm_size(r->comm));
+    int64_t runs = optimizer_tensors(&OPTIMIZER_ADAMW) * (l.elems * (int64_t)sizeof(float) / MANIFEST_RUN_BYTES + l.params + (int64_t)l.buckets * l.ranks);
     if (!manifest_has_room(runs, r->train.shards))
         fail(EXIT_CONFIG, "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json holds; use %s",
-             (long long)l->elems, l->ranks, l->ranks > 1 ? "s" : "", (long long)runs, r->train.shards, l->ranks > 1 ? "fewer ranks" : "a smaller model");
+             (long long)l.elems, l.ranks, l.ranks > 1 ? "s" : "", (long long)runs, r->train.shards, l.ranks > 1 ? "fewer ranks" : "a smaller model");
+    layout_destroy(&l);
 }
 
-static void carve_memory(Run *r) {
+static void take_memory(Run *r) {
     const Config *c = r->config;
     int64_t       B = c->batch.micro_batch, T = c->batch.seq_len;
-    int           params;
-    Param        *rows = gpt_params(r->shape, &params);
-    r->layout = layout_create(rows, params, comm_size(r->comm));
-    free(rows);
-
     refuse_too_many_ranks(r);
     make_plan(r, comm_kind(r->comm), 1);
     refuse_too_large(r);
-    r->params_arena = arena_create("parameters", r->plan.params_bytes);
-    r->grads_arena = arena_create("gradients", r->plan.grads_bytes);
-    r->optimizer_arena = arena_create("optimizer", r->plan.optimizer_bytes);
-    r->activations_arena = arena_create("activations", r->plan.activation_bytes);
+    ModelSpec spec = plan_model(c, r->numerics.act, comm_size(r->comm), r->comm);
+    spec.math = r->numerics.math;
+    r->model = model_create(spec);
     r->batch_arena = arena_create("batches", r->plan.batch_bytes);
-    r->stream = stream_create(r->plan.scratch_bytes);
-    r->stream.math = r->numerics.math;
-    r->stream.any_threads = c->parallel.deterministic;
-    r->computed = event_create();
-    comm_follow(r->comm, &r->stream);
-
-    GptArenas arenas = {&r->params_arena, &r->grads_arena, &r->activations_arena};
-    r->gpt = gpt_create(r->shape, &r->layout, r->numerics.act, B, T, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
-    r->optimizer = optimizer_create(&r->layout, comm_rank(r->comm), (int)c->parallel.zero_stage, r->gpt.params, r->gpt.grads,
-                                    &r->optimizer_arena);
-    if (c->parallel.deterministic) {
-        r->tree = gradient_tree_create(&r->layout, r->micro_steps * comm_size(r->comm), r->gpt.grads, &r->grads_arena);
-        comm_tree_open(r->comm, r->tree.leaves);
-    }
     r->eval_batch.inputs = arena_tensor(&r->batch_arena, I32, 2, B, T, 1);
     r->eval_batch.targets = arena_tensor(&r->batch_arena, I32, 2, B, T, 1);
     r->eval_tokens = (int32_t *)malloc(sizeof(int32_t) * (size_t)(2 * B * T));
@@ -175,57 +155,20 @@ static void carve_memory(Run *r) {
 
 /* --- weights ------------------------------------------------------------------------------------------------------------------------------ */
 
-/* Each rank draws its own pieces: a function of (seed, global offset), so any number of ranks starts from the same weights. */
-static void init_weights(Run *r) {
-    enum { BLOCK = 1 << 20 };
-    float *values = (float *)malloc(BLOCK * sizeof *values);
-    if (!values) fail(EXIT_MEMORY, "no memory for initial weights");
-    for (int i = 0; i < r->optimizer.span_count; i++) {
-        Span         span = r->optimizer.spans[i];
-        const Param *p = &r->layout.param[span.param];
-        Tensor       master = optimizer_master(&r->optimizer, span);
-        for (int64_t at = 0; at < span.elems; at += BLOCK) {
-            int64_t n = span.elems - at < BLOCK ? span.elems - at : BLOCK;
-            gpt_init_values(values, p, span.offset - p->offset + at, n, (uint64_t)r->config->run.seed);
-            device_from_host(&r->stream, tensor_slice(master, at, n), values);
-            watchdog_tick(r->watchdog, "the first weights");
-        }
-    }
-    free(values);
-    optimizer_publish(&r->optimizer, &r->stream);
-}
-
-void run_await_params(Run *r) {
-    comm_finish(r->comm);
-    r->gpt.needs = (GptNeeds){NULL, NULL};
-}
-
-static void await_bucket(void *run, int bucket) {
-    Run *r = (Run *)run;
-    comm_wait(r->comm, r->first_gather + bucket);
-    if (bucket == r->layout.buckets - 1) r->gpt.needs = (GptNeeds){NULL, NULL};
-}
-
-void run_share_params(Run *r) {
-    if (!r->config->parallel.zero_stage || comm_size(r->comm) == 1) return; /* every rank updated all of them */
-    r->first_gather = comm_next(r->comm);
-    for (int b = 0; b < r->layout.buckets; b++)
-        comm_all_gather_start(r->comm, tensor_slice(r->gpt.params, r->layout.bucket[b].memory, r->layout.bucket[b].elems));
-    r->gpt.needs = (GptNeeds){await_bucket, r};
-}
+static void init_ticks(void *watchdog) { watchdog_tick((Watchdog *)watchdog, "the first weights"); }
 
 /* Of a checkpoint that is read, or the first ones; then to all ranks. */
 static void settle_weights(Run *r) {
     if (r->resumed.ranks == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
-    else if (r->resumed.ranks == 0) init_weights(r);
-    run_share_params(r);
-    run_await_params(r);
+    else if (r->resumed.ranks == 0) model_init_weights(r->model, (uint64_t)r->config->run.seed, init_ticks, r->watchdog);
+    shards_publish(r->model->shards);
+    shards_need_all(r->model->shards);
 }
 
 static void load_weights(Run *r) {
     CheckpointState *k = &r->checkpoint;
-    k->config = r->config, k->comm = r->comm, k->layout = &r->layout, k->optimizer = &r->optimizer;
-    k->watchdog = r->watchdog, k->lock = r->lock, k->shape = r->shape, k->train = &r->train, k->stream = &r->stream;
+    k->config = r->config, k->comm = r->comm, k->layout = &r->model->shards->layout, k->optimizer = &r->model->optimizer;
+    k->watchdog = r->watchdog, k->lock = r->lock, k->shape = r->config->model.shape, k->train = &r->train, k->stream = &r->model->stream;
     k->precision = r->numerics.name, k->loss_scale = &r->loss_scale, k->threads = device_threads();
     r->resumed = checkpoint_resume(k);
     settle_weights(r);
@@ -251,8 +194,8 @@ Batch run_eval_batch(Run *r, int64_t first, int64_t count) {
     int32_t *inputs = r->eval_tokens, *targets = inputs + B * T;
     for (int64_t i = 0; i < count; i++) dataset_sample(&r->val, first + i, inputs + i * T, targets + i * T);
     Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T), tensor_2d(r->eval_batch.targets.data, I32, count, T)};
-    device_from_host(&r->stream, batch.inputs, inputs);
-    device_from_host(&r->stream, batch.targets, targets);
+    device_from_host(&r->model->stream, batch.inputs, inputs);
+    device_from_host(&r->model->stream, batch.targets, targets);
     return batch;
 }
 
@@ -266,23 +209,20 @@ int64_t run_tokens_after(const Run *r, int64_t step) {
 }
 
 int64_t run_hash_replicas(Run *r) {
-    Exact   sums[GPT_SUMS];
-    int64_t hash[GPT_HASHES];
-    gpt_zero_sums(&r->gpt, &r->stream);
-    optimizer_hash_replicas(&r->optimizer, &r->stream, gpt_hash(&r->gpt, GPT_HASH_REPLICAS));
-    gpt_fetch_sums(&r->gpt, &r->stream, sums, hash);
-    return hash[GPT_HASH_REPLICAS];
+    Model *m = r->model;
+    step_sums_zero(&m->sums, &m->stream);
+    optimizer_hash_replicas(&m->optimizer, &m->stream, step_hash(&m->sums, HASH_REPLICAS));
+    return step_sums_fetch(&m->sums, &m->stream).hash[HASH_REPLICAS];
 }
 
 int64_t run_roll_back(Run *r, int64_t step) {
     CheckpointState *k = &r->checkpoint;
     Guard            now = k->guard;
     int64_t          next = run_first_sample(r, step + 1);
-    run_await_params(r);
+    shards_need_all(r->model->shards);
     r->resumed = checkpoint_roll_back(k);
     if (r->resumed.ranks == 0) {
-        device_zero(&r->stream, r->optimizer.m);
-        device_zero(&r->stream, r->optimizer.v);
+        optimizer_zero_states(&r->model->optimizer, &r->model->stream);
         r->loss_scale = loss_scale_start(r->numerics.act);
         k->before = (Consumed){0};
         k->guard = (Guard){0};
@@ -318,7 +258,7 @@ void run_create(Run *r, const Config *config, Launch launch) {
     watchdog_tick(r->watchdog, "the probe of matrix products");
     probe_matmul(r);
     watchdog_tick(r->watchdog, "taking memory");
-    carve_memory(r);
+    take_memory(r);
     watchdog_tick(r->watchdog, "the first weights");
     load_weights(r);
     watchdog_tick(r->watchdog, "the first step");
@@ -342,33 +282,28 @@ void run_begin(Run *r) {
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
                        .first_sample = run_first_sample(r, r->resumed.step)};
     checkpoint_make_room(&r->checkpoint);
-    gemm_settle(c->run.dir, r->comm, r->watchdog, &r->gpt, &r->stream, r->eval_batch);
+    watchdog_tick(r->watchdog, "the choice of algorithms");
+    algorithms_settle(c->run.dir, r->comm, &r->model->gpt, &r->model->stream, r->eval_batch);
     r->saver = saver_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
     if (run_speaks(r)) {
         write_config_copy(r);
         r->metrics = r->checkpoint.metrics = metrics_open(c->run.dir, r->resumed.step);
     }
-    r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms, 12.0 * (double)r->layout.elems);
+    r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms, (double)checkpoint_disk_bytes(&r->model->shards->layout, r->model->optimizer.kind));
     r->progress = progress_start(c->run.steps, r->resumed.step, c->log.every);
     comm_times(r->comm); /* the start is no step's */
     watchdog_forget_start(r->watchdog);
 }
 
 void run_destroy(Run *r) {
-    run_await_params(r);
+    shards_need_all(r->model->shards);
     saver_destroy(r->saver);
     if (r->metrics) metrics_close(r->metrics);
     int is_read = !loader_destroy(r->loader);
-    replay_destroy(&r->replay);
-    optimizer_destroy(&r->optimizer);
-    gpt_destroy(&r->gpt);
-    Arena *arenas[] = {&r->params_arena, &r->grads_arena, &r->optimizer_arena, &r->activations_arena, &r->batch_arena};
-    for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++) arena_destroy(arenas[i]);
-    event_destroy(&r->computed);
-    stream_destroy(&r->stream);
+    model_destroy(r->model);
+    arena_destroy(&r->batch_arena);
     free(r->eval_tokens);
-    layout_destroy(&r->layout);
     if (!is_read) dataset_close(&r->train);
     if (r->val.shards) dataset_close(&r->val);
     watchdog_tick(r->watchdog, "the end");

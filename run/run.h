@@ -9,18 +9,15 @@
 #include "comm/comm.h"
 #include "data/loader.h"
 #include "data/tokenizer.h"
-#include "layers/gpt.h"
-#include "layers/optimizer.h"
+#include "model/model.h"
+#include "model/precision.h"
 #include "run/checkpoint.h"
 #include "run/config.h"
-#include "run/gradient_tree.h"
 #include "run/lock.h"
 #include "run/metrics.h"
 #include "run/plan.h"
-#include "run/precision.h"
 #include "run/progress.h"
 #include "run/slowness.h"
-#include "run/replay.h"
 #include "run/stragglers.h"
 #include "run/requests.h"
 #include "run/watchdog.h"
@@ -34,19 +31,12 @@ typedef struct {
     Comm         *comm;             /* owned    */
     Watchdog     *watchdog;         /* owned    */
     RunLock      *lock;             /* owned; rank 0 */
-    Layout        layout;
-    GptShape      shape;
     Numerics      numerics;
     LossScale     loss_scale;       /* fp16; 1 elsewhere */
     Plan          plan;
     char         *memory_advice;    /* owned: what a lack of memory is told with */
-    Arena         params_arena, grads_arena, optimizer_arena, activations_arena, batch_arena;
-    Stream        stream;
-    Event         computed;         /* the gradients of a step are there */
-    Gpt           gpt;
-    Replay        replay;
-    GradientTree  tree;             /* parallel.deterministic */
-    Optimizer     optimizer;
+    Model        *model;            /* owned */
+    Arena         batch_arena;
     int           verifies;         /* this step is one of run.verify_every: gradients are hashed */
     Dataset       train, val;       /* val.shards 0: no evaluation */
     Tokenizer     tokenizer;
@@ -64,7 +54,6 @@ typedef struct {
     int64_t       micro_steps;      /* micro-batches per rank and step */
     double        matmul_flops;     /* measured, all ranks together    */
     double        started_ms;       /* clock_ms() when the run began   */
-    int64_t       first_gather;     /* number of the collective that gathers bucket 0 */
 } Run;
 
 /* Collective. Ends the job with a sentence when the run cannot start. */
@@ -94,11 +83,6 @@ int run_await_batches(Run *r);
 /* Collective, with no save in flight: back to the newest checkpoint that verifies, or without one to the first weights; the data goes on
  * after `step`, so that what led here is left out. Returns the steps that are then completed. */
 int64_t run_roll_back(Run *r, int64_t step);
-
-/* Collective: every rank's pieces of the working copy start on their way to all ranks; the next forward waits for each bucket where it
- * needs it. run_await_params waits for all of them: before anything that not every rank does, or that takes memory away. */
-void run_share_params(Run *r);
-void run_await_params(Run *r);
 
 #ifdef __cplusplus
 }

@@ -4,7 +4,7 @@
 #define TRAIN_GPT_RUN_SAMPLE_H
 
 #include "data/tokenizer.h"
-#include "layers/gpt.h"
+#include "model/gpt.h"
 #include "run/watchdog.h"
 
 #ifdef __cplusplus

@@ -10,6 +10,8 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "layers/algorithms.h"
+#include "model/hf_gpt2.h"
+#include "model/model.h"
 #include "run/checkpoint.h"
 #include "run/nearest.h"
 #include "run/sample.h"
@@ -58,15 +60,8 @@ static void take_argument(SamplePlan *plan, const char *argument) {
 
 /* --- the model --------------------------------------------------------------------------------------------------------------------------- */
 
-static int64_t size_of(const cJSON *config, const char *key, const char *path) {
-    const cJSON *n = json_member(config, key);
-    if (!cJSON_IsNumber(n) || n->valuedouble < 1 || n->valuedouble > 1 << 30 || n->valuedouble != floor(n->valuedouble))
-        fail(EXIT_DATA, "%s: %s is missing or no size: this is no config of a GPT-2 model", path, key);
-    return (int64_t)n->valuedouble;
-}
-
 /* From the checkpoint's config.json, as Hugging Face names things. */
-static GptShape read_shape(const char *checkpoint) {
+static ModelShape read_shape(const char *checkpoint) {
     char      path[4200], *text;
     Json      json;
     JsonFault fault;
@@ -75,53 +70,29 @@ static GptShape read_shape(const char *checkpoint) {
     if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : bytes == -EIO || bytes == -EACCES ? EXIT_IO : EXIT_DATA, "%s cannot be read: %s", path, strerror((int)-bytes));
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
         fail(EXIT_DATA, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
-    GptShape shape = {size_of(json.root, "n_layer", path), size_of(json.root, "n_head", path), size_of(json.root, "n_embd", path),
-                      size_of(json.root, "n_positions", path), size_of(json.root, "vocab_size", path)};
-    if (shape.n_embd % shape.n_head != 0)
-        fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld", path, (long long)shape.n_embd, (long long)shape.n_head);
+    ModelShape shape = hf_config_shape(json.root, path);
     json_free(&json);
     free(text);
     return shape;
 }
 
-static Layout layout_of(GptShape shape) {
-    int    rows;
-    Param *table = gpt_params(shape, &rows);
-    Layout layout = layout_create(table, rows, 1);
-    free(table);
-    return layout;
-}
-
 static void print_sample(const char *checkpoint, SamplePlan plan) {
-    GptShape  shape = read_shape(checkpoint);
-    Tokenizer tokenizer = tokenizer_create("", shape.vocab_size);
+    ModelShape shape = read_shape(checkpoint);
+    Tokenizer  tokenizer = tokenizer_create("", shape.vocab_size);
     if (*plan.prompt && tokenizer.kind == TOKENIZER_IDS)
         fail(EXIT_CONFIG, "sample: the model of %s has token ids only, no tokenizer that takes text: leave the prompt empty", checkpoint);
     device_open(0, omp_get_num_procs());
-    Layout layout = layout_of(shape);
-
-    Arena     params = arena_dry("weights"), grads = arena_dry("gradients"), activations = arena_dry("activations");
-    GptArenas arenas = {&params, &grads, &activations};
-    Gpt       g = gpt_create(shape, &layout, F32, 1, shape.n_positions, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
-    arena_tensor(&activations, I32, 1, shape.n_positions, 1, 1);
-    size_t    scratch_bytes = gpt_scratch_bytes(&g);
-    gpt_destroy(&g);
-    params = arena_create("weights", params.peak_bytes);
-    activations = arena_create("activations", activations.peak_bytes);
-    Stream s = stream_create(scratch_bytes);
-    g = gpt_create(shape, &layout, F32, 1, shape.n_positions, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
-    plan.window = arena_tensor(&activations, I32, 1, shape.n_positions, 1, 1);
+    Model *m = model_create((ModelSpec){.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = 1, .T = shape.n_positions});
+    Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)shape.n_positions);
+    plan.window = arena_tensor(&window, I32, 1, shape.n_positions, 1, 1);
     matmul_algorithms_freeze(); /* no product is worth being timed for a text, and the same text comes each time */
-    checkpoint_read_weights(checkpoint, &layout, g.params, &s);
+    checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream);
 
-    char *text = sample_text(&g, &s, &tokenizer, plan);
+    char *text = sample_text(&m->gpt, &m->stream, &tokenizer, plan);
     puts(text);
     free(text);
-    gpt_destroy(&g);
-    stream_destroy(&s);
-    arena_destroy(&activations);
-    arena_destroy(&params);
-    layout_destroy(&layout);
+    arena_destroy(&window);
+    model_destroy(m);
 }
 
 int verb_sample(int argc, char **argv) {

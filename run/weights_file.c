@@ -12,8 +12,7 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/tensor.h"
-
-#define PREFIX "transformer."
+#include "model/hf_gpt2.h"
 
 /* --- opening ------------------------------------------------------------------------------------------------------------------------- */
 
@@ -62,19 +61,6 @@ void weights_close(WeightsFile *w) {
 
 /* --- matching names and shapes ------------------------------------------------------------------------------------------------------- */
 
-static const char *without_prefix(const char *name) {
-    return strncmp(name, PREFIX, strlen(PREFIX)) == 0 ? name + strlen(PREFIX) : name;
-}
-
-/* "h.<number>.attn.bias" and ".attn.masked_bias" (the causal mask), "lm_head.weight" (tied to wte). */
-static int is_passed_over(const char *name) {
-    name = without_prefix(name);
-    if (strcmp(name, "lm_head.weight") == 0) return 1;
-    if (strncmp(name, "h.", 2) != 0) return 0;
-    size_t digits = strspn(name + 2, "0123456789");
-    return digits > 0 && (strcmp(name + 2 + digits, ".attn.bias") == 0 || strcmp(name + 2 + digits, ".attn.masked_bias") == 0);
-}
-
 static void expected_shape(char *out, size_t capacity, const Param *p) {
     SafeTensor t = {.dims = p->dims, .dim = {(uint64_t)p->dim[0], (uint64_t)p->dim[1]}};
     safetensors_shape(out, capacity, &t);
@@ -93,13 +79,13 @@ static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param 
 
 static int param_of(const Layout *layout, const char *name) {
     for (int i = 0; i < layout->params; i++)
-        if (strcmp(without_prefix(layout->param[i].name), without_prefix(name)) == 0) return i;
+        if (strcmp(hf_plain_name(layout->param[i].name), hf_plain_name(name)) == 0) return i;
     return -1;
 }
 
 const SafeTensor *weights_head(const WeightsFile *w) {
     for (int i = 0; i < w->header.tensors; i++)
-        if (strcmp(without_prefix(w->header.tensor[i].name), "lm_head.weight") == 0) return &w->header.tensor[i];
+        if (hf_is_head(w->header.tensor[i].name)) return &w->header.tensor[i];
     return NULL;
 }
 
@@ -110,7 +96,7 @@ const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout) {
     for (int i = 0; i < w->header.tensors; i++) {
         const SafeTensor *t = &w->header.tensor[i];
         if (t == weights_head(w)) check_tensor(w, t, &layout->param[0]); /* tied to wte, the first row */
-        if (is_passed_over(t->name)) continue;
+        if (hf_is_passed_over(t->name)) continue;
         int p = param_of(layout, t->name);
         safetensors_shape(shape, sizeof shape, t);
         if (p < 0) fail(EXIT_DATA, "%s: tensor %s of shape %s is not one of this model's", w->path, t->name, shape);

@@ -12,14 +12,14 @@ check() { # NAME COMMAND...: passes when the command succeeds
     if "$@" >"$log" 2>&1; then echo "ok   $name: $(tail -n 1 "$log")"; else echo "FAIL $name:"; tail -n 40 "$log"; failed=1; fi
 }
 
-# core <- {layers, comm, data} <- run <- train_gpt.cu; mpi.h and nccl.h only in comm/, oneDNN only in layers/.
+# core <- {layers, comm, data} <- model <- run <- train_gpt.cu; mpi.h and nccl.h only in comm/, oneDNN only in layers/.
 includes() {
     local bad
-    bad=$(grep -nE '#include "(layers|comm|data|run)/' core/* ; grep -nE '#include "(comm|data|run)/' layers/*; grep -nE '#include "(layers|data|run)/' comm/*
-          grep -nE '#include "(layers|comm|run)/' data/*; grep -nE '#include "(train_gpt|test/)' core/* layers/* comm/* data/* run/*
-          grep -nE '#include <(mpi|nccl)\.h>' core/* layers/* data/* run/* train_gpt.cu; grep -nE '#include <(oneapi/dnnl|dnnl)' core/* comm/* data/* run/* train_gpt.cu)
+    bad=$(grep -nE '#include "(layers|comm|data|model|run)/' core/* ; grep -nE '#include "(comm|data|model|run)/' layers/*; grep -nE '#include "(layers|data|model|run)/' comm/*
+          grep -nE '#include "(layers|comm|model|run)/' data/*; grep -nE '#include "(data|run)/' model/*; grep -nE '#include "(train_gpt|test/)' core/* layers/* comm/* data/* model/* run/*
+          grep -nE '#include <(mpi|nccl)\.h>' core/* layers/* data/* model/* run/* train_gpt.cu; grep -nE '#include <(oneapi/dnnl|dnnl)' core/* comm/* data/* model/* run/* train_gpt.cu)
     [ -z "$bad" ] || { echo "$bad"; return 1; }
-    echo "$(cat core/* layers/* comm/* data/* run/* | grep -c '#include "') includes, all downwards"
+    echo "$(cat core/* layers/* comm/* data/* model/* run/* | grep -c '#include "') includes, all downwards"
 }
 # Every op of layers.h is called in test/layers.
 ops() {
@@ -40,12 +40,12 @@ flags() { ! grep -nE 'ffast-math|Ofast|march=native' Makefile scripts/*.sh | gre
 readme() { python3 test/results/table.py --check README.md; }
 map() {
     local file missing=""
-    for file in $(git ls-files core layers comm data run configs scripts); do grep -qF "$(basename "$file" | sed -E 's/\.(c|h|cu|cuh|sh|json)$//')" README.md || missing="$missing $file"; done
+    for file in $(git ls-files core layers comm data model run configs scripts); do grep -qF "$(basename "$file" | sed -E 's/\.(c|h|cu|cuh|sh|json)$//')" README.md || missing="$missing $file"; done
     [ -z "$missing" ] || { echo "not in README's file map:$missing"; return 1; }
     echo "README's file map names every file"
 }
 schema() { make -s BACKEND=cpu all && build/cpu/train_gpt schema | cmp - configs/train_gpt.schema.json && echo "configs/train_gpt.schema.json is what the table says"; }
-cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data run && echo "cppcheck: nothing to say"; }
+cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data model run && echo "cppcheck: nothing to say"; }
 shell() { shellcheck scripts/train.sbatch && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
 warnings() { make -s -j2 BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
 asan() { make -s -j2 BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }

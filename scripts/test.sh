@@ -37,10 +37,10 @@ run_shell() {
 
 # What a build is the one to prove: the plain CPU build everything, its variants what they compile, the emulator and a GPU what runs there.
 case $B in
-    build/cpu)   folders="core layers data comm run emu interop fuzz" ;;
+    build/cpu)   folders="core layers data comm model run emu interop fuzz" ;;
     build/emu*)  folders="comm emu" ;; # its ops are in test/emu/test_kernels.sh, under both watchers
-    build/cuda*) folders="layers comm" ;;
-    *)           folders="core layers data comm run interop" ;;
+    build/cuda*) folders="layers comm model" ;;
+    *)           folders="core layers data comm model run interop" ;;
 esac
 for folder in $folders; do
     for source in test/$folder/test_*.c; do

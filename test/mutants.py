@@ -1,6 +1,7 @@
 """Reads test/mutants.txt: blocks of `name | file | part of the suite`, then the line as it is (-) and as it becomes (+).
 
     mutants.py list FILE           name <tab> part, one a line
+    mutants.py check FILE          names those that no longer apply; exit 1 if there are any
     mutants.py apply FILE NAME     plants it (the original is kept beside the file) and prints the file's path
 """
 import shutil
@@ -27,12 +28,25 @@ def read(path):
     return mutants
 
 
+def applies(mutant):
+    try:
+        return open(mutant["file"]).read().count(mutant["old"]) == 1
+    except OSError:
+        return False
+
+
 def main():
     mutants = read(sys.argv[2])
     if sys.argv[1] == "list":
         for name, mutant in mutants.items():
             print(f"{name}\t{mutant['part']}")
         return
+    if sys.argv[1] == "check":
+        lost = [name for name, mutant in mutants.items() if not applies(mutant)]
+        for name in lost:
+            print(f"no longer applies: {name} ({mutants[name]['file']})")
+        print(f"{len(mutants) - len(lost)} of {len(mutants)} mutants apply")
+        sys.exit(bool(lost))
     mutant = mutants[sys.argv[3]]
     source = open(mutant["file"]).read()
     if source.count(mutant["old"]) != 1:

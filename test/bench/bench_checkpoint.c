@@ -29,7 +29,7 @@ int main(int argc, char **argv) {
     CHECK(saves > 0 && saves <= 1000 && fixture_folder(dir) == 0, "%d saves into a folder in memory", saves);
     fixture_create(&f, comm, dir, BF16, 1, ""); /* with masters of their own */
     fixture_fill(&f, 1);
-    size_t   bytes = saver_bytes(&f.layout) / 3; /* of masters, m and v each, as they lie in the optimizer's memory */
+    size_t   bytes = saver_bytes(&f.shards->layout, &OPTIMIZER_ADAMW) / 3; /* of masters, m and v each, as they lie in the optimizer's memory */
     char    *to = device_alloc_host(3 * bytes, "a copy"), *elsewhere = device_alloc_host(ELSEWHERE_BYTES, "other memory");
     double  *stall = malloc(sizeof *stall * (size_t)saves), *copy = malloc(sizeof *copy * (size_t)saves);
     Saver   *s = saver_create(&f.state);
@@ -38,8 +38,8 @@ int main(int argc, char **argv) {
         use_caches(elsewhere);
         double begin = clock_ms();
         memcpy(to, f.optimizer.master.data, bytes);
-        memcpy(to + bytes, f.optimizer.m.data, bytes);
-        memcpy(to + 2 * bytes, f.optimizer.v.data, bytes);
+        memcpy(to + bytes, f.optimizer.state[0].data, bytes);
+        memcpy(to + 2 * bytes, f.optimizer.state[1].data, bytes);
         copy[i] = clock_ms() - begin;
         use_caches(elsewhere);
         saver_start(s, i + 1);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "core/clock.h"
-#include "layers/gpt.h"
+#include "model/model.h"
 
 enum { SAMPLES = 7, CHUNK = 1 << 20, SCRATCH_MORE = 64 << 20 };
 
@@ -107,7 +107,7 @@ OP(head_f, head_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(head_b, head_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(classifier_f, classifier_forward(s, b->loss, b->logits, b->chunk_targets, b->V))
 OP(classifier_b, classifier_forward_backward(s, b->loss, b->logits, b->chunk_targets, b->V, 1e-3f))
-OP(adamw, AdamW h = {1e-5, 0.9, 0.95, 1e-8, 0.1, 10}; adamw_update(s, &(AdamWPiece){b->master, b->m, b->v, b->working, b->grad, 1}, 1, h, 1.0f))
+OP(adamw, AdamW h = {1e-5, 0.9, 0.95, 1e-8, 0.1, 10}; adamw_update(s, &(AdamWSpan){b->master, b->m, b->v, b->working, b->grad, 1}, 1, h, 1.0f))
 OP(norm, norm_squared(s, b->sum, b->grad))
 OP(sum, sum_forward(s, b->sum, b->loss))
 OP(cast, cast_forward(s, b->working, b->from))
@@ -184,13 +184,11 @@ int main(int argc, char **argv) {
     const char *type = argc > 1 ? argv[1] : "fp32";
     Bench b = {.act = strcmp(type, "bf16") == 0 ? BF16 : strcmp(type, "fp16") == 0 ? F16 : F32, .B = n[0], .T = n[1], .C = n[2], .H = n[3], .V = n[4], .N = n[0] * n[1]};
 
-    GptShape  shape = {n[5], b.H, b.C, b.T, b.V};
-    int       params;
-    Param    *table = gpt_params(shape, &params);
-    Layout    layout = layout_create(table, params, 1);
+    ModelSpec spec = {.shards = {.shape = {n[5], b.H, b.C, b.T, b.V}, .ranks = 1, .act = b.act, .use = GPT_TRAINING}, .B = b.B, .T = b.T};
     Arena     dry = arena_dry("model"), counted = arena_dry("bench");
-    Gpt       g = gpt_create(shape, &layout, b.act, b.B, b.T, RECOMPUTE_NONE, GPT_TRAINING, (GptArenas){&dry, &dry, &dry});
-    b.rows = g.head_rows, b.padded = g.wte.dim[0], b.params = layout.elems;
+    StepSums  sums = step_sums_create(&dry);
+    Gpt       g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, 1), sums, &dry, &dry), b.B, b.T, RECOMPUTE_NONE, &dry);
+    b.rows = g.head_rows, b.padded = g.logits.dim[1], b.params = g.shards->layout.elems;
     carve(&b, &counted);
     Arena arena = arena_create("bench", counted.peak_bytes);
     carve(&b, &arena);

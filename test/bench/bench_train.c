@@ -14,11 +14,9 @@
 
 #include "core/clock.h"
 #include "core/rng.h"
-#include "layers/gpt.h"
-#include "layers/optimizer.h"
-#include "run/replay.h"
+#include "model/model.h"
 
-enum { WARM_UP = 2, GPU_WARM_UP = 5 /* plain, recorded, replayed, and clocks to rise */, STEPS = 10, CHUNK = 1 << 20 };
+enum { WARM_UP = 2, GPU_WARM_UP = 5 /* plain, recorded, replayed, and clocks to rise */, STEPS = 10 };
 
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -28,22 +26,6 @@ static int by_value(const void *a, const void *b) {
 static double median(double *x, int n) {
     qsort(x, (size_t)n, sizeof *x, by_value);
     return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
-}
-
-static void init_weights(Gpt *g, Optimizer *o, Stream *s) {
-    for (int i = 0; i < o->span_count; i++) {
-        Span         span = o->spans[i];
-        const Param *p = &g->layout->param[span.param];
-        float       *values = (float *)malloc((size_t)span.elems * sizeof *values);
-        CHECK(values, "no memory for %s", p->name);
-        #pragma omp parallel for schedule(dynamic)
-        for (int64_t first = 0; first < span.elems; first += CHUNK)
-            gpt_init_values(values + first, p, span.offset - p->offset + first, span.elems - first < CHUNK ? span.elems - first : CHUNK, 1);
-        device_from_host(s, optimizer_master(o, span), values);
-        device_sync(s);
-        free(values);
-    }
-    optimizer_publish(o, s);
 }
 
 static void random_tokens(Stream *s, Tensor t, int64_t vocab, uint64_t seed) {
@@ -56,23 +38,23 @@ static void random_tokens(Stream *s, Tensor t, int64_t vocab, uint64_t seed) {
 }
 
 /* An exact sum, as all of a step's: what it takes bounds from above what the same bits in every run cost. */
-static double grad_norm(Gpt *g, Optimizer *o, Stream *s) {
-    Exact sums[GPT_SUMS];
-    optimizer_norm_squared(o, s, gpt_sum(g, GPT_GRAD_SQUARES));
-    gpt_fetch_sums(g, s, sums, NULL);
-    return sqrt(exact_value(&sums[GPT_GRAD_SQUARES]));
+static double grad_norm(Model *m) {
+    optimizer_numbers(&m->optimizer, &m->stream, 0);
+    StepValues values = step_sums_fetch(&m->sums, &m->stream);
+    return sqrt(exact_value(&values.sum[SUM_GRAD_SQUARES]));
 }
 
-static double step_ms(Gpt *g, Optimizer *o, Replay *replay, Stream *s, Batch batch, int64_t step) {
-    double   start = clock_ms();
-    GptHooks none = {NULL, NULL, NULL};
-    gpt_zero_grads(g, s);
-    gpt_zero_sums(g, s);
-    replay_micro_step(replay, g, s, batch, 1.0f / (float)tensor_elems(batch.inputs), none);
-    double norm = grad_norm(g, o, s);
+static double step_ms(Model *m, Batch batch, int64_t step) {
+    double start = clock_ms();
+    step_sums_zero(&m->sums, &m->stream);
+    shards_begin(m->shards, &m->stream);
+    gpt_forward(&m->gpt, &m->stream, batch);
+    gpt_backward(&m->gpt, &m->stream, batch, 1.0f / (float)tensor_elems(batch.inputs), MICRO_LAST);
+    shards_finish(m->shards, &m->stream);
+    double norm = grad_norm(m);
     AdamW  h = {6e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, step};
-    optimizer_update(o, s, h, (float)(norm > 1.0 ? 1.0 / norm : 1.0));
-    device_sync(s);
+    optimizer_update(&m->optimizer, &m->stream, h, (float)(norm > 1.0 ? 1.0 / norm : 1.0));
+    device_sync(&m->stream);
     return clock_ms() - start;
 }
 
@@ -94,50 +76,40 @@ int main(int argc, char **argv) {
     DType    act = dtype_of(precision);
     int64_t  n[6] = {12, 12, 768, 50257, 256, 4};
     for (int i = 2; i < argc && i < 8; i++) n[i - 2] = atoll(argv[i]);
-    GptShape shape = {n[0], n[1], n[2], n[4] > 1024 ? n[4] : 1024, n[3]};
+    ModelShape shape = {n[0], n[1], n[2], n[4] > 1024 ? n[4] : 1024, n[3]};
     int64_t  T = n[4], B = n[5];
 
     device_open(0, device_threads());
     size_t overhead = device_overhead_bytes(); /* before libraries have loaded more: device_memory_peak() does not hold that either */
     int    on_gpu = strcmp(device_backend(), "cuda") == 0, warm_up = on_gpu ? GPU_WARM_UP : WARM_UP;
     double before = rate_at(precision, 1024, 500.0);
-    int    params;
-    Param *rows = gpt_params(shape, &params);
-    Layout layout = layout_create(rows, params, 1);
-    Arena  dry = arena_dry("all");
-    GptArenas all = {&dry, &dry, &dry};
-    Gpt    g = gpt_create(shape, &layout, act, B, T, RECOMPUTE_NONE, GPT_TRAINING, all);
-    Optimizer o = optimizer_create(&layout, 0, 1, g.params, g.grads, &dry);
-    size_t scratch = gpt_scratch_bytes(&g) + (32u << 20), bytes = dry.peak_bytes + 2 * (size_t)(B * T) * 4 + 4096;
-    Arena  arena = arena_create("all", bytes);
-    all = (GptArenas){&arena, &arena, &arena};
-    gpt_destroy(&g), optimizer_destroy(&o);
-    g = gpt_create(shape, &layout, act, B, T, RECOMPUTE_NONE, GPT_TRAINING, all);
-    o = optimizer_create(&layout, 0, 1, g.params, g.grads, &arena);
-    Stream s = stream_create(scratch);
-    s.math = strcmp(precision, "tf32") == 0 ? MATH_TF32 : MATH_STRICT;
+    Model *m = model_create((ModelSpec){.shards = {.shape = shape, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING}, .optimizer = &OPTIMIZER_ADAMW,
+                                        .B = B, .T = T, .math = strcmp(precision, "tf32") == 0 ? MATH_TF32 : MATH_STRICT});
+    size_t tokens_bytes = 2 * (size_t)(B * T) * sizeof(int32_t) + 4096;
+    size_t planned_bytes = m->bytes.params + m->bytes.grads + m->bytes.optimizer + m->bytes.activations + m->bytes.scratch + tokens_bytes + overhead;
+    Arena  arena = arena_create("tokens", tokens_bytes);
     Batch  batch = {arena_tensor(&arena, I32, 2, B, T, 1), arena_tensor(&arena, I32, 2, B, T, 1)};
-    Replay replay = {.seen = 0};
-    init_weights(&g, &o, &s);
-    random_tokens(&s, batch.inputs, shape.vocab_size, 1);
-    random_tokens(&s, batch.targets, shape.vocab_size, 2);
+    model_init_weights(m, 1, NULL, NULL);
+    random_tokens(&m->stream, batch.inputs, shape.vocab_size, 1);
+    random_tokens(&m->stream, batch.targets, shape.vocab_size, 2);
 
     double ms[STEPS], norm_ms[STEPS];
-    for (int i = 0; i < warm_up; i++) step_ms(&g, &o, &replay, &s, batch, i + 1);
-    for (int i = 0; i < STEPS; i++) ms[i] = step_ms(&g, &o, &replay, &s, batch, warm_up + i + 1);
+    for (int i = 0; i < warm_up; i++) step_ms(m, batch, i + 1);
+    for (int i = 0; i < STEPS; i++) ms[i] = step_ms(m, batch, warm_up + i + 1);
     for (int i = 0; i < STEPS; i++) {
         double start = clock_ms();
-        grad_norm(&g, &o, &s);
+        grad_norm(m);
         norm_ms[i] = clock_ms() - start;
     }
-    double memory = (double)device_memory_peak(), planned = (double)(bytes + scratch + overhead);
-    replay_destroy(&replay), stream_destroy(&s), arena_destroy(&arena);
+    double memory = (double)device_memory_peak(), planned = (double)planned_bytes;
+    int64_t parameters = m->shards->layout.elems;
+    model_destroy(m), arena_destroy(&arena);
 
     double after = rate_at(precision, 1024, 500.0), step = median(ms, STEPS);
-    double flops = gpt_flops_per_token(shape, layout.elems, T) * (double)(B * T), rate = flops / step * 1e3;
+    double flops = model_flops_per_token(shape, T) * (double)(B * T), rate = flops / step * 1e3;
     double apart = fabs(before - after) / fmax(before, after);
     printf("dtype=%s isa=%s threads=%d parameters=%lld T=%lld B=%lld step_ms=%.1f tokens_per_s=%.1f gflops=%.1f matmul_before=%.1f matmul_after=%.1f "
-           "of_matmul=%.4f norm_of_step=%.4f quiet=%s", strcmp(precision, "tf32") == 0 ? precision : dtype_name(act), device_isa(), device_threads(), (long long)layout.elems,
+           "of_matmul=%.4f norm_of_step=%.4f quiet=%s", strcmp(precision, "tf32") == 0 ? precision : dtype_name(act), device_isa(), device_threads(), (long long)parameters,
            (long long)T, (long long)B, step, (double)(B * T) / step * 1e3, rate * 1e-9, before * 1e-9, after * 1e-9, rate / (0.5 * (before + after)),
            median(norm_ms, STEPS) / step, apart <= 0.05 ? "yes" : "no");
     if (on_gpu)

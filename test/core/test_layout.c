@@ -39,7 +39,7 @@ static Layout layout_of(const Table *t, int ranks) {
         rows[i].dim[1] = t->row[i].columns;
         rows[i].memory_rows = t->row[i].memory_rows;
         rows[i].bucket = t->row[i].bucket;
-        rows[i].decay = t->row[i].dims == 2 ? DECAY_WEIGHT : DECAY_NONE;
+        rows[i].group = t->row[i].dims == 2 ? GROUP_MATRIX : GROUP_VECTOR;
     }
     return layout_create(rows, t->count, ranks);
 }
@@ -65,7 +65,7 @@ static void check_spans(const Table *t, int ranks) {
                 assert_true(span->memory - p->memory == span->offset - p->offset);
                 assert_true(span->offset >= p->offset && span->offset + span->elems <= p->offset + p->elems);
                 assert_int_equal(p->bucket, b);
-                assert_int_equal(span->decay, p->decay);
+                assert_int_equal(span->group, p->group);
                 for (int64_t i = 0; i < span->elems; i++) assert_int_equal(seen[span->offset + i]++, 0);
                 covered += span->elems;
                 shard_end = span->shard + span->elems;

@@ -15,9 +15,9 @@ export OMP_NUM_THREADS=1
 run_ops() { # VARIANT
     local build=build/emu$1
     env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu SAN="$1" op-tests || { echo "not ok build of $build"; return; }
-    { [ "$1" = -race ] || echo test_gpt; basename -s .c test/layers/test_*.c | grep -vE '_(reference|gpt|planned)$'; } | EMU_KERNELS=$launched ASAN_OPTIONS=detect_leaks=0 xargs -P 2 -I{} sh -c '
+    { [ "$1" = -race ] || echo model/test_gpt; ls test/layers/test_*.c | sed -E 's#^test/(.*)\.c$#\1#' | grep -v '_reference$'; } | EMU_KERNELS=$launched ASAN_OPTIONS=detect_leaks=0 xargs -P 2 -I{} sh -c '
         log=$(mktemp)
-        if timeout 600 "$0/test/layers/$1" > "$log" 2>&1; then echo "ok $0 $1"; else echo "not ok $0 $1"; tail -n 30 "$log"; fi
+        if timeout 600 "$0/test/$1" > "$log" 2>&1; then echo "ok $0 $1"; else echo "not ok $0 $1"; tail -n 30 "$log"; fi
         rm -f "$log"' "$build" {}
 }
 run_ops ""

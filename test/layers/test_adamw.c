@@ -12,12 +12,12 @@ static void step64(State64 k, AdamW h, double grad_scale) {
 }
 
 static void update_one(Stage *s, Tensor master, Tensor m, Tensor v, Tensor working, Tensor grad, AdamW h, float grad_scale) {
-    AdamWPiece piece = {master, m, v, working, grad, 1};
+    AdamWSpan piece = {master, m, v, working, grad, 1};
     adamw_update(&s->stream, &piece, 1, h, grad_scale);
 }
 
-static AdamWPiece piece_of(AdamWPiece whole, int64_t first, int64_t n, int decays) {
-    return (AdamWPiece){tensor_slice(whole.master, first, n), tensor_slice(whole.m, first, n), tensor_slice(whole.v, first, n),
+static AdamWSpan piece_of(AdamWSpan whole, int64_t first, int64_t n, int decays) {
+    return (AdamWSpan){tensor_slice(whole.master, first, n), tensor_slice(whole.m, first, n), tensor_slice(whole.v, first, n),
                         tensor_slice(whole.working, first, n), tensor_slice(whole.grad, first, n), decays};
 }
 
@@ -65,7 +65,7 @@ static void compare(DType act, int64_t n) {
         k.grad = stage_widen(&s, grad);
         step64(k, h, 0.375);
         update_one(&s, master, m, v, working, grad, h, 0.375f);
-        AdamWPiece cut = {master_cut, m_cut, v_cut, working_cut, grad, 1}, both[2] = {piece_of(cut, n / 3, n - n / 3, 1), piece_of(cut, 0, n / 3, 1)};
+        AdamWSpan cut = {master_cut, m_cut, v_cut, working_cut, grad, 1}, both[2] = {piece_of(cut, n / 3, n - n / 3, 1), piece_of(cut, 0, n / 3, 1)};
         adamw_update(&s.stream, both, 2, h, 0.375f);
     }
     assert_close(m, k.m, F32, bound_sum(STEPS));
@@ -97,13 +97,13 @@ static void test_many_pieces(void **state) {
         Tensor     grad = stage_random(&s, F32, 1, N, 1, 4, 1e-3, 0), working = act == F32 ? master : stage_tensor(&s, act, 1, N, 1);
         Tensor     master_one = stage_copy(&s, master), m_one = stage_copy(&s, m), v_one = stage_copy(&s, v);
         Tensor     working_one = act == F32 ? master_one : stage_tensor(&s, act, 1, N, 1);
-        AdamWPiece all = {master, m, v, working, grad, 1}, one = {master_one, m_one, v_one, working_one, grad, 1}, list[PIECES];
+        AdamWSpan all = {master, m, v, working, grad, 1}, one = {master_one, m_one, v_one, working_one, grad, 1}, list[PIECES];
         AdamW      h = HYPER;
         int64_t    first = 0;
         h.step = 3;
         for (int i = 0; i < PIECES; first += i++) {
             list[i] = piece_of(all, first, i, i % 3 > 0);
-            AdamWPiece same = piece_of(one, first, i, i % 3 > 0);
+            AdamWSpan same = piece_of(one, first, i, i % 3 > 0);
             adamw_update(&s.stream, &same, 1, h, 0.5f);
         }
         adamw_update(&s.stream, list, PIECES, h, 0.5f);

@@ -20,9 +20,8 @@
 typedef struct {
     char            dir[512];          /* run.dir */
     Config          config;
-    Layout          layout;
-    Arena           params_arena, grads_arena, optimizer_arena;
-    Tensor          params, grads;
+    Arena           params_arena, grads_arena, optimizer_arena, sums_arena;
+    Shards         *shards;
     Optimizer       optimizer;
     Shard           shard[2];
     Dataset         train;
@@ -45,7 +44,7 @@ static inline int fixture_folder_remove(const char *dir) { return system(path_of
 enum { FIXTURE_ROWS = 8, FIXTURE_V = 389, FIXTURE_C = 14, FIXTURE_P = 40 };
 
 static inline Param fixture_row(const char *name, int bucket, int64_t rows, int64_t columns, int64_t memory_rows) {
-    Param p = {.dims = columns ? 2 : 1, .dim = {rows, columns}, .memory_rows = memory_rows, .bucket = bucket, .decay = columns ? DECAY_WEIGHT : DECAY_NONE};
+    Param p = {.dims = columns ? 2 : 1, .dim = {rows, columns}, .memory_rows = memory_rows, .bucket = bucket, .group = columns ? GROUP_MATRIX : GROUP_VECTOR};
     snprintf(p.name, sizeof p.name, "transformer.%s", name);
     return p;
 }
@@ -94,18 +93,20 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
         comm_barrier(comm);
     }
     fixture_rows(rows);
-    f->layout = layout_create(rows, FIXTURE_ROWS, comm_size(comm));
-    f->params_arena = arena_create("parameters", (size_t)f->layout.memory_elems * 4 + 4096);
-    f->grads_arena = arena_create("gradients", (size_t)f->layout.memory_elems * 4 + 4096);
-    f->optimizer_arena = arena_create("optimizer", (size_t)f->layout.memory_elems * 12 + 4096);
-    f->params = arena_tensor(&f->params_arena, act, 1, f->layout.memory_elems, 1, 1);
-    f->grads = arena_tensor(&f->grads_arena, F32, 1, f->layout.memory_elems, 1, 1);
-    f->optimizer = optimizer_create(&f->layout, comm_rank(comm), zero_stage, f->params, f->grads, &f->optimizer_arena);
+    Layout     layout = layout_create(rows, FIXTURE_ROWS, comm_size(comm));
+    ShardsSpec spec = {.shape = {1, 2, FIXTURE_C, FIXTURE_P, FIXTURE_V}, .comm = comm, .ranks = comm_size(comm), .rank = comm_rank(comm),
+                       .zero_stage = zero_stage, .act = act, .use = GPT_TRAINING};
+    f->params_arena = arena_create("parameters", (size_t)layout.memory_elems * 4 + 4096);
+    f->grads_arena = arena_create("gradients", (size_t)layout.memory_elems * 4 + 4096);
+    f->optimizer_arena = arena_create("optimizer", (size_t)layout.memory_elems * 12 + 4096);
+    f->sums_arena = arena_create("sums", 4096);
+    f->shards = shards_create(spec, layout, step_sums_create(&f->sums_arena), &f->params_arena, &f->grads_arena);
+    f->optimizer = optimizer_create(&OPTIMIZER_ADAMW, f->shards, &f->optimizer_arena);
     f->shard[0] = (Shard){.path = "data/train_000.bin", .file_bytes = 3000, .header = {2, 1024, 988, 0}};
     f->shard[1] = (Shard){.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}};
     f->train = (Dataset){.shard = f->shard, .shards = 2, .seq_len = 40, .samples = 73, .tokens = 2976};
-    f->state = (CheckpointState){.config = &f->config, .comm = comm, .layout = &f->layout, .optimizer = &f->optimizer,
-                                 .shape = {1, 2, FIXTURE_C, FIXTURE_P, FIXTURE_V}, .train = &f->train, .stream = &f->stream,
+    f->state = (CheckpointState){.config = &f->config, .comm = comm, .layout = &f->shards->layout, .optimizer = &f->optimizer,
+                                 .shape = spec.shape, .train = &f->train, .stream = &f->stream,
                                  .run_id = "0123456789abcdef", .precision = dtype_name(act), .threads = 1,
                                  .loss_scale = &f->loss_scale};
     f->loss_scale = (LossScale){1.0, 0};
@@ -114,22 +115,19 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
 static inline void fixture_destroy(Fixture *f) {
     config_free(&f->config);
     optimizer_destroy(&f->optimizer);
-    layout_destroy(&f->layout);
+    shards_destroy(f->shards);
+    arena_destroy(&f->sums_arena);
     arena_destroy(&f->params_arena);
     arena_destroy(&f->grads_arena);
     arena_destroy(&f->optimizer_arena);
 }
 
-static inline Tensor fixture_view(const Optimizer *o, int which, Span span) {
-    return which == 0 ? optimizer_master(o, span) : which == 1 ? optimizer_m(o, span) : optimizer_v(o, span);
-}
-
 /* The state of `step` into all spans this rank holds. */
 static inline void fixture_fill(Fixture *f, int64_t step) {
     for (int which = 0; which < 3; which++)
-        for (int i = 0; i < f->optimizer.span_count; i++) {
-            Span      span = f->optimizer.spans[i];
-            uint32_t *bits = (uint32_t *)fixture_view(&f->optimizer, which, span).data;
+        for (int i = 0; i < f->shards->spans; i++) {
+            Span      span = f->shards->span[i];
+            uint32_t *bits = (uint32_t *)optimizer_tensor(&f->optimizer, which, span).data;
             for (int64_t k = 0; k < span.elems; k++) bits[k] = fixture_bits(step, which, span.offset + k);
         }
 }
@@ -137,15 +135,15 @@ static inline void fixture_fill(Fixture *f, int64_t step) {
 /* How many elements of this rank's spans do not have the bits of `step`, the bf16 working copy included. */
 static inline int64_t fixture_differences(const Fixture *f, int64_t step) {
     int64_t wrong = 0;
-    for (int i = 0; i < f->optimizer.span_count; i++) {
-        Span span = f->optimizer.spans[i];
+    for (int i = 0; i < f->shards->spans; i++) {
+        Span span = f->shards->span[i];
         for (int which = 0; which < 3; which++) {
-            const uint32_t *bits = (const uint32_t *)fixture_view(&f->optimizer, which, span).data;
+            const uint32_t *bits = (const uint32_t *)optimizer_tensor(&f->optimizer, which, span).data;
             for (int64_t k = 0; k < span.elems; k++) wrong += bits[k] != fixture_bits(step, which, span.offset + k);
         }
-        for (int64_t k = 0; k < span.elems && f->params.type == BF16; k++) {
+        for (int64_t k = 0; k < span.elems && f->shards->params.type == BF16; k++) {
             float master = tensor_get(optimizer_master(&f->optimizer, span), k);
-            wrong += tensor_get(f->params, span.memory + k) != bf16_to_f32(bf16_from_f32(master));
+            wrong += tensor_get(f->shards->params, span.memory + k) != bf16_to_f32(bf16_from_f32(master));
         }
     }
     return wrong;

@@ -9,9 +9,10 @@
 
 #include "core/io.h"
 #include "core/json.h"
+#include "model/model.h"
 #include "run/checkpoint.h"
 
-static GptShape read_shape(const char *folder) {
+static ModelShape read_shape(const char *folder) {
     char     *path, *text;
     Json      json;
     JsonFault fault;
@@ -25,45 +26,29 @@ static GptShape read_shape(const char *folder) {
     json_free(&json);
     free(text);
     free(path);
-    return (GptShape){size[0], size[1], size[2], size[3], size[4]};
+    return (ModelShape){size[0], size[1], size[2], size[3], size[4]};
 }
 
 int main(int argc, char **argv) {
     if (argc < 3) fail(EXIT_CONFIG, "dump_logits FOLDER TOKEN...");
     int64_t  T = argc - 2;
-    GptShape shape = read_shape(argv[1]);
-    int      rows;
-    Param   *table = gpt_params(shape, &rows);
-    Layout   layout = layout_create(table, rows, 1);
+    ModelShape shape = read_shape(argv[1]);
     device_open(0, omp_get_num_procs());
-
-    Arena     params = arena_dry("weights"), grads = arena_dry("gradients"), activations = arena_dry("activations");
-    GptArenas arenas = {&params, &grads, &activations};
-    Gpt       g = gpt_create(shape, &layout, F32, 1, T, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
-    Stream    s = stream_create(gpt_scratch_bytes(&g));
-    gpt_destroy(&g);
-    params = arena_create("weights", params.peak_bytes);
-    activations = arena_create("activations", activations.peak_bytes);
-    g = gpt_create(shape, &layout, F32, 1, T, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
-    checkpoint_read_weights(argv[1], &layout, g.params, &s);
+    Model *m = model_create((ModelSpec){.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = 1, .T = T});
+    checkpoint_read_weights(argv[1], &m->shards->layout, m->shards->params, &m->stream);
 
     int32_t *tokens = (int32_t *)malloc(sizeof *tokens * (size_t)T);
     float   *logits = (float *)malloc(sizeof *logits * (size_t)shape.vocab_size);
     CHECK(tokens && logits, "no memory");
     for (int64_t t = 0; t < T; t++) tokens[t] = atoi(argv[2 + t]);
     Batch batch = {tensor_2d(tokens, I32, 1, T), tensor_2d(tokens, I32, 1, T)};
-    gpt_forward(&g, &s, batch);
+    gpt_forward(&m->gpt, &m->stream, batch);
     for (int64_t t = 0; t < T; t++) {
-        gpt_logits(&g, &s, t, logits);
+        gpt_logits(&m->gpt, &m->stream, t, logits);
         for (int64_t v = 0; v < shape.vocab_size; v++) printf("%.9g%c", logits[v], v == shape.vocab_size - 1 ? '\n' : ' ');
     }
     free(tokens);
     free(logits);
-    gpt_destroy(&g);
-    arena_destroy(&params);
-    arena_destroy(&activations);
-    stream_destroy(&s);
-    layout_destroy(&layout);
-    free(table);
+    model_destroy(m);
     return fflush(stdout) == 0 ? 0 : EXIT_IO;
 }

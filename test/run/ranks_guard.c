@@ -8,53 +8,30 @@
 #include <stdlib.h>
 
 #include "core/rng.h"
-#include "layers/gpt.h"
+#include "model/model.h"
 #include "run/guard.h"
 #include "test/comm/ranks.h"
 
-typedef struct {
-    Layout layout;
-    Arena  arena;
-    Gpt    gpt;
-    Stream stream;
-} Replica;
-
-static Replica replica_create(DType act) {
-    GptShape shape = {2, 3, 42, 40, 256};
-    Replica  m = {.arena = arena_create("test", 64 << 20)};
-    int      params;
-    Param   *rows = gpt_params(shape, &params);
-    m.layout = layout_create(rows, params, comm_size(world));
-    free(rows);
-    GptArenas arenas = {&m.arena, &m.arena, &m.arena};
-    m.gpt = gpt_create(shape, &m.layout, act, 1, 40, RECOMPUTE_NONE, GPT_TRAINING, arenas);
-    m.stream = stream_create(gpt_scratch_bytes(&m.gpt));
-    float *values = (float *)malloc(sizeof *values * (size_t)m.layout.elems);
+static Model *replica_create(DType act) {
+    Model *m = model_create((ModelSpec){.shards = {.shape = {2, 3, 42, 40, 256}, .comm = world, .ranks = comm_size(world), .rank = comm_rank(world), .act = act,
+                                                   .use = GPT_TRAINING}, .B = 1, .T = 40});
+    const Layout *layout = &m->shards->layout;
+    float *values = (float *)malloc(sizeof *values * (size_t)layout->elems);
     CHECK(values, "no memory");
-    for (int i = 0; i < params; i++) {
-        const Param *p = &m.layout.param[i];
-        gpt_init_values(values, p, 0, p->elems, 1);
-        for (int64_t k = 0; k < p->elems; k++) tensor_set(m.gpt.params, p->memory + k, values[k]);
+    for (int i = 0; i < layout->params; i++) {
+        const Param *p = &layout->param[i];
+        param_init_values(values, p, 0, p->elems, 1);
+        for (int64_t k = 0; k < p->elems; k++) tensor_set(m->shards->params, p->memory + k, values[k]);
     }
     free(values);
     return m;
 }
 
-static void replica_destroy(Replica *m) {
-    stream_destroy(&m->stream);
-    gpt_destroy(&m->gpt);
-    arena_destroy(&m->arena);
-    layout_destroy(&m->layout);
-}
-
 /* As a step does it: the hash comes with the sums. */
-static int is_same_everywhere(Replica *m, char who[GUARD_TEXT]) {
-    Exact   sums[GPT_SUMS];
-    int64_t hash[GPT_HASHES];
-    gpt_zero_sums(&m->gpt, &m->stream);
-    hash_words(&m->stream, gpt_hash(&m->gpt, GPT_HASH_REPLICAS), m->gpt.params);
-    gpt_fetch_sums(&m->gpt, &m->stream, sums, hash);
-    return guard_is_same(world, hash[GPT_HASH_REPLICAS], who);
+static int is_same_everywhere(Model *m, char who[GUARD_TEXT]) {
+    step_sums_zero(&m->sums, &m->stream);
+    hash_words(&m->stream, step_hash(&m->sums, HASH_REPLICAS), m->shards->params);
+    return guard_is_same(world, step_sums_fetch(&m->sums, &m->stream).hash[HASH_REPLICAS], who);
 }
 
 static int names(const char *who, int rank) {
@@ -64,13 +41,13 @@ static int names(const char *who, int rank) {
 }
 
 /* One random bit on one random rank, there and back. Adds to missed and wrong. */
-static void flip(Replica *m, uint64_t seed, uint64_t k, int64_t *missed, int64_t *wrong) {
+static void flip(Model *m, uint64_t seed, uint64_t k, int64_t *missed, int64_t *wrong) {
     char     who[GUARD_TEXT] = "";
     uint32_t random[4];
     rng_words(random, seed, RNG_TEST, k);
     int    odd = (int)(random[0] % (uint32_t)comm_size(world)), ranks = comm_size(world);
-    size_t bit = random[1] % (8 * tensor_bytes(m->gpt.params));
-    char  *byte = (char *)m->gpt.params.data + bit / 8;
+    size_t bit = random[1] % (8 * tensor_bytes(m->shards->params));
+    char  *byte = (char *)m->shards->params.data + bit / 8;
     if (comm_rank(world) == odd) *byte ^= (char)(1 << bit % 8);
     int same = is_same_everywhere(m, who);
     if (comm_rank(world) == odd) *byte ^= (char)(1 << bit % 8);
@@ -82,14 +59,14 @@ static void flipped_bits_are_found(void **state) {
     (void)state;
     static const DType types[] = {F32, BF16};
     for (int t = 0; t < 2; t++) {
-        Replica m = replica_create(types[t]);
+        Model  *m = replica_create(types[t]);
         char    who[GUARD_TEXT];
         int64_t missed = 0, wrong = 0;
-        EXPECT_ON_ALL(is_same_everywhere(&m, who));
-        for (uint64_t k = 0; k < 100; k++) flip(&m, 1, k, &missed, &wrong);
+        EXPECT_ON_ALL(is_same_everywhere(m, who));
+        for (uint64_t k = 0; k < 100; k++) flip(m, 1, k, &missed, &wrong);
         EXPECT_ON_ALL(missed == 0 && wrong == 0);
-        EXPECT_ON_ALL(is_same_everywhere(&m, who));
-        replica_destroy(&m);
+        EXPECT_ON_ALL(is_same_everywhere(m, who));
+        model_destroy(m);
     }
 }
 
@@ -143,10 +120,10 @@ static int flip_many(int64_t flips, uint64_t seed) {
     int64_t missed = 0, wrong = 0;
     world = comm_create(launch_detect(), COMM_RING);
     device_open(comm_local_rank(world), 1);
-    Replica m = replica_create(seed % 2 ? BF16 : F32);
-    for (int64_t k = 0; k < flips; k++) flip(&m, seed, (uint64_t)k, &missed, &wrong);
+    Model *m = replica_create(seed % 2 ? BF16 : F32);
+    for (int64_t k = 0; k < flips; k++) flip(m, seed, (uint64_t)k, &missed, &wrong);
     if (comm_rank(world) == 0) printf("%lld flips, %lld missed, %lld wrong ranks named\n", (long long)flips, (long long)missed, (long long)wrong);
-    replica_destroy(&m);
+    model_destroy(m);
     comm_destroy(world);
     return missed || wrong;
 }

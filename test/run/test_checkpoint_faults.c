@@ -321,9 +321,9 @@ static void not_finite_piece(void *argument) {
     Fixture    f;
     fixture_create(&f, comm, dir, F32, 1, "");
     fixture_fill(&f, 2);
-    Span     span = f.optimizer.spans[f.optimizer.span_count - 1];
+    Span     span = f.shards->span[f.shards->spans - 1];
     uint32_t bad = *which % 2 ? 0x7fc00000u : 0xff800000u; /* NaN, -infinity */
-    memcpy((char *)fixture_view(&f.optimizer, *which, span).data + 4 * (span.elems - 1), &bad, sizeof bad);
+    memcpy((char *)optimizer_tensor(&f.optimizer, *which, span).data + 4 * (span.elems - 1), &bad, sizeof bad);
     checkpoint_save(&f.state, 2);
 }
 

@@ -76,10 +76,10 @@ static void test_data_may_change_when_named(void **state) {
     expect_end(",\"seed\":7", other_file, EXIT_CONFIG, "run.seed is 7, in the checkpoint 1337 (set it back, name it in run.allow_change, or take another run.dir); data.train: shard 0");
 }
 
-static void renamed(Fixture *f) { strcpy(f->layout.param[3].name, "transformer.h.0.ln_1.offset"); }
-static void moved(Fixture *f) { f->layout.param[3].offset++; }
-static void wider(Fixture *f) { f->layout.param[4].dim[1]++; }
-static void deeper(Fixture *f) { f->layout.param[3].dims = 2; }
+static void renamed(Fixture *f) { strcpy(f->shards->layout.param[3].name, "transformer.h.0.ln_1.offset"); }
+static void moved(Fixture *f) { f->shards->layout.param[3].offset++; }
+static void wider(Fixture *f) { f->shards->layout.param[4].dim[1]++; }
+static void deeper(Fixture *f) { f->shards->layout.param[3].dims = 2; }
 
 /* A table of tensors that is not the one that saved, as after run.allow_change = model: nothing is read into the wrong place. */
 static void test_tensors_of_another_model(void **state) {

@@ -61,7 +61,7 @@ static void create(Fixture *f, int64_t keep) {
     char extra[64];
     snprintf(extra, sizeof extra, "},\"checkpoint\":{\"every\":10,\"keep\":%lld", (long long)keep);
     fixture_create(f, comm, dir, F32, 1, extra);
-    one = checkpoint_disk_bytes(&f->layout);
+    one = checkpoint_disk_bytes(&f->shards->layout, &OPTIMIZER_ADAMW);
 }
 
 static void start_piece(void *argument) {

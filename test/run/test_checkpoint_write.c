@@ -170,7 +170,7 @@ static void test_runs_that_do_not_cover(void **state) {
     for (int twice = 0; twice < 2; twice++) {
         Fixture f;
         fixture_create(&f, comm, dir, F32, 1, "");
-        float *staged = calloc((size_t)f.layout.elems, 3 * sizeof *staged);
+        float *staged = calloc((size_t)f.shards->layout.elems, 3 * sizeof *staged);
         Save   s = save_prepare(&f.state, 4, staged);
         save_make_folder(&s);
         save_write_pieces(&s);

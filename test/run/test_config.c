@@ -1,6 +1,7 @@
 /* test_config.c - the run config: what is refused and what the refusal says, defaults, overrides. */
 #include <glob.h>
 
+#include "model/precision.h"
 #include "run/nearest.h"
 #include "test/run/bad_configs.h"
 #include "test/run/config_fixture.h"
@@ -268,8 +269,8 @@ static void test_defaults(void **state) {
     assert_string_equal(c.run.dir, "runs/demo");
     assert_true(c.run.steps == 600 && c.run.seed == 1337 && c.run.resume == RESUME_AUTO && c.run.allow_change.count == 0);
     assert_true(c.run.max_minutes == 0 && c.run.on_nonfinite == ON_TROUBLE_STOP && c.run.on_spike == ON_TROUBLE_WARN && c.run.spike_threshold == 10 && c.run.max_skips == 3 && c.run.verify_every == 1000 && c.run.watchdog_seconds == 0);
-    assert_true(c.model.n_layer == 4 && c.model.n_head == 6 && c.model.n_embd == 192 && c.model.n_positions == 256);
-    assert_true(c.model.vocab_size == 256 && !*c.model.preset && !*c.model.init_from);
+    assert_true(c.model.shape.n_layer == 4 && c.model.shape.n_head == 6 && c.model.shape.n_embd == 192 && c.model.shape.n_positions == 256);
+    assert_true(c.model.shape.vocab_size == 256 && !*c.model.preset && !*c.model.init_from);
     assert_true(c.data.train.count == 1 && c.data.val.count == 1 && c.data.shuffle == 1 && !*c.data.tokenizer);
     assert_string_equal(c.data.train.item[0], "demo/train_*.bin");
     assert_true(c.batch.global_tokens == 12288 && c.batch.micro_batch == 4 && c.batch.seq_len == 256);
@@ -302,8 +303,8 @@ static void test_good_values(void **state) {
     assert_string_equal(c.run.allow_change.item[0], "optimizer");
     load_good("{\"$schema\": \"./s.json\", \"run\": {\"steps\": 1}, \"model\": {\"preset\": \"gpt2-355m\", \"n_layer\": 2},"
               " \"data\": {\"train\": [\"x\"]}, \"batch\": {\"global_tokens\": 4096, \"micro_batch\": 2}}", NULL, 2, &c);
-    assert_true(c.model.n_layer == 2 && c.model.n_head == 16 && c.model.n_embd == 1024 && c.model.n_positions == 1024);
-    assert_true(c.model.vocab_size == 50257 && c.batch.seq_len == 1024);
+    assert_true(c.model.shape.n_layer == 2 && c.model.shape.n_head == 16 && c.model.shape.n_embd == 1024 && c.model.shape.n_positions == 1024);
+    assert_true(c.model.shape.vocab_size == 50257 && c.batch.seq_len == 1024);
     snprintf(dir, sizeof dir, "runs/%s", strrchr(file, '/') + 1);
     assert_string_equal(c.run.dir, dir);
     static const char *const names[][2] = {{"configs/a.b.json", "runs/a.b"}, {"a/.json", "runs/.json"}, {".b", "runs/.b"}, {"c", "runs/c"}};

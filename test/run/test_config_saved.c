@@ -1,7 +1,6 @@
 /* test_config_saved.c - the saved copy of a config, what a resume may change, presets, the option table, help and schema. */
 #include "core/json.h"
-#include "layers/gpt.h"
-#include "run/config_rules.h"
+#include "model/model.h"
 #include "run/options.h"
 #include "test/run/config_fixture.h"
 
@@ -16,22 +15,22 @@ static void test_presets(void **state) {
         int64_t       parameters, by_table = 0;
         int           rows;
         assert_non_null(p);
-        c.model.n_layer = p->n_layer, c.model.n_embd = p->n_embd, c.model.n_positions = p->n_positions, c.model.vocab_size = p->vocab_size;
-        assert_true(config_parameters(&c, &parameters));
+        c.model.shape = p->shape;
+        assert_true(model_parameters(c.model.shape, &parameters));
         assert_true(parameters == want[i].parameters);
-        Param *param = gpt_params((GptShape){p->n_layer, p->n_head, p->n_embd, p->n_positions, p->vocab_size}, &rows);
+        Param *param = model_params(p->shape, &rows);
         for (int r = 0; r < rows; r++) by_table += param[r].dim[0] * (param[r].dims == 2 ? param[r].dim[1] : 1);
         free(param);
         assert_true(parameters == by_table);
     }
-    Config  c = {.model = {.n_layer = 1, .n_embd = 876706527, .n_positions = 1, .vocab_size = 1}}; /* 12 C^2 + 17 C, just below 2^63 */
+    Config  c = {.model = {.shape = {1, 1, 876706527, 1, 1}}}; /* 12 C^2 + 17 C, just below 2^63 */
     int64_t parameters;
-    assert_true(config_parameters(&c, &parameters));
-    assert_true(parameters == 12 * c.model.n_embd * c.model.n_embd + 17 * c.model.n_embd);
-    c.model.n_embd++;
-    assert_false(config_parameters(&c, &parameters));
-    c.model.n_layer = 65536, c.model.n_embd = c.model.n_positions = c.model.vocab_size = INT32_MAX; /* the largest of each */
-    assert_false(config_parameters(&c, &parameters));
+    assert_true(model_parameters(c.model.shape, &parameters));
+    assert_true(parameters == 12 * c.model.shape.n_embd * c.model.shape.n_embd + 17 * c.model.shape.n_embd);
+    c.model.shape.n_embd++;
+    assert_false(model_parameters(c.model.shape, &parameters));
+    c.model.shape.n_layer = 65536, c.model.shape.n_embd = c.model.shape.n_positions = c.model.shape.vocab_size = INT32_MAX; /* the largest of each */
+    assert_false(model_parameters(c.model.shape, &parameters));
 }
 
 /* --- saved and compared ------------------------------------------------------------------------------------------------------------ */

@@ -13,8 +13,6 @@
 
 #include "core/io.h"
 #include "data/shard.h"
-#include "layers/optimizer.h"
-#include "run/gradient_tree.h"
 #include "data/loader.h"
 #include "run/plan.h"
 #include "run/verbs.h"
@@ -24,16 +22,12 @@ static PlanRanks ranks_of(int count) { return (PlanRanks){count, COMM_RING, 1}; 
 
 static Config small_config(void) {
     Config c = {0};
-    c.model.n_layer = 3, c.model.n_head = 2, c.model.n_embd = 28, c.model.n_positions = 40, c.model.vocab_size = 389;
+    c.model.shape.n_layer = 3, c.model.shape.n_head = 2, c.model.shape.n_embd = 28, c.model.shape.n_positions = 40, c.model.shape.vocab_size = 389;
     c.batch.global_tokens = 4800, c.batch.micro_batch = 2, c.batch.seq_len = 40;
     c.parallel.zero_stage = 1;
     c.run.steps = 100, c.run.dir = "runs/plan";
     return c;
 }
-static GptShape shape_of(const Config *c) {
-    return (GptShape){c->model.n_layer, c->model.n_head, c->model.n_embd, c->model.n_positions, c->model.vocab_size};
-}
-
 static void counts(void **state) {
     (void)state;
     Config  c = small_config();
@@ -47,7 +41,7 @@ static void counts(void **state) {
     assert_true(p.checkpoint_bytes < 12 * (size_t)p.parameters + (1 << 20));
 
     Config gpt2 = small_config(); /* the sizes everyone knows: 124M, GPT-2's published table */
-    gpt2.model.n_layer = 12, gpt2.model.n_head = 12, gpt2.model.n_embd = 768, gpt2.model.n_positions = 1024, gpt2.model.vocab_size = 50257;
+    gpt2.model.shape.n_layer = 12, gpt2.model.shape.n_head = 12, gpt2.model.shape.n_embd = 768, gpt2.model.shape.n_positions = 1024, gpt2.model.shape.vocab_size = 50257;
     gpt2.batch.micro_batch = 4, gpt2.batch.seq_len = 256, gpt2.batch.global_tokens = 1024;
     p = plan_make(&gpt2, BF16, ranks_of(1));
     assert_int_equal(p.parameters, 124439808);
@@ -80,19 +74,15 @@ static void largest_micro_batch(void **state) {
 /* Arenas of exactly the planned sizes take the model and the optimizer, and are full afterwards. */
 static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, int ranks) {
     Plan   p = plan_make(c, act, ranks_of(ranks));
-    int    rows;
-    Param *table = gpt_params(shape_of(c), &rows);
-    Layout layout = layout_create(table, rows, ranks);
-    free(table);
+    ModelSpec spec = plan_model(c, act, ranks, NULL);
+    spec.shards.rank = rank;
     Arena     params = arena_create("weights", p.params_bytes), grads = arena_create("gradients", p.grads_bytes);
     Arena     optimizer = arena_create("optimizer", p.optimizer_bytes), activations = arena_create("activations", p.activation_bytes);
-    GptArenas arenas = {&params, &grads, &activations};
-    Gpt       g = gpt_create(shape_of(c), &layout, act, c->batch.micro_batch, c->batch.seq_len, (Recompute)c->memory.recompute, GPT_TRAINING, arenas);
-    Optimizer o = optimizer_create(&layout, rank, (int)c->parallel.zero_stage, g.params, g.grads, &optimizer);
-    if (c->parallel.deterministic) {
-        int buffers = gradient_tree_create(&layout, c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len), g.grads, &grads).buffers;
-        assert_true(buffers >= 3 && p.gradient_buffers == buffers);
-    }
+    StepSums  sums = step_sums_create(&activations);
+    Shards   *z = shards_create(spec.shards, model_layout(c->model.shape, ranks), sums, &params, &grads);
+    Gpt       g = gpt_create(z, spec.B, spec.T, spec.recompute, &activations);
+    Optimizer o = optimizer_create(spec.optimizer, z, &optimizer);
+    if (c->parallel.deterministic) assert_true(z->order.buffers >= 3 && p.gradient_buffers == z->order.buffers);
     Arena *all[] = {&params, &grads, &optimizer, &activations};
     size_t planned[] = {p.params_bytes, p.grads_bytes, p.optimizer_bytes, p.activation_bytes};
     for (int i = 0; i < 4; i++) {
@@ -105,7 +95,7 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     assert_int_equal(p.host_bytes, p.comm_bytes + p.staging_bytes + loader_host_bytes(c->batch.micro_batch, c->batch.seq_len, p.micro_steps));
     optimizer_destroy(&o);
     gpt_destroy(&g);
-    layout_destroy(&layout);
+    shards_destroy(z);
 }
 
 static void the_plan_is_what_is_carved(void **state) {
@@ -126,7 +116,7 @@ static void the_plan_is_what_is_carved(void **state) {
 static void what_saves_memory_does(void **state) {
     (void)state;
     Config c = small_config();
-    c.model.n_embd = 280;
+    c.model.shape.n_embd = 280;
     Plan one = plan_make(&c, BF16, ranks_of(1)), four = plan_make(&c, BF16, ranks_of(4)), three = plan_make(&c, BF16, ranks_of(3));
     assert_true(four.optimizer_bytes < one.optimizer_bytes / 3.5);
     assert_true(three.micro_steps == one.micro_steps / 3);
@@ -135,7 +125,7 @@ static void what_saves_memory_does(void **state) {
     c.memory.recompute = RECOMPUTE_BLOCK;
     assert_true(plan_make(&c, BF16, ranks_of(1)).activation_bytes < one.activation_bytes);
     c = small_config();
-    c.model.n_embd = 280;
+    c.model.shape.n_embd = 280;
     c.parallel.zero_stage = 0;
     assert_true(plan_make(&c, BF16, ranks_of(4)).optimizer_bytes >= one.optimizer_bytes);
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "core/rng.h"
+#include "model/model.h"
 #include "run/sample.h"
 #include "run/verbs.h"
 #include "test/run/child.h"
@@ -103,60 +104,42 @@ static void odd_logits(void **state) {
 /* --- text, from a small model with random weights ---------------------------------------------------------------------------------------- */
 
 typedef struct {
-    GptShape  shape;
-    Layout    layout;
-    Arena     params, grads, activations;
+    Model    *model;
+    Arena     tokens;
     Tensor    window;
-    Stream    stream;
-    Gpt       gpt;
     Tokenizer tokenizer;
-} Model;
+} Writer;
 
-static void model_create(Model *m, int64_t vocab_size, int64_t T) {
+static void writer_create(Writer *w, int64_t vocab_size, int64_t T) {
     device_open(0, 1);
-    m->shape = (GptShape){2, 2, 28, 40, vocab_size};
-    int    rows;
-    Param *table = gpt_params(m->shape, &rows);
-    m->layout = layout_create(table, rows, 1);
-    free(table);
-    m->params = arena_dry("weights"), m->grads = arena_dry("gradients"), m->activations = arena_dry("activations");
-    GptArenas arenas = {&m->params, &m->grads, &m->activations};
-    for (int dry = 1; dry >= 0; dry--) {
-        m->gpt = gpt_create(m->shape, &m->layout, F32, 2, T, RECOMPUTE_NONE, GPT_INFERENCE, arenas);
-        m->window = arena_tensor(&m->activations, I32, 1, T, 1, 1);
-        if (!dry) break;
-        m->stream = stream_create(gpt_scratch_bytes(&m->gpt) + ARENA_ALIGN);
-        gpt_destroy(&m->gpt);
-        m->params = arena_create("weights", m->params.peak_bytes);
-        m->activations = arena_create("activations", m->activations.peak_bytes);
+    Model *m = w->model = model_create((ModelSpec){.shards = {.shape = {2, 2, 28, 40, vocab_size}, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = 2, .T = T});
+    w->tokens = arena_create("tokens", sizeof(int32_t) * (size_t)T);
+    w->window = arena_tensor(&w->tokens, I32, 1, T, 1, 1);
+    for (int p = 0; p < m->shards->layout.params; p++) { /* ten times the usual spread: logits far apart */
+        const Param *row = &m->shards->layout.param[p];
+        rng_normal((float *)m->shards->params.data + row->memory, row->elems, 5, (uint64_t)row->offset, row->init_mean, 0.2f);
     }
-    for (int p = 0; p < m->layout.params; p++) /* ten times the usual spread: logits far apart */
-        rng_normal((float *)m->gpt.params.data + m->layout.param[p].memory, m->layout.param[p].elems, 5, (uint64_t)m->layout.param[p].offset,
-                   m->layout.param[p].init_mean, 0.2f);
-    m->tokenizer = tokenizer_create("", vocab_size);
+    w->tokenizer = tokenizer_create("", vocab_size);
 }
-static void model_destroy(Model *m) {
-    gpt_destroy(&m->gpt);
-    stream_destroy(&m->stream);
-    arena_destroy(&m->params);
-    arena_destroy(&m->activations);
-    layout_destroy(&m->layout);
+static void writer_destroy(Writer *w) {
+    arena_destroy(&w->tokens);
+    model_destroy(w->model);
 }
 
-static char *text_of(Model *m, SamplePlan plan) {
+static char *text_of(Writer *m, SamplePlan plan) {
     plan.window = m->window;
-    return sample_text(&m->gpt, &m->stream, &m->tokenizer, plan);
+    return sample_text(&m->model->gpt, &m->model->stream, &m->tokenizer, plan);
 }
 
 /* Token by token over batches of exactly the window's length: what sample_text does with padded ones. */
-static void greedy_ids(Model *m, int32_t *ids, int64_t count, int64_t tokens) {
-    float *logits = malloc(sizeof *logits * (size_t)m->shape.vocab_size);
+static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
+    float *logits = malloc(sizeof *logits * (size_t)m->model->gpt.shape.vocab_size);
     for (int64_t from = 0; tokens-- > 0; count++) {
-        while (count - from > m->gpt.T) from += m->gpt.T / 2;
+        while (count - from > m->model->gpt.T) from += m->model->gpt.T / 2;
         Tensor window = tensor_2d(ids + from, I32, 1, count - from);
-        gpt_forward(&m->gpt, &m->stream, (Batch){window, window});
-        gpt_logits(&m->gpt, &m->stream, count - from - 1, logits);
-        ids[count] = sample_token(logits, m->shape.vocab_size, 0, 0, 0);
+        gpt_forward(&m->model->gpt, &m->model->stream, (Batch){window, window});
+        gpt_logits(&m->model->gpt, &m->model->stream, count - from - 1, logits);
+        ids[count] = sample_token(logits, m->model->gpt.shape.vocab_size, 0, 0, 0);
     }
     free(logits);
 }
@@ -164,8 +147,8 @@ static void greedy_ids(Model *m, int32_t *ids, int64_t count, int64_t tokens) {
 static void text_follows_the_model(void **state) {
     (void)state;
     enum { TOKENS = 100 }; /* more than two windows of 37 */
-    Model m;
-    model_create(&m, 389, 37);
+    Writer m;
+    writer_create(&m, 389, 37);
     int32_t ids[TOKENS + 1] = {0};
     greedy_ids(&m, ids, 1, TOKENS);
     char expected[TOKENS * 16] = "";
@@ -173,13 +156,13 @@ static void text_follows_the_model(void **state) {
     char *text = text_of(&m, (SamplePlan){.prompt = "", .tokens = TOKENS, .temperature = 0});
     assert_string_equal(text, expected);
     free(text);
-    model_destroy(&m);
+    writer_destroy(&m);
 }
 
 static void the_same_seed_gives_the_same_text(void **state) {
     (void)state;
-    Model m;
-    model_create(&m, 256, 40);
+    Writer m;
+    writer_create(&m, 256, 40);
     SamplePlan plan = {.prompt = "In the beginning", .tokens = 60, .temperature = 1.0, .seed = 1337};
     char      *first = text_of(&m, plan), *again = text_of(&m, plan);
     assert_string_equal(first, again);
@@ -196,19 +179,19 @@ static void the_same_seed_gives_the_same_text(void **state) {
     assert_int_equal(strncmp(long_prompt, plan.prompt, strlen(plan.prompt)), 0);
     char *texts[] = {first, again, other, prompt_only, long_prompt};
     for (int i = 0; i < 5; i++) free(texts[i]);
-    model_destroy(&m);
+    writer_destroy(&m);
 }
 
 /* Whatever bytes the model draws, a terminal gets no control characters and only whole UTF-8 sequences. */
 static void text_is_printable(void **state) {
     (void)state;
-    Model m;
-    model_create(&m, 256, 40);
+    Writer m;
+    writer_create(&m, 256, 40);
     char *text = text_of(&m, (SamplePlan){.prompt = "caf\xc3\xa9 \xff\x1b[2J \xe2\x82 \xc2\x9b", .tokens = 500, .temperature = 100, .seed = 1});
     assert_int_equal(strncmp(text, "caf\xc3\xa9 \xef\xbf\xbd\\x1b[2J \xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd\xef\xbf\xbd", 28), 0);
     for (const unsigned char *at = (unsigned char *)text; *at; at++) assert_true(*at >= 0x20 || *at == '\n' || *at == '\t');
     free(text);
-    model_destroy(&m);
+    writer_destroy(&m);
 }
 
 /* --- the verb's faults ----------------------------------------------------------------------------------------------------------------------- */

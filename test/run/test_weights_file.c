@@ -88,12 +88,12 @@ static void write_weights(const Case *c) {
 
 static int64_t wrong_masters(const Fixture *f) {
     int64_t wrong = 0;
-    for (int i = 0; i < f->optimizer.span_count; i++) {
-        Span span = f->optimizer.spans[i];
+    for (int i = 0; i < f->shards->spans; i++) {
+        Span span = f->shards->span[i];
         for (int64_t k = 0; k < span.elems; k++) {
             wrong += tensor_get(optimizer_master(&f->optimizer, span), k) != value_of(span.offset + k);
-            wrong += tensor_get(f->params, span.memory + k) != value_of(span.offset + k); /* published, exact in bf16 */
-            wrong += tensor_get(optimizer_m(&f->optimizer, span), k) != 0;
+            wrong += tensor_get(f->shards->params, span.memory + k) != value_of(span.offset + k); /* published, exact in bf16 */
+            wrong += tensor_get(optimizer_state(&f->optimizer, 0, span), k) != 0;
         }
     }
     return wrong;
@@ -101,11 +101,11 @@ static int64_t wrong_masters(const Fixture *f) {
 
 static int64_t wrong_params(const Fixture *f) {
     int64_t wrong = 0;
-    for (int i = 0; i < f->layout.params; i++) {
-        const Param *p = &f->layout.param[i];
+    for (int i = 0; i < f->shards->layout.params; i++) {
+        const Param *p = &f->shards->layout.param[i];
         int64_t      room = p->memory_rows * (p->dims == 2 ? p->dim[1] : 1);
-        for (int64_t k = 0; k < p->elems; k++) wrong += tensor_get(f->params, p->memory + k) != value_of(p->offset + k);
-        for (int64_t k = p->elems; k < room; k++) wrong += tensor_get(f->params, p->memory + k) != 0; /* padding stays zero */
+        for (int64_t k = 0; k < p->elems; k++) wrong += tensor_get(f->shards->params, p->memory + k) != value_of(p->offset + k);
+        for (int64_t k = p->elems; k < room; k++) wrong += tensor_get(f->shards->params, p->memory + k) != 0; /* padding stays zero */
     }
     return wrong;
 }
@@ -119,7 +119,7 @@ static void read_piece(void *argument) {
     if (wrong_masters(&f)) _exit(1);
     fixture_destroy(&f);
     fixture_create(&f, comm, dir, act, 1, "");
-    checkpoint_read_weights(read_from, &f.layout, f.params, &f.stream);
+    checkpoint_read_weights(read_from, &f.shards->layout, f.shards->params, &f.stream);
     if (wrong_params(&f)) _exit(2);
     fixture_destroy(&f);
 }

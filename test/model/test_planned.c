@@ -7,8 +7,8 @@
  */
 #include "test/ref/test.h"
 
-#include "layers/gpt.h"
 #include "layers/matmul.h"
+#include "model/gpt.h"
 
 enum { MOST = 512 };
 typedef struct { Matmul key[MOST]; int count; } Keys;
@@ -41,21 +41,19 @@ void   __wrap_matmul(Stream *s, Matmul p) {
     for (int64_t i = 0; i < p.m; i++) memset((char *)p.c.data + (size_t)(i * p.c.ld) * dtype_bytes(p.c.type), 0, (size_t)p.n * dtype_bytes(p.c.type));
 }
 
-static void run_step(GptShape shape, DType act, int64_t B, int64_t T, Recompute recompute) {
-    int    params;
-    Param *rows = gpt_params(shape, &params);
-    Layout layout = layout_create(rows, params, 2);
-    Arena  memory[3];
+static void run_step(ModelShape shape, DType act, int64_t B, int64_t T, Recompute recompute) {
+    Arena memory[3];
     for (int i = 0; i < 3; i++) memory[i] = stage_arena("model", 8 << 20);
     planned.count = ran.count = 0;
-    Gpt      g = gpt_create(shape, &layout, act, B, T, recompute, GPT_TRAINING, (GptArenas){&memory[0], &memory[1], &memory[2]});
+    StepSums sums = step_sums_create(&memory[2]);
+    Shards  *z = shards_create((ShardsSpec){.shape = shape, .ranks = 2, .act = act, .use = GPT_TRAINING}, model_layout(shape, 2), sums, &memory[0], &memory[1]);
+    Gpt      g = gpt_create(z, B, T, recompute, &memory[2]);
     Stream   s = stream_create(gpt_scratch_bytes(&g) + (1 << 20));
     Arena    tokens = stage_arena("tokens", 1 << 20);
     Batch    batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)}; /* all 0 */
-    GptHooks none = {NULL, NULL, NULL};
     gpt_forward(&g, &s, batch);
     gpt_loss(&g, &s, batch);
-    gpt_backward(&g, &s, batch, 1.0f, none);
+    gpt_backward(&g, &s, batch, 1.0f, MICRO_EARLIER);
     assert_true(ran.count > 8);
     for (int i = 0; i < ran.count; i++)
         if (!is_among(&planned, &ran.key[i])) {
@@ -65,10 +63,9 @@ static void run_step(GptShape shape, DType act, int64_t B, int64_t T, Recompute 
         }
     stream_destroy(&s);
     gpt_destroy(&g);
+    shards_destroy(z);
     stage_arena_destroy(&tokens);
     for (int i = 0; i < 3; i++) stage_arena_destroy(&memory[i]);
-    layout_destroy(&layout);
-    free(rows);
 }
 
 /* Vocabularies with padding and without; micro-batches that the classifier takes in equal chunks and with a shorter last one. */
@@ -79,7 +76,7 @@ static void test_step(void **state) {
     for (int v = 0; v < COUNT(vocabularies); v++)
         for (int b = 0; b < COUNT(sizes); b++)
             for (Recompute r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++) {
-                GptShape shape = {2, 3, 42, 96, vocabularies[v]};
+                ModelShape shape = {2, 3, 42, 96, vocabularies[v]};
                 run_step(shape, F32, sizes[b][0], sizes[b][1], r);
                 run_step(shape, BF16, sizes[b][0], sizes[b][1], r);
             }

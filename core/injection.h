@@ -3,25 +3,23 @@
  *   guard.gradient@n:nan|inf    the n-th time gradients are computed, an element of wpe's gradient on this rank; :lone takes one of ln_f's bias,
  *                               which leaves no trace in any other
  *   guard.loss@n:rise           the n-th loss that this rank brings to the step's reduction is some 6 nats too high
- *   guard.own@n:flip            the n-th time gradients are computed, a bit of what this rank brings to their sum over the ranks
+ *   guard.own@n:flip            the n-th time gradients are computed, a bit of this rank's part of their sum over the ranks
  *   guard.sum@n:flip            the n-th time the ranks agree on a step, a bit of the sum
  *   guard.weight@n:flip         ... of this rank's working weights
  *   guard.m@n:flip guard.v@n:flip   ... of its moments
  */
-#ifndef TRAIN_GPT_RUN_INJECTION_H
-#define TRAIN_GPT_RUN_INJECTION_H
+#ifndef TRAIN_GPT_CORE_INJECTION_H
+#define TRAIN_GPT_CORE_INJECTION_H
 
-#include "layers/gpt.h"
-#include "layers/optimizer.h"
+#include "core/device.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-void   inject_gradient(Gpt *g, Stream *s); /* after the gradients were zeroed */
-double inject_loss(double tokens);         /* what comes to the sum of `tokens` losses */
-void   inject_flip(Stream *s, const char *name, Tensor x); /* a bit, anywhere in x */
-void   inject_state(const Optimizer *o, Stream *s);        /* before the ranks agree: sum, weight, m, v */
+void   inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias); /* gradients, just zeroed */
+double inject_loss(double tokens);                               /* to be added to the sum of `tokens` losses */
+void   inject_flip(Stream *s, const char *name, Tensor x);       /* a bit, anywhere in x */
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "run/precision.h"
+#include "model/precision.h"
 
 #include <cmocka.h>
 
@@ -16,8 +16,7 @@ static void test_words(void **state) {
         {PRECISION_TF32, 0, F32, MATH_TF32, "tf32"},    {PRECISION_BF16, 0, BF16, MATH_STRICT, "bf16"}, {PRECISION_FP16, 1, F16, MATH_STRICT, "fp16"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        Config   c = {.precision = rows[i].precision};
-        Numerics n = precision_resolve(&c, rows[i].native);
+        Numerics n = precision_resolve((Precision)rows[i].precision, rows[i].native);
         assert_true(n.act == rows[i].act && n.math == rows[i].math && !strcmp(n.name, rows[i].name));
     }
 }

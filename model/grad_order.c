@@ -1,19 +1,19 @@
-/* gradient_tree.c - see gradient_tree.h. */
-#include "run/gradient_tree.h"
+/* grad_order.c - see grad_order.h. */
+#include "model/grad_order.h"
 
-GradientTree gradient_tree_create(const Layout *layout, int64_t leaves, Tensor grads, Arena *arena) {
-    GradientTree t = {.leaves = leaves, .grads = grads, .buffers = tree_buffers(leaves, layout->ranks)};
+GradOrder grad_order_create(const Layout *layout, int64_t leaves, Tensor grads, Arena *arena) {
+    GradOrder t = {.leaves = leaves, .grads = grads, .buffers = tree_buffers(leaves, layout->ranks)};
     for (int i = 0; i < t.buffers; i++) t.buffer[i] = arena_tensor(arena, F32, 1, layout->memory_elems, 1, 1);
     return t;
 }
 
-void gradient_tree_begin(GradientTree *t, int64_t first_leaf) {
+void grad_order_begin(GradOrder *t, int64_t first_leaf) {
     t->leaf = first_leaf;
     t->nodes.count = 0;
 }
 
 /* a + b has the bits of b + a: sums may be left in either half's memory. */
-void gradient_tree_keep(GradientTree *t, Stream *s) {
+void grad_order_keep(GradOrder *t, Stream *s) {
     int at = t->nodes.count, joined = tree_push(&t->nodes, (TreeNode){t->leaf++, 1});
     if (joined == 0) cast_forward(s, t->buffer[at], t->grads);
     for (Tensor sum = t->grads; joined > 0; joined--, sum = t->buffer[at]) add_forward(s, t->buffer[--at], sum);
@@ -22,20 +22,20 @@ void gradient_tree_keep(GradientTree *t, Stream *s) {
 static Tensor of_bucket(Tensor flat, Bucket bucket) { return tensor_slice(flat, bucket.memory, bucket.elems); }
 
 /* How many nodes wait in buffers once the last micro-batch has joined its halves. */
-static int waiting(const GradientTree *t) {
+static int waiting(const GradOrder *t) {
     TreeNodes nodes = t->nodes;
     return t->nodes.count - tree_push(&nodes, (TreeNode){t->leaf, 1});
 }
 
-void gradient_tree_join(const GradientTree *t, Stream *s, Bucket bucket) {
+void grad_order_join(const GradOrder *t, Stream *s, Bucket bucket) {
     for (int at = t->nodes.count - 1; at >= waiting(t); at--) add_forward(s, of_bucket(t->grads, bucket), of_bucket(t->buffer[at], bucket));
 }
 
-void gradient_tree_share(const GradientTree *t, Stream *s, Bucket bucket, Comm *comm) {
+void grad_order_share(const GradOrder *t, Stream *s, Bucket bucket, Comm *comm) {
     Tensor x = of_bucket(t->grads, bucket), node[TREE_MOST];
     int    count = waiting(t);
     for (int i = 0; i < count; i++) node[i] = of_bucket(t->buffer[i], bucket);
-    if (comm_size(comm) > 1) comm_tree_sum_start(comm, x, node, count);
+    if (comm && comm_size(comm) > 1) comm_tree_sum_start(comm, x, node, count);
     else
         for (int i = count - 1; i >= 0; i--) add_forward(s, x, node[i]);
 }

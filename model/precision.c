@@ -1,10 +1,10 @@
 /* precision.c - see precision.h. */
-#include "run/precision.h"
+#include "model/precision.h"
 
-Numerics precision_resolve(const Config *config, int native_bf16) {
+Numerics precision_resolve(Precision asked, int native_bf16) {
     static const Numerics fp32 = {F32, MATH_STRICT, "fp32"}, tf32 = {F32, MATH_TF32, "tf32"}, bf16 = {BF16, MATH_STRICT, "bf16"},
                           fp16 = {F16, MATH_STRICT, "fp16"};
-    switch ((Precision)config->precision) {
+    switch (asked) {
         case PRECISION_FP32: return fp32;
         case PRECISION_TF32: return tf32;
         case PRECISION_BF16: return bf16;

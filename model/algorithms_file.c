@@ -1,5 +1,5 @@
-/* gemm.c - see gemm.h. */
-#include "run/gemm.h"
+/* algorithms_file.c - see algorithms_file.h. */
+#include "model/algorithms_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static void makers(Maker out[MAKERS]) {
     out[2] = (Maker){"library", "library", matmul_library()};
 }
 
-cJSON *gemm_to_json(void) {
+cJSON *algorithms_to_json(void) {
     Maker  made[MAKERS];
     cJSON *table = cJSON_CreateObject();
     makers(made);
@@ -73,7 +73,7 @@ static int is_from_here(const cJSON *json, const char *where) {
     return 1;
 }
 
-int gemm_from_json(const cJSON *json, const char *where) {
+int algorithms_from_json(const cJSON *json, const char *where) {
     const cJSON *list = json_member(json, "products"), *record;
     MatmulAlgorithm a;
     if (!cJSON_IsArray(list)) return refuse_table(where);
@@ -101,7 +101,7 @@ static int read_file(const char *path) {
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
         warn("%s:%d:%d: %s; the algorithms of matrix products are chosen anew", path, fault.at.line, fault.at.column, fault.text);
     } else {
-        taken = gemm_from_json(json.root, path);
+        taken = algorithms_from_json(json.root, path);
         json_free(&json);
     }
     free(text);
@@ -109,7 +109,7 @@ static int read_file(const char *path) {
 }
 
 static void write_file(const char *path) {
-    cJSON *table = gemm_to_json();
+    cJSON *table = algorithms_to_json();
     char  *text = cJSON_Print(table);
     int    error = text ? io_replace_file(path, text, strlen(text)) : 0;
     if (error) fail(EXIT_IO, "%s: cannot write: %s", path, strerror(-error));
@@ -132,47 +132,30 @@ static void share(Comm *comm) {
     }
 }
 
-/* Rank 0 times for as long as it takes: its every layer is told to the ranks that wait, so that no watchdog takes this for a hang. */
-typedef struct { Comm *comm; Watchdog *watchdog; } Timing;
-
-static void tell_layer(void *timing) {
-    Timing *t = (Timing *)timing;
-    int64_t goes_on = 1;
-    watchdog_tick(t->watchdog, "the choice of algorithms");
-    comm_broadcast(t->comm, &goes_on, sizeof goes_on, 0);
-}
-static void tell_bucket(void *timing, int bucket) {
-    (void)bucket;
-    tell_layer(timing);
-}
-static void hear_layers(Timing *t) {
-    for (int64_t goes_on = 1; goes_on;) {
-        watchdog_tick(t->watchdog, "the choice of algorithms");
-        comm_broadcast(t->comm, &goes_on, sizeof goes_on, 0);
-    }
+/* Rank 0 times for as long as it takes, and says after each half that it goes on, so that no watchdog of the ranks that wait takes this for a hang. */
+static void go_on(Comm *comm, int64_t goes_on) { comm_broadcast(comm, &goes_on, sizeof goes_on, 0); }
+static void await_end(Comm *comm) {
+    for (int64_t goes_on = 1; goes_on; comm_tell_progress(comm)) comm_broadcast(comm, &goes_on, sizeof goes_on, 0);
 }
 
-static void time_products(Timing *t, Gpt *g, Stream *s, Batch batch) {
-    GptHooks hooks = {NULL, tell_layer, t};
-    int64_t  goes_on = 0;
-    g->needs = (GptNeeds){tell_bucket, t};
+static void time_products(Comm *comm, Gpt *g, Stream *s, Batch batch) {
     gpt_forward(g, s, batch);
-    g->needs = (GptNeeds){NULL, NULL};
-    gpt_backward(g, s, batch, 0.0f, hooks);
     device_sync(s);
-    comm_broadcast(t->comm, &goes_on, sizeof goes_on, 0);
+    go_on(comm, 1);
+    gpt_backward(g, s, batch, 0.0f, MICRO_EARLIER);
+    device_sync(s);
+    go_on(comm, 0);
 }
 
-void gemm_settle(const char *dir, Comm *comm, Watchdog *watchdog, Gpt *g, Stream *s, Batch batch) {
+void algorithms_settle(const char *dir, Comm *comm, Gpt *g, Stream *s, Batch batch) {
     if (device_is_host()) return;
-    Timing t = {comm, watchdog};
     if (comm_rank(comm) == 0) {
         char path[4200];
-        snprintf(path, sizeof path, "%s/" GEMM_NAME, dir);
+        snprintf(path, sizeof path, "%s/" ALGORITHMS_NAME, dir);
         int stored = read_file(path), known = matmul_algorithms_count();
-        time_products(&t, g, s, batch);
+        time_products(comm, g, s, batch);
         if (!stored || matmul_algorithms_count() != known) write_file(path);
-    } else hear_layers(&t);
+    } else await_end(comm);
     share(comm);
     matmul_algorithms_freeze();
 }

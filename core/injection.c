@@ -1,5 +1,5 @@
 /* injection.c - see injection.h. */
-#include "run/injection.h"
+#include "core/injection.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,10 +10,10 @@
 
 static int is_word(Failpoint f, const char *word) { return f.word[0] && strcmp(f.word, word) == 0; }
 
-void inject_gradient(Gpt *g, Stream *s) {
+void inject_gradient(Stream *s, Tensor wpe, Tensor ln_f_bias) {
     Failpoint f = failpoint("guard.gradient");
     float     wrong = is_word(f, "inf") ? INFINITY : NAN;
-    if (f.word[0]) device_from_host(s, tensor_slice(is_word(f, "lone") ? g->dln_f_b : g->dwpe, 1, 1), &wrong);
+    if (f.word[0]) device_from_host(s, tensor_slice(is_word(f, "lone") ? ln_f_bias : wpe, 1, 1), &wrong);
 }
 
 double inject_loss(double tokens) { return is_word(failpoint("guard.loss"), "rise") ? 6.0 * tokens : 0.0; }
@@ -36,12 +36,4 @@ void inject_flip(Stream *s, const char *name, Tensor x) {
     bytes[random[2] % width] ^= (uint8_t)(1 << random[3] % 8);
     device_from_host(s, one, bytes);
     fprintf(stderr, "injected: %s, bit %u of byte %zu of element %lld\n", name, random[3] % 8, random[2] % width, (long long)at);
-}
-
-void inject_state(const Optimizer *o, Stream *s) {
-    const Bucket *b = &o->layout->bucket[0];
-    inject_flip(s, "guard.sum", tensor_slice(o->grads, b->memory + o->rank * b->piece_elems, b->piece_elems));
-    inject_flip(s, "guard.weight", o->params);
-    inject_flip(s, "guard.m", o->m);
-    inject_flip(s, "guard.v", o->v);
 }

@@ -1,14 +1,16 @@
 /* precision.h - what the option `precision` means on this machine, and the loss scale that fp16 needs.
  */
-#ifndef TRAIN_GPT_RUN_PRECISION_H
-#define TRAIN_GPT_RUN_PRECISION_H
+#ifndef TRAIN_GPT_MODEL_PRECISION_H
+#define TRAIN_GPT_MODEL_PRECISION_H
 
 #include "core/device.h"
-#include "run/config.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The option's words. */
+typedef enum { PRECISION_AUTO, PRECISION_FP32, PRECISION_TF32, PRECISION_BF16, PRECISION_FP16 } Precision;
 
 typedef struct {
     DType       act;    /* of activations and working weights                      */
@@ -17,7 +19,7 @@ typedef struct {
 } Numerics;
 
 /* native_bf16: whether every rank computes it natively, which is what `auto` asks. */
-Numerics precision_resolve(const Config *config, int native_bf16);
+Numerics precision_resolve(Precision asked, int native_bf16);
 
 /* Dynamic loss scaling (Micikevicius et al., "Mixed precision training", arXiv:1710.03740): the loss is multiplied by `scale`, so that
  * small gradients do not vanish in fp16; the optimizer divides it out. An overflow halves it and leaves the step out, LOSS_SCALE_GROWTH

@@ -1,4 +1,4 @@
-/* test_gemm.c - the table of matrix-product algorithms there and back, what is no such table, and whose is not ours. */
+/* test_algorithms_file.c - the table of matrix-product algorithms there and back, what is no such table, and whose is not ours. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 #include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
 
 #include "layers/algorithms.h"
-#include "run/gemm.h"
+#include "model/algorithms_file.h"
 #include "test/run/child.h"
 
 static void test_round_trip(void **state) {
@@ -20,11 +20,11 @@ static void test_round_trip(void **state) {
     matmul_algorithms_clear();
     matmul_algorithms_set(one);
     matmul_algorithms_set(two);
-    cJSON *json = gemm_to_json();
+    cJSON *json = algorithms_to_json();
     char  *text = cJSON_PrintUnformatted(json);
     cJSON *again = cJSON_Parse(text);
     matmul_algorithms_clear();
-    assert_int_equal(gemm_from_json(again, "a file"), 1);
+    assert_int_equal(algorithms_from_json(again, "a file"), 1);
     assert_int_equal(matmul_algorithms_count(), 2);
     MatmulAlgorithm a = matmul_algorithms_get(0), b = matmul_algorithms_get(1);
     assert_string_equal(a.key, one.key), assert_string_equal(b.key, two.key);
@@ -36,7 +36,7 @@ static void test_round_trip(void **state) {
 static MatmulAlgorithm here = {"as it was", 1, {2, 3, 4, 5, 6, 7, 8, 9}};
 
 static void take(void *json) {
-    _exit(gemm_from_json((const cJSON *)json, "runs/x/gemm.json"));
+    _exit(algorithms_from_json((const cJSON *)json, "runs/x/gemm.json"));
 }
 /* Refused with a warning that holds all the words; the table stays as it was. */
 static void assert_refused(cJSON *json, const char *const words[], int count) {
@@ -47,7 +47,7 @@ static void assert_refused(cJSON *json, const char *const words[], int count) {
         if (!strstr(c.said, words[i])) fail_msg("\"%s\" is not in: %s", words[i], c.said);
     matmul_algorithms_clear();
     matmul_algorithms_set(here);
-    assert_int_equal(gemm_from_json(json, "a file"), 0);
+    assert_int_equal(algorithms_from_json(json, "a file"), 0);
     assert_int_equal(matmul_algorithms_count(), 1);
     assert_string_equal(matmul_algorithms_get(0).key, here.key);
 }
@@ -69,7 +69,7 @@ static void test_other_things(void **state) {
     for (size_t i = 0; i < sizeof records / sizeof *records; i++) { /* behind a good one */
         matmul_algorithms_clear();
         matmul_algorithms_set(here);
-        cJSON *json = gemm_to_json();
+        cJSON *json = algorithms_to_json();
         cJSON_AddItemToArray(cJSON_GetObjectItemCaseSensitive(json, "products"), cJSON_Parse(records[i]));
         assert_refused(json, words, 2);
         cJSON_Delete(json);
@@ -84,10 +84,10 @@ static void test_another_machine(void **state) {
     matmul_algorithms_clear();
     matmul_algorithms_set(here);
     for (int i = 0; i < 3; i++) {
-        cJSON *json = gemm_to_json(), *value = cJSON_GetObjectItemCaseSensitive(json, makers[i].key);
+        cJSON *json = algorithms_to_json(), *value = cJSON_GetObjectItemCaseSensitive(json, makers[i].key);
         assert_non_null(value);
         assert_string_equal(value->valuestring, makers[i].here);
-        assert_int_equal(gemm_from_json(json, "a file"), 1);
+        assert_int_equal(algorithms_from_json(json, "a file"), 1);
         cJSON_SetValuestring(value, "elsewhere");
         assert_refused(json, (const char *const[]){"runs/x/gemm.json", "elsewhere", makers[i].here, "chosen anew"}, 4);
         cJSON_DeleteItemFromObject(json, makers[i].key);
@@ -99,5 +99,5 @@ static void test_another_machine(void **state) {
 
 int main(void) {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_other_things), cmocka_unit_test(test_another_machine)};
-    return cmocka_run_group_tests_name("gemm", all, NULL, NULL);
+    return cmocka_run_group_tests_name("algorithms file", all, NULL, NULL);
 }

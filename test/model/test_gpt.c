@@ -6,11 +6,11 @@
 #include "test/ref/test.h"
 
 #include "core/rng.h"
-#include "layers/gpt.h"
-#include "layers/optimizer.h"
+#include "model/gpt.h"
+#include "model/optimizer.h"
 
 enum { STEPS = 20, WARMUP = 5, SEQUENCES = 4, T = 40 };
-static const GptShape SHAPE = {2, 3, 42, T, 389};
+static const ModelShape SHAPE = {2, 3, 42, T, 389};
 static const double   LEARNING_RATE = 1e-3, FINAL_FRACTION = 0.1, GRAD_CLIP = 1.0;
 
 /* The bounds of the fp32 model. PyTorch's own fp32 gets 1.1e-7 for the losses and 4.5e-7 for the gradients. */
@@ -18,17 +18,18 @@ static const double LOSS_ALLOWED = 1e-6, GRADIENT_ALLOWED = 2e-6, WEIGHT_ALLOWED
 
 typedef struct {
     RecordFile records;
-    Layout     layout;
     Arena      params, grads, activations, state, tokens;
     Stream     stream;
+    StepSums   sums;
+    Shards    *shards;
     Gpt        gpt;
     Optimizer  optimizer;
 } Model;
 
 static void load_initial(Model *m) {
-    for (int i = 0; i < m->optimizer.span_count; i++) {
-        Span         span = m->optimizer.spans[i];
-        const Param *p = &m->layout.param[span.param];
+    for (int i = 0; i < m->shards->spans; i++) {
+        Span         span = m->shards->span[i];
+        const Param *p = &m->shards->layout.param[span.param];
         char         name[80];
         snprintf(name, sizeof name, "init.%s", p->name);
         const Record *r = record_find(&m->records, name);
@@ -41,16 +42,14 @@ static void load_initial(Model *m) {
 /* The layout is that of three ranks, whose padding must matter to nobody. */
 static Model *model_create(DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
     Model *m = (Model *)calloc(1, sizeof *m);
-    int    params;
-    Param *rows = gpt_params(SHAPE, &params);
     m->records = record_load("test/ref/data/gpt.rec");
-    m->layout = layout_create(rows, params, 3);
-    free(rows);
     m->params = stage_arena("params", 8 << 20), m->grads = stage_arena("grads", 8 << 20), m->state = stage_arena("optimizer", 16 << 20);
     m->activations = stage_arena("activations", 64 << 20), m->tokens = stage_arena("tokens", 1 << 20);
-    m->gpt = gpt_create(SHAPE, &m->layout, act, B, positions, recompute, use, (GptArenas){&m->params, &m->grads, &m->activations});
+    m->sums = step_sums_create(&m->activations);
+    m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = 3, .act = act, .use = use}, model_layout(SHAPE, 3), m->sums, &m->params, &m->grads);
+    m->gpt = gpt_create(m->shards, B, positions, recompute, &m->activations);
     m->stream = stream_create(gpt_scratch_bytes(&m->gpt));
-    m->optimizer = optimizer_create(&m->layout, 0, 0, m->gpt.params, m->gpt.grads, &m->state);
+    m->optimizer = optimizer_create(&OPTIMIZER_ADAMW, m->shards, &m->state);
     load_initial(m);
     return m;
 }
@@ -61,7 +60,7 @@ static void model_destroy(Model *m) {
     stream_destroy(&m->stream);
     optimizer_destroy(&m->optimizer);
     gpt_destroy(&m->gpt);
-    layout_destroy(&m->layout);
+    shards_destroy(m->shards);
     record_unload(&m->records);
     free(m);
 }
@@ -80,20 +79,18 @@ static Batch batch_of(Model *m, int64_t step, int64_t first, int64_t B, int64_t 
 }
 
 static double loss_sum(Model *m) {
-    Exact sums[GPT_SUMS];
-    gpt_fetch_sums(&m->gpt, &m->stream, sums, NULL);
-    return exact_value(&sums[GPT_LOSS]);
+    StepValues values = step_sums_fetch(&m->sums, &m->stream);
+    return exact_value(&values.sum[SUM_LOSS]);
 }
 
 /* Loss and gradients of one step's four sequences, B at a time. */
 static double gradients(Model *m, int64_t step, int64_t B) {
-    GptHooks none = {NULL, NULL, NULL};
-    gpt_zero_grads(&m->gpt, &m->stream);
-    gpt_zero_sums(&m->gpt, &m->stream);
+    shards_begin(m->shards, &m->stream);
+    step_sums_zero(&m->sums, &m->stream);
     for (int64_t first = 0; first < SEQUENCES; first += B) {
         Batch batch = batch_of(m, step, first, B, T);
         gpt_forward(&m->gpt, &m->stream, batch);
-        gpt_backward(&m->gpt, &m->stream, batch, 1.0f / (SEQUENCES * T), none);
+        gpt_backward(&m->gpt, &m->stream, batch, 1.0f / (SEQUENCES * T), MICRO_EARLIER);
     }
     return loss_sum(m) / (SEQUENCES * T);
 }
@@ -105,12 +102,12 @@ static double learning_rate(int64_t s) {
 }
 
 static double gradient_norm(Model *m) { /* rank 0 answers for its pieces only, so the norm is taken over all of it here */
-    Exact sums[GPT_SUMS];
-    device_zero(&m->stream, gpt_sum(&m->gpt, GPT_GRAD_SQUARES));
-    for (int i = 0; i < m->optimizer.span_count; i++)
-        norm_squared(&m->stream, gpt_sum(&m->gpt, GPT_GRAD_SQUARES), tensor_slice(m->gpt.grads, m->optimizer.spans[i].memory, m->optimizer.spans[i].elems));
-    gpt_fetch_sums(&m->gpt, &m->stream, sums, NULL);
-    return sqrt(exact_value(&sums[GPT_GRAD_SQUARES]));
+    Tensor sum = step_sum(&m->sums, SUM_GRAD_SQUARES);
+    device_zero(&m->stream, sum);
+    for (int i = 0; i < m->shards->spans; i++)
+        norm_squared(&m->stream, sum, tensor_slice(m->shards->grads, m->shards->span[i].memory, m->shards->span[i].elems));
+    StepValues values = step_sums_fetch(&m->sums, &m->stream);
+    return sqrt(exact_value(&values.sum[SUM_GRAD_SQUARES]));
 }
 
 static void update(Model *m, int64_t step, double norm) {
@@ -121,8 +118,8 @@ static void update(Model *m, int64_t step, double norm) {
 /* Worst ||got - want|| / ||want|| over the rows of the parameter table; got is parameter memory, want the records of that prefix. */
 static double worst_row(Model *m, Tensor memory, const char *prefix, int skip_qkv_bias) {
     double worst = 0.0;
-    for (int i = 0; i < m->layout.params; i++) {
-        const Param *p = &m->layout.param[i];
+    for (int i = 0; i < m->shards->layout.params; i++) {
+        const Param *p = &m->shards->layout.param[i];
         char         name[80];
         if (skip_qkv_bias && strstr(p->name, "c_attn.bias")) continue;
         snprintf(name, sizeof name, "%s.%s", prefix, p->name);
@@ -149,7 +146,7 @@ static void test_curve(void **state) {
         worst_loss = fmax(worst_loss, relative(loss, record_value(record_find(&m->records, "loss"), step)));
         assert_true(relative(norm, record_value(record_find(&m->records, "grad_norm"), step)) <= GRADIENT_ALLOWED + WEIGHT_ALLOWED);
         if (step == 0) {
-            double worst = worst_row(m, m->gpt.grads, "grad", 0);
+            double worst = worst_row(m, m->shards->grads, "grad", 0);
             print_message("step 1: worst gradient %.2e of %.0e\n", worst, GRADIENT_ALLOWED);
             assert_true(worst <= GRADIENT_ALLOWED);
         }
@@ -158,7 +155,7 @@ static void test_curve(void **state) {
     print_message("worst loss %.2e of %.0e\n", worst_loss, LOSS_ALLOWED);
     assert_true(worst_loss <= LOSS_ALLOWED);
     if (steps == STEPS) { /* what is recorded is the weights of the end */
-        double worst = worst_row(m, m->gpt.params, "final", 1);
+        double worst = worst_row(m, m->shards->params, "final", 1);
         print_message("worst final weight %.2e of %.0e\n", worst, WEIGHT_ALLOWED);
         assert_true(worst <= WEIGHT_ALLOWED);
     }
@@ -172,7 +169,7 @@ static void test_micro_batches(void **state) {
         Model *m = model_create(F32, splits[i], T, RECOMPUTE_NONE, GPT_TRAINING);
         double loss = gradients(m, 0, splits[i]);
         assert_true(relative(loss, record_value(record_find(&m->records, "loss"), 0)) <= LOSS_ALLOWED);
-        assert_true(worst_row(m, m->gpt.grads, "grad", 0) <= GRADIENT_ALLOWED);
+        assert_true(worst_row(m, m->shards->grads, "grad", 0) <= GRADIENT_ALLOWED);
         model_destroy(m);
     }
 }
@@ -186,7 +183,7 @@ static void test_recompute(void **state) {
         for (Recompute r = RECOMPUTE_LIGHT; r <= RECOMPUTE_BLOCK; r++) {
             Model *m = model_create(ACT_TYPES[t], 2, T, r, GPT_TRAINING);
             assert_true(gradients(m, 0, 2) == loss);
-            assert_same_bits(m->gpt.grads, kept->gpt.grads);
+            assert_same_bits(m->shards->grads, kept->shards->grads);
             assert_true(m->activations.peak_bytes < kept->activations.peak_bytes);
             model_destroy(m);
         }
@@ -202,10 +199,10 @@ static void test_repeat(void **state) {
         Model *b = model_create(ACT_TYPES[t], 4, T, RECOMPUTE_NONE, GPT_TRAINING);
         for (int64_t step = 0; step < (stage_is_slow() ? 1 : 2); step++) {
             assert_true(gradients(a, step, 4) == gradients(b, step, 4));
-            assert_same_bits(a->gpt.grads, b->gpt.grads);
+            assert_same_bits(a->shards->grads, b->shards->grads);
             update(a, step, 1.0), update(b, step, 1.0);
         }
-        assert_same_bits(a->gpt.params, b->gpt.params);
+        assert_same_bits(a->shards->params, b->shards->params);
         model_destroy(a);
         model_destroy(b);
     }
@@ -214,22 +211,21 @@ static void test_repeat(void **state) {
 /* One sequence of 17 tokens through memory for four of 40, and through memory made for it, after other work. */
 static void test_smaller_batch(void **state) {
     (void)state;
-    GptHooks none = {NULL, NULL, NULL};
     Model   *large = model_create(F32, 4, T, RECOMPUTE_NONE, GPT_TRAINING), *fitting = model_create(F32, 1, 17, RECOMPUTE_NONE, GPT_TRAINING);
     Model   *both[] = {large, fitting};
     gradients(large, 3, 4);
     for (int i = 0; i < 2; i++) {
         Model *m = both[i];
         Batch  batch = batch_of(m, 1, 2, 1, 17);
-        gpt_zero_grads(&m->gpt, &m->stream);
-        gpt_zero_sums(&m->gpt, &m->stream);
+        shards_begin(m->shards, &m->stream);
+        step_sums_zero(&m->sums, &m->stream);
         gpt_forward(&m->gpt, &m->stream, batch);
-        gpt_backward(&m->gpt, &m->stream, batch, 1.0f / 17, none);
+        gpt_backward(&m->gpt, &m->stream, batch, 1.0f / 17, MICRO_EARLIER);
     }
     assert_true(relative(loss_sum(large), loss_sum(fitting)) <= LOSS_ALLOWED);
-    double *want = (double *)malloc(sizeof(double) * (size_t)large->layout.memory_elems);
-    for (int64_t i = 0; i < large->layout.memory_elems; i++) want[i] = (double)tensor_get(fitting->gpt.grads, i);
-    assert_true(compare_norm(large->gpt.grads, want) <= GRADIENT_ALLOWED);
+    double *want = (double *)malloc(sizeof(double) * (size_t)large->shards->layout.memory_elems);
+    for (int64_t i = 0; i < large->shards->layout.memory_elems; i++) want[i] = (double)tensor_get(fitting->shards->grads, i);
+    assert_true(compare_norm(large->shards->grads, want) <= GRADIENT_ALLOWED);
     free(want);
     model_destroy(large);
     model_destroy(fitting);
@@ -242,9 +238,8 @@ static void test_inference(void **state) {
         Model *trains = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_TRAINING);
         Model *m = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_INFERENCE);
         Batch  batch = batch_of(m, 0, 0, 2, T), same = batch_of(trains, 0, 0, 2, T);
-        GptHooks none = {NULL, NULL, NULL};
-        gpt_forward(&trains->gpt, &trains->stream, same);
-        gpt_backward(&trains->gpt, &trains->stream, same, 1.0f, none);
+            gpt_forward(&trains->gpt, &trains->stream, same);
+        gpt_backward(&trains->gpt, &trains->stream, same, 1.0f, MICRO_EARLIER);
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_loss(&m->gpt, &m->stream, batch);
         assert_true(loss_sum(m) == loss_sum(trains));
@@ -276,7 +271,7 @@ static void test_bf16(void **state) {
         double loss = gradients(m, step, 2);
         worst_loss = fmax(worst_loss, fabs(loss - record_value(record_find(&m->records, "loss"), step)));
         if (step == 0) {
-            double worst = worst_row(m, m->gpt.grads, "grad", 0);
+            double worst = worst_row(m, m->shards->grads, "grad", 0);
             print_message("bf16 step 1: worst gradient %.2e of %.2e\n", worst, gradient_allowed);
             assert_true(worst <= gradient_allowed);
         }
@@ -287,41 +282,18 @@ static void test_bf16(void **state) {
     model_destroy(m);
 }
 
-typedef struct { int next, polls; } Order;
-
-static void note_bucket(void *ctx, int bucket) {
-    Order *order = (Order *)ctx;
-    assert_int_equal(bucket, order->next);
-    order->next--;
-}
-static void note_poll(void *ctx) { ((Order *)ctx)->polls++; }
-
-static void test_buckets(void **state) {
-    (void)state;
-    Model   *m = model_create(F32, 1, T, RECOMPUTE_BLOCK, GPT_TRAINING);
-    Order    order = {m->layout.buckets - 1, 0};
-    GptHooks hooks = {note_bucket, note_poll, &order};
-    Batch    batch = batch_of(m, 0, 0, 1, T);
-    assert_int_equal(m->layout.buckets, 2 + SHAPE.n_layer);
-    gpt_forward(&m->gpt, &m->stream, batch);
-    gpt_backward(&m->gpt, &m->stream, batch, 1.0f, hooks);
-    assert_int_equal(order.next, -1);
-    assert_true(order.polls >= SHAPE.n_layer);
-    model_destroy(m);
-}
-
 /* Initial values: a function of seed and offset alone; N(0, 0.02), residual projections N(0, 0.02/sqrt(2 n_layer)), biases 0, norms 1. */
 static void test_initial(void **state) {
     (void)state;
     enum { MOST = 389 * 42 };
     Model *m = model_create(F32, 1, T, RECOMPUTE_NONE, GPT_TRAINING);
     float *whole = (float *)malloc(sizeof(float) * MOST), *part = (float *)malloc(sizeof(float) * MOST);
-    for (int i = 0; i < m->layout.params; i++) {
-        const Param *p = &m->layout.param[i];
+    for (int i = 0; i < m->shards->layout.params; i++) {
+        const Param *p = &m->shards->layout.param[i];
         int64_t cut = p->elems / 3;
-        gpt_init_values(whole, p, 0, p->elems, 7);
-        gpt_init_values(part, p, 0, cut, 7);
-        gpt_init_values(part + cut, p, cut, p->elems - cut, 7);
+        param_init_values(whole, p, 0, p->elems, 7);
+        param_init_values(part, p, 0, cut, 7);
+        param_init_values(part + cut, p, cut, p->elems - cut, 7);
         assert_memory_equal(whole, part, sizeof(float) * (size_t)p->elems);
         double mean = 0.0, square = 0.0, n = (double)p->elems;
         for (int64_t k = 0; k < p->elems; k++) mean += (double)whole[k] / n, square += (double)whole[k] * (double)whole[k] / n;
@@ -345,7 +317,7 @@ static int tests(void) {
     const struct CMUnitTest all[] = {
         cmocka_unit_test(test_curve),         cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_repeat),        cmocka_unit_test(test_smaller_batch), cmocka_unit_test(test_inference),
-        cmocka_unit_test(test_bf16),          cmocka_unit_test(test_buckets),       cmocka_unit_test(test_initial),
+        cmocka_unit_test(test_bf16),                cmocka_unit_test(test_initial),
     };
     return cmocka_run_group_tests_name("gpt", all, NULL, NULL);
 }

@@ -1,0 +1,24 @@
+/* json_text.h - JSON values as messages show them, and numbers that keep all their digits. */
+#ifndef TRAIN_GPT_CORE_JSON_TEXT_H
+#define TRAIN_GPT_CORE_JSON_TEXT_H
+
+#include <cjson/cJSON.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SHOWN_BYTES = 160 }; /* a value or range in a message */
+
+/* The shortest decimal that reads back as value. Returns out [SHOWN_BYTES]. */
+char *number_text(double value, char out[SHOWN_BYTES]);
+/* A JSON value as a message shows it: 600, the string "600", a list. Returns out [SHOWN_BYTES]. */
+char *value_text(const cJSON *value, char out[SHOWN_BYTES]);
+/* A number node that libcjson prints so that it reads back as value: digits beyond what it prints itself go in verbatim. */
+cJSON *number_json(double value);
+double number_value(const cJSON *number); /* of a node from number_json() or the parser; NaN if it is neither */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,35 @@
+/* algorithms_file.h - the table of matrix-product algorithms of a run (layers/algorithms.h): in run.dir/gemm.json, in every checkpoint, and the same
+ * on all ranks. A GPU run repeats its bits with the same table only. The CPU has none.
+ *
+ * Records mean something to the library and GPU they were chosen with only, so both stand beside them:
+ *   {"gpu": "NVIDIA H100 80GB HBM3", "isa": "sm_90", "library": "cuBLASLt 13.1.0",
+ *    "products": [{"product": key, "algorithm": [id, its 16 words]}, ...]}
+ */
+#ifndef TRAIN_GPT_MODEL_ALGORITHMS_FILE_H
+#define TRAIN_GPT_MODEL_ALGORITHMS_FILE_H
+
+#include <cjson/cJSON.h>
+
+#include "comm/comm.h"
+#include "model/gpt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ALGORITHMS_NAME "gemm.json"
+
+/* The table, with what it was chosen on; caller deletes. */
+cJSON *algorithms_to_json(void);
+/* Sets the table to that of json, which came from `where` (a file or folder, for the warning). 0, with a warning that names what differs and
+ * the table as it was, if it is no such table or was chosen on another GPU or by another version of the library. */
+int    algorithms_from_json(const cJSON *json, const char *where);
+
+/* Collective, once before the first step: the table of dir/gemm.json, else the one a checkpoint has brought; rank 0 times the products that it lacks by
+ * a micro-step on `batch` (its gradients and sums are zeroed by the first step), stores it and gives it to all ranks; then it is frozen. */
+void algorithms_settle(const char *dir, Comm *comm, Gpt *g, Stream *s, Batch batch);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

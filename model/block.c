@@ -1,0 +1,54 @@
+/* block.c - see block.h: memory of activations, from a kind's table. */
+#include "model/block.h"
+
+#include <stdlib.h>
+
+const BlockKind *block_kind(ModelShape shape) { return (void)shape, &BLOCK_GPT2; }
+
+static Tensor *tensor_at(void *acts, size_t field) { return (Tensor *)(void *)((char *)acts + field); }
+
+/* Whether all blocks have the memory of the first for this row. */
+static int is_shared(Keep keep, GptUse use, Recompute recompute) {
+    if (use == GPT_INFERENCE || keep == KEEP_BACKWARD) return 1;
+    if (keep == KEEP_STREAM) return 0;
+    return recompute == RECOMPUTE_BLOCK || (recompute == RECOMPUTE_LIGHT && keep == KEEP_CHEAP);
+}
+
+static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
+    switch (shape) {
+        case ACT_N_C: return tensor_2d(NULL, type, e.N, m.n_embd);
+        case ACT_N_QKV: return tensor_2d(NULL, type, e.N, dim_size(DIM_QKV, m));
+        case ACT_N_FC: return tensor_2d(NULL, type, e.N, dim_size(DIM_FC, m));
+        case ACT_HEADS_T: return tensor_2d(NULL, type, e.B * m.n_head, e.T);
+        case ACT_N: break;
+    }
+    return tensor_1d(NULL, type, e.N);
+}
+
+void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, int64_t B, int64_t T, Recompute recompute, GptUse use, Arena *arena) {
+    char *all = (char *)calloc((size_t)shape.n_layer, kind->act_bytes);
+    if (!all) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)shape.n_layer);
+    for (int64_t l = 0; l < shape.n_layer; l++) {
+        void *mine = all + (size_t)l * kind->act_bytes;
+        for (int i = 0; i < kind->acts; i++) {
+            const ActRow *row = &kind->act[i];
+            Tensor       *t = tensor_at(mine, row->field);
+            if (use == GPT_INFERENCE && row->keep == KEEP_BACKWARD) continue;
+            *t = shape_of(row->shape, shape, (Extent){B, T, B * T}, row->type == TYPE_ACT ? act : F32);
+            if (use == GPT_INFERENCE && row->alias != NO_ALIAS) t->data = tensor_at(mine, row->alias)->data;
+            else if (l > 0 && is_shared(row->keep, use, recompute)) t->data = tensor_at(all, row->field)->data;
+            else t->data = arena_take(arena, tensor_bytes(*t));
+        }
+    }
+    return all;
+}
+
+void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, int64_t l, Extent e, void *out) {
+    memcpy(out, (const char *)acts + (size_t)l * kind->act_bytes, kind->act_bytes);
+    for (int i = 0; i < kind->acts; i++) {
+        Tensor *t = tensor_at(out, kind->act[i].field);
+        void   *data = t->data;
+        *t = shape_of(kind->act[i].shape, shape, e, t->type);
+        t->data = data;
+    }
+}

@@ -1,0 +1,231 @@
+/* gpt.c - see gpt.h. The model reads top to bottom: memory, forward, head, backward. */
+#include "model/gpt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/gpt2.h"
+
+enum { HEAD_TILE = 128 };                 /* rows of a large chunk are a multiple: no tile of the product is half empty */
+static const int64_t LOGITS_BYTES = 128 << 20; /* a classifier chunk: large enough that dwte's += traffic is small beside its product */
+
+/* --- views of the current micro-batch, which may be smaller than the memory ------------------------------------------------------------ */
+
+static Extent batch_extent(const Gpt *g, Batch batch) {
+    Extent e = {batch.inputs.dim[0], batch.inputs.dim[1], batch.inputs.dim[0] * batch.inputs.dim[1]};
+    CHECK(e.B <= g->B && e.T <= g->T && e.T <= g->shape.n_positions, "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B,
+          (long long)e.T, (long long)g->B, (long long)g->T);
+    return e;
+}
+
+static Tensor first_rows(Tensor t, int64_t rows) {
+    t.dim[0] = rows;
+    return t;
+}
+
+static void *block_view(Gpt *g, int64_t l, Extent e) {
+    block_acts_view(g->kind, g->shape, g->acts, l, e, g->one_block);
+    return g->one_block;
+}
+
+static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
+    return (BlockRun){.s = s, .shape = g->shape, .recompute = g->recompute, .e = e, .update = first_rows(g->update, e.N),
+                      .dresidual = first_rows(g->dresidual, e.N), .dbranch = first_rows(g->dbranch, e.N)};
+}
+
+/* The residual stream entering block l, and the one that leaves it but for its last branch. */
+static Tensor entry_of(Gpt *g, int64_t l, Extent e) { return *(const Tensor *)(void *)((char *)block_view(g, l, e) + g->kind->entry); }
+static Tensor mid_of(Gpt *g, int64_t l, Extent e) { return *(const Tensor *)(void *)((char *)block_view(g, l, e) + g->kind->mid); }
+
+/* --- memory ---------------------------------------------------------------------------------------------------------------------- */
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Rows of logits at once: within LOGITS_BYTES, and never the whole micro-batch unless it is tiny. */
+static int64_t head_rows(int64_t N, int64_t padded_vocab, DType act) {
+    int64_t bytes = N * padded_vocab * (int64_t)dtype_bytes(act);
+    int64_t chunks = ceil_div(bytes, LOGITS_BYTES);
+    if (chunks < 2 && N >= 64) chunks = 2;
+    int64_t rows = ceil_div(N, chunks < 1 ? 1 : chunks);
+    return rows > HEAD_TILE ? ceil_div(rows, HEAD_TILE) * HEAD_TILE : rows;
+}
+
+Gpt gpt_create(Shards *z, int64_t B, int64_t T, Recompute recompute, Arena *a) {
+    ModelShape shape = z->spec.shape;
+    DType      act = z->spec.act;
+    CHECK(shape.n_embd % shape.n_head == 0, "n_embd %lld, n_head %lld", (long long)shape.n_embd, (long long)shape.n_head);
+    Gpt     g = {.shape = shape, .kind = block_kind(shape), .recompute = recompute, .use = z->spec.use, .act = act, .B = B, .T = T, .shards = z, .sums = z->sums};
+    int64_t N = B * T, C = shape.n_embd, padded = ((const EmbeddingParams *)z->weight_view[0])->wte.dim[0];
+    int     trains = g.use == GPT_TRAINING;
+
+    g.acts = block_acts_create(g.kind, shape, act, B, T, recompute, g.use, a);
+    g.one_block = calloc(1, g.kind->act_bytes);
+    g.forward = (BlockGraph *)calloc((size_t)shape.n_layer, sizeof *g.forward);
+    g.backward = (BlockGraph *)calloc((size_t)shape.n_layer, sizeof *g.backward);
+    if (!g.one_block || !g.forward || !g.backward) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)shape.n_layer);
+    g.update         = arena_tensor(a, act, 2, N, C, 1);
+    g.residual_final = trains ? arena_tensor(a, act, 2, N, C, 1) : entry_of(&g, 0, (Extent){B, T, N});
+    g.ln_f           = arena_tensor(a, act, 2, N, C, 1);
+    g.ln_f_mean      = arena_tensor(a, F32, 1, N, 1, 1);
+    g.ln_f_rstd      = arena_tensor(a, F32, 1, N, 1, 1);
+    g.head_rows      = head_rows(N, padded, act);
+    g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
+    g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
+    if (trains) {
+        g.dresidual = arena_tensor(a, act, 2, N, C, 1);
+        g.dbranch   = arena_tensor(a, act, 2, N, C, 1);
+    }
+    return g;
+}
+
+void gpt_destroy(Gpt *g) {
+    for (int64_t l = 0; g->forward && l < g->shape.n_layer; l++) graph_destroy(&g->forward[l].graph), graph_destroy(&g->backward[l].graph);
+    free(g->acts);
+    free(g->one_block);
+    free(g->forward);
+    free(g->backward);
+    g->acts = g->one_block = NULL;
+    g->forward = g->backward = NULL;
+}
+
+size_t gpt_scratch_bytes(const Gpt *g) {
+    int64_t N = g->B * g->T, C = g->shape.n_embd, padded = g->logits.dim[1];
+    int64_t last_rows = N % g->head_rows ? N % g->head_rows : g->head_rows; /* of logits */
+    size_t  needs[] = {
+        embedding_scratch_bytes(N),
+        layernorm_scratch_bytes(N, C),
+        linear_scratch_bytes(N, C, 3 * C, g->act),
+        linear_scratch_bytes(N, C, C, g->act),
+        linear_scratch_bytes(N, C, 4 * C, g->act),
+        linear_scratch_bytes(N, 4 * C, C, g->act),
+        attention_scratch_bytes(g->B, g->T, C, g->shape.n_head, g->act),
+        head_scratch_bytes(g->head_rows, C, padded, g->act),
+        head_scratch_bytes(last_rows, C, padded, g->act),
+    };
+    size_t most = 0;
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
+        if (needs[i] > most) most = needs[i];
+    return most;
+}
+
+/* --- blocks ------------------------------------------------------------------------------------------------------------------------ */
+
+enum { EMBEDDING_BUCKET };
+static int block_bucket(int64_t l) { return 1 + (int)l; }
+static int final_bucket(const Gpt *g) { return 1 + (int)g->shape.n_layer; }
+
+typedef void BlockOps(Gpt *g, BlockRun *r, int64_t l);
+
+static void forward_ops(Gpt *g, BlockRun *r, int64_t l) { g->kind->forward(r, block_view(g, l, r->e), shards_need(g->shards, block_bucket(l))); }
+
+static void backward_ops(Gpt *g, BlockRun *r, int64_t l) {
+    void       *x = block_view(g, l, r->e);
+    const void *w = shards_need(g->shards, block_bucket(l));
+    g->kind->recompute(r, x, w);
+    g->kind->backward(r, x, w, shards_grads(g->shards, block_bucket(l)));
+}
+
+/* Queues a block's operations, from the second time on as a graph; for the whole micro-batch alone: another one has other shapes. */
+static void queue_block(Gpt *g, BlockRun *r, int64_t l, BlockGraph *b, BlockOps *ops) {
+    int whole = r->e.B == g->B && r->e.T == g->T;
+    if (!whole || !b->graph.handle) {
+        int records = whole && b->runs++ > 0 && graph_begin(r->s);
+        ops(g, r, l);
+        if (!records) return;
+        b->graph = graph_end(r->s);
+    }
+    graph_launch(b->graph, r->s);
+}
+
+/* --- forward --------------------------------------------------------------------------------------------------------------------- */
+
+void gpt_forward(Gpt *g, Stream *s, Batch batch) {
+    Extent   e = batch_extent(g, batch);
+    BlockRun r = block_run(g, s, e);
+    const EmbeddingParams *embedding = (const EmbeddingParams *)shards_need(g->shards, EMBEDDING_BUCKET);
+    embedding_forward(s, entry_of(g, 0, e), batch.inputs, embedding->wte, embedding->wpe);
+    for (int64_t l = 0; l < g->shape.n_layer; l++) {
+        shards_need(g->shards, block_bucket(l)); /* comes before the block's graph */
+        device_range_begin("block forward");
+        queue_block(g, &r, l, &g->forward[l], forward_ops);
+        device_range_end();
+        r.mid = mid_of(g, l, e);
+    }
+    const FinalParams *final = (const FinalParams *)shards_need(g->shards, final_bucket(g));
+    residual_layernorm_forward(s, first_rows(g->residual_final, e.N), first_rows(g->ln_f, e.N), first_rows(g->ln_f_mean, e.N),
+                               first_rows(g->ln_f_rstd, e.N), r.mid, r.update, final->ln_f_w, final->ln_f_b, LAYERNORM_EPS);
+}
+
+/* --- head --------------------------------------------------------------------------------------------------------------------------- */
+
+static Tensor wte_of(const Gpt *g) { return ((const EmbeddingParams *)shards_need(g->shards, EMBEDDING_BUCKET))->wte; }
+
+/* The rows' losses, chunk by chunk. With dln_f (else data NULL) the logits also become their gradients: dwte is added to, and the gradient of ln_f's
+ * output set. */
+static void head_and_loss(Gpt *g, Stream *s, Batch batch, float grad_scale, Tensor dln_f) {
+    Extent  e = batch_extent(g, batch);
+    int64_t V = g->shape.vocab_size;
+    Tensor  targets = tensor_1d(batch.targets.data, I32, e.N), wte = wte_of(g);
+    for (int64_t row = 0; row < e.N; row += g->head_rows) {
+        int64_t n = e.N - row < g->head_rows ? e.N - row : g->head_rows;
+        Tensor  logits = first_rows(g->logits, n), x = tensor_rows(g->ln_f, row, n);
+        Tensor  losses = tensor_rows(g->losses, row, n), chunk_targets = tensor_rows(targets, row, n);
+        head_forward(s, logits, x, wte);
+        if (!dln_f.data) {
+            classifier_forward(s, losses, logits, chunk_targets, V);
+            continue;
+        }
+        Tensor dwte = ((const EmbeddingParams *)shards_grads(g->shards, EMBEDDING_BUCKET))->wte;
+        classifier_forward_backward(s, losses, logits, chunk_targets, V, grad_scale);
+        head_backward(s, tensor_rows(dln_f, row, n), dwte, logits, x, wte);
+    }
+    sum_forward(s, step_sum(&g->sums, SUM_LOSS), first_rows(g->losses, e.N));
+}
+
+static Tensor no_tensor(Tensor like) {
+    like.data = NULL;
+    return like;
+}
+
+void gpt_loss(Gpt *g, Stream *s, Batch batch) { head_and_loss(g, s, batch, 0.0f, no_tensor(g->ln_f)); }
+
+void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out) {
+    int64_t V = g->shape.vocab_size;
+    Tensor  logits = first_rows(g->logits, 1);
+    head_forward(s, logits, tensor_rows(g->ln_f, row, 1), wte_of(g));
+    Tensor used = tensor_1d(logits.data, logits.type, V);
+    if (logits.type == F32) {
+        device_to_host(s, out, used);
+    } else { /* the 16-bit values arrive in the upper half of out, then spread upwards from the front */
+        char *bits = (char *)out + 2 * V;
+        device_to_host(s, bits, used);
+        for (int64_t v = 0; v < V; v++) {
+            uint16_t h;
+            memcpy(&h, bits + 2 * v, sizeof h);
+            out[v] = logits.type == BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+        }
+    }
+}
+
+/* --- backward -------------------------------------------------------------------------------------------------------------------- */
+
+void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch which) {
+    Extent   e = batch_extent(g, batch);
+    BlockRun r = block_run(g, s, e);
+    device_range_begin("head and classifier");
+    head_and_loss(g, s, batch, grad_scale, r.dbranch);
+    device_range_end();
+    const FinalParams *final = (const FinalParams *)shards_need(g->shards, final_bucket(g)), *dfinal = (const FinalParams *)shards_grads(g->shards, final_bucket(g));
+    layernorm_backward(s, r.dresidual, dfinal->ln_f_w, dfinal->ln_f_b, no_tensor(r.dresidual) /* nothing flows past the last norm */, r.dbranch,
+                       first_rows(g->residual_final, e.N), final->ln_f_w, first_rows(g->ln_f_mean, e.N), first_rows(g->ln_f_rstd, e.N));
+    shards_done(g->shards, s, final_bucket(g), which);
+    for (int64_t l = g->shape.n_layer - 1; l >= 0; l--) {
+        device_range_begin("block backward");
+        queue_block(g, &r, l, &g->backward[l], backward_ops);
+        device_range_end();
+        shards_done(g->shards, s, block_bucket(l), which);
+    }
+    const EmbeddingParams *dembedding = (const EmbeddingParams *)shards_grads(g->shards, EMBEDDING_BUCKET);
+    embedding_backward(s, dembedding->wte, dembedding->wpe, r.dresidual, batch.inputs);
+    shards_done(g->shards, s, EMBEDDING_BUCKET, which);
+}

@@ -1,0 +1,60 @@
+/* gpt.h - the model over its blocks: forward, loss, backward. Names no backend; model/shards.h brings the weights and takes the gradients.
+ *
+ * A training micro-step is gpt_forward then gpt_backward: the classifier runs in backward, chunk by chunk over rows, so that B*T*V logits never
+ * exist whole. On a GPU each block's forward and backward are recorded once and then launched as one graph: at small batches the host cannot
+ * queue their kernels as fast as the GPU runs them. Collectives stay outside of the graphs.
+ */
+#ifndef TRAIN_GPT_MODEL_GPT_H
+#define TRAIN_GPT_MODEL_GPT_H
+
+#include "core/batch.h"
+#include "layers/layers.h"
+#include "model/block.h"
+#include "model/shards.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Operations of a block, recorded when they run the second time: the first time products choose their algorithms and kernels are loaded. */
+typedef struct { Graph graph; int runs; } BlockGraph;
+
+typedef struct {
+    ModelShape shape;
+    const BlockKind *kind;
+    Recompute  recompute;
+    GptUse     use;
+    DType      act;
+    int64_t    B, T;                 /* largest micro-batch                                   */
+    int64_t    head_rows;            /* rows of a classifier chunk                            */
+    Shards    *shards;               /* borrowed: weights and gradients                       */
+    StepSums   sums;                 /* SUM_LOSS is added to                                  */
+
+    void      *acts;                 /* owned [n_layer] of the kind's structs                 */
+    void      *one_block;            /* owned: one block's, for the current micro-batch       */
+    BlockGraph *forward, *backward;  /* owned [n_layer]                                       */
+    Tensor     update;               /* [N,C] act  a branch's output before it joins the stream */
+    Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd;
+    Tensor     logits;               /* [head_rows,V'] act */
+    Tensor     losses;               /* [N] f32 */
+    Tensor     dresidual, dbranch;   /* [N,C]  act gradients that travel backward             */
+} Gpt;
+
+/* Carves the activations out of the arena; data are NULL in a dry run. B sequences of T tokens at most. */
+Gpt    gpt_create(Shards *shards, int64_t B, int64_t T, Recompute recompute, Arena *activations);
+void   gpt_destroy(Gpt *g);
+size_t gpt_scratch_bytes(const Gpt *g);   /* for the ops of one micro-step, at most */
+
+void gpt_forward(Gpt *g, Stream *s, Batch batch);                  /* up to the last layernorm; batch [B',T'], B' <= B, T' <= T     */
+void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to SUM_LOSS          */
+/* After gpt_forward: losses as gpt_loss; gradients of grad_scale * (sum of losses) are added to those of the shards. Buckets are done from the last
+ * to the first. */
+void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch which);
+
+/* After gpt_forward: logits of one row of the batch to host memory, out [vocab_size]. */
+void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

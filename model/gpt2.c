@@ -1,0 +1,122 @@
+/* gpt2.c - GPT-2's block: Radford et al., "Language models are unsupervised multitask learners", 2019. Pre-layernorm, tanh GELU.
+ *
+ * A block is two branches off the residual stream, each opened by a layernorm that is fused with the joining of the branch before it:
+ *   (+) residual -> ln_1 -> qkv -> attention -> proj -> (+) residual_mid -> ln_2 -> fc -> gelu -> proj -> (+) residual of the next block
+ */
+#include "model/gpt2.h"
+
+#include "layers/layers.h"
+#include "model/block.h"
+
+typedef struct {
+    Tensor ln_1_w, ln_1_b, c_attn_w, c_attn_b, attn_proj_w, attn_proj_b; /* [C] [C] [C,3C] [3C] [C,C] [C]   */
+    Tensor ln_2_w, ln_2_b, c_fc_w, c_fc_b, mlp_proj_w, mlp_proj_b;       /* [C] [C] [C,4C] [4C] [4C,C] [C] */
+} BlockParams;
+
+typedef struct {                        /* N = B*T */
+    Tensor residual;                    /* [N,C]  act  the stream entering the block         */
+    Tensor ln_1, ln_1_mean, ln_1_rstd;  /* [N,C] act, [N] f32, [N] f32                       */
+    Tensor qkv;                         /* [N,3C] act                                        */
+    Tensor attention, lse;              /* [N,C]  act, [B*H,T] f32                           */
+    Tensor residual_mid;                /* [N,C]  act  after attention                       */
+    Tensor ln_2, ln_2_mean, ln_2_rstd;
+    Tensor fc, gelu;                    /* [N,4C] act  before and after GELU                 */
+    Tensor dqkv, dfc;                   /* [N,3C] [N,4C] act                                 */
+} BlockActs;
+
+#define PARAM(type, field) offsetof(type, field)
+static const ParamRow EMBEDDING_ROWS[] = {
+    {"wte.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
+    {"wpe.weight", PARAM(EmbeddingParams, wpe), {DIM_P, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_NONE},
+};
+static const ParamRow BLOCK_ROWS[] = {
+    {"ln_1.weight", PARAM(BlockParams, ln_1_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
+    {"ln_1.bias", PARAM(BlockParams, ln_1_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
+    {"attn.c_attn.weight", PARAM(BlockParams, c_attn_w), {DIM_C, DIM_QKV}, INIT_NORMAL, GROUP_MATRIX, CUT_HEADS},
+    {"attn.c_attn.bias", PARAM(BlockParams, c_attn_b), {DIM_QKV}, INIT_ZERO, GROUP_VECTOR, CUT_HEADS},
+    {"attn.c_proj.weight", PARAM(BlockParams, attn_proj_w), {DIM_C, DIM_C}, INIT_RESIDUAL, GROUP_MATRIX, CUT_ROWS},
+    {"attn.c_proj.bias", PARAM(BlockParams, attn_proj_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
+    {"ln_2.weight", PARAM(BlockParams, ln_2_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
+    {"ln_2.bias", PARAM(BlockParams, ln_2_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
+    {"mlp.c_fc.weight", PARAM(BlockParams, c_fc_w), {DIM_C, DIM_FC}, INIT_NORMAL, GROUP_MATRIX, CUT_COLUMNS},
+    {"mlp.c_fc.bias", PARAM(BlockParams, c_fc_b), {DIM_FC}, INIT_ZERO, GROUP_VECTOR, CUT_COLUMNS},
+    {"mlp.c_proj.weight", PARAM(BlockParams, mlp_proj_w), {DIM_FC, DIM_C}, INIT_RESIDUAL, GROUP_MATRIX, CUT_ROWS},
+    {"mlp.c_proj.bias", PARAM(BlockParams, mlp_proj_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
+};
+static const ParamRow FINAL_ROWS[] = {
+    {"ln_f.weight", PARAM(FinalParams, ln_f_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
+    {"ln_f.bias", PARAM(FinalParams, ln_f_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
+};
+
+#define ACT(field) offsetof(BlockActs, field)
+static const ActRow ACT_ROWS[] = {
+    {ACT(residual), ACT_N_C, TYPE_ACT, KEEP_STREAM, NO_ALIAS},
+    {ACT(ln_1), ACT_N_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
+    {ACT(ln_1_mean), ACT_N, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(ln_1_rstd), ACT_N, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(qkv), ACT_N_QKV, TYPE_ACT, KEEP_STATE, NO_ALIAS},
+    {ACT(attention), ACT_N_C, TYPE_ACT, KEEP_STATE, NO_ALIAS},
+    {ACT(lse), ACT_HEADS_T, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(residual_mid), ACT_N_C, TYPE_ACT, KEEP_STATE, ACT(residual)},
+    {ACT(ln_2), ACT_N_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
+    {ACT(ln_2_mean), ACT_N, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(ln_2_rstd), ACT_N, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(fc), ACT_N_FC, TYPE_ACT, KEEP_STATE, NO_ALIAS},
+    {ACT(gelu), ACT_N_FC, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
+    {ACT(dqkv), ACT_N_QKV, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
+    {ACT(dfc), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
+};
+
+/* From ln_1's output on: everything that backward wants of the block, but the mlp's projection. */
+static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
+    linear_forward(r->s, x->qkv, x->ln_1, w->c_attn_w, w->c_attn_b);
+    attention_forward(r->s, x->attention, x->lse, x->qkv, r->shape.n_head);
+    linear_forward(r->s, r->update, x->attention, w->attn_proj_w, w->attn_proj_b);
+    residual_layernorm_forward(r->s, x->residual_mid, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual, r->update, w->ln_2_w, w->ln_2_b, LAYERNORM_EPS);
+    linear_gelu_forward(r->s, x->gelu, x->fc, x->ln_2, w->c_fc_w, w->c_fc_b);
+}
+
+static void forward(BlockRun *r, void *acts, const void *weights) {
+    const BlockActs   *x = (const BlockActs *)acts;
+    const BlockParams *w = (const BlockParams *)weights;
+    if (r->mid.data) residual_layernorm_forward(r->s, x->residual, x->ln_1, x->ln_1_mean, x->ln_1_rstd, r->mid, r->update, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
+    else layernorm_forward(r->s, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
+    inner_forward(r, x, w);
+    linear_forward(r->s, r->update, x->gelu, w->mlp_proj_w, w->mlp_proj_b);
+}
+
+/* The same ops on the same inputs. */
+static void recompute(BlockRun *r, void *acts, const void *weights) {
+    const BlockActs   *x = (const BlockActs *)acts;
+    const BlockParams *w = (const BlockParams *)weights;
+    if (r->recompute == RECOMPUTE_NONE) return;
+    layernorm_forward(r->s, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
+    if (r->recompute == RECOMPUTE_BLOCK) {
+        inner_forward(r, x, w);
+    } else {
+        layernorm_forward(r->s, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual_mid, w->ln_2_w, w->ln_2_b, LAYERNORM_EPS);
+        gelu_forward(r->s, x->gelu, x->fc);
+    }
+}
+
+static void backward(BlockRun *r, void *acts, const void *weights, const void *grads) {
+    const BlockActs   *x = (const BlockActs *)acts;
+    const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
+    linear_gelu_backward(r->s, x->dfc, d->mlp_proj_w, d->mlp_proj_b, r->dresidual, x->gelu, x->fc, w->mlp_proj_w);
+    linear_backward(r->s, r->dbranch, d->c_fc_w, d->c_fc_b, x->dfc, x->ln_2, w->c_fc_w);
+    layernorm_backward(r->s, r->dresidual, d->ln_2_w, d->ln_2_b, r->dresidual, r->dbranch, x->residual_mid, w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
+
+    linear_backward(r->s, r->dbranch, d->attn_proj_w, d->attn_proj_b, r->dresidual, x->attention, w->attn_proj_w);
+    attention_backward(r->s, x->dqkv, r->dbranch, x->attention, x->lse, x->qkv, r->shape.n_head);
+    linear_backward(r->s, r->dbranch, d->c_attn_w, d->c_attn_b, x->dqkv, x->ln_1, w->c_attn_w);
+    layernorm_backward(r->s, r->dresidual, d->ln_1_w, d->ln_1_b, r->dresidual, r->dbranch, x->residual, w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
+}
+
+#define TABLE(rows, type) {rows, sizeof rows / sizeof *rows, sizeof(type)}
+const BlockKind BLOCK_GPT2 = {
+    .name = "gpt2", .prefix = "transformer.",
+    .embedding = TABLE(EMBEDDING_ROWS, EmbeddingParams), .block = TABLE(BLOCK_ROWS, BlockParams), .final = TABLE(FINAL_ROWS, FinalParams),
+    .act = ACT_ROWS, .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS, .act_bytes = sizeof(BlockActs),
+    .entry = ACT(residual), .mid = ACT(residual_mid),
+    .forward = forward, .recompute = recompute, .backward = backward,
+};

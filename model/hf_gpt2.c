@@ -1,0 +1,81 @@
+/* hf_gpt2.c - see hf_gpt2.h. */
+#include "model/hf_gpt2.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "core/json_text.h"
+
+/* --- config.json ------------------------------------------------------------------------------------------------------------------------- */
+
+/* GPT-2's own vocabulary has its end-of-text token; bytes and other ids have none. */
+int hf_config_text(ModelShape g, char *text) {
+    const char *ends = g.vocab_size == 50257 ? "  \"bos_token_id\": 50256,\n  \"eos_token_id\": 50256,\n" : "";
+    return snprintf(text, HF_CONFIG_BYTES,
+        "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"vocab_size\": %" PRId64 ",\n  \"n_positions\": %" PRId64
+        ",\n  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64 ",\n  \"n_layer\": %" PRId64 ",\n  \"n_head\": %" PRId64
+        ",\n  \"n_inner\": null,\n  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n  \"attn_pdrop\": 0.0,\n"
+        "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"summary_first_dropout\": 0.0,\n  \"initializer_range\": 0.02,\n%s"
+        "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\"\n}\n",
+        g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, ends);
+}
+
+static int64_t size_of(const cJSON *config, const char *key, const char *path) {
+    const cJSON *n = json_member(config, key);
+    if (!cJSON_IsNumber(n) || n->valuedouble < 1 || n->valuedouble > 1 << 30 || n->valuedouble != floor(n->valuedouble))
+        fail(EXIT_DATA, "%s: %s is missing or no size: this is no config of a GPT-2 model", path, key);
+    return (int64_t)n->valuedouble;
+}
+
+ModelShape hf_config_shape(const cJSON *config, const char *path) {
+    ModelShape shape = {size_of(config, "n_layer", path), size_of(config, "n_head", path), size_of(config, "n_embd", path),
+                      size_of(config, "n_positions", path), size_of(config, "vocab_size", path)};
+    if (shape.n_embd % shape.n_head != 0)
+        fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld", path, (long long)shape.n_embd, (long long)shape.n_head);
+    return shape;
+}
+
+NORETURN static void refuse_key(const char *path, const cJSON *value, const char *ours) {
+    char theirs[SHOWN_BYTES];
+    fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string, value_text(value, theirs), ours);
+}
+
+static int is_word(const cJSON *value, const char *word) { return cJSON_IsString(value) && strcmp(value->valuestring, word) == 0; }
+
+/* The names that transformers has for GELU by tanh. */
+static int is_gelu_by_tanh(const cJSON *value) { return is_word(value, "gelu_new") || is_word(value, "gelu_pytorch_tanh") || is_word(value, "gelu_fast"); }
+
+void hf_config_expect(const cJSON *config, const char *path, int64_t n_head) {
+    char ours[80];
+    const cJSON *type = json_member(config, "model_type"), *heads = json_member(config, "n_head");
+    const cJSON *activation = json_member(config, "activation_function"), *epsilon = json_member(config, "layer_norm_epsilon");
+    const cJSON *by_layer = json_member(config, "scale_attn_by_inverse_layer_idx"), *scaled = json_member(config, "scale_attn_weights");
+    snprintf(ours, sizeof ours, "model.n_head is %" PRId64, n_head);
+    if (type && !is_word(type, "gpt2")) refuse_key(path, type, "models of type gpt2 are trained here");
+    if (heads && number_value(heads) != (double)n_head) refuse_key(path, heads, ours);
+    if (activation && !is_gelu_by_tanh(activation)) refuse_key(path, activation, "gelu_new, by tanh, is computed here");
+    if (epsilon && fabs(number_value(epsilon) - 1e-5) > 1e-11) refuse_key(path, epsilon, "1e-5 is used here");
+    if (by_layer && cJSON_IsTrue(by_layer)) refuse_key(path, by_layer, "attention is not scaled so here");
+    if (scaled && cJSON_IsFalse(scaled)) refuse_key(path, scaled, "attention is scaled here");
+}
+
+/* --- names ------------------------------------------------------------------------------------------------------------------------------- */
+
+#define PREFIX "transformer."
+
+const char *hf_plain_name(const char *name) { return strncmp(name, PREFIX, strlen(PREFIX)) == 0 ? name + strlen(PREFIX) : name; }
+
+int hf_is_head(const char *name) { return strcmp(hf_plain_name(name), "lm_head.weight") == 0; }
+
+/* "h.<number>.attn.bias" and ".attn.masked_bias" are the causal mask. */
+int hf_is_passed_over(const char *name) {
+    name = hf_plain_name(name);
+    if (hf_is_head(name)) return 1;
+    if (strncmp(name, "h.", 2) != 0) return 0;
+    size_t digits = strspn(name + 2, "0123456789");
+    return digits > 0 && (strcmp(name + 2 + digits, ".attn.bias") == 0 || strcmp(name + 2 + digits, ".attn.masked_bias") == 0);
+}

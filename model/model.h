@@ -1,0 +1,48 @@
+/* model.h - a whole model in memory: shards, activations, optimizer, and the stream they run on. Made twice from one text: dry, to learn its sizes
+ * (`plan` prints them), and for real.
+ */
+#ifndef TRAIN_GPT_MODEL_MODEL_H
+#define TRAIN_GPT_MODEL_MODEL_H
+
+#include "model/gpt.h"
+#include "model/optimizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    ShardsSpec shards;
+    const OptimizerKind *optimizer;      /* NULL for inference                                         */
+    int64_t    B, T;                     /* the largest micro-batch: B sequences of T tokens           */
+    Recompute  recompute;
+    MathMode   math;
+    int        any_threads;              /* the same bits for any number of threads (core/device.h)    */
+} ModelSpec;
+
+typedef struct { size_t params, grads, optimizer, activations, scratch; } ModelBytes;
+
+typedef struct {
+    ModelSpec  spec;
+    ModelBytes bytes;
+    Arena      params_arena, grads_arena, optimizer_arena, activations_arena;
+    Shards    *shards;                   /* owned */
+    StepSums   sums;
+    Gpt        gpt;
+    Optimizer  optimizer;
+    Stream     stream;
+} Model;
+
+/* Sizes, by a dry run. Nothing is allocated but tables. spec.shards.comm need not be there: spec.shards.ranks counts. */
+ModelBytes model_bytes(ModelSpec spec, int *gradient_buffers); /* gradient_buffers: parallel.deterministic's, or NULL */
+/* Takes memory: exit 71 where there is none. With a comm, its collectives follow the stream from now on. */
+Model     *model_create(ModelSpec spec);
+void       model_destroy(Model *m);      /* NULL: nothing */
+
+/* First weights: each rank draws those it updates, a function of (seed, global offset). ticks(ctx), which may be NULL, is called now and then. */
+void       model_init_weights(Model *m, uint64_t seed, void (*ticks)(void *ctx), void *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,71 @@
+/* optimizer.c - see optimizer.h. */
+#include "model/optimizer.h"
+
+#include <stdlib.h>
+
+#include "core/injection.h"
+
+Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, Arena *arena) {
+    Optimizer o = {.kind = kind, .shards = z};
+    int64_t   elems = shards_state_elems(z);
+    for (int k = 0; k < kind->states; k++) o.state[k] = arena_tensor(arena, F32, 1, elems, 1, 1);
+    o.master = z->params.type == F32 ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
+    o.update = (AdamWSpan *)malloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1));
+    if (!o.update) fail(EXIT_MEMORY, "no memory for the list of spans to update");
+    return o;
+}
+
+void optimizer_destroy(Optimizer *o) {
+    free(o->update);
+    o->update = NULL;
+}
+
+Tensor optimizer_state(const Optimizer *o, int k, Span span) { return shards_state_view(o->shards, o->state[k], span); }
+Tensor optimizer_master(const Optimizer *o, Span span) {
+    if (o->shards->params.type == F32) return tensor_slice(o->shards->params, span.memory, span.elems);
+    return shards_state_view(o->shards, o->master, span);
+}
+Tensor optimizer_tensor(const Optimizer *o, int which, Span span) { return which == 0 ? optimizer_master(o, span) : optimizer_state(o, which - 1, span); }
+
+void optimizer_publish(const Optimizer *o, Stream *s) {
+    const Shards *z = o->shards;
+    if (z->params.type == F32) return;
+    for (int i = 0; i < z->spans; i++) cast_forward(s, tensor_slice(z->params, z->span[i].memory, z->span[i].elems), optimizer_master(o, z->span[i]));
+}
+
+void optimizer_zero_states(const Optimizer *o, Stream *s) {
+    for (int k = 0; k < o->kind->states; k++) device_zero(s, o->state[k]);
+}
+
+void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash) {
+    hash_words(s, hash, o->shards->params);
+    if (!shards_state_is_shared(o->shards)) return;
+    for (int k = 0; k < o->kind->states; k++) hash_words(s, hash, o->state[k]);
+    if (o->master.data) hash_words(s, hash, o->master);
+}
+
+void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
+    const Shards *z = o->shards;
+    inject_flip(s, "guard.m", o->state[0]);
+    inject_flip(s, "guard.v", o->state[1]);
+    if (hashes & NUMBERS_REPLICAS) optimizer_hash_replicas(o, s, step_hash(&z->sums, HASH_REPLICAS));
+    if (hashes & NUMBERS_GRADS) shards_hash_grads(z, s, step_hash(&z->sums, HASH_GRADS));
+    for (int i = 0; i < z->spans; i++)
+        if (shards_is_own(z, z->span[i])) norm_squared(s, step_sum(&z->sums, SUM_GRAD_SQUARES), tensor_slice(z->grads, z->span[i].memory, z->span[i].elems));
+}
+
+void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale) { o->kind->update(o, s, h, grad_scale); }
+
+/* --- adamw ------------------------------------------------------------------------------------------------------------------------------ */
+
+static void adamw(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
+    const Shards *z = o->shards;
+    for (int i = 0; i < z->spans; i++) {
+        Span span = z->span[i];
+        o->update[i] = (AdamWSpan){optimizer_master(o, span), optimizer_state(o, 0, span), optimizer_state(o, 1, span),
+                                   tensor_slice(z->params, span.memory, span.elems), tensor_slice(z->grads, span.memory, span.elems), span.group != GROUP_VECTOR};
+    }
+    adamw_update(s, o->update, z->spans, h, grad_scale);
+}
+
+const OptimizerKind OPTIMIZER_ADAMW = {"adamw", 2, {"m", "v"}, adamw};

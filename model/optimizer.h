@@ -1,0 +1,62 @@
+/* optimizer.h - what is updated and how: masters and states of the spans that this rank updates (model/shards.h), by a kind of optimizer.
+ *
+ * The fp32 master is the parameter itself where the working copy is fp32. A kind's states are rows: memory, checkpoints, plan and room on the
+ * disk loop over them.
+ */
+#ifndef TRAIN_GPT_MODEL_OPTIMIZER_H
+#define TRAIN_GPT_MODEL_OPTIMIZER_H
+
+#include "layers/layers.h"
+#include "model/shards.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { OPTIMIZER_STATES = 2 };
+typedef struct Optimizer Optimizer;
+
+typedef struct {
+    const char *name;                    /* optimizer.name: "adamw"                                     */
+    int         states;
+    const char *state[OPTIMIZER_STATES]; /* as in optimizer.safetensors: "m", "v"                       */
+    /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). */
+    void      (*update)(Optimizer *o, Stream *s, AdamW h, float grad_scale);
+} OptimizerKind;
+extern const OptimizerKind OPTIMIZER_ADAMW;
+
+struct Optimizer {
+    const OptimizerKind *kind;
+    Shards    *shards;                   /* borrowed                                                    */
+    Tensor     state[OPTIMIZER_STATES];  /* [shards_state_elems] f32                                    */
+    Tensor     master;                   /* the same; data NULL when the working copy is F32            */
+    AdamWSpan *update;                   /* owned [spans]: as the op takes them                         */
+};
+
+Optimizer optimizer_create(const OptimizerKind *kind, Shards *shards, Arena *arena);
+void      optimizer_destroy(Optimizer *o);
+
+/* fp32 views of one span: what a checkpoint writes and reads. Tensor 0 is the master, 1 + k is state k. */
+Tensor optimizer_master(const Optimizer *o, Span span);
+Tensor optimizer_state(const Optimizer *o, int k, Span span);
+static inline int optimizer_tensors(const OptimizerKind *kind) { return 1 + kind->states; }
+Tensor optimizer_tensor(const Optimizer *o, int which, Span span);
+
+/* Writes the working copy of every span from its master (after init or resume). */
+void optimizer_publish(const Optimizer *o, Stream *s);
+void optimizer_zero_states(const Optimizer *o, Stream *s);
+
+/* Adds the bits (hash_words) of everything that no other rank may have otherwise: the working copy and, where shards_state_is_shared, masters and states.
+ * hash: [1] i64, out(+=) */
+void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash);
+
+/* After shards_finish: adds to the step's sums the squares of the gradients this rank answers for and, where asked, HASH_REPLICAS and HASH_GRADS. */
+enum { NUMBERS_REPLICAS = 1, NUMBERS_GRADS = 2 };
+void optimizer_numbers(const Optimizer *o, Stream *s, int hashes);
+
+void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

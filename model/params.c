@@ -1,0 +1,105 @@
+/* params.c - see params.h. */
+#include "model/params.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/error.h"
+#include "core/rng.h"
+#include "model/block.h"
+
+enum { VOCAB_PAD = 128 }; /* rows of wte in memory are a multiple: whole tiles for the products */
+
+int64_t dim_size(Dim dim, ModelShape s) {
+    switch (dim) {
+        case DIM_V: return s.vocab_size;
+        case DIM_P: return s.n_positions;
+        case DIM_C: return s.n_embd;
+        case DIM_QKV: return 3 * s.n_embd;
+        case DIM_FC: return 4 * s.n_embd;
+        case DIM_NONE: break;
+    }
+    return 1;
+}
+
+static Param param_of(const ParamRow *row, const char *prefix, int bucket, ModelShape s) {
+    Param p = {.field = row->field, .group = row->group, .bucket = bucket};
+    snprintf(p.name, sizeof p.name, "%s%s", prefix, row->name);
+    p.dims = row->dim[1] == DIM_NONE ? 1 : 2;
+    p.dim[0] = dim_size(row->dim[0], s);
+    p.dim[1] = dim_size(row->dim[1], s);
+    p.memory_rows = row->dim[0] == DIM_V ? (p.dim[0] + VOCAB_PAD - 1) / VOCAB_PAD * VOCAB_PAD : p.dim[0];
+    p.init_mean = row->init == INIT_ONE ? 1.0f : 0.0f;
+    p.init_std = row->init == INIT_NORMAL ? 0.02f : row->init == INIT_RESIDUAL ? 0.02f / sqrtf(2.0f * (float)s.n_layer) : 0.0f;
+    return p;
+}
+
+/* The table of bucket b, and what its rows' names begin with. */
+static const ParamTable *table_of(ModelShape s, int bucket, char prefix[48]) {
+    const BlockKind *kind = block_kind(s);
+    snprintf(prefix, 48, "%s", kind->prefix);
+    if (bucket == 0) return &kind->embedding;
+    if (bucket > s.n_layer) return &kind->final;
+    snprintf(prefix, 48, "%sh.%d.", kind->prefix, bucket - 1);
+    return &kind->block;
+}
+
+size_t model_view_bytes(ModelShape s, int bucket) {
+    char prefix[48];
+    return table_of(s, bucket, prefix)->view_bytes;
+}
+
+Param *model_params(ModelShape s, int *count) {
+    const BlockKind *kind = block_kind(s);
+    int    n = kind->embedding.rows + (int)s.n_layer * kind->block.rows + kind->final.rows, at = 0;
+    Param *p = (Param *)malloc(sizeof(Param) * (size_t)n);
+    if (!p) fail(EXIT_MEMORY, "no memory for a table of %d parameters", n);
+    for (int b = 0; b < (int)s.n_layer + 2; b++) {
+        char              prefix[48];
+        const ParamTable *table = table_of(s, b, prefix);
+        for (int i = 0; i < table->rows; i++) p[at++] = param_of(&table->row[i], prefix, b, s);
+    }
+    *count = n;
+    return p;
+}
+
+/* Each size is below 2^31: 128 bits hold it all. */
+int model_parameters(ModelShape s, int64_t *parameters) {
+    const BlockKind  *kind = block_kind(s);
+    const ParamTable *tables[] = {&kind->embedding, &kind->block, &kind->final};
+    const int64_t     times[] = {1, s.n_layer, 1};
+    __int128          all = 0;
+    for (int t = 0; t < 3; t++)
+        for (int i = 0; i < tables[t]->rows; i++)
+            all += (__int128)times[t] * dim_size(tables[t]->row[i].dim[0], s) * dim_size(tables[t]->row[i].dim[1], s);
+    *parameters = (int64_t)all;
+    return all <= INT64_MAX;
+}
+
+Layout model_layout(ModelShape s, int ranks) {
+    int    count;
+    Param *rows = model_params(s, &count);
+    Layout layout = layout_create(rows, count, ranks);
+    free(rows);
+    return layout;
+}
+
+double model_flops_per_token(ModelShape s, int64_t T) {
+    int64_t P;
+    model_parameters(s, &P);
+    return 6.0 * (double)P + 6.0 * (double)s.n_layer * (double)s.n_embd * (double)T;
+}
+
+ShapeText model_shape_text(ModelShape s) {
+    ShapeText t;
+    snprintf(t.text, sizeof t.text, "%" PRId64 " layers, %" PRId64 " heads, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64, s.n_layer,
+             s.n_head, s.n_embd, s.n_positions, s.vocab_size);
+    return t;
+}
+
+void param_init_values(float *out, const Param *p, int64_t first, int64_t elems, uint64_t seed) {
+    if (p->init_std > 0.0f) rng_normal(out, elems, seed, (uint64_t)(p->offset + first), p->init_mean, p->init_std);
+    else for (int64_t i = 0; i < elems; i++) out[i] = p->init_mean;
+}

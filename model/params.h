@@ -1,0 +1,65 @@
+/* params.h - the parameters of a model as rows: one row a tensor says name, shape, first values, group and cut. Memory, the views that blocks work
+ * with, decay, buckets, names in files and the plan follow from the rows.
+ */
+#ifndef TRAIN_GPT_MODEL_PARAMS_H
+#define TRAIN_GPT_MODEL_PARAMS_H
+
+#include <stddef.h>
+
+#include "core/layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Sizes, under Hugging Face's names. */
+typedef struct {
+    int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
+} ModelShape;
+
+/* A row's dimensions in symbols: V vocabulary, P positions, C = n_embd, QKV = 3C, FC = 4C. */
+typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_QKV, DIM_FC } Dim;
+/* N(0, 0.02); INIT_RESIDUAL, of the projections that join the residual stream, N(0, 0.02 / sqrt(2 n_layer)): Radford et al. 2019. */
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
+/* How ranks that share each matrix divide the row: by its input rows, its output columns, columns in heads of q, k and v, or the vocabulary. */
+typedef enum { CUT_NONE, CUT_ROWS, CUT_COLUMNS, CUT_HEADS, CUT_VOCABULARY } Cut;
+
+typedef struct {
+    const char *name;   /* in files, after the prefix of its place: "attn.c_attn.weight" */
+    size_t      field;  /* offset of its Tensor in the struct that blocks work with       */
+    Dim         dim[2]; /* DIM_NONE as the second: a vector                               */
+    Init        init;
+    ParamGroup  group;  /* decides decay and optimizer                                    */
+    Cut         cut;
+} ParamRow;
+
+typedef struct {
+    const ParamRow *row;
+    int             rows;
+    size_t          view_bytes; /* of the struct of Tensors */
+} ParamTable;
+
+int64_t dim_size(Dim dim, ModelShape shape);
+
+/* The whole model's rows, in the order of files: bucket 0 holds the embedding's, 1 + l block l's, the last the final norm's. malloc'ed, *count of them. */
+Param *model_params(ModelShape shape, int *count);
+/* How many parameters that is; 0 where they do not fit in 64 bits. */
+int    model_parameters(ModelShape shape, int64_t *parameters);
+/* The struct of Tensors of a bucket's rows. */
+size_t model_view_bytes(ModelShape shape, int bucket);
+/* Layout of the model for `ranks` ranks that share its state. */
+Layout model_layout(ModelShape shape, int ranks);
+
+/* Model FLOPs of one trained token at sequence length T: 6 P + 6 L C T (causal), P = all parameters, wte once. */
+double model_flops_per_token(ModelShape shape, int64_t T);
+/* "12 layers, 12 heads, width 768, 1024 positions, vocabulary 50257" */
+typedef struct { char text[160]; } ShapeText;
+ShapeText model_shape_text(ModelShape shape);
+
+/* First values of row p, elements [first, first + elems), as fp32: a function of (seed, global offset) alone. */
+void param_init_values(float *out, const Param *p, int64_t first, int64_t elems, uint64_t seed);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

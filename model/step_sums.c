@@ -1,0 +1,14 @@
+/* step_sums.c - see step_sums.h. */
+#include "model/step_sums.h"
+
+StepSums step_sums_create(Arena *arena) { return (StepSums){arena_tensor(arena, I64, 1, SUMS * EXACT_WORDS + HASHES, 1, 1)}; }
+void     step_sums_zero(const StepSums *n, Stream *s) { device_zero(s, n->cells); }
+Tensor   step_sum(const StepSums *n, int which) { return tensor_slice(n->cells, which * EXACT_WORDS, EXACT_WORDS); }
+Tensor   step_hash(const StepSums *n, int which) { return tensor_slice(n->cells, SUMS * EXACT_WORDS + which, 1); }
+
+StepValues step_sums_fetch(const StepSums *n, Stream *s) {
+    StepValues values;
+    CHECK(sizeof values == tensor_bytes(n->cells), "%zu bytes of sums", sizeof values);
+    device_to_host(s, &values, n->cells);
+    return values;
+}

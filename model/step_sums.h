@@ -1,0 +1,32 @@
+/* step_sums.h - the numbers that the host wants of a step, side by side on the device and fetched in one copy. Exact sums: in any order the same bits. */
+#ifndef TRAIN_GPT_MODEL_STEP_SUMS_H
+#define TRAIN_GPT_MODEL_STEP_SUMS_H
+
+#include "core/arena.h"
+#include "core/device.h"
+#include "core/exact.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The rows' losses; the squares of the reduced gradients that this rank answers for; SUM_RANK_CHECK: see shards.h. */
+enum { SUM_LOSS, SUM_GRAD_SQUARES, SUM_RANK_CHECK, SUMS };
+/* Hashes (hash_words): of what all ranks hold alike; of a rank's own gradients; of the sums it updates with. */
+enum { HASH_REPLICAS, HASH_OWN_GRADS, HASH_GRADS, HASHES };
+
+typedef struct { Tensor cells; } StepSums; /* [SUMS * EXACT_WORDS + HASHES] i64 */
+
+typedef struct { Exact sum[SUMS]; int64_t hash[HASHES]; } StepValues;
+
+StepSums step_sums_create(Arena *arena);
+void     step_sums_zero(const StepSums *n, Stream *s);
+Tensor   step_sum(const StepSums *n, int which);  /* an Exact: [EXACT_WORDS] i64 */
+Tensor   step_hash(const StepSums *n, int which); /* [1] i64 */
+/* Waits for the stream. */
+StepValues step_sums_fetch(const StepSums *n, Stream *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

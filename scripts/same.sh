@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Same bits as another commit: builds BASE in build/same/, trains the same small runs with it and with this tree, and compares every number of
+# metrics.jsonl but times, and the files of the last checkpoint. Says "same", or which runs differ.
+#   scripts/same.sh BASE [FILTER]     FULL=1: every combination, half an hour; else each option with each other at least once
+# BASE's results are kept in build/same/ for the next comparison on this machine.
+set -u
+. "$(dirname "$0")/env.sh"
+base=$(git rev-parse --short "${1:?usage: scripts/same.sh BASE [FILTER]}") || exit 1
+filter=${2:-} work=$(mktemp -d) kept=$PWD/build/same
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$kept/tables"
+export OMP_NUM_THREADS=1
+
+tree=$kept/$base
+[ -d "$tree" ] || git worktree add -q --detach "$tree" "$base" || exit 1
+for at in "$tree" .; do
+    make -s -C "$at" -j2 BACKEND=cpu all > "$kept/build.log" 2>&1 || { tail -n 20 "$kept/build.log"; exit 1; }
+    if [ -z "${NO_EMU:-}" ]; then make -s -C "$at" -j2 BACKEND=emu SAN=-plain all > "$kept/build.log" 2>&1 || { tail -n 20 "$kept/build.log"; exit 1; }; fi
+done
+
+awk 'BEGIN { srand(11); split("the quick brown fox jumps over a lazy dog while rain falls on old stones and rivers run to sea", w, " ");
+             for (i = 0; i < 8000; i++) printf "%s%s", w[1 + int((i * 7 + int(i / 5) * 3) % 20)], i % 11 == 10 ? ".\n" : " " }' > "$work/text.txt"
+"$tree/build/cpu/train_gpt" tokenize "$work/text.txt" out="$work/data" val=0.1 > /dev/null || exit 1
+cat > "$work/tiny.json" <<JSON
+{ "run": {"steps": 8, "dir": "$work/run", "verify_every": 3},
+  "model": {"n_layer": 2, "n_head": 3, "n_embd": 42, "n_positions": 40, "vocab_size": 256},
+  "data": {"train": "$work/data/train_*.bin", "val": "$work/data/val_*.bin"},
+  "batch": {"global_tokens": 480, "micro_batch": 1},
+  "optimizer": {"learning_rate": 1e-3}, "schedule": {"name": "constant", "warmup_steps": 3},
+  "checkpoint": {"every": 4}, "eval": {"every": 4, "tokens": 400}, "sample": {"every": 4, "tokens": 8} }
+JSON
+
+# What must be the same of a run, as one hash: metrics without times, then weights, moments and the model's description.
+digest() {
+    { sed -E 's/,"(tokens_per_s|mfu|ms|comm_ms|comm_exposed_ms)":[^,}]*//g' "$1/metrics.jsonl"
+      cd "$1/checkpoints" && cat "$(ls | grep -E '^step_[0-9]+$' | tail -1)"/{model.safetensors,optimizer.safetensors,config.json}; } 2>&1 | sha256sum | cut -c1-16
+}
+# run TREE NAME BACKEND RANKS RESUME KEY=VALUE...: trains and prints "NAME: digest".
+run() {
+    local at=$1 name=$2 backend=$3 ranks=$4 resume=$5; shift 5
+    local program=$at/build/$backend/train_gpt log=$work/log
+    case $name in *"$filter"*) ;; *) return ;; esac
+    rm -rf "$work/run"; mkdir -p "$work/run"
+    local table="$kept/tables/$base-$name.json" # algorithms are chosen by timing: both programs take the table that BASE's first run chose
+    [ ! -e "$table" ] || cp "$table" "$work/run/gemm.json"
+    train() { if [ "$ranks" = 1 ]; then "$program" "$work/tiny.json" "$@"; else run_ranks "$ranks" "$program" "$work/tiny.json" "$@"; fi; }
+    if [ "$resume" = 1 ]; then train run.steps=4 "$@" > "$log" 2>&1 && train "$@" >> "$log" 2>&1; else train "$@" > "$log" 2>&1; fi
+    local status=$?
+    [ -e "$table" ] || [ ! -e "$work/run/gemm.json" ] || cp "$work/run/gemm.json" "$table"
+    [ $status = 0 ] && echo "$name: $(digest "$work/run")" || { echo "$name: exit $status"; tail -n 3 "$log" >&2; }
+}
+
+cases() { # TREE
+    local n=0 precision ranks zero det recompute resume vocabulary
+    for precision in fp32 bf16; do for ranks in 1 2 4; do for zero in 0 1; do for det in false true; do for recompute in none light block; do
+    for resume in 0 1; do for vocabulary in 256 389; do
+        n=$((n + 1)) # of the combinations of the last three, two for each of the others, other ones each time
+        [ -n "${FULL:-}" ] || [ $((n % 7)) = 1 ] || continue
+        run "$1" "$precision $ranks ranks zero $zero det $det recompute $recompute resume $resume vocabulary $vocabulary" cpu $ranks $resume \
+            precision=$precision parallel.zero_stage=$zero parallel.deterministic=$det memory.recompute=$recompute model.vocab_size=$vocabulary
+    done; done; done; done; done; done; done
+    run "$1" "one rank, larger micro-batches, MPI" cpu 2 0 precision=fp32 batch.micro_batch=3 parallel.comm=mpi
+    [ -z "${NO_EMU:-}" ] || return
+    local short="run.steps=3 checkpoint.every=0 eval.every=0 sample.every=0 batch.global_tokens=160 run.verify_every=2"
+    run "$1" "emu fp32 1 rank" emu-plain 1 0 precision=fp32 $short
+    run "$1" "emu bf16 2 ranks, NCCL" emu-plain 2 0 precision=bf16 parallel.comm=nccl model.vocab_size=389 $short
+    run "$1" "emu fp16 1 rank, zero 0" emu-plain 1 0 precision=fp16 parallel.zero_stage=0 $short
+    run "$1" "emu fp32 2 ranks, ring, det" emu-plain 2 0 precision=fp32 parallel.deterministic=true memory.recompute=block $short
+}
+
+key=$base-$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1 | tr -cd 'A-Za-z0-9')-${FULL:-0}${NO_EMU:-}-$(cksum < scripts/same.sh | cut -d' ' -f1)
+if [ -n "$filter" ]; then cases "$tree" > "$work/base"
+elif [ -s "$kept/$key" ]; then cp "$kept/$key" "$work/base"
+else cases "$tree" > "$work/base"; cp "$work/base" "$kept/$key"; fi
+cases . > "$work/now"
+grep -q ': exit ' "$work/base" && { echo "$base itself fails:"; grep ': exit ' "$work/base"; exit 1; }
+if diff "$work/base" "$work/now"; then echo "same: $(wc -l < "$work/now") runs, bits of $base"; else echo "DIFFERENT from $base"; exit 1; fi

@@ -1,0 +1,49 @@
+/* ranks_overlap.c - reduction overlaps backward: a bucket's gradients leave while earlier layers are still being computed. */
+#include "core/clock.h"
+#include "core/rng.h"
+#include "model/model.h"
+#include "test/comm/ranks.h"
+
+enum { LAYERS = 4, BUCKETS = LAYERS + 2 };
+
+/* A block's backward of the kind under test, with a note of when it ended. */
+static double     ended_ms[LAYERS];
+static BlockKind  noted_kind;
+static int        left = LAYERS;
+static void       noted_backward(BlockRun *r, void *acts, const void *weights, const void *grads) {
+    BLOCK_GPT2.backward(r, acts, weights, grads);
+    ended_ms[--left] = clock_ms();
+}
+
+static void first_sends_precede_the_end_of_backward(void **state) {
+    (void)state;
+    Model *m = model_create((ModelSpec){.shards = {.shape = {LAYERS, 2, 32, 16, 61}, .comm = world, .ranks = comm_size(world), .rank = comm_rank(world),
+                                                   .zero_stage = 1, .act = F32, .use = GPT_TRAINING}, .optimizer = &OPTIMIZER_ADAMW, .B = 2, .T = 16});
+    Arena  arena = arena_create("tokens", 4096);
+    Batch  batch = {arena_tensor(&arena, I32, 2, 2, 16, 1), arena_tensor(&arena, I32, 2, 2, 16, 1)};
+    model_init_weights(m, 1, NULL, NULL);
+    noted_kind = *m->gpt.kind;
+    noted_kind.backward = noted_backward;
+    m->gpt.kind = &noted_kind;
+    shards_begin(m->shards, &m->stream);
+    gpt_forward(&m->gpt, &m->stream, batch);
+    gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
+    shards_finish(m->shards, &m->stream);
+
+    CommTrace trace[BUCKETS]; /* {ln_f}, the blocks last to first, {wte, wpe} */
+    int       traced = comm_trace(world, trace, BUCKETS);
+    EXPECT_ON_ALL(left == 0);
+    EXPECT_ON_ALL(traced == (comm_size(world) > 1 ? BUCKETS : 0));
+    for (int i = 0; i < traced; i++) {
+        int bucket = BUCKETS - 1 - i;
+        EXPECT_ON_ALL(trace[i].first_send_ms > 0 && trace[i].end_ms > 0);
+        if (bucket >= 2) EXPECT_ON_ALL(trace[i].first_send_ms < ended_ms[0]);
+    }
+    arena_destroy(&arena);
+    model_destroy(m);
+}
+
+int main(void) {
+    const struct CMUnitTest cases[] = {cmocka_unit_test(first_sends_precede_the_end_of_backward)};
+    return RUN_ON_RANKS(cases);
+}
