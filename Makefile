@@ -95,7 +95,7 @@ gpu-check:                 ## on a machine with a GPU: the CUDA build's tests, s
 	@BACKEND=$(or $(BACKEND_ASKED),cuda) scripts/gpu_check.sh
 gpu-bundle:                ## what such a machine may lack, in build/gpu-bundle/
 	@scripts/gpu_bundle.sh
-check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, README figures
+check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, figures and file map of the docs
 	@scripts/check.sh
 check-hf: all              ## logits of a checkpoint in Hugging Face transformers, where it can be installed
 	@test/interop/check_hf.sh

@@ -1,9 +1,9 @@
-"""Makes the README's measured table from test/results/*.jsonl: no measured line, no figure.
+"""Makes the measured tables from test/results/*.jsonl, between the markers of README.md (at most ten rows) and docs/measured.md (all of them). No
+measured line, no row.
 
-    table.py README.md            rewrites the part between the markers
-    table.py --check README.md    fails when it differs
+    table.py            rewrites both
+    table.py --check    fails when either differs
 """
-import glob
 import json
 import os
 import sys
@@ -27,6 +27,10 @@ def newest(rows, *keys):
     return list(found.values())
 
 
+def gpu_lines():
+    return lines("bench_gpu.jsonl")
+
+
 def train_rows():
     for row in newest(lines("bench_train.jsonl"), "what", "dtype"):
         yield (f"{row['what']}, {row['dtype']}", f"{row['tokens_per_s']:.0f} tokens/s, {row['step_ms']:.0f} ms a step",
@@ -46,10 +50,9 @@ def comm_rows():
 
 
 def table():
-    rows = list(train_rows()) + list(value_rows()) + list(comm_rows())
-    out = ["| what | measured | against | machine | commit |", "|---|---|---|---|---|"]
-    for what, measured, against, row in rows:
-        out.append(f"| {what} | {measured} | {against} | {row['machine']} | {row['commit']} |")
+    out = ["| what | measured | against | machine | date | commit |", "|---|---|---|---|---|---|"]
+    for what, measured, against, row in list(train_rows()) + list(value_rows()) + list(comm_rows()):
+        out.append(f"| {what} | {measured} | {against} | {row['machine']} | {row['date']} | {row['commit']} |")
     return "\n".join(out)
 
 
@@ -59,44 +62,102 @@ KERNELS = ("layernorm_forward", "residual_layernorm_forward", "layernorm_backwar
            "linear_gelu_backward:fcproj", "head_forward", "head_backward")
 
 
-def gpu_table():
-    """What `make bench` found on a GPU; a row without a measurement says so."""
-    found = {(row.get("program"), row.get("size") or row.get("op")): row for row in lines("bench_gpu.jsonl")}
-    probe = {row["probe"]: row for row in lines("bench_gpu.jsonl") if "probe" in row}
-    out = ["| on a GPU | measured | against | GPU, driver | commit |", "|---|---|---|---|---|"]
+def gpu_found():
+    return {(row.get("program"), row.get("size") or row.get("op")): row for row in gpu_lines()}
 
-    def add(what, row, measured, against=""):
-        where = f"{row['gpu']}, {row['driver']} | {row['commit']}" if row else " | "
-        out.append(f"| {what} | {measured if row else 'not measured'} | {against if row else ''} | {where} |")
 
+def gpu_rates(ours):
+    rates = f"{ours['tflops_causal']:.0f} TFLOP/s by 6P+6LCT, {ours['tflops_full']:.0f} by 6P+12LCT"
+    if "mfu_causal" in ours:
+        rates += f": MFU {100 * ours['mfu_causal']:.1f} and {100 * ours['mfu_full']:.1f} % of {ours['peak_tflops']:.0f}"
+    rates += f"; {100 * ours['of_gemm_causal']:.1f} % of the {ours['matmul_8192'] * 1e-3:.0f} TFLOP/s product at 8192"
+    return rates + (f"; {ours['sm_mhz']:.0f} MHz, {ours['power_w']:.0f} W" if "sm_mhz" in ours else "")
+
+
+def gpu_model_rows():
+    """(what, measured, against, line) of whole models; no line: not measured."""
+    found = gpu_found()
     for size in SIZES:
         ours, peer = found.get(("train_gpt", size)), found.get(("PyTorch", size))
-        against = measured = ""
-        if ours:
-            measured = f"{ours['tokens_per_s']:,.0f} tokens/s, B={ours['B']}, {ours['memory_mib']:,.0f} MiB (planned {ours['planned_mib']:,.0f})"
-            rates = f"{ours['tflops_causal']:.0f} TFLOP/s by 6P+6LCT, {ours['tflops_full']:.0f} by 6P+12LCT"
-            if "mfu_causal" in ours:
-                rates += f": MFU {100 * ours['mfu_causal']:.1f} and {100 * ours['mfu_full']:.1f} % of {ours['peak_tflops']:.0f}"
-            against = f"{rates}; {100 * ours['of_gemm_causal']:.1f} % of the {ours['matmul_8192'] * 1e-3:.0f} TFLOP/s product at 8192"
-            if "sm_mhz" in ours:
-                against += f"; {ours['sm_mhz']:.0f} MHz, {ours['power_w']:.0f} W"
-        add(f"GPT-2 {size}, T=1024, bf16", ours, measured, against)
-        if peer:
-            measured = f"{peer['tokens_per_s']:,.0f} tokens/s, B={peer['B']}"
-            against = f"train_gpt is {ours['tokens_per_s'] / peer['tokens_per_s']:.2f} x as fast" if ours and ours["gpu"] == peer["gpu"] else ""
-        add(f"the same in PyTorch{' ' + peer['torch'] if peer else ''}, compiled, bf16 autocast, fused AdamW", peer, measured, against)
+        yield (f"GPT-2 {size}, T=1024, bf16",
+               ours and f"{ours['tokens_per_s']:,.0f} tokens/s, B={ours['B']}, {ours['memory_mib']:,.0f} MiB (planned {ours['planned_mib']:,.0f})",
+               ours and gpu_rates(ours), ours)
+        same = ours and peer and ours["gpu"] == peer["gpu"]
+        yield (f"GPT-2 {size} in PyTorch{' ' + peer['torch'] if peer else ''}, compiled, bf16 autocast, fused AdamW",
+               peer and f"{peer['tokens_per_s']:,.0f} tokens/s, B={peer['B']}",
+               f"train_gpt is {ours['tokens_per_s'] / peer['tokens_per_s']:.2f} x as fast" if same else "", peer)
     row = found.get(("run", "124m"))
-    add("the program itself, GPT-2 124m", row, f"{row['tokens_per_s']:,.0f} tokens/s, {row['memory_mib']:,.0f} MiB" if row else "",
-        f"plan says {row['planned_mib']:,.0f} MiB" if row else "")
+    yield ("the program itself, GPT-2 124m", row and f"{row['tokens_per_s']:,.0f} tokens/s, {row['memory_mib']:,.0f} MiB",
+           row and f"plan says {row['planned_mib']:,.0f} MiB", row)
+
+
+def gpu_kernel_rows():
+    found, probe = gpu_found(), {row["probe"]: row for row in gpu_lines() if "probe" in row}
     for op in KERNELS:
-        row = found.get(("bench_kernels", op))
-        measured = against = ""
+        row, measured, against = found.get(("bench_kernels", op)), "", ""
         if row and row["gflop"]:
-            measured, against = f"{row['gflops'] * 1e-3:.0f} TFLOP/s, {row['ms']:.3f} ms", f"{100 * row['of_gemm']:.0f} % of the product at 8192 ({probe['gemm']['gflops'] * 1e-3:.0f} TFLOP/s)"
+            measured = f"{row['gflops'] * 1e-3:.0f} TFLOP/s, {row['ms']:.3f} ms"
+            against = f"{100 * row['of_gemm']:.0f} % of the product at 8192 ({probe['gemm']['gflops'] * 1e-3:.0f} TFLOP/s)"
         elif row:
             measured, against = f"{row['gbs']:,.0f} GB/s, {row['ms']:.3f} ms", f"{100 * row['of_copy']:.0f} % of a copy ({probe['copy']['gbs']:,.0f} GB/s)"
-        add(f"{op.replace(':', ', ')}, 124m, B=64", row, measured, against)
-    return "\n".join(out)
+        yield (f"{op.replace(':', ', ')}, 124m, B=64", measured, against, row)
+
+
+NO_GPU = "No result from a GPU is recorded yet: so far the CUDA build was compiled, linked and run in the emulator."
+
+
+def gpu_table():
+    """What `make bench` found on a GPU; then the names of what it has not measured."""
+    every = list(gpu_model_rows()) + list(gpu_kernel_rows())
+    out = ["| on a GPU | measured | against | GPU, driver | date | commit |", "|---|---|---|---|---|---|"]
+    for what, measured, against, row in every:
+        if row:
+            out.append(f"| {what} | {measured} | {against} | {row['gpu']}, {row['driver']} | {row.get('date', '')} | {row['commit']} |")
+    missing = [what for what, _, _, row in every if not row]
+    if len(missing) == len(every):
+        return NO_GPU
+    return "\n".join(out) + ("\n\nNot recorded yet: " + "; ".join(missing) + "." if missing else "")
+
+
+# --- the front page ---------------------------------------------------------------------------------------------------------------------
+
+ROWS, GPU_ROWS, COLUMNS = 10, 6, 120
+# Of the other results: how `what` begins, and its name on the front page.
+FRONT = [("peak memory of 124M training, fp32", "peak memory of 124M training, fp32"),
+         ("exec to the demo's step 1", "from start to step 1 of the demo"),
+         ("training waits for a checkpoint", "training waits for a checkpoint"),
+         ("a step with parallel.deterministic, 10 M parameters, 4 micro-batches of 512 tokens, ranks: 2", "a step with parallel.deterministic, 2 ranks"),
+         ("reduce-scatter, 4 ranks, 64 MiB", "ring reduce-scatter, 4 ranks, 64 MiB"),
+         ("all-gather, 4 ranks, 64 MiB", "ring all-gather, 4 ranks, 64 MiB")]
+
+
+def front_rows():
+    for what, measured, against, row in [found for found in gpu_model_rows() if found[3]][:GPU_ROWS]:
+        if row["program"] == "train_gpt":
+            against = f"MFU {100 * row['mfu_causal']:.1f} %" if "mfu_causal" in row else ""
+        yield (what.replace(", compiled, bf16 autocast, fused AdamW", ", bf16"), measured.split(" (")[0], against, row, row["gpu"])
+    for row in newest(lines("bench_train.jsonl"), "what", "dtype"):
+        yield (f"{row['what']}, {row['dtype']}", f"{row['tokens_per_s']:.0f} tokens/s",
+               f"{100 * row['of_matmul']:.0f} % of {row['matmul']:.0f} GFLOP/s, {row['matmul_is'].split(';')[0]}", row, row["machine"])
+    others = list(value_rows()) + list(comm_rows())
+    for begin, name in FRONT:
+        for what, measured, against, row in others:
+            if what.startswith(begin):
+                yield (name, measured, against, row, row["machine"])
+
+
+def front_table():
+    """At most ROWS of the results, each within COLUMNS; the machines are numbered below them."""
+    machines, out = [], ["| what | measured | beside it | on | commit |", "|---|---|---|---|---|"]
+    for what, measured, against, row, machine in list(front_rows())[:ROWS]:
+        if machine not in machines:
+            machines.append(machine)
+        line = f"| {what} | {measured} | {against} | {machines.index(machine) + 1} | {row['commit']} |"
+        if len(line) > COLUMNS:
+            sys.exit(f"a row of the front page is longer than {COLUMNS} columns: {line}")
+        out.append(line)
+    out += ["", *(f"{i + 1}: {machine}." for i, machine in enumerate(machines))]
+    return "\n".join(out if gpu_lines() else out + ["", NO_GPU])
 
 
 def soak_table():
@@ -108,17 +169,17 @@ def soak_table():
 
 
 def main():
-    path = sys.argv[-1]
-    text = open(path).read()
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    made = f"{head}{BEGIN}\n{table()}\n\n{gpu_table()}\n\n{soak_table()}\n{END}{tail}"
-    if sys.argv[1] == "--check":
-        if made != text:
-            sys.exit(f"{path} differs from test/results/*.jsonl: run python3 test/results/table.py {path}")
-        print(f"{path}'s figures are those of test/results")
-    else:
-        open(path, "w").write(made)
+    for name, made in (("README.md", front_table()), ("docs/measured.md", f"{table()}\n\n{gpu_table()}\n\n{soak_table()}")):
+        path = os.path.join(FOLDER, "..", "..", name)
+        text = open(path, encoding="utf-8").read()
+        head, rest = text.split(BEGIN)
+        new = f"{head}{BEGIN}\n{made}\n{END}{rest.split(END)[1]}"
+        if "--check" not in sys.argv:
+            open(path, "w", encoding="utf-8").write(new)
+        elif new != text:
+            sys.exit(f"{name} differs from test/results/*.jsonl: run python3 test/results/table.py")
+    if "--check" in sys.argv:
+        print("the figures of README.md and docs/measured.md are those of test/results")
 
 
 main()
