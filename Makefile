@@ -70,7 +70,7 @@ $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(NEEDS_$$(firstword $$(subst /, ,$
 	$(LINK) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS) -lcmocka
 $(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(B)/core/error.o $(ENGINE)
 	$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -lnccl -ldnnl,$(LIBS))
-$(B)/test/model/test_planned: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,matmul matmul_scratch_bytes simd_has_bf16)# see there
+$(B)/test/model/test_planned: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,matmul simd_has_bf16)# see there
 # Flags and commit are part of what was built: a change rebuilds what holds them.
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)

@@ -16,15 +16,17 @@ enum { ARENA_ALIGN = 256 };
 
 typedef struct {
     const char *name;     /* as printed by plan and the banner */
-    char       *base;     /* owned; NULL = dry run             */
+    char       *base;     /* owned; in a dry run a made-up address    */
     size_t      used_bytes, peak_bytes, capacity_bytes;
+    int         is_dry;
 } Arena;
 
-Arena arena_dry(const char *name);                      /* counts, owns nothing                               */
+/* Counts and owns nothing. Its addresses are made up: aligned, never NULL (which means "no such operand"), and followed by nobody. */
+Arena arena_dry(const char *name);
 Arena arena_create(const char *name, size_t capacity_bytes); /* device memory, zeroed; exit 71 if there is none */
 void  arena_destroy(Arena *arena);
 
-void  *arena_take(Arena *arena, size_t bytes);          /* NULL when dry; CHECK fails when full               */
+void  *arena_take(Arena *arena, size_t bytes);          /* CHECK fails when full                              */
 Tensor arena_tensor(Arena *arena, DType type, int dims, int64_t a, int64_t b, int64_t c);
 
 /* Stack use: m = arena_mark(a); ... takes ...; arena_release(a, m). */

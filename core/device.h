@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 #include "core/arena.h"
+#include "core/ledger.h"
 #include "core/tensor.h"
 
 #ifdef __cplusplus
@@ -23,6 +24,7 @@ typedef struct Stream {
     void    *queue;   /* the GPU's queue (cudaStream_t); NULL on the CPU                           */
     MathMode math;
     int      any_threads; /* the CPU's products give the same bits for any number of threads: in tiles fixed by their shape */
+    Ledger  *ledger;  /* borrowed; not NULL: the stream is dry, it runs nothing and costs are noted here */
 } Stream;
 
 /* Opens the device of this process: on the CPU sets the thread count (OMP_NUM_THREADS, else threads), on CUDA picks GPU
@@ -42,6 +44,18 @@ size_t      device_memory_total(void);/* bytes                                  
 size_t      device_memory_peak(void); /* bytes this process has used at most (CPU: resident set)      */
 
 Stream stream_create(size_t scratch_bytes);
+/* A dry stream: its scratch grows as it is taken, stream.scratch.peak_bytes is what a real one needs. Nothing to destroy. */
+static inline Stream stream_dry(Ledger *ledger) {
+    Stream s = {arena_dry("scratch"), NULL, MATH_STRICT, 0, ledger};
+    return s;
+}
+/* Whether the stream is dry; then the operation of these sizes is noted. */
+static inline int stream_note(Stream *s, const char *op, int64_t a, int64_t b, int64_t c, int64_t d, double flops, double bytes) {
+    if (!s->ledger) return 0;
+    LedgerEntry e = {op, NULL, {a, b, c, d}, flops, bytes, 1};
+    ledger_note(s->ledger, e);
+    return 1;
+}
 void   stream_destroy(Stream *s);
 
 /* Zeroed device memory, aligned to ARENA_ALIGN; exit 71 naming what it was for. */

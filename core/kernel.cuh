@@ -25,18 +25,18 @@
 /* Device code is compiled for the emulator, or by nvcc for a GPU. The emulated LAUNCH, SMEM and SMEM_DYN have the same meaning. */
 #ifdef CUDA_EMU
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
-    (launch_prepare((const void *)+(kernel), shared_bytes), \
+    ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
      emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (shared_bytes), stream_queue(s), (kernel), ##__VA_ARGS__), \
-     launch_check(#kernel, __FILE__, __LINE__))
+     launch_check(#kernel, __FILE__, __LINE__)))
 #define SMEM(T, name, dims) \
     using name##_array = T dims; static char name##_key; name##_array &name = *(name##_array *)emu::smem_static(&name##_key, sizeof(name##_array), alignof(T))
 #define SMEM_DYN(T, name) T *name = (T *)emu::smem_dynamic(alignof(T))
 #else
-/* LAUNCH(kernel, grid, block, bytes of dynamic shared memory, Stream *, arguments...): queues it and checks that it could be. A kernel
- * template with commas stands in parentheses. */
+/* LAUNCH(kernel, grid, block, bytes of dynamic shared memory, Stream *, arguments...): queues it and checks that it could be; on a dry stream nothing.
+ * A kernel template with commas stands in parentheses. */
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
-    (launch_prepare((const void *)+(kernel), shared_bytes), \
-     (kernel)<<<(grid), (block), (shared_bytes), stream_queue(s)>>>(__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__))
+    ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
+     (kernel)<<<(grid), (block), (shared_bytes), stream_queue(s)>>>(__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))
 /* T name dims in shared memory, as in SMEM(float, part, [32]); and the launch's dynamic shared memory as T *name. */
 #define SMEM(T, name, dims) __shared__ T name dims
 #define SMEM_DYN(T, name) extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[]; T *name = reinterpret_cast<T *>(dynamic_shared_memory)

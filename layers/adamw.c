@@ -1,6 +1,7 @@
 /* adamw.c - CPU side of adamw_update in layers.h: one pass over the memory, each element on its own, so any cut into spans or threads
  * gives the same bits. */
 #include "layers/act_simd.h"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 #ifndef SIMD_PASS
@@ -28,30 +29,23 @@ static Factors adamw_factors(AdamW h, float grad_scale) {
     return f;
 }
 
-static void update_piece(AdamWSpan piece, Factors f) {
-    int64_t n = piece.master.dim[0];
-    DType   act = piece.working.type;
-    EXPECT_ACT(piece.working);
-    EXPECT1(piece.master, F32, n);
-    EXPECT1(piece.m, F32, n);
-    EXPECT1(piece.v, F32, n);
-    EXPECT1(piece.grad, F32, n);
-    EXPECT1(piece.working, act, n);
-    CHECK(act != F32 || piece.working.data == piece.master.data, "an fp32 working copy is its own master");
-    if (!piece.decays) f.decay = 0.0f;
-    float       *p0 = (float *)piece.master.data, *m0 = (float *)piece.m.data, *v0 = (float *)piece.v.data;
-    uint16_t    *w0 = (uint16_t *)piece.working.data; /* where it is bf16 */
-    const float *g0 = (const float *)piece.grad.data;
+static void update_span(AdamWSpan span, Factors f) {
+    int64_t n = span.master.dim[0];
+    DType   act = span.working.type;
+    EXPECT_ACT(span.working);
+    if (!span.decays) f.decay = 0.0f;
+    float       *p0 = (float *)span.master.data, *m0 = (float *)span.m.data, *v0 = (float *)span.v.data;
+    uint16_t    *w0 = (uint16_t *)span.working.data; /* where it is bf16 */
+    const float *g0 = (const float *)span.grad.data;
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i += ACT_BLOCK)
         adamw_block(act, p0 + i, m0 + i, v0 + i, act == BF16 ? w0 + i : NULL, g0 + i, f, act_block_elems(i, n));
 }
 
-void adamw_update(Stream *s, const AdamWSpan *piece, int pieces, AdamW h, float grad_scale) {
-    (void)s;
-    CHECK(h.step >= 1, "step %lld", (long long)h.step);
+void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float grad_scale) {
+    if (adamw_contract(s, span, spans, h)) return;
     Factors f = adamw_factors(h, grad_scale);
-    for (int i = 0; i < pieces; i++) update_piece(piece[i], f);
+    for (int i = 0; i < spans; i++) update_span(span[i], f);
 }
 
 #else /* SIMD_PASS: the kernels, once per instruction set */

@@ -1,6 +1,7 @@
 /* adamw.cu - CUDA side of adamw_update in layers.h: one pass over the memory, each element on its own, many pieces a launch. Products and sums are written as
  * fused multiply-adds, so that no compiler chooses and any cut of the tensor into spans gives the same bits. */
 #include "core/kernel.cuh"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum { THREADS = 256, MOST_PIECES = 64 /* of a launch: its parameters are 4 KiB at most */ };
@@ -76,12 +77,6 @@ static bool piece_fits(const AdamWSpan &p) { return packs_fit(PACK_BYTES, {p.mas
 
 template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSpan &p, float decay) {
     int64_t n = p.master.dim[0];
-    EXPECT1(p.master, F32, n);
-    EXPECT1(p.m, F32, n);
-    EXPECT1(p.v, F32, n);
-    EXPECT1(p.grad, F32, n);
-    EXPECT1(p.working, p.working.type, n);
-    CHECK(p.working.type != F32 || p.working.data == p.master.data, "an fp32 working copy is its own master");
     if (n == 0) return;
     all->piece[all->count++] = {ptr<float>(p.master), ptr<float>(p.m), ptr<float>(p.v), ptr<T>(p.working), ptr<float>(p.grad), n,
                                 p.decays ? decay : 0.0f, all->blocks};
@@ -98,13 +93,13 @@ template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *
     return taken;
 }
 
-void adamw_update(Stream *s, const AdamWSpan *piece, int pieces, AdamW h, float grad_scale) {
-    CHECK(h.step >= 1, "step %lld", (long long)h.step);
+void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float grad_scale) {
+    if (adamw_contract(s, span, spans, h)) return;
     Factors f = adamw_factors(h, grad_scale);
-    for (int done = 0; done < pieces;) {
-        const AdamWSpan *rest = piece + done;
-        CHECK(rest->working.type == piece->working.type, "pieces of %s and %s", dtype_name(piece->working.type), dtype_name(rest->working.type));
+    for (int done = 0; done < spans;) {
+        const AdamWSpan *rest = span + done;
+        CHECK(rest->working.type == span->working.type, "spans of %s and %s", dtype_name(span->working.type), dtype_name(rest->working.type));
         DISPATCH_ACT(rest->working.type, T, DISPATCH_PACK(float, piece_fits(*rest), W,
-            (done += update_some<T, W>(s, rest, pieces - done, f, (float)h.weight_decay))));
+            (done += update_some<T, W>(s, rest, spans - done, f, (float)h.weight_decay))));
     }
 }

@@ -1,5 +1,6 @@
 /* add.c - CPU side of add_forward in layers.h: one addition an element, whatever the threads. */
 #include "core/simd.h"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 SIMD_INLINE void add_body(float *restrict y, const float *restrict x, int64_t n) {
@@ -9,10 +10,8 @@ SIMD_KERNEL(void, add, (float *restrict y, const float *restrict x, int64_t n), 
 
 void add_forward(Stream *s, Tensor y, Tensor x) {
     enum { STRETCH = 1 << 14 }; /* elements of a thread's turn */
-    (void)s;
     int64_t n = y.dim[0];
-    EXPECT1(y, F32, n);
-    EXPECT1(x, F32, n);
+    if (add_forward_contract(s, y, x)) return;
     #pragma omp parallel for schedule(static) if (n > STRETCH)
     for (int64_t i = 0; i < n; i += STRETCH) add((float *)y.data + i, (const float *)x.data + i, n - i < STRETCH ? n - i : STRETCH);
 }

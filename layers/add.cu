@@ -1,5 +1,6 @@
 /* add.cu - CUDA side of add_forward in layers.h. */
 #include "core/kernel.cuh"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum { THREADS = 256 };
@@ -15,9 +16,7 @@ template <int W> KERNEL add_kernel(float *y, const float *x, int64_t n) {
 
 void add_forward(Stream *s, Tensor y, Tensor x) {
     int64_t n = y.dim[0];
-    EXPECT1(y, F32, n);
-    EXPECT1(x, F32, n);
-    if (n == 0) return;
+    if (add_forward_contract(s, y, x) || n == 0) return;
     DISPATCH_PACK(float, packs_fit(PACK_BYTES, {y.data, x.data}), W,
         LAUNCH(add_kernel<W>, blocks_for(n, THREADS * W), THREADS, 0, s, ptr<float>(y), ptr<float>(x), n));
 }

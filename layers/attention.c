@@ -7,6 +7,7 @@
 #include "layers/transpose_simd.h"
 #include "layers/tile_simd.h"
 #include "layers/attention_pack.h"
+#include "layers/contracts.h"
 
 #ifndef SIMD_PASS
 
@@ -44,30 +45,26 @@ static int64_t forward_carve(ForwardScratch *w, float *base, const Heads *h) {
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, forward_share, (const Forward *job, ForwardScratch w, Share share), (job, w, share))
 
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
-    Forward job = {.heads = attention_heads(lse, qkv, H), .y = y.data, .lse = (float *)lse.data};
-    Heads  *h = &job.heads;
-    EXPECT_ACT(qkv);
-    EXPECT2(qkv, qkv.type, h->B * h->T, 3 * h->C);
-    EXPECT2(y, qkv.type, h->B * h->T, h->C);
-    EXPECT2(lse, F32, h->B * H, h->T);
-    CHECK(h->D * H == h->C, "%lld channels in %lld heads", (long long)h->C, (long long)H);
-    ForwardScratch size;
-    int64_t        floats = forward_carve(&size, NULL, h);
-    size_t         mark = arena_mark(&s->scratch);
-    float         *memory = (float *)arena_take(&s->scratch, (size_t)((int64_t)omp_get_max_threads() * floats) * sizeof(float));
+static void forward_tiles(const Forward *job, float *memory, int64_t floats) {
+    const Heads *h = &job->heads;
     #pragma omp parallel
     {
         ForwardScratch w;
         forward_carve(&w, memory + (int64_t)omp_get_thread_num() * floats, h);
-        forward_share(&job, w, attention_share(h->B * H * h->tiles, omp_get_thread_num(), omp_get_num_threads()));
+        forward_share(job, w, attention_share(h->B * h->H * h->tiles, omp_get_thread_num(), omp_get_num_threads()));
     }
-    arena_release(&s->scratch, mark);
 }
 
-size_t attention_forward_scratch_bytes(const Heads *heads) {
+void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+    EXPECT_ACT(qkv);
+    int            is_dry = attention_forward_contract(s, y, lse, qkv, H);
+    Forward        job = {.heads = attention_heads(lse, qkv, H), .y = y.data, .lse = (float *)lse.data};
     ForwardScratch size;
-    return (size_t)(omp_get_max_threads() * forward_carve(&size, NULL, heads)) * sizeof(float) + ARENA_ALIGN;
+    int64_t        floats = forward_carve(&size, NULL, &job.heads);
+    size_t         mark = arena_mark(&s->scratch);
+    float         *memory = (float *)arena_take(&s->scratch, (size_t)((int64_t)omp_get_max_threads() * floats) * sizeof(float));
+    if (!is_dry) forward_tiles(&job, memory, floats);
+    arena_release(&s->scratch, mark);
 }
 
 #else /* SIMD_PASS: the kernels, once per instruction set */

@@ -4,6 +4,7 @@
  * that scores exist only in registers. Dao, FlashAttention-2, arXiv:2307.08691. The maximum is raised only when it grew by more
  * than a factor 2^RAISE of exp (any maximum near the true one gives the same quotient): products are rarely rescaled.
  */
+#include "layers/contracts.h"
 #include "layers/attention_f32.cuh"
 #include "layers/attention_tile.cuh"
 
@@ -234,6 +235,7 @@ template <typename T, int D> static void forward_launch(Stream *s, T *y, float *
 }
 
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+    if (attention_forward_contract(s, y, lse, qkv, H)) return;
     Heads h = attention_heads(y, lse, qkv, H);
     DISPATCH_ACT(qkv.type, T, DISPATCH_WIDE(h.D, D, (forward_launch<T, D>(s, ptr<T>(y), ptr<float>(lse), ptr<T>(qkv), h))));
 }

@@ -9,6 +9,7 @@
 #include "layers/transpose_simd.h"
 #include "layers/tile_simd.h"
 #include "layers/attention_pack.h"
+#include "layers/contracts.h"
 
 #ifndef SIMD_PASS
 
@@ -65,36 +66,24 @@ static void backward_items(const Backward *job, float *memory, int64_t floats, B
 }
 
 void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
-    Backward job = {.heads = attention_heads(lse, qkv, H), .dqkv = dqkv.data, .y = y.data, .lse = (const float *)lse.data};
-    Heads   *h = &job.heads;
-    h->dy = dy.data;
     EXPECT_ACT(qkv);
-    EXPECT2(qkv, qkv.type, h->B * h->T, 3 * h->C);
-    EXPECT2(dqkv, qkv.type, h->B * h->T, 3 * h->C);
-    EXPECT2(dy, qkv.type, h->B * h->T, h->C);
-    EXPECT2(y, qkv.type, h->B * h->T, h->C);
-    EXPECT2(lse, F32, h->B * H, h->T);
-    CHECK(h->D * H == h->C, "%lld channels in %lld heads", (long long)h->C, (long long)H);
+    int      is_dry = attention_backward_contract(s, dqkv, dy, y, lse, qkv, H);
+    Backward job = {.heads = attention_heads(lse, qkv, H), .dqkv = dqkv.data, .y = y.data, .lse = (const float *)lse.data};
+    job.heads.dy = dy.data;
     BackwardScratch size;
-    int64_t         threads = omp_get_max_threads(), floats = backward_carve(&size, NULL, h), heads = h->B * H;
+    int64_t         threads = omp_get_max_threads(), floats = backward_carve(&size, NULL, &job.heads), heads = job.heads.B * H;
     size_t          mark = arena_mark(&s->scratch);
     float          *memory = (float *)arena_take(&s->scratch, (size_t)(threads * floats) * sizeof(float));
     int64_t         rounds = (heads + threads - 1) / threads;
-    if (8 * heads >= 5 * rounds * threads) { /* threads idle less than the two products cost */
+    if (is_dry) {
+        /* nothing runs */
+    } else if (8 * heads >= 5 * rounds * threads) { /* threads idle less than the two products cost */
         backward_items(&job, memory, floats, BY_HEAD);
     } else {
         backward_items(&job, memory, floats, BY_KEYS);
         backward_items(&job, memory, floats, BY_QUERIES);
     }
     arena_release(&s->scratch, mark);
-}
-
-size_t attention_scratch_bytes(int64_t B, int64_t T, int64_t C, int64_t H, DType act) {
-    Heads           heads = attention_heads(tensor_2d(NULL, F32, B * H, T), tensor_2d(NULL, act, B * T, 3 * C), H);
-    BackwardScratch size;
-    size_t          backward = (size_t)(omp_get_max_threads() * backward_carve(&size, NULL, &heads)) * sizeof(float) + ARENA_ALIGN;
-    size_t          forward = attention_forward_scratch_bytes(&heads);
-    return forward > backward ? forward : backward;
 }
 
 #else /* SIMD_PASS: the kernels, once per instruction set */

@@ -6,6 +6,7 @@
  * walk the keys (dq). Scores are computed twice, seven products a tile where five would do, and in return no two blocks add to one place:
  * the same bits every time.
  */
+#include "layers/contracts.h"
 #include "layers/attention_f32.cuh"
 #include "layers/attention_tile.cuh"
 
@@ -362,15 +363,9 @@ static void backward_launch(Stream *s, T *dqkv, const T *dy, Minus minus, const 
 
 static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED; }
 
-size_t attention_scratch_bytes(int64_t B, int64_t T, int64_t C, int64_t H, DType act) {
-    (void)C, (void)act;
-    return (size_t)(2 * B * H * padded_queries(T)) * sizeof(float) + ARENA_ALIGN;
-}
-
 void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+    attention_backward_contract(s, dqkv, dy, y, lse, qkv, H);
     Heads h = attention_heads(y, lse, qkv, H);
-    EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
-    EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
     h.vector = h.vector && (uintptr_t)dqkv.data % PACK_BYTES == 0 && (uintptr_t)dy.data % PACK_BYTES == 0;
     size_t mark = arena_mark(&s->scratch);
     Minus  minus = {NULL, NULL, (int)padded_queries(h.T)};

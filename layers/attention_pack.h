@@ -54,8 +54,6 @@ static inline Heads attention_heads(Tensor lse, Tensor qkv, int64_t H) {
     return heads;
 }
 
-size_t attention_forward_scratch_bytes(const Heads *heads);
-
 /* q, k, v are thirds 0, 1, 2 of a row of qkv. */
 enum { THIRD_Q, THIRD_K, THIRD_V };
 

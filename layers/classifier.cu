@@ -2,6 +2,7 @@
  * running maximum and the sum of exponentials below it (Milakov & Gimelshein, arXiv:1805.02867), which the block then joins in a fixed
  * order. The gradient pass reads the row again from shared memory, or from the L2 cache where two rows do not fit a multiprocessor's. */
 #include "core/kernel.cuh"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum {
@@ -107,18 +108,10 @@ KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, 
     }
 }
 
-static void classifier_contract(Tensor loss, Tensor logits, Tensor targets, int64_t V) {
-    int64_t n = logits.dim[0], columns = logits.dim[1];
-    EXPECT2(logits, logits.type, n, columns);
-    EXPECT1(loss, F32, n);
-    EXPECT1(targets, I32, n);
-    CHECK(V >= 1 && V <= columns && columns <= MAX_COLUMNS, "V = %lld of %lld columns", (long long)V, (long long)columns);
-}
-
 template <Pass pass> static void classify(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, float scale) {
-    classifier_contract(loss, logits, targets, V);
     int64_t n = logits.dim[0], columns = logits.dim[1];
-    if (n == 0) return;
+    CHECK(columns <= MAX_COLUMNS, "%lld columns", (long long)columns);
+    if (classifier_contract(s, loss, logits, targets, V, pass == LOSS_AND_GRADIENT) || n == 0) return;
     size_t row_bytes = (size_t)columns * dtype_bytes(logits.type);
     int    kept = pass == LOSS_AND_GRADIENT && row_bytes <= device_shared_bytes() / 2;
     DISPATCH_ACT(logits.type, T, DISPATCH_PACK(T, packs_fit(row_bytes, {logits.data}), W, {

@@ -1,6 +1,7 @@
 /* embedding.c - CPU side of the embedding ops in layers.h. Forward goes row by row; backward gives each thread a range of channels and
  * walks the rows in order, so equal tokens are added in one fixed order whatever the number of threads. */
 #include "layers/act_simd.h"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 #ifndef SIMD_PASS
@@ -18,35 +19,20 @@ static void expect_tokens(Tensor tokens, int64_t rows) {
 }
 
 void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe) {
-    (void)s;
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
     EXPECT_ACT(y);
-    EXPECT2(tokens, I32, B, T);
-    EXPECT2(y, y.type, B * T, C);
-    EXPECT2(wte, y.type, wte.dim[0], C);
-    EXPECT2(wpe, y.type, wpe.dim[0], C);
-    CHECK(wpe.dim[0] >= T, "%lld positions for T = %lld", (long long)wpe.dim[0], (long long)T);
+    if (embedding_forward_contract(s, y, tokens, wte, wpe)) return;
     expect_tokens(tokens, wte.dim[0]);
     const int32_t *token = (const int32_t *)tokens.data;
     #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < B * T; n++) add_rows(y.type, y.data, wte.data, wpe.data, n * C, token[n] * C, n % T * C, C);
 }
 
-size_t embedding_scratch_bytes(int64_t N) {
-    (void)N;
-    return 0;
-}
-
 void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens) {
-    (void)s;
     enum { CHANNELS = 64 }; /* of one thread's turn: whole cache lines of f32 */
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1];
     EXPECT_ACT(dy);
-    EXPECT2(tokens, I32, B, T);
-    EXPECT2(dy, dy.type, B * T, C);
-    EXPECT2(dwte, F32, dwte.dim[0], C);
-    EXPECT2(dwpe, F32, dwpe.dim[0], C);
-    CHECK(dwpe.dim[0] >= T, "%lld positions for T = %lld", (long long)dwpe.dim[0], (long long)T);
+    if (embedding_backward_contract(s, dwte, dwpe, dy, tokens)) return;
     expect_tokens(tokens, dwte.dim[0]);
     const int32_t *token = (const int32_t *)tokens.data;
     #pragma omp parallel for schedule(static)

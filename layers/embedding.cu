@@ -3,6 +3,7 @@
  * 32 rows is one warp's; a longer one is a block's for each slice of channels, so that even a batch of a single token keeps many blocks at
  * work. No run is added by two, so nothing is atomic. */
 #include "core/kernel.cuh"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 #include "layers/sort_tokens.cuh"
 
@@ -32,12 +33,7 @@ KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const 
 
 void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1], N = B * T;
-    EXPECT2(tokens, I32, B, T);
-    EXPECT2(y, y.type, N, C);
-    EXPECT2(wte, y.type, wte.dim[0], C);
-    EXPECT2(wpe, y.type, wpe.dim[0], C);
-    CHECK(wpe.dim[0] >= T, "%lld positions for T = %lld", (long long)wpe.dim[0], (long long)T);
-    if (N == 0) return;
+    if (embedding_forward_contract(s, y, tokens, wte, wpe) || N == 0) return;
     bool fit = packs_fit((size_t)C * dtype_bytes(y.type), {y.data, wte.data, wpe.data});
     DISPATCH_ACT(y.type, A, DISPATCH_PACK(A, fit, W,
         LAUNCH((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte),
@@ -129,19 +125,9 @@ template <typename T, int W> KERNEL embedding_long_runs_kernel(float *dwte, cons
     dwte[token * C + slice + column] += total;
 }
 
-size_t embedding_scratch_bytes(int64_t N) {
-    Arena count = arena_dry("embedding");
-    sort_scratch(&count, N);
-    return count.peak_bytes + ARENA_ALIGN;
-}
-
 void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1], N = B * T;
-    EXPECT2(tokens, I32, B, T);
-    EXPECT2(dy, dy.type, N, C);
-    EXPECT2(dwte, F32, dwte.dim[0], C);
-    EXPECT2(dwpe, F32, dwpe.dim[0], C);
-    CHECK(dwpe.dim[0] >= T, "%lld positions for T = %lld", (long long)dwpe.dim[0], (long long)T);
+    embedding_backward_contract(s, dwte, dwpe, dy, tokens);
     CHECK(N <= INT32_MAX && dwte.dim[0] <= INT32_MAX, "%lld tokens of %lld", (long long)N, (long long)dwte.dim[0]);
     if (N == 0) return;
     size_t    mark = arena_mark(&s->scratch);

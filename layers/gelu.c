@@ -1,6 +1,7 @@
 /* gelu.c - CPU side of the gelu ops in layers.h; the function itself is in gelu_simd.h, which linear.c fuses too. */
 #include "layers/act_simd.h"
 #include "layers/gelu_simd.h"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 #ifndef SIMD_PASS
@@ -12,21 +13,16 @@ SIMD_DISPATCH(void, gelu_grad_block, (DType type, void *dx, const void *dy, cons
               (type, dx, dy, x, first, elems))
 
 void gelu_forward(Stream *s, Tensor y, Tensor x) {
-    (void)s;
     EXPECT_ACT(x);
-    EXPECT2(x, x.type, x.dim[0], x.dim[1]);
-    EXPECT2(y, x.type, x.dim[0], x.dim[1]);
+    if (gelu_forward_contract(s, y, x)) return;
     int64_t elems = tensor_elems(x);
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < elems; i += ACT_BLOCK) gelu_block(x.type, y.data, x.data, i, act_block_elems(i, elems));
 }
 
 void gelu_backward(Stream *s, Tensor dx, Tensor dy, Tensor x) {
-    (void)s;
     EXPECT_ACT(x);
-    EXPECT2(x, x.type, x.dim[0], x.dim[1]);
-    EXPECT2(dy, x.type, x.dim[0], x.dim[1]);
-    EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
+    if (gelu_backward_contract(s, dx, dy, x)) return;
     int64_t elems = tensor_elems(x);
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < elems; i += ACT_BLOCK) gelu_grad_block(x.type, dx.data, dy.data, x.data, i, act_block_elems(i, elems));

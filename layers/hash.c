@@ -1,5 +1,6 @@
 /* hash.c - CPU side of hash_words in layers.h. Sums modulo 2^64 are the same in any order: blocks of any size, threads in any number. */
 #include "core/simd.h"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum { HASH_BLOCK = 1 << 14 }; /* words of a thread's turn */
@@ -20,9 +21,7 @@ SIMD_INLINE uint64_t hash_block_body(const Word *word, int64_t first, int64_t co
 SIMD_KERNEL(uint64_t, hash_block, (const Word *word, int64_t first, int64_t count), (word, first, count))
 
 void hash_words(Stream *s, Tensor hash, Tensor x) {
-    (void)s;
-    EXPECT1(hash, I64, 1);
-    EXPECT1(x, x.type, x.dim[0]);
+    if (hash_words_contract(s, hash, x)) return;
     int64_t  bytes = (int64_t)tensor_bytes(x), words = bytes / 8;
     uint64_t sum = 0, rest = 0;
     #pragma omp parallel for schedule(static) reduction(+ : sum)

@@ -1,5 +1,6 @@
 /* hash.cu - CUDA side of hash_words in layers.h. Sums modulo 2^64 are the same in any order, so blocks add theirs as they come. */
 #include "core/kernel.cuh"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum { THREADS = 256, PACKS = 4, MAX_BLOCKS = 1024 };
@@ -54,8 +55,7 @@ template <int W> KERNEL hash_words_kernel(Word *hash, const Word *word, int64_t 
 }
 
 void hash_words(Stream *s, Tensor hash, Tensor x) {
-    EXPECT1(hash, I64, 1);
-    EXPECT1(x, x.type, x.dim[0]);
+    if (hash_words_contract(s, hash, x)) return;
     int64_t bytes = (int64_t)tensor_bytes(x), words = bytes / 8, blocks = blocks_for(words, THREADS * PACKS * pack_elems<Word>());
     CHECK((uintptr_t)x.data % sizeof(Word) == 0, "words at %p", x.data);
     if (bytes == 0) return;

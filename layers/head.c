@@ -35,15 +35,3 @@ void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, 
     matmul(s, input_gradient(dx, dlogits, wte));
     matmul(s, weight_gradient(dwte, dlogits, x));
 }
-
-size_t head_scratch_bytes(int64_t n, int64_t C, int64_t padded_V, DType act) {
-    Tensor logits = tensor_2d(NULL, act, n, padded_V), x = tensor_2d(NULL, act, n, C), wte = tensor_2d(NULL, act, padded_V, C);
-    Tensor dwte = tensor_2d(NULL, F32, padded_V, C);
-    Matmul products[] = {logits_product(logits, x, wte), input_gradient(x, logits, wte), weight_gradient(dwte, logits, x)};
-    size_t most = 0;
-    for (int i = 0; i < 3; i++) {
-        size_t bytes = matmul_scratch_bytes(products[i]);
-        if (bytes > most) most = bytes;
-    }
-    return most;
-}

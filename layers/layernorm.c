@@ -2,6 +2,7 @@
  * squared deviations from it (two passes lose nothing to cancellation), then the output. Backward keeps partial sums of dw and db, of runs
  * of rows that the shape fixes, added in order: the same bits for any number of threads. */
 #include "layers/act_simd.h"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 #ifndef SIMD_PASS
@@ -14,35 +15,22 @@ typedef struct { void *dx; const void *dresidual, *dy, *x, *w; const float *mean
 SIMD_DISPATCH(void, forward_row, (DType type, Forward f, int64_t row), (type, f, row))
 SIMD_DISPATCH(void, backward_row, (DType type, Backward k, float *dw, float *db, int64_t row), (type, k, dw, db, row))
 
-static void layernorm_contract(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b) {
-    int64_t N = x.dim[0], C = x.dim[1];
-    EXPECT_ACT(x);
-    EXPECT2(x, x.type, N, C);
-    EXPECT2(y, x.type, N, C);
-    EXPECT1(w, x.type, C);
-    EXPECT1(b, x.type, C);
-    EXPECT1(mean, F32, N);
-    EXPECT1(rstd, F32, N);
-}
-
 static void forward_rows(Tensor x, Forward f) {
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < x.dim[0]; row++) forward_row(x.type, f, row);
 }
 
 void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
-    (void)s;
-    layernorm_contract(y, mean, rstd, x, w, b);
+    EXPECT_ACT(x);
+    if (layernorm_forward_contract(s, y, mean, rstd, x, w, b)) return;
     Forward f = {NULL, y.data, (float *)mean.data, (float *)rstd.data, x.data, NULL, w.data, b.data, eps, x.dim[1]};
     forward_rows(x, f);
 }
 
 void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
                                 float eps) {
-    (void)s;
-    layernorm_contract(y, mean, rstd, x, w, b);
-    EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
-    EXPECT2(update, x.type, x.dim[0], x.dim[1]);
+    EXPECT_ACT(x);
+    if (residual_layernorm_forward_contract(s, sum, y, mean, rstd, x, update, w, b)) return;
     Forward f = {sum.data, y.data, (float *)mean.data, (float *)rstd.data, x.data, update.data, w.data, b.data, eps, x.dim[1]};
     forward_rows(x, f);
 }
@@ -57,10 +45,6 @@ static int64_t runs_of(int64_t N) {
     return runs < MOST_RUNS ? runs : MOST_RUNS;
 }
 
-size_t layernorm_scratch_bytes(int64_t N, int64_t C) {
-    return (size_t)(runs_of(N) * 2 * partial_elems(C)) * sizeof(float) + ARENA_ALIGN;
-}
-
 static void add_partials(float *total, const float *partial, int64_t stride, int64_t runs, int64_t C) {
     #pragma omp parallel for schedule(static) if (C * runs > 1 << 14)
     for (int64_t first = 0; first < C; first += LANES) {
@@ -72,27 +56,27 @@ static void add_partials(float *total, const float *partial, int64_t stride, int
     }
 }
 
-void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean,
-                        Tensor rstd) {
-    int64_t N = x.dim[0], C = x.dim[1];
-    layernorm_contract(dy, mean, rstd, x, w, w);
-    EXPECT2(dx, x.type, N, C);
-    EXPECT1(dw, F32, C);
-    EXPECT1(db, F32, C);
-    if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
-
-    size_t   mark = arena_mark(&s->scratch);
-    int64_t  runs = runs_of(N), half = partial_elems(C);
-    float   *partial = (float *)arena_take(&s->scratch, (size_t)(runs * 2 * half) * sizeof(float));
-    Backward k = {dx.data, dresidual.data, dy.data, x.data, w.data, (const float *)mean.data, (const float *)rstd.data, C};
+/* Runs of rows side by side, then their partial sums in order. partial [runs][2][half] */
+static void backward_rows(Tensor dw, Tensor db, Tensor x, Backward k, float *partial) {
+    int64_t N = x.dim[0], runs = runs_of(N), half = partial_elems(k.C);
     #pragma omp parallel for schedule(static)
     for (int64_t p = 0; p < runs; p++) {
         float *dw_part = partial + p * 2 * half, *db_part = dw_part + half;
         memset(dw_part, 0, 2 * (size_t)half * sizeof(float));
         for (int64_t row = N * p / runs; row < N * (p + 1) / runs; row++) backward_row(x.type, k, dw_part, db_part, row);
     }
-    add_partials((float *)dw.data, partial, 2 * half, runs, C);
-    add_partials((float *)db.data, partial + half, 2 * half, runs, C);
+    add_partials((float *)dw.data, partial, 2 * half, runs, k.C);
+    add_partials((float *)db.data, partial + half, 2 * half, runs, k.C);
+}
+
+void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean,
+                        Tensor rstd) {
+    EXPECT_ACT(x);
+    int      is_dry = layernorm_backward_contract(s, dx, dw, db, dresidual, dy, x, w, mean, rstd);
+    size_t   mark = arena_mark(&s->scratch);
+    float   *partial = (float *)arena_take(&s->scratch, (size_t)(runs_of(x.dim[0]) * 2 * partial_elems(x.dim[1])) * sizeof(float));
+    Backward k = {dx.data, dresidual.data, dy.data, x.data, w.data, (const float *)mean.data, (const float *)rstd.data, x.dim[1]};
+    if (!is_dry) backward_rows(dw, db, x, k, partial);
     arena_release(&s->scratch, mark);
 }
 

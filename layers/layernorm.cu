@@ -2,7 +2,7 @@
  * loaded, in a warp's registers or a long one in a block's shared memory, while three passes go over it: mean, squared deviations from it
  * (two passes lose nothing to cancellation), output. */
 #include "core/kernel.cuh"
-#include "layers/layernorm.cuh"
+#include "layers/contracts.h"
 
 enum { WARPS = 4, HELD_PACKS = 8, LONG_ROW_THREADS = 256 };
 
@@ -106,7 +106,6 @@ template <typename T, int W> static void launch_forward(Stream *s, Forward<T> f)
 
 static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
                          float eps) {
-    layernorm_contract(y, mean, rstd, x, w, b);
     int64_t N = x.dim[0], C = x.dim[1];
     bool    fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
@@ -118,12 +117,10 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rs
 
 void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
     Tensor none = tensor_2d(NULL, x.type, x.dim[0], x.dim[1]);
-    forward_rows(s, none, y, mean, rstd, x, none, w, b, eps);
+    if (!layernorm_forward_contract(s, y, mean, rstd, x, w, b)) forward_rows(s, none, y, mean, rstd, x, none, w, b, eps);
 }
 
 void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
                                 float eps) {
-    EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
-    EXPECT2(update, x.type, x.dim[0], x.dim[1]);
-    forward_rows(s, sum, y, mean, rstd, x, update, w, b, eps);
+    if (!residual_layernorm_forward_contract(s, sum, y, mean, rstd, x, update, w, b)) forward_rows(s, sum, y, mean, rstd, x, update, w, b, eps);
 }

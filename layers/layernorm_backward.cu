@@ -6,7 +6,7 @@
  * go to scratch as [blocks][2][C], and a second kernel adds the blocks in order. The number of blocks depends on N and C alone: the same
  * bits and the same scratch on every GPU. */
 #include "core/kernel.cuh"
-#include "layers/layernorm.cuh"
+#include "layers/contracts.h"
 
 enum {
     ROWS = 2,           /* of a batch: their loads are on their way together, and they share a barrier   */
@@ -146,16 +146,10 @@ KERNEL layernorm_total_kernel(float *dw, float *db, const float *partial, int64_
 
 static size_t partial_bytes(int64_t N, int64_t C) { return (size_t)(partial_blocks(N, C) * 2 * C) * sizeof(float); }
 
-size_t layernorm_scratch_bytes(int64_t N, int64_t C) { return partial_bytes(N, C) + ARENA_ALIGN; }
-
 void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean,
                         Tensor rstd) {
     int64_t N = x.dim[0], C = x.dim[1], blocks = partial_blocks(N, C);
-    layernorm_contract(dy, mean, rstd, x, w, w);
-    EXPECT2(dx, x.type, N, C);
-    EXPECT1(dw, F32, C);
-    EXPECT1(db, F32, C);
-    if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
+    layernorm_backward_contract(s, dx, dw, db, dresidual, dy, x, w, mean, rstd);
     if (N == 0) return;
     size_t mark = arena_mark(&s->scratch);
     float *partial = (float *)arena_take(&s->scratch, partial_bytes(N, C));

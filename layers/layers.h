@@ -4,7 +4,7 @@
  * Layout   row-major, contiguous, shapes in [ ].   act = the tensors' common F32, BF16 or F16;  f32 = always F32.
  * Writes   forward sets outputs; backward sets activation gradients (=) and accumulates weight gradients (+=).
  * Memory   the caller owns every buffer; an op allocates nothing after the first step and never waits for the device. What an op
- *          needs for itself it takes from s->scratch: <op>_scratch_bytes() says how much, and it is given back on return.
+ *          needs for itself it takes from s->scratch and gives back on return. On a dry stream it takes as much and runs nothing.
  * Numbers  sums, statistics and products accumulate in f32 or better whatever act is. Same inputs, same threads: same bits.
  * Errors   a broken contract is a bug: EXPECTn ends the job.
  */
@@ -24,7 +24,6 @@ extern "C" {
 void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe);
 /*   dwte [V',C] f32 out(+=)   dwpe [P,C] f32 out(+=)   dy [N,C] act in. Rows of equal tokens are added in a fixed order.             */
 void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens);
-size_t embedding_scratch_bytes(int64_t N);
 
 /* --- layernorm: y = (x - mean) * rstd * w + b, rstd = 1/sqrt(mean((x-mean)^2) + eps); Ba et al., arXiv:1607.06450 --------------------
  *   y [N,C] act out   mean, rstd [N] f32 out, kept for backward   x [N,C] act in   w, b [C] act in                                 */
@@ -37,7 +36,6 @@ void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Te
  *   dx [N,C] act out, may be dresidual   dw, db [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none   dy, x [N,C] act in  */
 void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean,
                         Tensor rstd);
-size_t layernorm_scratch_bytes(int64_t N, int64_t C);
 
 /* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it ----------------------------------------------------------------
  *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in                                                               */
@@ -48,7 +46,6 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
 /* The same where x = gelu(pre): dx is the gradient of pre, dpre = (dy w^T) * gelu'(pre).                                              */
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w);
-size_t linear_scratch_bytes(int64_t N, int64_t K, int64_t M, DType act);
 
 /* --- gelu, tanh form: y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); Hendrycks & Gimpel, arXiv:1606.08415 ------------------------
  *   y, x [N,M] act                                                                                                                  */
@@ -63,7 +60,6 @@ void gelu_backward(Stream *s, Tensor dx, Tensor dy, Tensor x);
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H);
 /*   dqkv [B*T,3C] act out   dy, y [B*T,C] act in                                                                                    */
 void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H);
-size_t attention_scratch_bytes(int64_t B, int64_t T, int64_t C, int64_t H, DType act);
 
 /* --- head: logits = x wte^T, the output layer tied to the embedding ------------------------------------------------------------------
  * V' = V rounded up: rows V..V'-1 of wte are padding. They are zero and stay so, and with them the padding columns of the logits.
@@ -71,7 +67,6 @@ size_t attention_scratch_bytes(int64_t B, int64_t T, int64_t C, int64_t H, DType
 void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte);
 /*   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=) dlogits^T x   dlogits [n,V'] act in, padding columns zero: they add zero  */
 void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte);
-size_t head_scratch_bytes(int64_t n, int64_t C, int64_t padded_V, DType act);
 
 /* --- classifier: loss[i] = log(sum_v exp(logits[i,v])) - logits[i,target[i]], over v < V -----------------------------------------------
  *   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not looked at   targets [n] i32 in                                   */
@@ -89,10 +84,10 @@ typedef struct {
 /* AdamW, Loshchilov & Hutter, arXiv:1711.05101; g = grad_scale * grad:
  *   m = beta1 m + (1-beta1) g      v = beta2 v + (1-beta2) g^2
  *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ),   decay = weight_decay or 0
- * of a list of pieces in one pass, each of any n, all of one act type.
+ * of a list of spans in one pass, each of any n, all of one act type.
  *   master, m, v [n] f32 in/out   grad [n] f32 in   working [n] act out: p rounded; when it is F32 it is the master itself             */
 typedef struct { Tensor master, m, v, working, grad; int decays; } AdamWSpan;
-void adamw_update(Stream *s, const AdamWSpan *piece, int pieces, AdamW h, float grad_scale);
+void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float grad_scale);
 
 /* Sum of squares of x: of each 64 elements in float64 in a fixed order, of those sums exactly. However a tensor is cut at multiples of 64,
  * and whoever adds the parts: the same sum.   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x [n] f32 in                    */

@@ -3,6 +3,7 @@
  * GELU works on the pre-activation as it was stored, rounded in bf16: recomputing it from pre gives the same bits.
  */
 #include "layers/act_simd.h"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 #include "layers/matmul.h"
 
@@ -16,13 +17,10 @@ SIMD_DISPATCH(void, add_rows, (DType type, float *sum, const void *x, int64_t ro
 enum { BIAS_ROWS = 64 };
 
 static int64_t bias_blocks(int64_t N) { return (N + BIAS_ROWS - 1) / BIAS_ROWS; }
-static size_t  bias_scratch_bytes(int64_t N, int64_t M) { return (size_t)(bias_blocks(N) * M) * sizeof(float) + ARENA_ALIGN; }
 
-/* db [M] += column sums of dy [N,M]. Blocks do not depend on the thread count. */
-static void bias_backward(Stream *s, Tensor db, Tensor dy) {
+/* Blocks do not depend on the thread count. */
+static void add_columns(Tensor db, Tensor dy, float *partial) {
     int64_t N = dy.dim[0], M = dy.dim[1], blocks = bias_blocks(N);
-    size_t  mark = arena_mark(&s->scratch);
-    float  *partial = (float *)arena_take(&s->scratch, (size_t)(blocks * M) * sizeof(float));
     #pragma omp parallel
     {
         #pragma omp for schedule(static)
@@ -37,6 +35,14 @@ static void bias_backward(Stream *s, Tensor db, Tensor dy) {
             ((float *)db.data)[c] += (float)sum;
         }
     }
+}
+
+/* db [M] += column sums of dy [N,M]. */
+static void bias_backward(Stream *s, Tensor db, Tensor dy) {
+    int    is_dry = bias_backward_contract(s, db, dy);
+    size_t mark = arena_mark(&s->scratch);
+    float *partial = (float *)arena_take(&s->scratch, (size_t)(bias_blocks(dy.dim[0]) * dy.dim[1]) * sizeof(float));
+    if (!is_dry) add_columns(db, dy, partial);
     arena_release(&s->scratch, mark);
 }
 
@@ -51,12 +57,8 @@ static Matmul weight_gradient(Tensor dw, Tensor x, Tensor dy) {
 }
 
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b) {
-    int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
     EXPECT_ACT(x);
-    EXPECT2(x, x.type, N, K);
-    EXPECT2(y, x.type, N, M);
-    EXPECT2(w, x.type, K, M);
-    EXPECT1(b, x.type, M);
+    linear_expect(y, x, w, b);
     matmul(s, forward_product(y, x, w, b.data));
 }
 
@@ -66,14 +68,8 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
 }
 
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
-    int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
     EXPECT_ACT(x);
-    EXPECT2(x, x.type, N, K);
-    EXPECT2(dx, x.type, N, K);
-    EXPECT2(dy, x.type, N, M);
-    EXPECT2(w, x.type, K, M);
-    EXPECT2(dw, F32, K, M);
-    EXPECT1(db, F32, M);
+    linear_backward_expect(dx, dw, db, dy, x, w);
     matmul(s, input_gradient(dx, dy, w));
     matmul(s, weight_gradient(dw, x, dy));
     bias_backward(s, db, dy);
@@ -82,18 +78,6 @@ void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tens
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w) {
     linear_backward(s, dpre, dw, db, dy, x, w);
     gelu_backward(s, dpre, dpre, pre);
-}
-
-size_t linear_scratch_bytes(int64_t N, int64_t K, int64_t M, DType act) {
-    Tensor x = tensor_2d(NULL, act, N, K), y = tensor_2d(NULL, act, N, M), w = tensor_2d(NULL, act, K, M), dw = tensor_2d(NULL, F32, K, M);
-    float  some_bias = 0.0f;
-    size_t most = bias_scratch_bytes(N, M);
-    Matmul products[] = {forward_product(y, x, w, &some_bias), input_gradient(x, y, w), weight_gradient(dw, x, y)};
-    for (int i = 0; i < 3; i++) {
-        size_t bytes = matmul_scratch_bytes(products[i]);
-        if (bytes > most) most = bytes;
-    }
-    return most;
 }
 
 #else /* SIMD_PASS: the kernels, once per instruction set */

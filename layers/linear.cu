@@ -5,6 +5,7 @@
  * stored, so that memory.recompute = "light" computes the same bits again from it. What the epilogue would save was measured at 0.7 % of a
  * step on an H100 (llm.c issue 591).
  */
+#include "layers/contracts.h"
 #include "layers/layers.h"
 #include "layers/matmul.cuh"
 
@@ -101,6 +102,7 @@ static Matmul weight_gradient(Tensor dw, Tensor x, Tensor dy) {
 
 /* dw += x^T dy, db += column sums of dy: those with the product, which reads dy anyway, or by the kernel above. */
 static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tensor x) {
+    bias_backward_contract(s, db, dy);
     size_t   mark = arena_mark(&s->scratch);
     BiasSums b = bias_sums(&s->scratch, dy);
     Rest     rest = {column_sums_aside, &b};
@@ -114,11 +116,7 @@ static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tens
 /* --- the ops ---------------------------------------------------------------------------------------------------------------------------- */
 
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b) {
-    int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
-    EXPECT2(x, x.type, N, K);
-    EXPECT2(y, x.type, N, M);
-    EXPECT2(w, x.type, K, M);
-    EXPECT1(b, x.type, M);
+    linear_expect(y, x, w, b);
     matmul(s, forward_product(y, x, w, b.data));
 }
 
@@ -127,18 +125,8 @@ void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Te
     gelu_forward(s, y, pre);
 }
 
-static void backward_contract(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
-    int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
-    EXPECT2(x, x.type, N, K);
-    EXPECT2(dx, x.type, N, K);
-    EXPECT2(dy, x.type, N, M);
-    EXPECT2(w, x.type, K, M);
-    EXPECT2(dw, F32, K, M);
-    EXPECT1(db, F32, M);
-}
-
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
-    backward_contract(dx, dw, db, dy, x, w);
+    linear_backward_expect(dx, dw, db, dy, x, w);
     matmul(s, input_gradient(dx, dy, w));
     parameters_backward(s, dw, db, dy, x);
 }
@@ -151,17 +139,10 @@ static void gelu_backward_in_place(Stream *s, void *tensors) {
 }
 
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w) {
-    backward_contract(dpre, dw, db, dy, x, w);
+    linear_backward_expect(dpre, dw, db, dy, x, w);
     EXPECT2(pre, x.type, x.dim[0], x.dim[1]);
     GeluBackward g = {dpre, pre};
     Rest         rest = {gelu_backward_in_place, &g};
     if (!matmul_fused(s, input_gradient(dpre, dy, w), EPILOGUE_GELU_BACKWARD, pre.data, rest)) gelu_backward(s, dpre, dpre, pre);
     parameters_backward(s, dw, db, dy, x);
-}
-
-size_t linear_scratch_bytes(int64_t N, int64_t K, int64_t M, DType act) {
-    Arena  dry = arena_dry("linear");
-    Tensor x = tensor_2d(NULL, act, N, K), dy = tensor_2d(NULL, act, N, M), dw = tensor_2d(NULL, F32, K, M);
-    bias_sums(&dry, dy);
-    return dry.peak_bytes + ARENA_ALIGN + matmul_scratch_bytes(weight_gradient(dw, x, dy));
 }

@@ -17,6 +17,7 @@
 #include "layers/layers.h"
 #include "layers/matmul.h"
 #include "layers/matmul_tiles.h"
+#include "layers/matmul_ways.h"
 #include "layers/transpose_simd.h"
 
 #ifndef SIMD_PASS
@@ -26,8 +27,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include "core/clock.h"
 
 #define SIMD_FILE "layers/matmul.c"
 #include "core/simd_each.h"
@@ -40,7 +39,7 @@ SIMD_DISPATCH(void, narrow_row, (uint16_t *y, const float *x, const uint16_t *bi
 
 /* The largest panel of widened operands: at most 2048 x 3072 of a, 3072 x 3072 of b, 2048 x 3072 of c. */
 enum { PANEL_M = 2048, PANEL_N = 3072, PANEL_K = 3072 };
-enum { PRIMITIVES = 256, RATE_RUNS = 64 };
+enum { PRIMITIVES = 256 };
 
 typedef struct {
     Matmul           shape;   /* its pointers mean nothing */
@@ -50,11 +49,15 @@ typedef struct {
     size_t           scratch_bytes;
 } Primitive;
 
+typedef struct { Matmul shape; int threads; size_t scratch_bytes; } Size;
+
 static struct {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     Primitive     table[PRIMITIVES];
     int           made; /* since the start; the oldest makes room for a new one */
+    Size          size[PRIMITIVES];
+    int           sized; /* the same */
     float       **strip; /* [strips] owned: a thread's part of a transposed a, turned; made on first use */
     int           strips;
     _Atomic unsigned sgemms; /* kinds of sgemm that have been called, a bit each */
@@ -87,15 +90,13 @@ static void onednn_open(void) {
 }
 
 /* TRAIN_GPT_BF16=onednn leaves bf16 to oneDNN on any AVX-512 processor: for tests, it is slow. */
-static int has_native_bf16(void) {
+int matmul_has_native_bf16(void) {
     const char *asked = getenv("TRAIN_GPT_BF16");
     return simd_has_bf16() || (simd_isa() >= ISA_AVX512 && asked && strcmp(asked, "onednn") == 0);
 }
 
-typedef enum { BY_SGEMM, BY_PRIMITIVE, BY_PANELS } Way;
-
 static Way way_of(Matmul p) {
-    if (p.a.type == BF16) return has_native_bf16() ? BY_PRIMITIVE : BY_PANELS;
+    if (p.a.type == BF16) return matmul_has_native_bf16() ? BY_PRIMITIVE : BY_PANELS;
     return p.b.order == TRANSPOSED && p.k >= p.n ? BY_PRIMITIVE : BY_SGEMM;
 }
 
@@ -200,7 +201,27 @@ static Primitive *primitive_of(Matmul p) {
     return slot;
 }
 
+/* Its scratch, without making it: a dry run asks for every block of a model. */
+static size_t primitive_scratch_bytes(Matmul p) {
+    int known = onednn.sized < PRIMITIVES ? onednn.sized : PRIMITIVES;
+    for (int i = 0; i < known; i++)
+        if (onednn.size[i].threads == omp_get_max_threads() && same_shape(&onednn.size[i].shape, &p)) return onednn.size[i].scratch_bytes;
+    Size *slot = &onednn.size[onednn.sized++ % PRIMITIVES];
+    *slot = (Size){p, omp_get_max_threads(), primitive_make(NULL, p)};
+    return slot->scratch_bytes;
+}
+
+static void take_and_drop(Stream *s, size_t bytes) {
+    size_t mark = arena_mark(&s->scratch);
+    arena_take(&s->scratch, bytes);
+    arena_release(&s->scratch, mark);
+}
+
 static void product_by_primitive(Stream *s, Matmul p) {
+    if (s->ledger) {
+        take_and_drop(s, primitive_scratch_bytes(p));
+        return;
+    }
     Primitive *known = primitive_of(p);
     size_t     mark = arena_mark(&s->scratch);
     ONEDNN(dnnl_memory_set_data_handle(known->a, p.a.data));
@@ -270,7 +291,7 @@ static void product_by_panels(Stream *s, Matmul p) {
     float *b = (float *)arena_take(&s->scratch, bytes.b_bytes);
     float *c = (float *)arena_take(&s->scratch, bytes.c_bytes);
     Matmul q = {.bias = NULL};
-    for (int64_t j = 0; j < p.n; j += PANEL_N) {
+    for (int64_t j = 0; j < p.n && !s->ledger; j += PANEL_N) {
         q.n = at_most(p.n - j, PANEL_N);
         for (int64_t i = 0; i < p.m; i += PANEL_M) {
             q.m = at_most(p.m - i, PANEL_M);
@@ -353,8 +374,8 @@ static void execute_tile(const Primitive *known, Matmul p, void *scratch) {
     for (int i = 0; i < count; i++) dnnl_memory_destroy(args[i].memory);
 }
 
-/* The most scratch that a tile of p takes of a thread; with make, all the primitives are there afterwards. */
-static size_t tiles_prepare(Matmul p, Cut cut, int make) {
+/* The most scratch that a tile of p takes of a thread; unless it is a dry run, all the primitives are there afterwards. */
+static size_t tiles_prepare(Matmul p, Cut cut, int is_dry) {
     int    threads = omp_get_max_threads();
     size_t most = 0;
     omp_set_num_threads(1);
@@ -362,26 +383,30 @@ static size_t tiles_prepare(Matmul p, Cut cut, int make) {
         int is_last_row = tile / cut.columns == cut.rows - 1, is_last_column = tile % cut.columns == cut.columns - 1;
         if (tile > 0 && !is_last_row && !is_last_column) continue; /* as the first */
         Matmul q = tile_of(p, cut, tile);
-        size_t bytes = make ? primitive_of(q)->scratch_bytes : primitive_make(NULL, q);
+        size_t bytes = is_dry ? primitive_scratch_bytes(q) : primitive_of(q)->scratch_bytes;
         if (bytes > most) most = bytes;
     }
     omp_set_num_threads(threads);
     return (most + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
 }
 
-static void product_by_primitive_tiles(Stream *s, Matmul p) {
-    Cut    cut = cut_of(p, TILE_M);
-    size_t mark = arena_mark(&s->scratch), bytes = tiles_prepare(p, cut, 1);
-    char  *scratch = (char *)arena_take(&s->scratch, bytes * (size_t)omp_get_max_threads());
+static void run_primitive_tiles(Matmul p, Cut cut, char *scratch, size_t bytes_of_thread) {
     #pragma omp parallel
     {
         omp_set_num_threads(1);
         #pragma omp for schedule(dynamic)
         for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
             Matmul q = tile_of(p, cut, tile);
-            execute_tile(primitive_of(q), q, scratch + bytes * (size_t)omp_get_thread_num());
+            execute_tile(primitive_of(q), q, scratch + bytes_of_thread * (size_t)omp_get_thread_num());
         }
     }
+}
+
+static void product_by_primitive_tiles(Stream *s, Matmul p) {
+    Cut    cut = cut_of(p, TILE_M);
+    size_t mark = arena_mark(&s->scratch), bytes = tiles_prepare(p, cut, s->ledger != NULL);
+    char  *scratch = (char *)arena_take(&s->scratch, bytes * (size_t)omp_get_max_threads());
+    if (!s->ledger) run_primitive_tiles(p, cut, scratch, bytes);
     arena_release(&s->scratch, mark);
 }
 
@@ -391,76 +416,26 @@ void matmul(Stream *s, Matmul p) {
     int types_fit = p.a.type == p.b.type && (p.a.type == F32 || p.a.type == BF16) && (p.c.type == p.a.type || p.c.type == F32);
     CHECK(types_fit && p.c.order == PLAIN && (p.write == MATMUL_SET || (p.c.type == F32 && !p.bias)), "a product of %s and %s into %s",
           dtype_name(p.a.type), dtype_name(p.b.type), dtype_name(p.c.type));
+    int is_dry = matmul_note(s, p);
     switch (way_of(p)) {
     case BY_SGEMM:
+        if (is_dry) break;
         if (s->any_threads) product_by_f32_tiles(p);
         else product_by_sgemm(p);
         break;
     case BY_PRIMITIVE:
-        if (s->any_threads && p.a.type == F32) product_by_f32_tiles(p); /* by one thread sgemm is as quick */
-        else if (s->any_threads) product_by_primitive_tiles(s, p);
+        if (s->any_threads && p.a.type == F32) { /* by one thread sgemm is as quick */
+            if (!is_dry) product_by_f32_tiles(p);
+        } else if (s->any_threads) product_by_primitive_tiles(s, p);
         else product_by_primitive(s, p);
         break;
     case BY_PANELS: product_by_panels(s, p); break;
     }
 }
 
-size_t matmul_scratch_bytes(Matmul p) {
-    Way way = way_of(p);
-    if (way == BY_SGEMM) return 0;
-    if (way == BY_PRIMITIVE) {
-        size_t whole = primitive_make(NULL, p);
-        size_t tiles = p.a.type == F32 ? 0 : tiles_prepare(p, cut_of(p, TILE_M), 0) * (size_t)omp_get_max_threads();
-        return (whole > tiles ? whole : tiles) + ARENA_ALIGN;
-    }
-    Panels bytes = panels_of(p);
-    return bytes.a_bytes + bytes.b_bytes + bytes.c_bytes + 3 * ARENA_ALIGN;
-}
-
-/* --- the machine's rate ----------------------------------------------------------------------------------------------------------- */
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-int64_t matmul_rate_size(void) { return 1024; }
-
-/* bf16 that goes by panels is multiplied in f32, so that is its rate. In f32 oneDNN has two ways of multiplying plain matrices: the
- * machine's rate is that of the faster. Memory comes and goes here: this runs once, before training. */
-double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
-    (void)math; /* f32 is f32 here */
-    DType  type = act == BF16 && has_native_bf16() ? BF16 : F32;
-    Matrix shape = {NULL, type, n, PLAIN};
-    Matmul p = {shape, shape, shape, n, n, n, MATMUL_SET, NULL};
-    size_t scratch_bytes = primitive_make(NULL, p);
-    size_t matrix_bytes = (size_t)(n * n) * dtype_bytes(type);
-    Stream own = stream_create(3 * matrix_bytes + scratch_bytes + 4 * ARENA_ALIGN);
-    p.a.data = arena_take(&own.scratch, matrix_bytes);
-    p.b.data = arena_take(&own.scratch, matrix_bytes);
-    p.c.data = arena_take(&own.scratch, matrix_bytes);
-    for (int64_t i = 0; i < n * n; i++) {
-        Tensor a = tensor_1d(p.a.data, type, n * n), b = tensor_1d(p.b.data, type, n * n);
-        tensor_set(a, i, (float)(i % 17 - 8) / 16.0f), tensor_set(b, i, (float)(i % 13 - 6) / 16.0f);
-    }
-    double best = 0.0;
-    for (Way way = type == BF16 ? BY_PRIMITIVE : BY_SGEMM; way <= BY_PRIMITIVE; way++) {
-        double ms[RATE_RUNS] = {0}, spent = 0.0, share = type == BF16 ? budget_ms : budget_ms / 2;
-        int    runs = 0;
-        for (int warm = 0; runs < RATE_RUNS && (runs == 0 || spent < share); warm = 1) {
-            double start = clock_ms();
-            if (way == BY_SGEMM) product_by_sgemm(p);
-            else                 product_by_primitive(&own, p);
-            double took = clock_ms() - start;
-            spent += took;
-            if (warm) ms[runs++] = took;
-        }
-        qsort(ms, (size_t)runs, sizeof ms[0], ascending);
-        double rate = 2.0 * (double)n * (double)n * (double)n / (ms[runs / 2] * 1e-3);
-        if (rate > best) best = rate;
-    }
-    stream_destroy(&own);
-    return best;
+void matmul_by(Stream *s, Matmul p, Way way) {
+    if (way == BY_SGEMM) product_by_sgemm(p);
+    else product_by_primitive(s, p);
 }
 
 const char *matmul_library(void) {

@@ -38,8 +38,13 @@ typedef struct {
 
 /* Takes what it needs from s->scratch and gives it back. Same bits for the same shape and thread count or table of algorithms.h. */
 void   matmul(Stream *s, Matmul product);
-/* The most scratch that products of this shape take; data pointers are not looked at, bias as NULL or not. */
-size_t matmul_scratch_bytes(Matmul product);
+
+/* What a dry stream notes of it; returns whether the stream is dry. */
+static inline int matmul_note(Stream *s, Matmul p) {
+    double operands = (double)(p.m * p.k + p.k * p.n) * (double)dtype_bytes(p.a.type);
+    double results = (double)(p.m * p.n) * (double)dtype_bytes(p.c.type) * (p.write == MATMUL_ADD ? 2.0 : 1.0);
+    return stream_note(s, p.write == MATMUL_ADD ? "matmul, added" : "matmul", p.m, p.n, p.k, 0, 2.0 * (double)p.m * (double)p.n * (double)p.k, operands + results);
+}
 
 #ifdef __cplusplus
 }

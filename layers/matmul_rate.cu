@@ -28,7 +28,11 @@ double matmul_rate(DType act, MathMode math, int64_t n, double budget_ms) {
     Matrix shape = {NULL, act, n, PLAIN};
     Matmul p = {shape, shape, shape, n, n, n, MATMUL_SET, NULL};
     size_t matrix_bytes = (size_t)(n * n) * dtype_bytes(act);
-    Stream own = stream_create(3 * matrix_bytes + matmul_scratch_bytes(p) + 4 * ARENA_ALIGN);
+    Ledger none = {};
+    Stream dry = stream_dry(&none);
+    matmul(&dry, p);
+    ledger_free(&none);
+    Stream own = stream_create(3 * matrix_bytes + dry.scratch.peak_bytes + 4 * ARENA_ALIGN);
     own.math = math;
     p.a.data = arena_take(&own.scratch, matrix_bytes);
     p.b.data = arena_take(&own.scratch, matrix_bytes);

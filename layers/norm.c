@@ -1,6 +1,7 @@
 /* norm.c - CPU side of norm_squared and sum_forward in layers.h. Threads take stretches of the tensor and add what they find to exact sums,
  * which no order changes. */
 #include "layers/act_simd.h"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 #ifndef SIMD_PASS
@@ -22,8 +23,6 @@ typedef void AddTerms(Exact *sum, const float *x, int64_t n);
 
 static void add_terms(Tensor sum, Tensor x, AddTerms *add) {
     int64_t n = x.dim[0];
-    EXPECT1(sum, I64, EXACT_WORDS);
-    EXPECT1(x, F32, n);
     #pragma omp parallel if (n > STRETCH)
     {
         Exact part = {{0}};
@@ -34,8 +33,12 @@ static void add_terms(Tensor sum, Tensor x, AddTerms *add) {
     }
 }
 
-void norm_squared(Stream *s, Tensor sum, Tensor x) { (void)s, add_terms(sum, x, add_squares); }
-void sum_forward(Stream *s, Tensor sum, Tensor x) { (void)s, add_terms(sum, x, add_values); }
+void norm_squared(Stream *s, Tensor sum, Tensor x) {
+    if (!norm_squared_contract(s, sum, x)) add_terms(sum, x, add_squares);
+}
+void sum_forward(Stream *s, Tensor sum, Tensor x) {
+    if (!sum_forward_contract(s, sum, x)) add_terms(sum, x, add_values);
+}
 
 #else /* SIMD_PASS: the kernels, once per instruction set */
 

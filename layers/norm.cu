@@ -1,6 +1,7 @@
 /* norm.cu - CUDA side of norm_squared and sum_forward in layers.h. Blocks add to exact sums in shared memory, then to the result: integer
  * atomics, which come in any order and give the same sum on every GPU. */
 #include "core/kernel.cuh"
+#include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum { THREADS = 256, LANES = 16, PER_LANE = 4, MAX_BLOCKS = 1024 }; /* LANES x PER_LANE: the 64 elements summed in float64 */
@@ -51,13 +52,15 @@ template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, c
 
 template <Terms terms> static void add_terms(Stream *s, Tensor sum, Tensor x) {
     int64_t n = x.dim[0], blocks = blocks_for(n, THREADS * PER_LANE);
-    EXPECT1(sum, I64, EXACT_WORDS);
-    EXPECT1(x, F32, n);
     if (n == 0) return;
     DISPATCH_PACK(float, packs_fit(PACK_BYTES, {x.data}), W,
         LAUNCH((exact_sum_kernel<terms, W>), blocks < MAX_BLOCKS ? blocks : (int64_t)MAX_BLOCKS, THREADS, 0, s,
                ptr<unsigned long long>(sum), ptr<float>(x), n));
 }
 
-void norm_squared(Stream *s, Tensor sum, Tensor x) { add_terms<SQUARES>(s, sum, x); }
-void sum_forward(Stream *s, Tensor sum, Tensor x) { add_terms<VALUES>(s, sum, x); }
+void norm_squared(Stream *s, Tensor sum, Tensor x) {
+    if (!norm_squared_contract(s, sum, x)) add_terms<SQUARES>(s, sum, x);
+}
+void sum_forward(Stream *s, Tensor sum, Tensor x) {
+    if (!sum_forward_contract(s, sum, x)) add_terms<VALUES>(s, sum, x);
+}

@@ -88,26 +88,6 @@ void gpt_destroy(Gpt *g) {
     g->forward = g->backward = NULL;
 }
 
-size_t gpt_scratch_bytes(const Gpt *g) {
-    int64_t N = g->B * g->T, C = g->shape.n_embd, padded = g->logits.dim[1];
-    int64_t last_rows = N % g->head_rows ? N % g->head_rows : g->head_rows; /* of logits */
-    size_t  needs[] = {
-        embedding_scratch_bytes(N),
-        layernorm_scratch_bytes(N, C),
-        linear_scratch_bytes(N, C, 3 * C, g->act),
-        linear_scratch_bytes(N, C, C, g->act),
-        linear_scratch_bytes(N, C, 4 * C, g->act),
-        linear_scratch_bytes(N, 4 * C, C, g->act),
-        attention_scratch_bytes(g->B, g->T, C, g->shape.n_head, g->act),
-        head_scratch_bytes(g->head_rows, C, padded, g->act),
-        head_scratch_bytes(last_rows, C, padded, g->act),
-    };
-    size_t most = 0;
-    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
-        if (needs[i] > most) most = needs[i];
-    return most;
-}
-
 /* --- blocks ------------------------------------------------------------------------------------------------------------------------ */
 
 enum { EMBEDDING_BUCKET };
@@ -127,7 +107,7 @@ static void backward_ops(Gpt *g, BlockRun *r, int64_t l) {
 
 /* Queues a block's operations, from the second time on as a graph; for the whole micro-batch alone: another one has other shapes. */
 static void queue_block(Gpt *g, BlockRun *r, int64_t l, BlockGraph *b, BlockOps *ops) {
-    int whole = r->e.B == g->B && r->e.T == g->T;
+    int whole = r->e.B == g->B && r->e.T == g->T && !r->s->ledger;
     if (!whole || !b->graph.handle) {
         int records = whole && b->runs++ > 0 && graph_begin(r->s);
         ops(g, r, l);
@@ -193,6 +173,7 @@ void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out) {
     int64_t V = g->shape.vocab_size;
     Tensor  logits = first_rows(g->logits, 1);
     head_forward(s, logits, tensor_rows(g->ln_f, row, 1), wte_of(g));
+    if (s->ledger) return;
     Tensor used = tensor_1d(logits.data, logits.type, V);
     if (logits.type == F32) {
         device_to_host(s, out, used);

@@ -43,7 +43,6 @@ typedef struct {
 /* Carves the activations out of the arena; data are NULL in a dry run. B sequences of T tokens at most. */
 Gpt    gpt_create(Shards *shards, int64_t B, int64_t T, Recompute recompute, Arena *activations);
 void   gpt_destroy(Gpt *g);
-size_t gpt_scratch_bytes(const Gpt *g);   /* for the ops of one micro-step, at most */
 
 void gpt_forward(Gpt *g, Stream *s, Batch batch);                  /* up to the last layernorm; batch [B',T'], B' <= B, T' <= T     */
 void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to SUM_LOSS          */
@@ -51,6 +50,8 @@ void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_
  * to the first. */
 void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch which);
 
+/* Sampling computes sequences of a multiple of so many tokens, or of all T: few shapes, which a dry run goes through. */
+enum { SAMPLE_STEP = 32 };
 /* After gpt_forward: logits of one row of the batch to host memory, out [vocab_size]. */
 void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out);
 

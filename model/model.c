@@ -17,23 +17,76 @@ static void drop(Model *m) {
     shards_destroy(m->shards);
 }
 
-ModelBytes model_bytes(ModelSpec spec, int *gradient_buffers) {
-    Model m = {.spec = spec, .params_arena = arena_dry("weights"), .grads_arena = arena_dry("gradients"), .optimizer_arena = arena_dry("optimizer"),
-               .activations_arena = arena_dry("activations")};
+/* --- dry ------------------------------------------------------------------------------------------------------------------------------ */
+
+static Batch dry_batch(int64_t B, int64_t T) {
+    Arena tokens = arena_dry("tokens");
+    return (Batch){arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)};
+}
+
+/* All micro-batches but the last are the same operations: they run once and count often. */
+static void dry_step(Model *m, int64_t micro_batches) {
+    const ModelSpec *spec = &m->spec;
+    AdamW            h = {.step = 1};
+    Batch            batch = dry_batch(spec->B, spec->T);
+    step_sums_zero(&m->sums, &m->stream);
+    shards_begin(m->shards, &m->stream);
+    if (micro_batches > 1) {
+        m->stream.ledger->times = micro_batches - 1;
+        gpt_forward(&m->gpt, &m->stream, batch);
+        gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_EARLIER);
+        m->stream.ledger->times = 1;
+    }
+    gpt_forward(&m->gpt, &m->stream, batch);
+    gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
+    shards_finish(m->shards, &m->stream);
+    optimizer_numbers(&m->optimizer, &m->stream, 0);
+    optimizer_update(&m->optimizer, &m->stream, h, 1.0f);
+    shards_publish(m->shards);
+}
+
+/* Other shapes than a step's: a library may want more scratch for fewer rows. */
+static void dry_other_batches(Model *m) {
+    Ledger  beside = {0}, *step = m->stream.ledger;
+    int64_t B = m->spec.B, T = m->spec.T;
+    m->stream.ledger = &beside;
+    for (int64_t b = 1; b <= B; b++) {
+        gpt_forward(&m->gpt, &m->stream, dry_batch(b, T));
+        gpt_loss(&m->gpt, &m->stream, dry_batch(b, T));
+    }
+    for (int64_t t = SAMPLE_STEP < T ? SAMPLE_STEP : T;; t = t + SAMPLE_STEP < T ? t + SAMPLE_STEP : T) {
+        gpt_forward(&m->gpt, &m->stream, dry_batch(1, t));
+        gpt_logits(&m->gpt, &m->stream, t - 1, NULL);
+        if (t == T) break;
+    }
+    m->stream.ledger = step;
+    ledger_free(&beside);
+}
+
+ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
+    Ledger own = {0};
+    Model  m = {.spec = spec, .params_arena = arena_dry("weights"), .grads_arena = arena_dry("gradients"), .optimizer_arena = arena_dry("optimizer"),
+                .activations_arena = arena_dry("activations"), .stream = stream_dry(step ? step : &own)};
     m.spec.shards.comm = NULL;
+    m.stream.math = spec.math;
+    m.stream.any_threads = spec.any_threads;
     carve(&m);
+    if (spec.optimizer) dry_step(&m, micro_batches);
+    dry_other_batches(&m);
     ModelBytes bytes = {m.params_arena.peak_bytes, m.grads_arena.peak_bytes, m.optimizer_arena.peak_bytes, m.activations_arena.peak_bytes,
-                        gpt_scratch_bytes(&m.gpt)};
-    if (gradient_buffers) *gradient_buffers = m.shards->order.leaves ? m.shards->order.buffers : 0;
+                        m.stream.scratch.peak_bytes, m.shards->order.leaves ? m.shards->order.buffers : 0};
     drop(&m);
+    ledger_free(&own);
     return bytes;
 }
+
+/* --- for real --------------------------------------------------------------------------------------------------------------------------- */
 
 Model *model_create(ModelSpec spec) {
     Model *m = (Model *)calloc(1, sizeof *m);
     if (!m) fail(EXIT_MEMORY, "no memory for a model");
     m->spec = spec;
-    m->bytes = model_bytes(spec, NULL);
+    m->bytes = model_dry(spec, 1, NULL);
     m->params_arena = arena_create("parameters", m->bytes.params);
     m->grads_arena = arena_create("gradients", m->bytes.grads);
     m->optimizer_arena = arena_create("optimizer", m->bytes.optimizer);

@@ -20,7 +20,10 @@ typedef struct {
     int        any_threads;              /* the same bits for any number of threads (core/device.h)    */
 } ModelSpec;
 
-typedef struct { size_t params, grads, optimizer, activations, scratch; } ModelBytes;
+typedef struct {
+    size_t params, grads, optimizer, activations, scratch;
+    int    gradient_buffers;             /* parallel.deterministic: of grads, so many beside the gradients themselves */
+} ModelBytes;
 
 typedef struct {
     ModelSpec  spec;
@@ -33,8 +36,10 @@ typedef struct {
     Stream     stream;
 } Model;
 
-/* Sizes, by a dry run. Nothing is allocated but tables. spec.shards.comm need not be there: spec.shards.ranks counts. */
-ModelBytes model_bytes(ModelSpec spec, int *gradient_buffers); /* gradient_buffers: parallel.deterministic's, or NULL */
+/* Sizes and costs, by running the model's own text dry: a step of `micro_batches`, and for the scratch also evaluation's smaller batches and sampling's
+ * lengths. Nothing is allocated but tables. spec.shards.comm need not be there: spec.shards.ranks counts. The step's operations are added to
+ * *step, which may be NULL. */
+ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step);
 /* Takes memory: exit 71 where there is none. With a comm, its collectives follow the stream from now on. */
 Model     *model_create(ModelSpec spec);
 void       model_destroy(Model *m);      /* NULL: nothing */

@@ -19,8 +19,9 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, Comm *comm) {
 Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
     ModelSpec  spec = plan_model(c, act, ranks.count, NULL);
-    int        buffers;
-    ModelBytes model = model_bytes(spec, &buffers);
+    int64_t    micro_steps = c->batch.global_tokens / (B * T * ranks.count);
+    Ledger     step = {0};
+    ModelBytes model = model_dry(spec, micro_steps, &step);
     Layout     layout = model_layout(c->model.shape, ranks.count);
     Arena      batches = arena_dry("batches");
     int64_t    leaves = spec.shards.micro_batches * ranks.count;
@@ -36,8 +37,10 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .ranks = ranks,
               .parameters = layout.elems,
               .tokens_per_step = c->batch.global_tokens,
-              .micro_steps = c->batch.global_tokens / (B * T * ranks.count),
+              .micro_steps = micro_steps,
               .flops_per_token = model_flops_per_token(c->model.shape, T),
+              .step_flops = ledger_flops(&step),
+              .step_bytes = ledger_bytes(&step),
               .params_bytes = model.params,
               .grads_bytes = model.grads,
               .optimizer_bytes = model.optimizer,
@@ -46,16 +49,17 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .batch_bytes = batches.peak_bytes,
               .library_bytes = device_overhead_bytes(),
               .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : comm_library_bytes(ranks.comm, ranks.count)),
-              .gradient_buffers = buffers,
+              .gradient_buffers = model.gradient_buffers,
               .tree_bytes = nccl_bytes,
               .comm_bytes = comm_buffer_bytes(ranks.comm, ranks.count) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
                             tree_bytes - nccl_bytes,
               .staging_bytes = saver_bytes(&layout, spec.optimizer),
-              .ahead_bytes = loader_host_bytes(B, T, c->batch.global_tokens / (B * T * ranks.count)),
+              .ahead_bytes = loader_host_bytes(B, T, micro_steps),
               .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer)};
     p.host_bytes = p.comm_bytes + p.staging_bytes + p.ahead_bytes;
     p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes + p.tree_bytes +
                      p.library_bytes + p.reserve_bytes + (device_is_host() ? p.host_bytes : 0);
+    ledger_free(&step);
     layout_destroy(&layout);
     return p;
 }

@@ -143,9 +143,18 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     } else printf("machine      no GPU here: its rate, its memory and what its libraries take of it are not measured\n");
 }
 
+/* Every operation of a rank's step, by the dry run. */
+static void print_ledger(const Config *c, const Plan *p) {
+    Ledger step = {0};
+    model_dry(plan_model(c, p->act, p->ranks.count, NULL), p->micro_steps, &step);
+    printf("\nledger of a rank's step: %sFLOP computed, %s read and written\n", count_text(ledger_flops(&step)).text, plan_bytes_text(ledger_bytes(&step)).text);
+    ledger_print(stdout, &step);
+    ledger_free(&step);
+}
+
 /* --- the verb ------------------------------------------------------------------------------------------------------------------------- */
 
-typedef struct { int ranks; size_t memory_bytes; } Asked;
+typedef struct { int ranks; size_t memory_bytes; int ledger; } Asked;
 
 static int take_ranks(const char *text) {
     char *end;
@@ -165,13 +174,19 @@ static size_t take_memory(const char *text) {
     fail(EXIT_CONFIG, "plan: memory=%s: a size is expected, as in memory=80GiB", text);
 }
 
-/* Takes ranks=N and memory=SIZE out of the overrides; the others stay in order. */
+static int take_flag(const char *name, const char *text) {
+    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0) fail(EXIT_CONFIG, "plan: %s=%s: true or false is expected", name, text);
+    return strcmp(text, "true") == 0;
+}
+
+/* Takes ranks=N, memory=SIZE and ledger=true out of the overrides; the others stay in order. */
 static Asked take_asked(int *count, char **overrides) {
-    Asked asked = {1, 0};
+    Asked asked = {1, 0, 0};
     int   kept = 0;
     for (int i = 0; i < *count; i++) {
         if (strncmp(overrides[i], "ranks=", 6) == 0) asked.ranks = take_ranks(overrides[i] + 6);
         else if (strncmp(overrides[i], "memory=", 7) == 0) asked.memory_bytes = take_memory(overrides[i] + 7);
+        else if (strncmp(overrides[i], "ledger=", 7) == 0) asked.ledger = take_flag("ledger", overrides[i] + 7);
         else overrides[kept++] = overrides[i];
     }
     *count = kept;
@@ -189,7 +204,7 @@ static CommKind comm_of(const Config *c, int ranks) {
 }
 
 int verb_plan(int argc, char **argv) {
-    if (argc < 2) fail(EXIT_CONFIG, "plan needs a config file: ./train_gpt plan config.json [key=value ...] [ranks=N] [memory=80GiB]");
+    if (argc < 2) fail(EXIT_CONFIG, "plan needs a config file: ./train_gpt plan config.json [key=value ...] [ranks=N] [memory=80GiB] [ledger=true]");
     int    overrides = argc - 2;
     Asked  asked = take_asked(&overrides, argv + 2);
     Config config;
@@ -206,6 +221,7 @@ int verb_plan(int argc, char **argv) {
         rate = matmul_rate(numerics.act, numerics.math, matmul_rate_size(), 100.0);
     }
     plan_print(&config, &plan, rate, asked.memory_bytes);
+    if (asked.ledger) print_ledger(&config, &plan);
     config_free(&config);
     return EXIT_DONE;
 }

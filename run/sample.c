@@ -1,5 +1,5 @@
 /* sample.c - see sample.h. There is no key-value cache: each token costs one forward pass over the window. The window is padded to a
- * multiple of SHAPE_STEP tokens, which causal attention never looks at, so that the matrix products meet few distinct shapes. */
+ * multiple of SAMPLE_STEP tokens, which causal attention never looks at, so that the matrix products meet few distinct shapes. */
 #include "run/sample.h"
 
 #include <math.h>
@@ -10,7 +10,6 @@
 #include "core/device.h"
 #include "core/rng.h"
 
-enum { SHAPE_STEP = 32 };
 
 /* --- one token ---------------------------------------------------------------------------------------------------------------------- */
 
@@ -105,7 +104,7 @@ static int64_t start_ids(const Tokenizer *tokenizer, const char *prompt, int32_t
 
 /* Logits of what follows ids[0, count), count <= g->T. */
 static void next_logits(Gpt *g, Stream *s, int32_t *window, Tensor on_device, const int32_t *ids, int64_t count, float *logits) {
-    int64_t T = (count + SHAPE_STEP - 1) / SHAPE_STEP * SHAPE_STEP;
+    int64_t T = (count + SAMPLE_STEP - 1) / SAMPLE_STEP * SAMPLE_STEP;
     if (T > g->T) T = g->T;
     memset(window, 0, sizeof *window * (size_t)T);
     memcpy(window, ids, sizeof *window * (size_t)count);

@@ -32,7 +32,7 @@ typedef struct {
 
 static const Verb VERBS[] = {
     {"check",    "config.json [key=value ...] [ranks=N]", "read a config, tell what was understood, look at its data", verb_check},
-    {"plan",     "config.json [key=value ...] [ranks=N] [memory=80GiB]", "parameters, memory, tokens, FLOPs and time of a run", verb_plan},
+    {"plan",     "config.json [key=value ...] [ranks=N] [memory=80GiB] [ledger=true]", "parameters, memory, tokens, FLOPs and time of a run", verb_plan},
     {"sample",   "RUN_OR_CHECKPOINT [key=value ...]",     "text from a trained model",                                verb_sample},
     {"tokenize", "...",                                   "text into token shards; tokenize alone tells how",         verb_tokenize},
     {"schema",   "",                                      "JSON Schema of the config, for editors",                   verb_schema},

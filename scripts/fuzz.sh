@@ -20,8 +20,11 @@ if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) {
     exit 0
 fi
 
-# The parsers and what they stand on.
-sources=(core/{arena,device,error,io,json,json_scan,memory_file,simd,tensor,thread}.c data/shard.c
+# The parsers and what they stand on; the rest comes from the plain build, without the fuzzer's counters.
+make -s -j2 BACKEND=cpu all || exit 1
+rest=(build/cpu/{model,layers,comm,data,core}.a)
+read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
+sources=(core/{arena,device,error,io,json,json_scan,json_text,memory_file,simd,tensor,thread}.c data/shard.c
          run/{config,config_rules,config_saved,config_walk,faults,manifest,manifest_verify,nearest,option_docs,option_text,options,safetensors,spikes}.c)
 objects=()
 for source in "${sources[@]}"; do
@@ -47,7 +50,7 @@ fuzz() { # TARGET
 failed=0 running=()
 finish() { wait "${running[0]}" || failed=1; running=("${running[@]:1}"); }
 for target in "${targets[@]}"; do
-    "${compile[@]}" -fsanitize=fuzzer -o "$out/fuzz_$target" "test/fuzz/fuzz_$target.c" "${objects[@]}" -lcjson -lxxhash -lm -fopenmp || exit 1
+    "${compile[@]}" -fsanitize=fuzzer -o "$out/fuzz_$target" "test/fuzz/fuzz_$target.c" "${objects[@]}" "${rest[@]}" "${mpi[@]}" -ldnnl -lcjson -lxxhash -lm -fopenmp || exit 1
     [ ${#running[@]} -lt 2 ] || finish
     fuzz "$target" & running+=($!)
 done

@@ -192,7 +192,7 @@ int main(int argc, char **argv) {
     carve(&b, &counted);
     Arena arena = arena_create("bench", counted.peak_bytes);
     carve(&b, &arena);
-    b.stream = stream_create(gpt_scratch_bytes(&g) + SCRATCH_MORE);
+    b.stream = stream_create(model_dry(spec, 1, NULL).scratch + SCRATCH_MORE);
     fill_all(&b);
     printf("dtype=%s isa=%s B=%lld T=%lld C=%lld H=%lld V=%lld parameters=%lld rows=%lld\n", dtype_name(b.act), device_isa(), (long long)b.B, (long long)b.T, (long long)b.C,
            (long long)b.H, (long long)b.V, (long long)b.params, (long long)b.rows);

@@ -45,7 +45,7 @@ typedef struct {
 static Ops *ops_create(DType act, int64_t N, int64_t K, int64_t M) {
     Ops *o = (Ops *)calloc(1, sizeof *o);
     o->N = N, o->K = K, o->M = M;
-    o->s = stage_create(linear_scratch_bytes(N, K, M, act));
+    o->s = stage_create(STAGE_SCRATCH);
     Stage *s = &o->s;
     o->pre = stage_random(s, act, 2, N, K, 4, 3, 0), o->x = stage_tensor(s, act, 2, N, K), o->w = stage_random(s, act, 2, K, M, 2, 1, 0);
     o->b = stage_random(s, act, 1, M, 1, 3, 1, 0), o->dy = stage_random(s, act, 2, N, M, 5, 1, 0);

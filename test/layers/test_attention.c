@@ -80,7 +80,7 @@ static void test_records(void **state) {
 
 static void compare(DType act, int64_t B, int64_t T, int64_t H, int64_t D, double spread) {
     int64_t C = H * D;
-    Stage   s = stage_create(attention_scratch_bytes(B, T, C, H, act));
+    Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  qkv = stage_random(&s, act, 2, B * T, 3 * C, 1, spread, 0), dy = stage_random(&s, act, 2, B * T, C, 2, 1, 0);
     Tensor  y = stage_tensor(&s, act, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T), dqkv = stage_tensor(&s, act, 2, B * T, 3 * C);
     double *y64 = stage_doubles(&s, B * T * C), *lse64 = stage_doubles(&s, B * H * T), *dqkv64 = stage_doubles(&s, B * T * 3 * C);
@@ -124,7 +124,7 @@ static void test_causal(void **state) {
     enum { T = 70, C = 32, H = 2 };
     for (int t = 0; t < stage_act_types(); t++) {
         DType  act = ACT_TYPES[t];
-        Stage  s = stage_create(attention_scratch_bytes(1, T, C, H, act));
+        Stage  s = stage_create(STAGE_SCRATCH);
         Tensor qkv = stage_random(&s, act, 2, T, 3 * C, 1, 2, 0), lse = stage_tensor(&s, F32, 2, H, T), lse_changed = stage_tensor(&s, F32, 2, H, T);
         Tensor y = stage_tensor(&s, act, 2, T, C), y_changed = stage_tensor(&s, act, 2, T, C);
         attention_forward(&s.stream, y, lse, qkv, H);
@@ -144,7 +144,7 @@ static void test_causal(void **state) {
 static void test_large_scores(void **state) {
     (void)state;
     enum { T = 50, D = 16 };
-    Stage  s = stage_create(attention_scratch_bytes(1, T, D, 1, F32));
+    Stage  s = stage_create(STAGE_SCRATCH);
     Tensor qkv = stage_random(&s, F32, 2, T, 3 * D, 1, 1, 0), y = stage_tensor(&s, F32, 2, T, D), lse = stage_tensor(&s, F32, 2, 1, T);
     for (int64_t i = 0; i < T; i++)
         for (int64_t d = 0; d < D; d++) {

@@ -51,7 +51,7 @@ static void test_records(void **state) {
 
 /* V' = V + 3 rows: those past V and positions past T keep their values. Backward runs twice on sums that are not zero. */
 static void compare(DType act, int64_t B, int64_t T, int64_t C, int64_t V, int64_t P) {
-    Stage  s = stage_create(embedding_scratch_bytes(B * T));
+    Stage  s = stage_create(STAGE_SCRATCH);
     Tensor tokens = stage_tokens(&s, 2, B, T, 5, (int32_t)V), y = stage_tensor(&s, act, 2, B * T, C);
     Tensor wte = stage_random(&s, act, 2, V + 3, C, 6, 1, 0), wpe = stage_random(&s, act, 2, P, C, 7, 1, 0);
     Tensor dy = stage_random(&s, act, 2, B * T, C, 8, 1, 0);

@@ -47,7 +47,7 @@ static void test_records(void **state) {
     (void)state;
     RecordFile f = record_load(OPS_FILE);
     const Record *x_record = record_find(&f, "head.x"), *wte_record = record_find(&f, "head.wte");
-    Stage  s = stage_create(head_scratch_bytes(x_record->head.dim[0], x_record->head.dim[1], wte_record->head.dim[0], F32));
+    Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_record(&s, x_record, F32), wte = stage_record(&s, wte_record, F32);
     Tensor dlogits = stage_record(&s, record_find(&f, "head.dlogits"), F32);
     const Record *logits_record = record_find(&f, "head.logits");
@@ -71,7 +71,7 @@ static void test_records(void **state) {
 }
 
 static void compare(DType act, int64_t n, int64_t C, int64_t V, int64_t stride) {
-    Stage  s = stage_create(head_scratch_bytes(n, C, stride, act));
+    Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, n, C, 1, 1, 0), wte = stage_random(&s, act, 2, stride, C, 2, 1, 0);
     Tensor logits = stage_tensor(&s, act, 2, n, stride), dlogits = stage_random(&s, act, 2, n, stride, 3, 1, 0);
     Tensor dx = stage_tensor(&s, act, 2, n, C), dwte = stage_random(&s, F32, 2, stride, C, 4, 1, 0);
@@ -95,7 +95,7 @@ static void test_padding(void **state) {
     enum { N = 6, C = 10, V = 37, PADDED = 128 };
     for (int t = 0; t < stage_act_types(); t++) {
         DType  act = ACT_TYPES[t];
-        Stage  s = stage_create(head_scratch_bytes(N, C, PADDED, act));
+        Stage  s = stage_create(STAGE_SCRATCH);
         Tensor x = stage_random(&s, act, 2, N, C, 1, 1, 0), wte = stage_random(&s, act, 2, PADDED, C, 2, 1, 0);
         Tensor logits = stage_tensor(&s, act, 2, N, PADDED), targets = stage_tokens(&s, 1, N, 1, V, 5), loss = stage_tensor(&s, F32, 1, N, 1);
         Tensor dx = stage_tensor(&s, act, 2, N, C), dwte = stage_random(&s, F32, 2, PADDED, C, 4, 1, 0);

@@ -108,7 +108,7 @@ static double term_size(Rows r, const double *dy, const double *w, int64_t N, in
 
 /* Twice, with and without a residual gradient; the second time dx is the residual gradient itself. */
 static void compare_backward(DType act, int64_t N, int64_t C) {
-    Stage  s = stage_create(layernorm_scratch_bytes(N, C));
+    Stage  s = stage_create(STAGE_SCRATCH);
     Rows   r = rows_create(&s, act, N, C);
     Tensor dy = stage_random(&s, act, 2, N, C, 5, 1, 0), dresidual = stage_random(&s, act, 2, N, C, 6, 1, 0);
     Tensor dx = stage_tensor(&s, act, 2, N, C), none = tensor_2d(NULL, act, N, C);

@@ -39,16 +39,10 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* A stage for the product of two records. */
-static Stage stage_for(const RecordFile *f, const char *x, const char *w) {
-    const Record *rows = record_find(f, x), *columns = record_find(f, w);
-    return stage_create(linear_scratch_bytes(rows->head.dim[0], rows->head.dim[1], columns->head.dim[1], F32));
-}
-
 static void test_linear_records(void **state) {
     (void)state;
     RecordFile f = record_load(OPS_FILE);
-    Stage  s = stage_for(&f, "linear.x", "linear.w");
+    Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_record(&s, record_find(&f, "linear.x"), F32), w = stage_record(&s, record_find(&f, "linear.w"), F32);
     Tensor b = stage_record(&s, record_find(&f, "linear.b"), F32), dy = stage_record(&s, record_find(&f, "linear.dy"), F32);
     int64_t N = x.dim[0], K = x.dim[1], M = w.dim[1];
@@ -76,7 +70,7 @@ static void test_linear_records(void **state) {
 static void test_gelu_records(void **state) {
     (void)state;
     RecordFile f = record_load(OPS_FILE);
-    Stage  s = stage_for(&f, "linear_gelu.x", "linear_gelu.w");
+    Stage  s = stage_create(STAGE_SCRATCH);
     Tensor pre = stage_record(&s, record_find(&f, "linear_gelu.pre"), F32), x = stage_record(&s, record_find(&f, "linear_gelu.x"), F32);
     Tensor w = stage_record(&s, record_find(&f, "linear_gelu.w"), F32), dy = stage_record(&s, record_find(&f, "linear_gelu.dy"), F32);
     int64_t N = x.dim[0], K = x.dim[1], M = w.dim[1];
@@ -90,7 +84,7 @@ static void test_gelu_records(void **state) {
 }
 
 static void compare_forward(DType act, int64_t N, int64_t K, int64_t M) {
-    Stage  s = stage_create(linear_scratch_bytes(N, K, M, act));
+    Stage  s = stage_create(STAGE_SCRATCH);
     Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), w = stage_random(&s, act, 2, K, M, 2, 1, 0), b = stage_random(&s, act, 1, M, 1, 3, 1, 0);
     Tensor y = stage_tensor(&s, act, 2, N, M), pre = stage_tensor(&s, act, 2, N, M), gelu = stage_tensor(&s, act, 2, N, M);
     double *y64 = stage_doubles(&s, N * M), *gelu64 = stage_doubles(&s, N * M);
@@ -105,7 +99,7 @@ static void compare_forward(DType act, int64_t N, int64_t K, int64_t M) {
 }
 
 static void compare_backward(DType act, int64_t N, int64_t K, int64_t M) {
-    Stage  s = stage_create(linear_scratch_bytes(N, K, M, act));
+    Stage  s = stage_create(STAGE_SCRATCH);
     Tensor pre = stage_random(&s, act, 2, N, K, 4, 3, 0), x = stage_tensor(&s, act, 2, N, K), w = stage_random(&s, act, 2, K, M, 2, 1, 0);
     Tensor dy = stage_random(&s, act, 2, N, M, 5, 1, 0), dx = stage_tensor(&s, act, 2, N, K), dpre = stage_tensor(&s, act, 2, N, K);
     Tensor dw = stage_random(&s, F32, 2, K, M, 6, 1, 0), db = stage_random(&s, F32, 1, M, 1, 7, 1, 0);

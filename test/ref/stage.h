@@ -16,6 +16,7 @@ typedef struct {
     int     blocks;
 } Stage;
 
+enum { STAGE_SCRATCH = 64 << 20 }; /* enough for any op of these tests; test/model/test_planned.c compares with dry runs */
 Stage stage_create(size_t scratch_bytes);
 void  stage_destroy(Stage *stage); /* fails where a guard was overwritten or scratch not given back */
 

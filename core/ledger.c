@@ -1,0 +1,74 @@
+/* ledger.c - see ledger.h. */
+#include "core/ledger.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+
+static int is_same(const LedgerEntry *a, const LedgerEntry *b) {
+    int same_group = a->group == b->group || (a->group && b->group && strcmp(a->group, b->group) == 0);
+    return same_group && a->flops == b->flops && a->bytes == b->bytes && memcmp(a->dim, b->dim, sizeof a->dim) == 0 && strcmp(a->op, b->op) == 0;
+}
+
+void ledger_note(Ledger *l, LedgerEntry e) {
+    int64_t count = (e.count ? e.count : 1) * (l->times ? l->times : 1);
+    for (int i = l->entries - 1; i >= 0; i--)
+        if (is_same(&l->entry[i], &e)) {
+            l->entry[i].count += count;
+            return;
+        }
+    if (l->entries == l->room) {
+        l->room = l->room ? 2 * l->room : 64;
+        l->entry = (LedgerEntry *)realloc(l->entry, sizeof e * (size_t)l->room);
+        if (!l->entry) fail(EXIT_MEMORY, "no memory for a plan of %d operations", l->room);
+    }
+    e.count = count;
+    l->entry[l->entries++] = e;
+}
+
+void ledger_free(Ledger *l) {
+    free(l->entry);
+    memset(l, 0, sizeof *l);
+}
+
+double ledger_flops(const Ledger *l) {
+    double sum = 0.0;
+    for (int i = 0; i < l->entries; i++) sum += l->entry[i].flops * (double)l->entry[i].count;
+    return sum;
+}
+
+static double bytes_where(const Ledger *l, int is_sent, const char *group) {
+    double sum = 0.0;
+    for (int i = 0; i < l->entries; i++) {
+        const LedgerEntry *e = &l->entry[i];
+        if ((e->group != NULL) == is_sent && (!group || strcmp(e->group, group) == 0)) sum += e->bytes * (double)e->count;
+    }
+    return sum;
+}
+double ledger_bytes(const Ledger *l) { return bytes_where(l, 0, NULL); }
+double ledger_sent(const Ledger *l, const char *group) { return bytes_where(l, 1, group); }
+
+static int by_cost(const void *a, const void *b) {
+    const LedgerEntry *x = (const LedgerEntry *)a, *y = (const LedgerEntry *)b;
+    double flops = y->flops * (double)y->count - x->flops * (double)x->count, bytes = y->bytes * (double)y->count - x->bytes * (double)x->count;
+    return flops > 0 ? 1 : flops < 0 ? -1 : bytes > 0 ? 1 : bytes < 0 ? -1 : 0;
+}
+
+void ledger_print(FILE *out, const Ledger *l) {
+    LedgerEntry *sorted = (LedgerEntry *)malloc(sizeof *sorted * (size_t)(l->entries + 1));
+    if (!sorted) fail(EXIT_MEMORY, "no memory for a plan of %d operations", l->entries);
+    if (l->entries) memcpy(sorted, l->entry, sizeof *sorted * (size_t)l->entries);
+    qsort(sorted, (size_t)l->entries, sizeof *sorted, by_cost);
+    fprintf(out, "  %-28s %-30s %10s %12s %12s\n", "operation", "sizes", "calls", "GFLOP", "MiB");
+    for (int i = 0; i < l->entries; i++) {
+        const LedgerEntry *e = &sorted[i];
+        char sizes[4 * 22] = "";
+        int  used = 0;
+        for (int d = 0; d < LEDGER_DIMS && e->dim[d]; d++) used += snprintf(sizes + used, sizeof sizes - (size_t)used, "%s%lld", d ? " x " : "", (long long)e->dim[d]);
+        if (e->group) snprintf(sizes + used, sizeof sizes - (size_t)used, " sent in %.24s", e->group);
+        fprintf(out, "  %-28s %-30s %10lld %12.3f %12.2f\n", e->op, sizes, (long long)e->count, e->flops * (double)e->count * 1e-9,
+                e->bytes * (double)e->count / 1048576.0);
+    }
+    free(sorted);
+}

@@ -1,0 +1,43 @@
+/* ledger.h - the costs of a dry run: operations that a stream was given but did not run, and bytes that ranks would have sent.
+ *
+ * A stream with a ledger is dry (core/device.h). An op's contract notes its FLOPs and the bytes it reads and writes; the op's own host text runs on
+ * and takes its scratch from a dry arena; kernels, loops and library calls are left out. An op made of others notes nothing, they do.
+ */
+#ifndef TRAIN_GPT_CORE_LEDGER_H
+#define TRAIN_GPT_CORE_LEDGER_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { LEDGER_DIMS = 4 };
+
+typedef struct {
+    const char *op;                /* "layernorm_forward", "matmul", "all-gather"; a constant */
+    const char *group;             /* of ranks that exchange bytes; NULL: computed here       */
+    int64_t     dim[LEDGER_DIMS];  /* what tells calls of one op apart; unused ones are 0     */
+    double      flops, bytes;      /* of one call; bytes read and written, or sent            */
+    int64_t     count;             /* calls                                                   */
+} LedgerEntry;
+
+typedef struct Ledger {
+    LedgerEntry *entry;            /* owned */
+    int          entries, room;
+    int64_t      times;            /* every note counts so often; 0 counts as 1               */
+} Ledger;
+
+void   ledger_note(Ledger *l, LedgerEntry e);     /* e.count calls, 0 counts as 1 */
+void   ledger_free(Ledger *l);
+double ledger_flops(const Ledger *l);
+double ledger_bytes(const Ledger *l);             /* read and written here            */
+double ledger_sent(const Ledger *l, const char *group); /* by a rank; NULL: in all groups */
+/* A line per entry, most FLOPs first, then most bytes. */
+void   ledger_print(FILE *out, const Ledger *l);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

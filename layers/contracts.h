@@ -1,0 +1,188 @@
+/* contracts.h - the contract of each op of layers.h, once for all backends: shapes and types, and the costs that a dry stream notes (core/ledger.h).
+ *
+ * Each returns whether the stream is dry: the op then runs no loop and no kernel. An op that takes scratch or calls other ops runs its host text all
+ * the same. FLOPs are those of the formula; bytes are read and written once.
+ */
+#ifndef TRAIN_GPT_LAYERS_CONTRACTS_H
+#define TRAIN_GPT_LAYERS_CONTRACTS_H
+
+#include "layers/layers.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+static inline double contract_bytes(Tensor t) { return (double)tensor_bytes(t); }
+
+/* --- embedding -------------------------------------------------------------------------------------------------------------------------- */
+
+static inline int embedding_contract(Stream *s, const char *op, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, DType weights) {
+    int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
+    EXPECT2(tokens, I32, B, T);
+    EXPECT2(y, y.type, B * T, C);
+    EXPECT2(wte, weights, wte.dim[0], C);
+    EXPECT2(wpe, weights, wpe.dim[0], C);
+    CHECK(wpe.dim[0] >= T, "%lld positions for T = %lld", (long long)wpe.dim[0], (long long)T);
+    double rows = (double)(B * T * C);
+    return stream_note(s, op, B * T, C, 0, 0, rows, contract_bytes(tokens) + contract_bytes(y) + 2.0 * rows * (double)dtype_bytes(weights));
+}
+static inline int embedding_forward_contract(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe) {
+    return embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, y.type);
+}
+static inline int embedding_backward_contract(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens) {
+    return embedding_contract(s, "embedding_backward", dy, tokens, dwte, dwpe, F32);
+}
+
+/* --- layernorm -------------------------------------------------------------------------------------------------------------------------- */
+
+static inline void layernorm_expect(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b) {
+    int64_t N = x.dim[0], C = x.dim[1];
+    EXPECT2(x, x.type, N, C);
+    EXPECT2(y, x.type, N, C);
+    EXPECT1(w, x.type, C);
+    EXPECT1(b, x.type, C);
+    EXPECT1(mean, F32, N);
+    EXPECT1(rstd, F32, N);
+}
+static inline int layernorm_forward_contract(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b) {
+    layernorm_expect(y, mean, rstd, x, w, b);
+    return stream_note(s, "layernorm_forward", x.dim[0], x.dim[1], 0, 0, 8.0 * (double)tensor_elems(x), 2.0 * contract_bytes(x) + 2.0 * contract_bytes(mean));
+}
+static inline int residual_layernorm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b) {
+    layernorm_expect(y, mean, rstd, x, w, b);
+    EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
+    EXPECT2(update, x.type, x.dim[0], x.dim[1]);
+    return stream_note(s, "residual_layernorm_forward", x.dim[0], x.dim[1], 0, 0, 9.0 * (double)tensor_elems(x), 4.0 * contract_bytes(x) + 2.0 * contract_bytes(mean));
+}
+static inline int layernorm_backward_contract(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
+    int64_t N = x.dim[0], C = x.dim[1];
+    layernorm_expect(dy, mean, rstd, x, w, w);
+    EXPECT2(dx, x.type, N, C);
+    EXPECT1(dw, F32, C);
+    EXPECT1(db, F32, C);
+    if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
+    return stream_note(s, "layernorm_backward", N, C, 0, 0, 16.0 * (double)tensor_elems(x), (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) + 2.0 * contract_bytes(mean));
+}
+
+/* --- linear: its products and sums note themselves ------------------------------------------------------------------------------------------ */
+
+static inline void linear_expect(Tensor y, Tensor x, Tensor w, Tensor b) {
+    int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
+    EXPECT2(x, x.type, N, K);
+    EXPECT2(y, x.type, N, M);
+    EXPECT2(w, x.type, K, M);
+    EXPECT1(b, x.type, M);
+}
+static inline void linear_backward_expect(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
+    int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
+    EXPECT2(x, x.type, N, K);
+    EXPECT2(dx, x.type, N, K);
+    EXPECT2(dy, x.type, N, M);
+    EXPECT2(w, x.type, K, M);
+    EXPECT2(dw, F32, K, M);
+    EXPECT1(db, F32, M);
+}
+/* db += column sums of dy: a step of linear_backward. */
+static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
+    EXPECT1(db, F32, dy.dim[1]);
+    return stream_note(s, "bias_backward", dy.dim[0], dy.dim[1], 0, 0, (double)tensor_elems(dy), contract_bytes(dy));
+}
+
+/* --- gelu -------------------------------------------------------------------------------------------------------------------------------- */
+
+static inline int gelu_forward_contract(Stream *s, Tensor y, Tensor x) {
+    EXPECT2(x, x.type, x.dim[0], x.dim[1]);
+    EXPECT2(y, x.type, x.dim[0], x.dim[1]);
+    return stream_note(s, "gelu_forward", x.dim[0], x.dim[1], 0, 0, 10.0 * (double)tensor_elems(x), 2.0 * contract_bytes(x));
+}
+static inline int gelu_backward_contract(Stream *s, Tensor dx, Tensor dy, Tensor x) {
+    EXPECT2(x, x.type, x.dim[0], x.dim[1]);
+    EXPECT2(dy, x.type, x.dim[0], x.dim[1]);
+    EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
+    return stream_note(s, "gelu_backward", x.dim[0], x.dim[1], 0, 0, 16.0 * (double)tensor_elems(x), 3.0 * contract_bytes(x));
+}
+
+/* --- attention: two products forward, five backward, of the causal half of T x T ------------------------------------------------------------- */
+
+static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+    int64_t T = lse.dim[1], B = lse.dim[0] / H, C = qkv.dim[1] / 3;
+    EXPECT2(qkv, qkv.type, B * T, 3 * C);
+    EXPECT2(y, qkv.type, B * T, C);
+    EXPECT2(lse, F32, B * H, T);
+    CHECK(C % H == 0, "%lld channels in %lld heads", (long long)C, (long long)H);
+}
+static inline double attention_product_flops(Tensor lse, Tensor y) { return (double)tensor_elems(y) * (double)(lse.dim[1] + 1); }
+static inline int attention_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+    attention_expect(y, lse, qkv, H);
+    return stream_note(s, "attention_forward", lse.dim[0] / H, lse.dim[1], H, y.dim[1] / H, 2.0 * attention_product_flops(lse, y),
+                       contract_bytes(qkv) + contract_bytes(y) + contract_bytes(lse));
+}
+static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+    attention_expect(y, lse, qkv, H);
+    EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
+    EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
+    return stream_note(s, "attention_backward", lse.dim[0] / H, lse.dim[1], H, y.dim[1] / H, 5.0 * attention_product_flops(lse, y),
+                       2.0 * contract_bytes(qkv) + 2.0 * contract_bytes(y) + contract_bytes(lse));
+}
+
+/* --- classifier -------------------------------------------------------------------------------------------------------------------------- */
+
+static inline int classifier_contract(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, int with_gradient) {
+    int64_t n = logits.dim[0], columns = logits.dim[1];
+    EXPECT2(logits, logits.type, n, columns);
+    EXPECT1(loss, F32, n);
+    EXPECT1(targets, I32, n);
+    CHECK(V >= 1 && V <= columns, "V = %lld of %lld columns", (long long)V, (long long)columns);
+    return stream_note(s, with_gradient ? "classifier_forward_backward" : "classifier_forward", n, V, 0, 0, (with_gradient ? 8.0 : 5.0) * (double)n * (double)V,
+                       (with_gradient ? 2.0 : 1.0) * contract_bytes(logits));
+}
+
+/* --- optimizer --------------------------------------------------------------------------------------------------------------------------- */
+
+static inline void adamw_expect(const AdamWSpan *span) {
+    int64_t n = span->master.dim[0];
+    Tensor  master = span->master, m = span->m, v = span->v, grad = span->grad, working = span->working;
+    EXPECT1(master, F32, n);
+    EXPECT1(m, F32, n);
+    EXPECT1(v, F32, n);
+    EXPECT1(grad, F32, n);
+    EXPECT1(working, working.type, n);
+    CHECK(working.type != F32 || working.data == master.data, "an fp32 working copy is its own master");
+}
+static inline int adamw_contract(Stream *s, const AdamWSpan *span, int spans, AdamW h) {
+    double elems = 0.0, bytes = 0.0;
+    CHECK(h.step >= 1, "step %lld", (long long)h.step);
+    for (int i = 0; i < spans; i++) {
+        adamw_expect(&span[i]);
+        elems += (double)span[i].master.dim[0];
+        bytes += 7.0 * contract_bytes(span[i].master) + (span[i].working.type == F32 ? 0.0 : contract_bytes(span[i].working));
+    }
+    return stream_note(s, "adamw_update", (int64_t)elems, 0, 0, 0, 16.0 * elems, bytes);
+}
+static inline int exact_sum_contract(Stream *s, const char *op, Tensor sum, Tensor x, double flops_per_element) {
+    EXPECT1(sum, I64, EXACT_WORDS);
+    EXPECT1(x, F32, x.dim[0]);
+    return stream_note(s, op, x.dim[0], 0, 0, 0, flops_per_element * (double)x.dim[0], contract_bytes(x));
+}
+static inline int norm_squared_contract(Stream *s, Tensor sum, Tensor x) { return exact_sum_contract(s, "norm_squared", sum, x, 2.0); }
+static inline int sum_forward_contract(Stream *s, Tensor sum, Tensor x) { return exact_sum_contract(s, "sum_forward", sum, x, 1.0); }
+static inline int add_forward_contract(Stream *s, Tensor y, Tensor x) {
+    EXPECT1(y, F32, y.dim[0]);
+    EXPECT1(x, F32, y.dim[0]);
+    return stream_note(s, "add_forward", y.dim[0], 0, 0, 0, (double)y.dim[0], 3.0 * contract_bytes(x));
+}
+static inline int cast_forward_contract(Stream *s, Tensor y, Tensor x) {
+    EXPECT1(x, x.type, x.dim[0]);
+    EXPECT1(y, y.type, x.dim[0]);
+    return stream_note(s, "cast_forward", x.dim[0], 0, 0, 0, 0.0, contract_bytes(x) + contract_bytes(y));
+}
+static inline int hash_words_contract(Stream *s, Tensor hash, Tensor x) {
+    EXPECT1(hash, I64, 1);
+    EXPECT1(x, x.type, x.dim[0]);
+    return stream_note(s, "hash_words", x.dim[0], 0, 0, 0, 0.0, contract_bytes(x));
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,89 @@
+/* test_model.c - a model planned dry and run for real: the same scratch to the byte, and the operations that the formulas say. */
+#include "test/ref/test.h"
+
+#include "model/model.h"
+
+static ModelSpec spec_of(DType act, int64_t B, int64_t T, Recompute recompute, int any_threads) {
+    return (ModelSpec){.shards = {.shape = {2, 3, 42, 96, 389}, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
+                       .optimizer = &OPTIMIZER_ADAMW, .B = B, .T = T, .recompute = recompute, .any_threads = any_threads};
+}
+
+static void run_everything(Model *m) {
+    Arena  tokens = arena_create("tokens", 1 << 20);
+    Batch  batch = {arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1), arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1)}; /* all 0 */
+    AdamW  h = {1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
+    float  logits[389];
+    model_init_weights(m, 1, NULL, NULL);
+    step_sums_zero(&m->sums, &m->stream);
+    shards_begin(m->shards, &m->stream);
+    gpt_forward(&m->gpt, &m->stream, batch);
+    gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
+    shards_finish(m->shards, &m->stream);
+    optimizer_numbers(&m->optimizer, &m->stream, NUMBERS_REPLICAS | NUMBERS_GRADS);
+    optimizer_update(&m->optimizer, &m->stream, h, 1.0f);
+    for (int64_t b = 1; b <= m->spec.B; b++) {
+        Batch part = {tensor_2d(batch.inputs.data, I32, b, m->spec.T), tensor_2d(batch.targets.data, I32, b, m->spec.T)};
+        gpt_forward(&m->gpt, &m->stream, part);
+        gpt_loss(&m->gpt, &m->stream, part);
+    }
+    for (int64_t t = SAMPLE_STEP; t < m->spec.T + SAMPLE_STEP; t += SAMPLE_STEP) {
+        Tensor text = tensor_2d(batch.inputs.data, I32, 1, t < m->spec.T ? t : m->spec.T);
+        gpt_forward(&m->gpt, &m->stream, (Batch){text, text});
+        gpt_logits(&m->gpt, &m->stream, 0, logits);
+    }
+    device_sync(&m->stream);
+    arena_destroy(&tokens);
+}
+
+static void test_scratch(void **state) {
+    (void)state;
+    static const int64_t sizes[][2] = {{1, 7}, {3, 67}, {2, 96}};
+    for (int t = 0; t < stage_act_types(); t++)
+        for (int i = 0; i < (stage_is_slow() ? 1 : COUNT(sizes)); i++)
+            for (Recompute r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++)
+                for (int any_threads = 0; any_threads <= 1; any_threads++) {
+                    Model *m = model_create(spec_of(ACT_TYPES[t], sizes[i][0], sizes[i][1], r, any_threads));
+                    run_everything(m); /* more than was planned ends the program */
+                    assert_int_equal(m->stream.scratch.used_bytes, 0);
+                    assert_int_equal(m->stream.scratch.peak_bytes, m->bytes.scratch);
+                    model_destroy(m);
+                }
+}
+
+static double flops_of(const Ledger *l, const char *op) {
+    double sum = 0.0;
+    for (int i = 0; i < l->entries; i++)
+        if (strncmp(l->entry[i].op, op, strlen(op)) == 0) sum += l->entry[i].flops * (double)l->entry[i].count;
+    return sum;
+}
+
+/* A product takes 2 m n k: each weight of a block, and the head's V' x C, once forward and twice backward. Attention: 2 and 5 products over the causal
+ * half. */
+static void test_flops(void **state) {
+    (void)state;
+    ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);
+    Ledger    one = {0}, four = {0}, again = {0};
+    double    L = 2, C = 42, V = 512, N = 3 * 40, H = 3, T = 40, B = 3;
+    model_dry(spec, 1, &one);
+    model_dry(spec, 4, &four);
+    assert_true(flops_of(&one, "matmul") == 6.0 * N * (12.0 * L * C * C + V * C));
+    assert_true(flops_of(&four, "matmul") == 4.0 * flops_of(&one, "matmul"));
+    assert_true(flops_of(&one, "attention") == 7.0 * L * B * H * (C / H) * T * (T + 1));
+    assert_true(flops_of(&four, "adamw_update") == flops_of(&one, "adamw_update")); /* once a step */
+    assert_true(flops_of(&one, "adamw_update") == 16.0 * (double)(2 * (12 * 42 * 42 + 13 * 42) + (389 + 96) * 42 + 2 * 42));
+    spec.recompute = RECOMPUTE_BLOCK;
+    model_dry(spec, 1, &again); /* the mlp's projection is not computed again */
+    assert_true(flops_of(&again, "matmul") == flops_of(&one, "matmul") + 2.0 * N * 8.0 * L * C * C);
+    assert_true(ledger_bytes(&one) > 0 && ledger_sent(&one, NULL) == 0);
+    ledger_free(&one), ledger_free(&four), ledger_free(&again);
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_scratch), cmocka_unit_test(test_flops)};
+    return cmocka_run_group_tests_name("model", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}
