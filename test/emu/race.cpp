@@ -308,6 +308,7 @@ void __tsan_vptr_update(void **, void *) {}
 void __tsan_vptr_read(void **) {}
 char __tsan_atomic8_load(const volatile char *p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); } /* guards of local statics */
 /* Of the host's code alone: what it keeps atomically is no affair of a kernel's. */
+void __tsan_atomic8_store(volatile char *p, char v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
 int __tsan_atomic32_exchange(volatile int *p, int v, int) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }
 int __tsan_atomic32_fetch_add(volatile int *p, int v, int) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }
 }
