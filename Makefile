@@ -27,23 +27,27 @@ $(B)/test/emu/nccl.o: CXXFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
 COMMIT  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(B)/run/verbs.o: CFLAGS += -DGIT_COMMIT='"$(COMMIT)"'
 
-FOLDERS := core layers comm data model run
+FOLDERS := core layers comm data model run/config run/guard run/checkpoint run
 OBJECTS  = $(sort $(patsubst %,$(B)/%.o,$(basename $(wildcard $(1)/*.c $(if $(CUCC),$(1)/*.cu)))))
 ARCHIVES := $(FOLDERS:%=$(B)/%.a)
 # What each folder may see, as the linker enforces it on its tests.
 NEEDS_core   := $(B)/core.a
 $(foreach f,layers comm data,$(eval NEEDS_$f := $(B)/$f.a $(B)/core.a))
 NEEDS_model  := $(B)/model.a $(B)/layers.a $(B)/comm.a $(B)/core.a
-NEEDS_run    := $(B)/run.a $(B)/model.a $(B)/layers.a $(B)/comm.a $(B)/data.a $(B)/core.a
+NEEDS_run/config     := $(B)/run/config.a $(NEEDS_model)
+NEEDS_run/guard      := $(B)/run/guard.a $(NEEDS_run/config)
+NEEDS_run/checkpoint := $(B)/run/checkpoint.a $(B)/run/guard.a $(B)/run/config.a $(B)/data.a $(NEEDS_model)
+NEEDS_run    := $(B)/run.a $(NEEDS_run/checkpoint)
 NEEDS_bench  := $(NEEDS_run)
+NEEDS         = $(NEEDS_$(patsubst %/,%,$(dir $(1))))
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
-.PHONY: FORCE all deps demo test tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted soak faults test-slurm test-hosts mutants clean help
+.PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf emu-cases emu-planted soak faults test-slurm test-hosts mutants clean help
 all: $(B)/train_gpt
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 
 # For tests the sources with failpoints (core/failpoints.h) are compiled a second time and linked ahead of the archives.
-FAILABLE := $(patsubst %,$(B)/test/failpoints/%.o,$(basename $(shell grep -ls '"core/failpoints.h"' */*.c)))
+FAILABLE := $(patsubst %,$(B)/test/failpoints/%.o,$(basename $(shell grep -ls '"core/failpoints.h"' */*.c run/*/*.c)))
 $(B)/test/train_gpt-failpoints: $(FAILABLE)
 $(B)/train_gpt $(B)/test/train_gpt-failpoints: $(B)/train_gpt.o $(NEEDS_run) $(ENGINE)
 	$(LINK) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS)
@@ -66,7 +70,7 @@ $(ARCHIVES): $(B)/%.a: $$(call OBJECTS,$$*)
 	ar rcs $@ $^
 # A test is one source; helpers it shares stand in test/ref (float64 references, record/replay).
 REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
-$(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(NEEDS_$$(firstword $$(subst /, ,$$*))) $(ENGINE)
+$(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(call NEEDS,$$*) $(ENGINE)
 	$(LINK) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS) -lcmocka
 $(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(B)/core/error.o $(ENGINE)
 	$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -lnccl -ldnnl,$(LIBS))
@@ -75,13 +79,15 @@ $(B)/test/model/test_planned: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,matmul
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)
 $(B)/.flags $(B)/.commit: FORCE
-	@mkdir -p $(patsubst %,$(B)/%,$(FOLDERS) $(FOLDERS:%=test/failpoints/%) $(sort $(dir $(wildcard test/*/*.c test/emu/*.cpp test/emu/cases/*)))); echo '$(BUILT_WITH)' | cmp -s - $@ || echo '$(BUILT_WITH)' > $@
+	@mkdir -p $(patsubst %,$(B)/%,$(FOLDERS) $(FOLDERS:%=test/failpoints/%) $(sort $(dir $(wildcard test/*/*.c test/*/*/*.c test/emu/*.cpp test/emu/cases/*)))); echo '$(BUILT_WITH)' | cmp -s - $@ || echo '$(BUILT_WITH)' > $@
 .SECONDARY:
 
 tests: $(B)/train_gpt $(B)/test/train_gpt-failpoints $(TESTS)
 op-tests: $(filter $(B)/test/layers/% $(B)/test/model/test_gpt,$(TESTS))
 test: tests                ## the whole test suite (under 15 minutes on two cores)
 	@B=$(B) scripts/test.sh
+smoke: tests               ## its short tests: a minute, for while one works
+	@B=$(B) SMOKE=1 scripts/test.sh
 deps:                      ## install what is missing (apt; asks for nothing that is there)
 	@scripts/deps.sh
 demo: deps                 ## from nothing to a trained model on real text; TEXT=path for your own
@@ -91,17 +97,10 @@ bench: $(if $(filter cuda,$(BACKEND)),,tests)               ## speed of training
 	@B=$(B) scripts/bench.sh
 bench-comm: tests          ## ring against MPI's collectives, bus bandwidth by size
 	@B=$(B) scripts/bench_comm.sh
-gpu-check:                 ## on a machine with a GPU: the CUDA build's tests, sanitizers, curves, ranks
-	@BACKEND=$(or $(BACKEND_ASKED),cuda) scripts/gpu_check.sh
-gpu-bundle:                ## what such a machine may lack, in build/gpu-bundle/
-	@scripts/gpu_bundle.sh
 check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, figures and file map of the docs
 	@scripts/check.sh
 check-hf: all              ## logits of a checkpoint in Hugging Face transformers, where it can be installed
 	@test/interop/check_hf.sh
-emu-cases: $(B)/test/emu/cases/cases
-emu-planted:               ## faults planted in CUDA kernels: the emulator must catch each
-	@scripts/emu_planted.sh
 soak: tests                ## the long proofs, one piece of 20 minutes; test/results/soak.jsonl keeps the totals
 	@B=$(B) scripts/soak.sh
 faults: tests              ## the 32 faults that a run must survive, each with its test, pass or fail

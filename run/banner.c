@@ -50,7 +50,7 @@ static void print_limit(const Run *r) {
 }
 
 void banner_print(const Run *r) {
-    if (!run_speaks(r)) return;
+    if (!run_is_rank0(r)) return;
     const Config *c = r->config;
     const Plan   *p = &r->plan;
     printf("train_gpt %s: %s -> %s\n", device_backend(), c->path, c->run.dir);

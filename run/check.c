@@ -7,9 +7,9 @@
 #include "core/error.h"
 #include "data/dataset.h"
 #include "data/tokenizer.h"
-#include "run/checkpoint.h"
-#include "run/config.h"
-#include "run/options.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/config/config.h"
+#include "run/config/options.h"
 #include "run/verbs.h"
 
 /* 12288 as "12,288". Returns out [32]. */

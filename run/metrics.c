@@ -191,7 +191,8 @@ static int told(const Metrics *m, int error, const char *what, char *fault) {
 }
 
 int metrics_catch_up(Metrics *m, char *fault) { return m->waiting_bytes == 0 || write_waiting(m) || told(m, m->error, "write", fault); }
-int metrics_sync(const Metrics *m, char *fault) { return told(m, io_fsync(m->fd), "sync", fault); }
+const char *metrics_path(const Metrics *m) { return m->path; }
+int         metrics_fd(const Metrics *m) { return m->fd; }
 
 /* A picture is not worth the run: one warning, then silence. */
 void metrics_draw(Metrics *m) {

@@ -29,11 +29,12 @@ void     metrics_train(Metrics *m, const StepMetrics *s);
 void     metrics_eval(Metrics *m, int64_t step, double loss);
 
 /* A line that cannot be written (a full disk) waits in memory, with those after it: one warning names the path, every line tries again, and
- * no checkpoint is saved until all are out. metrics_catch_up tries now, metrics_sync waits for the disk (from any thread): before a
- * checkpoint of that step gets its name. 1, or 0 and a phrase with the path in fault [METRICS_FAULT_BYTES]. */
+ * no checkpoint is saved until all are out. metrics_catch_up tries now: 1, or 0 and a phrase with the path in
+ * fault [METRICS_FAULT_BYTES]. A checkpoint syncs the file, by its descriptor, before it gets its name. */
 enum { METRICS_FAULT_BYTES = 1024 };
 int      metrics_catch_up(Metrics *m, char *fault);
-int      metrics_sync(const Metrics *m, char *fault);
+const char *metrics_path(const Metrics *m);
+int      metrics_fd(const Metrics *m);
 
 void     metrics_draw(Metrics *m);       /* <dir>/loss.svg from everything so far */
 void     metrics_close(Metrics *m);      /* exit 74 when lines are left that cannot be written */

@@ -7,7 +7,7 @@
 #include "comm/comm.h"
 #include "core/memory_file.h"
 #include "data/loader.h"
-#include "run/checkpoint.h"
+#include "run/checkpoint/checkpoint.h"
 
 ModelSpec plan_model(const Config *c, DType act, int ranks, Comm *comm) {
     int64_t B = c->batch.micro_batch, T = c->batch.seq_len;

@@ -7,7 +7,7 @@
 
 #include "comm/comm.h"
 #include "model/model.h"
-#include "run/config.h"
+#include "run/config/config.h"
 
 #ifdef __cplusplus
 extern "C" {

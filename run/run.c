@@ -9,13 +9,13 @@
 #include "core/clock.h"
 #include "core/io.h"
 #include "model/algorithms_file.h"
-#include "run/checkpoint_folders.h"
-#include "run/manifest.h"
-#include "run/signals.h"
+#include "run/checkpoint/checkpoint_folders.h"
+#include "run/checkpoint/manifest.h"
+#include "run/guard/signals.h"
 
 static const double DATA_LOOK_MS = 100.0, DATA_PATIENCE_MS = 10e3;
 
-int run_speaks(const Run *r) { return comm_rank(r->comm) == 0; }
+int run_is_rank0(const Run *r) { return comm_rank(r->comm) == 0; }
 
 /* --- inputs: before MPI, so that a fault in them is told at once ---------------------------------------------------------------------- */
 
@@ -99,7 +99,7 @@ static void join_ranks(Run *r, Launch launch) {
     int64_t native_bf16 = device_has_bf16();
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
     r->numerics = precision_resolve((Precision)c->precision, (int)native_bf16);
-    r->loss_scale = loss_scale_start(r->numerics.act);
+    r->state.loss_scale = loss_scale_start(r->numerics.act);
     r->micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * comm_size(r->comm));
     make_plan(r, kind, 0);
     watchdog_tick(r->watchdog, "the connection of the ranks");
@@ -166,11 +166,10 @@ static void settle_weights(Run *r) {
 }
 
 static void load_weights(Run *r) {
-    CheckpointState *k = &r->checkpoint;
-    k->config = r->config, k->comm = r->comm, k->layout = &r->model->shards->layout, k->optimizer = &r->model->optimizer;
-    k->watchdog = r->watchdog, k->lock = r->lock, k->shape = r->config->model.shape, k->train = &r->train, k->stream = &r->model->stream;
-    k->precision = r->numerics.name, k->loss_scale = &r->loss_scale, k->threads = device_threads();
-    r->resumed = checkpoint_resume(k);
+    r->checkpoint = (CheckpointState){.config = r->config, .comm = r->comm, .optimizer = &r->model->optimizer, .stream = &r->model->stream, .train = &r->train,
+                                      .watchdog = r->watchdog, .lock = r->lock, .precision = r->numerics.name, .threads = device_threads(),
+                                      .train_state = &r->state};
+    r->resumed = checkpoint_resume(&r->checkpoint);
     settle_weights(r);
 }
 
@@ -189,24 +188,7 @@ int run_await_batches(Run *r) {
     }
 }
 
-Batch run_eval_batch(Run *r, int64_t first, int64_t count) {
-    int64_t  T = r->config->batch.seq_len, B = r->config->batch.micro_batch;
-    int32_t *inputs = r->eval_tokens, *targets = inputs + B * T;
-    for (int64_t i = 0; i < count; i++) dataset_sample(&r->val, first + i, inputs + i * T, targets + i * T);
-    Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T), tensor_2d(r->eval_batch.targets.data, I32, count, T)};
-    device_from_host(&r->model->stream, batch.inputs, inputs);
-    device_from_host(&r->model->stream, batch.targets, targets);
-    return batch;
-}
-
-int64_t run_first_sample(const Run *r, int64_t step) {
-    const Config *c = r->config;
-    return r->checkpoint.before.samples + (step - r->checkpoint.before.step) * (c->batch.global_tokens / c->batch.seq_len);
-}
-
-int64_t run_tokens_after(const Run *r, int64_t step) {
-    return r->checkpoint.before.tokens + (step - r->checkpoint.before.step) * r->config->batch.global_tokens;
-}
+Position run_position(const Run *r, int64_t step) { return position_after(r->state.start, r->config, step); }
 
 int64_t run_hash_replicas(Run *r) {
     Model *m = r->model;
@@ -216,22 +198,21 @@ int64_t run_hash_replicas(Run *r) {
 }
 
 int64_t run_roll_back(Run *r, int64_t step) {
-    CheckpointState *k = &r->checkpoint;
-    Guard            now = k->guard;
-    int64_t          next = run_first_sample(r, step + 1);
+    Guard   now = r->state.guard;
+    int64_t next = run_position(r, step + 1).samples;
     shards_need_all(r->model->shards);
-    r->resumed = checkpoint_roll_back(k);
+    r->resumed = checkpoint_roll_back(&r->checkpoint);
     if (r->resumed.ranks == 0) {
         optimizer_zero_states(&r->model->optimizer, &r->model->stream);
-        r->loss_scale = loss_scale_start(r->numerics.act);
-        k->before = (Consumed){0};
-        k->guard = (Guard){0};
+        r->state.loss_scale = loss_scale_start(r->numerics.act);
+        r->state.start = (Position){0};
+        r->state.guard = (Guard){0};
     }
     settle_weights(r);
-    k->before.samples = next;
-    k->guard.skips = now.skips, k->guard.rollbacks = now.rollbacks, k->guard.furthest = now.furthest; /* what counts rollbacks is not undone */
+    r->state.start.samples = next;
+    r->state.guard.skips = now.skips, r->state.guard.rollbacks = now.rollbacks, r->state.guard.furthest = now.furthest; /* the count of rollbacks is not undone */
     loader_seek(r->loader, next);
-    if (run_speaks(r)) metrics_rewind(r->metrics, r->resumed.step);
+    if (run_is_rank0(r)) metrics_rewind(r->metrics, r->resumed.step);
     return r->resumed.step;
 }
 
@@ -280,15 +261,16 @@ void run_begin(Run *r) {
     lock_sign(r->lock);
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
-                       .first_sample = run_first_sample(r, r->resumed.step)};
+                       .first_sample = run_position(r, r->resumed.step).samples};
     checkpoint_make_room(&r->checkpoint);
     watchdog_tick(r->watchdog, "the choice of algorithms");
     algorithms_settle(c->run.dir, r->comm, &r->model->gpt, &r->model->stream, r->eval_batch);
     r->saver = saver_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
-    if (run_speaks(r)) {
+    if (run_is_rank0(r)) {
         write_config_copy(r);
-        r->metrics = r->checkpoint.metrics = metrics_open(c->run.dir, r->resumed.step);
+        r->metrics = metrics_open(c->run.dir, r->resumed.step);
+        r->checkpoint.log = metrics_path(r->metrics), r->checkpoint.log_fd = metrics_fd(r->metrics);
     }
     r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms, (double)checkpoint_disk_bytes(&r->model->shards->layout, r->model->optimizer.kind));
     r->progress = progress_start(c->run.steps, r->resumed.step, c->log.every);

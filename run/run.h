@@ -11,20 +11,28 @@
 #include "data/tokenizer.h"
 #include "model/model.h"
 #include "model/precision.h"
-#include "run/checkpoint.h"
-#include "run/config.h"
-#include "run/lock.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/config/config.h"
+#include "run/guard/lock.h"
 #include "run/metrics.h"
 #include "run/plan.h"
 #include "run/progress.h"
 #include "run/slowness.h"
 #include "run/stragglers.h"
-#include "run/requests.h"
-#include "run/watchdog.h"
+#include "run/guard/requests.h"
+#include "run/guard/watchdog.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* What the ranks agreed on for the time after the step; main() reads it. */
+typedef struct {
+    int    stop, save;  /* asked of any rank; they stay set while a step is computed again    */
+    int    written;     /* all ranks have done their part of the checkpoint in flight         */
+    int    fed;         /* all ranks have the next step's batches                             */
+    double began_ms;    /* when the step began, on clock_ms()                                 */
+} Between;
 
 typedef struct {
     const Config *config;           /* borrowed */
@@ -32,18 +40,17 @@ typedef struct {
     Watchdog     *watchdog;         /* owned    */
     RunLock      *lock;             /* owned; rank 0 */
     Numerics      numerics;
-    LossScale     loss_scale;       /* fp16; 1 elsewhere */
     Plan          plan;
     char         *memory_advice;    /* owned: what a lack of memory is told with */
     Model        *model;            /* owned */
     Arena         batch_arena;
-    int           verifies;         /* this step is one of run.verify_every: gradients are hashed */
     Dataset       train, val;       /* val.shards 0: no evaluation */
     Tokenizer     tokenizer;
     Loader       *loader;
     Batch         eval_batch;       /* [micro_batch, seq_len] */
     int32_t      *eval_tokens;      /* host [2, micro_batch, seq_len] */
-    CheckpointState checkpoint;
+    TrainState    state;
+    CheckpointState checkpoint;     /* a view of this run */
     Saver        *saver;            /* owned */
     Resumed       resumed;
     Metrics      *metrics;          /* rank 0; NULL elsewhere */
@@ -51,6 +58,7 @@ typedef struct {
     Stragglers    stragglers;
     Slowness      slowness;         /* rank 0 */
     Requests      requests;
+    Between       between;
     int64_t       micro_steps;      /* micro-batches per rank and step */
     double        matmul_flops;     /* measured, all ranks together    */
     double        started_ms;       /* clock_ms() when the run began   */
@@ -60,21 +68,15 @@ typedef struct {
 void run_create(Run *r, const Config *config, Launch launch);
 void run_destroy(Run *r);
 
-int  run_speaks(const Run *r);      /* this rank writes logs: rank 0 */
+int  run_is_rank0(const Run *r);    /* this rank writes logs */
 /* Starts what only a run with steps to do needs: loader, metrics, config.json. */
 void run_begin(Run *r);
 
-/* Global index of the first sample of a step, which counts from 0. */
-int64_t run_first_sample(const Run *r, int64_t step);
-
-/* Tokens consumed since step 0; batch.global_tokens may have been another before a resume (run.allow_change). */
-int64_t run_tokens_after(const Run *r, int64_t step);
+/* Where the run stands after `step` steps. */
+Position run_position(const Run *r, int64_t step);
 
 /* The hash that must be the same on all ranks (optimizer_hash_replicas), now. Waits for the stream. */
 int64_t run_hash_replicas(Run *r);
-
-/* Held-out sequences [first, first + count) as one batch, count <= batch.micro_batch. */
-Batch run_eval_batch(Run *r, int64_t first, int64_t count);
 
 /* Waits until every rank has the batches of its next step. Collective. Returns 0 when a rank was asked to stop before that: the step is not
  * begun. Data that do not come at all are the watchdog's affair. */

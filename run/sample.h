@@ -5,7 +5,7 @@
 
 #include "data/tokenizer.h"
 #include "model/gpt.h"
-#include "run/watchdog.h"
+#include "run/guard/watchdog.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -12,8 +12,8 @@
 #include "layers/algorithms.h"
 #include "model/hf_gpt2.h"
 #include "model/model.h"
-#include "run/checkpoint.h"
-#include "run/nearest.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/config/nearest.h"
 #include "run/sample.h"
 #include "run/verbs.h"
 

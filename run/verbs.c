@@ -10,8 +10,8 @@
 #include "comm/comm.h"
 #include "core/device.h"
 #include "core/error.h"
-#include "run/config.h"
-#include "run/nearest.h"
+#include "run/config/config.h"
+#include "run/config/nearest.h"
 #include "run/start.h"
 
 #define VERSION "0.1.0"

@@ -12,14 +12,22 @@ check() { # NAME COMMAND...: passes when the command succeeds
     if "$@" >"$log" 2>&1; then echo "ok   $name: $(tail -n 1 "$log")"; else echo "FAIL $name:"; tail -n 40 "$log"; failed=1; fi
 }
 
-# core <- {layers, comm, data} <- model <- run <- train_gpt.cu; mpi.h and nccl.h only in comm/, oneDNN only in layers/.
+# core <- {layers, comm, data} <- model <- run/{config, checkpoint, guard} <- run <- train_gpt.cu; run/guard may see run/config, run/checkpoint both.
+# mpi.h and nccl.h only in comm/, oneDNN only in layers/.
 includes() {
-    local bad
-    bad=$(grep -nE '#include "(layers|comm|data|model|run)/' core/* ; grep -nE '#include "(comm|data|model|run)/' layers/*; grep -nE '#include "(layers|data|model|run)/' comm/*
-          grep -nE '#include "(layers|comm|model|run)/' data/*; grep -nE '#include "(data|run)/' model/*; grep -nE '#include "(train_gpt|test/)' core/* layers/* comm/* data/* model/* run/*
-          grep -nE '#include <(mpi|nccl)\.h>' core/* layers/* data/* model/* run/* train_gpt.cu; grep -nE '#include <(oneapi/dnnl|dnnl)' core/* comm/* data/* model/* run/* train_gpt.cu)
+    local bad=""
+    sees() { # FOLDER SEES...: includes of FOLDER's own files that are of another folder
+        local folder=$1 allowed; shift
+        allowed=$(printf '%s/[a-z0-9_]+\\.(h|cuh)"|' "$folder" "$@"); allowed=${allowed%|}
+        grep -nE '#include "[a-z_]+/' "$folder"/*.* | grep -vE "#include \"($allowed)"
+    }
+    bad=$(sees core; sees layers core; sees comm core; sees data core; sees model core layers comm; sees run/config core layers comm model
+          sees run/guard core comm layers model run/config; sees run/checkpoint core comm layers data model run/config run/guard
+          sees run core comm layers data model run/config run/guard run/checkpoint
+          grep -nE '#include "test/' train_gpt.cu
+          grep -nE '#include <(mpi|nccl)\.h>' core/* layers/* data/* model/* run/*.* run/*/* train_gpt.cu; grep -nE '#include <(oneapi/dnnl|dnnl)' core/* comm/* data/* model/* run/*.* run/*/* train_gpt.cu)
     [ -z "$bad" ] || { echo "$bad"; return 1; }
-    echo "$(cat core/* layers/* comm/* data/* model/* run/* | grep -c '#include "') includes, all downwards"
+    echo "$(cat core/* layers/* comm/* data/* model/* run/*.* run/*/* | grep -c '#include "') includes, all downwards"
 }
 # Every op of layers.h is called in test/layers.
 ops() {
@@ -50,13 +58,13 @@ tsan() {
     local part
     make -s -j2 BACKEND=cpu SAN=-tsan CC=clang tests || return 1
     export TSAN_OPTIONS="ignore_noninstrumented_modules=1 die_after_fork=0 suppressions=$PWD/test/tsan.supp"
-    for part in data/ layers/ run/test_checkpoint.c run/test_watchdog run/test_train run/ranks_overlap; do
+    for part in data/ layers/ run/checkpoint/test_checkpoint.c run/guard/test_watchdog run/test_train model/ranks_overlap; do
         OMP_NUM_THREADS=2 B=build/cpu-tsan-clang scripts/test.sh "$part" || return 1
     done
 }
 # valgrind 3.19 knows no AVX-512; oneDNN's AVX2 code reads past a buffer of its own.
 valgrind_run() {
-    make -s -j2 BACKEND=cpu tests && B=build/cpu test/run/memcheck.sh
+    make -s -j2 BACKEND=cpu tests && B=build/cpu test/run/lib/memcheck.sh
 }
 mpich() { make -s -j2 BACKEND=cpu MPI=mpich tests && B=build/cpu-mpich scripts/test.sh ranks; }
 

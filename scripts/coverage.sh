@@ -12,7 +12,7 @@ if [ "${1:-}" != report ]; then
     make -s -j2 BACKEND=cpu B=$B EXTRA_CFLAGS="--coverage -fprofile-update=atomic -O0" \
         LDFLAGS="--coverage -fopenmp -pthread -Wl,--wrap=_exit -Wl,--wrap=MPI_Abort $PWD/$B/ends.o" tests || exit 1
     find $B -name '*.gcda' -delete
-    for part in core/test_json core/test_io data run/test_check run/ranks_check run/test_config run/test_manifest run/test_safetensors run/test_weights run/test_bad \
+    for part in core/test_json core/test_io data run/test_check run/ranks_check run/config/test_config run/checkpoint/test_manifest run/checkpoint/test_safetensors run/checkpoint/test_weights run/checkpoint/test_checkpoint run/test_bad \
         run/test_disk run/test_golden run/test_sweep run/test_tokenize run/test_train run/test_verbs run/test_sample run/test_guard.sh \
         run/test_ranks run/test_lock.sh interop; do
         B=$B scripts/test.sh "test/$part" | grep -E ' passed .*s$'
@@ -20,7 +20,7 @@ if [ "${1:-}" != report ]; then
     B=$B test/run/test_memory.sh 1
 fi
 files=()
-for file in core/io core/json data/ run/checkpoint run/config run/faults run/manifest run/nearest run/option run/safetensors run/weights_file; do files+=(-f "$file.*"); done
+for file in core/io core/json data/ run/checkpoint/ run/config/; do files+=(-f "$file.*"); done
 report=$(gcovr -r . --object-directory $B --exclude-unreachable-branches --exclude-branches-by-pattern '.*\bCHECK\(.*' -b "${files[@]}") || exit 1
 echo "$report"
 json_result bench_values.jsonl what="branches of config, data and checkpoint code that the tests take" command="scripts/coverage.sh" \

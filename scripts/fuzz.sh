@@ -13,7 +13,7 @@ mkdir -p "$out"
 compile=(clang -std=c11 -D_GNU_SOURCE -I. -O2 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
          -DBACKEND_cpu -DNO_MPI)
 # What is not followed by the fuzzer: the comparisons of an edit distance take two thirds of its time and lead it nowhere.
-untraced=" run/nearest.c "
+untraced=" run/config/nearest.c "
 if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n ? 0 : 0; }' |
     clang -x c - -fsanitize=fuzzer,address -o "$out/probe" 2>/dev/null; then
     for target in "${targets[@]}"; do echo "skip $target: no clang with libFuzzer here"; done
@@ -25,7 +25,8 @@ make -s -j2 BACKEND=cpu all || exit 1
 rest=(build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
 sources=(core/{arena,device,error,io,json,json_scan,json_text,memory_file,simd,tensor,thread}.c data/shard.c
-         run/{config,config_rules,config_saved,config_walk,faults,manifest,manifest_verify,nearest,option_docs,option_text,options,safetensors,spikes}.c)
+         run/config/{config,config_rules,config_saved,config_walk,faults,nearest,option_docs,option_text,options}.c
+         run/checkpoint/{manifest,manifest_verify,safetensors}.c run/guard/spikes.c)
 objects=()
 for source in "${sources[@]}"; do
     object=$out/$(echo "${source%.c}" | tr / _).o

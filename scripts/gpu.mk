@@ -49,3 +49,11 @@ CUFLAGS  = -std=c++17 -O3 -lineinfo -I. -MMD -MP -DBACKEND_cuda $(DEFS) -Xcompil
            -gencode arch=compute_$(NEWEST)$(comma)code=compute_$(NEWEST)
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lcublasLt -lnccl -ldl -lrt
 endif
+# The targets that need a GPU, or stand for one.
+gpu-check:                 ## on a machine with a GPU: the CUDA build's tests, sanitizers, curves, ranks
+	@BACKEND=$(or $(BACKEND_ASKED),cuda) scripts/gpu_check.sh
+gpu-bundle:                ## what such a machine may lack, in build/gpu-bundle/
+	@scripts/gpu_bundle.sh
+emu-cases: $(B)/test/emu/cases/cases
+emu-planted:               ## faults planted in CUDA kernels: the emulator must catch each
+	@scripts/emu_planted.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The test suite: cmocka programs of test/<folder>, rank tests under mpirun, shell tests. Ends with "N passed, N failed, N skipped".
-#   scripts/test.sh [FILTER]     only tests whose path contains FILTER;  B=build/cpu picks the build
+#   scripts/test.sh [FILTER]     only tests whose path contains FILTER;  B=build/cpu picks the build;  SMOKE=1: the short ones, a minute
 set -u
 . "$(dirname "$0")/env.sh"
 filter=${1:-}
@@ -37,22 +37,27 @@ run_shell() {
 
 # What a build is the one to prove: the plain CPU build everything, its variants what they compile, the emulator and a GPU what runs there.
 case $B in
-    build/cpu)   folders="core layers data comm model run emu interop fuzz" ;;
+    build/cpu)   folders="core layers data comm model run/config run/guard run/checkpoint run emu interop fuzz" ;;
     build/emu*)  folders="comm emu" ;; # its ops are in test/emu/test_kernels.sh, under both watchers
     build/cuda*) folders="layers comm model" ;;
-    *)           folders="core layers data comm model run interop" ;;
+    *)           folders="core layers data comm model run/config run/guard run/checkpoint run interop" ;;
 esac
+# While one works: unit tests, ranks two by two, and one script that trains, saves and resumes.
+ranks="1 2 3 4" scripts="test_*.sh"
+if [ -n "${SMOKE:-}" ]; then
+    folders="core layers data comm model run/config run/guard run/checkpoint run" ranks=2 scripts="test_train.sh"
+fi
 for folder in $folders; do
     for source in test/$folder/test_*.c; do
         [ -e "$source" ] && run_cmocka "$source" "$B/${source%.c}"
     done
     for source in test/$folder/ranks_*.c; do
         [ -e "$source" ] || continue
-        for n in 1 2 3 4; do
+        for n in $ranks; do
             OMP_NUM_THREADS=1 run_cmocka "$source, $n ranks" run_ranks "$n" "$B/${source%.c}"
         done
     done
-    for script in test/$folder/test_*.sh; do [ -e "$script" ] && run_shell "$script"; done
+    for script in test/$folder/$scripts; do [ -e "$script" ] && run_shell "$script"; done
 done
 
 echo

@@ -4,7 +4,7 @@
  *   bench_checkpoint [SAVES]
  */
 #define FIXTURE_WIDE 4600 /* 1.9 M parameters */
-#include "test/run/checkpoint_fixture.h"
+#include "test/run/checkpoint/checkpoint_fixture.h"
 
 #include "core/clock.h"
 
@@ -42,7 +42,7 @@ int main(int argc, char **argv) {
         memcpy(to + 2 * bytes, f.optimizer.state[1].data, bytes);
         copy[i] = clock_ms() - begin;
         use_caches(elsewhere);
-        saver_start(s, i + 1);
+        saver_start(s, i + 1, NULL);
         saver_finish(s);
         stall[i] = saver_stall_ms(s);
     }

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "test/run/child.h"
+#include "test/run/lib/child.h"
 
 static const char *const VARIABLES[] = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",  "PMI_SIZE",
                                         "PMIX_RANK",            "SLURM_STEP_ID",        "SLURM_PROCID", "SLURM_NTASKS",

@@ -1,5 +1,5 @@
 # The CUDA build's program on the emulated GPU, whole: it trains as the CPU build does, alone and on two ranks, in every precision.
-. "$(dirname "${BASH_SOURCE[0]}")/../run/tiny.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/tiny.sh"
 if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then
     echo "skip training: ${reason##*\*\*\* }"
     exit 0

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/manifest.h"
+#include "run/checkpoint/manifest.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -1,7 +1,7 @@
 # hosts.sh - two "hosts" on one machine, for root on Debian 12: network namespaces with names of their own, joined by a cable (a veth pair)
 # that can be cut and slowed. mpirun starts on hostA and reaches hostB through a launcher script in place of ssh. Sourced; needs tiny.sh's
 # words. Nothing outside the namespaces is touched, and they go when the test ends, however it ends.
-. "$(dirname "${BASH_SOURCE[0]}")/../run/tiny.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/tiny.sh"
 if [ "$(id -u)" != 0 ]; then echo "skip two hosts: network namespaces need root"; exit 0; fi
 if ! command -v ip > /dev/null || ! command -v tc > /dev/null; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends iproute2 > /dev/null 2>&1 || { echo "skip two hosts: no iproute2"; exit 0; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make check-hf: a checkpoint's folder loads in Hugging Face transformers as it is, with the same logits (1e-4 in fp32).
 # Installs transformers into a virtual environment under build/; ends with "skipped: ..." and status 0 where it cannot.
-. "$(dirname "$0")/../run/tiny.sh"
+. "$(dirname "$0")/../run/lib/tiny.sh"
 VENV=$PWD/build/venv-hf
 skip() { echo "skipped: $1"; exit 0; }
 

@@ -12,7 +12,7 @@
 
 #include "layers/algorithms.h"
 #include "model/algorithms_file.h"
-#include "test/run/child.h"
+#include "test/run/lib/child.h"
 
 static void test_round_trip(void **state) {
     (void)state;

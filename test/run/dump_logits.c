@@ -10,7 +10,7 @@
 #include "core/io.h"
 #include "core/json.h"
 #include "model/model.h"
-#include "run/checkpoint.h"
+#include "run/checkpoint/checkpoint.h"
 
 static ModelShape read_shape(const char *folder) {
     char     *path, *text;

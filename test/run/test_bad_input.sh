@@ -1,5 +1,5 @@
 # What a user gets wrong: one clear sentence, the right exit code, once, nothing written over, nobody left hanging.
-. "$(dirname "$0")/tiny.sh"
+. "$(dirname "$0")/lib/tiny.sh"
 
 expect "unknown key" exits 64 'tiny.json|optimizer.learing_rate.*optimizer.learning_rate' train optimizer.learing_rate=1
 expect "no such config" exits 64 'nowhere.json' "$TRAIN" "$WORK/nowhere.json"

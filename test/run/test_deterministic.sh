@@ -1,6 +1,6 @@
 # parallel.deterministic: losses, norms and weights have the same bits at any number of ranks and threads, however they talk and accumulate;
 # and whoever saved, whoever resumes goes on with the bits of the unbroken run.
-. "$(dirname "$0")/tiny.sh"
+. "$(dirname "$0")/lib/tiny.sh"
 same() { # A B: every line of both kinds but for its times, and the files of the last checkpoint
     local kind key
     for kind in "train loss" "train grad_norm" "eval loss"; do
@@ -37,6 +37,6 @@ expect "plan counts the buffers" grep -q "gradients, and 3 buffers to add them i
 # 16 of the 64 pairs: each of these numbers of ranks saves and resumes.
 rm -rf "$WORK/1" "$WORK/plain"
 PAIRS_LEAVES=24 # each of 1, 2, 3, 4, 6 and 8 divides it
-. test/run/pairs.sh
+. test/run/lib/pairs.sh
 pairs 1:8 2:3 3:6 4:1 6:2 8:4 1:2 2:1 3:8 4:3 6:4 8:6 1:4 4:8 8:2 2:6
 exit $STATUS

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Disks that are full, limited or cannot be written: refused before the first step where that can be seen, else survived, and never silent.
-. "$(dirname "$0")/tiny.sh"
+. "$(dirname "$0")/lib/tiny.sh"
 FAILING=$PWD/$B/test/train_gpt-failpoints
 # failing RULES ARGS...: a run of 20 steps that saves every 5
 failing() { local rules=$1; shift; TRAIN_GPT_FAIL="$rules" "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 "$@"; }
@@ -45,13 +45,13 @@ expect "a log that never finds room ends the run at the third checkpoint" \
 
 # --- before the first step
 expect "a file-size limit is refused" \
-    bash -c ". test/run/tiny.sh; ulimit -f 64; exits 74 'files may not grow past 0.1 MiB here .ulimit -f., and a checkpoint.s optimizer.safetensors takes 0.[0-9] MiB' train run.dir=$WORK/limit"
+    bash -c ". test/run/lib/tiny.sh; ulimit -f 64; exits 74 'files may not grow past 0.1 MiB here .ulimit -f., and a checkpoint.s optimizer.safetensors takes 0.[0-9] MiB' train run.dir=$WORK/limit"
 expect "at step 0" [ ! -e "$WORK/limit/metrics.jsonl" ]
 expect "a folder below a file is refused" exits 74 "/dev/null/run: cannot create" train run.dir=/dev/null/run
 if unshare -m true 2> /dev/null; then
     mkdir -p "$WORK/mount"
     # on OPTIONS COMMAND...: with a memory file system of its own on $WORK/mount
-    on() { local options=$1; shift; unshare -m bash -c 'options=$1; shift; mount -t tmpfs -o "$options" none "$0/mount" && . test/run/tiny.sh && "$@"' "$WORK" "$options" "$@"; }
+    on() { local options=$1; shift; unshare -m bash -c 'options=$1; shift; mount -t tmpfs -o "$options" none "$0/mount" && . test/run/lib/tiny.sh && "$@"' "$WORK" "$options" "$@"; }
     expect "a file system without room for three checkpoints is refused" \
         on size=1m exits 74 "has [01].[0-9] MiB free, and this run needs [0-9.]* MiB more for 3 checkpoints of 0.[0-9] MiB .checkpoint.keep = 2, and one being written." \
         "$TRAIN" "$WORK/tiny.json" checkpoint.every=2 checkpoint.keep=2 run.dir="$WORK/mount/run"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checkpoints as earlier versions of the program wrote them, test/golden/VERSION/: each is verified, resumed, and goes on with the losses that its
 # own run went on with. A new version of the format gets a folder of its own; none is ever changed.
-. "$(dirname "$0")/tiny.sh"
+. "$(dirname "$0")/lib/tiny.sh"
 for golden in test/golden/*/; do
     version=$(basename "$golden") run="$WORK/golden-$version"
     cp -r "$golden" "$run"

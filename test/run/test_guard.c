@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "core/rng.h"
-#include "run/guard.h"
-#include "run/manifest.h"
+#include "run/guard/guard.h"
+#include "run/checkpoint/manifest.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 # What keeps wrong numbers out of the weights: losses and gradients that are not finite, spikes, flipped bits, put in by run/injection.c.
-. "$(dirname "$0")/tiny.sh"
+. "$(dirname "$0")/lib/tiny.sh"
 TRAIN=$PWD/$B/test/train_gpt-failpoints
 
 # with RULES COMMAND...: the command, with these faults; what it says is in $WORK/out and $WORK/err.
@@ -47,7 +47,7 @@ expect "skip: a norm that is no number is null" [ "$(values "$WORK/skip" train g
 for file in model optimizer; do
     expect "skip: the step leaves no trace in $file" cmp "$WORK/skip/checkpoints/step_00000006/$file.safetensors" "$WORK/skip/checkpoints/step_00000007/$file.safetensors"
 done
-expect "skip: nothing that is not finite was saved" python3 test/run/finite.py "$WORK"/skip/checkpoints/step_*
+expect "skip: nothing that is not finite was saved" python3 test/run/lib/finite.py "$WORK"/skip/checkpoints/step_*
 TRAIN_GPT_FAIL="guard.gradient@5+:nan" expect "skip: run.max_skips in a row, then exit 76" \
     exits 76 "^train_gpt: step 7: .* \(run.on_nonfinite = \"skip\" has left out run.max_skips = 2 such steps in a row\)" \
     train run.dir="$WORK/skips" run.on_nonfinite=skip run.max_skips=2

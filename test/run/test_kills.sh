@@ -3,7 +3,7 @@
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 said=$(mktemp -d); trap 'rm -rf "$said"' EXIT
 status=0 jobs=()
-lane() { test/run/kills.sh "$1" "$2" > "$said/$2" 2>&1; }
+lane() { test/run/lib/kills.sh "$1" "$2" > "$said/$2" 2>&1; }
 lane 34 1 & jobs+=($!)
 lane 10 2 & jobs+=($!)
 lane 6 4 & jobs+=($!)

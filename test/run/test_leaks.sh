@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Memory that nobody frees: whole runs and verbs under LeakSanitizer, on one rank and on two. Only in the build that has it (SAN=-asan).
 case ${B:-build/cpu} in *-asan) ;; *) echo "skip leaks: this build has no LeakSanitizer (SAN=-asan has)"; exit 0 ;; esac
-. "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 export ASAN_OPTIONS=detect_leaks=1:fast_unwind_on_malloc=0 LSAN_OPTIONS=suppressions=$PWD/test/lsan.supp:print_suppressions=0
 
 leakless() { "$@" > "$WORK/out" 2> "$WORK/err" && return; grep -E "leak of|#[0-9] |SUMMARY" "$WORK/err" | head -40; return 1; }

@@ -1,5 +1,5 @@
 # One writer per run folder, and a folder that can be written: a second job changes nothing, links lead nowhere, refusals come at once.
-. "$(dirname "$0")/tiny.sh"
+. "$(dirname "$0")/lib/tiny.sh"
 tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the process itself is the job
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0"
 # Everything about a folder that a writer could change: names, sizes, modes, times, bytes.
@@ -72,5 +72,5 @@ else
     echo "skip a read-only disk: nothing can be mounted here"
 fi
 
-test/run/races.sh 5 || STATUS=1
+test/run/lib/races.sh 5 || STATUS=1
 exit $STATUS

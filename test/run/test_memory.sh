@@ -4,7 +4,7 @@
 #   test/run/test_memory.sh [EVERY]     every EVERY-th of the places that allocate, 12 if not given; `make soak` tries all
 every=${1:-12}
 case ${B:-build/cpu} in *-asan | *-tsan*) echo "skip memory: a sanitizer has its own malloc"; exit 0 ;; esac
-. "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 PRELOAD=$WORK/memory.so
 gcc -O1 -shared -fPIC -o "$PRELOAD" test/preload/memory.c || { echo "not ok the preloaded library"; exit 1; }
 args="run.steps=4 checkpoint.every=2 eval.every=2"
@@ -80,6 +80,6 @@ done
 expect "one rank without memory ends both" [ "$bad" -eq 0 ]
 
 expect "a limit of the system is told, with what the run needs" \
-    bash -c ". test/run/tiny.sh; ulimit -v 700000; exits 71 'train_gpt: no memory for' train model.n_embd=1536 model.n_head=12 model.n_layer=12 run.dir=$WORK/limit"
+    bash -c ". test/run/lib/tiny.sh; ulimit -v 700000; exits 71 'train_gpt: no memory for' train model.n_embd=1536 model.n_head=12 model.n_layer=12 run.dir=$WORK/limit"
 expect "before the first step" [ ! -s "$WORK/limit/metrics.jsonl" ]
 exit $STATUS

@@ -16,7 +16,7 @@
 #include "data/loader.h"
 #include "run/plan.h"
 #include "run/verbs.h"
-#include "test/run/child.h"
+#include "test/run/lib/child.h"
 
 static PlanRanks ranks_of(int count) { return (PlanRanks){count, COMM_RING, 1}; }
 

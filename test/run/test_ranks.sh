@@ -1,5 +1,5 @@
 # What several processes do: the same training whatever their number, the way they talk and who saved.
-. "$(dirname "$0")/tiny.sh"
+. "$(dirname "$0")/lib/tiny.sh"
 
 train run.dir="$WORK/1" > /dev/null
 for n in 2 3 4; do

@@ -14,7 +14,7 @@
 #include "model/model.h"
 #include "run/sample.h"
 #include "run/verbs.h"
-#include "test/run/child.h"
+#include "test/run/lib/child.h"
 
 /* --- one token -------------------------------------------------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 # Requests from outside: signals, files and time end a run with a checkpoint and exit 75, at any instant and on any number of ranks.
-. "$(dirname "$0")/tiny.sh"
+. "$(dirname "$0")/lib/tiny.sh"
 
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0 checkpoint.every=0"
 # await FILE PATTERN: until a line of what a run says matches, 60 s at most.
@@ -109,6 +109,6 @@ for _ in $(seq 50); do pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null || break; 
 expect "nobody is left" [ -z "$(pgrep -f "^$TRAIN $WORK/tiny.json")" ]
 expect "the newest checkpoint goes on" quiet train_ranks 2 run.dir="$WORK/term" run.steps=60 eval.every=0
 expect "to the same bits" same_weights "$WORK/term" "$WORK/two" step_00000060
-test/run/signals.sh 12 1 || STATUS=1
-test/run/signals.sh 6 2 || STATUS=1
+test/run/lib/signals.sh 12 1 || STATUS=1
+test/run/lib/signals.sh 6 2 || STATUS=1
 exit $STATUS

@@ -1,6 +1,6 @@
 # What a process settles before anything else: threads that do not spin, no more of them than processors, a stack, a known instruction set; and
 # what a user's machine or habits may bring: limits, a config inside the run folder, thousands of damaged checkpoints.
-. "$(dirname "$0")/tiny.sh"
+. "$(dirname "$0")/lib/tiny.sh"
 
 # The environment of a run that has begun: environment_of VARIABLE [NAME=VALUE...]
 environment_of() {
@@ -17,10 +17,10 @@ expect "a wait policy of the user's stays alone" [ -z "$(environment_of GOMP_SPI
 
 short() { train run.steps=2 eval.every=0 run.dir="$WORK/short" "$@" > /dev/null; local status=$?; rm -rf "$WORK/short"; return $status; }
 for threads in 20000 200000; do
-    expect "OMP_NUM_THREADS=$threads: as many as processors, in one line" env OMP_NUM_THREADS=$threads bash -c '. test/run/tiny.sh
+    expect "OMP_NUM_THREADS=$threads: as many as processors, in one line" env OMP_NUM_THREADS=$threads bash -c '. test/run/lib/tiny.sh
         at=$SECONDS; exits 0 "OMP_NUM_THREADS asks for '$threads' threads: $(nproc --all) are used" train run.steps=2 run.dir="$WORK/x" && [ $((SECONDS - at)) -le 5 ]'
 done
-expect "a stack of 64 KiB: works, or 71 and what to type" bash -c '. test/run/tiny.sh; ulimit -s 64; train run.dir="$WORK/x" > /dev/null 2> "$WORK/err"; status=$?
+expect "a stack of 64 KiB: works, or 71 and what to type" bash -c '. test/run/lib/tiny.sh; ulimit -s 64; train run.dir="$WORK/x" > /dev/null 2> "$WORK/err"; status=$?
     [ $status = 0 ] || { [ $status = 71 ] && grep -q "ulimit -s 8192" "$WORK/err"; }'
 if [ "$(id -u)" = 0 ] && command -v setpriv > /dev/null; then
     chmod 777 "$WORK"

@@ -1,5 +1,5 @@
 # ./train_gpt tokenize: every byte lands in one shard, the last part is held out, and a run that fails leaves what was there.
-. "$(dirname "$0")/tiny.sh"
+. "$(dirname "$0")/lib/tiny.sh"
 
 tokenize() { "$TRAIN" tokenize "$@"; }
 header() { od -An -td4 -N12 "$1" | tr -s ' '; }                                # magic, version, tokens

@@ -1,5 +1,5 @@
 # What one process does: learns, repeats itself bit for bit, resumes bit for bit.
-. "$(dirname "$0")/tiny.sh"
+. "$(dirname "$0")/lib/tiny.sh"
 
 expect "trains to the end" quiet train run.dir="$WORK/a"
 expect "12 train lines, steps 1..12" [ "$(values "$WORK/a" train step | tr '\n' ' ')" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]

@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 [ "$(id -u)" = 0 ] || { echo "skip all of it: a slurmctld and slurmd of one's own need root"; exit 0; }
 scripts/deps.sh slurm || exit 1
-. test/run/tiny.sh
+. test/run/lib/tiny.sh
 . test/slurm/cluster.sh
 trap 'cluster_stop; rm -rf "$WORK"' EXIT
 trap 'exit 130' INT TERM HUP

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/part.sh"
 round() (
     trap - EXIT
-    . test/run/struck.sh
+    . test/run/lib/struck.sh
     sizes=(2 3 4 6 8) ranks=${sizes[RANDOM % 5]}
     every_collective $ranks 3
     for point in $(shuf -n 4 <<< "$POINTS"); do

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/part.sh"
 round() (
     trap - EXIT
-    . test/run/struck.sh
+    . test/run/lib/struck.sh
     every_collective $((2 + RANDOM % 2 * 2)) 3
     for point in $(shuf -n 3 <<< "$POINTS"); do
         ranks=$((2 + RANDOM % 2 * 2))

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# kill -9 at random instants, at 1, 2 and 4 ranks in turn, 20 a round: test/run/kills.sh over and over.
+# kill -9 at random instants, at 1, 2 and 4 ranks in turn, 20 a round: test/run/lib/kills.sh over and over.
 # goal: 10000 kills
 . "$(dirname "$0")/part.sh"
 while more; do
     for ranks in 1 2 4; do
-        told=$(test/run/kills.sh 20 $ranks $RANDOM)
+        told=$(test/run/lib/kills.sh 20 $ranks $RANDOM)
         grep '^not ok' <<< "$told"
         tally 20 "$(grep -c '^not ok' <<< "$told")"
     done

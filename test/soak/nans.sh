@@ -2,7 +2,7 @@
 # Gradients that are not finite, in nearly every step: those that come once leave no trace in the weights, none gets into a checkpoint.
 # goal: 1000 NaNs and infinities
 . "$(dirname "$0")/part.sh"
-. test/run/tiny.sh
+. test/run/lib/tiny.sh
 trap 'tell; rm -rf "$WORK"' EXIT
 TRAIN=$PWD/$B/test/train_gpt-failpoints
 STEPS=40
@@ -32,7 +32,7 @@ while more; do
         rm -rf "$WORK/run" "$WORK/log"
         TRAIN_GPT_FAIL=${rules#;} TRAIN_GPT_FAIL_LOG=$WORK/log run_on $n run.dir="$WORK/run" $args run.on_nonfinite=$policy run.max_skips=50 \
             > "$WORK/out" 2> "$WORK/err" || bad "$n ranks, $policy: exit $?"
-        python3 test/run/finite.py "$WORK"/run/checkpoints/step_* > "$WORK/err" 2>&1 || bad "$n ranks, $policy: a checkpoint that is not finite"
+        python3 test/run/lib/finite.py "$WORK"/run/checkpoints/step_* > "$WORK/err" 2>&1 || bad "$n ranks, $policy: a checkpoint that is not finite"
         [ "$(values "$WORK/run" train step | tr '\n' ' ')" = "$(seq $STEPS | tr '\n' ' ')" ] || bad "$n ranks, $policy: steps are missing"
         tally "$(struck)" 0
     done

@@ -2,8 +2,8 @@
 # Saved by each number of ranks from 1 to 8, resumed by each: the bits of the unbroken run (parallel.deterministic). Starts at a random pair.
 # goal: 64 pairs
 . "$(dirname "$0")/part.sh"
-. test/run/tiny.sh
-. test/run/pairs.sh
+. test/run/lib/tiny.sh
+. test/run/lib/pairs.sh
 trap 'rm -rf "$WORK"; tell' EXIT
 first=$((RANDOM % 64))
 for i in $(seq 0 63); do

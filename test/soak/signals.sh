@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# SIGUSR1 at random instants, at 1 and 2 ranks in turn, 20 a round: test/run/signals.sh over and over.
+# SIGUSR1 at random instants, at 1 and 2 ranks in turn, 20 a round: test/run/lib/signals.sh over and over.
 # goal: 1000 stops
 . "$(dirname "$0")/part.sh"
 while more; do
     for ranks in 1 2; do
-        told=$(test/run/signals.sh 20 $ranks $RANDOM)
+        told=$(test/run/lib/signals.sh 20 $ranks $RANDOM)
         grep '^not ok' <<< "$told"
         tally 20 "$(grep -c '^not ok' <<< "$told")"
     done

@@ -3,7 +3,7 @@
 # time; against the bare copy of as many bytes it is only told, since a busy machine blurs that.
 # goal: 100 checkpoints
 . "$(dirname "$0")/part.sh"
-. test/run/tiny.sh
+. test/run/lib/tiny.sh
 trap 'tell; rm -rf "$WORK"' EXIT
 shape="model.n_layer=4 model.n_head=6 model.n_embd=192 model.n_positions=256 batch.global_tokens=1024 batch.micro_batch=4 batch.seq_len=256"
 unset OMP_NUM_THREADS

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Flipped bits in one rank's working weights: all found, the right rank named. Many in one process (test/run/ranks_guard.c), and whole runs.
+# Flipped bits in one rank's working weights: all found, the right rank named. Many in one process (test/run/guard/ranks_guard.c), and whole runs.
 # goal: 1000 flipped weight bits
 . "$(dirname "$0")/part.sh"
-. test/run/tiny.sh
+. test/run/lib/tiny.sh
 trap 'tell; rm -rf "$WORK"' EXIT
 TRAIN=$PWD/$B/test/train_gpt-failpoints
 while more; do
     for n in 3 4; do
-        told=$(run_ranks $n "$B/test/run/ranks_guard" 200 $RANDOM 2> /dev/null)
+        told=$(run_ranks $n "$B/test/run/guard/ranks_guard" 200 $RANDOM 2> /dev/null)
         if [[ $told =~ 200\ flips,\ 0\ missed,\ 0\ wrong ]]; then tally 200 0; else tally 200 1; echo "not ok $n ranks: $told"; fi
     done
     rank=$((RANDOM % 3)) step=$((10 * (1 + RANDOM % 3))) # these small steps are compared every tenth time

@@ -1,0 +1,144 @@
+/* checkpoint_refuse.c - see checkpoint_refuse.h; and checkpoint_foresee*() of checkpoint.h, which tell at once what would be told later. */
+#include "run/checkpoint/checkpoint_refuse.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include "core/io.h"
+#include "core/json.h"
+#include "core/memory_file.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/checkpoint_folders.h"
+#include "model/hf_gpt2.h"
+#include "run/checkpoint/weights_file.h"
+
+void refuse_used_folder(const char *run_dir, int checkpoints) {
+    struct stat st;
+    Path        metrics = path_of("%s/metrics.jsonl", run_dir);
+    int         logged = stat(metrics.text, &st) == 0 && st.st_size > 0;
+    if (!logged && checkpoints == 0) return;
+    fail(EXIT_CONFIG, "%s holds a run already (%s) and run.resume is \"never\": choose another run.dir, or run.resume=auto to continue it",
+         run_dir, checkpoints ? "checkpoints" : "metrics.jsonl");
+}
+
+void refuse_no_checkpoint(const char *checkpoints) { fail(EXIT_DATA, "run.resume is \"must\" but there is no checkpoint in %s", checkpoints); }
+
+/* --- may it continue --------------------------------------------------------------------------------------------------------------------- */
+
+static int may_change_data(const Config *config) {
+    for (int i = 0; i < config->run.allow_change.count; i++)
+        if (strcmp(config->run.allow_change.item[i], "data.train") == 0 || strcmp(config->run.allow_change.item[i], "data") == 0) return 1;
+    return 0;
+}
+
+/* Names the first training shard that differs, by name without folder, size and token count: 1, or 0 if all are the same. */
+static int compare_data(const Dataset *now, const Manifest *m, FILE *out) {
+    int shards = m->data_files < now->shards ? m->data_files : now->shards;
+    for (int i = 0; i < shards; i++) {
+        const Shard        *s = &now->shard[i];
+        const ManifestData *d = &m->data[i];
+        if (strcmp(shard_name(s), d->name) == 0 && s->file_bytes == d->bytes && s->header.tokens == d->tokens) continue;
+        fprintf(out, "data.train: shard %d is %s (%" PRIu64 " bytes, %" PRId64 " tokens), in the checkpoint %s (%" PRIu64 " bytes, %" PRId64
+                " tokens)", i, shard_name(s), s->file_bytes, s->header.tokens, d->name, d->bytes, d->tokens);
+        return 1;
+    }
+    if (m->data_files != now->shards) fprintf(out, "data.train: %d shards, in the checkpoint %d", now->shards, m->data_files);
+    return m->data_files != now->shards;
+}
+
+void refuse_other_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m) {
+    char  *data = NULL, *settings = config_compare(config, m->config);
+    size_t bytes = 0;
+    FILE  *out = memory_file_open(&data, &bytes);
+    if (!out) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
+    if (!may_change_data(config) && compare_data(train, m, out))
+        fprintf(out, " (give the same files in the same order, name data.train in run.allow_change, or take another run.dir)");
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
+    if (settings || bytes) fail(EXIT_CONFIG, "%s: %s%s%s", folder, settings ? settings : "", settings && bytes ? "; " : "", data);
+    free(data);
+}
+
+/* --- weights to start from ----------------------------------------------------------------------------------------------------------------- */
+
+/* A Hugging Face model's folder whose config.json describes another model than ours in what no shape shows. */
+static void refuse_other_model(const char *folder, const Config *config) {
+    char     *text;
+    Json      json;
+    JsonFault fault;
+    Path      path = path_of("%s/config.json", folder);
+    int64_t   bytes = io_read_file(path.text, JSON_LIMIT, &text);
+    if (bytes == -ENOENT) return; /* weights alone are as good */
+    if (bytes == -ENOMEM) fail(EXIT_MEMORY, "no memory to read %s", path.text);
+    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path.text, strerror((int)-bytes));
+    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) {
+        warn("%s:%d:%d: %s; whether it describes this model is not known", path.text, fault.at.line, fault.at.column, fault.text);
+        free(text);
+        return;
+    }
+    hf_config_expect(json.root, path.text, config->model.shape.n_head);
+    json_free(&json);
+    free(text);
+}
+
+/* --- at once ------------------------------------------------------------------------------------------------------------------------------- */
+
+/* The file, and the folder whose config.json speaks of it ("" where none does): init_from names either. */
+typedef struct { Path file, folder; } Source;
+
+static Source source_of(const char *init_from) {
+    static const char name[] = "/model.safetensors";
+    struct stat st;
+    size_t      bytes = strlen(init_from), tail = sizeof name - 1;
+    if (stat(init_from, &st) == 0 && S_ISDIR(st.st_mode)) return (Source){path_of("%s%s", init_from, name), path_of("%s", init_from)};
+    int in_folder = bytes > tail && strcmp(init_from + bytes - tail, name) == 0;
+    return (Source){path_of("%s", init_from), path_of("%.*s", in_folder ? (int)(bytes - tail) : 0, init_from)};
+}
+
+/* A checkpoint wins over init_from, which need not be there any more. */
+static int starts_from_source(const Config *config) {
+    StepFolder *list = NULL;
+    int         count = config->model.init_from[0] ? folders_list(path_of("%s/checkpoints", config->run.dir).text, &list) : 1;
+    free(list);
+    return count == 0;
+}
+
+void checkpoint_foresee_source(const Config *config) {
+    if (!starts_from_source(config)) return;
+    Source      source = source_of(config->model.init_from);
+    WeightsFile w = weights_open(source.file.text);
+    weights_close(&w);
+    if (source.folder.text[0]) refuse_other_model(source.folder.text, config);
+}
+
+uint64_t checkpoint_source_fingerprint(const Config *config) {
+    enum { LOOKS = 256, BYTES = 4096 };
+    if (!starts_from_source(config)) return 0;
+    char     piece[BYTES];
+    Source   source = source_of(config->model.init_from);
+    int64_t  bytes = io_file_bytes(source.file.text);
+    uint64_t hash = (uint64_t)bytes;
+    int      fd = bytes > 0 ? io_open(source.file.text, IO_READ) : -1;
+    for (int64_t i = 0; fd >= 0 && i < LOOKS; i++) {
+        uint64_t at = (uint64_t)(bytes / LOOKS * i), n = (uint64_t)bytes - at < BYTES ? (uint64_t)bytes - at : BYTES;
+        int      error = io_pread(fd, piece, n, at);
+        if (error) fail(EXIT_IO, "%s cannot be read: %s", source.file.text, strerror(-error));
+        hash = XXH3_64bits_withSeed(piece, n, hash);
+    }
+    if (fd >= 0) io_close(fd);
+    return hash;
+}
+
+void checkpoint_foresee(const Config *config) {
+    StepFolder *list = NULL;
+    Path        checkpoints = path_of("%s/checkpoints", config->run.dir);
+    int         count = folders_list(checkpoints.text, &list);
+    free(list);
+    if (count < 0) return; /* told when it is read */
+    if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, count);
+    if (config->run.resume == RESUME_MUST && count == 0) refuse_no_checkpoint(checkpoints.text);
+}

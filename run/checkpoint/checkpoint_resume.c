@@ -1,0 +1,155 @@
+/* checkpoint_resume.c - continuing from the newest checkpoint that verifies; see checkpoint.h.
+ *
+ * Rank 0 decides, every rank hashes its share of the files and reads its own pieces by global offset, so that any number of ranks and
+ * either zero_stage resumes what any other has saved. Nothing on the disk changes.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/checkpoint_folders.h"
+#include "run/checkpoint/checkpoint_refuse.h"
+#include "model/algorithms_file.h"
+#include "run/checkpoint/weights_file.h"
+
+/* --- which checkpoint ------------------------------------------------------------------------------------------------------------------ */
+
+/* Collective. The newest of list [count] (rank 0's) that verifies: 1 and *at, *m; 0 only when there are none. Says which are passed over,
+ * and ends the job when that would be all of them: a run that has saved never starts anew by itself. */
+static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, int64_t count, StepFolder *at, Manifest *m) {
+    char    why[MANIFEST_FAULT_BYTES], fault[MANIFEST_FAULT_BYTES] = "";
+    int64_t warned = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (comm_rank(c) == 0) *at = list[i];
+        comm_broadcast(c, at, sizeof *at, 0);
+        Path           folder = path_of("%s/%s", checkpoints, at->name);
+        ManifestStatus status = folder_verify(c, folder.text, at->step, NULL, m, why);
+        if (status == MANIFEST_GOOD) folder_warn_rest(warned, "are passed over");
+        if (status == MANIFEST_GOOD) return 1;
+        if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* an older one would lose what a newer program did */
+        if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
+        folder_warn(&warned, "%s is passed over: %s; move it away to keep it, the next checkpoint takes its place", folder.text, why);
+        if (!fault[0]) manifest_fault(fault, "%s: %.900s", at->name, why);
+    }
+    folder_warn_rest(warned, "are passed over");
+    if (count > 0)
+        fail(EXIT_DATA, "no checkpoint in %s verifies (of %" PRId64 "; %s): restore one, or train anew with another run.dir", checkpoints, count, fault);
+    return 0;
+}
+
+/* Collective. How many step folders there are; rank 0 has their list. */
+static int64_t list_folders(const CheckpointState *state, const char *checkpoints, StepFolder **list) {
+    int64_t count = comm_rank(state->comm) == 0 ? folders_list(checkpoints, list) : 0;
+    if (count < 0) fail(EXIT_IO, "cannot read the folder %s: %s", checkpoints, strerror((int)-count));
+    comm_broadcast(state->comm, &count, sizeof count, 0);
+    return count;
+}
+
+/* Collective. 0: a new run. Ends the job where run.resume or the checkpoints do not allow one. */
+static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifest *m) {
+    const Config *config = state->config;
+    StepFolder   *list = NULL;
+    Path          checkpoints = path_of("%s/checkpoints", config->run.dir);
+    int64_t       count = list_folders(state, checkpoints.text, &list);
+    if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, (int)count);
+    int found = find_good(state->comm, checkpoints.text, list, count, at, m);
+    free(list);
+    if (!found && config->run.resume == RESUME_MUST) refuse_no_checkpoint(checkpoints.text);
+    return found;
+}
+
+static void make_run_id(CheckpointState *state) {
+    uint64_t id = 0;
+    if (comm_rank(state->comm) == 0 && getrandom(&id, sizeof id, 0) != sizeof id) fail(EXIT_IO, "the system gives no random bytes");
+    comm_broadcast(state->comm, &id, sizeof id, 0);
+    snprintf(state->train_state->run_id, sizeof state->train_state->run_id, "%016" PRIx64, id);
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------------------------------- */
+
+/* A tensor of one of our own files: fp32, and where the layout says. */
+static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int dims, const int64_t *dim, uint64_t begin) {
+    const SafeTensor *t = safetensors_find(&w->header, name);
+    int               same = t && t->type == SAFE_F32 && t->dims == dims && t->begin == begin;
+    for (int d = 0; same && d < dims; d++) same = t->dim[d] == (uint64_t)dim[d];
+    if (!same) fail(EXIT_DATA, "%s: tensor %s is not where this model has it", w->path, name);
+    return t;
+}
+
+/* This rank's spans of masters (which 0) or a state (1 + k), from `base` on by global offset. */
+static void read_spans(const CheckpointState *state, const WeightsFile *w, const SafeTensor *base, int which, float *block) {
+    const Optimizer *o = state->optimizer;
+    for (int i = 0; i < o->shards->spans; i++) {
+        Span span = o->shards->span[i];
+        for (int64_t at = 0, n; at < span.elems; at += n) {
+            n = span.elems - at < WEIGHTS_BLOCK ? span.elems - at : WEIGHTS_BLOCK;
+            watchdog_tick(state->watchdog, "reading a checkpoint");
+            weights_read(w, base, span.offset + at, n, block);
+            device_from_host(state->stream, tensor_slice(optimizer_tensor(o, which, span), at, n), block);
+        }
+    }
+}
+
+static void read_checkpoint(const CheckpointState *state, const char *folder) {
+    const Layout *layout = checkpoint_layout(state);
+    WeightsFile   model = weights_open(path_of("%s/%s", folder, manifest_file_name[FILE_MODEL]).text);
+    WeightsFile   states = weights_open(path_of("%s/%s", folder, manifest_file_name[FILE_OPTIMIZER]).text);
+    float        *block = (float *)malloc(sizeof *block * WEIGHTS_BLOCK);
+    if (!block) fail(EXIT_MEMORY, "no memory to read %s", folder);
+    for (int i = 0; i < layout->params; i++) {
+        const Param *p = &layout->param[i];
+        own_tensor(&model, p->name, p->dims, p->dim, 4 * (uint64_t)p->offset);
+    }
+    read_spans(state, &model, &model.header.tensor[0], 0, block); /* the rows follow each other: one flat tensor */
+    for (int k = 0; k < state->optimizer->kind->states; k++)
+        read_spans(state, &states, own_tensor(&states, state->optimizer->kind->state[k], 1, &layout->elems, 4 * (uint64_t)k * (uint64_t)layout->elems), 1 + k, block);
+    free(block);
+    weights_close(&model);
+    weights_close(&states);
+    optimizer_publish(state->optimizer, state->stream);
+}
+
+/* --- the whole --------------------------------------------------------------------------------------------------------------------------- */
+
+static Resumed take_over(CheckpointState *state, const StepFolder *at, const Manifest *m) {
+    Resumed resumed = {.step = m->step, .ranks = m->ranks};
+    Path    folder = path_of("%s/checkpoints/%s", state->config->run.dir, at->name);
+    read_checkpoint(state, folder.text);
+    snprintf(resumed.name, sizeof resumed.name, "%s", at->name);
+    state->train_state->start = (Position){m->step, m->tokens, m->samples};
+    state->train_state->guard = m->guard;
+    if (strcmp(m->precision, state->precision) == 0) state->train_state->loss_scale = (LossScale){m->loss_scale, m->loss_scale_steps};
+    return resumed;
+}
+
+Resumed checkpoint_resume(CheckpointState *state) {
+    StepFolder at;
+    Manifest   m;
+    if (!find_checkpoint(state, &at, &m)) {
+        make_run_id(state);
+        return (Resumed){0};
+    }
+    Path folder = path_of("%s/checkpoints/%s", state->config->run.dir, at.name);
+    refuse_other_settings(state->config, state->train, folder.text, &m);
+    Resumed resumed = take_over(state, &at, &m);
+    snprintf(state->train_state->run_id, sizeof state->train_state->run_id, "%s", m.run_id);
+    if (!device_is_host() && m.gemm) algorithms_from_json(m.gemm, folder.text);
+    manifest_free(&m);
+    return resumed;
+}
+
+Resumed checkpoint_roll_back(CheckpointState *state) {
+    StepFolder *list = NULL, at;
+    Manifest    m;
+    Path        checkpoints = path_of("%s/checkpoints", state->config->run.dir);
+    int64_t     count = list_folders(state, checkpoints.text, &list);
+    int         found = find_good(state->comm, checkpoints.text, list, count, &at, &m);
+    free(list);
+    if (!found) return (Resumed){0};
+    Resumed resumed = take_over(state, &at, &m);
+    manifest_free(&m);
+    return resumed;
+}

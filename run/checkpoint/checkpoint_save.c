@@ -1,0 +1,279 @@
+/* checkpoint_save.c - saving beside the training; see checkpoint.h.
+ *
+ * The state is copied to staging memory, which is all that training waits for; a thread of each rank then writes and fsyncs. The thread
+ * knows no MPI: the main threads learn from a step's own reduction that all ranks have got as far, and then take the save through its
+ * parts together: folder made by rank 0 -> pieces written by all -> manifest and rename by rank 0 -> done. After each part they agree on its
+ * faults; one on any rank ends the save on all. A step that exists already and verifies stays as it is (this run saved it).
+ */
+#include <inttypes.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/io.h"
+#include "core/thread.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/checkpoint_write.h"
+
+enum { PAUSE_MS = 100 };
+static const double SYNC_MS = 600e3; /* a disk that takes ten minutes to sync one file is lost, unless run.watchdog_seconds says it earlier */
+
+typedef enum { PART_NONE, PART_FOLDER, PART_PIECES, PART_COMMIT } Part;
+
+struct Saver {
+    CheckpointState *state;       /* borrowed */
+    float           *staged;      /* owned [masters and states, own elements], from device_alloc_host */
+    Save             save;        /* the thread's while busy, the main thread's otherwise */
+    WrittenRun      *all;         /* owned: rank 0, all ranks' runs */
+    size_t           all_count;
+    Part             part;        /* which the save is in; PART_NONE: there is none */
+    double           stall_ms;
+    double           part_ms;     /* the thread's work on the last part; guarded as busy is */
+    double           took_ms;     /* the save so far: the copy, and each part as the slowest rank did it */
+    int64_t          step;
+    int              failures;    /* saves that failed, in a row */
+    int              is_last;     /* of the run: a fault is told by what ends the job */
+    char             fault[MANIFEST_FAULT_BYTES]; /* of the last of them */
+    Thread           thread;
+    int              busy;        /* guarded by the thread's lock */
+};
+
+/* --- the thread ------------------------------------------------------------------------------------------------------------------------ */
+
+static void work(Saver *s) {
+    switch (s->part) {
+        case PART_FOLDER: save_make_folder(&s->save); return;
+        case PART_PIECES: save_write_pieces(&s->save); return;
+        default:
+            save_commit(&s->save, s->all, s->all_count);
+            if (!s->save.fault[0]) folders_prune(s->save.checkpoints.text, s->save.step, s->state->config->checkpoint.keep, &s->save.progress);
+    }
+}
+
+static void *write_when_told(void *saver) {
+    Saver *s = (Saver *)saver;
+    omp_set_num_threads(1); /* the other cores are training */
+    thread_lock(&s->thread);
+    for (;;) {
+        while (!s->busy && !s->thread.stop) thread_wait(&s->thread);
+        if (!s->busy) break;
+        thread_unlock(&s->thread);
+        double begin = clock_ms();
+        work(s);
+        thread_lock(&s->thread);
+        s->part_ms = clock_ms() - begin;
+        s->busy = 0;
+        thread_changed(&s->thread);
+    }
+    thread_unlock(&s->thread);
+    return NULL;
+}
+
+static void begin_part(Saver *s, Part part, int has_work) {
+    thread_lock(&s->thread);
+    s->part = part;
+    s->part_ms = 0.0;
+    s->busy = has_work;
+    thread_changed(&s->thread);
+    thread_unlock(&s->thread);
+}
+
+static int is_busy(Saver *s) {
+    thread_lock(&s->thread);
+    int busy = s->busy;
+    thread_unlock(&s->thread);
+    return busy;
+}
+
+/* --- making and ending ------------------------------------------------------------------------------------------------------------------- */
+
+size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer) {
+    return (size_t)optimizer_tensors(optimizer) * sizeof(float) * (size_t)layout->shard_elems;
+}
+
+Saver *saver_create(CheckpointState *state) {
+    Saver *s = (Saver *)calloc(1, sizeof *s);
+    if (!s) fail(EXIT_MEMORY, "no memory to save checkpoints");
+    s->state = state;
+    s->step = -1;
+    s->staged = (float *)device_alloc_host(saver_bytes(checkpoint_layout(state), state->optimizer->kind), "staging checkpoints");
+    thread_start(&s->thread, write_when_told, s, "checkpoints");
+    return s;
+}
+
+void saver_destroy(Saver *s) {
+    if (!s) return;
+    thread_stop(&s->thread);
+    save_release(&s->save);
+    free(s->all);
+    device_free_host(s->staged);
+    free(s);
+}
+
+/* --- the parts, all ranks together --------------------------------------------------------------------------------------------------------- */
+
+static int is_first(const Saver *s) { return comm_rank(s->state->comm) == 0; }
+
+/* The save is over, whatever came of it. */
+static void release(Saver *s) {
+    s->part = PART_NONE;
+    save_release(&s->save);
+    free(s->all);
+    s->all = NULL;
+}
+
+/* All ranks, with the same fault, after the last write of each. */
+static void give_up(Saver *s) {
+    int64_t not_finite = s->save.not_finite;
+    comm_all_reduce_i64(s->state->comm, &not_finite, 1, COMM_MAX);
+    if (lock_is_lost(s->state->lock)) lock_fail(s->state->lock);
+    if (is_first(s)) save_drop(&s->save);
+    s->failures++;
+    snprintf(s->fault, sizeof s->fault, "%s", s->save.fault);
+    release(s);
+    if (not_finite) fail(EXIT_NUMERIC, "%s", s->fault);
+    if (s->is_last) return;
+    if (s->failures < SAVER_TRIES)
+        warn("step %" PRId64 " is not saved: %s; older checkpoints stay, and the next one is tried at its time", s->step, s->fault);
+    else
+        fail(EXIT_IO, "step %" PRId64 " is not saved, nor were the %d checkpoints before it: %s; mend that, and the same command goes on from the newest "
+             "checkpoint there is", s->step, SAVER_TRIES - 1, s->fault);
+}
+
+static float *stage(Saver *s, float *to, int which, Span *spans) {
+    const CheckpointState *state = s->state;
+    for (int b = 0; b < checkpoint_layout(state)->buckets; b++) {
+        int count = layout_spans(checkpoint_layout(state), b, comm_rank(state->comm), spans);
+        for (int i = 0; i < count; to += spans[i++].elems) device_to_host_queued(state->stream, to, optimizer_tensor(state->optimizer, which, spans[i]));
+    }
+    return to;
+}
+
+static void stage_state(Saver *s) {
+    Span *spans = (Span *)malloc(sizeof *spans * (size_t)checkpoint_layout(s->state)->params);
+    if (!spans) fail(EXIT_MEMORY, "no memory for the spans of a checkpoint");
+    float *to = s->staged;
+    for (int which = 0; which < optimizer_tensors(s->state->optimizer->kind); which++) to = stage(s, to, which, spans);
+    device_sync(s->state->stream);
+    free(spans);
+}
+
+void saver_start(Saver *s, int64_t step, const char *fault) {
+    CHECK(step >= 0, "step %" PRId64, step);
+    saver_finish(s);
+    double begin = clock_ms();
+    s->step = step;
+    s->save = save_prepare(s->state, step, s->staged);
+    if (fault) manifest_fault(s->save.fault, "%s", fault);
+    stage_state(s);
+    s->took_ms = s->stall_ms = clock_ms() - begin;
+    begin_part(s, PART_FOLDER, is_first(s) && !s->save.fault[0]);
+}
+
+/* Until the thread is done, PAUSE_MS at most. */
+static void pause_for_thread(Saver *s) {
+    thread_lock(&s->thread);
+    if (s->busy) thread_wait_for(&s->thread, PAUSE_MS);
+    else         usleep(1000); /* this rank's is done, another's is not */
+    thread_unlock(&s->thread);
+}
+
+int64_t saver_step(const Saver *s) { return s->step; }
+double  saver_stall_ms(const Saver *s) { return s->stall_ms; }
+
+int saver_ready(Saver *s) { return s->part != PART_NONE && !is_busy(s); }
+
+/* Rank 0 gets what all have written. */
+static void gather_runs(Saver *s) {
+    size_t *bytes_of_rank = NULL, bytes = 0;
+    Save   *save = &s->save;
+    char   *all = comm_gather(s->state->comm, save->written, save->written_count * sizeof *save->written, 0, &bytes_of_rank);
+    if (!is_first(s)) return;
+    for (int r = 0; r < comm_size(s->state->comm); r++) bytes += bytes_of_rank[r];
+    free(bytes_of_rank);
+    s->all = (WrittenRun *)(void *)all;
+    s->all_count = bytes / sizeof *s->all;
+}
+
+static int is_there(Saver *s) {
+    int64_t there = s->save.there;
+    comm_broadcast(s->state->comm, &there, sizeof there, 0);
+    return (int)there;
+}
+
+/* The part that all have finished is followed by the next; 1 when that was the last and the checkpoint is in its place. */
+static int next_part(Saver *s) {
+    CHECK(saver_ready(s), "step %" PRId64 ": a part of its checkpoint is not done yet", s->step);
+    if (any_fault(s->state->comm, s->save.fault)) {
+        give_up(s);
+        return 0;
+    }
+    if (s->part == PART_FOLDER && !is_there(s)) {
+        begin_part(s, PART_PIECES, 1);
+        return 0;
+    }
+    if (s->part == PART_PIECES) {
+        gather_runs(s);
+        begin_part(s, PART_COMMIT, is_first(s));
+        return 0;
+    }
+    s->failures = 0;
+    release(s);
+    return 1;
+}
+
+double saver_next(Saver *s) {
+    double  begin = clock_ms();
+    int64_t part_us = (int64_t)(s->part_ms * 1e3);
+    comm_all_reduce_i64(s->state->comm, &part_us, 1, COMM_MAX);
+    s->took_ms += (double)part_us * 1e-3;
+    int saved = next_part(s);
+    s->stall_ms += clock_ms() - begin;
+    return saved ? s->took_ms : 0.0;
+}
+
+/* All ranks' threads, until each has done its part. Runs written anywhere are progress; so is, for SYNC_MS, nothing: a sync tells
+ * of none. */
+static void wait_for_threads(Saver *s) {
+    int64_t seen = -1;
+    double  moved = clock_ms(), limit = s->state->config->run.watchdog_seconds, patience = limit > 0.0 ? limit * 1e3 : SYNC_MS;
+    for (;;) {
+        int64_t sums[2] = {saver_ready(s), s->save.progress};
+        comm_all_reduce_i64(s->state->comm, sums, 2, COMM_SUM);
+        if (sums[0] == comm_size(s->state->comm)) return;
+        if (sums[1] != seen) seen = sums[1], moved = clock_ms();
+        if (clock_ms() - moved < patience) watchdog_tick(s->state->watchdog, "waiting for a checkpoint to be written");
+        pause_for_thread(s);
+    }
+}
+
+double saver_finish(Saver *s) {
+    double took_ms = 0.0;
+    while (s->part != PART_NONE) {
+        wait_for_threads(s);
+        took_ms = saver_next(s);
+    }
+    return took_ms;
+}
+
+double saver_finish_last(Saver *s) {
+    s->is_last = 1;
+    double took_ms = saver_finish(s);
+    if (s->failures > 0)
+        fail(EXIT_IO, "step %" PRId64 ", the last, is not saved: %s; mend that, and the same command goes on from the newest checkpoint there is",
+             s->step, s->fault);
+    return took_ms;
+}
+
+double checkpoint_save(CheckpointState *state, int64_t step) {
+    double begin = clock_ms();
+    Saver *s = saver_create(state);
+    saver_start(s, step, NULL);
+    saver_finish_last(s);
+    saver_destroy(s);
+    return clock_ms() - begin;
+}

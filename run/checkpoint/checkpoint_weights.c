@@ -1,0 +1,89 @@
+/* checkpoint_weights.c - weights from a file into a model: checkpoint_read_weights() and checkpoint_init_from() of checkpoint.h. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/checkpoint_folders.h"
+#include "run/checkpoint/weights_file.h"
+
+/* The file itself, or the one in a folder. */
+static WeightsFile open_weights(const char *path) {
+    struct stat st;
+    int         folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    return weights_open(path_of(folder ? "%s/model.safetensors" : "%s", path).text);
+}
+
+static float *block_buffer(const char *path) {
+    float *block = (float *)malloc(sizeof *block * WEIGHTS_BLOCK);
+    if (!block) fail(EXIT_MEMORY, "no memory to read %s", path);
+    return block;
+}
+
+/* fp32 values to a tensor of the working copy's type. */
+static void put_values(Stream *s, Tensor to, float *values) {
+    CHECK(to.type == F32 || to.type == BF16, "weights as %s", dtype_name(to.type));
+    if (to.type == BF16) {
+        uint16_t *narrow = (uint16_t *)(void *)values; /* in place: element i is written behind where it is read */
+        for (int64_t i = 0; i < tensor_elems(to); i++) {
+            float value;
+            memcpy(&value, values + i, sizeof value);
+            uint16_t h = bf16_from_f32(value);
+            memcpy(narrow + i, &h, sizeof h);
+        }
+    }
+    device_from_host(s, to, values);
+}
+
+void checkpoint_read_weights(const char *path, const Layout *layout, Tensor params, Stream *s) {
+    WeightsFile        w = open_weights(path);
+    const SafeTensor **tensor_of = weights_match(&w, layout);
+    float             *block = block_buffer(path);
+    for (int i = 0; i < layout->params; i++) {
+        const Param *p = &layout->param[i];
+        for (int64_t at = 0, n; at < p->elems; at += n) {
+            n = p->elems - at < WEIGHTS_BLOCK ? p->elems - at : WEIGHTS_BLOCK;
+            weights_read(&w, tensor_of[i], at, n, block);
+            put_values(s, tensor_slice(params, p->memory + at, n), block);
+        }
+    }
+    free(block);
+    free(tensor_of);
+    weights_close(&w);
+}
+
+/* The head is wte here; a file that holds another one is of another model. values: elements [first, first + n) of wte. */
+static void refuse_other_head(const WeightsFile *w, const SafeTensor *head, int64_t first, int64_t n, const float *values) {
+    float *theirs = block_buffer(w->path);
+    weights_read(w, head, first, n, theirs);
+    if (memcmp(theirs, values, sizeof *values * (size_t)n) != 0)
+        fail(EXIT_DATA, "%s: lm_head.weight is not wte.weight: the head of a GPT-2 is tied, and this model's is not", w->path);
+    free(theirs);
+}
+
+void checkpoint_init_from(const char *path, CheckpointState *state) {
+    WeightsFile        w = open_weights(path);
+    const Optimizer   *o = state->optimizer;
+    const SafeTensor **tensor_of = weights_match(&w, checkpoint_layout(state)), *head = weights_head(&w);
+    float             *block = block_buffer(path);
+    for (int i = 0; i < o->shards->spans; i++) {
+        Span    span = o->shards->span[i];
+        int64_t begin = span.offset - checkpoint_layout(state)->param[span.param].offset;
+        for (int64_t at = 0, n; at < span.elems; at += n) {
+            n = span.elems - at < WEIGHTS_BLOCK ? span.elems - at : WEIGHTS_BLOCK;
+            weights_read(&w, tensor_of[span.param], begin + at, n, block);
+            for (int64_t k = 0; k < n; k++)
+                if (!isfinite(block[k]))
+                    fail(EXIT_DATA, "%s: tensor %s holds a value that is not finite at element %" PRId64, w.path,
+                         tensor_of[span.param]->name, begin + at + k);
+            if (head && span.param == 0) refuse_other_head(&w, head, begin + at, n, block);
+            device_from_host(state->stream, tensor_slice(optimizer_master(o, span), at, n), block);
+        }
+    }
+    optimizer_publish(o, state->stream);
+    free(block);
+    free(tensor_of);
+    weights_close(&w);
+}

@@ -1,0 +1,348 @@
+/* checkpoint_write.c - what a save writes, and how; see checkpoint_write.h. */
+#include "run/checkpoint/checkpoint_write.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/io.h"
+#include "model/algorithms_file.h"
+#include "model/hf_gpt2.h"
+#include "run/checkpoint/safetensors.h"
+
+static void note(Save *s, const char *what, const Path *path, int error) {
+    if (error < 0 && !s->fault[0]) manifest_fault(s->fault, "cannot %s %s: %s", what, path->text, strerror(-error));
+}
+
+static void note_memory(Save *s) {
+    if (!s->fault[0]) manifest_fault(s->fault, "no memory to write %s", s->tmp.text);
+}
+
+static Path file_path(const Save *s, const char *name) { return path_of("%s/%s", s->tmp.text, name); }
+
+/* --- what every rank knows ------------------------------------------------------------------------------------------------------------ */
+
+static char *model_header(const Layout *layout, size_t *bytes) {
+    SafeTensor *t = (SafeTensor *)calloc((size_t)layout->params, sizeof *t);
+    if (!t) fail(EXIT_MEMORY, "no memory for the header of %d tensors", layout->params);
+    for (int i = 0; i < layout->params; i++) {
+        const Param *p = &layout->param[i];
+        t[i].name = p->name, t[i].type = SAFE_F32, t[i].dims = p->dims;
+        for (int d = 0; d < p->dims; d++) t[i].dim[d] = (uint64_t)p->dim[d];
+    }
+    char *text = safetensors_header(t, layout->params, bytes);
+    free(t);
+    return text;
+}
+
+static char *optimizer_header(const Layout *layout, const OptimizerKind *kind, size_t *bytes) {
+    SafeTensor t[OPTIMIZER_STATES];
+    for (int k = 0; k < kind->states; k++) t[k] = (SafeTensor){.name = kind->state[k], .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}};
+    return safetensors_header(t, kind->states, bytes);
+}
+
+Save save_prepare(const CheckpointState *state, int64_t step, const float *staged) {
+    const Layout *layout = checkpoint_layout(state);
+    Save          s = {.state = state, .step = step, .train_state = *state->train_state,
+                       .position = position_after(state->train_state->start, state->config, step), .staged = staged, .fd = {-1, -1},
+                       .gemm = device_is_host() ? NULL : algorithms_to_json(),
+                       .config = comm_rank(state->comm) == 0 ? config_to_json(state->config) : NULL};
+    s.run_dir = path_of("%s", state->config->run.dir);
+    s.checkpoints = path_of("%s/checkpoints", s.run_dir.text);
+    folder_name(s.name, step);
+    s.final = path_of("%s/%s", s.checkpoints.text, s.name);
+    s.tmp = path_of("%s.tmp", s.final.text);
+    file_path(&s, manifest_file_name[FILE_OPTIMIZER]); /* the longest path of all is not too long */
+    s.header[FILE_MODEL] = model_header(layout, &s.header_bytes[FILE_MODEL]);
+    s.header[FILE_OPTIMIZER] = optimizer_header(layout, state->optimizer->kind, &s.header_bytes[FILE_OPTIMIZER]);
+    s.file_bytes[FILE_MODEL] = s.header_bytes[FILE_MODEL] + 4 * (uint64_t)layout->elems;
+    s.file_bytes[FILE_OPTIMIZER] = s.header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)state->optimizer->kind->states * (uint64_t)layout->elems;
+    return s;
+}
+
+void save_release(Save *s) {
+    for (int f = 0; f < 2; f++) free(s->header[f]);
+    free(s->written);
+    cJSON_Delete(s->config);
+    cJSON_Delete(s->gemm);
+    memset(s, 0, sizeof *s);
+}
+
+/* The state of before a rollback has seen other data. What cannot be read is not written over. */
+static int saved_already(Save *s) {
+    Manifest    m;
+    struct stat st;
+    char        why[MANIFEST_FAULT_BYTES];
+    if (lstat(s->final.text, &st) != 0) return 0;
+    ManifestStatus status = folder_verify(NULL, s->final.text, s->step, &s->progress, &m, why);
+    if (status == MANIFEST_UNKNOWN) manifest_fault(s->fault, "%s is there: %.800s", s->final.text, why);
+    if (status != MANIFEST_GOOD) return 0;
+    int ours = strcmp(m.run_id, s->state->train_state->run_id) == 0 && m.tokens == s->position.tokens && m.samples == s->position.samples;
+    manifest_free(&m);
+    return ours;
+}
+
+/* A full disk is told before gigabytes are written to it. A file system that does not tell its room is tried. */
+static void see_room(Save *s) {
+    int64_t room = io_free_bytes(s->checkpoints.text), bytes = (int64_t)checkpoint_disk_bytes(checkpoint_layout(s->state), s->state->optimizer->kind);
+    if (room >= 0 && room < bytes && !s->fault[0])
+        manifest_fault(s->fault, "%s takes %.1f MiB and its file system has %.1f MiB free", s->tmp.text, (double)bytes / 1048576.0, (double)room / 1048576.0);
+}
+
+/* No byte goes into a folder that another job has taken over. */
+static int may_write(Save *s) {
+    if (!lock_is_held(s->state->lock)) manifest_fault(s->fault, "%s is another job's now", s->run_dir.text);
+    return !s->fault[0];
+}
+
+void save_make_folder(Save *s) {
+    if (!may_write(s)) return;
+    s->there = saved_already(s);
+    if (s->there || s->fault[0]) return;
+    note(s, "make the folder", &s->checkpoints, io_mkdirs(s->checkpoints.text));
+    if (!s->fault[0]) note(s, "clear", &s->checkpoints, folders_sweep(s->checkpoints.text));
+    see_room(s);
+    if (!s->fault[0]) note(s, "make the folder", &s->tmp, io_mkdirs(s->tmp.text));
+}
+
+void save_drop(Save *s) { io_remove_tree(s->tmp.text); } /* what stays is swept by the next save */
+
+/* --- hashed runs ------------------------------------------------------------------------------------------------------------------------ */
+
+static void add_run(Save *s, int file, uint64_t offset, const void *data, size_t bytes) {
+    if (s->written_count == s->written_room) {
+        size_t      room = 2 * s->written_room + 256;
+        WrittenRun *written = (WrittenRun *)realloc(s->written, sizeof *written * room);
+        if (!written) {
+            note_memory(s);
+            return;
+        }
+        s->written = written;
+        s->written_room = room;
+    }
+    s->written[s->written_count++] = (WrittenRun){(uint32_t)file, 0, {offset, bytes, manifest_hash(data, bytes)}};
+}
+
+/* The bytes that wait, hashed as they stand in memory before they are written. */
+static void flush_run(Save *s) {
+    if (s->pending == 0) return;
+    const char *bytes = (const char *)s->staged + s->from;
+    add_run(s, s->file, s->offset, bytes, s->pending);
+    if (!s->fault[0]) {
+        Path path = file_path(s, manifest_file_name[s->file]);
+        note(s, "write", &path, io_pwrite(s->fd[s->file], bytes, s->pending, s->offset));
+        if (!s->fault[0]) io_start_writeback(s->fd[s->file], s->offset, s->pending);
+    }
+    s->from += s->pending;
+    s->pending = 0;
+    s->progress++;
+}
+
+/* The next `bytes` of what is staged belong at `offset`. Spans of a piece follow each other there as well: small ones share a run. */
+static void put_span(Save *s, uint64_t offset, size_t bytes) {
+    if (s->offset + s->pending != offset) flush_run(s);
+    if (s->pending == 0) s->offset = offset;
+    for (size_t n; bytes > 0; bytes -= n) {
+        n = MANIFEST_RUN_BYTES - s->pending < bytes ? MANIFEST_RUN_BYTES - s->pending : bytes;
+        s->pending += n;
+        if (s->pending < MANIFEST_RUN_BYTES) continue;
+        uint64_t next = s->offset + s->pending;
+        flush_run(s);
+        s->offset = next;
+    }
+}
+
+/* --- this rank's pieces -------------------------------------------------------------------------------------------------------------------- */
+
+/* One of masters, m, v, from byte `base` of the file on. */
+static void write_pieces(Save *s, int file, uint64_t base, Span *spans) {
+    const Layout *layout = checkpoint_layout(s->state);
+    s->file = file;
+    s->offset = base;
+    for (int b = 0; b < layout->buckets; b++) {
+        int count = layout_spans(layout, b, comm_rank(s->state->comm), spans);
+        for (int i = 0; i < count; i++) put_span(s, base + 4 * (uint64_t)spans[i].offset, 4 * (size_t)spans[i].elems);
+    }
+    flush_run(s);
+}
+
+/* A network file system may take a moment to show rank 0's new folder to the others. */
+static void open_file(Save *s, int file) {
+    Path path = file_path(s, manifest_file_name[file]);
+    if (s->fault[0]) return;
+    for (double begin = clock_ms(); (s->fd[file] = io_open(path.text, IO_SHARED)) == -ENOENT && clock_ms() - begin < 5000.0;) usleep(50000);
+    note(s, "open", &path, s->fd[file]);
+}
+
+static void close_file(Save *s, int file) {
+    Path path = file_path(s, manifest_file_name[file]);
+    if (s->fd[file] < 0) return;
+    note(s, "sync", &path, io_fsync(s->fd[file]));
+    note(s, "close", &path, io_close(s->fd[file]));
+    s->fd[file] = -1;
+}
+
+/* Rank 0 gives a file its header and its full size; what other ranks have written into it by then stays. */
+static void write_header(Save *s, int file) {
+    Path path = file_path(s, manifest_file_name[file]);
+    if (s->fault[0]) return;
+    int error = io_pwrite(s->fd[file], s->header[file], s->header_bytes[file], 0);
+    if (!error) error = io_truncate(s->fd[file], s->file_bytes[file]);
+    note(s, "write", &path, error);
+    for (size_t at = 0; at < s->header_bytes[file]; at += MANIFEST_RUN_BYTES)
+        add_run(s, file, at, s->header[file] + at, s->header_bytes[file] - at < MANIFEST_RUN_BYTES ? s->header_bytes[file] - at : MANIFEST_RUN_BYTES);
+}
+
+/* A new file with these bytes, on the disk when it returns. */
+static void write_file(Save *s, const char *name, const char *data, size_t bytes) {
+    Path path = file_path(s, name);
+    if (s->fault[0]) return;
+    int fd = io_open(path.text, IO_CREATE), error = fd < 0 ? fd : io_write(fd, data, bytes);
+    if (!error) error = io_fsync(fd);
+    note(s, "write", &path, error);
+    if (fd >= 0) note(s, "close", &path, io_close(fd));
+}
+
+static void write_model_config(Save *s) {
+    char text[HF_CONFIG_BYTES];
+    int  bytes = hf_config_text(s->state->optimizer->shards->spec.shape, text);
+    s->file_bytes[FILE_CONFIG] = (uint64_t)bytes;
+    write_file(s, manifest_file_name[FILE_CONFIG], text, (size_t)bytes);
+    add_run(s, FILE_CONFIG, 0, text, (size_t)bytes);
+}
+
+/* NaN and infinity have all exponent bits set, and nothing else has. */
+static int is_finite(const float *x, size_t count) {
+    uint32_t bits, worst = 0;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7f800000u;
+        worst = bits > worst ? bits : worst;
+    }
+    return worst != 0x7f800000u;
+}
+
+/* Weights or moments that are no numbers never reach a file. */
+static void see_finite(Save *s, Span *spans) {
+    size_t count = 0;
+    for (int b = 0; b < checkpoint_layout(s->state)->buckets; b++)
+        for (int i = layout_spans(checkpoint_layout(s->state), b, comm_rank(s->state->comm), spans); i-- > 0;) count += (size_t)spans[i].elems;
+    s->not_finite = !is_finite(s->staged, (size_t)optimizer_tensors(s->state->optimizer->kind) * count);
+    if (s->not_finite)
+        manifest_fault(s->fault, "the weights or moments after step %" PRId64 " are not finite: nothing is saved, older checkpoints stay", s->step);
+}
+
+void save_write_pieces(Save *s) {
+    int           first = comm_rank(s->state->comm) == 0;
+    Span         *spans = (Span *)malloc(sizeof *spans * (size_t)checkpoint_layout(s->state)->params);
+    if (!spans) note_memory(s);
+    else        see_finite(s, spans);
+    for (int f = 0; f < 2; f++) {
+        open_file(s, f);
+        if (first) write_header(s, f);
+    }
+    if (spans) {
+        write_pieces(s, FILE_MODEL, s->header_bytes[FILE_MODEL], spans);
+        for (int k = 0; k < s->state->optimizer->kind->states; k++)
+            write_pieces(s, FILE_OPTIMIZER, s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * (uint64_t)checkpoint_layout(s->state)->elems, spans);
+    }
+    for (int f = 0; f < 2; f++) close_file(s, f);
+    if (first) write_model_config(s);
+    free(spans);
+}
+
+/* --- the manifest and the rename --------------------------------------------------------------------------------------------------------- */
+
+static int by_place(const void *a, const void *b) {
+    const WrittenRun *x = (const WrittenRun *)a, *y = (const WrittenRun *)b;
+    if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    return x->run.offset < y->run.offset ? -1 : x->run.offset > y->run.offset;
+}
+
+/* The runs of all ranks, in order, as the manifest's lists; every byte of every file must have been written exactly once. Returns 0 for no
+ * memory or such a fault, which is in s->fault. */
+static int collect_runs(Save *s, WrittenRun *all, size_t count, Manifest *m) {
+    qsort(all, count, sizeof *all, by_place);
+    for (size_t i = 0; i < count; i++) m->file[all[i].file].runs++;
+    for (size_t f = 0, i = 0; f < MANIFEST_FILES; f++) {
+        ManifestFile *file = &m->file[f];
+        uint64_t      at = 0;
+        file->bytes = s->file_bytes[f];
+        file->run = (ManifestRun *)malloc(sizeof *file->run * (size_t)(file->runs + 1));
+        if (!file->run) return note_memory(s), 0;
+        for (int64_t k = 0; k < file->runs && all[i].run.offset == at; k++, i++) {
+            file->run[k] = all[i].run;
+            at += all[i].run.bytes;
+        }
+        if (at != file->bytes) return manifest_fault(s->fault, "a bug: byte %" PRIu64 " of %s is written by no rank, or twice", at, manifest_file_name[f]);
+    }
+    return 1;
+}
+
+static int describe_data(Save *s, const Dataset *train, Manifest *m) {
+    m->data_files = train->shards;
+    m->data = (ManifestData *)malloc(sizeof *m->data * (size_t)(train->shards + 1));
+    if (!m->data) return note_memory(s), 0;
+    for (int i = 0; i < train->shards; i++)
+        m->data[i] = (ManifestData){shard_name(&train->shard[i]), train->shard[i].file_bytes, train->shard[i].header.tokens};
+    return 1;
+}
+
+static Manifest describe(const Save *s) {
+    const CheckpointState *state = s->state;
+    const Config          *config = state->config;
+    Manifest               m = {.step = s->step, .tokens = s->position.tokens, .samples = s->position.samples, .seed = config->run.seed,
+                                .loss_scale = s->train_state.loss_scale.scale, .loss_scale_steps = s->train_state.loss_scale.steps, .guard = s->train_state.guard,
+                                .ranks = comm_size(state->comm), .threads = state->threads, .config = s->config,
+                                .gemm = s->gemm};
+    snprintf(m.run_id, sizeof m.run_id, "%s", s->train_state.run_id);
+    snprintf(m.backend, sizeof m.backend, "%s", device_backend());
+    snprintf(m.precision, sizeof m.precision, "%s", state->precision);
+    return m;
+}
+
+/* A resume would take it: what stands in the files, the manifest too, is what was in memory. Only then may older checkpoints go. */
+static void read_back(Save *s) {
+    Manifest m;
+    char     why[MANIFEST_FAULT_BYTES];
+    if (s->fault[0]) return;
+    if (folder_verify(NULL, s->tmp.text, s->step, &s->progress, &m, why) == MANIFEST_GOOD) manifest_free(&m);
+    else manifest_fault(s->fault, "%s reads back wrong: %.800s", s->tmp.text, why);
+}
+
+static void write_manifest(Save *s, WrittenRun *all, size_t count) {
+    Manifest m = describe(s);
+    size_t   bytes;
+    char    *text = describe_data(s, s->state->train, &m) && collect_runs(s, all, count, &m) ? manifest_write(&m, &bytes) : NULL;
+    if (text) write_file(s, MANIFEST_NAME, text, bytes);
+    else      note_memory(s);
+    free(text);
+    manifest_free(&m);
+    read_back(s);
+}
+
+/* A broken folder of this very step makes room now that its better is complete. */
+static void put_in_place(Save *s) {
+    struct stat st;
+    if (!s->fault[0]) note(s, "sync", &s->tmp, io_fsync_dir(s->tmp.text));
+    if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text)); /* `checkpoints` itself may be new */
+    if (!s->fault[0] && lstat(s->final.text, &st) == 0) note(s, "remove the broken", &s->final, folder_trash(s->checkpoints.text, s->name));
+    if (!s->fault[0]) note(s, "rename to", &s->final, io_rename(s->tmp.text, s->final.text));
+    if (!s->fault[0]) note(s, "sync", &s->checkpoints, io_fsync_dir(s->checkpoints.text));
+}
+
+/* Its log lines first: no checkpoint is ahead of them. */
+void save_commit(Save *s, WrittenRun *all, size_t count) {
+    if (!may_write(s)) return;
+    if (s->state->log) {
+        Path log = path_of("%s", s->state->log);
+        note(s, "sync", &log, io_fsync(s->state->log_fd));
+    }
+    if (!s->fault[0]) write_manifest(s, all, count);
+    put_in_place(s);
+}

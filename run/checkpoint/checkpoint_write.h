@@ -1,0 +1,61 @@
+/* checkpoint_write.h - one save: its files, their hashed runs, its manifest. For checkpoint_save.c, whose thread calls this; knows nothing
+ * of threads, and of other ranks only that they write other pieces of the same files.
+ *
+ * Rank 0 makes the folder step_N.tmp; then every rank, in any order, opens the files and writes its own pieces at their global offsets, each
+ * run of at most 1 MiB hashed in memory before the write; rank 0 also writes headers and config.json. When all have, rank 0 writes the
+ * manifest from everybody's runs, reads all of it back, and renames. A fault is kept in `fault`, nothing more is written after it, and
+ * nothing here ends the job: that is for all ranks to agree on.
+ */
+#ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
+#define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
+
+#include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/checkpoint_folders.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    uint32_t    file; /* ManifestFileKind */
+    uint32_t    pad;
+    ManifestRun run;
+} WrittenRun;
+
+typedef struct {
+    const CheckpointState *state;           /* borrowed */
+    int64_t      step;
+    TrainState   train_state;               /* as it was when the save began */
+    Position     position;                  /* after this step */
+    cJSON       *config;                    /* owned: rank 0's */
+    cJSON       *gemm;                      /* owned: the table of matrix-product algorithms, on a GPU */
+    Path         run_dir, checkpoints, tmp, final;
+    char         name[32];
+    char        *header[2];                 /* owned: of FILE_MODEL and FILE_OPTIMIZER, the same on every rank */
+    size_t       header_bytes[2];
+    uint64_t     file_bytes[MANIFEST_FILES];
+    int          fd[2];                     /* of the two, -1 = closed */
+    const float *staged;                    /* borrowed: masters, then m, then v of this rank's spans, bucket after bucket */
+    size_t       from;                      /* the run that waits: `pending` bytes of staged from byte `from` on belong at `offset` of `file` */
+    size_t       pending;
+    int          file;
+    uint64_t     offset;
+    _Atomic int64_t progress;               /* runs written, and read back, so far */
+    WrittenRun  *written;                   /* owned: what this rank wrote */
+    size_t       written_count, written_room;
+    char         fault[MANIFEST_FAULT_BYTES];
+    int          not_finite;                /* the fault: the state holds a NaN or an infinity */
+    int          there;                     /* rank 0: this run has saved this step already, and it verifies */
+} Save;
+
+Save save_prepare(const CheckpointState *state, int64_t step, const float *staged); /* ends the job when there is no memory */
+void save_release(Save *s);
+void save_make_folder(Save *s);                                    /* rank 0, first; sees that there is room */
+void save_write_pieces(Save *s);                                   /* every rank */
+void save_commit(Save *s, WrittenRun *all, size_t count);          /* rank 0, last: all ranks' runs, which it sorts */
+void save_drop(Save *s);                                           /* rank 0, after a fault: what was written goes */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,261 @@
+/* manifest.c - state.json as text and back; see manifest.h. The hashes of the files are compared in manifest_verify.c. */
+#include "run/checkpoint/manifest.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/memory_file.h"
+
+/* The last bytes: ,\n"hash":"0123456789abcdef"}\n */
+enum { TAIL_BYTES = 29 };
+/* Far more than what is neither a run nor a data file: the config, recent losses, the table of matrix products. */
+enum { OTHER_VALUES = 1 << 15 };
+
+const char *const manifest_file_name[MANIFEST_FILES] = {"model.safetensors", "optimizer.safetensors", "config.json"};
+
+uint64_t manifest_hash(const void *data, size_t bytes) { return XXH3_64bits(data, bytes); }
+
+/* --- writing ------------------------------------------------------------------------------------------------------------------------- */
+
+static int write_string(FILE *out, const char *text) {
+    size_t bytes = 6 * strlen(text) + 3; /* every byte as \u00XX, quotes, end */
+    char  *quoted = (char *)malloc(bytes);
+    if (!quoted) return 0;
+    json_quote(quoted, bytes, text);
+    fputs(quoted, out);
+    free(quoted);
+    return 1;
+}
+
+static void write_guard(FILE *out, const Guard *g) {
+    fprintf(out, "\n\"guard\":{\"skips\":\"%" PRId64 "\",\"rollbacks\":\"%" PRId64 "\",\"furthest\":\"%" PRId64 "\",\"losses\":[", g->skips, g->rollbacks,
+            g->furthest);
+    for (int i = 0; i < g->spikes.count; i++) fprintf(out, "%s%.17g", i ? "," : "", g->spikes.loss[i]);
+    fprintf(out, "]},\n");
+}
+
+static void write_files(FILE *out, const Manifest *m) {
+    for (int f = 0; f < MANIFEST_FILES; f++) {
+        const ManifestFile *file = &m->file[f];
+        fprintf(out, "%s\n {\"name\":\"%s\",\"bytes\":\"%" PRIu64 "\",\"runs\":[", f ? "," : "", manifest_file_name[f], file->bytes);
+        for (int64_t i = 0; i < file->runs; i++) {
+            const ManifestRun *run = &file->run[i];
+            fprintf(out, "%s\n  [\"%" PRIu64 "\",\"%" PRIu64 "\",\"%016" PRIx64 "\"]", i ? "," : "", run->offset, run->bytes, run->hash);
+        }
+        fprintf(out, "]}");
+    }
+}
+
+static int write_body(FILE *out, const Manifest *m, const char *config, const char *gemm) {
+    int whole = 1;
+    fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.0\",\n\"run_id\":\"%s\",\n", m->run_id);
+    fprintf(out, "\"step\":\"%" PRId64 "\",\"samples\":\"%" PRId64 "\",\"tokens\":\"%" PRId64 "\",\n", m->step, m->samples, m->tokens);
+    fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n", m->seed);
+    fprintf(out, "\"ranks\":%d,\"backend\":\"%s\",\"precision\":\"%s\",\"loss_scale\":%.17g,\"loss_scale_steps\":\"%" PRId64 "\",\n\"threads\":%d,",
+            m->ranks, m->backend, m->precision, m->loss_scale, m->loss_scale_steps, m->threads);
+    write_guard(out, &m->guard);
+    if (gemm) fprintf(out, "\"gemm\":%s,\n", gemm);
+    fprintf(out, "\"config\":%s,\n\"data\":[", config);
+    for (int i = 0; i < m->data_files; i++) {
+        fprintf(out, "%s\n {\"name\":", i ? "," : "");
+        whole = whole && write_string(out, m->data[i].name);
+        fprintf(out, ",\"bytes\":\"%" PRIu64 "\",\"tokens\":\"%" PRId64 "\"}", m->data[i].bytes, m->data[i].tokens);
+    }
+    fprintf(out, "],\n\"files\":[");
+    write_files(out, m);
+    fputc(']', out);
+    return whole && fflush(out) == 0;
+}
+
+char *manifest_write(const Manifest *m, size_t *bytes) {
+    char *text = NULL, *config = cJSON_PrintUnformatted(m->config), *gemm = m->gemm ? cJSON_PrintUnformatted(m->gemm) : NULL;
+    FILE *out = memory_file_open(&text, bytes);
+    int   whole = out && config && (gemm || !m->gemm) && write_body(out, m, config, gemm);
+    if (whole) fprintf(out, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, *bytes));
+    if (out && fclose(out) != 0) whole = 0;
+    cJSON_free(gemm);
+    cJSON_free(config);
+    if (whole) return text;
+    free(text);
+    return NULL;
+}
+
+int manifest_has_room(int64_t runs, int64_t data_files) { return 4 * (runs + data_files) <= MANIFEST_VALUES - OTHER_VALUES; }
+
+/* --- reading ------------------------------------------------------------------------------------------------------------------------- */
+
+int manifest_fault(char *fault, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(fault, MANIFEST_FAULT_BYTES, fmt, args);
+    va_end(args);
+    return 0;
+}
+
+/* A 64-bit integer as a string of decimal digits. */
+static int read_u64(const cJSON *value, uint64_t *out) {
+    if (!cJSON_IsString(value) || !value->valuestring[0]) return 0;
+    *out = 0;
+    for (const char *c = value->valuestring; *c; c++)
+        if (*c < '0' || *c > '9' || __builtin_mul_overflow(*out, (uint64_t)10, out) ||
+            __builtin_add_overflow(*out, (uint64_t)(*c - '0'), out)) return 0;
+    return 1;
+}
+
+static int read_i64(const cJSON *value, int64_t *out) {
+    uint64_t u;
+    if (!read_u64(value, &u) || u > INT64_MAX) return 0;
+    *out = (int64_t)u;
+    return 1;
+}
+
+/* Of what is counted. The seed alone is any number. */
+static int read_amount(const cJSON *value, int64_t *out) { return read_i64(value, out) && *out <= MANIFEST_COUNT_LIMIT; }
+
+static int read_count(const cJSON *value, int *out) {
+    if (!cJSON_IsNumber(value) || !(value->valuedouble >= 1) || value->valuedouble > 1 << 30) return 0;
+    *out = (int)value->valuedouble;
+    return (double)*out == value->valuedouble;
+}
+
+static int read_hash(const cJSON *value, uint64_t *out) {
+    if (!cJSON_IsString(value) || strlen(value->valuestring) != 16 || strspn(value->valuestring, "0123456789abcdef") != 16) return 0;
+    *out = strtoull(value->valuestring, NULL, 16);
+    return 1;
+}
+
+static int read_word(const cJSON *value, char *out, size_t capacity) {
+    if (!cJSON_IsString(value) || strlen(value->valuestring) >= capacity) return 0;
+    strcpy(out, value->valuestring);
+    return 1;
+}
+
+/* The recent losses, in order; what is no number, or one too many, makes the whole invalid. */
+static int read_guard(const cJSON *object, Guard *g) {
+    const cJSON *losses = json_member(object, "losses");
+    if (!read_amount(json_member(object, "skips"), &g->skips) || !read_amount(json_member(object, "rollbacks"), &g->rollbacks) ||
+        !read_amount(json_member(object, "furthest"), &g->furthest) || !cJSON_IsArray(losses)) return 0;
+    for (const cJSON *loss = losses->child; loss; loss = loss->next) {
+        if (!cJSON_IsNumber(loss) || g->spikes.count == SPIKES_WINDOW) return 0;
+        spikes_add(&g->spikes, loss->valuedouble);
+    }
+    return 1;
+}
+
+static int read_head(const cJSON *root, Manifest *m, char *fault) {
+    const cJSON *scale = json_member(root, "loss_scale");
+    if (!read_word(json_member(root, "run_id"), m->run_id, sizeof m->run_id) || strlen(m->run_id) < 8 ||
+        strspn(m->run_id, "0123456789abcdef") != strlen(m->run_id)) return manifest_fault(fault, MANIFEST_NAME " has no valid run_id");
+    if (!read_amount(json_member(root, "step"), &m->step)) return manifest_fault(fault, MANIFEST_NAME " has no valid step");
+    if (!read_amount(json_member(root, "samples"), &m->samples)) return manifest_fault(fault, MANIFEST_NAME " has no valid samples");
+    if (!read_amount(json_member(root, "tokens"), &m->tokens)) return manifest_fault(fault, MANIFEST_NAME " has no valid tokens");
+    if (!read_i64(json_member(root, "seed"), &m->seed)) return manifest_fault(fault, MANIFEST_NAME " has no valid seed");
+    if (!read_count(json_member(root, "ranks"), &m->ranks)) return manifest_fault(fault, MANIFEST_NAME " has no valid ranks");
+    if (!read_count(json_member(root, "threads"), &m->threads)) return manifest_fault(fault, MANIFEST_NAME " has no valid threads");
+    if (!read_word(json_member(root, "backend"), m->backend, sizeof m->backend))
+        return manifest_fault(fault, MANIFEST_NAME " has no valid backend");
+    if (!read_word(json_member(root, "precision"), m->precision, sizeof m->precision))
+        return manifest_fault(fault, MANIFEST_NAME " has no valid precision");
+    if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale");
+    m->loss_scale = scale->valuedouble;
+    const cJSON *steps = json_member(root, "loss_scale_steps");
+    if (steps && !read_amount(steps, &m->loss_scale_steps)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale_steps");
+    const cJSON *guard = json_member(root, "guard");
+    if (guard && !read_guard(guard, &m->guard)) return manifest_fault(fault, MANIFEST_NAME " has no valid guard");
+    m->gemm = json_member(root, "gemm");
+    m->config = json_member(root, "config");
+    return cJSON_IsObject(m->config) ? 1 : manifest_fault(fault, MANIFEST_NAME " has no config");
+}
+
+static int read_data(const cJSON *list, Manifest *m, char *fault) {
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) < 1) return manifest_fault(fault, MANIFEST_NAME " names no data files");
+    m->data = (ManifestData *)calloc((size_t)cJSON_GetArraySize(list), sizeof *m->data);
+    if (!m->data) return manifest_fault(fault, MANIFEST_NO_MEMORY);
+    for (const cJSON *entry = list->child; entry; entry = entry->next) {
+        ManifestData *d = &m->data[m->data_files++];
+        const cJSON  *name = json_member(entry, "name");
+        if (!cJSON_IsString(name) || !read_u64(json_member(entry, "bytes"), &d->bytes) || !read_i64(json_member(entry, "tokens"), &d->tokens))
+            return manifest_fault(fault, MANIFEST_NAME " has no valid data[%d]", m->data_files - 1);
+        d->name = name->valuestring;
+    }
+    return 1;
+}
+
+static int read_runs(const cJSON *list, ManifestFile *file, char *fault) {
+    uint64_t at = 0;
+    if (!cJSON_IsArray(list)) return 0;
+    file->run = (ManifestRun *)calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *file->run);
+    if (!file->run) return manifest_fault(fault, MANIFEST_NO_MEMORY);
+    for (const cJSON *entry = list->child; entry; entry = entry->next) {
+        ManifestRun *run = &file->run[file->runs++];
+        if (!cJSON_IsArray(entry) || cJSON_GetArraySize(entry) != 3) return 0;
+        const cJSON *offset = entry->child, *bytes = offset->next, *hash = bytes->next;
+        if (!read_u64(offset, &run->offset) || !read_u64(bytes, &run->bytes) || !read_hash(hash, &run->hash)) return 0;
+        if (run->offset != at || run->bytes < 1 || run->bytes > MANIFEST_RUN_BYTES || run->bytes > file->bytes - at) return 0;
+        at += run->bytes;
+    }
+    return at == file->bytes;
+}
+
+static int read_files(const cJSON *list, Manifest *m, char *fault) {
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != MANIFEST_FILES)
+        return manifest_fault(fault, MANIFEST_NAME " does not list the %d files of a checkpoint", MANIFEST_FILES);
+    const cJSON *entry = list->child;
+    for (int f = 0; f < MANIFEST_FILES; f++, entry = entry->next) {
+        const cJSON *name = json_member(entry, "name");
+        if (!cJSON_IsString(name) || strcmp(name->valuestring, manifest_file_name[f]) != 0)
+            return manifest_fault(fault, MANIFEST_NAME " does not list %s in its place", manifest_file_name[f]);
+        if (!read_u64(json_member(entry, "bytes"), &m->file[f].bytes) || !read_runs(json_member(entry, "runs"), &m->file[f], fault))
+            return fault[0] ? 0 : manifest_fault(fault, MANIFEST_NAME " does not cover every byte of %s exactly once", manifest_file_name[f]);
+    }
+    return 1;
+}
+
+/* The hash first: what does not pass is damaged, whatever it says. */
+static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
+    char   tail[TAIL_BYTES + 1];
+    size_t body = bytes - TAIL_BYTES, values = 0;
+    if (bytes <= TAIL_BYTES) return manifest_fault(fault, MANIFEST_NAME " is cut short (%zu bytes)", bytes);
+    snprintf(tail, sizeof tail, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, body));
+    if (memcmp(text + body, tail, TAIL_BYTES) != 0)
+        return manifest_fault(fault, MANIFEST_NAME " is damaged: its hash does not match its %zu bytes", bytes);
+    for (size_t i = 0; i < bytes; i++) values += text[i] == ',' || text[i] == '[' || text[i] == '{'; /* each comes after one of these */
+    if (values > MANIFEST_VALUES) return manifest_fault(fault, MANIFEST_NAME " has more than %d values", MANIFEST_VALUES);
+    JsonFault wrong;
+    if (json_parse(text, bytes, MANIFEST_LIMIT, json, &wrong)) return 1;
+    return manifest_fault(fault, MANIFEST_NAME " is no valid JSON, line %d column %d: %s", wrong.at.line, wrong.at.column, wrong.text);
+}
+
+static ManifestStatus parse(const char *text, size_t bytes, Manifest *m, char *fault) {
+    if (!read_text(text, bytes, &m->json, fault)) return MANIFEST_BROKEN;
+    const cJSON *root = m->json.root, *format = json_member(root, "format"), *version = json_member(root, "version");
+    if (!cJSON_IsString(format) || strcmp(format->valuestring, "train_gpt checkpoint") != 0 || !cJSON_IsString(version)) {
+        manifest_fault(fault, MANIFEST_NAME " is not a train_gpt checkpoint's");
+        return MANIFEST_BROKEN;
+    }
+    if (strncmp(version->valuestring, "1.", 2) != 0) {
+        manifest_fault(fault, MANIFEST_NAME " has format version %.20s; this program reads 1.x", version->valuestring);
+        return MANIFEST_FOREIGN;
+    }
+    int good = read_head(root, m, fault) && read_data(json_member(root, "data"), m, fault) && read_files(json_member(root, "files"), m, fault);
+    return good ? MANIFEST_GOOD : MANIFEST_BROKEN;
+}
+
+ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault) {
+    memset(m, 0, sizeof *m);
+    fault[0] = 0;
+    ManifestStatus status = parse(text, bytes, m, fault);
+    if (status != MANIFEST_GOOD) manifest_free(m);
+    return status;
+}
+
+void manifest_free(Manifest *m) {
+    free(m->data);
+    for (int f = 0; f < MANIFEST_FILES; f++) free(m->file[f].run);
+    if (m->json.root) json_free(&m->json);
+    memset(m, 0, sizeof *m);
+}

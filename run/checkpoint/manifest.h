@@ -1,0 +1,105 @@
+/* manifest.h - state.json: what a checkpoint is, and the hashes by which it proves itself.
+ *
+ * Every file of a checkpoint is covered exactly once by runs of at most 1 MiB, each with the XXH3 of the bytes as they stood in the
+ * writer's memory. The manifest ends with a hash of everything before it, so any change to any byte of a checkpoint is seen. The parser
+ * is a pure function over bytes and length; names of files are never taken from it: a checkpoint has these and no others.
+ *
+ *   {"format":"train_gpt checkpoint","version":"1.0","run_id":...,"step":"50",...,"config":{...},
+ *    "data":[{"name":"train_000.bin","bytes":"...","tokens":"..."}],
+ *    "files":[{"name":"model.safetensors","bytes":"...","runs":[["offset","length","xxh3 hex"],...]},...],
+ *    "hash":"xxh3 hex of all bytes before ,\"hash\""}
+ */
+#ifndef TRAIN_GPT_RUN_CHECKPOINT_MANIFEST_H
+#define TRAIN_GPT_RUN_CHECKPOINT_MANIFEST_H
+
+#include <cjson/cJSON.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "run/guard/guard.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MANIFEST_NAME "state.json"
+/* Of its values there are MANIFEST_VALUES at most, in MANIFEST_LIMIT bytes: to read it takes up to 240 MiB if it is hostile, 100 MiB if it is ours.
+ * A run is four values: there is room for 130 GB on one rank, or for the 19 GB of 1558 million parameters on 600 ranks. */
+enum { MANIFEST_RUN_BYTES = 1 << 20, MANIFEST_LIMIT = 16 << 20, MANIFEST_VALUES = 1 << 19, MANIFEST_FAULT_BYTES = 1024 };
+/* What is counted stops here, as the config's integers do: with what a run adds (less than 2^62 tokens) it fits in 64 bits. */
+#define MANIFEST_COUNT_LIMIT ((int64_t)1 << 53)
+
+typedef enum { FILE_MODEL, FILE_OPTIMIZER, FILE_CONFIG, MANIFEST_FILES } ManifestFileKind;
+extern const char *const manifest_file_name[MANIFEST_FILES]; /* "model.safetensors", "optimizer.safetensors", "config.json" */
+
+typedef struct {
+    uint64_t offset, bytes, hash; /* bytes: 1 to MANIFEST_RUN_BYTES */
+} ManifestRun;
+
+typedef struct {
+    uint64_t     bytes;
+    ManifestRun *run;             /* owned, by offset, without a gap */
+    int64_t      runs;
+} ManifestFile;
+
+typedef struct {                  /* one training shard */
+    const char *name;             /* without folder; borrowed */
+    uint64_t    bytes;
+    int64_t     tokens;
+} ManifestData;
+
+typedef struct {
+    char          run_id[40], backend[16], precision[16];
+    int64_t       step, samples, tokens, seed;
+    int           ranks, threads;
+    double        loss_scale;
+    int64_t       loss_scale_steps; /* without overflow since it last changed; absent in a file = 0 */
+    Guard         guard;          /* absent in a file = empty */
+    const cJSON  *gemm;           /* borrowed: the table of run/gemm.h; NULL where there is none */
+    const cJSON  *config;         /* borrowed: the resolved config of the run that saved */
+    ManifestData *data;           /* owned */
+    int           data_files;
+    ManifestFile  file[MANIFEST_FILES];
+    Json          json;           /* owned: what manifest_parse's borrowed members point into */
+} Manifest;
+
+typedef enum {
+    MANIFEST_GOOD,
+    MANIFEST_BROKEN,
+    MANIFEST_FOREIGN, /* whole, but of a version this program does not read          */
+    MANIFEST_UNKNOWN  /* no memory to look at it, or a disk that does not answer: that says nothing of the checkpoint */
+} ManifestStatus;
+/* How a fault of the last of them begins, as ranks tell it each other. */
+#define MANIFEST_NO_MEMORY "there is no memory to verify it"
+#define MANIFEST_UNREADABLE "cannot read "
+
+/* Writes a phrase into fault [MANIFEST_FAULT_BYTES]; returns 0, as what could not be done does. */
+int manifest_fault(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* The fault of a file that could not be read, from errno: it is not there or not whole, or (EIO, EACCES, ESTALE, ...) nobody knows. 0. */
+int manifest_unread(char *fault, const char *name, int error);
+
+uint64_t manifest_hash(const void *data, size_t bytes);
+
+/* The text of state.json: malloc'ed, *bytes of it; NULL when there is no memory. */
+char *manifest_write(const Manifest *m, size_t *bytes);
+
+/* Whether a manifest of that many runs and data files is one that manifest_parse reads. */
+int manifest_has_room(int64_t runs, int64_t data_files);
+
+/* Reads text [bytes]; what is wrong goes as a phrase ("state.json is damaged: ...") into fault
+ * [MANIFEST_FAULT_BYTES], and *m is then empty. */
+ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault);
+
+/* Compares the files of a folder with the manifest: every size, and the hashes of runs part, part+parts, part+2*parts, ... Returns 1,
+ * or 0 with the first difference in fault. Links are no files of a checkpoint. progress(ctx), where it is not NULL, is called by this thread
+ * with every run that it has read. */
+int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault);
+
+void manifest_free(Manifest *m);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,78 @@
+/* manifest_verify.c - are the files of a checkpoint still the bytes that were saved? Each thread holds one run of at
+ * most 1 MiB. */
+#include <errno.h>
+#include <inttypes.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/io.h"
+#include "run/checkpoint/manifest.h"
+
+int manifest_unread(char *fault, const char *name, int error) {
+    switch (error) {
+        case ENOENT: case ENOTDIR: return manifest_fault(fault, "%s is missing", name);
+        case ENODATA: return manifest_fault(fault, "%s ends too early", name);
+        case EFBIG: return manifest_fault(fault, "%s is too long", name);
+        case ENOMEM: return manifest_fault(fault, MANIFEST_NO_MEMORY);
+        default: return manifest_fault(fault, MANIFEST_UNREADABLE "%s: %s", name, strerror(error));
+    }
+}
+
+static int size_ok(const char *path, const char *name, uint64_t bytes, char *fault) {
+    struct stat st;
+    if (lstat(path, &st) < 0) return manifest_unread(fault, name, errno);
+    if (!S_ISREG(st.st_mode)) return manifest_fault(fault, "%s is not a plain file", name);
+    if ((uint64_t)st.st_size != bytes)
+        return manifest_fault(fault, "%s has %lld bytes instead of %" PRIu64, name, (long long)st.st_size, bytes);
+    return 1;
+}
+
+/* One run: 1, or 0 and the fault. */
+static int run_ok(int fd, const char *name, const ManifestRun *run, char *buffer, char *fault) {
+    int error = io_pread(fd, buffer, run->bytes, run->offset);
+    if (error) return manifest_unread(fault, name, -error);
+    if (manifest_hash(buffer, run->bytes) == run->hash) return 1;
+    return manifest_fault(fault, "%s is damaged: the hash of bytes %" PRIu64 " to %" PRIu64 " does not match", name, run->offset,
+                          run->offset + run->bytes - 1);
+}
+
+typedef struct {
+    void (*progress)(void *ctx);
+    void *ctx;
+} Listener;
+
+static int runs_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts, Listener listener, char *fault) {
+    int fd = io_open(path, IO_READ), good = 1;
+    if (fd < 0) return manifest_unread(fault, name, -fd);
+    int64_t mine = file->runs > part ? (file->runs - part - 1) / parts + 1 : 0;
+    #pragma omp parallel if (mine > 1)
+    {
+        char  wrong[MANIFEST_FAULT_BYTES] = "";
+        char *buffer = (char *)malloc(MANIFEST_RUN_BYTES);
+        if (!buffer) manifest_fault(wrong, MANIFEST_NO_MEMORY);
+        #pragma omp for schedule(dynamic, 8)
+        for (int64_t i = 0; i < mine; i++) {
+            if (!wrong[0]) run_ok(fd, name, &file->run[part + i * parts], buffer, wrong);
+            if (listener.progress && omp_get_thread_num() == 0) listener.progress(listener.ctx);
+        }
+        #pragma omp critical(manifest_verify)
+        if (wrong[0]) good = manifest_fault(fault, "%s", wrong);
+        free(buffer);
+    }
+    io_close(fd);
+    return good;
+}
+
+int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault) {
+    char *path[MANIFEST_FILES] = {0};
+    int   good = 1;
+    for (int f = 0; good && f < MANIFEST_FILES; f++)
+        if (asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0) path[f] = NULL, good = manifest_fault(fault, MANIFEST_NO_MEMORY);
+    for (int f = 0; good && f < MANIFEST_FILES; f++) good = size_ok(path[f], manifest_file_name[f], m->file[f].bytes, fault);
+    for (int f = 0; good && f < MANIFEST_FILES; f++) good = runs_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, (Listener){progress, ctx}, fault);
+    for (int f = 0; f < MANIFEST_FILES; f++) free(path[f]);
+    return good;
+}

@@ -1,0 +1,188 @@
+/* safetensors.c - see safetensors.h. Format: github.com/huggingface/safetensors, README.md and safetensors/src/tensor.rs. */
+#include "run/checkpoint/safetensors.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/memory_file.h"
+
+/* A header needs about six of these characters a tensor; more than a million make the tree costlier than any model of the field. */
+enum { STRUCTURE_LIMIT = 1 << 20 };
+
+static const struct { const char *name; size_t bytes; } type_table[SAFE_TYPES] = {
+    [SAFE_F32] = {"F32", 4},         [SAFE_F16] = {"F16", 2},         [SAFE_BF16] = {"BF16", 2},      [SAFE_F64] = {"F64", 8},
+    [SAFE_I64] = {"I64", 8},         [SAFE_U64] = {"U64", 8},         [SAFE_I32] = {"I32", 4},        [SAFE_U32] = {"U32", 4},
+    [SAFE_I16] = {"I16", 2},         [SAFE_U16] = {"U16", 2},         [SAFE_I8] = {"I8", 1},          [SAFE_U8] = {"U8", 1},
+    [SAFE_BOOL] = {"BOOL", 1},       [SAFE_F8_E4M3] = {"F8_E4M3", 1}, [SAFE_F8_E5M2] = {"F8_E5M2", 1}, [SAFE_F8_E8M0] = {"F8_E8M0", 1},
+};
+
+const char *safetensors_type_name(SafeType type) { return type_table[type].name; }
+size_t      safetensors_type_bytes(SafeType type) { return type_table[type].bytes; }
+
+PRINTF_LIKE(2, 3) static int fault_is(char *fault, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(fault, SAFETENSORS_FAULT_BYTES, fmt, args);
+    va_end(args);
+    return 0;
+}
+
+/* A whole number from 0 to 2^53: the strict JSON pass has already refused what a double cannot hold. */
+static int whole(const cJSON *value, uint64_t *out) {
+    if (!cJSON_IsNumber(value) || !(value->valuedouble >= 0) || value->valuedouble > 9007199254740992.0) return 0;
+    *out = (uint64_t)value->valuedouble;
+    return (double)*out == value->valuedouble;
+}
+
+static int read_type(const cJSON *value, SafeType *type) {
+    if (!cJSON_IsString(value)) return 0;
+    for (int i = 0; i < SAFE_TYPES; i++)
+        if (strcmp(value->valuestring, type_table[i].name) == 0) return *type = (SafeType)i, 1;
+    return 0;
+}
+
+static int read_shape(const cJSON *value, SafeTensor *t) {
+    if (!cJSON_IsArray(value)) return 0;
+    for (const cJSON *dim = value->child; dim; dim = dim->next) {
+        if (t->dims == SAFETENSORS_DIMS || !whole(dim, &t->dim[t->dims])) return 0;
+        t->dims++;
+    }
+    return 1;
+}
+
+static int read_offsets(const cJSON *value, SafeTensor *t) {
+    const cJSON *begin = cJSON_IsArray(value) ? value->child : NULL, *end = begin ? begin->next : NULL;
+    return begin && end && !end->next && whole(begin, &t->begin) && whole(end, &t->end);
+}
+
+static int read_tensor(const cJSON *entry, SafeTensor *t, char *fault) {
+    t->name = entry->string;
+    if (!cJSON_IsObject(entry)) return fault_is(fault, "describes tensor \"%.100s\" by something that is no object", t->name);
+    for (const cJSON *member = entry->child; member; member = member->next)
+        if (strcmp(member->string, "dtype") != 0 && strcmp(member->string, "shape") != 0 && strcmp(member->string, "data_offsets") != 0)
+            return fault_is(fault, "gives tensor \"%.100s\" an unknown member \"%.60s\"", t->name, member->string);
+    if (!read_type(json_member(entry, "dtype"), &t->type)) return fault_is(fault, "gives tensor \"%.100s\" no known dtype", t->name);
+    if (!read_shape(json_member(entry, "shape"), t))
+        return fault_is(fault, "gives tensor \"%.100s\" no shape of at most %d whole numbers", t->name, SAFETENSORS_DIMS);
+    if (!read_offsets(json_member(entry, "data_offsets"), t) || t->begin > t->end)
+        return fault_is(fault, "gives tensor \"%.100s\" no data_offsets [begin,end]", t->name);
+    uint64_t need = type_table[t->type].bytes;
+    for (int i = 0; i < t->dims; i++)
+        if (__builtin_mul_overflow(need, t->dim[i], &need)) return fault_is(fault, "gives tensor \"%.100s\" a shape beyond 64 bits", t->name);
+    if (need != t->end - t->begin)
+        return fault_is(fault, "gives tensor \"%.100s\" %" PRIu64 " bytes where its shape needs %" PRIu64, t->name, t->end - t->begin, need);
+    return 1;
+}
+
+static int metadata_ok(const cJSON *metadata) {
+    if (!cJSON_IsObject(metadata)) return 0;
+    for (const cJSON *member = metadata->child; member; member = member->next)
+        if (!cJSON_IsString(member)) return 0;
+    return 1;
+}
+
+static int by_place(const void *a, const void *b) {
+    const SafeTensor *x = (const SafeTensor *)a, *y = (const SafeTensor *)b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+/* Every byte after the header belongs to exactly one tensor. */
+static int covered(Safetensors *s, uint64_t data_bytes, char *fault) {
+    uint64_t at = 0;
+    qsort(s->tensor, (size_t)s->tensors, sizeof *s->tensor, by_place);
+    for (int i = 0; i < s->tensors; i++) {
+        const SafeTensor *t = &s->tensor[i];
+        if (t->begin != at)
+            return fault_is(fault, "has %s tensor \"%.100s\"", t->begin > at ? "a hole before" : "an overlap at the begin of", t->name);
+        at = t->end;
+    }
+    if (at == data_bytes) return 1;
+    return fault_is(fault, "holds %" PRIu64 " bytes of tensors where its header describes %" PRIu64, data_bytes, at);
+}
+
+static int read_tree(Safetensors *s, uint64_t data_bytes, char *fault) {
+    int count = cJSON_GetArraySize(s->json.root);
+    s->tensor = (SafeTensor *)calloc((size_t)count + 1, sizeof *s->tensor);
+    if (!s->tensor) return fault_is(fault, SAFETENSORS_NO_MEMORY);
+    for (const cJSON *entry = s->json.root->child; entry; entry = entry->next) {
+        if (strcmp(entry->string, "__metadata__") == 0) {
+            if (!metadata_ok(entry)) return fault_is(fault, "has a __metadata__ that is no object of strings");
+        } else if (!read_tensor(entry, &s->tensor[s->tensors++], fault)) {
+            return 0;
+        }
+    }
+    return covered(s, data_bytes, fault);
+}
+
+static int parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, Safetensors *s, char *fault) {
+    if (bytes < 8 || file_bytes < 8) return fault_is(fault, "is too short to be a safetensors file");
+    uint64_t n = 0, structure = 0;
+    for (int i = 0; i < 8; i++) n |= (uint64_t)data[i] << (8 * i);
+    if (n > SAFETENSORS_HEADER_LIMIT) return fault_is(fault, "claims a header of %" PRIu64 " bytes: no safetensors file", n);
+    if (n > file_bytes - 8 || n > bytes - 8) return fault_is(fault, "ends inside its header of %" PRIu64 " bytes", n);
+    const char *text = (const char *)data + 8;
+    if (n == 0 || text[0] != '{') return fault_is(fault, "has a header that does not start with '{'");
+    for (uint64_t i = 0; i < n; i++) structure += text[i] == ',' || text[i] == '[' || text[i] == '{';
+    if (structure > STRUCTURE_LIMIT) return fault_is(fault, "has a header of more than %d values", STRUCTURE_LIMIT);
+    JsonFault wrong;
+    if (!json_parse(text, (size_t)n, SAFETENSORS_HEADER_LIMIT, &s->json, &wrong))
+        return fault_is(fault, "has a broken header, line %d column %d: %s", wrong.at.line, wrong.at.column, wrong.text);
+    s->data_offset = 8 + n;
+    return read_tree(s, file_bytes - s->data_offset, fault);
+}
+
+int safetensors_parse(const uint8_t *data, size_t bytes, uint64_t file_bytes, Safetensors *out, char *fault) {
+    memset(out, 0, sizeof *out);
+    if (parse_header(data, bytes, file_bytes, out, fault)) return 1;
+    safetensors_free(out);
+    return 0;
+}
+
+void safetensors_free(Safetensors *s) {
+    free(s->tensor);
+    if (s->json.root) json_free(&s->json);
+    memset(s, 0, sizeof *s);
+}
+
+const SafeTensor *safetensors_find(const Safetensors *s, const char *name) {
+    for (int i = 0; i < s->tensors; i++)
+        if (strcmp(s->tensor[i].name, name) == 0) return &s->tensor[i];
+    return NULL;
+}
+
+void safetensors_shape(char *out, size_t capacity, const SafeTensor *t) {
+    size_t at = 0;
+    out[0] = 0;
+    for (int i = 0; i < t->dims && at < capacity; i++)
+        at += (size_t)snprintf(out + at, capacity - at, "%c%" PRIu64, i ? ',' : '[', t->dim[i]);
+    if (at < capacity) snprintf(out + at, capacity - at, t->dims ? "]" : "[]");
+}
+
+char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes) {
+    char    *text = NULL, shape[200], name[400];
+    FILE    *out = memory_file_open(&text, bytes);
+    uint64_t at = 0;
+    if (!out) fail(EXIT_MEMORY, "no memory for the header of %d tensors", tensors);
+    fprintf(out, "........{\"__metadata__\":{\"format\":\"pt\"}");
+    for (int i = 0; i < tensors; i++) {
+        SafeTensor *t = &tensor[i];
+        uint64_t    need = type_table[t->type].bytes;
+        for (int d = 0; d < t->dims; d++) need *= t->dim[d];
+        t->begin = at, t->end = at += need;
+        safetensors_shape(shape, sizeof shape, t);
+        json_quote(name, sizeof name, t->name);
+        fprintf(out, ",%s:{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", name, type_table[t->type].name, shape,
+                t->begin, t->end);
+    }
+    fputc('}', out);
+    fflush(out);
+    fprintf(out, "%*s", (int)(-*bytes & 7), "");
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for the header of %d tensors", tensors);
+    for (int i = 0; i < 8; i++) text[i] = (char)((uint64_t)(*bytes - 8) >> (8 * i));
+    return text;
+}

@@ -1,0 +1,144 @@
+/* weights_file.c - see weights_file.h. */
+#include "run/checkpoint/weights_file.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/error.h"
+#include "core/io.h"
+#include "core/tensor.h"
+#include "model/hf_gpt2.h"
+
+/* --- opening ------------------------------------------------------------------------------------------------------------------------- */
+
+/* The length and the header it claims, as far as the file has them: memory for no more than the file's own bytes. */
+static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *bytes) {
+    uint8_t  length[8];
+    uint64_t n = 0;
+    *bytes = 0;
+    if (file_bytes < sizeof length) return (uint8_t *)calloc(1, 1);
+    int error = io_pread(w->fd, length, sizeof length, 0);
+    if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, strerror(-error));
+    for (int i = 0; i < 8; i++) n |= (uint64_t)length[i] << (8 * i);
+    if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0; /* the parser says so from the length alone */
+    *bytes = (size_t)(8 + n);
+    uint8_t *head = (uint8_t *)malloc(*bytes);
+    if (!head) fail(EXIT_MEMORY, "no memory for the header of %s", w->path);
+    error = io_pread(w->fd, head, *bytes, 0);
+    if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, strerror(-error));
+    return head;
+}
+
+WeightsFile weights_open(const char *path) {
+    WeightsFile w = {.path = strdup(path)};
+    struct stat st;
+    size_t      bytes;
+    char        fault[SAFETENSORS_FAULT_BYTES];
+    if (!w.path) fail(EXIT_MEMORY, "no memory to open %s", path);
+    if (stat(path, &st) < 0 && errno == ENOENT) fail(EXIT_DATA, "%s does not exist", path);
+    if (stat(path, &st) < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s is not a file", path);
+    w.fd = io_open(path, IO_READ);
+    if (w.fd < 0) fail(EXIT_IO, "%s cannot be opened: %s", path, strerror(-w.fd));
+    uint8_t *head = read_head(&w, (uint64_t)st.st_size, &bytes);
+    if (!head) fail(EXIT_MEMORY, "no memory to open %s", path);
+    if (!safetensors_parse(head, bytes, (uint64_t)st.st_size, &w.header, fault))
+        fail(strcmp(fault, SAFETENSORS_NO_MEMORY) == 0 ? EXIT_MEMORY : EXIT_DATA, "%s %s", path, fault);
+    free(head);
+    return w;
+}
+
+void weights_close(WeightsFile *w) {
+    io_close(w->fd);
+    free(w->path);
+    safetensors_free(&w->header);
+}
+
+/* --- matching names and shapes ------------------------------------------------------------------------------------------------------- */
+
+static void expected_shape(char *out, size_t capacity, const Param *p) {
+    SafeTensor t = {.dims = p->dims, .dim = {(uint64_t)p->dim[0], (uint64_t)p->dim[1]}};
+    safetensors_shape(out, capacity, &t);
+}
+
+static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param *p) {
+    char expected[64], found[200];
+    int  same = t->dims == p->dims;
+    for (int d = 0; same && d < p->dims; d++) same = t->dim[d] == (uint64_t)p->dim[d];
+    expected_shape(expected, sizeof expected, p);
+    safetensors_shape(found, sizeof found, t);
+    if (!same) fail(EXIT_DATA, "%s: tensor %s has shape %s, expected %s", w->path, t->name, found, expected);
+    if (t->type != SAFE_F32 && t->type != SAFE_F16 && t->type != SAFE_BF16)
+        fail(EXIT_DATA, "%s: tensor %s has type %s, expected F32, F16 or BF16", w->path, t->name, safetensors_type_name(t->type));
+}
+
+static int param_of(const Layout *layout, const char *name) {
+    for (int i = 0; i < layout->params; i++)
+        if (strcmp(hf_plain_name(layout->param[i].name), hf_plain_name(name)) == 0) return i;
+    return -1;
+}
+
+const SafeTensor *weights_head(const WeightsFile *w) {
+    for (int i = 0; i < w->header.tensors; i++)
+        if (hf_is_head(w->header.tensor[i].name)) return &w->header.tensor[i];
+    return NULL;
+}
+
+const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout) {
+    const SafeTensor **tensor_of = (const SafeTensor **)calloc((size_t)layout->params, sizeof *tensor_of);
+    char               shape[200];
+    if (!tensor_of) fail(EXIT_MEMORY, "no memory to match the tensors of %s", w->path);
+    for (int i = 0; i < w->header.tensors; i++) {
+        const SafeTensor *t = &w->header.tensor[i];
+        if (t == weights_head(w)) check_tensor(w, t, &layout->param[0]); /* tied to wte, the first row */
+        if (hf_is_passed_over(t->name)) continue;
+        int p = param_of(layout, t->name);
+        safetensors_shape(shape, sizeof shape, t);
+        if (p < 0) fail(EXIT_DATA, "%s: tensor %s of shape %s is not one of this model's", w->path, t->name, shape);
+        if (tensor_of[p]) fail(EXIT_DATA, "%s: tensor %s is there twice, also as %s", w->path, t->name, tensor_of[p]->name);
+        check_tensor(w, t, &layout->param[p]);
+        tensor_of[p] = t;
+    }
+    for (int p = 0; p < layout->params; p++) {
+        if (tensor_of[p]) continue;
+        expected_shape(shape, sizeof shape, &layout->param[p]);
+        fail(EXIT_DATA, "%s: tensor %s is missing, expected with shape %s", w->path, layout->param[p].name, shape);
+    }
+    return tensor_of;
+}
+
+/* --- values -------------------------------------------------------------------------------------------------------------------------- */
+
+/* Returns 0 or -errno. */
+static int read_piece(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
+    size_t    each = safetensors_type_bytes(t->type);
+    uint16_t *half = (uint16_t *)(void *)out + elems; /* 16-bit values go to the upper half of out and are widened from its front */
+    int       error = io_pread(w->fd, each == 4 ? (void *)out : (void *)half, (size_t)elems * each,
+                               w->header.data_offset + t->begin + (uint64_t)first * each);
+    for (int64_t i = 0; !error && each == 2 && i < elems; i++) {
+        uint16_t h;
+        memcpy(&h, half + i, sizeof h);
+        float value = t->type == SAFE_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+        memcpy(out + i, &value, sizeof value); /* never ahead of what is still to be read */
+    }
+    return error;
+}
+
+void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
+    enum { PIECE = 1 << 18 };
+    int     failed = 0;
+    int64_t pieces = (elems + PIECE - 1) / PIECE;
+    CHECK(elems <= WEIGHTS_BLOCK, "%" PRId64 " elements at once", elems);
+    #pragma omp parallel for schedule(static) reduction(min : failed) if (pieces > 1)
+    for (int64_t i = 0; i < pieces; i++) {
+        int64_t at = i * PIECE, n = elems - at < PIECE ? elems - at : PIECE;
+        int     error = read_piece(w, t, first + at, n, out + at);
+        if (error < failed) failed = error;
+    }
+    if (failed) fail(EXIT_IO, "%s: tensor %s cannot be read: %s", w->path, t->name, strerror(-failed));
+}

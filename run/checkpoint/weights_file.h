@@ -1,0 +1,39 @@
+/* weights_file.h - a .safetensors file opened for reading: header parsed and believed only after safetensors_parse, tensors by piece.
+ * Faults end the program naming the file: exit 65 what is wrong with it, exit 74 what the system says.
+ */
+#ifndef TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_FILE_H
+#define TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_FILE_H
+
+#include "core/layout.h"
+#include "run/checkpoint/safetensors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { WEIGHTS_BLOCK = 1 << 22 };  /* elements read at a time: 16 MiB of fp32 */
+
+typedef struct {
+    char       *path;              /* owned */
+    int         fd;
+    Safetensors header;            /* owned */
+} WeightsFile;
+
+WeightsFile weights_open(const char *path);
+void        weights_close(WeightsFile *w);
+
+/* lm_head.weight, of wte's shape (weights_match sees to that) and, where the head is tied as it is here, with its values; NULL: it is not stored. */
+const SafeTensor *weights_head(const WeightsFile *w);
+
+/* tensor_of[p] = the file's tensor of parameter row p, under its name with or without "transformer.". The attention masks that old files
+ * carry are passed over, as is weights_head(); any other extra tensor, a missing one, another shape or a type that is not F32, F16
+ * or BF16: exit 65 naming tensor, found and expected. Returns a malloc'ed array [layout->params]. */
+const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout);
+
+/* Elements [first, first + elems) of a tensor as fp32, read by all threads; elems <= WEIGHTS_BLOCK. */
+void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

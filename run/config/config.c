@@ -1,0 +1,155 @@
+/* config.c - see config.h: the config file and the overrides become a Config, or a list of all their faults. */
+#include "run/config/config.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/json.h"
+#include "run/config/config_load.h"
+
+/* Reads at most limit+1 bytes, so that a file over the limit is seen as such. Returns 0 or an errno value. */
+static int read_file(const char *path, size_t limit, char **text, size_t *bytes) {
+    FILE *file = fopen(path, "rb");
+    if (!file && errno != ENOMEM) return errno;
+    if (!file || !(*text = malloc(limit + 1))) fail(EXIT_MEMORY, "out of memory while reading %s", path);
+    *bytes = fread(*text, 1, limit + 1, file);
+    int error = ferror(file) ? errno : 0;
+    fclose(file);
+    if (error) free(*text);
+    return error;
+}
+
+/* The text of a config file into the options. A fault that ends the reading comes alone; 1 = it could be read. */
+static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *json) {
+    JsonFault fault;
+    Where     where = load->file;
+    if (!json_parse_all(text, bytes, JSON_LIMIT, "", json, &fault)) {
+        where.at = fault.at;
+        faults_add(&load->faults, where, "%s", fault.text);
+        return 0;
+    }
+    Places places = {json, 0, 0};
+    int    object = cJSON_IsObject(json->root);
+    if (object) {
+        config_walk(load, json->root, "", where, &places);
+    } else if (!json->softs || json->root->child) { /* a lone number at fault is no value to show */
+        char got[SHOWN_BYTES];
+        faults_add(&load->faults, where, "a config is an object, { \"run\": {...}, ... }, not %s", value_text(json->root, got));
+    }
+    config_tell_rest(load, where, &places);
+    return object;
+}
+
+static void resolve_preset(ConfigLoad *load) {
+    Config       *c = load->config;
+    const Preset *preset = preset_find(c->model.preset);
+    if (!preset) return;
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        size_t at = OPTIONS[i].offset - offsetof(Config, model.shape); /* of the field in a shape, which are all int64_t */
+        Given *given = &load->given[i];
+        if (at >= sizeof preset->shape || OPTIONS[i].type != OPTION_INTEGER || given->given) continue;
+        memcpy((char *)c + OPTIONS[i].offset, (const char *)&preset->shape + at, sizeof(int64_t));
+        given->given = 1;
+        given->where = config_given(load, "model.preset")->where;
+    }
+}
+
+/* "configs/demo.json" gives "runs/demo". */
+static const char *default_dir(Config *c, const char *path) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+    char        dir[4096 + 8];
+    int         length = dot && dot != name ? (int)(dot - name) : (int)strlen(name);
+    snprintf(dir, sizeof dir, "runs/%.*s", length, name);
+    return config_keep(c, dir);
+}
+
+static void resolve(ConfigLoad *load) {
+    Config *c = load->config;
+    resolve_preset(load);
+    if (!config_given(load, "run.dir")->given) c->run.dir = default_dir(c, c->path);
+    Given *seq_len = config_given(load, "batch.seq_len"), *positions = config_given(load, "model.n_positions");
+    if (!seq_len->given && !seq_len->faulty) {
+        c->batch.seq_len = c->model.shape.n_positions;
+        *seq_len = (Given){0, !positions->given || positions->faulty, positions->where};
+    }
+}
+
+static void refuse_missing(ConfigLoad *load, const Json *json) {
+    char allowed[SHOWN_BYTES];
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const Option *o = &OPTIONS[i];
+        Given        *given = &load->given[i];
+        if ((o->need != NEED_ALWAYS && o->need != NEED_MODEL) || given->given || given->faulty) continue;
+        given->faulty = 1;
+        if (o->need == NEED_MODEL && config_given(load, "model.preset")->faulty) continue;
+        const JsonEntry *entry = json ? json_entry(json, option_home(o)) : NULL;
+        Where            where = load->file;
+        if (entry) where.at = entry->value;
+        faults_add(&load->faults, where, "missing key \"%s\": %s%s (%s)", o->key, o->help,
+                   o->need == NEED_MODEL ? "; or choose a model.preset" : "", option_allowed(o, allowed));
+    }
+}
+
+static void load_start(ConfigLoad *load, Config *config, Where file) {
+    memset(config, 0, sizeof *config);
+    *load = (ConfigLoad){.config = config, .given = calloc((size_t)OPTION_COUNT, sizeof *load->given), .file = file};
+    if (!load->given) fail(EXIT_MEMORY, "out of memory while reading the config");
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (OPTIONS[i].type != OPTION_IGNORED) option_set_default(&OPTIONS[i], config);
+}
+
+static char *load_end(ConfigLoad *load) {
+    free(load->given);
+    return faults_take(&load->faults);
+}
+
+char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count, int ranks, Config *config) {
+    ConfigLoad load;
+    Json       json = {.root = NULL};
+    load_start(&load, config, (Where){path, NULL, {1, 1}});
+    snprintf(config->path, sizeof config->path, "%s", path);
+    if (load_text(&load, text, bytes, &json)) {
+        for (int i = 0; i < override_count; i++) config_override(&load, overrides[i]);
+        resolve(&load);
+        refuse_missing(&load, &json);
+        config_rules(&load, ranks);
+    }
+    json_free(&json);
+    return load_end(&load);
+}
+
+static char *cannot_read(const char *path, int error, Config *config) {
+    ConfigLoad load;
+    load_start(&load, config, (Where){path, NULL, {0, 1}});
+    faults_add(&load.faults, load.file, "cannot read: %s", strerror(error));
+    return load_end(&load);
+}
+
+char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config) {
+    char  *text = NULL;
+    size_t bytes = 0;
+    int    error = strlen(path) >= sizeof config->path ? ENAMETOOLONG : read_file(path, JSON_LIMIT, &text, &bytes);
+    if (error) return cannot_read(path, error, config);
+    char *faults = config_parse(path, text, bytes, overrides, override_count, ranks, config);
+    free(text);
+    return faults;
+}
+
+char *config_from_json(const cJSON *json, Config *config) {
+    ConfigLoad load;
+    Places     places = {NULL, 0, 0};
+    load_start(&load, config, (Where){NULL, NULL, {0, 0}});
+    if (cJSON_IsObject(json)) {
+        config_walk(&load, json, "", load.file, &places);
+        resolve(&load);
+        refuse_missing(&load, NULL);
+    } else {
+        faults_add(&load.faults, load.file, "a config is an object");
+    }
+    char *text = load_end(&load);
+    if (text) text[strcspn(text, "\n")] = '\0'; /* the first is enough: no person wrote this */
+    return text;
+}

@@ -1,0 +1,97 @@
+/* config.h - the run config as the program sees it: every option resolved, checked against the others.
+ *
+ * One row per option in run/config/options.c yields parser, defaults, ranges, --help, JSON Schema and the copy in the run folder.
+ * Strings live as long as the process.
+ */
+#ifndef TRAIN_GPT_RUN_CONFIG_CONFIG_H
+#define TRAIN_GPT_RUN_CONFIG_CONFIG_H
+
+#include <cjson/cJSON.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "model/params.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct { int count; const char **item; } StringList;
+
+typedef enum { RESUME_AUTO, RESUME_NEVER, RESUME_MUST } Resume;
+typedef enum { ON_TROUBLE_STOP, ON_TROUBLE_SKIP, ON_TROUBLE_ROLLBACK, ON_TROUBLE_WARN } OnTrouble;
+typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } ScheduleKind;
+typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } ParallelComm;
+/* memory.recompute holds a Recompute of model/block.h. */
+
+typedef struct ConfigKept ConfigKept;
+
+typedef struct {
+    char        path[4096];             /* the config file                                   */
+    ConfigKept *kept;                   /* owned: the memory of strings and lists; config_free */
+    struct {
+        const char *dir;
+        int64_t     steps, seed;
+        int         resume;             /* Resume */
+        StringList  allow_change;
+        double      max_minutes;
+        int         on_nonfinite;       /* OnTrouble, not ON_TROUBLE_WARN */
+        int         on_spike;           /* OnTrouble */
+        double      spike_threshold;
+        int64_t     max_skips, verify_every;
+        double      watchdog_seconds;
+    } run;
+    struct {
+        const char *preset;
+        ModelShape  shape;              /* the options lie in it, as model.n_layer ... */
+        const char *init_from;
+    } model;
+    struct {
+        StringList  train, val;
+        int         shuffle;
+        const char *tokenizer;
+    } data;
+    struct { int64_t global_tokens, micro_batch, seq_len; } batch;
+    struct { const char *name; double learning_rate, beta1, beta2, eps, weight_decay, grad_clip; } optimizer;
+    struct { int name; /* ScheduleKind */ int64_t warmup_steps; double final_lr_fraction, decay_fraction; } schedule;
+    int precision;                      /* Precision of model/precision.h */
+    struct { int64_t zero_stage; int comm; /* ParallelComm */ int deterministic; } parallel;
+    struct { int recompute; } memory;
+    struct { int64_t every, keep; } checkpoint;
+    struct { int64_t every, tokens; } eval;
+    struct { int64_t every, tokens; const char *prompt; double temperature; int64_t top_k; } sample;
+    struct { int64_t every; } log;
+} Config;
+
+/* Reads argv[1] and the overrides after it ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a string).
+ * ranks checks batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All faults are collected:
+ * returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per fault (a syntax fault comes alone). */
+char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
+
+/* The same of a file's text [bytes]: a pure function but for the memory of *config. path is what faults name. */
+char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count, int ranks, Config *config);
+void  config_free(Config *config);      /* its strings; also after faults */
+
+/* The rule that needs the number of ranks; NULL or a malloc'ed sentence naming the nearest valid values. */
+char *config_check_ranks(const Config *config, int ranks);
+
+/* The resolved config, every option, nested; caller deletes. */
+cJSON *config_to_json(const Config *config);
+/* Of all that must be the same on every rank: not where data, weights and run folder lie. Source: XXH3. */
+uint64_t config_fingerprint(const Config *config);
+
+/* config.json of a run or checkpoint back into a Config (no cross rules). Returns NULL or a malloc'ed fault. */
+char *config_from_json(const cJSON *json, Config *config);
+
+/* Compares what a resume must not change (resolved model sizes, batch.global_tokens, batch.seq_len, run.seed, data.shuffle, optimizer.*,
+ * schedule.*) with the checkpoint's config, minus run.allow_change: NULL, or a malloc'ed text naming each key with both values.
+ * The training shards are compared by checkpoint.c, which knows their sizes. */
+char *config_compare(const Config *now, const cJSON *saved);
+
+void config_print_help(FILE *out);      /* the options part of --help, from the table */
+void config_print_schema(FILE *out);    /* JSON Schema 2020-12 */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,52 @@
+/* config_load.h - a Config in the making: what each option was given and where. Private to run/config*.c. */
+#ifndef TRAIN_GPT_RUN_CONFIG_CONFIG_LOAD_H
+#define TRAIN_GPT_RUN_CONFIG_CONFIG_LOAD_H
+
+#include "run/config/config.h"
+#include "run/config/faults.h"
+#include "run/config/options.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    int   given;    /* by the file or an override                                                         */
+    int   faulty;   /* has no usable value: a fault about it is in the list, rules that need it are skipped */
+    Where where;    /* of the value */
+} Given;
+
+typedef struct {
+    Config *config;
+    Given  *given;  /* owned [OPTION_COUNT], parallel to OPTIONS */
+    Where   file;   /* of the config file as a whole             */
+    Faults  faults;
+} ConfigLoad;
+
+Given *config_given(ConfigLoad *load, const char *key);
+
+/* --- config_walk.c: from a tree to options ----------------------------------------------------------------------------------------- */
+
+/* Where the walk stands in what json_parse_all() listed, both lists being in file order; json NULL: no places are known. */
+typedef struct {
+    const Json *json;
+    int         next; /* the entry of the next value; 0: at the root      */
+    int         told; /* so many of the soft faults are in the list already */
+} Places;
+
+/* Sets every option of an object that stands under section ("" for the root); faults go to the list. */
+void config_walk(ConfigLoad *load, const cJSON *object, const char *section, Where where, Places *places);
+/* Adds the soft faults that no walk has come by. */
+void config_tell_rest(ConfigLoad *load, Where where, Places *places);
+/* One override, "key=value". */
+void config_override(ConfigLoad *load, const char *argument);
+
+/* --- config_rules.c: what holds between options ------------------------------------------------------------------------------------ */
+
+/* Needs every option set. ranks 0: not known. */
+void config_rules(ConfigLoad *load, int ranks);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,179 @@
+/* config_rules.c - what must hold between options. A rule whose options are faulty themselves is skipped: one cause, one message. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device.h"
+#include "core/json_scan.h"
+#include "model/precision.h"
+#include "run/config/config_load.h"
+#include "run/config/nearest.h"
+
+/* The keys a rule is about, the first being the one to point at if the config gives it. Ends with NULL. */
+typedef const char *Keys[8];
+
+static int usable(ConfigLoad *load, const Keys keys) {
+    for (int i = 0; keys[i]; i++)
+        if (config_given(load, keys[i])->faulty) return 0;
+    return 1;
+}
+
+/* The last override among the keys, else the first of them that stands in the file. */
+static Where where_of(ConfigLoad *load, const Keys keys) {
+    const Given none = {0, 0, load->file}, *best = &none;
+    for (int i = 0; keys[i]; i++) {
+        const Given *given = config_given(load, keys[i]);
+        if (given->given && (best == &none || (given->where.override && !best->where.override))) best = given;
+    }
+    return best->where;
+}
+
+/* *product of count factors; 0 if it does not fit. */
+static int multiply(int64_t *product, int count, const int64_t *factor) {
+    *product = 1;
+    for (int i = 0; i < count; i++)
+        if (__builtin_mul_overflow(*product, factor[i], product)) return 0;
+    return 1;
+}
+
+/* --- the batch and the ranks ------------------------------------------------------------------------------------------------------- */
+
+char *config_check_ranks(const Config *c, int ranks) {
+    int64_t unit, total = c->batch.global_tokens;
+    char    product[200], *text = NULL;
+    int     used = snprintf(product, sizeof product, "batch.micro_batch (%" PRId64 ") x batch.seq_len (%" PRId64 ")", c->batch.micro_batch,
+                            c->batch.seq_len);
+    if (ranks > 0) snprintf(product + used, sizeof product - (size_t)used, " x ranks (%d)", ranks);
+    int printed = 0;
+    if (!multiply(&unit, 3, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, ranks > 0 ? ranks : 1})) {
+        printed = asprintf(&text, "%s does not fit in 64 bits", product);
+    } else if (total % unit) {
+        int64_t below = total - total % unit, above = below + unit;
+        if (below > 0)
+            printed = asprintf(&text, "batch.global_tokens = %" PRId64 " is no multiple of %s = %" PRId64 "; nearest valid values: %" PRId64
+                               " and %" PRId64, total, product, unit, below, above);
+        else
+            printed = asprintf(&text, "batch.global_tokens = %" PRId64 " is less than %s = %" PRId64 "; it must be a multiple of that: nearest "
+                               "valid values: %" PRId64 " and %" PRId64, total, product, unit, above, above + unit);
+    }
+    if (printed < 0) fail(EXIT_MEMORY, "out of memory while reading the config");
+    return text;
+}
+
+static void rule_batch(ConfigLoad *load, int ranks) {
+    const Config *c = load->config;
+    Keys          keys = {"batch.global_tokens", "batch.micro_batch", "batch.seq_len", NULL};
+    if (!usable(load, keys)) return;
+    char *text = config_check_ranks(c, ranks);
+    if (text) faults_add(&load->faults, where_of(load, keys), "%s", text);
+    free(text);
+}
+
+static void rule_seq_len(ConfigLoad *load) {
+    const Config *c = load->config;
+    Keys          keys = {"batch.seq_len", "model.n_positions", NULL};
+    if (!usable(load, keys) || c->batch.seq_len <= c->model.shape.n_positions) return;
+    faults_add(&load->faults, where_of(load, keys), "batch.seq_len = %" PRId64 " must be at most model.n_positions = %" PRId64,
+               c->batch.seq_len, c->model.shape.n_positions);
+}
+
+/* --- products ---------------------------------------------------------------------------------------------------------------------- */
+
+/* A resumed run adds the tokens of its steps to those of a checkpoint (MANIFEST_COUNT_LIMIT): in 64 bits there is room for both. */
+static void rule_tokens(ConfigLoad *load) {
+    const Config *c = load->config;
+    Keys          keys = {"run.steps", "batch.global_tokens", NULL};
+    int64_t       tokens;
+    if (!usable(load, keys) || (multiply(&tokens, 2, (int64_t[]){c->run.steps, c->batch.global_tokens}) && tokens <= INT64_MAX / 2)) return;
+    faults_add(&load->faults, where_of(load, keys), "run.steps = %" PRId64 " x batch.global_tokens = %" PRId64 " is not below 2^62",
+               c->run.steps, c->batch.global_tokens);
+}
+
+static void rule_parameters(ConfigLoad *load) {
+    const Config *c = load->config;
+    Keys          keys = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", NULL};
+    int64_t       parameters, bytes;
+    /* 64 bytes for each: more than weight, master, moments and gradients take, padding included */
+    if (!usable(load, keys) || (model_parameters(c->model.shape, &parameters) && multiply(&bytes, 2, (int64_t[]){parameters, 64}))) return;
+    faults_add(&load->faults, where_of(load, keys), "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 ", model.n_positions = %"
+               PRId64 ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address", c->model.shape.n_layer, c->model.shape.n_embd,
+               c->model.shape.n_positions, c->model.shape.vocab_size);
+}
+
+static void rule_activations(ConfigLoad *load) {
+    const Config *c = load->config;
+    Keys          keys = {"batch.micro_batch", "batch.seq_len", "model.n_embd", "model.n_layer", "model.vocab_size", NULL};
+    int64_t       bytes;
+    if (!usable(load, keys)) return;
+    /* 128 bytes per token, channel and block: 2 x what fp32 keeps for backward */
+    int fits = multiply(&bytes, 5, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd, c->model.shape.n_layer, 128})
+            && multiply(&bytes, 4, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.vocab_size, 8});
+    if (fits) return;
+    faults_add(&load->faults, where_of(load, keys), "activations of batch.micro_batch = %" PRId64 " x batch.seq_len = %" PRId64
+               " do not fit in 64 bits of address with model.n_embd = %" PRId64 ", model.n_layer = %" PRId64 ", model.vocab_size = %" PRId64,
+               c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd, c->model.shape.n_layer, c->model.shape.vocab_size);
+}
+
+/* --- the model and the build ------------------------------------------------------------------------------------------------------- */
+
+static void rule_heads(ConfigLoad *load) {
+    const Config *c = load->config;
+    Keys          keys = {"model.n_head", "model.n_embd", NULL};
+    int64_t       C = c->model.shape.n_embd, H = c->model.shape.n_head;
+    if (!usable(load, keys)) return;
+    if (C % H) {
+        int64_t below = C - C % H;
+        char    values[64];
+        snprintf(values, sizeof values, "%" PRId64 "%s%" PRId64, below ? below : H, " and ", below ? below + H : 2 * H);
+        faults_add(&load->faults, where_of(load, keys), "model.n_embd = %" PRId64 " must be a multiple of model.n_head = %" PRId64
+                   "; nearest valid widths: %s", C, H, values);
+    } else if (C / H > 128 && strcmp(device_backend(), "cpu")) {
+        faults_add(&load->faults, where_of(load, keys), "heads of model.n_embd / model.n_head = %" PRId64 " channels: more than 128 run on the CPU "
+                   "only (make BACKEND=cpu)", C / H);
+    }
+}
+
+static void rule_build(ConfigLoad *load) {
+    const Config *c = load->config;
+    Keys          precision = {"precision", NULL}, comm = {"parallel.comm", NULL};
+    if (!strcmp(device_backend(), "cpu") && (c->precision == PRECISION_TF32 || c->precision == PRECISION_FP16))
+        faults_add(&load->faults, where_of(load, precision), "precision \"%s\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or "
+                   "\"bf16\"", c->precision == PRECISION_TF32 ? "tf32" : "fp16");
+    if (!strcmp(device_backend(), "cpu") && c->parallel.comm == PARALLEL_NCCL)
+        faults_add(&load->faults, where_of(load, comm), "parallel.comm \"nccl\" needs the CUDA build; this one has \"auto\", \"ring\" or \"mpi\"");
+}
+
+static void rule_allow_change(ConfigLoad *load) {
+    const StringList *list = &load->config->run.allow_change;
+    Keys              keys = {"run.allow_change", NULL};
+    for (int i = 0; i < list->count && usable(load, keys); i++) {
+        int  known = option_find(list->item[i]) != NULL;
+        char typed[SHOWN_BYTES];
+        for (int k = 0; option_section(k); k++) known |= !strcmp(option_section(k), list->item[i]);
+        if (!known)
+            faults_add(&load->faults, where_of(load, keys), "run.allow_change names keys or sections of this config, and the string %s is neither; the nearest "
+                       "key is \"%s\"", json_quote_short(typed, sizeof typed, list->item[i]), nearest_key(list->item[i], NEAREST_OPTION).word);
+    }
+}
+
+/* Text becomes tokens by bytes alone so far. */
+static void rule_prompt(ConfigLoad *load) {
+    const Config *c = load->config;
+    Keys          keys = {"sample.prompt", "sample.every", "model.vocab_size", "data.tokenizer", NULL};
+    if (!usable(load, keys) || c->sample.every == 0 || !c->sample.prompt[0] || c->model.shape.vocab_size == 256 || c->data.tokenizer[0]) return;
+    faults_add(&load->faults, where_of(load, keys), "sample.prompt is text, and model.vocab_size = %" PRId64 " has no tokenizer here (data.tokenizer): leave "
+               "the prompt empty", c->model.shape.vocab_size);
+}
+
+void config_rules(ConfigLoad *load, int ranks) {
+    rule_allow_change(load);
+    rule_heads(load);
+    rule_parameters(load);
+    rule_seq_len(load);
+    rule_batch(load, ranks);
+    rule_tokens(load);
+    rule_activations(load);
+    rule_build(load);
+    rule_prompt(load);
+}

@@ -1,0 +1,86 @@
+/* config_saved.c - the resolved config as the run and its checkpoints keep it, and what a resume may not change. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "core/memory_file.h"
+#include "run/config/options.h"
+
+/* Where an option's value stands; NULL if its section is not there. */
+static cJSON *home_of(const cJSON *root, const Option *o) {
+    const char *home = option_home(o);
+    return *home ? json_member(root, home) : (cJSON *)root;
+}
+
+cJSON *config_to_json(const Config *config) {
+    cJSON *root = cJSON_CreateObject();
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const Option *o = &OPTIONS[i];
+        if (o->type == OPTION_IGNORED) continue;
+        cJSON *section = home_of(root, o), *value = option_to_json(o, config);
+        if (!section) section = cJSON_AddObjectToObject(root, option_home(o));
+        if (!cJSON_AddItemToObject(section, option_name(o), value)) fail(EXIT_MEMORY, "out of memory while writing the config");
+    }
+    return root;
+}
+
+/* Where a host has its data, and how it calls the folder of the run, is its own affair. */
+uint64_t config_fingerprint(const Config *config) {
+    cJSON *root = config_to_json(config), *data = json_member(root, "data");
+    cJSON_DeleteItemFromObjectCaseSensitive(data, "train");
+    cJSON_DeleteItemFromObjectCaseSensitive(data, "val");
+    cJSON_DeleteItemFromObjectCaseSensitive(data, "tokenizer");
+    cJSON_DeleteItemFromObjectCaseSensitive(json_member(root, "model"), "init_from");
+    cJSON_DeleteItemFromObjectCaseSensitive(json_member(root, "run"), "dir");
+    char *text = cJSON_PrintUnformatted(root);
+    if (!text) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    uint64_t hash = XXH3_64bits(text, strlen(text));
+    cJSON_free(text);
+    cJSON_Delete(root);
+    return hash;
+}
+
+static int is_allowed(const StringList *allow, const Option *o) {
+    for (int i = 0; i < allow->count; i++)
+        if (!strcmp(allow->item[i], o->key) || option_in_section(o, allow->item[i])) return 1;
+    return 0;
+}
+
+/* What an option without a saved value was then: its default. */
+static cJSON *default_value(const Option *o) { return o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull(); }
+
+/* libcjson compares numbers within a tolerance; seeds are not alike for being near. */
+static int same_value(const cJSON *a, const cJSON *b) {
+    double x = number_value(a), y = number_value(b);
+    return isnan(x) && isnan(y) ? cJSON_Compare(a, b, 1) : x == y;
+}
+
+char *config_compare(const Config *now, const cJSON *saved) {
+    char  *text = NULL, shown_now[SHOWN_BYTES], shown_saved[SHOWN_BYTES];
+    size_t bytes = 0;
+    FILE  *out = memory_file_open(&text, &bytes);
+    int    differ = 0;
+    if (!out) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const Option *o = &OPTIONS[i];
+        if (!o->fixed || is_allowed(&now->run.allow_change, o)) continue;
+        const cJSON *then = json_member(home_of(saved, o), option_name(o)); /* NULL in one written before the option was there */
+        cJSON       *absent = then ? NULL : default_value(o), *value = option_to_json(o, now);
+        if (!then) then = absent;
+        if (!then) fail(EXIT_MEMORY, "out of memory while comparing configs");
+        if (!same_value(value, then))
+            fprintf(out, "%s%s is %s, in the checkpoint %s", differ++ ? "; " : "", o->key, value_text(value, shown_now),
+                    value_text(then, shown_saved));
+        cJSON_Delete(absent);
+        cJSON_Delete(value);
+    }
+    if (differ) fprintf(out, " (set %s back, name %s in run.allow_change, or take another run.dir)", differ > 1 ? "them" : "it", differ > 1 ? "them" : "it");
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "out of memory while comparing configs");
+    if (differ) return text;
+    free(text);
+    return NULL;
+}

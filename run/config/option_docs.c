@@ -1,0 +1,179 @@
+/* option_docs.c - the option table for people (--help) and for editors (JSON Schema 2020-12). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "run/config/options.h"
+
+enum { KEY_WIDTH = 28, DEFAULT_WIDTH = 26, PAGE_WIDTH = 120 };
+
+/* --- help ------------------------------------------------------------------------------------------------------------------------ */
+
+/* "[1, 8]", "ring | mpi"; nothing where any string goes. */
+static void range_short(const Option *o, char out[SHOWN_BYTES]) {
+    char low[SHOWN_BYTES], high[SHOWN_BYTES];
+    int  used = 0;
+    *out = '\0';
+    if (o->words) {
+        for (int i = 0; o->words[i]; i++)
+            if (*o->words[i]) used += snprintf(out + used, SHOWN_BYTES - (size_t)used, "%s%s", used ? " | " : "", o->words[i]);
+    } else if (o->type == OPTION_FLAG) {
+        snprintf(out, SHOWN_BYTES, "true | false");
+    } else if (o->type == OPTION_INTEGER || o->type == OPTION_REAL) {
+        const char *kind = o->type == OPTION_INTEGER ? "integer" : "number";
+        number_text(o->min, low);
+        number_text(o->max, high);
+        if (o->max >= 2147483647.0) snprintf(out, SHOWN_BYTES, "%s, at least %.30s", kind, low);
+        else snprintf(out, SHOWN_BYTES, "%s, %.30s to %s%.30s", kind, low, o->half_open ? "below " : "", high);
+    }
+}
+
+static const char *default_short(const Option *o) {
+    if (o->fallback) return o->fallback;
+    return o->need == NEED_DERIVED ? o->shown : o->need == NEED_MODEL ? "required unless preset" : "required";
+}
+
+/* Prints text from column on, wrapped between words, continued at the same column. */
+static void print_wrapped(FILE *out, const char *text, int column) {
+    int at = column;
+    while (*text) {
+        int length = (int)strcspn(text, " ");
+        if (at > column && at + 1 + length > PAGE_WIDTH) at = fprintf(out, "\n%*s", column, "") - 1;
+        else if (at > column) at += fprintf(out, " ");
+        at += fprintf(out, "%.*s", length, text);
+        text += length + (text[length] == ' ');
+    }
+    fprintf(out, "\n");
+}
+
+void config_print_help(FILE *out) {
+    const char *section = "";
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const Option *o = &OPTIONS[i];
+        char          text[512], range[SHOWN_BYTES];
+        if (!*option_home(o) || option_home(o) != section) fprintf(out, "\n");
+        section = option_home(o);
+        range_short(o, range);
+        snprintf(text, sizeof text, "%s%s%s%s", o->help, *range ? " (" : "", range, *range ? ")" : "");
+        int column = fprintf(out, "  %-*s %-*s ", KEY_WIDTH, o->key, DEFAULT_WIDTH, default_short(o));
+        print_wrapped(out, text, column);
+    }
+}
+
+/* --- schema ---------------------------------------------------------------------------------------------------------------------- */
+
+static cJSON *add(cJSON *object, const char *name, cJSON *item) {
+    if (!item || !cJSON_AddItemToObject(object, name, item)) fail(EXIT_MEMORY, "out of memory while writing the schema");
+    return item;
+}
+
+static void append(cJSON *array, cJSON *item) {
+    if (!cJSON_AddItemToArray(array, item)) fail(EXIT_MEMORY, "out of memory while writing the schema");
+}
+
+static cJSON *add_text(cJSON *object, const char *name, const char *text) { return add(object, name, cJSON_CreateString(text)); }
+
+static void add_length(cJSON *object, const Option *o) {
+    if (o->min > 0) add(object, "minLength", number_json(o->min));
+}
+
+static cJSON *list_schema(const Option *o) {
+    cJSON *either = cJSON_CreateArray(), *one = cJSON_CreateObject(), *many = cJSON_CreateObject(), *item = cJSON_CreateObject();
+    add_text(one, "type", "string");
+    add_length(one, o);
+    add_text(many, "type", "array");
+    add_text(add(many, "items", item), "type", "string");
+    add(item, "minLength", number_json(1));
+    if (o->min > 0) add(many, "minItems", number_json(o->min));
+    append(either, one);
+    append(either, many);
+    return either;
+}
+
+static cJSON *option_schema(const Option *o) {
+    cJSON *schema = cJSON_CreateObject();
+    add_text(schema, "description", o->help);
+    switch (o->type) {
+    case OPTION_IGNORED: add_text(schema, "type", "string"); break;
+    case OPTION_TEXT:    add_text(schema, "type", "string"); add_length(schema, o); break;
+    case OPTION_FLAG:    add_text(schema, "type", "boolean"); break;
+    case OPTION_LIST:    add(schema, "anyOf", list_schema(o)); break;
+    case OPTION_WORD:
+    case OPTION_CHOICE: {
+        cJSON *words = add(schema, "enum", cJSON_CreateArray());
+        for (int i = 0; o->words[i]; i++) append(words, cJSON_CreateString(o->words[i]));
+        break;
+    }
+    case OPTION_INTEGER:
+    case OPTION_REAL:
+        add_text(schema, "type", o->type == OPTION_INTEGER ? "integer" : "number");
+        add(schema, "minimum", number_json(o->min));
+        add(schema, o->half_open ? "exclusiveMaximum" : "maximum", number_json(o->max));
+        break;
+    }
+    if (o->fallback) add(schema, "default", cJSON_Parse(o->fallback));
+    return schema;
+}
+
+static cJSON *object_schema(void) {
+    cJSON *schema = cJSON_CreateObject();
+    add_text(schema, "type", "object");
+    add(schema, "additionalProperties", cJSON_CreateFalse());
+    add(schema, "properties", cJSON_CreateObject());
+    return schema;
+}
+
+/* A model is a preset, or all five sizes. */
+static void add_model_rule(cJSON *schema) {
+    cJSON *any = add(schema, "anyOf", cJSON_CreateArray());
+    cJSON *preset = cJSON_CreateObject(), *sizes = cJSON_CreateObject(), *required = add(sizes, "required", cJSON_CreateArray());
+    cJSON *not_empty = add(add(preset, "properties", cJSON_CreateObject()), "preset", cJSON_CreateObject());
+    append(add(preset, "required", cJSON_CreateArray()), cJSON_CreateString("preset"));
+    add(not_empty, "minLength", number_json(1));
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (OPTIONS[i].need == NEED_MODEL) append(required, cJSON_CreateString(option_name(&OPTIONS[i])));
+    append(any, preset);
+    append(any, sizes);
+}
+
+/* The schema of one section, and whether a config must have it. */
+static cJSON *section_schema(const char *section, int *needed) {
+    cJSON *schema = object_schema(), *properties = json_member(schema, "properties"), *required = cJSON_CreateArray();
+    int    has_sizes = 0;
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const Option *o = &OPTIONS[i];
+        if (!option_in_section(o, section)) continue;
+        add(properties, option_name(o), option_schema(o));
+        if (o->need == NEED_ALWAYS) append(required, cJSON_CreateString(option_name(o)));
+        has_sizes |= o->need == NEED_MODEL;
+    }
+    *needed = cJSON_GetArraySize(required) > 0 || has_sizes;
+    if (cJSON_GetArraySize(required) > 0) add(schema, "required", required);
+    else cJSON_Delete(required);
+    if (has_sizes) add_model_rule(schema);
+    return schema;
+}
+
+void config_print_schema(FILE *out) {
+    cJSON *schema = cJSON_CreateObject(), *required = cJSON_CreateArray(), *properties = cJSON_CreateObject();
+    add_text(schema, "$schema", "https://json-schema.org/draft/2020-12/schema");
+    add_text(schema, "title", "Run config of train_gpt");
+    add_text(schema, "type", "object");
+    add(schema, "additionalProperties", cJSON_CreateFalse());
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (!*option_home(&OPTIONS[i])) add(properties, OPTIONS[i].key, option_schema(&OPTIONS[i]));
+    for (int k = 0; option_section(k); k++) {
+        int needed;
+        add(properties, option_section(k), section_schema(option_section(k), &needed));
+        if (needed) append(required, cJSON_CreateString(option_section(k)));
+    }
+    add(schema, "required", required);
+    add(schema, "properties", properties);
+    char *text = cJSON_Print(schema);
+    if (!text) fail(EXIT_MEMORY, "out of memory while writing the schema");
+    fprintf(out, "%s\n", text);
+    free(text);
+    cJSON_Delete(schema);
+}

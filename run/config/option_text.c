@@ -1,0 +1,32 @@
+/* option_text.c - what options allow, as people read it. */
+#include "run/config/options.h"
+
+#include <stdio.h>
+
+static void words_text(const Option *o, char out[SHOWN_BYTES]) {
+    int used = 0;
+    for (int i = 0; o->words[i]; i++)
+        used += snprintf(out + used, SHOWN_BYTES - (size_t)used, "%s\"%s\"", i == 0 ? "" : o->words[i + 1] ? ", " : " or ", o->words[i]);
+}
+
+static void range_text(const Option *o, const char *kind, char out[SHOWN_BYTES]) {
+    char low[SHOWN_BYTES], high[SHOWN_BYTES];
+    number_text(o->min, low);
+    number_text(o->max, high);
+    if (o->half_open) snprintf(out, SHOWN_BYTES, "%s of at least %.40s and below %.40s", kind, low, high);
+    else                    snprintf(out, SHOWN_BYTES, "%s from %.40s to %.40s", kind, low, high);
+}
+
+char *option_allowed(const Option *o, char out[SHOWN_BYTES]) {
+    switch (o->type) {
+    case OPTION_IGNORED:
+    case OPTION_TEXT:    snprintf(out, SHOWN_BYTES, "a string"); break;
+    case OPTION_WORD:
+    case OPTION_CHOICE:  words_text(o, out); break;
+    case OPTION_FLAG:    snprintf(out, SHOWN_BYTES, "true or false"); break;
+    case OPTION_INTEGER: range_text(o, "an integer", out); break;
+    case OPTION_REAL:    range_text(o, "a number", out); break;
+    case OPTION_LIST:    snprintf(out, SHOWN_BYTES, "a string or a list of strings"); break;
+    }
+    return out;
+}

@@ -1,0 +1,323 @@
+/* options.c - see options.h: the table, and what a single row does. */
+#include "run/config/options.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/json_scan.h"
+#include "model/block.h"
+#include "model/precision.h"
+
+#define EXACT 9007199254740992.0 /* 2^53: what a JSON number keeps exactly */
+#define DIM   2147483647.0       /* token ids and dimensions are 32-bit */
+#define BIG   1e30               /* stays finite as fp32 */
+
+static const Preset PRESETS[] = { /* Radford et al. 2019; the sizes as published on Hugging Face */
+    {"gpt2-124m", {12, 12, 768, 1024, 50257}},
+    {"gpt2-355m", {24, 16, 1024, 1024, 50257}},
+    {"gpt2-774m", {36, 20, 1280, 1024, 50257}},
+    {"gpt2-1558m", {48, 25, 1600, 1024, 50257}},
+};
+
+static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", NULL};
+static const char *const RESUME_WORDS[]    = {[RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must", NULL};
+static const char *const NONFINITE_WORDS[] = {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", NULL};
+static const char *const SPIKE_WORDS[]     = {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback",
+                                              [ON_TROUBLE_WARN] = "warn", NULL};
+static const char *const OPTIMIZER_WORDS[] = {"adamw", NULL};
+static const char *const SCHEDULE_WORDS[]  = {[SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear",
+                                              [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_WSD] = "wsd", NULL};
+static const char *const PRECISION_WORDS[] = {[PRECISION_AUTO] = "auto", [PRECISION_FP32] = "fp32", [PRECISION_TF32] = "tf32",
+                                              [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", NULL};
+static const char *const COMM_WORDS[]      = {[PARALLEL_AUTO] = "auto", [PARALLEL_NCCL] = "nccl", [PARALLEL_RING] = "ring",
+                                              [PARALLEL_MPI] = "mpi", NULL};
+static const char *const RECOMPUTE_WORDS[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light", [RECOMPUTE_BLOCK] = "block", NULL};
+
+/* The offset of a field, refused by the compiler if the field's type is not the row's. */
+#define FIELD(f, type) (offsetof(Config, f) + 0 * sizeof(_Generic(((Config *)0)->f, type: 0)))
+/* KEY(field, default, what is allowed, help and further members) */
+#define TEXT(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_TEXT, .offset = FIELD(f, const char *), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
+#define WORD(f, d, w, ...)         {.key = #f, .type = OPTION_WORD, .offset = FIELD(f, const char *), .fallback = d, .words = w, .help = __VA_ARGS__}
+#define CHOICE(f, d, w, ...)       {.key = #f, .type = OPTION_CHOICE, .offset = FIELD(f, int), .fallback = d, .words = w, .help = __VA_ARGS__}
+#define FLAG(f, d, ...)            {.key = #f, .type = OPTION_FLAG, .offset = FIELD(f, int), .fallback = d, .help = __VA_ARGS__}
+#define INTEGER(f, d, lo, hi, ...) {.key = #f, .type = OPTION_INTEGER, .offset = FIELD(f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
+#define SIZE(f, d, lo, hi, ...)    {.key = "model." #f, .type = OPTION_INTEGER, .offset = FIELD(model.shape.f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
+#define REAL(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_REAL, .offset = FIELD(f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
+#define LIST(f, d, lo, ...)        {.key = #f, .type = OPTION_LIST, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
+#define REQUIRED   .need = NEED_ALWAYS
+#define FIXED      .fixed = 1
+
+const Option OPTIONS[] = {
+    {.key = "$schema", .type = OPTION_IGNORED, .fallback = "\"\"", .max = EXACT, .help = "for editors; ignored"},
+
+    TEXT(run.dir, NULL, 1, 3800, "everything the run writes goes under it", .need = NEED_DERIVED, .shown = "runs/<config file's stem>"),
+    INTEGER(run.steps, NULL, 1, EXACT, "optimizer steps in total", REQUIRED),
+    INTEGER(run.seed, "1337", 0, EXACT, "of initial weights, shuffle and sampling", FIXED),
+    CHOICE(run.resume, "\"auto\"", RESUME_WORDS, "auto: the newest complete checkpoint, if any; never: refuse a folder that holds a run; must"),
+    LIST(run.allow_change, "[]", 0, "keys (or sections) that may differ from the checkpoint's on resume"),
+    REAL(run.max_minutes, "0", 0, BIG, "stop, checkpointed, exit 75, after this long; 0 = no limit"),
+    CHOICE(run.on_nonfinite, "\"stop\"", NONFINITE_WORDS, "when loss or gradient is not finite, twice: stop, exit 76; leave the step out; or go back to the newest "
+           "checkpoint and leave out the data since"),
+    CHOICE(run.on_spike, "\"warn\"", SPIKE_WORDS, "the same when the loss is far above the recent ones; warn: say so and go on"),
+    REAL(run.spike_threshold, "10", 0, BIG, "a spike: so many robust standard deviations (1.4826 MAD) above the median of the last 128 losses; 0 = off"),
+    INTEGER(run.max_skips, "3", 0, EXACT, "skipped steps or rollbacks in a row before the run stops"),
+    INTEGER(run.verify_every, "1000", 0, EXACT, "so often a step is computed twice from the same batches, and a hash of its gradients compared; 0 = never"),
+    REAL(run.watchdog_seconds, "0", 0, BIG, "no progress for that long ends the job; 0 = max(30, 20 x the longest seen), 300 while starting"),
+
+    WORD(model.preset, "\"\"", PRESET_WORDS, "published sizes; the keys below override it"),
+    SIZE(n_layer, NULL, 1, 65536, "blocks", .need = NEED_MODEL, FIXED),
+    SIZE(n_head, NULL, 1, DIM, "attention heads; must divide n_embd", .need = NEED_MODEL, FIXED),
+    SIZE(n_embd, NULL, 1, DIM, "width", .need = NEED_MODEL, FIXED),
+    SIZE(n_positions, NULL, 1, DIM, "positions the model knows: the longest sequence", .need = NEED_MODEL, FIXED),
+    SIZE(vocab_size, NULL, 1, DIM, "token ids run from 0 to vocab_size-1", .need = NEED_MODEL, FIXED),
+    TEXT(model.init_from, "\"\"", 0, 4095, "a .safetensors file, or a folder with model.safetensors: start from these weights at step 0"),
+
+    LIST(data.train, NULL, 1, "a glob or a list of globs of token shards", REQUIRED),
+    LIST(data.val, "\"\"", 0, "the same for held-out data; \"\" = no eval"),
+    FLAG(data.shuffle, "true", "a new order each epoch; false: the plain order", FIXED),
+    TEXT(data.tokenizer, "\"\"", 0, 4095, "folder with vocab.json and merges.txt, or tokenizer.json; \"\" = bytes if vocab_size is 256, else ids only"),
+
+    INTEGER(batch.global_tokens, NULL, 1, EXACT, "tokens per step over all ranks: a multiple of micro_batch x seq_len x ranks", REQUIRED, FIXED),
+    INTEGER(batch.micro_batch, NULL, 1, DIM, "sequences per rank and forward pass", REQUIRED),
+    INTEGER(batch.seq_len, NULL, 1, DIM, "tokens of a sequence, at most n_positions", .need = NEED_DERIVED, .shown = "model.n_positions", FIXED),
+
+    WORD(optimizer.name, "\"adamw\"", OPTIMIZER_WORDS, "the update rule", FIXED),
+    REAL(optimizer.learning_rate, "6e-4", 0, BIG, "highest learning rate of the schedule", FIXED),
+    REAL(optimizer.beta1, "0.9", 0, 1, "decay of the first moment", .half_open = 1, FIXED),
+    REAL(optimizer.beta2, "0.95", 0, 1, "decay of the second moment", .half_open = 1, FIXED),
+    REAL(optimizer.eps, "1e-8", 1e-30, 1, "added to the root of the second moment", FIXED),
+    REAL(optimizer.weight_decay, "0.1", 0, BIG, "decoupled; on tensors with two or more dimensions only", FIXED),
+    REAL(optimizer.grad_clip, "1.0", 0, BIG, "largest norm of the gradient; 0 = off", FIXED),
+
+    CHOICE(schedule.name, "\"cosine\"", SCHEDULE_WORDS, "shape of the learning rate after the warmup", FIXED),
+    INTEGER(schedule.warmup_steps, "0", 0, EXACT, "steps of linear warmup", FIXED),
+    REAL(schedule.final_lr_fraction, "0.0", 0, 1, "learning rate at the end, as a fraction of the highest", FIXED),
+    REAL(schedule.decay_fraction, "0.2", 0, 1, "wsd only: the last part of the run, in which the rate falls", FIXED),
+
+    CHOICE(precision, "\"auto\"", PRECISION_WORDS, "auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a GPU"),
+
+    INTEGER(parallel.zero_stage, "1", 0, 1, "1: optimizer state sharded over the ranks; 0: every rank holds all of it"),
+    CHOICE(parallel.comm, "\"auto\"", COMM_WORDS, "auto = nccl when every rank has its own GPU, else ring (own, over MPI); mpi: MPI's collectives"),
+    FLAG(parallel.deterministic, "false", "the same bits at 1, 2, 4 and 8 ranks"),
+
+    CHOICE(memory.recompute, "\"none\"", RECOMPUTE_WORDS, "what backward computes again instead of keeping: light = GELU and norms, block = all"),
+
+    INTEGER(checkpoint.every, "1000", 0, EXACT, "steps between checkpoints; 0 = only at the end"),
+    INTEGER(checkpoint.keep, "2", 1, EXACT, "newest checkpoints that stay; two at least, so that one of them verifies"),
+    INTEGER(eval.every, "250", 0, EXACT, "steps between evaluations (also at step 0 and the end); 0 = never"),
+    INTEGER(eval.tokens, "131072", 0, EXACT, "the first so many tokens of data.val, whatever the ranks; 0 = all"),
+    INTEGER(sample.every, "0", 0, EXACT, "steps between samples of generated text; 0 = never"),
+    INTEGER(sample.tokens, "128", 1, EXACT, "tokens of a sample"),
+    TEXT(sample.prompt, "\"\"", 0, 65535, "text the sample goes on from"),
+    REAL(sample.temperature, "0.8", 0, BIG, "0 = the likeliest token each time"),
+    INTEGER(sample.top_k, "0", 0, EXACT, "draw among the k likeliest tokens; 0 = all"),
+    INTEGER(log.every, "1", 1, EXACT, "steps between progress lines; metrics.jsonl has every step"),
+};
+const int OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS;
+
+/* --- look-ups -------------------------------------------------------------------------------------------------------------------- */
+
+const Option *option_find(const char *key) {
+    for (int i = 0; i < OPTION_COUNT; i++)
+        if (!strcmp(OPTIONS[i].key, key)) return &OPTIONS[i];
+    return NULL;
+}
+
+const char *option_section(int k) {
+    static const char *const sections[] = {"run", "model", "data", "batch", "optimizer", "schedule", "parallel", "memory",
+                                           "checkpoint", "eval", "sample", "log", NULL};
+    return sections[k];
+}
+
+int option_in_section(const Option *o, const char *section) {
+    size_t length = strlen(section);
+    return !strncmp(o->key, section, length) && o->key[length] == '.';
+}
+
+const char *option_home(const Option *o) {
+    for (int i = 0; option_section(i); i++)
+        if (option_in_section(o, option_section(i))) return option_section(i);
+    return "";
+}
+
+const char *option_name(const Option *o) {
+    const char *dot = strchr(o->key, '.');
+    return dot ? dot + 1 : o->key;
+}
+
+const Preset *preset_find(const char *name) {
+    for (size_t i = 0; i < sizeof PRESETS / sizeof *PRESETS; i++)
+        if (!strcmp(PRESETS[i].name, name)) return &PRESETS[i];
+    return NULL;
+}
+
+/* --- setting --------------------------------------------------------------------------------------------------------------------- */
+
+struct ConfigKept { ConfigKept *next; };
+
+static void *keep(Config *config, size_t bytes) {
+    ConfigKept *block = calloc(1, sizeof *block + bytes);
+    if (!block) fail(EXIT_MEMORY, "out of memory while reading the config");
+    block->next = config->kept;
+    config->kept = block;
+    return block + 1;
+}
+
+const char *config_keep(Config *config, const char *text) {
+    size_t bytes = strlen(text) + 1;
+    return memcpy(keep(config, bytes), text, bytes);
+}
+
+void config_free(Config *config) {
+    for (ConfigKept *next; config->kept; config->kept = next) {
+        next = config->kept->next;
+        free(config->kept);
+    }
+}
+
+static int refuse(const Option *o, const cJSON *value, char *fault, size_t capacity) {
+    char allowed[SHOWN_BYTES], got[SHOWN_BYTES];
+    snprintf(fault, capacity, "%s must be %s, not %s", o->key, option_allowed(o, allowed), value_text(value, got));
+    return 0;
+}
+
+static int set_text(const Option *o, Config *config, const cJSON *value, const char **field, char *fault, size_t capacity) {
+    if (!cJSON_IsString(value)) return refuse(o, value, fault, capacity);
+    double bytes = (double)strlen(value->valuestring);
+    if (bytes < o->min) {
+        snprintf(fault, capacity, "%s must not be empty", o->key);
+        return 0;
+    }
+    if (bytes > o->max) {
+        snprintf(fault, capacity, "%s is a string of %.0f bytes; at most %.0f are allowed", o->key, bytes, o->max);
+        return 0;
+    }
+    *field = config_keep(config, value->valuestring);
+    return 1;
+}
+
+static int find_word(const Option *o, const cJSON *value) {
+    for (int i = 0; cJSON_IsString(value) && o->words[i]; i++)
+        if (!strcmp(o->words[i], value->valuestring)) return i;
+    return -1;
+}
+
+static int set_list(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault, size_t capacity, int *element) {
+    int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
+    if (cJSON_IsString(value) && !*value->valuestring && o->min == 0) count = 0; /* "" is the empty list */
+    else if (!cJSON_IsString(value) && !cJSON_IsArray(value)) return refuse(o, value, fault, capacity);
+    if (count < o->min) {
+        snprintf(fault, capacity, "%s must name at least one", o->key);
+        return 0;
+    }
+    *list = (StringList){count, count ? keep(config, sizeof *list->item * (size_t)count) : NULL};
+    if (count && cJSON_IsString(value)) {
+        Option one = *o;
+        one.type = OPTION_TEXT;
+        one.min = 1;
+        return set_text(&one, config, value, &list->item[0], fault, capacity);
+    }
+    const cJSON *item = value->child;
+    for (int i = 0; i < count; i++, item = item->next) {
+        char key[128], got[SHOWN_BYTES];
+        snprintf(key, sizeof key, "%s[%d]", o->key, i);
+        *element = i;
+        Option one = *o;
+        one.key = key;
+        one.type = OPTION_TEXT;
+        one.min = 1;
+        if (!cJSON_IsString(item)) {
+            snprintf(fault, capacity, "%s must be a string, not %s", key, value_text(item, got));
+            return 0;
+        }
+        if (!set_text(&one, config, item, &list->item[i], fault, capacity)) return 0;
+    }
+    *element = -1;
+    return 1;
+}
+
+static int in_range(const Option *o, double v) {
+    return v >= o->min && (o->half_open ? v < o->max : v <= o->max);
+}
+
+int option_set(const Option *o, Config *config, const cJSON *value, char *fault, size_t capacity, int *element) {
+    void  *field = (char *)config + o->offset;
+    double number = number_value(value);
+    int    word;
+    *element = -1;
+    switch (o->type) {
+    case OPTION_IGNORED:
+        return cJSON_IsString(value) ? 1 : refuse(o, value, fault, capacity);
+    case OPTION_TEXT:
+        return set_text(o, config, value, field, fault, capacity);
+    case OPTION_WORD:
+    case OPTION_CHOICE:
+        word = find_word(o, value);
+        if (word < 0) return refuse(o, value, fault, capacity);
+        if (o->type == OPTION_WORD) *(const char **)field = o->words[word];
+        else                        *(int *)field = word;
+        return 1;
+    case OPTION_FLAG:
+        if (!cJSON_IsBool(value)) return refuse(o, value, fault, capacity);
+        *(int *)field = cJSON_IsTrue(value) ? 1 : 0;
+        return 1;
+    case OPTION_INTEGER:
+        if (!in_range(o, number) || number != floor(number)) return refuse(o, value, fault, capacity);
+        *(int64_t *)field = (int64_t)number;
+        return 1;
+    case OPTION_REAL:
+        if (!in_range(o, number)) return refuse(o, value, fault, capacity);
+        *(double *)field = number;
+        return 1;
+    case OPTION_LIST:
+        return set_list(o, config, value, field, fault, capacity, element);
+    }
+    return 0;
+}
+
+void option_set_default(const Option *o, Config *config) {
+    char   fault[256];
+    int    element;
+    void  *field = (char *)config + o->offset;
+    if (o->fallback) {
+        cJSON *value = cJSON_Parse(o->fallback);
+        if (!value) fail(EXIT_MEMORY, "out of memory while reading the config");
+        CHECK(option_set(o, config, value, fault, sizeof fault, &element), "the default of %s is not allowed", o->key);
+        cJSON_Delete(value);
+    } else if (o->type == OPTION_TEXT) {
+        *(const char **)field = "";
+    } else if (o->type == OPTION_LIST) {
+        *(StringList *)field = (StringList){0, NULL};
+    } else {
+        *(int64_t *)field = 0;
+    }
+}
+
+static cJSON *value_of(const Option *o, const Config *config) {
+    const void       *field = (const char *)config + o->offset;
+    const StringList *list = field;
+    switch (o->type) {
+    case OPTION_IGNORED: return cJSON_CreateString("");
+    case OPTION_TEXT:
+    case OPTION_WORD:    return cJSON_CreateString(*(const char *const *)field);
+    case OPTION_CHOICE:  return cJSON_CreateString(o->words[*(const int *)field]);
+    case OPTION_FLAG:    return cJSON_CreateBool(*(const int *)field);
+    case OPTION_INTEGER: return number_json((double)*(const int64_t *)field);
+    case OPTION_REAL:    return number_json(*(const double *)field);
+    case OPTION_LIST:    break;
+    }
+    cJSON *array = cJSON_CreateArray();
+    for (int i = 0; i < list->count; i++)
+        if (!cJSON_AddItemToArray(array, cJSON_CreateString(list->item[i]))) fail(EXIT_MEMORY, "out of memory while writing the config");
+    return array;
+}
+
+cJSON *option_to_json(const Option *o, const Config *config) {
+    cJSON *value = value_of(o, config);
+    if (!value) fail(EXIT_MEMORY, "out of memory while writing the config");
+    return value;
+}

@@ -1,0 +1,74 @@
+/* options.h - the option table: one row per key of the run config. Parser, defaults, ranges, --help, the JSON Schema, the resolved copy
+ * and what a resume compares all walk these rows; adding an option is a field in Config and a row here.
+ */
+#ifndef TRAIN_GPT_RUN_CONFIG_OPTIONS_H
+#define TRAIN_GPT_RUN_CONFIG_OPTIONS_H
+
+#include "core/json_text.h"
+#include "run/config/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+    OPTION_IGNORED, /* any string; not kept                                  */
+    OPTION_TEXT,    /* const char *; max = longest in bytes, min = shortest  */
+    OPTION_WORD,    /* const char *, one of words                            */
+    OPTION_CHOICE,  /* int: the index into words                             */
+    OPTION_FLAG,    /* int 0 or 1                                            */
+    OPTION_INTEGER, /* int64_t                                               */
+    OPTION_REAL,    /* double                                                */
+    OPTION_LIST     /* StringList: a string or a list of strings; min = fewest   */
+} OptionType;
+
+typedef enum {
+    NEED_NONE,     /* fallback holds                          */
+    NEED_ALWAYS,   /* must be given                           */
+    NEED_MODEL,    /* must be given, or follows from a preset */
+    NEED_DERIVED   /* follows from other values: shown        */
+} OptionNeed;
+
+typedef struct {
+    const char        *key;       /* "run.steps" */
+    OptionType         type;
+    size_t             offset;    /* of the field in Config */
+    const char        *fallback;  /* the default as JSON; NULL: see need */
+    OptionNeed         need;
+    const char        *shown;     /* a derived default, in words */
+    double             min, max;
+    int                half_open; /* max itself is not allowed */
+    const char *const *words;     /* ends with NULL */
+    int                fixed;     /* a resume must not change it */
+    const char        *help;
+} Option;
+
+extern const Option OPTIONS[];
+extern const int    OPTION_COUNT;
+
+const Option *option_find(const char *key);       /* NULL if there is none */
+/* The k-th section ("run", "model", ...), NULL after the last. */
+const char   *option_section(int k);
+int           option_in_section(const Option *o, const char *section);
+const char   *option_home(const Option *o);       /* the section of the key, "" at the top level */
+const char   *option_name(const Option *o);       /* the key without its section */
+
+/* Sets o's field from a JSON value. Returns 1, or 0 with a sentence in fault [capacity]; *element is the list element at fault, -1 for
+ * the whole value. Strings are copied and live as long as the process. */
+int option_set(const Option *o, Config *config, const cJSON *value, char *fault, size_t capacity, int *element);
+void option_set_default(const Option *o, Config *config); /* from fallback; a row without one gets 0, "" or an empty list */
+cJSON *option_to_json(const Option *o, const Config *config); /* caller deletes; exit 71 without memory */
+
+/* "an integer from 1 to 8", "\"ring\" or \"mpi\"". Returns out [SHOWN_BYTES]. */
+char *option_allowed(const Option *o, char out[SHOWN_BYTES]);
+
+typedef struct { const char *name; ModelShape shape; } Preset;
+const Preset *preset_find(const char *name);      /* NULL if there is none */
+
+/* A copy that lives as long as the config. */
+const char *config_keep(Config *config, const char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

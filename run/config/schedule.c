@@ -1,0 +1,23 @@
+/* schedule.c - see schedule.h. */
+#include "run/config/schedule.h"
+
+#include <math.h>
+
+double schedule_lr(const Config *config, int64_t s) {
+    const double  pi = 3.14159265358979323846;
+    double        lr = config->optimizer.learning_rate, f = config->schedule.final_lr_fraction;
+    int64_t       w = config->schedule.warmup_steps, N = config->run.steps;
+    if (s < w) return lr * (double)(s + 1) / (double)w;
+    double p = N > w ? (double)(s - w) / (double)(N - w) : 1.0;
+    switch ((ScheduleKind)config->schedule.name) {
+        case SCHEDULE_COSINE: return lr * (f + (1.0 - f) * (1.0 + cos(pi * p)) / 2.0);
+        case SCHEDULE_LINEAR: return lr * (1.0 - (1.0 - f) * p);
+        case SCHEDULE_CONSTANT: return lr;
+        case SCHEDULE_WSD: break;
+    }
+    int64_t s0 = N - (int64_t)ceil(config->schedule.decay_fraction * (double)N);
+    if (s < s0) return lr;
+    return lr * (f + (1.0 - f) * (1.0 - sqrt((double)(s - s0) / (double)(N - s0))));
+}
+
+double clip_scale(double norm, double grad_clip) { return grad_clip > 0.0 && norm > grad_clip ? grad_clip / norm : 1.0; }

@@ -1,0 +1,205 @@
+/* lock.c - see lock.h. */
+#include "run/guard/lock.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/io.h"
+#include "core/thread.h"
+#include "run/guard/lock_holder.h"
+#include "run/guard/signals.h"
+
+static const double LOOK_MS = 100.0;
+
+struct RunLock {
+    char            dir[4096], path[4200];
+    int             fd;                  /* open and flocked as long as the process lives */
+    LockHolder      self;
+    double          beat_ms;
+    char            before[HOLDER_TEXT]; /* the file's text when the folder was taken */
+    int             is_signed;
+    _Atomic int     lost;                /* the file holds another's name */
+    Thread          beater;
+};
+
+/* --- the file ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* What the file says now: opened anew, since a network file system may keep what an open one showed. 0: it is there. What is longer than
+ * any holder's text is none of ours, and counts as nothing. */
+static int read_now(const RunLock *l, char text[HOLDER_TEXT]) {
+    char   *whole = NULL;
+    int64_t bytes = io_read_file(l->path, HOLDER_TEXT - 1, &whole);
+    snprintf(text, HOLDER_TEXT, "%s", bytes > 0 ? whole : "");
+    free(whole);
+    return bytes < 0 && bytes != -EFBIG ? (int)bytes : 0;
+}
+
+static const char *describe(const char *text, char out[512]) {
+    LockHolder h;
+    if (!holder_parse(text, &h)) return "it has just begun";
+    snprintf(out, 512, "host %s, process %lld%s%s", h.host, (long long)h.process, strcmp(h.job, "none") ? ", SLURM job " : "",
+             strcmp(h.job, "none") ? h.job : "");
+    return out;
+}
+
+/* Links are not followed, and a pipe would be waited for. What is replaced as a whole (config.json, loss.svg) may be anything. */
+static void refuse_foreign(const char *dir, const char *name) {
+    char        path[4200];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode)) fail(EXIT_IO, "%s is no plain file; remove it, links are not followed here", path);
+}
+
+static void open_file(RunLock *l) {
+    int error = io_mkdirs(l->dir);
+    if (error) fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", l->dir, strerror(-error));
+    if (access(l->dir, W_OK | X_OK) != 0) fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, strerror(errno));
+    refuse_foreign(l->dir, "lock"), refuse_foreign(l->dir, "metrics.jsonl"), refuse_foreign(l->dir, "gemm.json");
+    l->fd = io_open(l->path, IO_SHARED);
+    if (l->fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path, strerror(-l->fd));
+}
+
+/* --- taking ------------------------------------------------------------------------------------------------------------------------------ */
+
+static LockDecision look(RunLock *l, double first_ms) {
+    char       text[HOLDER_TEXT];
+    LockHolder holder;
+    int        flocked = flock(l->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK, error = read_now(l, text);
+    if (error) fail(EXIT_IO, "%s: cannot read: %s", l->path, strerror(-error));
+    if (first_ms == 0.0) strcpy(l->before, text);
+    int          lives = holder_parse(text, &holder) && holder_lives(&holder);
+    LockSeen     seen = {flocked, lives, strcmp(text, l->before) != 0, first_ms > 0.0 ? clock_ms() - first_ms : 0.0};
+    LockDecision decision = holder_decide(text, &l->self, seen, l->beat_ms);
+    char         who[512];
+    if (decision == LOCK_REFUSE) { /* who has taken the folder but not signed it yet is not the dead job whose name is still there */
+        int is_stale = strcmp(holder.host, l->self.host) == 0 && !lives;
+        fail(EXIT_LOCKED, "%s is in use by another job (%s); wait for it, or choose another run.dir", l->dir,
+             is_stale ? "it has just begun" : describe(text, who));
+    }
+    if (decision == LOCK_WAIT && first_ms == 0.0)
+        warn("%s was in use by %s: in %.0f s without a sign of life from there, this job takes it over", l->dir, describe(text, who),
+             LOCK_BEATS_MISSED * l->beat_ms * 1e-3);
+    return decision;
+}
+
+/* All ranks wait, say that they do, and hear a signal; rank 0 looks. A STOP in the folder is the holder's. */
+static void take(RunLock *l, Comm *comm, Watchdog *watchdog) {
+    for (double first_ms = 0.0;;) {
+        struct { int64_t waits, stop; } any = {l && look(l, first_ms) == LOCK_WAIT, signals_stop()};
+        comm_all_reduce_i64(comm, &any.waits, 2, COMM_MAX);
+        if (!any.waits) return;
+        if (l && any.stop) fail(EXIT_STOPPED, "asked to stop while waiting for %s: nothing was done", l->dir);
+        if (first_ms == 0.0) first_ms = clock_ms();
+        watchdog_tick(watchdog, "waiting for the run folder");
+        usleep((useconds_t)(LOOK_MS * 1e3));
+    }
+}
+
+/* Every rank must read the nonce that rank 0 wrote; a network file system may take some seconds to show it. */
+static void see_one_file_system(const char *dir, Comm *comm) {
+    char     path[4200], *text = NULL;
+    uint64_t nonce = (uint64_t)(clock_ms() * 1e6) ^ (uint64_t)getpid() << 40, seen = 0;
+    comm_broadcast(comm, &nonce, sizeof nonce, 0);
+    snprintf(path, sizeof path, "%s/.nonce", dir);
+    if (comm_rank(comm) == 0) {
+        int error = io_replace_file(path, &nonce, sizeof nonce);
+        if (error) fail(EXIT_IO, "%s: cannot write: %s", path, strerror(-error));
+    }
+    comm_barrier(comm);
+    for (double start = clock_ms(); seen != nonce && clock_ms() - start < 5000.0;) {
+        if (io_read_file(path, 64, &text) == sizeof nonce) memcpy(&seen, text, sizeof seen);
+        free(text);
+        text = NULL;
+        if (seen != nonce) usleep(100000);
+    }
+    int64_t blind = seen == nonce ? comm_size(comm) : comm_rank(comm); /* the lowest rank that does not see it */
+    comm_all_reduce_i64(comm, &blind, 1, COMM_MIN);
+    if (comm_rank(comm) == 0) io_unlink(path);
+    if (blind < comm_size(comm) && comm_rank(comm) == 0)
+        fail(EXIT_IO, "run.dir %s is not one file system: rank %d on %s does not see what rank 0 on %s writes there", dir, (int)blind,
+             comm_host(comm, (int)blind), comm_host(comm, 0));
+    comm_barrier(comm);
+}
+
+RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double beat_ms) {
+    RunLock *l = NULL;
+    if (comm_rank(comm) == 0) {
+        l = (RunLock *)calloc(1, sizeof *l);
+        if (!l) fail(EXIT_MEMORY, "no memory for the lock of %s", dir);
+        snprintf(l->dir, sizeof l->dir, "%s", dir);
+        snprintf(l->path, sizeof l->path, "%s/lock", dir);
+        l->self = holder_self(comm_host(comm, 0));
+        l->beat_ms = beat_ms;
+        open_file(l);
+    }
+    take(l, comm, watchdog);
+    if (comm_size(comm) > 1) see_one_file_system(dir, comm);
+    return l;
+}
+
+/* --- holding ----------------------------------------------------------------------------------------------------------------------------- */
+
+/* A file that cannot be read, or is gone, is no other job's: only another's name ends this one. */
+int lock_is_held(RunLock *l) {
+    char       text[HOLDER_TEXT];
+    LockHolder now;
+    if (!l || !l->is_signed) return 1;
+    if (read_now(l, text) == 0 && holder_parse(text, &now) && now.nonce != l->self.nonce) l->lost = 1;
+    return !l->lost;
+}
+
+int lock_is_lost(const RunLock *l) { return l && l->lost; }
+
+NORETURN void lock_fail(const RunLock *l) {
+    char text[HOLDER_TEXT] = "", who[512];
+    if (l) read_now(l, text);
+    fail(EXIT_LOCKED, "%s was taken over by another job (%s) while this one gave no sign of life: it writes nothing more there", l ? l->dir : "run.dir",
+         describe(text, who));
+}
+
+/* The digits of the beat alone, in place: that takes no room on a full disk. What goes wrong here shows, if it lasts, elsewhere. */
+static void beat(RunLock *l) {
+    char text[HOLDER_TEXT], digits[HOLDER_BEAT_DIGITS + 1];
+    if (!lock_is_held(l)) return;
+    l->self.beat++;
+    int length = holder_format(&l->self, text);
+    snprintf(digits, sizeof digits, "%0*llu", HOLDER_BEAT_DIGITS, (unsigned long long)l->self.beat);
+    io_pwrite(l->fd, digits, HOLDER_BEAT_DIGITS, (uint64_t)(length - 1 - HOLDER_BEAT_DIGITS));
+}
+
+static void *keep_beating(void *lock) {
+    RunLock *l = (RunLock *)lock;
+    while (!thread_sleep(&l->beater, l->beat_ms)) beat(l);
+    return NULL;
+}
+
+void lock_sign(RunLock *l) {
+    char text[HOLDER_TEXT], now[HOLDER_TEXT], who[512];
+    if (!l) return;
+    int length = holder_format(&l->self, text), error = read_now(l, now);
+    if (!error && strcmp(now, l->before) != 0) /* flock did not keep another host out */
+        fail(EXIT_LOCKED, "%s is in use by another job (%s), which came first by a moment", l->dir, describe(now, who));
+    if (!error) error = io_pwrite(l->fd, text, (size_t)length, 0); /* before it is cut: an empty file is anybody's */
+    if (!error) error = io_truncate(l->fd, (uint64_t)length);
+    if (error) fail(EXIT_IO, "%s: cannot write: %s", l->path, strerror(-error));
+    l->is_signed = 1;
+    thread_start(&l->beater, keep_beating, l, "the lock's beat");
+}
+
+void lock_release(RunLock *l) {
+    if (!l) return;
+    if (l->is_signed) {
+        thread_stop(&l->beater);
+        if (lock_is_held(l)) io_truncate(l->fd, 0);
+    }
+    io_close(l->fd);
+    free(l);
+}

@@ -1,0 +1,84 @@
+/* signals.c - see signals.h. The flags are file-scope because a signal handler has no other way to reach them. */
+#include "run/guard/signals.h"
+
+#include <math.h>
+#include <omp.h>
+#include <signal.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/error.h"
+
+static volatile sig_atomic_t stop_flag, end_flag, save_flag;
+static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
+
+/* A scheduler sends USR1 first and TERM when the time is over: only the second of TERM and INT is impatience. 75 would promise a
+ * checkpoint, so the process then ends as the signal ends a program. */
+static void on_stop(int signal_number) {
+    if (signal_number == SIGTERM || signal_number == SIGINT) {
+        if (end_flag) {
+            signal(signal_number, SIG_DFL);
+            raise(signal_number);
+        }
+        end_flag = 1;
+        ended_ms = clock_ms();
+    }
+    stop_flag = 1;
+}
+static void on_save(int signal_number) { (void)signal_number, save_flag = 1; }
+static void on_continue(int signal_number) { (void)signal_number, continued_ms = clock_ms(); }
+
+/* A handler must not run on the stack of a thread that computes: where generated code of oneDNN (seen with 2.6 on AVX-512) has the stack
+ * pointer, the kernel's signal frame overwrote the heap in 3 of 50 signals. So the main thread, which is the one that gets the signals
+ * of a process, lends them a stack of their own. */
+static void lend_stack(void) {
+    static char stack[64 << 10]; /* a frame with AVX-512 and AMX state is some 12 KiB */
+    stack_t     lent = {.ss_sp = stack, .ss_size = sizeof stack};
+    if (sigaltstack(&lent, NULL) != 0) warn("signals have no stack of their own");
+}
+
+static void handle(int signal_number, void (*handler)(int)) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART | SA_ONSTACK;
+    sigaction(signal_number, &action, NULL);
+}
+
+/* A terminal that is closed asks as kindly as USR1; under nohup it does not. */
+static void handle_hangup(void) {
+    struct sigaction inherited;
+    if (sigaction(SIGHUP, NULL, &inherited) == 0 && inherited.sa_handler != SIG_IGN) handle(SIGHUP, on_stop);
+}
+
+void signals_install(void) {
+    lend_stack();
+    handle_hangup();
+    handle(SIGUSR1, on_stop);
+    handle(SIGTERM, on_stop);
+    handle(SIGINT, on_stop);
+    handle(SIGUSR2, on_save);
+    handle(SIGCONT, on_continue);
+    handle(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
+    handle(SIGPIPE, SIG_IGN);
+}
+
+void signals_keep_to_main(void) {
+    sigset_t requests;
+    sigemptyset(&requests);
+    sigaddset(&requests, SIGUSR1), sigaddset(&requests, SIGUSR2), sigaddset(&requests, SIGTERM), sigaddset(&requests, SIGINT);
+    sigaddset(&requests, SIGCONT), sigaddset(&requests, SIGHUP);
+    #pragma omp parallel
+    if (omp_get_thread_num() > 0) pthread_sigmask(SIG_BLOCK, &requests, NULL);
+}
+
+int signals_stop(void) { return stop_flag; }
+
+double signals_ended_ms(void) { return ended_ms; }
+double signals_continued_ms(void) { return continued_ms; }
+
+int signals_take_save(void) {
+    if (!save_flag) return 0; /* cleared only where it was set: a signal between the two is not lost */
+    save_flag = 0;
+    return 1;
+}

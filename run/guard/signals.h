@@ -1,0 +1,28 @@
+/* signals.h - signals as requests: handlers only set flags, which requests.h reads together with files and time.
+ *
+ *   SIGUSR1, SIGTERM, SIGINT, SIGHUP   stop, saved; a second TERM or INT ends the process at once; HUP is left ignored by what nohup starts
+ *   SIGUSR2                            save and go on
+ *   SIGCONT                            a launcher that ends its ranks sends it first, TERM a second later, KILL after another: watchdog.c
+ */
+#ifndef TRAIN_GPT_RUN_GUARD_SIGNALS_H
+#define TRAIN_GPT_RUN_GUARD_SIGNALS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* First thing in a run: what comes before it ends the process, as signals do. */
+void signals_install(void);
+/* Requests are the main thread's: the other threads of OpenMP's team do not take them. Once the number of threads is set. */
+void signals_keep_to_main(void);
+
+int signals_stop(void);      /* this process has been asked to stop: from then on always 1 */
+int signals_take_save(void); /* it has been asked to save since the last call */
+/* clock_ms() of the last SIGCONT, and of the first TERM or INT; -INFINITY: none came. Any thread may ask. */
+double signals_continued_ms(void);
+double signals_ended_ms(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,192 @@
+/* watchdog.c - see watchdog.h. What the two threads share is atomic; the watcher takes no lock that a hung thread could hold, and
+ * writes to stderr without stdio. */
+#include "run/guard/watchdog.h"
+
+#include <dirent.h>
+#include <execinfo.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/thread.h"
+#include "run/guard/signals.h"
+
+enum { STACK_DEPTH = 64 };
+enum { REPORT_SECONDS = 4 /* whoever reads our stderr may be gone */, HOST_CHARS = 64 };
+static const double LOOK_MS = 200.0, STACK_MS = 100.0, ABANDON_MS = 1000.0;
+static const double APART_MS = 1000.0, ENDING_MS = 2000.0; /* Open MPI ends a rank by CONT, TERM after one second, KILL after two */
+
+struct Watchdog {
+    Comm *_Atomic     comm;      /* borrowed; NULL: not yet */
+    Launch            launch;
+    char              host[HOST_CHARS];
+    double            limit_seconds; /* as configured; 0 = by what was seen */
+    Thread            thread;
+    _Atomic int64_t   last_us;   /* clock_ms() * 1000 of the last tick                  */
+    _Atomic int64_t   longest_us;/* pause between two ticks, from the first step's on   */
+    _Atomic int       started, ends;
+    const char *_Atomic phase;
+};
+
+static int64_t now_us(void) { return (int64_t)(clock_ms() * 1e3); }
+
+/* --- the main thread's side ---------------------------------------------------------------------------------------------------------- */
+
+void watchdog_tick(Watchdog *w, const char *phase) {
+    if (!w) return;
+    int64_t now = now_us(), pause = now - w->last_us;
+    if (pause > w->longest_us) w->longest_us = pause;
+    if (phase) w->phase = phase;
+    w->last_us = now;
+}
+
+void watchdog_forget_start(Watchdog *w) {
+    watchdog_tick(w, NULL);
+    if (w) w->longest_us = 0;
+}
+
+void watchdog_started(Watchdog *w) {
+    if (w) w->started = 1;
+}
+
+void watchdog_ends(Watchdog *w) {
+    if (w) w->ends = 1;
+}
+
+/* --- the report ------------------------------------------------------------------------------------------------------------------------ */
+
+static void say(const char *fmt, ...) PRINTF_LIKE(1, 2);
+static void say(const char *fmt, ...) {
+    char    line[512];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    size_t length = n < (int)sizeof line ? (size_t)n : sizeof line - 1;
+    if (write(STDERR_FILENO, line, length) < 0) return; /* there is nobody left to tell */
+}
+
+static volatile sig_atomic_t stacks_printed; /* a signal handler has no other way to tell */
+
+static void on_stack_signal(int signal_number) {
+    (void)signal_number;
+    void *frame[STACK_DEPTH];
+    int   frames = backtrace(frame, STACK_DEPTH);
+    backtrace_symbols_fd(frame, frames, STDERR_FILENO);
+    stacks_printed++;
+}
+
+/* backtrace() loads a library the first time, which a signal handler must not. */
+static void prepare_stacks(void) {
+    void *frame[1];
+    backtrace(frame, 1);
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_stack_signal;
+    action.sa_flags = SA_RESTART | SA_ONSTACK;
+    sigaction(THREAD_STACK_SIGNAL, &action, NULL);
+}
+
+static void sleep_ms(double ms) {
+    struct timespec t = {(time_t)(ms / 1e3), (long)((ms - 1e3 * (double)(time_t)(ms / 1e3)) * 1e6)};
+    nanosleep(&t, NULL);
+}
+
+/* Each thread prints its own stack: only it can walk it. One that blocks signals, or that the kernel holds, prints none. */
+static void print_stacks(void) {
+    DIR *tasks = opendir("/proc/self/task");
+    long own = syscall(SYS_gettid);
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
+        long thread = strtol(entry->d_name, NULL, 10);
+        if (thread <= 0 || thread == own) continue;
+        say("train_gpt: stack of thread %ld%s:\n", thread, thread == getpid() ? " (main)" : "");
+        int before = stacks_printed;
+        syscall(SYS_tgkill, getpid(), thread, THREAD_STACK_SIGNAL);
+        for (double ms = 0; ms < STACK_MS && stacks_printed == before; ms++) sleep_ms(1.0);
+    }
+    if (tasks) closedir(tasks);
+}
+
+/* "in barrier 12 since 5.0 s" */
+static void describe_collective(const Comm *comm, char *out, size_t room) {
+    CommCall call = comm ? comm_last_call(comm) : (CommCall){"", -1, 0, 1};
+    if (call.number < 0) snprintf(out, room, "no collective was started");
+    else if (call.has_ended) snprintf(out, room, "the last collective, %s %lld, has ended", call.name, (long long)call.number);
+    else snprintf(out, room, "collective %s %lld is in flight since %.1f s", call.name, (long long)call.number, (clock_ms() - call.since_ms) * 1e-3);
+}
+
+static NORETURN void end_job(const Watchdog *w, double silent_seconds, double limit_seconds) {
+    char        collective[128];
+    Comm       *comm = w->comm;
+    const char *phase = w->phase;
+    error_end_within(REPORT_SECONDS, EXIT_PEER);
+    describe_collective(comm, collective, sizeof collective);
+    say("train_gpt: rank %d of %d on %s: no progress for %.1f s (limit %.1f s, run.watchdog_seconds) in %s; %s\n", comm ? comm_rank(comm) : w->launch.rank,
+        comm ? comm_size(comm) : w->launch.size, w->host, silent_seconds, limit_seconds, phase, collective);
+    print_stacks();
+    if (comm) comm_abandon(comm, ABANDON_MS);
+    _exit(EXIT_PEER);
+}
+
+/* --- the watcher ------------------------------------------------------------------------------------------------------------------------ */
+
+double watchdog_limit(double configured_seconds, int has_started, double longest_seconds) {
+    if (configured_seconds > 0.0) return configured_seconds;
+    if (!has_started) return WATCHDOG_STARTING_SECONDS;
+    double seen = WATCHDOG_PAUSES * longest_seconds;
+    return seen > WATCHDOG_LEAST_SECONDS ? seen : WATCHDOG_LEAST_SECONDS;
+}
+
+double watchdog_allows(const Watchdog *w) { return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6); }
+
+/* Whether the launcher is ending its ranks because one of them has died: one of this host, or another, as this one has got nowhere between the
+ * launcher's two signals; or before they knew each other. Nothing is left to save. SLURM's signals come together, and leave half a minute. */
+static int is_bereft(const Watchdog *w) {
+    Comm  *comm = w->comm;
+    double continued_ms = signals_continued_ms(), ended_ms = signals_ended_ms(), apart_ms = ended_ms - continued_ms;
+    if (w->ends || !w->launch.launched || !(isfinite(continued_ms) || isfinite(ended_ms))) return 0;
+    if (!comm) return isfinite(ended_ms);
+    if (clock_ms() - continued_ms < ENDING_MS && comm_neighbour_is_gone(comm)) return 1;
+    if (comm_local_size(comm) == comm_size(comm)) return 0;
+    return apart_ms > 0.8 * APART_MS && apart_ms < 1.5 * APART_MS && (double)w->last_us * 1e-3 < continued_ms;
+}
+
+static void *watch(void *watchdog) {
+    Watchdog *w = (Watchdog *)watchdog;
+    for (int64_t looked = now_us(); !thread_sleep(&w->thread, LOOK_MS); looked = now_us()) {
+        double asleep_ms = (double)(now_us() - looked) * 1e-3;
+        if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us(); /* the whole process was stopped, not one of its threads: begin anew */
+        if (is_bereft(w)) _exit(EXIT_PEER);
+        double silent = (double)(now_us() - w->last_us) * 1e-6, limit = watchdog_allows(w);
+        if (silent > limit) end_job(w, silent, limit);
+    }
+    return NULL;
+}
+
+void watchdog_know(Watchdog *w, Comm *comm) { w->comm = comm; }
+
+Watchdog *watchdog_create(double limit_seconds, Launch launch) {
+    Watchdog *w = (Watchdog *)calloc(1, sizeof *w);
+    if (!w) fail(EXIT_MEMORY, "no memory for a watchdog");
+    w->launch = launch;
+    w->limit_seconds = limit_seconds;
+    gethostname(w->host, sizeof w->host - 1);
+    w->last_us = now_us();
+    w->phase = "the start of MPI";
+    prepare_stacks();
+    thread_start(&w->thread, watch, w, "the watchdog");
+    return w;
+}
+
+void watchdog_destroy(Watchdog *w) {
+    if (!w) return;
+    thread_stop(&w->thread);
+    free(w);
+}

@@ -1,0 +1,45 @@
+/* watchdog.h - a thread that ends a job which no longer gets anywhere: MPI itself never notices a hang.
+ *
+ * The main thread says what it is doing at every piece of progress (a micro-batch, an eval batch, a bucket, a MiB saved). When nothing
+ * has been said for the limit, the watchdog tells rank, host, phase and collective on stderr, prints the stack of every thread, and
+ * ends the process with EXIT_PEER; the launcher then takes the other ranks. Every rank has one, from before MPI_Init to after
+ * MPI_Finalize, so a rank that is stopped altogether is noticed by those that wait for it, and where the launcher cannot reach a host any
+ * more its ranks end themselves. The rank that hangs was silent first: its report comes first too.
+ *
+ * A rank that died is the launcher's to tell of. The others would wait for it until they are killed, two seconds later: they go at once.
+ */
+#ifndef TRAIN_GPT_RUN_GUARD_WATCHDOG_H
+#define TRAIN_GPT_RUN_GUARD_WATCHDOG_H
+
+#include "comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Watchdog Watchdog;
+
+/* limit_seconds 0: see watchdog_limit. The rank and its host are told as the launcher has them. */
+Watchdog *watchdog_create(double limit_seconds, Launch launch);
+/* Borrows the ranks' communicator, for the report. */
+void      watchdog_know(Watchdog *w, Comm *comm);
+void      watchdog_destroy(Watchdog *w);
+
+/* Progress; phase (a literal) is what begins now, NULL: what went on goes on. w may be NULL: nobody watches. */
+void watchdog_tick(Watchdog *w, const char *phase);
+/* How long a silence may be: as configured, or WATCHDOG_STARTING_SECONDS until watchdog_started, then max(30, 20 x the longest pause seen). */
+enum { WATCHDOG_STARTING_SECONDS = 300, WATCHDOG_LEAST_SECONDS = 30, WATCHDOG_PAUSES = 20 };
+double watchdog_limit(double configured_seconds, int has_started, double longest_seconds);
+double watchdog_allows(const Watchdog *w); /* that limit, by what w knows now */
+
+/* The first step is about to begin: how long the start paused is no measure of what comes. */
+void watchdog_forget_start(Watchdog *w);
+/* The first step is behind us. */
+void watchdog_started(Watchdog *w);
+/* The end has come: from here on other ranks may be gone. */
+void watchdog_ends(Watchdog *w);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

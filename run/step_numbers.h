@@ -1,0 +1,18 @@
+/* step_numbers.h - a step's one reduction of scalars: loss, gradient norm, hashes, and what the ranks ask of each other between two steps. */
+#ifndef TRAIN_GPT_RUN_STEP_NUMBERS_H
+#define TRAIN_GPT_RUN_STEP_NUMBERS_H
+
+#include "run/run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Collective, after compute_gradients. Waits for the stream. */
+/* Sets r->between. */
+StepNumbers reduce_numbers(Run *r, int64_t step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,150 @@
+/* checkpoint_fixture.h - what the checkpoint tests share: a run folder, and a model that is nothing but a parameter table and state of
+ * known bits. Odd sizes: rows that fill no 64 elements, a vocabulary with padding, a run boundary inside a tensor.
+ */
+#ifndef TRAIN_GPT_TEST_RUN_CHECKPOINT_FIXTURE_H
+#define TRAIN_GPT_TEST_RUN_CHECKPOINT_FIXTURE_H
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/io.h"
+#include "core/rng.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/checkpoint_folders.h"
+
+typedef struct {
+    char            dir[512];          /* run.dir */
+    Config          config;
+    Arena           params_arena, grads_arena, optimizer_arena, sums_arena;
+    Shards         *shards;
+    Optimizer       optimizer;
+    Shard           shard[2];
+    Dataset         train;
+    Stream          stream;
+    TrainState      train_state;
+    CheckpointState state;
+} Fixture;
+
+/* A new folder in memory where there is such a place: the tests fsync thousands of files. */
+static inline int fixture_folder(char dir[64]) {
+    strcpy(dir, access("/dev/shm", W_OK) == 0 ? "/dev/shm/train_gpt_XXXXXX" : "/tmp/train_gpt_XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static inline int fixture_folder_remove(const char *dir) { return system(path_of("rm -rf '%s'", dir).text); }
+
+#ifndef FIXTURE_WIDE
+#define FIXTURE_WIDE 700
+#endif
+enum { FIXTURE_ROWS = 8, FIXTURE_V = 389, FIXTURE_C = 14, FIXTURE_P = 40 };
+
+static inline Param fixture_row(const char *name, int bucket, int64_t rows, int64_t columns, int64_t memory_rows) {
+    Param p = {.dims = columns ? 2 : 1, .dim = {rows, columns}, .memory_rows = memory_rows, .bucket = bucket, .group = columns ? GROUP_MATRIX : GROUP_VECTOR};
+    snprintf(p.name, sizeof p.name, "transformer.%s", name);
+    return p;
+}
+
+static inline void fixture_rows(Param rows[FIXTURE_ROWS]) {
+    rows[0] = fixture_row("wte.weight", 0, FIXTURE_V, FIXTURE_C, 448);
+    rows[1] = fixture_row("wpe.weight", 0, FIXTURE_P, FIXTURE_C, FIXTURE_P);
+    rows[2] = fixture_row("h.0.ln_1.weight", 1, FIXTURE_C, 0, FIXTURE_C);
+    rows[3] = fixture_row("h.0.ln_1.bias", 1, FIXTURE_C, 0, FIXTURE_C);
+    rows[4] = fixture_row("h.0.mlp.c_fc.weight", 1, FIXTURE_WIDE, 401, FIXTURE_WIDE); /* over 1 MiB: several runs */
+    rows[5] = fixture_row("h.0.mlp.c_fc.bias", 1, 401, 0, 401);
+    rows[6] = fixture_row("ln_f.weight", 2, FIXTURE_C, 0, FIXTURE_C);
+    rows[7] = fixture_row("ln_f.bias", 2, FIXTURE_C, 0, FIXTURE_C);
+}
+
+/* Bits of element g of masters (which 0), m (1), v (2) at step `step`: any finite pattern, a function of these alone. */
+static inline uint32_t fixture_bits(int64_t step, int which, int64_t g) {
+    uint64_t x = ((uint64_t)step * 3 + (uint64_t)which) * 0x9e3779b97f4a7c15u + (uint64_t)g; /* splitmix64's mixing, Steele et al. 2014 */
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return (uint32_t)(x >> 32) & 0xbfffffffu; /* exponent below the one of infinity */
+}
+
+static inline void fixture_config(Fixture *f, const char *extra, int ranks) {
+    char path[600], text[2048], *fault;
+    snprintf(path, sizeof path, "%s.json", f->dir);
+    int   bytes = snprintf(text, sizeof text,
+        "{\"run\":{\"steps\":100,\"dir\":\"%s\"%s},\"model\":{\"n_layer\":1,\"n_head\":2,\"n_embd\":14,\"n_positions\":40,\"vocab_size\":389},"
+        "\"data\":{\"train\":\"train_*.bin\"},\"batch\":{\"global_tokens\":480,\"micro_batch\":1}}", f->dir, extra);
+    FILE *out = fopen(path, "w");
+    CHECK(out && fwrite(text, 1, (size_t)bytes, out) == (size_t)bytes && fclose(out) == 0, "cannot write %s", path);
+    fault = config_load(path, NULL, 0, ranks, &f->config);
+    CHECK(!fault, "%s", fault);
+    unlink(path);
+}
+
+/* A run in dir by this rank of comm; extra goes into the run section of the config: ",\"resume\":\"must\"". */
+static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType act, int zero_stage, const char *extra) {
+    Param rows[FIXTURE_ROWS];
+    memset(f, 0, sizeof *f);
+    snprintf(f->dir, sizeof f->dir, "%s", dir);
+    if (comm_rank(comm) == 0) fixture_config(f, extra, comm_size(comm));
+    comm_barrier(comm);
+    for (int r = 1; r < comm_size(comm); r++) { /* one file, one writer at a time */
+        if (comm_rank(comm) == r) fixture_config(f, extra, comm_size(comm));
+        comm_barrier(comm);
+    }
+    fixture_rows(rows);
+    Layout     layout = layout_create(rows, FIXTURE_ROWS, comm_size(comm));
+    ShardsSpec spec = {.shape = {1, 2, FIXTURE_C, FIXTURE_P, FIXTURE_V}, .comm = comm, .ranks = comm_size(comm), .rank = comm_rank(comm),
+                       .zero_stage = zero_stage, .act = act, .use = GPT_TRAINING};
+    f->params_arena = arena_create("parameters", (size_t)layout.memory_elems * 4 + 4096);
+    f->grads_arena = arena_create("gradients", (size_t)layout.memory_elems * 4 + 4096);
+    f->optimizer_arena = arena_create("optimizer", (size_t)layout.memory_elems * 12 + 4096);
+    f->sums_arena = arena_create("sums", 4096);
+    f->shards = shards_create(spec, layout, step_sums_create(&f->sums_arena), &f->params_arena, &f->grads_arena);
+    f->optimizer = optimizer_create(&OPTIMIZER_ADAMW, f->shards, &f->optimizer_arena);
+    f->shard[0] = (Shard){.path = "data/train_000.bin", .file_bytes = 3000, .header = {2, 1024, 988, 0}};
+    f->shard[1] = (Shard){.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}};
+    f->train = (Dataset){.shard = f->shard, .shards = 2, .seq_len = 40, .samples = 73, .tokens = 2976};
+    f->state = (CheckpointState){.config = &f->config, .comm = comm, .optimizer = &f->optimizer, .stream = &f->stream, .train = &f->train,
+                                 .precision = dtype_name(act), .threads = 1, .train_state = &f->train_state};
+    f->train_state = (TrainState){.loss_scale = {1.0, 0}, .run_id = "0123456789abcdef"};
+}
+
+static inline void fixture_destroy(Fixture *f) {
+    config_free(&f->config);
+    optimizer_destroy(&f->optimizer);
+    shards_destroy(f->shards);
+    arena_destroy(&f->sums_arena);
+    arena_destroy(&f->params_arena);
+    arena_destroy(&f->grads_arena);
+    arena_destroy(&f->optimizer_arena);
+}
+
+/* The state of `step` into all spans this rank holds. */
+static inline void fixture_fill(Fixture *f, int64_t step) {
+    for (int which = 0; which < 3; which++)
+        for (int i = 0; i < f->shards->spans; i++) {
+            Span      span = f->shards->span[i];
+            uint32_t *bits = (uint32_t *)optimizer_tensor(&f->optimizer, which, span).data;
+            for (int64_t k = 0; k < span.elems; k++) bits[k] = fixture_bits(step, which, span.offset + k);
+        }
+}
+
+/* How many elements of this rank's spans do not have the bits of `step`, the bf16 working copy included. */
+static inline int64_t fixture_differences(const Fixture *f, int64_t step) {
+    int64_t wrong = 0;
+    for (int i = 0; i < f->shards->spans; i++) {
+        Span span = f->shards->span[i];
+        for (int which = 0; which < 3; which++) {
+            const uint32_t *bits = (const uint32_t *)optimizer_tensor(&f->optimizer, which, span).data;
+            for (int64_t k = 0; k < span.elems; k++) wrong += bits[k] != fixture_bits(step, which, span.offset + k);
+        }
+        for (int64_t k = 0; k < span.elems && f->shards->params.type == BF16; k++) {
+            float master = tensor_get(optimizer_master(&f->optimizer, span), k);
+            wrong += tensor_get(f->shards->params, span.memory + k) != bf16_to_f32(bf16_from_f32(master));
+        }
+    }
+    return wrong;
+}
+
+#endif

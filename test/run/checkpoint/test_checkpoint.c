@@ -1,0 +1,431 @@
+/* test_checkpoint.c - save and resume in one process: the same bits, the right refusals, the right folders kept. */
+#include "test/run/checkpoint/checkpoint_fixture.h"
+#include "test/run/lib/child.h"
+
+#include <omp.h>
+#include <setjmp.h>
+#include <stdint.h>
+
+#include "run/checkpoint/safetensors.h"
+
+#undef fail
+#include <cmocka.h>
+
+static Comm *comm;
+static char  dir[64];
+
+static int enter(void **state) {
+    (void)state;
+    return fixture_folder(dir);
+}
+
+static int leave(void **state) {
+    (void)state;
+    return fixture_folder_remove(dir);
+}
+
+/* Saves the state of each step of a list that ends with 0. */
+static void save_steps(const int64_t *steps, const char *extra, DType act) {
+    Fixture f;
+    fixture_create(&f, comm, dir, act, 1, extra);
+    for (; *steps; steps++) {
+        fixture_fill(&f, *steps);
+        checkpoint_save(&f.state, *steps);
+    }
+    fixture_destroy(&f);
+}
+#define SAVE(...) save_steps((const int64_t[]){__VA_ARGS__, 0}, "", F32)
+
+static int exists(const char *name) {
+    struct stat st;
+    return lstat(path_of("%s/%s", dir, name).text, &st) == 0;
+}
+
+/* Names in checkpoints/, sorted, with spaces between. */
+static const char *listing(void) {
+    static char text[2048];
+    char        command[128];
+    snprintf(command, sizeof command, "ls -A '%s/checkpoints' | tr '\\n' ' '", dir);
+    FILE  *out = popen(command, "r");
+    size_t n = fread(text, 1, sizeof text - 1, out);
+    pclose(out);
+    text[n] = 0;
+    return text;
+}
+
+static void flip_bit(const char *name, long at) {
+    FILE *f = fopen(path_of("%s/checkpoints/%s", dir, name).text, "r+");
+    assert_non_null(f);
+    fseek(f, at, at < 0 ? SEEK_END : SEEK_SET);
+    int c = fgetc(f);
+    fseek(f, -1, SEEK_CUR);
+    fputc(c ^ 4, f);
+    fclose(f);
+}
+
+/* --- round trips ----------------------------------------------------------------------------------------------------------------------- */
+
+static void round_trip(DType act, int stage_saved, int stage_read) {
+    Fixture saved, read;
+    fixture_create(&saved, comm, dir, act, stage_saved, "");
+    Resumed first = checkpoint_resume(&saved.state);
+    assert_int_equal(first.step, 0);
+    assert_int_equal(strlen(saved.train_state.run_id), 16);
+    fixture_fill(&saved, 7);
+    assert_true(checkpoint_save(&saved.state, 7) > 0);
+    fixture_create(&read, comm, dir, act, stage_read, ",\"resume\":\"must\"");
+    Resumed resumed = checkpoint_resume(&read.state);
+    assert_int_equal(resumed.step, 7);
+    assert_int_equal(resumed.ranks, 1);
+    assert_string_equal(resumed.name, "step_00000007");
+    assert_string_equal(read.train_state.run_id, saved.train_state.run_id);
+    assert_int_equal(fixture_differences(&read, 7), 0);
+    assert_true(fixture_differences(&read, 8) > 0);
+    fixture_destroy(&saved);
+    fixture_destroy(&read);
+}
+static void test_round_trip_fp32(void **state) { (void)state, round_trip(F32, 1, 1); }
+static void test_round_trip_bf16(void **state) { (void)state, round_trip(BF16, 1, 0); }
+static void test_round_trip_stage_0(void **state) { (void)state, round_trip(F32, 0, 1); }
+
+static void test_same_weights_same_bytes(void **state) {
+    (void)state;
+    char *first, *second;
+    SAVE(3);
+    int64_t bytes = io_read_file(path_of("%s/checkpoints/step_00000003/model.safetensors", dir).text, 64 << 20, &first);
+    io_remove_tree(path_of("%s/checkpoints/step_00000003", dir).text);
+    save_steps((const int64_t[]){3, 0}, ",\"max_minutes\":5", F32);
+    assert_int_equal(io_read_file(path_of("%s/checkpoints/step_00000003/model.safetensors", dir).text, 64 << 20, &second), bytes);
+    assert_memory_equal(first, second, bytes);
+    Safetensors s;
+    char        fault[SAFETENSORS_FAULT_BYTES];
+    assert_true(safetensors_parse((uint8_t *)first, (size_t)bytes, (uint64_t)bytes, &s, fault));
+    assert_int_equal(s.tensors, FIXTURE_ROWS);
+    assert_int_equal(s.data_offset % 8, 0);
+    assert_string_equal(s.tensor[0].name, "transformer.wte.weight");
+    for (int64_t g = 0; g < 100; g++) {
+        uint32_t bits;
+        memcpy(&bits, first + s.data_offset + 4 * g, 4);
+        assert_int_equal(bits, fixture_bits(3, 0, g));
+    }
+    safetensors_free(&s);
+    free(first);
+    free(second);
+}
+
+static const char *text_at(const Json *json, const char *name) { return json_member(json->root, name)->valuestring; }
+
+static void test_folder_is_as_described(void **state) {
+    (void)state;
+    Json      json;
+    JsonFault fault;
+    char     *text;
+    SAVE(12);
+    assert_string_equal(listing(), "step_00000012 ");
+    int64_t bytes = io_read_file(path_of("%s/checkpoints/step_00000012/state.json", dir).text, 1 << 20, &text);
+    assert_true(json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault));
+    assert_string_equal(text_at(&json, "format"), "train_gpt checkpoint");
+    assert_string_equal(text_at(&json, "version"), "1.0");
+    assert_string_equal(text_at(&json, "run_id"), "0123456789abcdef");
+    assert_string_equal(text_at(&json, "step"), "12");
+    assert_string_equal(text_at(&json, "samples"), "144");
+    assert_string_equal(text_at(&json, "tokens"), "5760");
+    assert_string_equal(text_at(&json, "seed"), "1337");
+    assert_string_equal(text_at(&json, "precision"), "fp32");
+    assert_non_null(json_member(json_member(json.root, "config"), "optimizer"));
+    const cJSON *shard = json_member(json.root, "data")->child;
+    assert_string_equal(json_member(shard, "name")->valuestring, "train_000.bin");
+    assert_string_equal(json_member(shard, "bytes")->valuestring, "3000");
+    assert_string_equal(json_member(shard, "tokens")->valuestring, "988");
+    json_free(&json);
+    free(text);
+    bytes = io_read_file(path_of("%s/checkpoints/step_00000012/config.json", dir).text, 1 << 20, &text);
+    assert_true(json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault));
+    assert_string_equal(text_at(&json, "model_type"), "gpt2");
+    assert_int_equal(json_member(json.root, "vocab_size")->valuedouble, FIXTURE_V);
+    assert_null(json_member(json.root, "eos_token_id"));
+    json_free(&json);
+    free(text);
+}
+
+/* --- which checkpoint ------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct { const char *extra; int64_t want; } Attempt;
+
+/* Resumes in a process of its own; exit 0 only with the state of the wanted step. */
+static void resume_piece(void *argument) {
+    const Attempt *a = argument;
+    Fixture        f;
+    fixture_create(&f, comm, dir, F32, 1, a->extra);
+    Resumed resumed = checkpoint_resume(&f.state);
+    if (resumed.step != a->want) _exit(1);
+    if (resumed.step > 0 && fixture_differences(&f, resumed.step) > 0) _exit(2);
+    fixture_destroy(&f);
+}
+static Child resume(const char *extra, int64_t want) { return child_run(resume_piece, &(Attempt){extra, want}); }
+
+static void expect_refusal(const char *extra, int code, const char *word) {
+    Child c = resume(extra, -1);
+    assert_int_equal(c.code, code);
+    if (!strstr(c.said, word)) fail_msg("\"%s\" does not say \"%s\"", c.said, word);
+}
+
+static void test_falls_back(void **state) {
+    (void)state;
+    save_steps((const int64_t[]){1, 2, 3, 0}, "", F32);
+    flip_bit("step_00000003/model.safetensors", -5);
+    Child c = resume("", 2);
+    assert_int_equal(c.code, 0);
+    assert_int_equal(child_lines(&c), 1);
+    assert_non_null(strstr(c.said, "step_00000003 is passed over: model.safetensors is damaged"));
+    flip_bit("step_00000002/optimizer.safetensors", -5);
+    expect_refusal("", EXIT_DATA, "verifies (of 2; step_00000003:"); /* keep is 2: step 1 is gone */
+    flip_bit("step_00000003/model.safetensors", -5);
+    assert_int_equal(resume("", 3).code, 0);
+}
+
+/* Started anew in an old folder, or not: every word of run.resume with everything a folder may hold. */
+static void test_resume_words(void **state) {
+    (void)state;
+    static const char *const words[] = {"auto", "never", "must"};
+    enum { NOTHING, LOG_ONLY, CHECKPOINT, BROKEN_BEHIND_GOOD, ALL_BROKEN, HOLDINGS };
+    static const struct { int code; int64_t step; const char *says; } due[HOLDINGS][3] = {
+        [NOTHING]            = {{0, 0, ""}, {0, 0, ""}, {EXIT_DATA, 0, "no checkpoint"}},
+        [LOG_ONLY]           = {{0, 0, ""}, {EXIT_CONFIG, 0, "metrics.jsonl"}, {EXIT_DATA, 0, "no checkpoint"}},
+        [CHECKPOINT]         = {{0, 4, ""}, {EXIT_CONFIG, 0, "holds a run already (checkpoints)"}, {0, 4, ""}},
+        [BROKEN_BEHIND_GOOD] = {{0, 4, "step_00000008 is passed over"}, {EXIT_CONFIG, 0, "holds a run already"}, {0, 4, "step_00000008 is passed over"}},
+        [ALL_BROKEN]         = {{EXIT_DATA, 0, "no checkpoint in"}, {EXIT_CONFIG, 0, "holds a run already"}, {EXIT_DATA, 0, "no checkpoint in"}},
+    };
+    for (int holding = NOTHING; holding < HOLDINGS; holding++) {
+        if (holding == LOG_ONLY) assert_int_equal(io_replace_file(path_of("%s/metrics.jsonl", dir).text, "{}\n", 3), 0);
+        if (holding == CHECKPOINT) SAVE(4);
+        if (holding == BROKEN_BEHIND_GOOD) SAVE(8), flip_bit("step_00000008/model.safetensors", -5);
+        if (holding == ALL_BROKEN) flip_bit("step_00000004/optimizer.safetensors", -5);
+        for (int w = 0; w < 3; w++) {
+            char extra[64];
+            snprintf(extra, sizeof extra, ",\"resume\":\"%s\"", words[w]);
+            Child c = resume(extra, due[holding][w].step);
+            if (c.code != due[holding][w].code || !strstr(c.said, due[holding][w].says)) fail_msg("%s, %d: exit %d, %s", words[w], holding, c.code, c.said);
+        }
+    }
+}
+
+/* state.json with another version, and its hash put right. */
+static void set_version(const char *version) {
+    char   *text;
+    Path    path = path_of("%s/checkpoints/step_00000004/state.json", dir);
+    int64_t bytes = io_read_file(path.text, 1 << 20, &text);
+    memcpy(strstr(text, "\"version\":\"") + strlen("\"version\":\""), version, 3);
+    char   *tail = strstr(text, ",\n\"hash\":\"");
+    snprintf(tail + strlen(",\n\"hash\":\""), 17, "%016llx", (unsigned long long)manifest_hash(text, (size_t)(tail - text)));
+    text[bytes - 3] = '"'; /* where snprintf has put its end */
+    assert_int_equal(io_replace_file(path.text, text, (size_t)bytes), 0);
+    free(text);
+}
+
+static void test_versions(void **state) {
+    (void)state;
+    SAVE(2, 4);
+    set_version("1.7"); /* a minor version only adds */
+    assert_int_equal(resume("", 4).code, 0);
+    set_version("2.0");
+    Child c = resume("", -1); /* and not from step 2: that would undo what a newer program did */
+    assert_int_equal(c.code, EXIT_DATA);
+    assert_int_equal(child_lines(&c), 1);
+    assert_non_null(strstr(c.said, "step_00000004: state.json has format version 2.0; this program reads 1.x"));
+}
+
+static void test_other_settings(void **state) {
+    (void)state;
+    SAVE(4);
+    expect_refusal(",\"seed\":5", EXIT_CONFIG, "run.seed");
+    assert_int_equal(resume(",\"seed\":5,\"allow_change\":[\"run.seed\"]", 4).code, 0);
+    assert_int_equal(resume(",\"watchdog_seconds\":50", 4).code, 0);
+    expect_refusal("},\"optimizer\":{\"beta2\":0.5},\"schedule\":{\"name\":\"linear\"", EXIT_CONFIG, "optimizer.beta2");
+    Child c = resume("},\"optimizer\":{\"beta2\":0.5},\"schedule\":{\"name\":\"linear\"", -1);
+    assert_non_null(strstr(c.said, "schedule.name"));
+    assert_int_equal(child_lines(&c), 1);
+}
+
+typedef struct { Shard shard; int shards, allow; } Data;
+static void data_piece(void *argument) {
+    const Data *d = argument;
+    Fixture     f;
+    fixture_create(&f, comm, dir, F32, 1, d->allow ? ",\"allow_change\":[\"data.train\"]" : "");
+    f.shard[1] = d->shard;
+    f.train.shards = d->shards;
+    checkpoint_resume(&f.state);
+}
+
+static void test_other_data(void **state) {
+    (void)state;
+    static const Data same[] = {
+        {{.path = "elsewhere/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}}, 2, 0},
+        {{.path = "train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}}, 2, 0},
+    }, other[] = {
+        {{.path = "data/train_002.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}}, 2, 0},
+        {{.path = "data/train_001.bin", .file_bytes = 5002, .header = {2, 1024, 1988, 0}}, 2, 0},
+        {{.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1987, 0}}, 2, 0},
+        {{.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}}, 1, 0},
+    };
+    SAVE(4);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) assert_int_equal(child_run(data_piece, (void *)&same[i]).code, 0);
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        Data  allowed = other[i];
+        Child c = child_run(data_piece, (void *)&other[i]);
+        assert_int_equal(c.code, EXIT_CONFIG);
+        assert_non_null(strstr(c.said, "data.train"));
+        allowed.allow = 1;
+        assert_int_equal(child_run(data_piece, &allowed).code, 0);
+    }
+}
+
+/* --- which folders stay ------------------------------------------------------------------------------------------------------------------ */
+
+static void test_keeps_the_newest(void **state) {
+    (void)state;
+    SAVE(1, 2, 3, 4, 5);
+    assert_string_equal(listing(), "step_00000004 step_00000005 ");
+    save_steps((const int64_t[]){6, 7, 8, 0}, "},\"checkpoint\":{\"keep\":4", F32);
+    assert_string_equal(listing(), "step_00000005 step_00000006 step_00000007 step_00000008 ");
+    save_steps((const int64_t[]){9, 0}, "},\"checkpoint\":{\"keep\":1", F32); /* never fewer than two */
+    assert_string_equal(listing(), "step_00000008 step_00000009 ");
+}
+
+static void test_never_prunes_below_what_verifies(void **state) {
+    (void)state;
+    SAVE(1, 2);
+    flip_bit("step_00000002/model.safetensors", -5);
+    SAVE(3);
+    assert_string_equal(listing(), "step_00000001 step_00000002 step_00000003 "); /* 2 is broken: 1 is what 3 can fall back to */
+    SAVE(4);
+    assert_string_equal(listing(), "step_00000003 step_00000004 ");
+}
+
+/* What stood there a moment ago may be broken by now: every save reads again what it would fall back to. */
+static void test_an_older_one_breaks_while_the_run_goes_on(void **state) {
+    (void)state;
+    Fixture f;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    Saver *s = saver_create(&f.state);
+    for (int64_t step = 1; step <= 4; step++) {
+        fixture_fill(&f, step);
+        saver_start(s, step, NULL);
+        saver_finish(s);
+        if (step == 2) flip_bit("step_00000002/model.safetensors", -5);
+        if (step == 3) assert_string_equal(listing(), "step_00000001 step_00000002 step_00000003 ");
+    }
+    assert_string_equal(listing(), "step_00000003 step_00000004 ");
+    saver_destroy(s);
+    fixture_destroy(&f);
+}
+
+static void test_leftovers_go_and_strangers_stay(void **state) {
+    (void)state;
+    SAVE(1);
+    mkdir(path_of("%s/checkpoints/step_00000009.tmp", dir).text, 0777);
+    mkdir(path_of("%s/checkpoints/step_00000002.tmp", dir).text, 0777);
+    fclose(fopen(path_of("%s/checkpoints/step_00000002.tmp/model.safetensors", dir).text, "w"));
+    mkdir(path_of("%s/checkpoints/.trash-step_00000001", dir).text, 0777);
+    mkdir(path_of("%s/checkpoints/best", dir).text, 0777);
+    mkdir(path_of("%s/checkpoints/step_1", dir).text, 0777);
+    mkdir(path_of("%s/checkpoints/step_00000001.old", dir).text, 0777);
+    assert_int_equal(resume("", 1).code, 0);
+    SAVE(2, 3);
+    assert_string_equal(listing(), "best step_00000001.old step_00000002 step_00000003 step_1 ");
+}
+
+/* A run that fell back goes its own way: what it had to pass over does not come back. */
+static void test_passed_over_steps_go(void **state) {
+    (void)state;
+    SAVE(10, 20);
+    flip_bit("step_00000020/model.safetensors", -5);
+    SAVE(15);
+    assert_string_equal(listing(), "step_00000010 step_00000015 ");
+    SAVE(20);
+    assert_int_equal(resume("", 20).code, 0);
+}
+
+static void test_saving_a_step_again(void **state) {
+    (void)state;
+    struct stat before, after;
+    SAVE(10, 20);
+    Path file = path_of("%s/checkpoints/step_00000020/model.safetensors", dir);
+    stat(file.text, &before);
+    SAVE(20);
+    stat(file.text, &after);
+    assert_int_equal(before.st_ino, after.st_ino); /* there already, and whole */
+    flip_bit("step_00000020/model.safetensors", -5);
+    SAVE(20);
+    stat(file.text, &after);
+    assert_string_equal(listing(), "step_00000010 step_00000020 ");
+    assert_int_equal(resume("", 20).code, 0);
+}
+
+/* After a rollback a step has seen other data than it had before. */
+static void test_saving_a_step_after_a_rollback(void **state) {
+    (void)state;
+    Fixture f;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    fixture_fill(&f, 20);
+    checkpoint_save(&f.state, 20);
+    fixture_fill(&f, 21); /* this time step 20 looks like that */
+    f.train_state.start.samples += 12;
+    checkpoint_save(&f.state, 20);
+    assert_int_equal(checkpoint_resume(&f.state).step, 20);
+    assert_int_equal(fixture_differences(&f, 21), 0);
+    fixture_destroy(&f);
+}
+
+static void roll_back_piece(void *argument) {
+    Fixture f;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    int64_t step = checkpoint_roll_back(&f.state).step;
+    fixture_destroy(&f);
+    if (step != *(int64_t *)argument) _exit(1);
+}
+
+/* To the first weights only when nothing was saved yet. */
+static void test_rolling_back(void **state) {
+    (void)state;
+    int64_t none = 0, one = 1;
+    assert_int_equal(child_run(roll_back_piece, &none).code, 0);
+    SAVE(1, 2);
+    flip_bit("step_00000002/model.safetensors", -5);
+    assert_int_equal(child_run(roll_back_piece, &one).code, 0);
+    flip_bit("step_00000001/model.safetensors", -5);
+    Child c = child_run(roll_back_piece, &none);
+    assert_int_equal(c.code, EXIT_DATA);
+    assert_non_null(strstr(c.said, "verifies (of 2; step_00000002:"));
+}
+
+static void test_find(void **state) {
+    (void)state;
+    char out[512];
+    assert_int_equal(checkpoint_find(dir, out, sizeof out), 0);
+    SAVE(1, 2);
+    assert_int_equal(checkpoint_find(dir, out, sizeof out), 1);
+    assert_string_equal(out, path_of("%s/checkpoints/step_00000002", dir).text);
+    rename(out, path_of("%s/best", dir).text);
+    assert_int_equal(checkpoint_find(path_of("%s/best", dir).text, out, sizeof out), 1); /* a checkpoint may be copied under any name */
+    assert_string_equal(out, path_of("%s/best", dir).text);
+    assert_int_equal(checkpoint_find(dir, out, sizeof out), 1);
+    assert_string_equal(out, path_of("%s/checkpoints/step_00000001", dir).text);
+    assert_int_equal(checkpoint_find("/nonexistent", out, sizeof out), 0);
+    assert_false(exists("checkpoints/step_00000002"));
+}
+
+int main(void) {
+    omp_set_num_threads(1); /* a forked child has no pool of threads */
+    comm = comm_create((Launch){0}, COMM_RING);
+#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+    const struct CMUnitTest tests[] = {
+        CASE(test_round_trip_fp32), CASE(test_round_trip_bf16), CASE(test_round_trip_stage_0), CASE(test_same_weights_same_bytes),
+        CASE(test_folder_is_as_described), CASE(test_falls_back), CASE(test_resume_words), CASE(test_versions), CASE(test_other_settings), CASE(test_other_data),
+        CASE(test_keeps_the_newest), CASE(test_never_prunes_below_what_verifies), CASE(test_an_older_one_breaks_while_the_run_goes_on),
+        CASE(test_leftovers_go_and_strangers_stay),
+        CASE(test_passed_over_steps_go), CASE(test_saving_a_step_again), CASE(test_saving_a_step_after_a_rollback), CASE(test_rolling_back),
+        CASE(test_find),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

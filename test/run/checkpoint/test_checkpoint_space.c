@@ -1,0 +1,239 @@
+/* test_checkpoint_space.c - what a start finds in run.dir/checkpoints, and whether it says no before the first step: leftovers, other kinds of
+ * files, links, and a file system of a known size.
+ */
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+
+static int statvfs_here(const char *path, struct statvfs *fs);
+#define statvfs(path, fs) statvfs_here(path, fs)
+#include "core/io.c"
+#undef statvfs
+
+#include "test/run/checkpoint/checkpoint_fixture.h"
+#include "test/run/lib/child.h"
+
+#include <omp.h>
+#include <setjmp.h>
+#include <stdint.h>
+
+#undef fail
+#include <cmocka.h>
+
+static Comm  *comm;
+static char   dir[64];
+static size_t one;      /* checkpoint, in bytes */
+static int    is_silent; /* statvfs() tells nothing */
+static double capacity; /* of the file system under run.dir/checkpoints, in checkpoints; elsewhere there is no room at all */
+
+static int enter(void **state) {
+    (void)state;
+    capacity = 100.0, is_silent = 0;
+    return fixture_folder(dir);
+}
+
+static int leave(void **state) {
+    (void)state;
+    return fixture_folder_remove(dir);
+}
+
+static const char *in_checkpoints(const char *name) {
+    static Path path;
+    return (path = path_of("%s/checkpoints%s%s", dir, *name ? "/" : "", name)).text;
+}
+
+/* What is in checkpoints/ takes from the capacity. */
+static int statvfs_here(const char *path, struct statvfs *fs) {
+    double used = 0.0;
+    if (is_silent) return errno = ENOSYS, -1;
+    *fs = (struct statvfs){.f_frsize = 1};
+    if (strcmp(path, in_checkpoints("")) != 0) return 0;
+    FILE *sizes = popen(path_of("find '%s/' -type f -printf '%%s\n'", path).text, "r");
+    for (double bytes; fscanf(sizes, "%lf", &bytes) == 1;) used += bytes;
+    pclose(sizes);
+    double left = capacity * (double)one - used;
+    fs->f_bavail = left > 0.0 ? (fsblkcnt_t)left : 0;
+    return 0;
+}
+
+typedef struct { int64_t keep, step; } Start;
+
+static void create(Fixture *f, int64_t keep) {
+    char extra[64];
+    snprintf(extra, sizeof extra, "},\"checkpoint\":{\"every\":10,\"keep\":%lld", (long long)keep);
+    fixture_create(f, comm, dir, F32, 1, extra);
+    one = checkpoint_disk_bytes(&f->shards->layout, &OPTIMIZER_ADAMW);
+}
+
+static void start_piece(void *argument) {
+    const Start *s = argument;
+    Fixture      f;
+    create(&f, s->keep);
+    f.train_state.start.step = s->step;
+    checkpoint_make_room(&f.state);
+}
+static Child start(int64_t keep, int64_t step) { return child_run(start_piece, &(Start){keep, step}); }
+
+static void expect_refusal(Child c, const char *word) {
+    assert_int_equal(c.code, EXIT_IO);
+    assert_int_equal(child_lines(&c), 1);
+    if (!strstr(c.said, dir) || !strstr(c.said, word)) fail_msg("\"%s\" does not say \"%s\"", c.said, word);
+}
+
+static void save_steps(int64_t keep, int64_t last) {
+    Fixture f;
+    create(&f, keep);
+    for (int64_t step = 10; step <= last; step += 10) fixture_fill(&f, step), checkpoint_save(&f.state, step);
+    fixture_destroy(&f);
+}
+
+static void put_file(const char *name, size_t bytes) {
+    int fd = io_open(in_checkpoints(name), IO_CREATE);
+    assert_true(fd >= 0);
+    assert_int_equal(io_truncate(fd, bytes), 0);
+    io_close(fd);
+}
+
+/* A save that was cut off must not keep the next start from its room. */
+static void test_leftovers_go_before_the_room_is_measured(void **state) {
+    (void)state;
+    save_steps(2, 10);
+    const char *const left[] = {"step_00000020.tmp", ".trash-step_00000000"};
+    for (int i = 0; i < 2; i++) {
+        mkdir(in_checkpoints(left[i]), 0777);
+        put_file(path_of("%s/model.safetensors", left[i]).text, one);
+        capacity = 3.1;
+        assert_int_equal(start(2, 10).code, 0);
+        assert_int_not_equal(access(in_checkpoints(left[i]), F_OK), 0);
+        capacity = 2.9;
+        expect_refusal(start(2, 10), "MiB more for 3 checkpoints");
+    }
+}
+
+/* What we would not have left there is not ours to remove. */
+static void test_other_leftovers_are_named(void **state) {
+    (void)state;
+    save_steps(2, 10);
+    assert_int_equal(io_mkdirs(in_checkpoints("step_00000020.tmp/a/b")), 0);
+    assert_int_equal(io_mkdirs(in_checkpoints("step_00000030.tmp/a/b")), 0);
+    expect_refusal(start(2, 10), "cannot remove what a save that was cut off has left there: Directory not empty; remove step_*.tmp and .trash-* by hand");
+}
+
+/* A file system that does not tell its room is tried; without a save to come none is needed; a checkpoint without files takes none. */
+static void test_room_that_is_not_needed_or_not_known(void **state) {
+    (void)state;
+    capacity = 0.5;
+    expect_refusal(start(2, 0), "MiB more for 3 checkpoints");
+    expect_refusal(start(5, 0), "keep fewer, or take another run.dir");
+    is_silent = 1;
+    assert_int_equal(start(2, 0).code, 0);
+    is_silent = 0;
+    assert_int_equal(start(2, 100).code, 0);
+    assert_int_equal(io_mkdirs(in_checkpoints("step_00000010")), 0);
+    capacity = 2.9;
+    expect_refusal(start(2, 10), "MiB more for 3 checkpoints");
+    capacity = 3.1;
+    assert_int_equal(start(2, 10).code, 0);
+}
+
+static void limited_piece(void *argument) {
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){*(const rlim_t *)argument, RLIM_INFINITY});
+    start_piece(&(Start){2, 0});
+}
+
+static void test_limits_on_files(void **state) {
+    (void)state;
+    rlim_t small = 10 << 10, medium = 100 << 10, large = (rlim_t)1 << 40;
+    expect_refusal(child_run(limited_piece, &small), "checkpoints/.probe: cannot write: File too large");
+    Child c = child_run(limited_piece, &medium);
+    assert_int_equal(c.code, EXIT_IO);
+    assert_non_null(strstr(c.said, "files may not grow past 0.1 MiB here (ulimit -f)"));
+    assert_int_equal(child_run(limited_piece, &large).code, 0);
+}
+
+/* A place where no folder can be made, a run.dir that is too long. */
+static void elsewhere_piece(void *run_dir) {
+    Fixture f;
+    create(&f, 2);
+    f.config.run.dir = (const char *)run_dir;
+    checkpoint_make_room(&f.state);
+}
+
+static void test_no_place_for_folders(void **state) {
+    (void)state;
+    char  name[5000] = "";
+    Child c = child_run(elsewhere_piece, "/proc/nowhere");
+    assert_int_equal(c.code, EXIT_IO);
+    assert_non_null(strstr(c.said, "/proc/nowhere/checkpoints: cannot make the folder: No such file or directory; set run.dir"));
+    memset(name, 'd', sizeof name - 1);
+    c = child_run(elsewhere_piece, name);
+    assert_int_equal(c.code, EXIT_CONFIG);
+    assert_non_null(strstr(c.said, "is too long"));
+}
+
+static void save_piece(void *argument) {
+    (void)argument;
+    Fixture f;
+    create(&f, 2);
+    checkpoint_save(&f.state, 10);
+}
+
+/* A full disk is told before anything is written to it. */
+static void test_a_save_without_room(void **state) {
+    (void)state;
+    capacity = 0.9;
+    expect_refusal(child_run(save_piece, NULL), "step_00000010.tmp takes ");
+    assert_int_not_equal(access(in_checkpoints("step_00000010.tmp"), F_OK), 0);
+    is_silent = 1;
+    assert_int_equal(child_run(save_piece, NULL).code, 0);
+}
+
+/* The next save comes before anything is pruned. */
+static void test_more_than_are_kept_need_room_for_one(void **state) {
+    (void)state;
+    save_steps(5, 50);
+    capacity = 5.9;
+    expect_refusal(start(2, 50), "MiB more for 3 checkpoints");
+    capacity = 6.1;
+    assert_int_equal(start(2, 50).code, 0);
+}
+
+static void test_room_is_that_of_the_folder_itself(void **state) {
+    (void)state;
+    struct stat st;
+    capacity = 2.9;
+    expect_refusal(start(2, 0), "checkpoints: its file system has");
+    capacity = 3.1;
+    assert_int_equal(start(2, 0).code, 0); /* run.dir itself is full, in statvfs_here */
+    assert_true(stat(in_checkpoints(""), &st) == 0 && S_ISDIR(st.st_mode));
+    assert_int_equal(rmdir(in_checkpoints("")), 0); /* nothing is left in it */
+}
+
+static void test_no_folder_of_ours(void **state) {
+    (void)state;
+    static const char *const points_to[] = {"/nonexistent", "/dev/null", "/proc/self/fd"}; /* the last: nobody may make files there */
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(symlink(points_to[i], in_checkpoints("")), 0);
+        expect_refusal(start(2, 0), i < 2 ? "checkpoints is no folder (a file, or a link to nothing): move it away" : "checkpoints/.probe: cannot write");
+        assert_int_equal(unlink(in_checkpoints("")), 0);
+    }
+    fclose(fopen(in_checkpoints(""), "w"));
+    expect_refusal(start(2, 0), "checkpoints is no folder");
+    assert_int_equal(unlink(in_checkpoints("")), 0);
+    mkdir(path_of("%s/elsewhere", dir).text, 0777);
+    assert_int_equal(symlink("elsewhere", in_checkpoints("")), 0);
+    assert_int_equal(start(2, 0).code, 0);
+}
+
+int main(void) {
+    omp_set_num_threads(1);
+    comm = comm_create((Launch){0}, COMM_RING);
+#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+    const struct CMUnitTest tests[] = {
+        CASE(test_leftovers_go_before_the_room_is_measured), CASE(test_more_than_are_kept_need_room_for_one),
+        CASE(test_room_is_that_of_the_folder_itself), CASE(test_no_folder_of_ours),
+        CASE(test_other_leftovers_are_named), CASE(test_room_that_is_not_needed_or_not_known), CASE(test_limits_on_files),
+        CASE(test_no_place_for_folders), CASE(test_a_save_without_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

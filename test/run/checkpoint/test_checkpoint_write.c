@@ -1,0 +1,208 @@
+/* test_checkpoint_write.c - what a save puts into a folder beside the state itself, what it does with a step that is there already, and what keeps
+ * it from writing: another job's lock, a log that cannot be synced, a byte that no rank has written.
+ */
+#ifndef FAILPOINTS
+#define FAILPOINTS
+#endif
+#include "core/failpoints.c"
+#include "core/io.c"
+
+#include "run/checkpoint/checkpoint_write.h"
+#include "run/guard/lock_holder.h"
+#include "test/run/checkpoint/checkpoint_fixture.h"
+#include "test/run/lib/child.h"
+
+#include <omp.h>
+#include <setjmp.h>
+#include <stdint.h>
+
+#undef fail
+#include <cmocka.h>
+
+static Comm *comm;
+static char  dir[64];
+
+static int enter(void **state) {
+    (void)state;
+    return fixture_folder(dir);
+}
+
+static int leave(void **state) {
+    (void)state;
+    return fixture_folder_remove(dir);
+}
+
+static Path step_path(const char *name) { return path_of("%s/checkpoints/step_00000004%s", dir, name); }
+
+static int verifies(Manifest *m) {
+    char fault[MANIFEST_FAULT_BYTES];
+    return folder_verify(NULL, step_path("").text, 4, NULL, m, fault) == MANIFEST_GOOD;
+}
+
+/* A vocabulary with an end-of-text token, a shard in the working directory, a watchdog of our own choice. */
+static void test_what_else_is_in_it(void **state) {
+    (void)state;
+    Fixture  f;
+    Manifest m;
+    char    *text;
+    fixture_create(&f, comm, dir, F32, 1, ",\"watchdog_seconds\":50");
+    fixture_fill(&f, 4);
+    f.shards->spec.shape.vocab_size = 50257;
+    f.shard[0].path = "here.bin";
+    checkpoint_save(&f.state, 4);
+    assert_true(verifies(&m));
+    assert_string_equal(m.data[0].name, "here.bin");
+    assert_string_equal(m.data[1].name, "train_001.bin");
+    manifest_free(&m);
+    assert_true(io_read_file(step_path("/config.json").text, 1 << 20, &text) > 0);
+    assert_non_null(strstr(text, "\"bos_token_id\": 50256,\n  \"eos_token_id\": 50256,"));
+    free(text);
+    fixture_destroy(&f);
+}
+
+/* A step of that number that another run has saved, or this one with other tokens, makes way for this run's. */
+static void test_a_step_of_another_run(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        Fixture  f;
+        Manifest m;
+        fixture_create(&f, comm, dir, F32, 1, "");
+        fixture_fill(&f, 10 + i);
+        if (i >= 1) strcpy(f.train_state.run_id, "00000000deadbeef");
+        if (i == 2) f.train_state.start.tokens = 480;
+        checkpoint_save(&f.state, 4);
+        assert_true(verifies(&m));
+        assert_string_equal(m.run_id, f.train_state.run_id);
+        assert_int_equal(m.tokens, i == 2 ? 5 * 480 : 4 * 480);
+        manifest_free(&m);
+        if (i == 2) f.train_state.start.tokens = 0;
+        assert_int_equal(checkpoint_resume(&f.state).step, 4);
+        assert_int_equal(fixture_differences(&f, 10 + i), 0);
+        fixture_destroy(&f);
+    }
+}
+
+/* A network file system may show the new folder late. */
+static void test_a_folder_that_shows_late(void **state) {
+    (void)state;
+    Fixture  f;
+    Manifest m;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    fixture_fill(&f, 4);
+    failpoints_reset();
+    setenv("TRAIN_GPT_FAIL", "io.open@1:ENOENT;io.open@3:ENOENT", 1); /* the first try of each of two files */
+    checkpoint_save(&f.state, 4);
+    unsetenv("TRAIN_GPT_FAIL");
+    assert_true(verifies(&m));
+    manifest_free(&m);
+    fixture_destroy(&f);
+}
+
+typedef struct { void (*save)(Fixture *f); } Saving;
+
+static void save_piece(void *saving) {
+    Fixture f;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    fixture_fill(&f, 4);
+    ((const Saving *)saving)->save(&f);
+}
+
+static void sign_from_elsewhere(void) {
+    LockHolder h = {.host = "elsewhere", .boot = "b9", .process = 5, .started = 1, .job = "none", .nonce = 1, .beat = 1};
+    char       text[HOLDER_TEXT];
+    int        length = holder_format(&h, text), fd = io_open(path_of("%s/lock", dir).text, IO_SHARED);
+    CHECK(fd >= 0 && io_pwrite(fd, text, (size_t)length, 0) == 0 && io_truncate(fd, (uint64_t)length) == 0, "cannot sign");
+    io_close(fd);
+}
+
+static void lose_before_the_save(Fixture *f) {
+    f->state.lock = lock_run_folder(dir, comm, NULL, 1e6);
+    lock_sign(f->state.lock);
+    sign_from_elsewhere();
+    checkpoint_save(&f->state, 4);
+}
+
+static void lose_during_the_save(Fixture *f) {
+    f->state.lock = lock_run_folder(dir, comm, NULL, 1e6);
+    lock_sign(f->state.lock);
+    Saver *s = saver_create(&f->state);
+    saver_start(s, 4, NULL);
+    for (int part = 0;; part++) {
+        while (!saver_ready(s)) usleep(1000);
+        if (part == 1) sign_from_elsewhere(); /* the pieces are written, the manifest is not */
+        saver_next(s);
+    }
+}
+
+/* From the moment on that the lock names another job nothing more is written. */
+static void test_another_job_has_the_folder(void **state) {
+    (void)state;
+    for (int during = 0; during < 2; during++) {
+        Child c = child_run(save_piece, &(Saving){during ? lose_during_the_save : lose_before_the_save});
+        if (c.code != EXIT_LOCKED || !strstr(c.said, "was taken over by another job (host elsewhere, process 5)")) fail_msg("exit %d: %s", c.code, c.said);
+        assert_int_equal(access(path_of("%s/checkpoints", dir).text, F_OK) == 0, during);
+        assert_int_not_equal(access(step_path(".tmp/state.json").text, F_OK), 0);
+        assert_int_not_equal(access(step_path("").text, F_OK), 0);
+        assert_int_equal(unlink(path_of("%s/lock", dir).text), 0);
+    }
+}
+
+static const char *path_of_log(void) {
+    static Path path;
+    path = path_of("%s/metrics.jsonl", dir);
+    return path.text;
+}
+
+static void with_a_log(Fixture *f) {
+    f->state.log = path_of_log();
+    f->state.log_fd = io_open(f->state.log, IO_CREATE);
+    failpoints_reset();
+    setenv("TRAIN_GPT_FAIL", "io.fsync@4:EIO", 1); /* after those of two files of tensors and of config.json */
+    checkpoint_save(&f->state, 4);
+}
+
+/* No checkpoint is ahead of the log. */
+static void test_a_log_that_cannot_be_synced(void **state) {
+    (void)state;
+    Child c = child_run(save_piece, &(Saving){with_a_log});
+    assert_int_equal(c.code, EXIT_IO);
+    assert_non_null(strstr(c.said, "step 4, the last, is not saved: cannot sync "));
+    assert_non_null(strstr(c.said, "metrics.jsonl: Input/output error"));
+    assert_int_not_equal(access(step_path("").text, F_OK), 0);
+}
+
+/* A run that no rank has written, or two have: a bug of ours would be seen before the folder gets its name. */
+static void test_runs_that_do_not_cover(void **state) {
+    (void)state;
+    for (int twice = 0; twice < 2; twice++) {
+        Fixture f;
+        fixture_create(&f, comm, dir, F32, 1, "");
+        float *staged = calloc((size_t)f.shards->layout.elems, 3 * sizeof *staged);
+        Save   s = save_prepare(&f.state, 4, staged);
+        save_make_folder(&s);
+        save_write_pieces(&s);
+        assert_string_equal(s.fault, "");
+        assert_true(s.written_count > 4);
+        s.written[2] = twice ? s.written[1] : s.written[--s.written_count];
+        save_commit(&s, s.written, s.written_count);
+        assert_non_null(strstr(s.fault, "a bug: byte "));
+        assert_non_null(strstr(s.fault, " is written by no rank, or twice"));
+        assert_int_not_equal(access(step_path("").text, F_OK), 0);
+        save_drop(&s);
+        assert_int_not_equal(access(step_path(".tmp").text, F_OK), 0);
+        save_release(&s);
+        free(staged);
+        fixture_destroy(&f);
+    }
+}
+
+int main(void) {
+    omp_set_num_threads(1);
+    comm = comm_create((Launch){0}, COMM_RING);
+#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+    const struct CMUnitTest tests[] = {
+        CASE(test_what_else_is_in_it), CASE(test_a_step_of_another_run), CASE(test_a_folder_that_shows_late), CASE(test_another_job_has_the_folder),
+        CASE(test_a_log_that_cannot_be_synced), CASE(test_runs_that_do_not_cover),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

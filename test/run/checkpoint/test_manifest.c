@@ -1,0 +1,303 @@
+/* test_manifest.c - state.json: what is written is read back; whatever is cut, flipped or made up is refused. */
+#include "run/checkpoint/manifest.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#undef fail
+#include <cmocka.h>
+
+#include "test/run/config/every_value.h"
+
+enum { TAIL = 29 }; /* ,\n"hash":"0123456789abcdef"}\n */
+
+/* The text of a small manifest; the caller frees it. */
+static char *sample(size_t *bytes) {
+    ManifestRun  model[2] = {{0, 1048576, 0x1111}, {1048576, 500, 0xfedcba9876543210u}}, optimizer[1] = {{0, 77, 3}}, config[1] = {{0, 9, 4}};
+    ManifestData data[2] = {{"a \"quoted\"\n.bin", 18446744073709551615u, 9223372036854775807}, {"b.bin", 2, 1}};
+    cJSON       *json = cJSON_Parse("{\"run\":{\"steps\":5},\"optimizer\":{\"learning_rate\":0.0006}}");
+    Manifest     m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "bf16", .step = 1000, .samples = 12000,
+                      .tokens = MANIFEST_COUNT_LIMIT, .seed = 9223372036854775807, .ranks = 3, .threads = 2, .loss_scale = 65536.5, .loss_scale_steps = 1234,
+                      .guard = {.spikes = {3, {4.25, 1e-300, -0.1}}, .skips = 2, .rollbacks = 7, .furthest = 991}, .config = json, .data = data, .data_files = 2,
+                      .file = {{1049076, model, 2}, {77, optimizer, 1}, {9, config, 1}}};
+    char        *text = manifest_write(&m, bytes);
+    cJSON_Delete(json);
+    return text;
+}
+
+/* Parses a block of exactly this size, so that AddressSanitizer sees a read behind its end. */
+static ManifestStatus parse(const char *text, size_t bytes, Manifest *m, char *fault) {
+    char *copy = malloc(bytes ? bytes : 1);
+    memcpy(copy, text, bytes);
+    ManifestStatus status = manifest_parse(copy, bytes, m, fault);
+    free(copy);
+    return status;
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    size_t   bytes;
+    char    *text = sample(&bytes), fault[MANIFEST_FAULT_BYTES] = "";
+    Manifest m;
+    if (parse(text, bytes, &m, fault) != MANIFEST_GOOD) fail_msg("%s", fault);
+    assert_string_equal(m.run_id, "0123456789abcdef");
+    assert_string_equal(m.precision, "bf16");
+    assert_true(m.step == 1000 && m.samples == 12000 && m.tokens == MANIFEST_COUNT_LIMIT && m.seed == INT64_MAX);
+    assert_true(m.ranks == 3 && m.threads == 2 && m.loss_scale == 65536.5 && m.loss_scale_steps == 1234);
+    assert_true(m.guard.skips == 2 && m.guard.rollbacks == 7 && m.guard.furthest == 991 && m.guard.spikes.count == 3);
+    assert_true(m.guard.spikes.loss[0] == 4.25 && m.guard.spikes.loss[1] == 1e-300 && m.guard.spikes.loss[2] == -0.1);
+    assert_true(m.data_files == 2 && m.data[0].bytes == UINT64_MAX && m.data[0].tokens == INT64_MAX);
+    assert_string_equal(m.data[0].name, "a \"quoted\"\n.bin");
+    assert_true(m.file[FILE_MODEL].runs == 2 && m.file[FILE_MODEL].run[1].hash == 0xfedcba9876543210u);
+    assert_true(json_member(json_member(m.config, "optimizer"), "learning_rate")->valuedouble == 0.0006);
+    manifest_free(&m);
+    free(text);
+}
+
+/* Of a GPU: the table of matrix products is kept as it is. */
+static void test_gemm(void **state) {
+    (void)state;
+    ManifestRun  one = {0, 9, 4};
+    ManifestData data = {"a.bin", 1, 1};
+    cJSON       *config = cJSON_CreateObject(), *gemm = cJSON_Parse("{\"device\":\"H100\",\"rows\":[[1,2,\"x\"]]}");
+    Manifest     m = {.run_id = "0123456789abcdef", .backend = "cuda", .precision = "bf16", .ranks = 1, .threads = 1, .loss_scale = 1, .config = config, .gemm = gemm,
+                      .data = &data, .data_files = 1, .file = {{9, &one, 1}, {9, &one, 1}, {9, &one, 1}}}, again;
+    size_t       bytes;
+    char        *text = manifest_write(&m, &bytes), fault[MANIFEST_FAULT_BYTES] = "";
+    if (parse(text, bytes, &again, fault) != MANIFEST_GOOD) fail_msg("%s", fault);
+    assert_true(cJSON_Compare(again.gemm, gemm, 1));
+    manifest_free(&again);
+    cJSON_Delete(gemm);
+    cJSON_Delete(config);
+    free(text);
+}
+
+/* What is not there or not whole is broken; what nobody could look at is not. */
+static void test_unread(void **state) {
+    (void)state;
+    static const struct { int error; const char *says; } table[] = {
+        {ENOENT, "x is missing"}, {ENOTDIR, "x is missing"}, {ENODATA, "x ends too early"}, {EFBIG, "x is too long"},
+        {ENOMEM, MANIFEST_NO_MEMORY}, {EIO, MANIFEST_UNREADABLE "x: Input/output error"}, {EACCES, MANIFEST_UNREADABLE "x: Permission denied"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        char fault[MANIFEST_FAULT_BYTES];
+        assert_int_equal(manifest_unread(fault, "x", table[i].error), 0);
+        assert_string_equal(fault, table[i].says);
+    }
+}
+
+static void test_every_cut_and_every_bit(void **state) {
+    (void)state;
+    size_t   bytes;
+    char    *text = sample(&bytes), fault[MANIFEST_FAULT_BYTES];
+    Manifest m;
+    for (size_t n = 0; n < bytes; n++) assert_int_equal(parse(text, n, &m, fault), MANIFEST_BROKEN);
+    for (size_t bit = 0; bit < 8 * bytes; bit++) {
+        text[bit / 8] ^= (char)(1 << bit % 8);
+        assert_int_equal(parse(text, bytes, &m, fault), MANIFEST_BROKEN);
+        text[bit / 8] ^= (char)(1 << bit % 8);
+    }
+    char *longer = malloc(bytes + 1);
+    memcpy(longer, text, bytes);
+    longer[bytes] = '\n';
+    assert_int_equal(parse(longer, bytes + 1, &m, fault), MANIFEST_BROKEN);
+    free(longer);
+    free(text);
+}
+
+/* One value is another, and the hash is right: a manifest that holds together, or a fault that names something of it. */
+static void read_changed(char *text, void *good) {
+    char     fault[MANIFEST_FAULT_BYTES] = "", signed_text[8192];
+    Manifest m;
+    size_t   end = strlen(text) - 1; /* without the last brace */
+    int      tail = snprintf(signed_text, sizeof signed_text, "%.*s,\n\"hash\":\"%016" PRIx64 "\"}\n", (int)end, text, manifest_hash(text, end));
+    assert_in_range(tail, 1, sizeof signed_text - 1);
+    if (parse(signed_text, (size_t)tail, &m, fault) != MANIFEST_GOOD) {
+        if (!fault[0]) fail_msg("refused without a word: %s", signed_text);
+        return;
+    }
+    for (int f = 0; f < MANIFEST_FILES; f++) assert_true(m.file[f].runs > 0 && m.file[f].run[0].offset == 0);
+    assert_true(m.step >= 0 && m.samples >= 0 && m.tokens >= 0 && m.ranks > 0 && m.config);
+    manifest_free(&m);
+    ++*(int *)good;
+}
+
+static void test_every_value(void **state) {
+    (void)state;
+    size_t bytes;
+    int    good = 0;
+    char  *text = sample(&bytes);
+    strcpy(text + bytes - TAIL, "}");
+    int all = every_value(text, read_changed, &good);
+    assert_true(all > 1500 && good > 50 && good < all / 3);
+    free(text);
+}
+
+/* The sample with the first `from` replaced by `to` and the hash made right again: a forgery, not an accident. */
+static char *forge(const char *from, const char *to, size_t *bytes) {
+    size_t old;
+    char  *text = sample(&old), *at = memmem(text, old, from, strlen(from)), *out = malloc(old + strlen(to) + TAIL + 1);
+    assert_non_null(at);
+    size_t before = (size_t)(at - text), body = old - TAIL - strlen(from) + strlen(to);
+    memcpy(out, text, before);
+    memcpy(out + before, to, strlen(to));
+    memcpy(out + before + strlen(to), at + strlen(from), old - TAIL - before - strlen(from));
+    *bytes = body + (size_t)sprintf(out + body, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(out, body));
+    free(text);
+    return out;
+}
+
+#define ONES_16 "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"
+#define ONES_128 "[" ONES_16 "," ONES_16 "," ONES_16 "," ONES_16 "," ONES_16 "," ONES_16 "," ONES_16 "," ONES_16
+
+static void test_forgeries(void **state) {
+    (void)state;
+    static const struct { const char *from, *to; ManifestStatus status; const char *word; } table[] = {
+        {"\"1.0\"", "\"1.7\",\"more\":[1,2]", MANIFEST_GOOD, ""}, /* a later minor version may say more */
+        {"\"1.0\"", "\"2.0\"", MANIFEST_FOREIGN, "version 2.0"},
+        {"\"1.0\"", "\"10.0\"", MANIFEST_FOREIGN, "version 10.0"},
+        {"\"1.0\"", "1.0", MANIFEST_BROKEN, "not a train_gpt checkpoint's"},
+        {"train_gpt checkpoint", "train_gpt", MANIFEST_BROKEN, "not a train_gpt checkpoint's"},
+        {"\"run_id\"", "\"run_ix\"", MANIFEST_BROKEN, "run_id"},
+        {"0123456789abcdef", "../../etc/passwd", MANIFEST_BROKEN, "run_id"},
+        {"0123456789abcdef", "0123456789abcdef0123456789abcdef01234567", MANIFEST_BROKEN, "run_id"},
+        {"\"step\":\"1000\"", "\"step\":1000", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"-1\"", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"1e3\"", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"\"", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"9223372036854775808\"", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"99999999999999999999999\"", MANIFEST_BROKEN, "step"},
+        {"\"step\":\"1000\"", "\"step\":\"1000\",\"step\":\"1000\"", MANIFEST_BROKEN, "no valid JSON"},
+        {"\"step\":\"1000\"", "\"step\":\"9007199254740993\"", MANIFEST_BROKEN, "step"}, /* what sums of two would not fit */
+        {"\"samples\":\"12000\"", "\"samples\":\"9223372036854775807\"", MANIFEST_BROKEN, "samples"},
+        {"\"tokens\":\"9007199254740992\"", "\"tokens\":\"9007199254740993\"", MANIFEST_BROKEN, "tokens"},
+        {"\"skips\":\"2\"", "\"skips\":\"9007199254740993\"", MANIFEST_BROKEN, "guard"},
+        {"\"rollbacks\":\"7\"", "\"rollbacks\":\"9223372036854775807\"", MANIFEST_BROKEN, "guard"},
+        {"\"furthest\":\"991\"", "\"furthest\":\"9223372036854775807\"", MANIFEST_BROKEN, "guard"},
+        {"\"1234\"", "\"9007199254740993\"", MANIFEST_BROKEN, "loss_scale_steps"},
+        {"\"ranks\":3", "\"ranks\":0", MANIFEST_BROKEN, "ranks"},
+        {"\"ranks\":3", "\"ranks\":1e300", MANIFEST_BROKEN, ""},
+        {"\"ranks\":3", "\"ranks\":2.5", MANIFEST_BROKEN, "ranks"},
+        {"\"threads\":2", "\"threads\":null", MANIFEST_BROKEN, "threads"},
+        {"\"cpu\"", "\"a backend with a long name\"", MANIFEST_BROKEN, "backend"},
+        {"65536.5", "-1", MANIFEST_BROKEN, "loss_scale"},
+        {"\"1234\"", "1234.5", MANIFEST_BROKEN, "loss_scale_steps"},
+        {"\"guard\"", "\"later\"", MANIFEST_GOOD, ""}, /* an earlier minor version has none */
+        {"\"guard\":{", "\"guard\":{},\"x\":{", MANIFEST_BROKEN, "guard"},
+        {"\"guard\":{", "\"guard\":[],\"x\":{", MANIFEST_BROKEN, "guard"},
+        {"\"skips\":\"2\"", "\"skips\":2", MANIFEST_BROKEN, "guard"},
+        {"\"rollbacks\":\"7\"", "\"rollbacks\":\"-7\"", MANIFEST_BROKEN, "guard"},
+        {"\"furthest\"", "\"nearest\"", MANIFEST_BROKEN, "guard"},
+        {"[4.25,", "[\"4.25\",", MANIFEST_BROKEN, "guard"},
+        {"[4.25,", "[null,", MANIFEST_BROKEN, "guard"},
+        {"[4.25,", "[[4.25],", MANIFEST_BROKEN, "guard"},
+        {"[4.25,", "[1e999,", MANIFEST_BROKEN, ""},
+        {"[4.25,", ONES_128 ",", MANIFEST_BROKEN, "guard"}, /* more than the window holds */
+        {"\"config\":{", "\"config\":[],\"x\":{", MANIFEST_BROKEN, "config"},
+        {"\"name\":\"b.bin\"", "\"name\":7", MANIFEST_BROKEN, "data[1]"},
+        {"\"data\":[", "\"data\":[],\"x\":[", MANIFEST_BROKEN, "data"},
+        {"\"data\":[", "\"data\":{},\"x\":[", MANIFEST_BROKEN, "data"},
+        {"\"model.safetensors\"", "\"../../model.safetensors\"", MANIFEST_BROKEN, "model.safetensors in its place"},
+        {"\"model.safetensors\"", "\"/etc/passwd\"", MANIFEST_BROKEN, "model.safetensors in its place"},
+        {"\"optimizer.safetensors\"", "\"model.safetensors\"", MANIFEST_BROKEN, "optimizer.safetensors in its place"},
+        {"\"files\":[", "\"files\":[{},", MANIFEST_BROKEN, "list the 3 files"},
+        {"\"files\":[", "\"files\":[],\"x\":[", MANIFEST_BROKEN, "list the 3 files"},
+        {"\"1049076\"", "\"1049077\"", MANIFEST_BROKEN, "exactly once"},
+        {"\"1049076\"", "\"1049075\"", MANIFEST_BROKEN, "exactly once"},
+        {"\"1049076\"", "\"18446744073709551615\"", MANIFEST_BROKEN, "exactly once"},
+        {"[\"1048576\",\"500\"", "[\"1048577\",\"499\"", MANIFEST_BROKEN, "exactly once"},
+        {"[\"1048576\",\"500\"", "[\"1048575\",\"501\"", MANIFEST_BROKEN, "exactly once"},
+        {"[\"1048576\",\"500\"", "[\"0\",\"500\"", MANIFEST_BROKEN, "exactly once"},
+        {"[\"1048576\",\"500\"", "[\"1048576\",\"18446744073709551615\"", MANIFEST_BROKEN, "exactly once"},
+        {"[\"1048576\",\"500\"", "[\"1048576\",\"0\",\"0000000000000000\"],[\"1048576\",\"500\"", MANIFEST_BROKEN, "exactly once"},
+        {"[\"0\",\"1048576\"", "[\"0\",\"1048577\"", MANIFEST_BROKEN, "exactly once"},
+        {"\"0000000000001111\"", "\"000000000001111\"", MANIFEST_BROKEN, "exactly once"},
+        {"\"0000000000001111\"", "\"000000000000111G\"", MANIFEST_BROKEN, "exactly once"},
+        {"\"0000000000001111\"", "\"0000000000001111\",0", MANIFEST_BROKEN, "exactly once"},
+        {"\"runs\":[", "\"runs\":{},\"x\":[", MANIFEST_BROKEN, "exactly once"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        size_t   bytes;
+        char    *text = forge(table[i].from, table[i].to, &bytes), fault[MANIFEST_FAULT_BYTES] = "";
+        Manifest m;
+        if (parse(text, bytes, &m, fault) != table[i].status || !strstr(fault, table[i].word))
+            fail_msg("%s -> %s: \"%s\"", table[i].from, table[i].to, fault);
+        if (table[i].status == MANIFEST_GOOD) manifest_free(&m);
+        assert_null(m.json.root);
+        free(text);
+    }
+}
+
+/* A right hash over nothing but values: refused before a tree is built of it. */
+static void test_costly_text(void **state) {
+    (void)state;
+    size_t   body = 16u << 20;
+    char    *text = malloc(body + TAIL + 1), fault[MANIFEST_FAULT_BYTES] = "";
+    Manifest m;
+    memset(text, ',', body);
+    for (size_t i = 0; i < body; i += 2) text[i] = '0';
+    memcpy(text, "{\"a\":[", 6);
+    sprintf(text + body, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, body));
+    assert_int_equal(manifest_parse(text, body + TAIL, &m, fault), MANIFEST_BROKEN);
+    assert_non_null(strstr(fault, "values"));
+    free(text);
+}
+
+/* As many runs as there is room for are read back. */
+static void test_the_largest(void **state) {
+    (void)state;
+    const int64_t runs = 120000;
+    assert_true(manifest_has_room(runs + 3, 2) && !manifest_has_room(runs + 3000, 2));
+    ManifestRun *run = calloc((size_t)runs, sizeof *run);
+    for (int64_t i = 0; i < runs; i++) run[i] = (ManifestRun){(uint64_t)i << 20, 1 << 20, UINT64_MAX - (uint64_t)i};
+    ManifestRun  one = {0, 9, 4};
+    ManifestData data[2] = {{"a.bin", 1, 1}, {"b.bin", 2, 1}};
+    cJSON       *config = cJSON_CreateObject();
+    Manifest     m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "bf16", .ranks = 600, .threads = 2, .loss_scale = 1, .config = config,
+                      .data = data, .data_files = 2, .file = {{(uint64_t)runs << 20, run, runs}, {9, &one, 1}, {9, &one, 1}}}, again;
+    size_t       bytes;
+    char        *text = manifest_write(&m, &bytes), fault[MANIFEST_FAULT_BYTES] = "";
+    assert_true(bytes < MANIFEST_LIMIT);
+    if (manifest_parse(text, bytes, &again, fault) != MANIFEST_GOOD) fail_msg("%s", fault);
+    assert_true(again.file[FILE_MODEL].runs == runs && again.file[FILE_MODEL].run[runs - 1].hash == run[runs - 1].hash);
+    manifest_free(&again);
+    cJSON_Delete(config);
+    free(run);
+    free(text);
+}
+
+/* As costly as a text can be that is parsed: a key for each value, and paths of 250 bytes. */
+static void test_memory(void **state) {
+    (void)state;
+    char *text = malloc(MANIFEST_LIMIT + 512), fault[MANIFEST_FAULT_BYTES] = "";
+    int   at = sprintf(text, "{\"%0240d\":{", 0);
+    for (int i = 3; i < MANIFEST_VALUES; i++) at += sprintf(text + at, "\"%06x\":\"%014d\",", i, 0);
+    at += sprintf(text + at - 1, "}") - 1;
+    at += sprintf(text + at, ",\n\"hash\":\"%016" PRIx64 "\"}\n", manifest_hash(text, (size_t)at));
+    Manifest m;
+    assert_true(at < MANIFEST_LIMIT);
+    assert_int_equal(manifest_parse(text, (size_t)at, &m, fault), MANIFEST_BROKEN);
+    assert_non_null(strstr(fault, "not a train_gpt checkpoint's")); /* it was parsed */
+    free(text);
+#ifndef __SANITIZE_ADDRESS__
+    struct rusage used;
+    const char   *preload = getenv("LD_PRELOAD"); /* valgrind's own memory counts for it */
+    getrusage(RUSAGE_SELF, &used);
+    if (!preload || !strstr(preload, "vgpreload")) assert_in_range(used.ru_maxrss >> 10, 1, 256);
+#endif
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_every_cut_and_every_bit), cmocka_unit_test(test_forgeries),
+        cmocka_unit_test(test_every_value), cmocka_unit_test(test_costly_text), cmocka_unit_test(test_the_largest), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_gemm), cmocka_unit_test(test_unread),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

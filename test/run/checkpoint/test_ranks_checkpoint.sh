@@ -1,0 +1,36 @@
+# What one number of ranks saves, any other resumes, bit for bit; and what a fault on one rank does to all.
+. "$(dirname "$0")/../../../scripts/env.sh"
+TOOL=$PWD/$B/test/run/checkpoint/ranks_checkpoint
+WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
+export OMP_NUM_THREADS=1
+STATUS=0
+expect() { local name=$1; shift; if "$@"; then echo "ok $name"; else echo "not ok $name"; STATUS=1; fi; }
+stage() { echo $(($1 % 2)); }  # both stages take part on both sides
+# refused CODE PATTERN COMMAND...: ends with the code and exactly one line that says so.
+refused() {
+    local code=$1 pattern=$2; shift 2
+    "$@" > "$WORK/out" 2> "$WORK/err"; local status=$?
+    [ "$status" -eq "$code" ] && [ "$(grep -cE "$pattern" "$WORK/err")" -eq 1 ] && return 0
+    echo "exit $status, expected $code with one line like: $pattern"; head -20 "$WORK/err"; return 1
+}
+
+for w in 1 2 3 4; do
+    mkdir "$WORK/$w"
+    expect "$w ranks save" run_ranks $w "$TOOL" save "$WORK/$w" 5 "$(stage $w)"
+    for file in model.safetensors optimizer.safetensors config.json; do
+        expect "$w ranks write the same $file" cmp "$WORK/1/checkpoints/step_00000005/$file" "$WORK/$w/checkpoints/step_00000005/$file"
+    done
+done
+for w in 1 2 3 4; do
+    for n in 1 2 3 4; do
+        expect "saved by $w, resumed by $n" run_ranks $n "$TOOL" load "$WORK/$w" 5 "$(stage $((w / 2 + n)))" $w
+    done
+done
+
+expect "one rank's full disk ends all" refused 74 "step 9, the last, is not saved: cannot write $WORK/3/checkpoints/step_00000009.tmp/.*safetensors: File too large" \
+    run_ranks 3 "$TOOL" full "$WORK/3" 9 1
+expect "nothing of it is left" test "$(ls -A "$WORK/3/checkpoints")" = step_00000005
+expect "the older checkpoint is whole" run_ranks 2 "$TOOL" load "$WORK/3" 5 1 3
+truncate -s -1 "$WORK/3/checkpoints/step_00000005/model.safetensors"
+expect "ranks refuse a run without a good checkpoint" refused 65 "no checkpoint in .* verifies .of 1; step_00000005: model.safetensors has" run_ranks 3 "$TOOL" load "$WORK/3" 5 1 3
+exit $STATUS

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Kills a small training run with SIGKILL at random instants and starts it again, over and over: every start must go on from the newest
+# complete checkpoint, and the weights at the end must be those of a run that was never killed, bit for bit.
+#   test/run/lib/kills.sh KILLS RANKS [SEED]     prints "ok ..." or "not ok ...", then "KILLS kills, FAILED failed resumes, RUNS runs completed"
+kills=$1 ranks=$2 RANDOM=${3:-1}
+. "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
+run="$WORK/run"
+args="run.steps=40 checkpoint.every=3 eval.every=0 schedule.name=cosine"
+start() { if [ "$ranks" -eq 1 ]; then exec "$TRAIN" "$WORK/tiny.json" $args run.dir="$1"; else exec mpirun --oversubscribe --bind-to none -np "$ranks" "$TRAIN" "$WORK/tiny.json" $args run.dir="$1"; fi; }
+newest() { ls "$run/checkpoints" 2>/dev/null | grep -E '^step_[0-9]+$' | tail -1 | sed 's/step_0*//'; }
+
+( start "$WORK/whole" ) > /dev/null || { echo "not ok the run that is not killed"; exit 1; }
+killed=0 failed=0 runs=0
+while [ "$killed" -lt "$kills" ]; do
+    before=$(newest)
+    ( start "$run" ) > "$WORK/out" 2> "$WORK/err" & job=$!
+    # From before the first step to after the last; mpirun itself takes some 0.4 s.
+    sleep "$(awk -v r=$RANDOM -v n="$ranks" 'BEGIN { printf "%.3f", (n > 1 ? 0.35 : 0) + r / 32768 * (n > 1 ? 1.6 : 1.0) }')"
+    if [ "$ranks" -gt 1 ] && [ $((RANDOM % 2)) -eq 0 ]; then # one rank, whichever
+        victim=$(pgrep -f "^$TRAIN $WORK/tiny.json" | shuf -n 1 --random-source=<(yes $RANDOM))
+        [ -n "$victim" ] && kill -9 "$victim" 2> /dev/null
+    else
+        kill -9 $job 2> /dev/null
+    fi
+    wait $job 2> /dev/null; status=$?
+    for _ in $(seq 50); do pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null || break; sleep 0.1; done
+    if [ $status -eq 0 ]; then
+        runs=$((runs + 1))
+        if ! same_weights "$run" "$WORK/whole" step_00000040 > /dev/null; then failed=$((failed + 1)); echo "not ok run $runs ended with other weights"; fi
+        rm -rf "$run"
+    else
+        killed=$((killed + 1))
+        # What it had said: a start that got as far as the banner went on from the newest checkpoint there was.
+        if [ -n "$before" ] && grep -q "^start " "$WORK/out"; then failed=$((failed + 1)); echo "not ok began anew in spite of step $before"; fi
+        if [ -n "$before" ] && grep -q "^resume " "$WORK/out" && ! grep -q "at step $before," "$WORK/out"; then
+            failed=$((failed + 1)); echo "not ok $(grep '^resume ' "$WORK/out"), and step $before was there"
+        fi
+        if grep -vE "mpirun|Primary job|abort|signal 9|^-*$|prterun|noticed|process|exited|node" "$WORK/err" | grep -q "train_gpt:"; then
+            failed=$((failed + 1)); echo "not ok $(grep 'train_gpt:' "$WORK/err" | head -3)"
+        fi
+    fi
+done
+( start "$run" ) > "$WORK/out" 2>&1; status=$?
+expect "$ranks ranks: after $killed kills the run ends" [ $status -eq 0 ]
+expect "$ranks ranks: with the weights of a run that was not killed" same_weights "$run" "$WORK/whole" step_00000040
+expect "$ranks ranks: steps strictly increase" [ "$(values "$run" train step | tr '\n' ' ')" = "$(seq 40 | tr '\n' ' ')" ]
+expect "$ranks ranks: no failed resume" [ "$failed" -eq 0 ]
+echo "$killed kills, $failed failed resumes, $runs runs completed between them"
+exit $STATUS

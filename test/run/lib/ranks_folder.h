@@ -1,0 +1,23 @@
+/* ranks_folder.h - a scratch folder that all ranks of a case share: made by rank 0 before it, removed after it. */
+#ifndef TRAIN_GPT_TEST_RUN_RANKS_FOLDER_H
+#define TRAIN_GPT_TEST_RUN_RANKS_FOLDER_H
+
+#include "test/comm/ranks.h"
+#include "test/run/checkpoint/checkpoint_fixture.h"
+
+static char dir[64];
+
+static inline int enter(void **state) {
+    (void)state;
+    if (comm_rank(world) == 0 && fixture_folder(dir)) return -1;
+    comm_broadcast(world, dir, sizeof dir, 0);
+    return 0;
+}
+
+static inline int leave(void **state) {
+    (void)state;
+    comm_barrier(world);
+    return comm_rank(world) == 0 ? fixture_folder_remove(dir) : 0;
+}
+
+#endif

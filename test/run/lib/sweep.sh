@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Every I/O call of a small run, its saves and deletions among them, is the last thing one of its ranks does: killed before the call or after it, at
+# 1, 2 and 4 ranks, each rank. The next start must go on from the newest checkpoint there is, passing over none, to the weights of a run that
+# was never killed.
+#   test/run/lib/sweep.sh FROM COUNT [STRIDE]     cases FROM, FROM+STRIDE, ...; prints "not ok ..." for each that fails, then "N of TOTAL cases, N failed"
+from=$1 count=$2 stride=${3:-1}
+. "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
+FAILING=$PWD/$B/test/train_gpt-failpoints
+args="run.steps=8 checkpoint.every=2 checkpoint.keep=2 eval.every=0 log.every=100"
+# start RANKS RUN RULES: what it does is in $WORK/out
+start() {
+    if [ "$1" -eq 1 ]; then TRAIN_GPT_FAIL=$3 "$FAILING" "$WORK/tiny.json" $args run.dir="$2"
+    else TRAIN_GPT_FAIL=$3 run_ranks "$1" "$FAILING" "$WORK/tiny.json" $args run.dir="$2"; fi > "$WORK/out" 2>&1
+}
+newest() { ls "$1/checkpoints" 2> /dev/null | grep -E '^step_[0-9]+$' | tail -n 1 | sed 's/step_0*//'; }
+
+# One line for each case: ranks, rule. A rule that does nothing counts the calls.
+for ranks in 1 2 4; do
+    TRAIN_GPT_FAIL_LOG="$WORK/calls" start $ranks "$WORK/whole-$ranks" "io@1+:count" || { echo "not ok the run at $ranks ranks that is not killed"; exit 1; }
+    for rank in $(seq 0 $((ranks - 1))); do
+        calls=$(grep -c "rank=$rank$" "$WORK/calls")
+        for what in kill-before kill-after; do for n in $(seq "$calls"); do echo "$ranks io@$n:$what,rank=$rank"; done; done
+    done
+    rm "$WORK/calls"
+done > "$WORK/cases"
+total=$(wc -l < "$WORK/cases") tried=0 failed=0
+bad() { failed=$((failed + 1)); echo "not ok $ranks ranks, $rule: $1"; }
+
+while [ $tried -lt "$count" ]; do
+    read -r ranks rule <<< "$(sed -n "$(((from + tried * stride) % total + 1))p" "$WORK/cases")"
+    run="$WORK/run-$tried"; tried=$((tried + 1))
+    TRAIN_GPT_FAIL_LOG="$WORK/struck" start "$ranks" "$run" "$rule" && [ -e "$WORK/struck" ] && [ ! -d "$run/checkpoints/step_00000008" ] && bad "ended well, without its last checkpoint"
+    rm -f "$WORK/struck"
+    step=$(newest "$run")
+    if ! start "$ranks" "$run" ""; then bad "the next start: $(grep 'train_gpt:' "$WORK/out" | head -n 1)"
+    elif grep -q 'passed over' "$WORK/out"; then bad "$(grep 'passed over' "$WORK/out")"
+    elif [ -n "$step" ] && [ "$step" -lt 8 ] && ! grep -q "^resume .*at step $step," "$WORK/out"; then bad "did not go on from step $step"
+    elif ! same_weights "$run" "$WORK/whole-$ranks" step_00000008 > /dev/null; then bad "other weights at the end"
+    elif [ -n "$(find "$run/checkpoints" -name '*.tmp' -o -name '.trash*')" ] && [ "${step:-0}" -lt 8 ]; then bad "leftovers stay"
+    fi
+    rm -rf "$run"
+done
+echo "$tried of $total cases, $failed failed"
+[ $failed -eq 0 ]

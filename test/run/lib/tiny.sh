@@ -1,0 +1,50 @@
+# tiny.sh - a small model on made-up text, and the few words end-to-end tests are written in. Sourced from test/run/test_*.sh.
+. "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+TRAIN=$PWD/$B/train_gpt
+WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+STATUS=0
+
+ok()   { if [ "$1" -eq 0 ]; then echo "ok $2"; else echo "not ok $2"; STATUS=1; fi; }
+# expect NAME COMMAND...: ok when the command succeeds.
+expect() { local name=$1; shift; if "$@"; then ok 0 "$name"; else ok 1 "$name"; fi; }
+
+quiet() { "$@" > /dev/null; }
+# Until a run in the background has taken its first step, 20 s at most.
+await_step() { for _ in $(seq 200); do [ -s "$1/metrics.jsonl" ] && return; sleep 0.1; done; }
+
+# 40,000 bytes of words from a small generator: learnable, the same everywhere.
+awk 'BEGIN { srand(7); split("the quick brown fox jumps over a lazy dog while rain falls on old stones and rivers run to sea", w, " ");
+             for (i = 0; i < 8000; i++) printf "%s%s", w[1 + int((i * 7 + int(i / 5) * 3) % 20)], i % 11 == 10 ? ".\n" : " " }' > "$WORK/text.txt"
+"$TRAIN" tokenize "$WORK/text.txt" out="$WORK/data" val=0.1 > /dev/null || { echo "not ok tokenize"; exit 1; }
+
+# Odd sizes throughout: head size 14, 40 positions; 12 samples a step, so 1, 2, 3 and 4 ranks divide it.
+cat > "$WORK/tiny.json" <<JSON
+{ "run": {"steps": 12, "dir": "$WORK/run"},
+  "model": {"n_layer": 2, "n_head": 3, "n_embd": 42, "n_positions": 40, "vocab_size": 256},
+  "data": {"train": "$WORK/data/train_*.bin", "val": "$WORK/data/val_*.bin"},
+  "batch": {"global_tokens": 480, "micro_batch": 1},
+  "optimizer": {"learning_rate": 1e-3},
+  "schedule": {"name": "cosine", "warmup_steps": 3, "final_lr_fraction": 0.1},
+  "precision": "fp32",
+  "checkpoint": {"every": 6, "keep": 3},
+  "eval": {"every": 6, "tokens": 400} }
+JSON
+
+train() { "$TRAIN" "$WORK/tiny.json" "$@"; }                                  # one process
+train_ranks() { local n=$1; shift; run_ranks "$n" "$TRAIN" "$WORK/tiny.json" "$@"; }
+# The values of one key of a metrics file's lines of a kind, one a line: values DIR train loss
+values() { grep "\"kind\":\"$2\"" "$1/metrics.jsonl" | sed -E "s/.*\"$3\":([^,}]*).*/\1/"; }
+# near A B TOLERANCE: two columns of numbers agree relatively, as many in each, at least one.
+near() { paste -d' ' "$1" "$2" | awk -v tolerance="$3" 'NF != 2 { bad = 1 } { d = $1 - $2; if (d < 0) d = -d; s = $2 < 0 ? -$2 : $2; if (d > tolerance * s) bad = 1; n++ } END { exit bad || n == 0 }'; }
+same_losses() { values "$1" train loss > "$WORK/.a"; values "$2" train loss > "$WORK/.b"; near "$WORK/.a" "$WORK/.b" "$3"; }
+same_norms() { values "$1" train grad_norm > "$WORK/.a"; values "$2" train grad_norm > "$WORK/.b"; near "$WORK/.a" "$WORK/.b" "$3"; }
+same_evals() { values "$1" eval loss > "$WORK/.a"; values "$2" eval loss > "$WORK/.b"; near "$WORK/.a" "$WORK/.b" "$3"; }
+same_weights() { cmp "$1/checkpoints/$3/model.safetensors" "$2/checkpoints/$3/model.safetensors" && cmp "$1/checkpoints/$3/optimizer.safetensors" "$2/checkpoints/$3/optimizer.safetensors"; }
+# exits CODE PATTERN COMMAND...: ends with the code, and exactly one line on stderr matches.
+exits() {
+    local code=$1 pattern=$2; shift 2
+    "$@" > "$WORK/out" 2> "$WORK/err"; local status=$?
+    [ "$status" -eq "$code" ] && [ "$(grep -cE "$pattern" "$WORK/err")" -eq 1 ] && return 0
+    echo "exit $status, expected $code with one line like: $pattern"; head -20 "$WORK/err"; return 1
+}
