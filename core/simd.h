@@ -2,7 +2,7 @@
  *
  * Two ways to write a kernel. A plain loop that compilers vectorise by themselves is an always-inline body given to SIMD_KERNEL, which compiles it
  * for AVX-512, AVX2+FMA and the baseline. One over 16-float vectors (GCC vector extensions, operations in simd_ops.h) stands in a
- * source that core/simd_each.h compiles once per instruction set. Either way name() calls the one this processor has; TRAIN_GPT_ISA=avx512,
+ * file that core/simd_each.h compiles once per instruction set. Either way name() calls the one this processor has; TRAIN_GPT_ISA=avx512,
  * avx2 or sse2 caps the choice.
  */
 #ifndef TRAIN_GPT_CORE_SIMD_H

@@ -1,15 +1,10 @@
-/* simd_each.h - compiles the kernels of a source file once per instruction set.
+/* simd_each.h - compiles a file of kernels once per instruction set.
  *
- *     #include "core/simd.h"
- *     #ifndef SIMD_PASS
- *     #define SIMD_FILE "layers/scale.c"          the file itself
+ *     #define SIMD_FILE "layers/scale_simd.h"     static void SIMD(scale)(float *x, int64_t n) { ... f32x16 ... }
  *     #include "core/simd_each.h"
- *     ... ordinary code: SIMD_DISPATCH(void, scale, (float *x, int64_t n), (x, n)) and what calls scale() ...
- *     #else
- *     static void SIMD(scale)(float *x, int64_t n) { ... f32x16 ... }
- *     #endif
+ *     SIMD_DISPATCH(void, scale, (float *x, int64_t n), (x, n))      scale() calls the one this processor has
  *
- * Every function of the second part is named with SIMD(), which appends the instruction set. Inlining one body into functions of several
+ * Every function of such a file is named with SIMD(), which appends the instruction set. Inlining one body into functions of several
  * targets would not do: GCC breaks vector operations down to what the *body's* own target has before it inlines anything (measured on
  * GCC 12: 10 times slower than clang, the same for every target; 20 November 2026).
  */

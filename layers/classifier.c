@@ -4,13 +4,11 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-#ifndef SIMD_PASS
-
 enum { STRETCH = 32 * LANES }; /* f32 adds per lane before float64 takes over */
 
 typedef struct { float max; double sum; } Softmax; /* softmax[v] = exp(x[v] - max) / sum */
 
-#define SIMD_FILE "layers/classifier.c"
+#define SIMD_FILE "layers/classifier_simd.h"
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V), (type, loss, row, target, V))
 SIMD_DISPATCH(void, grad_row, (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, float scale),
@@ -41,51 +39,3 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
     for (int64_t i = 0; i < logits.dim[0]; i++)
         grad_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, logits.dim[1], scale);
 }
-
-#else /* SIMD_PASS: the kernels, once per instruction set */
-
-SIMD_INLINE f32x16 SIMD(logits16)(const void *row, int64_t v, int64_t V, DType type) {
-    return v + LANES <= V ? act16_load(row, v, type) : act16_load_part(row, v, V - v, type, -INFINITY);
-}
-
-SIMD_INLINE Softmax SIMD(row_softmax)(const void *row, int64_t V, DType type) {
-    f32x16 top = f32x16_all(-INFINITY);
-    for (int64_t v = 0; v < V; v += LANES) top = f32x16_max(top, SIMD(logits16)(row, v, V, type));
-    Softmax r = {f32x16_top(top), 0.0};
-    for (int64_t first = 0; first < V; first += STRETCH) {
-        f32x16  sum = f32x16_all(0.0f);
-        int64_t end = first + STRETCH < V ? first + STRETCH : V;
-        for (int64_t v = first; v < end; v += LANES) sum += f32x16_exp(SIMD(logits16)(row, v, V, type) - r.max);
-        r.sum += (double)f32x16_sum(sum);
-    }
-    return r;
-}
-
-SIMD_INLINE float SIMD(act_get)(const void *row, int64_t v, DType type) {
-    return type == BF16 ? bf16_to_f32(((const uint16_t *)row)[v]) : ((const float *)row)[v];
-}
-
-SIMD_INLINE float SIMD(row_loss)(Softmax r, const void *row, int64_t target, DType type) {
-    return (float)(log(r.sum) + ((double)r.max - (double)SIMD(act_get)(row, target, type)));
-}
-
-SIMD_INLINE void SIMD(loss_row_of)(DType type, float *loss, const void *row, int64_t target, int64_t V) {
-    *loss = SIMD(row_loss)(SIMD(row_softmax)(row, V, type), row, target, type);
-}
-ACT_KERNEL(loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V), loss, row, target, V)
-
-SIMD_INLINE void SIMD(grad_row_of)(DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, float scale) {
-    Softmax r = SIMD(row_softmax)(row, V, type);
-    *loss = SIMD(row_loss)(r, row, target, type);
-    float factor = (float)((double)scale / r.sum);
-    /* At the target the two terms nearly cancel once the model is sure, so it is computed apart. */
-    float at_target = (float)((double)scale * (exp((double)SIMD(act_get)(row, target, type) - (double)r.max) / r.sum - 1.0));
-    for (int64_t v = 0; v < V; v += LANES)
-        act16_store_n(row, v, act16_count(v, V), type, f32x16_exp(SIMD(logits16)(row, v, V, type) - r.max) * factor);
-    for (int64_t v = V; v < stride; v += LANES) act16_store_n(row, v, act16_count(v, stride), type, f32x16_all(0.0f));
-    act16_store_part(row, target, 1, type, f32x16_all(at_target));
-}
-ACT_KERNEL(grad_row, (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, float scale), loss, row, target, V,
-           stride, scale)
-
-#endif

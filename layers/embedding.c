@@ -4,9 +4,7 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-#ifndef SIMD_PASS
-
-#define SIMD_FILE "layers/embedding.c"
+#define SIMD_FILE "layers/embedding_simd.h"
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, add_rows, (DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C),
               (type, y, a, b, y_at, a_at, b_at, C))
@@ -44,25 +42,3 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
         }
     }
 }
-
-#else /* SIMD_PASS: the kernels, once per instruction set */
-
-SIMD_INLINE void SIMD(add_rows_of)(DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C) {
-    for (int64_t c = 0; c < C; c += LANES) {
-        int64_t n = act16_count(c, C);
-        act16_store_n(y, y_at + c, n, type, act16_load_n(a, a_at + c, n, type) + act16_load_n(b, b_at + c, n, type));
-    }
-}
-ACT_KERNEL(add_rows, (DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C), y, a, b,
-           y_at, a_at, b_at, C)
-
-/* sum[0..C) += x[at..at+C) */
-SIMD_INLINE void SIMD(accumulate_row_of)(DType type, float *sum, const void *x, int64_t at, int64_t C) {
-    for (int64_t c = 0; c < C; c += LANES) {
-        int64_t n = act16_count(c, C);
-        act16_store_n(sum, c, n, F32, act16_load_n(sum, c, n, F32) + act16_load_n(x, at + c, n, type));
-    }
-}
-ACT_KERNEL(accumulate_row, (DType type, float *sum, const void *x, int64_t at, int64_t C), sum, x, at, C)
-
-#endif

@@ -1,12 +1,10 @@
-/* gelu.c - CPU side of the gelu ops in layers.h; the function itself is in gelu_simd.h, which linear.c fuses too. */
+/* gelu.c - CPU side of the gelu ops in layers.h; the function itself is in gelu_simd.h. */
 #include "layers/act_simd.h"
 #include "layers/gelu_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-#ifndef SIMD_PASS
-
-#define SIMD_FILE "layers/gelu.c"
+#define SIMD_FILE "layers/gelu_blocks_simd.h"
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, gelu_block, (DType type, void *y, const void *x, int64_t first, int64_t elems), (type, y, x, first, elems))
 SIMD_DISPATCH(void, gelu_grad_block, (DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems),
@@ -27,23 +25,3 @@ void gelu_backward(Stream *s, Tensor dx, Tensor dy, Tensor x) {
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < elems; i += ACT_BLOCK) gelu_grad_block(x.type, dx.data, dy.data, x.data, i, act_block_elems(i, elems));
 }
-
-#else /* SIMD_PASS: the kernels, once per instruction set */
-
-SIMD_INLINE void SIMD(gelu_block_of)(DType type, void *y, const void *x, int64_t first, int64_t elems) {
-    for (int64_t i = first; i < first + elems; i += LANES) {
-        int64_t n = act16_count(i, first + elems);
-        act16_store_n(y, i, n, type, gelu16(act16_load_n(x, i, n, type)));
-    }
-}
-ACT_KERNEL(gelu_block, (DType type, void *y, const void *x, int64_t first, int64_t elems), y, x, first, elems)
-
-SIMD_INLINE void SIMD(gelu_grad_block_of)(DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems) {
-    for (int64_t i = first; i < first + elems; i += LANES) {
-        int64_t n = act16_count(i, first + elems);
-        act16_store_n(dx, i, n, type, act16_load_n(dy, i, n, type) * gelu_grad16(act16_load_n(x, i, n, type)));
-    }
-}
-ACT_KERNEL(gelu_grad_block, (DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems), dx, dy, x, first, elems)
-
-#endif

@@ -7,9 +7,7 @@
 #include "layers/layers.h"
 #include "layers/matmul.h"
 
-#ifndef SIMD_PASS
-
-#define SIMD_FILE "layers/linear.c"
+#define SIMD_FILE "layers/linear_simd.h"
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, add_rows, (DType type, float *sum, const void *x, int64_t rows, int64_t M), (type, sum, x, rows, M))
 
@@ -79,20 +77,3 @@ void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dw, Tensor db, Tensor d
     linear_backward(s, dpre, dw, db, dy, x, w);
     gelu_backward(s, dpre, dpre, pre);
 }
-
-#else /* SIMD_PASS: the kernels, once per instruction set */
-
-/* sum [M] = the sum of `rows` rows of x, four at a time. */
-SIMD_INLINE void SIMD(add_rows_of)(DType type, float *sum, const void *x, int64_t rows, int64_t M) {
-    memset(sum, 0, (size_t)M * sizeof(float));
-    for (int64_t r = 0; r < rows; r += 4) {
-        for (int64_t c = 0; c < M; c += LANES) {
-            int64_t n = act16_count(c, M);
-            f32x16  total = act16_load_n(x, r * M + c, n, type);
-            for (int64_t k = r + 1; k < rows && k < r + 4; k++) total += act16_load_n(x, k * M + c, n, type);
-            act16_store_n(sum, c, n, F32, act16_load_n(sum, c, n, F32) + total);
-        }
-    }
-}
-ACT_KERNEL(add_rows, (DType type, float *sum, const void *x, int64_t rows, int64_t M), sum, x, rows, M)
-#endif

@@ -99,7 +99,7 @@ int verb_check(int argc, char **argv) {
         return EXIT_CONFIG;
     }
     tokenizer_create(config.data.tokenizer, config.model.shape.vocab_size);
-    checkpoint_foresee_source(&config);
+    checkpoint_precheck_source(&config);
     print_understood(&config, ranks);
     check_data("data.train", &config.data.train, &config);
     check_data("data.val", &config.data.val, &config);

@@ -53,10 +53,10 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .tree_bytes = nccl_bytes,
               .comm_bytes = comm_buffer_bytes(ranks.comm, ranks.count) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
                             tree_bytes - nccl_bytes,
-              .staging_bytes = saver_bytes(&layout, spec.optimizer),
+              .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, T, micro_steps),
               .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer)};
-    p.host_bytes = p.comm_bytes + p.staging_bytes + p.ahead_bytes;
+    p.host_bytes = p.comm_bytes + p.host_copy_bytes + p.ahead_bytes;
     p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes + p.tree_bytes +
                      p.library_bytes + p.reserve_bytes + (device_is_host() ? p.host_bytes : 0);
     ledger_free(&step);
@@ -119,7 +119,7 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     }
     snprintf(row, sizeof row, "%sexchange between ranks, by %s", on_host ? "" : "host: ", comm[p->ranks.comm]);
     if (p->ranks.count > 1) print_row(out, row, p->comm_bytes);
-    print_row(out, on_host ? "staging of checkpoints" : "host: staging of checkpoints", p->staging_bytes);
+    print_row(out, on_host ? "host copy for checkpoints" : "host: copy for checkpoints", p->host_copy_bytes);
     print_row(out, on_host ? "batches read ahead" : "host: batches read ahead", p->ahead_bytes);
     if (on_host) print_row(out, "program and libraries", p->library_bytes);
     print_row(out, on_host ? "total" : "total, pinned host memory", on_host ? p->device_bytes : p->host_bytes);

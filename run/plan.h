@@ -36,7 +36,7 @@ typedef struct {
     size_t    device_bytes;                 /* the sum of these; on the CPU, where all memory is the host's, host_bytes is part of it */
     /* Host memory, a GPU's rank has it pinned. */
     size_t    comm_bytes;                   /* chunks and, on a GPU, whole buckets on their way between ranks */
-    size_t    staging_bytes;                /* the copy of a rank's state that a checkpoint is written from */
+    size_t    host_copy_bytes;                /* the copy of a rank's state that a checkpoint is written from */
     size_t    ahead_bytes;                  /* batches read before their step */
     size_t    host_bytes;                   /* the sum of these three */
     size_t    checkpoint_bytes;             /* one checkpoint on disk */

@@ -41,7 +41,7 @@ static void open_inputs(Run *r) {
     r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.shape.vocab_size);
     if (c->data.val.count)
         r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.shape.vocab_size);
-    checkpoint_foresee_source(c);
+    checkpoint_precheck_source(c);
 }
 
 /* One job has one config and one text. A file edited while ranks start, or a copy on a host's own disk, would train a mixture, or hang. */
@@ -130,7 +130,7 @@ static void refuse_too_large(const Run *r) {
 /* A checkpoint is one that a resume reads. A run ends after a MiB, with a row, or with a rank's piece of a bucket. */
 static void refuse_too_many_ranks(const Run *r) {
     Layout  l = model_layout(r->config->model.shape, comm_size(r->comm));
-    int64_t runs = optimizer_tensors(&OPTIMIZER_ADAMW) * (l.elems * (int64_t)sizeof(float) / MANIFEST_RUN_BYTES + l.params + (int64_t)l.buckets * l.ranks);
+    int64_t runs = optimizer_tensors(&OPTIMIZER_ADAMW) * (l.elems * (int64_t)sizeof(float) / MANIFEST_EXTENT_BYTES + l.params + (int64_t)l.buckets * l.ranks);
     if (!manifest_has_room(runs, r->train.shards))
         fail(EXIT_CONFIG, "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json holds; use %s",
              (long long)l.elems, l.ranks, l.ranks > 1 ? "s" : "", (long long)runs, r->train.shards, l.ranks > 1 ? "fewer ranks" : "a smaller model");
@@ -158,7 +158,7 @@ static void take_memory(Run *r) {
 static void init_ticks(void *watchdog) { watchdog_tick((Watchdog *)watchdog, "the first weights"); }
 
 /* Of a checkpoint that is read, or the first ones; then to all ranks. */
-static void settle_weights(Run *r) {
+static void publish_first_weights(Run *r) {
     if (r->resumed.ranks == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
     else if (r->resumed.ranks == 0) model_init_weights(r->model, (uint64_t)r->config->run.seed, init_ticks, r->watchdog);
     shards_publish(r->model->shards);
@@ -170,7 +170,7 @@ static void load_weights(Run *r) {
                                       .watchdog = r->watchdog, .lock = r->lock, .precision = r->numerics.name, .threads = device_threads(),
                                       .train_state = &r->state};
     r->resumed = checkpoint_resume(&r->checkpoint);
-    settle_weights(r);
+    publish_first_weights(r);
 }
 
 int run_await_batches(Run *r) {
@@ -208,7 +208,7 @@ int64_t run_roll_back(Run *r, int64_t step) {
         r->state.start = (Position){0};
         r->state.guard = (Guard){0};
     }
-    settle_weights(r);
+    publish_first_weights(r);
     r->state.start.samples = next;
     r->state.guard.skips = now.skips, r->state.guard.rollbacks = now.rollbacks, r->state.guard.furthest = now.furthest; /* the count of rollbacks is not undone */
     loader_seek(r->loader, next);
@@ -235,7 +235,7 @@ void run_create(Run *r, const Config *config, Launch launch) {
     join_ranks(r, launch);
     watchdog_tick(r->watchdog, "taking the run folder");
     r->lock = lock_run_folder(config->run.dir, r->comm, r->watchdog, LOCK_BEAT_MS);
-    checkpoint_foresee(config);
+    checkpoint_precheck(config);
     watchdog_tick(r->watchdog, "the probe of matrix products");
     probe_matmul(r);
     watchdog_tick(r->watchdog, "taking memory");

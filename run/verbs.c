@@ -27,7 +27,7 @@ static int verb_schema(int argc, char **argv) {
 
 typedef struct {
     const char *word, *arguments, *help;
-    int       (*run)(int argc, char **argv); /* NULL: not built in yet */
+    int       (*main)(int argc, char **argv);
 } Verb;
 
 static const Verb VERBS[] = {
@@ -36,12 +36,6 @@ static const Verb VERBS[] = {
     {"sample",   "RUN_OR_CHECKPOINT [key=value ...]",     "text from a trained model",                                verb_sample},
     {"tokenize", "...",                                   "text into token shards; tokenize alone tells how",         verb_tokenize},
     {"schema",   "",                                      "JSON Schema of the config, for editors",                   verb_schema},
-    {"eval",     NULL, NULL, NULL},
-    {"inspect",  NULL, NULL, NULL},
-    {"diff",     NULL, NULL, NULL},
-    {"export",   NULL, NULL, NULL},
-    {"plot",     NULL, NULL, NULL},
-    {"doctor",   NULL, NULL, NULL},
 };
 enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };
 
@@ -64,7 +58,6 @@ static void print_usage(FILE *out) {
                  "       mpirun -np N train_gpt config.json [key=value ...]     train on N ranks\n");
     for (int i = 0; i < VERB_COUNT; i++) {
         char command[80];
-        if (!VERBS[i].run) continue;
         snprintf(command, sizeof command, "train_gpt %s %s", VERBS[i].word, VERBS[i].arguments);
         fprintf(out, "       %-54s %s\n", command, VERBS[i].help);
     }
@@ -129,12 +122,11 @@ int is_verb(int argc, char **argv) {
 static int do_verb(const Verb *verb, int argc, char **argv) {
     if (is_one_of(argv[1], HELP_WORDS)) return print_help();
     if (is_one_of(argv[1], VERSION_WORDS)) return print_version();
-    if (verb->run && verb->run != verb_tokenize && argc > 2 && is_one_of(argv[2], HELP_WORDS)) {
+    if (verb->main != verb_tokenize && argc > 2 && is_one_of(argv[2], HELP_WORDS)) {
         printf("usage: train_gpt %s %s\n%s\n", verb->word, verb->arguments, verb->help);
         return EXIT_DONE;
     }
-    if (!verb->run) fail(EXIT_CONFIG, "the verb \"%s\" is not built in yet", verb->word);
-    return verb->run(argc - 1, argv + 1);
+    return verb->main(argc - 1, argv + 1);
 }
 
 int verb_main(int argc, char **argv) {

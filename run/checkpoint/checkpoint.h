@@ -44,11 +44,11 @@ typedef struct {
 
 /* What would be told later, at once and by one process that changes nothing. Of the weights to start from, where there is no checkpoint: a
  * model.init_from that is not there (exit 65), or whose config.json is another model's. Before MPI. */
-void     checkpoint_foresee_source(const Config *config);
+void     checkpoint_precheck_source(const Config *config);
 /* Of size and samples of that file; 0: there is none, or a checkpoint wins over it. Source: XXH3. */
 uint64_t checkpoint_source_fingerprint(const Config *config);
 /* What run.resume does not allow, once the folder is ours: exit 64 or 65. */
-void     checkpoint_foresee(const Config *config);
+void     checkpoint_precheck(const Config *config);
 
 /* Collective. Looks for the newest checkpoint that verifies (saying which it passes over and why), checks that config and data agree
  * (exit 64 naming each key with both values), reads masters and moments, publishes the working copy. Honours run.resume. */

@@ -1,4 +1,4 @@
-/* checkpoint_refuse.c - see checkpoint_refuse.h; and checkpoint_foresee*() of checkpoint.h, which tell at once what would be told later. */
+/* checkpoint_refuse.c - see checkpoint_refuse.h; and checkpoint_precheck*() of checkpoint.h, which tell at once what would be told later. */
 #include "run/checkpoint/checkpoint_refuse.h"
 
 #include <errno.h>
@@ -107,7 +107,7 @@ static int starts_from_source(const Config *config) {
     return count == 0;
 }
 
-void checkpoint_foresee_source(const Config *config) {
+void checkpoint_precheck_source(const Config *config) {
     if (!starts_from_source(config)) return;
     Source      source = source_of(config->model.init_from);
     WeightsFile w = weights_open(source.file.text);
@@ -133,7 +133,7 @@ uint64_t checkpoint_source_fingerprint(const Config *config) {
     return hash;
 }
 
-void checkpoint_foresee(const Config *config) {
+void checkpoint_precheck(const Config *config) {
     StepFolder *list = NULL;
     Path        checkpoints = path_of("%s/checkpoints", config->run.dir);
     int         count = folders_list(checkpoints.text, &list);

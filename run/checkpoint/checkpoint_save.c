@@ -1,6 +1,6 @@
 /* checkpoint_save.c - saving beside the training; see checkpoint.h.
  *
- * The state is copied to staging memory, which is all that training waits for; a thread of each rank then writes and fsyncs. The thread
+ * The state is copied to a copy in host memory, which is all that training waits for; a thread of each rank then writes and fsyncs. The thread
  * knows no MPI: the main threads learn from a step's own reduction that all ranks have got as far, and then take the save through its
  * parts together: folder made by rank 0 -> pieces written by all -> manifest and rename by rank 0 -> done. After each part they agree on its
  * faults; one on any rank ends the save on all. A step that exists already and verifies stays as it is (this run saved it).
@@ -26,9 +26,9 @@ typedef enum { PART_NONE, PART_FOLDER, PART_PIECES, PART_COMMIT } Part;
 
 struct Saver {
     CheckpointState *state;       /* borrowed */
-    float           *staged;      /* owned [masters and states, own elements], from device_alloc_host */
+    float           *host_copy;      /* owned [masters and states, own elements], from device_alloc_host */
     Save             save;        /* the thread's while busy, the main thread's otherwise */
-    WrittenRun      *all;         /* owned: rank 0, all ranks' runs */
+    WrittenExtent      *all;         /* owned: rank 0, all ranks' runs */
     size_t           all_count;
     Part             part;        /* which the save is in; PART_NONE: there is none */
     double           stall_ms;
@@ -100,7 +100,7 @@ Saver *saver_create(CheckpointState *state) {
     if (!s) fail(EXIT_MEMORY, "no memory to save checkpoints");
     s->state = state;
     s->step = -1;
-    s->staged = (float *)device_alloc_host(saver_bytes(checkpoint_layout(state), state->optimizer->kind), "staging checkpoints");
+    s->host_copy = (float *)device_alloc_host(saver_bytes(checkpoint_layout(state), state->optimizer->kind), "the host copy of checkpoints");
     thread_start(&s->thread, write_when_told, s, "checkpoints");
     return s;
 }
@@ -110,7 +110,7 @@ void saver_destroy(Saver *s) {
     thread_stop(&s->thread);
     save_release(&s->save);
     free(s->all);
-    device_free_host(s->staged);
+    device_free_host(s->host_copy);
     free(s);
 }
 
@@ -144,7 +144,7 @@ static void give_up(Saver *s) {
              "checkpoint there is", s->step, SAVER_TRIES - 1, s->fault);
 }
 
-static float *stage(Saver *s, float *to, int which, Span *spans) {
+static float *copy_tensor(Saver *s, float *to, int which, Span *spans) {
     const CheckpointState *state = s->state;
     for (int b = 0; b < checkpoint_layout(state)->buckets; b++) {
         int count = layout_spans(checkpoint_layout(state), b, comm_rank(state->comm), spans);
@@ -153,11 +153,11 @@ static float *stage(Saver *s, float *to, int which, Span *spans) {
     return to;
 }
 
-static void stage_state(Saver *s) {
+static void copy_state(Saver *s) {
     Span *spans = (Span *)malloc(sizeof *spans * (size_t)checkpoint_layout(s->state)->params);
     if (!spans) fail(EXIT_MEMORY, "no memory for the spans of a checkpoint");
-    float *to = s->staged;
-    for (int which = 0; which < optimizer_tensors(s->state->optimizer->kind); which++) to = stage(s, to, which, spans);
+    float *to = s->host_copy;
+    for (int which = 0; which < optimizer_tensors(s->state->optimizer->kind); which++) to = copy_tensor(s, to, which, spans);
     device_sync(s->state->stream);
     free(spans);
 }
@@ -167,9 +167,9 @@ void saver_start(Saver *s, int64_t step, const char *fault) {
     saver_finish(s);
     double begin = clock_ms();
     s->step = step;
-    s->save = save_prepare(s->state, step, s->staged);
+    s->save = save_prepare(s->state, step, s->host_copy);
     if (fault) manifest_fault(s->save.fault, "%s", fault);
-    stage_state(s);
+    copy_state(s);
     s->took_ms = s->stall_ms = clock_ms() - begin;
     begin_part(s, PART_FOLDER, is_first(s) && !s->save.fault[0]);
 }
@@ -188,14 +188,14 @@ double  saver_stall_ms(const Saver *s) { return s->stall_ms; }
 int saver_ready(Saver *s) { return s->part != PART_NONE && !is_busy(s); }
 
 /* Rank 0 gets what all have written. */
-static void gather_runs(Saver *s) {
+static void gather_extents(Saver *s) {
     size_t *bytes_of_rank = NULL, bytes = 0;
     Save   *save = &s->save;
     char   *all = comm_gather(s->state->comm, save->written, save->written_count * sizeof *save->written, 0, &bytes_of_rank);
     if (!is_first(s)) return;
     for (int r = 0; r < comm_size(s->state->comm); r++) bytes += bytes_of_rank[r];
     free(bytes_of_rank);
-    s->all = (WrittenRun *)(void *)all;
+    s->all = (WrittenExtent *)(void *)all;
     s->all_count = bytes / sizeof *s->all;
 }
 
@@ -217,7 +217,7 @@ static int next_part(Saver *s) {
         return 0;
     }
     if (s->part == PART_PIECES) {
-        gather_runs(s);
+        gather_extents(s);
         begin_part(s, PART_COMMIT, is_first(s));
         return 0;
     }

@@ -11,13 +11,13 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 
-enum { SMALL_FILES_BYTES = 64 << 10, RUN_TEXT_BYTES = 64 }; /* config.json and headers; a run in state.json */
+enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64 }; /* config.json and headers; a run in state.json */
 
 /* Weights and the optimizer's states, and a manifest that names their runs: those of 1 MiB, and each row's share of a rank. */
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer) {
     size_t tensors = (size_t)optimizer_tensors(optimizer), state = tensors * sizeof(float) * (size_t)layout->elems;
-    size_t runs = state / MANIFEST_RUN_BYTES + tensors * (size_t)(layout->params + layout->ranks);
-    return state + SMALL_FILES_BYTES + RUN_TEXT_BYTES * runs;
+    size_t runs = state / MANIFEST_EXTENT_BYTES + tensors * (size_t)(layout->params + layout->ranks);
+    return state + SMALL_FILES_BYTES + EXTENT_TEXT_BYTES * runs;
 }
 
 /* Bytes of the files of a checkpoint folder. */
@@ -79,7 +79,7 @@ static void try_to_write(const char *checkpoints) {
     if (error) fail(EXIT_IO, "%s: cannot write: %s; set run.dir to a folder with room that this job may write", probe.text, strerror(-error));
 }
 
-static void see_file_limit(const CheckpointState *state) {
+static void check_file_limit(const CheckpointState *state) {
     struct rlimit limit;
     double        largest = 4.0 * state->optimizer->kind->states * (double)checkpoint_layout(state)->elems + SMALL_FILES_BYTES;
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || (double)limit.rlim_cur >= largest) return;
@@ -94,7 +94,7 @@ void checkpoint_make_room(const CheckpointState *state) {
     make_folder(checkpoints.text);
     clear(checkpoints.text);
     try_to_write(checkpoints.text);
-    see_file_limit(state);
+    check_file_limit(state);
     Need    need = need_of(state, checkpoints.text);
     int64_t room = io_free_bytes(checkpoints.text);
     if (room < 0 || (double)room >= need.bytes) return;

@@ -46,10 +46,10 @@ static char *optimizer_header(const Layout *layout, const OptimizerKind *kind, s
     return safetensors_header(t, kind->states, bytes);
 }
 
-Save save_prepare(const CheckpointState *state, int64_t step, const float *staged) {
+Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy) {
     const Layout *layout = checkpoint_layout(state);
     Save          s = {.state = state, .step = step, .train_state = *state->train_state,
-                       .position = position_after(state->train_state->start, state->config, step), .staged = staged, .fd = {-1, -1},
+                       .position = position_after(state->train_state->start, state->config, step), .host_copy = host_copy, .fd = {-1, -1},
                        .gemm = device_is_host() ? NULL : algorithms_to_json(),
                        .config = comm_rank(state->comm) == 0 ? config_to_json(state->config) : NULL};
     s.run_dir = path_of("%s", state->config->run.dir);
@@ -88,7 +88,7 @@ static int saved_already(Save *s) {
 }
 
 /* A full disk is told before gigabytes are written to it. A file system that does not tell its room is tried. */
-static void see_room(Save *s) {
+static void check_room(Save *s) {
     int64_t room = io_free_bytes(s->checkpoints.text), bytes = (int64_t)checkpoint_disk_bytes(checkpoint_layout(s->state), s->state->optimizer->kind);
     if (room >= 0 && room < bytes && !s->fault[0])
         manifest_fault(s->fault, "%s takes %.1f MiB and its file system has %.1f MiB free", s->tmp.text, (double)bytes / 1048576.0, (double)room / 1048576.0);
@@ -106,7 +106,7 @@ void save_make_folder(Save *s) {
     if (s->there || s->fault[0]) return;
     note(s, "make the folder", &s->checkpoints, io_mkdirs(s->checkpoints.text));
     if (!s->fault[0]) note(s, "clear", &s->checkpoints, folders_sweep(s->checkpoints.text));
-    see_room(s);
+    check_room(s);
     if (!s->fault[0]) note(s, "make the folder", &s->tmp, io_mkdirs(s->tmp.text));
 }
 
@@ -114,10 +114,10 @@ void save_drop(Save *s) { io_remove_tree(s->tmp.text); } /* what stays is swept 
 
 /* --- hashed runs ------------------------------------------------------------------------------------------------------------------------ */
 
-static void add_run(Save *s, int file, uint64_t offset, const void *data, size_t bytes) {
+static void add_extent(Save *s, int file, uint64_t offset, const void *data, size_t bytes) {
     if (s->written_count == s->written_room) {
         size_t      room = 2 * s->written_room + 256;
-        WrittenRun *written = (WrittenRun *)realloc(s->written, sizeof *written * room);
+        WrittenExtent *written = (WrittenExtent *)realloc(s->written, sizeof *written * room);
         if (!written) {
             note_memory(s);
             return;
@@ -125,14 +125,14 @@ static void add_run(Save *s, int file, uint64_t offset, const void *data, size_t
         s->written = written;
         s->written_room = room;
     }
-    s->written[s->written_count++] = (WrittenRun){(uint32_t)file, 0, {offset, bytes, manifest_hash(data, bytes)}};
+    s->written[s->written_count++] = (WrittenExtent){(uint32_t)file, 0, {offset, bytes, manifest_hash(data, bytes)}};
 }
 
 /* The bytes that wait, hashed as they stand in memory before they are written. */
-static void flush_run(Save *s) {
+static void flush_extent(Save *s) {
     if (s->pending == 0) return;
-    const char *bytes = (const char *)s->staged + s->from;
-    add_run(s, s->file, s->offset, bytes, s->pending);
+    const char *bytes = (const char *)s->host_copy + s->from;
+    add_extent(s, s->file, s->offset, bytes, s->pending);
     if (!s->fault[0]) {
         Path path = file_path(s, manifest_file_name[s->file]);
         note(s, "write", &path, io_pwrite(s->fd[s->file], bytes, s->pending, s->offset));
@@ -143,16 +143,16 @@ static void flush_run(Save *s) {
     s->progress++;
 }
 
-/* The next `bytes` of what is staged belong at `offset`. Spans of a piece follow each other there as well: small ones share a run. */
+/* The next `bytes` of what is host_copy belong at `offset`. Spans of a piece follow each other there as well: small ones share a run. */
 static void put_span(Save *s, uint64_t offset, size_t bytes) {
-    if (s->offset + s->pending != offset) flush_run(s);
+    if (s->offset + s->pending != offset) flush_extent(s);
     if (s->pending == 0) s->offset = offset;
     for (size_t n; bytes > 0; bytes -= n) {
-        n = MANIFEST_RUN_BYTES - s->pending < bytes ? MANIFEST_RUN_BYTES - s->pending : bytes;
+        n = MANIFEST_EXTENT_BYTES - s->pending < bytes ? MANIFEST_EXTENT_BYTES - s->pending : bytes;
         s->pending += n;
-        if (s->pending < MANIFEST_RUN_BYTES) continue;
+        if (s->pending < MANIFEST_EXTENT_BYTES) continue;
         uint64_t next = s->offset + s->pending;
-        flush_run(s);
+        flush_extent(s);
         s->offset = next;
     }
 }
@@ -168,7 +168,7 @@ static void write_pieces(Save *s, int file, uint64_t base, Span *spans) {
         int count = layout_spans(layout, b, comm_rank(s->state->comm), spans);
         for (int i = 0; i < count; i++) put_span(s, base + 4 * (uint64_t)spans[i].offset, 4 * (size_t)spans[i].elems);
     }
-    flush_run(s);
+    flush_extent(s);
 }
 
 /* A network file system may take a moment to show rank 0's new folder to the others. */
@@ -194,8 +194,8 @@ static void write_header(Save *s, int file) {
     int error = io_pwrite(s->fd[file], s->header[file], s->header_bytes[file], 0);
     if (!error) error = io_truncate(s->fd[file], s->file_bytes[file]);
     note(s, "write", &path, error);
-    for (size_t at = 0; at < s->header_bytes[file]; at += MANIFEST_RUN_BYTES)
-        add_run(s, file, at, s->header[file] + at, s->header_bytes[file] - at < MANIFEST_RUN_BYTES ? s->header_bytes[file] - at : MANIFEST_RUN_BYTES);
+    for (size_t at = 0; at < s->header_bytes[file]; at += MANIFEST_EXTENT_BYTES)
+        add_extent(s, file, at, s->header[file] + at, s->header_bytes[file] - at < MANIFEST_EXTENT_BYTES ? s->header_bytes[file] - at : MANIFEST_EXTENT_BYTES);
 }
 
 /* A new file with these bytes, on the disk when it returns. */
@@ -213,7 +213,7 @@ static void write_model_config(Save *s) {
     int  bytes = hf_config_text(s->state->optimizer->shards->spec.shape, text);
     s->file_bytes[FILE_CONFIG] = (uint64_t)bytes;
     write_file(s, manifest_file_name[FILE_CONFIG], text, (size_t)bytes);
-    add_run(s, FILE_CONFIG, 0, text, (size_t)bytes);
+    add_extent(s, FILE_CONFIG, 0, text, (size_t)bytes);
 }
 
 /* NaN and infinity have all exponent bits set, and nothing else has. */
@@ -228,11 +228,11 @@ static int is_finite(const float *x, size_t count) {
 }
 
 /* Weights or moments that are no numbers never reach a file. */
-static void see_finite(Save *s, Span *spans) {
+static void check_finite(Save *s, Span *spans) {
     size_t count = 0;
     for (int b = 0; b < checkpoint_layout(s->state)->buckets; b++)
         for (int i = layout_spans(checkpoint_layout(s->state), b, comm_rank(s->state->comm), spans); i-- > 0;) count += (size_t)spans[i].elems;
-    s->not_finite = !is_finite(s->staged, (size_t)optimizer_tensors(s->state->optimizer->kind) * count);
+    s->not_finite = !is_finite(s->host_copy, (size_t)optimizer_tensors(s->state->optimizer->kind) * count);
     if (s->not_finite)
         manifest_fault(s->fault, "the weights or moments after step %" PRId64 " are not finite: nothing is saved, older checkpoints stay", s->step);
 }
@@ -241,7 +241,7 @@ void save_write_pieces(Save *s) {
     int           first = comm_rank(s->state->comm) == 0;
     Span         *spans = (Span *)malloc(sizeof *spans * (size_t)checkpoint_layout(s->state)->params);
     if (!spans) note_memory(s);
-    else        see_finite(s, spans);
+    else        check_finite(s, spans);
     for (int f = 0; f < 2; f++) {
         open_file(s, f);
         if (first) write_header(s, f);
@@ -259,25 +259,25 @@ void save_write_pieces(Save *s) {
 /* --- the manifest and the rename --------------------------------------------------------------------------------------------------------- */
 
 static int by_place(const void *a, const void *b) {
-    const WrittenRun *x = (const WrittenRun *)a, *y = (const WrittenRun *)b;
+    const WrittenExtent *x = (const WrittenExtent *)a, *y = (const WrittenExtent *)b;
     if (x->file != y->file) return x->file < y->file ? -1 : 1;
-    return x->run.offset < y->run.offset ? -1 : x->run.offset > y->run.offset;
+    return x->extent.offset < y->extent.offset ? -1 : x->extent.offset > y->extent.offset;
 }
 
 /* The runs of all ranks, in order, as the manifest's lists; every byte of every file must have been written exactly once. Returns 0 for no
  * memory or such a fault, which is in s->fault. */
-static int collect_runs(Save *s, WrittenRun *all, size_t count, Manifest *m) {
+static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *m) {
     qsort(all, count, sizeof *all, by_place);
-    for (size_t i = 0; i < count; i++) m->file[all[i].file].runs++;
+    for (size_t i = 0; i < count; i++) m->file[all[i].file].extents++;
     for (size_t f = 0, i = 0; f < MANIFEST_FILES; f++) {
         ManifestFile *file = &m->file[f];
         uint64_t      at = 0;
         file->bytes = s->file_bytes[f];
-        file->run = (ManifestRun *)malloc(sizeof *file->run * (size_t)(file->runs + 1));
-        if (!file->run) return note_memory(s), 0;
-        for (int64_t k = 0; k < file->runs && all[i].run.offset == at; k++, i++) {
-            file->run[k] = all[i].run;
-            at += all[i].run.bytes;
+        file->extent = (ManifestExtent *)malloc(sizeof *file->extent * (size_t)(file->extents + 1));
+        if (!file->extent) return note_memory(s), 0;
+        for (int64_t k = 0; k < file->extents && all[i].extent.offset == at; k++, i++) {
+            file->extent[k] = all[i].extent;
+            at += all[i].extent.bytes;
         }
         if (at != file->bytes) return manifest_fault(s->fault, "a bug: byte %" PRIu64 " of %s is written by no rank, or twice", at, manifest_file_name[f]);
     }
@@ -315,10 +315,10 @@ static void read_back(Save *s) {
     else manifest_fault(s->fault, "%s reads back wrong: %.800s", s->tmp.text, why);
 }
 
-static void write_manifest(Save *s, WrittenRun *all, size_t count) {
+static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
     Manifest m = describe(s);
     size_t   bytes;
-    char    *text = describe_data(s, s->state->train, &m) && collect_runs(s, all, count, &m) ? manifest_write(&m, &bytes) : NULL;
+    char    *text = describe_data(s, s->state->train, &m) && collect_extents(s, all, count, &m) ? manifest_write(&m, &bytes) : NULL;
     if (text) write_file(s, MANIFEST_NAME, text, bytes);
     else      note_memory(s);
     free(text);
@@ -337,7 +337,7 @@ static void put_in_place(Save *s) {
 }
 
 /* Its log lines first: no checkpoint is ahead of them. */
-void save_commit(Save *s, WrittenRun *all, size_t count) {
+void save_commit(Save *s, WrittenExtent *all, size_t count) {
     if (!may_write(s)) return;
     if (s->state->log) {
         Path log = path_of("%s", s->state->log);

@@ -19,8 +19,8 @@ extern "C" {
 typedef struct {
     uint32_t    file; /* ManifestFileKind */
     uint32_t    pad;
-    ManifestRun run;
-} WrittenRun;
+    ManifestExtent extent;
+} WrittenExtent;
 
 typedef struct {
     const CheckpointState *state;           /* borrowed */
@@ -35,24 +35,24 @@ typedef struct {
     size_t       header_bytes[2];
     uint64_t     file_bytes[MANIFEST_FILES];
     int          fd[2];                     /* of the two, -1 = closed */
-    const float *staged;                    /* borrowed: masters, then m, then v of this rank's spans, bucket after bucket */
-    size_t       from;                      /* the run that waits: `pending` bytes of staged from byte `from` on belong at `offset` of `file` */
+    const float *host_copy;                    /* borrowed: masters, then m, then v of this rank's spans, bucket after bucket */
+    size_t       from;                      /* the run that waits: `pending` bytes of host_copy from byte `from` on belong at `offset` of `file` */
     size_t       pending;
     int          file;
     uint64_t     offset;
     _Atomic int64_t progress;               /* runs written, and read back, so far */
-    WrittenRun  *written;                   /* owned: what this rank wrote */
+    WrittenExtent  *written;                   /* owned: what this rank wrote */
     size_t       written_count, written_room;
     char         fault[MANIFEST_FAULT_BYTES];
     int          not_finite;                /* the fault: the state holds a NaN or an infinity */
     int          there;                     /* rank 0: this run has saved this step already, and it verifies */
 } Save;
 
-Save save_prepare(const CheckpointState *state, int64_t step, const float *staged); /* ends the job when there is no memory */
+Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy); /* ends the job when there is no memory */
 void save_release(Save *s);
 void save_make_folder(Save *s);                                    /* rank 0, first; sees that there is room */
 void save_write_pieces(Save *s);                                   /* every rank */
-void save_commit(Save *s, WrittenRun *all, size_t count);          /* rank 0, last: all ranks' runs, which it sorts */
+void save_commit(Save *s, WrittenExtent *all, size_t count);          /* rank 0, last: all ranks' runs, which it sorts */
 void save_drop(Save *s);                                           /* rank 0, after a fault: what was written goes */
 
 #ifdef __cplusplus

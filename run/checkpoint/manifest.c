@@ -42,8 +42,8 @@ static void write_files(FILE *out, const Manifest *m) {
     for (int f = 0; f < MANIFEST_FILES; f++) {
         const ManifestFile *file = &m->file[f];
         fprintf(out, "%s\n {\"name\":\"%s\",\"bytes\":\"%" PRIu64 "\",\"runs\":[", f ? "," : "", manifest_file_name[f], file->bytes);
-        for (int64_t i = 0; i < file->runs; i++) {
-            const ManifestRun *run = &file->run[i];
+        for (int64_t i = 0; i < file->extents; i++) {
+            const ManifestExtent *run = &file->extent[i];
             fprintf(out, "%s\n  [\"%" PRIu64 "\",\"%" PRIu64 "\",\"%016" PRIx64 "\"]", i ? "," : "", run->offset, run->bytes, run->hash);
         }
         fprintf(out, "]}");
@@ -188,14 +188,14 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
 static int read_runs(const cJSON *list, ManifestFile *file, char *fault) {
     uint64_t at = 0;
     if (!cJSON_IsArray(list)) return 0;
-    file->run = (ManifestRun *)calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *file->run);
-    if (!file->run) return manifest_fault(fault, MANIFEST_NO_MEMORY);
+    file->extent = (ManifestExtent *)calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *file->extent);
+    if (!file->extent) return manifest_fault(fault, MANIFEST_NO_MEMORY);
     for (const cJSON *entry = list->child; entry; entry = entry->next) {
-        ManifestRun *run = &file->run[file->runs++];
+        ManifestExtent *run = &file->extent[file->extents++];
         if (!cJSON_IsArray(entry) || cJSON_GetArraySize(entry) != 3) return 0;
         const cJSON *offset = entry->child, *bytes = offset->next, *hash = bytes->next;
         if (!read_u64(offset, &run->offset) || !read_u64(bytes, &run->bytes) || !read_hash(hash, &run->hash)) return 0;
-        if (run->offset != at || run->bytes < 1 || run->bytes > MANIFEST_RUN_BYTES || run->bytes > file->bytes - at) return 0;
+        if (run->offset != at || run->bytes < 1 || run->bytes > MANIFEST_EXTENT_BYTES || run->bytes > file->bytes - at) return 0;
         at += run->bytes;
     }
     return at == file->bytes;
@@ -255,7 +255,7 @@ ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char 
 
 void manifest_free(Manifest *m) {
     free(m->data);
-    for (int f = 0; f < MANIFEST_FILES; f++) free(m->file[f].run);
+    for (int f = 0; f < MANIFEST_FILES; f++) free(m->file[f].extent);
     if (m->json.root) json_free(&m->json);
     memset(m, 0, sizeof *m);
 }

@@ -27,7 +27,7 @@ extern "C" {
 #define MANIFEST_NAME "state.json"
 /* Of its values there are MANIFEST_VALUES at most, in MANIFEST_LIMIT bytes: to read it takes up to 240 MiB if it is hostile, 100 MiB if it is ours.
  * A run is four values: there is room for 130 GB on one rank, or for the 19 GB of 1558 million parameters on 600 ranks. */
-enum { MANIFEST_RUN_BYTES = 1 << 20, MANIFEST_LIMIT = 16 << 20, MANIFEST_VALUES = 1 << 19, MANIFEST_FAULT_BYTES = 1024 };
+enum { MANIFEST_EXTENT_BYTES = 1 << 20, MANIFEST_LIMIT = 16 << 20, MANIFEST_VALUES = 1 << 19, MANIFEST_FAULT_BYTES = 1024 };
 /* What is counted stops here, as the config's integers do: with what a run adds (less than 2^62 tokens) it fits in 64 bits. */
 #define MANIFEST_COUNT_LIMIT ((int64_t)1 << 53)
 
@@ -35,13 +35,13 @@ typedef enum { FILE_MODEL, FILE_OPTIMIZER, FILE_CONFIG, MANIFEST_FILES } Manifes
 extern const char *const manifest_file_name[MANIFEST_FILES]; /* "model.safetensors", "optimizer.safetensors", "config.json" */
 
 typedef struct {
-    uint64_t offset, bytes, hash; /* bytes: 1 to MANIFEST_RUN_BYTES */
-} ManifestRun;
+    uint64_t offset, bytes, hash; /* bytes: 1 to MANIFEST_EXTENT_BYTES */
+} ManifestExtent;
 
 typedef struct {
     uint64_t     bytes;
-    ManifestRun *run;             /* owned, by offset, without a gap */
-    int64_t      runs;
+    ManifestExtent *extent;             /* owned, by offset, without a gap */
+    int64_t      extents;
 } ManifestFile;
 
 typedef struct {                  /* one training shard */

@@ -31,7 +31,7 @@ static int size_ok(const char *path, const char *name, uint64_t bytes, char *fau
 }
 
 /* One run: 1, or 0 and the fault. */
-static int run_ok(int fd, const char *name, const ManifestRun *run, char *buffer, char *fault) {
+static int run_ok(int fd, const char *name, const ManifestExtent *run, char *buffer, char *fault) {
     int error = io_pread(fd, buffer, run->bytes, run->offset);
     if (error) return manifest_unread(fault, name, -error);
     if (manifest_hash(buffer, run->bytes) == run->hash) return 1;
@@ -47,15 +47,15 @@ typedef struct {
 static int runs_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts, Listener listener, char *fault) {
     int fd = io_open(path, IO_READ), good = 1;
     if (fd < 0) return manifest_unread(fault, name, -fd);
-    int64_t mine = file->runs > part ? (file->runs - part - 1) / parts + 1 : 0;
+    int64_t mine = file->extents > part ? (file->extents - part - 1) / parts + 1 : 0;
     #pragma omp parallel if (mine > 1)
     {
         char  wrong[MANIFEST_FAULT_BYTES] = "";
-        char *buffer = (char *)malloc(MANIFEST_RUN_BYTES);
+        char *buffer = (char *)malloc(MANIFEST_EXTENT_BYTES);
         if (!buffer) manifest_fault(wrong, MANIFEST_NO_MEMORY);
         #pragma omp for schedule(dynamic, 8)
         for (int64_t i = 0; i < mine; i++) {
-            if (!wrong[0]) run_ok(fd, name, &file->run[part + i * parts], buffer, wrong);
+            if (!wrong[0]) run_ok(fd, name, &file->extent[part + i * parts], buffer, wrong);
             if (listener.progress && omp_get_thread_num() == 0) listener.progress(listener.ctx);
         }
         #pragma omp critical(manifest_verify)

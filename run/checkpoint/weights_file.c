@@ -115,7 +115,7 @@ const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout) {
 /* --- values -------------------------------------------------------------------------------------------------------------------------- */
 
 /* Returns 0 or -errno. */
-static int read_piece(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
+static int read_block(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
     size_t    each = safetensors_type_bytes(t->type);
     uint16_t *half = (uint16_t *)(void *)out + elems; /* 16-bit values go to the upper half of out and are widened from its front */
     int       error = io_pread(w->fd, each == 4 ? (void *)out : (void *)half, (size_t)elems * each,
@@ -130,14 +130,14 @@ static int read_piece(const WeightsFile *w, const SafeTensor *t, int64_t first, 
 }
 
 void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
-    enum { PIECE = 1 << 18 };
+    enum { BLOCK = 1 << 18 };
     int     failed = 0;
-    int64_t pieces = (elems + PIECE - 1) / PIECE;
+    int64_t blocks = (elems + BLOCK - 1) / BLOCK;
     CHECK(elems <= WEIGHTS_BLOCK, "%" PRId64 " elements at once", elems);
-    #pragma omp parallel for schedule(static) reduction(min : failed) if (pieces > 1)
-    for (int64_t i = 0; i < pieces; i++) {
-        int64_t at = i * PIECE, n = elems - at < PIECE ? elems - at : PIECE;
-        int     error = read_piece(w, t, first + at, n, out + at);
+    #pragma omp parallel for schedule(static) reduction(min : failed) if (blocks > 1)
+    for (int64_t i = 0; i < blocks; i++) {
+        int64_t at = i * BLOCK, n = elems - at < BLOCK ? elems - at : BLOCK;
+        int     error = read_block(w, t, first + at, n, out + at);
         if (error < failed) failed = error;
     }
     if (failed) fail(EXIT_IO, "%s: tensor %s cannot be read: %s", w->path, t->name, strerror(-failed));

@@ -74,7 +74,7 @@ static double series(int64_t step, StepJudgement *due) {
 /* A guard as a checkpoint keeps it: through the text of a manifest. */
 static Guard resumed(const Guard *g) {
     cJSON        *config = cJSON_Parse("{}");
-    ManifestRun   run = {0, 9, 1};
+    ManifestExtent   run = {0, 9, 1};
     ManifestData  data = {"a.bin", 1, 1};
     Manifest      m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "fp32", .step = 1, .ranks = 1, .threads = 1, .loss_scale = 1,
                        .guard = *g, .config = config, .data = &data, .data_files = 1, .file = {{9, &run, 1}, {9, &run, 1}, {9, &run, 1}}}, back;

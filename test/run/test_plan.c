@@ -92,7 +92,7 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     assert_int_equal(p.scratch_bytes, model_dry(spec, p.micro_steps, NULL).scratch);
     assert_int_equal(p.device_bytes, p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
                                          p.library_bytes + p.reserve_bytes + p.host_bytes);
-    assert_int_equal(p.host_bytes, p.comm_bytes + p.staging_bytes + loader_host_bytes(c->batch.micro_batch, c->batch.seq_len, p.micro_steps));
+    assert_int_equal(p.host_bytes, p.comm_bytes + p.host_copy_bytes + loader_host_bytes(c->batch.micro_batch, c->batch.seq_len, p.micro_steps));
     optimizer_destroy(&o);
     gpt_destroy(&g);
     shards_destroy(z);

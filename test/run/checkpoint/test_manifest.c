@@ -19,7 +19,7 @@ enum { TAIL = 29 }; /* ,\n"hash":"0123456789abcdef"}\n */
 
 /* The text of a small manifest; the caller frees it. */
 static char *sample(size_t *bytes) {
-    ManifestRun  model[2] = {{0, 1048576, 0x1111}, {1048576, 500, 0xfedcba9876543210u}}, optimizer[1] = {{0, 77, 3}}, config[1] = {{0, 9, 4}};
+    ManifestExtent  model[2] = {{0, 1048576, 0x1111}, {1048576, 500, 0xfedcba9876543210u}}, optimizer[1] = {{0, 77, 3}}, config[1] = {{0, 9, 4}};
     ManifestData data[2] = {{"a \"quoted\"\n.bin", 18446744073709551615u, 9223372036854775807}, {"b.bin", 2, 1}};
     cJSON       *json = cJSON_Parse("{\"run\":{\"steps\":5},\"optimizer\":{\"learning_rate\":0.0006}}");
     Manifest     m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "bf16", .step = 1000, .samples = 12000,
@@ -54,7 +54,7 @@ static void test_round_trip(void **state) {
     assert_true(m.guard.spikes.loss[0] == 4.25 && m.guard.spikes.loss[1] == 1e-300 && m.guard.spikes.loss[2] == -0.1);
     assert_true(m.data_files == 2 && m.data[0].bytes == UINT64_MAX && m.data[0].tokens == INT64_MAX);
     assert_string_equal(m.data[0].name, "a \"quoted\"\n.bin");
-    assert_true(m.file[FILE_MODEL].runs == 2 && m.file[FILE_MODEL].run[1].hash == 0xfedcba9876543210u);
+    assert_true(m.file[FILE_MODEL].extents == 2 && m.file[FILE_MODEL].extent[1].hash == 0xfedcba9876543210u);
     assert_true(json_member(json_member(m.config, "optimizer"), "learning_rate")->valuedouble == 0.0006);
     manifest_free(&m);
     free(text);
@@ -63,7 +63,7 @@ static void test_round_trip(void **state) {
 /* Of a GPU: the table of matrix products is kept as it is. */
 static void test_gemm(void **state) {
     (void)state;
-    ManifestRun  one = {0, 9, 4};
+    ManifestExtent  one = {0, 9, 4};
     ManifestData data = {"a.bin", 1, 1};
     cJSON       *config = cJSON_CreateObject(), *gemm = cJSON_Parse("{\"device\":\"H100\",\"rows\":[[1,2,\"x\"]]}");
     Manifest     m = {.run_id = "0123456789abcdef", .backend = "cuda", .precision = "bf16", .ranks = 1, .threads = 1, .loss_scale = 1, .config = config, .gemm = gemm,
@@ -122,7 +122,7 @@ static void read_changed(char *text, void *good) {
         if (!fault[0]) fail_msg("refused without a word: %s", signed_text);
         return;
     }
-    for (int f = 0; f < MANIFEST_FILES; f++) assert_true(m.file[f].runs > 0 && m.file[f].run[0].offset == 0);
+    for (int f = 0; f < MANIFEST_FILES; f++) assert_true(m.file[f].extents > 0 && m.file[f].extent[0].offset == 0);
     assert_true(m.step >= 0 && m.samples >= 0 && m.tokens >= 0 && m.ranks > 0 && m.config);
     manifest_free(&m);
     ++*(int *)good;
@@ -254,9 +254,9 @@ static void test_the_largest(void **state) {
     (void)state;
     const int64_t runs = 120000;
     assert_true(manifest_has_room(runs + 3, 2) && !manifest_has_room(runs + 3000, 2));
-    ManifestRun *run = calloc((size_t)runs, sizeof *run);
-    for (int64_t i = 0; i < runs; i++) run[i] = (ManifestRun){(uint64_t)i << 20, 1 << 20, UINT64_MAX - (uint64_t)i};
-    ManifestRun  one = {0, 9, 4};
+    ManifestExtent *run = calloc((size_t)runs, sizeof *run);
+    for (int64_t i = 0; i < runs; i++) run[i] = (ManifestExtent){(uint64_t)i << 20, 1 << 20, UINT64_MAX - (uint64_t)i};
+    ManifestExtent  one = {0, 9, 4};
     ManifestData data[2] = {{"a.bin", 1, 1}, {"b.bin", 2, 1}};
     cJSON       *config = cJSON_CreateObject();
     Manifest     m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "bf16", .ranks = 600, .threads = 2, .loss_scale = 1, .config = config,
@@ -265,7 +265,7 @@ static void test_the_largest(void **state) {
     char        *text = manifest_write(&m, &bytes), fault[MANIFEST_FAULT_BYTES] = "";
     assert_true(bytes < MANIFEST_LIMIT);
     if (manifest_parse(text, bytes, &again, fault) != MANIFEST_GOOD) fail_msg("%s", fault);
-    assert_true(again.file[FILE_MODEL].runs == runs && again.file[FILE_MODEL].run[runs - 1].hash == run[runs - 1].hash);
+    assert_true(again.file[FILE_MODEL].extents == runs && again.file[FILE_MODEL].extent[runs - 1].hash == run[runs - 1].hash);
     manifest_free(&again);
     cJSON_Delete(config);
     free(run);

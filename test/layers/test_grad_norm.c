@@ -1,4 +1,4 @@
-/* test_norm.c - norm_squared and sum_forward: added to what is there; the same sum for any number of threads and any cut into parts. */
+/* test_grad_norm.c - norm_squared and sum_forward: added to what is there; the same sum for any number of threads and any cut into parts. */
 #include "test/ref/test.h"
 
 #include <omp.h>

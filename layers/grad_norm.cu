@@ -1,4 +1,4 @@
-/* norm.cu - CUDA side of norm_squared and sum_forward in layers.h. Blocks add to exact sums in shared memory, then to the result: integer
+/* grad_norm.cu - CUDA side of norm_squared and sum_forward in layers.h. Blocks add to exact sums in shared memory, then to the result: integer
  * atomics, which come in any order and give the same sum on every GPU. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"

@@ -1,0 +1,122 @@
+/* attention_backward_simd.h - the kernels of attention_backward.c: a thread's share of attention's backward items. Compiled once per instruction set (core/simd_each.h). */
+#include "layers/act_simd.h"
+#include "layers/transpose_simd.h"
+#include "layers/tile_simd.h"
+#include "layers/attention_pack.h"
+
+/* Queries [TILE] of the tile, with what their rows of p and ds need. Rows past the sequence are zero and so contribute nothing. */
+static void SIMD(load_queries)(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
+    const Heads *h = &job->heads;
+    int64_t      rows = attention_rows(tile, h->T), at = (head / h->H * h->T + tile * TILE) * h->C + head % h->H * h->D;
+    size_t       at_bytes = (size_t)at * dtype_bytes(h->type);
+    float       *dy = w.dy + tile * TILE * h->wide, *lse = w.lse + tile * TILE, *delta = w.delta + tile * TILE;
+    SIMD(pack_rows)(h->type, w.q + tile * TILE * h->wide, attention_third(h, THIRD_Q, head, tile), 3 * h->C, rows, h, h->scale);
+    SIMD(pack_rows)(h->type, dy, (const char *)h->dy + at_bytes, h->C, rows, h, 1.0f);
+    for (int64_t r = 0; r < tile_round(rows); r++) {
+        f32x16 sum = f32x16_all(0.0f);
+        if (r + ATTENTION_AHEAD < rows) SIMD(prefetch_head)(job->y, at + (r + ATTENTION_AHEAD) * h->C, h);
+        for (int64_t d = 0; r < rows && d < h->D; d += LANES)
+            sum += f32x16_load(dy + r * h->wide + d) * act16_load_n(job->y, at + r * h->C + d, act16_count(d, h->D), h->type);
+        delta[r] = f32x16_sum(sum);
+        lse[r] = r < rows ? job->lse[head * h->T + tile * TILE + r] : 0.0f;
+    }
+}
+
+static void SIMD(load_keys)(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
+    const Heads *h = &job->heads;
+    int64_t      rows = attention_rows(tile, h->T);
+    const void  *k = attention_third(h, THIRD_K, head, tile), *v = attention_third(h, THIRD_V, head, tile);
+    SIMD(pack_rows)(h->type, w.k, k, 3 * h->C, rows, h, 1.0f);
+    pack_turned(w.k_turned, k, 3 * h->C, rows, h);
+    pack_turned(w.v_turned, v, 3 * h->C, rows, h);
+}
+
+/* w.p and w.ds of a tile of queries and a tile of keys, both loaded. On the diagonal what lies above it is zero, or not set past the
+ * 16 columns that hold the diagonal. */
+static void SIMD(scores)(const Heads *h, BackwardScratch w, int64_t tile, int64_t rows, int64_t columns, TileForm form) {
+    const float *q = w.q + tile * TILE * h->wide, *dy = w.dy + tile * TILE * h->wide;
+    tile_product((TileProduct){w.p, q, w.k_turned, TILE, h->wide, 1, TILE, rows, columns, h->D, TILE_SET, form});
+    tile_product((TileProduct){w.ds, dy, w.v_turned, TILE, h->wide, 1, TILE, rows, columns, h->D, TILE_SET, form});
+    for (int64_t r = 0; r < rows; r++) {
+        f32x16  lse = f32x16_all(w.lse[tile * TILE + r]), delta = f32x16_all(w.delta[tile * TILE + r]);
+        int64_t diagonal = r / LANES * LANES, end = form == TILE_LOWER_RESULT ? diagonal + LANES : columns;
+        for (int64_t c = 0; c < end; c += LANES) {
+            f32x16 score = f32x16_load(w.p + r * TILE + c) - lse;
+            if (form == TILE_LOWER_RESULT && c == diagonal) score = attention_masked(score, r - diagonal);
+            f32x16 p = f32x16_exp(score);
+            f32x16_store(w.p + r * TILE + c, p);
+            f32x16_store(w.ds + r * TILE + c, p * (f32x16_load(w.ds + r * TILE + c) - delta));
+        }
+    }
+}
+
+/* dqkv's third of a head's tile = scale * x [rows,wide]. */
+static void SIMD(store_third)(const Backward *job, int third, int64_t head, int64_t tile, const float *x, float scale) {
+    const Heads *h = &job->heads;
+    int64_t      at = (head / h->H * h->T + tile * TILE) * 3 * h->C + third * h->C + head % h->H * h->D;
+    for (int64_t r = 0; r < attention_rows(tile, h->T); r++)
+        for (int64_t d = 0; d < h->D; d += LANES)
+            act16_store_n(job->dqkv, at + r * 3 * h->C + d, act16_count(d, h->D), h->type, scale * f32x16_load(x + r * h->wide + d));
+}
+
+/* dq of a tile of queries += ds k of a tile of keys, whose scores are there. */
+static void SIMD(add_dq)(const Heads *h, BackwardScratch w, int64_t tile, int64_t rows, int64_t columns, int on_diagonal) {
+    tile_product((TileProduct){w.dq + tile * TILE * h->wide, w.ds, w.k, h->wide, TILE, 1, h->wide, rows, h->wide, columns, TILE_ADD,
+                               on_diagonal ? TILE_LOWER_FACTOR : TILE_FULL});
+}
+
+/* dk and dv of a tile of keys, the head's queries being loaded; with item BY_HEAD its part of dq as well. */
+static void SIMD(backward_keys)(const Backward *job, BackwardScratch w, int64_t head, int64_t keys, BackwardItem item) {
+    const Heads *h = &job->heads;
+    int64_t      columns = tile_round(attention_rows(keys, h->T));
+    SIMD(load_keys)(job, w, head, keys);
+    memset(w.dk, 0, (size_t)(columns * h->wide) * sizeof(float));
+    memset(w.dv, 0, (size_t)(columns * h->wide) * sizeof(float));
+    for (int64_t tile = keys; tile < h->tiles; tile++) {
+        int64_t  rows = tile_round(attention_rows(tile, h->T)), at = tile * TILE * h->wide;
+        TileForm form = tile == keys ? TILE_UPPER_FACTOR : TILE_FULL;
+        SIMD(scores)(h, w, tile, rows, columns, tile == keys ? TILE_LOWER_RESULT : TILE_FULL);
+        tile_product((TileProduct){w.dv, w.p, w.dy + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
+        tile_product((TileProduct){w.dk, w.ds, w.q + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
+        if (item == BY_HEAD) SIMD(add_dq)(h, w, tile, rows, columns, tile == keys);
+    }
+    SIMD(store_third)(job, THIRD_K, head, keys, w.dk, 1.0f);
+    SIMD(store_third)(job, THIRD_V, head, keys, w.dv, 1.0f);
+}
+
+/* dq of a tile of queries. */
+static void SIMD(backward_queries)(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
+    const Heads *h = &job->heads;
+    int64_t      rows = tile_round(attention_rows(tile, h->T));
+    SIMD(load_queries)(job, w, head, tile);
+    memset(w.dq + tile * TILE * h->wide, 0, (size_t)(rows * h->wide) * sizeof(float));
+    for (int64_t keys = 0; keys <= tile; keys++) {
+        int64_t columns = tile_round(attention_rows(keys, h->T));
+        SIMD(load_keys)(job, w, head, keys);
+        SIMD(scores)(h, w, tile, rows, columns, tile == keys ? TILE_LOWER_RESULT : TILE_FULL);
+        SIMD(add_dq)(h, w, tile, rows, columns, tile == keys);
+    }
+    SIMD(store_third)(job, THIRD_Q, head, tile, w.dq + tile * TILE * h->wide, h->scale);
+}
+
+static void SIMD(backward_share)(const Backward *job, BackwardScratch w, Share share, BackwardItem item) {
+    const Heads *h = &job->heads;
+    int64_t      loaded = -1;
+    for (int64_t i = share.first; i < share.end; i++) {
+        int64_t head = item == BY_HEAD ? i : i / h->tiles, tile = attention_tile(i % h->tiles, h->tiles);
+        if (item == BY_QUERIES) {
+            SIMD(backward_queries)(job, w, head, tile);
+            continue;
+        }
+        if (head != loaded)
+            for (int64_t t = 0; t < h->tiles; t++) SIMD(load_queries)(job, w, head, t);
+        loaded = head;
+        if (item == BY_KEYS) {
+            SIMD(backward_keys)(job, w, head, tile, item);
+            continue;
+        }
+        memset(w.dq, 0, (size_t)(h->tiles * TILE * h->wide) * sizeof(float));
+        for (int64_t keys = 0; keys < h->tiles; keys++) SIMD(backward_keys)(job, w, head, keys, item);
+        for (int64_t t = 0; t < h->tiles; t++) SIMD(store_third)(job, THIRD_Q, head, t, w.dq + t * TILE * h->wide, h->scale);
+    }
+}
