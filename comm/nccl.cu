@@ -232,6 +232,7 @@ void nccl_open(Comm *c) {
 void nccl_close(Comm *c) {
     Nccl *n = c->nccl;
     CUDA_CHECK(cudaStreamSynchronize(n->queue));
+    nccl_read_times(c); /* all have ended: none stays in flight in the trace */
     ncclResult_t result = settle(c, ncclCommFinalize(n->comm), PAUSE_US);
     if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* there is no asking how far it is: the communicator may be gone */
     if (result != ncclSuccess && result != ncclInProgress) nccl_failed(c, "closing", result, EXIT_PEER);

@@ -154,9 +154,9 @@ static int progress(World *w) {
             w->op[left++] = *op;
             continue;
         }
+        if (!is_of(w, left - 1, op->sequence) && !is_of(w, i + 1, op->sequence)) end(w, op);
         w->begun--, c->ops--;
         if (--c->begun == 0) c->times.comm_ms += clock_ms() - c->busy_since_ms;
-        if (!is_of(w, left - 1, op->sequence) && !is_of(w, i + 1, op->sequence)) end(w, op);
     }
     w->ops = left;
     return moved;
