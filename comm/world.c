@@ -71,13 +71,14 @@ Comm *world_all(World *w) { return w->all; }
 void world_leave(World *w) {
     CHECK(w->groups == w->all && !w->all->next, "a group is not freed");
     comm_finish(w->all);
-    world_unlist(w, w->all);
-    comm_drop(w->all);
+    if (w->all->nccl) nccl_close(w->all);
     nccl_leave(w);
     if (w->staging) staging_close(w);
     Failpoint f = failpoint("comm.finalize");
+    if (w->size > 1) group_free(w->all);
     if (w->launched) world_stop(w);
     failpoint_done(f);
+    comm_drop(w->all); /* until here the watchdog may ask */
     free(w->host);
     free(w->neighbour);
     free(w->op);
