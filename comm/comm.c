@@ -78,7 +78,7 @@ CommKind comm_kind(const Comm *c) { return c->kind; }
 /* Chunks have one size; a bucket of any length goes through the same few. */
 size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0; }
 
-/* What is in flight counts up to now, and from now on for the next. */
+/* A collective in flight counts up to now, and from now on for the next. */
 static void count_so_far(Comm *c) {
     double now = clock_ms();
     if (c->begun > 0) c->times.comm_ms += now - c->busy_since_ms;

@@ -168,7 +168,8 @@ void nccl_wait(Comm *c, int64_t number);
 void nccl_abandon(World *w, double wait_ms); /* every group's communicator */
 void nccl_read_times(Comm *c); /* adds what has ended meanwhile to times and trace */
 
-/* ring.c and collectives_mpi.c: op->comm, kind, x, sequence, number, total_bytes and piece_bytes are set. Progress returns whether something moved. */
+/* ring.c and collectives_mpi.c: op->comm, kind, x, sequence, number, total_bytes and piece_bytes are set. Progress returns whether something
+ * moved. */
 int  ring_ways(const Comm *c, OpKind kind);      /* into how many Ops a collective is split */
 void ring_start(Op *op, int way);                /* 0, ... */
 int  ring_progress(Op *op);

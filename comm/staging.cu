@@ -3,7 +3,8 @@
  *
  * A bucket is copied to the host on a stream of our own, once the followed stream has come to it, so backward is queued and runs on
  * meanwhile; the host looks at an event to see that it has come. The result goes back on the same stream, and the followed one waits
- * for it. One stream for both ways, and for all groups, makes host memory reusable as soon as the way back is queued: the next bucket into it comes later.
+ * for it. One stream for both ways, and for all groups, makes host memory reusable as soon as the way back is queued: the next bucket into it
+ * comes later.
  */
 #include <stdlib.h>
 

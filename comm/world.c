@@ -156,12 +156,11 @@ const char *world_call_text(const char *name, int64_t number, const char *group,
 }
 
 void world_failed(const World *w, const char *why) {
-    char     host[HOST_CHARS] = "?", where[CALL_CHARS] = "setting up";
+    char     host[HOST_CHARS] = "?", call[CALL_CHARS], where[CALL_CHARS + 8] = "setting up";
     CommCall last = world_last_call(w);
     gethostname(host, sizeof host - 1);
-    if (last.number >= 0) world_call_text(last.name, last.number, last.group, where);
-    fail(EXIT_PEER, "a peer is lost or MPI failed on rank %d, host %s, %s%s: %s", w->rank, host, last.number >= 0 && last.has_ended ? "after " : "", where,
-         why);
+    if (last.number >= 0) snprintf(where, sizeof where, "%s%s", last.has_ended ? "after " : "", world_call_text(last.name, last.number, last.group, call));
+    fail(EXIT_PEER, "a peer is lost or MPI failed on rank %d, host %s, %s: %s", w->rank, host, where, why);
 }
 
 void world_abandon(World *w, double wait_ms) { nccl_abandon(w, wait_ms); }

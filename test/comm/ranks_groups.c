@@ -289,8 +289,11 @@ static void small_calls(void **state) {
         for (int k = 0; all && k < g.size; at += bytes[k++]) wrong += bytes[k] != (size_t)(1 + k) || memcmp(at, "abcdefgh", bytes[k]) != 0;
         wrong += (all != NULL) != (me == last);
         free(all), free(bytes);
-        for (int k = 0; k < g.size; k++) wrong += least > g.member[k] || most < g.member[k], ranks += g.member[k] == least || g.member[k] == (int)most;
-        wrong += word != 100 + g.member[last] || sum != 0.5 * g.size || ranks == 0;
+        for (int k = 0; k < g.size; k++) {
+            wrong += least > g.member[k] || most < g.member[k];
+            ranks += g.member[k] == least || g.member[k] == (int)most;
+        }
+        wrong += word != 100 + g.member[last] || sum != 0.5 * g.size || ranks != (g.size > 1 ? 2 : 1);
         EXPECT_ON_ALL(wrong == 0);
         comm_free(g.c);
     }
