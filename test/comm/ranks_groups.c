@@ -188,7 +188,8 @@ static void waits_move_every_group(void **state) {
     comm_free(half.c), comm_free(all.c);
 }
 
-/* As model/shards.c counts: the k-th gather since comm_next, with another group's collectives started in between. */
+/* As model/shards.c counts: the k-th gather since comm_next, with another group's collectives started before and in between. That group is older:
+ * its numbers are higher. */
 static void numbers_are_the_groups(void **state) {
     (void)state;
     for (int kind = COMM_RING, last = last_kind(); kind <= last; kind++) {
@@ -196,7 +197,13 @@ static void numbers_are_the_groups(void **state) {
         int64_t first, wrong = 0, next;
         comm_set_kind(all.c, (CommKind)kind), comm_set_kind(half.c, (CommKind)kind);
         Job gather[4], other[4];
+        for (int older = 0; older < 20; older++) {
+            other[0] = begin(&half, REDUCE, F32, 1, older);
+            comm_finish(half.c);
+            wrong += finish(&other[0]);
+        }
         for (int round = 0; round < 3; round++) {
+            Job before = begin(&half, REDUCE, F32, emulated() ? 1000 : 1 << 19, round);
             first = comm_next(all.c);
             for (int k = 0; k < 4; k++) {
                 gather[k] = begin(&all, GATHER, F32, all.size * PIECE * (4 - k), k);
@@ -209,6 +216,7 @@ static void numbers_are_the_groups(void **state) {
                 wrong += finish(&gather[k]);
             }
             comm_finish(half.c);
+            wrong += finish(&before);
             for (int k = 0; k < 4; k++) wrong += finish(&other[k]);
         }
         EXPECT_ON_ALL(wrong == 0);
