@@ -174,7 +174,7 @@ int main(int argc, char **argv) {
     if (is_verb(argc, argv)) return verb_main(argc, argv); /* plan, check, sample, --help ...: no MPI */
     signals_install();
     Launch launch = launch_detect();
-    comm_expect(launch);                                   /* from here on a fault ends every rank */
+    world_expect(launch);                                  /* from here on a fault ends every rank */
     start_computing();
     Config config = load_config(argc, argv, launch);
 

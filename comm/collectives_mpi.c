@@ -15,7 +15,8 @@ static int int_count(int64_t count) {
     return (int)count;
 }
 
-void collectives_mpi_start(Comm *c, Op *op) {
+void collectives_mpi_start(Op *op) {
+    Comm *c = op->comm;
     void *x = op->x.data;
     int   piece = int_count(op->piece_bytes / (int64_t)dtype_bytes(op->x.type));
     op->messages = 1;
@@ -23,22 +24,23 @@ void collectives_mpi_start(Comm *c, Op *op) {
     op->first_send_ms = clock_ms();
     switch (op->kind) {
         case OP_REDUCE_SCATTER:
-            MPI_CHECK(c, MPI_Ireduce_scatter_block(MPI_IN_PLACE, x, piece, MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
+            MPI_CHECK(c->world, MPI_Ireduce_scatter_block(MPI_IN_PLACE, x, piece, MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
             break;
         case OP_ALL_GATHER: /* bytes of one kind or another; a piece of the type's own units keeps counts small */
-            MPI_CHECK(c, MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, piece, dtype_bytes(op->x.type) == 4 ? MPI_INT32_T : MPI_INT16_T,
+            MPI_CHECK(c->world, MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, piece, dtype_bytes(op->x.type) == 4 ? MPI_INT32_T : MPI_INT16_T,
                                      c->ring, &op->send[0]));
             break;
         case OP_ALL_REDUCE:
-            MPI_CHECK(c, MPI_Iallreduce(MPI_IN_PLACE, x, int_count(tensor_elems(op->x)), MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
+            MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, x, int_count(tensor_elems(op->x)), MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
             break;
         case OP_TREE_SUM: CHECK(0, "MPI adds in an order of its own");
     }
 }
 
-int collectives_mpi_progress(Comm *c, Op *op) {
-    int done;
-    MPI_CHECK(c, MPI_Test(&op->send[0], &done, MPI_STATUS_IGNORE));
+int collectives_mpi_progress(Op *op) {
+    Comm *c = op->comm;
+    int   done;
+    MPI_CHECK(c->world, MPI_Test(&op->send[0], &done, MPI_STATUS_IGNORE));
     if (!done) return 0;
     char *x = (char *)op->x.data;
     if (op->kind == OP_REDUCE_SCATTER && c->rank > 0) memcpy(x + c->rank * op->piece_bytes, x, (size_t)op->piece_bytes);
@@ -47,12 +49,12 @@ int collectives_mpi_progress(Comm *c, Op *op) {
 }
 
 void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t piece_elems) {
-    MPI_CHECK(c, MPI_Reduce_scatter_block(x, out, int_count(piece_elems), MPI_FLOAT, MPI_SUM, c->world));
+    MPI_CHECK(c->world, MPI_Reduce_scatter_block(x, out, int_count(piece_elems), MPI_FLOAT, MPI_SUM, c->small));
 }
 void comm_mpi_all_gather(Comm *c, float *x, int64_t piece_elems) {
-    MPI_CHECK(c, MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, int_count(piece_elems), MPI_FLOAT, c->world));
+    MPI_CHECK(c->world, MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, int_count(piece_elems), MPI_FLOAT, c->small));
 }
 void comm_mpi_all_reduce(Comm *c, float *x, int64_t piece_elems) {
-    MPI_CHECK(c, MPI_Allreduce(MPI_IN_PLACE, x, int_count(piece_elems * c->size), MPI_FLOAT, MPI_SUM, c->world));
+    MPI_CHECK(c->world, MPI_Allreduce(MPI_IN_PLACE, x, int_count(piece_elems * c->size), MPI_FLOAT, MPI_SUM, c->small));
 }
 #endif

@@ -1,9 +1,9 @@
 /* internal.h - what the files of comm/ share; nobody else includes it.
  *
- * comm.c holds the queue of started collectives and the clock; ring.c and collectives_mpi.c move one of them along, on host memory, to and
- * from which staging.cu brings what lies on a GPU; nccl.cu has a queue of its own, on the GPU. world.c knows the launcher's side of MPI
- * and the small blocking things. In a build without MPI, no_mpi.c stands in for ring.c, collectives_mpi.c and world.c; in one without
- * CUDA, staging.c and nccl.c for the .cu files.
+ * world.c holds this process among all, comm.c the groups and their small blocking calls, queue.c the started collectives of all groups and
+ * their clock. ring.c, tree_sum.c and collectives_mpi.c move one of them along, on host memory, to and from which staging.cu brings what lies
+ * on a GPU; nccl.cu has a queue of its own, on the GPU. mpi.c knows the launcher's side of MPI and the small blocking things. In a build
+ * without MPI, no_mpi.c stands in for ring.c, collectives_mpi.c and mpi.c; in one without CUDA, staging.c and nccl.c for the .cu files.
  */
 #ifndef TRAIN_GPT_COMM_INTERNAL_H
 #define TRAIN_GPT_COMM_INTERNAL_H
@@ -18,14 +18,16 @@ typedef int MPI_Request;
 #include <sys/types.h>
 
 #include "comm/comm.h"
+#include "comm/trace.h"
 #include "comm/tree.h"
+#include "core/failpoints.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 enum {
-    WINDOW = 4,      /* receives posted ahead per collective, and chunk buffers of the communicator               */
+    WINDOW = 4,      /* receives posted ahead per collective, and chunk buffers of a group                         */
     SENDS = 64,      /* sends posted ahead: what a rank that polls seldom leaves for its neighbour to fetch       */
     TRACES = 128,
     HOST_CHARS = 64
@@ -40,14 +42,16 @@ static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-redu
 /* One started collective; of an all-gather, one of the two ways round. Its messages are numbered in the order they travel: message i is
  * chunk i % chunks of ring step i / chunks. */
 typedef struct {
+    Comm    *comm;         /* borrowed */
     OpKind   kind;
     CommKind by;
     Tensor   bucket;       /* borrowed until the end */
     Tensor   x;            /* the bucket, or its copy in host memory */
     int      staged;       /* that copy's number in staging.cu; -1: none */
-    int64_t  sequence;
+    int64_t  sequence;     /* among the collectives over buckets of this process: its place in the trace */
+    int64_t  number;       /* among those of its group: the same on all its ranks */
     double   first_send_ms;
-    int64_t  piece_bytes, chunk_bytes, chunks;
+    int64_t  total_bytes, piece_bytes, chunk_bytes, chunks; /* of an all-reduce of any length the last pieces are shorter, or nothing */
     int      way;          /* 1: to the right, to rank r+1; -1: to the left                                              */
     int      first_step;   /* the ring's steps: W-1 that sum, then W-1 that copy; an all-gather enters at the second half */
     int64_t  messages, sums; /* of them, the first `sums` are added to x, the others copied into it                       */
@@ -58,84 +62,119 @@ typedef struct {
     MPI_Request receive[WINDOW], send[SENDS];  /* message i in place i % size; COMM_MPI uses send[0]                       */
 } Op;
 
-struct Comm {
+struct World {
     int      rank, size, local_rank, local_size;
-    CommKind kind;
     char   (*host)[HOST_CHARS]; /* owned, by rank                                        */
     pid_t   *neighbour;         /* owned [local_size]: this host's ranks, by local rank; NULL where they do not see each other */
     int      launched;          /* MPI is initialised                                    */
     int      yields;            /* waiting hands the core over at once                   */
-    MPI_Comm world, ring, local; /* all ranks; the ring's own copy; the ranks of this host */
+    MPI_Comm local;             /* the ranks of this host                                */
+    Comm    *all;               /* owned                                                 */
+    Comm    *groups;            /* all of them, the newest first; any thread reads it    */
 
-    void   (*watch)(void *ctx);  /* told of progress in waits; NULL: nobody */
+    void   (*watch)(void *ctx);  /* called at progress in waits; NULL: nobody */
     void    *watch_ctx;
     double   watched_ms;
 
-    Op      *op;                /* owned; in flight, in start order                      */
+    Op      *op;                /* owned; in flight, of all groups, in start order       */
     int      ops, op_room;
-    int      begun;            /* so many of them, the oldest; the others wait for their bytes to reach the host */
+    int      begun;             /* so many of them, the oldest; the others wait for their bytes to reach the host */
     int64_t  started;           /* collectives over buckets so far                       */
-    int64_t  calls;             /* collectives of all kinds                              */
     CommCall blocking;          /* the small one that the main thread is in, or was in last */
-    char    *chunk;             /* owned [WINDOW][CHUNK_BYTES]; NULL before first use    */
-    int64_t  chunk_owner;       /* sequence of the collective that receives into them, or -1 */
+    CommTrace trace[TRACES];    /* sequence s in place s % TRACES                        */
 
     Stream         *followed;   /* borrowed; NULL: buckets lie in host memory            */
-    struct Tree    *tree;       /* owned by tree_sum.c; NULL before comm_tree_open         */
     struct Staging *staging;    /* owned by staging.cu; NULL before first use            */
-    struct Nccl    *nccl;       /* owned by nccl.cu; NULL without                        */
+    void           *nccl_queue; /* owned by nccl.cu: the one stream of all groups; NULL without */
+};
+
+struct Comm {
+    World   *world;             /* borrowed                                              */
+    Comm    *next;              /* in the world's list                                   */
+    char     name[COMM_NAME_CHARS];
+    int      rank, size;
+    int     *member;            /* owned [size]: the world's number of each rank         */
+    CommKind kind;
+    MPI_Comm small, ring;       /* for the small blocking calls; for messages and started collectives. Of one rank: neither is there */
+
+    int      ops, begun;        /* in the world's queue; of them, begun                  */
+    int64_t  started;           /* collectives over buckets so far                       */
+    int64_t  calls;             /* collectives of all kinds                              */
+    char    *chunk;             /* owned [WINDOW][CHUNK_BYTES]; NULL before first use    */
+    int64_t  chunk_owner;       /* sequence of the collective that receives into them, or -1 */
+    struct Tree *tree;          /* owned by tree_sum.c; NULL before comm_tree_open       */
+    struct Nccl *nccl;          /* owned by nccl.cu; NULL without                        */
 
     double    busy_since_ms;    /* when the first of those begun did, after a time without */
     CommTimes times;            /* of collectives over buckets                           */
     CommTimes waits;            /* of the small blocking calls                           */
-    CommTrace trace[TRACES];    /* sequence s in place s % TRACES                        */
 };
-
-/* An error that a peer or the network has caused: says so with rank, host and collective, and ends the job. */
-NORETURN void comm_failed(const Comm *c, const char *why);
 
 /* launch.c: of a process that no launcher started, a warning where SLURM has tasks for more. */
 void launch_explain_alone(void);
 
 /* threads.c: the processors that this host's ranks may use between them. */
-int threads_host_processors(Comm *c);
+int threads_host_processors(World *w);
 
-/* world.c */
-void        world_expect(Launch launch);
-void        world_start(Comm *c, Launch launch);
-void        world_stop(Comm *c);
-void        world_local_all_gather(Comm *c, const void *mine, void *all, size_t bytes);
-const char *world_library(void);
-void        world_barrier(Comm *c);
-void        world_broadcast(Comm *c, void *data, size_t bytes, int root);
-void        world_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
-void        world_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
-char       *world_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
+/* world.c: an error that a peer or the network has caused. Says so with rank, host and collective, and ends the job. */
+NORETURN void world_failed(const World *w, const char *why);
+/* "all-reduce 12", of a group other than all "all-reduce 12 of tensor" */
+enum { CALL_CHARS = 96 };
+const char *world_call_text(const char *name, int64_t number, const char *group, char text[CALL_CHARS]);
+CommTrace  *world_trace_of(World *w, int64_t sequence); /* NULL: forgotten, too many have come since */
+void        world_list(World *w, Comm *c); /* enters a group into the list */
+void        world_unlist(World *w, Comm *c);
+
+/* comm.c */
+Comm *comm_make(World *w, const char *name); /* a group of this rank alone */
+void  comm_drop(Comm *c);
+
+/* mpi.c: of the process; group_all sets up c as the group of all ranks, group_split as a part of parent. */
+void world_expect_ranks(Launch launch);
+void world_start(World *w, Launch launch);
+void world_stop(World *w);
+void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes);
+void group_all(Comm *c);
+void group_split(Comm *c, Comm *parent, int color, int key);
+void group_free(Comm *c);
+/* Each waits, and lets what was started progress meanwhile. */
+void  group_barrier(Comm *c);
+void  group_broadcast(Comm *c, void *data, size_t bytes, int root);
+void  group_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
+void  group_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
+char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
+
+/* queue.c */
+Failpoint queue_obey_test(World *w, const char *point); /* a place where a test may break a collective */
+/* A turn of a wait: everything in flight moves along. *moved_ms is when something last did; clock_ms() at first. */
+void queue_turn(World *w, double *moved_ms);
 
 /* staging: brings a bucket in device memory to the host for a collective, and the result back. */
 int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy and turns *x into it; -1: *x is host memory itself */
-int    staging_is_in(Comm *c, int staged);
+int    staging_is_in(World *w, int staged);
 void   staging_out(Comm *c, int staged, OpKind kind, Tensor bucket);
-void   staging_finish(Comm *c);                    /* the followed stream waits for what staging_out has started */
-void   staging_drop(Comm *c, int staged);          /* nothing of it goes back */
-int    staging_stream_is_idle(Comm *c);            /* the followed stream has done everything it was given */
-void   staging_close(Comm *c);
+void   staging_finish(World *w);                   /* the followed stream waits for what staging_out has started */
+void   staging_drop(World *w, int staged);         /* nothing of it goes back */
+int    staging_stream_is_idle(World *w);           /* the followed stream has done everything it was given */
+void   staging_close(World *w);
 
 /* nccl */
 void nccl_open(Comm *c);
 void nccl_close(Comm *c);
+void nccl_leave(World *w); /* after the last close */
 void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: of OP_TREE_SUM, all but the last */
 void nccl_poll(Comm *c);
-void nccl_wait(Comm *c, int64_t sequence);
-void nccl_abandon(Comm *c, double wait_ms);
+void nccl_wait(Comm *c, int64_t number);
+void nccl_abandon(World *w, double wait_ms); /* every group's communicator */
 void nccl_read_times(Comm *c); /* adds what has ended meanwhile to times and trace */
 
-/* ring.c and collectives_mpi.c: op->kind, x, sequence and piece_bytes are set. Progress returns whether something moved. */
+/* ring.c and collectives_mpi.c: op->comm, kind, x, sequence, number, total_bytes and piece_bytes are set. Progress returns whether something
+ * moved. */
 int  ring_ways(const Comm *c, OpKind kind);      /* into how many Ops a collective is split */
-void ring_start(Comm *c, Op *op, int way);       /* 0, ... */
-int  ring_progress(Comm *c, Op *op);
-void collectives_mpi_start(Comm *c, Op *op);
-int  collectives_mpi_progress(Comm *c, Op *op);
+void ring_start(Op *op, int way);                /* 0, ... */
+int  ring_progress(Op *op);
+void collectives_mpi_start(Op *op);
+int  collectives_mpi_progress(Op *op);
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
 void ring_add(float *x, const float *y, int64_t n); /* x += y, on the host */
 
@@ -155,15 +194,15 @@ typedef void TreeAdd(void *ctx, float *x, const float *y, int64_t n); /* x += y 
 /* Adds at[parts] [n] in the order of the tree; returns which of them holds the sum. */
 float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void *ctx);
 void tree_close(Comm *c);
-void tree_sum_start(Comm *c, Op *op);
-int  tree_sum_progress(Comm *c, Op *op);
+void tree_sum_start(Op *op);
+int  tree_sum_progress(Op *op);
 
 #ifndef NO_MPI
-NORETURN void mpi_failed(const Comm *c, const char *call, int code, const char *file, int line);
-#define MPI_CHECK(c, call)                                                              \
+NORETURN void mpi_failed(const World *w, const char *call, int code, const char *file, int line);
+#define MPI_CHECK(w, call)                                                              \
     do {                                                                                \
         int mpi_code = (call);                                                          \
-        if (mpi_code != MPI_SUCCESS) mpi_failed(c, #call, mpi_code, __FILE__, __LINE__); \
+        if (mpi_code != MPI_SUCCESS) mpi_failed(w, #call, mpi_code, __FILE__, __LINE__); \
     } while (0)
 #endif
 

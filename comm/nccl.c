@@ -6,10 +6,11 @@ void nccl_open(Comm *c) {
     fail(EXIT_NODEVICE, "this build has no NCCL: parallel.comm may be \"ring\" or \"mpi\"; make BACKEND=cuda builds one that has");
 }
 void nccl_close(Comm *c) { (void)c; }
+void nccl_leave(World *w) { (void)w; }
 void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) { (void)c, (void)kind, (void)x, (void)nodes; }
 void nccl_poll(Comm *c) { (void)c; }
-void nccl_wait(Comm *c, int64_t sequence) { (void)c, (void)sequence; }
-void nccl_abandon(Comm *c, double wait_ms) { (void)c, (void)wait_ms; }
+void nccl_wait(Comm *c, int64_t number) { (void)c, (void)number; }
+void nccl_abandon(World *w, double wait_ms) { (void)w, (void)wait_ms; }
 void nccl_read_times(Comm *c) { (void)c; }
 
 size_t comm_library_bytes(CommKind kind, int ranks) { return (void)kind, (void)ranks, 0; }

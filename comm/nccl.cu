@@ -1,4 +1,5 @@
-/* nccl.cu - parallel.comm = nccl: collectives between GPUs, on a stream beside the one that computes.
+/* nccl.cu - parallel.comm = nccl: collectives between GPUs, on a stream beside the one that computes. A group has its own communicator; all
+ * groups share the stream, so that their collectives run in the order of the program and none waits on a GPU for another that comes behind it.
  *
  * Each starts behind an event of the followed stream and none makes the host wait: at the end the followed stream waits for ours. Our
  * stream has the highest priority: a collective needs few multiprocessors but spins on them until every peer has come, so one that waits
@@ -31,13 +32,13 @@ enum { WAITS = TRACES };
 
 typedef struct {
     cudaEvent_t begin, end;
-    int64_t     elems, sequence;
+    int64_t     elems, number, sequence; /* the latter two as in Op */
 } Collective;
 typedef struct { cudaEvent_t begin, end; } Wait;
 
 struct Nccl {
     ncclComm_t   comm;
-    cudaStream_t queue;
+    cudaStream_t queue;              /* the world's                                            */
     cudaEvent_t  reached;            /* on the followed stream: the bucket is complete        */
     Collective   collective[TRACES]; /* the started'th in place started % TRACES               */
     int64_t      started, read;      /* how many, and whose times are told                    */
@@ -52,11 +53,14 @@ struct Nccl {
 
 /* --- errors ----------------------------------------------------------------------------------------------------------------------- */
 
+enum { NAME_CHARS = CALL_CHARS + 48 };
 /* "reduce-scatter 12 of 1024 elements" */
-static const char *name_of(const Comm *c, int64_t i, char text[96]) {
+static const char *name_of(const Comm *c, int64_t i, char text[NAME_CHARS]) {
     const Collective *one = &c->nccl->collective[i % TRACES];
-    const CommTrace  *trace = &c->trace[one->sequence % TRACES];
-    snprintf(text, 96, "%s %lld of %lld elements", trace->name, (long long)trace->number, (long long)one->elems);
+    const CommTrace  *trace = world_trace_of(c->world, one->sequence);
+    char              call[CALL_CHARS] = "a collective";
+    if (trace) world_call_text(trace->name, trace->number, trace->group, call);
+    snprintf(text, NAME_CHARS, "%s of %lld elements", call, (long long)one->elems);
     return text;
 }
 
@@ -70,16 +74,20 @@ static int exit_code_of(ncclResult_t result) {
     return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER : EXIT_INTERNAL;
 }
 
-/* Other ranks' kernels spin on ours: the communicator is aborted, beside this thread, which may not wait for it to come to an end. */
-void nccl_abandon(Comm *c, double wait_ms) {
-    ncclComm_t comm = c->nccl->comm;
-    auto       done = std::make_shared<std::atomic<bool>>(false);
-    if (!comm || __atomic_exchange_n(&c->nccl->abandoned, 1, __ATOMIC_ACQ_REL)) return;
-    std::thread([comm, done] {
-        ncclCommAbort(comm);
-        *done = true;
-    }).detach();
-    for (double begin = clock_ms(); !*done && clock_ms() - begin < wait_ms;) usleep(10000);
+/* Other ranks' kernels spin on ours: every communicator is aborted, each beside this thread, which may not wait for it to come to an end, and all at
+ * once: on the stream one may stand behind another. */
+void nccl_abandon(World *w, double wait_ms) {
+    auto left = std::make_shared<std::atomic<int>>(0);
+    for (const Comm *c = __atomic_load_n(&w->groups, __ATOMIC_ACQUIRE); c; c = c->next) {
+        ncclComm_t comm = c->nccl ? c->nccl->comm : NULL;
+        if (!comm || __atomic_exchange_n(&c->nccl->abandoned, 1, __ATOMIC_ACQ_REL)) continue;
+        ++*left;
+        std::thread([comm, left] {
+            ncclCommAbort(comm);
+            --*left;
+        }).detach();
+    }
+    for (double begin = clock_ms(); *left > 0 && clock_ms() - begin < wait_ms;) usleep(10000);
 }
 
 NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result, int exit_code) {
@@ -89,8 +97,8 @@ NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result
     char        why[512];
     if (is_out_of_memory(result, detail)) exit_code = EXIT_MEMORY;
     snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
-    comm_abandon(c, 0);
-    fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN tells more)", doing, c->rank, comm_host(c, c->rank),
+    nccl_abandon(c->world, 0);
+    fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN tells more)", doing, world_rank(c->world), comm_host(c, c->rank),
          device_id(), why);
 }
 
@@ -102,7 +110,7 @@ static int64_t current_collective(const Nccl *n) {
 }
 
 static void check_answer(Comm *c, ncclResult_t state) {
-    char name[96];
+    char name[NAME_CHARS];
     if (state == ncclSuccess || state == ncclInProgress) return;
     int is_idle = c->nccl->started == 0;
     nccl_failed(c, is_idle ? "the communicator" : name_of(c, current_collective(c->nccl), name), state, exit_code_of(state));
@@ -114,7 +122,7 @@ static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
     while (result == ncclInProgress && clock_ms() - begin < SETUP_MS) {
         if (pause_us) {
             usleep((useconds_t)pause_us);
-            comm_tell_progress(c);
+            world_moved(c->world);
         } else sched_yield();
         ncclResult_t asked = ncclCommGetAsyncError(c->nccl->comm, &result);
         if (asked != ncclSuccess) return asked;
@@ -146,9 +154,9 @@ static ncclResult_t enqueue(const Comm *c, OpKind kind, Tensor x) {
     const Nccl *n = c->nccl;
     size_t      piece = (size_t)(tensor_elems(x) / c->size);
     char       *all = (char *)x.data, *mine = all + piece * dtype_bytes(x.type) * (size_t)c->rank;
-    CHECK(kind != OP_ALL_REDUCE, "an all-reduce comes here as its two halves");
+    if (kind == OP_ALL_REDUCE) return ncclAllReduce(all, all, (size_t)tensor_elems(x), type_of(x.type), ncclSum, n->comm, n->queue);
     if (kind == OP_ALL_GATHER) return ncclAllGather(mine, all, piece, type_of(x.type), n->comm, n->queue);
-    return ncclReduceScatter(all, mine, piece, ncclFloat32, ncclSum, n->comm, n->queue);
+    return ncclReduceScatter(all, mine, piece, type_of(x.type), ncclSum, n->comm, n->queue);
 }
 
 /* --- the communicator ------------------------------------------------------------------------------------------------------------- */
@@ -186,16 +194,25 @@ static void connect_peers(Comm *c) {
         if (asked != ncclSuccess) result = asked;
         if (result == ncclSuccess && clock_ms() - begin > SETUP_MS) result = ncclInProgress;
         usleep(PAUSE_US);
-        comm_tell_progress(c);
+        world_moved(c->world);
     }
     if (result != ncclSuccess) nccl_failed(c, "connecting the ranks", result, exit_code_of(result));
     CUDA_CHECK(cudaFree(x.data));
 }
 
+static cudaStream_t queue_of(World *w) {
+    int          least, greatest;
+    cudaStream_t queue;
+    if (w->nccl_queue) return (cudaStream_t)w->nccl_queue;
+    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CUDA_CHECK(cudaStreamCreateWithPriority(&queue, cudaStreamNonBlocking, greatest));
+    w->nccl_queue = queue;
+    return queue;
+}
+
 void nccl_open(Comm *c) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
-    int          least, greatest;
     config.blocking = 0;
     Nccl *n = c->nccl = (Nccl *)calloc(1, sizeof *n);
     if (!n) fail(EXIT_MEMORY, "no memory for a communicator");
@@ -207,8 +224,7 @@ void nccl_open(Comm *c) {
     comm_broadcast(c, &id, sizeof id, 0);
     ncclResult_t result = settle(c, ncclCommInitRankConfig(&n->comm, c->size, id, c->rank, &config), PAUSE_US);
     if (result != ncclSuccess) nccl_failed(c, "setting up", result, EXIT_NODEVICE);
-    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    CUDA_CHECK(cudaStreamCreateWithPriority(&n->queue, cudaStreamNonBlocking, greatest));
+    n->queue = queue_of(c->world);
     make_events(n);
     connect_peers(c);
 }
@@ -216,6 +232,7 @@ void nccl_open(Comm *c) {
 void nccl_close(Comm *c) {
     Nccl *n = c->nccl;
     CUDA_CHECK(cudaStreamSynchronize(n->queue));
+    nccl_read_times(c); /* all have ended: none stays in flight in the trace */
     ncclResult_t result = settle(c, ncclCommFinalize(n->comm), PAUSE_US);
     if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* there is no asking how far it is: the communicator may be gone */
     if (result != ncclSuccess && result != ncclInProgress) nccl_failed(c, "closing", result, EXIT_PEER);
@@ -228,10 +245,14 @@ void nccl_close(Comm *c) {
         CUDA_CHECK(cudaEventDestroy(n->wait[i].end));
     }
     CUDA_CHECK(cudaEventDestroy(n->reached));
-    CUDA_CHECK(cudaStreamDestroy(n->queue));
     if (n->received) device_free(n->received, n->received_bytes);
     free(n);
     c->nccl = NULL;
+}
+
+void nccl_leave(World *w) {
+    if (w->nccl_queue) CUDA_CHECK(cudaStreamDestroy((cudaStream_t)w->nccl_queue));
+    w->nccl_queue = NULL;
 }
 
 /* --- collectives ------------------------------------------------------------------------------------------------------------------ */
@@ -262,7 +283,7 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     Nccl              *n = c->nccl;
     const struct Tree *t = c->tree;
     const int64_t      piece = x.dim[0] / c->size, most = NCCL_TREE_CHUNK_BYTES / (int64_t)sizeof(float);
-    Stream             ours = *c->followed;
+    Stream             ours = *c->world->followed;
     ours.queue = n->queue;
     receive_into(n, comm_tree_bytes(COMM_NCCL, c->size, t->leaves));
     for (int64_t first = 0; first < piece; first += most) {
@@ -289,20 +310,20 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
 
 void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     Nccl *n = c->nccl;
-    CHECK(c->followed, "NCCL works on device memory: comm_follow() comes first");
+    CHECK(c->world->followed, "NCCL works on device memory: world_follow() comes first");
     if (n->started - n->read >= TRACES) nccl_read_times(c);
     if (n->started - n->read >= TRACES) n->read++; /* its time is never told: nobody has asked for long */
     int64_t     i = n->started++;
     Collective *one = &n->collective[i % TRACES];
-    one->elems = tensor_elems(x), one->sequence = c->started;
-    CUDA_CHECK(cudaEventRecord(n->reached, stream_queue(c->followed)));
+    one->elems = tensor_elems(x), one->number = c->started, one->sequence = c->world->started;
+    CUDA_CHECK(cudaEventRecord(n->reached, stream_queue(c->world->followed)));
     CUDA_CHECK(cudaStreamWaitEvent(n->queue, n->reached, 0));
     CUDA_CHECK(cudaEventRecord(one->begin, n->queue));
     ncclResult_t result = kind == OP_TREE_SUM ? enqueue_tree_sum(c, x, nodes) : settle(c, enqueue(c, kind, x), 0);
-    char         name[96];
+    char         name[NAME_CHARS];
     if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, exit_code_of(result));
     CUDA_CHECK(cudaEventRecord(one->end, n->queue)); /* of work that is on the stream: result is no longer "in progress" */
-    c->trace[c->started % TRACES].first_send_ms = clock_ms();
+    c->world->trace[c->world->started % TRACES].first_send_ms = clock_ms();
 }
 
 /* Asks no event: a poll may come while the followed stream is recorded into a graph, which forbids that. */
@@ -316,16 +337,16 @@ void nccl_poll(Comm *c) {
     check_answer(c, asked == ncclSuccess ? state : asked);
 }
 
-/* The last of those up to `sequence` ends last: they follow each other on one stream. */
-void nccl_wait(Comm *c, int64_t sequence) {
+/* The last of those up to `number` ends last: they follow each other on one stream. */
+void nccl_wait(Comm *c, int64_t number) {
     Nccl   *n = c->nccl;
     int64_t last = n->started, oldest = n->started > TRACES ? n->started - TRACES : 0; /* whose event is still its own */
-    while (last > n->finished && last > oldest + 1 && n->collective[(last - 1) % TRACES].sequence > sequence) last--;
+    while (last > n->finished && last > oldest + 1 && n->collective[(last - 1) % TRACES].number > number) last--;
     if (last == n->finished) return;
     if (n->waits - n->waits_read == WAITS) nccl_read_times(c);
     if (n->waits - n->waits_read == WAITS) n->waits_read++;
     const Wait  *wait = &n->wait[n->waits++ % WAITS];
-    cudaStream_t followed = stream_queue(c->followed);
+    cudaStream_t followed = stream_queue(c->world->followed);
     CUDA_CHECK(cudaEventRecord(wait->begin, followed));
     CUDA_CHECK(cudaStreamWaitEvent(followed, n->collective[(last - 1) % TRACES].end, 0));
     CUDA_CHECK(cudaEventRecord(wait->end, followed));
@@ -348,7 +369,8 @@ void nccl_read_times(Comm *c) {
         const Collective *one = &n->collective[n->read % TRACES];
         if (!has_passed(one->end)) break;
         c->times.comm_ms += elapsed_ms(one->begin, one->end);
-        c->trace[one->sequence % TRACES].end_ms = clock_ms();
+        CommTrace *trace = world_trace_of(c->world, one->sequence);
+        if (trace) trace->end_ms = clock_ms();
     }
     for (; n->waits_read < n->waits; n->waits_read++) {
         const Wait *wait = &n->wait[n->waits_read % WAITS];

@@ -10,36 +10,39 @@ static NORETURN void needs_mpi(void) { fail(EXIT_NODEVICE, "this build has no MP
 const char *world_library(void) { return "none"; }
 
 /* Ranks that cannot find each other would be as many lone runs in one folder. */
-void world_expect(Launch launch) {
+void world_expect_ranks(Launch launch) {
     if (launch.rank > 0) _exit(EXIT_NODEVICE);
     needs_mpi();
 }
-void world_start(Comm *c, Launch launch) {
-    (void)c;
-    world_expect(launch);
+void world_start(World *w, Launch launch) {
+    (void)w;
+    world_expect_ranks(launch);
 }
-void world_stop(Comm *c) { (void)c; }
-void world_local_all_gather(Comm *c, const void *mine, void *all, size_t bytes) {
-    (void)c;
+void world_stop(World *w) { (void)w; }
+void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes) {
+    (void)w;
     memcpy(all, mine, bytes);
 }
 
-void world_barrier(Comm *c) { (void)c, needs_mpi(); }
-void world_broadcast(Comm *c, void *data, size_t bytes, int root) { (void)c, (void)data, (void)bytes, (void)root, needs_mpi(); }
-void world_all_reduce_f64(Comm *c, double *v, int count, CommReduce op) { (void)c, (void)v, (void)count, (void)op, needs_mpi(); }
-void world_all_reduce_i64(Comm *c, int64_t *v, int count, CommReduce op) { (void)c, (void)v, (void)count, (void)op, needs_mpi(); }
-char *world_gather(Comm *c, const void *data, size_t bytes, int root, size_t **of) {
+void group_all(Comm *c) { (void)c, needs_mpi(); }
+void group_split(Comm *c, Comm *parent, int color, int key) { (void)c, (void)parent, (void)color, (void)key, needs_mpi(); }
+void group_free(Comm *c) { (void)c, needs_mpi(); }
+void group_barrier(Comm *c) { (void)c, needs_mpi(); }
+void group_broadcast(Comm *c, void *data, size_t bytes, int root) { (void)c, (void)data, (void)bytes, (void)root, needs_mpi(); }
+void group_all_reduce_f64(Comm *c, double *v, int count, CommReduce op) { (void)c, (void)v, (void)count, (void)op, needs_mpi(); }
+void group_all_reduce_i64(Comm *c, int64_t *v, int count, CommReduce op) { (void)c, (void)v, (void)count, (void)op, needs_mpi(); }
+char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **of) {
     (void)c, (void)data, (void)bytes, (void)root, (void)of, needs_mpi();
 }
 
 int  ring_ways(const Comm *c, OpKind kind) { (void)c, (void)kind, needs_mpi(); }
-void ring_start(Comm *c, Op *op, int way) { (void)c, (void)op, (void)way, needs_mpi(); }
-int  ring_progress(Comm *c, Op *op) { (void)c, (void)op, needs_mpi(); }
+void ring_start(Op *op, int way) { (void)op, (void)way, needs_mpi(); }
+int  ring_progress(Op *op) { (void)op, needs_mpi(); }
 void ring_add(float *x, const float *y, int64_t n) { (void)x, (void)y, (void)n, needs_mpi(); }
-void tree_sum_start(Comm *c, Op *op) { (void)c, (void)op, needs_mpi(); }
-int  tree_sum_progress(Comm *c, Op *op) { (void)c, (void)op, needs_mpi(); }
-void collectives_mpi_start(Comm *c, Op *op) { (void)c, (void)op, needs_mpi(); }
-int  collectives_mpi_progress(Comm *c, Op *op) { (void)c, (void)op, needs_mpi(); }
+void tree_sum_start(Op *op) { (void)op, needs_mpi(); }
+int  tree_sum_progress(Op *op) { (void)op, needs_mpi(); }
+void collectives_mpi_start(Op *op) { (void)op, needs_mpi(); }
+int  collectives_mpi_progress(Op *op) { (void)op, needs_mpi(); }
 
 void comm_mpi_reduce_scatter(Comm *c, float *out, const float *x, int64_t n) { (void)c, (void)out, (void)x, (void)n, needs_mpi(); }
 void comm_mpi_all_gather(Comm *c, float *x, int64_t n) { (void)c, (void)x, (void)n, needs_mpi(); }

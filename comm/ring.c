@@ -4,7 +4,7 @@
  * arrives is added to x, so that after them rank r holds the whole sum of piece r; in the next W-1 steps it is copied, which hands
  * the pieces round. A piece travels in chunks: a chunk goes on as soon as it is summed, while later ones are still on their way.
  * The order of the additions depends on W alone: the same bits every time. An all-gather, where no order matters, goes round both ways at
- * once: half as many steps, each of which waits for a neighbour.
+ * once: half as many steps, each of which waits for a neighbour. An all-reduce takes any length: its last pieces are shorter, or empty.
  *
  * Nothing here waits. Sends that depend on nothing are posted at start, so a neighbour can fetch them whenever it polls.
  */
@@ -21,32 +21,52 @@ SIMD_INLINE void add_body(float *restrict x, const float *restrict y, int64_t n)
 SIMD_KERNEL(void, add, (float *restrict x, const float *restrict y, int64_t n), (x, y, n))
 void ring_add(float *x, const float *y, int64_t n) { add(x, y, n); }
 
+SIMD_INLINE void add_bf16_body(uint16_t *restrict x, const uint16_t *restrict y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = bf16_from_f32(bf16_to_f32(x[i]) + bf16_to_f32(y[i]));
+}
+SIMD_KERNEL(void, add_bf16, (uint16_t *restrict x, const uint16_t *restrict y, int64_t n), (x, y, n))
+
+static void add_f16(uint16_t *x, const uint16_t *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = f16_from_f32(f16_to_f32(x[i]) + f16_to_f32(y[i]));
+}
+
+static void add_bytes(DType type, char *x, const char *y, int64_t bytes) {
+    if (type == F32) add((float *)(void *)x, (const float *)(const void *)y, bytes / 4);
+    else if (type == BF16) add_bf16((uint16_t *)(void *)x, (const uint16_t *)(const void *)y, bytes / 2);
+    else add_f16((uint16_t *)(void *)x, (const uint16_t *)(const void *)y, bytes / 2);
+}
+
 typedef struct {
     char *at;    /* in x */
     int   bytes;
 } Chunk;
 
-/* Chunk of message i, of the piece that lies `back` places before this rank's at step 0. */
-static Chunk chunk_of(const Comm *c, const Op *op, int64_t i, int back) {
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Chunk of message i, of the piece that lies `back` places before this rank's at step 0. Beyond the end of x it is empty, and travels so. */
+static Chunk chunk_of(const Op *op, int64_t i, int back) {
+    int     rank = op->comm->rank, size = op->comm->size;
     int64_t step = op->first_step + i / op->chunks, at = i % op->chunks * op->chunk_bytes;
-    int64_t piece = (c->rank - op->way * (back + step) + 3 * c->size) % c->size;
-    int64_t left = op->piece_bytes - at;
-    return (Chunk){(char *)op->x.data + piece * op->piece_bytes + at, (int)(left < op->chunk_bytes ? left : op->chunk_bytes)};
+    int64_t piece = (rank - op->way * (back + step) + 3 * size) % size;
+    int64_t from = least(piece * op->piece_bytes + at, op->total_bytes);
+    int64_t bytes = least(op->chunk_bytes, least(op->piece_bytes - at, op->total_bytes - from));
+    return (Chunk){(char *)op->x.data + from, (int)bytes};
 }
-static Chunk sent_chunk(const Comm *c, const Op *op, int64_t i) { return chunk_of(c, op, i, 1); }
-static Chunk received_chunk(const Comm *c, const Op *op, int64_t i) { return chunk_of(c, op, i, 2); }
+static Chunk sent_chunk(const Op *op, int64_t i) { return chunk_of(op, i, 1); }
+static Chunk received_chunk(const Op *op, int64_t i) { return chunk_of(op, i, 2); }
 
 static char *buffer(const Comm *c, int64_t i) { return c->chunk + i % WINDOW * CHUNK_BYTES; }
 
 /* Messages between two ranks keep their order, so a tag only has to tell what is in flight apart; 32767 is MPI's least limit. */
-static int tag_of(const Op *op) { return (int)(op->sequence % 16384 * 2 + (op->way < 0)); }
+static int tag_of(const Op *op) { return (int)(op->number % 16384 * 2 + (op->way < 0)); }
 static int neighbour(const Comm *c, int to) { return (c->rank + to + c->size) % c->size; }
 
-static void post_receives(Comm *c, Op *op) {
-    int from = neighbour(c, -op->way);
+static void post_receives(Op *op) {
+    Comm *c = op->comm;
+    int   from = neighbour(c, -op->way);
     for (; op->receives < op->messages && op->receives < op->received + WINDOW; op->receives++) {
         int64_t i = op->receives;
-        Chunk   chunk = received_chunk(c, op, i);
+        Chunk   chunk = received_chunk(op, i);
         if (i < op->sums) {
             if (c->chunk_owner < 0) c->chunk_owner = op->sequence;
             if (c->chunk_owner != op->sequence) return; /* an older one owns the buffers; it needs nothing from us to end */
@@ -54,77 +74,80 @@ static void post_receives(Comm *c, Op *op) {
         } else if (op->sums > 0 && op->sent <= i - op->sums) {
             return; /* an all-reduce is still sending what lies at this place */
         }
-        MPI_CHECK(c, MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, tag_of(op), c->ring, &op->receive[i % WINDOW]));
+        MPI_CHECK(c->world, MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, tag_of(op), c->ring, &op->receive[i % WINDOW]));
     }
 }
 
 /* Chunks of the first step are there from the start, those of a later step once received. */
-static void post_sends(Comm *c, Op *op) {
-    int to = neighbour(c, op->way);
+static void post_sends(Op *op) {
+    Comm *c = op->comm;
+    int   to = neighbour(c, op->way);
     for (; op->sends < op->messages && op->sends < op->received + op->chunks && op->sends < op->sent + SENDS; op->sends++) {
-        Chunk chunk = sent_chunk(c, op, op->sends);
+        Chunk chunk = sent_chunk(op, op->sends);
         if (op->sends == 0) op->first_send_ms = clock_ms();
-        MPI_CHECK(c, MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, to, tag_of(op), c->ring, &op->send[op->sends % SENDS]));
+        MPI_CHECK(c->world, MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, to, tag_of(op), c->ring, &op->send[op->sends % SENDS]));
         c->times.sends++;
     }
 }
 
 static int is_complete(const Comm *c, MPI_Request *request) {
     int done;
-    MPI_CHECK(c, MPI_Test(request, &done, MPI_STATUS_IGNORE));
+    MPI_CHECK(c->world, MPI_Test(request, &done, MPI_STATUS_IGNORE));
     return done;
 }
 
 /* The oldest message, if it has arrived. */
-static int take_message(Comm *c, Op *op) {
+static int take_message(Op *op) {
+    Comm   *c = op->comm;
     int64_t i = op->received;
     if (i == op->receives || !is_complete(c, &op->receive[i % WINDOW])) return 0;
     if (i < op->sums) {
-        Chunk chunk = received_chunk(c, op, i);
-        add((float *)(void *)chunk.at, (const float *)(void *)buffer(c, i), chunk.bytes / 4);
+        Chunk chunk = received_chunk(op, i);
+        add_bytes(op->x.type, chunk.at, buffer(c, i), chunk.bytes);
     }
     if (++op->received == op->sums) c->chunk_owner = -1;
     return 1;
 }
 
-static int drop_sent(const Comm *c, Op *op) {
-    if (op->sent == op->sends || !is_complete(c, &op->send[op->sent % SENDS])) return 0;
+static int drop_sent(Op *op) {
+    if (op->sent == op->sends || !is_complete(op->comm, &op->send[op->sent % SENDS])) return 0;
     op->sent++;
     return 1;
 }
 
 /* A test that fails costs a turn of MPI's progress engine, and a yield where MPI yields: sends are tested only when they are in the way. */
-int ring_progress(Comm *c, Op *op) {
+int ring_progress(Op *op) {
     for (int moved = 0;; moved = 1) {
-        post_receives(c, op);
-        post_sends(c, op);
+        post_receives(op);
+        post_sends(op);
         int sends_matter = op->received == op->receives || op->sends == op->sent + SENDS;
-        if (!take_message(c, op) && !(sends_matter && drop_sent(c, op))) return moved;
+        if (!take_message(op) && !(sends_matter && drop_sent(op))) return moved;
     }
 }
 
-static int64_t chunk_bytes(const Comm *c, const Op *op) {
+static int64_t chunk_bytes(const Op *op) {
     if (op->kind == OP_ALL_GATHER) return COPY_CHUNK_BYTES;
     int64_t quarter = (op->piece_bytes / 4 + 255) / 256 * 256;
-    if (c->size == 2 || quarter > CHUNK_BYTES) return CHUNK_BYTES;
+    if (op->comm->size == 2 || quarter > CHUNK_BYTES) return CHUNK_BYTES;
     return quarter < LEAST_CHUNK_BYTES ? LEAST_CHUNK_BYTES : quarter;
 }
 
 int ring_ways(const Comm *c, OpKind kind) { return kind == OP_ALL_GATHER && c->size > 2 ? 2 : 1; }
 
-void ring_start(Comm *c, Op *op, int way) {
+void ring_start(Op *op, int way) {
+    Comm *c = op->comm;
     if (!c->chunk) c->chunk = (char *)aligned_alloc(64, (size_t)(WINDOW * CHUNK_BYTES));
     if (!c->chunk) fail(EXIT_MEMORY, "no memory for the ring's %lld KiB", (long long)(WINDOW * CHUNK_BYTES >> 10));
     int around = c->size - 1, steps = around;
     if (op->kind == OP_ALL_REDUCE) steps = 2 * around;
     if (op->kind == OP_ALL_GATHER) steps = way == 0 ? around - around / 2 : around / 2;
     op->way = way == 0 ? 1 : -1;
-    op->chunk_bytes = chunk_bytes(c, op);
+    op->chunk_bytes = chunk_bytes(op);
     op->chunks = (op->piece_bytes + op->chunk_bytes - 1) / op->chunk_bytes;
     op->first_step = op->kind == OP_ALL_GATHER ? around : 0;
     op->messages = op->to_send = steps * op->chunks;
     op->sums = op->kind == OP_ALL_GATHER ? 0 : around * op->chunks;
-    post_receives(c, op);
-    post_sends(c, op);
+    post_receives(op);
+    post_sends(op);
 }
 #endif

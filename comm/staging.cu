@@ -3,7 +3,8 @@
  *
  * A bucket is copied to the host on a stream of our own, once the followed stream has come to it, so backward is queued and runs on
  * meanwhile; the host looks at an event to see that it has come. The result goes back on the same stream, and the followed one waits
- * for it. One stream for both ways makes host memory reusable as soon as the way back is queued: the next bucket into it comes later.
+ * for it. One stream for both ways, and for all groups, makes host memory reusable as soon as the way back is queued: the next bucket into it
+ * comes later.
  */
 #include <stdlib.h>
 
@@ -26,9 +27,9 @@ struct Staging {
     int          pending; /* a way back that the followed stream does not wait for yet */
 };
 
-static struct Staging *opened(Comm *c) {
-    if (c->staging) return c->staging;
-    Staging *s = c->staging = (Staging *)calloc(1, sizeof *s);
+static struct Staging *opened(World *w) {
+    if (w->staging) return w->staging;
+    Staging *s = w->staging = (Staging *)calloc(1, sizeof *s);
     if (!s) fail(EXIT_MEMORY, "no memory for staging");
     CUDA_CHECK(cudaStreamCreateWithFlags(&s->queue, cudaStreamNonBlocking));
     CUDA_CHECK(cudaEventCreateWithFlags(&s->reached, cudaEventDisableTiming));
@@ -61,12 +62,13 @@ static size_t piece_of(const Comm *c, Tensor x, size_t *at) {
 }
 
 int staging_in(Comm *c, OpKind kind, Tensor *x) {
-    if (!c->followed || tensor_elems(*x) == 0) return -1;
-    Staging *s = opened(c);
+    World *w = c->world;
+    if (!w->followed || tensor_elems(*x) == 0) return -1;
+    Staging *s = opened(w);
     int      b = take_block(s, (size_t)tensor_elems(*x) * sizeof(float));
     Block   *block = &s->block[b];
     size_t   at = 0, bytes = kind == OP_ALL_GATHER ? piece_of(c, *x, &at) : tensor_bytes(*x);
-    CUDA_CHECK(cudaEventRecord(s->reached, stream_queue(c->followed)));
+    CUDA_CHECK(cudaEventRecord(s->reached, stream_queue(w->followed)));
     CUDA_CHECK(cudaStreamWaitEvent(s->queue, s->reached, 0));
     CUDA_CHECK(cudaMemcpyAsync(block->host + at, (const char *)x->data + at, bytes, cudaMemcpyDeviceToHost, s->queue));
     CUDA_CHECK(cudaEventRecord(block->is_in, s->queue));
@@ -84,11 +86,11 @@ static int has_passed(cudaError_t answer) {
     return 1;
 }
 
-int staging_is_in(Comm *c, int staged) { return has_passed(cudaEventQuery(c->staging->block[staged].is_in)); }
-int staging_stream_is_idle(Comm *c) { return !c->followed || has_passed(cudaStreamQuery(stream_queue(c->followed))); }
+int staging_is_in(World *w, int staged) { return has_passed(cudaEventQuery(w->staging->block[staged].is_in)); }
+int staging_stream_is_idle(World *w) { return !w->followed || has_passed(cudaStreamQuery(stream_queue(w->followed))); }
 
 void staging_out(Comm *c, int staged, OpKind kind, Tensor bucket) {
-    Staging *s = c->staging;
+    Staging *s = c->world->staging;
     Block   *block = &s->block[staged];
     size_t   at = 0, bytes = tensor_bytes(bucket);
     if (kind == OP_REDUCE_SCATTER || kind == OP_TREE_SUM) bytes = piece_of(c, bucket, &at);
@@ -97,18 +99,18 @@ void staging_out(Comm *c, int staged, OpKind kind, Tensor bucket) {
     s->pending = 1;
 }
 
-void staging_drop(Comm *c, int staged) { c->staging->block[staged].busy = 0; }
+void staging_drop(World *w, int staged) { w->staging->block[staged].busy = 0; }
 
-void staging_finish(Comm *c) {
-    Staging *s = c->staging;
+void staging_finish(World *w) {
+    Staging *s = w->staging;
     if (!s->pending) return;
     CUDA_CHECK(cudaEventRecord(s->reached, s->queue));
-    CUDA_CHECK(cudaStreamWaitEvent(stream_queue(c->followed), s->reached, 0));
+    CUDA_CHECK(cudaStreamWaitEvent(stream_queue(w->followed), s->reached, 0));
     s->pending = 0;
 }
 
-void staging_close(Comm *c) {
-    Staging *s = c->staging;
+void staging_close(World *w) {
+    Staging *s = w->staging;
     CUDA_CHECK(cudaStreamSynchronize(s->queue));
     for (int b = 0; b < s->blocks; b++) {
         device_free_host(s->block[b].host);
@@ -118,7 +120,7 @@ void staging_close(Comm *c) {
     CUDA_CHECK(cudaStreamDestroy(s->queue));
     free(s->block);
     free(s);
-    c->staging = NULL;
+    w->staging = NULL;
 }
 
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems) {

@@ -59,43 +59,43 @@ static int may_widen(void) {
 }
 
 /* Deals the host's idle cores out among its ranks, in order, and takes up this rank's. */
-static void widen(const Comm *c, Masks *ranks, int core_of[CPU_SETSIZE]) {
-    cpu_set_t carried, given, before = ranks[c->local_rank].mine;
+static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
+    cpu_set_t carried, given, before = ranks[w->local_rank].mine;
     CPU_ZERO(&carried);
     CPU_ZERO(&given);
-    for (int r = 0; r < c->local_size; r++) {
+    for (int r = 0; r < w->local_size; r++) {
         CPU_OR(&carried, &carried, &ranks[r].mine);
         CPU_OR(&given, &given, &ranks[r].given);
     }
     cpu_set_t idle = without(&given, &carried), cores = cores_of(&idle, core_of);
-    int       share = CPU_COUNT(&cores) / c->local_size;
+    int       share = CPU_COUNT(&cores) / w->local_size;
     if (share == 0) {
         /* Behind a wrapper script what the launcher may use is out of sight. */
         if (may_widen() && getenv("OMPI_MCA_orte_bound_at_launch") && CPU_EQUAL(&given, &carried) &&
             CPU_COUNT(&carried) < sysconf(_SC_NPROCESSORS_ONLN)) warn(ADVICE);
         return;
     }
-    for (int r = 0; r < c->local_size; r++) CPU_AND(&ranks[r].mine, &ranks[r].mine, &given); /* `taskset mpirun`: bound outside of it */
-    for (int core = 0, dealt = 0; dealt < share * c->local_size; core++) {
+    for (int r = 0; r < w->local_size; r++) CPU_AND(&ranks[r].mine, &ranks[r].mine, &given); /* `taskset mpirun`: bound outside of it */
+    for (int core = 0, dealt = 0; dealt < share * w->local_size; core++) {
         if (!CPU_ISSET(core, &cores)) continue;
         for (int cpu = core; cpu < CPU_SETSIZE; cpu++)
             if (CPU_ISSET(cpu, &idle) && core_of[cpu] == core) CPU_SET(cpu, &ranks[dealt / share].mine);
         dealt++;
     }
-    if (sched_setaffinity(0, sizeof before, &ranks[c->local_rank].mine) == 0) return;
-    ranks[c->local_rank].mine = before;
+    if (sched_setaffinity(0, sizeof before, &ranks[w->local_rank].mine) == 0) return;
+    ranks[w->local_rank].mine = before;
     warn(ADVICE);
 }
 
-int threads_host_processors(Comm *c) {
+int threads_host_processors(World *w) {
     cpu_set_t  mine, all;
-    cpu_set_t *ranks = (cpu_set_t *)malloc(sizeof *ranks * (size_t)c->local_size);
-    if (!ranks) fail(EXIT_MEMORY, "no memory for the masks of %d ranks", c->local_size);
+    cpu_set_t *ranks = (cpu_set_t *)malloc(sizeof *ranks * (size_t)w->local_size);
+    if (!ranks) fail(EXIT_MEMORY, "no memory for the masks of %d ranks", w->local_size);
     CPU_ZERO(&mine);
     CPU_ZERO(&all);
     sched_getaffinity(0, sizeof mine, &mine);
-    world_local_all_gather(c, &mine, ranks, sizeof mine);
-    for (int r = 0; r < c->local_size; r++) CPU_OR(&all, &all, &ranks[r]);
+    world_local_all_gather(w, &mine, ranks, sizeof mine);
+    for (int r = 0; r < w->local_size; r++) CPU_OR(&all, &all, &ranks[r]);
     free(ranks);
     return CPU_COUNT(&all);
 }
@@ -121,9 +121,9 @@ static int host_cores(int core_of[CPU_SETSIZE]) {
 
 /* One core a rank where the host has more than the ranks carry together is seldom meant under SLURM, which gives a task one unless told
  * otherwise, and never if it is the same core for all. */
-static void explain_one_core(const Comm *c, int carried, int core_of[CPU_SETSIZE]) {
+static void explain_one_core(const World *w, int carried, int core_of[CPU_SETSIZE]) {
     const char *threads = getenv("OMP_NUM_THREADS");
-    int         one_for_all = carried == 1 && c->local_size > 1, slurm = getenv("SLURM_JOB_ID") != NULL;
+    int         one_for_all = carried == 1 && w->local_size > 1, slurm = getenv("SLURM_JOB_ID") != NULL;
     if (!one_for_all && (!slurm || (threads && strcmp(threads, "1") == 0))) return;
     int cores = host_cores(core_of);
     if (cores <= carried || quota() <= carried) return;
@@ -131,26 +131,26 @@ static void explain_one_core(const Comm *c, int carried, int core_of[CPU_SETSIZE
     if (slurm) remedy = "sbatch --cpus-per-task=N gives each rank N";
     if (slurm && getenv("SLURM_STEP_ID") && !getenv("OMPI_COMM_WORLD_RANK"))
         remedy = "srun --cpus-per-task=N gives each rank N (since SLURM 22.05 srun does not take it from sbatch)";
-    if (one_for_all) warn("the %d ranks of this host share one of its %d cores: %s", c->local_size, cores, remedy);
+    if (one_for_all) warn("the %d ranks of this host share one of its %d cores: %s", w->local_size, cores, remedy);
     else warn("each rank has one of this host's %d cores: %s", cores, remedy);
 }
 
-int comm_threads(Comm *c) {
+int world_threads(World *w) {
     Masks  here;
-    Masks *ranks = (Masks *)malloc(sizeof *ranks * (size_t)c->local_size);
-    if (!ranks) fail(EXIT_MEMORY, "no memory for the masks of %d ranks", c->local_size);
+    Masks *ranks = (Masks *)malloc(sizeof *ranks * (size_t)w->local_size);
+    if (!ranks) fail(EXIT_MEMORY, "no memory for the masks of %d ranks", w->local_size);
     if (sched_getaffinity(0, sizeof here.mine, &here.mine) != 0) CPU_ZERO(&here.mine);
     here.given = here.mine;
     if (may_widen() && getppid() > 0) sched_getaffinity(getppid(), sizeof here.given, &here.given);
-    world_local_all_gather(c, &here, ranks, sizeof here);
+    world_local_all_gather(w, &here, ranks, sizeof here);
     int core_of[CPU_SETSIZE];
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) core_of[cpu] = -1;
-    widen(c, ranks, core_of);
+    widen(w, ranks, core_of);
 
-    cpu_set_t mine = cores_of(&ranks[c->local_rank].mine, core_of);
+    cpu_set_t mine = cores_of(&ranks[w->local_rank].mine, core_of);
     double    users[CPU_SETSIZE] = {0}, threads = 0;
     int       carried = 0;
-    for (int r = 0; r < c->local_size; r++) {
+    for (int r = 0; r < w->local_size; r++) {
         cpu_set_t theirs = cores_of(&ranks[r].mine, core_of);
         for (int core = 0; core < CPU_SETSIZE; core++) users[core] += CPU_ISSET(core, &theirs) != 0;
     }
@@ -159,8 +159,8 @@ int comm_threads(Comm *c) {
         if (CPU_ISSET(core, &mine)) threads += 1 / users[core]; /* a core that n ranks may use counts 1/n */
     }
     free(ranks);
-    if (threads < 2) explain_one_core(c, carried, core_of);
-    double granted = quota() / c->local_size;
+    if (threads < 2) explain_one_core(w, carried, core_of);
+    double granted = quota() / w->local_size;
     if (threads > granted) threads = granted;
     return threads < 1 ? 1 : (int)(threads + 1e-6);
 }

@@ -64,7 +64,7 @@ float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void
 #ifndef NO_MPI
 static void add_on_host(void *ctx, float *x, const float *y, int64_t n) { (void)ctx, ring_add(x, y, n); }
 
-static int tag_of(const Op *op) { return (int)(op->sequence % 16384 * 2); } /* as the ring's; messages between two ranks keep their order */
+static int tag_of(const Op *op) { return (int)(op->number % 16384 * 2); } /* as the ring's; messages between two ranks keep their order */
 
 static int chunk_bytes(const Op *op, int64_t chunk) {
     int64_t left = op->piece_bytes - chunk * TREE_CHUNK_BYTES;
@@ -72,13 +72,15 @@ static int chunk_bytes(const Op *op, int64_t chunk) {
 }
 
 /* Where the chunk of a place lies, of part i of the tree: in this rank's own node, or received. */
-static char *chunk_at(const Comm *c, const Op *op, int64_t chunk, int i) {
+static char *chunk_at(const Op *op, int64_t chunk, int i) {
+    const Comm        *c = op->comm;
     const struct Tree *t = c->tree;
     if (t->part[i].rank != c->rank) return t->buffer + (chunk % 2 * t->parts + i) * TREE_CHUNK_BYTES;
     return (char *)op->node[t->part[i].index] + c->rank * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
 }
 
-static void post_receives(Comm *c, Op *op) {
+static void post_receives(Op *op) {
+    Comm        *c = op->comm;
     struct Tree *t = c->tree;
     for (; op->receives < op->messages && op->receives < op->received + 2; op->receives++) {
         if (t->owner < 0) t->owner = op->sequence;
@@ -87,33 +89,36 @@ static void post_receives(Comm *c, Op *op) {
             MPI_Request *request = &t->receive[op->receives % 2 * t->parts + i];
             *request = MPI_REQUEST_NULL;
             if (t->part[i].rank != c->rank)
-                MPI_CHECK(c, MPI_Irecv(chunk_at(c, op, op->receives, i), chunk_bytes(op, op->receives), MPI_BYTE, t->part[i].rank, tag_of(op), c->ring, request));
+                MPI_CHECK(c->world, MPI_Irecv(chunk_at(op, op->receives, i), chunk_bytes(op, op->receives), MPI_BYTE, t->part[i].rank, tag_of(op), c->ring,
+                                              request));
         }
     }
 }
 
 /* Message i: of a chunk, of a rank beginning with the next, of a node. */
-static void post_sends(Comm *c, Op *op) {
+static void post_sends(Op *op) {
+    Comm              *c = op->comm;
     const struct Tree *t = c->tree;
     for (; op->sends < op->to_send && op->sends < op->sent + SENDS; op->sends++) {
         int64_t chunk = op->sends / ((c->size - 1) * t->mine), rest = op->sends % ((c->size - 1) * t->mine);
         int     to = (int)((c->rank + 1 + rest / t->mine) % c->size);
         char   *at = (char *)op->node[rest % t->mine] + to * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
         if (op->sends == 0) op->first_send_ms = clock_ms();
-        MPI_CHECK(c, MPI_Isend(at, chunk_bytes(op, chunk), MPI_BYTE, to, tag_of(op), c->ring, &op->send[op->sends % SENDS]));
+        MPI_CHECK(c->world, MPI_Isend(at, chunk_bytes(op, chunk), MPI_BYTE, to, tag_of(op), c->ring, &op->send[op->sends % SENDS]));
         c->times.sends++;
     }
 }
 
 /* The oldest chunk, if all of it has arrived. */
-static int take_chunk(Comm *c, Op *op) {
+static int take_chunk(Op *op) {
+    Comm        *c = op->comm;
     struct Tree *t = c->tree;
     int64_t      chunk = op->received;
     int          done;
     if (chunk == op->receives) return 0;
-    MPI_CHECK(c, MPI_Testall(t->parts, &t->receive[chunk % 2 * t->parts], &done, MPI_STATUSES_IGNORE));
+    MPI_CHECK(c->world, MPI_Testall(t->parts, &t->receive[chunk % 2 * t->parts], &done, MPI_STATUSES_IGNORE));
     if (!done) return 0;
-    for (int i = 0; i < t->parts; i++) t->at[i] = (float *)(void *)chunk_at(c, op, chunk, i);
+    for (int i = 0; i < t->parts; i++) t->at[i] = (float *)(void *)chunk_at(op, chunk, i);
     char *out = (char *)op->x.data + c->rank * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
     float *sum = tree_fold(t, t->at, chunk_bytes(op, chunk) / 4, add_on_host, NULL);
     if ((char *)sum != out) memcpy(out, sum, (size_t)chunk_bytes(op, chunk));
@@ -121,28 +126,29 @@ static int take_chunk(Comm *c, Op *op) {
     return 1;
 }
 
-static int drop_sent(const Comm *c, Op *op) {
+static int drop_sent(Op *op) {
     int done = 0;
-    if (op->sent < op->sends) MPI_CHECK(c, MPI_Test(&op->send[op->sent % SENDS], &done, MPI_STATUS_IGNORE));
+    if (op->sent < op->sends) MPI_CHECK(op->comm->world, MPI_Test(&op->send[op->sent % SENDS], &done, MPI_STATUS_IGNORE));
     op->sent += done;
     return done;
 }
 
-int tree_sum_progress(Comm *c, Op *op) {
+int tree_sum_progress(Op *op) {
     for (int moved = 0;; moved = 1) {
-        post_receives(c, op);
-        post_sends(c, op);
-        if (!take_chunk(c, op) && !drop_sent(c, op)) return moved;
+        post_receives(op);
+        post_sends(op);
+        if (!take_chunk(op) && !drop_sent(op)) return moved;
     }
 }
 
-void tree_sum_start(Comm *c, Op *op) {
+void tree_sum_start(Op *op) {
+    Comm        *c = op->comm;
     struct Tree *t = c->tree;
     if (!t->buffer) t->buffer = (char *)aligned_alloc(64, comm_tree_bytes(COMM_RING, c->size, t->leaves));
     if (!t->buffer) fail(EXIT_MEMORY, "no memory for the sums of %d ranks", c->size);
     op->messages = (op->piece_bytes + TREE_CHUNK_BYTES - 1) / TREE_CHUNK_BYTES;
     op->to_send = op->messages * (c->size - 1) * t->mine;
-    post_receives(c, op);
-    post_sends(c, op);
+    post_receives(op);
+    post_sends(op);
 }
 #endif

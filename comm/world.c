@@ -1,160 +1,166 @@
-/* world.c - MPI's life in this program: start, end, abort, who is where; and the small blocking calls, cut where a count is an int. */
-#ifndef NO_MPI
+/* world.c - this process among all: who is where, which groups there are, and which collective it is in. */
+#include "comm/world.h"
+
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "comm/internal.h"
-
-enum { PIECE_BYTES = 1 << 30 }; /* of a message: MPI counts with int */
-
-#define TEXT_OF(x) #x
-#define TEXT(x)    TEXT_OF(x)
-#if defined(OMPI_MAJOR_VERSION)
-static const char library[] = "Open MPI " TEXT(OMPI_MAJOR_VERSION) "." TEXT(OMPI_MINOR_VERSION) "." TEXT(OMPI_RELEASE_VERSION);
-static const char srun_option[] = "--mpi=pmix";
-#elif defined(MPICH_VERSION)
-static const char library[] = "MPICH " MPICH_VERSION;
-static const char srun_option[] = "--mpi=pmi2";
-#else
-static const char library[] = "MPI " TEXT(MPI_VERSION) "." TEXT(MPI_SUBVERSION);
-static const char srun_option[] = "--mpi=pmix";
-#endif
-const char *world_library(void) { return library; }
-
-NORETURN void mpi_failed(const Comm *c, const char *call, int code, const char *file, int line) {
-    char text[MPI_MAX_ERROR_STRING] = "?", why[MPI_MAX_ERROR_STRING + 512];
-    int  length;
-    MPI_Error_string(code, text, &length);
-    snprintf(why, sizeof why, "%s (%s, %s:%d)", text, call, file, line);
-    comm_failed(c, why);
-}
-
-/* MPI_Init returns once all ranks have come to it: whoever means to be ended by another rank joins first. */
-static void join_job(void) {
-    int here = 0, provided;
-    MPI_Initialized(&here);
-    if (!here) MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
-}
-
-enum { ABORT_SECONDS = 5 }; /* MPI_Abort waits for a launcher that a cut link may have taken away */
-
-static void abort_job(int exit_code) {
-    join_job();
-    error_end_within(ABORT_SECONDS, exit_code);
-    usleep(50000); /* hydra drops what it has not forwarded yet when it is told to end */
-    MPI_Abort(MPI_COMM_WORLD, exit_code);
-    _exit(exit_code);
-}
-
-/* A launcher whose processes do not find each other would give as many lone runs in one folder. Its rank 0 speaks. */
-static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
-    if (launch.rank > 0) _exit(EXIT_NODEVICE);
-    if (getenv("SLURM_STEP_ID") && (!launch.manager || launch.size == 0))
-        fail(EXIT_NODEVICE, "srun started %d tasks that %s cannot connect; start them with: srun %s -n %d ./train_gpt ... or, in a batch script, "
-             "mpirun (scripts/train.sbatch does either)", expected, library, srun_option, expected);
-    fail(EXIT_NODEVICE, "the launcher started %d processes that %s cannot connect; use the mpirun of %s, or build with MPI=mpich or MPI=ompi-c",
-         expected, library, library);
-}
-
-static int expected_ranks(Launch launch) {
-    if (launch.size > 0) return launch.size;
-    const char *tasks = getenv("SLURM_STEP_ID") ? getenv("SLURM_STEP_NUM_TASKS") : NULL;
-    return tasks ? atoi(tasks) : 1;
-}
+#include "core/clock.h"
+#include "core/failpoints.h"
 
 void world_expect(Launch launch) {
-    if (!launch.manager) refuse_lone_ranks(launch, expected_ranks(launch));
-    error_set_rank(launch.rank, expected_ranks(launch), abort_job);
-    error_set_join(join_job);
+    if (launch.launched) world_expect_ranks(launch);
 }
 
-void world_start(Comm *c, Launch launch) {
-    int expected = expected_ranks(launch), provided;
-    if (!launch.manager) refuse_lone_ranks(launch, expected);
-    error_set_rank(launch.rank, expected, NULL); /* nothing to abort until MPI is up */
-    error_set_join(NULL);
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED)
-        fail(EXIT_NODEVICE, "%s does not start (MPI_THREAD_FUNNELED is needed)", library);
-    c->launched = 1;
-    MPI_Comm_size(MPI_COMM_WORLD, &c->size);
-    if (c->size < expected) refuse_lone_ranks(launch, expected);
-    MPI_Comm_rank(MPI_COMM_WORLD, &c->rank);
-    error_set_rank(c->rank, c->size, abort_job);
-    error_set_join(NULL);
+static const double TELL_EVERY_MS = 100;
 
-    c->world = MPI_COMM_WORLD;
-    MPI_CHECK(c, MPI_Comm_set_errhandler(c->world, MPI_ERRORS_RETURN)); /* copies inherit it */
-    MPI_CHECK(c, MPI_Comm_dup(c->world, &c->ring));
-    MPI_CHECK(c, MPI_Comm_split_type(c->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &c->local));
-    MPI_Comm_rank(c->local, &c->local_rank);
-    MPI_Comm_size(c->local, &c->local_size);
-
-    c->host = calloc((size_t)c->size, sizeof *c->host);
-    if (!c->host) fail(EXIT_MEMORY, "no memory for the names of %d ranks", c->size);
-    char mine[HOST_CHARS] = "";
-    gethostname(mine, sizeof mine - 1);
-    MPI_CHECK(c, MPI_Allgather(mine, HOST_CHARS, MPI_CHAR, c->host, HOST_CHARS, MPI_CHAR, c->world));
+static int set_to_one(const char *variable) {
+    const char *value = getenv(variable);
+    return value && strcmp(value, "1") == 0;
 }
 
-void world_stop(Comm *c) {
-    MPI_CHECK(c, MPI_Barrier(c->world));
-    MPI_Comm_free(&c->ring);
-    MPI_Comm_free(&c->local);
-    error_set_rank(c->rank, c->size, NULL);
-    MPI_Finalize();
+/* In containers of their own ranks of one host may not see each other's processes. */
+static void meet_neighbours(World *w) {
+    pid_t mine = getpid();
+    w->neighbour = (pid_t *)malloc(sizeof *w->neighbour * (size_t)w->local_size);
+    if (!w->neighbour) fail(EXIT_MEMORY, "no memory for the ranks of a host");
+    world_local_all_gather(w, &mine, w->neighbour, sizeof mine);
+    if (!world_neighbour_is_gone(w)) return;
+    free(w->neighbour);
+    w->neighbour = NULL;
 }
 
-void world_local_all_gather(Comm *c, const void *mine, void *all, size_t bytes) {
-    if (c->launched) MPI_CHECK(c, MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, c->local));
-    else memcpy(all, mine, bytes);
+int world_neighbour_is_gone(const World *w) {
+    for (int r = 0; w->neighbour && r < w->local_size; r++)
+        if (kill(w->neighbour[r], 0) < 0 && errno == ESRCH) return 1;
+    return 0;
 }
 
-void world_barrier(Comm *c) { MPI_CHECK(c, MPI_Barrier(c->world)); }
-
-static int piece_at(size_t at, size_t bytes) { return (int)(bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES); }
-
-void world_broadcast(Comm *c, void *data, size_t bytes, int root) {
-    for (size_t at = 0; at < bytes; at += PIECE_BYTES)
-        MPI_CHECK(c, MPI_Bcast((char *)data + at, piece_at(at, bytes), MPI_BYTE, root, c->world));
+static void be_alone(World *w) {
+    error_set_rank(0, 1, NULL);
+    launch_explain_alone();
+    w->host = calloc(1, sizeof *w->host);
+    if (!w->host) fail(EXIT_MEMORY, "no memory for the name of this host");
+    gethostname(w->host[0], HOST_CHARS - 1);
 }
 
-static MPI_Op operation(CommReduce op) { return op == COMM_SUM ? MPI_SUM : op == COMM_MAX ? MPI_MAX : MPI_MIN; }
-
-void world_all_reduce_f64(Comm *c, double *values, int count, CommReduce op) {
-    MPI_CHECK(c, MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, operation(op), c->world));
+World *world_join(Launch launch) {
+    World *w = (World *)calloc(1, sizeof *w);
+    if (!w) fail(EXIT_MEMORY, "no memory for the ranks");
+    w->size = w->local_size = 1;
+    w->blocking = (CommCall){"", -1, 0, 1, "all"};
+    Failpoint f = failpoint("comm.init");
+    if (launch.launched) world_start(w, launch);
+    else be_alone(w);
+    failpoint_done(f);
+    meet_neighbours(w);
+    w->yields = w->local_size > threads_host_processors(w) && !set_to_one("OMPI_MCA_mpi_oversubscribe") &&
+                !set_to_one("OMPI_MCA_mpi_yield_when_idle");
+    w->all = comm_make(w, "all");
+    if (w->size > 1) group_all(w->all);
+    world_list(w, w->all);
+    return w;
 }
-void world_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op) {
-    MPI_CHECK(c, MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_INT64_T, operation(op), c->world));
+
+Comm *world_all(World *w) { return w->all; }
+
+void world_leave(World *w) {
+    CHECK(w->groups == w->all && !w->all->next, "a group is not freed");
+    comm_finish(w->all);
+    if (w->all->nccl) nccl_close(w->all);
+    nccl_leave(w);
+    if (w->staging) staging_close(w);
+    Failpoint f = failpoint("comm.finalize");
+    if (w->size > 1) group_free(w->all);
+    if (w->launched) world_stop(w);
+    failpoint_done(f);
+    comm_drop(w->all); /* until here the watchdog may ask */
+    free(w->host);
+    free(w->neighbour);
+    free(w->op);
+    free(w);
 }
 
-char *world_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank) {
-    uint64_t mine = bytes, *of = NULL;
-    *bytes_of_rank = NULL;
-    if (c->rank == root) {
-        of = (uint64_t *)malloc(sizeof *of * (size_t)c->size);
-        *bytes_of_rank = (size_t *)malloc(sizeof **bytes_of_rank * (size_t)c->size);
-        if (!of || !*bytes_of_rank) fail(EXIT_MEMORY, "no memory to gather from %d ranks", c->size);
+int         world_rank(const World *w) { return w->rank; }
+int         world_size(const World *w) { return w->size; }
+int         world_local_rank(const World *w) { return w->local_rank; }
+int         world_local_size(const World *w) { return w->local_size; }
+const char *world_host(const World *w, int rank) { return w->host[rank]; }
+
+/* The watchdog's thread walks the list: a group stands in it only whole. */
+void world_list(World *w, Comm *c) {
+    c->next = w->groups;
+    __atomic_store_n(&w->groups, c, __ATOMIC_RELEASE);
+}
+
+void world_unlist(World *w, Comm *c) {
+    Comm **at = &w->groups;
+    while (*at != c) at = &(*at)->next;
+    __atomic_store_n(at, c->next, __ATOMIC_RELEASE);
+}
+
+void world_follow(World *w, Stream *s) {
+    CHECK(w->ops == 0, "%d collectives in flight", w->ops);
+    w->followed = s;
+}
+
+/* --- progress, and where it ends ----------------------------------------------------------------------------------------------------- */
+
+void world_watch(World *w, void (*progress)(void *ctx), void *ctx) { w->watch = progress, w->watch_ctx = ctx; }
+
+void world_moved(World *w) {
+    double now_ms = clock_ms();
+    if (!w->watch || now_ms - w->watched_ms < TELL_EVERY_MS) return;
+    w->watched_ms = now_ms;
+    w->watch(w->watch_ctx);
+}
+
+static CommCall call_of(const CommTrace *t, int has_ended) {
+    CommCall call = {t->name, t->number, t->start_ms, has_ended, ""};
+    memcpy(call.group, t->group, sizeof call.group);
+    return call;
+}
+
+CommCall world_last_call(const World *w) {
+    CommCall last = w->blocking;
+    if (!last.has_ended) return last;
+    for (int64_t i = w->started > TRACES ? w->started - TRACES : 0; i <= w->started; i++) { /* number `started` may just be starting */
+        const CommTrace *t = &w->trace[i % TRACES];
+        if (!t->name || t->sequence != i) continue;
+        if (t->end_ms == 0) return call_of(t, 0);
+        if (t->start_ms > last.since_ms) last = call_of(t, 1);
     }
-    MPI_CHECK(c, MPI_Gather(&mine, 1, MPI_UINT64_T, of, 1, MPI_UINT64_T, root, c->world));
-    if (c->rank != root) {
-        for (size_t at = 0; at < bytes; at += PIECE_BYTES)
-            MPI_CHECK(c, MPI_Send((const char *)data + at, piece_at(at, bytes), MPI_BYTE, root, 0, c->world));
-        return NULL;
-    }
-    size_t total = 0;
-    for (int r = 0; r < c->size; r++) total += (*bytes_of_rank)[r] = (size_t)of[r];
-    free(of);
-    char *all = (char *)malloc(total ? total : 1), *to = all;
-    if (!all) fail(EXIT_MEMORY, "no memory to gather %zu bytes", total);
-    for (int r = 0; r < c->size; r++) {
-        size_t from_r = (*bytes_of_rank)[r];
-        if (r == root && bytes) memcpy(to, data, bytes);
-        for (size_t at = 0; r != root && at < from_r; at += PIECE_BYTES)
-            MPI_CHECK(c, MPI_Recv(to + at, piece_at(at, from_r), MPI_BYTE, r, 0, c->world, MPI_STATUS_IGNORE));
-        to += from_r;
-    }
-    return all;
+    return last;
 }
-#endif
+
+CommTrace *world_trace_of(World *w, int64_t sequence) {
+    CommTrace *t = &w->trace[sequence % TRACES];
+    return t->name && t->sequence == sequence ? t : NULL;
+}
+
+int world_trace(const World *w, CommTrace *out, int max) {
+    int64_t count = w->started < TRACES ? w->started : TRACES;
+    if (count > max) count = max;
+    for (int64_t i = 0; i < count; i++) out[i] = w->trace[(w->started - count + i) % TRACES];
+    return (int)count;
+}
+
+const char *world_call_text(const char *name, int64_t number, const char *group, char text[CALL_CHARS]) {
+    int is_all = strcmp(group, "all") == 0;
+    snprintf(text, CALL_CHARS, "%s %lld%s%s", name, (long long)number, is_all ? "" : " of ", is_all ? "" : group);
+    return text;
+}
+
+void world_failed(const World *w, const char *why) {
+    char     host[HOST_CHARS] = "?", call[CALL_CHARS], where[CALL_CHARS + 8] = "setting up";
+    CommCall last = world_last_call(w);
+    gethostname(host, sizeof host - 1);
+    if (last.number >= 0) snprintf(where, sizeof where, "%s%s", last.has_ended ? "after " : "", world_call_text(last.name, last.number, last.group, call));
+    fail(EXIT_PEER, "a peer is lost or MPI failed on rank %d, host %s, %s: %s", w->rank, host, where, why);
+}
+
+void world_abandon(World *w, double wait_ms) { nccl_abandon(w, wait_ms); }

@@ -30,7 +30,7 @@ static void read_processor_name(void) {
 }
 
 void device_open(int local_rank, int threads) {
-    (void)local_rank; /* every rank of a host shares its processors; comm_threads() has divided them */
+    (void)local_rank; /* every rank of a host shares its processors; world_threads() has divided them */
     read_processor_name();
     omp_set_dynamic(0);
     if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads > 0 ? threads : 1);

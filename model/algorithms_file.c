@@ -135,7 +135,7 @@ static void share(Comm *comm) {
 /* Rank 0 times for as long as it takes, and says after each half that it goes on, so that no watchdog of the ranks that wait takes this for a hang. */
 static void go_on(Comm *comm, int64_t goes_on) { comm_broadcast(comm, &goes_on, sizeof goes_on, 0); }
 static void await_end(Comm *comm) {
-    for (int64_t goes_on = 1; goes_on; comm_tell_progress(comm)) comm_broadcast(comm, &goes_on, sizeof goes_on, 0);
+    for (int64_t goes_on = 1; goes_on; world_moved(comm_world(comm))) comm_broadcast(comm, &goes_on, sizeof goes_on, 0);
 }
 
 static void time_products(Comm *comm, Gpt *g, Stream *s, Batch batch) {

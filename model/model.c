@@ -94,7 +94,7 @@ Model *model_create(ModelSpec spec) {
     m->stream = stream_create(m->bytes.scratch);
     m->stream.math = spec.math;
     m->stream.any_threads = spec.any_threads;
-    if (spec.shards.comm) comm_follow(spec.shards.comm, &m->stream);
+    if (spec.shards.comm) world_follow(comm_world(spec.shards.comm), &m->stream);
     carve(m);
     return m;
 }

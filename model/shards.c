@@ -131,7 +131,7 @@ void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     if (which == MICRO_EARLIER && z->order.leaves && bucket == 0) keep_micro_batch(z, s);
     if (!z->spec.comm) return;
     comm_poll(z->spec.comm);
-    comm_tell_progress(z->spec.comm);
+    world_moved(comm_world(z->spec.comm));
 }
 
 void shards_finish(Shards *z, Stream *s) {

@@ -14,7 +14,7 @@ static void print_ranks(const Run *r) {
     for (int i = 0; i < ranks; i++)
         if (i == 0 || strcmp(comm_host(r->comm, i), comm_host(r->comm, i - 1)) != 0) hosts++;
     printf("ranks     %d on %d host%s (%s%s), %s\n", ranks, hosts, hosts == 1 ? "" : "s", comm_host(r->comm, 0), hosts > 1 ? ", ..." : "",
-           ranks == 1 ? comm_library() : KINDS[comm_kind(r->comm)]);
+           ranks == 1 ? world_library() : KINDS[comm_kind(r->comm)]);
 }
 
 static void print_model(const Run *r) {

@@ -86,13 +86,14 @@ static void collective_moves(void *watchdog) { watchdog_tick((Watchdog *)watchdo
 static void join_ranks(Run *r, Launch launch) {
     const Config *c = r->config;
     r->watchdog = watchdog_create(c->run.watchdog_seconds, launch);
-    r->comm = comm_create(launch, COMM_RING);
+    World *w = world_join(launch);
+    r->comm = world_all(w);
     watchdog_know(r->watchdog, r->comm);
     watchdog_tick(r->watchdog, "the start of the device");
-    comm_watch(r->comm, collective_moves, r->watchdog);
+    world_watch(w, collective_moves, r->watchdog);
     char *fault = config_check_ranks(c, comm_size(r->comm));
     if (fault) fail_lines(EXIT_CONFIG, fault);
-    device_open(comm_local_rank(r->comm), comm_threads(r->comm));
+    device_open(world_local_rank(w), world_threads(w));
     signals_keep_to_main();
     agree_on_inputs(r);
     CommKind kind = choose_comm(c, r->comm);
@@ -113,7 +114,7 @@ static void join_ranks(Run *r, Launch launch) {
 static void refuse_too_large(const Run *r) {
     const Config *c = r->config;
     const Plan   *p = &r->plan;
-    size_t        sharing = (size_t)(comm_local_size(r->comm) + device_count() - 1) / (size_t)device_count();
+    size_t        sharing = (size_t)(world_local_size(comm_world(r->comm)) + device_count() - 1) / (size_t)device_count();
     size_t        available = device_memory_free() / sharing, wanted = p->device_bytes - p->library_bytes;
     int64_t       lacking = available > 0 && wanted > available;
     comm_all_reduce_i64(r->comm, &lacking, 1, COMM_MAX);
@@ -291,7 +292,7 @@ void run_destroy(Run *r) {
     watchdog_tick(r->watchdog, "the end");
     lock_release(r->lock);
     watchdog_ends(r->watchdog);
-    comm_destroy(r->comm);
+    world_leave(comm_world(r->comm));
     watchdog_destroy(r->watchdog);
     error_set_memory_advice(NULL);
     free(r->memory_advice);

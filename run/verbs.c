@@ -91,7 +91,7 @@ static int print_version(void) {
            "gcc %s\n"
 #endif
            "libraries cJSON %s, xxHash %u.%u.%u, MPI: %s\n",
-           VERSION, GIT_COMMIT, device_backend(), __VERSION__, cJSON_Version(), xxh / 10000, xxh / 100 % 100, xxh % 100, comm_library());
+           VERSION, GIT_COMMIT, device_backend(), __VERSION__, cJSON_Version(), xxh / 10000, xxh / 100 % 100, xxh % 100, world_library());
     return EXIT_DONE;
 }
 
@@ -137,7 +137,7 @@ int verb_main(int argc, char **argv) {
     }
     const Verb *verb = find_verb(argv[1]);
     if (!verb && !is_one_of(argv[1], HELP_WORDS) && !is_one_of(argv[1], VERSION_WORDS)) {
-        comm_expect(launch); /* this was to be a run of all ranks */
+        world_expect(launch); /* this was to be a run of all ranks */
         refuse_word(argv[1]);
     }
     if (launch.rank > 0) return EXIT_DONE; /* rank 0 does it, once */

@@ -138,7 +138,7 @@ typedef struct { Comm *comm; _Atomic int64_t *moved; } Waiting; /* who waits for
 
 static void tell_progress(void *waiting) {
     Waiting *w = (Waiting *)waiting;
-    if (w->comm) comm_tell_progress(w->comm);
+    if (w->comm) world_moved(comm_world(w->comm));
     if (w->moved) ++*w->moved;
 }
 

@@ -116,7 +116,7 @@ static void print_stacks(void) {
 
 /* "in barrier 12 since 5.0 s" */
 static void describe_collective(const Comm *comm, char *out, size_t room) {
-    CommCall call = comm ? comm_last_call(comm) : (CommCall){"", -1, 0, 1};
+    CommCall call = comm ? world_last_call(comm_world(comm)) : (CommCall){"", -1, 0, 1, ""};
     if (call.number < 0) snprintf(out, room, "no collective was started");
     else if (call.has_ended) snprintf(out, room, "the last collective, %s %lld, has ended", call.name, (long long)call.number);
     else snprintf(out, room, "collective %s %lld is in flight since %.1f s", call.name, (long long)call.number, (clock_ms() - call.since_ms) * 1e-3);
@@ -131,7 +131,7 @@ static NORETURN void end_job(const Watchdog *w, double silent_seconds, double li
     say("train_gpt: rank %d of %d on %s: no progress for %.1f s (limit %.1f s, run.watchdog_seconds) in %s; %s\n", comm ? comm_rank(comm) : w->launch.rank,
         comm ? comm_size(comm) : w->launch.size, w->host, silent_seconds, limit_seconds, phase, collective);
     print_stacks();
-    if (comm) comm_abandon(comm, ABANDON_MS);
+    if (comm) world_abandon(comm_world(comm), ABANDON_MS);
     _exit(EXIT_PEER);
 }
 
@@ -153,8 +153,8 @@ static int is_bereft(const Watchdog *w) {
     double continued_ms = signals_continued_ms(), ended_ms = signals_ended_ms(), apart_ms = ended_ms - continued_ms;
     if (w->ends || !w->launch.launched || !(isfinite(continued_ms) || isfinite(ended_ms))) return 0;
     if (!comm) return isfinite(ended_ms);
-    if (clock_ms() - continued_ms < ENDING_MS && comm_neighbour_is_gone(comm)) return 1;
-    if (comm_local_size(comm) == comm_size(comm)) return 0;
+    if (clock_ms() - continued_ms < ENDING_MS && world_neighbour_is_gone(comm_world(comm))) return 1;
+    if (world_local_size(comm_world(comm)) == comm_size(comm)) return 0;
     return apart_ms > 0.8 * APART_MS && apart_ms < 1.5 * APART_MS && (double)w->last_us * 1e-3 < continued_ms;
 }
 

@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
     int      saves = argc > 1 ? atoi(argv[1]) : 21;
     char     dir[64];
     Fixture  f;
-    Comm    *comm = comm_create((Launch){0}, COMM_RING);
+    Comm    *comm = world_all(world_join((Launch){0}));
     CHECK(saves > 0 && saves <= 1000 && fixture_folder(dir) == 0, "%d saves into a folder in memory", saves);
     fixture_create(&f, comm, dir, BF16, 1, ""); /* with masters of their own */
     fixture_fill(&f, 1);
@@ -56,6 +56,6 @@ int main(int argc, char **argv) {
     free(stall);
     free(copy);
     fixture_destroy(&f);
-    comm_destroy(comm);
+    world_leave(comm_world(comm));
     return 0;
 }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm.h"
+#include "comm/trace.h"
 #include "core/clock.h"
 
 enum { SAMPLES_MAX = 201, SAMPLES_MIN = 11 };
@@ -71,15 +71,15 @@ static void measure(Comm *c, Operation op, float *x, float *out, int64_t bytes) 
 
 int main(int argc, char **argv) {
     int64_t most = (argc > 1 ? atoll(argv[1]) : 64) << 20;
-    Comm   *c = comm_create(launch_detect(), COMM_RING);
+    Comm   *c = world_all(world_join(launch_detect()));
     if (comm_size(c) < 2) fail(EXIT_CONFIG, "bench_comm compares ranks: start it with mpirun -np 2");
     float *x = (float *)aligned_alloc(4096, (size_t)most), *out = (float *)aligned_alloc(4096, (size_t)most);
     if (!x || !out) fail(EXIT_MEMORY, "no memory for twice %lld MiB", (long long)(most >> 20));
     memset(x, 0, (size_t)most), memset(out, 0, (size_t)most);
-    if (comm_rank(c) == 0) printf("# %s\n# operation  ranks      bytes     ring      mpi  ratio  n    (GB/s of bus bandwidth, medians)\n", comm_library());
+    if (comm_rank(c) == 0) printf("# %s\n# operation  ranks      bytes     ring      mpi  ratio  n    (GB/s of bus bandwidth, medians)\n", world_library());
     for (Operation op = REDUCE_SCATTER; op < OPERATIONS; op++)
         for (int64_t bytes = 64 << 10; bytes <= most; bytes *= 4) measure(c, op, x, out, bytes / (256 * comm_size(c)) * (256 * comm_size(c)));
     free(x), free(out);
-    comm_destroy(c);
+    world_leave(comm_world(c));
     return 0;
 }

@@ -14,27 +14,27 @@
 
 /* As a run does: a communicator over each rank's GPU, buckets in its memory. */
 static void use_nccl(Comm *c) {
-    device_open(comm_local_rank(c), 1);
+    device_open(world_local_rank(comm_world(c)), 1);
     Stream s = stream_create(256);
-    comm_follow(c, &s);
+    world_follow(comm_world(c), &s);
     comm_set_kind(c, COMM_NCCL);
     size_t bytes = sizeof(float) * 64 * (size_t)comm_size(c);
     Tensor t = tensor_1d(device_alloc(bytes, "a bucket"), F32, 64 * comm_size(c));
     for (int i = 0; i < 4; i++) comm_reduce_scatter(c, t);
     device_sync(&s);
     device_free(t.data, bytes);
-    comm_destroy(c);
+    world_leave(comm_world(c));
     stream_destroy(&s);
 }
 
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "fine";
     Launch      launch = launch_detect();
-    comm_expect(launch);
+    world_expect(launch);
     if (strcmp(how, "early") == 0) fail(EXIT_CONFIG, "a fault in the config");
     if (strcmp(how, "early1") == 0 && launch.rank == 1) fail(EXIT_CONFIG, "a fault in the config");
 
-    Comm *c = comm_create(launch, COMM_RING);
+    Comm *c = world_all(world_join(launch));
     int   last = comm_rank(c) == comm_size(c) - 1;
     if (strcmp(how, "all") == 0) fail(EXIT_DATA, "a fault in the data");
     if (strcmp(how, "one") == 0 && last) fail(EXIT_DATA, "a fault in the data");
@@ -53,6 +53,6 @@ int main(int argc, char **argv) {
     CHECK(x != NULL, "no memory");
     comm_all_reduce(c, tensor_1d(x, F32, n));
     free(x);
-    comm_destroy(c);
+    world_leave(comm_world(c));
     return 0;
 }

@@ -39,16 +39,16 @@ static inline void   give_back(void *x) { device_free_shared(x); }
 
 #define RUN_ON_RANKS(cases) run_on_ranks(#cases, cases, sizeof(cases) / sizeof *(cases))
 static inline int run_on_ranks(const char *name, const struct CMUnitTest *cases, size_t count) {
-    world = comm_create(launch_detect(), COMM_RING);
+    world = world_all(world_join(launch_detect()));
     if (comm_rank(world) > 0) { /* TAP goes to stdout alone, so that stderr stays for CHECK */
         cmocka_set_message_output(CM_OUTPUT_TAP);
         CHECK(freopen("/dev/null", "w", stdout), "no /dev/null");
     }
-    device_open(comm_local_rank(world), 1);
+    device_open(world_local_rank(comm_world(world)), 1);
     stream = stream_create(256);
-    comm_follow(world, &stream);
+    world_follow(comm_world(world), &stream);
     int failures = _cmocka_run_group_tests(name, cases, count, NULL, NULL);
-    comm_destroy(world);
+    world_leave(comm_world(world));
     stream_destroy(&stream);
     return failures != 0;
 }

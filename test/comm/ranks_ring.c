@@ -2,6 +2,7 @@
  * buckets lie in its memory, and NCCL takes part where every rank has one of its own. */
 #include <math.h>
 
+#include "comm/trace.h"
 #include "core/layout.h"
 #include "core/rng.h"
 #include "test/comm/ranks.h"
@@ -173,12 +174,12 @@ static void sends_are_posted_at_start(void **state) {
     float    *x = floats(W * q), *y = floats(W * q);
     CommTrace before, trace[3];
     fill(x, W * q), fill(y, W * q);
-    int known = comm_trace(world, &before, 1);
+    int known = world_trace(comm_world(world), &before, 1);
     comm_times(world);
     comm_reduce_scatter_start(world, tensor_1d(x, F32, W * q));
     comm_all_gather_start(world, tensor_1d(y, F32, W * q));
     comm_reduce_scatter_start(world, tensor_1d(x, F32, 0));
-    int count = comm_trace(world, trace, 3);
+    int count = world_trace(comm_world(world), trace, 3);
     if (W == 1) assert_int_equal(count, 0);
     else {
         EXPECT_ON_ALL(count == 3 && trace[0].sequence == (known ? before.sequence + 1 : 0) && trace[2].sequence == trace[0].sequence + 2);
@@ -186,7 +187,7 @@ static void sends_are_posted_at_start(void **state) {
             EXPECT_ON_ALL(trace[k].start_ms > 0 && trace[k].first_send_ms >= trace[k].start_ms);
         do {
             comm_poll(world);
-            comm_trace(world, trace, 3);
+            world_trace(comm_world(world), trace, 3);
         } while (trace[0].end_ms == 0 || trace[1].end_ms == 0 || trace[2].end_ms == 0);
         CommTimes times = comm_times(world);
         EXPECT_ON_ALL(times.comm_ms > 0 && times.sends == 5 * (W - 1));

@@ -11,19 +11,19 @@ static void everyone_is_here(void **state) {
     gethostname(host, sizeof host - 1);
     Launch launch = launch_detect();
     EXPECT_ON_ALL(!launch.launched || (launch.rank == comm_rank(world) && launch.size == comm_size(world)));
-    EXPECT_ON_ALL(comm_local_size(world) == comm_size(world) && comm_local_rank(world) == comm_rank(world)); /* one host */
+    EXPECT_ON_ALL(world_local_size(comm_world(world)) == comm_size(world) && world_local_rank(comm_world(world)) == comm_rank(world)); /* one host */
     for (int r = 0; r < comm_size(world); r++) EXPECT_ON_ALL(strcmp(comm_host(world, r), host) == 0);
-    assert_true(strlen(comm_library()) > 0);
+    assert_true(strlen(world_library()) > 0);
 }
 
 /* The ranks of a host never ask for more threads than it has processors, unless that is less than one each. */
 static void threads_fit_the_host(void **state) {
     (void)state;
-    int64_t mine = comm_threads(world), all = mine, processors = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t mine = world_threads(comm_world(world)), all = mine, processors = sysconf(_SC_NPROCESSORS_ONLN);
     comm_all_reduce_i64(world, &all, 1, COMM_SUM);
     EXPECT_ON_ALL(mine >= 1);
     EXPECT_ON_ALL(all <= processors || mine == 1);
-    EXPECT_ON_ALL(comm_threads(world) == mine);
+    EXPECT_ON_ALL(world_threads(comm_world(world)) == mine);
 }
 
 static void shared_devices_are_found(void **state) {
@@ -91,13 +91,13 @@ static void dead_neighbours_are_seen(void **state) {
     pid_t dead = fork(), *known;
     if (dead == 0) _exit(0);
     waitpid(dead, NULL, 0);
-    EXPECT_ON_ALL(world->neighbour && !comm_neighbour_is_gone(world));
-    known = &world->neighbour[comm_local_size(world) - 1];
+    EXPECT_ON_ALL(world->world->neighbour && !world_neighbour_is_gone(comm_world(world)));
+    known = &world->world->neighbour[world_local_size(comm_world(world)) - 1];
     pid_t last = *known;
     *known = dead;
-    EXPECT_ON_ALL(comm_neighbour_is_gone(world));
+    EXPECT_ON_ALL(world_neighbour_is_gone(comm_world(world)));
     *known = last;
-    EXPECT_ON_ALL(!comm_neighbour_is_gone(world));
+    EXPECT_ON_ALL(!world_neighbour_is_gone(comm_world(world)));
 }
 
 static void count_call(void *calls) { ++*(int64_t *)calls; }
@@ -105,12 +105,12 @@ static void count_call(void *calls) { ++*(int64_t *)calls; }
 static void progress_is_told(void **state) {
     (void)state;
     int64_t calls = 0;
-    comm_watch(world, count_call, &calls);
-    for (int i = 0; i < 1000; i++) comm_tell_progress(world);
+    world_watch(comm_world(world), count_call, &calls);
+    for (int i = 0; i < 1000; i++) world_moved(comm_world(world));
     int64_t told = calls;
-    comm_watch(world, NULL, NULL);
+    world_watch(comm_world(world), NULL, NULL);
     usleep(200000);
-    comm_tell_progress(world);
+    world_moved(comm_world(world));
     EXPECT_ON_ALL(told >= 1 && told < 1000 && calls == told);
 }
 

@@ -74,9 +74,9 @@ static const Advice ONE_CORE[] = {
 
 static void start_alone(void *core) {
     if (core) sched_setaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)core);
-    Comm *c = comm_create(launch_detect(), COMM_RING);
-    comm_threads(c);
-    comm_destroy(c);
+    Comm *c = world_all(world_join(launch_detect()));
+    world_threads(comm_world(c));
+    world_leave(comm_world(c));
 }
 
 static void expect_advice(const Advice *advice, size_t count, cpu_set_t *core) {
@@ -122,15 +122,15 @@ static void a_rank_of_one_core_is_told(void **state) {
 static void alone_everything_is_a_no_op(void **state) {
     (void)state;
     clear();
-    Comm   *c = comm_create(launch_detect(), COMM_RING);
+    Comm   *c = world_all(world_join(launch_detect()));
     float   x[128];
     double  sum = 2.5;
     int64_t count = 7;
     size_t *bytes;
     for (int i = 0; i < 128; i++) x[i] = (float)i;
     assert_int_equal(comm_size(c), 1);
-    assert_int_equal(comm_local_size(c), 1);
-    assert_true(comm_threads(c) >= 1);
+    assert_int_equal(world_local_size(comm_world(c)), 1);
+    assert_true(world_threads(comm_world(c)) >= 1);
     comm_reduce_scatter_start(c, tensor_1d(x, F32, 128));
     comm_all_gather_start(c, tensor_1d(x, F32, 128));
     comm_poll(c);
@@ -147,7 +147,7 @@ static void alone_everything_is_a_no_op(void **state) {
     assert_int_equal(bytes[0], 3);
     assert_true(comm_times(c).sends == 0 && comm_buffer_bytes(COMM_RING, 1) == 0);
     free(all), free(bytes);
-    comm_destroy(c);
+    world_leave(comm_world(c));
 }
 
 int main(void) {

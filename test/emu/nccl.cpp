@@ -4,6 +4,9 @@
  * apart or in place as NCCL defines it. A non-blocking communicator answers "in progress" first, and nothing has happened before it is
  * asked again: whoever goes on without asking works with old bytes.
  *
+ * The ranks of a communicator meet by its id: that names the MPI rank which made it, and a tag. Each sends that rank its place; the answer is the
+ * list of all. So groups of any ranks are made, several apart at once.
+ *
  * EMU_NCCL_FAULT=setup: the communicator cannot be made; peer: a peer is lost after the third collective; order: rank 1's third is another; memory:
  * there is none left for the third; stuck: from the fourth on none comes to an end until the communicator is aborted; stuck-abort: nor does the
  * abort. The two by which the ranks are connected do not count.
@@ -28,8 +31,11 @@ struct ncclComm {
     int64_t                       collectives;
     std::atomic<bool>             aborted;
 #ifndef NO_MPI
-    MPI_Comm    world;
-    MPI_Request making;
+    MPI_Comm                      world;     /* of its ranks                                       */
+    int                           leader, tag, mine[2];
+    bool                          answered;
+    std::vector<int>              came, list; /* of the leader: (rank, MPI's rank) each; MPI's ranks */
+    std::vector<MPI_Request>      meeting;
 #endif
 };
 
@@ -69,7 +75,8 @@ struct Message {
 /* --- between ranks: one of them needs no MPI --------------------------------------------------------------------------------------- */
 
 #ifdef NO_MPI
-ncclResult_t world_make(ncclComm_t comm) { return comm->ranks == 1 ? ncclSuccess : wrong(ncclInvalidUsage, "this build has no MPI"); }
+void         world_name(ncclUniqueId *) {}
+ncclResult_t world_make(ncclComm_t comm, ncclUniqueId) { return comm->ranks == 1 ? ncclSuccess : wrong(ncclInvalidUsage, "this build has no MPI"); }
 ncclResult_t world_made(ncclComm_t) { return ncclSuccess; }
 void         world_free(ncclComm_t) {}
 void         world_barrier(ncclComm_t) {}
@@ -77,19 +84,70 @@ void         world_gather(ncclComm_t, const void *mine, void *all, size_t bytes)
 void         world_sum_pieces(ncclComm_t, const float *x, float *piece, size_t count) { memcpy(piece, x, count * sizeof(float)); }
 void         world_exchange(ncclComm_t, std::vector<Message> &) {}
 #else
-ncclResult_t world_make(ncclComm_t comm) {
-    int size = 1, rank = 0;
+struct Name { int leader, tag; }; /* the beginning of an id */
+enum { FIRST_TAG = 1000, TAGS = 10000 };
+
+void world_name(ncclUniqueId *id) {
+    static int made;
+    int        here = 0;
+    Name       name = {0, FIRST_TAG + made++ % TAGS * 2};
+    MPI_Initialized(&here);
+    if (here) MPI_Comm_rank(MPI_COMM_WORLD, &name.leader);
+    memcpy(id->internal, &name, sizeof name);
+}
+
+ncclResult_t world_make(ncclComm_t comm, ncclUniqueId id) {
+    Name name;
+    memcpy(&name, id.internal, sizeof name);
+    comm->leader = name.leader, comm->tag = name.tag, comm->mine[0] = comm->rank;
     if (comm->ranks == 1) return ncclSuccess;
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (comm->ranks != size || comm->rank != rank) return wrong(ncclInvalidArgument, "rank %d of %d is not MPI's", comm->rank, comm->ranks);
-    MPI_Comm_idup(MPI_COMM_WORLD, &comm->world, &comm->making);
+    MPI_Comm_rank(MPI_COMM_WORLD, &comm->mine[1]);
+    comm->list.assign((size_t)comm->ranks, -1);
+    if (comm->mine[1] != comm->leader) {
+        comm->answered = true;
+        comm->meeting.resize(2);
+        MPI_Isend(comm->mine, 2, MPI_INT, comm->leader, comm->tag, MPI_COMM_WORLD, &comm->meeting[0]);
+        MPI_Irecv(comm->list.data(), comm->ranks, MPI_INT, comm->leader, comm->tag + 1, MPI_COMM_WORLD, &comm->meeting[1]);
+        return ncclSuccess;
+    }
+    comm->came.resize(2 * (size_t)comm->ranks);
+    comm->meeting.resize((size_t)comm->ranks - 1);
+    for (size_t i = 0; i < comm->meeting.size(); i++)
+        MPI_Irecv(&comm->came[2 * i], 2, MPI_INT, MPI_ANY_SOURCE, comm->tag, MPI_COMM_WORLD, &comm->meeting[i]);
     return ncclSuccess;
 }
+
+/* The leader, once all have come. */
+ncclResult_t answer(ncclComm_t comm) {
+    comm->answered = true;
+    memcpy(&comm->came[2 * comm->meeting.size()], comm->mine, sizeof comm->mine);
+    for (size_t i = 0; i <= comm->meeting.size(); i++) {
+        int rank = comm->came[2 * i];
+        if (rank < 0 || rank >= comm->ranks || comm->list[(size_t)rank] >= 0) return wrong(ncclInvalidUsage, "two ranks come as rank %d", rank);
+        comm->list[(size_t)rank] = comm->came[2 * i + 1];
+    }
+    comm->meeting.clear();
+    for (int other : comm->list) {
+        if (other == comm->leader) continue;
+        comm->meeting.emplace_back();
+        MPI_Isend(comm->list.data(), comm->ranks, MPI_INT, other, comm->tag + 1, MPI_COMM_WORLD, &comm->meeting.back());
+    }
+    return ncclInProgress;
+}
+
 ncclResult_t world_made(ncclComm_t comm) {
-    int done = 1;
-    if (comm->ranks > 1) MPI_Test(&comm->making, &done, MPI_STATUS_IGNORE);
-    return done ? ncclSuccess : ncclInProgress;
+    int       done = 0;
+    MPI_Group all, members;
+    if (comm->ranks == 1) return ncclSuccess;
+    MPI_Testall((int)comm->meeting.size(), comm->meeting.data(), &done, MPI_STATUSES_IGNORE);
+    if (!done) return ncclInProgress;
+    if (!comm->answered) return answer(comm);
+    MPI_Comm_group(MPI_COMM_WORLD, &all);
+    MPI_Group_incl(all, comm->ranks, comm->list.data(), &members);
+    MPI_Comm_create_group(MPI_COMM_WORLD, members, comm->tag, &comm->world); /* waits for ranks that have all come */
+    MPI_Group_free(&members);
+    MPI_Group_free(&all);
+    return ncclSuccess;
 }
 void world_free(ncclComm_t comm) {
     if (comm->ranks > 1) MPI_Comm_free(&comm->world);
@@ -128,7 +186,7 @@ void world_exchange(ncclComm_t comm, std::vector<Message> &messages) {
 
 /* --- collectives ----------------------------------------------------------------------------------------------------------------- */
 
-enum { REDUCE_SCATTER, ALL_GATHER, ALIGN = 16, CONNECTING = 2 };
+enum { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, ALIGN = 16, CONNECTING = 2 };
 
 struct Call {
     int64_t number, kind, count, type, op;
@@ -172,15 +230,35 @@ ncclResult_t compare_calls(ncclComm_t comm, Call mine) {
     return ncclSuccess;
 }
 
+template <typename T> void add_rounded(char *sum, const char *x, size_t count) {
+    for (size_t i = 0; i < count; i++) ((T *)(void *)sum)[i] = (T)((float)((T *)(void *)sum)[i] + (float)((const T *)(const void *)x)[i]);
+}
+
+/* [first, first + count) of the sum of all ranks' x [elems], from rank 0's on, rounded at each addition. */
+void sum_in_order(ncclComm_t comm, const std::vector<char> &x, char *out, size_t first, size_t count, ncclDataType_t type) {
+    size_t            wide = type_bytes(type);
+    std::vector<char> all(x.size() * (size_t)comm->ranks);
+    world_gather(comm, x.data(), all.data(), x.size());
+    memcpy(out, all.data() + first * wide, count * wide);
+    for (int r = 1; r < comm->ranks; r++) {
+        const char *from = all.data() + (size_t)r * x.size() + first * wide;
+        if (type == ncclFloat32) add_rounded<float>(out, from, count);
+        else if (type == ncclBfloat16) add_rounded<__nv_bfloat16>(out, from, count);
+        else add_rounded<__half>(out, from, count);
+    }
+}
+
 /* Between ranks by way of host memory: MPI's shared memory knows nothing of closed device memory. */
 void move(ncclComm_t comm, Call call, const void *from, void *to) {
-    size_t            ranks = (size_t)comm->ranks, bytes = (size_t)call.count * type_bytes((ncclDataType_t)call.type);
-    size_t            read = call.kind == ALL_GATHER ? bytes : bytes * ranks, written = call.kind == ALL_GATHER ? bytes * ranks : bytes;
-    std::vector<char> in(read), out(written);
-    cudaMemcpy(in.data(), from, read, cudaMemcpyDeviceToHost);
-    if (call.kind == ALL_GATHER) world_gather(comm, in.data(), out.data(), bytes);
-    else world_sum_pieces(comm, (const float *)(const void *)in.data(), (float *)(void *)out.data(), (size_t)call.count);
-    cudaMemcpy(to, out.data(), written, cudaMemcpyHostToDevice);
+    ncclDataType_t    type = (ncclDataType_t)call.type;
+    size_t            count = (size_t)call.count, one = count * type_bytes(type), all = one * (size_t)comm->ranks;
+    std::vector<char> in(call.kind == REDUCE_SCATTER ? all : one), out(call.kind == ALL_GATHER ? all : one);
+    cudaMemcpy(in.data(), from, in.size(), cudaMemcpyDeviceToHost);
+    if (call.kind == ALL_GATHER) world_gather(comm, in.data(), out.data(), one);
+    else if (call.kind == ALL_REDUCE) sum_in_order(comm, in, out.data(), 0, count, type);
+    else if (type != ncclFloat32) sum_in_order(comm, in, out.data(), count * (size_t)comm->rank, count, type);
+    else world_sum_pieces(comm, (const float *)(const void *)in.data(), (float *)(void *)out.data(), count);
+    cudaMemcpy(to, out.data(), out.size(), cudaMemcpyHostToDevice);
 }
 
 ncclResult_t collective(ncclComm_t comm, Call call, const void *from, void *to, cudaStream_t stream) {
@@ -246,6 +324,7 @@ const char *ncclGetLastError(ncclComm_t) { return last_error; }
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     std::random_device random;
     for (char &c : id->internal) c = (char)random();
+    world_name(id);
     return ncclSuccess;
 }
 
@@ -258,9 +337,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     made->ranks = nranks, made->rank = rank;
     made->blocking = !config || config->blocking != 0;
     if (fault("setup")) return later(made, [] { return wrong(ncclSystemError, "planted"); });
-    if (ncclResult_t result = world_make(made)) return made->state = result;
+    if (ncclResult_t result = world_make(made, id)) return made->state = result;
     ncclResult_t result = later(made, [made, id] {
-        if (world_made(made) == ncclInProgress) return ncclInProgress;
+        if (ncclResult_t result = world_made(made)) return result;
         std::vector<ncclUniqueId> all((size_t)made->ranks);
         world_gather(made, &id, all.data(), sizeof id);
         for (const ncclUniqueId &other : all)
@@ -281,8 +360,22 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream) {
     if (ncclResult_t result = check_call(comm, "reduce-scatter", from, to, count, type)) return result;
-    if (type != ncclFloat32 || op != ncclSum) return wrong(ncclInvalidArgument, "reduce-scatter: only sums of float are emulated");
+    if (op != ncclSum) return wrong(ncclInvalidArgument, "reduce-scatter: only sums are emulated");
     return collective(comm, {0, REDUCE_SCATTER, (int64_t)count, type, op}, from, to, stream);
+}
+
+ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    size_t bytes = count * type_bytes(type);
+    if (comm->state != ncclSuccess) return wrong(ncclInvalidUsage, "all-reduce while the communicator is in state %d", (int)comm->state);
+    if (bytes == 0 && count > 0) return wrong(ncclInvalidArgument, "all-reduce: type %d is not emulated", (int)type);
+    if (op != ncclSum) return wrong(ncclInvalidArgument, "all-reduce: only sums are emulated");
+    if (count > 0)
+        if (ncclResult_t result = check_buffer("all-reduce", from, bytes)) return result;
+    if (count > 0)
+        if (ncclResult_t result = check_buffer("all-reduce", to, bytes)) return result;
+    if (from != to && (const char *)from < (char *)to + bytes && (char *)to < (const char *)from + bytes)
+        return wrong(ncclInvalidArgument, "all-reduce: neither in place nor apart");
+    return collective(comm, {0, ALL_REDUCE, (int64_t)count, type, op}, from, to, stream);
 }
 
 ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {

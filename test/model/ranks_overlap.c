@@ -1,4 +1,5 @@
 /* ranks_overlap.c - reduction overlaps backward: a bucket's gradients leave while earlier layers are still being computed. */
+#include "comm/trace.h"
 #include "core/clock.h"
 #include "core/rng.h"
 #include "model/model.h"
@@ -31,7 +32,7 @@ static void first_sends_precede_the_end_of_backward(void **state) {
     shards_finish(m->shards, &m->stream);
 
     CommTrace trace[BUCKETS]; /* {ln_f}, the blocks last to first, {wte, wpe} */
-    int       traced = comm_trace(world, trace, BUCKETS);
+    int       traced = world_trace(comm_world(world), trace, BUCKETS);
     EXPECT_ON_ALL(left == 0);
     EXPECT_ON_ALL(traced == (comm_size(world) > 1 ? BUCKETS : 0));
     for (int i = 0; i < traced; i++) {

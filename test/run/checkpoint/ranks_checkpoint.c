@@ -57,7 +57,7 @@ static void test_all_fall_back(void **state) {
 static int tool(char **argv) {
     Fixture f;
     int64_t step = atoll(argv[3]);
-    world = comm_create(launch_detect(), COMM_RING);
+    world = world_all(world_join(launch_detect()));
     fixture_create(&f, world, argv[2], F32, atoi(argv[4]), "");
     if (strcmp(argv[1], "load") == 0) {
         Resumed resumed = checkpoint_resume(&f.state);
@@ -71,7 +71,7 @@ static int tool(char **argv) {
         checkpoint_save(&f.state, step);
     }
     fixture_destroy(&f);
-    comm_destroy(world);
+    world_leave(comm_world(world));
     return 0;
 }
 

@@ -417,7 +417,7 @@ static void test_find(void **state) {
 
 int main(void) {
     omp_set_num_threads(1); /* a forked child has no pool of threads */
-    comm = comm_create((Launch){0}, COMM_RING);
+    comm = world_all(world_join((Launch){0}));
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_round_trip_fp32), CASE(test_round_trip_bf16), CASE(test_round_trip_stage_0), CASE(test_same_weights_same_bytes),

@@ -248,7 +248,7 @@ static void test_many_truncations(void **state) {
 
 int main(int argc, char **argv) {
     omp_set_num_threads(1);
-    comm = comm_create((Launch){0}, COMM_RING);
+    comm = world_all(world_join((Launch){0}));
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_bit_flips), CASE(test_truncations), CASE(test_missing_and_swapped_files), CASE(test_folders_under_false_names),

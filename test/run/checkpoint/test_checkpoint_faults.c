@@ -399,7 +399,7 @@ static void test_kill_during_save(void **state) {
 
 int main(void) {
     omp_set_num_threads(1);
-    comm = comm_create((Launch){0}, COMM_RING);
+    comm = world_all(world_join((Launch){0}));
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_every_call_of_a_save), CASE(test_every_call_of_a_resume), CASE(test_a_step_that_cannot_be_read_is_not_saved_again),

@@ -139,7 +139,7 @@ static void test_paths_are_too_long(void **state) {
 
 int main(void) {
     omp_set_num_threads(1);
-    comm = comm_create((Launch){0}, COMM_RING);
+    comm = world_all(world_join((Launch){0}));
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_names_of_strangers), CASE(test_checkpoints_is_something_else), CASE(test_a_checkpoint_is_something_else),

@@ -154,7 +154,7 @@ int main(int argc, char **argv) {
     omp_set_num_threads(1);
     if (argc > 1) wanted = atoi(argv[1]);
     if (argc > 2) seed = (uint64_t)atoll(argv[2]);
-    comm = comm_create((Launch){0}, COMM_RING);
+    comm = world_all(world_join((Launch){0}));
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {CASE(test_first_save), CASE(test_save_that_prunes), CASE(test_save_over_a_broken_one)};
     return cmocka_run_group_tests(tests, NULL, NULL);

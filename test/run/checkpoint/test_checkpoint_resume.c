@@ -112,7 +112,7 @@ static void test_the_loss_scale_is_its_precisions(void **state) {
 
 int main(void) {
     omp_set_num_threads(1);
-    comm = comm_create((Launch){0}, COMM_RING);
+    comm = world_all(world_join((Launch){0}));
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_what_is_a_run), CASE(test_data_may_change_when_named), CASE(test_tensors_of_another_model),

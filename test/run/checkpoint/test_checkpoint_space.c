@@ -227,7 +227,7 @@ static void test_no_folder_of_ours(void **state) {
 
 int main(void) {
     omp_set_num_threads(1);
-    comm = comm_create((Launch){0}, COMM_RING);
+    comm = world_all(world_join((Launch){0}));
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_leftovers_go_before_the_room_is_measured), CASE(test_more_than_are_kept_need_room_for_one),

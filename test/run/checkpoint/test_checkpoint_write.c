@@ -198,7 +198,7 @@ static void test_runs_that_do_not_cover(void **state) {
 
 int main(void) {
     omp_set_num_threads(1);
-    comm = comm_create((Launch){0}, COMM_RING);
+    comm = world_all(world_join((Launch){0}));
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_what_else_is_in_it), CASE(test_a_step_of_another_run), CASE(test_a_folder_that_shows_late), CASE(test_another_job_has_the_folder),

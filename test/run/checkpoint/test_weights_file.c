@@ -236,7 +236,7 @@ static void test_sixteen_bits_are_widened(void **state) {
 
 int main(void) {
     omp_set_num_threads(1);
-    comm = comm_create((Launch){0}, COMM_RING);
+    comm = world_all(world_join((Launch){0}));
 #define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_files_of_others), CASE(test_no_files_of_weights), CASE(test_sixteen_bits_are_widened),

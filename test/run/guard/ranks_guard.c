@@ -135,13 +135,13 @@ static void what_is_not_repeated_is_found(void **state) {
 
 static int flip_many(int64_t flips, uint64_t seed) {
     int64_t missed = 0, wrong = 0;
-    world = comm_create(launch_detect(), COMM_RING);
-    device_open(comm_local_rank(world), 1);
+    world = world_all(world_join(launch_detect()));
+    device_open(world_local_rank(comm_world(world)), 1);
     Model *m = replica_create(seed % 2 ? BF16 : F32);
     for (int64_t k = 0; k < flips; k++) flip(m, seed, (uint64_t)k, &missed, &wrong);
     if (comm_rank(world) == 0) printf("%lld flips, %lld missed, %lld wrong ranks named\n", (long long)flips, (long long)missed, (long long)wrong);
     model_destroy(m);
-    comm_destroy(world);
+    world_leave(comm_world(world));
     return missed || wrong;
 }
 

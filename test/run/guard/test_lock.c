@@ -123,7 +123,7 @@ static void who_lives(void **state) {
 
 static Comm *alone(void) {
     static Comm *comm;
-    if (!comm) comm = comm_create((Launch){0}, COMM_RING);
+    if (!comm) comm = world_all(world_join((Launch){0}));
     return comm;
 }
 static RunLock *take(void) { return lock_run_folder(dir, alone(), NULL, BEAT_MS); }

@@ -24,7 +24,7 @@ static Comm *comm;
 static int make_dir(void **state) {
     (void)state;
     strcpy(dir, "/tmp/test_requests.XXXXXX");
-    comm = comm_create((Launch){0}, COMM_RING);
+    comm = world_all(world_join((Launch){0}));
     return mkdtemp(dir) ? 0 : -1;
 }
 static int remove_dir(void **state) {
@@ -32,7 +32,7 @@ static int remove_dir(void **state) {
     char path[96];
     snprintf(path, sizeof path, "%s/STOP", dir), io_remove_tree(path);
     snprintf(path, sizeof path, "%s/SAVE", dir), io_remove_tree(path);
-    comm_destroy(comm);
+    world_leave(comm_world(comm));
     return io_remove_tree(dir);
 }
 

@@ -22,7 +22,7 @@ static const Launch ALONE = {0};
 
 static void hang(void *limit) {
     Watchdog *w = watchdog_create(*(double *)limit, ALONE);
-    watchdog_know(w, comm_create(ALONE, COMM_RING));
+    watchdog_know(w, world_all(world_join(ALONE)));
     watchdog_tick(w, "a long wait");
     watchdog_tick(w, NULL); /* it goes on */
     rest(20);
@@ -45,7 +45,7 @@ typedef struct { int knows_ranks, first; double seconds; int second, goes_on, en
 static void be_ended(void *ending) {
     const Ending *e = (const Ending *)ending;
     Watchdog     *w = watchdog_create(0, (Launch){1, 0, 2, 1});
-    Comm         *c = comm_create(ALONE, COMM_RING);
+    Comm         *c = world_all(world_join(ALONE));
     signals_install();
     if (e->knows_ranks) watchdog_know(w, c);
     raise(e->first);

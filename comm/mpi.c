@@ -1,0 +1,232 @@
+/* mpi.c - MPI's life in this program: start, end, abort, who is where; groups; and the small blocking calls, cut where a count is an int.
+ *
+ * Those are MPI's non-blocking ones and a wait in which every collective in flight gets on: a peer may need one of another group before it comes.
+ */
+#ifndef NO_MPI
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/internal.h"
+#include "core/clock.h"
+
+enum { PIECE_BYTES = 1 << 30 }; /* of a message: MPI counts with int */
+
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
+#if defined(OMPI_MAJOR_VERSION)
+static const char library[] = "Open MPI " TEXT(OMPI_MAJOR_VERSION) "." TEXT(OMPI_MINOR_VERSION) "." TEXT(OMPI_RELEASE_VERSION);
+static const char srun_option[] = "--mpi=pmix";
+#elif defined(MPICH_VERSION)
+static const char library[] = "MPICH " MPICH_VERSION;
+static const char srun_option[] = "--mpi=pmi2";
+#else
+static const char library[] = "MPI " TEXT(MPI_VERSION) "." TEXT(MPI_SUBVERSION);
+static const char srun_option[] = "--mpi=pmix";
+#endif
+const char *world_library(void) { return library; }
+
+NORETURN void mpi_failed(const World *w, const char *call, int code, const char *file, int line) {
+    char text[MPI_MAX_ERROR_STRING] = "?", why[MPI_MAX_ERROR_STRING + 512];
+    int  length;
+    MPI_Error_string(code, text, &length);
+    snprintf(why, sizeof why, "%s (%s, %s:%d)", text, call, file, line);
+    world_failed(w, why);
+}
+
+/* MPI_Init returns once all ranks have come to it: whoever means to be ended by another rank joins first. */
+static void join_job(void) {
+    int here = 0, provided;
+    MPI_Initialized(&here);
+    if (!here) MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+}
+
+enum { ABORT_SECONDS = 5 }; /* MPI_Abort waits for a launcher that a cut link may have taken away */
+
+static void abort_job(int exit_code) {
+    join_job();
+    error_end_within(ABORT_SECONDS, exit_code);
+    usleep(50000); /* hydra drops what it has not forwarded yet when it is told to end */
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+    _exit(exit_code);
+}
+
+/* A launcher whose processes do not find each other would give as many lone runs in one folder. Its rank 0 speaks. */
+static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
+    if (launch.rank > 0) _exit(EXIT_NODEVICE);
+    if (getenv("SLURM_STEP_ID") && (!launch.manager || launch.size == 0))
+        fail(EXIT_NODEVICE, "srun started %d tasks that %s cannot connect; start them with: srun %s -n %d ./train_gpt ... or, in a batch script, "
+             "mpirun (scripts/train.sbatch does either)", expected, library, srun_option, expected);
+    fail(EXIT_NODEVICE, "the launcher started %d processes that %s cannot connect; use the mpirun of %s, or build with MPI=mpich or MPI=ompi-c",
+         expected, library, library);
+}
+
+static int expected_ranks(Launch launch) {
+    if (launch.size > 0) return launch.size;
+    const char *tasks = getenv("SLURM_STEP_ID") ? getenv("SLURM_STEP_NUM_TASKS") : NULL;
+    return tasks ? atoi(tasks) : 1;
+}
+
+void world_expect_ranks(Launch launch) {
+    if (!launch.manager) refuse_lone_ranks(launch, expected_ranks(launch));
+    error_set_rank(launch.rank, expected_ranks(launch), abort_job);
+    error_set_join(join_job);
+}
+
+void world_start(World *w, Launch launch) {
+    int expected = expected_ranks(launch), provided;
+    if (!launch.manager) refuse_lone_ranks(launch, expected);
+    error_set_rank(launch.rank, expected, NULL); /* nothing to abort until MPI is up */
+    error_set_join(NULL);
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED)
+        fail(EXIT_NODEVICE, "%s does not start (MPI_THREAD_FUNNELED is needed)", library);
+    w->launched = 1;
+    MPI_Comm_size(MPI_COMM_WORLD, &w->size);
+    if (w->size < expected) refuse_lone_ranks(launch, expected);
+    MPI_Comm_rank(MPI_COMM_WORLD, &w->rank);
+    error_set_rank(w->rank, w->size, abort_job);
+    error_set_join(NULL);
+
+    MPI_CHECK(w, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* copies and parts inherit it */
+    MPI_CHECK(w, MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &w->local));
+    MPI_Comm_rank(w->local, &w->local_rank);
+    MPI_Comm_size(w->local, &w->local_size);
+
+    w->host = calloc((size_t)w->size, sizeof *w->host);
+    if (!w->host) fail(EXIT_MEMORY, "no memory for the names of %d ranks", w->size);
+    char mine[HOST_CHARS] = "";
+    gethostname(mine, sizeof mine - 1);
+    MPI_CHECK(w, MPI_Allgather(mine, HOST_CHARS, MPI_CHAR, w->host, HOST_CHARS, MPI_CHAR, MPI_COMM_WORLD));
+}
+
+void world_stop(World *w) {
+    MPI_CHECK(w, MPI_Barrier(MPI_COMM_WORLD));
+    MPI_Comm_free(&w->local);
+    error_set_rank(w->rank, w->size, NULL);
+    MPI_Finalize();
+}
+
+void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes) {
+    if (w->launched) MPI_CHECK(w, MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, w->local));
+    else memcpy(all, mine, bytes);
+}
+
+/* --- groups ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* c->small is there: the rest of the group follows from it. */
+static void meet(Comm *c) {
+    const World *w = c->world;
+    MPI_Comm_rank(c->small, &c->rank);
+    MPI_Comm_size(c->small, &c->size);
+    c->member = (int *)realloc(c->member, sizeof *c->member * (size_t)c->size);
+    if (!c->member) fail(EXIT_MEMORY, "no memory for a group of %d ranks", c->size);
+    MPI_CHECK(w, MPI_Allgather(&w->rank, 1, MPI_INT, c->member, 1, MPI_INT, c->small));
+    MPI_CHECK(w, MPI_Comm_dup(c->small, &c->ring));
+}
+
+void group_all(Comm *c) {
+    MPI_CHECK(c->world, MPI_Comm_dup(MPI_COMM_WORLD, &c->small));
+    meet(c);
+}
+
+void group_split(Comm *c, Comm *parent, int color, int key) {
+    int size;
+    group_barrier(parent); /* what a peer waits for before it comes here gets on */
+    MPI_CHECK(c->world, MPI_Comm_split(parent->small, color, key, &c->small));
+    MPI_Comm_size(c->small, &size);
+    if (size == 1) MPI_CHECK(c->world, MPI_Comm_free(&c->small));
+    else meet(c);
+}
+
+void group_free(Comm *c) {
+    group_barrier(c);
+    MPI_CHECK(c->world, MPI_Comm_free(&c->ring));
+    MPI_CHECK(c->world, MPI_Comm_free(&c->small));
+}
+
+/* --- small blocking calls ---------------------------------------------------------------------------------------------------------------- */
+
+static void await(const Comm *c, MPI_Request request) {
+    double moved = clock_ms();
+    int    done = 0;
+    for (;;) {
+        MPI_CHECK(c->world, MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+        if (done) return;
+        queue_turn(c->world, &moved);
+    }
+}
+
+void group_barrier(Comm *c) {
+    MPI_Request request;
+    MPI_CHECK(c->world, MPI_Ibarrier(c->small, &request));
+    await(c, request);
+}
+
+static int piece_at(size_t at, size_t bytes) { return (int)(bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES); }
+
+void group_broadcast(Comm *c, void *data, size_t bytes, int root) {
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+        MPI_Request request;
+        MPI_CHECK(c->world, MPI_Ibcast((char *)data + at, piece_at(at, bytes), MPI_BYTE, root, c->small, &request));
+        await(c, request);
+    }
+}
+
+static MPI_Op operation(CommReduce op) { return op == COMM_SUM ? MPI_SUM : op == COMM_MAX ? MPI_MAX : MPI_MIN; }
+
+void group_all_reduce_f64(Comm *c, double *values, int count, CommReduce op) {
+    MPI_Request request;
+    MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, operation(op), c->small, &request));
+    await(c, request);
+}
+void group_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op) {
+    MPI_Request request;
+    MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, values, count, MPI_INT64_T, operation(op), c->small, &request));
+    await(c, request);
+}
+
+static void send_bytes(Comm *c, const char *data, size_t bytes, int to) {
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+        MPI_Request request;
+        MPI_CHECK(c->world, MPI_Isend(data + at, piece_at(at, bytes), MPI_BYTE, to, 0, c->small, &request));
+        await(c, request);
+    }
+}
+
+static void receive_bytes(Comm *c, char *data, size_t bytes, int from) {
+    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+        MPI_Request request;
+        MPI_CHECK(c->world, MPI_Irecv(data + at, piece_at(at, bytes), MPI_BYTE, from, 0, c->small, &request));
+        await(c, request);
+    }
+}
+
+char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank) {
+    uint64_t    mine = bytes, *of = NULL;
+    MPI_Request request;
+    *bytes_of_rank = NULL;
+    if (c->rank == root) {
+        of = (uint64_t *)malloc(sizeof *of * (size_t)c->size);
+        *bytes_of_rank = (size_t *)malloc(sizeof **bytes_of_rank * (size_t)c->size);
+        if (!of || !*bytes_of_rank) fail(EXIT_MEMORY, "no memory to gather from %d ranks", c->size);
+    }
+    MPI_CHECK(c->world, MPI_Igather(&mine, 1, MPI_UINT64_T, of, 1, MPI_UINT64_T, root, c->small, &request));
+    await(c, request);
+    if (c->rank != root) {
+        send_bytes(c, (const char *)data, bytes, root);
+        return NULL;
+    }
+    size_t total = 0;
+    for (int r = 0; r < c->size; r++) total += (*bytes_of_rank)[r] = (size_t)of[r];
+    free(of);
+    char *all = (char *)malloc(total ? total : 1), *to = all;
+    if (!all) fail(EXIT_MEMORY, "no memory to gather %zu bytes", total);
+    for (int r = 0; r < c->size; r++) {
+        if (r != root) receive_bytes(c, to, (*bytes_of_rank)[r], r);
+        else if (bytes) memcpy(to, data, bytes);
+        to += (*bytes_of_rank)[r];
+    }
+    return all;
+}
+#endif

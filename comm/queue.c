@@ -1,0 +1,239 @@
+/* queue.c - the started collectives of this process, of all its groups, in one queue.
+ *
+ * A collective is started, moved along by every poll and every wait, whichever group it is of, and leaves the queue when it is done. In a group
+ * of one nothing is ever queued. NCCL's are queued on the GPU instead, by nccl.cu.
+ */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/internal.h"
+#include "core/clock.h"
+#include "core/failpoints.h"
+#include "core/layout.h"
+
+static const double PATIENCE_MS = 10;
+
+#ifdef FAILPOINTS
+static int64_t stalled = INT64_MAX;
+static void    stall_from(int64_t sequence) { stalled = sequence; }
+static int     is_stalled(const Op *op) { return op->sequence >= stalled; }
+#else
+static void stall_from(int64_t sequence) { (void)sequence; }
+static int  is_stalled(const Op *op) { return (void)op, 0; }
+#endif
+
+/* A word of its own: "stall" starts, and never gets on. */
+Failpoint queue_obey_test(World *w, const char *point) {
+    Failpoint f = failpoint(point);
+    if (f.error) world_failed(w, strerror(f.error));
+    if (strcmp(f.word, "stall") == 0) stall_from(w->started);
+    return f;
+}
+
+static Op *new_op(World *w) {
+    if (w->ops == w->op_room) {
+        w->op_room = w->op_room ? 2 * w->op_room : 16;
+        w->op = (Op *)realloc(w->op, sizeof(Op) * (size_t)w->op_room);
+        if (!w->op) fail(EXIT_MEMORY, "no memory for %d collectives in flight", w->op_room);
+    }
+    return (Op *)memset(&w->op[w->ops++], 0, sizeof(Op));
+}
+
+static int is_in(World *w, const Op *op) {
+    for (int k = 0; op->kind == OP_TREE_SUM && k < op->comm->tree->mine - 1; k++)
+        if (op->node_staged[k] >= 0 && !staging_is_in(w, op->node_staged[k])) return 0;
+    return op->staged < 0 || staging_is_in(w, op->staged);
+}
+
+/* In start order, since a group's messages and MPI's collectives keep theirs on every rank. One whose bytes are still on their way holds up those
+ * behind it, of other groups too: its bytes come without any peer. */
+static void begin_those_ready(World *w) {
+    for (; w->begun < w->ops; w->begun++) {
+        Op   *op = &w->op[w->begun];
+        Comm *c = op->comm;
+        if (is_stalled(op) || !is_in(w, op)) return;
+        if (c->begun++ == 0) c->busy_since_ms = clock_ms();
+        if (op->kind == OP_TREE_SUM) tree_sum_start(op);
+        else if (op->by == COMM_RING) ring_start(op, op->way);
+        else collectives_mpi_start(op);
+        CommTrace *trace = world_trace_of(w, op->sequence);
+        if (trace && trace->first_send_ms == 0) trace->first_send_ms = op->first_send_ms;
+    }
+}
+
+static void stage_nodes(Comm *c, Op *op, const Tensor *nodes) {
+    int last = c->tree->mine - 1;
+    for (int k = 0; k < last; k++) {
+        Tensor node = nodes[k];
+        op->node_staged[k] = staging_in(c, OP_TREE_SUM, &node);
+        op->node[k] = (float *)node.data;
+    }
+    op->node[last] = (float *)op->x.data;
+}
+
+/* Equal pieces, but of an all-reduce of any length: there the last ones are shorter, or nothing. */
+static int64_t piece_elems(const Comm *c, Tensor x) {
+    int64_t unit = (int64_t)LAYOUT_ALIGN * c->size;
+    return (tensor_elems(x) + unit - 1) / unit * LAYOUT_ALIGN;
+}
+
+static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
+    if (kind != OP_ALL_REDUCE)
+        CHECK(x.dims == 1 && x.dim[0] % (LAYOUT_ALIGN * c->size) == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
+    if (kind == OP_TREE_SUM) CHECK(x.type == F32, "sums in the order of the tree are fp32, not %s", dtype_name(x.type));
+    if (kind != OP_ALL_GATHER) CHECK(x.type == F32 || x.type == BF16 || x.type == F16, "no sums of %s", dtype_name(x.type));
+}
+
+/* The queue's, of one kind or another. MPI adds no 16-bit floats; the ring does, for whoever asked for MPI. */
+static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
+    World   *w = c->world;
+    Tensor   bucket = x;
+    int      staged = staging_in(c, kind, &x);
+    CommKind by = kind != OP_ALL_GATHER && x.type != F32 ? COMM_RING : c->kind;
+    int      ways = by == COMM_RING && kind != OP_TREE_SUM ? ring_ways(c, kind) : 1;
+    for (int way = 0; way < ways; way++) {
+        Op *op = new_op(w);
+        op->comm = c;
+        op->kind = kind;
+        op->by = by;
+        op->bucket = bucket;
+        op->x = x;
+        op->staged = staged;
+        op->way = way;
+        op->total_bytes = (int64_t)tensor_bytes(x);
+        op->piece_bytes = piece_elems(c, x) * (int64_t)dtype_bytes(x.type);
+        op->sequence = w->started;
+        op->number = c->started;
+        if (kind == OP_TREE_SUM) stage_nodes(c, op, nodes);
+    }
+    c->ops += ways;
+}
+
+/* nodes: of OP_TREE_SUM, this rank's but the last, which is x. */
+static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
+    static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.tree_sum"};
+    World *w = c->world;
+    if (c->size == 1) return;
+    expect_bucket(c, kind, x);
+    CommTrace *trace = &w->trace[w->started % TRACES];
+    *trace = (CommTrace){OP_NAMES[kind], c->calls++, w->started, clock_ms(), 0, 0, ""};
+    memcpy(trace->group, c->name, sizeof trace->group);
+    Failpoint f = queue_obey_test(w, points[kind]);
+    if (c->kind == COMM_NCCL) nccl_start(c, kind, x, nodes);
+    else enqueue(c, kind, x, nodes);
+    w->started++, c->started++;
+    if (c->kind != COMM_NCCL) begin_those_ready(w);
+    failpoint_done(f);
+}
+
+static int is_of(const World *w, int i, int64_t sequence) { return i >= 0 && i < w->ops && w->op[i].sequence == sequence; }
+
+static int move(Op *op) {
+    if (op->kind == OP_TREE_SUM) return tree_sum_progress(op);
+    return op->by == COMM_RING ? ring_progress(op) : collectives_mpi_progress(op);
+}
+
+static void end(World *w, const Op *op) {
+    CommTrace *trace = world_trace_of(w, op->sequence);
+    if (trace) trace->end_ms = clock_ms();
+    for (int k = 0; op->kind == OP_TREE_SUM && k < op->comm->tree->mine - 1; k++)
+        if (op->node_staged[k] >= 0) staging_drop(w, op->node_staged[k]);
+    if (op->staged >= 0) staging_out(op->comm, op->staged, op->kind, op->bucket);
+}
+
+/* Moves every collective in flight along, in start order; returns whether anything moved. */
+static int progress(World *w) {
+    begin_those_ready(w);
+    int moved = 0, left = 0, begun = w->begun;
+    for (int i = 0; i < w->ops; i++) {
+        Op   *op = &w->op[i];
+        Comm *c = op->comm;
+        if (i < begun) moved |= move(op);
+        if (i >= begun || !op_is_done(op)) {
+            w->op[left++] = *op;
+            continue;
+        }
+        if (!is_of(w, left - 1, op->sequence) && !is_of(w, i + 1, op->sequence)) end(w, op);
+        w->begun--, c->ops--;
+        if (--c->begun == 0) c->times.comm_ms += clock_ms() - c->busy_since_ms;
+    }
+    w->ops = left;
+    return moved;
+}
+
+void world_poll(World *w) {
+    for (Comm *c = w->groups; c; c = c->next)
+        if (c->kind == COMM_NCCL && c->nccl) nccl_poll(c);
+    if (w->ops > 0) progress(w);
+}
+void comm_poll(Comm *c) { world_poll(c->world); }
+
+/* The rank waited for may need this very core: where ranks outnumber processors, yield, unless Open MPI does so in its every test.
+ * Elsewhere a yield would only hand the core to strangers: spin as MPI does, though not for ever. */
+void queue_turn(World *w, double *moved_ms) {
+    if (w->ops > 0 && progress(w)) {
+        *moved_ms = clock_ms();
+        world_moved(w);
+    } else if (w->yields || clock_ms() - *moved_ms > PATIENCE_MS) {
+        sched_yield();
+    }
+}
+
+static int is_waited_for(const Comm *c, int64_t number) {
+    const World *w = c->world;
+    for (int i = 0; c->ops > 0 && i < w->ops; i++)
+        if (w->op[i].comm == c) return w->op[i].number <= number; /* the group's oldest */
+    return 0;
+}
+
+/* While the stream still computes, the time is not the collectives'. */
+static void wait_until(Comm *c, int64_t number) {
+    double begin = 0, moved = clock_ms();
+    for (int idle = 0; is_waited_for(c, number); queue_turn(c->world, &moved))
+        if (!idle && (idle = staging_stream_is_idle(c->world))) begin = clock_ms();
+    if (begin > 0) c->times.exposed_ms += clock_ms() - begin;
+}
+
+int64_t comm_next(const Comm *c) { return c->started; }
+
+void comm_wait(Comm *c, int64_t sequence) {
+    if (c->size == 1) return;
+    if (c->kind == COMM_NCCL) {
+        nccl_wait(c, sequence);
+        return;
+    }
+    wait_until(c, sequence);
+    if (c->world->staging) staging_finish(c->world);
+}
+
+void comm_finish(Comm *c) { comm_wait(c, c->started); }
+
+void comm_reduce_scatter_start(Comm *c, Tensor x) { start(c, OP_REDUCE_SCATTER, x, NULL); }
+void comm_all_gather_start(Comm *c, Tensor x) { start(c, OP_ALL_GATHER, x, NULL); }
+void comm_all_reduce_start(Comm *c, Tensor x) { start(c, OP_ALL_REDUCE, x, NULL); }
+void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count) {
+    CHECK(c->size == 1 || (c->tree && count == c->tree->mine - 1), "%d nodes beside x", count);
+    for (int k = 0; k < count; k++) EXPECT1(nodes[k], F32, x.dim[0]);
+    start(c, OP_TREE_SUM, x, nodes);
+}
+void comm_reduce_scatter(Comm *c, Tensor x) {
+    start(c, OP_REDUCE_SCATTER, x, NULL);
+    comm_finish(c);
+}
+void comm_all_gather(Comm *c, Tensor x) {
+    start(c, OP_ALL_GATHER, x, NULL);
+    comm_finish(c);
+}
+
+/* Two ranks of the ring gain from chunks that are handed back as soon as they are summed; more gain from a gather that goes round both
+ * ways, which wants equal pieces. The additions, and so the bits, are the same. */
+void comm_all_reduce(Comm *c, Tensor x) {
+    if (c->kind == COMM_RING && c->size > 2 && x.dims == 1 && x.dim[0] % (LAYOUT_ALIGN * c->size) == 0) {
+        comm_reduce_scatter(c, x);
+        comm_all_gather(c, x);
+    } else {
+        start(c, OP_ALL_REDUCE, x, NULL);
+        comm_finish(c);
+    }
+}

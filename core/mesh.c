@@ -1,0 +1,49 @@
+/* mesh.c - see mesh.h. */
+#include "core/mesh.h"
+
+#include "core/error.h"
+
+Mesh mesh_of_data(int ranks) { return (Mesh){{[AXIS_TENSOR] = 1, [AXIS_CONTEXT] = 1, [AXIS_SHARD] = ranks, [AXIS_REPLICA] = 1, [AXIS_STAGE] = 1}}; }
+
+int mesh_ranks(Mesh m) {
+    int ranks = 1;
+    for (int a = 0; a < AXES; a++) ranks *= m.size[a];
+    return ranks;
+}
+
+MeshPlace mesh_place(Mesh m, int rank) {
+    MeshPlace p;
+    CHECK(rank >= 0 && rank < mesh_ranks(m), "rank %d in a grid of %d", rank, mesh_ranks(m));
+    for (int a = 0; a < AXES; a++) {
+        p.at[a] = rank % m.size[a];
+        rank /= m.size[a];
+    }
+    return p;
+}
+
+int mesh_rank(Mesh m, MeshPlace p) {
+    int rank = 0;
+    for (int a = AXES - 1; a >= 0; a--) {
+        CHECK(p.at[a] >= 0 && p.at[a] < m.size[a], "place %d on axis %d of %d", p.at[a], a, m.size[a]);
+        rank = rank * m.size[a] + p.at[a];
+    }
+    return rank;
+}
+
+/* Axes from the outermost in are the digits of a rank from the highest down: counting up through those asked for gives ascending ranks. */
+int mesh_group(Mesh m, int rank, unsigned axes, int *ranks) {
+    MeshPlace p = mesh_place(m, rank);
+    int       count = 1;
+    for (int a = 0; a < AXES; a++)
+        if (axes >> a & 1) count *= m.size[a];
+    for (int i = 0; i < count; i++) {
+        int rest = i;
+        for (int a = 0; a < AXES; a++) {
+            if (!(axes >> a & 1)) continue;
+            p.at[a] = rest % m.size[a];
+            rest /= m.size[a];
+        }
+        ranks[i] = mesh_rank(m, p);
+    }
+    return count;
+}
