@@ -67,6 +67,7 @@ struct World {
     char   (*host)[HOST_CHARS]; /* owned, by rank                                        */
     pid_t   *neighbour;         /* owned [local_size]: this host's ranks, by local rank; NULL where they do not see each other */
     int      launched;          /* MPI is initialised                                    */
+    Ledger  *ledger;            /* borrowed; of a dry world: collectives note and do nothing else. NULL: a real one */
     int      yields;            /* waiting hands the core over at once                   */
     MPI_Comm local;             /* the ranks of this host                                */
     Comm    *all;               /* owned                                                 */
@@ -127,6 +128,10 @@ void        world_unlist(World *w, Comm *c);
 
 /* comm.c */
 Comm *comm_make(World *w, const char *name); /* a group of this rank alone */
+void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* a group of ranks that are not there */
+/* A collective has nothing to do: this rank is alone in the group, or the world is dry. That notes it: of `bytes` in `elems` elements a rank sends
+ * `times` what the other ranks' pieces make. */
+int   comm_is_idle(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
 void  comm_drop(Comm *c);
 
 /* mpi.c: of the process; group_all sets up c as the group of all ranks, group_split as a part of parent. */

@@ -66,10 +66,24 @@ World *world_join(Launch launch) {
     return w;
 }
 
+World *world_dry(int size, int rank, Ledger *ledger) {
+    CHECK(rank >= 0 && rank < size, "rank %d of %d", rank, size);
+    World *w = (World *)calloc(1, sizeof *w);
+    int   *member = (int *)malloc(sizeof *member * (size_t)size);
+    if (!w || !member) fail(EXIT_MEMORY, "no memory to plan for %d ranks", size);
+    for (int r = 0; r < size; r++) member[r] = r;
+    w->size = size, w->rank = rank, w->local_size = 1;
+    w->ledger = ledger;
+    w->all = comm_make(w, "all");
+    comm_make_dry(w->all, member, size, rank);
+    world_list(w, w->all);
+    free(member);
+    return w;
+}
+
 Comm *world_all(World *w) { return w->all; }
 
-void world_leave(World *w) {
-    CHECK(w->groups == w->all && !w->all->next, "a group is not freed");
+static void leave_ranks(World *w) {
     comm_finish(w->all);
     if (w->all->nccl) nccl_close(w->all);
     nccl_leave(w);
@@ -78,6 +92,11 @@ void world_leave(World *w) {
     if (w->size > 1) group_free(w->all);
     if (w->launched) world_stop(w);
     failpoint_done(f);
+}
+
+void world_leave(World *w) {
+    CHECK(w->groups == w->all && !w->all->next, "a group is not freed");
+    if (!w->ledger) leave_ranks(w);
     comm_drop(w->all); /* until here the watchdog may ask */
     free(w->host);
     free(w->neighbour);

@@ -1,6 +1,6 @@
 /* world.h - this process among all: MPI's life, the hosts, the cores, the queue of started collectives. One per process.
  *
- * Groups of ranks, and the collectives over them, are comm.h's. Only the main thread calls these (MPI_THREAD_FUNNELED), but for what any
+ * A dry world stands for ranks that are not there. Groups of ranks, and the collectives over them, are comm.h's. Only the main thread calls these (MPI_THREAD_FUNNELED), but for what any
  * thread may ask. mpi.h is included nowhere but in comm/. A program that no launcher started never calls MPI_Init.
  */
 #ifndef TRAIN_GPT_COMM_WORLD_H
@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "core/device.h"
+#include "core/ledger.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -35,6 +36,9 @@ void world_expect(Launch launch);
 /* Calls MPI_Init_thread if launched, and error_set_rank(). Exit 69 when the MPI library cannot start. From then on an error of MPI ends
  * the job with 77, naming rank, host and collective. All ranks call it together, and world_leave too. */
 World *world_join(Launch launch);
+/* For a plan: as if this process were `rank` of `size`, alone on its host. Collectives of its groups move nothing and wait for nobody; each
+ * notes its name, its group, the elements and the bytes that this rank would send. ledger: borrowed. No MPI; several may live at once. */
+World *world_dry(int size, int rank, Ledger *ledger);
 Comm  *world_all(World *w);   /* the group of all ranks; its kind is COMM_RING at first. Owned by w */
 void   world_leave(World *w); /* other groups are freed before. Barrier, MPI_Finalize */
 

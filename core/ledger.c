@@ -7,8 +7,7 @@
 #include "core/error.h"
 
 static int is_same(const LedgerEntry *a, const LedgerEntry *b) {
-    int same_group = a->group == b->group || (a->group && b->group && strcmp(a->group, b->group) == 0);
-    return same_group && a->flops == b->flops && a->bytes == b->bytes && memcmp(a->dim, b->dim, sizeof a->dim) == 0 && strcmp(a->op, b->op) == 0;
+    return strcmp(a->group, b->group) == 0 && a->flops == b->flops && a->bytes == b->bytes && memcmp(a->dim, b->dim, sizeof a->dim) == 0 && strcmp(a->op, b->op) == 0;
 }
 
 void ledger_note(Ledger *l, LedgerEntry e) {
@@ -42,7 +41,7 @@ static double bytes_where(const Ledger *l, int is_sent, const char *group) {
     double sum = 0.0;
     for (int i = 0; i < l->entries; i++) {
         const LedgerEntry *e = &l->entry[i];
-        if ((e->group != NULL) == is_sent && (!group || strcmp(e->group, group) == 0)) sum += e->bytes * (double)e->count;
+        if ((*e->group != 0) == is_sent && (!group || strcmp(e->group, group) == 0)) sum += e->bytes * (double)e->count;
     }
     return sum;
 }
@@ -66,7 +65,7 @@ void ledger_print(FILE *out, const Ledger *l) {
         char sizes[4 * 22] = "";
         int  used = 0;
         for (int d = 0; d < LEDGER_DIMS && e->dim[d]; d++) used += snprintf(sizes + used, sizeof sizes - (size_t)used, "%s%lld", d ? " x " : "", (long long)e->dim[d]);
-        if (e->group) snprintf(sizes + used, sizeof sizes - (size_t)used, " sent in %.24s", e->group);
+        if (*e->group) snprintf(sizes + used, sizeof sizes - (size_t)used, " sent in %s", e->group);
         fprintf(out, "  %-28s %-30s %10lld %12.3f %12.2f\n", e->op, sizes, (long long)e->count, e->flops * (double)e->count * 1e-9,
                 e->bytes * (double)e->count / 1048576.0);
     }

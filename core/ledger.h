@@ -13,11 +13,11 @@
 extern "C" {
 #endif
 
-enum { LEDGER_DIMS = 4 };
+enum { LEDGER_DIMS = 4, LEDGER_GROUP_CHARS = 16 };
 
 typedef struct {
     const char *op;                /* "layernorm_forward", "matmul", "all-gather"; a constant */
-    const char *group;             /* of ranks that exchange bytes; NULL: computed here       */
+    char        group[LEDGER_GROUP_CHARS]; /* of ranks that exchange bytes; "": computed here */
     int64_t     dim[LEDGER_DIMS];  /* what tells calls of one op apart; unused ones are 0     */
     double      flops, bytes;      /* of one call; bytes read and written, or sent            */
     int64_t     count;             /* calls                                                   */
@@ -33,7 +33,7 @@ void   ledger_note(Ledger *l, LedgerEntry e);     /* e.count calls, 0 counts as 
 void   ledger_free(Ledger *l);
 double ledger_flops(const Ledger *l);
 double ledger_bytes(const Ledger *l);             /* read and written here            */
-double ledger_sent(const Ledger *l, const char *group); /* by a rank; NULL: in all groups */
+double ledger_sent(const Ledger *l, const char *group); /* by a rank, the mean over the ranks; NULL: in all groups */
 /* A line per entry, most FLOPs first, then most bytes. */
 void   ledger_print(FILE *out, const Ledger *l);
 

@@ -24,19 +24,20 @@ static Batch dry_batch(int64_t B, int64_t T) {
     return (Batch){arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)};
 }
 
-/* All micro-batches but the last are the same operations: they run once and count often. */
+/* All micro-batches but the last are the same operations, and run once to count often; where their sums have an order, each joins other ones. */
 static void dry_step(Model *m, int64_t micro_batches) {
     const ModelSpec *spec = &m->spec;
     AdamW            h = {.step = 1};
     Batch            batch = dry_batch(spec->B, spec->T);
+    int64_t          ordered = spec->shards.micro_batches, earlier = (ordered ? ordered : micro_batches) - 1, runs = ordered || !earlier ? earlier : 1;
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
-    if (micro_batches > 1) {
-        m->stream.ledger->times = micro_batches - 1;
+    for (int64_t i = 0; i < runs; i++) {
+        m->stream.ledger->times = earlier / runs;
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_EARLIER);
-        m->stream.ledger->times = 1;
     }
+    m->stream.ledger->times = 1;
     gpt_forward(&m->gpt, &m->stream, batch);
     gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
     shards_finish(m->shards, &m->stream);
@@ -67,7 +68,8 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     Ledger own = {0};
     Model  m = {.spec = spec, .params_arena = arena_dry("weights"), .grads_arena = arena_dry("gradients"), .optimizer_arena = arena_dry("optimizer"),
                 .activations_arena = arena_dry("activations"), .stream = stream_dry(step ? step : &own)};
-    m.spec.shards.comm = NULL;
+    World *world = world_dry(spec.shards.ranks, spec.shards.rank, m.stream.ledger);
+    m.spec.shards.comm = world_all(world);
     m.stream.math = spec.math;
     m.stream.any_threads = spec.any_threads;
     carve(&m);
@@ -76,6 +78,7 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     ModelBytes bytes = {m.params_arena.peak_bytes, m.grads_arena.peak_bytes, m.optimizer_arena.peak_bytes, m.activations_arena.peak_bytes,
                         m.stream.scratch.peak_bytes, m.shards->order.leaves ? m.shards->order.buffers : 0};
     drop(&m);
+    world_leave(world);
     ledger_free(&own);
     return bytes;
 }

@@ -41,6 +41,7 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .flops_per_token = model_flops_per_token(c->model.shape, T),
               .step_flops = ledger_flops(&step),
               .step_bytes = ledger_bytes(&step),
+              .step_sent = ledger_sent(&step, NULL),
               .params_bytes = model.params,
               .grads_bytes = model.grads,
               .optimizer_bytes = model.optimizer,

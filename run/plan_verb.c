@@ -133,6 +133,7 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     print_disk(c, p);
     printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", count_text(p->flops_per_token).text, count_text(step_flops).text,
            count_text(step_flops * steps).text);
+    if (ranks > 1) printf("exchange     each rank sends %s a step\n", plan_bytes_text(p->step_sent).text);
     if (matmul_flops > 0) {
         char time[32];
         progress_duration(time, step_flops * steps / (EXPECTED_MFU * matmul_flops) * 1e3);
@@ -147,7 +148,8 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
 static void print_ledger(const Config *c, const Plan *p) {
     Ledger step = {0};
     model_dry(plan_model(c, p->act, p->ranks.count, NULL), p->micro_steps, &step);
-    printf("\nledger of a rank's step: %sFLOP computed, %s read and written\n", count_text(ledger_flops(&step)).text, plan_bytes_text(ledger_bytes(&step)).text);
+    printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n", count_text(ledger_flops(&step)).text, plan_bytes_text(ledger_bytes(&step)).text,
+           plan_bytes_text(ledger_sent(&step, NULL)).text);
     ledger_print(stdout, &step);
     ledger_free(&step);
 }

@@ -150,12 +150,39 @@ static void alone_everything_is_a_no_op(void **state) {
     world_leave(comm_world(c));
 }
 
+/* A plan's ranks: 4 of 2 x 2, none of them there. */
+static void dry_collectives_note_their_bytes(void **state) {
+    (void)state;
+    clear();
+    Ledger  l = {0};
+    World  *w = world_dry(4, 3, &l);
+    Mesh    grid = {{1, 1, 2, 2, 1}};
+    Comm   *all = world_all(w), *shard = comm_group(all, grid, WITH_SHARD, "shard"), *alone = comm_group(all, grid, WITH_TENSOR, "tensor");
+    Tensor  nothing = tensor_1d(NULL, BF16, 1024);
+    double  number = 1.5;
+    assert_true(comm_size(shard) == 2 && comm_rank(shard) == 1 && comm_size(alone) == 1 && comm_rank(all) == 3);
+    comm_set_kind(all, COMM_NCCL);
+    comm_all_gather_start(all, nothing);
+    comm_all_gather(shard, nothing);
+    comm_all_reduce_start(shard, nothing);
+    comm_all_reduce(alone, nothing);
+    comm_all_reduce_f64(all, &number, 1, COMM_SUM);
+    comm_wait(all, 0);
+    comm_finish(shard);
+    assert_true(ledger_sent(&l, "all") == 2048 * 0.75 + 2 * 8 * 0.75 && ledger_sent(&l, "shard") == 2048 * 0.5 * 3 && ledger_sent(&l, "tensor") == 0);
+    assert_true(number == 1.5 && ledger_bytes(&l) == 0);
+    comm_free(alone), comm_free(shard);
+    world_leave(w);
+    ledger_free(&l);
+}
+
 int main(void) {
     const struct CMUnitTest test_launch[] = {
         cmocka_unit_test(launchers_are_told_apart),
         cmocka_unit_test(a_job_that_wastes_its_tasks_is_told),
         cmocka_unit_test(a_rank_of_one_core_is_told),
         cmocka_unit_test(alone_everything_is_a_no_op),
+        cmocka_unit_test(dry_collectives_note_their_bytes),
     };
     return cmocka_run_group_tests(test_launch, NULL, NULL);
 }

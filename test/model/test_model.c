@@ -78,8 +78,31 @@ static void test_flops(void **state) {
     ledger_free(&one), ledger_free(&four), ledger_free(&again);
 }
 
+/* Four ranks, zero_stage 1: the gradients (fp32) to where they are summed, the weights (bf16) from there, three quarters of each; zero_stage 0: the
+ * sums (fp32) instead of weights. In order, of 3 micro-batches on each of 4 ranks a rank shares every sum that its own leaves do not complete. */
+static void test_sent(void **state) {
+    (void)state;
+    ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);
+    Ledger    one = {0}, zero = {0}, order = {0};
+    spec.shards.ranks = 4, spec.shards.rank = 2;
+    Layout layout = model_layout(spec.shards.shape, 4);
+    double elems = (double)layout.memory_elems;
+    layout_destroy(&layout);
+    model_dry(spec, 2, &one);
+    spec.shards.zero_stage = 0;
+    model_dry(spec, 2, &zero);
+    spec.shards.zero_stage = 1, spec.shards.micro_batches = 3;
+    model_dry(spec, 3, &order);
+    assert_true(ledger_sent(&one, NULL) == 0.75 * (4 + 2) * elems && ledger_sent(&one, "all") == ledger_sent(&one, NULL));
+    assert_true(ledger_sent(&zero, NULL) == 0.75 * (4 + 4) * elems);
+    assert_true(ledger_sent(&one, "tensor") == 0);
+    int nodes = tree_of_rank(12, 4, 2).count;
+    assert_true(nodes > 1 && ledger_sent(&order, NULL) == 0.75 * (4 * nodes + 2) * elems);
+    ledger_free(&one), ledger_free(&zero), ledger_free(&order);
+}
+
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_scratch), cmocka_unit_test(test_flops)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_scratch), cmocka_unit_test(test_flops), cmocka_unit_test(test_sent)};
     return cmocka_run_group_tests_name("model", all, NULL, NULL);
 }
 

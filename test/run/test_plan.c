@@ -214,7 +214,7 @@ static void the_verb_needs_no_data(void **state) {
     Child c = plan(4, argv);
     assert_int_equal(c.code, EXIT_DONE);
     static const char *says[] = {"2 ranks", "parameters   27888", "total", "is not there yet", "480 tokens a step: 2 ranks x 3 micro-batches x 2 sequences of 40",
-                                 "1000 steps, 480 k tokens", "free under", "FLOP a token", "an estimate"};
+                                 "1000 steps, 480 k tokens", "free under", "FLOP a token", "an estimate", "each rank sends "};
     for (size_t i = 0; i < sizeof says / sizeof *says; i++)
         if (!strstr(c.said, says[i])) fail_msg("\"%s\" is not in:\n%s", says[i], c.said);
 }
