@@ -93,8 +93,8 @@ deps:                      ## install what is missing (apt; asks for nothing tha
 demo: deps                 ## from nothing to a trained model on real text; TEXT=path for your own
 	@$(MAKE) --no-print-directory all
 	@scripts/demo.sh $(TEXT)
-bench: $(if $(filter cuda,$(BACKEND)),,tests)               ## speed of training against the machine's matrix products; appends to test/results/
-	@B=$(B) scripts/bench.sh
+bench: $(if $(filter cuda,$(BACKEND))$(BASE),,tests)        ## speed of training against the machine's matrix products, kept in test/results/; BASE=commit: against that commit
+	@B=$(B) scripts/$(if $(BASE),bench_base.sh $(BASE),bench.sh)
 bench-comm: tests          ## ring against MPI's collectives, bus bandwidth by size
 	@B=$(B) scripts/bench_comm.sh
 check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, figures and file map of the docs

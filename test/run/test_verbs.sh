@@ -49,7 +49,7 @@ says "check opens data that is there" 65 'data.train.* 50 tokens' "$TRAIN" check
 says "schema" 0 '"additionalProperties":.*false' "$TRAIN" schema
 says "schema takes nothing" 64 'no arguments' "$TRAIN" schema x
 says "the schema in configs/ is this one" 0 '^$' bash -c "cd '$ROOT'; '$TRAIN' schema | diff - configs/train_gpt.schema.json; echo"
-says "a verb to come" 64 'the verb "doctor" is not built in yet' "$TRAIN" doctor
+says "a verb that is not built" 64 '"doctor" is neither a verb nor a file' "$TRAIN" doctor
 says "a verb misspelt" 64 '"chek" is neither a verb nor a file; did you mean "check"\?' "$TRAIN" chek good.json
 says "train" 64 'to train, name the config alone' "$TRAIN" train good.json
 says "an unknown option" 64 'did you mean "--version"\?' "$TRAIN" --versoin
@@ -82,5 +82,5 @@ for key, value, says in (map(json.loads, row) for row in rows):
     if key == "run.allow_change" and "string" not in says or "global_tokens =" in says: continue   # rules, not types
     assert not check.is_valid(config), (key, value)
 PY
-says "schema against bad values" 0 '^$' bash -c "python3 -W ignore agree.py '$ROOT/test/run/bad_configs.h' && echo"
+says "schema against bad values" 0 '^$' bash -c "python3 -W ignore agree.py '$ROOT/test/run/config/bad_configs.h' && echo"
 says "make alone makes the program" 0 '^\.DEFAULT_GOAL := all$' env -u MAKEFLAGS -u MAKELEVEL make -C "$ROOT" -pn BACKEND=cpu help
