@@ -47,12 +47,12 @@ enum { ABORT_SECONDS = 5 }; /* MPI_Abort waits for a launcher that a cut link ma
 static void abort_job(int exit_code) {
     join_job();
     error_end_within(ABORT_SECONDS, exit_code);
-    usleep(50000); /* hydra drops what it has not forwarded yet when it is told to end */
+    usleep(50000); /* when hydra is asked to end, it drops what it has not forwarded yet */
     MPI_Abort(MPI_COMM_WORLD, exit_code);
     _exit(exit_code);
 }
 
-/* A launcher whose processes do not find each other would give as many lone runs in one folder. Its rank 0 speaks. */
+/* A launcher whose processes do not find each other would give as many lone runs in one folder. Its rank 0 reports that. */
 static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
     if (launch.rank > 0) _exit(EXIT_NODEVICE);
     if (getenv("SLURM_STEP_ID") && (!launch.manager || launch.size == 0))

@@ -5,7 +5,7 @@
  * stream has the highest priority: a collective needs few multiprocessors but spins on them until every peer has come, so one that waits
  * for a large product's blocks to drain holds multiprocessors idle on all the others.
  *
- * The communicator is non-blocking: no call of NCCL waits for peers inside, so a lost one is found and told here. But then a call may
+ * The communicator is non-blocking: no call of NCCL waits for peers inside, so a lost one is found and reported here. But then a call may
  * return before it is done, and before its work is on the stream: settle() asks until it is.
  */
 #include <nccl.h>
@@ -41,7 +41,7 @@ struct Nccl {
     cudaStream_t queue;              /* the world's                                            */
     cudaEvent_t  reached;            /* on the followed stream: the bucket is complete        */
     Collective   collective[TRACES]; /* the started'th in place started % TRACES               */
-    int64_t      started, read;      /* how many, and whose times are told                    */
+    int64_t      started, read;      /* how many, and whose times are read                    */
     int64_t      finished;           /* the followed stream waits for so many of them          */
     Wait         wait[WAITS];        /* of the followed stream, in comm_finish                */
     int64_t      waits, waits_read;
@@ -98,7 +98,7 @@ NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result
     if (is_out_of_memory(result, detail)) exit_code = EXIT_MEMORY;
     snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
     nccl_abandon(c->world, 0);
-    fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN tells more)", doing, world_rank(c->world), comm_host(c, c->rank),
+    fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN prints more)", doing, world_rank(c->world), comm_host(c, c->rank),
          device_id(), why);
 }
 
@@ -312,7 +312,7 @@ void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     Nccl *n = c->nccl;
     CHECK(c->world->followed, "NCCL works on device memory: world_follow() comes first");
     if (n->started - n->read >= TRACES) nccl_read_times(c);
-    if (n->started - n->read >= TRACES) n->read++; /* its time is never told: nobody has asked for long */
+    if (n->started - n->read >= TRACES) n->read++; /* its time is never read: nobody has asked for long */
     int64_t     i = n->started++;
     Collective *one = &n->collective[i % TRACES];
     one->elems = tensor_elems(x), one->number = c->started, one->sequence = c->world->started;

@@ -57,7 +57,7 @@ static Chunk received_chunk(const Op *op, int64_t i) { return chunk_of(op, i, 2)
 
 static char *buffer(const Comm *c, int64_t i) { return c->chunk + i % WINDOW * CHUNK_BYTES; }
 
-/* Messages between two ranks keep their order, so a tag only has to tell what is in flight apart; 32767 is MPI's least limit. */
+/* Messages between two ranks keep their order, so tags need to differ only among messages in flight; 32767 is MPI's least limit. */
 static int tag_of(const Op *op) { return (int)(op->number % 16384 * 2 + (op->way < 0)); }
 static int neighbour(const Comm *c, int to) { return (c->rank + to + c->size) % c->size; }
 

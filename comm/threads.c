@@ -119,7 +119,7 @@ static int host_cores(int core_of[CPU_SETSIZE]) {
     return CPU_COUNT(&cores);
 }
 
-/* One core a rank where the host has more than the ranks carry together is seldom meant under SLURM, which gives a task one unless told
+/* One core a rank where the host has more than the ranks carry together is seldom meant under SLURM, which gives a task one unless asked
  * otherwise, and never if it is the same core for all. */
 static void explain_one_core(const World *w, int carried, int core_of[CPU_SETSIZE]) {
     const char *threads = getenv("OMP_NUM_THREADS");

@@ -51,7 +51,7 @@ KERNEL any_kernel(void) {}
 static int has_code(void) {
     cudaFuncAttributes attributes;
     int                found = cudaFuncGetAttributes(&attributes, (const void *)any_kernel) == cudaSuccess;
-    cudaGetLastError(); /* it will be told */
+    cudaGetLastError(); /* it will be reported */
     return found;
 }
 #endif
@@ -62,7 +62,7 @@ static int has_code(void) {
 static int count_devices(char *why, size_t room) {
     int         count = 0, driver = 0, runtime = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
-    cudaGetLastError(); /* it has been told */
+    cudaGetLastError(); /* it has been reported */
     if (error == cudaSuccess && count > 0) return count;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);

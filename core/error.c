@@ -48,7 +48,7 @@ void error_end_within(unsigned seconds, int exit_code) {
     alarm(seconds);
 }
 
-/* Ranks other than 0 wait this long before they speak: a fault common to all is then told once, by rank 0, whose abort ends this wait. */
+/* Ranks other than 0 wait this long before they report a fault: one common to all is then printed once, by rank 0, whose abort ends this wait. */
 static void let_rank_zero_speak_first(void) {
     if (self.rank <= 0 || !self.abort_job) return;
     if (self.join) self.join();

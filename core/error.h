@@ -4,7 +4,7 @@
  * CHECK() is for what must never happen: expression, place, rank, host and step, exit 70. Both end the whole job: once
  * error_set_rank() has been given an abort function (MPI_Abort, set by comm/), every rank goes.
  *
- * A fault that all ranks meet is told once: rank 0 speaks at once, the others give it time to end the job first.
+ * A fault that all ranks meet is printed once: rank 0 prints it at once, the others give it time to end the job first.
  */
 #ifndef TRAIN_GPT_CORE_ERROR_H
 #define TRAIN_GPT_CORE_ERROR_H
@@ -39,7 +39,7 @@ enum {
     EXIT_PEER     = 77  /* a peer lost or timed out                         */
 };
 
-/* Who speaks: rank of this process and how to end all of them; abort_job may be NULL (one process) and does not return. */
+/* Who reports: rank of this process and how to end all of them; abort_job may be NULL (one process) and does not return. */
 void error_set_rank(int rank, int ranks, void (*abort_job)(int exit_code));
 
 /* Before the ranks know each other: join() takes this rank into the job, so that rank 0 can end it; called before a rank other than 0
@@ -58,7 +58,7 @@ NORETURN void fail(int exit_code, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* This process ends with exit_code in so many seconds, whatever its threads are stuck in: an abort may hang like what it is to end. */
 void error_end_within(unsigned seconds, int exit_code);
 
-/* Ends the job with exit_code, saying nothing: another rank speaks. */
+/* Ends the job with exit_code, printing nothing: another rank reports the fault. */
 NORETURN void fail_silently(int exit_code);
 
 /* fail() for text that carries its own places ("file:line:column: error: ..." lines): printed as it is. */

@@ -90,7 +90,7 @@ static int error_of(const char *what) {
 }
 
 /* With write(2) itself: the log must not run into a failpoint. */
-static void tell(const char *name, int64_t nth, const char *what) {
+static void record(const char *name, int64_t nth, const char *what) {
     char        line[128];
     const char *path = getenv("TRAIN_GPT_FAIL_LOG");
     int         fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
@@ -102,7 +102,7 @@ static void tell(const char *name, int64_t nth, const char *what) {
 
 static Failpoint strike(const char *name, int64_t nth, const char *what) {
     Failpoint f = {0, 0, 0, ""};
-    tell(name, nth, what);
+    record(name, nth, what);
     if (strcmp(what, "kill-before") == 0) kill(getpid(), SIGKILL);
     while (strcmp(what, "hang") == 0 || strcmp(what, "kill-before") == 0) pause();
     if (strcmp(what, "slow") == 0) usleep(50000);

@@ -1,4 +1,4 @@
-/* failpoints.h - calls that a test tells to fail. Without -DFAILPOINTS, as the program is built, all of it compiles to nothing.
+/* failpoints.h - calls that a test makes fail. Without -DFAILPOINTS, as the program is built, all of it compiles to nothing.
  *
  * A source that includes this marks a call worth breaking:   Failpoint f = failpoint("comm.all_reduce");   before it, and after it
  * failpoint_done(f). Its test build (build/cpu/test/train_gpt-failpoints: the Makefile finds such sources by their include) then obeys

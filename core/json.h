@@ -6,7 +6,7 @@
  * finite, integers beyond 2^53 or not exact as written, depth over 32, files over 1 MiB (JSON_LIMIT, or the caller's own).
  *
  * Duplicate keys and such numbers leave the rest of the text readable: these are the soft faults. json_parse() refuses them like any
- * other; json_parse_all() goes on and lists them all, for a reader that tells a person everything at once.
+ * other; json_parse_all() goes on and lists them all, for a reader that prints all faults at once.
  */
 #ifndef TRAIN_GPT_CORE_JSON_H
 #define TRAIN_GPT_CORE_JSON_H

@@ -58,7 +58,7 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
         if (cuda_error != cudaSuccess) cuda_failed(#call, cuda_error, __FILE__, __LINE__); \
     } while (0)
 
-/* The GPU's own clock, to choose between ways of computing the same: stop waits and tells the milliseconds since start. */
+/* The GPU's own clock, to choose between ways of computing the same: stop waits and returns the milliseconds since start. */
 typedef struct { cudaEvent_t from, to; } Timer;
 Timer  timer_create(void);
 void   timer_destroy(Timer *t);

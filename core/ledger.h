@@ -18,7 +18,7 @@ enum { LEDGER_DIMS = 4, LEDGER_GROUP_CHARS = 16 };
 typedef struct {
     const char *op;                /* "layernorm_forward", "matmul", "all-gather"; a constant */
     char        group[LEDGER_GROUP_CHARS]; /* of ranks that exchange bytes; "": computed here */
-    int64_t     dim[LEDGER_DIMS];  /* what tells calls of one op apart; unused ones are 0     */
+    int64_t     dim[LEDGER_DIMS];  /* sizes that differ between calls; unused ones are 0   */
     double      flops, bytes;      /* of one call; bytes read and written, or sent            */
     int64_t     count;             /* calls                                                   */
 } LedgerEntry;

@@ -1,4 +1,4 @@
-/* memory_file.h - a FILE that is written into memory, as open_memstream(3) makes one, but whose fclose() tells when there was too little:
+/* memory_file.h - a FILE that is written into memory, as open_memstream(3) makes one, but whose fclose() fails when there was too little:
  * what open_memstream() has no memory for is lost without a word (glibc 2.36), from the middle of a text.
  */
 #ifndef TRAIN_GPT_CORE_MEMORY_FILE_H

@@ -2,7 +2,7 @@
  *
  * Requests from outside (signals sent to the process) are the main thread's alone; faults of a thread's own, and the watchdog's question for
  * its stack, reach it. Timed waits count on the monotonic clock: setting the machine's clock moves nothing. Every thread has one lock and one
- * condition with the main thread, and ends when it is told to.
+ * condition with the main thread, and ends when it is asked to.
  */
 #ifndef TRAIN_GPT_CORE_THREAD_H
 #define TRAIN_GPT_CORE_THREAD_H

@@ -1,5 +1,5 @@
 /* shard.h - token files, memory-mapped: llm.c shards (magic 20240520 v1 uint16, 20240801 v7 uint32), headerless uint16 (nanoGPT), and Megatron's
- * NAME.bin, bare tokens whose type NAME.idx beside it tells (uint16, int16, int32); its documents follow each other without a border.
+ * NAME.bin, bare tokens whose type stands in NAME.idx beside it (uint16, int16, int32); its documents follow each other without a border.
  *
  * The parsers of headers are pure functions over bytes and length. Sizes, counts, magic and every token's range are checked before use.
  * Files are little-endian, as are the machines this runs on.

@@ -90,7 +90,7 @@ int algorithms_from_json(const cJSON *json, const char *where) {
 
 /* --- the file ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* 1 if the table is now the file's. One that is there, but is no table or another machine's, is told of and replaced. */
+/* 1 if the table is now the file's. One that is there, but is no table or another machine's, is warned of and replaced. */
 static int read_file(const char *path) {
     char     *text = NULL;
     Json      json;

@@ -185,12 +185,12 @@ void metrics_eval(Metrics *m, int64_t step, double loss) {
     curve_eval(&m->curve, step, loss);
 }
 
-static int told(const Metrics *m, int error, const char *what, char *fault) {
+static int failed(const Metrics *m, int error, const char *what, char *fault) {
     if (error) snprintf(fault, METRICS_FAULT_BYTES, "cannot %s %.900s: %s", what, m->path, strerror(-error));
     return !error;
 }
 
-int metrics_catch_up(Metrics *m, char *fault) { return m->waiting_bytes == 0 || write_waiting(m) || told(m, m->error, "write", fault); }
+int metrics_catch_up(Metrics *m, char *fault) { return m->waiting_bytes == 0 || write_waiting(m) || failed(m, m->error, "write", fault); }
 const char *metrics_path(const Metrics *m) { return m->path; }
 int         metrics_fd(const Metrics *m) { return m->fd; }
 

@@ -17,7 +17,7 @@ static const double DATA_LOOK_MS = 100.0, DATA_PATIENCE_MS = 10e3;
 
 int run_is_rank0(const Run *r) { return comm_rank(r->comm) == 0; }
 
-/* --- inputs: before MPI, so that a fault in them is told at once ---------------------------------------------------------------------- */
+/* --- inputs: before MPI, so that a fault in them is reported at once ---------------------------------------------------------------------- */
 
 static int is_same_file(const char *a, const char *b) {
     struct stat x, y;
@@ -72,7 +72,7 @@ static CommKind choose_comm(const Config *c, Comm *comm) {
     }
 }
 
-/* From here on whoever finds no memory, NCCL and cuBLASLt too, tells the plan and what takes less. */
+/* From here on whoever finds no memory, NCCL and cuBLASLt too, prints the plan and what takes less. */
 static void make_plan(Run *r, CommKind kind, int joined) {
     r->plan = plan_make(r->config, r->numerics.act, (PlanRanks){comm_size(r->comm), kind, joined});
     error_set_memory_advice(NULL);
@@ -109,7 +109,7 @@ static void join_ranks(Run *r, Launch launch) {
 
 /* --- memory: every size from dry runs ---------------------------------------------------------------------------------------- */
 
-/* What will not fit is told before any of it is allocated, with the two changes that cost least; by all ranks, so that none waits. None
+/* A model that will not fit is refused before any of it is allocated, with the two changes that cost least; by all ranks, so that none waits. None
  * has allocated when the free memory is read: ranks that share a GPU share what all of them see. */
 static void refuse_too_large(const Run *r) {
     const Config *c = r->config;
@@ -176,7 +176,7 @@ static void load_weights(Run *r) {
 
 int run_await_batches(Run *r) {
     double start_ms = clock_ms();
-    int    told = 0;
+    int    reports = 0;
     watchdog_tick(r->watchdog, "the wait for data");
     for (;;) {
         int64_t is_ready = loader_is_ready(r->loader, DATA_LOOK_MS), all = is_ready;
@@ -184,7 +184,7 @@ int run_await_batches(Run *r) {
         if (all) return 1;
         requests_begin(&r->requests); /* the next exchange asks at once */
         if (requests_agree(&r->requests)) return 0;
-        if (is_ready || told++ || clock_ms() - start_ms < DATA_PATIENCE_MS) continue;
+        if (is_ready || reports++ || clock_ms() - start_ms < DATA_PATIENCE_MS) continue;
         warn("no data for %.0f s: the disk of data.train is slow or hangs; a request to stop is heard, and saves what there is", DATA_PATIENCE_MS * 1e-3);
     }
 }

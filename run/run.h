@@ -41,7 +41,7 @@ typedef struct {
     RunLock      *lock;             /* owned; rank 0 */
     Numerics      numerics;
     Plan          plan;
-    char         *memory_advice;    /* owned: what a lack of memory is told with */
+    char         *memory_advice;    /* owned: printed when memory lacks */
     Model        *model;            /* owned */
     Arena         batch_arena;
     Dataset       train, val;       /* val.shards 0: no evaluation */

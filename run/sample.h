@@ -17,7 +17,7 @@ typedef struct {
     double      temperature;  /* 0 = the likeliest token each time */
     int64_t     top_k;        /* 0 = all */
     uint64_t    seed;
-    Watchdog   *watchdog;     /* told of every token; NULL: nobody watches */
+    Watchdog   *watchdog;     /* sees every token; NULL: nobody watches */
     Tensor      window;       /* I32, g->T elements at least, on the device: the tokens that are looked at; borrowed */
     int       (*stop)(void *ctx); /* asked after every token whether to leave off; NULL: never */
     void       *ctx;

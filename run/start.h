@@ -15,7 +15,7 @@ extern "C" {
  * TRAIN_GPT_STARTED=<pid> marks a process that has done this. */
 void start_process(char **argv);
 
-/* Before the first loop that threads share, once a fault is told once by all ranks: TRAIN_GPT_ISA is read, and refused with exit 64 where it names no
+/* Before the first loop that threads share, once a fault of all ranks is printed once: TRAIN_GPT_ISA is read, and refused with exit 64 where it names no
  * instruction set; OpenMP's threads are started (thread_start_team). */
 void start_computing(void);
 

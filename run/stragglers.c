@@ -42,7 +42,7 @@ static int first_elsewhere(const Comm *comm) {
     return 0;
 }
 
-static void tell(const Comm *comm, const Pace *pace, int found) {
+static void print_found(const Comm *comm, const Pace *pace, int found) {
     int slow = found - 1, best = fastest_of(pace, comm_size(comm)), other = first_elsewhere(comm);
     if (found > 0)
         warn("rank %d on %s computes %.1f ms a step, rank %d on %s %.1f ms (medians of %d steps): all ranks wait for it", slow,
@@ -63,7 +63,7 @@ void stragglers_note(Stragglers *s, Comm *comm, const StepMetrics *m) {
     if (comm_rank(comm) == 0) {
         int found = stragglers_find(all, comm_size(comm), first_elsewhere(comm) > 0);
         if (found && found == s->suspect && (s->warned == 0 || s->steps - s->warned >= STRAGGLER_WARN_EVERY)) {
-            tell(comm, all, found);
+            print_found(comm, all, found);
             s->warned = s->steps;
         }
         s->suspect = found;

@@ -1,6 +1,6 @@
 /* stragglers.h - which rank the others wait for. Steps are as fast as the slowest rank; it is a GPU that is too hot, cores that something
  * else uses, a slow disk, and nobody sees it in a mean. Each rank keeps its last steps' own time (a step less its waits for the others);
- * now and then rank 0 compares the medians. It only tells: a slow rank or link is no fault.
+ * now and then rank 0 compares the medians. It only prints: a slow rank or link is no fault.
  */
 #ifndef TRAIN_GPT_RUN_STRAGGLERS_H
 #define TRAIN_GPT_RUN_STRAGGLERS_H

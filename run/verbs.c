@@ -31,10 +31,10 @@ typedef struct {
 } Verb;
 
 static const Verb VERBS[] = {
-    {"check",    "config.json [key=value ...] [ranks=N]", "read a config, tell what was understood, look at its data", verb_check},
+    {"check",    "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data", verb_check},
     {"plan",     "config.json [key=value ...] [ranks=N] [memory=80GiB] [ledger=true]", "parameters, memory, tokens, FLOPs and time of a run", verb_plan},
     {"sample",   "RUN_OR_CHECKPOINT [key=value ...]",     "text from a trained model",                                verb_sample},
-    {"tokenize", "...",                                   "text into token shards; tokenize alone tells how",         verb_tokenize},
+    {"tokenize", "...",                                   "text into token shards; tokenize alone prints how",         verb_tokenize},
     {"schema",   "",                                      "JSON Schema of the config, for editors",                   verb_schema},
 };
 enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };

@@ -42,7 +42,7 @@ typedef struct {
     char    name[64];              /* "step_00001000"                                                */
 } Resumed;
 
-/* What would be told later, at once and by one process that changes nothing. Of the weights to start from, where there is no checkpoint: a
+/* Faults that would be found later, found at once and by one process that changes nothing. Of the weights to start from, where there is no checkpoint: a
  * model.init_from that is not there (exit 65), or whose config.json is another model's. Before MPI. */
 void     checkpoint_precheck_source(const Config *config);
 /* Of size and samples of that file; 0: there is none, or a checkpoint wins over it. Source: XXH3. */
@@ -79,7 +79,7 @@ size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* hos
 
 /* Waits for a save still in flight, then copies the state and starts to write step_%08d. */
 void   saver_start(Saver *s, int64_t step, const char *fault); /* fault: a reason why it must not be saved; NULL: none */
-/* 1: this rank has done its part of what is in flight. When all ranks have (a step's reduction tells), all call saver_next. */
+/* 1: this rank has done its part of what is in flight. When all ranks have (a step's reduction of scalars says so), all call saver_next. */
 int    saver_ready(Saver *s);
 /* Returns 0, or when this was the last part, and the folder stands under its name, the milliseconds that the save has taken: the copy and
  * the slowest rank's part of each kind of work, not the steps of the training between them. */

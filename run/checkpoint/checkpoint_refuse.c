@@ -1,4 +1,4 @@
-/* checkpoint_refuse.c - see checkpoint_refuse.h; and checkpoint_precheck*() of checkpoint.h, which tell at once what would be told later. */
+/* checkpoint_refuse.c - see checkpoint_refuse.h; and checkpoint_precheck*() of checkpoint.h, which find at once what would be found later. */
 #include "run/checkpoint/checkpoint_refuse.h"
 
 #include <errno.h>
@@ -87,7 +87,7 @@ static void refuse_other_model(const char *folder, const Config *config) {
 
 /* --- at once ------------------------------------------------------------------------------------------------------------------------------- */
 
-/* The file, and the folder whose config.json speaks of it ("" where none does): init_from names either. */
+/* The file, and the folder whose config.json describes it ("" where none does): init_from names either. */
 typedef struct { Path file, folder; } Source;
 
 static Source source_of(const char *init_from) {
@@ -138,7 +138,7 @@ void checkpoint_precheck(const Config *config) {
     Path        checkpoints = path_of("%s/checkpoints", config->run.dir);
     int         count = folders_list(checkpoints.text, &list);
     free(list);
-    if (count < 0) return; /* told when it is read */
+    if (count < 0) return; /* reported when it is read */
     if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, count);
     if (config->run.resume == RESUME_MUST && count == 0) refuse_no_checkpoint(checkpoints.text);
 }

@@ -36,7 +36,7 @@ struct Saver {
     double           took_ms;     /* the save so far: the copy, and each part as the slowest rank did it */
     int64_t          step;
     int              failures;    /* saves that failed, in a row */
-    int              is_last;     /* of the run: a fault is told by what ends the job */
+    int              is_last;     /* of the run: a fault is reported by what ends the job */
     char             fault[MANIFEST_FAULT_BYTES]; /* of the last of them */
     Thread           thread;
     int              busy;        /* guarded by the thread's lock */

@@ -65,7 +65,7 @@ static void clear(const char *checkpoints) {
     fail(EXIT_IO, "%s: cannot remove what a save that was cut off has left there: %s; remove step_*.tmp and .trash-* by hand", checkpoints, strerror(-error));
 }
 
-/* Read-only, full, over a quota: whatever statvfs does not tell. */
+/* Read-only, full, over a quota: whatever statvfs does not report. */
 static void try_to_write(const char *checkpoints) {
     static const char block[64 << 10];
     Path probe = path_of("%s/.probe", checkpoints);

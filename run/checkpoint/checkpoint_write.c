@@ -87,7 +87,7 @@ static int saved_already(Save *s) {
     return ours;
 }
 
-/* A full disk is told before gigabytes are written to it. A file system that does not tell its room is tried. */
+/* A full disk is reported before gigabytes are written to it. A file system that does not report its room is tried. */
 static void check_room(Save *s) {
     int64_t room = io_free_bytes(s->checkpoints.text), bytes = (int64_t)checkpoint_disk_bytes(checkpoint_layout(s->state), s->state->optimizer->kind);
     if (room >= 0 && room < bytes && !s->fault[0])

@@ -71,7 +71,7 @@ typedef enum {
     MANIFEST_FOREIGN, /* whole, but of a version this program does not read          */
     MANIFEST_UNKNOWN  /* no memory to look at it, or a disk that does not answer: that says nothing of the checkpoint */
 } ManifestStatus;
-/* How a fault of the last of them begins, as ranks tell it each other. */
+/* How a fault of the last of them begins, as ranks send it to each other. */
 #define MANIFEST_NO_MEMORY "there is no memory to verify it"
 #define MANIFEST_UNREADABLE "cannot read "
 

@@ -31,7 +31,7 @@ Given *config_given(ConfigLoad *load, const char *key);
 typedef struct {
     const Json *json;
     int         next; /* the entry of the next value; 0: at the root      */
-    int         told; /* so many of the soft faults are in the list already */
+    int         listed; /* so many of the soft faults are in the list already */
 } Places;
 
 /* Sets every option of an object that stands under section ("" for the root); faults go to the list. */

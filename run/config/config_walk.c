@@ -68,8 +68,8 @@ static const char *refuse_unknown(ConfigLoad *load, const char *path, const char
 /* --- soft faults of the text: numbers that cannot be kept, keys that stand twice --------------------------------------------------- */
 
 static void tell_until(ConfigLoad *load, Where where, Places *places, JsonPlace end) {
-    for (const Json *json = places->json; json && places->told < json->softs; places->told++) {
-        const JsonFault *soft = &json->soft[places->told];
+    for (const Json *json = places->json; json && places->listed < json->softs; places->listed++) {
+        const JsonFault *soft = &json->soft[places->listed];
         if (soft->at.line > end.line || (soft->at.line == end.line && soft->at.column > end.column)) return;
         if (!where.override) where.at = soft->at;
         faults_add(&load->faults, where, "%s", soft->text);
@@ -86,7 +86,7 @@ static int count_below(const cJSON *value) {
     return count;
 }
 
-/* Is a soft fault about this value, or about one in it? Then it is told, and the value must not be read. The walk stands behind it. */
+/* Is a soft fault about this value, or about one in it? Then it is listed, and the value must not be read. The walk stands behind it. */
 static int is_spoilt(const cJSON *value, const Places *places) {
     if (!places->json || !places->json->softs) return 0;
     if (places->next == 0) return 1;
@@ -102,7 +102,7 @@ static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Wh
     char   fault[512];
     int    element;
     Given *given = &load->given[o - OPTIONS];
-    /* Twice in the file: its section stands twice, which is told. Either value may be meant, so no rule may rest on this one. */
+    /* Twice in the file: its section stands twice, which is listed. Either value may be meant, so no rule may rest on this one. */
     if (given->given && !given->where.override && !where.override) given->faulty = 1;
     given->given = 1;
     given->where = where;
@@ -188,7 +188,7 @@ static int is_utf8(const char *text) {
 static int is_bare_word(const Option *o, const char *text) {
     int is_word = *text && text[strspn(text, LETTERS)] == 0;
     if (*text == '{' || *text == '[' || *text == '"' || !is_utf8(text)) return 0;
-    if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False"); /* of which JSON's reader tells how to write them */
+    if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False"); /* for which JSON's reader says how to write them */
     return !o || (o->type != OPTION_INTEGER && o->type != OPTION_REAL) || is_word;
 }
 

@@ -1,4 +1,4 @@
-/* faults.h - the list of faults found in a config: one line each, all told at once. */
+/* faults.h - the list of faults found in a config: one line each, all printed at once. */
 #ifndef TRAIN_GPT_RUN_CONFIG_FAULTS_H
 #define TRAIN_GPT_RUN_CONFIG_FAULTS_H
 

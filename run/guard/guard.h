@@ -69,7 +69,7 @@ enum { GUARD_HASH_WORDS = 8 };
 void guard_hash_words(int64_t hash, int64_t words[GUARD_HASH_WORDS]);
 int  guard_hashes_differ(const int64_t sums[GUARD_HASH_WORDS], int ranks);
 
-/* Collective: names the ranks that are `marked`, in words ("rank 2 (node7, GPU-...)"), or says that nobody can tell. The same on all ranks. */
+/* Collective: names the ranks that are `marked`, in words ("rank 2 (node7, GPU-...)"), or says that nobody knows. The same on all ranks. */
 char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]);
 
 #ifdef __cplusplus

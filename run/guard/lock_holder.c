@@ -24,7 +24,7 @@ static void copy_word(char *out, size_t capacity, const char *text, const char *
     if (n == 0) snprintf(out, capacity, "%s", otherwise);
 }
 
-/* Ticks from the boot to the start of a process, and whether it still runs: 0 when /proc does not tell. */
+/* Ticks from the boot to the start of a process, and whether it still runs: 0 when /proc does not say. */
 static uint64_t start_of(int64_t process, int *runs) {
     char     path[64], *text = NULL, state = 'Z';
     uint64_t started = 0;

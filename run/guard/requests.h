@@ -4,7 +4,7 @@
  *   SIGUSR2, <run.dir>/SAVE                    save and go on
  *   run.max_minutes, SLURM_JOB_END_TIME        stop as above, so early that three checkpoints could be written before the time is over
  *
- * A step asks once, and its reduction tells all ranks. Evaluations and samples ask between their pieces (requests_agree): one that is cut
+ * A step asks once, and its reduction carries that to all ranks. Evaluations and samples ask between their pieces (requests_agree): one that is cut
  * short is not logged. The checkpoint is then of the same step, and whoever resumes it does the evaluation that its log lacks first, so
  * that the log is the one of a run that was never stopped; a sample is left out. Every start gets on: it takes at least one step, unless
  * somebody (not the time) stops the evaluation before it. Nothing is left to do after the last step and its evaluation: exit 0, whatever

@@ -70,10 +70,10 @@ static void say(const char *fmt, ...) {
     int n = vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     size_t length = n < (int)sizeof line ? (size_t)n : sizeof line - 1;
-    if (write(STDERR_FILENO, line, length) < 0) return; /* there is nobody left to tell */
+    if (write(STDERR_FILENO, line, length) < 0) return; /* there is nobody left to read it */
 }
 
-static volatile sig_atomic_t stacks_printed; /* a signal handler has no other way to tell */
+static volatile sig_atomic_t stacks_printed; /* a signal handler has no other way to report */
 
 static void on_stack_signal(int signal_number) {
     (void)signal_number;

@@ -1,12 +1,12 @@
 /* watchdog.h - a thread that ends a job which no longer gets anywhere: MPI itself never notices a hang.
  *
  * The main thread says what it is doing at every piece of progress (a micro-batch, an eval batch, a bucket, a MiB saved). When nothing
- * has been said for the limit, the watchdog tells rank, host, phase and collective on stderr, prints the stack of every thread, and
+ * has been said for the limit, the watchdog prints rank, host, phase and collective on stderr, prints the stack of every thread, and
  * ends the process with EXIT_PEER; the launcher then takes the other ranks. Every rank has one, from before MPI_Init to after
  * MPI_Finalize, so a rank that is stopped altogether is noticed by those that wait for it, and where the launcher cannot reach a host any
  * more its ranks end themselves. The rank that hangs was silent first: its report comes first too.
  *
- * A rank that died is the launcher's to tell of. The others would wait for it until they are killed, two seconds later: they go at once.
+ * A rank that died is the launcher's to report. The others would wait for it until they are killed, two seconds later: they go at once.
  */
 #ifndef TRAIN_GPT_RUN_GUARD_WATCHDOG_H
 #define TRAIN_GPT_RUN_GUARD_WATCHDOG_H
@@ -19,7 +19,7 @@ extern "C" {
 
 typedef struct Watchdog Watchdog;
 
-/* limit_seconds 0: see watchdog_limit. The rank and its host are told as the launcher has them. */
+/* limit_seconds 0: see watchdog_limit. The rank and its host are printed as the launcher has them. */
 Watchdog *watchdog_create(double limit_seconds, Launch launch);
 /* Borrows the ranks' communicator, for the report. */
 void      watchdog_know(Watchdog *w, Comm *comm);

@@ -306,9 +306,15 @@ void __tsan_func_entry(void *) {}
 void __tsan_func_exit(void *) {}
 void __tsan_vptr_update(void **, void *) {}
 void __tsan_vptr_read(void **) {}
-char __tsan_atomic8_load(const volatile char *p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); } /* guards of local statics */
 /* Of the host's code alone: what it keeps atomically is no affair of a kernel's. */
-void __tsan_atomic8_store(volatile char *p, char v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
-int __tsan_atomic32_exchange(volatile int *p, int v, int) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }
-int __tsan_atomic32_fetch_add(volatile int *p, int v, int) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }
+#define ATOMIC_HOOKS(bits, type)                                                                                                               \
+    type __tsan_atomic##bits##_load(const volatile type *p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }                              \
+    void __tsan_atomic##bits##_store(volatile type *p, type v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }                              \
+    type __tsan_atomic##bits##_exchange(volatile type *p, type v, int) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }                 \
+    type __tsan_atomic##bits##_fetch_add(volatile type *p, type v, int) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }                 \
+    type __tsan_atomic##bits##_fetch_sub(volatile type *p, type v, int) { return __atomic_fetch_sub(p, v, __ATOMIC_SEQ_CST); }
+ATOMIC_HOOKS(8, char) /* guards of local statics, too */
+ATOMIC_HOOKS(32, int)
+ATOMIC_HOOKS(64, long)
+#undef ATOMIC_HOOKS
 }
