@@ -5,6 +5,7 @@
     mutants.py apply FILE NAME     plants it (the original is kept beside the file) and prints the file's path
 """
 import glob
+import os
 import re
 import shutil
 import sys
@@ -47,21 +48,25 @@ def bodies(text, function):
 
 
 def places(mutant):
-    """Where its fragment stands; None for a file that is not there."""
-    try:
-        text = open(mutant["file"]).read()
-    except OSError:
-        return None
+    """Where its fragment stands, which should be one place."""
+    if not os.path.exists(mutant["file"]):
+        return []
+    text = open(mutant["file"]).read()
     spans = [(0, len(text))] if mutant["function"] == "-" else bodies(text, mutant["function"])
     at = [match.start() for match in re.finditer(re.escape(mutant["old"]), text)]
     return [place for place in at if any(begin <= place < end for begin, end in spans)]
 
 
-def fault(mutant, tests):
-    at = places(mutant)
-    if at is None or len(at) != 1:
-        return "no such file" if at is None else f"{len(at)} places"
-    return None if any(mutant["part"] in test for test in tests) else f"no test has {mutant['part']} in its path"
+def check(mutants):
+    tests, lost = glob.glob("test/**/*.c", recursive=True) + glob.glob("test/**/test_*.sh", recursive=True), 0
+    for name, mutant in mutants.items():
+        count, selects = len(places(mutant)), any(mutant["part"] in test for test in tests)
+        if count != 1 or not selects:
+            lost += 1
+            why = f"{count} places in {mutant['function']} of {mutant['file']}" if selects else f"no test has {mutant['part']} in its path"
+            print(f"does not apply: {name}: {why}")
+    print(f"{len(mutants)} mutants, " + (f"{lost} do not apply" if lost else "each applies in one place"))
+    return lost
 
 
 def main():
@@ -70,19 +75,12 @@ def main():
         for name, mutant in mutants.items():
             print(f"{name}\t{mutant['part']}")
     elif sys.argv[1] == "check":
-        tests = glob.glob("test/**/test_*.*", recursive=True) + glob.glob("test/**/ranks_*.c", recursive=True)
-        faults = {name: fault(mutant, tests) for name, mutant in mutants.items()}
-        lost = [name for name in mutants if faults[name]]
-        for name in lost:
-            print(f"does not apply: {name} ({mutants[name]['file']}, {mutants[name]['function']}): {faults[name]}")
-        print(f"{len(mutants)} mutants, " + (f"{len(lost)} do not apply" if lost else "each applies in one place"))
-        sys.exit(bool(lost))
+        sys.exit(bool(check(mutants)))
     else:
-        name, mutant = sys.argv[3], mutants[sys.argv[3]]
-        at = places(mutant)
-        if not at or len(at) != 1:
-            sys.exit(f"{name}: does not apply in one place of {mutant['file']}")
-        text = open(mutant["file"]).read()
+        mutant = mutants[sys.argv[3]]
+        at, text = places(mutant), open(mutant["file"]).read()
+        if len(at) != 1:
+            sys.exit(f"{sys.argv[3]}: {len(at)} places in {mutant['function']} of {mutant['file']}")
         shutil.copy2(mutant["file"], mutant["file"] + ".original")
         open(mutant["file"], "w").write(text[:at[0]] + mutant["new"] + text[at[0] + len(mutant["old"]):])
         print(mutant["file"])
