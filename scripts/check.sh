@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # make check: what must hold of the sources besides passing tests. Each line says what was looked at; the first word is ok or FAIL.
-#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme map schema cppcheck shell gcc clang asan tsan valgrind mpich
+#   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme map mutants schema cppcheck shell gcc clang asan tsan valgrind mpich
 set -u
 . "$(dirname "$0")/env.sh"
-wanted=" ${*:-includes ops length flags readme map schema cppcheck shell gcc clang asan tsan valgrind mpich} "
+wanted=" ${*:-includes ops length flags readme map mutants schema cppcheck shell gcc clang asan tsan valgrind mpich} "
 failed=0
 log=$(mktemp); trap 'rm -f "$log"' EXIT
 check() { # NAME COMMAND...: passes when the command succeeds
@@ -48,6 +48,7 @@ length() {
 flags() { ! grep -nE 'ffast-math|Ofast|march=native' Makefile scripts/*.sh | grep -vE 'No -ffast|grep' && echo "no flag that breaks NaN or ties the program to this machine"; }
 readme() { python3 test/results/table.py --check; }
 map() { python3 scripts/file_map.py --check docs/architecture.md; }
+mutants() { python3 test/mutants.py check test/mutants.txt; }
 schema() { make -s BACKEND=cpu all && build/cpu/train_gpt schema | cmp - configs/train_gpt.schema.json && echo "configs/train_gpt.schema.json is what the table says"; }
 cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data model run && echo "cppcheck: nothing to say"; }
 shell() { shellcheck scripts/train.sbatch && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
@@ -74,6 +75,7 @@ check length length
 check flags flags
 check readme readme
 check map map
+check mutants mutants
 check schema schema
 command -v cppcheck >/dev/null && check cppcheck cppcheck_run || echo "skip cppcheck: not installed"
 command -v shellcheck >/dev/null && check shell shell || echo "skip shell: shellcheck is not installed"

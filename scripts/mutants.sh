@@ -11,8 +11,16 @@ git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c 'test
 tar -cf - -T build/mutants.list | tar -xf - -C "$tree" --keep-newer-files --warning=no-ignore-newer
 cd "$tree" || exit 1
 
+# What a part is made of: its test programs; all there is, where a script is among its tests.
+targets() {
+    local test programs=""
+    for test in $(find test -name 'test_*.*' -o -name 'ranks_*.c' | grep -F -- "$1"); do
+        case $test in *.c) programs+=" build/cpu/${test%.c}" ;; *) echo tests; return ;; esac
+    done
+    echo "$programs"
+}
 suite() { # PART: builds and runs it in the copy; the log stays
-    make -s -j2 BACKEND=cpu tests >build.log 2>&1 && B=build/cpu timeout 300 scripts/test.sh "$1" >test.log 2>&1 </dev/null # mpirun would read the list of mutants
+    make -s -j2 BACKEND=cpu $(targets "$1") >build.log 2>&1 && B=build/cpu timeout 300 scripts/test.sh "$1" >test.log 2>&1 </dev/null # mpirun would read the list of mutants
 }
 
 # The mutated file as it was, and newer than what was built from it.

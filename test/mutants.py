@@ -1,9 +1,12 @@
-"""Reads test/mutants.txt: blocks of `name | file | part of the suite`, then the line as it is (-) and as it becomes (+).
+"""Reads test/mutants.txt, which describes its format.
 
     mutants.py list FILE           name <tab> part, one a line
-    mutants.py check FILE          names those that no longer apply; exit 1 if there are any
+    mutants.py check FILE          names those that do not apply; exit 1 if there are any
     mutants.py apply FILE NAME     plants it (the original is kept beside the file) and prints the file's path
 """
+import glob
+import os
+import re
 import shutil
 import sys
 
@@ -16,23 +19,54 @@ def read(path):
             continue
         if line.startswith("- "):
             current["old"] = line[2:]
-        elif line.startswith("+ "):
+        elif line == "+" or line.startswith("+ "):
             current["new"] = line[2:]
-        elif line == "+":
-            current["new"] = ""
         else:
             fields = [field.strip() for field in line.split("|")]
-            if len(fields) != 3 or fields[0] in mutants:
+            if len(fields) != 4 or fields[0] in mutants:
                 sys.exit(f"{path}:{number}: not a mutant: {line}")
-            current = mutants[fields[0]] = {"file": fields[1], "part": fields[2]}
+            current = mutants[fields[0]] = dict(zip(("file", "function", "part"), fields[1:]))
     return mutants
 
 
-def applies(mutant):
-    try:
-        return open(mutant["file"]).read().count(mutant["old"]) == 1
-    except OSError:
-        return False
+def bodies(text, function):
+    """Where (begin, end) its definitions stand: from column 0 to a } at column 0, to the end of a line that closes it, or of a macro."""
+    found = []
+    for match in re.finditer(rf"^(?=[A-Za-z_#]).*\b{re.escape(function)}\)?\(", text, re.M):
+        opening = re.compile(r"[{;]").search(text, match.end())
+        if text[match.start()] == "#":
+            end = re.compile(r"(.*\\\n)*.*").match(text, match.end()).end()
+        elif opening and opening.group() == "{":  # a ; comes first where it is only declared
+            end = text.find("\n", opening.start())
+            line = text[opening.start():end]
+            if line.count("{") != line.count("}"):
+                end = text.find("\n}", end) + 2
+        else:
+            continue
+        found.append((match.start(), end))
+    return found
+
+
+def places(mutant):
+    """Where its fragment stands, which should be one place."""
+    if not os.path.exists(mutant["file"]):
+        return []
+    text = open(mutant["file"]).read()
+    spans = [(0, len(text))] if mutant["function"] == "-" else bodies(text, mutant["function"])
+    at = [match.start() for match in re.finditer(re.escape(mutant["old"]), text)]
+    return [place for place in at if any(begin <= place < end for begin, end in spans)]
+
+
+def check(mutants):
+    tests, lost = glob.glob("test/**/*.c", recursive=True) + glob.glob("test/**/test_*.sh", recursive=True), 0
+    for name, mutant in mutants.items():
+        count, selects = len(places(mutant)), any(mutant["part"] in test for test in tests)
+        if count != 1 or not selects:
+            lost += 1
+            why = f"{count} places in {mutant['function']} of {mutant['file']}" if selects else f"no test has {mutant['part']} in its path"
+            print(f"does not apply: {name}: {why}")
+    print(f"{len(mutants)} mutants, " + (f"{lost} do not apply" if lost else "each applies in one place"))
+    return lost
 
 
 def main():
@@ -40,20 +74,16 @@ def main():
     if sys.argv[1] == "list":
         for name, mutant in mutants.items():
             print(f"{name}\t{mutant['part']}")
-        return
-    if sys.argv[1] == "check":
-        lost = [name for name, mutant in mutants.items() if not applies(mutant)]
-        for name in lost:
-            print(f"no longer applies: {name} ({mutants[name]['file']})")
-        print(f"{len(mutants) - len(lost)} of {len(mutants)} mutants apply")
-        sys.exit(bool(lost))
-    mutant = mutants[sys.argv[3]]
-    source = open(mutant["file"]).read()
-    if source.count(mutant["old"]) != 1:
-        sys.exit(f"{sys.argv[3]}: {source.count(mutant['old'])} places in {mutant['file']}")
-    shutil.copy2(mutant["file"], mutant["file"] + ".original")
-    open(mutant["file"], "w").write(source.replace(mutant["old"], mutant["new"]))
-    print(mutant["file"])
+    elif sys.argv[1] == "check":
+        sys.exit(bool(check(mutants)))
+    else:
+        mutant = mutants[sys.argv[3]]
+        at, text = places(mutant), open(mutant["file"]).read()
+        if len(at) != 1:
+            sys.exit(f"{sys.argv[3]}: {len(at)} places in {mutant['function']} of {mutant['file']}")
+        shutil.copy2(mutant["file"], mutant["file"] + ".original")
+        open(mutant["file"], "w").write(text[:at[0]] + mutant["new"] + text[at[0] + len(mutant["old"]):])
+        print(mutant["file"])
 
 
 main()
