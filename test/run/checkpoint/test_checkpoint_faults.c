@@ -1,24 +1,13 @@
 /* test_checkpoint_faults.c - every I/O call of a save, of the deletion that follows it and of a resume in turn fails, is cut short, or is
  * the last thing the process does: what was saved before is whole, and the next resume takes the old state or the new one, with all its bits.
  */
-#ifndef FAILPOINTS
-#define FAILPOINTS
-#endif
-#include "core/failpoints.c"
-
-#include <unistd.h>
-
-static ssize_t flipping_write(int fd, const void *data, size_t bytes);
-static ssize_t flipping_pwrite(int fd, const void *data, size_t bytes, off_t at);
-#define write flipping_write
-#define pwrite flipping_pwrite
-#include "core/io.c"
-#undef write
-#undef pwrite
+#include "core/failpoints.h"
+#include "core/io.h"
 
 #include "test/run/checkpoint/checkpoint_fixture.h"
 #include "test/run/lib/child.h"
 
+#include <errno.h>
 #include <omp.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -214,30 +203,35 @@ static void test_a_step_that_cannot_be_read_is_not_passed_over(void **state) {
 
 /* --- a write that puts down other bytes, and says nothing ---------------------------------------------------------------------------------- */
 
-static int flip_in; /* which of this process' writes, from 1; 0: none */
+static int flip_in; /* which of this process' writes to files, from 1; 0: none */
 
-/* The bytes with a bit of the middle one flipped, when it is this write's turn; free it. */
-static void *flipped(const void *data, size_t bytes) {
-    static int writes;
-    char      *copy = malloc(bytes);
+/* The bytes with a bit of the middle one flipped, when it is this write's turn, else NULL; free it. */
+static void *flipped(int fd, const void *data, size_t bytes) {
+    static int  writes;
+    struct stat st;
+    if (!flip_in || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || ++writes != flip_in) return NULL;
+    char *copy = malloc(bytes);
     memcpy(copy, data, bytes);
-    if (flip_in && ++writes == flip_in) {
-        copy[bytes / 2] ^= 1;
-        fclose(fopen(path_of("%s/flipped", dir).text, "w"));
-    }
+    copy[bytes / 2] ^= 1;
+    fclose(fopen(path_of("%s/flipped", dir).text, "w"));
     return copy;
 }
 
-static ssize_t flipping_write(int fd, const void *data, size_t bytes) {
-    void   *copy = flipped(data, bytes);
-    ssize_t n = write(fd, copy, bytes);
+ssize_t __real_write(int fd, const void *data, size_t bytes);
+ssize_t __real_pwrite(int fd, const void *data, size_t bytes, off_t at);
+ssize_t __wrap_write(int fd, const void *data, size_t bytes);
+ssize_t __wrap_pwrite(int fd, const void *data, size_t bytes, off_t at);
+
+ssize_t __wrap_write(int fd, const void *data, size_t bytes) {
+    void   *copy = flipped(fd, data, bytes);
+    ssize_t n = __real_write(fd, copy ? copy : data, bytes);
     free(copy);
     return n;
 }
 
-static ssize_t flipping_pwrite(int fd, const void *data, size_t bytes, off_t at) {
-    void   *copy = flipped(data, bytes);
-    ssize_t n = pwrite(fd, copy, bytes, at);
+ssize_t __wrap_pwrite(int fd, const void *data, size_t bytes, off_t at) {
+    void   *copy = flipped(fd, data, bytes);
+    ssize_t n = __real_pwrite(fd, copy ? copy : data, bytes, at);
     free(copy);
     return n;
 }

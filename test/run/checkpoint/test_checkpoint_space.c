@@ -1,13 +1,12 @@
 /* test_checkpoint_space.c - what a start finds in run.dir/checkpoints, and whether it says no before the first step: leftovers, other kinds of
  * files, links, and a file system of a known size.
  */
+#include "core/io.h"
+
+#include <errno.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
-
-static int statvfs_here(const char *path, struct statvfs *fs);
-#define statvfs(path, fs) statvfs_here(path, fs)
-#include "core/io.c"
-#undef statvfs
 
 #include "test/run/checkpoint/checkpoint_fixture.h"
 #include "test/run/lib/child.h"
@@ -42,7 +41,8 @@ static const char *in_checkpoints(const char *name) {
 }
 
 /* What is in checkpoints/ takes from the capacity. */
-static int statvfs_here(const char *path, struct statvfs *fs) {
+int __wrap_statvfs(const char *path, struct statvfs *fs);
+int __wrap_statvfs(const char *path, struct statvfs *fs) {
     double used = 0.0;
     if (is_silent) return errno = ENOSYS, -1;
     *fs = (struct statvfs){.f_frsize = 1};
@@ -204,7 +204,7 @@ static void test_room_is_that_of_the_folder_itself(void **state) {
     capacity = 2.9;
     expect_refusal(start(2, 0), "checkpoints: its file system has");
     capacity = 3.1;
-    assert_int_equal(start(2, 0).code, 0); /* run.dir itself is full, in statvfs_here */
+    assert_int_equal(start(2, 0).code, 0); /* run.dir itself is full, in __wrap_statvfs */
     assert_true(stat(in_checkpoints(""), &st) == 0 && S_ISDIR(st.st_mode));
     assert_int_equal(rmdir(in_checkpoints("")), 0); /* nothing is left in it */
 }

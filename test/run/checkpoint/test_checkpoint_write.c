@@ -1,11 +1,8 @@
 /* test_checkpoint_write.c - what a save puts into a folder beside the state itself, what it does with a step that is there already, and what keeps
  * it from writing: another job's lock, a log that cannot be synced, a byte that no rank has written.
  */
-#ifndef FAILPOINTS
-#define FAILPOINTS
-#endif
-#include "core/failpoints.c"
-#include "core/io.c"
+#include "core/failpoints.h"
+#include "core/io.h"
 
 #include "run/checkpoint/checkpoint_write.h"
 #include "run/guard/lock_holder.h"
