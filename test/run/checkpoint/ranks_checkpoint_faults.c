@@ -71,7 +71,6 @@ static void test_every_call_is_cut_short(void **state) { (void)state, sweep("sho
 
 int main(void) {
     omp_set_num_threads(1);
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {CASE(test_every_call_fails), CASE(test_every_call_is_cut_short)};
     return RUN_ON_RANKS(tests);
 }

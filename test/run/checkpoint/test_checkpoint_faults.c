@@ -4,33 +4,19 @@
 #include "core/failpoints.h"
 #include "core/io.h"
 
-#include "test/run/checkpoint/checkpoint_fixture.h"
 #include "test/run/lib/child.h"
 
 #include <errno.h>
-#include <omp.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdint.h>
 #include <sys/resource.h>
 
 #include "core/clock.h"
 
-#undef fail
-#include <cmocka.h>
+#include "test/run/lib/own_folder.h"
 
-static Comm *comm;
-static char  dir[64];
-
-static int enter(void **state) {
-    (void)state;
-    return fixture_folder(dir);
-}
-
-static int leave(void **state) {
-    (void)state;
+static int leave_unlogged(void **state) {
     unsetenv("TRAIN_GPT_FAIL_LOG");
-    return fixture_folder_remove(dir);
+    return leave(state);
 }
 
 typedef struct { const char *spec; int64_t step; } Saving;
@@ -392,15 +378,13 @@ static void test_kill_during_save(void **state) {
 }
 
 int main(void) {
-    omp_set_num_threads(1);
-    comm = world_all(world_join((Launch){0}));
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define FAULTS(name) cmocka_unit_test_setup_teardown(name, enter, leave_unlogged)
     const struct CMUnitTest tests[] = {
-        CASE(test_every_call_of_a_save), CASE(test_every_call_of_a_resume), CASE(test_a_step_that_cannot_be_read_is_not_saved_again),
-        CASE(test_a_step_that_cannot_be_read_is_not_passed_over),
-        CASE(test_every_write_of_a_save_flips_a_bit), CASE(test_one_failed_save_is_a_warning),
-        CASE(test_three_in_a_row_end_the_job), CASE(test_a_failed_last_save_ends_the_job), CASE(test_state_that_is_not_finite_is_not_saved),
-        CASE(test_file_size_limit), CASE(test_unwritable_folder), CASE(test_kill_during_save),
+        FAULTS(test_every_call_of_a_save), FAULTS(test_every_call_of_a_resume), FAULTS(test_a_step_that_cannot_be_read_is_not_saved_again),
+        FAULTS(test_a_step_that_cannot_be_read_is_not_passed_over),
+        FAULTS(test_every_write_of_a_save_flips_a_bit), FAULTS(test_one_failed_save_is_a_warning),
+        FAULTS(test_three_in_a_row_end_the_job), FAULTS(test_a_failed_last_save_ends_the_job), FAULTS(test_state_that_is_not_finite_is_not_saved),
+        FAULTS(test_file_size_limit), FAULTS(test_unwritable_folder), FAULTS(test_kill_during_save),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ALONE(tests);
 }

@@ -8,31 +8,17 @@
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
-#include "test/run/checkpoint/checkpoint_fixture.h"
 #include "test/run/lib/child.h"
 
-#include <omp.h>
-#include <setjmp.h>
-#include <stdint.h>
+#include "test/run/lib/own_folder.h"
 
-#undef fail
-#include <cmocka.h>
-
-static Comm  *comm;
-static char   dir[64];
 static size_t one;      /* checkpoint, in bytes */
 static int    is_silent; /* statvfs() tells nothing */
 static double capacity; /* of the file system under run.dir/checkpoints, in checkpoints; elsewhere there is no room at all */
 
-static int enter(void **state) {
-    (void)state;
+static int enter_roomy(void **state) {
     capacity = 100.0, is_silent = 0;
-    return fixture_folder(dir);
-}
-
-static int leave(void **state) {
-    (void)state;
-    return fixture_folder_remove(dir);
+    return enter(state);
 }
 
 static const char *in_checkpoints(const char *name) {
@@ -226,14 +212,12 @@ static void test_no_folder_of_ours(void **state) {
 }
 
 int main(void) {
-    omp_set_num_threads(1);
-    comm = world_all(world_join((Launch){0}));
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define ROOMY(name) cmocka_unit_test_setup_teardown(name, enter_roomy, leave)
     const struct CMUnitTest tests[] = {
-        CASE(test_leftovers_go_before_the_room_is_measured), CASE(test_more_than_are_kept_need_room_for_one),
-        CASE(test_room_is_that_of_the_folder_itself), CASE(test_no_folder_of_ours),
-        CASE(test_other_leftovers_are_named), CASE(test_room_that_is_not_needed_or_not_known), CASE(test_limits_on_files),
-        CASE(test_no_place_for_folders), CASE(test_a_save_without_room),
+        ROOMY(test_leftovers_go_before_the_room_is_measured), ROOMY(test_more_than_are_kept_need_room_for_one),
+        ROOMY(test_room_is_that_of_the_folder_itself), ROOMY(test_no_folder_of_ours),
+        ROOMY(test_other_leftovers_are_named), ROOMY(test_room_that_is_not_needed_or_not_known), ROOMY(test_limits_on_files),
+        ROOMY(test_no_place_for_folders), ROOMY(test_a_save_without_room),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ALONE(tests);
 }
