@@ -31,8 +31,7 @@ FOLDERS := core layers comm data model run/config run/guard run/checkpoint run
 OBJECTS  = $(sort $(patsubst %,$(B)/%.o,$(basename $(wildcard $(1)/*.c $(if $(CUCC),$(1)/*.cu)))))
 ARCHIVES := $(FOLDERS:%=$(B)/%.a)
 # What each folder may see, as the linker enforces it on its tests.
-NEEDS_core   := $(B)/core.a
-$(foreach f,layers comm data,$(eval NEEDS_$f := $(B)/$f.a $(B)/core.a))
+$(foreach f,core layers comm data,$(eval NEEDS_$f := $(B)/$f.a $(B)/core.a))
 NEEDS_model  := $(B)/model.a $(B)/layers.a $(B)/comm.a $(B)/core.a
 NEEDS_run/config     := $(B)/run/config.a $(NEEDS_model)
 NEEDS_run/guard      := $(B)/run/guard.a $(NEEDS_run/config)
@@ -46,8 +45,11 @@ TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildca
 all: $(B)/train_gpt
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 
-# For tests the sources with failpoints (core/failpoints.h) are compiled a second time and linked ahead of the archives.
+# Sources with failpoints are compiled a second time, for tests: all for the program, those of core/ for tests that include core/failpoints.h.
 FAILABLE := $(patsubst %,$(B)/test/failpoints/%.o,$(basename $(shell grep -ls '"core/failpoints.h"' */*.c run/*/*.c)))
+FAILING  := $(patsubst %.c,$(B)/%.o,$(shell grep -ls '"core/failpoints.h"' test/*/*.c test/*/*/*.c))
+$(FAILING): CFLAGS += -DFAILPOINTS
+$(FAILING:.o=): $(filter $(B)/test/failpoints/core/%,$(FAILABLE))
 $(B)/test/train_gpt-failpoints: $(FAILABLE)
 $(B)/train_gpt $(B)/test/train_gpt-failpoints: $(B)/train_gpt.o $(NEEDS_run) $(ENGINE)
 	$(LINK) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS)
@@ -68,13 +70,12 @@ $(B)/%.o: %.c $(B)/.flags
 $(ARCHIVES): $(B)/%.a: $$(call OBJECTS,$$*)
 	@rm -f $@
 	ar rcs $@ $^
-# A test is one source; helpers it shares stand in test/ref (float64 references, record/replay).
+# A test is one source; helpers it shares stand in test/ref (float64 references, record/replay). Its __wrap_x() takes the place of x() (ld --wrap).
 REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
 $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(call NEEDS,$$*) $(ENGINE)
-	$(LINK) $(LDFLAGS) -o $@ $^ $(MPI_LIBS) $(LIBS) -lcmocka
+	$(LINK) $(LDFLAGS) $$(nm $< | sed -n 's/.* T __wrap_/-Wl,--wrap=/p') -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS) -lcmocka
 $(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(B)/core/error.o $(ENGINE)
 	$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -lnccl -ldnnl,$(LIBS))
-$(B)/test/model/test_planned: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,matmul simd_has_bf16)# see there
 # Flags and commit are part of what was built: a change rebuilds what holds them.
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)

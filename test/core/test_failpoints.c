@@ -1,13 +1,19 @@
 /* test_failpoints.c - the rules of TRAIN_GPT_FAIL: which call they strike, and what then happens. */
-#ifndef FAILPOINTS
-#define FAILPOINTS
-#endif
-#include "core/failpoints.c"
+#include "core/failpoints.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/error.h"
 
 #undef fail
-#include <setjmp.h>
-#include <stdarg.h>
-#include <sys/wait.h>
 
 #include <cmocka.h>
 

@@ -1,4 +1,6 @@
 /* test_memory_file.c - text written into memory: all of it is there, or fclose() says that it is not, whichever allocation fails. */
+#include "core/memory_file.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,21 +13,23 @@
 
 static int asked, refused; /* allocations so far; which of them fails, 0: none */
 
-static int   refuse(void) { return ++asked == refused; }
-static void *scarce_malloc(size_t bytes) { return refuse() ? NULL : malloc(bytes); }
-static void *scarce_calloc(size_t n, size_t bytes) { return refuse() ? NULL : calloc(n, bytes); }
-static void *scarce_realloc(void *old, size_t bytes) { return refuse() ? NULL : realloc(old, bytes); }
-static FILE *scarce_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions) { return refuse() ? NULL : fopencookie(cookie, mode, functions); }
+static int refuse(void) { return ++asked == refused; }
 
-#define malloc scarce_malloc
-#define calloc scarce_calloc
-#define realloc scarce_realloc
-#define fopencookie scarce_fopencookie
-#include "core/memory_file.c"
-#undef malloc
-#undef calloc
-#undef realloc
-#undef fopencookie
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t n, size_t bytes);
+void *__real_realloc(void *old, size_t bytes);
+FILE *__real_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t n, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes);
+FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions);
+
+void *__wrap_malloc(size_t bytes) { return refuse() ? NULL : __real_malloc(bytes); }
+void *__wrap_calloc(size_t n, size_t bytes) { return refuse() ? NULL : __real_calloc(n, bytes); }
+void *__wrap_realloc(void *old, size_t bytes) { return refuse() ? NULL : __real_realloc(old, bytes); }
+FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions) {
+    return refuse() ? NULL : __real_fopencookie(cookie, mode, functions);
+}
 
 enum { LINES = 20000 };
 

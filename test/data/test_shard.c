@@ -1,9 +1,6 @@
 /* Shards: what is read, what is written, and every way a file can be wrong. */
-#ifndef FAILPOINTS
-#define FAILPOINTS
-#endif
-#include "core/failpoints.c"
-#include "core/io.c"
+#include "core/failpoints.h"
+#include "core/io.h"
 
 #include "data/shard.h"
 

@@ -2,7 +2,7 @@
  * leading dimensions. A library may want other scratch for another key, and on another processor: with native bf16 oneDNN takes 200 MB for
  * logits whose rows are longer than the product. So this looks at the keys, which are the same on every processor.
  *
- * The linker puts the functions below in the place of matmul() and simd_has_bf16() (Makefile): products are noted, none is computed, and the
+ * The linker puts the functions below in the place of matmul() and simd_has_bf16(): products are noted, none is computed, and the
  * processor multiplies bf16.
  */
 #include "test/ref/test.h"

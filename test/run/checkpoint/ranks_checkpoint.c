@@ -78,7 +78,6 @@ static int tool(char **argv) {
 int main(int argc, char **argv) {
     omp_set_num_threads(1);
     if (argc > 4) return tool(argv);
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {CASE(test_zero_1), CASE(test_zero_1_to_0_bf16), CASE(test_zero_0_to_1), CASE(test_all_fall_back)};
     return RUN_ON_RANKS(tests);
 }

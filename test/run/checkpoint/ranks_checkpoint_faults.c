@@ -1,14 +1,12 @@
 /* ranks_checkpoint_faults.c - every I/O call of a save fails or is cut short on one rank, each rank in turn: all ranks stay together, training
  * could go on, and the newest checkpoint is the old one or the new one, with all its bits.
  */
-#ifndef FAILPOINTS
-#define FAILPOINTS
-#endif
-#include "core/failpoints.c"
-#include "core/io.c"
+#include "core/failpoints.h"
+#include "core/io.h"
 
 #include "test/run/checkpoint/checkpoint_fixture.h"
 
+#include <fcntl.h>
 #include <omp.h>
 
 #include "test/run/lib/ranks_folder.h"
@@ -73,7 +71,6 @@ static void test_every_call_is_cut_short(void **state) { (void)state, sweep("sho
 
 int main(void) {
     omp_set_num_threads(1);
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {CASE(test_every_call_fails), CASE(test_every_call_is_cut_short)};
     return RUN_ON_RANKS(tests);
 }

@@ -1,4 +1,5 @@
-/* recorded_disk.h - core/io.c with every call that changes a disk written down, and what a power failure may leave of them.
+/* recorded_disk.h - every call that changes what is below a folder, written down, and what a power failure may leave of them. The linker puts
+ * the functions __wrap_open() and so on in the place of open(), wherever the program calls it.
  *
  * The model takes no more for granted than POSIX promises. Until an fsync of a file, each write and size of it may be there, be lost, or be
  * there in part; until an fsync of a folder, each name made, moved or removed in it may be there or not, whatever came after. fsync makes all
@@ -7,7 +8,10 @@
 #ifndef TRAIN_GPT_TEST_RUN_RECORDED_DISK_H
 #define TRAIN_GPT_TEST_RUN_RECORDED_DISK_H
 
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +20,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
+#include "core/io.h"
 
 typedef enum { CHANGE_LINK, CHANGE_UNLINK, CHANGE_RENAME, CHANGE_WRITE, CHANGE_SIZE, CHANGE_SYNC } ChangeKind;
 
@@ -127,16 +132,31 @@ static void note_name(ChangeKind kind, const char *path, const char *to, int nod
 
 static int node_of_fd(int fd) { return disk.recording && fd >= 0 && fd < DISK_FDS ? disk.of_fd[fd] : -1; }
 
-static int recorded_open(const char *path, int flags, int mode) {
-    int node = disk.recording ? node_of(path) : -1, fd = open(path, flags, mode);
+int     __real_open(const char *path, int flags, ...);
+ssize_t __real_pwrite(int fd, const void *data, size_t bytes, off_t offset);
+ssize_t __real_write(int fd, const void *data, size_t bytes);
+int     __real_ftruncate(int fd, off_t bytes);
+int     __real_fsync(int fd);
+int     __real_rename(const char *from, const char *to);
+int     __real_mkdir(const char *path, mode_t mode);
+int     __real_unlink(const char *path);
+int     __real_rmdir(const char *path);
+
+int __wrap_open(const char *path, int flags, ...) {
+    va_list     rest;
+    const char *name;
+    va_start(rest, flags);
+    int mode = flags & O_CREAT ? va_arg(rest, int) : 0; /* of what is made there is one more argument */
+    va_end(rest);
+    int node = disk.recording ? node_of(path) : -1, fd = __real_open(path, flags, mode);
     if (fd < 0 || fd >= DISK_FDS || !disk.recording) return fd;
-    if (node < 0 && flags & O_CREAT) note_name(CHANGE_LINK, path, NULL, node = new_node(0));
+    if (node < 0 && flags & O_CREAT && folder_of(path, &name) >= 0) note_name(CHANGE_LINK, path, NULL, node = new_node(0));
     else if (node >= 0 && flags & O_TRUNC) note_change(CHANGE_SIZE, node);
     disk.of_fd[fd] = node;
     return fd;
 }
-static ssize_t recorded_pwrite(int fd, const void *data, size_t bytes, off_t offset) {
-    ssize_t n = pwrite(fd, data, bytes, offset);
+ssize_t __wrap_pwrite(int fd, const void *data, size_t bytes, off_t offset) {
+    ssize_t n = __real_pwrite(fd, data, bytes, offset);
     if (n <= 0 || node_of_fd(fd) < 0) return n;
     Change *c = note_change(CHANGE_WRITE, node_of_fd(fd));
     c->offset = (uint64_t)offset;
@@ -146,61 +166,42 @@ static ssize_t recorded_pwrite(int fd, const void *data, size_t bytes, off_t off
     memcpy(c->data, data, (size_t)n);
     return n;
 }
-static ssize_t recorded_write(int fd, const void *data, size_t bytes) {
+ssize_t __wrap_write(int fd, const void *data, size_t bytes) {
+    if (node_of_fd(fd) < 0) return __real_write(fd, data, bytes);
     off_t   at = lseek(fd, 0, SEEK_CUR);
-    ssize_t n = recorded_pwrite(fd, data, bytes, at);
+    ssize_t n = __wrap_pwrite(fd, data, bytes, at);
     if (n > 0) lseek(fd, at + n, SEEK_SET);
     return n;
 }
-static int recorded_ftruncate(int fd, off_t bytes) {
-    int result = ftruncate(fd, bytes);
+int __wrap_ftruncate(int fd, off_t bytes) {
+    int result = __real_ftruncate(fd, bytes);
     if (result == 0 && node_of_fd(fd) >= 0) note_change(CHANGE_SIZE, node_of_fd(fd))->bytes = (uint64_t)bytes;
     return result;
 }
-static int recorded_fsync(int fd) {
+int __wrap_fsync(int fd) {
     if (node_of_fd(fd) >= 0) note_change(CHANGE_SYNC, node_of_fd(fd));
-    return fsync(fd);
+    return __real_fsync(fd);
 }
-static int recorded_rename(const char *from, const char *to) {
-    int result = rename(from, to);
+int __wrap_rename(const char *from, const char *to) {
+    int result = __real_rename(from, to);
     if (result == 0) note_name(CHANGE_RENAME, from, to, node_of(from));
     return result;
 }
-static int recorded_mkdir(const char *path, mode_t mode) {
-    int result = mkdir(path, mode);
+int __wrap_mkdir(const char *path, mode_t mode) {
+    int result = __real_mkdir(path, mode);
     if (result == 0 && disk.recording) note_name(CHANGE_LINK, path, NULL, new_node(1));
     return result;
 }
-static int recorded_unlink(const char *path) {
-    int result = unlink(path);
+int __wrap_unlink(const char *path) {
+    int result = __real_unlink(path);
     if (result == 0) note_name(CHANGE_UNLINK, path, NULL, -1);
     return result;
 }
-static int recorded_rmdir(const char *path) {
-    int result = rmdir(path);
+int __wrap_rmdir(const char *path) {
+    int result = __real_rmdir(path);
     if (result == 0) note_name(CHANGE_UNLINK, path, NULL, -1);
     return result;
 }
-
-#define open      recorded_open
-#define pwrite    recorded_pwrite
-#define write     recorded_write
-#define ftruncate recorded_ftruncate
-#define fsync     recorded_fsync
-#define rename    recorded_rename
-#define mkdir     recorded_mkdir
-#define unlink    recorded_unlink
-#define rmdir     recorded_rmdir
-#include "core/io.c"
-#undef open
-#undef pwrite
-#undef write
-#undef ftruncate
-#undef fsync
-#undef rename
-#undef mkdir
-#undef unlink
-#undef rmdir
 
 static void read_folder(const char *path, int folder) {
     DIR           *d = opendir(path);

@@ -1,28 +1,9 @@
 /* test_checkpoint.c - save and resume in one process: the same bits, the right refusals, the right folders kept. */
-#include "test/run/checkpoint/checkpoint_fixture.h"
 #include "test/run/lib/child.h"
-
-#include <omp.h>
-#include <setjmp.h>
-#include <stdint.h>
 
 #include "run/checkpoint/safetensors.h"
 
-#undef fail
-#include <cmocka.h>
-
-static Comm *comm;
-static char  dir[64];
-
-static int enter(void **state) {
-    (void)state;
-    return fixture_folder(dir);
-}
-
-static int leave(void **state) {
-    (void)state;
-    return fixture_folder_remove(dir);
-}
+#include "test/run/lib/own_folder.h"
 
 /* Saves the state of each step of a list that ends with 0. */
 static void save_steps(const int64_t *steps, const char *extra, DType act) {
@@ -416,9 +397,6 @@ static void test_find(void **state) {
 }
 
 int main(void) {
-    omp_set_num_threads(1); /* a forked child has no pool of threads */
-    comm = world_all(world_join((Launch){0}));
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_round_trip_fp32), CASE(test_round_trip_bf16), CASE(test_round_trip_stage_0), CASE(test_same_weights_same_bytes),
         CASE(test_folder_is_as_described), CASE(test_falls_back), CASE(test_resume_words), CASE(test_versions), CASE(test_other_settings), CASE(test_other_data),
@@ -427,5 +405,5 @@ int main(void) {
         CASE(test_passed_over_steps_go), CASE(test_saving_a_step_again), CASE(test_saving_a_step_after_a_rollback), CASE(test_rolling_back),
         CASE(test_find),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ALONE(tests);
 }

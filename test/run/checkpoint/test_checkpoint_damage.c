@@ -3,29 +3,22 @@
  *   test_checkpoint_damage FROM COUNT     cases FROM to FROM+COUNT-1 of LONG_CASES flipped bits (every bit of every header and small file, the
  *                                         rest anywhere), and that share of all truncations
  */
-#include "test/run/checkpoint/checkpoint_fixture.h"
 
 #include <fcntl.h>
-#include <omp.h>
-#include <setjmp.h>
-#include <stdint.h>
 
 #include "run/checkpoint/safetensors.h"
 
-#undef fail
-#include <cmocka.h>
+#include "test/run/lib/own_folder.h"
 
-static Comm *comm;
 static int64_t newest_step;
-static char  dir[64], older[128], newest[128], older_path[256], newest_path[256];
+static char  older[128], newest[128], older_path[256], newest_path[256];
 static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "config.json", "state.json"};
 enum { NAMES = sizeof names / sizeof *names };
 
 /* Steps 1 and 2; every case damages 2. */
-static int enter(void **state) {
-    (void)state;
+static int enter_saved(void **state) {
     Fixture f;
-    if (fixture_folder(dir)) return -1;
+    if (enter(state)) return -1;
     fixture_create(&f, comm, dir, F32, 1, "");
     for (int64_t step = 1; step <= 2; step++) fixture_fill(&f, step), checkpoint_save(&f.state, step);
     fixture_destroy(&f);
@@ -33,11 +26,6 @@ static int enter(void **state) {
     snprintf(newest, sizeof newest, "%s/checkpoints/step_00000002", dir);
     newest_step = 2;
     return 0;
-}
-
-static int leave(void **state) {
-    (void)state;
-    return fixture_folder_remove(dir);
 }
 
 static const char *at_older(const char *name) { return snprintf(older_path, sizeof older_path, "%s/%s", older, name), older_path; }
@@ -247,15 +235,13 @@ static void test_many_truncations(void **state) {
 }
 
 int main(int argc, char **argv) {
-    omp_set_num_threads(1);
-    comm = world_all(world_join((Launch){0}));
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define SAVED(name) cmocka_unit_test_setup_teardown(name, enter_saved, leave)
     const struct CMUnitTest tests[] = {
-        CASE(test_bit_flips), CASE(test_truncations), CASE(test_missing_and_swapped_files), CASE(test_folders_under_false_names),
+        SAVED(test_bit_flips), SAVED(test_truncations), SAVED(test_missing_and_swapped_files), SAVED(test_folders_under_false_names),
     };
-    const struct CMUnitTest long_tests[] = {CASE(test_many_flips), CASE(test_many_truncations)};
-    if (argc < 3) return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest long_tests[] = {SAVED(test_many_flips), SAVED(test_many_truncations)};
+    if (argc < 3) return RUN_ALONE(tests);
     long_from = atoll(argv[1]) % LONG_CASES, long_count = atoll(argv[2]);
     if (long_count > LONG_CASES - long_from) long_count = LONG_CASES - long_from;
-    return cmocka_run_group_tests(long_tests, NULL, NULL);
+    return RUN_ALONE(long_tests);
 }

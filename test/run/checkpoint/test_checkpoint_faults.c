@@ -1,47 +1,22 @@
 /* test_checkpoint_faults.c - every I/O call of a save, of the deletion that follows it and of a resume in turn fails, is cut short, or is
  * the last thing the process does: what was saved before is whole, and the next resume takes the old state or the new one, with all its bits.
  */
-#ifndef FAILPOINTS
-#define FAILPOINTS
-#endif
-#include "core/failpoints.c"
+#include "core/failpoints.h"
+#include "core/io.h"
 
-#include <unistd.h>
-
-static ssize_t flipping_write(int fd, const void *data, size_t bytes);
-static ssize_t flipping_pwrite(int fd, const void *data, size_t bytes, off_t at);
-#define write flipping_write
-#define pwrite flipping_pwrite
-#include "core/io.c"
-#undef write
-#undef pwrite
-
-#include "test/run/checkpoint/checkpoint_fixture.h"
 #include "test/run/lib/child.h"
 
-#include <omp.h>
-#include <setjmp.h>
+#include <errno.h>
 #include <signal.h>
-#include <stdint.h>
 #include <sys/resource.h>
 
 #include "core/clock.h"
 
-#undef fail
-#include <cmocka.h>
+#include "test/run/lib/own_folder.h"
 
-static Comm *comm;
-static char  dir[64];
-
-static int enter(void **state) {
-    (void)state;
-    return fixture_folder(dir);
-}
-
-static int leave(void **state) {
-    (void)state;
+static int leave_unlogged(void **state) {
     unsetenv("TRAIN_GPT_FAIL_LOG");
-    return fixture_folder_remove(dir);
+    return leave(state);
 }
 
 typedef struct { const char *spec; int64_t step; } Saving;
@@ -214,30 +189,35 @@ static void test_a_step_that_cannot_be_read_is_not_passed_over(void **state) {
 
 /* --- a write that puts down other bytes, and says nothing ---------------------------------------------------------------------------------- */
 
-static int flip_in; /* which of this process' writes, from 1; 0: none */
+static int flip_in; /* which of this process' writes to files, from 1; 0: none */
 
-/* The bytes with a bit of the middle one flipped, when it is this write's turn; free it. */
-static void *flipped(const void *data, size_t bytes) {
-    static int writes;
-    char      *copy = malloc(bytes);
+/* The bytes with a bit of the middle one flipped, when it is this write's turn, else NULL; free it. */
+static void *flipped(int fd, const void *data, size_t bytes) {
+    static int  writes;
+    struct stat st;
+    if (!flip_in || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || ++writes != flip_in) return NULL;
+    char *copy = malloc(bytes);
     memcpy(copy, data, bytes);
-    if (flip_in && ++writes == flip_in) {
-        copy[bytes / 2] ^= 1;
-        fclose(fopen(path_of("%s/flipped", dir).text, "w"));
-    }
+    copy[bytes / 2] ^= 1;
+    fclose(fopen(path_of("%s/flipped", dir).text, "w"));
     return copy;
 }
 
-static ssize_t flipping_write(int fd, const void *data, size_t bytes) {
-    void   *copy = flipped(data, bytes);
-    ssize_t n = write(fd, copy, bytes);
+ssize_t __real_write(int fd, const void *data, size_t bytes);
+ssize_t __real_pwrite(int fd, const void *data, size_t bytes, off_t at);
+ssize_t __wrap_write(int fd, const void *data, size_t bytes);
+ssize_t __wrap_pwrite(int fd, const void *data, size_t bytes, off_t at);
+
+ssize_t __wrap_write(int fd, const void *data, size_t bytes) {
+    void   *copy = flipped(fd, data, bytes);
+    ssize_t n = __real_write(fd, copy ? copy : data, bytes);
     free(copy);
     return n;
 }
 
-static ssize_t flipping_pwrite(int fd, const void *data, size_t bytes, off_t at) {
-    void   *copy = flipped(data, bytes);
-    ssize_t n = pwrite(fd, copy, bytes, at);
+ssize_t __wrap_pwrite(int fd, const void *data, size_t bytes, off_t at) {
+    void   *copy = flipped(fd, data, bytes);
+    ssize_t n = __real_pwrite(fd, copy ? copy : data, bytes, at);
     free(copy);
     return n;
 }
@@ -398,15 +378,13 @@ static void test_kill_during_save(void **state) {
 }
 
 int main(void) {
-    omp_set_num_threads(1);
-    comm = world_all(world_join((Launch){0}));
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define FAULTS(name) cmocka_unit_test_setup_teardown(name, enter, leave_unlogged)
     const struct CMUnitTest tests[] = {
-        CASE(test_every_call_of_a_save), CASE(test_every_call_of_a_resume), CASE(test_a_step_that_cannot_be_read_is_not_saved_again),
-        CASE(test_a_step_that_cannot_be_read_is_not_passed_over),
-        CASE(test_every_write_of_a_save_flips_a_bit), CASE(test_one_failed_save_is_a_warning),
-        CASE(test_three_in_a_row_end_the_job), CASE(test_a_failed_last_save_ends_the_job), CASE(test_state_that_is_not_finite_is_not_saved),
-        CASE(test_file_size_limit), CASE(test_unwritable_folder), CASE(test_kill_during_save),
+        FAULTS(test_every_call_of_a_save), FAULTS(test_every_call_of_a_resume), FAULTS(test_a_step_that_cannot_be_read_is_not_saved_again),
+        FAULTS(test_a_step_that_cannot_be_read_is_not_passed_over),
+        FAULTS(test_every_write_of_a_save_flips_a_bit), FAULTS(test_one_failed_save_is_a_warning),
+        FAULTS(test_three_in_a_row_end_the_job), FAULTS(test_a_failed_last_save_ends_the_job), FAULTS(test_state_that_is_not_finite_is_not_saved),
+        FAULTS(test_file_size_limit), FAULTS(test_unwritable_folder), FAULTS(test_kill_during_save),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ALONE(tests);
 }

@@ -1,29 +1,11 @@
 /* test_checkpoint_folders.c - what may lie under run.dir/checkpoints: names that only look like ours, other kinds of files, folders that cannot
  * be read, paths that are too long.
  */
-#include "test/run/checkpoint/checkpoint_fixture.h"
 #include "test/run/lib/child.h"
 
 #include <errno.h>
-#include <omp.h>
-#include <setjmp.h>
-#include <stdint.h>
 
-#undef fail
-#include <cmocka.h>
-
-static Comm *comm;
-static char  dir[64];
-
-static int enter(void **state) {
-    (void)state;
-    return fixture_folder(dir);
-}
-
-static int leave(void **state) {
-    (void)state;
-    return fixture_folder_remove(dir);
-}
+#include "test/run/lib/own_folder.h"
 
 static const char *in_dir(const char *name) {
     static Path path;
@@ -138,12 +120,9 @@ static void test_paths_are_too_long(void **state) {
 }
 
 int main(void) {
-    omp_set_num_threads(1);
-    comm = world_all(world_join((Launch){0}));
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_names_of_strangers), CASE(test_checkpoints_is_something_else), CASE(test_a_checkpoint_is_something_else),
         CASE(test_paths_are_too_long),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ALONE(tests);
 }

@@ -5,18 +5,11 @@
  */
 #include "test/run/checkpoint/recorded_disk.h"
 
-#include "test/run/checkpoint/checkpoint_fixture.h"
-
 #include <inttypes.h>
-#include <omp.h>
-#include <setjmp.h>
-#include <stdint.h>
 
-#undef fail
-#include <cmocka.h>
+#include "test/run/lib/own_folder.h"
 
-static Comm    *comm;
-static char     dir[64], left[80];
+static char     left[80];
 static int      wanted = 100;
 static uint64_t seed = 1;
 static int      states, old_ones;
@@ -24,18 +17,16 @@ static int      states, old_ones;
 typedef struct { uint64_t *hash; int count, room; } Set;
 static Set choices, contents; /* which changes stay; what is then there */
 
-static int enter(void **state) {
-    (void)state;
-    if (fixture_folder(dir)) return -1;
+static int enter_beside(void **state) {
+    if (enter(state)) return -1;
     snprintf(left, sizeof left, "%s.left", dir);
     return 0;
 }
 
-static int leave(void **state) {
-    (void)state;
+static int leave_both(void **state) {
     disk.recording = 0;
     disk_free();
-    return fixture_folder_remove(left) || fixture_folder_remove(dir);
+    return fixture_folder_remove(left) || leave(state);
 }
 
 static void save(int64_t step) {
@@ -151,11 +142,9 @@ static void test_save_over_a_broken_one(void **state) {
 }
 
 int main(int argc, char **argv) {
-    omp_set_num_threads(1);
     if (argc > 1) wanted = atoi(argv[1]);
     if (argc > 2) seed = (uint64_t)atoll(argv[2]);
-    comm = world_all(world_join((Launch){0}));
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
-    const struct CMUnitTest tests[] = {CASE(test_first_save), CASE(test_save_that_prunes), CASE(test_save_over_a_broken_one)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+#define RECORDED(name) cmocka_unit_test_setup_teardown(name, enter_beside, leave_both)
+    const struct CMUnitTest tests[] = {RECORDED(test_first_save), RECORDED(test_save_that_prunes), RECORDED(test_save_over_a_broken_one)};
+    return RUN_ALONE(tests);
 }

@@ -1,28 +1,9 @@
 /* test_checkpoint_resume.c - what a resume asks before it takes a checkpoint over: settings, data, the model's own table; and what it leaves to
  * the run that goes on.
  */
-#include "test/run/checkpoint/checkpoint_fixture.h"
 #include "test/run/lib/child.h"
 
-#include <omp.h>
-#include <setjmp.h>
-#include <stdint.h>
-
-#undef fail
-#include <cmocka.h>
-
-static Comm *comm;
-static char  dir[64];
-
-static int enter(void **state) {
-    (void)state;
-    return fixture_folder(dir);
-}
-
-static int leave(void **state) {
-    (void)state;
-    return fixture_folder_remove(dir);
-}
+#include "test/run/lib/own_folder.h"
 
 static void save_one(DType act, LossScale scale) {
     Fixture f;
@@ -111,12 +92,9 @@ static void test_the_loss_scale_is_its_precisions(void **state) {
 }
 
 int main(void) {
-    omp_set_num_threads(1);
-    comm = world_all(world_join((Launch){0}));
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_what_is_a_run), CASE(test_data_may_change_when_named), CASE(test_tensors_of_another_model),
         CASE(test_the_loss_scale_is_its_precisions),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ALONE(tests);
 }

@@ -1,39 +1,24 @@
 /* test_checkpoint_space.c - what a start finds in run.dir/checkpoints, and whether it says no before the first step: leftovers, other kinds of
  * files, links, and a file system of a known size.
  */
+#include "core/io.h"
+
+#include <errno.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
-static int statvfs_here(const char *path, struct statvfs *fs);
-#define statvfs(path, fs) statvfs_here(path, fs)
-#include "core/io.c"
-#undef statvfs
-
-#include "test/run/checkpoint/checkpoint_fixture.h"
 #include "test/run/lib/child.h"
 
-#include <omp.h>
-#include <setjmp.h>
-#include <stdint.h>
+#include "test/run/lib/own_folder.h"
 
-#undef fail
-#include <cmocka.h>
-
-static Comm  *comm;
-static char   dir[64];
 static size_t one;      /* checkpoint, in bytes */
 static int    is_silent; /* statvfs() tells nothing */
 static double capacity; /* of the file system under run.dir/checkpoints, in checkpoints; elsewhere there is no room at all */
 
-static int enter(void **state) {
-    (void)state;
+static int enter_roomy(void **state) {
     capacity = 100.0, is_silent = 0;
-    return fixture_folder(dir);
-}
-
-static int leave(void **state) {
-    (void)state;
-    return fixture_folder_remove(dir);
+    return enter(state);
 }
 
 static const char *in_checkpoints(const char *name) {
@@ -42,7 +27,8 @@ static const char *in_checkpoints(const char *name) {
 }
 
 /* What is in checkpoints/ takes from the capacity. */
-static int statvfs_here(const char *path, struct statvfs *fs) {
+int __wrap_statvfs(const char *path, struct statvfs *fs);
+int __wrap_statvfs(const char *path, struct statvfs *fs) {
     double used = 0.0;
     if (is_silent) return errno = ENOSYS, -1;
     *fs = (struct statvfs){.f_frsize = 1};
@@ -204,7 +190,7 @@ static void test_room_is_that_of_the_folder_itself(void **state) {
     capacity = 2.9;
     expect_refusal(start(2, 0), "checkpoints: its file system has");
     capacity = 3.1;
-    assert_int_equal(start(2, 0).code, 0); /* run.dir itself is full, in statvfs_here */
+    assert_int_equal(start(2, 0).code, 0); /* run.dir itself is full, in __wrap_statvfs */
     assert_true(stat(in_checkpoints(""), &st) == 0 && S_ISDIR(st.st_mode));
     assert_int_equal(rmdir(in_checkpoints("")), 0); /* nothing is left in it */
 }
@@ -226,14 +212,12 @@ static void test_no_folder_of_ours(void **state) {
 }
 
 int main(void) {
-    omp_set_num_threads(1);
-    comm = world_all(world_join((Launch){0}));
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define ROOMY(name) cmocka_unit_test_setup_teardown(name, enter_roomy, leave)
     const struct CMUnitTest tests[] = {
-        CASE(test_leftovers_go_before_the_room_is_measured), CASE(test_more_than_are_kept_need_room_for_one),
-        CASE(test_room_is_that_of_the_folder_itself), CASE(test_no_folder_of_ours),
-        CASE(test_other_leftovers_are_named), CASE(test_room_that_is_not_needed_or_not_known), CASE(test_limits_on_files),
-        CASE(test_no_place_for_folders), CASE(test_a_save_without_room),
+        ROOMY(test_leftovers_go_before_the_room_is_measured), ROOMY(test_more_than_are_kept_need_room_for_one),
+        ROOMY(test_room_is_that_of_the_folder_itself), ROOMY(test_no_folder_of_ours),
+        ROOMY(test_other_leftovers_are_named), ROOMY(test_room_that_is_not_needed_or_not_known), ROOMY(test_limits_on_files),
+        ROOMY(test_no_place_for_folders), ROOMY(test_a_save_without_room),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ALONE(tests);
 }

@@ -1,36 +1,14 @@
 /* test_checkpoint_write.c - what a save puts into a folder beside the state itself, what it does with a step that is there already, and what keeps
  * it from writing: another job's lock, a log that cannot be synced, a byte that no rank has written.
  */
-#ifndef FAILPOINTS
-#define FAILPOINTS
-#endif
-#include "core/failpoints.c"
-#include "core/io.c"
+#include "core/failpoints.h"
+#include "core/io.h"
 
 #include "run/checkpoint/checkpoint_write.h"
 #include "run/guard/lock_holder.h"
-#include "test/run/checkpoint/checkpoint_fixture.h"
 #include "test/run/lib/child.h"
 
-#include <omp.h>
-#include <setjmp.h>
-#include <stdint.h>
-
-#undef fail
-#include <cmocka.h>
-
-static Comm *comm;
-static char  dir[64];
-
-static int enter(void **state) {
-    (void)state;
-    return fixture_folder(dir);
-}
-
-static int leave(void **state) {
-    (void)state;
-    return fixture_folder_remove(dir);
-}
+#include "test/run/lib/own_folder.h"
 
 static Path step_path(const char *name) { return path_of("%s/checkpoints/step_00000004%s", dir, name); }
 
@@ -197,12 +175,9 @@ static void test_runs_that_do_not_cover(void **state) {
 }
 
 int main(void) {
-    omp_set_num_threads(1);
-    comm = world_all(world_join((Launch){0}));
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_what_else_is_in_it), CASE(test_a_step_of_another_run), CASE(test_a_folder_that_shows_late), CASE(test_another_job_has_the_folder),
         CASE(test_a_log_that_cannot_be_synced), CASE(test_runs_that_do_not_cover),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ALONE(tests);
 }

@@ -1,30 +1,12 @@
 /* test_weights_file.c - weights from files that others wrote: names, types, and what is refused (checkpoint_init_from, _read_weights). */
-#include "test/run/checkpoint/checkpoint_fixture.h"
 #include "test/run/lib/child.h"
 
 #include <math.h>
-#include <omp.h>
-#include <setjmp.h>
-#include <stdint.h>
 
 #include "run/checkpoint/safetensors.h"
 #include "run/checkpoint/weights_file.h"
 
-#undef fail
-#include <cmocka.h>
-
-static Comm *comm;
-static char  dir[64];
-
-static int enter(void **state) {
-    (void)state;
-    return fixture_folder(dir);
-}
-
-static int leave(void **state) {
-    (void)state;
-    return fixture_folder_remove(dir);
-}
+#include "test/run/lib/own_folder.h"
 
 /* Values that all three types hold exactly. */
 static float value_of(int64_t g) { return (float)((g * 37 + g / 7) % 255 - 127) * 0.015625f; }
@@ -235,11 +217,8 @@ static void test_sixteen_bits_are_widened(void **state) {
 }
 
 int main(void) {
-    omp_set_num_threads(1);
-    comm = world_all(world_join((Launch){0}));
-#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
     const struct CMUnitTest tests[] = {
         CASE(test_files_of_others), CASE(test_no_files_of_weights), CASE(test_sixteen_bits_are_widened),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ALONE(tests);
 }

@@ -20,4 +20,6 @@ static inline int leave(void **state) {
     return comm_rank(world) == 0 ? fixture_folder_remove(dir) : 0;
 }
 
+#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+
 #endif
