@@ -1,6 +1,6 @@
 /* train_gpt - pretrains GPT models:  mpirun -np N ./train_gpt config.json [key=value ...]
  *
- * The program reads top to bottom here: main(), train_step(), evaluate(). What they call lives in layers/ (the ops), model/ (the model over
+ * main() stands last, train_step() first: one optimizer step. What they call lives in layers/ (the ops), model/ (the model over
  * the ranks), comm/ (ranks), data/ (tokens) and run/ (everything around it). A CPU build compiles this file as plain C.
  */
 #include <stdio.h>
@@ -60,7 +60,7 @@ static void report_saved(Run *r, double ms) {
                       (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver) * 1e-3);
 }
 
-/* The save under way holds good weights: it is finished first. */
+/* Exit 76. The save under way holds good weights: it is finished first. */
 static NORETURN void stop_with(Run *r, const char *reason) {
     report_saved(r, saver_finish(r->saver));
     fail(EXIT_NUMERIC, "%s", reason);

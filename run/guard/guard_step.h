@@ -1,5 +1,5 @@
 /* guard_step.h - judges a computed step before it reaches the weights, has it computed again where that decides something, and names ranks. This is
- * where exit 76 is decided; train_gpt.cu only obeys.
+ * where a step's exit 76 (EXIT_NUMERIC) is decided, as GUARD_STOP; train_gpt.cu only obeys. A state that is not finite ends a save: checkpoint.h.
  *
  *   seen                                          computed again       then
  *   fp16 gradients overflow                       no                   GUARD_SKIP, half the loss scale

@@ -1,4 +1,5 @@
-/* test_layernorm.c - layernorm_forward, residual_layernorm_forward and layernorm_backward. */
+/* test_layernorm.c - layernorm_forward, residual_layernorm_forward and layernorm_backward: each against its float64 reference (test/ref/ops.c),
+ * and that against finite differences and PyTorch's float64 records. */
 #include "test/ref/test.h"
 
 static const double EPS = 1e-5f; /* the float, as the op gets it */
