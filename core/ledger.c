@@ -11,6 +11,7 @@ static int is_same(const LedgerEntry *a, const LedgerEntry *b) {
 }
 
 void ledger_note(Ledger *l, LedgerEntry e) {
+    if (l->times < 0) return;
     int64_t count = (e.count ? e.count : 1) * (l->times ? l->times : 1);
     for (int i = l->entries - 1; i >= 0; i--)
         if (is_same(&l->entry[i], &e)) {

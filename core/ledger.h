@@ -26,7 +26,7 @@ typedef struct {
 typedef struct Ledger {
     LedgerEntry *entry;            /* owned */
     int          entries, room;
-    int64_t      times;            /* every note counts so often; 0 counts as 1               */
+    int64_t      times;            /* every note counts so often; 0 counts as 1, below 0 nothing is noted */
 } Ledger;
 
 void   ledger_note(Ledger *l, LedgerEntry e);     /* e.count calls, 0 counts as 1 */

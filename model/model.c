@@ -48,7 +48,7 @@ static void dry_step(Model *m, int64_t micro_batches) {
 
 /* Other shapes than a step's: a library may want more scratch for fewer rows. */
 static void dry_other_batches(Model *m) {
-    Ledger  beside = {0}, *step = m->stream.ledger;
+    Ledger  beside = {.times = -1}, *step = m->stream.ledger;
     int64_t B = m->spec.B, T = m->spec.T;
     m->stream.ledger = &beside;
     for (int64_t b = 1; b <= B; b++) {
@@ -61,7 +61,6 @@ static void dry_other_batches(Model *m) {
         if (t == T) break;
     }
     m->stream.ledger = step;
-    ledger_free(&beside);
 }
 
 ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {

@@ -55,7 +55,6 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
         z->order = grad_order_create(&z->layout, spec.micro_batches * spec.ranks, z->grads, grads);
         if (spec.comm) comm_tree_open(spec.comm, z->order.leaves);
     }
-    z->computed = event_create();
     return z;
 }
 
@@ -65,7 +64,7 @@ void shards_destroy(Shards *z) {
     free(z->weight_view);
     free(z->grad_view);
     free(z->span);
-    event_destroy(&z->computed);
+    if (z->computed.handle) event_destroy(&z->computed);
     layout_destroy(&z->layout);
     free(z);
 }
@@ -149,6 +148,7 @@ void shards_finish(Shards *z, Stream *s) {
 
 /* Most of a GPU's step is spent here. */
 void shards_await(Shards *z, Stream *s) {
+    if (!z->computed.handle) z->computed = event_create(); /* not before: a plan needs no device */
     event_record(z->computed, s);
     while (!event_is_past(z->computed))
         if (z->spec.comm) comm_poll(z->spec.comm);

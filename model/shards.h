@@ -39,7 +39,7 @@ typedef struct {
     int           spans;
     StepSums      sums;
     GradOrder     order;
-    Event         computed;
+    Event         computed;        /* shards_await's, from its first use                                       */
     int           gathers;         /* weights are on their way                                                 */
     int64_t       first_gather;    /* number of the collective that gathers bucket 0                           */
     int           hashes_own;      /* done adds the hash of this rank's gradients, before their sum: HASH_OWN_GRADS */
