@@ -8,8 +8,7 @@
 extern "C" {
 #endif
 
-/* Collective, after compute_gradients. Waits for the stream. */
-/* Sets r->between. */
+/* Collective, after compute_gradients. Waits for the stream. Sets r->between. */
 StepNumbers reduce_numbers(Run *r, int64_t step);
 
 #ifdef __cplusplus

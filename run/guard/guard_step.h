@@ -5,6 +5,7 @@
  *   fp16 gradients overflow                       no                   GUARD_SKIP, half the loss scale
  *   the ranks' weights differ                     no                   GUARD_STOP
  *   every run.verify_every steps                  once, or twice       the result that came twice counts; three different ones: GUARD_STOP
+ *   the same, once a step is computed again       -                    GUARD_STOP
  *   loss or norm not finite, or a spike           once                 run.on_nonfinite, run.on_spike: GUARD_STOP, _SKIP, _ROLLBACK or _UPDATE
  */
 #ifndef TRAIN_GPT_RUN_GUARD_GUARD_STEP_H

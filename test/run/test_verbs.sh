@@ -48,6 +48,7 @@ says "help of a verb" 0 'usage: train_gpt sample RUN' "$TRAIN" sample --help
 says "check opens data that is there" 65 'data.train.* 50 tokens' "$TRAIN" check good.json data.train=zero.bin
 says "schema" 0 '"additionalProperties":.*false' "$TRAIN" schema
 says "schema takes nothing" 64 'no arguments' "$TRAIN" schema x
+says "a plan of many sequences takes seconds" 0 'total' timeout 20 "$TRAIN" plan good.json batch.global_tokens=$((2048 * 128)) batch.micro_batch=2048 batch.seq_len=128
 says "the schema in configs/ is this one" 0 '^$' bash -c "cd '$ROOT'; '$TRAIN' schema | diff - configs/train_gpt.schema.json; echo"
 says "a verb that is not built" 64 '"doctor" is neither a verb nor a file' "$TRAIN" doctor
 says "a verb misspelt" 64 '"chek" is neither a verb nor a file; did you mean "check"\?' "$TRAIN" chek good.json
