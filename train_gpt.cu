@@ -1,6 +1,6 @@
 /* train_gpt - pretrains GPT models:  mpirun -np N ./train_gpt config.json [key=value ...]
  *
- * main() stands last, train_step() first: one optimizer step. What they call lives in layers/ (the ops), model/ (the model over
+ * train_step() stands first: one optimizer step; main() stands last. They call layers/ (the ops), model/ (the model over
  * the ranks), comm/ (ranks), data/ (tokens) and run/ (everything around it). A CPU build compiles this file as plain C.
  */
 #include <stdio.h>

@@ -20,7 +20,7 @@ extern "C" {
 
 enum { LAYOUT_ALIGN = 64 }; /* elements: 128 bytes of bf16, so every piece is aligned for 128-bit accesses and NCCL */
 
-/* What a row is to the optimizer. Weight decay is for all but vectors. */
+/* How the optimizer treats a row. Weight decay is for all but vectors. */
 typedef enum { GROUP_VECTOR, GROUP_MATRIX, GROUP_EMBEDDING } ParamGroup;
 
 typedef struct {            /* one row of the parameter table */

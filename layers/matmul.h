@@ -39,7 +39,7 @@ typedef struct {
 /* Takes what it needs from s->scratch and gives it back. Same bits for the same shape and thread count or table of algorithms.h. */
 void   matmul(Stream *s, Matmul product);
 
-/* What a dry stream notes of it; returns whether the stream is dry. */
+/* On a dry stream notes the FLOPs and bytes of the product; returns whether the stream is dry. */
 static inline int matmul_note(Stream *s, Matmul p) {
     double operands = (double)(p.m * p.k + p.k * p.n) * (double)dtype_bytes(p.a.type);
     double results = (double)(p.m * p.n) * (double)dtype_bytes(p.c.type) * (p.write == MATMUL_ADD ? 2.0 : 1.0);

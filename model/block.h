@@ -22,7 +22,8 @@ typedef enum { GPT_INFERENCE, GPT_TRAINING } GptUse;
 typedef enum { ACT_N_C, ACT_N_QKV, ACT_N_FC, ACT_N, ACT_HEADS_T /* [B*H,T] */ } ActShape;
 typedef enum { TYPE_ACT, TYPE_F32 } ActType; /* the run's own, or always f32 */
 /* For how long a block's tensor is kept: KEEP_STREAM until its backward, whatever is computed again; KEEP_STATE until then, unless whole blocks are
- * computed again; KEEP_CHEAP unless norms and GELU are; KEEP_BACKWARD only while one block's backward runs. What is not kept, the blocks share. */
+ * computed again; KEEP_CHEAP unless norms and GELU are; KEEP_BACKWARD only while one block's backward runs.
+ * The blocks share the memory of rows that are not kept. */
 typedef enum { KEEP_STREAM, KEEP_STATE, KEEP_CHEAP, KEEP_BACKWARD } Keep;
 
 typedef struct {

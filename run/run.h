@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-/* What the ranks agreed on for the time after the step; main() reads it. */
+/* The requests all ranks agreed on, for the time after the step; main() reads them. */
 typedef struct {
     int    stop, save;  /* asked of any rank; they stay set while a step is computed again    */
     int    written;     /* all ranks have done their part of the checkpoint in flight         */

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-/* What a checkpoint is made of; all borrowed. */
+/* The parts of a checkpoint; all borrowed. */
 typedef struct {
     const Config    *config;
     Comm            *comm;
