@@ -40,7 +40,15 @@ table='
 43 hopper      XXX ... XXX a count that is never reached
 44 hopper      XXX ... XXX wrong parity
 45 hopper      XXX ... XXX wrong stride in a descriptor
-46 hopper      XX- ... XX- accumulator read before wgmma.wait'
+46 hopper      XX- ... XX- accumulator read before wgmma.wait
+51 edges       XXX XXX XXX a stream does not wait for another's work
+52 edges       XXX XXX XXX a buffer is filled again while it is read
+53 edges       XXX XXX XXX an event is recorded before the work
+54 edges       XXX XXX XXX a stream waits for the recording before
+55 pinned      XXX XXX XXX a pinned page is filled again while it is sent
+56 pinned      XXX XXX XXX a pinned page is read before its copy has ended
+57 launched_graph XXX XXX XXX a graph does not wait for another stream
+58 launched_graph XXX XXX XXX the default stream beside a stream that is not blocking'
 variants=(-plain "" -race)
 
 one() { # NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit 1 when it got away

@@ -158,6 +158,8 @@ struct Settings {
     Schedule schedule;
     unsigned seed;
     bool     async_early;
+    bool     streams_in_order; /* EMU_STREAMS: streams.h */
+    unsigned streams_seed;
 };
 extern const Settings settings;
 

@@ -20,13 +20,15 @@ Engine engine;
 Fiber *current;
 
 static Settings read_settings() {
-    const char *schedule = getenv("EMU_SCHED"), *async = getenv("EMU_ASYNC");
-    Settings    s = {FORWARD, 1, false};
+    const char *schedule = getenv("EMU_SCHED"), *async = getenv("EMU_ASYNC"), *streams = getenv("EMU_STREAMS");
+    Settings    s = {FORWARD, 1, false, false, 1};
     if (schedule && strcmp(schedule, "reverse") == 0) s.schedule = REVERSE;
     if (schedule && strncmp(schedule, "random", 6) == 0) {
         s.schedule = RANDOM;
         if (schedule[6] == ':') s.seed = (unsigned)strtoul(schedule + 7, nullptr, 10);
     }
+    s.streams_in_order = streams && strcmp(streams, "order") == 0;
+    if (streams && strncmp(streams, "random:", 7) == 0) s.streams_seed = (unsigned)strtoul(streams + 7, nullptr, 10);
     s.async_early = async && strcmp(async, "early") == 0;
     return s;
 }

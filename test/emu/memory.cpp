@@ -1,5 +1,8 @@
 /* memory.cpp - the CUDA runtime's memory: allocations, copies and fills. The prototypes are NVIDIA's, so a wrong stand-in does not compile.
  *
+ * A copy reads and writes when its stream comes to it, pinned and managed host memory too; other host memory is read when the copy is queued,
+ * and written before the call returns, as CUDA does it.
+ *
  * Device memory is filled with 0xFF (NaN) when allocated and, under ASan, closed to the host while no kernel runs. Managed and pinned
  * memory is open to both sides and counts as initialised. Each allocation stands alone, with room behind it, so that ASan sees what runs
  * past its end.
@@ -7,7 +10,7 @@
 #include <algorithm>
 #include <map>
 
-#include "queue.h"
+#include "streams.h"
 
 namespace emu {
 
@@ -54,6 +57,7 @@ static cudaError_t allocate(void **p, size_t bytes, MemoryKind kind) {
 static cudaError_t release(void *p, bool pinned, const char *what) {
     if (!p) return cudaSuccess;
     if (cudaError_t error = refuse_while_capturing()) return error;
+    drain_all(); /* as CUDA does */
     auto it = allocations.find((const char *)p);
     if (it == allocations.end() || (it->second.kind == PINNED) != pinned) fail("%s(%p): not an allocation of that kind", what, p);
     Allocation a = it->second;
@@ -98,6 +102,15 @@ static void check_copy(void *to, const void *from, size_t n, cudaMemcpyKind kind
     else check_host_range(from, "cudaMemcpy: source");
 }
 
+void copy_now(void *to, const void *from, size_t n) {
+    open_range(to, n);
+    open_range(from, n);
+    memmove(to, from, n);
+    close_range(to, n);
+    close_range(from, n);
+    race_initialised(to, n);
+}
+
 }  // namespace emu
 
 using namespace emu;
@@ -120,18 +133,20 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t stream) {
     if (n == 0) return cudaSuccess;
     check_copy(to, from, n, kind);
-    return enqueue(stream, [=] {
-        open_range(to, n);
-        open_range(from, n);
-        memmove(to, from, n);
-        close_range(to, n);
-        close_range(from, n);
-        race_initialised(to, n);
-    });
+    bool is_read_now = !find_allocation(from) && !(stream && stream->capture);
+    if (is_read_now) {
+        std::vector<char> bytes((const char *)from, (const char *)from + n);
+        return enqueue(stream, [to, n, bytes = std::move(bytes)] { copy_now(to, bytes.data(), n); });
+    }
+    cudaError_t error = enqueue(stream, [=] { copy_now(to, from, n); });
+    if (error == cudaSuccess && !find_allocation(to) && !(stream && stream->capture)) drain(stream);
+    return error;
 }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n, cudaMemcpyKind kind) {
     if (cudaError_t error = refuse_while_capturing()) return error;
-    return cudaMemcpyAsync(to, from, n, kind, nullptr);
+    cudaError_t error = cudaMemcpyAsync(to, from, n, kind, nullptr);
+    drain(nullptr);
+    return error;
 }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t stream) {
     if (n == 0) return cudaSuccess;

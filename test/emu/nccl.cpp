@@ -2,7 +2,8 @@
  *
  * As strict as NCCL and a little more: every rank's call is compared with the others', buffers must be device memory, aligned and either
  * apart or in place as NCCL defines it. A non-blocking communicator answers "in progress" first, and nothing has happened before it is
- * asked again: whoever goes on without asking works with old bytes.
+ * asked again: whoever goes on without asking works with old bytes. On its stream a collective takes this rank's bytes when the stream comes to
+ * it and ends when all ranks' have come; a send ends when its receiver has begun to receive.
  *
  * The ranks of a communicator meet by its id: that names the MPI rank which made it, and a tag. Each sends that rank its place; the answer is the
  * list of all. So groups of any ranks are made, several apart at once.
@@ -11,7 +12,7 @@
  * there is none left for the third; stuck: from the fourth on none comes to an end until the communicator is aborted; stuck-abort: nor does the
  * abort. The two by which the ranks are connected do not count.
  */
-#include "queue.h"
+#include "streams.h"
 
 #include <nccl.h>
 
@@ -31,7 +32,8 @@ struct ncclComm {
     int64_t                       collectives;
     std::atomic<bool>             aborted;
 #ifndef NO_MPI
-    MPI_Comm                      world;     /* of its ranks                                       */
+    MPI_Comm                      world;     /* of its ranks, for the data                         */
+    MPI_Comm                      calls;     /* the same, for comparing calls                      */
     int                           leader, tag, mine[2];
     bool                          answered;
     std::vector<int>              came, list; /* of the leader: (rank, MPI's rank) each; MPI's ranks */
@@ -57,11 +59,15 @@ bool fault(const char *name) {
     return planted && strcmp(planted, name) == 0;
 }
 
-/* Now, or when a non-blocking communicator is asked. */
+/* Now, or when a non-blocking communicator is asked. work() may answer that it is in progress: it is called again. */
 ncclResult_t later(ncclComm_t comm, std::function<ncclResult_t()> work) {
-    if (comm->blocking) return comm->state = work();
     comm->pending = std::move(work);
-    return comm->state = ncclInProgress;
+    comm->state = ncclInProgress;
+    while (comm->blocking && comm->state == ncclInProgress) {
+        emu::device_step();
+        comm->state = comm->pending();
+    }
+    return comm->state;
 }
 
 /* A send or receive of a group. */
@@ -74,15 +80,30 @@ struct Message {
 
 /* --- between ranks: one of them needs no MPI --------------------------------------------------------------------------------------- */
 
+/* A gathering of all ranks' bytes, begun by the first call of gathered(). */
+struct Gather {
+    std::vector<char> mine, all;
+    bool              begun = false;
+#ifndef NO_MPI
+    MPI_Request       request;
+#endif
+};
+/* The messages of a group, begun by the first call of exchanged(). */
+struct Exchange {
+    std::vector<Message> messages;
+    bool                 begun = false;
+#ifndef NO_MPI
+    std::vector<MPI_Request> request;
+#endif
+};
+
 #ifdef NO_MPI
 void         world_name(ncclUniqueId *) {}
 ncclResult_t world_make(ncclComm_t comm, ncclUniqueId) { return comm->ranks == 1 ? ncclSuccess : wrong(ncclInvalidUsage, "this build has no MPI"); }
 ncclResult_t world_made(ncclComm_t) { return ncclSuccess; }
 void         world_free(ncclComm_t) {}
-void         world_barrier(ncclComm_t) {}
-void         world_gather(ncclComm_t, const void *mine, void *all, size_t bytes) { memcpy(all, mine, bytes); }
-void         world_sum_pieces(ncclComm_t, const float *x, float *piece, size_t count) { memcpy(piece, x, count * sizeof(float)); }
-void         world_exchange(ncclComm_t, std::vector<Message> &) {}
+bool         gathered(ncclComm_t, Gather &g, bool) { return g.all = g.mine, true; }
+bool         exchanged(ncclComm_t, Exchange &) { return true; }
 #else
 struct Name { int leader, tag; }; /* the beginning of an id */
 enum { FIRST_TAG = 1000, TAGS = 10000 };
@@ -145,42 +166,54 @@ ncclResult_t world_made(ncclComm_t comm) {
     MPI_Comm_group(MPI_COMM_WORLD, &all);
     MPI_Group_incl(all, comm->ranks, comm->list.data(), &members);
     MPI_Comm_create_group(MPI_COMM_WORLD, members, comm->tag, &comm->world); /* waits for ranks that have all come */
+    MPI_Comm_dup(comm->world, &comm->calls);
     MPI_Group_free(&members);
     MPI_Group_free(&all);
     return ncclSuccess;
 }
 void world_free(ncclComm_t comm) {
-    if (comm->ranks > 1) MPI_Comm_free(&comm->world);
+    if (comm->ranks == 1) return;
+    MPI_Comm_free(&comm->calls);
+    MPI_Comm_free(&comm->world);
 }
-void world_barrier(ncclComm_t comm) {
-    if (comm->ranks > 1) MPI_Barrier(comm->world);
-}
-void world_gather(ncclComm_t comm, const void *mine, void *all, size_t bytes) {
-    if (comm->ranks == 1) memcpy(all, mine, bytes);
-    else MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, comm->world);
-}
-void world_sum_pieces(ncclComm_t comm, const float *x, float *piece, size_t count) {
-    if (comm->ranks == 1) memcpy(piece, x, count * sizeof(float));
-    else MPI_Reduce_scatter_block(x, piece, (int)count, MPI_FLOAT, MPI_SUM, comm->world);
-}
-/* All at once, as a group runs; the two sides of a message must agree on its length. */
-void world_exchange(ncclComm_t comm, std::vector<Message> &messages) {
-    std::vector<MPI_Request> request(messages.size());
-    std::vector<MPI_Status>  status(messages.size());
-    for (size_t i = 0; i < messages.size(); i++) {
-        Message &m = messages[i];
-        if (m.is_send) MPI_Isend(m.bytes.data(), (int)m.bytes.size(), MPI_BYTE, m.peer, 0, comm->world, &request[i]);
-        else MPI_Irecv(m.bytes.data(), (int)m.bytes.size(), MPI_BYTE, m.peer, 0, comm->world, &request[i]);
+
+/* False: some rank's bytes have not come. Calls are compared apart from the data: the host makes them ahead of the stream. */
+bool gathered(ncclComm_t comm, Gather &g, bool are_calls) {
+    int done = 0;
+    if (comm->ranks == 1) return g.all = g.mine, true;
+    if (!g.begun) {
+        g.begun = true;
+        g.all.resize(g.mine.size() * (size_t)comm->ranks);
+        MPI_Iallgather(g.mine.data(), (int)g.mine.size(), MPI_BYTE, g.all.data(), (int)g.mine.size(), MPI_BYTE, are_calls ? comm->calls : comm->world,
+                       &g.request);
     }
-    int failed = MPI_Waitall((int)request.size(), request.data(), status.data()) != MPI_SUCCESS;
-    for (size_t i = 0; i < messages.size(); i++) {
-        int count = (int)messages[i].bytes.size();
-        if (!messages[i].is_send && !failed) MPI_Get_count(&status[i], MPI_BYTE, &count);
-        if (failed || count != (int)messages[i].bytes.size()) {
-            fprintf(stderr, "emulated NCCL: rank %d expects %zu bytes of rank %d, and other bytes came\n", comm->rank, messages[i].bytes.size(), messages[i].peer);
+    PMPI_Test(&g.request, &done, MPI_STATUS_IGNORE);
+    return done;
+}
+
+/* All at once, as a group runs; the two sides of a message must agree on its length. */
+bool exchanged(ncclComm_t comm, Exchange &e) {
+    int                     done = 0;
+    std::vector<MPI_Status> status(e.messages.size());
+    for (Message &m : e.messages) {
+        if (e.begun) break;
+        e.request.emplace_back();
+        if (m.is_send) MPI_Issend(m.bytes.data(), (int)m.bytes.size(), MPI_BYTE, m.peer, 0, comm->world, &e.request.back());
+        else MPI_Irecv(m.bytes.data(), (int)m.bytes.size(), MPI_BYTE, m.peer, 0, comm->world, &e.request.back());
+    }
+    e.begun = true;
+    bool failed = PMPI_Testall((int)e.request.size(), e.request.data(), &done, status.data()) != MPI_SUCCESS;
+    if (!done && !failed) return false;
+    for (size_t i = 0; i < e.messages.size(); i++) {
+        const Message &m = e.messages[i];
+        int            count = (int)m.bytes.size();
+        if (!m.is_send && !failed) MPI_Get_count(&status[i], MPI_BYTE, &count);
+        if (failed || count != (int)m.bytes.size()) {
+            fprintf(stderr, "emulated NCCL: rank %d expects %zu bytes of rank %d, and other bytes came\n", comm->rank, m.bytes.size(), m.peer);
             abort();
         }
     }
+    return true;
 }
 #endif
 
@@ -217,52 +250,57 @@ ncclResult_t check_call(ncclComm_t comm, const char *name, const void *whole, co
     return ncclSuccess;
 }
 
-/* A GPU would hang, or compute nonsense. */
-ncclResult_t compare_calls(ncclComm_t comm, Call mine) {
+/* A GPU would hang, or compute nonsense. g has this rank's call. */
+ncclResult_t compare_calls(ncclComm_t comm, Gather &g) {
+    if (!gathered(comm, g, true)) return ncclInProgress;
     std::vector<Call> all((size_t)comm->ranks);
-    if (fault("order") && comm->rank == 1 && mine.number == CONNECTING + 2) mine.count++;
-    world_gather(comm, &mine, all.data(), sizeof mine);
+    memcpy(all.data(), g.all.data(), g.all.size());
     for (int r = 1; r < comm->ranks; r++)
-        if (memcmp(&all[(size_t)r], &all[0], sizeof mine) != 0)
+        if (memcmp(&all[(size_t)r], &all[0], sizeof all[0]) != 0)
             return wrong(ncclInvalidUsage, "collective %lld: rank %d calls another (kind %lld, %lld elements, type %lld) than rank 0 "
-                         "(%lld, %lld, %lld)", (long long)mine.number, r, (long long)all[(size_t)r].kind, (long long)all[(size_t)r].count,
+                         "(%lld, %lld, %lld)", (long long)all[0].number, r, (long long)all[(size_t)r].kind, (long long)all[(size_t)r].count,
                          (long long)all[(size_t)r].type, (long long)all[0].kind, (long long)all[0].count, (long long)all[0].type);
     return ncclSuccess;
 }
+
+template <typename T> std::vector<char> bytes_of(const T &x) { return {(const char *)(const void *)&x, (const char *)(const void *)(&x + 1)}; }
 
 template <typename T> void add_rounded(char *sum, const char *x, size_t count) {
     for (size_t i = 0; i < count; i++) ((T *)(void *)sum)[i] = (T)((float)((T *)(void *)sum)[i] + (float)((const T *)(const void *)x)[i]);
 }
 
-/* [first, first + count) of the sum of all ranks' x [elems], from rank 0's on, rounded at each addition. */
-void sum_in_order(ncclComm_t comm, const std::vector<char> &x, char *out, size_t first, size_t count, ncclDataType_t type) {
-    size_t            wide = type_bytes(type);
-    std::vector<char> all(x.size() * (size_t)comm->ranks);
-    world_gather(comm, x.data(), all.data(), x.size());
-    memcpy(out, all.data() + first * wide, count * wide);
-    for (int r = 1; r < comm->ranks; r++) {
-        const char *from = all.data() + (size_t)r * x.size() + first * wide;
-        if (type == ncclFloat32) add_rounded<float>(out, from, count);
-        else if (type == ncclBfloat16) add_rounded<__nv_bfloat16>(out, from, count);
-        else add_rounded<__half>(out, from, count);
+/* [first, first + count) of the sum of the ranks' arrays, from rank 0's on, rounded at each addition. */
+std::vector<char> sum_in_order(const Gather &g, int ranks, size_t first, size_t count, ncclDataType_t type) {
+    size_t            wide = type_bytes(type), one = g.mine.size();
+    std::vector<char> out(g.all.data() + first * wide, g.all.data() + (first + count) * wide);
+    for (int r = 1; r < ranks; r++) {
+        const char *from = g.all.data() + (size_t)r * one + first * wide;
+        if (type == ncclFloat32) add_rounded<float>(out.data(), from, count);
+        else if (type == ncclBfloat16) add_rounded<__nv_bfloat16>(out.data(), from, count);
+        else add_rounded<__half>(out.data(), from, count);
     }
+    return out;
 }
 
-/* Between ranks by way of host memory: MPI's shared memory knows nothing of closed device memory. */
-void move(ncclComm_t comm, Call call, const void *from, void *to) {
-    ncclDataType_t    type = (ncclDataType_t)call.type;
-    size_t            count = (size_t)call.count, one = count * type_bytes(type), all = one * (size_t)comm->ranks;
-    std::vector<char> in(call.kind == REDUCE_SCATTER ? all : one), out(call.kind == ALL_GATHER ? all : one);
-    cudaMemcpy(in.data(), from, in.size(), cudaMemcpyDeviceToHost);
-    if (call.kind == ALL_GATHER) world_gather(comm, in.data(), out.data(), one);
-    else if (call.kind == ALL_REDUCE) sum_in_order(comm, in, out.data(), 0, count, type);
-    else if (type != ncclFloat32) sum_in_order(comm, in, out.data(), count * (size_t)comm->rank, count, type);
-    else world_sum_pieces(comm, (const float *)(const void *)in.data(), (float *)(void *)out.data(), count);
-    cudaMemcpy(to, out.data(), out.size(), cudaMemcpyHostToDevice);
+/* The work on the stream, by way of host memory: MPI's shared memory knows nothing of closed device memory. False: not all ranks have come. */
+bool move(ncclComm_t comm, Call call, const void *from, void *to, Gather &g) {
+    ncclDataType_t type = (ncclDataType_t)call.type;
+    size_t         count = (size_t)call.count, one = count * type_bytes(type);
+    if (!g.begun) {
+        g.mine.resize(call.kind == REDUCE_SCATTER ? one * (size_t)comm->ranks : one);
+        emu::copy_now(g.mine.data(), from, g.mine.size());
+    }
+    if (!gathered(comm, g, false)) return false;
+    if (call.kind != ALL_GATHER) g.all = sum_in_order(g, comm->ranks, call.kind == ALL_REDUCE ? 0 : count * (size_t)comm->rank, count, type);
+    emu::copy_now(to, g.all.data(), g.all.size());
+    return true;
 }
 
 ncclResult_t collective(ncclComm_t comm, Call call, const void *from, void *to, cudaStream_t stream) {
     call.number = comm->collectives++;
+    if (fault("order") && comm->rank == 1 && call.number == CONNECTING + 2) call.count++;
+    auto calls = std::make_shared<Gather>(), data = std::make_shared<Gather>();
+    calls->mine = bytes_of(call);
     return later(comm, [=] {
         if (fault("peer") && call.number >= CONNECTING + 3) return wrong(ncclRemoteError, "planted");
         if (fault("memory") && call.number >= CONNECTING + 2) return wrong(ncclUnhandledCudaError, "Failed to CUDA malloc 9633792 bytes");
@@ -270,8 +308,8 @@ ncclResult_t collective(ncclComm_t comm, Call call, const void *from, void *to, 
             while (!comm->aborted) usleep(1000);
             return wrong(ncclRemoteError, "aborted");
         }
-        if (ncclResult_t result = compare_calls(comm, call)) return result;
-        return emu::enqueue(stream, [=] { move(comm, call, from, to); }) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+        if (ncclResult_t result = compare_calls(comm, *calls)) return result;
+        return emu::enqueue_waiting(stream, [=] { return move(comm, call, from, to, *data); }) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
     });
 }
 
@@ -297,12 +335,14 @@ ncclResult_t add_message(const char *name, bool is_send, void *at, size_t count,
     return ncclSuccess;
 }
 
-void exchange(Group g) {
-    for (Message &m : g.messages)
-        if (m.is_send) cudaMemcpy(m.bytes.data(), m.device, m.bytes.size(), cudaMemcpyDeviceToHost);
-    world_exchange(g.comm, g.messages);
-    for (Message &m : g.messages)
-        if (!m.is_send) cudaMemcpy(m.device, m.bytes.data(), m.bytes.size(), cudaMemcpyHostToDevice);
+/* The work on the stream. False: not all messages have come. */
+bool exchange(ncclComm_t comm, Exchange &e) {
+    for (Message &m : e.messages)
+        if (m.is_send && !e.begun) emu::copy_now(m.bytes.data(), m.device, m.bytes.size());
+    if (!exchanged(comm, e)) return false;
+    for (Message &m : e.messages)
+        if (!m.is_send) emu::copy_now(m.device, m.bytes.data(), m.bytes.size());
+    return true;
 }
 
 }  // namespace
@@ -338,19 +378,21 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     made->blocking = !config || config->blocking != 0;
     if (fault("setup")) return later(made, [] { return wrong(ncclSystemError, "planted"); });
     if (ncclResult_t result = world_make(made, id)) return made->state = result;
-    ncclResult_t result = later(made, [made, id] {
-        if (ncclResult_t result = world_made(made)) return result;
-        std::vector<ncclUniqueId> all((size_t)made->ranks);
-        world_gather(made, &id, all.data(), sizeof id);
-        for (const ncclUniqueId &other : all)
-            if (memcmp(&other, &id, sizeof id) != 0) return wrong(ncclInvalidUsage, "ranks came with different ids");
+    auto ids = std::make_shared<Gather>();
+    ids->mine = bytes_of(id);
+    return later(made, [made, ids] {
+        if (!ids->begun)
+            if (ncclResult_t result = world_made(made)) return result;
+        if (!gathered(made, *ids, true)) return ncclInProgress;
+        for (int r = 1; r < made->ranks; r++)
+            if (memcmp(&ids->all[ids->mine.size() * (size_t)r], ids->mine.data(), ids->mine.size()) != 0)
+                return wrong(ncclInvalidUsage, "ranks came with different ids");
         return ncclSuccess;
     });
-    while (made->blocking && result == ncclInProgress) result = made->state = made->pending();
-    return result;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
+    emu::device_step();
     if (comm->state == ncclInProgress && comm->pending) comm->state = comm->pending();
     if (comm->state != ncclInProgress) comm->pending = nullptr;
     *state = comm->state;
@@ -400,20 +442,22 @@ ncclResult_t ncclGroupEnd() {
     Group g = std::move(group);
     group = {};
     if (!g.comm) return ncclSuccess;
-    int64_t number = g.comm->collectives++;
-    return later(g.comm, [=] {
+    ncclComm_t comm = g.comm;
+    int64_t    number = comm->collectives++;
+    auto       e = std::make_shared<Exchange>();
+    e->messages = std::move(g.messages);
+    return later(comm, [=] {
         if (fault("peer") && number >= 3) return wrong(ncclRemoteError, "planted");
-        return emu::enqueue(g.stream, [=] { exchange(g); }) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+        return emu::enqueue_waiting(g.stream, [=] { return exchange(comm, *e); }) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
     });
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     if (comm->state != ncclSuccess || comm->finalized) return wrong(ncclInvalidUsage, "finalize in state %d", (int)comm->state);
     comm->finalized = true;
-    return later(comm, [=] {
-        world_barrier(comm);
-        return ncclSuccess;
-    });
+    auto all = std::make_shared<Gather>();
+    all->mine.resize(1);
+    return later(comm, [=] { return gathered(comm, *all, true) ? ncclSuccess : ncclInProgress; });
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     if (!comm->finalized || comm->state != ncclSuccess) return wrong(ncclInvalidUsage, "destroy before finalize is done");
@@ -426,4 +470,17 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) { /* frees nothing: the process is a
     comm->aborted = true;
     return ncclSuccess;
 }
+
+/* --- MPI in the host's program: while it waits there, the device works on ------------------------------------------------------------ */
+
+#ifndef NO_MPI
+int MPI_Test(MPI_Request *request, int *done, MPI_Status *status) {
+    emu::device_step();
+    return PMPI_Test(request, done, status);
+}
+int MPI_Testall(int count, MPI_Request *requests, int *done, MPI_Status *statuses) {
+    emu::device_step();
+    return PMPI_Testall(count, requests, done, statuses);
+}
+#endif
 }

@@ -35,4 +35,7 @@ template <typename T> struct OnDevice {
 void managed_case();
 void graph_case();
 void capture_rules();
+void edges_case();
+void pinned_case();
+void launched_graph_case();
 void calibrate();

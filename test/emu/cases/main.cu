@@ -213,6 +213,9 @@ static const struct {
     {"managed", managed_case, ALWAYS},
     {"graph", graph_case, ALWAYS},
     {"capture_rules", capture_rules, ALWAYS},
+    {"edges", edges_case, ALWAYS},
+    {"pinned", pinned_case, ALWAYS},
+    {"launched_graph", launched_graph_case, ALWAYS},
     {"speed", speed, ONLY_BY_NAME},
     {"calibrate", calibrate, ONLY_BY_NAME},
 };

@@ -1,0 +1,35 @@
+# The emulated program's work on different streams in other legal orders (EMU_STREAMS): losses, norms and checkpoints have the same bits.
+. "$(dirname "${BASH_SOURCE[0]}")/../run/lib/tiny.sh"
+if ! reason=$(env -u MAKEFLAGS -u MAKELEVEL make -n BACKEND=emu help 2>&1); then
+    echo "skip streams: ${reason##*\*\*\* }"
+    exit 0
+fi
+env -u MAKEFLAGS -u MAKELEVEL make -s -j2 BACKEND=emu all || { echo "not ok build"; exit 1; }
+TRAIN=$PWD/build/emu/train_gpt
+SMALL="run.steps=4 model.n_head=2 model.n_embd=32 batch.global_tokens=160 checkpoint.every=2 eval.every=0"
+
+# The order of the calls chooses the products' algorithms, by timing; other orders take its table.
+run() { # NAME ORDER RANKS KEY=VALUE...
+    local name=$1 order=$2 ranks=$3; shift 3
+    mkdir -p "$WORK/$name.$order"
+    [ "$order" = order ] || cp "$WORK/$name.order/gemm.json" "$WORK/$name.$order/"
+    if [ "$ranks" -eq 1 ]; then EMU_STREAMS=$order train $SMALL "$@" run.dir="$WORK/$name.$order"
+    else EMU_STREAMS=$order train_ranks "$ranks" $SMALL "$@" run.dir="$WORK/$name.$order"; fi > /dev/null
+}
+same() { # NAME ORDER
+    diff <(values "$WORK/$1.order" train loss; values "$WORK/$1.order" train grad_norm) <(values "$WORK/$1.$2" train loss; values "$WORK/$1.$2" train grad_norm) &&
+        same_weights "$WORK/$1.order" "$WORK/$1.$2" step_00000002 && same_weights "$WORK/$1.order" "$WORK/$1.$2" step_00000004
+}
+case_of() { # NAME RANKS KEY=VALUE...
+    local name=$1 order; shift
+    expect "$name, in order" run $name order "$@"
+    for order in random:1 random:2 random:3; do
+        expect "$name, $order" run $name $order "$@"
+        expect "$name, $order: the same bits" same $name $order
+    done
+}
+case_of alone   1 precision=bf16
+case_of nccl    2 precision=bf16 parallel.comm=nccl
+case_of ring    2 precision=fp32 parallel.comm=ring
+case_of ordered 2 precision=fp32 parallel.comm=nccl parallel.deterministic=true
+exit $STATUS
