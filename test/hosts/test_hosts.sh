@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Two hosts: they train as one does; whatever happens to a rank or to the cable between them, every rank ends, in time and with a word.
+# Two hosts: they train as one does; after any fault of a rank or of the cable between them every rank ends, in time
+# and with a message.
 . "$(dirname "$0")/hosts.sh"
 ENDLESS="run.steps=1000000 eval.every=0 checkpoint.every=0 run.dir=$WORK/run"
 said() { grep -qE "train_gpt: rank $2 of 2 on $3: no progress for .* in .*; collective [a-z -]+ [0-9]+ is in flight" "$WORK/kept/err.$1"; }
@@ -40,8 +41,8 @@ expect "the run goes on from it" quiet two_hosts 1 $constant run.steps=$end
 expect "a run without a cut" quiet train_ranks 2 $constant run.steps=$end run.dir="$WORK/whole"
 expect "the same weights, bit by bit" same_weights "$WORK/run" "$WORK/whole" "$name"
 
-# mpirun, which is on rank 0's host, takes a second to see that a rank is gone and ends its own ranks; the other host hears of it two seconds later.
-# Half a second is the processes' own, on a quiet machine.
+# mpirun is on rank 0's host. It sees after a second that a rank is gone and ends its own ranks; the news reaches the
+# other host two seconds later. Half a second is the processes' own, on a quiet machine.
 for victim in 0 1; do
     limit=$([ $victim = 0 ] && echo 4.5 || echo 2.5)
     rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=20

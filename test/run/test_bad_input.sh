@@ -1,4 +1,4 @@
-# What a user gets wrong: one clear sentence, the right exit code, once, nothing written over, nobody left hanging.
+# Mistakes of a user: one clear sentence, the right exit code, once, nothing written over, nobody left hanging.
 . "$(dirname "$0")/lib/tiny.sh"
 
 expect "unknown key" exits 64 'tiny.json|optimizer.learing_rate.*optimizer.learning_rate' train optimizer.learing_rate=1

@@ -1,8 +1,9 @@
-# What keeps wrong numbers out of the weights: losses and gradients that are not finite, spikes, flipped bits, put in by run/injection.c.
+# The guards that keep wrong numbers out of the weights: losses and gradients that are not finite, spikes, flipped bits,
+# put in by run/injection.c.
 . "$(dirname "$0")/lib/tiny.sh"
 TRAIN=$PWD/$B/test/train_gpt-failpoints
 
-# with RULES COMMAND...: the command, with these faults; what it says is in $WORK/out and $WORK/err.
+# with RULES COMMAND...: the command, with these faults; its output is in $WORK/out and $WORK/err.
 with() { local rules=$1; shift; TRAIN_GPT_FAIL=$rules "$@" > "$WORK/out" 2> "$WORK/err"; }
 steps() { values "$1" train step | tr '\n' ' '; }
 ALL="1 2 3 4 5 6 7 8 9 10 11 12 "

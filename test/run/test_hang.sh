@@ -1,5 +1,5 @@
 # A rank that hangs or dies takes the job with it, soon and with a word, and the first cause's exit code is mpirun's. A hang takes the
-# watchdog's limit and what mpirun needs to end the others.
+# watchdog's limit and mpirun's time to end the others.
 . "$(dirname "$0")/lib/struck.sh"
 here=$(hostname)
 said() { echo "train_gpt: rank [0-9] of $1 on $here: no progress for [0-9.]+ s \(limit $LIMIT s, run.watchdog_seconds\) in .*; collective $2 [0-9]+ is in flight"; }

@@ -21,7 +21,7 @@ expect "the folder of a dead job is taken over at once" grep -q '^saved ' "$WORK
 # The host hung, and another job took the folder over: this one notices before it writes its next checkpoint.
 kill -STOP $job
 sed -i.old 's/^host .*/host elsewhere/; s/^nonce .*/nonce 0000000000000001/' "$run/lock"; cat "$run/lock" > "$WORK/lock"; mv "$run/lock.old" "$WORK"
-last=$(values "$run" train step | tail -n 1); kill -CONT $job # what was being written then may still get its name
+last=$(values "$run" train step | tail -n 1); kill -CONT $job # a file being written then may still get its name
 wait $job; status=$?
 expect "a job that lost its folder: exit 73" [ $status -eq 73 ]
 expect "it says to whom" grep -q "$run was taken over by another job (host elsewhere, process $job)" "$WORK/first"
@@ -37,7 +37,7 @@ kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"; wait $job; statu
 expect "asked to stop on rank 1, while rank 0 waits for a lock: exit 75" [ $status -eq 75 ]
 expect "nothing was done there" [ "$(ls -A "$WORK/wait")" = lock ]
 
-# Links that somebody has put where the run writes are not followed; what they point to stays.
+# Links that somebody has put where the run writes are not followed; their targets stay.
 echo precious > "$WORK/precious"; mkdir "$WORK/outside"; echo precious > "$WORK/outside/file"
 for name in lock metrics.jsonl; do
     mkdir -p "$WORK/$name.d"; ln -s "$WORK/precious" "$WORK/$name.d/$name"
@@ -49,7 +49,7 @@ expect "links at a checkpoint, loss.svg, config.json and SAVE make way" quiet tr
 expect "the checkpoint is a folder of its own" [ -s "$WORK/links/checkpoints/step_00000001/state.json" -a ! -L "$WORK/links/checkpoints/step_00000001" ]
 expect "nothing behind a link has changed" [ "$(cat "$WORK/precious" "$WORK/outside/"*)" = "$(printf 'precious\nprecious')" ]
 
-# A folder that cannot be made or written is told of before anything else is done.
+# A folder that cannot be made or written is reported before anything else is done.
 expect "no such place" refused 74 "/proc/nowhere" train run.dir=/proc/nowhere/run
 expect "a file in its place" refused 74 "$WORK/precious" train run.dir="$WORK/precious"
 if [ "$(id -u)" = 0 ]; then as_nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups); else as_nobody=(); fi

@@ -1,4 +1,4 @@
-# What several processes do: the same training whatever their number, the way they talk and who saved.
+# Several processes: the same training for any number of them, any backend of comm and any number that saved.
 . "$(dirname "$0")/lib/tiny.sh"
 
 train run.dir="$WORK/1" > /dev/null

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# scripts/train.sbatch without SLURM: stand-ins for mpirun, srun, scontrol and squeue tell what they were asked and end as a list says, so that
-# every verdict of the script is seen in milliseconds. The same file under a real slurmctld: make test-slurm.
+# scripts/train.sbatch without SLURM: stand-ins for mpirun, srun, scontrol and squeue log their arguments and end as
+# listed, so that every verdict of the script is seen in milliseconds. The same file under a real slurmctld: make
+# test-slurm.
 set -u
 . "$(dirname "$0")/../../scripts/env.sh"
 script=$PWD/scripts/train.sbatch
@@ -38,7 +39,8 @@ chmod +x bin/*; ln -s mpirun bin/srun; for name in scontrol squeue sleep; do ln 
 export PATH=$work/bin:$PATH TRAIN_GPT=$work/bin/train_gpt SLURM_JOB_ID=7 SLURM_NTASKS=4
 unset SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_RESTART_COUNT SLURM_CPUS_PER_TASK LAUNCH OPTIONS SWEEP BACKOFF
 
-# job END...: the script from its start, on the folder as it is; END are lines of `ends`. Its status in status, its words in said, calls.
+# job END...: the script from its start, on the folder as it is; END are lines of `ends`. Its status in status, its
+# stderr in said, calls.
 job() {
     rm -f calls started; printf '%s\n' "$@" > ends; : > calls
     bash "$script" config.json run.dir=r ${more:+"$more"} > out 2> said; status=$?
@@ -47,7 +49,7 @@ anew() { rm -rf r reason; job "$@"; }
 starts() { grep -cE '^(mpirun|srun) ' calls; }
 rests() { sed -n 's/^sleep //p' calls | tr '\n' ' '; }
 requeued() { grep -c '^scontrol requeue' calls; }
-# is NAME STATUS STARTS REQUEUES: what the last job came to.
+# is NAME STATUS STARTS REQUEUES: the result of the last job.
 is() {
     if [ "$status $(starts) $(requeued)" = "$2 $3 $4" ]; then echo "ok $1"; return; fi
     echo "not ok $1: status $status, $(starts) starts, $(requeued) requeues, not $2 $3 $4"; sed 's/^/    /' said calls
@@ -118,7 +120,7 @@ echo 2026-11-21T06:00:00 > end; TZ=UTC anew 0; ok "the job's own end, not the su
 echo NONE > end; anew 0; ok "a job without an end" [ "$(cat told_end)" = "" ]
 unset SLURM_JOB_END_TIME
 
-# Launchers, and what is missing.
+# Launchers, and missing programs.
 LAUNCH=srun SLURM_CPUS_PER_TASK=3 OPTIONS="--exact -v" anew 0
 ok "srun gets PMIx and the cores" grep -q '^srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=3 --exact -v .*config.json' calls
 LAUNCH=none anew 0; ok "one process without a launcher" [ "$status $(starts)" = "0 0" ]

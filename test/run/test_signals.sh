@@ -2,7 +2,7 @@
 . "$(dirname "$0")/lib/tiny.sh"
 
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0 checkpoint.every=0"
-# await FILE PATTERN: until a line of what a run says matches, 60 s at most.
+# await FILE PATTERN: until a line of a run's output matches, 60 s at most.
 tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the process itself is the job
 await() { for _ in $(seq 600); do grep -qsE "$2" "$1" && return; sleep 0.1; done; echo "no line like '$2'"; tail -n 5 "$1"; [ -n "$job" ] && kill -9 $job; return 1; }
 # stops NAME CODE: the job in the background ends with that code.
@@ -69,7 +69,8 @@ kill -USR1 "$(tail -n 1 <<< "$both")"
 stops "USR1 to one rank of two, while training" 75
 expect "a checkpoint of the step that both have taken" ends_saved "$WORK/one-of-two"
 
-# Data that stop coming, on one rank of one and of two: 12 micro-batches a step. What was read is trained on, then the request is heard.
+# Data that stop coming, on one rank of one and of two: 12 micro-batches a step. The batches read are trained on, then
+# the request is heard.
 for ranks in 1 2; do
     ( TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="data.batch@$((80 / ranks)):hang,rank=$((ranks - 1))" train_ranks $ranks run.dir="$WORK/data$ranks" \
           eval.every=0 > "$WORK/out" 2>&1 ) & job=$!
@@ -100,7 +101,8 @@ for end in 1000 soon; do
     expect "SLURM_JOB_END_TIME=$end is ignored, with a word" [ $status -eq 0 -a "$(grep -c "SLURM_JOB_END_TIME=$end" "$WORK/out")" -eq 1 ]
 done
 
-# mpirun passes TERM on after a second, kills after another, and ends with 1 whatever the ranks do: the newest checkpoint counts.
+# mpirun passes TERM on after a second, kills after another, and ends with 1 for any end of the ranks: the newest
+# checkpoint counts.
 quiet train_ranks 2 run.dir="$WORK/two" run.steps=60 eval.every=0
 mpirun --oversubscribe --bind-to none -np 2 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/term" run.steps=60 eval.every=0 sample.every=30 sample.tokens=1000000 checkpoint.every=10 > "$WORK/out" 2>&1 & job=$!
 await "$WORK/out" 'saved .*step_00000030|^step 30/'; kill -TERM $job; wait $job; status=$?

@@ -1,5 +1,6 @@
-# What a process settles before anything else: threads that do not spin, no more of them than processors, a stack, a known instruction set; and
-# what a user's machine or habits may bring: limits, a config inside the run folder, thousands of damaged checkpoints.
+# A process' first settings: threads that do not spin, no more of them than processors, a stack, a known instruction
+# set.
+# And a user's machine or habits: limits, a config inside the run folder, thousands of damaged checkpoints.
 . "$(dirname "$0")/lib/tiny.sh"
 
 # The environment of a run that has begun: environment_of VARIABLE [NAME=VALUE...]

@@ -1,4 +1,5 @@
-# ./train_gpt tokenize: every byte lands in one shard, the last part is held out, and a run that fails leaves what was there.
+# ./train_gpt tokenize: every byte lands in one shard, the last part is held out, and a run that fails leaves the old
+# files.
 . "$(dirname "$0")/lib/tiny.sh"
 
 tokenize() { "$TRAIN" tokenize "$@"; }

@@ -12,7 +12,7 @@ cat > "$WORK/good.json" <<'JSON'
 JSON
 cd "$WORK" || exit 1
 
-# says NAME CODE PATTERN COMMAND...: exit code, and all output together matches the pattern
+# says NAME CODE PATTERN COMMAND...: this exit code, and all output together matches the pattern
 says() {
     local name=$1 code=$2 pattern=$3 output status; shift 3
     output=$("$@" 2>&1); status=$?

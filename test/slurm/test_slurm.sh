@@ -30,7 +30,7 @@ until_true() {
     local end=$((SECONDS + $1)); shift
     while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.3; done
 }
-# Is the job over? A requeued one would wait for two minutes more: it is told not to. (Two seconds it must, for its old credential's sake.)
+# Is the job over? A requeued one would wait for two minutes more: here only two seconds, for its old credential's sake.
 over() {
     case $(state "$1") in
     COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL) ;;
@@ -38,7 +38,7 @@ over() {
     *) false ;;
     esac
 }
-# ends JOB STATE EXITCODE: the job comes to that. (The limit is for what hangs, however busy the machine is.)
+# ends JOB STATE EXITCODE: the job comes to that. (The limit is for a hanging job, however busy the machine is.)
 ends() {
     until_true 1200 over "$1"
     [ "$(state "$1") $(field "$1" ExitCode)" = "$2 $3:0" ] && return
@@ -64,7 +64,7 @@ job=$(config=limited.json submit --time=1 --signal=B:USR1@20 -- run.dir=limited 
 printf '%s\n' '#!/bin/bash' '[ "$1" != check ] || { echo "run folder  deaf"; exit; }' "trap '' USR1" 'while :; do sleep 0.2; done' >deaf.sh
 chmod +x deaf.sh
 deaf=$(TRAIN_GPT=$PWD/deaf.sh LAUNCH=none submit --time=1 --signal=B:USR1@20 --)
-# And the program, told nothing: it knows when the job ends.
+# And the program, without a signal: it knows when the job ends.
 clock=$(submit --time=1 --signal=B:CONT@1 -- run.dir=clock $long run.steps=1000000)
 
 stopped='exit code 75; the job is requeued and goes on from step [1-9][0-9]*'
