@@ -58,7 +58,7 @@ verb() {
     asks=$(allocations "$TRAIN" "$@")
     for n in $(drawn "$asks"); do
         without "$n" "$TRAIN" "$@" && { [ $GOT_THROUGH = 0 ] || [ "$1" = plan ] || { cmp "$WORK/out" "$WORK/whole.out" && cmp "$WORK/err" "$WORK/whole.err"; } ||
-            { echo "not ok $name without allocation $n says something else"; false; }; } || bad=$((bad + 1))
+            { echo "not ok $name without allocation $n prints something else"; false; }; } || bad=$((bad + 1))
     done
     expect "of the $(places "$asks") places that allocate in $name every ${every}th fails" [ "$bad" -eq 0 -a "$(places "$asks")" -gt 5 ]
 }
@@ -80,7 +80,7 @@ for n in $(seq $((RANDOM % 20 + 1)) $(($(wc -l <<< "$starts") / 8)) "$(wc -l <<<
 done
 expect "one rank without memory ends both" [ "$bad" -eq 0 ]
 
-expect "a limit of the system is told, with what the run needs" \
+expect "a limit of the system ends it with 71" \
     bash -c ". test/run/lib/tiny.sh; ulimit -v 700000; exits 71 'train_gpt: no memory for' train model.n_embd=1536 model.n_head=12 model.n_layer=12 run.dir=$WORK/limit"
 expect "before the first step" [ ! -s "$WORK/limit/metrics.jsonl" ]
 exit $STATUS
