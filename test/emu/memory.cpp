@@ -1,8 +1,8 @@
 /* memory.cpp - the CUDA runtime's memory: allocations, copies and fills. The prototypes are NVIDIA's, so a wrong stand-in does not compile.
  *
  * Device memory is filled with 0xFF (NaN) when allocated and, under ASan, closed to the host while no kernel runs. Managed and pinned
- * memory is open to both sides and counts as initialised. Each allocation stands alone, with room behind it, so that ASan sees what runs
- * past its end.
+ * memory is open to both sides and counts as initialised. Each allocation stands alone, with room behind it, so that
+ * ASan sees accesses past its end.
  */
 #include <algorithm>
 #include <map>

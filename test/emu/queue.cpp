@@ -97,7 +97,7 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
     return enqueue(stream, [launch] { launch_run(launch); });
 }
 
-/* A host that waits for a stream under capture would wait for ever. */
+/* A host that waits for a stream under capture would wait forever. */
 static cudaError_t wait_for(cudaStream_t stream) {
     if (!stream) return refuse_while_capturing();
     if (!stream->capture) return cudaSuccess;

@@ -1,4 +1,4 @@
-/* queue.h - what the runtime's memory and its streams share. */
+/* queue.h - shared by the runtime's memory and its streams. */
 #pragma once
 #include <functional>
 
