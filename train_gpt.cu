@@ -39,7 +39,7 @@ static void compute_gradients(void *run) {
     shards_finish(m->shards, &m->stream);
 }
 
-/* How guard_step has a step computed again, from the same batches. */
+/* The functions by which guard_step computes a step again, from the same batches. */
 static void rewind_batches(void *run, int64_t step) {
     Run *r = (Run *)run;
     r->between.began_ms = clock_ms();
@@ -88,8 +88,8 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
                          .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms};
 }
 
-/* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. Returns the steps that are then
- * completed: step + 1, or fewer after a rollback, which leaves nothing in *m. */
+/* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. Returns the
+ * number of completed steps: step + 1, or fewer after a rollback; *m is then not set. */
 static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     Model *model = r->model;
     char   said[GUARD_SAID];
@@ -136,7 +136,7 @@ static int sample_now(Run *r, int64_t step) {
     return text != NULL;
 }
 
-/* Copies the state; what follows is written while training goes on. Every rank holds the same weights, or nothing is saved. */
+/* Copies the state; the files are written while training goes on. Exit 76 where ranks hold different weights. */
 static void save_now(Run *r, int64_t step) {
     char said[GUARD_SAID], fault[METRICS_FAULT_BYTES] = "";
     shards_need_all(r->model->shards);
@@ -214,7 +214,7 @@ int main(int argc, char **argv) {
         if (is_due(step, config.sample.every) && !b->stop) b->stop = !sample_now(r, step);
         if (is_due(step, config.checkpoint.every) || save) save_now(r, step), save = 0;
     }
-    if (!is_saved(r, step)) save_now(r, step); /* 75 promises it, however early */
+    if (!is_saved(r, step)) save_now(r, step); /* exit 75 promises a checkpoint, however early */
     report_saved(r, saver_finish_last(r->saver));
 
     int stopped = step < steps || pending;

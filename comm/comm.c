@@ -38,8 +38,8 @@ void comm_make_dry(Comm *c, const int *member, int size, int rank) {
     c->size = size, c->rank = rank;
 }
 
-/* A rank's share of what travels at least: (W-1)/W of the bytes, twice for an all-reduce (Patarasu and Yuan, "Bandwidth optimal all-reduce
- * algorithms", 2009). Of small things it is the mean over the ranks. */
+/* The least bytes that a rank sends: (W-1)/W of the bytes, twice for an all-reduce (Patarasu and Yuan, "Bandwidth
+ * optimal all-reduce algorithms", 2009). For small calls it is the mean over the ranks. */
 int comm_is_idle(Comm *c, const char *name, int64_t elems, size_t bytes, int times) {
     LedgerEntry e = {.op = name, .dim = {elems}, .bytes = times * (double)bytes * (c->size - 1) / c->size};
     if (c->world->ledger && c->size > 1) {
@@ -92,7 +92,7 @@ int         comm_size(const Comm *c) { return c->size; }
 const char *comm_name(const Comm *c) { return c->name; }
 const char *comm_host(const Comm *c, int rank) { return world_host(c->world, c->member[rank]); }
 
-/* One rank alone has nobody to talk to; asking for NCCL where it cannot be had is a fault all the same. */
+/* A group of one needs no communicator. The group of all ranks opens NCCL even then: its absence is a fault. */
 void comm_set_kind(Comm *c, CommKind kind) {
     CHECK(c->ops == 0, "%d collectives in flight", c->ops);
     if (kind == COMM_NCCL && !c->nccl && !c->world->ledger && (c->size > 1 || c == c->world->all)) nccl_open(c);
@@ -105,14 +105,14 @@ CommKind comm_kind(const Comm *c) { return c->kind; }
 /* Chunks have one size; a bucket of any length goes through the same few. */
 size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0; }
 
-/* A collective in flight counts up to now, and from now on for the next. */
+/* Counts the time of collectives in flight up to now; the rest counts for the next call. */
 static void count_so_far(Comm *c) {
     double now = clock_ms();
     if (c->begun > 0) c->times.comm_ms += now - c->busy_since_ms;
     c->busy_since_ms = now;
 }
 
-/* Of all groups, whoever asks: a collective of one that nobody asks must not seem to be in flight. */
+/* Reads the times of all groups: an ended collective of a group without such a call must not seem in flight. */
 CommTimes comm_times(Comm *c) {
     for (Comm *each = c->world->groups; each; each = each->next)
         if (each->nccl) nccl_read_times(each);

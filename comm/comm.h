@@ -20,12 +20,12 @@ extern "C" {
 typedef enum { COMM_RING, COMM_MPI, COMM_NCCL } CommKind;
 typedef enum { COMM_SUM, COMM_MAX, COMM_MIN } CommReduce;
 
-/* The ranks of parent that give the same color (0 or more), in order of key, then of their rank in parent. All ranks of parent call it
- * together. name is copied, up to
- * COMM_NAME_CHARS - 1 characters. The new group's kind is COMM_RING. A group of one takes nothing. */
+/* A group of the ranks of parent with the same color (0 or more), in order of key, then of rank in parent. All ranks
+ * of parent call it together. name is copied, up to COMM_NAME_CHARS - 1 characters. The new group's kind is
+ * COMM_RING. A group of one takes nothing. */
 Comm *comm_split(Comm *parent, int color, int key, const char *name);
-/* The ranks that differ from this one in these axes (WITH_...) of the grid alone, in their order. All ranks of job, which is the whole grid,
- * call it together. */
+/* A group of the ranks that differ from this one in these axes (WITH_...) of the grid alone, in rank order. job is the
+ * whole grid; all its ranks call it together. */
 Comm *comm_group(Comm *job, Mesh mesh, unsigned axes, const char *name);
 void  comm_free(Comm *c); /* all ranks of the group call it together. NULL: nothing. Not for world_all()'s */
 
@@ -35,16 +35,16 @@ int         comm_size(const Comm *c);
 const char *comm_name(const Comm *c);
 const char *comm_host(const Comm *c, int rank); /* of a rank of the group */
 
-/* How the group's collectives over buckets travel. COMM_NCCL makes its communicator here, over the GPU that device_open() chose, and connects
- * the ranks, so that its memory is taken and what is free afterwards is free: all ranks call it together. Exit 69 where that fails, 71 if
- * memory is what lacks. */
+/* Sets the way of the group's collectives over buckets. COMM_NCCL makes its communicator here, over the GPU of
+ * device_open(), and connects the ranks: NCCL's memory is then taken, and the rest is free. All ranks call it
+ * together. Exit 69 where that fails, 71 without memory. */
 void     comm_set_kind(Comm *c, CommKind kind);
 CommKind comm_kind(const Comm *c);
 /* Whether every rank computes on a device of its own, where device_id names this rank's; rank 0 warns of ranks that share one. 0 if
  * device_id is "" (processors are shared anyway). All ranks call it together. */
 int comm_owns_device(Comm *c, const char *device_id);
 
-/* --- small things, over MPI whatever the kind; they block, and let what was started progress --------------------------------------- */
+/* --- small calls, over MPI for every kind; they block, and started collectives progress meanwhile ---------------------------------- */
 void comm_barrier(Comm *c);
 void comm_broadcast(Comm *c, void *data, size_t bytes, int root);
 void comm_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
@@ -56,9 +56,10 @@ char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **by
 /* Starts: piece `rank` of x (F32, BF16, F16) becomes the sum over ranks, the other pieces become scratch. Several may be in flight. The
  * memory must stay until finish. 16-bit sums are added in f32 and rounded at each addition. */
 void comm_reduce_scatter_start(Comm *c, Tensor x);
-/* Starts the same in the order of tree.h, the same bits for any number of ranks: nodes [count] and, as the last, x are this rank's nodes of the
- * `leaves` given to comm_tree_open(), each with the bucket's length (F32). All of them become scratch but piece `rank` of x. */
-void comm_tree_open(Comm *c, int64_t leaves); /* between sums; allocates what is small */
+/* Starts the same sum in the order of tree.h: the same bits for any number of ranks. nodes [count] and, as the last,
+ * x are this rank's nodes of the `leaves` given to comm_tree_open(), each F32 of the bucket's length. All of them
+ * become scratch but piece `rank` of x. */
+void comm_tree_open(Comm *c, int64_t leaves); /* between sums; allocates small tables */
 void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count);
 /* Starts: every rank's piece `rank` of x (any type) is copied to that place on all ranks. */
 void comm_all_gather_start(Comm *c, Tensor x);
@@ -66,8 +67,9 @@ void comm_all_gather_start(Comm *c, Tensor x);
 void comm_all_reduce_start(Comm *c, Tensor x);
 
 void comm_poll(Comm *c); /* world_poll of its world */
-/* The number of the collective over a bucket that this group starts next; and waits for those of this group up to number `sequence`, as
- * comm_finish for all of them. A rank may wait for its peers in here: all of them must come to wait for it too, or finish. */
+/* comm_next returns the number of this group's next collective over a bucket. comm_wait waits for those up to number
+ * `sequence`, comm_finish for all. A rank may wait for its peers in here: all of them must come to wait for it too, or
+ * finish. */
 int64_t comm_next(const Comm *c);
 void    comm_wait(Comm *c, int64_t sequence);
 void    comm_finish(Comm *c); /* waits for everything this group has started; with NCCL the followed stream does, not the host */
@@ -76,26 +78,29 @@ void comm_reduce_scatter(Comm *c, Tensor x);
 void comm_all_gather(Comm *c, Tensor x);
 void comm_all_reduce(Comm *c, Tensor x);
 
-/* Bytes of buffers that the collectives of a group of this kind and size take, whatever the buckets' length; allocated on first
- * use. (What the MPI library takes for itself is not in it.) */
+/* Bytes of buffers for the collectives of a group of this kind and size, with buckets of any length; allocated on
+ * first use. The MPI library's own memory is not in it. */
 size_t comm_buffer_bytes(CommKind kind, int ranks);
 size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves); /* the same of comm_tree_sum_start; NCCL: of device memory */
-/* Bytes of pinned host memory that buckets of `elems` elements, in flight together, take beside that where a GPU's ranks use the ring or
- * MPI (each bucket at 4 bytes an element, kept for the next step); 0 on the CPU and for NCCL. */
+/* Further bytes of pinned host memory, for buckets of `elems` elements in flight together, where ranks on GPUs use
+ * the ring or MPI: 4 bytes an element, kept for the next step. 0 on the CPU and for NCCL. */
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
 /* Bytes of GPU memory that NCCL will take for itself in comm_set_kind: an estimate, from its defaults; 0 for the other kinds. */
 size_t comm_library_bytes(CommKind kind, int ranks);
 
-/* Ring and MPI are timed on the host's clock; on a GPU from when a bucket has reached host memory, exposed_ms from when the followed stream
- * has nothing else left to do. NCCL is timed by events on the GPU, read without waiting: a later call counts what has not ended yet. So the
- * gather of a step's weights, which runs on under what follows, mostly counts for the next step, and the last step's for none. */
+/* Times of collectives, by kind:
+ *   ring, MPI   on the host's clock. On a GPU from a bucket's arrival in host memory; exposed_ms from the end of the
+ *               followed stream's other work
+ *   NCCL        by events on the GPU, read without waiting: a later call counts collectives still in flight
+ * So with NCCL the gather of a step's weights, which overlaps later work, mostly counts for the next step. The last
+ * step's gather counts for none. */
 typedef struct {
-    double  comm_ms;    /* from a collective's start to its end, summed over what did not overlap another one of the group */
+    double  comm_ms;    /* from a collective's start to its end; an overlap of several of the group counts once */
     double  exposed_ms; /* of it, spent inside comm_finish and blocking calls; NCCL: the followed stream stood still */
     int64_t sends;      /* messages this rank has posted; 0 for COMM_MPI and COMM_NCCL, which do not count them */
 } CommTimes;
 CommTimes comm_times(Comm *c); /* of this group, since the last call; resets them */
-/* Leaves what has passed so far out of the next comm_times; NCCL's collectives, which are counted late, stay in it. */
+/* Leaves the time so far out of the next comm_times; NCCL's collectives, counted late, stay in it. */
 void comm_forget_times(Comm *c);
 
 #ifdef __cplusplus

@@ -7,7 +7,7 @@
 
 enum { ID_CHARS = 64, WARNINGS = 8 };
 
-/* "ranks 0, 1 and 2" of those with device `first` has, into text; returns how many. */
+/* Writes "ranks 0, 1 and 2", the ranks that share rank first's device, to text; returns their number. */
 static int name_sharers(const char (*id)[ID_CHARS], int ranks, int first, char *text, size_t room) {
     int count = 0, last = first;
     for (int r = first; r < ranks; r++)

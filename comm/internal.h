@@ -1,9 +1,15 @@
-/* internal.h - what the files of comm/ share; nobody else includes it.
+/* internal.h - types and functions that the files of comm/ share; nobody else includes it.
  *
- * world.c holds this process among all, comm.c the groups and their small blocking calls, queue.c the started collectives of all groups and
- * their clock. ring.c, tree_sum.c and collectives_mpi.c move one of them along, on host memory, to and from which staging.cu brings what lies
- * on a GPU; nccl.cu has a queue of its own, on the GPU. mpi.c knows the launcher's side of MPI and the small blocking things. In a build
- * without MPI, no_mpi.c stands in for ring.c, collectives_mpi.c and mpi.c; in one without CUDA, staging.c and nccl.c for the .cu files.
+ *   world.c                                   this process among all
+ *   comm.c                                    groups and their small blocking calls
+ *   queue.c                                   the started collectives of all groups, and their clock
+ *   ring.c, tree_sum.c, collectives_mpi.c     the progress of one of them, on host memory
+ *   staging.cu                                copies of GPU memory to that host memory and back
+ *   nccl.cu                                   collectives in a queue of its own, on the GPU
+ *   mpi.c                                     the launcher's side of MPI, and the small blocking calls over MPI
+ *
+ * In a build without MPI, no_mpi.c stands in for ring.c, collectives_mpi.c and mpi.c; in one without CUDA, staging.c
+ * and nccl.c for the .cu files.
  */
 #ifndef TRAIN_GPT_COMM_INTERNAL_H
 #define TRAIN_GPT_COMM_INTERNAL_H
@@ -28,12 +34,14 @@ extern "C" {
 
 enum {
     WINDOW = 4,      /* receives posted ahead per collective, and chunk buffers of a group                         */
-    SENDS = 64,      /* sends posted ahead: what a rank that polls seldom leaves for its neighbour to fetch       */
+    SENDS = 64,      /* sends posted ahead: a neighbour fetches them even while this rank does not poll      */
     TRACES = 128,
     HOST_CHARS = 64
 };
-/* Measured on two AVX-512 cores, Open MPI 4.1.4, 2 and 4 ranks: a chunk to be summed should still lie in the L2 cache after it has come;
- * a piece that is passed on should have four, so that neighbours work at once; one that is only copied gains from fewer messages. */
+/* Measured on two AVX-512 cores, Open MPI 4.1.4, 2 and 4 ranks:
+ *   a chunk to be summed should still lie in the L2 cache after its arrival
+ *   a piece that is passed on should have four chunks, so that neighbours work at once
+ *   a piece that is only copied gains from fewer messages */
 static const int64_t CHUNK_BYTES = 256 << 10, LEAST_CHUNK_BYTES = 64 << 10, COPY_CHUNK_BYTES = 1 << 20;
 
 typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_TREE_SUM } OpKind;
@@ -55,7 +63,7 @@ typedef struct {
     int      way;          /* 1: to the right, to rank r+1; -1: to the left                                              */
     int      first_step;   /* the ring's steps: W-1 that sum, then W-1 that copy; an all-gather enters at the second half */
     int64_t  messages, sums; /* of them, the first `sums` are added to x, the others copied into it                       */
-    int64_t  to_send;        /* messages; a sum in the order of the tree counts what it receives in chunks of all ranks      */
+    int64_t  to_send;        /* messages sent; `messages` of a tree sum counts chunks of all ranks     */
     float   *node[TREE_MOST]; /* that sum's nodes in host memory, x the last                                              */
     int      node_staged[TREE_MOST];
     int64_t  received, receives, sent, sends; /* messages received and receives posted, sent and sends posted             */
@@ -79,7 +87,7 @@ struct World {
 
     Op      *op;                /* owned; in flight, of all groups, in start order       */
     int      ops, op_room;
-    int      begun;             /* so many of them, the oldest; the others wait for their bytes to reach the host */
+    int      begun;             /* the number begun, the oldest; the others wait for their bytes to reach the host */
     int64_t  started;           /* collectives over buckets so far                       */
     CommCall blocking;          /* the small one that the main thread is in, or was in last */
     CommTrace trace[TRACES];    /* sequence s in place s % TRACES                        */
@@ -117,7 +125,7 @@ void launch_explain_alone(void);
 /* threads.c: the processors that this host's ranks may use between them. */
 int threads_host_processors(World *w);
 
-/* world.c: an error that a peer or the network has caused. Says so with rank, host and collective, and ends the job. */
+/* world.c: reports an error of a peer or the network, with rank, host and collective, and ends the job. */
 NORETURN void world_failed(const World *w, const char *why);
 /* "all-reduce 12", of a group other than all "all-reduce 12 of tensor" */
 enum { CALL_CHARS = 96 };
@@ -129,8 +137,8 @@ void        world_unlist(World *w, Comm *c);
 /* comm.c */
 Comm *comm_make(World *w, const char *name); /* a group of this rank alone */
 void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* a group of ranks that are not there */
-/* A collective has nothing to do: this rank is alone in the group, or the world is dry. That notes it: of `bytes` in `elems` elements a rank sends
- * `times` what the other ranks' pieces make. */
+/* Whether a collective has nothing to do: this rank is alone in the group, or the world is dry. A dry world notes it:
+ * of `bytes` in `elems` elements a rank sends the other ranks' pieces, `times` over. */
 int   comm_is_idle(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
 void  comm_drop(Comm *c);
 
@@ -142,7 +150,7 @@ void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes)
 void group_all(Comm *c);
 void group_split(Comm *c, Comm *parent, int color, int key);
 void group_free(Comm *c);
-/* Each waits, and lets what was started progress meanwhile. */
+/* Each waits; started collectives progress meanwhile. */
 void  group_barrier(Comm *c);
 void  group_broadcast(Comm *c, void *data, size_t bytes, int root);
 void  group_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
@@ -151,14 +159,15 @@ char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **b
 
 /* queue.c */
 Failpoint queue_obey_test(World *w, const char *point); /* a place where a test may break a collective */
-/* A turn of a wait: everything in flight moves along. *moved_ms is when something last did; clock_ms() at first. */
+/* A turn of a wait: moves everything in flight along. *moved_ms is the time of the last progress; clock_ms() at
+ * first. */
 void queue_turn(World *w, double *moved_ms);
 
 /* staging: brings a bucket in device memory to the host for a collective, and the result back. */
 int    staging_in(Comm *c, OpKind kind, Tensor *x); /* starts the copy and turns *x into it; -1: *x is host memory itself */
 int    staging_is_in(World *w, int staged);
 void   staging_out(Comm *c, int staged, OpKind kind, Tensor bucket);
-void   staging_finish(World *w);                   /* the followed stream waits for what staging_out has started */
+void   staging_finish(World *w);                   /* the followed stream waits for the copies of staging_out */
 void   staging_drop(World *w, int staged);         /* nothing of it goes back */
 int    staging_stream_is_idle(World *w);           /* the followed stream has done everything it was given */
 void   staging_close(World *w);
@@ -171,7 +180,7 @@ void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: 
 void nccl_poll(Comm *c);
 void nccl_wait(Comm *c, int64_t number);
 void nccl_abandon(World *w, double wait_ms); /* every group's communicator */
-void nccl_read_times(Comm *c); /* adds what has ended meanwhile to times and trace */
+void nccl_read_times(Comm *c); /* adds the collectives ended meanwhile to times and trace */
 
 /* ring.c and collectives_mpi.c: op->comm, kind, x, sequence, number, total_bytes and piece_bytes are set. Progress returns whether something
  * moved. */

@@ -1,6 +1,7 @@
 /* mpi.c - MPI's life in this program: start, end, abort, who is where; groups; and the small blocking calls, cut where a count is an int.
  *
- * Those are MPI's non-blocking ones and a wait in which every collective in flight gets on: a peer may need one of another group before it comes.
+ * Each small blocking call starts MPI's non-blocking call and waits. Every collective in flight progresses during the
+ * wait: a peer may need one of another group before it comes.
  */
 #ifndef NO_MPI
 #include <stdio.h>
@@ -35,7 +36,7 @@ NORETURN void mpi_failed(const World *w, const char *call, int code, const char 
     world_failed(w, why);
 }
 
-/* MPI_Init returns once all ranks have come to it: whoever means to be ended by another rank joins first. */
+/* MPI_Init returns once all ranks have called it. So a rank that another rank should end calls it first. */
 static void join_job(void) {
     int here = 0, provided;
     MPI_Initialized(&here);
@@ -47,12 +48,13 @@ enum { ABORT_SECONDS = 5 }; /* MPI_Abort waits for a launcher that a cut link ma
 static void abort_job(int exit_code) {
     join_job();
     error_end_within(ABORT_SECONDS, exit_code);
-    usleep(50000); /* when hydra is asked to end, it drops what it has not forwarded yet */
+    usleep(50000); /* at its end hydra drops output that it has not forwarded yet */
     MPI_Abort(MPI_COMM_WORLD, exit_code);
     _exit(exit_code);
 }
 
-/* A launcher whose processes do not find each other would give as many lone runs in one folder. Its rank 0 reports that. */
+/* Processes of a launcher that do not find each other would be as many lone runs in one folder. Rank 0 reports
+ * that. */
 static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
     if (launch.rank > 0) _exit(EXIT_NODEVICE);
     if (getenv("SLURM_STEP_ID") && (!launch.manager || launch.size == 0))
@@ -132,7 +134,7 @@ void group_all(Comm *c) {
 
 void group_split(Comm *c, Comm *parent, int color, int key) {
     int size;
-    group_barrier(parent); /* what a peer waits for before it comes here gets on */
+    group_barrier(parent); /* collectives that a peer needs before it comes here progress */
     MPI_CHECK(c->world, MPI_Comm_split(parent->small, color, key, &c->small));
     MPI_Comm_size(c->small, &size);
     if (size == 1) MPI_CHECK(c->world, MPI_Comm_free(&c->small));

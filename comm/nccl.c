@@ -1,4 +1,4 @@
-/* nccl.c - the CPU build has no NCCL and says so when it is asked for; nothing behind that is ever reached. */
+/* nccl.c - the CPU build has no NCCL: nccl_open() reports that, and no other function here has an effect. */
 #include "comm/internal.h"
 
 void nccl_open(Comm *c) {

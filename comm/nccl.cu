@@ -1,9 +1,11 @@
-/* nccl.cu - parallel.comm = nccl: collectives between GPUs, on a stream beside the one that computes. A group has its own communicator; all
- * groups share the stream, so that their collectives run in the order of the program and none waits on a GPU for another that comes behind it.
+/* nccl.cu - parallel.comm = nccl: collectives between GPUs, on a stream beside the one that computes. A group has its
+ * own communicator. All groups share the stream: their collectives run in program order, and none waits on a GPU for
+ * a later one.
  *
- * Each starts behind an event of the followed stream and none makes the host wait: at the end the followed stream waits for ours. Our
- * stream has the highest priority: a collective needs few multiprocessors but spins on them until every peer has come, so one that waits
- * for a large product's blocks to drain holds multiprocessors idle on all the others.
+ * Each starts behind an event of the followed stream. None makes the host wait: at the end the followed stream waits
+ * for ours. Our stream has the highest priority. A collective needs few multiprocessors, but spins on them until
+ * every peer has come. So a collective that waits for a large product's blocks to drain keeps multiprocessors of all
+ * its peers idle.
  *
  * The communicator is non-blocking: no call of NCCL waits for peers inside, so a lost one is found and reported here. But then a call may
  * return before it is done, and before its work is on the stream: settle() asks until it is.
@@ -69,13 +71,13 @@ static int is_out_of_memory(ncclResult_t result, const char *detail) {
     return (result == ncclUnhandledCudaError || result == ncclSystemError) && detail && (strstr(detail, "out of memory") || strstr(detail, "malloc"));
 }
 
-/* What a peer or the network did ends in 77; what this program or CUDA did in 70. */
+/* A fault of a peer or the network ends in 77; one of this program or CUDA in 70. */
 static int exit_code_of(ncclResult_t result) {
     return result == ncclRemoteError || result == ncclSystemError || result == ncclInProgress ? EXIT_PEER : EXIT_INTERNAL;
 }
 
-/* Other ranks' kernels spin on ours: every communicator is aborted, each beside this thread, which may not wait for it to come to an end, and all at
- * once: on the stream one may stand behind another. */
+/* Aborts every communicator, since other ranks' kernels spin on ours. Each abort has a thread of its own: an abort
+ * may hang, and this thread waits wait_ms at most. All run at once: on the stream one may stand behind another. */
 void nccl_abandon(World *w, double wait_ms) {
     auto left = std::make_shared<std::atomic<int>>(0);
     for (const Comm *c = __atomic_load_n(&w->groups, __ATOMIC_ACQUIRE); c; c = c->next) {
@@ -102,7 +104,7 @@ NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result
          device_id(), why);
 }
 
-/* The one that the GPU is at, of those whose end has not been seen. */
+/* The number of the collective that the GPU works on: the first that has not ended. */
 static int64_t current_collective(const Nccl *n) {
     int64_t i = n->read;
     while (i < n->started - 1 && cudaEventQuery(n->collective[i % TRACES].end) == cudaSuccess) i++;
@@ -136,7 +138,7 @@ static int has_passed(cudaEvent_t event) {
     cudaError_t answer = cudaEventQuery(event);
     if (answer == cudaSuccess) return 1;
     if (answer != cudaErrorNotReady) CUDA_CHECK(answer);
-    cudaGetLastError(); /* "not yet" is no error, but stays behind as one for the next launch to find */
+    cudaGetLastError(); /* CUDA keeps "not yet" as an error, which the next launch would report */
     return 0;
 }
 
@@ -161,9 +163,9 @@ static ncclResult_t enqueue(const Comm *c, OpKind kind, Tensor x) {
 
 /* --- the communicator ------------------------------------------------------------------------------------------------------------- */
 
-/* Ring alone: a sum's order then follows from the machine's topology and the length, both the same in every run, and so do protocol and
- * channels, which NCCL takes from a table and not from measurements. NVLS results depend on where its memory came to lie
- * (NVIDIA/nccl#2360). Whoever sets NCCL_ALGO decides alone. */
+/* Ring alone: the machine's topology and the length then fix a sum's order, and both are the same in every run. They
+ * also fix protocol and channels: NCCL takes these from a table, not from measurements. NVLS results depend on the
+ * place of its memory (NVIDIA/nccl#2360). A user's NCCL_ALGO takes precedence. */
 static void fix_algorithm(void) { setenv("NCCL_ALGO", "Ring", 0); }
 
 static void make_events(Nccl *n) {
@@ -178,8 +180,8 @@ static void make_events(Nccl *n) {
     }
 }
 
-/* NCCL connects peers, and takes the buffers between them, at the first collective: here, where a fault is still one of the start, and before
- * anybody counts the memory that is left. */
+/* NCCL connects peers, and takes the buffers between them, at the first collective. That one runs here: a fault is
+ * then one of the start, and the memory is taken before anybody counts the rest. */
 static void connect_peers(Comm *c) {
     Nccl  *n = c->nccl;
     double begin = clock_ms();
@@ -234,7 +236,7 @@ void nccl_close(Comm *c) {
     CUDA_CHECK(cudaStreamSynchronize(n->queue));
     nccl_read_times(c); /* all have ended: none stays in flight in the trace */
     ncclResult_t result = settle(c, ncclCommFinalize(n->comm), PAUSE_US);
-    if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* there is no asking how far it is: the communicator may be gone */
+    if (result == ncclSuccess) result = ncclCommDestroy(n->comm); /* not settled: the communicator may be gone */
     if (result != ncclSuccess && result != ncclInProgress) nccl_failed(c, "closing", result, EXIT_PEER);
     for (int i = 0; i < TRACES; i++) {
         CUDA_CHECK(cudaEventDestroy(n->collective[i].begin));
@@ -278,7 +280,7 @@ static void receive_into(Nccl *n, size_t bytes) {
     n->received = (float *)device_alloc(n->received_bytes = bytes, "sums in the order of the tree");
 }
 
-/* The sum in the order of tree.h, as in tree_sum.c, chunk by chunk on our stream: what is received for one is added before the next comes. */
+/* The sum in the order of tree.h, as in tree_sum.c, on our stream: each chunk is added before the next is received. */
 static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     Nccl              *n = c->nccl;
     const struct Tree *t = c->tree;
@@ -340,7 +342,7 @@ void nccl_poll(Comm *c) {
 /* The last of those up to `number` ends last: they follow each other on one stream. */
 void nccl_wait(Comm *c, int64_t number) {
     Nccl   *n = c->nccl;
-    int64_t last = n->started, oldest = n->started > TRACES ? n->started - TRACES : 0; /* whose event is still its own */
+    int64_t last = n->started, oldest = n->started > TRACES ? n->started - TRACES : 0; /* event not reused yet */
     while (last > n->finished && last > oldest + 1 && n->collective[(last - 1) % TRACES].number > number) last--;
     if (last == n->finished) return;
     if (n->waits - n->waits_read == WAITS) nccl_read_times(c);
@@ -381,9 +383,12 @@ void nccl_read_times(Comm *c) {
 
 /* --- memory ------------------------------------------------------------------------------------------------------------------------ */
 
-/* As many channels as NCCL opens at most between GPUs of one host, and on each a buffer from and to a neighbour for each of its three protocols:
- * Simple NCCL_BUFFSIZE, 4 MiB by default; LL128 120 words for each of 640 threads, LL 8 lines of 16 bytes for each of 512, both 8 times
- * (src/include/device.h of NCCL 2). */
+/* The most channels that NCCL opens between GPUs of one host. Each has a buffer from and to a neighbour for each
+ * protocol:
+ *   Simple   NCCL_BUFFSIZE, 4 MiB by default
+ *   LL128    120 words for each of 640 threads, 8 times
+ *   LL       8 lines of 16 bytes for each of 512 threads, 8 times
+ * (src/include/device.h of NCCL 2) */
 size_t comm_library_bytes(CommKind kind, int ranks) {
     const size_t channels = 32, simple = 4u << 20, ll128 = 120 * 640 * 8 * 8, ll = 8 * 16 * 512 * 8;
     return kind == COMM_NCCL && ranks > 1 ? channels * 2 * (simple + ll128 + ll) : 0;

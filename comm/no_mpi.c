@@ -1,4 +1,4 @@
-/* no_mpi.c - the build without MPI (make MPI=0): one process. Whatever needs a second rank is out of reach. */
+/* no_mpi.c - the build without MPI (make MPI=0): one process. Calls that need a second rank are never reached. */
 #ifdef NO_MPI
 #include <string.h>
 #include <unistd.h>

@@ -23,7 +23,7 @@ static void stall_from(int64_t sequence) { (void)sequence; }
 static int  is_stalled(const Op *op) { return (void)op, 0; }
 #endif
 
-/* A word of its own: "stall" starts, and never gets on. */
+/* A word of its own, "stall": this collective and later ones are started but never progress. */
 Failpoint queue_obey_test(World *w, const char *point) {
     Failpoint f = failpoint(point);
     if (f.error) world_failed(w, strerror(f.error));
@@ -46,8 +46,8 @@ static int is_in(World *w, const Op *op) {
     return op->staged < 0 || staging_is_in(w, op->staged);
 }
 
-/* In start order, since a group's messages and MPI's collectives keep theirs on every rank. One whose bytes are still on their way holds up those
- * behind it, of other groups too: its bytes come without any peer. */
+/* In start order, which a group's messages and MPI's collectives keep on every rank. A collective whose bytes are
+ * still on their way to the host holds up all later ones, of other groups too: its bytes come without any peer. */
 static void begin_those_ready(World *w) {
     for (; w->begun < w->ops; w->begun++) {
         Op   *op = &w->op[w->begun];
@@ -72,7 +72,7 @@ static void stage_nodes(Comm *c, Op *op, const Tensor *nodes) {
     op->node[last] = (float *)op->x.data;
 }
 
-/* Equal pieces, but of an all-reduce of any length: there the last ones are shorter, or nothing. */
+/* Pieces are equal, except in an all-reduce of any length: its last ones are shorter or empty. */
 static int64_t piece_elems(const Comm *c, Tensor x) {
     int64_t unit = (int64_t)LAYOUT_ALIGN * c->size;
     return (tensor_elems(x) + unit - 1) / unit * LAYOUT_ALIGN;
@@ -85,7 +85,7 @@ static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
     if (kind != OP_ALL_GATHER) CHECK(x.type == F32 || x.type == BF16 || x.type == F16, "no sums of %s", dtype_name(x.type));
 }
 
-/* The queue's, of one kind or another. MPI adds no 16-bit floats; the ring does, for whoever asked for MPI. */
+/* Adds a collective to the queue. MPI adds no 16-bit floats: under COMM_MPI the ring sums them. */
 static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     World   *w = c->world;
     Tensor   bucket = x;
@@ -170,8 +170,8 @@ void world_poll(World *w) {
 }
 void comm_poll(Comm *c) { world_poll(c->world); }
 
-/* The rank waited for may need this very core: where ranks outnumber processors, yield, unless Open MPI does so in its every test.
- * Elsewhere a yield would only hand the core to strangers: spin as MPI does, though not for ever. */
+/* Where ranks outnumber processors, the awaited rank may need this core: yield, unless Open MPI yields in its every
+ * test. Elsewhere a yield only gives the core to other programs: spin as MPI does, for PATIENCE_MS. */
 void queue_turn(World *w, double *moved_ms) {
     if (w->ops > 0 && progress(w)) {
         *moved_ms = clock_ms();
@@ -188,7 +188,7 @@ static int is_waited_for(const Comm *c, int64_t number) {
     return 0;
 }
 
-/* While the stream still computes, the time is not the collectives'. */
+/* Time in which the stream still computes is not exposed. */
 static void wait_until(Comm *c, int64_t number) {
     double begin = 0, moved = clock_ms();
     for (int idle = 0; is_waited_for(c, number); queue_turn(c->world, &moved))
@@ -227,8 +227,8 @@ void comm_all_gather(Comm *c, Tensor x) {
     comm_finish(c);
 }
 
-/* Two ranks of the ring gain from chunks that are handed back as soon as they are summed; more gain from a gather that goes round both
- * ways, which wants equal pieces. The additions, and so the bits, are the same. */
+/* Two ranks of the ring gain from chunks handed back as soon as they are summed. More ranks gain from a gather that
+ * goes round both ways and needs equal pieces. The additions, and so the bits, are the same. */
 void comm_all_reduce(Comm *c, Tensor x) {
     if (c->kind == COMM_RING && c->size > 2 && x.dims == 1 && x.dim[0] % (LAYOUT_ALIGN * c->size) == 0) {
         comm_reduce_scatter(c, x);

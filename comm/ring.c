@@ -1,10 +1,13 @@
 /* ring.c - reduce-scatter, all-gather and all-reduce around a ring of ranks, over non-blocking point-to-point messages.
  *
- * At step s rank r sends piece r-1-s to its right neighbour and receives piece r-2-s from its left one. In the first W-1 steps what
- * arrives is added to x, so that after them rank r holds the whole sum of piece r; in the next W-1 steps it is copied, which hands
- * the pieces round. A piece travels in chunks: a chunk goes on as soon as it is summed, while later ones are still on their way.
- * The order of the additions depends on W alone: the same bits every time. An all-gather, where no order matters, goes round both ways at
- * once: half as many steps, each of which waits for a neighbour. An all-reduce takes any length: its last pieces are shorter, or empty.
+ * At step s rank r sends piece r-1-s to its right neighbour and receives piece r-2-s from its left one. In the first
+ * W-1 steps it adds the received piece to x: rank r then holds the whole sum of piece r. In the next W-1 steps it
+ * copies the received piece, so the pieces go round. A piece travels in chunks: a chunk goes on as soon as it is
+ * summed, while later ones are still on their way. The order of the additions depends on W alone: the same bits every
+ * time.
+ *
+ * In an all-gather no order matters, so it goes round both ways at once: half as many steps, and each waits for a
+ * neighbour. An all-reduce takes any length: its last pieces are shorter, or empty.
  *
  * Nothing here waits. Sends that depend on nothing are posted at start, so a neighbour can fetch them whenever it polls.
  */
@@ -72,7 +75,7 @@ static void post_receives(Op *op) {
             if (c->chunk_owner != op->sequence) return; /* an older one owns the buffers; it needs nothing from us to end */
             chunk.at = buffer(c, i);
         } else if (op->sums > 0 && op->sent <= i - op->sums) {
-            return; /* an all-reduce is still sending what lies at this place */
+            return; /* an all-reduce is still sending from this place */
         }
         MPI_CHECK(c->world, MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, tag_of(op), c->ring, &op->receive[i % WINDOW]));
     }
@@ -115,7 +118,8 @@ static int drop_sent(Op *op) {
     return 1;
 }
 
-/* A test that fails costs a turn of MPI's progress engine, and a yield where MPI yields: sends are tested only when they are in the way. */
+/* A failed test costs a turn of MPI's progress engine, and a yield where MPI yields. So sends are tested only when
+ * they are in the way. */
 int ring_progress(Op *op) {
     for (int moved = 0;; moved = 1) {
         post_receives(op);

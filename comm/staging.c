@@ -1,4 +1,4 @@
-/* staging.c - the CPU build: collectives work on the bucket's own memory, and a stream has done what it was given. */
+/* staging.c - the CPU build: collectives work on the bucket's own memory, and a stream is always idle. */
 #include "comm/internal.h"
 
 int  staging_in(Comm *c, OpKind kind, Tensor *x) { return (void)c, (void)kind, (void)x, -1; }

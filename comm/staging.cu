@@ -1,10 +1,10 @@
 /* staging.cu - the ring and MPI's collectives for buckets in GPU memory, by way of pinned host memory: for ranks that share a GPU, which
  * NCCL refuses, and for machines without NCCL.
  *
- * A bucket is copied to the host on a stream of our own, once the followed stream has come to it, so backward is queued and runs on
- * meanwhile; the host looks at an event to see that it has come. The result goes back on the same stream, and the followed one waits
- * for it. One stream for both ways, and for all groups, makes host memory reusable as soon as the way back is queued: the next bucket into it
- * comes later.
+ * A bucket is copied to the host on a stream of our own, once the followed stream has come to it. So backward is
+ * queued and runs on meanwhile; the host polls an event for the copy's end. The result goes back on the same stream,
+ * and the followed stream waits for it. Both ways and all groups share one stream, so host memory is reusable once
+ * the way back is queued: the next bucket into it comes later.
  */
 #include <stdlib.h>
 
@@ -36,8 +36,8 @@ static struct Staging *opened(World *w) {
     return s;
 }
 
-/* The smallest free block that fits, or a new one. Buckets have the same few lengths in every step, and a block is made at the width of the
- * widest type, so after the first round each finds the one that was made for it. */
+/* The smallest free block that fits, or a new one. Buckets have the same few lengths in every step, and a block has
+ * the width of the widest type. So after the first round each bucket finds its block. */
 static int take_block(Staging *s, size_t bytes) {
     int best = -1;
     for (int b = 0; b < s->blocks; b++)
@@ -76,7 +76,7 @@ int staging_in(Comm *c, OpKind kind, Tensor *x) {
     return b;
 }
 
-/* "Not yet" is no error, but stays behind as one for the next launch to find. */
+/* CUDA keeps "not yet" as an error, which the next launch would report: it is cleared. */
 static int has_passed(cudaError_t answer) {
     if (answer == cudaErrorNotReady) {
         cudaGetLastError();

@@ -1,8 +1,9 @@
 /* threads.c - how many threads this rank should run, and on which cores.
  *
- * A launcher may bind ranks more tightly than the host is full: Open MPI gives `-np 1` one core. What the launcher itself may use is what
- * the job was given (its affinity is not narrowed), so cores of it that no rank of this host carries are dealt out among the ranks. A
- * binding that the user asked for is left alone. Cores are counted, not hardware threads: SIMD code gains nothing from the second one.
+ * A launcher may bind ranks to fewer cores than the job has: Open MPI gives `-np 1` one core. The launcher's own
+ * affinity is not narrowed, so it shows the job's cores. Those that no rank of this host carries are dealt out among
+ * the ranks. A binding by the user is left alone. Cores are counted, not hardware threads: SIMD code gains nothing
+ * from the second one.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 #define ADVICE "the launcher bound each rank to few cores while others idle: add --bind-to none to mpirun"
 
 typedef struct {
-    cpu_set_t mine, given; /* what this rank may use; what its launcher may */
+    cpu_set_t mine, given; /* processors of this rank; of its launcher */
 } Masks;
 
 /* The core a processor belongs to, named by its first hardware thread. */
@@ -49,7 +50,7 @@ static cpu_set_t without(const cpu_set_t *a, const cpu_set_t *b) {
     return rest;
 }
 
-/* Only Open MPI binds unasked; these are set when somebody asked. */
+/* Only Open MPI binds unasked; these variables hold a user's own binding. */
 static int may_widen(void) {
     static const char *const asked[] = {"OMPI_MCA_hwloc_base_binding_policy", "OMPI_MCA_rmaps_base_mapping_policy", "OMPI_MCA_hwloc_base_cpu_list",
                                         "OMPI_MCA_orte_rankfile", "PRTE_MCA_hwloc_default_binding_policy", "PRTE_MCA_rmaps_default_mapping_policy"};
@@ -58,7 +59,7 @@ static int may_widen(void) {
     return getenv("OMPI_COMM_WORLD_RANK") != NULL;
 }
 
-/* Deals the host's idle cores out among its ranks, in order, and takes up this rank's. */
+/* Deals the host's idle cores out among its ranks, in order, and binds this process to its own. */
 static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
     cpu_set_t carried, given, before = ranks[w->local_rank].mine;
     CPU_ZERO(&carried);
@@ -70,7 +71,7 @@ static void widen(const World *w, Masks *ranks, int core_of[CPU_SETSIZE]) {
     cpu_set_t idle = without(&given, &carried), cores = cores_of(&idle, core_of);
     int       share = CPU_COUNT(&cores) / w->local_size;
     if (share == 0) {
-        /* Behind a wrapper script what the launcher may use is out of sight. */
+        /* A wrapper script hides the launcher's processors. */
         if (may_widen() && getenv("OMPI_MCA_orte_bound_at_launch") && CPU_EQUAL(&given, &carried) &&
             CPU_COUNT(&carried) < sysconf(_SC_NPROCESSORS_ONLN)) warn(ADVICE);
         return;
@@ -119,8 +120,8 @@ static int host_cores(int core_of[CPU_SETSIZE]) {
     return CPU_COUNT(&cores);
 }
 
-/* One core a rank where the host has more than the ranks carry together is seldom meant under SLURM, which gives a task one unless asked
- * otherwise, and never if it is the same core for all. */
+/* Explains one core a rank on a host with more cores than its ranks carry together. Under SLURM it is seldom meant: a
+ * task gets one core by default. The same core for all ranks is never meant. */
 static void explain_one_core(const World *w, int carried, int core_of[CPU_SETSIZE]) {
     const char *threads = getenv("OMP_NUM_THREADS");
     int         one_for_all = carried == 1 && w->local_size > 1, slurm = getenv("SLURM_JOB_ID") != NULL;

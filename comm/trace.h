@@ -1,4 +1,4 @@
-/* trace.h - for tests and benches alone: what happened when, and MPI's own collectives beside ours. */
+/* trace.h - for tests and benches alone: times of collectives, and MPI's own collectives beside ours. */
 #ifndef TRAIN_GPT_COMM_TRACE_H
 #define TRAIN_GPT_COMM_TRACE_H
 
@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* On clock_ms(), the last collectives over buckets (at most 128) of all groups, oldest first; returns how many. */
+/* The last collectives over buckets (at most 128) of all groups, oldest first, on clock_ms(); returns their number. */
 typedef struct {
     const char *name;      /* of the collective                                      */
     int64_t number;        /* as in CommCall                                         */

@@ -1,8 +1,9 @@
 /* tree.h - the order in which a step's gradients are added where no number of ranks may change a bit (parallel.deterministic).
  *
- * The step's K micro-batches are the leaves 0..K-1 of a binary tree over K padded to a power of two. A node is the sum of its two halves; a
- * half without leaves is left out. Rank r has the leaves [r K/W, (r+1) K/W). Of them it adds what makes whole nodes, as a binary counter
- * carries; whoever has the nodes of all ranks goes on adding in the same tree. Which rank did which addition changes nothing of it.
+ * The step's K micro-batches are the leaves 0..K-1 of a binary tree over K padded to a power of two. A node is the
+ * sum of its two halves; a half without leaves is left out. Rank r has the leaves [r K/W, (r+1) K/W) and adds them to
+ * whole nodes, as a binary counter carries. The holder of all ranks' nodes goes on adding in the same tree. So the
+ * sum does not depend on the rank of an addition.
  */
 #ifndef TRAIN_GPT_COMM_TREE_H
 #define TRAIN_GPT_COMM_TREE_H
@@ -21,8 +22,9 @@ enum { TREE_MOST = 64 }; /* nodes of a run of leaves: sizes rise by powers of tw
 /* Nodes side by side in order of their leaves, none of which are the two halves of another. */
 typedef struct { int count; TreeNode node[TREE_MOST]; } TreeNodes;
 
-/* Appends a node and joins the last two as long as they are halves of one. Returns how many times: that often the last but one becomes its sum
- * with the last. What is left when all leaves are there is added from the last to the first: the halves left out lie at the end. */
+/* Appends a node and joins the last two as long as they are halves of one. Returns the number of joins: so many times
+ * the last sum is added to the last but one. When all leaves are there, the remaining nodes are added from the last
+ * to the first: the halves left out lie at the end. */
 int tree_push(TreeNodes *nodes, TreeNode node);
 
 /* The nodes of rank's leaves, leaves of all ranks. ranks divides leaves. */

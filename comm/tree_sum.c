@@ -1,8 +1,9 @@
 /* tree_sum.c - comm_tree_sum_start: a reduce-scatter whose additions follow tree.h, over non-blocking point-to-point messages.
  *
- * Every rank sends the part of each of its nodes that lies in piece p to rank p, which adds the nodes of all ranks in the tree's order. Where
- * each rank has one node that is W-1 pieces, what any reduce-scatter sends. Pieces travel in chunks, all ranks' chunks of one place together:
- * two places are received ahead, so that one is summed while the next is on its way. Nothing here waits.
+ * Every rank sends piece p of each of its nodes to rank p. Rank p adds the nodes of all ranks in the tree's order.
+ * With one node on each rank that is W-1 pieces sent, as in any reduce-scatter. Pieces travel in chunks, all ranks'
+ * chunks of one place together: two places are received ahead, so that one is summed while the next is on its way.
+ * Nothing here waits.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +72,7 @@ static int chunk_bytes(const Op *op, int64_t chunk) {
     return (int)(left < TREE_CHUNK_BYTES ? left : TREE_CHUNK_BYTES);
 }
 
-/* Where the chunk of a place lies, of part i of the tree: in this rank's own node, or received. */
+/* The address of a chunk of part i of the tree: in this rank's own node, or in the receive buffer. */
 static char *chunk_at(const Op *op, int64_t chunk, int i) {
     const Comm        *c = op->comm;
     const struct Tree *t = c->tree;
@@ -95,7 +96,7 @@ static void post_receives(Op *op) {
     }
 }
 
-/* Message i: of a chunk, of a rank beginning with the next, of a node. */
+/* Messages are in order of chunk, then of rank from the next one on, then of node. */
 static void post_sends(Op *op) {
     Comm              *c = op->comm;
     const struct Tree *t = c->tree;

@@ -23,7 +23,7 @@ static int set_to_one(const char *variable) {
     return value && strcmp(value, "1") == 0;
 }
 
-/* In containers of their own ranks of one host may not see each other's processes. */
+/* Ranks of one host in separate containers may not see each other's processes. */
 static void meet_neighbours(World *w) {
     pid_t mine = getpid();
     w->neighbour = (pid_t *)malloc(sizeof *w->neighbour * (size_t)w->local_size);
@@ -110,7 +110,7 @@ int         world_local_rank(const World *w) { return w->local_rank; }
 int         world_local_size(const World *w) { return w->local_size; }
 const char *world_host(const World *w, int rank) { return w->host[rank]; }
 
-/* The watchdog's thread walks the list: a group stands in it only whole. */
+/* The watchdog's thread walks the list: a group enters it complete. */
 void world_list(World *w, Comm *c) {
     c->next = w->groups;
     __atomic_store_n(&w->groups, c, __ATOMIC_RELEASE);

@@ -1,7 +1,8 @@
 /* world.h - this process among all: MPI's life, the hosts, the cores, the queue of started collectives. One per process.
  *
- * A dry world stands for ranks that are not there. Groups of ranks, and the collectives over them, are comm.h's. Only the main thread calls these (MPI_THREAD_FUNNELED), but for what any
- * thread may ask. mpi.h is included nowhere but in comm/. A program that no launcher started never calls MPI_Init.
+ * A dry world stands for ranks that are not there. Groups of ranks, and the collectives over them, are comm.h's. Only
+ * the main thread calls these functions (MPI_THREAD_FUNNELED), but for those with "any thread" in their comment.
+ * mpi.h is included nowhere but in comm/. A program that no launcher started never calls MPI_Init.
  */
 #ifndef TRAIN_GPT_COMM_WORLD_H
 #define TRAIN_GPT_COMM_WORLD_H
@@ -16,8 +17,8 @@
 extern "C" {
 #endif
 
-/* The launcher's word before MPI_Init: rank and size from OMPI_COMM_WORLD_*, PMI_*, PMIX_*; SLURM_* only inside a step (in a batch
- * script every rank of mpirun inherits the shell's SLURM_PROCID=0). */
+/* Rank and size before MPI_Init, from the launcher's OMPI_COMM_WORLD_*, PMI_*, PMIX_*; SLURM_* only inside a step (in
+ * a batch script every rank of mpirun inherits the shell's SLURM_PROCID=0). */
 typedef struct {
     int launched;   /* a launcher started this process: MPI_Init is needed                             */
     int rank, size; /* size 0 = launched, but not known before MPI_Init (srun --mpi=pmix)              */
@@ -50,34 +51,35 @@ const char *world_host(const World *w, int rank);
 int         world_neighbour_is_gone(const World *w); /* the process of another rank of this host has ended. Any thread may ask */
 const char *world_library(void);               /* "Open MPI 4.1.4", "MPICH 4.0.2", "none" */
 
-/* Cores this rank should use: widens a binding that leaves this host's other cores without a rank (Open MPI binds -np 1 to one core),
- * divides the rest; the figure before OMP_NUM_THREADS is looked at. Prints one line of advice if it cannot widen, or if SLURM gave each
- * rank one core of many. */
+/* Cores that this rank should use, before a look at OMP_NUM_THREADS. Widens a binding that leaves this host's other
+ * cores without a rank (Open MPI binds -np 1 to one core), and divides the rest. Prints one line of advice if it
+ * cannot widen, or if SLURM gave each rank one core of many. */
 int world_threads(World *w);
 
-/* From here on collectives over buckets, of all groups, work on s's device memory: they wait for what s has queued when they are started,
- * and what s queues after comm_finish() waits for them (the host need not). On a GPU, collectives that follow no stream work on host memory. */
+/* From here on collectives over buckets, of all groups, work on s's device memory. They wait for the work queued on s
+ * before their start. Work queued on s after comm_finish() waits for them (the host need not). On a GPU, collectives
+ * that follow no stream work on host memory. */
 void world_follow(World *w, Stream *s);
 
-void world_poll(World *w); /* lets what was started progress, of all groups; cheap; never blocks */
+void world_poll(World *w); /* moves started collectives of all groups along; cheap; never blocks */
 
-/* progress(ctx) is called now and then while a wait for a collective, or for NCCL to start or end, gets on: long ones are no hang. NULL:
- * nobody is called. */
+/* Calls progress(ctx) now and then while a wait for a collective, or for NCCL's start or end, progresses: a long wait
+ * is no hang. NULL: no call. */
 void world_watch(World *w, void (*progress)(void *ctx), void *ctx);
-void world_moved(World *w); /* something else got on: calls it, too */
+void world_moved(World *w); /* calls it for progress elsewhere */
 
-/* The collective that this rank is in, or that is the oldest it has in flight; else the last one. Any thread may ask, also while the main
- * thread is stuck in it. Ranks of a group that have come equally far give the same number; -1 and "": there was none yet. */
+/* The collective that this rank is in, else the oldest in flight, else the last one. Any thread may ask, also while
+ * the main thread is stuck in it. Ranks of a group at the same point give the same number; -1 and "": none yet. */
 typedef struct {
     const char *name;      /* "all-reduce", "barrier", ...           */
     int64_t     number;    /* the group's 0th, 1st, ...              */
     double      since_ms;  /* clock_ms() of its beginning            */
-    int         has_ended; /* NCCL: of what comm_times has not seen to end, nothing is known */
+    int         has_ended; /* NCCL: 0 until comm_times has seen the end */
     char        group[COMM_NAME_CHARS]; /* "all": of all ranks             */
 } CommCall;
 CommCall world_last_call(const World *w);
-/* From any thread, when this rank is lost: NCCL gives up what the GPU waits for, in every group, which may take for ever: returns after
- * wait_ms at most. */
+/* From any thread, when this rank is lost: aborts NCCL's collectives of every group. An abort may hang, so this
+ * returns after wait_ms at most. */
 void world_abandon(World *w, double wait_ms);
 
 #ifdef __cplusplus

@@ -1,7 +1,8 @@
 /* arena.h - one allocation per class of memory, carved from tables.
  *
- * The same carving code runs twice: dry, with no memory behind the arena, to learn the size (that is what `plan` prints), then
- * for real. What plan says and what the run allocates are therefore the same number. Every tensor starts at a multiple of 256 bytes.
+ * The same carving code runs twice. The first time is dry, with no memory behind the arena, and only counts bytes.
+ * The second time is real. So `plan` prints the size that the run allocates. Every tensor starts at a multiple of 256
+ * bytes.
  */
 #ifndef TRAIN_GPT_CORE_ARENA_H
 #define TRAIN_GPT_CORE_ARENA_H
@@ -21,7 +22,8 @@ typedef struct {
     int         is_dry;
 } Arena;
 
-/* Counts and owns nothing. Its addresses are made up: aligned, never NULL (which means "no such operand"), and followed by nobody. */
+/* Counts bytes and owns none. Its addresses are made up: aligned and never NULL (NULL means "no such operand"). Nobody
+ * follows them. */
 Arena arena_dry(const char *name);
 Arena arena_create(const char *name, size_t capacity_bytes); /* device memory, zeroed; exit 71 if there is none */
 void  arena_destroy(Arena *arena);

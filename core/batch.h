@@ -1,4 +1,4 @@
-/* batch.h - the unit of work: B sequences of T tokens and what follows each token. */
+/* batch.h - the unit of work: B sequences of T tokens, and the next token of each. */
 #ifndef TRAIN_GPT_CORE_BATCH_H
 #define TRAIN_GPT_CORE_BATCH_H
 

@@ -55,7 +55,7 @@ size_t device_memory_peak(void) {
     return (size_t)usage.ru_maxrss * 1024;
 }
 
-/* Fresh pages from the kernel: zero without being touched, so memory counts once it is used. */
+/* Fresh pages from the kernel are zero without a write, so a page takes memory from its first use on. */
 void *device_alloc(size_t bytes, const char *what) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) fail(EXIT_MEMORY, "no memory for %s: %.1f MiB wanted", what, (double)bytes / 1048576.0);

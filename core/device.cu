@@ -14,7 +14,7 @@
 
 enum {
     OLDEST_MAJOR = 8,
-    FREE_SHARED_BYTES = 48 << 10, /* what a block has without asking, static and dynamic together                */
+    FREE_SHARED_BYTES = 48 << 10, /* of a block without a request, static and dynamic together                */
     STATIC_SHARED_BYTES = 1 << 10 /* of a kernel that has dynamic memory too, at the most: SMEM_DYN's alignment */
 };
 
@@ -58,7 +58,7 @@ static int has_code(void) {
 
 /* --- the GPU ------------------------------------------------------------------------------------------------------------------------- */
 
-/* What is wrong with this machine's GPUs, into why; returns how many there are. */
+/* Returns the number of this machine's GPUs. Where it is 0, writes the reason to why. */
 static int count_devices(char *why, size_t room) {
     int         count = 0, driver = 0, runtime = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
@@ -237,7 +237,7 @@ void event_record(Event e, Stream *s) { CUDA_CHECK(cudaEventRecord((cudaEvent_t)
 int  event_is_past(Event e) {
     cudaError_t answer = cudaEventQuery((cudaEvent_t)e.handle);
     if (answer == cudaErrorNotReady) {
-        cudaGetLastError(); /* "not yet" is no error, but stays behind as one for the next launch to find */
+        cudaGetLastError(); /* CUDA keeps "not yet" as an error, which the next launch would report */
         return 0;
     }
     CUDA_CHECK(answer);

@@ -1,7 +1,7 @@
 /* device.h - the seam to the hardware: device.c is the CPU, device.cu an NVIDIA GPU; the build links one of them.
  *
- * A Stream is an ordered queue of operations; on the CPU each has finished when its call returns. Only this seam knows where
- * memory lives. Host memory is what the rest of the program uses with plain pointers.
+ * A Stream is an ordered queue of operations; on the CPU each has finished when its call returns. Only this seam
+ * knows where memory lives. The rest of the program uses plain pointers for host memory alone.
  */
 #ifndef TRAIN_GPT_CORE_DEVICE_H
 #define TRAIN_GPT_CORE_DEVICE_H
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* What fp32 matrix products may do: strict, or rounding their operands to TF32 on the way in (NVIDIA, 10 bits of fraction). */
+/* The arithmetic of fp32 matrix products: strict, or operands rounded to TF32 first (NVIDIA, 10 bits of fraction). */
 typedef enum { MATH_STRICT, MATH_TF32 } MathMode;
 
 typedef struct Stream {
@@ -27,29 +27,30 @@ typedef struct Stream {
     Ledger  *ledger;  /* borrowed; not NULL: the stream is dry, it runs nothing and costs are noted here */
 } Stream;
 
-/* Opens the device of this process: on the CPU sets the thread count (OMP_NUM_THREADS, else threads), on CUDA picks GPU
- * local_rank. Exit 69 with what was found when there is none. */
+/* Opens the device of this process. The CPU: sets the thread count (OMP_NUM_THREADS, else threads). CUDA: picks GPU
+ * local_rank modulo the number of GPUs. Exit 69 with the reason where there is no usable one. */
 void device_open(int local_rank, int threads);
 
 int         device_count(void);       /* devices that device_open can choose among: visible GPUs, 0 without a driver; the CPU is one */
 int         device_is_host(void);     /* device memory is host memory: the CPU */
 const char *device_backend(void);     /* "cpu", "cuda", "emu"                                         */
 const char *device_name(void);        /* processor or GPU, as the machine calls it                    */
-const char *device_id(void);          /* which GPU of all machines' ("GPU-<uuid>", as nvidia-smi -L says); "" on the CPU */
+const char *device_id(void);          /* the GPU's global name: "GPU-<uuid>", as in nvidia-smi -L; "" on the CPU */
 const char *device_isa(void);         /* "avx512bf16", "avx512", "avx2", "sse2", "sm_90", ...         */
 int         device_threads(void);     /* threads that an operation uses; 1 on CUDA                    */
 int         device_has_bf16(void);    /* computes bf16 matrix products natively                       */
-size_t      device_memory_free(void); /* bytes that can be had now; 0 = nobody knows (the CPU)             */
+size_t      device_memory_free(void); /* free bytes now; 0 = unknown (the CPU)             */
 size_t      device_memory_total(void);/* bytes                                                        */
 size_t      device_memory_peak(void); /* bytes this process has used at most (CPU: resident set)      */
 
 Stream stream_create(size_t scratch_bytes);
-/* A dry stream: its scratch grows as it is taken, stream.scratch.peak_bytes is what a real one needs. Nothing to destroy. */
+/* A dry stream. Its scratch grows with each use; stream.scratch.peak_bytes is the size that a real stream needs.
+ * Nothing to destroy. */
 static inline Stream stream_dry(Ledger *ledger) {
     Stream s = {arena_dry("scratch"), NULL, MATH_STRICT, 0, ledger};
     return s;
 }
-/* Whether the stream is dry; then the operation of these sizes is noted. */
+/* Returns whether the stream is dry; notes the operation of these sizes if so. */
 static inline int stream_note(Stream *s, const char *op, int64_t a, int64_t b, int64_t c, int64_t d, double flops, double bytes) {
     if (!s->ledger) return 0;
     LedgerEntry e = {op, "", {a, b, c, d}, flops, bytes, 1};
@@ -58,13 +59,13 @@ static inline int stream_note(Stream *s, const char *op, int64_t a, int64_t b, i
 }
 void   stream_destroy(Stream *s);
 
-/* Zeroed device memory, aligned to ARENA_ALIGN; exit 71 naming what it was for. */
+/* Zeroed device memory, aligned to ARENA_ALIGN. Without memory exit 71; `what` names its purpose in the message. */
 void *device_alloc(size_t bytes, const char *what);
 void  device_free(void *memory, size_t bytes);
 /* Zeroed memory that host and device both reach with plain pointers, for tests: the host reads it after device_sync. */
 void *device_alloc_shared(size_t bytes);
 void  device_free_shared(void *memory);
-/* Zeroed host memory from which copies to the device run by themselves (pinned); exit 71. */
+/* Zeroed pinned host memory: copies from it to the device run without the host. Exit 71 without memory. */
 void *device_alloc_host(size_t bytes, const char *what);
 void  device_free_host(void *memory);
 
@@ -83,9 +84,9 @@ void  event_wait(Event e);                                           /* the host
 void  device_from_host_queued(Stream *s, Tensor t, const void *host);
 void  device_to_host_queued(Stream *s, void *host, Tensor t);
 
-/* Operations of a stream, recorded once and then launched as one: what the host spends on a kernel's launch is spent once. Between begin
- * and end everything queued on s is recorded and nothing runs; the memory it uses must stay where it is. The CPU has none: graph_begin
- * returns 0 and records nothing. */
+/* Operations of a stream, recorded once and then launched as one: the host pays for one launch, not for one a kernel.
+ * Between begin and end everything queued on s is recorded and nothing runs. Its memory must stay in place. The CPU
+ * has no graphs: graph_begin returns 0 and records nothing. */
 typedef struct { void *handle; } Graph;
 int   graph_begin(Stream *s);
 Graph graph_end(Stream *s);
@@ -96,10 +97,11 @@ void  graph_destroy(Graph *g);           /* NULL handle: nothing */
 void device_range_begin(const char *name);
 void device_range_end(void);
 
-/* Bytes taken on the device besides what we allocate, for plan. On a GPU measured at the call, and 0 before device_open: CUDA's context,
- * code that has been loaded, NCCL's buffers, other processes. On the CPU the program and its libraries, as once measured. */
+/* Bytes taken on the device besides our allocations, for plan.
+ *   GPU   measured at the call: CUDA's context, loaded code, NCCL's buffers, other processes; 0 before device_open
+ *   CPU   the program and its libraries, as once measured */
 size_t device_overhead_bytes(void);
-/* What CUDA and cuBLASLt will take on a GPU beside that once training has begun: an estimate. 0 on the CPU. */
+/* An estimate of the further bytes that CUDA and cuBLASLt take on a GPU during training. 0 on the CPU. */
 size_t device_reserve_bytes(void);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* error.c - see error.h. The only file-scope state of the program besides the device: who we are when we die. */
+/* error.c - see error.h. Its file-scope state is this process's identity in messages, and the way to end the job. */
 #include "core/error.h"
 
 #include <errno.h>
@@ -44,11 +44,12 @@ void error_end_within(unsigned seconds, int exit_code) {
     sigaction(SIGALRM, &action, NULL);
     sigemptyset(&alarm_alone);
     sigaddset(&alarm_alone, SIGALRM);
-    pthread_sigmask(SIG_UNBLOCK, &alarm_alone, NULL); /* the thread that calls this is one at least that can take it */
+    pthread_sigmask(SIG_UNBLOCK, &alarm_alone, NULL); /* so at least the calling thread can take it */
     alarm(seconds);
 }
 
-/* Ranks other than 0 wait this long before they report a fault: one common to all is then printed once, by rank 0, whose abort ends this wait. */
+/* Ranks other than 0 wait here before they report a fault. So rank 0 alone prints a fault of all ranks, and its abort
+ * ends this wait. */
 static void let_rank_zero_speak_first(void) {
     if (self.rank <= 0 || !self.abort_job) return;
     if (self.join) self.join();

@@ -1,8 +1,9 @@
 /* error.h - how the program ends when it cannot go on.
  *
- * Two kinds of end. fail() is for what a user can mend (a config key, a file, a full disk): one sentence and an exit code.
- * CHECK() is for what must never happen: expression, place, rank, host and step, exit 70. Both end the whole job: once
- * error_set_rank() has been given an abort function (MPI_Abort, set by comm/), every rank goes.
+ * Two kinds of end:
+ *   fail()    a fault that a user can mend (a config key, a file, a full disk): one sentence and an exit code
+ *   CHECK()   a bug: expression, place, rank, host and step; exit 70
+ * Both end the whole job: all its ranks, once error_set_rank() has set an abort function (MPI_Abort, by comm/).
  *
  * A fault that all ranks meet is printed once: rank 0 prints it at once, the others give it time to end the job first.
  */
@@ -39,23 +40,25 @@ enum {
     EXIT_PEER     = 77  /* a peer lost or timed out                         */
 };
 
-/* Who reports: rank of this process and how to end all of them; abort_job may be NULL (one process) and does not return. */
+/* The rank of this process, the number of ranks, and the function that ends them all. abort_job does not return;
+ * NULL: one process. */
 void error_set_rank(int rank, int ranks, void (*abort_job)(int exit_code));
 
-/* Before the ranks know each other: join() takes this rank into the job, so that rank 0 can end it; called before a rank other than 0
- * waits for rank 0 to speak. May be NULL. */
+/* Before the ranks know each other: join() takes this rank into the job, so that rank 0 can end it. A rank other than
+ * 0 calls it before its wait for rank 0's report. May be NULL. */
 void error_set_join(void (*join)(void));
 
 /* The step named in a CHECK message; -1 before the first. */
 void error_set_step(int64_t step);
 
-/* What fail(EXIT_MEMORY, ...) prints before its sentence, whoever calls it: lines of text, borrowed; NULL: nothing. */
+/* Lines of text that every fail(EXIT_MEMORY, ...) prints before its sentence; borrowed; NULL: nothing. */
 void error_set_memory_advice(const char *lines);
 
 /* Prints "train_gpt: <sentence>" to stderr and ends the job with exit_code. */
 NORETURN void fail(int exit_code, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* This process ends with exit_code in so many seconds, whatever its threads are stuck in: an abort may hang like what it is to end. */
+/* Ends this process with exit_code after `seconds`, even if its threads hang: an abort may hang like the call that it
+ * should end. */
 void error_end_within(unsigned seconds, int exit_code);
 
 /* Ends the job with exit_code, printing nothing: another rank reports the fault. */

@@ -3,14 +3,14 @@
 
 #include <math.h>
 
-/* The digits of |sum|, each in [0, 2^32), and one more for what is left above; returns the sign. */
+/* The digits of |sum|, each in [0, 2^32), and one more for the rest above them; returns the sign. */
 static int carry(uint32_t digit[EXACT_DIGITS + 1], const Exact *sum) {
     for (int negative = 0;; negative = 1) {
         int64_t above = 0;
         for (int i = 0; i < EXACT_DIGITS; i++) {
             above += negative ? -sum->word[i] : sum->word[i];
             digit[i] = (uint32_t)(above & 0xffffffff);
-            above >>= 32; /* rounds down: what was below zero takes from the next digit */
+            above >>= 32; /* rounds down: a value below zero borrows from the next digit */
         }
         digit[EXACT_DIGITS] = (uint32_t)above;
         if (above >= 0) return negative ? -1 : 1;
@@ -27,7 +27,8 @@ double exact_value(const Exact *sum) {
     int      sign = carry(digit, sum), top = EXACT_DIGITS;
     while (top > 0 && digit[top] == 0) top--;
     if (top < 2) return sign * ldexp((double)((uint64_t)digit[1] << 32 | digit[0]), -1074); /* ldexp is exact */
-    /* The highest 64 bits, the last of which stands for all those below: conversion then rounds the whole number to nearest even. */
+    /* The highest 64 bits; the last one is also set for any bit below it. Conversion then rounds the whole number to
+     * nearest even. */
     uint64_t high = (uint64_t)digit[top] << 32 | digit[top - 1], below = digit[top - 2];
     int      shift = __builtin_clzll(high);
     if (shift) high = high << shift | below >> (32 - shift);

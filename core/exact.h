@@ -1,12 +1,14 @@
 /* exact.h - sums of doubles that no order of additions changes: the sums of a step over rows, blocks, threads and ranks.
  *
- * A sum is kept whole, as a fixed-point number that spans the range of a double: digits of 32 bits, each in an int64 whose upper half is
- * room for carries, which are left where they arise until the sum is read (Neal, "Fast exact summation using small and large
- * superaccumulators", arXiv:1505.05571; Kulisch's long accumulator). A double is 53 bits at some place of that number: it is added to three
- * digits, without rounding. Integer additions are associative and commutative, so parts of a sum may be added in any order, by atomics or by
- * MPI as int64, and give the same digits. Only reading the sum as a double rounds: once, to nearest.
+ * A sum is kept whole, as a fixed-point number that spans the range of a double. Its digits have 32 bits, each in an
+ * int64: the upper half is room for carries, and these stay there until the sum is read (Neal, "Fast exact summation
+ * using small and large superaccumulators", arXiv:1505.05571; Kulisch's long accumulator). A double is 53 bits at
+ * some place of that number: it is added to three digits, without rounding. Integer additions are associative and
+ * commutative, so parts of a sum may be added in any order, by atomics or by MPI as int64, and give the same digits.
+ * Only reading the sum as a double rounds: once, to nearest.
  *
- * What is no number is counted, not added. Room for carries is 2^31 values; each digit's magnitude grows by less than 2^32 a value.
+ * NaN and infinities are counted, not added. Room for carries is 2^31 values; each digit's magnitude grows by less
+ * than 2^32 a value.
  */
 #ifndef TRAIN_GPT_CORE_EXACT_H
 #define TRAIN_GPT_CORE_EXACT_H
@@ -29,7 +31,7 @@ enum { EXACT_DIGITS = 66, EXACT_NAN = EXACT_DIGITS, EXACT_ABOVE, EXACT_BELOW, EX
 
 typedef struct { int64_t word[EXACT_WORDS]; } Exact; /* zero: an empty sum */
 
-/* What x adds: part[k] to word[first + k]. */
+/* The parts of x: a sum adds part[k] to word[first + k]. */
 typedef struct { int first; int64_t part[3]; } ExactParts;
 
 HOST_AND_DEVICE static inline ExactParts exact_parts(double x) {

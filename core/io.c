@@ -61,8 +61,8 @@ void io_hold_standard(void) {
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR, 0) != fd) return; /* without /dev there is nothing to be done */
 }
 
-/* O_NONBLOCK is for a pipe that has one of our names, which would wait for its other end: without a reader it cannot be opened (ENXIO),
- * with one it is closed again. To plain files it means nothing. */
+/* O_NONBLOCK is for a pipe that has one of our names: open() would wait for its other end. Without a reader it then
+ * fails (ENXIO); with one the pipe is closed again. Plain files ignore the flag. */
 int io_open(const char *path, IoOpen how) {
     enum { WRITE = O_CREAT | O_NOFOLLOW | O_NONBLOCK };
     static const int flags[] = {[IO_CREATE] = O_WRONLY | O_TRUNC | WRITE, [IO_APPEND] = O_WRONLY | O_APPEND | WRITE, [IO_SHARED] = O_RDWR | WRITE,
@@ -127,7 +127,7 @@ static int is_folder(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* One folder; an existing one is fine, even where mkdir says EROFS or EACCES before it says EEXIST. */
+/* One folder; an existing one is fine, even where mkdir fails with EROFS or EACCES before EEXIST. */
 static int make_folder(const char *path) {
     if (sys_mkdir(path) == 0) return 0;
     int error = errno;
@@ -149,7 +149,8 @@ int io_mkdirs(const char *path) {
     return rc;
 }
 
-/* Removes what is in a folder and the folder. Links are removed, never followed; folders deeper than `below` levels are refused. */
+/* Removes a folder and its content. Links are removed, never followed; folders deeper than `below` levels are
+ * refused. */
 static int remove_tree(const char *path, int below) {
     int fd = open_retrying(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     if (fd < 0) return fd == -ENOENT ? 0 : fd;
@@ -206,7 +207,8 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
     return rc;
 }
 
-/* Up to bytes from where the descriptor stands, or from offset when that is not negative: how many there were, or -errno. */
+/* Reads up to `bytes` from offset, or from the descriptor's place where offset is negative; returns the bytes read or
+ * -errno. */
 static int64_t read_up_to(int fd, char *data, size_t bytes, int64_t offset) {
     size_t have = 0;
     while (have < bytes) {

@@ -15,10 +15,12 @@ extern "C" {
 
 typedef enum { IO_CREATE, IO_APPEND, IO_SHARED /* made if absent, kept if there: several write into it */, IO_READ } IoOpen;
 
-/* Where standard input, output or error are closed, /dev/null stands in: else the next file opened would take their number, and what is printed. */
+/* Opens /dev/null in place of a closed standard input, output or error. Else the next file opened would take that
+ * number, and receive the program's output. */
 void io_hold_standard(void);
 
-/* Descriptor or -errno; mode 0666 & ~umask. What is written into is a plain file: links are -ELOOP, pipes and devices -ENXIO, at once. */
+/* Returns a descriptor or -errno; mode 0666 & ~umask. Only plain files are opened for writing: links are -ELOOP,
+ * pipes and devices -ENXIO, at once. */
 int io_open(const char *path, IoOpen how);
 int io_write(int fd, const void *data, size_t bytes);
 int io_pwrite(int fd, const void *data, size_t bytes, uint64_t offset);

@@ -1,7 +1,8 @@
 /* json_scan.c - see json_scan.h. A recursive descent over the bytes that builds nothing but the list of places.
  *
- * Every scan_ function starts at s->at, leaves s->at behind what it read and returns 1, or sets s->fault and returns 0. Only white space
- * can hold a line feed (strings refuse it), so lines are counted in skip_space alone. A soft fault goes through soften().
+ * Every scan_ function starts at s->at. It moves s->at behind its text and returns 1, or sets s->fault and returns 0.
+ * Only white space can hold a line feed (strings refuse it), so skip_space alone counts lines. A soft fault goes
+ * through soften().
  */
 #include "core/json_scan.h"
 
@@ -45,7 +46,8 @@ static int fault_at(Scanner *s, size_t at, const char *fmt, ...) {
     return 0;
 }
 
-/* The fault just set, if soft ones are collected: to the list, and 1; else 0, as for any other. */
+/* Adds the fault just set to the list and returns 1, if soft faults are collected; else returns 0, as for any
+ * other. */
 static int soften(Scanner *s) {
     Json *json = s->json;
     if (!s->collect) return 0;
@@ -109,7 +111,7 @@ int json_utf8(const char *text, size_t bytes) {
 
 /* --- strings --------------------------------------------------------------------------------------------------------------------- */
 
-/* Appends to the path what a key says; a value's text (decode 0) is only checked. */
+/* Appends a key's text to the path; a value's text (decode 0) is only checked. */
 static int put(Scanner *s, int decode, const char *bytes, size_t count) {
     if (!decode) return 1;
     if (s->path_bytes + count > JSON_PATH_BYTES)
@@ -227,9 +229,9 @@ static int scan_digits(Scanner *s, const char *after) {
     return 1;
 }
 
-enum { NAMED = 96 }; /* so much of a path that the message fits behind it */
+enum { NAMED = 96 }; /* characters of a path: the message still fits behind it */
 
-/* "optimizer.learning_rate: ", in quotes where it holds what a line of text cannot; "" for the root. */
+/* "optimizer.learning_rate: ", in quotes where a character is escaped or the end is cut; "" for the root. */
 static const char *named(const Scanner *s, char out[NAMED]) {
     if (!s->path_bytes) return "";
     json_quote_short(out, NAMED - 2, s->path);
@@ -286,7 +288,7 @@ static int scan_number(Scanner *s, int self) {
 
 /* --- values ---------------------------------------------------------------------------------------------------------------------- */
 
-/* true, false, null; for other words what was probably meant. */
+/* true, false, null; the fault of another word names the likely one. */
 static int scan_word(Scanner *s) {
     size_t start = s->at, length = 0;
     char   word[32];

@@ -14,7 +14,8 @@ enum { SHOWN_BYTES = 160 }; /* a value or range in a message */
 char *number_text(double value, char out[SHOWN_BYTES]);
 /* A JSON value as a message shows it: 600, the string "600", a list. Returns out [SHOWN_BYTES]. */
 char *value_text(const cJSON *value, char out[SHOWN_BYTES]);
-/* A number node that libcjson prints so that it reads back as value: digits beyond what it prints itself go in verbatim. */
+/* A number node that reads back as value from libcjson's output: where its own digits are too few, ours go in
+ * verbatim. */
 cJSON *number_json(double value);
 double number_value(const cJSON *number); /* of a node from number_json() or the parser; NaN if it is neither */
 

@@ -1,9 +1,11 @@
 /* kernel.cuh - the words every .cu file is written in: launching, shared memory, element types, 128-bit accesses, reductions.
  *
- * A kernel compiles with nvcc, and with g++ under test/emu/cuda_emu.h, which runs it on the CPU and watches it. What differs between the
- * two stands here and in ptx.cuh, nowhere else: no raw <<<, no __shared__, no inline PTX outside. So that the emulator (and the
- * hardware's forward progress) holds: masks and barriers are uniform, no thread returns before a barrier that others reach, no block
- * spins on another.
+ * A kernel compiles with nvcc, and with g++ under test/emu/cuda_emu.h, which runs it on the CPU and watches it. The
+ * differences between the two stand here and in ptx.cuh alone: no raw <<<, no __shared__, no inline PTX outside. The
+ * emulator and the hardware's forward progress need three rules:
+ *   masks and barriers are uniform
+ *   no thread returns before a barrier that others reach
+ *   no block spins on another
  */
 #ifndef TRAIN_GPT_CORE_KERNEL_CUH
 #define TRAIN_GPT_CORE_KERNEL_CUH
@@ -32,8 +34,8 @@
     using name##_array = T dims; static char name##_key; name##_array &name = *(name##_array *)emu::smem_static(&name##_key, sizeof(name##_array), alignof(T))
 #define SMEM_DYN(T, name) T *name = (T *)emu::smem_dynamic(alignof(T))
 #else
-/* LAUNCH(kernel, grid, block, bytes of dynamic shared memory, Stream *, arguments...): queues it and checks that it could be; on a dry stream nothing.
- * A kernel template with commas stands in parentheses. */
+/* LAUNCH(kernel, grid, block, bytes of dynamic shared memory, Stream *, arguments...) queues a kernel and checks for
+ * a launch error; it does nothing on a dry stream. A kernel template with commas stands in parentheses. */
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
      (kernel)<<<(grid), (block), (shared_bytes), stream_queue(s)>>>(__VA_ARGS__), launch_check(#kernel, __FILE__, __LINE__)))

@@ -5,8 +5,8 @@
  * moments, gradients, working copy): rows of a bucket one after another, each at a multiple of 64 elements, wte followed by its
  * vocabulary padding rows, then room up to W*q with q = 64*ceil(length/(64*W)). Padding is zero and reaches nothing.
  *
- * Piece r of a bucket is [r*q, (r+1)*q) of its memory: what a reduce-scatter leaves on rank r, its ZeRO shard. layout_spans()
- * turns pieces into runs of elements that are contiguous in both coordinates.
+ * Piece r of a bucket is [r*q, (r+1)*q) of its memory: rank r's part after a reduce-scatter, its ZeRO shard.
+ * layout_spans() turns pieces into runs of elements that are contiguous in both coordinates.
  */
 #ifndef TRAIN_GPT_CORE_LAYOUT_H
 #define TRAIN_GPT_CORE_LAYOUT_H

@@ -1,7 +1,8 @@
 /* ledger.h - the costs of a dry run: operations that a stream was given but did not run, and bytes that ranks would have sent.
  *
- * A stream with a ledger is dry (core/device.h). An op's contract notes its FLOPs and the bytes it reads and writes; the op's own host text runs on
- * and takes its scratch from a dry arena; kernels, loops and library calls are left out. An op made of others notes nothing, they do.
+ * A stream with a ledger is dry (core/device.h). An op's contract notes its FLOPs and the bytes it reads and writes.
+ * The op's own host code still runs and takes its scratch from a dry arena; kernels, loops and library calls are left
+ * out. An op made of other ops notes nothing: those do.
  */
 #ifndef TRAIN_GPT_CORE_LEDGER_H
 #define TRAIN_GPT_CORE_LEDGER_H
@@ -26,7 +27,7 @@ typedef struct {
 typedef struct Ledger {
     LedgerEntry *entry;            /* owned */
     int          entries, room;
-    int64_t      times;            /* every note counts so often; 0 counts as 1, below 0 nothing is noted */
+    int64_t      times;            /* calls that each note stands for; 0 counts as 1, below 0 nothing is noted */
 } Ledger;
 
 void   ledger_note(Ledger *l, LedgerEntry e);     /* e.count calls, 0 counts as 1 */

@@ -1,5 +1,6 @@
-/* memory_file.h - a FILE that is written into memory, as open_memstream(3) makes one, but whose fclose() fails when there was too little:
- * what open_memstream() has no memory for is lost without a word (glibc 2.36), from the middle of a text.
+/* memory_file.h - a FILE written into memory whose fclose() fails after a lack of memory.
+ *
+ * open_memstream(3) reports no such failure (glibc 2.36): bytes from the middle of a text are lost.
  */
 #ifndef TRAIN_GPT_CORE_MEMORY_FILE_H
 #define TRAIN_GPT_CORE_MEMORY_FILE_H

@@ -30,7 +30,8 @@ int mesh_rank(Mesh m, MeshPlace p) {
     return rank;
 }
 
-/* Axes from the outermost in are the digits of a rank from the highest down: counting up through those asked for gives ascending ranks. */
+/* The axes from the outermost in are a rank's digits, highest first. Counting up through the chosen axes gives
+ * ascending ranks. */
 int mesh_group(Mesh m, int rank, unsigned axes, int *ranks) {
     MeshPlace p = mesh_place(m, rank);
     int       count = 1;

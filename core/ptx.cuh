@@ -65,7 +65,7 @@ DEVICE float exp2_approx(float x) {
     return x;
 }
 
-/* --- asynchronous copies, global to shared, 16 bytes; what lies past source_bytes is filled with zero --------------------------------- */
+/* --- asynchronous copies, global to shared, 16 bytes; bytes past source_bytes become zero --------------------------------------------- */
 
 DEVICE void cp_async_16(void *shared, const void *global, int source_bytes PTX_HERE) {
     EMULATED(emu::cp_async(shared, global, 16, source_bytes, file, line);)
@@ -88,7 +88,7 @@ DEVICE void named_barrier_sync(int id, int threads PTX_HERE) {
     PTX("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* === compute capability 9.0: a kernel that uses what follows has its body inside #ifdef PTX_HOPPER ==================================== */
+/* === compute capability 9.0: a kernel that uses this part has its body inside #ifdef PTX_HOPPER ======================================= */
 
 #if defined(CUDA_EMU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define PTX_HOPPER 1
@@ -117,7 +117,7 @@ DEVICE void mbarrier_wait(uint64_t *barrier, unsigned parity PTX_HERE) {
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-/* --- TMA: a tile of a matrix, global to shared; what lies outside of the matrix is filled with zero. Maps come from core/tensor_map.cuh */
+/* --- TMA: a tile of a matrix, global to shared; zero outside of the matrix. Maps come from core/tensor_map.cuh ---------- */
 
 #ifdef CUDA_EMU
 typedef EmuTensorMap TensorMap;
@@ -169,7 +169,7 @@ DEVICE void wgmma_m64n64k16(float (&d)[32], uint64_t a, uint64_t b, int accumula
     else { PTX_WGMMA_M64N64K16("f16.f16"); }
 }
 
-/* Registers per thread of the calling warpgroup; a multiple of 8. Producers give up what consumers take. */
+/* Registers per thread of the calling warpgroup; a multiple of 8. Producers give registers up, consumers take them. */
 template <int registers> DEVICE void registers_raise() { PTX("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers)); }
 template <int registers> DEVICE void registers_lower() { PTX("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers)); }
 

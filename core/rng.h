@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* What a stream of numbers is for: streams of one seed never overlap. */
+/* The use of a stream of numbers: streams of one seed never overlap. */
 typedef enum { RNG_INIT = 1, RNG_SHUFFLE = 2, RNG_SAMPLE = 3, RNG_TEST = 4 } RngUse;
 
 /* Four independent 32-bit words for (seed, use, counter). */

@@ -1,4 +1,4 @@
-/* simd.c - see simd.h: what this processor has, by cpuid. */
+/* simd.c - see simd.h: this processor's instruction sets, by cpuid. */
 #include "core/simd.h"
 
 #include <stdatomic.h>

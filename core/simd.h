@@ -1,9 +1,11 @@
 /* simd.h - one source, several instruction sets, chosen when the program runs.
  *
- * Two ways to write a kernel. A plain loop that compilers vectorise by themselves is an always-inline body given to SIMD_KERNEL, which compiles it
- * for AVX-512, AVX2+FMA and the baseline. One over 16-float vectors (GCC vector extensions, operations in simd_ops.h) stands in a
- * file that core/simd_each.h compiles once per instruction set. Either way name() calls the one this processor has; TRAIN_GPT_ISA=avx512,
- * avx2 or sse2 caps the choice.
+ * Two ways to write a kernel:
+ *   plain loop   compilers vectorise it. An always-inline body that SIMD_KERNEL compiles for AVX-512, AVX2+FMA and the
+ *                baseline
+ *   16 floats    GCC vector extensions, operations in simd_ops.h. In a file that core/simd_each.h compiles once per
+ *                instruction set
+ * Either way name() calls the version for this processor; TRAIN_GPT_ISA=avx512, avx2 or sse2 caps the choice.
  */
 #ifndef TRAIN_GPT_CORE_SIMD_H
 #define TRAIN_GPT_CORE_SIMD_H
@@ -18,7 +20,7 @@
 
 typedef enum { ISA_BASE, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 } Isa; /* each has the ones before it */
 
-Isa         simd_isa(void);      /* what kernels use: cpuid, capped by TRAIN_GPT_ISA (exit 64 if it is no name below); the same for the life of the process */
+Isa         simd_isa(void);      /* by cpuid, capped by TRAIN_GPT_ISA (exit 64 if no name below); constant */
 const char *simd_name(void);     /* "avx512bf16", "avx512", "avx2", "sse2" */
 int         simd_has_bf16(void); /* multiplies bf16: AVX512-BF16 or AMX-BF16 */
 

@@ -2,11 +2,12 @@
  *
  *     #define SIMD_FILE "layers/scale_simd.h"     static void SIMD(scale)(float *x, int64_t n) { ... f32x16 ... }
  *     #include "core/simd_each.h"
- *     SIMD_DISPATCH(void, scale, (float *x, int64_t n), (x, n))      scale() calls the one this processor has
+ *     SIMD_DISPATCH(void, scale, (float *x, int64_t n), (x, n))      scale() calls the version for this processor
  *
- * Every function of such a file is named with SIMD(), which appends the instruction set. Inlining one body into functions of several
- * targets would not do: GCC breaks vector operations down to what the *body's* own target has before it inlines anything (measured on
- * GCC 12: 10 times slower than clang, the same for every target; 20 November 2026).
+ * Every function of such a file is named with SIMD(), which appends the instruction set. One body inlined into
+ * functions of several targets is slow: before it inlines, GCC breaks vector operations down to the instructions of
+ * the *body's* own target (measured on GCC 12: 10 times slower than clang, the same for every target; 20 November
+ * 2026).
  */
 #if defined(__x86_64__)
 #ifdef __clang__

@@ -1,4 +1,4 @@
-/* tensor_map.cuh - what TMA must know of a matrix in global memory, made on the host.
+/* tensor_map.cuh - TMA's description of a matrix in global memory, made on the host.
  *
  * The encoder is a function of the driver and is taken through the runtime, never linked: the program must start where there is no driver.
  */

@@ -95,7 +95,7 @@ static void *idle(void *thread) {
     return NULL;
 }
 
-/* As many threads of our own are started, and ended, before libgomp starts its own. */
+/* Starts and ends as many threads of our own first: a failure then exits here, with 71, not in libgomp. */
 void thread_start_team(void) {
     int processors = (int)sysconf(_SC_NPROCESSORS_ONLN), threads = omp_get_max_threads();
     if (processors > 0 && threads > processors) {

@@ -1,8 +1,8 @@
-/* thread.h - threads beside the main one: what all of them start with.
+/* thread.h - threads beside the main one: their start, their lock and their end.
  *
- * Requests from outside (signals sent to the process) are the main thread's alone; faults of a thread's own, and the watchdog's question for
- * its stack, reach it. Timed waits count on the monotonic clock: setting the machine's clock moves nothing. Every thread has one lock and one
- * condition with the main thread, and ends when it is asked to.
+ * Only the main thread takes signals sent to the process. Another thread takes those of its own faults, and the
+ * watchdog's request for its stack. Timed waits use the monotonic clock: a change of the machine's clock moves
+ * nothing. Every thread has one lock and one condition with the main thread, and ends when it is asked to.
  */
 #ifndef TRAIN_GPT_CORE_THREAD_H
 #define TRAIN_GPT_CORE_THREAD_H
@@ -18,33 +18,36 @@ enum { THREAD_STACK_SIGNAL = SIGURG }; /* by default ignored, and nobody here us
 
 typedef struct {
     pthread_t       id;
-    pthread_mutex_t lock;    /* guards stop, and what its owner puts beside it */
-    pthread_cond_t  changed; /* what the lock guards */
+    pthread_mutex_t lock;    /* guards stop, and fields of the thread's owner */
+    pthread_cond_t  changed; /* signals their change */
     int             stop;    /* the thread is to end */
     int             ended;   /* it has */
     void         *(*work)(void *ctx);
     void           *ctx;
 } Thread;
 
-/* Starts the threads that OpenMP will use, at most as many as the machine has processors: more make a step slower, and a thousand times as many
- * make it a minute. Warns where OMP_NUM_THREADS asks for more; exit 71 where they cannot be started (libgomp would end the process with 1). */
+/* Starts the threads that OpenMP will use, at most one for each processor of the machine. More make a step slower; a
+ * thousand times as many make it take a minute. Warns where OMP_NUM_THREADS asks for more. Exit 71 where they cannot
+ * be started (libgomp would end the process with 1). */
 void thread_start_team(void);
 
-/* Starts work(ctx) in a thread. Exit 71, naming `what` it is for, where that is impossible. */
+/* Starts work(ctx) in a thread. Exit 71 where that is impossible; `what` names the thread's purpose in the message. */
 void thread_start(Thread *t, void *(*work)(void *ctx), void *ctx, const char *what);
-/* Says stop and waits until the thread has ended. */
+/* Sets stop and waits until the thread has ended. */
 void thread_stop(Thread *t);
-/* The same, so long at most. 0: a disk or a driver holds the thread; it goes on, and all that it uses must stay, until the process ends. */
+/* The same, for ms at most. Returns 0 where a disk or a driver holds the thread: it goes on, and its memory must
+ * stay, until the process ends. */
 int  thread_try_stop(Thread *t, double ms);
 
-/* On either side; between lock and unlock what is guarded may be read and changed, and a wait lets the other side do so meanwhile. */
+/* For both threads. Between lock and unlock the caller may read and change the guarded fields; during a wait the other
+ * thread may. */
 void thread_lock(Thread *t);
 void thread_unlock(Thread *t);
-void thread_changed(Thread *t);                /* wakes who waits */
+void thread_changed(Thread *t);                /* wakes the waiting thread */
 void thread_wait(Thread *t);                   /* until something has changed */
-int  thread_wait_for(Thread *t, double ms);    /* the same, so long at most; 0: the time is over */
+int  thread_wait_for(Thread *t, double ms);    /* the same, for ms at most; 0: the time is over */
 
-/* Without the lock: sleeps, unless the thread is to stop; returns whether it is. */
+/* Called without the lock. Sleeps for ms, or until the thread is to stop; returns whether it is. */
 int  thread_sleep(Thread *t, double ms);
 
 #ifdef __cplusplus

@@ -29,11 +29,11 @@ static void free_paths(PathList *list) {
     *list = (PathList){NULL, 0};
 }
 
-/* A glob without a file: says which of its folders is missing, if one is. */
+/* A glob without a file: the message names its missing folder, if one is missing. */
 NORETURN static void fail_no_match(const char *key, const char *pattern) {
     char folder[4096];
     snprintf(folder, sizeof folder, "%s", pattern);
-    folder[strcspn(folder, "*?[")] = 0; /* what stands before the first wildcard, up to its last slash */
+    folder[strcspn(folder, "*?[")] = 0; /* the text before the first wildcard, up to its last slash */
     int   wild = strpbrk(pattern, "*?[") != NULL;
     char *slash = strrchr(folder, '/');
     if (slash) slash[slash == folder] = 0;
@@ -73,7 +73,7 @@ static void add_glob(PathList *list, const char *key, const char *pattern) {
     qsort(list->path + first, list->count - first, sizeof *list->path, by_bytes);
 }
 
-/* One file under two names would be trained on twice without a word. */
+/* One file under two names would be trained on twice, without a message. */
 static void refuse_duplicates(const PathList *list, const char *key) {
     PathList real = {NULL, 0};
     for (size_t i = 0; i < list->count; i++) {

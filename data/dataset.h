@@ -26,8 +26,8 @@ typedef struct {
 
 typedef struct { int shuffle; uint64_t seed; } SampleOrder;
 
-/* glob(3): 1 and the files in found (globfree it), in no order; 0 when there are none. Exit 71 without memory, which glob() by itself takes for
- * an empty folder. */
+/* glob(3): returns 1 and the files in found (globfree it), in no order; 0 when there are none. Exit 71 without
+ * memory: glob() alone would report an empty folder. */
 int dataset_glob(const char *pattern, glob_t *found);
 
 /* Opens the files of a list of globs: globs in list order, the files of each sorted by byte; a file named twice is refused. key names
@@ -39,7 +39,8 @@ void    dataset_close(Dataset *d);
  * it was opened. */
 void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targets);
 
-/* Of names without folder, sizes, and the first and last tokens of each shard: two machines that see the same data agree on it. Source: XXH3. */
+/* Hash of each shard's name without folder, size, first and last tokens: equal on two machines with the same data.
+ * Source: XXH3. */
 uint64_t dataset_fingerprint(const Dataset *d);
 
 /* The sample number of global index g. */

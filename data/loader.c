@@ -108,7 +108,7 @@ int loader_destroy(Loader *l) {
     return 1;
 }
 
-/* The copy of the batch handed out last is over: its slot goes back to the thread. */
+/* Waits for the copy of the batch handed out last; its slot goes back to the thread. */
 static void release_slot(Loader *l) {
     if (l->handed == l->taken) return;
     event_wait(l->copied);

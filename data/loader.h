@@ -26,11 +26,12 @@ typedef struct {
 
 /* arena (device memory) holds the batches handed out; dataset is borrowed. */
 Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena);
-/* 0: a disk that hangs holds the thread, and so the dataset must stay open: the process's end takes both along. */
+/* Returns 0 where a hanging disk holds the thread: the dataset must then stay open until the process ends. */
 int     loader_destroy(Loader *l);
 /* The next micro-batch; valid until the next call. *wait_ms (may be NULL) gets the time spent waiting for the thread. */
 Batch   loader_next(Loader *l, Stream *s, double *wait_ms);
-/* Whether all batches of a whole step are there, so that it will not wait in its middle; waits for that, ms at most. */
+/* Waits, ms at most, for all batches of a step, so that the step does not wait in its middle; returns whether they
+ * came. */
 int     loader_is_ready(Loader *l, double ms);
 /* From here on as if made with this first_sample: to take a step's batches again, or to leave some out. */
 void    loader_seek(Loader *l, int64_t first_sample);

@@ -105,10 +105,12 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
 
 /* --- bytes that are gone --------------------------------------------------------------------------------------------------------------- */
 
-/* A mapped file that is cut short, or whose disk fails, answers with SIGBUS, to the thread that looks. Which shard that was: */
+/* The shard that this thread reads. A mapped file that is cut short, or whose disk fails, raises SIGBUS in its
+ * reader. */
 static _Thread_local const Shard *reading;
 
-/* The fault is the reading loop's own, so that nothing is held or half done: it ends as an error returned to that loop would. */
+/* The fault strikes in a reading loop, which holds no lock and leaves nothing half done: fail() ends the job as for
+ * an error returned to that loop. */
 static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
     const Shard   *shard = reading;
     const uint8_t *at = (const uint8_t *)info->si_addr;
@@ -131,7 +133,8 @@ static void watch_bus_errors(void) {
 
 /* --- reading ------------------------------------------------------------------------------------------------------------------------------ */
 
-/* The index beside NAME.bin, if there is one: 1 and the header. Its last sequence ends where the file does, so that neither was cut or is another's. */
+/* Reads the index beside NAME.bin, if there is one: returns 1 and the header. Its last sequence must end where the
+ * file ends: else one of them was cut, or belongs to another. */
 static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header) {
     char     name[4096], fault[SHARD_FAULT_CHARS];
     uint8_t  start[SHARD_INDEX_BYTES];

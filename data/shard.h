@@ -24,7 +24,8 @@ typedef struct {
 } ShardHeader;
 
 /* Reads the header of a file of file_bytes bytes whose first `bytes` (at most SHARD_HEADER_BYTES are looked at) are given.
- * 0 and *header, or -1 and in fault what is wrong and what to do, as the end of a sentence that begins with the file's name. */
+ * Returns 0 and *header; or -1, and in fault the reason and the remedy, as the end of a sentence that begins with the
+ * file's name. */
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]);
 
 /* Is this the start of a Megatron index? */
@@ -45,7 +46,8 @@ Shard    shard_open(const char *path);
 void     shard_close(Shard *shard);
 const char *shard_name(const Shard *shard);      /* the last part of its path */
 uint32_t shard_token(const Shard *shard, int64_t i);
-/* tokens [count] from index first on. Exit 74, naming file and byte, when the file was cut meanwhile or its disk fails. Leaves the file's pages in the system's cache, not in this process's memory count. */
+/* Reads tokens [count] from index first on. Exit 74, naming file and byte, when the file was cut meanwhile or its
+ * disk fails. Leaves the file's pages in the system's cache, not in this process's memory count. */
 void     shard_read(const Shard *shard, int64_t first, int64_t count, int32_t *tokens);
 /* Index of the first token >= vocab_size, -1 if none. Reads the whole shard, on all threads. */
 int64_t  shard_find_foreign(const Shard *shard, int64_t vocab_size);

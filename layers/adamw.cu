@@ -24,7 +24,7 @@ static Factors adamw_factors(AdamW h, float grad_scale) {
     return f;
 }
 
-/* What one launch updates: piece k has the blocks from its first on. */
+/* A piece of one launch. Blocks work on it from first_block up to that of the next piece. */
 template <typename T> struct Piece {
     float       *master, *m, *v;
     T           *working;
@@ -83,7 +83,7 @@ template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSp
     all->blocks += (unsigned)blocks_for(n, THREADS * W);
 }
 
-/* As many of the pieces as one launch takes: neighbours that all are, or all are not, aligned to packs. Returns how many. */
+/* Updates as many pieces as one launch takes: neighbours, all aligned to packs or all not. Returns their number. */
 template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *piece, int pieces, Factors f, float decay) {
     Pieces<T> all = {};
     int       taken = 0;

@@ -1,8 +1,9 @@
 /* algorithms.h - which algorithm computes which matrix product: the table behind same bits on a GPU.
  *
- * matmul.cu times cuBLASLt's candidates at the first product of a shape and adds the quickest here. Another choice sums in another order,
- * so a run repeats its bits only with the table it had: run/ stores the records and sets them before the first product of the next
- * process, and rank 0's on every rank. On the CPU the table stays empty.
+ * matmul.cu times cuBLASLt's candidates at the first product of a shape and adds the quickest here. Another choice
+ * sums in another order, so a run repeats its bits only with the table it had. model/algorithms_file.c stores the
+ * records, sets them before the first step of the next process, and gives rank 0's to every rank. On the CPU the
+ * table stays empty.
  */
 #ifndef TRAIN_GPT_LAYERS_ALGORITHMS_H
 #define TRAIN_GPT_LAYERS_ALGORITHMS_H
@@ -15,8 +16,8 @@ extern "C" {
 
 enum {
     ALGORITHM_KEY_ROOM = 192,
-    ALGORITHM_FIRST    = -1, /* id: what the library itself names first                                             */
-    ALGORITHM_NONE     = -2  /* id: the work around the product is left to a kernel of its own, that is quicker     */
+    ALGORITHM_FIRST    = -1, /* id: the library's own first choice                                                  */
+    ALGORITHM_NONE     = -2  /* id: the work around the product has a kernel of its own, which is quicker           */
 };
 
 /* cuBLASLt's algorithms are 64 opaque bytes, which may be stored and later restored for the same version of the library (cublasLt.h at
@@ -28,7 +29,8 @@ typedef struct {
     uint32_t state[ALGORITHM_WORDS];
 } MatmulAlgorithm;
 
-/* Who computes the products, and in which version: "cuBLASLt 13.0.2", "oneDNN 2.6.0". Records of one are not another's. */
+/* The library of the products and its version: "cuBLASLt 13.0.2", "oneDNN 2.6.0". Records of one do not fit
+ * another. */
 const char *matmul_library(void);
 
 int             matmul_algorithms_count(void);
@@ -36,8 +38,8 @@ MatmulAlgorithm matmul_algorithms_get(int i);             /* in the order of fir
 void            matmul_algorithms_set(MatmulAlgorithm a); /* added, or in the place of its key's; products look again */
 void            matmul_algorithms_clear(void);            /* and thawed */
 
-/* From now on a product whose key is not here takes what the library names first, without timing and without a record: ranks that time
- * by themselves would choose differently. */
+/* From now on a product whose key is not here takes the library's first choice, without timing and without a record:
+ * ranks that time by themselves would choose differently. */
 void matmul_algorithms_freeze(void);
 
 /* For matmul.cu. */

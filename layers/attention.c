@@ -23,7 +23,7 @@ typedef struct {
     float *scores;   /* [TILE,TILE]                                                  */
     float *sum;      /* [TILE,16]  sums of p, lane by lane                           */
     float *top;      /* [TILE]     running maximum                                   */
-    float *shrink;   /* [TILE]     what its last rise multiplies earlier sums with   */
+    float *shrink;   /* [TILE]     factor of earlier sums at its last rise           */
 } ForwardScratch;
 
 static int64_t forward_carve(ForwardScratch *w, float *base, const Heads *h) {

@@ -32,7 +32,8 @@ template <int N> DEVICE float highest_score(const float (&s)[N][4], int side) {
     return fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
 }
 
-/* Raises maxima where scores demand it and shrinks what was summed under the lower ones. A row's numbers depend on that row alone. */
+/* Raises maxima where scores demand it and shrinks the sums under the lower ones. A row's numbers depend on that row
+ * alone. */
 template <int ATOMS, int N, int D8>
 DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float (&s)[ATOMS][N][4], float scale_log2) {
     float shrink[ATOMS][2];

@@ -27,7 +27,7 @@ typedef struct {
     float *p, *ds;              /* [TILE,TILE] queries by keys            */
 } BackwardScratch;
 
-/* What an item of work is. */
+/* The kinds of work items. */
 typedef enum { BY_HEAD, BY_KEYS, BY_QUERIES } BackwardItem;
 
 static int64_t backward_carve(BackwardScratch *w, float *base, const Heads *h) {

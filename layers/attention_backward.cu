@@ -10,10 +10,10 @@
 #include "layers/attention_f32.cuh"
 #include "layers/attention_tile.cuh"
 
-/* --- what is known of a query before its scores are --------------------------------------------------------------------------------- */
+/* --- the values of a query that come before its scores ------------------------------------------------------------------------------ */
 
-/* Products begin at what would be subtracted from them: p = exp(scale (q.k + lse)), ds = p (dy.v + delta). Rows are padded to a multiple of
- * PADDED queries, where p = 0. */
+/* Products begin at these negated values, in place of a subtraction: p = exp(scale (q.k + lse)) and
+ * ds = p (dy.v + delta). Rows are padded to a multiple of PADDED queries, where p = 0. */
 typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse/scale, -delta */
 
 enum { PADDED = 128, PREPARE_LANES = 8, PREPARE_THREADS = 256 };

@@ -4,7 +4,8 @@
 #include "layers/tile_simd.h"
 #include "layers/attention_pack.h"
 
-/* Queries [TILE] of the tile, with what their rows of p and ds need. Rows past the sequence are zero and so contribute nothing. */
+/* Loads queries [TILE] of the tile, and dy, lse and delta for their rows of p and ds. Rows past the sequence are zero
+ * and so contribute nothing. */
 static void SIMD(load_queries)(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
     int64_t      rows = attention_rows(tile, h->T), at = (head / h->H * h->T + tile * TILE) * h->C + head % h->H * h->D;
@@ -31,8 +32,8 @@ static void SIMD(load_keys)(const Backward *job, BackwardScratch w, int64_t head
     pack_turned(w.v_turned, v, 3 * h->C, rows, h);
 }
 
-/* w.p and w.ds of a tile of queries and a tile of keys, both loaded. On the diagonal what lies above it is zero, or not set past the
- * 16 columns that hold the diagonal. */
+/* w.p and w.ds of a tile of queries and a tile of keys, both loaded. In a tile on the diagonal, elements above it are
+ * zero, or not set past the 16 columns that hold the diagonal. */
 static void SIMD(scores)(const Heads *h, BackwardScratch w, int64_t tile, int64_t rows, int64_t columns, TileForm form) {
     const float *q = w.q + tile * TILE * h->wide, *dy = w.dy + tile * TILE * h->wide;
     tile_product((TileProduct){w.p, q, w.k_turned, TILE, h->wide, 1, TILE, rows, columns, h->D, TILE_SET, form});

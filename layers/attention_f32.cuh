@@ -1,8 +1,8 @@
 /* attention_f32.cuh - the products of f32 tiles, for attention in strict f32: no tensor core multiplies two f32 numbers exactly enough.
  *
- * 256 threads as 16 x 16, (ty, tx): a thread has M x M scores of a ROWS x ROWS tile, rows ty M + i and columns tx + 16 j, and M x D/16
- * elements of a product with D columns, the same rows. The 16 threads of a row are half a warp: what they write to a row of a shared tile
- * of scores, only they read, and __syncwarp() orders it.
+ * 256 threads as 16 x 16, (ty, tx). A thread has M x M scores of a ROWS x ROWS tile, rows ty M + i, columns tx + 16
+ * j, and M x D/16 elements of a product with D columns, the same rows. The 16 threads of a row are half a warp. They
+ * alone write and read its scores in the shared tile, and __syncwarp() orders that.
  */
 #ifndef TRAIN_GPT_LAYERS_ATTENTION_F32_CUH
 #define TRAIN_GPT_LAYERS_ATTENTION_F32_CUH
@@ -41,7 +41,8 @@ template <int D> DEVICE void f32_scores(float (&s)[F32Tile<D>::M][F32Tile<D>::M]
     }
 }
 
-/* A thread's scores into the shared tile p, and out += p x. The first barrier is for those who still read what p held. */
+/* Writes a thread's scores to the shared tile p; out += p x. The first barrier is for threads that still read p's old
+ * scores. */
 template <int D>
 DEVICE void f32_add(float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS], float *p, const float (&s)[F32Tile<D>::M][F32Tile<D>::M],
                     const float *x) {

@@ -1,4 +1,5 @@
-/* attention_pack.h - what forward and backward of attention share: the shape, per-thread scratch, and packing of head slices.
+/* attention_pack.h - shared by forward and backward of attention: the shape, per-thread scratch, packing of head
+ * slices.
  * CPU only; included in every pass of core/simd_each.h, after act_simd.h, transpose_simd.h and tile_simd.h.
  *
  * A head's q, k, v and dy are copied to f32 tiles of TILE positions whose rows are padded with zeros to 16 floats: the products then see

@@ -4,7 +4,8 @@
 #include "layers/tile_simd.h"
 #include "layers/attention_pack.h"
 
-/* The scores of a tile become p = exp(score - top), their lanewise sums join w->sum, and what was summed under a lower maximum shrinks. */
+/* The scores of a tile become p = exp(score - top), their lanewise sums join w->sum, and sums under a lower maximum
+ * shrink. */
 static void SIMD(softmax_tile)(ForwardScratch w, int64_t wide, int64_t rows, int64_t columns, TileForm form) {
     for (int64_t row = 0; row < rows; row += LANES) {
         int64_t end = form == TILE_LOWER_RESULT ? row + LANES : columns; /* past it the scores are not set */

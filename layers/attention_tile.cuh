@@ -1,5 +1,5 @@
-/* attention_tile.cuh - what attention's kernels share: where a block works, tiles in shared memory, tensor-core products of tiles, and the
- * row operations of the scalar f32 kernels.
+/* attention_tile.cuh - shared by attention's kernels: a block's place, tiles in shared memory, tensor-core products
+ * of tiles.
  *
  * A tile holds rows of one head's q, k, v or dy, D columns of T padded with zeros to a multiple of 32 (zeros change no product), with 16
  * bytes between rows: the eight rows of a matrix load then lie in different banks for each of the widths 32, 64, 96, 128.
@@ -29,7 +29,7 @@ typedef struct {
     int64_t qkv, y;     /* elements before the head's first row in qkv (its q) and in y */
 } Place;
 
-/* Checks what forward and backward have in common. */
+/* Checks the tensors that forward and backward share; returns the problem. */
 static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, int64_t H) {
     int64_t T = lse.dim[1], B = lse.dim[0] / H, C = qkv.dim[1] / 3, D = C / H;
     CHECK(D <= ATTENTION_MAX_D, "a head of %lld channels; the GPU takes up to %d", (long long)D, ATTENTION_MAX_D);
@@ -54,8 +54,9 @@ static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, int64_t H)
         else { constexpr int WIDE = ATTENTION_MAX_D; __VA_ARGS__; }            \
     } while (0)
 
-/* Blocks start in the order of their index. Heads go section by section, so that what tiles of a head share is read from the cache; within
- * a section tile 0 of all heads comes first, or the last tile where tiles have the more work the later they are. */
+/* Blocks start in the order of their index. Heads go section by section, so that the rows that tiles of a head share
+ * are read from the cache. Within a section tile 0 of all heads comes first, or the last tile where later tiles have
+ * more work. */
 DEVICE Place attention_place(const Heads &h, int tiles, bool last_first) {
     int   block = (int)blockIdx.x, first = block / (h.section * tiles) * h.section, i = block - first * tiles;
     int   wide = min(h.section, h.heads - first);
@@ -74,7 +75,7 @@ template <typename T, int D> struct Row {
 };
 
 /* Rows [first, first + ROWS) of a head (rows of `from` are `stride` elements apart) into a tile; past T or D the tile is zero. The block's
- * THREADS share the work. What is copied asynchronously arrives with this thread's next group. */
+ * THREADS share the work. Asynchronous copies arrive with this thread's next group. */
 template <typename T, int ROWS, int D, int THREADS>
 DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;

@@ -1,7 +1,7 @@
 /* embedding.cu - CUDA side of the embedding ops in layers.h. The gradient of wte sums the rows of equal tokens: the tokens are sorted with
- * their positions, and whoever finds the beginning of a run of one token adds its rows in the order of their positions. A run of up to
- * 32 rows is one warp's; a longer one is a block's for each slice of channels, so that even a batch of a single token keeps many blocks at
- * work. No run is added by two, so nothing is atomic. */
+ * their positions, and each run of one token adds its rows in the order of their positions. For a run of up to 32
+ * rows a warp adds 32 packs of channels; for a longer one a block adds a slice of channels, so that even a batch of a
+ * single token keeps many blocks at work. No element is added by two, so nothing is atomic. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"

@@ -1,5 +1,5 @@
-/* grad_norm.c - CPU side of norm_squared and sum_forward in layers.h. Threads take stretches of the tensor and add what they find to exact sums,
- * which no order changes. */
+/* grad_norm.c - CPU side of norm_squared and sum_forward in layers.h. Threads add stretches of the tensor to exact
+ * sums, which no order changes. */
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"

@@ -5,7 +5,7 @@
 
 enum { THREADS = 256, PACKS = 4, MAX_BLOCKS = 1024 };
 
-typedef unsigned long long Word; /* what atomicAdd takes */
+typedef unsigned long long Word; /* the type that atomicAdd takes */
 
 DEVICE Word mix(Word word, Word i) {
     Word x = word + i * HASH_STEP;

@@ -36,7 +36,7 @@ void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Te
 /* A run's partial sums: dw then db, each a whole number of cache lines. */
 static int64_t partial_elems(int64_t C) { return (C + 15) / 16 * 16; }
 
-/* Runs enough for many threads, of rows enough for their sums to be little beside them. */
+/* The number of runs: enough for many threads, each with enough rows that its partial sums cost little beside them. */
 static int64_t runs_of(int64_t N) {
     enum { LEAST_ROWS = 16, MOST_RUNS = 64 };
     int64_t runs = (N + LEAST_ROWS - 1) / LEAST_ROWS;

@@ -67,7 +67,7 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL layernorm_bac
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP, buffer = 0;
     int64_t c = threadIdx.x * W, end = first_row(k.N, blockIdx.x + 1);
     bool    mine = c < k.C;
-    if (!mine) c = 0; /* idle threads, and rows past the end, load what is there and use nothing of it: no branch parts the loads */
+    if (!mine) c = 0; /* idle threads and rows past the end load valid elements, unused: no branch parts the loads */
     const T       *joined = k.dresidual ? k.dresidual : k.x;
     Pack<T, W>     w = pack_load<T, W>(k.w + c);
     Pack<float, W> dw = {}, db = {};

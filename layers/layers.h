@@ -3,8 +3,9 @@
  * Symbols  B batch, T positions, N = B*T rows, C channels, V vocabulary, H heads, D = C/H head size.
  * Layout   row-major, contiguous, shapes in [ ].   act = the tensors' common F32, BF16 or F16;  f32 = always F32.
  * Writes   forward sets outputs; backward sets activation gradients (=) and accumulates weight gradients (+=).
- * Memory   the caller owns every buffer; an op allocates nothing after the first step and never waits for the device. What an op
- *          needs for itself it takes from s->scratch and gives back on return. On a dry stream it takes as much and runs nothing.
+ * Memory   the caller owns every buffer; an op allocates nothing after the first step and never waits for the device.
+ *          It takes its own memory from s->scratch and gives it back on return. On a dry stream it takes as much and
+ *          runs nothing.
  * Numbers  sums, statistics and products accumulate in f32 or better whatever act is. Same inputs, same threads: same bits.
  * Errors   a broken contract is a bug: EXPECTn ends the job.
  */
@@ -89,8 +90,9 @@ typedef struct {
 typedef struct { Tensor master, m, v, working, grad; int decays; } AdamWSpan;
 void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float grad_scale);
 
-/* Sum of squares of x: of each 64 elements in float64 in a fixed order, of those sums exactly. However a tensor is cut at multiples of 64,
- * and whoever adds the parts: the same sum.   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x [n] f32 in                    */
+/* Sum of squares of x: of each 64 elements in float64 in a fixed order, of those sums exactly. So every cut of a
+ * tensor at multiples of 64, and every order of the parts, gives the same sum.
+ *   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x [n] f32 in                                                              */
 void norm_squared(Stream *s, Tensor sum, Tensor x);
 /* Sum of x, exact.   sum [EXACT_WORDS] i64 out(+=)   x [n] f32 in                                                                       */
 void sum_forward(Stream *s, Tensor sum, Tensor x);

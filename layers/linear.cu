@@ -1,9 +1,9 @@
-/* linear.cu - CUDA side of the linear ops in layers.h: products of matmul.h, with what matmul.cuh can do on the way where it pays, and the
- * bias gradient by an own kernel where it does not.
+/* linear.cu - CUDA side of the linear ops in layers.h: products of matmul.h, with epilogues of matmul.cuh where they
+ * pay, and a kernel for the bias gradient where they do not.
  *
  * GELU stays a kernel of its own in forward. cuBLASLt's GELU epilogue sees the sum before it is stored; the contract is gelu of pre as
- * stored, so that memory.recompute = "light" computes the same bits again from it. What the epilogue would save was measured at 0.7 % of a
- * step on an H100 (llm.c issue 591).
+ * stored, so that memory.recompute = "light" computes the same bits again from it. The epilogue would save 0.7 % of a
+ * step, measured on an H100 (llm.c issue 591).
  */
 #include "layers/contracts.h"
 #include "layers/layers.h"

@@ -71,7 +71,8 @@ static NORETURN void onednn_failed(const char *call, dnnl_status_t status, int l
         if (status_ != dnnl_success) onednn_failed(#call, status_, __LINE__);            \
     } while (0)
 
-/* oneDNN 2.6 does not look whether there was memory for the code that it generates, and writes it all the same. So as much is had here first. */
+/* oneDNN 2.6 writes the code that it generates even where it got no memory for it. So as much is taken, and given
+ * back, here first: a lack ends the job. */
 enum { CODE_BYTES = 16 << 20 };
 static void expect_room_for_code(void) {
     device_free(device_alloc(CODE_BYTES, "the code of a matrix product"), CODE_BYTES);
@@ -98,7 +99,7 @@ static Way way_of(Matmul p) {
     return p.b.order == TRANSPOSED && p.k >= p.n ? BY_PRIMITIVE : BY_SGEMM;
 }
 
-/* --- primitives: what differs between the two APIs ------------------------------------------------------------------------------ */
+/* --- primitives: the differences between the two APIs --------------------------------------------------------------------------- */
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t       Desc;
@@ -315,7 +316,8 @@ static void product_by_panels(Stream *s, Matmul p) {
 
 /* --- tiles: the same bits for any number of threads --------------------------------------------------------------------------------- */
 
-/* sgemm is slow where it packs a narrow part of a transposed a: it gets a turned one, kept by each thread from its first use on. */
+/* sgemm is slow where it packs a narrow part of a transposed a. So it gets a turned copy, in a buffer of each thread
+ * that is made at first use. */
 static void make_strips(int threads) {
     if (threads <= onednn.strips) return;
     onednn.strip = (float **)realloc(onednn.strip, sizeof *onednn.strip * (size_t)threads);
@@ -346,7 +348,7 @@ static void product_by_f32_tiles(Matmul p) {
     make_strips(omp_get_max_threads());
     #pragma omp parallel
     {
-        omp_set_num_threads(1); /* for what is inside, also where this team is one thread */
+        omp_set_num_threads(1); /* for the calls inside, also in a team of one thread */
         #pragma omp for schedule(dynamic)
         for (int64_t tile = 0; tile < cut.rows * cut.columns; tile++) {
             Matmul q = tile_of(p, cut, tile);
@@ -372,7 +374,7 @@ static void execute_tile(const Primitive *known, Matmul p, void *scratch) {
     for (int i = 0; i < count; i++) dnnl_memory_destroy(args[i].memory);
 }
 
-/* The most scratch that a tile of p takes of a thread; unless it is a dry run, all the primitives are there afterwards. */
+/* Returns the most scratch that a thread needs for a tile of p. Also makes all the primitives, except in a dry run. */
 static size_t tiles_prepare(Matmul p, Cut cut, int is_dry) {
     int    threads = omp_get_max_threads();
     size_t most = 0;

@@ -168,7 +168,7 @@ static int32_t algo_id(const cublasLtMatmulAlgo_t *algo) {
     return cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written) == CUBLAS_STATUS_SUCCESS ? id : ALGORITHM_NONE;
 }
 
-/* What the table keeps of an algorithm. */
+/* Copies an algorithm to its record of the table. */
 static void algo_store(MatmulAlgorithm *record, const cublasLtMatmulAlgo_t *algo) {
     static_assert(sizeof record->state == sizeof algo->data, "all of an algorithm is kept");
     record->id = algo_id(algo);
@@ -183,8 +183,8 @@ static int algo_restore(const Entry *e, const MatmulAlgorithm *record, cublasLtM
            result.workspaceSize <= workspace_bytes();
 }
 
-/* Split sums are added in place in the order in which blocks finish, or in the output's own type: not for us. An algorithm that knows no such
- * schemes has none. */
+/* Refuses split sums that are added in place, in the order in which blocks finish, or in the output's own type. An
+ * algorithm without this attribute has no such scheme. */
 static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
     size_t   written;
@@ -192,7 +192,7 @@ static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
     return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-/* What cuBLASLt proposes, best guess first. */
+/* The proposals of cuBLASLt that repeat their bits, best guess first. */
 static int candidates(const Entry *e, cublasLtMatmulAlgo_t found[CANDIDATES]) {
     cublasLtMatmulHeuristicResult_t result[CANDIDATES];
     cublasLtMatmulPreference_t      preference;
@@ -206,7 +206,7 @@ static int candidates(const Entry *e, cublasLtMatmulAlgo_t found[CANDIDATES]) {
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)e->key.c_align);
     if (cublasLtMatmulAlgoGetHeuristic(lt.handle, e->product, e->b, e->a, e->c, e->c, preference, CANDIDATES, result, &count) !=
         CUBLAS_STATUS_SUCCESS)
-        count = 0; /* it says so when it has none */
+        count = 0; /* it also fails when it has none */
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
     for (int i = 0; i < count; i++)
         if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= workspace_bytes() && is_reproducible(&result[i].algo))
@@ -260,8 +260,8 @@ static double product_ms(Stream *s, const Entry *e, const cublasLtMatmulAlgo_t *
 
 static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *rest);
 
-/* The quickest candidate, into e; ALGORITHM_NONE where product and rest apart are quicker. Sums that others are added to are put aside
- * in host memory, which is always there. */
+/* Writes the quickest candidate to e; ALGORITHM_NONE where product and rest apart are quicker. Timing would change
+ * sums that the product adds to: they are put aside in host memory. */
 static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Rest *rest) {
     cublasLtMatmulAlgo_t found[CANDIDATES];
     int count = candidates(e, found), untimed = matmul_algorithms_frozen() || stream_is_captured(s);
@@ -356,7 +356,7 @@ void matmul(Stream *s, Matmul p) {
 int matmul_fused(Stream *s, Matmul p, Epilogue epilogue, void *aux, Rest rest) {
     Call c = {p, epilogue, aux};
     int  fits = epilogue != EPILOGUE_GELU_BACKWARD || (p.c.ld % AUX_LD_ELEMS == 0 && align_of(aux) == FULL_ALIGN);
-    if (fits && !s->ledger && product(s, c, &rest)) return 1; /* dry, there is no table of algorithms: as where the epilogue does not pay */
+    if (fits && !s->ledger && product(s, c, &rest)) return 1; /* dry: no table, as if the epilogue did not pay */
     matmul(s, p);
     return 0;
 }

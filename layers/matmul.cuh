@@ -1,4 +1,4 @@
-/* matmul.cuh - what the GPU's matrix products can do besides matmul.h: work on the output, or beside it, on the way.
+/* matmul.cuh - epilogues of the GPU's matrix products: work on the output, or beside it, within the product.
  *
  * Such an epilogue saves a pass over a large tensor and may cost the product more than that, by shape and GPU. So each stands beside a
  * kernel that does the same, and the first product of a shape times both.
@@ -15,8 +15,8 @@ typedef enum {
     EPILOGUE_COLUMN_SUMS    /* aux[j] = sum over i of b[i,j]    aux [n] f32 out; c is F32         */
 } Epilogue;
 
-/* Queues the kernel that would follow the product instead. It is called any number of times before the product, to be timed: it may
- * only write what the product or its caller overwrites afterwards. */
+/* Queues the kernel that replaces the epilogue, after a plain product. Timing calls it several times before the
+ * product, so it may only write memory that the product or its caller overwrites afterwards. */
 typedef struct {
     void (*queue)(Stream *s, void *ctx);
     void *ctx; /* borrowed */

@@ -36,7 +36,8 @@ typedef struct {
     const void *bias;  /* borrowed */
 } Matmul;
 
-/* Takes what it needs from s->scratch and gives it back. Same bits for the same shape and thread count or table of algorithms.h. */
+/* Takes its memory from s->scratch and gives it back. Same bits for the same shape and thread count or table of
+ * algorithms.h. */
 void   matmul(Stream *s, Matmul product);
 
 /* On a dry stream notes the FLOPs and bytes of the product; returns whether the stream is dry. */

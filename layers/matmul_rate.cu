@@ -6,7 +6,8 @@
 
 enum { RATE_RUNS = 64, RATE_BLOCK = 256 };
 
-/* Uniform in (-1,1), by Knuth's multiplicative hash: a GPU multiplies zeros faster than what training holds. One thread per element. */
+/* Uniform in (-1,1), by Knuth's multiplicative hash: a GPU multiplies zeros faster than training's values. One thread
+ * per element. */
 template <typename T> KERNEL fill_kernel(T *x, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * RATE_BLOCK + threadIdx.x;
     if (i < n) x[i] = from_f32<T>((float)(int32_t)((uint32_t)i * 2654435761u) * 0x1p-31f);

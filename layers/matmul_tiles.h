@@ -4,7 +4,7 @@
 
 #include "layers/matmul.h"
 
-/* A tile at most; a strip of a transposed a, which is turned before it is multiplied. */
+/* The largest tile; the largest strip of a transposed a, which is turned before it is multiplied. */
 enum { TILE_M = 512, TILE_N = 1024, STRIP_M = 384, STRIP_K = 1024, LEAST_TILE_M = 96, ENOUGH_TILES = 6 };
 
 static inline int64_t at_most(int64_t x, int64_t bound) { return x < bound ? x : bound; }

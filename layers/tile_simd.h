@@ -2,7 +2,8 @@
  * core/simd_each.h.
  *
  * A block of c is held in registers while the depth runs: TILE_ROWS rows by up to TILE_WIDTH registers, chosen so that accumulators, a
- * row of b and one broadcast value of a fit the register file (32 in AVX-512, else 16). Triangular tiles skip what is known to be zero.
+ * row of b and one broadcast value of a fit the register file (32 in AVX-512, else 16). Triangular tiles skip known
+ * zeros.
  */
 #ifndef TRAIN_GPT_LAYERS_TILE_SIMD_H
 #define TRAIN_GPT_LAYERS_TILE_SIMD_H

@@ -13,7 +13,7 @@
 
 enum { NUMBERS = 1 + ALGORITHM_WORDS };
 
-/* What the records were chosen on. */
+/* The GPU, capability and library that the records were chosen on. */
 enum { MAKERS = 3 };
 typedef struct { const char *key, *what, *here; } Maker;
 
@@ -58,7 +58,7 @@ static int read_record(const cJSON *record, MatmulAlgorithm *a) {
 
 static int refuse_table(const char *where) { return warn("%s holds no table of algorithms for matrix products: they are chosen anew", where), 0; }
 
-/* Same sizes on another machine may well name algorithms that run there, and are slow. */
+/* Another machine's table may name algorithms for the same sizes that run here, but are slow. */
 static int is_from_here(const cJSON *json, const char *where) {
     Maker made[MAKERS];
     makers(made);
@@ -90,7 +90,8 @@ int algorithms_from_json(const cJSON *json, const char *where) {
 
 /* --- the file ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* 1 if the table is now the file's. One that is there, but is no table or another machine's, is warned of and replaced. */
+/* Returns 1 if the table is now the file's. Warns of a file without a table, or with another machine's: it is
+ * replaced. */
 static int read_file(const char *path) {
     char     *text = NULL;
     Json      json;
@@ -132,7 +133,7 @@ static void share(Comm *comm) {
     }
 }
 
-/* Rank 0 times for as long as it takes, and says after each half that it goes on, so that no watchdog of the ranks that wait takes this for a hang. */
+/* Rank 0 broadcasts after each half of its timing, so that no watchdog of the ranks that wait takes it for a hang. */
 static void go_on(Comm *comm, int64_t goes_on) { comm_broadcast(comm, &goes_on, sizeof goes_on, 0); }
 static void await_end(Comm *comm) {
     for (int64_t goes_on = 1; goes_on; world_moved(comm_world(comm))) comm_broadcast(comm, &goes_on, sizeof goes_on, 0);

@@ -19,14 +19,17 @@ extern "C" {
 
 #define ALGORITHMS_NAME "gemm.json"
 
-/* The table, with what it was chosen on; caller deletes. */
+/* The table, with the GPU and library that it was chosen on; caller deletes. */
 cJSON *algorithms_to_json(void);
-/* Sets the table to that of json, which came from `where` (a file or folder, for the warning). 0, with a warning that names what differs and
- * the table as it was, if it is no such table or was chosen on another GPU or by another version of the library. */
+/* Sets the table to that of json, from `where` (a file or folder, for the warning); returns 1. Returns 0, with the
+ * table as it was, if json is no such table or was chosen on another GPU or by another version of the library. A
+ * warning names the difference. */
 int    algorithms_from_json(const cJSON *json, const char *where);
 
-/* Collective, once before the first step: the table of dir/gemm.json, else the one a checkpoint has brought; rank 0 times the products that it lacks by
- * a micro-step on `batch` (its gradients and sums are zeroed by the first step), stores it and gives it to all ranks; then it is frozen. */
+/* Collective, once before the first step; nothing on the CPU:
+ *   1. rank 0 takes the table of dir/gemm.json, else the one of a checkpoint
+ *   2. rank 0 times the products that it lacks by a micro-step on `batch`; the first step zeroes the gradients and sums
+ *   3. rank 0 stores a changed table and gives it to all ranks; then it is frozen */
 void algorithms_settle(const char *dir, Comm *comm, Gpt *g, Stream *s, Batch batch);
 
 #ifdef __cplusplus

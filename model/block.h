@@ -21,8 +21,11 @@ typedef enum { GPT_INFERENCE, GPT_TRAINING } GptUse;
 /* Shapes in symbols: N = B*T rows. */
 typedef enum { ACT_N_C, ACT_N_QKV, ACT_N_FC, ACT_N, ACT_HEADS_T /* [B*H,T] */ } ActShape;
 typedef enum { TYPE_ACT, TYPE_F32 } ActType; /* the run's own, or always f32 */
-/* For how long a block's tensor is kept: KEEP_STREAM until its backward, whatever is computed again; KEEP_STATE until then, unless whole blocks are
- * computed again; KEEP_CHEAP unless norms and GELU are; KEEP_BACKWARD only while one block's backward runs.
+/* The time for which a block's tensor is kept:
+ *   KEEP_STREAM     until its backward, in every mode of recompute
+ *   KEEP_STATE      until then, unless whole blocks are computed again
+ *   KEEP_CHEAP      until then, unless norms and GELU, or whole blocks, are computed again
+ *   KEEP_BACKWARD   only while one block's backward runs
  * The blocks share the memory of rows that are not kept. */
 typedef enum { KEEP_STREAM, KEEP_STATE, KEEP_CHEAP, KEEP_BACKWARD } Keep;
 
@@ -35,7 +38,7 @@ typedef struct {
 } ActRow;
 #define NO_ALIAS ((size_t)-1)
 
-/* --- what a block's functions are given --------------------------------------------------------------------------------------------- */
+/* --- the arguments of a block's functions ------------------------------------------------------------------------------------------- */
 
 /* Of the micro-batch: B sequences of T tokens, N = B*T rows of every activation. */
 typedef struct { int64_t B, T, N; } Extent;
@@ -45,8 +48,9 @@ typedef struct {
     ModelShape shape;
     Recompute  recompute;
     Extent     e;
-    /* The residual stream before the block, in two parts: `update` is the last branch's output, which joins `mid` in the block's first norm. mid.data is
-     * NULL before the first block: its entry holds the stream already. forward leaves its last branch's output in update. */
+    /* The residual stream before the block, in two parts: `update`, the last branch's output, joins `mid` in the
+     * block's first norm. mid.data is NULL before the first block: its entry holds the stream already. forward leaves
+     * its last branch's output in update. */
     Tensor mid, update;        /* [N,C] act */
     Tensor dresidual, dbranch; /* [N,C] act: backward's gradient of the stream, in and out; a branch's */
 } BlockRun;
@@ -61,7 +65,7 @@ typedef struct {
     size_t      entry, mid;                /* offsets in it: the stream entering the block; the one leaving it but for the last branch */
     /* acts, weights and grads are the kind's structs. */
     void (*forward)(BlockRun *r, void *acts, const void *weights);
-    void (*recompute)(BlockRun *r, void *acts, const void *weights); /* what r->recompute has not kept */
+    void (*recompute)(BlockRun *r, void *acts, const void *weights); /* of rows that are not kept */
     void (*backward)(BlockRun *r, void *acts, const void *weights, const void *grads);
 } BlockKind;
 

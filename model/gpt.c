@@ -105,7 +105,8 @@ static void backward_ops(Gpt *g, BlockRun *r, int64_t l) {
     g->kind->backward(r, x, w, shards_grads(g->shards, block_bucket(l)));
 }
 
-/* Queues a block's operations, from the second time on as a graph; for the whole micro-batch alone: another one has other shapes. */
+/* Queues a block's operations, from the second time on as a graph. Smaller micro-batches have no graph: their shapes
+ * differ. */
 static void queue_block(Gpt *g, BlockRun *r, int64_t l, BlockGraph *b, BlockOps *ops) {
     int whole = r->e.B == g->B && r->e.T == g->T && !r->s->ledger;
     if (!whole || !b->graph.handle) {

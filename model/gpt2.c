@@ -67,7 +67,7 @@ static const ActRow ACT_ROWS[] = {
     {ACT(dfc), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
 };
 
-/* From ln_1's output on: everything that backward wants of the block, but the mlp's projection. */
+/* Computes, from ln_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
     linear_forward(r->s, x->qkv, x->ln_1, w->c_attn_w, w->c_attn_b);
     attention_forward(r->s, x->attention, x->lse, x->qkv, r->shape.n_head);

@@ -21,7 +21,7 @@ void grad_order_keep(GradOrder *t, Stream *s) {
 
 static Tensor of_bucket(Tensor flat, Bucket bucket) { return tensor_slice(flat, bucket.memory, bucket.elems); }
 
-/* How many nodes wait in buffers once the last micro-batch has joined its halves. */
+/* The number of nodes that wait in buffers once the last micro-batch has joined its halves. */
 static int waiting(const GradOrder *t) {
     TreeNodes nodes = t->nodes;
     return t->nodes.count - tree_push(&nodes, (TreeNode){t->leaf, 1});

@@ -30,8 +30,8 @@ GradOrder grad_order_create(const Layout *layout, int64_t leaves, Tensor grads, 
 void grad_order_begin(GradOrder *t, int64_t first_leaf);
 /* After a micro-batch that is not this rank's last: its gradients join the half they belong to, or wait in a buffer. grads is free again. */
 void grad_order_keep(GradOrder *t, Stream *s);
-/* Of the last micro-batch, bucket by bucket: join adds what this rank can; share starts the rest between ranks, which leaves the whole sum in
- * this rank's piece of grads (one rank, or comm NULL: at once). */
+/* For each bucket of the last micro-batch. join adds the halves on this rank to grads. share starts the sum between
+ * ranks, which leaves the whole sum in this rank's piece of grads (one rank, or comm NULL: at once). */
 void grad_order_join(const GradOrder *t, Stream *s, Bucket bucket);
 void grad_order_share(const GradOrder *t, Stream *s, Bucket bucket, Comm *comm);
 

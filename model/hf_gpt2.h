@@ -16,7 +16,8 @@ int hf_config_text(ModelShape shape, char *text);
 
 /* The sizes in a config.json, parsed from `path`; exit 65 naming the key where they are none. */
 ModelShape hf_config_shape(const cJSON *config, const char *path);
-/* Exit 65 where config.json describes another model than one of n_head heads in what no tensor's shape shows: heads, activation, epsilon, scaling. */
+/* Exit 65 where config.json differs from our model with n_head heads in a trait that no tensor's shape shows: heads,
+ * activation, epsilon, scaling. */
 void hf_config_expect(const cJSON *config, const char *path, int64_t n_head);
 
 /* A tensor's name without "transformer.", which some files leave out. */

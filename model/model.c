@@ -24,7 +24,8 @@ static Batch dry_batch(int64_t B, int64_t T) {
     return (Batch){arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)};
 }
 
-/* All micro-batches but the last are the same operations, and run once to count often; where their sums have an order, each joins other ones. */
+/* All micro-batches but the last have the same operations: one runs and counts for all. Ordered sums differ between
+ * micro-batches: then each runs. */
 static void dry_step(Model *m, int64_t micro_batches) {
     const ModelSpec *spec = &m->spec;
     AdamW            h = {.step = 1};

@@ -36,9 +36,9 @@ typedef struct {
     Stream     stream;
 } Model;
 
-/* Sizes and costs, by running the model's own text dry: a step of `micro_batches`, and for the scratch also evaluation's smaller batches and sampling's
- * lengths. Nothing is allocated but tables. spec.shards.comm need not be there: spec.shards.ranks counts. The step's operations are added to
- * *step, which may be NULL. */
+/* Sizes and costs, by a dry run of the model's own code: a step of `micro_batches`, and for the scratch also
+ * evaluation's smaller batches and sampling's lengths. Allocates only tables. spec.shards.comm need not be there:
+ * spec.shards.ranks counts. Adds the step's operations to *step, which may be NULL. */
 ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step);
 /* Takes memory: exit 71 where there is none. With a comm, its collectives follow the stream from now on. */
 Model     *model_create(ModelSpec spec);

@@ -1,4 +1,4 @@
-/* optimizer.h - what is updated and how: masters and states of the spans that this rank updates (model/shards.h), by a kind of optimizer.
+/* optimizer.h - masters and states of the spans that this rank updates (model/shards.h), by a kind of optimizer.
  *
  * The fp32 master is the parameter itself where the working copy is fp32. A kind's states are rows: memory, checkpoints, plan and room on the
  * disk loop over them.
@@ -36,7 +36,7 @@ struct Optimizer {
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *shards, Arena *arena);
 void      optimizer_destroy(Optimizer *o);
 
-/* fp32 views of one span: what a checkpoint writes and reads. Tensor 0 is the master, 1 + k is state k. */
+/* fp32 views of one span, for checkpoints. Tensor 0 is the master, 1 + k is state k. */
 Tensor optimizer_master(const Optimizer *o, Span span);
 Tensor optimizer_state(const Optimizer *o, int k, Span span);
 static inline int optimizer_tensors(const OptimizerKind *kind) { return 1 + kind->states; }
@@ -46,8 +46,8 @@ Tensor optimizer_tensor(const Optimizer *o, int which, Span span);
 void optimizer_publish(const Optimizer *o, Stream *s);
 void optimizer_zero_states(const Optimizer *o, Stream *s);
 
-/* Adds the bits (hash_words) of everything that no other rank may have otherwise: the working copy and, where shards_state_is_shared, masters and states.
- * hash: [1] i64, out(+=) */
+/* Adds the hash (hash_words) of all memory that every rank holds alike: the working copy and, where
+ * shards_state_is_shared, masters and states. hash: [1] i64, out(+=) */
 void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash);
 
 /* After shards_finish: adds to the step's sums the squares of the gradients this rank answers for and, where asked, HASH_REPLICAS and HASH_GRADS. */

@@ -36,7 +36,7 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     return p;
 }
 
-/* The table of bucket b, and what its rows' names begin with. */
+/* The table of a bucket, and the prefix of its rows' names. */
 static const ParamTable *table_of(ModelShape s, int bucket, char prefix[48]) {
     const BlockKind *kind = block_kind(s);
     snprintf(prefix, 48, "%s", kind->prefix);

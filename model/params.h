@@ -1,5 +1,5 @@
-/* params.h - the parameters of a model as rows: one row a tensor says name, shape, first values, group and cut. Memory, the views that blocks work
- * with, decay, buckets, names in files and the plan follow from the rows.
+/* params.h - the parameters of a model as rows: each tensor's name, shape, first values, group and cut. Memory, the
+ * views of blocks, decay, buckets, names in files and the plan follow from the rows.
  */
 #ifndef TRAIN_GPT_MODEL_PARAMS_H
 #define TRAIN_GPT_MODEL_PARAMS_H
@@ -43,7 +43,7 @@ int64_t dim_size(Dim dim, ModelShape shape);
 
 /* The whole model's rows, in the order of files: bucket 0 holds the embedding's, 1 + l block l's, the last the final norm's. malloc'ed, *count of them. */
 Param *model_params(ModelShape shape, int *count);
-/* How many parameters that is; 0 where they do not fit in 64 bits. */
+/* Writes the number of parameters; returns 0 where it does not fit in 64 bits. */
 int    model_parameters(ModelShape shape, int64_t *parameters);
 /* The struct of Tensors of a bucket's rows. */
 size_t model_view_bytes(ModelShape shape, int bucket);

@@ -1,4 +1,4 @@
-/* precision.h - what the option `precision` means on this machine, and the loss scale that fp16 needs.
+/* precision.h - the types behind the option `precision` on this machine, and the loss scale that fp16 needs.
  */
 #ifndef TRAIN_GPT_MODEL_PRECISION_H
 #define TRAIN_GPT_MODEL_PRECISION_H
@@ -18,7 +18,7 @@ typedef struct {
     const char *name;   /* "fp32", "tf32", "bf16", "fp16", as in the config's words */
 } Numerics;
 
-/* native_bf16: whether every rank computes it natively, which is what `auto` asks. */
+/* native_bf16: whether every rank computes bf16 natively; `auto` depends on it. */
 Numerics precision_resolve(Precision asked, int native_bf16);
 
 /* Dynamic loss scaling (Micikevicius et al., "Mixed precision training", arXiv:1710.03740): the loss is multiplied by `scale`, so that

@@ -105,7 +105,7 @@ void shards_begin(Shards *z, Stream *s) {
 
 const void *shards_grads(Shards *z, int bucket) { return z->grad_view[bucket]; }
 
-/* The gradients of this rank are complete: what they show by themselves, then their sum over the ranks. */
+/* The gradients of this rank are complete: adds their own check and hash, then starts their sum over the ranks. */
 static void start_sum(Shards *z, Stream *s, int bucket) {
     Tensor grads = bucket_of(z, z->grads, bucket);
     Bucket at = z->layout.bucket[bucket];

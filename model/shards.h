@@ -1,7 +1,8 @@
 /* shards.h - the parameters and gradients of a model, in buckets, over the ranks that share its state. The only file that knows the ZeRO stage
  * (Rajbhandari et al., "ZeRO", arXiv:1910.02054).
  *
- * A bucket is what travels between ranks at once: the embeddings, a block, or the final norm (core/layout.h). Its life in a step:
+ * A bucket travels between ranks as a whole: the embeddings, a block, or the final norm (core/layout.h). Its life in
+ * a step:
  *   need      forward, backward: the weights, once they have come from all ranks
  *   grads     backward: where gradients are added
  *   done      backward has added all of them: in the step's last micro-batch their sum over the ranks starts on its way
@@ -35,7 +36,7 @@ typedef struct {
     Layout        layout;          /* owned                                                                    */
     Tensor        params, grads;   /* [memory_elems] act, the working copy; [memory_elems] f32                 */
     void        **weight_view, **grad_view; /* owned [buckets]: structs of Tensors (model/params.h)            */
-    Span         *span;            /* owned [spans]: what this rank updates, all buckets                       */
+    Span         *span;            /* owned [spans]: this rank's to update, all buckets                        */
     int           spans;
     StepSums      sums;
     GradOrder     order;
@@ -50,14 +51,14 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
 void    shards_destroy(Shards *z);
 
 const void *shards_need(Shards *z, int bucket);
-/* Waits for all weights: before anything that not every rank does, or that takes memory away. */
+/* Waits for all weights. Call it before work of some ranks alone, or before memory is taken away. */
 void        shards_need_all(Shards *z);
 
 void        shards_begin(Shards *z, Stream *s);  /* a step: zero gradients */
 const void *shards_grads(Shards *z, int bucket);
 typedef enum { MICRO_EARLIER, MICRO_LAST } MicroBatch;
-/* Also adds, with several ranks, the squares of the last row of bucket 0 to SUM_RANK_CHECK, before the sum over ranks: NaN or Inf anywhere in this
- * rank's backward shows up there, so it names the faulty rank. */
+/* With several ranks or ordered sums, also adds the squares of the last row of bucket 0 to SUM_RANK_CHECK, before the
+ * sum over ranks. NaN or Inf anywhere in this rank's backward shows up there, so it names the faulty rank. */
 void        shards_done(Shards *z, Stream *s, int bucket, MicroBatch which);
 void        shards_finish(Shards *z, Stream *s);
 /* Waits until the stream has done everything it was given; a lost peer or link is seen meanwhile. */

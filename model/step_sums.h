@@ -12,7 +12,8 @@ extern "C" {
 
 /* The rows' losses; the squares of the reduced gradients that this rank answers for; SUM_RANK_CHECK: see shards.h. */
 enum { SUM_LOSS, SUM_GRAD_SQUARES, SUM_RANK_CHECK, SUMS };
-/* Hashes (hash_words): of what all ranks hold alike; of a rank's own gradients; of the sums it updates with. */
+/* Hashes (hash_words): of the memory that all ranks hold alike; of a rank's own gradients; of the sums it updates
+ * with. */
 enum { HASH_REPLICAS, HASH_OWN_GRADS, HASH_GRADS, HASHES };
 
 typedef struct { Tensor cells; } StepSums; /* [SUMS * EXACT_WORDS + HASHES] i64 */

@@ -80,7 +80,8 @@ PY
     json_result bench_values.jsonl what="peak memory of 124M training, fp32" command="make bench" value="$used MiB" note="plan says $planned MiB: $off %"
 }
 
-# What parallel.deterministic costs: runs of either kind in turn, the median of their steps; at 512 tokens a micro-batch, 4 of them a step.
+# The cost of parallel.deterministic: runs with and without it in turn, the median of their steps; 4 micro-batches of
+# 512 tokens a step.
 bench_deterministic() {
     local ranks ratio
     [ -d "$work/data" ] || { make_text 600000 > "$work/text.txt"; "$program" tokenize "$work/text.txt" out="$work/data" > /dev/null; }

@@ -3,7 +3,7 @@
 #   scripts/bench_comm.sh [MEGABYTES_AT_MOST]
 set -eu
 . "$(dirname "$0")/env.sh"
-unset OMPI_MCA_btl_vader_single_copy_mechanism # what a user's run has, not what keeps tests quiet
+unset OMPI_MCA_btl_vader_single_copy_mechanism # env.sh's setting for quiet tests; a user's run has none
 export OMP_NUM_THREADS=1
 most=${1:-64}
 log=$(mktemp); trap 'rm -f "$log"' EXIT

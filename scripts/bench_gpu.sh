@@ -16,7 +16,7 @@ work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 smi() { nvidia-smi -i 0 --query-gpu="$1" --format=csv,noheader,nounits; }
 gpu=$(smi name) driver=$(smi driver_version)
 echo "$gpu, driver $driver, SM clock at most $(smi clocks.max.sm) MHz, power limit $(smi power.limit) W"
-case $gpu in # dense bf16, NVIDIA's data sheets; what is not here gets no MFU against the data sheet
+case $gpu in # dense bf16, NVIDIA's data sheets; other GPUs get no MFU against the data sheet
 *H100*PCIe*) peak_tflops=756 ;;
 *NVL*) peak_tflops=0 ;;
 *H100* | *H200*) peak_tflops=989.4 ;;
@@ -103,7 +103,7 @@ steps = [json.loads(line) for line in open(f"{work}/program/metrics.jsonl")]
 steps = [s for s in steps if s["kind"] == "train"][10:]
 plan = open(f"{work}/plan").read()
 rows = [re.search(pattern, plan, re.M) for pattern in (r"^ *total, GPU memory +([0-9.]+) MiB", r"^ *not ours, an estimate.* ([0-9.]+) MiB")]
-planned = float(rows[0].group(1)) - float(rows[1].group(1)) if all(rows) else 0  # what the run's own figure holds: no estimates
+planned = float(rows[0].group(1)) - float(rows[1].group(1)) if all(rows) else 0  # the run's own figure has no estimates
 used = re.findall(r"\| *([0-9.]+) GiB \|", open(f"{work}/out").read())
 median = lambda key: statistics.median(s[key] for s in steps if s[key] is not None)
 print(f"step_ms={median('ms'):.2f} tokens_per_s={median('tokens_per_s'):.1f} mfu_in_metrics={median('mfu'):.4f}"

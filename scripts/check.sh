@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make check: what must hold of the sources besides passing tests. Each line says what was looked at; the first word is ok or FAIL.
+# make check: checks of the sources besides the tests. It prints a line for each check; the first word is ok or FAIL.
 #   scripts/check.sh [WORD...]    only the checks named: includes ops length flags readme map mutants schema cppcheck shell gcc clang asan tsan valgrind mpich
 set -u
 . "$(dirname "$0")/env.sh"
@@ -54,7 +54,7 @@ cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inl
 shell() { shellcheck scripts/train.sbatch && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
 warnings() { make -s -j2 BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
 asan() { make -s -j2 BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
-# clang's OpenMP tells ThreadSanitizer of its own synchronisation (libarcher); gcc's does not.
+# clang's OpenMP reports its own synchronisation to ThreadSanitizer (libarcher); gcc's does not.
 tsan() {
     local part
     make -s -j2 BACKEND=cpu SAN=-tsan CC=clang tests || return 1

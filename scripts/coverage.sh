@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Branch coverage of the code that reads what others wrote: config, data and checkpoints. Builds it with gcov (build/cpu-coverage), runs its tests,
-# prints the share of branches taken for each file and appends the whole to test/results/. Needs gcovr. Some twenty minutes.
+# Branch coverage of the code that reads input files: config, data and checkpoints. Builds it with gcov
+# (build/cpu-coverage), runs its tests, prints the share of branches taken for each file and appends the whole to
+# test/results/. Needs gcovr. Some twenty minutes.
 #   scripts/coverage.sh [report]     report: of the tests run before
 # Branches of CHECK() are left out: they are taken by bugs alone.
 set -u

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the packages that are missing (Debian, Ubuntu), saying what it does. Nothing missing: silent. Without the right to install it
-# prints the command to type and exits 1.
-#   scripts/deps.sh [slurm]     what building, tests and the demo take; or what make test-slurm takes beside it
+# Installs the missing packages (Debian, Ubuntu) and prints each step. Nothing missing: silent. Without the right to
+# install it prints the command to type and exits 1.
+#   scripts/deps.sh [slurm]     packages for building, tests and the demo; slurm: those of make test-slurm as well
 set -u
 case ${1:-} in
 slurm) packages=(slurmctld slurmd slurm-client) tools=(slurmctld slurmd sbatch) headers=() ;;

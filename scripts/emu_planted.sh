@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# make emu-planted: each fault planted in test/emu/cases must be caught where the table says so, and the clean kernels must pass everywhere.
+# make emu-planted: each fault planted in test/emu/cases must be caught where the table has an X. The clean kernels must
+# pass everywhere.
 #   scripts/emu_planted.sh [NUMBER...]     only these faults; 0 is the clean kernels
 # Prints one line per fault, three letters per variant: forward schedule and late copies, reverse and late, forward and early.
 # X caught, - not; a run counts as caught when it ends with a diagnosis or a wrong value, not when it hangs. Lower case: the table differs.
 set -u
 cd "$(dirname "$0")/.."
-# number, case, where it is caught (plain, ASan, race; a dot: not asked for), what it is. 20 needs a watched host, 22 is legal on the hardware.
+# number, case, builds that must catch it (plain, ASan, race; a dot: not asked for), fault. 20 needs a watched host, 22
+# is legal on the hardware.
 table='
  1 layernorm   XXX XXX XXX missing row mask
  2 layernorm   XXX XXX XXX misaligned 128-bit load

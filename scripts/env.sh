@@ -1,8 +1,8 @@
-# env.sh - what every script needs: the project's folder, and Open MPI's leave to run as root in containers. Sourced, not run.
+# env.sh - the environment of every script: the project's folder, Open MPI's leave to run as root. Sourced, not run.
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
 export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers often forbid the cross-memory copy; silences its warning
-export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI keeps what it allocates until the process ends
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0} # MPI keeps its allocations until the process ends
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT-1000} # as the program sets it; programs under test and valgrind then need not execute themselves again
 B=${B:-build/cpu}
 

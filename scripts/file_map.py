@@ -45,7 +45,7 @@ def comment(path):
 
 
 def sentence(path):
-    """The first sentence of what a file says it is. Files that begin "see X.h" only name another one: ""."""
+    """The first sentence of a file's first comment. Files that begin "see X.h" only name another one: ""."""
     name, text = os.path.basename(path), comment(path)
     text = re.sub(rf"^({re.escape(name)}|{re.escape(name.split('.')[0])}) - ", "", text)
     if re.match(r"see \S+\.(h|cuh)\b", text) and os.path.exists(os.path.splitext(path)[0] + ".h"):

@@ -12,7 +12,7 @@ mkdir -p "$out"
 
 compile=(clang -std=c11 -D_GNU_SOURCE -I. -O2 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
          -DBACKEND_cpu -DNO_MPI)
-# What is not followed by the fuzzer: the comparisons of an edit distance take two thirds of its time and lead it nowhere.
+# Code without the fuzzer's counters: an edit distance's comparisons take two thirds of its time and lead it nowhere.
 untraced=" run/config/nearest.c "
 if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n ? 0 : 0; }' |
     clang -x c - -fsanitize=fuzzer,address -o "$out/probe" 2>/dev/null; then
@@ -20,7 +20,7 @@ if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) {
     exit 0
 fi
 
-# The parsers and what they stand on; the rest comes from the plain build, without the fuzzer's counters.
+# The parsers and the code below them; the rest comes from the plain build, without the fuzzer's counters.
 make -s -j2 BACKEND=cpu all || exit 1
 rest=(build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
@@ -36,7 +36,7 @@ for source in "${sources[@]}"; do
     "${compile[@]}" "${untrace[@]}" -c -o "$object" "$source" || exit 1
 done
 
-# What has been freed is kept aside for a while, to see late uses: little of it, since the limit is on all memory.
+# The quarantine keeps freed memory for a while, to see late uses. It is small, since the limit is on all memory.
 export ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=16
 fuzz() { # TARGET
     local log=$out/$1.log corpus=$out/corpus_$1 count

@@ -1,4 +1,4 @@
-# gpu.mk - which backend a build is for, and what compiles .cu files. In cuda and emu a .cu file replaces the .c file of its stem.
+# gpu.mk - a build's backend and its compiler of .cu files. In cuda and emu a .cu file replaces the .c file of its stem.
 CUDA_HOME ?= /usr/local/cuda
 NVCC    := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 CUDA_H  := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cuda_runtime.h /usr/include/cuda_runtime.h)))
@@ -52,7 +52,7 @@ endif
 # The targets that need a GPU, or stand for one.
 gpu-check:                 ## on a machine with a GPU: the CUDA build's tests, sanitizers, curves, ranks
 	@BACKEND=$(or $(BACKEND_ASKED),cuda) scripts/gpu_check.sh
-gpu-bundle:                ## what such a machine may lack, in build/gpu-bundle/
+gpu-bundle:                ## files that such a machine may lack, in build/gpu-bundle/
 	@scripts/gpu_bundle.sh
 emu-cases: $(B)/test/emu/cases/cases
 emu-planted:               ## faults planted in CUDA kernels: the emulator must catch each

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make gpu-bundle: what a bare GPU machine may lack, in build/gpu-bundle/ (at most 60 MiB): the CPU build's loss curve and its tokens, Open MPI's
-# runtime, small libraries with their headers, the emulator's calibration dump, and the CUDA build's programs where they have been built.
+# make gpu-bundle: files that a bare GPU machine may lack, in build/gpu-bundle/ (at most 60 MiB): the CPU build's loss
+# curve and its tokens, Open MPI's runtime, small libraries with their headers, the emulator's calibration dump, and the
+# CUDA build's programs where they have been built.
 #   scripts/gpu_bundle.sh [PART...]     only some: data curve libraries mpi calibration programs
 set -eu
 . "$(dirname "$0")/env.sh"
@@ -98,7 +99,7 @@ SH
     note mpi "Open MPI $(/usr/bin/orterun --version | sed -n '1s/.* //p'), $(find "$to/openmpi" -name "*.so" | wc -l) components, $(size "$bundle/mpi") MiB"
 }
 
-# What the emulator makes of every primitive of core/ptx.cuh, for a GPU to be compared with.
+# The emulator's result of every primitive of core/ptx.cuh, for comparison with a GPU's.
 bundle_calibration() {
     local cases=build/emu-plain/test/emu/cases/cases
     if ! make -s BACKEND=emu SAN=-plain $cases || ! $cases calibrate > "$bundle/calibrate.txt"; then

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make gpu-check: what only a GPU can prove of the CUDA build. A line a step, "ok|FAIL|skip NAME: detail (seconds)"; never stops at a failure;
-# logs in build/gpu-check/. What this machine lacks comes from build/gpu-bundle (make gpu-bundle, where the CPU build is at home).
+# make gpu-check: the checks of the CUDA build that need a GPU. A line a step, "ok|FAIL|skip NAME: detail (seconds)".
+# Never stops at a failure; logs in build/gpu-check/. Files missing on this machine come from build/gpu-bundle (make
+# gpu-bundle, where the CPU build is at home).
 #   scripts/gpu_check.sh [WORD...]     only the steps named: build ops comm memory device calibration curve bits resume ranks
 #                                      transformers torch memcheck initcheck racecheck
 set -u
@@ -87,7 +88,7 @@ sanitize() { # TOOL PRECISION
     grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/$1-$2.log" | tail -n 1
 }
 
-# What the primitives of core/ptx.cuh give here, against the emulator's answers; the same program, built for both.
+# The results of core/ptx.cuh's primitives here, against the emulator's; the same program, built for both.
 calibration() {
     [ "$BACKEND" = cuda ] || { skip "for CUDA"; return; }
     [ -e "$BUNDLE/calibrate.txt" ] || scripts/gpu_bundle.sh calibration
@@ -147,7 +148,7 @@ interop() { # SCRIPT NAME: ok, not ok and skip lines
     return $status
 }
 
-# Ends with the exit code, and says all the words: refuses CODE "WORDS" COMMAND...
+# The exit code, and all the words in the log: refuses CODE "WORDS" COMMAND...
 refuses() {
     local code=$1 words=$2 word status; shift 2
     timeout 120 "$@"; status=$?

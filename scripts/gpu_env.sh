@@ -1,6 +1,8 @@
 # shellcheck shell=bash
-# gpu_env.sh - what the GPU scripts share beyond env.sh: which build, and where this machine's CUDA, Open MPI and small libraries are. What it
-# lacks comes from build/gpu-bundle (make gpu-bundle, elsewhere). Sourced after env.sh. BACKEND=cpu tries the scripts themselves without a GPU.
+# gpu_env.sh - shared by the GPU scripts: the build, and the folders of this machine's CUDA, Open MPI and small
+# libraries.
+# Missing ones come from build/gpu-bundle (make gpu-bundle, elsewhere). Sourced after env.sh. BACKEND=cpu tries the
+# scripts themselves without a GPU.
 export BACKEND=${BACKEND:-cuda}
 BUNDLE=$PWD/build/gpu-bundle
 LIBRARY_PATH_BEFORE=${LD_LIBRARY_PATH:-}
@@ -9,8 +11,8 @@ prepend() { local -n variable=$1; case :${variable:-}: in *":$2:"*) ;; *) variab
 has_gpu() { nvidia-smi -L 2>/dev/null | grep -q '^GPU'; }
 folder_with() { local file=$1 folder; shift; for folder in "$@"; do if [ -e "$folder/$file" ]; then echo "$folder"; return; fi; done; } # FILE FOLDER...
 
-# CUDA's libraries may stand in Python's wheels only, and there without the name that -l looks for: build/cuda-parts holds links to what the
-# toolkit lacks.
+# CUDA's libraries may stand in Python's wheels only, and there without the name that -l looks for: build/cuda-parts
+# holds links to the files missing in the toolkit.
 find_cuda() {
     export CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
     if [ ! -x "$CUDA_HOME/bin/nvcc" ] && command -v nvcc >/dev/null; then CUDA_HOME=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")"); fi

@@ -11,7 +11,7 @@ git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c 'test
 tar -cf - -T build/mutants.list | tar -xf - -C "$tree" --keep-newer-files --warning=no-ignore-newer
 cd "$tree" || exit 1
 
-# What a part is made of: its test programs; all there is, where a script is among its tests.
+# A part's make targets: its test programs; all tests where a script is among them.
 targets() {
     local test programs=""
     for test in $(find test -name 'test_*.*' -o -name 'ranks_*.c' | grep -F -- "$1"); do
@@ -23,7 +23,7 @@ suite() { # PART: builds and runs it in the copy; the log stays
     make -s -j2 BACKEND=cpu $(targets "$1") >build.log 2>&1 && B=build/cpu timeout 300 scripts/test.sh "$1" >test.log 2>&1 </dev/null # mpirun would read the list of mutants
 }
 
-# The mutated file as it was, and newer than what was built from it.
+# The mutated file as it was, and newer than the objects built from it.
 restore() { [ -z "${file:-}" ] || { mv "$file.original" "$file"; touch "$file"; file=; }; }
 file= ; trap restore EXIT
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Same bits as another commit: builds BASE in build/same/, trains the same small runs with it and with this tree, and compares every number of
-# metrics.jsonl but times, and the files of the last checkpoint. Says "same", or which runs differ.
+# metrics.jsonl but times, and the files of the last checkpoint. Prints "same", or the runs that differ.
 #   scripts/same.sh BASE [FILTER]     FULL=1: every combination, half an hour; else each option with each other at least once
 # BASE's results are kept in build/same/ for the next comparison on this machine.
 set -u
@@ -30,7 +30,7 @@ cat > "$work/tiny.json" <<JSON
   "checkpoint": {"every": 4}, "eval": {"every": 4, "tokens": 400}, "sample": {"every": 4, "tokens": 8} }
 JSON
 
-# What must be the same of a run, as one hash: metrics without times, then weights, moments and the model's description.
+# One hash of a run's reproducible part: metrics without times, then weights, moments and the model's description.
 digest() {
     { sed -E 's/,"(tokens_per_s|mfu|ms|comm_ms|comm_exposed_ms)":[^,}]*//g' "$1/metrics.jsonl"
       cd "$1/checkpoints" && cat "$(ls | grep -E '^step_[0-9]+$' | tail -1)"/{model.safetensors,optimizer.safetensors,config.json}; } 2>&1 | sha256sum | cut -c1-16

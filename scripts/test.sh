@@ -23,7 +23,7 @@ note() {
 run_cmocka() { # NAME COMMAND...
     local name=$1 at=$SECONDS status; shift
     case $name in *"$filter"*) ;; *) return ;; esac
-    # Only what starts no MPI is looked at for leaks here; test/run/test_leaks.sh looks at a whole run on two ranks.
+    # Only programs without MPI are checked for leaks here; test/run/test_leaks.sh checks a whole run on two ranks.
     if [ "$1" = run_ranks ]; then "$@" >"$log" 2>&1; else ASAN_OPTIONS=${ASAN_OPTIONS/detect_leaks=0/detect_leaks=1} timeout 600 "$@" >"$log" 2>&1; fi; status=$?
     note "$name" "$status" "$(count '\[  PASSED  \] [0-9]+ test')" "$(count '\[  FAILED  \] [0-9]+ test')" "$(count '\[  SKIPPED \] [0-9]+ test')" $((SECONDS - at))
 }
@@ -35,7 +35,8 @@ run_shell() {
     note "$name" "$status" "$(grep -c '^ok ' "$log")" "$(grep -c '^not ok ' "$log")" "$(grep -c '^skip ' "$log")" $((SECONDS - at))
 }
 
-# What a build is the one to prove: the plain CPU build everything, its variants what they compile, the emulator and a GPU what runs there.
+# Test folders of a build: the plain CPU build runs all, its variants the code that they compile, the emulator and a
+# GPU the code that runs there.
 case $B in
     build/cpu)   folders="core layers data comm model run/config run/guard run/checkpoint run emu interop fuzz" ;;
     build/emu*)  folders="comm emu" ;; # its ops are in test/emu/test_kernels.sh, under both watchers

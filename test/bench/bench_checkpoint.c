@@ -8,14 +8,14 @@
 
 #include "core/clock.h"
 
-/* What other work on the machine has not added to. */
+/* The least value has the least share of other work on the machine. */
 static double least(const double *values, int count) {
     double least = values[0];
     for (int i = 1; i < count; i++) least = values[i] < least ? values[i] : least;
     return least;
 }
 
-/* As a step of training does: what was in the caches is not there any more. */
+/* Evicts the caches, as a step of training does. */
 enum { ELSEWHERE_BYTES = 128 << 20 };
 static void use_caches(char *elsewhere) {
     for (size_t at = 0; at < ELSEWHERE_BYTES; at += 64) elsewhere[at]++;

@@ -1,8 +1,9 @@
 /* bench_comm.c - the ring against MPI's own collectives: bus bandwidth by message size. Run by scripts/bench_comm.sh under mpirun.
  *
- * Both do the same work on the same memory in turns, ring, MPI, ring, MPI, ..., so that whatever else the machine does hits both; a sample
- * is the slowest rank's time, a figure the median of the samples. Message size and bus bandwidth are those of nccl-tests: size = the
- * whole bucket, bandwidth = size/time * (n-1)/n for reduce-scatter and all-gather, twice that for all-reduce.
+ * Both do the same work on the same memory in turns, ring, MPI, ring, MPI, ..., so that other work on the machine hits
+ * both; a sample is the slowest rank's time, a figure the median of the samples. Message size and bus bandwidth are
+ * those of nccl-tests: size = the whole bucket, bandwidth = size/time * (n-1)/n for reduce-scatter and all-gather,
+ * twice that for all-reduce.
  *   bench_comm [MEGABYTES_AT_MOST]
  */
 #include <stdio.h>

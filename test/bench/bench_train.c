@@ -37,7 +37,7 @@ static void random_tokens(Stream *s, Tensor t, int64_t vocab, uint64_t seed) {
     free(tokens);
 }
 
-/* An exact sum, as all of a step's: what it takes bounds from above what the same bits in every run cost. */
+/* An exact sum, as all of a step's. Its time bounds from above the cost of the same bits in every run. */
 static double grad_norm(Model *m) {
     optimizer_numbers(&m->optimizer, &m->stream, 0);
     StepValues values = step_sums_fetch(&m->sums, &m->stream);

@@ -1,12 +1,13 @@
-"""The peer: the same GPT-2 trained by PyTorch on the same GPU, as it is commonly done there: torch.compile, bf16 autocast over fp32 weights (what
-nanoGPT does, and the usual practice), fused AdamW, scaled_dot_product_attention, vocabulary padded to 50304. Same shapes, tied head, dropout 0,
-learned positions, tanh GELU; a step is forward, backward, clipping by the global norm, AdamW, as in bench_train.
+"""The peer: the same GPT-2 trained by PyTorch on the same GPU, as is usual there and in nanoGPT: torch.compile, bf16
+autocast over fp32 weights, fused AdamW, scaled_dot_product_attention, vocabulary padded to 50304. Same shapes, tied
+head, dropout 0, learned positions, tanh GELU; a step is forward, backward, clipping by the global norm, AdamW, as in
+bench_train.
 
     peer_torch.py [--size 124m|355m|774m|1558m] [--micro-batches 64,32] [--attention default,cudnn] [--seconds 150]
     peer_torch.py --probes            rates of PyTorch's matrix products and copies only
     peer_torch.py --device cpu --tiny tries the script itself
 
-Prints the fastest micro-batch and attention found in the time given, key=value pairs, one line; what was tried goes to stderr.
+Prints the fastest micro-batch and attention found in the time given, key=value pairs, one line; attempts go to stderr.
 """
 import argparse
 import contextlib

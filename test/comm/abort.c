@@ -3,7 +3,7 @@
  *   all      every rank finds the same      early1   rank 1 alone does
  *   check    rank 1 meets the impossible    fine     nothing happens
  *   segv     the last rank crashes          exit     the last rank leaves with code 3, exit0 with 0, behind MPI's back
- *   nccl     nothing but what EMU_NCCL_FAULT plants, and a build without NCCL
+ *   nccl     no fault but EMU_NCCL_FAULT's, and a build without NCCL
  */
 #include <signal.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* ranks.h - what tests under mpirun share. All ranks run the same cases; a verdict is the same on all of them, so that a case which fails
- * on one rank fails on every rank and nobody is left waiting in a collective. Rank 0 alone prints.
+/* ranks.h - shared by tests under mpirun. All ranks run the same cases and agree on each verdict: a case that fails on
+ * one rank fails on every rank, so that no rank waits in a collective forever. Rank 0 alone prints.
  */
 #ifndef TRAIN_GPT_TEST_COMM_RANKS_H
 #define TRAIN_GPT_TEST_COMM_RANKS_H
@@ -22,7 +22,7 @@ static Stream stream; /* followed by world: collectives over buckets are tested 
 static inline int on_cpu(void) { return strcmp(device_backend(), "cpu") == 0; }
 static inline int emulated(void) { return strcmp(device_backend(), "emu") == 0; }
 
-/* Fails on every rank if `ok` is 0 on any; says which. */
+/* Fails on every rank if `ok` is 0 on any; prints their number and the first of them. */
 static inline void expect_on_all(int ok, const char *what, const char *file, int line) {
     int64_t wrong = !ok, first = ok ? comm_size(world) : comm_rank(world);
     comm_all_reduce_i64(world, &wrong, 1, COMM_SUM);

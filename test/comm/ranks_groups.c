@@ -1,5 +1,6 @@
-/* ranks_groups.c - several groups of ranks at once: who is in them, exact sums and gathers in flight side by side, all-reduce of any length and
- * type, the small blocking calls, times. Groups are cut from as many ranks as mpirun gives; NCCL takes part where every rank has a GPU of its own.
+/* ranks_groups.c - several groups of ranks at once: their members, exact sums and gathers in flight side by side,
+ * all-reduce of any length and type, the small blocking calls, times. Groups are cut from as many ranks as mpirun gives;
+ * NCCL takes part where every rank has a GPU of its own.
  */
 #include "comm/trace.h"
 #include "test/comm/ranks.h"
@@ -107,7 +108,7 @@ static void groups_of_groups(void **state) {
     comm_free(half.c);
 }
 
-/* comm_group along every choice of axes of some grids: mesh_group says who. */
+/* comm_group along every choice of axes of some grids: mesh_group returns the members. */
 static void groups_of_a_mesh(void **state) {
     (void)state;
     int  W = comm_size(world);
@@ -127,7 +128,7 @@ static void groups_of_a_mesh(void **state) {
 }
 
 /* Two groups in flight at once, in every pair of cuts; ranks start them in different orders (but for NCCL), poll at different times, and wait for one
- * group while the other gets on. */
+ * group while the other proceeds. */
 static void two_groups_with(CommKind kind, int first, int second) {
     int   r = comm_rank(world), is_nccl = kind == COMM_NCCL;
     Group a = cut(first), b = cut(second);
@@ -163,8 +164,8 @@ static void two_groups_in_flight(void **state) {
             for (int second = emulated() ? first : 0; second < SPLITS; second++) two_groups_with((CommKind)kind, first, second);
 }
 
-/* While a rank waits for one group or blocks in a small call of it, what a peer needs of the other gets on: rank 0 blocks in `all` with a gather of
- * the halves in flight, which the others wait for before they come. */
+/* A rank that waits in one group still serves its peers in the other: rank 0 blocks in a small call of `all` with a
+ * gather of the halves in flight. Odd ranks wait for that gather before they enter `all`. */
 static void waits_move_every_group(void **state) {
     (void)state;
     Group   all = cut(0), half = cut(1);

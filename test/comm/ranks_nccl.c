@@ -1,4 +1,5 @@
-/* ranks_nccl.c - what only NCCL has: times read from events, order by the stream alone, more collectives in flight than times are kept for.
+/* ranks_nccl.c - properties of NCCL alone: times read from events, order by the stream alone, more collectives in
+ * flight than times are kept for.
  * One rank works too, so that a machine with one GPU proves at least that the library is there and takes our calls; comm.h would make
  * no-ops of them, so its collectives are started behind its back.
  */

@@ -10,7 +10,7 @@
 /* Piece lengths: the least, odd multiples, around the ring's chunks of 65536 floats (and 262144), several chunks. */
 static const int64_t PIECES[] = {64, 192, 4032, 65472, 65536, 65600, 131072, 5 * 65536 + 192, 262144 + 64};
 enum { LENGTHS = sizeof PIECES / sizeof *PIECES, IN_FLIGHT = 9 };
-/* The emulator is slow, and what it shows lies before and after the ring: the longest pieces are the CPU build's. */
+/* The emulator is slow, and its part lies before and after the ring: only the CPU build has the longest pieces. */
 static int lengths(void) { return emulated() ? LENGTHS - 3 : LENGTHS; }
 
 /* Small integers, so that sums are exact in any order. */
@@ -135,7 +135,7 @@ static void order_of_additions_is_fixed(void **state) {
     give_back(x), give_back(again), give_back(sum), give_back(next);
 }
 
-/* Reductions and gathers mixed, ranks polling at different times: none takes another's messages. */
+/* Reductions and gathers mixed, ranks polling at different times: no collective takes another's messages. */
 static void several_in_flight_with(CommKind kind) {
     comm_set_kind(world, kind);
     int    W = comm_size(world), r = comm_rank(world);
@@ -250,7 +250,7 @@ static void times_add_up(void **state) {
     EXPECT_ON_ALL(after.comm_ms == 0 && after.exposed_ms == 0 && after.sends == 0);
     comm_times(world);
     comm_all_reduce(world, tensor_1d(x, F32, n)), comm_barrier(world);
-    comm_forget_times(world); /* NCCL's bucket, which is told late, stays */
+    comm_forget_times(world); /* NCCL's bucket, whose time arrives late, stays */
     times = comm_times(world);
     comm_barrier(world), comm_forget_times(world);
     after = comm_times(world);

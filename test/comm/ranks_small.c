@@ -101,7 +101,7 @@ static void dead_neighbours_are_seen(void **state) {
 }
 
 static void count_call(void *calls) { ++*(int64_t *)calls; }
-/* Told at once, not at every call, and not once nobody listens any more. */
+/* Progress is reported at once, not at every call, and to no listener that has left. */
 static void progress_is_told(void **state) {
     (void)state;
     int64_t calls = 0;

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# A fault on any rank ends the whole job, soon, with its exit code, told once. And ranks that cannot find each other do not start.
+# A fault on any rank ends the whole job, soon, with its exit code and one message. Ranks that cannot find each other do
+# not start.
 set -u
 . "$(dirname "$0")/../../scripts/env.sh"
 program=$B/test/comm/abort
 out=$(mktemp); trap 'rm -f "$out"' EXIT
 
-# expect NAME STATUS TEXT COMMAND...: this exit status, TEXT in exactly one line, within 8 s (the pause in which rank 0 speaks first included).
+# expect NAME STATUS TEXT COMMAND...: this exit status, TEXT in exactly one line, within 8 s (including the pause that
+# lets rank 0 print first).
 expect() {
     local name=$1 status=$2 text=$3 got told begin=$EPOCHREALTIME; shift 3
     timeout 8 "$@" >"$out" 2>&1; got=$?
@@ -20,24 +22,24 @@ expect() {
 alone() { local name=$1 status=$2 text=$3; shift 3; expect "$name" "$status" "$text" env "$@" "$program" fine; }
 
 if [[ $B == *nompi* ]]; then
-    alone "a build without MPI says so" 69 "this build has no MPI" OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2
+    alone "a build without MPI" 69 "this build has no MPI" OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2
     exit 0
 fi
 export -f run_ranks; export B
 ranks() { expect "$1, $4 ranks" "$2" "$3" bash -c "run_ranks $4 $program $5"; }
 for n in 2 3; do
     ranks "one rank's bad data ends all" 65 "a fault in the data" $n one
-    ranks "a fault of all ranks is told once" 65 "train_gpt: a fault in the data" $n all
+    ranks "a fault of all ranks: one message" 65 "train_gpt: a fault in the data" $n all
     ranks "an internal error ends all" 70 "internal error: a fault in the program" $n check
-    ranks "a fault before the communicator is told once" 64 "train_gpt: a fault in the config" $n early
+    ranks "a fault before the communicator: one message" 64 "train_gpt: a fault in the config" $n early
     ranks "one rank's fault before the communicator ends all" 64 "a fault in the config" $n early1
 done
-# What mpirun makes of a rank that is gone without a word.
+# mpirun's exit code for a rank that ends without a message.
 ASAN_OPTIONS=$ASAN_OPTIONS:handle_segv=0 ranks "a crash ends all" 139 "" 2 segv
 ranks "a rank that leaves with 3 ends all" 3 "" 2 exit
 [[ $B == *mpich* ]] || ranks "a rank that leaves with 0 while others wait ends all" 1 "" 2 exit0
 case $B in
-build/cpu*) ranks "a build without NCCL says so" 69 "this build has no NCCL" 2 nccl ;;
+build/cpu*) ranks "a build without NCCL" 69 "this build has no NCCL" 2 nccl ;;
 build/emu*)
     faulty() { export EMU_NCCL_FAULT=$1; shift; ranks "$@"; unset EMU_NCCL_FAULT; }
     ranks        "NCCL starts and ends"                 0  ""  2 nccl

@@ -1,4 +1,4 @@
-/* test_launch.c - who started this process, told from the environment alone; and a communicator without any launcher. */
+/* test_launch.c - this process' launcher, from the environment alone; and a communicator without any launcher. */
 #include "comm/comm.h" /* before cmocka.h, which makes a macro of fail() */
 
 #include <sched.h>
@@ -55,7 +55,7 @@ static void launchers_are_told_apart(void **state) {
 typedef struct {
     const char *what;
     const char *set[9];
-    const char *warning; /* part of it; NULL: nothing is said */
+    const char *warning; /* part of it; NULL: no warning */
 } Advice;
 
 static const Advice ADVICE[] = {

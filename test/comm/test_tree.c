@@ -1,4 +1,5 @@
-/* test_tree.c - the order of tree.h against its definition written down plainly: a recursion over the padded leaves, whatever the ranks. */
+/* test_tree.c - the order of tree.h against its definition written down plainly: a recursion over the padded leaves,
+ * for any number of ranks. */
 #include "comm/tree.h"
 
 #include <setjmp.h>

@@ -12,7 +12,7 @@
 #include "core/exact.h"
 #include "core/rng.h"
 
-/* A whole number of units of 2^-1075, half of the smallest double: sign apart, as the difference of what was added and what was taken away. */
+/* A whole number of units of 2^-1075, half of the smallest double, as a difference: additions less subtractions. */
 enum { BYTES = 290 };
 typedef struct { uint8_t up[BYTES], down[BYTES]; } Paper;
 
@@ -56,7 +56,7 @@ static int is_even(double x) {
     return bits % 2 == 0;
 }
 
-/* got is the double nearest to the sum, whose double is in twice: no further from it than either neighbour, the even one of two as near. */
+/* got is the double nearest to the sum (twice holds 2 sum): nearer than both neighbours, or as near and even. */
 static void assert_nearest(double got, const Paper *twice) {
     for (int side = -1; side <= 1; side += 2) {
         double neighbour = nextafter(got, side * INFINITY);

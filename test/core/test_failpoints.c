@@ -1,4 +1,4 @@
-/* test_failpoints.c - the rules of TRAIN_GPT_FAIL: which call they strike, and what then happens. */
+/* test_failpoints.c - the rules of TRAIN_GPT_FAIL: the call that they strike, and the fault. */
 #include "core/failpoints.h"
 
 #include <errno.h>
@@ -81,7 +81,8 @@ static void test_rank(void **state) {
     assert_string_equal(fates("a.b", 2), "10");
 }
 
-/* What becomes of a process that makes the call twice: bytes it wrote before it ended or, when it hangs, before it was killed. */
+/* The status of a process that makes the call twice. Returns the bytes that it wrote before it ended or, when it hangs,
+ * before it was killed. */
 static int fate_of_process(const char *rule, int *status) {
     int  pipes[2];
     char bytes[8];

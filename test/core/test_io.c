@@ -1,4 +1,4 @@
-/* io.c with its failpoints compiled in: what is on the disk after each call, and after each call that failed half-way. */
+/* io.c with its failpoints compiled in: the disk after each call, and after each call that failed half-way. */
 #include "core/failpoints.h"
 #include "core/io.h"
 
@@ -70,7 +70,7 @@ static void open_creates_appends_updates(void **state) {
     assert_int_equal(io_open("missing/a", IO_CREATE), -ENOENT);
 }
 
-static int is_removed_meanwhile, removed; /* another process removes what is looked at, just before */
+static int is_removed_meanwhile, removed; /* another process removes the path just before the look at it */
 
 int __real_lstat(const char *path, struct stat *st);
 int __wrap_lstat(const char *path, struct stat *st);
@@ -117,7 +117,7 @@ static void short_and_interrupted_calls_continue(void **state) {
     assert_holds("a", "01234");
 }
 
-/* A reader sees all of the old file or all of the new one, whatever call fails; and no .tmp stays. */
+/* A reader sees all of the old file or all of the new one, for any failing call; and no .tmp stays. */
 static void replace_is_all_or_nothing(void **state) {
     (void)state;
     static const char *const faults[] = {"io.open@1:ENOSPC", "io.write@1:ENOSPC", "io.fsync@1:EIO", "io.close@1:EDQUOT", "io.rename@1:EACCES"};
@@ -179,7 +179,7 @@ static void only_plain_files_are_written(void **state) {
     assert_int_equal(io_replace_file("f", "text", 4), 0);
     assert_holds("f", "text");
     assert_int_equal(mkfifo("f.tmp", 0600), 0);
-    fail_at("io.unlink@1:EACCES"); /* what cannot be moved away is not written into */
+    fail_at("io.unlink@1:EACCES"); /* nothing is written into a file that cannot be moved away */
     assert_int_equal(io_replace_file("f", "other", 5), -ENXIO);
     unsetenv("TRAIN_GPT_FAIL");
     assert_holds("f", "text");
@@ -233,7 +233,7 @@ static void folders_are_made_and_removed(void **state) {
     assert_int_equal(io_remove_tree("kept"), -EACCES);
 }
 
-/* Two of us clear the same folder: what the other has removed is gone, which is all that was wanted. */
+/* Two processes clear the same folder: a file that the other has removed is no fault. */
 static void what_another_removes_is_gone(void **state) {
     (void)state;
     assert_int_equal(io_mkdirs("x/below"), 0);

@@ -1,4 +1,4 @@
-/* test_json.c - strict JSON: what is refused and where, what is accepted, the places of values, quoting. */
+/* test_json.c - strict JSON: refused texts and the fault's place, accepted texts, the places of values, quoting. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -172,7 +172,7 @@ static const Bad BAD_TEXTS[] = {
 static void refuse(const Bad *bad, size_t limit) {
     Json      json;
     JsonFault fault = {{0, 0}, ""};
-    char     *copy = malloc(bad->bytes + 1); /* exactly as long as said, so that a checker sees a read beyond */
+    char     *copy = malloc(bad->bytes + 1); /* no byte longer, so that a checker sees a read beyond */
     memcpy(copy, bad->text, bad->bytes);
     copy = realloc(copy, bad->bytes ? bad->bytes : 1);
     int good = json_parse(copy, bad->bytes, limit, &json, &fault);

@@ -1,4 +1,4 @@
-/* test_layout.c - every parameter element lies in exactly one piece, whatever the table and the number of ranks. */
+/* test_layout.c - every parameter element lies in exactly one piece, for any table and number of ranks. */
 #include "core/error.h" /* before cmocka.h, which makes a macro of fail() */
 #include "core/layout.h"
 

@@ -1,4 +1,5 @@
-/* test_memory_file.c - text written into memory: all of it is there, or fclose() says that it is not, whichever allocation fails. */
+/* test_memory_file.c - text written into memory: either all of it is there or fclose() fails, for each failing
+ * allocation. */
 #include "core/memory_file.h"
 
 #include <setjmp.h>
@@ -33,7 +34,7 @@ FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t f
 
 enum { LINES = 20000 };
 
-/* 1 when fclose() says that all lines are there; then they are. Without a buffer of its own, nothing is left to write when the file is closed. */
+/* 1 when fclose() succeeds; then all lines are there. Without a buffer, fclose() has nothing left to write. */
 static int write_lines(char **text, size_t *bytes, int buffering) {
     FILE *out = memory_file_open(text, bytes);
     if (!out) return 0;

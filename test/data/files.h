@@ -1,4 +1,5 @@
-/* files.h - what the tests of data/ share: a temporary folder, files in it, and functions that end the process, run in a child. */
+/* files.h - shared by the tests of data/: a temporary folder, files in it, and functions that end the process, run in a
+ * child. */
 #ifndef TRAIN_GPT_TEST_DATA_FILES_H
 #define TRAIN_GPT_TEST_DATA_FILES_H
 

@@ -1,4 +1,4 @@
-/* The loader hands out exactly what the order says, whatever the ranks, the micro-batch and how far ahead it is. */
+/* The loader hands out exactly the order's samples, for any ranks and micro-batch and however far ahead it is. */
 #include "data/loader.h"
 
 #include <omp.h>
@@ -86,8 +86,8 @@ static void steps_cover_their_indices_in_order(void **state) {
     dataset_close(&d);
 }
 
-/* The same steps again, later ones, and an index inside what a step would have taken: each time as if begun there, however far ahead the
- * thread was. */
+/* The same steps again, later ones, and an index in the middle of a step's samples: each time as if begun there,
+ * however far ahead the thread was. */
 static void a_loader_goes_where_it_is_told(void **state) {
     (void)state;
     static const int64_t places[] = {0, 0, 24, 12, 12, 12000, 5, 0};
@@ -106,7 +106,7 @@ static void a_loader_goes_where_it_is_told(void **state) {
     dataset_close(&d);
 }
 
-/* A trainer slower than the thread finds the batch it is due, not the newest; and what it holds does not change under its hands. */
+/* A trainer slower than the thread finds the batch it is due, not the newest; and that batch stays unchanged. */
 static void batches_wait_for_the_trainer(void **state) {
     (void)state;
     Dataset d = open_data();

@@ -1,4 +1,4 @@
-/* Shards: what is read, what is written, and every way a file can be wrong. */
+/* Shards: reading, writing, and every fault of a file. */
 #include "core/failpoints.h"
 #include "core/io.h"
 
@@ -101,7 +101,7 @@ static void foreign_headers_are_refused_by_name(void **state) {
     assert_fault(start, 1024, 1024, "its 2147483647 tokens take 4294968318");
 }
 
-/* No bytes whatever make the parser accept tokens outside the file. */
+/* No bytes make the parser accept tokens outside the file. */
 static void random_headers_never_point_outside(void **state) {
     (void)state;
     static const int32_t magic[] = {20240520, 20240801, 20240522, 1};
@@ -361,7 +361,7 @@ static void what_is_written_is_read_back(void **state) {
     assert_int_equal(io_file_bytes("dropped.bin.tmp"), -ENOENT);
 }
 
-/* A full disk, in each call of a writer: the caller hears of it, and nothing of the file stays. */
+/* A full disk, in each call of a writer: the caller gets the error, and nothing of the file stays. */
 static void a_full_disk_leaves_nothing(void **state) {
     (void)state;
     static const struct { const char *spec; int due_put, due_finish; } cases[] = {

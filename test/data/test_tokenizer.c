@@ -1,4 +1,4 @@
-/* Bytes to ids and back, and what a terminal gets to see. */
+/* Bytes to ids and back, and text for a terminal. */
 #include "data/tokenizer.h"
 
 #include "core/error.h"

@@ -1,4 +1,5 @@
-/* collectives.cpp - what threads do together. Each arriving thread is checked against those that wait; the last one computes for all. */
+/* collectives.cpp - operations of several threads. Each arriving thread is checked against those that wait; the last
+ * one computes for all. */
 #include "engine.h"
 
 namespace emu {

@@ -1,9 +1,9 @@
 /* cublaslt.cpp - the calls of cuBLASLt that layers/matmul.cu makes, on the CPU. The prototypes are NVIDIA's, from cublasLt.h.
  *
  * A product runs as an emulated kernel of one thread, so that streams, graphs and the guards around device memory hold for it as for any
- * other. Sums are f32, in an order that depends on the algorithm: a product that runs another one than its table says shows in the bits.
- * There are three, as of a real library: one for 16-byte accesses, one that splits k and works on any alignment, one that splits it and adds in
- * place. What is documented as not allowed is refused with a line on stderr.
+ * other. Sums are f32, in an order that depends on the algorithm: the bits show an algorithm other than the table's.
+ * There are three, as of a real library: one for 16-byte accesses, one that splits k and works on any alignment, one
+ * that splits it and adds in place. A use documented as not allowed is refused with a line on stderr.
  */
 #include "engine.h"
 
@@ -65,7 +65,7 @@ cublasStatus_t algorithm_attribute(Algorithm *a, int what, void *out, size_t byt
     return attribute(all, what, out, nullptr, bytes);
 }
 
-/* --- what is allowed ------------------------------------------------------------------------------------------------------------------- */
+/* --- allowed problems --------------------------------------------------------------------------------------------- */
 
 struct Problem {
     Operation op;

@@ -5,7 +5,7 @@
  * A CUDA thread is a fiber and a block runs on one host thread. A fiber runs until it must wait: the widest possible skew between
  * threads, so that a missing barrier changes results. Barriers, shuffles, votes and matrix instructions are collectives: the last thread to
  * arrive checks that all of them mean the same operation and computes for everybody. Types, conversions and the runtime's prototypes are
- * NVIDIA's own; only what those headers keep for nvcc stands here.
+ * NVIDIA's own; this file has only the parts that those headers keep for nvcc.
  *
  * Default arguments carry the caller's file and line, so that a message names the kernel's line and not this file's.
  */
@@ -68,7 +68,7 @@ cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3
 /* EMU_KERNELS=file: every kernel that is launched, once with each list of argument types, a line "name: signature" at the file's end. */
 void note_kernel(const char *name, const char *signature);
 
-/* The arguments are copied here, as on a GPU: what the caller changes later does not reach the kernel. */
+/* The arguments are copied here, as on a GPU: later changes by the caller do not reach the kernel. */
 template <class... P, class... A>
 cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                    void (*kernel)(P...), A &&...args) {
@@ -123,7 +123,7 @@ template <class T> T shuffle(unsigned mask, T value, int source, bool in_segment
 }
 unsigned vote(unsigned mask, int predicate, const char *name, const char *file, int line); /* the lanes that voted yes */
 
-/* --- memory: note_* tell the race checker of accesses that no instrumented code makes ------------------------------------------------- */
+/* --- memory: note_* report accesses of uninstrumented code to the race checker ------------------------------------ */
 
 void note_read(const void *p, size_t n);
 void note_write(void *p, size_t n);
@@ -139,7 +139,7 @@ template <class T, class F> T read_modify_write(T *p, F f) {
     copy_unnoted(p, &now, sizeof(T));
     return old;
 }
-/* What the intrinsics with a cache hint take under nvcc: numbers and NVIDIA's short vectors. */
+/* The types of the intrinsics with a cache hint under nvcc: numbers and NVIDIA's short vectors. */
 template <class T, class... U> constexpr bool is_one_of() { return (std::is_same<T, U>::value || ...); }
 template <class T> constexpr bool takes_hint() {
     return std::is_arithmetic<T>::value || is_one_of<T, int2, int4, uint2, uint4, float2, float4, double2, longlong2, ulonglong2>() ||

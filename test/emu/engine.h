@@ -1,7 +1,7 @@
-/* engine.h - what the parts of the emulator share. One kernel runs at a time, block after block, on one host thread.
+/* engine.h - shared by the emulator's parts. One kernel runs at a time, block after block, on one host thread.
  *
  *   fiber.cpp        context switch, scheduler, and how the emulator reports and ends
- *   collectives.cpp  what threads do together: warp operations, barriers, votes
+ *   collectives.cpp  operations of several threads: warp operations, barriers, votes
  *   launch.cpp       a launch, its blocks, and shared memory
  *   race.cpp         who touched which memory when; only it knows the shadow
  *   tensor.cpp       ldmatrix, mma, cp.async          hopper.cpp   mbarrier, TMA, wgmma
@@ -65,7 +65,7 @@ struct Fiber {
     uint3 thread;
     int   index, lane, warp;
     State state;
-    /* where and for what it waits */
+    /* its wait: the operation and its place */
     Kind        kind;
     const char *name, *file;
     int         line, result;
@@ -201,16 +201,16 @@ void        forbid_device_memory(bool forbid); /* to the host, under ASan, while
 
 void     race_new_launch();
 void     race_new_block();
-void     race_barrier(unsigned warps);         /* what each of them did happens before what any of them does next */
+void     race_barrier(unsigned warps);         /* all their accesses so far happen before any of their next ones */
 void     race_syncwarp(int warp);
 void     race_release(void *object, int warp); /* through an mbarrier */
 void     race_acquire(void *object, int warp);
 void     race_pending(void *shared, size_t n, const char *file, int line); /* the hardware may write from now on */
-uint64_t race_stamp();                         /* this thread, now; for what the hardware does later in its name */
+uint64_t race_stamp();                         /* this thread, now; for the hardware's later accesses in its name */
 void     race_async_read(const void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
 void     race_async_write(void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
 void     race_initialised(const void *p, size_t n);
 void     race_forget(Allocation &a);
-bool     race_pause(bool pause);               /* collectives touch the stacks of other threads; returns what was */
+bool     race_pause(bool pause);               /* collectives touch other threads' stacks; returns the last state */
 
 }  // namespace emu

@@ -1,7 +1,7 @@
 /* fiber.cpp - threads of a block as fibers: the context switch, the scheduler, and how the emulator reports and ends.
  *
- * A fiber that must wait jumps straight to the next one that can run; the last of a block jumps back to the host. The switch saves what a
- * function call preserves and nothing else: no system call, 15 ns.
+ * A fiber that must wait jumps straight to the next one that can run; the last of a block jumps back to the host. The
+ * switch saves a function call's preserved registers and nothing else: no system call, 15 ns.
  */
 #include <signal.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* hopper.cpp - the emulated twins of core/ptx.cuh for compute capability 9.0: mbarrier, TMA loads and wgmma.
  *
- * Descriptors, swizzles and layouts follow the PTX ISA manual, "Asynchronous warpgroup-level matrix instructions". What is emulated: 2-D
- * tiles with zero fill outside and 0, 32, 64 or 128 bytes of swizzle; m64nNk16 with both operands in shared memory and 128 bytes of
- * swizzle.
+ * Descriptors, swizzles and layouts follow the PTX ISA manual, "Asynchronous warpgroup-level matrix instructions".
+ * Emulated: 2-D tiles with zero fill outside and 0, 32, 64 or 128 bytes of swizzle; m64nNk16 with both operands in
+ * shared memory and 128 bytes of swizzle.
  */
 #include "engine.h"
 

@@ -4,8 +4,8 @@
  * and written before the call returns, as CUDA does it.
  *
  * Device memory is filled with 0xFF (NaN) when allocated and, under ASan, closed to the host while no kernel runs. Managed and pinned
- * memory is open to both sides and counts as initialised. Each allocation stands alone, with room behind it, so that ASan sees what runs
- * past its end.
+ * memory is open to both sides and counts as initialised. Each allocation stands alone, with room behind it, so that
+ * ASan sees accesses past its end.
  */
 #include <algorithm>
 #include <map>

@@ -8,9 +8,13 @@
  * The ranks of a communicator meet by its id: that names the MPI rank which made it, and a tag. Each sends that rank its place; the answer is the
  * list of all. So groups of any ranks are made, several apart at once.
  *
- * EMU_NCCL_FAULT=setup: the communicator cannot be made; peer: a peer is lost after the third collective; order: rank 1's third is another; memory:
- * there is none left for the third; stuck: from the fourth on none comes to an end until the communicator is aborted; stuck-abort: nor does the
- * abort. The two by which the ranks are connected do not count.
+ * EMU_NCCL_FAULT, where the two collectives that connect the ranks do not count:
+ *   setup        the communicator cannot be made
+ *   peer         a peer is lost after the third collective
+ *   order        rank 1's third collective is another one
+ *   memory       the third collective finds no memory
+ *   stuck        from the fourth on, no collective ends until the communicator is aborted
+ *   stuck-abort  nor does the abort end
  */
 #include "streams.h"
 
@@ -27,8 +31,8 @@
 struct ncclComm {
     int                           ranks, rank;
     bool                          blocking, finalized;
-    ncclResult_t                  state;     /* as ncclCommGetAsyncError tells it */
-    std::function<ncclResult_t()> pending;   /* what is in progress; runs when asked for */
+    ncclResult_t                  state;     /* as ncclCommGetAsyncError returns it */
+    std::function<ncclResult_t()> pending;   /* the operation in progress; runs when asked for */
     int64_t                       collectives;
     std::atomic<bool>             aborted;
 #ifndef NO_MPI

@@ -2,10 +2,10 @@
  *
  * The .cu files are compiled with -fsanitize=thread, which calls a hook before each access; the hooks are ours, the sanitizer's library is
  * not linked. Each two bytes of shared and of device memory have a Cell: the last write and the last two reads, each stamped with launch,
- * block, thread and the clock of the thread's warp. A barrier tells its warps each other's clocks; a stamp whose clock the reader's warp
- * has not been told of is a race. Nothing orders two blocks of one launch, so that any stamp of another block is one too, but for two
- * atomics. Only code of .cu files is seen: this file, and what the engine does in the name of a thread, says so itself (note_*,
- * race_async_*).
+ * block, thread and the clock of the thread's warp. A barrier gives its warps each other's clocks; a stamp with a clock
+ * unknown to the reader's warp is a race. Nothing orders two blocks of one launch, so that any stamp of another block
+ * is one too, but for two atomics. The hooks see code of .cu files only: the engine's own accesses in the name of a
+ * thread go through note_* and race_async_*.
  */
 #include <unistd.h>
 
@@ -30,8 +30,8 @@ static struct {
     uint32_t           launch;
     std::vector<Cell>  shared; /* of the arena */
     uint32_t           clock[MAX_WARPS];
-    uint32_t           told[MAX_WARPS][MAX_WARPS]; /* told[w][v]: what warp w knows of the clock of warp v */
-    std::map<void *, std::array<uint32_t, MAX_WARPS>> released; /* what an mbarrier hands on */
+    uint32_t           told[MAX_WARPS][MAX_WARPS]; /* told[w][v]: warp v's clock, as far as warp w knows it */
+    std::map<void *, std::array<uint32_t, MAX_WARPS>> released; /* the clocks that an mbarrier hands on */
     Allocation        *last_hit;
     const char        *async_file; /* of the asynchronous access that is being checked */
     int                async_line;
@@ -85,7 +85,7 @@ void race_new_launch() {
 void race_new_block() {
     if (!on()) return;
     race.shared.resize(ARENA_BYTES / 2);
-    std::fill_n(race.shared.begin(), engine.arena_used / 2 + 1, Cell{}); /* what the last block used; the rest is clean */
+    std::fill_n(race.shared.begin(), engine.arena_used / 2 + 1, Cell{}); /* the last block's cells; the rest is clean */
     race.released.clear();
     memset(race.told, 0, sizeof race.told);
     for (uint32_t &clock : race.clock) clock = 1;
@@ -306,7 +306,7 @@ void __tsan_func_entry(void *) {}
 void __tsan_func_exit(void *) {}
 void __tsan_vptr_update(void **, void *) {}
 void __tsan_vptr_read(void **) {}
-/* Of the host's code alone: what it keeps atomically is no affair of a kernel's. */
+/* Of the host's code alone: its atomics do not concern kernels. */
 #define ATOMIC_HOOKS(bits, type)                                                                                                               \
     type __tsan_atomic##bits##_load(const volatile type *p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }                              \
     void __tsan_atomic##bits##_store(volatile type *p, type v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }                              \

@@ -14,9 +14,11 @@ TRAIN=$CPU train $SMALL run.dir="$WORK/cpu_fp32" > /dev/null
 TRAIN=$CPU train $SMALL run.dir="$WORK/cpu_bf16" precision=bf16 > /dev/null
 TRAIN=$PWD/build/emu/train_gpt
 # fp32 differs by the order of sums. 16 bits: each rounding is u = 2^-8 (bf16) or 2^-11 (fp16) relative; a loss of 80 positions averages
-# them, and both builds round at the same places but for attention's probabilities: u / 4 bounds what was derived for one position.
+# them, and both builds round at the same places but for attention's probabilities: u / 4 bounds the error derived for
+# one position.
 allowed() { case $1 in fp32) echo 1e-5 ;; bf16) echo 1e-3 ;; fp16) echo 1.3e-4 ;; esac; }
-# Two runs at a time, each in a folder of its own: beside NAME RANKS KEY=VALUE...; all of them have ended after `wait`, and `ended NAME` tells how.
+# Two runs at a time, each in a folder of its own: beside NAME RANKS KEY=VALUE...; all of them have ended after `wait`,
+# `ended NAME [CODE]` checks the exit code.
 beside() {
     local name=$1 ranks=$2; shift 2
     while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
@@ -35,7 +37,8 @@ wait
 same_table() { mkdir -p "$WORK/$1" && cp "$WORK/$2/gemm.json" "$WORK/$1/"; }
 same_table again bf16 && beside again 1 $SMALL precision=bf16
 for comm in nccl ring; do same_table ordered.$comm ordered && beside ordered.$comm 2 $ORDERED parallel.comm=$comm; done
-# NCCL that never comes to an end holds the main thread; the watchdog's thread aborts it, and does not wait for an abort that hangs too.
+# A stuck NCCL call holds the main thread; the watchdog's thread aborts it, and does not wait for an abort that hangs,
+# too.
 for fault in stuck stuck-abort; do EMU_NCCL_FAULT=$fault beside $fault 2 $SMALL parallel.comm=nccl run.watchdog_seconds=10; done
 wait
 
@@ -54,18 +57,18 @@ for comm in nccl ring; do
 done
 for fault in stuck stuck-abort; do
     expect "NCCL, $fault: exit 77" ended $fault 77
-    expect "NCCL, $fault: rank, host and collective are told" grep -qE "train_gpt: rank [01] of 2 on $(hostname): no progress .*; collective all-gather [0-9]+ is in flight" "$WORK/$fault.err"
+    expect "NCCL, $fault: the message has rank, host and collective" grep -qE "train_gpt: rank [01] of 2 on $(hostname): no progress .*; collective all-gather [0-9]+ is in flight" "$WORK/$fault.err"
 done
 rm -r "$WORK/bf16/checkpoints/step_00000010"
 expect "resume" quiet train $SMALL run.dir="$WORK/bf16" precision=bf16
 expect "resume: the same bits" same_weights "$WORK/again" "$WORK/bf16" step_00000010
-# What has no place on this GPU is told with the plan and what takes less: before anything is allocated, and by NCCL later on.
+# A run too large for this GPU prints the plan and changes that take less: before any allocation, and by NCCL later on.
 LARGE="model.n_layer=48 model.n_embd=1600 model.n_head=25 batch.micro_batch=6 run.dir=$WORK/large"
 expect "a run too large for the GPU" exits 71 "has [0-9.]+ GiB free and this run takes [0-9.]+ GiB: batch.micro_batch = [0-9]+ (is the largest|does not fit)" train $LARGE
-expect "a run too large for the GPU: the plan and what takes less" [ "$(grep -cE 'total, GPU memory|^less memory: batch.micro_batch = 3 takes' "$WORK/err")" -eq 2 ]
+expect "a run too large for the GPU: the plan and changes that take less" [ "$(grep -cE 'total, GPU memory|^less memory: batch.micro_batch = 3 takes' "$WORK/err")" -eq 2 ]
 export EMU_NCCL_FAULT=memory
 expect "NCCL without memory" exits 71 "NCCL: .* failed on rank 0.*malloc" train_ranks 2 $SMALL run.dir="$WORK/lack" parallel.comm=nccl
-expect "NCCL without memory: the plan and what takes less" [ "$(grep -cE 'total, GPU memory|^less memory: ' "$WORK/err")" -eq 2 ]
+expect "NCCL without memory: the plan and changes that take less" [ "$(grep -cE 'total, GPU memory|^less memory: ' "$WORK/err")" -eq 2 ]
 unset EMU_NCCL_FAULT
 for verb in check plan; do
     expect "$verb: heads over 128 are the CPU's alone" exits 64 "more than 128 run on the CPU only \(make BACKEND=cpu\)" "$TRAIN" $verb "$WORK/tiny.json" model.n_head=1 model.n_embd=136
@@ -79,7 +82,7 @@ expect "another GPU's algorithms: both are named" grep -q "gemm.json: .* chosen 
 expect "another GPU's algorithms: the file is this one's now" grep -q '"gpu":.*"emulated GPU"' "$WORK/fp32/gemm.json"
 say() { "$TRAIN" sample "$WORK/fp32" tokens=8 prompt="the quick" seed=3; }
 said=$(say)
-expect "sample says the same each time" [ -n "$said" -a "$said" = "$(say)" ]
+expect "sample prints the same each time" [ -n "$said" -a "$said" = "$(say)" ]
 rm -r "$WORK/bf16/checkpoints/step_00000010"
 TRAIN=$CPU
 expect "the CPU build goes on from there" quiet train $SMALL run.dir="$WORK/bf16" precision=bf16

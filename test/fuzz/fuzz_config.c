@@ -1,5 +1,5 @@
-/* fuzz_config.c - any bytes as a config file: faults or a Config, never a crash. What is accepted is the same after a trip through its
- * resolved JSON. */
+/* fuzz_config.c - any bytes as a config file: faults or a Config, never a crash. An accepted one is the same after a
+ * trip through its resolved JSON. */
 #include <stdlib.h>
 #include <string.h>
 

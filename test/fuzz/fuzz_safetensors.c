@@ -1,5 +1,5 @@
-/* fuzz_safetensors.c - any bytes as a .safetensors header. The last eight say how long the file claims to be beyond what is given; what is
- * accepted covers the file's data exactly, tensor after tensor. */
+/* fuzz_safetensors.c - any bytes as a .safetensors header. The last eight are the file's length beyond the given bytes.
+ * An accepted header covers the file's data exactly, tensor after tensor. */
 #include <stdlib.h>
 #include <string.h>
 

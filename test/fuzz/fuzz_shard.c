@@ -1,5 +1,5 @@
-/* fuzz_shard.c - any bytes as the start of a token shard, and of a Megatron index. The first eight say how long the file claims to be; an accepted
- * header names tokens that lie within it. */
+/* fuzz_shard.c - any bytes as the start of a token shard, and of a Megatron index. The first eight are the file's
+ * length; an accepted header names tokens that lie within it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -24,13 +24,13 @@ for n in "$A" "$B_"; do
     ip netns exec "$n" sh -c 'echo 4 > /proc/sys/net/ipv4/tcp_retries2' # else mpirun waits a quarter of an hour for a host that is gone
 done
 
-# What stands in for ssh: agent HOST COMMAND...; $WORK/private, where it is there, is another folder on hostB.
+# A stand-in for ssh: agent HOST COMMAND...; $WORK/private, where it exists, is another folder on hostB.
 cat > "$WORK/agent" <<SH
 #!/bin/sh
 host=\$1; shift
 exec ip netns exec $B_ unshare -u -m sh -c "hostname \$host; if [ -d $WORK/private ]; then mount -t tmpfs none $WORK/private; fi; \$*"
 SH
-# Keeps what each rank says and ends with: behind a cut cable nothing of it arrives.
+# Keeps each rank's stderr and exit code: behind a cut cable neither arrives.
 cat > "$WORK/keep" <<'SH'
 #!/bin/sh
 "$@" 2> "$KEEP/err.$OMPI_COMM_WORLD_RANK"; code=$?
@@ -48,7 +48,7 @@ cable() {
         sleep 0.1
     done
 }
-# Delay and loss: by netem, or where the kernel has none by a narrow link whose short queue drops what does not fit.
+# Delay and loss: by netem, or where the kernel has none by a narrow link whose short queue drops packets.
 slow_cable() {
     local n how="netem delay 8ms loss 1%"
     ip netns exec "$A" tc qdisc add dev cable root $how 2> /dev/null || how="tbf rate 20mbit burst 16kbit latency 10ms"
@@ -60,7 +60,8 @@ at=$EPOCHREALTIME
 train_ranks 2 run.dir="$WORK/first" > /dev/null && rm -rf "$WORK/first"
 PATIENCE=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { p = (b - a) / 1.2; printf "%.2f", (p > 1 ? p : 1) }')
 ranks_left() { pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null; }
-# two_hosts RANKS_EACH [OPTION...]: trains on both; MPIRUN has more options for mpirun. Leaves what ranks said in $KEEP.
+# two_hosts RANKS_EACH [OPTION...]: trains on both; MPIRUN has more options for mpirun. Leaves the ranks' stderr in
+# $KEEP.
 two_hosts() {
     local each=$1; shift
     rm -rf "$WORK/kept"; mkdir -p "$WORK/kept"; export KEEP=$WORK/kept
@@ -73,7 +74,7 @@ begin() {
     JOB=$!
     while kill -0 $JOB 2> /dev/null && [ "$(cat "$WORK/run/metrics.jsonl" 2> /dev/null | wc -l)" -lt 20 ]; do sleep 0.1; done
 }
-# gone SECONDS: all ranks are, that soon (on a quiet machine; $PATIENCE says how much slower this one is); $TOOK says when.
+# gone SECONDS: all ranks are, that soon (on a quiet machine; this one is $PATIENCE times slower); $TOOK: the time.
 gone() {
     local at=$EPOCHREALTIME
     while ranks_left && awk -v a="$at" -v b="$EPOCHREALTIME" -v s="$1" 'BEGIN { exit b - a > s + 20 }'; do sleep 0.1; done

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Two hosts: they train as one does; whatever happens to a rank or to the cable between them, every rank ends, in time and with a word.
+# Two hosts: they train as one does; after any fault of a rank or of the cable between them every rank ends, in time
+# and with a message.
 . "$(dirname "$0")/hosts.sh"
 ENDLESS="run.steps=1000000 eval.every=0 checkpoint.every=0 run.dir=$WORK/run"
-said() { grep -qE "train_gpt: rank $2 of 2 on $3: no progress for .* in .*; collective [a-z -]+ [0-9]+ is in flight" "$WORK/kept/err.$1"; }
+said() { grep -qE "train_gpt: rank $2 of 2 on $3: no progress .*; collective [a-z -]+ [0-9]+ " "$WORK/kept/err.$1"; }
 left_with() { [ "$(cat "$WORK/kept/code.$1" 2> /dev/null)" = "$2" ]; }
 
 for each in 1 2; do
@@ -15,7 +16,7 @@ rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=5
 cable down
 expect "the cable is cut: all ranks are gone within 15 s" gone 15; echo "# after $TOOK s"
 expect "the cable is cut: both ranks leave with 77" eval "left_with 0 77 && left_with 1 77"
-expect "the cable is cut: rank 0 tells itself, its host and the collective" said 0 0 hostA
+expect "the cable is cut: rank 0 names itself, its host and the collective" said 0 0 hostA
 expect "the cable is cut: rank 1 too" said 1 1 hostB
 expect "the cable is cut: mpirun ends with 77" ended 77
 cable up
@@ -40,8 +41,8 @@ expect "the run goes on from it" quiet two_hosts 1 $constant run.steps=$end
 expect "a run without a cut" quiet train_ranks 2 $constant run.steps=$end run.dir="$WORK/whole"
 expect "the same weights, bit by bit" same_weights "$WORK/run" "$WORK/whole" "$name"
 
-# mpirun, which is on rank 0's host, takes a second to see that a rank is gone and ends its own ranks; the other host hears of it two seconds later.
-# Half a second is the processes' own, on a quiet machine.
+# mpirun is on rank 0's host. It sees after a second that a rank is gone and ends its own ranks; the news reaches the
+# other host two seconds later. Half a second is the processes' own, on a quiet machine.
 for victim in 0 1; do
     limit=$([ $victim = 0 ] && echo 4.5 || echo 2.5)
     rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=20
@@ -55,7 +56,7 @@ rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=5
 kill -STOP $(for pid in $(ip netns pids "$B_"); do pgrep -f "^$TRAIN $WORK/tiny.json" | grep -x "$pid"; done)
 expect "rank 1 is stopped: all ranks are gone within 15 s" gone 15; echo "# after $TOOK s"
 expect "rank 1 is stopped: mpirun ends with 77" ended 77
-expect "rank 1 is stopped: rank 0 tells itself, its host and the collective" said 0 0 hostA
+expect "rank 1 is stopped: rank 0 names itself, its host and the collective" said 0 0 hostA
 
 rm -rf "$WORK/run"; begin 1 run.dir="$WORK/run" run.steps=150 eval.every=0 checkpoint.every=0 run.watchdog_seconds=20
 for _ in 1 2 3; do cable down; sleep 0.5; cable up; sleep 0.5; done
@@ -65,12 +66,12 @@ expect "the same weights, bit by bit" same_weights "$WORK/run" "$WORK/good" step
 
 expect "a slow link, that loses packets" slow_cable
 expect "a slow link: training goes on to its end" quiet two_hosts 1 run.dir="$WORK/slow" run.steps=150 eval.every=0 checkpoint.every=0 run.watchdog_seconds=20 2> "$WORK/err"
-expect "a slow link is warned of, by its hosts" grep -qE 'warning: .* the link between hostA and hostB is slow' "$WORK/kept/err.0"
+expect "a slow link is warned of, by its hosts" grep -qE 'warning: .* link .*hostA .*hostB ' "$WORK/kept/err.0"
 expect "the same weights, bit by bit" same_weights "$WORK/slow" "$WORK/good" step_00000150
 quick_cable
 
 mkdir -p "$WORK/private"
-expect "run.dir is not one file system: exit 74, both hosts named" exits 74 "run.dir $WORK/private/run is not one file system: rank 1 on hostB does not see what rank 0 on hostA writes there" \
+expect "run.dir is not one file system: exit 74, both hosts named" exits 74 "run.dir $WORK/private/run .*: rank 1 on hostB .*rank 0 on hostA " \
     two_hosts 1 run.dir="$WORK/private/run"
 expect "nobody is left" eval "! ranks_left"
 exit $STATUS

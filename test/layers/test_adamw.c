@@ -116,7 +116,7 @@ static void test_many_pieces(void **state) {
     }
 }
 
-/* The first step moves by lr whatever the size of the gradient, thanks to the bias corrections; no gradient, no move; decay alone shrinks. */
+/* The bias corrections make the first step lr for any size of gradient; no gradient, no move; decay alone shrinks. */
 static void test_first_step(void **state) {
     (void)state;
     Stage  s = stage_create(0);

@@ -1,4 +1,5 @@
-/* test_algorithms.c - the table of matrix products' algorithms: what it holds, and that products follow it. The CPU's stays empty. */
+/* test_algorithms.c - the table of matrix products' algorithms: its entries, and products that follow it. The CPU's
+ * stays empty. */
 #include "layers/algorithms.h"
 
 #include "test/ref/test.h"
@@ -34,7 +35,7 @@ static void test_table(void **state) {
     assert_false(matmul_algorithms_frozen());
 }
 
-/* Forward and both backward ops of one shape, and what they must give. */
+/* Forward and both backward ops of one shape, and their expected results. */
 typedef struct {
     Stage   s;
     int64_t N, K, M;

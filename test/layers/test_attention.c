@@ -21,10 +21,10 @@ static void test_differences(void **state) {
     stage_destroy(&s);
 }
 
-/* What inputs uniform in +-spread and +-dy_spread lead to. A score has the size spread^2/3 and D terms; its rounding is one of exp(score),
- * relatively. A bf16 y makes dy.y, which is taken off each dp, wrong by some u of dp's size (its own rounding), and the op may round p and ds
- * for its matrix products: three such errors at most. Row 0 has p = 1, so that dp - dy.y is 0 and only these errors are left of terms
- * of size dp k / sqrt(D) = dy_spread spread^2 / 3^1.5. */
+/* Bounds for inputs uniform in +-spread and +-dy_spread. A score has the size spread^2/3 and D terms; its rounding is a
+ * relative error of exp(score). dy.y is subtracted from each dp: a bf16 y makes it wrong by some u of dp's size (its
+ * own rounding). The op may also round p and ds for its matrix products: three such errors at most. Row 0 has p = 1, so
+ * that dp - dy.y is 0: only these errors of terms of size dp k / sqrt(D) = dy_spread spread^2 / 3^1.5 are left. */
 typedef struct { Bound y, lse, dv, dqk; } AttentionBounds;
 
 static AttentionBounds bounds(int64_t T, int64_t D, double spread, double dy_spread) {

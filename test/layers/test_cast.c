@@ -16,7 +16,7 @@ static void test_sizes(void **state) {
 }
 
 /* Ties to even, the carry into the exponent, the largest, subnormal, infinite and undefined values: as bf16_from_f32 and f16_from_f32.
- * NaN stays NaN, whatever its other bits. */
+ * NaN stays NaN, for any of its other bits. */
 static void test_rounding(void **state) {
     (void)state;
     static const uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3fffffff, 0x7f7fffff, 0xff7f7fff, 0x00000001, 0x807fffff, 0x00008000,

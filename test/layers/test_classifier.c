@@ -68,7 +68,7 @@ static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spre
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][3] = {{1, 1, 1}, {3, 2, 2}, {2, 15, 16}, {5, 16, 16}, {4, 17, 31}, {7, 256, 256}, {9, 389, 512},
-                                        {1, 24570, 24576} /* on a GPU nearly 48 KiB, what is static beside them */, {3, 50257, 50304}};
+                                        {1, 24570, 24576} /* on a GPU nearly 48 KiB, beside the static memory */, {3, 50257, 50304}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++)
             for (int wide = 0; wide < 2; wide++) compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], wide ? 20.0 : 1.0);
@@ -95,7 +95,7 @@ static void test_extremes(void **state) {
     stage_destroy(&s);
 }
 
-/* What is not a number shows in the loss; -infinity, a token that cannot be, does not. */
+/* A logit of NaN or +infinity shows in the loss; one of -infinity, an impossible token, does not. */
 static void test_undefined(void **state) {
     (void)state;
     enum { V = 70, N = 5 };

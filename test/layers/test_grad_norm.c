@@ -1,4 +1,5 @@
-/* test_grad_norm.c - norm_squared and sum_forward: added to what is there; the same sum for any number of threads and any cut into parts. */
+/* test_grad_norm.c - norm_squared and sum_forward: both add to their output; the same sum for any number of threads and
+ * any cut into parts. */
 #include "test/ref/test.h"
 
 #include <omp.h>
@@ -61,7 +62,7 @@ static void test_any_cut(void **state) {
     stage_destroy(&s);
 }
 
-/* Squares beyond f32, the smallest subnormals, and what is no number. */
+/* Squares beyond f32, the smallest subnormals, infinity and NaN. */
 static void test_range(void **state) {
     (void)state;
     Stage  s = stage_create(0);

@@ -1,4 +1,5 @@
-/* test_head.c - head_forward and head_backward. The products run over the padding: it gives zeros, and adds zero, whatever was there before. */
+/* test_head.c - head_forward and head_backward. The products run over the padding: it gives zeros, and adds zero to any
+ * old value. */
 #include "test/ref/test.h"
 
 typedef struct { int64_t n, C, V; double *logits, *x, *wte, *dlogits; } Case;

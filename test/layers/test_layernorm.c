@@ -146,7 +146,7 @@ static void test_shapes(void **state) {
 }
 
 /* A row far from 0: a mean of squares less the square of the mean would lose all digits here (1000^2 2^-24 = 0.06 beside a variance of 1/3).
- * The mean's own rounding, 1000 2^-24 sqrt(C/16) of the lanes, is what remains. */
+ * The mean's own rounding, 1000 2^-24 sqrt(C/16) of the lanes, remains. */
 static void test_offset(void **state) {
     (void)state;
     enum { N = 3, C = 160 };

@@ -1,4 +1,4 @@
-/* test_algorithms_file.c - the table of matrix-product algorithms there and back, what is no such table, and whose is not ours. */
+/* test_algorithms_file.c - the table of matrix-product algorithms: written and read back, broken, another machine's. */
 #include "core/error.h"
 
 #include <setjmp.h>

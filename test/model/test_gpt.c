@@ -154,7 +154,7 @@ static void test_curve(void **state) {
     }
     print_message("worst loss %.2e of %.0e\n", worst_loss, LOSS_ALLOWED);
     assert_true(worst_loss <= LOSS_ALLOWED);
-    if (steps == STEPS) { /* what is recorded is the weights of the end */
+    if (steps == STEPS) { /* the record holds the final weights */
         double worst = worst_row(m, m->shards->params, "final", 1);
         print_message("worst final weight %.2e of %.0e\n", worst, WEIGHT_ALLOWED);
         assert_true(worst <= WEIGHT_ALLOWED);
@@ -231,7 +231,7 @@ static void test_smaller_batch(void **state) {
     model_destroy(fitting);
 }
 
-/* Inference keeps one block's memory and gives the same losses; its logits are what the losses are made of. */
+/* Inference keeps one block's memory and gives the same losses; the losses follow from its logits. */
 static void test_inference(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++) {

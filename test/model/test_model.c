@@ -1,4 +1,5 @@
-/* test_model.c - a model planned dry and run for real: the same scratch to the byte, and the operations that the formulas say. */
+/* test_model.c - a model planned dry and run for real: the same scratch to the byte, and the formulas' number of
+ * operations. */
 #include "test/ref/test.h"
 
 #include "model/model.h"

@@ -1,4 +1,4 @@
-/* test_precision.c - what `precision` resolves to, and dynamic loss scaling. */
+/* test_precision.c - the types that `precision` resolves to, and dynamic loss scaling. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

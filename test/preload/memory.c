@@ -64,7 +64,7 @@ static void end(void) { has_ended = 1; }
 
 typedef struct { unsigned place; int is_own; } Asked;
 
-/* One frame further out: helpers are passed, the first other one is who asked; its caller counts for the place, too. */
+/* One frame further out: the first caller that is no helper asked for the memory; its caller is part of the place, too. */
 static _Unwind_Reason_Code look_at(struct _Unwind_Context *frame, void *asked) {
     Asked *a = asked;
     char  *at = (char *)_Unwind_GetIP(frame);

@@ -7,7 +7,7 @@
 
 double unit_roundoff(DType type) { return type == BF16 ? 0x1p-8 : type == F16 ? 0x1p-11 : 0x1p-24; }
 
-/* fp16's subnormals are 2^-24 apart: half of that is lost whatever the value. The other types reach down far enough. */
+/* fp16's subnormals are 2^-24 apart: half of that is lost for any value. The other types reach down far enough. */
 static double smallest_error(DType type) { return type == F16 ? 0x1p-25 : 0.0; }
 
 double compare_ratio(const char *what, Tensor got, const double *want, DType act, Bound bound) {

@@ -42,8 +42,8 @@ static inline Bound bound_bf16(int64_t terms, double roundings, double inner) {
 
 double unit_roundoff(DType type);
 
-/* The largest error over the tensor divided by what is allowed; over 1 is a failure, NaN in got makes it infinite. act is the type
- * whose roundings count in the third term. COMPARE_VERBOSE=1 in the environment prints each. */
+/* The largest error over the tensor divided by its bound; over 1 is a failure, NaN in got makes it infinite. act is
+ * the type whose roundings count in the third term. COMPARE_VERBOSE=1 in the environment prints each. */
 double compare_ratio(const char *what, Tensor got, const double *want, DType act, Bound bound);
 
 /* ||got - want|| / ||want|| over n elements. */

@@ -1,4 +1,4 @@
-/* ops.h - every op of layers/layers.h again, in float64 and plain loops: what the real ones are measured against.
+/* ops.h - every op of layers/layers.h again, in float64 and plain loops: the reference for the real ones.
  *
  * Written from the formulas, not from the implementations, and checked two ways: their gradients against finite differences, their values
  * against PyTorch's (test/ref/generate.py). Symbols as in layers.h. Forward and activation gradients are set, weight gradients

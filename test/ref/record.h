@@ -1,4 +1,4 @@
-/* record.h - named tensors in a file: what generate.py writes, and what one backend's tests leave for another's to compare with.
+/* record.h - named tensors in a file: generate.py's, and one backend's results for comparison with another's.
  *
  * The file is the eight bytes "tensors1" and then, for each tensor, a header of 104 bytes (name, type code, dims, four sizes, in this
  * machine's byte order) and its values, padded to eight bytes.

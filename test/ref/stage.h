@@ -1,8 +1,9 @@
-/* stage.h - what an op's test stands on: memory with guards, reproducible inputs, one run per instruction set.
+/* stage.h - the ground of an op's test: memory with guards, reproducible inputs, one run per instruction set.
  *
  * Inputs are random but the same in every run, and rounded to the tensor's type before the float64 reference sees them: a
  * comparison then measures the op's own rounding only. Outputs start as NaN, so that an element the op did not set is seen. Every backend
- * runs the same tests: what the host reads lies in memory that both reach (and launches must be synchronous: CUDA_LAUNCH_BLOCKING=1).
+ * runs the same tests: the host's reads are from memory that both reach (and launches must be synchronous:
+ * CUDA_LAUNCH_BLOCKING=1).
  */
 #ifndef TRAIN_GPT_TEST_REF_STAGE_H
 #define TRAIN_GPT_TEST_REF_STAGE_H

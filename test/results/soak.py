@@ -8,7 +8,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def totals():
-    """For each part: (name, done, failed, goal, of what), in order of name."""
+    """For each part: (name, done, failed, goal, noun), in order of name."""
     path, rows = os.path.join(FOLDER, "soak.jsonl"), {}
     for line in open(path) if os.path.exists(path) else []:
         row = json.loads(line)

@@ -75,7 +75,7 @@ def gpu_rates(ours):
 
 
 def gpu_model_rows():
-    """(what, measured, against, line) of whole models; no line: not measured."""
+    """(subject, measured, against, line) of whole models; no line: not measured."""
     found = gpu_found()
     for size in SIZES:
         ours, peer = found.get(("train_gpt", size)), found.get(("PyTorch", size))
@@ -107,7 +107,7 @@ NO_GPU = "No result from a GPU is recorded yet: so far the CUDA build was compil
 
 
 def gpu_table():
-    """What `make bench` found on a GPU; then the names of what it has not measured."""
+    """The results of `make bench` on a GPU; then the names without a result."""
     every = list(gpu_model_rows()) + list(gpu_kernel_rows())
     out = ["| on a GPU | measured | against | GPU, driver | date | commit |", "|---|---|---|---|---|---|"]
     for what, measured, against, row in every:
@@ -161,7 +161,7 @@ def front_table():
 
 
 def soak_table():
-    """What `make soak` has reached so far."""
+    """The results of `make soak` so far."""
     out = ["| `make soak` | so far | goal | failed |", "|---|---|---|---|"]
     for name, done, failed, goal, what in soak.totals():
         out.append(f"| {name} | {done:,} | {goal:,} {what} | {failed} |")

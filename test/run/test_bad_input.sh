@@ -1,4 +1,4 @@
-# What a user gets wrong: one clear sentence, the right exit code, once, nothing written over, nobody left hanging.
+# Mistakes of a user: one clear sentence, the right exit code, once, nothing written over, nobody left hanging.
 . "$(dirname "$0")/lib/tiny.sh"
 
 expect "unknown key" exits 64 'tiny.json|optimizer.learing_rate.*optimizer.learning_rate' train optimizer.learing_rate=1
@@ -21,7 +21,7 @@ for ranks in 1 2; do # the same while training: nothing is lost, whoever finds i
     ( train_ranks $ranks data.train="$WORK/gone.bin" run.dir="$WORK/gone$ranks" run.steps=1000000 schedule.name=constant eval.every=0 checkpoint.every=5 checkpoint.keep=2 > /dev/null 2> "$WORK/err" ) & job=$!
     await_step "$WORK/gone$ranks"; sleep 0.5
     truncate -s 5000 "$WORK/gone.bin"; wait $job; status=$?
-    expect "a shard that is cut while training, $ranks ranks: exit 74, its name and the byte" [ $status -eq 74 -a "$(grep -c 'gone.bin cannot be read any more at byte' "$WORK/err")" -eq 1 ]
+    expect "a shard that is cut while training, $ranks ranks: exit 74, its name and the byte" [ $status -eq 74 -a "$(grep -cE 'gone.bin .* byte [0-9]+ of [0-9]+' "$WORK/err")" -eq 1 ]
     cp "$shard" "$WORK/gone.bin"
     expect "brought back, it goes on" quiet train_ranks $ranks data.train="$WORK/gone.bin" run.dir="$WORK/gone$ranks" schedule.name=constant eval.every=0 checkpoint.every=5 checkpoint.keep=2 run.steps=$(($(values "$WORK/gone$ranks" train step | tail -n 1) + 5))
 done
@@ -41,8 +41,8 @@ expect "nothing was written over" [ "$(find "$WORK/a" -type f -exec cat {} + | c
 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/busy" run.steps=100000 eval.every=0 checkpoint.every=0 log.every=100000 > /dev/null & pid=$!
 await_step "$WORK/busy"
 expect "a folder in use" exits 73 "$WORK/busy" train run.dir="$WORK/busy"
-expect "a folder in use, whatever run.resume says: must" exits 73 "$WORK/busy" train run.dir="$WORK/busy" run.resume=must
-expect "a folder in use, whatever run.resume says: never" exits 73 "$WORK/busy" train run.dir="$WORK/busy" run.resume=never
+expect "a folder in use, run.resume=must" exits 73 "$WORK/busy" train run.dir="$WORK/busy" run.resume=must
+expect "a folder in use, run.resume=never" exits 73 "$WORK/busy" train run.dir="$WORK/busy" run.resume=never
 kill -9 $pid; wait $pid 2>/dev/null
 
 cp -r "$WORK/a" "$WORK/damaged"
@@ -53,12 +53,12 @@ expect "init_from another shape" exits 65 'wte|wpe|c_attn|ln_' train run.dir="$W
 expect "init_from nowhere" exits 65 'nowhere' train run.dir="$WORK/i2" model.init_from="$WORK/nowhere"
 expect "before a folder is made" [ ! -e "$WORK/i2" ]
 cp -r "$WORK/a/checkpoints/step_00000012" "$WORK/other"
-for fault in 's/"n_head": *3/"n_head": 2/|n_head is 2; model.n_head is 3' 's/"gpt2"/"llama"/|model_type is the string .llama' 's/gelu_new/relu/|activation_function' 's/1e-05/1e-06/|layer_norm_epsilon'; do
+for fault in 's/"n_head": *3/"n_head": 2/|n_head is 2; model.n_head is 3' 's/"gpt2"/"llama"/|model_type .*llama' 's/gelu_new/relu/|activation_function' 's/1e-05/1e-06/|layer_norm_epsilon'; do
     sed -E "${fault%%|*}" "$WORK/a/checkpoints/step_00000012/config.json" > "$WORK/other/config.json"
     expect "init_from another model: ${fault#*|}" exits 65 "${fault#*|}" train run.dir="$WORK/i2" model.init_from="$WORK/other"
 done
 train run.dir="$WORK/seeds" run.steps=1 run.seed=9007199254740991 > /dev/null
-expect "a seed that is another by one" exits 64 'run.seed is 9007199254740990, in the checkpoint 9007199254740991' train run.dir="$WORK/seeds" run.steps=2 run.seed=9007199254740990
+expect "a seed that is another by one" exits 64 'run.seed .*9007199254740990, .*9007199254740991' train run.dir="$WORK/seeds" run.steps=2 run.seed=9007199254740990
 expect "standard files that are closed are not those of the run" quiet bash -c "'$TRAIN' '$WORK/tiny.json' run.dir='$WORK/closed' <&- >&- 2>&-"
 expect "which it keeps to itself" [ "$(grep -cv '^{"kind":"' "$WORK/closed/metrics.jsonl")" -eq 0 ]
 expect "a run that never is a number stops, 76" exits 76 'step [0-9]+' train run.dir="$WORK/nan" optimizer.learning_rate=1e30 optimizer.grad_clip=0 schedule.warmup_steps=0

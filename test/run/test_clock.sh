@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A machine's clock that jumps by days, back and forth: waits, time limits, hangs and the lock go by the monotonic clock.
-case ${B:-build/cpu} in *-asan | *-tsan*) echo "skip clock: a sanitizer comes before what is preloaded"; exit 0 ;; esac
+case ${B:-build/cpu} in *-asan | *-tsan*) echo "skip clock: a sanitizer comes before preloaded libraries"; exit 0 ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
 gcc -O1 -shared -fPIC -o "$WORK/clock.so" test/preload/clock.c || { echo "not ok the preloaded library"; exit 1; }
 jumping() { LD_PRELOAD="$WORK/clock.so" "$@"; }

@@ -1,4 +1,5 @@
-/* test_curve.c - the loss curve: slots that merge without losing a step or a spike, and a picture that is well-formed whatever it shows. */
+/* test_curve.c - the loss curve: slots that merge without losing a step or a spike, and a picture that is well-formed
+ * for any data. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -32,7 +32,7 @@ expect "but the same losses" same_losses "$WORK/1" "$WORK/plain" 1e-6
 rm -rf "$WORK/1"
 train parallel.deterministic=true run.dir="$WORK/1" precision=bf16 batch.micro_batch=2 > /dev/null
 alike "bf16, 3 ranks, 2 threads, two sequences a micro-batch" 3 2 precision=bf16 batch.micro_batch=2
-expect "plan counts the buffers" grep -q "gradients, and 3 buffers to add them in order" <("$TRAIN" plan "$WORK/tiny.json" parallel.deterministic=true)
+expect "plan counts the buffers" grep -q "gradients, .*3 buffers" <("$TRAIN" plan "$WORK/tiny.json" parallel.deterministic=true)
 
 # 16 of the 64 pairs: each of these numbers of ranks saves and resumes.
 rm -rf "$WORK/1" "$WORK/plain"

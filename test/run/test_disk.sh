@@ -15,20 +15,20 @@ expect "a run without faults" quiet train run.steps=20 checkpoint.every=5 eval.e
 
 # --- in mid-run. The first pwrite signs the lock.
 expect "a save that finds no room is a warning" \
-    exits 0 "step 5 is not saved: cannot write $WORK/once/checkpoints/step_00000005.tmp/model.safetensors: No space left on device; older" failing "io.pwrite@2:ENOSPC" run.dir="$WORK/once"
+    exits 0 "warning: step 5 .*$WORK/once/checkpoints/step_00000005.tmp/model.safetensors: No space left on device" failing "io.pwrite@2:ENOSPC" run.dir="$WORK/once"
 expect "one warning" warnings 1
 expect "and the run ends with the weights it would have had" same_weights "$WORK/once" "$WORK/whole" step_00000020
 expect "without a trace of the failed save" no_leftovers "$WORK/once"
 expect "three in a row end it" \
-    exits 74 "step 15 is not saved, nor were the 2 checkpoints before it: .*$WORK/thrice/.*No space left on device" failing "io.pwrite@2+:ENOSPC" run.dir="$WORK/thrice"
+    exits 74 "step 15 .* 2 checkpoints .*: .*$WORK/thrice/.*No space left on device" failing "io.pwrite@2+:ENOSPC" run.dir="$WORK/thrice"
 expect "after a warning for each of the others" warnings 2
 expect "with every step in the log" steps "$WORK/thrice" 15
 expect "and nothing half-written" no_leftovers "$WORK/thrice"
 expect "with room the same command goes on" quiet train run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/thrice"
 expect "to the weights of the whole run" same_weights "$WORK/thrice" "$WORK/whole" step_00000020
-expect "a last save that fails ends it" exits 74 "step 20, the last, is not saved: .*Disk quota exceeded" failing "io.pwrite@2+:EDQUOT" checkpoint.every=0 run.dir="$WORK/last"
+expect "a last save that fails ends it" exits 74 "step 20, the last, .*: .*Disk quota exceeded" failing "io.pwrite@2+:EDQUOT" checkpoint.every=0 run.dir="$WORK/last"
 expect "one rank's full disk is a warning" \
-    exits 0 "warning: step 5 is not saved: cannot write .*/step_00000005.tmp/.*: Input/output error" \
+    exits 0 "warning: step 5 .*/step_00000005.tmp/.*: Input/output error" \
     env TRAIN_GPT_FAIL="io.pwrite@1:EIO,rank=1" mpirun --oversubscribe --bind-to none -np 2 "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 run.dir="$WORK/ranks"
 expect "and the run ends as it would have" [ -f "$WORK/ranks/checkpoints/step_00000020/state.json" ]
 expect "a rank with a slow disk holds up no step, and no checkpoint is named before it has written" \
@@ -37,15 +37,15 @@ expect "a rank with a slow disk holds up no step, and no checkpoint is named bef
 # --- the log. Before its first line there are a probe's write and config.json's, between two lines loss.svg's; a short one leaves half a line.
 for n in 3 7 11; do
     expect "write $n, a line of the log, finds no room for a while" \
-        exits 0 "warning: cannot write $WORK/log$n/metrics.jsonl: No space left on device; its lines wait" failing "io.write@$n:short;io.write@$((n + 1)):ENOSPC" run.dir="$WORK/log$n"
+        exits 0 "warning: .*$WORK/log$n/metrics.jsonl: No space left on device" failing "io.write@$n:short;io.write@$((n + 1)):ENOSPC" run.dir="$WORK/log$n"
     expect "and none is lost" steps "$WORK/log$n" 20
 done
 expect "a log that never finds room ends the run at the third checkpoint" \
-    exits 74 "step 15 is not saved, nor .*: cannot write $WORK/nolog/metrics.jsonl: No space left" failing "io.write@9+:ENOSPC" run.dir="$WORK/nolog"
+    exits 74 "step 15 .*: .*$WORK/nolog/metrics.jsonl: No space left" failing "io.write@9+:ENOSPC" run.dir="$WORK/nolog"
 
 # --- before the first step
 expect "a file-size limit is refused" \
-    bash -c ". test/run/lib/tiny.sh; ulimit -f 64; exits 74 'files may not grow past 0.1 MiB here .ulimit -f., and a checkpoint.s optimizer.safetensors takes 0.[0-9] MiB' train run.dir=$WORK/limit"
+    bash -c ". test/run/lib/tiny.sh; ulimit -f 64; exits 74 '0.1 MiB .*ulimit -f.* optimizer.safetensors .*0.[0-9] MiB' train run.dir=$WORK/limit"
 expect "at step 0" [ ! -e "$WORK/limit/metrics.jsonl" ]
 expect "a folder below a file is refused" exits 74 "/dev/null/run: cannot create" train run.dir=/dev/null/run
 if unshare -m true 2> /dev/null; then
@@ -53,10 +53,10 @@ if unshare -m true 2> /dev/null; then
     # on OPTIONS COMMAND...: with a memory file system of its own on $WORK/mount
     on() { local options=$1; shift; unshare -m bash -c 'options=$1; shift; mount -t tmpfs -o "$options" none "$0/mount" && . test/run/lib/tiny.sh && "$@"' "$WORK" "$options" "$@"; }
     expect "a file system without room for three checkpoints is refused" \
-        on size=1m exits 74 "has [01].[0-9] MiB free, and this run needs [0-9.]* MiB more for 3 checkpoints of 0.[0-9] MiB .checkpoint.keep = 2, and one being written." \
+        on size=1m exits 74 "[01].[0-9] MiB free, .* [0-9.]+ MiB .* 3 checkpoints of 0.[0-9] MiB .checkpoint.keep = 2," \
         "$TRAIN" "$WORK/tiny.json" checkpoint.every=2 checkpoint.keep=2 run.dir="$WORK/mount/run"
     expect "and not where there is" on size=9m quiet "$TRAIN" "$WORK/tiny.json" checkpoint.every=2 checkpoint.keep=2 run.dir="$WORK/mount/run"
-    expect "a read-only file system is refused" on ro exits 74 "$WORK/mount/run: cannot create the run folder: Read-only file system" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/mount/run"
+    expect "a read-only file system is refused" on ro exits 74 "$WORK/mount/run: .*: Read-only file system" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/mount/run"
 else
     echo "skip small and read-only file systems: this user may not mount any"
 fi

@@ -1,4 +1,5 @@
-/* test_guard.c - what is judged a spike, and what becomes of steps that are not fine: replayed series of losses, whole and resumed midway. */
+/* test_guard.c - the judgement of spikes, and the fate of steps that are not fine: replayed series of losses, whole and
+ * resumed midway. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +39,7 @@ static void test_limit(void **state) {
     assert_true(isinf(spikes_limit(&s, 0)));
     for (int i = 0; i < SPIKES_LEAST / 2 - 1; i++) spikes_add(&s, 1e30); /* fewer than half are outliers: the median stays among the others */
     assert_true(spikes_median(&s) <= 3.2);
-    for (int i = 0; i < SPIKES_WINDOW; i++) spikes_add(&s, 2.0); /* forgets what is older, and no noise at all leaves the least rise */
+    for (int i = 0; i < SPIKES_WINDOW; i++) spikes_add(&s, 2.0); /* forgets older losses, and no noise at all leaves the least rise */
     assert_true(s.count == SPIKES_WINDOW && spikes_median(&s) == 2.0 && fabs(spikes_limit(&s, 10) - 2.2) < 1e-12);
     spikes_add(&s, 9.0);
     assert_true(s.count == SPIKES_WINDOW && s.loss[SPIKES_WINDOW - 1] == 9.0 && s.loss[0] == 2.0);
@@ -107,7 +108,7 @@ static void test_series(void **state) {
     assert_int_equal(guard_judge(&whole, &c, 400, 1e30, 1.0), STEP_FINE);
 }
 
-/* No alarm in 100,000 steps of training without a fault, whatever the noise. */
+/* No alarm in 100,000 steps of training without a fault, at each level of noise. */
 static void test_no_false_alarm(void **state) {
     (void)state;
     static const double noise[] = {0, 1e-3, 0.02, 0.1, 0.5};
@@ -122,9 +123,10 @@ static void test_no_false_alarm(void **state) {
     }
 }
 
-/* --- what becomes of a step --------------------------------------------------------------------------------------------------------------- */
+/* --- the fate of a step ------------------------------------------------------------------------------------------- */
 
-/* Each digit of `steps` is a judgement (0 fine, 1 not finite, 2 a spike), each letter of `acts` what must become of it: update, skip, exit. */
+/* Each digit of `steps` is a judgement (0 fine, 1 not finite, 2 a spike), each letter of `acts` the expected act:
+ * update, skip, exit. */
 static void test_acts(void **state) {
     (void)state;
     static const struct { int on_nonfinite, on_spike; int64_t max_skips; const char *steps, *acts; } table[] = {

@@ -1,8 +1,9 @@
-# What keeps wrong numbers out of the weights: losses and gradients that are not finite, spikes, flipped bits, put in by run/injection.c.
+# The guards that keep wrong numbers out of the weights: losses and gradients that are not finite, spikes, flipped bits,
+# put in by run/injection.c.
 . "$(dirname "$0")/lib/tiny.sh"
 TRAIN=$PWD/$B/test/train_gpt-failpoints
 
-# with RULES COMMAND...: the command, with these faults; what it says is in $WORK/out and $WORK/err.
+# with RULES COMMAND...: the command, with these faults; its output is in $WORK/out and $WORK/err.
 with() { local rules=$1; shift; TRAIN_GPT_FAIL=$rules "$@" > "$WORK/out" 2> "$WORK/err"; }
 steps() { values "$1" train step | tr '\n' ' '; }
 ALL="1 2 3 4 5 6 7 8 9 10 11 12 "
@@ -11,8 +12,8 @@ said() { [ "$(cat "$WORK/out" "$WORK/err" | grep -cE "$1")" -eq 1 ] || { cat "$W
 said_nothing() { ! grep -E "$1" "$WORK/out" "$WORK/err"; }
 # told_of_corruption STEP RANK: one warning or two, of this step, each naming this rank and no other.
 told_of_corruption() {
-    grep -E "silent corruption" "$WORK/err" > "$WORK/told"
-    [ -s "$WORK/told" ] && ! grep -vE "^train_gpt: warning: step $1: .*, gradients of other bits: silent corruption suspected, rank $2 \\(" "$WORK/told"
+    grep corruption "$WORK/err" > "$WORK/told"
+    [ -s "$WORK/told" ] && ! grep -vE "^train_gpt: warning: step $1: .* bits: .*corruption.*, rank $2 \\(" "$WORK/told"
 }
 run_on() { local n=$1; shift; if [ "$n" -eq 1 ]; then train "$@"; else train_ranks "$n" "$@"; fi; }
 
@@ -24,14 +25,14 @@ for n in 1 3; do
         rm -rf "$WORK/run"
         with "guard.gradient@5:$word,rank=$last" run_on $n run.dir="$WORK/run"
         expect "$n ranks, $word once: the weights of a run without it" same_weights "$WORK/run" "$WORK/whole$n" step_00000012
-        if [ $word = lone ]; then who="which rank it was cannot be told"; else who="rank $last \\("; fi
-        expect "$n ranks, $word once: told, and in which rank" said "warning: step 5: .*gradient norm -?(nan|inf);.*: silent corruption suspected, $who"
+        if [ $word = lone ]; then who='[^(]*$'; else who="[^(]*, rank $last \\("; fi # no rank is named, or this one
+        expect "$n ranks, $word once: a warning names the rank" said "warning: step 5: .*gradient norm -?(nan|inf);.*corruption$who"
     done
 
     # One that comes again. Without a word in the config the run stops, and its checkpoints are of before.
     rm -rf "$WORK/run"
     TRAIN_GPT_FAIL="guard.gradient@9+:nan,rank=$last" expect "$n ranks: stop is exit 76" \
-        exits 76 "^train_gpt: step 9: loss [0-9.]+, gradient norm -?nan: not finite, twice from the same batches; rank $last \(.*\); the weights are those of step 8 " \
+        exits 76 "^train_gpt: step 9: loss [0-9.]+, gradient norm -?nan: .*, twice .*; rank $last \(.*\); .* step 8 " \
         run_on $n run.dir="$WORK/run"
     expect "$n ranks: the checkpoint of before stays alone" [ "$(ls "$WORK/run/checkpoints")" = step_00000006 ]
     expect "$n ranks: the same command goes on from there" quiet run_on $n run.dir="$WORK/run"
@@ -41,7 +42,7 @@ done
 # --- skip
 TWICE="guard.gradient@7:nan;guard.gradient@8:nan"  # the 7th step, and that step again
 with "$TWICE" train run.dir="$WORK/skip" run.on_nonfinite=skip checkpoint.every=1 checkpoint.keep=12
-expect "skip: said" said "^step 7 skipped: loss [0-9.]+, gradient norm -?nan: not finite$"
+expect "skip: its line" said "^step 7 skipped: loss [0-9.]+, gradient norm -?nan: "
 expect "skip: every step has its line" [ "$(steps "$WORK/skip")" = "$ALL" ]
 expect "skip: a norm that is no number is null" [ "$(values "$WORK/skip" train grad_norm | sed -n 7p)" = null ]
 for file in model optimizer; do
@@ -49,7 +50,7 @@ for file in model optimizer; do
 done
 expect "skip: nothing that is not finite was saved" python3 test/run/lib/finite.py "$WORK"/skip/checkpoints/step_*
 TRAIN_GPT_FAIL="guard.gradient@5+:nan" expect "skip: run.max_skips in a row, then exit 76" \
-    exits 76 "^train_gpt: step 7: .* \(run.on_nonfinite = \"skip\" has left out run.max_skips = 2 such steps in a row\)" \
+    exits 76 "^train_gpt: step 7: .* \(run.on_nonfinite = \"skip\" .*run.max_skips = 2 " \
     train run.dir="$WORK/skips" run.on_nonfinite=skip run.max_skips=2
 with "guard.gradient@5:nan;guard.gradient@6:nan;guard.gradient@7:nan;guard.gradient@8:nan;guard.gradient@10:nan;guard.gradient@11:nan" \
     train run.dir="$WORK/skipped" run.on_nonfinite=skip run.max_skips=2
@@ -59,7 +60,7 @@ expect "skip: only those in a row count" [ "$(steps "$WORK/skipped")" = "$ALL" ]
 THERE="guard.gradient@8:nan;guard.gradient@9:nan"
 for n in 1 2; do
     with "$THERE" run_on $n run.dir="$WORK/back$n" run.on_nonfinite=rollback
-    expect "$n ranks, rollback: said" said "^rolled back to step 6, without the data of steps 7 to 8$"
+    expect "$n ranks, rollback: its line" said "^rolled back to step 6, .* steps 7 to 8$"
     expect "$n ranks, rollback: every step has one line" [ "$(steps "$WORK/back$n")" = "$ALL" ]
     expect "$n ranks, rollback: the data goes on after the bad step" grep -q '"step":"12","samples":"168"' "$WORK/back$n/checkpoints/step_00000012/state.json"
 done
@@ -71,11 +72,11 @@ expect "rollback: resumable" quiet rm -r "$WORK/back/checkpoints/step_00000012"
 train run.dir="$WORK/back" run.on_nonfinite=rollback > /dev/null
 expect "rollback: a resumed run keeps its place in the data" same_weights "$WORK/back" "$WORK/back1" step_00000012
 TRAIN_GPT_FAIL="guard.gradient@8+:nan" expect "rollback: run.max_skips times, then exit 76" \
-    exits 76 "^train_gpt: step 7: .* \(after run.max_skips = 2 rollbacks the run has not got past step 8\)" \
+    exits 76 "^train_gpt: step 7: .* \(after run.max_skips = 2 rollbacks .* step 8\)" \
     train run.dir="$WORK/backs" run.on_nonfinite=rollback run.max_skips=2
 expect "rollback: the checkpoint is still there" [ "$(ls "$WORK/backs/checkpoints")" = step_00000006 ]
 with "guard.gradient@4:nan;guard.gradient@5:nan" train run.dir="$WORK/begin" run.on_nonfinite=rollback
-expect "rollback: before the first checkpoint, to the first weights" said "^rolled back to step 0, without the data of steps 1 to 4$"
+expect "rollback: before the first checkpoint, to the first weights" said "^rolled back to step 0, .* steps 1 to 4$"
 expect "rollback: to step 0, every step has one line" [ "$(steps "$WORK/begin")" = "$ALL" ]
 expect "rollback: with the loss of new weights" awk -v loss="$(values "$WORK/begin" train loss | head -1)" 'BEGIN { exit !(loss > 5.4 && loss < 5.7) }'
 expect "rollback: and the first evaluation" [ "$(values "$WORK/begin" eval step | tr '\n' ' ')" = "0 6 12 " ]
@@ -90,54 +91,54 @@ LONG="run.steps=60 optimizer.learning_rate=1e-4 checkpoint.every=20 eval.every=0
 train run.dir="$WORK/calm" $LONG > "$WORK/out" 2>&1
 expect "spikes: none in a run without" [ "$(grep -c spike "$WORK/out")" -eq 0 ]
 with "$SPIKE" train run.dir="$WORK/warned" $LONG
-expect "spike: warned of" said "^step 45: loss [0-9.]+ is a spike: the median of the last 41 is [0-9.]+, the limit [0-9.]+$"
+expect "spike: warned of" said "^step 45: loss [0-9.]+ is a spike: .* 41 is [0-9.]+, .*limit [0-9.]+$"
 expect "spike: and trained on all the same" same_weights "$WORK/warned" "$WORK/calm" step_00000060
-warning=$(grep "is a spike" "$WORK/out")
+warning=$(grep spike "$WORK/out")
 rm -r "$WORK"/warned/checkpoints/step_000000[46]0
 with "guard.loss@25:rise;guard.loss@26:rise" train run.dir="$WORK/warned" $LONG
-expect "spike: resumed in the middle of the window, the same words" [ "$(grep "is a spike" "$WORK/out")" = "$warning" ]
+expect "spike: resumed in the middle of the window, the same words" [ "$(grep spike "$WORK/out")" = "$warning" ]
 with "guard.loss@45:rise" train run.dir="$WORK/once" $LONG
-expect "spike once: silent corruption suspected" said "warning: step 45: loss .*; computed again .*: silent corruption suspected"
+expect "spike once: a warning" said "warning: step 45: loss .*; computed again .*corruption"
 expect "spike once: the weights of a run without it" same_weights "$WORK/once" "$WORK/calm" step_00000060
-TRAIN_GPT_FAIL=$SPIKE expect "spike, stop: exit 76" exits 76 "^train_gpt: step 45: loss .* is a spike: .*, twice from the same batches; the weights are those of step 44 \(run.on_spike " \
+TRAIN_GPT_FAIL=$SPIKE expect "spike, stop: exit 76" exits 76 "^train_gpt: step 45: loss .* is a spike: .*, twice .*; .* step 44 \(run.on_spike " \
     train run.dir="$WORK/stopped" $LONG run.on_spike=stop
 with "$SPIKE" train run.dir="$WORK/left" $LONG run.on_spike=skip
-expect "spike, skip: said" said "^step 45 skipped: loss .* is a spike"
+expect "spike, skip: its line" said "^step 45 skipped: loss .* is a spike"
 expect "spike, skip: the step is left out" awk -v a="$(values "$WORK/left" train loss | sed -n 46p)" -v b="$(values "$WORK/calm" train loss | sed -n 46p)" 'BEGIN { exit a == b }'
 with "$SPIKE" train run.dir="$WORK/rolled" $LONG run.on_spike=rollback
-expect "spike, rollback: said" said "^rolled back to step 40, without the data of steps 41 to 45$"
+expect "spike, rollback: its line" said "^rolled back to step 40, .* steps 41 to 45$"
 expect "spike, rollback: every step has one line" [ "$(values "$WORK/rolled" train step | tr '\n' ' ')" = "$(seq 60 | tr '\n' ' ')" ]
 
 # --- weights that are not the same on all ranks: compared at every tenth step of so few tokens, and before every save
 TRAIN_GPT_FAIL="guard.weight@10:flip,rank=1" expect "3 ranks, a flipped bit: exit 76, the rank is named" \
-    exits 76 "^train_gpt: the weights of step 9 are not the same on all ranks: those of rank 1 \([^)]+, .*\) differ" train_ranks 3 run.dir="$WORK/flip" checkpoint.every=3
+    exits 76 "^train_gpt: the weights of step 9 .*: .*rank 1 \([^)]+, .*\) differ" train_ranks 3 run.dir="$WORK/flip" checkpoint.every=3
 expect "3 ranks, a flipped bit: no other is named" [ "$(grep -cE "rank [02] \(" "$WORK/err")" -eq 0 ]
 expect "3 ranks, a flipped bit: nothing is saved after it" [ "$(ls "$WORK/flip/checkpoints" | tail -1)" = step_00000009 ]
 TRAIN_GPT_FAIL="guard.weight@4:flip,rank=0" expect "2 ranks, zero_stage 0: found before the save, both are named" \
-    exits 76 "^train_gpt: the weights or moments of step 6 are not .*: those of rank 0 \(.* and rank 1 \(.* differ" train_ranks 2 run.dir="$WORK/flip2" parallel.zero_stage=0
+    exits 76 "^train_gpt: .* moments of step 6 .*: .*rank 0 \(.* and rank 1 \(.* differ" train_ranks 2 run.dir="$WORK/flip2" parallel.zero_stage=0
 expect "2 ranks, zero_stage 0: nothing is saved" [ -z "$(ls "$WORK/flip2/checkpoints")" ]
 
 # --- numbers that look right: every fourth step is computed twice. Steps 1 to 3, 4 and 4 again are the computations 1 to 5.
 for n in 1 3; do
     last=$((n - 1))
     with "" run_on $n run.dir="$WORK/verified$n" run.verify_every=4
-    expect "$n ranks, verified: nothing is said" said_nothing "silent corruption"
+    expect "$n ranks, verified: no warning" said_nothing corruption
     expect "$n ranks, verified: the same weights" same_weights "$WORK/verified$n" "$WORK/whole$n" step_00000012
     for fault in sum@4 sum@5 $([ $n -eq 1 ] || echo own@4 own@5); do
         rm -rf "$WORK/run"
         with "guard.$fault:flip,rank=$last" run_on $n run.dir="$WORK/run" run.verify_every=4
-        expect "$n ranks, a bit of a gradient ($fault): told, and in which rank" told_of_corruption 4 "$last"
-        expect "$n ranks, a bit of a gradient ($fault): what came twice counts" same_weights "$WORK/run" "$WORK/whole$n" step_00000012
+        expect "$n ranks, a bit of a gradient ($fault): a warning names the rank" told_of_corruption 4 "$last"
+        expect "$n ranks, a bit of a gradient ($fault): the repeated result counts" same_weights "$WORK/run" "$WORK/whole$n" step_00000012
     done
 done
 rm -rf "$WORK/run"
 TRAIN_GPT_FAIL="guard.own@10+:flip,rank=1" expect "3 ranks, bits of gradients that flip every time: exit 76, the rank is named" \
-    exits 76 "^train_gpt: step 8, computed three times from the same batches, never gave the same gradients: rank 1 \(.*\); the weights are those of step 7 " \
+    exits 76 "^train_gpt: step 8, computed three times .*: rank 1 \(.*\); .* step 7 " \
     train_ranks 3 run.dir="$WORK/run" run.verify_every=4 checkpoint.every=6
 expect "3 ranks, bits of gradients that flip every time: nothing is saved after it" [ "$(ls "$WORK/run/checkpoints")" = step_00000006 ]
 for what in m v; do
     TRAIN_GPT_FAIL="guard.$what@10:flip,rank=2" expect "3 ranks, zero_stage 0, a flipped bit in $what: exit 76, the rank is named" \
-        exits 76 "^train_gpt: the weights or moments of step 9 are not .*: those of rank 2 \([^)]+, .*\) differ" train_ranks 3 run.dir="$WORK/flip$what" parallel.zero_stage=0 checkpoint.every=0
+        exits 76 "^train_gpt: .* moments of step 9 .*: .*rank 2 \([^)]+, .*\) differ" train_ranks 3 run.dir="$WORK/flip$what" parallel.zero_stage=0 checkpoint.every=0
     expect "3 ranks, zero_stage 0, a flipped bit in $what: nothing is saved" [ -z "$(ls "$WORK/flip$what/checkpoints")" ]
 done
 exit $STATUS

@@ -11,7 +11,7 @@ for verb in "plan $WORK/tiny.json" "check $WORK/tiny.json" "sample $WORK/run pro
     expect "${verb%% *} leaks nothing" leakless "$TRAIN" $verb
 done
 
-# MPI unloads its parts before the leaks are told, which then have no names: nothing is unloaded here.
+# MPI unloads its parts before the report of leaks, which then have no names: nothing is unloaded here.
 echo 'int dlclose(void *handle) { return !handle; }' | gcc -x c -shared -fPIC -o "$WORK/keep.so" -
 expect "2 ranks leak nothing of ours" leakless run_ranks 2 env LD_PRELOAD="$(gcc -print-file-name=libasan.so):$WORK/keep.so" "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/two"
 exit $STATUS

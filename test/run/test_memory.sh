@@ -9,7 +9,8 @@ PRELOAD=$WORK/memory.so
 gcc -O1 -shared -fPIC -o "$PRELOAD" test/preload/memory.c || { echo "not ok the preloaded library"; exit 1; }
 args="run.steps=4 checkpoint.every=2 eval.every=2"
 
-# allocations COMMAND...: the place of each allocation of a run, one a line. What the run says is in whole.out and whole.err, its status in whole.
+# allocations COMMAND...: the place of each allocation of a run, one a line. The run's output is in whole.out and
+# whole.err, its status in whole.
 allocations() {
     rm -f "$WORK/places"
     LD_PRELOAD=$PRELOAD TRAIN_GPT_MALLOC_LOG=$WORK/places "$@" > "$WORK/whole.out" 2> "$WORK/whole.err"
@@ -22,8 +23,8 @@ drawn() {
     awk -v every="$every" -v seed="$RANDOM" 'BEGIN { srand(seed); skip = int(rand() * every) } { if (!n[$1]++) place[++places] = $1; if (rand() * n[$1] < 1) at[$1] = NR }
         END { for (i = 1 + skip; i <= places; i += every) print at[place[i]] }' <<< "$1"
 }
-# without N COMMAND...: a run whose Nth allocation fails ends with 71 (or 74, where it only costs the last checkpoint) and says that it is memory,
-# or gets through without it, as the whole one did: GOT_THROUGH=1.
+# without N COMMAND...: a run whose Nth allocation fails ends with 71 (or 74, where it only costs the last checkpoint)
+# and a message about memory, or gets through without it, as the whole one did: GOT_THROUGH=1.
 without() {
     local n=$1; shift
     LD_PRELOAD=$PRELOAD TRAIN_GPT_MALLOC_FAIL=$n "$@" > "$WORK/out" 2> "$WORK/err"
@@ -51,13 +52,13 @@ for n in $(drawn "$resumes"); do
 done
 expect "of the $(places "$resumes") places that allocate in a resume every ${every}th fails, and the next start goes on to the same weights" [ "$bad" -eq 0 -a "$(places "$resumes")" -gt 100 ]
 
-# verb NAME WORD ARGS...: what gets through says what it says with all of its memory (plan measures, and says something else each time).
+# verb NAME WORD ARGS...: a run that gets through prints the same as with all of its memory (but plan, which measures).
 verb() {
     local name=$1 asks bad=0; shift
     asks=$(allocations "$TRAIN" "$@")
     for n in $(drawn "$asks"); do
         without "$n" "$TRAIN" "$@" && { [ $GOT_THROUGH = 0 ] || [ "$1" = plan ] || { cmp "$WORK/out" "$WORK/whole.out" && cmp "$WORK/err" "$WORK/whole.err"; } ||
-            { echo "not ok $name without allocation $n says something else"; false; }; } || bad=$((bad + 1))
+            { echo "not ok $name without allocation $n prints something else"; false; }; } || bad=$((bad + 1))
     done
     expect "of the $(places "$asks") places that allocate in $name every ${every}th fails" [ "$bad" -eq 0 -a "$(places "$asks")" -gt 5 ]
 }
@@ -68,7 +69,7 @@ verb "check of a bad config" check "$WORK/bad.json" optimizer.lr=3 eval=no
 verb plan plan "$WORK/tiny.json"
 verb schema schema
 verb sample sample "$WORK/whole.run" tokens=2 prompt=a
-"$TRAIN" tokenize "$WORK/text.txt" out="$WORK/again" > /dev/null # each replaces what the one before has made, and says so
+"$TRAIN" tokenize "$WORK/text.txt" out="$WORK/again" > /dev/null # each replaces the last one's files, and prints that
 verb tokenize tokenize "$WORK/text.txt" out="$WORK/again"
 
 bad=0
@@ -79,7 +80,7 @@ for n in $(seq $((RANDOM % 20 + 1)) $(($(wc -l <<< "$starts") / 8)) "$(wc -l <<<
 done
 expect "one rank without memory ends both" [ "$bad" -eq 0 ]
 
-expect "a limit of the system is told, with what the run needs" \
+expect "a limit of the system ends it with 71" \
     bash -c ". test/run/lib/tiny.sh; ulimit -v 700000; exits 71 'train_gpt: no memory for' train model.n_embd=1536 model.n_head=12 model.n_layer=12 run.dir=$WORK/limit"
 expect "before the first step" [ ! -s "$WORK/limit/metrics.jsonl" ]
 exit $STATUS

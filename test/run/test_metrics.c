@@ -92,7 +92,7 @@ static void a_new_run_starts_the_file_anew(void **state) {
     assert_int_equal(io_file_bytes(path), 0);
 }
 
-/* Killed at any byte after the lines of step 20: what a resume at 20 and the same steps again leave is the unbroken file. */
+/* Killed at any byte after the lines of step 20: a resume at 20 and the same steps again leave the unbroken file. */
 static void any_kill_resumes_to_the_same_file(void **state) {
     (void)state;
     char  *whole = unbroken(30);
@@ -131,7 +131,7 @@ static long peak_kib(void) {
     return used.ru_maxrss;
 }
 
-/* What a power loss leaves may be large, and have no line's end: it is not read as a line. */
+/* A power loss may leave a large hole without a line's end: it is not read as a line. */
 static void a_large_hole_costs_no_memory(void **state) {
     (void)state;
     char *whole = unbroken(20);
@@ -171,7 +171,7 @@ static void lines_out_of_order_are_cut(void **state) {
     free(whole);
 }
 
-/* What a hand or a disk has put between the lines costs none of them. */
+/* Foreign text between the lines costs none of them. */
 static void strange_lines_in_the_middle_stay(void **state) {
     (void)state;
     static const char *const strange[] = {"garbage\n", "\n", "{\"kind\":\"note\"}\n"};
@@ -328,7 +328,7 @@ static void faults_end_with_a_sentence(void **state) {
     assert_non_null(strstr(c.said, "/proc/nowhere/metrics.jsonl"));
     c = child_run(fill_the_disk, NULL);
     assert_int_equal(c.code, EXIT_IO);
-    assert_int_equal(child_lines(&c), 2); /* the warning, and what ended it */
+    assert_int_equal(child_lines(&c), 2); /* the warning, and the fault that ended it */
     assert_non_null(strstr(c.said, path));
     assert_non_null(strstr(c.said, strerror(EFBIG)));
     c = child_run(skip_a_step, NULL);

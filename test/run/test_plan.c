@@ -1,4 +1,4 @@
-/* test_plan.c - plan against the tables and the arenas the run uses: what it names is what the model carves, to the byte. */
+/* test_plan.c - plan against the tables and the arenas the run uses: its sizes are the model's, to the byte. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -130,7 +130,7 @@ static void what_saves_memory_does(void **state) {
     assert_true(plan_make(&c, BF16, ranks_of(4)).optimizer_bytes >= one.optimizer_bytes);
 }
 
-/* What a run without memory says: the table, and changes that do take less. */
+/* The advice of a run without memory: the table, and changes that do take less. */
 static void the_advice_takes_less(void **state) {
     (void)state;
     Config c = small_config();
@@ -154,7 +154,7 @@ static void fail_for_memory(void *code) {
     error_set_memory_advice("the table\n");
     (fail)(*(int *)code, "no memory for a test");
 }
-/* Whoever finds no memory tells it; no other end does. */
+/* The end for lack of memory prints the advice; no other end does. */
 static void a_lack_of_memory_is_told_with_the_advice(void **state) {
     (void)state;
     int   memory = EXIT_MEMORY, data = EXIT_DATA;
@@ -195,7 +195,7 @@ static void run_verb(void *arguments) {
     fflush(stdout);
     _exit(code);
 }
-/* What `plan` with these arguments prints, on both streams, and its exit code. */
+/* The output of `plan` with these arguments, of both streams, and its exit code. */
 static Child plan(int argc, char **argv) { return child_run(run_verb, &(Arguments){argc, argv}); }
 
 static void write_shard(const char *name, int64_t tokens) {

@@ -1,4 +1,5 @@
-/* test_progress.c - the lines a person reads: columns that stay in place within 120, units, the ETA, and what a terminal gets. */
+/* test_progress.c - the lines a person reads: columns that stay in place within 120, units, the ETA, and a terminal's
+ * part. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +18,7 @@
 
 static char out[1 << 16];
 
-/* What act prints in a child whose stdout is a pipe, or a terminal of so many columns; into out. */
+/* Puts the output of act into out: of a child whose stdout is a pipe, or a terminal of so many columns. */
 static void capture(void (*act)(void), int columns) {
     int ends[2];
     if (columns) {

@@ -1,4 +1,5 @@
-/* test_sample.c - drawing tokens and text: the right distribution, top-k, what is odd among logits, the window, and the verb's faults. */
+/* test_sample.c - drawing tokens and text: the right distribution, top-k, odd logits, the window, and the verb's
+ * faults. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -131,7 +132,7 @@ static char *text_of(Writer *m, SamplePlan plan) {
     return sample_text(&m->model->gpt, &m->model->stream, &m->tokenizer, plan);
 }
 
-/* Token by token over batches of exactly the window's length: what sample_text does with padded ones. */
+/* As sample_text, but token by token over batches of exactly the window's length, not padded ones. */
 static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
     float *logits = malloc(sizeof *logits * (size_t)m->model->gpt.shape.vocab_size);
     for (int64_t from = 0; tokens-- > 0; count++) {
@@ -182,7 +183,7 @@ static void the_same_seed_gives_the_same_text(void **state) {
     writer_destroy(&m);
 }
 
-/* Whatever bytes the model draws, a terminal gets no control characters and only whole UTF-8 sequences. */
+/* For any bytes of the model, a terminal gets no control characters and only whole UTF-8 sequences. */
 static void text_is_printable(void **state) {
     (void)state;
     Writer m;

@@ -1,4 +1,4 @@
-/* test_slowness.c - when a run says that its steps stay slow. */
+/* test_slowness.c - when a run prints that its steps stay slow. */
 #include "run/slowness.h"
 
 #include <setjmp.h>

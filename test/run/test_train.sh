@@ -1,4 +1,4 @@
-# What one process does: learns, repeats itself bit for bit, resumes bit for bit.
+# One process: learns, repeats itself bit for bit, resumes bit for bit.
 . "$(dirname "$0")/lib/tiny.sh"
 
 expect "trains to the end" quiet train run.dir="$WORK/a"

@@ -12,7 +12,7 @@ cat > "$WORK/good.json" <<'JSON'
 JSON
 cd "$WORK" || exit 1
 
-# says NAME CODE PATTERN COMMAND...: exit code, and all output together matches the pattern
+# says NAME CODE PATTERN COMMAND...: this exit code, and all output together matches the pattern
 says() {
     local name=$1 code=$2 pattern=$3 output status; shift 3
     output=$("$@" 2>&1); status=$?
@@ -30,34 +30,34 @@ says "usage is on stderr" 64 '^$' bash -c "'$TRAIN' 2>/dev/null; s=\$?; echo; ex
 says "check" 0 'good.json: ok' "$TRAIN" check good.json
 says "check counts parameters" 0 '1,878,144 parameters' "$TRAIN" check good.json
 says "check with ranks" 0 'on 3 ranks' "$TRAIN" check good.json ranks=3
-says "check names data that is not there" 0 'data.train +no file matches "nowhere/train_\*.bin" yet' "$TRAIN" check good.json
-says "check, too many ranks" 64 'good.json:3:30: error: batch.global_tokens = 12288 .* ranks \(5\) = 5120; nearest valid values: 10240 and 15360' "$TRAIN" check good.json ranks=5
+says "check names data that is not there" 0 'data.train +no file .*"nowhere/train_\*.bin"' "$TRAIN" check good.json
+says "check, too many ranks" 64 'good.json:3:30: error: batch.global_tokens = 12288 .* ranks \(5\) = 5120; .*: 10240 and 15360' "$TRAIN" check good.json ranks=5
 says "check, bad ranks" 64 'ranks must be' "$TRAIN" check good.json ranks=many
 says "check, override" 0 'steps +5 of 12,288 tokens' "$TRAIN" check good.json run.steps=5
 says "check, unknown key" 64 'did you mean "run.steps"\?' "$TRAIN" check good.json run.step=5
-says "check, no file" 64 '^none.json: error: cannot read: No such file or directory$' "$TRAIN" check none.json
-says "check alone" 64 'check needs a config' "$TRAIN" check
-says "check tells a thing once" 64 '^1$' bash -c "'$TRAIN' check none.json 2>&1 | wc -l; exit 64"
+says "check, no file" 64 '^none.json: error: .*: No such file or directory$' "$TRAIN" check none.json
+says "check alone" 64 'needs a config' "$TRAIN" check
+says "check prints a fault once" 64 '^1$' bash -c "'$TRAIN' check none.json 2>&1 | wc -l; exit 64"
 says "the default run folder" 0 'run folder +runs/good$' "$TRAIN" check good.json
 head -c 100 /dev/zero > zero.bin
-says "check refuses what a run would: a source that is not there" 65 'nowhere does not exist' "$TRAIN" check good.json model.init_from=nowhere
-says "check refuses what a run would: a tokenizer" 64 'data.tokenizer: gpt2' "$TRAIN" check good.json data.tokenizer=gpt2
-says "check refuses what a run would: a prompt without one" 64 'sample.prompt is text' "$TRAIN" check good.json model.vocab_size=300 sample.every=1 sample.prompt=a
-for verb in "check good.json" "plan good.json" schema --help --version; do says "$verb on a full disk" 74 'could not be written' bash -c "'$TRAIN' $verb > /dev/full"; done
+says "check refuses, as a run does: a source that is not there" 65 'nowhere does not exist' "$TRAIN" check good.json model.init_from=nowhere
+says "check refuses, as a run does: a tokenizer" 64 'data.tokenizer: gpt2' "$TRAIN" check good.json data.tokenizer=gpt2
+says "check refuses, as a run does: a prompt without one" 64 'sample.prompt is text' "$TRAIN" check good.json model.vocab_size=300 sample.every=1 sample.prompt=a
+for verb in "check good.json" "plan good.json" schema --help --version; do says "$verb on a full disk" 74 'not be written' bash -c "'$TRAIN' $verb > /dev/full"; done
 says "help of a verb" 0 'usage: train_gpt sample RUN' "$TRAIN" sample --help
 says "check opens data that is there" 65 'data.train.* 50 tokens' "$TRAIN" check good.json data.train=zero.bin
 says "schema" 0 '"additionalProperties":.*false' "$TRAIN" schema
 says "schema takes nothing" 64 'no arguments' "$TRAIN" schema x
 says "a plan of many sequences takes seconds" 0 'total' timeout 20 "$TRAIN" plan good.json batch.global_tokens=$((2048 * 128)) batch.micro_batch=2048 batch.seq_len=128
 says "the schema in configs/ is this one" 0 '^$' bash -c "cd '$ROOT'; '$TRAIN' schema | diff - configs/train_gpt.schema.json; echo"
-says "a verb that is not built" 64 '"doctor" is neither a verb nor a file' "$TRAIN" doctor
-says "a verb misspelt" 64 '"chek" is neither a verb nor a file; did you mean "check"\?' "$TRAIN" chek good.json
-says "train" 64 'to train, name the config alone' "$TRAIN" train good.json
+says "a verb that is not built" 64 '"doctor" .*verb' "$TRAIN" doctor
+says "a verb misspelt" 64 '"chek" .*; did you mean "check"\?' "$TRAIN" chek good.json
+says "train" 64 'name the config' "$TRAIN" train good.json
 says "an unknown option" 64 'did you mean "--version"\?' "$TRAIN" --versoin
-says "no config before the overrides" 64 'the config comes first' "$TRAIN" run.steps=5
+says "no config before the overrides" 64 'config comes first' "$TRAIN" run.steps=5
 says "no such config" 64 '^none.json: error: cannot read' "$TRAIN" none.json
-ranks_that_speak() { run_ranks 3 "$TRAIN" check good.json 2> /dev/null | grep -c ': ok'; }
-says "under mpirun a verb speaks once" 0 '^1$' ranks_that_speak
+printed_by_ranks() { run_ranks 3 "$TRAIN" check good.json 2> /dev/null | grep -c ': ok'; }
+says "under mpirun a verb prints once" 0 '^1$' printed_by_ranks
 [ -e runs ] && echo "not ok nothing is written" || echo "ok nothing is written"
 
 # The schema and the parser agree on the table of bad values.

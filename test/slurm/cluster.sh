@@ -1,7 +1,7 @@
 # cluster.sh - a private SLURM of one node, this machine, in a scratch folder: its own slurmctld and slurmd on free ports of the loopback. Sourced.
 #
 #   cluster_start     needs root and Debian's slurmctld, slurmd, slurm-client; SLURM's commands then talk to it (SLURM_CONF)
-#   cluster_stop      ends its jobs, its daemons and whatever a job has left running; safe to call at any time
+#   cluster_stop      ends its jobs, its daemons and processes left by a job; safe to call at any time
 cluster=''
 
 free_ports() { # two in a row that nobody listens on

@@ -30,7 +30,7 @@ until_true() {
     local end=$((SECONDS + $1)); shift
     while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.3; done
 }
-# Is the job over? A requeued one would wait for two minutes more: it is told not to. (Two seconds it must, for its old credential's sake.)
+# Is the job over? A requeued one would wait for two minutes more: here only two seconds, for its old credential's sake.
 over() {
     case $(state "$1") in
     COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL) ;;
@@ -38,7 +38,7 @@ over() {
     *) false ;;
     esac
 }
-# ends JOB STATE EXITCODE: the job comes to that. (The limit is for what hangs, however busy the machine is.)
+# ends JOB STATE EXITCODE: the job comes to that. (The limit is for a hanging job, however busy the machine is.)
 ends() {
     until_true 1200 over "$1"
     [ "$(state "$1") $(field "$1" ExitCode)" = "$2 $3:0" ] && return
@@ -64,10 +64,10 @@ job=$(config=limited.json submit --time=1 --signal=B:USR1@20 -- run.dir=limited 
 printf '%s\n' '#!/bin/bash' '[ "$1" != check ] || { echo "run folder  deaf"; exit; }' "trap '' USR1" 'while :; do sleep 0.2; done' >deaf.sh
 chmod +x deaf.sh
 deaf=$(TRAIN_GPT=$PWD/deaf.sh LAUNCH=none submit --time=1 --signal=B:USR1@20 --)
-# And the program, told nothing: it knows when the job ends.
+# And the program, without a signal: it knows when the job ends.
 clock=$(submit --time=1 --signal=B:CONT@1 -- run.dir=clock $long run.steps=1000000)
 
-stopped='exit code 75; the job is requeued and goes on from step [1-9][0-9]*'
+stopped='exit code 75; .*requeued .*step [1-9][0-9]*'
 until_true 120 logged "$job" "$stopped"
 steps=$(($(grep -oE "$stopped" "$job.log" | head -1 | grep -oE '[0-9]+$') + 500))
 sed -i "s/1000000/$steps/" limited.json
@@ -77,8 +77,8 @@ scancel "$clock"
 expect "a job that gets no signal saves before its limit all the same" logged "$clock" "$stopped"
 expect "within it" bash -c '! grep -qE "TIME LIMIT|USR1" "$0"' "$clock.log"
 expect "a run longer than its time limit gets done" ends "$job" COMPLETED 0
-echo "# in $(starts "$job") parts: $(grep -oE 'goes on from step [0-9]+' "$job.log" | grep -oE '[0-9]+' | tr '\n' ' ')of $steps steps; SLURM counts $(field "$job" Restarts) restarts"
-expect "it was told before the limit" logged "$job" 'train.sbatch: USR1'
+echo "# in $(starts "$job") parts: $(grep -oE 'requeued .*step [0-9]+' "$job.log" | grep -oE '[0-9]+$' | tr '\n' ' ')of $steps steps; SLURM counts $(field "$job" Restarts) restarts"
+expect "USR1 came before the limit" logged "$job" 'train.sbatch: USR1'
 expect "it saved, left with 75 and was requeued" logged "$job" "$stopped"
 expect "no part came to its limit" bash -c '! grep -q "TIME LIMIT" "$0"' "$job.log"
 expect "and resumed each time" [ "$(starts "$job") $(grep -c '^resume ' "$job.log")" = "$(($(field "$job" Restarts) + 1)) $(field "$job" Restarts)" ]
@@ -88,7 +88,7 @@ expect "the same bits as the unbroken run" same_final limited unbroken "$steps"
 sha256sum limited/checkpoints/"$(final "$steps")"/model.safetensors unbroken/checkpoints/"$(final "$steps")"/model.safetensors | sed 's/^/# /'
 
 expect "a time limit that comes before the ranks have saved: requeued too" until_true 120 starts_again "$deaf"
-expect "and told" logged "$deaf" 'the time limit came too soon after USR1.*requeued'
+expect "with a message" logged "$deaf" 'time limit .*USR1.*requeued'
 scancel "$deaf"
 
 # --- srun ------------------------------------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ else
 fi
 srun --ntasks=2 "$TRAIN" tiny.json run.dir=bare >bare.log 2>&1
 expect "a bare srun ends with 69" [ $? -eq 69 ]
-expect "it says, once, what to type" [ "$(grep -cE 'srun started 2 tasks .*srun --mpi=pmix -n 2 .*mpirun' bare.log)" -eq 1 ]
+expect "it prints the commands to type, once" [ "$(grep -cE ' 2 tasks .*srun --mpi=pmix -n 2 .*mpirun' bare.log)" -eq 1 ]
 expect "and leaves no run" [ ! -e bare ]
 srun --ntasks=1 "$TRAIN" tiny.json run.dir=lone >/dev/null 2>&1
 expect "a bare srun of one task trains" whole lone 12
@@ -117,7 +117,7 @@ expect "a bare srun of one task trains" whole lone 12
 train run.dir=single >/dev/null
 job=$(sbatch --parsable --ntasks=2 --output=%j.log --wrap "$TRAIN tiny.json run.dir=batch")
 expect "a batch script without mpirun trains as one process" ends "$job" COMPLETED 0
-expect "and says what the other task waits for" logged "$job" 'warning: SLURM gave this job 2 tasks.*mpirun'
+expect "and warns of the other task" logged "$job" 'warning: SLURM .* 2 tasks.*mpirun'
 expect "the same bits as outside" same_final batch single 12
 
 # --- arrays --------------------------------------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ printf '\xff\xff' | dd of="$(ls data/train_*.bin)" bs=1 seek=2048 conv=notrunc 2
 job=$(submit -- run.dir=loop run.steps=24)
 expect "a damaged shard ends the job with its code, 65" ends "$job" FAILED 65
 expect "after three starts" [ "$(grep -c 'token .* of .* is 65535' "$job.log")" -eq 3 ]
-expect "it tells where" logged "$job" 'exit code 65: 3 failures in a row at step 12, so no further try'
+expect "its message has the step" logged "$job" 'exit code 65: 3 failures .*step 12,'
 cp good/*.bin data/
 job=$(submit -- run.dir=loop run.steps=24)
 expect "repaired, the same command goes on" ends "$job" COMPLETED 0
@@ -150,7 +150,7 @@ expect "to the end" whole loop 24
 job=$(submit -- run.dir=killed $long run.steps=$steps)
 until_true 120 stepped killed; kill -9 "$(pgrep -f "^$TRAIN tiny.json run.dir=killed" | tail -n 1)"
 expect "a rank killed: requeued, done" ends "$job" COMPLETED 0
-expect "which is no failure" logged "$job" 'exit code 137; the job is requeued'
+expect "which is no failure" logged "$job" 'exit code 137; .*requeued'
 expect "the same bits" same_final killed short $steps
 
 job=$(submit -- run.dir=ended $long run.steps=$steps)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Hangs: a rank that stops, hangs or never gets on in a random collective, at 2 and 4 ranks; as root also cut cables (test/hosts). All ranks must be
-# gone within 15 s, with exit code 77 and a word.
+# Hangs: a rank that stops, hangs or never proceeds in a random collective, at 2 and 4 ranks; as root also cut cables
+# (test/hosts). All ranks must be gone within 15 s, with exit code 77 and a message.
 # goal: 500 hangs and cut links
 . "$(dirname "$0")/part.sh"
 round() (

@@ -1,12 +1,13 @@
-# part.sh - what the parts of `make soak` share. A part is test/soak/NAME.sh SECONDS: it works for about that long, however often it is called, tells
-# each failure by a line `not ok ...`, and says at the end `N done, N failed`. Its third line is `# goal: NUMBER WHAT`, over all pieces. Sourced, not run.
+# part.sh - shared by the parts of `make soak`. A part is test/soak/NAME.sh SECONDS: it works for about that long,
+# however often it is called, prints a line `not ok ...` for each failure, and at the end `N done, N failed`. A line of
+# its head is `# goal: NUMBER NOUN`, over all calls. Sourced, not run.
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 seconds=${1:-60} end=$((SECONDS + ${1:-60})) done=0 failed=0
 more()  { [ $SECONDS -lt $end ]; }
-tally() { done=$((done + $1)) failed=$((failed + $2)); }   # of the work so far: how much, and what failed of it
+tally() { done=$((done + $1)) failed=$((failed + $2)); }   # the work so far, and its failures
 # How much of a part earlier pieces have done, for one that goes through a list: so_far PART
 so_far() { grep -s "\"part\": \"$1\"" test/results/soak.jsonl | grep -oE '"count": [0-9]+' | awk '{ n += $2 } END { print n + 0 }'; }
-# The parser TARGET of test/fuzz/ under libFuzzer; what was found so far is kept in build/fuzz/.
+# The parser TARGET of test/fuzz/ under libFuzzer; build/fuzz/ keeps the inputs found so far.
 fuzz_parser() {
     local told; told=$(scripts/fuzz.sh "$seconds" "$1")
     grep -E '^(not ok|skip)' <<< "$told"

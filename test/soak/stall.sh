@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # How long training waits for a checkpoint: the demo's model on made-up text and small steps, a save every 4. At one a minute it may be 0.1 % of the
-# time; against the bare copy of as many bytes it is only told, since a busy machine blurs that.
+# time; the ratio to the bare copy of as many bytes is only printed, since a busy machine blurs it.
 # goal: 100 checkpoints
 . "$(dirname "$0")/part.sh"
 . test/run/lib/tiny.sh

@@ -1,6 +1,6 @@
-/* calibrate.cu - what the primitives of core/ptx.cuh give for seeded random operands, bit by bit. A run on a GPU and one of the emulator are
- * compared (test/emu/compare_calibration.py): moves of data must agree exactly, products up to the order of their sums, 2^x up to the error that
- * its instruction may have. setmaxnreg alone gives no result to compare.
+/* calibrate.cu - results of the primitives of core/ptx.cuh for seeded random operands, bit by bit.
+ * test/emu/compare_calibration.py compares a GPU's with the emulator's: moves of data must agree exactly, products up
+ * to the order of their sums, 2^x up to its instruction's error. setmaxnreg alone gives no result to compare.
  *
  * Prints one line per result: name, index, 32 bits in hexadecimal.
  */
@@ -77,7 +77,7 @@ template <typename T> KERNEL __launch_bounds__(THREADS, 1) hopper_kernel(uint32_
         wgmma_wait<0>();
     }
     const T *mine = shared->a + threadIdx.x * 32;
-    if (primitive == EVERY_THREAD_ARRIVES) { /* each reads what another has stored before it arrived */
+    if (primitive == EVERY_THREAD_ARRIVES) { /* each reads a value that another has stored before it arrived */
         shared->b[threadIdx.x] = mine[0];
         mbarrier_arrive(&shared->all_arrived);
         mbarrier_wait(&shared->all_arrived, 0);

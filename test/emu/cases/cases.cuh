@@ -1,7 +1,7 @@
 /* cases.cuh - the kernels that prove the emulator, and the faults planted in them.
  *
- * One program holds all: `cases NAME [BUG]` runs a case with fault number BUG switched on, so what catches the fault is the very code that
- * runs clean without it. Under nvcc there are no faults.
+ * One program holds all: `cases NAME [BUG]` runs a case with fault number BUG switched on. The same code must run clean
+ * without the fault. Under nvcc there are no faults.
  */
 #pragma once
 #include "core/ptx.cuh"

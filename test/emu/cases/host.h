@@ -1,4 +1,4 @@
-/* host.h - what the cases share on the host side. */
+/* host.h - the host side of the cases. */
 #pragma once
 #include <vector>
 

@@ -16,7 +16,7 @@
 int planted;
 #endif
 
-/* What core/device.cu has in the program. */
+/* The program has these in core/device.cu. */
 void cuda_failed(const char *call, cudaError_t error, const char *file, int line) {
     printf("not ok %s at %s:%d: %s\n", call, file, line, cudaGetErrorString(error));
     exit(1);

@@ -10,7 +10,7 @@ void managed_case() {
     for (int i = 0; i < n; i++) shared[i] = pinned[i] = (float)i;
     OnDevice<float> sums(n);
     CUDA_CHECK(cudaMemset(sums.p, 0, n * sizeof(float)));
-    column_sums(sums.p, shared, 1, n, &stream); /* a kernel reads what the host wrote */
+    column_sums(sums.p, shared, 1, n, &stream); /* a kernel reads the host's data */
     column_sums(sums.p, pinned, 1, n, &stream);
     CUDA_CHECK(cudaMemcpyAsync(shared, sums.p, n * sizeof(float), cudaMemcpyDeviceToDevice, stream_queue(&stream)));
     CUDA_CHECK(cudaStreamSynchronize(stream_queue(&stream)));

@@ -155,7 +155,7 @@ void reverse_warps(float *out, const float *in, int n, Stream *s) {
     LAUNCH(reverse_kernel, n / 128, BUG(28) ? 2048 : 128, 0, s, out, in, n); /* 28: 2048 threads per block */
 }
 
-/* --- warps 0 and 1, and warps 2 and 3, exchange their values behind a barrier of their own; then all count what they hold ------------- */
+/* --- warps 0 and 1, and warps 2 and 3, exchange their values behind a barrier of their own; then all count them --- */
 
 KERNEL pairs_kernel(float *__restrict__ out, const float *__restrict__ in, int n) {
     SMEM(float, values, [128]);

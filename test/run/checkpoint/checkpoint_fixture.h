@@ -1,5 +1,6 @@
-/* checkpoint_fixture.h - what the checkpoint tests share: a run folder, and a model that is nothing but a parameter table and state of
- * known bits. Odd sizes: rows that fill no 64 elements, a vocabulary with padding, a run boundary inside a tensor.
+/* checkpoint_fixture.h - shared by the checkpoint tests: a run folder, and a model that is only a parameter table and
+ * state of known bits. Odd sizes: rows that fill no 64 elements, a vocabulary with padding, a run boundary inside a
+ * tensor.
  */
 #ifndef TRAIN_GPT_TEST_RUN_CHECKPOINT_FIXTURE_H
 #define TRAIN_GPT_TEST_RUN_CHECKPOINT_FIXTURE_H

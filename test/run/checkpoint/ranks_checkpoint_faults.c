@@ -19,7 +19,7 @@ static int on_rank(int rank, int value) {
     return (int)shared;
 }
 
-/* One save under the rule; what it says is of no interest. Returns whether the rule has struck. */
+/* One save under the rule, its stderr dropped. Returns whether the rule has struck. */
 static int save_under(Fixture *f, const char *rule, int nth, int victim, int *saved) {
     fflush(stderr);
     int told = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);

@@ -1,9 +1,10 @@
-/* recorded_disk.h - every call that changes what is below a folder, written down, and what a power failure may leave of them. The linker puts
- * the functions __wrap_open() and so on in the place of open(), wherever the program calls it.
+/* recorded_disk.h - records each call that changes files below a folder, and builds the states that a power failure may
+ * leave. The linker puts the functions __wrap_open() and so on in the place of open(), wherever the program calls it.
  *
- * The model takes no more for granted than POSIX promises. Until an fsync of a file, each write and size of it may be there, be lost, or be
- * there in part; until an fsync of a folder, each name made, moved or removed in it may be there or not, whatever came after. fsync makes all
- * earlier changes of its file or folder sure, and nothing else: not even that of the file's own name. A rename is one change.
+ * The model takes no more for granted than POSIX promises. Until an fsync of a file, each write and size of it may be
+ * there, be lost, or be there in part. Until an fsync of a folder, each name made, moved or removed in it may be there
+ * or not, regardless of later changes. fsync makes all earlier changes of its file or folder sure, and nothing else:
+ * not even that of the file's own name. A rename is one change.
  */
 #ifndef TRAIN_GPT_TEST_RUN_RECORDED_DISK_H
 #define TRAIN_GPT_TEST_RUN_RECORDED_DISK_H
@@ -26,7 +27,7 @@ typedef enum { CHANGE_LINK, CHANGE_UNLINK, CHANGE_RENAME, CHANGE_WRITE, CHANGE_S
 
 typedef struct {
     ChangeKind     kind;
-    int            node;            /* what is written, sized or synced; of a link, what the name stands for */
+    int            node;            /* the written, sized or synced node; of a link, the name's node */
     int            folder;          /* of a link, unlink, rename: where */
     char           name[48], to[48];
     uint64_t       offset, bytes;   /* of a write; bytes of a size */
@@ -67,7 +68,7 @@ static Entry *entry_of(Entry *list, int count, int folder, const char *name) {
     return NULL;
 }
 
-/* Does a change of names to a list; what it does not apply to stays as it is. */
+/* Applies a change of names to a list; all other entries stay. */
 static void apply_name(Entry *list, int *count, const Change *c) {
     Entry *e = entry_of(list, *count, c->folder, c->name);
     if (e && c->kind != CHANGE_LINK) *e = list[--*count];
@@ -146,7 +147,7 @@ int __wrap_open(const char *path, int flags, ...) {
     va_list     rest;
     const char *name;
     va_start(rest, flags);
-    int mode = flags & O_CREAT ? va_arg(rest, int) : 0; /* of what is made there is one more argument */
+    int mode = flags & O_CREAT ? va_arg(rest, int) : 0; /* the mode of a new file is one more argument */
     va_end(rest);
     int node = disk.recording ? node_of(path) : -1, fd = __real_open(path, flags, mode);
     if (fd < 0 || fd >= DISK_FDS || !disk.recording) return fd;
@@ -221,7 +222,7 @@ static void read_folder(const char *path, int folder) {
     closedir(d);
 }
 
-/* From what is below root now. */
+/* Starts the recording from the present files below root. */
 static void disk_record(const char *root) {
     memset(&disk, 0, sizeof disk);
     memset(disk.of_fd, -1, sizeof disk.of_fd);
@@ -238,7 +239,7 @@ static void disk_free(void) {
     disk.changes = disk.nodes = 0;
 }
 
-/* --- what a power failure leaves -------------------------------------------------------------------------------------------------------- */
+/* --- states after a power failure --------------------------------------------------------------------------------- */
 
 typedef enum { FATE_LOST, FATE_THERE, FATE_TORN /* a write: some of its blocks of 512 bytes */ } Fate;
 
@@ -270,7 +271,7 @@ static void apply_write(unsigned char *data, const Change *c, Fate fate, uint64_
     }
 }
 
-/* What is in file `node` after the changes with these fates; malloc'ed. */
+/* The bytes of file `node` after the changes with these fates; malloc'ed. */
 static unsigned char *file_after(int node, const Fate *fate, int count, uint64_t seed, uint64_t *bytes) {
     unsigned char *data = malloc(disk.node[node].bytes + 1);
     CHECK(data, "no memory");
@@ -305,12 +306,12 @@ static uint64_t put_folder(const char *path, int folder, const Entry *list, int 
             part[1] = XXH3_64bits(data, bytes), part[2] = bytes;
             free(data);
         }
-        hash += XXH3_64bits(part, sizeof part); /* whatever the order of names */
+        hash += XXH3_64bits(part, sizeof part); /* for any order of names */
     }
     return hash;
 }
 
-/* Builds under path what is left after `count` changes with these fates; "" builds nothing. Returns a hash of it all. */
+/* Builds under path the state after `count` changes with these fates; "" builds nothing. Returns a hash of it all. */
 static uint64_t disk_after(const char *path, const Fate *fate, int count, uint64_t seed) {
     Entry list[DISK_ENTRIES];
     int   entries = disk.firsts;

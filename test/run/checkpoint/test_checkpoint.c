@@ -210,7 +210,7 @@ static void test_versions(void **state) {
     set_version("1.7"); /* a minor version only adds */
     assert_int_equal(resume("", 4).code, 0);
     set_version("2.0");
-    Child c = resume("", -1); /* and not from step 2: that would undo what a newer program did */
+    Child c = resume("", -1); /* and not from step 2: that would undo a newer program's work */
     assert_int_equal(c.code, EXIT_DATA);
     assert_int_equal(child_lines(&c), 1);
     assert_non_null(strstr(c.said, "step_00000004: state.json has format version 2.0; this program reads 1.x"));
@@ -278,12 +278,12 @@ static void test_never_prunes_below_what_verifies(void **state) {
     SAVE(1, 2);
     flip_bit("step_00000002/model.safetensors", -5);
     SAVE(3);
-    assert_string_equal(listing(), "step_00000001 step_00000002 step_00000003 "); /* 2 is broken: 1 is what 3 can fall back to */
+    assert_string_equal(listing(), "step_00000001 step_00000002 step_00000003 "); /* 2 is broken: 3 can fall back to 1 */
     SAVE(4);
     assert_string_equal(listing(), "step_00000003 step_00000004 ");
 }
 
-/* What stood there a moment ago may be broken by now: every save reads again what it would fall back to. */
+/* A checkpoint that was whole may be broken by now: every save reads its fallback again. */
 static void test_an_older_one_breaks_while_the_run_goes_on(void **state) {
     (void)state;
     Fixture f;
@@ -316,7 +316,7 @@ static void test_leftovers_go_and_strangers_stay(void **state) {
     assert_string_equal(listing(), "best step_00000001.old step_00000002 step_00000003 step_1 ");
 }
 
-/* A run that fell back goes its own way: what it had to pass over does not come back. */
+/* A run that fell back goes its own way: the broken checkpoint that it passed over does not come back. */
 static void test_passed_over_steps_go(void **state) {
     (void)state;
     SAVE(10, 20);

@@ -1,4 +1,4 @@
-/* test_checkpoint_damage.c - whatever happens to a file of a checkpoint is seen, and an older whole one is used instead.
+/* test_checkpoint_damage.c - any damage to a file of a checkpoint is seen, and an older whole one is used instead.
  *
  *   test_checkpoint_damage FROM COUNT     cases FROM to FROM+COUNT-1 of LONG_CASES flipped bits (every bit of every header and small file, the
  *                                         rest anywhere), and that share of all truncations
@@ -44,7 +44,7 @@ static void expect_fall_back(const char *what) {
     Fixture f;
     char    found[256] = "nothing";
     if (verifies()) fail_msg("%s: not seen", what);
-    int told = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY); /* what it says is looked at in test_checkpoint.c */
+    int told = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY); /* test_checkpoint.c checks its messages */
     dup2(silence, STDERR_FILENO);
     int is_older = checkpoint_find(dir, found, sizeof found) && strcmp(found, older) == 0;
     fixture_create(&f, comm, dir, F32, 1, "");

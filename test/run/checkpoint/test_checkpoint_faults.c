@@ -1,5 +1,6 @@
 /* test_checkpoint_faults.c - every I/O call of a save, of the deletion that follows it and of a resume in turn fails, is cut short, or is
- * the last thing the process does: what was saved before is whole, and the next resume takes the old state or the new one, with all its bits.
+ * the last thing the process does: older checkpoints stay whole, and the next resume takes the old state or the new
+ * one, with all its bits.
  */
 #include "core/failpoints.h"
 #include "core/io.h"
@@ -60,7 +61,7 @@ static int verifies(int64_t step) {
     return 1;
 }
 
-/* A rule that finds no such call is the end of a sweep: the log tells. */
+/* A rule that finds no such call ends a sweep: then there is no log. */
 static Path log_path(void) { return path_of("%s/struck", dir); }
 static int  struck(void) { return unlink(log_path().text) == 0; }
 
@@ -75,7 +76,7 @@ static void start_over(void) {
     assert_int_equal(system(path_of("rm -rf '%s' && cp -al '%s' '%s'", checkpoints.text, kept.text, checkpoints.text).text), 0);
 }
 
-/* What a save of step 3 that deletes step 1 may leave: 2 untouched; 1 whole, or gone; 3 whole, or not under its name. */
+/* After a save of step 3 that deletes step 1: 2 untouched; 1 whole, or gone; 3 whole, or not under its name. */
 static void expect_old_or_new(const char *spec) {
     if (!verifies(2)) fail_msg("%s: step 2 was touched", spec);
     if (there("step_00000001") && !verifies(1)) fail_msg("%s: half of step 1 is there", spec);
@@ -84,7 +85,7 @@ static void expect_old_or_new(const char *spec) {
     expect_resume_at(2, 3, spec);
 }
 
-/* The next save finds what was left, and clears it. */
+/* The next save clears the leftovers. */
 static void expect_next_save(const char *spec) {
     if (save(4, NULL).code != 0) fail_msg("%s: the next save fails", spec);
     if (there("step_00000003.tmp") || there(".trash-step_00000001")) fail_msg("%s: leftovers stay", spec);
@@ -108,7 +109,7 @@ static void test_every_call_of_a_save(void **state) {
             if (what >= 3) {
                 if (c.code != -1) fail_msg("%s: exit %d", spec, c.code);
                 killed++;
-            } else if (c.code == 0) { /* such a fault may have ended nothing, but step 3 is there, and what is said is about old ones */
+            } else if (c.code == 0) { /* then step 3 is there, and each message is about older steps */
                 if (!verifies(3) || (what == 2 && c.said[0])) fail_msg("%s: %s", spec, c.said);
                 int is_unread = strstr(c.said, "does not count as a checkpoint to fall back to") != NULL;
                 if (c.said[0] && !is_unread && !strstr(c.said, "warning: cannot remove the old checkpoint")) fail_msg("%s: %s", spec, c.said);
@@ -136,7 +137,7 @@ static void resume_piece(void *argument) {
     _exit(fixture_differences(&f, step) == 0 ? 100 + (int)step : 99);
 }
 
-/* A disk that does not answer says nothing of a checkpoint: the next start takes the newest, which is no older one's for that. */
+/* A checkpoint that cannot be read is not broken: the start ends, and the next one takes the newest, no older one. */
 static void test_every_call_of_a_resume(void **state) {
     (void)state;
     static const char *const whats[] = {"EIO", "short", "kill-before", "kill-after"};
@@ -187,7 +188,7 @@ static void test_a_step_that_cannot_be_read_is_not_passed_over(void **state) {
     assert_non_null(strstr(c.said, "step_00000002: cannot read model.safetensors: Input/output error; nothing is changed: mend that and start again"));
 }
 
-/* --- a write that puts down other bytes, and says nothing ---------------------------------------------------------------------------------- */
+/* --- a write that puts down other bytes and returns success ------------------------------------------------------- */
 
 static int flip_in; /* which of this process' writes to files, from 1; 0: none */
 

@@ -1,5 +1,5 @@
-/* test_checkpoint_folders.c - what may lie under run.dir/checkpoints: names that only look like ours, other kinds of files, folders that cannot
- * be read, paths that are too long.
+/* test_checkpoint_folders.c - entries of run.dir/checkpoints: names that only look like ours, other kinds of files,
+ * folders that cannot be read, paths that are too long.
  */
 #include "test/run/lib/child.h"
 
@@ -20,7 +20,7 @@ static void save_one(int64_t step) {
     fixture_destroy(&f);
 }
 
-/* Only what folder_name() writes is a step, and only with our endings a leftover. */
+/* Only a name of folder_name() is a step, and only with our endings a leftover. */
 static void test_names_of_strangers(void **state) {
     (void)state;
     static const char *const names[] = {
@@ -63,7 +63,7 @@ static void expect_end(Child c, int code, const char *word) {
     if (c.code != code || !strstr(c.said, word)) fail_msg("exit %d, %d due: \"%s\" does not say \"%s\"", c.code, code, c.said, word);
 }
 
-/* No folder is none yet; one that cannot be read may hold what this run needs. */
+/* No folder: no checkpoint yet. A folder that cannot be read may hold this run's checkpoints. */
 static void test_checkpoints_is_something_else(void **state) {
     (void)state;
     StepFolder *list;

@@ -1,5 +1,5 @@
-/* test_checkpoint_power.c - the power fails at any moment of a save: whatever the disk has kept of the calls since the last fsync, the next start
- * finds the old checkpoint or the new one, whole. See recorded_disk.h for what a disk may keep.
+/* test_checkpoint_power.c - the power fails at any moment of a save: for each part of the calls since the last fsync
+ * that a disk may keep (recorded_disk.h), the next start finds the old checkpoint or the new one, whole.
  *
  *   test_checkpoint_power [STATES [SEED]]     about so many different states of each case
  */
@@ -15,7 +15,7 @@ static uint64_t seed = 1;
 static int      states, old_ones;
 
 typedef struct { uint64_t *hash; int count, room; } Set;
-static Set choices, contents; /* which changes stay; what is then there */
+static Set choices, contents; /* the changes that stay; the resulting files */
 
 static int enter_beside(void **state) {
     if (enter(state)) return -1;
@@ -37,7 +37,7 @@ static void save(int64_t step) {
     fixture_destroy(&f);
 }
 
-/* What a start finds in `left`, and, now and then, that a save there works. */
+/* A start in `left` finds one of the two steps; for every 16th state a save there works, too. */
 static void expect_old_or_new(int64_t old, int64_t new, int is_done, int count) {
     Fixture f;
     fixture_create(&f, comm, left, F32, 1, "");
@@ -64,7 +64,7 @@ static int is_new(Set *set, uint64_t hash) {
 }
 
 static void try_state(const Fate *fate, int count, uint64_t tear, int64_t old, int64_t new) {
-    int      is_done = count == disk.changes; /* then the old checkpoint is not enough: a state of its own, whatever it holds */
+    int      is_done = count == disk.changes; /* then the old checkpoint is not enough: always a state of its own */
     uint64_t choice = (uint64_t)is_done;
     for (int i = 0; i < count; i++) {
         uint64_t part[3] = {(uint64_t)i, fate[i], fate[i] == FATE_TORN ? tear : 0};

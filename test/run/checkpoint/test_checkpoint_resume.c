@@ -1,5 +1,5 @@
-/* test_checkpoint_resume.c - what a resume asks before it takes a checkpoint over: settings, data, the model's own table; and what it leaves to
- * the run that goes on.
+/* test_checkpoint_resume.c - checks of a resume before it takes a checkpoint over: settings, data, the model's own
+ * table; and its results for the run that goes on.
  */
 #include "test/run/lib/child.h"
 
@@ -16,7 +16,7 @@ static void save_one(DType act, LossScale scale) {
 
 typedef struct {
     const char *extra;                /* of the run section */
-    void      (*change)(Fixture *f);  /* of what the program itself knows; NULL: nothing */
+    void      (*change)(Fixture *f);  /* of the program's own values; NULL: none */
 } Start;
 
 /* Exit code 100 + the step that was taken over. */

@@ -1,5 +1,5 @@
-/* test_checkpoint_space.c - what a start finds in run.dir/checkpoints, and whether it says no before the first step: leftovers, other kinds of
- * files, links, and a file system of a known size.
+/* test_checkpoint_space.c - a start's look at run.dir/checkpoints, and its refusal before the first step: leftovers,
+ * other kinds of files, links, and a file system of a known size.
  */
 #include "core/io.h"
 
@@ -13,7 +13,7 @@
 #include "test/run/lib/own_folder.h"
 
 static size_t one;      /* checkpoint, in bytes */
-static int    is_silent; /* statvfs() tells nothing */
+static int    is_silent; /* statvfs() fails */
 static double capacity; /* of the file system under run.dir/checkpoints, in checkpoints; elsewhere there is no room at all */
 
 static int enter_roomy(void **state) {
@@ -26,7 +26,7 @@ static const char *in_checkpoints(const char *name) {
     return (path = path_of("%s/checkpoints%s%s", dir, *name ? "/" : "", name)).text;
 }
 
-/* What is in checkpoints/ takes from the capacity. */
+/* The files in checkpoints/ take from the capacity. */
 int __wrap_statvfs(const char *path, struct statvfs *fs);
 int __wrap_statvfs(const char *path, struct statvfs *fs) {
     double used = 0.0;
@@ -95,7 +95,7 @@ static void test_leftovers_go_before_the_room_is_measured(void **state) {
     }
 }
 
-/* What we would not have left there is not ours to remove. */
+/* A leftover with folders in it is not from a save of ours, so it is not ours to remove. */
 static void test_other_leftovers_are_named(void **state) {
     (void)state;
     save_steps(2, 10);
@@ -104,7 +104,7 @@ static void test_other_leftovers_are_named(void **state) {
     expect_refusal(start(2, 10), "cannot remove what a save that was cut off has left there: Directory not empty; remove step_*.tmp and .trash-* by hand");
 }
 
-/* A file system that does not tell its room is tried; without a save to come none is needed; a checkpoint without files takes none. */
+/* Without statvfs() a start goes on; without a save to come it needs no room; a checkpoint without files takes none. */
 static void test_room_that_is_not_needed_or_not_known(void **state) {
     (void)state;
     capacity = 0.5;
@@ -164,7 +164,7 @@ static void save_piece(void *argument) {
     checkpoint_save(&f.state, 10);
 }
 
-/* A full disk is told before anything is written to it. */
+/* A full disk is reported before anything is written to it. */
 static void test_a_save_without_room(void **state) {
     (void)state;
     capacity = 0.9;

@@ -1,5 +1,5 @@
-/* test_checkpoint_write.c - what a save puts into a folder beside the state itself, what it does with a step that is there already, and what keeps
- * it from writing: another job's lock, a log that cannot be synced, a byte that no rank has written.
+/* test_checkpoint_write.c - a save's files beside the state itself, a save of a step that is there already, and causes
+ * of refusal: another job's lock, a log that cannot be synced, a byte that no rank has written.
  */
 #include "core/failpoints.h"
 #include "core/io.h"
@@ -149,7 +149,7 @@ static void test_a_log_that_cannot_be_synced(void **state) {
     assert_int_not_equal(access(step_path("").text, F_OK), 0);
 }
 
-/* A run that no rank has written, or two have: a bug of ours would be seen before the folder gets its name. */
+/* Bytes that no rank has written, or two have: a bug of ours would be seen before the folder gets its name. */
 static void test_runs_that_do_not_cover(void **state) {
     (void)state;
     for (int twice = 0; twice < 2; twice++) {

@@ -1,4 +1,4 @@
-/* test_manifest.c - state.json: what is written is read back; whatever is cut, flipped or made up is refused. */
+/* test_manifest.c - state.json: a written one is read back; one that is cut, flipped or made up is refused. */
 #include "run/checkpoint/manifest.h"
 
 #include <errno.h>
@@ -78,7 +78,7 @@ static void test_gemm(void **state) {
     free(text);
 }
 
-/* What is not there or not whole is broken; what nobody could look at is not. */
+/* A missing or cut file is broken; a file that could not be read is not. */
 static void test_unread(void **state) {
     (void)state;
     static const struct { int error; const char *says; } table[] = {
@@ -111,7 +111,7 @@ static void test_every_cut_and_every_bit(void **state) {
     free(text);
 }
 
-/* One value is another, and the hash is right: a manifest that holds together, or a fault that names something of it. */
+/* One value changed, with the right hash: the manifest is consistent, or the fault names a part of it. */
 static void read_changed(char *text, void *good) {
     char     fault[MANIFEST_FAULT_BYTES] = "", signed_text[8192];
     Manifest m;
@@ -159,7 +159,7 @@ static char *forge(const char *from, const char *to, size_t *bytes) {
 static void test_forgeries(void **state) {
     (void)state;
     static const struct { const char *from, *to; ManifestStatus status; const char *word; } table[] = {
-        {"\"1.0\"", "\"1.7\",\"more\":[1,2]", MANIFEST_GOOD, ""}, /* a later minor version may say more */
+        {"\"1.0\"", "\"1.7\",\"more\":[1,2]", MANIFEST_GOOD, ""}, /* a later minor version may have more keys */
         {"\"1.0\"", "\"2.0\"", MANIFEST_FOREIGN, "version 2.0"},
         {"\"1.0\"", "\"10.0\"", MANIFEST_FOREIGN, "version 10.0"},
         {"\"1.0\"", "1.0", MANIFEST_BROKEN, "not a train_gpt checkpoint's"},
@@ -174,7 +174,7 @@ static void test_forgeries(void **state) {
         {"\"step\":\"1000\"", "\"step\":\"9223372036854775808\"", MANIFEST_BROKEN, "step"},
         {"\"step\":\"1000\"", "\"step\":\"99999999999999999999999\"", MANIFEST_BROKEN, "step"},
         {"\"step\":\"1000\"", "\"step\":\"1000\",\"step\":\"1000\"", MANIFEST_BROKEN, "no valid JSON"},
-        {"\"step\":\"1000\"", "\"step\":\"9007199254740993\"", MANIFEST_BROKEN, "step"}, /* what sums of two would not fit */
+        {"\"step\":\"1000\"", "\"step\":\"9007199254740993\"", MANIFEST_BROKEN, "step"}, /* beyond 2^53 */
         {"\"samples\":\"12000\"", "\"samples\":\"9223372036854775807\"", MANIFEST_BROKEN, "samples"},
         {"\"tokens\":\"9007199254740992\"", "\"tokens\":\"9007199254740993\"", MANIFEST_BROKEN, "tokens"},
         {"\"skips\":\"2\"", "\"skips\":\"9007199254740993\"", MANIFEST_BROKEN, "guard"},

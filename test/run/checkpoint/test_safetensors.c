@@ -156,7 +156,7 @@ static void test_refuses(void **state) {
     char        fault[SAFETENSORS_FAULT_BYTES];
     uint8_t     none[8] = {0};
     for (size_t n = 0; n < 8; n++) assert_false(parse(none, n, n, &s, fault));
-    assert_false(parse(none, 8, 7, &s, fault)); /* more bytes than the file is said to have */
+    assert_false(parse(none, 8, 7, &s, fault)); /* more bytes than the stated length of the file */
     assert_non_null(strstr(fault, "too short"));
 }
 
@@ -219,7 +219,7 @@ static void test_writes(void **state) {
     free(again);
 }
 
-/* Whatever the bytes: no crash, no leak, and what is accepted is consistent. */
+/* For any bytes: no crash, no leak, and an accepted header is consistent. */
 static void test_mutations(void **state) {
     (void)state;
     size_t   bytes;

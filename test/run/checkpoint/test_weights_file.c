@@ -1,4 +1,5 @@
-/* test_weights_file.c - weights from files that others wrote: names, types, and what is refused (checkpoint_init_from, _read_weights). */
+/* test_weights_file.c - weights from files of other programs: names, types, refusals (checkpoint_init_from,
+ * _read_weights). */
 #include "test/run/lib/child.h"
 
 #include <math.h>
@@ -27,7 +28,7 @@ typedef struct {
     int         without;     /* row left out, -1 = none                                   */
     int64_t     wte_rows;    /* 0 = FIXTURE_V                                             */
     float       poison;      /* instead of the last value of the table; 0 = as it should be */
-    const char *word;        /* that the refusal says; NULL = it must be read             */
+    const char *word;        /* in the refusal; NULL = it must be read                    */
 } Case;
 
 static void write_weights(const Case *c) {

@@ -1,4 +1,4 @@
-/* bad_configs.h - configs that must be refused, and what the refusal must say. */
+/* bad_configs.h - configs that must be refused, and the text of the refusal. */
 #ifndef TRAIN_GPT_TEST_RUN_BAD_CONFIGS_H
 #define TRAIN_GPT_TEST_RUN_BAD_CONFIGS_H
 
@@ -202,7 +202,7 @@ static const BadKey BAD_SECTIONS[] = {
 };
 
 /* Overrides of a good config (4 layers, 6 heads, width 192, 256 positions, vocabulary 256; 12288 tokens, micro-batch 4, 600 steps),
- * separated by '|'; ranks; what the one message must hold. */
+ * separated by '|'; ranks; words of the one message. */
 typedef struct { const char *overrides; int ranks; const char *says, *also; } BadOverride;
 static const BadOverride BAD_OVERRIDES[] = {
     {"run.steps", 0, "override \"run.steps\": error: expected key=value", ""},

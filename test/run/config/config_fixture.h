@@ -34,7 +34,7 @@ static inline int make_file(void **state) {
     int fd = mkstemp(file);
     return fd < 0 ? -1 : close(fd);
 }
-/* What was loaded, freed when the group's tests have ended. */
+/* The loaded configs, freed when the group's tests have ended. */
 static Config *loaded;
 static size_t  loaded_count;
 static inline void free_later(Config config) {

@@ -1,4 +1,4 @@
-/* test_config.c - the run config: what is refused and what the refusal says, defaults, overrides. */
+/* test_config.c - the run config: refusals and their text, defaults, overrides. */
 #include <glob.h>
 
 #include "model/precision.h"
@@ -40,7 +40,7 @@ static void test_bad_values(void **state) {
         Config config;
         char   text[512], place[96], argument[512];
         nested(text, sizeof text, bad->key, bad->value);
-        /* as the only key, the required ones missing: told all the same, at the value */
+        /* as the only key, the required ones missing: reported all the same, at the value */
         if (!strstr(bad->got, "no multiple")) {
             char *faults = load(text, NULL, 0, &config);
             snprintf(place, sizeof place, "%s:2:%d: error: ", file, name_length(bad->key) + 5);
@@ -143,7 +143,7 @@ static void test_all_faults_at_once(void **state) {
     free(faults);
 }
 
-/* Duplicate keys and numbers that cannot be kept stand in the list with all the others, and nothing else is told about their keys. */
+/* Duplicate keys and unfit numbers stand in the list with all other faults; their keys get no second message. */
 static void test_soft_faults(void **state) {
     (void)state;
     Config config;
@@ -175,7 +175,8 @@ static void test_soft_faults(void **state) {
     free(faults);
 }
 
-/* Both sections are read; where they differ, no rule takes either side. An override neither hides nor repeats a fault of the file. */
+/* Of a section that is there twice both are read; no rule uses a value in which they differ. An override neither hides
+ * nor repeats a fault of the file. */
 static void test_duplicate_sections(void **state) {
     (void)state;
     Config config;
@@ -212,7 +213,7 @@ static void test_unreadable(void **state) {
     free(name);
 }
 
-/* One cause, one message: nothing else is said of a list that is at fault itself, and no empty word is taken for what was meant. */
+/* One cause, one message: a faulty list gets no second message, and "did you mean" never proposes an empty word. */
 static void test_one_message(void **state) {
     (void)state;
     Config config;
@@ -259,7 +260,7 @@ static void test_many_faults(void **state) {
     free(text);
 }
 
-/* --- what is accepted -------------------------------------------------------------------------------------------------------------- */
+/* --- accepted configs --------------------------------------------------------------------------------------------- */
 
 static void test_defaults(void **state) {
     (void)state;

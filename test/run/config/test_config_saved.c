@@ -1,4 +1,4 @@
-/* test_config_saved.c - the saved copy of a config, what a resume may change, presets, the option table, help and schema. */
+/* test_config_saved.c - the saved copy of a config, changes at a resume, presets, the option table, help and schema. */
 #include "core/json.h"
 #include "model/model.h"
 #include "run/config/options.h"
@@ -112,7 +112,7 @@ static void test_from_json_refuses(void **state) {
     free(fault);
 }
 
-/* What a resume may not change is refused with both values, unless named; the rest may change. */
+/* A change of a fixed option is refused with both values, unless allow_change names it; other options may change. */
 static void test_compare(void **state) {
     (void)state;
     static const struct { const char *overrides, *says; } rows[] = {
@@ -151,7 +151,7 @@ static void test_compare(void **state) {
     cJSON_Delete(saved);
 }
 
-/* What a checkpoint says nothing of was as it is by default. */
+/* An option missing in a checkpoint had its default. */
 static void test_compare_with_an_older_one(void **state) {
     (void)state;
     Config first, now;
@@ -165,7 +165,7 @@ static void test_compare_with_an_older_one(void **state) {
     free(text);
     cJSON_DeleteItemFromObjectCaseSensitive(saved, "schedule");
     cJSON_DeleteItemFromObjectCaseSensitive(json_member(saved, "model"), "n_layer");
-    text = config_compare(&first, saved); /* it has no default: that is told, too */
+    text = config_compare(&first, saved); /* it has no default: reported, too */
     assert_non_null(strstr(text, "model.n_layer is 4, in the checkpoint null; schedule.warmup_steps is 50, in the checkpoint 0"));
     free(text);
     cJSON_Delete(saved);

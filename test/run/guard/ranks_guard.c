@@ -74,7 +74,7 @@ static void flipped_bits_are_found(void **state) {
 static void the_odd_ones_are_named(void **state) {
     (void)state;
     static const struct { int ranks; int64_t value[4]; int named[4]; } table[] = {
-        {2, {1, 2}, {1, 1}},                       /* who is right, nobody can say */
+        {2, {1, 2}, {1, 1}},                       /* the right one is unknown */
         {3, {5, 5, 6}, {0, 0, 1}}, {3, {INT64_MIN, 5, 5}, {1, 0, 0}}, {3, {-1, INT64_MAX, -1}, {0, 1, 0}}, {3, {1, 2, 3}, {1, 1, 1}},
         {4, {0, 0, -1, 0}, {0, 0, 1, 0}}, {4, {7, 7, 8, 8}, {1, 1, 1, 1}}, {4, {7, 8, 7, 9}, {1, 1, 1, 1}}, {4, {INT64_MAX, INT64_MAX, INT64_MIN, INT64_MAX}, {0, 0, 1, 0}},
     };
@@ -92,7 +92,7 @@ static void the_odd_ones_are_named(void **state) {
     EXPECT_ON_ALL(strstr(who, comm_host(world, comm_size(world) - 1)) != NULL);
 }
 
-/* From sums over the ranks alone: equal hashes are never said to differ, others always. */
+/* From sums over the ranks alone: equal hashes never count as different, others always do. */
 static void differing_hashes_are_seen_in_sums(void **state) {
     (void)state;
     for (uint64_t k = 0; k < 200; k++) {
@@ -109,7 +109,7 @@ static void differing_hashes_are_seen_in_sums(void **state) {
     }
 }
 
-/* What two computations of a step gave, by rank, and who is named. */
+/* Two computations of a step, compared by rank; who names the faulty one. */
 static void what_is_not_repeated_is_found(void **state) {
     (void)state;
     int         last = comm_size(world) - 1, is_last = comm_rank(world) == last;

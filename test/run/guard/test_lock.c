@@ -224,7 +224,7 @@ static void the_beat_grows(void **state) {
     lock_release(l);
 }
 
-/* The job was stopped so long that another host took the folder over: it sees that before it writes, and by itself. */
+/* The job was stopped so long that another host took the folder over: it notices by itself, before its next write. */
 static void a_lost_folder_is_noticed(void **state) {
     (void)state;
     RunLock *l = take();

@@ -58,7 +58,7 @@ static void files_ask_once(void **state) {
     assert_true(!requests_stop(&q, 0.0) && !requests_save(&q));
     put_file("SAVE");
     assert_true(requests_save(&q) && !is_there("SAVE") && !requests_save(&q));
-    put_folder("SAVE"); /* of whatever kind */
+    put_folder("SAVE"); /* of any kind */
     assert_true(requests_save(&q) && !is_there("SAVE") && !requests_save(&q));
     put_folder("STOP");
     assert_true(requests_stop(&q, 0.0) && requests_stop(&q, 0.0)); /* until it is done */
@@ -105,7 +105,7 @@ static void what_cannot_be_removed_is_told_of_once(void **state) {
     }
 }
 
-/* Each is taken before the next one is sent: none comes at an instant at which it is lost. */
+/* Each signal is taken before the next one is sent: no instant loses one. */
 static void no_signal_is_lost(void **state) {
     (void)state;
     enum { SIGNALS = 2000 };

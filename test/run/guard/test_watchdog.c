@@ -1,4 +1,5 @@
-/* test_watchdog.c - who is silent too long is ended and told of; who goes on, or was stopped as a whole, is not. */
+/* test_watchdog.c - a process that is silent too long is ended with a report; one that goes on, or was stopped as a
+ * whole, is not. */
 #include "run/guard/watchdog.h"
 #include "run/guard/signals.h"
 #include "test/run/lib/child.h"
@@ -38,8 +39,8 @@ static void test_silence_ends(void **state) {
     assert_non_null(strstr(c.said, "(main):\n"));
 }
 
-/* What a launcher's signals end: a rank that waits for MPI_Init, and not one whose neighbours are alive, however long it is silent. A dead
- * neighbour: test/run/test_hang.sh; a dead rank on another host: test/hosts. */
+/* A launcher's signals end a rank that waits for MPI_Init. They do not end one whose neighbours are alive, however long
+ * it is silent. A dead neighbour: test/run/test_hang.sh; a dead rank on another host: test/hosts. */
 typedef struct { int knows_ranks, first; double seconds; int second, goes_on, ends; } Ending;
 
 static void be_ended(void *ending) {
@@ -136,7 +137,7 @@ static void test_silence_in_mpi_init(void **state) {
     assert_non_null(strstr(c.said, "in the start of MPI; no collective was started"));
 }
 
-/* Nobody reads what the report says: it ends all the same. */
+/* Nobody reads the report: the process ends all the same. */
 static void hang_with_full_stderr(void *limit) {
     int  ends[2];
     char full[1 << 16] = {0};
@@ -161,7 +162,7 @@ static void test_limits(void **state) {
     assert_true(watchdog_limit(0, 1, 2) == 40 && watchdog_limit(0, 1, 60) == 1200);
 }
 
-/* 1.6 s at the start, which would allow 32 s for good; what the first step takes counts. */
+/* A start of 1.6 s would allow 32 s for good; only the steps' times count. */
 static void test_a_long_start_is_forgotten(void **state) {
     (void)state;
     Watchdog *w = watchdog_create(0, ALONE);

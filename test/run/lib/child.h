@@ -1,4 +1,4 @@
-/* child.h - a piece of a test in a process of its own, for what ends the program: its exit code and what it said on stderr. */
+/* child.h - a part of a test in a process of its own, for calls that end the program: its exit code and its stderr. */
 #ifndef TRAIN_GPT_TEST_RUN_CHILD_H
 #define TRAIN_GPT_TEST_RUN_CHILD_H
 

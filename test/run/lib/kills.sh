@@ -30,7 +30,7 @@ while [ "$killed" -lt "$kills" ]; do
         rm -rf "$run"
     else
         killed=$((killed + 1))
-        # What it had said: a start that got as far as the banner went on from the newest checkpoint there was.
+        # Its output: a start that got as far as the banner went on from the newest checkpoint.
         if [ -n "$before" ] && grep -q "^start " "$WORK/out"; then failed=$((failed + 1)); echo "not ok began anew in spite of step $before"; fi
         if [ -n "$before" ] && grep -q "^resume " "$WORK/out" && ! grep -q "at step $before," "$WORK/out"; then
             failed=$((failed + 1)); echo "not ok $(grep '^resume ' "$WORK/out"), and step $before was there"

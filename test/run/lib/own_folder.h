@@ -1,5 +1,5 @@
-/* own_folder.h - what the checkpoint tests in one process share: the one rank, and a scratch folder of each case. Included last: cmocka takes the
- * name fail() for a macro.
+/* own_folder.h - shared by the checkpoint tests in one process: the one rank, and a scratch folder of each case.
+ * Included last: cmocka takes the name fail() for a macro.
  */
 #ifndef TRAIN_GPT_TEST_RUN_OWN_FOLDER_H
 #define TRAIN_GPT_TEST_RUN_OWN_FOLDER_H

@@ -29,7 +29,7 @@ while [ "$sent" -lt "$sends" ]; do
     if [ $status -eq 75 ]; then
         sent=$((sent + 1))
         [ -n "$(ls "$run/checkpoints" | grep -E '^step_[0-9]+$')" ] || complain "75 without a checkpoint"
-        grep -q "saved; the same command goes on from here" "$WORK/out" || complain "75 without a word"
+        grep -qE "^stopped at step [0-9]+ of 60, saved" "$WORK/out" || complain "75 without a message"
     elif [ $status -eq 0 ]; then # it was done before
         [ $told -eq 1 ] && [ "$(values "$run" train step | tail -n 1)" != 60 ] && complain "exit 0 at step $(values "$run" train step | tail -n 1)"
         runs=$((runs + 1))

@@ -1,5 +1,5 @@
-# struck.sh - small trainings that a fault strikes in mid-run (core/failpoints.h), and what must come of them: everybody gone in time, the
-# first cause's exit code, nobody left. Sourced; build and words are tiny.sh's.
+# struck.sh - small trainings that a fault strikes in mid-run (core/failpoints.h), and their expected end: all gone in
+# time, the first cause's exit code, nobody left. Sourced; build and words are tiny.sh's.
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 FAILABLE=$PWD/$B/test/train_gpt-failpoints
 CALM="eval.every=0 checkpoint.every=0 batch.global_tokens=960" # 24 samples a step: 8 ranks divide it, too
@@ -19,7 +19,8 @@ every_collective() {
 }
 
 # struck NAME RULE RANKS STATUS SECONDS PATTERN [OPTION...]: under the rule ("" when SIGNAL is to strike, sent to one of the ranks) a run
-# without end ends with this status, all ranks gone within so many seconds (of a quiet machine), the pattern on stderr. Says ok or not ok.
+# without end ends with this status, all ranks gone within so many seconds (of a quiet machine), the pattern on stderr.
+# Prints ok or not ok.
 struck() {
     local name=$1 rule=$2 ranks=$3 status=$4 seconds=$5 pattern=$6 got took dir; shift 6
     dir=$(mktemp -d "$WORK/struck.XXXXXX")

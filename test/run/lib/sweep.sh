@@ -7,7 +7,7 @@ from=$1 count=$2 stride=${3:-1}
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 FAILING=$PWD/$B/test/train_gpt-failpoints
 args="run.steps=8 checkpoint.every=2 checkpoint.keep=2 eval.every=0 log.every=100"
-# start RANKS RUN RULES: what it does is in $WORK/out
+# start RANKS RUN RULES: its output is in $WORK/out
 start() {
     if [ "$1" -eq 1 ]; then TRAIN_GPT_FAIL=$3 "$FAILING" "$WORK/tiny.json" $args run.dir="$2"
     else TRAIN_GPT_FAIL=$3 run_ranks "$1" "$FAILING" "$WORK/tiny.json" $args run.dir="$2"; fi > "$WORK/out" 2>&1
