@@ -110,7 +110,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
         case GUARD_UPDATE:
             optimizer_update(&model->optimizer, &model->stream, adamw_at(r, step), (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));
             watchdog_tick(r->watchdog, "the exchange of the weights");
-            shards_publish(model->shards);                           /* on its way while the next forward starts */
+            shards_publish(model->shards, &model->stream);           /* on its way while the next forward starts */
     }
     *m = step_metrics(r, step, &n, clock_ms() - began_ms);
     return step + 1;

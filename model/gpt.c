@@ -96,13 +96,13 @@ static int final_bucket(const Gpt *g) { return 1 + (int)g->shape.n_layer; }
 
 typedef void BlockOps(Gpt *g, BlockRun *r, int64_t l);
 
-static void forward_ops(Gpt *g, BlockRun *r, int64_t l) { g->kind->forward(r, block_view(g, l, r->e), shards_need(g->shards, block_bucket(l))); }
+static void forward_ops(Gpt *g, BlockRun *r, int64_t l) { g->kind->forward(r, block_view(g, l, r->e), shards_need(g->shards, r->s, block_bucket(l))); }
 
 static void backward_ops(Gpt *g, BlockRun *r, int64_t l) {
     void       *x = block_view(g, l, r->e);
-    const void *w = shards_need(g->shards, block_bucket(l));
+    const void *w = shards_need(g->shards, r->s, block_bucket(l));
     g->kind->recompute(r, x, w);
-    g->kind->backward(r, x, w, shards_grads(g->shards, block_bucket(l)));
+    g->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
 }
 
 /* Queues a block's operations, from the second time on as a graph. Smaller micro-batches have no graph: their shapes
@@ -123,30 +123,31 @@ static void queue_block(Gpt *g, BlockRun *r, int64_t l, BlockGraph *b, BlockOps 
 void gpt_forward(Gpt *g, Stream *s, Batch batch) {
     Extent   e = batch_extent(g, batch);
     BlockRun r = block_run(g, s, e);
-    const EmbeddingParams *embedding = (const EmbeddingParams *)shards_need(g->shards, EMBEDDING_BUCKET);
+    const EmbeddingParams *embedding = (const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET);
     embedding_forward(s, entry_of(g, 0, e), batch.inputs, embedding->wte, embedding->wpe);
     for (int64_t l = 0; l < g->shape.n_layer; l++) {
-        shards_need(g->shards, block_bucket(l)); /* comes before the block's graph */
+        shards_need(g->shards, s, block_bucket(l)); /* comes before the block's graph */
+        shards_prefetch(g->shards, s, block_bucket(l + 1));
         device_range_begin("block forward");
         queue_block(g, &r, l, &g->forward[l], forward_ops);
         device_range_end();
         r.mid = mid_of(g, l, e);
     }
-    const FinalParams *final = (const FinalParams *)shards_need(g->shards, final_bucket(g));
+    const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
     residual_layernorm_forward(s, first_rows(g->residual_final, e.N), first_rows(g->ln_f, e.N), first_rows(g->ln_f_mean, e.N),
                                first_rows(g->ln_f_rstd, e.N), r.mid, r.update, final->ln_f_w, final->ln_f_b, LAYERNORM_EPS);
 }
 
 /* --- head --------------------------------------------------------------------------------------------------------------------------- */
 
-static Tensor wte_of(const Gpt *g) { return ((const EmbeddingParams *)shards_need(g->shards, EMBEDDING_BUCKET))->wte; }
+static Tensor wte_of(const Gpt *g, Stream *s) { return ((const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET))->wte; }
 
 /* The rows' losses, chunk by chunk. With dln_f (else data NULL) the logits also become their gradients: dwte is added to, and the gradient of ln_f's
  * output set. */
 static void head_and_loss(Gpt *g, Stream *s, Batch batch, float grad_scale, Tensor dln_f) {
     Extent  e = batch_extent(g, batch);
     int64_t V = g->shape.vocab_size;
-    Tensor  targets = tensor_1d(batch.targets.data, I32, e.N), wte = wte_of(g);
+    Tensor  targets = tensor_1d(batch.targets.data, I32, e.N), wte = wte_of(g, s);
     for (int64_t row = 0; row < e.N; row += g->head_rows) {
         int64_t n = e.N - row < g->head_rows ? e.N - row : g->head_rows;
         Tensor  logits = first_rows(g->logits, n), x = tensor_rows(g->ln_f, row, n);
@@ -156,7 +157,7 @@ static void head_and_loss(Gpt *g, Stream *s, Batch batch, float grad_scale, Tens
             classifier_forward(s, losses, logits, chunk_targets, V);
             continue;
         }
-        Tensor dwte = ((const EmbeddingParams *)shards_grads(g->shards, EMBEDDING_BUCKET))->wte;
+        Tensor dwte = ((const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET))->wte;
         classifier_forward_backward(s, losses, logits, chunk_targets, V, grad_scale);
         head_backward(s, tensor_rows(dln_f, row, n), dwte, logits, x, wte);
     }
@@ -173,7 +174,7 @@ void gpt_loss(Gpt *g, Stream *s, Batch batch) { head_and_loss(g, s, batch, 0.0f,
 void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out) {
     int64_t V = g->shape.vocab_size;
     Tensor  logits = first_rows(g->logits, 1);
-    head_forward(s, logits, tensor_rows(g->ln_f, row, 1), wte_of(g));
+    head_forward(s, logits, tensor_rows(g->ln_f, row, 1), wte_of(g, s));
     if (s->ledger) return;
     Tensor used = tensor_1d(logits.data, logits.type, V);
     if (logits.type == F32) {
@@ -197,17 +198,20 @@ void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch w
     device_range_begin("head and classifier");
     head_and_loss(g, s, batch, grad_scale, r.dbranch);
     device_range_end();
-    const FinalParams *final = (const FinalParams *)shards_need(g->shards, final_bucket(g)), *dfinal = (const FinalParams *)shards_grads(g->shards, final_bucket(g));
+    const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g)), *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
     layernorm_backward(s, r.dresidual, dfinal->ln_f_w, dfinal->ln_f_b, no_tensor(r.dresidual) /* nothing flows past the last norm */, r.dbranch,
                        first_rows(g->residual_final, e.N), final->ln_f_w, first_rows(g->ln_f_mean, e.N), first_rows(g->ln_f_rstd, e.N));
     shards_done(g->shards, s, final_bucket(g), which);
     for (int64_t l = g->shape.n_layer - 1; l >= 0; l--) {
+        shards_need(g->shards, s, block_bucket(l)); /* these, too */
+        shards_prefetch(g->shards, s, block_bucket(l - 1));
+        shards_grads(g->shards, s, block_bucket(l));
         device_range_begin("block backward");
         queue_block(g, &r, l, &g->backward[l], backward_ops);
         device_range_end();
         shards_done(g->shards, s, block_bucket(l), which);
     }
-    const EmbeddingParams *dembedding = (const EmbeddingParams *)shards_grads(g->shards, EMBEDDING_BUCKET);
+    const EmbeddingParams *dembedding = (const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET);
     embedding_backward(s, dembedding->wte, dembedding->wpe, r.dresidual, batch.inputs);
     shards_done(g->shards, s, EMBEDDING_BUCKET, which);
 }

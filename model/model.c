@@ -24,17 +24,17 @@ static Batch dry_batch(int64_t B, int64_t T) {
     return (Batch){arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)};
 }
 
-/* All micro-batches but the last have the same operations: one runs and counts for all. Ordered sums differ between
- * micro-batches: then each runs. */
+/* Micro-batches from the second to the last but one have the same operations: one runs and counts for all. Ordered sums
+ * differ between micro-batches: then each runs. */
 static void dry_step(Model *m, int64_t micro_batches) {
     const ModelSpec *spec = &m->spec;
     AdamW            h = {.step = 1};
     Batch            batch = dry_batch(spec->B, spec->T);
-    int64_t          ordered = spec->shards.micro_batches, earlier = (ordered ? ordered : micro_batches) - 1, runs = ordered || !earlier ? earlier : 1;
+    int64_t          ordered = spec->shards.micro_batches, earlier = (ordered ? ordered : micro_batches) - 1;
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
-    for (int64_t i = 0; i < runs; i++) {
-        m->stream.ledger->times = earlier / runs;
+    for (int64_t i = 0, times; i < earlier; i += times) {
+        m->stream.ledger->times = times = i == 0 || ordered ? 1 : earlier - 1;
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_EARLIER);
     }
@@ -44,7 +44,7 @@ static void dry_step(Model *m, int64_t micro_batches) {
     shards_finish(m->shards, &m->stream);
     optimizer_numbers(&m->optimizer, &m->stream, 0);
     optimizer_update(&m->optimizer, &m->stream, h, 1.0f);
-    shards_publish(m->shards);
+    shards_publish(m->shards, &m->stream);
 }
 
 /* Other shapes than a step's: a library may want more scratch for fewer rows. */

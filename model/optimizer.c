@@ -22,7 +22,7 @@ void optimizer_destroy(Optimizer *o) {
 
 Tensor optimizer_state(const Optimizer *o, int k, Span span) { return shards_state_view(o->shards, o->state[k], span); }
 Tensor optimizer_master(const Optimizer *o, Span span) {
-    if (o->shards->params.type == F32) return tensor_slice(o->shards->params, span.memory, span.elems);
+    if (o->shards->params.type == F32) return shards_weight(o->shards, span);
     return shards_state_view(o->shards, o->master, span);
 }
 Tensor optimizer_tensor(const Optimizer *o, int which, Span span) { return which == 0 ? optimizer_master(o, span) : optimizer_state(o, which - 1, span); }
@@ -30,7 +30,7 @@ Tensor optimizer_tensor(const Optimizer *o, int which, Span span) { return which
 void optimizer_publish(const Optimizer *o, Stream *s) {
     const Shards *z = o->shards;
     if (z->params.type == F32) return;
-    for (int i = 0; i < z->spans; i++) cast_forward(s, tensor_slice(z->params, z->span[i].memory, z->span[i].elems), optimizer_master(o, z->span[i]));
+    for (int i = 0; i < z->spans; i++) cast_forward(s, shards_weight(z, z->span[i]), optimizer_master(o, z->span[i]));
 }
 
 void optimizer_zero_states(const Optimizer *o, Stream *s) {
@@ -38,7 +38,7 @@ void optimizer_zero_states(const Optimizer *o, Stream *s) {
 }
 
 void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash) {
-    hash_words(s, hash, o->shards->params);
+    shards_hash_weights(o->shards, s, hash);
     if (!shards_state_is_shared(o->shards)) return;
     for (int k = 0; k < o->kind->states; k++) hash_words(s, hash, o->state[k]);
     if (o->master.data) hash_words(s, hash, o->master);
@@ -51,7 +51,7 @@ void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
     if (hashes & NUMBERS_REPLICAS) optimizer_hash_replicas(o, s, step_hash(&z->sums, HASH_REPLICAS));
     if (hashes & NUMBERS_GRADS) shards_hash_grads(z, s, step_hash(&z->sums, HASH_GRADS));
     for (int i = 0; i < z->spans; i++)
-        if (shards_is_own(z, z->span[i])) norm_squared(s, step_sum(&z->sums, SUM_GRAD_SQUARES), tensor_slice(z->grads, z->span[i].memory, z->span[i].elems));
+        if (shards_is_own(z, z->span[i])) norm_squared(s, step_sum(&z->sums, SUM_GRAD_SQUARES), shards_grad(z, z->span[i]));
 }
 
 void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale) { o->kind->update(o, s, h, grad_scale); }
@@ -63,7 +63,7 @@ static void adamw(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     for (int i = 0; i < z->spans; i++) {
         Span span = z->span[i];
         o->update[i] = (AdamWSpan){optimizer_master(o, span), optimizer_state(o, 0, span), optimizer_state(o, 1, span),
-                                   tensor_slice(z->params, span.memory, span.elems), tensor_slice(z->grads, span.memory, span.elems), span.group != GROUP_VECTOR};
+                                   shards_weight(z, span), shards_grad(z, span), span.group != GROUP_VECTOR};
     }
     adamw_update(s, o->update, z->spans, h, grad_scale);
 }

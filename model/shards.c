@@ -6,24 +6,55 @@
 #include "core/injection.h"
 
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
-static Tensor bucket_of(const Shards *z, Tensor flat, int b) { return tensor_slice(flat, z->layout.bucket[b].memory, z->layout.bucket[b].elems); }
+
+/* --- where buckets lie ------------------------------------------------------------------------------------------------------------------- */
+
+static int has_grad_slots(const Shards *z) { return z->stage >= 2; }
+static int has_param_slots(const Shards *z) { return z->stage == 3; }
+static int last_bucket(const Shards *z) { return z->layout.buckets - 1; }
+static int is_block(const Shards *z, int b) { return b > 0 && b < last_bucket(z); }
+static int slot_of(int b) { return (b - 1) % SHARDS_SLOTS; }
+
+/* With slots the first bucket and the last one come first. Blocks have one size. */
+static int64_t place_of(const Shards *z, int slots, int b) {
+    const Bucket *bucket = z->layout.bucket;
+    if (!slots) return bucket[b].memory;
+    if (b == 0) return 0;
+    return bucket[0].elems + (is_block(z, b) ? bucket[last_bucket(z)].elems + slot_of(b) * bucket[b].elems : 0);
+}
+static int64_t room_of(const Shards *z, int slots) {
+    const Bucket *bucket = z->layout.bucket;
+    return slots ? bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[1].elems : z->layout.memory_elems;
+}
+static Tensor weights_of(const Shards *z, int b) { return tensor_slice(z->params, place_of(z, has_param_slots(z), b), z->layout.bucket[b].elems); }
+static Tensor grads_of(const Shards *z, int b) { return tensor_slice(z->grads, place_of(z, has_grad_slots(z), b), z->layout.bucket[b].elems); }
+
+/* This rank's piece: of a bucket; of a block among `pieces`. */
+static Tensor piece_of(const Shards *z, Tensor bucket, int b) {
+    int64_t q = z->layout.bucket[b].piece_elems;
+    return tensor_slice(bucket, z->spec.rank * q, q);
+}
+static Tensor piece_among(const Shards *z, Tensor pieces, int b) {
+    return tensor_slice(pieces, z->layout.bucket[b].shard - z->layout.bucket[1].shard, z->layout.bucket[b].piece_elems);
+}
+static int64_t pieces_elems(const Shards *z) { return z->layout.bucket[last_bucket(z)].shard - z->layout.bucket[1].shard; }
 
 /* --- memory ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* A row as a tensor inside flat, with its padding rows. */
-static Tensor row_view(Tensor flat, const Param *p) {
-    Tensor t = tensor_of(NULL, flat.type, p->dims, p->memory_rows, p->dim[1], 1, 1);
-    if (flat.data) t.data = (char *)flat.data + (size_t)p->memory * dtype_bytes(flat.type);
+/* A row as a tensor inside its bucket, with its padding rows. */
+static Tensor row_view(Tensor bucket, const Param *p, int64_t first) {
+    Tensor t = tensor_of(NULL, bucket.type, p->dims, p->memory_rows, p->dim[1], 1, 1);
+    if (bucket.data) t.data = (char *)bucket.data + (size_t)(p->memory - first) * dtype_bytes(bucket.type);
     return t;
 }
 
-static void **make_views(const Shards *z, Tensor flat) {
+static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, int b)) {
     const Layout *l = &z->layout;
     void        **view = (void **)calloc((size_t)l->buckets, sizeof *view);
     for (int b = 0; view && b < l->buckets; b++) {
         view[b] = calloc(1, model_view_bytes(z->spec.shape, b));
         for (int i = l->bucket[b].first_param; view[b] && i < l->bucket[b].first_param + l->bucket[b].params; i++) {
-            Tensor t = row_view(flat, &l->param[i]);
+            Tensor t = row_view(bucket_of(z, b), &l->param[i], l->bucket[b].memory);
             memcpy((char *)view[b] + l->param[i].field, &t, sizeof t);
         }
     }
@@ -35,7 +66,7 @@ static void **make_views(const Shards *z, Tensor flat) {
 /* Stage 0 updates the pieces of all ranks. */
 static void list_spans(Shards *z) {
     const Layout *l = &z->layout;
-    int           first = z->spec.zero_stage ? z->spec.rank : 0, pieces = z->spec.zero_stage ? 1 : l->ranks;
+    int           first = z->stage ? z->spec.rank : 0, pieces = z->stage ? 1 : l->ranks;
     z->span = (Span *)malloc(sizeof *z->span * (size_t)l->params * (size_t)(pieces + 1));
     if (!z->span) fail(EXIT_MEMORY, "no memory for the table of parameter spans");
     for (int b = 0; b < l->buckets; b++)
@@ -46,10 +77,17 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     Shards *z = (Shards *)calloc(1, sizeof *z);
     if (!z) fail(EXIT_MEMORY, "no memory for a model");
     z->spec = spec, z->layout = layout, z->sums = sums;
-    z->params = arena_tensor(params, spec.act, 1, z->layout.memory_elems, 1, 1);
-    z->grads = spec.use == GPT_TRAINING ? arena_tensor(grads, F32, 1, z->layout.memory_elems, 1, 1) : tensor_1d(NULL, F32, z->layout.memory_elems);
-    z->weight_view = make_views(z, z->params);
-    z->grad_view = make_views(z, z->grads);
+    z->stage = spec.zero_stage > 1 && is_alone(z) ? 1 : spec.zero_stage;
+    z->params = arena_tensor(params, spec.act, 1, room_of(z, has_param_slots(z)), 1, 1);
+    z->grads = spec.use == GPT_TRAINING ? arena_tensor(grads, F32, 1, room_of(z, has_grad_slots(z)), 1, 1) : tensor_1d(NULL, F32, z->layout.memory_elems);
+    if (has_param_slots(z)) z->param_pieces = arena_tensor(params, spec.act, 1, pieces_elems(z), 1, 1);
+    if (has_grad_slots(z)) z->grad_pieces = arena_tensor(grads, F32, 1, pieces_elems(z), 1, 1);
+    z->weight_view = make_views(z, weights_of);
+    z->grad_view = make_views(z, grads_of);
+    z->gather = (int64_t *)malloc(sizeof *z->gather * (size_t)z->layout.buckets);
+    z->sums_of = (int64_t *)calloc((size_t)z->layout.buckets, sizeof *z->sums_of);
+    if (!z->gather || !z->sums_of) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", z->layout.buckets);
+    for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     list_spans(z);
     if (spec.micro_batches) {
         z->order = grad_order_create(&z->layout, spec.micro_batches * spec.ranks, z->grads, grads);
@@ -64,6 +102,8 @@ void shards_destroy(Shards *z) {
     free(z->weight_view);
     free(z->grad_view);
     free(z->span);
+    free(z->gather);
+    free(z->sums_of);
     if (z->computed.handle) event_destroy(&z->computed);
     layout_destroy(&z->layout);
     free(z);
@@ -71,43 +111,89 @@ void shards_destroy(Shards *z) {
 
 /* --- weights --------------------------------------------------------------------------------------------------------------------------- */
 
-const void *shards_need(Shards *z, int bucket) {
-    if (z->gathers) comm_wait(z->spec.comm, z->first_gather + bucket);
-    if (bucket == z->layout.buckets - 1) z->gathers = 0;
+/* Nothing where they are there already. */
+static void await_weights(Shards *z, int b) {
+    if (z->gather[b] >= 0) comm_wait(z->spec.comm, z->gather[b]);
+    z->gather[b] = -1;
+}
+
+static void gather(Shards *z, int b) {
+    z->gather[b] = comm_next(z->spec.comm);
+    comm_all_gather_start(z->spec.comm, weights_of(z, b));
+}
+
+/* Stage 3: a block's weights start on their way into its slot, whose block of before has been queued. */
+static void fetch(Shards *z, Stream *s, int b) {
+    int *in = &z->weights_in[slot_of(b)];
+    if (*in == b || z->is_apart) return;
+    if (*in) await_weights(z, *in);
+    *in = b;
+    cast_forward(s, piece_of(z, weights_of(z, b), b), piece_among(z, z->param_pieces, b));
+    gather(z, b);
+}
+
+void shards_prefetch(Shards *z, Stream *s, int bucket) {
+    if (has_param_slots(z) && is_block(z, bucket)) fetch(z, s, bucket);
+}
+
+const void *shards_need(Shards *z, Stream *s, int bucket) {
+    shards_prefetch(z, s, bucket);
+    await_weights(z, bucket);
     return z->weight_view[bucket];
 }
 
 void shards_need_all(Shards *z) {
     if (z->spec.comm) comm_finish(z->spec.comm);
-    z->gathers = 0;
+    for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
 }
 
-void shards_publish(Shards *z) {
-    if (is_alone(z) || !z->spec.zero_stage) return; /* every rank has updated all of them */
-    z->first_gather = comm_next(z->spec.comm);
-    z->gathers = 1;
-    for (int b = 0; b < z->layout.buckets; b++) comm_all_gather_start(z->spec.comm, bucket_of(z, z->params, b));
+void shards_publish(Shards *z, Stream *s) {
+    if (is_alone(z) || !z->stage) return; /* every rank has updated all of them */
+    memset(z->weights_in, 0, sizeof z->weights_in);
+    for (int b = 0; b < z->layout.buckets; b++) {
+        if (!has_param_slots(z) || !is_block(z, b)) gather(z, b);
+        else if (b <= SHARDS_SLOTS) fetch(z, s, b);
+    }
 }
+
+int  shards_gathers(const Shards *z) { return has_param_slots(z); }
+void shards_apart(Shards *z, int is_apart) { z->is_apart = is_apart; }
 
 /* --- gradients ------------------------------------------------------------------------------------------------------------------------- */
 
 static Tensor last_row(const Shards *z, int bucket) {
     const Bucket *b = &z->layout.bucket[bucket];
     const Param  *p = &z->layout.param[b->first_param + b->params - 1];
-    return tensor_slice(z->grads, p->memory, p->elems);
+    return tensor_slice(grads_of(z, bucket), p->memory - b->memory, p->elems);
 }
 
 void shards_begin(Shards *z, Stream *s) {
     device_zero(s, z->grads);
-    inject_gradient(s, last_row(z, 0), last_row(z, z->layout.buckets - 1));
+    memset(z->sums_of, 0, sizeof *z->sums_of * (size_t)z->layout.buckets);
+    inject_gradient(s, last_row(z, 0), last_row(z, last_bucket(z)));
     if (z->order.leaves) grad_order_begin(&z->order, z->spec.micro_batches * z->spec.rank);
 }
 
-const void *shards_grads(Shards *z, int bucket) { return z->grad_view[bucket]; }
+/* The sum over the ranks of a micro-batch's gradients is in the slot: this rank's piece joins those of the micro-batches before, and the slot is
+ * free. */
+static void take_sum(Shards *z, Stream *s, int slot) {
+    int b = z->grads_in[slot];
+    if (!b) return;
+    z->grads_in[slot] = 0;
+    comm_wait(z->spec.comm, z->sum_number[slot]);
+    if (z->sums_of[b]++) add_forward(s, piece_among(z, z->grad_pieces, b), piece_of(z, grads_of(z, b), b));
+    else cast_forward(s, piece_among(z, z->grad_pieces, b), piece_of(z, grads_of(z, b), b));
+    device_zero(s, grads_of(z, b));
+}
 
-/* The gradients of this rank are complete: adds their own check and hash, then starts their sum over the ranks. */
+const void *shards_grads(Shards *z, Stream *s, int bucket) {
+    if (has_grad_slots(z) && is_block(z, bucket)) take_sum(z, s, slot_of(bucket));
+    return z->grad_view[bucket];
+}
+
+/* The gradients of this rank are complete: their check and hash before the sum, then their sum over the ranks. */
 static void start_sum(Shards *z, Stream *s, int bucket) {
-    Tensor grads = bucket_of(z, z->grads, bucket);
+    Tensor grads = grads_of(z, bucket);
     Bucket at = z->layout.bucket[bucket];
     if (z->order.leaves) grad_order_join(&z->order, s, at);
     if (bucket == 0) {
@@ -115,6 +201,10 @@ static void start_sum(Shards *z, Stream *s, int bucket) {
         inject_flip(s, "guard.own", grads);
     }
     if (z->hashes_own) hash_words(s, step_hash(&z->sums, HASH_OWN_GRADS), grads);
+    if (has_grad_slots(z) && is_block(z, bucket)) {
+        z->grads_in[slot_of(bucket)] = bucket;
+        z->sum_number[slot_of(bucket)] = comm_next(z->spec.comm);
+    }
     if (z->order.leaves) grad_order_share(&z->order, s, at, z->spec.comm);
     else comm_reduce_scatter_start(z->spec.comm, grads);
 }
@@ -126,7 +216,8 @@ static void keep_micro_batch(Shards *z, Stream *s) {
 }
 
 void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
-    if (which == MICRO_LAST && (!is_alone(z) || z->order.leaves)) start_sum(z, s, bucket);
+    int is_due = which == MICRO_LAST || (has_grad_slots(z) && is_block(z, bucket));
+    if (is_due && !z->is_apart && (!is_alone(z) || z->order.leaves)) start_sum(z, s, bucket);
     if (which == MICRO_EARLIER && z->order.leaves && bucket == 0) keep_micro_batch(z, s);
     if (!z->spec.comm) return;
     comm_poll(z->spec.comm);
@@ -134,15 +225,15 @@ void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
 }
 
 void shards_finish(Shards *z, Stream *s) {
+    for (int slot = SHARDS_SLOTS - 1; slot >= 0; slot--) take_sum(z, s, slot);
     if (!is_alone(z)) {
         comm_finish(z->spec.comm);
-        if (!z->spec.zero_stage) {
-            for (int b = 0; b < z->layout.buckets; b++) comm_all_gather_start(z->spec.comm, bucket_of(z, z->grads, b));
+        if (!z->stage) {
+            for (int b = 0; b < z->layout.buckets; b++) comm_all_gather_start(z->spec.comm, grads_of(z, b));
             comm_finish(z->spec.comm);
         }
     }
-    int64_t piece = z->layout.bucket[0].piece_elems;
-    inject_flip(s, "guard.sum", tensor_slice(z->grads, z->layout.bucket[0].memory + z->spec.rank * piece, piece));
+    inject_flip(s, "guard.sum", piece_of(z, grads_of(z, 0), 0));
     inject_flip(s, "guard.weight", z->params);
 }
 
@@ -156,19 +247,42 @@ void shards_await(Shards *z, Stream *s) {
 
 /* --- for the optimizer ----------------------------------------------------------------------------------------------------------------- */
 
-int64_t shards_state_elems(const Shards *z) { return z->spec.zero_stage ? z->layout.shard_elems : z->layout.memory_elems; }
-Tensor  shards_state_view(const Shards *z, Tensor state, Span span) { return tensor_slice(state, z->spec.zero_stage ? span.shard : span.memory, span.elems); }
-int     shards_state_is_shared(const Shards *z) { return !z->spec.zero_stage; }
+int64_t shards_state_elems(const Shards *z) { return z->stage ? z->layout.shard_elems : z->layout.memory_elems; }
+Tensor  shards_state_view(const Shards *z, Tensor state, Span span) { return tensor_slice(state, z->stage ? span.shard : span.memory, span.elems); }
+int     shards_state_is_shared(const Shards *z) { return !z->stage; }
 
 int shards_is_own(const Shards *z, Span span) {
     const Bucket *b = &z->layout.bucket[z->layout.param[span.param].bucket];
     return (span.memory - b->memory) / b->piece_elems == z->spec.rank;
 }
 
+/* A span lies in its bucket or, of a block that has a slot, among the pieces. */
+static Tensor span_of(const Shards *z, int slots, Tensor bucket, Tensor pieces, int b, Span span) {
+    if (slots && is_block(z, b)) return tensor_slice(pieces, span.shard - z->layout.bucket[1].shard, span.elems);
+    return tensor_slice(bucket, span.memory - z->layout.bucket[b].memory, span.elems);
+}
+Tensor shards_weight(const Shards *z, Span span) {
+    int b = z->layout.param[span.param].bucket;
+    return span_of(z, has_param_slots(z), weights_of(z, b), z->param_pieces, b, span);
+}
+Tensor shards_grad(const Shards *z, Span span) {
+    int b = z->layout.param[span.param].bucket;
+    return span_of(z, has_grad_slots(z), grads_of(z, b), z->grad_pieces, b, span);
+}
+
+void shards_hash_weights(const Shards *z, Stream *s, Tensor hash) {
+    if (!has_param_slots(z)) {
+        hash_words(s, hash, z->params);
+        return;
+    }
+    hash_words(s, hash, weights_of(z, 0));
+    hash_words(s, hash, weights_of(z, last_bucket(z)));
+}
+
 void shards_hash_grads(const Shards *z, Stream *s, Tensor hash) {
     for (int b = 0; b < z->layout.buckets; b++) {
-        const Bucket *bucket = &z->layout.bucket[b];
-        int64_t       piece = bucket->piece_elems;
-        hash_words(s, hash, z->spec.zero_stage ? tensor_slice(z->grads, bucket->memory + z->spec.rank * piece, piece) : bucket_of(z, z->grads, b));
+        Tensor grads = grads_of(z, b);
+        if (has_grad_slots(z) && is_block(z, b)) hash_words(s, hash, piece_among(z, z->grad_pieces, b));
+        else hash_words(s, hash, z->stage ? piece_of(z, grads, b) : grads);
     }
 }

@@ -4,10 +4,21 @@
  * A bucket travels between ranks as a whole: the embeddings, a block, or the final norm (core/layout.h). Its life in
  * a step:
  *   need      forward, backward: the weights, once they have come from all ranks
+ *   prefetch  stage 3: the weights start on their way, while the block before them is computed
  *   grads     backward: where gradients are added
- *   done      backward has added all of them: in the step's last micro-batch their sum over the ranks starts on its way
- *   finish    every sum is there: piece `rank` of each bucket holds it (stage 0: all of the bucket)
+ *   done      backward has added all of them: their sum over the ranks starts on its way, in the step's last micro-batch
+ *             or, for the blocks of stages 2 and 3, in each
+ *   finish    every sum is there: piece `rank` of each bucket (stage 0: all of the bucket)
  *   publish   the weights that were updated start on their way to all ranks; the next need of each waits for it
+ *
+ *   stage   masters and states   gradients                      weights
+ *   0       all                  all                            all
+ *   1       this rank's pieces   all                            all
+ *   2       pieces               pieces, and slots for blocks   all
+ *   3       pieces               pieces, and slots for blocks   pieces, and slots for blocks
+ *
+ * Blocks take turns in SHARDS_SLOTS slots; the first and the last bucket, which are small or used throughout, stay. Where
+ * one rank is alone stages 2 and 3 are stage 1. In fp32 the piece of stage 3 is the master.
  */
 #ifndef TRAIN_GPT_MODEL_SHARDS_H
 #define TRAIN_GPT_MODEL_SHARDS_H
@@ -21,11 +32,13 @@
 extern "C" {
 #endif
 
+enum { SHARDS_SLOTS = 2 };
+
 typedef struct {
     ModelShape shape;
     Comm      *comm;               /* borrowed; NULL: one rank alone, or a plan                                */
     int        ranks, rank;        /* of comm; or of the ranks that a plan is for                              */
-    int        zero_stage;         /* 0: every rank updates everything; 1: each its pieces                     */
+    int        zero_stage;         /* 0 to 3, as above                                                         */
     int64_t    micro_batches;      /* parallel.deterministic: of a step, on each rank; 0: not in that mode     */
     DType      act;                /* of the working copy                                                      */
     GptUse     use;                /* GPT_INFERENCE has no gradients                                           */
@@ -34,15 +47,20 @@ typedef struct {
 typedef struct {
     ShardsSpec    spec;
     Layout        layout;          /* owned                                                                    */
-    Tensor        params, grads;   /* [memory_elems] act, the working copy; [memory_elems] f32                 */
+    int           stage;           /* in effect                                                                */
+    Tensor        params, grads;   /* act, the working copy; f32: [memory_elems], or the buckets that stay and the slots */
+    Tensor        param_pieces, grad_pieces; /* this rank's, of the blocks; where these have slots               */
     void        **weight_view, **grad_view; /* owned [buckets]: structs of Tensors (model/params.h)            */
     Span         *span;            /* owned [spans]: this rank's to update, all buckets                        */
     int           spans;
     StepSums      sums;
     GradOrder     order;
     Event         computed;        /* shards_await's, from its first use                                       */
-    int           gathers;         /* weights are on their way                                                 */
-    int64_t       first_gather;    /* number of the collective that gathers bucket 0                           */
+    int64_t      *gather;          /* owned [buckets]: number of the collective that brings the weights; -1: they are there */
+    int64_t      *sums_of;         /* owned [buckets]: stages 2, 3: micro-batches of the step in a block's grad piece */
+    int           weights_in[SHARDS_SLOTS], grads_in[SHARDS_SLOTS]; /* the bucket in each slot; its sum is on its way; 0: none */
+    int64_t       sum_number[SHARDS_SLOTS]; /* of that sum                                                       */
+    int           is_apart;        /* nothing travels: shards_apart                                            */
     int           hashes_own;      /* done adds the hash of this rank's gradients, before their sum: HASH_OWN_GRADS */
 } Shards;
 
@@ -50,12 +68,13 @@ typedef struct {
 Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *params, Arena *grads);
 void    shards_destroy(Shards *z);
 
-const void *shards_need(Shards *z, int bucket);
+const void *shards_need(Shards *z, Stream *s, int bucket);
+void        shards_prefetch(Shards *z, Stream *s, int bucket); /* any number: nothing where there is no such block */
 /* Waits for all weights. Call it before work of some ranks alone, or before memory is taken away. */
 void        shards_need_all(Shards *z);
 
 void        shards_begin(Shards *z, Stream *s);  /* a step: zero gradients */
-const void *shards_grads(Shards *z, int bucket);
+const void *shards_grads(Shards *z, Stream *s, int bucket);
 typedef enum { MICRO_EARLIER, MICRO_LAST } MicroBatch;
 /* With several ranks or ordered sums, also adds the squares of the last row of bucket 0 to SUM_RANK_CHECK, before the
  * sum over ranks. NaN or Inf anywhere in this rank's backward shows up there, so it names the faulty rank. */
@@ -64,14 +83,22 @@ void        shards_finish(Shards *z, Stream *s);
 /* Waits until the stream has done everything it was given; a lost peer or link is seen meanwhile. */
 void        shards_await(Shards *z, Stream *s);
 
-void        shards_publish(Shards *z);
+void        shards_publish(Shards *z, Stream *s);
+
+/* Stage 3: a forward gathers weights, so that all ranks run equally many. */
+int         shards_gathers(const Shards *z);
+/* While is_apart nothing travels, for a rank that computes without the others, to time it: its slots hold other weights. */
+void        shards_apart(Shards *z, int is_apart);
 
 /* --- for the optimizer ---------------------------------------------------------------------------------------------------------------- */
 
 int64_t shards_state_elems(const Shards *z);              /* of masters and each of its states                                */
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span);
+Tensor  shards_weight(const Shards *z, Span span);        /* of the working copy, as this rank updates it                     */
+Tensor  shards_grad(const Shards *z, Span span);          /* after shards_finish                                              */
 int     shards_is_own(const Shards *z, Span span);        /* this rank answers for it in sums over the ranks; stage 0: it holds others, too */
 int     shards_state_is_shared(const Shards *z);          /* all ranks hold the same masters and states                       */
+void    shards_hash_weights(const Shards *z, Stream *s, Tensor hash); /* of those that all ranks hold; stage 3: not the blocks' */
 void    shards_hash_grads(const Shards *z, Stream *s, Tensor hash); /* of the sums that this rank updates with; hash [1] i64 out(+=) */
 
 #ifdef __cplusplus

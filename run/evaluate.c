@@ -45,10 +45,10 @@ static int mean_loss(Run *r, double *loss) {
     for (int64_t i = first; i < first + most; i += B) {
         watchdog_tick(r->watchdog, "an evaluation");
         if (requests_agree(&r->requests)) return 0;
-        if (i >= end) break;
-        Batch batch = eval_batch(r, i, end - i < B ? end - i : B);
+        if (i >= end && !shards_gathers(m->shards)) break;
+        Batch batch = i < end ? eval_batch(r, i, end - i < B ? end - i : B) : eval_batch(r, 0, 1);
         gpt_forward(&m->gpt, &m->stream, batch);
-        gpt_loss(&m->gpt, &m->stream, batch);
+        if (i < end) gpt_loss(&m->gpt, &m->stream, batch);
     }
     Exact sum = step_sums_fetch(&m->sums, &m->stream).sum[SUM_LOSS];
     comm_all_reduce_i64(r->comm, sum.word, EXACT_WORDS, COMM_SUM);

@@ -162,7 +162,7 @@ static void init_ticks(void *watchdog) { watchdog_tick((Watchdog *)watchdog, "th
 static void publish_first_weights(Run *r) {
     if (r->resumed.ranks == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
     else if (r->resumed.ranks == 0) model_init_weights(r->model, (uint64_t)r->config->run.seed, init_ticks, r->watchdog);
-    shards_publish(r->model->shards);
+    shards_publish(r->model->shards, &r->model->stream);
     shards_need_all(r->model->shards);
 }
 
