@@ -52,7 +52,7 @@ void curve_eval(Curve *c, int64_t step, double loss) {
     c->eval[c->evals++] = (CurvePoint){step, loss};
 }
 
-/* --- what is drawn ---------------------------------------------------------------------------------------------------------------- */
+/* --- the points and the range ------------------------------------------------------------------------------------- */
 
 enum { WIDTH = 960, HEIGHT = 540, LEFT = 76, RIGHT = 872, TOP = 84, BOTTOM = 478 };
 #define TRAIN_COLOR "#2563eb"
@@ -74,7 +74,7 @@ typedef struct {
 static double x_of(const Picture *p, double step) { return LEFT + (RIGHT - LEFT) * step / p->step_max; }
 static double y_of(const Picture *p, double loss) {
     double y = BOTTOM - (BOTTOM - TOP) * (loss - p->low) / (p->high - p->low);
-    return y < TOP - 2000 ? TOP - 2000 : y > BOTTOM + 2000 ? BOTTOM + 2000 : y; /* what is clipped stays a sane coordinate */
+    return y < TOP - 2000 ? TOP - 2000 : y > BOTTOM + 2000 ? BOTTOM + 2000 : y; /* clipped points stay near */
 }
 
 static int ascending(const void *a, const void *b) {
@@ -102,7 +102,7 @@ static void smooth(Picture *p) {
     }
 }
 
-/* 1, 2 or 5 times a power of ten: the least such step that divides span into at most `most` parts. */
+/* The least step of 1, 2 or 5 times a power of ten that divides span into at most `most` parts. */
 static double tick_step(double span, int most) {
     double power = pow(10.0, floor(log10(span / most)));
     double mantissa[] = {1, 2, 5, 10};

@@ -18,8 +18,9 @@ typedef struct {
 
 typedef struct Metrics Metrics;
 
-/* Opens <dir>/metrics.jsonl for a run that goes on after `step` completed steps: a torn last line and lines past step are cut; other
- * people's lines among ours stay, and are warned of, as are lines that are missing; step 0 starts the file anew. Also reads what remains for loss.svg and the ETA. Exit 74 naming the path. */
+/* Opens <dir>/metrics.jsonl for a run that goes on after `step` completed steps. A torn last line and lines past step
+ * are cut; step 0 starts the file anew. Foreign lines among ours stay; warnings count them and the missing lines.
+ * Also reads the remaining losses for loss.svg. Exit 74 naming the path. */
 Metrics *metrics_open(const char *dir, int64_t step);
 void     metrics_rewind(Metrics *m, int64_t step); /* goes on after `step` instead: later lines are cut */
 /* Whether <dir>/metrics.jsonl is the log of a run that evaluates, and has step's train line but no evaluation after it. At step 0 the file

@@ -1,4 +1,4 @@
-/* plan.c - see plan.h. Nothing here allocates what it counts. */
+/* plan.c - see plan.h. Nothing here allocates the memory it counts. */
 #include "run/plan.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* plan_verb.c - `train_gpt plan config.json`: the plan in print, with the data and the disk as far as they are there. Missing data is no
- * fault: a plan is made before the data is. Without a GPU a CUDA build plans all the same, and says what it could not measure. */
+ * fault: a plan is made before the data is. Without a GPU a CUDA build plans all the same, and names its gaps. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static int64_t free_bytes_for(const char *dir) {
 
 /* --- printing ------------------------------------------------------------------------------------------------------------------------- */
 
-/* "1.88 M", "12 288" stays a plain number below ten thousand. */
+/* "1.88 M", "12.3 k"; below ten thousand a plain number. */
 static PlanText count_text(double value) {
     static const char *units[] = {"", " k", " M", " G", " T", " P", " E"};
     PlanText t;
@@ -195,7 +195,7 @@ static Asked take_asked(int *count, char **overrides) {
     return asked;
 }
 
-/* As a run here would choose; where there is no GPU, as one with a GPU for each rank. */
+/* The choice of a run here; in a CUDA build without a GPU, that of a run with a GPU for each rank. */
 static CommKind comm_of(const Config *c, int ranks) {
     switch (c->parallel.comm) {
         case PARALLEL_NCCL: return COMM_NCCL;

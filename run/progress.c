@@ -13,7 +13,7 @@
 
 enum { LINE_BYTES = 512 };
 
-/* Open MPI puts a pseudo-terminal between rank 0 and its own output: what counts is where mpirun, our parent, writes. */
+/* Open MPI puts a pseudo-terminal between rank 0 and its own output, so the output of mpirun, our parent, decides. */
 static int is_terminal(void) {
     char path[64], target[64];
     if (!isatty(STDOUT_FILENO)) return 0;
@@ -51,7 +51,7 @@ static void put_fixed(char *out, size_t capacity, double value, int width, int d
     if ((int)strlen(out) > width && snprintf(out, capacity, "%*.0e", width, value) > width) snprintf(out, capacity, "%*s", width, "huge");
 }
 
-/* "45.1k", "1.45M", " 450" in five columns. */
+/* "45.1k", "1.45M", "  450" in five columns. */
 static void put_rate(char *out, size_t capacity, double value) {
     const char *unit = !isfinite(value) ? "" : value >= 999.5e6 ? "G" : value >= 999.5e3 ? "M" : value >= 9999.5 ? "k" : "";
     double      scale = *unit == 'G' ? 1e9 : *unit == 'M' ? 1e6 : *unit == 'k' ? 1e3 : 1;
@@ -70,7 +70,7 @@ static void step_name(const Progress *p, int64_t step, char *out, size_t capacit
     snprintf(out, capacity, "%*lld/%lld", decimal_width(p->steps), (long long)step, (long long)p->steps);
 }
 
-/* What is left at the recent pace, and with as much between the steps as so far. */
+/* Time of the remaining steps: at the recent pace, with the mean time between steps so far. */
 static double eta_ms(const Progress *p, int64_t step) {
     double done = (double)(step - p->first_step), left = (double)(p->steps - step);
     double between = clock_ms() - p->started_ms - p->stepping_ms;

@@ -1,5 +1,6 @@
-/* sample_verb.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, to stdout. The checkpoint folder says what
- * the model is, so neither the run's config nor its data need be there. Computes in fp32 with the masters' own values. */
+/* sample_verb.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, to stdout. The
+ * checkpoint folder describes the model, so neither the run's config nor its data need be there. Computes in fp32 with
+ * the masters' own values. */
 #include <errno.h>
 #include <math.h>
 #include <omp.h>
@@ -60,7 +61,7 @@ static void take_argument(SamplePlan *plan, const char *argument) {
 
 /* --- the model --------------------------------------------------------------------------------------------------------------------------- */
 
-/* From the checkpoint's config.json, as Hugging Face names things. */
+/* From the checkpoint's config.json, with Hugging Face's names. */
 static ModelShape read_shape(const char *checkpoint) {
     char      path[4200], *text;
     Json      json;

@@ -1,4 +1,4 @@
-/* config_rules.c - what must hold between options. A rule whose options are faulty themselves is skipped: one cause, one message. */
+/* config_rules.c - the rules between options. A rule with a faulty option is skipped: one cause, one message. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "run/config/config_load.h"
 #include "run/config/nearest.h"
 
-/* The keys a rule is about, the first being the one to point at if the config gives it. Ends with NULL. */
+/* The keys of a rule, in the order in which where_of prefers them. Ends with NULL. */
 typedef const char *Keys[8];
 
 static int usable(ConfigLoad *load, const Keys keys) {
@@ -19,7 +19,7 @@ static int usable(ConfigLoad *load, const Keys keys) {
     return 1;
 }
 
-/* The last override among the keys, else the first of them that stands in the file. */
+/* The place of the first key that an override gives, else of the first in the file, else the file. */
 static Where where_of(ConfigLoad *load, const Keys keys) {
     const Given none = {0, 0, load->file}, *best = &none;
     for (int i = 0; keys[i]; i++) {
@@ -106,7 +106,7 @@ static void rule_activations(ConfigLoad *load) {
     Keys          keys = {"batch.micro_batch", "batch.seq_len", "model.n_embd", "model.n_layer", "model.vocab_size", NULL};
     int64_t       bytes;
     if (!usable(load, keys)) return;
-    /* 128 bytes per token, channel and block: 2 x what fp32 keeps for backward */
+    /* 128 bytes per token, channel and block: 2 x the floats fp32 keeps for backward */
     int fits = multiply(&bytes, 5, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd, c->model.shape.n_layer, 128})
             && multiply(&bytes, 4, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.vocab_size, 8});
     if (fits) return;

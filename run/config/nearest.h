@@ -1,4 +1,4 @@
-/* nearest.h - what was probably meant: the valid key, word or verb nearest to what was typed. */
+/* nearest.h - the probable meaning of a mistyped word: the nearest valid key, word or verb. */
 #ifndef TRAIN_GPT_RUN_CONFIG_NEAREST_H
 #define TRAIN_GPT_RUN_CONFIG_NEAREST_H
 
