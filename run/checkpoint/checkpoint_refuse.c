@@ -1,4 +1,4 @@
-/* checkpoint_refuse.c - see checkpoint_refuse.h; and checkpoint_precheck*() of checkpoint.h, which find at once what would be found later. */
+/* checkpoint_refuse.c - see checkpoint_refuse.h; also the early checks of checkpoint.h, checkpoint_precheck*(). */
 #include "run/checkpoint/checkpoint_refuse.h"
 
 #include <errno.h>
@@ -65,7 +65,7 @@ void refuse_other_settings(const Config *config, const Dataset *train, const cha
 
 /* --- weights to start from ----------------------------------------------------------------------------------------------------------------- */
 
-/* A Hugging Face model's folder whose config.json describes another model than ours in what no shape shows. */
+/* Refuses a Hugging Face folder whose config.json differs from our model in a setting that no tensor shape shows. */
 static void refuse_other_model(const char *folder, const Config *config) {
     char     *text;
     Json      json;

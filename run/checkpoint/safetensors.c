@@ -31,7 +31,7 @@ PRINTF_LIKE(2, 3) static int fault_is(char *fault, const char *fmt, ...) {
     return 0;
 }
 
-/* A whole number from 0 to 2^53: the strict JSON pass has already refused what a double cannot hold. */
+/* A whole number from 0 to 2^53: the strict JSON pass has already refused numbers that a double cannot hold. */
 static int whole(const cJSON *value, uint64_t *out) {
     if (!cJSON_IsNumber(value) || !(value->valuedouble >= 0) || value->valuedouble > 9007199254740992.0) return 0;
     *out = (uint64_t)value->valuedouble;

@@ -99,7 +99,7 @@ int guard_hashes_differ(const int64_t sums[GUARD_HASH_WORDS], int ranks) {
     return 0;
 }
 
-/* --- saying so --------------------------------------------------------------------------------------------------------------------------- */
+/* --- messages ---------------------------------------------------------------------------------------------------------------------------- */
 
 char *guard_describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm, char out[GUARD_TEXT]) {
     if (judgement == STEP_SPIKE)

@@ -15,21 +15,21 @@
 
 static const double LOOK_MS = 100.0;        /* between two exchanges */
 static const double SAVES_KEPT_FREE = 3.0;  /* a disk may be three times as slow as it was */
-static const double SLURM_LEAST_MS = 10e3;  /* its clock and ours, the end of MPI, and what a script does after us */
+static const double SLURM_LEAST_MS = 10e3;  /* its clock and ours, the end of MPI, and a script's work after us */
 static const double DISK_BYTES_PER_MS = 200e3;
 
 /* --- files ------------------------------------------------------------------------------------------------------------------------------ */
 
 typedef enum { STOP, SAVE } RequestFile;
 
-/* Whatever has that name, a link is not followed. */
+/* A file of any kind counts, and a link is not followed. */
 static int is_there(const Requests *q, RequestFile file, char *path, size_t capacity) {
     struct stat st;
     snprintf(path, capacity, "%s/%s", q->dir, file == STOP ? "STOP" : "SAVE");
     return !(q->stuck & 1 << file) && lstat(path, &st) == 0;
 }
 
-/* Whether it was there and is gone now: what cannot be removed would ask for ever. */
+/* Whether it was there and is gone now. One that cannot be removed would ask for ever: it is ignored from then on. */
 static int take(Requests *q, RequestFile file) {
     char path[4200];
     if (!is_there(q, file, path, sizeof path)) return 0;

@@ -1,14 +1,14 @@
-/* requests.h - what asks a run to stop or to save, and how all ranks come to know of it together.
+/* requests.h - the requests to stop a run or to save it, and their way to all ranks at the same step.
  *
- *   SIGUSR1, SIGTERM, SIGINT, <run.dir>/STOP   stop, saved, exit 75
+ *   SIGUSR1, SIGTERM, SIGINT, <run.dir>/STOP   stop, saved, exit 75 (SIGHUP too: signals.h)
  *   SIGUSR2, <run.dir>/SAVE                    save and go on
  *   run.max_minutes, SLURM_JOB_END_TIME        stop as above, so early that three checkpoints could be written before the time is over
  *
- * A step asks once, and its reduction carries that to all ranks. Evaluations and samples ask between their pieces (requests_agree): one that is cut
- * short is not logged. The checkpoint is then of the same step, and whoever resumes it does the evaluation that its log lacks first, so
- * that the log is the one of a run that was never stopped; a sample is left out. Every start gets on: it takes at least one step, unless
- * somebody (not the time) stops the evaluation before it. Nothing is left to do after the last step and its evaluation: exit 0, whatever
- * was asked.
+ * A step asks once, and its reduction carries that to all ranks. Evaluations and samples ask between their pieces
+ * (requests_agree): one that is cut short is not logged. The checkpoint is then of the same step. A resume first does
+ * the evaluation missing in the log, so that the log equals that of a run never stopped; a sample is left out. Every
+ * start takes at least one step, unless a signal or STOP (not the time) ends the evaluation before it. Nothing is left
+ * to do after the last step and its evaluation: exit 0, despite any request.
  */
 #ifndef TRAIN_GPT_RUN_GUARD_REQUESTS_H
 #define TRAIN_GPT_RUN_GUARD_REQUESTS_H
@@ -21,7 +21,7 @@ extern "C" {
 
 /* When this process has to be gone; all on clock_ms(), so that a wall clock that jumps does not matter. */
 typedef struct {
-    const char *name;       /* of the key or variable that says so */
+    const char *name;       /* of its key or variable */
     double      end_ms;     /* INFINITY: never */
     double      least_ms;   /* to keep free before it, however short a save is */
 } TimeLimit;
@@ -54,7 +54,7 @@ void requests_saved(Requests *q, double ms);  /* a checkpoint has taken that lon
 void requests_begin(Requests *q);
 int  requests_agree(Requests *q);
 
-/* The run ends: what was asked has been done. Removes STOP and SAVE. */
+/* The run ends, and with it every request. Removes STOP and SAVE. */
 void requests_end(Requests *q);
 
 /* The limit that comes first: its name (NULL: there is none), how far away it is, and how long before it the run stops. */

@@ -45,7 +45,7 @@ static void handle(int signal_number, void (*handler)(int)) {
     sigaction(signal_number, &action, NULL);
 }
 
-/* A terminal that is closed asks as kindly as USR1; under nohup it does not. */
+/* A closed terminal stops the run as USR1 does; under nohup it does not. */
 static void handle_hangup(void) {
     struct sigaction inherited;
     if (sigaction(SIGHUP, NULL, &inherited) == 0 && inherited.sa_handler != SIG_IGN) handle(SIGHUP, on_stop);
