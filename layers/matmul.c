@@ -4,7 +4,7 @@
  *   sgemm       fp32, nearly always: it packs both operands, so no leading dimension hurts it
  *   primitive   bf16 where the processor multiplies it; fp32 with b transposed and k >= n, where it is ahead of sgemm
  *   panels      bf16 elsewhere: operands are widened panel by panel and multiplied in fp32, the result is rounded once
- * oneDNN 2.6 on two Cascade Lake cores, GFLOP/s, sgemm : primitive, 20 November 2025: 1024 x 3072 x 768 (m n k) 248 : 138,
+ * oneDNN 2.6 on two Cascade Lake cores, GFLOP/s, sgemm : primitive, 20 November 2026: 1024 x 3072 x 768 (m n k) 248 : 138,
  * 1024 x 768 x 3072 239 : 120, with b transposed 200 : 248, with a transposed 231 : 125.
  *
  * With Stream.any_threads a product is cut into tiles that its shape alone fixes, each of them one such call by one thread.
