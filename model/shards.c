@@ -8,7 +8,7 @@
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
 static Tensor bucket_of(const Shards *z, Tensor flat, int b) { return tensor_slice(flat, z->layout.bucket[b].memory, z->layout.bucket[b].elems); }
 
-/* --- memory ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* A row as a tensor inside flat, with its padding rows. */
 static Tensor row_view(Tensor flat, const Param *p) {
@@ -69,7 +69,7 @@ void shards_destroy(Shards *z) {
     free(z);
 }
 
-/* --- weights --------------------------------------------------------------------------------------------------------------------------- */
+/* --- weights ------------------------------------------------------------------------------------------------------ */
 
 const void *shards_need(Shards *z, int bucket) {
     if (z->gathers) comm_wait(z->spec.comm, z->first_gather + bucket);
@@ -89,7 +89,7 @@ void shards_publish(Shards *z) {
     for (int b = 0; b < z->layout.buckets; b++) comm_all_gather_start(z->spec.comm, bucket_of(z, z->params, b));
 }
 
-/* --- gradients ------------------------------------------------------------------------------------------------------------------------- */
+/* --- gradients ---------------------------------------------------------------------------------------------------- */
 
 static Tensor last_row(const Shards *z, int bucket) {
     const Bucket *b = &z->layout.bucket[bucket];
@@ -154,7 +154,7 @@ void shards_await(Shards *z, Stream *s) {
         if (z->spec.comm) comm_poll(z->spec.comm);
 }
 
-/* --- for the optimizer ----------------------------------------------------------------------------------------------------------------- */
+/* --- for the optimizer -------------------------------------------------------------------------------------------- */
 
 int64_t shards_state_elems(const Shards *z) { return z->spec.zero_stage ? z->layout.shard_elems : z->layout.memory_elems; }
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span) { return tensor_slice(state, z->spec.zero_stage ? span.shard : span.memory, span.elems); }

@@ -12,8 +12,9 @@ extern "C" {
 int eval_is_due(const Run *r, int64_t step);
 /* Whether the log lacks the evaluation due after `step`: a new run's, or one cut short before the resume. */
 int eval_is_pending(Run *r, int64_t step);
-/* Collective. The first eval.tokens tokens of data.val in plain order, whole samples, at least one; the ranks share the work. Logs and prints the
- * loss. Returns 0 where the run was asked to stop: it then logs nothing, and the resumed run evaluates first. */
+/* Collective. The first eval.tokens tokens of data.val in plain order, whole samples, at least one; the ranks share the
+ * work. Logs and prints the loss. Returns 0 where the run was asked to stop: it then logs nothing, and the resumed run
+ * evaluates first. */
 int evaluate(Run *r, int64_t step);
 
 #ifdef __cplusplus

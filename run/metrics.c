@@ -32,7 +32,8 @@ static void check_io(const Metrics *m, int status, const char *what) {
     if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, strerror(-status));
 }
 
-/* One line as this file writes them: kind, step and loss (NaN for null). Returns 0 for anything else, a torn line among it. */
+/* One line as this file writes them: kind, step and loss (NaN for null). Returns 0 for anything else, a torn line among
+ * it. */
 static int parse_line(const char *line, size_t bytes, int *is_train, CurvePoint *point) {
     long long step;
     int       at = 0;

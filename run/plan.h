@@ -59,8 +59,9 @@ PlanText plan_bytes_text(double bytes);
 /* The lines of a run that finds no memory: the table, and one or two changes that take less. malloc'ed. */
 char *plan_memory_advice(const Config *config, const Plan *plan);
 
-/* The verb: table of bytes by category per rank, tokens, steps, FLOPs, estimated time from a 0.1 s probe of matrix products.
- * matmul_flops: of all ranks together; 0 = not measured. memory_bytes: of a rank's device, for the largest micro-batch; 0 = not asked. */
+/* The verb: table of bytes by category per rank, tokens, steps, FLOPs, estimated time from a 0.1 s probe of matrix
+ * products. matmul_flops: of all ranks together; 0 = not measured. memory_bytes: of a rank's device, for the largest
+ * micro-batch; 0 = not asked. */
 void plan_print(const Config *config, const Plan *plan, double matmul_flops, size_t memory_bytes);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* progress.c - see progress.h. Each line leaves in one write; a number that outgrows its column gives up digits, not its place. */
+/* progress.c - see progress.h. Each line leaves in one write; a number that outgrows its column gives up digits, not
+ * its place. */
 #include "run/progress.h"
 
 #include <math.h>
@@ -44,7 +45,8 @@ void progress_duration(char out[32], double ms) {
     else snprintf(out, 32, "%lldd%02lldh", d, h % 24);
 }
 
-/* value in exactly `width` columns if it can be, with at most `decimals` digits after the point, fewer for a large number. */
+/* value in exactly `width` columns if it can be, with at most `decimals` digits after the point, fewer for a large
+ * number. */
 static void put_fixed(char *out, size_t capacity, double value, int width, int decimals) {
     if (!isfinite(value)) snprintf(out, capacity, "%*s", width, isnan(value) ? "nan" : "inf");
     else while (snprintf(out, capacity, "%*.*f", width, decimals, value) > width && decimals > 0) decimals--;
@@ -77,7 +79,8 @@ static double eta_ms(const Progress *p, int64_t step) {
     return left * (p->recent_ms + (between > 0 && done > 0 ? between / done : 0));
 }
 
-/* The first step also warms caches and compiles kernels: it counts only until the second is known. Then a mean over some twenty. */
+/* The first step also warms caches and compiles kernels: it counts only until the second is known. Then a mean over
+ * some twenty. */
 static void keep_pace(Progress *p, const StepMetrics *s) {
     int64_t n = s->step - p->first_step;
     if (p->started_ms == 0) p->started_ms = clock_ms() - s->ms;

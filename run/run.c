@@ -17,7 +17,7 @@ static const double DATA_LOOK_MS = 100.0, DATA_PATIENCE_MS = 10e3;
 
 int run_is_rank0(const Run *r) { return comm_rank(r->comm) == 0; }
 
-/* --- inputs: before MPI, so that a fault in them is reported at once ---------------------------------------------------------------------- */
+/* --- inputs: before MPI, so that a fault in them is reported at once ---------------------------------------------- */
 
 static int is_same_file(const char *a, const char *b) {
     struct stat x, y;
@@ -26,7 +26,8 @@ static int is_same_file(const char *a, const char *b) {
 
 static Path path_in_run(const Config *c, const char *name) { return path_of("%s/%s", c->run.dir, name); }
 
-/* The config that was given may lie in run.dir. It is never written: not as this run's config.json, and not as one of its logs. */
+/* The config that was given may lie in run.dir. It is never written: not as this run's config.json, and not as one of
+ * its logs. */
 static void refuse_config_among_logs(const Config *c) {
     static const char *const logs[] = {"metrics.jsonl", "loss.svg"};
     for (size_t i = 0; i < sizeof logs / sizeof *logs; i++)
@@ -44,7 +45,8 @@ static void open_inputs(Run *r) {
     checkpoint_precheck_source(c);
 }
 
-/* One job has one config and one text. A file edited while ranks start, or a copy on a host's own disk, would train a mixture, or hang. */
+/* One job has one config and one text. A file edited while ranks start, or a copy on a host's own disk, would train a
+ * mixture, or hang. */
 static void agree_on_inputs(const Run *r) {
     char ranks[GUARD_TEXT];
     if (!guard_is_same(r->comm, (int64_t)config_fingerprint(r->config), ranks))
@@ -57,7 +59,7 @@ static void agree_on_inputs(const Run *r) {
                  inputs[i].key, ranks);
 }
 
-/* --- ranks and device ------------------------------------------------------------------------------------------------------------------ */
+/* --- ranks and device --------------------------------------------------------------------------------------------- */
 
 /* NCCL needs a GPU for every rank, and one rank alone has no peer. */
 static CommKind choose_comm(const Config *c, Comm *comm) {
@@ -107,7 +109,7 @@ static void join_ranks(Run *r, Launch launch) {
     comm_set_kind(r->comm, kind);
 }
 
-/* --- memory: every size from dry runs ---------------------------------------------------------------------------------------- */
+/* --- memory: every size from dry runs ----------------------------------------------------------------------------- */
 
 /* Refuses a model that will not fit before any of it is allocated, with the two changes that cost least. All ranks
  * refuse, so that none waits. None has allocated when the free memory is read: ranks on one GPU divide one figure. */
@@ -155,7 +157,7 @@ static void take_memory(Run *r) {
     if (!r->eval_tokens) fail(EXIT_MEMORY, "no memory for a batch of %lld tokens", (long long)(B * T));
 }
 
-/* --- weights ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- weights ------------------------------------------------------------------------------------------------------ */
 
 static void init_ticks(void *watchdog) { watchdog_tick((Watchdog *)watchdog, "the first weights"); }
 
@@ -218,7 +220,7 @@ int64_t run_roll_back(Run *r, int64_t step) {
     return r->resumed.step;
 }
 
-/* --- the whole ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 /* The probe takes memory of its own, so it runs before take_memory. */
 static void probe_matmul(Run *r) {

@@ -12,7 +12,7 @@
 #include "core/rng.h"
 
 
-/* --- one token ---------------------------------------------------------------------------------------------------------------------- */
+/* --- one token ---------------------------------------------------------------------------------------------------- */
 
 /* Floats as unsigned numbers in the same order; NaN is the least. */
 static uint32_t order_of(float x) {
@@ -54,7 +54,7 @@ int32_t sample_token(const float *logits, int64_t vocab, double temperature, int
     return (int32_t)drawn;
 }
 
-/* --- text --------------------------------------------------------------------------------------------------------------------------- */
+/* --- text --------------------------------------------------------------------------------------------------------- */
 
 /* Bytes of the UTF-8 sequence at s that a terminal can show, 0 if there is none. */
 static int printable_bytes(const unsigned char *s, size_t left) {

@@ -1,4 +1,5 @@
-/* sample.h - text from a model: temperature and top-k sampling, drawn from the counter-based generator, so the same seed gives the same text.
+/* sample.h - text from a model: temperature and top-k sampling, drawn from the counter-based generator, so the same
+ * seed gives the same text.
  */
 #ifndef TRAIN_GPT_RUN_SAMPLE_H
 #define TRAIN_GPT_RUN_SAMPLE_H

@@ -20,7 +20,7 @@
 
 static const char USAGE[] = "./train_gpt sample RUN_OR_CHECKPOINT [prompt=\"...\"] [tokens=256] [temperature=0.8] [top_k=0] [seed=1337]";
 
-/* --- arguments ------------------------------------------------------------------------------------------------------------------------ */
+/* --- arguments ---------------------------------------------------------------------------------------------------- */
 
 static double number_argument(const char *name, const char *text, double least, double most) {
     char  *end;
@@ -59,7 +59,7 @@ static void take_argument(SamplePlan *plan, const char *argument) {
     }
 }
 
-/* --- the model --------------------------------------------------------------------------------------------------------------------------- */
+/* --- the model ---------------------------------------------------------------------------------------------------- */
 
 /* From the checkpoint's config.json, with Hugging Face's names. */
 static ModelShape read_shape(const char *checkpoint) {

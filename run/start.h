@@ -9,9 +9,10 @@ extern "C" {
 #endif
 
 /* First thing in main(). Executes the program again where it had to set one of these, else returns:
- *   GOMP_SPINCOUNT=1000, unless it or OMP_WAIT_POLICY is set. libgomp's threads otherwise spin at every barrier: on two cores with two other
- *   busy processes a step of 37 ms then took 5 to 15 s (250 ms with it, and 36 ms on a quiet machine).
- *   A stack of 8 MiB, where `ulimit -s` allows less and its hard limit does not forbid it. Exit 71 if 1 MiB cannot be had.
+ *   GOMP_SPINCOUNT=1000, unless it or OMP_WAIT_POLICY is set. libgomp's threads otherwise spin at every barrier: on two
+ *   cores with two other busy processes a step of 37 ms then took 5 to 15 s (250 ms with it, and 36 ms on a quiet
+ *   machine). A stack of 8 MiB, where `ulimit -s` allows less and its hard limit does not forbid it. Exit 71 if 1 MiB
+ *   cannot be had.
  * TRAIN_GPT_STARTED=<pid> marks a process that has done this. */
 void start_process(char **argv);
 

@@ -26,7 +26,8 @@ typedef struct {
     int64_t warned;                  /* at so many steps; 0: never                       */
 } Stragglers;
 
-/* One step of this rank. Collective at every STRAGGLER_STEPS-th; rank 0 then warns on stderr, at most every STRAGGLER_WARN_EVERY steps. */
+/* One step of this rank. Collective at every STRAGGLER_STEPS-th; rank 0 then warns on stderr, at most every
+ * STRAGGLER_WARN_EVERY steps. */
 void stragglers_note(Stragglers *s, Comm *comm, const StepMetrics *m);
 
 /* From every rank's medians: 1 + the slow rank; -1 for a slow link, when ranks of several hosts all wait longer than

@@ -167,7 +167,7 @@ static int64_t refuse_others_files(const Job *job) {
     return count;
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 static int open_input(const Job *job, const char *path) {
     int fd = io_open(path, IO_READ);
@@ -251,7 +251,7 @@ static int64_t next_bytes(Job *job, char *data, int64_t bytes) {
     return n;
 }
 
-/* --- writing ------------------------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static void write_shard(Job *job, const char *split, int64_t number, int64_t bytes) {
     char         path[PATH_MAX], text[CHUNK_BYTES];
@@ -288,7 +288,8 @@ static void move_into_place(const Job *job, const char *split, int64_t files) {
     }
 }
 
-/* Removes the shards that an earlier run has left beyond ours: a glob over the folder must find this run's and no others. */
+/* Removes the shards that an earlier run has left beyond ours: a glob over the folder must find this run's and no
+ * others. */
 static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_files) {
     int64_t        removed = 0;
     struct dirent *entry;

@@ -1,7 +1,8 @@
 /* checkpoint.h - step folders under run.dir/checkpoints: written whole or not at all, verified before use.
  *
- * step_00001000.tmp is filled by all ranks (each its own pieces, by global offset, so that any number of ranks reads them), fsynced,
- * state.json (the manifest with hashes taken from memory) last, renamed to step_00001000, parent fsynced. The newest that verifies counts.
+ * step_00001000.tmp is filled by all ranks (each its own pieces, by global offset, so that any number of ranks reads
+ * them), fsynced, state.json (the manifest with hashes taken from memory) last, renamed to step_00001000, parent
+ * fsynced. The newest that verifies counts.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_H
@@ -68,8 +69,8 @@ size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimize
  * sizes. */
 void checkpoint_make_room(const CheckpointState *state);
 
-/* Saves while training goes on: memory for a copy of this rank's state, and a thread that writes it. All calls but saver_ready are
- * collective.
+/* Saves while training goes on: memory for a copy of this rank's state, and a thread that writes it. All calls but
+ * saver_ready are collective.
  *
  * A save that fails on any rank (full disk, quota, file-size limit, write error) costs that checkpoint, not the run.
  * Its files are removed, older checkpoints stay, a warning names the path, and the next one is tried at its time. The
@@ -84,22 +85,24 @@ size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer); /* hos
 void   saver_start(Saver *s, int64_t step, const char *fault); /* fault: a reason why it must not be saved; NULL: none */
 /* 1: this rank has done its part of the save in flight. When all have (by a step's reduction), all call saver_next. */
 int    saver_ready(Saver *s);
-/* Returns 0, or when this was the last part, and the folder stands under its name, the milliseconds that the save has taken: the copy and
- * the slowest rank's part of each kind of work, not the steps of the training between them. */
+/* Returns 0, or when this was the last part, and the folder stands under its name, the milliseconds that the save has
+ * taken: the copy and the slowest rank's part of each kind of work, not the steps of the training between them. */
 double saver_next(Saver *s);
 double saver_finish(Saver *s);                 /* waits; returns as saver_next, 0 when nothing was in flight, or it failed */
 double saver_finish_last(Saver *s);            /* the same at the end of a run; exit 74 when the save that was started last has failed */
 int64_t saver_step(const Saver *s);            /* of the save that was started last; -1: none was */
 double saver_stall_ms(const Saver *s);         /* how long training has waited for it: the copy, and agreeing with other ranks */
 
-/* Collective. All of it at once: writes step_%08d and prunes to checkpoint.keep; exit 74 if that fails. Returns the milliseconds it took. */
+/* Collective. All of it at once: writes step_%08d and prunes to checkpoint.keep; exit 74 if that fails. Returns the
+ * milliseconds it took. */
 double checkpoint_save(CheckpointState *state, int64_t step);
 
-/* Newest verifying checkpoint folder of a run folder, or the folder itself if it is one: path into out [capacity]; 0 if none. */
+/* Newest verifying checkpoint folder of a run folder, or the folder itself if it is one: path into out [capacity]; 0 if
+ * none. */
 int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity);
 
-/* Weights of a checkpoint folder or a .safetensors file in Hugging Face GPT-2 names, with or without "transformer.": fills params
- * (act type) by the layout. Exit 65 naming file, tensor, found and expected shape. */
+/* Weights of a checkpoint folder or a .safetensors file in Hugging Face GPT-2 names, with or without "transformer.":
+ * fills params (act type) by the layout. Exit 65 naming file, tensor, found and expected shape. */
 void checkpoint_read_weights(const char *path, const Layout *layout, Tensor params, Stream *s);
 
 /* The same into this rank's masters (model.init_from). */

@@ -72,7 +72,7 @@ int folders_list(const char *checkpoints, StepFolder **list) {
     return count;
 }
 
-/* --- verifying ----------------------------------------------------------------------------------------------------------------------- */
+/* --- verifying ---------------------------------------------------------------------------------------------------- */
 
 static int  is_alone(Comm *c) { return !c || comm_size(c) == 1; }
 static int  is_first(Comm *c) { return !c || comm_rank(c) == 0; }
@@ -164,7 +164,7 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
     return status_of(fault);
 }
 
-/* --- removing ------------------------------------------------------------------------------------------------------------------------ */
+/* --- removing ----------------------------------------------------------------------------------------------------- */
 
 static int remove_any(const char *path) {
     struct stat st;
@@ -234,7 +234,7 @@ void folders_prune(const char *checkpoints, int64_t step, int64_t keep, _Atomic 
     free(list);
 }
 
-/* --- finding, without ranks ---------------------------------------------------------------------------------------------------------- */
+/* --- finding, without ranks --------------------------------------------------------------------------------------- */
 
 static int is_good(const char *folder, int64_t step, int64_t *warned) {
     Manifest       m;

@@ -24,7 +24,8 @@ typedef struct {
 
 void folder_name(char out[32], int64_t step);            /* "step_00000050" */
 
-/* The step folders below `checkpoints`, newest first; malloc'ed. 0 when there are none, -errno when it cannot be read. */
+/* The step folders below `checkpoints`, newest first; malloc'ed. 0 when there are none, -errno when it cannot be
+ * read. */
 int folders_list(const char *checkpoints, StepFolder **list);
 
 /* Collective over c (NULL: this process alone). Reads and checks the manifest, then every byte, each rank its share.
@@ -39,7 +40,8 @@ enum { FOLDER_WARNINGS = 3 };
 void folder_warn(int64_t *warned, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void folder_warn_rest(int64_t warned, const char *what_happened); /* "3 more folders <what_happened>", or nothing */
 
-/* Out of sight first, then removed: a cut-off removal leaves no half checkpoint under a whole one's name. Returns 0 or -errno. */
+/* Out of sight first, then removed: a cut-off removal leaves no half checkpoint under a whole one's name. Returns 0 or
+ * -errno. */
 int folder_trash(const char *checkpoints, const char *name);
 
 /* Removes the leftovers of cut-off saves and removals. Returns 0 or -errno. */

@@ -1,7 +1,7 @@
 /* checkpoint_resume.c - continuing from the newest checkpoint that verifies; see checkpoint.h.
  *
- * Rank 0 decides, every rank hashes its share of the files and reads its own pieces by global offset, so that any number of ranks and
- * either zero_stage resumes what any other has saved. Nothing on the disk changes.
+ * Rank 0 decides, every rank hashes its share of the files and reads its own pieces by global offset, so that any
+ * number of ranks and either zero_stage resumes what any other has saved. Nothing on the disk changes.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "model/algorithms_file.h"
 #include "run/checkpoint/weights_file.h"
 
-/* --- which checkpoint ------------------------------------------------------------------------------------------------------------------ */
+/* --- which checkpoint --------------------------------------------------------------------------------------------- */
 
 /* Collective. The newest of list [count] (rank 0's) that verifies: 1 and *at, *m; 0 only when there are none. Warns of
  * those passed over. Ends the job when that would be all: a run that has saved never starts anew by itself. */
@@ -68,7 +68,7 @@ static void make_run_id(CheckpointState *state) {
     snprintf(state->train_state->run_id, sizeof state->train_state->run_id, "%016" PRIx64, id);
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 /* A tensor of one of our own files: fp32, and at the layout's offset. */
 static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int dims, const int64_t *dim, uint64_t begin) {
@@ -112,7 +112,7 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
     optimizer_publish(state->optimizer, state->stream);
 }
 
-/* --- the whole --------------------------------------------------------------------------------------------------------------------------- */
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 static Resumed take_over(CheckpointState *state, const StepFolder *at, const Manifest *m) {
     Resumed resumed = {.step = m->step, .ranks = m->ranks};

@@ -43,7 +43,7 @@ struct Saver {
     int              busy;        /* guarded by the thread's lock */
 };
 
-/* --- the thread ------------------------------------------------------------------------------------------------------------------------ */
+/* --- the thread --------------------------------------------------------------------------------------------------- */
 
 static void work(Saver *s) {
     switch (s->part) {
@@ -90,7 +90,7 @@ static int is_busy(Saver *s) {
     return busy;
 }
 
-/* --- making and ending ------------------------------------------------------------------------------------------------------------------- */
+/* --- making and ending -------------------------------------------------------------------------------------------- */
 
 size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer) {
     return (size_t)optimizer_tensors(optimizer) * sizeof(float) * (size_t)layout->shard_elems;
@@ -115,7 +115,7 @@ void saver_destroy(Saver *s) {
     free(s);
 }
 
-/* --- the parts, all ranks together --------------------------------------------------------------------------------------------------------- */
+/* --- the parts, all ranks together -------------------------------------------------------------------------------- */
 
 static int is_first(const Saver *s) { return comm_rank(s->state->comm) == 0; }
 

@@ -13,7 +13,8 @@
 
 enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64 }; /* config.json and headers; a run in state.json */
 
-/* Weights and the optimizer's states, and a manifest that names their runs: those of 1 MiB, and each row's share of a rank. */
+/* Weights and the optimizer's states, and a manifest that names their runs: those of 1 MiB, and each row's share of a
+ * rank. */
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer) {
     size_t tensors = (size_t)optimizer_tensors(optimizer), state = tensors * sizeof(float) * (size_t)layout->elems;
     size_t runs = state / MANIFEST_EXTENT_BYTES + tensors * (size_t)(layout->params + layout->ranks);

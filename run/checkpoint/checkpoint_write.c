@@ -25,7 +25,7 @@ static void note_memory(Save *s) {
 
 static Path file_path(const Save *s, const char *name) { return path_of("%s/%s", s->tmp.text, name); }
 
-/* --- paths, headers, folder ----------------------------------------------------------------------------------------------------------- */
+/* --- paths, headers, folder --------------------------------------------------------------------------------------- */
 
 static char *model_header(const Layout *layout, size_t *bytes) {
     SafeTensor *t = (SafeTensor *)calloc((size_t)layout->params, sizeof *t);
@@ -112,7 +112,7 @@ void save_make_folder(Save *s) {
 
 void save_drop(Save *s) { io_remove_tree(s->tmp.text); } /* the next save sweeps any rest */
 
-/* --- hashed runs ------------------------------------------------------------------------------------------------------------------------ */
+/* --- hashed runs -------------------------------------------------------------------------------------------------- */
 
 static void add_extent(Save *s, int file, uint64_t offset, const void *data, size_t bytes) {
     if (s->written_count == s->written_room) {
@@ -157,7 +157,7 @@ static void put_span(Save *s, uint64_t offset, size_t bytes) {
     }
 }
 
-/* --- this rank's pieces -------------------------------------------------------------------------------------------------------------------- */
+/* --- this rank's pieces ------------------------------------------------------------------------------------------- */
 
 /* One of masters, m, v, from byte `base` of the file on. */
 static void write_pieces(Save *s, int file, uint64_t base, Span *spans) {
@@ -256,7 +256,7 @@ void save_write_pieces(Save *s) {
     free(spans);
 }
 
-/* --- the manifest and the rename --------------------------------------------------------------------------------------------------------- */
+/* --- the manifest and the rename ---------------------------------------------------------------------------------- */
 
 static int by_place(const void *a, const void *b) {
     const WrittenExtent *x = (const WrittenExtent *)a, *y = (const WrittenExtent *)b;
@@ -264,8 +264,8 @@ static int by_place(const void *a, const void *b) {
     return x->extent.offset < y->extent.offset ? -1 : x->extent.offset > y->extent.offset;
 }
 
-/* The runs of all ranks, in order, as the manifest's lists; every byte of every file must have been written exactly once. Returns 0 for no
- * memory or such a fault, which is in s->fault. */
+/* The runs of all ranks, in order, as the manifest's lists; every byte of every file must have been written exactly
+ * once. Returns 0 for no memory or such a fault, which is in s->fault. */
 static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *m) {
     qsort(all, count, sizeof *all, by_place);
     for (size_t i = 0; i < count; i++) m->file[all[i].file].extents++;

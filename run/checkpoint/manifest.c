@@ -1,4 +1,5 @@
-/* manifest.c - state.json as text and back; see manifest.h. The hashes of the files are compared in manifest_verify.c. */
+/* manifest.c - state.json as text and back; see manifest.h. The hashes of the files are compared in
+ * manifest_verify.c. */
 #include "run/checkpoint/manifest.h"
 
 #include <inttypes.h>
@@ -19,7 +20,7 @@ const char *const manifest_file_name[MANIFEST_FILES] = {"model.safetensors", "op
 
 uint64_t manifest_hash(const void *data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
-/* --- writing ------------------------------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static int write_string(FILE *out, const char *text) {
     size_t bytes = 6 * strlen(text) + 3; /* every byte as \u00XX, quotes, end */
@@ -86,7 +87,7 @@ char *manifest_write(const Manifest *m, size_t *bytes) {
 
 int manifest_has_room(int64_t runs, int64_t data_files) { return 4 * (runs + data_files) <= MANIFEST_VALUES - OTHER_VALUES; }
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 int manifest_fault(char *fault, const char *fmt, ...) {
     va_list args;

@@ -1,8 +1,9 @@
 /* manifest.h - state.json: the description of a checkpoint, and the hashes that prove it.
  *
- * Every file of a checkpoint is covered exactly once by runs of at most 1 MiB, each with the XXH3 of the bytes as they stood in the
- * writer's memory. The manifest ends with a hash of everything before it, so any change to any byte of a checkpoint is seen. The parser
- * is a pure function over bytes and length; names of files are never taken from it: a checkpoint has these and no others.
+ * Every file of a checkpoint is covered exactly once by runs of at most 1 MiB, each with the XXH3 of the bytes as they
+ * stood in the writer's memory. The manifest ends with a hash of everything before it, so any change to any byte of a
+ * checkpoint is seen. The parser is a pure function over bytes and length; names of files are never taken from it: a
+ * checkpoint has these and no others.
  *
  *   {"format":"train_gpt checkpoint","version":"1.0","run_id":...,"step":"50",...,"config":{...},
  *    "data":[{"name":"train_000.bin","bytes":"...","tokens":"..."}],
@@ -94,9 +95,9 @@ int manifest_has_room(int64_t runs, int64_t data_files);
  * *m is then empty. */
 ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault);
 
-/* Compares the files of a folder with the manifest: every size, and the hashes of runs part, part+parts, part+2*parts, ... Returns 1,
- * or 0 with the first difference in fault. Links are no files of a checkpoint. progress(ctx), where it is not NULL, is called by this thread
- * with every run that it has read. */
+/* Compares the files of a folder with the manifest: every size, and the hashes of runs part, part+parts, part+2*parts,
+ * ... Returns 1, or 0 with the first difference in fault. Links are no files of a checkpoint. progress(ctx), where it
+ * is not NULL, is called by this thread with every run that it has read. */
 int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault);
 
 void manifest_free(Manifest *m);

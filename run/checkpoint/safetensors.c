@@ -1,4 +1,5 @@
-/* safetensors.c - see safetensors.h. Format: github.com/huggingface/safetensors, README.md and safetensors/src/tensor.rs. */
+/* safetensors.c - see safetensors.h. Format: github.com/huggingface/safetensors, README.md and
+ * safetensors/src/tensor.rs. */
 #include "run/checkpoint/safetensors.h"
 
 #include <inttypes.h>
@@ -10,7 +11,8 @@
 #include "core/error.h"
 #include "core/memory_file.h"
 
-/* A header needs about six of these characters a tensor; more than a million make the tree costlier than any model of the field. */
+/* A header needs about six of these characters a tensor; more than a million make the tree costlier than any model of
+ * the field. */
 enum { STRUCTURE_LIMIT = 1 << 20 };
 
 static const struct { const char *name; size_t bytes; } type_table[SAFE_TYPES] = {

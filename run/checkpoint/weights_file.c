@@ -14,7 +14,7 @@
 #include "core/tensor.h"
 #include "model/hf_gpt2.h"
 
-/* --- opening ------------------------------------------------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
 /* The length and the header it claims, as far as the file has them: memory for no more than the file's own bytes. */
 static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *bytes) {
@@ -59,7 +59,7 @@ void weights_close(WeightsFile *w) {
     safetensors_free(&w->header);
 }
 
-/* --- matching names and shapes ------------------------------------------------------------------------------------------------------- */
+/* --- matching names and shapes ------------------------------------------------------------------------------------ */
 
 static void expected_shape(char *out, size_t capacity, const Param *p) {
     SafeTensor t = {.dims = p->dims, .dim = {(uint64_t)p->dim[0], (uint64_t)p->dim[1]}};
@@ -112,7 +112,7 @@ const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout) {
     return tensor_of;
 }
 
-/* --- values -------------------------------------------------------------------------------------------------------------------------- */
+/* --- values ------------------------------------------------------------------------------------------------------- */
 
 /* Returns 0 or -errno. */
 static int read_block(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {

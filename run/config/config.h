@@ -1,7 +1,7 @@
 /* config.h - the run config as the program sees it: every option resolved, checked against the others.
  *
- * One row per option in run/config/options.c yields parser, defaults, ranges, --help, JSON Schema and the copy in the run folder.
- * Strings live until config_free.
+ * One row per option in run/config/options.c yields parser, defaults, ranges, --help, JSON Schema and the copy in the
+ * run folder. Strings live until config_free.
  */
 #ifndef TRAIN_GPT_RUN_CONFIG_CONFIG_H
 #define TRAIN_GPT_RUN_CONFIG_CONFIG_H
@@ -63,9 +63,10 @@ typedef struct {
     struct { int64_t every; } log;
 } Config;
 
-/* Reads argv[1] and the overrides after it ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a string).
- * ranks checks batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All faults are collected:
- * returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per fault (a syntax fault comes alone). */
+/* Reads argv[1] and the overrides after it ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a
+ * string). ranks checks batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All
+ * faults are collected: returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per
+ * fault (a syntax fault comes alone). */
 char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
 
 /* The same of a file's text [bytes]: a pure function but for the memory of *config. Faults name the file by path. */

@@ -25,7 +25,7 @@ typedef struct {
 
 Given *config_given(ConfigLoad *load, const char *key);
 
-/* --- config_walk.c: from a tree to options ----------------------------------------------------------------------------------------- */
+/* --- config_walk.c: from a tree to options ------------------------------------------------------------------------ */
 
 /* The walk's position in json_parse_all()'s two lists, both in file order; json NULL: no places are known. */
 typedef struct {

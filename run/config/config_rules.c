@@ -37,7 +37,7 @@ static int multiply(int64_t *product, int count, const int64_t *factor) {
     return 1;
 }
 
-/* --- the batch and the ranks ------------------------------------------------------------------------------------------------------- */
+/* --- the batch and the ranks -------------------------------------------------------------------------------------- */
 
 char *config_check_ranks(const Config *c, int ranks) {
     int64_t unit, total = c->batch.global_tokens;
@@ -78,9 +78,10 @@ static void rule_seq_len(ConfigLoad *load) {
                c->batch.seq_len, c->model.shape.n_positions);
 }
 
-/* --- products ---------------------------------------------------------------------------------------------------------------------- */
+/* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* A resumed run adds the tokens of its steps to those of a checkpoint (MANIFEST_COUNT_LIMIT): in 64 bits there is room for both. */
+/* A resumed run adds the tokens of its steps to those of a checkpoint (MANIFEST_COUNT_LIMIT): in 64 bits there is room
+ * for both. */
 static void rule_tokens(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"run.steps", "batch.global_tokens", NULL};
@@ -115,7 +116,7 @@ static void rule_activations(ConfigLoad *load) {
                c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd, c->model.shape.n_layer, c->model.shape.vocab_size);
 }
 
-/* --- the model and the build ------------------------------------------------------------------------------------------------------- */
+/* --- the model and the build -------------------------------------------------------------------------------------- */
 
 static void rule_heads(ConfigLoad *load) {
     const Config *c = load->config;

@@ -1,4 +1,5 @@
-/* config_walk.c - from a JSON tree, or an override, to options: known keys are set, the others get the nearest valid key. */
+/* config_walk.c - from a JSON tree, or an override, to options: known keys are set, the others get the nearest valid
+ * key. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +66,7 @@ static const char *refuse_unknown(ConfigLoad *load, const char *path, const char
     return NULL;
 }
 
-/* --- soft faults of the text: numbers that cannot be kept, keys that stand twice --------------------------------------------------- */
+/* --- soft faults of the text: numbers that cannot be kept, keys that stand twice ---------------------------------- */
 
 static void tell_until(ConfigLoad *load, Where where, Places *places, JsonPlace end) {
     for (const Json *json = places->json; json && places->listed < json->softs; places->listed++) {
@@ -96,7 +97,7 @@ static int is_spoilt(const cJSON *value, const Places *places) {
     return 0;
 }
 
-/* --- values ---------------------------------------------------------------------------------------------------------------------- */
+/* --- values ------------------------------------------------------------------------------------------------------- */
 
 static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Where where, const Places *places) {
     char   fault[512];
@@ -174,7 +175,7 @@ void config_walk(ConfigLoad *load, const cJSON *object, const char *section, Whe
     }
 }
 
-/* --- overrides ------------------------------------------------------------------------------------------------------------------- */
+/* --- overrides ---------------------------------------------------------------------------------------------------- */
 
 static int is_utf8(const char *text) {
     for (int length; *text; text += length)

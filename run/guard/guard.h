@@ -53,7 +53,8 @@ typedef struct {
 } StepNumbers;
 
 int guard_verify_due(const Config *c, int64_t step);
-/* Collective: 1 where both are the same bits on every rank. Else names the ranks whose own part differs; where none does, those with other sums. */
+/* Collective: 1 where both are the same bits on every rank. Else names the ranks whose own part differs; where none
+ * does, those with other sums. */
 int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, char out[GUARD_TEXT]);
 
 /* Whether this step compares the state that all ranks hold alike: as often as that costs 0.5 % of the time at most, and
@@ -65,8 +66,9 @@ int guard_hash_due(const Config *c, int ranks, int64_t step);
  * where there is no majority. */
 int guard_is_same(Comm *comm, int64_t value, char out[GUARD_TEXT]);
 
-/* Whether all ranks bring the same hash, from sums alone, so that it travels in a step's one reduction: guard_hash_words fills a rank's words, and
- * guard_hashes_differ looks at their sums over `ranks`. Exact: of 16-bit parts p, ranks * sum p^2 = (sum p)^2 only where all are equal. */
+/* Whether all ranks bring the same hash, from sums alone, so that it travels in a step's one reduction:
+ * guard_hash_words fills a rank's words, and guard_hashes_differ looks at their sums over `ranks`. Exact: of 16-bit
+ * parts p, ranks * sum p^2 = (sum p)^2 only where all are equal. */
 enum { GUARD_HASH_WORDS = 8 };
 void guard_hash_words(int64_t hash, int64_t words[GUARD_HASH_WORDS]);
 int  guard_hashes_differ(const int64_t sums[GUARD_HASH_WORDS], int ranks);

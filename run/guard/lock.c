@@ -30,7 +30,7 @@ struct RunLock {
     Thread          beater;
 };
 
-/* --- the file ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- the file ----------------------------------------------------------------------------------------------------- */
 
 /* The file's text now: opened anew, since a network file system may keep an open file's old text. 0: it is there. A
  * text longer than any holder's is none of ours, and counts as empty. */
@@ -67,7 +67,7 @@ static void open_file(RunLock *l) {
     if (l->fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path, strerror(-l->fd));
 }
 
-/* --- taking ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- taking ------------------------------------------------------------------------------------------------------- */
 
 static LockDecision look(RunLock *l, double first_ms) {
     char       text[HOLDER_TEXT];
@@ -145,7 +145,7 @@ RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double
     return l;
 }
 
-/* --- holding ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- holding ------------------------------------------------------------------------------------------------------ */
 
 /* A file that cannot be read, or is gone, is no other job's: only another's name ends this one. */
 int lock_is_held(RunLock *l) {

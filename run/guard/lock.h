@@ -19,9 +19,9 @@ enum { LOCK_BEAT_MS = 10000 };
 typedef struct RunLock RunLock; /* rank 0's; NULL elsewhere, where every call does nothing */
 
 /* Collective. Makes dir (rank 0), takes <dir>/lock for this job, checks that every rank reads rank 0's nonce. Waits for
- * the beats of a holder on another host, LOCK_BEATS_MISSED of beat_ms at most. Exit 73 when another job holds the folder (names its host,
- * process and job), 74 when dir cannot be made or written, is not shared (names the hosts), or holds a link or pipe where the run keeps a
- * file, 75 when asked to stop while it waits. */
+ * the beats of a holder on another host, LOCK_BEATS_MISSED of beat_ms at most. Exit 73 when another job holds the
+ * folder (names its host, process and job), 74 when dir cannot be made or written, is not shared (names the hosts), or
+ * holds a link or pipe where the run keeps a file, 75 when asked to stop while it waits. */
 RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double beat_ms);
 
 /* From here on the file names this job, and its beat grows. A job without work never signs: the folder stays as is. */

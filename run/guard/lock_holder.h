@@ -24,7 +24,8 @@ typedef struct {
 LockHolder holder_self(const char *host);
 int        holder_lives(const LockHolder *h); /* asked of this host's kernel: only about a holder on this host and boot */
 
-/* The file's text: a line a field, the beat's digits last and always as many, so that they alone can be written anew. */
+/* The file's text: a line a field, the beat's digits last and always as many, so that they alone can be written
+ * anew. */
 enum { HOLDER_TEXT = 768, HOLDER_BEAT_DIGITS = 20 };
 int holder_format(const LockHolder *h, char out[HOLDER_TEXT]); /* returns its length */
 int holder_parse(const char *text, LockHolder *h);             /* 0: the text is none of ours, or none at all */

@@ -18,7 +18,7 @@ static const double SAVES_KEPT_FREE = 3.0;  /* a disk may be three times as slow
 static const double SLURM_LEAST_MS = 10e3;  /* its clock and ours, the end of MPI, and a script's work after us */
 static const double DISK_BYTES_PER_MS = 200e3;
 
-/* --- files ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- files -------------------------------------------------------------------------------------------------------- */
 
 typedef enum { STOP, SAVE } RequestFile;
 
@@ -41,7 +41,7 @@ static int take(Requests *q, RequestFile file) {
     return 0;
 }
 
-/* --- time ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 /* SLURM's end is seconds of the wall clock, which is read here and never again. */
 static double slurm_end_ms(void) {
@@ -87,7 +87,7 @@ const char *requests_limit(const Requests *q, double *away_ms, double *kept_ms) 
 
 void requests_saved(Requests *q, double ms) { q->save_ms = ms; }
 
-/* --- asking ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- asking ------------------------------------------------------------------------------------------------------- */
 
 static int is_asked(const Requests *q, double next_ms) {
     char path[4200];

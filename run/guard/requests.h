@@ -40,24 +40,28 @@ typedef struct {
     double      asked_ms;   /* of the last exchange */
 } Requests;
 
-/* Takes a STOP that is there: it is obeyed like one that comes later, unless it cannot be removed, which would end every start after a step.
- * minutes: run.max_minutes, counted from started_ms. checkpoint_bytes: of one checkpoint, all files. Reads SLURM's end time once. */
+/* Takes a STOP that is there: it is obeyed like one that comes later, unless it cannot be removed, which would end
+ * every start after a step. minutes: run.max_minutes, counted from started_ms. checkpoint_bytes: of one checkpoint, all
+ * files. Reads SLURM's end time once. */
 Requests requests_start(Comm *comm, const char *dir, double minutes, double started_ms, double checkpoint_bytes);
 
-/* Asked in every step: whether this rank is to stop; files and time are looked at by rank 0. next_ms: how long the next step may take. */
+/* Asked in every step: whether this rank is to stop; files and time are looked at by rank 0. next_ms: how long the next
+ * step may take. */
 int  requests_stop(Requests *q, double next_ms);
 int  requests_save(Requests *q);              /* since the last call; removes SAVE */
 void requests_saved(Requests *q, double ms);  /* a checkpoint has taken that long */
 
-/* Work in pieces, as many on every rank: requests_begin comes before all of them. requests_agree, collective, before each: 1 when any
- * rank has been asked to stop. Most calls only count: the ranks exchange words about every tenth of a second. */
+/* Work in pieces, as many on every rank: requests_begin comes before all of them. requests_agree, collective, before
+ * each: 1 when any rank has been asked to stop. Most calls only count: the ranks exchange words about every tenth of a
+ * second. */
 void requests_begin(Requests *q);
 int  requests_agree(Requests *q);
 
 /* The run ends, and with it every request. Removes STOP and SAVE. */
 void requests_end(Requests *q);
 
-/* The limit that comes first: its name (NULL: there is none), how far away it is, and how long before it the run stops. */
+/* The limit that comes first: its name (NULL: there is none), how far away it is, and how long before it the run
+ * stops. */
 const char *requests_limit(const Requests *q, double *away_ms, double *reserve_ms);
 
 #ifdef __cplusplus

@@ -13,7 +13,8 @@ extern "C" {
 
 /* First thing in a run: a signal before it ends the process, as signals do. */
 void signals_install(void);
-/* Requests are the main thread's: the other threads of OpenMP's team do not take them. Once the number of threads is set. */
+/* Requests are the main thread's: the other threads of OpenMP's team do not take them. Once the number of threads is
+ * set. */
 void signals_keep_to_main(void);
 
 int signals_stop(void);      /* this process has been asked to stop: from then on always 1 */

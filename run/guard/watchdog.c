@@ -37,7 +37,7 @@ struct Watchdog {
 
 static int64_t now_us(void) { return (int64_t)(clock_ms() * 1e3); }
 
-/* --- the main thread's side ---------------------------------------------------------------------------------------------------------- */
+/* --- the main thread's side --------------------------------------------------------------------------------------- */
 
 void watchdog_tick(Watchdog *w, const char *phase) {
     if (!w) return;
@@ -60,7 +60,7 @@ void watchdog_ends(Watchdog *w) {
     if (w) w->ends = 1;
 }
 
-/* --- the report ------------------------------------------------------------------------------------------------------------------------ */
+/* --- the report --------------------------------------------------------------------------------------------------- */
 
 static void say(const char *fmt, ...) PRINTF_LIKE(1, 2);
 static void say(const char *fmt, ...) {
@@ -99,7 +99,8 @@ static void sleep_ms(double ms) {
     nanosleep(&t, NULL);
 }
 
-/* Each thread prints its own stack: only it can walk it. One that blocks signals, or that the kernel holds, prints none. */
+/* Each thread prints its own stack: only it can walk it. One that blocks signals, or that the kernel holds, prints
+ * none. */
 static void print_stacks(void) {
     DIR *tasks = opendir("/proc/self/task");
     long own = syscall(SYS_gettid);
@@ -135,7 +136,7 @@ static NORETURN void end_job(const Watchdog *w, double silent_seconds, double li
     _exit(EXIT_PEER);
 }
 
-/* --- the watcher ------------------------------------------------------------------------------------------------------------------------ */
+/* --- the watcher -------------------------------------------------------------------------------------------------- */
 
 double watchdog_limit(double configured_seconds, int has_started, double longest_seconds) {
     if (configured_seconds > 0.0) return configured_seconds;

@@ -7,7 +7,8 @@
  * ranks of a host that the launcher cannot reach end themselves. The rank that hangs was silent first: its report comes
  * first too.
  *
- * A rank that died is the launcher's to report. The others would wait for it until they are killed, two seconds later: they go at once.
+ * A rank that died is the launcher's to report. The others would wait for it until they are killed, two seconds later:
+ * they go at once.
  */
 #ifndef TRAIN_GPT_RUN_GUARD_WATCHDOG_H
 #define TRAIN_GPT_RUN_GUARD_WATCHDOG_H
@@ -28,7 +29,8 @@ void      watchdog_destroy(Watchdog *w);
 
 /* Progress; phase (a literal) begins now, NULL: the old one goes on. w may be NULL: no watchdog. */
 void watchdog_tick(Watchdog *w, const char *phase);
-/* How long a silence may be: as configured, or WATCHDOG_STARTING_SECONDS until watchdog_started, then max(30, 20 x the longest pause seen). */
+/* How long a silence may be: as configured, or WATCHDOG_STARTING_SECONDS until watchdog_started, then max(30, 20 x the
+ * longest pause seen). */
 enum { WATCHDOG_STARTING_SECONDS = 300, WATCHDOG_LEAST_SECONDS = 30, WATCHDOG_PAUSES = 20 };
 double watchdog_limit(double configured_seconds, int has_started, double longest_seconds);
 double watchdog_allows(const Watchdog *w); /* that limit, by w's ticks so far */

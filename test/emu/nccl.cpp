@@ -76,7 +76,7 @@ struct Message {
     int               peer;
 };
 
-/* --- between ranks: one of them needs no MPI --------------------------------------------------------------------------------------- */
+/* --- between ranks: one of them needs no MPI ---------------------------------------------------------------------- */
 
 #ifdef NO_MPI
 void         world_name(ncclUniqueId *) {}
@@ -188,7 +188,7 @@ void world_exchange(ncclComm_t comm, std::vector<Message> &messages) {
 }
 #endif
 
-/* --- collectives ----------------------------------------------------------------------------------------------------------------- */
+/* --- collectives -------------------------------------------------------------------------------------------------- */
 
 enum { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, ALIGN = 16, CONNECTING = 2 };
 
@@ -279,7 +279,7 @@ ncclResult_t collective(ncclComm_t comm, Call call, const void *from, void *to, 
     });
 }
 
-/* --- groups of sends and receives: nothing happens before the group ends ------------------------------------------------------------ */
+/* --- groups of sends and receives: nothing happens before the group ends ------------------------------------------ */
 
 struct Group {
     bool                 open = false;

@@ -113,7 +113,7 @@ using namespace emu;
 
 extern "C" {
 
-/* --- streams -------------------------------------------------------------------------------------------------------------------------- */
+/* --- streams ------------------------------------------------------------------------------------------------------ */
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream) {
     *stream = new CUstream_st{};
@@ -133,7 +133,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return wait_for(stream)
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return wait_for(stream); }
 cudaError_t cudaDeviceSynchronize() { return refuse_while_capturing(); }
 
-/* --- events --------------------------------------------------------------------------------------------------------------------------- */
+/* --- events ------------------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     *event = new CUevent_st{};
@@ -178,7 +178,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 
-/* --- graphs --------------------------------------------------------------------------------------------------------------------------- */
+/* --- graphs ------------------------------------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
     if (!stream) return remember(cudaErrorStreamCaptureUnsupported);
@@ -231,7 +231,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     return cudaSuccess;
 }
 
-/* --- errors and the device ------------------------------------------------------------------------------------------------------------ */
+/* --- errors and the device ---------------------------------------------------------------------------------------- */
 
 cudaError_t cudaGetLastError() {
     cudaError_t error = last_error;
