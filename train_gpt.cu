@@ -1,7 +1,8 @@
 /* train_gpt - pretrains GPT models:  mpirun -np N ./train_gpt config.json [key=value ...]
  *
- * train_step() stands first: one optimizer step; main() stands last. They call layers/ (the ops), model/ (the model over
- * the ranks), comm/ (ranks), data/ (tokens) and run/ (everything around it). A CPU build compiles this file as plain C.
+ * train_step() stands first: one optimizer step; main() stands last. They call layers/ (the ops), model/ (the model
+ * over the ranks), comm/ (ranks), data/ (tokens) and run/ (everything around it). A CPU build compiles this file as
+ * plain C.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,9 +21,10 @@
 #include "run/step_numbers.h"
 #include "run/verbs.h"
 
-/* --- one optimizer step --------------------------------------------------------------------------------------------------------------- */
+/* --- one optimizer step ------------------------------------------------------------------------------------------- */
 
-/* Forward and backward of this step's micro-batches: this rank's pieces of the gradients then hold their sum over micro-batches and ranks. */
+/* Forward and backward of this step's micro-batches: this rank's pieces of the gradients then hold their sum over
+ * micro-batches and ranks. */
 static void compute_gradients(void *run) {
     Run   *r = (Run *)run;
     Model *m = r->model;
@@ -116,7 +118,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     return step + 1;
 }
 
-/* --- between steps ------------------------------------------------------------------------------------------------------------------------ */
+/* --- between steps ------------------------------------------------------------------------------------------------ */
 
 static int is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
@@ -159,7 +161,7 @@ static void log_step(Run *r, const StepMetrics *m) {
     if (m->step % every == 0) metrics_draw(r->metrics);
 }
 
-/* --- main -------------------------------------------------------------------------------------------------------------------------------- */
+/* --- main --------------------------------------------------------------------------------------------------------- */
 
 static Config load_config(int argc, char **argv, Launch launch) {
     Config config;

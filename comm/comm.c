@@ -1,4 +1,5 @@
-/* comm.c - groups of ranks: how they are made, how their collectives travel, how long those took; and the small blocking calls. */
+/* comm.c - groups of ranks: how they are made, how their collectives travel, how long those took; and the small
+ * blocking calls. */
 #include "comm/comm.h"
 
 #include <stdio.h>
@@ -9,7 +10,7 @@
 #include "core/clock.h"
 #include "core/failpoints.h"
 
-/* --- groups -------------------------------------------------------------------------------------------------------------------------- */
+/* --- groups ------------------------------------------------------------------------------------------------------- */
 
 Comm *comm_make(World *w, const char *name) {
     Comm *c = (Comm *)calloc(1, sizeof *c);
@@ -100,7 +101,7 @@ void comm_set_kind(Comm *c, CommKind kind) {
 }
 CommKind comm_kind(const Comm *c) { return c->kind; }
 
-/* --- times, and memory --------------------------------------------------------------------------------------------------------------- */
+/* --- times, and memory -------------------------------------------------------------------------------------------- */
 
 /* Chunks have one size; a bucket of any length goes through the same few. */
 size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0; }
@@ -129,7 +130,7 @@ void comm_forget_times(Comm *c) {
     if (c->kind != COMM_NCCL) memset(&c->times, 0, sizeof c->times);
 }
 
-/* --- small blocking things, timed ------------------------------------------------------------------------------------------------ */
+/* --- small blocking things, timed --------------------------------------------------------------------------------- */
 
 typedef struct { double begin_ms, counted_ms; Failpoint test; } Blocking;
 

@@ -1,9 +1,10 @@
 /* comm.h - groups of ranks and their collectives. A Comm is a group; every collective takes one, there is no global.
  *
- * Only the main thread calls these (MPI_THREAD_FUNNELED). Started collectives progress inside comm_poll() and every wait, those of all
- * groups of this process: Open MPI moves data only inside its calls. In a group of one every collective is a no-op. Ranks start the collectives
- * of one group in the same order. Those of different groups may be started in any order, but with NCCL: there all ranks that share two groups
- * start theirs in one order, since a GPU runs them one after another.
+ * Only the main thread calls these (MPI_THREAD_FUNNELED). Started collectives progress inside comm_poll() and every
+ * wait, those of all groups of this process: Open MPI moves data only inside its calls. In a group of one every
+ * collective is a no-op. Ranks start the collectives of one group in the same order. Those of different groups may be
+ * started in any order, but with NCCL: there all ranks that share two groups start theirs in one order, since a GPU
+ * runs them one after another.
  */
 #ifndef TRAIN_GPT_COMM_COMM_H
 #define TRAIN_GPT_COMM_COMM_H
@@ -40,21 +41,22 @@ const char *comm_host(const Comm *c, int rank); /* of a rank of the group */
  * together. Exit 69 where that fails, 71 without memory. */
 void     comm_set_kind(Comm *c, CommKind kind);
 CommKind comm_kind(const Comm *c);
-/* Whether every rank computes on a device of its own, where device_id names this rank's; rank 0 warns of ranks that share one. 0 if
- * device_id is "" (processors are shared anyway). All ranks call it together. */
+/* Whether every rank computes on a device of its own, where device_id names this rank's; rank 0 warns of ranks that
+ * share one. 0 if device_id is "" (processors are shared anyway). All ranks call it together. */
 int comm_owns_device(Comm *c, const char *device_id);
 
-/* --- small calls, over MPI for every kind; they block, and started collectives progress meanwhile ---------------------------------- */
+/* --- small calls, over MPI for every kind; they block, and started collectives progress meanwhile ----------------- */
 void comm_barrier(Comm *c);
 void comm_broadcast(Comm *c, void *data, size_t bytes, int root);
 void comm_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
 void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
-/* Concatenates the ranks' bytes on root in rank order; root gets a malloc'ed buffer and bytes_of_rank[size] (malloc'ed), others NULL. */
+/* Concatenates the ranks' bytes on root in rank order; root gets a malloc'ed buffer and bytes_of_rank[size]
+ * (malloc'ed), others NULL. */
 char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 
-/* --- collectives over a bucket [W*q]; piece r is [r*q, (r+1)*q) ------------------------------------------------------------------- */
-/* Starts: piece `rank` of x (F32, BF16, F16) becomes the sum over ranks, the other pieces become scratch. Several may be in flight. The
- * memory must stay until finish. 16-bit sums are added in f32 and rounded at each addition. */
+/* --- collectives over a bucket [W*q]; piece r is [r*q, (r+1)*q) --------------------------------------------------- */
+/* Starts: piece `rank` of x (F32, BF16, F16) becomes the sum over ranks, the other pieces become scratch. Several may
+ * be in flight. The memory must stay until finish. 16-bit sums are added in f32 and rounded at each addition. */
 void comm_reduce_scatter_start(Comm *c, Tensor x);
 /* Starts the same sum in the order of tree.h: the same bits for any number of ranks. nodes [count] and, as the last,
  * x are this rank's nodes of the `leaves` given to comm_tree_open(), each F32 of the bucket's length. All of them
@@ -85,7 +87,8 @@ size_t comm_tree_bytes(CommKind kind, int ranks, int64_t leaves); /* the same of
 /* Further bytes of pinned host memory, for buckets of `elems` elements in flight together, where ranks on GPUs use
  * the ring or MPI: 4 bytes an element, kept for the next step. 0 on the CPU and for NCCL. */
 size_t comm_staging_bytes(CommKind kind, int ranks, int64_t elems);
-/* Bytes of GPU memory that NCCL will take for itself in comm_set_kind: an estimate, from its defaults; 0 for the other kinds. */
+/* Bytes of GPU memory that NCCL will take for itself in comm_set_kind: an estimate, from its defaults; 0 for the other
+ * kinds. */
 size_t comm_library_bytes(CommKind kind, int ranks);
 
 /* Times of collectives, by kind:

@@ -1,4 +1,5 @@
-/* devices.c - which ranks compute on one device. Two of them halve each other's speed and memory, and NCCL refuses them. */
+/* devices.c - which ranks compute on one device. Two of them halve each other's speed and memory, and NCCL refuses
+ * them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

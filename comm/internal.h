@@ -47,8 +47,8 @@ static const int64_t CHUNK_BYTES = 256 << 10, LEAST_CHUNK_BYTES = 64 << 10, COPY
 typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_TREE_SUM } OpKind;
 static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "tree-sum"};
 
-/* One started collective; of an all-gather, one of the two ways round. Its messages are numbered in the order they travel: message i is
- * chunk i % chunks of ring step i / chunks. */
+/* One started collective; of an all-gather, one of the two ways round. Its messages are numbered in the order they
+ * travel: message i is chunk i % chunks of ring step i / chunks. */
 typedef struct {
     Comm    *comm;         /* borrowed */
     OpKind   kind;
@@ -182,8 +182,8 @@ void nccl_wait(Comm *c, int64_t number);
 void nccl_abandon(World *w, double wait_ms); /* every group's communicator */
 void nccl_read_times(Comm *c); /* adds the collectives ended meanwhile to times and trace */
 
-/* ring.c and collectives_mpi.c: op->comm, kind, x, sequence, number, total_bytes and piece_bytes are set. Progress returns whether something
- * moved. */
+/* ring.c and collectives_mpi.c: op->comm, kind, x, sequence, number, total_bytes and piece_bytes are set. Progress
+ * returns whether something moved. */
 int  ring_ways(const Comm *c, OpKind kind);      /* into how many Ops a collective is split */
 void ring_start(Op *op, int way);                /* 0, ... */
 int  ring_progress(Op *op);

@@ -1,4 +1,5 @@
-/* mpi.c - MPI's life in this program: start, end, abort, who is where; groups; and the small blocking calls, cut where a count is an int.
+/* mpi.c - MPI's life in this program: start, end, abort, who is where; groups; and the small blocking calls, cut where
+ * a count is an int.
  *
  * Each small blocking call starts MPI's non-blocking call and waits. Every collective in flight progresses during the
  * wait: a peer may need one of another group before it comes.
@@ -114,7 +115,7 @@ void world_local_all_gather(World *w, const void *mine, void *all, size_t bytes)
     else memcpy(all, mine, bytes);
 }
 
-/* --- groups ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- groups ------------------------------------------------------------------------------------------------------- */
 
 /* c->small is there: the rest of the group follows from it. */
 static void meet(Comm *c) {
@@ -147,7 +148,7 @@ void group_free(Comm *c) {
     MPI_CHECK(c->world, MPI_Comm_free(&c->small));
 }
 
-/* --- small blocking calls ---------------------------------------------------------------------------------------------------------------- */
+/* --- small blocking calls ----------------------------------------------------------------------------------------- */
 
 static void await(const Comm *c, MPI_Request request) {
     double moved = clock_ms();

@@ -7,8 +7,8 @@
  * every peer has come. So a collective that waits for a large product's blocks to drain keeps multiprocessors of all
  * its peers idle.
  *
- * The communicator is non-blocking: no call of NCCL waits for peers inside, so a lost one is found and reported here. But then a call may
- * return before it is done, and before its work is on the stream: settle() asks until it is.
+ * The communicator is non-blocking: no call of NCCL waits for peers inside, so a lost one is found and reported here.
+ * But then a call may return before it is done, and before its work is on the stream: settle() asks until it is.
  */
 #include <nccl.h>
 #include <sched.h>
@@ -53,7 +53,7 @@ struct Nccl {
     size_t       received_bytes;
 };
 
-/* --- errors ----------------------------------------------------------------------------------------------------------------------- */
+/* --- errors ------------------------------------------------------------------------------------------------------- */
 
 enum { NAME_CHARS = CALL_CHARS + 48 };
 /* "reduce-scatter 12 of 1024 elements" */
@@ -66,7 +66,8 @@ static const char *name_of(const Comm *c, int64_t i, char text[NAME_CHARS]) {
     return text;
 }
 
-/* NCCL has no code of its own for it; its last error is a line like "Cuda failure 2 'out of memory'" or "Failed to CUDA malloc 9633792 bytes". */
+/* NCCL has no code of its own for it; its last error is a line like "Cuda failure 2 'out of memory'" or "Failed to CUDA
+ * malloc 9633792 bytes". */
 static int is_out_of_memory(ncclResult_t result, const char *detail) {
     return (result == ncclUnhandledCudaError || result == ncclSystemError) && detail && (strstr(detail, "out of memory") || strstr(detail, "malloc"));
 }
@@ -132,7 +133,7 @@ static ncclResult_t settle(Comm *c, ncclResult_t result, int pause_us) {
     return result;
 }
 
-/* --- calls ------------------------------------------------------------------------------------------------------------------------- */
+/* --- calls -------------------------------------------------------------------------------------------------------- */
 
 static int has_passed(cudaEvent_t event) {
     cudaError_t answer = cudaEventQuery(event);
@@ -161,7 +162,7 @@ static ncclResult_t enqueue(const Comm *c, OpKind kind, Tensor x) {
     return ncclReduceScatter(all, mine, piece, type_of(x.type), ncclSum, n->comm, n->queue);
 }
 
-/* --- the communicator ------------------------------------------------------------------------------------------------------------- */
+/* --- the communicator --------------------------------------------------------------------------------------------- */
 
 /* Ring alone: the machine's topology and the length then fix a sum's order, and both are the same in every run. They
  * also fix protocol and channels: NCCL takes these from a table, not from measurements. NVLS results depend on the
@@ -257,7 +258,7 @@ void nccl_leave(World *w) {
     w->nccl_queue = NULL;
 }
 
-/* --- collectives ------------------------------------------------------------------------------------------------------------------ */
+/* --- collectives -------------------------------------------------------------------------------------------------- */
 
 /* x += y. Thread: a pack; bound: 12 bytes an element. */
 KERNEL add_kernel(float *x, const float *y, int64_t n) {
@@ -356,7 +357,7 @@ void nccl_wait(Comm *c, int64_t number) {
     nccl_poll(c);
 }
 
-/* --- times: without waiting ------------------------------------------------------------------------------------------------------- */
+/* --- times: without waiting --------------------------------------------------------------------------------------- */
 
 static double elapsed_ms(cudaEvent_t from, cudaEvent_t to) {
     float ms;
@@ -381,7 +382,7 @@ void nccl_read_times(Comm *c) {
     }
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------------------------------ */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* The most channels that NCCL opens between GPUs of one host. Each has a buffer from and to a neighbour for each
  * protocol:

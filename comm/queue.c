@@ -1,7 +1,7 @@
 /* queue.c - the started collectives of this process, of all its groups, in one queue.
  *
- * A collective is started, moved along by every poll and every wait, whichever group it is of, and leaves the queue when it is done. In a group
- * of one nothing is ever queued. NCCL's are queued on the GPU instead, by nccl.cu.
+ * A collective is started, moved along by every poll and every wait, whichever group it is of, and leaves the queue
+ * when it is done. In a group of one nothing is ever queued. NCCL's are queued on the GPU instead, by nccl.cu.
  */
 #include <sched.h>
 #include <stdlib.h>

@@ -9,7 +9,8 @@
  * In an all-gather no order matters, so it goes round both ways at once: half as many steps, and each waits for a
  * neighbour. An all-reduce takes any length: its last pieces are shorter, or empty.
  *
- * Nothing here waits. Sends that depend on nothing are posted at start, so a neighbour can fetch them whenever it polls.
+ * Nothing here waits. Sends that depend on nothing are posted at start, so a neighbour can fetch them whenever it
+ * polls.
  */
 #ifndef NO_MPI
 #include <stdlib.h>
@@ -46,7 +47,8 @@ typedef struct {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Chunk of message i, of the piece that lies `back` places before this rank's at step 0. Beyond the end of x it is empty, and travels so. */
+/* Chunk of message i, of the piece that lies `back` places before this rank's at step 0. Beyond the end of x it is
+ * empty, and travels so. */
 static Chunk chunk_of(const Op *op, int64_t i, int back) {
     int     rank = op->comm->rank, size = op->comm->size;
     int64_t step = op->first_step + i / op->chunks, at = i % op->chunks * op->chunk_bytes;
@@ -60,7 +62,8 @@ static Chunk received_chunk(const Op *op, int64_t i) { return chunk_of(op, i, 2)
 
 static char *buffer(const Comm *c, int64_t i) { return c->chunk + i % WINDOW * CHUNK_BYTES; }
 
-/* Messages between two ranks keep their order, so tags need to differ only among messages in flight; 32767 is MPI's least limit. */
+/* Messages between two ranks keep their order, so tags need to differ only among messages in flight; 32767 is MPI's
+ * least limit. */
 static int tag_of(const Op *op) { return (int)(op->number % 16384 * 2 + (op->way < 0)); }
 static int neighbour(const Comm *c, int to) { return (c->rank + to + c->size) % c->size; }
 

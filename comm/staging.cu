@@ -1,5 +1,5 @@
-/* staging.cu - the ring and MPI's collectives for buckets in GPU memory, by way of pinned host memory: for ranks that share a GPU, which
- * NCCL refuses, and for machines without NCCL.
+/* staging.cu - the ring and MPI's collectives for buckets in GPU memory, by way of pinned host memory: for ranks that
+ * share a GPU, which NCCL refuses, and for machines without NCCL.
  *
  * A bucket is copied to the host on a stream of our own, once the followed stream has come to it. So backward is
  * queued and runs on meanwhile; the host polls an event for the copy's end. The result goes back on the same stream,

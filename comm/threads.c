@@ -101,7 +101,8 @@ int threads_host_processors(World *w) {
     return CPU_COUNT(&all);
 }
 
-/* Cores' worth of processor time a container grants (cgroup v2 "max 100000" or "200000 100000"); many if it does not say. */
+/* Cores' worth of processor time a container grants (cgroup v2 "max 100000" or "200000 100000"); many if it does not
+ * say. */
 static double quota(void) {
     double period, share = CPU_SETSIZE;
     FILE  *file = fopen("/sys/fs/cgroup/cpu.max", "r");

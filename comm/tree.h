@@ -1,4 +1,5 @@
-/* tree.h - the order in which a step's gradients are added where no number of ranks may change a bit (parallel.deterministic).
+/* tree.h - the order in which a step's gradients are added where no number of ranks may change a bit
+ * (parallel.deterministic).
  *
  * The step's K micro-batches are the leaves 0..K-1 of a binary tree over K padded to a power of two. A node is the
  * sum of its two halves; a half without leaves is left out. Rank r has the leaves [r K/W, (r+1) K/W) and adds them to
@@ -30,8 +31,9 @@ int tree_push(TreeNodes *nodes, TreeNode node);
 /* The nodes of rank's leaves, leaves of all ranks. ranks divides leaves. */
 TreeNodes tree_of_rank(int64_t leaves, int ranks, int rank);
 
-/* The most buffers any rank needs to keep nodes in while it computes a leaf: at most ceil(log2 leaves) on one rank and where leaves and ranks
- * are powers of two; on other numbers of ranks, whose runs begin anywhere, at most 2 ceil(log2(leaves / ranks)). */
+/* The most buffers any rank needs to keep nodes in while it computes a leaf: at most ceil(log2 leaves) on one rank and
+ * where leaves and ranks are powers of two; on other numbers of ranks, whose runs begin anywhere, at most 2
+ * ceil(log2(leaves / ranks)). */
 int tree_buffers(int64_t leaves, int ranks);
 
 #ifdef __cplusplus

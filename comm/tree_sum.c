@@ -1,4 +1,5 @@
-/* tree_sum.c - comm_tree_sum_start: a reduce-scatter whose additions follow tree.h, over non-blocking point-to-point messages.
+/* tree_sum.c - comm_tree_sum_start: a reduce-scatter whose additions follow tree.h, over non-blocking point-to-point
+ * messages.
  *
  * Every rank sends piece p of each of its nodes to rank p. Rank p adds the nodes of all ranks in the tree's order.
  * With one node on each rank that is W-1 pieces sent, as in any reduce-scatter. Pieces travel in chunks, all ranks'

@@ -127,7 +127,7 @@ void world_follow(World *w, Stream *s) {
     w->followed = s;
 }
 
-/* --- progress, and where it ends ----------------------------------------------------------------------------------------------------- */
+/* --- progress, and where it ends ---------------------------------------------------------------------------------- */
 
 void world_watch(World *w, void (*progress)(void *ctx), void *ctx) { w->watch = progress, w->watch_ctx = ctx; }
 

@@ -1,4 +1,5 @@
-/* world.h - this process among all: MPI's life, the hosts, the cores, the queue of started collectives. One per process.
+/* world.h - this process among all: MPI's life, the hosts, the cores, the queue of started collectives. One per
+ * process.
  *
  * A dry world stands for ranks that are not there. Groups of ranks, and the collectives over them, are comm.h's. Only
  * the main thread calls these functions (MPI_THREAD_FUNNELED), but for those with "any thread" in their comment.
@@ -30,15 +31,17 @@ typedef struct World World;
 typedef struct Comm  Comm;
 enum { COMM_NAME_CHARS = 16 }; /* characters of a group's name, the last 0 */
 
-/* For the time before world_join (reading the config): rank 0 alone reports a fault there, and it ends the whole job. Costs nothing
- * unless something fails. Exit 69 if the launcher's processes cannot find each other. */
+/* For the time before world_join (reading the config): rank 0 alone reports a fault there, and it ends the whole job.
+ * Costs nothing unless something fails. Exit 69 if the launcher's processes cannot find each other. */
 void world_expect(Launch launch);
 
-/* Calls MPI_Init_thread if launched, and error_set_rank(). Exit 69 when the MPI library cannot start. From then on an error of MPI ends
- * the job with 77, naming rank, host and collective. All ranks call it together, and world_leave too. */
+/* Calls MPI_Init_thread if launched, and error_set_rank(). Exit 69 when the MPI library cannot start. From then on an
+ * error of MPI ends the job with 77, naming rank, host and collective. All ranks call it together, and world_leave
+ * too. */
 World *world_join(Launch launch);
-/* For a plan: as if this process were `rank` of `size`, alone on its host. Collectives of its groups move nothing and wait for nobody; each
- * notes its name, its group, the elements and the bytes that this rank would send. ledger: borrowed. No MPI; several may live at once. */
+/* For a plan: as if this process were `rank` of `size`, alone on its host. Collectives of its groups move nothing and
+ * wait for nobody; each notes its name, its group, the elements and the bytes that this rank would send. ledger:
+ * borrowed. No MPI; several may live at once. */
 World *world_dry(int size, int rank, Ledger *ledger);
 Comm  *world_all(World *w);   /* the group of all ranks; its kind is COMM_RING at first. Owned by w */
 void   world_leave(World *w); /* other groups are freed before. Barrier, MPI_Finalize */

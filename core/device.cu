@@ -1,5 +1,5 @@
-/* device.cu - an NVIDIA GPU behind device.h, one per process; the emulator links it as well. The state of the process's one GPU is here
- * and nowhere else. */
+/* device.cu - an NVIDIA GPU behind device.h, one per process; the emulator links it as well. The state of the process's
+ * one GPU is here and nowhere else. */
 #include "core/device.h"
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ static struct {
     size_t         used_bytes, peak_bytes;
 } gpu;
 
-/* --- errors ------------------------------------------------------------------------------------------------------------------------- */
+/* --- errors ------------------------------------------------------------------------------------------------------- */
 
 void cuda_failed(const char *call, cudaError_t error, const char *file, int line) {
     if (error == cudaErrorMemoryAllocation) fail(EXIT_MEMORY, "%s: out of GPU memory (%s:%d)", call, file, line);
@@ -56,7 +56,7 @@ static int has_code(void) {
 }
 #endif
 
-/* --- the GPU ------------------------------------------------------------------------------------------------------------------------- */
+/* --- the GPU ------------------------------------------------------------------------------------------------------ */
 
 /* Returns the number of this machine's GPUs. Where it is 0, writes the reason to why. */
 static int count_devices(char *why, size_t room) {
@@ -136,11 +136,11 @@ size_t      device_overhead_bytes(void) {
     CUDA_CHECK(cudaMemGetInfo(&available, &total));
     return total - available > gpu.used_bytes ? total - available - gpu.used_bytes : 0;
 }
-/* Not measured: code that CUDA loads when a kernel is first launched (cuBLASLt's and ours), the captured micro-step of some three hundred
- * kernels, and the rounding of our few allocations to its pages of 2 MiB. */
+/* Not measured: code that CUDA loads when a kernel is first launched (cuBLASLt's and ours), the captured micro-step of
+ * some three hundred kernels, and the rounding of our few allocations to its pages of 2 MiB. */
 size_t      device_reserve_bytes(void) { return (size_t)256 << 20; }
 
-/* --- memory -------------------------------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 void *device_alloc(size_t bytes, const char *what) {
     void       *memory = NULL;
@@ -204,7 +204,7 @@ void device_from_host(Stream *s, Tensor t, const void *host) {
     device_sync(s);
 }
 
-/* --- streams and events --------------------------------------------------------------------------------------------------------------- */
+/* --- streams and events ------------------------------------------------------------------------------------------- */
 
 Stream stream_create(size_t scratch_bytes) {
     Stream       s;
@@ -245,7 +245,7 @@ int  event_is_past(Event e) {
 }
 void event_wait(Event e) { CUDA_CHECK(cudaEventSynchronize((cudaEvent_t)e.handle)); }
 
-/* --- time ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 Timer timer_create(void) {
     Timer t;
@@ -272,7 +272,7 @@ int stream_is_captured(const Stream *s) {
     return status != cudaStreamCaptureStatusNone;
 }
 
-/* --- graphs and ranges -------------------------------------------------------------------------------------------------------------------- */
+/* --- graphs and ranges -------------------------------------------------------------------------------------------- */
 
 int graph_begin(Stream *s) {
     CUDA_CHECK(cudaStreamBeginCapture(stream_queue(s), cudaStreamCaptureModeThreadLocal));

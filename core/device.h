@@ -74,7 +74,8 @@ void device_to_host(Stream *s, void *host, Tensor t);         /* returns when th
 void device_from_host(Stream *s, Tensor t, const void *host); /* the host bytes may be reused on return */
 void device_sync(Stream *s);
 
-/* An event is a place in a stream. A queued copy leaves its host bytes (device_alloc_host) in use until an event after it has passed. */
+/* An event is a place in a stream. A queued copy leaves its host bytes (device_alloc_host) in use until an event after
+ * it has passed. */
 typedef struct { void *handle; } Event;
 Event event_create(void);
 void  event_destroy(Event *e);

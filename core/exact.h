@@ -1,4 +1,5 @@
-/* exact.h - sums of doubles that no order of additions changes: the sums of a step over rows, blocks, threads and ranks.
+/* exact.h - sums of doubles that no order of additions changes: the sums of a step over rows, blocks, threads and
+ * ranks.
  *
  * A sum is kept whole, as a fixed-point number that spans the range of a double. Its digits have 32 bits, each in an
  * int64: the upper half is room for carries, and these stay there until the sum is read (Neal, "Fast exact summation
@@ -26,7 +27,8 @@ extern "C" {
 #define HOST_AND_DEVICE
 #endif
 
-/* Digit i weighs 2^(32 i - 1074): 2098 bits of doubles, 66 digits. Behind them: how many were NaN, +infinity, -infinity. */
+/* Digit i weighs 2^(32 i - 1074): 2098 bits of doubles, 66 digits. Behind them: how many were NaN, +infinity,
+ * -infinity. */
 enum { EXACT_DIGITS = 66, EXACT_NAN = EXACT_DIGITS, EXACT_ABOVE, EXACT_BELOW, EXACT_WORDS };
 
 typedef struct { int64_t word[EXACT_WORDS]; } Exact; /* zero: an empty sum */
@@ -66,7 +68,8 @@ static inline void exact_merge(Exact *sum, const Exact *other) {
     for (int i = 0; i < EXACT_WORDS; i++) sum->word[i] += other->word[i];
 }
 
-/* The sum, rounded once to nearest even; +-infinity beyond the range of a double. NaN where a NaN was added, or infinities of both signs. */
+/* The sum, rounded once to nearest even; +-infinity beyond the range of a double. NaN where a NaN was added, or
+ * infinities of both signs. */
 double exact_value(const Exact *sum);
 
 #ifdef __cplusplus

@@ -1,7 +1,9 @@
-/* failpoints.h - calls that a test makes fail. Without -DFAILPOINTS, as the program is built, all of it compiles to nothing.
+/* failpoints.h - calls that a test makes fail. Without -DFAILPOINTS, as the program is built, all of it compiles to
+ * nothing.
  *
  * A source that includes this marks a call worth breaking:   Failpoint f = failpoint("comm.all_reduce");   before it, and after it
- * failpoint_done(f). Its test build (build/cpu/test/train_gpt-failpoints: the Makefile finds such sources by their include) then obeys
+ * failpoint_done(f). Its test build (build/cpu/test/train_gpt-failpoints: the Makefile finds such sources by their
+ * include) then obeys
  *
  *   TRAIN_GPT_FAIL="io.pwrite@3:ENOSPC; comm.all_reduce@2+:fail,rank=1"
  *
@@ -14,8 +16,8 @@
  *          any other word             is the caller's own, in `word`: "nan", "flip"
  * rank=r   only on this rank (by the launcher's environment); without it on every rank
  *
- * TRAIN_GPT_FAIL_LOG=path: every fault that strikes first appends its line "io.pwrite@3:ENOSPC,rank=0" there. A rule that cannot be read
- * ends the process, exit 64.
+ * TRAIN_GPT_FAIL_LOG=path: every fault that strikes first appends its line "io.pwrite@3:ENOSPC,rank=0" there. A rule
+ * that cannot be read ends the process, exit 64.
  */
 #ifndef TRAIN_GPT_CORE_FAILPOINTS_H
 #define TRAIN_GPT_CORE_FAILPOINTS_H

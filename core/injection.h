@@ -1,4 +1,5 @@
-/* injection.h - wrong numbers that a test puts into a training step (core/failpoints.h). In the program itself each of these does nothing.
+/* injection.h - wrong numbers that a test puts into a training step (core/failpoints.h). In the program itself each of
+ * these does nothing.
  *
  *   guard.gradient@n:nan|inf    the n-th time gradients are computed, an element of wpe's gradient on this rank; :lone takes one of ln_f's bias,
  *                               which leaves no trace in any other

@@ -1,5 +1,5 @@
-/* io.c - see io.h. The calls that read or change a disk are made here alone, each one a failpoint ("io.pwrite") that a test can make
- * fail, cut short or kill.
+/* io.c - see io.h. The calls that read or change a disk are made here alone, each one a failpoint ("io.pwrite") that a
+ * test can make fail, cut short or kill.
  */
 #include "core/io.h"
 
@@ -15,7 +15,7 @@
 
 #include "core/failpoints.h"
 
-/* --- the table of calls ----------------------------------------------------------------------------------------------------------------- */
+/* --- the table of calls ------------------------------------------------------------------------------------------- */
 
 #define FAILABLE(type, name, call)                           \
     do {                                                     \
@@ -47,7 +47,7 @@ static int sys_close(int fd) {
     return f.error ? errno = f.error, -1 : result;
 }
 
-/* --- the calls of io.h ------------------------------------------------------------------------------------------------------------------ */
+/* --- the calls of io.h -------------------------------------------------------------------------------------------- */
 
 static int open_retrying(const char *path, int flags) {
     int fd;

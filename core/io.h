@@ -1,7 +1,7 @@
 /* io.h - the one writer of files: checkpoints, logs, shards and pictures all go through these calls.
  *
- * Each returns 0 (or a descriptor) or -errno; the caller names path and exit code. Short writes and EINTR are continued here;
- * SIGXFSZ is the caller's to ignore. A test can make the n-th call fail: core/failpoints.h.
+ * Each returns 0 (or a descriptor) or -errno; the caller names path and exit code. Short writes and EINTR are continued
+ * here; SIGXFSZ is the caller's to ignore. A test can make the n-th call fail: core/failpoints.h.
  */
 #ifndef TRAIN_GPT_CORE_IO_H
 #define TRAIN_GPT_CORE_IO_H
@@ -38,7 +38,8 @@ int io_fsync_dir(const char *path);
 /* Writes path.tmp, fsyncs, renames to path: readers see the old bytes or the new ones. */
 int io_replace_file(const char *path, const void *data, size_t bytes);
 
-/* Whole file into malloc'ed memory (NUL after the end), at most limit bytes: length or -errno (-EFBIG over the limit). */
+/* Whole file into malloc'ed memory (NUL after the end), at most limit bytes: length or -errno (-EFBIG over the
+ * limit). */
 int64_t io_read_file(const char *path, size_t limit, char **data);
 /* Exactly bytes at offset: 0, -errno, or -ENODATA when the file ends before. */
 int     io_pread(int fd, void *data, size_t bytes, uint64_t offset);

@@ -1,13 +1,13 @@
-/* json.h - strict JSON on top of libcjson: one pass of our own over the bytes checks syntax, UTF-8, duplicate keys and numbers and
- * records where each value stands; libcjson then builds the tree.
+/* json.h - strict JSON on top of libcjson: one pass of our own over the bytes checks syntax, UTF-8, duplicate keys and
+ * numbers and records where each value stands; libcjson then builds the tree.
  *
  * The pass is a pure function over (bytes, length). It refuses these faults, against RFC 8259 or a limit of ours,
  * that libcjson accepts: trailing bytes, leading zeros, control characters, bad UTF-8, a byte-order mark, \u0000,
  * lone surrogates, duplicate keys, numbers that are not finite, integers beyond 2^53 or not exact as written, depth
  * over 32, files over 1 MiB (JSON_LIMIT, or the caller's own).
  *
- * Duplicate keys and such numbers leave the rest of the text readable: these are the soft faults. json_parse() refuses them like any
- * other; json_parse_all() goes on and lists them all, for a reader that prints all faults at once.
+ * Duplicate keys and such numbers leave the rest of the text readable: these are the soft faults. json_parse() refuses
+ * them like any other; json_parse_all() goes on and lists them all, for a reader that prints all faults at once.
  */
 #ifndef TRAIN_GPT_CORE_JSON_H
 #define TRAIN_GPT_CORE_JSON_H
@@ -45,14 +45,15 @@ typedef struct {
 
 /* Parses text [bytes] of at most `limit` bytes. Returns 1, or 0 with *fault set. */
 int  json_parse(const char *text, size_t bytes, size_t limit, Json *json, JsonFault *fault);
-/* As json_parse, but soft faults go to json->soft and the result is 1; the value of a number at fault must not be read from the tree.
- * Paths start with top, the name of the root ("" for none), at most 255 bytes. */
+/* As json_parse, but soft faults go to json->soft and the result is 1; the value of a number at fault must not be read
+ * from the tree. Paths start with top, the name of the root ("" for none), at most 255 bytes. */
 int  json_parse_all(const char *text, size_t bytes, size_t limit, const char *top, Json *json, JsonFault *fault);
 void json_free(Json *json);
 const JsonEntry *json_entry(const Json *json, const char *path);  /* NULL if absent */
 /* Member by exact, case-sensitive name; NULL if absent or object is no object. */
 cJSON *json_member(const cJSON *object, const char *name);
-/* Appends text as a JSON string with quotes and escapes to out [capacity]; returns the bytes it takes (also if it did not fit). */
+/* Appends text as a JSON string with quotes and escapes to out [capacity]; returns the bytes it takes (also if it did
+ * not fit). */
 size_t json_quote(char *out, size_t capacity, const char *text);
 
 #ifdef __cplusplus

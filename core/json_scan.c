@@ -14,7 +14,8 @@
 
 #include "core/error.h"
 
-/* Of an entry: the container's index (-1: the root), and where its name starts in its path (-1: an array element, which has none). */
+/* Of an entry: the container's index (-1: the root), and where its name starts in its path (-1: an array element, which
+ * has none). */
 typedef struct { int parent, name_at; } Link;
 
 typedef struct {
@@ -109,7 +110,7 @@ int json_utf8(const char *text, size_t bytes) {
     return length;
 }
 
-/* --- strings --------------------------------------------------------------------------------------------------------------------- */
+/* --- strings ------------------------------------------------------------------------------------------------------ */
 
 /* Appends a key's text to the path; a value's text (decode 0) is only checked. */
 static int put(Scanner *s, int decode, const char *bytes, size_t count) {
@@ -187,9 +188,10 @@ static int scan_string(Scanner *s, int decode) {
     }
 }
 
-/* --- numbers --------------------------------------------------------------------------------------------------------------------- */
+/* --- numbers ------------------------------------------------------------------------------------------------------ */
 
-/* The decimal value of a number literal as 0.DIGITS x 10^exponent, without leading and trailing zeros; zero has no digits. */
+/* The decimal value of a number literal as 0.DIGITS x 10^exponent, without leading and trailing zeros; zero has no
+ * digits. */
 typedef struct { char digits[JSON_NUMBER_BYTES + 1]; int count; long exponent; } Decimal;
 
 static Decimal decimal_of(const char *literal) {
@@ -213,7 +215,8 @@ static Decimal decimal_of(const char *literal) {
     return d;
 }
 
-/* A literal whose double is an integer must be that integer: 9007199254740993.0, 600.00000000000000001 and 1e-999 are not. */
+/* A literal whose double is an integer must be that integer: 9007199254740993.0, 600.00000000000000001 and 1e-999 are
+ * not. */
 static int is_exact(const char *literal, double value) {
     char integer[32];
     if (fabs(value) > 0x1p53 || value != floor(value)) return 1;
@@ -286,7 +289,7 @@ static int scan_number(Scanner *s, int self) {
     return check_number(s, start, s->at - start, integer, self);
 }
 
-/* --- values ---------------------------------------------------------------------------------------------------------------------- */
+/* --- values ------------------------------------------------------------------------------------------------------- */
 
 /* true, false, null; the fault of another word names the likely one. */
 static int scan_word(Scanner *s) {
@@ -392,7 +395,7 @@ static int scan_value(Scanner *s, int self) {
     return fault_expected(s, "a value");
 }
 
-/* --- duplicates ------------------------------------------------------------------------------------------------------------------ */
+/* --- duplicates --------------------------------------------------------------------------------------------------- */
 
 typedef struct { int parent, index; const char *name; } Sibling;
 

@@ -1,4 +1,5 @@
-/* kernel.cuh - the words every .cu file is written in: launching, shared memory, element types, 128-bit accesses, reductions.
+/* kernel.cuh - the words every .cu file is written in: launching, shared memory, element types, 128-bit accesses,
+ * reductions.
  *
  * A kernel compiles with nvcc, and with g++ under test/emu/cuda_emu.h, which runs it on the CPU and watches it. The
  * differences between the two stand here and in ptx.cuh alone: no raw <<<, no __shared__, no inline PTX outside. The
@@ -24,7 +25,8 @@
 #define KERNEL static __global__ void
 #define DEVICE static __device__ __forceinline__
 
-/* Device code is compiled for the emulator, or by nvcc for a GPU. The emulated LAUNCH, SMEM and SMEM_DYN have the same meaning. */
+/* Device code is compiled for the emulator, or by nvcc for a GPU. The emulated LAUNCH, SMEM and SMEM_DYN have the same
+ * meaning. */
 #ifdef CUDA_EMU
 #define LAUNCH(kernel, grid, block, shared_bytes, s, ...) \
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
@@ -44,7 +46,7 @@
 #define SMEM_DYN(T, name) extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[]; T *name = reinterpret_cast<T *>(dynamic_shared_memory)
 #endif
 
-/* --- host side: defined in device.cu --------------------------------------------------------------------------------------------- */
+/* --- host side: defined in device.cu ------------------------------------------------------------------------------ */
 
 static inline cudaStream_t stream_queue(const Stream *s) { return (cudaStream_t)s->queue; }
 
@@ -52,7 +54,8 @@ static inline cudaStream_t stream_queue(const Stream *s) { return (cudaStream_t)
 void launch_prepare(const void *kernel, size_t shared_bytes);
 void launch_check(const char *kernel, const char *file, int line);
 
-/* A failed CUDA call ends the job: memory with the plan's advice (71), everything else as a fault of this program or machine (70). */
+/* A failed CUDA call ends the job: memory with the plan's advice (71), everything else as a fault of this program or
+ * machine (70). */
 void cuda_failed(const char *call, cudaError_t error, const char *file, int line);
 #define CUDA_CHECK(call)                                                               \
     do {                                                                               \
@@ -60,7 +63,8 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
         if (cuda_error != cudaSuccess) cuda_failed(#call, cuda_error, __FILE__, __LINE__); \
     } while (0)
 
-/* The GPU's own clock, to choose between ways of computing the same: stop waits and returns the milliseconds since start. */
+/* The GPU's own clock, to choose between ways of computing the same: stop waits and returns the milliseconds since
+ * start. */
 typedef struct { cudaEvent_t from, to; } Timer;
 Timer  timer_create(void);
 void   timer_destroy(Timer *t);
@@ -82,11 +86,12 @@ DEVICE void device_check(bool holds) {
     if (!holds) __trap();
 }
 
-/* --- element types ------------------------------------------------------------------------------------------------------------------ */
+/* --- element types ------------------------------------------------------------------------------------------------ */
 
 typedef __nv_bfloat16 bf16;
 
-/* Runs the statements with T as float, bf16 or half: the only place where a run-time type becomes a template argument. */
+/* Runs the statements with T as float, bf16 or half: the only place where a run-time type becomes a template
+ * argument. */
 #define DISPATCH_ACT(type, T, ...)                                                                        \
     do {                                                                                                  \
         switch (type) {                                                                                   \
@@ -107,7 +112,7 @@ template <typename T> DEVICE T from_f32(float x) {
     else return __float2half_rn(x);
 }
 
-/* --- 128-bit accesses ---------------------------------------------------------------------------------------------------------------- */
+/* --- 128-bit accesses --------------------------------------------------------------------------------------------- */
 
 enum { WARP = 32, PACK_BYTES = 16 };
 
@@ -132,7 +137,8 @@ static inline bool packs_fit(size_t row_bytes, std::initializer_list<const void 
 template <typename T, int N> DEVICE Pack<T, N> pack_load(const T *p) { return *reinterpret_cast<const Pack<T, N> *>(p); }
 template <typename T, int N> DEVICE void       pack_store(T *p, Pack<T, N> x) { *reinterpret_cast<Pack<T, N> *>(p) = x; }
 
-/* The last pack of a flat array may be short: n < N elements of it are there, the others read as 0 and are not written. */
+/* The last pack of a flat array may be short: n < N elements of it are there, the others read as 0 and are not
+ * written. */
 template <typename T, int N> DEVICE Pack<T, N> pack_load_part(const T *p, int64_t n) {
     if (n >= N) return pack_load<T, N>(p);
     Pack<T, N> x;
@@ -165,12 +171,13 @@ template <int N> DEVICE void pack_add(float *p, Pack<float, N> x) {
     }
 }
 
-/* Elementwise kernels walk flat memory: the first element of this thread's k-th pack of `packs`, neighbours side by side. */
+/* Elementwise kernels walk flat memory: the first element of this thread's k-th pack of `packs`, neighbours side by
+ * side. */
 template <int W, int packs> DEVICE int64_t pack_place(int k) {
     return (((int64_t)blockIdx.x * packs + k) * blockDim.x + threadIdx.x) * W;
 }
 
-/* --- reductions: every lane gets the result; the order of additions is fixed ------------------------------------------------------------- */
+/* --- reductions: every lane gets the result; the order of additions is fixed -------------------------------------- */
 
 DEVICE float warp_sum(float x) {
     for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
@@ -184,7 +191,8 @@ DEVICE double warp_sum(double x) {
     for (int o = WARP / 2; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
     return x;
 }
-/* Over a one-dimensional block of a multiple of 32 threads; part has room for one value per warp and may be used again at once. */
+/* Over a one-dimensional block of a multiple of 32 threads; part has room for one value per warp and may be used again
+ * at once. */
 template <typename F> DEVICE F block_sum(F x, F *part) {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
     x = warp_sum(x);

@@ -1,9 +1,10 @@
 /* layout.h - where every parameter element lives: the parameter table, buckets and shards.
  *
- * Two coordinates. The *global offset* counts elements of the table's rows one after another without gaps: files, hashes and
- * seeds use it, it never depends on the number of ranks. The *memory index* is the place in the parameter memory (masters,
- * moments, gradients, working copy): rows of a bucket one after another, each at a multiple of 64 elements, wte followed by its
- * vocabulary padding rows, then room up to W*q with q = 64*ceil(length/(64*W)). Padding is zero and reaches nothing.
+ * Two coordinates. The *global offset* counts elements of the table's rows one after another without gaps: files,
+ * hashes and seeds use it, it never depends on the number of ranks. The *memory index* is the place in the parameter
+ * memory (masters, moments, gradients, working copy): rows of a bucket one after another, each at a multiple of 64
+ * elements, wte followed by its vocabulary padding rows, then room up to W*q with q = 64*ceil(length/(64*W)). Padding
+ * is zero and reaches nothing.
  *
  * Piece r of a bucket is [r*q, (r+1)*q) of its memory: rank r's part after a reduce-scatter, its ZeRO shard.
  * layout_spans() turns pieces into runs of elements that are contiguous in both coordinates.
@@ -71,7 +72,8 @@ typedef struct {
 Layout layout_create(const Param *rows, int params, int ranks);
 void   layout_destroy(Layout *layout);
 
-/* Spans of piece `rank` of `bucket`, in memory order, at most layout->params of them; returns how many (0 = all padding). */
+/* Spans of piece `rank` of `bucket`, in memory order, at most layout->params of them; returns how many (0 = all
+ * padding). */
 int layout_spans(const Layout *layout, int bucket, int rank, Span *spans);
 
 const Param *layout_find(const Layout *layout, const char *name); /* NULL if absent */

@@ -1,4 +1,5 @@
-/* ledger.h - the costs of a dry run: operations that a stream was given but did not run, and bytes that ranks would have sent.
+/* ledger.h - the costs of a dry run: operations that a stream was given but did not run, and bytes that ranks would
+ * have sent.
  *
  * A stream with a ledger is dry (core/device.h). An op's contract notes its FLOPs and the bytes it reads and writes.
  * The op's own host code still runs and takes its scratch from a dry arena; kernels, loops and library calls are left

@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-/* NULL without memory. After each fflush() and after fclose() *text holds the *bytes written so far and a NUL: malloc'ed, the caller's to
- * free in any case. fclose() returns EOF when something that was written is not there. */
+/* NULL without memory. After each fflush() and after fclose() *text holds the *bytes written so far and a NUL:
+ * malloc'ed, the caller's to free in any case. fclose() returns EOF when something that was written is not there. */
 FILE *memory_file_open(char **text, size_t *bytes);
 
 #ifdef __cplusplus

@@ -1,7 +1,8 @@
-/* mesh.h - the ranks of a job as a grid of five axes. Arithmetic alone: no communication, so plan, loader and simulator may use it as well.
+/* mesh.h - the ranks of a job as a grid of five axes. Arithmetic alone: no communication, so plan, loader and simulator
+ * may use it as well.
  *
- * The order, innermost first, is that of Axis: rank = (((stage R + replica) S + shard) C + context) T + tensor. Neighbours along the first axis
- * have neighbouring ranks, and so share a host where anything does.
+ * The order, innermost first, is that of Axis: rank = (((stage R + replica) S + shard) C + context) T + tensor.
+ * Neighbours along the first axis have neighbouring ranks, and so share a host where anything does.
  */
 #ifndef TRAIN_GPT_CORE_MESH_H
 #define TRAIN_GPT_CORE_MESH_H
@@ -29,8 +30,8 @@ Mesh      mesh_of_data(int ranks); /* every rank computes its own micro-batches;
 int       mesh_ranks(Mesh m);      /* of the whole grid */
 MeshPlace mesh_place(Mesh m, int rank);
 int       mesh_rank(Mesh m, MeshPlace p);
-/* The ranks that differ from `rank` in these axes (WITH_...) alone, `rank` among them, in ascending order. ranks has room for all of them:
- * mesh_ranks(m) is enough. Returns how many. */
+/* The ranks that differ from `rank` in these axes (WITH_...) alone, `rank` among them, in ascending order. ranks has
+ * room for all of them: mesh_ranks(m) is enough. Returns how many. */
 int mesh_group(Mesh m, int rank, unsigned axes, int *ranks);
 
 #ifdef __cplusplus

@@ -1,11 +1,13 @@
-/* ptx.cuh - the only file with inline PTX: tensor-core products, matrix loads and asynchronous copies, one function per instruction.
+/* ptx.cuh - the only file with inline PTX: tensor-core products, matrix loads and asynchronous copies, one function per
+ * instruction.
  *
- * Each has an emulated twin of the same meaning in test/emu/ (namespace emu); addresses are generic pointers outside of this file. The
- * names, fragment layouts and descriptors are those of the PTX ISA manual: "Warp-level matrix instructions" (ldmatrix, mma), "Data
- * movement" (cp.async, cp.async.bulk.tensor), "Asynchronous warpgroup-level matrix instructions" (wgmma), "mbarrier".
+ * Each has an emulated twin of the same meaning in test/emu/ (namespace emu); addresses are generic pointers outside of
+ * this file. The names, fragment layouts and descriptors are those of the PTX ISA manual: "Warp-level matrix
+ * instructions" (ldmatrix, mma), "Data movement" (cp.async, cp.async.bulk.tensor), "Asynchronous warpgroup-level matrix
+ * instructions" (wgmma), "mbarrier".
  *
- * Fragments of m16n8k16, lane l, g = l / 4, t = l % 4: a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2] = A[g][2t+8..], a[3] = A[g+8][2t+8..];
- * b[0] = B[2t..][g], b[1] = B[2t+8..][g]; d[0..1] = D[g][2t..], d[2..3] = D[g+8][2t..].
+ * Fragments of m16n8k16, lane l, g = l / 4, t = l % 4: a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2] = A[g][2t+8..],
+ * a[3] = A[g+8][2t+8..]; b[0] = B[2t..][g], b[1] = B[2t+8..][g]; d[0..1] = D[g][2t..], d[2..3] = D[g+8][2t..].
  */
 #ifndef TRAIN_GPT_CORE_PTX_CUH
 #define TRAIN_GPT_CORE_PTX_CUH
@@ -16,7 +18,8 @@
 
 #include "core/kernel.cuh"
 
-/* PTX_HERE: where the caller stands, for the emulator's messages. EMULATED(...) runs in the emulator, PTX(...) on a GPU. */
+/* PTX_HERE: where the caller stands, for the emulator's messages. EMULATED(...) runs in the emulator, PTX(...) on a
+ * GPU. */
 #ifdef CUDA_EMU
 #define PTX_HERE , const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #define EMULATED(...) __VA_ARGS__
@@ -41,7 +44,7 @@ DEVICE void ldmatrix_x4_transposed(uint32_t (&r)[4], const void *row PTX_HERE) {
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
 
-/* --- d += a b, m16n8k16, 16-bit operands, f32 accumulation; T is bf16 or half --------------------------------------------------------- */
+/* --- d += a b, m16n8k16, 16-bit operands, f32 accumulation; T is bf16 or half ------------------------------------- */
 
 template <typename T> DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2] PTX_HERE) {
     static_assert(std::is_same<T, bf16>::value || std::is_same<T, half>::value, "16-bit operands");
@@ -57,7 +60,7 @@ template <typename T> DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a
     }
 }
 
-/* --- 2^x: relative error 2^-22, results below 2^-126 are zero. One instruction, where exp2f takes four. ------------------------------------ */
+/* --- 2^x: relative error 2^-22, results below 2^-126 are zero. One instruction, where exp2f takes four. ----------- */
 
 DEVICE float exp2_approx(float x) {
     EMULATED(float y = exp2f(x); return y < 0x1p-126f ? 0.0f : y;)
@@ -65,7 +68,7 @@ DEVICE float exp2_approx(float x) {
     return x;
 }
 
-/* --- asynchronous copies, global to shared, 16 bytes; bytes past source_bytes become zero --------------------------------------------- */
+/* --- asynchronous copies, global to shared, 16 bytes; bytes past source_bytes become zero ------------------------- */
 
 DEVICE void cp_async_16(void *shared, const void *global, int source_bytes PTX_HERE) {
     EMULATED(emu::cp_async(shared, global, 16, source_bytes, file, line);)
@@ -75,20 +78,22 @@ DEVICE void cp_async_commit() {
     EMULATED(emu::cp_async_commit();)
     PTX("cp.async.commit_group;" ::: "memory");
 }
-/* At most `pending` of this thread's latest groups are still on their way. A barrier is still needed before others read. */
+/* At most `pending` of this thread's latest groups are still on their way. A barrier is still needed before others
+ * read. */
 template <int pending> DEVICE void cp_async_wait() {
     EMULATED(emu::cp_async_wait(pending);)
     PTX("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* --- a barrier of some warps of a block: id 1 to 15 (0 is __syncthreads), a multiple of 32 threads ------------------------------------ */
+/* --- a barrier of some warps of a block: id 1 to 15 (0 is __syncthreads), a multiple of 32 threads ---------------- */
 
 DEVICE void named_barrier_sync(int id, int threads PTX_HERE) {
     EMULATED(emu::block_barrier(id, threads, "named_barrier_sync", 0, emu::REDUCE_NONE, file, line);)
     PTX("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* === compute capability 9.0: a kernel that uses this part has its body inside #ifdef PTX_HOPPER ======================================= */
+/* === compute capability 9.0: a kernel that uses this part has its body inside #ifdef PTX_HOPPER
+ * ======================================= */
 
 #if defined(CUDA_EMU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define PTX_HOPPER 1
@@ -117,7 +122,7 @@ DEVICE void mbarrier_wait(uint64_t *barrier, unsigned parity PTX_HERE) {
         ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-/* --- TMA: a tile of a matrix, global to shared; zero outside of the matrix. Maps come from core/tensor_map.cuh ---------- */
+/* --- TMA: a tile of a matrix, global to shared; zero outside of the matrix. Maps come from core/tensor_map.cuh ---- */
 
 #ifdef CUDA_EMU
 typedef EmuTensorMap TensorMap;
@@ -131,9 +136,10 @@ DEVICE void tma_load_2d(void *shared, const TensorMap *map, uint64_t *barrier, i
         ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row) : "memory");
 }
 
-/* --- wgmma: 128 threads, operands in shared memory with the 128-byte swizzle ----------------------------------------------------------- */
+/* --- wgmma: 128 threads, operands in shared memory with the 128-byte swizzle -------------------------------------- */
 
-/* Thread t of the warpgroup holds, with row = t / 32 * 16 + t % 32 / 4: d[4 j + 2 h + e] = D[row + 8 h][8 j + t % 4 * 2 + e]. */
+/* Thread t of the warpgroup holds, with row = t / 32 * 16 + t % 32 / 4: d[4 j + 2 h + e] = D[row + 8 h][8 j + t % 4 * 2
+ * + e]. */
 DEVICE uint64_t matrix_descriptor(const void *shared, unsigned leading_bytes, unsigned stride_bytes PTX_HERE) {
 #ifdef CUDA_EMU
     uint32_t start = emu::shared_offset(shared, 16, "matrix descriptor", file, line);

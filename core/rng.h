@@ -1,5 +1,6 @@
-/* rng.h - counter-based random numbers: every draw is a function of (key, counter), so any rank, thread or backend can draw any
- * element without knowing the others. Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+/* rng.h - counter-based random numbers: every draw is a function of (key, counter), so any rank, thread or backend can
+ * draw any element without knowing the others. Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2,
+ * 3", SC 2011.
  */
 #ifndef TRAIN_GPT_CORE_RNG_H
 #define TRAIN_GPT_CORE_RNG_H
@@ -22,8 +23,9 @@ void rng_normal(float *out, int64_t count, uint64_t seed, uint64_t offset, float
 /* Uniform in [0,1) with 53 bits. */
 double rng_uniform(uint64_t seed, RngUse use, uint64_t counter);
 
-/* Place of index i (0 <= i < n) in a pseudo-random permutation of n things keyed by (seed, epoch): a Feistel network over the
- * next power of four, walked until it falls below n (Black & Rogaway, "Ciphers with arbitrary finite domains", 2002). O(1) memory. */
+/* Place of index i (0 <= i < n) in a pseudo-random permutation of n things keyed by (seed, epoch): a Feistel network
+ * over the next power of four, walked until it falls below n (Black & Rogaway, "Ciphers with arbitrary finite domains",
+ * 2002). O(1) memory. */
 uint64_t rng_permute(uint64_t i, uint64_t n, uint64_t seed, uint64_t epoch);
 
 #ifdef __cplusplus

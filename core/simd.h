@@ -37,7 +37,8 @@ int         simd_has_bf16(void); /* multiplies bf16: AVX512-BF16 or AMX-BF16 */
     }
 #define TARGET_AVX512 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,bmi2")))
 #define TARGET_AVX2   __attribute__((target("avx2,fma,f16c,bmi2")))
-/* SIMD_KERNEL(void, scale, (float *x, int64_t n), (x, n)) needs: SIMD_INLINE void scale_body(float *x, int64_t n) {...} */
+/* SIMD_KERNEL(void, scale, (float *x, int64_t n), (x, n)) needs: SIMD_INLINE void scale_body(float *x, int64_t n)
+ * {...} */
 #define SIMD_KERNEL(result, name, params, args)                                   \
     TARGET_AVX512 static result name##_avx512 params { return name##_body args; } \
     TARGET_AVX2 static result name##_avx2 params { return name##_body args; }     \
@@ -50,7 +51,7 @@ int         simd_has_bf16(void); /* multiplies bf16: AVX512-BF16 or AMX-BF16 */
     static inline result name params { return name##_body args; }
 #endif
 
-/* --- 16 floats --------------------------------------------------------------------------------------------------------------- */
+/* --- 16 floats ---------------------------------------------------------------------------------------------------- */
 
 enum { LANES = 16 };
 typedef float    f32x16 __attribute__((vector_size(64)));

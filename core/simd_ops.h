@@ -1,7 +1,7 @@
 /* simd_ops.h - operations on 16 floats; included by simd_each.h, once per instruction set.
  *
- * Where a vector is longer than a register GCC 12 does + - * / & | << register by register, but compares and converts lane by lane.
- * Such operations are therefore written on registers: SIMD_BYTES long, REGISTERS of them in a vector.
+ * Where a vector is longer than a register GCC 12 does + - * / & | << register by register, but compares and converts
+ * lane by lane. Such operations are therefore written on registers: SIMD_BYTES long, REGISTERS of them in a vector.
  */
 #define REGISTERS ((int)(sizeof(f32x16) / SIMD_BYTES))
 typedef float    SIMD(f32reg) __attribute__((vector_size(SIMD_BYTES)));
@@ -98,8 +98,8 @@ SIMD_INLINE void f32x16_store_bf16(uint16_t *p, f32x16 v) {
 #endif
 }
 
-/* exp(x), relative error under 2 ulp for x in [-87.3, 88.3]; below it is 0, above exp(88.3), NaN stays NaN. x = n ln2 + r, |r| <= ln2/2; the
- * polynomial is Taylor's up to r^7/7! (remainder below 2^-27). */
+/* exp(x), relative error under 2 ulp for x in [-87.3, 88.3]; below it is 0, above exp(88.3), NaN stays NaN. x = n ln2 +
+ * r, |r| <= ln2/2; the polynomial is Taylor's up to r^7/7! (remainder below 2^-27). */
 SIMD_INLINE f32reg SIMD(reg_exp)(f32reg x) {
     f32reg zero = {0}, low = zero - 87.336544f, high = zero + 88.3762589f;
     f32reg clamped = SIMD(reg_min)(high, SIMD(reg_max)(low, x));

@@ -48,7 +48,7 @@ Tensor tensor_rows(Tensor t, int64_t first, int64_t rows);
 /* Elements [first, first + elems) as a flat tensor. */
 Tensor tensor_slice(Tensor t, int64_t first, int64_t elems);
 
-/* --- the 16-bit types, on the host ------------------------------------------------------------------------------------------- */
+/* --- the 16-bit types, on the host -------------------------------------------------------------------------------- */
 
 static inline float bf16_to_f32(uint16_t h) {
     uint32_t u = (uint32_t)h << 16;
@@ -71,7 +71,7 @@ uint16_t f16_from_f32(float f); /* to nearest, ties to even; infinity past 65504
 float tensor_get(Tensor t, int64_t i);
 void  tensor_set(Tensor t, int64_t i, float value);
 
-/* --- contracts ----------------------------------------------------------------------------------------------------------------- */
+/* --- contracts ---------------------------------------------------------------------------------------------------- */
 
 void tensor_expect(Tensor t, const char *name, DType type, int dims, int64_t a, int64_t b, int64_t c, const char *file, int line);
 #define EXPECT1(t, type, a)       tensor_expect(t, #t, type, 1, a, 1, 1, __FILE__, __LINE__)

@@ -1,14 +1,15 @@
 /* tensor_map.cuh - TMA's description of a matrix in global memory, made on the host.
  *
- * The encoder is a function of the driver and is taken through the runtime, never linked: the program must start where there is no driver.
+ * The encoder is a function of the driver and is taken through the runtime, never linked: the program must start where
+ * there is no driver.
  */
 #ifndef TRAIN_GPT_CORE_TENSOR_MAP_CUH
 #define TRAIN_GPT_CORE_TENSOR_MAP_CUH
 
 #include "core/ptx.cuh"
 
-/* Tiles [box_rows, box_columns] of a row-major 16-bit matrix [rows, columns], with the 128-byte swizzle: box_columns is at most 64,
- * columns a multiple of 8, matrix 16-byte aligned. */
+/* Tiles [box_rows, box_columns] of a row-major 16-bit matrix [rows, columns], with the 128-byte swizzle: box_columns is
+ * at most 64, columns a multiple of 8, matrix 16-byte aligned. */
 template <typename T> static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, int box_rows, int box_columns) {
     static_assert(sizeof(T) == 2, "16-bit elements");
     CHECK(columns % 8 == 0 && box_columns <= 64 && (uintptr_t)matrix % 16 == 0, "matrix %p of %lld columns, tiles of %d",

@@ -1,8 +1,9 @@
 /* dataset.h - shards as one numbered list of samples, and the order in which training takes them.
  *
- * Samples are numbered shard after shard; sample j of a shard covers its tokens [j*T, j*T+T]: T inputs, targets shifted by one. A sample
- * never crosses a shard; a tail too short is not used. Step s takes the global indices s*G .. s*G+G-1; index g is the (g mod n)-th
- * sample of epoch floor(g/n). The order within an epoch is a function of (seed, epoch) only.
+ * Samples are numbered shard after shard; sample j of a shard covers its tokens [j*T, j*T+T]: T inputs, targets shifted
+ * by one. A sample never crosses a shard; a tail too short is not used. Step s takes the global indices s*G .. s*G+G-1;
+ * index g is the (g mod n)-th sample of epoch floor(g/n). The order within an epoch is a function of (seed, epoch)
+ * only.
  */
 #ifndef TRAIN_GPT_DATA_DATASET_H
 #define TRAIN_GPT_DATA_DATASET_H
@@ -30,13 +31,14 @@ typedef struct { int shuffle; uint64_t seed; } SampleOrder;
  * memory: glob() alone would report an empty folder. */
 int dataset_glob(const char *pattern, glob_t *found);
 
-/* Opens the files of a list of globs: globs in list order, the files of each sorted by byte; a file named twice is refused. key names
- * the option in messages ("data.train"). Exit 65: no match, no whole sample, foreign tokens (>= vocab_size; file and index named). */
+/* Opens the files of a list of globs: globs in list order, the files of each sorted by byte; a file named twice is
+ * refused. key names the option in messages ("data.train"). Exit 65: no match, no whole sample, foreign tokens (>=
+ * vocab_size; file and index named). */
 Dataset dataset_open(const char *key, const char *const *globs, int count, int64_t seq_len, int64_t vocab_size);
 void    dataset_close(Dataset *d);
 
-/* inputs and targets [seq_len] of sample number j; targets may be inputs + 1. Exit 65 on a token >= vocab_size: the file has changed since
- * it was opened. */
+/* inputs and targets [seq_len] of sample number j; targets may be inputs + 1. Exit 65 on a token >= vocab_size: the
+ * file has changed since it was opened. */
 void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targets);
 
 /* Hash of each shard's name without folder, size, first and last tokens: equal on two machines with the same data.

@@ -1,5 +1,5 @@
-/* loader.c - see loader.h. One thread fills a ring of host buffers in order; the training thread copies the oldest to the device.
- * The thread reads shards only: it knows no MPI and no device.
+/* loader.c - see loader.h. One thread fills a ring of host buffers in order; the training thread copies the oldest to
+ * the device. The thread reads shards only: it knows no MPI and no device.
  */
 #include "data/loader.h"
 

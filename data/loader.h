@@ -1,7 +1,7 @@
 /* loader.h - a thread that has the micro-batches of a step ready before it begins, and a few more.
  *
- * Rank r of W takes the contiguous part [r*G/W, (r+1)*G/W) of each step's G samples, micro_batch at a time: micro-batch k of the step's
- * K runs on rank floor(k*W/K), whatever W.
+ * Rank r of W takes the contiguous part [r*G/W, (r+1)*G/W) of each step's G samples, micro_batch at a time: micro-batch
+ * k of the step's K runs on rank floor(k*W/K), whatever W.
  */
 #ifndef TRAIN_GPT_DATA_LOADER_H
 #define TRAIN_GPT_DATA_LOADER_H
@@ -28,7 +28,8 @@ typedef struct {
 Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena);
 /* Returns 0 where a hanging disk holds the thread: the dataset must then stay open until the process ends. */
 int     loader_destroy(Loader *l);
-/* The next micro-batch; valid until the next call. *wait_ms (may be NULL) gets the time spent waiting for the thread. */
+/* The next micro-batch; valid until the next call. *wait_ms (may be NULL) gets the time spent waiting for the
+ * thread. */
 Batch   loader_next(Loader *l, Stream *s, double *wait_ms);
 /* Waits, ms at most, for all batches of a step, so that the step does not wait in its middle; returns whether they
  * came. */

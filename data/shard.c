@@ -72,7 +72,7 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, S
     return 0;
 }
 
-/* --- Megatron's index --------------------------------------------------------------------------------------------------------------------- */
+/* --- Megatron's index --------------------------------------------------------------------------------------------- */
 
 static const struct { int token_bytes; const char *name; } megatron_types[] = {
     {0, "type 0"}, {0, "uint8"}, {0, "int8"}, {2, "int16"}, {4, "int32"}, {0, "int64"}, {0, "float64"}, {0, "float32"}, {2, "uint16"},
@@ -103,7 +103,7 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
 }
 #undef FAULT
 
-/* --- bytes that are gone --------------------------------------------------------------------------------------------------------------- */
+/* --- bytes that are gone ------------------------------------------------------------------------------------------ */
 
 /* The shard that this thread reads. A mapped file that is cut short, or whose disk fails, raises SIGBUS in its
  * reader. */
@@ -131,7 +131,7 @@ static void watch_bus_errors(void) {
     sigaction(SIGBUS, &action, NULL);
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 /* Reads the index beside NAME.bin, if there is one: returns 1 and the header. Its last sequence must end where the
  * file ends: else one of them was cut, or belongs to another. */

@@ -1,8 +1,9 @@
-/* shard.h - token files, memory-mapped: llm.c shards (magic 20240520 v1 uint16, 20240801 v7 uint32), headerless uint16 (nanoGPT), and Megatron's
- * NAME.bin, bare tokens whose type stands in NAME.idx beside it (uint16, int16, int32); its documents follow each other without a border.
+/* shard.h - token files, memory-mapped: llm.c shards (magic 20240520 v1 uint16, 20240801 v7 uint32), headerless uint16
+ * (nanoGPT), and Megatron's NAME.bin, bare tokens whose type stands in NAME.idx beside it (uint16, int16, int32); its
+ * documents follow each other without a border.
  *
- * The parsers of headers are pure functions over bytes and length. Sizes, counts, magic and every token's range are checked before use.
- * Files are little-endian, as are the machines this runs on.
+ * The parsers of headers are pure functions over bytes and length. Sizes, counts, magic and every token's range are
+ * checked before use. Files are little-endian, as are the machines this runs on.
  */
 #ifndef TRAIN_GPT_DATA_SHARD_H
 #define TRAIN_GPT_DATA_SHARD_H
@@ -23,15 +24,15 @@ typedef struct {
     int64_t sequences;     /* of a Megatron index; else 0 */
 } ShardHeader;
 
-/* Reads the header of a file of file_bytes bytes whose first `bytes` (at most SHARD_HEADER_BYTES are looked at) are given.
- * Returns 0 and *header; or -1, and in fault the reason and the remedy, as the end of a sentence that begins with the
- * file's name. */
+/* Reads the header of a file of file_bytes bytes whose first `bytes` (at most SHARD_HEADER_BYTES are looked at) are
+ * given. Returns 0 and *header; or -1, and in fault the reason and the remedy, as the end of a sentence that begins
+ * with the file's name. */
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]);
 
 /* Is this the start of a Megatron index? */
 int shard_is_index(const uint8_t *data, size_t bytes);
-/* Reads the start of an index of index_bytes bytes, for a NAME.bin of file_bytes bytes. Returns as shard_parse_header. Source of the layout:
- * megatron/core/datasets/indexed_dataset.py. */
+/* Reads the start of an index of index_bytes bytes, for a NAME.bin of file_bytes bytes. Returns as shard_parse_header.
+ * Source of the layout: megatron/core/datasets/indexed_dataset.py. */
 int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]);
 
 typedef struct {

@@ -1,7 +1,8 @@
 /* act_simd.h - sixteen values of an activation tensor in f32 registers, whatever its type in memory. CPU only.
  *
- * `type` is a constant in every kernel body (see ACT_KERNEL), so each choice below is made by the compiler. The _part forms take the
- * last n < 16 values of a row and touch no byte beyond them. The second half is read once per pass of core/simd_each.h.
+ * `type` is a constant in every kernel body (see ACT_KERNEL), so each choice below is made by the compiler. The _part
+ * forms take the last n < 16 values of a row and touch no byte beyond them. The second half is read once per pass of
+ * core/simd_each.h.
  */
 #ifndef TRAIN_GPT_LAYERS_ACT_SIMD_H
 #define TRAIN_GPT_LAYERS_ACT_SIMD_H
@@ -23,8 +24,8 @@ static inline int64_t act_block_elems(int64_t first, int64_t elems) { return ele
 #define act16_store_n SIMD(act16_store_n)
 #define act16_count SIMD(act16_count)
 
-/* ACT_KERNEL(scale, (DType type, ...), ...) makes SIMD(scale) of SIMD(scale_of): one copy per type, `type` constant in each. The last
- * arguments are the parameters' names after type. */
+/* ACT_KERNEL(scale, (DType type, ...), ...) makes SIMD(scale) of SIMD(scale_of): one copy per type, `type` constant in
+ * each. The last arguments are the parameters' names after type. */
 #define ACT_KERNEL(name, params, ...)                     \
     static void SIMD(name) params {                       \
         if (type == BF16) SIMD(name##_of)(BF16, __VA_ARGS__); \

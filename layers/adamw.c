@@ -1,5 +1,5 @@
-/* adamw.c - CPU side of adamw_update in layers.h: one pass over the memory, each element on its own, so any cut into spans or threads
- * gives the same bits. */
+/* adamw.c - CPU side of adamw_update in layers.h: one pass over the memory, each element on its own, so any cut into
+ * spans or threads gives the same bits. */
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"

@@ -1,5 +1,6 @@
-/* adamw.cu - CUDA side of adamw_update in layers.h: one pass over the memory, each element on its own, many pieces a launch. Products and sums are written as
- * fused multiply-adds, so that no compiler chooses and any cut of the tensor into spans gives the same bits. */
+/* adamw.cu - CUDA side of adamw_update in layers.h: one pass over the memory, each element on its own, many pieces a
+ * launch. Products and sums are written as fused multiply-adds, so that no compiler chooses and any cut of the tensor
+ * into spans gives the same bits. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
@@ -58,8 +59,8 @@ template <typename T> DEVICE const Piece<T> &piece_of(const Pieces<T> &all, unsi
     return all.piece[low];
 }
 
-/* Thread: W elements of its block's piece, four loads at once. grid the sum of ceil(n / (THREADS W)), no shared memory. Bound: 28 bytes of
- * traffic each, 30 with a 16-bit working copy. */
+/* Thread: W elements of its block's piece, four loads at once. grid the sum of ceil(n / (THREADS W)), no shared memory.
+ * Bound: 28 bytes of traffic each, 30 with a 16-bit working copy. */
 template <typename T, int W> KERNEL adamw_kernel(const __grid_constant__ Pieces<T> all, Factors f) {
     const Piece<T> &k = piece_of(all, blockIdx.x);
     int64_t         i = ((int64_t)(blockIdx.x - k.first_block) * THREADS + threadIdx.x) * W;

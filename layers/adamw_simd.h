@@ -1,7 +1,9 @@
-/* adamw_simd.h - the kernels of adamw.c: AdamW of a block of elements. Compiled once per instruction set (core/simd_each.h). */
+/* adamw_simd.h - the kernels of adamw.c: AdamW of a block of elements. Compiled once per instruction set
+ * (core/simd_each.h). */
 #include "layers/act_simd.h"
 
-/* Whole vectors only, and never inlined: compilers choose which product of a*b + c*d a fused multiply-add takes, copy by copy. */
+/* Whole vectors only, and never inlined: compilers choose which product of a*b + c*d a fused multiply-add takes, copy
+ * by copy. */
 static __attribute__((noinline)) void SIMD(adamw_vectors)(DType type, float *master, float *m, float *v, uint16_t *working, const float *grad,
                                                           Factors f, int64_t elems) {
     for (int64_t i = 0; i < elems; i += LANES) {

@@ -20,8 +20,8 @@ enum {
     ALGORITHM_NONE     = -2  /* id: the work around the product has a kernel of its own, which is quicker           */
 };
 
-/* cuBLASLt's algorithms are 64 opaque bytes, which may be stored and later restored for the same version of the library (cublasLt.h at
- * cublasLtMatmulAlgo_t). */
+/* cuBLASLt's algorithms are 64 opaque bytes, which may be stored and later restored for the same version of the library
+ * (cublasLt.h at cublasLtMatmulAlgo_t). */
 enum { ALGORITHM_WORDS = 16 };
 typedef struct {
     char     key[ALGORITHM_KEY_ROOM]; /* the product: types, sizes, transpositions, epilogue; one line of text */

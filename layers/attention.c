@@ -1,7 +1,7 @@
 /* attention.c - CPU side of attention_forward in layers.h; backward is attention_backward.c.
  *
- * One item of work is a tile of queries of one head. It walks the tiles of keys up to its own with a running maximum and sum per query,
- * so that only one tile of scores exists per thread. Dao, FlashAttention-2, arXiv:2307.08691.
+ * One item of work is a tile of queries of one head. It walks the tiles of keys up to its own with a running maximum
+ * and sum per query, so that only one tile of scores exists per thread. Dao, FlashAttention-2, arXiv:2307.08691.
  */
 #include "layers/act_simd.h"
 #include "layers/transpose_simd.h"

@@ -1,14 +1,16 @@
-/* attention.cu - CUDA side of attention_forward in layers.h; the CPU twin is attention.c, backward is attention_backward.cu.
+/* attention.cu - CUDA side of attention_forward in layers.h; the CPU twin is attention.c, backward is
+ * attention_backward.cu.
  *
- * A block has a tile of queries of one head and walks the tiles of keys up to the diagonal with a running maximum and sum per query, so
- * that scores exist only in registers. Dao, FlashAttention-2, arXiv:2307.08691. The maximum is raised only when it grew by more
- * than a factor 2^RAISE of exp (any maximum near the true one gives the same quotient): products are rarely rescaled.
+ * A block has a tile of queries of one head and walks the tiles of keys up to the diagonal with a running maximum and
+ * sum per query, so that scores exist only in registers. Dao, FlashAttention-2, arXiv:2307.08691. The maximum is raised
+ * only when it grew by more than a factor 2^RAISE of exp (any maximum near the true one gives the same quotient):
+ * products are rarely rescaled.
  */
 #include "layers/contracts.h"
 #include "layers/attention_f32.cuh"
 #include "layers/attention_tile.cuh"
 
-/* --- bf16 and fp16: tensor cores -------------------------------------------------------------------------------------------------- */
+/* --- bf16 and fp16: tensor cores ---------------------------------------------------------------------------------- */
 
 enum { RAISE = 8 }; /* p <= 2^8: far from fp16's 65504 */
 
@@ -129,9 +131,10 @@ DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D
     store_rows<T, ATOMS * ATOM, D>(y, h.C, rows, query, h);
 }
 
-/* A block of 4 warps has QUERIES queries of one head, a warp ROWS of them; keys and values pass through two stages of shared memory, one
- * being copied while the other is multiplied. grid heads * tiles, 36 KiB of shared memory at D = 64; no two blocks write to one place.
- * Bound: tensor cores and the exp units about equally (256 products per exp at D = 64). */
+/* A block of 4 warps has QUERIES queries of one head, a warp ROWS of them; keys and values pass through two stages of
+ * shared memory, one being copied while the other is multiplied. grid heads * tiles, 36 KiB of shared memory at D = 64;
+ * no two blocks write to one place. Bound: tensor cores and the exp units about equally (256 products per exp at D =
+ * 64). */
 template <typename T, int D>
 KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2) attention_forward_kernel(T *y, float *lse, const T *qkv, Heads h) {
     typedef ForwardTile<D> Tile;
@@ -166,7 +169,7 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2) attention_forward_kernel(T 
     forward_store<T, D, Tile::ATOMS>(y + p.y, lse + (int64_t)p.head * h.T, shared + warp * Tile::ROWS * Tile::STRIDE, out, m, query, h);
 }
 
-/* --- fp32: scalar -------------------------------------------------------------------------------------------------------------------- */
+/* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
 
 template <int D> struct ForwardF32 {
     static constexpr int SHARED_BYTES = (3 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; /* q, k, v, p */
@@ -191,7 +194,8 @@ DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], floa
     }
 }
 
-/* A block has ROWS queries of one head, a thread M x M scores of a tile; see attention_f32.cuh. grid heads * tiles. Bound: f32 units. */
+/* A block has ROWS queries of one head, a thread M x M scores of a tile; see attention_f32.cuh. grid heads * tiles.
+ * Bound: f32 units. */
 template <int D>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2) attention_forward_f32_kernel(float *y, float *lse, const float *qkv, Heads h) {
     typedef F32Tile<D> Tile;
@@ -224,7 +228,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2) attention_forward_f32_kernel(fl
     f32_store<D>(y + p.y, h.C, out, scale, block_query, h);
 }
 
-/* --- host -------------------------------------------------------------------------------------------------------------------------- */
+/* --- host --------------------------------------------------------------------------------------------------------- */
 
 template <typename T, int D> static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, Heads h) {
     if constexpr (std::is_same<T, float>::value)

@@ -2,8 +2,9 @@
  *
  * With p = exp(q.k - lse) computed anew tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = sum_i ds_ij q_i      dq_i = sum_j ds_ij k_j        (q carries the scale)
- * An item of work is a head when there are heads enough to occupy the threads: five products a tile. Else it is a tile of keys (dk, dv),
- * then a tile of queries (dq): seven products, but as many items as there are tiles. No two threads add to one place either way.
+ * An item of work is a head when there are heads enough to occupy the threads: five products a tile. Else it is a tile
+ * of keys (dk, dv), then a tile of queries (dq): seven products, but as many items as there are tiles. No two threads
+ * add to one place either way.
  */
 #include "layers/act_simd.h"
 #include "layers/transpose_simd.h"

@@ -2,15 +2,15 @@
  *
  * With p = exp(q.k - lse) computed anew tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = scale sum_i ds_ij q_i      dq_i = scale sum_j ds_ij k_j
- * Three kernels: lse and delta as the others want them; then blocks of keys that walk the queries (dk, dv); then blocks of queries that
- * walk the keys (dq). Scores are computed twice, seven products a tile where five would do, and in return no two blocks add to one place:
- * the same bits every time.
+ * Three kernels: lse and delta as the others want them; then blocks of keys that walk the queries (dk, dv); then blocks
+ * of queries that walk the keys (dq). Scores are computed twice, seven products a tile where five would do, and in
+ * return no two blocks add to one place: the same bits every time.
  */
 #include "layers/contracts.h"
 #include "layers/attention_f32.cuh"
 #include "layers/attention_tile.cuh"
 
-/* --- the values of a query that come before its scores ------------------------------------------------------------------------------ */
+/* --- the values of a query that come before its scores ------------------------------------------------------------ */
 
 /* Products begin at these negated values, in place of a subtraction: p = exp(scale (q.k + lse)) and
  * ds = p (dy.v + delta). Rows are padded to a multiple of PADDED queries, where p = 0. */
@@ -18,7 +18,8 @@ typedef struct { float *lse, *delta; int padded; } Minus; /* [heads,padded] -lse
 
 enum { PADDED = 128, PREPARE_LANES = 8, PREPARE_THREADS = 256 };
 
-/* Eight threads share a row of one head. grid ceil(heads * padded / 32), no shared memory. Bound: reading y and dy once. */
+/* Eight threads share a row of one head. grid ceil(heads * padded / 32), no shared memory. Bound: reading y and dy
+ * once. */
 template <typename T>
 KERNEL attention_prepare_kernel(Minus minus, const float *lse, const T *dy, const T *y, Heads h) {
     constexpr int PACK = Row<T, 32>::PACK;
@@ -42,9 +43,10 @@ KERNEL attention_prepare_kernel(Minus minus, const float *lse, const T *dy, cons
     minus.delta[at] = there ? -sum : 0.0f;
 }
 
-/* --- bf16 and fp16: tensor cores -------------------------------------------------------------------------------------------------- */
+/* --- bf16 and fp16: tensor cores ---------------------------------------------------------------------------------- */
 
-/* The block's own pair of tiles, (k, v) or (q, dy), stays in shared memory; the other pair passes through two stages, STEP rows at once. */
+/* The block's own pair of tiles, (k, v) or (q, dy), stays in shared memory; the other pair passes through two stages,
+ * STEP rows at once. */
 template <int D> struct BackwardTile {
     static constexpr int ATOMS = D <= 64 ? 2 : 1, WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM, OWN = WARPS * ROWS, STEP = 32;
     static constexpr int STRIDE = Row<bf16, D>::STRIDE, OWN_ELEMS = OWN * STRIDE, STEP_ELEMS = STEP * STRIDE;
@@ -132,8 +134,9 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
             }
 }
 
-/* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries from the diagonal on. grid
- * heads * tiles, 55 KiB of shared memory at D = 64; no two blocks write to one place. Bound: tensor cores, four products a tile. */
+/* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries from the
+ * diagonal on. grid heads * tiles, 55 KiB of shared memory at D = 64; no two blocks write to one place. Bound: tensor
+ * cores, four products a tile. */
 template <typename T, int D>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
 attention_backward_keys_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
@@ -208,8 +211,8 @@ template <int ATOMS, int N> DEVICE void multiply(float (&ds)[ATOMS][N][4], const
             for (int e = 0; e < 4; e++) ds[atom][n][e] *= p[atom][n][e];
 }
 
-/* A block has OWN queries of one head, a warp ROWS of them with dq in registers, and walks the keys up to the diagonal. grid, shared memory
- * and determinism as above. Bound: tensor cores, three products a tile. */
+/* A block has OWN queries of one head, a warp ROWS of them with dq in registers, and walks the keys up to the diagonal.
+ * grid, shared memory and determinism as above. Bound: tensor cores, three products a tile. */
 template <typename T, int D>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
 attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
@@ -259,7 +262,7 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
     store_rows<T, Tile::ROWS, D>(dqkv + p.qkv, 3 * h.C, q_rows, query, h);
 }
 
-/* --- fp32: scalar -------------------------------------------------------------------------------------------------------------------- */
+/* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
 
 template <int D> struct BackwardF32 {
     static constexpr int SHARED_BYTES = (4 * F32Tile<D>::ELEMS + F32Tile<D>::SCORE_ELEMS) * 4; /* q, dy, k, v, and p or ds */
@@ -279,7 +282,8 @@ DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int head, int query,
     ds = s * (ds + minus.delta[at]);
 }
 
-/* As attention_backward_keys_kernel: a block has ROWS keys, a thread M x M turned scores of a tile; see attention_f32.cuh. */
+/* As attention_backward_keys_kernel: a block has ROWS keys, a thread M x M turned scores of a tile; see
+ * attention_f32.cuh. */
 template <int D>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
 attention_backward_keys_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, Heads h) {
@@ -344,7 +348,7 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
     f32_store<D>(dqkv + p.qkv, 3 * h.C, dq, scale, block_query, h);
 }
 
-/* --- host -------------------------------------------------------------------------------------------------------------------------- */
+/* --- host --------------------------------------------------------------------------------------------------------- */
 
 template <typename T, int D>
 static void backward_launch(Stream *s, T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {

@@ -1,4 +1,5 @@
-/* attention_backward_simd.h - the kernels of attention_backward.c: a thread's share of attention's backward items. Compiled once per instruction set (core/simd_each.h). */
+/* attention_backward_simd.h - the kernels of attention_backward.c: a thread's share of attention's backward items.
+ * Compiled once per instruction set (core/simd_each.h). */
 #include "layers/act_simd.h"
 #include "layers/transpose_simd.h"
 #include "layers/tile_simd.h"

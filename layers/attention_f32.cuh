@@ -1,4 +1,5 @@
-/* attention_f32.cuh - the products of f32 tiles, for attention in strict f32: no tensor core multiplies two f32 numbers exactly enough.
+/* attention_f32.cuh - the products of f32 tiles, for attention in strict f32: no tensor core multiplies two f32 numbers
+ * exactly enough.
  *
  * 256 threads as 16 x 16, (ty, tx). A thread has M x M scores of a ROWS x ROWS tile, rows ty M + i, columns tx + 16
  * j, and M x D/16 elements of a product with D columns, the same rows. The 16 threads of a row are half a warp. They

@@ -2,8 +2,9 @@
  * slices.
  * CPU only; included in every pass of core/simd_each.h, after act_simd.h, transpose_simd.h and tile_simd.h.
  *
- * A head's q, k, v and dy are copied to f32 tiles of TILE positions whose rows are padded with zeros to 16 floats: the products then see
- * aligned, whole vectors whatever the head size and type. Copying costs T*D where the products cost T*T*D.
+ * A head's q, k, v and dy are copied to f32 tiles of TILE positions whose rows are padded with zeros to 16 floats: the
+ * products then see aligned, whole vectors whatever the head size and type. Copying costs T*D where the products cost
+ * T*T*D.
  */
 #ifndef TRAIN_GPT_LAYERS_ATTENTION_PACK_H
 #define TRAIN_GPT_LAYERS_ATTENTION_PACK_H
@@ -32,7 +33,8 @@ static inline Share attention_share(int64_t items, int thread, int threads) {
     return s;
 }
 
-/* Tiles in the order 0, n-1, 1, n-2, ...: tile i has work for i + 1, or n - i, others, and any run of the order has a fair part of it. */
+/* Tiles in the order 0, n-1, 1, n-2, ...: tile i has work for i + 1, or n - i, others, and any run of the order has a
+ * fair part of it. */
 static inline int64_t attention_tile(int64_t i, int64_t tiles) { return i % 2 == 0 ? i / 2 : tiles - 1 - i / 2; }
 
 static inline int64_t attention_rows(int64_t tile, int64_t T) { return T - tile * TILE < TILE ? T - tile * TILE : TILE; }
@@ -69,7 +71,8 @@ static inline const void *attention_third(const Heads *h, int third, int64_t hea
 #endif
 
 #ifdef SIMD_PASS
-/* Asks for the D elements at x[i], which a later turn of a loop reads: rows lie pages apart, where no hardware prefetcher looks. */
+/* Asks for the D elements at x[i], which a later turn of a loop reads: rows lie pages apart, where no hardware
+ * prefetcher looks. */
 SIMD_INLINE void SIMD(prefetch_head)(const void *x, int64_t i, const Heads *h) {
     size_t elem = h->type == BF16 ? 2 : 4, bytes = (size_t)h->D * elem;
     for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)x + (size_t)i * elem + at);

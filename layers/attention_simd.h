@@ -1,4 +1,5 @@
-/* attention_simd.h - the kernels of attention.c: a thread's share of attention's forward tiles. Compiled once per instruction set (core/simd_each.h). */
+/* attention_simd.h - the kernels of attention.c: a thread's share of attention's forward tiles. Compiled once per
+ * instruction set (core/simd_each.h). */
 #include "layers/act_simd.h"
 #include "layers/transpose_simd.h"
 #include "layers/tile_simd.h"

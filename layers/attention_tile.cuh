@@ -1,9 +1,10 @@
 /* attention_tile.cuh - shared by attention's kernels: a block's place, tiles in shared memory, tensor-core products
  * of tiles.
  *
- * A tile holds rows of one head's q, k, v or dy, D columns of T padded with zeros to a multiple of 32 (zeros change no product), with 16
- * bytes between rows: the eight rows of a matrix load then lie in different banks for each of the widths 32, 64, 96, 128.
- * A warp of the tensor-core kernels owns ATOMS x 16 rows of a product; scores become the left factor of the next product in registers.
+ * A tile holds rows of one head's q, k, v or dy, D columns of T padded with zeros to a multiple of 32 (zeros change no
+ * product), with 16 bytes between rows: the eight rows of a matrix load then lie in different banks for each of the
+ * widths 32, 64, 96, 128. A warp of the tensor-core kernels owns ATOMS x 16 rows of a product; scores become the left
+ * factor of the next product in registers.
  */
 #ifndef TRAIN_GPT_LAYERS_ATTENTION_TILE_CUH
 #define TRAIN_GPT_LAYERS_ATTENTION_TILE_CUH
@@ -74,8 +75,8 @@ template <typename T, int D> struct Row {
     static constexpr int PACK = PACK_BYTES / (int)sizeof(T), PACKS = D / PACK, STRIDE = D + PACK;
 };
 
-/* Rows [first, first + ROWS) of a head (rows of `from` are `stride` elements apart) into a tile; past T or D the tile is zero. The block's
- * THREADS share the work. Asynchronous copies arrive with this thread's next group. */
+/* Rows [first, first + ROWS) of a head (rows of `from` are `stride` elements apart) into a tile; past T or D the tile
+ * is zero. The block's THREADS share the work. Asynchronous copies arrive with this thread's next group. */
 template <typename T, int ROWS, int D, int THREADS>
 DEVICE void load_tile(T *tile, const T *from, int stride, int first, const Heads &h) {
     constexpr int PACK = Row<T, D>::PACK, PACKS = Row<T, D>::PACKS, STRIDE = Row<T, D>::STRIDE;
@@ -117,7 +118,7 @@ DEVICE void store_rows(T *to, int stride, const T *tile, int first, const Heads 
     }
 }
 
-/* --- products of 16-bit tiles: fragments as in core/ptx.cuh, g = lane / 4, t = lane % 4 --------------------------------------------- */
+/* --- products of 16-bit tiles: fragments as in core/ptx.cuh, g = lane / 4, t = lane % 4 --------------------------- */
 
 template <typename T> DEVICE uint32_t pack_pair(float low, float high) {
     static_assert(sizeof(T) == 2, "a 16-bit type");
@@ -153,7 +154,8 @@ DEVICE void left_of(uint32_t (&a)[4], const float (&low)[4], const float (&high)
     a[2] = pack_pair<T>(high[0], high[1]), a[3] = pack_pair<T>(high[2], high[3]);
 }
 
-/* s[i][j] += sum over 16 columns d from `column` of a[i][d] rows[j][d]: a step of a product with N rows of a tile, turned. */
+/* s[i][j] += sum over 16 columns d from `column` of a[i][d] rows[j][d]: a step of a product with N rows of a tile,
+ * turned. */
 template <typename T, int ATOMS, int N, int D>
 DEVICE void add_turned(float (&s)[ATOMS][N / 8][4], const uint32_t (&a)[ATOMS][4], const T *rows, int column) {
     int lane = (int)threadIdx.x % WARP;
@@ -205,7 +207,8 @@ DEVICE void put_rows(T *rows, const float (&out)[ATOMS][D / 8][4], const float (
 DEVICE int accumulator_row(int atom, int e) { return atom * ATOM + e / 2 * 8 + (int)threadIdx.x % WARP / 4; }
 DEVICE int accumulator_column(int n, int e) { return n * 8 + (int)threadIdx.x % 4 * 2 + e % 2; }
 
-/* No query sees a later key: those scores become -infinity. Rows are queries and columns keys from the given ones on, or TURNED. */
+/* No query sees a later key: those scores become -infinity. Rows are queries and columns keys from the given ones on,
+ * or TURNED. */
 template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOMS][N][4], int query, int key) {
     #pragma unroll
     for (int atom = 0; atom < ATOMS; atom++)

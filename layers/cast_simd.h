@@ -1,4 +1,5 @@
-/* cast_simd.h - the kernels of cast.c: a block of values, rounded. Compiled once per instruction set (core/simd_each.h). */
+/* cast_simd.h - the kernels of cast.c: a block of values, rounded. Compiled once per instruction set
+ * (core/simd_each.h). */
 #include "layers/act_simd.h"
 
 SIMD_INLINE void SIMD(cast_block_of)(DType type, DType to, void *y, const void *x, int64_t first, int64_t elems) {

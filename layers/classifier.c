@@ -1,5 +1,5 @@
-/* classifier.c - CPU side of the classifier ops in layers.h. One thread owns one row and walks it while it is in cache: maximum, sum of
- * exponentials, gradient. The sum is taken in f32 over stretches and in float64 across them. */
+/* classifier.c - CPU side of the classifier ops in layers.h. One thread owns one row and walks it while it is in cache:
+ * maximum, sum of exponentials, gradient. The sum is taken in f32 over stretches and in float64 across them. */
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"

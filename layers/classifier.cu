@@ -1,6 +1,7 @@
-/* classifier.cu - CUDA side of the classifier ops in layers.h. A block owns a row and reads it once from memory: each thread keeps a
- * running maximum and the sum of exponentials below it (Milakov & Gimelshein, arXiv:1805.02867), which the block then joins in a fixed
- * order. The gradient pass reads the row again from shared memory, or from the L2 cache where two rows do not fit a multiprocessor's. */
+/* classifier.cu - CUDA side of the classifier ops in layers.h. A block owns a row and reads it once from memory: each
+ * thread keeps a running maximum and the sum of exponentials below it (Milakov & Gimelshein, arXiv:1805.02867), which
+ * the block then joins in a fixed order. The gradient pass reads the row again from shared memory, or from the L2 cache
+ * where two rows do not fit a multiprocessor's. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
@@ -14,14 +15,15 @@ typedef enum { LOSS, LOSS_AND_GRADIENT } Pass;
 
 typedef struct { float max, sum; } Softmax; /* softmax[v] = exp(x[v] - max) / sum */
 
-/* The fast exponential errs by 2 units in the last place of f32 and by |x| 2^-24 for its argument's rounding: far less than 16-bit logits
- * and gradients carry, but too much for fp32's. */
+/* The fast exponential errs by 2 units in the last place of f32 and by |x| 2^-24 for its argument's rounding: far less
+ * than 16-bit logits and gradients carry, but too much for fp32's. */
 template <typename T> DEVICE float softmax_exp(float x) {
     if constexpr (std::is_same<T, float>::value) return expf(x);
     else return __expf(x);
 }
 
-/* Where nothing has been seen but -infinity, the sum is kept relative to 0. NaN fails every comparison and poisons the sum. */
+/* Where nothing has been seen but -infinity, the sum is kept relative to 0. NaN fails every comparison and poisons the
+ * sum. */
 DEVICE float finite_max(float max) { return max == -INFINITY ? 0.0f : max; }
 
 template <typename T, int W> DEVICE void softmax_add(Softmax &r, Pack<float, W> x) {
@@ -67,7 +69,8 @@ template <typename T, int W> DEVICE Softmax thread_softmax(T *copy, const T *row
     return r;
 }
 
-/* row[0..V) = scale (softmax - target), row[V..columns) = 0. Each thread meets the packs that it met, and kept, before. */
+/* row[0..V) = scale (softmax - target), row[V..columns) = 0. Each thread meets the packs that it met, and kept,
+ * before. */
 template <typename T, int W>
 DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, float at_target, float factor, int V, int columns) {
     for (int v = (int)threadIdx.x * W; v < columns; v += (int)blockDim.x * W) {
@@ -85,8 +88,8 @@ DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, float
     }
 }
 
-/* Block: one row of `columns`, a multiple of W. grid n, up to MAX_THREADS threads; shared memory: the row where kept is 1. Same bits
- * always. Bound: the row read, and written for the gradient, once: 4 bytes of 16-bit logits each. */
+/* Block: one row of `columns`, a multiple of W. grid n, up to MAX_THREADS threads; shared memory: the row where kept is
+ * 1. Same bits always. Bound: the row read, and written for the gradient, once: 4 bytes of 16-bit logits each. */
 template <Pass pass, typename T, int W>
 KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, int columns, float scale, int kept) {
     SMEM(float, part, [WARP]);

@@ -1,4 +1,5 @@
-/* classifier_simd.h - the kernels of classifier.c: a row's loss and its gradient. Compiled once per instruction set (core/simd_each.h). */
+/* classifier_simd.h - the kernels of classifier.c: a row's loss and its gradient. Compiled once per instruction set
+ * (core/simd_each.h). */
 #include "layers/act_simd.h"
 
 SIMD_INLINE f32x16 SIMD(logits16)(const void *row, int64_t v, int64_t V, DType type) {

@@ -1,7 +1,8 @@
-/* contracts.h - the contract of each op of layers.h, once for all backends: shapes and types, and the costs that a dry stream notes (core/ledger.h).
+/* contracts.h - the contract of each op of layers.h, once for all backends: shapes and types, and the costs that a dry
+ * stream notes (core/ledger.h).
  *
- * Each returns whether the stream is dry: the op then runs no loop and no kernel. An op that takes scratch or calls other ops runs its host text all
- * the same. FLOPs are those of the formula; bytes are read and written once.
+ * Each returns whether the stream is dry: the op then runs no loop and no kernel. An op that takes scratch or calls
+ * other ops runs its host text all the same. FLOPs are those of the formula; bytes are read and written once.
  */
 #ifndef TRAIN_GPT_LAYERS_CONTRACTS_H
 #define TRAIN_GPT_LAYERS_CONTRACTS_H
@@ -14,7 +15,7 @@ extern "C" {
 
 static inline double contract_bytes(Tensor t) { return (double)tensor_bytes(t); }
 
-/* --- embedding -------------------------------------------------------------------------------------------------------------------------- */
+/* --- embedding ---------------------------------------------------------------------------------------------------- */
 
 static inline int embedding_contract(Stream *s, const char *op, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, DType weights) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
@@ -33,7 +34,7 @@ static inline int embedding_backward_contract(Stream *s, Tensor dwte, Tensor dwp
     return embedding_contract(s, "embedding_backward", dy, tokens, dwte, dwpe, F32);
 }
 
-/* --- layernorm -------------------------------------------------------------------------------------------------------------------------- */
+/* --- layernorm ---------------------------------------------------------------------------------------------------- */
 
 static inline void layernorm_expect(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b) {
     int64_t N = x.dim[0], C = x.dim[1];
@@ -64,7 +65,7 @@ static inline int layernorm_backward_contract(Stream *s, Tensor dx, Tensor dw, T
     return stream_note(s, "layernorm_backward", N, C, 0, 0, 16.0 * (double)tensor_elems(x), (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) + 2.0 * contract_bytes(mean));
 }
 
-/* --- linear: its products and sums note themselves ------------------------------------------------------------------------------------------ */
+/* --- linear: its products and sums note themselves ---------------------------------------------------------------- */
 
 static inline void linear_expect(Tensor y, Tensor x, Tensor w, Tensor b) {
     int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
@@ -88,7 +89,7 @@ static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
     return stream_note(s, "bias_backward", dy.dim[0], dy.dim[1], 0, 0, (double)tensor_elems(dy), contract_bytes(dy));
 }
 
-/* --- gelu -------------------------------------------------------------------------------------------------------------------------------- */
+/* --- gelu --------------------------------------------------------------------------------------------------------- */
 
 static inline int gelu_forward_contract(Stream *s, Tensor y, Tensor x) {
     EXPECT2(x, x.type, x.dim[0], x.dim[1]);
@@ -102,7 +103,7 @@ static inline int gelu_backward_contract(Stream *s, Tensor dx, Tensor dy, Tensor
     return stream_note(s, "gelu_backward", x.dim[0], x.dim[1], 0, 0, 16.0 * (double)tensor_elems(x), 3.0 * contract_bytes(x));
 }
 
-/* --- attention: two products forward, five backward, of the causal half of T x T ------------------------------------------------------------- */
+/* --- attention: two products forward, five backward, of the causal half of T x T ---------------------------------- */
 
 static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, int64_t H) {
     int64_t T = lse.dim[1], B = lse.dim[0] / H, C = qkv.dim[1] / 3;
@@ -125,7 +126,7 @@ static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy,
                        2.0 * contract_bytes(qkv) + 2.0 * contract_bytes(y) + contract_bytes(lse));
 }
 
-/* --- classifier -------------------------------------------------------------------------------------------------------------------------- */
+/* --- classifier --------------------------------------------------------------------------------------------------- */
 
 static inline int classifier_contract(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, int with_gradient) {
     int64_t n = logits.dim[0], columns = logits.dim[1];
@@ -137,7 +138,7 @@ static inline int classifier_contract(Stream *s, Tensor loss, Tensor logits, Ten
                        (with_gradient ? 2.0 : 1.0) * contract_bytes(logits));
 }
 
-/* --- optimizer --------------------------------------------------------------------------------------------------------------------------- */
+/* --- optimizer ---------------------------------------------------------------------------------------------------- */
 
 static inline void adamw_expect(const AdamWSpan *span) {
     int64_t n = span->master.dim[0];

@@ -1,5 +1,6 @@
-/* embedding.c - CPU side of the embedding ops in layers.h. Forward goes row by row; backward gives each thread a range of channels and
- * walks the rows in order, so equal tokens are added in one fixed order whatever the number of threads. */
+/* embedding.c - CPU side of the embedding ops in layers.h. Forward goes row by row; backward gives each thread a range
+ * of channels and walks the rows in order, so equal tokens are added in one fixed order whatever the number of
+ * threads. */
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"

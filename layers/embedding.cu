@@ -1,7 +1,7 @@
-/* embedding.cu - CUDA side of the embedding ops in layers.h. The gradient of wte sums the rows of equal tokens: the tokens are sorted with
- * their positions, and each run of one token adds its rows in the order of their positions. For a run of up to 32
- * rows a warp adds 32 packs of channels; for a longer one a block adds a slice of channels, so that even a batch of a
- * single token keeps many blocks at work. No element is added by two, so nothing is atomic. */
+/* embedding.cu - CUDA side of the embedding ops in layers.h. The gradient of wte sums the rows of equal tokens: the
+ * tokens are sorted with their positions, and each run of one token adds its rows in the order of their positions. For
+ * a run of up to 32 rows a warp adds 32 packs of channels; for a longer one a block adds a slice of channels, so that
+ * even a batch of a single token keeps many blocks at work. No element is added by two, so nothing is atomic. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
@@ -14,8 +14,8 @@ enum {
     BATCH = 4                          /* rows whose loads are on their way together   */
 };
 
-/* y[n] = wte[token[n]] + wpe[n % T]. Warp: a row. grid ceil(N / WARPS), no shared memory. Bound: 2 elements of traffic each, wte and wpe
- * mostly from L2. */
+/* y[n] = wte[token[n]] + wpe[n % T]. Warp: a row. grid ceil(N / WARPS), no shared memory. Bound: 2 elements of traffic
+ * each, wte and wpe mostly from L2. */
 template <typename T, int W>
 KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, int64_t N, int64_t positions, int64_t C,
                                 int64_t rows) {
@@ -40,9 +40,10 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
                ptr<A>(wpe), N, T, C, wte.dim[0])));
 }
 
-/* --- backward ----------------------------------------------------------------------------------------------------------------------- */
+/* --- backward ----------------------------------------------------------------------------------------------------- */
 
-/* sum += the packs at place(i), i = first, first + step, ... below end, in this order. mine: whether this thread has a pack. */
+/* sum += the packs at place(i), i = first, first + step, ... below end, in this order. mine: whether this thread has a
+ * pack. */
 template <typename T, int W, typename Place>
 DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t step, bool mine, Place place) {
     for (int64_t i = first; i < end; i += BATCH * step) {
@@ -62,7 +63,8 @@ DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t st
     }
 }
 
-/* dwpe[t] += sum over b of dy[b,t], in order. Warp: 32 packs of a position. grid (ceil(positions / WARPS), ceil(C / 32 packs)). */
+/* dwpe[t] += sum over b of dy[b,t], in order. Warp: 32 packs of a position. grid (ceil(positions / WARPS), ceil(C / 32
+ * packs)). */
 template <typename T, int W> KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t positions, int64_t C) {
     int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * (int64_t)WARP + threadIdx.x % WARP) * W;
     if (t >= positions || c >= C) return;
@@ -99,9 +101,9 @@ DEVICE int64_t lower_bound(const int32_t *token, int64_t low, int64_t high, int3
     return low;
 }
 
-/* Runs of more than 32 rows: each holds a place that is a multiple of 32, and the block of the first such place adds it. Thread: one
- * pack of channels of every GROUPS-th row; shared memory: the groups' sums, then added in order.
- * grid (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound: dy read once. */
+/* Runs of more than 32 rows: each holds a place that is a multiple of 32, and the block of the first such place adds
+ * it. Thread: one pack of channels of every GROUPS-th row; shared memory: the groups' sums, then added in order. grid
+ * (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound: dy read once. */
 template <typename T, int W> KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C) {
     SMEM(float, part, [GROUPS][SLICE_PACKS * W]);
     int64_t place = (int64_t)blockIdx.x * WARP;

@@ -5,7 +5,8 @@
 
 enum { THREADS = 256, PACKS = 2 }; /* packs of a thread: two loads of each array on their way at once */
 
-/* y = gelu(x). Thread: PACKS packs. grid ceil(n / (THREADS PACKS W)), no shared memory. Bound: 2 elements of traffic each. */
+/* y = gelu(x). Thread: PACKS packs. grid ceil(n / (THREADS PACKS W)), no shared memory. Bound: 2 elements of traffic
+ * each. */
 template <typename T, int W> KERNEL gelu_forward_kernel(T *y, const T *x, int64_t n) {
     Pack<T, W> in[PACKS];
     #pragma unroll
@@ -23,7 +24,8 @@ template <typename T, int W> KERNEL gelu_forward_kernel(T *y, const T *x, int64_
     }
 }
 
-/* dx = dy gelu'(x); dx may be dy: each element is read and written by one thread. As above; bound: 3 elements of traffic each. */
+/* dx = dy gelu'(x); dx may be dy: each element is read and written by one thread. As above; bound: 3 elements of
+ * traffic each. */
 template <typename T, int W> KERNEL gelu_backward_kernel(T *dx, const T *dy, const T *x, int64_t n) {
     Pack<T, W> in[PACKS], grad[PACKS];
     #pragma unroll

@@ -2,8 +2,9 @@
  *
  *     gelu(x) = x/2 (1 + tanh(u)) = x / (1 + exp(-2u)),   u = sqrt(2/pi) (x + 0.044715 x^3)
  *
- * The right-hand form needs one exponential and loses nothing where tanh is close to -1. The fast exponential and division err by a few
- * units in the last place of f32, and by |2u| 2^-24 of the argument's rounding: the bound of test_gelu.c allows for both.
+ * The right-hand form needs one exponential and loses nothing where tanh is close to -1. The fast exponential and
+ * division err by a few units in the last place of f32, and by |2u| 2^-24 of the argument's rounding: the bound of
+ * test_gelu.c allows for both.
  */
 #ifndef TRAIN_GPT_LAYERS_GELU_CUH
 #define TRAIN_GPT_LAYERS_GELU_CUH

@@ -1,4 +1,5 @@
-/* gelu_blocks_simd.h - the kernels of gelu.c: GELU and its gradient of a block. Compiled once per instruction set (core/simd_each.h). */
+/* gelu_blocks_simd.h - the kernels of gelu.c: GELU and its gradient of a block. Compiled once per instruction set
+ * (core/simd_each.h). */
 #include "layers/act_simd.h"
 #include "layers/gelu_simd.h"
 

@@ -1,9 +1,10 @@
-/* gelu_simd.h - the tanh form of GELU and its derivative on sixteen floats. CPU only; included in every pass of core/simd_each.h.
+/* gelu_simd.h - the tanh form of GELU and its derivative on sixteen floats. CPU only; included in every pass of
+ * core/simd_each.h.
  *
  *     gelu(x) = x/2 (1 + tanh(u)) = x / (1 + exp(-2u)),   u = sqrt(2/pi) (x + 0.044715 x^3)
  *
- * The right-hand form needs one exponential and loses nothing where tanh is close to -1. Arguments are held within +-30, where the
- * function is 0 or x in fp32 and the exponential is still finite; NaN stays NaN.
+ * The right-hand form needs one exponential and loses nothing where tanh is close to -1. Arguments are held within
+ * +-30, where the function is 0 or x in fp32 and the exponential is still finite; NaN stays NaN.
  */
 #ifndef TRAIN_GPT_LAYERS_GELU_SIMD_H
 #define TRAIN_GPT_LAYERS_GELU_SIMD_H

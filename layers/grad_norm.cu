@@ -1,5 +1,5 @@
-/* grad_norm.cu - CUDA side of norm_squared and sum_forward in layers.h. Blocks add to exact sums in shared memory, then to the result: integer
- * atomics, which come in any order and give the same sum on every GPU. */
+/* grad_norm.cu - CUDA side of norm_squared and sum_forward in layers.h. Blocks add to exact sums in shared memory, then
+ * to the result: integer atomics, which come in any order and give the same sum on every GPU. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
@@ -23,8 +23,9 @@ DEVICE double squares_of_64(Pack<float, PER_LANE> x) {
     return sum;
 }
 
-/* sum += the terms of x. Thread: a pack of 4 of every tile that is its block's turn; no thread leaves the loop before its warp. Bound: 4
- * bytes each. Words of the exact sum in shared memory: nearly all squares of a gradient meet in a handful of them. */
+/* sum += the terms of x. Thread: a pack of 4 of every tile that is its block's turn; no thread leaves the loop before
+ * its warp. Bound: 4 bytes each. Words of the exact sum in shared memory: nearly all squares of a gradient meet in a
+ * handful of them. */
 template <Terms terms, int W> KERNEL exact_sum_kernel(unsigned long long *sum, const float *x, int64_t n) {
     SMEM(unsigned long long, word, [EXACT_WORDS]);
     for (int i = (int)threadIdx.x; i < EXACT_WORDS; i += (int)blockDim.x) word[i] = 0;

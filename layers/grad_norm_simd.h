@@ -1,4 +1,5 @@
-/* grad_norm_simd.h - the kernels of grad_norm.c: squares added exactly. Compiled once per instruction set (core/simd_each.h). */
+/* grad_norm_simd.h - the kernels of grad_norm.c: squares added exactly. Compiled once per instruction set
+ * (core/simd_each.h). */
 #include "layers/act_simd.h"
 
 SIMD_INLINE double SIMD(block_squares)(const float *x) {

@@ -1,4 +1,5 @@
-/* hash.c - CPU side of hash_words in layers.h. Sums modulo 2^64 are the same in any order: blocks of any size, threads in any number. */
+/* hash.c - CPU side of hash_words in layers.h. Sums modulo 2^64 are the same in any order: blocks of any size, threads
+ * in any number. */
 #include "core/simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"

@@ -1,6 +1,7 @@
-/* layernorm.c - CPU side of the layernorm ops in layers.h. A thread owns a row and passes over it while it is in cache: mean, then
- * squared deviations from it (two passes lose nothing to cancellation), then the output. Backward keeps partial sums of dw and db, of runs
- * of rows that the shape fixes, added in order: the same bits for any number of threads. */
+/* layernorm.c - CPU side of the layernorm ops in layers.h. A thread owns a row and passes over it while it is in cache:
+ * mean, then squared deviations from it (two passes lose nothing to cancellation), then the output. Backward keeps
+ * partial sums of dw and db, of runs of rows that the shape fixes, added in order: the same bits for any number of
+ * threads. */
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"

@@ -1,6 +1,6 @@
-/* layernorm.cu - CUDA side of the forward layernorm ops in layers.h; layernorm_backward.cu has the other. A row stays where it was first
- * loaded, in a warp's registers or a long one in a block's shared memory, while three passes go over it: mean, squared deviations from it
- * (two passes lose nothing to cancellation), output. */
+/* layernorm.cu - CUDA side of the forward layernorm ops in layers.h; layernorm_backward.cu has the other. A row stays
+ * where it was first loaded, in a warp's registers or a long one in a block's shared memory, while three passes go over
+ * it: mean, squared deviations from it (two passes lose nothing to cancellation), output. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 
@@ -14,7 +14,8 @@ template <typename T> struct Forward {
     float    eps;
 };
 
-/* The row's pack at i of the flat arrays, after the update, which it stores. The statistics are those of the row as stored. */
+/* The row's pack at i of the flat arrays, after the update, which it stores. The statistics are those of the row as
+ * stored. */
 template <typename T, int W> DEVICE Pack<T, W> updated_pack(const Forward<T> &f, int64_t i) {
     Pack<T, W> x = pack_load<T, W>(f.x + i);
     if (!f.update) return x;
@@ -45,8 +46,8 @@ template <typename T, int W> DEVICE void store_norm(const Forward<T> &f, int64_t
     pack_store(f.y + row * f.C + c, pack_from_f32<T>(y));
 }
 
-/* Warp: one row of at most WARP HELD W channels, held in registers. grid ceil(N / WARPS), no shared memory. Bound: its traffic,
- * 2 elements each, 4 with an update. */
+/* Warp: one row of at most WARP HELD W channels, held in registers. grid ceil(N / WARPS), no shared memory. Bound: its
+ * traffic, 2 elements each, 4 with an update. */
 template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(Forward<T> f) {
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int     lane = (int)threadIdx.x % WARP;
@@ -74,7 +75,8 @@ template <typename T, int W, int HELD> KERNEL layernorm_forward_kernel(Forward<T
     if (lane == 0) f.mean[row] = mean, f.rstd[row] = rstd;
 }
 
-/* Block: one longer row, held in dynamic shared memory, each thread meeting its own packs only. grid N. Bound: as above. */
+/* Block: one longer row, held in dynamic shared memory, each thread meeting its own packs only. grid N. Bound: as
+ * above. */
 template <typename T, int W> KERNEL layernorm_forward_long_kernel(Forward<T> f) {
     SMEM(float, part, [WARP]);
     SMEM_DYN(T, held);

@@ -2,9 +2,9 @@
  *
  *     dx = dresidual + rstd (d - mean(d) - n mean(d n)),   dw = sum over rows of dy n,   db = sum over rows of dy.
  *
- * A block takes a stretch of rows, and each thread the same few channels of all of them, so the sums over rows stay in its registers; they
- * go to scratch as [blocks][2][C], and a second kernel adds the blocks in order. The number of blocks depends on N and C alone: the same
- * bits and the same scratch on every GPU. */
+ * A block takes a stretch of rows, and each thread the same few channels of all of them, so the sums over rows stay in
+ * its registers; they go to scratch as [blocks][2][C], and a second kernel adds the blocks in order. The number of
+ * blocks depends on N and C alone: the same bits and the same scratch on every GPU. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 
@@ -60,8 +60,8 @@ DEVICE void store_dx(const Backward<T> &k, int64_t i, Pack<T, W> x, Pack<T, W> d
     pack_store(k.dx + i, pack_from_f32<T>(dx));
 }
 
-/* Thread: one pack of channels of ROWS rows at a time, blockDim.x W >= C. Shared memory: each warp's sums of these rows, in two
- * buffers, so that one barrier a batch is enough. Bound: traffic of 3 elements each, 4 with dresidual. */
+/* Thread: one pack of channels of ROWS rows at a time, blockDim.x W >= C. Shared memory: each warp's sums of these
+ * rows, in two buffers, so that one barrier a batch is enough. Bound: traffic of 3 elements each, 4 with dresidual. */
 template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL layernorm_backward_kernel(Backward<T> k) {
     SMEM(Sums, part, [2][ROWS][WARP]);
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP, buffer = 0;
@@ -100,8 +100,8 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL layernorm_bac
     for (int j = 0; j < W; j++) partial[j] = dw.v[j], partial[k.C + j] = db.v[j];
 }
 
-/* Any C: the block goes twice over each row, and its sums over rows stay in scratch, each element one thread's. Bound: as above and
- * 16 bytes of L2 traffic each. */
+/* Any C: the block goes twice over each row, and its sums over rows stay in scratch, each element one thread's. Bound:
+ * as above and 16 bytes of L2 traffic each. */
 template <typename T, int W> KERNEL layernorm_backward_long_kernel(Backward<T> k) {
     SMEM(float, part, [WARP]);
     int64_t at = threadIdx.x * W, step = (int64_t)blockDim.x * W, end = first_row(k.N, blockIdx.x + 1);
@@ -126,7 +126,8 @@ template <typename T, int W> KERNEL layernorm_backward_long_kernel(Backward<T> k
     }
 }
 
-/* dw, db += their partial sums, in a fixed order. Block: 32 of the 2C columns, warp i adding blocks i, i + TOTAL_ROWS, ... */
+/* dw, db += their partial sums, in a fixed order. Block: 32 of the 2C columns, warp i adding blocks i, i + TOTAL_ROWS,
+ * ... */
 KERNEL layernorm_total_kernel(float *dw, float *db, const float *partial, int64_t blocks, int64_t C) {
     SMEM(float, part, [TOTAL_ROWS][WARP]);
     int     lane = (int)threadIdx.x % WARP, first = (int)threadIdx.x / WARP;

@@ -1,4 +1,5 @@
-/* layernorm_simd.h - the kernels of layernorm.c: a row's norm, forward and backward. Compiled once per instruction set (core/simd_each.h). */
+/* layernorm_simd.h - the kernels of layernorm.c: a row's norm, forward and backward. Compiled once per instruction set
+ * (core/simd_each.h). */
 #include "layers/act_simd.h"
 
 /* The lanes past the row's end become `mean`, so that they deviate by 0. */

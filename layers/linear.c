@@ -1,4 +1,5 @@
-/* linear.c - CPU side of the linear ops in layers.h: matrix products of matmul.h, the bias gradient, and GELU around them.
+/* linear.c - CPU side of the linear ops in layers.h: matrix products of matmul.h, the bias gradient, and GELU around
+ * them.
  *
  * GELU works on the pre-activation as it was stored, rounded in bf16: recomputing it from pre gives the same bits.
  */

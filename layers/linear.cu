@@ -1,15 +1,15 @@
 /* linear.cu - CUDA side of the linear ops in layers.h: products of matmul.h, with epilogues of matmul.cuh where they
  * pay, and a kernel for the bias gradient where they do not.
  *
- * GELU stays a kernel of its own in forward. cuBLASLt's GELU epilogue sees the sum before it is stored; the contract is gelu of pre as
- * stored, so that memory.recompute = "light" computes the same bits again from it. The epilogue would save 0.7 % of a
- * step, measured on an H100 (llm.c issue 591).
+ * GELU stays a kernel of its own in forward. cuBLASLt's GELU epilogue sees the sum before it is stored; the contract is
+ * gelu of pre as stored, so that memory.recompute = "light" computes the same bits again from it. The epilogue would
+ * save 0.7 % of a step, measured on an H100 (llm.c issue 591).
  */
 #include "layers/contracts.h"
 #include "layers/layers.h"
 #include "layers/matmul.cuh"
 
-/* --- column sums ---------------------------------------------------------------------------------------------------------------------- */
+/* --- column sums -------------------------------------------------------------------------------------------------- */
 
 enum { SUM_WARPS = 8, SUM_BLOCKS = 128 /* along the rows: enough of them to fill a GPU */, SUM_ROWS = 64 /* at least, per block */ };
 
@@ -19,9 +19,10 @@ static int64_t rows_per_block(int64_t N) {
     return rows < SUM_ROWS ? (int64_t)SUM_ROWS : rows;
 }
 
-/* sums[i,c] = or += the sum of rows [i*rows_per_block, (i+1)*rows_per_block) of x [rows,M] in column c, i = blockIdx.y. A block has a strip
- * of 32*PACK columns: lanes side by side, warps taking turns with the rows; their eight sums meet in shared memory, in order.
- * grid (ceil(M/(32 PACK)), parts), block (32,8), static shared memory. Bound: reading x once. */
+/* sums[i,c] = or += the sum of rows [i*rows_per_block, (i+1)*rows_per_block) of x [rows,M] in column c, i = blockIdx.y.
+ * A block has a strip of 32*PACK columns: lanes side by side, warps taking turns with the rows; their eight sums meet
+ * in shared memory, in order. grid (ceil(M/(32 PACK)), parts), block (32,8), static shared memory. Bound: reading x
+ * once. */
 template <typename T, int PACK>
 KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_per_block, int64_t M, MatmulWrite write) {
     SMEM(float, part, [SUM_WARPS][WARP * PACK]);
@@ -88,7 +89,7 @@ static void column_sums_aside(Stream *s, void *sums) {
     column_sums(s, b, b->sum, MATMUL_SET);
 }
 
-/* --- products ------------------------------------------------------------------------------------------------------------------------- */
+/* --- products ----------------------------------------------------------------------------------------------------- */
 
 static Matmul forward_product(Tensor y, Tensor x, Tensor w, const void *bias) {
     return {matrix_of(y, PLAIN), matrix_of(x, PLAIN), matrix_of(w, PLAIN), x.dim[0], w.dim[1], w.dim[0], MATMUL_SET, bias};
@@ -113,7 +114,7 @@ static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tens
     arena_release(&s->scratch, mark);
 }
 
-/* --- the ops ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- the ops ------------------------------------------------------------------------------------------------------ */
 
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b) {
     linear_expect(y, x, w, b);

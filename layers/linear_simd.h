@@ -1,4 +1,5 @@
-/* linear_simd.h - the kernels of linear.c: rows added for the bias gradient. Compiled once per instruction set (core/simd_each.h). */
+/* linear_simd.h - the kernels of linear.c: rows added for the bias gradient. Compiled once per instruction set
+ * (core/simd_each.h). */
 #include "layers/act_simd.h"
 
 /* sum [M] = the sum of `rows` rows of x, four at a time. */

@@ -4,13 +4,14 @@
  *   sgemm       fp32, nearly always: it packs both operands, so no leading dimension hurts it
  *   primitive   bf16 where the processor multiplies it; fp32 with b transposed and k >= n, where it is ahead of sgemm
  *   panels      bf16 elsewhere: operands are widened panel by panel and multiplied in fp32, the result is rounded once
- * oneDNN 2.6 on two Cascade Lake cores, GFLOP/s, sgemm : primitive, 20 November 2025: 1024 x 3072 x 768 (m n k) 248 : 138,
- * 1024 x 768 x 3072 239 : 120, with b transposed 200 : 248, with a transposed 231 : 125.
+ * oneDNN 2.6 on two Cascade Lake cores, GFLOP/s, sgemm : primitive, 20 November 2026: 1024 x 3072 x 768 (m n k) 248 :
+ * 138, 1024 x 768 x 3072 239 : 120, with b transposed 200 : 248, with a transposed 231 : 125.
  *
- * With Stream.any_threads a product is cut into tiles that its shape alone fixes, each of them one such call by one thread.
+ * With Stream.any_threads a product is cut into tiles that its shape alone fixes, each of them one such call by one
+ * thread.
  *
- * A primitive is made once per shape and kept, its scratchpad comes from the stream. The table of them is this file's only state; it
- * belongs to the main thread, like every op.
+ * A primitive is made once per shape and kept, its scratchpad comes from the stream. The table of them is this file's
+ * only state; it belongs to the main thread, like every op.
  */
 #include "layers/act_simd.h"
 #include "layers/algorithms.h"
@@ -99,7 +100,7 @@ static Way way_of(Matmul p) {
     return p.b.order == TRANSPOSED && p.k >= p.n ? BY_PRIMITIVE : BY_SGEMM;
 }
 
-/* --- primitives: the differences between the two APIs --------------------------------------------------------------------------- */
+/* --- primitives: the differences between the two APIs ------------------------------------------------------------- */
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t       Desc;
@@ -135,7 +136,7 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Des
 }
 #endif
 
-/* --- primitives: made once per shape ---------------------------------------------------------------------------------------------- */
+/* --- primitives: made once per shape ------------------------------------------------------------------------------ */
 
 static int same_matrix(Matrix a, Matrix b) { return a.type == b.type && a.ld == b.ld && a.order == b.order; }
 
@@ -148,7 +149,8 @@ static Desc desc_of_matrix(Matrix x, int64_t rows, int64_t columns) {
     return desc_of(rows, columns, x.order == PLAIN ? x.ld : 1, x.order == PLAIN ? 1 : x.ld, x.type);
 }
 
-/* Describes the primitive of p's shape and, unless only the size is asked for (made is NULL), makes it. Returns its scratch bytes. */
+/* Describes the primitive of p's shape and, unless only the size is asked for (made is NULL), makes it. Returns its
+ * scratch bytes. */
 static size_t primitive_make(Primitive *made, Matmul p) {
     onednn_open();
     expect_room_for_code();
@@ -235,7 +237,7 @@ static void product_by_primitive(Stream *s, Matmul p) {
     arena_release(&s->scratch, mark);
 }
 
-/* --- sgemm ---------------------------------------------------------------------------------------------------------------------- */
+/* --- sgemm -------------------------------------------------------------------------------------------------------- */
 
 static void product_by_sgemm(Matmul p) {
     onednn_open();
@@ -251,7 +253,7 @@ static void product_by_sgemm(Matmul p) {
                       p.a.ld, (const float *)p.b.data, p.b.ld, add, c, p.c.ld));
 }
 
-/* --- panels ----------------------------------------------------------------------------------------------------------------------- */
+/* --- panels ------------------------------------------------------------------------------------------------------- */
 
 /* The rows x columns part of x at (row, column) as f32, to y, in x's order. */
 static Matrix widen_panel(float *y, Matrix x, int64_t row, int64_t column, int64_t rows, int64_t columns) {
@@ -314,7 +316,7 @@ static void product_by_panels(Stream *s, Matmul p) {
     arena_release(&s->scratch, mark);
 }
 
-/* --- tiles: the same bits for any number of threads --------------------------------------------------------------------------------- */
+/* --- tiles: the same bits for any number of threads --------------------------------------------------------------- */
 
 /* sgemm is slow where it packs a narrow part of a transposed a. So it gets a turned copy, in a buffer of each thread
  * that is made at first use. */
@@ -410,7 +412,7 @@ static void product_by_primitive_tiles(Stream *s, Matmul p) {
     arena_release(&s->scratch, mark);
 }
 
-/* --- the product ------------------------------------------------------------------------------------------------------------------ */
+/* --- the product -------------------------------------------------------------------------------------------------- */
 
 void matmul(Stream *s, Matmul p) {
     int types_fit = p.a.type == p.b.type && (p.a.type == F32 || p.a.type == BF16) && (p.c.type == p.a.type || p.c.type == F32);

@@ -1,11 +1,13 @@
 /* matmul.cu - matrix products by cuBLASLt, see matmul.h and matmul.cuh. The one file that knows its API.
  *
- * cuBLASLt counts columns first: row-major memory of c[m,n] is its n x m matrix, and c = a b is c^T = b^T a^T. So its A is our b, its B
- * our a, its m our n; a matrix read as it lies is its 'N', a transposed one its 'T', and a bias along our columns is along its rows.
+ * cuBLASLt counts columns first: row-major memory of c[m,n] is its n x m matrix, and c = a b is c^T = b^T a^T. So its A
+ * is our b, its B our a, its m our n; a matrix read as it lies is its 'N', a transposed one its 'T', and a bias along
+ * our columns is along its rows.
  *
- * The first product of a shape asks for cuBLASLt's candidates, times each on the real operands and keeps the quickest in the table of
- * algorithms.h; descriptors are kept too. Candidates that add partial sums in the order in which blocks happen to finish are left out: a
- * run repeats its bits. A record holds all of an algorithm, so that a stored one is the same one.
+ * The first product of a shape asks for cuBLASLt's candidates, times each on the real operands and keeps the quickest
+ * in the table of algorithms.h; descriptors are kept too. Candidates that add partial sums in the order in which blocks
+ * happen to finish are left out: a run repeats its bits. A record holds all of an algorithm, so that a stored one is
+ * the same one.
  *
  * The library's handle and the descriptors are this file's only state; it belongs to the main thread, like every op.
  */
@@ -20,7 +22,8 @@
 #include "layers/layers.h"
 
 enum { CACHE = 128, CANDIDATES = 8, TIMED_RUNS = 3 };
-/* cuBLASLt's aux matrix: a multiple of 8 elements from one column to the next, cublasLt.h at CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD. */
+/* cuBLASLt's aux matrix: a multiple of 8 elements from one column to the next, cublasLt.h at
+ * CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD. */
 enum { AUX_LD_ELEMS = 8, FULL_ALIGN = 16 /* bytes: the widest access */ };
 
 /* Everything that an algorithm may depend on. Without padding: compared as bytes. */
@@ -61,13 +64,14 @@ static void cublas_failed(const char *call, cublasStatus_t status, int line) {
         if (cublas_status != CUBLAS_STATUS_SUCCESS) cublas_failed(#call, cublas_status, __LINE__); \
     } while (0)
 
-/* NVIDIA's advice: 32 MiB from Hopper on, 4 MiB before. Without a GPU, as for the newest: `plan` rather counts too much. */
+/* NVIDIA's advice: 32 MiB from Hopper on, 4 MiB before. Without a GPU, as for the newest: `plan` rather counts too
+ * much. */
 static size_t workspace_bytes(void) {
     int capability = atoi(device_isa() + strcspn(device_isa(), "0123456789"));
     return (size_t)(capability > 0 && capability < 90 ? 4 : 32) << 20;
 }
 
-/* --- keys --------------------------------------------------------------------------------------------------------------------------- */
+/* --- keys --------------------------------------------------------------------------------------------------------- */
 
 static int32_t align_of(const void *p) {
     int32_t align = FULL_ALIGN;
@@ -96,7 +100,7 @@ static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
              k->aux_align);
 }
 
-/* --- descriptors --------------------------------------------------------------------------------------------------------------------- */
+/* --- descriptors -------------------------------------------------------------------------------------------------- */
 
 static cudaDataType_t cuda_type(int32_t type) { return type == F32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F; }
 static cublasComputeType_t compute_type(const Key *k) { return k->math == MATH_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F; }
@@ -160,7 +164,7 @@ static void entry_drop(Entry *e) {
     e->product = NULL;
 }
 
-/* --- algorithms ---------------------------------------------------------------------------------------------------------------------- */
+/* --- algorithms --------------------------------------------------------------------------------------------------- */
 
 static int32_t algo_id(const cublasLtMatmulAlgo_t *algo) {
     int32_t id = 0;
@@ -214,7 +218,7 @@ static int candidates(const Entry *e, cublasLtMatmulAlgo_t found[CANDIDATES]) {
     return kept;
 }
 
-/* --- choosing ------------------------------------------------------------------------------------------------------------------------- */
+/* --- choosing ----------------------------------------------------------------------------------------------------- */
 
 static cublasStatus_t queue_product(Stream *s, const Entry *e, const cublasLtMatmulAlgo_t *algo, const Call *c, void *workspace) {
     float alpha = 1.0f, beta = c->p.write == MATMUL_ADD ? 1.0f : 0.0f;
@@ -325,7 +329,7 @@ static Entry *entry_of(Stream *s, const Call *c, void *workspace, const Rest *re
     return e;
 }
 
-/* --- the product ---------------------------------------------------------------------------------------------------------------------- */
+/* --- the product -------------------------------------------------------------------------------------------------- */
 
 /* 0: nothing was done, the epilogue does not pay. */
 static int product(Stream *s, Call c, const Rest *rest) {

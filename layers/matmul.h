@@ -1,7 +1,7 @@
 /* matmul.h - matrix products for the ops: by oneDNN in matmul.c, by cuBLASLt in matmul.cu. Internal to layers.
  *
- * c[m,n] = or += a[m,k] b[k,n] (+ bias[n]), with fp32 or 16-bit operands and f32 accumulation. A Matrix is a view of row-major
- * memory with a leading dimension, read as it lies or transposed.
+ * c[m,n] = or += a[m,k] b[k,n] (+ bias[n]), with fp32 or 16-bit operands and f32 accumulation. A Matrix is a view of
+ * row-major memory with a leading dimension, read as it lies or transposed.
  */
 #ifndef TRAIN_GPT_LAYERS_MATMUL_H
 #define TRAIN_GPT_LAYERS_MATMUL_H
@@ -27,8 +27,8 @@ static inline Matrix matrix_of(Tensor t, MatrixOrder order) {
     return m;
 }
 
-/* The product c = a b of one shape. a and b have one type; c is of that type, or F32 and then MATMUL_ADD is allowed. c is PLAIN.
- * bias [n] in a's type, or NULL; added before c is rounded. With MATMUL_SET only. */
+/* The product c = a b of one shape. a and b have one type; c is of that type, or F32 and then MATMUL_ADD is allowed. c
+ * is PLAIN. bias [n] in a's type, or NULL; added before c is rounded. With MATMUL_SET only. */
 typedef struct {
     Matrix      c, a, b;
     int64_t     m, n, k;

@@ -1,4 +1,5 @@
-/* matmul_simd.h - the kernels of matmul.c: rows widened, turned and narrowed. Compiled once per instruction set (core/simd_each.h). */
+/* matmul_simd.h - the kernels of matmul.c: rows widened, turned and narrowed. Compiled once per instruction set
+ * (core/simd_each.h). */
 #include "layers/act_simd.h"
 #include "layers/transpose_simd.h"
 

@@ -1,4 +1,5 @@
-/* matmul_tiles.h - how the CPU cuts a product into tiles that its shape alone fixes, so that any number of threads gives the same bits. */
+/* matmul_tiles.h - how the CPU cuts a product into tiles that its shape alone fixes, so that any number of threads
+ * gives the same bits. */
 #ifndef TRAIN_GPT_LAYERS_MATMUL_TILES_H
 #define TRAIN_GPT_LAYERS_MATMUL_TILES_H
 

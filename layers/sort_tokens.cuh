@@ -1,6 +1,7 @@
-/* sort_tokens.cuh - a stable sort of (token, position) by token on the device: equal tokens come to stand side by side, their positions in
- * rising order. A radix sort from the lowest digit up, three kernels a digit: how often each tile has each digit; where the tile's keys of
- * that digit begin in the output; the keys go there. The order is the input's alone: nothing depends on who came first.
+/* sort_tokens.cuh - a stable sort of (token, position) by token on the device: equal tokens come to stand side by side,
+ * their positions in rising order. A radix sort from the lowest digit up, three kernels a digit: how often each tile
+ * has each digit; where the tile's keys of that digit begin in the output; the keys go there. The order is the input's
+ * alone: nothing depends on who came first.
  */
 #ifndef TRAIN_GPT_LAYERS_SORT_TOKENS_CUH
 #define TRAIN_GPT_LAYERS_SORT_TOKENS_CUH
@@ -83,8 +84,9 @@ DEVICE unsigned lanes_alike(int digit, bool has_key) {
     return has_key ? alike : 0u;
 }
 
-/* Block: a tile; warp: SORT_WARP_KEYS keys of it. place[warp][digit] is first how many the warp has, then where its next one goes; a
- * key's rank among the 32 in hand comes from votes. position_in NULL: the tokens stand at their positions. */
+/* Block: a tile; warp: SORT_WARP_KEYS keys of it. place[warp][digit] is first how many the warp has, then where its
+ * next one goes; a key's rank among the 32 in hand comes from votes. position_in NULL: the tokens stand at their
+ * positions. */
 KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *position_in, const int32_t *counts, int64_t N, int shift) {
     SMEM(int32_t, place, [SORT_WARPS][SORT_RADIX]);
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;

@@ -1,9 +1,9 @@
-/* tile_simd.h - small matrix products on packed f32 tiles, the inner loops of attention. CPU only; included in every pass of
- * core/simd_each.h.
+/* tile_simd.h - small matrix products on packed f32 tiles, the inner loops of attention. CPU only; included in every
+ * pass of core/simd_each.h.
  *
- * A block of c is held in registers while the depth runs: TILE_ROWS rows by up to TILE_WIDTH registers, chosen so that accumulators, a
- * row of b and one broadcast value of a fit the register file (32 in AVX-512, else 16). Triangular tiles skip known
- * zeros.
+ * A block of c is held in registers while the depth runs: TILE_ROWS rows by up to TILE_WIDTH registers, chosen so that
+ * accumulators, a row of b and one broadcast value of a fit the register file (32 in AVX-512, else 16). Triangular
+ * tiles skip known zeros.
  */
 #ifndef TRAIN_GPT_LAYERS_TILE_SIMD_H
 #define TRAIN_GPT_LAYERS_TILE_SIMD_H
@@ -20,7 +20,8 @@ typedef enum {
     TILE_UPPER_FACTOR  /* a(i,p) is zero for p < i                            */
 } TileForm;
 
-/* a(i,p) at a[i * a_row + p * a_step]: either order of storage. b [depth] rows of b_step floats, c [rows] rows of c_step floats. */
+/* a(i,p) at a[i * a_row + p * a_step]: either order of storage. b [depth] rows of b_step floats, c [rows] rows of
+ * c_step floats. */
 typedef struct {
     float       *c;
     const float *a, *b;

@@ -1,8 +1,8 @@
-/* transpose_simd.h - matrices turned over and widened to f32 on their way into a packed tile. CPU only; included in every pass of
- * core/simd_each.h, after act_simd.h.
+/* transpose_simd.h - matrices turned over and widened to f32 on their way into a packed tile. CPU only; included in
+ * every pass of core/simd_each.h, after act_simd.h.
  *
- * A block of L x L floats, L to a register, is transposed in log2(L) rounds: interleaving register i with register i + L/2 rotates the
- * bits of (row, column) by one place, and after log2(L) rounds the two have changed sides.
+ * A block of L x L floats, L to a register, is transposed in log2(L) rounds: interleaving register i with register i +
+ * L/2 rotates the bits of (row, column) by one place, and after log2(L) rounds the two have changed sides.
  */
 #ifndef TRAIN_GPT_LAYERS_TRANSPOSE_SIMD_H
 #define TRAIN_GPT_LAYERS_TRANSPOSE_SIMD_H

@@ -9,7 +9,7 @@
 #include "core/json.h"
 #include "layers/algorithms.h"
 
-/* --- the table as JSON ----------------------------------------------------------------------------------------------------------------- */
+/* --- the table as JSON -------------------------------------------------------------------------------------------- */
 
 enum { NUMBERS = 1 + ALGORITHM_WORDS };
 
@@ -88,7 +88,7 @@ int algorithms_from_json(const cJSON *json, const char *where) {
     return 1;
 }
 
-/* --- the file ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- the file ----------------------------------------------------------------------------------------------------- */
 
 /* Returns 1 if the table is now the file's. Warns of a file without a table, or with another machine's: it is
  * replaced. */
@@ -118,7 +118,7 @@ static void write_file(const char *path) {
     cJSON_Delete(table);
 }
 
-/* --- all ranks ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- all ranks ---------------------------------------------------------------------------------------------------- */
 
 static void share(Comm *comm) {
     int64_t count = matmul_algorithms_count();

@@ -1,5 +1,5 @@
-/* algorithms_file.h - the table of matrix-product algorithms of a run (layers/algorithms.h): in run.dir/gemm.json, in every checkpoint, and the same
- * on all ranks. A GPU run repeats its bits with the same table only. The CPU has none.
+/* algorithms_file.h - the table of matrix-product algorithms of a run (layers/algorithms.h): in run.dir/gemm.json, in
+ * every checkpoint, and the same on all ranks. A GPU run repeats its bits with the same table only. The CPU has none.
  *
  * Records mean something to the library and GPU they were chosen with only, so both stand beside them:
  *   {"gpu": "NVIDIA H100 80GB HBM3", "isa": "sm_90", "library": "cuBLASLt 13.1.0",

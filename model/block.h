@@ -1,4 +1,5 @@
-/* block.h - a kind of block: tables of its parameters and activations, and three plain functions that compose ops of layers.h.
+/* block.h - a kind of block: tables of its parameters and activations, and three plain functions that compose ops of
+ * layers.h.
  *
  * model/gpt.c runs the blocks of any kind. A new kind of model is a file like gpt2.c.
  */
@@ -16,7 +17,7 @@ extern "C" {
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_BLOCK } Recompute;
 typedef enum { GPT_INFERENCE, GPT_TRAINING } GptUse;
 
-/* --- activations -------------------------------------------------------------------------------------------------------------------- */
+/* --- activations -------------------------------------------------------------------------------------------------- */
 
 /* Shapes in symbols: N = B*T rows. */
 typedef enum { ACT_N_C, ACT_N_QKV, ACT_N_FC, ACT_N, ACT_HEADS_T /* [B*H,T] */ } ActShape;
@@ -38,7 +39,7 @@ typedef struct {
 } ActRow;
 #define NO_ALIAS ((size_t)-1)
 
-/* --- the arguments of a block's functions ------------------------------------------------------------------------------------------- */
+/* --- the arguments of a block's functions ------------------------------------------------------------------------- */
 
 /* Of the micro-batch: B sequences of T tokens, N = B*T rows of every activation. */
 typedef struct { int64_t B, T, N; } Extent;

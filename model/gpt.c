@@ -9,7 +9,7 @@
 enum { HEAD_TILE = 128 };                 /* rows of a large chunk are a multiple: no tile of the product is half empty */
 static const int64_t LOGITS_BYTES = 128 << 20; /* a classifier chunk: large enough that dwte's += traffic is small beside its product */
 
-/* --- views of the current micro-batch, which may be smaller than the memory ------------------------------------------------------------ */
+/* --- views of the current micro-batch, which may be smaller than the memory --------------------------------------- */
 
 static Extent batch_extent(const Gpt *g, Batch batch) {
     Extent e = {batch.inputs.dim[0], batch.inputs.dim[1], batch.inputs.dim[0] * batch.inputs.dim[1]};
@@ -37,7 +37,7 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
 static Tensor entry_of(Gpt *g, int64_t l, Extent e) { return *(const Tensor *)(void *)((char *)block_view(g, l, e) + g->kind->entry); }
 static Tensor mid_of(Gpt *g, int64_t l, Extent e) { return *(const Tensor *)(void *)((char *)block_view(g, l, e) + g->kind->mid); }
 
-/* --- memory ---------------------------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -88,7 +88,7 @@ void gpt_destroy(Gpt *g) {
     g->forward = g->backward = NULL;
 }
 
-/* --- blocks ------------------------------------------------------------------------------------------------------------------------ */
+/* --- blocks ------------------------------------------------------------------------------------------------------- */
 
 enum { EMBEDDING_BUCKET };
 static int block_bucket(int64_t l) { return 1 + (int)l; }
@@ -118,7 +118,7 @@ static void queue_block(Gpt *g, BlockRun *r, int64_t l, BlockGraph *b, BlockOps 
     graph_launch(b->graph, r->s);
 }
 
-/* --- forward --------------------------------------------------------------------------------------------------------------------- */
+/* --- forward ------------------------------------------------------------------------------------------------------ */
 
 void gpt_forward(Gpt *g, Stream *s, Batch batch) {
     Extent   e = batch_extent(g, batch);
@@ -138,12 +138,12 @@ void gpt_forward(Gpt *g, Stream *s, Batch batch) {
                                first_rows(g->ln_f_rstd, e.N), r.mid, r.update, final->ln_f_w, final->ln_f_b, LAYERNORM_EPS);
 }
 
-/* --- head --------------------------------------------------------------------------------------------------------------------------- */
+/* --- head --------------------------------------------------------------------------------------------------------- */
 
 static Tensor wte_of(const Gpt *g, Stream *s) { return ((const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET))->wte; }
 
-/* The rows' losses, chunk by chunk. With dln_f (else data NULL) the logits also become their gradients: dwte is added to, and the gradient of ln_f's
- * output set. */
+/* The rows' losses, chunk by chunk. With dln_f (else data NULL) the logits also become their gradients: dwte is added
+ * to, and the gradient of ln_f's output set. */
 static void head_and_loss(Gpt *g, Stream *s, Batch batch, float grad_scale, Tensor dln_f) {
     Extent  e = batch_extent(g, batch);
     int64_t V = g->shape.vocab_size;
@@ -190,7 +190,7 @@ void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out) {
     }
 }
 
-/* --- backward -------------------------------------------------------------------------------------------------------------------- */
+/* --- backward ----------------------------------------------------------------------------------------------------- */
 
 void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch which) {
     Extent   e = batch_extent(g, batch);

@@ -1,8 +1,10 @@
-/* gpt.h - the model over its blocks: forward, loss, backward. Names no backend; model/shards.h brings the weights and takes the gradients.
+/* gpt.h - the model over its blocks: forward, loss, backward. Names no backend; model/shards.h brings the weights and
+ * takes the gradients.
  *
- * A training micro-step is gpt_forward then gpt_backward: the classifier runs in backward, chunk by chunk over rows, so that B*T*V logits never
- * exist whole. On a GPU each block's forward and backward are recorded once and then launched as one graph: at small batches the host cannot
- * queue their kernels as fast as the GPU runs them. Collectives stay outside of the graphs.
+ * A training micro-step is gpt_forward then gpt_backward: the classifier runs in backward, chunk by chunk over rows, so
+ * that B*T*V logits never exist whole. On a GPU each block's forward and backward are recorded once and then launched
+ * as one graph: at small batches the host cannot queue their kernels as fast as the GPU runs them. Collectives stay
+ * outside of the graphs.
  */
 #ifndef TRAIN_GPT_MODEL_GPT_H
 #define TRAIN_GPT_MODEL_GPT_H
@@ -16,7 +18,8 @@
 extern "C" {
 #endif
 
-/* Operations of a block, recorded when they run the second time: the first time products choose their algorithms and kernels are loaded. */
+/* Operations of a block, recorded when they run the second time: the first time products choose their algorithms and
+ * kernels are loaded. */
 typedef struct { Graph graph; int runs; } BlockGraph;
 
 typedef struct {
@@ -46,11 +49,12 @@ void   gpt_destroy(Gpt *g);
 
 void gpt_forward(Gpt *g, Stream *s, Batch batch);                  /* up to the last layernorm; batch [B',T'], B' <= B, T' <= T     */
 void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to SUM_LOSS          */
-/* After gpt_forward: losses as gpt_loss; gradients of grad_scale * (sum of losses) are added to those of the shards. Buckets are done from the last
- * to the first. */
+/* After gpt_forward: losses as gpt_loss; gradients of grad_scale * (sum of losses) are added to those of the shards.
+ * Buckets are done from the last to the first. */
 void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch which);
 
-/* Sampling computes sequences of a multiple of so many tokens, or of all T: few shapes, which a dry run goes through. */
+/* Sampling computes sequences of a multiple of so many tokens, or of all T: few shapes, which a dry run goes
+ * through. */
 enum { SAMPLE_STEP = 32 };
 /* After gpt_forward: logits of one row of the batch to host memory, out [vocab_size]. */
 void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out);

@@ -1,7 +1,10 @@
-/* gpt2.c - GPT-2's block: Radford et al., "Language models are unsupervised multitask learners", 2019. Pre-layernorm, tanh GELU.
+/* gpt2.c - GPT-2's block: Radford et al., "Language models are unsupervised multitask learners", 2019. Pre-layernorm,
+ * tanh GELU.
  *
- * A block is two branches off the residual stream, each opened by a layernorm that is fused with the joining of the branch before it:
- *   (+) residual -> ln_1 -> qkv -> attention -> proj -> (+) residual_mid -> ln_2 -> fc -> gelu -> proj -> (+) residual of the next block
+ * A block is two branches off the residual stream, each opened by a layernorm that is fused with the joining of the
+ * branch before it:
+ *   (+) residual -> ln_1 -> qkv -> attention -> proj -> (+) residual_mid -> ln_2 -> fc -> gelu -> proj -> (+) residual
+ *   of the next block
  */
 #include "model/gpt2.h"
 

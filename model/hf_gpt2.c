@@ -10,7 +10,7 @@
 #include "core/json.h"
 #include "core/json_text.h"
 
-/* --- config.json ------------------------------------------------------------------------------------------------------------------------- */
+/* --- config.json -------------------------------------------------------------------------------------------------- */
 
 /* GPT-2's own vocabulary has its end-of-text token; bytes and other ids have none. */
 int hf_config_text(ModelShape g, char *text) {
@@ -63,7 +63,7 @@ void hf_config_expect(const cJSON *config, const char *path, int64_t n_head) {
     if (scaled && cJSON_IsFalse(scaled)) refuse_key(path, scaled, "attention is scaled here");
 }
 
-/* --- names ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- names -------------------------------------------------------------------------------------------------------- */
 
 #define PREFIX "transformer."
 

@@ -1,5 +1,5 @@
-/* model.h - a whole model in memory: shards, activations, optimizer, and the stream they run on. Made twice from one text: dry, to learn its sizes
- * (`plan` prints them), and for real.
+/* model.h - a whole model in memory: shards, activations, optimizer, and the stream they run on. Made twice from one
+ * text: dry, to learn its sizes (`plan` prints them), and for real.
  */
 #ifndef TRAIN_GPT_MODEL_MODEL_H
 #define TRAIN_GPT_MODEL_MODEL_H
@@ -44,7 +44,8 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step);
 Model     *model_create(ModelSpec spec);
 void       model_destroy(Model *m);      /* NULL: nothing */
 
-/* First weights: each rank draws those it updates, a function of (seed, global offset). ticks(ctx), which may be NULL, is called now and then. */
+/* First weights: each rank draws those it updates, a function of (seed, global offset). ticks(ctx), which may be NULL,
+ * is called now and then. */
 void       model_init_weights(Model *m, uint64_t seed, void (*ticks)(void *ctx), void *ctx);
 
 #ifdef __cplusplus

@@ -56,7 +56,7 @@ void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
 
 void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale) { o->kind->update(o, s, h, grad_scale); }
 
-/* --- adamw ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- adamw -------------------------------------------------------------------------------------------------------- */
 
 static void adamw(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     const Shards *z = o->shards;

@@ -1,7 +1,7 @@
 /* optimizer.h - masters and states of the spans that this rank updates (model/shards.h), by a kind of optimizer.
  *
- * The fp32 master is the parameter itself where the working copy is fp32. A kind's states are rows: memory, checkpoints, plan and room on the
- * disk loop over them.
+ * The fp32 master is the parameter itself where the working copy is fp32. A kind's states are rows: memory,
+ * checkpoints, plan and room on the disk loop over them.
  */
 #ifndef TRAIN_GPT_MODEL_OPTIMIZER_H
 #define TRAIN_GPT_MODEL_OPTIMIZER_H
@@ -50,7 +50,8 @@ void optimizer_zero_states(const Optimizer *o, Stream *s);
  * shards_state_is_shared, masters and states. hash: [1] i64, out(+=) */
 void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash);
 
-/* After shards_finish: adds to the step's sums the squares of the gradients this rank answers for and, where asked, HASH_REPLICAS and HASH_GRADS. */
+/* After shards_finish: adds to the step's sums the squares of the gradients this rank answers for and, where asked,
+ * HASH_REPLICAS and HASH_GRADS. */
 enum { NUMBERS_REPLICAS = 1, NUMBERS_GRADS = 2 };
 void optimizer_numbers(const Optimizer *o, Stream *s, int hashes);
 

@@ -19,9 +19,11 @@ typedef struct {
 
 /* A row's dimensions in symbols: V vocabulary, P positions, C = n_embd, QKV = 3C, FC = 4C. */
 typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_QKV, DIM_FC } Dim;
-/* N(0, 0.02); INIT_RESIDUAL, of the projections that join the residual stream, N(0, 0.02 / sqrt(2 n_layer)): Radford et al. 2019. */
+/* N(0, 0.02); INIT_RESIDUAL, of the projections that join the residual stream, N(0, 0.02 / sqrt(2 n_layer)): Radford et
+ * al. 2019. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
-/* How ranks that share each matrix divide the row: by its input rows, its output columns, columns in heads of q, k and v, or the vocabulary. */
+/* How ranks that share each matrix divide the row: by its input rows, its output columns, columns in heads of q, k and
+ * v, or the vocabulary. */
 typedef enum { CUT_NONE, CUT_ROWS, CUT_COLUMNS, CUT_HEADS, CUT_VOCABULARY } Cut;
 
 typedef struct {
@@ -41,7 +43,8 @@ typedef struct {
 
 int64_t dim_size(Dim dim, ModelShape shape);
 
-/* The whole model's rows, in the order of files: bucket 0 holds the embedding's, 1 + l block l's, the last the final norm's. malloc'ed, *count of them. */
+/* The whole model's rows, in the order of files: bucket 0 holds the embedding's, 1 + l block l's, the last the final
+ * norm's. malloc'ed, *count of them. */
 Param *model_params(ModelShape shape, int *count);
 /* Writes the number of parameters; returns 0 where it does not fit in 64 bits. */
 int    model_parameters(ModelShape shape, int64_t *parameters);

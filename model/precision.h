@@ -21,9 +21,9 @@ typedef struct {
 /* native_bf16: whether every rank computes bf16 natively; `auto` depends on it. */
 Numerics precision_resolve(Precision asked, int native_bf16);
 
-/* Dynamic loss scaling (Micikevicius et al., "Mixed precision training", arXiv:1710.03740): the loss is multiplied by `scale`, so that
- * small gradients do not vanish in fp16; the optimizer divides it out. An overflow halves it and leaves the step out, LOSS_SCALE_GROWTH
- * steps without one double it. In the other types it stays 1. */
+/* Dynamic loss scaling (Micikevicius et al., "Mixed precision training", arXiv:1710.03740): the loss is multiplied by
+ * `scale`, so that small gradients do not vanish in fp16; the optimizer divides it out. An overflow halves it and
+ * leaves the step out, LOSS_SCALE_GROWTH steps without one double it. In the other types it stays 1. */
 typedef struct {
     double  scale;
     int64_t steps;      /* without overflow since the scale last changed */

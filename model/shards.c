@@ -39,7 +39,7 @@ static Tensor piece_among(const Shards *z, Tensor pieces, int b) {
 }
 static int64_t pieces_elems(const Shards *z) { return z->layout.bucket[last_bucket(z)].shard - z->layout.bucket[1].shard; }
 
-/* --- memory ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* A row as a tensor inside its bucket, with its padding rows. */
 static Tensor row_view(Tensor bucket, const Param *p, int64_t first) {
@@ -109,7 +109,7 @@ void shards_destroy(Shards *z) {
     free(z);
 }
 
-/* --- weights --------------------------------------------------------------------------------------------------------------------------- */
+/* --- weights ------------------------------------------------------------------------------------------------------ */
 
 /* Nothing where they are there already. */
 static void await_weights(Shards *z, int b) {
@@ -245,7 +245,7 @@ void shards_await(Shards *z, Stream *s) {
         if (z->spec.comm) comm_poll(z->spec.comm);
 }
 
-/* --- for the optimizer ----------------------------------------------------------------------------------------------------------------- */
+/* --- for the optimizer -------------------------------------------------------------------------------------------- */
 
 int64_t shards_state_elems(const Shards *z) { return z->stage ? z->layout.shard_elems : z->layout.memory_elems; }
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span) { return tensor_slice(state, z->stage ? span.shard : span.memory, span.elems); }

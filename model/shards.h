@@ -1,5 +1,5 @@
-/* shards.h - the parameters and gradients of a model, in buckets, over the ranks that share its state. The only file that knows the ZeRO stage
- * (Rajbhandari et al., "ZeRO", arXiv:1910.02054).
+/* shards.h - the parameters and gradients of a model, in buckets, over the ranks that share its state. The only file
+ * that knows the ZeRO stage (Rajbhandari et al., "ZeRO", arXiv:1910.02054).
  *
  * A bucket travels between ranks as a whole: the embeddings, a block, or the final norm (core/layout.h). Its life in
  * a step:
@@ -64,7 +64,8 @@ typedef struct {
     int           hashes_own;      /* done adds the hash of this rank's gradients, before their sum: HASH_OWN_GRADS */
 } Shards;
 
-/* Carves the working copy and, for training, the gradients of this layout (model_layout), which it owns from now on. NULL data in a dry run. */
+/* Carves the working copy and, for training, the gradients of this layout (model_layout), which it owns from now on.
+ * NULL data in a dry run. */
 Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *params, Arena *grads);
 void    shards_destroy(Shards *z);
 
@@ -90,7 +91,7 @@ int         shards_gathers(const Shards *z);
 /* While is_apart nothing travels, for a rank that computes without the others, to time it: its slots hold other weights. */
 void        shards_apart(Shards *z, int is_apart);
 
-/* --- for the optimizer ---------------------------------------------------------------------------------------------------------------- */
+/* --- for the optimizer -------------------------------------------------------------------------------------------- */
 
 int64_t shards_state_elems(const Shards *z);              /* of masters and each of its states                                */
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span);

@@ -1,4 +1,5 @@
-/* step_sums.h - the numbers that the host wants of a step, side by side on the device and fetched in one copy. Exact sums: in any order the same bits. */
+/* step_sums.h - the numbers that the host wants of a step, side by side on the device and fetched in one copy. Exact
+ * sums: in any order the same bits. */
 #ifndef TRAIN_GPT_MODEL_STEP_SUMS_H
 #define TRAIN_GPT_MODEL_STEP_SUMS_H
 

@@ -38,7 +38,7 @@ static void print_start(const Run *r) {
     else printf("start     new weights, seed %lld\n", (long long)c->run.seed);
 }
 
-/* When the run will stop by itself; a job's end is the scheduler's to set, so what was understood of it is printed. */
+/* The nearest limit and the stop before it. The scheduler may set a job's end, so the line shows the value as read. */
 static void print_limit(const Run *r) {
     double      away_ms, reserve_ms;
     char        away[32], before[32];

@@ -1,4 +1,4 @@
-/* check.c - the verb check: is this config one that a run would take, and what does it ask for? Touches nothing. */
+/* check.c - the verb check: checks a config as a run would, prints its sizes and looks at its data. Writes nothing. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static int any_match(const StringList *globs) {
     return 0;
 }
 
-/* Data that is there is opened as a run would (exit 65); data that is not may still be on its way. */
+/* Opens existing data as a run would (exit 65). Missing data is no fault: it may come later. */
 static void check_data(const char *key, const StringList *globs, const Config *c) {
     char tokens[32], samples[32];
     if (globs->count == 0) return;

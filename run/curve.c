@@ -1,4 +1,5 @@
-/* curve.c - see curve.h. The picture is plain SVG without script or font files: it looks the same in a browser and through rsvg-convert. */
+/* curve.c - see curve.h. The picture is plain SVG without script or font files: it looks the same in a browser and
+ * through rsvg-convert. */
 #include "run/curve.h"
 
 #include <math.h>
@@ -8,7 +9,7 @@
 
 #include "core/memory_file.h"
 
-/* --- collecting ------------------------------------------------------------------------------------------------------------------- */
+/* --- collecting --------------------------------------------------------------------------------------------------- */
 
 static void merge_slots(Curve *c) {
     for (int i = 0; i < CURVE_SLOTS / 2; i++) {
@@ -52,7 +53,7 @@ void curve_eval(Curve *c, int64_t step, double loss) {
     c->eval[c->evals++] = (CurvePoint){step, loss};
 }
 
-/* --- what is drawn ---------------------------------------------------------------------------------------------------------------- */
+/* --- the points and the range ------------------------------------------------------------------------------------- */
 
 enum { WIDTH = 960, HEIGHT = 540, LEFT = 76, RIGHT = 872, TOP = 84, BOTTOM = 478 };
 #define TRAIN_COLOR "#2563eb"
@@ -74,7 +75,7 @@ typedef struct {
 static double x_of(const Picture *p, double step) { return LEFT + (RIGHT - LEFT) * step / p->step_max; }
 static double y_of(const Picture *p, double loss) {
     double y = BOTTOM - (BOTTOM - TOP) * (loss - p->low) / (p->high - p->low);
-    return y < TOP - 2000 ? TOP - 2000 : y > BOTTOM + 2000 ? BOTTOM + 2000 : y; /* what is clipped stays a sane coordinate */
+    return y < TOP - 2000 ? TOP - 2000 : y > BOTTOM + 2000 ? BOTTOM + 2000 : y; /* clipped points stay near */
 }
 
 static int ascending(const void *a, const void *b) {
@@ -82,7 +83,8 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Means of the slots, and over them a centred window of 1/20 of the curve; it is narrower near the start, where the loss falls fast. */
+/* Means of the slots, and over them a centred window of 1/20 of the curve; it is narrower near the start, where the
+ * loss falls fast. */
 static void smooth(Picture *p) {
     const Curve *c = p->c;
     int          n = c->slots, half = n / 40;
@@ -102,7 +104,7 @@ static void smooth(Picture *p) {
     }
 }
 
-/* 1, 2 or 5 times a power of ten: the least such step that divides span into at most `most` parts. */
+/* The least step of 1, 2 or 5 times a power of ten that divides span into at most `most` parts. */
 static double tick_step(double span, int most) {
     double power = pow(10.0, floor(log10(span / most)));
     double mantissa[] = {1, 2, 5, 10};
@@ -111,7 +113,8 @@ static double tick_step(double span, int most) {
     return 20 * power;
 }
 
-/* The losses' range. First losses that would press three quarters of the curve into the lowest twelfth are left outside. */
+/* The losses' range. First losses that would press three quarters of the curve into the lowest twelfth are left
+ * outside. */
 static void choose_range(Picture *p, double *sorted) {
     const Curve *c = p->c;
     int          n = 0;
@@ -140,7 +143,7 @@ static void choose_range(Picture *p, double *sorted) {
     p->step_max = c->last_step > 0 ? (double)c->last_step : 1.0;
 }
 
-/* --- drawing ---------------------------------------------------------------------------------------------------------------------- */
+/* --- drawing ------------------------------------------------------------------------------------------------------ */
 
 /* Text as XML: markup escaped, and bytes that XML or UTF-8 does not allow become '?'. */
 static void put_escaped(FILE *out, const char *text) {

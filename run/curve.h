@@ -1,7 +1,8 @@
 /* curve.h - the loss curve of a run in fixed memory, and its picture.
  *
- * Training losses go into at most CURVE_SLOTS slots of `stride` steps each; when they are full, neighbours merge and the stride doubles.
- * A slot keeps mean, least and greatest loss, so a long run still shows its spread and spikes. Nothing is allocated until the drawing.
+ * Training losses go into at most CURVE_SLOTS slots of `stride` steps each; when they are full, neighbours merge and
+ * the stride doubles. A slot keeps mean, least and greatest loss, so a long run still shows its spread and spikes.
+ * Nothing is allocated until the drawing.
  */
 #ifndef TRAIN_GPT_RUN_CURVE_H
 #define TRAIN_GPT_RUN_CURVE_H

@@ -34,7 +34,8 @@ static int mean_loss(Run *r, double *loss) {
     if (samples < 1) samples = 1;
     if (samples > r->val.samples) samples = r->val.samples;
 
-    /* Where no number of ranks may change a bit, whole batches are shared out: a row's bits depend on how many are computed with it. */
+    /* parallel.deterministic: the number of ranks may not change a bit. A row's bits depend on the number of rows in
+     * its batch, so the ranks share out whole batches. */
     int64_t share = c->parallel.deterministic ? B : 1, shares = (samples + share - 1) / share;
     int64_t first = shares * rank / ranks * share, end = shares * (rank + 1) / ranks * share;
     if (end > samples) end = samples;

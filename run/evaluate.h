@@ -10,10 +10,11 @@ extern "C" {
 
 /* After so many steps: at multiples of eval.every, and at the end. */
 int eval_is_due(const Run *r, int64_t step);
-/* Whether the evaluation due after `step` is missing in the log: that of a new run, and one that was cut short before the run was resumed. */
+/* Whether the log lacks the evaluation due after `step`: a new run's, or one cut short before the resume. */
 int eval_is_pending(Run *r, int64_t step);
-/* Collective. The first eval.tokens tokens of data.val in plain order, whole samples, at least one; the ranks share the work. Logs and prints the
- * loss. Returns 0 where the run was asked to stop: nothing is logged then, and the resumed run does it first. */
+/* Collective. The first eval.tokens tokens of data.val in plain order, whole samples, at least one; the ranks share the
+ * work. Logs and prints the loss. Returns 0 where the run was asked to stop: it then logs nothing, and the resumed run
+ * evaluates first. */
 int evaluate(Run *r, int64_t step);
 
 #ifdef __cplusplus

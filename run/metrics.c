@@ -1,4 +1,4 @@
-/* metrics.c - see metrics.h. A line is one write, so that `tail -f` follows the run; the disk is waited for only in metrics_flush. */
+/* metrics.c - see metrics.h. A line is one write, so that `tail -f` follows the run; a checkpoint syncs the file. */
 #include "run/metrics.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ struct Metrics {
     int64_t  step;         /* completed steps that the file accounts for */
     int64_t  last_train, last_eval; /* steps of the last lines that stay; 0 and -1: there are none */
     int64_t  trains, strangers;     /* lines of steps that stay, and lines between them that are not ours */
-    int      has_ours;              /* a line as we write them was met, be it one that goes */
+    int      has_ours;              /* a line in our format was met, even one that is cut */
     uint64_t bytes;        /* of whole lines in the file                 */
     char    *waiting;      /* owned: lines that are not in the file yet  */
     size_t   waiting_bytes, waiting_room;
@@ -32,7 +32,8 @@ static void check_io(const Metrics *m, int status, const char *what) {
     if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, strerror(-status));
 }
 
-/* One line as this file writes them: kind, step and loss (NaN for null). Returns 0 for anything else, a torn line among it. */
+/* One line as this file writes them: kind, step and loss (NaN for null). Returns 0 for anything else, a torn line among
+ * it. */
 static int parse_line(const char *line, size_t bytes, int *is_train, CurvePoint *point) {
     long long step;
     int       at = 0;
@@ -49,8 +50,9 @@ static int parse_line(const char *line, size_t bytes, int *is_train, CurvePoint 
     return end != loss;
 }
 
-/* Reads the lines that stay; returns their bytes. The first line past `step` or out of order ends them. What is none of our lines stays, as it
- * is, where one of ours follows it; at the end it is torn. It may be long (a power loss can leave gigabytes of NULs) and is read in pieces. */
+/* Reads the lines that stay; returns their bytes. The first line past `step` or out of order ends them. Foreign bytes
+ * stay as they are where one of our lines follows; at the end they count as torn. They may be long (a power loss can
+ * leave gigabytes of NULs) and are read in pieces. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = fopen(m->path, "r");
     m->last_train = m->trains = m->strangers = 0, m->last_eval = -1, m->has_ours = 0;
@@ -86,7 +88,7 @@ int metrics_lack_eval(const char *dir, int64_t step) {
     return m.last_train == step && m.last_eval >= 0 && m.last_eval < step;
 }
 
-/* A file without a line of ours, however it came to be, is somebody's: it is kept beside. */
+/* A file without a line of ours may be another program's: it is kept beside. */
 static void keep_beside(const Metrics *m) {
     char found[sizeof m->path + 8];
     if (io_file_bytes(m->path) <= 0) return;
@@ -127,14 +129,14 @@ void metrics_rewind(Metrics *m, int64_t step) {
     check_io(m, io_truncate(m->fd, m->bytes), "cut");
 }
 
-/* ,"key":value at the end of line; what JSON has no number for becomes null. */
+/* Appends ,"key":value to line; a value that is not finite becomes null. */
 static void put_number(char *line, size_t capacity, const char *key, double value) {
     size_t at = strlen(line);
     if (isfinite(value)) snprintf(line + at, capacity - at, ",\"%s\":%.9g", key, value);
     else                 snprintf(line + at, capacity - at, ",\"%s\":null", key);
 }
 
-/* Everything that waits, or none of it: what a failed write has left of a line is cut off before the next. */
+/* Writes all waiting lines, or none: the torn part of a failed write is cut off before the next. */
 static int write_waiting(Metrics *m) {
     int error = m->error ? io_truncate(m->fd, m->bytes) : 0;
     if (!error) error = io_write(m->fd, m->waiting, m->waiting_bytes);

@@ -1,4 +1,4 @@
-/* plan.c - see plan.h. Nothing here allocates what it counts. */
+/* plan.c - see plan.h. Nothing here allocates the memory it counts. */
 #include "run/plan.h"
 
 #include <stdio.h>
@@ -85,7 +85,7 @@ int64_t plan_largest_micro_batch(const Config *config, const Plan *plan, size_t 
     return fits;
 }
 
-/* --- printing ------------------------------------------------------------------------------------------------------------------------- */
+/* --- printing ----------------------------------------------------------------------------------------------------- */
 
 PlanText plan_bytes_text(double bytes) {
     PlanText t;

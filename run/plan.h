@@ -1,5 +1,5 @@
-/* plan.h - what a run will take, computed from the very tables the run allocates from: `plan config.json` prints it, the banner sums it up.
- */
+/* plan.h - the memory and work of a run, computed from the very tables it allocates from. `plan config.json` prints
+ * them; the banner sums them up. */
 #ifndef TRAIN_GPT_RUN_PLAN_H
 #define TRAIN_GPT_RUN_PLAN_H
 
@@ -13,11 +13,11 @@
 extern "C" {
 #endif
 
-/* Who shares the work. */
+/* The ranks that share the work. */
 typedef struct {
     int      count;
     CommKind comm;                          /* how they exchange buckets */
-    int      joined;                        /* they have, so what NCCL takes is among library_bytes; else it is estimated */
+    int      joined;                        /* 1: NCCL is measured in library_bytes; 0: estimated in reserve_bytes */
 } PlanRanks;
 
 typedef struct {
@@ -30,11 +30,11 @@ typedef struct {
     /* Where a rank computes: a GPU's memory, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;
     int       gradient_buffers;             /* parallel.deterministic: of grads_bytes, so many beside the gradients themselves */
-    size_t    tree_bytes;                   /* the same: what NCCL receives */
+    size_t    tree_bytes;                   /* the same: NCCL's device buffers */
     size_t    library_bytes;                /* not ours, measured: see device_overhead_bytes */
-    size_t    reserve_bytes;                /* not ours, estimated: what libraries take later */
+    size_t    reserve_bytes;                /* not ours, estimated: later allocations of libraries */
     size_t    device_bytes;                 /* the sum of these; on the CPU, where all memory is the host's, host_bytes is part of it */
-    /* Host memory, a GPU's rank has it pinned. */
+    /* Host memory; pinned on a rank with a GPU. */
     size_t    comm_bytes;                   /* chunks and, on a GPU, whole buckets on their way between ranks */
     size_t    host_copy_bytes;                /* the copy of a rank's state that a checkpoint is written from */
     size_t    ahead_bytes;                  /* batches read before their step */
@@ -42,13 +42,13 @@ typedef struct {
     size_t    checkpoint_bytes;             /* one checkpoint on disk */
 } Plan;
 
-/* The model that a run of this config has, with so many ranks; comm may be NULL, for a plan. */
+/* The model of a run of this config on `ranks` ranks; comm may be NULL, for a plan. */
 ModelSpec plan_model(const Config *config, DType act, int ranks, Comm *comm);
 
 /* By dry runs of the model and the batches. act is the resolved precision; scratch is for the threads now set. */
 Plan plan_make(const Config *config, DType act, PlanRanks ranks);
 
-/* The largest batch.micro_batch with which `plan`, of this config, keeps device_bytes within `bytes`; 0 if not even one sequence does. */
+/* The largest batch.micro_batch that keeps device_bytes of this config's `plan` within `bytes`; 0 if 1 does not. */
 int64_t plan_largest_micro_batch(const Config *config, const Plan *plan, size_t bytes);
 
 /* The rows above as a table; "1.88 GiB". */
@@ -56,11 +56,12 @@ void plan_print_memory(FILE *out, const Config *config, const Plan *plan);
 typedef struct { char text[40]; } PlanText;
 PlanText plan_bytes_text(double bytes);
 
-/* What a run that finds no memory should say: the table, and the two changes that cost least. malloc'ed lines. */
+/* The lines of a run that finds no memory: the table, and one or two changes that take less. malloc'ed. */
 char *plan_memory_advice(const Config *config, const Plan *plan);
 
-/* The verb: table of bytes by category per rank, tokens, steps, FLOPs, estimated time from a 0.1 s probe of matrix products.
- * matmul_flops: of all ranks together; 0 = not measured. memory_bytes: of a rank's device, for the largest micro-batch; 0 = not asked. */
+/* The verb: table of bytes by category per rank, tokens, steps, FLOPs, estimated time from a 0.1 s probe of matrix
+ * products. matmul_flops: of all ranks together; 0 = not measured. memory_bytes: of a rank's device, for the largest
+ * micro-batch; 0 = not asked. */
 void plan_print(const Config *config, const Plan *plan, double matmul_flops, size_t memory_bytes);
 
 #ifdef __cplusplus

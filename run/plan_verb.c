@@ -1,5 +1,6 @@
-/* plan_verb.c - `train_gpt plan config.json`: the plan in print, with the data and the disk as far as they are there. Missing data is no
- * fault: a plan is made before the data is. Without a GPU a CUDA build plans all the same, and says what it could not measure. */
+/* plan_verb.c - `train_gpt plan config.json`: the plan in print, with the data and the disk as far as they are there.
+ * Missing data is no fault: a plan is made before the data is. Without a GPU a CUDA build plans all the same, and names
+ * its gaps. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +13,11 @@
 #include "run/progress.h"
 #include "run/verbs.h"
 
-/* The part of its matrix products' rate that GPT-2 124M is to reach on AVX-512 cores (`make bench`); small models reach less. */
+/* The part of its matrix products' rate that GPT-2 124M is to reach on AVX-512 cores (`make bench`); small models reach
+ * less. */
 static const double EXPECTED_MFU = 0.8;
 
-/* --- the data, as far as it is there ------------------------------------------------------------------------------------------------- */
+/* --- the data, as far as it is there ------------------------------------------------------------------------------ */
 
 typedef struct {
     int64_t files, tokens, samples;
@@ -69,9 +71,9 @@ static int64_t free_bytes_for(const char *dir) {
     return bytes;
 }
 
-/* --- printing ------------------------------------------------------------------------------------------------------------------------- */
+/* --- printing ----------------------------------------------------------------------------------------------------- */
 
-/* "1.88 M", "12 288" stays a plain number below ten thousand. */
+/* "1.88 M", "12.3 k"; below ten thousand a plain number. */
 static PlanText count_text(double value) {
     static const char *units[] = {"", " k", " M", " G", " T", " P", " E"};
     PlanText t;
@@ -154,7 +156,7 @@ static void print_ledger(const Config *c, const Plan *p) {
     ledger_free(&step);
 }
 
-/* --- the verb ------------------------------------------------------------------------------------------------------------------------- */
+/* --- the verb ----------------------------------------------------------------------------------------------------- */
 
 typedef struct { int ranks; size_t memory_bytes; int ledger; } Asked;
 
@@ -195,7 +197,7 @@ static Asked take_asked(int *count, char **overrides) {
     return asked;
 }
 
-/* As a run here would choose; where there is no GPU, as one with a GPU for each rank. */
+/* The choice of a run here; in a CUDA build without a GPU, that of a run with a GPU for each rank. */
 static CommKind comm_of(const Config *c, int ranks) {
     switch (c->parallel.comm) {
         case PARALLEL_NCCL: return COMM_NCCL;

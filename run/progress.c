@@ -1,4 +1,5 @@
-/* progress.c - see progress.h. Each line leaves in one write; a number that outgrows its column gives up digits, not its place. */
+/* progress.c - see progress.h. Each line leaves in one write; a number that outgrows its column gives up digits, not
+ * its place. */
 #include "run/progress.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@
 
 enum { LINE_BYTES = 512 };
 
-/* Open MPI puts a pseudo-terminal between rank 0 and its own output: what counts is where mpirun, our parent, writes. */
+/* Open MPI puts a pseudo-terminal between rank 0 and its own output, so the output of mpirun, our parent, decides. */
 static int is_terminal(void) {
     char path[64], target[64];
     if (!isatty(STDOUT_FILENO)) return 0;
@@ -44,14 +45,15 @@ void progress_duration(char out[32], double ms) {
     else snprintf(out, 32, "%lldd%02lldh", d, h % 24);
 }
 
-/* value in exactly `width` columns if it can be, with at most `decimals` digits after the point, fewer for a large number. */
+/* value in exactly `width` columns if it can be, with at most `decimals` digits after the point, fewer for a large
+ * number. */
 static void put_fixed(char *out, size_t capacity, double value, int width, int decimals) {
     if (!isfinite(value)) snprintf(out, capacity, "%*s", width, isnan(value) ? "nan" : "inf");
     else while (snprintf(out, capacity, "%*.*f", width, decimals, value) > width && decimals > 0) decimals--;
     if ((int)strlen(out) > width && snprintf(out, capacity, "%*.0e", width, value) > width) snprintf(out, capacity, "%*s", width, "huge");
 }
 
-/* "45.1k", "1.45M", " 450" in five columns. */
+/* "45.1k", "1.45M", "  450" in five columns. */
 static void put_rate(char *out, size_t capacity, double value) {
     const char *unit = !isfinite(value) ? "" : value >= 999.5e6 ? "G" : value >= 999.5e3 ? "M" : value >= 9999.5 ? "k" : "";
     double      scale = *unit == 'G' ? 1e9 : *unit == 'M' ? 1e6 : *unit == 'k' ? 1e3 : 1;
@@ -70,14 +72,15 @@ static void step_name(const Progress *p, int64_t step, char *out, size_t capacit
     snprintf(out, capacity, "%*lld/%lld", decimal_width(p->steps), (long long)step, (long long)p->steps);
 }
 
-/* What is left at the recent pace, and with as much between the steps as so far. */
+/* Time of the remaining steps: at the recent pace, with the mean time between steps so far. */
 static double eta_ms(const Progress *p, int64_t step) {
     double done = (double)(step - p->first_step), left = (double)(p->steps - step);
     double between = clock_ms() - p->started_ms - p->stepping_ms;
     return left * (p->recent_ms + (between > 0 && done > 0 ? between / done : 0));
 }
 
-/* The first step also warms caches and compiles kernels: it counts only until the second is known. Then a mean over some twenty. */
+/* The first step also warms caches and compiles kernels: it counts only until the second is known. Then a mean over
+ * some twenty. */
 static void keep_pace(Progress *p, const StepMetrics *s) {
     int64_t n = s->step - p->first_step;
     if (p->started_ms == 0) p->started_ms = clock_ms() - s->ms;

@@ -1,5 +1,6 @@
-/* progress.h - what a person sees on stdout: the start banner, one line per log interval, eval and sample lines, the end.
- * Written by rank 0 only. On a terminal the current step's line is rewritten in place between log lines; elsewhere plain lines only.
+/* progress.h - a run's lines on stdout, for people: one per log interval, eval and sample lines, notes, the end.
+ * Written by rank 0 only. On a terminal the current step's line is rewritten in place between log lines; elsewhere
+ * plain lines only.
  */
 #ifndef TRAIN_GPT_RUN_PROGRESS_H
 #define TRAIN_GPT_RUN_PROGRESS_H

@@ -1,4 +1,4 @@
-/* run.c - see run.h. In order: what can be refused without any other rank, then ranks, memory, weights. */
+/* run.c - see run.h. In order: the checks that need no other rank, then ranks, memory, weights. */
 #include "run/run.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ static const double DATA_LOOK_MS = 100.0, DATA_PATIENCE_MS = 10e3;
 
 int run_is_rank0(const Run *r) { return comm_rank(r->comm) == 0; }
 
-/* --- inputs: before MPI, so that a fault in them is reported at once ---------------------------------------------------------------------- */
+/* --- inputs: before MPI, so that a fault in them is reported at once ---------------------------------------------- */
 
 static int is_same_file(const char *a, const char *b) {
     struct stat x, y;
@@ -26,7 +26,8 @@ static int is_same_file(const char *a, const char *b) {
 
 static Path path_in_run(const Config *c, const char *name) { return path_of("%s/%s", c->run.dir, name); }
 
-/* The config that was given may lie in run.dir. It is never written: not as this run's config.json, and not as one of its logs. */
+/* The config that was given may lie in run.dir. It is never written: not as this run's config.json, and not as one of
+ * its logs. */
 static void refuse_config_among_logs(const Config *c) {
     static const char *const logs[] = {"metrics.jsonl", "loss.svg"};
     for (size_t i = 0; i < sizeof logs / sizeof *logs; i++)
@@ -44,7 +45,8 @@ static void open_inputs(Run *r) {
     checkpoint_precheck_source(c);
 }
 
-/* One job has one config and one text. A file edited while ranks start, or a copy on a host's own disk, would train a mixture, or hang. */
+/* One job has one config and one text. A file edited while ranks start, or a copy on a host's own disk, would train a
+ * mixture, or hang. */
 static void agree_on_inputs(const Run *r) {
     char ranks[GUARD_TEXT];
     if (!guard_is_same(r->comm, (int64_t)config_fingerprint(r->config), ranks))
@@ -57,9 +59,9 @@ static void agree_on_inputs(const Run *r) {
                  inputs[i].key, ranks);
 }
 
-/* --- ranks and device ------------------------------------------------------------------------------------------------------------------ */
+/* --- ranks and device --------------------------------------------------------------------------------------------- */
 
-/* NCCL wants a GPU for every rank, and one rank alone has nobody to talk to. */
+/* NCCL needs a GPU for every rank, and one rank alone has no peer. */
 static CommKind choose_comm(const Config *c, Comm *comm) {
     int own = comm_size(comm) > 1 && comm_owns_device(comm, device_id());
     if (c->parallel.comm == PARALLEL_NCCL && comm_size(comm) > 1 && !own)
@@ -72,7 +74,7 @@ static CommKind choose_comm(const Config *c, Comm *comm) {
     }
 }
 
-/* From here on whoever finds no memory, NCCL and cuBLASLt too, prints the plan and what takes less. */
+/* From here on a failed allocation, NCCL's and cuBLASLt's too, prints the plan and the changes that take less. */
 static void make_plan(Run *r, CommKind kind, int joined) {
     r->plan = plan_make(r->config, r->numerics.act, (PlanRanks){comm_size(r->comm), kind, joined});
     error_set_memory_advice(NULL);
@@ -107,10 +109,10 @@ static void join_ranks(Run *r, Launch launch) {
     comm_set_kind(r->comm, kind);
 }
 
-/* --- memory: every size from dry runs ---------------------------------------------------------------------------------------- */
+/* --- memory: every size from dry runs ----------------------------------------------------------------------------- */
 
-/* A model that will not fit is refused before any of it is allocated, with the two changes that cost least; by all ranks, so that none waits. None
- * has allocated when the free memory is read: ranks that share a GPU share what all of them see. */
+/* Refuses a model that will not fit before any of it is allocated, with the two changes that cost least. All ranks
+ * refuse, so that none waits. None has allocated when the free memory is read: ranks on one GPU divide one figure. */
 static void refuse_too_large(const Run *r) {
     const Config *c = r->config;
     const Plan   *p = &r->plan;
@@ -128,7 +130,8 @@ static void refuse_too_large(const Run *r) {
          fits > 0 ? "is the largest that fits" : "does not fit either", plan_bytes_text((double)block).text);
 }
 
-/* A checkpoint is one that a resume reads. A run ends after a MiB, with a row, or with a rank's piece of a bucket. */
+/* Refuses a model whose checkpoint a resume could not read. In its manifest a run of bytes ends after a MiB, with a
+ * row, or with a rank's piece of a bucket. */
 static void refuse_too_many_ranks(const Run *r) {
     Layout  l = model_layout(r->config->model.shape, comm_size(r->comm));
     int64_t runs = optimizer_tensors(&OPTIMIZER_ADAMW) * (l.elems * (int64_t)sizeof(float) / MANIFEST_EXTENT_BYTES + l.params + (int64_t)l.buckets * l.ranks);
@@ -154,11 +157,11 @@ static void take_memory(Run *r) {
     if (!r->eval_tokens) fail(EXIT_MEMORY, "no memory for a batch of %lld tokens", (long long)(B * T));
 }
 
-/* --- weights ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- weights ------------------------------------------------------------------------------------------------------ */
 
 static void init_ticks(void *watchdog) { watchdog_tick((Watchdog *)watchdog, "the first weights"); }
 
-/* Of a checkpoint that is read, or the first ones; then to all ranks. */
+/* The weights of the resumed checkpoint, of model.init_from, or new ones; then to all ranks. */
 static void publish_first_weights(Run *r) {
     if (r->resumed.ranks == 0 && r->config->model.init_from[0]) checkpoint_init_from(r->config->model.init_from, &r->checkpoint);
     else if (r->resumed.ranks == 0) model_init_weights(r->model, (uint64_t)r->config->run.seed, init_ticks, r->watchdog);
@@ -217,9 +220,9 @@ int64_t run_roll_back(Run *r, int64_t step) {
     return r->resumed.step;
 }
 
-/* --- the whole ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
 
-/* Takes memory of its own: before ours is taken. */
+/* The probe takes memory of its own, so it runs before take_memory. */
 static void probe_matmul(Run *r) {
     watchdog_tick(r->watchdog, "the measurement of matrix products");
     double rate = matmul_rate(r->numerics.act, r->numerics.math, matmul_rate_size(), 100.0);

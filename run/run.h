@@ -1,7 +1,8 @@
 /* run.h - everything of one training run, and its making: the only place that allocates.
  *
- * run_create() goes from a config to a model that is ready for its next step: inputs opened and checked, ranks joined, folder locked,
- * memory carved, weights initialised or resumed. main() and train_step() in train_gpt.cu then only use it.
+ * run_create() goes from a config to a model that is ready for its next step: inputs opened and checked, ranks joined,
+ * folder locked, memory carved, weights initialised or resumed. main() and train_step() in train_gpt.cu then only use
+ * it.
  */
 #ifndef TRAIN_GPT_RUN_RUN_H
 #define TRAIN_GPT_RUN_RUN_H
@@ -69,21 +70,21 @@ void run_create(Run *r, const Config *config, Launch launch);
 void run_destroy(Run *r);
 
 int  run_is_rank0(const Run *r);    /* this rank writes logs */
-/* Starts what only a run with steps to do needs: loader, metrics, config.json. */
+/* Starts the parts that only a run with work left needs: saver, loader, metrics, config.json. */
 void run_begin(Run *r);
 
-/* Where the run stands after `step` steps. */
+/* The run's position after `step` steps. */
 Position run_position(const Run *r, int64_t step);
 
 /* The hash that must be the same on all ranks (optimizer_hash_replicas), now. Waits for the stream. */
 int64_t run_hash_replicas(Run *r);
 
-/* Waits until every rank has the batches of its next step. Collective. Returns 0 when a rank was asked to stop before that: the step is not
- * begun. Data that do not come at all are the watchdog's affair. */
+/* Waits until every rank has the batches of its next step. Collective. Returns 0 when a rank was asked to stop before
+ * that: the step is not begun. Data that never come are the watchdog's affair. */
 int run_await_batches(Run *r);
 
-/* Collective, with no save in flight: back to the newest checkpoint that verifies, or without one to the first weights; the data goes on
- * after `step`, so that what led here is left out. Returns the steps that are then completed. */
+/* Collective, with no save in flight: back to the newest checkpoint that verifies, or without one to the first weights.
+ * The data goes on after `step`: the batches that led here are left out. Returns the number of completed steps. */
 int64_t run_roll_back(Run *r, int64_t step);
 
 #ifdef __cplusplus

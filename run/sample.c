@@ -1,5 +1,6 @@
-/* sample.c - see sample.h. There is no key-value cache: each token costs one forward pass over the window. The window is padded to a
- * multiple of SAMPLE_STEP tokens, which causal attention never looks at, so that the matrix products meet few distinct shapes. */
+/* sample.c - see sample.h. There is no key-value cache: each token costs one forward pass over the window. The window
+ * is padded to a multiple of SAMPLE_STEP tokens, so that the matrix products meet few shapes; causal attention ignores
+ * the padding. */
 #include "run/sample.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@
 #include "core/rng.h"
 
 
-/* --- one token ---------------------------------------------------------------------------------------------------------------------- */
+/* --- one token ---------------------------------------------------------------------------------------------------- */
 
 /* Floats as unsigned numbers in the same order; NaN is the least. */
 static uint32_t order_of(float x) {
@@ -53,7 +54,7 @@ int32_t sample_token(const float *logits, int64_t vocab, double temperature, int
     return (int32_t)drawn;
 }
 
-/* --- text --------------------------------------------------------------------------------------------------------------------------- */
+/* --- text --------------------------------------------------------------------------------------------------------- */
 
 /* Bytes of the UTF-8 sequence at s that a terminal can show, 0 if there is none. */
 static int printable_bytes(const unsigned char *s, size_t left) {
@@ -67,7 +68,7 @@ static int printable_bytes(const unsigned char *s, size_t left) {
     return surrogate || overlong || control || (*s == 0xf4 && s[1] >= 0x90) ? 0 : n;
 }
 
-/* The ids as text; what cannot be shown becomes U+FFFD. */
+/* The ids as text; unprintable bytes become U+FFFD. */
 static char *printable(const Tokenizer *tokenizer, const int32_t *ids, int64_t count) {
     enum { ID_BYTES = 32 };
     char *raw = malloc((size_t)count * (ID_BYTES + 1) + 1), *text = malloc((size_t)count * 3 * (ID_BYTES + 1) + 1);
@@ -91,7 +92,7 @@ static char *printable(const Tokenizer *tokenizer, const int32_t *ids, int64_t c
     return text;
 }
 
-/* Ids of the prompt, or the one token that stands for none, into ids; returns how many. */
+/* Writes the prompt's ids, or the one start token of an empty prompt, into ids; returns their number. */
 static int64_t start_ids(const Tokenizer *tokenizer, const char *prompt, int32_t *ids) {
     if (*prompt) {
         int64_t count = tokenizer_encode(tokenizer, prompt, strlen(prompt), ids);
@@ -102,7 +103,7 @@ static int64_t start_ids(const Tokenizer *tokenizer, const char *prompt, int32_t
     return 1;
 }
 
-/* Logits of what follows ids[0, count), count <= g->T. */
+/* Logits of the token after ids[0, count), count <= g->T. */
 static void next_logits(Gpt *g, Stream *s, int32_t *window, Tensor on_device, const int32_t *ids, int64_t count, float *logits) {
     int64_t T = (count + SAMPLE_STEP - 1) / SAMPLE_STEP * SAMPLE_STEP;
     if (T > g->T) T = g->T;

@@ -1,4 +1,5 @@
-/* sample.h - text from a model: temperature and top-k sampling, drawn from the counter-based generator, so the same seed gives the same text.
+/* sample.h - text from a model: temperature and top-k sampling, drawn from the counter-based generator, so the same
+ * seed gives the same text.
  */
 #ifndef TRAIN_GPT_RUN_SAMPLE_H
 #define TRAIN_GPT_RUN_SAMPLE_H
@@ -17,14 +18,14 @@ typedef struct {
     double      temperature;  /* 0 = the likeliest token each time */
     int64_t     top_k;        /* 0 = all */
     uint64_t    seed;
-    Watchdog   *watchdog;     /* sees every token; NULL: nobody watches */
-    Tensor      window;       /* I32, g->T elements at least, on the device: the tokens that are looked at; borrowed */
+    Watchdog   *watchdog;     /* ticked at every token; NULL: none */
+    Tensor      window;       /* I32, g->T elements at least, on the device: the model's inputs; borrowed */
     int       (*stop)(void *ctx); /* asked after every token whether to leave off; NULL: never */
     void       *ctx;
 } SamplePlan;
 
-/* Prompt and continuation as printable text, malloc'ed, NULL when it was to leave off; ids where the tokenizer has no text. Uses g's activation memory (g->T
- * positions at most; the window slides by half when it is full). */
+/* Prompt and continuation as printable text, malloc'ed; ids where the tokenizer has no text; NULL when plan.stop ended
+ * it. Uses g's activation memory (g->T positions at most; the window slides by half when it is full). */
 char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan);
 
 /* Draws one token from logits [vocab] given a uniform u in [0,1). */

@@ -1,5 +1,6 @@
-/* sample_verb.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, to stdout. The checkpoint folder says what
- * the model is, so neither the run's config nor its data need be there. Computes in fp32 with the masters' own values. */
+/* sample_verb.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, to stdout. The
+ * checkpoint folder describes the model, so neither the run's config nor its data need be there. Computes in fp32 with
+ * the masters' own values. */
 #include <errno.h>
 #include <math.h>
 #include <omp.h>
@@ -19,7 +20,7 @@
 
 static const char USAGE[] = "./train_gpt sample RUN_OR_CHECKPOINT [prompt=\"...\"] [tokens=256] [temperature=0.8] [top_k=0] [seed=1337]";
 
-/* --- arguments ------------------------------------------------------------------------------------------------------------------------ */
+/* --- arguments ---------------------------------------------------------------------------------------------------- */
 
 static double number_argument(const char *name, const char *text, double least, double most) {
     char  *end;
@@ -58,9 +59,9 @@ static void take_argument(SamplePlan *plan, const char *argument) {
     }
 }
 
-/* --- the model --------------------------------------------------------------------------------------------------------------------------- */
+/* --- the model ---------------------------------------------------------------------------------------------------- */
 
-/* From the checkpoint's config.json, as Hugging Face names things. */
+/* From the checkpoint's config.json, with Hugging Face's names. */
 static ModelShape read_shape(const char *checkpoint) {
     char      path[4200], *text;
     Json      json;

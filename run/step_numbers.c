@@ -7,7 +7,7 @@
 #include "core/clock.h"
 #include "core/injection.h"
 
-/* As they travel: sums over the ranks. */
+/* The numbers as they travel: the reduction adds each over the ranks. */
 typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, written, fed; } Words;
 
 static Words words_of(Run *r, const StepValues *v, int64_t step) {

@@ -1,4 +1,4 @@
-/* step_numbers.h - a step's one reduction of scalars: loss, gradient norm, hashes, and what the ranks ask of each other between two steps. */
+/* step_numbers.h - a step's one reduction of scalars: loss, gradient norm, hashes, requests between steps. */
 #ifndef TRAIN_GPT_RUN_STEP_NUMBERS_H
 #define TRAIN_GPT_RUN_STEP_NUMBERS_H
 

@@ -1,8 +1,8 @@
 /* tokenize.c - the verb `tokenize`: text files in, llm.c token shards out, the last part held out for validation.
  *
- * Inputs are read in order as one text, in constant memory; what has no size of its own (a pipe, standard input as -) is first copied
- * beside the output. Everything is written into out/tokenize.tmp and moved to its place once all of it is there: a run that fails
- * leaves the shards of an earlier one as they were, and one that succeeds leaves none of them behind.
+ * Inputs are read in order as one text, in constant memory. An input without a size (a pipe, standard input as -) is
+ * first copied beside the output. Everything is written into out/tokenize.tmp and moved to its place once all of it is
+ * there: a run that fails leaves an earlier run's shards as they were, and one that succeeds leaves none of them.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -118,9 +118,9 @@ static Job parse_arguments(int argc, char **argv) {
     return job;
 }
 
-/* --- what an earlier run has left -------------------------------------------------------------------------------------------------- */
+/* --- shards of an earlier run ------------------------------------------------------------------------------------- */
 
-/* The number in a name that this verb gives to a shard of the split; -1: it is none. */
+/* The number in the name of a shard of the split; -1: the name is no such shard's. */
 static int64_t shard_number(const char *name, const char *split) {
     char   again[PATH_MAX];
     size_t length = strlen(split);
@@ -130,7 +130,7 @@ static int64_t shard_number(const char *name, const char *split) {
     return strcmp(name, again) == 0 ? number : -1;
 }
 
-/* Does it hold what this verb writes, one token per byte, or nothing? */
+/* Whether the file is a shard of this verb, one token per byte, or empty. */
 static int is_byte_shard(const char *path) {
     uint8_t     start[SHARD_HEADER_BYTES];
     char        fault[SHARD_FAULT_CHARS];
@@ -147,7 +147,7 @@ static int is_byte_shard(const char *path) {
     return is_bytes;
 }
 
-/* Only what can be made again by this verb is replaced or removed. Returns how many shards there are. */
+/* Refuses a shard's name on another's file: the verb replaces or removes only its own. Returns their number. */
 static int64_t refuse_others_files(const Job *job) {
     int64_t        count = 0;
     struct dirent *entry;
@@ -167,7 +167,7 @@ static int64_t refuse_others_files(const Job *job) {
     return count;
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 static int open_input(const Job *job, const char *path) {
     int fd = io_open(path, IO_READ);
@@ -205,7 +205,7 @@ static void copy_input(Job *job, Input *input, int from) {
     input->path = copy;
 }
 
-/* Every input is looked at before anything is written; returns the bytes of all. */
+/* Checks every input before anything is written; returns the bytes of all. */
 static int64_t measure_inputs(Job *job) {
     int64_t total = 0;
     int     pipes = 0;
@@ -251,7 +251,7 @@ static int64_t next_bytes(Job *job, char *data, int64_t bytes) {
     return n;
 }
 
-/* --- writing ------------------------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static void write_shard(Job *job, const char *split, int64_t number, int64_t bytes) {
     char         path[PATH_MAX], text[CHUNK_BYTES];
@@ -268,7 +268,7 @@ static void write_shard(Job *job, const char *split, int64_t number, int64_t byt
     if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", path, strerror(-rc));
 }
 
-/* Shards of a split from the next `bytes` bytes; returns how many files. */
+/* Writes the next `bytes` bytes as shards of a split; returns the number of files. */
 static int64_t write_split(Job *job, const char *split, int64_t bytes) {
     int64_t files = (bytes + job->shard_tokens - 1) / job->shard_tokens;
     for (int64_t i = 0; i < files; i++) {
@@ -288,7 +288,8 @@ static void move_into_place(const Job *job, const char *split, int64_t files) {
     }
 }
 
-/* Removes the shards that an earlier run has left beyond ours: a glob over the folder must find this run's and no others. */
+/* Removes the shards that an earlier run has left beyond ours: a glob over the folder must find this run's and no
+ * others. */
 static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_files) {
     int64_t        removed = 0;
     struct dirent *entry;

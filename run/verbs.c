@@ -95,7 +95,7 @@ static int print_version(void) {
     return EXIT_DONE;
 }
 
-/* A first argument that is no verb, no option and no file: what is wrong with it. */
+/* Exit 64 with the likely mistake: the first argument is no verb, no option and no file. */
 static NORETURN void refuse_word(const char *word) {
     const char *words[VERB_COUNT + 4];
     int         count = 0;

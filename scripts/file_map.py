@@ -108,7 +108,7 @@ def main():
     if sys.argv[1] != "--check":
         open(path, "w", encoding="utf-8").write(new)
     elif new != text:
-        sys.exit(f"{path} is not what the files say of themselves: run python3 scripts/file_map.py {path}")
+        sys.exit(f"{path} differs from the files' first lines: run python3 scripts/file_map.py {path}")
     else:
         print(f"{path} lists {made.count(chr(10) + '| `')} files as their first comments describe them")
 

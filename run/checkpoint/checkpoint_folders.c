@@ -72,7 +72,7 @@ int folders_list(const char *checkpoints, StepFolder **list) {
     return count;
 }
 
-/* --- verifying ----------------------------------------------------------------------------------------------------------------------- */
+/* --- verifying ---------------------------------------------------------------------------------------------------- */
 
 static int  is_alone(Comm *c) { return !c || comm_size(c) == 1; }
 static int  is_first(Comm *c) { return !c || comm_rank(c) == 0; }
@@ -120,7 +120,7 @@ void folder_warn_rest(int64_t warned, const char *what_happened) {
     if (more > 0) warn("%" PRId64 " more folder%s %s", more, more > 1 ? "s" : "", what_happened);
 }
 
-/* An older one in its place would lose steps, and later cost this one its life, for what a new start may find mended. */
+/* Using an older one would lose steps, and later delete this one, for a fault that may be mended by the next start. */
 void folder_fail_unknown(const char *folder, const char *fault) {
     if (!is_unreadable(fault)) fail(EXIT_MEMORY, "%s: %s", folder, fault);
     fail(EXIT_IO, "%s: %s; nothing is changed: mend that and start again, or move this folder away to use an older one", folder, fault);
@@ -134,7 +134,7 @@ static ManifestStatus parse_manifest(const char *text, int64_t bytes, int64_t st
     return MANIFEST_BROKEN;
 }
 
-typedef struct { Comm *comm; _Atomic int64_t *moved; } Waiting; /* who waits for a folder to be read */
+typedef struct { Comm *comm; _Atomic int64_t *moved; } Waiting; /* to be notified while a folder is read */
 
 static void tell_progress(void *waiting) {
     Waiting *w = (Waiting *)waiting;
@@ -164,7 +164,7 @@ ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic 
     return status_of(fault);
 }
 
-/* --- removing ------------------------------------------------------------------------------------------------------------------------ */
+/* --- removing ----------------------------------------------------------------------------------------------------- */
 
 static int remove_any(const char *path) {
     struct stat st;
@@ -234,7 +234,7 @@ void folders_prune(const char *checkpoints, int64_t step, int64_t keep, _Atomic 
     free(list);
 }
 
-/* --- finding, without ranks ---------------------------------------------------------------------------------------------------------- */
+/* --- finding, without ranks --------------------------------------------------------------------------------------- */
 
 static int is_good(const char *folder, int64_t step, int64_t *warned) {
     Manifest       m;

@@ -1,4 +1,4 @@
-/* checkpoint_folders.h - what lies under run.dir/checkpoints: which names count, whether they verify, which go. For checkpoint_*.c.
+/* checkpoint_folders.h - the folders under run.dir/checkpoints: names, verification, removal. For checkpoint_*.c.
  *
  * step_00000050        a checkpoint: complete, by its name
  * step_00000050.tmp    being written, or left by a save that was cut off
@@ -24,33 +24,36 @@ typedef struct {
 
 void folder_name(char out[32], int64_t step);            /* "step_00000050" */
 
-/* The step folders below `checkpoints`, newest first; malloc'ed. 0 when there are none, -errno when it cannot be read. */
+/* The step folders below `checkpoints`, newest first; malloc'ed. 0 when there are none, -errno when it cannot be
+ * read. */
 int folders_list(const char *checkpoints, StepFolder **list);
 
-/* Collective over c (NULL: this process alone). Reads and checks the manifest, then every byte, each rank its share. step is the one the
- * name promises, -1 = any. moved counts the pieces checked, for whoever waits (NULL: nobody). On MANIFEST_GOOD *m is filled (manifest_free it);
- * else all ranks hold the same fault. */
+/* Collective over c (NULL: this process alone). Reads and checks the manifest, then every byte, each rank its share.
+ * step is the name's, -1 = any. moved counts the pieces checked (NULL: no counter). On MANIFEST_GOOD *m is filled
+ * (manifest_free it); else all ranks hold the same fault. */
 ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m, char *fault);
-/* What a start does about MANIFEST_UNKNOWN: exit 71 or 74, naming folder and fault. */
+/* Ends a start that meets MANIFEST_UNKNOWN: exit 71 or 74, naming folder and fault. */
 NORETURN void folder_fail_unknown(const char *folder, const char *fault);
 
-/* Warnings about one folder after another, of which there may be thousands: the first few are printed, then how many more there were. */
+/* Warnings about one folder after another, perhaps thousands: prints the first few, then the number of the others. */
 enum { FOLDER_WARNINGS = 3 };
 void folder_warn(int64_t *warned, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void folder_warn_rest(int64_t warned, const char *what_happened); /* "3 more folders <what_happened>", or nothing */
 
-/* Out of sight first, then removed: a cut-off removal leaves no half checkpoint under a whole one's name. Returns 0 or -errno. */
+/* Out of sight first, then removed: a cut-off removal leaves no half checkpoint under a whole one's name. Returns 0 or
+ * -errno. */
 int folder_trash(const char *checkpoints, const char *name);
 
-/* Removes what cut-off saves and removals have left. Returns 0 or -errno. */
+/* Removes the leftovers of cut-off saves and removals. Returns 0 or -errno. */
 int folders_sweep(const char *checkpoints);
 
-/* After step was saved: keeps it and the newest keep-1 older ones, at least one, of which the newest must verify now to count, whatever it
- * did when it was saved; removes the rest, and what is newer than step: the resume that led here found it broken. By one process. */
+/* After step was saved: keeps it and the newest keep-1 older ones, at least one. The newest of these counts only if
+ * it verifies now; else it stays uncounted. Removes the rest, and those newer than step: the resume that led here found
+ * them broken. By one process. */
 enum { FOLDERS_LEAST = 2 };
 void folders_prune(const char *checkpoints, int64_t step, int64_t keep, _Atomic int64_t *moved);
 
-/* Collective. Whether any rank has a fault (text in fault[0] != 0); if so all ranks then hold that of the lowest such rank. */
+/* Collective. Whether any rank has a fault (fault[0] != 0). If so all ranks then hold the lowest such rank's text. */
 int any_fault(Comm *c, char *fault);
 
 #ifdef __cplusplus

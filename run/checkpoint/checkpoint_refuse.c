@@ -1,4 +1,4 @@
-/* checkpoint_refuse.c - see checkpoint_refuse.h; and checkpoint_precheck*() of checkpoint.h, which find at once what would be found later. */
+/* checkpoint_refuse.c - see checkpoint_refuse.h; also the early checks of checkpoint.h, checkpoint_precheck*(). */
 #include "run/checkpoint/checkpoint_refuse.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ void refuse_used_folder(const char *run_dir, int checkpoints) {
 
 void refuse_no_checkpoint(const char *checkpoints) { fail(EXIT_DATA, "run.resume is \"must\" but there is no checkpoint in %s", checkpoints); }
 
-/* --- may it continue --------------------------------------------------------------------------------------------------------------------- */
+/* --- may it continue ---------------------------------------------------------------------------------------------- */
 
 static int may_change_data(const Config *config) {
     for (int i = 0; i < config->run.allow_change.count; i++)
@@ -36,7 +36,8 @@ static int may_change_data(const Config *config) {
     return 0;
 }
 
-/* Names the first training shard that differs, by name without folder, size and token count: 1, or 0 if all are the same. */
+/* Names the first training shard that differs, by name without folder, size and token count: 1, or 0 if all are the
+ * same. */
 static int compare_data(const Dataset *now, const Manifest *m, FILE *out) {
     int shards = m->data_files < now->shards ? m->data_files : now->shards;
     for (int i = 0; i < shards; i++) {
@@ -63,9 +64,9 @@ void refuse_other_settings(const Config *config, const Dataset *train, const cha
     free(data);
 }
 
-/* --- weights to start from ----------------------------------------------------------------------------------------------------------------- */
+/* --- weights to start from ---------------------------------------------------------------------------------------- */
 
-/* A Hugging Face model's folder whose config.json describes another model than ours in what no shape shows. */
+/* Refuses a Hugging Face folder whose config.json differs from our model in a setting that no tensor shape shows. */
 static void refuse_other_model(const char *folder, const Config *config) {
     char     *text;
     Json      json;
@@ -85,7 +86,7 @@ static void refuse_other_model(const char *folder, const Config *config) {
     free(text);
 }
 
-/* --- at once ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- at once ------------------------------------------------------------------------------------------------------ */
 
 /* The file, and the folder whose config.json describes it ("" where none does): init_from names either. */
 typedef struct { Path file, folder; } Source;

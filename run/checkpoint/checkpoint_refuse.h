@@ -1,6 +1,6 @@
-/* checkpoint_refuse.h - what a run may not continue, or start from. For checkpoint_*.c.
+/* checkpoint_refuse.h - refuses checkpoints, folders and weights that a run may not use. For checkpoint_*.c.
  *
- * All of it ends the program: exit 64 where the config asks for what the folder is not, 65 where files are not what they should be.
+ * Each refusal ends the program: exit 64 where config and folder do not fit each other, 65 for a wrong or missing file.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_REFUSE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_REFUSE_H
@@ -13,13 +13,13 @@
 extern "C" {
 #endif
 
-/* With run.resume = "never": checkpoints of so many steps, or lines of metrics, are in the folder. */
+/* With run.resume = "never": refuses a folder with checkpoints (their number), or with lines of metrics. */
 void refuse_used_folder(const char *run_dir, int checkpoints);
 
 /* With run.resume = "must". */
 NORETURN void refuse_no_checkpoint(const char *checkpoints);
 
-/* Keys, or training shards, that are not those of the checkpoint and may not change: each with both values. */
+/* Refuses keys or training shards that differ from the checkpoint's and may not change: each with both values. */
 void refuse_other_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* checkpoint_resume.c - continuing from the newest checkpoint that verifies; see checkpoint.h.
  *
- * Rank 0 decides, every rank hashes its share of the files and reads its own pieces by global offset, so that any number of ranks and
- * either zero_stage resumes what any other has saved. Nothing on the disk changes.
+ * Rank 0 decides, every rank hashes its share of the files and reads its own pieces by global offset, so that any
+ * number of ranks and either zero_stage resumes what any other has saved. Nothing on the disk changes.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,10 +15,10 @@
 #include "model/algorithms_file.h"
 #include "run/checkpoint/weights_file.h"
 
-/* --- which checkpoint ------------------------------------------------------------------------------------------------------------------ */
+/* --- which checkpoint --------------------------------------------------------------------------------------------- */
 
-/* Collective. The newest of list [count] (rank 0's) that verifies: 1 and *at, *m; 0 only when there are none. Says which are passed over,
- * and ends the job when that would be all of them: a run that has saved never starts anew by itself. */
+/* Collective. The newest of list [count] (rank 0's) that verifies: 1 and *at, *m; 0 only when there are none. Warns of
+ * those passed over. Ends the job when that would be all: a run that has saved never starts anew by itself. */
 static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, int64_t count, StepFolder *at, Manifest *m) {
     char    why[MANIFEST_FAULT_BYTES], fault[MANIFEST_FAULT_BYTES] = "";
     int64_t warned = 0;
@@ -29,7 +29,7 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         ManifestStatus status = folder_verify(c, folder.text, at->step, NULL, m, why);
         if (status == MANIFEST_GOOD) folder_warn_rest(warned, "are passed over");
         if (status == MANIFEST_GOOD) return 1;
-        if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* an older one would lose what a newer program did */
+        if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* keeps a newer program's steps */
         if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
         folder_warn(&warned, "%s is passed over: %s; move it away to keep it, the next checkpoint takes its place", folder.text, why);
         if (!fault[0]) manifest_fault(fault, "%s: %.900s", at->name, why);
@@ -68,9 +68,9 @@ static void make_run_id(CheckpointState *state) {
     snprintf(state->train_state->run_id, sizeof state->train_state->run_id, "%016" PRIx64, id);
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* A tensor of one of our own files: fp32, and where the layout says. */
+/* A tensor of one of our own files: fp32, and at the layout's offset. */
 static const SafeTensor *own_tensor(const WeightsFile *w, const char *name, int dims, const int64_t *dim, uint64_t begin) {
     const SafeTensor *t = safetensors_find(&w->header, name);
     int               same = t && t->type == SAFE_F32 && t->dims == dims && t->begin == begin;
@@ -112,7 +112,7 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
     optimizer_publish(state->optimizer, state->stream);
 }
 
-/* --- the whole --------------------------------------------------------------------------------------------------------------------------- */
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 static Resumed take_over(CheckpointState *state, const StepFolder *at, const Manifest *m) {
     Resumed resumed = {.step = m->step, .ranks = m->ranks};

@@ -1,9 +1,10 @@
 /* checkpoint_save.c - saving beside the training; see checkpoint.h.
  *
- * The state is copied to a copy in host memory, which is all that training waits for; a thread of each rank then writes and fsyncs. The thread
- * knows no MPI: the main threads learn from a step's own reduction that all ranks have got as far, and then take the save through its
- * parts together: folder made by rank 0 -> pieces written by all -> manifest and rename by rank 0 -> done. After each part they agree on its
- * faults; one on any rank ends the save on all. A step that exists already and verifies stays as it is (this run saved it).
+ * Training waits only for a copy of the state to host memory; a thread of each rank then writes and fsyncs. The thread
+ * knows no MPI. A step's own reduction shows the main threads that all ranks have finished a part; together they begin
+ * the next: folder made by rank 0 -> pieces written by all -> manifest and rename by rank 0 -> done. After each part
+ * they agree on its faults; one on any rank ends the save on all. A step that this run has saved already, and that
+ * verifies, stays as it is.
  */
 #include <inttypes.h>
 #include <omp.h>
@@ -20,7 +21,7 @@
 #include "run/checkpoint/checkpoint_write.h"
 
 enum { PAUSE_MS = 100 };
-static const double SYNC_MS = 600e3; /* a disk that takes ten minutes to sync one file is lost, unless run.watchdog_seconds says it earlier */
+static const double SYNC_MS = 600e3; /* a longer sync of one file: a lost disk; run.watchdog_seconds replaces it */
 
 typedef enum { PART_NONE, PART_FOLDER, PART_PIECES, PART_COMMIT } Part;
 
@@ -30,19 +31,19 @@ struct Saver {
     Save             save;        /* the thread's while busy, the main thread's otherwise */
     WrittenExtent      *all;         /* owned: rank 0, all ranks' runs */
     size_t           all_count;
-    Part             part;        /* which the save is in; PART_NONE: there is none */
+    Part             part;        /* of the save in flight; PART_NONE: there is none */
     double           stall_ms;
     double           part_ms;     /* the thread's work on the last part; guarded as busy is */
     double           took_ms;     /* the save so far: the copy, and each part as the slowest rank did it */
     int64_t          step;
     int              failures;    /* saves that failed, in a row */
-    int              is_last;     /* of the run: a fault is reported by what ends the job */
+    int              is_last;     /* of the run: saver_finish_last reports a fault */
     char             fault[MANIFEST_FAULT_BYTES]; /* of the last of them */
     Thread           thread;
     int              busy;        /* guarded by the thread's lock */
 };
 
-/* --- the thread ------------------------------------------------------------------------------------------------------------------------ */
+/* --- the thread --------------------------------------------------------------------------------------------------- */
 
 static void work(Saver *s) {
     switch (s->part) {
@@ -89,7 +90,7 @@ static int is_busy(Saver *s) {
     return busy;
 }
 
-/* --- making and ending ------------------------------------------------------------------------------------------------------------------- */
+/* --- making and ending -------------------------------------------------------------------------------------------- */
 
 size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer) {
     return (size_t)optimizer_tensors(optimizer) * sizeof(float) * (size_t)layout->shard_elems;
@@ -114,11 +115,11 @@ void saver_destroy(Saver *s) {
     free(s);
 }
 
-/* --- the parts, all ranks together --------------------------------------------------------------------------------------------------------- */
+/* --- the parts, all ranks together -------------------------------------------------------------------------------- */
 
 static int is_first(const Saver *s) { return comm_rank(s->state->comm) == 0; }
 
-/* The save is over, whatever came of it. */
+/* Ends the save, finished or failed. */
 static void release(Saver *s) {
     s->part = PART_NONE;
     save_release(&s->save);
@@ -187,7 +188,7 @@ double  saver_stall_ms(const Saver *s) { return s->stall_ms; }
 
 int saver_ready(Saver *s) { return s->part != PART_NONE && !is_busy(s); }
 
-/* Rank 0 gets what all have written. */
+/* Collective. Rank 0 gets the runs that all ranks have written. */
 static void gather_extents(Saver *s) {
     size_t *bytes_of_rank = NULL, bytes = 0;
     Save   *save = &s->save;
@@ -205,7 +206,7 @@ static int is_there(Saver *s) {
     return (int)there;
 }
 
-/* The part that all have finished is followed by the next; 1 when that was the last and the checkpoint is in its place. */
+/* All have finished a part: begins the next. Returns 1 when it was the last and the checkpoint is in its place. */
 static int next_part(Saver *s) {
     CHECK(saver_ready(s), "step %" PRId64 ": a part of its checkpoint is not done yet", s->step);
     if (any_fault(s->state->comm, s->save.fault)) {
@@ -236,8 +237,8 @@ double saver_next(Saver *s) {
     return saved ? s->took_ms : 0.0;
 }
 
-/* All ranks' threads, until each has done its part. Runs written anywhere are progress; so is, for SYNC_MS, nothing: a sync tells
- * of none. */
+/* Waits until each rank's thread has done its part. Runs written anywhere are progress. A sync shows none, so the
+ * watchdog is ticked without progress, too, for `patience`. */
 static void wait_for_threads(Saver *s) {
     int64_t seen = -1;
     double  moved = clock_ms(), limit = s->state->config->run.watchdog_seconds, patience = limit > 0.0 ? limit * 1e3 : SYNC_MS;

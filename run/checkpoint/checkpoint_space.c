@@ -1,5 +1,5 @@
-/* checkpoint_space.c - the place for what a run will save, and whether it has the room: asked before its first step, when nothing is lost
- * by a no; see checkpoint.h. */
+/* checkpoint_space.c - makes the folder for a run's checkpoints and checks its room, before the first step, while a
+ * refusal loses nothing; see checkpoint.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,8 @@
 
 enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64 }; /* config.json and headers; a run in state.json */
 
-/* Weights and the optimizer's states, and a manifest that names their runs: those of 1 MiB, and each row's share of a rank. */
+/* Weights and the optimizer's states, and a manifest that names their runs: those of 1 MiB, and each row's share of a
+ * rank. */
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer) {
     size_t tensors = (size_t)optimizer_tensors(optimizer), state = tensors * sizeof(float) * (size_t)layout->elems;
     size_t runs = state / MANIFEST_EXTENT_BYTES + tensors * (size_t)(layout->params + layout->ranks);
@@ -37,8 +38,8 @@ static int64_t saves_to_come(const Config *c, int64_t step) {
 
 typedef struct { int64_t checkpoints; double bytes; } Need;
 
-/* What this run will have there at most, beyond what is there: keep checkpoints and the one being written, or fewer when it saves fewer.
- * The next one comes before any goes, however many there are. */
+/* The most room that this run needs beyond the room in use: for `keep` checkpoints and the one being written, or fewer
+ * when it saves fewer. The next one is written before any goes, however many there are. */
 static Need need_of(const CheckpointState *state, const char *checkpoints) {
     const Config *c = state->config;
     StepFolder   *list = NULL;
@@ -52,7 +53,7 @@ static Need need_of(const CheckpointState *state, const char *checkpoints) {
     return (Need){count, bytes};
 }
 
-/* It may be a link to where the room is. */
+/* It may be a link to a folder elsewhere. */
 static void make_folder(const char *checkpoints) {
     int error = io_mkdirs(checkpoints);
     if (error == -ENOTDIR) fail(EXIT_IO, "%s is no folder (a file, or a link to nothing): move it away, or set run.dir to another folder", checkpoints);
@@ -65,7 +66,7 @@ static void clear(const char *checkpoints) {
     fail(EXIT_IO, "%s: cannot remove what a save that was cut off has left there: %s; remove step_*.tmp and .trash-* by hand", checkpoints, strerror(-error));
 }
 
-/* Read-only, full, over a quota: whatever statvfs does not report. */
+/* Read-only, full, over a quota: faults that statvfs does not report. */
 static void try_to_write(const char *checkpoints) {
     static const char block[64 << 10];
     Path probe = path_of("%s/.probe", checkpoints);

@@ -1,4 +1,5 @@
-/* checkpoint_weights.c - weights from a file into a model: checkpoint_read_weights() and checkpoint_init_from() of checkpoint.h. */
+/* checkpoint_weights.c - weights from a file into a model: checkpoint_read_weights() and checkpoint_init_from() of
+ * checkpoint.h. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -54,7 +55,8 @@ void checkpoint_read_weights(const char *path, const Layout *layout, Tensor para
     weights_close(&w);
 }
 
-/* The head is wte here; a file that holds another one is of another model. values: elements [first, first + n) of wte. */
+/* The head is wte here; a file that holds another one is of another model. values: elements [first, first + n) of
+ * wte. */
 static void refuse_other_head(const WeightsFile *w, const SafeTensor *head, int64_t first, int64_t n, const float *values) {
     float *theirs = block_buffer(w->path);
     weights_read(w, head, first, n, theirs);

@@ -1,4 +1,4 @@
-/* checkpoint_write.c - what a save writes, and how; see checkpoint_write.h. */
+/* checkpoint_write.c - the files of a save; see checkpoint_write.h. */
 #include "run/checkpoint/checkpoint_write.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ static void note_memory(Save *s) {
 
 static Path file_path(const Save *s, const char *name) { return path_of("%s/%s", s->tmp.text, name); }
 
-/* --- what every rank knows ------------------------------------------------------------------------------------------------------------ */
+/* --- paths, headers, folder --------------------------------------------------------------------------------------- */
 
 static char *model_header(const Layout *layout, size_t *bytes) {
     SafeTensor *t = (SafeTensor *)calloc((size_t)layout->params, sizeof *t);
@@ -73,7 +73,7 @@ void save_release(Save *s) {
     memset(s, 0, sizeof *s);
 }
 
-/* The state of before a rollback has seen other data. What cannot be read is not written over. */
+/* 1: this run has saved the step, from the same data: a rollback changes the data. An unreadable folder is a fault. */
 static int saved_already(Save *s) {
     Manifest    m;
     struct stat st;
@@ -110,9 +110,9 @@ void save_make_folder(Save *s) {
     if (!s->fault[0]) note(s, "make the folder", &s->tmp, io_mkdirs(s->tmp.text));
 }
 
-void save_drop(Save *s) { io_remove_tree(s->tmp.text); } /* what stays is swept by the next save */
+void save_drop(Save *s) { io_remove_tree(s->tmp.text); } /* the next save sweeps any rest */
 
-/* --- hashed runs ------------------------------------------------------------------------------------------------------------------------ */
+/* --- hashed runs -------------------------------------------------------------------------------------------------- */
 
 static void add_extent(Save *s, int file, uint64_t offset, const void *data, size_t bytes) {
     if (s->written_count == s->written_room) {
@@ -143,7 +143,7 @@ static void flush_extent(Save *s) {
     s->progress++;
 }
 
-/* The next `bytes` of what is host_copy belong at `offset`. Spans of a piece follow each other there as well: small ones share a run. */
+/* The next `bytes` of host_copy belong at `offset`. A piece's spans adjoin in the file, too: small ones share a run. */
 static void put_span(Save *s, uint64_t offset, size_t bytes) {
     if (s->offset + s->pending != offset) flush_extent(s);
     if (s->pending == 0) s->offset = offset;
@@ -157,7 +157,7 @@ static void put_span(Save *s, uint64_t offset, size_t bytes) {
     }
 }
 
-/* --- this rank's pieces -------------------------------------------------------------------------------------------------------------------- */
+/* --- this rank's pieces ------------------------------------------------------------------------------------------- */
 
 /* One of masters, m, v, from byte `base` of the file on. */
 static void write_pieces(Save *s, int file, uint64_t base, Span *spans) {
@@ -187,7 +187,7 @@ static void close_file(Save *s, int file) {
     s->fd[file] = -1;
 }
 
-/* Rank 0 gives a file its header and its full size; what other ranks have written into it by then stays. */
+/* Rank 0 gives a file its header and its full size; bytes that other ranks have written by then stay. */
 static void write_header(Save *s, int file) {
     Path path = file_path(s, manifest_file_name[file]);
     if (s->fault[0]) return;
@@ -256,7 +256,7 @@ void save_write_pieces(Save *s) {
     free(spans);
 }
 
-/* --- the manifest and the rename --------------------------------------------------------------------------------------------------------- */
+/* --- the manifest and the rename ---------------------------------------------------------------------------------- */
 
 static int by_place(const void *a, const void *b) {
     const WrittenExtent *x = (const WrittenExtent *)a, *y = (const WrittenExtent *)b;
@@ -264,8 +264,8 @@ static int by_place(const void *a, const void *b) {
     return x->extent.offset < y->extent.offset ? -1 : x->extent.offset > y->extent.offset;
 }
 
-/* The runs of all ranks, in order, as the manifest's lists; every byte of every file must have been written exactly once. Returns 0 for no
- * memory or such a fault, which is in s->fault. */
+/* The runs of all ranks, in order, as the manifest's lists; every byte of every file must have been written exactly
+ * once. Returns 0 for no memory or such a fault, which is in s->fault. */
 static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *m) {
     qsort(all, count, sizeof *all, by_place);
     for (size_t i = 0; i < count; i++) m->file[all[i].file].extents++;
@@ -306,7 +306,7 @@ static Manifest describe(const Save *s) {
     return m;
 }
 
-/* A resume would take it: what stands in the files, the manifest too, is what was in memory. Only then may older checkpoints go. */
+/* Reads manifest and files back, as a resume would: they must match the memory before older checkpoints may go. */
 static void read_back(Save *s) {
     Manifest m;
     char     why[MANIFEST_FAULT_BYTES];
@@ -326,7 +326,7 @@ static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
     read_back(s);
 }
 
-/* A broken folder of this very step makes room now that its better is complete. */
+/* Renames the complete folder into place; a broken one of this very step goes first. */
 static void put_in_place(Save *s) {
     struct stat st;
     if (!s->fault[0]) note(s, "sync", &s->tmp, io_fsync_dir(s->tmp.text));

@@ -1,10 +1,11 @@
-/* checkpoint_write.h - one save: its files, their hashed runs, its manifest. For checkpoint_save.c, whose thread calls this; knows nothing
- * of threads, and of other ranks only that they write other pieces of the same files.
+/* checkpoint_write.h - one save: its files, their hashed runs, its manifest. For checkpoint_save.c, whose thread calls
+ * this; knows nothing of threads, and of other ranks only that they write other pieces of the same files.
  *
- * Rank 0 makes the folder step_N.tmp; then every rank, in any order, opens the files and writes its own pieces at their global offsets, each
- * run of at most 1 MiB hashed in memory before the write; rank 0 also writes headers and config.json. When all have, rank 0 writes the
- * manifest from everybody's runs, reads all of it back, and renames. A fault is kept in `fault`, nothing more is written after it, and
- * nothing here ends the job: that is for all ranks to agree on.
+ * Rank 0 makes the folder step_N.tmp; then every rank, in any order, opens the files and writes its own pieces at their
+ * global offsets, each run of at most 1 MiB hashed in memory before the write; rank 0 also writes headers and
+ * config.json. When all have, rank 0 writes the manifest from all ranks' runs, reads all of it back, and renames. A
+ * fault is kept in `fault`, and nothing more is written after it. Only save_prepare ends the job here: all ranks agree
+ * on a fault first.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
@@ -41,7 +42,7 @@ typedef struct {
     int          file;
     uint64_t     offset;
     _Atomic int64_t progress;               /* runs written, and read back, so far */
-    WrittenExtent  *written;                   /* owned: what this rank wrote */
+    WrittenExtent  *written;                   /* owned: the runs this rank wrote */
     size_t       written_count, written_room;
     char         fault[MANIFEST_FAULT_BYTES];
     int          not_finite;                /* the fault: the state holds a NaN or an infinity */
@@ -50,10 +51,10 @@ typedef struct {
 
 Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy); /* ends the job when there is no memory */
 void save_release(Save *s);
-void save_make_folder(Save *s);                                    /* rank 0, first; sees that there is room */
+void save_make_folder(Save *s);                                    /* rank 0, first; checks the room */
 void save_write_pieces(Save *s);                                   /* every rank */
 void save_commit(Save *s, WrittenExtent *all, size_t count);          /* rank 0, last: all ranks' runs, which it sorts */
-void save_drop(Save *s);                                           /* rank 0, after a fault: what was written goes */
+void save_drop(Save *s);                                           /* rank 0, after a fault: removes the folder */
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,5 @@
-/* manifest.c - state.json as text and back; see manifest.h. The hashes of the files are compared in manifest_verify.c. */
+/* manifest.c - state.json as text and back; see manifest.h. The hashes of the files are compared in
+ * manifest_verify.c. */
 #include "run/checkpoint/manifest.h"
 
 #include <inttypes.h>
@@ -12,14 +13,14 @@
 
 /* The last bytes: ,\n"hash":"0123456789abcdef"}\n */
 enum { TAIL_BYTES = 29 };
-/* Far more than what is neither a run nor a data file: the config, recent losses, the table of matrix products. */
+/* Far more than the values outside of runs and data files: the config, recent losses, the table of matrix products. */
 enum { OTHER_VALUES = 1 << 15 };
 
 const char *const manifest_file_name[MANIFEST_FILES] = {"model.safetensors", "optimizer.safetensors", "config.json"};
 
 uint64_t manifest_hash(const void *data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
-/* --- writing ------------------------------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static int write_string(FILE *out, const char *text) {
     size_t bytes = 6 * strlen(text) + 3; /* every byte as \u00XX, quotes, end */
@@ -86,7 +87,7 @@ char *manifest_write(const Manifest *m, size_t *bytes) {
 
 int manifest_has_room(int64_t runs, int64_t data_files) { return 4 * (runs + data_files) <= MANIFEST_VALUES - OTHER_VALUES; }
 
-/* --- reading ------------------------------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 int manifest_fault(char *fault, const char *fmt, ...) {
     va_list args;
@@ -113,7 +114,7 @@ static int read_i64(const cJSON *value, int64_t *out) {
     return 1;
 }
 
-/* Of what is counted. The seed alone is any number. */
+/* A count of the run, within its limit. The seed and a data file's tokens have none. */
 static int read_amount(const cJSON *value, int64_t *out) { return read_i64(value, out) && *out <= MANIFEST_COUNT_LIMIT; }
 
 static int read_count(const cJSON *value, int *out) {
@@ -134,7 +135,7 @@ static int read_word(const cJSON *value, char *out, size_t capacity) {
     return 1;
 }
 
-/* The recent losses, in order; what is no number, or one too many, makes the whole invalid. */
+/* The counters, and the recent losses in order. A loss that is no number, or one too many, makes the whole invalid. */
 static int read_guard(const cJSON *object, Guard *g) {
     const cJSON *losses = json_member(object, "losses");
     if (!read_amount(json_member(object, "skips"), &g->skips) || !read_amount(json_member(object, "rollbacks"), &g->rollbacks) ||
@@ -215,7 +216,7 @@ static int read_files(const cJSON *list, Manifest *m, char *fault) {
     return 1;
 }
 
-/* The hash first: what does not pass is damaged, whatever it says. */
+/* The hash first: a text that does not match it is damaged, whatever its fault. */
 static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
     char   tail[TAIL_BYTES + 1];
     size_t body = bytes - TAIL_BYTES, values = 0;

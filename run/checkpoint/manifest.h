@@ -1,8 +1,9 @@
-/* manifest.h - state.json: what a checkpoint is, and the hashes by which it proves itself.
+/* manifest.h - state.json: the description of a checkpoint, and the hashes that prove it.
  *
- * Every file of a checkpoint is covered exactly once by runs of at most 1 MiB, each with the XXH3 of the bytes as they stood in the
- * writer's memory. The manifest ends with a hash of everything before it, so any change to any byte of a checkpoint is seen. The parser
- * is a pure function over bytes and length; names of files are never taken from it: a checkpoint has these and no others.
+ * Every file of a checkpoint is covered exactly once by runs of at most 1 MiB, each with the XXH3 of the bytes as they
+ * stood in the writer's memory. The manifest ends with a hash of everything before it, so any change to any byte of a
+ * checkpoint is seen. The parser is a pure function over bytes and length; names of files are never taken from it: a
+ * checkpoint has these and no others.
  *
  *   {"format":"train_gpt checkpoint","version":"1.0","run_id":...,"step":"50",...,"config":{...},
  *    "data":[{"name":"train_000.bin","bytes":"...","tokens":"..."}],
@@ -25,10 +26,11 @@ extern "C" {
 #endif
 
 #define MANIFEST_NAME "state.json"
-/* Of its values there are MANIFEST_VALUES at most, in MANIFEST_LIMIT bytes: to read it takes up to 240 MiB if it is hostile, 100 MiB if it is ours.
- * A run is four values: there is room for 130 GB on one rank, or for the 19 GB of 1558 million parameters on 600 ranks. */
+/* At most MANIFEST_VALUES values in MANIFEST_LIMIT bytes: reading takes up to 240 MiB for a hostile one, 100 MiB for
+ * ours. A run is four values: there is room for 130 GB on one rank, or for the 19 GB of 1558 million parameters on
+ * 600 ranks. */
 enum { MANIFEST_EXTENT_BYTES = 1 << 20, MANIFEST_LIMIT = 16 << 20, MANIFEST_VALUES = 1 << 19, MANIFEST_FAULT_BYTES = 1024 };
-/* What is counted stops here, as the config's integers do: with what a run adds (less than 2^62 tokens) it fits in 64 bits. */
+/* Counts stop here, as the config's integers do: with a run's own tokens (less than 2^62) they fit in 64 bits. */
 #define MANIFEST_COUNT_LIMIT ((int64_t)1 << 53)
 
 typedef enum { FILE_MODEL, FILE_OPTIMIZER, FILE_CONFIG, MANIFEST_FILES } ManifestFileKind;
@@ -57,27 +59,28 @@ typedef struct {
     double        loss_scale;
     int64_t       loss_scale_steps; /* without overflow since it last changed; absent in a file = 0 */
     Guard         guard;          /* absent in a file = empty */
-    const cJSON  *gemm;           /* borrowed: the table of run/gemm.h; NULL where there is none */
+    const cJSON  *gemm;           /* borrowed: the table of model/algorithms_file.h; NULL: there is none */
     const cJSON  *config;         /* borrowed: the resolved config of the run that saved */
     ManifestData *data;           /* owned */
     int           data_files;
     ManifestFile  file[MANIFEST_FILES];
-    Json          json;           /* owned: what manifest_parse's borrowed members point into */
+    Json          json;           /* owned: manifest_parse's borrowed members point into it */
 } Manifest;
 
 typedef enum {
     MANIFEST_GOOD,
     MANIFEST_BROKEN,
     MANIFEST_FOREIGN, /* whole, but of a version this program does not read          */
-    MANIFEST_UNKNOWN  /* no memory to look at it, or a disk that does not answer: that says nothing of the checkpoint */
+    MANIFEST_UNKNOWN  /* no memory to look at it, or an unreadable disk: it may be good or not */
 } ManifestStatus;
-/* How a fault of the last of them begins, as ranks send it to each other. */
+/* First words of a MANIFEST_UNKNOWN fault: ranks send each other the text alone. */
 #define MANIFEST_NO_MEMORY "there is no memory to verify it"
 #define MANIFEST_UNREADABLE "cannot read "
 
-/* Writes a phrase into fault [MANIFEST_FAULT_BYTES]; returns 0, as what could not be done does. */
+/* Writes a phrase into fault [MANIFEST_FAULT_BYTES]; returns 0, as a failed function does. */
 int manifest_fault(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* The fault of a file that could not be read, from errno: it is not there or not whole, or (EIO, EACCES, ESTALE, ...) nobody knows. 0. */
+/* Writes the fault of a file that could not be read, from errno: missing, cut short or too long, no memory, or (EIO,
+ * EACCES, ESTALE, ...) unreadable. Returns 0. */
 int manifest_unread(char *fault, const char *name, int error);
 
 uint64_t manifest_hash(const void *data, size_t bytes);
@@ -88,13 +91,13 @@ char *manifest_write(const Manifest *m, size_t *bytes);
 /* Whether a manifest of that many runs and data files is one that manifest_parse reads. */
 int manifest_has_room(int64_t runs, int64_t data_files);
 
-/* Reads text [bytes]; what is wrong goes as a phrase ("state.json is damaged: ...") into fault
- * [MANIFEST_FAULT_BYTES], and *m is then empty. */
+/* Reads text [bytes]. A fault goes as a phrase ("state.json is damaged: ...") into fault [MANIFEST_FAULT_BYTES], and
+ * *m is then empty. */
 ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault);
 
-/* Compares the files of a folder with the manifest: every size, and the hashes of runs part, part+parts, part+2*parts, ... Returns 1,
- * or 0 with the first difference in fault. Links are no files of a checkpoint. progress(ctx), where it is not NULL, is called by this thread
- * with every run that it has read. */
+/* Compares the files of a folder with the manifest: every size, and the hashes of runs part, part+parts, part+2*parts,
+ * ... Returns 1, or 0 with the first difference in fault. Links are no files of a checkpoint. progress(ctx), where it
+ * is not NULL, is called by this thread with every run that it has read. */
 int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault);
 
 void manifest_free(Manifest *m);

@@ -1,5 +1,5 @@
-/* manifest_verify.c - are the files of a checkpoint still the bytes that were saved? Each thread holds one run of at
- * most 1 MiB. */
+/* manifest_verify.c - compares the files of a checkpoint with the hashes of the saved bytes. Each thread holds one run
+ * of at most 1 MiB. */
 #include <errno.h>
 #include <inttypes.h>
 #include <omp.h>

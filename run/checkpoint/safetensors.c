@@ -1,4 +1,5 @@
-/* safetensors.c - see safetensors.h. Format: github.com/huggingface/safetensors, README.md and safetensors/src/tensor.rs. */
+/* safetensors.c - see safetensors.h. Format: github.com/huggingface/safetensors, README.md and
+ * safetensors/src/tensor.rs. */
 #include "run/checkpoint/safetensors.h"
 
 #include <inttypes.h>
@@ -10,7 +11,8 @@
 #include "core/error.h"
 #include "core/memory_file.h"
 
-/* A header needs about six of these characters a tensor; more than a million make the tree costlier than any model of the field. */
+/* A header needs about six of these characters a tensor; more than a million make the tree costlier than any model of
+ * the field. */
 enum { STRUCTURE_LIMIT = 1 << 20 };
 
 static const struct { const char *name; size_t bytes; } type_table[SAFE_TYPES] = {
@@ -31,7 +33,7 @@ PRINTF_LIKE(2, 3) static int fault_is(char *fault, const char *fmt, ...) {
     return 0;
 }
 
-/* A whole number from 0 to 2^53: the strict JSON pass has already refused what a double cannot hold. */
+/* A whole number from 0 to 2^53: the strict JSON pass has already refused numbers that a double cannot hold. */
 static int whole(const cJSON *value, uint64_t *out) {
     if (!cJSON_IsNumber(value) || !(value->valuedouble >= 0) || value->valuedouble > 9007199254740992.0) return 0;
     *out = (uint64_t)value->valuedouble;

@@ -1,4 +1,5 @@
-/* state.h - where a run stands: all that a resume brings back beside weights and optimizer. The run owns it, a checkpoint holds it. */
+/* state.h - where a run stands: all that a resume brings back beside weights and optimizer. The run owns it, a
+ * checkpoint holds it. */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_STATE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_STATE_H
 
@@ -10,8 +11,8 @@
 extern "C" {
 #endif
 
-/* After `step` steps: the tokens of the run's steps, and the global index of the sample that comes next. After a rollback that is more than the
- * steps have taken. */
+/* After `step` steps: the tokens of the run's steps, and the global index of the sample that comes next. After a
+ * rollback that is more than the steps have taken. */
 typedef struct { int64_t step, tokens, samples; } Position;
 
 typedef struct {

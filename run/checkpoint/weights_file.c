@@ -14,7 +14,7 @@
 #include "core/tensor.h"
 #include "model/hf_gpt2.h"
 
-/* --- opening ------------------------------------------------------------------------------------------------------------------------- */
+/* --- opening ------------------------------------------------------------------------------------------------------ */
 
 /* The length and the header it claims, as far as the file has them: memory for no more than the file's own bytes. */
 static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *bytes) {
@@ -25,7 +25,7 @@ static uint8_t *read_head(const WeightsFile *w, uint64_t file_bytes, size_t *byt
     int error = io_pread(w->fd, length, sizeof length, 0);
     if (error) fail(EXIT_IO, "%s cannot be read: %s", w->path, strerror(-error));
     for (int i = 0; i < 8; i++) n |= (uint64_t)length[i] << (8 * i);
-    if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0; /* the parser says so from the length alone */
+    if (n > SAFETENSORS_HEADER_LIMIT || n > file_bytes - 8) n = 0; /* the parser refuses it by the length alone */
     *bytes = (size_t)(8 + n);
     uint8_t *head = (uint8_t *)malloc(*bytes);
     if (!head) fail(EXIT_MEMORY, "no memory for the header of %s", w->path);
@@ -59,7 +59,7 @@ void weights_close(WeightsFile *w) {
     safetensors_free(&w->header);
 }
 
-/* --- matching names and shapes ------------------------------------------------------------------------------------------------------- */
+/* --- matching names and shapes ------------------------------------------------------------------------------------ */
 
 static void expected_shape(char *out, size_t capacity, const Param *p) {
     SafeTensor t = {.dims = p->dims, .dim = {(uint64_t)p->dim[0], (uint64_t)p->dim[1]}};
@@ -112,7 +112,7 @@ const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout) {
     return tensor_of;
 }
 
-/* --- values -------------------------------------------------------------------------------------------------------------------------- */
+/* --- values ------------------------------------------------------------------------------------------------------- */
 
 /* Returns 0 or -errno. */
 static int read_block(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out) {
@@ -124,7 +124,7 @@ static int read_block(const WeightsFile *w, const SafeTensor *t, int64_t first, 
         uint16_t h;
         memcpy(&h, half + i, sizeof h);
         float value = t->type == SAFE_F16 ? f16_to_f32(h) : bf16_to_f32(h);
-        memcpy(out + i, &value, sizeof value); /* never ahead of what is still to be read */
+        memcpy(out + i, &value, sizeof value); /* never ahead of the values still to be read */
     }
     return error;
 }

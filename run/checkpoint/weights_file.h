@@ -1,5 +1,6 @@
-/* weights_file.h - a .safetensors file opened for reading: header parsed and believed only after safetensors_parse, tensors by piece.
- * Faults end the program naming the file: exit 65 what is wrong with it, exit 74 what the system says.
+/* weights_file.h - a .safetensors file opened for reading: header parsed and believed only after safetensors_parse,
+ * tensors by piece. Faults end the program naming the file: exit 65 for a fault of the file, exit 74 for a system
+ * error.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_FILE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_FILE_H
@@ -22,12 +23,14 @@ typedef struct {
 WeightsFile weights_open(const char *path);
 void        weights_close(WeightsFile *w);
 
-/* lm_head.weight, of wte's shape (weights_match sees to that) and, where the head is tied as it is here, with its values; NULL: it is not stored. */
+/* lm_head.weight, NULL where it is not stored. weights_match checks that it has wte's shape; with a tied head, as here,
+ * it has wte's values, too. */
 const SafeTensor *weights_head(const WeightsFile *w);
 
-/* tensor_of[p] = the file's tensor of parameter row p, under its name with or without "transformer.". The attention masks that old files
- * carry are passed over, as is weights_head(); any other extra tensor, a missing one, another shape or a type that is not F32, F16
- * or BF16: exit 65 naming tensor, found and expected. Returns a malloc'ed array [layout->params]. */
+/* tensor_of[p] = the file's tensor of parameter row p, under its name with or without "transformer.". The attention
+ * masks that old files carry are passed over, as is weights_head(); any other extra tensor, a missing one, another
+ * shape or a type that is not F32, F16 or BF16: exit 65 naming tensor, found and expected. Returns a malloc'ed array
+ * [layout->params]. */
 const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout);
 
 /* Elements [first, first + elems) of a tensor as fp32, read by all threads; elems <= WEIGHTS_BLOCK. */

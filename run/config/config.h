@@ -1,7 +1,7 @@
 /* config.h - the run config as the program sees it: every option resolved, checked against the others.
  *
- * One row per option in run/config/options.c yields parser, defaults, ranges, --help, JSON Schema and the copy in the run folder.
- * Strings live as long as the process.
+ * One row per option in run/config/options.c yields parser, defaults, ranges, --help, JSON Schema and the copy in the
+ * run folder. Strings live until config_free.
  */
 #ifndef TRAIN_GPT_RUN_CONFIG_CONFIG_H
 #define TRAIN_GPT_RUN_CONFIG_CONFIG_H
@@ -63,12 +63,13 @@ typedef struct {
     struct { int64_t every; } log;
 } Config;
 
-/* Reads argv[1] and the overrides after it ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a string).
- * ranks checks batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All faults are collected:
- * returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per fault (a syntax fault comes alone). */
+/* Reads argv[1] and the overrides after it ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a
+ * string). ranks checks batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All
+ * faults are collected: returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per
+ * fault (a syntax fault comes alone). */
 char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
 
-/* The same of a file's text [bytes]: a pure function but for the memory of *config. path is what faults name. */
+/* The same of a file's text [bytes]: a pure function but for the memory of *config. Faults name the file by path. */
 char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count, int ranks, Config *config);
 void  config_free(Config *config);      /* its strings; also after faults */
 
@@ -77,15 +78,15 @@ char *config_check_ranks(const Config *config, int ranks);
 
 /* The resolved config, every option, nested; caller deletes. */
 cJSON *config_to_json(const Config *config);
-/* Of all that must be the same on every rank: not where data, weights and run folder lie. Source: XXH3. */
+/* Hash of the options that every rank must share: all but the places of data, weights and run folder. Source: XXH3. */
 uint64_t config_fingerprint(const Config *config);
 
 /* config.json of a run or checkpoint back into a Config (no cross rules). Returns NULL or a malloc'ed fault. */
 char *config_from_json(const cJSON *json, Config *config);
 
-/* Compares what a resume must not change (resolved model sizes, batch.global_tokens, batch.seq_len, run.seed, data.shuffle, optimizer.*,
- * schedule.*) with the checkpoint's config, minus run.allow_change: NULL, or a malloc'ed text naming each key with both values.
- * The training shards are compared by checkpoint.c, which knows their sizes. */
+/* Compares the options fixed for a resume (resolved model sizes, batch.global_tokens, batch.seq_len, run.seed,
+ * data.shuffle, optimizer.*, schedule.*) with the checkpoint's config, minus run.allow_change: NULL, or a malloc'ed
+ * text naming each key with both values. checkpoint_refuse.c compares the training shards; it knows their sizes. */
 char *config_compare(const Config *now, const cJSON *saved);
 
 void config_print_help(FILE *out);      /* the options part of --help, from the table */

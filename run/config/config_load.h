@@ -1,4 +1,4 @@
-/* config_load.h - a Config in the making: what each option was given and where. Private to run/config*.c. */
+/* config_load.h - a Config in the making: each option's state and place. Private to run/config*.c. */
 #ifndef TRAIN_GPT_RUN_CONFIG_CONFIG_LOAD_H
 #define TRAIN_GPT_RUN_CONFIG_CONFIG_LOAD_H
 
@@ -25,23 +25,23 @@ typedef struct {
 
 Given *config_given(ConfigLoad *load, const char *key);
 
-/* --- config_walk.c: from a tree to options ----------------------------------------------------------------------------------------- */
+/* --- config_walk.c: from a tree to options ------------------------------------------------------------------------ */
 
-/* Where the walk stands in what json_parse_all() listed, both lists being in file order; json NULL: no places are known. */
+/* The walk's position in json_parse_all()'s two lists, both in file order; json NULL: no places are known. */
 typedef struct {
     const Json *json;
     int         next; /* the entry of the next value; 0: at the root      */
-    int         listed; /* so many of the soft faults are in the list already */
+    int         listed; /* soft faults that are in the list already */
 } Places;
 
 /* Sets every option of an object that stands under section ("" for the root); faults go to the list. */
 void config_walk(ConfigLoad *load, const cJSON *object, const char *section, Where where, Places *places);
-/* Adds the soft faults that no walk has come by. */
+/* Adds the soft faults that the walk has not reached. */
 void config_tell_rest(ConfigLoad *load, Where where, Places *places);
 /* One override, "key=value". */
 void config_override(ConfigLoad *load, const char *argument);
 
-/* --- config_rules.c: what holds between options ------------------------------------------------------------------------------------ */
+/* --- config_rules.c: rules between options ------------------------------------------------------------------------ */
 
 /* Needs every option set. ranks 0: not known. */
 void config_rules(ConfigLoad *load, int ranks);

@@ -1,4 +1,4 @@
-/* config_rules.c - what must hold between options. A rule whose options are faulty themselves is skipped: one cause, one message. */
+/* config_rules.c - the rules between options. A rule with a faulty option is skipped: one cause, one message. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "run/config/config_load.h"
 #include "run/config/nearest.h"
 
-/* The keys a rule is about, the first being the one to point at if the config gives it. Ends with NULL. */
+/* The keys of a rule, in the order in which where_of prefers them. Ends with NULL. */
 typedef const char *Keys[8];
 
 static int usable(ConfigLoad *load, const Keys keys) {
@@ -19,7 +19,7 @@ static int usable(ConfigLoad *load, const Keys keys) {
     return 1;
 }
 
-/* The last override among the keys, else the first of them that stands in the file. */
+/* The place of the first key that an override gives, else of the first in the file, else the file. */
 static Where where_of(ConfigLoad *load, const Keys keys) {
     const Given none = {0, 0, load->file}, *best = &none;
     for (int i = 0; keys[i]; i++) {
@@ -37,7 +37,7 @@ static int multiply(int64_t *product, int count, const int64_t *factor) {
     return 1;
 }
 
-/* --- the batch and the ranks ------------------------------------------------------------------------------------------------------- */
+/* --- the batch and the ranks -------------------------------------------------------------------------------------- */
 
 char *config_check_ranks(const Config *c, int ranks) {
     int64_t unit, total = c->batch.global_tokens;
@@ -78,9 +78,10 @@ static void rule_seq_len(ConfigLoad *load) {
                c->batch.seq_len, c->model.shape.n_positions);
 }
 
-/* --- products ---------------------------------------------------------------------------------------------------------------------- */
+/* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* A resumed run adds the tokens of its steps to those of a checkpoint (MANIFEST_COUNT_LIMIT): in 64 bits there is room for both. */
+/* A resumed run adds the tokens of its steps to those of a checkpoint (MANIFEST_COUNT_LIMIT): in 64 bits there is room
+ * for both. */
 static void rule_tokens(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"run.steps", "batch.global_tokens", NULL};
@@ -106,7 +107,7 @@ static void rule_activations(ConfigLoad *load) {
     Keys          keys = {"batch.micro_batch", "batch.seq_len", "model.n_embd", "model.n_layer", "model.vocab_size", NULL};
     int64_t       bytes;
     if (!usable(load, keys)) return;
-    /* 128 bytes per token, channel and block: 2 x what fp32 keeps for backward */
+    /* 128 bytes per token, channel and block: 2 x the floats fp32 keeps for backward */
     int fits = multiply(&bytes, 5, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd, c->model.shape.n_layer, 128})
             && multiply(&bytes, 4, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.vocab_size, 8});
     if (fits) return;
@@ -115,7 +116,7 @@ static void rule_activations(ConfigLoad *load) {
                c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd, c->model.shape.n_layer, c->model.shape.vocab_size);
 }
 
-/* --- the model and the build ------------------------------------------------------------------------------------------------------- */
+/* --- the model and the build -------------------------------------------------------------------------------------- */
 
 static void rule_heads(ConfigLoad *load) {
     const Config *c = load->config;

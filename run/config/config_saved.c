@@ -1,4 +1,4 @@
-/* config_saved.c - the resolved config as the run and its checkpoints keep it, and what a resume may not change. */
+/* config_saved.c - the resolved config as the run and its checkpoints keep it, and its comparison at a resume. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "core/memory_file.h"
 #include "run/config/options.h"
 
-/* Where an option's value stands; NULL if its section is not there. */
+/* The object with an option's value; NULL if its section is not there. */
 static cJSON *home_of(const cJSON *root, const Option *o) {
     const char *home = option_home(o);
     return *home ? json_member(root, home) : (cJSON *)root;
@@ -28,7 +28,7 @@ cJSON *config_to_json(const Config *config) {
     return root;
 }
 
-/* Where a host has its data, and how it calls the folder of the run, is its own affair. */
+/* Hosts may keep data, weights and run folder under different paths. */
 uint64_t config_fingerprint(const Config *config) {
     cJSON *root = config_to_json(config), *data = json_member(root, "data");
     cJSON_DeleteItemFromObjectCaseSensitive(data, "train");
@@ -50,10 +50,10 @@ static int is_allowed(const StringList *allow, const Option *o) {
     return 0;
 }
 
-/* What an option without a saved value was then: its default. */
+/* The earlier value of an option that was not saved: its default. */
 static cJSON *default_value(const Option *o) { return o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull(); }
 
-/* libcjson compares numbers within a tolerance; seeds are not alike for being near. */
+/* libcjson compares numbers within a tolerance; near seeds still differ. */
 static int same_value(const cJSON *a, const cJSON *b) {
     double x = number_value(a), y = number_value(b);
     return isnan(x) && isnan(y) ? cJSON_Compare(a, b, 1) : x == y;

@@ -1,4 +1,5 @@
-/* config_walk.c - from a JSON tree, or an override, to options: known keys are set, the others get the nearest valid key. */
+/* config_walk.c - from a JSON tree, or an override, to options: known keys are set, the others get the nearest valid
+ * key. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ static int is_section(const char *name) {
 
 typedef struct { const char *name[40]; } Names; /* ends with NULL */
 
-/* What may stand in a section; "" for the top level. */
+/* The valid names in a section; "" for the top level. */
 static Names taken_names(const char *section) {
     Names names;
     int   count = 0;
@@ -65,7 +66,7 @@ static const char *refuse_unknown(ConfigLoad *load, const char *path, const char
     return NULL;
 }
 
-/* --- soft faults of the text: numbers that cannot be kept, keys that stand twice --------------------------------------------------- */
+/* --- soft faults of the text: numbers that cannot be kept, keys that stand twice ---------------------------------- */
 
 static void tell_until(ConfigLoad *load, Where where, Places *places, JsonPlace end) {
     for (const Json *json = places->json; json && places->listed < json->softs; places->listed++) {
@@ -86,7 +87,7 @@ static int count_below(const cJSON *value) {
     return count;
 }
 
-/* Is a soft fault about this value, or about one in it? Then it is listed, and the value must not be read. The walk stands behind it. */
+/* Whether a soft fault is about this value or one in it: it must then not be read. The walk is past its entry. */
 static int is_spoilt(const cJSON *value, const Places *places) {
     if (!places->json || !places->json->softs) return 0;
     if (places->next == 0) return 1;
@@ -96,13 +97,13 @@ static int is_spoilt(const cJSON *value, const Places *places) {
     return 0;
 }
 
-/* --- values ---------------------------------------------------------------------------------------------------------------------- */
+/* --- values ------------------------------------------------------------------------------------------------------- */
 
 static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Where where, const Places *places) {
     char   fault[512];
     int    element;
     Given *given = &load->given[o - OPTIONS];
-    /* Twice in the file: its section stands twice, which is listed. Either value may be meant, so no rule may rest on this one. */
+    /* Twice in the file: its section stands twice, a listed fault. Either value may be meant, so no rule may use it. */
     if (given->given && !given->where.override && !where.override) given->faulty = 1;
     given->given = 1;
     given->where = where;
@@ -174,7 +175,7 @@ void config_walk(ConfigLoad *load, const cJSON *object, const char *section, Whe
     }
 }
 
-/* --- overrides ------------------------------------------------------------------------------------------------------------------- */
+/* --- overrides ---------------------------------------------------------------------------------------------------- */
 
 static int is_utf8(const char *text) {
     for (int length; *text; text += length)
@@ -184,11 +185,13 @@ static int is_utf8(const char *text) {
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
 
-/* Does a value that is no JSON stand for itself, as a bare word? Not if JSON was clearly meant; letters alone are no number that went wrong. */
+/* Whether a value that is no JSON counts as a bare word. Not if JSON was clearly meant; for a number, only letters do:
+ * they are no mistyped number. */
 static int is_bare_word(const Option *o, const char *text) {
     int is_word = *text && text[strspn(text, LETTERS)] == 0;
     if (*text == '{' || *text == '[' || *text == '"' || !is_utf8(text)) return 0;
-    if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False"); /* for which JSON's reader says how to write them */
+    /* For True and False JSON's reader suggests the right word. */
+    if (o && o->type == OPTION_FLAG) return is_word && strcmp(text, "True") && strcmp(text, "False");
     return !o || (o->type != OPTION_INTEGER && o->type != OPTION_REAL) || is_word;
 }
 
@@ -223,7 +226,7 @@ void config_override(ConfigLoad *load, const char *argument) {
         snprintf(section, sizeof section, "%.*s", (int)strcspn(key, "."), key);
         refuse_unknown(load, key, strchr(key, '.') && is_section(section) ? section : "", value, where);
     }
-    if (known) config_tell_rest(load, where, &places); /* what an unknown key holds is no matter */
+    if (known) config_tell_rest(load, where, &places); /* not those inside an unknown key */
     if (bare) cJSON_Delete(value);
     json_free(&json);
 }

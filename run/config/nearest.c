@@ -8,7 +8,7 @@
 
 enum { LONGEST = 64 };
 
-/* What llm.c, nanoGPT, Hugging Face, Megatron and torchtitan call it. */
+/* The names of keys in llm.c, nanoGPT, Hugging Face, Megatron and torchtitan. */
 static const struct { const char *foreign, *key; } SYNONYMS[] = {
     {"lr", "optimizer.learning_rate"}, {"max_lr", "optimizer.learning_rate"}, {"base_lr", "optimizer.learning_rate"},
     {"peak_lr", "optimizer.learning_rate"}, {"wd", "optimizer.weight_decay"}, {"decay", "optimizer.weight_decay"},
@@ -53,7 +53,7 @@ static int fold(char c) {
     return c == '-' ? '_' : (unsigned char)c;
 }
 
-/* The bytes of a word that count, folded; their number. */
+/* Folds the first LONGEST bytes of a word; returns their number. */
 static int fold_word(unsigned char folded[LONGEST], const char *word) {
     int length = 0;
     for (; length < LONGEST && word[length]; length++) folded[length] = (unsigned char)fold(word[length]);
@@ -78,14 +78,14 @@ int edit_distance(const char *left, const char *right) {
     return rows[n % 3][m];
 }
 
-/* edit_distance() == 0, but for what is longer than any key. */
+/* Whether two folded words are equal in all bytes; edit_distance() compares only the first LONGEST. */
 static int same_word(const char *left, const char *right) {
     int i = 0;
     while (left[i] && fold(left[i]) == fold(right[i])) i++;
     return fold(left[i]) == fold(right[i]);
 }
 
-/* What edit_distance() is at least: the difference of the lengths that count. */
+/* A lower bound of edit_distance(): the difference of the lengths that count. */
 static int least_distance(const char *left, const char *right) {
     return abs((int)strnlen(left, LONGEST) - (int)strnlen(right, LONGEST));
 }
@@ -128,7 +128,7 @@ static int is_cut_short(const char *typed, const char *word) {
 
 typedef struct { Nearest found; int least; } Search;
 
-/* Half an edit for a key of another section, so that the section typed wins a tie; another tie goes to the first row. */
+/* A key of another section costs half an edit, so the typed section wins a tie; other ties go to the first row. */
 static void consider(Search *search, const char *path, const char *key) {
     const char *typed = last_part(path), *word = last_part(key);
     int         cut_short = is_cut_short(typed, word);

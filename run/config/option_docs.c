@@ -9,7 +9,7 @@
 
 enum { KEY_WIDTH = 28, DEFAULT_WIDTH = 26, PAGE_WIDTH = 120 };
 
-/* --- help ------------------------------------------------------------------------------------------------------------------------ */
+/* --- help --------------------------------------------------------------------------------------------------------- */
 
 /* "[1, 8]", "ring | mpi"; nothing where any string goes. */
 static void range_short(const Option *o, char out[SHOWN_BYTES]) {
@@ -62,7 +62,7 @@ void config_print_help(FILE *out) {
     }
 }
 
-/* --- schema ---------------------------------------------------------------------------------------------------------------------- */
+/* --- schema ------------------------------------------------------------------------------------------------------- */
 
 static cJSON *add(cJSON *object, const char *name, cJSON *item) {
     if (!item || !cJSON_AddItemToObject(object, name, item)) fail(EXIT_MEMORY, "out of memory while writing the schema");

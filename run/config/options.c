@@ -1,4 +1,4 @@
-/* options.c - see options.h: the table, and what a single row does. */
+/* options.c - see options.h: the table, and the work of a single row. */
 #include "run/config/options.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 #include "model/block.h"
 #include "model/precision.h"
 
-#define EXACT 9007199254740992.0 /* 2^53: what a JSON number keeps exactly */
+#define EXACT 9007199254740992.0 /* 2^53: a JSON number is exact up to it */
 #define DIM   2147483647.0       /* token ids and dimensions are 32-bit */
 #define BIG   1e30               /* stays finite as fp32 */
 
@@ -39,7 +39,7 @@ static const char *const RECOMPUTE_WORDS[] = {[RECOMPUTE_NONE] = "none", [RECOMP
 
 /* The offset of a field, refused by the compiler if the field's type is not the row's. */
 #define FIELD(f, type) (offsetof(Config, f) + 0 * sizeof(_Generic(((Config *)0)->f, type: 0)))
-/* KEY(field, default, what is allowed, help and further members) */
+/* KEY(field, default, allowed values, help and further members) */
 #define TEXT(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_TEXT, .offset = FIELD(f, const char *), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define WORD(f, d, w, ...)         {.key = #f, .type = OPTION_WORD, .offset = FIELD(f, const char *), .fallback = d, .words = w, .help = __VA_ARGS__}
 #define CHOICE(f, d, w, ...)       {.key = #f, .type = OPTION_CHOICE, .offset = FIELD(f, int), .fallback = d, .words = w, .help = __VA_ARGS__}
@@ -119,7 +119,7 @@ const Option OPTIONS[] = {
 };
 const int OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS;
 
-/* --- look-ups -------------------------------------------------------------------------------------------------------------------- */
+/* --- look-ups ----------------------------------------------------------------------------------------------------- */
 
 const Option *option_find(const char *key) {
     for (int i = 0; i < OPTION_COUNT; i++)
@@ -155,7 +155,7 @@ const Preset *preset_find(const char *name) {
     return NULL;
 }
 
-/* --- setting --------------------------------------------------------------------------------------------------------------------- */
+/* --- setting ------------------------------------------------------------------------------------------------------ */
 
 struct ConfigKept { ConfigKept *next; };
 

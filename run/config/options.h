@@ -1,5 +1,6 @@
-/* options.h - the option table: one row per key of the run config. Parser, defaults, ranges, --help, the JSON Schema, the resolved copy
- * and what a resume compares all walk these rows; adding an option is a field in Config and a row here.
+/* options.h - the option table: one row per key of the run config. Parser, defaults, ranges, --help, the JSON Schema,
+ * the resolved copy and the comparison at a resume all walk these rows; adding an option is a field in Config and a row
+ * here.
  */
 #ifndef TRAIN_GPT_RUN_CONFIG_OPTIONS_H
 #define TRAIN_GPT_RUN_CONFIG_OPTIONS_H
@@ -53,8 +54,8 @@ int           option_in_section(const Option *o, const char *section);
 const char   *option_home(const Option *o);       /* the section of the key, "" at the top level */
 const char   *option_name(const Option *o);       /* the key without its section */
 
-/* Sets o's field from a JSON value. Returns 1, or 0 with a sentence in fault [capacity]; *element is the list element at fault, -1 for
- * the whole value. Strings are copied and live as long as the process. */
+/* Sets o's field from a JSON value. Returns 1, or 0 with a sentence in fault [capacity]; *element is the list element
+ * at fault, -1 for the whole value. Strings are copied and live as long as the config. */
 int option_set(const Option *o, Config *config, const cJSON *value, char *fault, size_t capacity, int *element);
 void option_set_default(const Option *o, Config *config); /* from fallback; a row without one gets 0, "" or an empty list */
 cJSON *option_to_json(const Option *o, const Config *config); /* caller deletes; exit 71 without memory */

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* Learning rate of 0-based step s; lr = optimizer.learning_rate, w = schedule.warmup_steps, N = run.steps, f = schedule.final_lr_fraction,
- * p = (s-w)/(N-w). s < w: lr (s+1)/w. Then
+/* Learning rate of 0-based step s; lr = optimizer.learning_rate, w = schedule.warmup_steps, N = run.steps, f =
+ * schedule.final_lr_fraction, p = (s-w)/(N-w). s < w: lr (s+1)/w. Then
  *   cosine lr (f + (1-f)(1+cos(pi p))/2)    linear lr (1 - (1-f) p)    constant lr
  *   wsd    lr until s0 = N - ceil(decay_fraction N), then lr (f + (1-f)(1 - sqrt((s-s0)/(N-s0))))   (Hägele et al., arXiv:2405.18392) */
 double schedule_lr(const Config *config, int64_t s);

@@ -8,7 +8,7 @@
 
 #include "core/device.h"
 
-/* --- judging a step ---------------------------------------------------------------------------------------------------------------------- */
+/* --- judging a step ----------------------------------------------------------------------------------------------- */
 
 StepJudgement guard_judge(const Guard *g, const Config *c, int64_t step, double loss, double grad_norm) {
     if (!isfinite(loss) || !isfinite(grad_norm)) return STEP_NOT_FINITE;
@@ -41,7 +41,7 @@ GuardAct guard_act(Guard *g, const Config *c, int64_t step, double loss, StepJud
     return act;
 }
 
-/* --- the same numbers every time --------------------------------------------------------------------------------------------------------- */
+/* --- the same numbers every time ---------------------------------------------------------------------------------- */
 
 int guard_verify_due(const Config *c, int64_t step) { return c->run.verify_every > 0 && (step + 1) % c->run.verify_every == 0; }
 
@@ -56,10 +56,11 @@ int guard_is_repeated(Comm *comm, const StepNumbers *a, const StepNumbers *b, ch
     return 0;
 }
 
-/* --- the same weights everywhere ------------------------------------------------------------------------------------------------------------- */
+/* --- the same weights everywhere ---------------------------------------------------------------------------------- */
 
-/* To hash the weights once takes a rank as long as some fifty tokens (reading 2 to 4 bytes of a parameter against computing 6 FLOPs a token
- * with it): with GUARD_HASH_TOKENS of its own in a step, that is 0.5 %. With zero_stage 0 it reads up to 14 bytes. */
+/* To hash the weights once takes a rank as long as some fifty tokens (reading 2 to 4 bytes of a parameter against
+ * computing 6 FLOPs a token with it): with GUARD_HASH_TOKENS of its own in a step, that is 0.5 %. With zero_stage 0 it
+ * reads up to 14 bytes. */
 int guard_hash_due(const Config *c, int ranks, int64_t step) {
     int64_t enough = c->parallel.zero_stage ? GUARD_HASH_TOKENS : GUARD_HASH_TOKENS_STAGE_0;
     int64_t tokens = c->batch.global_tokens / ranks, every = (enough + tokens - 1) / tokens;
@@ -99,7 +100,7 @@ int guard_hashes_differ(const int64_t sums[GUARD_HASH_WORDS], int ranks) {
     return 0;
 }
 
-/* --- saying so --------------------------------------------------------------------------------------------------------------------------- */
+/* --- messages ----------------------------------------------------------------------------------------------------- */
 
 char *guard_describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm, char out[GUARD_TEXT]) {
     if (judgement == STEP_SPIKE)

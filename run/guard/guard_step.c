@@ -14,7 +14,7 @@ static GuardAct stop(char said[GUARD_SAID], const char *fmt, ...) {
     return GUARD_STOP;
 }
 
-/* The same bits again: the data or the model are the cause of whatever looks wrong. */
+/* Computes a step again. The same bits again: the data or the model is the cause of the fault. */
 static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *first, Again again) {
     char ranks[GUARD_TEXT];
     again.rewind(again.ctx, step);
@@ -26,8 +26,8 @@ static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *fi
     return n;
 }
 
-/* Nothing looks wrong, and the step is computed twice all the same; where bits differ a third time, and the result that came twice counts. Returns 0
- * where all three differ. */
+/* Computes a step twice where that is due, and a third time where bits differ; the result that came twice counts.
+ * Returns 0 where all three differ. */
 static int verify(const Config *c, Comm *comm, int64_t step, StepNumbers *n, Again again, char ranks[GUARD_TEXT]) {
     if (!guard_verify_due(c, step) || !again.has_time(again.ctx)) return 1;
     StepNumbers first = *n, second = compute_again(comm, step, &first, again);

@@ -1,5 +1,6 @@
-/* guard_step.h - judges a computed step before it reaches the weights, has it computed again where that decides something, and names ranks. This is
- * where a step's exit 76 (EXIT_NUMERIC) is decided, as GUARD_STOP; train_gpt.cu only obeys. A state that is not finite ends a save: checkpoint.h.
+/* guard_step.h - judges a computed step before it reaches the weights, has it computed again where that decides
+ * something, and names ranks. This is where a step's exit 76 (EXIT_NUMERIC) is decided, as GUARD_STOP; train_gpt.cu
+ * only obeys. A state that is not finite ends a save: checkpoint.h.
  *
  *   seen                                          computed again       then
  *   fp16 gradients overflow                       no                   GUARD_SKIP, half the loss scale
@@ -29,13 +30,13 @@ typedef struct {
 
 enum { GUARD_SAID = 2 * GUARD_TEXT };
 
-/* Collective. *n is replaced by the numbers that count. said: a line for the log, "" for none; with GUARD_STOP the reason, which names step and ranks,
- * for exit 76. shares_moments: all ranks hold the same moments, too. */
+/* Collective. *n is replaced by the numbers that count. said: a line for the log, "" for none; with GUARD_STOP the
+ * reason, which names step and ranks, for exit 76. shares_moments: all ranks hold the same moments, too. */
 GuardAct guard_step(Guard *g, LossScale *scale, DType act, const Config *c, Comm *comm, int64_t step, StepNumbers *n, Again again, int shares_moments,
                     char said[GUARD_SAID]);
 
-/* Collective. Every rank computes with the same weights, or nothing more is done with them: 1, or 0 and the reason, for exit 76. replicas: the hash of
- * everything that all ranks hold alike. */
+/* Collective. Every rank computes with the same weights, or nothing more is done with them: 1, or 0 and the reason, for
+ * exit 76. replicas: the hash of everything that all ranks hold alike. */
 int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments, char said[GUARD_SAID]);
 
 #ifdef __cplusplus

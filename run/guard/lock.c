@@ -30,10 +30,10 @@ struct RunLock {
     Thread          beater;
 };
 
-/* --- the file ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* What the file says now: opened anew, since a network file system may keep what an open one showed. 0: it is there. What is longer than
- * any holder's text is none of ours, and counts as nothing. */
+/* The file's text now: opened anew, since a network file system may keep an open file's old text. 0: it is there. A
+ * text longer than any holder's is none of ours, and counts as empty. */
 static int read_now(const RunLock *l, char text[HOLDER_TEXT]) {
     char   *whole = NULL;
     int64_t bytes = io_read_file(l->path, HOLDER_TEXT - 1, &whole);
@@ -50,7 +50,7 @@ static const char *describe(const char *text, char out[512]) {
     return out;
 }
 
-/* Links are not followed, and a pipe would be waited for. What is replaced as a whole (config.json, loss.svg) may be anything. */
+/* Links are not followed, and a pipe would block. Files replaced whole (config.json, loss.svg) may be anything. */
 static void refuse_foreign(const char *dir, const char *name) {
     char        path[4200];
     struct stat st;
@@ -67,7 +67,7 @@ static void open_file(RunLock *l) {
     if (l->fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path, strerror(-l->fd));
 }
 
-/* --- taking ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- taking ------------------------------------------------------------------------------------------------------- */
 
 static LockDecision look(RunLock *l, double first_ms) {
     char       text[HOLDER_TEXT];
@@ -79,7 +79,7 @@ static LockDecision look(RunLock *l, double first_ms) {
     LockSeen     seen = {flocked, lives, strcmp(text, l->before) != 0, first_ms > 0.0 ? clock_ms() - first_ms : 0.0};
     LockDecision decision = holder_decide(text, &l->self, seen, l->beat_ms);
     char         who[512];
-    if (decision == LOCK_REFUSE) { /* who has taken the folder but not signed it yet is not the dead job whose name is still there */
+    if (decision == LOCK_REFUSE) { /* a dead job's name may still be there: the holder has not signed yet */
         int is_stale = strcmp(holder.host, l->self.host) == 0 && !lives;
         fail(EXIT_LOCKED, "%s is in use by another job (%s); wait for it, or choose another run.dir", l->dir,
              is_stale ? "it has just begun" : describe(text, who));
@@ -90,7 +90,7 @@ static LockDecision look(RunLock *l, double first_ms) {
     return decision;
 }
 
-/* All ranks wait, say that they do, and hear a signal; rank 0 looks. A STOP in the folder is the holder's. */
+/* All ranks wait, tick the watchdog and obey a signal; rank 0 looks. A STOP in the folder is the holder's. */
 static void take(RunLock *l, Comm *comm, Watchdog *watchdog) {
     for (double first_ms = 0.0;;) {
         struct { int64_t waits, stop; } any = {l && look(l, first_ms) == LOCK_WAIT, signals_stop()};
@@ -145,7 +145,7 @@ RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double
     return l;
 }
 
-/* --- holding ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- holding ------------------------------------------------------------------------------------------------------ */
 
 /* A file that cannot be read, or is gone, is no other job's: only another's name ends this one. */
 int lock_is_held(RunLock *l) {
@@ -165,7 +165,7 @@ NORETURN void lock_fail(const RunLock *l) {
          describe(text, who));
 }
 
-/* The digits of the beat alone, in place: that takes no room on a full disk. What goes wrong here shows, if it lasts, elsewhere. */
+/* Writes the beat's digits alone, in place: that takes no room on a full disk. A lasting fault here shows elsewhere. */
 static void beat(RunLock *l) {
     char text[HOLDER_TEXT], digits[HOLDER_BEAT_DIGITS + 1];
     if (!lock_is_held(l)) return;

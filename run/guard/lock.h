@@ -1,8 +1,8 @@
 /* lock.h - one writer per run folder, and one file system under it for all ranks.
  *
- * <dir>/lock is held by flock(2), and says who holds it (lock_holder.h); a thread lets its beat grow. A second job changes nothing in the
- * folder and ends with 73, unless the holder is gone. One that only seemed gone, because its host hung, finds another's name in the file:
- * it writes no checkpoint any more and ends with 73, too.
+ * <dir>/lock is held by flock(2), and names its holder (lock_holder.h); a thread lets its beat grow. A second job
+ * changes nothing in the folder and ends with 73, unless the holder is gone. A holder that only seemed gone, because
+ * its host hung, finds another's name in the file: it writes no checkpoint any more and ends with 73, too.
  */
 #ifndef TRAIN_GPT_RUN_GUARD_LOCK_H
 #define TRAIN_GPT_RUN_GUARD_LOCK_H
@@ -18,22 +18,22 @@ enum { LOCK_BEAT_MS = 10000 };
 
 typedef struct RunLock RunLock; /* rank 0's; NULL elsewhere, where every call does nothing */
 
-/* Collective. Makes dir (rank 0), takes <dir>/lock for this job, and sees that every rank finds rank 0's nonce in the folder. Waits for
- * the beats of a holder on another host, LOCK_BEATS_MISSED of beat_ms at most. Exit 73 when another job holds the folder (names its host,
- * process and job), 74 when dir cannot be made or written, is not shared (names the hosts), or holds a link or pipe where the run keeps a
- * file, 75 when asked to stop while it waits. */
+/* Collective. Makes dir (rank 0), takes <dir>/lock for this job, checks that every rank reads rank 0's nonce. Waits for
+ * the beats of a holder on another host, LOCK_BEATS_MISSED of beat_ms at most. Exit 73 when another job holds the
+ * folder (names its host, process and job), 74 when dir cannot be made or written, is not shared (names the hosts), or
+ * holds a link or pipe where the run keeps a file, 75 when asked to stop while it waits. */
 RunLock *lock_run_folder(const char *dir, Comm *comm, Watchdog *watchdog, double beat_ms);
 
-/* From here on the file says that this job writes, and its beat grows; a job that finds nothing to do leaves the folder as it is. */
+/* From here on the file names this job, and its beat grows. A job without work never signs: the folder stays as is. */
 void lock_sign(RunLock *lock);
 
-/* Whether the folder is still ours: by what the file says now (any thread), or what the beat has seen last. */
+/* Whether the folder is still ours, by the file's text now (any thread); whether it is not, by the last such look. */
 int  lock_is_held(RunLock *lock);
 int  lock_is_lost(const RunLock *lock);
-/* Exit 73, naming who has it now. */
+/* Exit 73, naming its holder now. */
 NORETURN void lock_fail(const RunLock *lock);
 
-void lock_release(RunLock *lock); /* gives the folder back: nobody needs to wait for a beat */
+void lock_release(RunLock *lock); /* gives the folder back: no job needs to wait for a beat */
 
 #ifdef __cplusplus
 }

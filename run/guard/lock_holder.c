@@ -14,7 +14,7 @@
 #include "core/error.h"
 #include "core/io.h"
 
-/* --- this process ----------------------------------------------------------------------------------------------------------------------- */
+/* --- this process ------------------------------------------------------------------------------------------------- */
 
 /* One word of at most capacity - 1 characters that a line of the file can hold. */
 static void copy_word(char *out, size_t capacity, const char *text, const char *otherwise) {
@@ -62,7 +62,7 @@ int holder_lives(const LockHolder *h) {
     return kill((pid_t)h->process, 0) == 0 || errno == EPERM; /* /proc is hidden */
 }
 
-/* --- text ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- text --------------------------------------------------------------------------------------------------------- */
 
 int holder_format(const LockHolder *h, char out[HOLDER_TEXT]) {
     return snprintf(out, HOLDER_TEXT, "host %s\nprocess %" PRId64 "\nboot %s\nstarted %" PRIu64 "\njob %s\nrestart %" PRId64 "\nnonce %016" PRIx64
@@ -75,7 +75,7 @@ int holder_parse(const char *text, LockHolder *h) {
                   h->host, &h->process, h->boot, &h->started, h->job, &h->restart, &h->nonce, &h->beat) == 8;
 }
 
-/* --- the decision ----------------------------------------------------------------------------------------------------------------------- */
+/* --- the decision ------------------------------------------------------------------------------------------------- */
 
 LockDecision holder_decide(const char *text, const LockHolder *self, LockSeen seen, double beat_ms) {
     LockHolder h;

@@ -15,21 +15,21 @@
 
 static const double LOOK_MS = 100.0;        /* between two exchanges */
 static const double SAVES_KEPT_FREE = 3.0;  /* a disk may be three times as slow as it was */
-static const double SLURM_LEAST_MS = 10e3;  /* its clock and ours, the end of MPI, and what a script does after us */
+static const double SLURM_LEAST_MS = 10e3;  /* its clock and ours, the end of MPI, and a script's work after us */
 static const double DISK_BYTES_PER_MS = 200e3;
 
-/* --- files ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- files -------------------------------------------------------------------------------------------------------- */
 
 typedef enum { STOP, SAVE } RequestFile;
 
-/* Whatever has that name, a link is not followed. */
+/* A file of any kind counts, and a link is not followed. */
 static int is_there(const Requests *q, RequestFile file, char *path, size_t capacity) {
     struct stat st;
     snprintf(path, capacity, "%s/%s", q->dir, file == STOP ? "STOP" : "SAVE");
     return !(q->stuck & 1 << file) && lstat(path, &st) == 0;
 }
 
-/* Whether it was there and is gone now: what cannot be removed would ask for ever. */
+/* Whether it was there and is gone now. One that cannot be removed would ask for ever: it is ignored from then on. */
 static int take(Requests *q, RequestFile file) {
     char path[4200];
     if (!is_there(q, file, path, sizeof path)) return 0;
@@ -41,7 +41,7 @@ static int take(Requests *q, RequestFile file) {
     return 0;
 }
 
-/* --- time ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- time --------------------------------------------------------------------------------------------------------- */
 
 /* SLURM's end is seconds of the wall clock, which is read here and never again. */
 static double slurm_end_ms(void) {
@@ -87,7 +87,7 @@ const char *requests_limit(const Requests *q, double *away_ms, double *kept_ms) 
 
 void requests_saved(Requests *q, double ms) { q->save_ms = ms; }
 
-/* --- asking ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- asking ------------------------------------------------------------------------------------------------------- */
 
 static int is_asked(const Requests *q, double next_ms) {
     char path[4200];

@@ -12,8 +12,8 @@
 static volatile sig_atomic_t stop_flag, end_flag, save_flag;
 static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
 
-/* A scheduler sends USR1 first and TERM when the time is over: only the second of TERM and INT is impatience. 75 would promise a
- * checkpoint, so the process then ends as the signal ends a program. */
+/* A scheduler sends USR1 first and TERM when the time is over: only the second of TERM and INT is impatience. 75 would
+ * promise a checkpoint, so the process then ends as the signal ends a program. */
 static void on_stop(int signal_number) {
     if (signal_number == SIGTERM || signal_number == SIGINT) {
         if (end_flag) {
@@ -28,9 +28,9 @@ static void on_stop(int signal_number) {
 static void on_save(int signal_number) { (void)signal_number, save_flag = 1; }
 static void on_continue(int signal_number) { (void)signal_number, continued_ms = clock_ms(); }
 
-/* A handler must not run on the stack of a thread that computes: where generated code of oneDNN (seen with 2.6 on AVX-512) has the stack
- * pointer, the kernel's signal frame overwrote the heap in 3 of 50 signals. So the main thread, which is the one that gets the signals
- * of a process, lends them a stack of their own. */
+/* A handler must not run on the stack of a thread that computes: where generated code of oneDNN (seen with 2.6 on
+ * AVX-512) has the stack pointer, the kernel's signal frame overwrote the heap in 3 of 50 signals. So the main thread,
+ * which is the one that gets the signals of a process, lends them a stack of their own. */
 static void lend_stack(void) {
     static char stack[64 << 10]; /* a frame with AVX-512 and AMX state is some 12 KiB */
     stack_t     lent = {.ss_sp = stack, .ss_size = sizeof stack};
@@ -45,7 +45,7 @@ static void handle(int signal_number, void (*handler)(int)) {
     sigaction(signal_number, &action, NULL);
 }
 
-/* A terminal that is closed asks as kindly as USR1; under nohup it does not. */
+/* A closed terminal stops the run as USR1 does; under nohup it does not. */
 static void handle_hangup(void) {
     struct sigaction inherited;
     if (sigaction(SIGHUP, NULL, &inherited) == 0 && inherited.sa_handler != SIG_IGN) handle(SIGHUP, on_stop);

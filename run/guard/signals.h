@@ -1,6 +1,6 @@
 /* signals.h - signals as requests: handlers only set flags, which requests.h reads together with files and time.
  *
- *   SIGUSR1, SIGTERM, SIGINT, SIGHUP   stop, saved; a second TERM or INT ends the process at once; HUP is left ignored by what nohup starts
+ *   SIGUSR1, SIGTERM, SIGINT, SIGHUP   stop, saved; a second TERM or INT ends it at once; HUP ignored by nohup stays so
  *   SIGUSR2                            save and go on
  *   SIGCONT                            a launcher that ends its ranks sends it first, TERM a second later, KILL after another: watchdog.c
  */
@@ -11,9 +11,10 @@
 extern "C" {
 #endif
 
-/* First thing in a run: what comes before it ends the process, as signals do. */
+/* First thing in a run: a signal before it ends the process, as signals do. */
 void signals_install(void);
-/* Requests are the main thread's: the other threads of OpenMP's team do not take them. Once the number of threads is set. */
+/* Requests are the main thread's: the other threads of OpenMP's team do not take them. Once the number of threads is
+ * set. */
 void signals_keep_to_main(void);
 
 int signals_stop(void);      /* this process has been asked to stop: from then on always 1 */

@@ -1,5 +1,5 @@
-/* watchdog.c - see watchdog.h. What the two threads share is atomic; the watcher takes no lock that a hung thread could hold, and
- * writes to stderr without stdio. */
+/* watchdog.c - see watchdog.h. Fields that change while both threads run are atomic. The watcher takes no lock that a
+ * hung thread could hold, and writes to stderr without stdio. */
 #include "run/guard/watchdog.h"
 
 #include <dirent.h>
@@ -19,7 +19,7 @@
 #include "run/guard/signals.h"
 
 enum { STACK_DEPTH = 64 };
-enum { REPORT_SECONDS = 4 /* whoever reads our stderr may be gone */, HOST_CHARS = 64 };
+enum { REPORT_SECONDS = 4 /* the reader of our stderr may be gone */, HOST_CHARS = 64 };
 static const double LOOK_MS = 200.0, STACK_MS = 100.0, ABANDON_MS = 1000.0;
 static const double APART_MS = 1000.0, ENDING_MS = 2000.0; /* Open MPI ends a rank by CONT, TERM after one second, KILL after two */
 
@@ -27,7 +27,7 @@ struct Watchdog {
     Comm *_Atomic     comm;      /* borrowed; NULL: not yet */
     Launch            launch;
     char              host[HOST_CHARS];
-    double            limit_seconds; /* as configured; 0 = by what was seen */
+    double            limit_seconds; /* as configured; 0 = by the pauses seen */
     Thread            thread;
     _Atomic int64_t   last_us;   /* clock_ms() * 1000 of the last tick                  */
     _Atomic int64_t   longest_us;/* pause between two ticks, from the first step's on   */
@@ -37,7 +37,7 @@ struct Watchdog {
 
 static int64_t now_us(void) { return (int64_t)(clock_ms() * 1e3); }
 
-/* --- the main thread's side ---------------------------------------------------------------------------------------------------------- */
+/* --- the main thread's side --------------------------------------------------------------------------------------- */
 
 void watchdog_tick(Watchdog *w, const char *phase) {
     if (!w) return;
@@ -60,7 +60,7 @@ void watchdog_ends(Watchdog *w) {
     if (w) w->ends = 1;
 }
 
-/* --- the report ------------------------------------------------------------------------------------------------------------------------ */
+/* --- the report --------------------------------------------------------------------------------------------------- */
 
 static void say(const char *fmt, ...) PRINTF_LIKE(1, 2);
 static void say(const char *fmt, ...) {
@@ -99,7 +99,8 @@ static void sleep_ms(double ms) {
     nanosleep(&t, NULL);
 }
 
-/* Each thread prints its own stack: only it can walk it. One that blocks signals, or that the kernel holds, prints none. */
+/* Each thread prints its own stack: only it can walk it. One that blocks signals, or that the kernel holds, prints
+ * none. */
 static void print_stacks(void) {
     DIR *tasks = opendir("/proc/self/task");
     long own = syscall(SYS_gettid);
@@ -135,7 +136,7 @@ static NORETURN void end_job(const Watchdog *w, double silent_seconds, double li
     _exit(EXIT_PEER);
 }
 
-/* --- the watcher ------------------------------------------------------------------------------------------------------------------------ */
+/* --- the watcher -------------------------------------------------------------------------------------------------- */
 
 double watchdog_limit(double configured_seconds, int has_started, double longest_seconds) {
     if (configured_seconds > 0.0) return configured_seconds;
@@ -146,8 +147,9 @@ double watchdog_limit(double configured_seconds, int has_started, double longest
 
 double watchdog_allows(const Watchdog *w) { return watchdog_limit(w->limit_seconds, w->started, (double)w->longest_us * 1e-6); }
 
-/* Whether the launcher is ending its ranks because one of them has died: one of this host, or another, as this one has got nowhere between the
- * launcher's two signals; or before they knew each other. Nothing is left to save. SLURM's signals come together, and leave half a minute. */
+/* Whether the launcher is ending its ranks because one has died: nothing is left to save. Signs: a rank of this host is
+ * gone; or no progress here between the launcher's two signals (a rank of another host); or a signal before the ranks
+ * knew each other. SLURM's signals come together, and leave half a minute. */
 static int is_bereft(const Watchdog *w) {
     Comm  *comm = w->comm;
     double continued_ms = signals_continued_ms(), ended_ms = signals_ended_ms(), apart_ms = ended_ms - continued_ms;

@@ -1,12 +1,14 @@
 /* watchdog.h - a thread that ends a job which no longer gets anywhere: MPI itself never notices a hang.
  *
- * The main thread says what it is doing at every piece of progress (a micro-batch, an eval batch, a bucket, a MiB saved). When nothing
- * has been said for the limit, the watchdog prints rank, host, phase and collective on stderr, prints the stack of every thread, and
- * ends the process with EXIT_PEER; the launcher then takes the other ranks. Every rank has one, from before MPI_Init to after
- * MPI_Finalize, so a rank that is stopped altogether is noticed by those that wait for it, and where the launcher cannot reach a host any
- * more its ranks end themselves. The rank that hangs was silent first: its report comes first too.
+ * The main thread ticks, naming its phase, at every piece of progress (a micro-batch, an eval batch, a bucket, a MiB
+ * saved). After the limit without a tick, the watchdog prints rank, host, phase and collective on stderr, then the
+ * stack of every thread, and ends the process with EXIT_PEER; the launcher then ends the other ranks. Every rank has
+ * one, from before MPI_Init to after MPI_Finalize. So the waiting ranks notice one that is stopped altogether, and the
+ * ranks of a host that the launcher cannot reach end themselves. The rank that hangs was silent first: its report comes
+ * first too.
  *
- * A rank that died is the launcher's to report. The others would wait for it until they are killed, two seconds later: they go at once.
+ * A rank that died is the launcher's to report. The others would wait for it until they are killed, two seconds later:
+ * they go at once.
  */
 #ifndef TRAIN_GPT_RUN_GUARD_WATCHDOG_H
 #define TRAIN_GPT_RUN_GUARD_WATCHDOG_H
@@ -25,14 +27,15 @@ Watchdog *watchdog_create(double limit_seconds, Launch launch);
 void      watchdog_know(Watchdog *w, Comm *comm);
 void      watchdog_destroy(Watchdog *w);
 
-/* Progress; phase (a literal) is what begins now, NULL: what went on goes on. w may be NULL: nobody watches. */
+/* Progress; phase (a literal) begins now, NULL: the old one goes on. w may be NULL: no watchdog. */
 void watchdog_tick(Watchdog *w, const char *phase);
-/* How long a silence may be: as configured, or WATCHDOG_STARTING_SECONDS until watchdog_started, then max(30, 20 x the longest pause seen). */
+/* How long a silence may be: as configured, or WATCHDOG_STARTING_SECONDS until watchdog_started, then max(30, 20 x the
+ * longest pause seen). */
 enum { WATCHDOG_STARTING_SECONDS = 300, WATCHDOG_LEAST_SECONDS = 30, WATCHDOG_PAUSES = 20 };
 double watchdog_limit(double configured_seconds, int has_started, double longest_seconds);
-double watchdog_allows(const Watchdog *w); /* that limit, by what w knows now */
+double watchdog_allows(const Watchdog *w); /* that limit, by w's ticks so far */
 
-/* The first step is about to begin: how long the start paused is no measure of what comes. */
+/* The first step is about to begin: the pauses of the start are no measure of those to come. */
 void watchdog_forget_start(Watchdog *w);
 /* The first step is behind us. */
 void watchdog_started(Watchdog *w);

@@ -1,5 +1,5 @@
-/* bench_checkpoint.c - how long training waits for a checkpoint, against the copy of the same bytes: a state of the demo's size, saved again and
- * again, one process. Prints "checkpoint_stall MS COPY_MS MIB": the least of all saves.
+/* bench_checkpoint.c - how long training waits for a checkpoint, against the copy of the same bytes: a state of the
+ * demo's size, saved again and again, one process. Prints "checkpoint_stall MS COPY_MS MIB": the least of all saves.
  *
  *   bench_checkpoint [SAVES]
  */

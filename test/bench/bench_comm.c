@@ -1,4 +1,5 @@
-/* bench_comm.c - the ring against MPI's own collectives: bus bandwidth by message size. Run by scripts/bench_comm.sh under mpirun.
+/* bench_comm.c - the ring against MPI's own collectives: bus bandwidth by message size. Run by scripts/bench_comm.sh
+ * under mpirun.
  *
  * Both do the same work on the same memory in turns, ring, MPI, ring, MPI, ..., so that other work on the machine hits
  * both; a sample is the slowest rank's time, a figure the median of the samples. Message size and bus bandwidth are

@@ -1,10 +1,12 @@
-/* bench_kernels.c - time of every op of layers.h at the shapes of one model, against this machine's copies and matrix products.
+/* bench_kernels.c - time of every op of layers.h at the shapes of one model, against this machine's copies and matrix
+ * products.
  *
  *   bench_kernels fp32|bf16|fp16 [B T C H V L]     default: GPT-2 124M, 64 sequences of 1024 on a GPU; a small model on the CPU
  *
- * One line an op: time (median of seven samples, each of as many launches as take some ten ms), bytes it must move at the least (every operand
- * once) and FLOPs by formula, their rates, and the rates as a fraction of two probes: a copy of memory (cast_forward, fp32 to fp32) and
- * matrix products at 8192 (the CPU: 1024). Causal attention counts half of T x T. First line: the probes. key=value pairs.
+ * One line an op: time (median of seven samples, each of as many launches as take some ten ms), bytes it must move at
+ * the least (every operand once) and FLOPs by formula, their rates, and the rates as a fraction of two probes: a copy
+ * of memory (cast_forward, fp32 to fp32) and matrix products at 8192 (the CPU: 1024). Causal attention counts half of T
+ * x T. First line: the probes. key=value pairs.
  */
 #include <math.h>
 #include <stdio.h>
@@ -82,7 +84,7 @@ static void fill_all(Bench *b) {
     attention_forward(&b->stream, b->y, b->lse, b->qkv, b->H); /* its backward needs the true denominators */
 }
 
-/* --- the ops ------------------------------------------------------------------------------------------------------------------------- */
+/* --- the ops ------------------------------------------------------------------------------------------------------ */
 
 #define OP(name, ...) static void name(Bench *b) { Stream *s = &b->stream; __VA_ARGS__; }
 OP(copy, cast_forward(s, b->to, b->from))

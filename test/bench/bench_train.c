@@ -3,9 +3,10 @@
  *   bench_train fp32|bf16|fp16|tf32 [n_layer n_head n_embd vocab T B]     default: GPT-2 124M, T 256, 4 sequences
  *   bench_train rate fp32|bf16|fp16|tf32                                  only the rate of matrix products at 1024, in GFLOP/s
  *
- * Two steps to warm up, then the median of ten: forward, backward, gradient norm, AdamW. The rate at M=N=K=1024 is measured before and
- * after; over 5 % apart means a busy machine, and the run is worth repeating. Prints key=value pairs, one line. On a GPU the step is recorded
- * as the program records it, and the line ends with memory (planned: arenas, scratch and CUDA's own) and the rates at 4096 and 8192.
+ * Two steps to warm up, then the median of ten: forward, backward, gradient norm, AdamW. The rate at M=N=K=1024 is
+ * measured before and after; over 5 % apart means a busy machine, and the run is worth repeating. Prints key=value
+ * pairs, one line. On a GPU the step is recorded as the program records it, and the line ends with memory (planned:
+ * arenas, scratch and CUDA's own) and the rates at 4096 and 8192.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* ranks_groups.c - several groups of ranks at once: their members, exact sums and gathers in flight side by side,
- * all-reduce of any length and type, the small blocking calls, times. Groups are cut from as many ranks as mpirun gives;
- * NCCL takes part where every rank has a GPU of its own.
+ * all-reduce of any length and type, the small blocking calls, times. Groups are cut from as many ranks as mpirun
+ * gives; NCCL takes part where every rank has a GPU of its own.
  */
 #include "comm/trace.h"
 #include "test/comm/ranks.h"
@@ -127,8 +127,8 @@ static void groups_of_a_mesh(void **state) {
         }
 }
 
-/* Two groups in flight at once, in every pair of cuts; ranks start them in different orders (but for NCCL), poll at different times, and wait for one
- * group while the other proceeds. */
+/* Two groups in flight at once, in every pair of cuts; ranks start them in different orders (but for NCCL), poll at
+ * different times, and wait for one group while the other proceeds. */
 static void two_groups_with(CommKind kind, int first, int second) {
     int   r = comm_rank(world), is_nccl = kind == COMM_NCCL;
     Group a = cut(first), b = cut(second);
@@ -189,8 +189,8 @@ static void waits_move_every_group(void **state) {
     comm_free(half.c), comm_free(all.c);
 }
 
-/* As model/shards.c counts: the k-th gather since comm_next, with another group's collectives started before and in between. That group is older:
- * its numbers are higher. */
+/* As model/shards.c counts: the k-th gather since comm_next, with another group's collectives started before and in
+ * between. That group is older: its numbers are higher. */
 static void numbers_are_the_groups(void **state) {
     (void)state;
     for (int kind = COMM_RING, last = last_kind(); kind <= last; kind++) {
@@ -255,7 +255,8 @@ static void any_shape(void **state) {
     comm_free(g.c);
 }
 
-/* A ring of W ranks adds piece p as ((x[p+1] + x[p+2]) + ...) + x[p], here rounded to the type at each +; the same bits on every rank. */
+/* A ring of W ranks adds piece p as ((x[p+1] + x[p+2]) + ...) + x[p], here rounded to the type at each +; the same bits
+ * on every rank. */
 static void sixteen_bits_round_once_per_addition(void **state) {
     (void)state;
     static const DType TYPES[] = {BF16, F16};

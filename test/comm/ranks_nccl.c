@@ -1,7 +1,7 @@
 /* ranks_nccl.c - properties of NCCL alone: times read from events, order by the stream alone, more collectives in
  * flight than times are kept for.
- * One rank works too, so that a machine with one GPU proves at least that the library is there and takes our calls; comm.h would make
- * no-ops of them, so its collectives are started behind its back.
+ * One rank works too, so that a machine with one GPU proves at least that the library is there and takes our calls;
+ * comm.h would make no-ops of them, so its collectives are started behind its back.
  */
 #include "comm/internal.h"
 #include "test/comm/ranks.h"
@@ -16,7 +16,8 @@ static void start(OpKind kind, Tensor x) {
     else comm_reduce_scatter_start(world, x);
 }
 
-/* Sums of r + 1 over ranks, gathered again: the stream fills, reduces, gathers and reads without the host waiting in between. */
+/* Sums of r + 1 over ranks, gathered again: the stream fills, reduces, gathers and reads without the host waiting in
+ * between. */
 static void order_is_the_streams(void **state) {
     (void)state;
     if (!has_nccl()) skip();

@@ -1,5 +1,5 @@
-/* ranks_ring.c - the collectives over buckets, on as many ranks as mpirun gives: exact sums, exact copies, the same bits again. On a GPU
- * buckets lie in its memory, and NCCL takes part where every rank has one of its own. */
+/* ranks_ring.c - the collectives over buckets, on as many ranks as mpirun gives: exact sums, exact copies, the same
+ * bits again. On a GPU buckets lie in its memory, and NCCL takes part where every rank has one of its own. */
 #include <math.h>
 
 #include "comm/trace.h"
@@ -70,7 +70,8 @@ static void nccl_agrees_exactly(void **state) {
     sums_are_exact_with(COMM_NCCL);
 }
 
-/* Memory that the host does not reach, filled by the stream just before and read by it just after: only the stream's order is left. */
+/* Memory that the host does not reach, filled by the stream just before and read by it just after: only the stream's
+ * order is left. */
 static void device_memory_alone(void **state) {
     (void)state;
     int     W = comm_size(world), r = comm_rank(world);

@@ -1,5 +1,5 @@
-/* ranks_tree.c - sums in the order of the tree, on as many ranks as mpirun gives: the bits of the tree written down plainly, on the CPU and
- * in GPU memory, by messages and by NCCL. */
+/* ranks_tree.c - sums in the order of the tree, on as many ranks as mpirun gives: the bits of the tree written down
+ * plainly, on the CPU and in GPU memory, by messages and by NCCL. */
 #include <math.h>
 
 #include "core/rng.h"
@@ -20,7 +20,8 @@ static float sum_by_definition(int64_t first, int64_t width, int64_t leaves, int
     return first + width / 2 < leaves ? left + sum_by_definition(first + width / 2, width / 2, leaves, i) : left;
 }
 
-/* This rank's nodes of a bucket of n elements, then the sum; returns how many elements of its piece differ from the definition. */
+/* This rank's nodes of a bucket of n elements, then the sum; returns how many elements of its piece differ from the
+ * definition. */
 typedef struct { Tensor node[TREE_MOST]; int count; int64_t n, leaves; } Sum;
 
 static Sum begin_sum(int64_t n, int64_t leaves) {

@@ -278,7 +278,8 @@ static void test_places(void **state) {
     assert_null(json.root);
 }
 
-/* Soft faults are listed in file order, the entries they are about marked, and the tree built; any other fault still ends it. */
+/* Soft faults are listed in file order, the entries they are about marked, and the tree built; any other fault still
+ * ends it. */
 static void test_soft_faults(void **state) {
     (void)state;
     static const char text[] = "{\"a\": 1e400, \"b\": {\"c\": 1,\n \"c\": 2, \"d\": [0, 9007199254740993]},\n"

@@ -44,7 +44,8 @@ static Layout layout_of(const Table *t, int ranks) {
     return layout_create(rows, t->count, ranks);
 }
 
-/* Over all buckets and ranks the spans name every global offset once, at the memory place of its parameter, inside the piece. */
+/* Over all buckets and ranks the spans name every global offset once, at the memory place of its parameter, inside the
+ * piece. */
 static void check_spans(const Table *t, int ranks) {
     Layout l = layout_of(t, ranks);
     char  *seen = (char *)calloc((size_t)l.elems, 1);

@@ -34,7 +34,8 @@ static int same_outside(MeshPlace p, MeshPlace q, unsigned axes) {
     return 1;
 }
 
-/* For every choice of axes: each rank is in one group, all members name the same group, in ascending order, and they differ in those axes alone. */
+/* For every choice of axes: each rank is in one group, all members name the same group, in ascending order, and they
+ * differ in those axes alone. */
 static void groups_divide_the_ranks(void **state) {
     (void)state;
     for (int g = 0; g < MESHES; g++)

@@ -1,5 +1,5 @@
-/* Random numbers: known answers (Random123's kat_vectors; the others from an independent Python transcription that reproduces all three
- * Philox4x32-10 vectors there), statistics, and the properties that ranks rely on. */
+/* Random numbers: known answers (Random123's kat_vectors; the others from an independent Python transcription that
+ * reproduces all three Philox4x32-10 vectors there), statistics, and the properties that ranks rely on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,7 +54,8 @@ static void normals_are_normal(void **state) {
         if (i) neighbours += d * (x[i - 1] - mean);
     }
     m2 /= N, m3 /= N, m4 /= N, neighbours /= N;
-    /* five standard errors, of the mean s/sqrt(N), variance s^2 sqrt(2/N), skewness sqrt(6/N), kurtosis sqrt(24/N) and correlation */
+    /* five standard errors, of the mean s/sqrt(N), variance s^2 sqrt(2/N), skewness sqrt(6/N), kurtosis sqrt(24/N) and
+     * correlation */
     assert_true(fabs(mean - 3.0) < 5 * 2.0 / sqrt(N));
     assert_true(fabs(m2 / 4.0 - 1.0) < 5 * sqrt(2.0 / N));
     assert_true(fabs(m3 / pow(m2, 1.5)) < 5 * sqrt(6.0 / N));

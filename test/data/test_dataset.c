@@ -1,4 +1,5 @@
-/* The numbered list of samples over shards, and the order of training: permutations per epoch, golden values that may never change. */
+/* The numbered list of samples over shards, and the order of training: permutations per epoch, golden values that may
+ * never change. */
 #include "data/dataset.h"
 
 #include <omp.h>
@@ -92,7 +93,8 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     assert_ends(0, open_dataset, OPENING(99, 256, 1, "here/a.bin"), NULL);
 }
 
-/* While it is read: a file that is cut short, and one that now holds other tokens: in a sample, or as the last target of one. */
+/* While it is read: a file that is cut short, and one that now holds other tokens: in a sample, or as the last target
+ * of one. */
 static void read_after_change(const void *changed) {
     const int64_t at = *(const int64_t *)changed;
     static const char *const globs[] = {"changing.bin"};
@@ -129,7 +131,8 @@ static uint64_t hash_order(const Dataset *d, SampleOrder order, int64_t first, i
     return hash;
 }
 
-/* From an independent Python transcription of rng.h and the contract. A run resumed with a later build must see the same order. */
+/* From an independent Python transcription of rng.h and the contract. A run resumed with a later build must see the
+ * same order. */
 static void the_order_never_changes(void **state) {
     (void)state;
     const SampleOrder    order = {1, 1337};

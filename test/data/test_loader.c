@@ -57,7 +57,8 @@ static void batches_follow_the_order(void **state) {
     dataset_close(&d);
 }
 
-/* The union over ranks and micro-batches of step s is s*G .. s*G+G-1, in order: plain order and numbered samples let it be read off. */
+/* The union over ranks and micro-batches of step s is s*G .. s*G+G-1, in order: plain order and numbered samples let it
+ * be read off. */
 static void steps_cover_their_indices_in_order(void **state) {
     (void)state;
     write_counting_shard("a.bin", 48 * T + 1, 0);

@@ -132,7 +132,7 @@ size_t workspace_of(const Algorithm &a, const Problem &p) {
     return (a.id == SPLIT || a.id == IN_PLACE) && a.split == 2 && a.reduction == reduction ? (size_t)(p.m * p.n) * sizeof(float) : SIZE_MAX;
 }
 
-/* --- the product ------------------------------------------------------------------------------------------------------------------------ */
+/* --- the product -------------------------------------------------------------------------------------------------- */
 
 float round_tf32(float x) {
     uint32_t u;

@@ -2,10 +2,11 @@
  *
  *   g++ -std=c++17 -x c++ -include test/emu/cuda_emu.h -I$(CUDA_HOME)/include
  *
- * A CUDA thread is a fiber and a block runs on one host thread. A fiber runs until it must wait: the widest possible skew between
- * threads, so that a missing barrier changes results. Barriers, shuffles, votes and matrix instructions are collectives: the last thread to
- * arrive checks that all of them mean the same operation and computes for everybody. Types, conversions and the runtime's prototypes are
- * NVIDIA's own; this file has only the parts that those headers keep for nvcc.
+ * A CUDA thread is a fiber and a block runs on one host thread. A fiber runs until it must wait: the widest possible
+ * skew between threads, so that a missing barrier changes results. Barriers, shuffles, votes and matrix instructions
+ * are collectives: the last thread to arrive checks that all of them mean the same operation and computes for
+ * everybody. Types, conversions and the runtime's prototypes are NVIDIA's own; this file has only the parts that those
+ * headers keep for nvcc.
  *
  * Default arguments carry the caller's file and line, so that a message names the kernel's line and not this file's.
  */
@@ -42,7 +43,8 @@ constexpr int warpSize = 32;
 
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-/* Of a matrix in global memory; in the global namespace, for a type inside emu would pull emu's functions into every call with it. */
+/* Of a matrix in global memory; in the global namespace, for a type inside emu would pull emu's functions into every
+ * call with it. */
 struct alignas(64) EmuTensorMap {
     void    *base;
     uint64_t columns, rows, pitch_bytes;
@@ -55,7 +57,7 @@ namespace emu {
 [[noreturn]] void fail_at(const char *file, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 unsigned          lane();
 
-/* --- launching and shared memory ------------------------------------------------------------------------------------------------------ */
+/* --- launching and shared memory ---------------------------------------------------------------------------------- */
 
 struct Body {
     virtual ~Body() = default;
@@ -65,7 +67,8 @@ struct Body {
 cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                    const void *kernel, Body *body, size_t body_bytes);
 
-/* EMU_KERNELS=file: every kernel that is launched, once with each list of argument types, a line "name: signature" at the file's end. */
+/* EMU_KERNELS=file: every kernel that is launched, once with each list of argument types, a line "name: signature" at
+ * the file's end. */
 void note_kernel(const char *name, const char *signature);
 
 /* The arguments are copied here, as on a GPU: later changes by the caller do not reach the kernel. */
@@ -88,7 +91,7 @@ cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3
 void *smem_static(const void *key, size_t bytes, size_t align);
 void *smem_dynamic(size_t align);
 
-/* --- collectives: f sees the arguments of all lanes, once ----------------------------------------------------------------------------- */
+/* --- collectives: f sees the arguments of all lanes, once --------------------------------------------------------- */
 
 enum Kind : uint8_t { NONE, SHUFFLE, VOTE, SYNCWARP, LDMATRIX, MMA, BARRIER, MBARRIER, WARPGROUP };
 using Compute = void (*)(void **argument_of_lane, unsigned mask);
@@ -156,7 +159,7 @@ template <class T> void store(T *p, T value) {
     *p = value;
 }
 
-/* --- the twins of core/ptx.cuh -------------------------------------------------------------------------------------------------------- */
+/* --- the twins of core/ptx.cuh ------------------------------------------------------------------------------------ */
 
 enum MmaType { MMA_BF16, MMA_F16 };
 void ldmatrix(uint32_t *r, int tiles, const void *row, bool transposed, const char *file, int line);
@@ -178,7 +181,7 @@ void     wgmma_wait(int pending, const char *file, int line);
 
 }  // namespace emu
 
-/* --- barriers, shuffles, votes -------------------------------------------------------------------------------------------------------- */
+/* --- barriers, shuffles, votes ------------------------------------------------------------------------------------ */
 
 inline void __syncthreads(EMU_HERE) { emu::block_barrier(0, 0, "__syncthreads", 0, emu::REDUCE_NONE, file, line); }
 inline int  __syncthreads_or(int p, EMU_HERE) {
@@ -219,7 +222,7 @@ inline void              __threadfence() {}
 inline void              __threadfence_block() {}
 [[noreturn]] inline void __trap(EMU_HERE) { emu::fail_at(file, line, "__trap()"); }
 
-/* --- atomics -------------------------------------------------------------------------------------------------------------------------- */
+/* --- atomics ------------------------------------------------------------------------------------------------------ */
 
 template <class T, class V> T atomicAdd(T *p, V v) { return emu::read_modify_write(p, [&](T old) { return T(old + T(v)); }); }
 template <class T, class V> T atomicMax(T *p, V v) { return emu::read_modify_write(p, [&](T old) { return old > T(v) ? old : T(v); }); }
@@ -230,7 +233,7 @@ template <class T, class C, class V> T atomicCAS(T *p, C expected, V v) {
     return emu::read_modify_write(p, [&](T old) { return old == T(expected) ? T(v) : old; });
 }
 
-/* --- loads and stores with a cache hint, and the arithmetic that math.h does not have ------------------------------------------------- */
+/* --- loads and stores with a cache hint, and the arithmetic that math.h does not have ----------------------------- */
 
 template <class T> T               __ldg(const T *p) { return emu::load(p); }
 template <class T> T               __ldcs(const T *p) { return emu::load(p); }

@@ -38,7 +38,7 @@ constexpr size_t STACK_BYTES = EMU_ASAN ? 512 << 10 : 128 << 10; /* ASan's frame
 /* Shared memory: dynamic at DYNAMIC_AT, static objects behind it, RED_ZONE bytes before each. */
 constexpr size_t ARENA_BYTES = SHARED_MOST + (8 << 10), DYNAMIC_AT = 1024, RED_ZONE = 64;
 
-/* --- a block and its threads ---------------------------------------------------------------------------------------------------------- */
+/* --- a block and its threads -------------------------------------------------------------------------------------- */
 
 struct CopyAsync {
     void       *to;
@@ -151,8 +151,9 @@ struct Engine {
 extern Engine engine;
 extern Fiber *current; /* NULL: the host runs */
 
-/* From the environment: EMU_SCHED=forward|reverse|random:seed, EMU_ASYNC=late|early. Late: an asynchronous copy arrives when somebody waits
- * for it, which shows reads that come too soon; early: when it is issued, which shows tiles that are overwritten while in use. */
+/* From the environment: EMU_SCHED=forward|reverse|random:seed, EMU_ASYNC=late|early. Late: an asynchronous copy arrives
+ * when somebody waits for it, which shows reads that come too soon; early: when it is issued, which shows tiles that
+ * are overwritten while in use. */
 enum Schedule { FORWARD, REVERSE, RANDOM };
 struct Settings {
     Schedule schedule;
@@ -183,7 +184,7 @@ inline float operand_to_f32(uint32_t pair, int i, MmaType type) {
 /* All 128 threads of the warpgroup meet; the last one calls f. */
 void warpgroup_collective(const char *name, void (*f)(int group, void *argument), void *argument, const char *file, int line);
 
-/* --- device memory -------------------------------------------------------------------------------------------------------------------- */
+/* --- device memory ------------------------------------------------------------------------------------------------ */
 
 enum MemoryKind { DEVICE_ONLY, MANAGED, PINNED };
 struct Cell;
@@ -197,7 +198,7 @@ Allocation *find_allocation(const void *p); /* NULL: not CUDA's memory */
 void        for_each_allocation(void (*f)(Allocation &));
 void        forbid_device_memory(bool forbid); /* to the host, under ASan, while no kernel runs */
 
-/* --- race checker: does nothing unless a .cu file was compiled with -fsanitize=thread ------------------------------------------------- */
+/* --- race checker: does nothing unless a .cu file was compiled with -fsanitize=thread ----------------------------- */
 
 void     race_new_launch();
 void     race_new_block();

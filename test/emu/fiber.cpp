@@ -34,7 +34,7 @@ static Settings read_settings() {
 }
 const Settings settings = read_settings();
 
-/* --- reports -------------------------------------------------------------------------------------------------------------------------- */
+/* --- reports ------------------------------------------------------------------------------------------------------ */
 
 void print_context() {
     const Launch *l = engine.launch;
@@ -108,7 +108,7 @@ static const bool faults_watched = watch_faults();
     stop();
 }
 
-/* --- context switch ------------------------------------------------------------------------------------------------------------------- */
+/* --- context switch ----------------------------------------------------------------------------------------------- */
 
 /* Pushes the callee-saved registers, stores the stack pointer through save, and pops those of the other stack. */
 extern "C" void emu_switch(void **save, void *to);
@@ -214,7 +214,7 @@ static void jump(Fiber *from, Fiber *to, Leaving leaving) {
     finish_switch(*asan_stack, nullptr, nullptr);
 }
 
-/* --- scheduler: warps and lanes that can run are bits --------------------------------------------------------------------------------- */
+/* --- scheduler: warps and lanes that can run are bits ------------------------------------------------------------- */
 
 static int lowest(unsigned bits) { return __builtin_ctz(bits); }
 static int highest(unsigned bits) { return 31 - __builtin_clz(bits); }

@@ -8,7 +8,7 @@
 
 namespace emu {
 
-/* --- mbarrier: counts arrivals and bytes; a phase completes when both are there ------------------------------------------------------- */
+/* --- mbarrier: counts arrivals and bytes; a phase completes when both are there ----------------------------------- */
 
 enum { COUNT_UNSET = 4095 }; /* all bits set: memory that nobody has initialised */
 struct MBarrier {
@@ -61,7 +61,7 @@ void mbarrier_wait(uint64_t *barrier, unsigned parity, const char *file, int lin
     race_acquire(barrier, current->warp);
 }
 
-/* --- TMA ------------------------------------------------------------------------------------------------------------------------------ */
+/* --- TMA ---------------------------------------------------------------------------------------------------------- */
 
 /* 16-byte units of a row are exchanged by the row's number: bits 4.. of the offset take bits 7.. in. */
 static uint32_t swizzled(uint32_t offset, uint32_t bytes) {
@@ -114,7 +114,7 @@ void tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int c
     else engine.tma.push_back(t);
 }
 
-/* --- wgmma ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- wgmma -------------------------------------------------------------------------------------------------------- */
 
 enum { WARPGROUP_THREADS = 128, SWIZZLE_128 = 1 };
 

@@ -13,7 +13,7 @@
 
 namespace emu {
 
-/* --- shared memory -------------------------------------------------------------------------------------------------------------------- */
+/* --- shared memory ------------------------------------------------------------------------------------------------ */
 
 void *smem_static(const void *key, size_t bytes, size_t align) {
     for (int i = 0; i < engine.static_count; i++)
@@ -45,7 +45,7 @@ uint32_t shared_offset(const void *p, size_t n, const char *what, const char *fi
     return (uint32_t)(q - engine.arena);
 }
 
-/* --- who was launched ----------------------------------------------------------------------------------------------------------------- */
+/* --- who was launched --------------------------------------------------------------------------------------------- */
 
 void note_kernel(const char *name, const char *signature) {
     static const char *const path = getenv("EMU_KERNELS");
@@ -58,7 +58,7 @@ void note_kernel(const char *name, const char *signature) {
     fclose(f);
 }
 
-/* --- a launch ------------------------------------------------------------------------------------------------------------------------- */
+/* --- a launch ----------------------------------------------------------------------------------------------------- */
 
 static void make_engine() {
     char *stacks = (char *)mmap(nullptr, STACK_BYTES * MAX_THREADS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,

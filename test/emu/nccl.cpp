@@ -82,7 +82,7 @@ struct Message {
     int               peer;
 };
 
-/* --- between ranks: one of them needs no MPI --------------------------------------------------------------------------------------- */
+/* --- between ranks: one of them needs no MPI ---------------------------------------------------------------------- */
 
 /* A gathering of all ranks' bytes, begun by the first call of gathered(). */
 struct Gather {
@@ -221,7 +221,7 @@ bool exchanged(ncclComm_t comm, Exchange &e) {
 }
 #endif
 
-/* --- collectives ----------------------------------------------------------------------------------------------------------------- */
+/* --- collectives -------------------------------------------------------------------------------------------------- */
 
 enum { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE, ALIGN = 16, CONNECTING = 2 };
 
@@ -317,7 +317,7 @@ ncclResult_t collective(ncclComm_t comm, Call call, const void *from, void *to, 
     });
 }
 
-/* --- groups of sends and receives: nothing happens before the group ends ------------------------------------------------------------ */
+/* --- groups of sends and receives: nothing happens before the group ends ------------------------------------------ */
 
 struct Group {
     bool                 open = false;

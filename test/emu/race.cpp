@@ -44,7 +44,7 @@ bool        race_pause(bool pause) {
     return was;
 }
 
-/* --- stamps: launch 16 bits, block 20, thread 10, clock 17, atomic 1; launch 0 is the host -------------------------------------------- */
+/* --- stamps: launch 16 bits, block 20, thread 10, clock 17, atomic 1; launch 0 is the host ------------------------ */
 
 enum { LAUNCHES = 1 << 16 };
 enum : uint64_t { BY_HOST = 1 };
@@ -121,7 +121,7 @@ void race_acquire(void *object, int warp) {
     for (int v = 0; v < MAX_WARPS; v++) race.told[warp][v] = std::max(race.told[warp][v], handed[v]);
 }
 
-/* --- reports -------------------------------------------------------------------------------------------------------------------------- */
+/* --- reports ------------------------------------------------------------------------------------------------------ */
 
 /* Function and line of a code address, of which 32 bits are kept: an image is smaller than that. */
 static void print_place(const char *label, uint32_t at) {
@@ -154,7 +154,7 @@ static void print_place(const char *label, uint32_t at) {
     abort();
 }
 
-/* --- an access ------------------------------------------------------------------------------------------------------------------------ */
+/* --- an access ---------------------------------------------------------------------------------------------------- */
 
 enum Access { READ, WRITE, ATOMIC, ISSUE }; /* ISSUE: an asynchronous copy into here may happen from now on */
 
@@ -280,7 +280,7 @@ void race_forget(Allocation &a) {
 
 }  // namespace emu
 
-/* --- the hooks that -fsanitize=thread calls ------------------------------------------------------------------------------------------- */
+/* --- the hooks that -fsanitize=thread calls ----------------------------------------------------------------------- */
 
 #define CALLER __builtin_return_address(0)
 #define HOOKS(n)                                                             \

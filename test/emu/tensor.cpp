@@ -7,7 +7,7 @@
 
 namespace emu {
 
-/* --- ldmatrix: lane 8 i + r names row r of tile i ------------------------------------------------------------------------------------- */
+/* --- ldmatrix: lane 8 i + r names row r of tile i ----------------------------------------------------------------- */
 
 struct Ldmatrix {
     uint32_t   *r;
@@ -41,7 +41,7 @@ void ldmatrix(uint32_t *r, int tiles, const void *row, bool transposed, const ch
     warp_collective(LDMATRIX, "ldmatrix", ~0u, &x, load_tiles, file, line);
 }
 
-/* --- mma.m16n8k16 --------------------------------------------------------------------------------------------------------------------- */
+/* --- mma.m16n8k16 ------------------------------------------------------------------------------------------------- */
 
 struct Mma {
     float          *d;
@@ -81,7 +81,7 @@ void mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b, MmaType type, 
     warp_collective(MMA, "mma.m16n8k16", ~0u, &x, multiply, file, line);
 }
 
-/* --- cp.async: groups of one thread's copies ------------------------------------------------------------------------------------------ */
+/* --- cp.async: groups of one thread's copies ---------------------------------------------------------------------- */
 
 static void copy_now(const CopyAsync &c) {
     race_async_read(c.from, (size_t)c.source_bytes, current->index, race_stamp(), c.file, c.line);

@@ -49,7 +49,8 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* Seven steps, one with no decay; the working copy is the master rounded, bit for bit. Cut in two at an odd place: the same bits. */
+/* Seven steps, one with no decay; the working copy is the master rounded, bit for bit. Cut in two at an odd place: the
+ * same bits. */
 static void compare(DType act, int64_t n) {
     enum { STEPS = 7 };
     Stage   s = stage_create(0);
@@ -86,7 +87,8 @@ static void test_sizes(void **state) {
         for (int i = 0; i < COUNT(sizes); i++) compare(ACT_TYPES[t], sizes[i]);
 }
 
-/* More pieces than a launch takes, of all sizes, aligned and not, some without decay, some empty: the bits of one after another. */
+/* More pieces than a launch takes, of all sizes, aligned and not, some without decay, some empty: the bits of one after
+ * another. */
 static void test_many_pieces(void **state) {
     (void)state;
     enum { PIECES = 150, N = 150 * 149 / 2 };

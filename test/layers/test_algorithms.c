@@ -170,7 +170,8 @@ static void test_both_ways(void **state) {
             }
 }
 
-/* Frozen, a product that the table does not know is computed and not recorded; an unknown algorithm in it is replaced. */
+/* Frozen, a product that the table does not know is computed and not recorded; an unknown algorithm in it is
+ * replaced. */
 static void test_frozen(void **state) {
     (void)state;
     Ops *o = ops_create(BF16, 80, 64, 128);

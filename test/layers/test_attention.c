@@ -101,7 +101,8 @@ static void compare(DType act, int64_t B, int64_t T, int64_t H, int64_t D, doubl
     stage_destroy(&s);
 }
 
-/* GPU kernels are built for heads of 32, 64, 96 and 128 channels, and load rows that are not whole 16-byte vectors another way. */
+/* GPU kernels are built for heads of 32, 64, 96 and 128 channels, and load rows that are not whole 16-byte vectors
+ * another way. */
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][4] = {{1, 1, 1, 1}, {2, 2, 1, 3}, {1, 17, 2, 5}, {4, 40, 3, 14}, {1, 65, 1, 16}, {2, 33, 2, 32},
@@ -140,7 +141,8 @@ static void test_causal(void **state) {
     }
 }
 
-/* Scores of some thousand: only a running maximum keeps the exponentials finite. One key wins each row, so y is a row of v. */
+/* Scores of some thousand: only a running maximum keeps the exponentials finite. One key wins each row, so y is a row
+ * of v. */
 static void test_large_scores(void **state) {
     (void)state;
     enum { T = 50, D = 16 };

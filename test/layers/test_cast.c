@@ -15,13 +15,14 @@ static void test_sizes(void **state) {
             }
 }
 
-/* Ties to even, the carry into the exponent, the largest, subnormal, infinite and undefined values: as bf16_from_f32 and f16_from_f32.
- * NaN stays NaN, for any of its other bits. */
+/* Ties to even, the carry into the exponent, the largest, subnormal, infinite and undefined values: as bf16_from_f32
+ * and f16_from_f32. NaN stays NaN, for any of its other bits. */
 static void test_rounding(void **state) {
     (void)state;
     static const uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3fffffff, 0x7f7fffff, 0xff7f7fff, 0x00000001, 0x807fffff, 0x00008000,
                                     0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x80000000, 0x00018000, 0x42280000,
-                                    /* fp16: ties, the largest, the first that is infinite, subnormals and their ties, the smallest normal */
+                                    /* fp16: ties, the largest, the first that is infinite, subnormals and their ties,
+                                     * the smallest normal */
                                     0x3f801000, 0x3f803000, 0x3f801001, 0x477fefff, 0x477ff000, 0x33000000, 0x33000001, 0x33c00000, 0x387fffff};
     for (int t = 1; t < stage_act_types(); t++) {
         Stage  s = stage_create(0);

@@ -74,7 +74,8 @@ static void test_shapes(void **state) {
             for (int wide = 0; wide < 2; wide++) compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], wide ? 20.0 : 1.0);
 }
 
-/* A model that is sure: the gradient at the target is a small difference, the loss is small; and logits far from 0 and apart. */
+/* A model that is sure: the gradient at the target is a small difference, the loss is small; and logits far from 0 and
+ * apart. */
 static void test_extremes(void **state) {
     (void)state;
     enum { V = 19 };

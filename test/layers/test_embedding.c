@@ -49,7 +49,8 @@ static void test_records(void **state) {
     stage_destroy(&s);
 }
 
-/* V' = V + 3 rows: those past V and positions past T keep their values. Backward runs twice on sums that are not zero. */
+/* V' = V + 3 rows: those past V and positions past T keep their values. Backward runs twice on sums that are not
+ * zero. */
 static void compare(DType act, int64_t B, int64_t T, int64_t C, int64_t V, int64_t P) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Tensor tokens = stage_tokens(&s, 2, B, T, 5, (int32_t)V), y = stage_tensor(&s, act, 2, B * T, C);
@@ -74,7 +75,8 @@ static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][5] = {{1, 1, 1, 1, 1},   {1, 5, 3, 2, 5},      {2, 7, 16, 11, 9},   {3, 11, 17, 5, 11},
                                         {2, 40, 42, 389, 41}, {2, 33, 64, 20, 33}, {2, 21, 193, 30, 64},
-                                        /* one token; runs around 32 and far over it; more tokens than 8 and 16 bits, in several tiles */
+                                        /* one token; runs around 32 and far over it; more tokens than 8 and 16 bits, in
+                                         * several tiles */
                                         {3, 50, 24, 1, 50},   {2, 97, 5, 6, 97},    {1, 90, 264, 3, 90},  {3, 701, 3, 300, 701},
                                         {1, 1300, 1, 70000, 1300}};
     for (int t = 0; t < stage_act_types(); t++)

@@ -1,8 +1,9 @@
 /* test_gelu.c - gelu_forward and gelu_backward. */
 #include "test/ref/test.h"
 
-/* The argument of the exponential behind tanh reaches 2u = 1.6 (x + 0.0447 x^3), and a rounding of it is one of the result, relatively:
- * |2u| < 24 while the result matters (|x| < 6, past which gelu is x or under 10^-8). As so many terms of a sum: */
+/* The argument of the exponential behind tanh reaches 2u = 1.6 (x + 0.0447 x^3), and a rounding of it is one of the
+ * result, relatively: |2u| < 24 while the result matters (|x| < 6, past which gelu is x or under 10^-8). As so many
+ * terms of a sum: */
 enum { GELU_TERMS = 24 };
 
 typedef struct { int64_t n; double *y, *x, *dy; } Case;

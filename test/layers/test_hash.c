@@ -54,7 +54,8 @@ static void test_unaligned(void **state) {
     stage_destroy(&s);
 }
 
-/* Every bit of a small tensor, many of a large one; and two words that change places, equal changes in two words, zeros of another length. */
+/* Every bit of a small tensor, many of a large one; and two words that change places, equal changes in two words, zeros
+ * of another length. */
 static void test_every_flip_is_seen(void **state) {
     (void)state;
     const struct { int64_t elems, flips; } sizes[] = {{37, 37 * 32}, {stage_is_slow() ? 20000 : 500000, stage_is_slow() ? 50 : 200}};

@@ -1,5 +1,5 @@
-/* test_layernorm.c - layernorm_forward, residual_layernorm_forward and layernorm_backward: each against its float64 reference (test/ref/ops.c),
- * and that against finite differences and PyTorch's float64 records. */
+/* test_layernorm.c - layernorm_forward, residual_layernorm_forward and layernorm_backward: each against its float64
+ * reference (test/ref/ops.c), and that against finite differences and PyTorch's float64 records. */
 #include "test/ref/test.h"
 
 static const double EPS = 1e-5f; /* the float, as the op gets it */
@@ -145,8 +145,8 @@ static void test_shapes(void **state) {
         }
 }
 
-/* A row far from 0: a mean of squares less the square of the mean would lose all digits here (1000^2 2^-24 = 0.06 beside a variance of 1/3).
- * The mean's own rounding, 1000 2^-24 sqrt(C/16) of the lanes, remains. */
+/* A row far from 0: a mean of squares less the square of the mean would lose all digits here (1000^2 2^-24 = 0.06
+ * beside a variance of 1/3). The mean's own rounding, 1000 2^-24 sqrt(C/16) of the lanes, remains. */
 static void test_offset(void **state) {
     (void)state;
     enum { N = 3, C = 160 };

@@ -1,5 +1,5 @@
-/* test_reference.c - the instruments themselves: finite differences refuse wrong gradients, comparisons see single faults, records survive
- * a round trip. */
+/* test_reference.c - the instruments themselves: finite differences refuse wrong gradients, comparisons see single
+ * faults, records survive a round trip. */
 #include "test/ref/test.h"
 
 #include <unistd.h>

@@ -1,5 +1,6 @@
-/* test_threads.c - the same bits for any number of threads: every op that adds across rows, heads or channels, at sizes of several tiles, runs
- * and items, with Stream.any_threads. Values are the other tests' business; here they are compared with one thread's. */
+/* test_threads.c - the same bits for any number of threads: every op that adds across rows, heads or channels, at sizes
+ * of several tiles, runs and items, with Stream.any_threads. Values are the other tests' business; here they are
+ * compared with one thread's. */
 #include "test/ref/test.h"
 
 #include <omp.h>

@@ -1,4 +1,5 @@
-/* ranks_overlap.c - reduction overlaps backward: a bucket's gradients leave while earlier layers are still being computed. */
+/* ranks_overlap.c - reduction overlaps backward: a bucket's gradients leave while earlier layers are still being
+ * computed. */
 #include "comm/trace.h"
 #include "core/clock.h"
 #include "core/rng.h"

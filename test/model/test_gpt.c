@@ -1,5 +1,5 @@
-/* test_gpt.c - the whole model against PyTorch's float64 record of twenty AdamW steps (test/ref/generate.py), and against itself: other
- * micro-batches, recomputation, smaller batches than its memory, inference.
+/* test_gpt.c - the whole model against PyTorch's float64 record of twenty AdamW steps (test/ref/generate.py), and
+ * against itself: other micro-batches, recomputation, smaller batches than its memory, inference.
  *
  * Odd sizes throughout: head size 14, vocabulary 389, T 40.
  */
@@ -115,7 +115,8 @@ static void update(Model *m, int64_t step, double norm) {
     optimizer_update(&m->optimizer, &m->stream, h, norm > GRAD_CLIP ? (float)(GRAD_CLIP / norm) : 1.0f);
 }
 
-/* Worst ||got - want|| / ||want|| over the rows of the parameter table; got is parameter memory, want the records of that prefix. */
+/* Worst ||got - want|| / ||want|| over the rows of the parameter table; got is parameter memory, want the records of
+ * that prefix. */
 static double worst_row(Model *m, Tensor memory, const char *prefix, int skip_qkv_bias) {
     double worst = 0.0;
     for (int i = 0; i < m->shards->layout.params; i++) {
@@ -250,7 +251,8 @@ static void test_inference(void **state) {
             double wide[389];
             for (int v = 0; v < 389; v++) wide[v] = (double)logits[v];
             ref_classifier_forward(&loss, wide, (const int32_t *)batch.targets.data + row, 1, 389, 389);
-            /* The product of one row may sum its 42 terms in another order than that of many; bf16 then may round to the neighbour. */
+            /* The product of one row may sum its 42 terms in another order than that of many; bf16 then may round to
+             * the neighbour. */
             double allowed = ACT_TYPES[t] == F32 ? 1e-6 : 0x1p-8;
             assert_true(fabs(loss - (double)tensor_get(m->gpt.losses, row)) <= allowed * loss);
         }
@@ -259,10 +261,11 @@ static void test_inference(void **state) {
     }
 }
 
-/* bf16. A rounding errs by at most u = 2^-8 of the value, in the root mean square by 0.42 u (evenly within the spacing, mantissas evenly in the
- * logarithm). Along the longest path through the model (two blocks, forward and backward) some 70 values are rounded, weights included: their
- * independent errors make sqrt(70) of one, norm-wise. The logits see half the path; their size is at most 1 here, a loss moves by as much as
- * they do, and the mean over 160 tokens by 1 / sqrt(160) of that. Four standard deviations for the worst of twenty losses. */
+/* bf16. A rounding errs by at most u = 2^-8 of the value, in the root mean square by 0.42 u (evenly within the spacing,
+ * mantissas evenly in the logarithm). Along the longest path through the model (two blocks, forward and backward) some
+ * 70 values are rounded, weights included: their independent errors make sqrt(70) of one, norm-wise. The logits see
+ * half the path; their size is at most 1 here, a loss moves by as much as they do, and the mean over 160 tokens by 1 /
+ * sqrt(160) of that. Four standard deviations for the worst of twenty losses. */
 static void test_bf16(void **state) {
     (void)state;
     Model *m = model_create(BF16, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
@@ -282,7 +285,8 @@ static void test_bf16(void **state) {
     model_destroy(m);
 }
 
-/* Initial values: a function of seed and offset alone; N(0, 0.02), residual projections N(0, 0.02/sqrt(2 n_layer)), biases 0, norms 1. */
+/* Initial values: a function of seed and offset alone; N(0, 0.02), residual projections N(0, 0.02/sqrt(2 n_layer)),
+ * biases 0, norms 1. */
 static void test_initial(void **state) {
     (void)state;
     enum { MOST = 389 * 42 };

@@ -58,8 +58,8 @@ static double flops_of(const Ledger *l, const char *op) {
     return sum;
 }
 
-/* A product takes 2 m n k: each weight of a block, and the head's V' x C, once forward and twice backward. Attention: 2 and 5 products over the causal
- * half. */
+/* A product takes 2 m n k: each weight of a block, and the head's V' x C, once forward and twice backward. Attention: 2
+ * and 5 products over the causal half. */
 static void test_flops(void **state) {
     (void)state;
     ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);
@@ -79,8 +79,9 @@ static void test_flops(void **state) {
     ledger_free(&one), ledger_free(&four), ledger_free(&again);
 }
 
-/* Four ranks, zero_stage 1: the gradients (fp32) to where they are summed, the weights (bf16) from there, three quarters of each; zero_stage 0: the
- * sums (fp32) instead of weights. In order, of 3 micro-batches on each of 4 ranks a rank shares every sum that its own leaves do not complete. */
+/* Four ranks, zero_stage 1: the gradients (fp32) to where they are summed, the weights (bf16) from there, three
+ * quarters of each; zero_stage 0: the sums (fp32) instead of weights. In order, of 3 micro-batches on each of 4 ranks a
+ * rank shares every sum that its own leaves do not complete. */
 static void test_sent(void **state) {
     (void)state;
     ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);

@@ -1,9 +1,10 @@
-/* test_planned.c - every matrix product that a model runs was planned, so its scratch memory was, too: with the same extents, types, orders and
- * leading dimensions. A library may want other scratch for another key, and on another processor: with native bf16 oneDNN takes 200 MB for
- * logits whose rows are longer than the product. So this looks at the keys, which are the same on every processor.
+/* test_planned.c - every matrix product that a model runs was planned, so its scratch memory was, too: with the same
+ * extents, types, orders and leading dimensions. A library may want other scratch for another key, and on another
+ * processor: with native bf16 oneDNN takes 200 MB for logits whose rows are longer than the product. So this looks at
+ * the keys, which are the same on every processor.
  *
- * The linker puts the functions below in the place of matmul() and simd_has_bf16(): products are noted, none is computed, and the
- * processor multiplies bf16.
+ * The linker puts the functions below in the place of matmul() and simd_has_bf16(): products are noted, none is
+ * computed, and the processor multiplies bf16.
  */
 #include "test/ref/test.h"
 
@@ -74,7 +75,8 @@ static void run_model(ModelShape shape, DType act, int64_t B, int64_t T, Recompu
     model_destroy(m);
 }
 
-/* Vocabularies with padding and without; micro-batches that the classifier takes in equal chunks and with a shorter last one. */
+/* Vocabularies with padding and without; micro-batches that the classifier takes in equal chunks and with a shorter
+ * last one. */
 static void test_step(void **state) {
     (void)state;
     if (strcmp(device_backend(), "cpu") != 0) skip(); /* a GPU's workspace is one size for all products */

@@ -1,5 +1,5 @@
-/* clock.c - preloaded, moves the machine's clock under the program: every look at the time of day is a day later or earlier than the one before.
- * The monotonic clock stays as it is. */
+/* clock.c - preloaded, moves the machine's clock under the program: every look at the time of day is a day later or
+ * earlier than the one before. The monotonic clock stays as it is. */
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <sys/syscall.h>

@@ -1,4 +1,5 @@
-/* coverage.c - ends of a process that gcov does not see by itself, for scripts/coverage.sh: linked in by --wrap, not preloaded. */
+/* coverage.c - ends of a process that gcov does not see by itself, for scripts/coverage.sh: linked in by --wrap, not
+ * preloaded. */
 #include <unistd.h>
 
 void __gcov_dump(void);

@@ -1,7 +1,8 @@
-/* memory.c - preloaded, makes one allocation of the program fail: TRAIN_GPT_MALLOC_FAIL=n, the n-th malloc, calloc, realloc or posix_memalign
- * that its own code calls, or that the C library or libcjson makes for it (in asprintf, opendir, cJSON_Parse), from 1; "n+" all from there on.
- * Calls of other libraries go through, and those after exit(), which are gcov's. TRAIN_GPT_MALLOC_LOG=file: at the end it gets a line for each call
- * that may fail, the same for the same place in the program, as reached from the same caller, and the same way from there.
+/* memory.c - preloaded, makes one allocation of the program fail: TRAIN_GPT_MALLOC_FAIL=n, the n-th malloc, calloc,
+ * realloc or posix_memalign that its own code calls, or that the C library or libcjson makes for it (in asprintf,
+ * opendir, cJSON_Parse), from 1; "n+" all from there on. Calls of other libraries go through, and those after exit(),
+ * which are gcov's. TRAIN_GPT_MALLOC_LOG=file: at the end it gets a line for each call that may fail, the same for the
+ * same place in the program, as reached from the same caller, and the same way from there.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -64,7 +65,8 @@ static void end(void) { has_ended = 1; }
 
 typedef struct { unsigned place; int is_own; } Asked;
 
-/* One frame further out: the first caller that is no helper asked for the memory; its caller is part of the place, too. */
+/* One frame further out: the first caller that is no helper asked for the memory; its caller is part of the place,
+ * too. */
 static _Unwind_Reason_Code look_at(struct _Unwind_Context *frame, void *asked) {
     Asked *a = asked;
     char  *at = (char *)_Unwind_GetIP(frame);

@@ -1,8 +1,9 @@
 /* difference.h - a float64 gradient against finite differences.
  *
- * objective(ctx) is a scalar function of the array x, which ctx refers to. Each of its derivatives is taken by the four-point formula
- * (8 (f(+h) - f(-h)) - (f(+2h) - f(-2h))) / 12h with h = 10^-3: the formula's error is some h^4 = 10^-12 of the fifth derivative, the rounding
- * some 2^-52 / h = 2 10^-13 of f. DIFFERENCE_ALLOWED leaves both a factor of a thousand.
+ * objective(ctx) is a scalar function of the array x, which ctx refers to. Each of its derivatives is taken by the
+ * four-point formula (8 (f(+h) - f(-h)) - (f(+2h) - f(-2h))) / 12h with h = 10^-3: the formula's error is some h^4 =
+ * 10^-12 of the fifth derivative, the rounding some 2^-52 / h = 2 10^-13 of f. DIFFERENCE_ALLOWED leaves both a factor
+ * of a thousand.
  */
 #ifndef TRAIN_GPT_TEST_REF_DIFFERENCE_H
 #define TRAIN_GPT_TEST_REF_DIFFERENCE_H
@@ -16,8 +17,8 @@ typedef double (*Objective)(void *ctx);
 /* Largest |difference - gradient| over x, relative to the largest |gradient| or the largest |difference|. */
 double difference_error(Objective objective, void *ctx, double *x, const double *gradient, int64_t n);
 
-/* 1 if the gradient is within the allowance AND each of these faults planted in it is not: one element 0.001 % too large, one sign turned,
- * everything 0.001 % too large, everything shifted by one element. */
+/* 1 if the gradient is within the allowance AND each of these faults planted in it is not: one element 0.001 % too
+ * large, one sign turned, everything 0.001 % too large, everything shifted by one element. */
 int difference_proves(Objective objective, void *ctx, double *x, const double *gradient, int64_t n);
 
 /* sum_i a[i] b[i]: the usual objective is the output weighted by its gradient. */

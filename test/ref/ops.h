@@ -1,8 +1,9 @@
 /* ops.h - every op of layers/layers.h again, in float64 and plain loops: the reference for the real ones.
  *
- * Written from the formulas, not from the implementations, and checked two ways: their gradients against finite differences, their values
- * against PyTorch's (test/ref/generate.py). Symbols as in layers.h. Forward and activation gradients are set, weight gradients
- * are added to, as there. No padding: V is the number of columns, rows and so on, unless a stride is given.
+ * Written from the formulas, not from the implementations, and checked two ways: their gradients against finite
+ * differences, their values against PyTorch's (test/ref/generate.py). Symbols as in layers.h. Forward and activation
+ * gradients are set, weight gradients are added to, as there. No padding: V is the number of columns, rows and so on,
+ * unless a stride is given.
  */
 #ifndef TRAIN_GPT_TEST_REF_OPS_H
 #define TRAIN_GPT_TEST_REF_OPS_H

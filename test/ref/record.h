@@ -1,7 +1,7 @@
 /* record.h - named tensors in a file: generate.py's, and one backend's results for comparison with another's.
  *
- * The file is the eight bytes "tensors1" and then, for each tensor, a header of 104 bytes (name, type code, dims, four sizes, in this
- * machine's byte order) and its values, padded to eight bytes.
+ * The file is the eight bytes "tensors1" and then, for each tensor, a header of 104 bytes (name, type code, dims, four
+ * sizes, in this machine's byte order) and its values, padded to eight bytes.
  */
 #ifndef TRAIN_GPT_TEST_REF_RECORD_H
 #define TRAIN_GPT_TEST_REF_RECORD_H

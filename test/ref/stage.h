@@ -1,9 +1,9 @@
 /* stage.h - the ground of an op's test: memory with guards, reproducible inputs, one run per instruction set.
  *
- * Inputs are random but the same in every run, and rounded to the tensor's type before the float64 reference sees them: a
- * comparison then measures the op's own rounding only. Outputs start as NaN, so that an element the op did not set is seen. Every backend
- * runs the same tests: the host's reads are from memory that both reach (and launches must be synchronous:
- * CUDA_LAUNCH_BLOCKING=1).
+ * Inputs are random but the same in every run, and rounded to the tensor's type before the float64 reference sees them:
+ * a comparison then measures the op's own rounding only. Outputs start as NaN, so that an element the op did not set is
+ * seen. Every backend runs the same tests: the host's reads are from memory that both reach (and launches must be
+ * synchronous: CUDA_LAUNCH_BLOCKING=1).
  */
 #ifndef TRAIN_GPT_TEST_REF_STAGE_H
 #define TRAIN_GPT_TEST_REF_STAGE_H
@@ -42,8 +42,8 @@ int stage_act_types(void);
 /* 1 where every instruction is emulated: tests take their smaller sizes. */
 int stage_is_slow(void);
 
-/* main() of an op's test: on the CPU runs the program again for each instruction set this processor has, with 1, 3 and 2 threads, and then
- * tests() in each; returns the exit status. */
+/* main() of an op's test: on the CPU runs the program again for each instruction set this processor has, with 1, 3 and
+ * 2 threads, and then tests() in each; returns the exit status. */
 int stage_main(char **argv, int (*tests)(void));
 
 #endif

@@ -25,7 +25,8 @@
 
 static const DType ACT_TYPES[] = {F32, BF16, F16}; /* the first stage_act_types() of them are this backend's */
 
-/* A float64 reference against PyTorch's float64: both round every operation to 2^-53, over at most some hundred terms. */
+/* A float64 reference against PyTorch's float64: both round every operation to 2^-53, over at most some hundred
+ * terms. */
 #define assert_same_float64(got, record)                                                                              \
     do {                                                                                                              \
         const Record *r_ = record;                                                                                    \

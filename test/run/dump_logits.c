@@ -1,4 +1,5 @@
-/* dump_logits.c - the logits of a checkpoint folder for given tokens, in fp32, for comparison with other readers of the same files:
+/* dump_logits.c - the logits of a checkpoint folder for given tokens, in fp32, for comparison with other readers of the
+ * same files:
  *
  *   dump_logits FOLDER TOKEN...     prints a line for each token: vocab_size numbers
  */

@@ -24,7 +24,7 @@ static Config config_of(int on_nonfinite, int on_spike) {
     return c;
 }
 
-/* --- the median's window --------------------------------------------------------------------------------------------------------------- */
+/* --- the median's window ------------------------------------------------------------------------------------------ */
 
 static void test_limit(void **state) {
     (void)state;
@@ -45,7 +45,7 @@ static void test_limit(void **state) {
     assert_true(s.count == SPIKES_WINDOW && s.loss[SPIKES_WINDOW - 1] == 9.0 && s.loss[0] == 2.0);
 }
 
-/* --- series of losses ------------------------------------------------------------------------------------------------------------------ */
+/* --- series of losses --------------------------------------------------------------------------------------------- */
 
 /* A falling loss with the noise of batches, as of training: step counts from 0. */
 static double falling(int64_t step, double noise) {
@@ -167,7 +167,8 @@ static void test_rollbacks(void **state) {
     assert_true(g.rollbacks == 1 && g.furthest == 22);
 }
 
-/* Every step where it is cheap, at the latest every tenth; one rank has nobody to compare with. Without ZeRO five times as much is read. */
+/* Every step where it is cheap, at the latest every tenth; one rank has nobody to compare with. Without ZeRO five times
+ * as much is read. */
 static void test_hash_due(void **state) {
     (void)state;
     static const struct { int64_t tokens; int ranks, due; } table[] = {{480, 3, 10}, {3000, 3, 10}, {6000, 3, 5}, {29999, 3, 2}, {30000, 3, 1}, {1 << 19, 8, 1}};

@@ -241,7 +241,8 @@ static void a_lost_file_starts_at_the_step(void **state) {
     free(text);
 }
 
-/* An evaluation that was cut short is missing from the log of a run that evaluates; nothing else makes one be done at a resume. */
+/* An evaluation that was cut short is missing from the log of a run that evaluates; nothing else makes one be done at a
+ * resume. */
 static void a_missing_evaluation_is_seen(void **state) {
     (void)state;
     assert_int_equal(metrics_lack_eval(dir, 0), 1);

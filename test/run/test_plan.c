@@ -55,8 +55,8 @@ static size_t bytes_with(Config c, int64_t micro_batch) {
     return plan_make(&c, BF16, ranks_of(2)).device_bytes;
 }
 
-/* The answer fits, and one sequence more does not. (It may be more than was asked for: a library may want less scratch for 16 sequences than for
- * 15.) */
+/* The answer fits, and one sequence more does not. (It may be more than was asked for: a library may want less scratch
+ * for 16 sequences than for 15.) */
 static void largest_micro_batch(void **state) {
     (void)state;
     Config c = small_config();
@@ -165,7 +165,7 @@ static void a_lack_of_memory_is_told_with_the_advice(void **state) {
     assert_string_equal(c.said, "train_gpt: no memory for a test\n");
 }
 
-/* --- the verb ------------------------------------------------------------------------------------------------------------------------- */
+/* --- the verb ----------------------------------------------------------------------------------------------------- */
 
 static char dir[64], config_path[96];
 

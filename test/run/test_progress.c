@@ -163,7 +163,8 @@ static void a_terminal_sees_every_step(void **state) {
     unsetenv("NO_COLOR");
 }
 
-/* Steps of 100 ms after a first one of 3 s: the ETA follows the pace, not the start. A fifth of the time goes to evals: it counts that. */
+/* Steps of 100 ms after a first one of 3 s: the ETA follows the pace, not the start. A fifth of the time goes to evals:
+ * it counts that. */
 static void steps_after_a_slow_start(void) {
     Progress p = progress_start(1000, 0, 1);
     double   now = clock_ms();

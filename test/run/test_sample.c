@@ -17,7 +17,7 @@
 #include "run/verbs.h"
 #include "test/run/lib/child.h"
 
-/* --- one token -------------------------------------------------------------------------------------------------------------------- */
+/* --- one token ---------------------------------------------------------------------------------------------------- */
 
 static void greedy_takes_the_first_largest(void **state) {
     (void)state;
@@ -102,7 +102,7 @@ static void odd_logits(void **state) {
     assert_int_equal(sample_token(wide, 2, 1e-3, 0, 0.999), 1);
 }
 
-/* --- text, from a small model with random weights ---------------------------------------------------------------------------------------- */
+/* --- text, from a small model with random weights ----------------------------------------------------------------- */
 
 typedef struct {
     Model    *model;
@@ -195,7 +195,7 @@ static void text_is_printable(void **state) {
     writer_destroy(&m);
 }
 
-/* --- the verb's faults ----------------------------------------------------------------------------------------------------------------------- */
+/* --- the verb's faults -------------------------------------------------------------------------------------------- */
 
 typedef struct { int argc; char **argv; } Arguments;
 static void run_verb(void *arguments) {

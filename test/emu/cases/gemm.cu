@@ -1,8 +1,9 @@
-/* gemm.cu - C[m,n] = A[m,k] B[k,n], row-major, twice: mma.sync with double-buffered cp.async, and wgmma fed by TMA through mbarriers. */
+/* gemm.cu - C[m,n] = A[m,k] B[k,n], row-major, twice: mma.sync with double-buffered cp.async, and wgmma fed by TMA
+ * through mbarriers. */
 #include "core/tensor_map.cuh"
 #include "test/emu/cases/cases.cuh"
 
-/* --- mma.sync: tiles 64 x 64 x 32, 4 warps of 32 x 32 each ---------------------------------------------------------------------------- */
+/* --- mma.sync: tiles 64 x 64 x 32, 4 warps of 32 x 32 each -------------------------------------------------------- */
 
 enum { TILE_M = 64, TILE_N = 64, TILE_K = 32, PAD = 8 /* rows on different banks */, GEMM_THREADS = 128 };
 
@@ -81,7 +82,7 @@ template <typename T> void gemm(float *c, const T *a, const T *b, int m, int n, 
 template void gemm(float *, const bf16 *, const bf16 *, int, int, int, Stream *);
 template void gemm(float *, const half *, const half *, int, int, int, Stream *);
 
-/* --- Hopper: a ring of tiles, one producer thread, one warpgroup of consumers --------------------------------------------------------- */
+/* --- Hopper: a ring of tiles, one producer thread, one warpgroup of consumers ------------------------------------- */
 
 enum { SIDE = 64, TILE = SIDE * SIDE, STAGES = 3 };
 template <typename T> struct alignas(1024) Ring {

@@ -1,6 +1,8 @@
-/* main.cu - cases [NAME [BUG]]: runs the cases, all of them or the one named, with or without a planted fault; built by nvcc, on a GPU.
+/* main.cu - cases [NAME [BUG]]: runs the cases, all of them or the one named, with or without a planted fault; built by
+ * nvcc, on a GPU.
  *
- * Prints "ok NAME" or "not ok NAME: why" for each; exit 1 when one failed. Sizes are odd on purpose: rows, columns and tiles do not fit.
+ * Prints "ok NAME" or "not ok NAME: why" for each; exit 1 when one failed. Sizes are odd on purpose: rows, columns and
+ * tiles do not fit.
  */
 #include <stdio.h>
 #include <stdlib.h>

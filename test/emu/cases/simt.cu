@@ -1,9 +1,10 @@
-/* simt.cu - cases without tensor cores: shuffles, block reductions, vector accesses, atomics, warp-private shared memory. */
+/* simt.cu - cases without tensor cores: shuffles, block reductions, vector accesses, atomics, warp-private shared
+ * memory. */
 #include <stdio.h>
 
 #include "test/emu/cases/cases.cuh"
 
-/* --- layernorm: one warp per row, 8 elements per load --------------------------------------------------------------------------------- */
+/* --- layernorm: one warp per row, 8 elements per load ------------------------------------------------------------- */
 
 typedef Pack<bf16, 8> Eight;
 
@@ -43,7 +44,7 @@ void layernorm(bf16 *out, float *mean, float *rstd, const bf16 *in, const bf16 *
     LAUNCH(layernorm_kernel, (unsigned)blocks_for(rows, 8), 256, 0, s, out, mean, rstd, in, gain, bias, rows, columns);
 }
 
-/* --- softmax: one block per row ------------------------------------------------------------------------------------------------------- */
+/* --- softmax: one block per row ----------------------------------------------------------------------------------- */
 
 enum Of { SUM, MAXIMUM };
 template <int BLOCK> DEVICE float block_reduce(float v, Of of) {
@@ -85,7 +86,7 @@ void softmax(float *out, const float *in, int rows, int columns, Stream *s) {
     if (BUG(20) && out[0] == 12345.0f) printf("never\n"); /* 20: the host reads device memory */
 }
 
-/* --- column sums: blocks meet in global memory ---------------------------------------------------------------------------------------- */
+/* --- column sums: blocks meet in global memory -------------------------------------------------------------------- */
 
 KERNEL column_sums_kernel(float *__restrict__ sums, const float *__restrict__ in, int rows, int columns) {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
@@ -99,7 +100,7 @@ void column_sums(float *sums, const float *in, int rows, int columns, Stream *s)
     LAUNCH(column_sums_kernel, dim3((unsigned)blocks_for(columns, 128), 8), 128, 0, s, sums, in, rows, columns);
 }
 
-/* --- AdamW: four elements per thread -------------------------------------------------------------------------------------------------- */
+/* --- AdamW: four elements per thread ------------------------------------------------------------------------------ */
 
 KERNEL adamw_kernel(float *__restrict__ p, float *__restrict__ m, float *__restrict__ v, const float *__restrict__ g, size_t n) {
     const float lr = 0.01f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, decay = 0.1f;
@@ -119,7 +120,7 @@ void adamw(float *p, float *m, float *v, const float *g, size_t n, Stream *s) {
     LAUNCH(adamw_kernel, (unsigned)blocks_for((int64_t)n / 4, 256), 256, 0, s, p, m, v, g, n);
 }
 
-/* --- each warp reverses its 32 values through shared memory --------------------------------------------------------------------------- */
+/* --- each warp reverses its 32 values through shared memory ------------------------------------------------------- */
 
 KERNEL reverse_kernel(float *__restrict__ out, const float *__restrict__ in, int n) {
     SMEM(float, values, [4][WARP]);

@@ -61,7 +61,8 @@ static inline void fixture_rows(Param rows[FIXTURE_ROWS]) {
     rows[7] = fixture_row("ln_f.bias", 2, FIXTURE_C, 0, FIXTURE_C);
 }
 
-/* Bits of element g of masters (which 0), m (1), v (2) at step `step`: any finite pattern, a function of these alone. */
+/* Bits of element g of masters (which 0), m (1), v (2) at step `step`: any finite pattern, a function of these
+ * alone. */
 static inline uint32_t fixture_bits(int64_t step, int which, int64_t g) {
     uint64_t x = ((uint64_t)step * 3 + (uint64_t)which) * 0x9e3779b97f4a7c15u + (uint64_t)g; /* splitmix64's mixing, Steele et al. 2014 */
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -1,5 +1,5 @@
-/* ranks_checkpoint.c - checkpoints written and read by several ranks. Alone it runs its cases; test_ranks_checkpoint.sh also uses it as a
- * tool, to read a checkpoint with another number of ranks than wrote it:
+/* ranks_checkpoint.c - checkpoints written and read by several ranks. Alone it runs its cases; test_ranks_checkpoint.sh
+ * also uses it as a tool, to read a checkpoint with another number of ranks than wrote it:
  *
  *   ranks_checkpoint save DIR STEP STAGE          saves the state of STEP
  *   ranks_checkpoint load DIR STEP STAGE RANKS    resumes, expects the bits of STEP, saved by RANKS

@@ -60,7 +60,7 @@ typedef struct {
 
 static Disk disk;
 
-/* --- names ------------------------------------------------------------------------------------------------------------------------------- */
+/* --- names -------------------------------------------------------------------------------------------------------- */
 
 static Entry *entry_of(Entry *list, int count, int folder, const char *name) {
     for (int i = 0; i < count; i++)
@@ -111,7 +111,7 @@ static int new_node(int is_folder) {
     return disk.nodes++;
 }
 
-/* --- recording ---------------------------------------------------------------------------------------------------------------------------- */
+/* --- recording ---------------------------------------------------------------------------------------------------- */
 
 static Change *note_change(ChangeKind kind, int node) {
     CHECK(disk.changes < DISK_CHANGES, "more than %d changes", DISK_CHANGES);

@@ -44,7 +44,7 @@ static void flip_bit(const char *name, long at) {
     fclose(f);
 }
 
-/* --- round trips ----------------------------------------------------------------------------------------------------------------------- */
+/* --- round trips -------------------------------------------------------------------------------------------------- */
 
 static void round_trip(DType act, int stage_saved, int stage_read) {
     Fixture saved, read;
@@ -129,7 +129,7 @@ static void test_folder_is_as_described(void **state) {
     free(text);
 }
 
-/* --- which checkpoint ------------------------------------------------------------------------------------------------------------------ */
+/* --- which checkpoint --------------------------------------------------------------------------------------------- */
 
 typedef struct { const char *extra; int64_t want; } Attempt;
 
@@ -261,7 +261,7 @@ static void test_other_data(void **state) {
     }
 }
 
-/* --- which folders stay ------------------------------------------------------------------------------------------------------------------ */
+/* --- which folders stay ------------------------------------------------------------------------------------------- */
 
 static void test_keeps_the_newest(void **state) {
     (void)state;

@@ -156,7 +156,7 @@ static void test_folders_under_false_names(void **state) {
     expect_fall_back("an empty folder");
 }
 
-/* --- the long form ------------------------------------------------------------------------------------------------------------------------ */
+/* --- the long form ------------------------------------------------------------------------------------------------ */
 
 enum { LONG_CASES = 100000 };
 static int64_t long_from, long_count;

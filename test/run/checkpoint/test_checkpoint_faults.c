@@ -1,6 +1,6 @@
-/* test_checkpoint_faults.c - every I/O call of a save, of the deletion that follows it and of a resume in turn fails, is cut short, or is
- * the last thing the process does: older checkpoints stay whole, and the next resume takes the old state or the new
- * one, with all its bits.
+/* test_checkpoint_faults.c - every I/O call of a save, of the deletion that follows it and of a resume in turn fails,
+ * is cut short, or is the last thing the process does: older checkpoints stay whole, and the next resume takes the old
+ * state or the new one, with all its bits.
  */
 #include "core/failpoints.h"
 #include "core/io.h"
@@ -239,7 +239,7 @@ static void test_every_write_of_a_save_flips_a_bit(void **state) {
     assert_true(nth > 8);
 }
 
-/* --- a fault costs a checkpoint, not the run -------------------------------------------------------------------------------------------- */
+/* --- a fault costs a checkpoint, not the run ---------------------------------------------------------------------- */
 
 typedef struct { const char *spec; int64_t last; } Series;
 

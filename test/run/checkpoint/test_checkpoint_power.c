@@ -83,7 +83,8 @@ static uint64_t random_at(uint64_t a, uint64_t b) {
     return XXH3_64bits(x, sizeof x);
 }
 
-/* The power fails after `count` changes. round 0: all that is unsure is lost; 1: it is there; then each one alone lost, there, torn; then any. */
+/* The power fails after `count` changes. round 0: all that is unsure is lost; 1: it is there; then each one alone lost,
+ * there, torn; then any. */
 static void try_round(int count, int round, int64_t old, int64_t new) {
     Fate fate[DISK_CHANGES];
     int  unsure[DISK_CHANGES], many = 0;

@@ -62,7 +62,8 @@ static void moved(Fixture *f) { f->shards->layout.param[3].offset++; }
 static void wider(Fixture *f) { f->shards->layout.param[4].dim[1]++; }
 static void deeper(Fixture *f) { f->shards->layout.param[3].dims = 2; }
 
-/* A table of tensors that is not the one that saved, as after run.allow_change = model: nothing is read into the wrong place. */
+/* A table of tensors that is not the one that saved, as after run.allow_change = model: nothing is read into the wrong
+ * place. */
 static void test_tensors_of_another_model(void **state) {
     (void)state;
     save_one(F32, (LossScale){1.0, 0});

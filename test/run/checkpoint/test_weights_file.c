@@ -19,7 +19,8 @@ static uint16_t f16_from_value(float f) {
     return (uint16_t)((f < 0 ? 0x8000 : 0) | (exponent - 1 + 15) << 10 | (int)((fraction * 2 - 1) * 1024));
 }
 
-/* A file of the fixture's table as another program may write it: prefix or not, a type, rows in reverse order, and `extra` more tensors. */
+/* A file of the fixture's table as another program may write it: prefix or not, a type, rows in reverse order, and
+ * `extra` more tensors. */
 typedef struct {
     const char *prefix;
     SafeType    type;

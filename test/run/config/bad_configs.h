@@ -201,8 +201,8 @@ static const BadKey BAD_SECTIONS[] = {
     {"evaluation", "eval"}, {"evals", "eval"}, {"samples", "sample"}, {"logging", "log"},
 };
 
-/* Overrides of a good config (4 layers, 6 heads, width 192, 256 positions, vocabulary 256; 12288 tokens, micro-batch 4, 600 steps),
- * separated by '|'; ranks; words of the one message. */
+/* Overrides of a good config (4 layers, 6 heads, width 192, 256 positions, vocabulary 256; 12288 tokens, micro-batch 4,
+ * 600 steps), separated by '|'; ranks; words of the one message. */
 typedef struct { const char *overrides; int ranks; const char *says, *also; } BadOverride;
 static const BadOverride BAD_OVERRIDES[] = {
     {"run.steps", 0, "override \"run.steps\": error: expected key=value", ""},

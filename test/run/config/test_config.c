@@ -344,7 +344,8 @@ static void test_nearest(void **state) {
     free(long_word);
 }
 
-/* Each value of a good config in turn is something else: faults that name the file, or a config that is the same after a trip through JSON. */
+/* Each value of a good config in turn is something else: faults that name the file, or a config that is the same after
+ * a trip through JSON. */
 static void read_changed(char *text, void *good) {
     Config config, again;
     char  *faults = config_parse("changed.json", text, strlen(text), NULL, 0, 2, &config);

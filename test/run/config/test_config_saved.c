@@ -33,7 +33,7 @@ static void test_presets(void **state) {
     assert_false(model_parameters(c.model.shape, &parameters));
 }
 
-/* --- saved and compared ------------------------------------------------------------------------------------------------------------ */
+/* --- saved and compared ------------------------------------------------------------------------------------------- */
 
 static cJSON *printed_and_read(cJSON *json) {
     char *text = cJSON_Print(json);
@@ -187,7 +187,7 @@ static void test_check_ranks(void **state) {
     free(text);
 }
 
-/* --- the table, help and schema ---------------------------------------------------------------------------------------------------- */
+/* --- the table, help and schema ----------------------------------------------------------------------------------- */
 
 static char *printed(void (*print)(FILE *)) {
     char  *text;

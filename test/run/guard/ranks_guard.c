@@ -1,5 +1,5 @@
-/* ranks_guard.c - weights that are not the same on all ranks: every flipped bit is found, and the right rank named. Alone it flips some; with
- * numbers it is the bulk of `make soak`'s weight_bits:
+/* ranks_guard.c - weights that are not the same on all ranks: every flipped bit is found, and the right rank named.
+ * Alone it flips some; with numbers it is the bulk of `make soak`'s weight_bits:
  *
  *   ranks_guard FLIPS SEED      prints "FLIPS flips, MISSED missed, WRONG wrong ranks named"
  */

@@ -1,4 +1,5 @@
-/* test_lock.c - who may take a run folder: the decision as a table, and locks of processes that live, die, hang and come back. */
+/* test_lock.c - who may take a run folder: the decision as a table, and locks of processes that live, die, hang and
+ * come back. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -32,7 +33,7 @@ static int remove_dir(void **state) {
     return io_remove_tree(dir);
 }
 
-/* --- the decision ------------------------------------------------------------------------------------------------------------------- */
+/* --- the decision ------------------------------------------------------------------------------------------------- */
 
 static const LockHolder OWN = {.host = "here", .boot = "b1", .process = 7, .started = 70, .job = "11", .restart = 1, .nonce = 0xabc, .beat = 1};
 
@@ -119,7 +120,7 @@ static void who_lives(void **state) {
     unsetenv("SLURM_JOB_ID"), unsetenv("SLURM_RESTART_COUNT");
 }
 
-/* --- real ones ---------------------------------------------------------------------------------------------------------------------- */
+/* --- real ones ---------------------------------------------------------------------------------------------------- */
 
 static Comm *alone(void) {
     static Comm *comm;
