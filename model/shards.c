@@ -84,7 +84,7 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     if (has_grad_slots(z)) z->grad_pieces = arena_tensor(grads, F32, 1, pieces_elems(z), 1, 1);
     z->weight_view = make_views(z, weights_of);
     z->grad_view = make_views(z, grads_of);
-    z->gather = (int64_t *)malloc(sizeof *z->gather * (size_t)z->layout.buckets);
+    z->gather = (int64_t *)calloc((size_t)z->layout.buckets, sizeof *z->gather);
     z->sums_of = (int64_t *)calloc((size_t)z->layout.buckets, sizeof *z->sums_of);
     if (!z->gather || !z->sums_of) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", z->layout.buckets);
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
