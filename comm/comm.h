@@ -67,6 +67,9 @@ void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count);
 void comm_all_gather_start(Comm *c, Tensor x);
 /* Starts: x (F32, BF16, F16; any shape, any length) becomes the sum over ranks, the same bits on all of them. */
 void comm_all_reduce_start(Comm *c, Tensor x);
+/* The same, and takes x's bytes only when everything is done that `before`, another group of this rank, has started so
+ * far: x may be its result. */
+void comm_all_reduce_after(Comm *c, Tensor x, Comm *before);
 
 void comm_poll(Comm *c); /* world_poll of its world */
 /* comm_next returns the number of this group's next collective over a bucket. comm_wait waits for those up to number

@@ -44,6 +44,7 @@ enum {
  *   a piece that is only copied gains from fewer messages */
 static const int64_t CHUNK_BYTES = 256 << 10, LEAST_CHUNK_BYTES = 64 << 10, COPY_CHUNK_BYTES = 1 << 20;
 
+enum { NOT_STAGED = -2 };
 typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_TREE_SUM } OpKind;
 static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "tree-sum"};
 
@@ -55,7 +56,10 @@ typedef struct {
     CommKind by;
     Tensor   bucket;       /* borrowed until the end */
     Tensor   x;            /* the bucket, or its copy in host memory */
-    int      staged;       /* that copy's number in staging.cu; -1: none */
+    Comm    *after;        /* begins once this group has done its collectives before number after_number; NULL: at once */
+    int64_t  after_number;
+    int      is_begun;     /* else it waits for its bytes to reach the host, or for `after` */
+    int      staged;       /* that copy's number in staging.cu; -1: none; NOT_STAGED: not yet */
     int64_t  sequence;     /* among the collectives over buckets of this process: its place in the trace */
     int64_t  number;       /* among those of its group: the same on all its ranks */
     double   first_send_ms;
@@ -87,7 +91,6 @@ struct World {
 
     Op      *op;                /* owned; in flight, of all groups, in start order       */
     int      ops, op_room;
-    int      begun;             /* the number begun, the oldest; the others wait for their bytes to reach the host */
     int64_t  started;           /* collectives over buckets so far                       */
     CommCall blocking;          /* the small one that the main thread is in, or was in last */
     CommTrace trace[TRACES];    /* sequence s in place s % TRACES                        */
@@ -107,6 +110,7 @@ struct Comm {
     MPI_Comm small, ring;       /* for the small blocking calls; for messages and started collectives. Of one rank: neither is there */
 
     int      ops, begun;        /* in the world's queue; of them, begun                  */
+    int      is_held;           /* its next may not begin: those behind it wait          */
     int64_t  started;           /* collectives over buckets so far                       */
     int64_t  calls;             /* collectives of all kinds                              */
     char    *chunk;             /* owned [WINDOW][CHUNK_BYTES]; NULL before first use    */

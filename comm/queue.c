@@ -40,19 +40,39 @@ static Op *new_op(World *w) {
     return (Op *)memset(&w->op[w->ops++], 0, sizeof(Op));
 }
 
+static int is_waited_for(const Comm *c, int64_t number) {
+    const World *w = c->world;
+    for (int i = 0; c->ops > 0 && i < w->ops; i++)
+        if (w->op[i].comm == c) return w->op[i].number <= number; /* the group's oldest */
+    return 0;
+}
+
 static int is_in(World *w, const Op *op) {
     for (int k = 0; op->kind == OP_TREE_SUM && k < op->comm->tree->mine - 1; k++)
         if (op->node_staged[k] >= 0 && !staging_is_in(w, op->node_staged[k])) return 0;
     return op->staged < 0 || staging_is_in(w, op->staged);
 }
 
-/* In start order, which a group's messages and MPI's collectives keep on every rank. A collective whose bytes are
- * still on their way to the host holds up all later ones, of other groups too: its bytes come without any peer. */
+/* One that comes after another group's takes its bytes when those have ended. */
+static int may_begin(World *w, Op *op) {
+    if (op->after && is_waited_for(op->after, op->after_number - 1)) return 0;
+    if (op->staged == NOT_STAGED) op->staged = staging_in(op->comm, op->kind, &op->x);
+    return is_in(w, op);
+}
+
+/* In start order within a group, since its messages and MPI's collectives keep theirs on every rank. */
 static void begin_those_ready(World *w) {
-    for (; w->begun < w->ops; w->begun++) {
-        Op   *op = &w->op[w->begun];
+    for (Comm *c = w->groups; c; c = c->next) c->is_held = 0;
+    for (int i = 0; i < w->ops; i++) {
+        Op   *op = &w->op[i];
         Comm *c = op->comm;
-        if (is_stalled(op) || !is_in(w, op)) return;
+        if (op->is_begun || c->is_held) continue;
+        if (is_stalled(op)) return;
+        if (!may_begin(w, op)) {
+            c->is_held = 1;
+            continue;
+        }
+        op->is_begun = 1;
         if (c->begun++ == 0) c->busy_since_ms = clock_ms();
         if (op->kind == OP_TREE_SUM) tree_sum_start(op);
         else if (op->by == COMM_RING) ring_start(op, op->way);
@@ -86,10 +106,10 @@ static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
 }
 
 /* Adds a collective to the queue. MPI adds no 16-bit floats: under COMM_MPI the ring sums them. */
-static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
+static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     World   *w = c->world;
     Tensor   bucket = x;
-    int      staged = staging_in(c, kind, &x);
+    int      staged = after ? NOT_STAGED : staging_in(c, kind, &x);
     CommKind by = kind != OP_ALL_GATHER && x.type != F32 ? COMM_RING : c->kind;
     int      ways = by == COMM_RING && kind != OP_TREE_SUM ? ring_ways(c, kind) : 1;
     for (int way = 0; way < ways; way++) {
@@ -100,6 +120,8 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
         op->bucket = bucket;
         op->x = x;
         op->staged = staged;
+        op->after = after;
+        op->after_number = after ? after->started : 0;
         op->way = way;
         op->total_bytes = (int64_t)tensor_bytes(x);
         op->piece_bytes = piece_elems(c, x) * (int64_t)dtype_bytes(x.type);
@@ -110,8 +132,8 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     c->ops += ways;
 }
 
-/* nodes: of OP_TREE_SUM, this rank's but the last, which is x. */
-static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
+/* nodes: of OP_TREE_SUM, this rank's but the last, which is x. after: NULL, or see comm_all_reduce_after. */
+static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.tree_sum"};
     World *w = c->world;
     int times = kind == OP_ALL_REDUCE ? 2 : kind == OP_TREE_SUM && c->tree ? c->tree->mine : 1;
@@ -121,8 +143,8 @@ static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     *trace = (CommTrace){OP_NAMES[kind], c->calls++, w->started, clock_ms(), 0, 0, ""};
     memcpy(trace->group, c->name, sizeof trace->group);
     Failpoint f = queue_obey_test(w, points[kind]);
-    if (c->kind == COMM_NCCL) nccl_start(c, kind, x, nodes);
-    else enqueue(c, kind, x, nodes);
+    if (c->kind == COMM_NCCL) nccl_start(c, kind, x, nodes); /* all groups' follow each other on one stream */
+    else enqueue(c, kind, x, nodes, after);
     w->started++, c->started++;
     if (c->kind != COMM_NCCL) begin_those_ready(w);
     failpoint_done(f);
@@ -146,17 +168,17 @@ static void end(World *w, const Op *op) {
 /* Moves every collective in flight along, in start order; returns whether anything moved. */
 static int progress(World *w) {
     begin_those_ready(w);
-    int moved = 0, left = 0, begun = w->begun;
+    int moved = 0, left = 0;
     for (int i = 0; i < w->ops; i++) {
         Op   *op = &w->op[i];
         Comm *c = op->comm;
-        if (i < begun) moved |= move(op);
-        if (i >= begun || !op_is_done(op)) {
+        if (op->is_begun) moved |= move(op);
+        if (!op->is_begun || !op_is_done(op)) {
             w->op[left++] = *op;
             continue;
         }
         if (!is_of(w, left - 1, op->sequence) && !is_of(w, i + 1, op->sequence)) end(w, op);
-        w->begun--, c->ops--;
+        c->ops--;
         if (--c->begun == 0) c->times.comm_ms += clock_ms() - c->busy_since_ms;
     }
     w->ops = left;
@@ -181,13 +203,6 @@ void queue_turn(World *w, double *moved_ms) {
     }
 }
 
-static int is_waited_for(const Comm *c, int64_t number) {
-    const World *w = c->world;
-    for (int i = 0; c->ops > 0 && i < w->ops; i++)
-        if (w->op[i].comm == c) return w->op[i].number <= number; /* the group's oldest */
-    return 0;
-}
-
 /* Time in which the stream still computes is not exposed. */
 static void wait_until(Comm *c, int64_t number) {
     double begin = 0, moved = clock_ms();
@@ -210,20 +225,21 @@ void comm_wait(Comm *c, int64_t sequence) {
 
 void comm_finish(Comm *c) { comm_wait(c, c->started); }
 
-void comm_reduce_scatter_start(Comm *c, Tensor x) { start(c, OP_REDUCE_SCATTER, x, NULL); }
-void comm_all_gather_start(Comm *c, Tensor x) { start(c, OP_ALL_GATHER, x, NULL); }
-void comm_all_reduce_start(Comm *c, Tensor x) { start(c, OP_ALL_REDUCE, x, NULL); }
+void comm_reduce_scatter_start(Comm *c, Tensor x) { start(c, OP_REDUCE_SCATTER, x, NULL, NULL); }
+void comm_all_gather_start(Comm *c, Tensor x) { start(c, OP_ALL_GATHER, x, NULL, NULL); }
+void comm_all_reduce_start(Comm *c, Tensor x) { start(c, OP_ALL_REDUCE, x, NULL, NULL); }
+void comm_all_reduce_after(Comm *c, Tensor x, Comm *before) { start(c, OP_ALL_REDUCE, x, NULL, before); }
 void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count) {
     CHECK(c->size == 1 || (c->tree && count == c->tree->mine - 1), "%d nodes beside x", count);
     for (int k = 0; k < count; k++) EXPECT1(nodes[k], F32, x.dim[0]);
-    start(c, OP_TREE_SUM, x, nodes);
+    start(c, OP_TREE_SUM, x, nodes, NULL);
 }
 void comm_reduce_scatter(Comm *c, Tensor x) {
-    start(c, OP_REDUCE_SCATTER, x, NULL);
+    start(c, OP_REDUCE_SCATTER, x, NULL, NULL);
     comm_finish(c);
 }
 void comm_all_gather(Comm *c, Tensor x) {
-    start(c, OP_ALL_GATHER, x, NULL);
+    start(c, OP_ALL_GATHER, x, NULL, NULL);
     comm_finish(c);
 }
 
@@ -234,7 +250,7 @@ void comm_all_reduce(Comm *c, Tensor x) {
         comm_reduce_scatter(c, x);
         comm_all_gather(c, x);
     } else {
-        start(c, OP_ALL_REDUCE, x, NULL);
+        start(c, OP_ALL_REDUCE, x, NULL, NULL);
         comm_finish(c);
     }
 }

@@ -3,7 +3,10 @@
 
 #include "core/error.h"
 
-Mesh mesh_of_data(int ranks) { return (Mesh){{[AXIS_TENSOR] = 1, [AXIS_CONTEXT] = 1, [AXIS_SHARD] = ranks, [AXIS_REPLICA] = 1, [AXIS_STAGE] = 1}}; }
+Mesh mesh_of_data(int ranks, int replicas) {
+    CHECK(replicas > 0 && ranks % replicas == 0, "%d copies among %d ranks", replicas, ranks);
+    return (Mesh){{[AXIS_TENSOR] = 1, [AXIS_CONTEXT] = 1, [AXIS_SHARD] = ranks / replicas, [AXIS_REPLICA] = replicas, [AXIS_STAGE] = 1}};
+}
 
 int mesh_ranks(Mesh m) {
     int ranks = 1;

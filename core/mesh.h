@@ -26,7 +26,8 @@ enum {
     WITH_DATA = WITH_SHARD | WITH_REPLICA      /* compute different micro-batches         */
 };
 
-Mesh      mesh_of_data(int ranks); /* every rank computes its own micro-batches; all share one copy of the state */
+/* Every rank computes its own micro-batches; there are `replicas` copies of the state, each shared by ranks/replicas. */
+Mesh      mesh_of_data(int ranks, int replicas);
 int       mesh_ranks(Mesh m);      /* of the whole grid */
 MeshPlace mesh_place(Mesh m, int rank);
 int       mesh_rank(Mesh m, MeshPlace p);

@@ -1,6 +1,8 @@
 /* model.c - see model.h. */
 #include "model/model.h"
 
+#include "model/groups.h"
+
 #include <stdlib.h>
 
 static void carve(Model *m) {
@@ -68,8 +70,10 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     Ledger own = {0};
     Model  m = {.spec = spec, .params_arena = arena_dry("weights"), .grads_arena = arena_dry("gradients"), .optimizer_arena = arena_dry("optimizer"),
                 .activations_arena = arena_dry("activations"), .stream = stream_dry(step ? step : &own)};
-    World *world = world_dry(spec.shards.ranks, spec.shards.rank, m.stream.ledger);
-    m.spec.shards.comm = world_all(world);
+    int    ranks = spec.shards.ranks, replicas = spec.shards.replicas ? spec.shards.replicas : 1;
+    World *world = world_dry(ranks * replicas, spec.shards.replica * ranks + spec.shards.rank, m.stream.ledger);
+    Groups groups = groups_create(world_all(world), mesh_of_data(ranks * replicas, replicas));
+    m.spec.shards.comm = groups.state, m.spec.shards.across = groups.replicas;
     m.stream.math = spec.math;
     m.stream.any_threads = spec.any_threads;
     carve(&m);
@@ -78,6 +82,7 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     ModelBytes bytes = {m.params_arena.peak_bytes, m.grads_arena.peak_bytes, m.optimizer_arena.peak_bytes, m.activations_arena.peak_bytes,
                         m.stream.scratch.peak_bytes, m.shards->order.leaves ? m.shards->order.buffers : 0};
     drop(&m);
+    groups_free(&groups);
     world_leave(world);
     ledger_free(&own);
     return bytes;

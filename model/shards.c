@@ -5,7 +5,9 @@
 
 #include "core/injection.h"
 
+/* Nobody shares this rank's copy of the state. */
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
+static int has_peers(const Shards *z) { return !is_alone(z) || z->spec.across; }
 
 /* --- where buckets lie ------------------------------------------------------------------------------------------------------------------- */
 
@@ -184,6 +186,7 @@ static void take_sum(Shards *z, Stream *s, int slot) {
     if (z->sums_of[b]++) add_forward(s, piece_among(z, z->grad_pieces, b), piece_of(z, grads_of(z, b), b));
     else cast_forward(s, piece_among(z, z->grad_pieces, b), piece_of(z, grads_of(z, b), b));
     device_zero(s, grads_of(z, b));
+    if (z->sum_is_last[slot] && z->spec.across) comm_all_reduce_start(z->spec.across, piece_among(z, z->grad_pieces, b));
 }
 
 const void *shards_grads(Shards *z, Stream *s, int bucket) {
@@ -192,7 +195,7 @@ const void *shards_grads(Shards *z, Stream *s, int bucket) {
 }
 
 /* The gradients of this rank are complete: their check and hash before the sum, then their sum over the ranks. */
-static void start_sum(Shards *z, Stream *s, int bucket) {
+static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
     Tensor grads = grads_of(z, bucket);
     Bucket at = z->layout.bucket[bucket];
     if (z->order.leaves) grad_order_join(&z->order, s, at);
@@ -204,9 +207,13 @@ static void start_sum(Shards *z, Stream *s, int bucket) {
     if (has_grad_slots(z) && is_block(z, bucket)) {
         z->grads_in[slot_of(bucket)] = bucket;
         z->sum_number[slot_of(bucket)] = comm_next(z->spec.comm);
+        z->sum_is_last[slot_of(bucket)] = which == MICRO_LAST;
+        comm_reduce_scatter_start(z->spec.comm, grads);
+        return;
     }
     if (z->order.leaves) grad_order_share(&z->order, s, at, z->spec.comm);
     else comm_reduce_scatter_start(z->spec.comm, grads);
+    if (z->spec.across) comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), z->spec.comm);
 }
 
 /* With ordered sums each micro-batch starts from zero. */
@@ -217,7 +224,7 @@ static void keep_micro_batch(Shards *z, Stream *s) {
 
 void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     int is_due = which == MICRO_LAST || (has_grad_slots(z) && is_block(z, bucket));
-    if (is_due && !z->is_apart && (!is_alone(z) || z->order.leaves)) start_sum(z, s, bucket);
+    if (is_due && !z->is_apart && (has_peers(z) || z->order.leaves)) start_sum(z, s, bucket, which);
     if (which == MICRO_EARLIER && z->order.leaves && bucket == 0) keep_micro_batch(z, s);
     if (!z->spec.comm) return;
     comm_poll(z->spec.comm);
@@ -226,6 +233,7 @@ void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
 
 void shards_finish(Shards *z, Stream *s) {
     for (int slot = SHARDS_SLOTS - 1; slot >= 0; slot--) take_sum(z, s, slot);
+    if (z->spec.across) comm_finish(z->spec.across);
     if (!is_alone(z)) {
         comm_finish(z->spec.comm);
         if (!z->stage) {
@@ -253,7 +261,12 @@ int     shards_state_is_shared(const Shards *z) { return !z->stage; }
 
 int shards_is_own(const Shards *z, Span span) {
     const Bucket *b = &z->layout.bucket[z->layout.param[span.param].bucket];
-    return (span.memory - b->memory) / b->piece_elems == z->spec.rank;
+    return z->spec.replica == 0 && (span.memory - b->memory) / b->piece_elems == z->spec.rank;
+}
+
+int shards_spans_to_save(const Shards *z, int bucket, Span *spans) {
+    if (z->spec.replicas > 1 && bucket % z->spec.replicas != z->spec.replica) return 0;
+    return layout_spans(&z->layout, bucket, z->spec.rank, spans);
 }
 
 /* A span lies in its bucket or, of a block that has a slot, among the pieces. */

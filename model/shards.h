@@ -17,7 +17,8 @@
  *   2       pieces               pieces, and slots for blocks   all
  *   3       pieces               pieces, and slots for blocks   pieces, and slots for blocks
  *
- * Blocks take turns in SHARDS_SLOTS slots; the first and the last bucket, which are small or used throughout, stay. Where
+ * With several copies of the state (parallel.replicas) a rank sums its piece over its copy's ranks, then over the
+ * copies: the hierarchical all-reduce, and hybrid sharding (HSDP). Blocks take turns in SHARDS_SLOTS slots; the first and the last bucket, which are small or used throughout, stay. Where
  * one rank is alone stages 2 and 3 are stage 1. In fp32 the piece of stage 3 is the master.
  */
 #ifndef TRAIN_GPT_MODEL_SHARDS_H
@@ -38,6 +39,8 @@ typedef struct {
     ModelShape shape;
     Comm      *comm;               /* borrowed; NULL: one rank alone, or a plan                                */
     int        ranks, rank;        /* of comm; or of the ranks that a plan is for                              */
+    Comm      *across;             /* borrowed; ranks with the same piece of other copies of the state; NULL: there are none */
+    int        replicas, replica;  /* copies, 0 counts as 1; this rank's                                       */
     int        zero_stage;         /* 0 to 3, as above                                                         */
     int64_t    micro_batches;      /* parallel.deterministic: of a step, on each rank; 0: not in that mode     */
     DType      act;                /* of the working copy                                                      */
@@ -59,7 +62,8 @@ typedef struct {
     int64_t      *gather;          /* owned [buckets]: number of the collective that brings the weights; -1: they are there */
     int64_t      *sums_of;         /* owned [buckets]: stages 2, 3: micro-batches of the step in a block's grad piece */
     int           weights_in[SHARDS_SLOTS], grads_in[SHARDS_SLOTS]; /* the bucket in each slot; its sum is on its way; 0: none */
-    int64_t       sum_number[SHARDS_SLOTS]; /* of that sum                                                       */
+    int64_t       sum_number[SHARDS_SLOTS];  /* of that sum                                                    */
+    int           sum_is_last[SHARDS_SLOTS]; /* of the step                                                    */
     int           is_apart;        /* nothing travels: shards_apart                                            */
     int           hashes_own;      /* done adds the hash of this rank's gradients, before their sum: HASH_OWN_GRADS */
 } Shards;
@@ -95,6 +99,7 @@ void        shards_apart(Shards *z, int is_apart);
 
 int64_t shards_state_elems(const Shards *z);              /* of masters and each of its states                                */
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span);
+int     shards_spans_to_save(const Shards *z, int bucket, Span *spans); /* of this rank's piece; none where another copy saves it */
 Tensor  shards_weight(const Shards *z, Span span);        /* of the working copy, as this rank updates it                     */
 Tensor  shards_grad(const Shards *z, Span span);          /* after shards_finish                                              */
 int     shards_is_own(const Shards *z, Span span);        /* this rank answers for it in sums over the ranks; stage 0: it holds others, too */

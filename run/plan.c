@@ -4,16 +4,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "comm/comm.h"
 #include "core/memory_file.h"
 #include "data/loader.h"
 #include "run/checkpoint/checkpoint.h"
 
-ModelSpec plan_model(const Config *c, DType act, int ranks, Comm *comm) {
-    int64_t B = c->batch.micro_batch, T = c->batch.seq_len;
-    return (ModelSpec){.shards = {.shape = c->model.shape, .comm = comm, .ranks = ranks, .rank = comm ? comm_rank(comm) : 0, .zero_stage = (int)c->parallel.zero_stage,
-                                  .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * ranks) : 0, .act = act, .use = GPT_TRAINING},
-                       .optimizer = &OPTIMIZER_ADAMW, .B = B, .T = T, .recompute = (Recompute)c->memory.recompute, .any_threads = c->parallel.deterministic};
+ModelSpec plan_model(const Config *c, DType act, int ranks, const Groups *groups) {
+    int64_t    B = c->batch.micro_batch, T = c->batch.seq_len, replicas = c->parallel.replicas;
+    ShardsSpec shards = {.shape = c->model.shape, .ranks = ranks / (int)replicas, .replicas = (int)replicas, .zero_stage = (int)c->parallel.zero_stage,
+                         .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * ranks) : 0, .act = act, .use = GPT_TRAINING};
+    if (groups) {
+        shards.comm = groups->state, shards.rank = comm_rank(groups->state), shards.across = groups->replicas;
+        shards.replica = groups->replicas ? comm_rank(groups->replicas) : 0;
+    }
+    return (ModelSpec){.shards = shards, .optimizer = &OPTIMIZER_ADAMW, .B = B, .T = T, .recompute = (Recompute)c->memory.recompute,
+                       .any_threads = c->parallel.deterministic};
 }
 
 Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
@@ -22,7 +26,7 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
     int64_t    micro_steps = c->batch.global_tokens / (B * T * ranks.count);
     Ledger     step = {0};
     ModelBytes model = model_dry(spec, micro_steps, &step);
-    Layout     layout = model_layout(c->model.shape, ranks.count);
+    Layout     layout = model_layout(c->model.shape, spec.shards.ranks);
     Arena      batches = arena_dry("batches");
     int64_t    leaves = spec.shards.micro_batches * ranks.count;
     int       nodes = 1; /* whose buckets travel between ranks */
@@ -49,10 +53,10 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .scratch_bytes = model.scratch,
               .batch_bytes = batches.peak_bytes,
               .library_bytes = device_overhead_bytes(),
-              .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : comm_library_bytes(ranks.comm, ranks.count)),
+              .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : groups_library_bytes(config_mesh(c, ranks.count), ranks.comm)),
               .gradient_buffers = model.gradient_buffers,
               .tree_bytes = nccl_bytes,
-              .comm_bytes = comm_buffer_bytes(ranks.comm, ranks.count) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
+              .comm_bytes = groups_buffer_bytes(config_mesh(c, ranks.count), ranks.comm) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
                             tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, T, micro_steps),

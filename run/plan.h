@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "comm/comm.h"
+#include "model/groups.h"
 #include "model/model.h"
 #include "run/config/config.h"
 
@@ -42,8 +42,8 @@ typedef struct {
     size_t    checkpoint_bytes;             /* one checkpoint on disk */
 } Plan;
 
-/* The model of a run of this config on `ranks` ranks; comm may be NULL, for a plan. */
-ModelSpec plan_model(const Config *config, DType act, int ranks, Comm *comm);
+/* The model of a run of this config on so many ranks. groups: NULL for a plan, of rank 0. */
+ModelSpec plan_model(const Config *config, DType act, int ranks, const Groups *groups);
 
 /* By dry runs of the model and the batches. act is the resolved precision; scratch is for the threads now set. */
 Plan plan_make(const Config *config, DType act, PlanRanks ranks);

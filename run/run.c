@@ -106,7 +106,8 @@ static void join_ranks(Run *r, Launch launch) {
     r->micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * comm_size(r->comm));
     make_plan(r, kind, 0);
     watchdog_tick(r->watchdog, "the connection of the ranks");
-    comm_set_kind(r->comm, kind);
+    r->groups = groups_create(r->comm, config_mesh(c, comm_size(r->comm)));
+    groups_set_kind(&r->groups, kind);
 }
 
 /* --- memory: every size from dry runs ----------------------------------------------------------------------------- */
@@ -133,7 +134,7 @@ static void refuse_too_large(const Run *r) {
 /* Refuses a model whose checkpoint a resume could not read. In its manifest a run of bytes ends after a MiB, with a
  * row, or with a rank's piece of a bucket. */
 static void refuse_too_many_ranks(const Run *r) {
-    Layout  l = model_layout(r->config->model.shape, comm_size(r->comm));
+    Layout  l = model_layout(r->config->model.shape, comm_size(r->groups.state));
     int64_t runs = optimizer_tensors(&OPTIMIZER_ADAMW) * (l.elems * (int64_t)sizeof(float) / MANIFEST_EXTENT_BYTES + l.params + (int64_t)l.buckets * l.ranks);
     if (!manifest_has_room(runs, r->train.shards))
         fail(EXIT_CONFIG, "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json holds; use %s",
@@ -147,7 +148,7 @@ static void take_memory(Run *r) {
     refuse_too_many_ranks(r);
     make_plan(r, comm_kind(r->comm), 1);
     refuse_too_large(r);
-    ModelSpec spec = plan_model(c, r->numerics.act, comm_size(r->comm), r->comm);
+    ModelSpec spec = plan_model(c, r->numerics.act, comm_size(r->comm), &r->groups);
     spec.math = r->numerics.math;
     r->model = model_create(spec);
     r->batch_arena = arena_create("batches", r->plan.batch_bytes);
@@ -295,6 +296,7 @@ void run_destroy(Run *r) {
     watchdog_tick(r->watchdog, "the end");
     lock_release(r->lock);
     watchdog_ends(r->watchdog);
+    groups_free(&r->groups);
     world_leave(comm_world(r->comm));
     watchdog_destroy(r->watchdog);
     error_set_memory_advice(NULL);

@@ -38,6 +38,7 @@ typedef struct {
 typedef struct {
     const Config *config;           /* borrowed */
     Comm         *comm;             /* owned    */
+    Groups        groups;           /* owned    */
     Watchdog     *watchdog;         /* owned    */
     RunLock      *lock;             /* owned; rank 0 */
     Numerics      numerics;

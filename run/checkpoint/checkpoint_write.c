@@ -165,7 +165,7 @@ static void write_pieces(Save *s, int file, uint64_t base, Span *spans) {
     s->file = file;
     s->offset = base;
     for (int b = 0; b < layout->buckets; b++) {
-        int count = layout_spans(layout, b, comm_rank(s->state->comm), spans);
+        int count = shards_spans_to_save(s->state->optimizer->shards, b, spans);
         for (int i = 0; i < count; i++) put_span(s, base + 4 * (uint64_t)spans[i].offset, 4 * (size_t)spans[i].elems);
     }
     flush_extent(s);
@@ -231,7 +231,7 @@ static int is_finite(const float *x, size_t count) {
 static void check_finite(Save *s, Span *spans) {
     size_t count = 0;
     for (int b = 0; b < checkpoint_layout(s->state)->buckets; b++)
-        for (int i = layout_spans(checkpoint_layout(s->state), b, comm_rank(s->state->comm), spans); i-- > 0;) count += (size_t)spans[i].elems;
+        for (int i = shards_spans_to_save(s->state->optimizer->shards, b, spans); i-- > 0;) count += (size_t)spans[i].elems;
     s->not_finite = !is_finite(s->host_copy, (size_t)optimizer_tensors(s->state->optimizer->kind) * count);
     if (s->not_finite)
         manifest_fault(s->fault, "the weights or moments after step %" PRId64 " are not finite: nothing is saved, older checkpoints stay", s->step);

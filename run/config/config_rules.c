@@ -39,7 +39,33 @@ static int multiply(int64_t *product, int count, const int64_t *factor) {
 
 /* --- the batch and the ranks -------------------------------------------------------------------------------------- */
 
-char *config_check_ranks(const Config *c, int ranks) {
+/* ranks 0: not known. */
+static char *check_grid(const Config *c, int ranks) {
+    int64_t R = c->parallel.replicas, below = ranks - ranks % R;
+    char   *text = NULL, nearest[64];
+    int     printed = 0;
+    if (c->parallel.deterministic && (R > 1 || c->parallel.zero_stage > 1)) {
+        printed = asprintf(&text, "parallel.deterministic = true adds gradients in one order, with %s = %" PRId64 " it cannot: %s", R > 1 ? "parallel.replicas" :
+                           "parallel.zero_stage", R > 1 ? R : c->parallel.zero_stage, R > 1 ? "parallel.replicas = 1" : "at most 1");
+    } else if (ranks > 0 && ranks % R) {
+        snprintf(nearest, sizeof nearest, below > 0 ? "%" PRId64 " or %" PRId64 : "%" PRId64, below > 0 ? below : R, below + R);
+        printed = asprintf(&text, "%d rank%s no multiple of parallel.replicas (%" PRId64 "): start %s ranks", ranks, ranks == 1 ? " is" : "s are", R, nearest);
+    }
+    if (printed < 0) fail(EXIT_MEMORY, "out of memory while reading the config");
+    return text;
+}
+
+static void rule_grid(ConfigLoad *load, int ranks) {
+    Keys keys = {"parallel.replicas", "parallel.zero_stage", "parallel.deterministic", NULL};
+    if (!usable(load, keys)) return;
+    char *text = check_grid(load->config, ranks);
+    if (text) faults_add(&load->faults, where_of(load, keys), "%s", text);
+    free(text);
+}
+
+Mesh config_mesh(const Config *c, int ranks) { return mesh_of_data(ranks, (int)c->parallel.replicas); }
+
+static char *check_batch(const Config *c, int ranks) {
     int64_t unit, total = c->batch.global_tokens;
     char    product[200], *text = NULL;
     int     used = snprintf(product, sizeof product, "batch.micro_batch (%" PRId64 ") x batch.seq_len (%" PRId64 ")", c->batch.micro_batch,
@@ -65,9 +91,14 @@ static void rule_batch(ConfigLoad *load, int ranks) {
     const Config *c = load->config;
     Keys          keys = {"batch.global_tokens", "batch.micro_batch", "batch.seq_len", NULL};
     if (!usable(load, keys)) return;
-    char *text = config_check_ranks(c, ranks);
+    char *text = check_batch(c, ranks);
     if (text) faults_add(&load->faults, where_of(load, keys), "%s", text);
     free(text);
+}
+
+char *config_check_ranks(const Config *c, int ranks) {
+    char *text = check_grid(c, ranks);
+    return text ? text : check_batch(c, ranks);
 }
 
 static void rule_seq_len(ConfigLoad *load) {
@@ -172,6 +203,7 @@ void config_rules(ConfigLoad *load, int ranks) {
     rule_heads(load);
     rule_parameters(load);
     rule_seq_len(load);
+    rule_grid(load, ranks);
     rule_batch(load, ranks);
     rule_tokens(load);
     rule_activations(load);

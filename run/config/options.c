@@ -101,6 +101,7 @@ const Option OPTIONS[] = {
     CHOICE(precision, "\"auto\"", PRECISION_WORDS, "auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a GPU"),
 
     INTEGER(parallel.zero_stage, "1", 0, 3, "sharded over the ranks: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights"),
+    INTEGER(parallel.replicas, "1", 1, 1 << 20, "copies of the sharded state: sums within a copy first, then across (HSDP)"),
     CHOICE(parallel.comm, "\"auto\"", COMM_WORDS, "auto = nccl when every rank has its own GPU, else ring (own, over MPI); mpi: MPI's collectives"),
     FLAG(parallel.deterministic, "false", "the same bits at 1, 2, 4 and 8 ranks"),
 

@@ -1,0 +1,32 @@
+/* groups.h - the groups of ranks that a model on a grid (core/mesh.h) exchanges with. */
+#ifndef TRAIN_GPT_MODEL_GROUPS_H
+#define TRAIN_GPT_MODEL_GROUPS_H
+
+#include "comm/comm.h"
+#include "core/mesh.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    Mesh  mesh;
+    Comm *job;      /* borrowed: all ranks of the grid                                              */
+    Comm *state;    /* ranks that share one copy of masters and moments; the job where that is all  */
+    Comm *replicas; /* ranks that hold the same piece of it: one of each copy. NULL: there is one   */
+} Groups;
+
+/* All ranks of job, which is the whole grid, call these together. */
+Groups groups_create(Comm *job, Mesh mesh);
+void   groups_free(Groups *g);
+
+/* How the groups' collectives travel, the job's too (comm_set_kind). */
+void   groups_set_kind(const Groups *g, CommKind kind);
+/* Bytes that groups of this mesh take with this kind: comm_buffer_bytes; and comm_library_bytes, of a GPU's memory. */
+size_t groups_buffer_bytes(Mesh mesh, CommKind kind);
+size_t groups_library_bytes(Mesh mesh, CommKind kind);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
