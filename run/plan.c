@@ -13,7 +13,7 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, Comm *comm) {
     int64_t B = c->batch.micro_batch, T = c->batch.seq_len;
     return (ModelSpec){.shards = {.shape = c->model.shape, .comm = comm, .ranks = ranks, .rank = comm ? comm_rank(comm) : 0, .zero_stage = (int)c->parallel.zero_stage,
                                   .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * ranks) : 0, .act = act, .use = GPT_TRAINING},
-                       .optimizer = &OPTIMIZER_ADAMW, .B = B, .T = T, .recompute = (Recompute)c->memory.recompute, .any_threads = c->parallel.deterministic};
+                       .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T, .recompute = (Recompute)c->memory.recompute, .any_threads = c->parallel.deterministic};
 }
 
 Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
@@ -104,7 +104,10 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     print_row(out, "weights", p->params_bytes);
     if (p->gradient_buffers > 0) snprintf(row, sizeof row, "gradients, and %d buffers to add them in order", p->gradient_buffers);
     print_row(out, p->gradient_buffers > 0 ? row : "gradients", p->grads_bytes);
-    snprintf(row, sizeof row, "optimizer: %s%s", p->act == F32 ? "m, v" : "m, v, fp32 masters", shared ? ", this rank's share" : "");
+    const OptimizerKind *kind = optimizer_kind(c->optimizer.name);
+    int                  used = snprintf(row, sizeof row, "optimizer: ");
+    for (int k = 0; k < kind->states; k++) used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
+    snprintf(row + used, sizeof row - (size_t)used, "%s%s", p->act == F32 ? "" : ", fp32 masters", shared ? ", this rank's share" : "");
     print_row(out, row, p->optimizer_bytes);
     snprintf(row, sizeof row, "activations%s", recompute[c->memory.recompute]);
     print_row(out, row, p->activation_bytes);
