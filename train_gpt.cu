@@ -181,7 +181,7 @@ int main(int argc, char **argv) {
     Config config = load_config(argc, argv, launch);
 
     Run run, *r = &run;
-    run_create(r, &config, launch);                        /* the only place that allocates */
+    run_create(r, &config, launch);                        /* inputs, ranks, memory, weights */
     int64_t step = r->resumed.step, steps = config.run.steps;
     int     pending = eval_is_pending(r, step), save = 0; /* asked for and not yet done: a rollback does not forget it */
     if (step >= steps && !pending) {

@@ -41,7 +41,7 @@ void comm_make_dry(Comm *c, const int *member, int size, int rank) {
 
 /* The least bytes that a rank sends: (W-1)/W of the bytes, twice for an all-reduce (Patarasu and Yuan, "Bandwidth
  * optimal all-reduce algorithms", 2009). For small calls it is the mean over the ranks. */
-int comm_is_idle(Comm *c, const char *name, int64_t elems, size_t bytes, int times) {
+int comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times) {
     LedgerEntry e = {.op = name, .dim = {elems}, .bytes = times * (double)bytes * (c->size - 1) / c->size};
     if (c->world->ledger && c->size > 1) {
         snprintf(e.group, sizeof e.group, "%s", c->name);
@@ -157,28 +157,28 @@ static void leave(Comm *c, Blocking b) {
 }
 
 void comm_barrier(Comm *c) {
-    if (comm_is_idle(c, "barrier", 0, 0, 0)) return;
+    if (comm_note_or_skip(c, "barrier", 0, 0, 0)) return;
     Blocking b = enter(c, "barrier", "comm.barrier");
     group_barrier(c);
     leave(c, b);
 }
 
 void comm_broadcast(Comm *c, void *data, size_t bytes, int root) {
-    if (comm_is_idle(c, "broadcast", (int64_t)bytes, bytes, 1)) return;
+    if (comm_note_or_skip(c, "broadcast", (int64_t)bytes, bytes, 1)) return;
     Blocking b = enter(c, "broadcast", "comm.broadcast");
     group_broadcast(c, data, bytes, root);
     leave(c, b);
 }
 
 void comm_all_reduce_f64(Comm *c, double *values, int count, CommReduce op) {
-    if (comm_is_idle(c, "all-reduce of numbers", count, sizeof *values * (size_t)count, 2)) return;
+    if (comm_note_or_skip(c, "all-reduce of numbers", count, sizeof *values * (size_t)count, 2)) return;
     Blocking b = enter(c, "all-reduce of numbers", "comm.all_reduce");
     group_all_reduce_f64(c, values, count, op);
     leave(c, b);
 }
 
 void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op) {
-    if (comm_is_idle(c, "all-reduce of numbers", count, sizeof *values * (size_t)count, 2)) return;
+    if (comm_note_or_skip(c, "all-reduce of numbers", count, sizeof *values * (size_t)count, 2)) return;
     Blocking b = enter(c, "all-reduce of numbers", "comm.all_reduce");
     group_all_reduce_i64(c, values, count, op);
     leave(c, b);

@@ -143,7 +143,7 @@ Comm *comm_make(World *w, const char *name); /* a group of this rank alone */
 void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* a group of ranks that are not there */
 /* Whether a collective has nothing to do: this rank is alone in the group, or the world is dry. A dry world notes it:
  * of `bytes` in `elems` elements a rank sends the other ranks' pieces, `times` over. */
-int   comm_is_idle(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
+int   comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
 void  comm_drop(Comm *c);
 
 /* mpi.c: of the process; group_all sets up c as the group of all ranks, group_split as a part of parent. */

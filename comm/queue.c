@@ -138,7 +138,7 @@ static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *aft
     World *w = c->world;
     int times = kind == OP_ALL_REDUCE ? 2 : kind == OP_TREE_SUM && c->tree ? c->tree->mine : 1;
     expect_bucket(c, kind, x);
-    if (comm_is_idle(c, OP_NAMES[kind], tensor_elems(x), tensor_bytes(x), times)) return;
+    if (comm_note_or_skip(c, OP_NAMES[kind], tensor_elems(x), tensor_bytes(x), times)) return;
     CommTrace *trace = &w->trace[w->started % TRACES];
     *trace = (CommTrace){OP_NAMES[kind], c->calls++, w->started, clock_ms(), 0, 0, ""};
     memcpy(trace->group, c->name, sizeof trace->group);

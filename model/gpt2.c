@@ -28,6 +28,7 @@ typedef struct {                        /* N = B*T */
 } BlockActs;
 
 #define PARAM(type, field) offsetof(type, field)
+/* wpe stays last: every element of its gradient is checked for this rank's faults (model/shards.h). */
 static const ParamRow EMBEDDING_ROWS[] = {
     {"wte.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
     {"wpe.weight", PARAM(EmbeddingParams, wpe), {DIM_P, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_NONE},

@@ -1,5 +1,5 @@
-/* hf_gpt2.h - GPT-2 in Hugging Face's files: names of tensors, and config.json, written and read. Nothing else in the
- * tree spells them. */
+/* hf_gpt2.h - GPT-2 in Hugging Face's files: names of tensors that differ from the rows' (model/gpt2.c), and config.json,
+ * written and read. Nothing else in the tree spells them. */
 #ifndef TRAIN_GPT_MODEL_HF_GPT2_H
 #define TRAIN_GPT_MODEL_HF_GPT2_H
 

@@ -2,6 +2,7 @@
 #include "model/optimizer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/injection.h"
 
@@ -10,14 +11,14 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, Arena *arena) {
     int64_t   elems = shards_state_elems(z);
     for (int k = 0; k < kind->states; k++) o.state[k] = arena_tensor(arena, F32, 1, elems, 1, 1);
     o.master = z->params.type == F32 ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
-    o.update = (AdamWSpan *)malloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1));
-    if (!o.update) fail(EXIT_MEMORY, "no memory for the list of spans to update");
+    o.spans = (AdamWSpan *)malloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1));
+    if (!o.spans) fail(EXIT_MEMORY, "no memory for the list of spans to update");
     return o;
 }
 
 void optimizer_destroy(Optimizer *o) {
-    free(o->update);
-    o->update = NULL;
+    free(o->spans);
+    o->spans = NULL;
 }
 
 Tensor optimizer_state(const Optimizer *o, int k, Span span) { return shards_state_view(o->shards, o->state[k], span); }
@@ -46,8 +47,8 @@ void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash) {
 
 void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
     const Shards *z = o->shards;
-    inject_flip(s, "guard.m", o->state[0]);
-    inject_flip(s, "guard.v", o->state[1]);
+    static const char *const points[OPTIMIZER_STATES] = {"guard.m", "guard.v"};
+    for (int k = 0; k < o->kind->states; k++) inject_flip(s, points[k], o->state[k]);
     if (hashes & NUMBERS_REPLICAS) optimizer_hash_replicas(o, s, step_hash(&z->sums, HASH_REPLICAS));
     if (hashes & NUMBERS_GRADS) shards_hash_grads(z, s, step_hash(&z->sums, HASH_GRADS));
     for (int i = 0; i < z->spans; i++)
@@ -62,10 +63,12 @@ static void adamw(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     const Shards *z = o->shards;
     for (int i = 0; i < z->spans; i++) {
         Span span = z->span[i];
-        o->update[i] = (AdamWSpan){optimizer_master(o, span), optimizer_state(o, 0, span), optimizer_state(o, 1, span),
+        o->spans[i] = (AdamWSpan){optimizer_master(o, span), optimizer_state(o, 0, span), optimizer_state(o, 1, span),
                                    shards_weight(z, span), shards_grad(z, span), span.group != GROUP_VECTOR};
     }
-    adamw_update(s, o->update, z->spans, h, grad_scale);
+    adamw_update(s, o->spans, z->spans, h, grad_scale);
 }
 
 const OptimizerKind OPTIMIZER_ADAMW = {"adamw", 2, {"m", "v"}, adamw};
+
+const OptimizerKind *optimizer_kind(const char *name) { return strcmp(name, OPTIMIZER_ADAMW.name) == 0 ? &OPTIMIZER_ADAMW : NULL; }

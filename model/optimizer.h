@@ -24,13 +24,14 @@ typedef struct {
     void      (*update)(Optimizer *o, Stream *s, AdamW h, float grad_scale);
 } OptimizerKind;
 extern const OptimizerKind OPTIMIZER_ADAMW;
+const OptimizerKind *optimizer_kind(const char *name); /* of optimizer.name; NULL: there is none */
 
 struct Optimizer {
     const OptimizerKind *kind;
     Shards    *shards;                   /* borrowed                                                    */
     Tensor     state[OPTIMIZER_STATES];  /* [shards_state_elems] f32                                    */
     Tensor     master;                   /* the same; data NULL when the working copy is F32            */
-    AdamWSpan *update;                   /* owned [spans]: as the op takes them                         */
+    AdamWSpan *spans;                    /* owned [spans]: as the op takes them                         */
 };
 
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *shards, Arena *arena);

@@ -79,6 +79,7 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     Shards *z = (Shards *)calloc(1, sizeof *z);
     if (!z) fail(EXIT_MEMORY, "no memory for a model");
     z->spec = spec, z->layout = layout, z->sums = sums;
+    CHECK(layout.buckets > 2, "%d buckets", layout.buckets);
     z->stage = spec.zero_stage > 1 && is_alone(z) ? 1 : spec.zero_stage;
     z->params = arena_tensor(params, spec.act, 1, room_of(z, has_param_slots(z)), 1, 1);
     z->grads = spec.use == GPT_TRAINING ? arena_tensor(grads, F32, 1, room_of(z, has_grad_slots(z)), 1, 1) : tensor_1d(NULL, F32, z->layout.memory_elems);

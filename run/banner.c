@@ -8,7 +8,7 @@ static double mib(size_t bytes) { return (double)bytes / 1048576.0; }
 
 static const char *const KINDS[] = {[COMM_RING] = "own ring over MPI", [COMM_MPI] = "MPI's collectives", [COMM_NCCL] = "NCCL"};
 
-/* "4 ranks on hostA, hostB" with a host named once. */
+/* "4 on 2 hosts (hostA, ...), NCCL" */
 static void print_ranks(const Run *r) {
     int ranks = comm_size(r->comm), hosts = 0;
     for (int i = 0; i < ranks; i++)

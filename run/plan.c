@@ -16,7 +16,7 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, const Groups *groups
         shards.comm = groups->state, shards.rank = comm_rank(groups->state), shards.across = groups->replicas;
         shards.replica = groups->replicas ? comm_rank(groups->replicas) : 0;
     }
-    return (ModelSpec){.shards = shards, .optimizer = &OPTIMIZER_ADAMW, .B = B, .T = T, .recompute = (Recompute)c->memory.recompute,
+    return (ModelSpec){.shards = shards, .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T, .recompute = (Recompute)c->memory.recompute,
                        .any_threads = c->parallel.deterministic};
 }
 
@@ -108,7 +108,10 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     print_row(out, "weights", p->params_bytes);
     if (p->gradient_buffers > 0) snprintf(row, sizeof row, "gradients, and %d buffers to add them in order", p->gradient_buffers);
     print_row(out, p->gradient_buffers > 0 ? row : "gradients", p->grads_bytes);
-    snprintf(row, sizeof row, "optimizer: %s%s", p->act == F32 ? "m, v" : "m, v, fp32 masters", shared ? ", this rank's share" : "");
+    const OptimizerKind *kind = optimizer_kind(c->optimizer.name);
+    int                  used = snprintf(row, sizeof row, "optimizer: ");
+    for (int k = 0; k < kind->states; k++) used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
+    snprintf(row + used, sizeof row - (size_t)used, "%s%s", p->act == F32 ? "" : ", fp32 masters", shared ? ", this rank's share" : "");
     print_row(out, row, p->optimizer_bytes);
     snprintf(row, sizeof row, "activations%s", recompute[c->memory.recompute]);
     print_row(out, row, p->activation_bytes);

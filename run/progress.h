@@ -1,4 +1,4 @@
-/* progress.h - a run's lines on stdout, for people: one per log interval, eval and sample lines, notes, the end.
+/* progress.h - a run's lines on stdout after the banner: one per log interval, eval and sample lines, notes, the end.
  * Written by rank 0 only. On a terminal the current step's line is rewritten in place between log lines; elsewhere
  * plain lines only.
  */

@@ -135,7 +135,7 @@ static void refuse_too_large(const Run *r) {
  * row, or with a rank's piece of a bucket. */
 static void refuse_too_many_ranks(const Run *r) {
     Layout  l = model_layout(r->config->model.shape, comm_size(r->groups.state));
-    int64_t runs = optimizer_tensors(&OPTIMIZER_ADAMW) * (l.elems * (int64_t)sizeof(float) / MANIFEST_EXTENT_BYTES + l.params + (int64_t)l.buckets * l.ranks);
+    int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name)) * (l.elems * (int64_t)sizeof(float) / MANIFEST_EXTENT_BYTES + l.params + (int64_t)l.buckets * l.ranks);
     if (!manifest_has_room(runs, r->train.shards))
         fail(EXIT_CONFIG, "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json holds; use %s",
              (long long)l.elems, l.ranks, l.ranks > 1 ? "s" : "", (long long)runs, r->train.shards, l.ranks > 1 ? "fewer ranks" : "a smaller model");

@@ -1,4 +1,4 @@
-/* run.h - everything of one training run, and its making: the only place that allocates.
+/* run.h - everything of one training run, and its making.
  *
  * run_create() goes from a config to a model that is ready for its next step: inputs opened and checked, ranks joined,
  * folder locked, memory carved, weights initialised or resumed. main() and train_step() in train_gpt.cu then only use

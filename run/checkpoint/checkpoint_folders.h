@@ -47,9 +47,9 @@ int folder_trash(const char *checkpoints, const char *name);
 /* Removes the leftovers of cut-off saves and removals. Returns 0 or -errno. */
 int folders_sweep(const char *checkpoints);
 
-/* After step was saved: keeps it and the newest keep-1 older ones, at least one. The newest of these counts only if
- * it verifies now; else it stays uncounted. Removes the rest, and those newer than step: the resume that led here found
- * them broken. By one process. */
+/* After step was saved: keeps it and the newest keep-1 older ones, at least one. Older ones
+ * are verified from the newest down until one passes; those that fail stay, uncounted. Removes the rest, and those newer
+ * than step: the resume that led here found them broken. By one process. */
 enum { FOLDERS_LEAST = 2 };
 void folders_prune(const char *checkpoints, int64_t step, int64_t keep, _Atomic int64_t *moved);
 

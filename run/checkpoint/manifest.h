@@ -96,7 +96,7 @@ int manifest_has_room(int64_t runs, int64_t data_files);
 ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char *fault);
 
 /* Compares the files of a folder with the manifest: every size, and the hashes of runs part, part+parts, part+2*parts,
- * ... Returns 1, or 0 with the first difference in fault. Links are no files of a checkpoint. progress(ctx), where it
+ * ... Returns 1, or 0 with a difference in fault. Links are no files of a checkpoint. progress(ctx), where it
  * is not NULL, is called by this thread with every run that it has read. */
 int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault);
 

@@ -1,4 +1,4 @@
-/* config_load.h - a Config in the making: each option's state and place. Private to run/config*.c. */
+/* config_load.h - a Config in the making: each option's state and place. Private to run/config/. */
 #ifndef TRAIN_GPT_RUN_CONFIG_CONFIG_LOAD_H
 #define TRAIN_GPT_RUN_CONFIG_CONFIG_LOAD_H
 

@@ -189,7 +189,7 @@ static void rule_allow_change(ConfigLoad *load) {
     }
 }
 
-/* Text becomes tokens by bytes alone so far. */
+/* Without a tokenizer text becomes tokens by bytes alone. */
 static void rule_prompt(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"sample.prompt", "sample.every", "model.vocab_size", "data.tokenizer", NULL};

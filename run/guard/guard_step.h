@@ -1,12 +1,12 @@
 /* guard_step.h - judges a computed step before it reaches the weights, has it computed again where that decides
- * something, and names ranks. This is where a step's exit 76 (EXIT_NUMERIC) is decided, as GUARD_STOP; train_gpt.cu
- * only obeys. A state that is not finite ends a save: checkpoint.h.
+ * something, and names ranks. This is where a step's exit 76 (EXIT_NUMERIC) is decided, as GUARD_STOP;
+ * train_gpt.cu ends the job. Before a save it asks guard_compare; a state that is not finite ends a save: checkpoint.h.
  *
  *   seen                                          computed again       then
  *   fp16 gradients overflow                       no                   GUARD_SKIP, half the loss scale
  *   the ranks' weights differ                     no                   GUARD_STOP
  *   every run.verify_every steps                  once, or twice       the result that came twice counts; three different ones: GUARD_STOP
- *   the same, once a step is computed again       -                    GUARD_STOP
+ *   the ranks' weights differ after that          -                    GUARD_STOP
  *   loss or norm not finite, or a spike           once                 run.on_nonfinite, run.on_spike: GUARD_STOP, _SKIP, _ROLLBACK or _UPDATE
  */
 #ifndef TRAIN_GPT_RUN_GUARD_GUARD_STEP_H

@@ -115,7 +115,7 @@ static void print_stacks(void) {
     if (tasks) closedir(tasks);
 }
 
-/* "in barrier 12 since 5.0 s" */
+/* "collective barrier 12 is in flight since 5.0 s" */
 static void describe_collective(const Comm *comm, char *out, size_t room) {
     CommCall call = comm ? world_last_call(comm_world(comm)) : (CommCall){"", -1, 0, 1, ""};
     if (call.number < 0) snprintf(out, room, "no collective was started");

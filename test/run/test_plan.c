@@ -21,10 +21,10 @@
 static PlanRanks ranks_of(int count) { return (PlanRanks){count, COMM_RING, 1}; }
 
 static Config small_config(void) {
-    Config c = {0};
+    Config c = {.optimizer = {.name = "adamw"}};
     c.model.shape.n_layer = 3, c.model.shape.n_head = 2, c.model.shape.n_embd = 28, c.model.shape.n_positions = 40, c.model.shape.vocab_size = 389;
     c.batch.global_tokens = 4800, c.batch.micro_batch = 2, c.batch.seq_len = 40;
-    c.parallel.zero_stage = 1;
+    c.parallel.zero_stage = 1, c.parallel.replicas = 1;
     c.run.steps = 100, c.run.dir = "runs/plan";
     return c;
 }
