@@ -84,10 +84,11 @@ static AdamW adamw_at(const Run *r, int64_t step) {
 
 static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, double ms) {
     double    tokens_per_s = (double)r->config->batch.global_tokens / ms * 1e3;
-    CommTimes t = comm_times(r->comm);
+    GroupTimes t = groups_times(&r->groups);
     return (StepMetrics){.step = step + 1, .tokens = run_position(r, step + 1).tokens, .loss = n->loss, .lr = schedule_lr(r->config, step),
                          .grad_norm = n->grad_norm, .tokens_per_s = tokens_per_s, .mfu = r->plan.flops_per_token * tokens_per_s / r->matmul_flops, .ms = ms,
-                         .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms};
+                         .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms, .timed = r->groups.replicas ? WITH_REPLICA : 0,
+                         .replica_ms = t.replica_ms, .has_sent = r->groups.replicas || r->config->parallel.zero_stage > 1, .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
 }
 
 /* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. Returns the
@@ -96,7 +97,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     Model *model = r->model;
     char   said[GUARD_SAID];
     double began_ms = clock_ms(), scale = r->state.loss_scale.scale; /* the factor in this step's gradients */
-    comm_forget_times(r->comm);                                      /* evaluations and checkpoints before the step are not its own */
+    groups_forget_times(&r->groups);                                 /* evaluations and checkpoints before the step are not its own */
     r->between = (Between){.began_ms = began_ms};
     model->shards->hashes_own = guard_verify_due(r->config, step);
 
@@ -132,6 +133,7 @@ static int sample_now(Run *r, int64_t step) {
     SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step),
                        r->watchdog, r->eval_batch.inputs, asked_to_stop, r};
     char      *text = sample_text(&r->model->gpt, &r->model->stream, &r->tokenizer, plan);
+    shards_rewind(r->model->shards, &r->model->stream);
     if (run_is_rank0(r) && text) progress_sample(&r->progress, step, text);
     else if (run_is_rank0(r)) progress_note(&r->progress, "the sample after step %lld is left out", (long long)step);
     free(text);

@@ -42,7 +42,11 @@ void comm_make_dry(Comm *c, const int *member, int size, int rank) {
 /* The least bytes that a rank sends: (W-1)/W of the bytes, twice for an all-reduce (Patarasu and Yuan, "Bandwidth
  * optimal all-reduce algorithms", 2009). For small calls it is the mean over the ranks. */
 int comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times) {
-    LedgerEntry e = {.op = name, .dim = {elems}, .bytes = times * (double)bytes * (c->size - 1) / c->size};
+    return comm_note_sent(c, name, elems, times * (double)bytes * (c->size - 1) / c->size);
+}
+
+int comm_note_sent(Comm *c, const char *name, int64_t elems, double sent) {
+    LedgerEntry e = {.op = name, .dim = {elems}, .bytes = sent};
     if (c->world->ledger && c->size > 1) {
         snprintf(e.group, sizeof e.group, "%s", c->name);
         ledger_note(c->world->ledger, e);
@@ -118,7 +122,8 @@ CommTimes comm_times(Comm *c) {
     for (Comm *each = c->world->groups; each; each = each->next)
         if (each->nccl) nccl_read_times(each);
     count_so_far(c);
-    CommTimes times = {c->times.comm_ms + c->waits.comm_ms, c->times.exposed_ms + c->waits.exposed_ms, c->times.sends};
+    CommTimes times = {c->times.comm_ms + c->waits.comm_ms, c->times.exposed_ms + c->waits.exposed_ms, c->sent, c->times.sends};
+    c->sent = 0;
     memset(&c->times, 0, sizeof c->times);
     memset(&c->waits, 0, sizeof c->waits);
     return times;
@@ -126,6 +131,7 @@ CommTimes comm_times(Comm *c) {
 
 void comm_forget_times(Comm *c) {
     count_so_far(c);
+    c->sent = 0;
     memset(&c->waits, 0, sizeof c->waits);
     if (c->kind != COMM_NCCL) memset(&c->times, 0, sizeof c->times);
 }

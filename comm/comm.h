@@ -103,6 +103,7 @@ size_t comm_library_bytes(CommKind kind, int ranks);
 typedef struct {
     double  comm_ms;    /* from a collective's start to its end; an overlap of several of the group counts once */
     double  exposed_ms; /* of it, spent inside comm_finish and blocking calls; NCCL: the followed stream stood still */
+    int64_t sent;       /* bytes of collectives over buckets that this rank sends, as the ring does; counted at their start */
     int64_t sends;      /* messages this rank has posted; 0 for COMM_MPI and COMM_NCCL, which do not count them */
 } CommTimes;
 CommTimes comm_times(Comm *c); /* of this group, since the last call; resets them */

@@ -113,6 +113,7 @@ struct Comm {
     int      is_held;           /* its next may not begin: those behind it wait          */
     int64_t  started;           /* collectives over buckets so far                       */
     int64_t  calls;             /* collectives of all kinds                              */
+    int64_t  sent;              /* bytes of those over buckets, since comm_times         */
     char    *chunk;             /* owned [WINDOW][CHUNK_BYTES]; NULL before first use    */
     int64_t  chunk_owner;       /* sequence of the collective that receives into them, or -1 */
     struct Tree *tree;          /* owned by tree_sum.c; NULL before comm_tree_open       */
@@ -141,9 +142,10 @@ void        world_unlist(World *w, Comm *c);
 /* comm.c */
 Comm *comm_make(World *w, const char *name); /* a group of this rank alone */
 void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* a group of ranks that are not there */
-/* Whether a collective has nothing to do: this rank is alone in the group, or the world is dry. A dry world notes it:
- * of `bytes` in `elems` elements a rank sends the other ranks' pieces, `times` over. */
+/* A collective has nothing to do: this rank is alone in the group, or the world is dry. That notes it, and the bytes
+ * that this rank would send: of small things the mean over the ranks, (W-1)/W of `bytes`, `times` over. */
 int   comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
+int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent); /* the same, of so many bytes sent */
 void  comm_drop(Comm *c);
 
 /* mpi.c: of the process; group_all sets up c as the group of all ranks, group_split as a part of parent. */

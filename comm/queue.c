@@ -98,6 +98,17 @@ static int64_t piece_elems(const Comm *c, Tensor x) {
     return (tensor_elems(x) + unit - 1) / unit * LAYOUT_ALIGN;
 }
 
+/* Of the ring: a sum passes every piece on but this rank's own, a copy every one but its right neighbour's. With equal
+ * pieces these are (W-1)/W of the bytes, the least possible (Patarasu and Yuan, "Bandwidth optimal all-reduce
+ * algorithms", 2009). */
+static int64_t bytes_sent(const Comm *c, OpKind kind, Tensor x) {
+    int64_t all = tensor_elems(x), piece = piece_elems(c, x), sums = 0, copies = 0;
+    int64_t own = c->rank * piece, next = (c->rank + 1) % c->size * piece;
+    if (kind != OP_ALL_GATHER) sums = all - (own < all ? all - own < piece ? all - own : piece : 0);
+    if (kind == OP_ALL_GATHER || kind == OP_ALL_REDUCE) copies = all - (next < all ? all - next < piece ? all - next : piece : 0);
+    return (kind == OP_TREE_SUM && c->tree ? c->tree->mine * sums : sums + copies) * (int64_t)dtype_bytes(x.type);
+}
+
 static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
     if (kind != OP_ALL_REDUCE)
         CHECK(x.dims == 1 && x.dim[0] % (LAYOUT_ALIGN * c->size) == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
@@ -136,9 +147,10 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
 static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.tree_sum"};
     World *w = c->world;
-    int times = kind == OP_ALL_REDUCE ? 2 : kind == OP_TREE_SUM && c->tree ? c->tree->mine : 1;
     expect_bucket(c, kind, x);
-    if (comm_note_or_skip(c, OP_NAMES[kind], tensor_elems(x), tensor_bytes(x), times)) return;
+    int64_t sent = bytes_sent(c, kind, x);
+    if (comm_note_sent(c, OP_NAMES[kind], tensor_elems(x), (double)sent)) return;
+    c->sent += sent;
     CommTrace *trace = &w->trace[w->started % TRACES];
     *trace = (CommTrace){OP_NAMES[kind], c->calls++, w->started, clock_ms(), 0, 0, ""};
     memcpy(trace->group, c->name, sizeof trace->group);

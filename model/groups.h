@@ -22,6 +22,11 @@ void   groups_free(Groups *g);
 
 /* How the groups' collectives travel, the job's too (comm_set_kind). */
 void   groups_set_kind(const Groups *g, CommKind kind);
+/* Times and bytes of all groups together, since the last call: comm_times. sent: over buckets, by axis. */
+typedef struct { double comm_ms, exposed_ms, replica_ms; int64_t sent[AXES]; } GroupTimes;
+GroupTimes groups_times(const Groups *g);
+void       groups_forget_times(const Groups *g);
+
 /* Bytes that groups of this mesh take with this kind: comm_buffer_bytes; and comm_library_bytes, of a GPU's memory. */
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind);
 size_t groups_library_bytes(Mesh mesh, CommKind kind);

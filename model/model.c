@@ -33,6 +33,9 @@ static void dry_step(Model *m, int64_t micro_batches) {
     AdamW            h = {.step = 1};
     Batch            batch = dry_batch(spec->B, spec->T);
     int64_t          ordered = spec->shards.micro_batches, earlier = (ordered ? ordered : micro_batches) - 1;
+    m->stream.ledger->times = -1; /* the step before has left the first blocks in their slots */
+    shards_rewind(m->shards, &m->stream);
+    m->stream.ledger->times = 1;
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
     for (int64_t i = 0, times; i < earlier; i += times) {
@@ -54,6 +57,7 @@ static void dry_other_batches(Model *m) {
     Ledger  beside = {.times = -1}, *step = m->stream.ledger;
     int64_t B = m->spec.B, T = m->spec.T;
     m->stream.ledger = &beside;
+    step->times = -1; /* what collectives note into */
     for (int64_t b = 1; b <= B; b++) {
         gpt_forward(&m->gpt, &m->stream, dry_batch(b, T));
         gpt_loss(&m->gpt, &m->stream, dry_batch(b, T));
@@ -63,6 +67,7 @@ static void dry_other_batches(Model *m) {
         gpt_logits(&m->gpt, &m->stream, t - 1, NULL);
         if (t == T) break;
     }
+    step->times = 1;
     m->stream.ledger = step;
 }
 

@@ -87,8 +87,8 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     if (has_grad_slots(z)) z->grad_pieces = arena_tensor(grads, F32, 1, pieces_elems(z), 1, 1);
     z->weight_view = make_views(z, weights_of);
     z->grad_view = make_views(z, grads_of);
-    z->gather = (int64_t *)calloc((size_t)z->layout.buckets, sizeof *z->gather);
-    z->sums_of = (int64_t *)calloc((size_t)z->layout.buckets, sizeof *z->sums_of);
+    z->gather = (int64_t *)calloc((size_t)layout.buckets, sizeof *z->gather);
+    z->sums_of = (int64_t *)calloc((size_t)layout.buckets, sizeof *z->sums_of);
     if (!z->gather || !z->sums_of) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", z->layout.buckets);
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     list_spans(z);
@@ -157,6 +157,10 @@ void shards_publish(Shards *z, Stream *s) {
         if (!has_param_slots(z) || !is_block(z, b)) gather(z, b);
         else if (b <= SHARDS_SLOTS) fetch(z, s, b);
     }
+}
+
+void shards_rewind(Shards *z, Stream *s) {
+    for (int b = 1; b <= SHARDS_SLOTS; b++) shards_prefetch(z, s, b);
 }
 
 int  shards_gathers(const Shards *z) { return has_param_slots(z); }

@@ -90,6 +90,8 @@ void        shards_await(Shards *z, Stream *s);
 
 void        shards_publish(Shards *z, Stream *s);
 
+/* After forwards beside the steps: the first blocks come back into the slots of stage 3. */
+void        shards_rewind(Shards *z, Stream *s);
 /* Stage 3: a forward gathers weights, so that all ranks run equally many. */
 int         shards_gathers(const Shards *z);
 /* While is_apart nothing travels, for a rank that computes without the others, to time it: its slots hold other weights. */

@@ -61,6 +61,7 @@ int evaluate(Run *r, int64_t step) {
     shards_need_all(r->model->shards);
     double start_ms = clock_ms(), loss;
     int    whole = mean_loss(r, &loss);
+    shards_rewind(r->model->shards, &r->model->stream);
     if (!run_is_rank0(r)) return whole;
     if (!whole) {
         progress_note(&r->progress, "the evaluation after step %lld waits until the run goes on", (long long)step);

@@ -11,7 +11,7 @@
 #include "core/io.h"
 #include "run/curve.h"
 
-enum { LINE_BYTES = 512 /* room for the longest line there is, with its end */ };
+enum { LINE_BYTES = 768 /* room for the longest line there is, with its end */ };
 
 struct Metrics {
     char     path[4096], picture[4096], title[256];
@@ -162,6 +162,13 @@ static void write_line(Metrics *m, char *line, size_t capacity) {
     write_waiting(m);
 }
 
+static void put_sent(char *line, size_t room, const int64_t sent[AXES]) {
+    static const char *const names[AXES] = {"tensor", "context", "shard", "replica", "stage"};
+    size_t used = strlen(line);
+    for (int a = 0; a < AXES; a++)
+        used += (size_t)snprintf(line + used, room - used, "%s\"%s\":%lld%s", a ? "," : ",\"sent\":{", names[a], (long long)sent[a], a == AXES - 1 ? "}" : "");
+}
+
 void metrics_train(Metrics *m, const StepMetrics *s) {
     CHECK(s->step == m->step + 1, "metrics of step %lld after step %lld", (long long)s->step, (long long)m->step);
     char line[LINE_BYTES];
@@ -174,6 +181,8 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
     put_number(line, sizeof line, "ms", s->ms);
     put_number(line, sizeof line, "comm_ms", s->comm_ms);
     put_number(line, sizeof line, "comm_exposed_ms", s->comm_exposed_ms);
+    if (s->timed & WITH_REPLICA) put_number(line, sizeof line, "replica_ms", s->replica_ms);
+    if (s->has_sent) put_sent(line, sizeof line, s->sent);
     write_line(m, line, sizeof line);
     m->step = s->step;
     curve_train(&m->curve, s->step, s->loss);

@@ -46,6 +46,7 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .step_flops = ledger_flops(&step),
               .step_bytes = ledger_bytes(&step),
               .step_sent = ledger_sent(&step, NULL),
+              .step_sent_replicas = ledger_sent(&step, "replica"),
               .params_bytes = model.params,
               .grads_bytes = model.grads,
               .optimizer_bytes = model.optimizer,

@@ -135,7 +135,10 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     print_disk(c, p);
     printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", count_text(p->flops_per_token).text, count_text(step_flops).text,
            count_text(step_flops * steps).text);
-    if (ranks > 1) printf("exchange     each rank sends %s a step\n", plan_bytes_text(p->step_sent).text);
+    if (ranks > 1) printf("exchange     each rank sends %s a step", plan_bytes_text(p->step_sent).text);
+    if (ranks > 1 && (c->parallel.replicas > 1 || c->parallel.zero_stage > 1))
+        printf(": shard %.0f bytes, replica %.0f", p->step_sent - p->step_sent_replicas, p->step_sent_replicas);
+    if (ranks > 1) printf("\n");
     if (matmul_flops > 0) {
         char time[32];
         progress_duration(time, step_flops * steps / (EXPECTED_MFU * matmul_flops) * 1e3);

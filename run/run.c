@@ -279,7 +279,7 @@ void run_begin(Run *r) {
     }
     r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms, (double)checkpoint_disk_bytes(&r->model->shards->layout, r->model->optimizer.kind));
     r->progress = progress_start(c->run.steps, r->resumed.step, c->log.every);
-    comm_times(r->comm); /* the start is no step's */
+    groups_times(&r->groups); /* the start is no step's */
     watchdog_forget_start(r->watchdog);
 }
 

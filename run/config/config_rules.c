@@ -48,7 +48,7 @@ static char *check_grid(const Config *c, int ranks) {
         printed = asprintf(&text, "parallel.deterministic = true adds gradients in one order, with %s = %" PRId64 " it cannot: %s", R > 1 ? "parallel.replicas" :
                            "parallel.zero_stage", R > 1 ? R : c->parallel.zero_stage, R > 1 ? "parallel.replicas = 1" : "at most 1");
     } else if (ranks > 0 && ranks % R) {
-        snprintf(nearest, sizeof nearest, below > 0 ? "%" PRId64 " or %" PRId64 : "%" PRId64, below > 0 ? below : R, below + R);
+        snprintf(nearest, sizeof nearest, "%" PRId64 " or %" PRId64, below > 0 ? below : R, below > 0 ? below + R : 2 * R);
         printed = asprintf(&text, "%d rank%s no multiple of parallel.replicas (%" PRId64 "): start %s ranks", ranks, ranks == 1 ? " is" : "s are", R, nearest);
     }
     if (printed < 0) fail(EXIT_MEMORY, "out of memory while reading the config");

@@ -339,6 +339,57 @@ static void times_are_the_groups(void **state) {
     comm_free(idle.c), comm_free(g.c);
 }
 
+/* A sum in two levels: over this rank's part, then of its piece over the parts, with several buckets in flight. */
+static void sums_after_sums(void **state) {
+    (void)state;
+    enum { BUCKETS = 5 };
+    int  W = comm_size(world), copies = W % 2 ? W : 2;
+    Mesh mesh = mesh_of_data(W, copies);
+    for (int kind = COMM_RING, last = last_kind(); kind <= last; kind++) {
+        Comm   *shard = comm_group(world, mesh, WITH_SHARD, "shard"), *replica = comm_group(world, mesh, WITH_REPLICA, "replica");
+        Tensor  x[BUCKETS];
+        int64_t wrong = 0, sizes[BUCKETS] = {64, 64 * 3, 64 * 1000, 64 * 7, 64 * 300}, Z = W / copies;
+        comm_set_kind(shard, (CommKind)kind), comm_set_kind(replica, (CommKind)kind);
+        for (int b = 0; b < BUCKETS; b++) {
+            x[b] = tensor_1d(floats(Z * sizes[b]), F32, Z * sizes[b]);
+            for (int64_t i = 0; i < x[b].dim[0]; i++) tensor_set(x[b], i, value(comm_rank(world), i, b));
+            comm_reduce_scatter_start(shard, x[b]);
+            comm_all_reduce_after(replica, tensor_slice(x[b], comm_rank(shard) * sizes[b], sizes[b]), shard);
+            comm_poll(world);
+        }
+        comm_finish(replica);
+        comm_finish(shard);
+        device_sync(&stream);
+        Group all = {.size = W};
+        for (int r = 0; r < W; r++) all.member[r] = r;
+        for (int b = 0; b < BUCKETS; b++) {
+            for (int64_t i = comm_rank(shard) * sizes[b], end = i + sizes[b]; i < end; i++) wrong += tensor_get(x[b], i) != sum_of(&all, i, b);
+            give_back(x[b].data);
+        }
+        EXPECT_ON_ALL(wrong == 0);
+        comm_free(shard), comm_free(replica);
+    }
+}
+
+/* Bytes sent, added over the ranks: each passes the others' pieces on; the ends of uneven ones, too. */
+static void bytes_sent(void **state) {
+    (void)state;
+    static const DType TYPES[] = {F32, BF16};
+    int64_t W = comm_size(world);
+    for (int t = 0; t < 2; t++)
+        for (What what = SCATTER; what <= REDUCE; what++) {
+            Group   all = cut(0);
+            int64_t n = what == REDUCE ? 64 * W * 3 + 17 : 64 * W * 3, sum;
+            Job     j = begin(&all, what, TYPES[t], n, 1);
+            comm_finish(all.c);
+            sum = comm_times(all.c).sent;
+            comm_all_reduce_i64(world, &sum, 1, COMM_SUM);
+            EXPECT_ON_ALL(finish(&j) == 0 && sum == (what == REDUCE ? 2 : 1) * (W - 1) * n * (int64_t)dtype_bytes(TYPES[t]));
+            EXPECT_ON_ALL(comm_times(all.c).sent == 0);
+            comm_free(all.c);
+        }
+}
+
 /* More collectives than the trace keeps, of two groups by turns; groups made and freed by the hundred. */
 static void many(void **state) {
     (void)state;
@@ -373,6 +424,8 @@ int main(void) {
         cmocka_unit_test(sixteen_bits_round_once_per_addition),
         cmocka_unit_test(small_calls),
         cmocka_unit_test(times_are_the_groups),
+        cmocka_unit_test(sums_after_sums),
+        cmocka_unit_test(bytes_sent),
         cmocka_unit_test(many),
     };
     return RUN_ON_RANKS(ranks_groups);

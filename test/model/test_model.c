@@ -103,8 +103,32 @@ static void test_sent(void **state) {
     ledger_free(&one), ledger_free(&zero), ledger_free(&order);
 }
 
+/* Two copies of four ranks each, ZeRO-2 and 3, five blocks, three micro-batches. Of G elements a rank passes 3/4 on to
+ * its copy's ranks, and of its piece of G/4 half and half again to the other copy. Blocks are summed in each micro-batch;
+ * with ZeRO-3 their weights travel twice a micro-batch, but for the two blocks that are in the slots where a pass
+ * turns. */
+static void test_sent_in_slots(void **state) {
+    (void)state;
+    enum { RANKS = 4, BLOCKS = 5, MICRO = 3 };
+    ModelSpec spec = spec_of(BF16, 3, 40, RECOMPUTE_NONE, 0);
+    spec.shards.shape.n_layer = BLOCKS;
+    spec.shards.ranks = RANKS, spec.shards.rank = 2, spec.shards.replicas = 2, spec.shards.replica = 1;
+    Layout layout = model_layout(spec.shards.shape, RANKS);
+    double block = (double)layout.bucket[1].elems, all = (double)layout.memory_elems, stays = all - BLOCKS * block;
+    layout_destroy(&layout);
+    for (int stage = 2; stage <= 3; stage++) {
+        Ledger step = {0};
+        spec.shards.zero_stage = stage;
+        model_dry(spec, MICRO, &step);
+        double sums = 4 * (stays + MICRO * BLOCKS * block), weights = 2 * (stays + (stage == 2 ? BLOCKS : 2 * MICRO * (BLOCKS - 2) + 2) * block);
+        assert_true(ledger_sent(&step, "shard") == 0.75 * (sums + weights));
+        assert_true(ledger_sent(&step, "replica") == 4 * all / RANKS);
+        ledger_free(&step);
+    }
+}
+
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_scratch), cmocka_unit_test(test_flops), cmocka_unit_test(test_sent)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_scratch), cmocka_unit_test(test_flops), cmocka_unit_test(test_sent), cmocka_unit_test(test_sent_in_slots)};
     return cmocka_run_group_tests_name("model", all, NULL, NULL);
 }
 

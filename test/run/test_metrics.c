@@ -68,8 +68,8 @@ static void lines_are_exact(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0);
     metrics_eval(m, 0, 5.54517744);
-    metrics_train(m, &(StepMetrics){1, 12288, 5.5451774444795623, 4e-5, 1.0 / 3, 45123.456789, 0.6321, 272.25, 0.125, 0});
-    metrics_train(m, &(StepMetrics){2, 24576, NAN, 1e-05, INFINITY, -INFINITY, 1e300, 1e-300, -0.5, 123456789012.0});
+    metrics_train(m, &(StepMetrics){1, 12288, 5.5451774444795623, 4e-5, 1.0 / 3, 45123.456789, 0.6321, 272.25, 0.125, 0, 0, 0, 0, {0}});
+    metrics_train(m, &(StepMetrics){2, 24576, NAN, 1e-05, INFINITY, -INFINITY, 1e300, 1e-300, -0.5, 123456789012.0, WITH_REPLICA, 1.5, 1, {0, 0, INT64_MAX, 7, 0}});
     metrics_eval(m, 2, NAN);
     char *text = read_text(path); /* each line is there as soon as it was logged */
     assert_string_equal(text,
@@ -77,7 +77,8 @@ static void lines_are_exact(void **state) {
         "{\"kind\":\"train\",\"step\":1,\"tokens\":12288,\"loss\":5.54517744,\"lr\":4e-05,\"grad_norm\":0.333333333,"
         "\"tokens_per_s\":45123.4568,\"mfu\":0.6321,\"ms\":272.25,\"comm_ms\":0.125,\"comm_exposed_ms\":0}\n"
         "{\"kind\":\"train\",\"step\":2,\"tokens\":24576,\"loss\":null,\"lr\":1e-05,\"grad_norm\":null,"
-        "\"tokens_per_s\":null,\"mfu\":1e+300,\"ms\":1e-300,\"comm_ms\":-0.5,\"comm_exposed_ms\":1.23456789e+11}\n"
+        "\"tokens_per_s\":null,\"mfu\":1e+300,\"ms\":1e-300,\"comm_ms\":-0.5,\"comm_exposed_ms\":1.23456789e+11,\"replica_ms\":1.5,"
+        "\"sent\":{\"tensor\":0,\"context\":0,\"shard\":9223372036854775807,\"replica\":7,\"stage\":0}}\n"
         "{\"kind\":\"eval\",\"step\":2,\"loss\":null}\n");
     free(text);
     char fault[METRICS_FAULT_BYTES];
