@@ -135,6 +135,10 @@ NORETURN void world_failed(const World *w, const char *why);
 /* "all-reduce 12", of a group other than all "all-reduce 12 of tensor" */
 enum { CALL_CHARS = 96 };
 const char *world_call_text(const char *name, int64_t number, const char *group, char text[CALL_CHARS]);
+/* The ranks' numbers: those of a host follow each other, hosts and the ranks of one in their order so far. So neighbours
+ * in a grid share a host, however a launcher deals its ranks out; rank 0 stays rank 0. number [size] by former rank. */
+void        world_numbers(char (*host)[HOST_CHARS], int size, int *number);
+void        world_renumber(World *w); /* rank and host */
 CommTrace  *world_trace_of(World *w, int64_t sequence); /* NULL: forgotten, too many have come since */
 void        world_list(World *w, Comm *c); /* enters a group into the list */
 void        world_unlist(World *w, Comm *c);

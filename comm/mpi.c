@@ -101,6 +101,8 @@ void world_start(World *w, Launch launch) {
     char mine[HOST_CHARS] = "";
     gethostname(mine, sizeof mine - 1);
     MPI_CHECK(w, MPI_Allgather(mine, HOST_CHARS, MPI_CHAR, w->host, HOST_CHARS, MPI_CHAR, MPI_COMM_WORLD));
+    world_renumber(w);
+    error_set_rank(w->rank, w->size, abort_job);
 }
 
 void world_stop(World *w) {
@@ -129,7 +131,7 @@ static void meet(Comm *c) {
 }
 
 void group_all(Comm *c) {
-    MPI_CHECK(c->world, MPI_Comm_dup(MPI_COMM_WORLD, &c->small));
+    MPI_CHECK(c->world, MPI_Comm_split(MPI_COMM_WORLD, 0, c->world->rank, &c->small));
     meet(c);
 }
 

@@ -48,6 +48,26 @@ static void be_alone(World *w) {
     gethostname(w->host[0], HOST_CHARS - 1);
 }
 
+void world_numbers(char (*host)[HOST_CHARS], int size, int *number) {
+    for (int r = 0; r < size; r++) number[r] = -1;
+    for (int first = 0, next = 0; first < size; first++) {
+        if (number[first] >= 0) continue;
+        for (int r = first; r < size; r++)
+            if (number[r] < 0 && strcmp(host[r], host[first]) == 0) number[r] = next++;
+    }
+}
+
+void world_renumber(World *w) {
+    int *number = (int *)malloc(sizeof *number * (size_t)w->size);
+    char (*host)[HOST_CHARS] = calloc((size_t)w->size, sizeof *host);
+    if (!number || !host) fail(EXIT_MEMORY, "no memory for the names of %d ranks", w->size);
+    world_numbers(w->host, w->size, number);
+    for (int r = 0; r < w->size; r++) memcpy(host[number[r]], w->host[r], HOST_CHARS);
+    w->rank = number[w->rank];
+    free(w->host), free(number);
+    w->host = host;
+}
+
 World *world_join(Launch launch) {
     World *w = (World *)calloc(1, sizeof *w);
     if (!w) fail(EXIT_MEMORY, "no memory for the ranks");

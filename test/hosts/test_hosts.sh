@@ -12,6 +12,11 @@ for each in 1 2; do
     expect "$((2 * each)) ranks: the same weights, bit by bit" same_weights "$WORK/one$each" "$WORK/two$each" step_00000012
 done
 
+# Ranks 0 and 2 of mpirun are on hostA: rank 1 of the job, whose numbers go wrong, is the second of them.
+TRAIN_GPT_FAIL="guard.weight@4:flip,rank=1" MPIRUN="--map-by node -x TRAIN_GPT_FAIL" \
+    expect "ranks dealt out to the hosts in turn: a host's have neighbouring numbers" exits 76 "rank 1 \(hostA.* differ" \
+    two_hosts 2 parallel.zero_stage=0 run.dir="$WORK/dealt"
+
 rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=5
 cable down
 expect "the cable is cut: all ranks are gone within 15 s" gone 15; echo "# after $TOOK s"
