@@ -1,0 +1,31 @@
+/* test_numbers.c - the ranks' numbers by host. */
+#include "comm/internal.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+/* hosts: a letter a rank. The ranks of a host follow each other, in their order; hosts in order of appearance. */
+static void numbers_of(const char *hosts, const int *expected) {
+    char host[16][HOST_CHARS] = {{0}};
+    int  size = (int)strlen(hosts), number[16];
+    for (int r = 0; r < size; r++) snprintf(host[r], HOST_CHARS, "node-%c", hosts[r]);
+    world_numbers(host, size, number);
+    for (int r = 0; r < size; r++) assert_int_equal(number[r], expected[r]);
+}
+
+static void ranks_of_a_host_are_neighbours(void **state) {
+    (void)state;
+    numbers_of("a", (int[]){0});
+    numbers_of("aabb", (int[]){0, 1, 2, 3});
+    numbers_of("abab", (int[]){0, 2, 1, 3});
+    numbers_of("bcacab", (int[]){0, 2, 4, 3, 5, 1});
+    numbers_of("abcdabcdabcdabcd", (int[]){0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15});
+}
+
+int main(void) {
+    const struct CMUnitTest numbers[] = {cmocka_unit_test(ranks_of_a_host_are_neighbours)};
+    return cmocka_run_group_tests(numbers, NULL, NULL);
+}
