@@ -12,9 +12,9 @@ for each in 1 2; do
     expect "$((2 * each)) ranks: the same weights, bit by bit" same_weights "$WORK/one$each" "$WORK/two$each" step_00000012
 done
 
-# Ranks 0 and 2 of mpirun are on hostA: rank 1 of the job, whose numbers go wrong, is the second of them.
-TRAIN_GPT_FAIL="guard.weight@4:flip,rank=1" MPIRUN="--map-by node -x TRAIN_GPT_FAIL" \
-    expect "ranks dealt out to the hosts in turn: a host's have neighbouring numbers" exits 76 "rank 1 \(hostA.* differ" \
+# mpirun's ranks 0 and 2 are on hostA. Its rank 1, whose weights go wrong, is the first of hostB: the job's rank 2.
+TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="guard.weight@4:flip,rank=1" MPIRUN="--map-by node -x TRAIN_GPT_FAIL" \
+    expect "ranks dealt out to the hosts in turn: a host's have neighbouring numbers" exits 76 "rank 2 \(hostB.* differ" \
     two_hosts 2 parallel.zero_stage=0 run.dir="$WORK/dealt"
 
 rm -rf "$WORK/run"; begin 1 $ENDLESS run.watchdog_seconds=5
