@@ -7,15 +7,20 @@
 Arena arena_dry(const char *name) {
     uintptr_t place = 0;
     for (const char *c = name; *c; c++) place = (place * 31 + (unsigned char)*c) % 4093;
-    return (Arena){name, (char *)((place + 1) << 40), 0, 0, 0, 1};
+    return (Arena){name, (char *)((place + 1) << 40), 0, 0, 0, 1, 0};
 }
 
 Arena arena_create(const char *name, size_t capacity_bytes) {
-    return (Arena){name, (char *)device_alloc(capacity_bytes ? capacity_bytes : ARENA_ALIGN, name), 0, 0, capacity_bytes, 0};
+    return (Arena){name, (char *)device_alloc(capacity_bytes ? capacity_bytes : ARENA_ALIGN, name), 0, 0, capacity_bytes, 0, 0};
+}
+
+Arena arena_create_host(const char *name, size_t capacity_bytes) {
+    return (Arena){name, (char *)device_alloc_host(capacity_bytes ? capacity_bytes : ARENA_ALIGN, name), 0, 0, capacity_bytes, 0, 1};
 }
 
 void arena_destroy(Arena *arena) {
-    if (arena->base && !arena->is_dry) device_free(arena->base, arena->capacity_bytes ? arena->capacity_bytes : ARENA_ALIGN);
+    if (arena->base && arena->is_host) device_free_host(arena->base);
+    else if (arena->base && !arena->is_dry) device_free(arena->base, arena->capacity_bytes ? arena->capacity_bytes : ARENA_ALIGN);
     arena->base = NULL;
 }
 

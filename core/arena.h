@@ -19,13 +19,14 @@ typedef struct {
     const char *name;     /* as printed by plan and the banner */
     char       *base;     /* owned; in a dry run a made-up address    */
     size_t      used_bytes, peak_bytes, capacity_bytes;
-    int         is_dry;
+    int         is_dry, is_host;
 } Arena;
 
 /* Counts bytes and owns none. Its addresses are made up: aligned and never NULL (NULL means "no such operand"). Nobody
  * follows them. */
 Arena arena_dry(const char *name);
 Arena arena_create(const char *name, size_t capacity_bytes); /* device memory, zeroed; exit 71 if there is none */
+Arena arena_create_host(const char *name, size_t capacity_bytes); /* pinned host memory, the same */
 void  arena_destroy(Arena *arena);
 
 void  *arena_take(Arena *arena, size_t bytes);          /* CHECK fails when full                              */

@@ -2,6 +2,7 @@
  * one GPU is here and nowhere else. */
 #include "core/device.h"
 
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +84,7 @@ int device_count(void) {
 }
 
 void device_open(int local_rank, int threads) {
-    (void)threads; /* the GPU does the work */
+    if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads > 0 ? threads : 1); /* for the update of an optimizer in host memory */
     if (gpu.is_open) return;
     char why[256];
     int  count = count_devices(why, sizeof why);

@@ -1,4 +1,4 @@
-/* adamw_simd.h - the kernels of adamw.c: AdamW of a block of elements. Compiled once per instruction set
+/* adamw_simd.h - the kernels of adamw_host.c: AdamW of a block of elements. Compiled once per instruction set
  * (core/simd_each.h). */
 #include "layers/act_simd.h"
 

@@ -89,6 +89,9 @@ typedef struct {
  *   master, m, v [n] f32 in/out   grad [n] f32 in   working [n] act out: p rounded; when it is F32 it is the master itself             */
 typedef struct { Tensor master, m, v, working, grad; int decays; } AdamWSpan;
 void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float grad_scale);
+/* The same of one span whose tensors lie in host memory, on this process' cores, at once: the CPU build's bits. working
+ * may lie apart from an F32 master, and is then left alone. */
+void adamw_update_host(AdamWSpan span, AdamW h, float grad_scale);
 
 /* Sum of squares of x: of each 64 elements in float64 in a fixed order, of those sums exactly. So every cut of a
  * tensor at multiples of 64, and every order of the parts, gives the same sum.

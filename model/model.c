@@ -10,7 +10,7 @@ static void carve(Model *m) {
     m->sums = step_sums_create(&m->activations_arena);
     m->shards = shards_create(spec->shards, model_layout(spec->shards.shape, spec->shards.ranks), m->sums, &m->params_arena, &m->grads_arena);
     m->gpt = gpt_create(m->shards, spec->B, spec->T, spec->recompute, &m->activations_arena);
-    if (spec->optimizer) m->optimizer = optimizer_create(spec->optimizer, m->shards, &m->optimizer_arena);
+    if (spec->optimizer) m->optimizer = optimizer_create(spec->optimizer, m->shards, spec->offload, &m->optimizer_arena);
 }
 
 static void drop(Model *m) {
@@ -102,7 +102,7 @@ Model *model_create(ModelSpec spec) {
     m->bytes = model_dry(spec, 1, NULL);
     m->params_arena = arena_create("parameters", m->bytes.params);
     m->grads_arena = arena_create("gradients", m->bytes.grads);
-    m->optimizer_arena = arena_create("optimizer", m->bytes.optimizer);
+    m->optimizer_arena = (spec.offload == MEMORY_HOST ? arena_create_host : arena_create)("optimizer", m->bytes.optimizer);
     m->activations_arena = arena_create("activations", m->bytes.activations);
     m->stream = stream_create(m->bytes.scratch);
     m->stream.math = spec.math;
@@ -132,7 +132,7 @@ void model_init_weights(Model *m, uint64_t seed, void (*ticks)(void *ctx), void 
         for (int64_t at = 0; at < span.elems; at += BLOCK) {
             int64_t n = span.elems - at < BLOCK ? span.elems - at : BLOCK;
             param_init_values(values, p, span.offset - p->offset + at, n, seed);
-            device_from_host(&m->stream, tensor_slice(master, at, n), values);
+            optimizer_put(&m->optimizer, &m->stream, tensor_slice(master, at, n), values);
             if (ticks) ticks(ctx);
         }
     }

@@ -16,6 +16,7 @@ typedef struct {
     const OptimizerKind *optimizer;      /* NULL for inference                                         */
     int64_t    B, T;                     /* the largest micro-batch: B sequences of T tokens           */
     Recompute  recompute;
+    OptimizerMemory offload;             /* where the optimizer's memory is                            */
     MathMode   math;
     int        any_threads;              /* the same bits for any number of threads (core/device.h)    */
 } ModelSpec;

@@ -6,41 +6,102 @@
 
 #include "core/injection.h"
 
-Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, Arena *arena) {
-    Optimizer o = {.kind = kind, .shards = z};
+enum { PAGE_MOST = 1 << 22, PARTS = 16 };
+
+static void make_pages(Optimizer *o, Arena *arena) {
+    int64_t elems = (shards_state_elems(o->shards) / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN; /* small ones have several, too */
+    if (elems > PAGE_MOST) elems = PAGE_MOST;
+    for (int k = 0; k < 2; k++) o->grad_page[k] = arena_tensor(arena, F32, 1, elems, 1, 1), o->page[k] = arena_tensor(arena, o->shards->params.type, 1, elems, 1, 1);
+}
+
+Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory memory, Arena *arena) {
+    Optimizer o = {.kind = kind, .shards = z, .on_host = memory == MEMORY_HOST};
     int64_t   elems = shards_state_elems(z);
     for (int k = 0; k < kind->states; k++) o.state[k] = arena_tensor(arena, F32, 1, elems, 1, 1);
-    o.master = z->params.type == F32 ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
+    o.master = z->params.type == F32 && !o.on_host ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
+    if (o.on_host) make_pages(&o, arena);
     o.spans = (AdamWSpan *)malloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1));
     if (!o.spans) fail(EXIT_MEMORY, "no memory for the list of spans to update");
     return o;
 }
 
 void optimizer_destroy(Optimizer *o) {
+    for (int k = 0; k < 2 && o->grads_in[0].handle; k++) event_destroy(&o->grads_in[k]), event_destroy(&o->page_out[k]);
     free(o->spans);
     o->spans = NULL;
 }
 
 Tensor optimizer_state(const Optimizer *o, int k, Span span) { return shards_state_view(o->shards, o->state[k], span); }
 Tensor optimizer_master(const Optimizer *o, Span span) {
-    if (o->shards->params.type == F32) return shards_weight(o->shards, span);
-    return shards_state_view(o->shards, o->master, span);
+    return o->master.data ? shards_state_view(o->shards, o->master, span) : shards_weight(o->shards, span);
 }
 Tensor optimizer_tensor(const Optimizer *o, int which, Span span) { return which == 0 ? optimizer_master(o, span) : optimizer_state(o, which - 1, span); }
 
-void optimizer_publish(const Optimizer *o, Stream *s) {
+void optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values) {
+    if (o->on_host) memcpy(part.data, values, tensor_bytes(part));
+    else device_from_host(s, part, values);
+}
+void optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor part) {
+    if (o->on_host) memcpy(to, part.data, tensor_bytes(part));
+    else device_to_host_queued(s, to, part);
+}
+
+/* A part of a span that fits in a page. */
+typedef struct { int span; int64_t at, elems; } Part;
+static int next_part(const Optimizer *o, Part *p) {
     const Shards *z = o->shards;
-    if (z->params.type == F32) return;
-    for (int i = 0; i < z->spans; i++) cast_forward(s, shards_weight(z, z->span[i]), optimizer_master(o, z->span[i]));
+    p->at += p->elems;
+    while (p->span < z->spans && p->at == z->span[p->span].elems) p->span++, p->at = 0;
+    if (p->span == z->spans) return 0;
+    int64_t left = z->span[p->span].elems - p->at, most = tensor_elems(o->page[0]);
+    p->elems = left < most ? left : most;
+    return 1;
+}
+static Tensor part_of(Tensor span, Part p) { return tensor_slice(span, p.at, p.elems); }
+
+/* The page of the working copy goes to the device; an fp32 one straight from the master. */
+static void send_weights(Optimizer *o, Stream *s, Part p, int turn) {
+    Span   span = o->shards->span[p.span];
+    Tensor weights = part_of(shards_weight(o->shards, span), p);
+    device_from_host_queued(s, weights, weights.type == F32 ? part_of(optimizer_master(o, span), p).data : o->page[turn].data);
+    event_record(o->page_out[turn], s);
+}
+
+static void make_events(Optimizer *o) {
+    for (int k = 0; k < 2 && !o->grads_in[k].handle; k++) o->grads_in[k] = event_create(), o->page_out[k] = event_create();
+}
+
+static void publish_from_host(Optimizer *o, Stream *s) {
+    Part p = {0};
+    make_events(o);
+    for (int turn = 0; next_part(o, &p); turn = !turn) {
+        Span         span = o->shards->span[p.span];
+        const float *from = (const float *)part_of(optimizer_master(o, span), p).data;
+        DType        act = o->page[turn].type;
+        event_wait(o->page_out[turn]);
+        for (int64_t i = 0; act != F32 && i < p.elems; i++) ((uint16_t *)o->page[turn].data)[i] = act == BF16 ? bf16_from_f32(from[i]) : f16_from_f32(from[i]);
+        send_weights(o, s, p, turn);
+    }
+    device_sync(s);
+}
+
+void optimizer_publish(Optimizer *o, Stream *s) {
+    const Shards *z = o->shards;
+    if (o->on_host) publish_from_host(o, s);
+    else if (z->params.type != F32)
+        for (int i = 0; i < z->spans; i++) cast_forward(s, shards_weight(z, z->span[i]), optimizer_master(o, z->span[i]));
 }
 
 void optimizer_zero_states(const Optimizer *o, Stream *s) {
-    for (int k = 0; k < o->kind->states; k++) device_zero(s, o->state[k]);
+    for (int k = 0; k < o->kind->states; k++) {
+        if (o->on_host) memset(o->state[k].data, 0, tensor_bytes(o->state[k]));
+        else device_zero(s, o->state[k]);
+    }
 }
 
 void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash) {
     shards_hash_weights(o->shards, s, hash);
-    if (!shards_state_is_shared(o->shards)) return;
+    if (!shards_state_is_shared(o->shards) || o->on_host) return;
     for (int k = 0; k < o->kind->states; k++) hash_words(s, hash, o->state[k]);
     if (o->master.data) hash_words(s, hash, o->master);
 }
@@ -48,7 +109,7 @@ void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash) {
 void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
     const Shards *z = o->shards;
     static const char *const points[OPTIMIZER_STATES] = {"guard.m", "guard.v"};
-    for (int k = 0; k < o->kind->states; k++) inject_flip(s, points[k], o->state[k]);
+    for (int k = 0; k < o->kind->states && !o->on_host; k++) inject_flip(s, points[k], o->state[k]);
     if (hashes & NUMBERS_REPLICAS) optimizer_hash_replicas(o, s, step_hash(&z->sums, HASH_REPLICAS));
     if (hashes & NUMBERS_GRADS) shards_hash_grads(z, s, step_hash(&z->sums, HASH_GRADS));
     for (int i = 0; i < z->spans; i++)
@@ -59,8 +120,37 @@ void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale) { o->k
 
 /* --- adamw -------------------------------------------------------------------------------------------------------- */
 
+static void fetch_grads(Optimizer *o, Stream *s, Part p, int turn) {
+    device_to_host_queued(s, o->grad_page[turn].data, part_of(shards_grad(o->shards, o->shards->span[p.span]), p));
+    event_record(o->grads_in[turn], s);
+}
+
+/* The gradients of the next part come while this one is updated, and its weights leave. */
+static void adamw_on_host(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
+    Part p = {0}, next = {0};
+    int  more = next_part(o, &next);
+    make_events(o);
+    if (more) fetch_grads(o, s, next, 0);
+    for (int turn = 0; more; turn = !turn) {
+        p = next;
+        more = next_part(o, &next);
+        if (more) fetch_grads(o, s, next, !turn);
+        Span span = o->shards->span[p.span];
+        event_wait(o->grads_in[turn]);
+        event_wait(o->page_out[turn]);
+        adamw_update_host((AdamWSpan){part_of(optimizer_master(o, span), p), part_of(optimizer_state(o, 0, span), p), part_of(optimizer_state(o, 1, span), p),
+                                      part_of(o->page[turn], (Part){.elems = p.elems}), part_of(o->grad_page[turn], (Part){.elems = p.elems}), span.group != GROUP_VECTOR},
+                          h, grad_scale);
+        send_weights(o, s, p, turn);
+    }
+}
+
 static void adamw(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     const Shards *z = o->shards;
+    if (o->on_host) {
+        if (!stream_note(s, "adamw_update_host", shards_state_elems(z), 0, 0, 0, 0.0, 0.0)) adamw_on_host(o, s, h, grad_scale);
+        return;
+    }
     for (int i = 0; i < z->spans; i++) {
         Span span = z->span[i];
         o->spans[i] = (AdamWSpan){optimizer_master(o, span), optimizer_state(o, 0, span), optimizer_state(o, 1, span),

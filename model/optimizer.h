@@ -32,9 +32,15 @@ struct Optimizer {
     Tensor     state[OPTIMIZER_STATES];  /* [shards_state_elems] f32                                    */
     Tensor     master;                   /* the same; data NULL when the working copy is F32            */
     AdamWSpan *spans;                    /* owned [spans]: as the op takes them                         */
+    int        on_host;                  /* master and states are in host memory, and updated there     */
+    Tensor     grad_page[2], page[2];    /* on_host: gradients, and weights of type act, on their way   */
+    Event      grads_in[2], page_out[2]; /* made at the first update                                    */
 };
 
-Optimizer optimizer_create(const OptimizerKind *kind, Shards *shards, Arena *arena);
+/* MEMORY_HOST: `arena` is pinned host memory. Gradients come to it and weights go back in pages by turns, while the one
+ * before is updated. */
+typedef enum { MEMORY_DEVICE, MEMORY_HOST } OptimizerMemory;
+Optimizer optimizer_create(const OptimizerKind *kind, Shards *shards, OptimizerMemory memory, Arena *arena);
 void      optimizer_destroy(Optimizer *o);
 
 /* fp32 views of one span, for checkpoints. Tensor 0 is the master, 1 + k is state k. */
@@ -42,9 +48,12 @@ Tensor optimizer_master(const Optimizer *o, Span span);
 Tensor optimizer_state(const Optimizer *o, int k, Span span);
 static inline int optimizer_tensors(const OptimizerKind *kind) { return 1 + kind->states; }
 Tensor optimizer_tensor(const Optimizer *o, int which, Span span);
+/* Copies host values into a part of such a view, and a view to host memory; the second may be queued (device.h). */
+void   optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values);
+void   optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor part);
 
 /* Writes the working copy of every span from its master (after init or resume). */
-void optimizer_publish(const Optimizer *o, Stream *s);
+void optimizer_publish(Optimizer *o, Stream *s);
 void optimizer_zero_states(const Optimizer *o, Stream *s);
 
 /* Adds the hash (hash_words) of all memory that every rank holds alike: the working copy and, where

@@ -17,6 +17,7 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, const Groups *groups
         shards.replica = groups->replicas ? comm_rank(groups->replicas) : 0;
     }
     return (ModelSpec){.shards = shards, .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T, .recompute = (Recompute)c->memory.recompute,
+                       .offload = device_is_host() ? MEMORY_DEVICE : (OptimizerMemory)c->memory.offload,
                        .any_threads = c->parallel.deterministic};
 }
 
@@ -49,7 +50,8 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .step_sent_replicas = ledger_sent(&step, "replica"),
               .params_bytes = model.params,
               .grads_bytes = model.grads,
-              .optimizer_bytes = model.optimizer,
+              .optimizer_bytes = spec.offload == MEMORY_HOST ? 0 : model.optimizer,
+              .offload_bytes = spec.offload == MEMORY_HOST ? model.optimizer : 0,
               .activation_bytes = model.activations,
               .scratch_bytes = model.scratch,
               .batch_bytes = batches.peak_bytes,
@@ -62,7 +64,7 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, T, micro_steps),
               .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer)};
-    p.host_bytes = p.comm_bytes + p.host_copy_bytes + p.ahead_bytes;
+    p.host_bytes = p.comm_bytes + p.host_copy_bytes + p.ahead_bytes + p.offload_bytes;
     p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes + p.tree_bytes +
                      p.library_bytes + p.reserve_bytes + (device_is_host() ? p.host_bytes : 0);
     ledger_free(&step);
@@ -113,7 +115,7 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     int                  used = snprintf(row, sizeof row, "optimizer: ");
     for (int k = 0; k < kind->states; k++) used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
     snprintf(row + used, sizeof row - (size_t)used, "%s%s", p->act == F32 ? "" : ", fp32 masters", shared ? ", this rank's share" : "");
-    print_row(out, row, p->optimizer_bytes);
+    if (p->offload_bytes == 0) print_row(out, row, p->optimizer_bytes);
     snprintf(row, sizeof row, "activations%s", recompute[c->memory.recompute]);
     print_row(out, row, p->activation_bytes);
     print_row(out, "scratch", p->scratch_bytes);
@@ -128,6 +130,10 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     }
     snprintf(row, sizeof row, "%sexchange between ranks, by %s", on_host ? "" : "host: ", comm[p->ranks.comm]);
     if (p->ranks.count > 1) print_row(out, row, p->comm_bytes);
+    if (p->offload_bytes > 0) {
+        snprintf(row, sizeof row, "host: optimizer, and pages of gradients and weights%s", shared ? ", this rank's share" : "");
+        print_row(out, row, p->offload_bytes);
+    }
     print_row(out, on_host ? "host copy for checkpoints" : "host: copy for checkpoints", p->host_copy_bytes);
     print_row(out, on_host ? "batches read ahead" : "host: batches read ahead", p->ahead_bytes);
     if (on_host) print_row(out, "program and libraries", p->library_bytes);

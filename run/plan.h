@@ -38,7 +38,8 @@ typedef struct {
     size_t    comm_bytes;                   /* chunks and, on a GPU, whole buckets on their way between ranks */
     size_t    host_copy_bytes;                /* the copy of a rank's state that a checkpoint is written from */
     size_t    ahead_bytes;                  /* batches read before their step */
-    size_t    host_bytes;                   /* the sum of these three */
+    size_t    offload_bytes;                /* memory.offload: masters and moments, and their pages */
+    size_t    host_bytes;                   /* the sum of these four */
     size_t    checkpoint_bytes;             /* one checkpoint on disk */
 } Plan;
 

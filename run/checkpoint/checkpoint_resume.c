@@ -88,7 +88,7 @@ static void read_spans(const CheckpointState *state, const WeightsFile *w, const
             n = span.elems - at < WEIGHTS_BLOCK ? span.elems - at : WEIGHTS_BLOCK;
             watchdog_tick(state->watchdog, "reading a checkpoint");
             weights_read(w, base, span.offset + at, n, block);
-            device_from_host(state->stream, tensor_slice(optimizer_tensor(o, which, span), at, n), block);
+            optimizer_put(o, state->stream, tensor_slice(optimizer_tensor(o, which, span), at, n), block);
         }
     }
 }

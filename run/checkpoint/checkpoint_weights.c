@@ -81,10 +81,10 @@ void checkpoint_init_from(const char *path, CheckpointState *state) {
                     fail(EXIT_DATA, "%s: tensor %s holds a value that is not finite at element %" PRId64, w.path,
                          tensor_of[span.param]->name, begin + at + k);
             if (head && span.param == 0) refuse_other_head(&w, head, begin + at, n, block);
-            device_from_host(state->stream, tensor_slice(optimizer_master(o, span), at, n), block);
+            optimizer_put(o, state->stream, tensor_slice(optimizer_master(o, span), at, n), block);
         }
     }
-    optimizer_publish(o, state->stream);
+    optimizer_publish(state->optimizer, state->stream);
     free(block);
     free(tensor_of);
     weights_close(&w);

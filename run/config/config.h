@@ -57,7 +57,7 @@ typedef struct {
     struct { int name; /* ScheduleKind */ int64_t warmup_steps; double final_lr_fraction, decay_fraction; } schedule;
     int precision;                      /* Precision of model/precision.h */
     struct { int64_t replicas, zero_stage; int comm; /* ParallelComm */ int deterministic; } parallel;
-    struct { int recompute; } memory;
+    struct { int recompute, offload; /* OFFLOAD_WORDS */ } memory;
     struct { int64_t every, keep; } checkpoint;
     struct { int64_t every, tokens; } eval;
     struct { int64_t every, tokens; const char *prompt; double temperature; int64_t top_k; } sample;

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/json_scan.h"
 #include "model/block.h"
+#include "model/optimizer.h"
 #include "model/precision.h"
 
 #define EXACT 9007199254740992.0 /* 2^53: a JSON number is exact up to it */
@@ -35,6 +36,7 @@ static const char *const PRECISION_WORDS[] = {[PRECISION_AUTO] = "auto", [PRECIS
                                               [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", NULL};
 static const char *const COMM_WORDS[]      = {[PARALLEL_AUTO] = "auto", [PARALLEL_NCCL] = "nccl", [PARALLEL_RING] = "ring",
                                               [PARALLEL_MPI] = "mpi", NULL};
+static const char *const OFFLOAD_WORDS[] = {[MEMORY_DEVICE] = "none", [MEMORY_HOST] = "optimizer", NULL};
 static const char *const RECOMPUTE_WORDS[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light", [RECOMPUTE_BLOCK] = "block", NULL};
 
 /* The offset of a field, refused by the compiler if the field's type is not the row's. */
@@ -106,6 +108,7 @@ const Option OPTIONS[] = {
     FLAG(parallel.deterministic, "false", "the same bits at 1, 2, 4 and 8 ranks"),
 
     CHOICE(memory.recompute, "\"none\"", RECOMPUTE_WORDS, "what backward computes again instead of keeping: light = GELU and norms, block = all"),
+    CHOICE(memory.offload, "\"none\"", OFFLOAD_WORDS, "optimizer: masters and moments in host memory, updated there; no effect on the CPU"),
 
     INTEGER(checkpoint.every, "1000", 0, EXACT, "steps between checkpoints; 0 = only at the end"),
     INTEGER(checkpoint.keep, "2", 1, EXACT, "newest checkpoints that stay; two at least, so that one of them verifies"),

@@ -31,5 +31,10 @@ case_of() { # NAME RANKS KEY=VALUE...
 case_of alone   1 precision=bf16
 case_of nccl    2 precision=bf16 parallel.comm=nccl
 case_of ring    2 precision=fp32 parallel.comm=ring
+case_of slots   4 precision=bf16 parallel.comm=nccl parallel.zero_stage=3 parallel.replicas=2 model.n_layer=5
+case_of offload 1 precision=bf16 memory.offload=optimizer
+mkdir -p "$WORK/kept.order" && cp "$WORK/offload.order/gemm.json" "$WORK/kept.order/"
+expect "an optimizer on the GPU" run kept order 1 precision=bf16
+expect "one in host memory: its losses" same_losses "$WORK/offload.order" "$WORK/kept.order" 1e-6
 case_of ordered 2 precision=fp32 parallel.comm=nccl parallel.deterministic=true
 exit $STATUS

@@ -49,7 +49,7 @@ static Model *model_create(DType act, int64_t B, int64_t positions, Recompute re
     m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = 3, .act = act, .use = use}, model_layout(SHAPE, 3), m->sums, &m->params, &m->grads);
     m->gpt = gpt_create(m->shards, B, positions, recompute, &m->activations);
     m->stream = stream_create(STAGE_SCRATCH);
-    m->optimizer = optimizer_create(&OPTIMIZER_ADAMW, m->shards, &m->state);
+    m->optimizer = optimizer_create(&OPTIMIZER_ADAMW, m->shards, MEMORY_DEVICE, &m->state);
     load_initial(m);
     return m;
 }

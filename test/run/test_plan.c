@@ -81,7 +81,7 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     StepSums  sums = step_sums_create(&activations);
     Shards   *z = shards_create(spec.shards, model_layout(c->model.shape, ranks), sums, &params, &grads);
     Gpt       g = gpt_create(z, spec.B, spec.T, spec.recompute, &activations);
-    Optimizer o = optimizer_create(spec.optimizer, z, &optimizer);
+    Optimizer o = optimizer_create(spec.optimizer, z, spec.offload, &optimizer);
     if (c->parallel.deterministic) assert_true(z->order.buffers >= 3 && p.gradient_buffers == z->order.buffers);
     Arena *all[] = {&params, &grads, &optimizer, &activations};
     size_t planned[] = {p.params_bytes, p.grads_bytes, p.optimizer_bytes, p.activation_bytes};
