@@ -26,7 +26,7 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
 }
 
 void optimizer_destroy(Optimizer *o) {
-    for (int k = 0; k < 2 && o->grads_in[0].handle; k++) event_destroy(&o->grads_in[k]), event_destroy(&o->page_out[k]);
+    for (int k = 0; k < 2 && o->grads_in[0].handle; k++) event_destroy(&o->grads_in[k]);
     free(o->spans);
     o->spans = NULL;
 }
@@ -64,25 +64,17 @@ static void send_weights(Optimizer *o, Stream *s, Part p, int turn) {
     Span   span = o->shards->span[p.span];
     Tensor weights = part_of(shards_weight(o->shards, span), p);
     device_from_host_queued(s, weights, weights.type == F32 ? part_of(optimizer_master(o, span), p).data : o->page[turn].data);
-    event_record(o->page_out[turn], s);
-}
-
-static void make_events(Optimizer *o) {
-    for (int k = 0; k < 2 && !o->grads_in[k].handle; k++) o->grads_in[k] = event_create(), o->page_out[k] = event_create();
 }
 
 static void publish_from_host(Optimizer *o, Stream *s) {
-    Part p = {0};
-    make_events(o);
-    for (int turn = 0; next_part(o, &p); turn = !turn) {
+    for (Part p = {0}; next_part(o, &p);) {
         Span         span = o->shards->span[p.span];
         const float *from = (const float *)part_of(optimizer_master(o, span), p).data;
-        DType        act = o->page[turn].type;
-        event_wait(o->page_out[turn]);
-        for (int64_t i = 0; act != F32 && i < p.elems; i++) ((uint16_t *)o->page[turn].data)[i] = act == BF16 ? bf16_from_f32(from[i]) : f16_from_f32(from[i]);
-        send_weights(o, s, p, turn);
+        DType        act = o->page[0].type;
+        for (int64_t i = 0; act != F32 && i < p.elems; i++) ((uint16_t *)o->page[0].data)[i] = act == BF16 ? bf16_from_f32(from[i]) : f16_from_f32(from[i]);
+        send_weights(o, s, p, 0);
+        device_sync(s);
     }
-    device_sync(s);
 }
 
 void optimizer_publish(Optimizer *o, Stream *s) {
@@ -125,11 +117,12 @@ static void fetch_grads(Optimizer *o, Stream *s, Part p, int turn) {
     event_record(o->grads_in[turn], s);
 }
 
-/* The gradients of the next part come while this one is updated, and its weights leave. */
+/* The gradients of the next part come while this one is updated. They come behind the weights that leave from its page,
+ * so whoever has them may write to that page. */
 static void adamw_on_host(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     Part p = {0}, next = {0};
     int  more = next_part(o, &next);
-    make_events(o);
+    for (int k = 0; k < 2 && !o->grads_in[k].handle; k++) o->grads_in[k] = event_create();
     if (more) fetch_grads(o, s, next, 0);
     for (int turn = 0; more; turn = !turn) {
         p = next;
@@ -137,7 +130,6 @@ static void adamw_on_host(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
         if (more) fetch_grads(o, s, next, !turn);
         Span span = o->shards->span[p.span];
         event_wait(o->grads_in[turn]);
-        event_wait(o->page_out[turn]);
         adamw_update_host((AdamWSpan){part_of(optimizer_master(o, span), p), part_of(optimizer_state(o, 0, span), p), part_of(optimizer_state(o, 1, span), p),
                                       part_of(o->page[turn], (Part){.elems = p.elems}), part_of(o->grad_page[turn], (Part){.elems = p.elems}), span.group != GROUP_VECTOR},
                           h, grad_scale);

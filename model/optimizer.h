@@ -34,7 +34,7 @@ struct Optimizer {
     AdamWSpan *spans;                    /* owned [spans]: as the op takes them                         */
     int        on_host;                  /* master and states are in host memory, and updated there     */
     Tensor     grad_page[2], page[2];    /* on_host: gradients, and weights of type act, on their way   */
-    Event      grads_in[2], page_out[2]; /* made at the first update                                    */
+    Event      grads_in[2];              /* made at the first update                                    */
 };
 
 /* MEMORY_HOST: `arena` is pinned host memory. Gradients come to it and weights go back in pages by turns, while the one
