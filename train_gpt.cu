@@ -140,11 +140,13 @@ static int sample_now(Run *r, int64_t step) {
     return text != NULL;
 }
 
-/* Copies the state; the files are written while training goes on. Exit 76 where ranks hold different weights. */
+/* Copies the state; the files are written while training goes on. Exit 76 where ranks hold different
+ * weights, or copies of the state different pieces. */
 static void save_now(Run *r, int64_t step) {
     char said[GUARD_SAID], fault[METRICS_FAULT_BYTES] = "";
     shards_need_all(r->model->shards);
     if (comm_size(r->comm) > 1 && !guard_compare(r->comm, step, run_hash_replicas(r), shards_state_is_shared(r->model->shards), said)) stop_with(r, said);
+    if (r->groups.replicas && !guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said)) stop_with(r, said);
     report_saved(r, saver_finish(r->saver));
     int logged = !r->metrics || metrics_catch_up(r->metrics, fault);
     saver_start(r->saver, step, logged ? NULL : fault);

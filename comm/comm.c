@@ -95,6 +95,7 @@ World      *comm_world(const Comm *c) { return c->world; }
 int         comm_rank(const Comm *c) { return c->rank; }
 int         comm_size(const Comm *c) { return c->size; }
 const char *comm_name(const Comm *c) { return c->name; }
+int         comm_member(const Comm *c, int rank) { return c->member[rank]; }
 const char *comm_host(const Comm *c, int rank) { return world_host(c->world, c->member[rank]); }
 
 /* A group of one needs no communicator. The group of all ranks opens NCCL even then: its absence is a fault. */

@@ -35,6 +35,7 @@ int         comm_rank(const Comm *c); /* in the group */
 int         comm_size(const Comm *c);
 const char *comm_name(const Comm *c);
 const char *comm_host(const Comm *c, int rank); /* of a rank of the group */
+int         comm_member(const Comm *c, int rank); /* its number among all ranks */
 
 /* Sets the way of the group's collectives over buckets. COMM_NCCL makes its communicator here, over the GPU of
  * device_open(), and connects the ranks: NCCL's memory is then taken, and the rest is free. All ranks call it

@@ -93,9 +93,14 @@ void optimizer_zero_states(const Optimizer *o, Stream *s) {
 
 void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash) {
     shards_hash_weights(o->shards, s, hash);
-    if (!shards_state_is_shared(o->shards) || o->on_host) return;
+    if (shards_state_is_shared(o->shards)) optimizer_hash_pieces(o, s, hash);
+}
+
+void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash) {
+    if (o->on_host) return;
     for (int k = 0; k < o->kind->states; k++) hash_words(s, hash, o->state[k]);
     if (o->master.data) hash_words(s, hash, o->master);
+    else shards_hash_pieces(o->shards, s, hash);
 }
 
 void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {

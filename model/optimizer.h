@@ -59,6 +59,9 @@ void optimizer_zero_states(const Optimizer *o, Stream *s);
 /* Adds the hash (hash_words) of all memory that every rank holds alike: the working copy and, where
  * shards_state_is_shared, masters and states. hash: [1] i64, out(+=) */
 void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash);
+/* The same of what ranks with the same piece of other copies of the state hold alike: masters and states. Nothing of an
+ * optimizer in host memory. */
+void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash);
 
 /* After shards_finish: adds to the step's sums the squares of the gradients this rank answers for and, where asked,
  * HASH_REPLICAS and HASH_GRADS. */

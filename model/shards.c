@@ -297,6 +297,10 @@ void shards_hash_weights(const Shards *z, Stream *s, Tensor hash) {
     hash_words(s, hash, weights_of(z, last_bucket(z)));
 }
 
+void shards_hash_pieces(const Shards *z, Stream *s, Tensor hash) {
+    if (has_param_slots(z)) hash_words(s, hash, z->param_pieces);
+}
+
 void shards_hash_grads(const Shards *z, Stream *s, Tensor hash) {
     for (int b = 0; b < z->layout.buckets; b++) {
         Tensor grads = grads_of(z, b);

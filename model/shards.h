@@ -107,6 +107,7 @@ Tensor  shards_grad(const Shards *z, Span span);          /* after shards_finish
 int     shards_is_own(const Shards *z, Span span);        /* this rank answers for it in sums over the ranks; stage 0: it holds others, too */
 int     shards_state_is_shared(const Shards *z);          /* all ranks hold the same masters and states                       */
 void    shards_hash_weights(const Shards *z, Stream *s, Tensor hash); /* of those that all ranks hold; stage 3: not the blocks' */
+void    shards_hash_pieces(const Shards *z, Stream *s, Tensor hash);  /* stage 3: of the blocks' weights, this rank's    */
 void    shards_hash_grads(const Shards *z, Stream *s, Tensor hash); /* of the sums that this rank updates with; hash [1] i64 out(+=) */
 
 #ifdef __cplusplus

@@ -195,12 +195,14 @@ int run_await_batches(Run *r) {
 
 Position run_position(const Run *r, int64_t step) { return position_after(r->state.start, r->config, step); }
 
-int64_t run_hash_replicas(Run *r) {
+static int64_t hash_now(Run *r, void (*add)(const Optimizer *o, Stream *s, Tensor hash)) {
     Model *m = r->model;
     step_sums_zero(&m->sums, &m->stream);
-    optimizer_hash_replicas(&m->optimizer, &m->stream, step_hash(&m->sums, HASH_REPLICAS));
+    add(&m->optimizer, &m->stream, step_hash(&m->sums, HASH_REPLICAS));
     return step_sums_fetch(&m->sums, &m->stream).hash[HASH_REPLICAS];
 }
+int64_t run_hash_replicas(Run *r) { return hash_now(r, optimizer_hash_replicas); }
+int64_t run_hash_pieces(Run *r) { return hash_now(r, optimizer_hash_pieces); }
 
 int64_t run_roll_back(Run *r, int64_t step) {
     Guard   now = r->state.guard;

@@ -79,6 +79,7 @@ Position run_position(const Run *r, int64_t step);
 
 /* The hash that must be the same on all ranks (optimizer_hash_replicas), now. Waits for the stream. */
 int64_t run_hash_replicas(Run *r);
+int64_t run_hash_pieces(Run *r); /* the same on all ranks of r->groups.replicas: optimizer_hash_pieces */
 
 /* Waits until every rank has the batches of its next step. Collective. Returns 0 when a rank was asked to stop before
  * that: the step is not begun. Data that never come are the watchdog's affair. */

@@ -137,7 +137,7 @@ char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]) {
     memset(out, 0, GUARD_TEXT);
     for (int r = 0; all && r < comm_size(comm); r++) {
         if (!all[r].marked || used >= GUARD_TEXT) continue;
-        used += (size_t)snprintf(out + used, GUARD_TEXT - used, "%srank %d (%s, %s)", used ? " and " : "", r, comm_host(comm, r), all[r].device);
+        used += (size_t)snprintf(out + used, GUARD_TEXT - used, "%srank %d (%s, %s)", used ? " and " : "", comm_member(comm, r), comm_host(comm, r), all[r].device);
     }
     free(all);
     free(bytes);

@@ -62,6 +62,13 @@ rm -r "$WORK/hybrid/checkpoints/step_00000008"; cp -r "$WORK/hybrid" "$WORK/agai
 for name in hybrid again; do train_ranks 4 $GRID run.dir="$WORK/$name" precision=bf16 parallel.zero_stage=3 parallel.replicas=2 > /dev/null; done
 expect "the same grid: the same bits" same_weights "$WORK/hybrid" "$WORK/again" step_00000008
 
+# A flipped bit in a moment, or with ZeRO-3 in a weight's piece: the other copy differs, and nothing is saved.
+for what in guard.m guard.v; do
+    TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="$what@2:flip,rank=1" expect "$what flips in one of two copies: exit 76, both ranks are named" \
+        exits 76 "moments of step 4 .*: .*rank 1 \(.* and rank 3 \(.* differ" train_ranks 4 $GRID run.dir="$WORK/$what" parallel.zero_stage=3 parallel.replicas=2
+    expect "$what: nothing is saved" [ -z "$(ls "$WORK/$what/checkpoints" | grep -v tmp)" ]
+done
+
 refused() { local name=$1 pattern=$2; shift 2; expect "$name" exits 64 "$pattern" "$@"; }
 refused "ranks that are no multiple of the copies" "4 ranks are no multiple of parallel.replicas \(3\): start 3 or 6" train_ranks 4 parallel.replicas=3 run.dir="$WORK/x"
 refused "one rank, two copies" "1 rank is no multiple of parallel.replicas \(2\): start 2 or 4" train parallel.replicas=2 run.dir="$WORK/x"
