@@ -123,6 +123,7 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
     printf("plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
     printf("model        %s\n", model_shape_text(c->model.shape).text);
+    if (c->parallel.replicas > 1) printf("grid         shard %lld x replica %lld\n", ranks / (long long)c->parallel.replicas, (long long)c->parallel.replicas);
     printf("parameters   %lld (%s)\n\n", (long long)p->parameters, count_text((double)p->parameters).text);
     plan_print_memory(stdout, c, p);
     print_room(c, p, memory_bytes);
