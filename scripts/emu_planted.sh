@@ -43,7 +43,7 @@ table='
 44 hopper      XXX ... XXX wrong parity
 45 hopper      XXX ... XXX wrong stride in a descriptor
 46 hopper      XX- ... XX- accumulator read before wgmma.wait
-51 edges       XXX XXX XXX a stream does not wait for another's work
+51 edges       XXX XXX XXX a stream does not wait for the other
 52 edges       XXX XXX XXX a buffer is filled again while it is read
 53 edges       XXX XXX XXX an event is recorded before the work
 54 edges       XXX XXX XXX a stream waits for the recording before
