@@ -9,7 +9,7 @@
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
 static int has_peers(const Shards *z) { return !is_alone(z) || z->spec.across; }
 
-/* --- where buckets lie ------------------------------------------------------------------------------------------------------------------- */
+/* --- where buckets lie -------------------------------------------------------------------------------------------- */
 
 static int has_grad_slots(const Shards *z) { return z->stage >= 2; }
 static int has_param_slots(const Shards *z) { return z->stage == 3; }
@@ -166,7 +166,7 @@ void shards_rewind(Shards *z, Stream *s) {
 int  shards_gathers(const Shards *z) { return has_param_slots(z); }
 void shards_apart(Shards *z, int is_apart) { z->is_apart = is_apart; }
 
-/* --- gradients ------------------------------------------------------------------------------------------------------------------------- */
+/* --- gradients ---------------------------------------------------------------------------------------------------- */
 
 static Tensor last_row(const Shards *z, int bucket) {
     const Bucket *b = &z->layout.bucket[bucket];
@@ -181,8 +181,8 @@ void shards_begin(Shards *z, Stream *s) {
     if (z->order.leaves) grad_order_begin(&z->order, z->spec.micro_batches * z->spec.rank);
 }
 
-/* The sum over the ranks of a micro-batch's gradients is in the slot: this rank's piece joins those of the micro-batches before, and the slot is
- * free. */
+/* The sum over the ranks of a micro-batch's gradients is in the slot: this rank's piece joins those of the
+ * micro-batches before, and the slot is free. */
 static void take_sum(Shards *z, Stream *s, int slot) {
     int b = z->grads_in[slot];
     if (!b) return;

@@ -18,8 +18,9 @@
  *   3       pieces               pieces, and slots for blocks   pieces, and slots for blocks
  *
  * With several copies of the state (parallel.replicas) a rank sums its piece over its copy's ranks, then over the
- * copies: the hierarchical all-reduce, and hybrid sharding (HSDP). Blocks take turns in SHARDS_SLOTS slots; the first and the last bucket, which are small or used throughout, stay. Where
- * one rank is alone stages 2 and 3 are stage 1. In fp32 the piece of stage 3 is the master.
+ * copies: the hierarchical all-reduce, and hybrid sharding (HSDP). Blocks take turns in SHARDS_SLOTS slots; the first
+ * and the last bucket, which are small or used throughout, stay. Where one rank is alone stages 2 and 3 are stage 1. In
+ * fp32 the piece of stage 3 is the master.
  */
 #ifndef TRAIN_GPT_MODEL_SHARDS_H
 #define TRAIN_GPT_MODEL_SHARDS_H
@@ -94,7 +95,8 @@ void        shards_publish(Shards *z, Stream *s);
 void        shards_rewind(Shards *z, Stream *s);
 /* Stage 3: a forward gathers weights, so that all ranks run equally many. */
 int         shards_gathers(const Shards *z);
-/* While is_apart nothing travels, for a rank that computes without the others, to time it: its slots hold other weights. */
+/* While is_apart nothing travels, for a rank that computes without the others, to time it: its slots hold other
+ * weights. */
 void        shards_apart(Shards *z, int is_apart);
 
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */

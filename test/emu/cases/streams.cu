@@ -1,5 +1,5 @@
-/* streams.cu - cases of work on different streams and of copies beside the host. Each edge can be left out, and must then be missed. They hold on
- * a GPU too. */
+/* streams.cu - cases of work on different streams and of copies beside the host. Each edge can be left out, and must
+ * then be missed. They hold on a GPU too. */
 #include "test/emu/cases/cases.cuh"
 #include "test/emu/cases/host.h"
 
@@ -79,7 +79,8 @@ void pinned_case() {
     CUDA_CHECK(cudaFreeHost(page));
 }
 
-/* A graph is work of the stream it is launched on. CUDA's default stream does not wait for a stream that is not blocking. */
+/* A graph is work of the stream it is launched on. CUDA's default stream does not wait for a stream that is not
+ * blocking. */
 void launched_graph_case() {
     Beside          maker, taker;
     OnDevice<float> buffer(N), sums = zeros();
