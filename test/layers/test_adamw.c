@@ -1,5 +1,9 @@
-/* test_adamw.c - adamw_update. */
+/* test_adamw.c - adamw_update and adamw_update_host. */
 #include "test/ref/test.h"
+
+#include <float.h>
+
+#include "core/rng.h"
 
 static const AdamW HYPER = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1};
 
@@ -80,6 +84,45 @@ static void compare(DType act, int64_t n) {
     stage_destroy(&s);
 }
 
+/* The same in host memory, whatever the backend. */
+static void compare_host(DType act, int64_t n) {
+    enum { STEPS = 4, ARRAYS = 4 };
+    Stage  s = stage_create(0);
+    float *array[ARRAYS];
+    for (int a = 0; a < ARRAYS; a++) assert_non_null(array[a] = (float *)calloc((size_t)n, sizeof(float)));
+    float   *p = array[0], *grads = array[3];
+    uint16_t *rounded = (uint16_t *)calloc((size_t)n, sizeof *rounded);
+    rng_normal(p, n, 1, 0, 0.0f, 1.0f);
+    State64 k = {n, stage_doubles(&s, n), stage_doubles(&s, n), stage_doubles(&s, n), stage_doubles(&s, n)};
+    for (int64_t i = 0; i < n; i++) k.p[i] = (double)p[i];
+    AdamWSpan span = {tensor_1d(p, F32, n), tensor_1d(array[1], F32, n), tensor_1d(array[2], F32, n), tensor_1d(act == F32 ? (void *)p : rounded, act, n),
+                      tensor_1d(grads, F32, n), 1};
+    AdamW     h = HYPER;
+    for (h.step = 1; h.step <= STEPS; h.step++) {
+        rng_normal(grads, n, 2, (uint64_t)(h.step * n), 0.0f, 1e-3f);
+        for (int64_t i = 0; i < n; i++) k.grad[i] = (double)grads[i];
+        span.decays = h.step != 3;
+        h.weight_decay = span.decays ? HYPER.weight_decay : 0.0;
+        step64(k, h, 0.375);
+        h.weight_decay = HYPER.weight_decay;
+        adamw_update_host(span, h, 0.375f);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        assert_true(fabs((double)p[i] - k.p[i]) <= 4.0 * STEPS * (double)FLT_EPSILON * (1.0 + fabs(k.p[i]))); /* four roundings a step */
+        if (act != F32) assert_int_equal(rounded[i], act == BF16 ? bf16_from_f32(p[i]) : f16_from_f32(p[i]));
+    }
+    for (int a = 0; a < ARRAYS; a++) free(array[a]);
+    free(rounded);
+    stage_destroy(&s);
+}
+
+static void test_host(void **state) {
+    (void)state;
+    static const DType types[] = {F32, BF16, F16};
+    for (int t = 0; t < 3; t++)
+        for (int64_t n = 1; n < 40000; n = 3 * n + 7) compare_host(types[t], n);
+}
+
 static void test_sizes(void **state) {
     (void)state;
     static const int64_t sizes[] = {1, 15, 16, 17, 101, 16384, 40003};
@@ -138,7 +181,7 @@ static void test_first_step(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_records), cmocka_unit_test(test_sizes), cmocka_unit_test(test_many_pieces),
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_records), cmocka_unit_test(test_host), cmocka_unit_test(test_sizes), cmocka_unit_test(test_many_pieces),
                                      cmocka_unit_test(test_first_step)};
     return cmocka_run_group_tests_name("adamw", all, NULL, NULL);
 }
