@@ -41,6 +41,7 @@ static AttentionBounds bounds(int64_t T, int64_t D, double spread, double dy_spr
 /* dq, dk and dv differ in size: each third is judged by itself. */
 static void assert_dqkv(Stage *s, Tensor dqkv, const double *want, AttentionBounds b) {
     int64_t N = dqkv.dim[0], C = dqkv.dim[1] / 3;
+    stage_settle();
     for (int third = 0; third < 3; third++) {
         Tensor  part = stage_tensor(s, dqkv.type, 2, N, C);
         double *part64 = stage_doubles(s, N * C);
@@ -130,11 +131,13 @@ static void test_causal(void **state) {
         Tensor y = stage_tensor(&s, act, 2, T, C), y_changed = stage_tensor(&s, act, 2, T, C);
         attention_forward(&s.stream, y, lse, qkv, H);
         for (int64_t at = T - 1; at > 0; at -= 13) {
+            stage_settle();
             for (int64_t c = 0; c < 3 * C; c++) tensor_set(qkv, at * 3 * C + c, 5.0f);
             attention_forward(&s.stream, y_changed, lse_changed, qkv, H);
             assert_memory_equal(y_changed.data, y.data, (size_t)(at * C) * dtype_bytes(act));
             for (int64_t h = 0; h < H; h++)
                 assert_memory_equal((float *)lse_changed.data + h * T, (float *)lse.data + h * T, (size_t)at * sizeof(float));
+            stage_settle();
             assert_true(tensor_get(lse_changed, at) != tensor_get(lse, at));
         }
         stage_destroy(&s);
@@ -150,11 +153,13 @@ static void test_large_scores(void **state) {
     Tensor qkv = stage_random(&s, F32, 2, T, 3 * D, 1, 1, 0), y = stage_tensor(&s, F32, 2, T, D), lse = stage_tensor(&s, F32, 2, 1, T);
     for (int64_t i = 0; i < T; i++)
         for (int64_t d = 0; d < D; d++) {
+            stage_settle();
             tensor_set(qkv, i * 3 * D + d, 50.0f);
             tensor_set(qkv, i * 3 * D + D + d, (float)(i - T / 2)); /* the score grows with the key's position */
         }
     attention_forward(&s.stream, y, lse, qkv, 1);
     for (int64_t i = 0; i < T; i++) {
+        stage_settle();
         assert_true(fabs((double)tensor_get(lse, i) - 50.0 * (double)(i - T / 2) * 4.0) <= 5000.0 * 8 * 0x1p-24);
         for (int64_t d = 0; d < D; d++) assert_true(fabsf(tensor_get(y, i * D + d) - tensor_get(qkv, i * 3 * D + 2 * D + d)) < 1e-6f);
     }

@@ -10,6 +10,7 @@ static void test_sizes(void **state) {
                 Stage  s = stage_create(0);
                 Tensor x = stage_random(&s, ACT_TYPES[from], 1, sizes[i], 1, 1, 3, 0), y = stage_tensor(&s, ACT_TYPES[to], 1, sizes[i], 1);
                 cast_forward(&s.stream, y, x);
+                stage_settle();
                 for (int64_t k = 0; k < sizes[i]; k++) assert_true(tensor_get(y, k) == (float)round_to(y.type, (double)tensor_get(x, k)));
                 stage_destroy(&s);
             }
@@ -31,6 +32,7 @@ static void test_rounding(void **state) {
         memcpy(x.data, bits, sizeof bits);
         cast_forward(&s.stream, y, x);
         cast_forward(&s.stream, back, y);
+        stage_settle();
         for (int i = 0; i < COUNT(bits); i++) {
             float    f = ((const float *)x.data)[i], wide = tensor_get(y, i);
             uint16_t h = y.type == BF16 ? bf16_from_f32(f) : f16_from_f32(f);
@@ -52,6 +54,7 @@ static void test_unaligned(void **state) {
         cast_forward(&s.stream, y, x);
         cast_forward(&s.stream, tensor_slice(cut, 0, 3), tensor_slice(x, 0, 3));
         cast_forward(&s.stream, tensor_slice(cut, 3, N - 3), tensor_slice(x, 3, N - 3));
+        stage_settle();
         assert_same_bits(cut, y);
         stage_destroy(&s);
     }

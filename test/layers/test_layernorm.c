@@ -87,9 +87,11 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     /* The norm is taken of the sum as stored. */
     Tensor  update = stage_random(&s, act, 2, N, C, 4, 1, 0), sum = stage_tensor(&s, act, 2, N, C), y = stage_tensor(&s, act, 2, N, C);
     double *sum64 = stage_doubles(&s, N * C);
+    stage_settle();
     for (int64_t i = 0; i < N * C; i++) sum64[i] = round_to(act, (double)tensor_get(r.x, i) + (double)tensor_get(update, i));
     ref_layernorm_forward(r.y64, r.mean64, r.rstd64, sum64, w64, b64, N, C, EPS);
     residual_layernorm_forward(&s.stream, sum, y, r.mean, r.rstd, r.x, update, r.w, r.b, 1e-5f);
+    stage_settle();
     for (int64_t i = 0; i < N * C; i++) assert_true((double)tensor_get(sum, i) == sum64[i]);
     assert_close(y, r.y64, act, bound_sum(C));
     assert_close(r.mean, r.mean64, act, bound_sum(C));
@@ -103,6 +105,7 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
 /* Root mean square of rstd dy w, the terms of dx: for a few channels dx is a small difference of them. */
 static double term_size(Rows r, const double *dy, const double *w, int64_t N, int64_t C) {
     double square = 0.0;
+    stage_settle();
     for (int64_t i = 0; i < N * C; i++) square += pow((double)tensor_get(r.rstd, i / C) * dy[i] * w[i % C], 2.0);
     return sqrt(square / (double)(N * C));
 }
@@ -156,6 +159,7 @@ static void test_offset(void **state) {
     ref_layernorm_forward(r.y64, r.mean64, r.rstd64, stage_widen(&s, x), stage_widen(&s, r.w), stage_widen(&s, r.b), N, C, EPS);
     layernorm_forward(&s.stream, r.y, r.mean, r.rstd, x, r.w, r.b, 1e-5f);
     double allowed = 1000.0 * 0x1p-24 * sqrt(C / 16.0) * sqrt(3.0) * 4.0;
+    stage_settle();
     for (int64_t i = 0; i < N * C; i++) assert_true(fabs((double)tensor_get(r.y, i) - r.y64[i]) <= allowed);
     stage_destroy(&s);
 }

@@ -48,7 +48,7 @@ static Model *model_create(DType act, int64_t B, int64_t positions, Recompute re
     m->sums = step_sums_create(&m->activations);
     m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = 3, .act = act, .use = use}, model_layout(SHAPE, 3), m->sums, &m->params, &m->grads);
     m->gpt = gpt_create(m->shards, B, positions, recompute, &m->activations);
-    m->stream = stream_create(STAGE_SCRATCH);
+    m->stream = stream_create(STAGE_SCRATCH); stage_watch(m->stream);
     m->optimizer = optimizer_create(&OPTIMIZER_ADAMW, m->shards, MEMORY_DEVICE, &m->state);
     load_initial(m);
     return m;
@@ -57,7 +57,7 @@ static Model *model_create(DType act, int64_t B, int64_t positions, Recompute re
 static void model_destroy(Model *m) {
     Arena *arenas[] = {&m->params, &m->grads, &m->activations, &m->state, &m->tokens};
     for (int i = 0; i < COUNT(arenas); i++) stage_arena_destroy(arenas[i]);
-    stream_destroy(&m->stream);
+    stage_forget(m->stream), stream_destroy(&m->stream);
     optimizer_destroy(&m->optimizer);
     gpt_destroy(&m->gpt);
     shards_destroy(m->shards);
@@ -68,6 +68,7 @@ static void model_destroy(Model *m) {
 /* Sequences [first, first + B) of step `step`, cut to their first `positions` tokens. */
 static Batch batch_of(Model *m, int64_t step, int64_t first, int64_t B, int64_t positions) {
     const int32_t *tokens = (const int32_t *)record_find(&m->records, "tokens")->data + (step * SEQUENCES + first) * (T + 1);
+    stage_settle(); /* the micro-batch before may still read its tokens */
     m->tokens.used_bytes = 0;
     Batch batch = {arena_tensor(&m->tokens, I32, 2, B, positions, 1), arena_tensor(&m->tokens, I32, 2, B, positions, 1)};
     for (int64_t b = 0; b < B; b++)

@@ -1,6 +1,8 @@
 /* compare.c - see compare.h. */
 #include "test/ref/compare.h"
 
+#include "test/ref/stage.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +13,7 @@ double unit_roundoff(DType type) { return type == BF16 ? 0x1p-8 : type == F16 ? 
 static double smallest_error(DType type) { return type == F16 ? 0x1p-25 : 0.0; }
 
 double compare_ratio(const char *what, Tensor got, const double *want, DType act, Bound bound) {
+    stage_settle();
     int64_t n = tensor_elems(got);
     double  square = 0.0, worst = 0.0;
     for (int64_t i = 0; i < n; i++) square += want[i] * want[i];
@@ -30,6 +33,7 @@ double compare_ratio(const char *what, Tensor got, const double *want, DType act
 }
 
 double compare_norm(Tensor got, const double *want) {
+    stage_settle();
     double error = 0.0, square = 0.0;
     for (int64_t i = 0; i < tensor_elems(got); i++) {
         double d = (double)tensor_get(got, i) - want[i];

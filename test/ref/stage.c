@@ -13,6 +13,26 @@ enum { GUARD_BYTES = 64, GUARD = 0xA5, MAX_BLOCKS = 512 };
 
 struct StageBlock { char *memory; size_t bytes; };
 
+/* Of the stages that are alive: a GPU still works on what they were given when a test looks. */
+enum { MAX_STAGES = 64 };
+static Stream live[MAX_STAGES];
+static int    lives;
+
+void stage_settle(void) {
+    for (int i = 0; i < lives; i++) device_sync(&live[i]);
+}
+void stage_watch(Stream s) {
+    CHECK(lives < MAX_STAGES, "too many stages");
+    live[lives++] = s;
+}
+void stage_forget(Stream s) {
+    for (int i = 0; i < lives; i++)
+        if (live[i].queue == s.queue) {
+            live[i] = live[--lives];
+            return;
+        }
+}
+
 static int is_backend(const char *name) { return strcmp(device_backend(), name) == 0; }
 int        stage_is_slow(void) { return is_backend("emu"); }
 
@@ -28,11 +48,13 @@ Stage stage_create(size_t scratch_bytes) {
     stage.block = (struct StageBlock *)malloc(sizeof *stage.block * MAX_BLOCKS);
     stage.blocks = 0;
     CHECK(stage.block, "no memory");
+    stage_watch(stage.stream);
     return stage;
 }
 
 void stage_destroy(Stage *stage) {
     device_sync(&stage->stream);
+    stage_forget(stage->stream);
     for (int b = 0; b < stage->blocks; b++) {
         for (size_t i = 0; i < guard_bytes(); i++)
             CHECK((unsigned char)stage->block[b].memory[stage->block[b].bytes + i] == GUARD, "byte %zu after tensor %d was overwritten", i, b);
@@ -94,6 +116,7 @@ Tensor stage_record(Stage *stage, const Record *r, DType type) {
 
 Tensor stage_copy(Stage *stage, Tensor t) {
     Tensor copy = stage_tensor(stage, t.type, t.dims, t.dim[0], t.dim[1]);
+    stage_settle();
     memcpy(copy.data, t.data, tensor_bytes(t));
     return copy;
 }
@@ -106,6 +129,7 @@ double *stage_doubles(Stage *stage, int64_t n) {
 
 double *stage_widen(Stage *stage, Tensor t) {
     double *x = stage_doubles(stage, tensor_elems(t));
+    stage_settle();
     for (int64_t i = 0; i < tensor_elems(t); i++) x[i] = (double)tensor_get(t, i);
     return x;
 }

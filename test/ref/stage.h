@@ -19,6 +19,11 @@ typedef struct {
 
 enum { STAGE_SCRATCH = 64 << 20 }; /* enough for any op of these tests; test/model/test_planned.c compares with dry runs */
 Stage stage_create(size_t scratch_bytes);
+/* Waits for all stages: before a test reads or writes a tensor itself. Comparisons do it. */
+void  stage_settle(void);
+/* A stream of a test's own, for as long as it is there. */
+void  stage_watch(Stream s);
+void  stage_forget(Stream s);
 void  stage_destroy(Stage *stage); /* fails where a guard was overwritten or scratch not given back */
 
 Tensor  stage_tensor(Stage *stage, DType type, int dims, int64_t a, int64_t b); /* NaN, or -1 for I32     */
