@@ -2,28 +2,11 @@
  * launch. Products and sums are written as fused multiply-adds, so that no compiler chooses and any cut of the tensor
  * into spans gives the same bits. */
 #include "core/kernel.cuh"
+#include "layers/adamw_factors.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
 enum { THREADS = 256, MOST_PIECES = 64 /* of a launch: its parameters are 4 KiB at most */ };
-
-typedef struct { /* the formula's constants, rounded once from float64 */
-    float beta1, one_minus_beta1, beta2, one_minus_beta2;
-    float grad_scale;
-    float m_correction, v_correction; /* 1/(1-beta1^t), 1/(1-beta2^t) */
-    float learning_rate, eps;
-} Factors;
-
-static Factors adamw_factors(AdamW h, float grad_scale) {
-    Factors f;
-    f.beta1 = (float)h.beta1, f.one_minus_beta1 = (float)(1.0 - h.beta1);
-    f.beta2 = (float)h.beta2, f.one_minus_beta2 = (float)(1.0 - h.beta2);
-    f.grad_scale = grad_scale;
-    f.m_correction = (float)(1.0 / (1.0 - pow(h.beta1, (double)h.step)));
-    f.v_correction = (float)(1.0 / (1.0 - pow(h.beta2, (double)h.step)));
-    f.learning_rate = (float)h.learning_rate, f.eps = (float)h.eps;
-    return f;
-}
 
 /* A piece of one launch. Blocks work on it from first_block up to that of the next piece. */
 template <typename T> struct Piece {

@@ -1,31 +1,14 @@
 /* adamw_host.c - AdamW of a span in host memory, on this process' cores: one pass over the memory, each element on its
  * own, so any cut into spans or threads gives the same bits. In every build. */
 #include "layers/act_simd.h"
+#include "layers/adamw_factors.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
-
-typedef struct { /* the formula's constants, rounded once from float64 */
-    float beta1, one_minus_beta1, beta2, one_minus_beta2;
-    float grad_scale;
-    float m_correction, v_correction; /* 1/(1-beta1^t), 1/(1-beta2^t) */
-    float learning_rate, eps, decay;  /* 0 for a piece that does not decay */
-} Factors;
 
 #define SIMD_FILE "layers/adamw_simd.h"
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, adamw_block, (DType type, float *master, float *m, float *v, uint16_t *working, const float *grad, Factors f, int64_t elems),
               (type, master, m, v, working, grad, f, elems))
-
-static Factors adamw_factors(AdamW h, float grad_scale) {
-    Factors f;
-    f.beta1 = (float)h.beta1, f.one_minus_beta1 = (float)(1.0 - h.beta1);
-    f.beta2 = (float)h.beta2, f.one_minus_beta2 = (float)(1.0 - h.beta2);
-    f.grad_scale = grad_scale;
-    f.m_correction = (float)(1.0 / (1.0 - pow(h.beta1, (double)h.step)));
-    f.v_correction = (float)(1.0 / (1.0 - pow(h.beta2, (double)h.step)));
-    f.learning_rate = (float)h.learning_rate, f.eps = (float)h.eps, f.decay = (float)h.weight_decay;
-    return f;
-}
 
 void adamw_update_host(AdamWSpan span, AdamW h, float grad_scale) {
     Factors f = adamw_factors(h, grad_scale);

@@ -22,7 +22,7 @@ static int on_rank(int rank, int value) {
 /* One save under the rule, its stderr dropped. Returns whether the rule has struck. */
 static int save_under(Fixture *f, const char *rule, int nth, int victim, int *saved) {
     fflush(stderr);
-    int told = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);
+    int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY);
     dup2(silence, STDERR_FILENO);
     close(silence);
     Saver *s = saver_create(&f->state);
@@ -35,8 +35,8 @@ static int save_under(Fixture *f, const char *rule, int nth, int victim, int *sa
     unsetenv("TRAIN_GPT_FAIL");
     saver_destroy(s);
     fflush(stderr);
-    dup2(told, STDERR_FILENO);
-    close(told);
+    dup2(before, STDERR_FILENO);
+    close(before);
     return on_rank(victim, struck);
 }
 

@@ -44,14 +44,14 @@ static void expect_fall_back(const char *what) {
     Fixture f;
     char    found[256] = "nothing";
     if (verifies()) fail_msg("%s: not seen", what);
-    int told = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY); /* test_checkpoint.c checks its messages */
+    int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY); /* test_checkpoint.c checks its messages */
     dup2(silence, STDERR_FILENO);
     int is_older = checkpoint_find(dir, found, sizeof found) && strcmp(found, older) == 0;
     fixture_create(&f, comm, dir, F32, 1, "");
     int resumed = checkpoint_resume(&f.state).step == 1 && fixture_differences(&f, 1) == 0;
     fixture_destroy(&f);
-    dup2(told, STDERR_FILENO);
-    close(told);
+    dup2(before, STDERR_FILENO);
+    close(before);
     close(silence);
     if (!is_older) fail_msg("%s: found %s", what, found);
     if (!resumed) fail_msg("%s: did not resume at step 1", what);

@@ -108,14 +108,14 @@ static void lose_power(int64_t old, int64_t new) {
     save(new);
     disk.recording = 0;
     states = old_ones = choices.count = contents.count = 0;
-    int told = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY); /* which ones are passed over is looked at in test_checkpoint.c */
+    int before = dup(STDERR_FILENO), silence = open("/dev/null", O_WRONLY); /* which ones are passed over is looked at in test_checkpoint.c */
     dup2(silence, STDERR_FILENO);
     for (int round = 0, before = -1; states < wanted && (states > before || round < 200); round++) {
         before = states;
         for (int count = 0; count <= disk.changes; count++) try_round(count, round, old, new);
     }
-    dup2(told, STDERR_FILENO);
-    close(told);
+    dup2(before, STDERR_FILENO);
+    close(before);
     close(silence);
     print_message("power fails within %d changes: %d states, %d held step %" PRId64 ", %d step %" PRId64 "\n", disk.changes, states, old_ones, old, states - old_ones, new);
     assert_true(states > wanted / 2 && old_ones > 0 && old_ones < states);

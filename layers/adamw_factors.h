@@ -1,0 +1,27 @@
+/* adamw_factors.h - the constants of an AdamW step, for its host and CUDA sides. */
+#ifndef TRAIN_GPT_LAYERS_ADAMW_FACTORS_H
+#define TRAIN_GPT_LAYERS_ADAMW_FACTORS_H
+
+#include <math.h>
+
+#include "layers/layers.h"
+
+typedef struct { /* the formula's constants, rounded once from float64 */
+    float beta1, one_minus_beta1, beta2, one_minus_beta2;
+    float grad_scale;
+    float m_correction, v_correction; /* 1/(1-beta1^t), 1/(1-beta2^t) */
+    float learning_rate, eps, decay;  /* 0 for a piece that does not decay */
+} Factors;
+
+static inline Factors adamw_factors(AdamW h, float grad_scale) {
+    Factors f;
+    f.beta1 = (float)h.beta1, f.one_minus_beta1 = (float)(1.0 - h.beta1);
+    f.beta2 = (float)h.beta2, f.one_minus_beta2 = (float)(1.0 - h.beta2);
+    f.grad_scale = grad_scale;
+    f.m_correction = (float)(1.0 / (1.0 - pow(h.beta1, (double)h.step)));
+    f.v_correction = (float)(1.0 / (1.0 - pow(h.beta2, (double)h.step)));
+    f.learning_rate = (float)h.learning_rate, f.eps = (float)h.eps, f.decay = (float)h.weight_decay;
+    return f;
+}
+
+#endif
