@@ -2,7 +2,8 @@
  * stream notes (core/ledger.h).
  *
  * Each returns whether the stream is dry: the op then runs no loop and no kernel. On a dry stream an op
- * that takes scratch or calls other ops still runs its host code, so that these are counted. FLOPs are those of the formula; bytes are read and written once.
+ * that takes scratch or calls other ops still runs its host code, so that these are counted. FLOPs are those of the
+ * formula; bytes are read and written once.
  */
 #ifndef TRAIN_GPT_LAYERS_CONTRACTS_H
 #define TRAIN_GPT_LAYERS_CONTRACTS_H

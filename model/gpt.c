@@ -96,7 +96,9 @@ static int final_bucket(const Gpt *g) { return 1 + (int)g->shape.n_layer; }
 
 typedef void BlockOps(Gpt *g, BlockRun *r, int64_t l);
 
-static void forward_ops(Gpt *g, BlockRun *r, int64_t l) { g->kind->forward(r, block_view(g, l, r->e), shards_need(g->shards, r->s, block_bucket(l))); }
+static void forward_ops(Gpt *g, BlockRun *r, int64_t l) {
+    g->kind->forward(r, block_view(g, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
+}
 
 static void backward_ops(Gpt *g, BlockRun *r, int64_t l) {
     void       *x = block_view(g, l, r->e);
@@ -198,7 +200,8 @@ void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch w
     device_range_begin("head and classifier");
     head_and_loss(g, s, batch, grad_scale, r.dbranch);
     device_range_end();
-    const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g)), *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
+    const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
+    const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
     layernorm_backward(s, r.dresidual, dfinal->ln_f_w, dfinal->ln_f_b, no_tensor(r.dresidual) /* nothing flows past the last norm */, r.dbranch,
                        first_rows(g->residual_final, e.N), final->ln_f_w, first_rows(g->ln_f_mean, e.N), first_rows(g->ln_f_rstd, e.N));
     shards_done(g->shards, s, final_bucket(g), which);

@@ -39,8 +39,8 @@ size_t groups_library_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mes
 GroupTimes groups_times(const Groups *g) {
     CommTimes  job = comm_times(g->job), state = g->state == g->job ? (CommTimes){0} : comm_times(g->state);
     CommTimes  replicas = g->replicas ? comm_times(g->replicas) : (CommTimes){0};
-    GroupTimes t = {.comm_ms = job.comm_ms + state.comm_ms + replicas.comm_ms, .exposed_ms = job.exposed_ms + state.exposed_ms + replicas.exposed_ms,
-                    .replica_ms = replicas.comm_ms};
+    GroupTimes t = {.comm_ms = job.comm_ms + state.comm_ms + replicas.comm_ms,
+                    .exposed_ms = job.exposed_ms + state.exposed_ms + replicas.exposed_ms, .replica_ms = replicas.comm_ms};
     t.sent[AXIS_SHARD] = job.sent + state.sent, t.sent[AXIS_REPLICA] = replicas.sent;
     return t;
 }

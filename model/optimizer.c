@@ -11,7 +11,10 @@ enum { PAGE_MOST = 1 << 22, PARTS = 16 };
 static void make_pages(Optimizer *o, Arena *arena) {
     int64_t elems = (shards_state_elems(o->shards) / PARTS + LAYOUT_ALIGN) / LAYOUT_ALIGN * LAYOUT_ALIGN; /* small ones have several, too */
     if (elems > PAGE_MOST) elems = PAGE_MOST;
-    for (int k = 0; k < 2; k++) o->grad_page[k] = arena_tensor(arena, F32, 1, elems, 1, 1), o->page[k] = arena_tensor(arena, o->shards->params.type, 1, elems, 1, 1);
+    for (int k = 0; k < 2; k++) {
+        o->grad_page[k] = arena_tensor(arena, F32, 1, elems, 1, 1);
+        o->page[k] = arena_tensor(arena, o->shards->params.type, 1, elems, 1, 1);
+    }
 }
 
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory memory, Arena *arena) {
@@ -71,7 +74,8 @@ static void publish_from_host(Optimizer *o, Stream *s) {
         Span         span = o->shards->span[p.span];
         const float *from = (const float *)part_of(optimizer_master(o, span), p).data;
         DType        act = o->page[0].type;
-        for (int64_t i = 0; act != F32 && i < p.elems; i++) ((uint16_t *)o->page[0].data)[i] = act == BF16 ? bf16_from_f32(from[i]) : f16_from_f32(from[i]);
+        for (int64_t i = 0; act != F32 && i < p.elems; i++)
+            ((uint16_t *)o->page[0].data)[i] = act == BF16 ? bf16_from_f32(from[i]) : f16_from_f32(from[i]);
         send_weights(o, s, p, 0);
         device_sync(s);
     }
@@ -135,9 +139,10 @@ static void adamw_on_host(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
         if (more) fetch_grads(o, s, next, !turn);
         Span span = o->shards->span[p.span];
         event_wait(o->grads_in[turn]);
-        adamw_update_host((AdamWSpan){part_of(optimizer_master(o, span), p), part_of(optimizer_state(o, 0, span), p), part_of(optimizer_state(o, 1, span), p),
-                                      part_of(o->page[turn], (Part){.elems = p.elems}), part_of(o->grad_page[turn], (Part){.elems = p.elems}), span.group != GROUP_VECTOR},
-                          h, grad_scale);
+        Part      page = {.elems = p.elems};
+        AdamWSpan part = {part_of(optimizer_master(o, span), p), part_of(optimizer_state(o, 0, span), p), part_of(optimizer_state(o, 1, span), p),
+                          part_of(o->page[turn], page), part_of(o->grad_page[turn], page), span.group != GROUP_VECTOR};
+        adamw_update_host(part, h, grad_scale);
         send_weights(o, s, p, turn);
     }
 }

@@ -28,8 +28,12 @@ static int64_t room_of(const Shards *z, int slots) {
     const Bucket *bucket = z->layout.bucket;
     return slots ? bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[1].elems : z->layout.memory_elems;
 }
-static Tensor weights_of(const Shards *z, int b) { return tensor_slice(z->params, place_of(z, has_param_slots(z), b), z->layout.bucket[b].elems); }
-static Tensor grads_of(const Shards *z, int b) { return tensor_slice(z->grads, place_of(z, has_grad_slots(z), b), z->layout.bucket[b].elems); }
+static Tensor weights_of(const Shards *z, int b) {
+    return tensor_slice(z->params, place_of(z, has_param_slots(z), b), z->layout.bucket[b].elems);
+}
+static Tensor grads_of(const Shards *z, int b) {
+    return tensor_slice(z->grads, place_of(z, has_grad_slots(z), b), z->layout.bucket[b].elems);
+}
 
 /* This rank's piece: of a bucket; of a block among `pieces`. */
 static Tensor piece_of(const Shards *z, Tensor bucket, int b) {
@@ -82,7 +86,8 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     CHECK(layout.buckets > 2, "%d buckets", layout.buckets);
     z->stage = spec.zero_stage > 1 && is_alone(z) ? 1 : spec.zero_stage;
     z->params = arena_tensor(params, spec.act, 1, room_of(z, has_param_slots(z)), 1, 1);
-    z->grads = spec.use == GPT_TRAINING ? arena_tensor(grads, F32, 1, room_of(z, has_grad_slots(z)), 1, 1) : tensor_1d(NULL, F32, z->layout.memory_elems);
+    z->grads = spec.use == GPT_TRAINING ? arena_tensor(grads, F32, 1, room_of(z, has_grad_slots(z)), 1, 1)
+                                         : tensor_1d(NULL, F32, z->layout.memory_elems);
     if (has_param_slots(z)) z->param_pieces = arena_tensor(params, spec.act, 1, pieces_elems(z), 1, 1);
     if (has_grad_slots(z)) z->grad_pieces = arena_tensor(grads, F32, 1, pieces_elems(z), 1, 1);
     z->weight_view = make_views(z, weights_of);
@@ -261,7 +266,9 @@ void shards_await(Shards *z, Stream *s) {
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
 
 int64_t shards_state_elems(const Shards *z) { return z->stage ? z->layout.shard_elems : z->layout.memory_elems; }
-Tensor  shards_state_view(const Shards *z, Tensor state, Span span) { return tensor_slice(state, z->stage ? span.shard : span.memory, span.elems); }
+Tensor  shards_state_view(const Shards *z, Tensor state, Span span) {
+    return tensor_slice(state, z->stage ? span.shard : span.memory, span.elems);
+}
 int     shards_state_is_shared(const Shards *z) { return !z->stage; }
 
 int shards_is_own(const Shards *z, Span span) {

@@ -10,8 +10,10 @@
 
 ModelSpec plan_model(const Config *c, DType act, int ranks, const Groups *groups) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len, replicas = c->parallel.replicas;
-    ShardsSpec shards = {.shape = c->model.shape, .ranks = ranks / (int)replicas, .replicas = (int)replicas, .zero_stage = (int)c->parallel.zero_stage,
-                         .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * ranks) : 0, .act = act, .use = GPT_TRAINING};
+    ShardsSpec shards = {.shape = c->model.shape, .ranks = ranks / (int)replicas, .replicas = (int)replicas,
+                         .zero_stage = (int)c->parallel.zero_stage,
+                         .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * ranks) : 0,
+                         .act = act, .use = GPT_TRAINING};
     if (groups) {
         shards.comm = groups->state, shards.rank = comm_rank(groups->state), shards.across = groups->replicas;
         shards.replica = groups->replicas ? comm_rank(groups->replicas) : 0;

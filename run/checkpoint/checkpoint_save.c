@@ -149,7 +149,8 @@ static float *copy_tensor(Saver *s, float *to, int which, Span *spans) {
     const CheckpointState *state = s->state;
     for (int b = 0; b < checkpoint_layout(state)->buckets; b++) {
         int count = shards_spans_to_save(state->optimizer->shards, b, spans);
-        for (int i = 0; i < count; to += spans[i++].elems) optimizer_get_queued(state->optimizer, state->stream, to, optimizer_tensor(state->optimizer, which, spans[i]));
+        for (int i = 0; i < count; to += spans[i++].elems)
+            optimizer_get_queued(state->optimizer, state->stream, to, optimizer_tensor(state->optimizer, which, spans[i]));
     }
     return to;
 }

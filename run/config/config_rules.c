@@ -45,7 +45,8 @@ static char *check_grid(const Config *c, int ranks) {
     char   *text = NULL, nearest[64];
     int     printed = 0;
     if (c->parallel.deterministic && (R > 1 || c->parallel.zero_stage > 1)) {
-        printed = asprintf(&text, "parallel.deterministic = true adds gradients in one order, with %s = %" PRId64 " it cannot: %s", R > 1 ? "parallel.replicas" :
+        printed = asprintf(&text, "parallel.deterministic = true adds gradients in one order, "
+                           "with %s = %" PRId64 " it cannot: %s", R > 1 ? "parallel.replicas" :
                            "parallel.zero_stage", R > 1 ? R : c->parallel.zero_stage, R > 1 ? "parallel.replicas = 1" : "at most 1");
     } else if (ranks > 0 && ranks % R) {
         snprintf(nearest, sizeof nearest, "%" PRId64 " or %" PRId64, below > 0 ? below : R, below > 0 ? below + R : 2 * R);
