@@ -85,11 +85,12 @@ static AdamW adamw_at(const Run *r, int64_t step) {
 static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, double ms) {
     double    tokens_per_s = (double)r->config->batch.global_tokens / ms * 1e3;
     GroupTimes t = groups_times(&r->groups);
+    unsigned   timed = (r->groups.tensor ? WITH_TENSOR : 0u) | (r->groups.replicas ? WITH_REPLICA : 0u);
     return (StepMetrics){.step = step + 1, .tokens = run_position(r, step + 1).tokens, .loss = n->loss, .lr = schedule_lr(r->config, step),
                          .grad_norm = n->grad_norm, .tokens_per_s = tokens_per_s, .mfu = r->plan.flops_per_token * tokens_per_s / r->matmul_flops, .ms = ms,
-                         .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms, .timed = r->groups.replicas ? WITH_REPLICA : 0,
-                         .replica_ms = t.replica_ms,
-                         .has_sent = r->groups.replicas || r->config->parallel.zero_stage > 1, .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
+                         .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms, .timed = timed,
+                         .axis_ms = {t.ms[0], t.ms[1], t.ms[2], t.ms[3], t.ms[4]},
+                         .has_sent = timed || r->config->parallel.zero_stage > 1, .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
 }
 
 /* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. Returns the

@@ -31,7 +31,9 @@ void collectives_mpi_start(Op *op) {
                                      c->ring, &op->send[0]));
             break;
         case OP_ALL_REDUCE:
-            MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, x, int_count(tensor_elems(op->x)), MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
+        case OP_ALL_MAX:
+            MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, x, int_count(tensor_elems(op->x)), MPI_FLOAT, op->kind == OP_ALL_MAX ? MPI_MAX : MPI_SUM,
+                                     c->ring, &op->send[0]));
             break;
         case OP_TREE_SUM: CHECK(0, "MPI adds in an order of its own");
     }

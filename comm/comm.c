@@ -191,6 +191,16 @@ void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op) {
     leave(c, b);
 }
 
+void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *receive) {
+    size_t all = 0;
+    for (int r = 0; r < c->size; r++) all += bytes[r];
+    if (c->size == 1) memcpy(receive, send, all);
+    if (comm_note_or_skip(c, "all-to-all", (int64_t)all, all, 1)) return;
+    Blocking b = enter(c, "all-to-all", "comm.all_to_all");
+    group_all_to_all(c, (const char *)send, bytes, (char *)receive);
+    leave(c, b);
+}
+
 static char *gather_from_one(const void *data, size_t bytes, size_t **bytes_of_rank) {
     char *all = (char *)malloc(bytes ? bytes : 1);
     *bytes_of_rank = (size_t *)malloc(sizeof **bytes_of_rank);

@@ -55,6 +55,10 @@ void comm_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
  * (malloc'ed), others NULL. */
 char *comm_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 
+/* Every rank's bytes of `send` for rank r, one rank's after another in order of r, come to rank r in order of sender.
+ * bytes[size] is the same on all ranks: receive has room for size * bytes[own rank]. */
+void comm_all_to_all(Comm *c, const void *send, const size_t *bytes, void *receive);
+
 /* --- collectives over a bucket [W*q]; piece r is [r*q, (r+1)*q) --------------------------------------------------- */
 /* Starts: piece `rank` of x (F32, BF16, F16) becomes the sum over ranks, the other pieces become scratch. Several may
  * be in flight. The memory must stay until finish. 16-bit sums are added in f32 and rounded at each addition. */
@@ -68,6 +72,8 @@ void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count);
 void comm_all_gather_start(Comm *c, Tensor x);
 /* Starts: x (F32, BF16, F16; any shape, any length) becomes the sum over ranks, the same bits on all of them. */
 void comm_all_reduce_start(Comm *c, Tensor x);
+/* The same of the maximum; F32 only. */
+void comm_all_reduce_max_start(Comm *c, Tensor x);
 /* The same, and takes x's bytes only when everything is done that `before`, another group of this rank, has started so
  * far: x may be its result. */
 void comm_all_reduce_after(Comm *c, Tensor x, Comm *before);
@@ -83,6 +89,7 @@ void    comm_finish(Comm *c); /* waits for everything this group has started; wi
 void comm_reduce_scatter(Comm *c, Tensor x);
 void comm_all_gather(Comm *c, Tensor x);
 void comm_all_reduce(Comm *c, Tensor x);
+void comm_all_reduce_max(Comm *c, Tensor x);
 
 /* Bytes of buffers for the collectives of a group of this kind and size, with buckets of any length; allocated on
  * first use. The MPI library's own memory is not in it. */

@@ -45,8 +45,9 @@ enum {
 static const int64_t CHUNK_BYTES = 256 << 10, LEAST_CHUNK_BYTES = 64 << 10, COPY_CHUNK_BYTES = 1 << 20;
 
 enum { NOT_STAGED = -2 };
-typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_TREE_SUM } OpKind;
-static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "tree-sum"};
+typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_ALL_MAX, OP_TREE_SUM } OpKind;
+static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum"};
+static inline int op_is_all_reduce(OpKind kind) { return kind == OP_ALL_REDUCE || kind == OP_ALL_MAX; }
 
 /* One started collective; of an all-gather, one of the two ways round. Its messages are numbered in the order they
  * travel: message i is chunk i % chunks of ring step i / chunks. */
@@ -165,6 +166,7 @@ void  group_barrier(Comm *c);
 void  group_broadcast(Comm *c, void *data, size_t bytes, int root);
 void  group_all_reduce_f64(Comm *c, double *values, int count, CommReduce op);
 void  group_all_reduce_i64(Comm *c, int64_t *values, int count, CommReduce op);
+void  group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive);
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank);
 
 /* queue.c */

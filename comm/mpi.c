@@ -207,6 +207,24 @@ static void receive_bytes(Comm *c, char *data, size_t bytes, int from) {
     }
 }
 
+/* In turn with the ranks at each distance: this one sends to the one while it receives from the other. */
+void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive) {
+    size_t mine = bytes[c->rank];
+    for (int away = 0; away < c->size; away++) {
+        int    to = (c->rank + away) % c->size, from = (c->rank - away + c->size) % c->size;
+        size_t at = 0;
+        for (int r = 0; r < to; r++) at += bytes[r];
+        if (away == 0 && mine > 0) memcpy(receive + (size_t)c->rank * mine, send + at, mine);
+        for (size_t sent = 0, got = 0; away > 0 && (sent < bytes[to] || got < mine); sent += PIECE_BYTES, got += PIECE_BYTES) {
+            MPI_Request out = MPI_REQUEST_NULL, in = MPI_REQUEST_NULL;
+            if (got < mine) MPI_CHECK(c->world, MPI_Irecv(receive + (size_t)from * mine + got, piece_at(got, mine), MPI_BYTE, from, 1, c->small, &in));
+            if (sent < bytes[to]) MPI_CHECK(c->world, MPI_Isend(send + at + sent, piece_at(sent, bytes[to]), MPI_BYTE, to, 1, c->small, &out));
+            await(c, in);
+            await(c, out);
+        }
+    }
+}
+
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **bytes_of_rank) {
     uint64_t    mine = bytes, *of = NULL;
     MPI_Request request;

@@ -157,7 +157,7 @@ static ncclResult_t enqueue(const Comm *c, OpKind kind, Tensor x) {
     const Nccl *n = c->nccl;
     size_t      piece = (size_t)(tensor_elems(x) / c->size);
     char       *all = (char *)x.data, *mine = all + piece * dtype_bytes(x.type) * (size_t)c->rank;
-    if (kind == OP_ALL_REDUCE) return ncclAllReduce(all, all, (size_t)tensor_elems(x), type_of(x.type), ncclSum, n->comm, n->queue);
+    if (op_is_all_reduce(kind)) return ncclAllReduce(all, all, (size_t)tensor_elems(x), type_of(x.type), kind == OP_ALL_MAX ? ncclMax : ncclSum, n->comm, n->queue);
     if (kind == OP_ALL_GATHER) return ncclAllGather(mine, all, piece, type_of(x.type), n->comm, n->queue);
     return ncclReduceScatter(all, mine, piece, type_of(x.type), ncclSum, n->comm, n->queue);
 }

@@ -92,10 +92,10 @@ static void stage_nodes(Comm *c, Op *op, const Tensor *nodes) {
     op->node[last] = (float *)op->x.data;
 }
 
-/* Pieces are equal, except in an all-reduce of any length: its last ones are shorter or empty. */
+/* Pieces are equal, except in an all-reduce of a length that does not divide: its last ones are shorter or empty. */
 static int64_t piece_elems(const Comm *c, Tensor x) {
-    int64_t unit = (int64_t)LAYOUT_ALIGN * c->size;
-    return (tensor_elems(x) + unit - 1) / unit * LAYOUT_ALIGN;
+    int64_t unit = (int64_t)LAYOUT_ALIGN * c->size, elems = tensor_elems(x);
+    return elems % c->size == 0 ? elems / c->size : (elems + unit - 1) / unit * LAYOUT_ALIGN;
 }
 
 /* Of the ring: a sum passes every piece on but this rank's own, a copy every one but its right neighbour's. With equal
@@ -105,14 +105,15 @@ static int64_t bytes_sent(const Comm *c, OpKind kind, Tensor x) {
     int64_t all = tensor_elems(x), piece = piece_elems(c, x), sums = 0, copies = 0;
     int64_t own = c->rank * piece, next = (c->rank + 1) % c->size * piece;
     if (kind != OP_ALL_GATHER) sums = all - (own < all ? all - own < piece ? all - own : piece : 0);
-    if (kind == OP_ALL_GATHER || kind == OP_ALL_REDUCE) copies = all - (next < all ? all - next < piece ? all - next : piece : 0);
+    if (kind == OP_ALL_GATHER || op_is_all_reduce(kind)) copies = all - (next < all ? all - next < piece ? all - next : piece : 0);
     return (kind == OP_TREE_SUM && c->tree ? c->tree->mine * sums : sums + copies) * (int64_t)dtype_bytes(x.type);
 }
 
 static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
-    if (kind != OP_ALL_REDUCE)
-        CHECK(x.dims == 1 && x.dim[0] % (LAYOUT_ALIGN * c->size) == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
+    if (!op_is_all_reduce(kind))
+        CHECK(x.dims == 1 && x.dim[0] % c->size == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
     if (kind == OP_TREE_SUM) CHECK(x.type == F32, "sums in the order of the tree are fp32, not %s", dtype_name(x.type));
+    if (kind == OP_ALL_MAX) CHECK(x.type == F32, "no maximum of %s", dtype_name(x.type));
     if (kind != OP_ALL_GATHER) CHECK(x.type == F32 || x.type == BF16 || x.type == F16, "no sums of %s", dtype_name(x.type));
 }
 
@@ -145,7 +146,7 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
 
 /* nodes: of OP_TREE_SUM, this rank's but the last, which is x. after: NULL, or see comm_all_reduce_after. */
 static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
-    static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.tree_sum"};
+    static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.all_reduce", "comm.tree_sum"};
     World *w = c->world;
     expect_bucket(c, kind, x);
     int64_t sent = bytes_sent(c, kind, x);
@@ -240,6 +241,7 @@ void comm_finish(Comm *c) { comm_wait(c, c->started); }
 void comm_reduce_scatter_start(Comm *c, Tensor x) { start(c, OP_REDUCE_SCATTER, x, NULL, NULL); }
 void comm_all_gather_start(Comm *c, Tensor x) { start(c, OP_ALL_GATHER, x, NULL, NULL); }
 void comm_all_reduce_start(Comm *c, Tensor x) { start(c, OP_ALL_REDUCE, x, NULL, NULL); }
+void comm_all_reduce_max_start(Comm *c, Tensor x) { start(c, OP_ALL_MAX, x, NULL, NULL); }
 void comm_all_reduce_after(Comm *c, Tensor x, Comm *before) { start(c, OP_ALL_REDUCE, x, NULL, before); }
 void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count) {
     CHECK(c->size == 1 || (c->tree && count == c->tree->mine - 1), "%d nodes beside x", count);
@@ -255,10 +257,15 @@ void comm_all_gather(Comm *c, Tensor x) {
     comm_finish(c);
 }
 
+void comm_all_reduce_max(Comm *c, Tensor x) {
+    start(c, OP_ALL_MAX, x, NULL, NULL);
+    comm_finish(c);
+}
+
 /* Two ranks of the ring gain from chunks handed back as soon as they are summed. More ranks gain from a gather that
  * goes round both ways and needs equal pieces. The additions, and so the bits, are the same. */
 void comm_all_reduce(Comm *c, Tensor x) {
-    if (c->kind == COMM_RING && c->size > 2 && x.dims == 1 && x.dim[0] % (LAYOUT_ALIGN * c->size) == 0) {
+    if (c->kind == COMM_RING && c->size > 2 && x.dims == 1 && x.dim[0] % c->size == 0) {
         comm_reduce_scatter(c, x);
         comm_all_gather(c, x);
     } else {

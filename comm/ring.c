@@ -34,8 +34,14 @@ static void add_f16(uint16_t *x, const uint16_t *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = f16_from_f32(f16_to_f32(x[i]) + f16_to_f32(y[i]));
 }
 
-static void add_bytes(DType type, char *x, const char *y, int64_t bytes) {
-    if (type == F32) add((float *)(void *)x, (const float *)(const void *)y, bytes / 4);
+SIMD_INLINE void take_larger_body(float *restrict x, const float *restrict y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = y[i] > x[i] || y[i] != y[i] ? y[i] : x[i]; /* NaN stays */
+}
+SIMD_KERNEL(void, take_larger, (float *restrict x, const float *restrict y, int64_t n), (x, y, n))
+
+static void join_bytes(OpKind kind, DType type, char *x, const char *y, int64_t bytes) {
+    if (kind == OP_ALL_MAX) take_larger((float *)(void *)x, (const float *)(const void *)y, bytes / 4);
+    else if (type == F32) add((float *)(void *)x, (const float *)(const void *)y, bytes / 4);
     else if (type == BF16) add_bf16((uint16_t *)(void *)x, (const uint16_t *)(const void *)y, bytes / 2);
     else add_f16((uint16_t *)(void *)x, (const uint16_t *)(const void *)y, bytes / 2);
 }
@@ -109,7 +115,7 @@ static int take_message(Op *op) {
     if (i == op->receives || !is_complete(c, &op->receive[i % WINDOW])) return 0;
     if (i < op->sums) {
         Chunk chunk = received_chunk(op, i);
-        add_bytes(op->x.type, chunk.at, buffer(c, i), chunk.bytes);
+        join_bytes(op->kind, op->x.type, chunk.at, buffer(c, i), chunk.bytes);
     }
     if (++op->received == op->sums) c->chunk_owner = -1;
     return 1;
@@ -146,7 +152,7 @@ void ring_start(Op *op, int way) {
     if (!c->chunk) c->chunk = (char *)aligned_alloc(64, (size_t)(WINDOW * CHUNK_BYTES));
     if (!c->chunk) fail(EXIT_MEMORY, "no memory for the ring's %lld KiB", (long long)(WINDOW * CHUNK_BYTES >> 10));
     int around = c->size - 1, steps = around;
-    if (op->kind == OP_ALL_REDUCE) steps = 2 * around;
+    if (op_is_all_reduce(op->kind)) steps = 2 * around;
     if (op->kind == OP_ALL_GATHER) steps = way == 0 ? around - around / 2 : around / 2;
     op->way = way == 0 ? 1 : -1;
     op->chunk_bytes = chunk_bytes(op);

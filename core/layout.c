@@ -8,15 +8,33 @@
 
 static int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+/* A vector is one row of columns, except where its elements are cut as rows. */
+static int64_t columns_of(const Param *p, const int64_t dim[2]) { return p->dims == 2 ? dim[1] : dim[0]; }
+
+static void cut(const Layout *l, Param *p) {
+    int64_t t = l->tensor_ranks, i = l->tensor_rank, *last = &p->local[p->dims - 1];
+    p->local[0] = p->dim[0], p->local[1] = p->dims == 2 ? p->dim[1] : 1;
+    p->elems = p->local[0] * p->local[1];
+    if (p->cut == CUT_ROWS) p->local[0] /= t;
+    if (p->cut == CUT_COLUMNS || p->cut == CUT_HEADS) *last /= t;
+    CHECK(p->cut == CUT_VOCABULARY || p->cut == CUT_NONE || p->local[0] * p->local[1] * t == p->elems, "%s among %lld tensor ranks", p->name, (long long)t);
+    CHECK(p->cut != CUT_HEADS || *last % 3 == 0, "%s has no thirds", p->name);
+    p->local_elems = p->local[0] * p->local[1];
+    if (p->cut != CUT_VOCABULARY) return;
+    p->local[0] = round_up(p->dim[0], p->pad * t) / t;
+    int64_t rows = p->dim[0] - i * p->local[0];
+    p->local_elems = (rows < 0 ? 0 : rows > p->local[0] ? p->local[0] : rows) * p->local[1];
+}
+
 static void place_bucket(Layout *l, Bucket *b, int index) {
     int64_t length = 0;
     for (int i = b->first_param; i < l->params && l->param[i].bucket == index; i++, b->params++) {
         Param *p = &l->param[i];
-        p->elems = p->dim[0] * (p->dims == 2 ? p->dim[1] : 1);
+        cut(l, p);
         p->offset = l->elems;
         p->memory = l->memory_elems + length;
         l->elems += p->elems;
-        length += round_up(p->memory_rows * (p->dims == 2 ? p->dim[1] : 1), LAYOUT_ALIGN);
+        length += round_up(p->local[0] * p->local[1], LAYOUT_ALIGN);
     }
     CHECK(b->params > 0, "bucket %d has no rows", index);
     b->memory = l->memory_elems;
@@ -27,11 +45,13 @@ static void place_bucket(Layout *l, Bucket *b, int index) {
     l->shard_elems += b->piece_elems;
 }
 
-Layout layout_create(const Param *rows, int params, int ranks) {
+Layout layout_create(const Param *rows, int params, int ranks, int tensor_ranks, int tensor_rank) {
     CHECK(params > 0 && ranks > 0, "%d rows, %d ranks", params, ranks);
+    CHECK(tensor_rank >= 0 && tensor_rank < tensor_ranks, "tensor rank %d of %d", tensor_rank, tensor_ranks);
     Layout l = {0};
     l.params = params;
     l.ranks = ranks;
+    l.tensor_ranks = tensor_ranks, l.tensor_rank = tensor_rank;
     l.buckets = rows[params - 1].bucket + 1;
     l.param = (Param *)malloc(sizeof(Param) * (size_t)params);
     l.bucket = (Bucket *)calloc((size_t)l.buckets, sizeof(Bucket));
@@ -58,17 +78,29 @@ int layout_spans(const Layout *layout, int bucket, int rank, Span *spans) {
     for (int i = b->first_param; i < b->first_param + b->params; i++) {
         const Param *p = &layout->param[i];
         int64_t from = p->memory > begin ? p->memory : begin;
-        int64_t to = p->memory + p->elems < end ? p->memory + p->elems : end;
+        int64_t to = p->memory + p->local_elems < end ? p->memory + p->local_elems : end;
         if (from >= to) continue;
         Span *s = &spans[count++];
         s->memory = from;
         s->shard = b->shard + (from - begin);
-        s->offset = p->offset + (from - p->memory);
+        s->first = from - p->memory;
         s->elems = to - from;
         s->param = i;
         s->group = p->group;
     }
     return count;
+}
+
+/* Of a row cut by columns, each row of its part continues in the file with the part of the next tensor rank. */
+FileRun layout_run(const Layout *layout, const Span *span, int64_t at) {
+    const Param *p = &layout->param[span->param];
+    int64_t      element = span->first + at, left = span->elems - at, i = layout->tensor_rank;
+    CHECK(at >= 0 && left > 0, "element %lld of a span of %lld", (long long)at, (long long)span->elems);
+    if (!layout_cuts_columns(layout, p))
+        return (FileRun){p->offset + element + (p->cut == CUT_NONE ? 0 : i * p->local[0] * p->local[1]), left};
+    int64_t width = columns_of(p, p->local) / layout_parts(p);
+    int64_t block = element / width, column = element % width, rest = width - column; /* a block: one row of one part */
+    return (FileRun){p->offset + (block * layout->tensor_ranks + i) * width + column, left < rest ? left : rest};
 }
 
 const Param *layout_find(const Layout *layout, const char *name) {

@@ -6,8 +6,10 @@
  * elements, wte followed by its vocabulary padding rows, then room up to W*q with q = 64*ceil(length/(64*W)). Padding
  * is zero and reaches nothing.
  *
- * Piece r of a bucket is [r*q, (r+1)*q) of its memory: rank r's part after a reduce-scatter, its ZeRO shard.
- * layout_spans() turns pieces into runs of elements that are contiguous in both coordinates.
+ * Two ways of sharing. Tensor ranks cut the rows themselves (Cut): the memory of each holds its own part of every row, of
+ * the same size on all of them. Ranks of one state then share that memory: piece r of a bucket is [r*q, (r+1)*q) of it,
+ * rank r's part after a reduce-scatter, its ZeRO shard. layout_spans() turns pieces into runs of elements of one row's
+ * part, layout_run() those into runs of a file.
  */
 #ifndef TRAIN_GPT_CORE_LAYOUT_H
 #define TRAIN_GPT_CORE_LAYOUT_H
@@ -24,11 +26,16 @@ enum { LAYOUT_ALIGN = 64 }; /* elements: 128 bytes of bf16, so every piece is al
 /* How the optimizer treats a row. Weight decay is for all but vectors. */
 typedef enum { GROUP_VECTOR, GROUP_MATRIX, GROUP_EMBEDDING } ParamGroup;
 
+/* How tensor ranks divide a row, in order of rank: all have it whole; by its (input) rows; its (output) columns; the
+ * columns of each of its thirds q, k and v; the vocabulary, with padding rows at the end. A vector is one row. */
+typedef enum { CUT_NONE, CUT_ROWS, CUT_COLUMNS, CUT_HEADS, CUT_VOCABULARY } Cut;
+
 typedef struct {            /* one row of the parameter table */
     char    name[64];       /* "transformer.h.3.attn.c_attn.weight", as in the files */
     int     dims;
     int64_t dim[2];         /* shape in files                              */
-    int64_t memory_rows;    /* dim[0] and the padding rows after it        */
+    Cut     cut;
+    int64_t pad;            /* CUT_VOCABULARY: rows in memory are a multiple, on each tensor rank; else unused */
     float   init_mean;      /* init: N(init_mean, init_std^2)              */
     float   init_std;
     ParamGroup group;
@@ -37,7 +44,9 @@ typedef struct {            /* one row of the parameter table */
     /* computed by layout_create */
     int64_t elems;          /* product of dim                              */
     int64_t offset;         /* global offset of element 0                  */
-    int64_t memory;         /* memory index of element 0                   */
+    int64_t local[2];       /* shape in this rank's memory, with padding rows; of a vector the second is 1 */
+    int64_t local_elems;    /* of them, no padding                         */
+    int64_t memory;         /* memory index of the first of them           */
 } Param;
 
 typedef struct {
@@ -54,6 +63,7 @@ typedef struct {
     Bucket *bucket;         /* owned */
     int     buckets;
     int     ranks;          /* W */
+    int     tensor_ranks, tensor_rank;
     int64_t elems;          /* P: parameters, without padding */
     int64_t memory_elems;   /* sum of the buckets' rooms      */
     int64_t shard_elems;    /* sum of q                       */
@@ -62,19 +72,31 @@ typedef struct {
 typedef struct {
     int64_t memory;         /* memory index of the first element */
     int64_t shard;          /* index of it in its owner's shard  */
-    int64_t offset;         /* its global offset                 */
+    int64_t first;          /* its number among the row's elements in this rank's memory */
     int64_t elems;
     int     param;
     ParamGroup group;
 } Span;
 
-/* Copies the rows and places them for `ranks` ranks. */
-Layout layout_create(const Param *rows, int params, int ranks);
+/* Copies the rows and places them for `ranks` ranks that share a state, on one of `tensor_ranks`, which divide every
+ * extent that is cut. */
+Layout layout_create(const Param *rows, int params, int ranks, int tensor_ranks, int tensor_rank);
 void   layout_destroy(Layout *layout);
 
 /* Spans of piece `rank` of `bucket`, in memory order, at most layout->params of them; returns how many (0 = all
  * padding). */
 int layout_spans(const Layout *layout, int bucket, int rank, Span *spans);
+
+/* Where the span's elements from number `at` on lie in files: at global offset `offset` the first, and `elems` of them
+ * one after another. */
+typedef struct { int64_t offset, elems; } FileRun;
+FileRun layout_run(const Layout *layout, const Span *span, int64_t at);
+/* The cut divides every row of the matrix: its part is not one run. */
+static inline int layout_cuts_columns(const Layout *layout, const Param *p) {
+    return layout->tensor_ranks > 1 && (p->cut == CUT_COLUMNS || p->cut == CUT_HEADS);
+}
+/* Parts of a row of the file that are cut each for itself. */
+static inline int layout_parts(const Param *p) { return p->cut == CUT_HEADS ? 3 : 1; }
 
 const Param *layout_find(const Layout *layout, const char *name); /* NULL if absent */
 

@@ -3,9 +3,15 @@
 
 #include "core/error.h"
 
-Mesh mesh_of_data(int ranks, int replicas) {
-    CHECK(replicas > 0 && ranks % replicas == 0, "%d copies among %d ranks", replicas, ranks);
-    return (Mesh){{[AXIS_TENSOR] = 1, [AXIS_CONTEXT] = 1, [AXIS_SHARD] = ranks / replicas, [AXIS_REPLICA] = replicas, [AXIS_STAGE] = 1}};
+Mesh mesh_of(int ranks, MeshSizes n) {
+    int others = n.tensor * n.context * n.stages * n.replicas;
+    CHECK(others > 0 && ranks % others == 0, "%d ranks in a grid of %d x %d x %d x %d", ranks, n.tensor, n.context, n.stages, n.replicas);
+    return (Mesh){{[AXIS_TENSOR] = n.tensor, [AXIS_CONTEXT] = n.context, [AXIS_SHARD] = ranks / others, [AXIS_REPLICA] = n.replicas, [AXIS_STAGE] = n.stages}};
+}
+
+const char *mesh_axis_name(Axis axis) {
+    static const char *const names[AXES] = {"tensor", "context", "shard", "replica", "stage"};
+    return names[axis];
 }
 
 int mesh_ranks(Mesh m) {

@@ -26,8 +26,11 @@ enum {
     WITH_DATA = WITH_SHARD | WITH_REPLICA      /* compute different micro-batches         */
 };
 
-/* Every rank computes its own micro-batches; there are `replicas` copies of the state, each shared by ranks/replicas. */
-Mesh      mesh_of_data(int ranks, int replicas);
+/* The ranks that tensor, context and stage leave compute different micro-batches, and there are `replicas` copies of the
+ * state. ranks is a multiple of all of them. */
+typedef struct { int tensor, context, stages, replicas; } MeshSizes;
+Mesh      mesh_of(int ranks, MeshSizes sizes);
+const char *mesh_axis_name(Axis axis); /* "tensor" */
 int       mesh_ranks(Mesh m);      /* of the whole grid */
 MeshPlace mesh_place(Mesh m, int rank);
 int       mesh_rank(Mesh m, MeshPlace p);

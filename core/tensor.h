@@ -40,6 +40,10 @@ static inline Tensor tensor_1d(void *data, DType type, int64_t a) { return tenso
 static inline Tensor tensor_2d(void *data, DType type, int64_t a, int64_t b) { return tensor_of(data, type, 2, a, b, 1, 1); }
 static inline Tensor tensor_3d(void *data, DType type, int64_t a, int64_t b, int64_t c) { return tensor_of(data, type, 3, a, b, c, 1); }
 
+/* No tensor, where a contract allows that. */
+static inline Tensor tensor_none(void) { return tensor_of(NULL, F32, 0, 0, 0, 0, 0); }
+static inline int    tensor_is_none(Tensor t) { return t.dims == 0; }
+
 static inline int64_t tensor_elems(Tensor t) { return t.dim[0] * t.dim[1] * t.dim[2] * t.dim[3]; }
 static inline size_t  tensor_bytes(Tensor t) { return (size_t)tensor_elems(t) * dtype_bytes(t.type); }
 

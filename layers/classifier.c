@@ -14,6 +14,12 @@ SIMD_DISPATCH(void, loss_row, (DType type, float *loss, const void *row, int64_t
 SIMD_DISPATCH(void, grad_row, (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, float scale),
               (type, loss, row, target, V, stride, scale))
 
+SIMD_DISPATCH(void, part_most, (DType type, float *most, const void *row, int64_t V), (type, most, row, V))
+SIMD_DISPATCH(void, part_sums, (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most),
+              (type, sum, at_target, row, target, V, most))
+SIMD_DISPATCH(void, part_gradient, (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, float scale),
+              (type, row, target, V, stride, most, sum, scale))
+
 static void expect_targets(Tensor targets, int64_t V) {
     const int32_t *target = (const int32_t *)targets.data;
     for (int64_t i = 0; i < targets.dim[0]; i++)
@@ -38,4 +44,46 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
         grad_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, logits.dim[1], scale);
+}
+
+/* --- a row of several ranks --------------------------------------------------------------------------------------- */
+
+/* Its own, or V' for another rank's. */
+static void expect_part_targets(Tensor targets, int64_t V, int64_t columns) {
+    const int32_t *target = (const int32_t *)targets.data;
+    for (int64_t i = 0; i < targets.dim[0]; i++)
+        CHECK((target[i] >= 0 && target[i] < V) || target[i] == columns, "target %d at %lld, V = %lld of %lld", target[i], (long long)i, (long long)V,
+              (long long)columns);
+}
+
+void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V) {
+    EXPECT_ACT(logits);
+    if (classifier_part_most_contract(s, most, logits, V)) return;
+    #pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < logits.dim[0]; i++) part_most(logits.type, (float *)most.data + i, logits_row(logits, i), V);
+}
+
+void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most) {
+    EXPECT_ACT(logits);
+    if (classifier_part_contract(s, "classifier_part_sums", logits, targets, V, most, sums, 1.0)) return;
+    expect_part_targets(targets, V, logits.dim[1]);
+    float *sum = (float *)sums.data, *at_target = sum + logits.dim[0];
+    #pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < logits.dim[0]; i++)
+        part_sums(logits.type, sum + i, at_target + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, ((const float *)most.data)[i]);
+}
+
+void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, float scale) {
+    int64_t n = logits.dim[0];
+    EXPECT_ACT(logits);
+    EXPECT1(loss, F32, n);
+    if (classifier_part_contract(s, "classifier_part_loss", logits, targets, V, most, sums, scale != 0.0f ? 2.0 : 0.0)) return;
+    expect_part_targets(targets, V, logits.dim[1]);
+    const float *top = (const float *)most.data, *sum = (const float *)sums.data, *at_target = sum + n;
+    #pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        ((float *)loss.data)[i] = (float)(log((double)sum[i]) + ((double)top[i] - (double)at_target[i]));
+        if (scale != 0.0f)
+            part_gradient(logits.type, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, logits.dim[1], top[i], sum[i], scale);
+    }
 }

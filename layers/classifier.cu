@@ -131,3 +131,60 @@ void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, i
 void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, float scale) {
     classify<LOSS_AND_GRADIENT>(s, loss, logits, targets, V, scale);
 }
+
+/* --- a row of several ranks: targets[i] = columns is another's ------------------------------------------------------ */
+
+/* Block: a row, as above. most[row] = the largest of row[0..V). */
+template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logits, int V, int columns) {
+    SMEM(float, part, [WARP]);
+    float max = block_max(thread_softmax<T, W>((T *)NULL, logits + (int64_t)blockIdx.x * columns, V).max, part);
+    if (threadIdx.x == 0) most[blockIdx.x] = max;
+}
+
+/* Block: a row. sums[row] = the sum of the exponentials below most[row]; sums[rows + row] = the target's logit. */
+template <typename T, int W> KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, const float *most, int V, int columns) {
+    SMEM(float, part, [WARP]);
+    const T *row = logits + (int64_t)blockIdx.x * columns;
+    int      target = targets[blockIdx.x];
+    device_check((target >= 0 && target < V) || target == columns);
+    Softmax  r = thread_softmax<T, W>((T *)NULL, row, V);
+    float    sum = block_sum(r.sum * softmax_exp<T>(r.max - finite_max(most[blockIdx.x])), part);
+    if (threadIdx.x > 0) return;
+    sums[blockIdx.x] = sum;
+    sums[gridDim.x + blockIdx.x] = target < V ? to_f32(row[target]) : 0.0f;
+}
+
+/* Block: a row. scale not 0: the logits become their gradients. */
+template <typename T, int W>
+KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const float *most, const float *sums, int V, int columns, float scale) {
+    T      *row = logits + (int64_t)blockIdx.x * columns;
+    int     target = targets[blockIdx.x];
+    Softmax r = {most[blockIdx.x], sums[blockIdx.x]};
+    float   x_target = sums[gridDim.x + blockIdx.x];
+    if (threadIdx.x == 0) loss[blockIdx.x] = (float)(log((double)r.sum) + ((double)r.max - (double)x_target));
+    if (scale != 0.0f) write_gradient<T, W>(row, row, r, target, scale * (expf(x_target - r.max) / r.sum - 1.0f), scale / r.sum, V, columns);
+}
+
+#define LAUNCH_ROWS(kernel, logits, ...)                                                                                                        \
+    DISPATCH_ACT((logits).type, T, DISPATCH_PACK(T, packs_fit((size_t)(logits).dim[1] * dtype_bytes((logits).type), {(logits).data}), W, {        \
+        int64_t threads = blocks_for(blocks_for((logits).dim[1], W), WARP) * WARP;                                                              \
+        LAUNCH((kernel<T, W>), (logits).dim[0], threads < MAX_THREADS ? threads : (int64_t)MAX_THREADS, 0, s, __VA_ARGS__);                      \
+    }))
+
+void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V) {
+    if (classifier_part_most_contract(s, most, logits, V) || logits.dim[0] == 0) return;
+    LAUNCH_ROWS(part_most_kernel, logits, ptr<float>(most), ptr<T>(logits), (int)V, (int)logits.dim[1]);
+}
+
+void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most) {
+    CHECK(logits.dim[1] <= MAX_COLUMNS, "%lld columns", (long long)logits.dim[1]);
+    if (classifier_part_contract(s, "classifier_part_sums", logits, targets, V, most, sums, 1.0) || logits.dim[0] == 0) return;
+    LAUNCH_ROWS(part_sums_kernel, logits, ptr<float>(sums), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most), (int)V, (int)logits.dim[1]);
+}
+
+void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, float scale) {
+    EXPECT1(loss, F32, logits.dim[0]);
+    if (classifier_part_contract(s, "classifier_part_loss", logits, targets, V, most, sums, scale != 0.0f ? 2.0 : 0.0) || logits.dim[0] == 0) return;
+    LAUNCH_ROWS(part_loss_kernel, logits, ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most), ptr<float>(sums), (int)V,
+                (int)logits.dim[1], scale);
+}

@@ -18,21 +18,28 @@ static inline double contract_bytes(Tensor t) { return (double)tensor_bytes(t); 
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 
-static inline int embedding_contract(Stream *s, const char *op, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, DType weights) {
-    int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
+static inline int embedding_contract(Stream *s, const char *op, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Positions p, DType weights) {
+    int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1], last = T > 0 ? POSITION_OF(p, T - 1) : 0;
     EXPECT2(tokens, I32, B, T);
     EXPECT2(y, y.type, B * T, C);
     EXPECT2(wte, weights, wte.dim[0], C);
-    EXPECT2(wpe, weights, wpe.dim[0], C);
-    CHECK(wpe.dim[0] >= T, "%lld positions for T = %lld", (long long)wpe.dim[0], (long long)T);
+    if (!tensor_is_none(wpe)) {
+        EXPECT2(wpe, weights, wpe.dim[0], C);
+        CHECK(wpe.dim[0] > last, "%lld positions for position %lld", (long long)wpe.dim[0], (long long)last);
+    }
     double rows = (double)(B * T * C);
     return stream_note(s, op, B * T, C, 0, 0, rows, contract_bytes(tokens) + contract_bytes(y) + 2.0 * rows * (double)dtype_bytes(weights));
 }
-static inline int embedding_forward_contract(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe) {
-    return embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, y.type);
+static inline int embedding_forward_contract(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Positions p) {
+    return embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, p, y.type);
 }
-static inline int embedding_backward_contract(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens) {
-    return embedding_contract(s, "embedding_backward", dy, tokens, dwte, dwpe, F32);
+static inline int embedding_backward_contract(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Positions p) {
+    return embedding_contract(s, "embedding_backward", dy, tokens, dwte, dwpe, p, F32);
+}
+static inline int tokens_own_contract(Stream *s, Tensor own, Tensor tokens) {
+    EXPECT1(own, I32, tokens.dim[0]);
+    EXPECT1(tokens, I32, tokens.dim[0]);
+    return stream_note(s, "tokens_own", tokens.dim[0], 0, 0, 0, 0.0, 2.0 * contract_bytes(tokens));
 }
 
 /* --- layernorm ---------------------------------------------------------------------------------------------------- */
@@ -73,7 +80,7 @@ static inline void linear_expect(Tensor y, Tensor x, Tensor w, Tensor b) {
     EXPECT2(x, x.type, N, K);
     EXPECT2(y, x.type, N, M);
     EXPECT2(w, x.type, K, M);
-    EXPECT1(b, x.type, M);
+    if (!tensor_is_none(b)) EXPECT1(b, x.type, M);
 }
 static inline void linear_backward_expect(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w) {
     int64_t N = x.dim[0], K = w.dim[0], M = w.dim[1];
@@ -82,7 +89,7 @@ static inline void linear_backward_expect(Tensor dx, Tensor dw, Tensor db, Tenso
     EXPECT2(dy, x.type, N, M);
     EXPECT2(w, x.type, K, M);
     EXPECT2(dw, F32, K, M);
-    EXPECT1(db, F32, M);
+    if (!tensor_is_none(db)) EXPECT1(db, F32, M);
 }
 /* db += column sums of dy: a step of linear_backward. */
 static inline int bias_backward_contract(Stream *s, Tensor db, Tensor dy) {
@@ -137,6 +144,23 @@ static inline int classifier_contract(Stream *s, Tensor loss, Tensor logits, Ten
     CHECK(V >= 1 && V <= columns, "V = %lld of %lld columns", (long long)V, (long long)columns);
     return stream_note(s, with_gradient ? "classifier_forward_backward" : "classifier_forward", n, V, 0, 0, (with_gradient ? 8.0 : 5.0) * (double)n * (double)V,
                        (with_gradient ? 2.0 : 1.0) * contract_bytes(logits));
+}
+
+static inline int classifier_part_most_contract(Stream *s, Tensor most, Tensor logits, int64_t V) {
+    int64_t n = logits.dim[0], columns = logits.dim[1];
+    EXPECT2(logits, logits.type, n, columns);
+    EXPECT1(most, F32, n);
+    CHECK(V >= 0 && V <= columns, "V = %lld of %lld columns", (long long)V, (long long)columns);
+    return stream_note(s, "classifier_part_most", n, V, 0, 0, (double)n * (double)V, contract_bytes(logits));
+}
+static inline int classifier_part_contract(Stream *s, const char *op, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, double passes) {
+    int64_t n = logits.dim[0], columns = logits.dim[1];
+    EXPECT2(logits, logits.type, n, columns);
+    EXPECT1(targets, I32, n);
+    EXPECT1(most, F32, n);
+    EXPECT2(sums, F32, 2, n);
+    CHECK(V >= 0 && V <= columns, "V = %lld of %lld columns", (long long)V, (long long)columns);
+    return stream_note(s, op, n, V, 0, 0, 4.0 * (double)n * (double)V, passes * contract_bytes(logits));
 }
 
 /* --- optimizer ---------------------------------------------------------------------------------------------------- */

@@ -14,32 +14,51 @@ SIMD_DISPATCH(void, accumulate_row, (DType type, float *sum, const void *x, int6
 static void expect_tokens(Tensor tokens, int64_t rows) {
     const int32_t *token = (const int32_t *)tokens.data;
     for (int64_t n = 0; n < tensor_elems(tokens); n++)
-        CHECK(token[n] >= 0 && token[n] < rows, "token %d at %lld, wte has %lld rows", token[n], (long long)n, (long long)rows);
+        CHECK(token[n] >= 0 && token[n] <= rows, "token %d at %lld, wte has %lld rows", token[n], (long long)n, (long long)rows);
 }
 
-void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe) {
+/* y = a + b, one of which may be NULL; all have C elements. */
+static void set_row(DType type, void *y, const void *a, const void *b, int64_t C) {
+    if (a && b) add_rows(type, y, a, b, 0, 0, 0, C);
+    else if (a || b) memcpy(y, a ? a : b, (size_t)C * dtype_bytes(type));
+    else memset(y, 0, (size_t)C * dtype_bytes(type));
+}
+
+static void *row_of(Tensor t, int64_t row) { return (char *)t.data + (size_t)(row * t.dim[1]) * dtype_bytes(t.type); }
+
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Positions p) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
     EXPECT_ACT(y);
-    if (embedding_forward_contract(s, y, tokens, wte, wpe)) return;
+    if (embedding_forward_contract(s, y, tokens, wte, wpe, p)) return;
     expect_tokens(tokens, wte.dim[0]);
     const int32_t *token = (const int32_t *)tokens.data;
     #pragma omp parallel for schedule(static)
-    for (int64_t n = 0; n < B * T; n++) add_rows(y.type, y.data, wte.data, wpe.data, n * C, token[n] * C, n % T * C, C);
+    for (int64_t n = 0; n < B * T; n++)
+        set_row(y.type, row_of(y, n), token[n] < wte.dim[0] ? row_of(wte, token[n]) : NULL,
+                tensor_is_none(wpe) ? NULL : row_of(wpe, POSITION_OF(p, n % T)), C);
 }
 
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens) {
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Positions p) {
     enum { CHANNELS = 64 }; /* of one thread's turn: whole cache lines of f32 */
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1];
     EXPECT_ACT(dy);
-    if (embedding_backward_contract(s, dwte, dwpe, dy, tokens)) return;
+    if (embedding_backward_contract(s, dwte, dwpe, dy, tokens, p)) return;
     expect_tokens(tokens, dwte.dim[0]);
     const int32_t *token = (const int32_t *)tokens.data;
     #pragma omp parallel for schedule(static)
     for (int64_t c = 0; c < C; c += CHANNELS) {
         int64_t width = C - c < CHANNELS ? C - c : CHANNELS;
         for (int64_t n = 0; n < B * T; n++) {
-            accumulate_row(dy.type, (float *)dwte.data + token[n] * C + c, dy.data, n * C + c, width);
-            accumulate_row(dy.type, (float *)dwpe.data + n % T * C + c, dy.data, n * C + c, width);
+            if (token[n] < dwte.dim[0]) accumulate_row(dy.type, (float *)dwte.data + token[n] * C + c, dy.data, n * C + c, width);
+            if (tensor_is_none(dwpe)) continue;
+            accumulate_row(dy.type, (float *)dwpe.data + POSITION_OF(p, n % T) * C + c, dy.data, n * C + c, width);
         }
     }
+}
+
+void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t rows) {
+    if (tokens_own_contract(s, own, tokens)) return;
+    const int32_t *token = (const int32_t *)tokens.data;
+    for (int64_t n = 0; n < tokens.dim[0]; n++)
+        ((int32_t *)own.data)[n] = (int32_t)(token[n] >= first && token[n] < first + rows ? token[n] - first : rows);
 }

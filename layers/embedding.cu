@@ -14,30 +14,45 @@ enum {
     BATCH = 4                          /* rows whose loads are on their way together   */
 };
 
-/* y[n] = wte[token[n]] + wpe[n % T]. Warp: a row. grid ceil(N / WARPS), no shared memory. Bound: 2 elements of traffic
- * each, wte and wpe mostly from L2. */
+/* y[n] = wte[token[n]] + wpe[position of n % T]; wpe may be NULL. Warp: a row. grid ceil(N / WARPS), no shared memory.
+ * Bound: 2 elements of traffic each, wte and wpe mostly from L2. */
 template <typename T, int W>
-KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, int64_t N, int64_t positions, int64_t C,
+KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, int64_t N, int64_t length, Positions p, int64_t C,
                                 int64_t rows) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (n >= N) return;
-    device_check(token[n] >= 0 && token[n] < rows);
-    const T *a = wte + token[n] * C, *b = wpe + n % positions * C;
+    device_check(token[n] >= 0 && token[n] <= rows);
+    int64_t  t = n % length;
+    const T *a = token[n] < rows ? wte + token[n] * C : NULL, *b = wpe ? wpe + POSITION_OF(p, t) * C : NULL;
     #pragma unroll 4
     for (int64_t c = threadIdx.x % WARP * W; c < C; c += WARP * W) {
-        Pack<float, W> sum = pack_to_f32(pack_load<T, W>(a + c)), other = pack_to_f32(pack_load<T, W>(b + c));
+        Pack<float, W> sum = {}, other = {};
+        if (a) sum = pack_to_f32(pack_load<T, W>(a + c));
+        if (b) other = pack_to_f32(pack_load<T, W>(b + c));
         for (int j = 0; j < W; j++) sum.v[j] += other.v[j];
         pack_store(y + n * C + c, pack_from_f32<T>(sum));
     }
 }
 
-void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe) {
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Positions p) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1], N = B * T;
-    if (embedding_forward_contract(s, y, tokens, wte, wpe) || N == 0) return;
+    if (embedding_forward_contract(s, y, tokens, wte, wpe, p) || N == 0) return;
     bool fit = packs_fit((size_t)C * dtype_bytes(y.type), {y.data, wte.data, wpe.data});
     DISPATCH_ACT(y.type, A, DISPATCH_PACK(A, fit, W,
         LAUNCH((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte),
-               ptr<A>(wpe), N, T, C, wte.dim[0])));
+               ptr<A>(wpe), N, T, p, C, wte.dim[0])));
+}
+
+/* Thread: a token. */
+KERNEL tokens_own_kernel(int32_t *own, const int32_t *token, int64_t n, int64_t first, int64_t rows) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) own[i] = (int32_t)(token[i] >= first && token[i] < first + rows ? token[i] - first : rows);
+}
+
+void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t rows) {
+    int64_t n = tokens.dim[0];
+    if (tokens_own_contract(s, own, tokens) || n == 0) return;
+    LAUNCH(tokens_own_kernel, blocks_for(n, THREADS), THREADS, 0, s, ptr<int32_t>(own), ptr<int32_t>(tokens), n, first, rows);
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
@@ -63,24 +78,24 @@ DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t st
     }
 }
 
-/* dwpe[t] += sum over b of dy[b,t], in order. Warp: 32 packs of a position. grid (ceil(positions / WARPS), ceil(C / 32
- * packs)). */
-template <typename T, int W> KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t positions, int64_t C) {
+/* dwpe[position of t] += sum over b of dy[b,t], in order. Warp: 32 packs of a position. grid (ceil(length / WARPS), ceil(C /
+ * 32 packs)). */
+template <typename T, int W> KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t length, Positions p, int64_t C) {
     int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * (int64_t)WARP + threadIdx.x % WARP) * W;
-    if (t >= positions || c >= C) return;
+    if (t >= length || c >= C) return;
     Pack<float, W> sum = {};
-    add_rows<T, W>(sum, 0, B, 1, true, [=](int64_t b) { return dy + (b * positions + t) * C + c; });
-    pack_add(dwpe + t * C + c, sum);
+    add_rows<T, W>(sum, 0, B, 1, true, [=](int64_t b) { return dy + (b * length + t) * C + c; });
+    pack_add(dwpe + POSITION_OF(p, t) * C + c, sum);
 }
 
 /* Runs of up to 32 rows. Warp: the run that begins at this place of the list, if one does; 32 packs of its channels.
- * grid (ceil(N / WARPS), ceil(C / 32 packs)), no shared memory. Bound: dy read once. */
-template <typename T, int W> KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C) {
+ * Tokens from `rows` on have none. grid (ceil(N / WARPS), ceil(C / 32 packs)), no shared memory. Bound: dy read once. */
+template <typename T, int W> KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
     int     lane = (int)threadIdx.x % WARP;
     int64_t first = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * (int64_t)WARP + lane) * W;
     if (first >= N) return;
     int32_t token = list.token[first];
-    if (first > 0 && list.token[first - 1] == token) return;
+    if (token >= rows_of_wte || (first > 0 && list.token[first - 1] == token)) return;
     int64_t  at = first + lane;
     unsigned same = __ballot_sync(0xffffffffu, at < N && list.token[at] == token);
     if (same == 0xffffffffu && first + WARP < N && list.token[first + WARP] == token) return; /* a long run */
@@ -104,10 +119,11 @@ DEVICE int64_t lower_bound(const int32_t *token, int64_t low, int64_t high, int3
 /* Runs of more than 32 rows: each holds a place that is a multiple of 32, and the block of the first such place adds
  * it. Thread: one pack of channels of every GROUPS-th row; shared memory: the groups' sums, then added in order. grid
  * (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound: dy read once. */
-template <typename T, int W> KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C) {
+template <typename T, int W> KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
     SMEM(float, part, [GROUPS][SLICE_PACKS * W]);
     int64_t place = (int64_t)blockIdx.x * WARP;
     int32_t token = list.token[place];
+    if (token >= rows_of_wte) return;
     if (place + 1 >= N || list.token[place + 1] != token) return;       /* ends here: not longer than 32 */
     if (place >= WARP && list.token[place - WARP] == token) return;     /* not its first multiple of 32   */
     int64_t begin = lower_bound(list.token, place >= WARP ? place - WARP : 0, place, token);
@@ -127,21 +143,22 @@ template <typename T, int W> KERNEL embedding_long_runs_kernel(float *dwte, cons
     dwte[token * C + slice + column] += total;
 }
 
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens) {
-    int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1], N = B * T;
-    embedding_backward_contract(s, dwte, dwpe, dy, tokens);
-    CHECK(N <= INT32_MAX && dwte.dim[0] <= INT32_MAX, "%lld tokens of %lld", (long long)N, (long long)dwte.dim[0]);
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Positions p) {
+    int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1], N = B * T, rows = dwte.dim[0];
+    embedding_backward_contract(s, dwte, dwpe, dy, tokens, p);
+    CHECK(N <= INT32_MAX && rows < INT32_MAX, "%lld tokens of %lld", (long long)N, (long long)rows);
     if (N == 0) return;
     size_t    mark = arena_mark(&s->scratch);
-    TokenList list = sort_tokens(s, sort_scratch(&s->scratch, N), ptr<int32_t>(tokens), N, dwte.dim[0]);
+    TokenList list = sort_tokens(s, sort_scratch(&s->scratch, N), ptr<int32_t>(tokens), N, rows + 1);
     bool      fit = packs_fit((size_t)C * dtype_bytes(dy.type), {dwte.data, dwpe.data, dy.data});
     DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, fit, W, {
         float   *wte = ptr<float>(dwte), *wpe = ptr<float>(dwpe);
         const A *grad = ptr<A>(dy);
         unsigned strips = (unsigned)blocks_for(C, WARP * W), slices = (unsigned)blocks_for(C, SLICE_PACKS * W);
-        LAUNCH((embedding_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARPS), strips), THREADS, 0, s, wte, grad, list, N, C);
-        LAUNCH((embedding_long_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARP), slices), THREADS, 0, s, wte, grad, list, N, C);
-        LAUNCH((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), strips), THREADS, 0, s, wpe, grad, B, T, C);
+        LAUNCH((embedding_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARPS), strips), THREADS, 0, s, wte, grad, list, N, C, rows);
+        LAUNCH((embedding_long_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARP), slices), THREADS, 0, s, wte, grad, list, N, C, rows);
+        if (!tensor_is_none(dwpe))
+            LAUNCH((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), strips), THREADS, 0, s, wpe, grad, B, T, p, C);
     }));
     arena_release(&s->scratch, mark);
 }

@@ -20,11 +20,26 @@
 extern "C" {
 #endif
 
-/* --- embedding: y[b,t,:] = wte[token[b,t],:] + wpe[t,:] -------------------------------------------------------------------------
- *   y [N,C] act out   tokens [B,T] i32 in   wte [V',C] act in, V' >= V   wpe [P,C] act in, P >= T                                  */
-void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe);
+/* Row t of a sequence stands at position t + low where t < half, else at t + high; {0} is a whole sequence in order. With context
+ * ranks a sequence is cut into 2*ranks chunks, of which each has two, chunks `rank` and 2*ranks-1-rank: equal causal work. T: rows
+ * of a sequence on this rank. */
+typedef struct { int64_t half, low, high; } Positions;
+static inline Positions positions_of(int64_t T, int64_t ranks, int64_t rank) {
+    Positions p = {T / 2, rank * (T / 2), (2 * ranks - 2 - rank) * (T / 2)};
+    Positions all = {0, 0, 0};
+    return ranks > 1 ? p : all;
+}
+#define POSITION_OF(p, t) ((t) + ((t) < (p).half ? (p).low : (p).high))
+
+/* --- embedding: y[b,t,:] = wte[token[b,t],:] + wpe[position of t,:] ---------------------------------------------------------------
+ * A token V' is a row of another rank's wte, and adds nothing. wpe and dwpe may be none: they add nothing.
+ *   y [N,C] act out   tokens [B,T] i32 in   wte [V',C] act in, V' >= V   wpe [P,C] act in, P > every position                      */
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Positions positions);
 /*   dwte [V',C] f32 out(+=)   dwpe [P,C] f32 out(+=)   dy [N,C] act in. Rows of equal tokens are added in a fixed order.             */
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens);
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Positions positions);
+/* Tokens as a rank with rows [first, first + rows) of wte sees them: own = token - first, or `rows` where that is none of its own.
+ *   own, tokens [n] i32                                                                                                              */
+void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t rows);
 
 /* --- layernorm: y = (x - mean) * rstd * w + b, rstd = 1/sqrt(mean((x-mean)^2) + eps); Ba et al., arXiv:1607.06450 --------------------
  *   y [N,C] act out   mean, rstd [N] f32 out, kept for backward   x [N,C] act in   w, b [C] act in                                 */
@@ -39,11 +54,11 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresi
                         Tensor rstd);
 
 /* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it ----------------------------------------------------------------
- *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in                                                               */
+ *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in, or none                                                      */
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
 /* With the activation fused: pre = x w + b, kept for backward; y = gelu(pre).   pre, y [N,M] act out                                */
 void linear_gelu_forward(Stream *s, Tensor y, Tensor pre, Tensor x, Tensor w, Tensor b);
-/*   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy   dy [N,M] act in                 */
+/*   dx [N,K] act out = dy w^T   dw [K,M] f32 out(+=) x^T dy   db [M] f32 out(+=) column sums of dy, or none   dy [N,M] act in         */
 void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w);
 /* The same where x = gelu(pre): dx is the gradient of pre, dpre = (dy w^T) * gelu'(pre).                                              */
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w);
@@ -74,6 +89,14 @@ void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, 
 void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V);
 /* The same, and logits become their gradients in place: logits[i,v] = scale * (softmax(logits[i])[v] - (v == target[i])), v >= V: 0.   */
 void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, float scale);
+
+/* The same of a row whose columns lie on several ranks: each has V of them, perhaps none, and exchanges two sums between the ops.
+ *   1. most [n] f32 out: the largest of this rank's logits, -infinity of none; the ranks' maximum then replaces it
+ *   2. sums [2,n] f32 out: sum_v exp(logits[i,v] - most[i]); the target's logit, 0 where target[i] = V' is another rank's; then added
+ *   3. loss [n] f32 out = log(sums[0,i]) + most[i] - sums[1,i]. scale not 0: logits become their gradients as above                  */
+void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V);
+void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most);
+void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, float scale);
 
 /* --- optimizer --------------------------------------------------------------------------------------------------------------------- */
 

@@ -71,7 +71,7 @@ void linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tens
     linear_backward_expect(dx, dw, db, dy, x, w);
     matmul(s, input_gradient(dx, dy, w));
     matmul(s, weight_gradient(dw, x, dy));
-    bias_backward(s, db, dy);
+    if (!tensor_is_none(db)) bias_backward(s, db, dy);
 }
 
 void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor pre, Tensor w) {

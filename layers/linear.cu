@@ -103,6 +103,10 @@ static Matmul weight_gradient(Tensor dw, Tensor x, Tensor dy) {
 
 /* dw += x^T dy, db += column sums of dy: those with the product, which reads dy anyway, or by the kernel above. */
 static void parameters_backward(Stream *s, Tensor dw, Tensor db, Tensor dy, Tensor x) {
+    if (tensor_is_none(db)) {
+        matmul(s, weight_gradient(dw, x, dy));
+        return;
+    }
     bias_backward_contract(s, db, dy);
     size_t   mark = arena_mark(&s->scratch);
     BiasSums b = bias_sums(&s->scratch, dy);

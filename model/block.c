@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "layers/layers.h"
+
 const BlockKind *block_kind(ModelShape shape) { return (void)shape, &BLOCK_GPT2; }
 
 static Tensor *tensor_at(void *acts, size_t field) { return (Tensor *)(void *)((char *)acts + field); }
@@ -16,16 +18,17 @@ static int is_shared(Keep keep, GptUse use, Recompute recompute) {
 
 static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
     switch (shape) {
-        case ACT_N_C: return tensor_2d(NULL, type, e.N, m.n_embd);
-        case ACT_N_QKV: return tensor_2d(NULL, type, e.N, dim_size(DIM_QKV, m));
-        case ACT_N_FC: return tensor_2d(NULL, type, e.N, dim_size(DIM_FC, m));
-        case ACT_HEADS_T: return tensor_2d(NULL, type, e.B * m.n_head, e.T);
-        case ACT_N: break;
+        case ACT_OWN_ALL_C: return tensor_2d(NULL, type, e.own, m.n_embd);
+        case ACT_N_C: return tensor_2d(NULL, type, e.N, m.n_embd / e.tensor);
+        case ACT_N_QKV: return tensor_2d(NULL, type, e.N, dim_size(DIM_QKV, m) / e.tensor);
+        case ACT_N_FC: return tensor_2d(NULL, type, e.N, dim_size(DIM_FC, m) / e.tensor);
+        case ACT_HEADS_T: return tensor_2d(NULL, type, e.B * m.n_head / e.tensor, e.T);
+        case ACT_OWN: break;
     }
-    return tensor_1d(NULL, type, e.N);
+    return tensor_1d(NULL, type, e.own);
 }
 
-void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, int64_t B, int64_t T, Recompute recompute, GptUse use, Arena *arena) {
+void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, Extent e, Recompute recompute, GptUse use, Arena *arena) {
     char *all = (char *)calloc((size_t)shape.n_layer, kind->act_bytes);
     if (!all) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)shape.n_layer);
     for (int64_t l = 0; l < shape.n_layer; l++) {
@@ -34,7 +37,7 @@ void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, int6
             const ActRow *row = &kind->act[i];
             Tensor       *t = tensor_at(mine, row->field);
             if (use == GPT_INFERENCE && row->keep == KEEP_BACKWARD) continue;
-            *t = shape_of(row->shape, shape, (Extent){B, T, B * T}, row->type == TYPE_ACT ? act : F32);
+            *t = shape_of(row->shape, shape, e, row->type == TYPE_ACT ? act : F32);
             if (use == GPT_INFERENCE && row->alias != NO_ALIAS) t->data = tensor_at(mine, row->alias)->data;
             else if (l > 0 && is_shared(row->keep, use, recompute)) t->data = tensor_at(all, row->field)->data;
             else t->data = arena_take(arena, tensor_bytes(*t));
@@ -51,4 +54,28 @@ void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, 
         *t = shape_of(kind->act[i].shape, shape, e, t->type);
         t->data = data;
     }
+}
+
+/* --- tensor ranks ------------------------------------------------------------------------------------------------- */
+
+static Tensor flat(Tensor t) { return tensor_slice(t, 0, tensor_elems(t)); }
+
+int is_counting(const Comm *tensor) { return !tensor || comm_rank(tensor) == 0; }
+
+Tensor own_rows(const BlockRun *r, Tensor room) { return r->tensor ? tensor_rows(room, comm_rank(r->tensor) * r->e.own, r->e.own) : room; }
+
+Tensor gather_rows(const BlockRun *r, Tensor part, Tensor room) {
+    if (!r->tensor) return part;
+    cast_forward(r->s, flat(own_rows(r, room)), flat(part));
+    comm_all_gather(r->tensor, flat(room));
+    return room;
+}
+
+Tensor sum_rows(const BlockRun *r, Tensor room) {
+    if (r->tensor) comm_reduce_scatter(r->tensor, flat(room));
+    return own_rows(r, room);
+}
+
+Tensor counted_once(const BlockRun *r, Tensor bias) {
+    return is_counting(r->tensor) ? bias : tensor_none();
 }

@@ -6,6 +6,7 @@
 #ifndef TRAIN_GPT_MODEL_BLOCK_H
 #define TRAIN_GPT_MODEL_BLOCK_H
 
+#include "comm/comm.h"
 #include "core/arena.h"
 #include "core/device.h"
 #include "model/params.h"
@@ -19,8 +20,9 @@ typedef enum { GPT_INFERENCE, GPT_TRAINING } GptUse;
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* Shapes in symbols: N = B*T rows. */
-typedef enum { ACT_N_C, ACT_N_QKV, ACT_N_FC, ACT_N, ACT_HEADS_T /* [B*H,T] */ } ActShape;
+/* Shapes in symbols: N rows of the micro-batch; OWN of them on this tensor rank, N/t of t; the widths are its own, too:
+ * C/t, QKV/t, FC/t and H/t heads. ALL_C is the whole width. */
+typedef enum { ACT_OWN_ALL_C, ACT_OWN, ACT_N_C, ACT_N_QKV, ACT_N_FC, ACT_HEADS_T /* [B*H,T] */ } ActShape;
 typedef enum { TYPE_ACT, TYPE_F32 } ActType; /* the run's own, or always f32 */
 /* The time for which a block's tensor is kept:
  *   KEEP_STREAM     until its backward, in every mode of recompute
@@ -41,20 +43,33 @@ typedef struct {
 
 /* --- the arguments of a block's functions ------------------------------------------------------------------------- */
 
-/* Of the micro-batch: B sequences of T tokens, N = B*T rows of every activation. */
-typedef struct { int64_t B, T, N; } Extent;
+/* Of the micro-batch: B sequences of T tokens, N = B*T rows; own = N/tensor of them are this tensor rank's. */
+typedef struct { int64_t B, T, N, own, tensor; } Extent;
+static inline Extent extent_of(int64_t B, int64_t T, int64_t tensor) { return (Extent){B, T, B * T, B * T / tensor, tensor}; }
 
 typedef struct {
     Stream    *s;
     ModelShape shape;
     Recompute  recompute;
     Extent     e;
+    Comm      *tensor;         /* borrowed: ranks that divide each matrix, and the rows of the stream; NULL: there is one */
     /* The residual stream before the block, in two parts: `update`, the last branch's output, joins `mid` in the
      * block's first norm. mid.data is NULL before the first block: its entry holds the stream already. forward leaves
-     * its last branch's output in update. */
-    Tensor mid, update;        /* [N,C] act */
-    Tensor dresidual, dbranch; /* [N,C] act: backward's gradient of the stream, in and out; a branch's */
+     * its last branch's output in own_rows(update). */
+    Tensor mid;                /* [own,C] act                                                              */
+    Tensor update;             /* [N,C] act: also where all ranks' rows meet                               */
+    Tensor dresidual, dbranch; /* [own,C] [N,C] act: backward's gradient of the stream, in and out; a branch's */
 } BlockRun;
+
+/* Tensor parallelism with sequence parallelism: Shoeybi et al., arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.
+ * Products by columns want the rows of all tensor ranks, products by rows leave a part of the sum of each. With one
+ * rank nothing moves: the first returns part, the others room. room [N,C]. */
+Tensor gather_rows(const BlockRun *r, Tensor part, Tensor room); /* part [own,C]: this rank's rows */
+Tensor sum_rows(const BlockRun *r, Tensor room);                 /* this rank's rows of the sum over the ranks */
+Tensor own_rows(const BlockRun *r, Tensor room);
+/* A bias of a sum over the ranks, and the gradient of one, count once: elsewhere they are tensor_none(). */
+Tensor counted_once(const BlockRun *r, Tensor bias);
+int    is_counting(const Comm *tensor);
 
 typedef struct {
     const char *name;                      /* "gpt2" */
@@ -76,7 +91,7 @@ extern const BlockKind BLOCK_GPT2;
 const BlockKind *block_kind(ModelShape shape);
 
 /* The structs of all blocks, n_layer * act_bytes, with their memory out of the arena; free() it. */
-void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, int64_t B, int64_t T, Recompute recompute, GptUse use, Arena *arena);
+void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, Extent e, Recompute recompute, GptUse use, Arena *arena);
 /* Block l's of a micro-batch, which may be smaller than the memory, into out [act_bytes]. */
 void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, int64_t l, Extent e, void *out);
 

@@ -11,8 +11,11 @@ static const int64_t LOGITS_BYTES = 128 << 20; /* a classifier chunk: large enou
 
 /* --- views of the current micro-batch, which may be smaller than the memory --------------------------------------- */
 
+static int tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) : 1; }
+
 static Extent batch_extent(const Gpt *g, Batch batch) {
-    Extent e = {batch.inputs.dim[0], batch.inputs.dim[1], batch.inputs.dim[0] * batch.inputs.dim[1]};
+    Extent e = extent_of(batch.inputs.dim[0], batch.inputs.dim[1], tensor_ranks(g));
+    CHECK(e.N % e.tensor == 0, "%lld rows among %lld tensor ranks", (long long)e.N, (long long)e.tensor);
     CHECK(e.B <= g->B && e.T <= g->T && e.T <= g->shape.n_positions, "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B,
           (long long)e.T, (long long)g->B, (long long)g->T);
     return e;
@@ -29,8 +32,8 @@ static void *block_view(Gpt *g, int64_t l, Extent e) {
 }
 
 static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
-    return (BlockRun){.s = s, .shape = g->shape, .recompute = g->recompute, .e = e, .update = first_rows(g->update, e.N),
-                      .dresidual = first_rows(g->dresidual, e.N), .dbranch = first_rows(g->dbranch, e.N)};
+    return (BlockRun){.s = s, .shape = g->shape, .recompute = g->recompute, .e = e, .tensor = g->tensor, .update = first_rows(g->update, e.N),
+                      .dresidual = first_rows(g->dresidual, e.own), .dbranch = first_rows(g->dbranch, e.N)};
 }
 
 /* The residual stream entering block l, and the one that leaves it but for its last branch. */
@@ -54,26 +57,34 @@ Gpt gpt_create(Shards *z, int64_t B, int64_t T, Recompute recompute, Arena *a) {
     ModelShape shape = z->spec.shape;
     DType      act = z->spec.act;
     CHECK(shape.n_embd % shape.n_head == 0, "n_embd %lld, n_head %lld", (long long)shape.n_embd, (long long)shape.n_head);
-    Gpt     g = {.shape = shape, .kind = block_kind(shape), .recompute = recompute, .use = z->spec.use, .act = act, .B = B, .T = T, .shards = z, .sums = z->sums};
-    int64_t N = B * T, C = shape.n_embd, padded = ((const EmbeddingParams *)z->weight_view[0])->wte.dim[0];
+    Gpt     g = {.shape = shape, .kind = block_kind(shape), .recompute = recompute, .use = z->spec.use, .act = act, .B = B, .T = T, .tensor = z->spec.tensor,
+                 .shards = z, .sums = z->sums};
+    Extent  e = extent_of(B, T, tensor_ranks(&g));
+    int64_t N = e.N, C = shape.n_embd, padded = ((const EmbeddingParams *)z->weight_view[0])->wte.dim[0];
     int     trains = g.use == GPT_TRAINING;
 
-    g.acts = block_acts_create(g.kind, shape, act, B, T, recompute, g.use, a);
+    g.acts = block_acts_create(g.kind, shape, act, e, recompute, g.use, a);
     g.one_block = calloc(1, g.kind->act_bytes);
     g.forward = (BlockGraph *)calloc((size_t)shape.n_layer, sizeof *g.forward);
     g.backward = (BlockGraph *)calloc((size_t)shape.n_layer, sizeof *g.backward);
     if (!g.one_block || !g.forward || !g.backward) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)shape.n_layer);
     g.update         = arena_tensor(a, act, 2, N, C, 1);
-    g.residual_final = trains ? arena_tensor(a, act, 2, N, C, 1) : entry_of(&g, 0, (Extent){B, T, N});
-    g.ln_f           = arena_tensor(a, act, 2, N, C, 1);
-    g.ln_f_mean      = arena_tensor(a, F32, 1, N, 1, 1);
-    g.ln_f_rstd      = arena_tensor(a, F32, 1, N, 1, 1);
+    g.residual_final = trains ? arena_tensor(a, act, 2, e.own, C, 1) : entry_of(&g, 0, e);
+    g.ln_f           = arena_tensor(a, act, 2, e.own, C, 1);
+    g.ln_f_mean      = arena_tensor(a, F32, 1, e.own, 1, 1);
+    g.ln_f_rstd      = arena_tensor(a, F32, 1, e.own, 1, 1);
     g.head_rows      = head_rows(N, padded, act);
+    if (g.head_rows < e.tensor) g.head_rows = e.tensor; /* gpt_logits has the whole vocabulary's in them */
     g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
     g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
     if (trains) {
-        g.dresidual = arena_tensor(a, act, 2, N, C, 1);
+        g.dresidual = arena_tensor(a, act, 2, e.own, C, 1);
         g.dbranch   = arena_tensor(a, act, 2, N, C, 1);
+    }
+    if (g.tensor) {
+        g.tokens    = arena_tensor(a, I32, 1, N, 1, 1);
+        g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
+        g.part_sums = arena_tensor(a, F32, 1, 2 * g.head_rows, 1, 1);
     }
     return g;
 }
@@ -108,9 +119,9 @@ static void backward_ops(Gpt *g, BlockRun *r, int64_t l) {
 }
 
 /* Queues a block's operations, from the second time on as a graph. Smaller micro-batches have no graph: their shapes
- * differ. */
+ * differ. Nor have tensor ranks: their blocks exchange rows. */
 static void queue_block(Gpt *g, BlockRun *r, int64_t l, BlockGraph *b, BlockOps *ops) {
-    int whole = r->e.B == g->B && r->e.T == g->T && !r->s->ledger;
+    int whole = r->e.B == g->B && r->e.T == g->T && !r->s->ledger && !g->tensor;
     if (!whole || !b->graph.handle) {
         int records = whole && b->runs++ > 0 && graph_begin(r->s);
         ops(g, r, l);
@@ -120,13 +131,39 @@ static void queue_block(Gpt *g, BlockRun *r, int64_t l, BlockGraph *b, BlockOps 
     graph_launch(b->graph, r->s);
 }
 
+/* --- embedding: tensor ranks have a part of the vocabulary each ---------------------------------------------------- */
+
+/* Tokens, or targets, in numbers of this rank's rows of wte. */
+static Tensor own_tokens(Gpt *g, Stream *s, Tensor tokens, Tensor wte) {
+    Tensor all = tensor_1d(tokens.data, I32, tensor_elems(tokens)), own = first_rows(g->tokens, all.dim[0]);
+    tokens_own(s, own, all, comm_rank(g->tensor) * wte.dim[0], wte.dim[0]);
+    return own;
+}
+
+static void embed(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *w) {
+    Tensor entry = entry_of(g, 0, r->e);
+    if (!g->tensor) {
+        embedding_forward(r->s, entry, batch.inputs, w->wte, w->wpe, (Positions){0, 0, 0});
+        return;
+    }
+    Tensor own = own_tokens(g, r->s, batch.inputs, w->wte);
+    embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, w->wpe), (Positions){0, 0, 0});
+    Tensor rows = sum_rows(r, r->update);
+    cast_forward(r->s, tensor_slice(entry, 0, tensor_elems(entry)), tensor_slice(rows, 0, tensor_elems(rows)));
+}
+
+static void embed_backward(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *d) {
+    Tensor dy = gather_rows(r, r->dresidual, r->dbranch), tokens = batch.inputs;
+    if (g->tensor) tokens.data = own_tokens(g, r->s, batch.inputs, d->wte).data;
+    embedding_backward(r->s, d->wte, counted_once(r, d->wpe), dy, tokens, (Positions){0, 0, 0});
+}
+
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
 void gpt_forward(Gpt *g, Stream *s, Batch batch) {
     Extent   e = batch_extent(g, batch);
     BlockRun r = block_run(g, s, e);
-    const EmbeddingParams *embedding = (const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET);
-    embedding_forward(s, entry_of(g, 0, e), batch.inputs, embedding->wte, embedding->wpe);
+    embed(g, &r, batch, (const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET));
     for (int64_t l = 0; l < g->shape.n_layer; l++) {
         shards_need(g->shards, s, block_bucket(l)); /* comes before the block's graph */
         shards_prefetch(g->shards, s, block_bucket(l + 1));
@@ -136,34 +173,47 @@ void gpt_forward(Gpt *g, Stream *s, Batch batch) {
         r.mid = mid_of(g, l, e);
     }
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
-    residual_layernorm_forward(s, first_rows(g->residual_final, e.N), first_rows(g->ln_f, e.N), first_rows(g->ln_f_mean, e.N),
-                               first_rows(g->ln_f_rstd, e.N), r.mid, r.update, final->ln_f_w, final->ln_f_b, LAYERNORM_EPS);
+    residual_layernorm_forward(s, first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own), first_rows(g->ln_f_mean, e.own),
+                               first_rows(g->ln_f_rstd, e.own), r.mid, own_rows(&r, r.update), final->ln_f_w, final->ln_f_b, LAYERNORM_EPS);
 }
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
 
 static Tensor wte_of(const Gpt *g, Stream *s) { return ((const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET))->wte; }
 
-/* The rows' losses, chunk by chunk. With dln_f (else data NULL) the logits also become their gradients: dwte is added
- * to, and the gradient of ln_f's output set. */
-static void head_and_loss(Gpt *g, Stream *s, Batch batch, float grad_scale, Tensor dln_f) {
-    Extent  e = batch_extent(g, batch);
-    int64_t V = g->shape.vocab_size;
-    Tensor  targets = tensor_1d(batch.targets.data, I32, e.N), wte = wte_of(g, s);
-    for (int64_t row = 0; row < e.N; row += g->head_rows) {
-        int64_t n = e.N - row < g->head_rows ? e.N - row : g->head_rows;
-        Tensor  logits = first_rows(g->logits, n), x = tensor_rows(g->ln_f, row, n);
+/* The losses of rows whose logits lie on several ranks. */
+static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tensor targets, float grad_scale) {
+    int64_t n = logits.dim[0], columns = logits.dim[1], V = g->shape.vocab_size - comm_rank(g->tensor) * columns;
+    Tensor  most = first_rows(g->most, n), sums = first_rows(g->part_sums, 2 * n), two = tensor_2d(sums.data, F32, 2, n);
+    V = V < 0 ? 0 : V > columns ? columns : V;
+    classifier_part_most(s, most, logits, V);
+    comm_all_reduce_max(g->tensor, most);
+    classifier_part_sums(s, two, logits, targets, V, most);
+    comm_all_reduce(g->tensor, sums);
+    classifier_part_loss(s, losses, logits, targets, V, most, two, grad_scale);
+}
+
+/* The rows' losses, chunk by chunk. With a grad_scale other than 0 the logits also become their gradients: dwte is added
+ * to, and the gradient of ln_f's output set, all rows' in dbranch. */
+static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, float grad_scale) {
+    Stream *s = r->s;
+    int64_t N = r->e.N, V = g->shape.vocab_size;
+    Tensor  targets = tensor_1d(batch.targets.data, I32, N), wte = wte_of(g, s);
+    Tensor  ln_f = gather_rows(r, first_rows(g->ln_f, r->e.own), r->update);
+    if (g->tensor) targets = own_tokens(g, s, targets, wte);
+    for (int64_t row = 0; row < N; row += g->head_rows) {
+        int64_t n = N - row < g->head_rows ? N - row : g->head_rows;
+        Tensor  logits = first_rows(g->logits, n), x = tensor_rows(ln_f, row, n);
         Tensor  losses = tensor_rows(g->losses, row, n), chunk_targets = tensor_rows(targets, row, n);
         head_forward(s, logits, x, wte);
-        if (!dln_f.data) {
-            classifier_forward(s, losses, logits, chunk_targets, V);
-            continue;
-        }
+        if (g->tensor) classify_parts(g, s, losses, logits, chunk_targets, grad_scale);
+        else if (grad_scale == 0.0f) classifier_forward(s, losses, logits, chunk_targets, V);
+        else classifier_forward_backward(s, losses, logits, chunk_targets, V, grad_scale);
+        if (grad_scale == 0.0f) continue;
         Tensor dwte = ((const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET))->wte;
-        classifier_forward_backward(s, losses, logits, chunk_targets, V, grad_scale);
-        head_backward(s, tensor_rows(dln_f, row, n), dwte, logits, x, wte);
+        head_backward(s, tensor_rows(r->dbranch, row, n), dwte, logits, x, wte);
     }
-    sum_forward(s, step_sum(&g->sums, SUM_LOSS), first_rows(g->losses, e.N));
+    if (is_counting(g->tensor)) sum_forward(s, step_sum(&g->sums, SUM_LOSS), first_rows(g->losses, N));
 }
 
 static Tensor no_tensor(Tensor like) {
@@ -171,14 +221,33 @@ static Tensor no_tensor(Tensor like) {
     return like;
 }
 
-void gpt_loss(Gpt *g, Stream *s, Batch batch) { head_and_loss(g, s, batch, 0.0f, no_tensor(g->ln_f)); }
+void gpt_loss(Gpt *g, Stream *s, Batch batch) {
+    BlockRun r = block_run(g, s, batch_extent(g, batch));
+    head_and_loss(g, &r, batch, 0.0f);
+}
 
-void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out) {
+int64_t gpt_sample_step(const Gpt *g) {
+    int64_t step = SAMPLE_STEP;
+    while (step % tensor_ranks(g)) step += SAMPLE_STEP;
+    return step;
+}
+
+/* Of all the vocabulary, on every tensor rank. */
+static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
+    BlockRun r = block_run(g, s, batch_extent(g, batch));
+    int64_t  ranks = tensor_ranks(g), columns = g->logits.dim[1];
+    Tensor   ln_f = gather_rows(&r, first_rows(g->ln_f, r.e.own), r.update), all = first_rows(g->logits, ranks);
+    head_forward(s, g->tensor ? tensor_rows(all, comm_rank(g->tensor), 1) : all, tensor_rows(ln_f, row, 1), wte_of(g, s));
+    all = tensor_slice(all, 0, ranks * columns);
+    if (g->tensor) comm_all_gather(g->tensor, all);
+    return all;
+}
+
+void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
     int64_t V = g->shape.vocab_size;
-    Tensor  logits = first_rows(g->logits, 1);
-    head_forward(s, logits, tensor_rows(g->ln_f, row, 1), wte_of(g, s));
+    Tensor  logits = logits_of_row(g, s, batch, row);
     if (s->ledger) return;
-    Tensor used = tensor_1d(logits.data, logits.type, V);
+    Tensor used = tensor_slice(logits, 0, V);
     if (logits.type == F32) {
         device_to_host(s, out, used);
     } else { /* the 16-bit values arrive in the upper half of out, then spread upwards from the front */
@@ -198,12 +267,12 @@ void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch w
     Extent   e = batch_extent(g, batch);
     BlockRun r = block_run(g, s, e);
     device_range_begin("head and classifier");
-    head_and_loss(g, s, batch, grad_scale, r.dbranch);
+    head_and_loss(g, &r, batch, grad_scale);
     device_range_end();
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
     const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
-    layernorm_backward(s, r.dresidual, dfinal->ln_f_w, dfinal->ln_f_b, no_tensor(r.dresidual) /* nothing flows past the last norm */, r.dbranch,
-                       first_rows(g->residual_final, e.N), final->ln_f_w, first_rows(g->ln_f_mean, e.N), first_rows(g->ln_f_rstd, e.N));
+    layernorm_backward(s, r.dresidual, dfinal->ln_f_w, dfinal->ln_f_b, no_tensor(r.dresidual) /* nothing flows past the last norm */, sum_rows(&r, r.dbranch),
+                       first_rows(g->residual_final, e.own), final->ln_f_w, first_rows(g->ln_f_mean, e.own), first_rows(g->ln_f_rstd, e.own));
     shards_done(g->shards, s, final_bucket(g), which);
     for (int64_t l = g->shape.n_layer - 1; l >= 0; l--) {
         shards_need(g->shards, s, block_bucket(l)); /* these, too */
@@ -214,7 +283,6 @@ void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch w
         device_range_end();
         shards_done(g->shards, s, block_bucket(l), which);
     }
-    const EmbeddingParams *dembedding = (const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET);
-    embedding_backward(s, dembedding->wte, dembedding->wpe, r.dresidual, batch.inputs);
+    embed_backward(g, &r, batch, (const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET));
     shards_done(g->shards, s, EMBEDDING_BUCKET, which);
 }

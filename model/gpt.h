@@ -30,17 +30,21 @@ typedef struct {
     DType      act;
     int64_t    B, T;                 /* largest micro-batch                                   */
     int64_t    head_rows;            /* rows of a classifier chunk                            */
+    Comm      *tensor;               /* borrowed: the shards'; NULL: one rank                 */
     Shards    *shards;               /* borrowed: weights and gradients                       */
     StepSums   sums;                 /* SUM_LOSS is added to                                  */
 
     void      *acts;                 /* owned [n_layer] of the kind's structs                 */
     void      *one_block;            /* owned: one block's, for the current micro-batch       */
     BlockGraph *forward, *backward;  /* owned [n_layer]                                       */
+    /* n = N/t rows of the stream, of t tensor ranks */
     Tensor     update;               /* [N,C] act  a branch's output before it joins the stream */
-    Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd;
-    Tensor     logits;               /* [head_rows,V'] act */
+    Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd; /* [n,C] act, act; [n] f32, f32    */
+    Tensor     logits;               /* [head_rows,V'/t] act */
     Tensor     losses;               /* [N] f32 */
-    Tensor     dresidual, dbranch;   /* [N,C]  act gradients that travel backward             */
+    Tensor     dresidual, dbranch;   /* [n,C] [N,C] act  gradients that travel backward       */
+    Tensor     tokens;               /* tensor ranks: [N] i32, tokens or targets by this rank's part of the vocabulary */
+    Tensor     most, part_sums;      /* the same: [head_rows], [2 head_rows] f32 of the classifier, over the ranks     */
 } Gpt;
 
 /* Carves the activations out of the arena; data are NULL in a dry run. B sequences of T tokens at most. */
@@ -56,8 +60,9 @@ void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch w
 /* Sampling computes sequences of a multiple of so many tokens, or of all T: few shapes, which a dry run goes
  * through. */
 enum { SAMPLE_STEP = 32 };
-/* After gpt_forward: logits of one row of the batch to host memory, out [vocab_size]. */
-void gpt_logits(Gpt *g, Stream *s, int64_t row, float *out);
+int64_t gpt_sample_step(const Gpt *g); /* or of so many, where tensor ranks share the rows */
+/* After gpt_forward of this batch: logits of one of its rows to host memory, out [vocab_size]. */
+void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out);
 
 #ifdef __cplusplus
 }

@@ -16,15 +16,16 @@ typedef struct {
     Tensor ln_2_w, ln_2_b, c_fc_w, c_fc_b, mlp_proj_w, mlp_proj_b;       /* [C] [C] [C,4C] [4C] [4C,C] [C] */
 } BlockParams;
 
-typedef struct {                        /* N = B*T */
-    Tensor residual;                    /* [N,C]  act  the stream entering the block         */
-    Tensor ln_1, ln_1_mean, ln_1_rstd;  /* [N,C] act, [N] f32, [N] f32                       */
-    Tensor qkv;                         /* [N,3C] act                                        */
-    Tensor attention, lse;              /* [N,C]  act, [B*H,T] f32                           */
-    Tensor residual_mid;                /* [N,C]  act  after attention                       */
+/* N = B*T rows; with t tensor ranks n = N/t of them in the stream, and H/t heads. */
+typedef struct {
+    Tensor residual;                    /* [n,C]  act  the stream entering the block         */
+    Tensor ln_1, ln_1_mean, ln_1_rstd;  /* [n,C] act, [n] f32, [n] f32                       */
+    Tensor qkv;                         /* [N,3C/t] act                                      */
+    Tensor attention, lse;              /* [N,C/t]  act, [B*H/t,T] f32                       */
+    Tensor residual_mid;                /* [n,C]  act  after attention                       */
     Tensor ln_2, ln_2_mean, ln_2_rstd;
-    Tensor fc, gelu;                    /* [N,4C] act  before and after GELU                 */
-    Tensor dqkv, dfc;                   /* [N,3C] [N,4C] act                                 */
+    Tensor fc, gelu;                    /* [N,4C/t] act  before and after GELU               */
+    Tensor dqkv, dfc;                   /* [N,3C/t] [N,4C/t] act                             */
 } BlockActs;
 
 #define PARAM(type, field) offsetof(type, field)
@@ -54,39 +55,43 @@ static const ParamRow FINAL_ROWS[] = {
 
 #define ACT(field) offsetof(BlockActs, field)
 static const ActRow ACT_ROWS[] = {
-    {ACT(residual), ACT_N_C, TYPE_ACT, KEEP_STREAM, NO_ALIAS},
-    {ACT(ln_1), ACT_N_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
-    {ACT(ln_1_mean), ACT_N, TYPE_F32, KEEP_STATE, NO_ALIAS},
-    {ACT(ln_1_rstd), ACT_N, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(residual), ACT_OWN_ALL_C, TYPE_ACT, KEEP_STREAM, NO_ALIAS},
+    {ACT(ln_1), ACT_OWN_ALL_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
+    {ACT(ln_1_mean), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(ln_1_rstd), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(qkv), ACT_N_QKV, TYPE_ACT, KEEP_STATE, NO_ALIAS},
     {ACT(attention), ACT_N_C, TYPE_ACT, KEEP_STATE, NO_ALIAS},
     {ACT(lse), ACT_HEADS_T, TYPE_F32, KEEP_STATE, NO_ALIAS},
-    {ACT(residual_mid), ACT_N_C, TYPE_ACT, KEEP_STATE, ACT(residual)},
-    {ACT(ln_2), ACT_N_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
-    {ACT(ln_2_mean), ACT_N, TYPE_F32, KEEP_STATE, NO_ALIAS},
-    {ACT(ln_2_rstd), ACT_N, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(residual_mid), ACT_OWN_ALL_C, TYPE_ACT, KEEP_STATE, ACT(residual)},
+    {ACT(ln_2), ACT_OWN_ALL_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
+    {ACT(ln_2_mean), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(ln_2_rstd), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(fc), ACT_N_FC, TYPE_ACT, KEEP_STATE, NO_ALIAS},
     {ACT(gelu), ACT_N_FC, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
     {ACT(dqkv), ACT_N_QKV, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
     {ACT(dfc), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
 };
 
+static int64_t heads_of(const BlockRun *r) { return r->shape.n_head / r->e.tensor; }
+
 /* Computes, from ln_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
-    linear_forward(r->s, x->qkv, x->ln_1, w->c_attn_w, w->c_attn_b);
-    attention_forward(r->s, x->attention, x->lse, x->qkv, r->shape.n_head);
-    linear_forward(r->s, r->update, x->attention, w->attn_proj_w, w->attn_proj_b);
-    residual_layernorm_forward(r->s, x->residual_mid, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual, r->update, w->ln_2_w, w->ln_2_b, LAYERNORM_EPS);
-    linear_gelu_forward(r->s, x->gelu, x->fc, x->ln_2, w->c_fc_w, w->c_fc_b);
+    linear_forward(r->s, x->qkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w, w->c_attn_b);
+    attention_forward(r->s, x->attention, x->lse, x->qkv, heads_of(r));
+    linear_forward(r->s, r->update, x->attention, w->attn_proj_w, counted_once(r, w->attn_proj_b));
+    residual_layernorm_forward(r->s, x->residual_mid, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual, sum_rows(r, r->update), w->ln_2_w, w->ln_2_b,
+                               LAYERNORM_EPS);
+    linear_gelu_forward(r->s, x->gelu, x->fc, gather_rows(r, x->ln_2, r->update), w->c_fc_w, w->c_fc_b);
 }
 
 static void forward(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
-    if (r->mid.data) residual_layernorm_forward(r->s, x->residual, x->ln_1, x->ln_1_mean, x->ln_1_rstd, r->mid, r->update, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
+    if (r->mid.data) residual_layernorm_forward(r->s, x->residual, x->ln_1, x->ln_1_mean, x->ln_1_rstd, r->mid, own_rows(r, r->update), w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
     else layernorm_forward(r->s, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
     inner_forward(r, x, w);
-    linear_forward(r->s, r->update, x->gelu, w->mlp_proj_w, w->mlp_proj_b);
+    linear_forward(r->s, r->update, x->gelu, w->mlp_proj_w, counted_once(r, w->mlp_proj_b));
+    sum_rows(r, r->update);
 }
 
 /* The same ops on the same inputs. */
@@ -106,14 +111,16 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
 static void backward(BlockRun *r, void *acts, const void *weights, const void *grads) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
-    linear_gelu_backward(r->s, x->dfc, d->mlp_proj_w, d->mlp_proj_b, r->dresidual, x->gelu, x->fc, w->mlp_proj_w);
-    linear_backward(r->s, r->dbranch, d->c_fc_w, d->c_fc_b, x->dfc, x->ln_2, w->c_fc_w);
-    layernorm_backward(r->s, r->dresidual, d->ln_2_w, d->ln_2_b, r->dresidual, r->dbranch, x->residual_mid, w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
+    Tensor             dattention = x->attention; /* in the room of update, which is free between its uses below */
+    dattention.data = r->update.data;
+    linear_gelu_backward(r->s, x->dfc, d->mlp_proj_w, counted_once(r, d->mlp_proj_b), gather_rows(r, r->dresidual, r->dbranch), x->gelu, x->fc, w->mlp_proj_w);
+    linear_backward(r->s, r->dbranch, d->c_fc_w, d->c_fc_b, x->dfc, gather_rows(r, x->ln_2, r->update), w->c_fc_w);
+    layernorm_backward(r->s, r->dresidual, d->ln_2_w, d->ln_2_b, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
 
-    linear_backward(r->s, r->dbranch, d->attn_proj_w, d->attn_proj_b, r->dresidual, x->attention, w->attn_proj_w);
-    attention_backward(r->s, x->dqkv, r->dbranch, x->attention, x->lse, x->qkv, r->shape.n_head);
-    linear_backward(r->s, r->dbranch, d->c_attn_w, d->c_attn_b, x->dqkv, x->ln_1, w->c_attn_w);
-    layernorm_backward(r->s, r->dresidual, d->ln_1_w, d->ln_1_b, r->dresidual, r->dbranch, x->residual, w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
+    linear_backward(r->s, dattention, d->attn_proj_w, counted_once(r, d->attn_proj_b), gather_rows(r, r->dresidual, r->dbranch), x->attention, w->attn_proj_w);
+    attention_backward(r->s, x->dqkv, dattention, x->attention, x->lse, x->qkv, heads_of(r));
+    linear_backward(r->s, r->dbranch, d->c_attn_w, d->c_attn_b, x->dqkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w);
+    layernorm_backward(r->s, r->dresidual, d->ln_1_w, d->ln_1_b, r->dresidual, sum_rows(r, r->dbranch), x->residual, w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
 }
 
 #define TABLE(rows, type) {rows, sizeof rows / sizeof *rows, sizeof(type)}

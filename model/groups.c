@@ -8,45 +8,78 @@ static int ranks_with(Mesh m, unsigned axes) {
     return ranks;
 }
 
+/* A group of all ranks is the job itself. */
+static Comm *group_or_job(Comm *job, Mesh mesh, unsigned axes, const char *name) {
+    return ranks_with(mesh, axes) < mesh_ranks(mesh) ? comm_group(job, mesh, axes, name) : job;
+}
+static Comm *group_or_none(Comm *job, Mesh mesh, unsigned axes, const char *name) {
+    return ranks_with(mesh, axes) > 1 ? comm_group(job, mesh, axes, name) : NULL;
+}
+
+/* In the order of the axes: all ranks make the same groups in it. */
 Groups groups_create(Comm *job, Mesh mesh) {
-    Groups g = {.mesh = mesh, .job = job, .state = job};
-    if (ranks_with(mesh, WITH_STATE) < mesh_ranks(mesh)) g.state = comm_group(job, mesh, WITH_STATE, "shard");
-    if (ranks_with(mesh, WITH_REPLICA) > 1) g.replicas = comm_group(job, mesh, WITH_REPLICA, "replica");
+    MeshPlace place = mesh_place(mesh, comm_rank(job));
+    Groups    g = {.mesh = mesh, .job = job};
+    g.data = place.at[AXIS_REPLICA] * mesh.size[AXIS_SHARD] + place.at[AXIS_SHARD];
+    g.datas = ranks_with(mesh, WITH_DATA);
+    g.tensor = group_or_none(job, mesh, WITH_TENSOR, "tensor");
+    g.state = group_or_job(job, mesh, WITH_STATE, "shard");
+    g.replicas = group_or_none(job, mesh, WITH_REPLICA, "replica");
+    g.weights = ranks_with(mesh, WITH_REPLICA) > 1 ? group_or_job(job, mesh, WITH_WEIGHTS, "weights") : g.state;
     return g;
 }
 
+enum { MOST = 5 };
+/* Each once; returns how many. axis: whose times and bytes they count for. */
+static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
+    Comm *each[MOST] = {g->job, g->tensor, g->state, g->replicas, g->weights};
+    Axis  of[MOST] = {AXIS_SHARD, AXIS_TENSOR, AXIS_SHARD, AXIS_REPLICA, AXIS_SHARD};
+    int   count = 0;
+    for (int i = 0; i < MOST; i++) {
+        int is_new = each[i] != NULL;
+        for (int k = 0; k < count; k++) is_new &= all[k] != each[i];
+        if (is_new) all[count] = each[i], axis[count++] = of[i];
+    }
+    return count;
+}
+
 void groups_free(Groups *g) {
-    comm_free(g->replicas);
-    if (g->state != g->job) comm_free(g->state);
+    Comm *all[MOST];
+    Axis  axis[MOST];
+    for (int i = list(g, all, axis); i-- > 1;) comm_free(all[i]);
     *g = (Groups){0};
 }
 
+/* The group of weights compares hashes: small calls, which are MPI's. */
 void groups_set_kind(const Groups *g, CommKind kind) {
-    comm_set_kind(g->job, kind);
-    if (g->state != g->job) comm_set_kind(g->state, kind);
-    if (g->replicas) comm_set_kind(g->replicas, kind);
+    Comm *all[MOST];
+    Axis  axis[MOST];
+    for (int i = 0, count = list(g, all, axis); i < count; i++)
+        if (all[i] != g->weights || all[i] == g->state || all[i] == g->job) comm_set_kind(all[i], kind);
 }
 
 static size_t sum_of_groups(Mesh mesh, CommKind kind, size_t (*bytes)(CommKind kind, int ranks)) {
-    int    all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE), replicas = ranks_with(mesh, WITH_REPLICA);
-    size_t sum = bytes(kind, all);
-    if (state < all) sum += bytes(kind, state);
-    return sum + bytes(kind, replicas);
+    int    all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE);
+    size_t sum = bytes(kind, all) + bytes(kind, ranks_with(mesh, WITH_TENSOR)) + bytes(kind, ranks_with(mesh, WITH_REPLICA));
+    return sum + (state < all ? bytes(kind, state) : 0);
 }
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh, kind, comm_buffer_bytes); }
 size_t groups_library_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh, kind, comm_library_bytes); }
 
 GroupTimes groups_times(const Groups *g) {
-    CommTimes  job = comm_times(g->job), state = g->state == g->job ? (CommTimes){0} : comm_times(g->state);
-    CommTimes  replicas = g->replicas ? comm_times(g->replicas) : (CommTimes){0};
-    GroupTimes t = {.comm_ms = job.comm_ms + state.comm_ms + replicas.comm_ms,
-                    .exposed_ms = job.exposed_ms + state.exposed_ms + replicas.exposed_ms, .replica_ms = replicas.comm_ms};
-    t.sent[AXIS_SHARD] = job.sent + state.sent, t.sent[AXIS_REPLICA] = replicas.sent;
+    GroupTimes t = {0};
+    Comm      *all[MOST];
+    Axis       axis[MOST];
+    for (int i = 0, count = list(g, all, axis); i < count; i++) {
+        CommTimes one = comm_times(all[i]);
+        t.comm_ms += one.comm_ms, t.exposed_ms += one.exposed_ms;
+        t.ms[axis[i]] += one.comm_ms, t.sent[axis[i]] += one.sent;
+    }
     return t;
 }
 
 void groups_forget_times(const Groups *g) {
-    comm_forget_times(g->job);
-    if (g->state != g->job) comm_forget_times(g->state);
-    if (g->replicas) comm_forget_times(g->replicas);
+    Comm *all[MOST];
+    Axis  axis[MOST];
+    for (int i = 0, count = list(g, all, axis); i < count; i++) comm_forget_times(all[i]);
 }

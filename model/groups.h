@@ -12,8 +12,11 @@ extern "C" {
 typedef struct {
     Mesh  mesh;
     Comm *job;      /* borrowed: all ranks of the grid                                              */
+    Comm *tensor;   /* ranks that divide each matrix between them. NULL: there is one               */
     Comm *state;    /* ranks that share one copy of masters and moments; the job where that is all  */
     Comm *replicas; /* ranks that hold the same piece of it: one of each copy. NULL: there is one   */
+    Comm *weights;  /* ranks that hold the same weights; the job where that is all                  */
+    int   data, datas; /* this rank's place among those that compute different micro-batches, and their number */
 } Groups;
 
 /* All ranks of job, which is the whole grid, call these together. */
@@ -22,8 +25,9 @@ void   groups_free(Groups *g);
 
 /* How the groups' collectives travel, the job's too (comm_set_kind). */
 void   groups_set_kind(const Groups *g, CommKind kind);
-/* Times and bytes of all groups together, since the last call: comm_times. sent: over buckets, by axis. */
-typedef struct { double comm_ms, exposed_ms, replica_ms; int64_t sent[AXES]; } GroupTimes;
+/* Times and bytes of all groups together, since the last call: comm_times. ms, sent: over buckets, by axis; that of
+ * the job counts for AXIS_SHARD. */
+typedef struct { double comm_ms, exposed_ms, ms[AXES]; int64_t sent[AXES]; } GroupTimes;
 GroupTimes groups_times(const Groups *g);
 void       groups_forget_times(const Groups *g);
 

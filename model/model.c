@@ -5,10 +5,23 @@
 
 #include <stdlib.h>
 
+static int at_least_1(int n) { return n > 1 ? n : 1; }
+
+static Layout model_layout_of(ShardsSpec s) { return model_layout(s.shape, s.ranks, at_least_1(s.tensor_ranks), s.tensor_rank); }
+
+/* The groups of the grid that the spec describes, of ranks that are not there. */
+static Groups dry_groups(ShardsSpec s, World **world, Ledger *ledger) {
+    int       tensor = at_least_1(s.tensor_ranks), replicas = at_least_1(s.replicas), ranks = tensor * s.ranks * replicas;
+    Mesh      mesh = mesh_of(ranks, (MeshSizes){tensor, 1, 1, replicas});
+    MeshPlace place = {{[AXIS_TENSOR] = s.tensor_rank, [AXIS_SHARD] = s.rank, [AXIS_REPLICA] = s.replica}};
+    *world = world_dry(ranks, mesh_rank(mesh, place), ledger);
+    return groups_create(world_all(*world), mesh);
+}
+
 static void carve(Model *m) {
     const ModelSpec *spec = &m->spec;
     m->sums = step_sums_create(&m->activations_arena);
-    m->shards = shards_create(spec->shards, model_layout(spec->shards.shape, spec->shards.ranks), m->sums, &m->params_arena, &m->grads_arena);
+    m->shards = shards_create(spec->shards, model_layout_of(spec->shards), m->sums, &m->params_arena, &m->grads_arena);
     m->gpt = gpt_create(m->shards, spec->B, spec->T, spec->recompute, &m->activations_arena);
     if (spec->optimizer) m->optimizer = optimizer_create(spec->optimizer, m->shards, spec->offload, &m->optimizer_arena);
 }
@@ -62,9 +75,10 @@ static void dry_other_batches(Model *m) {
         gpt_forward(&m->gpt, &m->stream, dry_batch(b, T));
         gpt_loss(&m->gpt, &m->stream, dry_batch(b, T));
     }
-    for (int64_t t = SAMPLE_STEP < T ? SAMPLE_STEP : T;; t = t + SAMPLE_STEP < T ? t + SAMPLE_STEP : T) {
+    for (int64_t t = 0, step = gpt_sample_step(&m->gpt); ;) {
+        t = t + step < T ? t + step : T;
         gpt_forward(&m->gpt, &m->stream, dry_batch(1, t));
-        gpt_logits(&m->gpt, &m->stream, t - 1, NULL);
+        gpt_logits(&m->gpt, &m->stream, dry_batch(1, t), t - 1, NULL);
         if (t == T) break;
     }
     step->times = 1;
@@ -75,10 +89,9 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     Ledger own = {0};
     Model  m = {.spec = spec, .params_arena = arena_dry("weights"), .grads_arena = arena_dry("gradients"), .optimizer_arena = arena_dry("optimizer"),
                 .activations_arena = arena_dry("activations"), .stream = stream_dry(step ? step : &own)};
-    int    ranks = spec.shards.ranks, replicas = spec.shards.replicas ? spec.shards.replicas : 1;
-    World *world = world_dry(ranks * replicas, spec.shards.replica * ranks + spec.shards.rank, m.stream.ledger);
-    Groups groups = groups_create(world_all(world), mesh_of_data(ranks * replicas, replicas));
-    m.spec.shards.comm = groups.state, m.spec.shards.across = groups.replicas;
+    World *world;
+    Groups groups = dry_groups(spec.shards, &world, m.stream.ledger);
+    m.spec.shards.comm = groups.state, m.spec.shards.across = groups.replicas, m.spec.shards.tensor = groups.tensor;
     m.stream.math = spec.math;
     m.stream.any_threads = spec.any_threads;
     carve(&m);
@@ -131,7 +144,11 @@ void model_init_weights(Model *m, uint64_t seed, void (*ticks)(void *ctx), void 
         Tensor       master = optimizer_master(&m->optimizer, span);
         for (int64_t at = 0; at < span.elems; at += BLOCK) {
             int64_t n = span.elems - at < BLOCK ? span.elems - at : BLOCK;
-            param_init_values(values, p, span.offset - p->offset + at, n, seed);
+            for (int64_t k = 0, run; k < n; k += run) {
+                FileRun from = layout_run(&m->shards->layout, &span, at + k);
+                run = from.elems < n - k ? from.elems : n - k;
+                param_init_values(values + k, p, from.offset, run, seed);
+            }
             optimizer_put(&m->optimizer, &m->stream, tensor_slice(master, at, n), values);
             if (ticks) ticks(ctx);
         }

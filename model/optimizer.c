@@ -96,6 +96,11 @@ void optimizer_zero_states(const Optimizer *o, Stream *s) {
 }
 
 void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash) {
+    if (o->shards->layout.tensor_ranks > 1) shards_hash_whole(o->shards, s, hash);
+    else optimizer_hash_parts(o, s, hash);
+}
+
+void optimizer_hash_parts(const Optimizer *o, Stream *s, Tensor hash) {
     shards_hash_weights(o->shards, s, hash);
     if (shards_state_is_shared(o->shards)) optimizer_hash_pieces(o, s, hash);
 }

@@ -57,8 +57,10 @@ void optimizer_publish(Optimizer *o, Stream *s);
 void optimizer_zero_states(const Optimizer *o, Stream *s);
 
 /* Adds the hash (hash_words) of all memory that every rank holds alike: the working copy and, where
- * shards_state_is_shared, masters and states. hash: [1] i64, out(+=) */
+ * shards_state_is_shared, masters and states. hash: [1] i64, out(+=). With tensor ranks: of the working copy's rows that
+ * none of them cuts; what ranks with the same part hold alike is in optimizer_hash_parts. */
 void optimizer_hash_replicas(const Optimizer *o, Stream *s, Tensor hash);
+void optimizer_hash_parts(const Optimizer *o, Stream *s, Tensor hash);
 /* The same of what ranks with the same piece of other copies of the state hold alike: masters and states. Nothing of an
  * optimizer in host memory. */
 void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash);

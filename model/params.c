@@ -10,7 +10,7 @@
 #include "core/rng.h"
 #include "model/block.h"
 
-enum { VOCAB_PAD = 128 }; /* rows of wte in memory are a multiple: whole tiles for the products */
+enum { VOCAB_PAD = 128 }; /* rows of wte in memory are a multiple, on each tensor rank: whole tiles for the products */
 
 int64_t dim_size(Dim dim, ModelShape s) {
     switch (dim) {
@@ -25,12 +25,11 @@ int64_t dim_size(Dim dim, ModelShape s) {
 }
 
 static Param param_of(const ParamRow *row, const char *prefix, int bucket, ModelShape s) {
-    Param p = {.field = row->field, .group = row->group, .bucket = bucket};
+    Param p = {.field = row->field, .group = row->group, .bucket = bucket, .cut = row->cut, .pad = VOCAB_PAD};
     snprintf(p.name, sizeof p.name, "%s%s", prefix, row->name);
     p.dims = row->dim[1] == DIM_NONE ? 1 : 2;
     p.dim[0] = dim_size(row->dim[0], s);
     p.dim[1] = dim_size(row->dim[1], s);
-    p.memory_rows = row->dim[0] == DIM_V ? (p.dim[0] + VOCAB_PAD - 1) / VOCAB_PAD * VOCAB_PAD : p.dim[0];
     p.init_mean = row->init == INIT_ONE ? 1.0f : 0.0f;
     p.init_std = row->init == INIT_NORMAL ? 0.02f : row->init == INIT_RESIDUAL ? 0.02f / sqrtf(2.0f * (float)s.n_layer) : 0.0f;
     return p;
@@ -78,10 +77,10 @@ int model_parameters(ModelShape s, int64_t *parameters) {
     return all <= INT64_MAX;
 }
 
-Layout model_layout(ModelShape s, int ranks) {
+Layout model_layout(ModelShape s, int ranks, int tensor_ranks, int tensor_rank) {
     int    count;
     Param *rows = model_params(s, &count);
-    Layout layout = layout_create(rows, count, ranks);
+    Layout layout = layout_create(rows, count, ranks, tensor_ranks, tensor_rank);
     free(rows);
     return layout;
 }
@@ -99,7 +98,7 @@ ShapeText model_shape_text(ModelShape s) {
     return t;
 }
 
-void param_init_values(float *out, const Param *p, int64_t first, int64_t elems, uint64_t seed) {
-    if (p->init_std > 0.0f) rng_normal(out, elems, seed, (uint64_t)(p->offset + first), p->init_mean, p->init_std);
+void param_init_values(float *out, const Param *p, int64_t offset, int64_t elems, uint64_t seed) {
+    if (p->init_std > 0.0f) rng_normal(out, elems, seed, (uint64_t)offset, p->init_mean, p->init_std);
     else for (int64_t i = 0; i < elems; i++) out[i] = p->init_mean;
 }

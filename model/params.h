@@ -22,10 +22,6 @@ typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_QKV, DIM_FC } Dim;
 /* N(0, 0.02); INIT_RESIDUAL, of the projections that join the residual stream, N(0, 0.02 / sqrt(2 n_layer)): Radford et
  * al. 2019. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
-/* How ranks that share each matrix divide the row: by its input rows, its output columns, columns in heads of q, k and
- * v, or the vocabulary. */
-typedef enum { CUT_NONE, CUT_ROWS, CUT_COLUMNS, CUT_HEADS, CUT_VOCABULARY } Cut;
-
 typedef struct {
     const char *name;   /* in files, after the prefix of its place: "attn.c_attn.weight" */
     size_t      field;  /* offset of its Tensor in the struct that blocks work with       */
@@ -50,8 +46,8 @@ Param *model_params(ModelShape shape, int *count);
 int    model_parameters(ModelShape shape, int64_t *parameters);
 /* The struct of Tensors of a bucket's rows. */
 size_t model_view_bytes(ModelShape shape, int bucket);
-/* Layout of the model for `ranks` ranks that share its state. */
-Layout model_layout(ModelShape shape, int ranks);
+/* Layout of the model for `ranks` ranks that share its state, on one of tensor_ranks that divide its matrices. */
+Layout model_layout(ModelShape shape, int ranks, int tensor_ranks, int tensor_rank);
 
 /* Model FLOPs of one trained token at sequence length T: 6 P + 6 L C T (causal), P = all parameters, wte once. */
 double model_flops_per_token(ModelShape shape, int64_t T);
@@ -59,8 +55,8 @@ double model_flops_per_token(ModelShape shape, int64_t T);
 typedef struct { char text[160]; } ShapeText;
 ShapeText model_shape_text(ModelShape shape);
 
-/* First values of row p, elements [first, first + elems), as fp32: a function of (seed, global offset) alone. */
-void param_init_values(float *out, const Param *p, int64_t first, int64_t elems, uint64_t seed);
+/* First values of elements of row p from global offset `offset` on, as fp32: a function of (seed, offset) alone. */
+void param_init_values(float *out, const Param *p, int64_t offset, int64_t elems, uint64_t seed);
 
 #ifdef __cplusplus
 }

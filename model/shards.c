@@ -7,7 +7,7 @@
 
 /* Nobody shares this rank's copy of the state. */
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
-static int has_peers(const Shards *z) { return !is_alone(z) || z->spec.across; }
+static int has_peers(const Shards *z) { return !is_alone(z) || z->spec.across || z->spec.tensor; }
 
 /* --- where buckets lie -------------------------------------------------------------------------------------------- */
 
@@ -47,9 +47,9 @@ static int64_t pieces_elems(const Shards *z) { return z->layout.bucket[last_buck
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-/* A row as a tensor inside its bucket, with its padding rows. */
+/* This rank's part of a row as a tensor inside its bucket, with its padding rows. */
 static Tensor row_view(Tensor bucket, const Param *p, int64_t first) {
-    Tensor t = tensor_of(NULL, bucket.type, p->dims, p->memory_rows, p->dim[1], 1, 1);
+    Tensor t = tensor_of(NULL, bucket.type, p->dims, p->local[0], p->local[1], 1, 1);
     if (bucket.data) t.data = (char *)bucket.data + (size_t)(p->memory - first) * dtype_bytes(bucket.type);
     return t;
 }
@@ -79,6 +79,22 @@ static void list_spans(Shards *z) {
         for (int r = first; r < first + pieces; r++) z->spans += layout_spans(l, b, r, z->span + z->spans);
 }
 
+/* The spans of this rank's pieces whose rows every tensor rank has whole, into span; returns how many. */
+static int whole_spans(const Shards *z, int b, Span *span) {
+    int count = layout_spans(&z->layout, b, z->spec.rank, span), whole = 0;
+    for (int i = 0; i < count; i++)
+        if (z->layout.param[span[i].param].cut == CUT_NONE) span[whole++] = span[i];
+    return whole;
+}
+
+static int64_t whole_elems(const Shards *z) {
+    Span   *span = z->span + z->spans; /* room for one bucket more */
+    int64_t elems = 0;
+    for (int b = 0; b < z->layout.buckets; b++)
+        for (int i = whole_spans(z, b, span); i-- > 0;) elems += span[i].elems;
+    return elems;
+}
+
 Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *params, Arena *grads) {
     Shards *z = (Shards *)calloc(1, sizeof *z);
     if (!z) fail(EXIT_MEMORY, "no memory for a model");
@@ -97,6 +113,7 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     if (!z->gather || !z->sums_of) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", z->layout.buckets);
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     list_spans(z);
+    if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING) z->whole_grads = arena_tensor(grads, F32, 1, whole_elems(z), 1, 1);
     if (spec.micro_batches) {
         z->order = grad_order_create(&z->layout, spec.micro_batches * spec.ranks, z->grads, grads);
         if (spec.comm) comm_tree_open(spec.comm, z->order.leaves);
@@ -176,7 +193,7 @@ void shards_apart(Shards *z, int is_apart) { z->is_apart = is_apart; }
 static Tensor last_row(const Shards *z, int bucket) {
     const Bucket *b = &z->layout.bucket[bucket];
     const Param  *p = &z->layout.param[b->first_param + b->params - 1];
-    return tensor_slice(grads_of(z, bucket), p->memory - b->memory, p->elems);
+    return tensor_slice(grads_of(z, bucket), p->memory - b->memory, p->local_elems);
 }
 
 void shards_begin(Shards *z, Stream *s) {
@@ -241,15 +258,34 @@ void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     world_moved(comm_world(z->spec.comm));
 }
 
+/* Between whole_grads and the gradients themselves. */
+static void copy_whole(Shards *z, Stream *s, int to_grads) {
+    Span   *span = z->span + z->spans;
+    int64_t at = 0;
+    for (int b = 0; b < z->layout.buckets; b++) {
+        int count = whole_spans(z, b, span);
+        for (int i = 0; i < count; at += span[i++].elems) {
+            Tensor there = tensor_slice(z->whole_grads, at, span[i].elems), grad = shards_grad(z, span[i]);
+            cast_forward(s, to_grads ? grad : there, to_grads ? there : grad);
+        }
+    }
+}
+
+/* Ring and NCCL give all ranks the same bits, so the rows stay the same on all. */
+static void sum_whole(Shards *z, Stream *s) {
+    copy_whole(z, s, 0);
+    comm_all_reduce(z->spec.tensor, z->whole_grads);
+    copy_whole(z, s, 1);
+}
+
 void shards_finish(Shards *z, Stream *s) {
     for (int slot = SHARDS_SLOTS - 1; slot >= 0; slot--) take_sum(z, s, slot);
     if (z->spec.across) comm_finish(z->spec.across);
-    if (!is_alone(z)) {
+    if (!is_alone(z)) comm_finish(z->spec.comm);
+    if (z->spec.tensor) sum_whole(z, s);
+    if (!is_alone(z) && !z->stage) {
+        for (int b = 0; b < z->layout.buckets; b++) comm_all_gather_start(z->spec.comm, grads_of(z, b));
         comm_finish(z->spec.comm);
-        if (!z->stage) {
-            for (int b = 0; b < z->layout.buckets; b++) comm_all_gather_start(z->spec.comm, grads_of(z, b));
-            comm_finish(z->spec.comm);
-        }
     }
     inject_flip(s, "guard.sum", piece_of(z, grads_of(z, 0), 0));
     inject_flip(s, "guard.weight", z->params);
@@ -272,7 +308,9 @@ Tensor  shards_state_view(const Shards *z, Tensor state, Span span) {
 int     shards_state_is_shared(const Shards *z) { return !z->stage; }
 
 int shards_is_own(const Shards *z, Span span) {
-    const Bucket *b = &z->layout.bucket[z->layout.param[span.param].bucket];
+    const Param  *p = &z->layout.param[span.param];
+    const Bucket *b = &z->layout.bucket[p->bucket];
+    if (p->cut == CUT_NONE && z->layout.tensor_rank > 0) return 0;
     return z->spec.replica == 0 && (span.memory - b->memory) / b->piece_elems == z->spec.rank;
 }
 
@@ -302,6 +340,14 @@ void shards_hash_weights(const Shards *z, Stream *s, Tensor hash) {
     }
     hash_words(s, hash, weights_of(z, 0));
     hash_words(s, hash, weights_of(z, last_bucket(z)));
+}
+
+void shards_hash_whole(const Shards *z, Stream *s, Tensor hash) {
+    for (int i = 0; i < z->layout.params; i++) {
+        const Param *p = &z->layout.param[i];
+        if (p->cut != CUT_NONE || (has_param_slots(z) && is_block(z, p->bucket))) continue;
+        hash_words(s, hash, tensor_slice(weights_of(z, p->bucket), p->memory - z->layout.bucket[p->bucket].memory, p->local_elems));
+    }
 }
 
 void shards_hash_pieces(const Shards *z, Stream *s, Tensor hash) {

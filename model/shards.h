@@ -21,6 +21,10 @@
  * copies: the hierarchical all-reduce, and hybrid sharding (HSDP). Blocks take turns in SHARDS_SLOTS slots; the first
  * and the last bucket, which are small or used throughout, stay. Where one rank is alone stages 2 and 3 are stage 1. In
  * fp32 the piece of stage 3 is the master.
+ *
+ * With tensor ranks (parallel.tensor) a bucket holds this one's part of every row that is cut. The others, norms and
+ * biases of a sum, all of them hold whole: each has the gradient of its own rows of the residual stream, and finish adds
+ * them up.
  */
 #ifndef TRAIN_GPT_MODEL_SHARDS_H
 #define TRAIN_GPT_MODEL_SHARDS_H
@@ -42,6 +46,8 @@ typedef struct {
     int        ranks, rank;        /* of comm; or of the ranks that a plan is for                              */
     Comm      *across;             /* borrowed; ranks with the same piece of other copies of the state; NULL: there are none */
     int        replicas, replica;  /* copies, 0 counts as 1; this rank's                                       */
+    Comm      *tensor;             /* borrowed; ranks that divide every matrix; NULL: there is one             */
+    int        tensor_ranks, tensor_rank; /* of it, 0 counts as 1; or of those that a plan is for              */
     int        zero_stage;         /* 0 to 3, as above                                                         */
     int64_t    micro_batches;      /* parallel.deterministic: of a step, on each rank; 0: not in that mode     */
     DType      act;                /* of the working copy                                                      */
@@ -54,6 +60,7 @@ typedef struct {
     int           stage;           /* in effect                                                                */
     Tensor        params, grads;   /* act, the working copy; f32: [memory_elems], or the buckets that stay and the slots */
     Tensor        param_pieces, grad_pieces; /* this rank's, of the blocks; where these have slots               */
+    Tensor        whole_grads;     /* f32: of this rank's pieces, the rows that no tensor rank cuts; on their way */
     void        **weight_view, **grad_view; /* owned [buckets]: structs of Tensors (model/params.h)            */
     Span         *span;            /* owned [spans]: this rank's to update, all buckets                        */
     int           spans;
@@ -109,6 +116,7 @@ Tensor  shards_grad(const Shards *z, Span span);          /* after shards_finish
 int     shards_is_own(const Shards *z, Span span);        /* this rank answers for it in sums over the ranks; stage 0: it holds others, too */
 int     shards_state_is_shared(const Shards *z);          /* all ranks hold the same masters and states                       */
 void    shards_hash_weights(const Shards *z, Stream *s, Tensor hash); /* of those that all ranks hold; stage 3: not the blocks' */
+void    shards_hash_whole(const Shards *z, Stream *s, Tensor hash);   /* the same, of rows that no tensor rank cuts */
 void    shards_hash_pieces(const Shards *z, Stream *s, Tensor hash);  /* stage 3: of the blocks' weights, this rank's    */
 void    shards_hash_grads(const Shards *z, Stream *s, Tensor hash); /* of the sums that this rank updates with; hash [1] i64 out(+=) */
 

@@ -163,10 +163,9 @@ static void write_line(Metrics *m, char *line, size_t capacity) {
 }
 
 static void put_sent(char *line, size_t room, const int64_t sent[AXES]) {
-    static const char *const names[AXES] = {"tensor", "context", "shard", "replica", "stage"};
     size_t used = strlen(line);
     for (int a = 0; a < AXES; a++)
-        used += (size_t)snprintf(line + used, room - used, "%s\"%s\":%lld%s", a ? "," : ",\"sent\":{", names[a], (long long)sent[a], a == AXES - 1 ? "}" : "");
+        used += (size_t)snprintf(line + used, room - used, "%s\"%s\":%lld%s", a ? "," : ",\"sent\":{", mesh_axis_name((Axis)a), (long long)sent[a], a == AXES - 1 ? "}" : "");
 }
 
 void metrics_train(Metrics *m, const StepMetrics *s) {
@@ -181,7 +180,11 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
     put_number(line, sizeof line, "ms", s->ms);
     put_number(line, sizeof line, "comm_ms", s->comm_ms);
     put_number(line, sizeof line, "comm_exposed_ms", s->comm_exposed_ms);
-    if (s->timed & WITH_REPLICA) put_number(line, sizeof line, "replica_ms", s->replica_ms);
+    for (int a = 0; a < AXES; a++) {
+        char key[24];
+        snprintf(key, sizeof key, "%s_ms", mesh_axis_name((Axis)a));
+        if (s->timed >> a & 1) put_number(line, sizeof line, key, s->axis_ms[a]);
+    }
     if (s->has_sent) put_sent(line, sizeof line, s->sent);
     write_line(m, line, sizeof line);
     m->step = s->step;

@@ -16,8 +16,8 @@ typedef struct {
     int64_t step;          /* completed optimizer steps, 1-based */
     int64_t tokens;        /* consumed since step 0              */
     double  loss, lr, grad_norm, tokens_per_s, mfu, ms, comm_ms, comm_exposed_ms;
-    unsigned timed;        /* WITH_... of the axes that have a time of their own: replica_ms */
-    double  replica_ms;
+    unsigned timed;        /* WITH_... of the axes that have a time of their own, as replica_ms */
+    double  axis_ms[AXES];
     int     has_sent;      /* bytes a rank sends in the step, by axis */
     int64_t sent[AXES];
 } StepMetrics;

@@ -9,14 +9,16 @@
 #include "run/checkpoint/checkpoint.h"
 
 ModelSpec plan_model(const Config *c, DType act, int ranks, const Groups *groups) {
-    int64_t    B = c->batch.micro_batch, T = c->batch.seq_len, replicas = c->parallel.replicas;
-    ShardsSpec shards = {.shape = c->model.shape, .ranks = ranks / (int)replicas, .replicas = (int)replicas,
-                         .zero_stage = (int)c->parallel.zero_stage,
+    int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
+    Mesh       mesh = config_mesh(c, ranks);
+    ShardsSpec shards = {.shape = c->model.shape, .ranks = mesh.size[AXIS_SHARD], .replicas = mesh.size[AXIS_REPLICA],
+                         .tensor_ranks = mesh.size[AXIS_TENSOR], .zero_stage = (int)c->parallel.zero_stage,
                          .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * ranks) : 0,
                          .act = act, .use = GPT_TRAINING};
     if (groups) {
         shards.comm = groups->state, shards.rank = comm_rank(groups->state), shards.across = groups->replicas;
         shards.replica = groups->replicas ? comm_rank(groups->replicas) : 0;
+        shards.tensor = groups->tensor, shards.tensor_rank = groups->tensor ? comm_rank(groups->tensor) : 0;
     }
     return (ModelSpec){.shards = shards, .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T, .recompute = (Recompute)c->memory.recompute,
                        .offload = device_is_host() ? MEMORY_DEVICE : (OptimizerMemory)c->memory.offload,
@@ -26,10 +28,11 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, const Groups *groups
 Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
     ModelSpec  spec = plan_model(c, act, ranks.count, NULL);
-    int64_t    micro_steps = c->batch.global_tokens / (B * T * ranks.count);
+    Mesh       mesh = config_mesh(c, ranks.count);
+    int64_t    micro_steps = c->batch.global_tokens / (B * T * config_datas(c, ranks.count));
     Ledger     step = {0};
     ModelBytes model = model_dry(spec, micro_steps, &step);
-    Layout     layout = model_layout(c->model.shape, spec.shards.ranks);
+    Layout     layout = model_layout(c->model.shape, spec.shards.ranks, spec.shards.tensor_ranks, 0);
     Arena      batches = arena_dry("batches");
     int64_t    leaves = spec.shards.micro_batches * ranks.count;
     int       nodes = 1; /* whose buckets travel between ranks */
@@ -49,7 +52,7 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .step_flops = ledger_flops(&step),
               .step_bytes = ledger_bytes(&step),
               .step_sent = ledger_sent(&step, NULL),
-              .step_sent_replicas = ledger_sent(&step, "replica"),
+              .mesh = mesh,
               .params_bytes = model.params,
               .grads_bytes = model.grads,
               .optimizer_bytes = spec.offload == MEMORY_HOST ? 0 : model.optimizer,
@@ -58,17 +61,19 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .scratch_bytes = model.scratch,
               .batch_bytes = batches.peak_bytes,
               .library_bytes = device_overhead_bytes(),
-              .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : groups_library_bytes(config_mesh(c, ranks.count), ranks.comm)),
+              .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm)),
               .gradient_buffers = model.gradient_buffers,
               .tree_bytes = nccl_bytes,
-              .comm_bytes = groups_buffer_bytes(config_mesh(c, ranks.count), ranks.comm) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
-                            tree_bytes - nccl_bytes,
+              .comm_bytes = groups_buffer_bytes(mesh, ranks.comm) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
+                            comm_staging_bytes(ranks.comm, mesh.size[AXIS_TENSOR], B * T * c->model.shape.n_embd) + tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, T, micro_steps),
               .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer)};
     p.host_bytes = p.comm_bytes + p.host_copy_bytes + p.ahead_bytes + p.offload_bytes;
     p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes + p.tree_bytes +
                      p.library_bytes + p.reserve_bytes + (device_is_host() ? p.host_bytes : 0);
+    p.sent[AXIS_TENSOR] = ledger_sent(&step, "tensor"), p.sent[AXIS_REPLICA] = ledger_sent(&step, "replica");
+    p.sent[AXIS_SHARD] = p.step_sent - p.sent[AXIS_TENSOR] - p.sent[AXIS_REPLICA];
     ledger_free(&step);
     layout_destroy(&layout);
     return p;

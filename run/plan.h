@@ -24,9 +24,11 @@ typedef struct {
     DType     act;
     PlanRanks ranks;
     int64_t   parameters;
+    Mesh      mesh;
     int64_t   tokens_per_step, micro_steps; /* of all ranks; micro-batches of each */
     double    flops_per_token;               /* of the model, by formula                      */
-    double    step_flops, step_bytes, step_sent, step_sent_replicas; /* of a rank in a step, by the dry run: computed; bytes read and written; bytes sent */
+    double    step_flops, step_bytes, step_sent; /* of a rank in a step, by the dry run: computed; bytes read and written; bytes sent */
+    double    sent[AXES];                        /* of these, by axis                         */
     /* Where a rank computes: a GPU's memory, or the CPU's. */
     size_t    params_bytes, grads_bytes, optimizer_bytes, activation_bytes, scratch_bytes, batch_bytes;
     int       gradient_buffers;             /* parallel.deterministic: of grads_bytes, so many beside the gradients themselves */

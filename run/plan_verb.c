@@ -84,6 +84,29 @@ static PlanText count_text(double value) {
     return t;
 }
 
+/* More than data alone. */
+static int is_grid(const Plan *p) { return mesh_ranks(p->mesh) > p->mesh.size[AXIS_SHARD]; }
+
+/* "grid         tensor 2 x shard 4" */
+static void print_grid(const Plan *p) {
+    const char *between = "grid         ";
+    for (int a = 0; a < AXES; a++) {
+        if (p->mesh.size[a] == 1 && a != AXIS_SHARD) continue;
+        printf("%s%s %d", between, mesh_axis_name((Axis)a), p->mesh.size[a]);
+        between = " x ";
+    }
+    printf("\n");
+}
+
+static void print_sent(const Plan *p) {
+    const char *between = ": ", *unit = " bytes";
+    for (int a = 0; a < AXES; a++) {
+        if (p->mesh.size[a] == 1 && a != AXIS_SHARD && a != AXIS_REPLICA) continue;
+        printf("%s%s %.0f%s", between, mesh_axis_name((Axis)a), p->sent[a], unit);
+        between = ", ", unit = "";
+    }
+}
+
 static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
     int    ranks = p->ranks.count, devices = device_count();
     int    sharing = devices > 0 ? (ranks + devices - 1) / devices : 1; /* ranks on one device */
@@ -123,12 +146,13 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
     printf("plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
     printf("model        %s\n", model_shape_text(c->model.shape).text);
-    if (c->parallel.replicas > 1) printf("grid         shard %lld x replica %lld\n", ranks / (long long)c->parallel.replicas, (long long)c->parallel.replicas);
+    if (is_grid(p)) print_grid(p);
     printf("parameters   %lld (%s)\n\n", (long long)p->parameters, count_text((double)p->parameters).text);
     plan_print_memory(stdout, c, p);
     print_room(c, p, memory_bytes);
-    printf("\nbatch        %lld tokens a step: %d rank%s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)p->tokens_per_step, ranks,
-           ranks == 1 ? "" : "s", (long long)p->micro_steps, p->micro_steps == 1 ? "" : "es", (long long)c->batch.micro_batch,
+    int datas = config_datas(c, ranks);
+    printf("\nbatch        %lld tokens a step: %d %s%s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)p->tokens_per_step, datas,
+           datas == ranks ? "rank" : "tensor group", datas == 1 ? "" : "s", (long long)p->micro_steps, p->micro_steps == 1 ? "" : "es", (long long)c->batch.micro_batch,
            (long long)c->batch.seq_len);
     printf("run          %lld steps, %s tokens: %.3g per parameter\n", (long long)c->run.steps, count_text(steps * (double)p->tokens_per_step).text,
            steps * (double)p->tokens_per_step / (double)p->parameters);
@@ -137,8 +161,7 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", count_text(p->flops_per_token).text, count_text(step_flops).text,
            count_text(step_flops * steps).text);
     if (ranks > 1) printf("exchange     each rank sends %s a step", plan_bytes_text(p->step_sent).text);
-    if (ranks > 1 && (c->parallel.replicas > 1 || c->parallel.zero_stage > 1))
-        printf(": shard %.0f bytes, replica %.0f", p->step_sent - p->step_sent_replicas, p->step_sent_replicas);
+    if (ranks > 1 && (is_grid(p) || c->parallel.zero_stage > 1)) print_sent(p);
     if (ranks > 1) printf("\n");
     if (matmul_flops > 0) {
         char time[32];

@@ -103,7 +103,7 @@ static void join_ranks(Run *r, Launch launch) {
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
     r->numerics = precision_resolve((Precision)c->precision, (int)native_bf16);
     r->state.loss_scale = loss_scale_start(r->numerics.act);
-    r->micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * comm_size(r->comm));
+    r->micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * config_datas(c, comm_size(r->comm)));
     make_plan(r, kind, 0);
     watchdog_tick(r->watchdog, "the connection of the ranks");
     r->groups = groups_create(r->comm, config_mesh(c, comm_size(r->comm)));
@@ -134,7 +134,7 @@ static void refuse_too_large(const Run *r) {
 /* Refuses a model whose checkpoint a resume could not read. In its manifest a run of bytes ends after a MiB, with a
  * row, or with a rank's piece of a bucket. */
 static void refuse_too_many_ranks(const Run *r) {
-    Layout  l = model_layout(r->config->model.shape, comm_size(r->groups.state));
+    Layout  l = model_layout(r->config->model.shape, comm_size(r->groups.state), 1, 0);
     int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name)) * (l.elems * (int64_t)sizeof(float) / MANIFEST_EXTENT_BYTES + l.params + (int64_t)l.buckets * l.ranks);
     if (!manifest_has_room(runs, r->train.shards))
         fail(EXIT_CONFIG, "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json holds; use %s",
@@ -201,7 +201,10 @@ static int64_t hash_now(Run *r, void (*add)(const Optimizer *o, Stream *s, Tenso
     add(&m->optimizer, &m->stream, step_hash(&m->sums, HASH_REPLICAS));
     return step_sums_fetch(&m->sums, &m->stream).hash[HASH_REPLICAS];
 }
-int64_t run_hash_replicas(Run *r) { return hash_now(r, optimizer_hash_replicas); }
+int64_t run_with_parts(Run *r, int64_t replicas) {
+    return r->groups.tensor ? replicas + guard_is_outvoted(r->groups.weights, hash_now(r, optimizer_hash_parts)) : replicas;
+}
+int64_t run_hash_replicas(Run *r) { return run_with_parts(r, hash_now(r, optimizer_hash_replicas)); }
 int64_t run_hash_pieces(Run *r) { return hash_now(r, optimizer_hash_pieces); }
 
 int64_t run_roll_back(Run *r, int64_t step) {
@@ -267,7 +270,7 @@ void run_begin(Run *r) {
     const Config *c = r->config;
     lock_sign(r->lock);
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
-                       .micro_batch = c->batch.micro_batch, .rank = comm_rank(r->comm), .ranks = comm_size(r->comm),
+                       .micro_batch = c->batch.micro_batch, .rank = r->groups.data, .ranks = r->groups.datas,
                        .first_sample = run_position(r, r->resumed.step).samples};
     checkpoint_make_room(&r->checkpoint);
     watchdog_tick(r->watchdog, "the choice of algorithms");

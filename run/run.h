@@ -79,6 +79,9 @@ Position run_position(const Run *r, int64_t step);
 
 /* The hash that must be the same on all ranks (optimizer_hash_replicas), now. Waits for the stream. */
 int64_t run_hash_replicas(Run *r);
+/* Collective. With tensor ranks: such a hash, changed where this rank's part of the matrices is not that of the ranks
+ * which should hold the same. Overwrites the step's sums. */
+int64_t run_with_parts(Run *r, int64_t replicas);
 int64_t run_hash_pieces(Run *r); /* the same on all ranks of r->groups.replicas: optimizer_hash_pieces */
 
 /* Waits until every rank has the batches of its next step. Collective. Returns 0 when a rank was asked to stop before

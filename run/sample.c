@@ -105,14 +105,15 @@ static int64_t start_ids(const Tokenizer *tokenizer, const char *prompt, int32_t
 
 /* Logits of the token after ids[0, count), count <= g->T. */
 static void next_logits(Gpt *g, Stream *s, int32_t *window, Tensor on_device, const int32_t *ids, int64_t count, float *logits) {
-    int64_t T = (count + SAMPLE_STEP - 1) / SAMPLE_STEP * SAMPLE_STEP;
+    int64_t step = gpt_sample_step(g), T = (count + step - 1) / step * step;
     if (T > g->T) T = g->T;
     memset(window, 0, sizeof *window * (size_t)T);
     memcpy(window, ids, sizeof *window * (size_t)count);
     Tensor tokens = tensor_2d(on_device.data, I32, 1, T);
     device_from_host(s, tokens, window);
-    gpt_forward(g, s, (Batch){tokens, tokens}); /* forward does not look at the targets */
-    gpt_logits(g, s, count - 1, logits);
+    Batch  batch = {tokens, tokens}; /* neither looks at the targets */
+    gpt_forward(g, s, batch);
+    gpt_logits(g, s, batch, count - 1, logits);
 }
 
 char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan) {

@@ -31,10 +31,11 @@ static int is_suspect(const Words *own, int ranks) {
 StepNumbers reduce_numbers(Run *r, int64_t step) {
     Model   *m = r->model;
     Between *b = &r->between;
-    int    ranks = comm_size(r->comm), verifies = m->shards->hashes_own;
-    optimizer_numbers(&m->optimizer, &m->stream, (guard_hash_due(r->config, ranks, step) ? NUMBERS_REPLICAS : 0) | (verifies ? NUMBERS_GRADS : 0));
+    int    ranks = comm_size(r->comm), verifies = m->shards->hashes_own, compares = guard_hash_due(r->config, ranks, step);
+    optimizer_numbers(&m->optimizer, &m->stream, (compares ? NUMBERS_REPLICAS : 0) | (verifies ? NUMBERS_GRADS : 0));
     shards_await(m->shards, &m->stream);
     StepValues v = step_sums_fetch(&m->sums, &m->stream);
+    if (compares) v.hash[HASH_REPLICAS] = run_with_parts(r, v.hash[HASH_REPLICAS]);
     Words      w = words_of(r, &v, step);
     int        suspect = is_suspect(&w, ranks);
     comm_all_reduce_i64(r->comm, w.sum[0].word, sizeof w / sizeof(int64_t), COMM_SUM);

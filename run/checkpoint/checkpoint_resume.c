@@ -85,9 +85,8 @@ static void read_spans(const CheckpointState *state, const WeightsFile *w, const
     for (int i = 0; i < o->shards->spans; i++) {
         Span span = o->shards->span[i];
         for (int64_t at = 0, n; at < span.elems; at += n) {
-            n = span.elems - at < WEIGHTS_BLOCK ? span.elems - at : WEIGHTS_BLOCK;
             watchdog_tick(state->watchdog, "reading a checkpoint");
-            weights_read(w, base, span.offset + at, n, block);
+            n = weights_read_span(w, base, 0, checkpoint_layout(state), &span, at, block, block + WEIGHTS_BLOCK);
             optimizer_put(o, state->stream, tensor_slice(optimizer_tensor(o, which, span), at, n), block);
         }
     }
@@ -97,7 +96,7 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
     const Layout *layout = checkpoint_layout(state);
     WeightsFile   model = weights_open(path_of("%s/%s", folder, manifest_file_name[FILE_MODEL]).text);
     WeightsFile   states = weights_open(path_of("%s/%s", folder, manifest_file_name[FILE_OPTIMIZER]).text);
-    float        *block = (float *)malloc(sizeof *block * WEIGHTS_BLOCK);
+    float        *block = (float *)malloc(2 * sizeof *block * WEIGHTS_BLOCK);
     if (!block) fail(EXIT_MEMORY, "no memory to read %s", folder);
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];

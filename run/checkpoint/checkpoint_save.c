@@ -19,6 +19,7 @@
 #include "core/thread.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_write.h"
+#include "run/checkpoint/exchange.h"
 
 enum { PAUSE_MS = 100 };
 static const double SYNC_MS = 600e3; /* a longer sync of one file: a lost disk; run.watchdog_seconds replaces it */
@@ -27,7 +28,8 @@ typedef enum { PART_NONE, PART_FOLDER, PART_PIECES, PART_COMMIT } Part;
 
 struct Saver {
     CheckpointState *state;       /* borrowed */
-    float           *host_copy;      /* owned [masters and states, own elements], from device_alloc_host */
+    FileRuns         runs;        /* owned: what this rank writes of masters, and of each state */
+    float           *host_copy;      /* owned [masters and states, of those runs], from device_alloc_host; then room for a span */
     Save             save;        /* the thread's while busy, the main thread's otherwise */
     WrittenExtent      *all;         /* owned: rank 0, all ranks' runs */
     size_t           all_count;
@@ -93,7 +95,7 @@ static int is_busy(Saver *s) {
 /* --- making and ending -------------------------------------------------------------------------------------------- */
 
 size_t saver_bytes(const Layout *layout, const OptimizerKind *optimizer) {
-    return (size_t)optimizer_tensors(optimizer) * sizeof(float) * (size_t)layout->shard_elems;
+    return sizeof(float) * (size_t)(optimizer_tensors(optimizer) * exchange_most_elems(layout) + exchange_scratch_elems(layout));
 }
 
 Saver *saver_create(CheckpointState *state) {
@@ -101,6 +103,7 @@ Saver *saver_create(CheckpointState *state) {
     if (!s) fail(EXIT_MEMORY, "no memory to save checkpoints");
     s->state = state;
     s->step = -1;
+    s->runs = exchange_runs(state->optimizer->shards);
     s->host_copy = (float *)device_alloc_host(saver_bytes(checkpoint_layout(state), state->optimizer->kind), "the host copy of checkpoints");
     thread_start(&s->thread, write_when_told, s, "checkpoints");
     return s;
@@ -111,6 +114,7 @@ void saver_destroy(Saver *s) {
     thread_stop(&s->thread);
     save_release(&s->save);
     free(s->all);
+    free(s->runs.run);
     device_free_host(s->host_copy);
     free(s);
 }
@@ -145,12 +149,24 @@ static void give_up(Saver *s) {
              "checkpoint there is", s->step, SAVER_TRIES - 1, s->fault);
 }
 
+/* A span's elements, or this rank's share of what the tensor ranks hold of it; returns how many. */
+static int64_t copy_span(Saver *s, float *to, int which, Span span) {
+    const CheckpointState *state = s->state;
+    const Shards          *z = state->optimizer->shards;
+    int                    is_exchanged = exchange_is_needed(z, span);
+    Span                   kept = exchange_kept(z, span);
+    float                 *mine = s->host_copy + optimizer_tensors(state->optimizer->kind) * s->runs.elems;
+    if (kept.elems > 0) optimizer_get_queued(state->optimizer, state->stream, is_exchanged ? mine : to, optimizer_tensor(state->optimizer, which, kept));
+    if (!is_exchanged) return kept.elems;
+    device_sync(state->stream);
+    return exchange_rows(z, span, mine, to);
+}
+
 static float *copy_tensor(Saver *s, float *to, int which, Span *spans) {
     const CheckpointState *state = s->state;
     for (int b = 0; b < checkpoint_layout(state)->buckets; b++) {
         int count = shards_spans_to_save(state->optimizer->shards, b, spans);
-        for (int i = 0; i < count; to += spans[i++].elems)
-            optimizer_get_queued(state->optimizer, state->stream, to, optimizer_tensor(state->optimizer, which, spans[i]));
+        for (int i = 0; i < count; i++) to += copy_span(s, to, which, spans[i]);
     }
     return to;
 }
@@ -169,7 +185,7 @@ void saver_start(Saver *s, int64_t step, const char *fault) {
     saver_finish(s);
     double begin = clock_ms();
     s->step = step;
-    s->save = save_prepare(s->state, step, s->host_copy);
+    s->save = save_prepare(s->state, step, s->host_copy, &s->runs);
     if (fault) manifest_fault(s->save.fault, "%s", fault);
     copy_state(s);
     s->took_ms = s->stall_ms = clock_ms() - begin;

@@ -17,8 +17,9 @@ static WeightsFile open_weights(const char *path) {
     return weights_open(path_of(folder ? "%s/model.safetensors" : "%s", path).text);
 }
 
+/* Two of WEIGHTS_BLOCK. */
 static float *block_buffer(const char *path) {
-    float *block = (float *)malloc(sizeof *block * WEIGHTS_BLOCK);
+    float *block = (float *)malloc(2 * sizeof *block * WEIGHTS_BLOCK);
     if (!block) fail(EXIT_MEMORY, "no memory to read %s", path);
     return block;
 }
@@ -44,9 +45,9 @@ void checkpoint_read_weights(const char *path, const Layout *layout, Tensor para
     float             *block = block_buffer(path);
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];
-        for (int64_t at = 0, n; at < p->elems; at += n) {
-            n = p->elems - at < WEIGHTS_BLOCK ? p->elems - at : WEIGHTS_BLOCK;
-            weights_read(&w, tensor_of[i], at, n, block);
+        Span         all = {.elems = p->local_elems, .param = i};
+        for (int64_t at = 0, n; at < p->local_elems; at += n) {
+            n = weights_read_span(&w, tensor_of[i], p->offset, layout, &all, at, block, block + WEIGHTS_BLOCK);
             put_values(s, tensor_slice(params, p->memory + at, n), block);
         }
     }
@@ -55,11 +56,10 @@ void checkpoint_read_weights(const char *path, const Layout *layout, Tensor para
     weights_close(&w);
 }
 
-/* The head is wte here; a file that holds another one is of another model. values: elements [first, first + n) of
- * wte. */
-static void refuse_other_head(const WeightsFile *w, const SafeTensor *head, int64_t first, int64_t n, const float *values) {
+/* The head is wte here; a file that holds another one is of another model. values: n elements of the span of wte. */
+static void refuse_other_head(const WeightsFile *w, const SafeTensor *head, const Layout *layout, const Span *span, int64_t at, int64_t n, const float *values) {
     float *theirs = block_buffer(w->path);
-    weights_read(w, head, first, n, theirs);
+    CHECK(weights_read_span(w, head, layout->param[span->param].offset, layout, span, at, theirs, theirs + WEIGHTS_BLOCK) == n, "%lld elements", (long long)n);
     if (memcmp(theirs, values, sizeof *values * (size_t)n) != 0)
         fail(EXIT_DATA, "%s: lm_head.weight is not wte.weight: the head of a GPT-2 is tied, and this model's is not", w->path);
     free(theirs);
@@ -68,19 +68,19 @@ static void refuse_other_head(const WeightsFile *w, const SafeTensor *head, int6
 void checkpoint_init_from(const char *path, CheckpointState *state) {
     WeightsFile        w = open_weights(path);
     const Optimizer   *o = state->optimizer;
-    const SafeTensor **tensor_of = weights_match(&w, checkpoint_layout(state)), *head = weights_head(&w);
+    const Layout      *layout = checkpoint_layout(state);
+    const SafeTensor **tensor_of = weights_match(&w, layout), *head = weights_head(&w);
     float             *block = block_buffer(path);
     for (int i = 0; i < o->shards->spans; i++) {
         Span    span = o->shards->span[i];
-        int64_t begin = span.offset - checkpoint_layout(state)->param[span.param].offset;
+        int64_t begin = layout->param[span.param].offset;
         for (int64_t at = 0, n; at < span.elems; at += n) {
-            n = span.elems - at < WEIGHTS_BLOCK ? span.elems - at : WEIGHTS_BLOCK;
-            weights_read(&w, tensor_of[span.param], begin + at, n, block);
+            n = weights_read_span(&w, tensor_of[span.param], begin, layout, &span, at, block, block + WEIGHTS_BLOCK);
             for (int64_t k = 0; k < n; k++)
                 if (!isfinite(block[k]))
                     fail(EXIT_DATA, "%s: tensor %s holds a value that is not finite at element %" PRId64, w.path,
-                         tensor_of[span.param]->name, begin + at + k);
-            if (head && span.param == 0) refuse_other_head(&w, head, begin + at, n, block);
+                         tensor_of[span.param]->name, layout_run(layout, &span, at + k).offset - begin);
+            if (head && span.param == 0) refuse_other_head(&w, head, layout, &span, at, n, block);
             optimizer_put(o, state->stream, tensor_slice(optimizer_master(o, span), at, n), block);
         }
     }

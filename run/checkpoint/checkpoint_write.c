@@ -46,10 +46,10 @@ static char *optimizer_header(const Layout *layout, const OptimizerKind *kind, s
     return safetensors_header(t, kind->states, bytes);
 }
 
-Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy) {
+Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileRuns *runs) {
     const Layout *layout = checkpoint_layout(state);
     Save          s = {.state = state, .step = step, .train_state = *state->train_state,
-                       .position = position_after(state->train_state->start, state->config, step), .host_copy = host_copy, .fd = {-1, -1},
+                       .position = position_after(state->train_state->start, state->config, step), .host_copy = host_copy, .runs = runs, .fd = {-1, -1},
                        .gemm = device_is_host() ? NULL : algorithms_to_json(),
                        .config = comm_rank(state->comm) == 0 ? config_to_json(state->config) : NULL};
     s.run_dir = path_of("%s", state->config->run.dir);
@@ -143,8 +143,8 @@ static void flush_extent(Save *s) {
     s->progress++;
 }
 
-/* The next `bytes` of host_copy belong at `offset`. A piece's spans adjoin in the file, too: small ones share a run. */
-static void put_span(Save *s, uint64_t offset, size_t bytes) {
+/* The next `bytes` of host_copy belong at `offset`. A piece's runs adjoin in the file, too: small ones share an extent. */
+static void put_run(Save *s, uint64_t offset, size_t bytes) {
     if (s->offset + s->pending != offset) flush_extent(s);
     if (s->pending == 0) s->offset = offset;
     for (size_t n; bytes > 0; bytes -= n) {
@@ -160,14 +160,10 @@ static void put_span(Save *s, uint64_t offset, size_t bytes) {
 /* --- this rank's pieces ------------------------------------------------------------------------------------------- */
 
 /* One of masters, m, v, from byte `base` of the file on. */
-static void write_pieces(Save *s, int file, uint64_t base, Span *spans) {
-    const Layout *layout = checkpoint_layout(s->state);
+static void write_pieces(Save *s, int file, uint64_t base) {
     s->file = file;
     s->offset = base;
-    for (int b = 0; b < layout->buckets; b++) {
-        int count = shards_spans_to_save(s->state->optimizer->shards, b, spans);
-        for (int i = 0; i < count; i++) put_span(s, base + 4 * (uint64_t)spans[i].offset, 4 * (size_t)spans[i].elems);
-    }
+    for (int64_t i = 0; i < s->runs->runs; i++) put_run(s, base + 4 * (uint64_t)s->runs->run[i].offset, 4 * (size_t)s->runs->run[i].elems);
     flush_extent(s);
 }
 
@@ -228,32 +224,24 @@ static int is_finite(const float *x, size_t count) {
 }
 
 /* Weights or moments that are no numbers never reach a file. */
-static void check_finite(Save *s, Span *spans) {
-    size_t count = 0;
-    for (int b = 0; b < checkpoint_layout(s->state)->buckets; b++)
-        for (int i = shards_spans_to_save(s->state->optimizer->shards, b, spans); i-- > 0;) count += (size_t)spans[i].elems;
-    s->not_finite = !is_finite(s->host_copy, (size_t)optimizer_tensors(s->state->optimizer->kind) * count);
+static void check_finite(Save *s) {
+    s->not_finite = !is_finite(s->host_copy, (size_t)optimizer_tensors(s->state->optimizer->kind) * (size_t)s->runs->elems);
     if (s->not_finite)
         manifest_fault(s->fault, "the weights or moments after step %" PRId64 " are not finite: nothing is saved, older checkpoints stay", s->step);
 }
 
 void save_write_pieces(Save *s) {
-    int           first = comm_rank(s->state->comm) == 0;
-    Span         *spans = (Span *)malloc(sizeof *spans * (size_t)checkpoint_layout(s->state)->params);
-    if (!spans) note_memory(s);
-    else        check_finite(s, spans);
+    int first = comm_rank(s->state->comm) == 0;
+    check_finite(s);
     for (int f = 0; f < 2; f++) {
         open_file(s, f);
         if (first) write_header(s, f);
     }
-    if (spans) {
-        write_pieces(s, FILE_MODEL, s->header_bytes[FILE_MODEL], spans);
-        for (int k = 0; k < s->state->optimizer->kind->states; k++)
-            write_pieces(s, FILE_OPTIMIZER, s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * (uint64_t)checkpoint_layout(s->state)->elems, spans);
-    }
+    write_pieces(s, FILE_MODEL, s->header_bytes[FILE_MODEL]);
+    for (int k = 0; k < s->state->optimizer->kind->states; k++)
+        write_pieces(s, FILE_OPTIMIZER, s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * (uint64_t)checkpoint_layout(s->state)->elems);
     for (int f = 0; f < 2; f++) close_file(s, f);
     if (first) write_model_config(s);
-    free(spans);
 }
 
 /* --- the manifest and the rename ---------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
+#include "run/checkpoint/exchange.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,7 +37,8 @@ typedef struct {
     size_t       header_bytes[2];
     uint64_t     file_bytes[MANIFEST_FILES];
     int          fd[2];                     /* of the two, -1 = closed */
-    const float *host_copy;                    /* borrowed: masters, then m, then v of this rank's spans, bucket after bucket */
+    const float *host_copy;                    /* borrowed: masters, then m, then v of these runs, one after another */
+    const FileRuns *runs;                   /* borrowed */
     size_t       from;                      /* the run that waits: `pending` bytes of host_copy from byte `from` on belong at `offset` of `file` */
     size_t       pending;
     int          file;
@@ -49,7 +51,7 @@ typedef struct {
     int          there;                     /* rank 0: this run has saved this step already, and it verifies */
 } Save;
 
-Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy); /* ends the job when there is no memory */
+Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileRuns *runs); /* ends the job when there is no memory */
 void save_release(Save *s);
 void save_make_folder(Save *s);                                    /* rank 0, first; checks the room */
 void save_write_pieces(Save *s);                                   /* every rank */

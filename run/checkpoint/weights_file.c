@@ -142,3 +142,24 @@ void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int6
     }
     if (failed) fail(EXIT_IO, "%s: tensor %s cannot be read: %s", w->path, t->name, strerror(-failed));
 }
+
+int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout, const Span *span, int64_t at, float *values,
+                          float *block) {
+    FileRun first = layout_run(layout, span, at), run = first;
+    int64_t n = run.elems < WEIGHTS_BLOCK ? run.elems : WEIGHTS_BLOCK, end = first.offset + n;
+    if (n == WEIGHTS_BLOCK || at + n == span->elems) {
+        weights_read(w, t, first.offset - begin, n, values);
+        return n;
+    }
+    while (at + n < span->elems) {
+        run = layout_run(layout, span, at + n);
+        if (run.offset + run.elems - first.offset > WEIGHTS_BLOCK) break;
+        end = run.offset + run.elems, n += run.elems;
+    }
+    weights_read(w, t, first.offset - begin, end - first.offset, block);
+    for (int64_t k = 0; k < n; k += run.elems) {
+        run = layout_run(layout, span, at + k);
+        memcpy(values + k, block + (run.offset - first.offset), (size_t)run.elems * sizeof *values);
+    }
+    return n;
+}

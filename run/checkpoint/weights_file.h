@@ -36,6 +36,11 @@ const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout);
 /* Elements [first, first + elems) of a tensor as fp32, read by all threads; elems <= WEIGHTS_BLOCK. */
 void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out);
 
+/* A span's elements from number `at` on, out of the tensor that begins at global offset `begin`: whole rows of the file
+ * are read, and this rank's columns taken. Returns how many. values and block have room for WEIGHTS_BLOCK each. */
+int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout, const Span *span, int64_t at, float *values,
+                          float *block);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,5 +1,6 @@
 /* config_rules.c - the rules between options. A rule with a faulty option is skipped: one cause, one message. */
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,41 +40,102 @@ static int multiply(int64_t *product, int count, const int64_t *factor) {
 
 /* --- the batch and the ranks -------------------------------------------------------------------------------------- */
 
-/* ranks 0: not known. */
-static char *check_grid(const Config *c, int ranks) {
-    int64_t R = c->parallel.replicas, below = ranks - ranks % R;
-    char   *text = NULL, nearest[64];
-    int     printed = 0;
-    if (c->parallel.deterministic && (R > 1 || c->parallel.zero_stage > 1)) {
-        printed = asprintf(&text, "parallel.deterministic = true adds gradients in one order, "
-                           "with %s = %" PRId64 " it cannot: %s", R > 1 ? "parallel.replicas" :
-                           "parallel.zero_stage", R > 1 ? R : c->parallel.zero_stage, R > 1 ? "parallel.replicas = 1" : "at most 1");
-    } else if (ranks > 0 && ranks % R) {
-        snprintf(nearest, sizeof nearest, "%" PRId64 " or %" PRId64, below > 0 ? below : R, below > 0 ? below + R : 2 * R);
-        printed = asprintf(&text, "%d rank%s no multiple of parallel.replicas (%" PRId64 "): start %s ranks", ranks, ranks == 1 ? " is" : "s are", R, nearest);
-    }
-    if (printed < 0) fail(EXIT_MEMORY, "out of memory while reading the config");
+/* malloc'ed */
+static char *sentence(const char *fmt, ...) PRINTF_LIKE(1, 2);
+static char *sentence(const char *fmt, ...) {
+    char   *text;
+    va_list args;
+    va_start(args, fmt);
+    if (vasprintf(&text, fmt, args) < 0) fail(EXIT_MEMORY, "out of memory while reading the config");
+    va_end(args);
     return text;
 }
 
-static void rule_grid(ConfigLoad *load, int ranks) {
-    Keys keys = {"parallel.replicas", "parallel.zero_stage", "parallel.deterministic", NULL};
-    if (!usable(load, keys)) return;
-    char *text = check_grid(load->config, ranks);
+/* Axes of the grid that are more than one. */
+typedef struct { const char *key; int64_t size; } AxisSize;
+enum { AXES_GIVEN = 2 };
+static int axes_of(const Config *c, AxisSize axis[AXES_GIVEN]) {
+    AxisSize all[AXES_GIVEN] = {{"parallel.tensor", c->parallel.tensor}, {"parallel.replicas", c->parallel.replicas}};
+    int      count = 0;
+    for (int i = 0; i < AXES_GIVEN; i++)
+        if (all[i].size > 1) axis[count++] = all[i];
+    return count;
+}
+
+static char *check_order(const Config *c) {
+    AxisSize axis[AXES_GIVEN + 1];
+    int      count = axes_of(c, axis);
+    if (c->parallel.zero_stage > 1) axis[count++] = (AxisSize){"parallel.zero_stage", c->parallel.zero_stage};
+    if (!c->parallel.deterministic || count == 0) return NULL;
+    int is_stage = !strcmp(axis[0].key, "parallel.zero_stage");
+    return sentence("parallel.deterministic = true adds gradients in one order, with %s = %" PRId64 " it cannot: %s%s", axis[0].key,
+                                    axis[0].size, is_stage ? "at most 1" : axis[0].key, is_stage ? "" : " = 1");
+}
+
+/* Divisors of all of `of` that are nearest to value from below and above, as "4 or 6", or the one there is. */
+static void nearest_divisors(char *out, size_t room, int64_t value, int64_t of) {
+    int64_t below = value < of ? value : of, above = value;
+    while (of % below) below--;
+    while (above < of && of % above) above++;
+    if (above >= of && of % above) snprintf(out, room, "%" PRId64, below);
+    else snprintf(out, room, "%" PRId64 " or %" PRId64, below, above);
+}
+
+static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
+
+static char *check_tensor(const Config *c) {
+    struct { const char *key; int64_t size; } of[] = {{"model.n_head", c->model.shape.n_head}, {"model.n_embd", c->model.shape.n_embd},
+                                                      {"batch.seq_len", c->batch.seq_len}};
+    int64_t t = c->parallel.tensor, all = common_divisor(common_divisor(of[0].size, of[1].size), of[2].size);
+    char    nearest[64];
+    nearest_divisors(nearest, sizeof nearest, t, all);
+    for (int i = 0; i < 3; i++)
+        if (of[i].size % t)
+            return sentence("parallel.tensor = %" PRId64 " must divide %s = %" PRId64 ": %s", t, of[i].key, of[i].size, nearest);
+    return NULL;
+}
+
+/* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x parallel.replicas (1): start 6 or 9 ranks". */
+static char *check_grid(const Config *c, int ranks) {
+    AxisSize axis[AXES_GIVEN];
+    int      count = axes_of(c, axis), used = 0;
+    int64_t  product = 1;
+    char     names[200];
+    for (int i = 0; i < count; i++) {
+        used += snprintf(names + used, sizeof names - (size_t)used, "%s%s (%" PRId64 ")", i ? " x " : "", axis[i].key, axis[i].size);
+        product *= axis[i].size;
+    }
+    if (ranks <= 0 || ranks % product == 0) return NULL;
+    int64_t below = ranks - ranks % product, first = below > 0 ? below : product;
+    return sentence("%d rank%s no multiple of %s: start %" PRId64 " or %" PRId64 " ranks", ranks, ranks == 1 ? " is" : "s are", names, first,
+                                    first + product);
+}
+
+static void add_fault(ConfigLoad *load, const Keys keys, char *text) {
     if (text) faults_add(&load->faults, where_of(load, keys), "%s", text);
     free(text);
 }
 
-Mesh config_mesh(const Config *c, int ranks) { return mesh_of_data(ranks, (int)c->parallel.replicas); }
+static void rule_grid(ConfigLoad *load, int ranks) {
+    Keys order = {"parallel.tensor", "parallel.replicas", "parallel.zero_stage", "parallel.deterministic", NULL}, grid = {"parallel.tensor", "parallel.replicas", NULL};
+    Keys tensor = {"parallel.tensor", "model.n_head", "model.n_embd", "batch.seq_len", NULL};
+    if (usable(load, order)) add_fault(load, order, check_order(load->config));
+    if (usable(load, tensor)) add_fault(load, tensor, check_tensor(load->config));
+    if (usable(load, grid)) add_fault(load, grid, check_grid(load->config, ranks));
+}
+
+Mesh config_mesh(const Config *c, int ranks) { return mesh_of(ranks, (MeshSizes){(int)c->parallel.tensor, 1, 1, (int)c->parallel.replicas}); }
+int  config_datas(const Config *c, int ranks) { return ranks / (int)c->parallel.tensor; }
 
 static char *check_batch(const Config *c, int ranks) {
     int64_t unit, total = c->batch.global_tokens;
     char    product[200], *text = NULL;
     int     used = snprintf(product, sizeof product, "batch.micro_batch (%" PRId64 ") x batch.seq_len (%" PRId64 ")", c->batch.micro_batch,
                             c->batch.seq_len);
-    if (ranks > 0) snprintf(product + used, sizeof product - (size_t)used, " x ranks (%d)", ranks);
-    int printed = 0;
-    if (!multiply(&unit, 3, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, ranks > 0 ? ranks : 1})) {
+    int     datas = ranks > 0 ? config_datas(c, ranks) : 1, printed = 0;
+    if (ranks > 0 && datas == ranks) snprintf(product + used, sizeof product - (size_t)used, " x ranks (%d)", ranks);
+    else if (ranks > 0) snprintf(product + used, sizeof product - (size_t)used, " x ranks / parallel.tensor (%d)", datas);
+    if (!multiply(&unit, 3, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, datas})) {
         printed = asprintf(&text, "%s does not fit in 64 bits", product);
     } else if (total % unit) {
         int64_t below = total - total % unit, above = below + unit;
@@ -92,9 +154,10 @@ static void rule_batch(ConfigLoad *load, int ranks) {
     const Config *c = load->config;
     Keys          keys = {"batch.global_tokens", "batch.micro_batch", "batch.seq_len", NULL};
     if (!usable(load, keys)) return;
-    char *text = check_batch(c, ranks);
-    if (text) faults_add(&load->faults, where_of(load, keys), "%s", text);
-    free(text);
+    if (!usable(load, (Keys){"parallel.tensor", "parallel.replicas", NULL})) return;
+    char *unequal = check_grid(c, ranks); /* a fault of its own */
+    if (!unequal) add_fault(load, keys, check_batch(c, ranks));
+    free(unequal);
 }
 
 char *config_check_ranks(const Config *c, int ranks) {

@@ -67,11 +67,11 @@ int guard_hash_due(const Config *c, int ranks, int64_t step) {
     return ranks > 1 && (step + 1) % (every < GUARD_HASH_EVERY ? every : GUARD_HASH_EVERY) == 0;
 }
 
-int guard_is_same(Comm *comm, int64_t value, char out[GUARD_TEXT]) {
+int guard_is_outvoted(Comm *comm, int64_t value) {
     int     ranks = comm_size(comm), mine = 0, most = 0;
     int64_t ends[2] = {value, ~value}; /* greatest and, its complement, least */
     comm_all_reduce_i64(comm, ends, 2, COMM_MAX);
-    if (ends[0] == ~ends[1]) return 1;
+    if (ends[0] == ~ends[1]) return 0;
     int64_t *all = (int64_t *)calloc((size_t)ranks, sizeof *all);
     if (!all) fail(EXIT_MEMORY, "no memory for the hashes of %d ranks", ranks);
     all[comm_rank(comm)] = value;
@@ -82,9 +82,15 @@ int guard_is_same(Comm *comm, int64_t value, char out[GUARD_TEXT]) {
         if (equal > most) most = equal;
         if (r == comm_rank(comm)) mine = equal;
     }
-    guard_name_ranks(comm, 2 * most <= ranks || mine < most, out);
     free(all);
-    return 0;
+    return 2 * most <= ranks || mine < most;
+}
+
+int guard_is_same(Comm *comm, int64_t value, char out[GUARD_TEXT]) {
+    int64_t outvoted = guard_is_outvoted(comm, value), any = outvoted;
+    comm_all_reduce_i64(comm, &any, 1, COMM_MAX);
+    if (any) guard_name_ranks(comm, (int)outvoted, out);
+    return !any;
 }
 
 void guard_hash_words(int64_t hash, int64_t words[GUARD_HASH_WORDS]) {

@@ -65,6 +65,7 @@ int guard_hash_due(const Config *c, int ranks, int64_t step);
 /* Collective: 1 where all ranks bring the same value. Else names the ranks without the majority's value, or all ranks
  * where there is no majority. */
 int guard_is_same(Comm *comm, int64_t value, char out[GUARD_TEXT]);
+int guard_is_outvoted(Comm *comm, int64_t value); /* Collective: whether it would name this rank */
 
 /* Whether all ranks bring the same hash, from sums alone, so that it travels in a step's one reduction:
  * guard_hash_words fills a rank's words, and guard_hashes_differ looks at their sums over `ranks`. Exact: of 16-bit

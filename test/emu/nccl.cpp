@@ -273,13 +273,21 @@ template <typename T> void add_rounded(char *sum, const char *x, size_t count) {
     for (size_t i = 0; i < count; i++) ((T *)(void *)sum)[i] = (T)((float)((T *)(void *)sum)[i] + (float)((const T *)(const void *)x)[i]);
 }
 
-/* [first, first + count) of the sum of the ranks' arrays, from rank 0's on, rounded at each addition. */
-std::vector<char> sum_in_order(const Gather &g, int ranks, size_t first, size_t count, ncclDataType_t type) {
+void take_larger(char *most, const char *x, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        float &a = ((float *)(void *)most)[i], b = ((const float *)(const void *)x)[i];
+        if (b > a || b != b) a = b;
+    }
+}
+
+/* [first, first + count) of the sum, or maximum, of the ranks' arrays, from rank 0's on, rounded at each addition. */
+std::vector<char> join_in_order(const Gather &g, int ranks, size_t first, size_t count, ncclDataType_t type, bool is_max) {
     size_t            wide = type_bytes(type), one = g.mine.size();
     std::vector<char> out(g.all.data() + first * wide, g.all.data() + (first + count) * wide);
     for (int r = 1; r < ranks; r++) {
         const char *from = g.all.data() + (size_t)r * one + first * wide;
-        if (type == ncclFloat32) add_rounded<float>(out.data(), from, count);
+        if (is_max) take_larger(out.data(), from, count);
+        else if (type == ncclFloat32) add_rounded<float>(out.data(), from, count);
         else if (type == ncclBfloat16) add_rounded<__nv_bfloat16>(out.data(), from, count);
         else add_rounded<__half>(out.data(), from, count);
     }
@@ -295,7 +303,7 @@ bool move(ncclComm_t comm, Call call, const void *from, void *to, Gather &g) {
         emu::copy_now(g.mine.data(), from, g.mine.size());
     }
     if (!gathered(comm, g, false)) return false;
-    if (call.kind != ALL_GATHER) g.all = sum_in_order(g, comm->ranks, call.kind == ALL_REDUCE ? 0 : count * (size_t)comm->rank, count, type);
+    if (call.kind != ALL_GATHER) g.all = join_in_order(g, comm->ranks, call.kind == ALL_REDUCE ? 0 : count * (size_t)comm->rank, count, type, call.op == ncclMax);
     emu::copy_now(to, g.all.data(), g.all.size());
     return true;
 }
@@ -414,7 +422,7 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
     size_t bytes = count * type_bytes(type);
     if (comm->state != ncclSuccess) return wrong(ncclInvalidUsage, "all-reduce while the communicator is in state %d", (int)comm->state);
     if (bytes == 0 && count > 0) return wrong(ncclInvalidArgument, "all-reduce: type %d is not emulated", (int)type);
-    if (op != ncclSum) return wrong(ncclInvalidArgument, "all-reduce: only sums are emulated");
+    if (op != ncclSum && (op != ncclMax || type != ncclFloat32)) return wrong(ncclInvalidArgument, "all-reduce: only sums, and maxima of f32, are emulated");
     if (count > 0)
         if (ncclResult_t result = check_buffer("all-reduce", from, bytes)) return result;
     if (count > 0)

@@ -248,7 +248,7 @@ static void test_inference(void **state) {
         float  logits[389];
         double loss;
         for (int32_t row = 0; row < 2 * T; row += 13) {
-            gpt_logits(&m->gpt, &m->stream, row, logits);
+            gpt_logits(&m->gpt, &m->stream, batch, row, logits);
             double wide[389];
             for (int v = 0; v < 389; v++) wide[v] = (double)logits[v];
             ref_classifier_forward(&loss, wide, (const int32_t *)batch.targets.data + row, 1, 389, 389);

@@ -30,7 +30,7 @@ static void run_everything(Model *m) {
     for (int64_t t = SAMPLE_STEP; t < m->spec.T + SAMPLE_STEP; t += SAMPLE_STEP) {
         Tensor text = tensor_2d(batch.inputs.data, I32, 1, t < m->spec.T ? t : m->spec.T);
         gpt_forward(&m->gpt, &m->stream, (Batch){text, text});
-        gpt_logits(&m->gpt, &m->stream, 0, logits);
+        gpt_logits(&m->gpt, &m->stream, (Batch){text, text}, 0, logits);
     }
     device_sync(&m->stream);
     arena_destroy(&tokens);

@@ -62,7 +62,7 @@ static void run_model(ModelShape shape, DType act, int64_t B, int64_t T, Recompu
     for (int64_t t = SAMPLE_STEP; t < T + SAMPLE_STEP; t += SAMPLE_STEP) { /* a sample that grows */
         Tensor text = tensor_2d(batch.inputs.data, I32, 1, t < T ? t : T);
         gpt_forward(&m->gpt, &m->stream, (Batch){text, text});
-        gpt_logits(&m->gpt, &m->stream, 0, logits);
+        gpt_logits(&m->gpt, &m->stream, (Batch){text, text}, 0, logits);
     }
     assert_true(ran.count > 8);
     for (int i = 0; i < ran.count; i++)

@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     Batch batch = {tensor_2d(tokens, I32, 1, T), tensor_2d(tokens, I32, 1, T)};
     gpt_forward(&m->gpt, &m->stream, batch);
     for (int64_t t = 0; t < T; t++) {
-        gpt_logits(&m->gpt, &m->stream, t, logits);
+        gpt_logits(&m->gpt, &m->stream, batch, t, logits);
         for (int64_t v = 0; v < shape.vocab_size; v++) printf("%.9g%c", logits[v], v == shape.vocab_size - 1 ? '\n' : ' ');
     }
     free(tokens);

@@ -68,8 +68,8 @@ static void lines_are_exact(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0);
     metrics_eval(m, 0, 5.54517744);
-    metrics_train(m, &(StepMetrics){1, 12288, 5.5451774444795623, 4e-5, 1.0 / 3, 45123.456789, 0.6321, 272.25, 0.125, 0, 0, 0, 0, {0}});
-    metrics_train(m, &(StepMetrics){2, 24576, NAN, 1e-05, INFINITY, -INFINITY, 1e300, 1e-300, -0.5, 123456789012.0, WITH_REPLICA, 1.5, 1, {0, 0, INT64_MAX, 7, 0}});
+    metrics_train(m, &(StepMetrics){1, 12288, 5.5451774444795623, 4e-5, 1.0 / 3, 45123.456789, 0.6321, 272.25, 0.125, 0, 0, {0}, 0, {0}});
+    metrics_train(m, &(StepMetrics){2, 24576, NAN, 1e-05, INFINITY, -INFINITY, 1e300, 1e-300, -0.5, 123456789012.0, WITH_REPLICA, {0, 0, 0, 1.5, 0}, 1, {0, 0, INT64_MAX, 7, 0}});
     metrics_eval(m, 2, NAN);
     char *text = read_text(path); /* each line is there as soon as it was logged */
     assert_string_equal(text,

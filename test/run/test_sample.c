@@ -139,7 +139,7 @@ static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
         while (count - from > m->model->gpt.T) from += m->model->gpt.T / 2;
         Tensor window = tensor_2d(ids + from, I32, 1, count - from);
         gpt_forward(&m->model->gpt, &m->model->stream, (Batch){window, window});
-        gpt_logits(&m->model->gpt, &m->model->stream, count - from - 1, logits);
+        gpt_logits(&m->model->gpt, &m->model->stream, (Batch){window, window}, count - from - 1, logits);
         ids[count] = sample_token(logits, m->model->gpt.shape.vocab_size, 0, 0, 0);
     }
     free(logits);

@@ -1,0 +1,132 @@
+/* exchange.c - see exchange.h. */
+#include "run/checkpoint/exchange.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int exchange_is_needed(const Shards *z, Span span) { return layout_cuts_columns(&z->layout, &z->layout.param[span.param]); }
+
+/* Of n things, those of tensor rank i: [n i / t, n (i + 1) / t). */
+static int64_t share(const Layout *l, int64_t n, int i) { return n * i / l->tensor_ranks; }
+
+Span exchange_kept(const Shards *z, Span span) {
+    const Layout *l = &z->layout;
+    if (l->param[span.param].cut != CUT_NONE) return span;
+    int64_t from = share(l, span.elems, l->tensor_rank), end = share(l, span.elems, l->tensor_rank + 1);
+    span.memory += from, span.shard += from, span.first += from, span.elems = end - from;
+    return span;
+}
+
+/* --- spans of matrices that are cut by columns --------------------------------------------------------------------- */
+
+/* Elements [first, end) of this rank's part of the matrix that tensor rank i writes, with their neighbours on the other
+ * ranks: whole rows, but for a first one and a last one that the span itself cuts. */
+typedef struct { int64_t first, end; } Rows;
+
+static int64_t width_of(const Param *p) { return p->dims == 2 ? p->local[1] : p->local[0]; }
+
+static Rows rows_of(const Layout *l, Span span, int i) {
+    int64_t width = width_of(&l->param[span.param]), from = span.first / width, rows = (span.first + span.elems - 1) / width + 1 - from;
+    Rows    r = {(from + share(l, rows, i)) * width, (from + share(l, rows, i + 1)) * width};
+    if (r.first < span.first) r.first = span.first;
+    if (r.end > span.first + span.elems) r.end = span.first + span.elems;
+    if (r.end < r.first) r.end = r.first;
+    return r;
+}
+
+/* The run of the file that begins with element `at` of tensor rank j's part and ends with its row, its part of the row
+ * (of q, k or v), or r. */
+static FileRun run_of(const Layout *l, Span span, Rows r, int64_t at, int j) {
+    Layout theirs = *l;
+    theirs.tensor_rank = j;
+    span.first = at, span.elems = r.end - at;
+    return layout_run(&theirs, &span, 0);
+}
+
+/* --- what is written ----------------------------------------------------------------------------------------------- */
+
+static void add_run(FileRuns *f, FileRun run) {
+    FileRun *last = f->runs ? &f->run[f->runs - 1] : NULL;
+    f->elems += run.elems;
+    if (last && last->offset + last->elems == run.offset) {
+        last->elems += run.elems;
+        return;
+    }
+    if (f->runs == f->room) {
+        f->room = 2 * f->room + 64;
+        f->run = (FileRun *)realloc(f->run, sizeof *f->run * (size_t)f->room);
+        if (!f->run) fail(EXIT_MEMORY, "no memory for the runs of a checkpoint");
+    }
+    f->run[f->runs++] = run;
+}
+
+/* In the order in which exchange_rows leaves the elements: that of the file, within a row. */
+static void add_rows(FileRuns *f, const Layout *l, Span span) {
+    Rows r = rows_of(l, span, l->tensor_rank);
+    for (int64_t at = r.first, elems; at < r.end; at += elems) {
+        elems = run_of(l, span, r, at, 0).elems;
+        for (int j = 0; j < l->tensor_ranks; j++) add_run(f, run_of(l, span, r, at, j));
+    }
+}
+
+FileRuns exchange_runs(const Shards *z) {
+    FileRuns f = {0};
+    Span    *spans = (Span *)malloc(sizeof *spans * (size_t)z->layout.params);
+    if (!spans) fail(EXIT_MEMORY, "no memory for the spans of a checkpoint");
+    for (int b = 0; b < z->layout.buckets; b++) {
+        int count = shards_spans_to_save(z, b, spans);
+        for (int i = 0; i < count; i++) {
+            Span kept = exchange_kept(z, spans[i]);
+            if (exchange_is_needed(z, spans[i])) add_rows(&f, &z->layout, spans[i]);
+            else if (kept.elems > 0) add_run(&f, layout_run(&z->layout, &kept, 0));
+        }
+    }
+    free(spans);
+    return f;
+}
+
+/* --- the exchange -------------------------------------------------------------------------------------------------- */
+
+int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out) {
+    const Layout *l = &z->layout;
+    int           ranks = l->tensor_ranks;
+    Rows          r = rows_of(l, span, l->tensor_rank);
+    int64_t       each = r.end - r.first, to = 0;
+    size_t       *bytes = (size_t *)malloc(sizeof *bytes * (size_t)ranks);
+    float        *received = (float *)malloc(sizeof *received * (size_t)(each * ranks + 1));
+    if (!bytes || !received) fail(EXIT_MEMORY, "no memory to exchange the rows of a checkpoint");
+    for (int i = 0; i < ranks; i++) {
+        Rows theirs = rows_of(l, span, i);
+        bytes[i] = (size_t)(theirs.end - theirs.first) * sizeof *mine;
+    }
+    comm_all_to_all(z->spec.tensor, mine, bytes, received);
+    for (int64_t at = r.first, elems; at < r.end; at += elems) {
+        elems = run_of(l, span, r, at, 0).elems;
+        for (int j = 0; j < ranks; j++, to += elems) memcpy(out + to, received + j * each + (at - r.first), (size_t)elems * sizeof *out);
+    }
+    free(bytes);
+    free(received);
+    return to;
+}
+
+/* --- memory -------------------------------------------------------------------------------------------------------- */
+
+/* A rank's share of a span's rows is rounded: to a whole row of the file at most. */
+int64_t exchange_most_elems(const Layout *l) {
+    int64_t elems = l->shard_elems;
+    for (int i = 0; i < l->params; i++)
+        if (layout_cuts_columns(l, &l->param[i])) elems += width_of(&l->param[i]) * l->tensor_ranks;
+    return elems;
+}
+
+/* A span as it was, and as it came from the others. */
+int64_t exchange_scratch_elems(const Layout *l) {
+    int64_t most = 0;
+    for (int i = 0; i < l->params; i++) {
+        const Param *p = &l->param[i];
+        int64_t      span = l->bucket[p->bucket].piece_elems < p->local_elems ? l->bucket[p->bucket].piece_elems : p->local_elems;
+        int64_t      elems = 2 * span + width_of(p) * l->tensor_ranks;
+        if (layout_cuts_columns(l, p) && elems > most) most = elems;
+    }
+    return most;
+}
