@@ -85,7 +85,7 @@ static AdamW adamw_at(const Run *r, int64_t step) {
 static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, double ms) {
     double    tokens_per_s = (double)r->config->batch.global_tokens / ms * 1e3;
     GroupTimes t = groups_times(&r->groups);
-    unsigned   timed = (r->groups.tensor ? WITH_TENSOR : 0u) | (r->groups.replicas ? WITH_REPLICA : 0u);
+    unsigned   timed = (r->groups.tensor ? WITH_TENSOR : 0u) | (r->groups.context ? WITH_CONTEXT : 0u) | (r->groups.replicas ? WITH_REPLICA : 0u);
     return (StepMetrics){.step = step + 1, .tokens = run_position(r, step + 1).tokens, .loss = n->loss, .lr = schedule_lr(r->config, step),
                          .grad_norm = n->grad_norm, .tokens_per_s = tokens_per_s, .mfu = r->plan.flops_per_token * tokens_per_s / r->matmul_flops, .ms = ms,
                          .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms, .timed = timed,

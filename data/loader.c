@@ -17,7 +17,8 @@ static const double PATIENCE_MS = 2000.0;
 struct Loader {
     const Dataset  *dataset;    /* borrowed */
     LoaderPlan      plan;
-    int64_t         T;
+    int64_t         T;          /* a rank's tokens of a sample */
+    int32_t        *sample;     /* owned [2, seq_len]: the thread's, inputs and targets; NULL where T is all of it */
     Batch           batch;      /* device memory, from the arena */
     int64_t         micro_steps;/* micro-batches of a step */
     int64_t         ring;       /* micro-batches in memory: those of a step and AHEAD more */
@@ -55,8 +56,14 @@ static int64_t first_index(const LoaderPlan *p, int64_t n) {
 static void fill_slot(Loader *l, int64_t n) {
     int64_t B = l->plan.micro_batch, T = l->T, first = first_index(&l->plan, n), slot = n % l->ring;
     failpoint_done(failpoint("data.batch"));
-    for (int64_t row = 0; row < B; row++)
-        dataset_sample(l->dataset, dataset_order(l->dataset, l->plan.order, first + row), l->inputs + (slot * B + row) * T, l->targets + (slot * B + row) * T);
+    for (int64_t row = 0; row < B; row++) {
+        int32_t *inputs = l->inputs + (slot * B + row) * T, *targets = l->targets + (slot * B + row) * T;
+        int64_t  number = dataset_order(l->dataset, l->plan.order, first + row), whole = l->dataset->seq_len;
+        dataset_sample(l->dataset, number, l->sample ? l->sample : inputs, l->sample ? l->sample + whole : targets);
+        if (!l->sample) continue;
+        context_take(inputs, l->sample, l->plan.context, T);
+        context_take(targets, l->sample + whole, l->plan.context, T);
+    }
 }
 
 static void *fill_ahead(void *loader) {
@@ -82,9 +89,12 @@ Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
     CHECK(plan.micro_batch > 0 && plan.step_samples > 0 && plan.step_samples % (plan.micro_batch * plan.ranks) == 0,
           "%lld samples a step over %d ranks in micro-batches of %lld", (long long)plan.step_samples, plan.ranks,
           (long long)plan.micro_batch);
-    int64_t B = plan.micro_batch, T = dataset->seq_len;
+    if (plan.context.ranks < 1) plan.context = WHOLE_SEQUENCE;
+    int64_t B = plan.micro_batch, T = dataset->seq_len / plan.context.ranks;
     Loader *l = calloc(1, sizeof *l);
     if (!l) fail(EXIT_MEMORY, "no memory for the data loader");
+    if (plan.context.ranks > 1) l->sample = malloc(2 * sizeof *l->sample * (size_t)dataset->seq_len);
+    if (plan.context.ranks > 1 && !l->sample) fail(EXIT_MEMORY, "no memory for a sample");
     l->dataset = dataset;
     l->plan = plan;
     l->T = T;
@@ -104,6 +114,7 @@ int loader_destroy(Loader *l) {
     event_wait(l->copied);
     event_destroy(&l->copied);
     device_free_host(l->inputs);
+    free(l->sample);
     free(l);
     return 1;
 }

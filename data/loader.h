@@ -1,7 +1,7 @@
 /* loader.h - a thread that has the micro-batches of a step ready before it begins, and a few more.
  *
  * Rank r of W takes the contiguous part [r*G/W, (r+1)*G/W) of each step's G samples, micro_batch at a time: micro-batch
- * k of the step's K runs on rank floor(k*W/K), whatever W.
+ * k of the step's K runs on rank floor(k*W/K), whatever W. Context ranks take their tokens of the same samples.
  */
 #ifndef TRAIN_GPT_DATA_LOADER_H
 #define TRAIN_GPT_DATA_LOADER_H
@@ -20,7 +20,8 @@ typedef struct {
     SampleOrder order;
     int64_t     step_samples;  /* G */
     int64_t     micro_batch;   /* B */
-    int         rank, ranks;
+    int         rank, ranks;   /* of those with different samples           */
+    ContextPart context;       /* of each sample; ranks 0 counts as 1       */
     int64_t     first_sample;  /* global index that the first step begins with */
 } LoaderPlan;
 
@@ -36,6 +37,7 @@ Batch   loader_next(Loader *l, Stream *s, double *wait_ms);
 int     loader_is_ready(Loader *l, double ms);
 /* From here on as if made with this first_sample: to take a step's batches again, or to leave some out. */
 void    loader_seek(Loader *l, int64_t first_sample);
+/* T: a rank's tokens of a sample */
 size_t  loader_bytes(int64_t B, int64_t T);   /* arena bytes it will take, and of host memory: */
 size_t  loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps);
 

@@ -1,7 +1,8 @@
 /* attention.c - CPU side of attention_forward in layers.h; backward is attention_backward.c.
  *
  * One item of work is a tile of queries of one head. It walks the tiles of keys up to its own with a running maximum
- * and sum per query, so that only one tile of scores exists per thread. Dao, FlashAttention-2, arXiv:2307.08691.
+ * and sum per query, so that only one tile of scores exists per thread. Dao, FlashAttention-2, arXiv:2307.08691. With
+ * context ranks the keys are those of all ranks; a tile of queries then stands elsewhere among them (attention_place).
  */
 #include "layers/act_simd.h"
 #include "layers/transpose_simd.h"
@@ -17,8 +18,8 @@ typedef struct {
 
 /* A thread's memory. k and v hold the whole sequence of one head. */
 typedef struct {
-    float *k;        /* [tiles][D,TILE] turned                                       */
-    float *v;        /* [tiles][TILE,wide]                                           */
+    float *k;        /* [key_tiles][D,TILE] turned                                   */
+    float *v;        /* [key_tiles][TILE,wide]                                       */
     float *q, *y;    /* [TILE,wide] scaled queries; sums of p v                      */
     float *scores;   /* [TILE,TILE]                                                  */
     float *sum;      /* [TILE,16]  sums of p, lane by lane                           */
@@ -28,8 +29,8 @@ typedef struct {
 
 static int64_t forward_carve(ForwardScratch *w, float *base, const Heads *h) {
     int64_t used = 0;
-    w->k = attention_carve(base, &used, h->tiles * TILE * h->D);
-    w->v = attention_carve(base, &used, h->tiles * TILE * h->wide);
+    w->k = attention_carve(base, &used, h->key_tiles * TILE * h->D);
+    w->v = attention_carve(base, &used, h->key_tiles * TILE * h->wide);
     w->q = attention_carve(base, &used, TILE * h->wide);
     w->y = attention_carve(base, &used, TILE * h->wide);
     w->scores = attention_carve(base, &used, TILE * TILE);
@@ -53,14 +54,32 @@ static void forward_tiles(const Forward *job, float *memory, int64_t floats) {
     }
 }
 
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
-    EXPECT_ACT(qkv);
-    int            is_dry = attention_forward_contract(s, y, lse, qkv, H);
-    Forward        job = {.heads = attention_heads(lse, qkv, H), .y = y.data, .lse = (float *)lse.data};
+static void forward(Stream *s, Heads heads, Tensor y, Tensor lse, int is_dry) {
+    Forward        job = {.heads = heads, .y = y.data, .lse = (float *)lse.data};
     ForwardScratch size;
     int64_t        floats = forward_carve(&size, NULL, &job.heads);
     size_t         mark = arena_mark(&s->scratch);
     float         *memory = (float *)arena_take(&s->scratch, (size_t)((int64_t)omp_get_max_threads() * floats) * sizeof(float));
     if (!is_dry) forward_tiles(&job, memory, floats);
     arena_release(&s->scratch, mark);
+}
+
+void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+    EXPECT_ACT(qkv);
+    int is_dry = attention_forward_contract(s, y, lse, qkv, H);
+    forward(s, attention_heads(lse, qkv, tensor_none(), WHOLE_SEQUENCE, H), y, lse, is_dry);
+}
+
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, int64_t H) {
+    EXPECT_ACT(qkv);
+    int is_dry = attention_context_forward_contract(s, y, lse, qkv, keys, context, H);
+    forward(s, attention_heads(lse, qkv, keys, context, H), y, lse, is_dry);
+}
+
+void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {
+    size_t elem = dtype_bytes(from.type), bytes = (size_t)columns * elem;
+    if (copy_columns_contract(s, to, to_first, from, from_first, columns)) return;
+    #pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < from.dim[0]; n++)
+        memcpy((char *)to.data + (size_t)(n * to.dim[1] + to_first) * elem, (const char *)from.data + (size_t)(n * from.dim[1] + from_first) * elem, bytes);
 }

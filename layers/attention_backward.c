@@ -15,6 +15,7 @@
 typedef struct {
     Heads       heads;
     void       *dqkv;   /* borrowed, [N,3C] act */
+    void       *dkeys;  /* borrowed, of the context ranks' keys; NULL: they are in dqkv */
     const void *y;      /* borrowed, [N,C] act  */
     const float *lse;   /* borrowed, [B*H,T]    */
 } Backward;
@@ -59,18 +60,14 @@ static void backward_items(const Backward *job, float *memory, int64_t floats, B
     {
         BackwardScratch w;
         backward_carve(&w, memory + (int64_t)omp_get_thread_num() * floats, &job->heads);
-        int64_t items = item == BY_HEAD ? heads : heads * job->heads.tiles;
+        int64_t items = item == BY_HEAD ? heads : heads * (item == BY_KEYS ? job->heads.key_tiles : job->heads.tiles);
         backward_share(job, w, attention_share(items, omp_get_thread_num(), omp_get_num_threads()), item);
     }
 }
 
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
-    EXPECT_ACT(qkv);
-    int      is_dry = attention_backward_contract(s, dqkv, dy, y, lse, qkv, H);
-    Backward job = {.heads = attention_heads(lse, qkv, H), .dqkv = dqkv.data, .y = y.data, .lse = (const float *)lse.data};
-    job.heads.dy = dy.data;
+static void backward(Stream *s, Backward job, int is_dry) {
     BackwardScratch size;
-    int64_t         threads = omp_get_max_threads(), floats = backward_carve(&size, NULL, &job.heads), heads = job.heads.B * H;
+    int64_t         threads = omp_get_max_threads(), floats = backward_carve(&size, NULL, &job.heads), heads = job.heads.B * job.heads.H;
     size_t          mark = arena_mark(&s->scratch);
     float          *memory = (float *)arena_take(&s->scratch, (size_t)(threads * floats) * sizeof(float));
     int64_t         rounds = (heads + threads - 1) / threads;
@@ -83,4 +80,22 @@ void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
         backward_items(&job, memory, floats, BY_QUERIES);
     }
     arena_release(&s->scratch, mark);
+}
+
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+    EXPECT_ACT(qkv);
+    int      is_dry = attention_backward_contract(s, dqkv, dy, y, lse, qkv, H);
+    Backward job = {.heads = attention_heads(lse, qkv, tensor_none(), WHOLE_SEQUENCE, H), .dqkv = dqkv.data, .y = y.data, .lse = (const float *)lse.data};
+    job.heads.dy = dy.data;
+    backward(s, job, is_dry);
+}
+
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context,
+                                int64_t H) {
+    EXPECT_ACT(qkv);
+    int      is_dry = attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, context, H);
+    Backward job = {.heads = attention_heads(lse, qkv, keys, context, H), .dqkv = dqkv.data, .dkeys = dkeys.data, .y = y.data,
+                    .lse = (const float *)lse.data};
+    job.heads.dy = dy.data;
+    backward(s, job, is_dry);
 }

@@ -12,7 +12,7 @@ static void SIMD(load_queries)(const Backward *job, BackwardScratch w, int64_t h
     int64_t      rows = attention_rows(tile, h->T), at = (head / h->H * h->T + tile * TILE) * h->C + head % h->H * h->D;
     size_t       at_bytes = (size_t)at * dtype_bytes(h->type);
     float       *dy = w.dy + tile * TILE * h->wide, *lse = w.lse + tile * TILE, *delta = w.delta + tile * TILE;
-    SIMD(pack_rows)(h->type, w.q + tile * TILE * h->wide, attention_third(h, THIRD_Q, head, tile), 3 * h->C, rows, h, h->scale);
+    SIMD(pack_rows)(h->type, w.q + tile * TILE * h->wide, attention_queries(h, head, tile), 3 * h->C, rows, h, h->scale);
     SIMD(pack_rows)(h->type, dy, (const char *)h->dy + at_bytes, h->C, rows, h, 1.0f);
     for (int64_t r = 0; r < tile_round(rows); r++) {
         f32x16 sum = f32x16_all(0.0f);
@@ -26,11 +26,11 @@ static void SIMD(load_queries)(const Backward *job, BackwardScratch w, int64_t h
 
 static void SIMD(load_keys)(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
-    int64_t      rows = attention_rows(tile, h->T);
-    const void  *k = attention_third(h, THIRD_K, head, tile), *v = attention_third(h, THIRD_V, head, tile);
-    SIMD(pack_rows)(h->type, w.k, k, 3 * h->C, rows, h, 1.0f);
-    pack_turned(w.k_turned, k, 3 * h->C, rows, h);
-    pack_turned(w.v_turned, v, 3 * h->C, rows, h);
+    int64_t      rows = attention_rows(tile, h->context.ranks * h->T), step = attention_key_step(h);
+    const void  *k = attention_keys(h, THIRD_K, head, tile), *v = attention_keys(h, THIRD_V, head, tile);
+    SIMD(pack_rows)(h->type, w.k, k, step, rows, h, 1.0f);
+    pack_turned(w.k_turned, k, step, rows, h);
+    pack_turned(w.v_turned, v, step, rows, h);
 }
 
 /* w.p and w.ds of a tile of queries and a tile of keys, both loaded. In a tile on the diagonal, elements above it are
@@ -52,13 +52,20 @@ static void SIMD(scores)(const Heads *h, BackwardScratch w, int64_t tile, int64_
     }
 }
 
-/* dqkv's third of a head's tile = scale * x [rows,wide]. */
-static void SIMD(store_third)(const Backward *job, int third, int64_t head, int64_t tile, const float *x, float scale) {
-    const Heads *h = &job->heads;
-    int64_t      at = (head / h->H * h->T + tile * TILE) * 3 * h->C + third * h->C + head % h->H * h->D;
-    for (int64_t r = 0; r < attention_rows(tile, h->T); r++)
+/* Rows of a head, from element `at` of y on, `step` elements apart = scale * x [rows,wide]. */
+static void SIMD(store_rows)(const Heads *h, void *y, int64_t at, int64_t step, int64_t rows, const float *x, float scale) {
+    for (int64_t r = 0; r < rows; r++)
         for (int64_t d = 0; d < h->D; d += LANES)
-            act16_store_n(job->dqkv, at + r * 3 * h->C + d, act16_count(d, h->D), h->type, scale * f32x16_load(x + r * h->wide + d));
+            act16_store_n(y, at + r * step + d, act16_count(d, h->D), h->type, scale * f32x16_load(x + r * h->wide + d));
+}
+static void SIMD(store_queries)(const Backward *job, int64_t head, int64_t tile, const float *x) {
+    const Heads *h = &job->heads;
+    SIMD(store_rows)(h, job->dqkv, attention_query_at(h, head, tile), 3 * h->C, attention_rows(tile, h->T), x, h->scale);
+}
+static void SIMD(store_keys)(const Backward *job, int third, int64_t head, int64_t tile, const float *x) {
+    const Heads *h = &job->heads;
+    SIMD(store_rows)(h, h->keys ? job->dkeys : job->dqkv, attention_key_at(h, third, head, tile), attention_key_step(h),
+                     attention_rows(tile, h->context.ranks * h->T), x, 1.0f);
 }
 
 /* dq of a tile of queries += ds k of a tile of keys, whose scores are there. */
@@ -70,42 +77,43 @@ static void SIMD(add_dq)(const Heads *h, BackwardScratch w, int64_t tile, int64_
 /* dk and dv of a tile of keys, the head's queries being loaded; with item BY_HEAD its part of dq as well. */
 static void SIMD(backward_keys)(const Backward *job, BackwardScratch w, int64_t head, int64_t keys, BackwardItem item) {
     const Heads *h = &job->heads;
-    int64_t      columns = tile_round(attention_rows(keys, h->T));
+    int64_t      columns = tile_round(attention_rows(keys, h->context.ranks * h->T));
     SIMD(load_keys)(job, w, head, keys);
     memset(w.dk, 0, (size_t)(columns * h->wide) * sizeof(float));
     memset(w.dv, 0, (size_t)(columns * h->wide) * sizeof(float));
-    for (int64_t tile = keys; tile < h->tiles; tile++) {
-        int64_t  rows = tile_round(attention_rows(tile, h->T)), at = tile * TILE * h->wide;
-        TileForm form = tile == keys ? TILE_UPPER_FACTOR : TILE_FULL;
-        SIMD(scores)(h, w, tile, rows, columns, tile == keys ? TILE_LOWER_RESULT : TILE_FULL);
+    for (int64_t tile = 0; tile < h->tiles; tile++) {
+        int64_t  rows = tile_round(attention_rows(tile, h->T)), at = tile * TILE * h->wide, place = attention_place(h, tile);
+        TileForm form = place == keys ? TILE_UPPER_FACTOR : TILE_FULL;
+        if (place < keys) continue;
+        SIMD(scores)(h, w, tile, rows, columns, place == keys ? TILE_LOWER_RESULT : TILE_FULL);
         tile_product((TileProduct){w.dv, w.p, w.dy + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
         tile_product((TileProduct){w.dk, w.ds, w.q + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
-        if (item == BY_HEAD) SIMD(add_dq)(h, w, tile, rows, columns, tile == keys);
+        if (item == BY_HEAD) SIMD(add_dq)(h, w, tile, rows, columns, place == keys);
     }
-    SIMD(store_third)(job, THIRD_K, head, keys, w.dk, 1.0f);
-    SIMD(store_third)(job, THIRD_V, head, keys, w.dv, 1.0f);
+    SIMD(store_keys)(job, THIRD_K, head, keys, w.dk);
+    SIMD(store_keys)(job, THIRD_V, head, keys, w.dv);
 }
 
 /* dq of a tile of queries. */
 static void SIMD(backward_queries)(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
-    int64_t      rows = tile_round(attention_rows(tile, h->T));
+    int64_t      rows = tile_round(attention_rows(tile, h->T)), last = attention_place(h, tile);
     SIMD(load_queries)(job, w, head, tile);
     memset(w.dq + tile * TILE * h->wide, 0, (size_t)(rows * h->wide) * sizeof(float));
-    for (int64_t keys = 0; keys <= tile; keys++) {
-        int64_t columns = tile_round(attention_rows(keys, h->T));
+    for (int64_t keys = 0; keys <= last; keys++) {
+        int64_t columns = tile_round(attention_rows(keys, h->context.ranks * h->T));
         SIMD(load_keys)(job, w, head, keys);
-        SIMD(scores)(h, w, tile, rows, columns, tile == keys ? TILE_LOWER_RESULT : TILE_FULL);
-        SIMD(add_dq)(h, w, tile, rows, columns, tile == keys);
+        SIMD(scores)(h, w, tile, rows, columns, last == keys ? TILE_LOWER_RESULT : TILE_FULL);
+        SIMD(add_dq)(h, w, tile, rows, columns, last == keys);
     }
-    SIMD(store_third)(job, THIRD_Q, head, tile, w.dq + tile * TILE * h->wide, h->scale);
+    SIMD(store_queries)(job, head, tile, w.dq + tile * TILE * h->wide);
 }
 
 static void SIMD(backward_share)(const Backward *job, BackwardScratch w, Share share, BackwardItem item) {
     const Heads *h = &job->heads;
     int64_t      loaded = -1;
     for (int64_t i = share.first; i < share.end; i++) {
-        int64_t head = item == BY_HEAD ? i : i / h->tiles, tile = attention_tile(i % h->tiles, h->tiles);
+        int64_t tiles = item == BY_KEYS ? h->key_tiles : h->tiles, head = item == BY_HEAD ? i : i / tiles, tile = attention_tile(i % tiles, tiles);
         if (item == BY_QUERIES) {
             SIMD(backward_queries)(job, w, head, tile);
             continue;
@@ -118,7 +126,7 @@ static void SIMD(backward_share)(const Backward *job, BackwardScratch w, Share s
             continue;
         }
         memset(w.dq, 0, (size_t)(h->tiles * TILE * h->wide) * sizeof(float));
-        for (int64_t keys = 0; keys < h->tiles; keys++) SIMD(backward_keys)(job, w, head, keys, item);
-        for (int64_t t = 0; t < h->tiles; t++) SIMD(store_third)(job, THIRD_Q, head, t, w.dq + t * TILE * h->wide, h->scale);
+        for (int64_t keys = 0; keys < h->key_tiles; keys++) SIMD(backward_keys)(job, w, head, keys, item);
+        for (int64_t t = 0; t < h->tiles; t++) SIMD(store_queries)(job, head, t, w.dq + t * TILE * h->wide);
     }
 }

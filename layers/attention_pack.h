@@ -20,9 +20,12 @@ typedef struct {
     DType   type;
     int64_t B, T, C, H, D;
     int64_t wide;         /* D rounded up to 16: floats of a packed row */
-    int64_t tiles;        /* of TILE positions in a sequence            */
+    int64_t tiles;        /* of TILE positions in a sequence, here      */
+    int64_t key_tiles;    /* the same, on all context ranks             */
     float   scale;        /* 1/sqrt(D), folded into q                   */
     const void *qkv, *dy; /* borrowed; dy [N,C] in backward only        */
+    const void *keys;     /* borrowed; NULL: those of qkv               */
+    ContextPart context;
 } Heads;
 
 /* The threads' shares of the work are contiguous runs of items. */
@@ -48,21 +51,44 @@ static inline float *attention_carve(float *base, int64_t *used, int64_t floats)
     return base ? base + at : NULL;
 }
 
-static inline Heads attention_heads(Tensor lse, Tensor qkv, int64_t H) {
+static inline Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, ContextPart context, int64_t H) {
     int64_t C = qkv.dim[1] / 3, T = lse.dim[1];
-    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / H, .T = T, .C = C, .H = H, .D = C / H, .qkv = qkv.data};
+    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / H, .T = T, .C = C, .H = H, .D = C / H, .qkv = qkv.data, .keys = keys.data, .context = context};
     heads.wide = tile_round(heads.D);
     heads.tiles = (T + TILE - 1) / TILE;
+    heads.key_tiles = context.ranks * heads.tiles;
     heads.scale = 1.0f / sqrtf((float)heads.D);
     return heads;
 }
 
-/* q, k, v are thirds 0, 1, 2 of a row of qkv. */
+/* q, k, v are thirds 0, 1, 2 of a row of qkv; k and v are halves of a row of keys. */
 enum { THIRD_Q, THIRD_K, THIRD_V };
 
-static inline const void *attention_third(const Heads *h, int third, int64_t head, int64_t tile) {
-    int64_t row = head / h->H * h->T + tile * TILE, column = third * h->C + head % h->H * h->D;
-    return (const char *)h->qkv + (size_t)(row * 3 * h->C + column) * dtype_bytes(h->type);
+/* The element at which a tile of a head's queries begins in qkv. */
+static inline int64_t attention_query_at(const Heads *h, int64_t head, int64_t tile) {
+    return (head / h->H * h->T + tile * TILE) * 3 * h->C + head % h->H * h->D;
+}
+/* Where a tile of queries stands among the tiles of its sequence, which are those of keys. */
+static inline int64_t attention_place(const Heads *h, int64_t tile) {
+    Positions p = positions_of(h->context, h->T);
+    return POSITION_OF(p, tile * TILE) / TILE;
+}
+
+/* The element at which a tile of a head's keys (THIRD_K) or values begins, in qkv or in keys; from row to row it is
+ * attention_key_step. A tile lies in one chunk of one context rank. */
+static inline int64_t attention_key_step(const Heads *h) { return h->keys ? 2 * h->C : 3 * h->C; }
+static inline int64_t attention_key_at(const Heads *h, int third, int64_t head, int64_t tile) {
+    if (!h->keys) return attention_query_at(h, head, tile) + third * h->C;
+    int64_t chunk_tiles = h->tiles / 2, chunk = tile / chunk_tiles, ranks = h->context.ranks, owner = chunk < ranks ? chunk : 2 * ranks - 1 - chunk;
+    int64_t there = (chunk < ranks ? 0 : chunk_tiles) + tile % chunk_tiles;
+    return ((owner * h->B + head / h->H) * h->T + there * TILE) * 2 * h->C + (third - THIRD_K) * h->C + head % h->H * h->D;
+}
+
+static inline const void *attention_queries(const Heads *h, int64_t head, int64_t tile) {
+    return (const char *)h->qkv + (size_t)attention_query_at(h, head, tile) * dtype_bytes(h->type);
+}
+static inline const void *attention_keys(const Heads *h, int third, int64_t head, int64_t tile) {
+    return (const char *)(h->keys ? h->keys : h->qkv) + (size_t)attention_key_at(h, third, head, tile) * dtype_bytes(h->type);
 }
 
 #define pack_turned SIMD(pack_turned)

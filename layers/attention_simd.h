@@ -40,18 +40,19 @@ static void SIMD(softmax_tile)(ForwardScratch w, int64_t wide, int64_t rows, int
 /* One tile of queries: w.k and w.v hold the head. */
 static void SIMD(forward_tile)(const Forward *job, ForwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
-    int64_t      rows = attention_rows(tile, h->T), padded = tile_round(rows);
-    SIMD(pack_rows)(h->type, w.q, attention_third(h, THIRD_Q, head, tile), 3 * h->C, rows, h, h->scale);
+    int64_t      rows = attention_rows(tile, h->T), padded = tile_round(rows), last = attention_place(h, tile);
+    SIMD(pack_rows)(h->type, w.q, attention_queries(h, head, tile), 3 * h->C, rows, h, h->scale);
     memset(w.y, 0, (size_t)(padded * h->wide) * sizeof(float));
     memset(w.sum, 0, (size_t)(padded * LANES) * sizeof(float));
     for (int64_t r = 0; r < padded; r++) w.top[r] = -INFINITY;
-    for (int64_t keys = 0; keys <= tile; keys++) {
-        int64_t columns = tile_round(attention_rows(keys, h->T));
+    for (int64_t keys = 0; keys <= last; keys++) {
+        int64_t  columns = tile_round(attention_rows(keys, h->context.ranks * h->T));
+        TileForm form = keys == last ? TILE_LOWER_RESULT : TILE_FULL;
         tile_product((TileProduct){w.scores, w.q, w.k + keys * TILE * h->D, TILE, h->wide, 1, TILE, padded, columns, h->D, TILE_SET,
-                                   keys == tile ? TILE_LOWER_RESULT : TILE_FULL});
-        SIMD(softmax_tile)(w, h->wide, padded, columns, keys == tile ? TILE_LOWER_RESULT : TILE_FULL);
+                                   form});
+        SIMD(softmax_tile)(w, h->wide, padded, columns, form);
         tile_product((TileProduct){w.y, w.scores, w.v + keys * TILE * h->wide, h->wide, TILE, 1, h->wide, padded, h->wide, columns,
-                                   TILE_ADD, keys == tile ? TILE_LOWER_FACTOR : TILE_FULL});
+                                   TILE_ADD, keys == last ? TILE_LOWER_FACTOR : TILE_FULL});
     }
     for (int64_t r = 0; r < rows; r++) {
         int64_t t = tile * TILE + r, at = (head / h->H * h->T + t) * h->C + head % h->H * h->D;
@@ -68,10 +69,10 @@ static void SIMD(forward_share)(const Forward *job, ForwardScratch w, Share shar
     for (int64_t item = share.first; item < share.end; item++) {
         int64_t head = item / h->tiles;
         if (head != packed) {
-            for (int64_t keys = 0; keys < h->tiles; keys++) {
-                int64_t rows = attention_rows(keys, h->T);
-                pack_turned(w.k + keys * TILE * h->D, attention_third(h, THIRD_K, head, keys), 3 * h->C, rows, h);
-                SIMD(pack_rows)(h->type, w.v + keys * TILE * h->wide, attention_third(h, THIRD_V, head, keys), 3 * h->C, rows, h, 1.0f);
+            for (int64_t keys = 0; keys < h->key_tiles; keys++) {
+                int64_t rows = attention_rows(keys, h->context.ranks * h->T), step = attention_key_step(h);
+                pack_turned(w.k + keys * TILE * h->D, attention_keys(h, THIRD_K, head, keys), step, rows, h);
+                SIMD(pack_rows)(h->type, w.v + keys * TILE * h->wide, attention_keys(h, THIRD_V, head, keys), step, rows, h, 1.0f);
             }
             packed = head;
         }

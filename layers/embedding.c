@@ -26,11 +26,12 @@ static void set_row(DType type, void *y, const void *a, const void *b, int64_t C
 
 static void *row_of(Tensor t, int64_t row) { return (char *)t.data + (size_t)(row * t.dim[1]) * dtype_bytes(t.type); }
 
-void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Positions p) {
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
     EXPECT_ACT(y);
-    if (embedding_forward_contract(s, y, tokens, wte, wpe, p)) return;
+    if (embedding_forward_contract(s, y, tokens, wte, wpe, context)) return;
     expect_tokens(tokens, wte.dim[0]);
+    Positions p = positions_of(context, T);
     const int32_t *token = (const int32_t *)tokens.data;
     #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < B * T; n++)
@@ -38,12 +39,13 @@ void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wp
                 tensor_is_none(wpe) ? NULL : row_of(wpe, POSITION_OF(p, n % T)), C);
 }
 
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Positions p) {
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, ContextPart context) {
     enum { CHANNELS = 64 }; /* of one thread's turn: whole cache lines of f32 */
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1];
     EXPECT_ACT(dy);
-    if (embedding_backward_contract(s, dwte, dwpe, dy, tokens, p)) return;
+    if (embedding_backward_contract(s, dwte, dwpe, dy, tokens, context)) return;
     expect_tokens(tokens, dwte.dim[0]);
+    Positions p = positions_of(context, T);
     const int32_t *token = (const int32_t *)tokens.data;
     #pragma omp parallel for schedule(static)
     for (int64_t c = 0; c < C; c += CHANNELS) {

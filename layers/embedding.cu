@@ -34,10 +34,11 @@ KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const 
     }
 }
 
-void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Positions p) {
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1], N = B * T;
-    if (embedding_forward_contract(s, y, tokens, wte, wpe, p) || N == 0) return;
-    bool fit = packs_fit((size_t)C * dtype_bytes(y.type), {y.data, wte.data, wpe.data});
+    if (embedding_forward_contract(s, y, tokens, wte, wpe, context) || N == 0) return;
+    Positions p = positions_of(context, T);
+    bool      fit = packs_fit((size_t)C * dtype_bytes(y.type), {y.data, wte.data, wpe.data});
     DISPATCH_ACT(y.type, A, DISPATCH_PACK(A, fit, W,
         LAUNCH((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte),
                ptr<A>(wpe), N, T, p, C, wte.dim[0])));
@@ -143,11 +144,12 @@ template <typename T, int W> KERNEL embedding_long_runs_kernel(float *dwte, cons
     dwte[token * C + slice + column] += total;
 }
 
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Positions p) {
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1], N = B * T, rows = dwte.dim[0];
-    embedding_backward_contract(s, dwte, dwpe, dy, tokens, p);
+    embedding_backward_contract(s, dwte, dwpe, dy, tokens, context);
     CHECK(N <= INT32_MAX && rows < INT32_MAX, "%lld tokens of %lld", (long long)N, (long long)rows);
     if (N == 0) return;
+    Positions p = positions_of(context, T);
     size_t    mark = arena_mark(&s->scratch);
     TokenList list = sort_tokens(s, sort_scratch(&s->scratch, N), ptr<int32_t>(tokens), N, rows + 1);
     bool      fit = packs_fit((size_t)C * dtype_bytes(dy.type), {dwte.data, dwpe.data, dy.data});

@@ -12,6 +12,7 @@
 #ifndef TRAIN_GPT_LAYERS_LAYERS_H
 #define TRAIN_GPT_LAYERS_LAYERS_H
 
+#include "core/batch.h"
 #include "core/device.h"
 #include "core/exact.h"
 #include "core/tensor.h"
@@ -20,23 +21,12 @@
 extern "C" {
 #endif
 
-/* Row t of a sequence stands at position t + low where t < half, else at t + high; {0} is a whole sequence in order. With context
- * ranks a sequence is cut into 2*ranks chunks, of which each has two, chunks `rank` and 2*ranks-1-rank: equal causal work. T: rows
- * of a sequence on this rank. */
-typedef struct { int64_t half, low, high; } Positions;
-static inline Positions positions_of(int64_t T, int64_t ranks, int64_t rank) {
-    Positions p = {T / 2, rank * (T / 2), (2 * ranks - 2 - rank) * (T / 2)};
-    Positions all = {0, 0, 0};
-    return ranks > 1 ? p : all;
-}
-#define POSITION_OF(p, t) ((t) + ((t) < (p).half ? (p).low : (p).high))
-
 /* --- embedding: y[b,t,:] = wte[token[b,t],:] + wpe[position of t,:] ---------------------------------------------------------------
  * A token V' is a row of another rank's wte, and adds nothing. wpe and dwpe may be none: they add nothing.
  *   y [N,C] act out   tokens [B,T] i32 in   wte [V',C] act in, V' >= V   wpe [P,C] act in, P > every position                      */
-void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Positions positions);
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, ContextPart context);
 /*   dwte [V',C] f32 out(+=)   dwpe [P,C] f32 out(+=)   dy [N,C] act in. Rows of equal tokens are added in a fixed order.             */
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Positions positions);
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, ContextPart context);
 /* Tokens as a rank with rows [first, first + rows) of wte sees them: own = token - first, or `rows` where that is none of its own.
  *   own, tokens [n] i32                                                                                                              */
 void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t rows);
@@ -76,6 +66,15 @@ void gelu_backward(Stream *s, Tensor dx, Tensor dy, Tensor x);
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H);
 /*   dqkv [B*T,3C] act out   dy, y [B*T,C] act in                                                                                    */
 void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H);
+/* The same where context ranks share the sequences, T tokens of each on this one, a multiple of 128: queries of qkv see the keys and
+ * values of all ranks' tokens that stand before them. Their sums have the order that one rank gives them.
+ *   keys [ranks*B*T,2C] act in: columns C.. of each rank's qkv, in order of rank                                                      */
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, int64_t H);
+/*   dqkv: only the first third is set   dkeys [ranks*B*T,2C] act out: what this rank's queries add to the keys' gradients             */
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context,
+                                int64_t H);
+/* Columns [from_first, from_first + columns) of `from` become columns of `to` from to_first on.   to, from [N,any] of one type         */
+void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns);
 
 /* --- head: logits = x wte^T, the output layer tied to the embedding ------------------------------------------------------------------
  * V' = V rounded up: rows V..V'-1 of wte are padding. They are zero and stay so, and with them the padding columns of the logits.

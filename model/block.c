@@ -79,3 +79,39 @@ Tensor sum_rows(const BlockRun *r, Tensor room) {
 Tensor counted_once(const BlockRun *r, Tensor bias) {
     return is_counting(r->tensor) ? bias : tensor_none();
 }
+
+/* --- context ranks ------------------------------------------------------------------------------------------------ */
+
+ContextPart context_part(const Comm *context) { return context ? (ContextPart){comm_size(context), comm_rank(context)} : WHOLE_SEQUENCE; }
+
+/* This rank's rows of all ranks' keys. */
+static Tensor own_keys(const BlockRun *r, Tensor keys) { return tensor_rows(keys, comm_rank(r->context) * r->e.N, r->e.N); }
+
+static int64_t heads_of(const BlockRun *r) { return r->shape.n_head / r->e.tensor; }
+
+static void gather_keys(const BlockRun *r, Tensor qkv) {
+    int64_t C = qkv.dim[1] / 3;
+    copy_columns(r->s, own_keys(r, r->keys), 0, qkv, C, 2 * C);
+    comm_all_gather(r->context, flat(r->keys));
+}
+
+void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv) {
+    if (!r->context) {
+        attention_forward(r->s, y, lse, qkv, heads_of(r));
+        return;
+    }
+    gather_keys(r, qkv);
+    attention_context_forward(r->s, y, lse, qkv, r->keys, context_part(r->context), heads_of(r));
+}
+
+void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv) {
+    int64_t C = qkv.dim[1] / 3;
+    if (!r->context) {
+        attention_backward(r->s, dqkv, dy, y, lse, qkv, heads_of(r));
+        return;
+    }
+    gather_keys(r, qkv);
+    attention_context_backward(r->s, dqkv, r->dkeys, dy, y, lse, qkv, r->keys, context_part(r->context), heads_of(r));
+    comm_reduce_scatter(r->context, flat(r->dkeys));
+    copy_columns(r->s, dqkv, C, own_keys(r, r->dkeys), 0, 2 * C);
+}

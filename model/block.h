@@ -8,6 +8,7 @@
 
 #include "comm/comm.h"
 #include "core/arena.h"
+#include "core/batch.h"
 #include "core/device.h"
 #include "model/params.h"
 
@@ -43,7 +44,8 @@ typedef struct {
 
 /* --- the arguments of a block's functions ------------------------------------------------------------------------- */
 
-/* Of the micro-batch: B sequences of T tokens, N = B*T rows; own = N/tensor of them are this tensor rank's. */
+/* Of the micro-batch: B sequences, T tokens of each on this context rank, N = B*T rows; own = N/tensor of them are this
+ * tensor rank's. */
 typedef struct { int64_t B, T, N, own, tensor; } Extent;
 static inline Extent extent_of(int64_t B, int64_t T, int64_t tensor) { return (Extent){B, T, B * T, B * T / tensor, tensor}; }
 
@@ -53,12 +55,14 @@ typedef struct {
     Recompute  recompute;
     Extent     e;
     Comm      *tensor;         /* borrowed: ranks that divide each matrix, and the rows of the stream; NULL: there is one */
+    Comm      *context;        /* borrowed: ranks with other tokens of the same sequences; NULL: there is one          */
     /* The residual stream before the block, in two parts: `update`, the last branch's output, joins `mid` in the
      * block's first norm. mid.data is NULL before the first block: its entry holds the stream already. forward leaves
      * its last branch's output in own_rows(update). */
     Tensor mid;                /* [own,C] act                                                              */
     Tensor update;             /* [N,C] act: also where all ranks' rows meet                               */
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: backward's gradient of the stream, in and out; a branch's */
+    Tensor keys, dkeys;        /* context ranks: [ranks*N,2C/t] act, keys and values of all of them, and gradients */
 } BlockRun;
 
 /* Tensor parallelism with sequence parallelism: Shoeybi et al., arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.
@@ -67,6 +71,12 @@ typedef struct {
 Tensor gather_rows(const BlockRun *r, Tensor part, Tensor room); /* part [own,C]: this rank's rows */
 Tensor sum_rows(const BlockRun *r, Tensor room);                 /* this rank's rows of the sum over the ranks */
 Tensor own_rows(const BlockRun *r, Tensor room);
+/* Context parallelism: attention over the keys and values of all context ranks, which meet in r->keys (Liu et al., "Ring
+ * attention", arXiv:2310.01889, passes them on instead; Llama 3, arXiv:2407.21783, gathers them). With one rank the
+ * plain ops. qkv, dqkv [N,3C/t]   y, dy [N,C/t]   lse [B*H/t,T] */
+void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv);
+void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv);
+ContextPart context_part(const Comm *context);
 /* A bias of a sum over the ranks, and the gradient of one, count once: elsewhere they are tensor_none(). */
 Tensor counted_once(const BlockRun *r, Tensor bias);
 int    is_counting(const Comm *tensor);

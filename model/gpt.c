@@ -16,7 +16,7 @@ static int tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) 
 static Extent batch_extent(const Gpt *g, Batch batch) {
     Extent e = extent_of(batch.inputs.dim[0], batch.inputs.dim[1], tensor_ranks(g));
     CHECK(e.N % e.tensor == 0, "%lld rows among %lld tensor ranks", (long long)e.N, (long long)e.tensor);
-    CHECK(e.B <= g->B && e.T <= g->T && e.T <= g->shape.n_positions, "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B,
+    CHECK(e.B <= g->B && e.T <= g->T && context_part(g->context).ranks * e.T <= g->shape.n_positions, "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B,
           (long long)e.T, (long long)g->B, (long long)g->T);
     return e;
 }
@@ -32,8 +32,9 @@ static void *block_view(Gpt *g, int64_t l, Extent e) {
 }
 
 static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
-    return (BlockRun){.s = s, .shape = g->shape, .recompute = g->recompute, .e = e, .tensor = g->tensor, .update = first_rows(g->update, e.N),
-                      .dresidual = first_rows(g->dresidual, e.own), .dbranch = first_rows(g->dbranch, e.N)};
+    return (BlockRun){.s = s, .shape = g->shape, .recompute = g->recompute, .e = e, .tensor = g->tensor, .context = g->context, .update = first_rows(g->update, e.N),
+                      .dresidual = first_rows(g->dresidual, e.own), .dbranch = first_rows(g->dbranch, e.N),
+                      .keys = first_rows(g->keys, context_part(g->context).ranks * e.N), .dkeys = first_rows(g->dkeys, context_part(g->context).ranks * e.N)};
 }
 
 /* The residual stream entering block l, and the one that leaves it but for its last branch. */
@@ -53,12 +54,12 @@ static int64_t head_rows(int64_t N, int64_t padded_vocab, DType act) {
     return rows > HEAD_TILE ? ceil_div(rows, HEAD_TILE) * HEAD_TILE : rows;
 }
 
-Gpt gpt_create(Shards *z, int64_t B, int64_t T, Recompute recompute, Arena *a) {
+Gpt gpt_create(Shards *z, Comm *context, int64_t B, int64_t T, Recompute recompute, Arena *a) {
     ModelShape shape = z->spec.shape;
     DType      act = z->spec.act;
     CHECK(shape.n_embd % shape.n_head == 0, "n_embd %lld, n_head %lld", (long long)shape.n_embd, (long long)shape.n_head);
     Gpt     g = {.shape = shape, .kind = block_kind(shape), .recompute = recompute, .use = z->spec.use, .act = act, .B = B, .T = T, .tensor = z->spec.tensor,
-                 .shards = z, .sums = z->sums};
+                 .context = context, .shards = z, .sums = z->sums};
     Extent  e = extent_of(B, T, tensor_ranks(&g));
     int64_t N = e.N, C = shape.n_embd, padded = ((const EmbeddingParams *)z->weight_view[0])->wte.dim[0];
     int     trains = g.use == GPT_TRAINING;
@@ -80,6 +81,11 @@ Gpt gpt_create(Shards *z, int64_t B, int64_t T, Recompute recompute, Arena *a) {
     if (trains) {
         g.dresidual = arena_tensor(a, act, 2, e.own, C, 1);
         g.dbranch   = arena_tensor(a, act, 2, N, C, 1);
+    }
+    if (context) {
+        int64_t ranks = comm_size(context), width = 2 * C / e.tensor;
+        g.keys = arena_tensor(a, act, 2, ranks * N, width, 1);
+        if (trains) g.dkeys = arena_tensor(a, act, 2, ranks * N, width, 1);
     }
     if (g.tensor) {
         g.tokens    = arena_tensor(a, I32, 1, N, 1, 1);
@@ -119,9 +125,9 @@ static void backward_ops(Gpt *g, BlockRun *r, int64_t l) {
 }
 
 /* Queues a block's operations, from the second time on as a graph. Smaller micro-batches have no graph: their shapes
- * differ. Nor have tensor ranks: their blocks exchange rows. */
+ * differ. Nor have tensor and context ranks: their blocks exchange rows. */
 static void queue_block(Gpt *g, BlockRun *r, int64_t l, BlockGraph *b, BlockOps *ops) {
-    int whole = r->e.B == g->B && r->e.T == g->T && !r->s->ledger && !g->tensor;
+    int whole = r->e.B == g->B && r->e.T == g->T && !r->s->ledger && !g->tensor && !g->context;
     if (!whole || !b->graph.handle) {
         int records = whole && b->runs++ > 0 && graph_begin(r->s);
         ops(g, r, l);
@@ -143,11 +149,11 @@ static Tensor own_tokens(Gpt *g, Stream *s, Tensor tokens, Tensor wte) {
 static void embed(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *w) {
     Tensor entry = entry_of(g, 0, r->e);
     if (!g->tensor) {
-        embedding_forward(r->s, entry, batch.inputs, w->wte, w->wpe, (Positions){0, 0, 0});
+        embedding_forward(r->s, entry, batch.inputs, w->wte, w->wpe, context_part(g->context));
         return;
     }
     Tensor own = own_tokens(g, r->s, batch.inputs, w->wte);
-    embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, w->wpe), (Positions){0, 0, 0});
+    embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, w->wpe), context_part(g->context));
     Tensor rows = sum_rows(r, r->update);
     cast_forward(r->s, tensor_slice(entry, 0, tensor_elems(entry)), tensor_slice(rows, 0, tensor_elems(rows)));
 }
@@ -155,7 +161,7 @@ static void embed(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *w) {
 static void embed_backward(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *d) {
     Tensor dy = gather_rows(r, r->dresidual, r->dbranch), tokens = batch.inputs;
     if (g->tensor) tokens.data = own_tokens(g, r->s, batch.inputs, d->wte).data;
-    embedding_backward(r->s, d->wte, counted_once(r, d->wpe), dy, tokens, (Positions){0, 0, 0});
+    embedding_backward(r->s, d->wte, counted_once(r, d->wpe), dy, tokens, context_part(g->context));
 }
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
@@ -228,7 +234,8 @@ void gpt_loss(Gpt *g, Stream *s, Batch batch) {
 
 int64_t gpt_sample_step(const Gpt *g) {
     int64_t step = SAMPLE_STEP;
-    while (step % tensor_ranks(g)) step += SAMPLE_STEP;
+    if (g->context) step = 4 * SAMPLE_STEP * comm_size(g->context); /* a chunk is whole tiles of attention */
+    for (int64_t least = step; step / context_part(g->context).ranks % tensor_ranks(g);) step += least;
     return step;
 }
 
@@ -243,8 +250,21 @@ static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
     return all;
 }
 
-void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
-    int64_t V = g->shape.vocab_size;
+/* The context rank that has a position, and its row there. */
+static int owner_of(const Gpt *g, int64_t T, int64_t position, int64_t *row) {
+    int64_t ranks = context_part(g->context).ranks;
+    for (int rank = 0; rank < ranks; rank++) {
+        Positions p = positions_of((ContextPart){ranks, rank}, T);
+        for (*row = 0; *row < T; ++*row)
+            if (POSITION_OF(p, *row) == position) return rank;
+    }
+    CHECK(0, "position %lld of %lld", (long long)position, (long long)(ranks * T));
+    return 0;
+}
+
+void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t position, float *out) {
+    int64_t V = g->shape.vocab_size, row;
+    int     owner = owner_of(g, batch.inputs.dim[1], position, &row);
     Tensor  logits = logits_of_row(g, s, batch, row);
     if (s->ledger) return;
     Tensor used = tensor_slice(logits, 0, V);
@@ -259,6 +279,7 @@ void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
             out[v] = logits.type == BF16 ? bf16_to_f32(h) : f16_to_f32(h);
         }
     }
+    if (g->context) comm_broadcast(g->context, out, sizeof *out * (size_t)V, owner);
 }
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */

@@ -28,9 +28,9 @@ typedef struct {
     Recompute  recompute;
     GptUse     use;
     DType      act;
-    int64_t    B, T;                 /* largest micro-batch                                   */
+    int64_t    B, T;                 /* largest micro-batch, T tokens of a sequence on this rank */
     int64_t    head_rows;            /* rows of a classifier chunk                            */
-    Comm      *tensor;               /* borrowed: the shards'; NULL: one rank                 */
+    Comm      *tensor, *context;     /* borrowed: the shards', and ranks with other tokens of the same sequences; NULL: one rank */
     Shards    *shards;               /* borrowed: weights and gradients                       */
     StepSums   sums;                 /* SUM_LOSS is added to                                  */
 
@@ -43,12 +43,14 @@ typedef struct {
     Tensor     logits;               /* [head_rows,V'/t] act */
     Tensor     losses;               /* [N] f32 */
     Tensor     dresidual, dbranch;   /* [n,C] [N,C] act  gradients that travel backward       */
+    Tensor     keys, dkeys;          /* context ranks: [ranks*N,2C/t] act, those of all of them        */
     Tensor     tokens;               /* tensor ranks: [N] i32, tokens or targets by this rank's part of the vocabulary */
     Tensor     most, part_sums;      /* the same: [head_rows], [2 head_rows] f32 of the classifier, over the ranks     */
 } Gpt;
 
-/* Carves the activations out of the arena; data are NULL in a dry run. B sequences of T tokens at most. */
-Gpt    gpt_create(Shards *shards, int64_t B, int64_t T, Recompute recompute, Arena *activations);
+/* Carves the activations out of the arena; data are NULL in a dry run. B sequences at most, with T tokens of each on this
+ * rank. context: NULL where that is all of them. */
+Gpt    gpt_create(Shards *shards, Comm *context, int64_t B, int64_t T, Recompute recompute, Arena *activations);
 void   gpt_destroy(Gpt *g);
 
 void gpt_forward(Gpt *g, Stream *s, Batch batch);                  /* up to the last layernorm; batch [B',T'], B' <= B, T' <= T     */
@@ -60,9 +62,9 @@ void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch w
 /* Sampling computes sequences of a multiple of so many tokens, or of all T: few shapes, which a dry run goes
  * through. */
 enum { SAMPLE_STEP = 32 };
-int64_t gpt_sample_step(const Gpt *g); /* or of so many, where tensor ranks share the rows */
-/* After gpt_forward of this batch: logits of one of its rows to host memory, out [vocab_size]. */
-void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out);
+int64_t gpt_sample_step(const Gpt *g); /* or of so many, where tensor or context ranks share the rows */
+/* After gpt_forward of this batch: logits of one position of its first sequence to host memory, out [vocab_size]. */
+void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t position, float *out);
 
 #ifdef __cplusplus
 }

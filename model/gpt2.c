@@ -72,12 +72,10 @@ static const ActRow ACT_ROWS[] = {
     {ACT(dfc), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
 };
 
-static int64_t heads_of(const BlockRun *r) { return r->shape.n_head / r->e.tensor; }
-
 /* Computes, from ln_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
     linear_forward(r->s, x->qkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w, w->c_attn_b);
-    attention_forward(r->s, x->attention, x->lse, x->qkv, heads_of(r));
+    attend(r, x->attention, x->lse, x->qkv);
     linear_forward(r->s, r->update, x->attention, w->attn_proj_w, counted_once(r, w->attn_proj_b));
     residual_layernorm_forward(r->s, x->residual_mid, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual, sum_rows(r, r->update), w->ln_2_w, w->ln_2_b,
                                LAYERNORM_EPS);
@@ -118,7 +116,7 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     layernorm_backward(r->s, r->dresidual, d->ln_2_w, d->ln_2_b, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
 
     linear_backward(r->s, dattention, d->attn_proj_w, counted_once(r, d->attn_proj_b), gather_rows(r, r->dresidual, r->dbranch), x->attention, w->attn_proj_w);
-    attention_backward(r->s, x->dqkv, dattention, x->attention, x->lse, x->qkv, heads_of(r));
+    attend_backward(r, x->dqkv, dattention, x->attention, x->lse, x->qkv);
     linear_backward(r->s, r->dbranch, d->c_attn_w, d->c_attn_b, x->dqkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w);
     layernorm_backward(r->s, r->dresidual, d->ln_1_w, d->ln_1_b, r->dresidual, sum_rows(r, r->dbranch), x->residual, w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
 }

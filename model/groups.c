@@ -23,17 +23,18 @@ Groups groups_create(Comm *job, Mesh mesh) {
     g.data = place.at[AXIS_REPLICA] * mesh.size[AXIS_SHARD] + place.at[AXIS_SHARD];
     g.datas = ranks_with(mesh, WITH_DATA);
     g.tensor = group_or_none(job, mesh, WITH_TENSOR, "tensor");
+    g.context = group_or_none(job, mesh, WITH_CONTEXT, "context");
     g.state = group_or_job(job, mesh, WITH_STATE, "shard");
     g.replicas = group_or_none(job, mesh, WITH_REPLICA, "replica");
     g.weights = ranks_with(mesh, WITH_REPLICA) > 1 ? group_or_job(job, mesh, WITH_WEIGHTS, "weights") : g.state;
     return g;
 }
 
-enum { MOST = 5 };
+enum { MOST = 6 };
 /* Each once; returns how many. axis: whose times and bytes they count for. */
 static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
-    Comm *each[MOST] = {g->job, g->tensor, g->state, g->replicas, g->weights};
-    Axis  of[MOST] = {AXIS_SHARD, AXIS_TENSOR, AXIS_SHARD, AXIS_REPLICA, AXIS_SHARD};
+    Comm *each[MOST] = {g->job, g->tensor, g->context, g->state, g->replicas, g->weights};
+    Axis  of[MOST] = {AXIS_SHARD, AXIS_TENSOR, AXIS_CONTEXT, AXIS_SHARD, AXIS_REPLICA, AXIS_SHARD};
     int   count = 0;
     for (int i = 0; i < MOST; i++) {
         int is_new = each[i] != NULL;
@@ -60,7 +61,7 @@ void groups_set_kind(const Groups *g, CommKind kind) {
 
 static size_t sum_of_groups(Mesh mesh, CommKind kind, size_t (*bytes)(CommKind kind, int ranks)) {
     int    all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE);
-    size_t sum = bytes(kind, all) + bytes(kind, ranks_with(mesh, WITH_TENSOR)) + bytes(kind, ranks_with(mesh, WITH_REPLICA));
+    size_t sum = bytes(kind, all) + bytes(kind, ranks_with(mesh, WITH_TENSOR)) + bytes(kind, ranks_with(mesh, WITH_CONTEXT)) + bytes(kind, ranks_with(mesh, WITH_REPLICA));
     return sum + (state < all ? bytes(kind, state) : 0);
 }
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh, kind, comm_buffer_bytes); }

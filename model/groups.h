@@ -13,6 +13,7 @@ typedef struct {
     Mesh  mesh;
     Comm *job;      /* borrowed: all ranks of the grid                                              */
     Comm *tensor;   /* ranks that divide each matrix between them. NULL: there is one               */
+    Comm *context;  /* ranks with other tokens of the same sequences. NULL: there is one            */
     Comm *state;    /* ranks that share one copy of masters and moments; the job where that is all  */
     Comm *replicas; /* ranks that hold the same piece of it: one of each copy. NULL: there is one   */
     Comm *weights;  /* ranks that hold the same weights; the job where that is all                  */

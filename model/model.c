@@ -9,11 +9,14 @@ static int at_least_1(int n) { return n > 1 ? n : 1; }
 
 static Layout model_layout_of(ShardsSpec s) { return model_layout(s.shape, s.ranks, at_least_1(s.tensor_ranks), s.tensor_rank); }
 
-/* The groups of the grid that the spec describes, of ranks that are not there. */
-static Groups dry_groups(ShardsSpec s, World **world, Ledger *ledger) {
-    int       tensor = at_least_1(s.tensor_ranks), replicas = at_least_1(s.replicas), ranks = tensor * s.ranks * replicas;
-    Mesh      mesh = mesh_of(ranks, (MeshSizes){tensor, 1, 1, replicas});
-    MeshPlace place = {{[AXIS_TENSOR] = s.tensor_rank, [AXIS_SHARD] = s.rank, [AXIS_REPLICA] = s.replica}};
+/* The groups of the grid that the spec describes, of ranks that are not there. Context ranks are neighbours among those
+ * that share a state. */
+static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
+    ShardsSpec s = spec->shards;
+    int        tensor = at_least_1(s.tensor_ranks), context = at_least_1(spec->context_ranks), replicas = at_least_1(s.replicas);
+    int        ranks = tensor * s.ranks * replicas;
+    Mesh       mesh = mesh_of(ranks, (MeshSizes){tensor, context, 1, replicas});
+    MeshPlace  place = {{[AXIS_TENSOR] = s.tensor_rank, [AXIS_CONTEXT] = s.rank % context, [AXIS_SHARD] = s.rank / context, [AXIS_REPLICA] = s.replica}};
     *world = world_dry(ranks, mesh_rank(mesh, place), ledger);
     return groups_create(world_all(*world), mesh);
 }
@@ -22,7 +25,7 @@ static void carve(Model *m) {
     const ModelSpec *spec = &m->spec;
     m->sums = step_sums_create(&m->activations_arena);
     m->shards = shards_create(spec->shards, model_layout_of(spec->shards), m->sums, &m->params_arena, &m->grads_arena);
-    m->gpt = gpt_create(m->shards, spec->B, spec->T, spec->recompute, &m->activations_arena);
+    m->gpt = gpt_create(m->shards, spec->context, spec->B, spec->T / at_least_1(spec->context_ranks), spec->recompute, &m->activations_arena);
     if (spec->optimizer) m->optimizer = optimizer_create(spec->optimizer, m->shards, spec->offload, &m->optimizer_arena);
 }
 
@@ -44,7 +47,7 @@ static Batch dry_batch(int64_t B, int64_t T) {
 static void dry_step(Model *m, int64_t micro_batches) {
     const ModelSpec *spec = &m->spec;
     AdamW            h = {.step = 1};
-    Batch            batch = dry_batch(spec->B, spec->T);
+    Batch            batch = dry_batch(spec->B, spec->T / at_least_1(spec->context_ranks));
     int64_t          ordered = spec->shards.micro_batches, earlier = (ordered ? ordered : micro_batches) - 1;
     m->stream.ledger->times = -1; /* the step before has left the first blocks in their slots */
     shards_rewind(m->shards, &m->stream);
@@ -68,17 +71,17 @@ static void dry_step(Model *m, int64_t micro_batches) {
 /* Other shapes than a step's: a library may want more scratch for fewer rows. */
 static void dry_other_batches(Model *m) {
     Ledger  beside = {.times = -1}, *step = m->stream.ledger;
-    int64_t B = m->spec.B, T = m->spec.T;
+    int64_t B = m->spec.B, ranks = at_least_1(m->spec.context_ranks), T = m->spec.T / ranks;
     m->stream.ledger = &beside;
     step->times = -1; /* what collectives note into */
     for (int64_t b = 1; b <= B; b++) {
         gpt_forward(&m->gpt, &m->stream, dry_batch(b, T));
         gpt_loss(&m->gpt, &m->stream, dry_batch(b, T));
     }
-    for (int64_t t = 0, step = gpt_sample_step(&m->gpt); ;) {
+    for (int64_t t = 0, step = gpt_sample_step(&m->gpt) / ranks; ;) {
         t = t + step < T ? t + step : T;
         gpt_forward(&m->gpt, &m->stream, dry_batch(1, t));
-        gpt_logits(&m->gpt, &m->stream, dry_batch(1, t), t - 1, NULL);
+        gpt_logits(&m->gpt, &m->stream, dry_batch(1, t), 0, NULL);
         if (t == T) break;
     }
     step->times = 1;
@@ -90,8 +93,9 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     Model  m = {.spec = spec, .params_arena = arena_dry("weights"), .grads_arena = arena_dry("gradients"), .optimizer_arena = arena_dry("optimizer"),
                 .activations_arena = arena_dry("activations"), .stream = stream_dry(step ? step : &own)};
     World *world;
-    Groups groups = dry_groups(spec.shards, &world, m.stream.ledger);
+    Groups groups = dry_groups(&spec, &world, m.stream.ledger);
     m.spec.shards.comm = groups.state, m.spec.shards.across = groups.replicas, m.spec.shards.tensor = groups.tensor;
+    m.spec.context = groups.context;
     m.stream.math = spec.math;
     m.stream.any_threads = spec.any_threads;
     carve(&m);

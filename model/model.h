@@ -15,6 +15,8 @@ typedef struct {
     ShardsSpec shards;
     const OptimizerKind *optimizer;      /* NULL for inference                                         */
     int64_t    B, T;                     /* the largest micro-batch: B sequences of T tokens           */
+    Comm      *context;                  /* borrowed; ranks with other tokens of the same sequences, T/ranks each; NULL: there is one */
+    int        context_ranks, context_rank; /* of it, 0 counts as 1; or of those that a plan is for    */
     Recompute  recompute;
     OptimizerMemory offload;             /* where the optimizer's memory is                            */
     MathMode   math;

@@ -17,9 +17,14 @@ int eval_is_pending(Run *r, int64_t step) {
 
 /* Held-out sequences [first, first + count) as one batch, count <= batch.micro_batch. */
 static Batch eval_batch(Run *r, int64_t first, int64_t count) {
-    int64_t  T = r->config->batch.seq_len, B = r->config->batch.micro_batch;
-    int32_t *inputs = r->eval_tokens, *targets = inputs + B * T;
-    for (int64_t i = 0; i < count; i++) dataset_sample(&r->val, first + i, inputs + i * T, targets + i * T);
+    ContextPart part = context_part(r->groups.context);
+    int64_t     whole = r->config->batch.seq_len, T = whole / part.ranks, B = r->config->batch.micro_batch;
+    int32_t    *inputs = r->eval_tokens, *targets = inputs + B * T, *sample = targets + B * T;
+    for (int64_t i = 0; i < count; i++) {
+        dataset_sample(&r->val, first + i, sample, sample + whole);
+        context_take(inputs + i * T, sample, part, T);
+        context_take(targets + i * T, sample + whole, part, T);
+    }
     Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T), tensor_2d(r->eval_batch.targets.data, I32, count, T)};
     device_from_host(&r->model->stream, batch.inputs, inputs);
     device_from_host(&r->model->stream, batch.targets, targets);

@@ -11,7 +11,7 @@
 ModelSpec plan_model(const Config *c, DType act, int ranks, const Groups *groups) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
     Mesh       mesh = config_mesh(c, ranks);
-    ShardsSpec shards = {.shape = c->model.shape, .ranks = mesh.size[AXIS_SHARD], .replicas = mesh.size[AXIS_REPLICA],
+    ShardsSpec shards = {.shape = c->model.shape, .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD], .replicas = mesh.size[AXIS_REPLICA],
                          .tensor_ranks = mesh.size[AXIS_TENSOR], .zero_stage = (int)c->parallel.zero_stage,
                          .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * ranks) : 0,
                          .act = act, .use = GPT_TRAINING};
@@ -20,7 +20,8 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, const Groups *groups
         shards.replica = groups->replicas ? comm_rank(groups->replicas) : 0;
         shards.tensor = groups->tensor, shards.tensor_rank = groups->tensor ? comm_rank(groups->tensor) : 0;
     }
-    return (ModelSpec){.shards = shards, .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T, .recompute = (Recompute)c->memory.recompute,
+    return (ModelSpec){.shards = shards, .context = groups ? groups->context : NULL, .context_ranks = mesh.size[AXIS_CONTEXT],
+                       .context_rank = groups && groups->context ? comm_rank(groups->context) : 0, .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T, .recompute = (Recompute)c->memory.recompute,
                        .offload = device_is_host() ? MEMORY_DEVICE : (OptimizerMemory)c->memory.offload,
                        .any_threads = c->parallel.deterministic};
 }
@@ -39,9 +40,10 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
     for (int r = 0; leaves && r < ranks.count; r++)
         if (tree_of_rank(leaves, ranks.count, r).count > nodes) nodes = tree_of_rank(leaves, ranks.count, r).count;
     size_t tree_bytes = leaves ? comm_tree_bytes(ranks.comm, ranks.count, leaves) : 0, nccl_bytes = ranks.comm == COMM_NCCL ? tree_bytes : 0;
-    arena_tensor(&batches, I32, 2, B, T, 1); /* evaluation's inputs and targets, beside the loader's */
-    arena_tensor(&batches, I32, 2, B, T, 1);
-    arena_take(&batches, loader_bytes(B, T));
+    int64_t own_T = T / mesh.size[AXIS_CONTEXT];
+    arena_tensor(&batches, I32, 2, B, own_T, 1); /* evaluation's inputs and targets, beside the loader's */
+    arena_tensor(&batches, I32, 2, B, own_T, 1);
+    arena_take(&batches, loader_bytes(B, own_T));
 
     Plan p = {.act = act,
               .ranks = ranks,
@@ -65,15 +67,17 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .gradient_buffers = model.gradient_buffers,
               .tree_bytes = nccl_bytes,
               .comm_bytes = groups_buffer_bytes(mesh, ranks.comm) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
-                            comm_staging_bytes(ranks.comm, mesh.size[AXIS_TENSOR], B * T * c->model.shape.n_embd) + tree_bytes - nccl_bytes,
+                            comm_staging_bytes(ranks.comm, mesh.size[AXIS_TENSOR], B * own_T * c->model.shape.n_embd) +
+                            comm_staging_bytes(ranks.comm, mesh.size[AXIS_CONTEXT], 2 * B * T * c->model.shape.n_embd / mesh.size[AXIS_TENSOR]) + tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
-              .ahead_bytes = loader_host_bytes(B, T, micro_steps),
+              .ahead_bytes = loader_host_bytes(B, own_T, micro_steps),
               .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer)};
     p.host_bytes = p.comm_bytes + p.host_copy_bytes + p.ahead_bytes + p.offload_bytes;
     p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes + p.tree_bytes +
                      p.library_bytes + p.reserve_bytes + (device_is_host() ? p.host_bytes : 0);
-    p.sent[AXIS_TENSOR] = ledger_sent(&step, "tensor"), p.sent[AXIS_REPLICA] = ledger_sent(&step, "replica");
-    p.sent[AXIS_SHARD] = p.step_sent - p.sent[AXIS_TENSOR] - p.sent[AXIS_REPLICA];
+    p.sent[AXIS_SHARD] = p.step_sent;
+    for (int a = 0; a < AXES; a++)
+        if (a != AXIS_SHARD) p.sent[AXIS_SHARD] -= p.sent[a] = ledger_sent(&step, mesh_axis_name((Axis)a));
     ledger_free(&step);
     layout_destroy(&layout);
     return p;

@@ -152,9 +152,10 @@ static void take_memory(Run *r) {
     spec.math = r->numerics.math;
     r->model = model_create(spec);
     r->batch_arena = arena_create("batches", r->plan.batch_bytes);
-    r->eval_batch.inputs = arena_tensor(&r->batch_arena, I32, 2, B, T, 1);
-    r->eval_batch.targets = arena_tensor(&r->batch_arena, I32, 2, B, T, 1);
-    r->eval_tokens = (int32_t *)malloc(sizeof(int32_t) * (size_t)(2 * B * T));
+    int64_t own_T = T / c->parallel.context;
+    r->eval_batch.inputs = arena_tensor(&r->batch_arena, I32, 2, B, own_T, 1);
+    r->eval_batch.targets = arena_tensor(&r->batch_arena, I32, 2, B, own_T, 1);
+    r->eval_tokens = (int32_t *)malloc(sizeof(int32_t) * (size_t)(2 * (B * own_T + T)));
     if (!r->eval_tokens) fail(EXIT_MEMORY, "no memory for a batch of %lld tokens", (long long)(B * T));
 }
 
@@ -270,7 +271,7 @@ void run_begin(Run *r) {
     const Config *c = r->config;
     lock_sign(r->lock);
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
-                       .micro_batch = c->batch.micro_batch, .rank = r->groups.data, .ranks = r->groups.datas,
+                       .micro_batch = c->batch.micro_batch, .rank = r->groups.data, .ranks = r->groups.datas, .context = context_part(r->groups.context),
                        .first_sample = run_position(r, r->resumed.step).samples};
     checkpoint_make_room(&r->checkpoint);
     watchdog_tick(r->watchdog, "the choice of algorithms");

@@ -49,8 +49,8 @@ typedef struct {
     Dataset       train, val;       /* val.shards 0: no evaluation */
     Tokenizer     tokenizer;
     Loader       *loader;
-    Batch         eval_batch;       /* [micro_batch, seq_len] */
-    int32_t      *eval_tokens;      /* host [2, micro_batch, seq_len] */
+    Batch         eval_batch;       /* [micro_batch, this rank's tokens of seq_len] */
+    int32_t      *eval_tokens;      /* host: the same twice, and a whole sequence twice */
     TrainState    state;
     CheckpointState checkpoint;     /* a view of this run */
     Saver        *saver;            /* owned */

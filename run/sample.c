@@ -103,21 +103,24 @@ static int64_t start_ids(const Tokenizer *tokenizer, const char *prompt, int32_t
     return 1;
 }
 
-/* Logits of the token after ids[0, count), count <= g->T. */
+/* Logits of the token after ids[0, count), count <= the model's positions. window: twice so many. */
 static void next_logits(Gpt *g, Stream *s, int32_t *window, Tensor on_device, const int32_t *ids, int64_t count, float *logits) {
-    int64_t step = gpt_sample_step(g), T = (count + step - 1) / step * step;
-    if (T > g->T) T = g->T;
+    ContextPart part = context_part(g->context);
+    int64_t     most = part.ranks * g->T, step = gpt_sample_step(g), T = (count + step - 1) / step * step;
+    if (T > most) T = most;
     memset(window, 0, sizeof *window * (size_t)T);
     memcpy(window, ids, sizeof *window * (size_t)count);
-    Tensor tokens = tensor_2d(on_device.data, I32, 1, T);
-    device_from_host(s, tokens, window);
+    context_take(window + most, window, part, T / part.ranks);
+    Tensor tokens = tensor_2d(on_device.data, I32, 1, T / part.ranks);
+    device_from_host(s, tokens, window + most);
     Batch  batch = {tokens, tokens}; /* neither looks at the targets */
     gpt_forward(g, s, batch);
     gpt_logits(g, s, batch, count - 1, logits);
 }
 
 char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan) {
-    size_t   window_bytes = sizeof(int32_t) * (size_t)g->T;
+    int64_t  most = context_part(g->context).ranks * g->T;
+    size_t   window_bytes = 2 * sizeof(int32_t) * (size_t)most;
     int32_t *ids = malloc(sizeof *ids * (strlen(plan.prompt) + 1 + (size_t)plan.tokens)), *window = malloc(window_bytes);
     float   *logits = malloc(sizeof *logits * (size_t)g->shape.vocab_size);
     if (!ids || !window || !logits) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)plan.tokens);
@@ -127,7 +130,7 @@ char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan
 
     int     left_off = 0;
     while (count < end && !left_off) {
-        while (count - from > g->T) from += g->T > 1 ? g->T / 2 : 1;
+        while (count - from > most) from += most > 1 ? most / 2 : 1;
         watchdog_tick(plan.watchdog, "a sample");
         next_logits(g, s, window, plan.window, ids + from, count - from, logits);
         double u = rng_uniform(plan.seed, RNG_SAMPLE, (uint64_t)count);

@@ -53,9 +53,9 @@ static char *sentence(const char *fmt, ...) {
 
 /* Axes of the grid that are more than one. */
 typedef struct { const char *key; int64_t size; } AxisSize;
-enum { AXES_GIVEN = 2 };
+enum { AXES_GIVEN = 3 };
 static int axes_of(const Config *c, AxisSize axis[AXES_GIVEN]) {
-    AxisSize all[AXES_GIVEN] = {{"parallel.tensor", c->parallel.tensor}, {"parallel.replicas", c->parallel.replicas}};
+    AxisSize all[AXES_GIVEN] = {{"parallel.tensor", c->parallel.tensor}, {"parallel.context", c->parallel.context}, {"parallel.replicas", c->parallel.replicas}};
     int      count = 0;
     for (int i = 0; i < AXES_GIVEN; i++)
         if (all[i].size > 1) axis[count++] = all[i];
@@ -85,7 +85,7 @@ static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(
 
 static char *check_tensor(const Config *c) {
     struct { const char *key; int64_t size; } of[] = {{"model.n_head", c->model.shape.n_head}, {"model.n_embd", c->model.shape.n_embd},
-                                                      {"batch.seq_len", c->batch.seq_len}};
+                                                      {"batch.seq_len / parallel.context", c->batch.seq_len / c->parallel.context}};
     int64_t t = c->parallel.tensor, all = common_divisor(common_divisor(of[0].size, of[1].size), of[2].size);
     char    nearest[64];
     nearest_divisors(nearest, sizeof nearest, t, all);
@@ -93,6 +93,16 @@ static char *check_tensor(const Config *c) {
         if (of[i].size % t)
             return sentence("parallel.tensor = %" PRId64 " must divide %s = %" PRId64 ": %s", t, of[i].key, of[i].size, nearest);
     return NULL;
+}
+
+/* Chunks are whole tiles of attention. */
+static char *check_context(const Config *c) {
+    int64_t unit = 128 * c->parallel.context, T = c->batch.seq_len, below = T - T % unit;
+    if (c->parallel.context == 1 || T % unit == 0) return NULL;
+    if (below == 0)
+        return sentence("batch.seq_len = %" PRId64 " with parallel.context = %" PRId64 " must be a multiple of %" PRId64 ": %" PRId64, T, c->parallel.context, unit, unit);
+    return sentence("batch.seq_len = %" PRId64 " with parallel.context = %" PRId64 " must be a multiple of %" PRId64 ": %" PRId64 " or %" PRId64, T,
+                    c->parallel.context, unit, below, below + unit);
 }
 
 /* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x parallel.replicas (1): start 6 or 9 ranks". */
@@ -116,16 +126,19 @@ static void add_fault(ConfigLoad *load, const Keys keys, char *text) {
     free(text);
 }
 
+static const Keys GRID_KEYS = {"parallel.tensor", "parallel.context", "parallel.replicas", NULL};
+
 static void rule_grid(ConfigLoad *load, int ranks) {
-    Keys order = {"parallel.tensor", "parallel.replicas", "parallel.zero_stage", "parallel.deterministic", NULL}, grid = {"parallel.tensor", "parallel.replicas", NULL};
-    Keys tensor = {"parallel.tensor", "model.n_head", "model.n_embd", "batch.seq_len", NULL};
+    Keys order = {"parallel.tensor", "parallel.context", "parallel.replicas", "parallel.zero_stage", "parallel.deterministic", NULL};
+    Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "batch.seq_len", NULL}, context = {"parallel.context", "batch.seq_len", NULL};
     if (usable(load, order)) add_fault(load, order, check_order(load->config));
+    if (usable(load, context)) add_fault(load, context, check_context(load->config));
     if (usable(load, tensor)) add_fault(load, tensor, check_tensor(load->config));
-    if (usable(load, grid)) add_fault(load, grid, check_grid(load->config, ranks));
+    if (usable(load, GRID_KEYS)) add_fault(load, GRID_KEYS, check_grid(load->config, ranks));
 }
 
-Mesh config_mesh(const Config *c, int ranks) { return mesh_of(ranks, (MeshSizes){(int)c->parallel.tensor, 1, 1, (int)c->parallel.replicas}); }
-int  config_datas(const Config *c, int ranks) { return ranks / (int)c->parallel.tensor; }
+Mesh config_mesh(const Config *c, int ranks) { return mesh_of(ranks, (MeshSizes){(int)c->parallel.tensor, (int)c->parallel.context, 1, (int)c->parallel.replicas}); }
+int  config_datas(const Config *c, int ranks) { return ranks / (int)(c->parallel.tensor * c->parallel.context); }
 
 static char *check_batch(const Config *c, int ranks) {
     int64_t unit, total = c->batch.global_tokens;
@@ -134,7 +147,7 @@ static char *check_batch(const Config *c, int ranks) {
                             c->batch.seq_len);
     int     datas = ranks > 0 ? config_datas(c, ranks) : 1, printed = 0;
     if (ranks > 0 && datas == ranks) snprintf(product + used, sizeof product - (size_t)used, " x ranks (%d)", ranks);
-    else if (ranks > 0) snprintf(product + used, sizeof product - (size_t)used, " x ranks / parallel.tensor (%d)", datas);
+    else if (ranks > 0) snprintf(product + used, sizeof product - (size_t)used, " x ranks / (parallel.tensor x parallel.context) (%d)", datas);
     if (!multiply(&unit, 3, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, datas})) {
         printed = asprintf(&text, "%s does not fit in 64 bits", product);
     } else if (total % unit) {
@@ -154,7 +167,7 @@ static void rule_batch(ConfigLoad *load, int ranks) {
     const Config *c = load->config;
     Keys          keys = {"batch.global_tokens", "batch.micro_batch", "batch.seq_len", NULL};
     if (!usable(load, keys)) return;
-    if (!usable(load, (Keys){"parallel.tensor", "parallel.replicas", NULL})) return;
+    if (!usable(load, GRID_KEYS)) return;
     char *unequal = check_grid(c, ranks); /* a fault of its own */
     if (!unequal) add_fault(load, keys, check_batch(c, ranks));
     free(unequal);
