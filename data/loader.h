@@ -21,8 +21,8 @@ typedef struct {
     int64_t     step_samples;  /* G */
     int64_t     micro_batch;   /* B */
     int         rank, ranks;   /* of those with different samples           */
-    ContextPart context;       /* of each sample; ranks 0 counts as 1       */
     int64_t     first_sample;  /* global index that the first step begins with */
+    ContextPart context;       /* of each sample; ranks 0 counts as 1       */
 } LoaderPlan;
 
 /* arena (device memory) holds the batches handed out; dataset is borrowed. */

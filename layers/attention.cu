@@ -81,11 +81,12 @@ template <int ATOMS, int N> DEVICE void exponentials(float (&s)[ATOMS][N][4], So
         }
 }
 
-/* A stage: keys and values from `key` on. */
+/* A stage: keys and values from position `key` on. */
 template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key, const Heads &h) {
     typedef ForwardTile<D> Tile;
-    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage, k, 3 * h.C, key, h);
-    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage + Tile::KEYS_ELEMS, k + h.C, 3 * h.C, key, h);
+    KeyRows from = key_rows(h, key);
+    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage, k + from.owner, h.key_stride, from.row, h);
+    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage + Tile::KEYS_ELEMS, k + from.owner + h.C, h.key_stride, from.row, h);
     cp_async_commit();
 }
 
@@ -136,12 +137,13 @@ DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D
  * no two blocks write to one place. Bound: tensor cores and the exp units about equally (256 products per exp at D =
  * 64). */
 template <typename T, int D>
-KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2) attention_forward_kernel(T *y, float *lse, const T *qkv, Heads h) {
+KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2) attention_forward_kernel(T *y, float *lse, const T *qkv, const T *keys, Heads h) {
     typedef ForwardTile<D> Tile;
     SMEM_DYN(T, shared);
     const Place p = attention_place(h, (h.T + Tile::QUERIES - 1) / Tile::QUERIES, true);
-    const T    *q = qkv + p.qkv, *k = q + h.C;
+    const T    *q = qkv + p.qkv, *k = keys + p.keys;
     const int   warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::QUERIES, query = block_query + warp * Tile::ROWS;
+    const int   position = position_of(h, query); /* of the warp's first query; its rows are in one chunk */
 
     load_tile<T, Tile::QUERIES, D, Tile::THREADS>(shared + Tile::STAGE_ELEMS, q, 3 * h.C, block_query, h);
     load_keys<T, D>(shared, k, 0, h);
@@ -156,14 +158,14 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2) attention_forward_kernel(T 
     Softmax<Tile::ATOMS> m;
     set_zero(out);
     for (int i = 0; i < Tile::ATOMS; i++) m.top[i][0] = m.top[i][1] = -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
-    const int end = min(block_query + Tile::QUERIES, h.T);
+    const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
     for (int key = 0, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there; the other stage has been read by all */
         if (key + Tile::KEYS < end) load_keys<T, D>(shared + (stage ^ 1) * Tile::STAGE_ELEMS, k, key + Tile::KEYS, h);
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
-        if (key < query + Tile::ROWS && query < h.T) /* else nothing of it is on or below the diagonal */
-            forward_tile<T, D, Tile::ATOMS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, query, key, h.scale_log2);
+        if (key < position + Tile::ROWS && query < h.T) /* else nothing of it is on or below the diagonal */
+            forward_tile<T, D, Tile::ATOMS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key, h.scale_log2);
     }
     __syncthreads(); /* both stages have been read: the queries' outputs pass through them */
     forward_store<T, D, Tile::ATOMS>(y + p.y, lse + (int64_t)p.head * h.T, shared + warp * Tile::ROWS * Tile::STRIDE, out, m, query, h);
@@ -197,27 +199,28 @@ DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], floa
 /* A block has ROWS queries of one head, a thread M x M scores of a tile; see attention_f32.cuh. grid heads * tiles.
  * Bound: f32 units. */
 template <int D>
-KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2) attention_forward_f32_kernel(float *y, float *lse, const float *qkv, Heads h) {
+KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2) attention_forward_f32_kernel(float *y, float *lse, const float *qkv, const float *keys, Heads h) {
     typedef F32Tile<D> Tile;
     SMEM_DYN(float, shared);
     float        *k_tile = shared + Tile::ELEMS, *v_tile = k_tile + Tile::ELEMS, *p_tile = v_tile + Tile::ELEMS;
     const Place   p = attention_place(h, (h.T + Tile::ROWS - 1) / Tile::ROWS, true);
-    const float  *q = qkv + p.qkv;
-    const int     block_query = p.tile * Tile::ROWS, query = block_query + f32_ty() * Tile::M;
+    const float  *q = qkv + p.qkv, *k = keys + p.keys;
+    const int     block_query = p.tile * Tile::ROWS, query = block_query + f32_ty() * Tile::M, block_position = position_of(h, block_query);
     float         out[Tile::M][Tile::COLUMNS], top[Tile::M], sum[Tile::M], scale[Tile::M];
     f32_zero(out);
     for (int i = 0; i < Tile::M; i++) top[i] = -INFINITY, sum[i] = 0.0f;
     load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, 3 * h.C, block_query, h);
-    for (int key = 0; key <= block_query; key += Tile::ROWS) {
+    for (int key = 0; key <= block_position; key += Tile::ROWS) {
+        KeyRows from = key_rows(h, key);
         __syncthreads(); /* the tile before has been read */
-        load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, q + h.C, 3 * h.C, key, h);
-        load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, q + 2 * h.C, 3 * h.C, key, h);
+        load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, k + from.owner, h.key_stride, from.row, h);
+        load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.C, h.key_stride, from.row, h);
         cp_async_commit();
         cp_async_wait<0>();
         __syncthreads(); /* this one is there */
         float s[Tile::M][Tile::M];
         f32_scores<D>(s, shared, k_tile);
-        f32_softmax(s, top, sum, out, query, key, h.scale_log2);
+        f32_softmax(s, top, sum, out, block_position + f32_ty() * Tile::M, key, h.scale_log2);
         f32_add<D>(out, p_tile, s, v_tile);
     }
     for (int i = 0; i < Tile::M; i++) {
@@ -230,17 +233,51 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2) attention_forward_f32_kernel(fl
 
 /* --- host --------------------------------------------------------------------------------------------------------- */
 
-template <typename T, int D> static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, Heads h) {
+template <typename T, int D> static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *keys, Heads h) {
     if constexpr (std::is_same<T, float>::value)
         LAUNCH(attention_forward_f32_kernel<D>, (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)), F32Tile<D>::THREADS,
-               ForwardF32<D>::SHARED_BYTES, s, y, lse, qkv, h);
+               ForwardF32<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
     else
         LAUNCH((attention_forward_kernel<T, D>), (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)), ForwardTile<D>::THREADS,
-               ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, h);
+               ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
+}
+
+static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
+    DISPATCH_ACT(qkv.type, T, DISPATCH_WIDE(h.D, D, (forward_launch<T, D>(s, ptr<T>(y), ptr<float>(lse), ptr<T>(qkv), ptr<T>(keys), h))));
 }
 
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
     if (attention_forward_contract(s, y, lse, qkv, H)) return;
-    Heads h = attention_heads(y, lse, qkv, H);
-    DISPATCH_ACT(qkv.type, T, DISPATCH_WIDE(h.D, D, (forward_launch<T, D>(s, ptr<T>(y), ptr<float>(lse), ptr<T>(qkv), h))));
+    forward(s, y, lse, qkv, qkv, attention_heads(y, lse, qkv, WHOLE_SEQUENCE, H));
+}
+
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, int64_t H) {
+    if (attention_context_forward_contract(s, y, lse, qkv, keys, context, H)) return;
+    Heads h = attention_heads(y, lse, qkv, context, H);
+    h.vector = h.vector && (uintptr_t)keys.data % PACK_BYTES == 0;
+    forward(s, y, lse, qkv, keys, h);
+}
+
+/* --- columns ------------------------------------------------------------------------------------------------------- */
+
+enum { COPY_THREADS = 256 };
+
+/* Thread: W elements of a row of `columns`. grid ceil(rows columns / (COPY_THREADS W)). Bound: read and written once. */
+template <typename T, int W>
+KERNEL copy_columns_kernel(T *to, const T *from, int64_t rows, int64_t columns, int64_t to_stride, int64_t from_stride) {
+    int64_t i = ((int64_t)blockIdx.x * COPY_THREADS + threadIdx.x) * W, row = i / columns, column = i % columns;
+    if (row < rows) pack_store(to + row * to_stride + column, pack_load<T, W>(from + row * from_stride + column));
+}
+
+void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {
+    int64_t rows = from.dim[0];
+    if (copy_columns_contract(s, to, to_first, from, from_first, columns) || rows * columns == 0) return;
+    DISPATCH_ACT(from.type, T, {
+        T       *out = ptr<T>(to) + to_first;
+        const T *in = ptr<T>(from) + from_first;
+        bool     fit = packs_fit((size_t)columns * sizeof(T), {out, in}) && packs_fit((size_t)to.dim[1] * sizeof(T), {out}) &&
+                   packs_fit((size_t)from.dim[1] * sizeof(T), {in});
+        DISPATCH_PACK(T, fit, W, LAUNCH((copy_columns_kernel<T, W>), blocks_for(rows * columns, COPY_THREADS * W), COPY_THREADS, 0, s, out, in, rows,
+                                        columns, to.dim[1], from.dim[1]));
+    });
 }

@@ -67,6 +67,12 @@ template <typename T, int ROWS, int D> DEVICE void load_pair(T *tile, Pair<T> fr
     cp_async_commit();
 }
 
+/* Keys and values from position `key` on. */
+template <typename T, int ROWS, int D> DEVICE void load_keys(T *tile, const T *keys, int key, const Heads &h) {
+    KeyRows from = key_rows(h, key);
+    load_pair<T, ROWS, D>(tile, Pair<T>{keys + from.owner, keys + from.owner + h.C, h.key_stride, h.key_stride}, from.row, h);
+}
+
 /* A step's lse and delta, from where the head's rows begin. */
 template <int STEP> DEVICE void load_minus(float *to, const Minus &minus, int64_t at) {
     constexpr int PACK = PACK_BYTES / (int)sizeof(float), PACKS = STEP / PACK;
@@ -139,25 +145,32 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
  * cores, four products a tile. */
 template <typename T, int D>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
-attention_backward_keys_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
+attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
     typedef BackwardTile<D> Tile;
     constexpr int ATOMS = Tile::ATOMS, STEP = Tile::STEP;
     SMEM_DYN(T, shared);
-    const Place   p = attention_place(h, (h.T + Tile::OWN - 1) / Tile::OWN, false);
-    const Pair<T> own = {qkv + p.qkv + h.C, qkv + p.qkv + 2 * h.C, 3 * h.C, 3 * h.C}, other = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
-    const int     warp = (int)threadIdx.x / WARP, block_key = p.tile * Tile::OWN, key = block_key + warp * Tile::ROWS;
+    const int     tiles = (h.T + Tile::OWN - 1) / Tile::OWN;
+    const Place   p = attention_place(h, h.context * tiles, false);
+    const int     owner = p.tile / tiles, warp = (int)threadIdx.x / WARP, block_key = p.tile % tiles * Tile::OWN, key = block_key + warp * Tile::ROWS;
+    const int64_t keys_at = p.keys + owner * h.owner_stride;
+    const Pair<T> own = {keys + keys_at, keys + keys_at + h.C, h.key_stride, h.key_stride}, other = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
+    const Positions at = owner_positions(h, owner);
+    const int     position = (int)POSITION_OF(at, key), begin = first_query(h, (int)POSITION_OF(at, block_key), STEP); /* of the warp's first key; a row */
     T            *k_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *v_rows = k_rows + Tile::OWN_ELEMS;
     float        *statistics = reinterpret_cast<float *>(shared + Tile::STATISTICS_AT);
     const int64_t minus_at = (int64_t)p.head * minus.padded;
 
     load_pair<T, Tile::OWN, D>(shared, own, block_key, h);
-    load_minus<STEP>(statistics, minus, minus_at + block_key);
-    load_pair<T, STEP, D>(shared + Tile::STAGES_AT, other, block_key, h);
+    if (begin < h.T) {
+        load_minus<STEP>(statistics, minus, minus_at + begin);
+        load_pair<T, STEP, D>(shared + Tile::STAGES_AT, other, begin, h);
+    }
     float dk[ATOMS][D / 8][4], dv[ATOMS][D / 8][4];
     set_zero(dk);
     set_zero(dv);
     #pragma unroll 1
-    for (int query = block_key, stage = 0; query < h.T; query += STEP, stage ^= 1) {
+    for (int query = begin, stage = 0; query < h.T; query += STEP, stage ^= 1) {
+        const int    query_position = position_of(h, query);
         const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
         const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
@@ -166,12 +179,12 @@ attention_backward_keys_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, 
             load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus, minus_at + query + STEP);
             load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, other, query + STEP, h);
         }
-        if (key < query + STEP && key < h.T) { /* else no query of the step sees a key of the warp */
+        if (position < query_position + STEP && key < h.T) { /* else no query of the step sees a key of the warp */
             float    s[ATOMS][STEP / 8][4];
             uint32_t rounded[STEP / 16][ATOMS][4];
             begin_columns(s, step_minus);
             scores_of<T, D, ATOMS, STEP>(s, k_rows, q);
-            if (key + Tile::ROWS - 1 > query) mask_scores<true>(s, query, key);
+            if (position + Tile::ROWS - 1 > query_position) mask_scores<true>(s, query_position, position);
             exponentials(s, h.scale_log2);
             round_scores<T, ATOMS, STEP>(rounded, s);
             add_scores<T, D, ATOMS>(dv, rounded, d);
@@ -185,12 +198,13 @@ attention_backward_keys_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, 
     /* A warp's rows of the own tiles are read by that warp alone: its results pass through them. */
     float one[ATOMS][2], scale[ATOMS][2];
     for (int i = 0; i < ATOMS; i++) one[i][0] = one[i][1] = 1.0f, scale[i][0] = scale[i][1] = h.scale;
-    __syncwarp();
+    cp_async_wait<0>(); /* of own rows that met no query */
+    __syncthreads();
     put_rows<T, ATOMS, D>(k_rows, dk, scale);
     put_rows<T, ATOMS, D>(v_rows, dv, one);
     __syncwarp();
-    store_rows<T, Tile::ROWS, D>(dqkv + p.qkv + h.C, 3 * h.C, k_rows, key, h);
-    store_rows<T, Tile::ROWS, D>(dqkv + p.qkv + 2 * h.C, 3 * h.C, v_rows, key, h);
+    store_rows<T, Tile::ROWS, D>(dkeys + keys_at, h.key_stride, k_rows, key, h);
+    store_rows<T, Tile::ROWS, D>(dkeys + keys_at + h.C, h.key_stride, v_rows, key, h);
 }
 
 template <int ATOMS, int N> DEVICE void begin_rows(float (&s)[ATOMS][N][4], const float (&minus)[ATOMS][2]) {
@@ -215,17 +229,17 @@ template <int ATOMS, int N> DEVICE void multiply(float (&ds)[ATOMS][N][4], const
  * grid, shared memory and determinism as above. Bound: tensor cores, three products a tile. */
 template <typename T, int D>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
-attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
+attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
     typedef BackwardTile<D> Tile;
     constexpr int ATOMS = Tile::ATOMS, STEP = Tile::STEP;
     SMEM_DYN(T, shared);
     const Place   p = attention_place(h, (h.T + Tile::OWN - 1) / Tile::OWN, true);
-    const Pair<T> own = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C}, other = {qkv + p.qkv + h.C, qkv + p.qkv + 2 * h.C, 3 * h.C, 3 * h.C};
-    const int     warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::OWN, query = block_query + warp * Tile::ROWS;
+    const Pair<T> own = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
+    const int     warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::OWN, query = block_query + warp * Tile::ROWS, position = position_of(h, query);
     T            *q_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *d_rows = q_rows + Tile::OWN_ELEMS;
 
     load_pair<T, Tile::OWN, D>(shared, own, block_query, h);
-    load_pair<T, STEP, D>(shared + Tile::STAGES_AT, other, 0, h);
+    load_keys<T, STEP, D>(shared + Tile::STAGES_AT, keys + p.keys, 0, h);
     float row_lse[ATOMS][2], row_delta[ATOMS][2], dq[ATOMS][D / 8][4];
     for (int atom = 0; atom < ATOMS; atom++)
         for (int side = 0; side < 2; side++) {
@@ -234,19 +248,19 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
             row_delta[atom][side] = minus.delta[(int64_t)p.head * minus.padded + row];
         }
     set_zero(dq);
-    const int end = min(block_query + Tile::OWN, h.T);
+    const int end = position_of(h, min(block_query + Tile::OWN, h.T) - 1) + 1;
     for (int key = 0, stage = 0; key < end; key += STEP, stage ^= 1) {
         const T *k = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *v = k + Tile::STEP_ELEMS;
         cp_async_wait<0>();
         __syncthreads(); /* this step is there; the other stage has been read by all */
-        if (key + STEP < end) load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, other, key + STEP, h);
-        if (key < query + Tile::ROWS && query < h.T) {
+        if (key + STEP < end) load_keys<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, keys + p.keys, key + STEP, h);
+        if (key < position + Tile::ROWS && query < h.T) {
             float s[ATOMS][STEP / 8][4], ds[ATOMS][STEP / 8][4];
             begin_rows(s, row_lse);
             begin_rows(ds, row_delta);
             scores_of<T, D, ATOMS, STEP>(s, q_rows, k);
             scores_of<T, D, ATOMS, STEP>(ds, d_rows, v);
-            if (key + STEP - 1 > query) mask_scores<false>(s, query, key);
+            if (key + STEP - 1 > position) mask_scores<false>(s, position, key);
             exponentials(s, h.scale_log2);
             multiply(ds, s);
             uint32_t rounded[STEP / 16][ATOMS][4];
@@ -275,10 +289,10 @@ template <int D> DEVICE void load_pair_f32(float *tile, Pair<float> from, int ro
     cp_async_commit();
 }
 
-/* s becomes p and ds, which comes as dp, ds; of one score. */
-DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int head, int query, int key, float scale_log2) {
+/* s becomes p and ds, which comes as dp, ds; of one score. query is a row, at this position. */
+DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int head, int query, int position, int key, float scale_log2) {
     int64_t at = (int64_t)head * minus.padded + query;
-    s = key <= query ? exp2f((s + minus.lse[at]) * scale_log2) : 0.0f;
+    s = key <= position ? exp2f((s + minus.lse[at]) * scale_log2) : 0.0f;
     ds = s * (ds + minus.delta[at]);
 }
 
@@ -286,20 +300,24 @@ DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int head, int query,
  * attention_f32.cuh. */
 template <int D>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
-attention_backward_keys_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, Heads h) {
+attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, const float *qkv, const float *keys, Heads h) {
     typedef F32Tile<D> Tile;
     constexpr int     M = Tile::M;
     SMEM_DYN(float, shared);
-    const Place       p = attention_place(h, (h.T + Tile::ROWS - 1) / Tile::ROWS, false);
-    const Pair<float> own = {qkv + p.qkv + h.C, qkv + p.qkv + 2 * h.C, 3 * h.C, 3 * h.C}, other = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
-    const int         block_key = p.tile * Tile::ROWS;
+    const int         tiles = (h.T + Tile::ROWS - 1) / Tile::ROWS;
+    const Place       p = attention_place(h, h.context * tiles, false);
+    const int         owner = p.tile / tiles, block_key = p.tile % tiles * Tile::ROWS;
+    const int64_t     keys_at = p.keys + owner * h.owner_stride;
+    const Pair<float> own = {keys + keys_at, keys + keys_at + h.C, h.key_stride, h.key_stride}, other = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
+    const Positions   at = owner_positions(h, owner);
+    const int         position = (int)POSITION_OF(at, block_key), begin = first_query(h, position, Tile::ROWS);
     float            *k = shared, *v = k + Tile::ELEMS, *q = v + Tile::ELEMS, *d = q + Tile::ELEMS, *p_tile = d + Tile::ELEMS;
     float             dk[M][Tile::COLUMNS], dv[M][Tile::COLUMNS], one[M], scale[M];
     f32_zero(dk);
     f32_zero(dv);
     for (int i = 0; i < M; i++) one[i] = 1.0f, scale[i] = h.scale;
     load_pair_f32<D>(k, own, block_key, h);
-    for (int query = block_key; query < h.T; query += Tile::ROWS) {
+    for (int query = begin; query < h.T; query += Tile::ROWS) {
         __syncthreads(); /* the step before has been read */
         load_pair_f32<D>(q, other, query, h);
         cp_async_wait<0>();
@@ -309,32 +327,35 @@ attention_backward_keys_f32_kernel(float *dqkv, const float *dy, Minus minus, co
         f32_scores<D>(ds, v, d);
         for (int i = 0; i < M; i++)
             for (int j = 0; j < M; j++)
-                f32_ds(s[i][j], ds[i][j], minus, p.head, query + f32_tx() + 16 * j, block_key + f32_ty() * M + i, h.scale_log2);
+                f32_ds(s[i][j], ds[i][j], minus, p.head, query + f32_tx() + 16 * j, position_of(h, query) + f32_tx() + 16 * j,
+                       position + f32_ty() * M + i, h.scale_log2);
         f32_add<D>(dv, p_tile, s, d);
         f32_add<D>(dk, p_tile, ds, q);
     }
-    f32_store<D>(dqkv + p.qkv + h.C, 3 * h.C, dk, scale, block_key, h);
-    f32_store<D>(dqkv + p.qkv + 2 * h.C, 3 * h.C, dv, one, block_key, h);
+    cp_async_wait<0>(); /* of keys that met no query */
+    f32_store<D>(dkeys + keys_at, h.key_stride, dk, scale, block_key, h);
+    f32_store<D>(dkeys + keys_at + h.C, h.key_stride, dv, one, block_key, h);
 }
 
 /* As attention_backward_queries_kernel: a block has ROWS queries. */
 template <int D>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
-attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, Heads h) {
+attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, const float *keys, Heads h) {
     typedef F32Tile<D> Tile;
     constexpr int     M = Tile::M;
     SMEM_DYN(float, shared);
     const Place       p = attention_place(h, (h.T + Tile::ROWS - 1) / Tile::ROWS, true);
-    const Pair<float> own = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C}, other = {qkv + p.qkv + h.C, qkv + p.qkv + 2 * h.C, 3 * h.C, 3 * h.C};
-    const int         block_query = p.tile * Tile::ROWS;
+    const Pair<float> own = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
+    const int         block_query = p.tile * Tile::ROWS, position = position_of(h, block_query);
     float            *q = shared, *d = q + Tile::ELEMS, *k = d + Tile::ELEMS, *v = k + Tile::ELEMS, *p_tile = v + Tile::ELEMS;
     float             dq[M][Tile::COLUMNS], scale[M];
     f32_zero(dq);
     for (int i = 0; i < M; i++) scale[i] = h.scale;
     load_pair_f32<D>(q, own, block_query, h);
-    for (int key = 0; key <= block_query; key += Tile::ROWS) {
+    for (int key = 0; key <= position; key += Tile::ROWS) {
+        KeyRows from = key_rows(h, key);
         __syncthreads(); /* the step before has been read */
-        load_pair_f32<D>(k, other, key, h);
+        load_pair_f32<D>(k, Pair<float>{keys + p.keys + from.owner, keys + p.keys + from.owner + h.C, h.key_stride, h.key_stride}, from.row, h);
         cp_async_wait<0>();
         __syncthreads(); /* this one is there */
         float s[M][M], ds[M][M];
@@ -342,7 +363,8 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
         f32_scores<D>(ds, d, v);
         for (int i = 0; i < M; i++)
             for (int j = 0; j < M; j++)
-                f32_ds(s[i][j], ds[i][j], minus, p.head, block_query + f32_ty() * M + i, key + f32_tx() + 16 * j, h.scale_log2);
+                f32_ds(s[i][j], ds[i][j], minus, p.head, block_query + f32_ty() * M + i, position + f32_ty() * M + i, key + f32_tx() + 16 * j,
+                       h.scale_log2);
         f32_add<D>(dq, p_tile, ds, k);
     }
     f32_store<D>(dqkv + p.qkv, 3 * h.C, dq, scale, block_query, h);
@@ -351,26 +373,25 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
 /* --- host --------------------------------------------------------------------------------------------------------- */
 
 template <typename T, int D>
-static void backward_launch(Stream *s, T *dqkv, const T *dy, Minus minus, const T *qkv, Heads h) {
+static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
     if constexpr (std::is_same<T, float>::value) {
         constexpr int THREADS = F32Tile<D>::THREADS, BYTES = BackwardF32<D>::SHARED_BYTES;
-        unsigned      grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS));
-        LAUNCH(attention_backward_keys_f32_kernel<D>, grid, THREADS, BYTES, s, dqkv, dy, minus, qkv, h);
-        LAUNCH(attention_backward_queries_f32_kernel<D>, grid, THREADS, BYTES, s, dqkv, dy, minus, qkv, h);
+        unsigned      grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)), ranks = (unsigned)h.context;
+        LAUNCH(attention_backward_keys_f32_kernel<D>, ranks * grid, THREADS, BYTES, s, dkeys, dy, minus, qkv, keys, h);
+        LAUNCH(attention_backward_queries_f32_kernel<D>, grid, THREADS, BYTES, s, dqkv, dy, minus, qkv, keys, h);
     } else {
         typedef BackwardTile<D> Tile;
-        unsigned grid = (unsigned)(h.heads * blocks_for(h.T, Tile::OWN));
-        LAUNCH((attention_backward_keys_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus, qkv, h);
-        LAUNCH((attention_backward_queries_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus, qkv, h);
+        unsigned grid = (unsigned)(h.heads * blocks_for(h.T, Tile::OWN)), ranks = (unsigned)h.context;
+        LAUNCH((attention_backward_keys_kernel<T, D>), ranks * grid, Tile::THREADS, Tile::SHARED_BYTES, s, dkeys, dy, minus, qkv, keys, h);
+        LAUNCH((attention_backward_queries_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus, qkv, keys, h);
     }
 }
 
 static int64_t padded_queries(int64_t T) { return blocks_for(T, PADDED) * PADDED; }
 
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
-    attention_backward_contract(s, dqkv, dy, y, lse, qkv, H);
-    Heads h = attention_heads(y, lse, qkv, H);
-    h.vector = h.vector && (uintptr_t)dqkv.data % PACK_BYTES == 0 && (uintptr_t)dy.data % PACK_BYTES == 0;
+static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
+    const Tensor others[] = {dqkv, dkeys, dy, keys};
+    for (const Tensor &t : others) h.vector = h.vector && (uintptr_t)t.data % PACK_BYTES == 0;
     size_t mark = arena_mark(&s->scratch);
     Minus  minus = {NULL, NULL, (int)padded_queries(h.T)};
     size_t bytes = (size_t)h.heads * (size_t)minus.padded * sizeof(float); /* a multiple of ARENA_ALIGN */
@@ -379,6 +400,17 @@ void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
     unsigned blocks = (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS / PREPARE_LANES);
     DISPATCH_ACT(qkv.type, T,
         LAUNCH(attention_prepare_kernel<T>, blocks, PREPARE_THREADS, 0, s, minus, ptr<float>(lse), ptr<T>(dy), ptr<T>(y), h);
-        DISPATCH_WIDE(h.D, D, (backward_launch<T, D>(s, ptr<T>(dqkv), ptr<T>(dy), minus, ptr<T>(qkv), h))));
+        DISPATCH_WIDE(h.D, D, (backward_launch<T, D>(s, ptr<T>(dqkv), ptr<T>(dkeys), ptr<T>(dy), minus, ptr<T>(qkv), ptr<T>(keys), h))));
     arena_release(&s->scratch, mark);
+}
+
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+    attention_backward_contract(s, dqkv, dy, y, lse, qkv, H);
+    backward(s, dqkv, dqkv, dy, y, lse, qkv, qkv, attention_heads(y, lse, qkv, WHOLE_SEQUENCE, H));
+}
+
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context,
+                                int64_t H) {
+    attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, context, H);
+    backward(s, dqkv, dkeys, dy, y, lse, qkv, keys, attention_heads(y, lse, qkv, context, H));
 }

@@ -10,6 +10,7 @@
 #define TRAIN_GPT_LAYERS_ATTENTION_TILE_CUH
 
 #include "core/kernel.cuh"
+#include "core/batch.h"
 #include "core/ptx.cuh"
 #include "layers/layers.h"
 
@@ -18,6 +19,10 @@ enum { ATOM = 16, ATTENTION_MAX_D = 128, L2_SHARE_BYTES = 16 << 20 };
 /* The problem, as each kernel gets it. */
 typedef struct {
     int   T, C, D, H, heads; /* heads = B*H                                                       */
+    Positions at;            /* of queries; in order: a query's position is its row                 */
+    int   context;           /* ranks; 1: keys and values are thirds of qkv, in order                */
+    int   key_stride;        /* elements from a key to the next                                     */
+    int64_t owner_stride;    /* elements from the keys of one context rank to those of the next     */
     int   section;           /* heads whose k and v stay in the second-level cache together         */
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
     float scale;             /* 1/sqrt(D)                                                         */
@@ -28,15 +33,21 @@ typedef struct {
 typedef struct {
     int     head, tile; /* head of B*H                                                  */
     int64_t qkv, y;     /* elements before the head's first row in qkv (its q) and in y */
+    int64_t keys;       /* the same, of keys; C before its values                       */
 } Place;
 
 /* Checks the tensors that forward and backward share; returns the problem. */
-static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, ContextPart context, int64_t H) {
     int64_t T = lse.dim[1], B = lse.dim[0] / H, C = qkv.dim[1] / 3, D = C / H;
     CHECK(D <= ATTENTION_MAX_D, "a head of %lld channels; the GPU takes up to %d", (long long)D, ATTENTION_MAX_D);
     CHECK(B * T < INT32_MAX && B * H * T < INT32_MAX, "%lld x %lld positions of %lld heads", (long long)B, (long long)T, (long long)H);
     Heads h = {};
     h.T = (int)T, h.C = (int)C, h.D = (int)D, h.H = (int)H, h.heads = (int)(B * H);
+    h.at = positions_of(context, T);
+    h.context = (int)context.ranks;
+    h.key_stride = (int)(context.ranks > 1 ? 2 * C : 3 * C);
+    h.owner_stride = B * T * h.key_stride;
+    CHECK(B * T * context.ranks < INT32_MAX, "%lld x %lld positions on %lld ranks", (long long)B, (long long)T, (long long)context.ranks);
     int64_t fit = L2_SHARE_BYTES / (2 * T * D * (int64_t)dtype_bytes(qkv.type));
     h.section = (int)(fit < 1 ? 1 : fit < B * H ? fit : B * H);
     int64_t per_vector = PACK_BYTES / (int64_t)dtype_bytes(qkv.type);
@@ -67,7 +78,31 @@ DEVICE Place attention_place(const Heads &h, int tiles, bool last_first) {
     int64_t row = (int64_t)(p.head / h.H) * h.T, column = (int64_t)(p.head % h.H) * h.D;
     p.qkv = row * 3 * h.C + column;
     p.y = row * h.C + column;
+    p.keys = row * h.key_stride + column + (h.context > 1 ? 0 : h.C);
     return p;
+}
+
+DEVICE int position_of(const Heads &h, int row) { return (int)POSITION_OF(h.at, row); }
+
+/* Keys from position `key` on, as far as the chunk goes (whole tiles of 64): on which rank, and from which row of the
+ * sequence there. */
+typedef struct { int64_t owner; int row; } KeyRows; /* elements before the owner's keys */
+DEVICE KeyRows key_rows(const Heads &h, int key) {
+    if (h.context == 1) return {0, key};
+    int half = (int)h.at.half, chunk = key / half, owner = chunk < h.context ? chunk : 2 * h.context - 1 - chunk;
+    return {owner * h.owner_stride, (chunk < h.context ? 0 : half) + key % half};
+}
+/* The positions of an owner's rows. */
+DEVICE Positions owner_positions(const Heads &h, int owner) {
+    Positions p = {h.at.half, owner * h.at.half, (2 * h.context - 2 - owner) * h.at.half}, in_order = {0, 0, 0};
+    return h.context > 1 ? p : in_order;
+}
+/* The first row, a multiple of `step`, of which a query may see the key at this position: rows and positions both rise. */
+DEVICE int first_query(const Heads &h, int key, int step) {
+    int low = key - (int)h.at.low, high = key - (int)h.at.high;
+    if (h.context == 1) return key / step * step;
+    if (low < (int)h.at.half) return low < 0 ? 0 : low / step * step;
+    return high < (int)h.at.half ? (int)h.at.half : high / step * step;
 }
 
 /* A tile's rows: elements of a vector, vectors of a row, elements from one row to the next. */

@@ -88,8 +88,8 @@ static void fill_all(Bench *b) {
 
 #define OP(name, ...) static void name(Bench *b) { Stream *s = &b->stream; __VA_ARGS__; }
 OP(copy, cast_forward(s, b->to, b->from))
-OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe))
-OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens))
+OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, WHOLE_SEQUENCE))
+OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, WHOLE_SEQUENCE))
 OP(layernorm_f, layernorm_forward(s, b->y, b->mean, b->rstd, b->x, b->norm_w, b->norm_b, 1e-5f))
 OP(residual_f, residual_layernorm_forward(s, b->dx, b->y, b->mean, b->rstd, b->x, b->update, b->norm_w, b->norm_b, 1e-5f))
 OP(layernorm_b, layernorm_backward(s, b->dx, b->dnorm_w, b->dnorm_b, b->update, b->dy, b->x, b->norm_w, b->mean, b->rstd))
@@ -189,7 +189,7 @@ int main(int argc, char **argv) {
     ModelSpec spec = {.shards = {.shape = {n[5], b.H, b.C, b.T, b.V}, .ranks = 1, .act = b.act, .use = GPT_TRAINING}, .B = b.B, .T = b.T};
     Arena     dry = arena_dry("model"), counted = arena_dry("bench");
     StepSums  sums = step_sums_create(&dry);
-    Gpt       g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, 1), sums, &dry, &dry), b.B, b.T, RECOMPUTE_NONE, &dry);
+    Gpt       g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, 1, 1, 0), sums, &dry, &dry), NULL, b.B, b.T, RECOMPUTE_NONE, &dry);
     b.rows = g.head_rows, b.padded = g.logits.dim[1], b.params = g.shards->layout.elems;
     carve(&b, &counted);
     Arena arena = arena_create("bench", counted.peak_bytes);

@@ -203,8 +203,8 @@ static void sends_are_posted_at_start(void **state) {
 static void padding_stays_zero(void **state) {
     (void)state;
     int    W = comm_size(world), r = comm_rank(world);
-    Param  row = {.name = "short", .dims = 1, .dim = {65, 1}, .memory_rows = 65};
-    Layout layout = layout_create(&row, 1, W);
+    Param  row = {.name = "short", .dims = 1, .dim = {65, 1}};
+    Layout layout = layout_create(&row, 1, W, 1, 0);
     Bucket b = layout.bucket[0];
     float *x = floats(b.elems);
     memset(x, 0, (size_t)b.elems * 4);

@@ -37,11 +37,12 @@ static Layout layout_of(const Table *t, int ranks) {
         rows[i].dims = t->row[i].dims;
         rows[i].dim[0] = t->row[i].rows;
         rows[i].dim[1] = t->row[i].columns;
-        rows[i].memory_rows = t->row[i].memory_rows;
+        rows[i].cut = t->row[i].memory_rows > t->row[i].rows ? CUT_VOCABULARY : CUT_NONE;
+        rows[i].pad = t->row[i].memory_rows;
         rows[i].bucket = t->row[i].bucket;
         rows[i].group = t->row[i].dims == 2 ? GROUP_MATRIX : GROUP_VECTOR;
     }
-    return layout_create(rows, t->count, ranks);
+    return layout_create(rows, t->count, ranks, 1, 0);
 }
 
 /* Over all buckets and ranks the spans name every global offset once, at the memory place of its parameter, inside the
@@ -63,11 +64,12 @@ static void check_spans(const Table *t, int ranks) {
                 int64_t      inside = span->memory - (bucket->memory + r * bucket->piece_elems);
                 assert_true(span->elems > 0 && inside >= 0 && inside + span->elems <= bucket->piece_elems);
                 assert_true(span->shard == bucket->shard + inside && span->shard >= shard_end);
-                assert_true(span->memory - p->memory == span->offset - p->offset);
-                assert_true(span->offset >= p->offset && span->offset + span->elems <= p->offset + p->elems);
+                assert_true(span->memory - p->memory == span->first);
+                assert_true(span->first >= 0 && span->first + span->elems <= p->elems);
+                assert_true(layout_run(&l, span, 0).offset == p->offset + span->first && layout_run(&l, span, 0).elems == span->elems);
                 assert_int_equal(p->bucket, b);
                 assert_int_equal(span->group, p->group);
-                for (int64_t i = 0; i < span->elems; i++) assert_int_equal(seen[span->offset + i]++, 0);
+                for (int64_t i = 0; i < span->elems; i++) assert_int_equal(seen[p->offset + span->first + i]++, 0);
                 covered += span->elems;
                 shard_end = span->shard + span->elems;
             }
@@ -103,7 +105,7 @@ static void places_are_the_contracts(void **state) {
                     assert_true(p->elems == p->dim[0] * columns && p->offset == offset && p->memory == memory + length);
                     assert_true(p->memory % LAYOUT_ALIGN == 0);
                     offset += p->elems;
-                    length += (p->memory_rows * columns + 63) / 64 * 64;
+                    length += (TABLES[t].row[i].memory_rows * columns + 63) / 64 * 64;
                 }
                 int64_t q = (length + 64 * ranks - 1) / (64 * ranks) * 64;
                 assert_true(bucket->piece_elems == q && bucket->elems == q * ranks);
@@ -128,6 +130,68 @@ static void offsets_do_not_depend_on_ranks(void **state) {
     }
 }
 
+/* Widths that 12 divides, so any of 1 to 4 tensor ranks; the vocabulary is 389, and padded. */
+enum { CUT_ROWS_COUNT = 8 };
+static Layout cut_layout(int ranks, int tensor_ranks, int tensor_rank) {
+    static const struct { int dims; int64_t dim[2]; Cut cut; int bucket; } of[CUT_ROWS_COUNT] = {
+        {2, {389, 12}, CUT_VOCABULARY, 0}, {2, {7, 12}, CUT_NONE, 0}, {1, {12}, CUT_NONE, 1}, {2, {12, 36}, CUT_HEADS, 1}, {1, {36}, CUT_HEADS, 1},
+        {2, {12, 48}, CUT_COLUMNS, 1}, {1, {48}, CUT_COLUMNS, 1}, {2, {48, 12}, CUT_ROWS, 1}};
+    Param rows[CUT_ROWS_COUNT];
+    memset(rows, 0, sizeof rows);
+    for (int i = 0; i < CUT_ROWS_COUNT; i++) {
+        snprintf(rows[i].name, sizeof rows[i].name, "row.%d", i);
+        rows[i].dims = of[i].dims, rows[i].dim[0] = of[i].dim[0], rows[i].dim[1] = of[i].dim[1];
+        rows[i].cut = of[i].cut, rows[i].pad = 8, rows[i].bucket = of[i].bucket;
+    }
+    return layout_create(rows, CUT_ROWS_COUNT, ranks, tensor_ranks, tensor_rank);
+}
+
+/* The tensor rank that holds element e of a row of 12 columns (q, k, v: of 3 x 12), by the rule in words. */
+static int owner_of(Cut cut, int64_t e, int t, int64_t vocabulary_rows) {
+    if (cut == CUT_VOCABULARY) return (int)(e / 12 / vocabulary_rows);
+    if (cut == CUT_ROWS) return (int)(e / 12 / (48 / t));
+    return (int)(cut == CUT_HEADS ? e % 12 / (12 / t) : e % 48 / (48 / t));
+}
+
+/* Every element of every row is held by exactly one rank of those that share a state, on the tensor rank that it belongs
+ * to, or on all of them; all tensor ranks have the same places in memory. */
+static void cut_rows_are_held_once(void **state) {
+    (void)state;
+    for (int t = 1; t <= 4; t++)
+        for (int ranks = 1; ranks <= 5; ranks++) {
+            Layout  first = cut_layout(ranks, t, 0);
+            int8_t *held = (int8_t *)calloc((size_t)first.elems, 1);
+            for (int i = 0; i < t; i++) {
+                Layout l = cut_layout(ranks, t, i);
+                assert_true(l.memory_elems == first.memory_elems && l.shard_elems == first.shard_elems && l.elems == first.elems);
+                for (int r = 0; r < ranks; r++)
+                    for (int b = 0; b < l.buckets; b++) {
+                        Span spans[CUT_ROWS_COUNT];
+                        for (int k = layout_spans(&l, b, r, spans); k-- > 0;) {
+                            const Param *p = &l.param[spans[k].param];
+                            assert_true(p->memory == first.param[spans[k].param].memory);
+                            for (int64_t at = 0, elems; at < spans[k].elems; at += elems) {
+                                FileRun run = layout_run(&l, &spans[k], at);
+                                elems = run.elems;
+                                assert_true(elems > 0 && elems <= spans[k].elems - at);
+                                for (int64_t e = run.offset; e < run.offset + elems; e++) {
+                                    assert_true(e >= p->offset && e < p->offset + p->elems);
+                                    assert_true(p->cut == CUT_NONE || owner_of(p->cut, e - p->offset, t, p->local[0]) == i);
+                                    held[e]++;
+                                }
+                            }
+                        }
+                    }
+                layout_destroy(&l);
+            }
+            for (int k = 0; k < first.params; k++)
+                for (int64_t e = first.param[k].offset; e < first.param[k].offset + first.param[k].elems; e++)
+                    assert_int_equal(held[e], first.param[k].cut == CUT_NONE ? t : 1);
+            free(held);
+            layout_destroy(&first);
+        }
+}
+
 static void rows_are_found_by_name(void **state) {
     (void)state;
     Layout l = layout_of(&TABLES[3], 3);
@@ -142,7 +206,7 @@ int main(void) {
         cmocka_unit_test(pieces_cover_everything_once),
         cmocka_unit_test(places_are_the_contracts),
         cmocka_unit_test(offsets_do_not_depend_on_ranks),
-        cmocka_unit_test(rows_are_found_by_name),
+        cmocka_unit_test(cut_rows_are_held_once), cmocka_unit_test(rows_are_found_by_name),
     };
     return cmocka_run_group_tests(test_layout, NULL, NULL);
 }

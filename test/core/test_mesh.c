@@ -93,7 +93,7 @@ static void a_grid_written_down(void **state) {
 
 static void data_alone(void **state) {
     (void)state;
-    Mesh m = mesh_of_data(3, 1);
+    Mesh m = mesh_of(3, (MeshSizes){1, 1, 1, 1});
     assert_int_equal(mesh_ranks(m), 3);
     expect_group(m, 1, WITH_STATE, 3, (int[]){0, 1, 2});
     expect_group(m, 1, WITH_TENSOR | WITH_CONTEXT | WITH_REPLICA | WITH_STAGE, 1, (int[]){1});

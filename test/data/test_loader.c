@@ -16,29 +16,32 @@ static Dataset open_data(void) {
     return dataset_open("data.train", globs, 1, T, 50000);
 }
 
-/* Takes `steps` steps from a loader and compares each row with the dataset's. */
+/* Takes `steps` steps from a loader and compares each row with the dataset's, or this context rank's tokens of it. */
 static void assert_steps(Loader *l, const Dataset *d, LoaderPlan plan, int steps) {
-    Stream  stream = stream_create(0);
-    int64_t part = plan.step_samples / plan.ranks;
+    Stream    stream = stream_create(0);
+    int64_t   part = plan.step_samples / plan.ranks, own = T / plan.context.ranks;
+    Positions at = positions_of(plan.context, own);
     for (int step = 0; step < steps; step++)
         for (int64_t row = 0; row < part; row += plan.micro_batch) {
             double wait_ms = -1;
             Batch  batch = loader_next(l, &stream, &wait_ms);
             assert_true(wait_ms >= 0);
-            EXPECT2(batch.inputs, I32, plan.micro_batch, T);
-            EXPECT2(batch.targets, I32, plan.micro_batch, T);
+            EXPECT2(batch.inputs, I32, plan.micro_batch, own);
+            EXPECT2(batch.targets, I32, plan.micro_batch, own);
             for (int64_t b = 0; b < plan.micro_batch; b++) {
                 int32_t due[T + 1];
                 int64_t g = plan.first_sample + step * plan.step_samples + plan.rank * part + row + b;
                 dataset_sample(d, dataset_order(d, plan.order, g), due, due + 1);
-                assert_memory_equal((int32_t *)batch.inputs.data + b * T, due, sizeof(int32_t) * T);
-                assert_memory_equal((int32_t *)batch.targets.data + b * T, due + 1, sizeof(int32_t) * T);
+                for (int64_t t = 0; t < own; t++) {
+                    assert_int_equal(((int32_t *)batch.inputs.data)[b * own + t], due[POSITION_OF(at, t)]);
+                    assert_int_equal(((int32_t *)batch.targets.data)[b * own + t], due[POSITION_OF(at, t) + 1]);
+                }
             }
         }
 }
 
 static void assert_follows_order(const Dataset *d, LoaderPlan plan, int steps) {
-    Arena   arena = arena_create("batches", loader_bytes(plan.micro_batch, T));
+    Arena   arena = arena_create("batches", loader_bytes(plan.micro_batch, T / plan.context.ranks));
     Loader *l = loader_create(d, plan, &arena);
     assert_steps(l, d, plan, steps);
     loader_destroy(l);
@@ -53,7 +56,10 @@ static void batches_follow_the_order(void **state) {
         for (int rank = 0; rank < ranks; rank++)
             for (int64_t micro = 1; micro <= 4; micro++)
                 for (int shuffle = 0; shuffle < 2; shuffle++)
-                    assert_follows_order(&d, (LoaderPlan){{shuffle, 1337}, 12ll * micro, micro, rank, ranks, shuffle * 5 * 12 * micro}, 9);
+                    assert_follows_order(&d, (LoaderPlan){{shuffle, 1337}, 12ll * micro, micro, rank, ranks, shuffle * 5 * 12 * micro, {1, 0}}, 9);
+    for (int64_t contexts = 2; contexts <= T / 2; contexts++)
+        for (int64_t rank = 0; rank < contexts && T % (2 * contexts) == 0; rank++)
+            assert_follows_order(&d, (LoaderPlan){{1, 1337}, 24, 2, 1, 3, 24, {contexts, rank}}, 3);
     dataset_close(&d);
 }
 
@@ -71,7 +77,7 @@ static void steps_cover_their_indices_in_order(void **state) {
             for (int rank = 0; rank < ranks; rank++) {
                 Stream  stream = stream_create(0);
                 Arena   arena = arena_create("batches", loader_bytes(micro, T));
-                Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, G, micro, rank, ranks, 0}, &arena);
+                Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, G, micro, rank, ranks, 0, {1, 0}}, &arena);
                 for (int step = 0; step < 2; step++)
                     for (int64_t k = 0; k < G / ranks / micro; k++) {
                         Batch batch = loader_next(l, &stream, NULL);
@@ -93,7 +99,7 @@ static void a_loader_goes_where_it_is_told(void **state) {
     (void)state;
     static const int64_t places[] = {0, 0, 24, 12, 12, 12000, 5, 0};
     Dataset    d = open_data();
-    LoaderPlan plan = {{1, 1337}, 12, 2, 1, 3, 36};
+    LoaderPlan plan = {{1, 1337}, 12, 2, 1, 3, 36, {1, 0}};
     Arena      arena = arena_create("batches", loader_bytes(2, T));
     Loader    *l = loader_create(&d, plan, &arena);
     assert_steps(l, &d, plan, 1);
@@ -113,7 +119,7 @@ static void batches_wait_for_the_trainer(void **state) {
     Dataset d = open_data();
     Stream  stream = stream_create(0);
     Arena   arena = arena_create("batches", loader_bytes(2, T));
-    Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, 4, 2, 0, 1, 0}, &arena);
+    Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, 4, 2, 0, 1, 0, {1, 0}}, &arena);
     for (int n = 0; n < 12; n++) {
         Batch batch = loader_next(l, &stream, NULL);
         nanosleep(&(struct timespec){0, 5000000}, NULL);
@@ -133,7 +139,7 @@ static void a_loader_stops_at_any_moment(void **state) {
     for (int i = 0; i < 200; i++) {
         Stream  stream = stream_create(0);
         size_t  mark = arena_mark(&arena);
-        Loader *l = loader_create(&d, (LoaderPlan){{1, 1}, 1, 1, 0, 1, 0}, &arena);
+        Loader *l = loader_create(&d, (LoaderPlan){{1, 1}, 1, 1, 0, 1, 0, {1, 0}}, &arena);
         for (int n = 0; n < i % 7; n++) loader_next(l, &stream, NULL);
         loader_destroy(l);
         arena_release(&arena, mark);

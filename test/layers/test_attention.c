@@ -102,6 +102,64 @@ static void compare(DType act, int64_t B, int64_t T, int64_t H, int64_t D, doubl
     stage_destroy(&s);
 }
 
+/* Context ranks in turn: each has its chunks of every sequence, and the keys and values of all as they come gathered. Its
+ * rows have the bits that one rank computes; what the ranks add to keys and values sums up to one rank's gradients. */
+static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int64_t H, int64_t D) {
+    int64_t C = H * D, own = T / ranks, N = B * own, in_rank = N * 2 * C;
+    Stage   s = stage_create(STAGE_SCRATCH);
+    Tensor  qkv = stage_random(&s, act, 2, B * T, 3 * C, 1, 1, 0), dy = stage_random(&s, act, 2, B * T, C, 2, 1, 0);
+    Tensor  y = stage_tensor(&s, act, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T), dqkv = stage_tensor(&s, act, 2, B * T, 3 * C);
+    Tensor  part = stage_tensor(&s, act, 2, N, 3 * C), part_dy = stage_tensor(&s, act, 2, N, C), part_y = stage_tensor(&s, act, 2, N, C);
+    Tensor  part_lse = stage_tensor(&s, F32, 2, B * H, own), dpart = stage_tensor(&s, act, 2, N, 3 * C), keys = stage_tensor(&s, act, 2, ranks * N, 2 * C);
+    Tensor  dkeys = stage_tensor(&s, act, 2, ranks * N, 2 * C);
+    double *dqkv64 = stage_doubles(&s, B * T * 3 * C), *sums = stage_doubles(&s, ranks * in_rank);
+    ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, C, H);
+    attention_forward(&s.stream, y, lse, qkv, H);
+    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, H);
+    stage_settle();
+    for (int64_t i = 0; i < ranks * in_rank; i++) {
+        int64_t   row = i / (2 * C) % N;
+        Positions at = positions_of((ContextPart){ranks, i / in_rank}, own);
+        tensor_set(keys, i, tensor_get(qkv, (row / own * T + POSITION_OF(at, row % own)) * 3 * C + C + i % (2 * C)));
+    }
+    for (int64_t rank = 0; rank < ranks; rank++) {
+        ContextPart context = {ranks, rank};
+        Positions   at = positions_of(context, own);
+        for (int64_t i = 0; i < N * 3 * C; i++) {
+            int64_t row = i / (3 * C), from = row / own * T + POSITION_OF(at, row % own), column = i % (3 * C);
+            tensor_set(part, i, tensor_get(qkv, from * 3 * C + column));
+            if (column < C) tensor_set(part_dy, row * C + column, tensor_get(dy, from * C + column));
+        }
+        attention_context_forward(&s.stream, part_y, part_lse, part, keys, context, H);
+        attention_context_backward(&s.stream, dpart, dkeys, part_dy, part_y, part_lse, part, keys, context, H);
+        stage_settle();
+        for (int64_t i = 0; i < N * C; i++) {
+            int64_t row = i / C, from = row / own * T + POSITION_OF(at, row % own);
+            assert_true(tensor_get(part_y, i) == tensor_get(y, from * C + i % C));
+            assert_true(tensor_get(dpart, row * 3 * C + i % C) == tensor_get(dqkv, from * 3 * C + i % C));
+        }
+        for (int64_t i = 0; i < B * H * own; i++) assert_true(tensor_get(part_lse, i) == tensor_get(lse, i / own * T + POSITION_OF(at, i % own)));
+        for (int64_t i = 0; i < ranks * in_rank; i++) sums[i] += tensor_get(dkeys, i);
+    }
+    for (int64_t i = 0; i < ranks * in_rank; i++) {
+        int64_t   row = i / (2 * C) % N;
+        Positions at = positions_of((ContextPart){ranks, i / in_rank}, own);
+        tensor_set(dqkv, (row / own * T + POSITION_OF(at, row % own)) * 3 * C + C + i % (2 * C), (float)sums[i]);
+    }
+    AttentionBounds b = bounds(T, D, 1.0, 1.0);
+    b.dv.roundings++, b.dqk.roundings++; /* the ranks' parts, which add up like independent terms, are stored, too */
+    assert_dqkv(&s, dqkv, dqkv64, b);
+    stage_destroy(&s);
+}
+
+static void test_context(void **state) {
+    (void)state;
+    static const int64_t shapes[][5] = {{2, 1, 256, 1, 16}, {3, 2, 384, 2, 5}, {2, 1, 512, 1, 64}, {4, 1, 512, 1, 80}, {2, 2, 256, 3, 24}};
+    for (int a = 0; a < stage_act_types(); a++)
+        for (int i = 0; i < (stage_is_slow() ? 3 : COUNT(shapes)); i++)
+            compare_context(ACT_TYPES[a], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4]);
+}
+
 /* GPU kernels are built for heads of 32, 64, 96 and 128 channels, and load rows that are not whole 16-byte vectors
  * another way. */
 static void test_shapes(void **state) {
@@ -167,7 +225,7 @@ static void test_large_scores(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes),
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes), cmocka_unit_test(test_context),
                                      cmocka_unit_test(test_causal), cmocka_unit_test(test_large_scores)};
     return cmocka_run_group_tests_name("attention", all, NULL, NULL);
 }

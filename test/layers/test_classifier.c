@@ -65,6 +65,58 @@ static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spre
     stage_destroy(&s);
 }
 
+/* The same row with its columns on several ranks, the exchanges done here: padding at the end, so that the last rank may
+ * have none. */
+static void compare_parts(DType act, int ranks, int64_t n, int64_t V, int64_t columns, double spread) {
+    int64_t stride = ranks * columns;
+    Stage   s = stage_create(0);
+    Tensor  logits = stage_random(&s, act, 2, n, stride, 3, spread, 1), targets = stage_tokens(&s, 1, n, 1, 4, (int32_t)V), own[4], own_targets[4];
+    Tensor  most = stage_random(&s, F32, 1, n, 1, 0, 0, -INFINITY), sums = stage_random(&s, F32, 2, 2, n, 0, 0, 0), part = stage_tensor(&s, F32, 1, n, 1);
+    Tensor  part_sums = stage_tensor(&s, F32, 2, 2, n), loss = stage_tensor(&s, F32, 1, n, 1), plain = stage_tensor(&s, F32, 1, n, 1);
+    double *loss64 = stage_doubles(&s, n), *dlogits64 = stage_doubles(&s, n * stride), *logits64 = stage_widen(&s, logits);
+    const int32_t *target = (const int32_t *)targets.data;
+    ref_classifier_forward(loss64, logits64, target, n, V, stride);
+    ref_classifier_backward(dlogits64, logits64, target, n, V, stride, 0.125);
+    for (int64_t i = 0; i < n; i++) tensor_set(most, i, -INFINITY);
+    for (int r = 0; r < ranks; r++) {
+        int64_t mine = V - r * columns < 0 ? 0 : V - r * columns < columns ? V - r * columns : columns;
+        own[r] = stage_tensor(&s, act, 2, n, columns), own_targets[r] = stage_tokens(&s, 1, n, 1, 4, (int32_t)V);
+        for (int64_t i = 0; i < n * columns; i++)
+            tensor_set(own[r], i, i % columns < mine ? tensor_get(logits, i / columns * stride + r * columns + i % columns) : NAN);
+        tokens_own(&s.stream, own_targets[r], targets, r * columns, columns);
+        classifier_part_most(&s.stream, part, own[r], mine);
+        stage_settle();
+        for (int64_t i = 0; i < n; i++)
+            if (tensor_get(part, i) > tensor_get(most, i)) tensor_set(most, i, tensor_get(part, i));
+    }
+    for (int r = 0; r < ranks; r++) {
+        int64_t mine = V - r * columns < 0 ? 0 : V - r * columns < columns ? V - r * columns : columns;
+        classifier_part_sums(&s.stream, part_sums, own[r], own_targets[r], mine, most);
+        stage_settle();
+        for (int64_t i = 0; i < 2 * n; i++) tensor_set(sums, i, tensor_get(sums, i) + tensor_get(part_sums, i));
+    }
+    for (int r = 0; r < ranks; r++) {
+        int64_t mine = V - r * columns < 0 ? 0 : V - r * columns < columns ? V - r * columns : columns;
+        classifier_part_loss(&s.stream, plain, own[r], own_targets[r], mine, most, sums, 0.0f);
+        classifier_part_loss(&s.stream, loss, own[r], own_targets[r], mine, most, sums, 0.125f);
+        assert_same_bits(plain, loss);
+        assert_close(loss, loss64, F32, bound_sum(ranks + 1));
+        stage_settle();
+        for (int64_t i = 0; i < n * columns; i++) tensor_set(logits, i / columns * stride + r * columns + i % columns, tensor_get(own[r], i));
+    }
+    for (int64_t i = 0; i < n * stride; i++) assert_true(i % stride < V || tensor_get(logits, i) == 0.0f);
+    assert_close(logits, dlogits64, act, gradient_bound(2.0 * spread));
+    stage_destroy(&s);
+}
+
+static void test_parts(void **state) {
+    (void)state;
+    static const int64_t shapes[][4] = {{1, 1, 1, 2}, {2, 3, 5, 4}, {3, 7, 389, 192}, {4, 5, 256, 64}, {2, 2, 50257, 25216}};
+    for (int t = 0; t < stage_act_types(); t++)
+        for (int i = 0; i < COUNT(shapes); i++)
+            for (int wide = 0; wide < 2; wide++) compare_parts(ACT_TYPES[t], (int)shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], wide ? 20.0 : 1.0);
+}
+
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][3] = {{1, 1, 1}, {3, 2, 2}, {2, 15, 16}, {5, 16, 16}, {4, 17, 31}, {7, 256, 256}, {9, 389, 512},
@@ -119,7 +171,7 @@ static void test_undefined(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes),
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes), cmocka_unit_test(test_parts),
                                      cmocka_unit_test(test_extremes), cmocka_unit_test(test_undefined)};
     return cmocka_run_group_tests_name("classifier", all, NULL, NULL);
 }

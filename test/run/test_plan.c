@@ -24,7 +24,7 @@ static Config small_config(void) {
     Config c = {.optimizer = {.name = "adamw"}};
     c.model.shape.n_layer = 3, c.model.shape.n_head = 2, c.model.shape.n_embd = 28, c.model.shape.n_positions = 40, c.model.shape.vocab_size = 389;
     c.batch.global_tokens = 4800, c.batch.micro_batch = 2, c.batch.seq_len = 40;
-    c.parallel.zero_stage = 1, c.parallel.replicas = 1;
+    c.parallel.zero_stage = 1, c.parallel.replicas = 1, c.parallel.tensor = 1, c.parallel.context = 1;
     c.run.steps = 100, c.run.dir = "runs/plan";
     return c;
 }
@@ -79,8 +79,8 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     Arena     params = arena_create("weights", p.params_bytes), grads = arena_create("gradients", p.grads_bytes);
     Arena     optimizer = arena_create("optimizer", p.optimizer_bytes), activations = arena_create("activations", p.activation_bytes);
     StepSums  sums = step_sums_create(&activations);
-    Shards   *z = shards_create(spec.shards, model_layout(c->model.shape, ranks), sums, &params, &grads);
-    Gpt       g = gpt_create(z, spec.B, spec.T, spec.recompute, &activations);
+    Shards   *z = shards_create(spec.shards, model_layout(c->model.shape, ranks, 1, 0), sums, &params, &grads);
+    Gpt       g = gpt_create(z, NULL, spec.B, spec.T, spec.recompute, &activations);
     Optimizer o = optimizer_create(spec.optimizer, z, spec.offload, &optimizer);
     if (c->parallel.deterministic) assert_true(z->order.buffers >= 3 && p.gradient_buffers == z->order.buffers);
     Arena *all[] = {&params, &grads, &optimizer, &activations};

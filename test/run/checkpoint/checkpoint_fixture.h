@@ -45,7 +45,7 @@ static inline int fixture_folder_remove(const char *dir) { return system(path_of
 enum { FIXTURE_ROWS = 8, FIXTURE_V = 389, FIXTURE_C = 14, FIXTURE_P = 40 };
 
 static inline Param fixture_row(const char *name, int bucket, int64_t rows, int64_t columns, int64_t memory_rows) {
-    Param p = {.dims = columns ? 2 : 1, .dim = {rows, columns}, .memory_rows = memory_rows, .bucket = bucket, .group = columns ? GROUP_MATRIX : GROUP_VECTOR};
+    Param p = {.dims = columns ? 2 : 1, .dim = {rows, columns}, .cut = memory_rows > rows ? CUT_VOCABULARY : CUT_NONE, .pad = memory_rows, .bucket = bucket, .group = columns ? GROUP_MATRIX : GROUP_VECTOR};
     snprintf(p.name, sizeof p.name, "transformer.%s", name);
     return p;
 }
@@ -95,7 +95,7 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
         comm_barrier(comm);
     }
     fixture_rows(rows);
-    Layout     layout = layout_create(rows, FIXTURE_ROWS, comm_size(comm));
+    Layout     layout = layout_create(rows, FIXTURE_ROWS, comm_size(comm), 1, 0);
     ShardsSpec spec = {.shape = {1, 2, FIXTURE_C, FIXTURE_P, FIXTURE_V}, .comm = comm, .ranks = comm_size(comm), .rank = comm_rank(comm),
                        .zero_stage = zero_stage, .act = act, .use = GPT_TRAINING};
     f->params_arena = arena_create("parameters", (size_t)layout.memory_elems * 4 + 4096);
@@ -128,7 +128,7 @@ static inline void fixture_fill(Fixture *f, int64_t step) {
         for (int i = 0; i < f->shards->spans; i++) {
             Span      span = f->shards->span[i];
             uint32_t *bits = (uint32_t *)optimizer_tensor(&f->optimizer, which, span).data;
-            for (int64_t k = 0; k < span.elems; k++) bits[k] = fixture_bits(step, which, span.offset + k);
+            for (int64_t k = 0; k < span.elems; k++) bits[k] = fixture_bits(step, which, f->shards->layout.param[span.param].offset + span.first + k);
         }
 }
 
@@ -139,7 +139,7 @@ static inline int64_t fixture_differences(const Fixture *f, int64_t step) {
         Span span = f->shards->span[i];
         for (int which = 0; which < 3; which++) {
             const uint32_t *bits = (const uint32_t *)optimizer_tensor(&f->optimizer, which, span).data;
-            for (int64_t k = 0; k < span.elems; k++) wrong += bits[k] != fixture_bits(step, which, span.offset + k);
+            for (int64_t k = 0; k < span.elems; k++) wrong += bits[k] != fixture_bits(step, which, f->shards->layout.param[span.param].offset + span.first + k);
         }
         for (int64_t k = 0; k < span.elems && f->shards->params.type == BF16; k++) {
             float master = tensor_get(optimizer_master(&f->optimizer, span), k);

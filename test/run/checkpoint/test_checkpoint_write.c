@@ -156,7 +156,8 @@ static void test_runs_that_do_not_cover(void **state) {
         Fixture f;
         fixture_create(&f, comm, dir, F32, 1, "");
         float *staged = calloc((size_t)f.shards->layout.elems, 3 * sizeof *staged);
-        Save   s = save_prepare(&f.state, 4, staged);
+        FileRuns runs = exchange_runs(f.shards);
+        Save   s = save_prepare(&f.state, 4, staged, &runs);
         save_make_folder(&s);
         save_write_pieces(&s);
         assert_string_equal(s.fault, "");
@@ -169,6 +170,7 @@ static void test_runs_that_do_not_cover(void **state) {
         save_drop(&s);
         assert_int_not_equal(access(step_path(".tmp").text, F_OK), 0);
         save_release(&s);
+        free(runs.run);
         free(staged);
         fixture_destroy(&f);
     }

@@ -75,8 +75,8 @@ static int64_t wrong_masters(const Fixture *f) {
     for (int i = 0; i < f->shards->spans; i++) {
         Span span = f->shards->span[i];
         for (int64_t k = 0; k < span.elems; k++) {
-            wrong += tensor_get(optimizer_master(&f->optimizer, span), k) != value_of(span.offset + k);
-            wrong += tensor_get(f->shards->params, span.memory + k) != value_of(span.offset + k); /* published, exact in bf16 */
+            wrong += tensor_get(optimizer_master(&f->optimizer, span), k) != value_of(f->shards->layout.param[span.param].offset + span.first + k);
+            wrong += tensor_get(f->shards->params, span.memory + k) != value_of(f->shards->layout.param[span.param].offset + span.first + k); /* published, exact in bf16 */
             wrong += tensor_get(optimizer_state(&f->optimizer, 0, span), k) != 0;
         }
     }
@@ -87,7 +87,7 @@ static int64_t wrong_params(const Fixture *f) {
     int64_t wrong = 0;
     for (int i = 0; i < f->shards->layout.params; i++) {
         const Param *p = &f->shards->layout.param[i];
-        int64_t      room = p->memory_rows * (p->dims == 2 ? p->dim[1] : 1);
+        int64_t      room = p->local[0] * p->local[1];
         for (int64_t k = 0; k < p->elems; k++) wrong += tensor_get(f->shards->params, p->memory + k) != value_of(p->offset + k);
         for (int64_t k = p->elems; k < room; k++) wrong += tensor_get(f->shards->params, p->memory + k) != 0; /* padding stays zero */
     }

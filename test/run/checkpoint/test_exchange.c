@@ -1,0 +1,57 @@
+/* test_exchange.c - the runs of a checkpoint that ranks of any grid write cover its files exactly once. */
+#include "core/error.h" /* before cmocka.h, which makes a macro of fail() */
+#include "model/params.h"
+#include "run/checkpoint/exchange.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* No two sizes have a factor in common but that of the heads, 12. */
+static const ModelShape SHAPE = {3, 12, 84, 41, 389};
+
+/* How many bytes of memory a rank promises, and that its copies need no more. */
+static void expect_room(const Layout *l, const FileRuns *f) {
+    assert_true(f->elems <= exchange_most_elems(l));
+    int64_t sum = 0;
+    for (int64_t i = 0; i < f->runs; i++) sum += f->run[i].elems;
+    assert_true(sum == f->elems);
+}
+
+static void files_are_covered_once(void **state) {
+    (void)state;
+    for (int t = 1; t <= 4; t++)
+        for (int ranks = 1; ranks <= 5; ranks++)
+            for (int replicas = 1; replicas <= 2; replicas++) {
+                Layout  whole = model_layout(SHAPE, 1, 1, 0);
+                int8_t *written = (int8_t *)calloc((size_t)whole.elems, 1);
+                int64_t runs = 0;
+                for (int k = 0; k < t * ranks * replicas; k++) {
+                    Shards z = {.layout = model_layout(SHAPE, ranks, t, k % t)};
+                    z.spec = (ShardsSpec){.ranks = ranks, .rank = k / t % ranks, .replicas = replicas, .replica = k / t / ranks};
+                    FileRuns f = exchange_runs(&z);
+                    expect_room(&z.layout, &f);
+                    runs += f.runs;
+                    for (int64_t i = 0; i < f.runs; i++) {
+                        assert_true(f.run[i].offset >= 0 && f.run[i].elems > 0 && f.run[i].offset + f.run[i].elems <= whole.elems);
+                        for (int64_t e = f.run[i].offset; e < f.run[i].offset + f.run[i].elems; e++) assert_int_equal(written[e]++, 0);
+                    }
+                    free(f.run);
+                    layout_destroy(&z.layout);
+                }
+                for (int64_t e = 0; e < whole.elems; e++) assert_int_equal(written[e], 1);
+                /* A span of columns is whole rows but for one at each end: 3 t runs of each at most, whatever its length. */
+                assert_true(runs <= (int64_t)t * ranks * (whole.params + whole.buckets) * (t > 1 ? 6 * t + 1 : 1));
+                free(written);
+                layout_destroy(&whole);
+            }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(files_are_covered_once)};
+    return cmocka_run_group_tests_name("exchange", tests, NULL, NULL);
+}
