@@ -104,6 +104,8 @@ void comm_set_kind(Comm *c, CommKind kind) {
     if (kind == COMM_NCCL && !c->nccl && !c->world->ledger && (c->size > 1 || c == c->world->all)) nccl_open(c);
     c->kind = kind;
 }
+void     comm_set_inline(Comm *c) { c->is_inline = 1; }
+void     comm_set_apart(Comm *c, int is_apart) { c->is_apart = is_apart; }
 CommKind comm_kind(const Comm *c) { return c->kind; }
 
 /* --- times, and memory -------------------------------------------------------------------------------------------- */

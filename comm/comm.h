@@ -78,6 +78,12 @@ void comm_all_reduce_max_start(Comm *c, Tensor x);
  * far: x may be its result. */
 void comm_all_reduce_after(Comm *c, Tensor x, Comm *before);
 
+/* NCCL's collectives of this group run on the followed stream itself, between the work before and after them, not beside
+ * it: for those whose result is wanted at once, which must not stand behind other groups'. */
+void comm_set_inline(Comm *c);
+/* While is_apart this rank's collectives of the group over buckets do nothing, nor count: it computes without the others. */
+void comm_set_apart(Comm *c, int is_apart);
+
 void comm_poll(Comm *c); /* world_poll of its world */
 /* comm_next returns the number of this group's next collective over a bucket. comm_wait waits for those up to number
  * `sequence`, comm_finish for all. A rank may wait for its peers in here: all of them must come to wait for it too, or

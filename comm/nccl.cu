@@ -3,7 +3,7 @@
  * a later one.
  *
  * Each starts behind an event of the followed stream. None makes the host wait: at the end the followed stream waits
- * for ours. Our stream has the highest priority. A collective needs few multiprocessors, but spins on them until
+ * for ours. Those of an inline group are on the followed stream itself, and so in order without events. Our stream has the highest priority. A collective needs few multiprocessors, but spins on them until
  * every peer has come. So a collective that waits for a large product's blocks to drain keeps multiprocessors of all
  * its peers idle.
  *
@@ -153,13 +153,16 @@ static ncclDataType_t type_of(DType type) {
     return ncclFloat32;
 }
 
+static cudaStream_t queue_for(const Comm *c) { return c->is_inline && c->world->followed ? stream_queue(c->world->followed) : c->nccl->queue; }
+
 static ncclResult_t enqueue(const Comm *c, OpKind kind, Tensor x) {
-    const Nccl *n = c->nccl;
+    const Nccl  *n = c->nccl;
+    cudaStream_t queue = queue_for(c);
     size_t      piece = (size_t)(tensor_elems(x) / c->size);
     char       *all = (char *)x.data, *mine = all + piece * dtype_bytes(x.type) * (size_t)c->rank;
-    if (op_is_all_reduce(kind)) return ncclAllReduce(all, all, (size_t)tensor_elems(x), type_of(x.type), kind == OP_ALL_MAX ? ncclMax : ncclSum, n->comm, n->queue);
-    if (kind == OP_ALL_GATHER) return ncclAllGather(mine, all, piece, type_of(x.type), n->comm, n->queue);
-    return ncclReduceScatter(all, mine, piece, type_of(x.type), ncclSum, n->comm, n->queue);
+    if (op_is_all_reduce(kind)) return ncclAllReduce(all, all, (size_t)tensor_elems(x), type_of(x.type), kind == OP_ALL_MAX ? ncclMax : ncclSum, n->comm, queue);
+    if (kind == OP_ALL_GATHER) return ncclAllGather(mine, all, piece, type_of(x.type), n->comm, queue);
+    return ncclReduceScatter(all, mine, piece, type_of(x.type), ncclSum, n->comm, queue);
 }
 
 /* --- the communicator --------------------------------------------------------------------------------------------- */
@@ -188,7 +191,7 @@ static void connect_peers(Comm *c) {
     double begin = clock_ms();
     Tensor x = tensor_1d(NULL, F32, LAYOUT_ALIGN * c->size);
     CUDA_CHECK(cudaMalloc(&x.data, tensor_bytes(x)));
-    CUDA_CHECK(cudaMemsetAsync(x.data, 0, tensor_bytes(x), n->queue));
+    CUDA_CHECK(cudaMemsetAsync(x.data, 0, tensor_bytes(x), queue_for(c)));
     ncclResult_t result = settle(c, enqueue(c, OP_REDUCE_SCATTER, x), PAUSE_US);
     if (result == ncclSuccess) result = settle(c, enqueue(c, OP_ALL_GATHER, x), PAUSE_US);
     CUDA_CHECK(cudaEventRecord(n->reached, n->queue));
@@ -319,13 +322,15 @@ void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
     int64_t     i = n->started++;
     Collective *one = &n->collective[i % TRACES];
     one->elems = tensor_elems(x), one->number = c->started, one->sequence = c->world->started;
-    CUDA_CHECK(cudaEventRecord(n->reached, stream_queue(c->world->followed)));
-    CUDA_CHECK(cudaStreamWaitEvent(n->queue, n->reached, 0));
-    CUDA_CHECK(cudaEventRecord(one->begin, n->queue));
+    if (!c->is_inline) {
+        CUDA_CHECK(cudaEventRecord(n->reached, stream_queue(c->world->followed)));
+        CUDA_CHECK(cudaStreamWaitEvent(n->queue, n->reached, 0));
+    }
+    CUDA_CHECK(cudaEventRecord(one->begin, queue_for(c)));
     ncclResult_t result = kind == OP_TREE_SUM ? enqueue_tree_sum(c, x, nodes) : settle(c, enqueue(c, kind, x), 0);
     char         name[NAME_CHARS];
     if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, exit_code_of(result));
-    CUDA_CHECK(cudaEventRecord(one->end, n->queue)); /* of work that is on the stream: result is no longer "in progress" */
+    CUDA_CHECK(cudaEventRecord(one->end, queue_for(c))); /* of work that is on the stream: result is no longer "in progress" */
     c->world->trace[c->world->started % TRACES].first_send_ms = clock_ms();
 }
 
@@ -345,7 +350,11 @@ void nccl_wait(Comm *c, int64_t number) {
     Nccl   *n = c->nccl;
     int64_t last = n->started, oldest = n->started > TRACES ? n->started - TRACES : 0; /* event not reused yet */
     while (last > n->finished && last > oldest + 1 && n->collective[(last - 1) % TRACES].number > number) last--;
-    if (last == n->finished) return;
+    if (last == n->finished || c->is_inline) {
+        n->finished = last;
+        nccl_poll(c);
+        return;
+    }
     if (n->waits - n->waits_read == WAITS) nccl_read_times(c);
     if (n->waits - n->waits_read == WAITS) n->waits_read++;
     const Wait  *wait = &n->wait[n->waits++ % WAITS];
@@ -371,7 +380,9 @@ void nccl_read_times(Comm *c) {
     for (; n->read < n->started; n->read++) {
         const Collective *one = &n->collective[n->read % TRACES];
         if (!has_passed(one->end)) break;
-        c->times.comm_ms += elapsed_ms(one->begin, one->end);
+        double ms = elapsed_ms(one->begin, one->end);
+        c->times.comm_ms += ms;
+        if (c->is_inline) c->times.exposed_ms += ms;
         CommTrace *trace = world_trace_of(c->world, one->sequence);
         if (trace) trace->end_ms = clock_ms();
     }

@@ -149,6 +149,7 @@ static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *aft
     static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.all_reduce", "comm.tree_sum"};
     World *w = c->world;
     expect_bucket(c, kind, x);
+    if (c->is_apart) return;
     int64_t sent = bytes_sent(c, kind, x);
     if (comm_note_sent(c, OP_NAMES[kind], tensor_elems(x), (double)sent)) return;
     c->sent += sent;

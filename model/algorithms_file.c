@@ -140,13 +140,13 @@ static void await_end(Comm *comm) {
 }
 
 static void time_products(Comm *comm, Gpt *g, Stream *s, Batch batch) {
-    shards_apart(g->shards, 1);
+    gpt_apart(g, 1);
     gpt_forward(g, s, batch);
     device_sync(s);
     go_on(comm, 1);
     gpt_backward(g, s, batch, 0.0f, MICRO_EARLIER);
     device_sync(s);
-    shards_apart(g->shards, 0);
+    gpt_apart(g, 0);
     go_on(comm, 0);
 }
 

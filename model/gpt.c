@@ -137,6 +137,12 @@ static void queue_block(Gpt *g, BlockRun *r, int64_t l, BlockGraph *b, BlockOps 
     graph_launch(b->graph, r->s);
 }
 
+void gpt_apart(Gpt *g, int is_apart) {
+    shards_apart(g->shards, is_apart);
+    if (g->tensor) comm_set_apart(g->tensor, is_apart);
+    if (g->context) comm_set_apart(g->context, is_apart);
+}
+
 /* --- embedding: tensor ranks have a part of the vocabulary each ---------------------------------------------------- */
 
 /* Tokens, or targets, in numbers of this rank's rows of wte. */
@@ -199,9 +205,11 @@ static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tens
     classifier_part_loss(s, losses, logits, targets, V, most, two, grad_scale);
 }
 
-/* The rows' losses, chunk by chunk. With a grad_scale other than 0 the logits also become their gradients: dwte is added
- * to, and the gradient of ln_f's output set, all rows' in dbranch. */
-static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, float grad_scale) {
+typedef enum { LOSS_ONLY, WITH_GRADIENT } HeadPass;
+
+/* The rows' losses, chunk by chunk. WITH_GRADIENT the logits also become their gradients: dwte is added to, and the
+ * gradient of ln_f's output set, all rows' in dbranch. */
+static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, HeadPass pass, float grad_scale) {
     Stream *s = r->s;
     int64_t N = r->e.N, V = g->shape.vocab_size;
     Tensor  targets = tensor_1d(batch.targets.data, I32, N), wte = wte_of(g, s);
@@ -213,9 +221,9 @@ static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, float grad_scale) {
         Tensor  losses = tensor_rows(g->losses, row, n), chunk_targets = tensor_rows(targets, row, n);
         head_forward(s, logits, x, wte);
         if (g->tensor) classify_parts(g, s, losses, logits, chunk_targets, grad_scale);
-        else if (grad_scale == 0.0f) classifier_forward(s, losses, logits, chunk_targets, V);
+        else if (pass == LOSS_ONLY) classifier_forward(s, losses, logits, chunk_targets, V);
         else classifier_forward_backward(s, losses, logits, chunk_targets, V, grad_scale);
-        if (grad_scale == 0.0f) continue;
+        if (pass == LOSS_ONLY) continue;
         Tensor dwte = ((const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET))->wte;
         head_backward(s, tensor_rows(r->dbranch, row, n), dwte, logits, x, wte);
     }
@@ -229,7 +237,7 @@ static Tensor no_tensor(Tensor like) {
 
 void gpt_loss(Gpt *g, Stream *s, Batch batch) {
     BlockRun r = block_run(g, s, batch_extent(g, batch));
-    head_and_loss(g, &r, batch, 0.0f);
+    head_and_loss(g, &r, batch, LOSS_ONLY, 0.0f);
 }
 
 int64_t gpt_sample_step(const Gpt *g) {
@@ -288,7 +296,7 @@ void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch w
     Extent   e = batch_extent(g, batch);
     BlockRun r = block_run(g, s, e);
     device_range_begin("head and classifier");
-    head_and_loss(g, &r, batch, grad_scale);
+    head_and_loss(g, &r, batch, WITH_GRADIENT, grad_scale);
     device_range_end();
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
     const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));

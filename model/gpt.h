@@ -59,6 +59,9 @@ void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_
  * Buckets are done from the last to the first. */
 void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch which);
 
+/* While is_apart nothing travels between ranks: for one that computes without the others, to time it. */
+void gpt_apart(Gpt *g, int is_apart);
+
 /* Sampling computes sequences of a multiple of so many tokens, or of all T: few shapes, which a dry run goes
  * through. */
 enum { SAMPLE_STEP = 32 };

@@ -26,6 +26,8 @@ Groups groups_create(Comm *job, Mesh mesh) {
     g.context = group_or_none(job, mesh, WITH_CONTEXT, "context");
     g.state = group_or_job(job, mesh, WITH_STATE, "shard");
     g.replicas = group_or_none(job, mesh, WITH_REPLICA, "replica");
+    if (g.tensor) comm_set_inline(g.tensor);
+    if (g.context) comm_set_inline(g.context);
     g.weights = ranks_with(mesh, WITH_REPLICA) > 1 ? group_or_job(job, mesh, WITH_WEIGHTS, "weights") : g.state;
     return g;
 }
