@@ -23,6 +23,12 @@
 
 /* --- one optimizer step ------------------------------------------------------------------------------------------- */
 
+static Batch next_batch(void *run) {
+    Run *r = (Run *)run;
+    watchdog_tick(r->watchdog, "a micro-batch");
+    return loader_next(r->loader, &r->model->stream, NULL);
+}
+
 /* Forward and backward of this step's micro-batches: this rank's pieces of the gradients then hold their sum over
  * micro-batches and ranks. */
 static void compute_gradients(void *run) {
@@ -31,12 +37,7 @@ static void compute_gradients(void *run) {
     float  token_weight = (float)(r->state.loss_scale.scale / (double)r->config->batch.global_tokens); /* gradients of the mean over the global batch */
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
-    for (int64_t micro = 0; micro < r->micro_steps; micro++) {
-        watchdog_tick(r->watchdog, "a micro-batch");
-        Batch batch = loader_next(r->loader, &m->stream, NULL);
-        gpt_forward(&m->gpt, &m->stream, batch);
-        gpt_backward(&m->gpt, &m->stream, batch, token_weight, micro == r->micro_steps - 1 ? MICRO_LAST : MICRO_EARLIER);
-    }
+    pipeline_step(&m->pipeline, &m->stream, token_weight, next_batch, r);
     watchdog_tick(r->watchdog, "the reduction of the gradients");
     shards_finish(m->shards, &m->stream);
 }
@@ -85,11 +86,12 @@ static AdamW adamw_at(const Run *r, int64_t step) {
 static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, double ms) {
     double    tokens_per_s = (double)r->config->batch.global_tokens / ms * 1e3;
     GroupTimes t = groups_times(&r->groups);
-    unsigned   timed = (r->groups.tensor ? WITH_TENSOR : 0u) | (r->groups.context ? WITH_CONTEXT : 0u) | (r->groups.replicas ? WITH_REPLICA : 0u);
+    unsigned   timed = (r->groups.tensor ? WITH_TENSOR : 0u) | (r->groups.context ? WITH_CONTEXT : 0u) | (r->groups.replicas ? WITH_REPLICA : 0u) |
+                      (r->groups.stages ? WITH_STAGE : 0u);
     return (StepMetrics){.step = step + 1, .tokens = run_position(r, step + 1).tokens, .loss = n->loss, .lr = schedule_lr(r->config, step),
                          .grad_norm = n->grad_norm, .tokens_per_s = tokens_per_s, .mfu = r->plan.flops_per_token * tokens_per_s / r->matmul_flops, .ms = ms,
                          .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms, .timed = timed,
-                         .axis_ms = {t.ms[0], t.ms[1], t.ms[2], t.ms[3], t.ms[4]},
+                         .axis_ms = {t.ms[0], t.ms[1], t.ms[2], t.ms[3], t.waited_ms[AXIS_STAGE]},
                          .has_sent = timed || r->config->parallel.zero_stage > 1, .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
 }
 
@@ -134,7 +136,7 @@ static int sample_now(Run *r, int64_t step) {
     requests_begin(&r->requests);
     SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step),
                        r->watchdog, r->eval_batch.inputs, asked_to_stop, r};
-    char      *text = sample_text(&r->model->gpt, &r->model->stream, &r->tokenizer, plan);
+    char      *text = sample_text(&r->model->pipeline, &r->model->stream, &r->tokenizer, plan);
     shards_rewind(r->model->shards, &r->model->stream);
     if (run_is_rank0(r) && text) progress_sample(&r->progress, step, text);
     else if (run_is_rank0(r)) progress_note(&r->progress, "the sample after step %lld is left out", (long long)step);

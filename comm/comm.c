@@ -82,6 +82,21 @@ Comm *comm_group(Comm *job, Mesh mesh, unsigned axes, const char *name) {
     return c;
 }
 
+Comm *comm_pair(Comm *parent, int from, int to, const char *name) {
+    int   is_mine = parent->rank == from || parent->rank == to;
+    Comm *c = NULL;
+    if (!parent->world->ledger) {
+        c = comm_split(parent, is_mine ? 0 : 1 + parent->rank, parent->rank == from ? 0 : 1, name);
+        if (!is_mine) comm_free(c);
+    } else if (is_mine) {
+        c = comm_make(parent->world, name);
+        comm_make_dry(c, (int[]){parent->member[from], parent->member[to]}, 2, parent->rank == from ? 0 : 1);
+        world_list(c->world, c);
+    }
+    if (is_mine) c->is_pair = 1;
+    return is_mine ? c : NULL;
+}
+
 void comm_free(Comm *c) {
     if (!c) return;
     CHECK(c != c->world->all, "the group of all ranks ends with world_leave");

@@ -28,6 +28,9 @@ Comm *comm_split(Comm *parent, int color, int key, const char *name);
 /* A group of the ranks that differ from this one in these axes (WITH_...) of the grid alone, in rank order. job is the
  * whole grid; all its ranks call it together. */
 Comm *comm_group(Comm *job, Mesh mesh, unsigned axes, const char *name);
+/* A pair: messages from rank `from` of parent to rank `to`, which are ranks 0 and 1 of it, in the order they are sent. All
+ * ranks of parent call it together; it returns NULL on the others. */
+Comm *comm_pair(Comm *parent, int from, int to, const char *name);
 void  comm_free(Comm *c); /* all ranks of the group call it together. NULL: nothing. Not for world_all()'s */
 
 World      *comm_world(const Comm *c);
@@ -81,6 +84,11 @@ void comm_all_reduce_after(Comm *c, Tensor x, Comm *before);
 /* NCCL's collectives of this group run on the followed stream itself, between the work before and after them, not beside
  * it: for those whose result is wanted at once, which must not stand behind other groups'. */
 void comm_set_inline(Comm *c);
+/* Starts a message over a pair: rank 0 sends x, rank 1 receives it, of the same length and type. Each waits for its own
+ * (comm_wait, comm_finish) before it takes the memory again. */
+void comm_send_start(Comm *pair, Tensor x);
+void comm_receive_start(Comm *pair, Tensor x);
+
 /* While is_apart this rank's collectives of the group over buckets do nothing, nor count: it computes without the others. */
 void comm_set_apart(Comm *c, int is_apart);
 

@@ -4,11 +4,12 @@
  *   comm.c                                    groups and their small blocking calls
  *   queue.c                                   the started collectives of all groups, and their clock
  *   ring.c, tree_sum.c, collectives_mpi.c     the progress of one of them, on host memory
+ *   pair.c                                    messages from one rank to another, on host memory
  *   staging.cu                                copies of GPU memory to that host memory and back
  *   nccl.cu                                   collectives in a queue of its own, on the GPU
  *   mpi.c                                     the launcher's side of MPI, and the small blocking calls over MPI
  *
- * In a build without MPI, no_mpi.c stands in for ring.c, collectives_mpi.c and mpi.c; in one without CUDA, staging.c
+ * In a build without MPI, no_mpi.c stands in for ring.c, pair.c, collectives_mpi.c and mpi.c; in one without CUDA, staging.c
  * and nccl.c for the .cu files.
  */
 #ifndef TRAIN_GPT_COMM_INTERNAL_H
@@ -45,8 +46,9 @@ enum {
 static const int64_t CHUNK_BYTES = 256 << 10, LEAST_CHUNK_BYTES = 64 << 10, COPY_CHUNK_BYTES = 1 << 20;
 
 enum { NOT_STAGED = -2 };
-typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_ALL_MAX, OP_TREE_SUM } OpKind;
-static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum"};
+typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_ALL_MAX, OP_TREE_SUM, OP_SEND, OP_RECEIVE } OpKind;
+static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum", "send", "receive"};
+static inline int op_is_message(OpKind kind) { return kind == OP_SEND || kind == OP_RECEIVE; }
 static inline int op_is_all_reduce(OpKind kind) { return kind == OP_ALL_REDUCE || kind == OP_ALL_MAX; }
 
 /* One started collective; of an all-gather, one of the two ways round. Its messages are numbered in the order they
@@ -110,7 +112,7 @@ struct Comm {
     CommKind kind;
     MPI_Comm small, ring;       /* for the small blocking calls; for messages and started collectives. Of one rank: neither is there */
 
-    int      is_apart, is_inline; /* comm_set_apart, comm_set_inline                     */
+    int      is_apart, is_inline, is_pair; /* comm_set_apart, comm_set_inline, comm_pair */
     int      ops, begun;        /* in the world's queue; of them, begun                  */
     int      is_held;           /* its next may not begin: those behind it wait          */
     int64_t  started;           /* collectives over buckets so far                       */
@@ -202,6 +204,8 @@ void ring_start(Op *op, int way);                /* 0, ... */
 int  ring_progress(Op *op);
 void collectives_mpi_start(Op *op);
 int  collectives_mpi_progress(Op *op);
+void pair_start(Op *op);                         /* pair.c */
+int  pair_progress(Op *op);
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
 void ring_add(float *x, const float *y, int64_t n); /* x += y, on the host */
 

@@ -40,7 +40,7 @@ typedef struct { cudaEvent_t begin, end; } Wait;
 
 struct Nccl {
     ncclComm_t   comm;
-    cudaStream_t queue;              /* the world's                                            */
+    cudaStream_t queue;              /* the world's; of a pair its own                         */
     cudaEvent_t  reached;            /* on the followed stream: the bucket is complete        */
     Collective   collective[TRACES]; /* the started'th in place started % TRACES               */
     int64_t      started, read;      /* how many, and whose times are read                    */
@@ -155,7 +155,18 @@ static ncclDataType_t type_of(DType type) {
 
 static cudaStream_t queue_for(const Comm *c) { return c->is_inline && c->world->followed ? stream_queue(c->world->followed) : c->nccl->queue; }
 
+/* A group of one message: NCCL counts both directions of a pair's ranks in groups. */
+static ncclResult_t enqueue_message(const Comm *c, OpKind kind, Tensor x) {
+    ncclResult_t result = ncclGroupStart();
+    size_t       elems = (size_t)tensor_elems(x);
+    if (result == ncclSuccess && kind == OP_SEND) result = ncclSend(x.data, elems, type_of(x.type), 1, c->nccl->comm, c->nccl->queue);
+    if (result == ncclSuccess && kind == OP_RECEIVE) result = ncclRecv(x.data, elems, type_of(x.type), 0, c->nccl->comm, c->nccl->queue);
+    ncclResult_t ended = ncclGroupEnd();
+    return result == ncclSuccess ? ended : result;
+}
+
 static ncclResult_t enqueue(const Comm *c, OpKind kind, Tensor x) {
+    if (op_is_message(kind)) return enqueue_message(c, kind, x);
     const Nccl  *n = c->nccl;
     cudaStream_t queue = queue_for(c);
     size_t      piece = (size_t)(tensor_elems(x) / c->size);
@@ -192,8 +203,9 @@ static void connect_peers(Comm *c) {
     Tensor x = tensor_1d(NULL, F32, LAYOUT_ALIGN * c->size);
     CUDA_CHECK(cudaMalloc(&x.data, tensor_bytes(x)));
     CUDA_CHECK(cudaMemsetAsync(x.data, 0, tensor_bytes(x), queue_for(c)));
-    ncclResult_t result = settle(c, enqueue(c, OP_REDUCE_SCATTER, x), PAUSE_US);
-    if (result == ncclSuccess) result = settle(c, enqueue(c, OP_ALL_GATHER, x), PAUSE_US);
+    OpKind       first = !c->is_pair ? OP_REDUCE_SCATTER : c->rank == 0 ? OP_SEND : OP_RECEIVE;
+    ncclResult_t result = settle(c, enqueue(c, first, x), PAUSE_US);
+    if (result == ncclSuccess && !c->is_pair) result = settle(c, enqueue(c, OP_ALL_GATHER, x), PAUSE_US);
     CUDA_CHECK(cudaEventRecord(n->reached, n->queue));
     while (result == ncclSuccess && !has_passed(n->reached)) {
         ncclResult_t asked = ncclCommGetAsyncError(n->comm, &result);
@@ -206,13 +218,14 @@ static void connect_peers(Comm *c) {
     CUDA_CHECK(cudaFree(x.data));
 }
 
-static cudaStream_t queue_of(World *w) {
+/* One for all groups; a pair has its own, since a message may wait for its peer while others go on. */
+static cudaStream_t queue_of(Comm *c) {
     int          least, greatest;
     cudaStream_t queue;
-    if (w->nccl_queue) return (cudaStream_t)w->nccl_queue;
+    if (c->world->nccl_queue && !c->is_pair) return (cudaStream_t)c->world->nccl_queue;
     CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     CUDA_CHECK(cudaStreamCreateWithPriority(&queue, cudaStreamNonBlocking, greatest));
-    w->nccl_queue = queue;
+    if (!c->is_pair) c->world->nccl_queue = queue;
     return queue;
 }
 
@@ -230,7 +243,7 @@ void nccl_open(Comm *c) {
     comm_broadcast(c, &id, sizeof id, 0);
     ncclResult_t result = settle(c, ncclCommInitRankConfig(&n->comm, c->size, id, c->rank, &config), PAUSE_US);
     if (result != ncclSuccess) nccl_failed(c, "setting up", result, EXIT_NODEVICE);
-    n->queue = queue_of(c->world);
+    n->queue = queue_of(c);
     make_events(n);
     connect_peers(c);
 }
@@ -252,6 +265,7 @@ void nccl_close(Comm *c) {
     }
     CUDA_CHECK(cudaEventDestroy(n->reached));
     if (n->received) device_free(n->received, n->received_bytes);
+    if (c->is_pair) CUDA_CHECK(cudaStreamDestroy(n->queue));
     free(n);
     c->nccl = NULL;
 }

@@ -42,6 +42,8 @@ int  ring_progress(Op *op) { (void)op, needs_mpi(); }
 void ring_add(float *x, const float *y, int64_t n) { (void)x, (void)y, (void)n, needs_mpi(); }
 void tree_sum_start(Op *op) { (void)op, needs_mpi(); }
 int  tree_sum_progress(Op *op) { (void)op, needs_mpi(); }
+void pair_start(Op *op) { (void)op, needs_mpi(); }
+int  pair_progress(Op *op) { (void)op, needs_mpi(); }
 void collectives_mpi_start(Op *op) { (void)op, needs_mpi(); }
 int  collectives_mpi_progress(Op *op) { (void)op, needs_mpi(); }
 

@@ -75,6 +75,7 @@ static void begin_those_ready(World *w) {
         op->is_begun = 1;
         if (c->begun++ == 0) c->busy_since_ms = clock_ms();
         if (op->kind == OP_TREE_SUM) tree_sum_start(op);
+        else if (op_is_message(op->kind)) pair_start(op);
         else if (op->by == COMM_RING) ring_start(op, op->way);
         else collectives_mpi_start(op);
         CommTrace *trace = world_trace_of(w, op->sequence);
@@ -102,6 +103,7 @@ static int64_t piece_elems(const Comm *c, Tensor x) {
  * pieces these are (W-1)/W of the bytes, the least possible (Patarasu and Yuan, "Bandwidth optimal all-reduce
  * algorithms", 2009). */
 static int64_t bytes_sent(const Comm *c, OpKind kind, Tensor x) {
+    if (op_is_message(kind)) return kind == OP_SEND ? (int64_t)tensor_bytes(x) : 0;
     int64_t all = tensor_elems(x), piece = piece_elems(c, x), sums = 0, copies = 0;
     int64_t own = c->rank * piece, next = (c->rank + 1) % c->size * piece;
     if (kind != OP_ALL_GATHER) sums = all - (own < all ? all - own < piece ? all - own : piece : 0);
@@ -110,6 +112,11 @@ static int64_t bytes_sent(const Comm *c, OpKind kind, Tensor x) {
 }
 
 static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
+    CHECK(op_is_message(kind) == c->is_pair, "%s over %s", OP_NAMES[kind], c->name);
+    if (op_is_message(kind)) {
+        CHECK(c->rank == (kind == OP_RECEIVE), "rank %d of a pair", c->rank);
+        return;
+    }
     if (!op_is_all_reduce(kind))
         CHECK(x.dims == 1 && x.dim[0] % c->size == 0, "a bucket of %lld elements among %d ranks", (long long)x.dim[0], c->size);
     if (kind == OP_TREE_SUM) CHECK(x.type == F32, "sums in the order of the tree are fp32, not %s", dtype_name(x.type));
@@ -122,8 +129,8 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
     World   *w = c->world;
     Tensor   bucket = x;
     int      staged = after ? NOT_STAGED : staging_in(c, kind, &x);
-    CommKind by = kind != OP_ALL_GATHER && x.type != F32 ? COMM_RING : c->kind;
-    int      ways = by == COMM_RING && kind != OP_TREE_SUM ? ring_ways(c, kind) : 1;
+    CommKind by = !op_is_message(kind) && kind != OP_ALL_GATHER && x.type != F32 ? COMM_RING : c->kind;
+    int      ways = by == COMM_RING && kind != OP_TREE_SUM && !op_is_message(kind) ? ring_ways(c, kind) : 1;
     for (int way = 0; way < ways; way++) {
         Op *op = new_op(w);
         op->comm = c;
@@ -146,7 +153,7 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
 
 /* nodes: of OP_TREE_SUM, this rank's but the last, which is x. after: NULL, or see comm_all_reduce_after. */
 static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
-    static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.all_reduce", "comm.tree_sum"};
+    static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.all_reduce", "comm.tree_sum", "comm.send", "comm.receive"};
     World *w = c->world;
     expect_bucket(c, kind, x);
     if (c->is_apart) return;
@@ -168,6 +175,7 @@ static int is_of(const World *w, int i, int64_t sequence) { return i >= 0 && i <
 
 static int move(Op *op) {
     if (op->kind == OP_TREE_SUM) return tree_sum_progress(op);
+    if (op_is_message(op->kind)) return pair_progress(op);
     return op->by == COMM_RING ? ring_progress(op) : collectives_mpi_progress(op);
 }
 
@@ -176,7 +184,8 @@ static void end(World *w, const Op *op) {
     if (trace) trace->end_ms = clock_ms();
     for (int k = 0; op->kind == OP_TREE_SUM && k < op->comm->tree->mine - 1; k++)
         if (op->node_staged[k] >= 0) staging_drop(w, op->node_staged[k]);
-    if (op->staged >= 0) staging_out(op->comm, op->staged, op->kind, op->bucket);
+    if (op->staged >= 0 && op->kind == OP_SEND) staging_drop(w, op->staged);
+    else if (op->staged >= 0) staging_out(op->comm, op->staged, op->kind, op->bucket);
 }
 
 /* Moves every collective in flight along, in start order; returns whether anything moved. */
@@ -249,6 +258,8 @@ void comm_tree_sum_start(Comm *c, Tensor x, const Tensor *nodes, int count) {
     for (int k = 0; k < count; k++) EXPECT1(nodes[k], F32, x.dim[0]);
     start(c, OP_TREE_SUM, x, nodes, NULL);
 }
+void comm_send_start(Comm *pair, Tensor x) { start(pair, OP_SEND, x, NULL, NULL); }
+void comm_receive_start(Comm *pair, Tensor x) { start(pair, OP_RECEIVE, x, NULL, NULL); }
 void comm_reduce_scatter(Comm *c, Tensor x) {
     start(c, OP_REDUCE_SCATTER, x, NULL, NULL);
     comm_finish(c);

@@ -54,7 +54,7 @@ static int take_block(Staging *s, size_t bytes) {
     return best;
 }
 
-/* The bytes of a bucket that a collective reads: of a gather, this rank's piece. */
+/* The bytes of a bucket that a collective reads: of a gather, this rank's piece; of a receive, none. */
 static size_t piece_of(const Comm *c, Tensor x, size_t *at) {
     size_t piece = tensor_bytes(x) / (size_t)c->size;
     *at = piece * (size_t)c->rank;
@@ -67,10 +67,10 @@ int staging_in(Comm *c, OpKind kind, Tensor *x) {
     Staging *s = opened(w);
     int      b = take_block(s, (size_t)tensor_elems(*x) * sizeof(float));
     Block   *block = &s->block[b];
-    size_t   at = 0, bytes = kind == OP_ALL_GATHER ? piece_of(c, *x, &at) : tensor_bytes(*x);
+    size_t   at = 0, bytes = kind == OP_ALL_GATHER ? piece_of(c, *x, &at) : kind == OP_RECEIVE ? 0 : tensor_bytes(*x);
     CUDA_CHECK(cudaEventRecord(s->reached, stream_queue(w->followed)));
     CUDA_CHECK(cudaStreamWaitEvent(s->queue, s->reached, 0));
-    CUDA_CHECK(cudaMemcpyAsync(block->host + at, (const char *)x->data + at, bytes, cudaMemcpyDeviceToHost, s->queue));
+    if (bytes > 0) CUDA_CHECK(cudaMemcpyAsync(block->host + at, (const char *)x->data + at, bytes, cudaMemcpyDeviceToHost, s->queue));
     CUDA_CHECK(cudaEventRecord(block->is_in, s->queue));
     x->data = block->host;
     return b;

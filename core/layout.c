@@ -28,13 +28,14 @@ static void cut(const Layout *l, Param *p) {
 
 static void place_bucket(Layout *l, Bucket *b, int index) {
     int64_t length = 0;
+    int     is_here = b->hold != BUCKET_ELSEWHERE, is_own = b->hold == BUCKET_OWN;
     for (int i = b->first_param; i < l->params && l->param[i].bucket == index; i++, b->params++) {
         Param *p = &l->param[i];
         cut(l, p);
         p->offset = l->elems;
         p->memory = l->memory_elems + length;
         l->elems += p->elems;
-        length += round_up(p->local[0] * p->local[1], LAYOUT_ALIGN);
+        length += is_here ? round_up(p->local[0] * p->local[1], LAYOUT_ALIGN) : 0;
     }
     CHECK(b->params > 0, "bucket %d has no rows", index);
     b->memory = l->memory_elems;
@@ -42,16 +43,16 @@ static void place_bucket(Layout *l, Bucket *b, int index) {
     b->elems = b->piece_elems * l->ranks;
     b->shard = l->shard_elems;
     l->memory_elems += b->elems;
-    l->shard_elems += b->piece_elems;
+    l->shard_elems += is_own ? b->piece_elems : 0;
 }
 
-Layout layout_create(const Param *rows, int params, int ranks, int tensor_ranks, int tensor_rank) {
-    CHECK(params > 0 && ranks > 0, "%d rows, %d ranks", params, ranks);
-    CHECK(tensor_rank >= 0 && tensor_rank < tensor_ranks, "tensor rank %d of %d", tensor_rank, tensor_ranks);
+Layout layout_create(const Param *rows, int params, LayoutPlace place) {
+    CHECK(params > 0 && place.ranks > 0, "%d rows, %d ranks", params, place.ranks);
+    CHECK(place.tensor_rank >= 0 && place.tensor_rank < place.tensor_ranks, "tensor rank %d of %d", place.tensor_rank, place.tensor_ranks);
     Layout l = {0};
     l.params = params;
-    l.ranks = ranks;
-    l.tensor_ranks = tensor_ranks, l.tensor_rank = tensor_rank;
+    l.ranks = place.ranks;
+    l.tensor_ranks = place.tensor_ranks, l.tensor_rank = place.tensor_rank;
     l.buckets = rows[params - 1].bucket + 1;
     l.param = (Param *)malloc(sizeof(Param) * (size_t)params);
     l.bucket = (Bucket *)calloc((size_t)l.buckets, sizeof(Bucket));
@@ -59,6 +60,7 @@ Layout layout_create(const Param *rows, int params, int ranks, int tensor_ranks,
     memcpy(l.param, rows, sizeof(Param) * (size_t)params);
     for (int b = 0, first = 0; b < l.buckets; b++) {
         l.bucket[b].first_param = first;
+        l.bucket[b].hold = place.hold ? place.hold[b] : BUCKET_OWN;
         place_bucket(&l, &l.bucket[b], b);
         first += l.bucket[b].params;
     }
@@ -75,7 +77,7 @@ int layout_spans(const Layout *layout, int bucket, int rank, Span *spans) {
     const Bucket *b = &layout->bucket[bucket];
     int64_t begin = b->memory + rank * b->piece_elems, end = begin + b->piece_elems;
     int     count = 0;
-    for (int i = b->first_param; i < b->first_param + b->params; i++) {
+    for (int i = b->first_param; b->hold == BUCKET_OWN && i < b->first_param + b->params; i++) {
         const Param *p = &layout->param[i];
         int64_t from = p->memory > begin ? p->memory : begin;
         int64_t to = p->memory + p->local_elems < end ? p->memory + p->local_elems : end;

@@ -49,12 +49,17 @@ typedef struct {            /* one row of the parameter table */
     int64_t memory;         /* memory index of the first of them           */
 } Param;
 
+/* Which buckets a rank holds, where ranks have different ones: with masters and files; a copy, whose master another rank
+ * has; not at all. */
+typedef enum { BUCKET_OWN, BUCKET_TWIN, BUCKET_ELSEWHERE } BucketHold;
+
 typedef struct {
     int64_t memory;         /* memory index of the bucket's first element  */
     int64_t elems;          /* W*q: the bucket's room                      */
     int64_t piece_elems;    /* q                                           */
     int64_t shard;          /* index of this bucket's piece in a rank's shard: the sum of q over earlier buckets */
     int     first_param, params;
+    BucketHold hold;
 } Bucket;
 
 typedef struct {
@@ -78,13 +83,15 @@ typedef struct {
     ParamGroup group;
 } Span;
 
-/* Copies the rows and places them for `ranks` ranks that share a state, on one of `tensor_ranks`, which divide every
- * extent that is cut. */
-Layout layout_create(const Param *rows, int params, int ranks, int tensor_ranks, int tensor_rank);
+/* Of `ranks` ranks that share a state, on one of `tensor_ranks`, which divide every extent that is cut. hold [buckets] is
+ * copied; NULL: all are its own. */
+typedef struct { int ranks, tensor_ranks, tensor_rank; const BucketHold *hold; } LayoutPlace;
+/* Copies the rows and places them. A bucket that is elsewhere takes no memory, and its pieces are empty. */
+Layout layout_create(const Param *rows, int params, LayoutPlace place);
 void   layout_destroy(Layout *layout);
 
-/* Spans of piece `rank` of `bucket`, in memory order, at most layout->params of them; returns how many (0 = all
- * padding). */
+/* Spans of piece `rank` of `bucket`, in memory order, at most layout->params of them; returns how many (0: all padding, or
+ * another rank has the master). */
 int layout_spans(const Layout *layout, int bucket, int rank, Span *spans);
 
 /* Where the span's elements from number `at` on lie in files: at global offset `offset` the first, and `elems` of them

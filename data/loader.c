@@ -19,7 +19,7 @@ struct Loader {
     LoaderPlan      plan;
     int64_t         T;          /* a rank's tokens of a sample */
     int32_t        *sample;     /* owned [2, seq_len]: the thread's, inputs and targets; NULL where T is all of it */
-    Batch           batch;      /* device memory, from the arena */
+    Batch          *batch;      /* owned [plan.batches]: in turn; device memory, from the arena */
     int64_t         micro_steps;/* micro-batches of a step */
     int64_t         ring;       /* micro-batches in memory: those of a step and AHEAD more */
     int32_t        *inputs;     /* owned [ring,B,T] */
@@ -37,9 +37,9 @@ static Batch take_batch(Arena *arena, int64_t B, int64_t T) {
     return batch;
 }
 
-size_t loader_bytes(int64_t B, int64_t T) {
+size_t loader_bytes(int64_t B, int64_t T, int64_t batches) {
     Arena dry = arena_dry("batches");
-    take_batch(&dry, B, T);
+    for (int64_t i = 0; i < batches; i++) take_batch(&dry, B, T);
     return dry.peak_bytes;
 }
 
@@ -90,6 +90,7 @@ Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
           "%lld samples a step over %d ranks in micro-batches of %lld", (long long)plan.step_samples, plan.ranks,
           (long long)plan.micro_batch);
     if (plan.context.ranks < 1) plan.context = WHOLE_SEQUENCE;
+    if (plan.batches < 1) plan.batches = 1;
     int64_t B = plan.micro_batch, T = dataset->seq_len / plan.context.ranks;
     Loader *l = calloc(1, sizeof *l);
     if (!l) fail(EXIT_MEMORY, "no memory for the data loader");
@@ -98,7 +99,9 @@ Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
     l->dataset = dataset;
     l->plan = plan;
     l->T = T;
-    l->batch = take_batch(arena, B, T);
+    l->batch = malloc(sizeof *l->batch * (size_t)plan.batches);
+    if (!l->batch) fail(EXIT_MEMORY, "no memory for the data loader");
+    for (int64_t i = 0; i < plan.batches; i++) l->batch[i] = take_batch(arena, B, T);
     l->micro_steps = micro_steps_of(&plan);
     l->ring = l->micro_steps + AHEAD;
     l->inputs = device_alloc_host(loader_host_bytes(B, T, l->micro_steps), "batches");
@@ -115,6 +118,7 @@ int loader_destroy(Loader *l) {
     event_destroy(&l->copied);
     device_free_host(l->inputs);
     free(l->sample);
+    free(l->batch);
     free(l);
     return 1;
 }
@@ -147,11 +151,12 @@ Batch loader_next(Loader *l, Stream *s, double *wait_ms) {
     thread_unlock(&l->thread);
     if (wait_ms) *wait_ms = clock_ms() - start_ms;
 
+    Batch   batch = l->batch[l->handed % l->plan.batches];
     int64_t at = l->handed++ % l->ring * l->plan.micro_batch * l->T; /* only this thread writes handed and taken */
-    device_from_host_queued(s, l->batch.inputs, l->inputs + at);
-    device_from_host_queued(s, l->batch.targets, l->targets + at);
+    device_from_host_queued(s, batch.inputs, l->inputs + at);
+    device_from_host_queued(s, batch.targets, l->targets + at);
     event_record(l->copied, s);
-    return l->batch;
+    return batch;
 }
 
 void loader_seek(Loader *l, int64_t first_sample) {

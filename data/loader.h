@@ -23,13 +23,14 @@ typedef struct {
     int         rank, ranks;   /* of those with different samples           */
     int64_t     first_sample;  /* global index that the first step begins with */
     ContextPart context;       /* of each sample; ranks 0 counts as 1       */
+    int64_t     batches;       /* micro-batches handed out that stay; 0 counts as 1 */
 } LoaderPlan;
 
 /* arena (device memory) holds the batches handed out; dataset is borrowed. */
 Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena);
 /* Returns 0 where a hanging disk holds the thread: the dataset must then stay open until the process ends. */
 int     loader_destroy(Loader *l);
-/* The next micro-batch; valid until the next call. *wait_ms (may be NULL) gets the time spent waiting for the
+/* The next micro-batch; valid until the call after `batches` more. *wait_ms (may be NULL) gets the time spent waiting for the
  * thread. */
 Batch   loader_next(Loader *l, Stream *s, double *wait_ms);
 /* Waits, ms at most, for all batches of a step, so that the step does not wait in its middle; returns whether they
@@ -38,7 +39,7 @@ int     loader_is_ready(Loader *l, double ms);
 /* From here on as if made with this first_sample: to take a step's batches again, or to leave some out. */
 void    loader_seek(Loader *l, int64_t first_sample);
 /* T: a rank's tokens of a sample */
-size_t  loader_bytes(int64_t B, int64_t T);   /* arena bytes it will take, and of host memory: */
+size_t  loader_bytes(int64_t B, int64_t T, int64_t batches); /* arena bytes it will take, and of host memory: */
 size_t  loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps);
 
 #ifdef __cplusplus

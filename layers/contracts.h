@@ -65,6 +65,12 @@ static inline int residual_layernorm_forward_contract(Stream *s, Tensor sum, Ten
     EXPECT2(update, x.type, x.dim[0], x.dim[1]);
     return stream_note(s, "residual_layernorm_forward", x.dim[0], x.dim[1], 0, 0, 9.0 * (double)tensor_elems(x), 4.0 * contract_bytes(x) + 2.0 * contract_bytes(mean));
 }
+static inline int residual_forward_contract(Stream *s, Tensor sum, Tensor x, Tensor update) {
+    EXPECT2(x, x.type, x.dim[0], x.dim[1]);
+    EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
+    EXPECT2(update, x.type, x.dim[0], x.dim[1]);
+    return stream_note(s, "residual_forward", x.dim[0], x.dim[1], 0, 0, (double)tensor_elems(x), 3.0 * contract_bytes(x));
+}
 static inline int layernorm_backward_contract(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
     int64_t N = x.dim[0], C = x.dim[1];
     layernorm_expect(dy, mean, rstd, x, w, w);

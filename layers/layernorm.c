@@ -12,6 +12,7 @@ typedef struct { void *dx; const void *dresidual, *dy, *x, *w; const float *mean
 #define SIMD_FILE "layers/layernorm_simd.h"
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, forward_row, (DType type, Forward f, int64_t row), (type, f, row))
+SIMD_DISPATCH(void, sum_row, (DType type, Forward f, int64_t row), (type, f, row))
 SIMD_DISPATCH(void, backward_row, (DType type, Backward k, float *dw, float *db, int64_t row), (type, k, dw, db, row))
 
 static void forward_rows(Tensor x, Forward f) {
@@ -32,6 +33,14 @@ void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Te
     if (residual_layernorm_forward_contract(s, sum, y, mean, rstd, x, update, w, b)) return;
     Forward f = {sum.data, y.data, (float *)mean.data, (float *)rstd.data, x.data, update.data, w.data, b.data, eps, x.dim[1]};
     forward_rows(x, f);
+}
+
+void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update) {
+    EXPECT_ACT(x);
+    if (residual_forward_contract(s, sum, x, update)) return;
+    Forward f = {.sum = sum.data, .x = x.data, .update = update.data, .C = x.dim[1]};
+    #pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < x.dim[0]; row++) sum_row(x.type, f, row);
 }
 
 /* A run's partial sums: dw then db, each a whole number of cache lines. */

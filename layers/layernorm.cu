@@ -126,3 +126,22 @@ void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Te
                                 float eps) {
     if (!residual_layernorm_forward_contract(s, sum, y, mean, rstd, x, update, w, b)) forward_rows(s, sum, y, mean, rstd, x, update, w, b, eps);
 }
+
+/* --- the sum alone ------------------------------------------------------------------------------------------------- */
+
+enum { SUM_THREADS = 256 };
+
+/* Thread: a pack. Bound: 3 elements of traffic each. */
+template <typename T, int W> KERNEL residual_kernel(Forward<T> f, int64_t elems) {
+    int64_t i = pack_place<W, 1>(0);
+    if (i < elems) updated_pack<T, W>(f, i);
+}
+
+void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update) {
+    int64_t elems = tensor_elems(x);
+    if (residual_forward_contract(s, sum, x, update) || elems == 0) return;
+    DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, packs_fit((size_t)elems * sizeof(T), {sum.data, x.data, update.data}), W, {
+        Forward<T> f = {ptr<T>(sum), NULL, NULL, NULL, ptr<T>(x), ptr<T>(update), NULL, NULL, x.dim[0], x.dim[1], 0.0f};
+        LAUNCH((residual_kernel<T, W>), blocks_for(elems, SUM_THREADS * W), SUM_THREADS, 0, s, f, elems);
+    }));
+}

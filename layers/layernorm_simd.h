@@ -7,14 +7,20 @@ SIMD_INLINE f32x16 SIMD(deviation16)(const void *x, int64_t i, int64_t n, float 
     return n == LANES ? act16_load(x, i, type) - mean : act16_load_part(x, i, n, type, mean) - mean;
 }
 
-/* x + update -> sum, where there is an update. The statistics are those of the row as stored. */
+/* sum = x + update */
+SIMD_INLINE void SIMD(sum_row_of)(DType type, Forward f, int64_t row) {
+    int64_t at = row * f.C, C = f.C;
+    for (int64_t c = 0; c < C; c += LANES) {
+        int64_t n = act16_count(c, C);
+        act16_store_n(f.sum, at + c, n, type, act16_load_n(f.x, at + c, n, type) + act16_load_n(f.update, at + c, n, type));
+    }
+}
+ACT_KERNEL(sum_row, (DType type, Forward f, int64_t row), f, row)
+
+/* The sum first, where there is an update. The statistics are those of the row as stored. */
 SIMD_INLINE void SIMD(forward_row_of)(DType type, Forward f, int64_t row) {
     int64_t at = row * f.C, C = f.C;
-    if (f.update)
-        for (int64_t c = 0; c < C; c += LANES) {
-            int64_t n = act16_count(c, C);
-            act16_store_n(f.sum, at + c, n, type, act16_load_n(f.x, at + c, n, type) + act16_load_n(f.update, at + c, n, type));
-        }
+    if (f.update) SIMD(sum_row_of)(type, f, row);
     const void *x = f.update ? f.sum : f.x;
 
     f32x16 sum = f32x16_all(0.0f);

@@ -38,6 +38,8 @@ void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, 
  *   sum [N,C] act out, may be x itself   update [N,C] act in                                                                       */
 void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w,
                                 Tensor b, float eps);
+/* The sum alone, with the same bits.   sum, x, update [N,C] act */
+void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update);
 /* dx = dresidual + the norm's gradient: the branch joins the residual stream again here.
  *   dx [N,C] act out, may be dresidual   dw, db [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none   dy, x [N,C] act in  */
 void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean,

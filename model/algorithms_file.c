@@ -141,10 +141,10 @@ static void await_end(Comm *comm) {
 
 static void time_products(Comm *comm, Gpt *g, Stream *s, Batch batch) {
     gpt_apart(g, 1);
-    gpt_forward(g, s, batch);
+    for (int part = 0; part < g->parts; part++) gpt_part_forward(g, s, part, 0, batch);
     device_sync(s);
     go_on(comm, 1);
-    gpt_backward(g, s, batch, 0.0f, MICRO_EARLIER);
+    for (int part = g->parts; part-- > 0;) gpt_part_backward(g, s, part, 0, batch, 0.0f, MICRO_EARLIER);
     device_sync(s);
     gpt_apart(g, 0);
     go_on(comm, 0);

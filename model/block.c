@@ -28,10 +28,11 @@ static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
     return tensor_1d(NULL, type, e.own);
 }
 
-void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, Extent e, Recompute recompute, GptUse use, Arena *arena) {
-    char *all = (char *)calloc((size_t)shape.n_layer, kind->act_bytes);
-    if (!all) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)shape.n_layer);
-    for (int64_t l = 0; l < shape.n_layer; l++) {
+void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks, DType act, Extent e, Recompute recompute, GptUse use, void *like,
+                        Arena *arena) {
+    char *all = (char *)calloc((size_t)blocks, kind->act_bytes);
+    if (!all) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)blocks);
+    for (int64_t l = 0; l < blocks; l++) {
         void *mine = all + (size_t)l * kind->act_bytes;
         for (int i = 0; i < kind->acts; i++) {
             const ActRow *row = &kind->act[i];
@@ -39,7 +40,7 @@ void *block_acts_create(const BlockKind *kind, ModelShape shape, DType act, Exte
             if (use == GPT_INFERENCE && row->keep == KEEP_BACKWARD) continue;
             *t = shape_of(row->shape, shape, e, row->type == TYPE_ACT ? act : F32);
             if (use == GPT_INFERENCE && row->alias != NO_ALIAS) t->data = tensor_at(mine, row->alias)->data;
-            else if (l > 0 && is_shared(row->keep, use, recompute)) t->data = tensor_at(all, row->field)->data;
+            else if ((l > 0 || like) && is_shared(row->keep, use, recompute)) t->data = tensor_at(like ? like : all, row->field)->data;
             else t->data = arena_take(arena, tensor_bytes(*t));
         }
     }

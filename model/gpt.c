@@ -26,8 +26,12 @@ static Tensor first_rows(Tensor t, int64_t rows) {
     return t;
 }
 
-static void *block_view(Gpt *g, int64_t l, Extent e) {
-    block_acts_view(g->kind, g->shape, g->acts, l, e, g->one_block);
+/* Where a part's blocks are, of one micro-batch. */
+typedef struct { GptPart *part; int tape; } Tape;
+static Tape tape_of(const Gpt *g, int part, int tape) { return (Tape){&g->part[part], tape}; }
+
+static void *block_view(Gpt *g, Tape t, int64_t l, Extent e) {
+    block_acts_view(g->kind, g->shape, t.part->acts[t.tape], l - t.part->first, e, g->one_block);
     return g->one_block;
 }
 
@@ -38,8 +42,9 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
 }
 
 /* The residual stream entering block l, and the one that leaves it but for its last branch. */
-static Tensor entry_of(Gpt *g, int64_t l, Extent e) { return *(const Tensor *)(void *)((char *)block_view(g, l, e) + g->kind->entry); }
-static Tensor mid_of(Gpt *g, int64_t l, Extent e) { return *(const Tensor *)(void *)((char *)block_view(g, l, e) + g->kind->mid); }
+static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) { return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + g->kind->entry); }
+static Tensor mid_of(Gpt *g, Tape t, int64_t l, Extent e) { return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + g->kind->mid); }
+static Tensor flat(Tensor t) { return tensor_slice(t, 0, tensor_elems(t)); }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
@@ -54,41 +59,74 @@ static int64_t head_rows(int64_t N, int64_t padded_vocab, DType act) {
     return rows > HEAD_TILE ? ceil_div(rows, HEAD_TILE) * HEAD_TILE : rows;
 }
 
-Gpt gpt_create(Shards *z, Comm *context, int64_t B, int64_t T, Recompute recompute, Arena *a) {
+/* Rows that are not kept have the memory of the first block of all. */
+static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) {
+    GptPart *p = &g->part[part];
+    int64_t  blocks = spec.end - spec.first;
+    *p = (GptPart){.first = spec.first, .end = spec.end, .embeds = spec.first == 0, .classifies = spec.end == g->shape.n_layer, .tapes = spec.tapes};
+    p->acts = (void **)calloc((size_t)p->tapes, sizeof *p->acts);
+    p->forward = (BlockGraph *)calloc((size_t)(p->tapes * blocks), sizeof *p->forward);
+    p->backward = (BlockGraph *)calloc((size_t)(p->tapes * blocks), sizeof *p->backward);
+    if (!p->acts || !p->forward || !p->backward) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)blocks);
+    for (int t = 0; t < p->tapes; t++)
+        p->acts[t] = block_acts_create(g->kind, g->shape, blocks, g->act, e, g->recompute, g->use, part || t ? g->part[0].acts[0] : NULL, a);
+}
+
+/* What a neighbour sends and gets. Gradients where the model trains. */
+static void create_borders(Gpt *g, Extent e, Arena *a) {
+    int64_t C = g->shape.n_embd;
+    int     takes = 0, gives = 0, trains = g->use == GPT_TRAINING;
+    for (int p = 0; p < g->parts; p++) takes |= !g->part[p].embeds, gives |= !g->part[p].classifies;
+    if (takes) g->forward_in = arena_tensor(a, g->act, 2, e.own, C, 1);
+    if (gives) g->forward_out = arena_tensor(a, g->act, 2, e.own, C, 1);
+    if (gives && trains) g->backward_in = arena_tensor(a, g->act, 2, e.own, C, 1);
+    if (takes && trains) g->backward_out = arena_tensor(a, g->act, 2, e.own, C, 1);
+}
+
+Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
+    int64_t    B = spec.B, T = spec.T;
     ModelShape shape = z->spec.shape;
     DType      act = z->spec.act;
     CHECK(shape.n_embd % shape.n_head == 0, "n_embd %lld, n_head %lld", (long long)shape.n_embd, (long long)shape.n_head);
-    Gpt     g = {.shape = shape, .kind = block_kind(shape), .recompute = recompute, .use = z->spec.use, .act = act, .B = B, .T = T, .tensor = z->spec.tensor,
-                 .context = context, .shards = z, .sums = z->sums};
+    Gpt     g = {.shape = shape, .kind = block_kind(shape), .recompute = spec.recompute, .use = z->spec.use, .act = act, .B = B, .T = T, .tensor = z->spec.tensor,
+                 .context = spec.context, .shards = z, .sums = z->sums};
     Extent  e = extent_of(B, T, tensor_ranks(&g));
-    int64_t N = e.N, C = shape.n_embd, padded = ((const EmbeddingParams *)z->weight_view[0])->wte.dim[0];
+    int64_t N = e.N, C = shape.n_embd;
     int     trains = g.use == GPT_TRAINING;
 
-    g.acts = block_acts_create(g.kind, shape, act, e, recompute, g.use, a);
+    GptPartSpec whole = {0, shape.n_layer, 1};
+    g.parts = spec.part ? spec.parts : 1;
+    g.part = (GptPart *)calloc((size_t)g.parts, sizeof *g.part);
     g.one_block = calloc(1, g.kind->act_bytes);
-    g.forward = (BlockGraph *)calloc((size_t)shape.n_layer, sizeof *g.forward);
-    g.backward = (BlockGraph *)calloc((size_t)shape.n_layer, sizeof *g.backward);
-    if (!g.one_block || !g.forward || !g.backward) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)shape.n_layer);
-    g.update         = arena_tensor(a, act, 2, N, C, 1);
-    g.residual_final = trains ? arena_tensor(a, act, 2, e.own, C, 1) : entry_of(&g, 0, e);
-    g.ln_f           = arena_tensor(a, act, 2, e.own, C, 1);
-    g.ln_f_mean      = arena_tensor(a, F32, 1, e.own, 1, 1);
-    g.ln_f_rstd      = arena_tensor(a, F32, 1, e.own, 1, 1);
-    g.head_rows      = head_rows(N, padded, act);
-    if (g.head_rows < e.tensor) g.head_rows = e.tensor; /* gpt_logits has the whole vocabulary's in them */
-    g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
-    g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
+    if (!g.one_block || !g.part) fail(EXIT_MEMORY, "no memory for the tables of a model");
+    for (int p = 0; p < g.parts; p++) create_part(&g, p, spec.part ? spec.part[p] : whole, e, a);
+    create_borders(&g, e, a);
+    g.update = arena_tensor(a, act, 2, N, C, 1);
+    if (g.part[g.parts - 1].classifies) {
+        Tape    last = tape_of(&g, g.parts - 1, 0);
+        int64_t padded = ((const EmbeddingParams *)z->weight_view[0])->wte.dim[0];
+        g.residual_final = trains ? arena_tensor(a, act, 2, e.own, C, 1) : entry_of(&g, last, last.part->first, e);
+        g.ln_f           = arena_tensor(a, act, 2, e.own, C, 1);
+        g.ln_f_mean      = arena_tensor(a, F32, 1, e.own, 1, 1);
+        g.ln_f_rstd      = arena_tensor(a, F32, 1, e.own, 1, 1);
+        g.head_rows      = head_rows(N, padded, act);
+        if (g.head_rows < e.tensor) g.head_rows = e.tensor; /* gpt_logits has the whole vocabulary's in them */
+        g.logits         = arena_tensor(a, act, 2, g.head_rows, padded, 1);
+        g.losses         = arena_tensor(a, F32, 1, N, 1, 1);
+    }
     if (trains) {
         g.dresidual = arena_tensor(a, act, 2, e.own, C, 1);
         g.dbranch   = arena_tensor(a, act, 2, N, C, 1);
     }
-    if (context) {
-        int64_t ranks = comm_size(context), width = 2 * C / e.tensor;
+    if (g.context) {
+        int64_t ranks = comm_size(g.context), width = 2 * C / e.tensor;
         g.keys = arena_tensor(a, act, 2, ranks * N, width, 1);
         if (trains) g.dkeys = arena_tensor(a, act, 2, ranks * N, width, 1);
     }
     if (g.tensor) {
         g.tokens    = arena_tensor(a, I32, 1, N, 1, 1);
+    }
+    if (g.tensor && g.head_rows) {
         g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
         g.part_sums = arena_tensor(a, F32, 1, 2 * g.head_rows, 1, 1);
     }
@@ -96,13 +134,17 @@ Gpt gpt_create(Shards *z, Comm *context, int64_t B, int64_t T, Recompute recompu
 }
 
 void gpt_destroy(Gpt *g) {
-    for (int64_t l = 0; g->forward && l < g->shape.n_layer; l++) graph_destroy(&g->forward[l].graph), graph_destroy(&g->backward[l].graph);
-    free(g->acts);
+    for (int p = 0; p < g->parts; p++) {
+        GptPart *part = &g->part[p];
+        for (int64_t i = 0; i < part->tapes * (part->end - part->first); i++) graph_destroy(&part->forward[i].graph), graph_destroy(&part->backward[i].graph);
+        for (int t = 0; t < part->tapes; t++) free(part->acts[t]);
+        free(part->acts);
+        free(part->forward);
+        free(part->backward);
+    }
+    free(g->part);
     free(g->one_block);
-    free(g->forward);
-    free(g->backward);
-    g->acts = g->one_block = NULL;
-    g->forward = g->backward = NULL;
+    g->part = NULL, g->one_block = NULL, g->parts = 0;
 }
 
 /* --- blocks ------------------------------------------------------------------------------------------------------- */
@@ -111,14 +153,14 @@ enum { EMBEDDING_BUCKET };
 static int block_bucket(int64_t l) { return 1 + (int)l; }
 static int final_bucket(const Gpt *g) { return 1 + (int)g->shape.n_layer; }
 
-typedef void BlockOps(Gpt *g, BlockRun *r, int64_t l);
+typedef void BlockOps(Gpt *g, BlockRun *r, Tape t, int64_t l);
 
-static void forward_ops(Gpt *g, BlockRun *r, int64_t l) {
-    g->kind->forward(r, block_view(g, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
+static void forward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
+    g->kind->forward(r, block_view(g, t, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
 }
 
-static void backward_ops(Gpt *g, BlockRun *r, int64_t l) {
-    void       *x = block_view(g, l, r->e);
+static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
+    void       *x = block_view(g, t, l, r->e);
     const void *w = shards_need(g->shards, r->s, block_bucket(l));
     g->kind->recompute(r, x, w);
     g->kind->backward(r, x, w, shards_grads(g->shards, r->s, block_bucket(l)));
@@ -126,11 +168,12 @@ static void backward_ops(Gpt *g, BlockRun *r, int64_t l) {
 
 /* Queues a block's operations, from the second time on as a graph. Smaller micro-batches have no graph: their shapes
  * differ. Nor have tensor and context ranks: their blocks exchange rows. */
-static void queue_block(Gpt *g, BlockRun *r, int64_t l, BlockGraph *b, BlockOps *ops) {
+static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, BlockGraph *graphs, BlockOps *ops) {
+    BlockGraph *b = &graphs[t.tape * (t.part->end - t.part->first) + l - t.part->first];
     int whole = r->e.B == g->B && r->e.T == g->T && !r->s->ledger && !g->tensor && !g->context;
     if (!whole || !b->graph.handle) {
         int records = whole && b->runs++ > 0 && graph_begin(r->s);
-        ops(g, r, l);
+        ops(g, r, t, l);
         if (!records) return;
         b->graph = graph_end(r->s);
     }
@@ -152,8 +195,8 @@ static Tensor own_tokens(Gpt *g, Stream *s, Tensor tokens, Tensor wte) {
     return own;
 }
 
-static void embed(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *w) {
-    Tensor entry = entry_of(g, 0, r->e);
+static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParams *w) {
+    Tensor entry = entry_of(g, t, 0, r->e);
     if (!g->tensor) {
         embedding_forward(r->s, entry, batch.inputs, w->wte, w->wpe, context_part(g->context));
         return;
@@ -161,7 +204,7 @@ static void embed(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *w) {
     Tensor own = own_tokens(g, r->s, batch.inputs, w->wte);
     embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, w->wpe), context_part(g->context));
     Tensor rows = sum_rows(r, r->update);
-    cast_forward(r->s, tensor_slice(entry, 0, tensor_elems(entry)), tensor_slice(rows, 0, tensor_elems(rows)));
+    cast_forward(r->s, flat(entry), flat(rows));
 }
 
 static void embed_backward(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *d) {
@@ -172,21 +215,39 @@ static void embed_backward(Gpt *g, BlockRun *r, Batch batch, const EmbeddingPara
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-void gpt_forward(Gpt *g, Stream *s, Batch batch) {
+void gpt_take_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
+    Extent e = batch_extent(g, batch);
+    Tape   t = tape_of(g, part, tape);
+    if (!t.part->embeds) cast_forward(s, flat(entry_of(g, t, t.part->first, e)), flat(first_rows(g->forward_in, e.own)));
+}
+
+void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
     Extent   e = batch_extent(g, batch);
     BlockRun r = block_run(g, s, e);
-    embed(g, &r, batch, (const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET));
-    for (int64_t l = 0; l < g->shape.n_layer; l++) {
+    Tape     t = tape_of(g, part, tape);
+    if (t.part->embeds) embed(g, &r, t, batch, (const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET));
+    for (int64_t l = t.part->first; l < t.part->end; l++) {
         shards_need(g->shards, s, block_bucket(l)); /* comes before the block's graph */
-        shards_prefetch(g->shards, s, block_bucket(l + 1));
+        if (l + 1 < t.part->end) shards_prefetch(g->shards, s, block_bucket(l + 1));
         device_range_begin("block forward");
-        queue_block(g, &r, l, &g->forward[l], forward_ops);
+        queue_block(g, &r, t, l, t.part->forward, forward_ops);
         device_range_end();
-        r.mid = mid_of(g, l, e);
+        r.mid = mid_of(g, t, l, e);
+    }
+    if (!t.part->classifies) {
+        residual_forward(s, first_rows(g->forward_out, e.own), r.mid, own_rows(&r, r.update));
+        return;
     }
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
     residual_layernorm_forward(s, first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own), first_rows(g->ln_f_mean, e.own),
                                first_rows(g->ln_f_rstd, e.own), r.mid, own_rows(&r, r.update), final->ln_f_w, final->ln_f_b, LAYERNORM_EPS);
+}
+
+static int is_whole(const Gpt *g) { return g->parts == 1 && g->part[0].embeds && g->part[0].classifies; }
+
+void gpt_forward(Gpt *g, Stream *s, Batch batch) {
+    CHECK(is_whole(g), "a part of the model, not all of it");
+    gpt_part_forward(g, s, 0, 0, batch);
 }
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
@@ -292,26 +353,49 @@ void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t position, float *out) {
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch which) {
-    Extent   e = batch_extent(g, batch);
-    BlockRun r = block_run(g, s, e);
+/* The head, and the last norm. */
+static void classify_backward(Gpt *g, BlockRun *r, Batch batch, float grad_scale, MicroBatch which) {
+    Stream *s = r->s;
+    Extent  e = r->e;
     device_range_begin("head and classifier");
-    head_and_loss(g, &r, batch, WITH_GRADIENT, grad_scale);
+    head_and_loss(g, r, batch, WITH_GRADIENT, grad_scale);
     device_range_end();
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
     const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
-    layernorm_backward(s, r.dresidual, dfinal->ln_f_w, dfinal->ln_f_b, no_tensor(r.dresidual) /* nothing flows past the last norm */, sum_rows(&r, r.dbranch),
+    layernorm_backward(s, r->dresidual, dfinal->ln_f_w, dfinal->ln_f_b, no_tensor(r->dresidual) /* nothing flows past the last norm */, sum_rows(r, r->dbranch),
                        first_rows(g->residual_final, e.own), final->ln_f_w, first_rows(g->ln_f_mean, e.own), first_rows(g->ln_f_rstd, e.own));
     shards_done(g->shards, s, final_bucket(g), which);
-    for (int64_t l = g->shape.n_layer - 1; l >= 0; l--) {
+}
+
+void gpt_take_backward(Gpt *g, Stream *s, Batch batch) {
+    Extent e = batch_extent(g, batch);
+    cast_forward(s, flat(first_rows(g->dresidual, e.own)), flat(first_rows(g->backward_in, e.own)));
+}
+
+void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float grad_scale, MicroBatch which) {
+    Extent   e = batch_extent(g, batch);
+    BlockRun r = block_run(g, s, e);
+    Tape     t = tape_of(g, part, tape);
+    if (t.part->classifies) classify_backward(g, &r, batch, grad_scale, which);
+    if (t.part->classifies && !g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which); /* the head's part of it */
+    for (int64_t l = t.part->end - 1; l >= t.part->first; l--) {
         shards_need(g->shards, s, block_bucket(l)); /* these, too */
-        shards_prefetch(g->shards, s, block_bucket(l - 1));
+        if (l > t.part->first) shards_prefetch(g->shards, s, block_bucket(l - 1));
         shards_grads(g->shards, s, block_bucket(l));
         device_range_begin("block backward");
-        queue_block(g, &r, l, &g->backward[l], backward_ops);
+        queue_block(g, &r, t, l, t.part->backward, backward_ops);
         device_range_end();
         shards_done(g->shards, s, block_bucket(l), which);
     }
+    if (!t.part->embeds) {
+        cast_forward(s, flat(first_rows(g->backward_out, e.own)), flat(r.dresidual));
+        return;
+    }
     embed_backward(g, &r, batch, (const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET));
     shards_done(g->shards, s, EMBEDDING_BUCKET, which);
+}
+
+void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch which) {
+    CHECK(is_whole(g), "a part of the model, not all of it");
+    gpt_part_backward(g, s, 0, 0, batch, grad_scale, which);
 }

@@ -22,6 +22,18 @@ extern "C" {
  * kernels are loaded. */
 typedef struct { Graph graph; int runs; } BlockGraph;
 
+/* A run of the model's blocks. A model without a pipeline has one part, of all blocks. */
+typedef struct {
+    int64_t    first, end;           /* blocks [first, end)                                   */
+    int        embeds, classifies;   /* begins with the embedding; ends with the head         */
+    int        tapes;                /* micro-batches whose activations it keeps              */
+    void     **acts;                 /* owned [tapes]: [end - first] of the kind's structs    */
+    BlockGraph *forward, *backward;  /* owned [tapes][end - first]                            */
+} GptPart;
+
+/* How a stage of a pipeline divides its blocks, in order: model/work.h. */
+typedef struct { int64_t first, end; int tapes; } GptPartSpec;
+
 typedef struct {
     ModelShape shape;
     const BlockKind *kind;
@@ -34,9 +46,11 @@ typedef struct {
     Shards    *shards;               /* borrowed: weights and gradients                       */
     StepSums   sums;                 /* SUM_LOSS is added to                                  */
 
-    void      *acts;                 /* owned [n_layer] of the kind's structs                 */
+    GptPart   *part;                 /* owned [parts]                                         */
+    int        parts;
     void      *one_block;            /* owned: one block's, for the current micro-batch       */
-    BlockGraph *forward, *backward;  /* owned [n_layer]                                       */
+    /* pipeline: [n,C] act, the stream and its gradient as they come from a neighbour and go to one */
+    Tensor     forward_in, forward_out, backward_in, backward_out;
     /* n = N/t rows of the stream, of t tensor ranks */
     Tensor     update;               /* [N,C] act  a branch's output before it joins the stream */
     Tensor     residual_final, ln_f, ln_f_mean, ln_f_rstd; /* [n,C] act, act; [n] f32, f32    */
@@ -49,10 +63,20 @@ typedef struct {
 } Gpt;
 
 /* Carves the activations out of the arena; data are NULL in a dry run. B sequences at most, with T tokens of each on this
- * rank. context: NULL where that is all of them. */
-Gpt    gpt_create(Shards *shards, Comm *context, int64_t B, int64_t T, Recompute recompute, Arena *activations);
+ * rank. context: NULL where that is all of them. parts: of this rank; NULL: one, of all blocks. */
+typedef struct { int64_t B, T; Comm *context; const GptPartSpec *part; int parts; Recompute recompute; } GptSpec;
+Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);
 
+/* A part's forward and backward of a micro-batch, whose activations a tape keeps between them. A part that does not embed
+ * takes the stream from forward_in (gpt_take, which frees it again), one that does not classify leaves it in
+ * forward_out; gradients likewise from backward_in and in backward_out. */
+void gpt_take_forward(Gpt *g, Stream *s, int part, int tape, Batch batch);
+void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch);
+void gpt_take_backward(Gpt *g, Stream *s, Batch batch);
+void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float grad_scale, MicroBatch which);
+
+/* Of the whole model on one rank: */
 void gpt_forward(Gpt *g, Stream *s, Batch batch);                  /* up to the last layernorm; batch [B',T'], B' <= B, T' <= T     */
 void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to SUM_LOSS          */
 /* After gpt_forward: losses as gpt_loss; gradients of grad_scale * (sum of losses) are added to those of the shards.

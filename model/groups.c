@@ -1,6 +1,9 @@
 /* groups.c - see groups.h. */
 #include "model/groups.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static int ranks_with(Mesh m, unsigned axes) {
     int ranks = 1;
     for (int a = 0; a < AXES; a++)
@@ -16,8 +19,25 @@ static Comm *group_or_none(Comm *job, Mesh mesh, unsigned axes, const char *name
     return ranks_with(mesh, axes) > 1 ? comm_group(job, mesh, axes, name) : NULL;
 }
 
+/* The messages of stage `from` to stage `to`, where this rank has a part in them. */
+static void make_pair(Groups *g, int from, int to, Comm **out, Comm **in) {
+    Comm *pair = comm_pair(g->stages, from, to, "stage");
+    if (pair && comm_rank(pair) == 0) *out = pair;
+    if (pair && comm_rank(pair) == 1) *in = pair;
+}
+
+static void make_pairs(Groups *g, int is_ring) {
+    int stages = comm_size(g->stages), borders = is_ring ? stages : stages - 1;
+    for (int p = 0; p < borders; p++) {
+        make_pair(g, p, (p + 1) % stages, &g->forward_out, &g->forward_in);
+        make_pair(g, (p + 1) % stages, p, &g->backward_out, &g->backward_in);
+    }
+    g->twin_up = comm_pair(g->stages, stages - 1, 0, "stage");
+    g->twin_down = comm_pair(g->stages, 0, stages - 1, "stage");
+}
+
 /* In the order of the axes: all ranks make the same groups in it. */
-Groups groups_create(Comm *job, Mesh mesh) {
+Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     MeshPlace place = mesh_place(mesh, comm_rank(job));
     Groups    g = {.mesh = mesh, .job = job};
     g.data = place.at[AXIS_REPLICA] * mesh.size[AXIS_SHARD] + place.at[AXIS_SHARD];
@@ -26,17 +46,21 @@ Groups groups_create(Comm *job, Mesh mesh) {
     g.context = group_or_none(job, mesh, WITH_CONTEXT, "context");
     g.state = group_or_job(job, mesh, WITH_STATE, "shard");
     g.replicas = group_or_none(job, mesh, WITH_REPLICA, "replica");
+    g.stages = group_or_none(job, mesh, WITH_STAGE, "stages");
+    if (g.stages) make_pairs(&g, is_ring);
     if (g.tensor) comm_set_inline(g.tensor);
     if (g.context) comm_set_inline(g.context);
     g.weights = ranks_with(mesh, WITH_REPLICA) > 1 ? group_or_job(job, mesh, WITH_WEIGHTS, "weights") : g.state;
     return g;
 }
 
-enum { MOST = 6 };
+enum { MOST = 13 };
 /* Each once; returns how many. axis: whose times and bytes they count for. */
 static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
-    Comm *each[MOST] = {g->job, g->tensor, g->context, g->state, g->replicas, g->weights};
-    Axis  of[MOST] = {AXIS_SHARD, AXIS_TENSOR, AXIS_CONTEXT, AXIS_SHARD, AXIS_REPLICA, AXIS_SHARD};
+    Comm *each[MOST] = {g->job, g->tensor, g->context, g->state, g->replicas, g->weights, g->stages,
+                         g->forward_in, g->forward_out, g->backward_in, g->backward_out, g->twin_up, g->twin_down};
+    Axis  of[MOST] = {AXIS_SHARD, AXIS_TENSOR, AXIS_CONTEXT, AXIS_SHARD, AXIS_REPLICA, AXIS_SHARD, AXIS_STAGE,
+                      AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE};
     int   count = 0;
     for (int i = 0; i < MOST; i++) {
         int is_new = each[i] != NULL;
@@ -53,18 +77,23 @@ void groups_free(Groups *g) {
     *g = (Groups){0};
 }
 
-/* The group of weights compares hashes: small calls, which are MPI's. */
+/* The groups of weights and of stages make small calls only, which are MPI's. TRAIN_GPT_PAIRS=host: messages go by way of
+ * host memory, to find a fault or where ranks share a GPU. */
 void groups_set_kind(const Groups *g, CommKind kind) {
-    Comm *all[MOST];
-    Axis  axis[MOST];
-    for (int i = 0, count = list(g, all, axis); i < count; i++)
-        if (all[i] != g->weights || all[i] == g->state || all[i] == g->job) comm_set_kind(all[i], kind);
+    Comm       *all[MOST];
+    Axis        axis[MOST];
+    const char *pairs = getenv("TRAIN_GPT_PAIRS");
+    for (int i = 0, count = list(g, all, axis); i < count; i++) {
+        int is_small = (all[i] == g->weights || all[i] == g->stages) && all[i] != g->state && all[i] != g->job;
+        int by_host = axis[i] == AXIS_STAGE && pairs && strcmp(pairs, "host") == 0;
+        if (!is_small) comm_set_kind(all[i], by_host ? COMM_RING : kind);
+    }
 }
 
 static size_t sum_of_groups(Mesh mesh, CommKind kind, size_t (*bytes)(CommKind kind, int ranks)) {
     int    all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE);
     size_t sum = bytes(kind, all) + bytes(kind, ranks_with(mesh, WITH_TENSOR)) + bytes(kind, ranks_with(mesh, WITH_CONTEXT)) + bytes(kind, ranks_with(mesh, WITH_REPLICA));
-    return sum + (state < all ? bytes(kind, state) : 0);
+    return sum + (state < all ? bytes(kind, state) : 0) + (mesh.size[AXIS_STAGE] > 1 ? 4 * bytes(kind, 2) : 0);
 }
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh, kind, comm_buffer_bytes); }
 size_t groups_library_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh, kind, comm_library_bytes); }
@@ -76,7 +105,7 @@ GroupTimes groups_times(const Groups *g) {
     for (int i = 0, count = list(g, all, axis); i < count; i++) {
         CommTimes one = comm_times(all[i]);
         t.comm_ms += one.comm_ms, t.exposed_ms += one.exposed_ms;
-        t.ms[axis[i]] += one.comm_ms, t.sent[axis[i]] += one.sent;
+        t.ms[axis[i]] += one.comm_ms, t.waited_ms[axis[i]] += one.exposed_ms, t.sent[axis[i]] += one.sent;
     }
     return t;
 }

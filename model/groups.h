@@ -16,19 +16,24 @@ typedef struct {
     Comm *context;  /* ranks with other tokens of the same sequences. NULL: there is one            */
     Comm *state;    /* ranks that share one copy of masters and moments; the job where that is all  */
     Comm *replicas; /* ranks that hold the same piece of it: one of each copy. NULL: there is one   */
+    Comm *stages;   /* ranks at the same place in other stages of the pipeline. NULL: there is one  */
+    /* Its neighbours, in a ring: the stream of activations goes forward, that of gradients back. NULL: none on this side. */
+    Comm *forward_in, *forward_out, *backward_in, *backward_out;
+    Comm *twin_up, *twin_down; /* the tied embedding's gradient, from the last stage to the first; its weights, back */
     Comm *weights;  /* ranks that hold the same weights; the job where that is all                  */
     int   data, datas; /* this rank's place among those that compute different micro-batches, and their number */
 } Groups;
 
-/* All ranks of job, which is the whole grid, call these together. */
-Groups groups_create(Comm *job, Mesh mesh);
+/* All ranks of job, which is the whole grid, call these together. is_ring: the last stage sends to the first, too
+ * (parallel.interleave). */
+Groups groups_create(Comm *job, Mesh mesh, int is_ring);
 void   groups_free(Groups *g);
 
 /* How the groups' collectives travel, the job's too (comm_set_kind). */
 void   groups_set_kind(const Groups *g, CommKind kind);
 /* Times and bytes of all groups together, since the last call: comm_times. ms, sent: over buckets, by axis; that of
- * the job counts for AXIS_SHARD. */
-typedef struct { double comm_ms, exposed_ms, ms[AXES]; int64_t sent[AXES]; } GroupTimes;
+ * the job counts for AXIS_SHARD. waited_ms: of them, exposed. */
+typedef struct { double comm_ms, exposed_ms, ms[AXES], waited_ms[AXES]; int64_t sent[AXES]; } GroupTimes;
 GroupTimes groups_times(const Groups *g);
 void       groups_forget_times(const Groups *g);
 

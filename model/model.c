@@ -7,30 +7,64 @@
 
 static int at_least_1(int n) { return n > 1 ? n : 1; }
 
-static Layout model_layout_of(ShardsSpec s) { return model_layout(s.shape, s.ranks, at_least_1(s.tensor_ranks), s.tensor_rank); }
+static PipelineSpec pipeline_of(const ModelSpec *spec) {
+    PipelineSpec p = spec->pipeline;
+    p.stages = at_least_1(p.stages), p.parts = at_least_1(p.parts);
+    if (p.micro_batches < 1) p.micro_batches = p.parts > 1 ? p.stages : 1;
+    return p;
+}
+
+Layout model_spec_layout(const ModelSpec *spec) {
+    ShardsSpec  s = spec->shards;
+    BucketHold *hold = pipeline_holds(s.shape, pipeline_of(spec));
+    Layout      layout = model_layout(s.shape, (LayoutPlace){s.ranks, at_least_1(s.tensor_ranks), s.tensor_rank, hold});
+    free(hold);
+    return layout;
+}
 
 /* The groups of the grid that the spec describes, of ranks that are not there. Context ranks are neighbours among those
  * that share a state. */
 static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
     ShardsSpec s = spec->shards;
     int        tensor = at_least_1(s.tensor_ranks), context = at_least_1(spec->context_ranks), replicas = at_least_1(s.replicas);
-    int        ranks = tensor * s.ranks * replicas;
-    Mesh       mesh = mesh_of(ranks, (MeshSizes){tensor, context, 1, replicas});
-    MeshPlace  place = {{[AXIS_TENSOR] = s.tensor_rank, [AXIS_CONTEXT] = s.rank % context, [AXIS_SHARD] = s.rank / context, [AXIS_REPLICA] = s.replica}};
+    int        stages = at_least_1(spec->pipeline.stages), ranks = tensor * s.ranks * replicas * stages;
+    Mesh       mesh = mesh_of(ranks, (MeshSizes){tensor, context, stages, replicas});
+    MeshPlace  place = {{[AXIS_TENSOR] = s.tensor_rank, [AXIS_CONTEXT] = s.rank % context, [AXIS_SHARD] = s.rank / context, [AXIS_REPLICA] = s.replica,
+                         [AXIS_STAGE] = spec->pipeline.stage}};
     *world = world_dry(ranks, mesh_rank(mesh, place), ledger);
-    return groups_create(world_all(*world), mesh);
+    return groups_create(world_all(*world), mesh, at_least_1(spec->pipeline.parts) > 1);
+}
+
+static int rank_in(const Comm *c) { return c ? comm_rank(c) : 0; }
+
+void model_take_groups(ModelSpec *spec, const Groups *g) {
+    ShardsSpec   *s = &spec->shards;
+    PipelineSpec *p = &spec->pipeline;
+    s->comm = g->state, s->rank = comm_rank(g->state);
+    s->across = g->replicas, s->replica = rank_in(g->replicas);
+    s->tensor = g->tensor, s->tensor_rank = rank_in(g->tensor);
+    s->twin_up = g->twin_up, s->twin_down = g->twin_down;
+    spec->context = g->context, spec->context_rank = rank_in(g->context);
+    p->all = g->stages, p->stage = rank_in(g->stages);
+    p->forward_in = g->forward_in, p->forward_out = g->forward_out, p->backward_in = g->backward_in, p->backward_out = g->backward_out;
 }
 
 static void carve(Model *m) {
     const ModelSpec *spec = &m->spec;
     m->sums = step_sums_create(&m->activations_arena);
-    m->shards = shards_create(spec->shards, model_layout_of(spec->shards), m->sums, &m->params_arena, &m->grads_arena);
-    m->gpt = gpt_create(m->shards, spec->context, spec->B, spec->T / at_least_1(spec->context_ranks), spec->recompute, &m->activations_arena);
+    PipelineSpec pipeline = pipeline_of(spec);
+    GptPartSpec *part = pipeline_parts(spec->shards.shape, pipeline);
+    m->shards = shards_create(spec->shards, model_spec_layout(spec), m->sums, &m->params_arena, &m->grads_arena);
+    m->gpt = gpt_create(m->shards, (GptSpec){spec->B, spec->T / at_least_1(spec->context_ranks), spec->context, part, pipeline.parts, spec->recompute},
+                        &m->activations_arena);
+    m->pipeline = pipeline_create(pipeline, &m->gpt);
+    free(part);
     if (spec->optimizer) m->optimizer = optimizer_create(spec->optimizer, m->shards, spec->offload, &m->optimizer_arena);
 }
 
 static void drop(Model *m) {
     if (m->spec.optimizer) optimizer_destroy(&m->optimizer);
+    pipeline_destroy(&m->pipeline);
     gpt_destroy(&m->gpt);
     shards_destroy(m->shards);
 }
@@ -41,6 +75,8 @@ static Batch dry_batch(int64_t B, int64_t T) {
     Arena tokens = arena_dry("tokens");
     return (Batch){arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)};
 }
+
+static Batch same_batch(void *batch) { return *(Batch *)batch; }
 
 /* Micro-batches from the second to the last but one have the same operations: one runs and counts for all. Ordered sums
  * differ between micro-batches: then each runs. */
@@ -54,14 +90,20 @@ static void dry_step(Model *m, int64_t micro_batches) {
     m->stream.ledger->times = 1;
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
+    if (m->pipeline.spec.stages > 1) {
+        pipeline_step(&m->pipeline, &m->stream, 1.0f, same_batch, &batch);
+        earlier = 0;
+    }
     for (int64_t i = 0, times; i < earlier; i += times) {
         m->stream.ledger->times = times = i == 0 || ordered ? 1 : earlier - 1;
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_EARLIER);
     }
     m->stream.ledger->times = 1;
-    gpt_forward(&m->gpt, &m->stream, batch);
-    gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
+    if (m->pipeline.spec.stages == 1) {
+        gpt_forward(&m->gpt, &m->stream, batch);
+        gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
+    }
     shards_finish(m->shards, &m->stream);
     optimizer_numbers(&m->optimizer, &m->stream, 0);
     optimizer_update(&m->optimizer, &m->stream, h, 1.0f);
@@ -75,13 +117,13 @@ static void dry_other_batches(Model *m) {
     m->stream.ledger = &beside;
     step->times = -1; /* what collectives note into */
     for (int64_t b = 1; b <= B; b++) {
-        gpt_forward(&m->gpt, &m->stream, dry_batch(b, T));
-        gpt_loss(&m->gpt, &m->stream, dry_batch(b, T));
+        pipeline_forward(&m->pipeline, &m->stream, dry_batch(b, T));
+        pipeline_loss(&m->pipeline, &m->stream, dry_batch(b, T));
     }
     for (int64_t t = 0, step = gpt_sample_step(&m->gpt) / ranks; ;) {
         t = t + step < T ? t + step : T;
-        gpt_forward(&m->gpt, &m->stream, dry_batch(1, t));
-        gpt_logits(&m->gpt, &m->stream, dry_batch(1, t), 0, NULL);
+        pipeline_forward(&m->pipeline, &m->stream, dry_batch(1, t));
+        pipeline_logits(&m->pipeline, &m->stream, dry_batch(1, t), 0, NULL);
         if (t == T) break;
     }
     step->times = 1;
@@ -94,8 +136,7 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
                 .activations_arena = arena_dry("activations"), .stream = stream_dry(step ? step : &own)};
     World *world;
     Groups groups = dry_groups(&spec, &world, m.stream.ledger);
-    m.spec.shards.comm = groups.state, m.spec.shards.across = groups.replicas, m.spec.shards.tensor = groups.tensor;
-    m.spec.context = groups.context;
+    model_take_groups(&m.spec, &groups);
     m.stream.math = spec.math;
     m.stream.any_threads = spec.any_threads;
     carve(&m);

@@ -5,7 +5,9 @@
 #define TRAIN_GPT_MODEL_MODEL_H
 
 #include "model/gpt.h"
+#include "model/groups.h"
 #include "model/optimizer.h"
+#include "model/pipeline.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,6 +19,7 @@ typedef struct {
     int64_t    B, T;                     /* the largest micro-batch: B sequences of T tokens           */
     Comm      *context;                  /* borrowed; ranks with other tokens of the same sequences, T/ranks each; NULL: there is one */
     int        context_ranks, context_rank; /* of it, 0 counts as 1; or of those that a plan is for    */
+    PipelineSpec pipeline;               /* stages and parts 0 count as 1                              */
     Recompute  recompute;
     OptimizerMemory offload;             /* where the optimizer's memory is                            */
     MathMode   math;
@@ -35,14 +38,20 @@ typedef struct {
     Shards    *shards;                   /* owned */
     StepSums   sums;
     Gpt        gpt;
+    Pipeline   pipeline;
     Optimizer  optimizer;
     Stream     stream;
 } Model;
+
+/* Sets the communicators of a spec, and this rank's places in them. */
+void       model_take_groups(ModelSpec *spec, const Groups *groups);
 
 /* Sizes and costs, by a dry run of the model's own code: a step of `micro_batches`, and for the scratch also
  * evaluation's smaller batches and sampling's lengths. Allocates only tables. spec.shards.comm need not be there:
  * spec.shards.ranks counts. Adds the step's operations to *step, which may be NULL. */
 ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step);
+/* The layout of a rank's weights. */
+Layout     model_spec_layout(const ModelSpec *spec);
 /* Takes memory: exit 71 where there is none. With a comm, its collectives follow the stream from now on. */
 Model     *model_create(ModelSpec spec);
 void       model_destroy(Model *m);      /* NULL: nothing */

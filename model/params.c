@@ -77,10 +77,10 @@ int model_parameters(ModelShape s, int64_t *parameters) {
     return all <= INT64_MAX;
 }
 
-Layout model_layout(ModelShape s, int ranks, int tensor_ranks, int tensor_rank) {
+Layout model_layout(ModelShape s, LayoutPlace place) {
     int    count;
     Param *rows = model_params(s, &count);
-    Layout layout = layout_create(rows, count, ranks, tensor_ranks, tensor_rank);
+    Layout layout = layout_create(rows, count, place);
     free(rows);
     return layout;
 }

@@ -46,8 +46,7 @@ Param *model_params(ModelShape shape, int *count);
 int    model_parameters(ModelShape shape, int64_t *parameters);
 /* The struct of Tensors of a bucket's rows. */
 size_t model_view_bytes(ModelShape shape, int bucket);
-/* Layout of the model for `ranks` ranks that share its state, on one of tensor_ranks that divide its matrices. */
-Layout model_layout(ModelShape shape, int ranks, int tensor_ranks, int tensor_rank);
+Layout model_layout(ModelShape shape, LayoutPlace place);
 
 /* Model FLOPs of one trained token at sequence length T: 6 P + 6 L C T (causal), P = all parameters, wte once. */
 double model_flops_per_token(ModelShape shape, int64_t T);

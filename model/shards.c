@@ -7,7 +7,29 @@
 
 /* Nobody shares this rank's copy of the state. */
 static int is_alone(const Shards *z) { return !z->spec.comm || comm_size(z->spec.comm) == 1; }
-static int has_peers(const Shards *z) { return !is_alone(z) || z->spec.across || z->spec.tensor; }
+static int has_peers(const Shards *z) { return !is_alone(z) || z->spec.across || z->spec.tensor || z->spec.twin_up; }
+
+/* --- which buckets ------------------------------------------------------------------------------------------------ */
+
+static int is_here(const Shards *z, int b) { return z->layout.bucket[b].hold != BUCKET_ELSEWHERE; }
+static int is_twin(const Shards *z, int b) { return z->layout.bucket[b].hold == BUCKET_TWIN; }
+static int has_twin(const Shards *z, int b) { return b == 0 && z->spec.twin_up && !is_twin(z, 0); }
+/* The bucket whose backward ends a micro-batch on this rank. */
+static int first_own(const Shards *z) {
+    int b = 0;
+    while (z->layout.bucket[b].hold != BUCKET_OWN) b++;
+    return b;
+}
+static int last_here(const Shards *z) {
+    int b = z->layout.buckets - 1;
+    while (!is_here(z, b)) b--;
+    return b;
+}
+static int first_block(const Shards *z) {
+    int b = 1;
+    while (!is_here(z, b)) b++;
+    return b;
+}
 
 /* --- where buckets lie -------------------------------------------------------------------------------------------- */
 
@@ -26,7 +48,7 @@ static int64_t place_of(const Shards *z, int slots, int b) {
 }
 static int64_t room_of(const Shards *z, int slots) {
     const Bucket *bucket = z->layout.bucket;
-    return slots ? bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[1].elems : z->layout.memory_elems;
+    return slots ? bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[first_block(z)].elems : z->layout.memory_elems;
 }
 static Tensor weights_of(const Shards *z, int b) {
     return tensor_slice(z->params, place_of(z, has_param_slots(z), b), z->layout.bucket[b].elems);
@@ -43,6 +65,7 @@ static Tensor piece_of(const Shards *z, Tensor bucket, int b) {
 static Tensor piece_among(const Shards *z, Tensor pieces, int b) {
     return tensor_slice(pieces, z->layout.bucket[b].shard - z->layout.bucket[1].shard, z->layout.bucket[b].piece_elems);
 }
+/* The blocks' pieces follow each other. */
 static int64_t pieces_elems(const Shards *z) { return z->layout.bucket[last_bucket(z)].shard - z->layout.bucket[1].shard; }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -59,7 +82,7 @@ static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, i
     void        **view = (void **)calloc((size_t)l->buckets, sizeof *view);
     for (int b = 0; view && b < l->buckets; b++) {
         view[b] = calloc(1, model_view_bytes(z->spec.shape, b));
-        for (int i = l->bucket[b].first_param; view[b] && i < l->bucket[b].first_param + l->bucket[b].params; i++) {
+        for (int i = l->bucket[b].first_param; view[b] && is_here(z, b) && i < l->bucket[b].first_param + l->bucket[b].params; i++) {
             Tensor t = row_view(bucket_of(z, b), &l->param[i], l->bucket[b].memory);
             memcpy((char *)view[b] + l->param[i].field, &t, sizeof t);
         }
@@ -113,6 +136,7 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     if (!z->gather || !z->sums_of) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", z->layout.buckets);
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     list_spans(z);
+    if (has_twin(z, 0) && spec.use == GPT_TRAINING) z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
     if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING) z->whole_grads = arena_tensor(grads, F32, 1, whole_elems(z), 1, 1);
     if (spec.micro_batches) {
         z->order = grad_order_create(&z->layout, spec.micro_batches * spec.ranks, z->grads, grads);
@@ -158,7 +182,7 @@ static void fetch(Shards *z, Stream *s, int b) {
 }
 
 void shards_prefetch(Shards *z, Stream *s, int bucket) {
-    if (has_param_slots(z) && is_block(z, bucket)) fetch(z, s, bucket);
+    if (has_param_slots(z) && is_block(z, bucket) && is_here(z, bucket)) fetch(z, s, bucket);
 }
 
 const void *shards_need(Shards *z, Stream *s, int bucket) {
@@ -172,17 +196,27 @@ void shards_need_all(Shards *z) {
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
 }
 
+/* The first stage's piece of the tied embedding, to the last stage's rank with the same piece. */
+static void send_to_twin(Shards *z) {
+    if (!z->spec.twin_down) return;
+    if (has_twin(z, 0)) comm_send_start(z->spec.twin_down, piece_of(z, weights_of(z, 0), 0));
+    else comm_receive_start(z->spec.twin_down, piece_of(z, weights_of(z, 0), 0));
+    comm_finish(z->spec.twin_down);
+}
+
 void shards_publish(Shards *z, Stream *s) {
-    if (is_alone(z) || !z->stage) return; /* every rank has updated all of them */
+    send_to_twin(z);
+    if (is_alone(z)) return;
     memset(z->weights_in, 0, sizeof z->weights_in);
     for (int b = 0; b < z->layout.buckets; b++) {
+        if (!is_here(z, b) || (!z->stage && !is_twin(z, b))) continue; /* at stage 0 every rank has updated all of them */
         if (!has_param_slots(z) || !is_block(z, b)) gather(z, b);
-        else if (b <= SHARDS_SLOTS) fetch(z, s, b);
+        else if (b < first_block(z) + SHARDS_SLOTS) fetch(z, s, b);
     }
 }
 
 void shards_rewind(Shards *z, Stream *s) {
-    for (int b = 1; b <= SHARDS_SLOTS; b++) shards_prefetch(z, s, b);
+    for (int b = first_block(z); b < first_block(z) + SHARDS_SLOTS; b++) shards_prefetch(z, s, b);
 }
 
 int  shards_gathers(const Shards *z) { return has_param_slots(z); }
@@ -196,10 +230,19 @@ static Tensor last_row(const Shards *z, int bucket) {
     return tensor_slice(grads_of(z, bucket), p->memory - b->memory, p->local_elems);
 }
 
+/* Of the gradients that backward completes last: a NaN anywhere before shows in them. The whole of the last row of the
+ * embedding, of positions; in a later stage the first row of a block, its norm's. */
+static Tensor check_row(const Shards *z) {
+    int           first = first_own(z);
+    const Bucket *b = &z->layout.bucket[first];
+    const Param  *p = &z->layout.param[b->first_param];
+    return first == 0 ? last_row(z, 0) : tensor_slice(grads_of(z, first), p->memory - b->memory, p->local_elems);
+}
+
 void shards_begin(Shards *z, Stream *s) {
     device_zero(s, z->grads);
     memset(z->sums_of, 0, sizeof *z->sums_of * (size_t)z->layout.buckets);
-    inject_gradient(s, last_row(z, 0), last_row(z, last_bucket(z)));
+    inject_gradient(s, check_row(z), last_row(z, last_here(z)));
     if (z->order.leaves) grad_order_begin(&z->order, z->spec.micro_batches * z->spec.rank);
 }
 
@@ -226,8 +269,8 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
     Tensor grads = grads_of(z, bucket);
     Bucket at = z->layout.bucket[bucket];
     if (z->order.leaves) grad_order_join(&z->order, s, at);
-    if (bucket == 0) {
-        norm_squared(s, step_sum(&z->sums, SUM_RANK_CHECK), last_row(z, 0));
+    if (bucket == first_own(z)) {
+        norm_squared(s, step_sum(&z->sums, SUM_RANK_CHECK), check_row(z));
         inject_flip(s, "guard.own", grads);
     }
     if (z->hashes_own) hash_words(s, step_hash(&z->sums, HASH_OWN_GRADS), grads);
@@ -240,7 +283,7 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
     }
     if (z->order.leaves) grad_order_share(&z->order, s, at, z->spec.comm);
     else comm_reduce_scatter_start(z->spec.comm, grads);
-    if (z->spec.across) comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), z->spec.comm);
+    if (z->spec.across && !is_twin(z, bucket) && !has_twin(z, bucket)) comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), z->spec.comm);
 }
 
 /* With ordered sums each micro-batch starts from zero. */
@@ -252,10 +295,24 @@ static void keep_micro_batch(Shards *z, Stream *s) {
 void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     int is_due = which == MICRO_LAST || (has_grad_slots(z) && is_block(z, bucket));
     if (is_due && !z->is_apart && (has_peers(z) || z->order.leaves)) start_sum(z, s, bucket, which);
-    if (which == MICRO_EARLIER && z->order.leaves && bucket == 0) keep_micro_batch(z, s);
+    if (which == MICRO_EARLIER && z->order.leaves && bucket == (is_here(z, 0) && !is_twin(z, 0) ? 0 : first_own(z))) keep_micro_batch(z, s);
     if (!z->spec.comm) return;
     comm_poll(z->spec.comm);
     world_moved(comm_world(z->spec.comm));
+}
+
+/* The twin's part of the tied embedding's gradient joins the first stage's own; then both are added over the copies. */
+static void join_twin(Shards *z, Stream *s) {
+    Tensor piece = piece_of(z, grads_of(z, 0), 0);
+    if (!has_twin(z, 0)) {
+        comm_send_start(z->spec.twin_up, piece);
+        comm_finish(z->spec.twin_up);
+        return;
+    }
+    comm_receive_start(z->spec.twin_up, z->twin_grads);
+    comm_finish(z->spec.twin_up);
+    add_forward(s, piece, z->twin_grads);
+    if (z->spec.across) comm_all_reduce(z->spec.across, piece);
 }
 
 /* Between whole_grads and the gradients themselves. */
@@ -282,12 +339,14 @@ void shards_finish(Shards *z, Stream *s) {
     for (int slot = SHARDS_SLOTS - 1; slot >= 0; slot--) take_sum(z, s, slot);
     if (z->spec.across) comm_finish(z->spec.across);
     if (!is_alone(z)) comm_finish(z->spec.comm);
+    if (z->spec.twin_up) join_twin(z, s);
     if (z->spec.tensor) sum_whole(z, s);
     if (!is_alone(z) && !z->stage) {
-        for (int b = 0; b < z->layout.buckets; b++) comm_all_gather_start(z->spec.comm, grads_of(z, b));
+        for (int b = 0; b < z->layout.buckets; b++)
+            if (is_here(z, b) && !is_twin(z, b)) comm_all_gather_start(z->spec.comm, grads_of(z, b));
         comm_finish(z->spec.comm);
     }
-    inject_flip(s, "guard.sum", piece_of(z, grads_of(z, 0), 0));
+    inject_flip(s, "guard.sum", piece_of(z, grads_of(z, first_own(z)), first_own(z)));
     inject_flip(s, "guard.weight", z->params);
 }
 
@@ -338,14 +397,14 @@ void shards_hash_weights(const Shards *z, Stream *s, Tensor hash) {
         hash_words(s, hash, z->params);
         return;
     }
-    hash_words(s, hash, weights_of(z, 0));
-    hash_words(s, hash, weights_of(z, last_bucket(z)));
+    if (is_here(z, 0)) hash_words(s, hash, weights_of(z, 0));
+    if (is_here(z, last_bucket(z))) hash_words(s, hash, weights_of(z, last_bucket(z)));
 }
 
 void shards_hash_whole(const Shards *z, Stream *s, Tensor hash) {
     for (int i = 0; i < z->layout.params; i++) {
         const Param *p = &z->layout.param[i];
-        if (p->cut != CUT_NONE || (has_param_slots(z) && is_block(z, p->bucket))) continue;
+        if (p->cut != CUT_NONE || !is_here(z, p->bucket) || (has_param_slots(z) && is_block(z, p->bucket))) continue;
         hash_words(s, hash, tensor_slice(weights_of(z, p->bucket), p->memory - z->layout.bucket[p->bucket].memory, p->local_elems));
     }
 }
@@ -356,6 +415,7 @@ void shards_hash_pieces(const Shards *z, Stream *s, Tensor hash) {
 
 void shards_hash_grads(const Shards *z, Stream *s, Tensor hash) {
     for (int b = 0; b < z->layout.buckets; b++) {
+        if (!is_here(z, b)) continue;
         Tensor grads = grads_of(z, b);
         if (has_grad_slots(z) && is_block(z, b)) hash_words(s, hash, piece_among(z, z->grad_pieces, b));
         else hash_words(s, hash, z->stage ? piece_of(z, grads, b) : grads);

@@ -25,6 +25,10 @@
  * With tensor ranks (parallel.tensor) a bucket holds this one's part of every row that is cut. The others, norms and
  * biases of a sum, all of them hold whole: each has the gradient of its own rows of the residual stream, and finish adds
  * them up.
+ *
+ * With a pipeline a rank holds its stage's buckets (core/layout.h: BucketHold). The last stage has a twin of the first
+ * bucket, for the head: its gradient goes to the first stage, which adds it to its own, updates, and sends the weights
+ * back.
  */
 #ifndef TRAIN_GPT_MODEL_SHARDS_H
 #define TRAIN_GPT_MODEL_SHARDS_H
@@ -46,6 +50,7 @@ typedef struct {
     int        ranks, rank;        /* of comm; or of the ranks that a plan is for                              */
     Comm      *across;             /* borrowed; ranks with the same piece of other copies of the state; NULL: there are none */
     int        replicas, replica;  /* copies, 0 counts as 1; this rank's                                       */
+    Comm      *twin_up, *twin_down; /* borrowed; messages of the tied embedding: its gradient to the first stage, its weights back */
     Comm      *tensor;             /* borrowed; ranks that divide every matrix; NULL: there is one             */
     int        tensor_ranks, tensor_rank; /* of it, 0 counts as 1; or of those that a plan is for              */
     int        zero_stage;         /* 0 to 3, as above                                                         */
@@ -60,6 +65,7 @@ typedef struct {
     int           stage;           /* in effect                                                                */
     Tensor        params, grads;   /* act, the working copy; f32: [memory_elems], or the buckets that stay and the slots */
     Tensor        param_pieces, grad_pieces; /* this rank's, of the blocks; where these have slots               */
+    Tensor        twin_grads;      /* f32: the twin's piece, where it arrives; of the first stage                    */
     Tensor        whole_grads;     /* f32: of this rank's pieces, the rows that no tensor rank cuts; on their way */
     void        **weight_view, **grad_view; /* owned [buckets]: structs of Tensors (model/params.h)            */
     Span         *span;            /* owned [spans]: this rank's to update, all buckets                        */

@@ -53,8 +53,8 @@ static int mean_loss(Run *r, double *loss) {
         if (requests_agree(&r->requests)) return 0;
         if (i >= end && !shards_gathers(m->shards)) break;
         Batch batch = i < end ? eval_batch(r, i, end - i < B ? end - i : B) : eval_batch(r, 0, 1);
-        gpt_forward(&m->gpt, &m->stream, batch);
-        if (i < end) gpt_loss(&m->gpt, &m->stream, batch);
+        pipeline_forward(&m->pipeline, &m->stream, batch);
+        if (i < end) pipeline_loss(&m->pipeline, &m->stream, batch);
     }
     Exact sum = step_sums_fetch(&m->sums, &m->stream).sum[SUM_LOSS];
     comm_all_reduce_i64(r->comm, sum.word, EXACT_WORDS, COMM_SUM);

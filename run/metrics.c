@@ -182,7 +182,7 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
     put_number(line, sizeof line, "comm_exposed_ms", s->comm_exposed_ms);
     for (int a = 0; a < AXES; a++) {
         char key[24];
-        snprintf(key, sizeof key, "%s_ms", mesh_axis_name((Axis)a));
+        snprintf(key, sizeof key, "%s_ms", a == AXIS_STAGE ? "pipeline_wait" : mesh_axis_name((Axis)a));
         if (s->timed >> a & 1) put_number(line, sizeof line, key, s->axis_ms[a]);
     }
     if (s->has_sent) put_sent(line, sizeof line, s->sent);

@@ -3,47 +3,46 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/memory_file.h"
 #include "data/loader.h"
 #include "run/checkpoint/checkpoint.h"
 
-ModelSpec plan_model(const Config *c, DType act, int ranks, const Groups *groups) {
+ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Groups *groups) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
     Mesh       mesh = config_mesh(c, ranks);
     ShardsSpec shards = {.shape = c->model.shape, .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD], .replicas = mesh.size[AXIS_REPLICA],
                          .tensor_ranks = mesh.size[AXIS_TENSOR], .zero_stage = (int)c->parallel.zero_stage,
-                         .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * ranks) : 0,
+                         .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * config_datas(c, ranks)) : 0,
                          .act = act, .use = GPT_TRAINING};
-    if (groups) {
-        shards.comm = groups->state, shards.rank = comm_rank(groups->state), shards.across = groups->replicas;
-        shards.replica = groups->replicas ? comm_rank(groups->replicas) : 0;
-        shards.tensor = groups->tensor, shards.tensor_rank = groups->tensor ? comm_rank(groups->tensor) : 0;
-    }
-    return (ModelSpec){.shards = shards, .context = groups ? groups->context : NULL, .context_ranks = mesh.size[AXIS_CONTEXT],
-                       .context_rank = groups && groups->context ? comm_rank(groups->context) : 0, .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T, .recompute = (Recompute)c->memory.recompute,
+    PipelineSpec pipeline = {.stages = mesh.size[AXIS_STAGE], .stage = stage, .parts = (int)c->parallel.interleave,
+                             .micro_batches = c->batch.global_tokens / (B * T * config_datas(c, ranks))};
+    ModelSpec    spec = {.shards = shards, .context_ranks = mesh.size[AXIS_CONTEXT], .pipeline = pipeline, .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T, .recompute = (Recompute)c->memory.recompute,
                        .offload = device_is_host() ? MEMORY_DEVICE : (OptimizerMemory)c->memory.offload,
                        .any_threads = c->parallel.deterministic};
+    if (groups) model_take_groups(&spec, groups);
+    return spec;
 }
 
-Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
+static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
-    ModelSpec  spec = plan_model(c, act, ranks.count, NULL);
+    ModelSpec  spec = plan_model(c, act, ranks.count, ranks.stage, NULL);
     Mesh       mesh = config_mesh(c, ranks.count);
     int64_t    micro_steps = c->batch.global_tokens / (B * T * config_datas(c, ranks.count));
     Ledger     step = {0};
     ModelBytes model = model_dry(spec, micro_steps, &step);
-    Layout     layout = model_layout(c->model.shape, spec.shards.ranks, spec.shards.tensor_ranks, 0);
+    Layout     layout = model_spec_layout(&spec);
     Arena      batches = arena_dry("batches");
-    int64_t    leaves = spec.shards.micro_batches * ranks.count;
+    int64_t    leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD], batches_kept = pipeline_batches(spec.pipeline);
     int       nodes = 1; /* whose buckets travel between ranks */
-    for (int r = 0; leaves && r < ranks.count; r++)
-        if (tree_of_rank(leaves, ranks.count, r).count > nodes) nodes = tree_of_rank(leaves, ranks.count, r).count;
-    size_t tree_bytes = leaves ? comm_tree_bytes(ranks.comm, ranks.count, leaves) : 0, nccl_bytes = ranks.comm == COMM_NCCL ? tree_bytes : 0;
+    for (int r = 0, shards = mesh.size[AXIS_SHARD]; leaves && r < shards; r++)
+        if (tree_of_rank(leaves, shards, r).count > nodes) nodes = tree_of_rank(leaves, shards, r).count;
+    size_t tree_bytes = leaves ? comm_tree_bytes(ranks.comm, mesh.size[AXIS_SHARD], leaves) : 0, nccl_bytes = ranks.comm == COMM_NCCL ? tree_bytes : 0;
     int64_t own_T = T / mesh.size[AXIS_CONTEXT];
     arena_tensor(&batches, I32, 2, B, own_T, 1); /* evaluation's inputs and targets, beside the loader's */
     arena_tensor(&batches, I32, 2, B, own_T, 1);
-    arena_take(&batches, loader_bytes(B, own_T));
+    arena_take(&batches, loader_bytes(B, own_T, batches_kept));
 
     Plan p = {.act = act,
               .ranks = ranks,
@@ -68,6 +67,7 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
               .tree_bytes = nccl_bytes,
               .comm_bytes = groups_buffer_bytes(mesh, ranks.comm) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_TENSOR], B * own_T * c->model.shape.n_embd) +
+                            comm_staging_bytes(ranks.comm, mesh.size[AXIS_STAGE], 4 * B * own_T / mesh.size[AXIS_TENSOR] * c->model.shape.n_embd) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_CONTEXT], 2 * B * T * c->model.shape.n_embd / mesh.size[AXIS_TENSOR]) + tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, own_T, micro_steps),
@@ -81,6 +81,26 @@ Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
     ledger_free(&step);
     layout_destroy(&layout);
     return p;
+}
+
+/* The first stage has the embedding, the last the head, and of those between them the earlier ones keep more tapes. */
+Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
+    int  last = (int)c->parallel.pipeline - 1, stages[3] = {0, 1, last};
+    Plan most = {0};
+    if (ranks.stage >= 0 || last == 0) {
+        if (ranks.stage < 0) ranks.stage = 0;
+        return plan_stage(c, act, ranks);
+    }
+    double sent[AXES], sum = 0.0;
+    for (int i = 0; i < 3; i++) {
+        if (i == 1 && last == 1) continue;
+        ranks.stage = stages[i];
+        Plan one = plan_stage(c, act, ranks);
+        if (i == 0) memcpy(sent, one.sent, sizeof sent), sum = one.step_sent;
+        if (one.device_bytes > most.device_bytes) most = one;
+    }
+    memcpy(most.sent, sent, sizeof sent), most.step_sent = sum; /* of the first stage, as a run's metrics */
+    return most;
 }
 
 static size_t total_with(const Config *config, const Plan *plan, int64_t micro_batch, Recompute recompute) {

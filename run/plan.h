@@ -17,6 +17,7 @@ extern "C" {
 typedef struct {
     int      count;
     CommKind comm;                          /* how they exchange buckets */
+    int      stage;                         /* of the pipeline; -1: the one that takes the most memory */
     int      joined;                        /* 1: NCCL is measured in library_bytes; 0: estimated in reserve_bytes */
 } PlanRanks;
 
@@ -45,8 +46,8 @@ typedef struct {
     size_t    checkpoint_bytes;             /* one checkpoint on disk */
 } Plan;
 
-/* The model of a run of this config on so many ranks. groups: NULL for a plan, of rank 0. */
-ModelSpec plan_model(const Config *config, DType act, int ranks, const Groups *groups);
+/* The model of a run of this config on so many ranks. groups: NULL for a plan, of the stage's first rank. */
+ModelSpec plan_model(const Config *config, DType act, int ranks, int stage, const Groups *groups);
 
 /* By dry runs of the model and the batches. act is the resolved precision; scratch is for the threads now set. */
 Plan plan_make(const Config *config, DType act, PlanRanks ranks);

@@ -176,7 +176,7 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
 /* Every operation of a rank's step, by the dry run. */
 static void print_ledger(const Config *c, const Plan *p) {
     Ledger step = {0};
-    model_dry(plan_model(c, p->act, p->ranks.count, NULL), p->micro_steps, &step);
+    model_dry(plan_model(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
     printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n", count_text(ledger_flops(&step)).text, plan_bytes_text(ledger_bytes(&step)).text,
            plan_bytes_text(ledger_sent(&step, NULL)).text);
     ledger_print(stdout, &step);
@@ -245,7 +245,7 @@ int verb_plan(int argc, char **argv) {
     int cores = omp_get_num_procs(), present = device_count() > 0; /* cores that this process may use */
     if (present) device_open(0, cores > asked.ranks ? cores / asked.ranks : 1); /* the scratch of a rank depends on its threads */
     Numerics numerics = precision_resolve((Precision)config.precision, device_has_bf16());
-    Plan     plan = plan_make(&config, numerics.act, (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), 0});
+    Plan     plan = plan_make(&config, numerics.act, (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), -1, 0});
     double   rate = 0.0;
     if (present) {
         device_open(0, cores);                             /* the probe uses them all */

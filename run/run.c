@@ -74,9 +74,11 @@ static CommKind choose_comm(const Config *c, Comm *comm) {
     }
 }
 
+static int stage_of(const Run *r) { return mesh_place(config_mesh(r->config, comm_size(r->comm)), comm_rank(r->comm)).at[AXIS_STAGE]; }
+
 /* From here on a failed allocation, NCCL's and cuBLASLt's too, prints the plan and the changes that take less. */
 static void make_plan(Run *r, CommKind kind, int joined) {
-    r->plan = plan_make(r->config, r->numerics.act, (PlanRanks){comm_size(r->comm), kind, joined});
+    r->plan = plan_make(r->config, r->numerics.act, (PlanRanks){comm_size(r->comm), kind, stage_of(r), joined});
     error_set_memory_advice(NULL);
     free(r->memory_advice);
     r->memory_advice = plan_memory_advice(r->config, &r->plan);
@@ -106,7 +108,7 @@ static void join_ranks(Run *r, Launch launch) {
     r->micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * config_datas(c, comm_size(r->comm)));
     make_plan(r, kind, 0);
     watchdog_tick(r->watchdog, "the connection of the ranks");
-    r->groups = groups_create(r->comm, config_mesh(c, comm_size(r->comm)));
+    r->groups = groups_create(r->comm, config_mesh(c, comm_size(r->comm)), c->parallel.interleave > 1);
     groups_set_kind(&r->groups, kind);
 }
 
@@ -134,7 +136,7 @@ static void refuse_too_large(const Run *r) {
 /* Refuses a model whose checkpoint a resume could not read. In its manifest a run of bytes ends after a MiB, with a
  * row, or with a rank's piece of a bucket. */
 static void refuse_too_many_ranks(const Run *r) {
-    Layout  l = model_layout(r->config->model.shape, comm_size(r->groups.state), 1, 0);
+    Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL});
     int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name)) * (l.elems * (int64_t)sizeof(float) / MANIFEST_EXTENT_BYTES + l.params + (int64_t)l.buckets * l.ranks);
     if (!manifest_has_room(runs, r->train.shards))
         fail(EXIT_CONFIG, "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json holds; use %s",
@@ -148,7 +150,7 @@ static void take_memory(Run *r) {
     refuse_too_many_ranks(r);
     make_plan(r, comm_kind(r->comm), 1);
     refuse_too_large(r);
-    ModelSpec spec = plan_model(c, r->numerics.act, comm_size(r->comm), &r->groups);
+    ModelSpec spec = plan_model(c, r->numerics.act, comm_size(r->comm), stage_of(r), &r->groups);
     spec.math = r->numerics.math;
     r->model = model_create(spec);
     r->batch_arena = arena_create("batches", r->plan.batch_bytes);
@@ -203,7 +205,10 @@ static int64_t hash_now(Run *r, void (*add)(const Optimizer *o, Stream *s, Tenso
     return step_sums_fetch(&m->sums, &m->stream).hash[HASH_REPLICAS];
 }
 int64_t run_with_parts(Run *r, int64_t replicas) {
-    return r->groups.tensor ? replicas + guard_is_outvoted(r->groups.weights, hash_now(r, optimizer_hash_parts)) : replicas;
+    Groups *g = &r->groups;
+    if (!g->tensor && !g->stages) return replicas;
+    int64_t rows = g->tensor ? guard_is_outvoted(g->tensor, replicas) : 0, parts = guard_is_outvoted(g->weights, hash_now(r, optimizer_hash_parts));
+    return rows + 2 * parts;
 }
 int64_t run_hash_replicas(Run *r) { return run_with_parts(r, hash_now(r, optimizer_hash_replicas)); }
 int64_t run_hash_pieces(Run *r) { return hash_now(r, optimizer_hash_pieces); }
@@ -272,6 +277,7 @@ void run_begin(Run *r) {
     lock_sign(r->lock);
     LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
                        .micro_batch = c->batch.micro_batch, .rank = r->groups.data, .ranks = r->groups.datas, .context = context_part(r->groups.context),
+                       .batches = r->model->pipeline.list.micros,
                        .first_sample = run_position(r, r->resumed.step).samples};
     checkpoint_make_room(&r->checkpoint);
     watchdog_tick(r->watchdog, "the choice of algorithms");

@@ -79,8 +79,8 @@ Position run_position(const Run *r, int64_t step);
 
 /* The hash that must be the same on all ranks (optimizer_hash_replicas), now. Waits for the stream. */
 int64_t run_hash_replicas(Run *r);
-/* Collective. With tensor ranks: such a hash, changed where this rank's part of the matrices is not that of the ranks
- * which should hold the same. Overwrites the step's sums. */
+/* Collective. Where ranks hold different parts of the weights: 0 on those that hold what the ranks with the same part do,
+ * and the same rows that tensor ranks do not cut; that is the same on all then. Overwrites the step's sums. */
 int64_t run_with_parts(Run *r, int64_t replicas);
 int64_t run_hash_pieces(Run *r); /* the same on all ranks of r->groups.replicas: optimizer_hash_pieces */
 

@@ -104,7 +104,8 @@ static int64_t start_ids(const Tokenizer *tokenizer, const char *prompt, int32_t
 }
 
 /* Logits of the token after ids[0, count), count <= the model's positions. window: twice so many. */
-static void next_logits(Gpt *g, Stream *s, int32_t *window, Tensor on_device, const int32_t *ids, int64_t count, float *logits) {
+static void next_logits(Pipeline *p, Stream *s, int32_t *window, Tensor on_device, const int32_t *ids, int64_t count, float *logits) {
+    const Gpt  *g = p->gpt;
     ContextPart part = context_part(g->context);
     int64_t     most = part.ranks * g->T, step = gpt_sample_step(g), T = (count + step - 1) / step * step;
     if (T > most) T = most;
@@ -114,11 +115,12 @@ static void next_logits(Gpt *g, Stream *s, int32_t *window, Tensor on_device, co
     Tensor tokens = tensor_2d(on_device.data, I32, 1, T / part.ranks);
     device_from_host(s, tokens, window + most);
     Batch  batch = {tokens, tokens}; /* neither looks at the targets */
-    gpt_forward(g, s, batch);
-    gpt_logits(g, s, batch, count - 1, logits);
+    pipeline_forward(p, s, batch);
+    pipeline_logits(p, s, batch, count - 1, logits);
 }
 
-char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan) {
+char *sample_text(Pipeline *p, Stream *s, const Tokenizer *tokenizer, SamplePlan plan) {
+    const Gpt *g = p->gpt;
     int64_t  most = context_part(g->context).ranks * g->T;
     size_t   window_bytes = 2 * sizeof(int32_t) * (size_t)most;
     int32_t *ids = malloc(sizeof *ids * (strlen(plan.prompt) + 1 + (size_t)plan.tokens)), *window = malloc(window_bytes);
@@ -132,7 +134,7 @@ char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan
     while (count < end && !left_off) {
         while (count - from > most) from += most > 1 ? most / 2 : 1;
         watchdog_tick(plan.watchdog, "a sample");
-        next_logits(g, s, window, plan.window, ids + from, count - from, logits);
+        next_logits(p, s, window, plan.window, ids + from, count - from, logits);
         double u = rng_uniform(plan.seed, RNG_SAMPLE, (uint64_t)count);
         ids[count++] = sample_token(logits, g->shape.vocab_size, plan.temperature, plan.top_k, u);
         left_off = count < end && plan.stop && plan.stop(plan.ctx);

@@ -5,7 +5,7 @@
 #define TRAIN_GPT_RUN_SAMPLE_H
 
 #include "data/tokenizer.h"
-#include "model/gpt.h"
+#include "model/pipeline.h"
 #include "run/guard/watchdog.h"
 
 #ifdef __cplusplus
@@ -26,7 +26,7 @@ typedef struct {
 
 /* Prompt and continuation as printable text, malloc'ed; ids where the tokenizer has no text; NULL when plan.stop ended
  * it. Uses g's activation memory (g->T positions at most; the window slides by half when it is full). */
-char *sample_text(Gpt *g, Stream *s, const Tokenizer *tokenizer, SamplePlan plan);
+char *sample_text(Pipeline *p, Stream *s, const Tokenizer *tokenizer, SamplePlan plan);
 
 /* Draws one token from logits [vocab] given a uniform u in [0,1). */
 int32_t sample_token(const float *logits, int64_t vocab, double temperature, int64_t top_k, double u);

@@ -89,7 +89,7 @@ static void print_sample(const char *checkpoint, SamplePlan plan) {
     matmul_algorithms_freeze(); /* no product is worth being timed for a text, and the same text comes each time */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream);
 
-    char *text = sample_text(&m->gpt, &m->stream, &tokenizer, plan);
+    char *text = sample_text(&m->pipeline, &m->stream, &tokenizer, plan);
     puts(text);
     free(text);
     arena_destroy(&window);

@@ -56,7 +56,7 @@ typedef struct {
     struct { const char *name; double learning_rate, beta1, beta2, eps, weight_decay, grad_clip; } optimizer;
     struct { int name; /* ScheduleKind */ int64_t warmup_steps; double final_lr_fraction, decay_fraction; } schedule;
     int precision;                      /* Precision of model/precision.h */
-    struct { int64_t tensor, context, replicas, zero_stage; int comm; /* ParallelComm */ int deterministic; } parallel;
+    struct { int64_t tensor, context, pipeline, interleave, replicas, zero_stage; int comm; /* ParallelComm */ int deterministic; } parallel;
     struct { int recompute, offload; /* OFFLOAD_WORDS */ } memory;
     struct { int64_t every, keep; } checkpoint;
     struct { int64_t every, tokens; } eval;
@@ -77,7 +77,7 @@ void  config_free(Config *config);      /* its strings; also after faults */
 /* The rule that needs the number of ranks; NULL or a malloc'ed sentence naming the nearest valid values. */
 char *config_check_ranks(const Config *config, int ranks);
 Mesh  config_mesh(const Config *config, int ranks); /* the grid of so many ranks, which config_check_ranks has allowed */
-int   config_datas(const Config *config, int ranks); /* of them, those that compute different micro-batches: ranks / (tensor x context) */
+int   config_datas(const Config *config, int ranks); /* of them, those that compute different micro-batches: ranks / (tensor x context x pipeline) */
 
 /* The resolved config, every option, nested; caller deletes. */
 cJSON *config_to_json(const Config *config);

@@ -53,9 +53,9 @@ static char *sentence(const char *fmt, ...) {
 
 /* Axes of the grid that are more than one. */
 typedef struct { const char *key; int64_t size; } AxisSize;
-enum { AXES_GIVEN = 3 };
+enum { AXES_GIVEN = 4 };
 static int axes_of(const Config *c, AxisSize axis[AXES_GIVEN]) {
-    AxisSize all[AXES_GIVEN] = {{"parallel.tensor", c->parallel.tensor}, {"parallel.context", c->parallel.context}, {"parallel.replicas", c->parallel.replicas}};
+    AxisSize all[AXES_GIVEN] = {{"parallel.tensor", c->parallel.tensor}, {"parallel.context", c->parallel.context}, {"parallel.pipeline", c->parallel.pipeline}, {"parallel.replicas", c->parallel.replicas}};
     int      count = 0;
     for (int i = 0; i < AXES_GIVEN; i++)
         if (all[i].size > 1) axis[count++] = all[i];
@@ -65,6 +65,11 @@ static int axes_of(const Config *c, AxisSize axis[AXES_GIVEN]) {
 static char *check_order(const Config *c) {
     AxisSize axis[AXES_GIVEN + 1];
     int      count = axes_of(c, axis);
+    int kept = 0; /* a pipeline keeps the order, unless its parts take turns */
+    for (int i = 0; i < count; i++)
+        if (strcmp(axis[i].key, "parallel.pipeline")) axis[kept++] = axis[i];
+    count = kept;
+    if (c->parallel.interleave > 1 && count == 0) axis[count++] = (AxisSize){"parallel.interleave", c->parallel.interleave};
     if (c->parallel.zero_stage > 1) axis[count++] = (AxisSize){"parallel.zero_stage", c->parallel.zero_stage};
     if (!c->parallel.deterministic || count == 0) return NULL;
     int is_stage = !strcmp(axis[0].key, "parallel.zero_stage");
@@ -105,6 +110,28 @@ static char *check_context(const Config *c) {
                     c->parallel.context, unit, below, below + unit);
 }
 
+/* "parallel.pipeline (4) x interleave (4) = 16 parts of 12 layers: at most 12; interleave = 3 or pipeline = 3" */
+static char *check_pipeline(const Config *c) {
+    int64_t P = c->parallel.pipeline, V = c->parallel.interleave, L = c->model.shape.n_layer;
+    if (V > 1 && P == 1) return sentence("parallel.interleave = %" PRId64 " needs stages: parallel.pipeline = 2 or more, or parallel.interleave = 1", V);
+    if (P * V <= L) return NULL;
+    if (V == 1 || P > L) return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64 " layer%s: at most %" PRId64
+                                         "; pipeline = %" PRId64, P, V, P * V, L, L == 1 ? "" : "s", L, V == 1 || L < V ? L : L / V);
+    return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64 " layers: at most %" PRId64 "; interleave = %" PRId64
+                    " or pipeline = %" PRId64, P, V, P * V, L, L, L / P, L / V > 0 ? L / V : 1);
+}
+
+/* Interleaved stages take micro-batches in groups of as many as there are stages. */
+static char *check_micro_batches(const Config *c, int ranks) {
+    int64_t P = c->parallel.pipeline, unit = c->batch.micro_batch * c->batch.seq_len * (ranks > 0 ? config_datas(c, ranks) : 1), group = unit * P;
+    int64_t total = c->batch.global_tokens, below = total - total % group;
+    if (c->parallel.interleave == 1 || ranks <= 0 || total % unit || total % group == 0) return NULL;
+    char nearest[80];
+    snprintf(nearest, sizeof nearest, below > 0 ? "%" PRId64 " or %" PRId64 : "%" PRId64, below > 0 ? below : group, below + group);
+    return sentence("%" PRId64 " micro-batches a step with parallel.interleave = %" PRId64 " must be a multiple of parallel.pipeline = %" PRId64
+                    ": batch.global_tokens = %s", total / unit, c->parallel.interleave, P, nearest);
+}
+
 /* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x parallel.replicas (1): start 6 or 9 ranks". */
 static char *check_grid(const Config *c, int ranks) {
     AxisSize axis[AXES_GIVEN];
@@ -126,19 +153,21 @@ static void add_fault(ConfigLoad *load, const Keys keys, char *text) {
     free(text);
 }
 
-static const Keys GRID_KEYS = {"parallel.tensor", "parallel.context", "parallel.replicas", NULL};
+static const Keys GRID_KEYS = {"parallel.tensor", "parallel.context", "parallel.pipeline", "parallel.replicas", NULL};
 
 static void rule_grid(ConfigLoad *load, int ranks) {
-    Keys order = {"parallel.tensor", "parallel.context", "parallel.replicas", "parallel.zero_stage", "parallel.deterministic", NULL};
+    Keys order = {"parallel.tensor", "parallel.context", "parallel.interleave", "parallel.replicas", "parallel.zero_stage", "parallel.deterministic", NULL};
+    Keys pipeline = {"parallel.pipeline", "parallel.interleave", "model.n_layer", NULL};
     Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "batch.seq_len", NULL}, context = {"parallel.context", "batch.seq_len", NULL};
     if (usable(load, order)) add_fault(load, order, check_order(load->config));
     if (usable(load, context)) add_fault(load, context, check_context(load->config));
     if (usable(load, tensor)) add_fault(load, tensor, check_tensor(load->config));
+    if (usable(load, pipeline)) add_fault(load, pipeline, check_pipeline(load->config));
     if (usable(load, GRID_KEYS)) add_fault(load, GRID_KEYS, check_grid(load->config, ranks));
 }
 
-Mesh config_mesh(const Config *c, int ranks) { return mesh_of(ranks, (MeshSizes){(int)c->parallel.tensor, (int)c->parallel.context, 1, (int)c->parallel.replicas}); }
-int  config_datas(const Config *c, int ranks) { return ranks / (int)(c->parallel.tensor * c->parallel.context); }
+Mesh config_mesh(const Config *c, int ranks) { return mesh_of(ranks, (MeshSizes){(int)c->parallel.tensor, (int)c->parallel.context, (int)c->parallel.pipeline, (int)c->parallel.replicas}); }
+int  config_datas(const Config *c, int ranks) { return ranks / (int)(c->parallel.tensor * c->parallel.context * c->parallel.pipeline); }
 
 static char *check_batch(const Config *c, int ranks) {
     int64_t unit, total = c->batch.global_tokens;
@@ -147,7 +176,7 @@ static char *check_batch(const Config *c, int ranks) {
                             c->batch.seq_len);
     int     datas = ranks > 0 ? config_datas(c, ranks) : 1, printed = 0;
     if (ranks > 0 && datas == ranks) snprintf(product + used, sizeof product - (size_t)used, " x ranks (%d)", ranks);
-    else if (ranks > 0) snprintf(product + used, sizeof product - (size_t)used, " x ranks / (parallel.tensor x parallel.context) (%d)", datas);
+    else if (ranks > 0) snprintf(product + used, sizeof product - (size_t)used, " x ranks / (tensor x context x pipeline) (%d)", datas);
     if (!multiply(&unit, 3, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, datas})) {
         printed = asprintf(&text, "%s does not fit in 64 bits", product);
     } else if (total % unit) {
@@ -169,13 +198,15 @@ static void rule_batch(ConfigLoad *load, int ranks) {
     if (!usable(load, keys)) return;
     if (!usable(load, GRID_KEYS)) return;
     char *unequal = check_grid(c, ranks); /* a fault of its own */
-    if (!unequal) add_fault(load, keys, check_batch(c, ranks));
+    char *batch = unequal ? NULL : check_batch(c, ranks);
+    if (!unequal) add_fault(load, keys, batch ? batch : check_micro_batches(c, ranks));
     free(unequal);
 }
 
 char *config_check_ranks(const Config *c, int ranks) {
     char *text = check_grid(c, ranks);
-    return text ? text : check_batch(c, ranks);
+    if (!text) text = check_batch(c, ranks);
+    return text ? text : check_micro_batches(c, ranks);
 }
 
 static void rule_seq_len(ConfigLoad *load) {

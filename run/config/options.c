@@ -83,7 +83,7 @@ const Option OPTIONS[] = {
     FLAG(data.shuffle, "true", "a new order each epoch; false: the plain order", FIXED),
     TEXT(data.tokenizer, "\"\"", 0, 4095, "folder with vocab.json and merges.txt, or tokenizer.json; \"\" = bytes if vocab_size is 256, else ids only"),
 
-    INTEGER(batch.global_tokens, NULL, 1, EXACT, "tokens per step over all ranks: a multiple of micro_batch x seq_len x (ranks / tensor / context)", REQUIRED, FIXED),
+    INTEGER(batch.global_tokens, NULL, 1, EXACT, "tokens per step over all ranks: a multiple of micro_batch x seq_len x the ranks that compute different ones", REQUIRED, FIXED),
     INTEGER(batch.micro_batch, NULL, 1, DIM, "sequences of a forward pass", REQUIRED),
     INTEGER(batch.seq_len, NULL, 1, DIM, "tokens of a sequence, at most n_positions", .need = NEED_DERIVED, .shown = "model.n_positions", FIXED),
 
@@ -104,6 +104,8 @@ const Option OPTIONS[] = {
 
     INTEGER(parallel.tensor, "1", 1, 1024, "ranks that divide every matrix, and the rows between them; divides n_head and n_embd"),
     INTEGER(parallel.context, "1", 1, 1024, "ranks that share each sequence; seq_len a multiple of 128 x context"),
+    INTEGER(parallel.pipeline, "1", 1, 1024, "stages of the model, each on ranks of its own; a step's micro-batches follow each other through them"),
+    INTEGER(parallel.interleave, "1", 1, 1024, "parts of the model on each stage: less idle time, more messages; pipeline x interleave is at most n_layer"),
     INTEGER(parallel.zero_stage, "1", 0, 3, "sharded over the ranks: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights"),
     INTEGER(parallel.replicas, "1", 1, 1 << 20, "copies of the sharded state: sums within a copy first, then across (HSDP)"),
     CHOICE(parallel.comm, "\"auto\"", COMM_WORDS, "auto = nccl when every rank has its own GPU, else ring (own, over MPI); mpi: MPI's collectives"),

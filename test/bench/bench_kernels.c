@@ -189,7 +189,7 @@ int main(int argc, char **argv) {
     ModelSpec spec = {.shards = {.shape = {n[5], b.H, b.C, b.T, b.V}, .ranks = 1, .act = b.act, .use = GPT_TRAINING}, .B = b.B, .T = b.T};
     Arena     dry = arena_dry("model"), counted = arena_dry("bench");
     StepSums  sums = step_sums_create(&dry);
-    Gpt       g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, 1, 1, 0), sums, &dry, &dry), NULL, b.B, b.T, RECOMPUTE_NONE, &dry);
+    Gpt       g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL}), sums, &dry, &dry), (GptSpec){b.B, b.T, NULL, NULL, 1, RECOMPUTE_NONE}, &dry);
     b.rows = g.head_rows, b.padded = g.logits.dim[1], b.params = g.shards->layout.elems;
     carve(&b, &counted);
     Arena arena = arena_create("bench", counted.peak_bytes);

@@ -42,7 +42,7 @@ static Layout layout_of(const Table *t, int ranks) {
         rows[i].bucket = t->row[i].bucket;
         rows[i].group = t->row[i].dims == 2 ? GROUP_MATRIX : GROUP_VECTOR;
     }
-    return layout_create(rows, t->count, ranks, 1, 0);
+    return layout_create(rows, t->count, (LayoutPlace){ranks, 1, 0, NULL});
 }
 
 /* Over all buckets and ranks the spans name every global offset once, at the memory place of its parameter, inside the
@@ -143,7 +143,7 @@ static Layout cut_layout(int ranks, int tensor_ranks, int tensor_rank) {
         rows[i].dims = of[i].dims, rows[i].dim[0] = of[i].dim[0], rows[i].dim[1] = of[i].dim[1];
         rows[i].cut = of[i].cut, rows[i].pad = 8, rows[i].bucket = of[i].bucket;
     }
-    return layout_create(rows, CUT_ROWS_COUNT, ranks, tensor_ranks, tensor_rank);
+    return layout_create(rows, CUT_ROWS_COUNT, (LayoutPlace){ranks, tensor_ranks, tensor_rank, NULL});
 }
 
 /* The tensor rank that holds element e of a row of 12 columns (q, k, v: of 3 x 12), by the rule in words. */

@@ -46,8 +46,8 @@ static Model *model_create(DType act, int64_t B, int64_t positions, Recompute re
     m->params = stage_arena("params", 8 << 20), m->grads = stage_arena("grads", 8 << 20), m->state = stage_arena("optimizer", 16 << 20);
     m->activations = stage_arena("activations", 64 << 20), m->tokens = stage_arena("tokens", 1 << 20);
     m->sums = step_sums_create(&m->activations);
-    m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = 3, .act = act, .use = use}, model_layout(SHAPE, 3, 1, 0), m->sums, &m->params, &m->grads);
-    m->gpt = gpt_create(m->shards, NULL, B, positions, recompute, &m->activations);
+    m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = 3, .act = act, .use = use}, model_layout(SHAPE, (LayoutPlace){3, 1, 0, NULL}), m->sums, &m->params, &m->grads);
+    m->gpt = gpt_create(m->shards, (GptSpec){B, positions, NULL, NULL, 1, recompute}, &m->activations);
     m->stream = stream_create(STAGE_SCRATCH); stage_watch(m->stream);
     m->optimizer = optimizer_create(&OPTIMIZER_ADAMW, m->shards, MEMORY_DEVICE, &m->state);
     load_initial(m);

@@ -129,7 +129,7 @@ static void writer_destroy(Writer *w) {
 
 static char *text_of(Writer *m, SamplePlan plan) {
     plan.window = m->window;
-    return sample_text(&m->model->gpt, &m->model->stream, &m->tokenizer, plan);
+    return sample_text(&m->model->pipeline, &m->model->stream, &m->tokenizer, plan);
 }
 
 /* As sample_text, but token by token over batches of exactly the window's length, not padded ones. */

@@ -95,7 +95,7 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
         comm_barrier(comm);
     }
     fixture_rows(rows);
-    Layout     layout = layout_create(rows, FIXTURE_ROWS, comm_size(comm), 1, 0);
+    Layout     layout = layout_create(rows, FIXTURE_ROWS, (LayoutPlace){comm_size(comm), 1, 0, NULL});
     ShardsSpec spec = {.shape = {1, 2, FIXTURE_C, FIXTURE_P, FIXTURE_V}, .comm = comm, .ranks = comm_size(comm), .rank = comm_rank(comm),
                        .zero_stage = zero_stage, .act = act, .use = GPT_TRAINING};
     f->params_arena = arena_create("parameters", (size_t)layout.memory_elems * 4 + 4096);

@@ -1,0 +1,142 @@
+/* pipeline.c - see pipeline.h. */
+#include "model/pipeline.h"
+
+#include <stdlib.h>
+
+/* --- which blocks ------------------------------------------------------------------------------------------------- */
+
+/* The head costs 2 V C a row, a block 24 C^2 and attention. */
+static double head_blocks(ModelShape shape) { return (double)shape.vocab_size / (12.0 * (double)shape.n_embd); }
+
+static BlockRange blocks_of(ModelShape shape, PipelineSpec s, int part) {
+    return work_blocks(shape.n_layer, s.stages * s.parts, head_blocks(shape), part * s.stages + s.stage);
+}
+
+GptPartSpec *pipeline_parts(ModelShape shape, PipelineSpec s) {
+    GptPartSpec *part = (GptPartSpec *)malloc(sizeof *part * (size_t)s.parts);
+    WorkList     list = work_list(s.stages, s.parts, s.micro_batches, s.stage);
+    if (!part) fail(EXIT_MEMORY, "no memory for the parts of a model");
+    for (int p = 0; p < s.parts; p++) {
+        BlockRange r = blocks_of(shape, s, p);
+        part[p] = (GptPartSpec){r.first, r.end, list.tapes[p]};
+    }
+    work_list_free(&list);
+    return part;
+}
+
+BucketHold *pipeline_holds(ModelShape shape, PipelineSpec s) {
+    int         last = (int)shape.n_layer + 1;
+    BucketHold *hold = (BucketHold *)malloc(sizeof *hold * (size_t)(last + 1));
+    if (!hold) fail(EXIT_MEMORY, "no memory for a table of %d buckets", last + 1);
+    for (int b = 0; b <= last; b++) hold[b] = BUCKET_ELSEWHERE;
+    for (int p = 0; p < s.parts; p++) {
+        BlockRange r = blocks_of(shape, s, p);
+        for (int64_t l = r.first; l < r.end; l++) hold[1 + l] = BUCKET_OWN;
+    }
+    if (s.stage == s.stages - 1) hold[0] = BUCKET_TWIN, hold[last] = BUCKET_OWN;
+    if (s.stage == 0) hold[0] = BUCKET_OWN;
+    return hold;
+}
+
+int64_t pipeline_batches(PipelineSpec s) {
+    WorkList list = work_list(s.stages, s.parts, s.micro_batches, s.stage);
+    int64_t  batches = list.micros;
+    work_list_free(&list);
+    return batches;
+}
+
+Pipeline pipeline_create(PipelineSpec spec, Gpt *gpt) {
+    return (Pipeline){.spec = spec, .gpt = gpt, .list = work_list(spec.stages, spec.parts, spec.micro_batches, spec.stage)};
+}
+
+void pipeline_destroy(Pipeline *p) { work_list_free(&p->list); }
+
+/* --- messages ----------------------------------------------------------------------------------------------------- */
+
+static const GptPart *part_of(const Pipeline *p, Work w) { return &p->gpt->part[w.part]; }
+
+/* What a work takes from a neighbour, and gives to one; NULL: nothing. */
+static Comm *takes(const Pipeline *p, Work w) {
+    if (w.kind == WORK_FORWARD) return part_of(p, w)->embeds ? NULL : p->spec.forward_in;
+    return part_of(p, w)->classifies ? NULL : p->spec.backward_in;
+}
+static Comm *gives(const Pipeline *p, Work w) {
+    if (w.kind == WORK_FORWARD) return part_of(p, w)->classifies ? NULL : p->spec.forward_out;
+    return part_of(p, w)->embeds ? NULL : p->spec.backward_out;
+}
+
+/* A message has the rows of its micro-batch. */
+static Tensor message(Tensor room, const Gpt *g, Batch batch) {
+    int64_t ranks = g->tensor ? comm_size(g->tensor) : 1;
+    return tensor_slice(room, 0, tensor_elems(batch.inputs) / ranks * g->shape.n_embd);
+}
+static Tensor whole_message(const Pipeline *p, Tensor room) { return (void)p, tensor_slice(room, 0, tensor_elems(room)); }
+
+static void post(const Pipeline *p, Work w) {
+    Comm *from = takes(p, w);
+    if (from) comm_receive_start(from, whole_message(p, w.kind == WORK_FORWARD ? p->gpt->forward_in : p->gpt->backward_in));
+}
+
+static void send(const Pipeline *p, Work w) {
+    Comm *to = gives(p, w);
+    if (to) comm_send_start(to, whole_message(p, w.kind == WORK_FORWARD ? p->gpt->forward_out : p->gpt->backward_out));
+}
+
+/* --- a step ------------------------------------------------------------------------------------------------------- */
+
+static void take(const Pipeline *p, Stream *s, Work w, Batch batch) {
+    Comm *from = takes(p, w);
+    if (from) comm_finish(from);
+    if (from && w.kind == WORK_FORWARD) gpt_take_forward(p->gpt, s, w.part, w.tape, batch);
+    if (from && w.kind == WORK_BACKWARD) gpt_take_backward(p->gpt, s, batch);
+}
+
+/* Its result waits in the buffer that the message before has left. */
+static void compute(const Pipeline *p, Stream *s, Work w, Batch batch, float grad_scale) {
+    MicroBatch which = w.micro == p->spec.micro_batches - 1 ? MICRO_LAST : MICRO_EARLIER;
+    if (gives(p, w)) comm_finish(gives(p, w));
+    if (w.kind == WORK_FORWARD) gpt_part_forward(p->gpt, s, w.part, w.tape, batch);
+    else gpt_part_backward(p->gpt, s, w.part, w.tape, batch, grad_scale, which);
+}
+
+void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void *ctx), void *ctx) {
+    const WorkList *list = &p->list;
+    Batch          *batch = (Batch *)malloc(sizeof *batch * (size_t)list->micros);
+    if (!batch) fail(EXIT_MEMORY, "no memory for a table of %lld batches", (long long)list->micros);
+    post(p, list->work[0]);
+    for (int64_t i = 0; i < list->count; i++) {
+        Work w = list->work[i];
+        if (w.kind == WORK_FORWARD && w.part == 0) batch[w.micro % list->micros] = next(ctx);
+        take(p, s, w, batch[w.micro % list->micros]);
+        if (i + 1 < list->count) post(p, list->work[i + 1]);
+        compute(p, s, w, batch[w.micro % list->micros], grad_scale);
+        send(p, w);
+    }
+    if (p->spec.forward_out) comm_finish(p->spec.forward_out);
+    if (p->spec.backward_out) comm_finish(p->spec.backward_out);
+    free(batch);
+}
+
+/* --- forward alone ------------------------------------------------------------------------------------------------ */
+
+void pipeline_forward(Pipeline *p, Stream *s, Batch batch) {
+    for (int part = 0; part < p->spec.parts; part++) {
+        Work  w = {WORK_FORWARD, part, 0, 0};
+        Comm *from = takes(p, w), *to = gives(p, w);
+        if (from) comm_receive_start(from, message(p->gpt->forward_in, p->gpt, batch));
+        take(p, s, w, batch);
+        compute(p, s, w, batch, 0.0f);
+        if (to) comm_send_start(to, message(p->gpt->forward_out, p->gpt, batch));
+    }
+}
+
+static int has_head(const Pipeline *p) { return p->spec.stage == p->spec.stages - 1; }
+
+void pipeline_loss(Pipeline *p, Stream *s, Batch batch) {
+    if (has_head(p)) gpt_loss(p->gpt, s, batch);
+}
+
+void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t position, float *out) {
+    if (has_head(p)) gpt_logits(p->gpt, s, batch, position, out);
+    if (p->spec.all && !s->ledger) comm_broadcast(p->spec.all, out, sizeof *out * (size_t)p->gpt->shape.vocab_size, p->spec.stages - 1);
+}

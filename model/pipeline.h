@@ -1,0 +1,50 @@
+/* pipeline.h - a step's, or an evaluation's, micro-batches through the stages of a pipeline: runs a stage's work list
+ * (model/work.h) over its parts of the model (model/gpt.h). Without a pipeline the one stage has the whole model.
+ *
+ * The stream goes from stage to stage in forward, its gradient in backward, a message for each part and micro-batch. The
+ * message of the next work is awaited while this one is computed, and this one's leaves while the next is.
+ */
+#ifndef TRAIN_GPT_MODEL_PIPELINE_H
+#define TRAIN_GPT_MODEL_PIPELINE_H
+
+#include "model/gpt.h"
+#include "model/work.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    int     stages, stage, parts; /* parts: of this stage, parallel.interleave                   */
+    int64_t micro_batches;        /* of a step, on each stage; may be more at a call             */
+    /* borrowed, of model/groups.h */
+    Comm   *all, *forward_in, *forward_out, *backward_in, *backward_out;
+} PipelineSpec;
+
+typedef struct {
+    PipelineSpec spec;
+    Gpt      *gpt;                /* borrowed */
+    WorkList  list;               /* owned: of a step */
+} Pipeline;
+
+/* The stage's blocks, [parts], malloc'ed; and the buckets that it holds, [n_layer + 2], malloc'ed. */
+GptPartSpec *pipeline_parts(ModelShape shape, PipelineSpec spec);
+BucketHold  *pipeline_holds(ModelShape shape, PipelineSpec spec);
+/* Micro-batches whose tokens are kept: batch number n of a step in place n modulo this. */
+int64_t pipeline_batches(PipelineSpec spec);
+
+Pipeline pipeline_create(PipelineSpec spec, Gpt *gpt);
+void     pipeline_destroy(Pipeline *p);
+
+/* A step: next(ctx) is called once for each micro-batch, in order, when its forward begins, and each batch stays as long
+ * as pipeline_batches says. grad_scale as in gpt_backward. */
+void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void *ctx), void *ctx);
+/* One batch through all parts, forward alone; the last stage has the result. All stages call it together. */
+void pipeline_forward(Pipeline *p, Stream *s, Batch batch);
+void pipeline_loss(Pipeline *p, Stream *s, Batch batch);                                     /* as gpt_loss   */
+void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t position, float *out); /* as gpt_logits, on every stage */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
