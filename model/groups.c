@@ -22,8 +22,9 @@ static Comm *group_or_none(Comm *job, Mesh mesh, unsigned axes, const char *name
 /* The messages of stage `from` to stage `to`, where this rank has a part in them. */
 static void make_pair(Groups *g, int from, int to, Comm **out, Comm **in) {
     Comm *pair = comm_pair(g->stages, from, to, "stage");
-    if (pair && comm_rank(pair) == 0) *out = pair;
-    if (pair && comm_rank(pair) == 1) *in = pair;
+    if (!pair) return;
+    g->pair[g->pairs++] = pair;
+    *(comm_rank(pair) == 0 ? out : in) = pair;
 }
 
 static void make_pairs(Groups *g, int is_ring) {
@@ -32,8 +33,8 @@ static void make_pairs(Groups *g, int is_ring) {
         make_pair(g, p, (p + 1) % stages, &g->forward_out, &g->forward_in);
         make_pair(g, (p + 1) % stages, p, &g->backward_out, &g->backward_in);
     }
-    g->twin_up = comm_pair(g->stages, stages - 1, 0, "stage");
-    g->twin_down = comm_pair(g->stages, 0, stages - 1, "stage");
+    make_pair(g, stages - 1, 0, &g->twin_up, &g->twin_up);
+    make_pair(g, 0, stages - 1, &g->twin_down, &g->twin_down);
 }
 
 /* In the order of the axes: all ranks make the same groups in it. */
@@ -46,11 +47,11 @@ Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     g.context = group_or_none(job, mesh, WITH_CONTEXT, "context");
     g.state = group_or_job(job, mesh, WITH_STATE, "shard");
     g.replicas = group_or_none(job, mesh, WITH_REPLICA, "replica");
-    g.stages = group_or_none(job, mesh, WITH_STAGE, "stages");
-    if (g.stages) make_pairs(&g, is_ring);
     if (g.tensor) comm_set_inline(g.tensor);
     if (g.context) comm_set_inline(g.context);
     g.weights = ranks_with(mesh, WITH_REPLICA) > 1 ? group_or_job(job, mesh, WITH_WEIGHTS, "weights") : g.state;
+    g.stages = group_or_none(job, mesh, WITH_STAGE, "stages");
+    if (g.stages) make_pairs(&g, is_ring);
     return g;
 }
 
@@ -58,7 +59,7 @@ enum { MOST = 13 };
 /* Each once; returns how many. axis: whose times and bytes they count for. */
 static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
     Comm *each[MOST] = {g->job, g->tensor, g->context, g->state, g->replicas, g->weights, g->stages,
-                         g->forward_in, g->forward_out, g->backward_in, g->backward_out, g->twin_up, g->twin_down};
+                         g->pair[0], g->pair[1], g->pair[2], g->pair[3], g->pair[4], g->pair[5]};
     Axis  of[MOST] = {AXIS_SHARD, AXIS_TENSOR, AXIS_CONTEXT, AXIS_SHARD, AXIS_REPLICA, AXIS_SHARD, AXIS_STAGE,
                       AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE};
     int   count = 0;
@@ -70,6 +71,7 @@ static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
     return count;
 }
 
+/* The newest first: pairs end in one order on all ranks, so that none waits for another's. */
 void groups_free(Groups *g) {
     Comm *all[MOST];
     Axis  axis[MOST];

@@ -20,6 +20,8 @@ typedef struct {
     /* Its neighbours, in a ring: the stream of activations goes forward, that of gradients back. NULL: none on this side. */
     Comm *forward_in, *forward_out, *backward_in, *backward_out;
     Comm *twin_up, *twin_down; /* the tied embedding's gradient, from the last stage to the first; its weights, back */
+    Comm *pair[6];  /* these six, those that are there, in the order in which all ranks made theirs */
+    int   pairs;
     Comm *weights;  /* ranks that hold the same weights; the job where that is all                  */
     int   data, datas; /* this rank's place among those that compute different micro-batches, and their number */
 } Groups;
