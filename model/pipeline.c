@@ -49,7 +49,16 @@ Pipeline pipeline_create(PipelineSpec spec, Gpt *gpt) {
     return (Pipeline){.spec = spec, .gpt = gpt, .list = work_list(spec.stages, spec.parts, spec.micro_batches, spec.stage)};
 }
 
-void pipeline_destroy(Pipeline *p) { work_list_free(&p->list); }
+/* Messages of a forward alone may still be on their way. */
+static void finish_sends(const Pipeline *p) {
+    if (p->spec.forward_out) comm_finish(p->spec.forward_out);
+    if (p->spec.backward_out) comm_finish(p->spec.backward_out);
+}
+
+void pipeline_destroy(Pipeline *p) {
+    finish_sends(p);
+    work_list_free(&p->list);
+}
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
@@ -112,8 +121,7 @@ void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void 
         compute(p, s, w, batch[w.micro % list->micros], grad_scale);
         send(p, w);
     }
-    if (p->spec.forward_out) comm_finish(p->spec.forward_out);
-    if (p->spec.backward_out) comm_finish(p->spec.backward_out);
+    finish_sends(p);
     free(batch);
 }
 

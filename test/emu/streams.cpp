@@ -67,11 +67,12 @@ static void step() {
     run_free();
 }
 
-/* What the host waits for comes first. */
+/* What the host waits for comes first. Where that waits for another process, so may that one for another stream here. */
 static void run_for(cudaStream_t s) {
     while (s->work.front().after && !s->work.front().after->passed) s = s->work.front().after->stream;
     if (run_first(s)) return;
-    door.unlock(); /* another process has to come */
+    step();
+    door.unlock();
     sched_yield();
     door.lock();
 }
