@@ -25,10 +25,16 @@ static int last_here(const Shards *z) {
     while (!is_here(z, b)) b--;
     return b;
 }
-static int first_block(const Shards *z) {
-    int b = 1;
-    while (!is_here(z, b)) b++;
-    return b;
+/* The i-th block here. Neighbours have different slots. */
+static int block_here(const Shards *z, int i) {
+    for (int b = 1; b < z->layout.buckets - 1; b++)
+        if (is_here(z, b) && i-- == 0) return b;
+    return 0;
+}
+static int slot_of(const Shards *z, int b) {
+    int before = 0;
+    for (int k = 1; k < b; k++) before += is_here(z, k);
+    return before % SHARDS_SLOTS;
 }
 
 /* --- where buckets lie -------------------------------------------------------------------------------------------- */
@@ -37,18 +43,17 @@ static int has_grad_slots(const Shards *z) { return z->stage >= 2; }
 static int has_param_slots(const Shards *z) { return z->stage == 3; }
 static int last_bucket(const Shards *z) { return z->layout.buckets - 1; }
 static int is_block(const Shards *z, int b) { return b > 0 && b < last_bucket(z); }
-static int slot_of(int b) { return (b - 1) % SHARDS_SLOTS; }
 
 /* With slots the first bucket and the last one come first. Blocks have one size. */
 static int64_t place_of(const Shards *z, int slots, int b) {
     const Bucket *bucket = z->layout.bucket;
     if (!slots) return bucket[b].memory;
     if (b == 0) return 0;
-    return bucket[0].elems + (is_block(z, b) ? bucket[last_bucket(z)].elems + slot_of(b) * bucket[b].elems : 0);
+    return bucket[0].elems + (is_block(z, b) ? bucket[last_bucket(z)].elems + slot_of(z, b) * bucket[b].elems : 0);
 }
 static int64_t room_of(const Shards *z, int slots) {
     const Bucket *bucket = z->layout.bucket;
-    return slots ? bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[first_block(z)].elems : z->layout.memory_elems;
+    return slots ? bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[block_here(z, 0)].elems : z->layout.memory_elems;
 }
 static Tensor weights_of(const Shards *z, int b) {
     return tensor_slice(z->params, place_of(z, has_param_slots(z), b), z->layout.bucket[b].elems);
@@ -173,7 +178,7 @@ static void gather(Shards *z, int b) {
 
 /* Stage 3: a block's weights start on their way into its slot, whose block of before has been queued. */
 static void fetch(Shards *z, Stream *s, int b) {
-    int *in = &z->weights_in[slot_of(b)];
+    int *in = &z->weights_in[slot_of(z, b)];
     if (*in == b || z->is_apart) return;
     if (*in) await_weights(z, *in);
     *in = b;
@@ -211,12 +216,12 @@ void shards_publish(Shards *z, Stream *s) {
     for (int b = 0; b < z->layout.buckets; b++) {
         if (!is_here(z, b) || (!z->stage && !is_twin(z, b))) continue; /* at stage 0 every rank has updated all of them */
         if (!has_param_slots(z) || !is_block(z, b)) gather(z, b);
-        else if (b < first_block(z) + SHARDS_SLOTS) fetch(z, s, b);
+        else if (b == block_here(z, 0) || b == block_here(z, 1)) fetch(z, s, b);
     }
 }
 
 void shards_rewind(Shards *z, Stream *s) {
-    for (int b = first_block(z); b < first_block(z) + SHARDS_SLOTS; b++) shards_prefetch(z, s, b);
+    for (int i = 0; i < SHARDS_SLOTS; i++) shards_prefetch(z, s, block_here(z, i));
 }
 
 int  shards_gathers(const Shards *z) { return has_param_slots(z); }
@@ -260,7 +265,7 @@ static void take_sum(Shards *z, Stream *s, int slot) {
 }
 
 const void *shards_grads(Shards *z, Stream *s, int bucket) {
-    if (has_grad_slots(z) && is_block(z, bucket)) take_sum(z, s, slot_of(bucket));
+    if (has_grad_slots(z) && is_block(z, bucket)) take_sum(z, s, slot_of(z, bucket));
     return z->grad_view[bucket];
 }
 
@@ -275,9 +280,9 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
     }
     if (z->hashes_own) hash_words(s, step_hash(&z->sums, HASH_OWN_GRADS), grads);
     if (has_grad_slots(z) && is_block(z, bucket)) {
-        z->grads_in[slot_of(bucket)] = bucket;
-        z->sum_number[slot_of(bucket)] = comm_next(z->spec.comm);
-        z->sum_is_last[slot_of(bucket)] = which == MICRO_LAST;
+        z->grads_in[slot_of(z, bucket)] = bucket;
+        z->sum_number[slot_of(z, bucket)] = comm_next(z->spec.comm);
+        z->sum_is_last[slot_of(z, bucket)] = which == MICRO_LAST;
         comm_reduce_scatter_start(z->spec.comm, grads);
         return;
     }

@@ -69,9 +69,108 @@ for what in guard.m guard.v; do
     expect "$what: nothing is saved" [ -z "$(ls "$WORK/$what/checkpoints" | grep -v tmp)" ]
 done
 
+# Every axis with the others: pairs of (tensor, context, pipeline and its parts, copies, ZeRO stage, recompute, precision), each at least once.
+# 8 ranks at most; LONG has sequences that context ranks can share.
+SHAPE="model.n_layer=6 model.n_head=4 model.n_embd=32 run.steps=4 checkpoint.every=2 eval.every=2 sample.every=4 sample.tokens=3"
+SHORT="$SHAPE model.n_positions=24 batch.seq_len=24 batch.micro_batch=2 batch.global_tokens=384 eval.tokens=96"
+LONG="$SHAPE model.n_positions=512 batch.seq_len=512 batch.global_tokens=4096 eval.tokens=2048 model.n_layer=4"
+for precision in fp32 bf16; do
+    train $SHORT run.dir="$WORK/short_$precision" precision=$precision > "$WORK/short_$precision.out"
+    train $LONG run.dir="$WORK/long_$precision" precision=$precision > /dev/null
+done
+# of_grid short|long RANKS PRECISION KEY=VALUE...: a run of that grid. Two at a time; check_grids then looks at all of them.
+GRIDS=()
+name_of() { echo "$*" | sed 's/parallel\.//g; s/memory\.//g; s/ /./g'; }
+of_grid() {
+    local size=$1 ranks=$2 precision=$3 name=$(name_of "$@") shape=$LONG; GRIDS+=("$*"); shift 3
+    [ $size = short ] && shape=$SHORT
+    while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
+    { train_ranks $ranks $shape run.dir="$WORK/$name" precision=$precision "$@" > "$WORK/$name.out" 2>&1; echo $? > "$WORK/$name.status"; } &
+}
+check_grids() { # each: the numbers of one rank, and the bytes of the plan
+    local grid name size ranks precision shape
+    wait
+    for grid in "${GRIDS[@]}"; do
+        set -- $grid; size=$1 ranks=$2 precision=$3 name=$(name_of "$@") shape=$LONG; shift 3
+        [ $size = short ] && shape=$SHORT
+        expect "$name" [ "$(cat "$WORK/$name.status")" -eq 0 ] || tail -20 "$WORK/$name.out"
+        expect "$name: losses, norms and held-out losses of one rank" same_numbers "$WORK/$name" "$WORK/${size}_$precision" $precision
+        expect "$name: bytes as planned" sent_by_axis "$WORK/$name" $ranks $shape precision=$precision "$@"
+    done
+}
+same_numbers() { same_losses "$1" "$2" "$(allowed $3)" && same_norms "$1" "$2" "$(allowed $3 5e-6)" && same_evals "$1" "$2" "$(allowed $3)"; }
+# "exchange ... : tensor 1 bytes, shard 2, replica 0" of the plan, and "sent":{"tensor":1,...} of a line.
+sent_by_axis() {
+    local dir=$1 ranks=$2; shift 2
+    "$TRAIN" plan "$WORK/tiny.json" ranks=$ranks "$@" | sed -nE 's/^exchange [^:]*: //p' | sed 's/ bytes//; s/, /\n/g' | awk '$2 > 0' | sort > "$WORK/.planned"
+    values "$dir" train sent > /dev/null
+    grep -o '"sent":{[^}]*}' "$dir/metrics.jsonl" | sort -u | sed -E 's/"sent":\{(.*)\}/\1/; s/"//g; s/:/ /g' | tr ',' '\n' | awk '$2 > 0' | sort > "$WORK/.sent"
+    [ -s "$WORK/.sent" ] && cmp "$WORK/.planned" "$WORK/.sent" || { paste "$WORK/.planned" "$WORK/.sent"; return 1; }
+}
+of_grid short 2 fp32 parallel.tensor=2
+of_grid short 4 fp32 parallel.tensor=4 parallel.zero_stage=0
+of_grid short 4 bf16 parallel.tensor=2 parallel.zero_stage=3 memory.recompute=light
+of_grid short 4 fp32 parallel.tensor=2 parallel.replicas=2 memory.recompute=block
+of_grid short 2 fp32 parallel.pipeline=2 parallel.zero_stage=0
+of_grid short 3 fp32 parallel.pipeline=3
+of_grid short 2 bf16 parallel.pipeline=2 parallel.interleave=3 memory.recompute=block
+of_grid short 4 fp32 parallel.pipeline=2 parallel.interleave=2 parallel.zero_stage=3
+of_grid short 4 bf16 parallel.pipeline=2 parallel.zero_stage=2 parallel.comm=mpi
+of_grid short 4 fp32 parallel.tensor=2 parallel.pipeline=2 parallel.interleave=2
+of_grid short 8 bf16 parallel.tensor=2 parallel.pipeline=2 parallel.replicas=2 parallel.zero_stage=2
+of_grid short 8 fp32 parallel.tensor=2 parallel.pipeline=4
+of_grid long 2 fp32 parallel.context=2 memory.recompute=block
+of_grid long 4 bf16 parallel.context=4 parallel.zero_stage=2
+of_grid long 4 fp32 parallel.context=2 parallel.tensor=2 parallel.zero_stage=3
+of_grid long 4 fp32 parallel.context=2 parallel.pipeline=2 parallel.zero_stage=1
+of_grid long 4 fp32 parallel.context=2 parallel.replicas=2 memory.recompute=light
+of_grid long 8 bf16 parallel.context=2 parallel.tensor=2 parallel.pipeline=2 parallel.interleave=2
+check_grids
+
+# What is promised to the bit. The first weights are files' order alone; a pipeline changes no order of sums but that of the tied embedding's
+# gradient, and so not the first loss; every stage draws the same text.
+first_weights() { local name=$1 ranks=$2; shift 2; train_ranks $ranks $SHORT run.dir="$WORK/first.$name" run.steps=1 optimizer.learning_rate=0 checkpoint.every=1 eval.every=0 sample.every=0 precision=fp32 "$@" > /dev/null; }
+first_weights one 1
+for grid in "t2p2 4 parallel.tensor=2 parallel.pipeline=2" "t4z3 8 parallel.tensor=4 parallel.zero_stage=3" "p3v2 3 parallel.pipeline=3 parallel.interleave=2 batch.global_tokens=432"; do
+    first_weights $grid
+    name=${grid%% *}
+    expect "$name: first weights with the bytes of one rank's" cmp "$WORK/first.one/checkpoints/step_00000001/model.safetensors" "$WORK/first.$name/checkpoints/step_00000001/model.safetensors"
+done
+first_loss() { values "$1" train loss | head -1; }
+expect "pipeline: the first loss has the bits of one stage" [ "$(first_loss "$WORK/short.3.fp32.pipeline=3")" = "$(first_loss "$WORK/short_fp32")" ]
+train_ranks 4 $SHORT run.dir="$WORK/text" precision=fp32 parallel.tensor=2 parallel.pipeline=2 > "$WORK/text.out"
+expect "tensor and stages draw the text of one rank" cmp <(sed -n '/^sample/,$p' "$WORK/text.out" | head -2) <(sed -n '/^sample/,$p' "$WORK/short_fp32.out" | head -2)
+
+# From any grid to any: each goes on where the one before saved, two steps each.
+steps=2
+CHAIN="$SHAPE $SHORT run.dir=$WORK/any checkpoint.every=2 checkpoint.keep=20 eval.every=0 sample.every=0 schedule.name=constant precision=fp32 run.allow_change=run.steps"
+for next in "1" "2 parallel.tensor=2" "4 parallel.tensor=2 parallel.pipeline=2" "8 parallel.tensor=4 parallel.zero_stage=3" "2 parallel.pipeline=2 parallel.interleave=2" \
+            "4 parallel.tensor=2 parallel.replicas=2" "3 parallel.pipeline=3" "4 parallel.pipeline=2 parallel.zero_stage=0" "8 parallel.tensor=2 parallel.pipeline=2 parallel.zero_stage=2" "1"; do
+    set -- $next; ranks=$1; shift
+    expect "on to step $steps on $ranks ranks $*" quiet train_ranks $ranks $CHAIN run.steps=$steps "$@"
+    steps=$((steps + 2))
+done
+train $CHAIN run.dir="$WORK/any1" run.steps=$((steps - 2)) > /dev/null
+expect "from any grid to any: the losses of an unbroken run" same_losses "$WORK/any" "$WORK/any1" 2e-6
+expect "from any grid to any: its norms" same_norms "$WORK/any" "$WORK/any1" 1e-5
+
+# parallel.deterministic: the same bits at any number of stages from two on, and of ranks beside them.
+ordered() { local name=$1 ranks=$2; shift 2; train_ranks $ranks $SHORT run.dir="$WORK/ordered.$name" precision=fp32 parallel.deterministic=true eval.every=0 sample.every=0 "$@" > /dev/null; }
+ordered p2 2 parallel.pipeline=2; ordered p2d2 4 parallel.pipeline=2; ordered p3 3 parallel.pipeline=3
+for name in p2d2 p3; do expect "ordered sums: $name has the bits of two stages" same_weights "$WORK/ordered.p2" "$WORK/ordered.$name" step_00000004; done
+
 refused() { local name=$1 pattern=$2; shift 2; expect "$name" exits 64 "$pattern" "$@"; }
 refused "ranks that are no multiple of the copies" "4 ranks are no multiple of parallel.replicas \(3\): start 3 or 6" train_ranks 4 parallel.replicas=3 run.dir="$WORK/x"
 refused "one rank, two copies" "1 rank is no multiple of parallel.replicas \(2\): start 2 or 4" train parallel.replicas=2 run.dir="$WORK/x"
 refused "ordered sums with ZeRO-2" "parallel.deterministic .*parallel.zero_stage = 2" train parallel.deterministic=true parallel.zero_stage=2 run.dir="$WORK/x"
 refused "ordered sums with copies" "parallel.deterministic .*parallel.replicas = 2" train_ranks 2 parallel.deterministic=true parallel.replicas=2 run.dir="$WORK/x"
+refused "tensor ranks that no head divides" "parallel.tensor = 5 must divide model.n_head = 4: 4" train $SHORT parallel.tensor=5 run.dir="$WORK/x"
+refused "ranks that are no multiple of the grid" "8 ranks are no multiple of parallel.tensor \(3\) x parallel.replicas \(2\): start 6 or 12 ranks" "$TRAIN" plan "$WORK/tiny.json" ranks=8 parallel.tensor=3 parallel.replicas=2 batch.seq_len=39 model.n_positions=39 batch.global_tokens=78
+refused "context ranks and a length they cannot share" "batch.seq_len = 24 with parallel.context = 2 must be a multiple of 256: 256" train $SHORT parallel.context=2 run.dir="$WORK/x"
+refused "more parts than layers" "parallel.pipeline \(4\) x interleave \(4\) = 16 parts of 6 layers: at most 6; interleave = 1 or pipeline = 1" train $SHORT parallel.pipeline=4 parallel.interleave=4 run.dir="$WORK/x"
+refused "parts without stages" "parallel.interleave = 2 needs stages" train $SHORT parallel.interleave=2 run.dir="$WORK/x"
+refused "micro-batches that stages cannot take in turn" "3 micro-batches a step with parallel.interleave = 2 must be a multiple of parallel.pipeline = 2: batch.global_tokens = 96 or 192" \
+    train_ranks 2 $SHORT parallel.pipeline=2 parallel.interleave=2 batch.global_tokens=144 run.dir="$WORK/x"
+refused "ordered sums with tensor ranks" "parallel.deterministic .*parallel.tensor = 2" train_ranks 2 $SHORT parallel.deterministic=true parallel.tensor=2 run.dir="$WORK/x"
+refused "ordered sums with parts in turn" "parallel.deterministic .*parallel.interleave = 2" train_ranks 2 $SHORT parallel.deterministic=true parallel.pipeline=2 parallel.interleave=2 run.dir="$WORK/x"
 exit $STATUS

@@ -18,13 +18,13 @@
 #include "run/verbs.h"
 #include "test/run/lib/child.h"
 
-static PlanRanks ranks_of(int count) { return (PlanRanks){count, COMM_RING, 1}; }
+static PlanRanks ranks_of(int count) { return (PlanRanks){count, COMM_RING, 0, 1}; }
 
 static Config small_config(void) {
     Config c = {.optimizer = {.name = "adamw"}};
     c.model.shape.n_layer = 3, c.model.shape.n_head = 2, c.model.shape.n_embd = 28, c.model.shape.n_positions = 40, c.model.shape.vocab_size = 389;
     c.batch.global_tokens = 4800, c.batch.micro_batch = 2, c.batch.seq_len = 40;
-    c.parallel.zero_stage = 1, c.parallel.replicas = 1, c.parallel.tensor = 1, c.parallel.context = 1;
+    c.parallel.zero_stage = 1, c.parallel.replicas = 1, c.parallel.tensor = 1, c.parallel.context = 1, c.parallel.pipeline = 1, c.parallel.interleave = 1;
     c.run.steps = 100, c.run.dir = "runs/plan";
     return c;
 }
@@ -74,7 +74,7 @@ static void largest_micro_batch(void **state) {
 /* Arenas of exactly the planned sizes take the model and the optimizer, and are full afterwards. */
 static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, int ranks) {
     Plan   p = plan_make(c, act, ranks_of(ranks));
-    ModelSpec spec = plan_model(c, act, ranks, NULL);
+    ModelSpec spec = plan_model(c, act, ranks, 0, NULL);
     spec.shards.rank = rank;
     Arena     params = arena_create("weights", p.params_bytes), grads = arena_create("gradients", p.grads_bytes);
     Arena     optimizer = arena_create("optimizer", p.optimizer_bytes), activations = arena_create("activations", p.activation_bytes);
