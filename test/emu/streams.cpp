@@ -61,8 +61,13 @@ static void run_free() {
     }
 }
 
+/* In order everything has run when it was put there, but what waits for another process. */
 static void step() {
-    if (settings.streams_in_order) return;
+    if (settings.streams_in_order) {
+        for (cudaStream_t s : streams)
+            while (!s->work.empty() && run_first(s)) {}
+        return;
+    }
     if (phase_left-- <= 0) begin_phase();
     run_free();
 }
@@ -157,7 +162,9 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation) {
 cudaError_t enqueue_waiting(cudaStream_t stream, std::function<bool()> operation) {
     Lock lock(door);
     if (stream && stream->capture) return remember(cudaErrorStreamCaptureUnsupported);
-    put(real(stream), std::move(operation));
+    join_default(real(stream));
+    real(stream)->work.push_back({nullptr, std::move(operation)});
+    step();
     return cudaSuccess;
 }
 
