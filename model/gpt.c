@@ -319,21 +319,23 @@ static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
     return all;
 }
 
-/* The context rank that has a position, and its row there. */
-static int owner_of(const Gpt *g, int64_t T, int64_t position, int64_t *row) {
-    int64_t ranks = context_part(g->context).ranks;
+/* The context rank that has a row of whole sequences; *row becomes its row there. T: a rank's tokens of a sequence. */
+static int owner_of(const Gpt *g, int64_t T, int64_t *row) {
+    int64_t ranks = context_part(g->context).ranks, sequence = *row / (ranks * T), position = *row % (ranks * T);
     for (int rank = 0; rank < ranks; rank++) {
         Positions p = positions_of((ContextPart){ranks, rank}, T);
-        for (*row = 0; *row < T; ++*row)
-            if (POSITION_OF(p, *row) == position) return rank;
+        for (int64_t t = 0; t < T; t++) {
+            *row = sequence * T + t;
+            if (POSITION_OF(p, t) == position) return rank;
+        }
     }
     CHECK(0, "position %lld of %lld", (long long)position, (long long)(ranks * T));
     return 0;
 }
 
-void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t position, float *out) {
-    int64_t V = g->shape.vocab_size, row;
-    int     owner = owner_of(g, batch.inputs.dim[1], position, &row);
+void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
+    int64_t V = g->shape.vocab_size;
+    int     owner = owner_of(g, batch.inputs.dim[1], &row);
     Tensor  logits = logits_of_row(g, s, batch, row);
     if (s->ledger) return;
     Tensor used = tensor_slice(logits, 0, V);

@@ -90,8 +90,8 @@ void gpt_apart(Gpt *g, int is_apart);
  * through. */
 enum { SAMPLE_STEP = 32 };
 int64_t gpt_sample_step(const Gpt *g); /* or of so many, where tensor or context ranks share the rows */
-/* After gpt_forward of this batch: logits of one position of its first sequence to host memory, out [vocab_size]. */
-void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t position, float *out);
+/* After gpt_forward of this batch: logits of a row of its sequences, all ranks' tokens, to host memory, out [vocab_size]. */
+void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out);
 
 #ifdef __cplusplus
 }

@@ -144,7 +144,7 @@ void pipeline_loss(Pipeline *p, Stream *s, Batch batch) {
     if (has_head(p)) gpt_loss(p->gpt, s, batch);
 }
 
-void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t position, float *out) {
-    if (has_head(p)) gpt_logits(p->gpt, s, batch, position, out);
+void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *out) {
+    if (has_head(p)) gpt_logits(p->gpt, s, batch, row, out);
     if (p->spec.all && !s->ledger) comm_broadcast(p->spec.all, out, sizeof *out * (size_t)p->gpt->shape.vocab_size, p->spec.stages - 1);
 }

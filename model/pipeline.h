@@ -42,7 +42,7 @@ void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void 
 /* One batch through all parts, forward alone; the last stage has the result. All stages call it together. */
 void pipeline_forward(Pipeline *p, Stream *s, Batch batch);
 void pipeline_loss(Pipeline *p, Stream *s, Batch batch);                                     /* as gpt_loss   */
-void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t position, float *out); /* as gpt_logits, on every stage */
+void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *out); /* as gpt_logits, on every stage */
 
 #ifdef __cplusplus
 }
