@@ -6,7 +6,7 @@ set -u
 filter=${1:-}
 passed=0 failed=0 skipped=0 failures=()
 log=$(mktemp); trap 'rm -f "$log"' EXIT
-started=$SECONDS
+started=$SECONDS limit=600 # seconds of one script
 
 count() { grep -oE "$1" "$log" | grep -oE '[0-9]+' | awk '{n += $1} END {print n + 0}'; }
 
@@ -31,7 +31,7 @@ run_cmocka() { # NAME COMMAND...
 run_shell() {
     local name=$1 at=$SECONDS status
     case $name in *"$filter"*) ;; *) return ;; esac
-    B=$B timeout 600 bash "$name" >"$log" 2>&1; status=$?
+    B=$B timeout $limit bash "$name" >"$log" 2>&1; status=$?
     note "$name" "$status" "$(grep -c '^ok ' "$log")" "$(grep -c '^not ok ' "$log")" "$(grep -c '^skip ' "$log")" $((SECONDS - at))
 }
 
@@ -50,18 +50,45 @@ if [ -n "${SMOKE:-}" ]; then
     long="test_checkpoint_faults test_checkpoint_power ranks_checkpoint_faults test_watchdog ranks_groups" # they wait, or try every case
 fi
 is_wanted() { case " ${long:-} " in *" $(basename "$1" .c) "*) return 1 ;; esac; }
-for folder in $folders; do
-    for source in test/$folder/test_*.c; do
-        [ -e "$source" ] && is_wanted "$source" && run_cmocka "$source" "$B/${source%.c}"
-    done
-    for source in test/$folder/ranks_*.c; do
-        [ -e "$source" ] && is_wanted "$source" || continue
-        for n in $ranks; do
-            OMP_NUM_THREADS=1 run_cmocka "$source, $n ranks" run_ranks "$n" "$B/${source%.c}"
+run_folders() { # FOLDER...
+    local folder source script n
+    for folder in "$@"; do
+        for source in test/$folder/test_*.c; do
+            [ -e "$source" ] && is_wanted "$source" && run_cmocka "$source" "$B/${source%.c}"
         done
+        for source in test/$folder/ranks_*.c; do
+            [ -e "$source" ] && is_wanted "$source" || continue
+            for n in $ranks; do
+                OMP_NUM_THREADS=1 run_cmocka "$source, $n ranks" run_ranks "$n" "$B/${source%.c}"
+            done
+        done
+        for script in test/$folder/$scripts; do [ -e "$script" ] && run_shell "$script"; done
     done
-    for script in test/$folder/$scripts; do [ -e "$script" ] && run_shell "$script"; done
-done
+}
+
+# The emulator's tests and the fuzzers, which compile and compute, run beside the others, which mostly wait; what they say comes after.
+aside=""
+[ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ] && aside="emu interop fuzz" folders=${folders% $aside}
+if [ -n "$aside" ]; then
+    beside=$(mktemp)
+    (
+        log=$(mktemp); trap 'rm -f "$log"' EXIT
+        limit=1500
+        renice -n 5 -p $BASHPID > /dev/null
+        run_folders $aside
+        printf 'failed: %s\n' "${failures[@]+"${failures[@]}"}" | grep -v ': $'
+        echo "sums $passed $failed $skipped"
+    ) > "$beside" 2>&1 &
+fi
+run_folders $folders
+if [ -n "$aside" ]; then
+    wait
+    grep -v '^sums \|^failed: ' "$beside"
+    while read -r name; do failures+=("$name"); done < <(sed -n 's/^failed: //p' "$beside")
+    read -r _ p f s < <(grep '^sums ' "$beside" || echo "sums 0 1 0")
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    rm -f "$beside"
+fi
 
 echo
 echo "suite took $((SECONDS - started)) s"

@@ -12,6 +12,11 @@ SMALL="run.steps=10 model.n_head=2 model.n_embd=32 batch.global_tokens=80 checkp
 
 TRAIN=$CPU train $SMALL run.dir="$WORK/cpu_fp32" > /dev/null
 TRAIN=$CPU train $SMALL run.dir="$WORK/cpu_bf16" precision=bf16 > /dev/null
+# The same for the grids, whose tensor ranks want heads and whose context ranks want tiles of 64 tokens.
+GRID="$SMALL model.n_layer=4 model.n_head=4 run.steps=4 checkpoint.every=4 eval.every=4 batch.global_tokens=160"
+LONG="$GRID model.n_layer=1 model.n_positions=256 batch.seq_len=256 batch.global_tokens=512 eval.tokens=256 run.steps=2"
+TRAIN=$CPU train $GRID run.dir="$WORK/cpu_grid" precision=bf16 > /dev/null
+TRAIN=$CPU train $LONG run.dir="$WORK/cpu_long" precision=bf16 > /dev/null
 TRAIN=$PWD/build/emu/train_gpt
 # fp32 differs by the order of sums. 16 bits: each rounding is u = 2^-8 (bf16) or 2^-11 (fp16) relative; a loss of 80 positions averages
 # them, and both builds round at the same places but for attention's probabilities: u / 4 bounds the error derived for
@@ -28,6 +33,12 @@ beside() {
 ended() { [ "$(cat "$WORK/$1.status")" -eq "${2:-0}" ] || { head -20 "$WORK/$1.err"; return 1; }; }
 
 for precision in fp32 bf16 fp16; do beside $precision 1 $SMALL precision=$precision; done
+beside tensor 2 $GRID precision=bf16 parallel.tensor=2 parallel.comm=nccl
+beside stages 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=nccl
+beside stages.ring 2 $GRID precision=bf16 parallel.pipeline=2 parallel.comm=ring
+beside tensor.stages 4 $GRID precision=bf16 parallel.tensor=2 parallel.pipeline=2 parallel.zero_stage=2 parallel.comm=nccl
+beside tensor.slots 4 $GRID precision=bf16 parallel.tensor=2 parallel.zero_stage=3 parallel.comm=nccl
+beside context 2 $LONG precision=bf16 parallel.context=2 parallel.comm=nccl
 for run in fp32.nccl bf16.nccl fp16.nccl fp32.ring; do beside $run 2 $SMALL precision=${run%.*} parallel.comm=${run#*.}; done
 # One table of algorithms, one order of additions: the number of ranks changes no bit. Four micro-batches a step.
 ORDERED="$SMALL batch.global_tokens=160 run.steps=3 precision=bf16 parallel.deterministic=true"
@@ -46,6 +57,12 @@ for run in fp32 fp32.nccl fp32.ring bf16 bf16.nccl fp16 fp16.nccl; do
     precision=${run%.*}
     expect "$run trains" ended $run
     expect "$run: the CPU build's losses within $(allowed $precision)" same_losses "$WORK/$run" "$WORK/cpu_${precision/fp16/fp32}" "$(allowed $precision)"
+done
+for run in tensor stages stages.ring tensor.stages tensor.slots context; do
+    [ $run = context ] && like=cpu_long || like=cpu_grid
+    expect "$run trains" ended $run
+    expect "$run: the CPU build's losses" same_losses "$WORK/$run" "$WORK/$like" "$(allowed bf16)"
+    expect "$run: its held-out losses" same_evals "$WORK/$run" "$WORK/$like" "$(allowed bf16)"
 done
 expect "fp32: the CPU build's held-out loss" same_evals "$WORK/fp32" "$WORK/cpu_fp32" 1e-5
 expect "the same bits again" ended again

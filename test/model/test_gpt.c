@@ -296,9 +296,9 @@ static void test_initial(void **state) {
     for (int i = 0; i < m->shards->layout.params; i++) {
         const Param *p = &m->shards->layout.param[i];
         int64_t cut = p->elems / 3;
-        param_init_values(whole, p, 0, p->elems, 7);
-        param_init_values(part, p, 0, cut, 7);
-        param_init_values(part + cut, p, cut, p->elems - cut, 7);
+        param_init_values(whole, p, p->offset, p->elems, 7);
+        param_init_values(part, p, p->offset, cut, 7);
+        param_init_values(part + cut, p, p->offset + cut, p->elems - cut, 7);
         assert_memory_equal(whole, part, sizeof(float) * (size_t)p->elems);
         double mean = 0.0, square = 0.0, n = (double)p->elems;
         for (int64_t k = 0; k < p->elems; k++) mean += (double)whole[k] / n, square += (double)whole[k] * (double)whole[k] / n;
