@@ -190,7 +190,7 @@ int world_trace(const World *w, CommTrace *out, int max) {
 
 const char *world_call_text(const char *name, int64_t number, const char *group, char text[CALL_CHARS]) {
     int is_all = strcmp(group, "all") == 0;
-    snprintf(text, CALL_CHARS, "%s %lld%s%s", name, (long long)number, is_all ? "" : " of ", is_all ? "" : group);
+    snprintf(text, CALL_CHARS, "%s%s%s %lld", is_all ? "" : group, is_all ? "" : " ", name, (long long)number);
     return text;
 }
 

@@ -1,6 +1,8 @@
 /* mesh.c - see mesh.h. */
 #include "core/mesh.h"
 
+#include <stdio.h>
+
 #include "core/error.h"
 
 Mesh mesh_of(int ranks, MeshSizes n) {
@@ -12,6 +14,14 @@ Mesh mesh_of(int ranks, MeshSizes n) {
 const char *mesh_axis_name(Axis axis) {
     static const char *const names[AXES] = {"tensor", "context", "shard", "replica", "stage"};
     return names[axis];
+}
+
+char *mesh_text(Mesh m, char out[MESH_TEXT]) {
+    int used = 0;
+    for (int a = 0; a < AXES; a++)
+        if (m.size[a] > 1 || a == AXIS_SHARD)
+            used += snprintf(out + used, MESH_TEXT - (size_t)used, "%s%s %d", used ? " x " : "", mesh_axis_name((Axis)a), m.size[a]);
+    return out;
 }
 
 int mesh_ranks(Mesh m) {

@@ -31,6 +31,8 @@ enum {
 typedef struct { int tensor, context, stages, replicas; } MeshSizes;
 Mesh      mesh_of(int ranks, MeshSizes sizes);
 const char *mesh_axis_name(Axis axis); /* "tensor" */
+enum { MESH_TEXT = 120 };
+char       *mesh_text(Mesh m, char out[MESH_TEXT]); /* "tensor 2 x shard 4": those of more than one rank, and shard. Returns out */
 int       mesh_ranks(Mesh m);      /* of the whole grid */
 MeshPlace mesh_place(Mesh m, int rank);
 int       mesh_rank(Mesh m, MeshPlace p);

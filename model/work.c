@@ -70,6 +70,11 @@ void work_list_free(WorkList *w) {
     *w = (WorkList){0};
 }
 
+double work_idle(int stages, int parts, int64_t micro_batches) {
+    double idle = stages - 1, busy = (double)micro_batches * parts;
+    return idle / (busy + idle);
+}
+
 BlockRange work_blocks(int64_t blocks, int parts, double head_blocks, int part) {
     CHECK(parts > 0 && parts <= blocks && part >= 0 && part < parts, "part %d of %d of %lld blocks", part, parts, (long long)blocks);
     if (parts == 1) return (BlockRange){0, blocks};

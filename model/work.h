@@ -4,7 +4,7 @@
  * P stages, each with V parts of the model: virtual stage v P + p is part v of stage p, and the model's blocks are cut
  * into P V runs, one for each. With V = 1 this is 1F1B (Narayanan et al., "PipeDream", arXiv:1806.03377), with more its
  * interleaved form (Narayanan et al., arXiv:2104.04473): a stage begins with forwards, then each forward is followed by a
- * backward, so that few micro-batches are in flight. Of a step's time (P - 1)/(M V) is idle, beside M micro-batches'.
+ * backward, so that few micro-batches are in flight. Idle is (P - 1)/(M V) of the time that M micro-batches take.
  */
 #ifndef TRAIN_GPT_MODEL_WORK_H
 #define TRAIN_GPT_MODEL_WORK_H
@@ -33,6 +33,9 @@ typedef struct {
 /* The list of `stage` for micro_batches of each step; with several parts these are a multiple of the stages. */
 WorkList work_list(int stages, int parts, int64_t micro_batches, int stage);
 void     work_list_free(WorkList *w);
+
+/* The part of a step in which a stage is idle where all works take equally long: (P - 1)/(M V + P - 1). */
+double   work_idle(int stages, int parts, int64_t micro_batches);
 
 /* The blocks of virtual stage `part` of `parts` ones: every one has at least one, and the last has fewer by the cost of
  * the head, in blocks. */

@@ -13,8 +13,11 @@ static void print_ranks(const Run *r) {
     int ranks = comm_size(r->comm), hosts = 0;
     for (int i = 0; i < ranks; i++)
         if (i == 0 || strcmp(comm_host(r->comm, i), comm_host(r->comm, i - 1)) != 0) hosts++;
-    printf("ranks     %d on %d host%s (%s%s), %s\n", ranks, hosts, hosts == 1 ? "" : "s", comm_host(r->comm, 0), hosts > 1 ? ", ..." : "",
+    printf("ranks     %d on %d host%s (%s%s), %s", ranks, hosts, hosts == 1 ? "" : "s", comm_host(r->comm, 0), hosts > 1 ? ", ..." : "",
            ranks == 1 ? world_library() : KINDS[comm_kind(r->comm)]);
+    char grid[MESH_TEXT];
+    if (mesh_ranks(r->groups.mesh) > r->groups.mesh.size[AXIS_SHARD]) printf(": %s", mesh_text(r->groups.mesh, grid));
+    printf("\n");
 }
 
 static void print_model(const Run *r) {
@@ -29,11 +32,20 @@ static void print_data(const Run *r) {
     if (r->val.shards) printf("held out  %d shard%s, %lld tokens\n", r->val.shards, r->val.shards == 1 ? "" : "s", (long long)r->val.tokens);
 }
 
+/* " (tensor 2 x shard 4)", or nothing. */
+static const char *in_grid(const char *grid, char out[MESH_TEXT + 4]) {
+    snprintf(out, MESH_TEXT + 4, grid[0] ? " (%s)" : "", grid);
+    return out;
+}
+
 static void print_start(const Run *r) {
     const Config *c = r->config;
+    char          now[MESH_TEXT], before[MESH_TEXT + 4], after[MESH_TEXT + 4];
+    int           is_grid = mesh_ranks(r->groups.mesh) > r->groups.mesh.size[AXIS_SHARD];
+    mesh_text(r->groups.mesh, now);
     if (r->resumed.ranks > 0)
-        printf("resume    %s/checkpoints/%s: at step %lld, saved by %d rank%s, now %d\n", c->run.dir, r->resumed.name, (long long)r->resumed.step,
-               r->resumed.ranks, r->resumed.ranks == 1 ? "" : "s", comm_size(r->comm));
+        printf("resume    %s/checkpoints/%s: at step %lld, saved by %d rank%s%s, now %d%s\n", c->run.dir, r->resumed.name, (long long)r->resumed.step,
+               r->resumed.ranks, r->resumed.ranks == 1 ? "" : "s", in_grid(r->resumed.grid, before), comm_size(r->comm), in_grid(is_grid ? now : "", after));
     else if (c->model.init_from[0]) printf("start     weights from %s\n", c->model.init_from);
     else printf("start     new weights, seed %lld\n", (long long)c->run.seed);
 }

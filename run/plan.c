@@ -54,6 +54,7 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
               .step_bytes = ledger_bytes(&step),
               .step_sent = ledger_sent(&step, NULL),
               .mesh = mesh,
+              .parts = (int)c->parallel.interleave,
               .params_bytes = model.params,
               .grads_bytes = model.grads,
               .optimizer_bytes = spec.offload == MEMORY_HOST ? 0 : model.optimizer,

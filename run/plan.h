@@ -26,6 +26,7 @@ typedef struct {
     PlanRanks ranks;
     int64_t   parameters;
     Mesh      mesh;
+    int       parts;                        /* of a stage: parallel.interleave */
     int64_t   tokens_per_step, micro_steps; /* of all ranks; micro-batches of each */
     double    flops_per_token;               /* of the model, by formula                      */
     double    step_flops, step_bytes, step_sent; /* of a rank in a step, by the dry run: computed; bytes read and written; bytes sent */

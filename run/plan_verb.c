@@ -87,15 +87,12 @@ static PlanText count_text(double value) {
 /* More than data alone. */
 static int is_grid(const Plan *p) { return mesh_ranks(p->mesh) > p->mesh.size[AXIS_SHARD]; }
 
-/* "grid         tensor 2 x shard 4" */
 static void print_grid(const Plan *p) {
-    const char *between = "grid         ";
-    for (int a = 0; a < AXES; a++) {
-        if (p->mesh.size[a] == 1 && a != AXIS_SHARD) continue;
-        printf("%s%s %d", between, mesh_axis_name((Axis)a), p->mesh.size[a]);
-        between = " x ";
-    }
-    printf("\n");
+    char text[MESH_TEXT];
+    printf("grid         %s\n", mesh_text(p->mesh, text));
+    if (p->mesh.size[AXIS_STAGE] > 1)
+        printf("stages       %.0f %% of the time idle; below, stage %d, which takes the most memory\n", 100.0 * work_idle(p->mesh.size[AXIS_STAGE], p->parts, p->micro_steps),
+               p->ranks.stage);
 }
 
 static void print_sent(const Plan *p) {

@@ -137,7 +137,8 @@ static void refuse_too_large(const Run *r) {
  * row, or with a rank's piece of a bucket. */
 static void refuse_too_many_ranks(const Run *r) {
     Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL});
-    int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name)) * (l.elems * (int64_t)sizeof(float) / MANIFEST_EXTENT_BYTES + l.params + (int64_t)l.buckets * l.ranks);
+    int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1; /* of a piece: a row that is cut is a run for each rank, and q, k, v */
+    int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name)) * (l.params * tensor + l.buckets * l.ranks * ends) + 2 * MANIFEST_RUNS;
     if (!manifest_has_room(runs, r->train.shards))
         fail(EXIT_CONFIG, "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json holds; use %s",
              (long long)l.elems, l.ranks, l.ranks > 1 ? "s" : "", (long long)runs, r->train.shards, l.ranks > 1 ? "fewer ranks" : "a smaller model");

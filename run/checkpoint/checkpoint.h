@@ -41,6 +41,7 @@ typedef struct {
     int64_t step;                  /* completed optimizer steps                                      */
     int     ranks;                 /* that saved it; 0 = there was none, a new run                   */
     char    name[64];              /* "step_00001000"                                                */
+    char    grid[MESH_TEXT];       /* that saved it; "": data alone                                  */
 } Resumed;
 
 /* Before MPI, in one process that changes nothing: finds faults early in the weights to start from, where there is

@@ -118,6 +118,7 @@ static Resumed take_over(CheckpointState *state, const StepFolder *at, const Man
     Path    folder = path_of("%s/checkpoints/%s", state->config->run.dir, at->name);
     read_checkpoint(state, folder.text);
     snprintf(resumed.name, sizeof resumed.name, "%s", at->name);
+    snprintf(resumed.grid, sizeof resumed.grid, "%s", m->grid);
     state->train_state->start = (Position){m->step, m->tokens, m->samples};
     state->train_state->guard = m->guard;
     if (strcmp(m->precision, state->precision) == 0) state->train_state->loss_scale = (LossScale){m->loss_scale, m->loss_scale_steps};

@@ -17,7 +17,7 @@ enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64 }; /* config.json an
  * rank. */
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer) {
     size_t tensors = (size_t)optimizer_tensors(optimizer), state = tensors * sizeof(float) * (size_t)layout->elems;
-    size_t runs = state / MANIFEST_EXTENT_BYTES + tensors * (size_t)(layout->params + layout->ranks);
+    size_t runs = state / (size_t)manifest_extent_bytes(state) + tensors * (size_t)(layout->params + layout->ranks);
     return state + SMALL_FILES_BYTES + EXTENT_TEXT_BYTES * runs;
 }
 

@@ -147,10 +147,11 @@ static void flush_extent(Save *s) {
 static void put_run(Save *s, uint64_t offset, size_t bytes) {
     if (s->offset + s->pending != offset) flush_extent(s);
     if (s->pending == 0) s->offset = offset;
+    size_t most = (size_t)manifest_extent_bytes(s->file_bytes[s->file]);
     for (size_t n; bytes > 0; bytes -= n) {
-        n = MANIFEST_EXTENT_BYTES - s->pending < bytes ? MANIFEST_EXTENT_BYTES - s->pending : bytes;
+        n = most - s->pending < bytes ? most - s->pending : bytes;
         s->pending += n;
-        if (s->pending < MANIFEST_EXTENT_BYTES) continue;
+        if (s->pending < most) continue;
         uint64_t next = s->offset + s->pending;
         flush_extent(s);
         s->offset = next;
@@ -289,6 +290,8 @@ static Manifest describe(const Save *s) {
                                 .ranks = comm_size(state->comm), .threads = state->threads, .config = s->config,
                                 .gemm = s->gemm};
     snprintf(m.run_id, sizeof m.run_id, "%s", s->train_state.run_id);
+    Mesh mesh = config_mesh(config, m.ranks);
+    if (mesh_ranks(mesh) > mesh.size[AXIS_SHARD]) mesh_text(mesh, m.grid);
     snprintf(m.backend, sizeof m.backend, "%s", device_backend());
     snprintf(m.precision, sizeof m.precision, "%s", state->precision);
     return m;

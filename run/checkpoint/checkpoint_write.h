@@ -2,7 +2,7 @@
  * this; knows nothing of threads, and of other ranks only that they write other pieces of the same files.
  *
  * Rank 0 makes the folder step_N.tmp; then every rank, in any order, opens the files and writes its own pieces at their
- * global offsets, each run of at most 1 MiB hashed in memory before the write; rank 0 also writes headers and
+ * global offsets, each run hashed in memory before the write; rank 0 also writes headers and
  * config.json. When all have, rank 0 writes the manifest from all ranks' runs, reads all of it back, and renames. A
  * fault is kept in `fault`, and nothing more is written after it. Only save_prepare ends the job here: all ranks agree
  * on a fault first.

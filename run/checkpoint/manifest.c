@@ -20,6 +20,12 @@ const char *const manifest_file_name[MANIFEST_FILES] = {"model.safetensors", "op
 
 uint64_t manifest_hash(const void *data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
+uint64_t manifest_extent_bytes(uint64_t file_bytes) {
+    uint64_t bytes = MANIFEST_EXTENT_BYTES;
+    while (file_bytes / MANIFEST_RUNS >= bytes && bytes < (uint64_t)1 << 40) bytes *= 2;
+    return bytes;
+}
+
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static int write_string(FILE *out, const char *text) {
@@ -58,6 +64,7 @@ static int write_body(FILE *out, const Manifest *m, const char *config, const ch
     fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n", m->seed);
     fprintf(out, "\"ranks\":%d,\"backend\":\"%s\",\"precision\":\"%s\",\"loss_scale\":%.17g,\"loss_scale_steps\":\"%" PRId64 "\",\n\"threads\":%d,",
             m->ranks, m->backend, m->precision, m->loss_scale, m->loss_scale_steps, m->threads);
+    if (m->grid[0]) fprintf(out, "\"grid\":\"%s\",", m->grid);
     write_guard(out, &m->guard);
     if (gemm) fprintf(out, "\"gemm\":%s,\n", gemm);
     fprintf(out, "\"config\":%s,\n\"data\":[", config);
@@ -165,6 +172,9 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
     m->loss_scale = scale->valuedouble;
     const cJSON *steps = json_member(root, "loss_scale_steps");
     if (steps && !read_amount(steps, &m->loss_scale_steps)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale_steps");
+    const cJSON *grid = json_member(root, "grid");
+    if (grid && (!read_word(grid, m->grid, sizeof m->grid) || strspn(m->grid, "abcdefghijklmnopqrstuvwxyz0123456789 ") != strlen(m->grid)))
+        return manifest_fault(fault, MANIFEST_NAME " has no valid grid");
     const cJSON *guard = json_member(root, "guard");
     if (guard && !read_guard(guard, &m->guard)) return manifest_fault(fault, MANIFEST_NAME " has no valid guard");
     m->gemm = json_member(root, "gemm");
@@ -196,7 +206,7 @@ static int read_runs(const cJSON *list, ManifestFile *file, char *fault) {
         if (!cJSON_IsArray(entry) || cJSON_GetArraySize(entry) != 3) return 0;
         const cJSON *offset = entry->child, *bytes = offset->next, *hash = bytes->next;
         if (!read_u64(offset, &run->offset) || !read_u64(bytes, &run->bytes) || !read_hash(hash, &run->hash)) return 0;
-        if (run->offset != at || run->bytes < 1 || run->bytes > MANIFEST_EXTENT_BYTES || run->bytes > file->bytes - at) return 0;
+        if (run->offset != at || run->bytes < 1 || run->bytes > manifest_extent_bytes(file->bytes) || run->bytes > file->bytes - at) return 0;
         at += run->bytes;
     }
     return at == file->bytes;

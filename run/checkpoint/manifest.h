@@ -1,7 +1,7 @@
 /* manifest.h - state.json: the description of a checkpoint, and the hashes that prove it.
  *
- * Every file of a checkpoint is covered exactly once by runs of at most 1 MiB, each with the XXH3 of the bytes as they
- * stood in the writer's memory. The manifest ends with a hash of everything before it, so any change to any byte of a
+ * Every file of a checkpoint is covered exactly once by runs, of at most 1 MiB in files of up to 32 GiB, each with the
+ * XXH3 of the bytes as they stood in the writer's memory. The manifest ends with a hash of everything before it, so any change to any byte of a
  * checkpoint is seen. The parser is a pure function over bytes and length; names of files are never taken from it: a
  * checkpoint has these and no others.
  *
@@ -19,6 +19,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/mesh.h"
 #include "run/guard/guard.h"
 
 #ifdef __cplusplus
@@ -27,9 +28,9 @@ extern "C" {
 
 #define MANIFEST_NAME "state.json"
 /* At most MANIFEST_VALUES values in MANIFEST_LIMIT bytes: reading takes up to 240 MiB for a hostile one, 100 MiB for
- * ours. A run is four values: there is room for 130 GB on one rank, or for the 19 GB of 1558 million parameters on
- * 600 ranks. */
-enum { MANIFEST_EXTENT_BYTES = 1 << 20, MANIFEST_LIMIT = 16 << 20, MANIFEST_VALUES = 1 << 19, MANIFEST_FAULT_BYTES = 1024 };
+ * ours. A run is four values. Runs grow with their file, so that its length takes MANIFEST_RUNS of them at most; half of
+ * the room is left for those that end with a row, or with a rank's piece of a bucket. */
+enum { MANIFEST_EXTENT_BYTES = 1 << 20, MANIFEST_RUNS = 1 << 15, MANIFEST_LIMIT = 16 << 20, MANIFEST_VALUES = 1 << 19, MANIFEST_FAULT_BYTES = 1024 };
 /* Counts stop here, as the config's integers do: with a run's own tokens (less than 2^62) they fit in 64 bits. */
 #define MANIFEST_COUNT_LIMIT ((int64_t)1 << 53)
 
@@ -37,7 +38,7 @@ typedef enum { FILE_MODEL, FILE_OPTIMIZER, FILE_CONFIG, MANIFEST_FILES } Manifes
 extern const char *const manifest_file_name[MANIFEST_FILES]; /* "model.safetensors", "optimizer.safetensors", "config.json" */
 
 typedef struct {
-    uint64_t offset, bytes, hash; /* bytes: 1 to MANIFEST_EXTENT_BYTES */
+    uint64_t offset, bytes, hash; /* bytes: 1 to manifest_extent_bytes of the file */
 } ManifestExtent;
 
 typedef struct {
@@ -54,6 +55,7 @@ typedef struct {                  /* one training shard */
 
 typedef struct {
     char          run_id[40], backend[16], precision[16];
+    char          grid[MESH_TEXT]; /* of the ranks that saved it; "": data alone */
     int64_t       step, samples, tokens, seed;
     int           ranks, threads;
     double        loss_scale;
@@ -84,6 +86,8 @@ int manifest_fault(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
 int manifest_unread(char *fault, const char *name, int error);
 
 uint64_t manifest_hash(const void *data, size_t bytes);
+/* The longest run of a file of so many bytes: MANIFEST_EXTENT_BYTES, or the power of two that makes MANIFEST_RUNS enough. */
+uint64_t manifest_extent_bytes(uint64_t file_bytes);
 
 /* The text of state.json: malloc'ed, *bytes of it; NULL when there is no memory. */
 char *manifest_write(const Manifest *m, size_t *bytes);

@@ -152,6 +152,27 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int6
     stage_destroy(&s);
 }
 
+/* Columns go where they are told, and nothing beside them changes; of whole 16-byte vectors and not. */
+static void test_columns(void **state) {
+    (void)state;
+    static const int64_t cases[][6] = {{1, 1, 0, 1, 0, 1}, {5, 48, 16, 32, 0, 32}, {70, 24, 8, 40, 16, 16}, {3, 17, 3, 11, 2, 7}, {9, 64, 0, 96, 32, 64}, {2, 8, 8, 8, 0, 0}};
+    for (int a = 0; a < stage_act_types(); a++)
+        for (int i = 0; i < COUNT(cases); i++) {
+            int64_t N = cases[i][0], to_width = cases[i][1], to_first = cases[i][2], from_width = cases[i][3], from_first = cases[i][4], columns = cases[i][5];
+            Stage   s = stage_create(0);
+            Tensor  to = stage_random(&s, ACT_TYPES[a], 2, N, to_width, 1, 1, 0), from = stage_random(&s, ACT_TYPES[a], 2, N, from_width, 2, 1, 0);
+            Tensor  before = stage_copy(&s, to);
+            copy_columns(&s.stream, to, to_first, from, from_first, columns);
+            stage_settle();
+            for (int64_t k = 0; k < N * to_width; k++) {
+                int64_t row = k / to_width, column = k % to_width - to_first;
+                float   want = column >= 0 && column < columns ? tensor_get(from, row * from_width + from_first + column) : tensor_get(before, k);
+                assert_true(tensor_get(to, k) == want);
+            }
+            stage_destroy(&s);
+        }
+}
+
 static void test_context(void **state) {
     (void)state;
     static const int64_t shapes[][5] = {{2, 1, 256, 1, 16}, {3, 2, 384, 2, 5}, {2, 1, 512, 1, 64}, {4, 1, 512, 1, 80}, {2, 2, 256, 3, 24}};
@@ -225,7 +246,7 @@ static void test_large_scores(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes), cmocka_unit_test(test_context),
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes), cmocka_unit_test(test_context), cmocka_unit_test(test_columns),
                                      cmocka_unit_test(test_causal), cmocka_unit_test(test_large_scores)};
     return cmocka_run_group_tests_name("attention", all, NULL, NULL);
 }

@@ -96,6 +96,9 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     assert_close(y, r.y64, act, bound_sum(C));
     assert_close(r.mean, r.mean64, act, bound_sum(C));
     assert_close(r.rstd, r.rstd64, act, bound_sum(C));
+    Tensor alone = stage_tensor(&s, act, 2, N, C);
+    residual_forward(&s.stream, alone, r.x, update);
+    assert_same_bits(alone, sum);
     residual_layernorm_forward(&s.stream, r.x, r.y, r.mean, r.rstd, r.x, update, r.w, r.b, 1e-5f); /* sum is x */
     assert_same_bits(r.x, sum);
     assert_same_bits(r.y, y);

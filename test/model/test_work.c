@@ -3,6 +3,7 @@
 #include "core/error.h" /* before cmocka.h, which makes a macro of fail() */
 #include "model/work.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -121,6 +122,7 @@ static void lists_run(void **state) {
                     expect_list(&lists[p], V, M);
                 }
                 double end = run(lists, P, V, M), busy = 3.0 * V * (double)M;
+                if (M >= P) assert_true(fabs(work_idle(P, V, M) - (end - busy) / end) < 1e-12);
                 if (M >= P) assert_true(end == busy + 3.0 * (P - 1)); /* idle: (P - 1)/(M V) of the busy time */
                 for (int p = 0; p < P; p++) {
                     if (V == 1) assert_int_equal(lists[p].tapes[0], P - p < M ? P - p : M);

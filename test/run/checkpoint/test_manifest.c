@@ -293,9 +293,21 @@ static void test_memory(void **state) {
 #endif
 }
 
+/* Runs of 1 MiB in files of up to 32 GiB, as ever; of a larger one so long that MANIFEST_RUNS of them cover it. */
+static void runs_grow_with_their_file(void **state) {
+    (void)state;
+    assert_int_equal(manifest_extent_bytes(0), 1 << 20);
+    assert_int_equal(manifest_extent_bytes(((uint64_t)32 << 30) - 1), 1 << 20);
+    assert_int_equal(manifest_extent_bytes((uint64_t)32 << 30), 2 << 20);
+    for (uint64_t bytes = 1; bytes < (uint64_t)1 << 50; bytes = bytes * 3 + 1) {
+        uint64_t most = manifest_extent_bytes(bytes);
+        assert_true(bytes / most < MANIFEST_RUNS && most % MANIFEST_EXTENT_BYTES == 0 && (most == MANIFEST_EXTENT_BYTES || bytes / (most / 2) >= MANIFEST_RUNS));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_every_cut_and_every_bit), cmocka_unit_test(test_forgeries),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(runs_grow_with_their_file), cmocka_unit_test(test_every_cut_and_every_bit), cmocka_unit_test(test_forgeries),
         cmocka_unit_test(test_every_value), cmocka_unit_test(test_costly_text), cmocka_unit_test(test_the_largest), cmocka_unit_test(test_memory),
         cmocka_unit_test(test_gemm), cmocka_unit_test(test_unread),
     };
