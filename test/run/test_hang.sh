@@ -15,11 +15,17 @@ struck "a rank that never comes to MPI_Init" "comm.init@1:hang,rank=1" 2 77 15 "
 struck "a rank that never comes to the end" "comm.finalize@1:hang,rank=0" 2 77 15 "rank [01] of 2 on $here: no progress .* in the end; " run.steps=3 > "$WORK/f" &
 struck "a write of a checkpoint that hangs" "io.pwrite@4:hang,rank=0" 2 77 15 "rank [01] of 2 on $here: no progress .* checkpoint " checkpoint.every=3 > "$WORK/j" &
 wait
+# Four ranks, two tensor ranks in each of two stages: the group is named.
+GRID="model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pipeline=2"
+struck "a tensor rank that hangs in a gather of rows" "comm.all_gather@40:hang,rank=1" 4 77 15 "$(said 4 "tensor all-gather")" $GRID > "$WORK/m" &
+struck "a stage that hangs before it sends" "comm.send@5:hang,rank=0" 4 77 15 "rank [0-3] of 4 on $here: no progress .*collective (stage (send|receive)|tensor all-gather) [0-9]+ " $GRID > "$WORK/n" &
+wait
+struck "a stage killed before it receives" "comm.receive@6:kill-before,rank=2" 4 137 1.7 "" $GRID > "$WORK/o"
 struck "a rank killed between steps" "comm.reduce_scatter@9:kill-before,rank=1" 2 137 1.7 "" > "$WORK/g"
 struck "one of four killed after a gather began" "comm.all_gather@14:kill-after,rank=3" 4 137 1.7 "" > "$WORK/h"
 struck "a rank killed before MPI_Init" "comm.init@1:kill-before,rank=0" 2 137 1.7 "" > "$WORK/i"
 SIGNAL=KILL struck "one of eight killed at any instant" "" 8 137 1.7 "" > "$WORK/k"
-cat "$WORK"/[a-k]; grep -q '^not ok' "$WORK"/[a-k] && STATUS=1
+cat "$WORK"/[a-o]; grep -q '^not ok' "$WORK"/[a-o] && STATUS=1
 
 # An error of MPI in any collective of one step ends the job at once.
 failure() { echo "train_gpt: .* on rank 0, host $here, $1 [0-9]+: Input/output error"; }

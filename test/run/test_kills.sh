@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# The short form of `make soak`'s kills: 50 of them, on 1, 2 and 4 ranks, which share the machine: a kill waits more than it computes.
+# The short form of `make soak`'s kills: 55 of them, on 1, 2 and 4 ranks and on a grid, which share the machine: a kill waits more than it computes.
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 said=$(mktemp -d); trap 'rm -rf "$said"' EXIT
 status=0 jobs=()
-lane() { test/run/lib/kills.sh "$1" "$2" > "$said/$2" 2>&1; }
+lane() { test/run/lib/kills.sh "$1" "$2" > "$said/$2${GRID:+.grid}" 2>&1; }
 lane 34 1 & jobs+=($!)
 lane 10 2 & jobs+=($!)
 lane 6 4 & jobs+=($!)
+GRID="model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pipeline=2" lane 5 4 & jobs+=($!)
 for job in "${jobs[@]}"; do wait "$job" || status=1; done
 cat "$said"/*
 exit $status

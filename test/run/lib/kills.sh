@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Kills a small training run with SIGKILL at random instants and starts it again, over and over: every start must go on from the newest
 # complete checkpoint, and the weights at the end must be those of a run that was never killed, bit for bit.
-#   test/run/lib/kills.sh KILLS RANKS [SEED]     prints "ok ..." or "not ok ...", then "KILLS kills, FAILED failed resumes, RUNS runs completed"
+#   GRID="parallel.tensor=2 ..." test/run/lib/kills.sh KILLS RANKS [SEED]     prints "ok ..." or "not ok ...", then "KILLS kills, FAILED failed resumes, RUNS runs completed"
 kills=$1 ranks=$2 RANDOM=${3:-1}
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 run="$WORK/run"
-args="run.steps=40 checkpoint.every=3 eval.every=0 schedule.name=cosine"
+args="run.steps=40 checkpoint.every=3 eval.every=0 schedule.name=cosine ${GRID:-}"
 start() { if [ "$ranks" -eq 1 ]; then exec "$TRAIN" "$WORK/tiny.json" $args run.dir="$1"; else exec mpirun --oversubscribe --bind-to none -np "$ranks" "$TRAIN" "$WORK/tiny.json" $args run.dir="$1"; fi; }
 newest() { ls "$run/checkpoints" 2>/dev/null | grep -E '^step_[0-9]+$' | tail -1 | sed 's/step_0*//'; }
 
