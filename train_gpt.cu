@@ -10,6 +10,7 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "run/balance.h"
 #include "run/banner.h"
 #include "run/evaluate.h"
 #include "run/guard/guard_step.h"
@@ -216,6 +217,7 @@ int main(int argc, char **argv) {
         }
         log_step(r, &metrics);
         stragglers_note(&r->stragglers, r->comm, &metrics);
+        balance_note(r, step);
         if (b->written) report_saved(r, saver_next(r->saver));
         if (eval_is_due(r, step)) {
             pending = b->stop || !evaluate(r, step);

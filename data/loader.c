@@ -20,7 +20,8 @@ struct Loader {
     int64_t         T;          /* a rank's tokens of a sample */
     int32_t        *sample;     /* owned [2, seq_len]: the thread's, inputs and targets; NULL where T is all of it */
     Batch          *batch;      /* owned [plan.batches]: in turn; device memory, from the arena */
-    int64_t         micro_steps;/* micro-batches of a step */
+    int64_t         micro_steps;/* micro-batches of a step here */
+    int64_t         first_micro;/* the first of them, among the step's */
     int64_t         ring;       /* micro-batches in memory: those of a step and AHEAD more */
     int32_t        *inputs;     /* owned [ring,B,T] */
     int32_t        *targets;    /* owned [ring,B,T] */
@@ -48,13 +49,13 @@ static int64_t micro_steps_of(const LoaderPlan *p) { return p->step_samples / p-
 size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps) { return 2 * sizeof(int32_t) * (size_t)((micro_steps + AHEAD) * B * T); }
 
 /* Global index of the first row of this rank's n-th micro-batch. */
-static int64_t first_index(const LoaderPlan *p, int64_t n) {
-    int64_t rank_samples = p->step_samples / p->ranks, micro_steps = micro_steps_of(p);
-    return p->first_sample + n / micro_steps * p->step_samples + p->rank * rank_samples + n % micro_steps * p->micro_batch;
+static int64_t first_index(const Loader *l, int64_t n) {
+    const LoaderPlan *p = &l->plan;
+    return p->first_sample + n / l->micro_steps * p->step_samples + (l->first_micro + n % l->micro_steps) * p->micro_batch;
 }
 
 static void fill_slot(Loader *l, int64_t n) {
-    int64_t B = l->plan.micro_batch, T = l->T, first = first_index(&l->plan, n), slot = n % l->ring;
+    int64_t B = l->plan.micro_batch, T = l->T, first = first_index(l, n), slot = n % l->ring;
     failpoint_done(failpoint("data.batch"));
     for (int64_t row = 0; row < B; row++) {
         int32_t *inputs = l->inputs + (slot * B + row) * T, *targets = l->targets + (slot * B + row) * T;
@@ -84,6 +85,13 @@ static void *fill_ahead(void *loader) {
     }
 }
 
+static void take_ring(Loader *l) {
+    int64_t B = l->plan.micro_batch;
+    l->ring = l->micro_steps + AHEAD;
+    l->inputs = device_alloc_host(loader_host_bytes(B, l->T, l->micro_steps), "batches");
+    l->targets = l->inputs + l->ring * B * l->T;
+}
+
 Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
     CHECK(plan.ranks > 0 && plan.rank >= 0 && plan.rank < plan.ranks, "rank %d of %d", plan.rank, plan.ranks);
     CHECK(plan.micro_batch > 0 && plan.step_samples > 0 && plan.step_samples % (plan.micro_batch * plan.ranks) == 0,
@@ -103,9 +111,8 @@ Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
     if (!l->batch) fail(EXIT_MEMORY, "no memory for the data loader");
     for (int64_t i = 0; i < plan.batches; i++) l->batch[i] = take_batch(arena, B, T);
     l->micro_steps = micro_steps_of(&plan);
-    l->ring = l->micro_steps + AHEAD;
-    l->inputs = device_alloc_host(loader_host_bytes(B, T, l->micro_steps), "batches");
-    l->targets = l->inputs + l->ring * B * T;
+    l->first_micro = plan.rank * l->micro_steps;
+    take_ring(l);
     l->copied = event_create();
     thread_start(&l->thread, fill_ahead, l, "the data loader");
     return l;
@@ -159,9 +166,19 @@ Batch loader_next(Loader *l, Stream *s, double *wait_ms) {
     return batch;
 }
 
-void loader_seek(Loader *l, int64_t first_sample) {
+void loader_seek(Loader *l, int64_t first_sample) { loader_share(l, l->first_micro, l->micro_steps, first_sample); }
+
+void loader_share(Loader *l, int64_t first, int64_t count, int64_t first_sample) {
+    CHECK(first >= 0 && count > 0 && (first + count) * l->plan.micro_batch <= l->plan.step_samples, "micro-batches %lld to %lld of a step", (long long)first,
+          (long long)(first + count));
     thread_stop(&l->thread);
     event_wait(l->copied);
+    l->first_micro = first;
+    if (count != l->micro_steps) {
+        device_free_host(l->inputs);
+        l->micro_steps = count;
+        take_ring(l);
+    }
     l->plan.first_sample = first_sample;
     l->filled = l->taken = l->handed = 0;
     thread_start(&l->thread, fill_ahead, l, "the data loader");

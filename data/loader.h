@@ -39,6 +39,8 @@ int     loader_is_ready(Loader *l, double ms);
 /* From here on as if made with this first_sample: to take a step's batches again, or to leave some out. */
 void    loader_seek(Loader *l, int64_t first_sample);
 /* T: a rank's tokens of a sample */
+/* The same with another share of each step: of its micro-batches, in order, `count` from number `first` on. */
+void    loader_share(Loader *l, int64_t first, int64_t count, int64_t first_sample);
 size_t  loader_bytes(int64_t B, int64_t T, int64_t batches); /* arena bytes it will take, and of host memory: */
 size_t  loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps);
 

@@ -60,6 +60,13 @@ void pipeline_destroy(Pipeline *p) {
     work_list_free(&p->list);
 }
 
+void pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches) {
+    CHECK(p->spec.stages == 1, "%d stages", p->spec.stages);
+    p->spec.micro_batches = micro_batches;
+    work_list_free(&p->list);
+    p->list = work_list(1, p->spec.parts, micro_batches, 0);
+}
+
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
 static const GptPart *part_of(const Pipeline *p, Work w) { return &p->gpt->part[w.part]; }

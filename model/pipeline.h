@@ -35,6 +35,8 @@ int64_t pipeline_batches(PipelineSpec spec);
 
 Pipeline pipeline_create(PipelineSpec spec, Gpt *gpt);
 void     pipeline_destroy(Pipeline *p);
+/* From the next step on; without stages only, which would keep other tapes. */
+void     pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches);
 
 /* A step: next(ctx) is called once for each micro-batch, in order, when its forward begins, and each batch stays as long
  * as pipeline_batches says. grad_scale as in gpt_backward. */

@@ -74,7 +74,7 @@ void banner_print(const Run *r) {
            r->numerics.act == BF16 && !device_has_bf16() ? " by way of f32 tiles: this processor has no bf16 products" : "");
     print_data(r);
     printf("batch     %lld tokens a step: %d %s%s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)c->batch.global_tokens,
-           r->groups.datas, r->groups.tensor ? "tensor group" : "rank", r->groups.datas == 1 ? "" : "s", (long long)r->micro_steps, r->micro_steps == 1 ? "" : "es",
+           r->groups.datas, r->groups.tensor ? "tensor group" : "rank", r->groups.datas == 1 ? "" : "s", (long long)r->shares[0], r->shares[0] == 1 ? "" : "es",
            (long long)c->batch.micro_batch, (long long)c->batch.seq_len);
     printf("memory    %.1f MiB per rank: weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, scratch %.1f, other %.1f\n",
            mib(p->device_bytes), mib(p->params_bytes), mib(p->grads_bytes), mib(p->optimizer_bytes), mib(p->activation_bytes),

@@ -105,11 +105,13 @@ static void join_ranks(Run *r, Launch launch) {
     comm_all_reduce_i64(r->comm, &native_bf16, 1, COMM_MIN);
     r->numerics = precision_resolve((Precision)c->precision, (int)native_bf16);
     r->state.loss_scale = loss_scale_start(r->numerics.act);
-    r->micro_steps = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * config_datas(c, comm_size(r->comm)));
     make_plan(r, kind, 0);
     watchdog_tick(r->watchdog, "the connection of the ranks");
     r->groups = groups_create(r->comm, config_mesh(c, comm_size(r->comm)), c->parallel.interleave > 1);
     groups_set_kind(&r->groups, kind);
+    r->shares = (int64_t *)malloc(sizeof *r->shares * (size_t)r->groups.datas);
+    if (!r->shares) fail(EXIT_MEMORY, "no memory for a table of %d ranks", r->groups.datas);
+    for (int d = 0; d < r->groups.datas; d++) r->shares[d] = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * r->groups.datas);
 }
 
 /* --- memory: every size from dry runs ----------------------------------------------------------------------------- */
@@ -180,6 +182,13 @@ static void load_weights(Run *r) {
                                       .train_state = &r->state};
     r->resumed = checkpoint_resume(&r->checkpoint);
     publish_first_weights(r);
+}
+
+void run_take_share(Run *r, int64_t step) {
+    int64_t before = 0, own = r->shares[r->groups.data];
+    for (int d = 0; d < r->groups.data; d++) before += r->shares[d];
+    loader_share(r->loader, before, own, run_position(r, step).samples);
+    pipeline_set_micro_batches(&r->model->pipeline, own);
 }
 
 int run_await_batches(Run *r) {
@@ -304,6 +313,7 @@ void run_destroy(Run *r) {
     model_destroy(r->model);
     arena_destroy(&r->batch_arena);
     free(r->eval_tokens);
+    free(r->shares);
     if (!is_read) dataset_close(&r->train);
     if (r->val.shards) dataset_close(&r->val);
     watchdog_tick(r->watchdog, "the end");

@@ -61,7 +61,7 @@ typedef struct {
     Slowness      slowness;         /* rank 0 */
     Requests      requests;
     Between       between;
-    int64_t       micro_steps;      /* micro-batches per rank and step */
+    int64_t      *shares;           /* owned [groups.datas]: micro-batches of a step that each of them computes */
     double        matmul_flops;     /* measured, all ranks together    */
     double        started_ms;       /* clock_ms() when the run began   */
 } Run;
@@ -83,6 +83,9 @@ int64_t run_hash_replicas(Run *r);
  * and the same rows that tensor ranks do not cut; that is the same on all then. Overwrites the step's sums. */
 int64_t run_with_parts(Run *r, int64_t replicas);
 int64_t run_hash_pieces(Run *r); /* the same on all ranks of r->groups.replicas: optimizer_hash_pieces */
+
+/* All ranks, from step `step` on: r->shares as they now are. */
+void run_take_share(Run *r, int64_t step);
 
 /* Waits until every rank has the batches of its next step. Collective. Returns 0 when a rank was asked to stop before
  * that: the step is not begun. Data that never come are the watchdog's affair. */

@@ -17,6 +17,8 @@ static Pace median_of(const Pace *window) {
     return (Pace){compute[STRAGGLER_STEPS / 2], wait[STRAGGLER_STEPS / 2]};
 }
 
+Pace stragglers_median(const Stragglers *s) { return median_of(s->window); }
+
 static int fastest_of(const Pace *pace, int ranks) {
     int best = 0;
     for (int r = 1; r < ranks; r++)
@@ -58,7 +60,7 @@ void stragglers_note(Stragglers *s, Comm *comm, const StepMetrics *m) {
     s->window[s->steps++ % STRAGGLER_STEPS] = (Pace){m->ms - m->comm_exposed_ms, m->comm_exposed_ms};
     if (s->steps % STRAGGLER_STEPS != 0) return;
     size_t *bytes = NULL;
-    Pace    mine = median_of(s->window);
+    Pace    mine = stragglers_median(s);
     Pace   *all = (Pace *)(void *)comm_gather(comm, &mine, sizeof mine, 0, &bytes);
     if (comm_rank(comm) == 0) {
         int found = stragglers_find(all, comm_size(comm), first_elsewhere(comm) > 0);

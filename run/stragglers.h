@@ -30,6 +30,9 @@ typedef struct {
  * STRAGGLER_WARN_EVERY steps. */
 void stragglers_note(Stragglers *s, Comm *comm, const StepMetrics *m);
 
+/* Of the last STRAGGLER_STEPS steps of this rank, once there are so many. */
+Pace stragglers_median(const Stragglers *s);
+
 /* From every rank's medians: 1 + the slow rank; -1 for a slow link, when ranks of several hosts all wait longer than
  * any of them computes; else 0. */
 int stragglers_find(const Pace *pace, int ranks, int has_hosts);

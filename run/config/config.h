@@ -56,7 +56,7 @@ typedef struct {
     struct { const char *name; double learning_rate, beta1, beta2, eps, weight_decay, grad_clip; } optimizer;
     struct { int name; /* ScheduleKind */ int64_t warmup_steps; double final_lr_fraction, decay_fraction; } schedule;
     int precision;                      /* Precision of model/precision.h */
-    struct { int64_t tensor, context, pipeline, interleave, replicas, zero_stage; int comm; /* ParallelComm */ int deterministic; } parallel;
+    struct { int64_t tensor, context, pipeline, interleave, replicas, zero_stage; int balance, comm; /* ParallelComm */ int deterministic; } parallel;
     struct { int recompute, offload; /* OFFLOAD_WORDS */ } memory;
     struct { int64_t every, keep; } checkpoint;
     struct { int64_t every, tokens; } eval;

@@ -132,6 +132,18 @@ static char *check_micro_batches(const Config *c, int ranks) {
                     ": batch.global_tokens = %s", total / unit, c->parallel.interleave, P, nearest);
 }
 
+/* Uneven shares change the order of sums; and ranks that gather for each micro-batch need equally many. */
+static char *check_balance(const Config *c) {
+    if (!c->parallel.balance) return NULL;
+    if (c->parallel.deterministic) return sentence("parallel.balance = true changes the order of sums, which parallel.deterministic = true keeps: set one of them to false");
+    if (c->parallel.zero_stage > 1)
+        return sentence("parallel.balance = true with parallel.zero_stage = %" PRId64 ": its ranks exchange in every micro-batch, and need equally many: at most 1",
+                        c->parallel.zero_stage);
+    if (c->parallel.pipeline > 1)
+        return sentence("parallel.balance = true with parallel.pipeline = %" PRId64 ": stages are given their share by their layers: parallel.pipeline = 1", c->parallel.pipeline);
+    return NULL;
+}
+
 /* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x parallel.replicas (1): start 6 or 9 ranks". */
 static char *check_grid(const Config *c, int ranks) {
     AxisSize axis[AXES_GIVEN];
@@ -158,10 +170,12 @@ static const Keys GRID_KEYS = {"parallel.tensor", "parallel.context", "parallel.
 static void rule_grid(ConfigLoad *load, int ranks) {
     Keys order = {"parallel.tensor", "parallel.context", "parallel.interleave", "parallel.replicas", "parallel.zero_stage", "parallel.deterministic", NULL};
     Keys pipeline = {"parallel.pipeline", "parallel.interleave", "model.n_layer", NULL};
+    Keys balance = {"parallel.balance", "parallel.deterministic", "parallel.zero_stage", "parallel.pipeline", NULL};
     Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "batch.seq_len", NULL}, context = {"parallel.context", "batch.seq_len", NULL};
     if (usable(load, order)) add_fault(load, order, check_order(load->config));
     if (usable(load, context)) add_fault(load, context, check_context(load->config));
     if (usable(load, tensor)) add_fault(load, tensor, check_tensor(load->config));
+    if (usable(load, balance)) add_fault(load, balance, check_balance(load->config));
     if (usable(load, pipeline)) add_fault(load, pipeline, check_pipeline(load->config));
     if (usable(load, GRID_KEYS)) add_fault(load, GRID_KEYS, check_grid(load->config, ranks));
 }

@@ -108,6 +108,7 @@ const Option OPTIONS[] = {
     INTEGER(parallel.interleave, "1", 1, 1024, "parts of the model on each stage: less idle time, more messages; pipeline x interleave is at most n_layer"),
     INTEGER(parallel.zero_stage, "1", 0, 3, "sharded over the ranks: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights"),
     INTEGER(parallel.replicas, "1", 1, 1 << 20, "copies of the sharded state: sums within a copy first, then across (HSDP)"),
+    FLAG(parallel.balance, "false", "ranks that compute faster take more of a step's micro-batches"),
     CHOICE(parallel.comm, "\"auto\"", COMM_WORDS, "auto = nccl when every rank has its own GPU, else ring (own, over MPI); mpi: MPI's collectives"),
     FLAG(parallel.deterministic, "false", "the same bits at 1, 2, 4 and 8 ranks"),
 
