@@ -2,8 +2,6 @@
  * all-reduce of any length and type, the small blocking calls, times. Groups are cut from as many ranks as mpirun
  * gives; NCCL takes part where every rank has a GPU of its own.
  */
-#include <math.h>
-
 #include "comm/trace.h"
 #include "test/comm/ranks.h"
 
@@ -413,98 +411,6 @@ static void many(void **state) {
     comm_free(b.c), comm_free(a.c);
 }
 
-/* Messages round a ring of pairs, several on their way in each, of sizes from one element on: each arrives whole, in
- * order, and nothing else changes. Collectives of all ranks go on beside them. */
-static void messages_in_order(void **state) {
-    (void)state;
-    enum { MESSAGES = 5 };
-    static const int64_t sizes[MESSAGES] = {1, 64 * 3, 100003, 7, 1 << 18};
-    static const DType   types[MESSAGES] = {F32, BF16, F32, F16, BF16};
-    int   W = comm_size(world), r = comm_rank(world), wrong = 0;
-    Comm *pair[MOST], *in = NULL, *out = NULL;
-    if (W == 1) return;
-    for (int p = 0; p < W; p++) {
-        pair[p] = comm_pair(world, p, (p + 1) % W, "ring");
-        EXPECT_ON_ALL((pair[p] != NULL) == (p == r || (p + 1) % W == r));
-        if (p == r) out = pair[p];
-        if ((p + 1) % W == r) in = pair[p];
-    }
-    EXPECT_ON_ALL(comm_size(in) == 2 && comm_rank(in) == 1 && comm_rank(out) == 0 && comm_member(out, 1) == (r + 1) % W);
-    comm_times(out), comm_times(in);
-    Tensor  sent[MESSAGES], got[MESSAGES];
-    int64_t bytes = 0;
-    for (int m = 0; m < MESSAGES; m++) {
-        sent[m] = tensor_1d(floats(sizes[m]), types[m], sizes[m]), got[m] = tensor_1d(floats(sizes[m] + 1), types[m], sizes[m]);
-        for (int64_t i = 0; i < sizes[m]; i++) tensor_set(sent[m], i, value(r, i, m));
-        tensor_set(tensor_1d(got[m].data, types[m], sizes[m] + 1), sizes[m], 99);
-        bytes += (int64_t)tensor_bytes(sent[m]);
-    }
-    Group all = cut(0);
-    Job   beside = begin(&all, SCATTER, F32, PIECE * W, 3);
-    for (int m = 0; m < MESSAGES; m++) comm_receive_start(in, got[m]);
-    for (int m = 0; m < MESSAGES; m++) comm_send_start(out, sent[m]);
-    for (int m = 0; m < MESSAGES; m++) {
-        comm_wait(in, m);
-        device_sync(&stream);
-        for (int64_t i = 0; i < sizes[m]; i++) wrong += tensor_get(got[m], i) != value((r + W - 1) % W, i, m);
-        wrong += tensor_get(tensor_1d(got[m].data, types[m], sizes[m] + 1), sizes[m]) != 99;
-    }
-    EXPECT_ON_ALL(wrong == 0);
-    comm_finish(out);
-    comm_finish(all.c);
-    EXPECT_ON_ALL(finish(&beside) == 0);
-    int64_t counted = comm_times(out).sent;
-    EXPECT_ON_ALL(counted == bytes && comm_times(in).sent == 0);
-    for (int m = 0; m < MESSAGES; m++) give_back(sent[m].data), give_back(got[m].data);
-    comm_free(all.c);
-    for (int p = W; p-- > 0;) comm_free(pair[p]);
-}
-
-/* Any rank's bytes for any other, uneven and none among them. */
-static void everything_to_everyone(void **state) {
-    (void)state;
-    int    W = comm_size(world), r = comm_rank(world), wrong = 0;
-    size_t bytes[MOST], all = 0;
-    for (int k = 0; k < W; k++) all += bytes[k] = k % 3 == 1 ? 0 : 1 + (size_t)k * 70001;
-    unsigned char *send = (unsigned char *)malloc(all + 1), *receive = (unsigned char *)malloc(bytes[r] * (size_t)W + 1);
-    for (size_t i = 0, k = 0, at = 0; i < all; i++, at++) {
-        while (at == bytes[k]) k++, at = 0;
-        send[i] = (unsigned char)(r * 31 + (int)k * 7 + (int)(at % 251));
-    }
-    comm_all_to_all(world, send, bytes, receive);
-    for (int from = 0; from < W; from++)
-        for (size_t at = 0; at < bytes[r]; at++) wrong += receive[(size_t)from * bytes[r] + at] != (unsigned char)(from * 31 + r * 7 + (int)(at % 251));
-    EXPECT_ON_ALL(wrong == 0);
-    free(send);
-    free(receive);
-}
-
-/* The largest of all ranks, of any length; NaN is larger than all. */
-static void maxima(void **state) {
-    (void)state;
-    static const int64_t sizes[] = {1, 3, 64, 1000, 64 * 24, 300001};
-    int W = comm_size(world), r = comm_rank(world);
-    for (int kind = COMM_RING; kind <= COMM_MPI; kind++) {
-        Group g = cut(0);
-        comm_set_kind(g.c, (CommKind)kind);
-        for (int k = 0; k < (int)(sizeof sizes / sizeof *sizes); k++) {
-            int64_t n = sizes[k], wrong = 0;
-            Tensor  x = tensor_1d(floats(n), F32, n);
-            for (int64_t i = 0; i < n; i++) tensor_set(x, i, i == n - 1 && n > 3 && r == W - 1 && kind == COMM_RING ? NAN : value(r, i, k));
-            comm_all_reduce_max(g.c, x);
-            device_sync(&stream);
-            for (int64_t i = 0; i < n; i++) {
-                float want = -INFINITY;
-                for (int m = 0; m < W; m++) want = value(m, i, k) > want ? value(m, i, k) : want;
-                wrong += i == n - 1 && n > 3 && kind == COMM_RING ? !isnan(tensor_get(x, i)) : tensor_get(x, i) != want;
-            }
-            EXPECT_ON_ALL(wrong == 0);
-            give_back(x.data);
-        }
-        comm_free(g.c);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest ranks_groups[] = {
         cmocka_unit_test(members_are_in_order),
@@ -521,9 +427,6 @@ int main(void) {
         cmocka_unit_test(sums_after_sums),
         cmocka_unit_test(bytes_sent),
         cmocka_unit_test(many),
-        cmocka_unit_test(messages_in_order),
-        cmocka_unit_test(everything_to_everyone),
-        cmocka_unit_test(maxima),
     };
     return RUN_ON_RANKS(ranks_groups);
 }
