@@ -87,6 +87,22 @@ static void make_plan(Run *r, CommKind kind, int joined) {
 
 static void collective_moves(void *watchdog) { watchdog_tick((Watchdog *)watchdog, NULL); }
 
+static int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
+
+/* Tensor ranks exchange rows in every block. Ranks are numbered host by host, so a group crosses hosts where a host has no
+ * multiple of them. Right, but slow: the widest group that fits every host is named. */
+static void warn_of_wide_groups(const Run *r) {
+    int ranks = comm_size(r->comm), tensor = (int)r->config->parallel.tensor, fits = tensor, wide = 0;
+    for (int first = 0, end; first < ranks; first = end) {
+        for (end = first + 1; end < ranks && strcmp(comm_host(r->comm, end), comm_host(r->comm, first)) == 0;) end++;
+        fits = common_divisor(fits, end - first);
+        if (end < ranks && end % tensor && !wide) wide = end;
+    }
+    if (wide && run_is_rank0(r))
+        warn("tensor ranks %d to %d lie on %s and %s: in every block they exchange over the network; parallel.tensor = %d fits each host", wide / tensor * tensor,
+             wide / tensor * tensor + tensor - 1, comm_host(r->comm, wide - 1), comm_host(r->comm, wide), fits);
+}
+
 static void join_ranks(Run *r, Launch launch) {
     const Config *c = r->config;
     r->watchdog = watchdog_create(c->run.watchdog_seconds, launch);
@@ -109,6 +125,7 @@ static void join_ranks(Run *r, Launch launch) {
     watchdog_tick(r->watchdog, "the connection of the ranks");
     r->groups = groups_create(r->comm, config_mesh(c, comm_size(r->comm)), c->parallel.interleave > 1);
     groups_set_kind(&r->groups, kind);
+    warn_of_wide_groups(r);
     r->shares = (int64_t *)malloc(sizeof *r->shares * (size_t)r->groups.datas);
     if (!r->shares) fail(EXIT_MEMORY, "no memory for a table of %d ranks", r->groups.datas);
     for (int d = 0; d < r->groups.datas; d++) r->shares[d] = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * r->groups.datas);
