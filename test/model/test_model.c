@@ -127,8 +127,77 @@ static void test_sent_in_slots(void **state) {
     }
 }
 
+static int64_t products_of(const Ledger *l, int64_t m, int64_t n, int64_t k) {
+    int64_t count = 0;
+    for (int i = 0; i < l->entries; i++) {
+        const LedgerEntry *e = &l->entry[i];
+        if (strncmp(e->op, "matmul", 6) == 0 && e->dim[0] == m && e->dim[1] == n && e->dim[2] == k) count += e->count;
+    }
+    return count;
+}
+
+/* Tensor ranks t with ZeRO-3 over Z: every matrix, its gradient and its moments are stored on a t x Z grid, and each
+ * product has a t-th of the columns, or of the inner extent: two-dimensional tensor parallelism. */
+static void test_two_dimensions(void **state) {
+    (void)state;
+    enum { TENSOR = 2, Z = 3, C = 48, L = 3, V = 512, B = 4, T = 40, N = B * T };
+    ModelSpec spec = spec_of(BF16, B, T, RECOMPUTE_NONE, 0);
+    Ledger    step = {0};
+    spec.shards.shape = (ModelShape){L, 4, C, 96, 389};
+    spec.shards.zero_stage = 3, spec.shards.ranks = Z, spec.shards.rank = 1, spec.shards.tensor_ranks = TENSOR, spec.shards.tensor_rank = 1;
+    Layout     layout = model_spec_layout(&spec);
+    ModelBytes bytes = model_dry(spec, 1, &step);
+    int64_t    blocks = 0, stays = layout.bucket[0].elems + layout.bucket[L + 1].elems;
+    for (int b = 1; b <= L; b++) blocks += layout.bucket[b].piece_elems;
+    for (int i = 0; i < layout.params; i++) {
+        const Param *p = &layout.param[i];
+        if (p->dims == 2 && p->cut != CUT_NONE) assert_true(p->local[0] * p->local[1] * TENSOR == (p->cut == CUT_VOCABULARY ? (int64_t)V * C : p->elems));
+    }
+    int64_t matrices = 12 * C * C / TENSOR, rest = layout.bucket[1].elems - matrices;
+    assert_true(rest >= 0 && rest <= 20 * C + Z * 64 + 12 * 64);                       /* vectors, and rounding to 64 */
+    assert_true(layout.bucket[1].piece_elems * Z == layout.bucket[1].elems);
+    size_t params = 2 * (size_t)(stays + 2 * layout.bucket[1].elems + blocks), optimizer = 3 * 4 * (size_t)layout.shard_elems;
+    assert_true(bytes.params >= params && bytes.params < params + 2 * ARENA_ALIGN);          /* bf16: two slots, and pieces */
+    assert_true(bytes.optimizer >= optimizer && bytes.optimizer < optimizer + 3 * ARENA_ALIGN); /* masters, m, v of the pieces */
+    /* Forward, its gradients of inputs and of weights: of qkv, the attention's projection, and the two of the mlp. */
+    assert_true(products_of(&step, N, 3 * C / TENSOR, C) == L && products_of(&step, N, C, 3 * C / TENSOR) == L && products_of(&step, C, 3 * C / TENSOR, N) == L);
+    assert_true(products_of(&step, N, C, C / TENSOR) == L && products_of(&step, N, C / TENSOR, C) == L && products_of(&step, C / TENSOR, C, N) == L);
+    assert_true(products_of(&step, N, 4 * C / TENSOR, C) == 2 * L && products_of(&step, N, C, 4 * C / TENSOR) == 2 * L);
+    assert_true(products_of(&step, C, 4 * C / TENSOR, N) == L && products_of(&step, 4 * C / TENSOR, C, N) == L);
+    layout_destroy(&layout);
+    ledger_free(&step);
+}
+
+/* Bytes of a step by axis, as docs/parallel.md has the formulas: tensor, context and stages, each with the others. */
+static void test_sent_on_a_grid(void **state) {
+    (void)state;
+    enum { TENSOR = 2, CONTEXT = 2, STAGES = 2, L = 4, C = 48, B = 2, T = 512, M = 4, A = 2, N = B * T / CONTEXT };
+    ModelSpec spec = spec_of(BF16, B, T, RECOMPUTE_NONE, 0);
+    for (int stage = 0; stage < STAGES; stage++) {
+        Ledger step = {0};
+        spec.shards.shape = (ModelShape){L, 4, C, T, 389};
+        spec.shards.zero_stage = 1, spec.shards.ranks = CONTEXT * 3, spec.shards.tensor_ranks = TENSOR, spec.context_ranks = CONTEXT;
+        spec.pipeline = (PipelineSpec){.stages = STAGES, .stage = stage, .parts = 1, .micro_batches = M};
+        Layout layout = model_spec_layout(&spec);
+        double blocks = 0, G0 = (double)layout.bucket[0].elems, Z = CONTEXT * 3, once = (TENSOR - 1.0) / TENSOR * N * C * A, whole = 0;
+        Span   spans[16];
+        for (int b = 0; b < layout.buckets; b++) {
+            blocks += b > 0 && b <= L && layout.bucket[b].hold == BUCKET_OWN;
+            for (int i = layout_spans(&layout, b, 0, spans); i-- > 0;) whole += layout.param[spans[i].param].cut == CUT_NONE ? (double)spans[i].elems : 0;
+        }
+        model_dry(spec, M, &step);
+        double head = stage ? M * (2 * once + 24 * (TENSOR - 1.0) / TENSOR * N) : M * 2 * once;
+        assert_true(ledger_sent(&step, "tensor") == 10 * blocks * M * once + head + 2 * (TENSOR - 1.0) / TENSOR * 4 * whole);
+        assert_true(ledger_sent(&step, "context") == 3 * blocks * M * (CONTEXT - 1) * (double)N * 2 * C / TENSOR * A);
+        assert_true(ledger_sent(&step, "stage") == M * (double)N / TENSOR * C * A + (stage ? 4 : A) * G0 / Z);
+        layout_destroy(&layout);
+        ledger_free(&step);
+    }
+}
+
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_scratch), cmocka_unit_test(test_flops), cmocka_unit_test(test_sent), cmocka_unit_test(test_sent_in_slots)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_scratch), cmocka_unit_test(test_flops), cmocka_unit_test(test_sent), cmocka_unit_test(test_sent_in_slots), cmocka_unit_test(test_two_dimensions),
+                                     cmocka_unit_test(test_sent_on_a_grid)};
     return cmocka_run_group_tests_name("model", all, NULL, NULL);
 }
 
