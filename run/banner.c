@@ -73,8 +73,9 @@ void banner_print(const Run *r) {
     printf("precision %s%s\n", r->numerics.name,
            r->numerics.act == BF16 && !device_has_bf16() ? " by way of f32 tiles: this processor has no bf16 products" : "");
     print_data(r);
-    printf("batch     %lld tokens a step: %d %s%s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)c->batch.global_tokens,
-           r->groups.datas, r->groups.tensor ? "tensor group" : "rank", r->groups.datas == 1 ? "" : "s", (long long)r->shares[0], r->shares[0] == 1 ? "" : "es",
+    char sharers[64];
+    printf("batch     %lld tokens a step: %s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)c->batch.global_tokens,
+           plan_sharers(r->groups.datas, comm_size(r->comm), sharers), (long long)r->shares[0], r->shares[0] == 1 ? "" : "es",
            (long long)c->batch.micro_batch, (long long)c->batch.seq_len);
     printf("memory    %.1f MiB per rank: weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, scratch %.1f, other %.1f\n",
            mib(p->device_bytes), mib(p->params_bytes), mib(p->grads_bytes), mib(p->optimizer_bytes), mib(p->activation_bytes),

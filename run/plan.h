@@ -61,6 +61,9 @@ void plan_print_memory(FILE *out, const Config *config, const Plan *plan);
 typedef struct { char text[40]; } PlanText;
 PlanText plan_bytes_text(double bytes);
 
+/* "4 ranks", or "2 groups of 2 ranks": who computes different micro-batches. Returns out. */
+char *plan_sharers(int datas, int ranks, char out[64]);
+
 /* The lines of a run that finds no memory: the table, and one or two changes that take less. malloc'ed. */
 char *plan_memory_advice(const Config *config, const Plan *plan);
 

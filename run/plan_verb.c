@@ -138,6 +138,12 @@ static void print_disk(const Config *c, const Plan *p) {
     printf("\n");
 }
 
+char *plan_sharers(int datas, int ranks, char out[64]) {
+    if (datas == ranks) snprintf(out, 64, "%d rank%s", ranks, ranks == 1 ? "" : "s");
+    else snprintf(out, 64, "%d group%s of %d ranks", datas, datas == 1 ? "" : "s", ranks / datas);
+    return out;
+}
+
 void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memory_bytes) {
     int    ranks = p->ranks.count;
     double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
@@ -147,9 +153,9 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     printf("parameters   %lld (%s)\n\n", (long long)p->parameters, count_text((double)p->parameters).text);
     plan_print_memory(stdout, c, p);
     print_room(c, p, memory_bytes);
-    int datas = config_datas(c, ranks);
-    printf("\nbatch        %lld tokens a step: %d %s%s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)p->tokens_per_step, datas,
-           datas == ranks ? "rank" : "tensor group", datas == 1 ? "" : "s", (long long)p->micro_steps, p->micro_steps == 1 ? "" : "es", (long long)c->batch.micro_batch,
+    char sharers[64];
+    printf("\nbatch        %lld tokens a step: %s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)p->tokens_per_step,
+           plan_sharers(config_datas(c, ranks), ranks, sharers), (long long)p->micro_steps, p->micro_steps == 1 ? "" : "es", (long long)c->batch.micro_batch,
            (long long)c->batch.seq_len);
     printf("run          %lld steps, %s tokens: %.3g per parameter\n", (long long)c->run.steps, count_text(steps * (double)p->tokens_per_step).text,
            steps * (double)p->tokens_per_step / (double)p->parameters);

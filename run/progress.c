@@ -104,7 +104,7 @@ void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes) {
     int final = s->step % p->log_every == 0 || s->step == p->steps || s->step == p->first_step + 1;
     if (!final && !p->terminal) return;
 
-    char name[64], loss[32], norm[32], rate[32], gemm[32], memory[32], eta[32], line[LINE_BYTES];
+    char name[64], loss[32], norm[32], rate[32], gemm[32], memory[32], eta[32], bubble[32] = "", line[LINE_BYTES];
     step_name(p, s->step, name, sizeof name);
     put_fixed(loss, sizeof loss, s->loss, 6, 4);
     put_fixed(norm, sizeof norm, s->grad_norm, 5, 3);
@@ -112,9 +112,10 @@ void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes) {
     put_fixed(gemm, sizeof gemm, 100 * s->mfu, 5, 1);
     put_fixed(memory, sizeof memory, (double)memory_bytes / 1073741824.0, 4, 2);
     progress_duration(eta, eta_ms(p, s->step));
+    if (s->timed & WITH_STAGE) snprintf(bubble, sizeof bubble, " | bubble %.0f %%", 100.0 * s->axis_ms[AXIS_STAGE] / s->ms);
     int wide = decimal_width(p->steps) > 5; /* a run of very many steps keeps the 120 columns by a shorter word */
-    snprintf(line, sizeof line, "step %s %5.1f%% | loss %s | lr %.2e | norm %s | %s tok/s | %s%%%s | %s GiB | ETA %6s", name,
-             100.0 * (double)s->step / (double)p->steps, loss, s->lr, norm, rate, gemm, wide ? "" : " of gemm", memory, eta);
+    snprintf(line, sizeof line, "step %s %5.1f%% | loss %s | lr %.2e | norm %s | %s tok/s | %s%%%s%s | %s GiB | ETA %6s", name,
+             100.0 * (double)s->step / (double)p->steps, loss, s->lr, norm, rate, gemm, wide ? "" : " of gemm", bubble, memory, eta);
     clear_rewritten(p);
     if (!final) {
         p->rewriting = 1;
