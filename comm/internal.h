@@ -136,9 +136,6 @@ int threads_host_processors(World *w);
 
 /* world.c: reports an error of a peer or the network, with rank, host and collective, and ends the job. */
 NORETURN void world_failed(const World *w, const char *why);
-/* "all-reduce 12", of a group other than all "all-reduce 12 of tensor" */
-enum { CALL_CHARS = 96 };
-const char *world_call_text(const char *name, int64_t number, const char *group, char text[CALL_CHARS]);
 /* The ranks' numbers: those of a host follow each other, hosts and the ranks of one in their order so far. So neighbours
  * in a grid share a host, however a launcher deals its ranks out; rank 0 stays rank 0. number [size] by former rank. */
 void        world_numbers(char (*host)[HOST_CHARS], int size, int *number);

@@ -81,6 +81,9 @@ typedef struct {
     char        group[COMM_NAME_CHARS]; /* "all": of all ranks             */
 } CommCall;
 CommCall world_last_call(const World *w);
+/* "all-reduce 12", of a group other than all "tensor all-reduce 12" */
+enum { CALL_CHARS = 96 };
+const char *world_call_text(const char *name, int64_t number, const char *group, char text[CALL_CHARS]);
 /* From any thread, when this rank is lost: aborts NCCL's collectives of every group. An abort may hang, so this
  * returns after wait_ms at most. */
 void world_abandon(World *w, double wait_ms);

@@ -232,6 +232,7 @@ void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
         device_range_begin("block forward");
         queue_block(g, &r, t, l, t.part->forward, forward_ops);
         device_range_end();
+        shards_poll(g->shards);
         r.mid = mid_of(g, t, l, e);
     }
     if (!t.part->classifies) {

@@ -297,13 +297,17 @@ static void keep_micro_batch(Shards *z, Stream *s) {
     device_zero(s, z->grads);
 }
 
+void shards_poll(Shards *z) {
+    if (!z->spec.comm) return;
+    comm_poll(z->spec.comm);
+    world_moved(comm_world(z->spec.comm));
+}
+
 void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     int is_due = which == MICRO_LAST || (has_grad_slots(z) && is_block(z, bucket));
     if (is_due && !z->is_apart && (has_peers(z) || z->order.leaves)) start_sum(z, s, bucket, which);
     if (which == MICRO_EARLIER && z->order.leaves && bucket == (is_here(z, 0) && !is_twin(z, 0) ? 0 : first_own(z))) keep_micro_batch(z, s);
-    if (!z->spec.comm) return;
-    comm_poll(z->spec.comm);
-    world_moved(comm_world(z->spec.comm));
+    shards_poll(z);
 }
 
 /* The twin's part of the tied embedding's gradient joins the first stage's own; then both are added over the copies. */

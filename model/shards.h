@@ -99,6 +99,7 @@ typedef enum { MICRO_EARLIER, MICRO_LAST } MicroBatch;
  * sum over ranks. NaN or Inf anywhere in this rank's backward shows up there, so it names the faulty rank. */
 void        shards_done(Shards *z, Stream *s, int bucket, MicroBatch which);
 void        shards_finish(Shards *z, Stream *s);
+void        shards_poll(Shards *z); /* lets what travels go on, of all groups */
 /* Waits until the stream has done everything it was given; a lost peer or link is seen meanwhile. */
 void        shards_await(Shards *z, Stream *s);
 

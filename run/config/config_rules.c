@@ -51,33 +51,21 @@ static char *sentence(const char *fmt, ...) {
     return text;
 }
 
-/* Axes of the grid that are more than one. */
 typedef struct { const char *key; int64_t size; } AxisSize;
-enum { AXES_GIVEN = 4 };
-static int axes_of(const Config *c, AxisSize axis[AXES_GIVEN]) {
-    AxisSize all[AXES_GIVEN] = {{"parallel.tensor", c->parallel.tensor}, {"parallel.context", c->parallel.context}, {"parallel.pipeline", c->parallel.pipeline}, {"parallel.replicas", c->parallel.replicas}};
-    int      count = 0;
-    for (int i = 0; i < AXES_GIVEN; i++)
-        if (all[i].size > 1) axis[count++] = all[i];
-    return count;
-}
 
+/* A pipeline keeps the order of sums, unless its parts take turns. */
 static char *check_order(const Config *c) {
-    AxisSize axis[AXES_GIVEN + 1];
-    int      count = axes_of(c, axis);
-    int kept = 0; /* a pipeline keeps the order, unless its parts take turns */
-    for (int i = 0; i < count; i++)
-        if (strcmp(axis[i].key, "parallel.pipeline")) axis[kept++] = axis[i];
-    count = kept;
-    if (c->parallel.interleave > 1 && count == 0) axis[count++] = (AxisSize){"parallel.interleave", c->parallel.interleave};
-    if (c->parallel.zero_stage > 1) axis[count++] = (AxisSize){"parallel.zero_stage", c->parallel.zero_stage};
-    if (!c->parallel.deterministic || count == 0) return NULL;
-    int is_stage = !strcmp(axis[0].key, "parallel.zero_stage");
-    return sentence("parallel.deterministic = true adds gradients in one order, with %s = %" PRId64 " it cannot: %s%s", axis[0].key,
-                                    axis[0].size, is_stage ? "at most 1" : axis[0].key, is_stage ? "" : " = 1");
+    AxisSize one[] = {{"tensor", c->parallel.tensor}, {"context", c->parallel.context}, {"interleave", c->parallel.interleave}, {"replicas", c->parallel.replicas}};
+    if (!c->parallel.deterministic) return NULL;
+    for (int i = 0; i < 4; i++)
+        if (one[i].size > 1)
+            return sentence("parallel.deterministic = true adds gradients in one order, with parallel.%s = %" PRId64 " it cannot: parallel.%s = 1", one[i].key,
+                            one[i].size, one[i].key);
+    if (c->parallel.zero_stage <= 1) return NULL;
+    return sentence("parallel.deterministic = true adds gradients in one order, with parallel.zero_stage = %" PRId64 " it cannot: at most 1", c->parallel.zero_stage);
 }
 
-/* Divisors of all of `of` that are nearest to value from below and above, as "4 or 6", or the one there is. */
+/* The divisors of `of` that are nearest to value from below and above, as "4 or 6", or the one there is. */
 static void nearest_divisors(char *out, size_t room, int64_t value, int64_t of) {
     int64_t below = value < of ? value : of, above = value;
     while (of % below) below--;
@@ -128,8 +116,7 @@ static char *check_micro_batches(const Config *c, int ranks) {
     if (c->parallel.interleave == 1 || ranks <= 0 || total % unit || total % group == 0) return NULL;
     char nearest[80];
     snprintf(nearest, sizeof nearest, below > 0 ? "%" PRId64 " or %" PRId64 : "%" PRId64, below > 0 ? below : group, below + group);
-    return sentence("%" PRId64 " micro-batches a step with parallel.interleave = %" PRId64 " must be a multiple of parallel.pipeline = %" PRId64
-                    ": batch.global_tokens = %s", total / unit, c->parallel.interleave, P, nearest);
+    return sentence("%" PRId64 " micro-batches a step with interleave = %" PRId64 " must be a multiple of pipeline = %" PRId64 ": global_tokens = %s", total / unit, c->parallel.interleave, P, nearest);
 }
 
 /* Uneven shares change the order of sums; and ranks that gather for each micro-batch need equally many. */
@@ -144,20 +131,26 @@ static char *check_balance(const Config *c) {
     return NULL;
 }
 
-/* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x parallel.replicas (1): start 6 or 9 ranks". */
+/* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x context (1) x pipeline (1): start 6 or 9 ranks, or
+ * tensor = 2 or 4". */
 static char *check_grid(const Config *c, int ranks) {
-    AxisSize axis[AXES_GIVEN];
-    int      count = axes_of(c, axis), used = 0;
+    AxisSize axis[] = {{"tensor", c->parallel.tensor}, {"context", c->parallel.context}, {"pipeline", c->parallel.pipeline}, {"replicas", c->parallel.replicas}};
+    int      splits_model = axis[0].size * axis[1].size * axis[2].size > 1, used = 0, first = -1;
     int64_t  product = 1;
-    char     names[200];
-    for (int i = 0; i < count; i++) {
-        used += snprintf(names + used, sizeof names - (size_t)used, "%s%s (%" PRId64 ")", i ? " x " : "", axis[i].key, axis[i].size);
+    char     names[200], nearest[64], other[100] = "";
+    for (int i = 0; i < 4; i++) {
         product *= axis[i].size;
+        if (i < 3 ? !splits_model : axis[i].size == 1) continue;
+        used += snprintf(names + used, sizeof names - (size_t)used, "%s%s (%" PRId64 ")", used ? " x " : "parallel.", axis[i].key, axis[i].size);
+        if (first < 0 && axis[i].size > 1) first = i;
     }
     if (ranks <= 0 || ranks % product == 0) return NULL;
-    int64_t below = ranks - ranks % product, first = below > 0 ? below : product;
-    return sentence("%d rank%s no multiple of %s: start %" PRId64 " or %" PRId64 " ranks", ranks, ranks == 1 ? " is" : "s are", names, first,
-                                    first + product);
+    int64_t rest = product / axis[first].size, below = ranks - ranks % product, start = below > 0 ? below : product;
+    if (ranks % rest == 0 && ranks > rest) {
+        nearest_divisors(nearest, sizeof nearest, axis[first].size, ranks / rest);
+        snprintf(other, sizeof other, ", or %s = %s", axis[first].key, nearest);
+    }
+    return sentence("%d rank%s no multiple of %s: start %" PRId64 " or %" PRId64 " ranks%s", ranks, ranks == 1 ? " is" : "s are", names, start, start + product, other);
 }
 
 static void add_fault(ConfigLoad *load, const Keys keys, char *text) {

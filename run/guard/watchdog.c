@@ -115,16 +115,18 @@ static void print_stacks(void) {
     if (tasks) closedir(tasks);
 }
 
-/* "collective barrier 12 is in flight since 5.0 s" */
+/* "collective barrier 12 is in flight since 5.0 s"; of a group, "collective tensor all-gather 812 ..." */
 static void describe_collective(const Comm *comm, char *out, size_t room) {
-    CommCall call = comm ? world_last_call(comm_world(comm)) : (CommCall){"", -1, 0, 1, ""};
+    CommCall    call = comm ? world_last_call(comm_world(comm)) : (CommCall){"", -1, 0, 1, ""};
+    char        text[CALL_CHARS];
+    const char *name = world_call_text(call.name, call.number, call.group, text);
     if (call.number < 0) snprintf(out, room, "no collective was started");
-    else if (call.has_ended) snprintf(out, room, "the last collective, %s %lld, has ended", call.name, (long long)call.number);
-    else snprintf(out, room, "collective %s %lld is in flight since %.1f s", call.name, (long long)call.number, (clock_ms() - call.since_ms) * 1e-3);
+    else if (call.has_ended) snprintf(out, room, "the last collective, %s, has ended", name);
+    else snprintf(out, room, "collective %s is in flight since %.1f s", name, (clock_ms() - call.since_ms) * 1e-3);
 }
 
 static NORETURN void end_job(const Watchdog *w, double silent_seconds, double limit_seconds) {
-    char        collective[128];
+    char        collective[192];
     Comm       *comm = w->comm;
     const char *phase = w->phase;
     error_end_within(REPORT_SECONDS, EXIT_PEER);
