@@ -65,7 +65,7 @@ static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
     int   count = 0;
     for (int i = 0; i < MOST; i++) {
         int is_new = each[i] != NULL;
-        for (int k = 0; k < count; k++) is_new &= all[k] != each[i];
+        for (int k = 0; k < i; k++) is_new &= each[k] != each[i];
         if (is_new) all[count] = each[i], axis[count++] = of[i];
     }
     return count;
