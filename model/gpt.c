@@ -72,7 +72,8 @@ static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) 
         p->acts[t] = block_acts_create(g->kind, g->shape, blocks, g->act, e, g->recompute, g->use, part || t ? g->part[0].acts[0] : NULL, a);
 }
 
-/* What a neighbour sends and gets. Gradients where the model trains. */
+/* Allocates the tensors exchanged with the stages before and after this one: forward_* for activations, backward_* for
+ * their gradients. A model that only evaluates has no gradients. */
 static void create_borders(Gpt *g, Extent e, Arena *a) {
     int64_t C = g->shape.n_embd;
     int     takes = 0, gives = 0, trains = g->use == GPT_TRAINING;

@@ -71,7 +71,7 @@ void pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches) {
 
 static const GptPart *part_of(const Pipeline *p, Work w) { return &p->gpt->part[w.part]; }
 
-/* What a work takes from a neighbour, and gives to one; NULL: nothing. */
+/* The connection from which a work receives its input, and the one to which it sends its output. NULL: it has none. */
 static Comm *takes(const Pipeline *p, Work w) {
     if (w.kind == WORK_FORWARD) return part_of(p, w)->embeds ? NULL : p->spec.forward_in;
     return part_of(p, w)->classifies ? NULL : p->spec.backward_in;
@@ -86,16 +86,16 @@ static Tensor message(Tensor room, const Gpt *g, Batch batch) {
     int64_t ranks = g->tensor ? comm_size(g->tensor) : 1;
     return tensor_slice(room, 0, tensor_elems(batch.inputs) / ranks * g->shape.n_embd);
 }
-static Tensor whole_message(const Pipeline *p, Tensor room) { return (void)p, tensor_slice(room, 0, tensor_elems(room)); }
+static Tensor whole_message(Tensor room) { return tensor_slice(room, 0, tensor_elems(room)); }
 
 static void post(const Pipeline *p, Work w) {
     Comm *from = takes(p, w);
-    if (from) comm_receive_start(from, whole_message(p, w.kind == WORK_FORWARD ? p->gpt->forward_in : p->gpt->backward_in));
+    if (from) comm_receive_start(from, whole_message(w.kind == WORK_FORWARD ? p->gpt->forward_in : p->gpt->backward_in));
 }
 
 static void send(const Pipeline *p, Work w) {
     Comm *to = gives(p, w);
-    if (to) comm_send_start(to, whole_message(p, w.kind == WORK_FORWARD ? p->gpt->forward_out : p->gpt->backward_out));
+    if (to) comm_send_start(to, whole_message(w.kind == WORK_FORWARD ? p->gpt->forward_out : p->gpt->backward_out));
 }
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */

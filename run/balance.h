@@ -19,8 +19,8 @@ extern "C" {
 static const double BALANCE_GAIN = 0.95;
 int balance_shares(const double *ms, int64_t *micro, int datas);
 
-/* After a step, where stragglers_note has been told of it. Collective at every STRAGGLER_STEPS-th; all then go on with
- * their new shares from step `step` on. */
+/* Every rank calls this after each step, once stragglers_note has recorded the step's time. At every STRAGGLER_STEPS-th
+ * step the ranks exchange their times and, if that helps, change their numbers of micro-batches from step `step` on. */
 void balance_note(Run *r, int64_t step);
 
 #ifdef __cplusplus

@@ -20,7 +20,8 @@ typedef struct {
     int64_t  elems;  /* of all runs */
 } FileRuns;
 
-/* What this rank writes of masters, or of a state. */
+/* Returns the runs of the masters' file that this rank writes. The file of an AdamW moment has the same runs. Free with
+ * free(runs.run). */
 FileRuns exchange_runs(const Shards *z);
 
 /* The part of a span of bucket `bucket` that stays here without an exchange: all of it, or this rank's share of rows
