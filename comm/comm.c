@@ -54,6 +54,13 @@ int comm_note_sent(Comm *c, const char *name, int64_t elems, double sent) {
     return c->size == 1 || c->world->ledger;
 }
 
+void comm_note_wait(Comm *c, int64_t number) {
+    int64_t     last = c->started - 1;
+    LedgerEntry e = {.kind = LEDGER_WAIT, .op = "wait", .dim = {number < last ? last - number : 0}};
+    memcpy(e.group, c->name, sizeof e.group);
+    ledger_note(c->world->ledger, e);
+}
+
 Comm *comm_split(Comm *parent, int color, int key, const char *name) {
     CHECK(color >= 0, "color %d of a group", color);
     CHECK(parent->size == 1 || !parent->world->ledger, "the colors of ranks that are not there");

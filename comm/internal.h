@@ -151,6 +151,7 @@ void  comm_make_dry(Comm *c, const int *member, int size, int rank); /* a group 
  * that this rank would send: of small things the mean over the ranks, (W-1)/W of `bytes`, `times` over. */
 int   comm_note_or_skip(Comm *c, const char *name, int64_t elems, size_t bytes, int times);
 int   comm_note_sent(Comm *c, const char *name, int64_t elems, double sent); /* the same, of so many bytes sent */
+void  comm_note_wait(Comm *c, int64_t number); /* that the host waits here for this collective of the group */
 void  comm_drop(Comm *c);
 
 /* mpi.c: of the process; group_all sets up c as the group of all ranks, group_split as a part of parent. */

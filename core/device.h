@@ -53,7 +53,7 @@ static inline Stream stream_dry(Ledger *ledger) {
 /* Returns whether the stream is dry; notes the operation of these sizes if so. */
 static inline int stream_note(Stream *s, const char *op, int64_t a, int64_t b, int64_t c, int64_t d, double flops, double bytes) {
     if (!s->ledger) return 0;
-    LedgerEntry e = {op, "", {a, b, c, d}, flops, bytes, 1};
+    LedgerEntry e = {LEDGER_OP, op, "", {a, b, c, d}, flops, bytes, 1};
     ledger_note(s->ledger, e);
     return 1;
 }

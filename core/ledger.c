@@ -11,9 +11,9 @@ static int is_same(const LedgerEntry *a, const LedgerEntry *b) {
 }
 
 void ledger_note(Ledger *l, LedgerEntry e) {
-    if (l->times < 0) return;
+    if (l->times < 0 || (e.kind != LEDGER_OP && !l->in_order)) return;
     int64_t count = (e.count ? e.count : 1) * (l->times ? l->times : 1);
-    for (int i = l->entries - 1; i >= 0; i--)
+    for (int i = l->entries - 1; i >= 0 && !l->in_order; i--)
         if (is_same(&l->entry[i], &e)) {
             l->entry[i].count += count;
             return;
@@ -25,6 +25,10 @@ void ledger_note(Ledger *l, LedgerEntry e) {
     }
     e.count = count;
     l->entry[l->entries++] = e;
+}
+
+void ledger_mark(Ledger *l, const char *what, int64_t part) {
+    if (l) ledger_note(l, (LedgerEntry){.kind = LEDGER_MARK, .op = what, .dim = {part}});
 }
 
 void ledger_free(Ledger *l) {

@@ -220,7 +220,7 @@ static void take_and_drop(Stream *s, size_t bytes) {
 
 static void product_by_primitive(Stream *s, Matmul p) {
     if (s->ledger) {
-        take_and_drop(s, primitive_scratch_bytes(p));
+        take_and_drop(s, s->ledger->is_elsewhere ? 0 : primitive_scratch_bytes(p));
         return;
     }
     Primitive *known = primitive_of(p);
@@ -406,7 +406,8 @@ static void run_primitive_tiles(Matmul p, Cut cut, char *scratch, size_t bytes_o
 
 static void product_by_primitive_tiles(Stream *s, Matmul p) {
     Cut    cut = cut_of(p, TILE_M);
-    size_t mark = arena_mark(&s->scratch), bytes = tiles_prepare(p, cut, s->ledger != NULL);
+    int    asks = !s->ledger || !s->ledger->is_elsewhere;
+    size_t mark = arena_mark(&s->scratch), bytes = asks ? tiles_prepare(p, cut, s->ledger != NULL) : 0;
     char  *scratch = (char *)arena_take(&s->scratch, bytes * (size_t)omp_get_max_threads());
     if (!s->ledger) run_primitive_tiles(p, cut, scratch, bytes);
     arena_release(&s->scratch, mark);

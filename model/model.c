@@ -79,18 +79,19 @@ static Batch dry_batch(int64_t B, int64_t T) {
 static Batch same_batch(void *batch) { return *(Batch *)batch; }
 
 /* Micro-batches from the second to the last but one have the same operations: one runs and counts for all. Ordered sums
- * differ between micro-batches: then each runs. */
+ * differ between micro-batches: then each runs; and with stages, or for a ledger in order, the work list does. */
 static void dry_step(Model *m, int64_t micro_batches) {
     const ModelSpec *spec = &m->spec;
     AdamW            h = {.step = 1};
     Batch            batch = dry_batch(spec->B, spec->T / at_least_1(spec->context_ranks));
     int64_t          ordered = spec->shards.micro_batches, earlier = (ordered ? ordered : micro_batches) - 1;
-    m->stream.ledger->times = -1; /* the step before has left the first blocks in their slots */
-    shards_rewind(m->shards, &m->stream);
+    int              runs_list = m->pipeline.spec.stages > 1 || m->stream.ledger->in_order;
+    m->stream.ledger->times = -1; /* the step before has sent its weights on their way */
+    shards_publish(m->shards, &m->stream);
     m->stream.ledger->times = 1;
     step_sums_zero(&m->sums, &m->stream);
     shards_begin(m->shards, &m->stream);
-    if (m->pipeline.spec.stages > 1) {
+    if (runs_list) {
         pipeline_step(&m->pipeline, &m->stream, 1.0f, same_batch, &batch);
         earlier = 0;
     }
@@ -100,12 +101,14 @@ static void dry_step(Model *m, int64_t micro_batches) {
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_EARLIER);
     }
     m->stream.ledger->times = 1;
-    if (m->pipeline.spec.stages == 1) {
+    if (!runs_list) {
         gpt_forward(&m->gpt, &m->stream, batch);
         gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
     }
+    ledger_mark(m->stream.ledger, "finish", 0);
     shards_finish(m->shards, &m->stream);
     optimizer_numbers(&m->optimizer, &m->stream, 0);
+    ledger_mark(m->stream.ledger, "update", 0);
     optimizer_update(&m->optimizer, &m->stream, h, 1.0f);
     shards_publish(m->shards, &m->stream);
 }
@@ -140,8 +143,8 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     m.stream.math = spec.math;
     m.stream.any_threads = spec.any_threads;
     carve(&m);
-    if (spec.optimizer) dry_step(&m, micro_batches);
-    dry_other_batches(&m);
+    if (spec.optimizer && micro_batches > 0) dry_step(&m, micro_batches);
+    if (!m.stream.ledger->is_elsewhere) dry_other_batches(&m);
     ModelBytes bytes = {m.params_arena.peak_bytes, m.grads_arena.peak_bytes, m.optimizer_arena.peak_bytes, m.activations_arena.peak_bytes,
                         m.stream.scratch.peak_bytes, m.shards->order.leaves ? m.shards->order.buffers : 0};
     drop(&m);

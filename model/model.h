@@ -48,7 +48,8 @@ void       model_take_groups(ModelSpec *spec, const Groups *groups);
 
 /* Sizes and costs, by a dry run of the model's own code: a step of `micro_batches`, and for the scratch also
  * evaluation's smaller batches and sampling's lengths. Allocates only tables. spec.shards.comm need not be there:
- * spec.shards.ranks counts. Adds the step's operations to *step, which may be NULL. */
+ * spec.shards.ranks counts. Adds the step's operations to *step, which may be NULL. One that is_elsewhere sizes and
+ * runs the step alone; micro_batches 0: no step. */
 ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step);
 /* The layout of a rank's weights. */
 Layout     model_spec_layout(const ModelSpec *spec);

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/error.h"
 #include "core/rng.h"
@@ -26,7 +27,8 @@ int64_t dim_size(Dim dim, ModelShape s) {
 
 static Param param_of(const ParamRow *row, const char *prefix, int bucket, ModelShape s) {
     Param p = {.field = row->field, .group = row->group, .bucket = bucket, .cut = row->cut, .pad = VOCAB_PAD};
-    snprintf(p.name, sizeof p.name, "%s%s", prefix, row->name);
+    CHECK(strlen(prefix) + strlen(row->name) < sizeof p.name, "%s%s", prefix, row->name);
+    strcpy(stpcpy(p.name, prefix), row->name);
     p.dims = row->dim[1] == DIM_NONE ? 1 : 2;
     p.dim[0] = dim_size(row->dim[0], s);
     p.dim[1] = dim_size(row->dim[1], s);
@@ -35,20 +37,12 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     return p;
 }
 
-/* The table of a bucket, and the prefix of its rows' names. */
-static const ParamTable *table_of(ModelShape s, int bucket, char prefix[48]) {
+static const ParamTable *table_of(ModelShape s, int bucket) {
     const BlockKind *kind = block_kind(s);
-    snprintf(prefix, 48, "%s", kind->prefix);
-    if (bucket == 0) return &kind->embedding;
-    if (bucket > s.n_layer) return &kind->final;
-    snprintf(prefix, 48, "%sh.%d.", kind->prefix, bucket - 1);
-    return &kind->block;
+    return bucket == 0 ? &kind->embedding : bucket > s.n_layer ? &kind->final : &kind->block;
 }
 
-size_t model_view_bytes(ModelShape s, int bucket) {
-    char prefix[48];
-    return table_of(s, bucket, prefix)->view_bytes;
-}
+size_t model_view_bytes(ModelShape s, int bucket) { return table_of(s, bucket)->view_bytes; }
 
 Param *model_params(ModelShape s, int *count) {
     const BlockKind *kind = block_kind(s);
@@ -56,8 +50,10 @@ Param *model_params(ModelShape s, int *count) {
     Param *p = (Param *)malloc(sizeof(Param) * (size_t)n);
     if (!p) fail(EXIT_MEMORY, "no memory for a table of %d parameters", n);
     for (int b = 0; b < (int)s.n_layer + 2; b++) {
+        const ParamTable *table = table_of(s, b);
         char              prefix[48];
-        const ParamTable *table = table_of(s, b, prefix);
+        if (table == &kind->block) snprintf(prefix, sizeof prefix, "%sh.%d.", kind->prefix, b - 1);
+        else snprintf(prefix, sizeof prefix, "%s", kind->prefix);
         for (int i = 0; i < table->rows; i++) p[at++] = param_of(&table->row[i], prefix, b, s);
     }
     *count = n;

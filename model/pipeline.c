@@ -102,6 +102,7 @@ static void send(const Pipeline *p, Work w) {
 
 static void take(const Pipeline *p, Stream *s, Work w, Batch batch) {
     Comm *from = takes(p, w);
+    ledger_mark(s->ledger, w.kind == WORK_FORWARD ? "forward" : "backward", w.part);
     if (from) comm_finish(from);
     if (from && w.kind == WORK_FORWARD) gpt_take_forward(p->gpt, s, w.part, w.tape, batch);
     if (from && w.kind == WORK_BACKWARD) gpt_take_backward(p->gpt, s, batch);

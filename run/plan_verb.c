@@ -8,7 +8,7 @@
 
 #include "core/io.h"
 #include "data/dataset.h"
-#include "run/plan.h"
+#include "run/plan_cluster.h"
 #include "model/precision.h"
 #include "run/progress.h"
 #include "run/verbs.h"
@@ -188,7 +188,7 @@ static void print_ledger(const Config *c, const Plan *p) {
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
-typedef struct { int ranks; size_t memory_bytes; int ledger; } Asked;
+typedef struct { int ranks; size_t memory_bytes; int ledger, fits; ClusterPlan on; } Asked;
 
 static int take_ranks(const char *text) {
     char *end;
@@ -213,18 +213,53 @@ static int take_flag(const char *name, const char *text) {
     return strcmp(text, "true") == 0;
 }
 
-/* Takes ranks=N, memory=SIZE and ledger=true out of the overrides; the others stay in order. */
-static Asked take_asked(int *count, char **overrides) {
-    Asked asked = {1, 0, 0};
-    int   kept = 0;
-    for (int i = 0; i < *count; i++) {
-        if (strncmp(overrides[i], "ranks=", 6) == 0) asked.ranks = take_ranks(overrides[i] + 6);
-        else if (strncmp(overrides[i], "memory=", 7) == 0) asked.memory_bytes = take_memory(overrides[i] + 7);
-        else if (strncmp(overrides[i], "ledger=", 7) == 0) asked.ledger = take_flag("ledger", overrides[i] + 7);
-        else overrides[kept++] = overrides[i];
+static double take_hours(const char *text) {
+    char  *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value > 0 && value < 1e9)) fail(EXIT_CONFIG, "plan: mtbf_hours=%s: hours between failures of the job are expected, as in mtbf_hours=3.1", text);
+    return value;
+}
+
+/* Whether it is one of the verb's own. */
+static int take_one(Asked *asked, const char *argument) {
+    static const char *const NAMES[] = {"ranks", "memory", "ledger", "cluster", "search", "fit", "mtbf_hours", "json", "zero_bubble"};
+    const char *value = strchr(argument, '=');
+    size_t      name = 0;
+    while (name < sizeof NAMES / sizeof *NAMES && (!value || strlen(NAMES[name]) != (size_t)(value - argument) || strncmp(argument, NAMES[name], strlen(NAMES[name])) != 0)) name++;
+    if (!value) return 0;
+    value++;
+    switch (name) {
+    case 0: asked->ranks = take_ranks(value); return 1;
+    case 1: asked->memory_bytes = take_memory(value); return 1;
+    case 2: asked->ledger = take_flag("ledger", value); return 1;
+    case 3: asked->on.cluster = value; return 1;
+    case 4: asked->on.searches = take_flag("search", value); return 1;
+    case 5: asked->fits = take_flag("fit", value); return 1;
+    case 6: asked->on.mtbf_hours = take_hours(value); return 1;
+    case 7: asked->on.json = take_flag("json", value); return 1;
+    case 8: asked->on.zero_bubble = take_flag("zero_bubble", value); return 1;
+    default: return 0;
     }
+}
+
+/* Takes the verb's own keys out of the overrides; the others stay in order. */
+static Asked take_asked(int *count, char **overrides) {
+    Asked asked = {.ranks = 1};
+    int   kept = 0;
+    for (int i = 0; i < *count; i++)
+        if (!take_one(&asked, overrides[i])) overrides[kept++] = overrides[i];
     *count = kept;
+    if (!asked.on.cluster && (asked.on.searches || asked.on.json || asked.on.zero_bubble || asked.on.mtbf_hours > 0))
+        fail(EXIT_CONFIG, "plan: search=, json=, zero_bubble= and mtbf_hours= are of a cluster: cluster=dgx-h100, or the path of a file");
+    asked.on.held = search_held(overrides, kept);
     return asked;
+}
+
+/* The most ranks that the config allows; its message for all of them where there are none. */
+static int fitting(const Config *c, int ranks) {
+    int most = search_fit(c, ranks);
+    if (most == 0) fail(EXIT_CONFIG, "%s", config_check_changed(c, ranks));
+    return most;
 }
 
 /* The choice of a run here; in a CUDA build without a GPU, that of a run with a GPU for each rank. */
@@ -238,12 +273,24 @@ static CommKind comm_of(const Config *c, int ranks) {
 }
 
 int verb_plan(int argc, char **argv) {
-    if (argc < 2) fail(EXIT_CONFIG, "plan needs a config file: ./train_gpt plan config.json [key=value ...] [ranks=N] [memory=80GiB] [ledger=true]");
+    if (argc < 2) fail(EXIT_CONFIG, "plan needs a config file: ./train_gpt plan config.json [key=value ...] [ranks=N] [fit=true] [memory=80GiB] [ledger=true] "
+                           "[cluster=NAME_OR_FILE [search=true] [mtbf_hours=H] [zero_bubble=true] [json=true]]");
     int    overrides = argc - 2;
     Asked  asked = take_asked(&overrides, argv + 2);
     Config config;
-    char  *faults = config_load(argv[1], argv + 2, overrides, asked.ranks, &config);
+    char  *faults = config_load(argv[1], argv + 2, overrides, asked.fits || asked.on.searches ? 0 : asked.ranks, &config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
+    if (asked.fits && !asked.on.searches) {
+        int fit = fitting(&config, asked.ranks);
+        if (!asked.on.json) printf("fit          %d of %d ranks\n", fit, asked.ranks);
+        asked.ranks = fit;
+    }
+    if (asked.on.cluster) {
+        asked.on.ranks = asked.ranks;
+        plan_cluster(&config, asked.on);
+        config_free(&config);
+        return EXIT_DONE;
+    }
 
     int cores = omp_get_num_procs(), present = device_count() > 0; /* cores that this process may use */
     if (present) device_open(0, cores > asked.ranks ? cores / asked.ranks : 1); /* the scratch of a rank depends on its threads */

@@ -76,6 +76,9 @@ void  config_free(Config *config);      /* its strings; also after faults */
 
 /* The rule that needs the number of ranks; NULL or a malloc'ed sentence naming the nearest valid values. */
 char *config_check_ranks(const Config *config, int ranks);
+/* The same, of a config whose parallel.*, memory.* and batch.micro_batch were changed after it was read: with the rules
+ * between those. */
+char *config_check_changed(const Config *config, int ranks);
 Mesh  config_mesh(const Config *config, int ranks); /* the grid of so many ranks, which config_check_ranks has allowed */
 int   config_datas(const Config *config, int ranks); /* of them, those that compute different micro-batches: ranks / (tensor x context x pipeline) */
 

@@ -216,6 +216,13 @@ char *config_check_ranks(const Config *c, int ranks) {
     return text ? text : check_micro_batches(c, ranks);
 }
 
+char *config_check_changed(const Config *c, int ranks) {
+    char *(*const checks[])(const Config *) = {check_order, check_context, check_tensor, check_balance, check_pipeline};
+    char *text = NULL;
+    for (int i = 0; i < 5 && !text; i++) text = checks[i](c);
+    return text ? text : config_check_ranks(c, ranks);
+}
+
 static void rule_seq_len(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"batch.seq_len", "model.n_positions", NULL};
