@@ -85,6 +85,7 @@ static void read_ledger(History *h, const Ledger *l, int64_t micro_batches, cons
     int64_t *seen = (int64_t *)calloc((size_t)h->parts * (WORK_BACKWARD + 1), sizeof *seen);
     Chapter *to = &h->begin, none = {0};
     int      is_work = 0;
+    int64_t  at = 0;
     if (!seen) fail(EXIT_MEMORY, "no memory for a history of %d parts", h->parts);
     for (int i = 0; i < l->entries; i++) {
         const LedgerEntry *e = &l->entry[i];
@@ -99,34 +100,36 @@ static void read_ledger(History *h, const Ledger *l, int64_t micro_batches, cons
         }
         int part = (int)e->dim[0], kind = strcmp(e->op, "forward") == 0 ? WORK_FORWARD : WORK_BACKWARD;
         int micro = micro_kind(seen[part * (WORK_BACKWARD + 1) + kind]++, micro_batches);
-        to = chapter_of(h, part, kind, micro);
+        to = h->each_work ? &h->work[at++] : chapter_of(h, part, kind, micro);
         if (to->passages) to = &none; /* it stands for this one, too */
     }
     free(seen);
 }
 
 History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d) {
-    History h = {.parts = stage.pipeline.parts};
+    History h = {.parts = stage.pipeline.parts, .each_work = stage.shards.zero_stage == 3 && stage.pipeline.stages > 1};
     Ledger  ledger = {.in_order = 1, .is_elsewhere = 1};
-    int64_t few = fewest(stage.pipeline, micro_batches);
-    h.work = (Chapter *)calloc((size_t)h.parts * (WORK_BACKWARD + 1) * MICRO_KINDS, sizeof *h.work);
-    if (!h.work) fail(EXIT_MEMORY, "no memory for a history of %d parts", h.parts);
-    stage.pipeline.micro_batches = few;
-    if (stage.shards.micro_batches) stage.shards.micro_batches = few; /* ordered sums */
-    h.scratch_bytes = model_dry(stage, few, &ledger).scratch;
-    read_ledger(&h, &ledger, few, d);
+    int64_t run = h.each_work ? micro_batches : fewest(stage.pipeline, micro_batches);
+    h.works = h.each_work ? 2 * run * h.parts : (int64_t)h.parts * (WORK_BACKWARD + 1) * MICRO_KINDS;
+    h.work = (Chapter *)calloc((size_t)h.works, sizeof *h.work);
+    if (!h.work) fail(EXIT_MEMORY, "no memory for a history of %lld works", (long long)h.works);
+    stage.pipeline.micro_batches = run;
+    if (stage.shards.micro_batches) stage.shards.micro_batches = run; /* ordered sums */
+    h.scratch_bytes = model_dry(stage, run, &ledger).scratch;
+    read_ledger(&h, &ledger, run, d);
     ledger_free(&ledger);
     return h;
 }
 
 void history_free(History *h) {
-    for (int i = 0; i < h->parts * (WORK_BACKWARD + 1) * MICRO_KINDS; i++) free(h->work[i].passage);
+    for (int64_t i = 0; i < h->works; i++) free(h->work[i].passage);
     free(h->work);
     free(h->begin.passage);
     free(h->finish.passage);
     free(h->update.passage);
 }
 
-const Chapter *history_work(const History *h, Work w, int64_t micro_batches) {
-    return chapter_of(h, w.part, w.kind, micro_kind(w.micro, micro_batches));
+const Chapter *history_work(const History *h, const WorkList *list, int64_t at, int64_t micro_batches) {
+    Work w = list->work[at];
+    return h->each_work ? &h->work[at] : chapter_of(h, w.part, w.kind, micro_kind(w.micro, micro_batches));
 }

@@ -37,8 +37,9 @@ enum { MICRO_FIRST, MICRO_BETWEEN, MICRO_AT_END, MICRO_KINDS };
 
 typedef struct {
     Chapter  begin, finish, update;
-    Chapter *work;            /* owned [parts][WORK_BACKWARD + 1][MICRO_KINDS] */
-    int      parts;
+    Chapter *work;            /* owned [works]: [parts][WORK_BACKWARD + 1][MICRO_KINDS], or each_work: of the work list */
+    int64_t  works;
+    int      parts, each_work; /* ZeRO stage 3 with a pipeline: which weights are there depends on the works before */
     size_t   scratch_bytes;
 } History;
 
@@ -54,7 +55,7 @@ Durations durations_of(const Cluster *cluster, Mesh mesh, DType act, double flop
 
 History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d);
 void    history_free(History *h);
-const Chapter *history_work(const History *h, Work w, int64_t micro_batches);
+const Chapter *history_work(const History *h, const WorkList *list, int64_t at, int64_t micro_batches); /* of list->work[at] */
 
 #ifdef __cplusplus
 }

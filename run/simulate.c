@@ -16,7 +16,7 @@ static const double GPU_SCRATCH = 64.0 * (1 << 20);
 
 enum { ENDS = 4096 }; /* collectives whose end is remembered: more than are ever on their way */
 
-typedef struct { int is_there; double at; } Message;
+typedef struct { int is_there; double at, seconds; } Message;
 
 typedef struct {
     const History *history;
@@ -103,17 +103,10 @@ static int deliver(const Replay *r, int p) {
         Message *out = &r->stage[p].out[kind];
         Stage   *to = &r->stage[receiver_of(r, kind, p)];
         if (!out->is_there || to->posted[kind] < 0 || to->in[kind].is_there) continue;
-        const Work one = {.kind = (WorkKind)kind, .part = 0, .micro = 1}; /* messages of a kind are of one size */
-        double seconds = 0.0;
-        for (int part = 0; part < r->parts && r->overlaps; part++) {
-            Work w = one;
-            w.part = part;
-            seconds = later_of(seconds, history_work(r->stage[p].history, w, r->micro_batches)->message_s);
-        }
-        double arrives = later_of(out->at, to->posted[kind]) + seconds;
-        to->in[kind] = (Message){1, arrives};
+        double arrives = later_of(out->at, to->posted[kind]) + (r->overlaps ? out->seconds : 0.0);
+        to->in[kind] = (Message){1, arrives, 0};
         to->posted[kind] = -1;
-        *out = (Message){0, arrives};
+        *out = (Message){0, arrives, 0};
         moved = 1;
     }
     return moved;
@@ -124,7 +117,7 @@ static int run_next(const Replay *r, int p) {
     Stage *s = &r->stage[p];
     if (s->at == s->list.count) return 0;
     Work           w = s->list.work[s->at];
-    const Chapter *c = history_work(s->history, w, r->micro_batches);
+    const Chapter *c = history_work(s->history, &s->list, s->at, r->micro_batches);
     int            from_message = takes(r, w, p), to_message = gives(r, w, p);
     if ((from_message && !s->in[w.kind].is_there) || (to_message && s->out[w.kind].is_there)) return 0;
     if (from_message) {
@@ -144,7 +137,7 @@ static int run_next(const Replay *r, int p) {
     run_chapter(s, c, share);
     if (to_message) {
         if (!r->overlaps) s->now += c->message_s, s->exposed_s[AXIS_STAGE] += c->message_s;
-        s->out[w.kind] = (Message){1, s->now};
+        s->out[w.kind] = (Message){1, s->now, c->message_s};
         s->sent[AXIS_STAGE] += c->message_bytes;
     }
     return 1;
