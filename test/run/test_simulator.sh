@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# `plan cluster=`: published steps within their bounds, what it prints, what it refuses.
+. "$(dirname "${BASH_SOURCE[0]}")/lib/tiny.sh"
+python3 test/sim/published.py "$TRAIN" "$WORK" || { echo "not ok the published steps"; exit 1; }
+
+plan() { "$TRAIN" plan "$WORK/base.json" "$@" 2>&1; }
+small="model.n_layer=8 model.n_embd=1536 batch.micro_batch=2 batch.global_tokens=262144"
+text=$(plan ranks=32 cluster=dgx-h100 parallel.tensor=4 parallel.pipeline=2 mtbf_hours=3 $small)
+expect "a plan for a cluster needs no data" [ $? -eq 0 ]
+expect "every figure says simulated" [ "$(grep -E '[0-9] (s|ms|GiB|MiB|bytes|%|TFLOP)' <<< "$text" | grep -vc simulated)" -eq 0 ]
+for word in "tensor 4 x shard 4 x stage 2" "across nodes of 8: shard, stage" "the fullest" "TFLOP/s a GPU" MFU bubble "waiting for other stages" sends goodput; do
+    expect "it says: $word" grep -qF "$word" <<< "$text"
+done
+json=$(plan ranks=32 cluster=dgx-h100 parallel.tensor=4 parallel.pipeline=2 json=true $small)
+expect "json=true prints one object with all its keys" python3 -c '
+import json, sys
+o = json.loads(sys.argv[1])
+g = o["grid"]
+assert [g[k] for k in ("tensor", "context", "pipeline", "interleave", "replicas", "data", "zero_stage", "micro_batch")] == [4, 1, 2, 1, 1, 4, 0, 2], g
+assert o["ranks"] == 32 and o["simulated"] is True
+for k in ("step_ms", "tokens_per_s", "tflops_per_gpu", "mfu", "bubble", "memory_bytes"): assert o[k] > 0, k
+for k in ("exposed_ms", "sent"): assert set(o[k]) == {"tensor", "context", "shard", "replica", "stage"}, k
+assert abs(o["tokens_per_s"] * o["step_ms"] / 1e3 - 262144) < 1
+assert abs(o["mfu"] * 989 - o["tflops_per_gpu"]) < 1e-6 * 989
+' "$json"
+search=$(plan ranks=32 cluster=dgx-h100 search=true $small)
+expect "a search lists ten grids, the quickest first" [ "$(grep -cE '^simulated +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ +[0-9]+ ' <<< "$search")" -eq 10 ]
+expect "and says why the next are slower" [ "$(grep -cE '\+[0-9.e+]+ ms (compute|bubble|tensor|context|shard|replica)' <<< "$search")" -eq 9 ]
+expect "fit=true: the most ranks that the config allows" grep -q "fit          24 of 31 ranks" <<< "$(plan ranks=31 fit=true parallel.tensor=4 parallel.pipeline=2 model.n_layer=2 model.n_embd=192 batch.global_tokens=$((2048 * 12)) batch.micro_batch=1)"
+
+refuses() { # TEXT CODE WORDS ARGUMENTS...
+    local what=$1 code=$2 words=$3 said status; shift 3
+    said=$(plan "$@"); status=$?
+    expect "$what: exit $code, and says why" [ "$status" -eq "$code" ] && expect "  $words" grep -qF "$words" <<< "$said"
+}
+refuses "an unknown cluster" 64 "dgx-a100" ranks=8 cluster=dgx-x
+refuses "a file that is not there" 64 "cannot be read" ranks=8 cluster=./none.json
+echo '{"gpus_per_node": 8, "gpu": {"name": "G"}}' > "$WORK/bad.json"
+refuses "a cluster with faults" 64 "bad.json:" ranks=8 cluster="$WORK/bad.json"
+refuses "a search without a cluster" 64 "cluster=" ranks=8 search=true
+refuses "json without a cluster" 64 "cluster=" ranks=8 json=true
+refuses "hours that are none" 64 "mtbf_hours=" ranks=8 cluster=dgx-h100 mtbf_hours=-1
+refuses "a grid that does not divide the ranks" 64 "12 or 15 ranks" ranks=14 cluster=dgx-h100 parallel.tensor=3 model.n_embd=1536 batch.seq_len=1536
+refuses "no rate of this precision" 64 "gpu.flops" ranks=2 cluster=here precision=bf16
+refuses "a model without room" 71 "parallel." ranks=64 cluster=dgx-h100 model.n_layer=48 model.n_head=64 model.n_embd=8192 batch.micro_batch=1
+refuses "  and names the stage" 71 "memory of stage 0" ranks=64 cluster=dgx-h100 model.n_layer=48 model.n_head=64 model.n_embd=8192 batch.micro_batch=1
+refuses "no grid with room" 71 "more ranks" ranks=8 cluster=dgx-h100 model.n_layer=96 model.n_head=96 model.n_embd=12288 batch.micro_batch=1 search=true
+exit $STATUS
