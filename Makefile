@@ -96,7 +96,7 @@ demo: deps                 ## from nothing to a trained model on real text; TEXT
 	@scripts/demo.sh $(TEXT)
 bench: $(if $(filter cuda,$(BACKEND))$(BASE),,tests)        ## speed of training against the machine's matrix products, kept in test/results/; BASE=commit: against that commit
 	@B=$(B) scripts/$(if $(BASE),bench_base.sh $(BASE),bench.sh)
-bench-comm: tests          ## ring against MPI's collectives, bus bandwidth by size
+bench-comm: tests          ## ring against MPI's collectives; the simulator against steps of two ranks
 	@B=$(B) scripts/bench_comm.sh
 check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, figures and file map of the docs
 	@scripts/check.sh

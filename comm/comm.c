@@ -135,6 +135,17 @@ CommKind comm_kind(const Comm *c) { return c->kind; }
 /* Chunks have one size; a bucket of any length goes through the same few. */
 size_t comm_buffer_bytes(CommKind kind, int ranks) { return ranks > 1 && kind == COMM_RING ? (size_t)(WINDOW * CHUNK_BYTES) : 0; }
 
+/* The most channels that NCCL opens between GPUs of one host. Each has a buffer from and to a neighbour for each
+ * protocol:
+ *   Simple   NCCL_BUFFSIZE, 4 MiB by default
+ *   LL128    120 words for each of 640 threads, 8 times
+ *   LL       8 lines of 16 bytes for each of 512 threads, 8 times
+ * (src/include/device.h of NCCL 2) */
+size_t comm_library_bytes(CommKind kind, int ranks) {
+    const size_t channels = 32, simple = 4u << 20, ll128 = 120 * 640 * 8 * 8, ll = 8 * 16 * 512 * 8;
+    return kind == COMM_NCCL && ranks > 1 ? channels * 2 * (simple + ll128 + ll) : 0;
+}
+
 /* Counts the time of collectives in flight up to now; the rest counts for the next call. */
 static void count_so_far(Comm *c) {
     double now = clock_ms();

@@ -24,6 +24,18 @@ char *mesh_text(Mesh m, char out[MESH_TEXT]) {
     return out;
 }
 
+char *mesh_crossing(Mesh m, int host, char out[MESH_TEXT]) {
+    int used = 0, stride = 1;
+    snprintf(out, MESH_TEXT, "none");
+    for (int a = 0; a < AXES; a++) {
+        int span = stride * m.size[a];
+        if (m.size[a] > 1 && (span > host || host % span) && mesh_ranks(m) > host)
+            used += snprintf(out + used, (size_t)(MESH_TEXT - used), "%s%s", used ? ", " : "", mesh_axis_name((Axis)a));
+        stride = span;
+    }
+    return out;
+}
+
 int mesh_ranks(Mesh m) {
     int ranks = 1;
     for (int a = 0; a < AXES; a++) ranks *= m.size[a];

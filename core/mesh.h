@@ -33,6 +33,8 @@ Mesh      mesh_of(int ranks, MeshSizes sizes);
 const char *mesh_axis_name(Axis axis); /* "tensor" */
 enum { MESH_TEXT = 120 };
 char       *mesh_text(Mesh m, char out[MESH_TEXT]); /* "tensor 2 x shard 4": those of more than one rank, and shard. Returns out */
+/* "shard, stage": the axes whose neighbours are on different hosts of so many ranks, or "none". Returns out. */
+char       *mesh_crossing(Mesh m, int host, char out[MESH_TEXT]);
 int       mesh_ranks(Mesh m);      /* of the whole grid */
 MeshPlace mesh_place(Mesh m, int rank);
 int       mesh_rank(Mesh m, MeshPlace p);

@@ -21,8 +21,8 @@ typedef struct {
     char   name[CLUSTER_NAME];     /* of the file, without folder and ending            */
     char   gpu[CLUSTER_NAME];
     double gpus_per_node;
-    double memory_bytes, reserved_bytes; /* of a GPU; of them, taken by context and libraries */
-    double processors;             /* multiprocessors, for the tail of a product; 0: not counted */
+    double memory_bytes, reserved_bytes; /* of a GPU; of them, taken by its context and kernels */
+    double processors;             /* multiprocessors, for the tail of a product; 0: it is no GPU */
     double fp32, tf32, bf16, fp16; /* FLOP/s of matrix products; 0: the GPU has none    */
     double bytes_per_s;            /* of its memory                                     */
     Link   link[CLUSTER_LINKS];    /* from near to far; the last reaches all            */

@@ -67,26 +67,13 @@ static void print_json(cJSON *object, const Cluster *cluster) {
 
 /* --- as text ------------------------------------------------------------------------------------------------------ */
 
-/* "shard, stage": the axes whose neighbours are in different nodes. */
-static const char *crossing(const Cluster *cluster, Mesh mesh, char out[MESH_TEXT]) {
-    int used = 0, stride = 1, node = (int)cluster->gpus_per_node;
-    out[0] = 0;
-    for (int a = 0; a < AXES; a++) {
-        int span = stride * mesh.size[a];
-        if (mesh.size[a] > 1 && (span > node || node % span) && mesh_ranks(mesh) > node)
-            used += snprintf(out + used, (size_t)(MESH_TEXT - used), "%s%s", used ? ", " : "", mesh_axis_name((Axis)a));
-        stride = span;
-    }
-    return used ? out : "none";
-}
-
 static void print_grid(const Simulated *s, const Cluster *cluster) {
     char text[MESH_TEXT], axes[MESH_TEXT];
     printf("grid         %s, ZeRO stage %d", mesh_text(s->mesh, text), s->zero_stage);
     if (s->mesh.size[AXIS_STAGE] > 1) printf(", interleave %d", s->parts);
     printf("; %lld micro-batch%s of %lld, recompute %s\n", (long long)s->micro_batches, s->micro_batches == 1 ? "" : "es", (long long)s->micro_batch,
            RECOMPUTE_NAMES[s->recompute]);
-    printf("             across nodes of %.0f: %s\n", cluster->gpus_per_node, crossing(cluster, s->mesh, axes));
+    printf("             across nodes of %.0f: %s\n", cluster->gpus_per_node, mesh_crossing(s->mesh, (int)cluster->gpus_per_node, axes));
 }
 
 static void print_memory(FILE *out, const Config *c, const Simulated *s, const Cluster *cluster) {

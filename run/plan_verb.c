@@ -87,12 +87,50 @@ static PlanText count_text(double value) {
 /* More than data alone. */
 static int is_grid(const Plan *p) { return mesh_ranks(p->mesh) > p->mesh.size[AXIS_SHARD]; }
 
-static void print_grid(const Plan *p) {
+/* Blocks, micro-batches in flight and memory: "blocks 0-3, 8-11". */
+static void print_stage(const Config *c, const Plan *p, int stage) {
+    PlanRanks    ranks = p->ranks;
+    ModelSpec    spec = plan_model(c, p->act, ranks.count, stage, NULL);
+    GptPartSpec *part = pipeline_parts(c->model.shape, spec.pipeline);
+    char         blocks[64] = "";
+    int          used = 0, tapes = 0;
+    for (int i = 0; i < spec.pipeline.parts; i++) {
+        int64_t first = part[i].first, last = part[i].end - 1;
+        if (used < 40) used += snprintf(blocks + used, sizeof blocks - (size_t)used, first < last ? "%s%lld-%lld" : "%s%lld", i ? ", " : "", (long long)first, (long long)last);
+        else if (used < 60) used = 60, strcat(blocks, ", ...");
+        if (part[i].tapes > tapes) tapes = part[i].tapes;
+    }
+    free(part);
+    ranks.stage = stage;
+    Plan one = plan_make(c, p->act, ranks);
+    printf("  stage %-3d blocks %-28s x %-3d %9.1f %9.1f %9.1f %11.1f %9.1f MiB\n", stage, blocks, tapes, (double)one.params_bytes / 1048576.0,
+           (double)one.grads_bytes / 1048576.0, (double)one.optimizer_bytes / 1048576.0, (double)one.activation_bytes / 1048576.0, (double)one.device_bytes / 1048576.0);
+}
+
+/* All of few; of many the first and the last ones: those between lie between. */
+static void print_stages(const Config *c, const Plan *p) {
+    int P = p->mesh.size[AXIS_STAGE];
+    printf("stages       %.0f %% of the time idle; below, stage %d, which takes the most memory\n", 100.0 * work_idle(P, p->parts, p->micro_steps), p->ranks.stage);
+    printf("  stage                       micro-batches kept   weights gradients optimizer activations     total\n");
+    for (int stage = 0; stage < P; stage++)
+        if (P <= 8 || stage < 4 || stage >= P - 4) print_stage(c, p, stage);
+    if (c->parallel.zero_stage == 3)
+        printf("warning: parallel.zero_stage = 3 gathers each block's weights for every micro-batch, %lld times a step: of what is sent, shard %.0f bytes; stage 2 sends less\n",
+               (long long)p->micro_steps, p->sent[AXIS_SHARD]);
+}
+
+/* The axes whose neighbours are on different machines, where each has so many GPUs. */
+static void print_crossing(const Plan *p) {
+    int devices = device_is_host() ? 0 : device_count();
+    char axes[MESH_TEXT];
+    if (devices > 0 && p->ranks.count > devices) printf("             across hosts of %d GPU%s: %s\n", devices, devices == 1 ? "" : "s", mesh_crossing(p->mesh, devices, axes));
+}
+
+static void print_grid(const Config *c, const Plan *p) {
     char text[MESH_TEXT];
     printf("grid         %s\n", mesh_text(p->mesh, text));
-    if (p->mesh.size[AXIS_STAGE] > 1)
-        printf("stages       %.0f %% of the time idle; below, stage %d, which takes the most memory\n", 100.0 * work_idle(p->mesh.size[AXIS_STAGE], p->parts, p->micro_steps),
-               p->ranks.stage);
+    print_crossing(p);
+    if (p->mesh.size[AXIS_STAGE] > 1) print_stages(c, p);
 }
 
 static void print_sent(const Plan *p) {
@@ -149,7 +187,7 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
     printf("plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
     printf("model        %s\n", model_shape_text(c->model.shape).text);
-    if (is_grid(p)) print_grid(p);
+    if (is_grid(p)) print_grid(c, p);
     printf("parameters   %lld (%s)\n\n", (long long)p->parameters, count_text((double)p->parameters).text);
     plan_print_memory(stdout, c, p);
     print_room(c, p, memory_bytes);

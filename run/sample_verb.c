@@ -1,6 +1,7 @@
 /* sample_verb.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, to stdout. The
  * checkpoint folder describes the model, so neither the run's config nor its data need be there. Computes in fp32 with
- * the masters' own values. */
+ * the masters' own values. Under mpirun with parallel.tensor, .context or .pipeline the ranks share the model; without
+ * these rank 0 has all of it. */
 #include <errno.h>
 #include <math.h>
 #include <omp.h>
@@ -14,11 +15,13 @@
 #include "model/hf_gpt2.h"
 #include "model/model.h"
 #include "run/checkpoint/checkpoint.h"
+#include "run/config/config.h"
 #include "run/config/nearest.h"
 #include "run/sample.h"
 #include "run/verbs.h"
 
-static const char USAGE[] = "./train_gpt sample RUN_OR_CHECKPOINT [prompt=\"...\"] [tokens=256] [temperature=0.8] [top_k=0] [seed=1337]";
+static const char USAGE[] = "./train_gpt sample RUN_OR_CHECKPOINT [prompt=\"...\"] [tokens=256] [temperature=0.8] [top_k=0] [seed=1337]; "
+                            "under mpirun [parallel.tensor=1] [parallel.context=1] [parallel.pipeline=1]";
 
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
 
@@ -36,8 +39,8 @@ static int64_t count_argument(const char *name, const char *text, double least, 
     return (int64_t)value;
 }
 
-static void take_argument(SamplePlan *plan, const char *argument) {
-    static const char *const names[] = {"prompt", "tokens", "temperature", "top_k", "seed", NULL};
+static void take_argument(SamplePlan *plan, MeshSizes *grid, const char *argument) {
+    static const char *const names[] = {"prompt", "tokens", "temperature", "top_k", "seed", "parallel.tensor", "parallel.context", "parallel.pipeline", NULL};
     const char *value = strchr(argument, '=');
     char        name[64];
     snprintf(name, sizeof name, "%.*s", (int)(value ? value - argument : (ptrdiff_t)strlen(argument)), argument);
@@ -55,7 +58,10 @@ static void take_argument(SamplePlan *plan, const char *argument) {
         case 1: plan->tokens = count_argument(name, value, 0, 1e7); break;
         case 2: plan->temperature = number_argument(name, value, 0, 1000); break;
         case 3: plan->top_k = count_argument(name, value, 0, 1e9); break;
-        default: plan->seed = (uint64_t)count_argument(name, value, 0, 9007199254740992.0);
+        case 4: plan->seed = (uint64_t)count_argument(name, value, 0, 9007199254740992.0); break;
+        case 5: grid->tensor = (int)count_argument(name, value, 1, 1024); break;
+        case 6: grid->context = (int)count_argument(name, value, 1, 1024); break;
+        default: grid->stages = (int)count_argument(name, value, 1, 1024);
     }
 }
 
@@ -77,32 +83,82 @@ static ModelShape read_shape(const char *checkpoint) {
     return shape;
 }
 
-static void print_sample(const char *checkpoint, SamplePlan plan) {
+/* --- the ranks ---------------------------------------------------------------------------------------------------- */
+
+int verb_sample_is_of_ranks(int argc, char **argv) {
+    for (int i = 2; i < argc; i++)
+        if (strncmp(argv[i], "parallel.", 9) == 0) return 1;
+    return 0;
+}
+
+/* The ranks that share the model, and no more. */
+static void refuse_grid(ModelShape shape, MeshSizes grid, int ranks) {
+    Config c = {.optimizer = {.name = "adamw"}};
+    c.model.shape = shape;
+    c.parallel.tensor = grid.tensor, c.parallel.context = grid.context, c.parallel.pipeline = grid.stages, c.parallel.interleave = c.parallel.replicas = 1;
+    c.batch.micro_batch = 1, c.batch.seq_len = shape.n_positions, c.batch.global_tokens = shape.n_positions;
+    int64_t wanted = (int64_t)grid.tensor * grid.context * grid.stages;
+    if (wanted != ranks)
+        fail(EXIT_CONFIG, "sample: parallel.tensor (%d) x context (%d) x pipeline (%d) = %lld ranks share the model, and there %s %d: mpirun -np %lld", grid.tensor,
+             grid.context, grid.stages, (long long)wanted, ranks == 1 ? "is" : "are", ranks, (long long)wanted);
+    char *fault = config_check_changed(&c, ranks);
+    if (fault) fail(EXIT_CONFIG, "sample: %s", fault);
+}
+
+static ModelSpec spec_of(ModelShape shape, const Groups *g) {
+    ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = 1, .T = shape.n_positions};
+    if (!g) return spec;
+    spec.shards.ranks = g->mesh.size[AXIS_CONTEXT], spec.shards.tensor_ranks = g->mesh.size[AXIS_TENSOR], spec.context_ranks = g->mesh.size[AXIS_CONTEXT];
+    spec.pipeline = (PipelineSpec){.stages = g->mesh.size[AXIS_STAGE], .parts = 1, .micro_batches = 1};
+    model_take_groups(&spec, g);
+    return spec;
+}
+
+/* --- the text ----------------------------------------------------------------------------------------------------- */
+
+static void print_sample(const char *checkpoint, SamplePlan plan, const Groups *groups) {
     ModelShape shape = read_shape(checkpoint);
     Tokenizer  tokenizer = tokenizer_create("", shape.vocab_size);
     if (*plan.prompt && tokenizer.kind == TOKENIZER_IDS)
         fail(EXIT_CONFIG, "sample: the model of %s has token ids only, no tokenizer that takes text: leave the prompt empty", checkpoint);
-    device_open(0, omp_get_num_procs());
-    Model *m = model_create((ModelSpec){.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = 1, .T = shape.n_positions});
+    Model *m = model_create(spec_of(shape, groups));
     Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)shape.n_positions);
     plan.window = arena_tensor(&window, I32, 1, shape.n_positions, 1, 1);
     matmul_algorithms_freeze(); /* no product is worth being timed for a text, and the same text comes each time */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream);
 
-    char *text = sample_text(&m->pipeline, &m->stream, &tokenizer, plan);
-    puts(text);
+    char *text = sample_text(&m->pipeline, &m->stream, &tokenizer, plan); /* all ranks draw the same */
+    if (!groups || comm_rank(groups->job) == 0) puts(text);
     free(text);
     arena_destroy(&window);
     model_destroy(m);
 }
 
+static void print_sample_of_ranks(const char *checkpoint, SamplePlan plan, MeshSizes grid, World *world) {
+    Comm *all = world_all(world);
+    refuse_grid(read_shape(checkpoint), grid, comm_size(all));
+    device_open(world_local_rank(world), world_threads(world));
+    Groups groups = groups_create(all, mesh_of(comm_size(all), grid), 0);
+    groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
+    print_sample(checkpoint, plan, &groups);
+    groups_free(&groups);
+}
+
 int verb_sample(int argc, char **argv) {
     if (argc < 2) fail(EXIT_CONFIG, "sample needs a run folder or a checkpoint: %s", USAGE);
     SamplePlan plan = {.prompt = "", .tokens = 256, .temperature = 0.8, .top_k = 0, .seed = 1337};
-    for (int i = 2; i < argc; i++) take_argument(&plan, argv[i]);
-    char checkpoint[4096];
+    MeshSizes  grid = {1, 1, 1, 1};
+    char       checkpoint[4096];
+    for (int i = 2; i < argc; i++) take_argument(&plan, &grid, argv[i]);
     if (!checkpoint_find(argv[1], checkpoint, sizeof checkpoint))
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder that holds a complete one", argv[1]);
-    print_sample(checkpoint, plan);
+    if (verb_sample_is_of_ranks(argc, argv)) {
+        World *world = world_join(launch_detect());
+        print_sample_of_ranks(checkpoint, plan, grid, world);
+        world_leave(world);
+        return EXIT_DONE;
+    }
+    device_open(0, omp_get_num_procs());
+    print_sample(checkpoint, plan, NULL);
     return EXIT_DONE;
 }

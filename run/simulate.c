@@ -207,16 +207,17 @@ static void find_alike(const Config *c, PipelineSpec p, int *first_like) {
     }
 }
 
-static double bytes_of(ModelSpec spec, const Cluster *cluster, ModelBytes m) {
+static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelBytes m) {
     int64_t T = spec.T / spec.context_ranks, kept = pipeline_batches(spec.pipeline);
     double  model = (double)(m.params + m.grads + m.activations + m.scratch) + (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
-    return model + (double)loader_bytes(spec.B, T, kept) + cluster->reserved_bytes + (cluster->processors > 0 ? GPU_SCRATCH : 0.0);
+    double  gpu = cluster->processors > 0 ? GPU_SCRATCH + (double)groups_library_bytes(mesh, COMM_NCCL) : 0.0;
+    return model + (double)loader_bytes(spec.B, T, kept) + cluster->reserved_bytes + gpu;
 }
 
 static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster, int stage) {
     Ledger     none = {.is_elsewhere = 1, .times = -1};
     ModelBytes m = model_dry(spec, 0, &none);
-    double     bytes = bytes_of(spec, cluster, m);
+    double     bytes = bytes_of(spec, out->mesh, cluster, m);
     if (bytes > out->memory_bytes) out->memory_bytes = bytes, out->memory = m, out->fullest = stage;
     ledger_free(&none);
 }

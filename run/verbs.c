@@ -32,8 +32,8 @@ typedef struct {
 
 static const Verb VERBS[] = {
     {"check",    "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data", verb_check},
-    {"plan",     "config.json [key=value ...] [ranks=N] [memory=80GiB] [ledger=true]", "parameters, memory, tokens, FLOPs and time of a run", verb_plan},
-    {"sample",   "RUN_OR_CHECKPOINT [key=value ...]",     "text from a trained model",                                verb_sample},
+    {"plan",     "config.json [key=value ...] [ranks=N] [cluster=NAME]", "parameters, memory, tokens and time of a run, here or elsewhere", verb_plan},
+    {"sample",   "RUN_OR_CHECKPOINT [key=value ...]",     "text from a trained model; under mpirun on a grid",                                verb_sample},
     {"tokenize", "...",                                   "text into token shards; tokenize alone prints how",         verb_tokenize},
     {"schema",   "",                                      "JSON Schema of the config, for editors",                   verb_schema},
 };
@@ -140,7 +140,9 @@ int verb_main(int argc, char **argv) {
         world_expect(launch); /* this was to be a run of all ranks */
         refuse_word(argv[1]);
     }
-    if (launch.rank > 0) return EXIT_DONE; /* rank 0 does it, once */
+    int of_ranks = verb && verb->main == verb_sample && verb_sample_is_of_ranks(argc, argv);
+    if (of_ranks) world_expect(launch);
+    else if (launch.rank > 0) return EXIT_DONE; /* rank 0 does it, once */
     start_computing();
     int status = do_verb(verb, argc, argv);
     if (fflush(stdout) != 0 || ferror(stdout)) fail(EXIT_IO, "what was to be printed could not be written: is the disk full?");

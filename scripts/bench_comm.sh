@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make bench-comm: the ring against MPI's own collectives at 2 and 4 ranks of one thread; one line per figure in test/results/bench_comm.jsonl.
+# make bench-comm: the ring against MPI's own collectives at 2 and 4 ranks of one thread, one line per figure in test/results/bench_comm.jsonl; then the simulator against steps.
 #   scripts/bench_comm.sh [MEGABYTES_AT_MOST]
 set -eu
 . "$(dirname "$0")/env.sh"
@@ -19,3 +19,11 @@ for ranks in 2 4; do
             "ring_gbs=$ring" "mpi_gbs=$mpi" "ratio=$ratio" "samples=$samples" "load_before=$before"
     done < <(grep -v '^#' "$log")
 done
+
+# This machine as a cluster, configs/clusters/here.json, and its grids of two ranks beside what `plan cluster=here` says of them.
+python3 test/bench/bench_here.py "$B" "$launch" | tee "$log"
+while read -r grid measured simulated ratio; do
+    json_result bench_grids.jsonl "command=make bench-comm" "grid=${grid//,/ }" "measured_ms=$measured" "simulated_ms=$simulated" "ratio=$ratio"
+done < <(python3 -c '
+import json, sys
+for line in open(sys.argv[1]): o = json.loads(line); print(o["grid"].replace(" ", ","), o["measured_ms"], o["simulated_ms"], o["ratio"])' "$log")

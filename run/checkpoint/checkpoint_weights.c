@@ -46,6 +46,7 @@ void checkpoint_read_weights(const char *path, const Layout *layout, Tensor para
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];
         Span         all = {.elems = p->local_elems, .param = i};
+        if (layout->bucket[p->bucket].hold == BUCKET_ELSEWHERE) continue;
         for (int64_t at = 0, n; at < p->local_elems; at += n) {
             n = weights_read_span(&w, tensor_of[i], p->offset, layout, &all, at, block, block + WEIGHTS_BLOCK);
             put_values(s, tensor_slice(params, p->memory + at, n), block);

@@ -129,7 +129,8 @@ def op_records():
 
 # --- the model ----------------------------------------------------------------------------------------------------------------------
 
-L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20
+L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # of gpt.rec
+GRID = 4, 4, 32, 389, 256, 8, 20  # of grid.rec: sizes that ranks of every axis can divide
 WARMUP, LR, FINAL, DECAY, CLIP = 5, 1e-3, 0.1, 0.1, 1.0
 
 
@@ -177,8 +178,8 @@ def learning_rate(s):
     return LR * (FINAL + (1 - FINAL) * (1 + math.cos(math.pi * (s - WARMUP) / (STEPS - WARMUP))) / 2)
 
 
-def model_records():
-    w = Writer("gpt")
+def model_records(name):
+    w = Writer(name)
     p = {name: leaf(initial(name, shape)) for name, shape in shapes()}
     for name, t in p.items():
         w.put("init." + name, t, "float32")
@@ -204,10 +205,12 @@ def model_records():
     for name, t in p.items():
         w.put("final." + name, t, "float32")
     w.put("loss", losses, "float64"), w.put("grad_norm", norms, "float64"), w.put("learning_rate", rates, "float64")
-    print("losses", losses, "norms", norms)
+    print(name, "losses", losses, "norms", norms)
 
 
 if __name__ == "__main__":
     os.makedirs(DATA, exist_ok=True)
     op_records()
-    model_records()
+    model_records("gpt")
+    L, H, C, V, T, B, STEPS = GRID
+    model_records("grid")
