@@ -47,9 +47,11 @@ esac
 ranks="1 2 3 4" scripts="test_*.sh"
 if [ -n "${SMOKE:-}" ]; then
     folders="core layers data comm model run/config run/guard run/checkpoint run" ranks=2 scripts="test_train.sh"
-    long="test_checkpoint_faults test_checkpoint_power ranks_checkpoint_faults test_watchdog ranks_groups" # they wait, or try every case
+    long="test_checkpoint_faults test_checkpoint_power ranks_checkpoint_faults test_watchdog ranks_groups ranks_grid" # they wait, or try every case
 fi
 is_wanted() { case " ${long:-} " in *" $(basename "$1" .c) "*) return 1 ;; esac; }
+# A rank test may say on how many it runs.
+rank_counts() { local said; said=$(sed -n 's/^ \* Runs on \([0-9 ]*\) ranks\.$/\1/p' "$1"); echo "${said:-$ranks}"; }
 run_folders() { # FOLDER...
     local folder source script n
     for folder in "$@"; do
@@ -58,7 +60,7 @@ run_folders() { # FOLDER...
         done
         for source in test/$folder/ranks_*.c; do
             [ -e "$source" ] && is_wanted "$source" || continue
-            for n in $ranks; do
+            for n in $(rank_counts "$source"); do
                 OMP_NUM_THREADS=1 run_cmocka "$source, $n ranks" run_ranks "$n" "$B/${source%.c}"
             done
         done

@@ -22,14 +22,12 @@ sent_as_planned() { # NAME RANKS KEY=VALUE...
 grid zero2    3 fp32 parallel.zero_stage=2
 grid zero3    3 fp32 parallel.zero_stage=3
 expect "ZeRO-3 has the bits of ZeRO-2" same_weights "$WORK/zero2" "$WORK/zero3" step_00000008
-grid zero3_bf16 2 bf16 parallel.zero_stage=3
 grid copies   4 fp32 parallel.zero_stage=1 parallel.replicas=2
 grid copies0  4 fp32 parallel.zero_stage=0 parallel.replicas=2
 expect "ZeRO-0 with copies has the bits of ZeRO-1 with copies" same_weights "$WORK/copies" "$WORK/copies0" step_00000008
 grid hybrid   4 bf16 parallel.zero_stage=3 parallel.replicas=2
 grid all_copies 4 fp32 parallel.zero_stage=2 parallel.replicas=4
 grid mpi      4 fp32 parallel.zero_stage=3 parallel.replicas=2 parallel.comm=mpi
-grid light    2 fp32 parallel.zero_stage=3 memory.recompute=block
 
 expect "zero2: bytes as planned" sent_as_planned zero2 3 precision=fp32 parallel.zero_stage=2
 expect "zero3: bytes as planned" sent_as_planned zero3 3 precision=fp32 parallel.zero_stage=3
@@ -69,7 +67,7 @@ for what in guard.m guard.v; do
     expect "$what: nothing is saved" [ -z "$(ls "$WORK/$what/checkpoints" | grep -v tmp)" ]
 done
 
-# Every axis with the others: pairs of (tensor, context, pipeline and its parts, copies, ZeRO stage, recompute, precision), each at least once.
+# The whole program on every axis, and some together; test/model/ranks_grid.c has pairs of all of them.
 # 8 ranks at most; LONG has sequences that context ranks can share.
 SHAPE="model.n_layer=6 model.n_head=4 model.n_embd=32 run.steps=4 checkpoint.every=2 eval.every=2 sample.every=4 sample.tokens=3"
 SHORT="$SHAPE model.n_positions=24 batch.seq_len=24 batch.micro_batch=2 batch.global_tokens=384 eval.tokens=96"
@@ -107,24 +105,24 @@ sent_by_axis() {
     grep -o '"sent":{[^}]*}' "$dir/metrics.jsonl" | sort -u | sed -E 's/"sent":\{(.*)\}/\1/; s/"//g; s/:/ /g' | tr ',' '\n' | awk '$2 > 0' | sort > "$WORK/.sent"
     [ -s "$WORK/.sent" ] && cmp "$WORK/.planned" "$WORK/.sent" || { paste "$WORK/.planned" "$WORK/.sent"; return 1; }
 }
-of_grid short 4 fp32 parallel.tensor=4 parallel.zero_stage=0
-of_grid short 4 bf16 parallel.tensor=2 parallel.zero_stage=3 memory.recompute=light
+of_grid short 2 fp32 parallel.tensor=2
 of_grid short 3 fp32 parallel.pipeline=3
+of_grid long 2 fp32 parallel.context=2 memory.recompute=block
 of_grid short 2 bf16 parallel.pipeline=2 parallel.interleave=3 memory.recompute=block
+of_grid short 4 bf16 parallel.tensor=2 parallel.zero_stage=3 memory.recompute=light
 of_grid short 4 fp32 parallel.pipeline=2 parallel.interleave=2 parallel.zero_stage=3
 of_grid short 4 bf16 parallel.pipeline=2 parallel.zero_stage=2 parallel.comm=mpi
 of_grid short 8 fp32 parallel.tensor=2 parallel.pipeline=2 parallel.replicas=2 parallel.zero_stage=2
-of_grid long 4 bf16 parallel.context=4 parallel.zero_stage=2
-of_grid long 4 fp32 parallel.context=2 parallel.tensor=2 parallel.zero_stage=3
-of_grid long 4 fp32 parallel.context=2 parallel.replicas=2 memory.recompute=light
 of_grid long 8 bf16 parallel.context=2 parallel.tensor=2 parallel.pipeline=2 parallel.interleave=2
 if [ -n "${ALL_GRIDS:-}" ]; then # make soak
-    of_grid short 2 fp32 parallel.tensor=2
+    of_grid short 4 fp32 parallel.tensor=4 parallel.zero_stage=0
+    of_grid long 4 bf16 parallel.context=4 parallel.zero_stage=2
+    of_grid long 4 fp32 parallel.context=2 parallel.tensor=2 parallel.zero_stage=3
+    of_grid long 4 fp32 parallel.context=2 parallel.replicas=2 memory.recompute=light
     of_grid short 4 fp32 parallel.tensor=2 parallel.replicas=2 memory.recompute=block
     of_grid short 2 fp32 parallel.pipeline=2 parallel.zero_stage=0
     of_grid short 4 fp32 parallel.tensor=2 parallel.pipeline=2 parallel.interleave=2
     of_grid short 8 fp32 parallel.tensor=2 parallel.pipeline=4
-    of_grid long 2 fp32 parallel.context=2 memory.recompute=block
     of_grid long 4 fp32 parallel.context=2 parallel.pipeline=2 parallel.zero_stage=1
 fi
 check_grids
@@ -160,6 +158,15 @@ expect "from any grid to any: its norms" same_norms "$WORK/any" "$WORK/any1" 1e-
 ordered() { local name=$1 ranks=$2; shift 2; train_ranks $ranks $SHORT run.dir="$WORK/ordered.$name" precision=fp32 parallel.deterministic=true eval.every=0 sample.every=0 "$@" > /dev/null; }
 ordered p2 2 parallel.pipeline=2; ordered p2d2 4 parallel.pipeline=2; ordered p3 3 parallel.pipeline=3
 for name in p2d2 p3; do expect "ordered sums: $name has the bits of two stages" same_weights "$WORK/ordered.p2" "$WORK/ordered.$name" step_00000004; done
+
+# A model that needs a grid can be sampled on one.
+sampled() { local ranks=$1; shift; run_ranks $ranks "$TRAIN" sample "$WORK/long_fp32" prompt="the quick" tokens=20 "$@"; }
+one=$("$TRAIN" sample "$WORK/long_fp32" prompt="the quick" tokens=20)
+for grid in "2 parallel.tensor=2" "4 parallel.tensor=2 parallel.pipeline=2" "4 parallel.context=2 parallel.pipeline=2"; do
+    expect "sample on $grid: the text of one rank" [ "$(sampled $grid)" = "$one" -a -n "$one" ]
+done
+expect "sample on more ranks than its grid has" exits 64 "mpirun -np 4" sampled 2 parallel.tensor=4
+expect "sample on a grid that the model does not allow" exits 64 "parallel.tensor = 3 must divide model.n_head = 4: 2 or 4" sampled 3 parallel.tensor=3
 
 refused() { local name=$1 pattern=$2; shift 2; expect "$name" exits 64 "$pattern" "$@"; }
 refused "ranks that are no multiple of the copies" "4 ranks are no multiple of parallel.replicas \(3\): start 3 or 6" train_ranks 4 parallel.replicas=3 run.dir="$WORK/x"
