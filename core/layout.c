@@ -17,7 +17,8 @@ static void cut(const Layout *l, Param *p) {
     p->elems = p->local[0] * p->local[1];
     if (p->cut == CUT_ROWS) p->local[0] /= t;
     if (p->cut == CUT_COLUMNS || p->cut == CUT_HEADS) *last /= t;
-    CHECK(p->cut == CUT_VOCABULARY || p->cut == CUT_NONE || p->local[0] * p->local[1] * t == p->elems, "%s among %lld tensor ranks", p->name, (long long)t);
+    CHECK(p->cut == CUT_VOCABULARY || p->cut == CUT_NONE || p->local[0] * p->local[1] * t == p->elems,
+          "%s among %lld tensor ranks", p->name, (long long)t);
     CHECK(p->cut != CUT_HEADS || *last % 3 == 0, "%s has no thirds", p->name);
     p->local_elems = p->local[0] * p->local[1];
     if (p->cut != CUT_VOCABULARY) return;
@@ -48,7 +49,8 @@ static void place_bucket(Layout *l, Bucket *b, int index) {
 
 Layout layout_create(const Param *rows, int params, LayoutPlace place) {
     CHECK(params > 0 && place.ranks > 0, "%d rows, %d ranks", params, place.ranks);
-    CHECK(place.tensor_rank >= 0 && place.tensor_rank < place.tensor_ranks, "tensor rank %d of %d", place.tensor_rank, place.tensor_ranks);
+    CHECK(place.tensor_rank >= 0 && place.tensor_rank < place.tensor_ranks, "tensor rank %d of %d", place.tensor_rank,
+          place.tensor_ranks);
     Layout l = {0};
     l.params = params;
     l.ranks = place.ranks;

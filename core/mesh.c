@@ -7,7 +7,8 @@
 
 Mesh mesh_of(int ranks, MeshSizes n) {
     int others = n.tensor * n.context * n.stages * n.replicas;
-    CHECK(others > 0 && ranks % others == 0, "%d ranks in a grid of %d x %d x %d x %d", ranks, n.tensor, n.context, n.stages, n.replicas);
+    CHECK(others > 0 && ranks % others == 0, "%d ranks in a grid of %d x %d x %d x %d", ranks, n.tensor, n.context,
+          n.stages, n.replicas);
     return (Mesh){{[AXIS_TENSOR] = n.tensor, [AXIS_CONTEXT] = n.context, [AXIS_SHARD] = ranks / others, [AXIS_REPLICA] = n.replicas, [AXIS_STAGE] = n.stages}};
 }
 

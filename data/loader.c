@@ -169,7 +169,8 @@ Batch loader_next(Loader *l, Stream *s, double *wait_ms) {
 void loader_seek(Loader *l, int64_t first_sample) { loader_share(l, l->first_micro, l->micro_steps, first_sample); }
 
 void loader_share(Loader *l, int64_t first, int64_t count, int64_t first_sample) {
-    CHECK(first >= 0 && count > 0 && (first + count) * l->plan.micro_batch <= l->plan.step_samples, "micro-batches %lld to %lld of a step", (long long)first,
+    CHECK(first >= 0 && count > 0 && (first + count) * l->plan.micro_batch <= l->plan.step_samples,
+          "micro-batches %lld to %lld of a step", (long long)first,
           (long long)(first + count));
     thread_stop(&l->thread);
     event_wait(l->copied);

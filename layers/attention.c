@@ -81,5 +81,6 @@ void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t f
     if (copy_columns_contract(s, to, to_first, from, from_first, columns)) return;
     #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < from.dim[0]; n++)
-        memcpy((char *)to.data + (size_t)(n * to.dim[1] + to_first) * elem, (const char *)from.data + (size_t)(n * from.dim[1] + from_first) * elem, bytes);
+        memcpy((char *)to.data + (size_t)(n * to.dim[1] + to_first) * elem,
+               (const char *)from.data + (size_t)(n * from.dim[1] + from_first) * elem, bytes);
 }

@@ -243,7 +243,8 @@ template <typename T, int D> static void forward_launch(Stream *s, T *y, float *
 }
 
 static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
-    DISPATCH_ACT(qkv.type, T, DISPATCH_WIDE(h.D, D, (forward_launch<T, D>(s, ptr<T>(y), ptr<float>(lse), ptr<T>(qkv), ptr<T>(keys), h))));
+    DISPATCH_ACT(qkv.type, T,
+                 DISPATCH_WIDE(h.D, D, (forward_launch<T, D>(s, ptr<T>(y), ptr<float>(lse), ptr<T>(qkv), ptr<T>(keys), h))));
 }
 
 void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
@@ -277,7 +278,8 @@ void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t f
         const T *in = ptr<T>(from) + from_first;
         bool     fit = packs_fit((size_t)columns * sizeof(T), {out, in}) && packs_fit((size_t)to.dim[1] * sizeof(T), {out}) &&
                    packs_fit((size_t)from.dim[1] * sizeof(T), {in});
-        DISPATCH_PACK(T, fit, W, LAUNCH((copy_columns_kernel<T, W>), blocks_for(rows * columns, COPY_THREADS * W), COPY_THREADS, 0, s, out, in, rows,
+        DISPATCH_PACK(T, fit, W,
+                      LAUNCH((copy_columns_kernel<T, W>), blocks_for(rows * columns, COPY_THREADS * W), COPY_THREADS, 0, s, out, in, rows,
                                         columns, to.dim[1], from.dim[1]));
     });
 }

@@ -85,12 +85,14 @@ static void backward(Stream *s, Backward job, int is_dry) {
 void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
     EXPECT_ACT(qkv);
     int      is_dry = attention_backward_contract(s, dqkv, dy, y, lse, qkv, H);
-    Backward job = {.heads = attention_heads(lse, qkv, tensor_none(), WHOLE_SEQUENCE, H), .dqkv = dqkv.data, .y = y.data, .lse = (const float *)lse.data};
+    Backward job = {.heads = attention_heads(lse, qkv, tensor_none(), WHOLE_SEQUENCE, H), .dqkv = dqkv.data,
+                    .y = y.data, .lse = (const float *)lse.data};
     job.heads.dy = dy.data;
     backward(s, job, is_dry);
 }
 
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context,
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
+                                Tensor keys, ContextPart context,
                                 int64_t H) {
     EXPECT_ACT(qkv);
     int      is_dry = attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, context, H);

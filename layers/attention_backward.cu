@@ -382,8 +382,10 @@ static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus min
     } else {
         typedef BackwardTile<D> Tile;
         unsigned grid = (unsigned)(h.heads * blocks_for(h.T, Tile::OWN)), ranks = (unsigned)h.context;
-        LAUNCH((attention_backward_keys_kernel<T, D>), ranks * grid, Tile::THREADS, Tile::SHARED_BYTES, s, dkeys, dy, minus, qkv, keys, h);
-        LAUNCH((attention_backward_queries_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus, qkv, keys, h);
+        LAUNCH((attention_backward_keys_kernel<T, D>), ranks * grid, Tile::THREADS, Tile::SHARED_BYTES, s, dkeys, dy,
+               minus, qkv, keys, h);
+        LAUNCH((attention_backward_queries_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus,
+               qkv, keys, h);
     }
 }
 
@@ -400,7 +402,8 @@ static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, 
     unsigned blocks = (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS / PREPARE_LANES);
     DISPATCH_ACT(qkv.type, T,
         LAUNCH(attention_prepare_kernel<T>, blocks, PREPARE_THREADS, 0, s, minus, ptr<float>(lse), ptr<T>(dy), ptr<T>(y), h);
-        DISPATCH_WIDE(h.D, D, (backward_launch<T, D>(s, ptr<T>(dqkv), ptr<T>(dkeys), ptr<T>(dy), minus, ptr<T>(qkv), ptr<T>(keys), h))));
+        DISPATCH_WIDE(h.D, D,
+                      (backward_launch<T, D>(s, ptr<T>(dqkv), ptr<T>(dkeys), ptr<T>(dy), minus, ptr<T>(qkv), ptr<T>(keys), h))));
     arena_release(&s->scratch, mark);
 }
 
@@ -409,7 +412,8 @@ void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
     backward(s, dqkv, dqkv, dy, y, lse, qkv, qkv, attention_heads(y, lse, qkv, WHOLE_SEQUENCE, H));
 }
 
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context,
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
+                                Tensor keys, ContextPart context,
                                 int64_t H) {
     attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, context, H);
     backward(s, dqkv, dkeys, dy, y, lse, qkv, keys, attention_heads(y, lse, qkv, context, H));

@@ -53,7 +53,8 @@ static inline float *attention_carve(float *base, int64_t *used, int64_t floats)
 
 static inline Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, ContextPart context, int64_t H) {
     int64_t C = qkv.dim[1] / 3, T = lse.dim[1];
-    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / H, .T = T, .C = C, .H = H, .D = C / H, .qkv = qkv.data, .keys = keys.data, .context = context};
+    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / H, .T = T, .C = C, .H = H, .D = C / H, .qkv = qkv.data,
+                     .keys = keys.data, .context = context};
     heads.wide = tile_round(heads.D);
     heads.tiles = (T + TILE - 1) / TILE;
     heads.key_tiles = context.ranks * heads.tiles;

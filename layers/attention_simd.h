@@ -72,7 +72,8 @@ static void SIMD(forward_share)(const Forward *job, ForwardScratch w, Share shar
             for (int64_t keys = 0; keys < h->key_tiles; keys++) {
                 int64_t rows = attention_rows(keys, h->context.ranks * h->T), step = attention_key_step(h);
                 pack_turned(w.k + keys * TILE * h->D, attention_keys(h, THIRD_K, head, keys), step, rows, h);
-                SIMD(pack_rows)(h->type, w.v + keys * TILE * h->wide, attention_keys(h, THIRD_V, head, keys), step, rows, h, 1.0f);
+                SIMD(pack_rows)(h->type, w.v + keys * TILE * h->wide, attention_keys(h, THIRD_V, head, keys), step,
+                                rows, h, 1.0f);
             }
             packed = head;
         }

@@ -47,7 +47,8 @@ static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, ContextPar
     h.context = (int)context.ranks;
     h.key_stride = (int)(context.ranks > 1 ? 2 * C : 3 * C);
     h.owner_stride = B * T * h.key_stride;
-    CHECK(B * T * context.ranks < INT32_MAX, "%lld x %lld positions on %lld ranks", (long long)B, (long long)T, (long long)context.ranks);
+    CHECK(B * T * context.ranks < INT32_MAX, "%lld x %lld positions on %lld ranks", (long long)B, (long long)T,
+          (long long)context.ranks);
     int64_t fit = L2_SHARE_BYTES / (2 * T * D * (int64_t)dtype_bytes(qkv.type));
     h.section = (int)(fit < 1 ? 1 : fit < B * H ? fit : B * H);
     int64_t per_vector = PACK_BYTES / (int64_t)dtype_bytes(qkv.type);

@@ -17,7 +17,8 @@ SIMD_DISPATCH(void, grad_row, (DType type, float *loss, void *row, int64_t targe
 SIMD_DISPATCH(void, part_most, (DType type, float *most, const void *row, int64_t V), (type, most, row, V))
 SIMD_DISPATCH(void, part_sums, (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most),
               (type, sum, at_target, row, target, V, most))
-SIMD_DISPATCH(void, part_gradient, (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, float scale),
+SIMD_DISPATCH(void, part_gradient,
+              (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, float scale),
               (type, row, target, V, stride, most, sum, scale))
 
 static void expect_targets(Tensor targets, int64_t V) {
@@ -52,7 +53,8 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
 static void expect_part_targets(Tensor targets, int64_t V, int64_t columns) {
     const int32_t *target = (const int32_t *)targets.data;
     for (int64_t i = 0; i < targets.dim[0]; i++)
-        CHECK((target[i] >= 0 && target[i] < V) || target[i] == columns, "target %d at %lld, V = %lld of %lld", target[i], (long long)i, (long long)V,
+        CHECK((target[i] >= 0 && target[i] < V) || target[i] == columns, "target %d at %lld, V = %lld of %lld",
+              target[i], (long long)i, (long long)V,
               (long long)columns);
 }
 
@@ -70,7 +72,8 @@ void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets,
     float *sum = (float *)sums.data, *at_target = sum + logits.dim[0];
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
-        part_sums(logits.type, sum + i, at_target + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, ((const float *)most.data)[i]);
+        part_sums(logits.type, sum + i, at_target + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V,
+                  ((const float *)most.data)[i]);
 }
 
 void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, float scale) {
@@ -84,6 +87,7 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
     for (int64_t i = 0; i < n; i++) {
         ((float *)loss.data)[i] = (float)(log((double)sum[i]) + ((double)top[i] - (double)at_target[i]));
         if (scale != 0.0f)
-            part_gradient(logits.type, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, logits.dim[1], top[i], sum[i], scale);
+            part_gradient(logits.type, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, logits.dim[1],
+                          top[i], sum[i], scale);
     }
 }

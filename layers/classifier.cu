@@ -179,12 +179,14 @@ void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V) {
 void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most) {
     CHECK(logits.dim[1] <= MAX_COLUMNS, "%lld columns", (long long)logits.dim[1]);
     if (classifier_part_contract(s, "classifier_part_sums", logits, targets, V, most, sums, 1.0) || logits.dim[0] == 0) return;
-    LAUNCH_ROWS(part_sums_kernel, logits, ptr<float>(sums), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most), (int)V, (int)logits.dim[1]);
+    LAUNCH_ROWS(part_sums_kernel, logits, ptr<float>(sums), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most),
+                (int)V, (int)logits.dim[1]);
 }
 
 void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, float scale) {
     EXPECT1(loss, F32, logits.dim[0]);
     if (classifier_part_contract(s, "classifier_part_loss", logits, targets, V, most, sums, scale != 0.0f ? 2.0 : 0.0) || logits.dim[0] == 0) return;
-    LAUNCH_ROWS(part_loss_kernel, logits, ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most), ptr<float>(sums), (int)V,
+    LAUNCH_ROWS(part_loss_kernel, logits, ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most),
+                ptr<float>(sums), (int)V,
                 (int)logits.dim[1], scale);
 }

@@ -67,11 +67,15 @@ SIMD_INLINE void SIMD(part_sums_of)(DType type, float *sum, float *at_target, co
     *sum = (float)SIMD(row_sum)(row, V, type, most).sum;
     *at_target = target < V ? SIMD(act_get)(row, target, type) : 0.0f;
 }
-ACT_KERNEL(part_sums, (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most), sum, at_target, row,
+ACT_KERNEL(part_sums,
+           (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most), sum,
+           at_target, row,
            target, V, most)
 
 SIMD_INLINE void SIMD(part_gradient_of)(DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, float scale) {
     SIMD(set_gradient)(type, row, (Softmax){most, (double)sum}, target, V, stride, scale);
 }
-ACT_KERNEL(part_gradient, (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, float scale), row, target, V,
+ACT_KERNEL(part_gradient,
+           (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, float scale), row,
+           target, V,
            stride, most, sum, scale)

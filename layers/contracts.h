@@ -146,30 +146,36 @@ static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy,
 static inline void attention_context_expect(Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart c, int64_t H) {
     attention_expect(y, lse, qkv, H);
     EXPECT2(keys, qkv.type, c.ranks * qkv.dim[0], qkv.dim[1] / 3 * 2);
-    CHECK(c.ranks > 1 && lse.dim[1] % 128 == 0, "%lld tokens of a sequence on each of %lld context ranks", (long long)lse.dim[1], (long long)c.ranks);
+    CHECK(c.ranks > 1 && lse.dim[1] % 128 == 0, "%lld tokens of a sequence on each of %lld context ranks",
+          (long long)lse.dim[1], (long long)c.ranks);
 }
 /* The mean query of a rank sees half of all tokens. */
 static inline double attention_context_flops(Tensor lse, Tensor y, ContextPart c) { return (double)tensor_elems(y) * (double)(c.ranks * lse.dim[1] + 1); }
 static inline int attention_context_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart c, int64_t H) {
     attention_context_expect(y, lse, qkv, keys, c, H);
-    return stream_note(s, "attention_forward", lse.dim[0] / H, lse.dim[1], H, y.dim[1] / H, 2.0 * attention_context_flops(lse, y, c),
+    return stream_note(s, "attention_forward", lse.dim[0] / H, lse.dim[1], H, y.dim[1] / H,
+                       2.0 * attention_context_flops(lse, y, c),
                        contract_bytes(qkv) / 3.0 + contract_bytes(keys) + contract_bytes(y) + contract_bytes(lse));
 }
-static inline int attention_context_backward_contract(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor keys,
+static inline int attention_context_backward_contract(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y,
+                                                      Tensor lse, Tensor qkv, Tensor keys,
                                                       ContextPart c, int64_t H) {
     attention_context_expect(y, lse, qkv, keys, c, H);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
     EXPECT2(dkeys, qkv.type, keys.dim[0], keys.dim[1]);
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
-    return stream_note(s, "attention_backward", lse.dim[0] / H, lse.dim[1], H, y.dim[1] / H, 5.0 * attention_context_flops(lse, y, c),
+    return stream_note(s, "attention_backward", lse.dim[0] / H, lse.dim[1], H, y.dim[1] / H,
+                       5.0 * attention_context_flops(lse, y, c),
                        2.0 * contract_bytes(qkv) / 3.0 + 2.0 * contract_bytes(keys) + 2.0 * contract_bytes(y) + contract_bytes(lse));
 }
 static inline int copy_columns_contract(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {
     EXPECT2(from, from.type, from.dim[0], from.dim[1]);
     EXPECT2(to, from.type, from.dim[0], to.dim[1]);
-    CHECK(columns >= 0 && to_first >= 0 && from_first >= 0 && to_first + columns <= to.dim[1] && from_first + columns <= from.dim[1],
+    CHECK(columns >= 0 && to_first >= 0 && from_first >= 0 && to_first + columns <= to.dim[1] &&
+          from_first + columns <= from.dim[1],
           "columns %lld and %lld, %lld of them", (long long)to_first, (long long)from_first, (long long)columns);
-    return stream_note(s, "copy_columns", from.dim[0], columns, 0, 0, 0.0, 2.0 * (double)(from.dim[0] * columns) * (double)dtype_bytes(from.type));
+    return stream_note(s, "copy_columns", from.dim[0], columns, 0, 0, 0.0,
+                       2.0 * (double)(from.dim[0] * columns) * (double)dtype_bytes(from.type));
 }
 
 /* --- classifier --------------------------------------------------------------------------------------------------- */

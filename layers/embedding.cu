@@ -17,7 +17,8 @@ enum {
 /* y[n] = wte[token[n]] + wpe[position of n % T]; wpe may be NULL. Warp: a row. grid ceil(N / WARPS), no shared memory.
  * Bound: 2 elements of traffic each, wte and wpe mostly from L2. */
 template <typename T, int W>
-KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, int64_t N, int64_t length, Positions p, int64_t C,
+KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, int64_t N, int64_t length,
+                                Positions p, int64_t C,
                                 int64_t rows) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (n >= N) return;
@@ -157,10 +158,13 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
         float   *wte = ptr<float>(dwte), *wpe = ptr<float>(dwpe);
         const A *grad = ptr<A>(dy);
         unsigned strips = (unsigned)blocks_for(C, WARP * W), slices = (unsigned)blocks_for(C, SLICE_PACKS * W);
-        LAUNCH((embedding_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARPS), strips), THREADS, 0, s, wte, grad, list, N, C, rows);
-        LAUNCH((embedding_long_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARP), slices), THREADS, 0, s, wte, grad, list, N, C, rows);
+        LAUNCH((embedding_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARPS), strips), THREADS, 0, s, wte, grad,
+               list, N, C, rows);
+        LAUNCH((embedding_long_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARP), slices), THREADS, 0, s, wte,
+               grad, list, N, C, rows);
         if (!tensor_is_none(dwpe))
-            LAUNCH((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), strips), THREADS, 0, s, wpe, grad, B, T, p, C);
+            LAUNCH((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), strips), THREADS, 0, s, wpe,
+                   grad, B, T, p, C);
     }));
     arena_release(&s->scratch, mark);
 }

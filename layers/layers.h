@@ -73,7 +73,8 @@ void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
  *   keys [ranks*B*T,2C] act in: columns C.. of each rank's qkv, in order of rank                                                      */
 void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, int64_t H);
 /*   dqkv: only the first third is set   dkeys [ranks*B*T,2C] act out: what this rank's queries add to the keys' gradients             */
-void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context,
+void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
+                                Tensor keys, ContextPart context,
                                 int64_t H);
 /* Columns [from_first, from_first + columns) of `from` become columns of `to` from to_first on.   to, from [N,any] of one type         */
 void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns);
@@ -97,7 +98,8 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
  *   3. loss [n] f32 out = log(sums[0,i]) + most[i] - sums[1,i]. scale not 0: logits become their gradients as above                  */
 void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V);
 void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most);
-void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, float scale);
+void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums,
+                          float scale);
 
 /* --- optimizer --------------------------------------------------------------------------------------------------------------------- */
 

@@ -16,7 +16,8 @@ static int tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) 
 static Extent batch_extent(const Gpt *g, Batch batch) {
     Extent e = extent_of(batch.inputs.dim[0], batch.inputs.dim[1], tensor_ranks(g));
     CHECK(e.N % e.tensor == 0, "%lld rows among %lld tensor ranks", (long long)e.N, (long long)e.tensor);
-    CHECK(e.B <= g->B && e.T <= g->T && context_part(g->context).ranks * e.T <= g->shape.n_positions, "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B,
+    CHECK(e.B <= g->B && e.T <= g->T && context_part(g->context).ranks * e.T <= g->shape.n_positions,
+          "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B,
           (long long)e.T, (long long)g->B, (long long)g->T);
     return e;
 }
@@ -89,7 +90,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     ModelShape shape = z->spec.shape;
     DType      act = z->spec.act;
     CHECK(shape.n_embd % shape.n_head == 0, "n_embd %lld, n_head %lld", (long long)shape.n_embd, (long long)shape.n_head);
-    Gpt     g = {.shape = shape, .kind = block_kind(shape), .recompute = spec.recompute, .use = z->spec.use, .act = act, .B = B, .T = T, .tensor = z->spec.tensor,
+    Gpt     g = {.shape = shape, .kind = block_kind(shape), .recompute = spec.recompute, .use = z->spec.use, .act = act,
+                 .B = B, .T = T, .tensor = z->spec.tensor,
                  .context = spec.context, .shards = z, .sums = z->sums};
     Extent  e = extent_of(B, T, tensor_ranks(&g));
     int64_t N = e.N, C = shape.n_embd;
@@ -203,7 +205,8 @@ static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParam
         return;
     }
     Tensor own = own_tokens(g, r->s, batch.inputs, w->wte);
-    embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, w->wpe), context_part(g->context));
+    embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, w->wpe),
+                      context_part(g->context));
     Tensor rows = sum_rows(r, r->update);
     cast_forward(r->s, flat(entry), flat(rows));
 }
@@ -241,7 +244,8 @@ void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
         return;
     }
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
-    residual_layernorm_forward(s, first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own), first_rows(g->ln_f_mean, e.own),
+    residual_layernorm_forward(s, first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own),
+                               first_rows(g->ln_f_mean, e.own),
                                first_rows(g->ln_f_rstd, e.own), r.mid, own_rows(&r, r.update), final->ln_f_w, final->ln_f_b, LAYERNORM_EPS);
 }
 

@@ -77,7 +77,8 @@ static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w)
     linear_forward(r->s, x->qkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w, w->c_attn_b);
     attend(r, x->attention, x->lse, x->qkv);
     linear_forward(r->s, r->update, x->attention, w->attn_proj_w, counted_once(r, w->attn_proj_b));
-    residual_layernorm_forward(r->s, x->residual_mid, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual, sum_rows(r, r->update), w->ln_2_w, w->ln_2_b,
+    residual_layernorm_forward(r->s, x->residual_mid, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual,
+                               sum_rows(r, r->update), w->ln_2_w, w->ln_2_b,
                                LAYERNORM_EPS);
     linear_gelu_forward(r->s, x->gelu, x->fc, gather_rows(r, x->ln_2, r->update), w->c_fc_w, w->c_fc_b);
 }
@@ -111,14 +112,18 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
     Tensor             dattention = x->attention; /* in the room of update, which is free between its uses below */
     dattention.data = r->update.data;
-    linear_gelu_backward(r->s, x->dfc, d->mlp_proj_w, counted_once(r, d->mlp_proj_b), gather_rows(r, r->dresidual, r->dbranch), x->gelu, x->fc, w->mlp_proj_w);
+    linear_gelu_backward(r->s, x->dfc, d->mlp_proj_w, counted_once(r, d->mlp_proj_b),
+                         gather_rows(r, r->dresidual, r->dbranch), x->gelu, x->fc, w->mlp_proj_w);
     linear_backward(r->s, r->dbranch, d->c_fc_w, d->c_fc_b, x->dfc, gather_rows(r, x->ln_2, r->update), w->c_fc_w);
-    layernorm_backward(r->s, r->dresidual, d->ln_2_w, d->ln_2_b, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
+    layernorm_backward(r->s, r->dresidual, d->ln_2_w, d->ln_2_b, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid,
+                       w->ln_2_w, x->ln_2_mean, x->ln_2_rstd);
 
-    linear_backward(r->s, dattention, d->attn_proj_w, counted_once(r, d->attn_proj_b), gather_rows(r, r->dresidual, r->dbranch), x->attention, w->attn_proj_w);
+    linear_backward(r->s, dattention, d->attn_proj_w, counted_once(r, d->attn_proj_b),
+                    gather_rows(r, r->dresidual, r->dbranch), x->attention, w->attn_proj_w);
     attend_backward(r, x->dqkv, dattention, x->attention, x->lse, x->qkv);
     linear_backward(r->s, r->dbranch, d->c_attn_w, d->c_attn_b, x->dqkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w);
-    layernorm_backward(r->s, r->dresidual, d->ln_1_w, d->ln_1_b, r->dresidual, sum_rows(r, r->dbranch), x->residual, w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
+    layernorm_backward(r->s, r->dresidual, d->ln_1_w, d->ln_1_b, r->dresidual, sum_rows(r, r->dbranch), x->residual,
+                       w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
 }
 
 #define TABLE(rows, type) {rows, sizeof rows / sizeof *rows, sizeof(type)}

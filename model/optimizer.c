@@ -145,7 +145,8 @@ static void adamw_on_host(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
         Span span = o->shards->span[p.span];
         event_wait(o->grads_in[turn]);
         Part      page = {.elems = p.elems};
-        AdamWSpan part = {part_of(optimizer_master(o, span), p), part_of(optimizer_state(o, 0, span), p), part_of(optimizer_state(o, 1, span), p),
+        AdamWSpan part = {part_of(optimizer_master(o, span), p), part_of(optimizer_state(o, 0, span), p),
+                          part_of(optimizer_state(o, 1, span), p),
                           part_of(o->page[turn], page), part_of(o->grad_page[turn], page), span.group != GROUP_VECTOR};
         adamw_update_host(part, h, grad_scale);
         send_weights(o, s, p, turn);

@@ -50,7 +50,8 @@ static void give_tapes(WorkList *w, int parts, int64_t micro_batches) {
 }
 
 WorkList work_list(int stages, int parts, int64_t micro_batches, int stage) {
-    CHECK(stages > 0 && parts > 0 && stage >= 0 && stage < stages && (parts == 1 || micro_batches % stages == 0), "stage %d of %d with %d parts, %lld micro-batches",
+    CHECK(stages > 0 && parts > 0 && stage >= 0 && stage < stages && (parts == 1 || micro_batches % stages == 0),
+          "stage %d of %d with %d parts, %lld micro-batches",
           stage, stages, parts, (long long)micro_batches);
     int64_t  all = micro_batches * parts, ahead = warmup(stages, parts, micro_batches, stage), forwards = 0, backwards = 0;
     WorkList w = {.count = 2 * all};
@@ -76,7 +77,8 @@ double work_idle(int stages, int parts, int64_t micro_batches) {
 }
 
 BlockRange work_blocks(int64_t blocks, int parts, double head_blocks, int part) {
-    CHECK(parts > 0 && parts <= blocks && part >= 0 && part < parts, "part %d of %d of %lld blocks", part, parts, (long long)blocks);
+    CHECK(parts > 0 && parts <= blocks && part >= 0 && part < parts, "part %d of %d of %lld blocks", part, parts,
+          (long long)blocks);
     if (parts == 1) return (BlockRange){0, blocks};
     int64_t last = (int64_t)((double)(blocks + head_blocks) / parts - head_blocks + 0.5), most = blocks - (parts - 1);
     last = last < 1 ? 1 : last > most ? most : last;

@@ -13,7 +13,8 @@ static void print_ranks(const Run *r) {
     int ranks = comm_size(r->comm), hosts = 0;
     for (int i = 0; i < ranks; i++)
         if (i == 0 || strcmp(comm_host(r->comm, i), comm_host(r->comm, i - 1)) != 0) hosts++;
-    printf("ranks     %d on %d host%s (%s%s), %s", ranks, hosts, hosts == 1 ? "" : "s", comm_host(r->comm, 0), hosts > 1 ? ", ..." : "",
+    printf("ranks     %d on %d host%s (%s%s), %s", ranks, hosts, hosts == 1 ? "" : "s", comm_host(r->comm, 0),
+           hosts > 1 ? ", ..." : "",
            ranks == 1 ? world_library() : KINDS[comm_kind(r->comm)]);
     char grid[MESH_TEXT];
     if (mesh_ranks(r->groups.mesh) > r->groups.mesh.size[AXIS_SHARD]) printf(": %s", mesh_text(r->groups.mesh, grid));
@@ -44,7 +45,8 @@ static void print_start(const Run *r) {
     int           is_grid = mesh_ranks(r->groups.mesh) > r->groups.mesh.size[AXIS_SHARD];
     mesh_text(r->groups.mesh, now);
     if (r->resumed.ranks > 0)
-        printf("resume    %s/checkpoints/%s: at step %lld, saved by %d rank%s%s, now %d%s\n", c->run.dir, r->resumed.name, (long long)r->resumed.step,
+        printf("resume    %s/checkpoints/%s: at step %lld, saved by %d rank%s%s, now %d%s\n", c->run.dir,
+               r->resumed.name, (long long)r->resumed.step,
                r->resumed.ranks, r->resumed.ranks == 1 ? "" : "s", in_grid(r->resumed.grid, before), comm_size(r->comm), in_grid(is_grid ? now : "", after));
     else if (c->model.init_from[0]) printf("start     weights from %s\n", c->model.init_from);
     else printf("start     new weights, seed %lld\n", (long long)c->run.seed);

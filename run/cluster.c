@@ -110,7 +110,8 @@ static int take_number(Reading *r, const char *path, const cJSON *node, Key key,
         *out = value;
         return 1;
     }
-    snprintf(text, sizeof text, "= %s: a %snumber from %s to %s is expected", value_text(node, shown), key.type == KEY_WHOLE ? "whole " : "",
+    snprintf(text, sizeof text, "= %s: a %snumber from %s to %s is expected", value_text(node, shown),
+             key.type == KEY_WHOLE ? "whole " : "",
              number_text(key.least, least), number_text(key.most, most));
     add_fault(r, path, text);
     return 0;
@@ -129,7 +130,8 @@ static void take_key(Reading *r, Cluster *c, Key key) {
             snprintf(field, CLUSTER_NAME, "%s", node->valuestring);
             return;
         }
-        snprintf(text, sizeof text, "= %s: a string of 1 to %d characters is expected", value_text(node, shown), CLUSTER_NAME - 1);
+        snprintf(text, sizeof text, "= %s: a string of 1 to %d characters is expected", value_text(node, shown),
+                 CLUSTER_NAME - 1);
         add_fault(r, key.path, text);
     } else if (key.type == KEY_BOOL) {
         *(int *)(void *)field = cJSON_IsTrue(node);
@@ -180,7 +182,8 @@ static void tell_unknown(Reading *r) {
             int distance = edit_distance(e->path, KEYS[k].path);
             if (distance < best) best = distance, nearest = KEYS[k].path;
         }
-        faults_add(&r->faults, (Where){.file = r->path, .at = e->key}, "%s is no key of a cluster; the nearest is %s", e->path, nearest);
+        faults_add(&r->faults, (Where){.file = r->path, .at = e->key}, "%s is no key of a cluster; the nearest is %s",
+                   e->path, nearest);
     }
 }
 
@@ -209,7 +212,8 @@ static NORETURN void no_such_cluster(const char *name, const char *folder) {
     for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
         char *end = strstr(e->d_name, ".json");
         if (end && strlen(names) + strlen(e->d_name) + 3 < sizeof names)
-            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%.*s", names[0] ? ", " : "", (int)(end - e->d_name), e->d_name);
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%.*s", names[0] ? ", " : "",
+                     (int)(end - e->d_name), e->d_name);
     }
     if (dir) closedir(dir);
     fail(EXIT_CONFIG, "plan: cluster=%s: no such cluster%s%s%s%s%s; a file's path, as in cluster=./mine.json, is taken, too", name, names[0] ? ": " : "", names,

@@ -12,13 +12,16 @@
 ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Groups *groups) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
     Mesh       mesh = config_mesh(c, ranks);
-    ShardsSpec shards = {.shape = c->model.shape, .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD], .replicas = mesh.size[AXIS_REPLICA],
+    ShardsSpec shards = {.shape = c->model.shape, .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD],
+                         .replicas = mesh.size[AXIS_REPLICA],
                          .tensor_ranks = mesh.size[AXIS_TENSOR], .zero_stage = (int)c->parallel.zero_stage,
                          .micro_batches = c->parallel.deterministic ? c->batch.global_tokens / (B * T * config_datas(c, ranks)) : 0,
                          .act = act, .use = GPT_TRAINING};
     PipelineSpec pipeline = {.stages = mesh.size[AXIS_STAGE], .stage = stage, .parts = (int)c->parallel.interleave,
                              .micro_batches = c->batch.global_tokens / (B * T * config_datas(c, ranks))};
-    ModelSpec    spec = {.shards = shards, .context_ranks = mesh.size[AXIS_CONTEXT], .pipeline = pipeline, .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T, .recompute = (Recompute)c->memory.recompute,
+    ModelSpec    spec = {.shards = shards, .context_ranks = mesh.size[AXIS_CONTEXT], .pipeline = pipeline,
+                         .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T,
+                         .recompute = (Recompute)c->memory.recompute,
                        .offload = device_is_host() ? MEMORY_DEVICE : (OptimizerMemory)c->memory.offload,
                        .any_threads = c->parallel.deterministic};
     if (groups) model_take_groups(&spec, groups);
@@ -68,7 +71,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
               .tree_bytes = nccl_bytes,
               .comm_bytes = groups_buffer_bytes(mesh, ranks.comm) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_TENSOR], B * own_T * c->model.shape.n_embd) +
-                            comm_staging_bytes(ranks.comm, mesh.size[AXIS_STAGE], 4 * B * own_T / mesh.size[AXIS_TENSOR] * c->model.shape.n_embd) +
+                            comm_staging_bytes(ranks.comm, mesh.size[AXIS_STAGE],
+                                               4 * B * own_T / mesh.size[AXIS_TENSOR] * c->model.shape.n_embd) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_CONTEXT], 2 * B * T * c->model.shape.n_embd / mesh.size[AXIS_TENSOR]) + tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, own_T, micro_steps),

@@ -11,16 +11,19 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/progress.h"
 
-static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light", [RECOMPUTE_BLOCK] = "block"};
+static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
+                                              [RECOMPUTE_BLOCK] = "block"};
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked, const Simulated *s) {
     ModelSpec spec = plan_model(c, act, asked->ranks, s->fullest, NULL);
     Layout    layout = model_spec_layout(&spec);
-    double    copied = (double)saver_bytes(&layout, spec.optimizer), written = (double)checkpoint_disk_bytes(&layout, spec.optimizer);
+    double    copied = (double)saver_bytes(&layout, spec.optimizer), written = (double)checkpoint_disk_bytes(&layout,
+            spec.optimizer);
     layout_destroy(&layout);
-    return goodput_of(copied / cluster->copy_bytes_per_s, written / cluster->write_bytes_per_s, cluster->restart_s, asked->mtbf_hours * 3600.0);
+    return goodput_of(copied / cluster->copy_bytes_per_s, written / cluster->write_bytes_per_s, cluster->restart_s,
+                      asked->mtbf_hours * 3600.0);
 }
 
 /* --- as JSON ------------------------------------------------------------------------------------------------------ */
@@ -67,34 +70,49 @@ static void print_json(cJSON *object, const Cluster *cluster) {
 
 /* --- as text ------------------------------------------------------------------------------------------------------ */
 
+/* "2.36 s", "250 ms" */
+static PlanText seconds_text(double s) {
+    PlanText t;
+    snprintf(t.text, sizeof t.text, s >= 1.0 ? "%.4g s" : "%.3g ms", s >= 1.0 ? s : s * 1e3);
+    return t;
+}
+
 static void print_grid(const Simulated *s, const Cluster *cluster) {
     char text[MESH_TEXT], axes[MESH_TEXT];
     printf("grid         %s, ZeRO stage %d", mesh_text(s->mesh, text), s->zero_stage);
     if (s->mesh.size[AXIS_STAGE] > 1) printf(", interleave %d", s->parts);
-    printf("; %lld micro-batch%s of %lld, recompute %s\n", (long long)s->micro_batches, s->micro_batches == 1 ? "" : "es", (long long)s->micro_batch,
+    printf("; %lld micro-batch%s of %lld, recompute %s\n", (long long)s->micro_batches, s->micro_batches == 1
+           ? "" : "es", (long long)s->micro_batch,
            RECOMPUTE_NAMES[s->recompute]);
-    printf("             across nodes of %.0f: %s\n", cluster->gpus_per_node, mesh_crossing(s->mesh, (int)cluster->gpus_per_node, axes));
+    printf("             across nodes of %.0f: %s\n", cluster->gpus_per_node,
+           mesh_crossing(s->mesh, (int)cluster->gpus_per_node, axes));
 }
 
 static void print_memory(FILE *out, const Config *c, const Simulated *s, const Cluster *cluster) {
     const struct { const char *what; double bytes; } rows[] = {
-        {"weights", (double)s->memory.params}, {"gradients", (double)s->memory.grads}, {"optimizer", c->memory.offload ? 0.0 : (double)s->memory.optimizer},
+        {"weights", (double)s->memory.params}, {"gradients", (double)s->memory.grads}, {"optimizer", c->memory.offload
+                ? 0.0 : (double)s->memory.optimizer},
         {"activations", (double)s->memory.activations}, {"scratch, batches, libraries", 0.0}};
     double listed = 0.0;
     for (int i = 0; i < 4; i++) listed += rows[i].bytes;
-    fprintf(out, "simulated    memory of stage %d, the fullest: %s of the %s of %s\n", s->fullest, plan_bytes_text(s->memory_bytes).text,
+    fprintf(out, "simulated    memory of stage %d, the fullest: %s of the %s of %s\n", s->fullest,
+            plan_bytes_text(s->memory_bytes).text,
             plan_bytes_text(cluster->memory_bytes).text, cluster->gpu);
-    for (int i = 0; i < 5; i++) fprintf(out, "simulated      %-30s %12s\n", rows[i].what, plan_bytes_text(i < 4 ? rows[i].bytes : s->memory_bytes - listed).text);
+    for (int i = 0; i < 5; i++) fprintf(out, "simulated      %-30s %12s\n", rows[i].what,
+                                        plan_bytes_text(i < 4 ? rows[i].bytes : s->memory_bytes - listed).text);
 }
 
 static void print_times(const Config *c, const Simulated *s, int ranks) {
     char time[32];
     progress_duration(time, s->step_s * (double)c->run.steps * 1e3);
-    printf("simulated    step %.4g s: %.0f tokens/s, %.4g a GPU; %.4g TFLOP/s a GPU, MFU %.1f %%\n", s->step_s, s->tokens_per_s, s->tokens_per_s / ranks,
-           s->tflops_per_gpu, 100.0 * s->mfu);
-    printf("simulated    of a step %.4g ms compute", s->compute_s * 1e3);
+    printf("simulated    step %s: %.0f tokens/s, %.4g a GPU; %.4g TFLOP/s a GPU, MFU %.1f %%\n",
+           seconds_text(s->step_s).text, s->tokens_per_s,
+           s->tokens_per_s / ranks, s->tflops_per_gpu, 100.0 * s->mfu);
+    printf("simulated    of a step %s compute", seconds_text(s->compute_s).text);
     for (int a = 0; a < AXES; a++)
-        if (s->mesh.size[a] > 1 || s->exposed_s[a] > 0) printf(", %.4g ms %s", s->exposed_s[a] * 1e3, a == AXIS_STAGE ? "waiting for other stages" : mesh_axis_name((Axis)a));
+        if (s->mesh.size[a] > 1 || s->exposed_s[a] > 0)
+            printf(", %s %s", seconds_text(s->exposed_s[a]).text, a == AXIS_STAGE
+                   ? "waiting for other stages" : mesh_axis_name((Axis)a));
     printf("\n");
     if (s->mesh.size[AXIS_STAGE] > 1) printf("simulated    bubble %.1f %%\n", 100.0 * s->bubble);
     printf("simulated    a rank of stage 0 sends");
@@ -113,17 +131,20 @@ static void print_why(const Simulated *s, const Simulated *best) {
     double      most = s->compute_s - best->compute_s;
     const char *what = "compute";
     for (int a = 0; a < AXES; a++)
-        if (s->exposed_s[a] - best->exposed_s[a] > most) most = s->exposed_s[a] - best->exposed_s[a], what = a == AXIS_STAGE ? "bubble" : mesh_axis_name((Axis)a);
-    if (s != best) printf("   +%.4g ms %s", most * 1e3, what);
+        if (s->exposed_s[a] - best->exposed_s[a] > most)
+            most = s->exposed_s[a] - best->exposed_s[a], what = a == AXIS_STAGE ? "bubble" : mesh_axis_name((Axis)a);
+    if (s != best) printf("   +%s %s", seconds_text(most).text, what);
     printf("\n");
 }
 
 static void print_found(const Found *f, const Cluster *cluster) {
-    printf("simulated    %lld grids, %lld more have no room in %s:\n", (long long)f->tried, (long long)f->too_large, plan_bytes_text(cluster->memory_bytes).text);
+    printf("simulated    %lld grids, %lld more have no room in %s:\n", (long long)f->tried, (long long)f->too_large,
+           plan_bytes_text(cluster->memory_bytes).text);
     printf("\nsimulated    tensor context pipeline interleave replicas data zero_stage micro_batch recompute  step s  MFU %%  bubble %%   GiB   why not first\n");
     for (int i = 0; i < f->count; i++) {
         const Simulated *s = &f->best[i];
-        printf("simulated    %6d %7d %8d %10d %8d %4d %10d %11lld %9s %7.4g %6.1f %9.1f %5.1f", s->mesh.size[AXIS_TENSOR], s->mesh.size[AXIS_CONTEXT],
+        printf("simulated    %6d %7d %8d %10d %8d %4d %10d %11lld %9s %7.4g %6.1f %9.1f %5.1f",
+               s->mesh.size[AXIS_TENSOR], s->mesh.size[AXIS_CONTEXT],
                s->mesh.size[AXIS_STAGE], s->parts, s->mesh.size[AXIS_REPLICA], s->mesh.size[AXIS_SHARD] * s->mesh.size[AXIS_REPLICA], s->zero_stage,
                (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute], s->step_s, 100.0 * s->mfu, 100.0 * s->bubble, s->memory_bytes / (1024.0 * 1024 * 1024));
         print_why(s, &f->best[0]);
@@ -133,7 +154,8 @@ static void print_found(const Found *f, const Cluster *cluster) {
 
 /* --- no room ------------------------------------------------------------------------------------------------------ */
 
-static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked, const Simulated *s) {
+static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked,
+                                   const Simulated *s) {
     char  *text = NULL;
     size_t bytes;
     FILE  *out = memory_file_open(&text, &bytes);
@@ -158,7 +180,8 @@ static DType precision_on(const Config *c, const Cluster *cluster) {
     DType act = precision_resolve((Precision)c->precision, cluster->bf16 > 0).act;
     if (cluster_flops(cluster, act, c->precision == PRECISION_TF32) > 0) return act;
     fail(EXIT_CONFIG, "plan: cluster=%s says no rate of %s products: gpu.flops.%s, or another precision", cluster->name,
-         c->precision == PRECISION_TF32 ? "tf32" : dtype_name(act), c->precision == PRECISION_TF32 ? "tf32" : act == F32 ? "fp32" : dtype_name(act));
+         c->precision == PRECISION_TF32 ? "tf32" : dtype_name(act), c->precision == PRECISION_TF32 ? "tf32" : act == F32
+                 ? "fp32" : dtype_name(act));
 }
 
 void plan_cluster(const Config *config, ClusterPlan asked) {
@@ -169,7 +192,8 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
     Found f = {.count = 0};
     if (asked.searches) {
         f = search(config, act, asked.ranks, &cluster, asked.held, asked.zero_bubble);
-        if (f.count == 0) fail(EXIT_MEMORY, "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more ranks, or other values of what is held", asked.ranks, cluster.name);
+        if (f.count == 0) fail(EXIT_MEMORY,
+                               "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more ranks, or other values of what is held", asked.ranks, cluster.name);
     }
     Simulated s = asked.searches ? f.best[0] : simulate(config, act, asked.ranks, &cluster, asked.zero_bubble);
     Config    c = asked.searches ? search_config(config, &s) : *config;
@@ -185,7 +209,8 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
         print_json(object, &cluster);
         return;
     }
-    printf("plan of %s on %d ranks of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks, cluster.name, cluster.gpu, dtype_name(act));
+    printf("plan of %s on %d ranks of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks, cluster.name,
+           cluster.gpu, dtype_name(act));
     printf("model        %s\n", model_shape_text(config->model.shape).text);
     if (asked.searches) print_found(&f, &cluster);
     print_grid(&s, &cluster);

@@ -103,14 +103,16 @@ static void print_stage(const Config *c, const Plan *p, int stage) {
     free(part);
     ranks.stage = stage;
     Plan one = plan_make(c, p->act, ranks);
-    printf("  stage %-3d blocks %-28s x %-3d %9.1f %9.1f %9.1f %11.1f %9.1f MiB\n", stage, blocks, tapes, (double)one.params_bytes / 1048576.0,
+    printf("  stage %-3d blocks %-28s x %-3d %9.1f %9.1f %9.1f %11.1f %9.1f MiB\n", stage, blocks, tapes,
+           (double)one.params_bytes / 1048576.0,
            (double)one.grads_bytes / 1048576.0, (double)one.optimizer_bytes / 1048576.0, (double)one.activation_bytes / 1048576.0, (double)one.device_bytes / 1048576.0);
 }
 
 /* All of few; of many the first and the last ones: those between lie between. */
 static void print_stages(const Config *c, const Plan *p) {
     int P = p->mesh.size[AXIS_STAGE];
-    printf("stages       %.0f %% of the time idle; below, stage %d, which takes the most memory\n", 100.0 * work_idle(P, p->parts, p->micro_steps), p->ranks.stage);
+    printf("stages       %.0f %% of the time idle; below, stage %d, which takes the most memory\n",
+           100.0 * work_idle(P, p->parts, p->micro_steps), p->ranks.stage);
     printf("  stage                       micro-batches kept   weights gradients optimizer activations     total\n");
     for (int stage = 0; stage < P; stage++)
         if (P <= 8 || stage < 4 || stage >= P - 4) print_stage(c, p, stage);

@@ -25,7 +25,8 @@ static Config config_with(const Config *config, const Grid *g) {
 }
 
 Config search_config(const Config *config, const Simulated *s) {
-    Grid g = {s->mesh.size[AXIS_TENSOR], s->mesh.size[AXIS_CONTEXT], s->mesh.size[AXIS_STAGE], s->parts, s->mesh.size[AXIS_REPLICA], s->zero_stage, s->recompute,
+    Grid g = {s->mesh.size[AXIS_TENSOR], s->mesh.size[AXIS_CONTEXT], s->mesh.size[AXIS_STAGE], s->parts,
+              s->mesh.size[AXIS_REPLICA], s->zero_stage, s->recompute,
               s->micro_batch, 0};
     return config_with(config, &g);
 }

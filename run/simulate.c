@@ -223,7 +223,8 @@ static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster,
 }
 
 static Simulated describe(const Config *c, int ranks) {
-    Simulated out = {.mesh = config_mesh(c, ranks), .parts = (int)c->parallel.interleave, .zero_stage = (int)c->parallel.zero_stage,
+    Simulated out = {.mesh = config_mesh(c, ranks), .parts = (int)c->parallel.interleave,
+                     .zero_stage = (int)c->parallel.zero_stage,
                      .micro_batch = c->batch.micro_batch, .recompute = (int)c->memory.recompute};
     out.micro_batches = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * config_datas(c, ranks));
     return out;
@@ -257,7 +258,8 @@ Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster
     int       P = out.mesh.size[AXIS_STAGE];
     double    flops = matmul_flops(c, act, cluster);
     Durations d = durations_of(cluster, out.mesh, act, flops);
-    Replay    r = {.stages = P, .parts = out.parts, .zero_bubble = zero_bubble && P > 1, .overlaps = cluster->messages_overlap, .micro_batches = out.micro_batches};
+    Replay    r = {.stages = P, .parts = out.parts, .zero_bubble = zero_bubble && P > 1,
+                   .overlaps = cluster->messages_overlap, .micro_batches = out.micro_batches};
     int      *like = (int *)malloc(sizeof *like * (size_t)P);
     History  *history = (History *)calloc((size_t)P, sizeof *history);
     r.stage = (Stage *)calloc((size_t)P, sizeof *r.stage);

@@ -240,7 +240,8 @@ void save_write_pieces(Save *s) {
     }
     write_pieces(s, FILE_MODEL, s->header_bytes[FILE_MODEL]);
     for (int k = 0; k < s->state->optimizer->kind->states; k++)
-        write_pieces(s, FILE_OPTIMIZER, s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * (uint64_t)checkpoint_layout(s->state)->elems);
+        write_pieces(s, FILE_OPTIMIZER,
+                     s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * (uint64_t)checkpoint_layout(s->state)->elems);
     for (int f = 0; f < 2; f++) close_file(s, f);
     if (first) write_model_config(s);
 }

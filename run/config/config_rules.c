@@ -55,7 +55,8 @@ typedef struct { const char *key; int64_t size; } AxisSize;
 
 /* A pipeline keeps the order of sums, unless its parts take turns. */
 static char *check_order(const Config *c) {
-    AxisSize one[] = {{"tensor", c->parallel.tensor}, {"context", c->parallel.context}, {"interleave", c->parallel.interleave}, {"replicas", c->parallel.replicas}};
+    AxisSize one[] = {{"tensor", c->parallel.tensor}, {"context", c->parallel.context},
+                      {"interleave", c->parallel.interleave}, {"replicas", c->parallel.replicas}};
     if (!c->parallel.deterministic) return NULL;
     for (int i = 0; i < 4; i++)
         if (one[i].size > 1)
@@ -115,7 +116,8 @@ static char *check_micro_batches(const Config *c, int ranks) {
     int64_t total = c->batch.global_tokens, below = total - total % group;
     if (c->parallel.interleave == 1 || ranks <= 0 || total % unit || total % group == 0) return NULL;
     char nearest[80];
-    snprintf(nearest, sizeof nearest, below > 0 ? "%" PRId64 " or %" PRId64 : "%" PRId64, below > 0 ? below : group, below + group);
+    snprintf(nearest, sizeof nearest, below > 0 ? "%" PRId64 " or %" PRId64 : "%" PRId64, below > 0 ? below : group,
+             below + group);
     return sentence("%" PRId64 " micro-batches a step with interleave = %" PRId64 " must be a multiple of pipeline = %" PRId64 ": global_tokens = %s", total / unit, c->parallel.interleave, P, nearest);
 }
 
@@ -134,7 +136,8 @@ static char *check_balance(const Config *c) {
 /* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x context (1) x pipeline (1): start 6 or 9 ranks, or
  * tensor = 2 or 4". */
 static char *check_grid(const Config *c, int ranks) {
-    AxisSize axis[] = {{"tensor", c->parallel.tensor}, {"context", c->parallel.context}, {"pipeline", c->parallel.pipeline}, {"replicas", c->parallel.replicas}};
+    AxisSize axis[] = {{"tensor", c->parallel.tensor}, {"context", c->parallel.context},
+                       {"pipeline", c->parallel.pipeline}, {"replicas", c->parallel.replicas}};
     int      splits_model = axis[0].size * axis[1].size * axis[2].size > 1, used = 0, first = -1;
     int64_t  product = 1;
     char     names[200], nearest[64], other[100] = "";
@@ -150,7 +153,8 @@ static char *check_grid(const Config *c, int ranks) {
         nearest_divisors(nearest, sizeof nearest, axis[first].size, ranks / rest);
         snprintf(other, sizeof other, ", or %s = %s", axis[first].key, nearest);
     }
-    return sentence("%d rank%s no multiple of %s: start %" PRId64 " or %" PRId64 " ranks%s", ranks, ranks == 1 ? " is" : "s are", names, start, start + product, other);
+    return sentence("%d rank%s no multiple of %s: start %" PRId64 " or %" PRId64 " ranks%s", ranks,
+                    ranks == 1 ? " is" : "s are", names, start, start + product, other);
 }
 
 static void add_fault(ConfigLoad *load, const Keys keys, char *text) {
@@ -161,7 +165,8 @@ static void add_fault(ConfigLoad *load, const Keys keys, char *text) {
 static const Keys GRID_KEYS = {"parallel.tensor", "parallel.context", "parallel.pipeline", "parallel.replicas", NULL};
 
 static void rule_grid(ConfigLoad *load, int ranks) {
-    Keys order = {"parallel.tensor", "parallel.context", "parallel.interleave", "parallel.replicas", "parallel.zero_stage", "parallel.deterministic", NULL};
+    Keys order = {"parallel.tensor", "parallel.context", "parallel.interleave", "parallel.replicas",
+                  "parallel.zero_stage", "parallel.deterministic", NULL};
     Keys pipeline = {"parallel.pipeline", "parallel.interleave", "model.n_layer", NULL};
     Keys balance = {"parallel.balance", "parallel.deterministic", "parallel.zero_stage", "parallel.pipeline", NULL};
     Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "batch.seq_len", NULL}, context = {"parallel.context", "batch.seq_len", NULL};

@@ -112,7 +112,8 @@ static void groups_of_groups(void **state) {
 static void groups_of_a_mesh(void **state) {
     (void)state;
     int  W = comm_size(world);
-    Mesh grids[] = {mesh_of(W, (MeshSizes){1, 1, 1, 1}), {{W, 1, 1, 1, 1}}, {{1, W % 2 ? 1 : 2, W % 2 ? W : W / 2, 1, 1}}, {{W % 2 ? 1 : 2, 1, 1, 1, W % 2 ? W : W / 2}}};
+    Mesh grids[] = {mesh_of(W, (MeshSizes){1, 1, 1, 1}), {{W, 1, 1, 1, 1}},
+                    {{1, W % 2 ? 1 : 2, W % 2 ? W : W / 2, 1, 1}}, {{W % 2 ? 1 : 2, 1, 1, 1, W % 2 ? W : W / 2}}};
     for (size_t m = 0; m < sizeof grids / sizeof *grids; m++)
         for (unsigned axes = 0; axes < 1u << AXES; axes += axes < 8 ? 1 : 5) {
             Group   g = {.c = comm_group(world, grids[m], axes, "grid")};

@@ -66,7 +66,8 @@ static void check_spans(const Table *t, int ranks) {
                 assert_true(span->shard == bucket->shard + inside && span->shard >= shard_end);
                 assert_true(span->memory - p->memory == span->first);
                 assert_true(span->first >= 0 && span->first + span->elems <= p->elems);
-                assert_true(layout_run(&l, span, 0).offset == p->offset + span->first && layout_run(&l, span, 0).elems == span->elems);
+                assert_true(layout_run(&l, span, 0).offset == p->offset + span->first &&
+                            layout_run(&l, span, 0).elems == span->elems);
                 assert_int_equal(p->bucket, b);
                 assert_int_equal(span->group, p->group);
                 for (int64_t i = 0; i < span->elems; i++) assert_int_equal(seen[p->offset + span->first + i]++, 0);

@@ -95,7 +95,8 @@ static void compare_host(DType act, int64_t n) {
     rng_normal(p, n, 1, 0, 0.0f, 1.0f);
     State64 k = {n, stage_doubles(&s, n), stage_doubles(&s, n), stage_doubles(&s, n), stage_doubles(&s, n)};
     for (int64_t i = 0; i < n; i++) k.p[i] = (double)p[i];
-    AdamWSpan span = {tensor_1d(p, F32, n), tensor_1d(array[1], F32, n), tensor_1d(array[2], F32, n), tensor_1d(act == F32 ? (void *)p : rounded, act, n),
+    AdamWSpan span = {tensor_1d(p, F32, n), tensor_1d(array[1], F32, n), tensor_1d(array[2], F32, n),
+                      tensor_1d(act == F32 ? (void *)p : rounded, act, n),
                       tensor_1d(grads, F32, n), 1};
     AdamW     h = HYPER;
     for (h.step = 1; h.step <= STEPS; h.step++) {

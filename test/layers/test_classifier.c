@@ -82,7 +82,8 @@ static void compare_parts(DType act, int ranks, int64_t n, int64_t V, int64_t co
         int64_t mine = V - r * columns < 0 ? 0 : V - r * columns < columns ? V - r * columns : columns;
         own[r] = stage_tensor(&s, act, 2, n, columns), own_targets[r] = stage_tokens(&s, 1, n, 1, 4, (int32_t)V);
         for (int64_t i = 0; i < n * columns; i++)
-            tensor_set(own[r], i, i % columns < mine ? tensor_get(logits, i / columns * stride + r * columns + i % columns) : NAN);
+            tensor_set(own[r], i,
+                       i % columns < mine ? tensor_get(logits, i / columns * stride + r * columns + i % columns) : NAN);
         tokens_own(&s.stream, own_targets[r], targets, r * columns, columns);
         classifier_part_most(&s.stream, part, own[r], mine);
         stage_settle();

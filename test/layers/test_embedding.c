@@ -94,7 +94,8 @@ static void compare_parts(DType act, int64_t ranks, int64_t contexts, int64_t B,
             tensor_set(part_dy, i, tensor_get(dy, (i / C / own * T + POSITION_OF(at, i / C % own)) * C + i % C));
         for (int64_t r = 0; r < ranks; r++) {
             Tensor mine = tensor_rows(wte, r * rows, rows), dmine = tensor_rows(dwte, r * rows, rows), none = tensor_none();
-            tokens_own(&s.stream, tensor_1d(part_tokens.data, I32, B * own), tensor_1d(whole_tokens.data, I32, B * own), r * rows, rows);
+            tokens_own(&s.stream, tensor_1d(part_tokens.data, I32, B * own), tensor_1d(whole_tokens.data, I32, B * own),
+                       r * rows, rows);
             embedding_forward(&s.stream, part_y, part_tokens, mine, r ? none : wpe, context);
             embedding_backward(&s.stream, dmine, r ? none : dwpe, part_dy, part_tokens, context);
             stage_settle();

@@ -255,9 +255,11 @@ static void every_pair_of_axes_computes_pytorch_s_steps(void **state) {
         if (!is_right(g, e)) {
             wrong++;
             if (comm_rank(world) == 0)
-                print_error("%s: loss %.2e, norm %.2e, gradient %.2e, weight %.2e\n", text_of(g, text), e.loss, e.norm, e.gradient, e.weight);
+                print_error("%s: loss %.2e, norm %.2e, gradient %.2e, weight %.2e\n", text_of(g, text), e.loss, e.norm,
+                            e.gradient, e.weight);
         } else if (comm_rank(world) == 0 && getenv("SHOW_GRIDS")) {
-            print_message("%s: loss %.2e, norm %.2e, gradient %.2e, weight %.2e\n", text_of(g, text), e.loss, e.norm, e.gradient, e.weight);
+            print_message("%s: loss %.2e, norm %.2e, gradient %.2e, weight %.2e\n", text_of(g, text), e.loss, e.norm,
+                          e.gradient, e.weight);
         }
     }
     if (comm_rank(world) == 0) print_message("%d of %d grids of %d ranks\n", chosen, count, ranks);

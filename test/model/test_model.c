@@ -160,8 +160,10 @@ static void test_two_dimensions(void **state) {
     assert_true(bytes.params >= params && bytes.params < params + 2 * ARENA_ALIGN);          /* bf16: two slots, and pieces */
     assert_true(bytes.optimizer >= optimizer && bytes.optimizer < optimizer + 3 * ARENA_ALIGN); /* masters, m, v of the pieces */
     /* Forward, its gradients of inputs and of weights: of qkv, the attention's projection, and the two of the mlp. */
-    assert_true(products_of(&step, N, 3 * C / TENSOR, C) == L && products_of(&step, N, C, 3 * C / TENSOR) == L && products_of(&step, C, 3 * C / TENSOR, N) == L);
-    assert_true(products_of(&step, N, C, C / TENSOR) == L && products_of(&step, N, C / TENSOR, C) == L && products_of(&step, C / TENSOR, C, N) == L);
+    assert_true(products_of(&step, N, 3 * C / TENSOR, C) == L && products_of(&step, N, C, 3 * C / TENSOR) == L &&
+                products_of(&step, C, 3 * C / TENSOR, N) == L);
+    assert_true(products_of(&step, N, C, C / TENSOR) == L && products_of(&step, N, C / TENSOR, C) == L &&
+                products_of(&step, C / TENSOR, C, N) == L);
     assert_true(products_of(&step, N, 4 * C / TENSOR, C) == 2 * L && products_of(&step, N, C, 4 * C / TENSOR) == 2 * L);
     assert_true(products_of(&step, C, 4 * C / TENSOR, N) == L && products_of(&step, 4 * C / TENSOR, C, N) == L);
     layout_destroy(&layout);

@@ -65,7 +65,8 @@ static double run(const WorkList *lists, int P, int V, int64_t M) {
             double begin = s->free_at;
             if (from_message) { /* in order of the channel: the message of this very work */
                 int before = receiver_of(!one.kind, P, p);
-                assert_true(in->of.micro == one.micro && virtual_of(in->of, P, before) == virtual_of(one, P, p) + (one.kind == WORK_BACKWARD ? 1 : -1));
+                assert_true(in->of.micro == one.micro &&
+                            virtual_of(in->of, P, before) == virtual_of(one, P, p) + (one.kind == WORK_BACKWARD ? 1 : -1));
                 if (in->at > begin) begin = in->at;
                 in->is_there = 0;
             }
@@ -87,7 +88,8 @@ static void expect_list(const WorkList *w, int V, int64_t M) {
     assert_int_equal(w->count, 2 * V * M);
     for (int64_t i = 0; i < w->count; i++) {
         Work one = w->work[i];
-        assert_true(one.part >= 0 && one.part < V && one.micro >= 0 && one.micro < M && one.tape >= 0 && one.tape < w->tapes[one.part]);
+        assert_true(one.part >= 0 && one.part < V && one.micro >= 0 && one.micro < M && one.tape >= 0 &&
+                    one.tape < w->tapes[one.part]);
         assert_int_equal(seen[(one.kind * V + one.part) * M + one.micro]++, 0);
         if (one.kind == WORK_FORWARD) {
             assert_false(taken[one.part][one.tape]);

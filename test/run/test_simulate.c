@@ -24,7 +24,8 @@ static Config config_of(int tensor, int context, int pipeline, int interleave, i
 
 /* Whose links cost nothing. */
 static Cluster free_links(void) {
-    Cluster c = {.gpus_per_node = 8, .memory_bytes = 8e10, .fp32 = 1e13, .bytes_per_s = 1e12, .link = {{8, 1e18, 0}, {0, 1e18, 0}}, .links = 2,
+    Cluster c = {.gpus_per_node = 8, .memory_bytes = 8e10, .fp32 = 1e13, .bytes_per_s = 1e12,
+                 .link = {{8, 1e18, 0}, {0, 1e18, 0}}, .links = 2,
                  .product = 0.5, .attention = 0.5, .memory = 0.5, .link_efficiency = 1.0, .overlaps = 1, .messages_overlap = 1};
     return c;
 }

@@ -45,7 +45,8 @@ static inline int fixture_folder_remove(const char *dir) { return system(path_of
 enum { FIXTURE_ROWS = 8, FIXTURE_V = 389, FIXTURE_C = 14, FIXTURE_P = 40 };
 
 static inline Param fixture_row(const char *name, int bucket, int64_t rows, int64_t columns, int64_t memory_rows) {
-    Param p = {.dims = columns ? 2 : 1, .dim = {rows, columns}, .cut = memory_rows > rows ? CUT_VOCABULARY : CUT_NONE, .pad = memory_rows, .bucket = bucket, .group = columns ? GROUP_MATRIX : GROUP_VECTOR};
+    Param p = {.dims = columns ? 2 : 1, .dim = {rows, columns}, .cut = memory_rows > rows ? CUT_VOCABULARY : CUT_NONE,
+               .pad = memory_rows, .bucket = bucket, .group = columns ? GROUP_MATRIX : GROUP_VECTOR};
     snprintf(p.name, sizeof p.name, "transformer.%s", name);
     return p;
 }

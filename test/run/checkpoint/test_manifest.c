@@ -301,7 +301,8 @@ static void runs_grow_with_their_file(void **state) {
     assert_int_equal(manifest_extent_bytes((uint64_t)32 << 30), 2 << 20);
     for (uint64_t bytes = 1; bytes < (uint64_t)1 << 50; bytes = bytes * 3 + 1) {
         uint64_t most = manifest_extent_bytes(bytes);
-        assert_true(bytes / most < MANIFEST_RUNS && most % MANIFEST_EXTENT_BYTES == 0 && (most == MANIFEST_EXTENT_BYTES || bytes / (most / 2) >= MANIFEST_RUNS));
+        assert_true(bytes / most < MANIFEST_RUNS && most % MANIFEST_EXTENT_BYTES == 0 &&
+                    (most == MANIFEST_EXTENT_BYTES || bytes / (most / 2) >= MANIFEST_RUNS));
     }
 }
 
