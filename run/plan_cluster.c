@@ -19,8 +19,7 @@ static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMP
 static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked, const Simulated *s) {
     ModelSpec spec = plan_model(c, act, asked->ranks, s->fullest, NULL);
     Layout    layout = model_spec_layout(&spec);
-    double    copied = (double)saver_bytes(&layout, spec.optimizer), written = (double)checkpoint_disk_bytes(&layout,
-            spec.optimizer);
+    double    copied = (double)saver_bytes(&layout, spec.optimizer), written = (double)checkpoint_disk_bytes(&layout, spec.optimizer);
     layout_destroy(&layout);
     return goodput_of(copied / cluster->copy_bytes_per_s, written / cluster->write_bytes_per_s, cluster->restart_s,
                       asked->mtbf_hours * 3600.0);
@@ -81,26 +80,29 @@ static void print_grid(const Simulated *s, const Cluster *cluster) {
     char text[MESH_TEXT], axes[MESH_TEXT];
     printf("grid         %s, ZeRO stage %d", mesh_text(s->mesh, text), s->zero_stage);
     if (s->mesh.size[AXIS_STAGE] > 1) printf(", interleave %d", s->parts);
-    printf("; %lld micro-batch%s of %lld, recompute %s\n", (long long)s->micro_batches, s->micro_batches == 1
-           ? "" : "es", (long long)s->micro_batch,
-           RECOMPUTE_NAMES[s->recompute]);
+    printf("; %lld micro-batch%s of %lld, recompute %s\n", (long long)s->micro_batches, s->micro_batches == 1 ? "" : "es",
+           (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute]);
     printf("             across nodes of %.0f: %s\n", cluster->gpus_per_node,
            mesh_crossing(s->mesh, (int)cluster->gpus_per_node, axes));
 }
 
 static void print_memory(FILE *out, const Config *c, const Simulated *s, const Cluster *cluster) {
+    double optimizer = c->memory.offload ? 0.0 : (double)s->memory.optimizer;
     const struct { const char *what; double bytes; } rows[] = {
-        {"weights", (double)s->memory.params}, {"gradients", (double)s->memory.grads}, {"optimizer", c->memory.offload
-                ? 0.0 : (double)s->memory.optimizer},
+        {"weights", (double)s->memory.params}, {"gradients", (double)s->memory.grads}, {"optimizer", optimizer},
         {"activations", (double)s->memory.activations}, {"scratch, batches, libraries", 0.0}};
     double listed = 0.0;
     for (int i = 0; i < 4; i++) listed += rows[i].bytes;
     fprintf(out, "simulated    memory of stage %d, the fullest: %s of the %s of %s\n", s->fullest,
             plan_bytes_text(s->memory_bytes).text,
             plan_bytes_text(cluster->memory_bytes).text, cluster->gpu);
-    for (int i = 0; i < 5; i++) fprintf(out, "simulated      %-30s %12s\n", rows[i].what,
-                                        plan_bytes_text(i < 4 ? rows[i].bytes : s->memory_bytes - listed).text);
+    for (int i = 0; i < 5; i++) {
+        double bytes = i < 4 ? rows[i].bytes : s->memory_bytes - listed;
+        fprintf(out, "simulated      %-30s %12s\n", rows[i].what, plan_bytes_text(bytes).text);
+    }
 }
+
+static const char *waits_in(Axis axis, const char *stages) { return axis == AXIS_STAGE ? stages : mesh_axis_name(axis); }
 
 static void print_times(const Config *c, const Simulated *s, int ranks) {
     char time[32];
@@ -111,8 +113,7 @@ static void print_times(const Config *c, const Simulated *s, int ranks) {
     printf("simulated    of a step %s compute", seconds_text(s->compute_s).text);
     for (int a = 0; a < AXES; a++)
         if (s->mesh.size[a] > 1 || s->exposed_s[a] > 0)
-            printf(", %s %s", seconds_text(s->exposed_s[a]).text, a == AXIS_STAGE
-                   ? "waiting for other stages" : mesh_axis_name((Axis)a));
+            printf(", %s %s", seconds_text(s->exposed_s[a]).text, waits_in((Axis)a, "waiting for other stages"));
     printf("\n");
     if (s->mesh.size[AXIS_STAGE] > 1) printf("simulated    bubble %.1f %%\n", 100.0 * s->bubble);
     printf("simulated    a rank of stage 0 sends");
@@ -132,7 +133,7 @@ static void print_why(const Simulated *s, const Simulated *best) {
     const char *what = "compute";
     for (int a = 0; a < AXES; a++)
         if (s->exposed_s[a] - best->exposed_s[a] > most)
-            most = s->exposed_s[a] - best->exposed_s[a], what = a == AXIS_STAGE ? "bubble" : mesh_axis_name((Axis)a);
+            most = s->exposed_s[a] - best->exposed_s[a], what = waits_in((Axis)a, "bubble");
     if (s != best) printf("   +%s %s", seconds_text(most).text, what);
     printf("\n");
 }
@@ -179,9 +180,8 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
 static DType precision_on(const Config *c, const Cluster *cluster) {
     DType act = precision_resolve((Precision)c->precision, cluster->bf16 > 0).act;
     if (cluster_flops(cluster, act, c->precision == PRECISION_TF32) > 0) return act;
-    fail(EXIT_CONFIG, "plan: cluster=%s says no rate of %s products: gpu.flops.%s, or another precision", cluster->name,
-         c->precision == PRECISION_TF32 ? "tf32" : dtype_name(act), c->precision == PRECISION_TF32 ? "tf32" : act == F32
-                 ? "fp32" : dtype_name(act));
+    const char *name = c->precision == PRECISION_TF32 ? "tf32" : dtype_name(act);
+    fail(EXIT_CONFIG, "plan: cluster=%s says no rate of %s products: gpu.flops.%s, or another precision", cluster->name, name, name);
 }
 
 void plan_cluster(const Config *config, ClusterPlan asked) {
@@ -192,8 +192,9 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
     Found f = {.count = 0};
     if (asked.searches) {
         f = search(config, act, asked.ranks, &cluster, asked.held, asked.zero_bubble);
-        if (f.count == 0) fail(EXIT_MEMORY,
-                               "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more ranks, or other values of what is held", asked.ranks, cluster.name);
+        if (f.count == 0)
+            fail(EXIT_MEMORY, "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more ranks, or "
+                 "other values of what is held", asked.ranks, cluster.name);
     }
     Simulated s = asked.searches ? f.best[0] : simulate(config, act, asked.ranks, &cluster, asked.zero_bubble);
     Config    c = asked.searches ? search_config(config, &s) : *config;
