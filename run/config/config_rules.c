@@ -222,9 +222,11 @@ char *config_check_ranks(const Config *c, int ranks) {
 }
 
 char *config_check_changed(const Config *c, int ranks) {
-    char *(*const checks[])(const Config *) = {check_order, check_context, check_tensor, check_balance, check_pipeline};
-    char *text = NULL;
-    for (int i = 0; i < 5 && !text; i++) text = checks[i](c);
+    char *text = check_order(c);
+    if (!text) text = check_context(c);
+    if (!text) text = check_tensor(c);
+    if (!text) text = check_balance(c);
+    if (!text) text = check_pipeline(c);
     return text ? text : config_check_ranks(c, ranks);
 }
 
