@@ -49,9 +49,15 @@ def comm_rows():
                    f"{row['ratio']:.2f} x MPI's own", row)
 
 
+def grid_rows():
+    for row in newest(lines("bench_grids.jsonl"), "grid"):
+        yield (f"step of a grid of two ranks, {row['grid'].replace('parallel.', '')}, fp32", f"{row['measured_ms']:.0f} ms",
+               f"{row['simulated_ms']:.0f} ms simulated (plan cluster=here): x {row['ratio']:.2f}", row)
+
+
 def table():
     out = ["| what | measured | against | machine | date | commit |", "|---|---|---|---|---|---|"]
-    for what, measured, against, row in list(train_rows()) + list(value_rows()) + list(comm_rows()):
+    for what, measured, against, row in list(train_rows()) + list(value_rows()) + list(comm_rows()) + list(grid_rows()):
         out.append(f"| {what} | {measured} | {against} | {row['machine']} | {row['date']} | {row['commit']} |")
     return "\n".join(out)
 
