@@ -139,8 +139,7 @@ static void print_why(const Simulated *s, const Simulated *best) {
 }
 
 static void print_found(const Found *f, const Cluster *cluster) {
-    printf("simulated    %lld grids, %lld more have no room in %s:\n", (long long)f->tried, (long long)f->too_large,
-           plan_bytes_text(cluster->memory_bytes).text);
+    printf("simulated    the quickest of %lld grids and their variants, in %s:\n", (long long)f->allowed, plan_bytes_text(cluster->memory_bytes).text);
     printf("\nsimulated    tensor context pipeline interleave replicas data zero_stage micro_batch recompute  step s  MFU %%  bubble %%   GiB   why not first\n");
     for (int i = 0; i < f->count; i++) {
         const Simulated *s = &f->best[i];

@@ -1,13 +1,14 @@
 /* search.c - see search.h. */
 #include "run/search.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
     int    tensor, context, pipeline, interleave, replicas, zero_stage, recompute;
-    int64_t micro_batch;
-    double least_s;
+    int64_t micro_batch, number; /* as listed */
+    double  least_s;
 } Grid;
 
 typedef struct {
@@ -27,7 +28,7 @@ static Config config_with(const Config *config, const Grid *g) {
 Config search_config(const Config *config, const Simulated *s) {
     Grid g = {s->mesh.size[AXIS_TENSOR], s->mesh.size[AXIS_CONTEXT], s->mesh.size[AXIS_STAGE], s->parts,
               s->mesh.size[AXIS_REPLICA], s->zero_stage, s->recompute,
-              s->micro_batch, 0};
+              s->micro_batch, 0, 0};
     return config_with(config, &g);
 }
 
@@ -66,6 +67,7 @@ static void add(Grids *all, const Job *j, Grid g) {
         if (!all->grid) fail(EXIT_MEMORY, "no memory for a search of %lld grids", (long long)all->room);
     }
     g.least_s = simulate_least_s(&c, j->act, j->ranks, j->cluster);
+    g.number = all->count;
     all->grid[all->count++] = g;
 }
 
@@ -119,53 +121,66 @@ static void add_all(Grids *all, const Job *j) {
 
 static int by_least(const void *a, const void *b) {
     const Grid *x = (const Grid *)a, *y = (const Grid *)b;
-    return (x->least_s > y->least_s) - (x->least_s < y->least_s);
+    int order = (x->least_s > y->least_s) - (x->least_s < y->least_s);
+    return order ? order : (x->number > y->number) - (x->number < y->number);
 }
 
-static void keep(Found *f, Simulated s) {
+/* Whether the grid of this number comes before the one at `at`. */
+static int is_before(const Found *f, const Simulated *s, int64_t number, int at) {
+    return s->step_s < f->best[at].step_s || (s->step_s == f->best[at].step_s && number < f->number[at]);
+}
+
+static void keep(Found *f, const Simulated *s, int64_t number) {
+    if (f->count == SEARCH_BEST && !is_before(f, s, number, SEARCH_BEST - 1)) return;
     int at = f->count < SEARCH_BEST ? f->count++ : SEARCH_BEST - 1;
-    for (; at > 0 && f->best[at - 1].step_s > s.step_s; at--) f->best[at] = f->best[at - 1];
-    f->best[at] = s;
+    for (; at > 0 && is_before(f, s, number, at - 1); at--) f->best[at] = f->best[at - 1], f->number[at] = f->number[at - 1];
+    f->best[at] = *s, f->number[at] = number;
 }
 
-/* The most that a tenth grid may take; 0: there is room for any. */
-static double limit_s(const Found *f) { return f->count == SEARCH_BEST ? f->best[SEARCH_BEST - 1].step_s : 0.0; }
+/* The most that a tenth grid may take. */
+static double limit_s(const Found *f) {
+    double limit;
+    #pragma omp critical(found)
+    limit = f->count == SEARCH_BEST ? f->best[SEARCH_BEST - 1].step_s : INFINITY;
+    return limit;
+}
 
-/* Simulates the grid if its memory is there; returns whether it is. */
-static int try_grid(Found *f, const Job *j, const Config *c) {
+/* Simulates the grid if its memory is there; returns whether it is, or whether the grid is too slow anyway. */
+static int try_grid(Found *f, const Job *j, const Config *c, int64_t number) {
     double memory = j->cluster->memory_bytes;
+    if (simulate_least_s(c, j->act, j->ranks, j->cluster) > limit_s(f)) return 1; /* nor can what takes longer be among them */
     if (0.7 * least_bytes(c, j->act, j->ranks) > memory) return 0; /* 0.7: the ends of a pipeline have fewer blocks */
     if (simulate_memory(c, j->act, j->ranks, j->cluster).memory_bytes > memory) return 0;
-    if (limit_s(f) > 0 && simulate_least_s(c, j->act, j->ranks, j->cluster) > limit_s(f)) return 1;
     Simulated s = simulate(c, j->act, j->ranks, j->cluster, j->zero_bubble);
-    f->tried++;
-    if (s.memory_bytes <= memory && (limit_s(f) == 0 || s.step_s < limit_s(f))) keep(f, s);
-    return s.memory_bytes <= memory;
+    if (s.memory_bytes > memory) return 0;
+    #pragma omp critical(found)
+    keep(f, &s, number);
+    return 1;
 }
 
-static void try_memory(Found *f, const Job *j, Grid g) {
+static void try_memory(Found *f, const Job *j, Grid g, int64_t number) {
     int holds_recompute = (j->held & HOLD_RECOMPUTE) != 0, first = holds_recompute ? g.recompute : RECOMPUTE_NONE, last = holds_recompute ? first : RECOMPUTE_BLOCK;
     int most = !g.zero_stage || (j->held & HOLD_ZERO_STAGE) ? g.zero_stage : 3, fits = 0;
     for (; g.zero_stage <= most && !(fits && g.recompute == first); g.zero_stage++) {
         fits = 0;
         for (g.recompute = first; g.recompute <= last; g.recompute++) {
             Config c = config_with(j->config, &g);
-            if ((fits = try_grid(f, j, &c)) != 0) break;
-            f->too_large++;
+            if ((fits = try_grid(f, j, &c, 16 * number + 4 * g.zero_stage + g.recompute)) != 0) break;
         }
     }
 }
 
+/* Each core takes the next grid; what is found is the same in any order. */
 Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held, int zero_bubble) {
     Job   j = {config, act, ranks, cluster, held, zero_bubble};
     Grids all = {0};
     Found f = {.count = 0};
     add_all(&all, &j);
+    f.allowed = all.count;
     if (all.count) qsort(all.grid, (size_t)all.count, sizeof *all.grid, by_least);
-    for (int64_t i = 0; i < all.count; i++) {
-        if (limit_s(&f) > 0 && all.grid[i].least_s > limit_s(&f)) break;
-        try_memory(&f, &j, all.grid[i]);
-    }
+    #pragma omp parallel for schedule(dynamic, 1)
+    for (int64_t i = 0; i < all.count; i++)
+        if (all.grid[i].least_s <= limit_s(&f)) try_memory(&f, &j, all.grid[i], i);
     free(all.grid);
     return f;
 }

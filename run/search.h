@@ -12,8 +12,9 @@ enum { SEARCH_BEST = 10 };
 
 typedef struct {
     Simulated best[SEARCH_BEST]; /* the quickest first */
+    int64_t   number[SEARCH_BEST]; /* its place among all: of equally quick ones the first */
     int       count;
-    int64_t   tried, too_large; /* simulated; without room in a GPU's memory */
+    int64_t   allowed;             /* grids that the rules allow; each is tried with the zero_stage and recompute that fit */
 } Found;
 
 /* What stays as the config has it. */
