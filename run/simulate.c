@@ -9,6 +9,8 @@
 #include "model/precision.h"
 #include "run/history.h"
 
+/* Works of all stages of a step that is replayed as it is. */
+static const int64_t REPLAYED_MOST = 1 << 15;
 /* What a GPU's ops take besides the scratch of a dry run on the CPU: cuBLASLt's workspace, and slack. */
 static const double GPU_SCRATCH = 64.0 * (1 << 20);
 
@@ -178,7 +180,9 @@ static void forget(Stage *s) {
 
 static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage) {
     ModelSpec spec = plan_model(c, act, ranks, stage, NULL);
+    int64_t   most = 4 * spec.pipeline.stages; /* more are never in flight */
     spec.offload = (OptimizerMemory)c->memory.offload;
+    if (spec.pipeline.micro_batches > most) spec.pipeline.micro_batches = most;
     return spec;
 }
 
@@ -240,40 +244,35 @@ Simulated simulate_memory(const Config *c, DType act, int ranks, const Cluster *
 
 static double matmul_flops(const Config *c, DType act, const Cluster *cluster) { return cluster_flops(cluster, act, c->precision == PRECISION_TF32); }
 
-static void sum_up(Simulated *out, const Config *c, const Replay *r, int ranks, double flops) {
-    double tokens = (double)c->batch.global_tokens;
+/* Of a step of so many micro-batches. */
+typedef struct { double step_s, compute_s, exposed_s[AXES], sent[AXES]; size_t scratch_bytes; } Totals;
+
+static Totals total(const Replay *r, double step_s) {
+    Totals t = {.step_s = step_s};
     for (int p = 0; p < r->stages; p++) {
-        out->compute_s += r->stage[p].compute_s / r->stages;
-        for (int a = 0; a < AXES; a++) out->exposed_s[a] += r->stage[p].exposed_s[a] / r->stages;
+        t.compute_s += r->stage[p].compute_s / r->stages;
+        for (int a = 0; a < AXES; a++) t.exposed_s[a] += r->stage[p].exposed_s[a] / r->stages;
+        if (r->stage[p].history->scratch_bytes > t.scratch_bytes) t.scratch_bytes = r->stage[p].history->scratch_bytes;
     }
-    memcpy(out->sent, r->stage[0].sent, sizeof out->sent);
-    out->bubble = out->exposed_s[AXIS_STAGE] / out->step_s;
-    out->tokens_per_s = tokens / out->step_s;
-    out->tflops_per_gpu = model_flops_per_token(c->model.shape, c->batch.seq_len) * tokens / out->step_s / ranks * 1e-12;
-    out->mfu = out->tflops_per_gpu * 1e12 / flops;
+    memcpy(t.sent, r->stage[0].sent, sizeof t.sent);
+    return t;
 }
 
-Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble) {
-    Simulated out = simulate_memory(c, act, ranks, cluster);
-    int       P = out.mesh.size[AXIS_STAGE];
-    double    flops = matmul_flops(c, act, cluster);
-    Durations d = durations_of(cluster, out.mesh, act, flops);
-    Replay    r = {.stages = P, .parts = out.parts, .zero_bubble = zero_bubble && P > 1,
-                   .overlaps = cluster->messages_overlap, .micro_batches = out.micro_batches};
+static Totals replay(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble, int64_t micro_batches) {
+    Mesh      mesh = config_mesh(c, ranks);
+    int       P = mesh.size[AXIS_STAGE], V = (int)c->parallel.interleave;
+    Durations d = durations_of(cluster, mesh, act, matmul_flops(c, act, cluster));
+    Replay    r = {.stages = P, .parts = V, .zero_bubble = zero_bubble && P > 1, .overlaps = cluster->messages_overlap, .micro_batches = micro_batches};
     int      *like = (int *)malloc(sizeof *like * (size_t)P);
     History  *history = (History *)calloc((size_t)P, sizeof *history);
     r.stage = (Stage *)calloc((size_t)P, sizeof *r.stage);
     if (!like || !history || !r.stage) fail(EXIT_MEMORY, "no memory to simulate %d stages", P);
     find_alike(c, spec_of(c, act, ranks, 0).pipeline, like);
     for (int p = 0; p < P; p++) {
-        Stage    *s = &r.stage[p];
-        ModelSpec spec = spec_of(c, act, ranks, p);
-        if (like[p] == p) {
-            history[p] = history_of(spec, out.micro_batches, &d);
-            if (history[p].scratch_bytes > out.memory.scratch) out.memory.scratch = history[p].scratch_bytes;
-        }
+        Stage *s = &r.stage[p];
+        if (like[p] == p) history[p] = history_of(spec_of(c, act, ranks, p), micro_batches, &d);
         s->history = &history[like[p]];
-        s->list = work_list(P, out.parts, out.micro_batches, p);
+        s->list = work_list(P, V, micro_batches, p);
         for (int a = 0; a < AXES; a++) {
             s->end[a] = (double *)malloc(sizeof **s->end * ENDS);
             if (!s->end[a]) fail(EXIT_MEMORY, "no memory to simulate %d stages", P);
@@ -286,10 +285,9 @@ Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster
         for (int p = 0; p < P && step == 0; p++) forget(&r.stage[p]);
         for (int p = 0; p < P && step == 0; p++) run_chapter(&r.stage[p], &r.stage[p].history->update, 1.0);
     }
-    out.memory_bytes += (double)out.memory.scratch;
-    out.step_s = meet[1] - meet[0] + cluster_collective_seconds(cluster, d.all, 0.0, 2);
-    out.exposed_s[AXIS_SHARD] += out.step_s - (meet[1] - meet[0]);
-    sum_up(&out, c, &r, ranks, flops);
+    double numbers_s = cluster_collective_seconds(cluster, d.all, 0.0, 2); /* the one reduction of scalars */
+    Totals t = total(&r, meet[1] - meet[0] + numbers_s);
+    t.exposed_s[AXIS_SHARD] += numbers_s;
     for (int p = 0; p < P; p++) {
         work_list_free(&r.stage[p].list);
         if (like[p] == p) history_free(&history[p]);
@@ -298,6 +296,39 @@ Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster
     free(r.stage);
     free(history);
     free(like);
+    return t;
+}
+
+/* Through the totals of two shorter steps, that differ by `between` micro-batches; `more` follow. */
+static double onward(double a, double b, int64_t between, int64_t more) { return b + (b - a) / (double)between * (double)more; }
+
+/* A long step repeats itself between its first and last micro-batches: two shorter ones are replayed. */
+static Totals replay_long(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble, int64_t micro_batches) {
+    int64_t P = c->parallel.pipeline, few = 8 * P, more = 12 * P;
+    if (P * c->parallel.interleave * micro_batches <= REPLAYED_MOST || micro_batches <= more) return replay(c, act, ranks, cluster, zero_bubble, micro_batches);
+    Totals a = replay(c, act, ranks, cluster, zero_bubble, few), b = replay(c, act, ranks, cluster, zero_bubble, more);
+    int64_t between = more - few, rest = micro_batches - more;
+    Totals t = {.step_s = onward(a.step_s, b.step_s, between, rest), .compute_s = onward(a.compute_s, b.compute_s, between, rest), .scratch_bytes = b.scratch_bytes};
+    for (int i = 0; i < AXES; i++) {
+        t.exposed_s[i] = onward(a.exposed_s[i], b.exposed_s[i], between, rest);
+        t.sent[i] = onward(a.sent[i], b.sent[i], between, rest);
+    }
+    return t;
+}
+
+Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble) {
+    Simulated out = simulate_memory(c, act, ranks, cluster);
+    Totals    t = replay_long(c, act, ranks, cluster, zero_bubble, out.micro_batches);
+    double    tokens = (double)c->batch.global_tokens;
+    out.memory.scratch = t.scratch_bytes;
+    out.memory_bytes += (double)t.scratch_bytes;
+    out.step_s = t.step_s, out.compute_s = t.compute_s;
+    memcpy(out.exposed_s, t.exposed_s, sizeof out.exposed_s);
+    memcpy(out.sent, t.sent, sizeof out.sent);
+    out.bubble = out.exposed_s[AXIS_STAGE] / out.step_s;
+    out.tokens_per_s = tokens / out.step_s;
+    out.tflops_per_gpu = model_flops_per_token(c->model.shape, c->batch.seq_len) * tokens / out.step_s / ranks * 1e-12;
+    out.mfu = out.tflops_per_gpu * 1e12 / matmul_flops(c, act, cluster);
     return out;
 }
 

@@ -59,7 +59,7 @@ tsan() {
     local part
     make -s -j2 BACKEND=cpu SAN=-tsan CC=clang tests || return 1
     export TSAN_OPTIONS="ignore_noninstrumented_modules=1 die_after_fork=0 suppressions=$PWD/test/tsan.supp"
-    for part in data/ layers/ run/checkpoint/test_checkpoint.c run/guard/test_watchdog run/test_train model/ranks_overlap; do
+    for part in data/ layers/ run/checkpoint/test_checkpoint.c run/guard/test_watchdog run/test_simulate run/test_train model/ranks_overlap; do
         OMP_NUM_THREADS=2 B=build/cpu-tsan-clang scripts/test.sh "$part" || return 1
     done
 }

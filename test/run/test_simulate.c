@@ -136,6 +136,24 @@ static void messages_cost_where_nothing_hides_them(void **state) {
     assert_true(blocked.step_s > hidden.step_s);
 }
 
+/* A step too long to be replayed goes on as two shorter ones do: bytes exactly, and time. */
+static void long_steps_go_on_as_shorter_ones(void **state) {
+    (void)state;
+    Cluster cluster = slow_links();
+    for (int V = 1; V <= 2; V++)
+        for (int zero = 1; zero <= 3; zero++) {
+            Config c = config_of(1, 1, 4, V, 1, zero);
+            c.batch.global_tokens = 512 * (V == 1 ? 16384 : 8192); /* twice as many micro-batches, on each of two data ranks, as are replayed */
+            Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 0});
+            Simulated whole = simulate(&c, F32, 8, &cluster, 0);
+            for (int a = 0; a < AXES; a++) assert_true(whole.sent[a] == p.sent[a]);
+            c.batch.global_tokens /= 2; /* half of it is replayed */
+            Simulated half = simulate(&c, F32, 8, &cluster, 0);
+            double    ends = 0.004 * half.step_s;
+            assert_true(fabs(whole.step_s - 2 * half.step_s) < ends && fabs(whole.compute_s - 2 * half.compute_s) < ends);
+        }
+}
+
 static void the_fullest_stage_is_found(void **state) {
     (void)state;
     Config    c = config_of(1, 1, 4, 1, 1, 1);
@@ -201,6 +219,7 @@ int main(void) {
         cmocka_unit_test(gathers_hide_under_compute),
         cmocka_unit_test(the_bubble_is_the_formula_s),
         cmocka_unit_test(messages_cost_where_nothing_hides_them),
+        cmocka_unit_test(long_steps_go_on_as_shorter_ones),
         cmocka_unit_test(the_fullest_stage_is_found),
         cmocka_unit_test(the_search_finds_the_quickest),
         cmocka_unit_test(fits_are_the_largest),
