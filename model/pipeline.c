@@ -38,6 +38,27 @@ BucketHold *pipeline_holds(ModelShape shape, PipelineSpec s) {
     return hold;
 }
 
+static int are_alike(ModelShape shape, PipelineSpec s, int a, int b) {
+    int last = s.stages - 1;
+    if (a == 0 || b == 0 || a == last || b == last) return a == b;
+    for (int p = 0; p < s.parts; p++) {
+        s.stage = a;
+        BlockRange x = blocks_of(shape, s, p);
+        s.stage = b;
+        BlockRange y = blocks_of(shape, s, p);
+        if (x.end - x.first != y.end - y.first) return 0;
+    }
+    return 1;
+}
+
+int *pipeline_alike(ModelShape shape, PipelineSpec s) {
+    int *like = (int *)malloc(sizeof *like * (size_t)s.stages);
+    if (!like) fail(EXIT_MEMORY, "no memory for a table of %d stages", s.stages);
+    for (int a = 0; a < s.stages; a++)
+        for (like[a] = 0; !are_alike(shape, s, a, like[a]);) like[a]++;
+    return like;
+}
+
 int64_t pipeline_batches(PipelineSpec s) {
     WorkList list = work_list(s.stages, s.parts, s.micro_batches, s.stage);
     int64_t  batches = list.micros;

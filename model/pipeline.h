@@ -30,6 +30,8 @@ typedef struct {
 /* The stage's blocks, [parts], malloc'ed; and the buckets that it holds, [n_layer + 2], malloc'ed. */
 GptPartSpec *pipeline_parts(ModelShape shape, PipelineSpec spec);
 BucketHold  *pipeline_holds(ModelShape shape, PipelineSpec spec);
+/* For each stage the first one whose parts have as many blocks, and as its ends have: [stages], malloc'ed. */
+int *pipeline_alike(ModelShape shape, PipelineSpec spec);
 /* Micro-batches whose tokens are kept: batch number n of a step in place n modulo this. */
 int64_t pipeline_batches(PipelineSpec spec);
 

@@ -248,13 +248,17 @@ Cluster cluster_load(const char *name_or_file) {
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &r.json, &fault)) fail(EXIT_CONFIG, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
     if (!cJSON_IsObject(r.json.root)) fail(EXIT_CONFIG, "%s: a JSON object is expected", path);
     for (int k = 0; k < KEY_COUNT; k++) take_key(&r, &c, KEYS[k]);
+    static const char *const SECTIONS[] = {"gpu", "gpu.flops", "efficiency", "overlap", "checkpoint"};
+    for (int i = 0; i < 5; i++)
+        if (find(r.json.root, SECTIONS[i]) && !cJSON_IsObject(find(r.json.root, SECTIONS[i]))) add_fault(&r, SECTIONS[i], "must be an object");
     take_links(&r, &c);
     tell_unknown(&r);
     if (r.faults.count == 0 && c.fp32 + c.tf32 + c.bf16 + c.fp16 == 0) add_fault(&r, "gpu.flops", "needs a rate of fp32, tf32, bf16 or fp16");
     if (r.faults.count > 0) fail_lines(EXIT_CONFIG, faults_take(&r.faults));
     if (c.attention < 0) c.attention = c.product;
     const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
-    snprintf(c.name, sizeof c.name, "%.*s", (int)(strlen(base) > 5 ? strlen(base) - 5 : strlen(base)), base);
+    size_t      length = strlen(base), ending = length > 5 && strcmp(base + length - 5, ".json") == 0 ? 5 : 0;
+    snprintf(c.name, sizeof c.name, "%.*s", (int)(length - ending), base);
     json_free(&r.json);
     free(text);
     return c;

@@ -106,15 +106,19 @@ static void read_ledger(History *h, const Ledger *l, int64_t micro_batches, cons
     free(seen);
 }
 
+int history_is_of_list(const ModelSpec *stage) {
+    int zero = stage->shards.zero_stage;
+    return stage->pipeline.stages > 1 && (zero == 3 || (zero == 2 && stage->pipeline.parts > 1));
+}
+
 History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d) {
-    History h = {.parts = stage.pipeline.parts, .each_work = stage.shards.zero_stage == 3 && stage.pipeline.stages > 1};
+    History h = {.parts = stage.pipeline.parts, .each_work = history_is_of_list(&stage)};
     Ledger  ledger = {.in_order = 1, .is_elsewhere = 1};
-    int64_t run = h.each_work ? micro_batches : fewest(stage.pipeline, micro_batches);
+    int64_t run = h.each_work || stage.shards.micro_batches ? micro_batches : fewest(stage.pipeline, micro_batches);
     h.works = h.each_work ? 2 * run * h.parts : (int64_t)h.parts * (WORK_BACKWARD + 1) * MICRO_KINDS;
     h.work = (Chapter *)calloc((size_t)h.works, sizeof *h.work);
     if (!h.work) fail(EXIT_MEMORY, "no memory for a history of %lld works", (long long)h.works);
     stage.pipeline.micro_batches = run;
-    if (stage.shards.micro_batches) stage.shards.micro_batches = run; /* ordered sums */
     h.scratch_bytes = model_dry(stage, run, &ledger).scratch;
     read_ledger(&h, &ledger, run, d);
     ledger_free(&ledger);

@@ -39,7 +39,7 @@ typedef struct {
     Chapter  begin, finish, update;
     Chapter *work;            /* owned [works]: [parts][WORK_BACKWARD + 1][MICRO_KINDS], or each_work: of the work list */
     int64_t  works;
-    int      parts, each_work; /* ZeRO stage 3 with a pipeline: which weights are there depends on the works before */
+    int      parts, each_work;
     size_t   scratch_bytes;
 } History;
 
@@ -53,6 +53,9 @@ typedef struct {
 
 Durations durations_of(const Cluster *cluster, Mesh mesh, DType act, double flops);
 
+/* ZeRO stage 3 with a pipeline, stage 2 with one whose parts take turns: which blocks are in the slots depends on the works
+ * before, so each work has a history of its own. */
+int     history_is_of_list(const ModelSpec *stage);
 History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d);
 void    history_free(History *h);
 const Chapter *history_work(const History *h, const WorkList *list, int64_t at, int64_t micro_batches); /* of list->work[at] */

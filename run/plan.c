@@ -88,23 +88,24 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     return p;
 }
 
-/* The first stage has the embedding, the last the head, and of those between them the earlier ones keep more tapes. */
+/* Of stages with as many blocks the earlier ones keep more tapes. */
 Plan plan_make(const Config *c, DType act, PlanRanks ranks) {
-    int  last = (int)c->parallel.pipeline - 1, stages[3] = {0, 1, last};
-    Plan most = {0};
-    if (ranks.stage >= 0 || last == 0) {
+    Plan most = {0}, first = {0};
+    if (ranks.stage >= 0 || c->parallel.pipeline == 1) {
         if (ranks.stage < 0) ranks.stage = 0;
         return plan_stage(c, act, ranks);
     }
-    double sent[AXES], sum = 0.0;
-    for (int i = 0; i < 3; i++) {
-        if (i == 1 && last == 1) continue;
-        ranks.stage = stages[i];
+    PipelineSpec stages = plan_model(c, act, ranks.count, 0, NULL).pipeline;
+    int         *like = pipeline_alike(c->model.shape, stages);
+    for (int p = 0; p < stages.stages; p++) {
+        if (like[p] != p) continue;
+        ranks.stage = p;
         Plan one = plan_stage(c, act, ranks);
-        if (i == 0) memcpy(sent, one.sent, sizeof sent), sum = one.step_sent;
+        if (p == 0) first = one;
         if (one.device_bytes > most.device_bytes) most = one;
     }
-    memcpy(most.sent, sent, sizeof sent), most.step_sent = sum; /* of the first stage, as a run's metrics */
+    free(like);
+    memcpy(most.sent, first.sent, sizeof most.sent), most.step_sent = first.step_sent; /* of the first stage, as a run's metrics */
     return most;
 }
 

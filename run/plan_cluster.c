@@ -86,8 +86,8 @@ static void print_grid(const Simulated *s, const Cluster *cluster) {
            mesh_crossing(s->mesh, (int)cluster->gpus_per_node, axes));
 }
 
-static void print_memory(FILE *out, const Config *c, const Simulated *s, const Cluster *cluster) {
-    double optimizer = c->memory.offload ? 0.0 : (double)s->memory.optimizer;
+static void print_memory(FILE *out, const Simulated *s, const Cluster *cluster) {
+    double optimizer = (double)s->memory.optimizer;
     const struct { const char *what; double bytes; } rows[] = {
         {"weights", (double)s->memory.params}, {"gradients", (double)s->memory.grads}, {"optimizer", optimizer},
         {"activations", (double)s->memory.activations}, {"scratch, batches, libraries", 0.0}};
@@ -116,14 +116,15 @@ static void print_times(const Config *c, const Simulated *s, int ranks) {
             printf(", %s %s", seconds_text(s->exposed_s[a]).text, waits_in((Axis)a, "waiting for other stages"));
     printf("\n");
     if (s->mesh.size[AXIS_STAGE] > 1) printf("simulated    bubble %.1f %%\n", 100.0 * s->bubble);
-    printf("simulated    a rank of stage 0 sends");
+    if (ranks > 1) printf("simulated    a rank of stage 0 sends");
     for (int a = 0, first = 1; a < AXES; a++)
         if (s->mesh.size[a] > 1) printf("%s %s %.0f bytes", first ? "" : ",", mesh_axis_name((Axis)a), s->sent[a]), first = 0;
-    printf(" a step\nsimulated    %lld steps: %s\n", (long long)c->run.steps, time);
+    if (ranks > 1) printf(" a step\n");
+    printf("simulated    %lld steps: %s\n", (long long)c->run.steps, time);
 }
 
 static void print_goodput(Goodput g, double mtbf_hours) {
-    printf("simulated    failures every %g hours: a checkpoint every %.4g s (it keeps training for %.3g s, and is written in %.3g s); goodput %.1f %%\n", mtbf_hours,
+    printf("simulated    failures every %g hours: a checkpoint every %.4g s (training stands still for %.3g s, and it is on disk %.3g s later); goodput %.1f %%\n", mtbf_hours,
            g.interval_s, g.save_s, g.write_s, 100.0 * g.goodput);
 }
 
@@ -161,14 +162,14 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
     FILE  *out = memory_file_open(&text, &bytes);
     if (!out) fail(EXIT_MEMORY, "no memory for a plan");
     fprintf(out, "plan: no room on %s\n", cluster->name);
-    print_memory(out, c, s, cluster);
-    Found f = search(c, act, asked->ranks, cluster, 0, 0);
-    if (f.count == 0) fprintf(out, "no grid of %d ranks has room for this model and batch: more ranks\n", asked->ranks);
-    else {
-        const Simulated *b = &f.best[0];
-        fprintf(out, "simulated    room has: parallel.tensor=%d parallel.context=%d parallel.pipeline=%d parallel.interleave=%d parallel.replicas=%d parallel.zero_stage=%d "
-                "batch.micro_batch=%lld memory.recompute=%s; search=true shows more\n", b->mesh.size[AXIS_TENSOR], b->mesh.size[AXIS_CONTEXT], b->mesh.size[AXIS_STAGE],
-                b->parts, b->mesh.size[AXIS_REPLICA], b->zero_stage, (long long)b->micro_batch, RECOMPUTE_NAMES[b->recompute]);
+    print_memory(out, s, cluster);
+    Simulated room;
+    if (!search_room(c, act, asked->ranks, cluster, &room)) {
+        fprintf(out, "no grid of %d ranks has room for this model and batch: more ranks\n", asked->ranks);
+    } else {
+        fprintf(out, "simulated    room has: parallel.tensor=%d parallel.pipeline=%d parallel.interleave=1 parallel.context=1 parallel.replicas=1 "
+                "parallel.zero_stage=%d batch.micro_batch=1 memory.recompute=block; search=true finds quicker ones\n", room.mesh.size[AXIS_TENSOR],
+                room.mesh.size[AXIS_STAGE], room.zero_stage);
     }
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for a plan");
     fail_lines(EXIT_MEMORY, text);
@@ -188,9 +189,15 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
     DType   act = precision_on(config, &cluster);
     if (asked.mtbf_hours > 0 && (cluster.copy_bytes_per_s == 0 || cluster.write_bytes_per_s == 0))
         fail(EXIT_CONFIG, "plan: mtbf_hours=%g: cluster=%s says no checkpoint.copy_bytes_per_s and checkpoint.write_bytes_per_s", asked.mtbf_hours, cluster.name);
+    if (config->memory.offload)
+        fail(EXIT_CONFIG, "plan: cluster=%s says nothing of a host's memory, and memory.offload = \"optimizer\" updates there: memory.offload=none", cluster.name);
     Found f = {.count = 0};
     if (asked.searches) {
         f = search(config, act, asked.ranks, &cluster, asked.held, asked.zero_bubble);
+        if (f.allowed == 0) {
+            char *fault = config_check_changed(config, asked.ranks);
+            fail(EXIT_CONFIG, "plan: search=true: the config allows no grid of %d ranks that it looks at%s%s", asked.ranks, fault ? ": " : "", fault ? fault : "");
+        }
         if (f.count == 0)
             fail(EXIT_MEMORY, "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more ranks, or "
                  "other values of what is held", asked.ranks, cluster.name);
@@ -209,12 +216,12 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
         print_json(object, &cluster);
         return;
     }
-    printf("plan of %s on %d ranks of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks, cluster.name,
+    printf("plan of %s on %d rank%s of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks, asked.ranks == 1 ? "" : "s", cluster.name,
            cluster.gpu, dtype_name(act));
     printf("model        %s\n", model_shape_text(config->model.shape).text);
     if (asked.searches) print_found(&f, &cluster);
     print_grid(&s, &cluster);
-    print_memory(stdout, &c, &s, &cluster);
+    print_memory(stdout, &s, &cluster);
     print_times(&c, &s, asked.ranks);
     if (asked.mtbf_hours > 0) print_goodput(goodput(&c, act, &cluster, &asked, &s), asked.mtbf_hours);
 }

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Scratch, which is known after a step only. */
+static const double SLACK = 2.0e9;
+
 typedef struct {
     int    tensor, context, pipeline, interleave, replicas, zero_stage, recompute;
     int64_t micro_batch, number; /* as listed */
@@ -66,12 +69,10 @@ static void add(Grids *all, const Job *j, Grid g) {
         all->grid = (Grid *)realloc(all->grid, sizeof g * (size_t)all->room);
         if (!all->grid) fail(EXIT_MEMORY, "no memory for a search of %lld grids", (long long)all->room);
     }
-    g.least_s = simulate_least_s(&c, j->act, j->ranks, j->cluster);
+    g.least_s = simulate_least_s(&c, j->act, j->ranks, j->cluster, j->zero_bubble);
     g.number = all->count;
     all->grid[all->count++] = g;
 }
-
-static int is_held(const Job *j, unsigned what, int64_t value, int64_t of_config) { return (j->held & what) && value != of_config; }
 
 /* Copies of the state: one; and one in each node, where several ranks share it there. */
 static void add_replicas(Grids *all, const Job *j, Grid g) {
@@ -84,7 +85,11 @@ static void add_replicas(Grids *all, const Job *j, Grid g) {
     if (most > 1 && !(j->held & HOLD_REPLICAS)) add(all, j, g);
 }
 
+/* Parts that take turns only shorten the time in which stages are idle. */
+static const double LITTLE_IDLE = 0.01;
+
 static void add_parts(Grids *all, const Job *j, Grid g) {
+    int64_t micro_batches = j->config->batch.global_tokens / (g.micro_batch * j->config->batch.seq_len * (j->ranks / (g.tensor * g.context * g.pipeline)));
     static const int PARTS[] = {1, 2, 3, 4, 5, 6, 8, 10, 12};
     if (j->held & HOLD_INTERLEAVE) {
         g.interleave = (int)j->config->parallel.interleave;
@@ -93,6 +98,7 @@ static void add_parts(Grids *all, const Job *j, Grid g) {
     }
     for (size_t v = 0; v < (g.pipeline > 1 ? sizeof PARTS / sizeof *PARTS : 1); v++) {
         g.interleave = PARTS[v];
+        if (v > 0 && work_idle(g.pipeline, PARTS[v - 1], micro_batches) < LITTLE_IDLE) break;
         if (g.interleave * g.pipeline <= j->config->model.shape.n_layer) add_replicas(all, j, g);
     }
 }
@@ -104,18 +110,30 @@ static void add_micro_batches(Grids *all, const Job *j, Grid g) {
     for (g.micro_batch = held ? held : 1; g.micro_batch <= (held ? held : 32) && total >= tokens * g.micro_batch; g.micro_batch *= 2) add_parts(all, j, g);
 }
 
+static void add_pipelines(Grids *all, const Job *j, Grid g) {
+    int64_t held = j->held & HOLD_PIPELINE ? j->config->parallel.pipeline : 0;
+    for (int64_t p = held ? held : 1; p <= (held ? held : j->config->model.shape.n_layer); p++) {
+        g.pipeline = (int)p;
+        if (j->ranks % (g.tensor * g.context * p) == 0) add_micro_batches(all, j, g);
+    }
+}
+
+static void add_contexts(Grids *all, const Job *j, Grid g) {
+    int64_t held = j->held & HOLD_CONTEXT ? j->config->parallel.context : 0;
+    for (int64_t c = held ? held : 1; c == 1 || c == held || (!held && j->config->batch.seq_len / c >= 1024); c *= 2) {
+        g.context = (int)c;
+        if (j->ranks % (g.tensor * c) == 0) add_pipelines(all, j, g);
+        if (held) break;
+    }
+}
+
 static void add_all(Grids *all, const Job *j) {
     const Config *c = j->config;
-    Grid          g = {.recompute = c->memory.recompute};
-    for (g.tensor = 1; g.tensor <= j->cluster->gpus_per_node; g.tensor++) {
-        if (j->ranks % g.tensor || is_held(j, HOLD_TENSOR, g.tensor, c->parallel.tensor)) continue;
-        for (g.context = 1; g.context == 1 || c->batch.seq_len / g.context >= 1024; g.context *= 2) {
-            if (j->ranks % (g.tensor * g.context) || is_held(j, HOLD_CONTEXT, g.context, c->parallel.context)) continue;
-            for (g.pipeline = 1; g.pipeline <= c->model.shape.n_layer; g.pipeline++) {
-                if (j->ranks % (g.tensor * g.context * g.pipeline) || is_held(j, HOLD_PIPELINE, g.pipeline, c->parallel.pipeline)) continue;
-                add_micro_batches(all, j, g);
-            }
-        }
+    int64_t       held = j->held & HOLD_TENSOR ? c->parallel.tensor : 0;
+    Grid          g = {.recompute = j->held & HOLD_RECOMPUTE ? c->memory.recompute : RECOMPUTE_NONE};
+    for (int64_t t = held ? held : 1; t <= (held ? held : (int64_t)j->cluster->gpus_per_node); t++) {
+        g.tensor = (int)t;
+        if (j->ranks % t == 0 && c->model.shape.n_head % t == 0 && c->model.shape.n_embd % t == 0) add_contexts(all, j, g);
     }
 }
 
@@ -148,7 +166,8 @@ static double limit_s(const Found *f) {
 /* Simulates the grid if its memory is there; returns whether it is, or whether the grid is too slow anyway. */
 static int try_grid(Found *f, const Job *j, const Config *c, int64_t number) {
     double memory = j->cluster->memory_bytes;
-    if (simulate_least_s(c, j->act, j->ranks, j->cluster) > limit_s(f)) return 1; /* nor can what takes longer be among them */
+    if (!is_allowed(c, j->ranks)) return 0;
+    if (simulate_least_s(c, j->act, j->ranks, j->cluster, j->zero_bubble) > limit_s(f)) return 1; /* nor can what takes longer be among them */
     if (0.7 * least_bytes(c, j->act, j->ranks) > memory) return 0; /* 0.7: the ends of a pipeline have fewer blocks */
     if (simulate_memory(c, j->act, j->ranks, j->cluster).memory_bytes > memory) return 0;
     Simulated s = simulate(c, j->act, j->ranks, j->cluster, j->zero_bubble);
@@ -160,7 +179,7 @@ static int try_grid(Found *f, const Job *j, const Config *c, int64_t number) {
 
 static void try_memory(Found *f, const Job *j, Grid g, int64_t number) {
     int holds_recompute = (j->held & HOLD_RECOMPUTE) != 0, first = holds_recompute ? g.recompute : RECOMPUTE_NONE, last = holds_recompute ? first : RECOMPUTE_BLOCK;
-    int most = !g.zero_stage || (j->held & HOLD_ZERO_STAGE) ? g.zero_stage : 3, fits = 0;
+    int most = !g.zero_stage || (j->held & HOLD_ZERO_STAGE) ? g.zero_stage : g.pipeline == 1 ? 3 : g.interleave == 1 ? 2 : 1, fits = 0;
     for (; g.zero_stage <= most && !(fits && g.recompute == first); g.zero_stage++) {
         fits = 0;
         for (g.recompute = first; g.recompute <= last; g.recompute++) {
@@ -197,7 +216,25 @@ unsigned search_held(char *const *overrides, int count) {
     return held;
 }
 
-int search_fit(const Config *config, int ranks) {
-    while (ranks > 0 && !is_allowed(config, ranks)) ranks--;
-    return ranks;
+int search_fit(const Config *c, int ranks) {
+    int64_t model = c->parallel.tensor * c->parallel.context * c->parallel.pipeline, unit = c->batch.micro_batch * c->batch.seq_len;
+    for (; ranks > 0; ranks--)
+        if (ranks % model == 0 && c->batch.global_tokens % (unit * (ranks / model)) == 0 && is_allowed(c, ranks)) return ranks;
+    return 0;
+}
+
+/* Quickest first to be tried: fewer ranks for a model. */
+int search_room(const Config *config, DType act, int ranks, const Cluster *cluster, Simulated *room) {
+    for (int64_t shared = 1; shared <= ranks; shared++)
+        for (int t = 1; t <= cluster->gpus_per_node && t <= shared; t++) {
+            if (shared % t || ranks % shared) continue;
+            Grid g = {t, 1, (int)(shared / t), 1, 1, 1, RECOMPUTE_BLOCK, 1, 0, 0};
+            for (g.zero_stage = ranks > shared; g.zero_stage <= (g.pipeline > 1 ? 2 : 3); g.zero_stage++) {
+                Config c = config_with(config, &g);
+                if (g.pipeline > c.model.shape.n_layer || 0.7 * least_bytes(&c, act, ranks) > cluster->memory_bytes || !is_allowed(&c, ranks)) continue;
+                *room = simulate_memory(&c, act, ranks, cluster);
+                if (room->memory_bytes + SLACK <= cluster->memory_bytes) return 1;
+            }
+        }
+    return 0;
 }

@@ -31,6 +31,10 @@ Found search(const Config *config, DType act, int ranks, const Cluster *cluster,
 /* The config with this grid. */
 Config search_config(const Config *config, const Simulated *grid);
 
+/* A grid that has room in a GPU's memory, with block recompute and the fewest ranks to a model; returns whether there is
+ * one. */
+int search_room(const Config *config, DType act, int ranks, const Cluster *cluster, Simulated *room);
+
 /* The most ranks, at most `ranks`, that the config allows with its own grid and batch; 0: none. */
 int search_fit(const Config *config, int ranks);
 

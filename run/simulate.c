@@ -186,31 +186,6 @@ static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage) {
     return spec;
 }
 
-/* Whether two stages have the same parts. */
-static int are_alike(const Config *c, PipelineSpec p, int a, int b) {
-    int last = p.stages - 1, alike = 1;
-    if (a == b) return 1;
-    if (a == 0 || b == 0 || a == last || b == last) return 0;
-    p.stage = a;
-    GptPartSpec *x = pipeline_parts(c->model.shape, p);
-    p.stage = b;
-    GptPartSpec *y = pipeline_parts(c->model.shape, p);
-    for (int i = 0; i < p.parts; i++) alike &= x[i].end - x[i].first == y[i].end - y[i].first;
-    free(x);
-    free(y);
-    return alike;
-}
-
-/* first_like [stages]: the first stage with the same parts as each. */
-static void find_alike(const Config *c, PipelineSpec p, int *first_like) {
-    p.micro_batches = p.parts > 1 ? p.stages : 1; /* the lists do not matter */
-    for (int a = 0; a < p.stages; a++) {
-        first_like[a] = a;
-        for (int b = a > 0 ? first_like[a - 1] : 0; b < a && first_like[a] == a; b++)
-            if (first_like[b] == b && are_alike(c, p, a, b)) first_like[a] = b;
-    }
-}
-
 static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelBytes m) {
     int64_t T = spec.T / spec.context_ranks, kept = pipeline_batches(spec.pipeline);
     double  model = (double)(m.params + m.grads + m.activations + m.scratch) + (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
@@ -236,9 +211,10 @@ static Simulated describe(const Config *c, int ranks) {
 
 Simulated simulate_memory(const Config *c, DType act, int ranks, const Cluster *cluster) {
     Simulated out = describe(c, ranks);
-    int       last = out.mesh.size[AXIS_STAGE] - 1, stage[3] = {0, 1, last};
-    for (int i = 0; i < 3; i++)
-        if ((i == 0 || stage[i] > stage[i - 1]) && stage[i] <= last) keep_fullest(&out, spec_of(c, act, ranks, stage[i]), cluster, stage[i]);
+    int      *like = pipeline_alike(c->model.shape, spec_of(c, act, ranks, 0).pipeline);
+    for (int p = 0; p < out.mesh.size[AXIS_STAGE]; p++)
+        if (like[p] == p) keep_fullest(&out, spec_of(c, act, ranks, p), cluster, p);
+    free(like);
     return out;
 }
 
@@ -263,11 +239,12 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
     int       P = mesh.size[AXIS_STAGE], V = (int)c->parallel.interleave;
     Durations d = durations_of(cluster, mesh, act, matmul_flops(c, act, cluster));
     Replay    r = {.stages = P, .parts = V, .zero_bubble = zero_bubble && P > 1, .overlaps = cluster->messages_overlap, .micro_batches = micro_batches};
-    int      *like = (int *)malloc(sizeof *like * (size_t)P);
+    ModelSpec first = spec_of(c, act, ranks, 0);
+    int      *like = pipeline_alike(c->model.shape, first.pipeline);
     History  *history = (History *)calloc((size_t)P, sizeof *history);
     r.stage = (Stage *)calloc((size_t)P, sizeof *r.stage);
-    if (!like || !history || !r.stage) fail(EXIT_MEMORY, "no memory to simulate %d stages", P);
-    find_alike(c, spec_of(c, act, ranks, 0).pipeline, like);
+    if (!history || !r.stage) fail(EXIT_MEMORY, "no memory to simulate %d stages", P);
+    for (int p = 0; p < P && history_is_of_list(&first); p++) like[p] = p; /* and stages have different lists */
     for (int p = 0; p < P; p++) {
         Stage *s = &r.stage[p];
         if (like[p] == p) history[p] = history_of(spec_of(c, act, ranks, p), micro_batches, &d);
@@ -304,7 +281,7 @@ static double onward(double a, double b, int64_t between, int64_t more) { return
 
 /* A long step repeats itself between its first and last micro-batches: two shorter ones are replayed. */
 static Totals replay_long(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble, int64_t micro_batches) {
-    int64_t P = c->parallel.pipeline, few = 8 * P, more = 12 * P;
+    int64_t P = c->parallel.pipeline, few = 3 * P, more = 4 * P;
     if (P * c->parallel.interleave * micro_batches <= REPLAYED_MOST || micro_batches <= more) return replay(c, act, ranks, cluster, zero_bubble, micro_batches);
     Totals a = replay(c, act, ranks, cluster, zero_bubble, few), b = replay(c, act, ranks, cluster, zero_bubble, more);
     int64_t between = more - few, rest = micro_batches - more;
@@ -341,18 +318,19 @@ static double blocking_bytes(const Config *c, DType act, const Simulated *grid, 
     return 3.0 * blocks * (ranks - 1.0) * N * 2.0 * C / t * A;
 }
 
-double simulate_least_s(const Config *c, DType act, int ranks, const Cluster *cluster) {
+double simulate_least_s(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble) {
     ModelShape shape = c->model.shape;
     Simulated  grid = describe(c, ranks);
     double P = grid.mesh.size[AXIS_STAGE];
-    double blocks = 72.0 * (double)shape.n_layer * (double)shape.n_embd * (double)shape.n_embd, model = model_flops_per_token(shape, c->batch.seq_len);
+    double L = (double)shape.n_layer, C = (double)shape.n_embd, blocks = 72.0 * L * C * C;
+    double model = blocks + 6.0 * (double)shape.vocab_size * C + 6.0 * L * C * (double)c->batch.seq_len;
     double again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0, best = later_of(cluster->product, cluster->attention);
     double busy = (model + again) * (double)c->batch.global_tokens / (ranks * matmul_flops(c, act, cluster) * best);
     for (int a = AXIS_TENSOR; a <= AXIS_CONTEXT; a++) {
         Reach r = cluster_reach(cluster, grid.mesh, 1u << a);
         if (r.ranks > 1) busy += cluster_message_seconds(cluster, r, blocking_bytes(c, act, &grid, (Axis)a) / P);
     }
-    return 0.95 * busy * (1.0 + (P - 1.0) / (double)(grid.micro_batches * grid.parts));
+    return 0.9 * busy * (1.0 + (zero_bubble ? 0.0 : (P - 1.0) / (double)(grid.micro_batches * grid.parts)));
 }
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */

@@ -46,7 +46,7 @@ Simulated simulate(const Config *config, DType act, int ranks, const Cluster *cl
 Simulated simulate_memory(const Config *config, DType act, int ranks, const Cluster *cluster);
 
 /* No grid of this config on so many ranks is quicker: its operations at the best rate, and the time that stages wait. */
-double simulate_least_s(const Config *config, DType act, int ranks, const Cluster *cluster);
+double simulate_least_s(const Config *config, DType act, int ranks, const Cluster *cluster, int zero_bubble);
 
 /* The first and best time between saves, and the part of the time in which training goes on (Young, "A first order
  * approximation to the optimum checkpoint interval", 1974; Daly, 2006): a save keeps training for save_s, is on disk

@@ -40,7 +40,7 @@ static int is_near(double a, double b, double by) { return fabs(a - b) <= by * f
 static void bytes_are_those_of_plan(void **state) {
     (void)state;
     static const int grids[][6] = {{1, 1, 1, 1, 1, 0}, {1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 2}, {1, 1, 1, 1, 1, 3}, {1, 1, 1, 1, 2, 2}, {2, 1, 1, 1, 1, 1},
-                                   {2, 2, 1, 1, 1, 1}, {2, 2, 2, 1, 1, 3}, {1, 1, 4, 2, 1, 2}, {1, 1, 2, 2, 1, 3}, {1, 2, 1, 1, 1, 3}, {2, 1, 4, 1, 1, 0}, {1, 1, 2, 1, 2, 1}};
+                                   {2, 2, 1, 1, 1, 1}, {2, 2, 2, 1, 1, 3}, {1, 1, 4, 2, 1, 2}, {1, 1, 2, 2, 1, 3}, {1, 2, 1, 1, 1, 3}, {2, 1, 4, 1, 1, 0}, {1, 1, 2, 1, 2, 1}, {1, 1, 2, 2, 2, 2}, {1, 1, 8, 1, 1, 3}};
     Cluster cluster = slow_links();
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i++)
         for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_BLOCK; recompute++) {
@@ -51,6 +51,17 @@ static void bytes_are_those_of_plan(void **state) {
             for (int a = 0; a < AXES; a++)
                 if (s.sent[a] != p.sent[a]) fail_msg("grid %zu, %s: %.0f bytes simulated, %.0f planned", i, mesh_axis_name((Axis)a), s.sent[a], p.sent[a]);
         }
+}
+
+/* Ordered sums, which add other pairs in each micro-batch. */
+static void bytes_of_ordered_sums_are_those_of_plan(void **state) {
+    (void)state;
+    Cluster cluster = slow_links();
+    Config  c = config_of(1, 1, 1, 1, 1, 1);
+    c.parallel.deterministic = 1;
+    Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 0});
+    Simulated s = simulate(&c, F32, 8, &cluster, 0);
+    assert_true(s.sent[AXIS_SHARD] == p.sent[AXIS_SHARD]);
 }
 
 static void one_rank_computes(void **state) {
@@ -67,7 +78,7 @@ static void one_rank_computes(void **state) {
     assert_true(is_near(s.compute_s, sum, 1e-9));
     assert_true(is_near(s.tokens_per_s, 512 * 64 / sum, 1e-9));
     assert_true(is_near(s.mfu, model_flops_per_token(c.model.shape, 512) * 512 * 64 / sum / 1e13, 1e-9));
-    assert_true(simulate_least_s(&c, F32, 1, &cluster) < s.step_s);
+    assert_true(simulate_least_s(&c, F32, 1, &cluster, 0) < s.step_s);
 }
 
 static void free_links_leave_the_operations(void **state) {
@@ -160,6 +171,12 @@ static void the_fullest_stage_is_found(void **state) {
     Cluster   cluster = free_links();
     Simulated s = simulate(&c, F32, 4, &cluster, 0), alone = simulate_memory(&c, F32, 4, &cluster);
     assert_int_equal(s.fullest, 0); /* keeps the most micro-batches */
+    Config uneven = config_of(1, 1, 5, 1, 1, 1); /* 8 blocks: 1 2 2 2 1 */
+    uneven.batch.global_tokens = 512 * 5, uneven.memory.recompute = RECOMPUTE_NONE;
+    Simulated u = simulate_memory(&uneven, F32, 5, &cluster);
+    Plan      planned = plan_make(&uneven, F32, (PlanRanks){5, COMM_RING, -1, 0});
+    assert_int_equal(u.fullest, planned.ranks.stage);
+    assert_int_equal(u.fullest, 1);
     assert_true(s.memory_bytes >= alone.memory_bytes && alone.memory_bytes > 0);
     cluster.reserved_bytes = 1e9;
     assert_true(is_near(simulate_memory(&c, F32, 4, &cluster).memory_bytes, alone.memory_bytes + 1e9, 1e-12));
@@ -179,12 +196,16 @@ static void the_search_finds_the_quickest(void **state) {
         for (int pipeline = 1; tensor * pipeline <= 8; pipeline *= 2) {
             Config one = config_of(tensor, 1, pipeline, 1, 1, 1);
             assert_true(simulate(&one, F32, 8, &cluster, 0).step_s >= f.best[0].step_s);
-            assert_true(simulate_least_s(&one, F32, 8, &cluster) < simulate(&one, F32, 8, &cluster, 0).step_s);
+            assert_true(simulate_least_s(&one, F32, 8, &cluster, 0) < simulate(&one, F32, 8, &cluster, 0).step_s);
         }
     Config best = search_config(&c, &f.best[0]);
     assert_true(simulate(&best, F32, 8, &cluster, 0).step_s == f.best[0].step_s);
     char *held[] = {"parallel.tensor=4", "memory.recompute=block", "run.steps=7"};
     assert_int_equal(search_held(held, 3), HOLD_TENSOR | HOLD_RECOMPUTE);
+    Config ordered = c;
+    ordered.parallel.deterministic = 1; /* the rules hold for what a search changes */
+    f = search(&ordered, F32, 8, &cluster, 0, 0);
+    for (int i = 0; i < f.count; i++) assert_true(f.best[i].zero_stage <= 1 && f.best[i].mesh.size[AXIS_TENSOR] == 1);
     c.parallel.tensor = 4, c.memory.recompute = RECOMPUTE_BLOCK;
     f = search(&c, F32, 8, &cluster, search_held(held, 3), 0);
     for (int i = 0; i < f.count; i++) assert_true(f.best[i].mesh.size[AXIS_TENSOR] == 4 && f.best[i].recompute == RECOMPUTE_BLOCK);
@@ -213,6 +234,7 @@ static void goodput_is_young_s(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_are_those_of_plan),
+        cmocka_unit_test(bytes_of_ordered_sums_are_those_of_plan),
         cmocka_unit_test(one_rank_computes),
         cmocka_unit_test(free_links_leave_the_operations),
         cmocka_unit_test(tensor_collectives_block),
