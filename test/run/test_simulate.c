@@ -112,6 +112,8 @@ static void gathers_hide_under_compute(void **state) {
     cluster.fp32 = 2e12;
     Simulated s = simulate(&c, F32, 2, &cluster, 0);
     assert_true(s.exposed_s[AXIS_SHARD] < 0.5 * s.sent[AXIS_SHARD] / 1e10);
+    Config one = config_of(1, 1, 1, 1, 1, 1); /* the sum of the last bucket starts when there is nothing left to compute */
+    assert_true(simulate(&one, F32, 2, &cluster, 0).exposed_s[AXIS_SHARD] >= (512 + 512) * 256 * 4 / 2 / 1e10);
     cluster.overlaps = 0;
     Simulated blocked = simulate(&c, F32, 2, &cluster, 0);
     assert_true(is_near(blocked.exposed_s[AXIS_SHARD], s.sent[AXIS_SHARD] / 1e10, 1e-6));
