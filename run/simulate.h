@@ -49,7 +49,7 @@ Simulated simulate_memory(const Config *config, DType act, int ranks, const Clus
 double simulate_least_s(const Config *config, DType act, int ranks, const Cluster *cluster, int zero_bubble);
 
 /* The first and best time between saves, and the part of the time in which training goes on (Young, "A first order
- * approximation to the optimum checkpoint interval", 1974; Daly, 2006): a save keeps training for save_s, is on disk
+ * approximation to the optimum checkpoint interval", 1974): training stands still for save_s at a save, which is on disk
  * write_s later, and after each failure of the job, every mtbf_s, restart_s and the steps since are lost. */
 typedef struct { double save_s, write_s, interval_s, goodput; } Goodput;
 Goodput goodput_of(double save_s, double write_s, double restart_s, double mtbf_s);
