@@ -128,7 +128,7 @@ static void print_goodput(Goodput g, double mtbf_hours) {
            g.interval_s, g.save_s, g.write_s, 100.0 * g.goodput);
 }
 
-/* What takes longer than in the best grid, the most of it first. */
+/* Prints the part of the step that grew most against the best grid. */
 static void print_why(const Simulated *s, const Simulated *best) {
     double      most = s->compute_s - best->compute_s;
     const char *what = "compute";

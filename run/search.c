@@ -41,7 +41,7 @@ static int is_allowed(const Config *c, int ranks) {
     return !fault;
 }
 
-/* What a rank holds of weights, gradients and state alone, in bytes; activations come on top. */
+/* Returns the bytes of a rank's weights, gradients and optimizer state, without activations. */
 static double least_bytes(const Config *c, DType act, int ranks) {
     int64_t all;
     if (!model_parameters(c->model.shape, &all)) return 0.0;
@@ -51,7 +51,7 @@ static double least_bytes(const Config *c, DType act, int ranks) {
     return state + (c->parallel.zero_stage < 3 ? A * own : A * own / Z) + (c->parallel.zero_stage < 2 ? 4.0 * own : 4.0 * own / Z);
 }
 
-/* What stays the same during a search. */
+/* The arguments of one search. */
 typedef struct {
     const Config  *config;
     DType          act;

@@ -17,7 +17,7 @@ typedef struct {
     int64_t   allowed;             /* grids that the rules allow; each is tried with the zero_stage and recompute that fit */
 } Found;
 
-/* What stays as the config has it. */
+/* Bits for the options that a search leaves as the config sets them. */
 enum { HOLD_TENSOR = 1, HOLD_CONTEXT = 2, HOLD_PIPELINE = 4, HOLD_INTERLEAVE = 8, HOLD_REPLICAS = 16, HOLD_ZERO_STAGE = 32, HOLD_MICRO_BATCH = 64,
        HOLD_RECOMPUTE = 128 };
 /* Those of them that overrides ("parallel.tensor=8") set. */

@@ -11,7 +11,7 @@
 
 /* Works of all stages of a step that is replayed as it is. */
 static const int64_t REPLAYED_MOST = 1 << 15;
-/* What a GPU's ops take besides the scratch of a dry run on the CPU: cuBLASLt's workspace, and slack. */
+/* Bytes added to a CPU dry run's scratch for a GPU: cuBLASLt's workspace of 32 MiB, and as much slack. */
 static const double GPU_SCRATCH = 64.0 * (1 << 20);
 
 /* --- a stage's clocks --------------------------------------------------------------------------------------------- */

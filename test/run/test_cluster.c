@@ -1,5 +1,5 @@
-/* test_cluster.c - cluster files: every fault is told with its place; and the durations of operations and collectives
- * against their formulas. */
+/* test_cluster.c - cluster files: loading prints every fault with its place; durations of operations and collectives
+ * equal their formulas. */
 #include "core/error.h"
 
 #include <setjmp.h>
