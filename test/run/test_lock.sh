@@ -1,22 +1,20 @@
 # One writer per run folder, and a folder that can be written: a second job changes nothing, links lead nowhere, refusals come at once.
 . "$(dirname "$0")/lib/tiny.sh"
-tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the process itself is the job
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0"
 # Everything about a folder that a writer could change: names, sizes, modes, times, bytes.
 state_of() { find "$1" -printf '%p %y %s %m %T@ %C@\n' | sort; find "$1" -type f | sort | xargs cat | cksum; }
 refused() { local at=$SECONDS; exits "$@" && [ $((SECONDS - at)) -le 3 ]; } # as exits, and soon
 
 run="$WORK/run"
-( tiny run.dir="$run" $forever checkpoint.every=5 > "$WORK/first" 2>&1 ) & job=$!
+begins tiny run.dir="$run" $forever checkpoint.every=5
 await_step "$run"; kill -STOP $job # it holds the folder, and changes nothing itself
 state_of "$run" > "$WORK/before"
 expect "a second job is refused, with the first one's host and process" refused 73 "$run is in use .*\(host .*, process $job\)" train run.dir="$run"
 expect "one of two ranks, too" refused 73 "process $job" train_ranks 2 run.dir="$run"
 expect "neither has changed anything" diff "$WORK/before" <(state_of "$run")
 kill -9 $job; wait $job 2> /dev/null
-( tiny run.dir="$run" $forever checkpoint.every=5 > "$WORK/first" 2>&1 ) & job=$!
-for _ in $(seq 600); do grep -q '^saved ' "$WORK/first" && break; sleep 0.1; done
-expect "the folder of a dead job is taken over at once" grep -q '^saved ' "$WORK/first"
+begins tiny run.dir="$run" $forever checkpoint.every=5
+expect "the folder of a dead job is taken over at once" await '^saved '
 
 # The host hung, and another job took the folder over: this one notices before it writes its next checkpoint.
 kill -STOP $job
@@ -24,15 +22,15 @@ sed -i.old 's/^host .*/host elsewhere/; s/^nonce .*/nonce 0000000000000001/' "$r
 last=$(values "$run" train step | tail -n 1); kill -CONT $job # a file being written then may still get its name
 wait $job; status=$?
 expect "a job that lost its folder: exit 73" [ $status -eq 73 ]
-expect "its message names the other job" grep -q "$run was taken over .*(host elsewhere, process $job)" "$WORK/first"
+expect "its message names the other job" grep -q "$run was taken over .*(host elsewhere, process $job)" "$WORK/out"
 expect "it has written no checkpoint since" [ "$(ls "$run/checkpoints" | tail -n 1)" \< "$(printf 'step_%08d' $((last + 1)))" ]
 expect "the other's lock is as it was" cmp "$run/lock" "$WORK/lock"
 rm "$run/lock"
 
 # While another host's lock is waited for, any rank hears a request.
 mkdir "$WORK/wait"; cp "$WORK/lock" "$WORK/wait/lock"
-( train_ranks 2 run.dir="$WORK/wait" > "$WORK/out" 2>&1 ) & job=$!
-for _ in $(seq 600); do grep -q 'in use by host elsewhere' "$WORK/out" && break; sleep 0.1; done
+begins train_ranks 2 run.dir="$WORK/wait"
+await 'in use by host elsewhere'
 kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"; wait $job; status=$?
 expect "asked to stop on rank 1, while rank 0 waits for a lock: exit 75" [ $status -eq 75 ]
 expect "nothing was done there" [ "$(ls -A "$WORK/wait")" = lock ]

@@ -2,9 +2,6 @@
 . "$(dirname "$0")/lib/tiny.sh"
 
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0 checkpoint.every=0"
-# await FILE PATTERN: until a line of a run's output matches, 60 s at most.
-tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the process itself is the job
-await() { for _ in $(seq 600); do grep -qsE "$2" "$1" && return; sleep 0.1; done; echo "no line like '$2'"; tail -n 5 "$1"; [ -n "$job" ] && kill -9 $job; return 1; }
 # stops NAME CODE: the job in the background ends with that code.
 stops() { wait $job; local status=$?; expect "$1: exit $2" [ $status -eq "$2" ]; [ $status -eq "$2" ] || { echo "exit $status"; tail -n 5 "$WORK/out"; }; }
 ends_saved() { [ "$(ls "$1/checkpoints" | tail -n 1)" = "$(printf 'step_%08d' "$(values "$1" train step | tail -n 1)")" ]; }
@@ -12,8 +9,8 @@ ends_saved() { [ "$(ls "$1/checkpoints" | tail -n 1)" = "$(printf 'step_%08d' "$
 # A stop in the middle of a long evaluation; rank 1 alone is asked, and held-out tokens are those of training, nine times over.
 for i in $(seq 9); do cp "$WORK/data/train_000000.bin" "$WORK/data/long_$i.bin"; done
 quiet train run.dir="$WORK/whole"
-( train_ranks 2 run.dir="$WORK/eval" data.val="$WORK/data/long_*.bin" eval.tokens=0 > "$WORK/out" 2>&1 ) & job=$!
-await "$WORK/out" '^start '; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"
+begins train_ranks 2 run.dir="$WORK/eval" data.val="$WORK/data/long_*.bin" eval.tokens=0
+await '^start '; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json" | tail -n 1)"
 stops "USR1 in a long evaluation" 75
 expect "it is cut short, and not logged" [ "$(grep -c 'evaluation .*step 0 waits' "$WORK/out")" -eq 1 -a ! -s "$WORK/eval/metrics.jsonl" ]
 expect "a checkpoint is there even before the first step" [ "$(ls "$WORK/eval/checkpoints")" = step_00000000 ]
@@ -23,47 +20,48 @@ expect "and has the log of a run that was not stopped" same_evals "$WORK/eval" "
 expect "and its weights" same_weights "$WORK/eval" "$WORK/whole" step_00000012
 
 # The same after the last step: all steps are there, their evaluation is not.
-( tiny run.dir="$WORK/last" data.val="$WORK/data/long_[1-4].bin" eval.tokens=0 run.steps=1 eval.every=1000 > "$WORK/out" 2>&1 ) & job=$!
-await "$WORK/out" '^step 1/1'; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json")"
+begins tiny run.dir="$WORK/last" data.val="$WORK/data/long_[1-4].bin" eval.tokens=0 run.steps=1 eval.every=1000
+await '^step 1/1'; kill -USR1 "$(pgrep -f "^$TRAIN $WORK/tiny.json")"
 stops "USR1 in the last evaluation" 75
 train run.dir="$WORK/last" run.steps=1 eval.every=1000 > "$WORK/out"
 expect "which is then all that is left to do" [ $? -eq 0 -a "$(values "$WORK/last" eval step | tr '\n' ' ')" = "0 1 " ]
 expect "once" [ "$(train run.dir="$WORK/last" run.steps=1 eval.every=1000 | grep -c 'nothing to do')" -eq 1 ]
 
-( tiny run.dir="$WORK/stop" $forever sample.every=1 sample.tokens=1000000 > "$WORK/out" 2>&1 ) & job=$!
+begins tiny run.dir="$WORK/stop" $forever sample.every=1 sample.tokens=1000000
 await_step "$WORK/stop"; kill -TERM $job
 stops "TERM in a long sample" 75
 expect "the sample is left out" grep -q "sample .*step 1 is left out" "$WORK/out"
 expect "a checkpoint of the last step" ends_saved "$WORK/stop"
 
-( tiny run.dir="$WORK/stop" $forever > "$WORK/out" 2>&1 ) & job=$!
-await "$WORK/out" '^resume '; kill -STOP $job; kill -INT $job; kill -TERM $job; kill -CONT $job; wait $job; status=$?
+begins tiny run.dir="$WORK/stop" $forever
+await '^resume '; kill -STOP $job; kill -INT $job; kill -TERM $job; kill -CONT $job; wait $job; status=$?
 expect "INT, then TERM: ended at once, by the signal" [ $status -eq 143 -o $status -eq 130 ]
 
-( tiny run.dir="$WORK/closed" $forever > "$WORK/out" 2>&1 ) & job=$!
+begins tiny run.dir="$WORK/closed" $forever
 await_step "$WORK/closed"; kill -HUP $job
 stops "HUP, of a terminal that is closed" 75
-( trap '' HUP; tiny run.dir="$WORK/closed" $forever > "$WORK/out" 2>&1 ) & job=$!
-await "$WORK/out" '^resume '; kill -HUP $job; sleep 1
+under_nohup() { trap '' HUP; tiny "$@"; }
+begins under_nohup run.dir="$WORK/closed" $forever
+await '^resume '; kill -HUP $job; sleep 1
 expect "HUP under nohup is passed over" kill -0 $job
 kill -USR1 $job; stops "USR1 is not" 75
 
 mkdir "$WORK/elsewhere"; ln -s "$WORK/elsewhere/file" "$WORK/stop/STOP"; rm "$WORK/stop/metrics.jsonl"
-( tiny run.dir="$WORK/stop" $forever > "$WORK/out" 2>&1 ) & job=$!
+begins tiny run.dir="$WORK/stop" $forever
 stops "a file STOP, be it a link to nothing" 75
 expect "the link is gone, its target untouched" [ ! -L "$WORK/stop/STOP" -a -z "$(ls "$WORK/elsewhere")" ]
 expect "a start takes one step at least" [ "$(values "$WORK/stop" train step)" = 2 ]
 
-( tiny run.dir="$WORK/stop" $forever > "$WORK/out" 2>&1 ) & job=$!
-await "$WORK/out" '^step '; touch "$WORK/stop/SAVE"; await "$WORK/out" '^saved '
+begins tiny run.dir="$WORK/stop" $forever
+await '^step '; touch "$WORK/stop/SAVE"; await '^saved '
 kill -USR2 $job; for _ in $(seq 600); do [ "$(grep -c '^saved ' "$WORK/out")" -ge 2 ] && break; sleep 0.1; done
 expect "SAVE and USR2 save and go on" [ "$(grep -c '^saved ' "$WORK/out")" -eq 2 -a ! -e "$WORK/stop/SAVE" ]
 touch "$WORK/stop/STOP"
 stops "STOP while training" 75
 expect "the file is gone" [ ! -e "$WORK/stop/STOP" ]
 
-( train_ranks 2 run.dir="$WORK/one-of-two" $forever > "$WORK/out" 2>&1 ) & job=$!
-await "$WORK/out" '^step '; both=$(pgrep -f "^$TRAIN $WORK/tiny.json"); kill -STOP $both; kill -CONT $both; sleep 0.5
+begins train_ranks 2 run.dir="$WORK/one-of-two" $forever
+await '^step '; both=$(pgrep -f "^$TRAIN $WORK/tiny.json"); kill -STOP $both; kill -CONT $both; sleep 0.5
 expect "ranks that were stopped and continued go on" [ "$(pgrep -cf "^$TRAIN $WORK/tiny.json")" -eq 2 ]
 kill -USR1 "$(tail -n 1 <<< "$both")"
 stops "USR1 to one rank of two, while training" 75
@@ -72,9 +70,8 @@ expect "a checkpoint of the step that both have taken" ends_saved "$WORK/one-of-
 # Data that stop coming, on one rank of one and of two: 12 micro-batches a step. The batches read are trained on, then
 # the request is heard.
 for ranks in 1 2; do
-    ( TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="data.batch@$((80 / ranks)):hang,rank=$((ranks - 1))" train_ranks $ranks run.dir="$WORK/data$ranks" \
-          eval.every=0 > "$WORK/out" 2>&1 ) & job=$!
-    await "$WORK/out" '^step +6/12'; kill -USR1 "$(pgrep -f "^$PWD/$B/test/train_gpt-failpoints $WORK/tiny.json" | head -n 1)"
+    TRAIN=$PWD/$B/test/train_gpt-failpoints TRAIN_GPT_FAIL="data.batch@$((80 / ranks)):hang,rank=$((ranks - 1))" begins train_ranks $ranks run.dir="$WORK/data$ranks" eval.every=0
+    await '^step +6/12'; kill -USR1 "$(pgrep -f "^$PWD/$B/test/train_gpt-failpoints $WORK/tiny.json" | head -n 1)"
     stops "$ranks ranks, USR1 while data hang" 75
     expect "$ranks ranks: a checkpoint of the last step" ends_saved "$WORK/data$ranks"
 done
@@ -85,14 +82,14 @@ mkdir "$WORK/one"; touch "$WORK/one/STOP"
 expect "asked in the very last step: exit 0" quiet train run.dir="$WORK/one" run.steps=1 eval.every=0
 expect "and nothing is asked of the next run" [ ! -e "$WORK/one/STOP" ]
 
-( tiny run.dir="$WORK/minutes" $forever run.max_minutes=0.02 > "$WORK/out" ) & job=$!
+begins tiny run.dir="$WORK/minutes" $forever run.max_minutes=0.02
 stops "run.max_minutes" 75
 expect "the banner has the limit" grep -qE "^limit +run.max_minutes in 1s: .* 0s before" "$WORK/out"
-( tiny run.dir="$WORK/minutes" $forever eval.every=1000 run.max_minutes=1e-9 > "$WORK/out" ) & job=$!
+begins tiny run.dir="$WORK/minutes" $forever eval.every=1000 run.max_minutes=1e-9
 stops "no time at all" 75
 expect "no time at all: a step is taken" ends_saved "$WORK/minutes"
 end=$(($(date +%s) + 15))
-( SLURM_JOB_END_TIME=$end tiny run.dir="$WORK/slurm" $forever > "$WORK/out" ) & job=$!
+SLURM_JOB_END_TIME=$end begins tiny run.dir="$WORK/slurm" $forever
 stops "SLURM_JOB_END_TIME" 75
 expect "SLURM's end, ten seconds before" [ "$(date +%s)" -lt $((end - 3)) ]
 expect "the banner has it" grep -qE "^limit +SLURM_JOB_END_TIME in [0-9]*s: .* 10s before" "$WORK/out"
@@ -104,8 +101,9 @@ done
 # mpirun passes TERM on after a second, kills after another, and ends with 1 for any end of the ranks: the newest
 # checkpoint counts.
 quiet train_ranks 2 run.dir="$WORK/two" run.steps=60 eval.every=0
-mpirun --oversubscribe --bind-to none -np 2 "$TRAIN" "$WORK/tiny.json" run.dir="$WORK/term" run.steps=60 eval.every=0 sample.every=30 sample.tokens=1000000 checkpoint.every=10 > "$WORK/out" 2>&1 & job=$!
-await "$WORK/out" 'saved .*step_00000030|^step 30/'; kill -TERM $job; wait $job; status=$?
+under_mpirun() { exec mpirun --oversubscribe --bind-to none -np 2 "$TRAIN" "$WORK/tiny.json" "$@"; }
+begins under_mpirun run.dir="$WORK/term" run.steps=60 eval.every=0 sample.every=30 sample.tokens=1000000 checkpoint.every=10
+await 'saved .*step_00000030|^step 30/'; kill -TERM $job; wait $job; status=$?
 expect "TERM to mpirun: not 0" [ $status -ne 0 ]
 for _ in $(seq 50); do pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null || break; sleep 0.1; done
 expect "nobody is left" [ -z "$(pgrep -f "^$TRAIN $WORK/tiny.json")" ]

@@ -10,8 +10,13 @@ ok()   { if [ "$1" -eq 0 ]; then echo "ok $2"; else echo "not ok $2"; STATUS=1; 
 expect() { local name=$1; shift; if "$@"; then ok 0 "$name"; else ok 1 "$name"; fi; }
 
 quiet() { "$@" > /dev/null; }
-# Until a run in the background has taken its first step, 20 s at most.
-await_step() { for _ in $(seq 200); do [ -s "$1/metrics.jsonl" ] && return; sleep 0.1; done; }
+tiny() { exec "$TRAIN" "$WORK/tiny.json" "$@"; } # for the background: the process itself is the job
+# begins COMMAND...: the job in the background, its output in $WORK/out; what another job said is gone before, or it would be taken for this one's.
+begins() { rm -f "$WORK/out"; ("$@" > "$WORK/out" 2>&1) & job=$!; }
+# await PATTERN: until the job says a line like it, 60 s at most.
+await() { for _ in $(seq 600); do grep -qsE "$1" "$WORK/out" && return; sleep 0.1; done; echo "no line like '$1'"; tail -n 5 "$WORK/out"; kill -9 $job; return 1; }
+# Until a run in the background has taken its first step, 60 s at most.
+await_step() { for _ in $(seq 600); do [ -s "$1/metrics.jsonl" ] && return; sleep 0.1; done; }
 
 # 40,000 bytes of words from a small generator: learnable, the same everywhere.
 awk 'BEGIN { srand(7); split("the quick brown fox jumps over a lazy dog while rain falls on old stones and rivers run to sea", w, " ");
