@@ -57,7 +57,7 @@ static const char *const LINK_KEYS[] = {"ranks", "bytes_per_s", "latency_s"};
 
 /* Objects and lists on the way to keys. */
 static int is_section(const char *path) {
-    if (strcmp(path, "links") == 0 || strcmp(path, "$comment") == 0) return 1;
+    if (strcmp(path, "links") == 0) return 1;
     for (int i = 0; i < KEY_COUNT; i++)
         if (strncmp(KEYS[i].path, path, strlen(path)) == 0 && KEYS[i].path[strlen(path)] == '.') return 1;
     return 0;
@@ -73,7 +73,8 @@ static int is_link_key(const char *path) {
 static int is_key(const char *path) {
     for (int i = 0; i < KEY_COUNT; i++)
         if (strcmp(KEYS[i].path, path) == 0) return 1;
-    return is_section(path) || is_link_key(path);
+    const char *last = strrchr(path, '.');
+    return is_section(path) || is_link_key(path) || strcmp(last ? last + 1 : path, "$comment") == 0;
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
@@ -293,19 +294,30 @@ double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, 
     return c->op_s + bytes;
 }
 
+/* The nearest link that reaches both. */
+static int link_between(const Cluster *c, int rank, int other) {
+    int link = 0;
+    while (link < c->links - 1 && rank / (int)c->link[link].ranks != other / (int)c->link[link].ranks) link++;
+    return link;
+}
+
 /* Of the group of rank 0: other groups lie alike. */
 Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes) {
     int *ranks = (int *)malloc(sizeof *ranks * (size_t)mesh_ranks(mesh));
     if (!ranks) fail(EXIT_MEMORY, "no memory for a group of ranks");
     Reach r = {.ranks = mesh_group(mesh, 0, axes, ranks)};
     for (int i = 1; i < r.ranks; i++) {
-        int link = 0;
-        while (link < c->links - 1 && ranks[i] / (int)c->link[link].ranks != ranks[i - 1] / (int)c->link[link].ranks) link++;
+        int link = link_between(c, ranks[i], ranks[i - 1]);
         if (link > r.farthest) r.farthest = link;
         r.latency_s += c->link[link].latency_s;
     }
     free(ranks);
     return r;
+}
+
+Reach cluster_pair_reach(const Cluster *c, int rank, int other) {
+    int link = link_between(c, rank, other);
+    return (Reach){2, link, c->link[link].latency_s};
 }
 
 double cluster_collective_seconds(const Cluster *c, Reach r, double bytes, int rounds) {

@@ -7,11 +7,11 @@
 /* --- durations ---------------------------------------------------------------------------------------------------- */
 
 Durations durations_of(const Cluster *cluster, Mesh mesh, DType act, double flops) {
-    Durations d = {.cluster = cluster, .flops = flops, .element_bytes = dtype_bytes(act), .mesh = mesh};
+    Durations d = {.cluster = cluster, .flops = flops, .element_bytes = dtype_bytes(act)};
     static const unsigned AXES_OF[AXES] = {WITH_TENSOR, WITH_CONTEXT, WITH_STATE, WITH_REPLICA, WITH_STAGE};
     for (int a = 0; a < AXES; a++) d.reach[a] = cluster_reach(cluster, mesh, AXES_OF[a]);
     d.all = cluster_reach(cluster, mesh, WITH_TENSOR | WITH_CONTEXT | WITH_DATA | WITH_STAGE);
-    d.neighbours = d.reach[AXIS_STAGE];
+    d.twins = cluster_pair_reach(cluster, 0, mesh_rank(mesh, (MeshPlace){.at[AXIS_STAGE] = mesh.size[AXIS_STAGE] - 1}));
     return d;
 }
 
@@ -45,10 +45,9 @@ static void append(Chapter *c, Passage p) {
 /* Messages of works to other stages are the work lists' to send; those of the tied embedding, at the step's end, are
  * waited for at once. */
 static void add_message(Chapter *c, const Durations *d, const LedgerEntry *e, int is_work) {
-    double seconds = cluster_message_seconds(d->cluster, d->neighbours, e->bytes);
     if (e->bytes == 0.0) return; /* a receive */
-    if (is_work) c->message_bytes = e->bytes, c->message_s = seconds;
-    else append(c, (Passage){PASSAGE_BLOCKS, AXIS_STAGE, seconds, e->bytes, 0});
+    if (is_work) c->message_bytes = e->bytes;
+    else append(c, (Passage){PASSAGE_BLOCKS, AXIS_STAGE, cluster_message_seconds(d->cluster, d->twins, e->bytes), e->bytes, 0});
 }
 
 static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int is_work) {

@@ -28,7 +28,6 @@ typedef struct {
     Passage *passage;         /* owned */
     int      passages;
     double   message_bytes;   /* that it sends to another stage, 0: none */
-    double   message_s;
     double   weights_s;       /* of its operations, gradients of matrices: they can wait */
 } Chapter;
 
@@ -47,8 +46,8 @@ typedef struct {
     const Cluster *cluster;
     double         flops;     /* of matrix products in this precision */
     size_t         element_bytes;
-    Mesh           mesh;
-    Reach          reach[AXES], all, neighbours; /* collectives of each axis; of shard: of the ranks that share a state */
+    Reach          reach[AXES], all, twins; /* collectives of each axis; of shard: of the ranks that share a state; of all ranks;
+                                               messages between the first stage and the last */
 } Durations;
 
 Durations durations_of(const Cluster *cluster, Mesh mesh, DType act, double flops);

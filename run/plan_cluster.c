@@ -33,7 +33,7 @@ static cJSON *by_axis(const double value[AXES], double unit) {
     return object;
 }
 
-static cJSON *json_of(const Simulated *s, int ranks) {
+static cJSON *json_of(const Simulated *s, int ranks, int zero_bubble) {
     cJSON *object = cJSON_CreateObject(), *grid = cJSON_AddObjectToObject(object, "grid");
     int    datas = s->mesh.size[AXIS_SHARD] * s->mesh.size[AXIS_REPLICA];
     cJSON_AddNumberToObject(grid, "tensor", s->mesh.size[AXIS_TENSOR]);
@@ -45,6 +45,7 @@ static cJSON *json_of(const Simulated *s, int ranks) {
     cJSON_AddNumberToObject(grid, "zero_stage", s->zero_stage);
     cJSON_AddNumberToObject(grid, "micro_batch", (double)s->micro_batch);
     cJSON_AddStringToObject(grid, "recompute", RECOMPUTE_NAMES[s->recompute]);
+    if (zero_bubble) cJSON_AddTrueToObject(grid, "zero_bubble");
     cJSON_AddNumberToObject(object, "ranks", ranks);
     cJSON_AddItemToObject(object, "step_ms", number_json(s->step_s * 1e3));
     cJSON_AddItemToObject(object, "tokens_per_s", number_json(s->tokens_per_s));
@@ -76,10 +77,10 @@ static PlanText seconds_text(double s) {
     return t;
 }
 
-static void print_grid(const Simulated *s, const Cluster *cluster) {
+static void print_grid(const Simulated *s, const Cluster *cluster, int zero_bubble) {
     char text[MESH_TEXT], axes[MESH_TEXT];
     printf("grid         %s, ZeRO stage %d", mesh_text(s->mesh, text), s->zero_stage);
-    if (s->mesh.size[AXIS_STAGE] > 1) printf(", interleave %d", s->parts);
+    if (s->mesh.size[AXIS_STAGE] > 1) printf(", interleave %d%s", s->parts, zero_bubble ? ", backward in two halves (which the simulator alone has)" : "");
     printf("; %lld micro-batch%s of %lld, recompute %s\n", (long long)s->micro_batches, s->micro_batches == 1 ? "" : "es",
            (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute]);
     printf("             across nodes of %.0f: %s\n", cluster->gpus_per_node,
@@ -206,8 +207,8 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
     Config    c = asked.searches ? search_config(config, &s) : *config;
     if (s.memory_bytes > cluster.memory_bytes) fail_for_room(&c, act, &cluster, &asked, &s);
     if (asked.json) {
-        cJSON *object = json_of(&s, asked.ranks), *others = asked.searches ? cJSON_AddArrayToObject(object, "next") : NULL;
-        for (int i = 1; i < f.count; i++) cJSON_AddItemToArray(others, json_of(&f.best[i], asked.ranks));
+        cJSON *object = json_of(&s, asked.ranks, asked.zero_bubble), *others = asked.searches ? cJSON_AddArrayToObject(object, "next") : NULL;
+        for (int i = 1; i < f.count; i++) cJSON_AddItemToArray(others, json_of(&f.best[i], asked.ranks, asked.zero_bubble));
         if (asked.mtbf_hours > 0) {
             Goodput g = goodput(&c, act, &cluster, &asked, &s);
             cJSON_AddItemToObject(object, "checkpoint_s", number_json(g.interval_s));
@@ -220,7 +221,7 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
            cluster.gpu, dtype_name(act));
     printf("model        %s\n", model_shape_text(config->model.shape).text);
     if (asked.searches) print_found(&f, &cluster);
-    print_grid(&s, &cluster);
+    print_grid(&s, &cluster, asked.zero_bubble);
     print_memory(stdout, &s, &cluster);
     print_times(&c, &s, asked.ranks);
     if (asked.mtbf_hours > 0) print_goodput(goodput(&c, act, &cluster, &asked, &s), asked.mtbf_hours);

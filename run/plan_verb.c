@@ -233,7 +233,7 @@ typedef struct { int ranks; size_t memory_bytes; int ledger, fits; ClusterPlan o
 static int take_ranks(const char *text) {
     char *end;
     long  value = strtol(text, &end, 10);
-    if (end == text || *end || value < 1 || value > 1 << 20) fail(EXIT_CONFIG, "plan: ranks=%s: a whole number from 1 on is expected", text);
+    if (end == text || *end || value < 1 || value > 1 << 20) fail(EXIT_CONFIG, "plan: ranks=%s: a whole number from 1 to 1048576 is expected", text);
     return (int)value;
 }
 
@@ -291,6 +291,10 @@ static Asked take_asked(int *count, char **overrides) {
     *count = kept;
     if (!asked.on.cluster && (asked.on.searches || asked.on.json || asked.on.zero_bubble || asked.on.mtbf_hours > 0))
         fail(EXIT_CONFIG, "plan: search=, json=, zero_bubble= and mtbf_hours= are of a cluster: cluster=dgx-h100, or the path of a file");
+    if (asked.on.cluster && (asked.memory_bytes || asked.ledger))
+        fail(EXIT_CONFIG, "plan: memory= and ledger= are of a run on this machine, and cluster=%s says what another has: one of them", asked.on.cluster);
+    if (asked.fits && asked.on.searches)
+        fail(EXIT_CONFIG, "plan: fit=true keeps the config's grid and takes fewer ranks; search=true keeps the ranks and looks for a grid: one of them");
     asked.on.held = search_held(overrides, kept);
     return asked;
 }
@@ -318,9 +322,10 @@ int verb_plan(int argc, char **argv) {
     int    overrides = argc - 2;
     Asked  asked = take_asked(&overrides, argv + 2);
     Config config;
-    char  *faults = config_load(argv[1], argv + 2, overrides, asked.fits || asked.on.searches ? 0 : asked.ranks, &config);
+    int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0: not to be checked yet */
+    char  *faults = (asked.on.cluster ? config_load_elsewhere : config_load)(argv[1], argv + 2, overrides, ranks, &config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
-    if (asked.fits && !asked.on.searches) {
+    if (asked.fits) {
         int fit = fitting(&config, asked.ranks);
         if (!asked.on.json) printf("fit          %d of %d ranks\n", fit, asked.ranks);
         asked.ranks = fit;

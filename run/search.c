@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
+
 /* Scratch, which is known after a step only. */
 static const double SLACK = 2.0e9;
 
@@ -204,15 +206,28 @@ Found search(const Config *config, DType act, int ranks, const Cluster *cluster,
     return f;
 }
 
+/* Whether an override sets section.name: as section.name=..., or in section={...}. */
+static int sets(const char *override, const char *section, const char *name) {
+    size_t length = strlen(section);
+    if (strncmp(override, section, length) != 0) return 0;
+    const char *rest = override + length;
+    if (*rest == '.') return strncmp(rest + 1, name, strlen(name)) == 0 && rest[1 + strlen(name)] == '=';
+    cJSON *object = *rest == '=' ? cJSON_Parse(rest + 1) : NULL;
+    int    is_there = cJSON_GetObjectItemCaseSensitive(object, name) != NULL;
+    cJSON_Delete(object);
+    return is_there;
+}
+
 unsigned search_held(char *const *overrides, int count) {
-    static const struct { const char *key; unsigned held; } KEYS[] = {
-        {"parallel.tensor=", HOLD_TENSOR}, {"parallel.context=", HOLD_CONTEXT}, {"parallel.pipeline=", HOLD_PIPELINE},
-        {"parallel.interleave=", HOLD_INTERLEAVE}, {"parallel.replicas=", HOLD_REPLICAS}, {"parallel.zero_stage=", HOLD_ZERO_STAGE},
-        {"batch.micro_batch=", HOLD_MICRO_BATCH}, {"memory.recompute=", HOLD_RECOMPUTE}};
+    static const struct { const char *section, *name; unsigned held; } KEYS[] = {
+        {"parallel", "tensor", HOLD_TENSOR}, {"parallel", "context", HOLD_CONTEXT}, {"parallel", "pipeline", HOLD_PIPELINE},
+        {"parallel", "interleave", HOLD_INTERLEAVE}, {"parallel", "replicas", HOLD_REPLICAS},
+        {"parallel", "zero_stage", HOLD_ZERO_STAGE}, {"batch", "micro_batch", HOLD_MICRO_BATCH},
+        {"memory", "recompute", HOLD_RECOMPUTE}};
     unsigned held = 0;
     for (int i = 0; i < count; i++)
         for (size_t k = 0; k < sizeof KEYS / sizeof *KEYS; k++)
-            if (strncmp(overrides[i], KEYS[k].key, strlen(KEYS[k].key)) == 0) held |= KEYS[k].held;
+            if (sets(overrides[i], KEYS[k].section, KEYS[k].name)) held |= KEYS[k].held;
     return held;
 }
 

@@ -24,6 +24,7 @@ typedef struct {
     const History *history;
     WorkList       list;
     double         now, queue;      /* until when it computes; until when the queue of collectives is busy */
+    Reach          to[2];           /* by kind of work: the stage that gets its message */
     double         later;           /* zero bubble: seconds of weights' gradients that are still to compute */
     double         compute_s, exposed_s[AXES], sent[AXES];
     double        *end[AXES];       /* owned [ENDS]: of the collectives so far, the latest of number `started` - 1 */
@@ -77,9 +78,10 @@ static double operations_of(const Chapter *c) {
 /* --- the stages against each other: the rules of model/pipeline.h ------------------------------------------------- */
 
 typedef struct {
-    Stage  *stage;
-    int     stages, parts, zero_bubble, overlaps;
-    int64_t micro_batches;
+    Stage         *stage;
+    const Cluster *cluster;
+    int            stages, parts, zero_bubble;
+    int64_t        micro_batches;
 } Replay;
 
 static int virtual_of(const Replay *r, Work w, int p) { return w.part * r->stages + p; }
@@ -105,7 +107,7 @@ static int deliver(const Replay *r, int p) {
         Message *out = &r->stage[p].out[kind];
         Stage   *to = &r->stage[receiver_of(r, kind, p)];
         if (!out->is_there || to->posted[kind] < 0 || to->in[kind].is_there) continue;
-        double arrives = later_of(out->at, to->posted[kind]) + (r->overlaps ? out->seconds : 0.0);
+        double arrives = later_of(out->at, to->posted[kind]) + (r->cluster->messages_overlap ? out->seconds : 0.0);
         to->in[kind] = (Message){1, arrives, 0};
         to->posted[kind] = -1;
         *out = (Message){0, arrives, 0};
@@ -138,8 +140,9 @@ static int run_next(const Replay *r, int p) {
     }
     run_chapter(s, c, share);
     if (to_message) {
-        if (!r->overlaps) s->now += c->message_s, s->exposed_s[AXIS_STAGE] += c->message_s;
-        s->out[w.kind] = (Message){1, s->now, c->message_s};
+        double seconds = cluster_message_seconds(r->cluster, s->to[w.kind], c->message_bytes);
+        if (!r->cluster->messages_overlap) s->now += seconds, s->exposed_s[AXIS_STAGE] += seconds;
+        s->out[w.kind] = (Message){1, s->now, seconds};
         s->sent[AXIS_STAGE] += c->message_bytes;
     }
     return 1;
@@ -179,7 +182,8 @@ static void forget(Stage *s) {
 /* --- a grid ------------------------------------------------------------------------------------------------------- */
 
 static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage) {
-    ModelSpec spec = plan_model(c, act, ranks, stage, NULL);
+    DType     dry = act == F16 ? BF16 : act; /* of the same size, and a CPU build runs it dry */
+    ModelSpec spec = plan_model(c, dry, ranks, stage, NULL);
     int64_t   most = 4 * spec.pipeline.stages; /* more are never in flight */
     spec.offload = (OptimizerMemory)c->memory.offload;
     if (spec.pipeline.micro_batches > most) spec.pipeline.micro_batches = most;
@@ -189,7 +193,9 @@ static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage) {
 static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelBytes m) {
     int64_t T = spec.T / spec.context_ranks, kept = pipeline_batches(spec.pipeline);
     double  model = (double)(m.params + m.grads + m.activations + m.scratch) + (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
-    double  gpu = cluster->processors > 0 ? GPU_SCRATCH + (double)groups_library_bytes(mesh, COMM_NCCL) : 0.0;
+    int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD]; /* of sums in order */
+    double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
+    double  gpu = cluster->processors > 0 ? GPU_SCRATCH + trees + (double)groups_library_bytes(mesh, COMM_NCCL) : 0.0;
     return model + (double)loader_bytes(spec.B, T, kept) + cluster->reserved_bytes + gpu;
 }
 
@@ -234,11 +240,13 @@ static Totals total(const Replay *r, double step_s) {
     return t;
 }
 
+static int rank_of_stage(Mesh mesh, int p) { return mesh_rank(mesh, (MeshPlace){.at[AXIS_STAGE] = p}); }
+
 static Totals replay(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble, int64_t micro_batches) {
     Mesh      mesh = config_mesh(c, ranks);
     int       P = mesh.size[AXIS_STAGE], V = (int)c->parallel.interleave;
     Durations d = durations_of(cluster, mesh, act, matmul_flops(c, act, cluster));
-    Replay    r = {.stages = P, .parts = V, .zero_bubble = zero_bubble && P > 1, .overlaps = cluster->messages_overlap, .micro_batches = micro_batches};
+    Replay    r = {.cluster = cluster, .stages = P, .parts = V, .zero_bubble = zero_bubble && P > 1, .micro_batches = micro_batches};
     ModelSpec first = spec_of(c, act, ranks, 0);
     int      *like = pipeline_alike(c->model.shape, first.pipeline);
     History  *history = (History *)calloc((size_t)P, sizeof *history);
@@ -250,6 +258,7 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
         if (like[p] == p) history[p] = history_of(spec_of(c, act, ranks, p), micro_batches, &d);
         s->history = &history[like[p]];
         s->list = work_list(P, V, micro_batches, p);
+        for (int kind = 0; kind < 2; kind++) s->to[kind] = cluster_pair_reach(cluster, rank_of_stage(mesh, p), rank_of_stage(mesh, receiver_of(&r, kind, p)));
         for (int a = 0; a < AXES; a++) {
             s->end[a] = (double *)malloc(sizeof **s->end * ENDS);
             if (!s->end[a]) fail(EXIT_MEMORY, "no memory to simulate %d stages", P);

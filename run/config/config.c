@@ -106,19 +106,27 @@ static char *load_end(ConfigLoad *load) {
     return faults_take(&load->faults);
 }
 
-char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count, int ranks, Config *config) {
+/* What a config is read with: "key=value" words, and the job that it is for. */
+typedef struct { char *const *overrides; int count, ranks, is_elsewhere; } Reading;
+
+static char *parse(const char *path, const char *text, size_t bytes, Reading with, Config *config) {
     ConfigLoad load;
     Json       json = {.root = NULL};
     load_start(&load, config, (Where){path, NULL, {1, 1}});
+    load.is_elsewhere = with.is_elsewhere;
     snprintf(config->path, sizeof config->path, "%s", path);
     if (load_text(&load, text, bytes, &json)) {
-        for (int i = 0; i < override_count; i++) config_override(&load, overrides[i]);
+        for (int i = 0; i < with.count; i++) config_override(&load, with.overrides[i]);
         resolve(&load);
         refuse_missing(&load, &json);
-        config_rules(&load, ranks);
+        config_rules(&load, with.ranks);
     }
     json_free(&json);
     return load_end(&load);
+}
+
+char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count, int ranks, Config *config) {
+    return parse(path, text, bytes, (Reading){overrides, override_count, ranks, 0}, config);
 }
 
 static char *cannot_read(const char *path, int error, Config *config) {
@@ -128,14 +136,22 @@ static char *cannot_read(const char *path, int error, Config *config) {
     return load_end(&load);
 }
 
-char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config) {
+static char *read_and_parse(const char *path, Reading with, Config *config) {
     char  *text = NULL;
     size_t bytes = 0;
     int    error = strlen(path) >= sizeof config->path ? ENAMETOOLONG : read_file(path, JSON_LIMIT, &text, &bytes);
     if (error) return cannot_read(path, error, config);
-    char *faults = config_parse(path, text, bytes, overrides, override_count, ranks, config);
+    char *faults = parse(path, text, bytes, with, config);
     free(text);
     return faults;
+}
+
+char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config) {
+    return read_and_parse(path, (Reading){overrides, override_count, ranks, 0}, config);
+}
+
+char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config) {
+    return read_and_parse(path, (Reading){overrides, override_count, ranks, 1}, config);
 }
 
 char *config_from_json(const cJSON *json, Config *config) {

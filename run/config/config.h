@@ -69,6 +69,8 @@ typedef struct {
  * faults are collected: returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per
  * fault (a syntax fault comes alone). */
 char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
+/* The same for a machine that is not here: what this build has no kernels for is allowed. */
+char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
 
 /* The same of a file's text [bytes]: a pure function but for the memory of *config. Faults name the file by path. */
 char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count, int ranks, Config *config);

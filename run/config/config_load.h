@@ -21,6 +21,7 @@ typedef struct {
     Given  *given;  /* owned [OPTION_COUNT], parallel to OPTIONS */
     Where   file;   /* of the config file as a whole             */
     Faults  faults;
+    int     is_elsewhere; /* for another machine and build than these */
 } ConfigLoad;
 
 Given *config_given(ConfigLoad *load, const char *key);

@@ -298,6 +298,7 @@ static void rule_heads(ConfigLoad *load) {
 static void rule_build(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          precision = {"precision", NULL}, comm = {"parallel.comm", NULL};
+    if (load->is_elsewhere) return;
     if (!strcmp(device_backend(), "cpu") && (c->precision == PRECISION_TF32 || c->precision == PRECISION_FP16))
         faults_add(&load->faults, where_of(load, precision), "precision \"%s\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or "
                    "\"bf16\"", c->precision == PRECISION_TF32 ? "tf32" : "fp16");

@@ -121,6 +121,8 @@ static void groups_reach_over_links(void **state) {
     assert_true(is_near(cluster_collective_seconds(&c, shard, 1e9, 1), 1e9 / (5e10 * 0.8) + 7 * 2e-5));
     assert_true(is_near(cluster_collective_seconds(&c, shard, 1e9, 2), 1e9 / (5e10 * 0.8) + 2 * 3 * 2e-5)); /* a tree of 8 */
     assert_true(cluster_collective_seconds(&c, one, 1e9, 2) == 0.0);
+    Reach near = cluster_pair_reach(&c, 9, 15), far = cluster_pair_reach(&c, 7, 8);
+    assert_true(near.farthest == 0 && near.latency_s == 8e-6 && far.farthest == 1 && far.latency_s == 2e-5);
     assert_true(is_near(cluster_message_seconds(&c, stage, 1e9), 1e9 / (5e10 * 0.8) + 2e-5));
 }
 

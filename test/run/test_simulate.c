@@ -150,6 +150,18 @@ static void messages_cost_where_nothing_hides_them(void **state) {
 }
 
 /* A step too long to be replayed goes on as two shorter ones do: bytes exactly, and time. */
+/* One micro-batch goes through four stages on two nodes and back: of six messages, four stay in a node. */
+static void messages_take_the_link_between_their_stages(void **state) {
+    (void)state;
+    Config  c = config_of(1, 1, 4, 1, 1, 1);
+    Cluster near = slow_links(), far;
+    c.batch.global_tokens = 512;
+    near.link[0].ranks = 2, near.messages_overlap = 0;
+    far = near, far.link[0].bytes_per_s = far.link[1].bytes_per_s;
+    double message = 512 * 256 * 4, less = 4 * (message / 1e9 - message / 1e10);
+    assert_true(is_near(simulate(&c, F32, 4, &far, 0).step_s - simulate(&c, F32, 4, &near, 0).step_s, less, 1e-9));
+}
+
 static void long_steps_go_on_as_shorter_ones(void **state) {
     (void)state;
     Cluster cluster = slow_links();
@@ -243,6 +255,7 @@ int main(void) {
         cmocka_unit_test(gathers_hide_under_compute),
         cmocka_unit_test(the_bubble_is_the_formula_s),
         cmocka_unit_test(messages_cost_where_nothing_hides_them),
+        cmocka_unit_test(messages_take_the_link_between_their_stages),
         cmocka_unit_test(long_steps_go_on_as_shorter_ones),
         cmocka_unit_test(the_fullest_stage_is_found),
         cmocka_unit_test(the_search_finds_the_quickest),
