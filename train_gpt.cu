@@ -60,8 +60,8 @@ static void report_saved(Run *r, double ms) {
     if (ms <= 0.0) return;
     requests_saved(&r->requests, ms);
     if (run_is_rank0(r))
-        progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s, of which training waited %.4f s", r->config->run.dir,
-                      (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver) * 1e-3);
+        progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s, of which training waited %.4f s",
+                      r->config->run.dir, (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver) * 1e-3);
 }
 
 /* Exit 76. The save under way holds good weights: it is finished first. */
@@ -75,25 +75,36 @@ static int64_t roll_back(Run *r, int64_t step) {
     report_saved(r, saver_finish(r->saver));
     int64_t to = run_roll_back(r, step);
     if (run_is_rank0(r))
-        progress_note(&r->progress, "rolled back to step %lld, without the data of steps %lld to %lld", (long long)to, (long long)to + 1, (long long)step + 1);
+        progress_note(&r->progress, "rolled back to step %lld, without the data of steps %lld to %lld", (long long)to,
+                      (long long)to + 1, (long long)step + 1);
     return to;
 }
 
 static AdamW adamw_at(const Run *r, int64_t step) {
     const Config *c = r->config;
-    return (AdamW){schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2, c->optimizer.eps, c->optimizer.weight_decay, step + 1};
+    return (AdamW){schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2,
+                   c->optimizer.eps, c->optimizer.weight_decay, step + 1};
 }
 
 static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, double ms) {
     double    tokens_per_s = (double)r->config->batch.global_tokens / ms * 1e3;
     GroupTimes t = groups_times(&r->groups);
-    unsigned   timed = (r->groups.tensor ? WITH_TENSOR : 0u) | (r->groups.context ? WITH_CONTEXT : 0u) | (r->groups.replicas ? WITH_REPLICA : 0u) |
-                      (r->groups.stages ? WITH_STAGE : 0u);
-    return (StepMetrics){.step = step + 1, .tokens = run_position(r, step + 1).tokens, .loss = n->loss, .lr = schedule_lr(r->config, step),
-                         .grad_norm = n->grad_norm, .tokens_per_s = tokens_per_s, .mfu = r->plan.flops_per_token * tokens_per_s / r->matmul_flops, .ms = ms,
-                         .comm_ms = t.comm_ms, .comm_exposed_ms = t.exposed_ms, .timed = timed,
+    unsigned   timed = (r->groups.tensor ? WITH_TENSOR : 0u) | (r->groups.context ? WITH_CONTEXT : 0u) |
+                     (r->groups.replicas ? WITH_REPLICA : 0u) | (r->groups.stages ? WITH_STAGE : 0u);
+    return (StepMetrics){.step = step + 1,
+                         .tokens = run_position(r, step + 1).tokens,
+                         .loss = n->loss,
+                         .lr = schedule_lr(r->config, step),
+                         .grad_norm = n->grad_norm,
+                         .tokens_per_s = tokens_per_s,
+                         .mfu = r->plan.flops_per_token * tokens_per_s / r->matmul_flops,
+                         .ms = ms,
+                         .comm_ms = t.comm_ms,
+                         .comm_exposed_ms = t.exposed_ms,
+                         .timed = timed,
                          .axis_ms = {t.ms[0], t.ms[1], t.ms[2], t.ms[3], t.waited_ms[AXIS_STAGE]},
-                         .has_sent = timed || r->config->parallel.zero_stage > 1, .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
+                         .has_sent = timed || r->config->parallel.zero_stage > 1,
+                         .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
 }
 
 /* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. Returns the
@@ -116,7 +127,8 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
         case GUARD_ROLLBACK: return roll_back(r, step);
         case GUARD_SKIP:     break;
         case GUARD_UPDATE:
-            optimizer_update(&model->optimizer, &model->stream, adamw_at(r, step), (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));
+            optimizer_update(&model->optimizer, &model->stream, adamw_at(r, step),
+                             (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));
             watchdog_tick(r->watchdog, "the exchange of the weights");
             shards_publish(model->shards, &model->stream);           /* on its way while the next forward starts */
     }
@@ -150,14 +162,18 @@ static int sample_now(Run *r, int64_t step) {
 static void save_now(Run *r, int64_t step) {
     char said[GUARD_SAID], fault[METRICS_FAULT_BYTES] = "";
     shards_need_all(r->model->shards);
-    if (comm_size(r->comm) > 1 && !guard_compare(r->comm, step, run_hash_replicas(r), shards_state_is_shared(r->model->shards), said)) stop_with(r, said);
+    if (comm_size(r->comm) > 1 &&
+        !guard_compare(r->comm, step, run_hash_replicas(r), shards_state_is_shared(r->model->shards), said))
+        stop_with(r, said);
     if (r->groups.replicas && !guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said)) stop_with(r, said);
     report_saved(r, saver_finish(r->saver));
     int logged = !r->metrics || metrics_catch_up(r->metrics, fault);
     saver_start(r->saver, step, logged ? NULL : fault);
 }
 
-static int is_saved(const Run *r, int64_t step) { return (r->resumed.ranks > 0 && r->resumed.step == step) || saver_step(r->saver) == step; }
+static int is_saved(const Run *r, int64_t step) {
+    return (r->resumed.ranks > 0 && r->resumed.step == step) || saver_step(r->saver) == step;
+}
 
 /* loss.svg is kept fresh: at every eval, else about fifty times a run. */
 static void log_step(Run *r, const StepMetrics *m) {
@@ -194,7 +210,9 @@ int main(int argc, char **argv) {
     int64_t step = r->resumed.step, steps = config.run.steps;
     int     pending = eval_is_pending(r, step), save = 0; /* asked for and not yet done: a rollback does not forget it */
     if (step >= steps && !pending) {
-        if (run_is_rank0(r)) printf("%s is at step %lld of run.steps = %lld already: nothing to do\n", config.run.dir, (long long)step, (long long)steps);
+        if (run_is_rank0(r))
+            printf("%s is at step %lld of run.steps = %lld already: nothing to do\n", config.run.dir, (long long)step,
+                   (long long)steps);
         run_destroy(r), config_free(&config);
         return EXIT_DONE;
     }
@@ -232,7 +250,9 @@ int main(int argc, char **argv) {
     int stopped = step < steps || pending;
     if (run_is_rank0(r)) {
         metrics_draw(r->metrics);
-        progress_note(&r->progress, stopped ? "stopped at step %lld of %lld, saved; the same command goes on from here" : "done: step %lld of %lld",
+        progress_note(&r->progress,
+                      stopped ? "stopped at step %lld of %lld, saved; the same command goes on from here"
+                              : "done: step %lld of %lld",
                       (long long)step, (long long)steps);
     }
     requests_end(&r->requests);

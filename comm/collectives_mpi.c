@@ -11,7 +11,8 @@
 
 static int int_count(int64_t count) {
     if (count > INT_MAX)
-        fail(EXIT_CONFIG, "parallel.comm: \"mpi\" counts up to %d elements, this bucket has %lld; use \"ring\"", INT_MAX, (long long)count);
+        fail(EXIT_CONFIG, "parallel.comm: \"mpi\" counts up to %d elements, this bucket has %lld; use \"ring\"",
+             INT_MAX, (long long)count);
     return (int)count;
 }
 
@@ -27,13 +28,14 @@ void collectives_mpi_start(Op *op) {
             MPI_CHECK(c->world, MPI_Ireduce_scatter_block(MPI_IN_PLACE, x, piece, MPI_FLOAT, MPI_SUM, c->ring, &op->send[0]));
             break;
         case OP_ALL_GATHER: /* bytes of one kind or another; a piece of the type's own units keeps counts small */
-            MPI_CHECK(c->world, MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, piece, dtype_bytes(op->x.type) == 4 ? MPI_INT32_T : MPI_INT16_T,
-                                     c->ring, &op->send[0]));
+            MPI_CHECK(c->world,
+                      MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, x, piece,
+                                     dtype_bytes(op->x.type) == 4 ? MPI_INT32_T : MPI_INT16_T, c->ring, &op->send[0]));
             break;
         case OP_ALL_REDUCE:
         case OP_ALL_MAX:
-            MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, x, int_count(tensor_elems(op->x)), MPI_FLOAT, op->kind == OP_ALL_MAX ? MPI_MAX : MPI_SUM,
-                                     c->ring, &op->send[0]));
+            MPI_CHECK(c->world, MPI_Iallreduce(MPI_IN_PLACE, x, int_count(tensor_elems(op->x)), MPI_FLOAT,
+                                               op->kind == OP_ALL_MAX ? MPI_MAX : MPI_SUM, c->ring, &op->send[0]));
             break;
         case OP_TREE_SUM:
         case OP_SEND:

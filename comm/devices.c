@@ -28,8 +28,8 @@ static int all_differ(const Comm *c, const char (*id)[ID_CHARS]) {
         char who[512];
         if (told || name_sharers(id, c->size, r, who, sizeof who) == 1) continue;
         if (shared++ < WARNINGS)
-            warn("%s share GPU %s on %s: each gets a part of its speed and memory; start as many ranks as there are GPUs", who, id[r],
-                 comm_host(c, r));
+            warn("%s share GPU %s on %s: each gets a part of its speed and memory; start as many ranks as there are GPUs",
+                 who, id[r], comm_host(c, r));
     }
     return shared == 0;
 }

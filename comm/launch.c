@@ -21,5 +21,7 @@ Launch launch_detect(void) {
 
 void launch_explain_alone(void) {
     int tasks = has("SLURM_JOB_ID") && !has("SLURM_STEP_ID") ? number("SLURM_NTASKS", 1) : 1;
-    if (tasks > 1) warn("SLURM gave this job %d tasks, and this is one process: put mpirun or srun before it (scripts/train.sbatch does)", tasks);
+    if (tasks > 1)
+        warn("SLURM gave this job %d tasks, and this is one process: put mpirun or srun before it (scripts/train.sbatch does)",
+             tasks);
 }

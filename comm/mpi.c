@@ -59,9 +59,12 @@ static void abort_job(int exit_code) {
 static NORETURN void refuse_lone_ranks(Launch launch, int expected) {
     if (launch.rank > 0) _exit(EXIT_NODEVICE);
     if (getenv("SLURM_STEP_ID") && (!launch.manager || launch.size == 0))
-        fail(EXIT_NODEVICE, "srun started %d tasks that %s cannot connect; start them with: srun %s -n %d ./train_gpt ... or, in a batch script, "
-             "mpirun (scripts/train.sbatch does either)", expected, library, srun_option, expected);
-    fail(EXIT_NODEVICE, "the launcher started %d processes that %s cannot connect; use the mpirun of %s, or build with MPI=mpich or MPI=ompi-c",
+        fail(EXIT_NODEVICE,
+             "srun started %d tasks that %s cannot connect; start them with: srun %s -n %d ./train_gpt ... or, in a batch script, "
+             "mpirun (scripts/train.sbatch does either)",
+             expected, library, srun_option, expected);
+    fail(EXIT_NODEVICE,
+         "the launcher started %d processes that %s cannot connect; use the mpirun of %s, or build with MPI=mpich or MPI=ompi-c",
          expected, library, library);
 }
 
@@ -217,8 +220,12 @@ void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *rece
         if (away == 0 && mine > 0) memcpy(receive + (size_t)c->rank * mine, send + at, mine);
         for (size_t sent = 0, got = 0; away > 0 && (sent < bytes[to] || got < mine); sent += PIECE_BYTES, got += PIECE_BYTES) {
             MPI_Request out = MPI_REQUEST_NULL, in = MPI_REQUEST_NULL;
-            if (got < mine) MPI_CHECK(c->world, MPI_Irecv(receive + (size_t)from * mine + got, piece_at(got, mine), MPI_BYTE, from, 1, c->small, &in));
-            if (sent < bytes[to]) MPI_CHECK(c->world, MPI_Isend(send + at + sent, piece_at(sent, bytes[to]), MPI_BYTE, to, 1, c->small, &out));
+            if (got < mine)
+                MPI_CHECK(c->world, MPI_Irecv(receive + (size_t)from * mine + got, piece_at(got, mine), MPI_BYTE, from,
+                                              1, c->small, &in));
+            if (sent < bytes[to])
+                MPI_CHECK(c->world,
+                          MPI_Isend(send + at + sent, piece_at(sent, bytes[to]), MPI_BYTE, to, 1, c->small, &out));
             await(c, in);
             await(c, out);
         }

@@ -69,7 +69,8 @@ static const char *name_of(const Comm *c, int64_t i, char text[NAME_CHARS]) {
 /* NCCL has no code of its own for it; its last error is a line like "Cuda failure 2 'out of memory'" or "Failed to CUDA
  * malloc 9633792 bytes". */
 static int is_out_of_memory(ncclResult_t result, const char *detail) {
-    return (result == ncclUnhandledCudaError || result == ncclSystemError) && detail && (strstr(detail, "out of memory") || strstr(detail, "malloc"));
+    return (result == ncclUnhandledCudaError || result == ncclSystemError) && detail &&
+           (strstr(detail, "out of memory") || strstr(detail, "malloc"));
 }
 
 /* A fault of a peer or the network ends in 77; one of this program or CUDA in 70. */
@@ -101,8 +102,8 @@ NORETURN static void nccl_failed(Comm *c, const char *doing, ncclResult_t result
     if (is_out_of_memory(result, detail)) exit_code = EXIT_MEMORY;
     snprintf(why, sizeof why, "%s%s%s", what, detail && *detail ? ": " : "", detail ? detail : "");
     nccl_abandon(c->world, 0);
-    fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN prints more)", doing, world_rank(c->world), comm_host(c, c->rank),
-         device_id(), why);
+    fail(exit_code, "NCCL: %s failed on rank %d, host %s, %s: %s (NCCL_DEBUG=WARN prints more)", doing,
+         world_rank(c->world), comm_host(c, c->rank), device_id(), why);
 }
 
 /* The number of the collective that the GPU works on: the first that has not ended. */
@@ -153,14 +154,18 @@ static ncclDataType_t type_of(DType type) {
     return ncclFloat32;
 }
 
-static cudaStream_t queue_for(const Comm *c) { return c->is_inline && c->world->followed ? stream_queue(c->world->followed) : c->nccl->queue; }
+static cudaStream_t queue_for(const Comm *c) {
+    return c->is_inline && c->world->followed ? stream_queue(c->world->followed) : c->nccl->queue;
+}
 
 /* A group of one message: NCCL counts both directions of a pair's ranks in groups. */
 static ncclResult_t enqueue_message(const Comm *c, OpKind kind, Tensor x) {
     ncclResult_t result = ncclGroupStart();
     size_t       elems = (size_t)tensor_elems(x);
-    if (result == ncclSuccess && kind == OP_SEND) result = ncclSend(x.data, elems, type_of(x.type), 1, c->nccl->comm, c->nccl->queue);
-    if (result == ncclSuccess && kind == OP_RECEIVE) result = ncclRecv(x.data, elems, type_of(x.type), 0, c->nccl->comm, c->nccl->queue);
+    if (result == ncclSuccess && kind == OP_SEND)
+        result = ncclSend(x.data, elems, type_of(x.type), 1, c->nccl->comm, c->nccl->queue);
+    if (result == ncclSuccess && kind == OP_RECEIVE)
+        result = ncclRecv(x.data, elems, type_of(x.type), 0, c->nccl->comm, c->nccl->queue);
     ncclResult_t ended = ncclGroupEnd();
     return result == ncclSuccess ? ended : result;
 }
@@ -171,7 +176,9 @@ static ncclResult_t enqueue(const Comm *c, OpKind kind, Tensor x) {
     cudaStream_t queue = queue_for(c);
     size_t      piece = (size_t)(tensor_elems(x) / c->size);
     char       *all = (char *)x.data, *mine = all + piece * dtype_bytes(x.type) * (size_t)c->rank;
-    if (op_is_all_reduce(kind)) return ncclAllReduce(all, all, (size_t)tensor_elems(x), type_of(x.type), kind == OP_ALL_MAX ? ncclMax : ncclSum, n->comm, queue);
+    if (op_is_all_reduce(kind))
+        return ncclAllReduce(all, all, (size_t)tensor_elems(x), type_of(x.type), kind == OP_ALL_MAX ? ncclMax : ncclSum,
+                             n->comm, queue);
     if (kind == OP_ALL_GATHER) return ncclAllGather(mine, all, piece, type_of(x.type), n->comm, queue);
     return ncclReduceScatter(all, mine, piece, type_of(x.type), ncclSum, n->comm, queue);
 }
@@ -313,12 +320,14 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
         for (int i = 0; i < t->parts && result == ncclSuccess; i++) {
             const TreePart *part = &t->part[i];
             int             is_own = part->rank == c->rank;
-            t->at[i] = is_own ? ptr<float>(part->index < t->mine - 1 ? nodes[part->index] : x) + c->rank * piece + first : n->received + i * most;
+            t->at[i] = is_own ? ptr<float>(part->index < t->mine - 1 ? nodes[part->index] : x) + c->rank * piece + first
+                              : n->received + i * most;
             if (!is_own) result = ncclRecv(t->at[i], (size_t)elems, ncclFloat32, part->rank, n->comm, n->queue);
         }
         for (int to = 0; to < c->size; to++)
             for (int k = 0; k < t->mine && to != c->rank && result == ncclSuccess; k++)
-                result = ncclSend(ptr<float>(k < t->mine - 1 ? nodes[k] : x) + to * piece + first, (size_t)elems, ncclFloat32, to, n->comm, n->queue);
+                result = ncclSend(ptr<float>(k < t->mine - 1 ? nodes[k] : x) + to * piece + first, (size_t)elems,
+                                  ncclFloat32, to, n->comm, n->queue);
         ncclResult_t ended = ncclGroupEnd();
         result = settle(c, result == ncclSuccess ? ended : result, 0);
         if (result != ncclSuccess) return result;

@@ -31,7 +31,9 @@ void group_barrier(Comm *c) { (void)c, needs_mpi(); }
 void group_broadcast(Comm *c, void *data, size_t bytes, int root) { (void)c, (void)data, (void)bytes, (void)root, needs_mpi(); }
 void group_all_reduce_f64(Comm *c, double *v, int count, CommReduce op) { (void)c, (void)v, (void)count, (void)op, needs_mpi(); }
 void group_all_reduce_i64(Comm *c, int64_t *v, int count, CommReduce op) { (void)c, (void)v, (void)count, (void)op, needs_mpi(); }
-void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive) { (void)c, (void)send, (void)bytes, (void)receive, needs_mpi(); }
+void group_all_to_all(Comm *c, const char *send, const size_t *bytes, char *receive) {
+    (void)c, (void)send, (void)bytes, (void)receive, needs_mpi();
+}
 char *group_gather(Comm *c, const void *data, size_t bytes, int root, size_t **of) {
     (void)c, (void)data, (void)bytes, (void)root, (void)of, needs_mpi();
 }

@@ -153,7 +153,8 @@ static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *a
 
 /* nodes: of OP_TREE_SUM, this rank's but the last, which is x. after: NULL, or see comm_all_reduce_after. */
 static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
-    static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.all_reduce", "comm.tree_sum", "comm.send", "comm.receive"};
+    static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.all_reduce",
+                                         "comm.tree_sum", "comm.send", "comm.receive"};
     World *w = c->world;
     expect_bucket(c, kind, x);
     if (c->is_apart) return;

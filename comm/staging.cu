@@ -70,7 +70,9 @@ int staging_in(Comm *c, OpKind kind, Tensor *x) {
     size_t   at = 0, bytes = kind == OP_ALL_GATHER ? piece_of(c, *x, &at) : kind == OP_RECEIVE ? 0 : tensor_bytes(*x);
     CUDA_CHECK(cudaEventRecord(s->reached, stream_queue(w->followed)));
     CUDA_CHECK(cudaStreamWaitEvent(s->queue, s->reached, 0));
-    if (bytes > 0) CUDA_CHECK(cudaMemcpyAsync(block->host + at, (const char *)x->data + at, bytes, cudaMemcpyDeviceToHost, s->queue));
+    if (bytes > 0)
+        CUDA_CHECK(
+            cudaMemcpyAsync(block->host + at, (const char *)x->data + at, bytes, cudaMemcpyDeviceToHost, s->queue));
     CUDA_CHECK(cudaEventRecord(block->is_in, s->queue));
     x->data = block->host;
     return b;

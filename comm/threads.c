@@ -52,8 +52,12 @@ static cpu_set_t without(const cpu_set_t *a, const cpu_set_t *b) {
 
 /* Only Open MPI binds unasked; these variables hold a user's own binding. */
 static int may_widen(void) {
-    static const char *const asked[] = {"OMPI_MCA_hwloc_base_binding_policy", "OMPI_MCA_rmaps_base_mapping_policy", "OMPI_MCA_hwloc_base_cpu_list",
-                                        "OMPI_MCA_orte_rankfile", "PRTE_MCA_hwloc_default_binding_policy", "PRTE_MCA_rmaps_default_mapping_policy"};
+    static const char *const asked[] = {"OMPI_MCA_hwloc_base_binding_policy",
+                                        "OMPI_MCA_rmaps_base_mapping_policy",
+                                        "OMPI_MCA_hwloc_base_cpu_list",
+                                        "OMPI_MCA_orte_rankfile",
+                                        "PRTE_MCA_hwloc_default_binding_policy",
+                                        "PRTE_MCA_rmaps_default_mapping_policy"};
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
         if (getenv(asked[i])) return 0;
     return getenv("OMPI_COMM_WORLD_RANK") != NULL;

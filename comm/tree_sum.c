@@ -91,8 +91,8 @@ static void post_receives(Op *op) {
             MPI_Request *request = &t->receive[op->receives % 2 * t->parts + i];
             *request = MPI_REQUEST_NULL;
             if (t->part[i].rank != c->rank)
-                MPI_CHECK(c->world, MPI_Irecv(chunk_at(op, op->receives, i), chunk_bytes(op, op->receives), MPI_BYTE, t->part[i].rank, tag_of(op), c->ring,
-                                              request));
+                MPI_CHECK(c->world, MPI_Irecv(chunk_at(op, op->receives, i), chunk_bytes(op, op->receives), MPI_BYTE,
+                                              t->part[i].rank, tag_of(op), c->ring, request));
         }
     }
 }

@@ -198,7 +198,9 @@ void world_failed(const World *w, const char *why) {
     char     host[HOST_CHARS] = "?", call[CALL_CHARS], where[CALL_CHARS + 8] = "setting up";
     CommCall last = world_last_call(w);
     gethostname(host, sizeof host - 1);
-    if (last.number >= 0) snprintf(where, sizeof where, "%s%s", last.has_ended ? "after " : "", world_call_text(last.name, last.number, last.group, call));
+    if (last.number >= 0)
+        snprintf(where, sizeof where, "%s%s", last.has_ended ? "after " : "",
+                 world_call_text(last.name, last.number, last.group, call));
     fail(EXIT_PEER, "a peer is lost or MPI failed on rank %d, host %s, %s: %s", w->rank, host, where, why);
 }
 

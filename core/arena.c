@@ -15,7 +15,13 @@ Arena arena_create(const char *name, size_t capacity_bytes) {
 }
 
 Arena arena_create_host(const char *name, size_t capacity_bytes) {
-    return (Arena){name, (char *)device_alloc_host(capacity_bytes ? capacity_bytes : ARENA_ALIGN, name), 0, 0, capacity_bytes, 0, 1};
+    return (Arena){name,
+                   (char *)device_alloc_host(capacity_bytes ? capacity_bytes : ARENA_ALIGN, name),
+                   0,
+                   0,
+                   capacity_bytes,
+                   0,
+                   1};
 }
 
 void arena_destroy(Arena *arena) {
@@ -28,8 +34,8 @@ void *arena_take(Arena *arena, size_t bytes) {
     size_t at = (arena->used_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     arena->used_bytes = at + bytes;
     if (arena->used_bytes > arena->peak_bytes) arena->peak_bytes = arena->used_bytes;
-    CHECK(arena->is_dry || arena->used_bytes <= arena->capacity_bytes, "arena %s: %zu bytes wanted of %zu", arena->name, arena->used_bytes,
-          arena->capacity_bytes);
+    CHECK(arena->is_dry || arena->used_bytes <= arena->capacity_bytes, "arena %s: %zu bytes wanted of %zu", arena->name,
+          arena->used_bytes, arena->capacity_bytes);
     return arena->base + at;
 }
 

@@ -90,7 +90,8 @@ void device_zero(Stream *s, Tensor t) {
 static void copy(void *to, const void *from, size_t bytes) {
     const size_t block = 1 << 20;
     #pragma omp parallel for schedule(static) if (bytes > 4 * block)
-    for (size_t at = 0; at < bytes; at += block) memcpy((char *)to + at, (const char *)from + at, bytes - at < block ? bytes - at : block);
+    for (size_t at = 0; at < bytes; at += block)
+        memcpy((char *)to + at, (const char *)from + at, bytes - at < block ? bytes - at : block);
 }
 
 void device_to_host(Stream *s, void *host, Tensor t) { (void)s, copy(host, t.data, tensor_bytes(t)); }

@@ -70,8 +70,9 @@ static int count_devices(char *why, size_t room) {
     if (driver == 0)
         snprintf(why, room, "no NVIDIA driver is loaded on this machine");
     else if (error == cudaErrorInsufficientDriver)
-        snprintf(why, room, "the NVIDIA driver is for CUDA %d.%d and this program was built with CUDA %d.%d: update the driver", driver / 1000,
-                 driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        snprintf(why, room,
+                 "the NVIDIA driver is for CUDA %d.%d and this program was built with CUDA %d.%d: update the driver",
+                 driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     else
         snprintf(why, room, "the driver shows no GPU (%s)%s", cudaGetErrorString(error),
                  getenv("CUDA_VISIBLE_DEVICES") ? "; CUDA_VISIBLE_DEVICES is set" : "");
@@ -92,19 +93,21 @@ void device_open(int local_rank, int threads) {
     int id = local_rank % count;
     CUDA_CHECK(cudaGetDeviceProperties(&gpu.properties, id));
     if (gpu.properties.major < OLDEST_MAJOR)
-        fail(EXIT_NODEVICE, "GPU %d is a %s of compute capability %d.%d, and this program needs %d.0 or newer (A100, RTX 30 and later). "
-             "`make BACKEND=cpu` builds a program that computes on the processor", id, gpu.properties.name, gpu.properties.major,
-             gpu.properties.minor, OLDEST_MAJOR);
+        fail(EXIT_NODEVICE,
+             "GPU %d is a %s of compute capability %d.%d, and this program needs %d.0 or newer (A100, RTX 30 and later). "
+             "`make BACKEND=cpu` builds a program that computes on the processor",
+             id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, OLDEST_MAJOR);
     CUDA_CHECK(cudaSetDevice(id));
     CUDA_CHECK(cudaFree(NULL)); /* makes the context */
     if (!has_code())
-        fail(EXIT_NODEVICE, "GPU %d is a %s of compute capability %d.%d, and this program was built for others: make BACKEND=cuda ARCHS=%d%d%s", id,
-             gpu.properties.name, gpu.properties.major, gpu.properties.minor, gpu.properties.major, gpu.properties.minor,
-             gpu.properties.major == 9 ? "a" : "");
+        fail(EXIT_NODEVICE,
+             "GPU %d is a %s of compute capability %d.%d, and this program was built for others: make BACKEND=cuda ARCHS=%d%d%s",
+             id, gpu.properties.name, gpu.properties.major, gpu.properties.minor, gpu.properties.major,
+             gpu.properties.minor, gpu.properties.major == 9 ? "a" : "");
     snprintf(gpu.isa, sizeof gpu.isa, "sm_%d%d", gpu.properties.major, gpu.properties.minor);
     const unsigned char *u = (const unsigned char *)gpu.properties.uuid.bytes;
-    snprintf(gpu.id, sizeof gpu.id, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3], u[4], u[5],
-             u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+    snprintf(gpu.id, sizeof gpu.id, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
+             u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
     size_t available, total;
     CUDA_CHECK(cudaMemGetInfo(&available, &total));
     gpu.context_bytes = total - available;
@@ -150,9 +153,10 @@ void *device_alloc(size_t bytes, const char *what) {
         size_t available = 0, total = 0;
         cudaGetLastError();
         cudaMemGetInfo(&available, &total);
-        fail(EXIT_MEMORY, "no GPU memory for %s: %.1f MiB wanted, %.1f of %.1f MiB free on %s; a smaller batch.micro_batch or memory.recompute = "
-             "\"block\" takes less (`train_gpt plan` says how much)", what, (double)bytes / 1048576.0, (double)available / 1048576.0,
-             (double)total / 1048576.0, device_name());
+        fail(EXIT_MEMORY,
+             "no GPU memory for %s: %.1f MiB wanted, %.1f of %.1f MiB free on %s; a smaller batch.micro_batch or memory.recompute = "
+             "\"block\" takes less (`train_gpt plan` says how much)",
+             what, (double)bytes / 1048576.0, (double)available / 1048576.0, (double)total / 1048576.0, device_name());
     }
     CUDA_CHECK(error);
     CUDA_CHECK(cudaMemset(memory, 0, bytes));

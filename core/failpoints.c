@@ -122,7 +122,8 @@ Failpoint failpoint(const char *name) {
     pthread_mutex_unlock(&seen.lock);
     for (Rule r; text && next_rule(&text, &r);) {
         int64_t nth = strcmp(r.name, name) == 0 ? own : strcmp(r.name, group) == 0 ? all : 0;
-        if ((nth == r.nth || (nth > r.nth && r.and_later)) && (r.rank < 0 || r.rank == own_rank())) return strike(name, own, r.what);
+        if ((nth == r.nth || (nth > r.nth && r.and_later)) && (r.rank < 0 || r.rank == own_rank()))
+            return strike(name, own, r.what);
     }
     return (Failpoint){0, 0, 0, ""};
 }

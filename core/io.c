@@ -28,12 +28,18 @@
 
 static int sys_open(const char *path, int flags) { FAILABLE(int, "io.open", open(path, flags, 0666)); }
 static ssize_t sys_read(int fd, void *p, size_t n) { FAILABLE(ssize_t, "io.read", read(fd, p, f.is_short ? (n + 1) / 2 : n)); }
-static ssize_t sys_pread(int fd, void *p, size_t n, off_t at) { FAILABLE(ssize_t, "io.pread", pread(fd, p, f.is_short ? (n + 1) / 2 : n, at)); }
-static ssize_t sys_write(int fd, const void *p, size_t n) { FAILABLE(ssize_t, "io.write", write(fd, p, f.is_short ? (n + 1) / 2 : n)); }
+static ssize_t sys_pread(int fd, void *p, size_t n, off_t at) {
+    FAILABLE(ssize_t, "io.pread", pread(fd, p, f.is_short ? (n + 1) / 2 : n, at));
+}
+static ssize_t sys_write(int fd, const void *p, size_t n) {
+    FAILABLE(ssize_t, "io.write", write(fd, p, f.is_short ? (n + 1) / 2 : n));
+}
 static ssize_t sys_pwrite(int fd, const void *p, size_t n, off_t at) {
     FAILABLE(ssize_t, "io.pwrite", pwrite(fd, p, f.is_short ? (n + 1) / 2 : n, at));
 }
-static int sys_writeback(int fd, off_t at, off_t n) { FAILABLE(int, "io.writeback", sync_file_range(fd, at, n, SYNC_FILE_RANGE_WRITE)); }
+static int sys_writeback(int fd, off_t at, off_t n) {
+    FAILABLE(int, "io.writeback", sync_file_range(fd, at, n, SYNC_FILE_RANGE_WRITE));
+}
 static int sys_ftruncate(int fd, off_t bytes) { FAILABLE(int, "io.ftruncate", ftruncate(fd, bytes)); }
 static int sys_fsync(int fd) { FAILABLE(int, "io.fsync", fsync(fd)); }
 static int sys_rename(const char *from, const char *to) { FAILABLE(int, "io.rename", rename(from, to)); }
@@ -65,7 +71,9 @@ void io_hold_standard(void) {
  * fails (ENXIO); with one the pipe is closed again. Plain files ignore the flag. */
 int io_open(const char *path, IoOpen how) {
     enum { WRITE = O_CREAT | O_NOFOLLOW | O_NONBLOCK };
-    static const int flags[] = {[IO_CREATE] = O_WRONLY | O_TRUNC | WRITE, [IO_APPEND] = O_WRONLY | O_APPEND | WRITE, [IO_SHARED] = O_RDWR | WRITE,
+    static const int flags[] = {[IO_CREATE] = O_WRONLY | O_TRUNC | WRITE,
+                                [IO_APPEND] = O_WRONLY | O_APPEND | WRITE,
+                                [IO_SHARED] = O_RDWR | WRITE,
                                 [IO_READ] = O_RDONLY};
     struct stat st;
     int         fd = open_retrying(path, flags[how]);

@@ -140,7 +140,8 @@ static int scan_unicode_escape(Scanner *s, int decode) {
     int code = hex4(s, s->at);
     if (code < 0)                         return fault_at(s, s->at, "\\u takes four hexadecimal digits");
     if (code == 0)                        return fault_at(s, s->at, "\\u0000 is not allowed");
-    if (code >= 0xdc00 && code <= 0xdfff) return fault_at(s, s->at, "\\u%04x is the second half of a surrogate pair without the first", (unsigned)code);
+    if (code >= 0xdc00 && code <= 0xdfff)
+        return fault_at(s, s->at, "\\u%04x is the second half of a surrogate pair without the first", (unsigned)code);
     size_t length = 6;
     if (code >= 0xd800 && code <= 0xdbff) {
         int low = hex4(s, s->at + 6);
@@ -176,7 +177,9 @@ static int scan_string(Scanner *s, int decode) {
         if (c < 0)    return fault_at(s, start, "this string is never closed");
         if (c == '"') { s->at++; return 1; }
         if (c == '\n' || c == '\r') return fault_at(s, start, "this string is not closed on its line");
-        if (c < ' ')  return fault_at(s, s->at, "control character 0x%02x in a string; write it as \\u%04x", (unsigned)c, (unsigned)c);
+        if (c < ' ')
+            return fault_at(s, s->at, "control character 0x%02x in a string; write it as \\u%04x", (unsigned)c,
+                            (unsigned)c);
         if (c == '\\') {
             if (!scan_escape(s, decode)) return 0;
             continue;
@@ -249,14 +252,16 @@ static int check_number(Scanner *s, size_t start, size_t length, int integer, in
     char literal[JSON_NUMBER_BYTES + 1], name[NAMED];
     /* no soft fault: libcjson could not read on either */
     if (length > JSON_NUMBER_BYTES)
-        return fault_at(s, start, "%sa number of %zu characters; at most %d are allowed", named(s, name), length, JSON_NUMBER_BYTES);
+        return fault_at(s, start, "%sa number of %zu characters; at most %d are allowed", named(s, name), length,
+                        JSON_NUMBER_BYTES);
     memcpy(literal, s->text + start, length);
     literal[length] = '\0';
     double value = strtod(literal, NULL);
     if (!isfinite(value))
         fault_at(s, start, "%sthe number %s is too large", named(s, name), literal);
     else if (integer && (fabs(value) > 0x1p53 || !is_exact(literal, value)))
-        fault_at(s, start, "%sthe integer %s is beyond 2^53 = 9007199254740992 and cannot be kept exactly", named(s, name), literal);
+        fault_at(s, start, "%sthe integer %s is beyond 2^53 = 9007199254740992 and cannot be kept exactly",
+                 named(s, name), literal);
     else if (!is_exact(literal, value))
         fault_at(s, start, "%sthe number %s cannot be kept exactly; it would be read as %.0f", named(s, name), literal, value);
     else
@@ -450,7 +455,8 @@ static int compare_places(const void *a, const void *b) {
 
 static int scan_all(Scanner *s, JsonScan how) {
     if (s->bytes > how.limit) return fault_at(s, 0, "larger than %zu bytes", how.limit);
-    if (s->bytes >= 3 && !memcmp(s->text, "\xef\xbb\xbf", 3)) return fault_at(s, 0, "starts with a byte-order mark; save it as plain UTF-8");
+    if (s->bytes >= 3 && !memcmp(s->text, "\xef\xbb\xbf", 3))
+        return fault_at(s, 0, "starts with a byte-order mark; save it as plain UTF-8");
     if (!put(s, 1, how.top, strlen(how.top))) return 0;
     skip_space(s);
     if (s->at == s->bytes) return fault_at(s, s->at, "nothing but white space; expected a value");

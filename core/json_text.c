@@ -37,11 +37,12 @@ double number_value(const cJSON *number) {
 
 char *value_text(const cJSON *value, char out[SHOWN_BYTES]) {
     char quoted[SHOWN_BYTES - 16];
-    if (cJSON_IsString(value))      snprintf(out, SHOWN_BYTES, "the string %s", json_quote_short(quoted, sizeof quoted, value->valuestring));
+    if (cJSON_IsString(value))
+        snprintf(out, SHOWN_BYTES, "the string %s", json_quote_short(quoted, sizeof quoted, value->valuestring));
     else if (cJSON_IsNumber(value)
           || cJSON_IsRaw(value))    number_text(number_value(value), out);
     else if (cJSON_IsArray(value))  snprintf(out, SHOWN_BYTES, "a list");
     else if (cJSON_IsObject(value)) snprintf(out, SHOWN_BYTES, "an object");
-    else                            snprintf(out, SHOWN_BYTES, "%s", cJSON_IsTrue(value) ? "true" : cJSON_IsFalse(value) ? "false" : "null");
+    else snprintf(out, SHOWN_BYTES, "%s", cJSON_IsTrue(value) ? "true" : cJSON_IsFalse(value) ? "false" : "null");
     return out;
 }

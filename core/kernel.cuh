@@ -32,8 +32,10 @@
     ((s)->ledger ? (void)0 : (launch_prepare((const void *)+(kernel), shared_bytes), \
      emu::launch(#kernel, __FILE__, __LINE__, (grid), (block), (shared_bytes), stream_queue(s), (kernel), ##__VA_ARGS__), \
      launch_check(#kernel, __FILE__, __LINE__)))
-#define SMEM(T, name, dims) \
-    using name##_array = T dims; static char name##_key; name##_array &name = *(name##_array *)emu::smem_static(&name##_key, sizeof(name##_array), alignof(T))
+#define SMEM(T, name, dims)            \
+    using name##_array = T dims;       \
+    static char            name##_key; \
+    name##_array          &name = *(name##_array *)emu::smem_static(&name##_key, sizeof(name##_array), alignof(T))
 #define SMEM_DYN(T, name) T *name = (T *)emu::smem_dynamic(alignof(T))
 #else
 /* LAUNCH(kernel, grid, block, bytes of dynamic shared memory, Stream *, arguments...) queues a kernel and checks for

@@ -7,7 +7,8 @@
 #include "core/error.h"
 
 static int is_same(const LedgerEntry *a, const LedgerEntry *b) {
-    return strcmp(a->group, b->group) == 0 && a->flops == b->flops && a->bytes == b->bytes && memcmp(a->dim, b->dim, sizeof a->dim) == 0 && strcmp(a->op, b->op) == 0;
+    return strcmp(a->group, b->group) == 0 && a->flops == b->flops && a->bytes == b->bytes &&
+           memcmp(a->dim, b->dim, sizeof a->dim) == 0 && strcmp(a->op, b->op) == 0;
 }
 
 void ledger_note(Ledger *l, LedgerEntry e) {
@@ -55,7 +56,8 @@ double ledger_sent(const Ledger *l, const char *group) { return bytes_where(l, 1
 
 static int by_cost(const void *a, const void *b) {
     const LedgerEntry *x = (const LedgerEntry *)a, *y = (const LedgerEntry *)b;
-    double flops = y->flops * (double)y->count - x->flops * (double)x->count, bytes = y->bytes * (double)y->count - x->bytes * (double)x->count;
+    double             flops = y->flops * (double)y->count - x->flops * (double)x->count,
+           bytes = y->bytes * (double)y->count - x->bytes * (double)x->count;
     return flops > 0 ? 1 : flops < 0 ? -1 : bytes > 0 ? 1 : bytes < 0 ? -1 : 0;
 }
 
@@ -69,7 +71,8 @@ void ledger_print(FILE *out, const Ledger *l) {
         const LedgerEntry *e = &sorted[i];
         char sizes[4 * 22] = "";
         int  used = 0;
-        for (int d = 0; d < LEDGER_DIMS && e->dim[d]; d++) used += snprintf(sizes + used, sizeof sizes - (size_t)used, "%s%lld", d ? " x " : "", (long long)e->dim[d]);
+        for (int d = 0; d < LEDGER_DIMS && e->dim[d]; d++)
+            used += snprintf(sizes + used, sizeof sizes - (size_t)used, "%s%lld", d ? " x " : "", (long long)e->dim[d]);
         if (*e->group) snprintf(sizes + used, sizeof sizes - (size_t)used, " sent in %s", e->group);
         fprintf(out, "  %-28s %-30s %10lld %12.3f %12.2f\n", e->op, sizes, (long long)e->count, e->flops * (double)e->count * 1e-9,
                 e->bytes * (double)e->count / 1048576.0);

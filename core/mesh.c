@@ -9,7 +9,11 @@ Mesh mesh_of(int ranks, MeshSizes n) {
     int others = n.tensor * n.context * n.stages * n.replicas;
     CHECK(others > 0 && ranks % others == 0, "%d ranks in a grid of %d x %d x %d x %d", ranks, n.tensor, n.context,
           n.stages, n.replicas);
-    return (Mesh){{[AXIS_TENSOR] = n.tensor, [AXIS_CONTEXT] = n.context, [AXIS_SHARD] = ranks / others, [AXIS_REPLICA] = n.replicas, [AXIS_STAGE] = n.stages}};
+    return (Mesh){{[AXIS_TENSOR] = n.tensor,
+                   [AXIS_CONTEXT] = n.context,
+                   [AXIS_SHARD] = ranks / others,
+                   [AXIS_REPLICA] = n.replicas,
+                   [AXIS_STAGE] = n.stages}};
 }
 
 const char *mesh_axis_name(Axis axis) {
@@ -21,7 +25,8 @@ char *mesh_text(Mesh m, char out[MESH_TEXT]) {
     int used = 0;
     for (int a = 0; a < AXES; a++)
         if (m.size[a] > 1 || a == AXIS_SHARD)
-            used += snprintf(out + used, MESH_TEXT - (size_t)used, "%s%s %d", used ? " x " : "", mesh_axis_name((Axis)a), m.size[a]);
+            used += snprintf(out + used, MESH_TEXT - (size_t)used, "%s%s %d", used ? " x " : "",
+                             mesh_axis_name((Axis)a), m.size[a]);
     return out;
 }
 

@@ -169,8 +169,8 @@ template <int pending> DEVICE void wgmma_wait(EMULATED(const char *file = __buil
 template <typename T, int a_transposed = 0, int b_transposed = 0>
 DEVICE void wgmma_m64n64k16(float (&d)[32], uint64_t a, uint64_t b, int accumulate PTX_HERE) {
     static_assert(std::is_same<T, bf16>::value || std::is_same<T, half>::value, "16-bit operands");
-    EMULATED(emu::wgmma(d, 64, std::is_same<T, bf16>::value ? emu::MMA_BF16 : emu::MMA_F16, a, b, accumulate, a_transposed, b_transposed,
-                        file, line);)
+    EMULATED(emu::wgmma(d, 64, std::is_same<T, bf16>::value ? emu::MMA_BF16 : emu::MMA_F16, a, b, accumulate,
+                        a_transposed, b_transposed, file, line);)
     if constexpr (std::is_same<T, bf16>::value) { PTX_WGMMA_M64N64K16("bf16.bf16"); }
     else { PTX_WGMMA_M64N64K16("f16.f16"); }
 }

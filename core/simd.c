@@ -28,7 +28,9 @@ static Isa asked_cap(void) {
     if (!asked) return ISA_AVX512_BF16;
     for (int isa = 0; isa < ISAS; isa++)
         if (strcmp(asked, NAMES[isa]) == 0) return (Isa)isa;
-    fail(EXIT_CONFIG, "TRAIN_GPT_ISA is \"%.40s\", which names no instruction set: one of sse2, avx2, avx512, avx512bf16, or unset for this processor's", asked);
+    fail(EXIT_CONFIG,
+         "TRAIN_GPT_ISA is \"%.40s\", which names no instruction set: one of sse2, avx2, avx512, avx512bf16, or unset for this processor's",
+         asked);
 }
 
 static Isa detect(void) {

@@ -65,7 +65,8 @@ SIMD_INLINE f32x16 f32x16_load_bf16(const uint16_t *p) {
     return (f32x16)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
 #elif SIMD_BYTES == 32
     __m256i half[2];
-    for (int k = 0; k < 2; k++) half[k] = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p + 8 * k))), 16);
+    for (int k = 0; k < 2; k++)
+        half[k] = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p + 8 * k))), 16);
     f32x16 v;
     memcpy(&v, half, sizeof v);
     return v;

@@ -38,7 +38,9 @@ static inline Tensor tensor_of(void *data, DType type, int dims, int64_t a, int6
 }
 static inline Tensor tensor_1d(void *data, DType type, int64_t a) { return tensor_of(data, type, 1, a, 1, 1, 1); }
 static inline Tensor tensor_2d(void *data, DType type, int64_t a, int64_t b) { return tensor_of(data, type, 2, a, b, 1, 1); }
-static inline Tensor tensor_3d(void *data, DType type, int64_t a, int64_t b, int64_t c) { return tensor_of(data, type, 3, a, b, c, 1); }
+static inline Tensor tensor_3d(void *data, DType type, int64_t a, int64_t b, int64_t c) {
+    return tensor_of(data, type, 3, a, b, c, 1);
+}
 
 /* No tensor, where a contract allows that. */
 static inline Tensor tensor_none(void) { return tensor_of(NULL, F32, 0, 0, 0, 0, 0); }

@@ -10,7 +10,8 @@
 
 /* Tiles [box_rows, box_columns] of a row-major 16-bit matrix [rows, columns], with the 128-byte swizzle: box_columns is
  * at most 64, columns a multiple of 8, matrix 16-byte aligned. */
-template <typename T> static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, int box_rows, int box_columns) {
+template <typename T>
+static TensorMap tensor_map_2d(const T *matrix, int64_t rows, int64_t columns, int box_rows, int box_columns) {
     static_assert(sizeof(T) == 2, "16-bit elements");
     CHECK(columns % 8 == 0 && box_columns <= 64 && (uintptr_t)matrix % 16 == 0, "matrix %p of %lld columns, tiles of %d",
           (const void *)matrix, (long long)columns, box_columns);
@@ -27,8 +28,9 @@ template <typename T> static TensorMap tensor_map_2d(const T *matrix, int64_t ro
     cuuint64_t          size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch_bytes[1] = {(cuuint64_t)columns * sizeof(T)};
     cuuint32_t          box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows}, step[2] = {1, 1};
     CUtensorMapDataType type = std::is_same<T, bf16>::value ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    CUresult            result = ((Encode)entry)(&map, type, 2, (void *)matrix, size, pitch_bytes, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult            result = ((Encode)entry)(&map, type, 2, (void *)matrix, size, pitch_bytes, box, step,
+                                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error %d", (int)result);
 #endif
     return map;

@@ -39,9 +39,11 @@ NORETURN static void fail_no_match(const char *key, const char *pattern) {
     if (slash) slash[slash == folder] = 0;
     struct stat st;
     if (slash && stat(folder, &st) < 0)
-        fail(EXIT_DATA, "%s: \"%s\" names no file: the folder %s does not exist (text becomes shards by ./train_gpt tokenize TEXT out=%s)",
+        fail(EXIT_DATA,
+             "%s: \"%s\" names no file: the folder %s does not exist (text becomes shards by ./train_gpt tokenize TEXT out=%s)",
              key, pattern, folder, folder);
-    if (slash && S_ISDIR(st.st_mode) && access(folder, wild ? R_OK | X_OK : X_OK) < 0) fail(EXIT_IO, "%s: \"%s\": the folder %s cannot be read: %s", key, pattern, folder, strerror(errno));
+    if (slash && S_ISDIR(st.st_mode) && access(folder, wild ? R_OK | X_OK : X_OK) < 0)
+        fail(EXIT_IO, "%s: \"%s\": the folder %s cannot be read: %s", key, pattern, folder, strerror(errno));
     fail(EXIT_DATA, "%s: \"%s\" %s (text becomes shards by ./train_gpt tokenize TEXT out=FOLDER)", key, pattern,
          wild ? "matches no file" : "does not exist");
 }

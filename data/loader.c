@@ -46,7 +46,9 @@ size_t loader_bytes(int64_t B, int64_t T, int64_t batches) {
 
 static int64_t micro_steps_of(const LoaderPlan *p) { return p->step_samples / p->ranks / p->micro_batch; }
 
-size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps) { return 2 * sizeof(int32_t) * (size_t)((micro_steps + AHEAD) * B * T); }
+size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps) {
+    return 2 * sizeof(int32_t) * (size_t)((micro_steps + AHEAD) * B * T);
+}
 
 /* Global index of the first row of this rank's n-th micro-batch. */
 static int64_t first_index(const Loader *l, int64_t n) {

@@ -48,13 +48,14 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, S
             FAULT("is truncated: it holds %llu bytes, the header of an llm.c shard alone takes %d; copy or make it again",
                   (unsigned long long)file_bytes, SHARD_HEADER_BYTES);
         if (start[1] != llmc_files[i].version)
-            FAULT("is an llm.c shard of magic %d, version %d; only version %d of it is known", start[0], start[1], llmc_files[i].version);
+            FAULT("is an llm.c shard of magic %d, version %d; only version %d of it is known", start[0], start[1],
+                  llmc_files[i].version);
         if (start[2] <= 0)
             FAULT("says in its header that it holds %d tokens: damaged, or its writer was interrupted; make it again", start[2]);
         uint64_t due = SHARD_HEADER_BYTES + (uint64_t)llmc_files[i].token_bytes * (uint64_t)start[2];
         if (file_bytes < due)
-            FAULT("is truncated: it holds %llu bytes, its %d tokens take %llu; copy or make it again", (unsigned long long)file_bytes,
-                  start[2], (unsigned long long)due);
+            FAULT("is truncated: it holds %llu bytes, its %d tokens take %llu; copy or make it again",
+                  (unsigned long long)file_bytes, start[2], (unsigned long long)due);
         if (file_bytes > due)
             FAULT("holds %llu bytes after its last token: its %d tokens take %llu bytes, there are %llu; copy or make it again",
                   (unsigned long long)(file_bytes - due), start[2], (unsigned long long)due, (unsigned long long)file_bytes);
@@ -66,7 +67,8 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, S
             FAULT("is a %s", foreign_files[i].what);
     if (file_bytes % 2)
         FAULT("is no token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd number of bytes (%llu); "
-              "text becomes shards by ./train_gpt tokenize", (unsigned long long)file_bytes);
+              "text becomes shards by ./train_gpt tokenize",
+              (unsigned long long)file_bytes);
     if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", (unsigned long long)file_bytes);
     *header = (ShardHeader){2, 0, (int64_t)(file_bytes / 2), 0};
     return 0;
@@ -83,7 +85,8 @@ int shard_is_index(const uint8_t *data, size_t bytes) {
     return bytes >= sizeof MEGATRON_MAGIC && memcmp(data, MEGATRON_MAGIC, sizeof MEGATRON_MAGIC) == 0;
 }
 
-int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]) {
+int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, uint64_t file_bytes, ShardHeader *header,
+                      char fault[SHARD_FAULT_CHARS]) {
     uint64_t version, sequences, bounds;
     if (!shard_is_index(data, bytes)) FAULT("has no Megatron index");
     if (bytes < SHARD_INDEX_BYTES) FAULT("has an index that is truncated: it holds %llu bytes", (unsigned long long)index_bytes);
@@ -91,13 +94,16 @@ int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, u
     unsigned type = data[17];
     if (version != 1) FAULT("has an index of version %llu; only version 1 is known", (unsigned long long)version);
     if (type >= MEGATRON_TYPES || megatron_types[type].token_bytes == 0)
-        FAULT("holds tokens as %s, says its index; those of uint16, int16 and int32 are read", type < MEGATRON_TYPES ? megatron_types[type].name : "an unknown type");
+        FAULT("holds tokens as %s, says its index; those of uint16, int16 and int32 are read",
+              type < MEGATRON_TYPES ? megatron_types[type].name : "an unknown type");
     if (sequences == 0) FAULT("holds no sequence, says its index");
     if (sequences > index_bytes / 12 || bounds > index_bytes / 8 || SHARD_INDEX_BYTES + 12 * sequences + 8 * bounds != index_bytes)
         FAULT("has an index of %llu bytes, which %llu sequences and %llu borders of documents do not take; copy or make both again",
               (unsigned long long)index_bytes, (unsigned long long)sequences, (unsigned long long)bounds);
     int width = megatron_types[type].token_bytes;
-    if (file_bytes % (uint64_t)width || file_bytes == 0) FAULT("holds %llu bytes, no whole number of its index's %s", (unsigned long long)file_bytes, megatron_types[type].name);
+    if (file_bytes % (uint64_t)width || file_bytes == 0)
+        FAULT("holds %llu bytes, no whole number of its index's %s", (unsigned long long)file_bytes,
+              megatron_types[type].name);
     *header = (ShardHeader){width, 0, (int64_t)(file_bytes / (uint64_t)width), (int64_t)sequences};
     return 0;
 }
@@ -119,8 +125,10 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
         signal(signal_number, SIG_DFL);
         return;
     }
-    fail(EXIT_IO, "%s cannot be read any more at byte %lld of %llu: the file was cut short while it was in use, or its disk fails; bring it back, and the "
-         "same command goes on from the newest checkpoint", shard->path, (long long)(at - shard->map), (unsigned long long)shard->file_bytes);
+    fail(EXIT_IO,
+         "%s cannot be read any more at byte %lld of %llu: the file was cut short while it was in use, or its disk fails; bring it back, and the "
+         "same command goes on from the newest checkpoint",
+         shard->path, (long long)(at - shard->map), (unsigned long long)shard->file_bytes);
 }
 
 static void watch_bus_errors(void) {
@@ -147,7 +155,8 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     int    fd = io_open(name, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
     if (rc < 0) fail(EXIT_IO, "cannot read %s: %s", name, strerror(-rc));
     if (!shard_is_index(start, start_bytes)) return io_close(fd), 0;
-    if (shard_parse_index(start, start_bytes, (uint64_t)bytes, file_bytes, header, fault) < 0) fail(EXIT_DATA, "%s %s (%s)", path, fault, name);
+    if (shard_parse_index(start, start_bytes, (uint64_t)bytes, file_bytes, header, fault) < 0)
+        fail(EXIT_DATA, "%s %s (%s)", path, fault, name);
 
     int32_t  length;
     uint64_t offset, last = (uint64_t)header->sequences - 1;
@@ -155,8 +164,9 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     if (rc == 0) rc = io_pread(fd, &offset, sizeof offset, SHARD_INDEX_BYTES + 4 * (last + 1) + 8 * last);
     if (rc < 0) fail(EXIT_IO, "cannot read %s: %s", name, strerror(-rc));
     if (length < 0 || offset > file_bytes || file_bytes - offset != (uint64_t)length * (uint64_t)header->token_bytes)
-        fail(EXIT_DATA, "%s holds %llu bytes and does not end where the last sequence of its index does (%s): truncated, or the other's; copy or make both again", path,
-             (unsigned long long)file_bytes, name);
+        fail(EXIT_DATA,
+             "%s holds %llu bytes and does not end where the last sequence of its index does (%s): truncated, or the other's; copy or make both again",
+             path, (unsigned long long)file_bytes, name);
     io_close(fd);
     return 1;
 }
@@ -177,7 +187,8 @@ Shard shard_open(const char *path) {
     int     rc = io_pread(fd, start, start_bytes, 0);
     if (rc < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(-rc));
     char fault[SHARD_FAULT_CHARS];
-    if (!read_index(path, shard.file_bytes, &shard.header) && shard_parse_header(start, start_bytes, shard.file_bytes, &shard.header, fault) < 0)
+    if (!read_index(path, shard.file_bytes, &shard.header) &&
+        shard_parse_header(start, start_bytes, shard.file_bytes, &shard.header, fault) < 0)
         fail(EXIT_DATA, "%s %s", path, fault);
 
     void *map = mmap(NULL, (size_t)shard.file_bytes, PROT_READ, MAP_SHARED, fd, 0);

@@ -33,7 +33,8 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, S
 int shard_is_index(const uint8_t *data, size_t bytes);
 /* Reads the start of an index of index_bytes bytes, for a NAME.bin of file_bytes bytes. Returns as shard_parse_header.
  * Source of the layout: megatron/core/datasets/indexed_dataset.py. */
-int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]);
+int shard_parse_index(const uint8_t *data, size_t bytes, uint64_t index_bytes, uint64_t file_bytes, ShardHeader *header,
+                      char fault[SHARD_FAULT_CHARS]);
 
 typedef struct {
     char          *path;      /* owned */

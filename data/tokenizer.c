@@ -7,8 +7,10 @@
 
 Tokenizer tokenizer_create(const char *folder, int64_t vocab_size) {
     if (*folder)
-        fail(EXIT_CONFIG, "data.tokenizer: %s: BPE tokenizers are not built in yet; leave data.tokenizer empty (bytes for model.vocab_size "
-             "256, else token ids only)", folder);
+        fail(EXIT_CONFIG,
+             "data.tokenizer: %s: BPE tokenizers are not built in yet; leave data.tokenizer empty (bytes for model.vocab_size "
+             "256, else token ids only)",
+             folder);
     return (Tokenizer){vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, vocab_size};
 }
 

@@ -14,7 +14,9 @@
 
 /* Elementwise ops walk flat memory in blocks: one per thread's turn, a multiple of every vector. */
 enum { ACT_BLOCK = 1 << 14 };
-static inline int64_t act_block_elems(int64_t first, int64_t elems) { return elems - first < ACT_BLOCK ? elems - first : ACT_BLOCK; }
+static inline int64_t act_block_elems(int64_t first, int64_t elems) {
+    return elems - first < ACT_BLOCK ? elems - first : ACT_BLOCK;
+}
 
 #define act16_load SIMD(act16_load)
 #define act16_store SIMD(act16_store)

@@ -57,7 +57,9 @@ template <typename T, int W> KERNEL adamw_kernel(const __grid_constant__ Pieces<
     if constexpr (!std::is_same<T, float>::value) pack_store_part(k.working + i, pack_from_f32<T>(p4), k.n - i);
 }
 
-static bool piece_fits(const AdamWSpan &p) { return packs_fit(PACK_BYTES, {p.master.data, p.m.data, p.v.data, p.working.data, p.grad.data}); }
+static bool piece_fits(const AdamWSpan &p) {
+    return packs_fit(PACK_BYTES, {p.master.data, p.m.data, p.v.data, p.working.data, p.grad.data});
+}
 
 template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSpan &p, float decay) {
     int64_t n = p.master.dim[0];
@@ -72,7 +74,8 @@ template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *
     Pieces<T> all = {};
     int       taken = 0;
     bool      fit = piece_fits(piece[0]);
-    while (taken < pieces && all.count < MOST_PIECES && piece_fits(piece[taken]) == fit) add_piece<T, W>(&all, piece[taken++], decay);
+    while (taken < pieces && all.count < MOST_PIECES && piece_fits(piece[taken]) == fit)
+        add_piece<T, W>(&all, piece[taken++], decay);
     if (all.blocks > 0) LAUNCH((adamw_kernel<T, W>), all.blocks, THREADS, 0, s, all, f);
     return taken;
 }
@@ -82,7 +85,8 @@ void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float gr
     Factors f = adamw_factors(h, grad_scale);
     for (int done = 0; done < spans;) {
         const AdamWSpan *rest = span + done;
-        CHECK(rest->working.type == span->working.type, "spans of %s and %s", dtype_name(span->working.type), dtype_name(rest->working.type));
+        CHECK(rest->working.type == span->working.type, "spans of %s and %s", dtype_name(span->working.type),
+              dtype_name(rest->working.type));
         DISPATCH_ACT(rest->working.type, T, DISPATCH_PACK(float, piece_fits(*rest), W,
             (done += update_some<T, W>(s, rest, spans - done, f, (float)h.weight_decay))));
     }

@@ -7,7 +7,9 @@
 
 #define SIMD_FILE "layers/adamw_simd.h"
 #include "core/simd_each.h"
-SIMD_DISPATCH(void, adamw_block, (DType type, float *master, float *m, float *v, uint16_t *working, const float *grad, Factors f, int64_t elems),
+SIMD_DISPATCH(void, adamw_block,
+              (DType type, float *master, float *m, float *v, uint16_t *working, const float *grad, Factors f,
+               int64_t elems),
               (type, master, m, v, working, grad, f, elems))
 
 void adamw_update_host(AdamWSpan span, AdamW h, float grad_scale) {

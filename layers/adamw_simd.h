@@ -4,8 +4,9 @@
 
 /* Whole vectors only, and never inlined: compilers choose which product of a*b + c*d a fused multiply-add takes, copy
  * by copy. */
-static __attribute__((noinline)) void SIMD(adamw_vectors)(DType type, float *master, float *m, float *v, uint16_t *working, const float *grad,
-                                                          Factors f, int64_t elems) {
+static __attribute__((noinline)) void SIMD(adamw_vectors)(DType type, float *master, float *m, float *v,
+                                                          uint16_t *working, const float *grad, Factors f,
+                                                          int64_t elems) {
     for (int64_t i = 0; i < elems; i += LANES) {
         f32x16 g = f32x16_load(grad + i) * f.grad_scale;
         f32x16 m16 = f.beta1 * f32x16_load(m + i) + f.one_minus_beta1 * g;
@@ -20,14 +21,16 @@ static __attribute__((noinline)) void SIMD(adamw_vectors)(DType type, float *mas
     }
 }
 
-static void SIMD(adamw_block)(DType type, float *master, float *m, float *v, uint16_t *working, const float *grad, Factors f, int64_t elems) {
+static void SIMD(adamw_block)(DType type, float *master, float *m, float *v, uint16_t *working, const float *grad,
+                              Factors f, int64_t elems) {
     int64_t whole = elems / LANES * LANES, rest = elems - whole;
     SIMD(adamw_vectors)(type, master, m, v, working, grad, f, whole);
     if (rest == 0) return;
     float    p16[LANES] = {0}, m16[LANES] = {0}, v16[LANES] = {0}, g16[LANES] = {0};
     uint16_t w16[LANES];
     size_t   bytes = (size_t)rest * sizeof(float);
-    memcpy(p16, master + whole, bytes), memcpy(m16, m + whole, bytes), memcpy(v16, v + whole, bytes), memcpy(g16, grad + whole, bytes);
+    memcpy(p16, master + whole, bytes), memcpy(m16, m + whole, bytes), memcpy(v16, v + whole, bytes),
+        memcpy(g16, grad + whole, bytes);
     SIMD(adamw_vectors)(type, p16, m16, v16, w16, g16, f, LANES);
     memcpy(master + whole, p16, bytes), memcpy(m + whole, m16, bytes), memcpy(v + whole, v16, bytes);
     if (type == BF16) memcpy(working + whole, w16, (size_t)rest * sizeof(uint16_t));

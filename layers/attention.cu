@@ -59,7 +59,8 @@ DEVICE void raise_top(Softmax<ATOMS> &m, float (&out)[ATOMS][D8][4], const float
         for (int side = 0; side < 2; side++) {
             m.sum[atom][side] *= shrink[atom][side];
             #pragma unroll
-            for (int n = 0; n < D8; n++) out[atom][n][2 * side] *= shrink[atom][side], out[atom][n][2 * side + 1] *= shrink[atom][side];
+            for (int n = 0; n < D8; n++)
+                out[atom][n][2 * side] *= shrink[atom][side], out[atom][n][2 * side + 1] *= shrink[atom][side];
         }
 }
 
@@ -137,7 +138,8 @@ DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D
  * no two blocks write to one place. Bound: tensor cores and the exp units about equally (256 products per exp at D =
  * 64). */
 template <typename T, int D>
-KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2) attention_forward_kernel(T *y, float *lse, const T *qkv, const T *keys, Heads h) {
+KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
+    attention_forward_kernel(T *y, float *lse, const T *qkv, const T *keys, Heads h) {
     typedef ForwardTile<D> Tile;
     SMEM_DYN(T, shared);
     const Place p = attention_place(h, (h.T + Tile::QUERIES - 1) / Tile::QUERIES, true);
@@ -168,7 +170,8 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2) attention_forward_kernel(T 
             forward_tile<T, D, Tile::ATOMS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key, h.scale_log2);
     }
     __syncthreads(); /* both stages have been read: the queries' outputs pass through them */
-    forward_store<T, D, Tile::ATOMS>(y + p.y, lse + (int64_t)p.head * h.T, shared + warp * Tile::ROWS * Tile::STRIDE, out, m, query, h);
+    forward_store<T, D, Tile::ATOMS>(y + p.y, lse + (int64_t)p.head * h.T, shared + warp * Tile::ROWS * Tile::STRIDE,
+                                     out, m, query, h);
 }
 
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
@@ -199,13 +202,15 @@ DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], floa
 /* A block has ROWS queries of one head, a thread M x M scores of a tile; see attention_f32.cuh. grid heads * tiles.
  * Bound: f32 units. */
 template <int D>
-KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2) attention_forward_f32_kernel(float *y, float *lse, const float *qkv, const float *keys, Heads h) {
+KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
+    attention_forward_f32_kernel(float *y, float *lse, const float *qkv, const float *keys, Heads h) {
     typedef F32Tile<D> Tile;
     SMEM_DYN(float, shared);
     float        *k_tile = shared + Tile::ELEMS, *v_tile = k_tile + Tile::ELEMS, *p_tile = v_tile + Tile::ELEMS;
     const Place   p = attention_place(h, (h.T + Tile::ROWS - 1) / Tile::ROWS, true);
     const float  *q = qkv + p.qkv, *k = keys + p.keys;
-    const int     block_query = p.tile * Tile::ROWS, query = block_query + f32_ty() * Tile::M, block_position = position_of(h, block_query);
+    const int     block_query = p.tile * Tile::ROWS, query = block_query + f32_ty() * Tile::M,
+              block_position = position_of(h, block_query);
     float         out[Tile::M][Tile::COLUMNS], top[Tile::M], sum[Tile::M], scale[Tile::M];
     f32_zero(out);
     for (int i = 0; i < Tile::M; i++) top[i] = -INFINITY, sum[i] = 0.0f;
@@ -238,8 +243,8 @@ template <typename T, int D> static void forward_launch(Stream *s, T *y, float *
         LAUNCH(attention_forward_f32_kernel<D>, (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)), F32Tile<D>::THREADS,
                ForwardF32<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
     else
-        LAUNCH((attention_forward_kernel<T, D>), (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)), ForwardTile<D>::THREADS,
-               ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
+        LAUNCH((attention_forward_kernel<T, D>), (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)),
+               ForwardTile<D>::THREADS, ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
 }
 
 static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
@@ -279,7 +284,7 @@ void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t f
         bool     fit = packs_fit((size_t)columns * sizeof(T), {out, in}) && packs_fit((size_t)to.dim[1] * sizeof(T), {out}) &&
                    packs_fit((size_t)from.dim[1] * sizeof(T), {in});
         DISPATCH_PACK(T, fit, W,
-                      LAUNCH((copy_columns_kernel<T, W>), blocks_for(rows * columns, COPY_THREADS * W), COPY_THREADS, 0, s, out, in, rows,
-                                        columns, to.dim[1], from.dim[1]));
+                      LAUNCH((copy_columns_kernel<T, W>), blocks_for(rows * columns, COPY_THREADS * W), COPY_THREADS, 0,
+                             s, out, in, rows, columns, to.dim[1], from.dim[1]));
     });
 }

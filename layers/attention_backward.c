@@ -67,7 +67,8 @@ static void backward_items(const Backward *job, float *memory, int64_t floats, B
 
 static void backward(Stream *s, Backward job, int is_dry) {
     BackwardScratch size;
-    int64_t         threads = omp_get_max_threads(), floats = backward_carve(&size, NULL, &job.heads), heads = job.heads.B * job.heads.H;
+    int64_t         threads = omp_get_max_threads(), floats = backward_carve(&size, NULL, &job.heads),
+            heads = job.heads.B * job.heads.H;
     size_t          mark = arena_mark(&s->scratch);
     float          *memory = (float *)arena_take(&s->scratch, (size_t)(threads * floats) * sizeof(float));
     int64_t         rounds = (heads + threads - 1) / threads;

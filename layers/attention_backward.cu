@@ -48,7 +48,8 @@ KERNEL attention_prepare_kernel(Minus minus, const float *lse, const T *dy, cons
 /* The block's own pair of tiles, (k, v) or (q, dy), stays in shared memory; the other pair passes through two stages,
  * STEP rows at once. */
 template <int D> struct BackwardTile {
-    static constexpr int ATOMS = D <= 64 ? 2 : 1, WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM, OWN = WARPS * ROWS, STEP = 32;
+    static constexpr int ATOMS = D <= 64 ? 2 : 1, WARPS = 4, THREADS = WARPS * WARP, ROWS = ATOMS * ATOM,
+                         OWN = WARPS * ROWS, STEP = 32;
     static constexpr int STRIDE = Row<bf16, D>::STRIDE, OWN_ELEMS = OWN * STRIDE, STEP_ELEMS = STEP * STRIDE;
     static constexpr int STAGES_AT = 2 * OWN_ELEMS, STAGE_ELEMS = 2 * STEP_ELEMS, STATISTICS_AT = STAGES_AT + 2 * STAGE_ELEMS;
     static constexpr int SHARED_BYTES = STATISTICS_AT * 2 + 2 * 2 * STEP * (int)sizeof(float); /* the last: lse and delta of two stages */
@@ -151,9 +152,11 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     SMEM_DYN(T, shared);
     const int     tiles = (h.T + Tile::OWN - 1) / Tile::OWN;
     const Place   p = attention_place(h, h.context * tiles, false);
-    const int     owner = p.tile / tiles, warp = (int)threadIdx.x / WARP, block_key = p.tile % tiles * Tile::OWN, key = block_key + warp * Tile::ROWS;
+    const int     owner = p.tile / tiles, warp = (int)threadIdx.x / WARP, block_key = p.tile % tiles * Tile::OWN,
+              key = block_key + warp * Tile::ROWS;
     const int64_t keys_at = p.keys + owner * h.owner_stride;
-    const Pair<T> own = {keys + keys_at, keys + keys_at + h.C, h.key_stride, h.key_stride}, other = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
+    const Pair<T> own = {keys + keys_at, keys + keys_at + h.C, h.key_stride, h.key_stride},
+                  other = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
     const Positions at = owner_positions(h, owner);
     const int     position = (int)POSITION_OF(at, key), begin = first_query(h, (int)POSITION_OF(at, block_key), STEP); /* of the warp's first key; a row */
     T            *k_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *v_rows = k_rows + Tile::OWN_ELEMS;
@@ -235,7 +238,8 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
     SMEM_DYN(T, shared);
     const Place   p = attention_place(h, (h.T + Tile::OWN - 1) / Tile::OWN, true);
     const Pair<T> own = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
-    const int     warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::OWN, query = block_query + warp * Tile::ROWS, position = position_of(h, query);
+    const int warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::OWN, query = block_query + warp * Tile::ROWS,
+              position = position_of(h, query);
     T            *q_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *d_rows = q_rows + Tile::OWN_ELEMS;
 
     load_pair<T, Tile::OWN, D>(shared, own, block_query, h);
@@ -253,7 +257,9 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
         const T *k = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *v = k + Tile::STEP_ELEMS;
         cp_async_wait<0>();
         __syncthreads(); /* this step is there; the other stage has been read by all */
-        if (key + STEP < end) load_keys<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, keys + p.keys, key + STEP, h);
+        if (key + STEP < end)
+            load_keys<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, keys + p.keys, key + STEP,
+                                  h);
         if (key < position + Tile::ROWS && query < h.T) {
             float s[ATOMS][STEP / 8][4], ds[ATOMS][STEP / 8][4];
             begin_rows(s, row_lse);
@@ -308,7 +314,8 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
     const Place       p = attention_place(h, h.context * tiles, false);
     const int         owner = p.tile / tiles, block_key = p.tile % tiles * Tile::ROWS;
     const int64_t     keys_at = p.keys + owner * h.owner_stride;
-    const Pair<float> own = {keys + keys_at, keys + keys_at + h.C, h.key_stride, h.key_stride}, other = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
+    const Pair<float> own = {keys + keys_at, keys + keys_at + h.C, h.key_stride, h.key_stride},
+                      other = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
     const Positions   at = owner_positions(h, owner);
     const int         position = (int)POSITION_OF(at, block_key), begin = first_query(h, position, Tile::ROWS);
     float            *k = shared, *v = k + Tile::ELEMS, *q = v + Tile::ELEMS, *d = q + Tile::ELEMS, *p_tile = d + Tile::ELEMS;
@@ -355,7 +362,10 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
     for (int key = 0; key <= position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
         __syncthreads(); /* the step before has been read */
-        load_pair_f32<D>(k, Pair<float>{keys + p.keys + from.owner, keys + p.keys + from.owner + h.C, h.key_stride, h.key_stride}, from.row, h);
+        load_pair_f32<D>(k,
+                         Pair<float>{keys + p.keys + from.owner, keys + p.keys + from.owner + h.C, h.key_stride,
+                                     h.key_stride},
+                         from.row, h);
         cp_async_wait<0>();
         __syncthreads(); /* this one is there */
         float s[M][M], ds[M][M];
@@ -363,8 +373,8 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
         f32_scores<D>(ds, d, v);
         for (int i = 0; i < M; i++)
             for (int j = 0; j < M; j++)
-                f32_ds(s[i][j], ds[i][j], minus, p.head, block_query + f32_ty() * M + i, position + f32_ty() * M + i, key + f32_tx() + 16 * j,
-                       h.scale_log2);
+                f32_ds(s[i][j], ds[i][j], minus, p.head, block_query + f32_ty() * M + i, position + f32_ty() * M + i,
+                       key + f32_tx() + 16 * j, h.scale_log2);
         f32_add<D>(dq, p_tile, ds, k);
     }
     f32_store<D>(dqkv + p.qkv, 3 * h.C, dq, scale, block_query, h);

@@ -113,7 +113,8 @@ static void SIMD(backward_share)(const Backward *job, BackwardScratch w, Share s
     const Heads *h = &job->heads;
     int64_t      loaded = -1;
     for (int64_t i = share.first; i < share.end; i++) {
-        int64_t tiles = item == BY_KEYS ? h->key_tiles : h->tiles, head = item == BY_HEAD ? i : i / tiles, tile = attention_tile(i % tiles, tiles);
+        int64_t tiles = item == BY_KEYS ? h->key_tiles : h->tiles, head = item == BY_HEAD ? i : i / tiles,
+                tile = attention_tile(i % tiles, tiles);
         if (item == BY_QUERIES) {
             SIMD(backward_queries)(job, w, head, tile);
             continue;

@@ -72,8 +72,8 @@ DEVICE void f32_add(float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS], float *p, 
 
 /* Rows [first, first + ROWS) of a head = scale[i] out. */
 template <int D>
-DEVICE void f32_store(float *to, int stride, const float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS], const float (&scale)[F32Tile<D>::M],
-                      int first, const Heads &h) {
+DEVICE void f32_store(float *to, int stride, const float (&out)[F32Tile<D>::M][F32Tile<D>::COLUMNS],
+                      const float (&scale)[F32Tile<D>::M], int first, const Heads &h) {
     for (int i = 0; i < F32Tile<D>::M; i++)
         for (int c = 0; c < F32Tile<D>::COLUMNS; c++) {
             int row = first + f32_ty() * F32Tile<D>::M + i, column = f32_tx() + 16 * c;

@@ -80,7 +80,8 @@ static inline int64_t attention_place(const Heads *h, int64_t tile) {
 static inline int64_t attention_key_step(const Heads *h) { return h->keys ? 2 * h->C : 3 * h->C; }
 static inline int64_t attention_key_at(const Heads *h, int third, int64_t head, int64_t tile) {
     if (!h->keys) return attention_query_at(h, head, tile) + third * h->C;
-    int64_t chunk_tiles = h->tiles / 2, chunk = tile / chunk_tiles, ranks = h->context.ranks, owner = chunk < ranks ? chunk : 2 * ranks - 1 - chunk;
+    int64_t chunk_tiles = h->tiles / 2, chunk = tile / chunk_tiles, ranks = h->context.ranks,
+            owner = chunk < ranks ? chunk : 2 * ranks - 1 - chunk;
     int64_t there = (chunk < ranks ? 0 : chunk_tiles) + tile % chunk_tiles;
     return ((owner * h->B + head / h->H) * h->T + there * TILE) * 2 * h->C + (third - THIRD_K) * h->C + head % h->H * h->D;
 }
@@ -106,17 +107,20 @@ SIMD_INLINE void SIMD(prefetch_head)(const void *x, int64_t i, const Heads *h) {
 }
 
 /* y [tile_round(rows), wide] = scale * x [rows, D], zero elsewhere; x has rows of x_step elements. */
-SIMD_INLINE void SIMD(pack_rows_of)(DType type, float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h, float scale) {
+SIMD_INLINE void SIMD(pack_rows_of)(DType type, float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h,
+                                    float scale) {
     int64_t whole = h->D / LANES * LANES;
     for (int64_t r = 0; r < rows; r++) {
         if (r + ATTENTION_AHEAD < rows) SIMD(prefetch_head)(x, (r + ATTENTION_AHEAD) * x_step, h);
         for (int64_t d = 0; d < whole; d += LANES) f32x16_store(y + r * h->wide + d, scale * act16_load(x, r * x_step + d, type));
-        if (whole < h->D) f32x16_store(y + r * h->wide + whole, scale * act16_load_part(x, r * x_step + whole, h->D - whole, type, 0.0f));
+        if (whole < h->D)
+            f32x16_store(y + r * h->wide + whole,
+                         scale * act16_load_part(x, r * x_step + whole, h->D - whole, type, 0.0f));
     }
     memset(y + rows * h->wide, 0, (size_t)((tile_round(rows) - rows) * h->wide) * sizeof(float));
 }
-ACT_KERNEL(pack_rows, (DType type, float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h, float scale), y, x, x_step, rows,
-           h, scale)
+ACT_KERNEL(pack_rows, (DType type, float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h, float scale),
+           y, x, x_step, rows, h, scale)
 
 /* y [D, TILE]: column r is row r of x, columns rows to tile_round(rows) are zero. */
 static void pack_turned(float *y, const void *x, int64_t x_step, int64_t rows, const Heads *h) {
@@ -128,8 +132,9 @@ static void pack_turned(float *y, const void *x, int64_t x_step, int64_t rows, c
 
 /* Lanes above `last` become -infinity; last in 0..15. */
 SIMD_INLINE f32x16 attention_masked(f32x16 v, int64_t last) {
-    static const float edge[2 * LANES] = {[LANES] = -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY,
-                                          -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    static const float edge[2 * LANES] = {[LANES] = -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY,
+                                          -INFINITY,           -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY,
+                                          -INFINITY,           -INFINITY, -INFINITY, -INFINITY};
     return v + f32x16_load(edge + LANES - 1 - last);
 }
 #endif

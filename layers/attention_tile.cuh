@@ -40,7 +40,8 @@ typedef struct {
 static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, ContextPart context, int64_t H) {
     int64_t T = lse.dim[1], B = lse.dim[0] / H, C = qkv.dim[1] / 3, D = C / H;
     CHECK(D <= ATTENTION_MAX_D, "a head of %lld channels; the GPU takes up to %d", (long long)D, ATTENTION_MAX_D);
-    CHECK(B * T < INT32_MAX && B * H * T < INT32_MAX, "%lld x %lld positions of %lld heads", (long long)B, (long long)T, (long long)H);
+    CHECK(B * T < INT32_MAX && B * H * T < INT32_MAX, "%lld x %lld positions of %lld heads", (long long)B, (long long)T,
+          (long long)H);
     Heads h = {};
     h.T = (int)T, h.C = (int)C, h.D = (int)D, h.H = (int)H, h.heads = (int)(B * H);
     h.at = positions_of(context, T);
@@ -170,7 +171,8 @@ template <typename T> DEVICE uint32_t pack_pair(float low, float high) {
 }
 
 template <typename T> DEVICE float2 unpack_pair(uint32_t bits) {
-    if constexpr (std::is_same<T, bf16>::value) return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
+    if constexpr (std::is_same<T, bf16>::value)
+        return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
     else return __half22float2(*reinterpret_cast<const half2 *>(&bits));
 }
 

@@ -5,7 +5,8 @@
 
 #define SIMD_FILE "layers/cast_simd.h"
 #include "core/simd_each.h"
-SIMD_DISPATCH(void, cast_block, (DType from, DType to, void *y, const void *x, int64_t first, int64_t elems), (from, to, y, x, first, elems))
+SIMD_DISPATCH(void, cast_block, (DType from, DType to, void *y, const void *x, int64_t first, int64_t elems),
+              (from, to, y, x, first, elems))
 
 void cast_forward(Stream *s, Tensor y, Tensor x) {
     int64_t n = x.dim[0];

@@ -27,7 +27,9 @@ static void expect_targets(Tensor targets, int64_t V) {
         CHECK(target[i] >= 0 && target[i] < V, "target %d at %lld, V = %lld", target[i], (long long)i, (long long)V);
 }
 
-static void *logits_row(Tensor logits, int64_t i) { return (char *)logits.data + (size_t)(i * logits.dim[1]) * dtype_bytes(logits.type); }
+static void *logits_row(Tensor logits, int64_t i) {
+    return (char *)logits.data + (size_t)(i * logits.dim[1]) * dtype_bytes(logits.type);
+}
 
 void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V) {
     EXPECT_ACT(logits);
@@ -44,7 +46,8 @@ void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor t
     expect_targets(targets, V);
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
-        grad_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, logits.dim[1], scale);
+        grad_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V,
+                 logits.dim[1], scale);
 }
 
 /* --- a row of several ranks --------------------------------------------------------------------------------------- */

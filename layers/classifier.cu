@@ -142,7 +142,8 @@ template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logit
 }
 
 /* Block: a row. sums[row] = the sum of the exponentials below most[row]; sums[rows + row] = the target's logit. */
-template <typename T, int W> KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, const float *most, int V, int columns) {
+template <typename T, int W>
+KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, const float *most, int V, int columns) {
     SMEM(float, part, [WARP]);
     const T *row = logits + (int64_t)blockIdx.x * columns;
     int      target = targets[blockIdx.x];
@@ -156,13 +157,16 @@ template <typename T, int W> KERNEL part_sums_kernel(float *sums, const T *logit
 
 /* Block: a row. scale not 0: the logits become their gradients. */
 template <typename T, int W>
-KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const float *most, const float *sums, int V, int columns, float scale) {
+KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const float *most, const float *sums, int V,
+                        int columns, float scale) {
     T      *row = logits + (int64_t)blockIdx.x * columns;
     int     target = targets[blockIdx.x];
     Softmax r = {most[blockIdx.x], sums[blockIdx.x]};
     float   x_target = sums[gridDim.x + blockIdx.x];
     if (threadIdx.x == 0) loss[blockIdx.x] = (float)(log((double)r.sum) + ((double)r.max - (double)x_target));
-    if (scale != 0.0f) write_gradient<T, W>(row, row, r, target, scale * (expf(x_target - r.max) / r.sum - 1.0f), scale / r.sum, V, columns);
+    if (scale != 0.0f)
+        write_gradient<T, W>(row, row, r, target, scale * (expf(x_target - r.max) / r.sum - 1.0f), scale / r.sum, V,
+                             columns);
 }
 
 #define LAUNCH_ROWS(kernel, logits, ...)                                                                                                        \
@@ -185,7 +189,9 @@ void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets,
 
 void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, float scale) {
     EXPECT1(loss, F32, logits.dim[0]);
-    if (classifier_part_contract(s, "classifier_part_loss", logits, targets, V, most, sums, scale != 0.0f ? 2.0 : 0.0) || logits.dim[0] == 0) return;
+    if (classifier_part_contract(s, "classifier_part_loss", logits, targets, V, most, sums, scale != 0.0f ? 2.0 : 0.0) ||
+        logits.dim[0] == 0)
+        return;
     LAUNCH_ROWS(part_loss_kernel, logits, ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most),
                 ptr<float>(sums), (int)V,
                 (int)logits.dim[1], scale);

@@ -24,7 +24,9 @@ SIMD_INLINE Softmax SIMD(row_sum)(const void *row, int64_t V, DType type, float 
     return r;
 }
 
-SIMD_INLINE Softmax SIMD(row_softmax)(const void *row, int64_t V, DType type) { return SIMD(row_sum)(row, V, type, SIMD(row_most_of)(type, row, V)); }
+SIMD_INLINE Softmax SIMD(row_softmax)(const void *row, int64_t V, DType type) {
+    return SIMD(row_sum)(row, V, type, SIMD(row_most_of)(type, row, V));
+}
 
 SIMD_INLINE float SIMD(act_get)(const void *row, int64_t v, DType type) {
     return type == BF16 ? bf16_to_f32(((const uint16_t *)row)[v]) : ((const float *)row)[v];
@@ -43,7 +45,9 @@ ACT_KERNEL(loss_row, (DType type, float *loss, const void *row, int64_t target, 
 SIMD_INLINE void SIMD(set_gradient)(DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride, float scale) {
     float factor = (float)((double)scale / r.sum), at_target = 0.0f;
     /* At the target the two terms nearly cancel once the model is sure, so it is computed apart. */
-    if (target < V) at_target = (float)((double)scale * (exp((double)SIMD(act_get)(row, target, type) - (double)r.max) / r.sum - 1.0));
+    if (target < V)
+        at_target =
+            (float)((double)scale * (exp((double)SIMD(act_get)(row, target, type) - (double)r.max) / r.sum - 1.0));
     for (int64_t v = 0; v < V; v += LANES)
         act16_store_n(row, v, act16_count(v, V), type, f32x16_exp(SIMD(logits16)(row, v, V, type) - r.max) * factor);
     for (int64_t v = V; v < stride; v += LANES) act16_store_n(row, v, act16_count(v, stride), type, f32x16_all(0.0f));
@@ -55,15 +59,18 @@ SIMD_INLINE void SIMD(grad_row_of)(DType type, float *loss, void *row, int64_t t
     *loss = SIMD(row_loss)(r, row, target, type);
     SIMD(set_gradient)(type, row, r, target, V, stride, scale);
 }
-ACT_KERNEL(grad_row, (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, float scale), loss, row, target, V,
-           stride, scale)
+ACT_KERNEL(grad_row, (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, float scale), loss,
+           row, target, V, stride, scale)
 
 /* --- a row of several ranks --------------------------------------------------------------------------------------- */
 
-SIMD_INLINE void SIMD(part_most_of)(DType type, float *most, const void *row, int64_t V) { *most = SIMD(row_most_of)(type, row, V); }
+SIMD_INLINE void SIMD(part_most_of)(DType type, float *most, const void *row, int64_t V) {
+    *most = SIMD(row_most_of)(type, row, V);
+}
 ACT_KERNEL(part_most, (DType type, float *most, const void *row, int64_t V), most, row, V)
 
-SIMD_INLINE void SIMD(part_sums_of)(DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most) {
+SIMD_INLINE void SIMD(part_sums_of)(DType type, float *sum, float *at_target, const void *row, int64_t target,
+                                    int64_t V, float most) {
     *sum = (float)SIMD(row_sum)(row, V, type, most).sum;
     *at_target = target < V ? SIMD(act_get)(row, target, type) : 0.0f;
 }
@@ -72,7 +79,8 @@ ACT_KERNEL(part_sums,
            at_target, row,
            target, V, most)
 
-SIMD_INLINE void SIMD(part_gradient_of)(DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, float scale) {
+SIMD_INLINE void SIMD(part_gradient_of)(DType type, void *row, int64_t target, int64_t V, int64_t stride, float most,
+                                        float sum, float scale) {
     SIMD(set_gradient)(type, row, (Softmax){most, (double)sum}, target, V, stride, scale);
 }
 ACT_KERNEL(part_gradient,

@@ -18,7 +18,8 @@ static inline double contract_bytes(Tensor t) { return (double)tensor_bytes(t); 
 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 
-static inline int embedding_contract(Stream *s, const char *op, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, ContextPart context, DType weights) {
+static inline int embedding_contract(Stream *s, const char *op, Tensor y, Tensor tokens, Tensor wte, Tensor wpe,
+                                     ContextPart context, DType weights) {
     int64_t   B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
     Positions p = positions_of(context, T);
     int64_t   last = T > 0 ? POSITION_OF(p, T - 1) : 0;
@@ -30,7 +31,8 @@ static inline int embedding_contract(Stream *s, const char *op, Tensor y, Tensor
         CHECK(wpe.dim[0] > last, "%lld positions for position %lld", (long long)wpe.dim[0], (long long)last);
     }
     double rows = (double)(B * T * C);
-    return stream_note(s, op, B * T, C, 0, 0, rows, contract_bytes(tokens) + contract_bytes(y) + 2.0 * rows * (double)dtype_bytes(weights));
+    return stream_note(s, op, B * T, C, 0, 0, rows,
+                       contract_bytes(tokens) + contract_bytes(y) + 2.0 * rows * (double)dtype_bytes(weights));
 }
 static inline int embedding_forward_contract(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, ContextPart context) {
     return embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, context, y.type);
@@ -57,13 +59,16 @@ static inline void layernorm_expect(Tensor y, Tensor mean, Tensor rstd, Tensor x
 }
 static inline int layernorm_forward_contract(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b) {
     layernorm_expect(y, mean, rstd, x, w, b);
-    return stream_note(s, "layernorm_forward", x.dim[0], x.dim[1], 0, 0, 8.0 * (double)tensor_elems(x), 2.0 * contract_bytes(x) + 2.0 * contract_bytes(mean));
+    return stream_note(s, "layernorm_forward", x.dim[0], x.dim[1], 0, 0, 8.0 * (double)tensor_elems(x),
+                       2.0 * contract_bytes(x) + 2.0 * contract_bytes(mean));
 }
-static inline int residual_layernorm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b) {
+static inline int residual_layernorm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd,
+                                                      Tensor x, Tensor update, Tensor w, Tensor b) {
     layernorm_expect(y, mean, rstd, x, w, b);
     EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
     EXPECT2(update, x.type, x.dim[0], x.dim[1]);
-    return stream_note(s, "residual_layernorm_forward", x.dim[0], x.dim[1], 0, 0, 9.0 * (double)tensor_elems(x), 4.0 * contract_bytes(x) + 2.0 * contract_bytes(mean));
+    return stream_note(s, "residual_layernorm_forward", x.dim[0], x.dim[1], 0, 0, 9.0 * (double)tensor_elems(x),
+                       4.0 * contract_bytes(x) + 2.0 * contract_bytes(mean));
 }
 static inline int residual_forward_contract(Stream *s, Tensor sum, Tensor x, Tensor update) {
     EXPECT2(x, x.type, x.dim[0], x.dim[1]);
@@ -71,14 +76,16 @@ static inline int residual_forward_contract(Stream *s, Tensor sum, Tensor x, Ten
     EXPECT2(update, x.type, x.dim[0], x.dim[1]);
     return stream_note(s, "residual_forward", x.dim[0], x.dim[1], 0, 0, (double)tensor_elems(x), 3.0 * contract_bytes(x));
 }
-static inline int layernorm_backward_contract(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean, Tensor rstd) {
+static inline int layernorm_backward_contract(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy,
+                                              Tensor x, Tensor w, Tensor mean, Tensor rstd) {
     int64_t N = x.dim[0], C = x.dim[1];
     layernorm_expect(dy, mean, rstd, x, w, w);
     EXPECT2(dx, x.type, N, C);
     EXPECT1(dw, F32, C);
     EXPECT1(db, F32, C);
     if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
-    return stream_note(s, "layernorm_backward", N, C, 0, 0, 16.0 * (double)tensor_elems(x), (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) + 2.0 * contract_bytes(mean));
+    return stream_note(s, "layernorm_backward", N, C, 0, 0, 16.0 * (double)tensor_elems(x),
+                       (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) + 2.0 * contract_bytes(mean));
 }
 
 /* --- linear: its products and sums note themselves ---------------------------------------------------------------- */
@@ -150,8 +157,11 @@ static inline void attention_context_expect(Tensor y, Tensor lse, Tensor qkv, Te
           (long long)lse.dim[1], (long long)c.ranks);
 }
 /* The mean query of a rank sees half of all tokens. */
-static inline double attention_context_flops(Tensor lse, Tensor y, ContextPart c) { return (double)tensor_elems(y) * (double)(c.ranks * lse.dim[1] + 1); }
-static inline int attention_context_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart c, int64_t H) {
+static inline double attention_context_flops(Tensor lse, Tensor y, ContextPart c) {
+    return (double)tensor_elems(y) * (double)(c.ranks * lse.dim[1] + 1);
+}
+static inline int attention_context_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys,
+                                                     ContextPart c, int64_t H) {
     attention_context_expect(y, lse, qkv, keys, c, H);
     return stream_note(s, "attention_forward", lse.dim[0] / H, lse.dim[1], H, y.dim[1] / H,
                        2.0 * attention_context_flops(lse, y, c),
@@ -166,7 +176,8 @@ static inline int attention_context_backward_contract(Stream *s, Tensor dqkv, Te
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
     return stream_note(s, "attention_backward", lse.dim[0] / H, lse.dim[1], H, y.dim[1] / H,
                        5.0 * attention_context_flops(lse, y, c),
-                       2.0 * contract_bytes(qkv) / 3.0 + 2.0 * contract_bytes(keys) + 2.0 * contract_bytes(y) + contract_bytes(lse));
+                       2.0 * contract_bytes(qkv) / 3.0 + 2.0 * contract_bytes(keys) + 2.0 * contract_bytes(y) +
+                           contract_bytes(lse));
 }
 static inline int copy_columns_contract(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {
     EXPECT2(from, from.type, from.dim[0], from.dim[1]);
@@ -186,7 +197,8 @@ static inline int classifier_contract(Stream *s, Tensor loss, Tensor logits, Ten
     EXPECT1(loss, F32, n);
     EXPECT1(targets, I32, n);
     CHECK(V >= 1 && V <= columns, "V = %lld of %lld columns", (long long)V, (long long)columns);
-    return stream_note(s, with_gradient ? "classifier_forward_backward" : "classifier_forward", n, V, 0, 0, (with_gradient ? 8.0 : 5.0) * (double)n * (double)V,
+    return stream_note(s, with_gradient ? "classifier_forward_backward" : "classifier_forward", n, V, 0, 0,
+                       (with_gradient ? 8.0 : 5.0) * (double)n * (double)V,
                        (with_gradient ? 2.0 : 1.0) * contract_bytes(logits));
 }
 
@@ -197,7 +209,8 @@ static inline int classifier_part_most_contract(Stream *s, Tensor most, Tensor l
     CHECK(V >= 0 && V <= columns, "V = %lld of %lld columns", (long long)V, (long long)columns);
     return stream_note(s, "classifier_part_most", n, V, 0, 0, (double)n * (double)V, contract_bytes(logits));
 }
-static inline int classifier_part_contract(Stream *s, const char *op, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, double passes) {
+static inline int classifier_part_contract(Stream *s, const char *op, Tensor logits, Tensor targets, int64_t V,
+                                           Tensor most, Tensor sums, double passes) {
     int64_t n = logits.dim[0], columns = logits.dim[1];
     EXPECT2(logits, logits.type, n, columns);
     EXPECT1(targets, I32, n);
@@ -234,8 +247,12 @@ static inline int exact_sum_contract(Stream *s, const char *op, Tensor sum, Tens
     EXPECT1(x, F32, x.dim[0]);
     return stream_note(s, op, x.dim[0], 0, 0, 0, flops_per_element * (double)x.dim[0], contract_bytes(x));
 }
-static inline int norm_squared_contract(Stream *s, Tensor sum, Tensor x) { return exact_sum_contract(s, "norm_squared", sum, x, 2.0); }
-static inline int sum_forward_contract(Stream *s, Tensor sum, Tensor x) { return exact_sum_contract(s, "sum_forward", sum, x, 1.0); }
+static inline int norm_squared_contract(Stream *s, Tensor sum, Tensor x) {
+    return exact_sum_contract(s, "norm_squared", sum, x, 2.0);
+}
+static inline int sum_forward_contract(Stream *s, Tensor sum, Tensor x) {
+    return exact_sum_contract(s, "sum_forward", sum, x, 1.0);
+}
 static inline int add_forward_contract(Stream *s, Tensor y, Tensor x) {
     EXPECT1(y, F32, y.dim[0]);
     EXPECT1(x, F32, y.dim[0]);

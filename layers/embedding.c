@@ -7,7 +7,8 @@
 
 #define SIMD_FILE "layers/embedding_simd.h"
 #include "core/simd_each.h"
-SIMD_DISPATCH(void, add_rows, (DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C),
+SIMD_DISPATCH(void, add_rows,
+              (DType type, void *y, const void *a, const void *b, int64_t y_at, int64_t a_at, int64_t b_at, int64_t C),
               (type, y, a, b, y_at, a_at, b_at, C))
 SIMD_DISPATCH(void, accumulate_row, (DType type, float *sum, const void *x, int64_t at, int64_t C), (type, sum, x, at, C))
 

@@ -82,7 +82,8 @@ DEVICE void add_rows(Pack<float, W> &sum, int64_t first, int64_t end, int64_t st
 
 /* dwpe[position of t] += sum over b of dy[b,t], in order. Warp: 32 packs of a position. grid (ceil(length / WARPS), ceil(C /
  * 32 packs)). */
-template <typename T, int W> KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t length, Positions p, int64_t C) {
+template <typename T, int W>
+KERNEL embedding_positions_kernel(float *dwpe, const T *dy, int64_t B, int64_t length, Positions p, int64_t C) {
     int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * (int64_t)WARP + threadIdx.x % WARP) * W;
     if (t >= length || c >= C) return;
     Pack<float, W> sum = {};
@@ -92,7 +93,8 @@ template <typename T, int W> KERNEL embedding_positions_kernel(float *dwpe, cons
 
 /* Runs of up to 32 rows. Warp: the run that begins at this place of the list, if one does; 32 packs of its channels.
  * Tokens from `rows` on have none. grid (ceil(N / WARPS), ceil(C / 32 packs)), no shared memory. Bound: dy read once. */
-template <typename T, int W> KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
+template <typename T, int W>
+KERNEL embedding_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
     int     lane = (int)threadIdx.x % WARP;
     int64_t first = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, c = (blockIdx.y * (int64_t)WARP + lane) * W;
     if (first >= N) return;
@@ -104,7 +106,8 @@ template <typename T, int W> KERNEL embedding_runs_kernel(float *dwte, const T *
     int            rows = __popc(same); /* its lanes are the first ones */
     int32_t        position = at < N ? list.position[at] : 0;
     Pack<float, W> sum = {};
-    add_rows<T, W>(sum, 0, rows, 1, c < C, [=](int64_t r) { return dy + (int64_t)__shfl_sync(0xffffffffu, position, (int)r) * C + c; });
+    add_rows<T, W>(sum, 0, rows, 1, c < C,
+                   [=](int64_t r) { return dy + (int64_t)__shfl_sync(0xffffffffu, position, (int)r) * C + c; });
     if (c < C) pack_add(dwte + token * C + c, sum);
 }
 
@@ -121,7 +124,8 @@ DEVICE int64_t lower_bound(const int32_t *token, int64_t low, int64_t high, int3
 /* Runs of more than 32 rows: each holds a place that is a multiple of 32, and the block of the first such place adds
  * it. Thread: one pack of channels of every GROUPS-th row; shared memory: the groups' sums, then added in order. grid
  * (ceil(N / 32), ceil(C / SLICE_PACKS packs)). Bound: dy read once. */
-template <typename T, int W> KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
+template <typename T, int W>
+KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int64_t N, int64_t C, int64_t rows_of_wte) {
     SMEM(float, part, [GROUPS][SLICE_PACKS * W]);
     int64_t place = (int64_t)blockIdx.x * WARP;
     int32_t token = list.token[place];

@@ -55,6 +55,8 @@ void gelu_forward(Stream *s, Tensor y, Tensor x) {
 void gelu_backward(Stream *s, Tensor dx, Tensor dy, Tensor x) {
     int64_t n = tensor_elems(x);
     if (gelu_backward_contract(s, dx, dy, x) || n == 0) return;
-    DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, packs_fit(PACK_BYTES, {dx.data, dy.data, x.data}), W,
-        LAUNCH((gelu_backward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s, ptr<T>(dx), ptr<T>(dy), ptr<T>(x), n)));
+    DISPATCH_ACT(x.type, T,
+                 DISPATCH_PACK(T, packs_fit(PACK_BYTES, {dx.data, dy.data, x.data}), W,
+                               LAUNCH((gelu_backward_kernel<T, W>), blocks_for(n, THREADS * PACKS * W), THREADS, 0, s,
+                                      ptr<T>(dx), ptr<T>(dy), ptr<T>(x), n)));
 }

@@ -17,4 +17,5 @@ SIMD_INLINE void SIMD(gelu_grad_block_of)(DType type, void *dx, const void *dy, 
         act16_store_n(dx, i, n, type, act16_load_n(dy, i, n, type) * gelu_grad16(act16_load_n(x, i, n, type)));
     }
 }
-ACT_KERNEL(gelu_grad_block, (DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems), dx, dy, x, first, elems)
+ACT_KERNEL(gelu_grad_block, (DType type, void *dx, const void *dy, const void *x, int64_t first, int64_t elems), dx, dy,
+           x, first, elems)

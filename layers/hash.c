@@ -26,7 +26,8 @@ void hash_words(Stream *s, Tensor hash, Tensor x) {
     int64_t  bytes = (int64_t)tensor_bytes(x), words = bytes / 8;
     uint64_t sum = 0, rest = 0;
     #pragma omp parallel for schedule(static) reduction(+ : sum)
-    for (int64_t i = 0; i < words; i += HASH_BLOCK) sum += hash_block((const Word *)x.data, i, words - i < HASH_BLOCK ? words - i : HASH_BLOCK);
+    for (int64_t i = 0; i < words; i += HASH_BLOCK)
+        sum += hash_block((const Word *)x.data, i, words - i < HASH_BLOCK ? words - i : HASH_BLOCK);
     memcpy(&rest, (const char *)x.data + 8 * words, (size_t)(bytes - 8 * words));
     if (bytes > 8 * words) sum += mix(rest, (uint64_t)words);
     *(uint64_t *)hash.data += sum;

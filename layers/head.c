@@ -8,13 +8,34 @@
 #include "layers/matmul.h"
 
 static Matmul logits_product(Tensor logits, Tensor x, Tensor wte) {
-    return (Matmul){matrix_of(logits, PLAIN), matrix_of(x, PLAIN), matrix_of(wte, TRANSPOSED), x.dim[0], wte.dim[0], x.dim[1], MATMUL_SET, NULL};
+    return (Matmul){matrix_of(logits, PLAIN),
+                    matrix_of(x, PLAIN),
+                    matrix_of(wte, TRANSPOSED),
+                    x.dim[0],
+                    wte.dim[0],
+                    x.dim[1],
+                    MATMUL_SET,
+                    NULL};
 }
 static Matmul input_gradient(Tensor dx, Tensor dlogits, Tensor wte) {
-    return (Matmul){matrix_of(dx, PLAIN), matrix_of(dlogits, PLAIN), matrix_of(wte, PLAIN), dx.dim[0], dx.dim[1], wte.dim[0], MATMUL_SET, NULL};
+    return (Matmul){matrix_of(dx, PLAIN),
+                    matrix_of(dlogits, PLAIN),
+                    matrix_of(wte, PLAIN),
+                    dx.dim[0],
+                    dx.dim[1],
+                    wte.dim[0],
+                    MATMUL_SET,
+                    NULL};
 }
 static Matmul weight_gradient(Tensor dwte, Tensor dlogits, Tensor x) {
-    return (Matmul){matrix_of(dwte, PLAIN), matrix_of(dlogits, TRANSPOSED), matrix_of(x, PLAIN), dwte.dim[0], x.dim[1], x.dim[0], MATMUL_ADD, NULL};
+    return (Matmul){matrix_of(dwte, PLAIN),
+                    matrix_of(dlogits, TRANSPOSED),
+                    matrix_of(x, PLAIN),
+                    dwte.dim[0],
+                    x.dim[1],
+                    x.dim[0],
+                    MATMUL_ADD,
+                    NULL};
 }
 
 static void head_contract(Tensor x, Tensor logits, Tensor wte) {

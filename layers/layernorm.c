@@ -27,8 +27,8 @@ void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, 
     forward_rows(x, f);
 }
 
-void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
-                                float eps) {
+void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
+                                Tensor w, Tensor b, float eps) {
     EXPECT_ACT(x);
     if (residual_layernorm_forward_contract(s, sum, y, mean, rstd, x, update, w, b)) return;
     Forward f = {sum.data, y.data, (float *)mean.data, (float *)rstd.data, x.data, update.data, w.data, b.data, eps, x.dim[1]};

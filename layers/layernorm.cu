@@ -40,7 +40,8 @@ template <typename T, int W> DEVICE float pack_deviation(Pack<T, W> x, float mea
     return total;
 }
 
-template <typename T, int W> DEVICE void store_norm(const Forward<T> &f, int64_t row, int64_t c, Pack<T, W> x, float mean, float rstd) {
+template <typename T, int W>
+DEVICE void store_norm(const Forward<T> &f, int64_t row, int64_t c, Pack<T, W> x, float mean, float rstd) {
     Pack<float, W> y = pack_to_f32(x), w = pack_to_f32(pack_load<T, W>(f.w + c)), b = pack_to_f32(pack_load<T, W>(f.b + c));
     for (int j = 0; j < W; j++) y.v[j] = (y.v[j] - mean) * rstd * w.v[j] + b.v[j];
     pack_store(f.y + row * f.C + c, pack_from_f32<T>(y));
@@ -111,10 +112,19 @@ static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rs
     int64_t N = x.dim[0], C = x.dim[1];
     bool    fit = packs_fit((size_t)C * dtype_bytes(x.type), {sum.data, y.data, x.data, update.data, w.data, b.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-        Forward<T> f = {ptr<T>(sum), ptr<T>(y), ptr<float>(mean), ptr<float>(rstd), ptr<T>(x), ptr<T>(update), ptr<T>(w), ptr<T>(b), N, C,
-                        eps};
-        launch_forward<T, W>(s, f);
-    }));
+                     Forward<T> f = {ptr<T>(sum),
+                                     ptr<T>(y),
+                                     ptr<float>(mean),
+                                     ptr<float>(rstd),
+                                     ptr<T>(x),
+                                     ptr<T>(update),
+                                     ptr<T>(w),
+                                     ptr<T>(b),
+                                     N,
+                                     C,
+                                     eps};
+                     launch_forward<T, W>(s, f);
+                 }));
 }
 
 void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, float eps) {
@@ -122,9 +132,10 @@ void layernorm_forward(Stream *s, Tensor y, Tensor mean, Tensor rstd, Tensor x, 
     if (!layernorm_forward_contract(s, y, mean, rstd, x, w, b)) forward_rows(s, none, y, mean, rstd, x, none, w, b, eps);
 }
 
-void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update, Tensor w, Tensor b,
-                                float eps) {
-    if (!residual_layernorm_forward_contract(s, sum, y, mean, rstd, x, update, w, b)) forward_rows(s, sum, y, mean, rstd, x, update, w, b, eps);
+void residual_layernorm_forward(Stream *s, Tensor sum, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor update,
+                                Tensor w, Tensor b, float eps) {
+    if (!residual_layernorm_forward_contract(s, sum, y, mean, rstd, x, update, w, b))
+        forward_rows(s, sum, y, mean, rstd, x, update, w, b, eps);
 }
 
 /* --- the sum alone ------------------------------------------------------------------------------------------------- */

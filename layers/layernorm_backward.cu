@@ -114,7 +114,8 @@ template <typename T, int W> KERNEL layernorm_backward_long_kernel(Backward<T> k
         for (int64_t c = at; c < k.C; c += step) {
             int64_t        i = row * k.C + c;
             Pack<float, W> dw_row = {}, db_row = {};
-            add_pack(sums, dw_row, db_row, pack_load<T, W>(k.x + i), pack_load<T, W>(k.dy + i), pack_load<T, W>(k.w + c), mean, rstd);
+            add_pack(sums, dw_row, db_row, pack_load<T, W>(k.x + i), pack_load<T, W>(k.dy + i),
+                     pack_load<T, W>(k.w + c), mean, rstd);
             for (int j = 0; j < W; j++) dw[c + j] += dw_row.v[j], db[c + j] += db_row.v[j];
         }
         Sums means = {block_sum(sums.d, part) / (float)k.C, block_sum(sums.dn, part) / (float)k.C};
@@ -156,12 +157,13 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresi
     float *partial = (float *)arena_take(&s->scratch, partial_bytes(N, C));
     bool   fit = packs_fit((size_t)C * dtype_bytes(x.type), {dx.data, dresidual.data, dy.data, x.data, w.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-        Backward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w), ptr<float>(mean), ptr<float>(rstd), partial, N,
-                         C};
-        int64_t     threads = blocks_for(blocks_for(C, W), WARP) * WARP;
-        if (threads <= MAX_THREADS) LAUNCH((layernorm_backward_kernel<T, W>), blocks, threads, 0, s, k);
-        else LAUNCH((layernorm_backward_long_kernel<T, W>), blocks, MAX_THREADS, 0, s, k);
-    }));
-    LAUNCH(layernorm_total_kernel, blocks_for(2 * C, WARP), TOTAL_ROWS * WARP, 0, s, ptr<float>(dw), ptr<float>(db), partial, blocks, C);
+                     Backward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w),
+                                      ptr<float>(mean), ptr<float>(rstd), partial, N, C};
+                     int64_t     threads = blocks_for(blocks_for(C, W), WARP) * WARP;
+                     if (threads <= MAX_THREADS) LAUNCH((layernorm_backward_kernel<T, W>), blocks, threads, 0, s, k);
+                     else LAUNCH((layernorm_backward_long_kernel<T, W>), blocks, MAX_THREADS, 0, s, k);
+                 }));
+    LAUNCH(layernorm_total_kernel, blocks_for(2 * C, WARP), TOTAL_ROWS * WARP, 0, s, ptr<float>(dw), ptr<float>(db),
+           partial, blocks, C);
     arena_release(&s->scratch, mark);
 }

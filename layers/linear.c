@@ -49,10 +49,24 @@ static Matmul forward_product(Tensor y, Tensor x, Tensor w, const void *bias) {
     return (Matmul){matrix_of(y, PLAIN), matrix_of(x, PLAIN), matrix_of(w, PLAIN), x.dim[0], w.dim[1], w.dim[0], MATMUL_SET, bias};
 }
 static Matmul input_gradient(Tensor dx, Tensor dy, Tensor w) {
-    return (Matmul){matrix_of(dx, PLAIN), matrix_of(dy, PLAIN), matrix_of(w, TRANSPOSED), dy.dim[0], w.dim[0], w.dim[1], MATMUL_SET, NULL};
+    return (Matmul){matrix_of(dx, PLAIN),
+                    matrix_of(dy, PLAIN),
+                    matrix_of(w, TRANSPOSED),
+                    dy.dim[0],
+                    w.dim[0],
+                    w.dim[1],
+                    MATMUL_SET,
+                    NULL};
 }
 static Matmul weight_gradient(Tensor dw, Tensor x, Tensor dy) {
-    return (Matmul){matrix_of(dw, PLAIN), matrix_of(x, TRANSPOSED), matrix_of(dy, PLAIN), x.dim[1], dy.dim[1], x.dim[0], MATMUL_ADD, NULL};
+    return (Matmul){matrix_of(dw, PLAIN),
+                    matrix_of(x, TRANSPOSED),
+                    matrix_of(dy, PLAIN),
+                    x.dim[1],
+                    dy.dim[1],
+                    x.dim[0],
+                    MATMUL_ADD,
+                    NULL};
 }
 
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b) {

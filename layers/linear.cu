@@ -11,7 +11,11 @@
 
 /* --- column sums -------------------------------------------------------------------------------------------------- */
 
-enum { SUM_WARPS = 8, SUM_BLOCKS = 128 /* along the rows: enough of them to fill a GPU */, SUM_ROWS = 64 /* at least, per block */ };
+enum {
+    SUM_WARPS = 8,
+    SUM_BLOCKS = 128 /* along the rows: enough of them to fill a GPU */,
+    SUM_ROWS = 64 /* at least, per block */
+};
 
 /* Rows of one partial sum, by the shape alone: a GPU of another size adds in the same order. */
 static int64_t rows_per_block(int64_t N) {
@@ -50,17 +54,15 @@ KERNEL column_sums_kernel(float *sums, const T *x, int64_t rows, int64_t rows_pe
 }
 
 /* sums [parts,M] f32 (+)= sums of x [rows,M] over parts of its rows. 16 bytes at a time where the rows allow it. */
-static void sum_rows(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M, MatmulWrite write) {
+static void sum_rows(Stream *s, float *sums, const void *x, DType type, int64_t rows, int64_t per_block, int64_t M,
+                     MatmulWrite write) {
     int64_t parts = blocks_for(rows, per_block);
-    DISPATCH_ACT(type, T,
-        constexpr int PACK = pack_elems<T>();
-        int64_t blocks = blocks_for(M, WARP * PACK);
-        if (M % PACK == 0 && (uintptr_t)x % PACK_BYTES == 0)
-            LAUNCH((column_sums_kernel<T, PACK>), dim3((unsigned)blocks, (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s, sums,
-                   (const T *)x, rows, per_block, M, write);
-        else
-            LAUNCH((column_sums_kernel<T, 1>), dim3((unsigned)blocks_for(M, WARP), (unsigned)parts), dim3(WARP, SUM_WARPS), 0, s, sums,
-                   (const T *)x, rows, per_block, M, write));
+    DISPATCH_ACT(type, T, constexpr int PACK = pack_elems<T>(); int64_t blocks = blocks_for(M, WARP * PACK);
+                 if (M % PACK == 0 && (uintptr_t)x % PACK_BYTES == 0)
+                     LAUNCH((column_sums_kernel<T, PACK>), dim3((unsigned)blocks, (unsigned)parts),
+                            dim3(WARP, SUM_WARPS), 0, s, sums, (const T *)x, rows, per_block, M, write);
+                 else LAUNCH((column_sums_kernel<T, 1>), dim3((unsigned)blocks_for(M, WARP), (unsigned)parts),
+                             dim3(WARP, SUM_WARPS), 0, s, sums, (const T *)x, rows, per_block, M, write));
 }
 
 /* The bias gradient's own memory: partial sums of blocks of rows, and room for one sum. */

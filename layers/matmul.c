@@ -141,8 +141,8 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *made, Desc *a, Desc *b, Des
 static int same_matrix(Matrix a, Matrix b) { return a.type == b.type && a.ld == b.ld && a.order == b.order; }
 
 static int same_shape(const Matmul *p, const Matmul *q) {
-    return p->m == q->m && p->n == q->n && p->k == q->k && p->write == q->write && !p->bias == !q->bias && same_matrix(p->a, q->a) &&
-           same_matrix(p->b, q->b) && same_matrix(p->c, q->c);
+    return p->m == q->m && p->n == q->n && p->k == q->k && p->write == q->write && !p->bias == !q->bias &&
+           same_matrix(p->a, q->a) && same_matrix(p->b, q->b) && same_matrix(p->c, q->c);
 }
 
 static Desc desc_of_matrix(Matrix x, int64_t rows, int64_t columns) {
@@ -206,7 +206,8 @@ static Primitive *primitive_of(Matmul p) {
 static size_t primitive_scratch_bytes(Matmul p) {
     int known = onednn.sized < PRIMITIVES ? onednn.sized : PRIMITIVES;
     for (int i = 0; i < known; i++)
-        if (onednn.size[i].threads == omp_get_max_threads() && same_shape(&onednn.size[i].shape, &p)) return onednn.size[i].scratch_bytes;
+        if (onednn.size[i].threads == omp_get_max_threads() && same_shape(&onednn.size[i].shape, &p))
+            return onednn.size[i].scratch_bytes;
     Size *slot = &onednn.size[onednn.sized++ % PRIMITIVES];
     *slot = (Size){p, omp_get_max_threads(), primitive_make(NULL, p)};
     return slot->scratch_bytes;
@@ -417,8 +418,8 @@ static void product_by_primitive_tiles(Stream *s, Matmul p) {
 
 void matmul(Stream *s, Matmul p) {
     int types_fit = p.a.type == p.b.type && (p.a.type == F32 || p.a.type == BF16) && (p.c.type == p.a.type || p.c.type == F32);
-    CHECK(types_fit && p.c.order == PLAIN && (p.write == MATMUL_SET || (p.c.type == F32 && !p.bias)), "a product of %s and %s into %s",
-          dtype_name(p.a.type), dtype_name(p.b.type), dtype_name(p.c.type));
+    CHECK(types_fit && p.c.order == PLAIN && (p.write == MATMUL_SET || (p.c.type == F32 && !p.bias)),
+          "a product of %s and %s into %s", dtype_name(p.a.type), dtype_name(p.b.type), dtype_name(p.c.type));
     int is_dry = matmul_note(s, p);
     switch (way_of(p)) {
     case BY_SGEMM:

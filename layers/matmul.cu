@@ -85,7 +85,8 @@ static Key key_of(const Stream *s, const Call *c) {
     key.m = p->m, key.n = p->n, key.k = p->k;
     key.a_ld = p->a.ld, key.b_ld = p->b.ld, key.c_ld = p->c.ld;
     key.type = p->a.type, key.c_type = p->c.type, key.a_order = p->a.order, key.b_order = p->b.order;
-    key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue, key.math = p->a.type == F32 ? s->math : MATH_STRICT;
+    key.write = p->write, key.has_bias = p->bias != NULL, key.epilogue = c->epilogue,
+    key.math = p->a.type == F32 ? s->math : MATH_STRICT;
     key.a_align = align_of(p->a.data), key.b_align = align_of(p->b.data), key.c_align = align_of(p->c.data);
     key.aux_align = align_of(p->bias ? p->bias : c->aux);
     return key;
@@ -93,17 +94,21 @@ static Key key_of(const Stream *s, const Call *c) {
 
 static void key_text(char text[ALGORITHM_KEY_ROOM], const Key *k) {
     static const char *const epilogues[] = {"", " gelu_backward", " column_sums"};
-    snprintf(text, ALGORITHM_KEY_ROOM, "%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
-             dtype_name((DType)k->type), k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type), k->write == MATMUL_ADD ? " added" : "", (long long)k->m,
-             (long long)k->n, (long long)k->k, k->a_order == PLAIN ? "" : "^T", (long long)k->a_ld, k->b_order == PLAIN ? "" : "^T",
-             (long long)k->b_ld, (long long)k->c_ld, k->has_bias ? " bias" : "", epilogues[k->epilogue], k->a_align, k->b_align, k->c_align,
+    snprintf(text, ALGORITHM_KEY_ROOM,
+             "%s%s to %s%s, m %lld n %lld k %lld, a%s %lld b%s %lld c %lld%s%s, align %d %d %d %d",
+             dtype_name((DType)k->type), k->math == MATH_TF32 ? " as tf32" : "", dtype_name((DType)k->c_type),
+             k->write == MATMUL_ADD ? " added" : "", (long long)k->m, (long long)k->n, (long long)k->k,
+             k->a_order == PLAIN ? "" : "^T", (long long)k->a_ld, k->b_order == PLAIN ? "" : "^T", (long long)k->b_ld,
+             (long long)k->c_ld, k->has_bias ? " bias" : "", epilogues[k->epilogue], k->a_align, k->b_align, k->c_align,
              k->aux_align);
 }
 
 /* --- descriptors -------------------------------------------------------------------------------------------------- */
 
 static cudaDataType_t cuda_type(int32_t type) { return type == F32 ? CUDA_R_32F : type == BF16 ? CUDA_R_16BF : CUDA_R_16F; }
-static cublasComputeType_t compute_type(const Key *k) { return k->math == MATH_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F; }
+static cublasComputeType_t compute_type(const Key *k) {
+    return k->math == MATH_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
 
 static cublasLtEpilogue_t epilogue_of(const Key *k) {
     switch (k->epilogue) {
@@ -116,7 +121,8 @@ static cublasLtEpilogue_t epilogue_of(const Key *k) {
 template <typename T> static void describe(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t what, T value) {
     CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(product, what, &value, sizeof value));
 }
-template <typename T> static void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t what, T value) {
+template <typename T>
+static void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t what, T value) {
     CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof value));
 }
 
@@ -169,7 +175,10 @@ static void entry_drop(Entry *e) {
 static int32_t algo_id(const cublasLtMatmulAlgo_t *algo) {
     int32_t id = 0;
     size_t  written;
-    return cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written) == CUBLAS_STATUS_SUCCESS ? id : ALGORITHM_NONE;
+    return cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written) ==
+                   CUBLAS_STATUS_SUCCESS
+               ? id
+               : ALGORITHM_NONE;
 }
 
 /* Copies an algorithm to its record of the table. */
@@ -183,7 +192,9 @@ static void algo_store(MatmulAlgorithm *record, const cublasLtMatmulAlgo_t *algo
 static int algo_restore(const Entry *e, const MatmulAlgorithm *record, cublasLtMatmulAlgo_t *algo) {
     memcpy(algo->data, record->state, sizeof record->state);
     cublasLtMatmulHeuristicResult_t result;
-    return algo_id(algo) == record->id && cublasLtMatmulAlgoCheck(lt.handle, e->product, e->b, e->a, e->c, e->c, algo, &result) == CUBLAS_STATUS_SUCCESS &&
+    return algo_id(algo) == record->id &&
+           cublasLtMatmulAlgoCheck(lt.handle, e->product, e->b, e->a, e->c, e->c, algo, &result) ==
+               CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= workspace_bytes();
 }
 
@@ -192,7 +203,9 @@ static int algo_restore(const Entry *e, const MatmulAlgorithm *record, cublasLtM
 static int is_reproducible(const cublasLtMatmulAlgo_t *algo) {
     uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
     size_t   written;
-    if (cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written) != CUBLAS_STATUS_SUCCESS) return 1;
+    if (cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
+                                             &written) != CUBLAS_STATUS_SUCCESS)
+        return 1;
     return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
@@ -213,7 +226,8 @@ static int candidates(const Entry *e, cublasLtMatmulAlgo_t found[CANDIDATES]) {
         count = 0; /* it also fails when it has none */
     CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
     for (int i = 0; i < count; i++)
-        if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= workspace_bytes() && is_reproducible(&result[i].algo))
+        if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= workspace_bytes() &&
+            is_reproducible(&result[i].algo))
             found[kept++] = result[i].algo;
     return kept;
 }
@@ -287,7 +301,9 @@ static void choose(Stream *s, Entry *e, const Call *c, void *workspace, const Re
         best = ms, e->algo = found[i];
         algo_store(&e->record, &found[i]);
     }
-    if (best == INFINITY && !rest) warn("cuBLASLt runs none of its %d algorithms for %s as they are timed: the first is taken", count, e->record.key);
+    if (best == INFINITY && !rest)
+        warn("cuBLASLt runs none of its %d algorithms for %s as they are timed: the first is taken", count,
+             e->record.key);
     if (rest) {
         Call   plain = {c->p, EPILOGUE_NONE, NULL};
         Entry *apart = entry_of(s, &plain, workspace, NULL);
@@ -336,8 +352,8 @@ static int product(Stream *s, Call c, const Rest *rest) {
     const Matmul *p = &c.p;
     int types_fit = p->a.type == p->b.type && (p->a.type == F32 || p->a.type == BF16 || p->a.type == F16) &&
                     (p->c.type == p->a.type || p->c.type == F32);
-    CHECK(types_fit && p->c.order == PLAIN && (p->write == MATMUL_SET || (p->c.type == F32 && !p->bias)), "a product of %s and %s into %s",
-          dtype_name(p->a.type), dtype_name(p->b.type), dtype_name(p->c.type));
+    CHECK(types_fit && p->c.order == PLAIN && (p->write == MATMUL_SET || (p->c.type == F32 && !p->bias)),
+          "a product of %s and %s into %s", dtype_name(p->a.type), dtype_name(p->b.type), dtype_name(p->c.type));
     size_t mark = arena_mark(&s->scratch);
     void  *workspace = arena_take(&s->scratch, workspace_bytes());
     if (matmul_note(s, *p)) {

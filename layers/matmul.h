@@ -44,7 +44,8 @@ void   matmul(Stream *s, Matmul product);
 static inline int matmul_note(Stream *s, Matmul p) {
     double operands = (double)(p.m * p.k + p.k * p.n) * (double)dtype_bytes(p.a.type);
     double results = (double)(p.m * p.n) * (double)dtype_bytes(p.c.type) * (p.write == MATMUL_ADD ? 2.0 : 1.0);
-    return stream_note(s, p.write == MATMUL_ADD ? "matmul, added" : "matmul", p.m, p.n, p.k, 0, 2.0 * (double)p.m * (double)p.n * (double)p.k, operands + results);
+    return stream_note(s, p.write == MATMUL_ADD ? "matmul, added" : "matmul", p.m, p.n, p.k, 0,
+                       2.0 * (double)p.m * (double)p.n * (double)p.k, operands + results);
 }
 
 #ifdef __cplusplus

@@ -24,7 +24,9 @@ static inline Cut cut_of(Matmul p, int64_t m) {
 
 /* x from (row, column) on. */
 static inline Matrix matrix_from(Matrix x, int64_t row, int64_t column) {
-    if (x.data) x.data = (char *)x.data + (size_t)(x.order == PLAIN ? row * x.ld + column : column * x.ld + row) * dtype_bytes(x.type);
+    if (x.data)
+        x.data = (char *)x.data +
+                 (size_t)(x.order == PLAIN ? row * x.ld + column : column * x.ld + row) * dtype_bytes(x.type);
     return x;
 }
 

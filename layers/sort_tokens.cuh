@@ -87,7 +87,8 @@ DEVICE unsigned lanes_alike(int digit, bool has_key) {
 /* Block: a tile; warp: SORT_WARP_KEYS keys of it. place[warp][digit] is first how many the warp has, then where its
  * next one goes; a key's rank among the 32 in hand comes from votes. position_in NULL: the tokens stand at their
  * positions. */
-KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *position_in, const int32_t *counts, int64_t N, int shift) {
+KERNEL sort_place_kernel(TokenList out, const int32_t *token_in, const int32_t *position_in, const int32_t *counts,
+                         int64_t N, int shift) {
     SMEM(int32_t, place, [SORT_WARPS][SORT_RADIX]);
     int     lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int64_t first = (int64_t)blockIdx.x * SORT_TILE + warp * SORT_WARP_KEYS + lane;

@@ -49,14 +49,18 @@ static int read_record(const cJSON *record, MatmulAlgorithm *a) {
     strcpy(a->key, product->valuestring);
     const cJSON *value = values->child;
     for (int k = 0; k < NUMBERS; k++, value = value->next) {
-        if (!cJSON_IsNumber(value) || !(value->valuedouble >= (k ? 0 : ALGORITHM_NONE) && value->valuedouble <= (k ? UINT32_MAX : INT32_MAX))) return 0;
+        if (!cJSON_IsNumber(value) ||
+            !(value->valuedouble >= (k ? 0 : ALGORITHM_NONE) && value->valuedouble <= (k ? UINT32_MAX : INT32_MAX)))
+            return 0;
         if (k) a->state[k - 1] = (uint32_t)value->valuedouble;
         else   a->id = (int32_t)value->valuedouble;
     }
     return 1;
 }
 
-static int refuse_table(const char *where) { return warn("%s holds no table of algorithms for matrix products: they are chosen anew", where), 0; }
+static int refuse_table(const char *where) {
+    return warn("%s holds no table of algorithms for matrix products: they are chosen anew", where), 0;
+}
 
 /* Another machine's table may name algorithms for the same sizes that run here, but are slow. */
 static int is_from_here(const cJSON *json, const char *where) {
@@ -67,7 +71,8 @@ static int is_from_here(const cJSON *json, const char *where) {
         if (!cJSON_IsString(there)) return refuse_table(where);
         if (strcmp(there->valuestring, made[i].here) == 0) continue;
         warn("%s: the algorithms of its matrix products were chosen on %s %s, and this is %s: they are chosen anew, and the bits of this run differ "
-             "from there on", where, made[i].what, there->valuestring, made[i].here);
+             "from there on",
+             where, made[i].what, there->valuestring, made[i].here);
         return 0;
     }
     return 1;

@@ -28,8 +28,8 @@ static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
     return tensor_1d(NULL, type, e.own);
 }
 
-void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks, DType act, Extent e, Recompute recompute, GptUse use, void *like,
-                        Arena *arena) {
+void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks, DType act, Extent e,
+                        Recompute recompute, GptUse use, void *like, Arena *arena) {
     char *all = (char *)calloc((size_t)blocks, kind->act_bytes);
     if (!all) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)blocks);
     for (int64_t l = 0; l < blocks; l++) {
@@ -40,7 +40,8 @@ void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks,
             if (use == GPT_INFERENCE && row->keep == KEEP_BACKWARD) continue;
             *t = shape_of(row->shape, shape, e, row->type == TYPE_ACT ? act : F32);
             if (use == GPT_INFERENCE && row->alias != NO_ALIAS) t->data = tensor_at(mine, row->alias)->data;
-            else if ((l > 0 || like) && is_shared(row->keep, use, recompute)) t->data = tensor_at(like ? like : all, row->field)->data;
+            else if ((l > 0 || like) && is_shared(row->keep, use, recompute))
+                t->data = tensor_at(like ? like : all, row->field)->data;
             else t->data = arena_take(arena, tensor_bytes(*t));
         }
     }
@@ -63,7 +64,9 @@ static Tensor flat(Tensor t) { return tensor_slice(t, 0, tensor_elems(t)); }
 
 int is_counting(const Comm *tensor) { return !tensor || comm_rank(tensor) == 0; }
 
-Tensor own_rows(const BlockRun *r, Tensor room) { return r->tensor ? tensor_rows(room, comm_rank(r->tensor) * r->e.own, r->e.own) : room; }
+Tensor own_rows(const BlockRun *r, Tensor room) {
+    return r->tensor ? tensor_rows(room, comm_rank(r->tensor) * r->e.own, r->e.own) : room;
+}
 
 Tensor gather_rows(const BlockRun *r, Tensor part, Tensor room) {
     if (!r->tensor) return part;
@@ -83,7 +86,9 @@ Tensor counted_once(const BlockRun *r, Tensor bias) {
 
 /* --- context ranks ------------------------------------------------------------------------------------------------ */
 
-ContextPart context_part(const Comm *context) { return context ? (ContextPart){comm_size(context), comm_rank(context)} : WHOLE_SEQUENCE; }
+ContextPart context_part(const Comm *context) {
+    return context ? (ContextPart){comm_size(context), comm_rank(context)} : WHOLE_SEQUENCE;
+}
 
 /* This rank's rows of all ranks' keys. */
 static Tensor own_keys(const BlockRun *r, Tensor keys) { return tensor_rows(keys, comm_rank(r->context) * r->e.N, r->e.N); }

@@ -102,8 +102,8 @@ const BlockKind *block_kind(ModelShape shape);
 
 /* The structs of `blocks` blocks, act_bytes each, with their memory out of the arena; free() it. like: other blocks' whose
  * rows that are not kept have the memory of these, too; NULL: the first here has it. */
-void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks, DType act, Extent e, Recompute recompute, GptUse use, void *like,
-                        Arena *arena);
+void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks, DType act, Extent e,
+                        Recompute recompute, GptUse use, void *like, Arena *arena);
 /* Block l's of them, of a micro-batch, which may be smaller than the memory, into out [act_bytes]. */
 void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, int64_t l, Extent e, void *out);
 

@@ -37,14 +37,26 @@ static void *block_view(Gpt *g, Tape t, int64_t l, Extent e) {
 }
 
 static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
-    return (BlockRun){.s = s, .shape = g->shape, .recompute = g->recompute, .e = e, .tensor = g->tensor, .context = g->context, .update = first_rows(g->update, e.N),
-                      .dresidual = first_rows(g->dresidual, e.own), .dbranch = first_rows(g->dbranch, e.N),
-                      .keys = first_rows(g->keys, context_part(g->context).ranks * e.N), .dkeys = first_rows(g->dkeys, context_part(g->context).ranks * e.N)};
+    return (BlockRun){.s = s,
+                      .shape = g->shape,
+                      .recompute = g->recompute,
+                      .e = e,
+                      .tensor = g->tensor,
+                      .context = g->context,
+                      .update = first_rows(g->update, e.N),
+                      .dresidual = first_rows(g->dresidual, e.own),
+                      .dbranch = first_rows(g->dbranch, e.N),
+                      .keys = first_rows(g->keys, context_part(g->context).ranks * e.N),
+                      .dkeys = first_rows(g->dkeys, context_part(g->context).ranks * e.N)};
 }
 
 /* The residual stream entering block l, and the one that leaves it but for its last branch. */
-static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) { return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + g->kind->entry); }
-static Tensor mid_of(Gpt *g, Tape t, int64_t l, Extent e) { return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + g->kind->mid); }
+static Tensor entry_of(Gpt *g, Tape t, int64_t l, Extent e) {
+    return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + g->kind->entry);
+}
+static Tensor mid_of(Gpt *g, Tape t, int64_t l, Extent e) {
+    return *(const Tensor *)(void *)((char *)block_view(g, t, l, e) + g->kind->mid);
+}
 static Tensor flat(Tensor t) { return tensor_slice(t, 0, tensor_elems(t)); }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -70,7 +82,8 @@ static void create_part(Gpt *g, int part, GptPartSpec spec, Extent e, Arena *a) 
     p->backward = (BlockGraph *)calloc((size_t)(p->tapes * blocks), sizeof *p->backward);
     if (!p->acts || !p->forward || !p->backward) fail(EXIT_MEMORY, "no memory for the tables of %lld blocks", (long long)blocks);
     for (int t = 0; t < p->tapes; t++)
-        p->acts[t] = block_acts_create(g->kind, g->shape, blocks, g->act, e, g->recompute, g->use, part || t ? g->part[0].acts[0] : NULL, a);
+        p->acts[t] = block_acts_create(g->kind, g->shape, blocks, g->act, e, g->recompute, g->use,
+                                       part || t ? g->part[0].acts[0] : NULL, a);
 }
 
 /* Allocates the tensors exchanged with the stages before and after this one: forward_* for activations, backward_* for
@@ -139,7 +152,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
 void gpt_destroy(Gpt *g) {
     for (int p = 0; p < g->parts; p++) {
         GptPart *part = &g->part[p];
-        for (int64_t i = 0; i < part->tapes * (part->end - part->first); i++) graph_destroy(&part->forward[i].graph), graph_destroy(&part->backward[i].graph);
+        for (int64_t i = 0; i < part->tapes * (part->end - part->first); i++)
+            graph_destroy(&part->forward[i].graph), graph_destroy(&part->backward[i].graph);
         for (int t = 0; t < part->tapes; t++) free(part->acts[t]);
         free(part->acts);
         free(part->forward);
@@ -245,8 +259,8 @@ void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
     }
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
     residual_layernorm_forward(s, first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own),
-                               first_rows(g->ln_f_mean, e.own),
-                               first_rows(g->ln_f_rstd, e.own), r.mid, own_rows(&r, r.update), final->ln_f_w, final->ln_f_b, LAYERNORM_EPS);
+                               first_rows(g->ln_f_mean, e.own), first_rows(g->ln_f_rstd, e.own), r.mid,
+                               own_rows(&r, r.update), final->ln_f_w, final->ln_f_b, LAYERNORM_EPS);
 }
 
 static int is_whole(const Gpt *g) { return g->parts == 1 && g->part[0].embeds && g->part[0].classifies; }
@@ -258,7 +272,9 @@ void gpt_forward(Gpt *g, Stream *s, Batch batch) {
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
 
-static Tensor wte_of(const Gpt *g, Stream *s) { return ((const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET))->wte; }
+static Tensor wte_of(const Gpt *g, Stream *s) {
+    return ((const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET))->wte;
+}
 
 /* The losses of rows whose logits lie on several ranks. */
 static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tensor targets, float grad_scale) {
@@ -370,8 +386,10 @@ static void classify_backward(Gpt *g, BlockRun *r, Batch batch, float grad_scale
     device_range_end();
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
     const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
-    layernorm_backward(s, r->dresidual, dfinal->ln_f_w, dfinal->ln_f_b, no_tensor(r->dresidual) /* nothing flows past the last norm */, sum_rows(r, r->dbranch),
-                       first_rows(g->residual_final, e.own), final->ln_f_w, first_rows(g->ln_f_mean, e.own), first_rows(g->ln_f_rstd, e.own));
+    layernorm_backward(s, r->dresidual, dfinal->ln_f_w, dfinal->ln_f_b,
+                       no_tensor(r->dresidual) /* nothing flows past the last norm */, sum_rows(r, r->dbranch),
+                       first_rows(g->residual_final, e.own), final->ln_f_w, first_rows(g->ln_f_mean, e.own),
+                       first_rows(g->ln_f_rstd, e.own));
     shards_done(g->shards, s, final_bucket(g), which);
 }
 

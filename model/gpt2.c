@@ -86,7 +86,9 @@ static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w)
 static void forward(BlockRun *r, void *acts, const void *weights) {
     const BlockActs   *x = (const BlockActs *)acts;
     const BlockParams *w = (const BlockParams *)weights;
-    if (r->mid.data) residual_layernorm_forward(r->s, x->residual, x->ln_1, x->ln_1_mean, x->ln_1_rstd, r->mid, own_rows(r, r->update), w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
+    if (r->mid.data)
+        residual_layernorm_forward(r->s, x->residual, x->ln_1, x->ln_1_mean, x->ln_1_rstd, r->mid,
+                                   own_rows(r, r->update), w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
     else layernorm_forward(r->s, x->ln_1, x->ln_1_mean, x->ln_1_rstd, x->residual, w->ln_1_w, w->ln_1_b, LAYERNORM_EPS);
     inner_forward(r, x, w);
     linear_forward(r->s, r->update, x->gelu, w->mlp_proj_w, counted_once(r, w->mlp_proj_b));
@@ -128,9 +130,17 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
 
 #define TABLE(rows, type) {rows, sizeof rows / sizeof *rows, sizeof(type)}
 const BlockKind BLOCK_GPT2 = {
-    .name = "gpt2", .prefix = "transformer.",
-    .embedding = TABLE(EMBEDDING_ROWS, EmbeddingParams), .block = TABLE(BLOCK_ROWS, BlockParams), .final = TABLE(FINAL_ROWS, FinalParams),
-    .act = ACT_ROWS, .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS, .act_bytes = sizeof(BlockActs),
-    .entry = ACT(residual), .mid = ACT(residual_mid),
-    .forward = forward, .recompute = recompute, .backward = backward,
+    .name = "gpt2",
+    .prefix = "transformer.",
+    .embedding = TABLE(EMBEDDING_ROWS, EmbeddingParams),
+    .block = TABLE(BLOCK_ROWS, BlockParams),
+    .final = TABLE(FINAL_ROWS, FinalParams),
+    .act = ACT_ROWS,
+    .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS,
+    .act_bytes = sizeof(BlockActs),
+    .entry = ACT(residual),
+    .mid = ACT(residual_mid),
+    .forward = forward,
+    .recompute = recompute,
+    .backward = backward,
 };

@@ -28,7 +28,8 @@ static int waiting(const GradOrder *t) {
 }
 
 void grad_order_join(const GradOrder *t, Stream *s, Bucket bucket) {
-    for (int at = t->nodes.count - 1; at >= waiting(t); at--) add_forward(s, of_bucket(t->grads, bucket), of_bucket(t->buffer[at], bucket));
+    for (int at = t->nodes.count - 1; at >= waiting(t); at--)
+        add_forward(s, of_bucket(t->grads, bucket), of_bucket(t->buffer[at], bucket));
 }
 
 void grad_order_share(const GradOrder *t, Stream *s, Bucket bucket, Comm *comm) {

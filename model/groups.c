@@ -94,7 +94,8 @@ void groups_set_kind(const Groups *g, CommKind kind) {
 
 static size_t sum_of_groups(Mesh mesh, CommKind kind, size_t (*bytes)(CommKind kind, int ranks)) {
     int    all = mesh_ranks(mesh), state = ranks_with(mesh, WITH_STATE);
-    size_t sum = bytes(kind, all) + bytes(kind, ranks_with(mesh, WITH_TENSOR)) + bytes(kind, ranks_with(mesh, WITH_CONTEXT)) + bytes(kind, ranks_with(mesh, WITH_REPLICA));
+    size_t sum = bytes(kind, all) + bytes(kind, ranks_with(mesh, WITH_TENSOR)) +
+                 bytes(kind, ranks_with(mesh, WITH_CONTEXT)) + bytes(kind, ranks_with(mesh, WITH_REPLICA));
     return sum + (state < all ? bytes(kind, state) : 0) + (mesh.size[AXIS_STAGE] > 1 ? 4 * bytes(kind, 2) : 0);
 }
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh, kind, comm_buffer_bytes); }

@@ -41,19 +41,23 @@ ModelShape hf_config_shape(const cJSON *config, const char *path) {
 
 NORETURN static void refuse_key(const char *path, const cJSON *value, const char *ours) {
     char theirs[SHOWN_BYTES];
-    fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string, value_text(value, theirs), ours);
+    fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string,
+         value_text(value, theirs), ours);
 }
 
 static int is_word(const cJSON *value, const char *word) { return cJSON_IsString(value) && strcmp(value->valuestring, word) == 0; }
 
 /* The names that transformers has for GELU by tanh. */
-static int is_gelu_by_tanh(const cJSON *value) { return is_word(value, "gelu_new") || is_word(value, "gelu_pytorch_tanh") || is_word(value, "gelu_fast"); }
+static int is_gelu_by_tanh(const cJSON *value) {
+    return is_word(value, "gelu_new") || is_word(value, "gelu_pytorch_tanh") || is_word(value, "gelu_fast");
+}
 
 void hf_config_expect(const cJSON *config, const char *path, int64_t n_head) {
     char ours[80];
     const cJSON *type = json_member(config, "model_type"), *heads = json_member(config, "n_head");
     const cJSON *activation = json_member(config, "activation_function"), *epsilon = json_member(config, "layer_norm_epsilon");
-    const cJSON *by_layer = json_member(config, "scale_attn_by_inverse_layer_idx"), *scaled = json_member(config, "scale_attn_weights");
+    const cJSON *by_layer = json_member(config, "scale_attn_by_inverse_layer_idx"),
+                *scaled = json_member(config, "scale_attn_weights");
     snprintf(ours, sizeof ours, "model.n_head is %" PRId64, n_head);
     if (type && !is_word(type, "gpt2")) refuse_key(path, type, "models of type gpt2 are trained here");
     if (heads && number_value(heads) != (double)n_head) refuse_key(path, heads, ours);

@@ -29,7 +29,10 @@ static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
     int        tensor = at_least_1(s.tensor_ranks), context = at_least_1(spec->context_ranks), replicas = at_least_1(s.replicas);
     int        stages = at_least_1(spec->pipeline.stages), ranks = tensor * s.ranks * replicas * stages;
     Mesh       mesh = mesh_of(ranks, (MeshSizes){tensor, context, stages, replicas});
-    MeshPlace  place = {{[AXIS_TENSOR] = s.tensor_rank, [AXIS_CONTEXT] = s.rank % context, [AXIS_SHARD] = s.rank / context, [AXIS_REPLICA] = s.replica,
+    MeshPlace  place = {{[AXIS_TENSOR] = s.tensor_rank,
+                         [AXIS_CONTEXT] = s.rank % context,
+                         [AXIS_SHARD] = s.rank / context,
+                         [AXIS_REPLICA] = s.replica,
                          [AXIS_STAGE] = spec->pipeline.stage}};
     *world = world_dry(ranks, mesh_rank(mesh, place), ledger);
     return groups_create(world_all(*world), mesh, at_least_1(spec->pipeline.parts) > 1);
@@ -46,7 +49,8 @@ void model_take_groups(ModelSpec *spec, const Groups *g) {
     s->twin_up = g->twin_up, s->twin_down = g->twin_down;
     spec->context = g->context, spec->context_rank = rank_in(g->context);
     p->all = g->stages, p->stage = rank_in(g->stages);
-    p->forward_in = g->forward_in, p->forward_out = g->forward_out, p->backward_in = g->backward_in, p->backward_out = g->backward_out;
+    p->forward_in = g->forward_in, p->forward_out = g->forward_out, p->backward_in = g->backward_in,
+    p->backward_out = g->backward_out;
 }
 
 static void carve(Model *m) {
@@ -55,7 +59,9 @@ static void carve(Model *m) {
     PipelineSpec pipeline = pipeline_of(spec);
     GptPartSpec *part = pipeline_parts(spec->shards.shape, pipeline);
     m->shards = shards_create(spec->shards, model_spec_layout(spec), m->sums, &m->params_arena, &m->grads_arena);
-    m->gpt = gpt_create(m->shards, (GptSpec){spec->B, spec->T / at_least_1(spec->context_ranks), spec->context, part, pipeline.parts, spec->recompute},
+    m->gpt = gpt_create(m->shards,
+                        (GptSpec){spec->B, spec->T / at_least_1(spec->context_ranks), spec->context, part,
+                                  pipeline.parts, spec->recompute},
                         &m->activations_arena);
     m->pipeline = pipeline_create(pipeline, &m->gpt);
     free(part);
@@ -135,8 +141,12 @@ static void dry_other_batches(Model *m) {
 
 ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     Ledger own = {0};
-    Model  m = {.spec = spec, .params_arena = arena_dry("weights"), .grads_arena = arena_dry("gradients"), .optimizer_arena = arena_dry("optimizer"),
-                .activations_arena = arena_dry("activations"), .stream = stream_dry(step ? step : &own)};
+    Model  m = {.spec = spec,
+                .params_arena = arena_dry("weights"),
+                .grads_arena = arena_dry("gradients"),
+                .optimizer_arena = arena_dry("optimizer"),
+                .activations_arena = arena_dry("activations"),
+                .stream = stream_dry(step ? step : &own)};
     World *world;
     Groups groups = dry_groups(&spec, &world, m.stream.ledger);
     model_take_groups(&m.spec, &groups);
@@ -145,7 +155,8 @@ ModelBytes model_dry(ModelSpec spec, int64_t micro_batches, Ledger *step) {
     carve(&m);
     if (spec.optimizer && micro_batches > 0) dry_step(&m, micro_batches);
     if (!m.stream.ledger->is_elsewhere) dry_other_batches(&m);
-    ModelBytes bytes = {m.params_arena.peak_bytes, m.grads_arena.peak_bytes, m.optimizer_arena.peak_bytes, m.activations_arena.peak_bytes,
+    ModelBytes bytes = {m.params_arena.peak_bytes, m.grads_arena.peak_bytes,
+                        m.optimizer_arena.peak_bytes, m.activations_arena.peak_bytes,
                         m.stream.scratch.peak_bytes, m.shards->order.leaves ? m.shards->order.buffers : 0};
     drop(&m);
     groups_free(&groups);

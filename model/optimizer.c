@@ -38,7 +38,9 @@ Tensor optimizer_state(const Optimizer *o, int k, Span span) { return shards_sta
 Tensor optimizer_master(const Optimizer *o, Span span) {
     return o->master.data ? shards_state_view(o->shards, o->master, span) : shards_weight(o->shards, span);
 }
-Tensor optimizer_tensor(const Optimizer *o, int which, Span span) { return which == 0 ? optimizer_master(o, span) : optimizer_state(o, which - 1, span); }
+Tensor optimizer_tensor(const Optimizer *o, int which, Span span) {
+    return which == 0 ? optimizer_master(o, span) : optimizer_state(o, which - 1, span);
+}
 
 void optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values) {
     if (o->on_host) memcpy(part.data, values, tensor_bytes(part));

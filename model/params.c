@@ -89,8 +89,9 @@ double model_flops_per_token(ModelShape s, int64_t T) {
 
 ShapeText model_shape_text(ModelShape s) {
     ShapeText t;
-    snprintf(t.text, sizeof t.text, "%" PRId64 " layers, %" PRId64 " heads, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64, s.n_layer,
-             s.n_head, s.n_embd, s.n_positions, s.vocab_size);
+    snprintf(t.text, sizeof t.text,
+             "%" PRId64 " layers, %" PRId64 " heads, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64,
+             s.n_layer, s.n_head, s.n_embd, s.n_positions, s.vocab_size);
     return t;
 }
 

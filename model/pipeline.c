@@ -175,5 +175,6 @@ void pipeline_loss(Pipeline *p, Stream *s, Batch batch) {
 
 void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *out) {
     if (has_head(p)) gpt_logits(p->gpt, s, batch, row, out);
-    if (p->spec.all && !s->ledger) comm_broadcast(p->spec.all, out, sizeof *out * (size_t)p->gpt->shape.vocab_size, p->spec.stages - 1);
+    if (p->spec.all && !s->ledger)
+        comm_broadcast(p->spec.all, out, sizeof *out * (size_t)p->gpt->shape.vocab_size, p->spec.stages - 1);
 }

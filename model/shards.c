@@ -53,7 +53,8 @@ static int64_t place_of(const Shards *z, int slots, int b) {
 }
 static int64_t room_of(const Shards *z, int slots) {
     const Bucket *bucket = z->layout.bucket;
-    return slots ? bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[block_here(z, 0)].elems : z->layout.memory_elems;
+    return slots ? bucket[0].elems + bucket[last_bucket(z)].elems + SHARDS_SLOTS * bucket[block_here(z, 0)].elems
+                 : z->layout.memory_elems;
 }
 static Tensor weights_of(const Shards *z, int b) {
     return tensor_slice(z->params, place_of(z, has_param_slots(z), b), z->layout.bucket[b].elems);
@@ -87,7 +88,8 @@ static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, i
     void        **view = (void **)calloc((size_t)l->buckets, sizeof *view);
     for (int b = 0; view && b < l->buckets; b++) {
         view[b] = calloc(1, model_view_bytes(z->spec.shape, b));
-        for (int i = l->bucket[b].first_param; view[b] && is_here(z, b) && i < l->bucket[b].first_param + l->bucket[b].params; i++) {
+        for (int i = l->bucket[b].first_param;
+             view[b] && is_here(z, b) && i < l->bucket[b].first_param + l->bucket[b].params; i++) {
             Tensor t = row_view(bucket_of(z, b), &l->param[i], l->bucket[b].memory);
             memcpy((char *)view[b] + l->param[i].field, &t, sizeof t);
         }
@@ -141,7 +143,8 @@ Shards *shards_create(ShardsSpec spec, Layout layout, StepSums sums, Arena *para
     if (!z->gather || !z->sums_of) fail(EXIT_MEMORY, "no memory for the tables of %d buckets", z->layout.buckets);
     for (int b = 0; b < z->layout.buckets; b++) z->gather[b] = -1;
     list_spans(z);
-    if (has_twin(z, 0) && spec.use == GPT_TRAINING) z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
+    if (has_twin(z, 0) && spec.use == GPT_TRAINING)
+        z->twin_grads = arena_tensor(grads, F32, 1, z->layout.bucket[0].piece_elems, 1, 1);
     if (z->layout.tensor_ranks > 1 && spec.use == GPT_TRAINING) z->whole_grads = arena_tensor(grads, F32, 1, whole_elems(z), 1, 1);
     if (spec.micro_batches) {
         z->order = grad_order_create(&z->layout, spec.micro_batches * spec.ranks, z->grads, grads);
@@ -288,7 +291,8 @@ static void start_sum(Shards *z, Stream *s, int bucket, MicroBatch which) {
     }
     if (z->order.leaves) grad_order_share(&z->order, s, at, z->spec.comm);
     else comm_reduce_scatter_start(z->spec.comm, grads);
-    if (z->spec.across && !is_twin(z, bucket) && !has_twin(z, bucket)) comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), z->spec.comm);
+    if (z->spec.across && !is_twin(z, bucket) && !has_twin(z, bucket))
+        comm_all_reduce_after(z->spec.across, piece_of(z, grads, bucket), z->spec.comm);
 }
 
 /* With ordered sums each micro-batch starts from zero. */
@@ -306,7 +310,8 @@ void shards_poll(Shards *z) {
 void shards_done(Shards *z, Stream *s, int bucket, MicroBatch which) {
     int is_due = which == MICRO_LAST || (has_grad_slots(z) && is_block(z, bucket));
     if (is_due && !z->is_apart && (has_peers(z) || z->order.leaves)) start_sum(z, s, bucket, which);
-    if (which == MICRO_EARLIER && z->order.leaves && bucket == (is_here(z, 0) && !is_twin(z, 0) ? 0 : first_own(z))) keep_micro_batch(z, s);
+    if (which == MICRO_EARLIER && z->order.leaves && bucket == (is_here(z, 0) && !is_twin(z, 0) ? 0 : first_own(z)))
+        keep_micro_batch(z, s);
     shards_poll(z);
 }
 

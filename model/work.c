@@ -59,7 +59,8 @@ WorkList work_list(int stages, int parts, int64_t micro_batches, int stage) {
     w.tapes = (int *)calloc((size_t)parts, sizeof *w.tapes);
     if (!w.work || !w.tapes) fail(EXIT_MEMORY, "no memory for a list of %lld works", (long long)w.count);
     for (int64_t i = 0; i < w.count; i++) {
-        w.work[i] = forwards < all && forwards <= backwards + ahead ? forward_at(stages, parts, forwards++) : backward_at(stages, parts, backwards++);
+        w.work[i] = forwards < all && forwards <= backwards + ahead ? forward_at(stages, parts, forwards++)
+                                                                    : backward_at(stages, parts, backwards++);
     }
     give_tapes(&w, parts, micro_batches);
     return w;

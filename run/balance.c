@@ -58,7 +58,8 @@ static void gather_times(const Run *r, double *ms) {
 static void say(Run *r) {
     char text[200];
     int  used = 0;
-    for (int d = 0; d < r->groups.datas && used < (int)sizeof text - 24; d++) used += snprintf(text + used, sizeof text - (size_t)used, " %lld", (long long)r->shares[d]);
+    for (int d = 0; d < r->groups.datas && used < (int)sizeof text - 24; d++)
+        used += snprintf(text + used, sizeof text - (size_t)used, " %lld", (long long)r->shares[d]);
     progress_note(&r->progress, "balance: of a step's micro-batches the ranks now take%s%s", text,
                   used >= (int)sizeof text - 24 ? " ..." : "");
 }

@@ -28,9 +28,12 @@ static void print_model(const Run *r) {
 static void print_data(const Run *r) {
     const Config *c = r->config;
     double epochs = (double)c->run.steps * (double)c->batch.global_tokens / ((double)r->train.samples * (double)c->batch.seq_len);
-    printf("data      %d shard%s, %lld tokens, %lld samples of %lld: this run is %.2f epochs%s\n", r->train.shards, r->train.shards == 1 ? "" : "s",
-           (long long)r->train.tokens, (long long)r->train.samples, (long long)c->batch.seq_len, epochs, c->data.shuffle ? "" : ", plain order");
-    if (r->val.shards) printf("held out  %d shard%s, %lld tokens\n", r->val.shards, r->val.shards == 1 ? "" : "s", (long long)r->val.tokens);
+    printf("data      %d shard%s, %lld tokens, %lld samples of %lld: this run is %.2f epochs%s\n", r->train.shards,
+           r->train.shards == 1 ? "" : "s", (long long)r->train.tokens, (long long)r->train.samples,
+           (long long)c->batch.seq_len, epochs, c->data.shuffle ? "" : ", plain order");
+    if (r->val.shards)
+        printf("held out  %d shard%s, %lld tokens\n", r->val.shards, r->val.shards == 1 ? "" : "s",
+               (long long)r->val.tokens);
 }
 
 /* " (tensor 2 x shard 4)", or nothing. */
@@ -46,8 +49,8 @@ static void print_start(const Run *r) {
     mesh_text(r->groups.mesh, now);
     if (r->resumed.ranks > 0)
         printf("resume    %s/checkpoints/%s: at step %lld, saved by %d rank%s%s, now %d%s\n", c->run.dir,
-               r->resumed.name, (long long)r->resumed.step,
-               r->resumed.ranks, r->resumed.ranks == 1 ? "" : "s", in_grid(r->resumed.grid, before), comm_size(r->comm), in_grid(is_grid ? now : "", after));
+               r->resumed.name, (long long)r->resumed.step, r->resumed.ranks, r->resumed.ranks == 1 ? "" : "s",
+               in_grid(r->resumed.grid, before), comm_size(r->comm), in_grid(is_grid ? now : "", after));
     else if (c->model.init_from[0]) printf("start     weights from %s\n", c->model.init_from);
     else printf("start     new weights, seed %lld\n", (long long)c->run.seed);
 }
@@ -80,8 +83,9 @@ void banner_print(const Run *r) {
            plan_sharers(r->groups.datas, comm_size(r->comm), sharers), (long long)r->shares[0], r->shares[0] == 1 ? "" : "es",
            (long long)c->batch.micro_batch, (long long)c->batch.seq_len);
     printf("memory    %.1f MiB per rank: weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, scratch %.1f, other %.1f\n",
-           mib(p->device_bytes), mib(p->params_bytes), mib(p->grads_bytes), mib(p->optimizer_bytes), mib(p->activation_bytes),
-           mib(p->scratch_bytes), mib(p->batch_bytes + p->library_bytes + p->reserve_bytes + (device_is_host() ? p->host_bytes : 0)));
+           mib(p->device_bytes), mib(p->params_bytes), mib(p->grads_bytes), mib(p->optimizer_bytes),
+           mib(p->activation_bytes), mib(p->scratch_bytes),
+           mib(p->batch_bytes + p->library_bytes + p->reserve_bytes + (device_is_host() ? p->host_bytes : 0)));
     print_limit(r);
     print_start(r);
     fflush(stdout);

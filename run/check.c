@@ -63,8 +63,9 @@ static void print_understood(const Config *c, int ranks) {
     printf("%-11s %s parameters: %s\n", "model", grouped(parameters, a), model_shape_text(c->model.shape).text);
     printf("%-11s %s of %s tokens", "steps", grouped(c->run.steps, a), grouped(c->batch.global_tokens, b));
     printf(" = %s tokens in all\n", grouped(c->run.steps * c->batch.global_tokens, a));
-    printf("%-11s %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens a step on %d rank%s", "batch", c->batch.global_tokens / sequences,
-           c->batch.global_tokens / sequences == 1 ? "" : "es", c->batch.micro_batch, c->batch.seq_len, ranks ? ranks : 1, ranks > 1 ? "s" : "");
+    printf("%-11s %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens a step on %d rank%s", "batch",
+           c->batch.global_tokens / sequences, c->batch.global_tokens / sequences == 1 ? "" : "es",
+           c->batch.micro_batch, c->batch.seq_len, ranks ? ranks : 1, ranks > 1 ? "s" : "");
     printf("%s\n", ranks ? "" : " (ranks=N for more)");
     printf("%-11s %s, learning rate %s, %s after %" PRId64 " warmup steps%s, precision %s\n", "optimizer", c->optimizer.name,
            number_text(c->optimizer.learning_rate, shown), word_of("schedule.name", c, schedule), c->schedule.warmup_steps,
@@ -77,7 +78,8 @@ static int ranks_of(const char *argument) {
     if (strncmp(argument, "ranks=", 6)) return 0;
     char *end;
     long  ranks = strtol(argument + 6, &end, 10);
-    if (*end || end == argument + 6 || ranks < 1 || ranks > 1000000) fail(EXIT_CONFIG, "ranks must be an integer from 1 to 1000000, not \"%s\"", argument + 6);
+    if (*end || end == argument + 6 || ranks < 1 || ranks > 1000000)
+        fail(EXIT_CONFIG, "ranks must be an integer from 1 to 1000000, not \"%s\"", argument + 6);
     return (int)ranks;
 }
 

@@ -168,7 +168,8 @@ static void take_links(Reading *r, Cluster *c) {
         int is_last = c->links == count - 1;
         snprintf(path, sizeof path, "links[%d].ranks", c->links);
         if (is_last && link->ranks != 0) add_fault(r, path, "must be 0 in the last link: it reaches all ranks");
-        if (!is_last && (link->ranks < 1 || (c->links > 0 && link->ranks <= link[-1].ranks))) add_fault(r, path, "must grow from link to link");
+        if (!is_last && (link->ranks < 1 || (c->links > 0 && link->ranks <= link[-1].ranks)))
+            add_fault(r, path, "must grow from link to link");
     }
 }
 
@@ -217,8 +218,9 @@ static NORETURN void no_such_cluster(const char *name, const char *folder) {
                      (int)(end - e->d_name), e->d_name);
     }
     if (dir) closedir(dir);
-    fail(EXIT_CONFIG, "plan: cluster=%s: no such cluster%s%s%s%s%s; a file's path, as in cluster=./mine.json, is taken, too", name, names[0] ? ": " : "", names,
-         names[0] ? " are in " : "", names[0] ? folder : "", "");
+    fail(EXIT_CONFIG,
+         "plan: cluster=%s: no such cluster%s%s%s%s%s; a file's path, as in cluster=./mine.json, is taken, too", name,
+         names[0] ? ": " : "", names, names[0] ? " are in " : "", names[0] ? folder : "", "");
 }
 
 static void file_of(const char *name, char out[PATH_ROOM]) {
@@ -246,15 +248,18 @@ Cluster cluster_load(const char *name_or_file) {
     int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
     if (bytes < 0) fail(EXIT_CONFIG, "plan: cluster=%s: %s cannot be read: %s", name_or_file, path, strerror((int)-bytes));
     Reading r = {.path = path};
-    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &r.json, &fault)) fail(EXIT_CONFIG, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
+    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &r.json, &fault))
+        fail(EXIT_CONFIG, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
     if (!cJSON_IsObject(r.json.root)) fail(EXIT_CONFIG, "%s: a JSON object is expected", path);
     for (int k = 0; k < KEY_COUNT; k++) take_key(&r, &c, KEYS[k]);
     static const char *const SECTIONS[] = {"gpu", "gpu.flops", "efficiency", "overlap", "checkpoint"};
     for (int i = 0; i < 5; i++)
-        if (find(r.json.root, SECTIONS[i]) && !cJSON_IsObject(find(r.json.root, SECTIONS[i]))) add_fault(&r, SECTIONS[i], "must be an object");
+        if (find(r.json.root, SECTIONS[i]) && !cJSON_IsObject(find(r.json.root, SECTIONS[i])))
+            add_fault(&r, SECTIONS[i], "must be an object");
     take_links(&r, &c);
     tell_unknown(&r);
-    if (r.faults.count == 0 && c.fp32 + c.tf32 + c.bf16 + c.fp16 == 0) add_fault(&r, "gpu.flops", "needs a rate of fp32, tf32, bf16 or fp16");
+    if (r.faults.count == 0 && c.fp32 + c.tf32 + c.bf16 + c.fp16 == 0)
+        add_fault(&r, "gpu.flops", "needs a rate of fp32, tf32, bf16 or fp16");
     if (r.faults.count > 0) fail_lines(EXIT_CONFIG, faults_take(&r.faults));
     if (c.attention < 0) c.attention = c.product;
     const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;

@@ -176,16 +176,20 @@ static void draw_axes(const Picture *p) {
         fprintf(p->out, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT, RIGHT, y_of(p, k * step), y_of(p, k * step));
     fprintf(p->out, "</g>\n<g font-size=\"13\" fill=\"#475569\" text-anchor=\"end\">\n");
     for (double k = ceil(p->low / step - 1e-9); k * step <= p->high + 1e-9 * step; k++)
-        fprintf(p->out, "<text x=\"%d\" y=\"%.1f\">%.*f</text>\n", LEFT - 10, y_of(p, k * step) + 4.5, decimals, k == 0 ? 0.0 : k * step);
+        fprintf(p->out, "<text x=\"%d\" y=\"%.1f\">%.*f</text>\n", LEFT - 10, y_of(p, k * step) + 4.5, decimals,
+                k == 0 ? 0.0 : k * step);
     fprintf(p->out, "</g>\n<g font-size=\"13\" fill=\"#475569\" text-anchor=\"middle\" stroke=\"none\">\n");
     double along = fmax(1.0, tick_step(p->step_max, 8));
     for (double s = 0; s <= p->step_max * (1 + 1e-9); s += along) {
-        fprintf(p->out, "<path d=\"M%.1f %dv6\" stroke=\"#94a3b8\"/><text x=\"%.1f\" y=\"%d\">", x_of(p, s), BOTTOM, x_of(p, s), BOTTOM + 22);
+        fprintf(p->out, "<path d=\"M%.1f %dv6\" stroke=\"#94a3b8\"/><text x=\"%.1f\" y=\"%d\">", x_of(p, s), BOTTOM,
+                x_of(p, s), BOTTOM + 22);
         put_count(p->out, s);
         fprintf(p->out, "</text>\n");
     }
     fprintf(p->out, "<text x=\"%d\" y=\"%d\" font-size=\"14\">step</text>\n", (LEFT + RIGHT) / 2, BOTTOM + 46);
-    fprintf(p->out, "<text transform=\"translate(19 %d) rotate(-90)\" font-size=\"14\">loss (nats per token)</text>\n</g>\n", (TOP + BOTTOM) / 2);
+    fprintf(p->out,
+            "<text transform=\"translate(19 %d) rotate(-90)\" font-size=\"14\">loss (nats per token)</text>\n</g>\n",
+            (TOP + BOTTOM) / 2);
     fprintf(p->out, "<path d=\"M%d %dV%dH%d\" fill=\"none\" stroke=\"#94a3b8\"/>\n", LEFT, TOP, BOTTOM, RIGHT);
 }
 
@@ -206,7 +210,8 @@ static void draw_raw(const Picture *p) {
 }
 
 static void draw_smooth(const Picture *p) {
-    fprintf(p->out, "<path fill=\"none\" stroke=\"" TRAIN_COLOR "\" stroke-width=\"2.4\" stroke-linejoin=\"round\" stroke-linecap=\"round\" d=\"");
+    fprintf(p->out, "<path fill=\"none\" stroke=\"" TRAIN_COLOR
+                    "\" stroke-width=\"2.4\" stroke-linejoin=\"round\" stroke-linecap=\"round\" d=\"");
     for (int i = 0, pen_down = 0; i < p->c->slots; i++) {
         if (!isnan(p->drawn[i].smooth))
             fprintf(p->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', x_of(p, p->drawn[i].step), y_of(p, p->drawn[i].smooth));
@@ -214,7 +219,8 @@ static void draw_smooth(const Picture *p) {
     }
     fprintf(p->out, "\"/>\n");
     if (p->c->slots == 1 && p->c->slot[0].finite)
-        fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"" TRAIN_COLOR "\"/>\n", x_of(p, p->drawn[0].step), y_of(p, p->drawn[0].mean));
+        fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"" TRAIN_COLOR "\"/>\n",
+                x_of(p, p->drawn[0].step), y_of(p, p->drawn[0].mean));
 }
 
 static void draw_evals(const Picture *p) {
@@ -231,7 +237,8 @@ static void draw_evals(const Picture *p) {
 static void draw_nonfinite(const Picture *p) {
     for (int i = 0; i < p->c->slots; i++)
         if (p->c->slot[i].nonfinite)
-            fprintf(p->out, "<path d=\"M%.1f %dv-10\" stroke=\"#dc2626\" stroke-width=\"2\"><title>loss not finite</title></path>\n",
+            fprintf(p->out,
+                    "<path d=\"M%.1f %dv-10\" stroke=\"#dc2626\" stroke-width=\"2\"><title>loss not finite</title></path>\n",
                     x_of(p, p->drawn[i].step), BOTTOM);
 }
 
@@ -248,7 +255,8 @@ static void draw_last_values(const Picture *p) {
         eval_y = middle - sign * gap / 2;
     }
     fprintf(p->out, "<g font-size=\"14\" font-weight=\"600\">\n");
-    if (!isnan(train)) fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" fill=\"" TRAIN_COLOR "\">%.4f</text>\n", RIGHT + 10, train_y, train);
+    if (!isnan(train))
+        fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" fill=\"" TRAIN_COLOR "\">%.4f</text>\n", RIGHT + 10, train_y, train);
     if (!isnan(eval)) fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" fill=\"" EVAL_COLOR "\">%.4f</text>\n", RIGHT + 10, eval_y, eval);
     fprintf(p->out, "</g>\n");
 }
@@ -256,23 +264,37 @@ static void draw_last_values(const Picture *p) {
 static void draw_legend(const Picture *p) {
     int x = RIGHT - (p->c->evals ? 380 : 280), y = 50;
     fprintf(p->out, "<g font-size=\"13\" fill=\"#334155\">\n");
-    fprintf(p->out, "<path d=\"M%d %dh24\" stroke=\"" FAINT_COLOR "\" stroke-width=\"1.5\"/><text x=\"%d\" y=\"%d\">training</text>\n", x, y, x + 31, y + 4);
+    fprintf(p->out,
+            "<path d=\"M%d %dh24\" stroke=\"" FAINT_COLOR
+            "\" stroke-width=\"1.5\"/><text x=\"%d\" y=\"%d\">training</text>\n",
+            x, y, x + 31, y + 4);
     x += 106;
-    fprintf(p->out, "<path d=\"M%d %dh24\" stroke=\"" TRAIN_COLOR "\" stroke-width=\"2.6\"/><text x=\"%d\" y=\"%d\">training, smoothed</text>\n", x, y, x + 31, y + 4);
+    fprintf(p->out,
+            "<path d=\"M%d %dh24\" stroke=\"" TRAIN_COLOR
+            "\" stroke-width=\"2.6\"/><text x=\"%d\" y=\"%d\">training, smoothed</text>\n",
+            x, y, x + 31, y + 4);
     x += 174;
     if (p->c->evals)
-        fprintf(p->out, "<path d=\"M%d %dh24\" stroke=\"" EVAL_COLOR "\" stroke-width=\"1.6\"/><circle cx=\"%d\" cy=\"%d\" r=\"4\" fill=\"" EVAL_COLOR
-                "\"/><text x=\"%d\" y=\"%d\">held out</text>\n", x, y, x + 12, y, x + 31, y + 4);
+        fprintf(p->out,
+                "<path d=\"M%d %dh24\" stroke=\"" EVAL_COLOR
+                "\" stroke-width=\"1.6\"/><circle cx=\"%d\" cy=\"%d\" r=\"4\" fill=\"" EVAL_COLOR
+                "\"/><text x=\"%d\" y=\"%d\">held out</text>\n",
+                x, y, x + 12, y, x + 31, y + 4);
     fprintf(p->out, "</g>\n");
 }
 
 static void draw(const Picture *p, const char *title) {
-    fprintf(p->out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" font-family=\"Inter, 'Helvetica "
-            "Neue', 'DejaVu Sans', Arial, sans-serif\">\n", WIDTH, HEIGHT, WIDTH, HEIGHT);
-    fprintf(p->out, "<defs><clipPath id=\"plot\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath></defs>\n", LEFT - 6, TOP - 5,
-            RIGHT - LEFT + 12, BOTTOM - TOP + 10);
-    fprintf(p->out, "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"38\" font-size=\"20\" font-weight=\"700\" "
-            "fill=\"#0f172a\">", WIDTH, HEIGHT, LEFT);
+    fprintf(p->out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" font-family=\"Inter, 'Helvetica "
+            "Neue', 'DejaVu Sans', Arial, sans-serif\">\n",
+            WIDTH, HEIGHT, WIDTH, HEIGHT);
+    fprintf(p->out,
+            "<defs><clipPath id=\"plot\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath></defs>\n",
+            LEFT - 6, TOP - 5, RIGHT - LEFT + 12, BOTTOM - TOP + 10);
+    fprintf(p->out,
+            "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"38\" font-size=\"20\" font-weight=\"700\" "
+            "fill=\"#0f172a\">",
+            WIDTH, HEIGHT, LEFT);
     put_escaped(p->out, title);
     fprintf(p->out, "</text>\n<text x=\"%d\" y=\"60\" font-size=\"13\" fill=\"#64748b\">after step %lld%s</text>\n", LEFT,
             (long long)p->c->last_step, p->clipped ? " · the first losses stand above the picture" : "");

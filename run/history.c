@@ -69,7 +69,9 @@ static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int 
 
 /* --- a history ---------------------------------------------------------------------------------------------------- */
 
-static Chapter *chapter_of(const History *h, int part, int kind, int micro) { return &h->work[(part * (WORK_BACKWARD + 1) + kind) * MICRO_KINDS + micro]; }
+static Chapter *chapter_of(const History *h, int part, int kind, int micro) {
+    return &h->work[(part * (WORK_BACKWARD + 1) + kind) * MICRO_KINDS + micro];
+}
 
 /* Which of the three kinds micro-batch k of n is. */
 static int micro_kind(int64_t k, int64_t n) { return k == n - 1 ? MICRO_AT_END : k == 0 ? MICRO_FIRST : MICRO_BETWEEN; }

@@ -111,8 +111,12 @@ Metrics *metrics_open(const char *dir, int64_t step) {
     m->step = step;
     uint64_t kept = step > 0 ? read_history(m, step) : 0;
     if (step > 0 && !m->has_ours) keep_beside(m);
-    if (m->strangers) warn("%s: %lld lines among the run's are not the program's; they stay as they are", m->path, (long long)m->strangers);
-    if (m->trains < step) warn("%s has lines of %lld of the %lld steps so far; the others are lost", m->path, (long long)m->trains, (long long)step);
+    if (m->strangers)
+        warn("%s: %lld lines among the run's are not the program's; they stay as they are", m->path,
+             (long long)m->strangers);
+    if (m->trains < step)
+        warn("%s has lines of %lld of the %lld steps so far; the others are lost", m->path, (long long)m->trains,
+             (long long)step);
     m->fd = io_open(m->path, IO_APPEND);
     check_io(m, m->fd, "open");
     check_io(m, io_truncate(m->fd, kept), "cut");
@@ -140,7 +144,9 @@ static void put_number(char *line, size_t capacity, const char *key, double valu
 static int write_waiting(Metrics *m) {
     int error = m->error ? io_truncate(m->fd, m->bytes) : 0;
     if (!error) error = io_write(m->fd, m->waiting, m->waiting_bytes);
-    if (error && !m->error) warn("cannot write %s: %s; its lines wait in memory, and no checkpoint is saved without them", m->path, strerror(-error));
+    if (error && !m->error)
+        warn("cannot write %s: %s; its lines wait in memory, and no checkpoint is saved without them", m->path,
+             strerror(-error));
     if (error) io_truncate(m->fd, m->bytes);
     m->error = error;
     if (error) return 0;
@@ -165,7 +171,8 @@ static void write_line(Metrics *m, char *line, size_t capacity) {
 static void put_sent(char *line, size_t room, const int64_t sent[AXES]) {
     size_t used = strlen(line);
     for (int a = 0; a < AXES; a++)
-        used += (size_t)snprintf(line + used, room - used, "%s\"%s\":%lld%s", a ? "," : ",\"sent\":{", mesh_axis_name((Axis)a), (long long)sent[a], a == AXES - 1 ? "}" : "");
+        used += (size_t)snprintf(line + used, room - used, "%s\"%s\":%lld%s", a ? "," : ",\"sent\":{",
+                                 mesh_axis_name((Axis)a), (long long)sent[a], a == AXES - 1 ? "}" : "");
 }
 
 void metrics_train(Metrics *m, const StepMetrics *s) {
@@ -204,7 +211,9 @@ static int failed(const Metrics *m, int error, const char *what, char *fault) {
     return !error;
 }
 
-int metrics_catch_up(Metrics *m, char *fault) { return m->waiting_bytes == 0 || write_waiting(m) || failed(m, m->error, "write", fault); }
+int metrics_catch_up(Metrics *m, char *fault) {
+    return m->waiting_bytes == 0 || write_waiting(m) || failed(m, m->error, "write", fault);
+}
 const char *metrics_path(const Metrics *m) { return m->path; }
 int         metrics_fd(const Metrics *m) { return m->fd; }
 

@@ -41,7 +41,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     int       nodes = 1; /* whose buckets travel between ranks */
     for (int r = 0, shards = mesh.size[AXIS_SHARD]; leaves && r < shards; r++)
         if (tree_of_rank(leaves, shards, r).count > nodes) nodes = tree_of_rank(leaves, shards, r).count;
-    size_t tree_bytes = leaves ? comm_tree_bytes(ranks.comm, mesh.size[AXIS_SHARD], leaves) : 0, nccl_bytes = ranks.comm == COMM_NCCL ? tree_bytes : 0;
+    size_t tree_bytes = leaves ? comm_tree_bytes(ranks.comm, mesh.size[AXIS_SHARD], leaves) : 0,
+           nccl_bytes = ranks.comm == COMM_NCCL ? tree_bytes : 0;
     int64_t own_T = T / mesh.size[AXIS_CONTEXT];
     arena_tensor(&batches, I32, 2, B, own_T, 1); /* evaluation's inputs and targets, beside the loader's */
     arena_tensor(&batches, I32, 2, B, own_T, 1);
@@ -69,17 +70,21 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
               .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm)),
               .gradient_buffers = model.gradient_buffers,
               .tree_bytes = nccl_bytes,
-              .comm_bytes = groups_buffer_bytes(mesh, ranks.comm) + comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
+              .comm_bytes = groups_buffer_bytes(mesh, ranks.comm) +
+                            comm_staging_bytes(ranks.comm, ranks.count, layout.memory_elems * nodes) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_TENSOR], B * own_T * c->model.shape.n_embd) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_STAGE],
                                                4 * B * own_T / mesh.size[AXIS_TENSOR] * c->model.shape.n_embd) +
-                            comm_staging_bytes(ranks.comm, mesh.size[AXIS_CONTEXT], 2 * B * T * c->model.shape.n_embd / mesh.size[AXIS_TENSOR]) + tree_bytes - nccl_bytes,
+                            comm_staging_bytes(ranks.comm, mesh.size[AXIS_CONTEXT],
+                                               2 * B * T * c->model.shape.n_embd / mesh.size[AXIS_TENSOR]) +
+                            tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, own_T, micro_steps),
               .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer)};
     p.host_bytes = p.comm_bytes + p.host_copy_bytes + p.ahead_bytes + p.offload_bytes;
-    p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes + p.tree_bytes +
-                     p.library_bytes + p.reserve_bytes + (device_is_host() ? p.host_bytes : 0);
+    p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes +
+                     p.batch_bytes + p.tree_bytes + p.library_bytes + p.reserve_bytes +
+                     (device_is_host() ? p.host_bytes : 0);
     p.sent[AXIS_SHARD] = p.step_sent;
     for (int a = 0; a < AXES; a++)
         if (a != AXIS_SHARD) p.sent[AXIS_SHARD] -= p.sent[a] = ledger_sent(&step, mesh_axis_name((Axis)a));
@@ -138,7 +143,9 @@ PlanText plan_bytes_text(double bytes) {
     return t;
 }
 
-static void print_row(FILE *out, const char *what, size_t bytes) { fprintf(out, "  %-58s %10.1f MiB\n", what, (double)bytes / 1048576.0); }
+static void print_row(FILE *out, const char *what, size_t bytes) {
+    fprintf(out, "  %-58s %10.1f MiB\n", what, (double)bytes / 1048576.0);
+}
 
 void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     const char *recompute[] = {"", ", light recompute", ", block recompute"}, *comm[] = {"the ring", "MPI", "NCCL"};
@@ -150,8 +157,10 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     print_row(out, p->gradient_buffers > 0 ? row : "gradients", p->grads_bytes);
     const OptimizerKind *kind = optimizer_kind(c->optimizer.name);
     int                  used = snprintf(row, sizeof row, "optimizer: ");
-    for (int k = 0; k < kind->states; k++) used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
-    snprintf(row + used, sizeof row - (size_t)used, "%s%s", p->act == F32 ? "" : ", fp32 masters", shared ? ", this rank's share" : "");
+    for (int k = 0; k < kind->states; k++)
+        used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
+    snprintf(row + used, sizeof row - (size_t)used, "%s%s", p->act == F32 ? "" : ", fp32 masters",
+             shared ? ", this rank's share" : "");
     if (p->offload_bytes == 0) print_row(out, row, p->optimizer_bytes);
     snprintf(row, sizeof row, "activations%s", recompute[c->memory.recompute]);
     print_row(out, row, p->activation_bytes);
@@ -159,10 +168,15 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     print_row(out, "batches", p->batch_bytes);
     if (p->tree_bytes > 0) print_row(out, "what other ranks send to be added in order", p->tree_bytes);
     if (!on_host) {
-        print_row(out, device_memory_total() ? "not ours, as measured: context, libraries, other programs" : "not ours: the context, not measured without a GPU",
+        print_row(out,
+                  device_memory_total() ? "not ours, as measured: context, libraries, other programs"
+                                        : "not ours: the context, not measured without a GPU",
                   p->library_bytes);
-        print_row(out, p->ranks.joined || p->ranks.count == 1 || p->ranks.comm != COMM_NCCL ? "not ours, an estimate: kernels loaded later, cuBLASLt, graph"
-                       : "not ours, an estimate: NCCL, kernels, cuBLASLt, graph", p->reserve_bytes);
+        print_row(out,
+                  p->ranks.joined || p->ranks.count == 1 || p->ranks.comm != COMM_NCCL
+                      ? "not ours, an estimate: kernels loaded later, cuBLASLt, graph"
+                      : "not ours, an estimate: NCCL, kernels, cuBLASLt, graph",
+                  p->reserve_bytes);
         print_row(out, "total, GPU memory", p->device_bytes);
     }
     snprintf(row, sizeof row, "%sexchange between ranks, by %s", on_host ? "" : "host: ", comm[p->ranks.comm]);
@@ -186,10 +200,15 @@ char *plan_memory_advice(const Config *c, const Plan *p) {
     if (!out) fail(EXIT_MEMORY, "no memory for a plan");
     plan_print_memory(out, c, p);
     fprintf(out, "less memory:");
-    if (B > 1) fprintf(out, " batch.micro_batch = %lld takes %s;", (long long)(B / 2), plan_bytes_text((double)total_with(c, p, B / 2, recompute)).text);
+    if (B > 1)
+        fprintf(out, " batch.micro_batch = %lld takes %s;", (long long)(B / 2),
+                plan_bytes_text((double)total_with(c, p, B / 2, recompute)).text);
     if (recompute != RECOMPUTE_BLOCK)
         fprintf(out, " memory.recompute = \"block\" takes %s;", plan_bytes_text((double)total_with(c, p, B, RECOMPUTE_BLOCK)).text);
-    if (B == 1 || recompute == RECOMPUTE_BLOCK) fprintf(out, " %s;", c->parallel.zero_stage ? "more ranks share the optimizer's part" : "parallel.zero_stage = 1 shares the optimizer's part among the ranks");
+    if (B == 1 || recompute == RECOMPUTE_BLOCK)
+        fprintf(out, " %s;",
+                c->parallel.zero_stage ? "more ranks share the optimizer's part"
+                                       : "parallel.zero_stage = 1 shares the optimizer's part among the ranks");
     fprintf(out, " `train_gpt plan` shows each\n");
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for a plan");
     return text;

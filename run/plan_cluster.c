@@ -19,7 +19,8 @@ static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMP
 static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked, const Simulated *s) {
     ModelSpec spec = plan_model(c, act, asked->ranks, s->fullest, NULL);
     Layout    layout = model_spec_layout(&spec);
-    double    copied = (double)saver_bytes(&layout, spec.optimizer), written = (double)checkpoint_disk_bytes(&layout, spec.optimizer);
+    double    copied = (double)saver_bytes(&layout, spec.optimizer),
+           written = (double)checkpoint_disk_bytes(&layout, spec.optimizer);
     layout_destroy(&layout);
     return goodput_of(copied / cluster->copy_bytes_per_s, written / cluster->write_bytes_per_s, cluster->restart_s,
                       asked->mtbf_hours * 3600.0);
@@ -80,7 +81,9 @@ static PlanText seconds_text(double s) {
 static void print_grid(const Simulated *s, const Cluster *cluster, int zero_bubble) {
     char text[MESH_TEXT], axes[MESH_TEXT];
     printf("grid         %s, ZeRO stage %d", mesh_text(s->mesh, text), s->zero_stage);
-    if (s->mesh.size[AXIS_STAGE] > 1) printf(", interleave %d%s", s->parts, zero_bubble ? ", backward in two halves (which the simulator alone has)" : "");
+    if (s->mesh.size[AXIS_STAGE] > 1)
+        printf(", interleave %d%s", s->parts,
+               zero_bubble ? ", backward in two halves (which the simulator alone has)" : "");
     printf("; %lld micro-batch%s of %lld, recompute %s\n", (long long)s->micro_batches, s->micro_batches == 1 ? "" : "es",
            (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute]);
     printf("             across nodes of %.0f: %s\n", cluster->gpus_per_node,
@@ -125,8 +128,8 @@ static void print_times(const Config *c, const Simulated *s, int ranks) {
 }
 
 static void print_goodput(Goodput g, double mtbf_hours) {
-    printf("simulated    failures every %g hours: a checkpoint every %.4g s (training stands still for %.3g s, and it is on disk %.3g s later); goodput %.1f %%\n", mtbf_hours,
-           g.interval_s, g.save_s, g.write_s, 100.0 * g.goodput);
+    printf("simulated    failures every %g hours: a checkpoint every %.4g s (training stands still for %.3g s, and it is on disk %.3g s later); goodput %.1f %%\n",
+           mtbf_hours, g.interval_s, g.save_s, g.write_s, 100.0 * g.goodput);
 }
 
 /* Prints the part of the step that grew most against the best grid. */
@@ -141,14 +144,17 @@ static void print_why(const Simulated *s, const Simulated *best) {
 }
 
 static void print_found(const Found *f, const Cluster *cluster) {
-    printf("simulated    the quickest of %lld grids and their variants, in %s:\n", (long long)f->allowed, plan_bytes_text(cluster->memory_bytes).text);
-    printf("\nsimulated    tensor context pipeline interleave replicas data zero_stage micro_batch recompute  step s  MFU %%  bubble %%   GiB   why not first\n");
+    printf("simulated    the quickest of %lld grids and their variants, in %s:\n", (long long)f->allowed,
+           plan_bytes_text(cluster->memory_bytes).text);
+    printf(
+        "\nsimulated    tensor context pipeline interleave replicas data zero_stage micro_batch recompute  step s  MFU %%  bubble %%   GiB   why not first\n");
     for (int i = 0; i < f->count; i++) {
         const Simulated *s = &f->best[i];
         printf("simulated    %6d %7d %8d %10d %8d %4d %10d %11lld %9s %7.4g %6.1f %9.1f %5.1f",
-               s->mesh.size[AXIS_TENSOR], s->mesh.size[AXIS_CONTEXT],
-               s->mesh.size[AXIS_STAGE], s->parts, s->mesh.size[AXIS_REPLICA], s->mesh.size[AXIS_SHARD] * s->mesh.size[AXIS_REPLICA], s->zero_stage,
-               (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute], s->step_s, 100.0 * s->mfu, 100.0 * s->bubble, s->memory_bytes / (1024.0 * 1024 * 1024));
+               s->mesh.size[AXIS_TENSOR], s->mesh.size[AXIS_CONTEXT], s->mesh.size[AXIS_STAGE], s->parts,
+               s->mesh.size[AXIS_REPLICA], s->mesh.size[AXIS_SHARD] * s->mesh.size[AXIS_REPLICA], s->zero_stage,
+               (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute], s->step_s, 100.0 * s->mfu, 100.0 * s->bubble,
+               s->memory_bytes / (1024.0 * 1024 * 1024));
         print_why(s, &f->best[0]);
     }
     printf("\n");
@@ -168,9 +174,10 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
     if (!search_room(c, act, asked->ranks, cluster, &room)) {
         fprintf(out, "no grid of %d ranks has room for this model and batch: more ranks\n", asked->ranks);
     } else {
-        fprintf(out, "simulated    room has: parallel.tensor=%d parallel.pipeline=%d parallel.interleave=1 parallel.context=1 parallel.replicas=1 "
-                "parallel.zero_stage=%d batch.micro_batch=1 memory.recompute=block; search=true finds quicker ones\n", room.mesh.size[AXIS_TENSOR],
-                room.mesh.size[AXIS_STAGE], room.zero_stage);
+        fprintf(out,
+                "simulated    room has: parallel.tensor=%d parallel.pipeline=%d parallel.interleave=1 parallel.context=1 parallel.replicas=1 "
+                "parallel.zero_stage=%d batch.micro_batch=1 memory.recompute=block; search=true finds quicker ones\n",
+                room.mesh.size[AXIS_TENSOR], room.mesh.size[AXIS_STAGE], room.zero_stage);
     }
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for a plan");
     fail_lines(EXIT_MEMORY, text);
@@ -182,22 +189,28 @@ static DType precision_on(const Config *c, const Cluster *cluster) {
     DType act = precision_resolve((Precision)c->precision, cluster->bf16 > 0).act;
     if (cluster_flops(cluster, act, c->precision == PRECISION_TF32) > 0) return act;
     const char *name = c->precision == PRECISION_TF32 ? "tf32" : dtype_name(act);
-    fail(EXIT_CONFIG, "plan: cluster=%s says no rate of %s products: gpu.flops.%s, or another precision", cluster->name, name, name);
+    fail(EXIT_CONFIG, "plan: cluster=%s says no rate of %s products: gpu.flops.%s, or another precision", cluster->name,
+         name, name);
 }
 
 void plan_cluster(const Config *config, ClusterPlan asked) {
     Cluster cluster = cluster_load(asked.cluster);
     DType   act = precision_on(config, &cluster);
     if (asked.mtbf_hours > 0 && (cluster.copy_bytes_per_s == 0 || cluster.write_bytes_per_s == 0))
-        fail(EXIT_CONFIG, "plan: mtbf_hours=%g: cluster=%s says no checkpoint.copy_bytes_per_s and checkpoint.write_bytes_per_s", asked.mtbf_hours, cluster.name);
+        fail(EXIT_CONFIG,
+             "plan: mtbf_hours=%g: cluster=%s says no checkpoint.copy_bytes_per_s and checkpoint.write_bytes_per_s",
+             asked.mtbf_hours, cluster.name);
     if (config->memory.offload)
-        fail(EXIT_CONFIG, "plan: cluster=%s says nothing of a host's memory, and memory.offload = \"optimizer\" updates there: memory.offload=none", cluster.name);
+        fail(EXIT_CONFIG,
+             "plan: cluster=%s says nothing of a host's memory, and memory.offload = \"optimizer\" updates there: memory.offload=none",
+             cluster.name);
     Found f = {.count = 0};
     if (asked.searches) {
         f = search(config, act, asked.ranks, &cluster, asked.held, asked.zero_bubble);
         if (f.allowed == 0) {
             char *fault = config_check_changed(config, asked.ranks);
-            fail(EXIT_CONFIG, "plan: search=true: the config allows no grid of %d ranks that it looks at%s%s", asked.ranks, fault ? ": " : "", fault ? fault : "");
+            fail(EXIT_CONFIG, "plan: search=true: the config allows no grid of %d ranks that it looks at%s%s",
+                 asked.ranks, fault ? ": " : "", fault ? fault : "");
         }
         if (f.count == 0)
             fail(EXIT_MEMORY, "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more ranks, or "
@@ -207,7 +220,8 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
     Config    c = asked.searches ? search_config(config, &s) : *config;
     if (s.memory_bytes > cluster.memory_bytes) fail_for_room(&c, act, &cluster, &asked, &s);
     if (asked.json) {
-        cJSON *object = json_of(&s, asked.ranks, asked.zero_bubble), *others = asked.searches ? cJSON_AddArrayToObject(object, "next") : NULL;
+        cJSON *object = json_of(&s, asked.ranks, asked.zero_bubble),
+              *others = asked.searches ? cJSON_AddArrayToObject(object, "next") : NULL;
         for (int i = 1; i < f.count; i++) cJSON_AddItemToArray(others, json_of(&f.best[i], asked.ranks, asked.zero_bubble));
         if (asked.mtbf_hours > 0) {
             Goodput g = goodput(&c, act, &cluster, &asked, &s);
@@ -217,8 +231,8 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
         print_json(object, &cluster);
         return;
     }
-    printf("plan of %s on %d rank%s of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks, asked.ranks == 1 ? "" : "s", cluster.name,
-           cluster.gpu, dtype_name(act));
+    printf("plan of %s on %d rank%s of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks,
+           asked.ranks == 1 ? "" : "s", cluster.name, cluster.gpu, dtype_name(act));
     printf("model        %s\n", model_shape_text(config->model.shape).text);
     if (asked.searches) print_found(&f, &cluster);
     print_grid(&s, &cluster, asked.zero_bubble);

@@ -96,7 +96,9 @@ static void print_stage(const Config *c, const Plan *p, int stage) {
     int          used = 0, tapes = 0;
     for (int i = 0; i < spec.pipeline.parts; i++) {
         int64_t first = part[i].first, last = part[i].end - 1;
-        if (used < 40) used += snprintf(blocks + used, sizeof blocks - (size_t)used, first < last ? "%s%lld-%lld" : "%s%lld", i ? ", " : "", (long long)first, (long long)last);
+        if (used < 40)
+            used += snprintf(blocks + used, sizeof blocks - (size_t)used, first < last ? "%s%lld-%lld" : "%s%lld",
+                             i ? ", " : "", (long long)first, (long long)last);
         else if (used < 60) used = 60, strcat(blocks, ", ...");
         if (part[i].tapes > tapes) tapes = part[i].tapes;
     }
@@ -104,8 +106,9 @@ static void print_stage(const Config *c, const Plan *p, int stage) {
     ranks.stage = stage;
     Plan one = plan_make(c, p->act, ranks);
     printf("  stage %-3d blocks %-28s x %-3d %9.1f %9.1f %9.1f %11.1f %9.1f MiB\n", stage, blocks, tapes,
-           (double)one.params_bytes / 1048576.0,
-           (double)one.grads_bytes / 1048576.0, (double)one.optimizer_bytes / 1048576.0, (double)one.activation_bytes / 1048576.0, (double)one.device_bytes / 1048576.0);
+           (double)one.params_bytes / 1048576.0, (double)one.grads_bytes / 1048576.0,
+           (double)one.optimizer_bytes / 1048576.0, (double)one.activation_bytes / 1048576.0,
+           (double)one.device_bytes / 1048576.0);
 }
 
 /* All of few; of many the first and the last ones: those between lie between. */
@@ -125,7 +128,9 @@ static void print_stages(const Config *c, const Plan *p) {
 static void print_crossing(const Plan *p) {
     int devices = device_is_host() ? 0 : device_count();
     char axes[MESH_TEXT];
-    if (devices > 0 && p->ranks.count > devices) printf("             across hosts of %d GPU%s: %s\n", devices, devices == 1 ? "" : "s", mesh_crossing(p->mesh, devices, axes));
+    if (devices > 0 && p->ranks.count > devices)
+        printf("             across hosts of %d GPU%s: %s\n", devices, devices == 1 ? "" : "s",
+               mesh_crossing(p->mesh, devices, axes));
 }
 
 static void print_grid(const Config *c, const Plan *p) {
@@ -150,11 +155,14 @@ static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
     double all = (double)p->device_bytes * sharing, there = (double)device_memory_total();
     char   whose[40] = "";
     if (sharing > 1) snprintf(whose, sizeof whose, sharing == ranks ? " for all ranks" : " for %d ranks", sharing);
-    if (there > 0) printf("  %s%s of the %s of this %s%s\n", plan_bytes_text(all).text, whose, plan_bytes_text(there).text, device_is_host() ? "machine" : "GPU",
-           all > there ? ": more than it has; a smaller batch.micro_batch or memory.recompute = \"block\" takes less" : "");
+    if (there > 0)
+        printf("  %s%s of the %s of this %s%s\n", plan_bytes_text(all).text, whose, plan_bytes_text(there).text,
+               device_is_host() ? "machine" : "GPU",
+               all > there ? ": more than it has; a smaller batch.micro_batch or memory.recompute = \"block\" takes less"
+                           : "");
     if (!device_is_host() && sharing > 1 && c->parallel.comm == PARALLEL_AUTO)
-        printf("  %d ranks on the %d GPU%s here share %s, and exchange by way of host memory; parallel.comm = \"nccl\" plans for a GPU each\n", ranks, devices,
-               devices == 1 ? "" : "s", devices == 1 ? "it" : "them");
+        printf("  %d ranks on the %d GPU%s here share %s, and exchange by way of host memory; parallel.comm = \"nccl\" plans for a GPU each\n",
+               ranks, devices, devices == 1 ? "" : "s", devices == 1 ? "it" : "them");
     if (memory_bytes > 0)
         printf("  largest batch.micro_batch in %s: %lld\n", plan_bytes_text((double)memory_bytes).text,
                (long long)plan_largest_micro_batch(c, p, memory_bytes));
@@ -164,9 +172,13 @@ static void print_data(const Config *c) {
     DataCount d = count_data(&c->data.train, c->batch.seq_len);
     double    wanted = (double)c->run.steps * (double)(c->batch.global_tokens / c->batch.seq_len);
     if (d.missing[0]) printf("data         %s: epochs unknown\n", d.missing);
-    else if (d.samples == 0) printf("data         %s tokens: not one sample of %lld\n", count_text((double)d.tokens).text, (long long)c->batch.seq_len);
-    else printf("data         %lld file%s, %s tokens, %lld samples of %lld: %.2f epochs\n", (long long)d.files, d.files == 1 ? "" : "s",
-                count_text((double)d.tokens).text, (long long)d.samples, (long long)c->batch.seq_len, wanted / (double)d.samples);
+    else if (d.samples == 0)
+        printf("data         %s tokens: not one sample of %lld\n", count_text((double)d.tokens).text,
+               (long long)c->batch.seq_len);
+    else
+        printf("data         %lld file%s, %s tokens, %lld samples of %lld: %.2f epochs\n", (long long)d.files,
+               d.files == 1 ? "" : "s", count_text((double)d.tokens).text, (long long)d.samples,
+               (long long)c->batch.seq_len, wanted / (double)d.samples);
 }
 
 static void print_disk(const Config *c, const Plan *p) {
@@ -174,7 +186,9 @@ static void print_disk(const Config *c, const Plan *p) {
     int64_t room = free_bytes_for(c->run.dir);
     printf("checkpoint   %s each, %lld kept and one being written: %s", plan_bytes_text((double)p->checkpoint_bytes).text,
            (long long)c->checkpoint.keep, plan_bytes_text(most).text);
-    if (room >= 0) printf(" of %s free under %s%s", plan_bytes_text((double)room).text, c->run.dir, most > (double)room ? ": not enough" : "");
+    if (room >= 0)
+        printf(" of %s free under %s%s", plan_bytes_text((double)room).text, c->run.dir,
+               most > (double)room ? ": not enough" : "");
     printf("\n");
 }
 
@@ -194,22 +208,25 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     plan_print_memory(stdout, c, p);
     print_room(c, p, memory_bytes);
     char sharers[64];
-    printf("\nbatch        %lld tokens a step: %s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)p->tokens_per_step,
-           plan_sharers(config_datas(c, ranks), ranks, sharers), (long long)p->micro_steps, p->micro_steps == 1 ? "" : "es", (long long)c->batch.micro_batch,
+    printf("\nbatch        %lld tokens a step: %s x %lld micro-batch%s x %lld sequences of %lld\n",
+           (long long)p->tokens_per_step, plan_sharers(config_datas(c, ranks), ranks, sharers),
+           (long long)p->micro_steps, p->micro_steps == 1 ? "" : "es", (long long)c->batch.micro_batch,
            (long long)c->batch.seq_len);
-    printf("run          %lld steps, %s tokens: %.3g per parameter\n", (long long)c->run.steps, count_text(steps * (double)p->tokens_per_step).text,
+    printf("run          %lld steps, %s tokens: %.3g per parameter\n", (long long)c->run.steps,
+           count_text(steps * (double)p->tokens_per_step).text,
            steps * (double)p->tokens_per_step / (double)p->parameters);
     print_data(c);
     print_disk(c, p);
-    printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", count_text(p->flops_per_token).text, count_text(step_flops).text,
-           count_text(step_flops * steps).text);
+    printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", count_text(p->flops_per_token).text,
+           count_text(step_flops).text, count_text(step_flops * steps).text);
     if (ranks > 1) printf("exchange     each rank sends %s a step", plan_bytes_text(p->step_sent).text);
     if (ranks > 1 && (is_grid(p) || c->parallel.zero_stage > 1)) print_sent(p);
     if (ranks > 1) printf("\n");
     if (matmul_flops > 0) {
         char time[32];
         progress_duration(time, step_flops * steps / (EXPECTED_MFU * matmul_flops) * 1e3);
-        printf("machine      %s: %sFLOP/s in %s matrix products (measured now, 0.1 s)\n", device_name(), count_text(matmul_flops).text, dtype_name(p->act));
+        printf("machine      %s: %sFLOP/s in %s matrix products (measured now, 0.1 s)\n", device_name(),
+               count_text(matmul_flops).text, dtype_name(p->act));
         printf("time         about %s: an estimate at %.0f %% of that rate%s, without evals and saves;\n"
                "             models much smaller than GPT-2 124M reach a smaller part of it\n", time, 100 * EXPECTED_MFU,
                ranks > 1 ? ", for ranks that share this machine" : "");
@@ -220,7 +237,8 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
 static void print_ledger(const Config *c, const Plan *p) {
     Ledger step = {0};
     model_dry(plan_model(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
-    printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n", count_text(ledger_flops(&step)).text, plan_bytes_text(ledger_bytes(&step)).text,
+    printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n",
+           count_text(ledger_flops(&step)).text, plan_bytes_text(ledger_bytes(&step)).text,
            plan_bytes_text(ledger_sent(&step, NULL)).text);
     ledger_print(stdout, &step);
     ledger_free(&step);
@@ -233,7 +251,8 @@ typedef struct { int ranks; size_t memory_bytes; int ledger, fits; ClusterPlan o
 static int take_ranks(const char *text) {
     char *end;
     long  value = strtol(text, &end, 10);
-    if (end == text || *end || value < 1 || value > 1 << 20) fail(EXIT_CONFIG, "plan: ranks=%s: a whole number from 1 to 1048576 is expected", text);
+    if (end == text || *end || value < 1 || value > 1 << 20)
+        fail(EXIT_CONFIG, "plan: ranks=%s: a whole number from 1 to 1048576 is expected", text);
     return (int)value;
 }
 
@@ -244,28 +263,35 @@ static size_t take_memory(const char *text) {
     char  *end;
     double value = strtod(text, &end);
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (end != text && strcmp(end, units[i].unit) == 0 && value > 0 && value * units[i].bytes < 1e18) return (size_t)(value * units[i].bytes);
+        if (end != text && strcmp(end, units[i].unit) == 0 && value > 0 && value * units[i].bytes < 1e18)
+            return (size_t)(value * units[i].bytes);
     fail(EXIT_CONFIG, "plan: memory=%s: a size is expected, as in memory=80GiB", text);
 }
 
 static int take_flag(const char *name, const char *text) {
-    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0) fail(EXIT_CONFIG, "plan: %s=%s: true or false is expected", name, text);
+    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+        fail(EXIT_CONFIG, "plan: %s=%s: true or false is expected", name, text);
     return strcmp(text, "true") == 0;
 }
 
 static double take_hours(const char *text) {
     char  *end;
     double value = strtod(text, &end);
-    if (end == text || *end || !(value > 0 && value < 1e9)) fail(EXIT_CONFIG, "plan: mtbf_hours=%s: hours between failures of the job are expected, as in mtbf_hours=3.1", text);
+    if (end == text || *end || !(value > 0 && value < 1e9))
+        fail(EXIT_CONFIG, "plan: mtbf_hours=%s: hours between failures of the job are expected, as in mtbf_hours=3.1",
+             text);
     return value;
 }
 
 /* Whether it is one of the verb's own. */
 static int take_one(Asked *asked, const char *argument) {
-    static const char *const NAMES[] = {"ranks", "memory", "ledger", "cluster", "search", "fit", "mtbf_hours", "json", "zero_bubble"};
+    static const char *const NAMES[] = {"ranks", "memory", "ledger", "cluster", "search", "fit", "mtbf_hours",
+                                        "json", "zero_bubble"};
     const char *value = strchr(argument, '=');
     size_t      name = 0;
-    while (name < sizeof NAMES / sizeof *NAMES && (!value || strlen(NAMES[name]) != (size_t)(value - argument) || strncmp(argument, NAMES[name], strlen(NAMES[name])) != 0)) name++;
+    while (name < sizeof NAMES / sizeof *NAMES && (!value || strlen(NAMES[name]) != (size_t)(value - argument) ||
+                                                   strncmp(argument, NAMES[name], strlen(NAMES[name])) != 0))
+        name++;
     if (!value) return 0;
     value++;
     switch (name) {
@@ -290,11 +316,15 @@ static Asked take_asked(int *count, char **overrides) {
         if (!take_one(&asked, overrides[i])) overrides[kept++] = overrides[i];
     *count = kept;
     if (!asked.on.cluster && (asked.on.searches || asked.on.json || asked.on.zero_bubble || asked.on.mtbf_hours > 0))
-        fail(EXIT_CONFIG, "plan: search=, json=, zero_bubble= and mtbf_hours= are of a cluster: cluster=dgx-h100, or the path of a file");
+        fail(EXIT_CONFIG,
+             "plan: search=, json=, zero_bubble= and mtbf_hours= are of a cluster: cluster=dgx-h100, or the path of a file");
     if (asked.on.cluster && (asked.memory_bytes || asked.ledger))
-        fail(EXIT_CONFIG, "plan: memory= and ledger= are of a run on this machine, and cluster=%s says what another has: one of them", asked.on.cluster);
+        fail(EXIT_CONFIG,
+             "plan: memory= and ledger= are of a run on this machine, and cluster=%s says what another has: one of them",
+             asked.on.cluster);
     if (asked.fits && asked.on.searches)
-        fail(EXIT_CONFIG, "plan: fit=true keeps the config's grid and takes fewer ranks; search=true keeps the ranks and looks for a grid: one of them");
+        fail(EXIT_CONFIG,
+             "plan: fit=true keeps the config's grid and takes fewer ranks; search=true keeps the ranks and looks for a grid: one of them");
     asked.on.held = search_held(overrides, kept);
     return asked;
 }
@@ -317,8 +347,10 @@ static CommKind comm_of(const Config *c, int ranks) {
 }
 
 int verb_plan(int argc, char **argv) {
-    if (argc < 2) fail(EXIT_CONFIG, "plan needs a config file: ./train_gpt plan config.json [key=value ...] [ranks=N] [fit=true] [memory=80GiB] [ledger=true] "
-                           "[cluster=NAME_OR_FILE [search=true] [mtbf_hours=H] [zero_bubble=true] [json=true]]");
+    if (argc < 2)
+        fail(EXIT_CONFIG,
+             "plan needs a config file: ./train_gpt plan config.json [key=value ...] [ranks=N] [fit=true] [memory=80GiB] [ledger=true] "
+             "[cluster=NAME_OR_FILE [search=true] [mtbf_hours=H] [zero_bubble=true] [json=true]]");
     int    overrides = argc - 2;
     Asked  asked = take_asked(&overrides, argv + 2);
     Config config;

@@ -50,7 +50,8 @@ void progress_duration(char out[32], double ms) {
 static void put_fixed(char *out, size_t capacity, double value, int width, int decimals) {
     if (!isfinite(value)) snprintf(out, capacity, "%*s", width, isnan(value) ? "nan" : "inf");
     else while (snprintf(out, capacity, "%*.*f", width, decimals, value) > width && decimals > 0) decimals--;
-    if ((int)strlen(out) > width && snprintf(out, capacity, "%*.0e", width, value) > width) snprintf(out, capacity, "%*s", width, "huge");
+    if ((int)strlen(out) > width && snprintf(out, capacity, "%*.0e", width, value) > width)
+        snprintf(out, capacity, "%*s", width, "huge");
 }
 
 /* "45.1k", "1.45M", "  450" in five columns. */
@@ -114,8 +115,9 @@ void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes) {
     progress_duration(eta, eta_ms(p, s->step));
     if (s->timed & WITH_STAGE) snprintf(bubble, sizeof bubble, " | bubble %.0f %%", 100.0 * s->axis_ms[AXIS_STAGE] / s->ms);
     int wide = decimal_width(p->steps) > 5; /* a run of very many steps keeps the 120 columns by a shorter word */
-    snprintf(line, sizeof line, "step %s %5.1f%% | loss %s | lr %.2e | norm %s | %s tok/s | %s%%%s%s | %s GiB | ETA %6s", name,
-             100.0 * (double)s->step / (double)p->steps, loss, s->lr, norm, rate, gemm, wide ? "" : " of gemm", bubble, memory, eta);
+    snprintf(line, sizeof line, "step %s %5.1f%% | loss %s | lr %.2e | norm %s | %s tok/s | %s%%%s%s | %s GiB | ETA %6s",
+             name, 100.0 * (double)s->step / (double)p->steps, loss, s->lr, norm, rate, gemm, wide ? "" : " of gemm",
+             bubble, memory, eta);
     clear_rewritten(p);
     if (!final) {
         p->rewriting = 1;

@@ -32,7 +32,9 @@ static void refuse_config_among_logs(const Config *c) {
     static const char *const logs[] = {"metrics.jsonl", "loss.svg"};
     for (size_t i = 0; i < sizeof logs / sizeof *logs; i++)
         if (is_same_file(path_in_run(c, logs[i]).text, c->path))
-            fail(EXIT_CONFIG, "run.dir: the config %s lies where this run writes its %s: give the config another name, or take another run.dir", c->path, logs[i]);
+            fail(EXIT_CONFIG,
+                 "run.dir: the config %s lies where this run writes its %s: give the config another name, or take another run.dir",
+                 c->path, logs[i]);
 }
 
 static void open_inputs(Run *r) {
@@ -51,11 +53,16 @@ static void agree_on_inputs(const Run *r) {
     char ranks[GUARD_TEXT];
     if (!guard_is_same(r->comm, (int64_t)config_fingerprint(r->config), ranks))
         fail(EXIT_CONFIG, "the configs of the ranks differ: %s; give all the same file and the same words after it", ranks);
-    struct { const char *key; uint64_t seen; } inputs[] = {{"data.train", dataset_fingerprint(&r->train)}, {"data.val", dataset_fingerprint(&r->val)},
-                                                           {"model.init_from", checkpoint_source_fingerprint(r->config)}};
+    struct {
+        const char *key;
+        uint64_t    seen;
+    } inputs[] = {{"data.train", dataset_fingerprint(&r->train)},
+                  {"data.val", dataset_fingerprint(&r->val)},
+                  {"model.init_from", checkpoint_source_fingerprint(r->config)}};
     for (int i = 0; i < 3; i++)
         if (!guard_is_same(r->comm, (int64_t)inputs[i].seen, ranks))
-            fail(EXIT_DATA, "%s: the ranks do not see the same files: %s differ; compared are names without folder, sizes, and samples of what they hold",
+            fail(EXIT_DATA,
+                 "%s: the ranks do not see the same files: %s differ; compared are names without folder, sizes, and samples of what they hold",
                  inputs[i].key, ranks);
 }
 
@@ -74,7 +81,9 @@ static CommKind choose_comm(const Config *c, Comm *comm) {
     }
 }
 
-static int stage_of(const Run *r) { return mesh_place(config_mesh(r->config, comm_size(r->comm)), comm_rank(r->comm)).at[AXIS_STAGE]; }
+static int stage_of(const Run *r) {
+    return mesh_place(config_mesh(r->config, comm_size(r->comm)), comm_rank(r->comm)).at[AXIS_STAGE];
+}
 
 /* From here on a failed allocation, NCCL's and cuBLASLt's too, prints the plan and the changes that take less. */
 static void make_plan(Run *r, CommKind kind, int joined) {
@@ -99,8 +108,9 @@ static void warn_of_wide_groups(const Run *r) {
         if (end < ranks && end % tensor && !wide) wide = end;
     }
     if (wide && run_is_rank0(r))
-        warn("tensor ranks %d to %d lie on %s and %s: in every block they exchange over the network; parallel.tensor = %d fits each host", wide / tensor * tensor,
-             wide / tensor * tensor + tensor - 1, comm_host(r->comm, wide - 1), comm_host(r->comm, wide), fits);
+        warn("tensor ranks %d to %d lie on %s and %s: in every block they exchange over the network; parallel.tensor = %d fits each host",
+             wide / tensor * tensor, wide / tensor * tensor + tensor - 1, comm_host(r->comm, wide - 1),
+             comm_host(r->comm, wide), fits);
 }
 
 static void join_ranks(Run *r, Launch launch) {
@@ -128,7 +138,8 @@ static void join_ranks(Run *r, Launch launch) {
     warn_of_wide_groups(r);
     r->shares = (int64_t *)malloc(sizeof *r->shares * (size_t)r->groups.datas);
     if (!r->shares) fail(EXIT_MEMORY, "no memory for a table of %d ranks", r->groups.datas);
-    for (int d = 0; d < r->groups.datas; d++) r->shares[d] = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * r->groups.datas);
+    for (int d = 0; d < r->groups.datas; d++)
+        r->shares[d] = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * r->groups.datas);
 }
 
 /* --- memory: every size from dry runs ----------------------------------------------------------------------------- */
@@ -147,8 +158,10 @@ static void refuse_too_large(const Run *r) {
     leaner.memory.recompute = RECOMPUTE_BLOCK;
     int64_t fits = plan_largest_micro_batch(c, p, available + p->library_bytes);
     size_t  block = plan_make(&leaner, p->act, p->ranks).device_bytes - p->library_bytes;
-    fail(EXIT_MEMORY, "%s has %s free%s and this run takes %s: batch.micro_batch = %lld %s, memory.recompute = \"block\" takes %s", device_name(),
-         plan_bytes_text((double)available).text, sharing > 1 ? " for each rank" : "", plan_bytes_text((double)wanted).text, (long long)(fits > 0 ? fits : 1),
+    fail(EXIT_MEMORY,
+         "%s has %s free%s and this run takes %s: batch.micro_batch = %lld %s, memory.recompute = \"block\" takes %s",
+         device_name(), plan_bytes_text((double)available).text, sharing > 1 ? " for each rank" : "",
+         plan_bytes_text((double)wanted).text, (long long)(fits > 0 ? fits : 1),
          fits > 0 ? "is the largest that fits" : "does not fit either", plan_bytes_text((double)block).text);
 }
 
@@ -157,10 +170,14 @@ static void refuse_too_large(const Run *r) {
 static void refuse_too_many_ranks(const Run *r) {
     Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL});
     int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1; /* of a piece: a row that is cut is a run for each rank, and q, k, v */
-    int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name)) * (l.params * tensor + l.buckets * l.ranks * ends) + 2 * MANIFEST_RUNS;
+    int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name)) *
+                       (l.params * tensor + l.buckets * l.ranks * ends) +
+                   2 * MANIFEST_RUNS;
     if (!manifest_has_room(runs, r->train.shards))
-        fail(EXIT_CONFIG, "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json holds; use %s",
-             (long long)l.elems, l.ranks, l.ranks > 1 ? "s" : "", (long long)runs, r->train.shards, l.ranks > 1 ? "fewer ranks" : "a smaller model");
+        fail(EXIT_CONFIG,
+             "a checkpoint of %lld parameters by %d rank%s is %lld pieces and %d data files: more than its state.json holds; use %s",
+             (long long)l.elems, l.ranks, l.ranks > 1 ? "s" : "", (long long)runs, r->train.shards,
+             l.ranks > 1 ? "fewer ranks" : "a smaller model");
     layout_destroy(&l);
 }
 
@@ -194,8 +211,15 @@ static void publish_first_weights(Run *r) {
 }
 
 static void load_weights(Run *r) {
-    r->checkpoint = (CheckpointState){.config = r->config, .comm = r->comm, .optimizer = &r->model->optimizer, .stream = &r->model->stream, .train = &r->train,
-                                      .watchdog = r->watchdog, .lock = r->lock, .precision = r->numerics.name, .threads = device_threads(),
+    r->checkpoint = (CheckpointState){.config = r->config,
+                                      .comm = r->comm,
+                                      .optimizer = &r->model->optimizer,
+                                      .stream = &r->model->stream,
+                                      .train = &r->train,
+                                      .watchdog = r->watchdog,
+                                      .lock = r->lock,
+                                      .precision = r->numerics.name,
+                                      .threads = device_threads(),
                                       .train_state = &r->state};
     r->resumed = checkpoint_resume(&r->checkpoint);
     publish_first_weights(r);
@@ -219,7 +243,8 @@ int run_await_batches(Run *r) {
         requests_begin(&r->requests); /* the next exchange asks at once */
         if (requests_agree(&r->requests)) return 0;
         if (is_ready || reports++ || clock_ms() - start_ms < DATA_PATIENCE_MS) continue;
-        warn("no data for %.0f s: the disk of data.train is slow or hangs; a request to stop is heard, and saves what there is", DATA_PATIENCE_MS * 1e-3);
+        warn("no data for %.0f s: the disk of data.train is slow or hangs; a request to stop is heard, and saves what there is",
+             DATA_PATIENCE_MS * 1e-3);
     }
 }
 
@@ -234,7 +259,8 @@ static int64_t hash_now(Run *r, void (*add)(const Optimizer *o, Stream *s, Tenso
 int64_t run_with_parts(Run *r, int64_t replicas) {
     Groups *g = &r->groups;
     if (!g->tensor && !g->stages) return replicas;
-    int64_t rows = g->tensor ? guard_is_outvoted(g->tensor, replicas) : 0, parts = guard_is_outvoted(g->weights, hash_now(r, optimizer_hash_parts));
+    int64_t rows = g->tensor ? guard_is_outvoted(g->tensor, replicas) : 0,
+            parts = guard_is_outvoted(g->weights, hash_now(r, optimizer_hash_parts));
     return rows + 2 * parts;
 }
 int64_t run_hash_replicas(Run *r) { return run_with_parts(r, hash_now(r, optimizer_hash_replicas)); }
@@ -302,8 +328,12 @@ static void write_config_copy(const Run *r) {
 void run_begin(Run *r) {
     const Config *c = r->config;
     lock_sign(r->lock);
-    LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed}, .step_samples = c->batch.global_tokens / c->batch.seq_len,
-                       .micro_batch = c->batch.micro_batch, .rank = r->groups.data, .ranks = r->groups.datas, .context = context_part(r->groups.context),
+    LoaderPlan plan = {.order = {c->data.shuffle, (uint64_t)c->run.seed},
+                       .step_samples = c->batch.global_tokens / c->batch.seq_len,
+                       .micro_batch = c->batch.micro_batch,
+                       .rank = r->groups.data,
+                       .ranks = r->groups.datas,
+                       .context = context_part(r->groups.context),
                        .batches = r->model->pipeline.list.micros,
                        .first_sample = run_position(r, r->resumed.step).samples};
     checkpoint_make_room(&r->checkpoint);
@@ -316,7 +346,8 @@ void run_begin(Run *r) {
         r->metrics = metrics_open(c->run.dir, r->resumed.step);
         r->checkpoint.log = metrics_path(r->metrics), r->checkpoint.log_fd = metrics_fd(r->metrics);
     }
-    r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms, (double)checkpoint_disk_bytes(&r->model->shards->layout, r->model->optimizer.kind));
+    r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms,
+                                 (double)checkpoint_disk_bytes(&r->model->shards->layout, r->model->optimizer.kind));
     r->progress = progress_start(c->run.steps, r->resumed.step, c->log.every);
     groups_times(&r->groups); /* the start is no step's */
     watchdog_forget_start(r->watchdog);

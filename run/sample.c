@@ -96,7 +96,9 @@ static char *printable(const Tokenizer *tokenizer, const int32_t *ids, int64_t c
 static int64_t start_ids(const Tokenizer *tokenizer, const char *prompt, int32_t *ids) {
     if (*prompt) {
         int64_t count = tokenizer_encode(tokenizer, prompt, strlen(prompt), ids);
-        if (count < 0) fail(EXIT_CONFIG, "a prompt needs a tokenizer that takes text, and this model has token ids only: leave the prompt empty");
+        if (count < 0)
+            fail(EXIT_CONFIG,
+                 "a prompt needs a tokenizer that takes text, and this model has token ids only: leave the prompt empty");
         if (count > 0) return count;
     }
     ids[0] = tokenizer->kind == TOKENIZER_BYTES ? '\n' : 0;
@@ -104,7 +106,8 @@ static int64_t start_ids(const Tokenizer *tokenizer, const char *prompt, int32_t
 }
 
 /* Logits of the token after ids[0, count), count <= the model's positions. window: twice so many. */
-static void next_logits(Pipeline *p, Stream *s, int32_t *window, Tensor on_device, const int32_t *ids, int64_t count, float *logits) {
+static void next_logits(Pipeline *p, Stream *s, int32_t *window, Tensor on_device, const int32_t *ids, int64_t count,
+                        float *logits) {
     const Gpt  *g = p->gpt;
     ContextPart part = context_part(g->context);
     int64_t     most = part.ranks * g->T, step = gpt_sample_step(g), T = (count + step - 1) / step * step;
@@ -126,7 +129,8 @@ char *sample_text(Pipeline *p, Stream *s, const Tokenizer *tokenizer, SamplePlan
     int32_t *ids = malloc(sizeof *ids * (strlen(plan.prompt) + 1 + (size_t)plan.tokens)), *window = malloc(window_bytes);
     float   *logits = malloc(sizeof *logits * (size_t)g->shape.vocab_size);
     if (!ids || !window || !logits) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)plan.tokens);
-    CHECK(plan.window.type == I32 && tensor_elems(plan.window) >= g->T, "a window of %lld tokens", (long long)tensor_elems(plan.window));
+    CHECK(plan.window.type == I32 && tensor_elems(plan.window) >= g->T, "a window of %lld tokens",
+          (long long)tensor_elems(plan.window));
     int64_t count = start_ids(tokenizer, plan.prompt, ids), skip = *plan.prompt ? 0 : 1;
     int64_t end = count + plan.tokens, from = 0; /* the window is ids[from, count) */
 

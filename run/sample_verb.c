@@ -20,8 +20,9 @@
 #include "run/sample.h"
 #include "run/verbs.h"
 
-static const char USAGE[] = "./train_gpt sample RUN_OR_CHECKPOINT [prompt=\"...\"] [tokens=256] [temperature=0.8] [top_k=0] [seed=1337]; "
-                            "under mpirun [parallel.tensor=1] [parallel.context=1] [parallel.pipeline=1]";
+static const char USAGE[] =
+    "./train_gpt sample RUN_OR_CHECKPOINT [prompt=\"...\"] [tokens=256] [temperature=0.8] [top_k=0] [seed=1337]; "
+    "under mpirun [parallel.tensor=1] [parallel.context=1] [parallel.pipeline=1]";
 
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
 
@@ -40,7 +41,8 @@ static int64_t count_argument(const char *name, const char *text, double least, 
 }
 
 static void take_argument(SamplePlan *plan, MeshSizes *grid, const char *argument) {
-    static const char *const names[] = {"prompt", "tokens", "temperature", "top_k", "seed", "parallel.tensor", "parallel.context", "parallel.pipeline", NULL};
+    static const char *const names[] = {"prompt", "tokens", "temperature", "top_k", "seed",
+                                        "parallel.tensor", "parallel.context", "parallel.pipeline", NULL};
     const char *value = strchr(argument, '=');
     char        name[64];
     snprintf(name, sizeof name, "%.*s", (int)(value ? value - argument : (ptrdiff_t)strlen(argument)), argument);
@@ -48,8 +50,8 @@ static void take_argument(SamplePlan *plan, MeshSizes *grid, const char *argumen
     while (names[which] && strcmp(names[which], name) != 0) which++;
     if (!names[which]) {
         Nearest near = nearest_word(name, names);
-        fail(EXIT_CONFIG, "sample: unknown option \"%s\"%s%s%s; usage: %s", name, near.sure ? ", did you mean \"" : "", near.sure ? near.word : "",
-             near.sure ? "\"?" : "", USAGE);
+        fail(EXIT_CONFIG, "sample: unknown option \"%s\"%s%s%s; usage: %s", name, near.sure ? ", did you mean \"" : "",
+             near.sure ? near.word : "", near.sure ? "\"?" : "", USAGE);
     }
     if (!value) fail(EXIT_CONFIG, "sample: %s needs a value: %s=...", name, name);
     value++;
@@ -74,7 +76,11 @@ static ModelShape read_shape(const char *checkpoint) {
     JsonFault fault;
     snprintf(path, sizeof path, "%s/config.json", checkpoint);
     int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
-    if (bytes < 0) fail(bytes == -ENOMEM ? EXIT_MEMORY : bytes == -EIO || bytes == -EACCES ? EXIT_IO : EXIT_DATA, "%s cannot be read: %s", path, strerror((int)-bytes));
+    if (bytes < 0)
+        fail(bytes == -ENOMEM                    ? EXIT_MEMORY
+             : bytes == -EIO || bytes == -EACCES ? EXIT_IO
+                                                 : EXIT_DATA,
+             "%s cannot be read: %s", path, strerror((int)-bytes));
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
         fail(EXIT_DATA, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
     ModelShape shape = hf_config_shape(json.root, path);
@@ -95,12 +101,15 @@ int verb_sample_is_of_ranks(int argc, char **argv) {
 static void refuse_grid(ModelShape shape, MeshSizes grid, int ranks) {
     Config c = {.optimizer = {.name = "adamw"}};
     c.model.shape = shape;
-    c.parallel.tensor = grid.tensor, c.parallel.context = grid.context, c.parallel.pipeline = grid.stages, c.parallel.interleave = c.parallel.replicas = 1;
+    c.parallel.tensor = grid.tensor, c.parallel.context = grid.context, c.parallel.pipeline = grid.stages,
+    c.parallel.interleave = c.parallel.replicas = 1;
     c.batch.micro_batch = 1, c.batch.seq_len = shape.n_positions, c.batch.global_tokens = shape.n_positions;
     int64_t wanted = (int64_t)grid.tensor * grid.context * grid.stages;
     if (wanted != ranks)
-        fail(EXIT_CONFIG, "sample: parallel.tensor (%d) x context (%d) x pipeline (%d) = %lld ranks share the model, and there %s %d: mpirun -np %lld", grid.tensor,
-             grid.context, grid.stages, (long long)wanted, ranks == 1 ? "is" : "are", ranks, (long long)wanted);
+        fail(EXIT_CONFIG,
+             "sample: parallel.tensor (%d) x context (%d) x pipeline (%d) = %lld ranks share the model, and there %s %d: mpirun -np %lld",
+             grid.tensor, grid.context, grid.stages, (long long)wanted, ranks == 1 ? "is" : "are", ranks,
+             (long long)wanted);
     char *fault = config_check_changed(&c, ranks);
     if (fault) fail(EXIT_CONFIG, "sample: %s", fault);
 }
@@ -108,7 +117,8 @@ static void refuse_grid(ModelShape shape, MeshSizes grid, int ranks) {
 static ModelSpec spec_of(ModelShape shape, const Groups *g) {
     ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = 1, .T = shape.n_positions};
     if (!g) return spec;
-    spec.shards.ranks = g->mesh.size[AXIS_CONTEXT], spec.shards.tensor_ranks = g->mesh.size[AXIS_TENSOR], spec.context_ranks = g->mesh.size[AXIS_CONTEXT];
+    spec.shards.ranks = g->mesh.size[AXIS_CONTEXT], spec.shards.tensor_ranks = g->mesh.size[AXIS_TENSOR],
+    spec.context_ranks = g->mesh.size[AXIS_CONTEXT];
     spec.pipeline = (PipelineSpec){.stages = g->mesh.size[AXIS_STAGE], .parts = 1, .micro_batches = 1};
     model_take_groups(&spec, g);
     return spec;
@@ -120,7 +130,9 @@ static void print_sample(const char *checkpoint, SamplePlan plan, const Groups *
     ModelShape shape = read_shape(checkpoint);
     Tokenizer  tokenizer = tokenizer_create("", shape.vocab_size);
     if (*plan.prompt && tokenizer.kind == TOKENIZER_IDS)
-        fail(EXIT_CONFIG, "sample: the model of %s has token ids only, no tokenizer that takes text: leave the prompt empty", checkpoint);
+        fail(EXIT_CONFIG,
+             "sample: the model of %s has token ids only, no tokenizer that takes text: leave the prompt empty",
+             checkpoint);
     Model *m = model_create(spec_of(shape, groups));
     Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)shape.n_positions);
     plan.window = arena_tensor(&window, I32, 1, shape.n_positions, 1, 1);

@@ -23,7 +23,8 @@ typedef struct {
 
 static Config config_with(const Config *config, const Grid *g) {
     Config c = *config;
-    c.parallel.tensor = g->tensor, c.parallel.context = g->context, c.parallel.pipeline = g->pipeline, c.parallel.interleave = g->interleave;
+    c.parallel.tensor = g->tensor, c.parallel.context = g->context, c.parallel.pipeline = g->pipeline,
+    c.parallel.interleave = g->interleave;
     c.parallel.replicas = g->replicas, c.parallel.zero_stage = g->zero_stage;
     c.memory.recompute = g->recompute;
     c.batch.micro_batch = g->micro_batch;
@@ -91,7 +92,8 @@ static void add_replicas(Grids *all, const Job *j, Grid g) {
 static const double LITTLE_IDLE = 0.01;
 
 static void add_parts(Grids *all, const Job *j, Grid g) {
-    int64_t micro_batches = j->config->batch.global_tokens / (g.micro_batch * j->config->batch.seq_len * (j->ranks / (g.tensor * g.context * g.pipeline)));
+    int64_t          micro_batches = j->config->batch.global_tokens / (g.micro_batch * j->config->batch.seq_len *
+                                                              (j->ranks / (g.tensor * g.context * g.pipeline)));
     static const int PARTS[] = {1, 2, 3, 4, 5, 6, 8, 10, 12};
     if (j->held & HOLD_INTERLEAVE) {
         g.interleave = (int)j->config->parallel.interleave;
@@ -109,7 +111,9 @@ static void add_micro_batches(Grids *all, const Job *j, Grid g) {
     int64_t T = j->config->batch.seq_len, total = j->config->batch.global_tokens;
     int64_t tokens = T * (j->ranks / (g.tensor * g.context * g.pipeline)); /* of a micro-batch of one sequence, on all ranks */
     int64_t held = j->held & HOLD_MICRO_BATCH ? j->config->batch.micro_batch : 0;
-    for (g.micro_batch = held ? held : 1; g.micro_batch <= (held ? held : 32) && total >= tokens * g.micro_batch; g.micro_batch *= 2) add_parts(all, j, g);
+    for (g.micro_batch = held ? held : 1; g.micro_batch <= (held ? held : 32) && total >= tokens * g.micro_batch;
+         g.micro_batch *= 2)
+        add_parts(all, j, g);
 }
 
 static void add_pipelines(Grids *all, const Job *j, Grid g) {
@@ -180,8 +184,13 @@ static int try_grid(Found *f, const Job *j, const Config *c, int64_t number) {
 }
 
 static void try_memory(Found *f, const Job *j, Grid g, int64_t number) {
-    int holds_recompute = (j->held & HOLD_RECOMPUTE) != 0, first = holds_recompute ? g.recompute : RECOMPUTE_NONE, last = holds_recompute ? first : RECOMPUTE_BLOCK;
-    int most = !g.zero_stage || (j->held & HOLD_ZERO_STAGE) ? g.zero_stage : g.pipeline == 1 ? 3 : g.interleave == 1 ? 2 : 1, fits = 0;
+    int holds_recompute = (j->held & HOLD_RECOMPUTE) != 0, first = holds_recompute ? g.recompute : RECOMPUTE_NONE,
+        last = holds_recompute ? first : RECOMPUTE_BLOCK;
+    int most = !g.zero_stage || (j->held & HOLD_ZERO_STAGE) ? g.zero_stage
+               : g.pipeline == 1                            ? 3
+               : g.interleave == 1                          ? 2
+                                                            : 1,
+        fits = 0;
     for (; g.zero_stage <= most && !(fits && g.recompute == first); g.zero_stage++) {
         fits = 0;
         for (g.recompute = first; g.recompute <= last; g.recompute++) {
@@ -246,7 +255,9 @@ int search_room(const Config *config, DType act, int ranks, const Cluster *clust
             Grid g = {t, 1, (int)(shared / t), 1, 1, 1, RECOMPUTE_BLOCK, 1, 0, 0};
             for (g.zero_stage = ranks > shared; g.zero_stage <= (g.pipeline > 1 ? 2 : 3); g.zero_stage++) {
                 Config c = config_with(config, &g);
-                if (g.pipeline > c.model.shape.n_layer || 0.7 * least_bytes(&c, act, ranks) > cluster->memory_bytes || !is_allowed(&c, ranks)) continue;
+                if (g.pipeline > c.model.shape.n_layer || 0.7 * least_bytes(&c, act, ranks) > cluster->memory_bytes ||
+                    !is_allowed(&c, ranks))
+                    continue;
                 *room = simulate_memory(&c, act, ranks, cluster);
                 if (room->memory_bytes + SLACK <= cluster->memory_bytes) return 1;
             }

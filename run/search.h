@@ -18,8 +18,16 @@ typedef struct {
 } Found;
 
 /* Bits for the options that a search leaves as the config sets them. */
-enum { HOLD_TENSOR = 1, HOLD_CONTEXT = 2, HOLD_PIPELINE = 4, HOLD_INTERLEAVE = 8, HOLD_REPLICAS = 16, HOLD_ZERO_STAGE = 32, HOLD_MICRO_BATCH = 64,
-       HOLD_RECOMPUTE = 128 };
+enum {
+    HOLD_TENSOR = 1,
+    HOLD_CONTEXT = 2,
+    HOLD_PIPELINE = 4,
+    HOLD_INTERLEAVE = 8,
+    HOLD_REPLICAS = 16,
+    HOLD_ZERO_STAGE = 32,
+    HOLD_MICRO_BATCH = 64,
+    HOLD_RECOMPUTE = 128
+};
 /* Those of them that overrides ("parallel.tensor=8") set. */
 unsigned search_held(char *const *overrides, int count);
 

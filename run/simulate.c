@@ -62,7 +62,8 @@ static void run_chapter(Stage *s, const Chapter *c, double share) {
             s->end[p->axis][s->started[p->axis]++ % ENDS] = s->queue;
             break;
         case PASSAGE_WAIT:
-            if (p->back < ENDS && p->back < s->started[p->axis]) wait_until(s, s->end[p->axis][(s->started[p->axis] - 1 - p->back) % ENDS], p->axis);
+            if (p->back < ENDS && p->back < s->started[p->axis])
+                wait_until(s, s->end[p->axis][(s->started[p->axis] - 1 - p->back) % ENDS], p->axis);
             break;
         }
     }
@@ -192,7 +193,8 @@ static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage) {
 
 static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelBytes m) {
     int64_t T = spec.T / spec.context_ranks, kept = pipeline_batches(spec.pipeline);
-    double  model = (double)(m.params + m.grads + m.activations + m.scratch) + (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
+    double  model = (double)(m.params + m.grads + m.activations + m.scratch) +
+                   (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
     int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD]; /* of sums in order */
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
     double  gpu = cluster->processors > 0 ? GPU_SCRATCH + trees + (double)groups_library_bytes(mesh, COMM_NCCL) : 0.0;
@@ -224,7 +226,9 @@ Simulated simulate_memory(const Config *c, DType act, int ranks, const Cluster *
     return out;
 }
 
-static double matmul_flops(const Config *c, DType act, const Cluster *cluster) { return cluster_flops(cluster, act, c->precision == PRECISION_TF32); }
+static double matmul_flops(const Config *c, DType act, const Cluster *cluster) {
+    return cluster_flops(cluster, act, c->precision == PRECISION_TF32);
+}
 
 /* Of a step of so many micro-batches. */
 typedef struct { double step_s, compute_s, exposed_s[AXES], sent[AXES]; size_t scratch_bytes; } Totals;
@@ -246,7 +250,11 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
     Mesh      mesh = config_mesh(c, ranks);
     int       P = mesh.size[AXIS_STAGE], V = (int)c->parallel.interleave;
     Durations d = durations_of(cluster, mesh, act, matmul_flops(c, act, cluster));
-    Replay    r = {.cluster = cluster, .stages = P, .parts = V, .zero_bubble = zero_bubble && P > 1, .micro_batches = micro_batches};
+    Replay    r = {.cluster = cluster,
+                   .stages = P,
+                   .parts = V,
+                   .zero_bubble = zero_bubble && P > 1,
+                   .micro_batches = micro_batches};
     ModelSpec first = spec_of(c, act, ranks, 0);
     int      *like = pipeline_alike(c->model.shape, first.pipeline);
     History  *history = (History *)calloc((size_t)P, sizeof *history);
@@ -258,7 +266,9 @@ static Totals replay(const Config *c, DType act, int ranks, const Cluster *clust
         if (like[p] == p) history[p] = history_of(spec_of(c, act, ranks, p), micro_batches, &d);
         s->history = &history[like[p]];
         s->list = work_list(P, V, micro_batches, p);
-        for (int kind = 0; kind < 2; kind++) s->to[kind] = cluster_pair_reach(cluster, rank_of_stage(mesh, p), rank_of_stage(mesh, receiver_of(&r, kind, p)));
+        for (int kind = 0; kind < 2; kind++)
+            s->to[kind] =
+                cluster_pair_reach(cluster, rank_of_stage(mesh, p), rank_of_stage(mesh, receiver_of(&r, kind, p)));
         for (int a = 0; a < AXES; a++) {
             s->end[a] = (double *)malloc(sizeof **s->end * ENDS);
             if (!s->end[a]) fail(EXIT_MEMORY, "no memory to simulate %d stages", P);
@@ -291,10 +301,13 @@ static double onward(double a, double b, int64_t between, int64_t more) { return
 /* A long step repeats itself between its first and last micro-batches: two shorter ones are replayed. */
 static Totals replay_long(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble, int64_t micro_batches) {
     int64_t P = c->parallel.pipeline, few = 3 * P, more = 4 * P;
-    if (P * c->parallel.interleave * micro_batches <= REPLAYED_MOST || micro_batches <= more) return replay(c, act, ranks, cluster, zero_bubble, micro_batches);
+    if (P * c->parallel.interleave * micro_batches <= REPLAYED_MOST || micro_batches <= more)
+        return replay(c, act, ranks, cluster, zero_bubble, micro_batches);
     Totals a = replay(c, act, ranks, cluster, zero_bubble, few), b = replay(c, act, ranks, cluster, zero_bubble, more);
     int64_t between = more - few, rest = micro_batches - more;
-    Totals t = {.step_s = onward(a.step_s, b.step_s, between, rest), .compute_s = onward(a.compute_s, b.compute_s, between, rest), .scratch_bytes = b.scratch_bytes};
+    Totals  t = {.step_s = onward(a.step_s, b.step_s, between, rest),
+                 .compute_s = onward(a.compute_s, b.compute_s, between, rest),
+                 .scratch_bytes = b.scratch_bytes};
     for (int i = 0; i < AXES; i++) {
         t.exposed_s[i] = onward(a.exposed_s[i], b.exposed_s[i], between, rest);
         t.sent[i] = onward(a.sent[i], b.sent[i], between, rest);
@@ -320,8 +333,10 @@ Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster
 
 /* Of one rank and step, over all stages: bytes that keep it from computing. docs/parallel.md derives them. */
 static double blocking_bytes(const Config *c, DType act, const Simulated *grid, Axis axis) {
-    double t = grid->mesh.size[AXIS_TENSOR], ranks = grid->mesh.size[AXIS_CONTEXT], C = (double)c->model.shape.n_embd, A = (double)dtype_bytes(act);
-    double N = (double)(c->batch.micro_batch * c->batch.seq_len) / ranks, blocks = (double)c->model.shape.n_layer * (double)grid->micro_batches;
+    double t = grid->mesh.size[AXIS_TENSOR], ranks = grid->mesh.size[AXIS_CONTEXT], C = (double)c->model.shape.n_embd,
+           A = (double)dtype_bytes(act);
+    double N = (double)(c->batch.micro_batch * c->batch.seq_len) / ranks,
+           blocks = (double)c->model.shape.n_layer * (double)grid->micro_batches;
     double again = c->memory.recompute == RECOMPUTE_BLOCK ? 3.0 : 0.0;
     if (axis == AXIS_TENSOR) return (10.0 + again) * blocks * (t - 1.0) / t * N * C * A;
     return 3.0 * blocks * (ranks - 1.0) * N * 2.0 * C / t * A;
@@ -333,7 +348,8 @@ double simulate_least_s(const Config *c, DType act, int ranks, const Cluster *cl
     double P = grid.mesh.size[AXIS_STAGE];
     double L = (double)shape.n_layer, C = (double)shape.n_embd, blocks = 72.0 * L * C * C;
     double model = blocks + 6.0 * (double)shape.vocab_size * C + 6.0 * L * C * (double)c->batch.seq_len;
-    double again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0, best = later_of(cluster->product, cluster->attention);
+    double     again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0,
+           best = later_of(cluster->product, cluster->attention);
     double busy = (model + again) * (double)c->batch.global_tokens / (ranks * matmul_flops(c, act, cluster) * best);
     for (int a = AXIS_TENSOR; a <= AXIS_CONTEXT; a++) {
         Reach r = cluster_reach(cluster, grid.mesh, 1u << a);

@@ -20,5 +20,6 @@ void slowness_warn(const Slowness *s, double ms) {
     double load[1] = {0};
     if (getloadavg(load, 1) != 1) load[0] = 0;
     warn("%d steps in a row took over %d times the best one (%.1f ms; the last %.1f ms): the machine's load is %.1f on %ld cores, other programs may be "
-         "using them", SLOW_STEPS, SLOW_FACTOR, s->best_ms, ms, load[0], sysconf(_SC_NPROCESSORS_ONLN));
+         "using them",
+         SLOW_STEPS, SLOW_FACTOR, s->best_ms, ms, load[0], sysconf(_SC_NPROCESSORS_ONLN));
 }

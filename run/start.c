@@ -23,8 +23,11 @@ static int raise_stack_limit(void) {
     if (stack.rlim_cur > now && setrlimit(RLIMIT_STACK, &stack) == 0) return 1;
     stack.rlim_cur = stack.rlim_max = STACK_WANTED; /* root may */
     if (setrlimit(RLIMIT_STACK, &stack) == 0) return 1;
-    if (now < STACK_LEAST) fail(EXIT_MEMORY, "the stack may not grow past %lld KiB (ulimit -s), and the program needs %lld: type ulimit -s 8192 before it, "
-                                "or raise the hard limit", (long long)(now >> 10), (long long)(STACK_LEAST >> 10));
+    if (now < STACK_LEAST)
+        fail(EXIT_MEMORY,
+             "the stack may not grow past %lld KiB (ulimit -s), and the program needs %lld: type ulimit -s 8192 before it, "
+             "or raise the hard limit",
+             (long long)(now >> 10), (long long)(STACK_LEAST >> 10));
     return 0;
 }
 

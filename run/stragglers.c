@@ -51,8 +51,9 @@ static void print_found(const Comm *comm, const Pace *pace, int found) {
              comm_host(comm, slow), pace[slow].compute_ms, best, comm_host(comm, best), pace[best].compute_ms, STRAGGLER_STEPS);
     else
         warn("rank 0 on %s computes %.1f ms a step and waits %.1f ms for messages, and no rank waits much less (medians of %d steps): the link between "
-             "%s and %s is slow, or a step is too little work for it", comm_host(comm, 0), pace[0].compute_ms, pace[0].wait_ms, STRAGGLER_STEPS,
-             comm_host(comm, 0), comm_host(comm, other));
+             "%s and %s is slow, or a step is too little work for it",
+             comm_host(comm, 0), pace[0].compute_ms, pace[0].wait_ms, STRAGGLER_STEPS, comm_host(comm, 0),
+             comm_host(comm, other));
 }
 
 void stragglers_note(Stragglers *s, Comm *comm, const StepMetrics *m) {

@@ -94,7 +94,8 @@ static void parse_option(Job *job, const char *word) {
         if (end == value || *end || errno || job->shard_tokens < 1 || job->shard_tokens > INT32_MAX)
             fail(EXIT_CONFIG, "tokenize: shard_tokens=%s: a whole number from 1 to %d is meant", value, INT32_MAX);
     } else {
-        fail(EXIT_CONFIG, "tokenize: unknown option %s: there are out=, val= and shard_tokens= (a file of that name is given as ./%s)",
+        fail(EXIT_CONFIG,
+             "tokenize: unknown option %s: there are out=, val= and shard_tokens= (a file of that name is given as ./%s)",
              word, word);
     }
 }
@@ -140,7 +141,9 @@ static int is_byte_shard(const char *path) {
     int         fd = bytes < (int64_t)sizeof start ? -1 : io_open(path, IO_READ);
     int         read = fd >= 0 && io_pread(fd, start, sizeof start, 0) == 0;
     if (fd >= 0) io_close(fd);
-    if (!read || shard_parse_header(start, sizeof start, (uint64_t)bytes, &header, fault) < 0 || header.data_offset == 0 || header.token_bytes != 2) return 0;
+    if (!read || shard_parse_header(start, sizeof start, (uint64_t)bytes, &header, fault) < 0 ||
+        header.data_offset == 0 || header.token_bytes != 2)
+        return 0;
     Shard shard = shard_open(path);
     int   is_bytes = shard_find_foreign(&shard, 256) < 0;
     shard_close(&shard);
@@ -153,13 +156,16 @@ static int64_t refuse_others_files(const Job *job) {
     struct dirent *entry;
     DIR           *folder = opendir(job->out);
     if (!folder && (errno == ENOENT || errno == ENOTDIR)) return 0; /* made, or refused, later */
-    if (!folder) fail(errno == ENOMEM ? EXIT_MEMORY : EXIT_IO, "tokenize: cannot read the folder %s: %s", job->out, strerror(errno));
+    if (!folder)
+        fail(errno == ENOMEM ? EXIT_MEMORY : EXIT_IO, "tokenize: cannot read the folder %s: %s", job->out,
+             strerror(errno));
     while ((entry = readdir(folder))) {
         char path[PATH_MAX];
         if (shard_number(entry->d_name, "train") < 0 && shard_number(entry->d_name, "val") < 0) continue;
         snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
         if (!is_byte_shard(path))
-            fail(EXIT_CONFIG, "tokenize: %s is in the way: it is no whole shard of text as tokenize writes them; move it away, or take another out=",
+            fail(EXIT_CONFIG,
+                 "tokenize: %s is in the way: it is no whole shard of text as tokenize writes them; move it away, or take another out=",
                  path);
         count++;
     }
@@ -309,21 +315,24 @@ static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_fil
 
 static void print_split(const Job *job, const char *split, int64_t tokens, int64_t files) {
     if (files == 1) printf("  %-5s %12lld tokens  %s/" SHARD_NAME "\n", split, (long long)tokens, job->out, split, 0ll);
-    if (files > 1) printf("  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", split, (long long)tokens, job->out, split, (long long)files);
+    if (files > 1)
+        printf("  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", split, (long long)tokens, job->out, split,
+               (long long)files);
 }
 
 int verb_tokenize(int argc, char **argv) {
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) return print_help(), EXIT_DONE;
     signal(SIGXFSZ, SIG_IGN); /* a file size limit then comes back as an error to report */
     Job     job = parse_arguments(argc, argv);
-    int64_t earlier = refuse_others_files(&job), total = measure_inputs(&job), val = (int64_t)(job.val * (double)total), train = total - val;
+    int64_t earlier = refuse_others_files(&job), total = measure_inputs(&job), val = (int64_t)(job.val * (double)total),
+            train = total - val;
     if (total == 0) give_up(&job, EXIT_DATA, "the input holds no text");
     if (job.val > 0 && val == 0)
-        give_up(&job, EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0", (long long)total,
-                job.val);
+        give_up(&job, EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0",
+                (long long)total, job.val);
     if (train / job.shard_tokens >= MAX_SHARDS || val / job.shard_tokens >= MAX_SHARDS)
-        give_up(&job, EXIT_CONFIG, "shard_tokens=%lld makes over %d files of %lld bytes; give a larger one", (long long)job.shard_tokens,
-                MAX_SHARDS, (long long)total);
+        give_up(&job, EXIT_CONFIG, "shard_tokens=%lld makes over %d files of %lld bytes; give a larger one",
+                (long long)job.shard_tokens, MAX_SHARDS, (long long)total);
 
     int64_t train_files = write_split(&job, "train", train), val_files = write_split(&job, "val", val);
     move_into_place(&job, "train", train_files);
@@ -336,7 +345,9 @@ int verb_tokenize(int argc, char **argv) {
     printf("tokenize: %lld bytes of text, one token per byte (model.vocab_size 256)\n", (long long)total);
     print_split(&job, "train", train, train_files);
     print_split(&job, "val", val, val_files);
-    if (earlier) printf("  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed), earlier - removed == 1 ? "" : "s", job.out);
+    if (earlier)
+        printf("  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed),
+               earlier - removed == 1 ? "" : "s", job.out);
     if (earlier) printf(removed ? ", removed %lld\n" : "\n", (long long)removed);
     for (int i = 0; i < job.inputs; i++) free(job.input[i].path);
     free(job.input);

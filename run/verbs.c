@@ -76,9 +76,10 @@ static int print_help(void) {
            "Any key can be given after the file too: run.steps=100 optimizer.learning_rate=3e-4 data.train='[\"a_*.bin\", \"b_*.bin\"]'\n"
            "\nOptions (default, then meaning and what is allowed):\n");
     config_print_help(stdout);
-    printf("\nExit codes: 0 done; 64 usage or config; 65 bad data or checkpoint; 69 no GPU, MPI or NCCL; 70 internal; 71 out of memory;\n"
-           "  73 run folder locked or in use; 74 I/O; 75 stopped on request, checkpointed, resumable; 76 numerical stop;\n"
-           "  77 a peer lost or timed out.\n");
+    printf(
+        "\nExit codes: 0 done; 64 usage or config; 65 bad data or checkpoint; 69 no GPU, MPI or NCCL; 70 internal; 71 out of memory;\n"
+        "  73 run folder locked or in use; 74 I/O; 75 stopped on request, checkpointed, resumable; 76 numerical stop;\n"
+        "  77 a peer lost or timed out.\n");
     return EXIT_DONE;
 }
 
@@ -91,7 +92,8 @@ static int print_version(void) {
            "gcc %s\n"
 #endif
            "libraries cJSON %s, xxHash %u.%u.%u, MPI: %s\n",
-           VERSION, GIT_COMMIT, device_backend(), __VERSION__, cJSON_Version(), xxh / 10000, xxh / 100 % 100, xxh % 100, world_library());
+           VERSION, GIT_COMMIT, device_backend(), __VERSION__, cJSON_Version(), xxh / 10000, xxh / 100 % 100, xxh % 100,
+           world_library());
     return EXIT_DONE;
 }
 

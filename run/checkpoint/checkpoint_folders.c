@@ -123,7 +123,8 @@ void folder_warn_rest(int64_t warned, const char *what_happened) {
 /* Using an older one would lose steps, and later delete this one, for a fault that may be mended by the next start. */
 void folder_fail_unknown(const char *folder, const char *fault) {
     if (!is_unreadable(fault)) fail(EXIT_MEMORY, "%s: %s", folder, fault);
-    fail(EXIT_IO, "%s: %s; nothing is changed: mend that and start again, or move this folder away to use an older one", folder, fault);
+    fail(EXIT_IO, "%s: %s; nothing is changed: mend that and start again, or move this folder away to use an older one",
+         folder, fault);
 }
 
 static ManifestStatus parse_manifest(const char *text, int64_t bytes, int64_t step, Manifest *m, char *fault) {

@@ -22,17 +22,22 @@ void refuse_used_folder(const char *run_dir, int checkpoints) {
     Path        metrics = path_of("%s/metrics.jsonl", run_dir);
     int         logged = stat(metrics.text, &st) == 0 && st.st_size > 0;
     if (!logged && checkpoints == 0) return;
-    fail(EXIT_CONFIG, "%s holds a run already (%s) and run.resume is \"never\": choose another run.dir, or run.resume=auto to continue it",
+    fail(EXIT_CONFIG,
+         "%s holds a run already (%s) and run.resume is \"never\": choose another run.dir, or run.resume=auto to continue it",
          run_dir, checkpoints ? "checkpoints" : "metrics.jsonl");
 }
 
-void refuse_no_checkpoint(const char *checkpoints) { fail(EXIT_DATA, "run.resume is \"must\" but there is no checkpoint in %s", checkpoints); }
+void refuse_no_checkpoint(const char *checkpoints) {
+    fail(EXIT_DATA, "run.resume is \"must\" but there is no checkpoint in %s", checkpoints);
+}
 
 /* --- may it continue ---------------------------------------------------------------------------------------------- */
 
 static int may_change_data(const Config *config) {
     for (int i = 0; i < config->run.allow_change.count; i++)
-        if (strcmp(config->run.allow_change.item[i], "data.train") == 0 || strcmp(config->run.allow_change.item[i], "data") == 0) return 1;
+        if (strcmp(config->run.allow_change.item[i], "data.train") == 0 ||
+            strcmp(config->run.allow_change.item[i], "data") == 0)
+            return 1;
     return 0;
 }
 
@@ -44,8 +49,10 @@ static int compare_data(const Dataset *now, const Manifest *m, FILE *out) {
         const Shard        *s = &now->shard[i];
         const ManifestData *d = &m->data[i];
         if (strcmp(shard_name(s), d->name) == 0 && s->file_bytes == d->bytes && s->header.tokens == d->tokens) continue;
-        fprintf(out, "data.train: shard %d is %s (%" PRIu64 " bytes, %" PRId64 " tokens), in the checkpoint %s (%" PRIu64 " bytes, %" PRId64
-                " tokens)", i, shard_name(s), s->file_bytes, s->header.tokens, d->name, d->bytes, d->tokens);
+        fprintf(out,
+                "data.train: shard %d is %s (%" PRIu64 " bytes, %" PRId64 " tokens), in the checkpoint %s (%" PRIu64
+                " bytes, %" PRId64 " tokens)",
+                i, shard_name(s), s->file_bytes, s->header.tokens, d->name, d->bytes, d->tokens);
         return 1;
     }
     if (m->data_files != now->shards) fprintf(out, "data.train: %d shards, in the checkpoint %d", now->shards, m->data_files);
@@ -95,7 +102,8 @@ static Source source_of(const char *init_from) {
     static const char name[] = "/model.safetensors";
     struct stat st;
     size_t      bytes = strlen(init_from), tail = sizeof name - 1;
-    if (stat(init_from, &st) == 0 && S_ISDIR(st.st_mode)) return (Source){path_of("%s%s", init_from, name), path_of("%s", init_from)};
+    if (stat(init_from, &st) == 0 && S_ISDIR(st.st_mode))
+        return (Source){path_of("%s%s", init_from, name), path_of("%s", init_from)};
     int in_folder = bytes > tail && strcmp(init_from + bytes - tail, name) == 0;
     return (Source){path_of("%s", init_from), path_of("%.*s", in_folder ? (int)(bytes - tail) : 0, init_from)};
 }

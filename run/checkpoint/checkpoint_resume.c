@@ -31,12 +31,15 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         if (status == MANIFEST_GOOD) return 1;
         if (status == MANIFEST_FOREIGN) fail(EXIT_DATA, "%s: %s", folder.text, why); /* keeps a newer program's steps */
         if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder.text, why);
-        folder_warn(&warned, "%s is passed over: %s; move it away to keep it, the next checkpoint takes its place", folder.text, why);
+        folder_warn(&warned, "%s is passed over: %s; move it away to keep it, the next checkpoint takes its place",
+                    folder.text, why);
         if (!fault[0]) manifest_fault(fault, "%s: %.900s", at->name, why);
     }
     folder_warn_rest(warned, "are passed over");
     if (count > 0)
-        fail(EXIT_DATA, "no checkpoint in %s verifies (of %" PRId64 "; %s): restore one, or train anew with another run.dir", checkpoints, count, fault);
+        fail(EXIT_DATA,
+             "no checkpoint in %s verifies (of %" PRId64 "; %s): restore one, or train anew with another run.dir",
+             checkpoints, count, fault);
     return 0;
 }
 
@@ -104,7 +107,10 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
     }
     read_spans(state, &model, &model.header.tensor[0], 0, block); /* the rows follow each other: one flat tensor */
     for (int k = 0; k < state->optimizer->kind->states; k++)
-        read_spans(state, &states, own_tensor(&states, state->optimizer->kind->state[k], 1, &layout->elems, 4 * (uint64_t)k * (uint64_t)layout->elems), 1 + k, block);
+        read_spans(state, &states,
+                   own_tensor(&states, state->optimizer->kind->state[k], 1, &layout->elems,
+                              4 * (uint64_t)k * (uint64_t)layout->elems),
+                   1 + k, block);
     free(block);
     weights_close(&model);
     weights_close(&states);
@@ -121,7 +127,8 @@ static Resumed take_over(CheckpointState *state, const StepFolder *at, const Man
     snprintf(resumed.grid, sizeof resumed.grid, "%s", m->grid);
     state->train_state->start = (Position){m->step, m->tokens, m->samples};
     state->train_state->guard = m->guard;
-    if (strcmp(m->precision, state->precision) == 0) state->train_state->loss_scale = (LossScale){m->loss_scale, m->loss_scale_steps};
+    if (strcmp(m->precision, state->precision) == 0)
+        state->train_state->loss_scale = (LossScale){m->loss_scale, m->loss_scale_steps};
     return resumed;
 }
 

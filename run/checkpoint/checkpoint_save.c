@@ -53,7 +53,9 @@ static void work(Saver *s) {
         case PART_PIECES: save_write_pieces(&s->save); return;
         default:
             save_commit(&s->save, s->all, s->all_count);
-            if (!s->save.fault[0]) folders_prune(s->save.checkpoints.text, s->save.step, s->state->config->checkpoint.keep, &s->save.progress);
+            if (!s->save.fault[0])
+                folders_prune(s->save.checkpoints.text, s->save.step, s->state->config->checkpoint.keep,
+                              &s->save.progress);
     }
 }
 
@@ -104,7 +106,8 @@ Saver *saver_create(CheckpointState *state) {
     s->state = state;
     s->step = -1;
     s->runs = exchange_runs(state->optimizer->shards);
-    s->host_copy = (float *)device_alloc_host(saver_bytes(checkpoint_layout(state), state->optimizer->kind), "the host copy of checkpoints");
+    s->host_copy = (float *)device_alloc_host(saver_bytes(checkpoint_layout(state), state->optimizer->kind),
+                                              "the host copy of checkpoints");
     thread_start(&s->thread, write_when_told, s, "checkpoints");
     return s;
 }
@@ -145,8 +148,11 @@ static void give_up(Saver *s) {
     if (s->failures < SAVER_TRIES)
         warn("step %" PRId64 " is not saved: %s; older checkpoints stay, and the next one is tried at its time", s->step, s->fault);
     else
-        fail(EXIT_IO, "step %" PRId64 " is not saved, nor were the %d checkpoints before it: %s; mend that, and the same command goes on from the newest "
-             "checkpoint there is", s->step, SAVER_TRIES - 1, s->fault);
+        fail(EXIT_IO,
+             "step %" PRId64
+             " is not saved, nor were the %d checkpoints before it: %s; mend that, and the same command goes on from the newest "
+             "checkpoint there is",
+             s->step, SAVER_TRIES - 1, s->fault);
 }
 
 /* A span's elements, or this rank's share of what the tensor ranks hold of it; returns how many. */
@@ -156,7 +162,9 @@ static int64_t copy_span(Saver *s, float *to, int which, Span span) {
     int                    is_exchanged = exchange_is_needed(z, span);
     Span                   kept = exchange_kept(z, span);
     float                 *mine = s->host_copy + optimizer_tensors(state->optimizer->kind) * s->runs.elems;
-    if (kept.elems > 0) optimizer_get_queued(state->optimizer, state->stream, is_exchanged ? mine : to, optimizer_tensor(state->optimizer, which, kept));
+    if (kept.elems > 0)
+        optimizer_get_queued(state->optimizer, state->stream, is_exchanged ? mine : to,
+                             optimizer_tensor(state->optimizer, which, kept));
     if (!is_exchanged) return kept.elems;
     device_sync(state->stream);
     return exchange_rows(z, span, mine, to);
@@ -282,7 +290,9 @@ double saver_finish_last(Saver *s) {
     s->is_last = 1;
     double took_ms = saver_finish(s);
     if (s->failures > 0)
-        fail(EXIT_IO, "step %" PRId64 ", the last, is not saved: %s; mend that, and the same command goes on from the newest checkpoint there is",
+        fail(EXIT_IO,
+             "step %" PRId64
+             ", the last, is not saved: %s; mend that, and the same command goes on from the newest checkpoint there is",
              s->step, s->fault);
     return took_ms;
 }

@@ -43,7 +43,8 @@ typedef struct { int64_t checkpoints; double bytes; } Need;
 static Need need_of(const CheckpointState *state, const char *checkpoints) {
     const Config *c = state->config;
     StepFolder   *list = NULL;
-    int64_t       there = folders_list(checkpoints, &list), kept = c->checkpoint.keep < FOLDERS_LEAST ? FOLDERS_LEAST : c->checkpoint.keep;
+    int64_t       there = folders_list(checkpoints, &list),
+            kept = c->checkpoint.keep < FOLDERS_LEAST ? FOLDERS_LEAST : c->checkpoint.keep;
     int64_t       to_come = saves_to_come(c, state->train_state->start.step), count = to_come + (there > 0 ? there : 0);
     if (count > kept) count = kept + 1;
     double one = (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind), bytes = (double)count * one;
@@ -56,14 +57,20 @@ static Need need_of(const CheckpointState *state, const char *checkpoints) {
 /* It may be a link to a folder elsewhere. */
 static void make_folder(const char *checkpoints) {
     int error = io_mkdirs(checkpoints);
-    if (error == -ENOTDIR) fail(EXIT_IO, "%s is no folder (a file, or a link to nothing): move it away, or set run.dir to another folder", checkpoints);
-    if (error) fail(EXIT_IO, "%s: cannot make the folder: %s; set run.dir to a folder that this job may write", checkpoints, strerror(-error));
+    if (error == -ENOTDIR)
+        fail(EXIT_IO, "%s is no folder (a file, or a link to nothing): move it away, or set run.dir to another folder",
+             checkpoints);
+    if (error)
+        fail(EXIT_IO, "%s: cannot make the folder: %s; set run.dir to a folder that this job may write", checkpoints,
+             strerror(-error));
 }
 
 static void clear(const char *checkpoints) {
     int error = folders_sweep(checkpoints);
     if (!error) return;
-    fail(EXIT_IO, "%s: cannot remove what a save that was cut off has left there: %s; remove step_*.tmp and .trash-* by hand", checkpoints, strerror(-error));
+    fail(EXIT_IO,
+         "%s: cannot remove what a save that was cut off has left there: %s; remove step_*.tmp and .trash-* by hand",
+         checkpoints, strerror(-error));
 }
 
 /* Read-only, full, over a quota: faults that statvfs does not report. */
@@ -77,14 +84,17 @@ static void try_to_write(const char *checkpoints) {
         if (!error) error = closed;
         io_unlink(probe.text);
     }
-    if (error) fail(EXIT_IO, "%s: cannot write: %s; set run.dir to a folder with room that this job may write", probe.text, strerror(-error));
+    if (error)
+        fail(EXIT_IO, "%s: cannot write: %s; set run.dir to a folder with room that this job may write", probe.text,
+             strerror(-error));
 }
 
 static void check_file_limit(const CheckpointState *state) {
     struct rlimit limit;
     double        largest = 4.0 * state->optimizer->kind->states * (double)checkpoint_layout(state)->elems + SMALL_FILES_BYTES;
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || (double)limit.rlim_cur >= largest) return;
-    fail(EXIT_IO, "files may not grow past %.1f MiB here (ulimit -f), and a checkpoint's optimizer.safetensors takes %.1f MiB: raise the limit",
+    fail(EXIT_IO,
+         "files may not grow past %.1f MiB here (ulimit -f), and a checkpoint's optimizer.safetensors takes %.1f MiB: raise the limit",
          (double)limit.rlim_cur / 1048576.0, largest / 1048576.0);
 }
 
@@ -99,8 +109,10 @@ void checkpoint_make_room(const CheckpointState *state) {
     Need    need = need_of(state, checkpoints.text);
     int64_t room = io_free_bytes(checkpoints.text);
     if (room < 0 || (double)room >= need.bytes) return;
-    fail(EXIT_IO, "%s: its file system has %.1f MiB free, and this run needs %.1f MiB more for %lld checkpoints of %.1f MiB (checkpoint.keep = "
-         "%lld, and one being written): make room, %stake another run.dir", checkpoints.text, (double)room / 1048576.0,
-         need.bytes / 1048576.0, (long long)need.checkpoints, (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind) / 1048576.0,
+    fail(EXIT_IO,
+         "%s: its file system has %.1f MiB free, and this run needs %.1f MiB more for %lld checkpoints of %.1f MiB (checkpoint.keep = "
+         "%lld, and one being written): make room, %stake another run.dir",
+         checkpoints.text, (double)room / 1048576.0, need.bytes / 1048576.0, (long long)need.checkpoints,
+         (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind) / 1048576.0,
          (long long)c->checkpoint.keep, c->checkpoint.keep > FOLDERS_LEAST ? "keep fewer, or " : "or ");
 }

@@ -58,9 +58,12 @@ void checkpoint_read_weights(const char *path, const Layout *layout, Tensor para
 }
 
 /* The head is wte here; a file that holds another one is of another model. values: n elements of the span of wte. */
-static void refuse_other_head(const WeightsFile *w, const SafeTensor *head, const Layout *layout, const Span *span, int64_t at, int64_t n, const float *values) {
+static void refuse_other_head(const WeightsFile *w, const SafeTensor *head, const Layout *layout, const Span *span,
+                              int64_t at, int64_t n, const float *values) {
     float *theirs = block_buffer(w->path);
-    CHECK(weights_read_span(w, head, layout->param[span->param].offset, layout, span, at, theirs, theirs + WEIGHTS_BLOCK) == n, "%lld elements", (long long)n);
+    CHECK(weights_read_span(w, head, layout->param[span->param].offset, layout, span, at, theirs,
+                            theirs + WEIGHTS_BLOCK) == n,
+          "%lld elements", (long long)n);
     if (memcmp(theirs, values, sizeof *values * (size_t)n) != 0)
         fail(EXIT_DATA, "%s: lm_head.weight is not wte.weight: the head of a GPT-2 is tied, and this model's is not", w->path);
     free(theirs);

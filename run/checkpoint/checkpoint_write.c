@@ -42,14 +42,20 @@ static char *model_header(const Layout *layout, size_t *bytes) {
 
 static char *optimizer_header(const Layout *layout, const OptimizerKind *kind, size_t *bytes) {
     SafeTensor t[OPTIMIZER_STATES];
-    for (int k = 0; k < kind->states; k++) t[k] = (SafeTensor){.name = kind->state[k], .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}};
+    for (int k = 0; k < kind->states; k++)
+        t[k] = (SafeTensor){.name = kind->state[k], .type = SAFE_F32, .dims = 1, .dim = {(uint64_t)layout->elems}};
     return safetensors_header(t, kind->states, bytes);
 }
 
 Save save_prepare(const CheckpointState *state, int64_t step, const float *host_copy, const FileRuns *runs) {
     const Layout *layout = checkpoint_layout(state);
-    Save          s = {.state = state, .step = step, .train_state = *state->train_state,
-                       .position = position_after(state->train_state->start, state->config, step), .host_copy = host_copy, .runs = runs, .fd = {-1, -1},
+    Save          s = {.state = state,
+                       .step = step,
+                       .train_state = *state->train_state,
+                       .position = position_after(state->train_state->start, state->config, step),
+                       .host_copy = host_copy,
+                       .runs = runs,
+                       .fd = {-1, -1},
                        .gemm = device_is_host() ? NULL : algorithms_to_json(),
                        .config = comm_rank(state->comm) == 0 ? config_to_json(state->config) : NULL};
     s.run_dir = path_of("%s", state->config->run.dir);
@@ -61,7 +67,8 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *host_
     s.header[FILE_MODEL] = model_header(layout, &s.header_bytes[FILE_MODEL]);
     s.header[FILE_OPTIMIZER] = optimizer_header(layout, state->optimizer->kind, &s.header_bytes[FILE_OPTIMIZER]);
     s.file_bytes[FILE_MODEL] = s.header_bytes[FILE_MODEL] + 4 * (uint64_t)layout->elems;
-    s.file_bytes[FILE_OPTIMIZER] = s.header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)state->optimizer->kind->states * (uint64_t)layout->elems;
+    s.file_bytes[FILE_OPTIMIZER] =
+        s.header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)state->optimizer->kind->states * (uint64_t)layout->elems;
     return s;
 }
 
@@ -82,16 +89,19 @@ static int saved_already(Save *s) {
     ManifestStatus status = folder_verify(NULL, s->final.text, s->step, &s->progress, &m, why);
     if (status == MANIFEST_UNKNOWN) manifest_fault(s->fault, "%s is there: %.800s", s->final.text, why);
     if (status != MANIFEST_GOOD) return 0;
-    int ours = strcmp(m.run_id, s->state->train_state->run_id) == 0 && m.tokens == s->position.tokens && m.samples == s->position.samples;
+    int ours = strcmp(m.run_id, s->state->train_state->run_id) == 0 && m.tokens == s->position.tokens &&
+               m.samples == s->position.samples;
     manifest_free(&m);
     return ours;
 }
 
 /* A full disk is reported before gigabytes are written to it. A file system that does not report its room is tried. */
 static void check_room(Save *s) {
-    int64_t room = io_free_bytes(s->checkpoints.text), bytes = (int64_t)checkpoint_disk_bytes(checkpoint_layout(s->state), s->state->optimizer->kind);
+    int64_t room = io_free_bytes(s->checkpoints.text),
+            bytes = (int64_t)checkpoint_disk_bytes(checkpoint_layout(s->state), s->state->optimizer->kind);
     if (room >= 0 && room < bytes && !s->fault[0])
-        manifest_fault(s->fault, "%s takes %.1f MiB and its file system has %.1f MiB free", s->tmp.text, (double)bytes / 1048576.0, (double)room / 1048576.0);
+        manifest_fault(s->fault, "%s takes %.1f MiB and its file system has %.1f MiB free", s->tmp.text,
+                       (double)bytes / 1048576.0, (double)room / 1048576.0);
 }
 
 /* No byte goes into a folder that another job has taken over. */
@@ -164,7 +174,8 @@ static void put_run(Save *s, uint64_t offset, size_t bytes) {
 static void write_pieces(Save *s, int file, uint64_t base) {
     s->file = file;
     s->offset = base;
-    for (int64_t i = 0; i < s->runs->runs; i++) put_run(s, base + 4 * (uint64_t)s->runs->run[i].offset, 4 * (size_t)s->runs->run[i].elems);
+    for (int64_t i = 0; i < s->runs->runs; i++)
+        put_run(s, base + 4 * (uint64_t)s->runs->run[i].offset, 4 * (size_t)s->runs->run[i].elems);
     flush_extent(s);
 }
 
@@ -172,7 +183,9 @@ static void write_pieces(Save *s, int file, uint64_t base) {
 static void open_file(Save *s, int file) {
     Path path = file_path(s, manifest_file_name[file]);
     if (s->fault[0]) return;
-    for (double begin = clock_ms(); (s->fd[file] = io_open(path.text, IO_SHARED)) == -ENOENT && clock_ms() - begin < 5000.0;) usleep(50000);
+    for (double begin = clock_ms();
+         (s->fd[file] = io_open(path.text, IO_SHARED)) == -ENOENT && clock_ms() - begin < 5000.0;)
+        usleep(50000);
     note(s, "open", &path, s->fd[file]);
 }
 
@@ -192,7 +205,9 @@ static void write_header(Save *s, int file) {
     if (!error) error = io_truncate(s->fd[file], s->file_bytes[file]);
     note(s, "write", &path, error);
     for (size_t at = 0; at < s->header_bytes[file]; at += MANIFEST_EXTENT_BYTES)
-        add_extent(s, file, at, s->header[file] + at, s->header_bytes[file] - at < MANIFEST_EXTENT_BYTES ? s->header_bytes[file] - at : MANIFEST_EXTENT_BYTES);
+        add_extent(s, file, at, s->header[file] + at,
+                   s->header_bytes[file] - at < MANIFEST_EXTENT_BYTES ? s->header_bytes[file] - at
+                                                                      : MANIFEST_EXTENT_BYTES);
 }
 
 /* A new file with these bytes, on the disk when it returns. */
@@ -228,7 +243,10 @@ static int is_finite(const float *x, size_t count) {
 static void check_finite(Save *s) {
     s->not_finite = !is_finite(s->host_copy, (size_t)optimizer_tensors(s->state->optimizer->kind) * (size_t)s->runs->elems);
     if (s->not_finite)
-        manifest_fault(s->fault, "the weights or moments after step %" PRId64 " are not finite: nothing is saved, older checkpoints stay", s->step);
+        manifest_fault(s->fault,
+                       "the weights or moments after step %" PRId64
+                       " are not finite: nothing is saved, older checkpoints stay",
+                       s->step);
 }
 
 void save_write_pieces(Save *s) {
@@ -269,7 +287,9 @@ static int collect_extents(Save *s, WrittenExtent *all, size_t count, Manifest *
             file->extent[k] = all[i].extent;
             at += all[i].extent.bytes;
         }
-        if (at != file->bytes) return manifest_fault(s->fault, "a bug: byte %" PRIu64 " of %s is written by no rank, or twice", at, manifest_file_name[f]);
+        if (at != file->bytes)
+            return manifest_fault(s->fault, "a bug: byte %" PRIu64 " of %s is written by no rank, or twice", at,
+                                  manifest_file_name[f]);
     }
     return 1;
 }
@@ -286,9 +306,16 @@ static int describe_data(Save *s, const Dataset *train, Manifest *m) {
 static Manifest describe(const Save *s) {
     const CheckpointState *state = s->state;
     const Config          *config = state->config;
-    Manifest               m = {.step = s->step, .tokens = s->position.tokens, .samples = s->position.samples, .seed = config->run.seed,
-                                .loss_scale = s->train_state.loss_scale.scale, .loss_scale_steps = s->train_state.loss_scale.steps, .guard = s->train_state.guard,
-                                .ranks = comm_size(state->comm), .threads = state->threads, .config = s->config,
+    Manifest               m = {.step = s->step,
+                                .tokens = s->position.tokens,
+                                .samples = s->position.samples,
+                                .seed = config->run.seed,
+                                .loss_scale = s->train_state.loss_scale.scale,
+                                .loss_scale_steps = s->train_state.loss_scale.steps,
+                                .guard = s->train_state.guard,
+                                .ranks = comm_size(state->comm),
+                                .threads = state->threads,
+                                .config = s->config,
                                 .gemm = s->gemm};
     snprintf(m.run_id, sizeof m.run_id, "%s", s->train_state.run_id);
     Mesh mesh = config_mesh(config, m.ranks);
@@ -323,7 +350,8 @@ static void put_in_place(Save *s) {
     struct stat st;
     if (!s->fault[0]) note(s, "sync", &s->tmp, io_fsync_dir(s->tmp.text));
     if (!s->fault[0]) note(s, "sync", &s->run_dir, io_fsync_dir(s->run_dir.text)); /* `checkpoints` itself may be new */
-    if (!s->fault[0] && lstat(s->final.text, &st) == 0) note(s, "remove the broken", &s->final, folder_trash(s->checkpoints.text, s->name));
+    if (!s->fault[0] && lstat(s->final.text, &st) == 0)
+        note(s, "remove the broken", &s->final, folder_trash(s->checkpoints.text, s->name));
     if (!s->fault[0]) note(s, "rename to", &s->final, io_rename(s->tmp.text, s->final.text));
     if (!s->fault[0]) note(s, "sync", &s->checkpoints, io_fsync_dir(s->checkpoints.text));
 }

@@ -26,7 +26,8 @@ typedef struct { int64_t first, end; } Rows;
 static int64_t width_of(const Param *p) { return p->dims == 2 ? p->local[1] : p->local[0]; }
 
 static Rows rows_of(const Layout *l, Span span, int i) {
-    int64_t width = width_of(&l->param[span.param]), from = span.first / width, rows = (span.first + span.elems - 1) / width + 1 - from;
+    int64_t width = width_of(&l->param[span.param]), from = span.first / width,
+            rows = (span.first + span.elems - 1) / width + 1 - from;
     Rows    r = {(from + share(l, rows, i)) * width, (from + share(l, rows, i + 1)) * width};
     if (r.first < span.first) r.first = span.first;
     if (r.end > span.first + span.elems) r.end = span.first + span.elems;
@@ -102,7 +103,8 @@ int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out)
     comm_all_to_all(z->spec.tensor, mine, bytes, received);
     for (int64_t at = r.first, elems; at < r.end; at += elems) {
         elems = run_of(l, span, r, at, 0).elems;
-        for (int j = 0; j < ranks; j++, to += elems) memcpy(out + to, received + j * each + (at - r.first), (size_t)elems * sizeof *out);
+        for (int j = 0; j < ranks; j++, to += elems)
+            memcpy(out + to, received + j * each + (at - r.first), (size_t)elems * sizeof *out);
     }
     free(bytes);
     free(received);

@@ -39,8 +39,10 @@ static int write_string(FILE *out, const char *text) {
 }
 
 static void write_guard(FILE *out, const Guard *g) {
-    fprintf(out, "\n\"guard\":{\"skips\":\"%" PRId64 "\",\"rollbacks\":\"%" PRId64 "\",\"furthest\":\"%" PRId64 "\",\"losses\":[", g->skips, g->rollbacks,
-            g->furthest);
+    fprintf(out,
+            "\n\"guard\":{\"skips\":\"%" PRId64 "\",\"rollbacks\":\"%" PRId64 "\",\"furthest\":\"%" PRId64
+            "\",\"losses\":[",
+            g->skips, g->rollbacks, g->furthest);
     for (int i = 0; i < g->spikes.count; i++) fprintf(out, "%s%.17g", i ? "," : "", g->spikes.loss[i]);
     fprintf(out, "]},\n");
 }
@@ -48,10 +50,12 @@ static void write_guard(FILE *out, const Guard *g) {
 static void write_files(FILE *out, const Manifest *m) {
     for (int f = 0; f < MANIFEST_FILES; f++) {
         const ManifestFile *file = &m->file[f];
-        fprintf(out, "%s\n {\"name\":\"%s\",\"bytes\":\"%" PRIu64 "\",\"runs\":[", f ? "," : "", manifest_file_name[f], file->bytes);
+        fprintf(out, "%s\n {\"name\":\"%s\",\"bytes\":\"%" PRIu64 "\",\"runs\":[", f ? "," : "", manifest_file_name[f],
+                file->bytes);
         for (int64_t i = 0; i < file->extents; i++) {
             const ManifestExtent *run = &file->extent[i];
-            fprintf(out, "%s\n  [\"%" PRIu64 "\",\"%" PRIu64 "\",\"%016" PRIx64 "\"]", i ? "," : "", run->offset, run->bytes, run->hash);
+            fprintf(out, "%s\n  [\"%" PRIu64 "\",\"%" PRIu64 "\",\"%016" PRIx64 "\"]", i ? "," : "", run->offset,
+                    run->bytes, run->hash);
         }
         fprintf(out, "]}");
     }
@@ -60,9 +64,12 @@ static void write_files(FILE *out, const Manifest *m) {
 static int write_body(FILE *out, const Manifest *m, const char *config, const char *gemm) {
     int whole = 1;
     fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.0\",\n\"run_id\":\"%s\",\n", m->run_id);
-    fprintf(out, "\"step\":\"%" PRId64 "\",\"samples\":\"%" PRId64 "\",\"tokens\":\"%" PRId64 "\",\n", m->step, m->samples, m->tokens);
+    fprintf(out, "\"step\":\"%" PRId64 "\",\"samples\":\"%" PRId64 "\",\"tokens\":\"%" PRId64 "\",\n", m->step,
+            m->samples, m->tokens);
     fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n", m->seed);
-    fprintf(out, "\"ranks\":%d,\"backend\":\"%s\",\"precision\":\"%s\",\"loss_scale\":%.17g,\"loss_scale_steps\":\"%" PRId64 "\",\n\"threads\":%d,",
+    fprintf(out,
+            "\"ranks\":%d,\"backend\":\"%s\",\"precision\":\"%s\",\"loss_scale\":%.17g,\"loss_scale_steps\":\"%" PRId64
+            "\",\n\"threads\":%d,",
             m->ranks, m->backend, m->precision, m->loss_scale, m->loss_scale_steps, m->threads);
     if (m->grid[0]) fprintf(out, "\"grid\":\"%s\",", m->grid);
     write_guard(out, &m->guard);
@@ -131,7 +138,9 @@ static int read_count(const cJSON *value, int *out) {
 }
 
 static int read_hash(const cJSON *value, uint64_t *out) {
-    if (!cJSON_IsString(value) || strlen(value->valuestring) != 16 || strspn(value->valuestring, "0123456789abcdef") != 16) return 0;
+    if (!cJSON_IsString(value) || strlen(value->valuestring) != 16 ||
+        strspn(value->valuestring, "0123456789abcdef") != 16)
+        return 0;
     *out = strtoull(value->valuestring, NULL, 16);
     return 1;
 }
@@ -157,9 +166,11 @@ static int read_guard(const cJSON *object, Guard *g) {
 static int read_head(const cJSON *root, Manifest *m, char *fault) {
     const cJSON *scale = json_member(root, "loss_scale");
     if (!read_word(json_member(root, "run_id"), m->run_id, sizeof m->run_id) || strlen(m->run_id) < 8 ||
-        strspn(m->run_id, "0123456789abcdef") != strlen(m->run_id)) return manifest_fault(fault, MANIFEST_NAME " has no valid run_id");
+        strspn(m->run_id, "0123456789abcdef") != strlen(m->run_id))
+        return manifest_fault(fault, MANIFEST_NAME " has no valid run_id");
     if (!read_amount(json_member(root, "step"), &m->step)) return manifest_fault(fault, MANIFEST_NAME " has no valid step");
-    if (!read_amount(json_member(root, "samples"), &m->samples)) return manifest_fault(fault, MANIFEST_NAME " has no valid samples");
+    if (!read_amount(json_member(root, "samples"), &m->samples))
+        return manifest_fault(fault, MANIFEST_NAME " has no valid samples");
     if (!read_amount(json_member(root, "tokens"), &m->tokens)) return manifest_fault(fault, MANIFEST_NAME " has no valid tokens");
     if (!read_i64(json_member(root, "seed"), &m->seed)) return manifest_fault(fault, MANIFEST_NAME " has no valid seed");
     if (!read_count(json_member(root, "ranks"), &m->ranks)) return manifest_fault(fault, MANIFEST_NAME " has no valid ranks");
@@ -171,9 +182,11 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
     if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale");
     m->loss_scale = scale->valuedouble;
     const cJSON *steps = json_member(root, "loss_scale_steps");
-    if (steps && !read_amount(steps, &m->loss_scale_steps)) return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale_steps");
+    if (steps && !read_amount(steps, &m->loss_scale_steps))
+        return manifest_fault(fault, MANIFEST_NAME " has no valid loss_scale_steps");
     const cJSON *grid = json_member(root, "grid");
-    if (grid && (!read_word(grid, m->grid, sizeof m->grid) || strspn(m->grid, "abcdefghijklmnopqrstuvwxyz0123456789 ") != strlen(m->grid)))
+    if (grid && (!read_word(grid, m->grid, sizeof m->grid) ||
+                 strspn(m->grid, "abcdefghijklmnopqrstuvwxyz0123456789 ") != strlen(m->grid)))
         return manifest_fault(fault, MANIFEST_NAME " has no valid grid");
     const cJSON *guard = json_member(root, "guard");
     if (guard && !read_guard(guard, &m->guard)) return manifest_fault(fault, MANIFEST_NAME " has no valid guard");
@@ -189,7 +202,8 @@ static int read_data(const cJSON *list, Manifest *m, char *fault) {
     for (const cJSON *entry = list->child; entry; entry = entry->next) {
         ManifestData *d = &m->data[m->data_files++];
         const cJSON  *name = json_member(entry, "name");
-        if (!cJSON_IsString(name) || !read_u64(json_member(entry, "bytes"), &d->bytes) || !read_i64(json_member(entry, "tokens"), &d->tokens))
+        if (!cJSON_IsString(name) || !read_u64(json_member(entry, "bytes"), &d->bytes) ||
+            !read_i64(json_member(entry, "tokens"), &d->tokens))
             return manifest_fault(fault, MANIFEST_NAME " has no valid data[%d]", m->data_files - 1);
         d->name = name->valuestring;
     }
@@ -206,7 +220,9 @@ static int read_runs(const cJSON *list, ManifestFile *file, char *fault) {
         if (!cJSON_IsArray(entry) || cJSON_GetArraySize(entry) != 3) return 0;
         const cJSON *offset = entry->child, *bytes = offset->next, *hash = bytes->next;
         if (!read_u64(offset, &run->offset) || !read_u64(bytes, &run->bytes) || !read_hash(hash, &run->hash)) return 0;
-        if (run->offset != at || run->bytes < 1 || run->bytes > manifest_extent_bytes(file->bytes) || run->bytes > file->bytes - at) return 0;
+        if (run->offset != at || run->bytes < 1 || run->bytes > manifest_extent_bytes(file->bytes) ||
+            run->bytes > file->bytes - at)
+            return 0;
         at += run->bytes;
     }
     return at == file->bytes;
@@ -221,7 +237,9 @@ static int read_files(const cJSON *list, Manifest *m, char *fault) {
         if (!cJSON_IsString(name) || strcmp(name->valuestring, manifest_file_name[f]) != 0)
             return manifest_fault(fault, MANIFEST_NAME " does not list %s in its place", manifest_file_name[f]);
         if (!read_u64(json_member(entry, "bytes"), &m->file[f].bytes) || !read_runs(json_member(entry, "runs"), &m->file[f], fault))
-            return fault[0] ? 0 : manifest_fault(fault, MANIFEST_NAME " does not cover every byte of %s exactly once", manifest_file_name[f]);
+            return fault[0] ? 0
+                            : manifest_fault(fault, MANIFEST_NAME " does not cover every byte of %s exactly once",
+                                             manifest_file_name[f]);
     }
     return 1;
 }
@@ -238,7 +256,8 @@ static int read_text(const char *text, size_t bytes, Json *json, char *fault) {
     if (values > MANIFEST_VALUES) return manifest_fault(fault, MANIFEST_NAME " has more than %d values", MANIFEST_VALUES);
     JsonFault wrong;
     if (json_parse(text, bytes, MANIFEST_LIMIT, json, &wrong)) return 1;
-    return manifest_fault(fault, MANIFEST_NAME " is no valid JSON, line %d column %d: %s", wrong.at.line, wrong.at.column, wrong.text);
+    return manifest_fault(fault, MANIFEST_NAME " is no valid JSON, line %d column %d: %s", wrong.at.line,
+                          wrong.at.column, wrong.text);
 }
 
 static ManifestStatus parse(const char *text, size_t bytes, Manifest *m, char *fault) {
@@ -252,7 +271,8 @@ static ManifestStatus parse(const char *text, size_t bytes, Manifest *m, char *f
         manifest_fault(fault, MANIFEST_NAME " has format version %.20s; this program reads 1.x", version->valuestring);
         return MANIFEST_FOREIGN;
     }
-    int good = read_head(root, m, fault) && read_data(json_member(root, "data"), m, fault) && read_files(json_member(root, "files"), m, fault);
+    int good = read_head(root, m, fault) && read_data(json_member(root, "data"), m, fault) &&
+               read_files(json_member(root, "files"), m, fault);
     return good ? MANIFEST_GOOD : MANIFEST_BROKEN;
 }
 

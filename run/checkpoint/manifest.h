@@ -30,7 +30,13 @@ extern "C" {
 /* At most MANIFEST_VALUES values in MANIFEST_LIMIT bytes: reading takes up to 240 MiB for a hostile one, 100 MiB for
  * ours. A run is four values. Runs grow with their file, so that its length takes MANIFEST_RUNS of them at most; half of
  * the room is left for those that end with a row, or with a rank's piece of a bucket. */
-enum { MANIFEST_EXTENT_BYTES = 1 << 20, MANIFEST_RUNS = 1 << 15, MANIFEST_LIMIT = 16 << 20, MANIFEST_VALUES = 1 << 19, MANIFEST_FAULT_BYTES = 1024 };
+enum {
+    MANIFEST_EXTENT_BYTES = 1 << 20,
+    MANIFEST_RUNS = 1 << 15,
+    MANIFEST_LIMIT = 16 << 20,
+    MANIFEST_VALUES = 1 << 19,
+    MANIFEST_FAULT_BYTES = 1024
+};
 /* Counts stop here, as the config's integers do: with a run's own tokens (less than 2^62) they fit in 64 bits. */
 #define MANIFEST_COUNT_LIMIT ((int64_t)1 << 53)
 
@@ -102,7 +108,8 @@ ManifestStatus manifest_parse(const char *text, size_t bytes, Manifest *m, char 
 /* Compares the files of a folder with the manifest: every size, and the hashes of runs part, part+parts, part+2*parts,
  * ... Returns 1, or 0 with a difference in fault. Links are no files of a checkpoint. progress(ctx), where it
  * is not NULL, is called by this thread with every run that it has read. */
-int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault);
+int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx,
+                    char *fault);
 
 void manifest_free(Manifest *m);
 

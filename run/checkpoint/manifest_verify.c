@@ -54,7 +54,8 @@ typedef struct {
     void *ctx;
 } Listener;
 
-static int runs_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts, Listener listener, char *fault) {
+static int runs_ok(const char *path, const char *name, const ManifestFile *file, int part, int parts, Listener listener,
+                   char *fault) {
     int fd = io_open(path, IO_READ), good = 1;
     if (fd < 0) return manifest_unread(fault, name, -fd);
     int64_t mine = file->extents > part ? (file->extents - part - 1) / parts + 1 : 0;
@@ -76,13 +77,16 @@ static int runs_ok(const char *path, const char *name, const ManifestFile *file,
     return good;
 }
 
-int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx, char *fault) {
+int manifest_verify(const Manifest *m, const char *folder, int part, int parts, void (*progress)(void *ctx), void *ctx,
+                    char *fault) {
     char *path[MANIFEST_FILES] = {0};
     int   good = 1;
     for (int f = 0; good && f < MANIFEST_FILES; f++)
-        if (asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0) path[f] = NULL, good = manifest_fault(fault, MANIFEST_NO_MEMORY);
+        if (asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0)
+            path[f] = NULL, good = manifest_fault(fault, MANIFEST_NO_MEMORY);
     for (int f = 0; good && f < MANIFEST_FILES; f++) good = size_ok(path[f], manifest_file_name[f], m->file[f].bytes, fault);
-    for (int f = 0; good && f < MANIFEST_FILES; f++) good = runs_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, (Listener){progress, ctx}, fault);
+    for (int f = 0; good && f < MANIFEST_FILES; f++)
+        good = runs_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, (Listener){progress, ctx}, fault);
     for (int f = 0; f < MANIFEST_FILES; f++) free(path[f]);
     return good;
 }

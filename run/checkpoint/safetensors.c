@@ -15,11 +15,14 @@
  * the field. */
 enum { STRUCTURE_LIMIT = 1 << 20 };
 
-static const struct { const char *name; size_t bytes; } type_table[SAFE_TYPES] = {
-    [SAFE_F32] = {"F32", 4},         [SAFE_F16] = {"F16", 2},         [SAFE_BF16] = {"BF16", 2},      [SAFE_F64] = {"F64", 8},
-    [SAFE_I64] = {"I64", 8},         [SAFE_U64] = {"U64", 8},         [SAFE_I32] = {"I32", 4},        [SAFE_U32] = {"U32", 4},
-    [SAFE_I16] = {"I16", 2},         [SAFE_U16] = {"U16", 2},         [SAFE_I8] = {"I8", 1},          [SAFE_U8] = {"U8", 1},
-    [SAFE_BOOL] = {"BOOL", 1},       [SAFE_F8_E4M3] = {"F8_E4M3", 1}, [SAFE_F8_E5M2] = {"F8_E5M2", 1}, [SAFE_F8_E8M0] = {"F8_E8M0", 1},
+static const struct { const char *name; size_t bytes;
+} type_table[SAFE_TYPES] = {
+    [SAFE_F32] = {"F32", 4},         [SAFE_F16] = {"F16", 2},         [SAFE_BF16] = {"BF16", 2},
+    [SAFE_F64] = {"F64", 8},         [SAFE_I64] = {"I64", 8},         [SAFE_U64] = {"U64", 8},
+    [SAFE_I32] = {"I32", 4},         [SAFE_U32] = {"U32", 4},         [SAFE_I16] = {"I16", 2},
+    [SAFE_U16] = {"U16", 2},         [SAFE_I8] = {"I8", 1},           [SAFE_U8] = {"U8", 1},
+    [SAFE_BOOL] = {"BOOL", 1},       [SAFE_F8_E4M3] = {"F8_E4M3", 1}, [SAFE_F8_E5M2] = {"F8_E5M2", 1},
+    [SAFE_F8_E8M0] = {"F8_E8M0", 1},
 };
 
 const char *safetensors_type_name(SafeType type) { return type_table[type].name; }
@@ -65,18 +68,22 @@ static int read_tensor(const cJSON *entry, SafeTensor *t, char *fault) {
     t->name = entry->string;
     if (!cJSON_IsObject(entry)) return fault_is(fault, "describes tensor \"%.100s\" by something that is no object", t->name);
     for (const cJSON *member = entry->child; member; member = member->next)
-        if (strcmp(member->string, "dtype") != 0 && strcmp(member->string, "shape") != 0 && strcmp(member->string, "data_offsets") != 0)
+        if (strcmp(member->string, "dtype") != 0 && strcmp(member->string, "shape") != 0 &&
+            strcmp(member->string, "data_offsets") != 0)
             return fault_is(fault, "gives tensor \"%.100s\" an unknown member \"%.60s\"", t->name, member->string);
-    if (!read_type(json_member(entry, "dtype"), &t->type)) return fault_is(fault, "gives tensor \"%.100s\" no known dtype", t->name);
+    if (!read_type(json_member(entry, "dtype"), &t->type))
+        return fault_is(fault, "gives tensor \"%.100s\" no known dtype", t->name);
     if (!read_shape(json_member(entry, "shape"), t))
         return fault_is(fault, "gives tensor \"%.100s\" no shape of at most %d whole numbers", t->name, SAFETENSORS_DIMS);
     if (!read_offsets(json_member(entry, "data_offsets"), t) || t->begin > t->end)
         return fault_is(fault, "gives tensor \"%.100s\" no data_offsets [begin,end]", t->name);
     uint64_t need = type_table[t->type].bytes;
     for (int i = 0; i < t->dims; i++)
-        if (__builtin_mul_overflow(need, t->dim[i], &need)) return fault_is(fault, "gives tensor \"%.100s\" a shape beyond 64 bits", t->name);
+        if (__builtin_mul_overflow(need, t->dim[i], &need))
+            return fault_is(fault, "gives tensor \"%.100s\" a shape beyond 64 bits", t->name);
     if (need != t->end - t->begin)
-        return fault_is(fault, "gives tensor \"%.100s\" %" PRIu64 " bytes where its shape needs %" PRIu64, t->name, t->end - t->begin, need);
+        return fault_is(fault, "gives tensor \"%.100s\" %" PRIu64 " bytes where its shape needs %" PRIu64, t->name,
+                        t->end - t->begin, need);
     return 1;
 }
 
@@ -100,7 +107,8 @@ static int covered(Safetensors *s, uint64_t data_bytes, char *fault) {
     for (int i = 0; i < s->tensors; i++) {
         const SafeTensor *t = &s->tensor[i];
         if (t->begin != at)
-            return fault_is(fault, "has %s tensor \"%.100s\"", t->begin > at ? "a hole before" : "an overlap at the begin of", t->name);
+            return fault_is(fault, "has %s tensor \"%.100s\"",
+                            t->begin > at ? "a hole before" : "an overlap at the begin of", t->name);
         at = t->end;
     }
     if (at == data_bytes) return 1;
@@ -178,8 +186,8 @@ char *safetensors_header(SafeTensor *tensor, int tensors, size_t *bytes) {
         t->begin = at, t->end = at += need;
         safetensors_shape(shape, sizeof shape, t);
         json_quote(name, sizeof name, t->name);
-        fprintf(out, ",%s:{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", name, type_table[t->type].name, shape,
-                t->begin, t->end);
+        fprintf(out, ",%s:{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", name,
+                type_table[t->type].name, shape, t->begin, t->end);
     }
     fputc('}', out);
     fflush(out);

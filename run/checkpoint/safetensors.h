@@ -24,8 +24,23 @@ enum {
 };
 
 typedef enum {
-    SAFE_F32, SAFE_F16, SAFE_BF16, SAFE_F64, SAFE_I64, SAFE_U64, SAFE_I32, SAFE_U32, SAFE_I16, SAFE_U16, SAFE_I8, SAFE_U8, SAFE_BOOL,
-    SAFE_F8_E4M3, SAFE_F8_E5M2, SAFE_F8_E8M0, SAFE_TYPES
+    SAFE_F32,
+    SAFE_F16,
+    SAFE_BF16,
+    SAFE_F64,
+    SAFE_I64,
+    SAFE_U64,
+    SAFE_I32,
+    SAFE_U32,
+    SAFE_I16,
+    SAFE_U16,
+    SAFE_I8,
+    SAFE_U8,
+    SAFE_BOOL,
+    SAFE_F8_E4M3,
+    SAFE_F8_E5M2,
+    SAFE_F8_E8M0,
+    SAFE_TYPES
 } SafeType;
 
 typedef struct {

@@ -143,8 +143,8 @@ void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int6
     if (failed) fail(EXIT_IO, "%s: tensor %s cannot be read: %s", w->path, t->name, strerror(-failed));
 }
 
-int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout, const Span *span, int64_t at, float *values,
-                          float *block) {
+int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout,
+                          const Span *span, int64_t at, float *values, float *block) {
     FileRun first = layout_run(layout, span, at), run = first;
     int64_t n = run.elems < WEIGHTS_BLOCK ? run.elems : WEIGHTS_BLOCK, end = first.offset + n;
     if (n == WEIGHTS_BLOCK || at + n == span->elems) {

@@ -38,8 +38,8 @@ void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int6
 
 /* A span's elements from number `at` on, out of the tensor that begins at global offset `begin`: whole rows of the file
  * are read, and this rank's columns taken. Returns how many. values and block have room for WEIGHTS_BLOCK each. */
-int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout, const Span *span, int64_t at, float *values,
-                          float *block);
+int64_t weights_read_span(const WeightsFile *w, const SafeTensor *t, int64_t begin, const Layout *layout,
+                          const Span *span, int64_t at, float *values, float *block);
 
 #ifdef __cplusplus
 }

@@ -125,7 +125,8 @@ static char *parse(const char *path, const char *text, size_t bytes, Reading wit
     return load_end(&load);
 }
 
-char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count, int ranks, Config *config) {
+char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count,
+                   int ranks, Config *config) {
     return parse(path, text, bytes, (Reading){overrides, override_count, ranks, 0}, config);
 }
 

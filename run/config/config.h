@@ -56,7 +56,11 @@ typedef struct {
     struct { const char *name; double learning_rate, beta1, beta2, eps, weight_decay, grad_clip; } optimizer;
     struct { int name; /* ScheduleKind */ int64_t warmup_steps; double final_lr_fraction, decay_fraction; } schedule;
     int precision;                      /* Precision of model/precision.h */
-    struct { int64_t tensor, context, pipeline, interleave, replicas, zero_stage; int balance, comm; /* ParallelComm */ int deterministic; } parallel;
+    struct {
+        int64_t tensor, context, pipeline, interleave, replicas, zero_stage;
+        int     balance, comm; /* ParallelComm */
+        int     deterministic;
+    } parallel;
     struct { int recompute, offload; /* OFFLOAD_WORDS */ } memory;
     struct { int64_t every, keep; } checkpoint;
     struct { int64_t every, tokens; } eval;
@@ -73,7 +77,8 @@ char *config_load(const char *path, char *const *overrides, int override_count, 
 char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config);
 
 /* The same of a file's text [bytes]: a pure function but for the memory of *config. Faults name the file by path. */
-char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count, int ranks, Config *config);
+char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count,
+                   int ranks, Config *config);
 void  config_free(Config *config);      /* its strings; also after faults */
 
 /* The rule that needs the number of ranks; NULL or a malloc'ed sentence naming the nearest valid values. */

@@ -60,10 +60,13 @@ static char *check_order(const Config *c) {
     if (!c->parallel.deterministic) return NULL;
     for (int i = 0; i < 4; i++)
         if (one[i].size > 1)
-            return sentence("parallel.deterministic = true adds gradients in one order, with parallel.%s = %" PRId64 " it cannot: parallel.%s = 1", one[i].key,
-                            one[i].size, one[i].key);
+            return sentence("parallel.deterministic = true adds gradients in one order, with parallel.%s = %" PRId64
+                            " it cannot: parallel.%s = 1",
+                            one[i].key, one[i].size, one[i].key);
     if (c->parallel.zero_stage <= 1) return NULL;
-    return sentence("parallel.deterministic = true adds gradients in one order, with parallel.zero_stage = %" PRId64 " it cannot: at most 1", c->parallel.zero_stage);
+    return sentence("parallel.deterministic = true adds gradients in one order, with parallel.zero_stage = %" PRId64
+                    " it cannot: at most 1",
+                    c->parallel.zero_stage);
 }
 
 /* The divisors of `of` that are nearest to value from below and above, as "4 or 6", or the one there is. */
@@ -78,8 +81,12 @@ static void nearest_divisors(char *out, size_t room, int64_t value, int64_t of) 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
 
 static char *check_tensor(const Config *c) {
-    struct { const char *key; int64_t size; } of[] = {{"model.n_head", c->model.shape.n_head}, {"model.n_embd", c->model.shape.n_embd},
-                                                      {"batch.seq_len / parallel.context", c->batch.seq_len / c->parallel.context}};
+    struct {
+        const char *key;
+        int64_t     size;
+    } of[] = {{"model.n_head", c->model.shape.n_head},
+              {"model.n_embd", c->model.shape.n_embd},
+              {"batch.seq_len / parallel.context", c->batch.seq_len / c->parallel.context}};
     int64_t t = c->parallel.tensor, all = common_divisor(common_divisor(of[0].size, of[1].size), of[2].size);
     char    nearest[64];
     nearest_divisors(nearest, sizeof nearest, t, all);
@@ -94,42 +101,59 @@ static char *check_context(const Config *c) {
     int64_t unit = 128 * c->parallel.context, T = c->batch.seq_len, below = T - T % unit;
     if (c->parallel.context == 1 || T % unit == 0) return NULL;
     if (below == 0)
-        return sentence("batch.seq_len = %" PRId64 " with parallel.context = %" PRId64 " must be a multiple of %" PRId64 ": %" PRId64, T, c->parallel.context, unit, unit);
-    return sentence("batch.seq_len = %" PRId64 " with parallel.context = %" PRId64 " must be a multiple of %" PRId64 ": %" PRId64 " or %" PRId64, T,
-                    c->parallel.context, unit, below, below + unit);
+        return sentence("batch.seq_len = %" PRId64 " with parallel.context = %" PRId64 " must be a multiple of %" PRId64
+                        ": %" PRId64,
+                        T, c->parallel.context, unit, unit);
+    return sentence("batch.seq_len = %" PRId64 " with parallel.context = %" PRId64 " must be a multiple of %" PRId64
+                    ": %" PRId64 " or %" PRId64,
+                    T, c->parallel.context, unit, below, below + unit);
 }
 
 /* "parallel.pipeline (4) x interleave (4) = 16 parts of 12 layers: at most 12; interleave = 3 or pipeline = 3" */
 static char *check_pipeline(const Config *c) {
     int64_t P = c->parallel.pipeline, V = c->parallel.interleave, L = c->model.shape.n_layer;
-    if (V > 1 && P == 1) return sentence("parallel.interleave = %" PRId64 " needs stages: parallel.pipeline = 2 or more, or parallel.interleave = 1", V);
+    if (V > 1 && P == 1)
+        return sentence("parallel.interleave = %" PRId64
+                        " needs stages: parallel.pipeline = 2 or more, or parallel.interleave = 1",
+                        V);
     if (P * V <= L) return NULL;
-    if (V == 1 || P > L) return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64 " layer%s: at most %" PRId64
-                                         "; pipeline = %" PRId64, P, V, P * V, L, L == 1 ? "" : "s", L, V == 1 || L < V ? L : L / V);
-    return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64 " layers: at most %" PRId64 "; interleave = %" PRId64
-                    " or pipeline = %" PRId64, P, V, P * V, L, L, L / P, L / V > 0 ? L / V : 1);
+    if (V == 1 || P > L)
+        return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64
+                        " layer%s: at most %" PRId64 "; pipeline = %" PRId64,
+                        P, V, P * V, L, L == 1 ? "" : "s", L, V == 1 || L < V ? L : L / V);
+    return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64
+                    " layers: at most %" PRId64 "; interleave = %" PRId64 " or pipeline = %" PRId64,
+                    P, V, P * V, L, L, L / P, L / V > 0 ? L / V : 1);
 }
 
 /* Interleaved stages take micro-batches in groups of as many as there are stages. */
 static char *check_micro_batches(const Config *c, int ranks) {
-    int64_t P = c->parallel.pipeline, unit = c->batch.micro_batch * c->batch.seq_len * (ranks > 0 ? config_datas(c, ranks) : 1), group = unit * P;
+    int64_t P = c->parallel.pipeline,
+            unit = c->batch.micro_batch * c->batch.seq_len * (ranks > 0 ? config_datas(c, ranks) : 1), group = unit * P;
     int64_t total = c->batch.global_tokens, below = total - total % group;
     if (c->parallel.interleave == 1 || ranks <= 0 || total % unit || total % group == 0) return NULL;
     char nearest[80];
     snprintf(nearest, sizeof nearest, below > 0 ? "%" PRId64 " or %" PRId64 : "%" PRId64, below > 0 ? below : group,
              below + group);
-    return sentence("%" PRId64 " micro-batches a step with interleave = %" PRId64 " must be a multiple of pipeline = %" PRId64 ": global_tokens = %s", total / unit, c->parallel.interleave, P, nearest);
+    return sentence("%" PRId64 " micro-batches a step with interleave = %" PRId64
+                    " must be a multiple of pipeline = %" PRId64 ": global_tokens = %s",
+                    total / unit, c->parallel.interleave, P, nearest);
 }
 
 /* Uneven shares change the order of sums; and ranks that gather for each micro-batch need equally many. */
 static char *check_balance(const Config *c) {
     if (!c->parallel.balance) return NULL;
-    if (c->parallel.deterministic) return sentence("parallel.balance = true changes the order of sums, which parallel.deterministic = true keeps: set one of them to false");
+    if (c->parallel.deterministic)
+        return sentence(
+            "parallel.balance = true changes the order of sums, which parallel.deterministic = true keeps: set one of them to false");
     if (c->parallel.zero_stage > 1)
-        return sentence("parallel.balance = true with parallel.zero_stage = %" PRId64 ": its ranks exchange in every micro-batch, and need equally many: at most 1",
+        return sentence("parallel.balance = true with parallel.zero_stage = %" PRId64
+                        ": its ranks exchange in every micro-batch, and need equally many: at most 1",
                         c->parallel.zero_stage);
     if (c->parallel.pipeline > 1)
-        return sentence("parallel.balance = true with parallel.pipeline = %" PRId64 ": stages are given their share by their layers: parallel.pipeline = 1", c->parallel.pipeline);
+        return sentence("parallel.balance = true with parallel.pipeline = %" PRId64
+                        ": stages are given their share by their layers: parallel.pipeline = 1",
+                        c->parallel.pipeline);
     return NULL;
 }
 
@@ -144,7 +168,8 @@ static char *check_grid(const Config *c, int ranks) {
     for (int i = 0; i < 4; i++) {
         product *= axis[i].size;
         if (i < 3 ? !splits_model : axis[i].size == 1) continue;
-        used += snprintf(names + used, sizeof names - (size_t)used, "%s%s (%" PRId64 ")", used ? " x " : "parallel.", axis[i].key, axis[i].size);
+        used += snprintf(names + used, sizeof names - (size_t)used, "%s%s (%" PRId64 ")", used ? " x " : "parallel.",
+                         axis[i].key, axis[i].size);
         if (first < 0 && axis[i].size > 1) first = i;
     }
     if (ranks <= 0 || ranks % product == 0) return NULL;
@@ -169,7 +194,8 @@ static void rule_grid(ConfigLoad *load, int ranks) {
                   "parallel.zero_stage", "parallel.deterministic", NULL};
     Keys pipeline = {"parallel.pipeline", "parallel.interleave", "model.n_layer", NULL};
     Keys balance = {"parallel.balance", "parallel.deterministic", "parallel.zero_stage", "parallel.pipeline", NULL};
-    Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "batch.seq_len", NULL}, context = {"parallel.context", "batch.seq_len", NULL};
+    Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "batch.seq_len", NULL},
+         context = {"parallel.context", "batch.seq_len", NULL};
     if (usable(load, order)) add_fault(load, order, check_order(load->config));
     if (usable(load, context)) add_fault(load, context, check_context(load->config));
     if (usable(load, tensor)) add_fault(load, tensor, check_tensor(load->config));
@@ -178,27 +204,38 @@ static void rule_grid(ConfigLoad *load, int ranks) {
     if (usable(load, GRID_KEYS)) add_fault(load, GRID_KEYS, check_grid(load->config, ranks));
 }
 
-Mesh config_mesh(const Config *c, int ranks) { return mesh_of(ranks, (MeshSizes){(int)c->parallel.tensor, (int)c->parallel.context, (int)c->parallel.pipeline, (int)c->parallel.replicas}); }
-int  config_datas(const Config *c, int ranks) { return ranks / (int)(c->parallel.tensor * c->parallel.context * c->parallel.pipeline); }
+Mesh config_mesh(const Config *c, int ranks) {
+    return mesh_of(ranks, (MeshSizes){(int)c->parallel.tensor, (int)c->parallel.context, (int)c->parallel.pipeline,
+                                      (int)c->parallel.replicas});
+}
+int config_datas(const Config *c, int ranks) {
+    return ranks / (int)(c->parallel.tensor * c->parallel.context * c->parallel.pipeline);
+}
 
 static char *check_batch(const Config *c, int ranks) {
     int64_t unit, total = c->batch.global_tokens;
     char    product[200], *text = NULL;
-    int     used = snprintf(product, sizeof product, "batch.micro_batch (%" PRId64 ") x batch.seq_len (%" PRId64 ")", c->batch.micro_batch,
-                            c->batch.seq_len);
+    int     used = snprintf(product, sizeof product, "batch.micro_batch (%" PRId64 ") x batch.seq_len (%" PRId64 ")",
+                            c->batch.micro_batch, c->batch.seq_len);
     int     datas = ranks > 0 ? config_datas(c, ranks) : 1, printed = 0;
     if (ranks > 0 && datas == ranks) snprintf(product + used, sizeof product - (size_t)used, " x ranks (%d)", ranks);
-    else if (ranks > 0) snprintf(product + used, sizeof product - (size_t)used, " x ranks / (tensor x context x pipeline) (%d)", datas);
+    else if (ranks > 0)
+        snprintf(product + used, sizeof product - (size_t)used, " x ranks / (tensor x context x pipeline) (%d)", datas);
     if (!multiply(&unit, 3, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, datas})) {
         printed = asprintf(&text, "%s does not fit in 64 bits", product);
     } else if (total % unit) {
         int64_t below = total - total % unit, above = below + unit;
         if (below > 0)
-            printed = asprintf(&text, "batch.global_tokens = %" PRId64 " is no multiple of %s = %" PRId64 "; nearest valid values: %" PRId64
-                               " and %" PRId64, total, product, unit, below, above);
+            printed = asprintf(&text,
+                               "batch.global_tokens = %" PRId64 " is no multiple of %s = %" PRId64
+                               "; nearest valid values: %" PRId64 " and %" PRId64,
+                               total, product, unit, below, above);
         else
-            printed = asprintf(&text, "batch.global_tokens = %" PRId64 " is less than %s = %" PRId64 "; it must be a multiple of that: nearest "
-                               "valid values: %" PRId64 " and %" PRId64, total, product, unit, above, above + unit);
+            printed = asprintf(&text,
+                               "batch.global_tokens = %" PRId64 " is less than %s = %" PRId64
+                               "; it must be a multiple of that: nearest "
+                               "valid values: %" PRId64 " and %" PRId64,
+                               total, product, unit, above, above + unit);
     }
     if (printed < 0) fail(EXIT_MEMORY, "out of memory while reading the config");
     return text;
@@ -246,7 +283,9 @@ static void rule_tokens(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"run.steps", "batch.global_tokens", NULL};
     int64_t       tokens;
-    if (!usable(load, keys) || (multiply(&tokens, 2, (int64_t[]){c->run.steps, c->batch.global_tokens}) && tokens <= INT64_MAX / 2)) return;
+    if (!usable(load, keys) ||
+        (multiply(&tokens, 2, (int64_t[]){c->run.steps, c->batch.global_tokens}) && tokens <= INT64_MAX / 2))
+        return;
     faults_add(&load->faults, where_of(load, keys), "run.steps = %" PRId64 " x batch.global_tokens = %" PRId64 " is not below 2^62",
                c->run.steps, c->batch.global_tokens);
 }
@@ -256,10 +295,13 @@ static void rule_parameters(ConfigLoad *load) {
     Keys          keys = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", NULL};
     int64_t       parameters, bytes;
     /* 64 bytes for each: more than weight, master, moments and gradients take, padding included */
-    if (!usable(load, keys) || (model_parameters(c->model.shape, &parameters) && multiply(&bytes, 2, (int64_t[]){parameters, 64}))) return;
-    faults_add(&load->faults, where_of(load, keys), "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 ", model.n_positions = %"
-               PRId64 ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address", c->model.shape.n_layer, c->model.shape.n_embd,
-               c->model.shape.n_positions, c->model.shape.vocab_size);
+    if (!usable(load, keys) ||
+        (model_parameters(c->model.shape, &parameters) && multiply(&bytes, 2, (int64_t[]){parameters, 64})))
+        return;
+    faults_add(&load->faults, where_of(load, keys),
+               "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 ", model.n_positions = %" PRId64
+               ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address",
+               c->model.shape.n_layer, c->model.shape.n_embd, c->model.shape.n_positions, c->model.shape.vocab_size);
 }
 
 static void rule_activations(ConfigLoad *load) {
@@ -268,8 +310,10 @@ static void rule_activations(ConfigLoad *load) {
     int64_t       bytes;
     if (!usable(load, keys)) return;
     /* 128 bytes per token, channel and block: 2 x the floats fp32 keeps for backward */
-    int fits = multiply(&bytes, 5, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd, c->model.shape.n_layer, 128})
-            && multiply(&bytes, 4, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.vocab_size, 8});
+    int fits = multiply(&bytes, 5,
+                        (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd,
+                                    c->model.shape.n_layer, 128}) &&
+               multiply(&bytes, 4, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.vocab_size, 8});
     if (fits) return;
     faults_add(&load->faults, where_of(load, keys), "activations of batch.micro_batch = %" PRId64 " x batch.seq_len = %" PRId64
                " do not fit in 64 bits of address with model.n_embd = %" PRId64 ", model.n_layer = %" PRId64 ", model.vocab_size = %" PRId64,
@@ -290,8 +334,10 @@ static void rule_heads(ConfigLoad *load) {
         faults_add(&load->faults, where_of(load, keys), "model.n_embd = %" PRId64 " must be a multiple of model.n_head = %" PRId64
                    "; nearest valid widths: %s", C, H, values);
     } else if (C / H > 128 && strcmp(device_backend(), "cpu")) {
-        faults_add(&load->faults, where_of(load, keys), "heads of model.n_embd / model.n_head = %" PRId64 " channels: more than 128 run on the CPU "
-                   "only (make BACKEND=cpu)", C / H);
+        faults_add(&load->faults, where_of(load, keys),
+                   "heads of model.n_embd / model.n_head = %" PRId64 " channels: more than 128 run on the CPU "
+                   "only (make BACKEND=cpu)",
+                   C / H);
     }
 }
 
@@ -300,10 +346,13 @@ static void rule_build(ConfigLoad *load) {
     Keys          precision = {"precision", NULL}, comm = {"parallel.comm", NULL};
     if (load->is_elsewhere) return;
     if (!strcmp(device_backend(), "cpu") && (c->precision == PRECISION_TF32 || c->precision == PRECISION_FP16))
-        faults_add(&load->faults, where_of(load, precision), "precision \"%s\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or "
-                   "\"bf16\"", c->precision == PRECISION_TF32 ? "tf32" : "fp16");
+        faults_add(&load->faults, where_of(load, precision),
+                   "precision \"%s\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or "
+                   "\"bf16\"",
+                   c->precision == PRECISION_TF32 ? "tf32" : "fp16");
     if (!strcmp(device_backend(), "cpu") && c->parallel.comm == PARALLEL_NCCL)
-        faults_add(&load->faults, where_of(load, comm), "parallel.comm \"nccl\" needs the CUDA build; this one has \"auto\", \"ring\" or \"mpi\"");
+        faults_add(&load->faults, where_of(load, comm),
+                   "parallel.comm \"nccl\" needs the CUDA build; this one has \"auto\", \"ring\" or \"mpi\"");
 }
 
 static void rule_allow_change(ConfigLoad *load) {
@@ -314,8 +363,11 @@ static void rule_allow_change(ConfigLoad *load) {
         char typed[SHOWN_BYTES];
         for (int k = 0; option_section(k); k++) known |= !strcmp(option_section(k), list->item[i]);
         if (!known)
-            faults_add(&load->faults, where_of(load, keys), "run.allow_change names keys or sections of this config, and the string %s is neither; the nearest "
-                       "key is \"%s\"", json_quote_short(typed, sizeof typed, list->item[i]), nearest_key(list->item[i], NEAREST_OPTION).word);
+            faults_add(&load->faults, where_of(load, keys),
+                       "run.allow_change names keys or sections of this config, and the string %s is neither; the nearest "
+                       "key is \"%s\"",
+                       json_quote_short(typed, sizeof typed, list->item[i]),
+                       nearest_key(list->item[i], NEAREST_OPTION).word);
     }
 }
 
@@ -323,9 +375,13 @@ static void rule_allow_change(ConfigLoad *load) {
 static void rule_prompt(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"sample.prompt", "sample.every", "model.vocab_size", "data.tokenizer", NULL};
-    if (!usable(load, keys) || c->sample.every == 0 || !c->sample.prompt[0] || c->model.shape.vocab_size == 256 || c->data.tokenizer[0]) return;
-    faults_add(&load->faults, where_of(load, keys), "sample.prompt is text, and model.vocab_size = %" PRId64 " has no tokenizer here (data.tokenizer): leave "
-               "the prompt empty", c->model.shape.vocab_size);
+    if (!usable(load, keys) || c->sample.every == 0 || !c->sample.prompt[0] || c->model.shape.vocab_size == 256 ||
+        c->data.tokenizer[0])
+        return;
+    faults_add(&load->faults, where_of(load, keys),
+               "sample.prompt is text, and model.vocab_size = %" PRId64 " has no tokenizer here (data.tokenizer): leave "
+               "the prompt empty",
+               c->model.shape.vocab_size);
 }
 
 void config_rules(ConfigLoad *load, int ranks) {

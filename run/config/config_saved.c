@@ -78,7 +78,9 @@ char *config_compare(const Config *now, const cJSON *saved) {
         cJSON_Delete(absent);
         cJSON_Delete(value);
     }
-    if (differ) fprintf(out, " (set %s back, name %s in run.allow_change, or take another run.dir)", differ > 1 ? "them" : "it", differ > 1 ? "them" : "it");
+    if (differ)
+        fprintf(out, " (set %s back, name %s in run.allow_change, or take another run.dir)", differ > 1 ? "them" : "it",
+                differ > 1 ? "them" : "it");
     if (fclose(out) != 0) fail(EXIT_MEMORY, "out of memory while comparing configs");
     if (differ) return text;
     free(text);

@@ -58,8 +58,9 @@ static const char *refuse_unknown(ConfigLoad *load, const char *path, const char
     if (nearest.sure) faults_add(&load->faults, where, "unknown key %s; did you mean \"%s\"?", typed, nearest.word);
     else {
         Names names = taken_names(section);
-        faults_add(&load->faults, where, "unknown key %s; %s; the nearest is \"%s%s%s\"", typed, taken_text(section, takes, sizeof takes), section,
-                   *section ? "." : "", nearest_word(path + (*section ? strlen(section) + 1 : 0), names.name).word);
+        faults_add(&load->faults, where, "unknown key %s; %s; the nearest is \"%s%s%s\"", typed,
+                   taken_text(section, takes, sizeof takes), section, *section ? "." : "",
+                   nearest_word(path + (*section ? strlen(section) + 1 : 0), names.name).word);
     }
     if (nearest.sure && as_section) return nearest.word;
     if (nearest.sure) config_given(load, nearest.word)->faulty = 1; /* and so not called missing as well */

@@ -6,7 +6,11 @@
 static void words_text(const Option *o, char out[SHOWN_BYTES]) {
     int used = 0;
     for (int i = 0; o->words[i]; i++)
-        used += snprintf(out + used, SHOWN_BYTES - (size_t)used, "%s\"%s\"", i == 0 ? "" : o->words[i + 1] ? ", " : " or ", o->words[i]);
+        used += snprintf(out + used, SHOWN_BYTES - (size_t)used, "%s\"%s\"",
+                         i == 0            ? ""
+                         : o->words[i + 1] ? ", "
+                                           : " or ",
+                         o->words[i]);
 }
 
 static void range_text(const Option *o, const char *kind, char out[SHOWN_BYTES]) {

@@ -26,9 +26,10 @@ static const Preset PRESETS[] = { /* Radford et al. 2019; the sizes as published
 
 static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", NULL};
 static const char *const RESUME_WORDS[]    = {[RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must", NULL};
-static const char *const NONFINITE_WORDS[] = {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", NULL};
-static const char *const SPIKE_WORDS[]     = {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback",
-                                              [ON_TROUBLE_WARN] = "warn", NULL};
+static const char *const NONFINITE_WORDS[] =
+    {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", NULL};
+static const char *const SPIKE_WORDS[] =
+    {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", [ON_TROUBLE_WARN] = "warn", NULL};
 static const char *const OPTIMIZER_WORDS[] = {"adamw", NULL};
 static const char *const SCHEDULE_WORDS[]  = {[SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear",
                                               [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_WSD] = "wsd", NULL};
@@ -37,7 +38,8 @@ static const char *const PRECISION_WORDS[] = {[PRECISION_AUTO] = "auto", [PRECIS
 static const char *const COMM_WORDS[]      = {[PARALLEL_AUTO] = "auto", [PARALLEL_NCCL] = "nccl", [PARALLEL_RING] = "ring",
                                               [PARALLEL_MPI] = "mpi", NULL};
 static const char *const OFFLOAD_WORDS[] = {[MEMORY_DEVICE] = "none", [MEMORY_HOST] = "optimizer", NULL};
-static const char *const RECOMPUTE_WORDS[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light", [RECOMPUTE_BLOCK] = "block", NULL};
+static const char *const RECOMPUTE_WORDS[] =
+    {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light", [RECOMPUTE_BLOCK] = "block", NULL};
 
 /* The offset of a field, refused by the compiler if the field's type is not the row's. */
 #define FIELD(f, type) (offsetof(Config, f) + 0 * sizeof(_Generic(((Config *)0)->f, type: 0)))
@@ -56,19 +58,26 @@ static const char *const RECOMPUTE_WORDS[] = {[RECOMPUTE_NONE] = "none", [RECOMP
 const Option OPTIONS[] = {
     {.key = "$schema", .type = OPTION_IGNORED, .fallback = "\"\"", .max = EXACT, .help = "for editors; ignored"},
 
-    TEXT(run.dir, NULL, 1, 3800, "everything the run writes goes under it", .need = NEED_DERIVED, .shown = "runs/<config file's stem>"),
+    TEXT(run.dir, NULL, 1, 3800, "everything the run writes goes under it", .need = NEED_DERIVED,
+         .shown = "runs/<config file's stem>"),
     INTEGER(run.steps, NULL, 1, EXACT, "optimizer steps in total", REQUIRED),
     INTEGER(run.seed, "1337", 0, EXACT, "of initial weights, shuffle and sampling", FIXED),
-    CHOICE(run.resume, "\"auto\"", RESUME_WORDS, "auto: the newest complete checkpoint, if any; never: refuse a folder that holds a run; must"),
+    CHOICE(run.resume, "\"auto\"", RESUME_WORDS,
+           "auto: the newest complete checkpoint, if any; never: refuse a folder that holds a run; must"),
     LIST(run.allow_change, "[]", 0, "keys (or sections) that may differ from the checkpoint's on resume"),
     REAL(run.max_minutes, "0", 0, BIG, "stop, checkpointed, exit 75, after this long; 0 = no limit"),
-    CHOICE(run.on_nonfinite, "\"stop\"", NONFINITE_WORDS, "when loss or gradient is not finite, twice: stop, exit 76; leave the step out; or go back to the newest "
+    CHOICE(run.on_nonfinite, "\"stop\"", NONFINITE_WORDS,
+           "when loss or gradient is not finite, twice: stop, exit 76; leave the step out; or go back to the newest "
            "checkpoint and leave out the data since"),
-    CHOICE(run.on_spike, "\"warn\"", SPIKE_WORDS, "the same when the loss is far above the recent ones; warn: say so and go on"),
-    REAL(run.spike_threshold, "10", 0, BIG, "a spike: so many robust standard deviations (1.4826 MAD) above the median of the last 128 losses; 0 = off"),
+    CHOICE(run.on_spike, "\"warn\"", SPIKE_WORDS,
+           "the same when the loss is far above the recent ones; warn: say so and go on"),
+    REAL(run.spike_threshold, "10", 0, BIG,
+         "a spike: so many robust standard deviations (1.4826 MAD) above the median of the last 128 losses; 0 = off"),
     INTEGER(run.max_skips, "3", 0, EXACT, "skipped steps or rollbacks in a row before the run stops"),
-    INTEGER(run.verify_every, "1000", 0, EXACT, "so often a step is computed twice from the same batches, and a hash of its gradients compared; 0 = never"),
-    REAL(run.watchdog_seconds, "0", 0, BIG, "no progress for that long ends the job; 0 = max(30, 20 x the longest seen), 300 while starting"),
+    INTEGER(run.verify_every, "1000", 0, EXACT,
+            "so often a step is computed twice from the same batches, and a hash of its gradients compared; 0 = never"),
+    REAL(run.watchdog_seconds, "0", 0, BIG,
+         "no progress for that long ends the job; 0 = max(30, 20 x the longest seen), 300 while starting"),
 
     WORD(model.preset, "\"\"", PRESET_WORDS, "published sizes; the keys below override it"),
     SIZE(n_layer, NULL, 1, 65536, "blocks", .need = NEED_MODEL, FIXED),
@@ -76,16 +85,21 @@ const Option OPTIONS[] = {
     SIZE(n_embd, NULL, 1, DIM, "width", .need = NEED_MODEL, FIXED),
     SIZE(n_positions, NULL, 1, DIM, "positions the model knows: the longest sequence", .need = NEED_MODEL, FIXED),
     SIZE(vocab_size, NULL, 1, DIM, "token ids run from 0 to vocab_size-1", .need = NEED_MODEL, FIXED),
-    TEXT(model.init_from, "\"\"", 0, 4095, "a .safetensors file, or a folder with model.safetensors: start from these weights at step 0"),
+    TEXT(model.init_from, "\"\"", 0, 4095,
+         "a .safetensors file, or a folder with model.safetensors: start from these weights at step 0"),
 
     LIST(data.train, NULL, 1, "a glob or a list of globs of token shards", REQUIRED),
     LIST(data.val, "\"\"", 0, "the same for held-out data; \"\" = no eval"),
     FLAG(data.shuffle, "true", "a new order each epoch; false: the plain order", FIXED),
-    TEXT(data.tokenizer, "\"\"", 0, 4095, "folder with vocab.json and merges.txt, or tokenizer.json; \"\" = bytes if vocab_size is 256, else ids only"),
+    TEXT(data.tokenizer, "\"\"", 0, 4095,
+         "folder with vocab.json and merges.txt, or tokenizer.json; \"\" = bytes if vocab_size is 256, else ids only"),
 
-    INTEGER(batch.global_tokens, NULL, 1, EXACT, "tokens per step over all ranks: a multiple of micro_batch x seq_len x the ranks that compute different ones", REQUIRED, FIXED),
+    INTEGER(batch.global_tokens, NULL, 1, EXACT,
+            "tokens per step over all ranks: a multiple of micro_batch x seq_len x the ranks that compute different ones",
+            REQUIRED, FIXED),
     INTEGER(batch.micro_batch, NULL, 1, DIM, "sequences of a forward pass", REQUIRED),
-    INTEGER(batch.seq_len, NULL, 1, DIM, "tokens of a sequence, at most n_positions", .need = NEED_DERIVED, .shown = "model.n_positions", FIXED),
+    INTEGER(batch.seq_len, NULL, 1, DIM, "tokens of a sequence, at most n_positions", .need = NEED_DERIVED,
+            .shown = "model.n_positions", FIXED),
 
     WORD(optimizer.name, "\"adamw\"", OPTIMIZER_WORDS, "the update rule", FIXED),
     REAL(optimizer.learning_rate, "6e-4", 0, BIG, "highest learning rate of the schedule", FIXED),
@@ -100,20 +114,29 @@ const Option OPTIONS[] = {
     REAL(schedule.final_lr_fraction, "0.0", 0, 1, "learning rate at the end, as a fraction of the highest", FIXED),
     REAL(schedule.decay_fraction, "0.2", 0, 1, "wsd only: the last part of the run, in which the rate falls", FIXED),
 
-    CHOICE(precision, "\"auto\"", PRECISION_WORDS, "auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a GPU"),
+    CHOICE(precision, "\"auto\"", PRECISION_WORDS,
+           "auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a GPU"),
 
-    INTEGER(parallel.tensor, "1", 1, 1024, "ranks that divide every matrix, and the rows between them; divides n_head and n_embd"),
+    INTEGER(parallel.tensor, "1", 1, 1024,
+            "ranks that divide every matrix, and the rows between them; divides n_head and n_embd"),
     INTEGER(parallel.context, "1", 1, 1024, "ranks that share each sequence; seq_len a multiple of 128 x context"),
-    INTEGER(parallel.pipeline, "1", 1, 1024, "stages of the model, each on ranks of its own; a step's micro-batches follow each other through them"),
-    INTEGER(parallel.interleave, "1", 1, 1024, "parts of the model on each stage: less idle time, more messages; pipeline x interleave is at most n_layer"),
-    INTEGER(parallel.zero_stage, "1", 0, 3, "sharded over the ranks: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights"),
-    INTEGER(parallel.replicas, "1", 1, 1 << 20, "copies of the sharded state: sums within a copy first, then across (HSDP)"),
+    INTEGER(parallel.pipeline, "1", 1, 1024,
+            "stages of the model, each on ranks of its own; a step's micro-batches follow each other through them"),
+    INTEGER(parallel.interleave, "1", 1, 1024,
+            "parts of the model on each stage: less idle time, more messages; pipeline x interleave is at most n_layer"),
+    INTEGER(parallel.zero_stage, "1", 0, 3,
+            "sharded over the ranks: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights"),
+    INTEGER(parallel.replicas, "1", 1, 1 << 20,
+            "copies of the sharded state: sums within a copy first, then across (HSDP)"),
     FLAG(parallel.balance, "false", "ranks that compute faster take more of a step's micro-batches"),
-    CHOICE(parallel.comm, "\"auto\"", COMM_WORDS, "auto = nccl when every rank has its own GPU, else ring (own, over MPI); mpi: MPI's collectives"),
+    CHOICE(parallel.comm, "\"auto\"", COMM_WORDS,
+           "auto = nccl when every rank has its own GPU, else ring (own, over MPI); mpi: MPI's collectives"),
     FLAG(parallel.deterministic, "false", "the same bits at 1, 2, 4 and 8 ranks"),
 
-    CHOICE(memory.recompute, "\"none\"", RECOMPUTE_WORDS, "what backward computes again instead of keeping: light = GELU and norms, block = all"),
-    CHOICE(memory.offload, "\"none\"", OFFLOAD_WORDS, "optimizer: masters and moments in host memory, updated there; no effect on the CPU"),
+    CHOICE(memory.recompute, "\"none\"", RECOMPUTE_WORDS,
+           "what backward computes again instead of keeping: light = GELU and norms, block = all"),
+    CHOICE(memory.offload, "\"none\"", OFFLOAD_WORDS,
+           "optimizer: masters and moments in host memory, updated there; no effect on the CPU"),
 
     INTEGER(checkpoint.every, "1000", 0, EXACT, "steps between checkpoints; 0 = only at the end"),
     INTEGER(checkpoint.keep, "2", 1, EXACT, "newest checkpoints that stay; two at least, so that one of them verifies"),
@@ -215,7 +238,8 @@ static int find_word(const Option *o, const cJSON *value) {
     return -1;
 }
 
-static int set_list(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault, size_t capacity, int *element) {
+static int set_list(const Option *o, Config *config, const cJSON *value, StringList *list, char *fault, size_t capacity,
+                    int *element) {
     int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
     if (cJSON_IsString(value) && !*value->valuestring && o->min == 0) count = 0; /* "" is the empty list */
     else if (!cJSON_IsString(value) && !cJSON_IsArray(value)) return refuse(o, value, fault, capacity);
@@ -321,7 +345,8 @@ static cJSON *value_of(const Option *o, const Config *config) {
     }
     cJSON *array = cJSON_CreateArray();
     for (int i = 0; i < list->count; i++)
-        if (!cJSON_AddItemToArray(array, cJSON_CreateString(list->item[i]))) fail(EXIT_MEMORY, "out of memory while writing the config");
+        if (!cJSON_AddItemToArray(array, cJSON_CreateString(list->item[i])))
+            fail(EXIT_MEMORY, "out of memory while writing the config");
     return array;
 }
 

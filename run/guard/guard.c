@@ -108,7 +108,8 @@ int guard_hashes_differ(const int64_t sums[GUARD_HASH_WORDS], int ranks) {
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
-char *guard_describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm, char out[GUARD_TEXT]) {
+char *guard_describe(const Guard *g, const Config *c, StepJudgement judgement, double loss, double grad_norm,
+                     char out[GUARD_TEXT]) {
     if (judgement == STEP_SPIKE)
         snprintf(out, GUARD_TEXT, "loss %.4f is a spike: the median of the last %d is %.4f, the limit %.4f", loss, g->spikes.count,
                  spikes_median(&g->spikes), spikes_limit(&g->spikes, c->run.spike_threshold));
@@ -120,15 +121,18 @@ char *guard_advise(const Guard *g, const Config *c, StepJudgement judgement, cha
     const char *key = judgement == STEP_NOT_FINITE ? "run.on_nonfinite" : "run.on_spike";
     switch (policy(c, judgement)) {
         case ON_TROUBLE_SKIP:
-            snprintf(out, GUARD_TEXT, "%s = \"skip\" has left out run.max_skips = %lld such steps in a row", key, (long long)c->run.max_skips);
+            snprintf(out, GUARD_TEXT, "%s = \"skip\" has left out run.max_skips = %lld such steps in a row", key,
+                     (long long)c->run.max_skips);
             break;
         case ON_TROUBLE_ROLLBACK:
-            snprintf(out, GUARD_TEXT, "after run.max_skips = %lld rollbacks the run has not got past step %lld", (long long)c->run.max_skips,
-                     (long long)g->furthest + 1);
+            snprintf(out, GUARD_TEXT, "after run.max_skips = %lld rollbacks the run has not got past step %lld",
+                     (long long)c->run.max_skips, (long long)g->furthest + 1);
             break;
         default:
-            snprintf(out, GUARD_TEXT, "%s = \"skip\" leaves up to run.max_skips such steps out, \"rollback\" goes back to the newest checkpoint and "
-                     "leaves out the data since", key);
+            snprintf(out, GUARD_TEXT,
+                     "%s = \"skip\" leaves up to run.max_skips such steps out, \"rollback\" goes back to the newest checkpoint and "
+                     "leaves out the data since",
+                     key);
     }
     return out;
 }
@@ -143,7 +147,8 @@ char *guard_name_ranks(Comm *comm, int marked, char out[GUARD_TEXT]) {
     memset(out, 0, GUARD_TEXT);
     for (int r = 0; all && r < comm_size(comm); r++) {
         if (!all[r].marked || used >= GUARD_TEXT) continue;
-        used += (size_t)snprintf(out + used, GUARD_TEXT - used, "%srank %d (%s, %s)", used ? " and " : "", comm_member(comm, r), comm_host(comm, r), all[r].device);
+        used += (size_t)snprintf(out + used, GUARD_TEXT - used, "%srank %d (%s, %s)", used ? " and " : "",
+                                 comm_member(comm, r), comm_host(comm, r), all[r].device);
     }
     free(all);
     free(bytes);

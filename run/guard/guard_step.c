@@ -22,7 +22,8 @@ static StepNumbers compute_again(Comm *comm, int64_t step, const StepNumbers *fi
     StepNumbers n = again.numbers(again.ctx, step);
     if (!guard_is_repeated(comm, first, &n, ranks))
         warn("step %lld: loss %.9g, gradient norm %.9g; computed again from the same batches: loss %.9g, gradient norm %.9g%s: silent corruption suspected, %s",
-             (long long)step + 1, first->loss, first->grad_norm, n.loss, n.grad_norm, first->grads || n.grads ? ", gradients of other bits" : "", ranks);
+             (long long)step + 1, first->loss, first->grad_norm, n.loss, n.grad_norm,
+             first->grads || n.grads ? ", gradients of other bits" : "", ranks);
     return n;
 }
 
@@ -40,8 +41,10 @@ static int verify(const Config *c, Comm *comm, int64_t step, StepNumbers *n, Aga
 int guard_compare(Comm *comm, int64_t step, int64_t replicas, int shares_moments, char said[GUARD_SAID]) {
     char ranks[GUARD_TEXT];
     if (guard_is_same(comm, replicas, ranks)) return 1;
-    stop(said, "the weights%s of step %lld are not the same on all ranks: those of %s differ; nothing more is saved, the same command goes on from "
-         "the newest checkpoint", shares_moments ? " or moments" : "", (long long)step, ranks);
+    stop(said,
+         "the weights%s of step %lld are not the same on all ranks: those of %s differ; nothing more is saved, the same command goes on from "
+         "the newest checkpoint",
+         shares_moments ? " or moments" : "", (long long)step, ranks);
     return 0;
 }
 
@@ -50,17 +53,20 @@ static int overflows(LossScale *scale, const StepNumbers *n) {
     return isfinite(n->loss) && !isfinite(n->grad_norm) && loss_scale_lower(scale);
 }
 
-GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c, Comm *comm, int64_t step, StepNumbers *n, Again again, int shares_moments,
-                    char said[GUARD_SAID]) {
+GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c, Comm *comm, int64_t step,
+                    StepNumbers *n, Again again, int shares_moments, char said[GUARD_SAID]) {
     char what[GUARD_TEXT], advice[GUARD_TEXT], ranks[GUARD_TEXT];
     said[0] = 0;
     if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
     if (!verify(c, comm, step, n, again, ranks))
-        return stop(said, "step %lld, computed three times from the same batches, never gave the same gradients: %s; the weights are those of step %lld "
-                    "(run.verify_every = 0 does not look)", (long long)step + 1, ranks, (long long)step);
+        return stop(said,
+                    "step %lld, computed three times from the same batches, never gave the same gradients: %s; the weights are those of step %lld "
+                    "(run.verify_every = 0 does not look)",
+                    (long long)step + 1, ranks, (long long)step);
     if (n->replicas_differ && !guard_compare(comm, step, n->replicas, shares_moments, said)) return GUARD_STOP;
     if (overflows(scale, n)) {
-        snprintf(said, GUARD_SAID, "step %lld left out: a gradient overflows fp16; the loss scale is now %g", (long long)step + 1, scale->scale);
+        snprintf(said, GUARD_SAID, "step %lld left out: a gradient overflows fp16; the loss scale is now %g",
+                 (long long)step + 1, scale->scale);
         return GUARD_SKIP;
     }
     StepJudgement judgement = guard_judge(g, c, step, n->loss, n->grad_norm);
@@ -75,9 +81,14 @@ GuardAct guard_step(Guard *g, LossScale *scale, DType act_type, const Config *c,
     if (judgement == STEP_FINE) return act;
     if (act == GUARD_STOP) {
         guard_name_ranks(comm, n->suspect, ranks);
-        return stop(said, "step %lld: %s, twice from the same batches%s%s; the weights are those of step %lld (%s)", (long long)step + 1, what,
-                    judgement == STEP_SPIKE ? "" : "; ", judgement == STEP_SPIKE ? "" : ranks, (long long)step, guard_advise(g, c, judgement, advice));
+        return stop(said, "step %lld: %s, twice from the same batches%s%s; the weights are those of step %lld (%s)",
+                    (long long)step + 1, what, judgement == STEP_SPIKE ? "" : "; ",
+                    judgement == STEP_SPIKE ? "" : ranks, (long long)step, guard_advise(g, c, judgement, advice));
     }
-    snprintf(said, GUARD_SAID, "step %lld%s: %s", (long long)step + 1, act == GUARD_UPDATE ? "" : act == GUARD_SKIP ? " skipped" : " given up", what);
+    snprintf(said, GUARD_SAID, "step %lld%s: %s", (long long)step + 1,
+             act == GUARD_UPDATE ? ""
+             : act == GUARD_SKIP ? " skipped"
+                                 : " given up",
+             what);
     return act;
 }

@@ -32,8 +32,8 @@ enum { GUARD_SAID = 2 * GUARD_TEXT };
 
 /* Collective. *n is replaced by the numbers that count. said: a line for the log, "" for none; with GUARD_STOP the
  * reason, which names step and ranks, for exit 76. shares_moments: all ranks hold the same moments, too. */
-GuardAct guard_step(Guard *g, LossScale *scale, DType act, const Config *c, Comm *comm, int64_t step, StepNumbers *n, Again again, int shares_moments,
-                    char said[GUARD_SAID]);
+GuardAct guard_step(Guard *g, LossScale *scale, DType act, const Config *c, Comm *comm, int64_t step, StepNumbers *n,
+                    Again again, int shares_moments, char said[GUARD_SAID]);
 
 /* Collective. Every rank computes with the same weights, or nothing more is done with them: 1, or 0 and the reason, for
  * exit 76. replicas: the hash of everything that all ranks hold alike. */

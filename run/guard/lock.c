@@ -55,12 +55,15 @@ static void refuse_foreign(const char *dir, const char *name) {
     char        path[4200];
     struct stat st;
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode)) fail(EXIT_IO, "%s is no plain file; remove it, links are not followed here", path);
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        fail(EXIT_IO, "%s is no plain file; remove it, links are not followed here", path);
 }
 
 static void open_file(RunLock *l) {
     int error = io_mkdirs(l->dir);
-    if (error) fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", l->dir, strerror(-error));
+    if (error)
+        fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", l->dir,
+             strerror(-error));
     if (access(l->dir, W_OK | X_OK) != 0) fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, strerror(errno));
     refuse_foreign(l->dir, "lock"), refuse_foreign(l->dir, "metrics.jsonl"), refuse_foreign(l->dir, "gemm.json");
     l->fd = io_open(l->path, IO_SHARED);
@@ -85,8 +88,8 @@ static LockDecision look(RunLock *l, double first_ms) {
              is_stale ? "it has just begun" : describe(text, who));
     }
     if (decision == LOCK_WAIT && first_ms == 0.0)
-        warn("%s was in use by %s: in %.0f s without a sign of life from there, this job takes it over", l->dir, describe(text, who),
-             LOCK_BEATS_MISSED * l->beat_ms * 1e-3);
+        warn("%s was in use by %s: in %.0f s without a sign of life from there, this job takes it over", l->dir,
+             describe(text, who), LOCK_BEATS_MISSED * l->beat_ms * 1e-3);
     return decision;
 }
 
@@ -124,8 +127,8 @@ static void see_one_file_system(const char *dir, Comm *comm) {
     comm_all_reduce_i64(comm, &blind, 1, COMM_MIN);
     if (comm_rank(comm) == 0) io_unlink(path);
     if (blind < comm_size(comm) && comm_rank(comm) == 0)
-        fail(EXIT_IO, "run.dir %s is not one file system: rank %d on %s does not see what rank 0 on %s writes there", dir, (int)blind,
-             comm_host(comm, (int)blind), comm_host(comm, 0));
+        fail(EXIT_IO, "run.dir %s is not one file system: rank %d on %s does not see what rank 0 on %s writes there",
+             dir, (int)blind, comm_host(comm, (int)blind), comm_host(comm, 0));
     comm_barrier(comm);
 }
 
@@ -161,8 +164,9 @@ int lock_is_lost(const RunLock *l) { return l && l->lost; }
 NORETURN void lock_fail(const RunLock *l) {
     char text[HOLDER_TEXT] = "", who[512];
     if (l) read_now(l, text);
-    fail(EXIT_LOCKED, "%s was taken over by another job (%s) while this one gave no sign of life: it writes nothing more there", l ? l->dir : "run.dir",
-         describe(text, who));
+    fail(EXIT_LOCKED,
+         "%s was taken over by another job (%s) while this one gave no sign of life: it writes nothing more there",
+         l ? l->dir : "run.dir", describe(text, who));
 }
 
 /* Writes the beat's digits alone, in place: that takes no room on a full disk. A lasting fault here shows elsewhere. */

@@ -31,7 +31,9 @@ static uint64_t start_of(int64_t process, int *runs) {
     snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", process);
     if (io_read_file(path, 4096, &text) > 0) {
         const char *name_end = strrchr(text, ')'); /* a program's name may hold anything */
-        if (!name_end || sscanf(name_end + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64, &state, &started) != 2)
+        if (!name_end ||
+            sscanf(name_end + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64,
+                   &state, &started) != 2)
             started = 0;
     }
     free(text);
@@ -65,13 +67,17 @@ int holder_lives(const LockHolder *h) {
 /* --- text --------------------------------------------------------------------------------------------------------- */
 
 int holder_format(const LockHolder *h, char out[HOLDER_TEXT]) {
-    return snprintf(out, HOLDER_TEXT, "host %s\nprocess %" PRId64 "\nboot %s\nstarted %" PRIu64 "\njob %s\nrestart %" PRId64 "\nnonce %016" PRIx64
-                    "\nbeat %0*" PRIu64 "\n", h->host, h->process, h->boot, h->started, h->job, h->restart, h->nonce, HOLDER_BEAT_DIGITS, h->beat);
+    return snprintf(out, HOLDER_TEXT,
+                    "host %s\nprocess %" PRId64 "\nboot %s\nstarted %" PRIu64 "\njob %s\nrestart %" PRId64
+                    "\nnonce %016" PRIx64 "\nbeat %0*" PRIu64 "\n",
+                    h->host, h->process, h->boot, h->started, h->job, h->restart, h->nonce, HOLDER_BEAT_DIGITS, h->beat);
 }
 
 int holder_parse(const char *text, LockHolder *h) {
     memset(h, 0, sizeof *h);
-    return sscanf(text, "host %255s process %" SCNd64 " boot %63s started %" SCNu64 " job %63s restart %" SCNd64 " nonce %" SCNx64 " beat %" SCNu64,
+    return sscanf(text,
+                  "host %255s process %" SCNd64 " boot %63s started %" SCNu64 " job %63s restart %" SCNd64
+                  " nonce %" SCNx64 " beat %" SCNu64,
                   h->host, &h->process, h->boot, &h->started, h->job, &h->restart, &h->nonce, &h->beat) == 8;
 }
 

@@ -51,7 +51,8 @@ static double slurm_end_ms(void) {
     errno = 0;
     long long seconds = strtoll(text, &rest, 10), left = seconds - (long long)time(NULL);
     if (*rest || errno || seconds <= 0 || left <= 0) {
-        warn("SLURM_JOB_END_TIME=%.40s is %s: ignored", text, *rest || errno || seconds <= 0 ? "no time in seconds since 1970" : "over already");
+        warn("SLURM_JOB_END_TIME=%.40s is %s: ignored", text,
+             *rest || errno || seconds <= 0 ? "no time in seconds since 1970" : "over already");
         return INFINITY;
     }
     return clock_ms() + (double)left * 1e3;
@@ -92,7 +93,8 @@ void requests_saved(Requests *q, double ms) { q->save_ms = ms; }
 static int is_asked(const Requests *q, double next_ms) {
     char path[4200];
     if (signals_stop()) return 1;
-    return comm_rank(q->comm) == 0 && (q->stop_was_there || is_there(q, STOP, path, sizeof path) || (q->stepped && time_is_up(q, next_ms)));
+    return comm_rank(q->comm) == 0 &&
+           (q->stop_was_there || is_there(q, STOP, path, sizeof path) || (q->stepped && time_is_up(q, next_ms)));
 }
 
 int requests_stop(Requests *q, double next_ms) {

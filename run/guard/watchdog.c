@@ -131,8 +131,9 @@ static NORETURN void end_job(const Watchdog *w, double silent_seconds, double li
     const char *phase = w->phase;
     error_end_within(REPORT_SECONDS, EXIT_PEER);
     describe_collective(comm, collective, sizeof collective);
-    say("train_gpt: rank %d of %d on %s: no progress for %.1f s (limit %.1f s, run.watchdog_seconds) in %s; %s\n", comm ? comm_rank(comm) : w->launch.rank,
-        comm ? comm_size(comm) : w->launch.size, w->host, silent_seconds, limit_seconds, phase, collective);
+    say("train_gpt: rank %d of %d on %s: no progress for %.1f s (limit %.1f s, run.watchdog_seconds) in %s; %s\n",
+        comm ? comm_rank(comm) : w->launch.rank, comm ? comm_size(comm) : w->launch.size, w->host, silent_seconds,
+        limit_seconds, phase, collective);
     print_stacks();
     if (comm) world_abandon(comm_world(comm), ABANDON_MS);
     _exit(EXIT_PEER);

@@ -45,7 +45,9 @@ static double sample(Comm *c, Operation op, float *x, float *out, int64_t piece,
     return ms;
 }
 
-static int ascending(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int ascending(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 static double median(double *v, int n) {
     qsort(v, (size_t)n, sizeof *v, ascending);
     return v[n / 2];
@@ -67,7 +69,8 @@ static void measure(Comm *c, Operation op, float *x, float *out, int64_t bytes) 
     double r = median(ring_ms, samples), m = median(mpi_ms, samples);
     double gigabytes = (double)bytes * 1e-9 * (W - 1) / W * (op == ALL_REDUCE ? 2 : 1);
     if (comm_rank(c) == 0)
-        printf("%-14s %2d %10lld %8.3f %8.3f %6.3f %5d\n", NAMES[op], W, (long long)bytes, gigabytes / r * 1e3, gigabytes / m * 1e3, m / r, samples);
+        printf("%-14s %2d %10lld %8.3f %8.3f %6.3f %5d\n", NAMES[op], W, (long long)bytes, gigabytes / r * 1e3,
+               gigabytes / m * 1e3, m / r, samples);
     fflush(stdout);
 }
 
@@ -78,9 +81,12 @@ int main(int argc, char **argv) {
     float *x = (float *)aligned_alloc(4096, (size_t)most), *out = (float *)aligned_alloc(4096, (size_t)most);
     if (!x || !out) fail(EXIT_MEMORY, "no memory for twice %lld MiB", (long long)(most >> 20));
     memset(x, 0, (size_t)most), memset(out, 0, (size_t)most);
-    if (comm_rank(c) == 0) printf("# %s\n# operation  ranks      bytes     ring      mpi  ratio  n    (GB/s of bus bandwidth, medians)\n", world_library());
+    if (comm_rank(c) == 0)
+        printf("# %s\n# operation  ranks      bytes     ring      mpi  ratio  n    (GB/s of bus bandwidth, medians)\n",
+               world_library());
     for (Operation op = REDUCE_SCATTER; op < OPERATIONS; op++)
-        for (int64_t bytes = 64 << 10; bytes <= most; bytes *= 4) measure(c, op, x, out, bytes / (256 * comm_size(c)) * (256 * comm_size(c)));
+        for (int64_t bytes = 64 << 10; bytes <= most; bytes *= 4)
+            measure(c, op, x, out, bytes / (256 * comm_size(c)) * (256 * comm_size(c)));
     free(x), free(out);
     world_leave(comm_world(c));
     return 0;

@@ -55,11 +55,13 @@ static void fill(Bench *b, Tensor t, float spread, float centre) {
     CHECK(block.data, "no memory");
     for (int64_t i = 0; i < CHUNK; i++) {
         float sum = -2.0f;
-        for (int k = 0; k < 4; k++) state ^= state << 13, state ^= state >> 7, state ^= state << 17, sum += (float)(state >> 40) * 0x1p-24f;
+        for (int k = 0; k < 4; k++)
+            state ^= state << 13, state ^= state >> 7, state ^= state << 17, sum += (float)(state >> 40) * 0x1p-24f;
         tensor_set(block, i, centre + spread * 1.73f * sum);
     }
     int64_t elems = tensor_elems(t);
-    for (int64_t at = 0; at < elems; at += CHUNK) device_from_host(&b->stream, tensor_slice(t, at, elems - at < CHUNK ? elems - at : CHUNK), block.data);
+    for (int64_t at = 0; at < elems; at += CHUNK)
+        device_from_host(&b->stream, tensor_slice(t, at, elems - at < CHUNK ? elems - at : CHUNK), block.data);
     device_sync(&b->stream);
     free(block.data);
 }
@@ -68,7 +70,9 @@ static void fill_tokens(Bench *b, Tensor t) {
     int32_t *tokens = (int32_t *)malloc(tensor_bytes(t));
     CHECK(tokens, "no memory");
     uint64_t state = 1;
-    for (int64_t i = 0; i < tensor_elems(t); i++) state = state * 6364136223846793005ull + 1442695040888963407ull, tokens[i] = (int32_t)((state >> 33) % (uint64_t)b->V);
+    for (int64_t i = 0; i < tensor_elems(t); i++)
+        state = state * 6364136223846793005ull + 1442695040888963407ull,
+        tokens[i] = (int32_t)((state >> 33) % (uint64_t)b->V);
     device_from_host(&b->stream, t, tokens);
     device_sync(&b->stream);
     free(tokens);
@@ -76,7 +80,8 @@ static void fill_tokens(Bench *b, Tensor t) {
 
 static void fill_all(Bench *b) {
     Tensor acts[] = {b->x, b->y, b->dx, b->dy, b->update, b->qkv, b->dqkv, b->fc, b->gelu, b->dfc, b->logits, b->from};
-    Tensor weights[] = {b->wte, b->wpe, b->norm_b, b->qkv_w, b->qkv_b, b->proj_w, b->proj_b, b->fc_w, b->fc_b, b->out_w, b->master, b->grad};
+    Tensor weights[] = {b->wte, b->wpe, b->norm_b, b->qkv_w, b->qkv_b, b->proj_w,
+                        b->proj_b, b->fc_w, b->fc_b, b->out_w, b->master, b->grad};
     for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) fill(b, acts[i], 1.0f, 0.0f);
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) fill(b, weights[i], 0.02f, 0.0f);
     fill(b, b->norm_w, 0.02f, 1.0f), fill(b, b->mean, 0.01f, 0.0f), fill(b, b->rstd, 0.02f, 1.0f);
@@ -109,7 +114,8 @@ OP(head_f, head_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(head_b, head_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(classifier_f, classifier_forward(s, b->loss, b->logits, b->chunk_targets, b->V))
 OP(classifier_b, classifier_forward_backward(s, b->loss, b->logits, b->chunk_targets, b->V, 1e-3f))
-OP(adamw, AdamW h = {1e-5, 0.9, 0.95, 1e-8, 0.1, 10}; adamw_update(s, &(AdamWSpan){b->master, b->m, b->v, b->working, b->grad, 1}, 1, h, 1.0f))
+OP(adamw, AdamW h = {1e-5, 0.9, 0.95, 1e-8, 0.1, 10};
+   adamw_update(s, &(AdamWSpan){b->master, b->m, b->v, b->working, b->grad, 1}, 1, h, 1.0f))
 OP(norm, norm_squared(s, b->sum, b->grad))
 OP(sum, sum_forward(s, b->sum, b->loss))
 OP(cast, cast_forward(s, b->working, b->from))
@@ -140,9 +146,11 @@ static double median_ms(Bench *b, void (*run)(Bench *b)) {
 static double gemm_rate(DType act, int64_t n) { return matmul_rate(act, MATH_STRICT, n, 1000.0); }
 
 static void measure(Bench *b, int64_t gemm_n) {
-    double N = (double)b->N, C = (double)b->C, T = (double)b->T, V = (double)b->V, n = (double)b->rows, a = (double)dtype_bytes(b->act), P = (double)b->params;
+    double N = (double)b->N, C = (double)b->C, T = (double)b->T, V = (double)b->V, n = (double)b->rows,
+           a = (double)dtype_bytes(b->act), P = (double)b->params;
     double touched = fmin(N, V), gemm = gemm_rate(b->act, gemm_n), copied = 8.0 * P / median_ms(b, copy) * 1e3;
-    printf("probe=copy gbs=%.1f bytes=%.0f\nprobe=gemm gflops=%.1f n=%lld\n", copied * 1e-9, 8.0 * P, gemm * 1e-9, (long long)gemm_n);
+    printf("probe=copy gbs=%.1f bytes=%.0f\nprobe=gemm gflops=%.1f n=%lld\n", copied * 1e-9, 8.0 * P, gemm * 1e-9,
+           (long long)gemm_n);
     Case cases[] = {
         {"embedding_forward", embedding_f, 4 * N + 2 * N * C * a + T * C * a, 0},
         {"embedding_backward", embedding_b, 4 * N + N * C * a + 8 * (touched + T) * C, 0},
@@ -172,8 +180,9 @@ static void measure(Bench *b, int64_t gemm_n) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         Case   c = cases[i];
         double ms = median_ms(b, c.run), per_s = 1e3 / ms;
-        printf("op=%s ms=%.4f mbytes=%.2f gflop=%.3f gbs=%.1f gflops=%.1f of_copy=%.4f of_gemm=%.4f\n", c.op, ms, c.bytes * 1e-6, c.flops * 1e-9, c.bytes * per_s * 1e-9,
-               c.flops * per_s * 1e-9, c.bytes * per_s / copied, c.flops * per_s / gemm);
+        printf("op=%s ms=%.4f mbytes=%.2f gflop=%.3f gbs=%.1f gflops=%.1f of_copy=%.4f of_gemm=%.4f\n", c.op, ms,
+               c.bytes * 1e-6, c.flops * 1e-9, c.bytes * per_s * 1e-9, c.flops * per_s * 1e-9, c.bytes * per_s / copied,
+               c.flops * per_s / gemm);
         fflush(stdout);
     }
 }
@@ -184,20 +193,33 @@ int main(int argc, char **argv) {
     int64_t size[2][6] = {{2, 128, 192, 3, 1000, 4}, {64, 1024, 768, 12, 50257, 12}}, *n = size[on_gpu];
     for (int i = 2; i < argc && i < 8; i++) n[i - 2] = atoll(argv[i]);
     const char *type = argc > 1 ? argv[1] : "fp32";
-    Bench b = {.act = strcmp(type, "bf16") == 0 ? BF16 : strcmp(type, "fp16") == 0 ? F16 : F32, .B = n[0], .T = n[1], .C = n[2], .H = n[3], .V = n[4], .N = n[0] * n[1]};
+    Bench       b = {.act = strcmp(type, "bf16") == 0   ? BF16
+                            : strcmp(type, "fp16") == 0 ? F16
+                                                        : F32,
+                     .B = n[0],
+                     .T = n[1],
+                     .C = n[2],
+                     .H = n[3],
+                     .V = n[4],
+                     .N = n[0] * n[1]};
 
-    ModelSpec spec = {.shards = {.shape = {n[5], b.H, b.C, b.T, b.V}, .ranks = 1, .act = b.act, .use = GPT_TRAINING}, .B = b.B, .T = b.T};
+    ModelSpec spec = {.shards = {.shape = {n[5], b.H, b.C, b.T, b.V}, .ranks = 1, .act = b.act, .use = GPT_TRAINING},
+                      .B = b.B,
+                      .T = b.T};
     Arena     dry = arena_dry("model"), counted = arena_dry("bench");
     StepSums  sums = step_sums_create(&dry);
-    Gpt       g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL}), sums, &dry, &dry), (GptSpec){b.B, b.T, NULL, NULL, 1, RECOMPUTE_NONE}, &dry);
+    Gpt g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL}), sums,
+                                     &dry, &dry),
+                       (GptSpec){b.B, b.T, NULL, NULL, 1, RECOMPUTE_NONE}, &dry);
     b.rows = g.head_rows, b.padded = g.logits.dim[1], b.params = g.shards->layout.elems;
     carve(&b, &counted);
     Arena arena = arena_create("bench", counted.peak_bytes);
     carve(&b, &arena);
     b.stream = stream_create(model_dry(spec, 1, NULL).scratch + SCRATCH_MORE);
     fill_all(&b);
-    printf("dtype=%s isa=%s B=%lld T=%lld C=%lld H=%lld V=%lld parameters=%lld rows=%lld\n", dtype_name(b.act), device_isa(), (long long)b.B, (long long)b.T, (long long)b.C,
-           (long long)b.H, (long long)b.V, (long long)b.params, (long long)b.rows);
+    printf("dtype=%s isa=%s B=%lld T=%lld C=%lld H=%lld V=%lld parameters=%lld rows=%lld\n", dtype_name(b.act),
+           device_isa(), (long long)b.B, (long long)b.T, (long long)b.C, (long long)b.H, (long long)b.V,
+           (long long)b.params, (long long)b.rows);
     measure(&b, on_gpu ? 8192 : 1024);
     return 0;
 }

@@ -84,10 +84,15 @@ int main(int argc, char **argv) {
     size_t overhead = device_overhead_bytes(); /* before libraries have loaded more: device_memory_peak() does not hold that either */
     int    on_gpu = strcmp(device_backend(), "cuda") == 0, warm_up = on_gpu ? GPU_WARM_UP : WARM_UP;
     double before = rate_at(precision, 1024, 500.0);
-    Model *m = model_create((ModelSpec){.shards = {.shape = shape, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING}, .optimizer = &OPTIMIZER_ADAMW,
-                                        .B = B, .T = T, .math = strcmp(precision, "tf32") == 0 ? MATH_TF32 : MATH_STRICT});
+    Model *m = model_create(
+        (ModelSpec){.shards = {.shape = shape, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
+                    .optimizer = &OPTIMIZER_ADAMW,
+                    .B = B,
+                    .T = T,
+                    .math = strcmp(precision, "tf32") == 0 ? MATH_TF32 : MATH_STRICT});
     size_t tokens_bytes = 2 * (size_t)(B * T) * sizeof(int32_t) + 4096;
-    size_t planned_bytes = m->bytes.params + m->bytes.grads + m->bytes.optimizer + m->bytes.activations + m->bytes.scratch + tokens_bytes + overhead;
+    size_t planned_bytes = m->bytes.params + m->bytes.grads + m->bytes.optimizer + m->bytes.activations +
+                           m->bytes.scratch + tokens_bytes + overhead;
     Arena  arena = arena_create("tokens", tokens_bytes);
     Batch  batch = {arena_tensor(&arena, I32, 2, B, T, 1), arena_tensor(&arena, I32, 2, B, T, 1)};
     model_init_weights(m, 1, NULL, NULL);
@@ -110,12 +115,15 @@ int main(int argc, char **argv) {
     double flops = model_flops_per_token(shape, T) * (double)(B * T), rate = flops / step * 1e3;
     double apart = fabs(before - after) / fmax(before, after);
     printf("dtype=%s isa=%s threads=%d parameters=%lld T=%lld B=%lld step_ms=%.1f tokens_per_s=%.1f gflops=%.1f matmul_before=%.1f matmul_after=%.1f "
-           "of_matmul=%.4f norm_of_step=%.4f quiet=%s", strcmp(precision, "tf32") == 0 ? precision : dtype_name(act), device_isa(), device_threads(), (long long)parameters,
-           (long long)T, (long long)B, step, (double)(B * T) / step * 1e3, rate * 1e-9, before * 1e-9, after * 1e-9, rate / (0.5 * (before + after)),
-           median(norm_ms, STEPS) / step, apart <= 0.05 ? "yes" : "no");
+           "of_matmul=%.4f norm_of_step=%.4f quiet=%s",
+           strcmp(precision, "tf32") == 0 ? precision : dtype_name(act), device_isa(), device_threads(),
+           (long long)parameters, (long long)T, (long long)B, step, (double)(B * T) / step * 1e3, rate * 1e-9,
+           before * 1e-9, after * 1e-9, rate / (0.5 * (before + after)), median(norm_ms, STEPS) / step,
+           apart <= 0.05 ? "yes" : "no");
     if (on_gpu)
-        printf(" fastest_ms=%.2f slowest_ms=%.2f memory_mib=%.0f planned_mib=%.0f matmul_4096=%.0f matmul_8192=%.0f", ms[0], ms[STEPS - 1], memory / 1048576.0,
-               planned / 1048576.0, rate_at(precision, 4096, 500.0) * 1e-9, rate_at(precision, 8192, 1000.0) * 1e-9);
+        printf(" fastest_ms=%.2f slowest_ms=%.2f memory_mib=%.0f planned_mib=%.0f matmul_4096=%.0f matmul_8192=%.0f",
+               ms[0], ms[STEPS - 1], memory / 1048576.0, planned / 1048576.0, rate_at(precision, 4096, 500.0) * 1e-9,
+               rate_at(precision, 8192, 1000.0) * 1e-9);
     printf("\n");
     return 0;
 }

@@ -28,7 +28,9 @@ static inline void expect_on_all(int ok, const char *what, const char *file, int
     comm_all_reduce_i64(world, &wrong, 1, COMM_SUM);
     comm_all_reduce_i64(world, &first, 1, COMM_MIN);
     if (wrong == 0) return;
-    if (comm_rank(world) == 0) print_error("%s is false on %lld of %d ranks, first on %lld\n", what, (long long)wrong, comm_size(world), (long long)first);
+    if (comm_rank(world) == 0)
+        print_error("%s is false on %lld of %d ranks, first on %lld\n", what, (long long)wrong, comm_size(world),
+                    (long long)first);
     _fail(file, line);
 }
 #define EXPECT_ON_ALL(ok) expect_on_all((ok) != 0, #ok, __FILE__, __LINE__)

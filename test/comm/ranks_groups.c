@@ -86,7 +86,8 @@ static void members_are_in_order(void **state) {
         Group   g = cut(split);
         int64_t wrong = comm_size(g.c) != g.size || g.member[comm_rank(g.c)] != comm_rank(world);
         for (int k = 0; k < g.size; k++) wrong += strcmp(comm_host(g.c, k), comm_host(world, g.member[k])) != 0;
-        EXPECT_ON_ALL(wrong == 0 && comm_world(g.c) == comm_world(world) && comm_kind(g.c) == COMM_RING && strlen(comm_name(g.c)) >= 4);
+        EXPECT_ON_ALL(wrong == 0 && comm_world(g.c) == comm_world(world) && comm_kind(g.c) == COMM_RING &&
+                      strlen(comm_name(g.c)) >= 4);
         if (last == COMM_NCCL) comm_set_kind(g.c, COMM_NCCL);
         comm_free(g.c);
     }
@@ -297,7 +298,8 @@ static void small_calls(void **state) {
         comm_all_reduce_f64(g.c, &sum, 1, COMM_SUM);
         size_t *bytes = NULL;
         char   *all = comm_gather(g.c, "abcdefgh", (size_t)(1 + me), last, &bytes), *at = all;
-        for (int k = 0; all && k < g.size; at += bytes[k++]) wrong += bytes[k] != (size_t)(1 + k) || memcmp(at, "abcdefgh", bytes[k]) != 0;
+        for (int k = 0; all && k < g.size; at += bytes[k++])
+            wrong += bytes[k] != (size_t)(1 + k) || memcmp(at, "abcdefgh", bytes[k]) != 0;
         wrong += (all != NULL) != (me == last);
         free(all), free(bytes);
         for (int k = 0; k < g.size; k++) {
@@ -323,7 +325,9 @@ static void times_are_the_groups(void **state) {
     int64_t   wrong = finish(&j);
     wrong += (times.comm_ms > 0) != (g.size > 1) || (times.sends > 0) != (g.size > 1) || times.exposed_ms > times.comm_ms + 0.1;
     wrong += others.comm_ms != 0 || others.sends != 0 || all.comm_ms != 0 || all.sends != 0 || after.comm_ms != 0;
-    if (g.size > 1) wrong += strcmp(last.group, "half") != 0 || strcmp(last.name, "barrier") != 0 || last.number != 1 || !last.has_ended;
+    if (g.size > 1)
+        wrong +=
+            strcmp(last.group, "half") != 0 || strcmp(last.name, "barrier") != 0 || last.number != 1 || !last.has_ended;
     EXPECT_ON_ALL(wrong == 0);
 
     comm_times(world);
@@ -333,7 +337,8 @@ static void times_are_the_groups(void **state) {
     CommTrace trace;
     wrong = finish(&j);
     if (g.size > 1) {
-        wrong += world_trace(comm_world(world), &trace, 1) != 1 || strcmp(trace.group, "half") != 0 || trace.number != 2 || trace.end_ms == 0;
+        wrong += world_trace(comm_world(world), &trace, 1) != 1 || strcmp(trace.group, "half") != 0 ||
+                 trace.number != 2 || trace.end_ms == 0;
         wrong += strcmp(last.group, "half") != 0 || last.number != 2 || strcmp(last.name, "all-reduce") != 0;
     }
     EXPECT_ON_ALL(wrong == 0);
@@ -364,7 +369,8 @@ static void sums_after_sums(void **state) {
         Group all = {.size = W};
         for (int r = 0; r < W; r++) all.member[r] = r;
         for (int b = 0; b < BUCKETS; b++) {
-            for (int64_t i = comm_rank(shard) * sizes[b], end = i + sizes[b]; i < end; i++) wrong += tensor_get(x[b], i) != sum_of(&all, i, b);
+            for (int64_t i = comm_rank(shard) * sizes[b], end = i + sizes[b]; i < end; i++)
+                wrong += tensor_get(x[b], i) != sum_of(&all, i, b);
             give_back(x[b].data);
         }
         EXPECT_ON_ALL(wrong == 0);

@@ -70,7 +70,8 @@ static void everything_to_everyone(void **state) {
     }
     comm_all_to_all(world, send, bytes, receive);
     for (int from = 0; from < W; from++)
-        for (size_t at = 0; at < bytes[r]; at++) wrong += receive[(size_t)from * bytes[r] + at] != (unsigned char)(from * 31 + r * 7 + (int)(at % 251));
+        for (size_t at = 0; at < bytes[r]; at++)
+            wrong += receive[(size_t)from * bytes[r] + at] != (unsigned char)(from * 31 + r * 7 + (int)(at % 251));
     EXPECT_ON_ALL(wrong == 0);
     free(send);
     free(receive);
@@ -87,7 +88,8 @@ static void maxima(void **state) {
         for (int k = 0; k < (int)(sizeof sizes / sizeof *sizes); k++) {
             int64_t n = sizes[k], wrong = 0;
             Tensor  x = tensor_1d(floats(n), F32, n);
-            for (int64_t i = 0; i < n; i++) tensor_set(x, i, i == n - 1 && n > 3 && r == W - 1 && kind == COMM_RING ? NAN : value(r, i, k));
+            for (int64_t i = 0; i < n; i++)
+                tensor_set(x, i, i == n - 1 && n > 3 && r == W - 1 && kind == COMM_RING ? NAN : value(r, i, k));
             comm_all_reduce_max(all, x);
             device_sync(&stream);
             for (int64_t i = 0; i < n; i++) {
@@ -103,6 +105,7 @@ static void maxima(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest ranks_messages[] = {cmocka_unit_test(messages_in_order), cmocka_unit_test(everything_to_everyone), cmocka_unit_test(maxima)};
+    const struct CMUnitTest ranks_messages[] = {cmocka_unit_test(messages_in_order),
+                                                cmocka_unit_test(everything_to_everyone), cmocka_unit_test(maxima)};
     return RUN_ON_RANKS(ranks_messages);
 }

@@ -60,7 +60,9 @@ static void times_come_from_the_gpu(void **state) {
     CommTimes times = comm_times(world), after = comm_times(world);
     EXPECT_ON_ALL(times.comm_ms > 0 && times.sends == 0 && times.exposed_ms >= 0);
     EXPECT_ON_ALL(after.comm_ms == 0 && after.exposed_ms == 0);
-    if (comm_size(world) > 1) EXPECT_ON_ALL(world_trace(comm_world(world), &trace, 1) == 1 && trace.first_send_ms >= trace.start_ms && trace.end_ms > 0);
+    if (comm_size(world) > 1)
+        EXPECT_ON_ALL(world_trace(comm_world(world), &trace, 1) == 1 && trace.first_send_ms >= trace.start_ms &&
+                      trace.end_ms > 0);
     device_free(t.data, bytes);
     comm_set_kind(world, COMM_RING);
 }

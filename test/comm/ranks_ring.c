@@ -183,7 +183,8 @@ static void sends_are_posted_at_start(void **state) {
     int count = world_trace(comm_world(world), trace, 3);
     if (W == 1) assert_int_equal(count, 0);
     else {
-        EXPECT_ON_ALL(count == 3 && trace[0].sequence == (known ? before.sequence + 1 : 0) && trace[2].sequence == trace[0].sequence + 2);
+        EXPECT_ON_ALL(count == 3 && trace[0].sequence == (known ? before.sequence + 1 : 0) &&
+                      trace[2].sequence == trace[0].sequence + 2);
         for (int k = 0; k < 2 && (on_cpu() || emulated()); k++) /* a GPU's bytes come to the host later */
             EXPECT_ON_ALL(trace[k].start_ms > 0 && trace[k].first_send_ms >= trace[k].start_ms);
         do {

@@ -12,7 +12,9 @@ static const int64_t PIECES[] = {64, 32768 - 64, 32768, 32768 + 64, 3 * 32768 + 
 static const int64_t LEAVES[] = {1, 2, 3, 5, 7};
 enum { LENGTHS = sizeof PIECES / sizeof *PIECES, TREES = sizeof LEAVES / sizeof *LEAVES };
 
-static float value(int64_t leaf, int64_t i) { return (float)((rng_uniform((uint64_t)leaf, RNG_TEST, (uint64_t)i) - 0.5) * (leaf % 3 ? 1.0 : 1e3)); }
+static float value(int64_t leaf, int64_t i) {
+    return (float)((rng_uniform((uint64_t)leaf, RNG_TEST, (uint64_t)i) - 0.5) * (leaf % 3 ? 1.0 : 1e3));
+}
 
 static float sum_by_definition(int64_t first, int64_t width, int64_t leaves, int64_t i) {
     if (width == 1) return value(first, i);
@@ -30,7 +32,8 @@ static Sum begin_sum(int64_t n, int64_t leaves) {
     s.count = nodes.count;
     for (int k = 0; k < nodes.count; k++) {
         s.node[k] = tensor_1d(floats(n), F32, n);
-        for (int64_t i = 0; i < n; i++) ((float *)s.node[k].data)[i] = sum_by_definition(nodes.node[k].first, nodes.node[k].leaves, leaves, i);
+        for (int64_t i = 0; i < n; i++)
+            ((float *)s.node[k].data)[i] = sum_by_definition(nodes.node[k].first, nodes.node[k].leaves, leaves, i);
     }
     comm_tree_sum_start(world, s.node[s.count - 1], s.node, s.count - 1);
     return s;

@@ -84,7 +84,8 @@ static void expect_advice(const Advice *advice, size_t count, cpu_set_t *core) {
         clear();
         for (int i = 0; advice[k].set[i]; i += 2) setenv(advice[k].set[i], advice[k].set[i + 1], 1);
         Child child = child_run(start_alone, core);
-        if (child.code != 0 || child_lines(&child) != (advice[k].warning != NULL) || (advice[k].warning && !strstr(child.said, advice[k].warning)))
+        if (child.code != 0 || child_lines(&child) != (advice[k].warning != NULL) ||
+            (advice[k].warning && !strstr(child.said, advice[k].warning)))
             fail_msg("%s: exit %d, said \"%s\"", advice[k].what, child.code, child.said);
     }
     clear();
@@ -157,7 +158,8 @@ static void dry_collectives_note_their_bytes(void **state) {
     Ledger  l = {0};
     World  *w = world_dry(4, 3, &l);
     Mesh    grid = {{1, 1, 2, 2, 1}};
-    Comm   *all = world_all(w), *shard = comm_group(all, grid, WITH_SHARD, "shard"), *alone = comm_group(all, grid, WITH_TENSOR, "tensor");
+    Comm   *all = world_all(w), *shard = comm_group(all, grid, WITH_SHARD, "shard"),
+         *alone = comm_group(all, grid, WITH_TENSOR, "tensor");
     Tensor  nothing = tensor_1d(NULL, BF16, 1024);
     double  number = 1.5;
     assert_true(comm_size(shard) == 2 && comm_rank(shard) == 1 && comm_size(alone) == 1 && comm_rank(all) == 3);
@@ -169,7 +171,8 @@ static void dry_collectives_note_their_bytes(void **state) {
     comm_all_reduce_f64(all, &number, 1, COMM_SUM);
     comm_wait(all, 0);
     comm_finish(shard);
-    assert_true(ledger_sent(&l, "all") == 2048 * 0.75 + 2 * 8 * 0.75 && ledger_sent(&l, "shard") == 2048 * 0.5 * 3 && ledger_sent(&l, "tensor") == 0);
+    assert_true(ledger_sent(&l, "all") == 2048 * 0.75 + 2 * 8 * 0.75 && ledger_sent(&l, "shard") == 2048 * 0.5 * 3 &&
+                ledger_sent(&l, "tensor") == 0);
     assert_true(number == 1.5 && ledger_bytes(&l) == 0);
     comm_free(alone), comm_free(shard);
     world_leave(w);

@@ -17,7 +17,8 @@ static float leaf[MOST_LEAVES];
 
 /* Sizes apart, so that every order of additions rounds differently. */
 static void fill(void) {
-    for (int k = 0; k < MOST_LEAVES; k++) leaf[k] = (float)((rng_uniform(1, RNG_TEST, (uint64_t)k) - 0.5) * (k % 5 == 0 ? 1e4 : 1.0));
+    for (int k = 0; k < MOST_LEAVES; k++)
+        leaf[k] = (float)((rng_uniform(1, RNG_TEST, (uint64_t)k) - 0.5) * (k % 5 == 0 ? 1e4 : 1.0));
 }
 
 static float sum_by_definition(int64_t first, int64_t width, int64_t leaves) {

@@ -126,8 +126,15 @@ static void test_kills_and_hangs(void **state) {
 
 static void test_bad_rules_end_the_process(void **state) {
     (void)state;
-    static const char *const bad[] = {"io.write", "io.write@0:EIO", "io.write@1", "io.write@1:", "@1:EIO", "io.write@1:EIO,rank=", "io.write@1:EIO,run=1",
-                                      "io.write@x:EIO", "io.write@1:EIO io.write"};
+    static const char *const bad[] = {"io.write",
+                                      "io.write@0:EIO",
+                                      "io.write@1",
+                                      "io.write@1:",
+                                      "@1:EIO",
+                                      "io.write@1:EIO,rank=",
+                                      "io.write@1:EIO,run=1",
+                                      "io.write@x:EIO",
+                                      "io.write@1:EIO io.write"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int   status;
         pid_t child = fork();
@@ -159,7 +166,12 @@ static void test_log(void **state) {
 int main(void) {
 #define CASE(name) cmocka_unit_test_teardown(name, leave)
     const struct CMUnitTest tests[] = {
-        CASE(test_which_call), CASE(test_what_happens), CASE(test_rank), CASE(test_kills_and_hangs), CASE(test_bad_rules_end_the_process), CASE(test_log),
+        CASE(test_which_call),
+        CASE(test_what_happens),
+        CASE(test_rank),
+        CASE(test_kills_and_hangs),
+        CASE(test_bad_rules_end_the_process),
+        CASE(test_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,8 +92,9 @@ static void writes_do_not_follow_links(void **state) {
 
 static void short_and_interrupted_calls_continue(void **state) {
     (void)state;
-    static const char *const faults[] = {"io.write@1:short", "io.write@1:EINTR", "io.write@2:EINTR", "io.pwrite@1:short", "io.pwrite@1:EINTR",
-                                         "io.fsync@1:EINTR", "io.ftruncate@1:EINTR", "io.open@1:EINTR", "io.close@1:EINTR"};
+    static const char *const faults[] = {"io.write@1:short", "io.write@1:EINTR", "io.write@2:EINTR",
+                                         "io.pwrite@1:short", "io.pwrite@1:EINTR", "io.fsync@1:EINTR",
+                                         "io.ftruncate@1:EINTR", "io.open@1:EINTR", "io.close@1:EINTR"};
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         fail_at(faults[i]);
         int fd = io_open("a", IO_CREATE);
@@ -120,7 +121,8 @@ static void short_and_interrupted_calls_continue(void **state) {
 /* A reader sees all of the old file or all of the new one, for any failing call; and no .tmp stays. */
 static void replace_is_all_or_nothing(void **state) {
     (void)state;
-    static const char *const faults[] = {"io.open@1:ENOSPC", "io.write@1:ENOSPC", "io.fsync@1:EIO", "io.close@1:EDQUOT", "io.rename@1:EACCES"};
+    static const char *const faults[] = {"io.open@1:ENOSPC", "io.write@1:ENOSPC", "io.fsync@1:EIO", "io.close@1:EDQUOT",
+                                         "io.rename@1:EACCES"};
     static const int due[] = {-ENOSPC, -ENOSPC, -EIO, -EDQUOT, -EACCES};
     assert_int_equal(io_replace_file("f", "old", 3), 0);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
@@ -286,9 +288,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
 #define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, enter_folder, leave_folder)
         IN_FOLDER(open_creates_appends_updates), IN_FOLDER(writes_do_not_follow_links),
-        IN_FOLDER(only_plain_files_are_written), IN_FOLDER(short_and_interrupted_calls_continue), IN_FOLDER(replace_is_all_or_nothing),
-        IN_FOLDER(replace_syncs_before_it_renames), IN_FOLDER(full_disks_are_reported),
-        IN_FOLDER(folders_are_made_and_removed), IN_FOLDER(what_another_removes_is_gone), IN_FOLDER(whole_files_are_read_up_to_a_limit),
+        IN_FOLDER(only_plain_files_are_written), IN_FOLDER(short_and_interrupted_calls_continue),
+        IN_FOLDER(replace_is_all_or_nothing), IN_FOLDER(replace_syncs_before_it_renames),
+        IN_FOLDER(full_disks_are_reported), IN_FOLDER(folders_are_made_and_removed),
+        IN_FOLDER(what_another_removes_is_gone), IN_FOLDER(whole_files_are_read_up_to_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -179,8 +179,8 @@ static void refuse(const Bad *bad, size_t limit) {
     free(copy);
     if (good) fail_msg("accepted: %s", bad->text);
     if (fault.at.line != bad->line || fault.at.column != bad->column || !strstr(fault.text, bad->says))
-        fail_msg("%s\n  gave %d:%d: %s\n  want %d:%d: ...%s...", bad->text, fault.at.line, fault.at.column, fault.text, bad->line, bad->column,
-                 bad->says);
+        fail_msg("%s\n  gave %d:%d: %s\n  want %d:%d: ...%s...", bad->text, fault.at.line, fault.at.column, fault.text,
+                 bad->line, bad->column, bad->says);
     assert_null(json.root);
 }
 

@@ -75,7 +75,8 @@ static void a_grid_written_down(void **state) {
     Mesh      m = {{[AXIS_TENSOR] = 2, [AXIS_CONTEXT] = 1, [AXIS_SHARD] = 4, [AXIS_REPLICA] = 1, [AXIS_STAGE] = 2}};
     MeshPlace p = mesh_place(m, 13);
     assert_int_equal(mesh_ranks(m), 16);
-    assert_true(p.at[AXIS_TENSOR] == 1 && p.at[AXIS_SHARD] == 2 && p.at[AXIS_STAGE] == 1 && p.at[AXIS_CONTEXT] == 0 && p.at[AXIS_REPLICA] == 0);
+    assert_true(p.at[AXIS_TENSOR] == 1 && p.at[AXIS_SHARD] == 2 && p.at[AXIS_STAGE] == 1 && p.at[AXIS_CONTEXT] == 0 &&
+                p.at[AXIS_REPLICA] == 0);
     expect_group(m, 13, 0, 1, (int[]){13});
     expect_group(m, 13, WITH_TENSOR, 2, (int[]){12, 13});
     expect_group(m, 13, WITH_STATE, 4, (int[]){9, 11, 13, 15});

@@ -18,7 +18,9 @@ static void test_f16_values(void **state) {
             assert_true(isnan(f) && isnan(f16_to_f32(f16_from_f32(f))));
             continue;
         }
-        double want = exponent == 31 ? INFINITY : exponent ? ldexp(1024.0 + fraction, (int)exponent - 25) : ldexp((double)fraction, -24);
+        double want = exponent == 31 ? INFINITY
+                      : exponent     ? ldexp(1024.0 + fraction, (int)exponent - 25)
+                                     : ldexp((double)fraction, -24);
         assert_true((double)f == (h & 0x8000 ? -want : want) && !signbit(f) == !(h & 0x8000));
         assert_int_equal(f16_from_f32(f), h);
     }
@@ -44,7 +46,8 @@ static void test_sizes_and_names(void **state) {
     (void)state;
     assert_int_equal(dtype_bytes(F32), 4), assert_int_equal(dtype_bytes(BF16), 2), assert_int_equal(dtype_bytes(F16), 2);
     assert_int_equal(dtype_bytes(I32), 4), assert_int_equal(dtype_bytes(F64), 8), assert_int_equal(dtype_bytes(I64), 8);
-    assert_string_equal(dtype_name(F16), "fp16"), assert_string_equal(dtype_name(F64), "fp64"), assert_string_equal(dtype_name(I64), "int64");
+    assert_string_equal(dtype_name(F16), "fp16"), assert_string_equal(dtype_name(F64), "fp64"),
+        assert_string_equal(dtype_name(I64), "int64");
     uint16_t two[2];
     Tensor   t = tensor_1d(two, F16, 2);
     tensor_set(t, 1, -1.5f);
@@ -53,6 +56,7 @@ static void test_sizes_and_names(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_f16_values), cmocka_unit_test(test_f16_rounding), cmocka_unit_test(test_sizes_and_names)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_f16_values), cmocka_unit_test(test_f16_rounding),
+                                     cmocka_unit_test(test_sizes_and_names)};
     return cmocka_run_group_tests_name("tensor", all, NULL, NULL);
 }

@@ -82,7 +82,8 @@ static inline void assert_ends(int exit_code, void (*body)(const void *), const 
     said[have] = 0;
     close(end[0]);
     assert_int_equal(waitpid(child, &status, 0), child);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != exit_code) fail_msg("status %#x, exit code %d due; said: %s", status, exit_code, said);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != exit_code)
+        fail_msg("status %#x, exit code %d due; said: %s", status, exit_code, said);
     char *newline = strchr(said, '\n');
     if (exit_code == 0 ? said[0] != 0 : !newline || newline[1]) fail_msg("one line is due, none for 0, not: %s", said);
     va_list phrases;

@@ -119,7 +119,11 @@ static void files_that_change_are_named(void **state) {
     for (int i = 0; i < 3; i++) {
         write_counting_shard("changing.bin", 3 * 2048 + 2049, 0);
         if (i == 0) assert_ends(EXIT_IO, read_after_change, &at[i], "changing.bin cannot be read any more at byte", NULL);
-        else assert_ends(EXIT_DATA, read_after_change, &at[i], i == 1 ? "changing.bin: token 7000 of 8193 is 50001" : "changing.bin: token 8192 of 8193 is 50001", NULL);
+        else
+            assert_ends(EXIT_DATA, read_after_change, &at[i],
+                        i == 1 ? "changing.bin: token 7000 of 8193 is 50001"
+                               : "changing.bin: token 8192 of 8193 is 50001",
+                        NULL);
     }
 }
 

@@ -57,7 +57,15 @@ static void batches_follow_the_order(void **state) {
             for (int64_t micro = 1; micro <= 4; micro++)
                 for (int shuffle = 0; shuffle < 2; shuffle++)
                     assert_follows_order(&d,
-                                         (LoaderPlan){{shuffle, 1337}, 12ll * micro, micro, rank, ranks, shuffle * 5 * 12 * micro, {1, 0}, 1}, 9);
+                                         (LoaderPlan){{shuffle, 1337},
+                                                      12ll * micro,
+                                                      micro,
+                                                      rank,
+                                                      ranks,
+                                                      shuffle * 5 * 12 * micro,
+                                                      {1, 0},
+                                                      1},
+                                         9);
     for (int64_t contexts = 2; contexts <= T / 2; contexts++)
         for (int64_t rank = 0; rank < contexts && T % (2 * contexts) == 0; rank++)
             assert_follows_order(&d, (LoaderPlan){{1, 1337}, 24, 2, 1, 3, 24, {contexts, rank}, 1}, 3);

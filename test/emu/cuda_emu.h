@@ -83,8 +83,8 @@ cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3
         Call(void (*kernel)(P...), A &&...a) : kernel(kernel), args(static_cast<P>(a)...) {}
         void operator()() override { std::apply(kernel, args); }
     };
-    return submit(name, file, line, grid, block, shared_bytes, stream, (const void *)kernel, new Call(kernel, std::forward<A>(args)...),
-                  sizeof(Call));
+    return submit(name, file, line, grid, block, shared_bytes, stream, (const void *)kernel,
+                  new Call(kernel, std::forward<A>(args)...), sizeof(Call));
 }
 
 /* One object per key and block, with red zones around it. */
@@ -145,8 +145,9 @@ template <class T, class F> T read_modify_write(T *p, F f) {
 /* The types of the intrinsics with a cache hint under nvcc: numbers and NVIDIA's short vectors. */
 template <class T, class... U> constexpr bool is_one_of() { return (std::is_same<T, U>::value || ...); }
 template <class T> constexpr bool takes_hint() {
-    return std::is_arithmetic<T>::value || is_one_of<T, int2, int4, uint2, uint4, float2, float4, double2, longlong2, ulonglong2>() ||
-           is_one_of<T, half, __half2, __nv_bfloat16, __nv_bfloat162>();
+                return std::is_arithmetic<T>::value ||
+                       is_one_of<T, int2, int4, uint2, uint4, float2, float4, double2, longlong2, ulonglong2>() ||
+                       is_one_of<T, half, __half2, __nv_bfloat16, __nv_bfloat162>();
 }
 template <class T> T load(const T *p) {
     static_assert(takes_hint<T>(), "nvcc has no such load: go through int4");
@@ -225,8 +226,12 @@ inline void              __threadfence_block() {}
 /* --- atomics ------------------------------------------------------------------------------------------------------ */
 
 template <class T, class V> T atomicAdd(T *p, V v) { return emu::read_modify_write(p, [&](T old) { return T(old + T(v)); }); }
-template <class T, class V> T atomicMax(T *p, V v) { return emu::read_modify_write(p, [&](T old) { return old > T(v) ? old : T(v); }); }
-template <class T, class V> T atomicMin(T *p, V v) { return emu::read_modify_write(p, [&](T old) { return old < T(v) ? old : T(v); }); }
+template <class T, class V> T atomicMax(T *p, V v) {
+    return emu::read_modify_write(p, [&](T old) { return old > T(v) ? old : T(v); });
+}
+template <class T, class V> T atomicMin(T *p, V v) {
+    return emu::read_modify_write(p, [&](T old) { return old < T(v) ? old : T(v); });
+}
 template <class T, class V> T atomicOr(T *p, V v) { return emu::read_modify_write(p, [&](T old) { return T(old | T(v)); }); }
 template <class T, class V> T atomicExch(T *p, V v) { return emu::read_modify_write(p, [&](T) { return T(v); }); }
 template <class T, class C, class V> T atomicCAS(T *p, C expected, V v) {

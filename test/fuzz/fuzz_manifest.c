@@ -19,7 +19,9 @@ static void parse(const char *text, size_t bytes) {
     for (int f = 0; f < MANIFEST_FILES; f++) {
         uint64_t at = 0;
         for (int64_t r = 0; r < m.file[f].extents; r++) {
-            if (m.file[f].extent[r].offset != at || m.file[f].extent[r].bytes < 1 || m.file[f].extent[r].bytes > manifest_extent_bytes(m.file[f].bytes)) abort();
+            if (m.file[f].extent[r].offset != at || m.file[f].extent[r].bytes < 1 ||
+                m.file[f].extent[r].bytes > manifest_extent_bytes(m.file[f].bytes))
+                abort();
             at += m.file[f].extent[r].bytes;
         }
         if (at != m.file[f].bytes) abort();

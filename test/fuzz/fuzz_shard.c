@@ -10,7 +10,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 static void judge(int status, const ShardHeader *h, uint64_t file_bytes, const char fault[SHARD_FAULT_CHARS]) {
     if (status == 0) {
         uint64_t each = (uint64_t)h->token_bytes;
-        if ((each != 2 && each != 4) || h->tokens < 0 || h->data_offset > file_bytes || (uint64_t)h->tokens > (file_bytes - h->data_offset) / each) abort();
+        if ((each != 2 && each != 4) || h->tokens < 0 || h->data_offset > file_bytes ||
+            (uint64_t)h->tokens > (file_bytes - h->data_offset) / each)
+            abort();
     } else if (!fault[0] || !memchr(fault, 0, SHARD_FAULT_CHARS)) {
         abort();
     }

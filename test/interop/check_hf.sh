@@ -20,11 +20,15 @@ fi
 "$PYTHON" -c 'import transformers, torch' 2> "$WORK/log" || skip "transformers does not start: $(tail -n 1 "$WORK/log")"
 
 make --no-print-directory B="$B" "$B/test/run/dump_logits" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
-train run.dir="$WORK/run" optimizer.learning_rate=5e-3 > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
-FOLDER=$WORK/run/checkpoints/step_00000012
 TOKENS="116 104 101 32 113 117 105 99 107 32 98 114 111 119 110 32 102 111 120 0 255 46 10 32 97 32 108 97 122 121 32 100 111 103"
-# shellcheck disable=SC2086
-"$B/test/run/dump_logits" "$FOLDER" $TOKENS > "$WORK/ours" && "$PYTHON" test/interop/check_hf.py "$FOLDER" $TOKENS > "$WORK/theirs" &&
-    awk -f test/interop/compare_logits.awk "$WORK/ours" "$WORK/theirs"
-ok $? "transformers $("$PYTHON" -c 'import transformers; print(transformers.__version__)') gives the same logits"
+VERSION=$("$PYTHON" -c 'import transformers; print(transformers.__version__)')
+for grid in "1" "4 model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pipeline=2"; do
+    # shellcheck disable=SC2086
+    train_ranks $grid run.dir="$WORK/${grid%% *}" optimizer.learning_rate=5e-3 > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
+    folder=$WORK/${grid%% *}/checkpoints/step_00000012
+    # shellcheck disable=SC2086
+    "$B/test/run/dump_logits" "$folder" $TOKENS > "$WORK/ours" && "$PYTHON" test/interop/check_hf.py "$folder" $TOKENS > "$WORK/theirs" &&
+        awk -f test/interop/compare_logits.awk "$WORK/ours" "$WORK/theirs"
+    ok $? "transformers $VERSION gives the same logits, trained on ${grid%% *} rank(s)"
+done
 exit $STATUS

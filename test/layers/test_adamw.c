@@ -11,8 +11,8 @@ typedef struct { int64_t n; double *p, *m, *v, *grad; } State64;
 
 /* The hyper-parameters are the floats the op gets. */
 static void step64(State64 k, AdamW h, double grad_scale) {
-    ref_adamw(k.p, k.m, k.v, k.grad, k.n, (double)h.learning_rate, (double)h.beta1, (double)h.beta2, (double)h.eps, (double)h.weight_decay,
-              h.step, grad_scale);
+    ref_adamw(k.p, k.m, k.v, k.grad, k.n, (double)h.learning_rate, (double)h.beta1, (double)h.beta2, (double)h.eps,
+              (double)h.weight_decay, h.step, grad_scale);
 }
 
 static void update_one(Stage *s, Tensor master, Tensor m, Tensor v, Tensor working, Tensor grad, AdamW h, float grad_scale) {
@@ -70,7 +70,8 @@ static void compare(DType act, int64_t n) {
         k.grad = stage_widen(&s, grad);
         step64(k, h, 0.375);
         update_one(&s, master, m, v, working, grad, h, 0.375f);
-        AdamWSpan cut = {master_cut, m_cut, v_cut, working_cut, grad, 1}, both[2] = {piece_of(cut, n / 3, n - n / 3, 1), piece_of(cut, 0, n / 3, 1)};
+        AdamWSpan cut = {master_cut, m_cut, v_cut, working_cut, grad, 1},
+                  both[2] = {piece_of(cut, n / 3, n - n / 3, 1), piece_of(cut, 0, n / 3, 1)};
         adamw_update(&s.stream, both, 2, h, 0.375f);
     }
     assert_close(m, k.m, F32, bound_sum(STEPS));
@@ -139,8 +140,10 @@ static void test_many_pieces(void **state) {
     for (int t = 0; t < stage_act_types(); t++) {
         DType      act = ACT_TYPES[t];
         Stage      s = stage_create(0);
-        Tensor     master = stage_random(&s, F32, 1, N, 1, 1, 1, 0), m = stage_random(&s, F32, 1, N, 1, 2, 1e-3, 0), v = stage_random(&s, F32, 1, N, 1, 3, 1e-6, 1);
-        Tensor     grad = stage_random(&s, F32, 1, N, 1, 4, 1e-3, 0), working = act == F32 ? master : stage_tensor(&s, act, 1, N, 1);
+        Tensor     master = stage_random(&s, F32, 1, N, 1, 1, 1, 0), m = stage_random(&s, F32, 1, N, 1, 2, 1e-3, 0),
+               v = stage_random(&s, F32, 1, N, 1, 3, 1e-6, 1);
+        Tensor grad = stage_random(&s, F32, 1, N, 1, 4, 1e-3, 0),
+               working = act == F32 ? master : stage_tensor(&s, act, 1, N, 1);
         Tensor     master_one = stage_copy(&s, master), m_one = stage_copy(&s, m), v_one = stage_copy(&s, v);
         Tensor     working_one = act == F32 ? master_one : stage_tensor(&s, act, 1, N, 1);
         AdamWSpan all = {master, m, v, working, grad, 1}, one = {master_one, m_one, v_one, working_one, grad, 1}, list[PIECES];
@@ -166,7 +169,8 @@ static void test_many_pieces(void **state) {
 static void test_first_step(void **state) {
     (void)state;
     Stage  s = stage_create(0);
-    Tensor p = stage_random(&s, F32, 1, 4, 1, 0, 0, 1), m = stage_random(&s, F32, 1, 4, 1, 0, 0, 0), v = stage_copy(&s, m), grad = stage_copy(&s, m);
+    Tensor p = stage_random(&s, F32, 1, 4, 1, 0, 0, 1), m = stage_random(&s, F32, 1, 4, 1, 0, 0, 0),
+           v = stage_copy(&s, m), grad = stage_copy(&s, m);
     AdamW  h = HYPER;
     h.weight_decay = 0.0f;
     tensor_set(grad, 0, 1.0f), tensor_set(grad, 1, -1e-3f), tensor_set(grad, 2, 1e6f), tensor_set(grad, 3, 0.0f);
@@ -182,7 +186,8 @@ static void test_first_step(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_records), cmocka_unit_test(test_host), cmocka_unit_test(test_sizes), cmocka_unit_test(test_many_pieces),
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_records), cmocka_unit_test(test_host),
+                                     cmocka_unit_test(test_sizes), cmocka_unit_test(test_many_pieces),
                                      cmocka_unit_test(test_first_step)};
     return cmocka_run_group_tests_name("adamw", all, NULL, NULL);
 }

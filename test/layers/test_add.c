@@ -7,10 +7,12 @@ static void test_sizes(void **state) {
     for (int i = 0; i < COUNT(sizes); i++)
         for (int64_t off = 0; off < 2; off++) { /* on the alignment of memory, and beside it */
             Stage  s = stage_create(0);
-            Tensor y = stage_random(&s, F32, 1, sizes[i] + off, 1, 1, 1, 0), x = stage_random(&s, F32, 1, sizes[i] + off, 1, 2, 1e-3, 0), was = stage_copy(&s, y);
+            Tensor y = stage_random(&s, F32, 1, sizes[i] + off, 1, 1, 1, 0),
+                   x = stage_random(&s, F32, 1, sizes[i] + off, 1, 2, 1e-3, 0), was = stage_copy(&s, y);
             add_forward(&s.stream, tensor_slice(y, off, sizes[i]), tensor_slice(x, off, sizes[i]));
             device_sync(&s.stream);
-            for (int64_t k = 0; k < sizes[i] + off; k++) assert_true(tensor_get(y, k) == tensor_get(was, k) + (k < off ? 0.0f : tensor_get(x, k)));
+            for (int64_t k = 0; k < sizes[i] + off; k++)
+                assert_true(tensor_get(y, k) == tensor_get(was, k) + (k < off ? 0.0f : tensor_get(x, k)));
             stage_destroy(&s);
         }
 }

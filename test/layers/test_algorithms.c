@@ -48,7 +48,8 @@ static Ops *ops_create(DType act, int64_t N, int64_t K, int64_t M) {
     o->N = N, o->K = K, o->M = M;
     o->s = stage_create(STAGE_SCRATCH);
     Stage *s = &o->s;
-    o->pre = stage_random(s, act, 2, N, K, 4, 3, 0), o->x = stage_tensor(s, act, 2, N, K), o->w = stage_random(s, act, 2, K, M, 2, 1, 0);
+    o->pre = stage_random(s, act, 2, N, K, 4, 3, 0), o->x = stage_tensor(s, act, 2, N, K),
+    o->w = stage_random(s, act, 2, K, M, 2, 1, 0);
     o->b = stage_random(s, act, 1, M, 1, 3, 1, 0), o->dy = stage_random(s, act, 2, N, M, 5, 1, 0);
     o->y = stage_tensor(s, act, 2, N, M), o->dx = stage_tensor(s, act, 2, N, K), o->dpre = stage_tensor(s, act, 2, N, K);
     o->dw = stage_tensor(s, F32, 2, K, M), o->db = stage_tensor(s, F32, 1, M, 1);
@@ -103,7 +104,8 @@ static void test_replay(void **state) {
             matmul_algorithms_clear();
             ops_queue(o);
             ops_check(o);
-            Tensor y = stage_copy(&o->s, o->y), dpre = stage_copy(&o->s, o->dpre), dw = stage_copy(&o->s, o->dw), db = stage_copy(&o->s, o->db);
+            Tensor y = stage_copy(&o->s, o->y), dpre = stage_copy(&o->s, o->dpre), dw = stage_copy(&o->s, o->dw),
+                   db = stage_copy(&o->s, o->db);
             int              count = matmul_algorithms_count();
             MatmulAlgorithm *stored = (MatmulAlgorithm *)malloc(sizeof *stored * (size_t)(count + 1));
             int              unnamed = 0; /* chosen by timing, and yet not one of those that were timed */
@@ -165,7 +167,8 @@ static void test_both_ways(void **state) {
                 ops_check(o);
                 assert_true(forcings >= 1 || matmul_algorithms_count() == 0);
                 for (int a = 0; a < forcings; a++) /* a GPU may lack an epilogue for a type, then the kernel it is */
-                    if (stage_is_slow() || !fused) assert_int_equal(matmul_algorithms_get(matmul_algorithms_find(forced[a].key)).id, forced[a].id);
+                    if (stage_is_slow() || !fused)
+                        assert_int_equal(matmul_algorithms_get(matmul_algorithms_find(forced[a].key)).id, forced[a].id);
                 ops_destroy(o);
             }
 }

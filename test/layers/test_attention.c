@@ -13,7 +13,13 @@ static void test_differences(void **state) {
     (void)state;
     enum { B = 2, T = 5, C = 6, H = 2 };
     Stage   s = stage_create(0);
-    Case    k = {B, T, C, H, stage_doubles(&s, B * T * C), stage_doubles(&s, B * H * T), stage_random_doubles(&s, B * T * 3 * C, 1, 1.5, 0),
+    Case    k = {B,
+                 T,
+                 C,
+                 H,
+                 stage_doubles(&s, B * T * C),
+                 stage_doubles(&s, B * H * T),
+                 stage_random_doubles(&s, B * T * 3 * C, 1, 1.5, 0),
                  stage_random_doubles(&s, B * T * C, 2, 1, 0)};
     double *dqkv = stage_doubles(&s, B * T * 3 * C);
     ref_attention_backward(dqkv, k.dy, k.qkv, B, T, C, H);
@@ -59,7 +65,8 @@ static void test_records(void **state) {
     RecordFile f = record_load(OPS_FILE);
     const Record *lse_record = record_find(&f, "attention.lse");
     Stage   s = stage_create(8 << 20);
-    Tensor  qkv = stage_record(&s, record_find(&f, "attention.qkv"), F32), dy = stage_record(&s, record_find(&f, "attention.dy"), F32);
+    Tensor        qkv = stage_record(&s, record_find(&f, "attention.qkv"), F32),
+           dy = stage_record(&s, record_find(&f, "attention.dy"), F32);
     int64_t T = lse_record->head.dim[1], B = qkv.dim[0] / T, H = lse_record->head.dim[0] / B, C = dy.dim[1];
     double *y64 = stage_doubles(&s, B * T * C), *lse64 = stage_doubles(&s, B * H * T), *dqkv64 = stage_doubles(&s, B * T * 3 * C);
     ref_attention_forward(y64, lse64, stage_widen(&s, qkv), B, T, C, H);
@@ -68,7 +75,8 @@ static void test_records(void **state) {
     assert_same_float64(lse64, lse_record);
     assert_same_float64(dqkv64, record_find(&f, "attention.dqkv"));
 
-    Tensor y = stage_tensor(&s, F32, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T), dqkv = stage_tensor(&s, F32, 2, B * T, 3 * C);
+    Tensor y = stage_tensor(&s, F32, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T),
+           dqkv = stage_tensor(&s, F32, 2, B * T, 3 * C);
     AttentionBounds b = bounds(T, C / H, sqrt(3.0), sqrt(3.0)); /* standard normal: as a uniform in +-sqrt(3) */
     attention_forward(&s.stream, y, lse, qkv, H);
     attention_backward(&s.stream, dqkv, dy, y, lse, qkv, H);
@@ -83,7 +91,8 @@ static void compare(DType act, int64_t B, int64_t T, int64_t H, int64_t D, doubl
     int64_t C = H * D;
     Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  qkv = stage_random(&s, act, 2, B * T, 3 * C, 1, spread, 0), dy = stage_random(&s, act, 2, B * T, C, 2, 1, 0);
-    Tensor  y = stage_tensor(&s, act, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T), dqkv = stage_tensor(&s, act, 2, B * T, 3 * C);
+    Tensor  y = stage_tensor(&s, act, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T),
+           dqkv = stage_tensor(&s, act, 2, B * T, 3 * C);
     double *y64 = stage_doubles(&s, B * T * C), *lse64 = stage_doubles(&s, B * H * T), *dqkv64 = stage_doubles(&s, B * T * 3 * C);
     ref_attention_forward(y64, lse64, stage_widen(&s, qkv), B, T, C, H);
     ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, C, H);
@@ -108,9 +117,12 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int6
     int64_t C = H * D, own = T / ranks, N = B * own, in_rank = N * 2 * C;
     Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  qkv = stage_random(&s, act, 2, B * T, 3 * C, 1, 1, 0), dy = stage_random(&s, act, 2, B * T, C, 2, 1, 0);
-    Tensor  y = stage_tensor(&s, act, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T), dqkv = stage_tensor(&s, act, 2, B * T, 3 * C);
-    Tensor  part = stage_tensor(&s, act, 2, N, 3 * C), part_dy = stage_tensor(&s, act, 2, N, C), part_y = stage_tensor(&s, act, 2, N, C);
-    Tensor  part_lse = stage_tensor(&s, F32, 2, B * H, own), dpart = stage_tensor(&s, act, 2, N, 3 * C), keys = stage_tensor(&s, act, 2, ranks * N, 2 * C);
+    Tensor  y = stage_tensor(&s, act, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T),
+           dqkv = stage_tensor(&s, act, 2, B * T, 3 * C);
+    Tensor part = stage_tensor(&s, act, 2, N, 3 * C), part_dy = stage_tensor(&s, act, 2, N, C),
+           part_y = stage_tensor(&s, act, 2, N, C);
+    Tensor part_lse = stage_tensor(&s, F32, 2, B * H, own), dpart = stage_tensor(&s, act, 2, N, 3 * C),
+           keys = stage_tensor(&s, act, 2, ranks * N, 2 * C);
     Tensor  dkeys = stage_tensor(&s, act, 2, ranks * N, 2 * C);
     double *dqkv64 = stage_doubles(&s, B * T * 3 * C), *sums = stage_doubles(&s, ranks * in_rank);
     ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, C, H);
@@ -138,7 +150,8 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int6
             assert_true(tensor_get(part_y, i) == tensor_get(y, from * C + i % C));
             assert_true(tensor_get(dpart, row * 3 * C + i % C) == tensor_get(dqkv, from * 3 * C + i % C));
         }
-        for (int64_t i = 0; i < B * H * own; i++) assert_true(tensor_get(part_lse, i) == tensor_get(lse, i / own * T + POSITION_OF(at, i % own)));
+        for (int64_t i = 0; i < B * H * own; i++)
+            assert_true(tensor_get(part_lse, i) == tensor_get(lse, i / own * T + POSITION_OF(at, i % own)));
         for (int64_t i = 0; i < ranks * in_rank; i++) sums[i] += tensor_get(dkeys, i);
     }
     for (int64_t i = 0; i < ranks * in_rank; i++) {
@@ -155,18 +168,22 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int6
 /* Columns go where they are told, and nothing beside them changes; of whole 16-byte vectors and not. */
 static void test_columns(void **state) {
     (void)state;
-    static const int64_t cases[][6] = {{1, 1, 0, 1, 0, 1}, {5, 48, 16, 32, 0, 32}, {70, 24, 8, 40, 16, 16}, {3, 17, 3, 11, 2, 7}, {9, 64, 0, 96, 32, 64}, {2, 8, 8, 8, 0, 0}};
+    static const int64_t cases[][6] = {{1, 1, 0, 1, 0, 1}, {5, 48, 16, 32, 0, 32}, {70, 24, 8, 40, 16, 16},
+                                       {3, 17, 3, 11, 2, 7}, {9, 64, 0, 96, 32, 64}, {2, 8, 8, 8, 0, 0}};
     for (int a = 0; a < stage_act_types(); a++)
         for (int i = 0; i < COUNT(cases); i++) {
-            int64_t N = cases[i][0], to_width = cases[i][1], to_first = cases[i][2], from_width = cases[i][3], from_first = cases[i][4], columns = cases[i][5];
+            int64_t N = cases[i][0], to_width = cases[i][1], to_first = cases[i][2], from_width = cases[i][3],
+                    from_first = cases[i][4], columns = cases[i][5];
             Stage   s = stage_create(0);
-            Tensor  to = stage_random(&s, ACT_TYPES[a], 2, N, to_width, 1, 1, 0), from = stage_random(&s, ACT_TYPES[a], 2, N, from_width, 2, 1, 0);
+            Tensor  to = stage_random(&s, ACT_TYPES[a], 2, N, to_width, 1, 1, 0),
+                   from = stage_random(&s, ACT_TYPES[a], 2, N, from_width, 2, 1, 0);
             Tensor  before = stage_copy(&s, to);
             copy_columns(&s.stream, to, to_first, from, from_first, columns);
             stage_settle();
             for (int64_t k = 0; k < N * to_width; k++) {
                 int64_t row = k / to_width, column = k % to_width - to_first;
-                float   want = column >= 0 && column < columns ? tensor_get(from, row * from_width + from_first + column) : tensor_get(before, k);
+                float want = column >= 0 && column < columns ? tensor_get(from, row * from_width + from_first + column)
+                                                             : tensor_get(before, k);
                 assert_true(tensor_get(to, k) == want);
             }
             stage_destroy(&s);
@@ -175,7 +192,11 @@ static void test_columns(void **state) {
 
 static void test_context(void **state) {
     (void)state;
-    static const int64_t shapes[][5] = {{2, 1, 256, 1, 16}, {3, 2, 384, 2, 5}, {2, 1, 512, 1, 64}, {4, 1, 512, 1, 80}, {2, 2, 256, 3, 24}};
+    static const int64_t shapes[][5] = {{2, 1, 256, 1, 16},
+                                        {3, 2, 384, 2, 5},
+                                        {2, 1, 512, 1, 64},
+                                        {4, 1, 512, 1, 80},
+                                        {2, 2, 256, 3, 24}};
     for (int a = 0; a < stage_act_types(); a++)
         for (int i = 0; i < (stage_is_slow() ? 3 : COUNT(shapes)); i++)
             compare_context(ACT_TYPES[a], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4]);
@@ -206,7 +227,8 @@ static void test_causal(void **state) {
     for (int t = 0; t < stage_act_types(); t++) {
         DType  act = ACT_TYPES[t];
         Stage  s = stage_create(STAGE_SCRATCH);
-        Tensor qkv = stage_random(&s, act, 2, T, 3 * C, 1, 2, 0), lse = stage_tensor(&s, F32, 2, H, T), lse_changed = stage_tensor(&s, F32, 2, H, T);
+        Tensor qkv = stage_random(&s, act, 2, T, 3 * C, 1, 2, 0), lse = stage_tensor(&s, F32, 2, H, T),
+               lse_changed = stage_tensor(&s, F32, 2, H, T);
         Tensor y = stage_tensor(&s, act, 2, T, C), y_changed = stage_tensor(&s, act, 2, T, C);
         attention_forward(&s.stream, y, lse, qkv, H);
         for (int64_t at = T - 1; at > 0; at -= 13) {
@@ -229,7 +251,8 @@ static void test_large_scores(void **state) {
     (void)state;
     enum { T = 50, D = 16 };
     Stage  s = stage_create(STAGE_SCRATCH);
-    Tensor qkv = stage_random(&s, F32, 2, T, 3 * D, 1, 1, 0), y = stage_tensor(&s, F32, 2, T, D), lse = stage_tensor(&s, F32, 2, 1, T);
+    Tensor qkv = stage_random(&s, F32, 2, T, 3 * D, 1, 1, 0), y = stage_tensor(&s, F32, 2, T, D),
+           lse = stage_tensor(&s, F32, 2, 1, T);
     for (int64_t i = 0; i < T; i++)
         for (int64_t d = 0; d < D; d++) {
             stage_settle();
@@ -240,14 +263,17 @@ static void test_large_scores(void **state) {
     for (int64_t i = 0; i < T; i++) {
         stage_settle();
         assert_true(fabs((double)tensor_get(lse, i) - 50.0 * (double)(i - T / 2) * 4.0) <= 5000.0 * 8 * 0x1p-24);
-        for (int64_t d = 0; d < D; d++) assert_true(fabsf(tensor_get(y, i * D + d) - tensor_get(qkv, i * 3 * D + 2 * D + d)) < 1e-6f);
+        for (int64_t d = 0; d < D; d++)
+            assert_true(fabsf(tensor_get(y, i * D + d) - tensor_get(qkv, i * 3 * D + 2 * D + d)) < 1e-6f);
     }
     stage_destroy(&s);
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes), cmocka_unit_test(test_context), cmocka_unit_test(test_columns),
-                                     cmocka_unit_test(test_causal), cmocka_unit_test(test_large_scores)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
+                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_context),
+                                     cmocka_unit_test(test_columns), cmocka_unit_test(test_causal),
+                                     cmocka_unit_test(test_large_scores)};
     return cmocka_run_group_tests_name("attention", all, NULL, NULL);
 }
 

@@ -8,10 +8,12 @@ static void test_sizes(void **state) {
         for (int to = 0; to < stage_act_types(); to++)
             for (int i = 0; i < COUNT(sizes); i++) {
                 Stage  s = stage_create(0);
-                Tensor x = stage_random(&s, ACT_TYPES[from], 1, sizes[i], 1, 1, 3, 0), y = stage_tensor(&s, ACT_TYPES[to], 1, sizes[i], 1);
+                Tensor x = stage_random(&s, ACT_TYPES[from], 1, sizes[i], 1, 1, 3, 0),
+                       y = stage_tensor(&s, ACT_TYPES[to], 1, sizes[i], 1);
                 cast_forward(&s.stream, y, x);
                 stage_settle();
-                for (int64_t k = 0; k < sizes[i]; k++) assert_true(tensor_get(y, k) == (float)round_to(y.type, (double)tensor_get(x, k)));
+                for (int64_t k = 0; k < sizes[i]; k++)
+                    assert_true(tensor_get(y, k) == (float)round_to(y.type, (double)tensor_get(x, k)));
                 stage_destroy(&s);
             }
 }
@@ -20,11 +22,13 @@ static void test_sizes(void **state) {
  * and f16_from_f32. NaN stays NaN, for any of its other bits. */
 static void test_rounding(void **state) {
     (void)state;
-    static const uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3fffffff, 0x7f7fffff, 0xff7f7fff, 0x00000001, 0x807fffff, 0x00008000,
-                                    0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x80000000, 0x00018000, 0x42280000,
+    static const uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3fffffff, 0x7f7fffff, 0xff7f7fff, 0x00000001,
+                                    0x807fffff, 0x00008000, 0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff,
+                                    0x80000000, 0x00018000, 0x42280000,
                                     /* fp16: ties, the largest, the first that is infinite, subnormals and their ties,
                                      * the smallest normal */
-                                    0x3f801000, 0x3f803000, 0x3f801001, 0x477fefff, 0x477ff000, 0x33000000, 0x33000001, 0x33c00000, 0x387fffff};
+                                    0x3f801000, 0x3f803000, 0x3f801001, 0x477fefff, 0x477ff000, 0x33000000, 0x33000001,
+                                    0x33c00000, 0x387fffff};
     for (int t = 1; t < stage_act_types(); t++) {
         Stage  s = stage_create(0);
         Tensor x = stage_tensor(&s, F32, 1, COUNT(bits), 1), y = stage_tensor(&s, ACT_TYPES[t], 1, COUNT(bits), 1);
@@ -61,7 +65,8 @@ static void test_unaligned(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_rounding), cmocka_unit_test(test_unaligned)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_rounding),
+                                     cmocka_unit_test(test_unaligned)};
     return cmocka_run_group_tests_name("cast", all, NULL, NULL);
 }
 

@@ -31,7 +31,8 @@ static void test_records(void **state) {
     Stage      s = stage_create(0);
     RecordFile f = record_load(OPS_FILE);
     Tensor     logits = stage_record(&s, record_find(&f, "classifier.logits"), F32);
-    Tensor     targets = stage_record(&s, record_find(&f, "classifier.targets"), I32), loss = stage_tensor(&s, F32, 1, logits.dim[0], 1);
+    Tensor     targets = stage_record(&s, record_find(&f, "classifier.targets"), I32),
+           loss = stage_tensor(&s, F32, 1, logits.dim[0], 1);
     int64_t    n = logits.dim[0], V = logits.dim[1];
     double    *loss64 = stage_doubles(&s, n), *dlogits64 = stage_doubles(&s, n * V);
     ref_classifier_forward(loss64, stage_widen(&s, logits), (const int32_t *)targets.data, n, V, V);
@@ -70,9 +71,12 @@ static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spre
 static void compare_parts(DType act, int ranks, int64_t n, int64_t V, int64_t columns, double spread) {
     int64_t stride = ranks * columns;
     Stage   s = stage_create(0);
-    Tensor  logits = stage_random(&s, act, 2, n, stride, 3, spread, 1), targets = stage_tokens(&s, 1, n, 1, 4, (int32_t)V), own[4], own_targets[4];
-    Tensor  most = stage_random(&s, F32, 1, n, 1, 0, 0, -INFINITY), sums = stage_random(&s, F32, 2, 2, n, 0, 0, 0), part = stage_tensor(&s, F32, 1, n, 1);
-    Tensor  part_sums = stage_tensor(&s, F32, 2, 2, n), loss = stage_tensor(&s, F32, 1, n, 1), plain = stage_tensor(&s, F32, 1, n, 1);
+    Tensor  logits = stage_random(&s, act, 2, n, stride, 3, spread, 1),
+           targets = stage_tokens(&s, 1, n, 1, 4, (int32_t)V), own[4], own_targets[4];
+    Tensor most = stage_random(&s, F32, 1, n, 1, 0, 0, -INFINITY), sums = stage_random(&s, F32, 2, 2, n, 0, 0, 0),
+           part = stage_tensor(&s, F32, 1, n, 1);
+    Tensor part_sums = stage_tensor(&s, F32, 2, 2, n), loss = stage_tensor(&s, F32, 1, n, 1),
+           plain = stage_tensor(&s, F32, 1, n, 1);
     double *loss64 = stage_doubles(&s, n), *dlogits64 = stage_doubles(&s, n * stride), *logits64 = stage_widen(&s, logits);
     const int32_t *target = (const int32_t *)targets.data;
     ref_classifier_forward(loss64, logits64, target, n, V, stride);
@@ -103,7 +107,8 @@ static void compare_parts(DType act, int ranks, int64_t n, int64_t V, int64_t co
         assert_same_bits(plain, loss);
         assert_close(loss, loss64, F32, bound_sum(ranks + 1));
         stage_settle();
-        for (int64_t i = 0; i < n * columns; i++) tensor_set(logits, i / columns * stride + r * columns + i % columns, tensor_get(own[r], i));
+        for (int64_t i = 0; i < n * columns; i++)
+            tensor_set(logits, i / columns * stride + r * columns + i % columns, tensor_get(own[r], i));
     }
     for (int64_t i = 0; i < n * stride; i++) assert_true(i % stride < V || tensor_get(logits, i) == 0.0f);
     assert_close(logits, dlogits64, act, gradient_bound(2.0 * spread));
@@ -115,7 +120,9 @@ static void test_parts(void **state) {
     static const int64_t shapes[][4] = {{1, 1, 1, 2}, {2, 3, 5, 4}, {3, 7, 389, 192}, {4, 5, 256, 64}, {2, 2, 50257, 25216}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++)
-            for (int wide = 0; wide < 2; wide++) compare_parts(ACT_TYPES[t], (int)shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], wide ? 20.0 : 1.0);
+            for (int wide = 0; wide < 2; wide++)
+                compare_parts(ACT_TYPES[t], (int)shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3],
+                              wide ? 20.0 : 1.0);
 }
 
 static void test_shapes(void **state) {
@@ -133,7 +140,8 @@ static void test_extremes(void **state) {
     (void)state;
     enum { V = 19 };
     Stage   s = stage_create(0);
-    Tensor  logits = stage_random(&s, F32, 2, 3, V, 5, 0, -9), targets = stage_tokens(&s, 1, 3, 1, 0, 1), loss = stage_tensor(&s, F32, 1, 3, 1);
+    Tensor  logits = stage_random(&s, F32, 2, 3, V, 5, 0, -9), targets = stage_tokens(&s, 1, 3, 1, 0, 1),
+           loss = stage_tensor(&s, F32, 1, 3, 1);
     for (int i = 0; i < 3; i++) ((int32_t *)targets.data)[i] = 18;
     tensor_set(logits, 18, 5.0f);                                  /* sure: loss 18 e^-14 = 1.5e-5 */
     for (int v = 0; v < V; v++) tensor_set(logits, V + v, 1e4f + (float)v);  /* far from 0 */
@@ -145,7 +153,8 @@ static void test_extremes(void **state) {
     /* A small loss is log(1 + r): r's relative error, some ten roundings, and 2^-24 of the sum beside 1. */
     for (int i = 0; i < 3; i++) assert_true(fabs((double)tensor_get(loss, i) - loss64[i]) <= 8 * 0x1p-24 * (loss64[i] + 1.0));
     for (int i = 0; i < 3 * V; i++)
-        assert_true(fabs((double)tensor_get(logits, i) - dlogits64[i]) <= 0x1p-24 * (16 * fabs(dlogits64[i]) + (i % V == 18 ? 8 : 1e-12)));
+        assert_true(fabs((double)tensor_get(logits, i) - dlogits64[i]) <=
+                    0x1p-24 * (16 * fabs(dlogits64[i]) + (i % V == 18 ? 8 : 1e-12)));
     stage_destroy(&s);
 }
 
@@ -172,7 +181,8 @@ static void test_undefined(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes), cmocka_unit_test(test_parts),
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
+                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_parts),
                                      cmocka_unit_test(test_extremes), cmocka_unit_test(test_undefined)};
     return cmocka_run_group_tests_name("classifier", all, NULL, NULL);
 }

@@ -28,7 +28,8 @@ static void test_records(void **state) {
     Stage      s = stage_create(1 << 20);
     RecordFile f = record_load(OPS_FILE);
     Tensor     tokens = stage_record(&s, record_find(&f, "embedding.tokens"), I32);
-    Tensor     wte = stage_record(&s, record_find(&f, "embedding.wte"), F32), wpe = stage_record(&s, record_find(&f, "embedding.wpe"), F32);
+    Tensor     wte = stage_record(&s, record_find(&f, "embedding.wte"), F32),
+           wpe = stage_record(&s, record_find(&f, "embedding.wpe"), F32);
     Tensor     dy = stage_record(&s, record_find(&f, "embedding.dy"), F32);
     int64_t    B = tokens.dim[0], T = tokens.dim[1], V = wte.dim[0], P = wpe.dim[0], C = wte.dim[1];
     double    *y64 = stage_doubles(&s, B * T * C), *dwte64 = stage_doubles(&s, V * C), *dwpe64 = stage_doubles(&s, P * C);
@@ -39,7 +40,8 @@ static void test_records(void **state) {
     assert_same_float64(dwte64, record_find(&f, "embedding.dwte"));
     assert_same_float64(dwpe64, record_find(&f, "embedding.dwpe"));
 
-    Tensor y = stage_tensor(&s, F32, 2, B * T, C), dwte = stage_random(&s, F32, 2, V, C, 0, 0, 0), dwpe = stage_random(&s, F32, 2, P, C, 0, 0, 0);
+    Tensor y = stage_tensor(&s, F32, 2, B * T, C), dwte = stage_random(&s, F32, 2, V, C, 0, 0, 0),
+           dwpe = stage_random(&s, F32, 2, P, C, 0, 0, 0);
     embedding_forward(&s.stream, y, tokens, wte, wpe, WHOLE_SEQUENCE);
     embedding_backward(&s.stream, dwte, dwpe, dy, tokens, WHOLE_SEQUENCE);
     assert_close(y, (const double *)record_find(&f, "embedding.y")->data, F32, bound_sum(2));
@@ -57,7 +59,8 @@ static void compare(DType act, int64_t B, int64_t T, int64_t C, int64_t V, int64
     Tensor wte = stage_random(&s, act, 2, V + 3, C, 6, 1, 0), wpe = stage_random(&s, act, 2, P, C, 7, 1, 0);
     Tensor dy = stage_random(&s, act, 2, B * T, C, 8, 1, 0);
     Tensor dwte = stage_random(&s, F32, 2, V + 3, C, 9, 1, 0), dwpe = stage_random(&s, F32, 2, P, C, 10, 1, 0);
-    double *y64 = stage_doubles(&s, B * T * C), *dwte64 = stage_widen(&s, dwte), *dwpe64 = stage_widen(&s, dwpe), *dy64 = stage_widen(&s, dy);
+    double *y64 = stage_doubles(&s, B * T * C), *dwte64 = stage_widen(&s, dwte), *dwpe64 = stage_widen(&s, dwpe),
+           *dy64 = stage_widen(&s, dy);
     const int32_t *token = (const int32_t *)tokens.data;
     ref_embedding_forward(y64, token, stage_widen(&s, wte), stage_widen(&s, wpe), B, T, C);
     embedding_forward(&s.stream, y, tokens, wte, wpe, WHOLE_SEQUENCE);
@@ -79,9 +82,11 @@ static void compare_parts(DType act, int64_t ranks, int64_t contexts, int64_t B,
     Tensor  tokens = stage_tokens(&s, 2, B, T, 5, (int32_t)V), y = stage_tensor(&s, act, 2, B * T, C);
     Tensor  wte = stage_random(&s, act, 2, ranks * rows, C, 6, 1, 0), wpe = stage_random(&s, act, 2, T, C, 7, 1, 0);
     Tensor  dy = stage_random(&s, act, 2, B * T, C, 8, 1, 0), dwte = stage_random(&s, F32, 2, ranks * rows, C, 0, 0, 0);
-    Tensor  dwpe = stage_random(&s, F32, 2, T, C, 0, 0, 0), part_tokens = stage_tokens(&s, 2, B, own, 5, (int32_t)V), part_y = stage_tensor(&s, act, 2, B * own, C);
+    Tensor  dwpe = stage_random(&s, F32, 2, T, C, 0, 0, 0), part_tokens = stage_tokens(&s, 2, B, own, 5, (int32_t)V),
+           part_y = stage_tensor(&s, act, 2, B * own, C);
     Tensor  part_dy = stage_tensor(&s, act, 2, B * own, C), whole_tokens = stage_tokens(&s, 2, B, own, 5, (int32_t)V);
-    double *y64 = stage_doubles(&s, B * T * C), *dwte64 = stage_widen(&s, dwte), *dwpe64 = stage_widen(&s, dwpe), *sum = stage_doubles(&s, B * T * C);
+    double *y64 = stage_doubles(&s, B * T * C), *dwte64 = stage_widen(&s, dwte), *dwpe64 = stage_widen(&s, dwpe),
+           *sum = stage_doubles(&s, B * T * C);
     const int32_t *token = (const int32_t *)tokens.data;
     ref_embedding_forward(y64, token, stage_widen(&s, wte), stage_widen(&s, wpe), B, T, C);
     ref_embedding_backward(dwte64, dwpe64, stage_widen(&s, dy), token, B, T, C);
@@ -112,7 +117,11 @@ static void compare_parts(DType act, int64_t ranks, int64_t contexts, int64_t B,
 
 static void test_parts(void **state) {
     (void)state;
-    static const int64_t shapes[][6] = {{1, 2, 2, 8, 16, 11}, {2, 1, 3, 11, 17, 5}, {3, 2, 2, 20, 42, 389}, {4, 3, 1, 90, 264, 6}, {2, 1, 3, 700, 3, 300}};
+    static const int64_t shapes[][6] = {{1, 2, 2, 8, 16, 11},
+                                        {2, 1, 3, 11, 17, 5},
+                                        {3, 2, 2, 20, 42, 389},
+                                        {4, 3, 1, 90, 264, 6},
+                                        {2, 1, 3, 700, 3, 300}};
     for (int a = 0; a < stage_act_types(); a++)
         for (int i = 0; i < COUNT(shapes); i++)
             compare_parts(ACT_TYPES[a], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4], shapes[i][5]);
@@ -132,7 +141,8 @@ static void test_shapes(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes), cmocka_unit_test(test_parts)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
+                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_parts)};
     return cmocka_run_group_tests_name("embedding", all, NULL, NULL);
 }
 

@@ -76,13 +76,15 @@ static void test_unaligned(void **state) {
         Stage  s = stage_create(0);
         DType  act = ACT_TYPES[t];
         Tensor x = stage_random(&s, act, 2, 1, N, 3, 6, 0), dy = stage_random(&s, act, 2, 1, N, 4, 1, 0);
-        Tensor y = stage_tensor(&s, act, 2, 1, N), dx = stage_tensor(&s, act, 2, 1, N), y_cut = stage_copy(&s, y), dx_cut = stage_copy(&s, y);
+        Tensor y = stage_tensor(&s, act, 2, 1, N), dx = stage_tensor(&s, act, 2, 1, N), y_cut = stage_copy(&s, y),
+               dx_cut = stage_copy(&s, y);
         gelu_forward(&s.stream, y, x);
         gelu_backward(&s.stream, dx, dy, x);
         for (int part = 0; part < 2; part++) {
             int64_t at = part ? AT : 0, elems = part ? N - AT : AT;
             Tensor  of[] = {y_cut, x, dx_cut, dy};
-            for (int i = 0; i < COUNT(of); i++) of[i] = tensor_2d((char *)of[i].data + (size_t)at * dtype_bytes(act), act, 1, elems);
+            for (int i = 0; i < COUNT(of); i++)
+                of[i] = tensor_2d((char *)of[i].data + (size_t)at * dtype_bytes(act), act, 1, elems);
             gelu_forward(&s.stream, of[0], of[1]);
             gelu_backward(&s.stream, of[2], of[3], of[1]);
         }
@@ -115,8 +117,9 @@ static void test_extremes(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes),
-                                     cmocka_unit_test(test_unaligned), cmocka_unit_test(test_extremes)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
+                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_unaligned),
+                                     cmocka_unit_test(test_extremes)};
     return cmocka_run_group_tests_name("gelu", all, NULL, NULL);
 }
 

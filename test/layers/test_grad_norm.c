@@ -18,7 +18,8 @@ static void test_sizes(void **state) {
     static const int64_t sizes[] = {1, 7, 16, 31, 63, 64, 65, 16384, 16385, 100003, 1048576 + 17};
     for (int i = 0; i < COUNT(sizes); i++) {
         Stage  s = stage_create(0);
-        Tensor x = stage_random(&s, F32, 1, sizes[i], 1, 1, 3, 0.5), norm = sum_from(&s, 7.0), sum = sum_from(&s, -5.0), other = sum_from(&s, 7.0);
+        Tensor x = stage_random(&s, F32, 1, sizes[i], 1, 1, 3, 0.5), norm = sum_from(&s, 7.0), sum = sum_from(&s, -5.0),
+               other = sum_from(&s, 7.0);
         long double square = 7.0L, plain = -5.0L;
         for (int64_t k = 0; k < sizes[i]; k++) {
             square += (long double)tensor_get(x, k) * (long double)tensor_get(x, k);
@@ -27,7 +28,8 @@ static void test_sizes(void **state) {
         norm_squared(&s.stream, norm, x);
         sum_forward(&s.stream, sum, x);
         assert_true(fabs(value_of(norm) - (double)square) <= COMPARE_K * 0x1p-53 * sqrt(64.0) * (double)square); /* compare.h's bound in float64 */
-        assert_true(fabs(value_of(sum) - (double)plain) <= 0x1p-52 * fabs((double)plain) + (double)sizes[i] * 0x1p-63 * sqrt((double)square));
+        assert_true(fabs(value_of(sum) - (double)plain) <=
+                    0x1p-52 * fabs((double)plain) + (double)sizes[i] * 0x1p-63 * sqrt((double)square));
         int threads = omp_get_max_threads();
         omp_set_num_threads(threads + 2);
         norm_squared(&s.stream, other, x);
@@ -57,7 +59,8 @@ static void test_any_cut(void **state) {
         assert_same_bits(sum, whole_sum);
     }
     Tensor sum = sum_from(&s, 0.0);
-    for (int64_t i = N - 1; i >= 0; i -= 61) sum_forward(&s.stream, sum, tensor_slice(x, i - 60 < 0 ? 0 : i - 60, i - 60 < 0 ? i + 1 : 61));
+    for (int64_t i = N - 1; i >= 0; i -= 61)
+        sum_forward(&s.stream, sum, tensor_slice(x, i - 60 < 0 ? 0 : i - 60, i - 60 < 0 ? i + 1 : 61));
     assert_same_bits(sum, whole_sum); /* off every alignment */
     stage_destroy(&s);
 }

@@ -58,7 +58,9 @@ static void test_unaligned(void **state) {
  * of another length. */
 static void test_every_flip_is_seen(void **state) {
     (void)state;
-    const struct { int64_t elems, flips; } sizes[] = {{37, 37 * 32}, {stage_is_slow() ? 20000 : 500000, stage_is_slow() ? 50 : 200}};
+    const struct {
+        int64_t elems, flips;
+    } sizes[] = {{37, 37 * 32}, {stage_is_slow() ? 20000 : 500000, stage_is_slow() ? 50 : 200}};
     for (int i = 0; i < COUNT(sizes); i++) {
         Stage    s = stage_create(0);
         Tensor   x = stage_random(&s, F32, 1, sizes[i].elems, 1, 7, 1, 0), hash = stage_tensor(&s, I64, 1, 1, 1);
@@ -91,7 +93,8 @@ static void test_every_flip_is_seen(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_unaligned), cmocka_unit_test(test_every_flip_is_seen)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_unaligned),
+                                     cmocka_unit_test(test_every_flip_is_seen)};
     return cmocka_run_group_tests_name("hash", all, NULL, NULL);
 }
 

@@ -14,7 +14,12 @@ static void test_differences(void **state) {
     (void)state;
     enum { N = 3, C = 4, V = 5 };
     Stage   s = stage_create(0);
-    Case    k = {N, C, V, stage_doubles(&s, N * V), stage_random_doubles(&s, N * C, 1, 1, 0), stage_random_doubles(&s, V * C, 2, 1, 0),
+    Case    k = {N,
+                 C,
+                 V,
+                 stage_doubles(&s, N * V),
+                 stage_random_doubles(&s, N * C, 1, 1, 0),
+                 stage_random_doubles(&s, V * C, 2, 1, 0),
                  stage_random_doubles(&s, N * V, 3, 1, 0)};
     double *dx = stage_doubles(&s, N * C), *dwte = stage_doubles(&s, V * C);
     ref_head_backward(dx, dwte, k.dlogits, k.x, k.wte, N, C, V, V);
@@ -61,7 +66,8 @@ static void test_records(void **state) {
     assert_same_float64(dx64, record_find(&f, "head.dx"));
     assert_same_float64(dwte64, record_find(&f, "head.dwte"));
 
-    Tensor logits = stage_tensor(&s, F32, 2, n, stride), dx = stage_tensor(&s, F32, 2, n, C), dwte = stage_random(&s, F32, 2, stride, C, 0, 0, 0);
+    Tensor logits = stage_tensor(&s, F32, 2, n, stride), dx = stage_tensor(&s, F32, 2, n, C),
+           dwte = stage_random(&s, F32, 2, stride, C, 0, 0, 0);
     head_forward(&s.stream, logits, x, wte);
     head_backward(&s.stream, dx, dwte, dlogits, x, wte);
     assert_logits(logits, (const double *)logits_record->data, F32, C, V, &s);
@@ -98,7 +104,8 @@ static void test_padding(void **state) {
         DType  act = ACT_TYPES[t];
         Stage  s = stage_create(STAGE_SCRATCH);
         Tensor x = stage_random(&s, act, 2, N, C, 1, 1, 0), wte = stage_random(&s, act, 2, PADDED, C, 2, 1, 0);
-        Tensor logits = stage_tensor(&s, act, 2, N, PADDED), targets = stage_tokens(&s, 1, N, 1, V, 5), loss = stage_tensor(&s, F32, 1, N, 1);
+        Tensor logits = stage_tensor(&s, act, 2, N, PADDED), targets = stage_tokens(&s, 1, N, 1, V, 5),
+               loss = stage_tensor(&s, F32, 1, N, 1);
         Tensor dx = stage_tensor(&s, act, 2, N, C), dwte = stage_random(&s, F32, 2, PADDED, C, 4, 1, 0);
         zero_rows(wte, V), zero_rows(dwte, V);
         head_forward(&s.stream, logits, x, wte);
@@ -110,7 +117,8 @@ static void test_padding(void **state) {
         assert_memory_equal(logits.data, clean.data, tensor_bytes(logits));
         head_backward(&s.stream, dx, dwte, logits, x, wte);
         for (int64_t i = 0; i < N * C; i++) assert_true(isfinite(tensor_get(dx, i)));
-        for (int64_t i = 0; i < PADDED * C; i++) assert_true(i < V * C ? isfinite(tensor_get(dwte, i)) : tensor_get(dwte, i) == 0.0f);
+        for (int64_t i = 0; i < PADDED * C; i++)
+            assert_true(i < V * C ? isfinite(tensor_get(dwte, i)) : tensor_get(dwte, i) == 0.0f);
         stage_destroy(&s);
     }
 }
@@ -124,8 +132,8 @@ static void test_shapes(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes),
-                                     cmocka_unit_test(test_padding)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
+                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_padding)};
     return cmocka_run_group_tests_name("head", all, NULL, NULL);
 }
 

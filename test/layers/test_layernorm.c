@@ -16,8 +16,15 @@ static void test_differences(void **state) {
     (void)state;
     enum { N = 3, C = 7 };
     Stage   s = stage_create(0);
-    Case    k = {N, C, stage_doubles(&s, N * C), stage_doubles(&s, N), stage_doubles(&s, N), stage_random_doubles(&s, N * C, 1, 3, 1),
-                 stage_random_doubles(&s, C, 2, 1, 1), stage_random_doubles(&s, C, 3, 1, 0), stage_random_doubles(&s, N * C, 4, 1, 0)};
+    Case    k = {N,
+                 C,
+                 stage_doubles(&s, N * C),
+                 stage_doubles(&s, N),
+                 stage_doubles(&s, N),
+                 stage_random_doubles(&s, N * C, 1, 3, 1),
+                 stage_random_doubles(&s, C, 2, 1, 1),
+                 stage_random_doubles(&s, C, 3, 1, 0),
+                 stage_random_doubles(&s, N * C, 4, 1, 0)};
     double *dx = stage_doubles(&s, N * C), *dw = stage_doubles(&s, C), *db = stage_doubles(&s, C);
     ref_layernorm_backward(dx, dw, db, NULL, k.dy, k.x, k.w, N, C, EPS);
     assert_true(difference_proves(objective, &k, k.x, dx, N * C));
@@ -38,7 +45,8 @@ static void test_records(void **state) {
     double *y64 = stage_doubles(&s, N * C), *mean64 = stage_doubles(&s, N), *rstd64 = stage_doubles(&s, N);
     double *dx64 = stage_doubles(&s, N * C), *dw64 = stage_doubles(&s, C), *db64 = stage_doubles(&s, C);
     ref_layernorm_forward(y64, mean64, rstd64, stage_widen(&s, x), stage_widen(&s, w), stage_widen(&s, b), N, C, 1e-5);
-    ref_layernorm_backward(dx64, dw64, db64, stage_widen(&s, dresidual), stage_widen(&s, dy), stage_widen(&s, x), stage_widen(&s, w), N, C, 1e-5);
+    ref_layernorm_backward(dx64, dw64, db64, stage_widen(&s, dresidual), stage_widen(&s, dy), stage_widen(&s, x),
+                           stage_widen(&s, w), N, C, 1e-5);
     assert_same_float64(y64, record_find(&f, "layernorm.y"));
     assert_same_float64(mean64, record_find(&f, "layernorm.mean"));
     assert_same_float64(rstd64, record_find(&f, "layernorm.rstd"));
@@ -68,7 +76,8 @@ typedef struct { Tensor x, w, b, y, mean, rstd; double *y64, *mean64, *rstd64; }
 
 static Rows rows_create(Stage *s, DType act, int64_t N, int64_t C) {
     Rows r;
-    r.x = stage_random(s, act, 2, N, C, 1, 3, 0.5), r.w = stage_random(s, act, 1, C, 1, 2, 1, 1), r.b = stage_random(s, act, 1, C, 1, 3, 1, 0);
+    r.x = stage_random(s, act, 2, N, C, 1, 3, 0.5), r.w = stage_random(s, act, 1, C, 1, 2, 1, 1),
+    r.b = stage_random(s, act, 1, C, 1, 3, 1, 0);
     r.y = stage_tensor(s, act, 2, N, C), r.mean = stage_tensor(s, F32, 1, N, 1), r.rstd = stage_tensor(s, F32, 1, N, 1);
     r.y64 = stage_doubles(s, N * C), r.mean64 = stage_doubles(s, N), r.rstd64 = stage_doubles(s, N);
     return r;
@@ -85,7 +94,8 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     assert_close(r.rstd, r.rstd64, act, bound_sum(C));
 
     /* The norm is taken of the sum as stored. */
-    Tensor  update = stage_random(&s, act, 2, N, C, 4, 1, 0), sum = stage_tensor(&s, act, 2, N, C), y = stage_tensor(&s, act, 2, N, C);
+    Tensor update = stage_random(&s, act, 2, N, C, 4, 1, 0), sum = stage_tensor(&s, act, 2, N, C),
+           y = stage_tensor(&s, act, 2, N, C);
     double *sum64 = stage_doubles(&s, N * C);
     stage_settle();
     for (int64_t i = 0; i < N * C; i++) sum64[i] = round_to(act, (double)tensor_get(r.x, i) + (double)tensor_get(update, i));
@@ -141,9 +151,10 @@ static void compare_backward(DType act, int64_t N, int64_t C) {
 
 static void test_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][2] = {{3, 1},    {1, 2},    {5, 3},   {2, 16},   {3, 17},   {160, 42}, {7, 192}, {33, 255}, {4, 768},
-                                        {600, 8},  {3, 1600}, {2, 4104}, {1, 12288}, {5, 515}, /* rows longer than registers hold */
-                                        {16500, 8}};                               /* more rows than blocks of 16     */
+    static const int64_t shapes[][2] = {{3, 1}, {1, 2}, {5, 3}, {2, 16}, {3, 17},
+                                        {160, 42}, {7, 192}, {33, 255}, {4, 768}, {600, 8},
+                                        {3, 1600}, {2, 4104}, {1, 12288}, {5, 515}, /* rows longer than registers hold */
+                                        {16500, 8}}; /* more rows than blocks of 16     */
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes) - stage_is_slow(); i++) {
             compare_forward(ACT_TYPES[t], shapes[i][0], shapes[i][1]);
@@ -168,8 +179,8 @@ static void test_offset(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_shapes),
-                                     cmocka_unit_test(test_offset)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
+                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_offset)};
     return cmocka_run_group_tests_name("layernorm", all, NULL, NULL);
 }
 

@@ -22,8 +22,14 @@ static void test_differences(void **state) {
     (void)state;
     enum { N = 3, K = 4, M = 5 };
     Stage   s = stage_create(0);
-    Case    k = {N, K, M, stage_doubles(&s, N * M), stage_random_doubles(&s, N * K, 1, 1, 0), stage_random_doubles(&s, K * M, 2, 1, 0),
-                 stage_random_doubles(&s, M, 3, 1, 0), stage_random_doubles(&s, N * M, 4, 1, 0)};
+    Case    k = {N,
+                 K,
+                 M,
+                 stage_doubles(&s, N * M),
+                 stage_random_doubles(&s, N * K, 1, 1, 0),
+                 stage_random_doubles(&s, K * M, 2, 1, 0),
+                 stage_random_doubles(&s, M, 3, 1, 0),
+                 stage_random_doubles(&s, N * M, 4, 1, 0)};
     double *dx = stage_doubles(&s, N * K), *dw = stage_doubles(&s, K * M), *db = stage_doubles(&s, M);
     ref_linear_backward(dx, dw, db, k.dy, k.x, k.w, N, K, M);
     assert_true(difference_proves(objective, &k, k.x, dx, N * K));
@@ -46,7 +52,8 @@ static void test_linear_records(void **state) {
     Tensor x = stage_record(&s, record_find(&f, "linear.x"), F32), w = stage_record(&s, record_find(&f, "linear.w"), F32);
     Tensor b = stage_record(&s, record_find(&f, "linear.b"), F32), dy = stage_record(&s, record_find(&f, "linear.dy"), F32);
     int64_t N = x.dim[0], K = x.dim[1], M = w.dim[1];
-    double *y64 = stage_doubles(&s, N * M), *dx64 = stage_doubles(&s, N * K), *dw64 = stage_doubles(&s, K * M), *db64 = stage_doubles(&s, M);
+    double    *y64 = stage_doubles(&s, N * M), *dx64 = stage_doubles(&s, N * K), *dw64 = stage_doubles(&s, K * M),
+           *db64 = stage_doubles(&s, M);
     ref_linear_forward(y64, stage_widen(&s, x), stage_widen(&s, w), stage_widen(&s, b), N, K, M);
     ref_linear_backward(dx64, dw64, db64, stage_widen(&s, dy), stage_widen(&s, x), stage_widen(&s, w), N, K, M);
     assert_same_float64(y64, record_find(&f, "linear.y"));
@@ -71,10 +78,13 @@ static void test_gelu_records(void **state) {
     (void)state;
     RecordFile f = record_load(OPS_FILE);
     Stage  s = stage_create(STAGE_SCRATCH);
-    Tensor pre = stage_record(&s, record_find(&f, "linear_gelu.pre"), F32), x = stage_record(&s, record_find(&f, "linear_gelu.x"), F32);
-    Tensor w = stage_record(&s, record_find(&f, "linear_gelu.w"), F32), dy = stage_record(&s, record_find(&f, "linear_gelu.dy"), F32);
+    Tensor     pre = stage_record(&s, record_find(&f, "linear_gelu.pre"), F32),
+           x = stage_record(&s, record_find(&f, "linear_gelu.x"), F32);
+    Tensor w = stage_record(&s, record_find(&f, "linear_gelu.w"), F32),
+           dy = stage_record(&s, record_find(&f, "linear_gelu.dy"), F32);
     int64_t N = x.dim[0], K = x.dim[1], M = w.dim[1];
-    Tensor dpre = stage_tensor(&s, F32, 2, N, K), dw = stage_random(&s, F32, 2, K, M, 0, 0, 0), db = stage_random(&s, F32, 1, M, 1, 0, 0, 0);
+    Tensor  dpre = stage_tensor(&s, F32, 2, N, K), dw = stage_random(&s, F32, 2, K, M, 0, 0, 0),
+           db = stage_random(&s, F32, 1, M, 1, 0, 0, 0);
     linear_gelu_backward(&s.stream, dpre, dw, db, dy, x, pre, w);
     assert_close(dpre, (const double *)record_find(&f, "linear_gelu.dpre")->data, F32, bound_sum(M + 24));
     assert_close(dw, (const double *)record_find(&f, "linear_gelu.dw")->data, F32, bound_sum(N + 1)); /* and x's rounding */
@@ -85,7 +95,8 @@ static void test_gelu_records(void **state) {
 
 static void compare_forward(DType act, int64_t N, int64_t K, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
-    Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), w = stage_random(&s, act, 2, K, M, 2, 1, 0), b = stage_random(&s, act, 1, M, 1, 3, 1, 0);
+    Tensor x = stage_random(&s, act, 2, N, K, 1, 1, 0), w = stage_random(&s, act, 2, K, M, 2, 1, 0),
+           b = stage_random(&s, act, 1, M, 1, 3, 1, 0);
     Tensor y = stage_tensor(&s, act, 2, N, M), pre = stage_tensor(&s, act, 2, N, M), gelu = stage_tensor(&s, act, 2, N, M);
     double *y64 = stage_doubles(&s, N * M), *gelu64 = stage_doubles(&s, N * M);
     ref_linear_forward(y64, stage_widen(&s, x), stage_widen(&s, w), stage_widen(&s, b), N, K, M);
@@ -100,11 +111,13 @@ static void compare_forward(DType act, int64_t N, int64_t K, int64_t M) {
 
 static void compare_backward(DType act, int64_t N, int64_t K, int64_t M) {
     Stage  s = stage_create(STAGE_SCRATCH);
-    Tensor pre = stage_random(&s, act, 2, N, K, 4, 3, 0), x = stage_tensor(&s, act, 2, N, K), w = stage_random(&s, act, 2, K, M, 2, 1, 0);
+    Tensor pre = stage_random(&s, act, 2, N, K, 4, 3, 0), x = stage_tensor(&s, act, 2, N, K),
+           w = stage_random(&s, act, 2, K, M, 2, 1, 0);
     Tensor dy = stage_random(&s, act, 2, N, M, 5, 1, 0), dx = stage_tensor(&s, act, 2, N, K), dpre = stage_tensor(&s, act, 2, N, K);
     Tensor dw = stage_random(&s, F32, 2, K, M, 6, 1, 0), db = stage_random(&s, F32, 1, M, 1, 7, 1, 0);
     gelu_forward(&s.stream, x, pre);
-    double *dx64 = stage_doubles(&s, N * K), *dpre64 = stage_doubles(&s, N * K), *dw64 = stage_widen(&s, dw), *db64 = stage_widen(&s, db);
+    double *dx64 = stage_doubles(&s, N * K), *dpre64 = stage_doubles(&s, N * K), *dw64 = stage_widen(&s, dw),
+           *db64 = stage_widen(&s, db);
     for (int pass = 0; pass < 2; pass++)
         ref_linear_backward(dx64, dw64, db64, stage_widen(&s, dy), stage_widen(&s, x), stage_widen(&s, w), N, K, M);
     ref_gelu_backward(dpre64, dx64, stage_widen(&s, pre), N * K);
@@ -119,7 +132,8 @@ static void compare_backward(DType act, int64_t N, int64_t K, int64_t M) {
 
 static void test_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][3] = {{1, 1, 1}, {2, 3, 1}, {5, 17, 7}, {16, 16, 16}, {80, 42, 126}, {33, 168, 42}, {129, 65, 130}, {3, 300, 200}};
+    static const int64_t shapes[][3] = {{1, 1, 1}, {2, 3, 1}, {5, 17, 7}, {16, 16, 16},
+                                        {80, 42, 126}, {33, 168, 42}, {129, 65, 130}, {3, 300, 200}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) {
             compare_forward(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);

@@ -7,7 +7,8 @@ static void test_rate(void **state) {
     (void)state;
     for (int t = 0; t < stage_act_types(); t++) {
         Stage  s = stage_create(64u << 20);
-        double start = clock_ms(), rate = matmul_rate(ACT_TYPES[t], MATH_STRICT, stage_is_slow() ? 64 : 256, 20.0), ms = clock_ms() - start;
+        double start = clock_ms(), rate = matmul_rate(ACT_TYPES[t], MATH_STRICT, stage_is_slow() ? 64 : 256, 20.0),
+               ms = clock_ms() - start;
         assert_true(rate > 1e7 && rate < 1e14); /* FLOP/s: above a loop without vectors on a busy core, below any processor */
         assert_true(ms < 5000.0);
         stage_destroy(&s); /* sees that the caller's scratch was given back */

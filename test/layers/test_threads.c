@@ -11,13 +11,16 @@ enum { OUTPUTS = 4 };
 typedef struct { Tensor out[OUTPUTS]; int count; } Outputs;
 typedef Outputs Op(Stage *s, DType act);
 
-static Tensor random_act(Stage *s, DType act, int64_t a, int64_t b, uint64_t seed) { return stage_random(s, act, b ? 2 : 1, a, b ? b : 1, seed, 1, 0); }
+static Tensor random_act(Stage *s, DType act, int64_t a, int64_t b, uint64_t seed) {
+    return stage_random(s, act, b ? 2 : 1, a, b ? b : 1, seed, 1, 0);
+}
 static Tensor zeros(Stage *s, int64_t a, int64_t b) { return stage_random(s, F32, b ? 2 : 1, a, b ? b : 1, 9, 1, 0); } /* added to */
 
 /* Products of several tiles each way; the weight gradient's inner length is over a strip's. */
 static Outputs linear(Stage *s, DType act) {
     int64_t N = 1100, K = 420, M = 1205;
-    Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), b = random_act(s, act, M, 0, 3), y = stage_tensor(s, act, 2, N, M);
+    Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), b = random_act(s, act, M, 0, 3),
+           y = stage_tensor(s, act, 2, N, M);
     Tensor  dx = stage_tensor(s, act, 2, N, K), dw = zeros(s, K, M), db = zeros(s, M, 0), dy = random_act(s, act, N, M, 4);
     linear_forward(&s->stream, y, x, w, b);
     linear_backward(&s->stream, dx, dw, db, dy, x, w);
@@ -32,7 +35,8 @@ static Outputs narrow_linear(Stage *s, DType act) { /* the input gradient that i
 }
 static Outputs long_linear(Stage *s, DType act) { /* a long sum of few elements: libraries divide it among threads */
     int64_t N = 24, K = 8192, M = 40;
-    Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), b = random_act(s, act, M, 0, 3), y = stage_tensor(s, act, 2, N, M);
+    Tensor  x = random_act(s, act, N, K, 1), w = random_act(s, act, K, M, 2), b = random_act(s, act, M, 0, 3),
+           y = stage_tensor(s, act, 2, N, M);
     linear_forward(&s->stream, y, x, w, b);
     return (Outputs){{y}, 1};
 }
@@ -46,7 +50,8 @@ static Outputs head(Stage *s, DType act) {
 }
 static Outputs layernorm(Stage *s, DType act) {
     int64_t N = 517, C = 42;
-    Tensor  x = random_act(s, act, N, C, 1), w = random_act(s, act, C, 0, 2), b = random_act(s, act, C, 0, 3), y = stage_tensor(s, act, 2, N, C);
+    Tensor  x = random_act(s, act, N, C, 1), w = random_act(s, act, C, 0, 2), b = random_act(s, act, C, 0, 3),
+           y = stage_tensor(s, act, 2, N, C);
     Tensor  mean = stage_tensor(s, F32, 1, N, 1), rstd = stage_tensor(s, F32, 1, N, 1), dx = stage_tensor(s, act, 2, N, C);
     Tensor  dw = zeros(s, C, 0), db = zeros(s, C, 0), dy = random_act(s, act, N, C, 4), none = dx;
     none.data = NULL;
@@ -57,7 +62,8 @@ static Outputs layernorm(Stage *s, DType act) {
 /* Few heads are shared out by tiles, many by heads. */
 static Outputs attention(Stage *s, DType act, int64_t B, int64_t T, int64_t H, int64_t D) {
     int64_t C = H * D;
-    Tensor  qkv = random_act(s, act, B * T, 3 * C, 1), y = stage_tensor(s, act, 2, B * T, C), lse = stage_tensor(s, F32, 2, B * H, T);
+    Tensor  qkv = random_act(s, act, B * T, 3 * C, 1), y = stage_tensor(s, act, 2, B * T, C),
+           lse = stage_tensor(s, F32, 2, B * H, T);
     Tensor  dqkv = stage_tensor(s, act, 2, B * T, 3 * C), dy = random_act(s, act, B * T, C, 2);
     attention_forward(&s->stream, y, lse, qkv, H);
     attention_backward(&s->stream, dqkv, dy, y, lse, qkv, H);
@@ -67,8 +73,10 @@ static Outputs few_heads(Stage *s, DType act) { return attention(s, act, 1, 203,
 static Outputs some_heads(Stage *s, DType act) { return attention(s, act, 2, 130, 3, 14); }
 static Outputs classifier_and_embedding(Stage *s, DType act) {
     int64_t B = 3, T = 37, C = 130, V = 301, padded = 384;
-    Tensor  logits = random_act(s, act, B * T, padded, 1), targets = stage_tokens(s, 1, B * T, 1, 2, (int32_t)V), loss = stage_tensor(s, F32, 1, B * T, 1);
-    Tensor  tokens = stage_tokens(s, 2, B, T, 3, 40), dwte = zeros(s, padded, C), dwpe = zeros(s, T, C), dy = random_act(s, act, B * T, C, 4);
+    Tensor  logits = random_act(s, act, B * T, padded, 1), targets = stage_tokens(s, 1, B * T, 1, 2, (int32_t)V),
+           loss = stage_tensor(s, F32, 1, B * T, 1);
+    Tensor tokens = stage_tokens(s, 2, B, T, 3, 40), dwte = zeros(s, padded, C), dwpe = zeros(s, T, C),
+           dy = random_act(s, act, B * T, C, 4);
     classifier_forward_backward(&s->stream, loss, logits, targets, V, 0.1f);
     embedding_backward(&s->stream, dwte, dwpe, dy, tokens, WHOLE_SEQUENCE);
     return (Outputs){{logits, loss, dwte, dwpe}, 4};

@@ -24,7 +24,20 @@ static RecordFile records;
 
 /* --- grids -------------------------------------------------------------------------------------------------------- */
 
-enum { TENSOR, CONTEXT, STAGES, PARTS, COPIES, ZERO, RECOMPUTE, SEQUENCES_AT_ONCE, PRECISION, OPTIMIZER_MEMORY, FACTORS, VALUES = 9 };
+enum {
+    TENSOR,
+    CONTEXT,
+    STAGES,
+    PARTS,
+    COPIES,
+    ZERO,
+    RECOMPUTE,
+    SEQUENCES_AT_ONCE,
+    PRECISION,
+    OPTIMIZER_MEMORY,
+    FACTORS,
+    VALUES = 9
+};
 typedef struct { int of[FACTORS]; } Grid;
 
 static int datas_of(Grid g, int ranks) { return ranks / (g.of[TENSOR] * g.of[CONTEXT] * g.of[STAGES]); }
@@ -33,7 +46,9 @@ static int64_t micro_batches(Grid g, int ranks) { return SEQUENCES / (g.of[SEQUE
 static int is_possible(Grid g, int ranks) {
     int shared = g.of[TENSOR] * g.of[CONTEXT] * g.of[STAGES];
     if (ranks % (shared * g.of[COPIES]) || SEQUENCES % (datas_of(g, ranks) * g.of[SEQUENCES_AT_ONCE])) return 0;
-    if (g.of[PARTS] > 1 && (g.of[STAGES] == 1 || g.of[PARTS] * g.of[STAGES] > SHAPE.n_layer || micro_batches(g, ranks) % g.of[STAGES])) return 0;
+    if (g.of[PARTS] > 1 &&
+        (g.of[STAGES] == 1 || g.of[PARTS] * g.of[STAGES] > SHAPE.n_layer || micro_batches(g, ranks) % g.of[STAGES]))
+        return 0;
     return g.of[CONTEXT] <= 2 && g.of[STAGES] <= SHAPE.n_layer;
 }
 
@@ -98,7 +113,8 @@ static Grid *grids_of(int ranks, int *count, int *all) {
     for (int i = 0;; i++) {
         CHECK(i < 5, "%d ranks", ranks);
         *all = list_grids(RANKS[i], NULL);
-        Grid *grid = (Grid *)malloc(sizeof *grid * (size_t)*all), *chosen = (Grid *)malloc(sizeof *grid * (size_t)(*all + LEAST_GRIDS));
+        Grid *grid = (Grid *)malloc(sizeof *grid * (size_t)*all),
+             *chosen = (Grid *)malloc(sizeof *grid * (size_t)(*all + LEAST_GRIDS));
         CHECK(grid && chosen, "no memory");
         list_grids(RANKS[i], grid);
         *count = choose(grid, *all, chosen);
@@ -111,8 +127,10 @@ static Grid *grids_of(int ranks, int *count, int *all) {
 
 static const char *text_of(Grid g, char out[160]) {
     static const char *const RECOMPUTES[] = {"none", "light", "block"};
-    snprintf(out, 160, "tensor %d, context %d, pipeline %d, interleave %d, replicas %d, zero_stage %d, recompute %s, micro_batch %d, %s%s", g.of[TENSOR], g.of[CONTEXT],
-             g.of[STAGES], g.of[PARTS], g.of[COPIES], g.of[ZERO], RECOMPUTES[g.of[RECOMPUTE]], g.of[SEQUENCES_AT_ONCE], g.of[PRECISION] ? "bf16" : "fp32",
+    snprintf(out, 160,
+             "tensor %d, context %d, pipeline %d, interleave %d, replicas %d, zero_stage %d, recompute %s, micro_batch %d, %s%s",
+             g.of[TENSOR], g.of[CONTEXT], g.of[STAGES], g.of[PARTS], g.of[COPIES], g.of[ZERO],
+             RECOMPUTES[g.of[RECOMPUTE]], g.of[SEQUENCES_AT_ONCE], g.of[PRECISION] ? "bf16" : "fp32",
              g.of[OPTIMIZER_MEMORY] ? ", optimizer in host memory" : "");
     return out;
 }
@@ -143,7 +161,8 @@ static void load_initial(Model *m) {
         const Record *r = record_of("init", p);
         for (int64_t k = 0; k < span.elems;) {
             FileRun run = layout_run(&m->shards->layout, &span, k);
-            for (int64_t j = 0; j < run.elems && k < span.elems; j++) values[k++] = (float)record_value(r, run.offset - p->offset + j);
+            for (int64_t j = 0; j < run.elems && k < span.elems; j++)
+                values[k++] = (float)record_value(r, run.offset - p->offset + j);
         }
         optimizer_put(&m->optimizer, &m->stream, optimizer_master(&m->optimizer, span), values);
     }
@@ -156,11 +175,22 @@ static void create(Job *j, Grid g, int ranks) {
     Mesh mesh = mesh_of(ranks, (MeshSizes){g.of[TENSOR], g.of[CONTEXT], g.of[STAGES], g.of[COPIES]});
     *j = (Job){.grid = g, .ranks = ranks, .groups = groups_create(world, mesh, g.of[PARTS] > 1)};
     groups_set_kind(&j->groups, COMM_RING);
-    ModelSpec spec = {.shards = {.shape = SHAPE, .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD], .replicas = mesh.size[AXIS_REPLICA],
-                                 .tensor_ranks = mesh.size[AXIS_TENSOR], .zero_stage = g.of[ZERO], .act = g.of[PRECISION] ? BF16 : F32, .use = GPT_TRAINING},
-                      .context_ranks = mesh.size[AXIS_CONTEXT], .optimizer = &OPTIMIZER_ADAMW, .B = g.of[SEQUENCES_AT_ONCE], .T = T,
-                      .pipeline = {.stages = mesh.size[AXIS_STAGE], .parts = g.of[PARTS], .micro_batches = micro_batches(g, ranks)},
-                      .recompute = (Recompute)g.of[RECOMPUTE], .offload = g.of[OPTIMIZER_MEMORY] ? MEMORY_HOST : MEMORY_DEVICE};
+    ModelSpec spec = {.shards = {.shape = SHAPE,
+                                 .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD],
+                                 .replicas = mesh.size[AXIS_REPLICA],
+                                 .tensor_ranks = mesh.size[AXIS_TENSOR],
+                                 .zero_stage = g.of[ZERO],
+                                 .act = g.of[PRECISION] ? BF16 : F32,
+                                 .use = GPT_TRAINING},
+                      .context_ranks = mesh.size[AXIS_CONTEXT],
+                      .optimizer = &OPTIMIZER_ADAMW,
+                      .B = g.of[SEQUENCES_AT_ONCE],
+                      .T = T,
+                      .pipeline = {.stages = mesh.size[AXIS_STAGE],
+                                   .parts = g.of[PARTS],
+                                   .micro_batches = micro_batches(g, ranks)},
+                      .recompute = (Recompute)g.of[RECOMPUTE],
+                      .offload = g.of[OPTIMIZER_MEMORY] ? MEMORY_HOST : MEMORY_DEVICE};
     model_take_groups(&spec, &j->groups);
     j->model = model_create(spec);
     j->tokens = arena_create("tokens", (size_t)(4 * SEQUENCES * T) * sizeof(int32_t));
@@ -178,12 +208,14 @@ static void drop(Job *j) {
 /* Micro-batch k of a step is sequences k B to k B + B; a data index has micro_batches of them, one after another. */
 static Batch next_batch(void *job) {
     Job        *j = (Job *)job;
-    int64_t     B = j->grid.of[SEQUENCES_AT_ONCE], own = T / j->grid.of[CONTEXT], first = (j->groups.data * micro_batches(j->grid, j->ranks) + j->micro++) * B;
+    int64_t     B = j->grid.of[SEQUENCES_AT_ONCE], own = T / j->grid.of[CONTEXT],
+            first = (j->groups.data * micro_batches(j->grid, j->ranks) + j->micro++) * B;
     ContextPart part = context_part(j->groups.context);
     Batch       batch = {arena_tensor(&j->tokens, I32, 2, B, own, 1), arena_tensor(&j->tokens, I32, 2, B, own, 1)};
     int32_t     inputs[2 * T], targets[2 * T];
     for (int64_t b = 0; b < B; b++) {
-        const int32_t *sequence = (const int32_t *)record_find(&records, "tokens")->data + (j->step * SEQUENCES + first + b) * (T + 1);
+        const int32_t *sequence =
+            (const int32_t *)record_find(&records, "tokens")->data + (j->step * SEQUENCES + first + b) * (T + 1);
         context_take(inputs + b * own, sequence, part, own);
         context_take(targets + b * own, sequence + 1, part, own);
     }

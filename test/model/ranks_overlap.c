@@ -19,8 +19,16 @@ static void       noted_backward(BlockRun *r, void *acts, const void *weights, c
 
 static void first_sends_precede_the_end_of_backward(void **state) {
     (void)state;
-    Model *m = model_create((ModelSpec){.shards = {.shape = {LAYERS, 2, 32, 16, 61}, .comm = world, .ranks = comm_size(world), .rank = comm_rank(world),
-                                                   .zero_stage = 1, .act = F32, .use = GPT_TRAINING}, .optimizer = &OPTIMIZER_ADAMW, .B = 2, .T = 16});
+    Model *m = model_create((ModelSpec){.shards = {.shape = {LAYERS, 2, 32, 16, 61},
+                                                   .comm = world,
+                                                   .ranks = comm_size(world),
+                                                   .rank = comm_rank(world),
+                                                   .zero_stage = 1,
+                                                   .act = F32,
+                                                   .use = GPT_TRAINING},
+                                        .optimizer = &OPTIMIZER_ADAMW,
+                                        .B = 2,
+                                        .T = 16});
     Arena  arena = arena_create("tokens", 4096);
     Batch  batch = {arena_tensor(&arena, I32, 2, 2, 16, 1), arena_tensor(&arena, I32, 2, 2, 16, 1)};
     model_init_weights(m, 1, NULL, NULL);

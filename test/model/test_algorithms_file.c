@@ -16,7 +16,8 @@
 
 static void test_round_trip(void **state) {
     (void)state;
-    MatmulAlgorithm one = {"bf16 to bf16, m 1", 66, {0xffffffffu, 1, 2, 3, 4, 5, 6, 7, 8}}, two = {"fp32 \"added\"", ALGORITHM_NONE, {0}};
+    MatmulAlgorithm one = {"bf16 to bf16, m 1", 66, {0xffffffffu, 1, 2, 3, 4, 5, 6, 7, 8}},
+                    two = {"fp32 \"added\"", ALGORITHM_NONE, {0}};
     matmul_algorithms_clear();
     matmul_algorithms_set(one);
     matmul_algorithms_set(two);
@@ -54,12 +55,21 @@ static void assert_refused(cJSON *json, const char *const words[], int count) {
 
 static void test_other_things(void **state) {
     (void)state;
-    static const char *const records[] = {"1", "{}", "{\"product\":\"x\"}", "{\"product\":7,\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
-                                          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}",
-                                          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,4294967296]}",
-                                          "{\"product\":\"x\",\"algorithm\":[1,-1,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
-                                          "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,\"17\"]}"};
-    static const char *const texts[] = {"{}", "7", "[1]", "[]", "{\"gpu\":\"x\",\"isa\":\"x\",\"library\":\"x\",\"products\":7}", "{\"gpu\":7,\"products\":[]}"};
+    static const char *const records[] =
+        {"1",
+         "{}",
+         "{\"product\":\"x\"}",
+         "{\"product\":7,\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
+         "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}",
+         "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,4294967296]}",
+         "{\"product\":\"x\",\"algorithm\":[1,-1,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
+         "{\"product\":\"x\",\"algorithm\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,\"17\"]}"};
+    static const char *const texts[] = {"{}",
+                                        "7",
+                                        "[1]",
+                                        "[]",
+                                        "{\"gpu\":\"x\",\"isa\":\"x\",\"library\":\"x\",\"products\":7}",
+                                        "{\"gpu\":7,\"products\":[]}"};
     static const char *const words[] = {"runs/x/gemm.json", "no table"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         cJSON *json = cJSON_Parse(texts[i]);
@@ -80,7 +90,9 @@ static void test_other_things(void **state) {
 static void test_another_machine(void **state) {
     (void)state;
     device_open(0, 1);
-    const struct { const char *key, *here; } makers[] = {{"gpu", device_name()}, {"isa", device_isa()}, {"library", matmul_library()}};
+    const struct {
+        const char *key, *here;
+    } makers[] = {{"gpu", device_name()}, {"isa", device_isa()}, {"library", matmul_library()}};
     matmul_algorithms_clear();
     matmul_algorithms_set(here);
     for (int i = 0; i < 3; i++) {
@@ -98,6 +110,7 @@ static void test_another_machine(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_other_things), cmocka_unit_test(test_another_machine)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_other_things),
+                                     cmocka_unit_test(test_another_machine)};
     return cmocka_run_group_tests_name("algorithms file", all, NULL, NULL);
 }

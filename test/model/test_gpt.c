@@ -43,10 +43,12 @@ static void load_initial(Model *m) {
 static Model *model_create(DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
     Model *m = (Model *)calloc(1, sizeof *m);
     m->records = record_load("test/ref/data/gpt.rec");
-    m->params = stage_arena("params", 8 << 20), m->grads = stage_arena("grads", 8 << 20), m->state = stage_arena("optimizer", 16 << 20);
+    m->params = stage_arena("params", 8 << 20), m->grads = stage_arena("grads", 8 << 20),
+    m->state = stage_arena("optimizer", 16 << 20);
     m->activations = stage_arena("activations", 64 << 20), m->tokens = stage_arena("tokens", 1 << 20);
     m->sums = step_sums_create(&m->activations);
-    m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = 3, .act = act, .use = use}, model_layout(SHAPE, (LayoutPlace){3, 1, 0, NULL}), m->sums, &m->params, &m->grads);
+    m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = 3, .act = act, .use = use},
+                              model_layout(SHAPE, (LayoutPlace){3, 1, 0, NULL}), m->sums, &m->params, &m->grads);
     m->gpt = gpt_create(m->shards, (GptSpec){B, positions, NULL, NULL, 1, recompute}, &m->activations);
     m->stream = stream_create(STAGE_SCRATCH); stage_watch(m->stream);
     m->optimizer = optimizer_create(&OPTIMIZER_ADAMW, m->shards, MEMORY_DEVICE, &m->state);
@@ -213,7 +215,8 @@ static void test_repeat(void **state) {
 /* One sequence of 17 tokens through memory for four of 40, and through memory made for it, after other work. */
 static void test_smaller_batch(void **state) {
     (void)state;
-    Model   *large = model_create(F32, 4, T, RECOMPUTE_NONE, GPT_TRAINING), *fitting = model_create(F32, 1, 17, RECOMPUTE_NONE, GPT_TRAINING);
+    Model *large = model_create(F32, 4, T, RECOMPUTE_NONE, GPT_TRAINING),
+          *fitting = model_create(F32, 1, 17, RECOMPUTE_NONE, GPT_TRAINING);
     Model   *both[] = {large, fitting};
     gradients(large, 3, 4);
     for (int i = 0; i < 2; i++) {
@@ -270,7 +273,8 @@ static void test_inference(void **state) {
 static void test_bf16(void **state) {
     (void)state;
     Model *m = model_create(BF16, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
-    double u = 0.42 * 0x1p-8, gradient_allowed = u * sqrt(70.0), loss_allowed = 4.0 * u * sqrt(35.0) / sqrt(160.0), worst_loss = 0.0;
+    double u = 0.42 * 0x1p-8, gradient_allowed = u * sqrt(70.0), loss_allowed = 4.0 * u * sqrt(35.0) / sqrt(160.0),
+           worst_loss = 0.0;
     for (int64_t step = 0; step < (stage_is_slow() ? STEPS / 4 : STEPS); step++) {
         double loss = gradients(m, step, 2);
         worst_loss = fmax(worst_loss, fabs(loss - record_value(record_find(&m->records, "loss"), step)));

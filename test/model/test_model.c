@@ -120,7 +120,8 @@ static void test_sent_in_slots(void **state) {
         Ledger step = {0};
         spec.shards.zero_stage = stage;
         model_dry(spec, MICRO, &step);
-        double sums = 4 * (stays + MICRO * BLOCKS * block), weights = 2 * (stays + (stage == 2 ? BLOCKS : 2 * MICRO * (BLOCKS - 2) + 2) * block);
+        double sums = 4 * (stays + MICRO * BLOCKS * block),
+               weights = 2 * (stays + (stage == 2 ? BLOCKS : 2 * MICRO * (BLOCKS - 2) + 2) * block);
         assert_true(ledger_sent(&step, "shard") == 0.75 * (sums + weights));
         assert_true(ledger_sent(&step, "replica") == 4 * all / RANKS);
         ledger_free(&step);
@@ -144,14 +145,16 @@ static void test_two_dimensions(void **state) {
     ModelSpec spec = spec_of(BF16, B, T, RECOMPUTE_NONE, 0);
     Ledger    step = {0};
     spec.shards.shape = (ModelShape){L, 4, C, 96, 389};
-    spec.shards.zero_stage = 3, spec.shards.ranks = Z, spec.shards.rank = 1, spec.shards.tensor_ranks = TENSOR, spec.shards.tensor_rank = 1;
+    spec.shards.zero_stage = 3, spec.shards.ranks = Z, spec.shards.rank = 1, spec.shards.tensor_ranks = TENSOR,
+    spec.shards.tensor_rank = 1;
     Layout     layout = model_spec_layout(&spec);
     ModelBytes bytes = model_dry(spec, 1, &step);
     int64_t    blocks = 0, stays = layout.bucket[0].elems + layout.bucket[L + 1].elems;
     for (int b = 1; b <= L; b++) blocks += layout.bucket[b].piece_elems;
     for (int i = 0; i < layout.params; i++) {
         const Param *p = &layout.param[i];
-        if (p->dims == 2 && p->cut != CUT_NONE) assert_true(p->local[0] * p->local[1] * TENSOR == (p->cut == CUT_VOCABULARY ? (int64_t)V * C : p->elems));
+        if (p->dims == 2 && p->cut != CUT_NONE)
+            assert_true(p->local[0] * p->local[1] * TENSOR == (p->cut == CUT_VOCABULARY ? (int64_t)V * C : p->elems));
     }
     int64_t matrices = 12 * C * C / TENSOR, rest = layout.bucket[1].elems - matrices;
     assert_true(rest >= 0 && rest <= 20 * C + Z * 64 + 12 * 64);                       /* vectors, and rounding to 64 */
@@ -178,14 +181,17 @@ static void test_sent_on_a_grid(void **state) {
     for (int stage = 0; stage < STAGES; stage++) {
         Ledger step = {0};
         spec.shards.shape = (ModelShape){L, 4, C, T, 389};
-        spec.shards.zero_stage = 1, spec.shards.ranks = CONTEXT * 3, spec.shards.tensor_ranks = TENSOR, spec.context_ranks = CONTEXT;
+        spec.shards.zero_stage = 1, spec.shards.ranks = CONTEXT * 3, spec.shards.tensor_ranks = TENSOR,
+        spec.context_ranks = CONTEXT;
         spec.pipeline = (PipelineSpec){.stages = STAGES, .stage = stage, .parts = 1, .micro_batches = M};
         Layout layout = model_spec_layout(&spec);
-        double blocks = 0, G0 = (double)layout.bucket[0].elems, Z = CONTEXT * 3, once = (TENSOR - 1.0) / TENSOR * N * C * A, whole = 0;
+        double blocks = 0, G0 = (double)layout.bucket[0].elems, Z = CONTEXT * 3,
+               once = (TENSOR - 1.0) / TENSOR * N * C * A, whole = 0;
         Span   spans[16];
         for (int b = 0; b < layout.buckets; b++) {
             blocks += b > 0 && b <= L && layout.bucket[b].hold == BUCKET_OWN;
-            for (int i = layout_spans(&layout, b, 0, spans); i-- > 0;) whole += layout.param[spans[i].param].cut == CUT_NONE ? (double)spans[i].elems : 0;
+            for (int i = layout_spans(&layout, b, 0, spans); i-- > 0;)
+                whole += layout.param[spans[i].param].cut == CUT_NONE ? (double)spans[i].elems : 0;
         }
         model_dry(spec, M, &step);
         double head = stage ? M * (2 * once + 24 * (TENSOR - 1.0) / TENSOR * N) : M * 2 * once;
@@ -198,8 +204,9 @@ static void test_sent_on_a_grid(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_scratch), cmocka_unit_test(test_flops), cmocka_unit_test(test_sent), cmocka_unit_test(test_sent_in_slots), cmocka_unit_test(test_two_dimensions),
-                                     cmocka_unit_test(test_sent_on_a_grid)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_scratch), cmocka_unit_test(test_flops),
+                                     cmocka_unit_test(test_sent), cmocka_unit_test(test_sent_in_slots),
+                                     cmocka_unit_test(test_two_dimensions), cmocka_unit_test(test_sent_on_a_grid)};
     return cmocka_run_group_tests_name("model", all, NULL, NULL);
 }
 

@@ -8,8 +8,12 @@
 enum { STEPS = 3 };
 
 static Model *model_of(DType act, OptimizerMemory memory) {
-    return model_create((ModelSpec){.shards = {.shape = {2, 3, 42, 96, 389}, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
-                                    .optimizer = &OPTIMIZER_ADAMW, .B = 1, .T = 16, .offload = memory});
+    return model_create((
+        ModelSpec){.shards = {.shape = {2, 3, 42, 96, 389}, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
+                   .optimizer = &OPTIMIZER_ADAMW,
+                   .B = 1,
+                   .T = 16,
+                   .offload = memory});
 }
 
 typedef struct { float *master, *m, *v, *grad; } Copies;
@@ -38,7 +42,8 @@ static void test_pages(void **state) {
         assert_true(parts > 0); /* of several pages */
         for (h.step = 1; h.step <= STEPS; h.step++) {
             rng_normal(want.grad, n, 11, (uint64_t)(h.step * n), 0.0f, 1.0f);
-            for (int i = 0; i < z->spans; i++) device_from_host(&m->stream, shards_grad(z, z->span[i]), want.grad + z->span[i].shard);
+            for (int i = 0; i < z->spans; i++)
+                device_from_host(&m->stream, shards_grad(z, z->span[i]), want.grad + z->span[i].shard);
             optimizer_update(&m->optimizer, &m->stream, h, 0.5f);
         }
         device_sync(&m->stream);
@@ -51,12 +56,18 @@ static void test_pages(void **state) {
                 at.step = step;
                 rng_normal(want.grad, n, 11, (uint64_t)(step * n), 0.0f, 1.0f);
                 float *p = want.master + span.shard;
-                adamw_update_host((AdamWSpan){tensor_1d(p, F32, span.elems), tensor_1d(want.m + span.shard, F32, span.elems), tensor_1d(want.v + span.shard, F32, span.elems),
-                                              tensor_1d(p, F32, span.elems), tensor_1d(want.grad + span.shard, F32, span.elems), span.group != GROUP_VECTOR}, at, 0.5f);
+                adamw_update_host((AdamWSpan){tensor_1d(p, F32, span.elems),
+                                              tensor_1d(want.m + span.shard, F32, span.elems),
+                                              tensor_1d(want.v + span.shard, F32, span.elems),
+                                              tensor_1d(p, F32, span.elems),
+                                              tensor_1d(want.grad + span.shard, F32, span.elems),
+                                              span.group != GROUP_VECTOR},
+                                  at, 0.5f);
             }
             const float *got[] = {want.master, want.m, want.v};
             for (int which = 0; which < 3; which++)
-                assert_memory_equal(optimizer_tensor(&m->optimizer, which, span).data, got[which] + span.shard, (size_t)span.elems * sizeof(float));
+                assert_memory_equal(optimizer_tensor(&m->optimizer, which, span).data, got[which] + span.shard,
+                                    (size_t)span.elems * sizeof(float));
             for (int64_t k = 0; k < span.elems; k += 61) {
                 Tensor one = tensor_slice(shards_weight(z, span), k, 1);
                 float  master = want.master[span.shard + k];

@@ -17,8 +17,8 @@ static Keys planned, ran;
 
 static int same_matrix(Matrix a, Matrix b) { return a.type == b.type && a.ld == b.ld && a.order == b.order; }
 static int same_key(const Matmul *p, const Matmul *q) {
-    return p->m == q->m && p->n == q->n && p->k == q->k && p->write == q->write && !p->bias == !q->bias && same_matrix(p->a, q->a) &&
-           same_matrix(p->b, q->b) && same_matrix(p->c, q->c);
+    return p->m == q->m && p->n == q->n && p->k == q->k && p->write == q->write && !p->bias == !q->bias &&
+           same_matrix(p->a, q->a) && same_matrix(p->b, q->b) && same_matrix(p->c, q->c);
 }
 static int is_among(const Keys *keys, const Matmul *p) {
     for (int i = 0; i < keys->count; i++)
@@ -40,12 +40,16 @@ void __wrap_matmul(Stream *s, Matmul p) {
         return;
     }
     note(&ran, p);
-    for (int64_t i = 0; i < p.m; i++) memset((char *)p.c.data + (size_t)(i * p.c.ld) * dtype_bytes(p.c.type), 0, (size_t)p.n * dtype_bytes(p.c.type));
+    for (int64_t i = 0; i < p.m; i++)
+        memset((char *)p.c.data + (size_t)(i * p.c.ld) * dtype_bytes(p.c.type), 0, (size_t)p.n * dtype_bytes(p.c.type));
 }
 
 static void run_model(ModelShape shape, DType act, int64_t B, int64_t T, Recompute recompute) {
     planned.count = ran.count = 0;
-    ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING}, .optimizer = &OPTIMIZER_ADAMW, .B = B, .T = T,
+    ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
+                      .optimizer = &OPTIMIZER_ADAMW,
+                      .B = B,
+                      .T = T,
                       .recompute = recompute};
     Model *m = model_create(spec); /* dry first: that is the plan */
     assert_true(ran.count == 0);
@@ -68,8 +72,9 @@ static void run_model(ModelShape shape, DType act, int64_t B, int64_t T, Recompu
     for (int i = 0; i < ran.count; i++)
         if (!is_among(&planned, &ran.key[i])) {
             const Matmul *p = &ran.key[i];
-            fail_msg("never planned: a product of m %lld n %lld k %lld, a %s ld %lld, b ld %lld, c %s ld %lld", (long long)p->m, (long long)p->n,
-                     (long long)p->k, dtype_name(p->a.type), (long long)p->a.ld, (long long)p->b.ld, dtype_name(p->c.type), (long long)p->c.ld);
+            fail_msg("never planned: a product of m %lld n %lld k %lld, a %s ld %lld, b ld %lld, c %s ld %lld",
+                     (long long)p->m, (long long)p->n, (long long)p->k, dtype_name(p->a.type), (long long)p->a.ld,
+                     (long long)p->b.ld, dtype_name(p->c.type), (long long)p->c.ld);
         }
     arena_destroy(&tokens);
     model_destroy(m);

@@ -46,6 +46,7 @@ static void test_other_types(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_words), cmocka_unit_test(test_scale), cmocka_unit_test(test_other_types)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_words), cmocka_unit_test(test_scale),
+                                     cmocka_unit_test(test_other_types)};
     return cmocka_run_group_tests_name("precision", all, NULL, NULL);
 }

@@ -25,8 +25,12 @@ typedef struct {
 } Stage;
 
 static int virtual_of(Work w, int P, int p) { return w.part * P + p; }
-static int takes(Work w, int P, int V, int p) { return w.kind == WORK_BACKWARD ? virtual_of(w, P, p) < P * V - 1 : virtual_of(w, P, p) > 0; }
-static int gives(Work w, int P, int V, int p) { return w.kind == WORK_BACKWARD ? virtual_of(w, P, p) > 0 : virtual_of(w, P, p) < P * V - 1; }
+static int takes(Work w, int P, int V, int p) {
+    return w.kind == WORK_BACKWARD ? virtual_of(w, P, p) < P * V - 1 : virtual_of(w, P, p) > 0;
+}
+static int gives(Work w, int P, int V, int p) {
+    return w.kind == WORK_BACKWARD ? virtual_of(w, P, p) > 0 : virtual_of(w, P, p) < P * V - 1;
+}
 static int receiver_of(int kind, int P, int p) { return kind == WORK_BACKWARD ? (p + P - 1) % P : (p + 1) % P; }
 
 static void post(Stage *s, const WorkList *w, int P, int V, int p) {

@@ -93,7 +93,9 @@ static int fails(char *caller) {
 void *malloc(size_t bytes) { return fails(__builtin_return_address(0)) ? NULL : __libc_malloc(bytes); }
 void *calloc(size_t n, size_t bytes) { return fails(__builtin_return_address(0)) ? NULL : __libc_calloc(n, bytes); }
 void *realloc(void *old, size_t bytes) { return fails(__builtin_return_address(0)) ? NULL : __libc_realloc(old, bytes); }
-void *aligned_alloc(size_t align, size_t bytes) { return fails(__builtin_return_address(0)) ? NULL : __libc_memalign(align, bytes); }
+void *aligned_alloc(size_t align, size_t bytes) {
+    return fails(__builtin_return_address(0)) ? NULL : __libc_memalign(align, bytes);
+}
 int   posix_memalign(void **out, size_t align, size_t bytes) {
     *out = fails(__builtin_return_address(0)) ? NULL : __libc_memalign(align, bytes);
     return *out ? 0 : ENOMEM;

@@ -22,13 +22,15 @@ double compare_ratio(const char *what, Tensor got, const double *want, DType act
     double inner = act != F32 ? COMPARE_K * unit_roundoff(act) * bound.inner * rms : 0.0;
     for (int64_t i = 0; i < n; i++) {
         double value = (double)tensor_get(got, i);
-        double allowed = f32 * (fabs(want[i]) + rms) + bound.roundings * unit_roundoff(got.type) * fabs(want[i]) * (1.0 + 0x1p-7) + inner +
+        double allowed = f32 * (fabs(want[i]) + rms) +
+                         bound.roundings * unit_roundoff(got.type) * fabs(want[i]) * (1.0 + 0x1p-7) + inner +
                          bound.roundings * smallest_error(got.type);
         double error = fabs(value - want[i]);
         double ratio = error == 0.0 ? 0.0 : isfinite(value) ? error / allowed : INFINITY;
         if (ratio > worst) worst = ratio;
     }
-    if (getenv("COMPARE_VERBOSE")) printf("    %-24s %s %7lld elements: %.3f of what is allowed\n", what, dtype_name(act), (long long)n, worst);
+    if (getenv("COMPARE_VERBOSE"))
+        printf("    %-24s %s %7lld elements: %.3f of what is allowed\n", what, dtype_name(act), (long long)n, worst);
     return worst;
 }
 

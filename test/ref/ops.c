@@ -12,7 +12,8 @@ static double *doubles(int64_t n) {
     return x;
 }
 
-void ref_embedding_forward(double *y, const int32_t *tokens, const double *wte, const double *wpe, int64_t B, int64_t T, int64_t C) {
+void ref_embedding_forward(double *y, const int32_t *tokens, const double *wte, const double *wpe, int64_t B, int64_t T,
+                           int64_t C) {
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < T; t++)
             for (int64_t c = 0; c < C; c++) y[(b * T + t) * C + c] = wte[tokens[b * T + t] * C + c] + wpe[t * C + c];
@@ -35,8 +36,8 @@ static void row_statistics(double *mean, double *rstd, const double *x, int64_t 
     *rstd = 1.0 / sqrt(square / (double)C + eps);
 }
 
-void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *x, const double *w, const double *b, int64_t N, int64_t C,
-                           double eps) {
+void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *x, const double *w, const double *b,
+                           int64_t N, int64_t C, double eps) {
     for (int64_t n = 0; n < N; n++) {
         row_statistics(&mean[n], &rstd[n], x + n * C, C, eps);
         for (int64_t c = 0; c < C; c++) y[n * C + c] = (x[n * C + c] - mean[n]) * rstd[n] * w[c] + b[c];
@@ -44,8 +45,8 @@ void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *
 }
 
 /* With z = (x-mean) rstd and g = dy w:  dx_c = rstd (g_c - mean(g) - z_c mean(g z)). */
-void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dresidual, const double *dy, const double *x, const double *w,
-                            int64_t N, int64_t C, double eps) {
+void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dresidual, const double *dy,
+                            const double *x, const double *w, int64_t N, int64_t C, double eps) {
     for (int64_t n = 0; n < N; n++) {
         const double *xn = x + n * C, *dyn = dy + n * C;
         double mean, rstd, g_mean = 0.0, gz_mean = 0.0;
@@ -72,8 +73,8 @@ void ref_linear_forward(double *y, const double *x, const double *w, const doubl
     }
 }
 
-void ref_linear_backward(double *dx, double *dw, double *db, const double *dy, const double *x, const double *w, int64_t N, int64_t K,
-                         int64_t M) {
+void ref_linear_backward(double *dx, double *dw, double *db, const double *dy, const double *x, const double *w,
+                         int64_t N, int64_t K, int64_t M) {
     for (int64_t n = 0; n < N; n++)
         for (int64_t k = 0; k < K; k++) {
             double sum = 0.0;
@@ -136,7 +137,8 @@ void ref_attention_forward(double *y, double *lse, const double *qkv, int64_t B,
 }
 
 /* With s = q.k/sqrt(D), p = softmax(s), dp_j = dy.v_j:  ds_j = p_j (dp_j - sum_l p_l dp_l). */
-static void attention_row_backward(double *dhead, const double *dy, const double *p, const double *head, int64_t i, int64_t C, int64_t D) {
+static void attention_row_backward(double *dhead, const double *dy, const double *p, const double *head, int64_t i,
+                                   int64_t C, int64_t D) {
     double  mean = 0.0;
     double *dp = doubles(i + 1);
     for (int64_t j = 0; j <= i; j++) {
@@ -176,8 +178,8 @@ void ref_head_forward(double *logits, const double *x, const double *wte, int64_
         }
 }
 
-void ref_head_backward(double *dx, double *dwte, const double *dlogits, const double *x, const double *wte, int64_t n, int64_t C, int64_t V,
-                       int64_t stride) {
+void ref_head_backward(double *dx, double *dwte, const double *dlogits, const double *x, const double *wte, int64_t n,
+                       int64_t C, int64_t V, int64_t stride) {
     for (int64_t i = 0; i < n; i++)
         for (int64_t c = 0; c < C; c++) {
             dx[i * C + c] = 0.0;
@@ -208,8 +210,8 @@ void ref_classifier_backward(double *dlogits, const double *logits, const int32_
     }
 }
 
-void ref_adamw(double *p, double *m, double *v, const double *grad, int64_t n, double learning_rate, double beta1, double beta2, double eps,
-               double decay, int64_t step, double grad_scale) {
+void ref_adamw(double *p, double *m, double *v, const double *grad, int64_t n, double learning_rate, double beta1,
+               double beta2, double eps, double decay, int64_t step, double grad_scale) {
     for (int64_t i = 0; i < n; i++) {
         double g = grad_scale * grad[i];
         m[i] = beta1 * m[i] + (1.0 - beta1) * g;

@@ -13,15 +13,15 @@
 void ref_embedding_forward(double *y, const int32_t *tokens, const double *wte, const double *wpe, int64_t B, int64_t T, int64_t C);
 void ref_embedding_backward(double *dwte, double *dwpe, const double *dy, const int32_t *tokens, int64_t B, int64_t T, int64_t C);
 
-void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *x, const double *w, const double *b, int64_t N, int64_t C,
-                           double eps);
+void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *x, const double *w, const double *b,
+                           int64_t N, int64_t C, double eps);
 /* dresidual may be NULL; the statistics are computed again from x. */
-void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dresidual, const double *dy, const double *x, const double *w,
-                            int64_t N, int64_t C, double eps);
+void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dresidual, const double *dy,
+                            const double *x, const double *w, int64_t N, int64_t C, double eps);
 
 void ref_linear_forward(double *y, const double *x, const double *w, const double *b, int64_t N, int64_t K, int64_t M);
-void ref_linear_backward(double *dx, double *dw, double *db, const double *dy, const double *x, const double *w, int64_t N, int64_t K,
-                         int64_t M);
+void ref_linear_backward(double *dx, double *dw, double *db, const double *dy, const double *x, const double *w,
+                         int64_t N, int64_t K, int64_t M);
 
 void ref_gelu_forward(double *y, const double *x, int64_t n);
 void ref_gelu_backward(double *dx, const double *dy, const double *x, int64_t n);
@@ -31,15 +31,15 @@ void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, i
 
 /* logits[i, 0..V) of rows `stride` apart */
 void ref_head_forward(double *logits, const double *x, const double *wte, int64_t n, int64_t C, int64_t V, int64_t stride);
-void ref_head_backward(double *dx, double *dwte, const double *dlogits, const double *x, const double *wte, int64_t n, int64_t C, int64_t V,
-                       int64_t stride);
+void ref_head_backward(double *dx, double *dwte, const double *dlogits, const double *x, const double *wte, int64_t n,
+                       int64_t C, int64_t V, int64_t stride);
 
 void ref_classifier_forward(double *loss, const double *logits, const int32_t *targets, int64_t n, int64_t V, int64_t stride);
 /* dlogits[i, V..stride) = 0 */
 void ref_classifier_backward(double *dlogits, const double *logits, const int32_t *targets, int64_t n, int64_t V, int64_t stride,
                              double scale);
 
-void ref_adamw(double *p, double *m, double *v, const double *grad, int64_t n, double learning_rate, double beta1, double beta2, double eps,
-               double decay, int64_t step, double grad_scale);
+void ref_adamw(double *p, double *m, double *v, const double *grad, int64_t n, double learning_rate, double beta1,
+               double beta2, double eps, double decay, int64_t step, double grad_scale);
 
 #endif

@@ -57,7 +57,8 @@ void stage_destroy(Stage *stage) {
     stage_forget(stage->stream);
     for (int b = 0; b < stage->blocks; b++) {
         for (size_t i = 0; i < guard_bytes(); i++)
-            CHECK((unsigned char)stage->block[b].memory[stage->block[b].bytes + i] == GUARD, "byte %zu after tensor %d was overwritten", i, b);
+            CHECK((unsigned char)stage->block[b].memory[stage->block[b].bytes + i] == GUARD,
+                  "byte %zu after tensor %d was overwritten", i, b);
         device_free_shared(stage->block[b].memory);
     }
     CHECK(stage->stream.scratch.used_bytes == 0, "scratch not given back");

@@ -95,14 +95,16 @@ static void operations_take_their_time(void **state) {
     product.bytes = 1e12;
     assert_true(is_near(cluster_op_seconds(&c, &product, 1e15, 2), 1e12 / (2e12 * 0.8)));
     product.bytes = 0, c.processors = 100; /* 32 x 16 tiles: 6 waves of 100, the last with 12 */
-    assert_true(is_near(cluster_op_seconds(&c, &product, 1e15, 2), product.flops / (1e15 * 0.5 * sqrt(512.0 / 600) * 1024 / (1024 + 64))));
+    assert_true(is_near(cluster_op_seconds(&c, &product, 1e15, 2),
+                        product.flops / (1e15 * 0.5 * sqrt(512.0 / 600) * 1024 / (1024 + 64))));
     LedgerEntry gelu = {.op = "gelu_forward", .dim = {10, 10}, .flops = 1e30, .bytes = 1e9};
     assert_true(is_near(cluster_op_seconds(&c, &gelu, 1e15, 2), 1e9 / (2e12 * 0.8)));
     LedgerEntry attention = {.op = "attention_forward", .dim = {2, 1024, 16, 64}, .flops = 1e13, .bytes = 1e3};
     c.attention = 0.25;
     assert_true(is_near(cluster_op_seconds(&c, &attention, 1e15, 2), 1e13 / (1e15 * 0.25)));
     c.attention_passes = 3;
-    assert_true(is_near(cluster_op_seconds(&c, &attention, 1e15, 2), 2e13 / (1e15 * 0.5) + 3 * 2.0 * 16 * 1024 * 1024 * 2 / (2e12 * 0.8)));
+    assert_true(is_near(cluster_op_seconds(&c, &attention, 1e15, 2),
+                        2e13 / (1e15 * 0.5) + 3 * 2.0 * 16 * 1024 * 1024 * 2 / (2e12 * 0.8)));
     c.op_s = 1e-3;
     assert_true(is_near(cluster_op_seconds(&c, &gelu, 1e15, 2), 1e-3 + 1e9 / (2e12 * 0.8)));
 }
@@ -111,7 +113,8 @@ static void groups_reach_over_links(void **state) {
     (void)state;
     Cluster c = good();
     Mesh    m = mesh_of(128, (MeshSizes){8, 1, 2, 1}); /* 8 tensor, 8 shards, 2 stages */
-    Reach   tensor = cluster_reach(&c, m, WITH_TENSOR), shard = cluster_reach(&c, m, WITH_STATE), stage = cluster_reach(&c, m, WITH_STAGE), one = cluster_reach(&c, m, WITH_REPLICA);
+    Reach   tensor = cluster_reach(&c, m, WITH_TENSOR), shard = cluster_reach(&c, m, WITH_STATE),
+          stage = cluster_reach(&c, m, WITH_STAGE), one = cluster_reach(&c, m, WITH_REPLICA);
     assert_true(tensor.ranks == 8 && tensor.farthest == 0 && is_near(tensor.latency_s, 7 * 8e-6));
     assert_true(shard.ranks == 8 && shard.farthest == 1 && is_near(shard.latency_s, 7 * 2e-5));
     assert_true(stage.ranks == 2 && stage.farthest == 1 && one.ranks == 1);

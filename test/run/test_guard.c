@@ -77,8 +77,19 @@ static Guard resumed(const Guard *g) {
     cJSON        *config = cJSON_Parse("{}");
     ManifestExtent   run = {0, 9, 1};
     ManifestData  data = {"a.bin", 1, 1};
-    Manifest      m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "fp32", .step = 1, .ranks = 1, .threads = 1, .loss_scale = 1,
-                       .guard = *g, .config = config, .data = &data, .data_files = 1, .file = {{9, &run, 1}, {9, &run, 1}, {9, &run, 1}}}, back;
+    Manifest         m = {.run_id = "0123456789abcdef",
+                          .backend = "cpu",
+                          .precision = "fp32",
+                          .step = 1,
+                          .ranks = 1,
+                          .threads = 1,
+                          .loss_scale = 1,
+                          .guard = *g,
+                          .config = config,
+                          .data = &data,
+                          .data_files = 1,
+                          .file = {{9, &run, 1}, {9, &run, 1}, {9, &run, 1}}},
+             back;
     size_t        bytes;
     char          fault[MANIFEST_FAULT_BYTES] = "", *text = manifest_write(&m, &bytes);
     if (manifest_parse(text, bytes, &back, fault) != MANIFEST_GOOD) fail_msg("%s", fault);
@@ -171,9 +182,13 @@ static void test_rollbacks(void **state) {
  * as much is read. */
 static void test_hash_due(void **state) {
     (void)state;
-    static const struct { int64_t tokens; int ranks, due; } table[] = {{480, 3, 10}, {3000, 3, 10}, {6000, 3, 5}, {29999, 3, 2}, {30000, 3, 1}, {1 << 19, 8, 1}};
+    static const struct {
+        int64_t tokens;
+        int     ranks, due;
+    } table[] = {{480, 3, 10}, {3000, 3, 10}, {6000, 3, 5}, {29999, 3, 2}, {30000, 3, 1}, {1 << 19, 8, 1}};
     for (int i = 0; i < COUNT(table); i++) {
-        Config c = {.batch = {.global_tokens = table[i].tokens}, .parallel = {.zero_stage = 1}}, whole = {.batch = {.global_tokens = 5 * table[i].tokens}};
+        Config c = {.batch = {.global_tokens = table[i].tokens}, .parallel = {.zero_stage = 1}},
+               whole = {.batch = {.global_tokens = 5 * table[i].tokens}};
         int    found = 0;
         for (int64_t step = 0; step < 10; step++) {
             found += guard_hash_due(&c, table[i].ranks, step);
@@ -188,13 +203,15 @@ static void test_hash_due(void **state) {
 static void test_verify_due(void **state) {
     (void)state;
     Config never = {0}, third = {.run = {.verify_every = 3}};
-    for (int64_t step = 0; step < 9; step++) assert_true(!guard_verify_due(&never, step) && guard_verify_due(&third, step) == (step % 3 == 2));
+    for (int64_t step = 0; step < 9; step++)
+        assert_true(!guard_verify_due(&never, step) && guard_verify_due(&third, step) == (step % 3 == 2));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_limit), cmocka_unit_test(test_series), cmocka_unit_test(test_no_false_alarm), cmocka_unit_test(test_acts),
-        cmocka_unit_test(test_rollbacks), cmocka_unit_test(test_hash_due), cmocka_unit_test(test_verify_due),
+        cmocka_unit_test(test_limit), cmocka_unit_test(test_series), cmocka_unit_test(test_no_false_alarm),
+        cmocka_unit_test(test_acts), cmocka_unit_test(test_rollbacks), cmocka_unit_test(test_hash_due),
+        cmocka_unit_test(test_verify_due),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

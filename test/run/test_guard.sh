@@ -141,4 +141,14 @@ for what in m v; do
         exits 76 "^train_gpt: .* moments of step 9 .*: .*rank 2 \([^)]+, .*\) differ" train_ranks 3 run.dir="$WORK/flip$what" parallel.zero_stage=0 checkpoint.every=0
     expect "3 ranks, zero_stage 0, a flipped bit in $what: nothing is saved" [ -z "$(ls "$WORK/flip$what/checkpoints")" ]
 done
+
+# --- a grid: a computation that differs is found on any of its ranks, and the repeated result counts
+on_grid() { train_ranks 4 model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pipeline=2 run.verify_every=4 "$@"; }
+with "" on_grid run.dir="$WORK/grid"
+for rank in 0 3; do
+    rm -rf "$WORK/run"
+    with "guard.sum@4:flip,rank=$rank" on_grid run.dir="$WORK/run"
+    expect "tensor 2 x pipeline 2, a bit of a gradient on rank $rank: a warning names the rank" told_of_corruption 4 $rank
+    expect "tensor 2 x pipeline 2, a bit of a gradient on rank $rank: the repeated result counts" same_weights "$WORK/run" "$WORK/grid" step_00000012
+done
 exit $STATUS

@@ -48,8 +48,16 @@ static void write_text(const char *text, size_t bytes) {
 
 static void log_steps(Metrics *m, int64_t after, int64_t last) {
     for (int64_t s = after + 1; s <= last; s++) {
-        StepMetrics t = {.step = s, .tokens = s * 1024, .loss = 5.5 / (double)s, .lr = 1e-3, .grad_norm = 1.0 / 3, .tokens_per_s = 45123.456,
-                         .mfu = 0.632, .ms = 22.7, .comm_ms = 0, .comm_exposed_ms = 0};
+        StepMetrics t = {.step = s,
+                         .tokens = s * 1024,
+                         .loss = 5.5 / (double)s,
+                         .lr = 1e-3,
+                         .grad_norm = 1.0 / 3,
+                         .tokens_per_s = 45123.456,
+                         .mfu = 0.632,
+                         .ms = 22.7,
+                         .comm_ms = 0,
+                         .comm_exposed_ms = 0};
         metrics_train(m, &t);
         if (s % 10 == 0) metrics_eval(m, s, 6.0 / (double)s);
     }
@@ -68,8 +76,34 @@ static void lines_are_exact(void **state) {
     (void)state;
     Metrics *m = metrics_open(dir, 0);
     metrics_eval(m, 0, 5.54517744);
-    metrics_train(m, &(StepMetrics){1, 12288, 5.5451774444795623, 4e-5, 1.0 / 3, 45123.456789, 0.6321, 272.25, 0.125, 0, 0, {0}, 0, {0}});
-    metrics_train(m, &(StepMetrics){2, 24576, NAN, 1e-05, INFINITY, -INFINITY, 1e300, 1e-300, -0.5, 123456789012.0, WITH_REPLICA, {0, 0, 0, 1.5, 0}, 1, {0, 0, INT64_MAX, 7, 0}});
+    metrics_train(m, &(StepMetrics){1,
+                                    12288,
+                                    5.5451774444795623,
+                                    4e-5,
+                                    1.0 / 3,
+                                    45123.456789,
+                                    0.6321,
+                                    272.25,
+                                    0.125,
+                                    0,
+                                    0,
+                                    {0},
+                                    0,
+                                    {0}});
+    metrics_train(m, &(StepMetrics){2,
+                                    24576,
+                                    NAN,
+                                    1e-05,
+                                    INFINITY,
+                                    -INFINITY,
+                                    1e300,
+                                    1e-300,
+                                    -0.5,
+                                    123456789012.0,
+                                    WITH_REPLICA,
+                                    {0, 0, 0, 1.5, 0},
+                                    1,
+                                    {0, 0, INT64_MAX, 7, 0}});
     metrics_eval(m, 2, NAN);
     char *text = read_text(path); /* each line is there as soon as it was logged */
     assert_string_equal(text,
@@ -151,7 +185,8 @@ static void a_large_hole_costs_no_memory(void **state) {
 static void a_longer_line_is_cut(void **state) {
     (void)state;
     char *whole = unbroken(20), line[1024];
-    int   fd = io_open(path, IO_APPEND), n = snprintf(line, sizeof line, "{\"kind\":\"train\",\"step\":21,\"loss\":1%*s}\n", 900, "");
+    int   fd = io_open(path, IO_APPEND),
+        n = snprintf(line, sizeof line, "{\"kind\":\"train\",\"step\":21,\"loss\":1%*s}\n", 900, "");
     assert_int_equal(io_write(fd, line, (size_t)n), 0);
     io_close(fd);
     metrics_close(metrics_open(dir, 25));

@@ -22,9 +22,11 @@ static PlanRanks ranks_of(int count) { return (PlanRanks){count, COMM_RING, 0, 1
 
 static Config small_config(void) {
     Config c = {.optimizer = {.name = "adamw"}};
-    c.model.shape.n_layer = 3, c.model.shape.n_head = 2, c.model.shape.n_embd = 28, c.model.shape.n_positions = 40, c.model.shape.vocab_size = 389;
+    c.model.shape.n_layer = 3, c.model.shape.n_head = 2, c.model.shape.n_embd = 28, c.model.shape.n_positions = 40,
+    c.model.shape.vocab_size = 389;
     c.batch.global_tokens = 4800, c.batch.micro_batch = 2, c.batch.seq_len = 40;
-    c.parallel.zero_stage = 1, c.parallel.replicas = 1, c.parallel.tensor = 1, c.parallel.context = 1, c.parallel.pipeline = 1, c.parallel.interleave = 1;
+    c.parallel.zero_stage = 1, c.parallel.replicas = 1, c.parallel.tensor = 1, c.parallel.context = 1,
+    c.parallel.pipeline = 1, c.parallel.interleave = 1;
     c.run.steps = 100, c.run.dir = "runs/plan";
     return c;
 }
@@ -41,7 +43,8 @@ static void counts(void **state) {
     assert_true(p.checkpoint_bytes < 12 * (size_t)p.parameters + (1 << 20));
 
     Config gpt2 = small_config(); /* the sizes everyone knows: 124M, GPT-2's published table */
-    gpt2.model.shape.n_layer = 12, gpt2.model.shape.n_head = 12, gpt2.model.shape.n_embd = 768, gpt2.model.shape.n_positions = 1024, gpt2.model.shape.vocab_size = 50257;
+    gpt2.model.shape.n_layer = 12, gpt2.model.shape.n_head = 12, gpt2.model.shape.n_embd = 768,
+    gpt2.model.shape.n_positions = 1024, gpt2.model.shape.vocab_size = 50257;
     gpt2.batch.micro_batch = 4, gpt2.batch.seq_len = 256, gpt2.batch.global_tokens = 1024;
     p = plan_make(&gpt2, BF16, ranks_of(1));
     assert_int_equal(p.parameters, 124439808);
@@ -63,7 +66,8 @@ static void largest_micro_batch(void **state) {
     for (int64_t want = 1; want < 100; want += 7) {
         c.batch.micro_batch = want;
         Plan p = plan_make(&c, BF16, ranks_of(2));
-        int64_t most = plan_largest_micro_batch(&c, &p, p.device_bytes), fewer = plan_largest_micro_batch(&c, &p, p.device_bytes - 1);
+        int64_t most = plan_largest_micro_batch(&c, &p, p.device_bytes),
+                fewer = plan_largest_micro_batch(&c, &p, p.device_bytes - 1);
         assert_true(most >= want && bytes_with(c, most) <= p.device_bytes && bytes_with(c, most + 1) > p.device_bytes);
         assert_true(fewer != want && bytes_with(c, fewer + 1) > p.device_bytes - 1);
         assert_true(fewer == 0 || bytes_with(c, fewer) <= p.device_bytes - 1);
@@ -77,7 +81,8 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     ModelSpec spec = plan_model(c, act, ranks, 0, NULL);
     spec.shards.rank = rank;
     Arena     params = arena_create("weights", p.params_bytes), grads = arena_create("gradients", p.grads_bytes);
-    Arena     optimizer = arena_create("optimizer", p.optimizer_bytes), activations = arena_create("activations", p.activation_bytes);
+    Arena     optimizer = arena_create("optimizer", p.optimizer_bytes),
+          activations = arena_create("activations", p.activation_bytes);
     StepSums  sums = step_sums_create(&activations);
     Shards   *z = shards_create(spec.shards, model_layout(c->model.shape, (LayoutPlace){ranks, 1, 0, NULL}), sums, &params, &grads);
     Gpt       g = gpt_create(z, (GptSpec){spec.B, spec.T, NULL, NULL, 1, spec.recompute}, &activations);
@@ -90,9 +95,11 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
         arena_destroy(all[i]);
     }
     assert_int_equal(p.scratch_bytes, model_dry(spec, p.micro_steps, NULL).scratch);
-    assert_int_equal(p.device_bytes, p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes + p.batch_bytes +
-                                         p.library_bytes + p.reserve_bytes + p.host_bytes);
-    assert_int_equal(p.host_bytes, p.comm_bytes + p.host_copy_bytes + loader_host_bytes(c->batch.micro_batch, c->batch.seq_len, p.micro_steps));
+    assert_int_equal(p.device_bytes, p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes +
+                                         p.scratch_bytes + p.batch_bytes + p.library_bytes + p.reserve_bytes +
+                                         p.host_bytes);
+    assert_int_equal(p.host_bytes, p.comm_bytes + p.host_copy_bytes +
+                                       loader_host_bytes(c->batch.micro_batch, c->batch.seq_len, p.micro_steps));
     optimizer_destroy(&o);
     gpt_destroy(&g);
     shards_destroy(z);
@@ -136,10 +143,12 @@ static void the_advice_takes_less(void **state) {
     Config c = small_config();
     c.batch.micro_batch = 64;
     Plan  p = plan_make(&c, F32, ranks_of(2));
-    char *advice = plan_memory_advice(&c, &p), *half = strstr(advice, "batch.micro_batch = 32 takes "), *block = strstr(advice, "memory.recompute = \"block\" takes ");
+    char *advice = plan_memory_advice(&c, &p), *half = strstr(advice, "batch.micro_batch = 32 takes "),
+         *block = strstr(advice, "memory.recompute = \"block\" takes ");
     assert_non_null(strstr(advice, "exchange between ranks, by the ring"));
     assert_non_null(half), assert_non_null(block);
-    double all = (double)p.device_bytes / 1048576.0, with_half = strtod(strstr(half, "takes ") + 6, NULL), with_block = strtod(strstr(block, "takes ") + 6, NULL);
+    double all = (double)p.device_bytes / 1048576.0, with_half = strtod(strstr(half, "takes ") + 6, NULL),
+           with_block = strtod(strstr(block, "takes ") + 6, NULL);
     assert_true(with_half > 0 && with_half < all - 1 && with_block > 0 && with_block < all - 1);
     free(advice);
     c.batch.micro_batch = 1, c.memory.recompute = RECOMPUTE_BLOCK;
@@ -213,8 +222,16 @@ static void the_verb_needs_no_data(void **state) {
     char *argv[] = {"plan", config_path, "ranks=2", "run.steps=1000"};
     Child c = plan(4, argv);
     assert_int_equal(c.code, EXIT_DONE);
-    static const char *says[] = {"2 ranks", "parameters   27888", "total", "is not there yet", "480 tokens a step: 2 ranks x 3 micro-batches x 2 sequences of 40",
-                                 "1000 steps, 480 k tokens", "free under", "FLOP a token", "an estimate", "each rank sends "};
+    static const char *says[] = {"2 ranks",
+                                 "parameters   27888",
+                                 "total",
+                                 "is not there yet",
+                                 "480 tokens a step: 2 ranks x 3 micro-batches x 2 sequences of 40",
+                                 "1000 steps, 480 k tokens",
+                                 "free under",
+                                 "FLOP a token",
+                                 "an estimate",
+                                 "each rank sends "};
     for (size_t i = 0; i < sizeof says / sizeof *says; i++)
         if (!strstr(c.said, says[i])) fail_msg("\"%s\" is not in:\n%s", says[i], c.said);
 }

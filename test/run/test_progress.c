@@ -53,7 +53,14 @@ static void capture(void (*act)(void), int columns) {
 }
 
 static StepMetrics step(int64_t s) {
-    return (StepMetrics){.step = s, .tokens = s * 12288, .loss = 2.10342, .lr = 1.98e-3, .grad_norm = 0.4121, .tokens_per_s = 45123, .mfu = 0.632, .ms = 272};
+    return (StepMetrics){.step = s,
+                         .tokens = s * 12288,
+                         .loss = 2.10342,
+                         .lr = 1.98e-3,
+                         .grad_norm = 0.4121,
+                         .tokens_per_s = 45123,
+                         .mfu = 0.632,
+                         .ms = 272};
 }
 
 /* The next line of out, without its end. */
@@ -73,17 +80,25 @@ static void one_step(void) {
 static void the_line_is_as_documented(void **state) {
     (void)state;
     capture(one_step, 0);
-    assert_string_equal(out, "step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s |  63.2% of gemm | 0.31 GiB | ETA  2m11s\n");
+    assert_string_equal(out,
+                        "step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s |  63.2% of gemm | 0.31 GiB | ETA  2m11s\n");
 }
 
 static int64_t run_steps;
 static void extreme_steps(void) {
-    static const double values[] = {0, 1e-9, 0.5, 9.99996, 99.9996, 999.996, 12345.6, 1e7, 1e30, 1e300, INFINITY, -INFINITY, NAN, -3.7};
-    for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+       static const double values[] = {0, 1e-9, 0.5, 9.99996, 99.9996, 999.996, 12345.6,
+                                       1e7, 1e30, 1e300, INFINITY, -INFINITY, NAN,     -3.7};
+       for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
         Progress    p = progress_start(run_steps, 0, 1);
         double      x = values[v];
-        StepMetrics s = {.step = v % 2 ? run_steps : 1, .loss = x, .lr = fabs(x) < 1 ? x : 1, .grad_norm = x, .tokens_per_s = fabs(x), .mfu = fabs(x) < 1e4 ? fabs(x) : 0, .ms = 1000};
-        progress_step(&p, &s, (size_t)fmin(isfinite(x) ? fabs(x) * 1e9 : 0, 9e12));
+           StepMetrics s = {.step = v % 2 ? run_steps : 1,
+                            .loss = x,
+                            .lr = fabs(x) < 1 ? x : 1,
+                            .grad_norm = x,
+                            .tokens_per_s = fabs(x),
+                            .mfu = fabs(x) < 1e4 ? fabs(x) : 0,
+                            .ms = 1000};
+           progress_step(&p, &s, (size_t)fmin(isfinite(x) ? fabs(x) * 1e9 : 0, 9e12));
     }
 }
 static void columns_stay_within_120(void **state) {
@@ -134,8 +149,15 @@ static void plain_lines_for_a_pipe(void **state) {
     assert_null(strchr(out, '\033'));
     const char *at = out;
     char        line[512];
-    static const char *starts[] = {"a note of 7", "step   1/600", "step   5/600", "step  10/600", "eval  12/600   2.0% | loss 1.5000 | held out | perplexity 4.482 | 12s",
-                                   "sample at step 12:", "    In the beginning", "", "    God"};
+    static const char *starts[] = {"a note of 7",
+                                   "step   1/600",
+                                   "step   5/600",
+                                   "step  10/600",
+                                   "eval  12/600   2.0% | loss 1.5000 | held out | perplexity 4.482 | 12s",
+                                   "sample at step 12:",
+                                   "    In the beginning",
+                                   "",
+                                   "    God"};
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
         assert_true(next_line(&at, line));
         assert_int_equal(strncmp(line, starts[i], strlen(starts[i])), 0);

@@ -68,7 +68,9 @@ static void shares_are_the_softmax(void **state) {
 }
 
 /* top_k against sorting, over random logits of either sign and size. */
-static int descending(const void *a, const void *b) { return (*(const float *)a < *(const float *)b) - (*(const float *)a > *(const float *)b); }
+static int descending(const void *a, const void *b) {
+    return (*(const float *)a < *(const float *)b) - (*(const float *)a > *(const float *)b);
+}
 static void top_k_is_the_k_largest(void **state) {
     (void)state;
     enum { VOCAB = 1001 };
@@ -113,7 +115,10 @@ typedef struct {
 
 static void writer_create(Writer *w, int64_t vocab_size, int64_t T) {
     device_open(0, 1);
-    Model *m = w->model = model_create((ModelSpec){.shards = {.shape = {2, 2, 28, 40, vocab_size}, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = 2, .T = T});
+    Model *m = w->model = model_create(
+        (ModelSpec){.shards = {.shape = {2, 2, 28, 40, vocab_size}, .ranks = 1, .act = F32, .use = GPT_INFERENCE},
+                    .B = 2,
+                    .T = T});
     w->tokens = arena_create("tokens", sizeof(int32_t) * (size_t)T);
     w->window = arena_tensor(&w->tokens, I32, 1, T, 1, 1);
     for (int p = 0; p < m->shards->layout.params; p++) { /* ten times the usual spread: logits far apart */
@@ -188,7 +193,10 @@ static void text_is_printable(void **state) {
     (void)state;
     Writer m;
     writer_create(&m, 256, 40);
-    char *text = text_of(&m, (SamplePlan){.prompt = "caf\xc3\xa9 \xff\x1b[2J \xe2\x82 \xc2\x9b", .tokens = 500, .temperature = 100, .seed = 1});
+    char *text = text_of(&m, (SamplePlan){.prompt = "caf\xc3\xa9 \xff\x1b[2J \xe2\x82 \xc2\x9b",
+                                          .tokens = 500,
+                                          .temperature = 100,
+                                          .seed = 1});
     assert_int_equal(strncmp(text, "caf\xc3\xa9 \xef\xbf\xbd\\x1b[2J \xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd\xef\xbf\xbd", 28), 0);
     for (const unsigned char *at = (unsigned char *)text; *at; at++) assert_true(*at >= 0x20 || *at == '\n' || *at == '\t');
     free(text);

@@ -14,9 +14,11 @@
 
 static Config config_of(int tensor, int context, int pipeline, int interleave, int replicas, int zero_stage) {
     Config c = {.optimizer = {.name = "adamw"}};
-    c.model.shape.n_layer = 8, c.model.shape.n_head = 8, c.model.shape.n_embd = 256, c.model.shape.n_positions = 512, c.model.shape.vocab_size = 512;
+    c.model.shape.n_layer = 8, c.model.shape.n_head = 8, c.model.shape.n_embd = 256, c.model.shape.n_positions = 512,
+    c.model.shape.vocab_size = 512;
     c.batch.micro_batch = 1, c.batch.seq_len = 512, c.batch.global_tokens = 512 * 64;
-    c.parallel.tensor = tensor, c.parallel.context = context, c.parallel.pipeline = pipeline, c.parallel.interleave = interleave, c.parallel.replicas = replicas;
+    c.parallel.tensor = tensor, c.parallel.context = context, c.parallel.pipeline = pipeline,
+    c.parallel.interleave = interleave, c.parallel.replicas = replicas;
     c.parallel.zero_stage = zero_stage;
     c.run.steps = 100, c.run.dir = "runs/simulate";
     return c;
@@ -39,8 +41,10 @@ static int is_near(double a, double b, double by) { return fabs(a - b) <= by * f
 
 static void bytes_are_those_of_plan(void **state) {
     (void)state;
-    static const int grids[][6] = {{1, 1, 1, 1, 1, 0}, {1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 2}, {1, 1, 1, 1, 1, 3}, {1, 1, 1, 1, 2, 2}, {2, 1, 1, 1, 1, 1},
-                                   {2, 2, 1, 1, 1, 1}, {2, 2, 2, 1, 1, 3}, {1, 1, 4, 2, 1, 2}, {1, 1, 2, 2, 1, 3}, {1, 2, 1, 1, 1, 3}, {2, 1, 4, 1, 1, 0}, {1, 1, 2, 1, 2, 1}, {1, 1, 2, 2, 2, 2}, {1, 1, 8, 1, 1, 3}};
+    static const int grids[][6] = {{1, 1, 1, 1, 1, 0}, {1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 2}, {1, 1, 1, 1, 1, 3},
+                                   {1, 1, 1, 1, 2, 2}, {2, 1, 1, 1, 1, 1}, {2, 2, 1, 1, 1, 1}, {2, 2, 2, 1, 1, 3},
+                                   {1, 1, 4, 2, 1, 2}, {1, 1, 2, 2, 1, 3}, {1, 2, 1, 1, 1, 3}, {2, 1, 4, 1, 1, 0},
+                                   {1, 1, 2, 1, 2, 1}, {1, 1, 2, 2, 2, 2}, {1, 1, 8, 1, 1, 3}};
     Cluster cluster = slow_links();
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i++)
         for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_BLOCK; recompute++) {
@@ -49,7 +53,9 @@ static void bytes_are_those_of_plan(void **state) {
             Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 0});
             Simulated s = simulate(&c, F32, 8, &cluster, 0);
             for (int a = 0; a < AXES; a++)
-                if (s.sent[a] != p.sent[a]) fail_msg("grid %zu, %s: %.0f bytes simulated, %.0f planned", i, mesh_axis_name((Axis)a), s.sent[a], p.sent[a]);
+                if (s.sent[a] != p.sent[a])
+                    fail_msg("grid %zu, %s: %.0f bytes simulated, %.0f planned", i, mesh_axis_name((Axis)a), s.sent[a],
+                             p.sent[a]);
         }
 }
 
@@ -72,7 +78,8 @@ static void one_rank_computes(void **state) {
     Ledger    step = {.is_elsewhere = 1};
     double    sum = 0.0;
     model_dry(plan_model(&c, F32, 1, 0, NULL), 64, &step);
-    for (int i = 0; i < step.entries; i++) sum += cluster_op_seconds(&cluster, &step.entry[i], cluster.fp32, 4) * (double)step.entry[i].count;
+    for (int i = 0; i < step.entries; i++)
+        sum += cluster_op_seconds(&cluster, &step.entry[i], cluster.fp32, 4) * (double)step.entry[i].count;
     ledger_free(&step);
     assert_true(is_near(s.step_s, sum, 1e-9));
     assert_true(is_near(s.compute_s, sum, 1e-9));
@@ -135,7 +142,9 @@ static void the_bubble_is_the_formula_s(void **state) {
         Simulated s = simulate(&c, F32, P, &cluster, 0), zero = simulate(&c, F32, P, &cluster, 1);
         double    formula = work_idle(P, V, 32);
         if (fabs(s.bubble - formula) > 0.012) fail_msg("P %d, V %d: bubble %.4f, formula %.4f", P, V, s.bubble, formula);
-        if (V == 1) assert_true(zero.step_s < s.step_s && zero.bubble < 0.75 * s.bubble && is_near(zero.compute_s, s.compute_s, 1e-6));
+        if (V == 1)
+            assert_true(zero.step_s < s.step_s && zero.bubble < 0.75 * s.bubble &&
+                        is_near(zero.compute_s, s.compute_s, 1e-6));
     }
 }
 

@@ -10,7 +10,8 @@
 
 static void test_a_slow_rank(void **state) {
     (void)state;
-    Pace even[3] = {{10, 2}, {11, 1}, {10.5, 2}}, slow[3] = {{10, 5}, {10.2, 5}, {14, 1}}, just[2] = {{9.0, 0}, {12, 0}}, faster[2] = {{10, 9}, {30, 0}};
+    Pace even[3] = {{10, 2}, {11, 1}, {10.5, 2}}, slow[3] = {{10, 5}, {10.2, 5}, {14, 1}},
+         just[2] = {{9.0, 0}, {12, 0}}, faster[2] = {{10, 9}, {30, 0}};
     assert_int_equal(stragglers_find(even, 3, 1), 0);
     assert_int_equal(stragglers_find(slow, 3, 0), 1 + 2);
     assert_int_equal(stragglers_find(just, 2, 0), 0); /* 0.75 of the best is allowed */

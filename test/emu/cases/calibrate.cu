@@ -49,7 +49,9 @@ template <typename T> KERNEL warp_kernel(uint32_t *out, const T *in, Primitive p
 enum Hopper { TMA_INSIDE, TMA_ACROSS_THE_EDGE, EVERY_THREAD_ARRIVES, WGMMA };
 
 /* One warpgroup: a tile by TMA as it lies in shared memory, or the product of two. */
-template <typename T> KERNEL __launch_bounds__(THREADS, 1) hopper_kernel(uint32_t *out, const __grid_constant__ TensorMap map, Hopper primitive) {
+template <typename T>
+KERNEL __launch_bounds__(THREADS, 1)
+    hopper_kernel(uint32_t *out, const __grid_constant__ TensorMap map, Hopper primitive) {
 #ifdef PTX_HOPPER
     struct alignas(1024) Shared {
         T        a[TILE_ELEMS], b[TILE_ELEMS];
@@ -72,7 +74,8 @@ template <typename T> KERNEL __launch_bounds__(THREADS, 1) hopper_kernel(uint32_
     if (primitive == WGMMA) {
         wgmma_fence();
         for (int k = 0; k < 64; k += 16)
-            wgmma_m64n64k16<T, 0, 1>(d, matrix_descriptor(shared->a + k, 16, 1024), matrix_descriptor(shared->b + k * 64, 1024, 1024), 1);
+            wgmma_m64n64k16<T, 0, 1>(d, matrix_descriptor(shared->a + k, 16, 1024),
+                                     matrix_descriptor(shared->b + k * 64, 1024, 1024), 1);
         wgmma_commit();
         wgmma_wait<0>();
     }
@@ -97,7 +100,8 @@ static void print(const char *name, const char *type, const OnDevice<uint32_t> &
 }
 
 template <typename T> static void of_type(const char *type, uint32_t seed) {
-    static const char *const warp_names[] = {"ldmatrix", "ldmatrix_transposed", "cp_async_short", "named_barrier", "exp2", "mma_m16n8k16"};
+    static const char *const warp_names[] = {"ldmatrix", "ldmatrix_transposed", "cp_async_short", "named_barrier",
+                                             "exp2", "mma_m16n8k16"};
     static const char *const hopper_names[] = {"tma_inside", "tma_across_the_edge", "mbarrier_arrive", "wgmma_m64n64k16"};
     OnDevice<T>              in(operands<T>(THREADS * 8, seed)), matrix(operands<T>(96 * 128, seed + 1));
     for (int p = LDMATRIX; p <= MMA; p++) {

@@ -13,7 +13,8 @@ extern int planted; /* 0: none */
 #define BUG(n) false
 #endif
 
-void layernorm(bf16 *out, float *mean, float *rstd, const bf16 *in, const bf16 *gain, const bf16 *bias, int rows, int columns, Stream *s);
+void layernorm(bf16 *out, float *mean, float *rstd, const bf16 *in, const bf16 *gain, const bf16 *bias, int rows,
+               int columns, Stream *s);
 void softmax(float *out, const float *in, int rows, int columns, Stream *s);
 void column_sums(float *sums, const float *in, int rows, int columns, Stream *s);
 void adamw(float *p, float *m, float *v, const float *g, size_t n, Stream *s); /* n a multiple of 4 */

@@ -27,7 +27,8 @@ template <typename T> DEVICE void load_tiles(GemmShared<T> *shared, int buffer, 
     cp_async_commit();
 }
 
-template <typename T> DEVICE void multiply_tiles(float (&acc)[2][4][4], const GemmShared<T> *shared, int buffer, int warp_m, int warp_n) {
+template <typename T>
+DEVICE void multiply_tiles(float (&acc)[2][4][4], const GemmShared<T> *shared, int buffer, int warp_m, int warp_n) {
     int lane = threadIdx.x % WARP;
     for (int k = 0; k < TILE_K; k += 16) {
         uint32_t a[2][4], b[4][2];

@@ -24,7 +24,8 @@ void cuda_failed(const char *call, cudaError_t error, const char *file, int line
     exit(1);
 }
 void launch_prepare(const void *kernel, size_t shared_bytes) {
-    if (shared_bytes > 48 << 10) CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
+    if (shared_bytes > 48 << 10)
+        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes));
 }
 void launch_check(const char *kernel, const char *file, int line) {
     cudaError_t error = cudaGetLastError();
@@ -60,7 +61,8 @@ static void widen(double *error, double difference) {
 }
 
 static void layernorm_case(int rows, int columns) {
-    auto       x = random_vector<bf16>((size_t)rows * columns), gain = random_vector<bf16>(columns), bias = random_vector<bf16>(columns);
+    auto x = random_vector<bf16>((size_t)rows * columns), gain = random_vector<bf16>(columns),
+         bias = random_vector<bf16>(columns);
     OnDevice<bf16>  dx(x), dgain(gain), dbias(bias), out((size_t)rows * columns);
     OnDevice<float> mean(rows), rstd(rows);
     double          from = now_ms(), error = 0;
@@ -157,7 +159,8 @@ static void pairs_case() {
 }
 
 template <typename T>
-static void gemm_case(const char *name, void (*product)(float *, const T *, const T *, int, int, int, Stream *), int m, int n, int k) {
+static void gemm_case(const char *name, void (*product)(float *, const T *, const T *, int, int, int, Stream *), int m,
+                      int n, int k) {
     auto            a = random_vector<T>((size_t)m * k), b = random_vector<T>((size_t)k * n);
     OnDevice<T>     da(a), db(b);
     OnDevice<float> out((size_t)m * n);

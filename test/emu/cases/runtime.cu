@@ -60,7 +60,8 @@ void graph_case() {
     expect(c.host()[n - 1] == 0.0f, "graph: a captured launch does not run");
 
     for (int i = 0; i < 2; i++) CUDA_CHECK(cudaGraphLaunch(exec, main_queue));
-    expect(c.host()[n - 1] == 6.0f && b.host()[0] == 3.0f && a.host()[0] == 0.0f, "graph: two launches with the arguments of the capture");
+    expect(c.host()[n - 1] == 6.0f && b.host()[0] == 3.0f && a.host()[0] == 0.0f,
+           "graph: two launches with the arguments of the capture");
     CUDA_CHECK(cudaGraphExecDestroy(exec));
     CUDA_CHECK(cudaEventDestroy(forked));
     CUDA_CHECK(cudaEventDestroy(joined));

@@ -40,7 +40,8 @@ KERNEL layernorm_kernel(bf16 *__restrict__ out, float *__restrict__ mean, float 
         __stcs(reinterpret_cast<int4 *>(out + (size_t)row * columns + c), *reinterpret_cast<const int4 *>(&y));
     }
 }
-void layernorm(bf16 *out, float *mean, float *rstd, const bf16 *in, const bf16 *gain, const bf16 *bias, int rows, int columns, Stream *s) {
+void layernorm(bf16 *out, float *mean, float *rstd, const bf16 *in, const bf16 *gain, const bf16 *bias, int rows,
+               int columns, Stream *s) {
     LAUNCH(layernorm_kernel, (unsigned)blocks_for(rows, 8), 256, 0, s, out, mean, rstd, in, gain, bias, rows, columns);
 }
 
@@ -106,7 +107,8 @@ KERNEL adamw_kernel(float *__restrict__ p, float *__restrict__ m, float *__restr
     const float lr = 0.01f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, decay = 0.1f;
     size_t      i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     if (BUG(17) ? i > n : i >= n) return; /* 17: tail off by one vector */
-    auto pp = pack_load<float, 4>(p + i), mm = pack_load<float, 4>(m + i), vv = pack_load<float, 4>(v + i), gg = pack_load<float, 4>(g + i);
+    auto pp = pack_load<float, 4>(p + i), mm = pack_load<float, 4>(m + i), vv = pack_load<float, 4>(v + i),
+         gg = pack_load<float, 4>(g + i);
     for (int e = 0; e < 4; e++) {
         mm.v[e] = beta1 * mm.v[e] + (1 - beta1) * gg.v[e];
         vv.v[e] = beta2 * vv.v[e] + (1 - beta2) * gg.v[e] * gg.v[e];
@@ -177,4 +179,6 @@ KERNEL fill_kernel(float *out, int n, float value) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) out[i] = value;
 }
-void fill(float *out, int n, float value, Stream *s) { LAUNCH(fill_kernel, (unsigned)blocks_for(n, 128), 128, 0, s, out, n, value); }
+void fill(float *out, int n, float value, Stream *s) {
+    LAUNCH(fill_kernel, (unsigned)blocks_for(n, 128), 128, 0, s, out, n, value);
+}

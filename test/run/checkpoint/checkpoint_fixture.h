@@ -97,8 +97,13 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
     }
     fixture_rows(rows);
     Layout     layout = layout_create(rows, FIXTURE_ROWS, (LayoutPlace){comm_size(comm), 1, 0, NULL});
-    ShardsSpec spec = {.shape = {1, 2, FIXTURE_C, FIXTURE_P, FIXTURE_V}, .comm = comm, .ranks = comm_size(comm), .rank = comm_rank(comm),
-                       .zero_stage = zero_stage, .act = act, .use = GPT_TRAINING};
+    ShardsSpec spec = {.shape = {1, 2, FIXTURE_C, FIXTURE_P, FIXTURE_V},
+                       .comm = comm,
+                       .ranks = comm_size(comm),
+                       .rank = comm_rank(comm),
+                       .zero_stage = zero_stage,
+                       .act = act,
+                       .use = GPT_TRAINING};
     f->params_arena = arena_create("parameters", (size_t)layout.memory_elems * 4 + 4096);
     f->grads_arena = arena_create("gradients", (size_t)layout.memory_elems * 4 + 4096);
     f->optimizer_arena = arena_create("optimizer", (size_t)layout.memory_elems * 12 + 4096);
@@ -108,8 +113,14 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
     f->shard[0] = (Shard){.path = "data/train_000.bin", .file_bytes = 3000, .header = {2, 1024, 988, 0}};
     f->shard[1] = (Shard){.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}};
     f->train = (Dataset){.shard = f->shard, .shards = 2, .seq_len = 40, .samples = 73, .tokens = 2976};
-    f->state = (CheckpointState){.config = &f->config, .comm = comm, .optimizer = &f->optimizer, .stream = &f->stream, .train = &f->train,
-                                 .precision = dtype_name(act), .threads = 1, .train_state = &f->train_state};
+    f->state = (CheckpointState){.config = &f->config,
+                                 .comm = comm,
+                                 .optimizer = &f->optimizer,
+                                 .stream = &f->stream,
+                                 .train = &f->train,
+                                 .precision = dtype_name(act),
+                                 .threads = 1,
+                                 .train_state = &f->train_state};
     f->train_state = (TrainState){.loss_scale = {1.0, 0}, .run_id = "0123456789abcdef"};
 }
 
@@ -129,7 +140,8 @@ static inline void fixture_fill(Fixture *f, int64_t step) {
         for (int i = 0; i < f->shards->spans; i++) {
             Span      span = f->shards->span[i];
             uint32_t *bits = (uint32_t *)optimizer_tensor(&f->optimizer, which, span).data;
-            for (int64_t k = 0; k < span.elems; k++) bits[k] = fixture_bits(step, which, f->shards->layout.param[span.param].offset + span.first + k);
+            for (int64_t k = 0; k < span.elems; k++)
+                bits[k] = fixture_bits(step, which, f->shards->layout.param[span.param].offset + span.first + k);
         }
 }
 
@@ -140,7 +152,9 @@ static inline int64_t fixture_differences(const Fixture *f, int64_t step) {
         Span span = f->shards->span[i];
         for (int which = 0; which < 3; which++) {
             const uint32_t *bits = (const uint32_t *)optimizer_tensor(&f->optimizer, which, span).data;
-            for (int64_t k = 0; k < span.elems; k++) wrong += bits[k] != fixture_bits(step, which, f->shards->layout.param[span.param].offset + span.first + k);
+            for (int64_t k = 0; k < span.elems; k++)
+                wrong +=
+                    bits[k] != fixture_bits(step, which, f->shards->layout.param[span.param].offset + span.first + k);
         }
         for (int64_t k = 0; k < span.elems && f->shards->params.type == BF16; k++) {
             float master = tensor_get(optimizer_master(&f->optimizer, span), k);

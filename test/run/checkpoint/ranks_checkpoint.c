@@ -61,7 +61,8 @@ static int tool(char **argv) {
     fixture_create(&f, world, argv[2], F32, atoi(argv[4]), "");
     if (strcmp(argv[1], "load") == 0) {
         Resumed resumed = checkpoint_resume(&f.state);
-        CHECK(resumed.step == step && resumed.ranks == atoi(argv[5]), "step %lld by %d ranks", (long long)resumed.step, resumed.ranks);
+        CHECK(resumed.step == step && resumed.ranks == atoi(argv[5]), "step %lld by %d ranks", (long long)resumed.step,
+              resumed.ranks);
         CHECK(fixture_differences(&f, step) == 0, "%lld elements differ", (long long)fixture_differences(&f, step));
     } else {
         struct rlimit small = {64 << 10, 64 << 10};
@@ -78,6 +79,7 @@ static int tool(char **argv) {
 int main(int argc, char **argv) {
     omp_set_num_threads(1);
     if (argc > 4) return tool(argv);
-    const struct CMUnitTest tests[] = {CASE(test_zero_1), CASE(test_zero_1_to_0_bf16), CASE(test_zero_0_to_1), CASE(test_all_fall_back)};
+    const struct CMUnitTest tests[] = {CASE(test_zero_1), CASE(test_zero_1_to_0_bf16), CASE(test_zero_0_to_1),
+                                       CASE(test_all_fall_back)};
     return RUN_ON_RANKS(tests);
 }

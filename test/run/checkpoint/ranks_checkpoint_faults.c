@@ -53,9 +53,11 @@ static void sweep(const char *what, int must_save) {
             if (!save_under(&f, rule, nth, victim, &saved)) break;
             comm_barrier(world);
             int64_t step = checkpoint_resume(&f.state).step;
-            int64_t wrong = fixture_differences(&f, step) + (step != newest && step != newest + 1) + (saved && step == newest) + (must_save && !saved);
+            int64_t wrong = fixture_differences(&f, step) + (step != newest && step != newest + 1) +
+                            (saved && step == newest) + (must_save && !saved);
             comm_all_reduce_i64(world, &wrong, 1, COMM_SUM);
-            CHECK(wrong == 0, "%s: %s, resumed at %lld after %lld", rule, saved ? "saved" : "not saved", (long long)step, (long long)newest);
+            CHECK(wrong == 0, "%s: %s, resumed at %lld after %lld", rule, saved ? "saved" : "not saved",
+                  (long long)step, (long long)newest);
             newest = step;
             calls++;
             failed += !saved;

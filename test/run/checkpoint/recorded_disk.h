@@ -288,7 +288,8 @@ static unsigned char *file_after(int node, const Fate *fate, int count, uint64_t
     return data;
 }
 
-static uint64_t put_folder(const char *path, int folder, const Entry *list, int entries, const Fate *fate, int count, uint64_t seed) {
+static uint64_t put_folder(const char *path, int folder, const Entry *list, int entries, const Fate *fate, int count,
+                           uint64_t seed) {
     uint64_t hash = 0;
     for (int i = 0; i < entries; i++) {
         if (list[i].folder != folder) continue;

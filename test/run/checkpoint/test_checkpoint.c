@@ -170,12 +170,17 @@ static void test_resume_words(void **state) {
     (void)state;
     static const char *const words[] = {"auto", "never", "must"};
     enum { NOTHING, LOG_ONLY, CHECKPOINT, BROKEN_BEHIND_GOOD, ALL_BROKEN, HOLDINGS };
-    static const struct { int code; int64_t step; const char *says; } due[HOLDINGS][3] = {
-        [NOTHING]            = {{0, 0, ""}, {0, 0, ""}, {EXIT_DATA, 0, "no checkpoint"}},
-        [LOG_ONLY]           = {{0, 0, ""}, {EXIT_CONFIG, 0, "metrics.jsonl"}, {EXIT_DATA, 0, "no checkpoint"}},
-        [CHECKPOINT]         = {{0, 4, ""}, {EXIT_CONFIG, 0, "holds a run already (checkpoints)"}, {0, 4, ""}},
-        [BROKEN_BEHIND_GOOD] = {{0, 4, "step_00000008 is passed over"}, {EXIT_CONFIG, 0, "holds a run already"}, {0, 4, "step_00000008 is passed over"}},
-        [ALL_BROKEN]         = {{EXIT_DATA, 0, "no checkpoint in"}, {EXIT_CONFIG, 0, "holds a run already"}, {EXIT_DATA, 0, "no checkpoint in"}},
+    static const struct { int code; int64_t step; const char *says;
+    } due[HOLDINGS][3] = {
+        [NOTHING] = {{0, 0, ""}, {0, 0, ""}, {EXIT_DATA, 0, "no checkpoint"}},
+        [LOG_ONLY] = {{0, 0, ""}, {EXIT_CONFIG, 0, "metrics.jsonl"}, {EXIT_DATA, 0, "no checkpoint"}},
+        [CHECKPOINT] = {{0, 4, ""}, {EXIT_CONFIG, 0, "holds a run already (checkpoints)"}, {0, 4, ""}},
+        [BROKEN_BEHIND_GOOD] = {{0, 4, "step_00000008 is passed over"},
+                                {EXIT_CONFIG, 0, "holds a run already"},
+                                {0, 4, "step_00000008 is passed over"}},
+        [ALL_BROKEN] = {{EXIT_DATA, 0, "no checkpoint in"},
+                        {EXIT_CONFIG, 0, "holds a run already"},
+                        {EXIT_DATA, 0, "no checkpoint in"}},
     };
     for (int holding = NOTHING; holding < HOLDINGS; holding++) {
         if (holding == LOG_ONLY) assert_int_equal(io_replace_file(path_of("%s/metrics.jsonl", dir).text, "{}\n", 3), 0);
@@ -186,7 +191,8 @@ static void test_resume_words(void **state) {
             char extra[64];
             snprintf(extra, sizeof extra, ",\"resume\":\"%s\"", words[w]);
             Child c = resume(extra, due[holding][w].step);
-            if (c.code != due[holding][w].code || !strstr(c.said, due[holding][w].says)) fail_msg("%s, %d: exit %d, %s", words[w], holding, c.code, c.said);
+            if (c.code != due[holding][w].code || !strstr(c.said, due[holding][w].says))
+                fail_msg("%s, %d: exit %d, %s", words[w], holding, c.code, c.said);
         }
     }
 }
@@ -398,11 +404,24 @@ static void test_find(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        CASE(test_round_trip_fp32), CASE(test_round_trip_bf16), CASE(test_round_trip_stage_0), CASE(test_same_weights_same_bytes),
-        CASE(test_folder_is_as_described), CASE(test_falls_back), CASE(test_resume_words), CASE(test_versions), CASE(test_other_settings), CASE(test_other_data),
-        CASE(test_keeps_the_newest), CASE(test_never_prunes_below_what_verifies), CASE(test_an_older_one_breaks_while_the_run_goes_on),
+        CASE(test_round_trip_fp32),
+        CASE(test_round_trip_bf16),
+        CASE(test_round_trip_stage_0),
+        CASE(test_same_weights_same_bytes),
+        CASE(test_folder_is_as_described),
+        CASE(test_falls_back),
+        CASE(test_resume_words),
+        CASE(test_versions),
+        CASE(test_other_settings),
+        CASE(test_other_data),
+        CASE(test_keeps_the_newest),
+        CASE(test_never_prunes_below_what_verifies),
+        CASE(test_an_older_one_breaks_while_the_run_goes_on),
         CASE(test_leftovers_go_and_strangers_stay),
-        CASE(test_passed_over_steps_go), CASE(test_saving_a_step_again), CASE(test_saving_a_step_after_a_rollback), CASE(test_rolling_back),
+        CASE(test_passed_over_steps_go),
+        CASE(test_saving_a_step_again),
+        CASE(test_saving_a_step_after_a_rollback),
+        CASE(test_rolling_back),
         CASE(test_find),
     };
     return RUN_ALONE(tests);

@@ -29,7 +29,9 @@ static int enter_saved(void **state) {
 }
 
 static const char *at_older(const char *name) { return snprintf(older_path, sizeof older_path, "%s/%s", older, name), older_path; }
-static const char *at_newest(const char *name) { return snprintf(newest_path, sizeof newest_path, "%s/%s", newest, name), newest_path; }
+static const char *at_newest(const char *name) {
+    return snprintf(newest_path, sizeof newest_path, "%s/%s", newest, name), newest_path;
+}
 
 static int verifies(void) {
     Manifest m;
@@ -237,7 +239,10 @@ static void test_many_truncations(void **state) {
 int main(int argc, char **argv) {
 #define SAVED(name) cmocka_unit_test_setup_teardown(name, enter_saved, leave)
     const struct CMUnitTest tests[] = {
-        SAVED(test_bit_flips), SAVED(test_truncations), SAVED(test_missing_and_swapped_files), SAVED(test_folders_under_false_names),
+        SAVED(test_bit_flips),
+        SAVED(test_truncations),
+        SAVED(test_missing_and_swapped_files),
+        SAVED(test_folders_under_false_names),
     };
     const struct CMUnitTest long_tests[] = {SAVED(test_many_flips), SAVED(test_many_truncations)};
     if (argc < 3) return RUN_ALONE(tests);

@@ -43,7 +43,8 @@ static void expect_resume_at(int64_t low, int64_t high, const char *spec) {
     Fixture f;
     fixture_create(&f, comm, dir, F32, 1, "");
     int64_t step = checkpoint_resume(&f.state).step;
-    if (step < low || step > high || fixture_differences(&f, step) != 0) fail_msg("%s: resumed at step %lld", spec, (long long)step);
+    if (step < low || step > high || fixture_differences(&f, step) != 0)
+        fail_msg("%s: resumed at step %lld", spec, (long long)step);
     fixture_destroy(&f);
 }
 
@@ -112,11 +113,13 @@ static void test_every_call_of_a_save(void **state) {
             } else if (c.code == 0) { /* then step 3 is there, and each message is about older steps */
                 if (!verifies(3) || (what == 2 && c.said[0])) fail_msg("%s: %s", spec, c.said);
                 int is_unread = strstr(c.said, "does not count as a checkpoint to fall back to") != NULL;
-                if (c.said[0] && !is_unread && !strstr(c.said, "warning: cannot remove the old checkpoint")) fail_msg("%s: %s", spec, c.said);
+                if (c.said[0] && !is_unread && !strstr(c.said, "warning: cannot remove the old checkpoint"))
+                    fail_msg("%s: %s", spec, c.said);
                 if (is_unread && !verifies(1)) fail_msg("%s: step 1 went, and 2 may be broken", spec);
             } else {
                 failed++;
-                if (c.code != EXIT_IO || child_lines(&c) != 1 || !strstr(c.said, dir)) fail_msg("%s: exit %d, %s", spec, c.code, c.said);
+                if (c.code != EXIT_IO || child_lines(&c) != 1 || !strstr(c.said, dir))
+                    fail_msg("%s: exit %d, %s", spec, c.code, c.said);
             }
             if (what == 0 || what == 3) expect_next_save(spec);
         }
@@ -153,7 +156,8 @@ static void test_every_call_of_a_resume(void **state) {
             calls++;
             int good = what == 0 ? c.code == 102 || c.code == EXIT_IO : what == 1 ? c.code == 102 : c.code == -1;
             if (!good) fail_msg("%s: exit %d, %s", spec, c.code, c.said);
-            if (what == 0 && c.code != 102 && (child_lines(&c) != 1 || !strstr(c.said, "step_00000002"))) fail_msg("%s: %s", spec, c.said);
+            if (what == 0 && c.code != 102 && (child_lines(&c) != 1 || !strstr(c.said, "step_00000002")))
+                fail_msg("%s: %s", spec, c.said);
             ended += what == 0 && c.code < 100;
             if (!verifies(1) || !verifies(2)) fail_msg("%s: a resume has changed a checkpoint", spec);
         }
@@ -185,7 +189,9 @@ static void test_a_step_that_cannot_be_read_is_not_passed_over(void **state) {
     start_over();
     Child c = child_run(find_piece, "io.pread@1:EIO");
     assert_int_equal(c.code, EXIT_IO);
-    assert_non_null(strstr(c.said, "step_00000002: cannot read model.safetensors: Input/output error; nothing is changed: mend that and start again"));
+    assert_non_null(
+        strstr(c.said,
+               "step_00000002: cannot read model.safetensors: Input/output error; nothing is changed: mend that and start again"));
 }
 
 /* --- a write that puts down other bytes and returns success ------------------------------------------------------- */
@@ -232,8 +238,10 @@ static void test_every_write_of_a_save_flips_a_bit(void **state) {
         Child c = save(3, NULL);
         flip_in = 0;
         if (unlink(path_of("%s/flipped", dir).text) != 0) break;
-        if (c.code != EXIT_IO || !strstr(c.said, "step_00000003.tmp reads back wrong: ")) fail_msg("write %d: exit %d, %s", nth, c.code, c.said);
-        if (there("step_00000003") || there("step_00000003.tmp") || !verifies(1) || !verifies(2)) fail_msg("write %d: what is left", nth);
+        if (c.code != EXIT_IO || !strstr(c.said, "step_00000003.tmp reads back wrong: "))
+            fail_msg("write %d: exit %d, %s", nth, c.code, c.said);
+        if (there("step_00000003") || there("step_00000003.tmp") || !verifies(1) || !verifies(2))
+            fail_msg("write %d: what is left", nth);
     }
     print_message("%d writes with a flipped bit\n", nth - 1);
     assert_true(nth > 8);
@@ -262,7 +270,8 @@ static Child save_series(const char *spec, int64_t last) { return child_run(seri
 
 static void test_one_failed_save_is_a_warning(void **state) {
     (void)state;
-    static const char *const specs[] = {"io.pwrite@1:ENOSPC", "io.fsync@2:EIO", "io.mkdir@9:EDQUOT", "io.rename@1:EROFS", "io.write@2:ENOSPC"};
+    static const char *const specs[] = {"io.pwrite@1:ENOSPC", "io.fsync@2:EIO", "io.mkdir@9:EDQUOT",
+                                        "io.rename@1:EROFS", "io.write@2:ENOSPC"};
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         Child c = save_series(specs[i], 3);
         if (c.code != 0 || child_lines(&c) != 1 || !strstr(c.said, "warning: step 1 is not saved: ") || !strstr(c.said, dir))
@@ -381,11 +390,18 @@ static void test_kill_during_save(void **state) {
 int main(void) {
 #define FAULTS(name) cmocka_unit_test_setup_teardown(name, enter, leave_unlogged)
     const struct CMUnitTest tests[] = {
-        FAULTS(test_every_call_of_a_save), FAULTS(test_every_call_of_a_resume), FAULTS(test_a_step_that_cannot_be_read_is_not_saved_again),
+        FAULTS(test_every_call_of_a_save),
+        FAULTS(test_every_call_of_a_resume),
+        FAULTS(test_a_step_that_cannot_be_read_is_not_saved_again),
         FAULTS(test_a_step_that_cannot_be_read_is_not_passed_over),
-        FAULTS(test_every_write_of_a_save_flips_a_bit), FAULTS(test_one_failed_save_is_a_warning),
-        FAULTS(test_three_in_a_row_end_the_job), FAULTS(test_a_failed_last_save_ends_the_job), FAULTS(test_state_that_is_not_finite_is_not_saved),
-        FAULTS(test_file_size_limit), FAULTS(test_unwritable_folder), FAULTS(test_kill_during_save),
+        FAULTS(test_every_write_of_a_save_flips_a_bit),
+        FAULTS(test_one_failed_save_is_a_warning),
+        FAULTS(test_three_in_a_row_end_the_job),
+        FAULTS(test_a_failed_last_save_ends_the_job),
+        FAULTS(test_state_that_is_not_finite_is_not_saved),
+        FAULTS(test_file_size_limit),
+        FAULTS(test_unwritable_folder),
+        FAULTS(test_kill_during_save),
     };
     return RUN_ALONE(tests);
 }

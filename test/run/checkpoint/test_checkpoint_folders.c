@@ -60,7 +60,8 @@ static void resume_piece(void *argument) {
 }
 
 static void expect_end(Child c, int code, const char *word) {
-    if (c.code != code || !strstr(c.said, word)) fail_msg("exit %d, %d due: \"%s\" does not say \"%s\"", c.code, code, c.said, word);
+    if (c.code != code || !strstr(c.said, word))
+        fail_msg("exit %d, %d due: \"%s\" does not say \"%s\"", c.code, code, c.said, word);
 }
 
 /* No folder: no checkpoint yet. A folder that cannot be read may hold this run's checkpoints. */

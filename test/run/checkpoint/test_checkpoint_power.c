@@ -70,7 +70,9 @@ static void try_state(const Fate *fate, int count, uint64_t tear, int64_t old, i
         uint64_t part[3] = {(uint64_t)i, fate[i], fate[i] == FATE_TORN ? tear : 0};
         if (fate[i] != FATE_LOST && disk.change[i].kind != CHANGE_SYNC) choice += XXH3_64bits(part, sizeof part);
     }
-    if (states == wanted || !is_new(&choices, choice) || !is_new(&contents, disk_after("", fate, count, tear) + (uint64_t)is_done)) return;
+    if (states == wanted || !is_new(&choices, choice) ||
+        !is_new(&contents, disk_after("", fate, count, tear) + (uint64_t)is_done))
+        return;
     states++;
     CHECK(mkdir(left, 0777) == 0, "cannot make %s", left);
     disk_after(left, fate, count, tear);
@@ -117,7 +119,8 @@ static void lose_power(int64_t old, int64_t new) {
     dup2(before, STDERR_FILENO);
     close(before);
     close(silence);
-    print_message("power fails within %d changes: %d states, %d held step %" PRId64 ", %d step %" PRId64 "\n", disk.changes, states, old_ones, old, states - old_ones, new);
+    print_message("power fails within %d changes: %d states, %d held step %" PRId64 ", %d step %" PRId64 "\n",
+                  disk.changes, states, old_ones, old, states - old_ones, new);
     assert_true(states > wanted / 2 && old_ones > 0 && old_ones < states);
 }
 
@@ -146,6 +149,7 @@ int main(int argc, char **argv) {
     if (argc > 1) wanted = atoi(argv[1]);
     if (argc > 2) seed = (uint64_t)atoll(argv[2]);
 #define RECORDED(name) cmocka_unit_test_setup_teardown(name, enter_beside, leave_both)
-    const struct CMUnitTest tests[] = {RECORDED(test_first_save), RECORDED(test_save_that_prunes), RECORDED(test_save_over_a_broken_one)};
+    const struct CMUnitTest tests[] = {RECORDED(test_first_save), RECORDED(test_save_that_prunes),
+                                       RECORDED(test_save_over_a_broken_one)};
     return RUN_ALONE(tests);
 }

@@ -30,7 +30,8 @@ static void start_piece(void *argument) {
 
 static void expect_end(const char *extra, void (*change)(Fixture *f), int code, const char *word) {
     Child c = child_run(start_piece, &(Start){extra, change});
-    if (c.code != code || !strstr(c.said, word) || child_lines(&c) != (code < 100)) fail_msg("exit %d, %d due: \"%s\" does not say \"%s\"", c.code, code, c.said, word);
+    if (c.code != code || !strstr(c.said, word) || child_lines(&c) != (code < 100))
+        fail_msg("exit %d, %d due: \"%s\" does not say \"%s\"", c.code, code, c.said, word);
 }
 
 static void other_file(Fixture *f) { f->shard[0].path = "data/other.bin"; }
@@ -49,12 +50,15 @@ static void test_what_is_a_run(void **state) {
 static void test_data_may_change_when_named(void **state) {
     (void)state;
     save_one(F32, (LossScale){1.0, 0});
-    expect_end("", other_file, EXIT_CONFIG, "data.train: shard 0 is other.bin (3000 bytes, 988 tokens), in the checkpoint train_000.bin (3000 bytes, 988 tokens)");
-    expect_end("", less_files, EXIT_CONFIG, "data.train: 1 shards, in the checkpoint 2 (give the same files in the same order, name data.train");
+    expect_end("", other_file, EXIT_CONFIG,
+               "data.train: shard 0 is other.bin (3000 bytes, 988 tokens), in the checkpoint train_000.bin (3000 bytes, 988 tokens)");
+    expect_end("", less_files, EXIT_CONFIG,
+               "data.train: 1 shards, in the checkpoint 2 (give the same files in the same order, name data.train");
     expect_end(",\"allow_change\":[\"run.seed\",\"data.shuffle\"]", other_file, EXIT_CONFIG, "data.train: shard 0 is other.bin");
     expect_end(",\"allow_change\":[\"run.seed\",\"data.train\"]", other_file, 104, "");
     expect_end(",\"allow_change\":\"data\"", other_file, 104, "");
-    expect_end(",\"seed\":7", other_file, EXIT_CONFIG, "run.seed is 7, in the checkpoint 1337 (set it back, name it in run.allow_change, or take another run.dir); data.train: shard 0");
+    expect_end(",\"seed\":7", other_file, EXIT_CONFIG,
+               "run.seed is 7, in the checkpoint 1337 (set it back, name it in run.allow_change, or take another run.dir); data.train: shard 0");
 }
 
 static void renamed(Fixture *f) { strcpy(f->shards->layout.param[3].name, "transformer.h.0.ln_1.offset"); }
@@ -86,7 +90,8 @@ static void test_the_loss_scale_is_its_precisions(void **state) {
         Fixture f;
         fixture_create(&f, comm, dir, types[i], 1, "");
         assert_int_equal(checkpoint_resume(&f.state).step, 4);
-        assert_true(f.train_state.loss_scale.scale == (types[i] == BF16 ? 64.0 : 1.0) && f.train_state.loss_scale.steps == (types[i] == BF16 ? 17 : 0));
+        assert_true(f.train_state.loss_scale.scale == (types[i] == BF16 ? 64.0 : 1.0) &&
+                    f.train_state.loss_scale.steps == (types[i] == BF16 ? 17 : 0));
         assert_int_equal(fixture_differences(&f, 4), 0);
         fixture_destroy(&f);
     }

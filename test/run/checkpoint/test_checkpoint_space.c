@@ -101,7 +101,8 @@ static void test_other_leftovers_are_named(void **state) {
     save_steps(2, 10);
     assert_int_equal(io_mkdirs(in_checkpoints("step_00000020.tmp/a/b")), 0);
     assert_int_equal(io_mkdirs(in_checkpoints("step_00000030.tmp/a/b")), 0);
-    expect_refusal(start(2, 10), "cannot remove what a save that was cut off has left there: Directory not empty; remove step_*.tmp and .trash-* by hand");
+    expect_refusal(start(2, 10),
+                   "cannot remove what a save that was cut off has left there: Directory not empty; remove step_*.tmp and .trash-* by hand");
 }
 
 /* Without statvfs() a start goes on; without a save to come it needs no room; a checkpoint without files takes none. */
@@ -200,7 +201,8 @@ static void test_no_folder_of_ours(void **state) {
     static const char *const points_to[] = {"/nonexistent", "/dev/null", "/proc/self/fd"}; /* the last: nobody may make files there */
     for (int i = 0; i < 3; i++) {
         assert_int_equal(symlink(points_to[i], in_checkpoints("")), 0);
-        expect_refusal(start(2, 0), i < 2 ? "checkpoints is no folder (a file, or a link to nothing): move it away" : "checkpoints/.probe: cannot write");
+        expect_refusal(start(2, 0), i < 2 ? "checkpoints is no folder (a file, or a link to nothing): move it away"
+                                          : "checkpoints/.probe: cannot write");
         assert_int_equal(unlink(in_checkpoints("")), 0);
     }
     fclose(fopen(in_checkpoints(""), "w"));

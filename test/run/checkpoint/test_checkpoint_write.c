@@ -117,7 +117,8 @@ static void test_another_job_has_the_folder(void **state) {
     (void)state;
     for (int during = 0; during < 2; during++) {
         Child c = child_run(save_piece, &(Saving){during ? lose_during_the_save : lose_before_the_save});
-        if (c.code != EXIT_LOCKED || !strstr(c.said, "was taken over by another job (host elsewhere, process 5)")) fail_msg("exit %d: %s", c.code, c.said);
+        if (c.code != EXIT_LOCKED || !strstr(c.said, "was taken over by another job (host elsewhere, process 5)"))
+            fail_msg("exit %d: %s", c.code, c.said);
         assert_int_equal(access(path_of("%s/checkpoints", dir).text, F_OK) == 0, during);
         assert_int_not_equal(access(step_path(".tmp/state.json").text, F_OK), 0);
         assert_int_not_equal(access(step_path("").text, F_OK), 0);
@@ -178,7 +179,8 @@ static void test_runs_that_do_not_cover(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        CASE(test_what_else_is_in_it), CASE(test_a_step_of_another_run), CASE(test_a_folder_that_shows_late), CASE(test_another_job_has_the_folder),
+        CASE(test_what_else_is_in_it), CASE(test_a_step_of_another_run),
+        CASE(test_a_folder_that_shows_late), CASE(test_another_job_has_the_folder),
         CASE(test_a_log_that_cannot_be_synced), CASE(test_runs_that_do_not_cover),
     };
     return RUN_ALONE(tests);

@@ -39,7 +39,8 @@ static void files_are_covered_once(void **state) {
                     for (int64_t i = 0; i < f.runs; i++) {
                         assert_true(f.run[i].offset >= 0 && f.run[i].elems > 0 &&
                                     f.run[i].offset + f.run[i].elems <= whole.elems);
-                        for (int64_t e = f.run[i].offset; e < f.run[i].offset + f.run[i].elems; e++) assert_int_equal(written[e]++, 0);
+                        for (int64_t e = f.run[i].offset; e < f.run[i].offset + f.run[i].elems; e++)
+                            assert_int_equal(written[e]++, 0);
                     }
                     free(f.run);
                     layout_destroy(&z.layout);

@@ -19,12 +19,25 @@ enum { TAIL = 29 }; /* ,\n"hash":"0123456789abcdef"}\n */
 
 /* The text of a small manifest; the caller frees it. */
 static char *sample(size_t *bytes) {
-    ManifestExtent  model[2] = {{0, 1048576, 0x1111}, {1048576, 500, 0xfedcba9876543210u}}, optimizer[1] = {{0, 77, 3}}, config[1] = {{0, 9, 4}};
+    ManifestExtent model[2] = {{0, 1048576, 0x1111}, {1048576, 500, 0xfedcba9876543210u}}, optimizer[1] = {{0, 77, 3}},
+                   config[1] = {{0, 9, 4}};
     ManifestData data[2] = {{"a \"quoted\"\n.bin", 18446744073709551615u, 9223372036854775807}, {"b.bin", 2, 1}};
     cJSON       *json = cJSON_Parse("{\"run\":{\"steps\":5},\"optimizer\":{\"learning_rate\":0.0006}}");
-    Manifest     m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "bf16", .step = 1000, .samples = 12000,
-                      .tokens = MANIFEST_COUNT_LIMIT, .seed = 9223372036854775807, .ranks = 3, .threads = 2, .loss_scale = 65536.5, .loss_scale_steps = 1234,
-                      .guard = {.spikes = {3, {4.25, 1e-300, -0.1}}, .skips = 2, .rollbacks = 7, .furthest = 991}, .config = json, .data = data, .data_files = 2,
+    Manifest     m = {.run_id = "0123456789abcdef",
+                      .backend = "cpu",
+                      .precision = "bf16",
+                      .step = 1000,
+                      .samples = 12000,
+                      .tokens = MANIFEST_COUNT_LIMIT,
+                      .seed = 9223372036854775807,
+                      .ranks = 3,
+                      .threads = 2,
+                      .loss_scale = 65536.5,
+                      .loss_scale_steps = 1234,
+                      .guard = {.spikes = {3, {4.25, 1e-300, -0.1}}, .skips = 2, .rollbacks = 7, .furthest = 991},
+                      .config = json,
+                      .data = data,
+                      .data_files = 2,
                       .file = {{1049076, model, 2}, {77, optimizer, 1}, {9, config, 1}}};
     char        *text = manifest_write(&m, bytes);
     cJSON_Delete(json);
@@ -66,8 +79,18 @@ static void test_gemm(void **state) {
     ManifestExtent  one = {0, 9, 4};
     ManifestData data = {"a.bin", 1, 1};
     cJSON       *config = cJSON_CreateObject(), *gemm = cJSON_Parse("{\"device\":\"H100\",\"rows\":[[1,2,\"x\"]]}");
-    Manifest     m = {.run_id = "0123456789abcdef", .backend = "cuda", .precision = "bf16", .ranks = 1, .threads = 1, .loss_scale = 1, .config = config, .gemm = gemm,
-                      .data = &data, .data_files = 1, .file = {{9, &one, 1}, {9, &one, 1}, {9, &one, 1}}}, again;
+    Manifest        m = {.run_id = "0123456789abcdef",
+                         .backend = "cuda",
+                         .precision = "bf16",
+                         .ranks = 1,
+                         .threads = 1,
+                         .loss_scale = 1,
+                         .config = config,
+                         .gemm = gemm,
+                         .data = &data,
+                         .data_files = 1,
+                         .file = {{9, &one, 1}, {9, &one, 1}, {9, &one, 1}}},
+             again;
     size_t       bytes;
     char        *text = manifest_write(&m, &bytes), fault[MANIFEST_FAULT_BYTES] = "";
     if (parse(text, bytes, &again, fault) != MANIFEST_GOOD) fail_msg("%s", fault);
@@ -116,7 +139,8 @@ static void read_changed(char *text, void *good) {
     char     fault[MANIFEST_FAULT_BYTES] = "", signed_text[8192];
     Manifest m;
     size_t   end = strlen(text) - 1; /* without the last brace */
-    int      tail = snprintf(signed_text, sizeof signed_text, "%.*s,\n\"hash\":\"%016" PRIx64 "\"}\n", (int)end, text, manifest_hash(text, end));
+    int      tail = snprintf(signed_text, sizeof signed_text, "%.*s,\n\"hash\":\"%016" PRIx64 "\"}\n", (int)end, text,
+                             manifest_hash(text, end));
     assert_in_range(tail, 1, sizeof signed_text - 1);
     if (parse(signed_text, (size_t)tail, &m, fault) != MANIFEST_GOOD) {
         if (!fault[0]) fail_msg("refused without a word: %s", signed_text);
@@ -259,8 +283,17 @@ static void test_the_largest(void **state) {
     ManifestExtent  one = {0, 9, 4};
     ManifestData data[2] = {{"a.bin", 1, 1}, {"b.bin", 2, 1}};
     cJSON       *config = cJSON_CreateObject();
-    Manifest     m = {.run_id = "0123456789abcdef", .backend = "cpu", .precision = "bf16", .ranks = 600, .threads = 2, .loss_scale = 1, .config = config,
-                      .data = data, .data_files = 2, .file = {{(uint64_t)runs << 20, run, runs}, {9, &one, 1}, {9, &one, 1}}}, again;
+    Manifest        m = {.run_id = "0123456789abcdef",
+                         .backend = "cpu",
+                         .precision = "bf16",
+                         .ranks = 600,
+                         .threads = 2,
+                         .loss_scale = 1,
+                         .config = config,
+                         .data = data,
+                         .data_files = 2,
+                         .file = {{(uint64_t)runs << 20, run, runs}, {9, &one, 1}, {9, &one, 1}}},
+             again;
     size_t       bytes;
     char        *text = manifest_write(&m, &bytes), fault[MANIFEST_FAULT_BYTES] = "";
     assert_true(bytes < MANIFEST_LIMIT);
@@ -308,9 +341,16 @@ static void runs_grow_with_their_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(runs_grow_with_their_file), cmocka_unit_test(test_every_cut_and_every_bit), cmocka_unit_test(test_forgeries),
-        cmocka_unit_test(test_every_value), cmocka_unit_test(test_costly_text), cmocka_unit_test(test_the_largest), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_gemm), cmocka_unit_test(test_unread),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(runs_grow_with_their_file),
+        cmocka_unit_test(test_every_cut_and_every_bit),
+        cmocka_unit_test(test_forgeries),
+        cmocka_unit_test(test_every_value),
+        cmocka_unit_test(test_costly_text),
+        cmocka_unit_test(test_the_largest),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_gemm),
+        cmocka_unit_test(test_unread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

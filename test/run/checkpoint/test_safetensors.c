@@ -47,7 +47,8 @@ static void read_changed(char *header, void *good) {
         if (!fault[0]) fail_msg("refused without a word: %s", header);
         return;
     }
-    for (int t = 0; t < s.tensors; t++) assert_true(s.tensor[t].begin <= s.tensor[t].end && s.data_offset + s.tensor[t].end <= f->size);
+    for (int t = 0; t < s.tensors; t++)
+        assert_true(s.tensor[t].begin <= s.tensor[t].end && s.data_offset + s.tensor[t].end <= f->size);
     safetensors_free(&s);
     ++*(int *)good;
 }

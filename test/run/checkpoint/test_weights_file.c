@@ -45,15 +45,22 @@ static void write_weights(const Case *c) {
         int i = c->reverse ? FIXTURE_ROWS - 1 - k : k;
         if (i == c->without) continue;
         snprintf(name[i], sizeof name[i], "%s%s", c->prefix, strchr(rows[i].name, '.') + 1);
-        t[tensors] = (SafeTensor){.name = name[i], .type = c->type, .dims = rows[i].dims,
-                                  .dim = {(uint64_t)(i == 0 && c->wte_rows ? c->wte_rows : rows[i].dim[0]), (uint64_t)rows[i].dim[1]}};
+        t[tensors] = (SafeTensor){.name = name[i],
+                                  .type = c->type,
+                                  .dims = rows[i].dims,
+                                  .dim = {(uint64_t)(i == 0 && c->wte_rows ? c->wte_rows : rows[i].dim[0]),
+                                          (uint64_t)rows[i].dim[1]}};
         first[tensors++] = of_row[i];
     }
     int is_head = c->extra && strstr(c->extra, "lm_head");
     if (is_head) {
-        t[tensors] = (SafeTensor){.name = c->extra, .type = c->type, .dims = 2, .dim = {(uint64_t)rows[0].dim[0], (uint64_t)rows[0].dim[1]}};
+        t[tensors] = (SafeTensor){.name = c->extra,
+                                  .type = c->type,
+                                  .dims = 2,
+                                  .dim = {(uint64_t)rows[0].dim[0], (uint64_t)rows[0].dim[1]}};
         first[tensors++] = strcmp(c->extra, "lm_head.weight") != 0;
-    } else if (c->extra) t[tensors] = (SafeTensor){.name = c->extra, .type = SAFE_U8, .dims = 2, .dim = {1, 1}}, first[tensors++] = 0;
+    } else if (c->extra)
+        t[tensors] = (SafeTensor){.name = c->extra, .type = SAFE_U8, .dims = 2, .dim = {1, 1}}, first[tensors++] = 0;
     char *header = safetensors_header(t, tensors, &bytes);
     FILE *out = fopen(path_of("%s/model.safetensors", dir).text, "w");
     fwrite(header, 1, bytes, out);
@@ -75,7 +82,8 @@ static int64_t wrong_masters(const Fixture *f) {
     for (int i = 0; i < f->shards->spans; i++) {
         Span span = f->shards->span[i];
         for (int64_t k = 0; k < span.elems; k++) {
-            wrong += tensor_get(optimizer_master(&f->optimizer, span), k) != value_of(f->shards->layout.param[span.param].offset + span.first + k);
+            wrong += tensor_get(optimizer_master(&f->optimizer, span), k) !=
+                     value_of(f->shards->layout.param[span.param].offset + span.first + k);
             wrong += tensor_get(f->shards->params, span.memory + k) != value_of(f->shards->layout.param[span.param].offset + span.first + k); /* published, exact in bf16 */
             wrong += tensor_get(optimizer_state(&f->optimizer, 0, span), k) != 0;
         }
@@ -184,7 +192,8 @@ static void test_no_files_of_weights(void **state) {
     for (int64_t keep = bytes - 1; keep >= 0; keep = keep > 1200 ? 1200 : keep - 7) {
         assert_int_equal(truncate(file, keep), 0);
         c = read_as(F32, file);
-        if (c.code != EXIT_DATA || child_lines(&c) != 1) fail_msg("cut to %lld bytes: exit %d: %s", (long long)keep, c.code, c.said);
+        if (c.code != EXIT_DATA || child_lines(&c) != 1)
+            fail_msg("cut to %lld bytes: exit %d: %s", (long long)keep, c.code, c.said);
     }
     free(data);
 }

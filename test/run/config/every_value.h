@@ -24,9 +24,31 @@ static inline void twice(cJSON *parent, cJSON *value) {
 
 /* Calls attempt(text, ctx) with each such text; returns how many there were. */
 static inline int every_value(const char *text, void (*attempt)(char *text, void *ctx), void *ctx) {
-    static const char *const others[] = {"null", "true", "0", "-1", "1.5", "1e300", "4294967297", "9007199254740993", "\"\"", "\"x\"", "\"-1\"", "\"00\"",
-                                         "\"9007199254740993\"", "\"9223372036854775808\"", "\"18446744073709551615\"", "\"184467440737095516160\"", "\"0123456789abcdef\"",
-                                         "\"../x\"", "[]", "{}", "[1]", "[\"0\",\"1\"]", "[\"0\",\"1\",2]", "{\"a\":1}", "[[]]"};
+    static const char *const others[] = {"null",
+                                         "true",
+                                         "0",
+                                         "-1",
+                                         "1.5",
+                                         "1e300",
+                                         "4294967297",
+                                         "9007199254740993",
+                                         "\"\"",
+                                         "\"x\"",
+                                         "\"-1\"",
+                                         "\"00\"",
+                                         "\"9007199254740993\"",
+                                         "\"9223372036854775808\"",
+                                         "\"18446744073709551615\"",
+                                         "\"184467440737095516160\"",
+                                         "\"0123456789abcdef\"",
+                                         "\"../x\"",
+                                         "[]",
+                                         "{}",
+                                         "[1]",
+                                         "[\"0\",\"1\"]",
+                                         "[\"0\",\"1\",2]",
+                                         "{\"a\":1}",
+                                         "[[]]"};
     enum { OTHERS = sizeof others / sizeof *others };
     int    count = 0;
     for (int n = 0;; n++)

@@ -218,7 +218,8 @@ static void test_one_message(void **state) {
     (void)state;
     Config config;
     char  *faults = load(GOOD, "run.allow_change=[\"zzz\",5]", 0, &config);
-    assert_string_equal(faults, "override \"run.allow_change=[\\\"zzz\\\",5]\": error: run.allow_change[1] must be a string, not 5\n");
+    assert_string_equal(faults,
+                        "override \"run.allow_change=[\\\"zzz\\\",5]\": error: run.allow_change[1] must be a string, not 5\n");
     free(faults);
     faults = load(GOOD, "model.preset=x", 0, &config);
     assert_int_equal(lines(faults), 1);
@@ -269,20 +270,26 @@ static void test_defaults(void **state) {
     assert_string_equal(c.path, file);
     assert_string_equal(c.run.dir, "runs/demo");
     assert_true(c.run.steps == 600 && c.run.seed == 1337 && c.run.resume == RESUME_AUTO && c.run.allow_change.count == 0);
-    assert_true(c.run.max_minutes == 0 && c.run.on_nonfinite == ON_TROUBLE_STOP && c.run.on_spike == ON_TROUBLE_WARN && c.run.spike_threshold == 10 && c.run.max_skips == 3 && c.run.verify_every == 1000 && c.run.watchdog_seconds == 0);
-    assert_true(c.model.shape.n_layer == 4 && c.model.shape.n_head == 6 && c.model.shape.n_embd == 192 && c.model.shape.n_positions == 256);
+    assert_true(c.run.max_minutes == 0 && c.run.on_nonfinite == ON_TROUBLE_STOP && c.run.on_spike == ON_TROUBLE_WARN &&
+                c.run.spike_threshold == 10 && c.run.max_skips == 3 && c.run.verify_every == 1000 &&
+                c.run.watchdog_seconds == 0);
+    assert_true(c.model.shape.n_layer == 4 && c.model.shape.n_head == 6 && c.model.shape.n_embd == 192 &&
+                c.model.shape.n_positions == 256);
     assert_true(c.model.shape.vocab_size == 256 && !*c.model.preset && !*c.model.init_from);
     assert_true(c.data.train.count == 1 && c.data.val.count == 1 && c.data.shuffle == 1 && !*c.data.tokenizer);
     assert_string_equal(c.data.train.item[0], "demo/train_*.bin");
     assert_true(c.batch.global_tokens == 12288 && c.batch.micro_batch == 4 && c.batch.seq_len == 256);
     assert_string_equal(c.optimizer.name, "adamw");
-    assert_true(c.optimizer.learning_rate == 2e-3 && c.optimizer.beta1 == 0.9 && c.optimizer.beta2 == 0.95 && c.optimizer.eps == 1e-8);
+    assert_true(c.optimizer.learning_rate == 2e-3 && c.optimizer.beta1 == 0.9 && c.optimizer.beta2 == 0.95 &&
+                c.optimizer.eps == 1e-8);
     assert_true(c.optimizer.weight_decay == 0.1 && c.optimizer.grad_clip == 1.0);
     assert_true(c.schedule.name == SCHEDULE_COSINE && c.schedule.warmup_steps == 50 && c.schedule.final_lr_fraction == 0.1);
     assert_true(c.schedule.decay_fraction == 0.2 && c.precision == PRECISION_AUTO);
-    assert_true(c.parallel.zero_stage == 1 && c.parallel.comm == PARALLEL_AUTO && !c.parallel.deterministic && c.memory.recompute == 0);
+    assert_true(c.parallel.zero_stage == 1 && c.parallel.comm == PARALLEL_AUTO && !c.parallel.deterministic &&
+                c.memory.recompute == 0);
     assert_true(c.checkpoint.every == 1000 && c.checkpoint.keep == 2 && c.eval.every == 100 && c.eval.tokens == 0);
-    assert_true(c.sample.every == 0 && c.sample.tokens == 128 && !*c.sample.prompt && c.sample.temperature == 0.8 && c.sample.top_k == 0);
+    assert_true(c.sample.every == 0 && c.sample.tokens == 128 && !*c.sample.prompt && c.sample.temperature == 0.8 &&
+                c.sample.top_k == 0);
     assert_true(c.log.every == 1);
 }
 
@@ -290,9 +297,12 @@ static void test_good_values(void **state) {
     (void)state;
     Config c;
     char   dir[96];
-    load_good(GOOD, "run.steps=6e2|run.seed=9007199254740992|optimizer.learning_rate=3e-4|data.train=[\"a\",\"b b\"]|data.val=|precision=fp32"
-                    "|optimizer.beta1=0|data.shuffle=false|sample.prompt=In the beginning|optimizer.grad_clip=1e30|$schema=x", 3, &c);
-    assert_true(c.run.steps == 600 && c.run.seed == 9007199254740992 && c.optimizer.learning_rate == 3e-4 && c.optimizer.beta1 == 0);
+    load_good(GOOD,
+              "run.steps=6e2|run.seed=9007199254740992|optimizer.learning_rate=3e-4|data.train=[\"a\",\"b b\"]|data.val=|precision=fp32"
+              "|optimizer.beta1=0|data.shuffle=false|sample.prompt=In the beginning|optimizer.grad_clip=1e30|$schema=x",
+              3, &c);
+    assert_true(c.run.steps == 600 && c.run.seed == 9007199254740992 && c.optimizer.learning_rate == 3e-4 &&
+                c.optimizer.beta1 == 0);
     assert_true(c.data.train.count == 2 && c.data.val.count == 0 && c.precision == PRECISION_FP32 && !c.data.shuffle);
     assert_string_equal(c.data.train.item[1], "b b");
     assert_string_equal(c.sample.prompt, "In the beginning");
@@ -304,13 +314,18 @@ static void test_good_values(void **state) {
     assert_string_equal(c.run.allow_change.item[0], "optimizer");
     load_good("{\"$schema\": \"./s.json\", \"run\": {\"steps\": 1}, \"model\": {\"preset\": \"gpt2-355m\", \"n_layer\": 2},"
               " \"data\": {\"train\": [\"x\"]}, \"batch\": {\"global_tokens\": 4096, \"micro_batch\": 2}}", NULL, 2, &c);
-    assert_true(c.model.shape.n_layer == 2 && c.model.shape.n_head == 16 && c.model.shape.n_embd == 1024 && c.model.shape.n_positions == 1024);
+    assert_true(c.model.shape.n_layer == 2 && c.model.shape.n_head == 16 && c.model.shape.n_embd == 1024 &&
+                c.model.shape.n_positions == 1024);
     assert_true(c.model.shape.vocab_size == 50257 && c.batch.seq_len == 1024);
     snprintf(dir, sizeof dir, "runs/%s", strrchr(file, '/') + 1);
     assert_string_equal(c.run.dir, dir);
-    static const char *const names[][2] = {{"configs/a.b.json", "runs/a.b"}, {"a/.json", "runs/.json"}, {".b", "runs/.b"}, {"c", "runs/c"}};
-    static const char        no_dir[] = "{\"run\": {\"steps\": 1}, \"model\": {\"preset\": \"gpt2-124m\"}, \"data\": {\"train\": \"x\"},"
-                                        " \"batch\": {\"global_tokens\": 1024, \"micro_batch\": 1}}";
+    static const char *const names[][2] = {{"configs/a.b.json", "runs/a.b"},
+                                           {"a/.json", "runs/.json"},
+                                           {".b", "runs/.b"},
+                                           {"c", "runs/c"}};
+    static const char        no_dir[] =
+        "{\"run\": {\"steps\": 1}, \"model\": {\"preset\": \"gpt2-124m\"}, \"data\": {\"train\": \"x\"},"
+        " \"batch\": {\"global_tokens\": 1024, \"micro_batch\": 1}}";
     for (size_t i = 0; i < COUNT(names); i++) {
         assert_null(config_parse(names[i][0], no_dir, strlen(no_dir), NULL, 0, 1, &c));
         assert_string_equal(c.run.dir, names[i][1]);

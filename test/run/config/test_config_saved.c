@@ -40,7 +40,8 @@ static cJSON *printed_and_read(cJSON *json) {
     cJSON_Delete(json);
     Json      parsed;
     JsonFault fault;
-    if (!json_parse(text, strlen(text), JSON_LIMIT, &parsed, &fault)) fail_msg("%d:%d: %s\n%s", fault.at.line, fault.at.column, fault.text, text);
+    if (!json_parse(text, strlen(text), JSON_LIMIT, &parsed, &fault))
+        fail_msg("%d:%d: %s\n%s", fault.at.line, fault.at.column, fault.text, text);
     cJSON *root = cJSON_Duplicate(parsed.root, 1);
     json_free(&parsed);
     free(text);
@@ -67,7 +68,8 @@ static void test_round_trip(void **state) {
         char  *twice = cJSON_Print(again);
         cJSON *third = printed_and_read(again);
         assert_true(cJSON_Compare(saved, third, 1));
-        assert_true(a.run.seed == b.run.seed && a.optimizer.learning_rate == b.optimizer.learning_rate && a.optimizer.eps == b.optimizer.eps);
+        assert_true(a.run.seed == b.run.seed && a.optimizer.learning_rate == b.optimizer.learning_rate &&
+                    a.optimizer.eps == b.optimizer.eps);
         assert_string_equal(a.sample.prompt, b.sample.prompt);
         assert_null(config_compare(&b, saved));
         /* the saved copy is itself a config */
@@ -142,7 +144,8 @@ static void test_compare(void **state) {
     for (size_t i = 0; i < COUNT(rows); i++) {
         load_good(GOOD, rows[i].overrides, 0, &now);
         char *text = config_compare(&now, saved);
-        if (rows[i].says ? !text || !strstr(text, rows[i].says) : text != NULL) fail_msg("%s: %s", rows[i].overrides, text ? text : "accepted");
+        if (rows[i].says ? !text || !strstr(text, rows[i].says) : text != NULL)
+            fail_msg("%s: %s", rows[i].overrides, text ? text : "accepted");
         free(text);
     }
     /* a preset and the same sizes spelled out are the same model */
@@ -178,8 +181,9 @@ static void test_check_ranks(void **state) {
     assert_null(config_check_ranks(&c, 0));
     assert_null(config_check_ranks(&c, 12));
     char *text = config_check_ranks(&c, 7);
-    assert_string_equal(text, "batch.global_tokens = 12288 is no multiple of batch.micro_batch (4) x batch.seq_len (256) x ranks (7) = 7168; "
-                              "nearest valid values: 7168 and 14336");
+    assert_string_equal(text,
+                        "batch.global_tokens = 12288 is no multiple of batch.micro_batch (4) x batch.seq_len (256) x ranks (7) = 7168; "
+                        "nearest valid values: 7168 and 14336");
     free(text);
     c.batch.micro_batch = INT64_MAX / 2;
     text = config_check_ranks(&c, 7);

@@ -87,8 +87,13 @@ static void clipping(void **state) {
 
 int main(void) {
     const struct CMUnitTest cases[] = {
-        cmocka_unit_test(warm_up_is_linear_from_one), cmocka_unit_test(cosine), cmocka_unit_test(linear), cmocka_unit_test(constant),
-        cmocka_unit_test(warmup_stable_decay), cmocka_unit_test(warm_up_may_be_the_whole_run), cmocka_unit_test(clipping),
+        cmocka_unit_test(warm_up_is_linear_from_one),
+        cmocka_unit_test(cosine),
+        cmocka_unit_test(linear),
+        cmocka_unit_test(constant),
+        cmocka_unit_test(warmup_stable_decay),
+        cmocka_unit_test(warm_up_may_be_the_whole_run),
+        cmocka_unit_test(clipping),
     };
     return cmocka_run_group_tests_name("schedule", cases, NULL, NULL);
 }

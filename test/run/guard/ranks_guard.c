@@ -13,8 +13,14 @@
 #include "test/comm/ranks.h"
 
 static Model *replica_create(DType act) {
-    Model *m = model_create((ModelSpec){.shards = {.shape = {2, 3, 42, 40, 256}, .comm = world, .ranks = comm_size(world), .rank = comm_rank(world), .act = act,
-                                                   .use = GPT_TRAINING}, .B = 1, .T = 40});
+    Model        *m = model_create((ModelSpec){.shards = {.shape = {2, 3, 42, 40, 256},
+                                                          .comm = world,
+                                                          .ranks = comm_size(world),
+                                                          .rank = comm_rank(world),
+                                                          .act = act,
+                                                          .use = GPT_TRAINING},
+                                               .B = 1,
+                                               .T = 40});
     const Layout *layout = &m->shards->layout;
     float *values = (float *)malloc(sizeof *values * (size_t)layout->elems);
     CHECK(values, "no memory");
@@ -114,7 +120,8 @@ static void what_is_not_repeated_is_found(void **state) {
     (void)state;
     int         last = comm_size(world) - 1, is_last = comm_rank(world) == last;
     char        who[GUARD_TEXT];
-    StepNumbers a = {.loss = 2.5, .grad_norm = 0.5, .own_grads = 17 + comm_rank(world), .grads = 40 + comm_rank(world)}, b = a, not_finite = a;
+    StepNumbers a = {.loss = 2.5, .grad_norm = 0.5, .own_grads = 17 + comm_rank(world), .grads = 40 + comm_rank(world)},
+                b = a, not_finite = a;
     EXPECT_ON_ALL(guard_is_repeated(world, &a, &b, who));
     not_finite.loss = not_finite.grad_norm = (double)NAN;
     b = not_finite;
@@ -139,7 +146,9 @@ static int flip_many(int64_t flips, uint64_t seed) {
     device_open(world_local_rank(comm_world(world)), 1);
     Model *m = replica_create(seed % 2 ? BF16 : F32);
     for (int64_t k = 0; k < flips; k++) flip(m, seed, (uint64_t)k, &missed, &wrong);
-    if (comm_rank(world) == 0) printf("%lld flips, %lld missed, %lld wrong ranks named\n", (long long)flips, (long long)missed, (long long)wrong);
+    if (comm_rank(world) == 0)
+        printf("%lld flips, %lld missed, %lld wrong ranks named\n", (long long)flips, (long long)missed,
+               (long long)wrong);
     model_destroy(m);
     world_leave(comm_world(world));
     return missed || wrong;
@@ -147,6 +156,9 @@ static int flip_many(int64_t flips, uint64_t seed) {
 
 int main(int argc, char **argv) {
     if (argc > 2) return flip_many(atoll(argv[1]), strtoull(argv[2], NULL, 10));
-    const struct CMUnitTest cases[] = {cmocka_unit_test(flipped_bits_are_found), cmocka_unit_test(the_odd_ones_are_named), cmocka_unit_test(differing_hashes_are_seen_in_sums), cmocka_unit_test(what_is_not_repeated_is_found)};
+    const struct CMUnitTest cases[] = {cmocka_unit_test(flipped_bits_are_found),
+                                       cmocka_unit_test(the_odd_ones_are_named),
+                                       cmocka_unit_test(differing_hashes_are_seen_in_sums),
+                                       cmocka_unit_test(what_is_not_repeated_is_found)};
     return RUN_ON_RANKS(cases);
 }

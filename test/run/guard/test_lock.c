@@ -35,7 +35,8 @@ static int remove_dir(void **state) {
 
 /* --- the decision ------------------------------------------------------------------------------------------------- */
 
-static const LockHolder OWN = {.host = "here", .boot = "b1", .process = 7, .started = 70, .job = "11", .restart = 1, .nonce = 0xabc, .beat = 1};
+static const LockHolder OWN =
+    {.host = "here", .boot = "b1", .process = 7, .started = 70, .job = "11", .restart = 1, .nonce = 0xabc, .beat = 1};
 
 static LockHolder holder(const char *host, const char *boot, const char *job, int64_t restart) {
     LockHolder h = {.process = 5, .started = 50, .restart = restart, .nonce = 0xfedcba9876543210u, .beat = 3};
@@ -59,7 +60,8 @@ static void the_text_goes_round(void **state) {
     assert_int_equal(length, strlen(text));
     assert_int_equal(holder_parse(text, &again), 1);
     assert_memory_equal(&h, &again, sizeof h);
-    const char *const foreign[] = {"", "\n", "host vm, process 12\n", "hello", "host a process 1 boot b started 2 job c restart 3 nonce 4"};
+    const char *const foreign[] = {"", "\n", "host vm, process 12\n", "hello",
+                                   "host a process 1 boot b started 2 job c restart 3 nonce 4"};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) assert_int_equal(holder_parse(foreign[i], &again), 0);
 }
 

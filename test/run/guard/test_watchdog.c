@@ -179,9 +179,14 @@ static void test_a_long_start_is_forgotten(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_silence_ends), cmocka_unit_test(test_a_launcher_ends), cmocka_unit_test(test_ticks_keep_alive),
-                                     cmocka_unit_test(test_default_is_patient), cmocka_unit_test(test_a_stopped_process_is_not_blamed),
-                                     cmocka_unit_test(test_silence_in_mpi_init), cmocka_unit_test(test_a_report_that_nobody_reads),
-                                     cmocka_unit_test(test_limits), cmocka_unit_test(test_a_long_start_is_forgotten)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_silence_ends),
+                                     cmocka_unit_test(test_a_launcher_ends),
+                                     cmocka_unit_test(test_ticks_keep_alive),
+                                     cmocka_unit_test(test_default_is_patient),
+                                     cmocka_unit_test(test_a_stopped_process_is_not_blamed),
+                                     cmocka_unit_test(test_silence_in_mpi_init),
+                                     cmocka_unit_test(test_a_report_that_nobody_reads),
+                                     cmocka_unit_test(test_limits),
+                                     cmocka_unit_test(test_a_long_start_is_forgotten)};
     return cmocka_run_group_tests_name("watchdog", all, NULL, NULL);
 }

@@ -30,7 +30,8 @@ static inline Child child_run(void (*piece)(void *), void *argument) {
         _exit(0);
     }
     close(ends[1]);
-    for (ssize_t n; have < sizeof c.said - 1 && (n = read(ends[0], c.said + have, sizeof c.said - 1 - have)) > 0;) have += (size_t)n;
+    for (ssize_t n; have < sizeof c.said - 1 && (n = read(ends[0], c.said + have, sizeof c.said - 1 - have)) > 0;)
+        have += (size_t)n;
     close(ends[0]);
     waitpid(pid, &status, 0);
     if (WIFEXITED(status)) c.code = WEXITSTATUS(status);
