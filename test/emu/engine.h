@@ -193,6 +193,7 @@ struct Allocation {
     size_t     bytes;
     MemoryKind kind;
     Cell      *shadow; /* the race checker's, made at the first access */
+    bool       initialised; /* for the race checker: all of it was written at once */
 };
 Allocation *find_allocation(const void *p); /* NULL: not CUDA's memory */
 void        for_each_allocation(void (*f)(Allocation &));

@@ -48,7 +48,7 @@ static cudaError_t allocate(void **p, size_t bytes, MemoryKind kind) {
     if (posix_memalign((void **)&base, ALIGN, bytes + behind) != 0) return remember(cudaErrorMemoryAllocation);
     memset(base, 0xff, bytes + behind);
     if (kind == DEVICE_ONLY) ASAN_POISON_MEMORY_REGION(base, bytes + behind);
-    allocations[base] = Allocation{base, bytes, kind, nullptr};
+    allocations[base] = Allocation{base, bytes, kind, nullptr, false};
     if (kind != PINNED) used_bytes += bytes;
     *p = base;
     return cudaSuccess;

@@ -226,7 +226,7 @@ static void check(const void *pointer, size_t n, Access kind, uint32_t at, int t
         if (!a) report("ERROR", "access outside of every device allocation", p, at);
         if (p + n > a->base + a->bytes) report("ERROR", "access runs past its device allocation", p, at);
         cells = shadow_of(*a) + (p - a->base) / 2;
-        initialised = a->kind != DEVICE_ONLY; /* the host writes there unseen */
+        initialised = a->kind != DEVICE_ONLY || a->initialised; /* the host writes unseen into what is not the device's alone */
     }
     uint64_t me = stamp_of(thread, clock, kind == ATOMIC);
     for (size_t i = 0; i < (n + 1) / 2; i++) check_cell(cells[i], *place, initialised, p, kind, at, me);
@@ -269,6 +269,11 @@ void race_pending(void *shared, size_t n, const char *file, int line) {
 void race_initialised(const void *p, size_t n) {
     Allocation *a = on() ? find_allocation(p) : nullptr;
     if (!a) return;
+    if (p == a->base && n == a->bytes) { /* all of it: without a cell for each byte of what is hardly used */
+        race_forget(*a);
+        a->initialised = true;
+        return;
+    }
     Cell *cells = shadow_of(*a);
     for (size_t i = (size_t)((const char *)p - a->base) / 2, end = i + (n + 1) / 2; i < end; i++) cells[i] = Cell{BY_HOST, {0, 0}, 0, 0};
 }
