@@ -35,6 +35,47 @@ static const struct { const char *start; size_t bytes; const char *what; } forei
     {"\x93NUMPY", 6, "NumPy .npy file; write the array with tofile() as uint16"},
 };
 
+/* --- text --------------------------------------------------------------------------------------------------------- */
+
+/* Bytes of the UTF-8 character that starts here (RFC 3629), 0: none. A character that is cut off at the end counts. */
+static size_t utf8_character(const uint8_t *data, size_t bytes) {
+    uint8_t c = data[0];
+    size_t  length = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : (c & 0xF0) == 0xE0 ? 3 : c >= 0xF0 && c < 0xF5 ? 4 : 0;
+    uint8_t least = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80, most = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
+    for (size_t i = 1; i < length && i < bytes; i++, least = 0x80, most = 0xBF)
+        if (data[i] < least || data[i] > most) return 0;
+    return length;
+}
+
+/* Without control characters, but for white space, backspace and escape. */
+static int is_text(const uint8_t *data, size_t bytes) {
+    for (size_t at = 0, length; at < bytes; at += length) {
+        uint8_t c = data[at];
+        length = utf8_character(data + at, bytes - at);
+        if (length == 0 || c == 0x7F || (c < 0x20 && !(c >= 8 && c <= 13) && c != 27)) return 0;
+    }
+    return bytes > 0;
+}
+
+static int is_gzip(const uint8_t *data, size_t bytes) { /* RFC 1952: magic, deflate, flags, level, system */
+    return bytes >= 10 && memcmp(data, "\x1f\x8b\x08", 3) == 0 && data[3] < 32 &&
+           (data[8] == 0 || data[8] == 2 || data[8] == 4) && (data[9] <= 13 || data[9] == 255);
+}
+
+const char *shard_text_kind(const uint8_t *data, size_t bytes) {
+    if (bytes > SHARD_START_BYTES) bytes = SHARD_START_BYTES;
+    if (is_gzip(data, bytes)) return "gzip";
+    if (bytes >= 4 && memcmp(data, "\x28\xb5\x2f\xfd", 4) == 0) return "zstd";
+    if (bytes >= 6 && memcmp(data, "\xfd" "7zXZ", 6) == 0) return "xz";
+    if (bytes >= 5 && memcmp(data, "PAR1\x15", 5) == 0) return "parquet"; /* 0x15: a page's header begins with its type */
+    if (!is_text(data, bytes)) return NULL;
+    size_t first = 0;
+    while (first < bytes && strchr(" \t\r\n", data[first])) first++;
+    return first < bytes && strchr("{[", data[first]) ? "JSON" : "UTF-8 text";
+}
+
+/* --- headers ------------------------------------------------------------------------------------------------------ */
+
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]) {
 #define FAULT(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), -1
     int32_t start[3] = {0, 0, 0}; /* magic, version, tokens */
@@ -65,9 +106,10 @@ int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, S
     for (size_t i = 0; i < sizeof foreign_files / sizeof *foreign_files; i++)
         if (bytes >= foreign_files[i].bytes && memcmp(data, foreign_files[i].start, foreign_files[i].bytes) == 0)
             FAULT("is a %s", foreign_files[i].what);
+    const char *text = shard_text_kind(data, bytes);
+    if (text) FAULT("is %s, not tokens: text becomes shards by ./train_gpt tokenize", text);
     if (file_bytes % 2)
-        FAULT("is no token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd number of bytes (%llu); "
-              "text becomes shards by ./train_gpt tokenize",
+        FAULT("is no token file: without the magic of an llm.c shard it is read as uint16, but it holds an odd number of bytes (%llu)",
               (unsigned long long)file_bytes);
     if (file_bytes < 4) FAULT("is truncated: it holds %llu bytes", (unsigned long long)file_bytes);
     *header = (ShardHeader){2, 0, (int64_t)(file_bytes / 2), 0};
@@ -171,6 +213,13 @@ static int read_index(const char *path, uint64_t file_bytes, ShardHeader *header
     return 1;
 }
 
+/* With the command that makes tokens of it. */
+NORETURN static void refuse_text(const char *path, const char *kind) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    fail(EXIT_DATA, "%s is %s, not tokens: ./train_gpt tokenize %s out=datasets/%.*s makes shards of it, and data.train names those", path,
+         kind, path, (int)strcspn(name, "."), name);
+}
+
 Shard shard_open(const char *path) {
     struct stat st;
     if (stat(path, &st) < 0 && errno == ENOENT) fail(EXIT_DATA, "%s does not exist", path);
@@ -182,14 +231,17 @@ Shard shard_open(const char *path) {
     if (fstat(fd, &st) < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(errno));
 
     Shard   shard = {NULL, NULL, (uint64_t)st.st_size, {0, 0, 0, 0}};
-    uint8_t start[SHARD_HEADER_BYTES];
+    uint8_t start[SHARD_START_BYTES];
     size_t  start_bytes = shard.file_bytes < sizeof start ? (size_t)shard.file_bytes : sizeof start;
     int     rc = io_pread(fd, start, start_bytes, 0);
     if (rc < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(-rc));
     char fault[SHARD_FAULT_CHARS];
     if (!read_index(path, shard.file_bytes, &shard.header) &&
-        shard_parse_header(start, start_bytes, shard.file_bytes, &shard.header, fault) < 0)
+        shard_parse_header(start, start_bytes, shard.file_bytes, &shard.header, fault) < 0) {
+        const char *text = shard_text_kind(start, start_bytes);
+        if (text) refuse_text(path, text);
         fail(EXIT_DATA, "%s %s", path, fault);
+    }
 
     void *map = mmap(NULL, (size_t)shard.file_bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) fail(EXIT_IO, "cannot map %s into memory: %s", path, strerror(errno));

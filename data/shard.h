@@ -15,7 +15,12 @@
 extern "C" {
 #endif
 
-enum { SHARD_HEADER_BYTES = 1024, SHARD_INDEX_BYTES = 34 /* of the start of a Megatron index */, SHARD_FAULT_CHARS = 256 };
+enum {
+    SHARD_HEADER_BYTES = 1024,
+    SHARD_START_BYTES = 65536, /* that tell text from tokens without a header */
+    SHARD_INDEX_BYTES = 34,    /* of the start of a Megatron index */
+    SHARD_FAULT_CHARS = 256
+};
 
 typedef struct {
     int     token_bytes;   /* 2 or 4 */
@@ -24,7 +29,11 @@ typedef struct {
     int64_t sequences;     /* of a Megatron index; else 0 */
 } ShardHeader;
 
-/* Reads the header of a file of file_bytes bytes whose first `bytes` (at most SHARD_HEADER_BYTES are looked at) are
+/* What a file without the header of tokens holds, by its first `bytes` (at most SHARD_START_BYTES are looked at): "UTF-8
+ * text", "JSON", or what "gzip", "zstd", "xz" or "parquet" packed; NULL: none of them. */
+const char *shard_text_kind(const uint8_t *data, size_t bytes);
+
+/* Reads the header of a file of file_bytes bytes whose first `bytes` (at most SHARD_START_BYTES are looked at) are
  * given. Returns 0 and *header; or -1, and in fault the reason and the remedy, as the end of a sentence that begins
  * with the file's name. */
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]);

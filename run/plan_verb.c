@@ -25,7 +25,7 @@ typedef struct {
 } DataCount;
 
 static void count_file(DataCount *d, const char *path, int64_t T) {
-    uint8_t     head[SHARD_HEADER_BYTES];
+    uint8_t     head[SHARD_START_BYTES];
     char        fault[SHARD_FAULT_CHARS];
     ShardHeader header;
     int64_t     bytes = io_file_bytes(path);

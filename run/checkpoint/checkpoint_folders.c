@@ -269,3 +269,11 @@ int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity) {
     if (found) strcpy(out, path.text);
     return found;
 }
+
+Path folder_weights(const char *path) {
+    struct stat st;
+    Path        inside = path_of("%s/model.safetensors", path), newest;
+    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return path_of("%s", path);
+    if (stat(inside.text, &st) == 0 || !checkpoint_find(path, newest.text, sizeof newest.text)) return inside;
+    return path_of("%s/model.safetensors", newest.text);
+}

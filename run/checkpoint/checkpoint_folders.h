@@ -24,6 +24,9 @@ typedef struct {
 
 void folder_name(char out[32], int64_t step);            /* "step_00000050" */
 
+/* The file of weights that a path names: itself, the one in a folder, or that of a run folder's newest checkpoint. */
+Path folder_weights(const char *path);
+
 /* The step folders below `checkpoints`, newest first; malloc'ed. 0 when there are none, -errno when it cannot be
  * read. */
 int folders_list(const char *checkpoints, StepFolder **list);

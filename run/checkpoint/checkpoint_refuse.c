@@ -15,6 +15,7 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "model/hf_gpt2.h"
+#include "run/config/schedule.h"
 #include "run/checkpoint/weights_file.h"
 
 void refuse_used_folder(const char *run_dir, int checkpoints) {
@@ -59,6 +60,22 @@ static int compare_data(const Dataset *now, const Manifest *m, FILE *out) {
     return m->data_files != now->shards;
 }
 
+/* What may change and yet shows in the curves, to whoever looks at them later. */
+static void warn_of_changes(const Config *config, const Manifest *m) {
+    Config then;
+    char  *fault = config_from_json(m->config, &then);
+    free(fault);
+    if (fault) return; /* of another version */
+    double before = schedule_lr(&then, m->step), now = schedule_lr(config, m->step);
+    if (config->run.steps != then.run.steps && now != before)
+        warn("run.steps is %" PRId64 ", in the checkpoint %" PRId64 ": the learning rate of step %" PRId64 " is %.3e, and was to be %.3e; "
+             "run.stop_step ends a run early and leaves the schedule as it is", config->run.steps, then.run.steps, m->step + 1, now, before);
+    if (config->eval.tokens != then.eval.tokens)
+        warn("eval.tokens is %" PRId64 ", in the checkpoint %" PRId64 ": from step %" PRId64 " on the loss of evaluations is of other tokens, "
+             "and not to be compared with that before", config->eval.tokens, then.eval.tokens, m->step);
+    config_free(&then);
+}
+
 void refuse_other_settings(const Config *config, const Dataset *train, const char *folder, const Manifest *m) {
     char  *data = NULL, *settings = config_compare(config, m->config);
     size_t bytes = 0;
@@ -69,6 +86,7 @@ void refuse_other_settings(const Config *config, const Dataset *train, const cha
     if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory to compare settings with %s", folder);
     if (settings || bytes) fail(EXIT_CONFIG, "%s: %s%s%s", folder, settings ? settings : "", settings && bytes ? "; " : "", data);
     free(data);
+    warn_of_changes(config, m);
 }
 
 /* --- weights to start from ---------------------------------------------------------------------------------------- */
@@ -100,12 +118,10 @@ typedef struct { Path file, folder; } Source;
 
 static Source source_of(const char *init_from) {
     static const char name[] = "/model.safetensors";
-    struct stat st;
-    size_t      bytes = strlen(init_from), tail = sizeof name - 1;
-    if (stat(init_from, &st) == 0 && S_ISDIR(st.st_mode))
-        return (Source){path_of("%s%s", init_from, name), path_of("%s", init_from)};
-    int in_folder = bytes > tail && strcmp(init_from + bytes - tail, name) == 0;
-    return (Source){path_of("%s", init_from), path_of("%.*s", in_folder ? (int)(bytes - tail) : 0, init_from)};
+    Path   file = folder_weights(init_from);
+    size_t bytes = strlen(file.text), tail = sizeof name - 1;
+    int    in_folder = bytes > tail && strcmp(file.text + bytes - tail, name) == 0;
+    return (Source){file, path_of("%.*s", in_folder ? (int)(bytes - tail) : 0, file.text)};
 }
 
 /* A checkpoint wins over init_from, which need not be there any more. */

@@ -10,12 +10,7 @@
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights_file.h"
 
-/* The file itself, or the one in a folder. */
-static WeightsFile open_weights(const char *path) {
-    struct stat st;
-    int         folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    return weights_open(path_of(folder ? "%s/model.safetensors" : "%s", path).text);
-}
+static WeightsFile open_weights(const char *path) { return weights_open(folder_weights(path).text); }
 
 /* Two of WEIGHTS_BLOCK. */
 static float *block_buffer(const char *path) {
