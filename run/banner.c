@@ -38,7 +38,7 @@ static void print_data(const Run *r) {
 
 /* " (tensor 2 x shard 4)", or nothing. */
 static const char *in_grid(const char *grid, char out[MESH_TEXT + 4]) {
-    snprintf(out, MESH_TEXT + 4, grid[0] ? " (%s)" : "", grid);
+    snprintf(out, MESH_TEXT + 4, "%s%s%s", grid[0] ? " (" : "", grid, grid[0] ? ")" : "");
     return out;
 }
 

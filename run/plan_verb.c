@@ -355,7 +355,8 @@ int verb_plan(int argc, char **argv) {
     Asked  asked = take_asked(&overrides, argv + 2);
     Config config;
     int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0: not to be checked yet */
-    char  *faults = (asked.on.cluster ? config_load_elsewhere : config_load)(argv[1], argv + 2, overrides, ranks, &config);
+    char  *faults = asked.on.cluster ? config_load_elsewhere(argv[1], argv + 2, overrides, ranks, &config)
+                                     : config_load(argv[1], argv + 2, overrides, ranks, &config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
     if (asked.fits) {
         int fit = fitting(&config, asked.ranks);

@@ -33,8 +33,8 @@ int stragglers_find(const Pace *pace, int ranks, int has_hosts) {
         if (pace[r].compute_ms > pace[slow].compute_ms) slow = r;
         if (pace[r].wait_ms < least_wait) least_wait = pace[r].wait_ms;
     }
-    if (pace[best].compute_ms < STRAGGLER_SPEED * pace[slow].compute_ms) return 1 + slow;
-    return has_hosts && least_wait > pace[slow].compute_ms ? -1 : 0;
+    if (has_hosts && least_wait > pace[slow].compute_ms) return -1; /* the slowest, too: not for another rank */
+    return pace[best].compute_ms < STRAGGLER_SPEED * pace[slow].compute_ms ? 1 + slow : 0;
 }
 
 /* The first rank that is not on rank 0's host, or 0. */

@@ -20,10 +20,11 @@ static void test_a_slow_rank(void **state) {
 
 static void test_a_slow_link(void **state) {
     (void)state;
-    Pace waiting[2] = {{10, 80}, {11, 79}}, one_waits[2] = {{10, 80}, {11, 5}};
+    Pace waiting[2] = {{10, 80}, {11, 79}}, one_waits[2] = {{10, 80}, {11, 5}}, uneven[2] = {{3, 80}, {5, 77}};
     assert_int_equal(stragglers_find(waiting, 2, 1), -1);
     assert_int_equal(stragglers_find(waiting, 2, 0), 0); /* one host has no link */
     assert_int_equal(stragglers_find(one_waits, 2, 1), 0);
+    assert_int_equal(stragglers_find(uneven, 2, 1), -1); /* the slower rank waits as well: not for the other */
 }
 
 int main(void) {
