@@ -97,7 +97,7 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
                          .lr = schedule_lr(r->config, step),
                          .grad_norm = n->grad_norm,
                          .tokens_per_s = tokens_per_s,
-                         .mfu = r->plan.flops_per_token * tokens_per_s / r->matmul_flops,
+                         .mfu = run_mfu(r, step, tokens_per_s),
                          .ms = ms,
                          .comm_ms = t.comm_ms,
                          .comm_exposed_ms = t.exposed_ms,
@@ -207,21 +207,22 @@ int main(int argc, char **argv) {
 
     Run run, *r = &run;
     run_create(r, &config, launch);                        /* inputs, ranks, memory, weights */
-    int64_t step = r->resumed.step, steps = config.run.steps;
+    int64_t steps = config.run.steps, last = config.run.stop_step && config.run.stop_step < steps ? config.run.stop_step : steps;
+    int64_t step = r->resumed.step;
     int     pending = eval_is_pending(r, step), save = 0; /* asked for and not yet done: a rollback does not forget it */
-    if (step >= steps && !pending) {
+    if (step >= last && !pending) {
         if (run_is_rank0(r))
-            printf("%s is at step %lld of run.steps = %lld already: nothing to do\n", config.run.dir, (long long)step,
-                   (long long)steps);
+            printf("%s is at step %lld of %s = %lld already: nothing to do\n", config.run.dir, (long long)step,
+                   step < steps ? "run.stop_step" : "run.steps", (long long)last);
         run_destroy(r), config_free(&config);
-        return EXIT_DONE;
+        return step < steps ? EXIT_STOPPED : EXIT_DONE;
     }
     run_begin(r);
     banner_print(r);
 
     Between *b = &r->between;
     if (pending) b->stop = pending = !evaluate(r, step);
-    while (step < steps && !b->stop) {
+    while (step < last && !b->stop) {
         error_set_step(step);
         if (!b->fed && !run_await_batches(r)) break;
         StepMetrics metrics;
@@ -251,8 +252,9 @@ int main(int argc, char **argv) {
     if (run_is_rank0(r)) {
         metrics_draw(r->metrics);
         progress_note(&r->progress,
-                      stopped ? "stopped at step %lld of %lld, saved; the same command goes on from here"
-                              : "done: step %lld of %lld",
+                      !stopped                      ? "done: step %lld of %lld"
+                      : step == last && last < steps ? "stopped at step %lld of %lld, saved, as run.stop_step says; without it the same command goes on from here"
+                                                     : "stopped at step %lld of %lld, saved; the same command goes on from here",
                       (long long)step, (long long)steps);
     }
     requests_end(&r->requests);

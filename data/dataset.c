@@ -123,6 +123,17 @@ Dataset dataset_open(const char *key, const char *const *globs, int count, int64
     return d;
 }
 
+const char *dataset_shared_file(const Dataset *a, const Dataset *b) {
+    for (int i = 0; i < a->shards; i++)
+        for (int k = 0; k < b->shards; k++) {
+            struct stat x, y;
+            if (a->shard[i].file_bytes == b->shard[k].file_bytes && stat(a->shard[i].path, &x) == 0 &&
+                stat(b->shard[k].path, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino)
+                return a->shard[i].path;
+        }
+    return NULL;
+}
+
 void dataset_close(Dataset *d) {
     for (int i = 0; i < d->shards; i++) shard_close(&d->shard[i]);
     free(d->shard);

@@ -35,6 +35,8 @@ int dataset_glob(const char *pattern, glob_t *found);
  * refused. key names the option in messages ("data.train"). Exit 65: no match, no whole sample, foreign tokens (>=
  * vocab_size; file and index named). */
 Dataset dataset_open(const char *key, const char *const *globs, int count, int64_t seq_len, int64_t vocab_size);
+/* The path of a file of `a` that is one of b's, too, whatever it is called there; NULL: there is none. */
+const char *dataset_shared_file(const Dataset *a, const Dataset *b);
 void    dataset_close(Dataset *d);
 
 /* inputs and targets [seq_len] of sample number j; targets may be inputs + 1. Exit 65 on a token >= vocab_size: the

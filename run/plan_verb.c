@@ -256,10 +256,11 @@ static int take_ranks(const char *text) {
     return (int)value;
 }
 
-/* "80GiB", "512MiB", "80GB", or bytes. */
+/* "80GiB" or "80G", "512MiB", "80GB", or bytes. */
 static size_t take_memory(const char *text) {
     static const struct { const char *unit; double bytes; } units[] = {
-        {"", 1}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"MB", 1e6}, {"GB", 1e9}};
+        {"", 1}, {"MiB", 1048576.0}, {"M", 1048576.0}, {"MB", 1e6}, {"GiB", 1073741824.0}, {"G", 1073741824.0},
+        {"GB", 1e9}, {"TiB", 1099511627776.0}, {"T", 1099511627776.0}, {"TB", 1e12}};
     char  *end;
     double value = strtod(text, &end);
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)

@@ -63,6 +63,13 @@ static void put_rate(char *out, size_t capacity, double value) {
     if (*unit) strcat(out, unit);
 }
 
+/* "100.0% of gemm"; as many blanks where the part is not known. */
+static void put_gemm(char *out, size_t capacity, double mfu) {
+    put_fixed(out, capacity, 100 * mfu, 5, 1);
+    if (isfinite(mfu)) snprintf(out + strlen(out), capacity - strlen(out), "%% of gemm");
+    else snprintf(out, capacity, "%14s", "");
+}
+
 static int decimal_width(int64_t value) {
     int width = 1;
     while (value >= 10) value /= 10, width++;
@@ -73,21 +80,32 @@ static void step_name(const Progress *p, int64_t step, char *out, size_t capacit
     snprintf(out, capacity, "%*lld/%lld", decimal_width(p->steps), (long long)step, (long long)p->steps);
 }
 
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median time of the last steps. The first also warms caches and compiles kernels: it counts only while it is alone. */
+static double pace_ms(const Progress *p) {
+    double  sorted[PROGRESS_RECENT];
+    int64_t left_out = p->seen > 1 && p->seen <= PROGRESS_RECENT, count = p->seen < PROGRESS_RECENT ? p->seen : PROGRESS_RECENT;
+    count -= left_out;
+    memcpy(sorted, p->recent_ms + left_out, sizeof *sorted * (size_t)count);
+    qsort(sorted, (size_t)count, sizeof *sorted, by_size);
+    return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+}
+
 /* Time of the remaining steps: at the recent pace, with the mean time between steps so far. */
 static double eta_ms(const Progress *p, int64_t step) {
     double done = (double)(step - p->first_step), left = (double)(p->steps - step);
     double between = clock_ms() - p->started_ms - p->stepping_ms;
-    return left * (p->recent_ms + (between > 0 && done > 0 ? between / done : 0));
+    return left * (pace_ms(p) + (between > 0 && done > 0 ? between / done : 0));
 }
 
-/* The first step also warms caches and compiles kernels: it counts only until the second is known. Then a mean over
- * some twenty. */
 static void keep_pace(Progress *p, const StepMetrics *s) {
-    int64_t n = s->step - p->first_step;
     if (p->started_ms == 0) p->started_ms = clock_ms() - s->ms;
     p->stepping_ms += s->ms;
-    double weight = n <= 2 ? 1.0 : n <= 21 ? 1.0 / (double)(n - 1) : 0.05;
-    p->recent_ms += weight * (s->ms - p->recent_ms);
+    p->recent_ms[p->seen++ % PROGRESS_RECENT] = s->ms;
 }
 
 static void clear_rewritten(Progress *p) {
@@ -106,18 +124,18 @@ void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes) {
     if (!final && !p->terminal) return;
 
     char name[64], loss[32], norm[32], rate[32], gemm[32], memory[32], eta[32], bubble[32] = "", line[LINE_BYTES];
+    char part[32] = ""; /* of the run; many steps say enough by themselves, and keep the 120 columns */
     step_name(p, s->step, name, sizeof name);
     put_fixed(loss, sizeof loss, s->loss, 6, 4);
     put_fixed(norm, sizeof norm, s->grad_norm, 5, 3);
-    put_rate(rate, sizeof rate, s->tokens_per_s);
-    put_fixed(gemm, sizeof gemm, 100 * s->mfu, 5, 1);
+    put_rate(rate, sizeof rate, s->tokens_per_s * s->ms / pace_ms(p));
+    put_gemm(gemm, sizeof gemm, s->mfu);
     put_fixed(memory, sizeof memory, (double)memory_bytes / 1073741824.0, 4, 2);
     progress_duration(eta, eta_ms(p, s->step));
     if (s->timed & WITH_STAGE) snprintf(bubble, sizeof bubble, " | bubble %.0f %%", 100.0 * s->axis_ms[AXIS_STAGE] / s->ms);
-    int wide = decimal_width(p->steps) > 5; /* a run of very many steps keeps the 120 columns by a shorter word */
-    snprintf(line, sizeof line, "step %s %5.1f%% | loss %s | lr %.2e | norm %s | %s tok/s | %s%%%s%s | %s GiB | ETA %6s",
-             name, 100.0 * (double)s->step / (double)p->steps, loss, s->lr, norm, rate, gemm, wide ? "" : " of gemm",
-             bubble, memory, eta);
+    if (decimal_width(p->steps) <= 5) snprintf(part, sizeof part, " %5.1f%%", 100.0 * (double)s->step / (double)p->steps);
+    snprintf(line, sizeof line, "step %s%s | loss %s | lr %.2e | norm %s | %s tok/s | %s%s | %s GiB | ETA %6s", name, part,
+             loss, s->lr, norm, rate, gemm, bubble, memory, eta);
     clear_rewritten(p);
     if (!final) {
         p->rewriting = 1;

@@ -14,11 +14,14 @@
 extern "C" {
 #endif
 
+enum { PROGRESS_RECENT = 20 };
+
 typedef struct {
     int64_t steps, first_step;   /* run.steps; step this process started from                           */
     int64_t log_every;
     double  started_ms;          /* clock_ms() when the first step began; 0 = not yet                   */
-    double  recent_ms;           /* smoothed ms per step, for the ETA                                   */
+    double  recent_ms[PROGRESS_RECENT]; /* of the last steps, the newest at `seen` - 1, modulo           */
+    int64_t seen;                /* steps so far                                                        */
     double  stepping_ms;         /* in steps so far; the rest since the start went to evals, saves, samples */
     int     terminal, colour;
     int     rewriting;           /* the cursor stands in a line that will be rewritten                  */
@@ -26,7 +29,8 @@ typedef struct {
 
 Progress progress_start(int64_t steps, int64_t first_step, int64_t log_every);
 /* step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s |  63.2% of gemm | 0.31 GiB | ETA  2m08s
- * At most 120 columns, every column at the same place in each line; s->ms is the step's whole wall time. */
+ * At most 120 columns, every column at the same place in each line; s->ms is the step's whole wall time. tok/s and ETA
+ * are of the median of the last 20 steps; without a part of gemm (mfu is not a number) its columns are empty. */
 void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes);
 void progress_eval(Progress *p, int64_t step, double loss, double ms);
 void progress_sample(Progress *p, int64_t step, const char *text);

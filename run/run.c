@@ -2,6 +2,7 @@
 #include "run/run.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -44,6 +45,9 @@ static void open_inputs(Run *r) {
     r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.shape.vocab_size);
     if (c->data.val.count)
         r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.shape.vocab_size);
+    const char *shared = dataset_shared_file(&r->val, &r->train);
+    if (shared)
+        warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that loss says little", shared);
     checkpoint_precheck_source(c);
 }
 
@@ -294,6 +298,18 @@ static void probe_matmul(Run *r) {
     watchdog_tick(r->watchdog, "the start");
     comm_all_reduce_f64(r->comm, &rate, 1, COMM_SUM);
     r->matmul_flops = rate;
+}
+
+double run_mfu(Run *r, int64_t step, double tokens_per_s) {
+    enum { STEPS_BETWEEN = 20 };
+    double flops = r->plan.flops_per_token * tokens_per_s;
+    int    again = comm_size(r->comm) == 1 && device_is_host() && (r->measured_step == 0 || step >= r->measured_step + STEPS_BETWEEN);
+    if (flops > r->matmul_flops && again) {
+        double rate = matmul_rate(r->numerics.act, r->numerics.math, matmul_rate_size(), 100.0);
+        if (rate > r->matmul_flops) r->matmul_flops = rate;
+        r->measured_step = step + 1;
+    }
+    return flops > r->matmul_flops ? NAN : flops / r->matmul_flops;
 }
 
 void run_create(Run *r, const Config *config, Launch launch) {

@@ -63,6 +63,7 @@ typedef struct {
     Between       between;
     int64_t      *shares;           /* owned [groups.datas]: micro-batches of a step that each of them computes */
     double        matmul_flops;     /* measured, all ranks together    */
+    int64_t       measured_step;    /* when it was measured again; 0: never */
     double        started_ms;       /* clock_ms() when the run began   */
 } Run;
 
@@ -73,6 +74,10 @@ void run_destroy(Run *r);
 int  run_is_rank0(const Run *r);    /* this rank writes logs */
 /* Starts the parts that only a run with work left needs: saver, loader, metrics, config.json. */
 void run_begin(Run *r);
+
+/* The part of the measured matrix products' rate that a step of so many tokens a second reaches; NaN where it is more:
+ * other programs held up the measurement. One process then measures again, at most every 20 steps. */
+double run_mfu(Run *r, int64_t step, double tokens_per_s);
 
 /* The run's position after `step` steps. */
 Position run_position(const Run *r, int64_t step);

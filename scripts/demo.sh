@@ -4,7 +4,7 @@
 set -u
 invoked_from=$PWD
 . "$(dirname "$0")/env.sh"
-data=runs/demo-data run=runs/demo config=configs/demo.json
+data=datasets/demo run=runs/demo config=configs/demo.json
 die() { echo "demo: $*" >&2; exit 1; }
 say() { echo; echo "== $*"; }
 

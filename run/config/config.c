@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/json.h"
 #include "run/config/config_load.h"
@@ -107,7 +108,19 @@ static char *load_end(ConfigLoad *load) {
 }
 
 /* What a config is read with: "key=value" words, and the job that it is for. */
-typedef struct { char *const *overrides; int count, ranks, is_elsewhere; } Reading;
+typedef struct { char *const *overrides; int count, ranks, is_elsewhere; const char *run_dir; /* NULL: as the text says */ } Reading;
+
+/* A run's folder may have been moved since its config.json was written. */
+static void override_dir(ConfigLoad *load, const char *dir) {
+    char   text[2 * 4096];
+    cJSON *value = cJSON_CreateString(dir);
+    char  *quoted = value ? cJSON_PrintUnformatted(value) : NULL;
+    if (!quoted) fail(EXIT_MEMORY, "out of memory while reading the config");
+    snprintf(text, sizeof text, "run.dir=%s", quoted);
+    cJSON_free(quoted);
+    cJSON_Delete(value);
+    config_override(load, text);
+}
 
 static char *parse(const char *path, const char *text, size_t bytes, Reading with, Config *config) {
     ConfigLoad load;
@@ -116,6 +129,7 @@ static char *parse(const char *path, const char *text, size_t bytes, Reading wit
     load.is_elsewhere = with.is_elsewhere;
     snprintf(config->path, sizeof config->path, "%s", path);
     if (load_text(&load, text, bytes, &json)) {
+        if (with.run_dir) override_dir(&load, with.run_dir);
         for (int i = 0; i < with.count; i++) config_override(&load, with.overrides[i]);
         resolve(&load);
         refuse_missing(&load, &json);
@@ -127,7 +141,7 @@ static char *parse(const char *path, const char *text, size_t bytes, Reading wit
 
 char *config_parse(const char *path, const char *text, size_t bytes, char *const *overrides, int override_count,
                    int ranks, Config *config) {
-    return parse(path, text, bytes, (Reading){overrides, override_count, ranks, 0}, config);
+    return parse(path, text, bytes, (Reading){overrides, override_count, ranks, 0, NULL}, config);
 }
 
 static char *cannot_read(const char *path, int error, Config *config) {
@@ -138,6 +152,13 @@ static char *cannot_read(const char *path, int error, Config *config) {
 }
 
 static char *read_and_parse(const char *path, Reading with, Config *config) {
+    char inside[sizeof config->path];
+    if (snprintf(inside, sizeof inside, "%s/config.json", path) < (int)sizeof inside && access(inside, R_OK) == 0) {
+        with.run_dir = path;
+        char *faults = read_and_parse(inside, with, config);
+        snprintf(config->path, sizeof config->path, "%s", path);
+        return faults;
+    }
     char  *text = NULL;
     size_t bytes = 0;
     int    error = strlen(path) >= sizeof config->path ? ENAMETOOLONG : read_file(path, JSON_LIMIT, &text, &bytes);
@@ -148,11 +169,11 @@ static char *read_and_parse(const char *path, Reading with, Config *config) {
 }
 
 char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config) {
-    return read_and_parse(path, (Reading){overrides, override_count, ranks, 0}, config);
+    return read_and_parse(path, (Reading){overrides, override_count, ranks, 0, NULL}, config);
 }
 
 char *config_load_elsewhere(const char *path, char *const *overrides, int override_count, int ranks, Config *config) {
-    return read_and_parse(path, (Reading){overrides, override_count, ranks, 1}, config);
+    return read_and_parse(path, (Reading){overrides, override_count, ranks, 1, NULL}, config);
 }
 
 char *config_from_json(const cJSON *json, Config *config) {

@@ -32,7 +32,7 @@ typedef struct {
     ConfigKept *kept;                   /* owned: the memory of strings and lists; config_free */
     struct {
         const char *dir;
-        int64_t     steps, seed;
+        int64_t     steps, stop_step, seed;
         int         resume;             /* Resume */
         StringList  allow_change;
         double      max_minutes;
@@ -68,8 +68,8 @@ typedef struct {
     struct { int64_t every; } log;
 } Config;
 
-/* Reads argv[1] and the overrides after it ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a
- * string). ranks checks batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All
+/* Reads argv[1], or the config.json of argv[1] if that is a run's folder (which run.dir then is), and the overrides after it
+ * ("optimizer.learning_rate=3e-4"; the value is JSON or a bare word taken as a string). ranks checks batch.global_tokens against the job's size; 0 = not known yet (config_check_ranks later). All
  * faults are collected: returns NULL and fills *config, or a malloc'ed text of one "file:line:column: ..." line per
  * fault (a syntax fault comes alone). */
 char *config_load(const char *path, char *const *overrides, int override_count, int ranks, Config *config);

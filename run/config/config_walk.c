@@ -141,6 +141,7 @@ static void set_section(ConfigLoad *load, const char *section, const cJSON *valu
 static void walk_member(ConfigLoad *load, const cJSON *value, const char *section, Where key, Where place, Places *places) {
     char          path[PATH], typed[QUOTED];
     const char   *name = value->string;
+    if (strcmp(name, "$comment") == 0) return; /* whatever it is, in any section */
     const Option *dotted = strchr(name, '.') ? option_find(name) : NULL;
     snprintf(path, sizeof path, "%s%s%s", section, *section ? "." : "", name);
     const Option *o = strchr(name, '.') ? NULL : option_find(path);

@@ -117,11 +117,15 @@ static cJSON *option_schema(const Option *o) {
     return schema;
 }
 
+static void add_comment(cJSON *properties) {
+    add_text(add(properties, "$comment", cJSON_CreateObject()), "description", "for readers, of any type; ignored");
+}
+
 static cJSON *object_schema(void) {
     cJSON *schema = cJSON_CreateObject();
     add_text(schema, "type", "object");
     add(schema, "additionalProperties", cJSON_CreateFalse());
-    add(schema, "properties", cJSON_CreateObject());
+    add_comment(add(schema, "properties", cJSON_CreateObject()));
     return schema;
 }
 
@@ -162,6 +166,7 @@ void config_print_schema(FILE *out) {
     add_text(schema, "title", "Run config of train_gpt");
     add_text(schema, "type", "object");
     add(schema, "additionalProperties", cJSON_CreateFalse());
+    add_comment(properties);
     for (int i = 0; i < OPTION_COUNT; i++)
         if (!*option_home(&OPTIONS[i])) add(properties, OPTIONS[i].key, option_schema(&OPTIONS[i]));
     for (int k = 0; option_section(k); k++) {

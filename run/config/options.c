@@ -61,6 +61,8 @@ const Option OPTIONS[] = {
     TEXT(run.dir, NULL, 1, 3800, "everything the run writes goes under it", .need = NEED_DERIVED,
          .shown = "runs/<config file's stem>"),
     INTEGER(run.steps, NULL, 1, EXACT, "optimizer steps in total", REQUIRED),
+    INTEGER(run.stop_step, "0", 0, EXACT,
+            "stop after this step, checkpointed, exit 75; the schedule stays that of run.steps; 0 = do not"),
     INTEGER(run.seed, "1337", 0, EXACT, "of initial weights, shuffle and sampling", FIXED),
     CHOICE(run.resume, "\"auto\"", RESUME_WORDS,
            "auto: the newest complete checkpoint, if any; never: refuse a folder that holds a run; must"),

@@ -96,9 +96,34 @@ static void foreign_headers_are_refused_by_name(void **state) {
     assert_fault("BIN.TOK\n........", 16, 16, "llmq");
     assert_fault("MMIDIDX\0\0.......", 16, 16, "Megatron");
     assert_fault("\x93NUMPY\1\0........", 16, 16, "tofile()");
-    assert_fault("In the beginning.", 17, 17, "odd number of bytes (17); text becomes shards by ./train_gpt tokenize");
+    assert_fault("In the beginning.", 17, 17, "is UTF-8 text, not tokens: text becomes shards by ./train_gpt tokenize");
+    assert_fault("\1In the beginning", 17, 17, "odd number of bytes (17)");
     put_header(start, 20240520, 1, INT32_MAX); /* 2 x tokens must not wrap around */
     assert_fault(start, 1024, 1024, "its 2147483647 tokens take 4294968318");
+}
+
+static const char *kind(const char *bytes, size_t count) {
+    const char *found = shard_text_kind((const uint8_t *)bytes, count);
+    return found ? found : "tokens";
+}
+
+static void text_is_told_from_tokens(void **state) {
+    (void)state;
+    static const struct { const char *bytes; size_t count; const char *kind; } cases[] = {
+        {"a book\n", 7, "UTF-8 text"}, {"Zo\xc3\xab: \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80", 17, "UTF-8 text"},
+        {"cut off \xe4\xbd", 10, "UTF-8 text"}, {" \n{\"text\": 1}", 13, "JSON"}, {"[1, 2]", 6, "JSON"},
+        {"\x1f\x8b\x08\0\0\0\0\0\0\x03..", 12, "gzip"}, {"\x1f\x8b\x08\xff\0\0\0\0\0\x03..", 12, "tokens"},
+        {"\x28\xb5\x2f\xfd....", 8, "zstd"}, {"\xfd" "7zXZ\0..", 8, "xz"}, {"PAR1\x15\0..", 8, "parquet"},
+        {"\0a\0b", 4, "tokens"}, {"a\x80", 2, "tokens"}, {"\xc0\x80", 2, "tokens"}, {"\xed\xa0\x80", 3, "tokens"},
+        {"\xf4\x90\x80\x80", 4, "tokens"}, {"\xe0\x80\x80", 3, "tokens"}, {"a\x7f", 2, "tokens"}, {"", 0, "tokens"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) assert_string_equal(kind(cases[i].bytes, cases[i].count), cases[i].kind);
+    char random[4096]; /* GPT-2's tokens, any of them */
+    srand(3);
+    for (size_t i = 0; i < sizeof random; i += 2) {
+        uint16_t token = (uint16_t)(rand() % 50257);
+        memcpy(random + i, &token, 2);
+    }
+    for (size_t at = 0; at < sizeof random - 16; at += 2) assert_string_equal(kind(random + at, 16), "tokens");
 }
 
 /* No bytes make the parser accept tokens outside the file. */
@@ -407,6 +432,7 @@ int main(void) {
         cmocka_unit_test(known_headers_are_read),
         cmocka_unit_test(truncation_is_seen_at_every_byte),
         cmocka_unit_test(foreign_headers_are_refused_by_name),
+        cmocka_unit_test(text_is_told_from_tokens),
         cmocka_unit_test(random_headers_never_point_outside),
         IN_FOLDER(tokens_are_read),
         IN_FOLDER(bad_files_end_the_program_with_a_sentence),

@@ -206,6 +206,42 @@ static void the_eta_follows_the_pace(void **state) {
     assert_non_null(strstr(strstr(out, "step  100/1000"), "ETA  1m5")); /* 900 x 125 ms = 112 s */
 }
 
+/* One step of a long wait among twenty: the rate printed beside it is that of the others. */
+static void a_pause_among_steps(void) {
+    Progress p = progress_start(1000, 0, 1);
+    for (int64_t i = 1; i <= 12; i++) {
+        StepMetrics s = step(i);
+        s.ms = i == 12 ? 10000 : 100;
+        s.tokens_per_s = 4096 / s.ms * 1e3;
+        progress_step(&p, &s, 1 << 30);
+    }
+}
+static void the_rate_is_a_median(void **state) {
+    (void)state;
+    capture(a_pause_among_steps, 0);
+    assert_non_null(strstr(strstr(out, "step   12/1000"), "| 41.0k tok/s |"));
+    assert_non_null(strstr(strstr(out, "step   11/1000"), "| 41.0k tok/s |"));
+}
+
+/* A rate of products that a step has beaten was measured beside other programs: nothing is said of it. And a run of many
+ * steps keeps the words. */
+static void without_and_with_a_part(void) {
+    Progress    p = progress_start(100000, 0, 1);
+    StepMetrics s = step(7);
+    s.mfu = NAN;
+    progress_step(&p, &s, 1 << 30);
+    s.mfu = 0.228;
+    progress_step(&p, &s, 1 << 30);
+}
+static void an_unknown_part_is_blank(void **state) {
+    (void)state;
+    char line[512];
+    capture(without_and_with_a_part, 0);
+    const char *at = out;
+    assert_true(next_line(&at, line) && !strstr(line, "gemm") && !strstr(line, "nan") && strstr(line, " tok/s |                | "));
+    assert_true(next_line(&at, line) && strstr(line, " tok/s |  22.8% of gemm | "));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_line_is_as_documented),
@@ -214,6 +250,8 @@ int main(void) {
         cmocka_unit_test(plain_lines_for_a_pipe),
         cmocka_unit_test(a_terminal_sees_every_step),
         cmocka_unit_test(the_eta_follows_the_pace),
+        cmocka_unit_test(the_rate_is_a_median),
+        cmocka_unit_test(an_unknown_part_is_blank),
     };
     return cmocka_run_group_tests_name("progress", tests, NULL, NULL);
 }

@@ -1,0 +1,60 @@
+# What people ran into in their first hour: each of these once went wrong without a word.
+. "$(dirname "$0")/lib/tiny.sh"
+said() { grep -qE "$1" "$WORK/err"; }
+told() { "$@" > "$WORK/out" 2> "$WORK/err"; } # as quiet, with what it says kept
+SHORT="eval.every=0 checkpoint.every=0 model.vocab_size=50257 sample.every=0"
+
+# Text is no tokens, and the command that makes tokens of it is said.
+cp "$WORK/text.txt" "$WORK/book.txt"
+for odd in "" x; do
+    printf '%s' "$odd" >> "$WORK/book.txt"
+    expect "text as data${odd:+, of an odd length}" exits 65 "book.txt is UTF-8 text, not tokens: ./train_gpt tokenize $WORK/book.txt out=datasets/book " train $SHORT data.train="$WORK/book.txt" run.dir="$WORK/x"
+done
+yes '{"text": "a line"}' | head -n 100 > "$WORK/lines.jsonl"; gzip -k "$WORK/lines.jsonl"
+expect "JSON as data" exits 65 "lines.jsonl is JSON, not tokens: ./train_gpt tokenize" train $SHORT data.train="$WORK/lines.jsonl" run.dir="$WORK/x"
+expect "gzip as data" exits 65 "lines.jsonl.gz is gzip, not tokens" train $SHORT data.train="$WORK/lines.jsonl.gz" run.dir="$WORK/x"
+expect "plan says so, too" grep -q "book.txt is UTF-8 text" <<< "$("$TRAIN" plan "$WORK/tiny.json" data.train="$WORK/book.txt")"
+expect "nothing was begun" [ ! -e "$WORK/x" ]
+
+# More steps than planned: the schedule is another one, and so are evaluations of other tokens.
+quiet train run.dir="$WORK/more"
+expect "run.steps raised on resume" told train run.dir="$WORK/more" run.steps=24
+expect "both rates are said" said "run.steps is 24, in the checkpoint 12: the learning rate of step 13 is [0-9.e-]+, and was to be 1.000e-04"
+expect "eval.tokens changed on resume" told train run.dir="$WORK/more" run.steps=26 eval.tokens=800 schedule.name=constant run.allow_change=schedule
+expect "is said" said "eval.tokens is 800, in the checkpoint 400: from step 24 on"
+expect "as it was: nothing is said" eval 'told train run.dir="$WORK/more" run.steps=26 eval.tokens=800 schedule.name=constant; ! said warning'
+
+# To stop early is another key, and leaves the schedule.
+quiet train run.dir="$WORK/whole"
+told train run.dir="$WORK/part" run.stop_step=7; status=$?
+expect "run.stop_step: exit 75, saved there" [ $status -eq 75 -a "$(ls "$WORK/part/checkpoints" | tail -n 1)" = step_00000007 ]
+expect "it says so" grep -q "stopped at step 7 of 12, saved, as run.stop_step says" "$WORK/out"
+told train run.dir="$WORK/part" run.stop_step=7; status=$?
+expect "again: nothing to do, exit 75" [ $status -eq 75 ] && expect "  and says why" grep -q "at step 7 of run.stop_step = 7 already" "$WORK/out"
+expect "without it the run goes on" told train run.dir="$WORK/part"
+expect "with the rates and weights of one that did not stop" same_weights "$WORK/part" "$WORK/whole" step_00000012
+expect "  and not a word of changed rates" eval '! said "learning rate"'
+
+# The same file to train on and to evaluate on.
+expect "all files as both" told train run.dir="$WORK/both" run.steps=1 data.train="$WORK/data/*.bin" data.val="$WORK/data/val_*.bin"
+expect "a warning names the file" said "warning: data.val names $WORK/data/val_000000.bin, and so does data.train"
+expect "apart: no warning" eval 'told train run.dir="$WORK/apart" run.steps=1; ! said warning'
+
+# A run's folder is as good as its config, and as its weights.
+quiet train run.dir="$WORK/folder" run.stop_step=6
+mv "$WORK/folder" "$WORK/moved"
+expect "a run's folder resumes it" told "$TRAIN" "$WORK/moved" run.stop_step=0
+expect "where it is now" grep -q "^resume  *$WORK/moved/checkpoints/step_00000006" "$WORK/out"
+expect "to its end" same_weights "$WORK/moved" "$WORK/whole" step_00000012
+expect "on two ranks, too" quiet run_ranks 2 "$TRAIN" "$WORK/moved" run.stop_step=0 run.steps=13
+expect "its config.json has what was said since" grep -qE '"steps":\s*13' "$WORK/moved/config.json"
+expect "weights from a run's folder" told train run.dir="$WORK/from" model.init_from="$WORK/whole" run.steps=1 optimizer.learning_rate=0 sample.every=0
+expect "are its newest checkpoint's" cmp "$WORK/from/checkpoints/step_00000001/model.safetensors" "$WORK/whole/checkpoints/step_00000012/model.safetensors"
+
+# Comments, and sizes as people write them.
+sed 's/"run": {/"$comment": ["any", "value"], "run": {"$comment": "why so few steps", /; s/"eval": {/"eval": {"$comment": {"x": 1}, /' "$WORK/tiny.json" > "$WORK/commented.json"
+expect "comments in any section" quiet "$TRAIN" check "$WORK/commented.json"
+for size in 80G 80GiB 81920M 85899345920; do
+    expect "plan memory=$size" grep -q "largest batch.micro_batch in 80.00 GiB" <<< "$("$TRAIN" plan "$WORK/tiny.json" memory=$size)"
+done
+exit $STATUS
