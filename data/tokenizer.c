@@ -1,29 +1,118 @@
 /* tokenizer.c - see tokenizer.h. */
 #include "data/tokenizer.h"
 
-#include <stdio.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
 
 #include "core/error.h"
 
-Tokenizer tokenizer_create(const char *folder, int64_t vocab_size) {
-    if (*folder)
+Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
+    if (!*path) return (Tokenizer){.kind = vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, .vocab_size = vocab_size};
+    Tokenizer t = {TOKENIZER_BPE, vocab_size, bpe_file_read(path)};
+    if (bpe_ids(t.file.bpe) > vocab_size)
         fail(EXIT_CONFIG,
-             "data.tokenizer: %s: BPE tokenizers are not built in yet; leave data.tokenizer empty (bytes for model.vocab_size "
-             "256, else token ids only)",
-             folder);
-    return (Tokenizer){vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, vocab_size};
+             "data.tokenizer: %s has ids up to %d, and model.vocab_size is %lld: %d, or a multiple of 64 above it, has room for all",
+             path, bpe_ids(t.file.bpe) - 1, (long long)vocab_size, bpe_ids(t.file.bpe));
+    return t;
+}
+
+int tokenizer_beside(const char *shard, char *out, size_t capacity) {
+    static const char *const FILES[] = {"tokenizer.json", "vocab.json", "*.tiktoken"};
+    const char *slash = strrchr(shard, '/');
+    for (int i = 0; i < 3; i++) {
+        glob_t found;
+        char   pattern[4200];
+        snprintf(pattern, sizeof pattern, "%.*s%s", slash ? (int)(slash - shard) + 1 : 0, shard, FILES[i]);
+        if (glob(pattern, 0, NULL, &found) != 0) continue;
+        int fits = (size_t)snprintf(out, capacity, "%s", found.gl_pathv[0]) < capacity;
+        globfree(&found);
+        if (fits) return 1;
+    }
+    return 0;
+}
+
+void tokenizer_destroy(Tokenizer *t) {
+    if (t->kind == TOKENIZER_BPE) bpe_file_free(&t->file);
+}
+
+size_t tokenizer_most(const Tokenizer *t, size_t bytes) {
+    return t->kind == TOKENIZER_BPE && t->file.is_nfc ? 3 * bytes : bytes; /* UAX #15: NFC takes at most three times the bytes */
+}
+
+/* --- encoding ----------------------------------------------------------------------------------------------------- */
+
+typedef struct { Bpe *bpe; int32_t *ids; size_t count; } Sink;
+
+static void take_piece(void *with, const char *begin, size_t bytes) {
+    Sink *sink = (Sink *)with;
+    sink->count += bpe_encode_piece(sink->bpe, begin, bytes, sink->ids + sink->count);
+}
+
+static int is_ascii(const char *text, size_t bytes) {
+    unsigned char all = 0;
+    for (size_t i = 0; i < bytes; i++) all |= (unsigned char)text[i];
+    return all < 0x80;
+}
+
+/* Valid text at the start, in bytes. */
+static size_t valid_bytes(const char *text, size_t bytes) {
+    size_t at = 0;
+    for (utf8proc_int32_t character; at < bytes;) {
+        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(bytes - at), &character);
+        if (n <= 0) break;
+        at += (size_t)n;
+    }
+    return at;
+}
+
+/* Text without special parts. */
+static void encode_plain(const Tokenizer *t, const char *text, size_t bytes, Sink *sink) {
+    if (!t->file.is_nfc || is_ascii(text, bytes)) {
+        split_text(t->file.split, text, bytes, take_piece, sink);
+        return;
+    }
+    for (size_t n; bytes > 0; text += n, bytes -= n) {
+        utf8proc_uint8_t *composed = NULL;
+        n = valid_bytes(text, bytes);
+        utf8proc_ssize_t made = n == 0 ? 0
+                                       : utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &composed,
+                                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+        if (made < 0) fail(EXIT_MEMORY, "no memory to bring %zu bytes of text into NFC: %s", n, utf8proc_errmsg(made));
+        split_text(t->file.split, (const char *)composed, (size_t)made, take_piece, sink);
+        free(composed);
+        if (n == 0) take_piece(sink, text, n = 1); /* no UTF-8 */
+    }
 }
 
 int64_t tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int32_t *ids) {
-    if (t->kind != TOKENIZER_BYTES) return -1;
-    for (size_t i = 0; i < bytes; i++) ids[i] = (unsigned char)text[i];
-    return (int64_t)bytes;
+    if (t->kind == TOKENIZER_IDS) return -1;
+    for (size_t i = 0; i < bytes && t->kind == TOKENIZER_BYTES; i++) ids[i] = (unsigned char)text[i];
+    if (t->kind == TOKENIZER_BYTES) return (int64_t)bytes;
+    Sink    sink = {t->file.bpe, ids, 0};
+    size_t  at, own;
+    int32_t id;
+    for (; bpe_next_special(t->file.bpe, text, bytes, &at, &own, &id); text += at + own, bytes -= at + own) {
+        encode_plain(t, text, at, &sink);
+        sink.ids[sink.count++] = id;
+    }
+    encode_plain(t, text, bytes, &sink);
+    return (int64_t)sink.count;
 }
 
-int tokenizer_decode(const Tokenizer *t, int32_t id, char *out) {
-    if (t->kind != TOKENIZER_BYTES || id < 0 || id > 255) return snprintf(out, TOKENIZER_TEXT_CHARS, "<%d>", id);
-    if ((id < 0x20 && id != '\n' && id != '\t') || id == 0x7f) return snprintf(out, TOKENIZER_TEXT_CHARS, "\\x%02x", id);
-    out[0] = (char)id;
-    out[1] = 0;
-    return 1;
+/* --- decoding ----------------------------------------------------------------------------------------------------- */
+
+void tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out) {
+    size_t      bytes = 0;
+    const char *text = t->kind == TOKENIZER_BPE ? bpe_bytes(t->file.bpe, id, &bytes) : NULL;
+    if (text) fwrite(text, 1, bytes, out);
+    else if (t->kind != TOKENIZER_BYTES || id < 0 || id > 255) fprintf(out, "<%d>", id);
+    else if ((id < 0x20 && id != '\n' && id != '\t') || id == 0x7f) fprintf(out, "\\x%02x", id);
+    else fputc(id, out);
+}
+
+int32_t tokenizer_start(const Tokenizer *t) {
+    if (t->kind == TOKENIZER_BPE && t->file.end_of_text >= 0) return t->file.end_of_text;
+    return t->kind == TOKENIZER_BYTES ? '\n' : 0;
 }

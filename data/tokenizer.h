@@ -1,30 +1,43 @@
-/* tokenizer.h - text to token ids and back. Bytes (vocabulary 256) today; an id outside the tokenizer prints as <id>.
+/* tokenizer.h - text to token ids and back: bytes (a vocabulary of 256 without files), byte-pair encoding from the files of
+ * data/bpe_file.h, or ids alone, which take no text and print as <id>.
  *
- * Decoded text is for people and terminals: control characters other than newline and tab, which could steer a
+ * Decoded text is for people and terminals: of bytes, control characters other than newline and tab, which could steer a
  * terminal, come as \xNN. Bytes from 0x80 on pass, so that UTF-8 reads as it was written.
  */
 #ifndef TRAIN_GPT_DATA_TOKENIZER_H
 #define TRAIN_GPT_DATA_TOKENIZER_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include <stdio.h>
+
+#include "data/bpe_file.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { TOKENIZER_TEXT_CHARS = 32 };
+typedef enum { TOKENIZER_IDS, TOKENIZER_BYTES, TOKENIZER_BPE } TokenizerKind;
+typedef struct {
+    TokenizerKind kind;
+    int64_t       vocab_size;
+    BpeFile       file;      /* of TOKENIZER_BPE */
+} Tokenizer;
 
-typedef enum { TOKENIZER_IDS, TOKENIZER_BYTES } TokenizerKind;
-typedef struct { TokenizerKind kind; int64_t vocab_size; } Tokenizer;
-
-/* folder "" : bytes if vocab_size is 256, else ids only (no text in, ids out). Exit 64 for a folder: BPE is not built
- * in yet. */
-Tokenizer tokenizer_create(const char *folder, int64_t vocab_size);
-/* ids [at most bytes] from text; returns how many, -1 when this tokenizer takes no text. */
+/* path "": bytes if vocab_size is 256, else ids only (no text in, ids out). Else a tokenizer's folder or file: exit 65 where
+ * it is not understood, 64 where it has ids that a model of vocab_size has not. */
+Tokenizer tokenizer_create(const char *path, int64_t vocab_size);
+/* Whether the folder of a shard (or of a glob of them) holds a tokenizer, as `tokenize` leaves it there: its path into out
+ * [capacity]. */
+int       tokenizer_beside(const char *shard, char *out, size_t capacity);
+void      tokenizer_destroy(Tokenizer *t);
+/* Ids that a text of so many bytes has at most. */
+size_t    tokenizer_most(const Tokenizer *t, size_t bytes);
+/* ids [tokenizer_most] from text; returns how many, -1 when this tokenizer takes no text. Special text, as <|endoftext|>, is
+ * its id; bytes that are no UTF-8 are tokens of their bytes. Not for two threads at once. */
 int64_t   tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int32_t *ids);
-/* Text of one id into out [TOKENIZER_TEXT_CHARS], 0 after it; returns its bytes. */
-int       tokenizer_decode(const Tokenizer *t, int32_t id, char *out);
+/* Writes the text of one id. */
+void      tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out);
+/* The id that a text of its own begins after: the end of the text before it; bytes have a newline, ids alone 0. */
+int32_t   tokenizer_start(const Tokenizer *t);
 
 #ifdef __cplusplus
 }

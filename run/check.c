@@ -10,6 +10,7 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/config/config.h"
 #include "run/config/options.h"
+#include "run/sample.h"
 #include "run/verbs.h"
 
 /* 12288 as "12,288". Returns out [32]. */
@@ -100,7 +101,8 @@ int verb_check(int argc, char **argv) {
         config_free(&config);
         return EXIT_CONFIG;
     }
-    tokenizer_create(config.data.tokenizer, config.model.shape.vocab_size);
+    Tokenizer tokenizer = sample_tokenizer(&config);
+    tokenizer_destroy(&tokenizer);
     checkpoint_precheck_source(&config);
     print_understood(&config, ranks);
     check_data("data.train", &config.data.train, &config);

@@ -13,6 +13,7 @@
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/manifest.h"
 #include "run/guard/signals.h"
+#include "run/sample.h"
 
 static const double DATA_LOOK_MS = 100.0, DATA_PATIENCE_MS = 10e3;
 
@@ -41,13 +42,14 @@ static void refuse_config_among_logs(const Config *c) {
 static void open_inputs(Run *r) {
     const Config *c = r->config;
     refuse_config_among_logs(c);
-    r->tokenizer = tokenizer_create(c->data.tokenizer, c->model.shape.vocab_size);
+    r->tokenizer = sample_tokenizer(c);
     r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.shape.vocab_size);
     if (c->data.val.count)
         r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.shape.vocab_size);
     const char *shared = dataset_shared_file(&r->val, &r->train);
     if (shared)
-        warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that loss says little", shared);
+        warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that loss says little",
+             shared);
     checkpoint_precheck_source(c);
 }
 
@@ -303,7 +305,8 @@ static void probe_matmul(Run *r) {
 double run_mfu(Run *r, int64_t step, double tokens_per_s) {
     enum { STEPS_BETWEEN = 20 };
     double flops = r->plan.flops_per_token * tokens_per_s;
-    int    again = comm_size(r->comm) == 1 && device_is_host() && (r->measured_step == 0 || step >= r->measured_step + STEPS_BETWEEN);
+    int    again = comm_size(r->comm) == 1 && device_is_host() &&
+                (r->measured_step == 0 || step >= r->measured_step + STEPS_BETWEEN);
     if (flops > r->matmul_flops && again) {
         double rate = matmul_rate(r->numerics.act, r->numerics.math, matmul_rate_size(), 100.0);
         if (rate > r->matmul_flops) r->matmul_flops = rate;
@@ -380,6 +383,7 @@ void run_destroy(Run *r) {
     free(r->shares);
     if (!is_read) dataset_close(&r->train);
     if (r->val.shards) dataset_close(&r->val);
+    tokenizer_destroy(&r->tokenizer);
     watchdog_tick(r->watchdog, "the end");
     lock_release(r->lock);
     watchdog_ends(r->watchdog);

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "core/device.h"
+#include "core/memory_file.h"
 #include "core/rng.h"
-
 
 /* --- one token ---------------------------------------------------------------------------------------------------- */
 
@@ -70,17 +70,15 @@ static int printable_bytes(const unsigned char *s, size_t left) {
 
 /* The ids as text; unprintable bytes become U+FFFD. */
 static char *printable(const Tokenizer *tokenizer, const int32_t *ids, int64_t count) {
-    enum { ID_BYTES = 32 };
-    char *raw = malloc((size_t)count * (ID_BYTES + 1) + 1), *text = malloc((size_t)count * 3 * (ID_BYTES + 1) + 1);
-    if (!raw || !text) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)count);
+    char  *raw = NULL;
     size_t bytes = 0, out = 0;
-    for (int64_t i = 0; i < count; i++) {
-        if (tokenizer->kind == TOKENIZER_IDS && i > 0) raw[bytes++] = ' ';
-        char id[ID_BYTES];
-        int  n = tokenizer_decode(tokenizer, ids[i], id);
-        memcpy(raw + bytes, id, (size_t)n);
-        bytes += (size_t)n;
+    FILE  *file = memory_file_open(&raw, &bytes);
+    for (int64_t i = 0; file && i < count; i++) {
+        if (tokenizer->kind == TOKENIZER_IDS && i > 0) fputc(' ', file);
+        tokenizer_decode(tokenizer, ids[i], file);
     }
+    char *text = file && fclose(file) == 0 ? malloc(3 * bytes + 1) : NULL;
+    if (!text) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)count);
     for (size_t at = 0; at < bytes;) {
         int n = printable_bytes((unsigned char *)raw + at, bytes - at);
         memcpy(text + out, n ? raw + at : "\xef\xbf\xbd", n ? (size_t)n : 3);
@@ -92,6 +90,17 @@ static char *printable(const Tokenizer *tokenizer, const int32_t *ids, int64_t c
     return text;
 }
 
+Tokenizer sample_tokenizer(const Config *c) {
+    char      beside[sizeof c->path];
+    int       is_beside = !c->data.tokenizer[0] && tokenizer_beside(c->data.train.item[0], beside, sizeof beside);
+    Tokenizer t = tokenizer_create(is_beside ? beside : c->data.tokenizer, c->model.shape.vocab_size);
+    if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0])
+        fail(EXIT_CONFIG,
+             "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",
+             (long long)c->model.shape.vocab_size);
+    return t;
+}
+
 /* Writes the prompt's ids, or the one start token of an empty prompt, into ids; returns their number. */
 static int64_t start_ids(const Tokenizer *tokenizer, const char *prompt, int32_t *ids) {
     if (*prompt) {
@@ -101,7 +110,7 @@ static int64_t start_ids(const Tokenizer *tokenizer, const char *prompt, int32_t
                  "a prompt needs a tokenizer that takes text, and this model has token ids only: leave the prompt empty");
         if (count > 0) return count;
     }
-    ids[0] = tokenizer->kind == TOKENIZER_BYTES ? '\n' : 0;
+    ids[0] = tokenizer_start(tokenizer);
     return 1;
 }
 
@@ -126,7 +135,8 @@ char *sample_text(Pipeline *p, Stream *s, const Tokenizer *tokenizer, SamplePlan
     const Gpt *g = p->gpt;
     int64_t  most = context_part(g->context).ranks * g->T;
     size_t   window_bytes = 2 * sizeof(int32_t) * (size_t)most;
-    int32_t *ids = malloc(sizeof *ids * (strlen(plan.prompt) + 1 + (size_t)plan.tokens)), *window = malloc(window_bytes);
+    int32_t   *ids = malloc(sizeof *ids * (tokenizer_most(tokenizer, strlen(plan.prompt)) + 1 + (size_t)plan.tokens)),
+            *window = malloc(window_bytes);
     float   *logits = malloc(sizeof *logits * (size_t)g->shape.vocab_size);
     if (!ids || !window || !logits) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)plan.tokens);
     CHECK(plan.window.type == I32 && tensor_elems(plan.window) >= g->T, "a window of %lld tokens",

@@ -6,6 +6,7 @@
 
 #include "data/tokenizer.h"
 #include "model/pipeline.h"
+#include "run/config/config.h"
 #include "run/guard/watchdog.h"
 
 #ifdef __cplusplus
@@ -23,6 +24,10 @@ typedef struct {
     int       (*stop)(void *ctx); /* asked after every token whether to leave off; NULL: never */
     void       *ctx;
 } SamplePlan;
+
+/* The tokenizer of a run: data.tokenizer, else the one beside the first shards of data.train, else bytes or ids alone. Exit 64
+ * where sample.prompt is text and these take none. */
+Tokenizer sample_tokenizer(const Config *config);
 
 /* Prompt and continuation as printable text, malloc'ed; ids where the tokenizer has no text; NULL when plan.stop ended
  * it. Uses g's activation memory (g->T positions at most; the window slides by half when it is full). */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/io.h"
 #include "core/json.h"
@@ -21,7 +22,7 @@
 #include "run/verbs.h"
 
 static const char USAGE[] =
-    "./train_gpt sample RUN_OR_CHECKPOINT [prompt=\"...\"] [tokens=256] [temperature=0.8] [top_k=0] [seed=1337]; "
+    "./train_gpt sample RUN_OR_CHECKPOINT [prompt=\"...\"] [tokens=256] [temperature=0.8] [top_k=0] [seed=1337] [tokenizer=FOLDER_OR_FILE]; "
     "under mpirun [parallel.tensor=1] [parallel.context=1] [parallel.pipeline=1]";
 
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
@@ -40,9 +41,14 @@ static int64_t count_argument(const char *name, const char *text, double least, 
     return (int64_t)value;
 }
 
-static void take_argument(SamplePlan *plan, MeshSizes *grid, const char *argument) {
-    static const char *const names[] = {"prompt", "tokens", "temperature", "top_k", "seed",
-                                        "parallel.tensor", "parallel.context", "parallel.pipeline", NULL};
+/* What was asked for. */
+typedef struct { SamplePlan plan; MeshSizes grid; const char *tokenizer; } Asked;
+
+static void take_argument(Asked *asked, const char *argument) {
+    static const char *const names[] = {"prompt", "tokens", "temperature", "top_k", "seed", "parallel.tensor",
+                                        "parallel.context", "parallel.pipeline", "tokenizer", NULL};
+    SamplePlan *plan = &asked->plan;
+    MeshSizes  *grid = &asked->grid;
     const char *value = strchr(argument, '=');
     char        name[64];
     snprintf(name, sizeof name, "%.*s", (int)(value ? value - argument : (ptrdiff_t)strlen(argument)), argument);
@@ -63,7 +69,8 @@ static void take_argument(SamplePlan *plan, MeshSizes *grid, const char *argumen
         case 4: plan->seed = (uint64_t)count_argument(name, value, 0, 9007199254740992.0); break;
         case 5: grid->tensor = (int)count_argument(name, value, 1, 1024); break;
         case 6: grid->context = (int)count_argument(name, value, 1, 1024); break;
-        default: grid->stages = (int)count_argument(name, value, 1, 1024);
+        case 7: grid->stages = (int)count_argument(name, value, 1, 1024); break;
+        default: asked->tokenizer = value;
     }
 }
 
@@ -87,6 +94,42 @@ static ModelShape read_shape(const char *checkpoint) {
     json_free(&json);
     free(text);
     return shape;
+}
+
+/* --- the tokenizer ------------------------------------------------------------------------------------------------ */
+
+/* data.tokenizer of the run's config.json, or the one beside its shards, for the caller to free; NULL where there is none. */
+static char *tokenizer_of_run(const char *run) {
+    char path[4200], *text = NULL;
+    snprintf(path, sizeof path, "%s/config.json", run);
+    int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
+    if (bytes < 0) return NULL;
+    cJSON       *json = cJSON_ParseWithLength(text, (size_t)bytes);
+    const cJSON *item = json_member(json_member(json, "data"), "tokenizer");
+    char        *found = cJSON_IsString(item) && item->valuestring[0] ? strdup(item->valuestring) : NULL;
+    const cJSON *train = json_member(json_member(json, "data"), "train");
+    if (cJSON_IsArray(train)) train = train->child;
+    if (!found && cJSON_IsString(train) && tokenizer_beside(train->valuestring, path, sizeof path)) found = strdup(path);
+    cJSON_Delete(json);
+    free(text);
+    return found;
+}
+
+/* What was asked for; else what lies in the checkpoint; else what the run was trained with. */
+static Tokenizer find_tokenizer(const Asked *asked, const char *run, const char *checkpoint, int64_t vocab_size) {
+    char path[4200], *of_run = NULL;
+    if (asked->tokenizer) return tokenizer_create(asked->tokenizer, vocab_size);
+    snprintf(path, sizeof path, "%s/tokenizer.json", checkpoint);
+    if (io_file_bytes(path) > 0) return tokenizer_create(path, vocab_size);
+    of_run = tokenizer_of_run(run);
+    if (of_run && access(of_run, R_OK) != 0) {
+        warn("%s was trained with the tokenizer %s, which is not there any more: tokenizer=FOLDER_OR_FILE says where it is",
+             run, of_run);
+        free(of_run), of_run = NULL;
+    }
+    Tokenizer t = tokenizer_create(of_run ? of_run : "", vocab_size);
+    free(of_run);
+    return t;
 }
 
 /* --- the ranks ---------------------------------------------------------------------------------------------------- */
@@ -126,12 +169,13 @@ static ModelSpec spec_of(ModelShape shape, const Groups *g) {
 
 /* --- the text ----------------------------------------------------------------------------------------------------- */
 
-static void print_sample(const char *checkpoint, SamplePlan plan, const Groups *groups) {
+static void print_sample(const Asked *asked, const char *run, const char *checkpoint, const Groups *groups) {
     ModelShape shape = read_shape(checkpoint);
-    Tokenizer  tokenizer = tokenizer_create("", shape.vocab_size);
+    SamplePlan plan = asked->plan;
+    Tokenizer  tokenizer = find_tokenizer(asked, run, checkpoint, shape.vocab_size);
     if (*plan.prompt && tokenizer.kind == TOKENIZER_IDS)
         fail(EXIT_CONFIG,
-             "sample: the model of %s has token ids only, no tokenizer that takes text: leave the prompt empty",
+             "sample: the model of %s has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE, or leave the prompt empty",
              checkpoint);
     Model *m = model_create(spec_of(shape, groups));
     Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)shape.n_positions);
@@ -142,35 +186,35 @@ static void print_sample(const char *checkpoint, SamplePlan plan, const Groups *
     char *text = sample_text(&m->pipeline, &m->stream, &tokenizer, plan); /* all ranks draw the same */
     if (!groups || comm_rank(groups->job) == 0) puts(text);
     free(text);
+    tokenizer_destroy(&tokenizer);
     arena_destroy(&window);
     model_destroy(m);
 }
 
-static void print_sample_of_ranks(const char *checkpoint, SamplePlan plan, MeshSizes grid, World *world) {
+static void print_sample_of_ranks(const Asked *asked, const char *run, const char *checkpoint, World *world) {
     Comm *all = world_all(world);
-    refuse_grid(read_shape(checkpoint), grid, comm_size(all));
+    refuse_grid(read_shape(checkpoint), asked->grid, comm_size(all));
     device_open(world_local_rank(world), world_threads(world));
-    Groups groups = groups_create(all, mesh_of(comm_size(all), grid), 0);
+    Groups groups = groups_create(all, mesh_of(comm_size(all), asked->grid), 0);
     groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
-    print_sample(checkpoint, plan, &groups);
+    print_sample(asked, run, checkpoint, &groups);
     groups_free(&groups);
 }
 
 int verb_sample(int argc, char **argv) {
     if (argc < 2) fail(EXIT_CONFIG, "sample needs a run folder or a checkpoint: %s", USAGE);
-    SamplePlan plan = {.prompt = "", .tokens = 256, .temperature = 0.8, .top_k = 0, .seed = 1337};
-    MeshSizes  grid = {1, 1, 1, 1};
-    char       checkpoint[4096];
-    for (int i = 2; i < argc; i++) take_argument(&plan, &grid, argv[i]);
+    Asked asked = {.plan = {.prompt = "", .tokens = 256, .temperature = 0.8, .top_k = 0, .seed = 1337}, .grid = {1, 1, 1, 1}};
+    char  checkpoint[4096];
+    for (int i = 2; i < argc; i++) take_argument(&asked, argv[i]);
     if (!checkpoint_find(argv[1], checkpoint, sizeof checkpoint))
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder that holds a complete one", argv[1]);
     if (verb_sample_is_of_ranks(argc, argv)) {
         World *world = world_join(launch_detect());
-        print_sample_of_ranks(checkpoint, plan, grid, world);
+        print_sample_of_ranks(&asked, argv[1], checkpoint, world);
         world_leave(world);
         return EXIT_DONE;
     }
     device_open(0, omp_get_num_procs());
-    print_sample(checkpoint, plan, NULL);
+    print_sample(&asked, argv[1], checkpoint, NULL);
     return EXIT_DONE;
 }

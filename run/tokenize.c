@@ -1,6 +1,7 @@
 /* tokenize.c - the verb `tokenize`: text files in, llm.c token shards out, the last part held out for validation.
  *
- * Inputs are read in order as one text, in constant memory. An input without a size (a pipe, standard input as -) is
+ * Inputs are read in order as one text, in constant memory; with a tokenizer each is a document, and the held-out part
+ * begins with a line. An input without a size (a pipe, standard input as -) is
  * first copied beside the output. Everything is written into out/tokenize.tmp and moved to its place once all of it is
  * there: a run that fails leaves an earlier run's shards as they were, and one that succeeds leaves none of them.
  */
@@ -17,14 +18,17 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "data/encoder.h"
 #include "data/shard.h"
-#include "data/tokenizer.h"
 #include "run/verbs.h"
 
 #define SHARD_NAME "%s_%06lld.bin"
-#define USAGE      "./train_gpt tokenize TEXT... out=FOLDER [val=0.05] [shard_tokens=100000000]"
+#define USAGE      "./train_gpt tokenize TEXT... out=FOLDER [tokenizer=FOLDER_OR_FILE] [val=0.05] [eot=first] [shard_tokens=100000000]"
+#define NOTES      "tokens.json" /* what the shards hold, and that they are this verb's */
 
 enum { CHUNK_BYTES = 1 << 16, MAX_SHARDS = 1000000, NAME_ROOM = 64 };
+
+typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* where a document has its <|endoftext|> */
 
 typedef struct {
     char   *path;         /* owned */
@@ -40,8 +44,18 @@ typedef struct {
     int       reading;    /* index of the input that fd and left belong to */
     int       fd;         /* -1: not open yet */
     int64_t   left;       /* bytes of it still to be read */
+    const char *tokenizer_path; /* NULL: bytes */
     Tokenizer tokenizer;
+    Eot       eot;
 } Job;
+
+/* The shards of a split, as they fill. */
+typedef struct {
+    const Job   *job;
+    const char  *split;
+    ShardWriter *writer;
+    int64_t      files, tokens, in_shard, bytes;
+} Shards;
 
 /* Ends the verb; nothing half-written stays. */
 NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
@@ -58,12 +72,15 @@ NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...
 static void print_help(void) {
     puts("usage: " USAGE "\n"
          "\n"
-         "Turns text into token shards (llm.c format, one token per byte, vocabulary 256): FOLDER/train_000000.bin ...,\n"
-         "and the last part of the bytes into FOLDER/val_000000.bin ... Several texts are read as one, in the order given; - is\n"
-         "standard input. Shards of these names from an earlier run in FOLDER are replaced or removed.\n"
+         "Turns text into token shards (llm.c format): FOLDER/train_000000.bin ..., and the last part of it into\n"
+         "FOLDER/val_000000.bin ... Several texts are read in the order given; - is standard input. Shards of these names\n"
+         "from an earlier run in FOLDER are replaced or removed.\n"
          "\n"
          "  out=FOLDER              where the shards go; made if need be\n"
+         "  tokenizer=PATH          tokenizer.json, vocab.json with merges.txt, NAME.tiktoken, or their folder; without\n"
+         "                          it each byte is a token (model.vocab_size 256). FOLDER gets a copy, and training finds it there\n"
          "  val=0.05                part of the bytes held out, 0 <= val < 1; 0 writes no val shards\n"
+         "  eot=first               <|endoftext|> before each text; last: after it; none\n"
          "  shard_tokens=100000000  tokens per file\n"
          "\n"
          "A text whose name reads like an option is given as ./name=x.");
@@ -89,19 +106,27 @@ static void parse_option(Job *job, const char *word) {
         job->val = strtod(value, &end);
         if (end == value || *end || !(job->val >= 0 && job->val < 1))
             fail(EXIT_CONFIG, "tokenize: val=%s: the part held out is a number from 0 to below 1, for example val=0.05", value);
+    } else if (strncmp(word, "tokenizer=", 10) == 0) {
+        job->tokenizer_path = value;
+    } else if (strncmp(word, "eot=", 4) == 0) {
+        static const char *const WORDS[] = {"first", "last", "none"};
+        int which = 0;
+        while (which < 3 && strcmp(value, WORDS[which]) != 0) which++;
+        if (which == 3) fail(EXIT_CONFIG, "tokenize: eot=%s: first, last or none is meant", value);
+        job->eot = (Eot)which;
     } else if (strncmp(word, "shard_tokens=", 13) == 0) {
         job->shard_tokens = strtoll(value, &end, 10);
         if (end == value || *end || errno || job->shard_tokens < 1 || job->shard_tokens > INT32_MAX)
             fail(EXIT_CONFIG, "tokenize: shard_tokens=%s: a whole number from 1 to %d is meant", value, INT32_MAX);
     } else {
         fail(EXIT_CONFIG,
-             "tokenize: unknown option %s: there are out=, val= and shard_tokens= (a file of that name is given as ./%s)",
+             "tokenize: unknown option %s: there are out=, tokenizer=, val=, eot= and shard_tokens= (a file of that name is given as ./%s)",
              word, word);
     }
 }
 
 static Job parse_arguments(int argc, char **argv) {
-    Job job = {.val = 0.05, .shard_tokens = 100000000, .fd = -1, .tokenizer = tokenizer_create("", 256)};
+    Job job = {.val = 0.05, .shard_tokens = 100000000, .fd = -1};
     job.input = calloc((size_t)argc, sizeof *job.input);
     if (!job.input) fail(EXIT_MEMORY, "tokenize: no memory for the names of the inputs");
     for (int i = 1; i < argc; i++) {
@@ -116,6 +141,9 @@ static Job parse_arguments(int argc, char **argv) {
     }
     if (job.inputs == 0) fail(EXIT_CONFIG, "tokenize: no text to read; usage: " USAGE);
     if (!job.out[0]) fail(EXIT_CONFIG, "tokenize: out=FOLDER is missing; usage: " USAGE);
+    job.tokenizer = job.tokenizer_path ? tokenizer_create(job.tokenizer_path, BPE_MOST_IDS) : tokenizer_create("", 256);
+    if (job.tokenizer_path && job.eot != EOT_NONE && job.tokenizer.file.end_of_text < 0)
+        fail(EXIT_CONFIG, "tokenize: %s has no <|endoftext|> to put between texts: eot=none", job.tokenizer_path);
     return job;
 }
 
@@ -150,6 +178,13 @@ static int is_byte_shard(const char *path) {
     return is_bytes;
 }
 
+/* Shards beside the notes are this verb's, whatever their tokens. */
+static int has_notes(const Job *job) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/" NOTES, job->out);
+    return access(path, F_OK) == 0;
+}
+
 /* Refuses a shard's name on another's file: the verb replaces or removes only its own. Returns their number. */
 static int64_t refuse_others_files(const Job *job) {
     int64_t        count = 0;
@@ -163,7 +198,7 @@ static int64_t refuse_others_files(const Job *job) {
         char path[PATH_MAX];
         if (shard_number(entry->d_name, "train") < 0 && shard_number(entry->d_name, "val") < 0) continue;
         snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
-        if (!is_byte_shard(path))
+        if (!has_notes(job) && !is_byte_shard(path))
             fail(EXIT_CONFIG,
                  "tokenize: %s is in the way: it is no whole shard of text as tokenize writes them; move it away, or take another out=",
                  path);
@@ -259,29 +294,109 @@ static int64_t next_bytes(Job *job, char *data, int64_t bytes) {
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-static void write_shard(Job *job, const char *split, int64_t number, int64_t bytes) {
-    char         path[PATH_MAX], text[CHUNK_BYTES];
-    int32_t      ids[CHUNK_BYTES];
-    ShardWriter *w = NULL;
-    snprintf(path, sizeof path, "%s/" SHARD_NAME, job->tmp, split, (long long)number);
-    int rc = shard_writer_create(&w, path, job->tokenizer.vocab_size);
-    for (int64_t n; rc == 0 && bytes > 0; bytes -= n) {
-        n = next_bytes(job, text, bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES);
-        rc = shard_writer_put(w, ids, tokenizer_encode(&job->tokenizer, text, (size_t)n, ids));
-    }
-    if (rc == 0) rc = shard_writer_finish(w);
-    else shard_writer_destroy(w);
-    if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", path, strerror(-rc));
+NORETURN static void cannot_write(Shards *s, int error) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
+    if (s->writer) shard_writer_destroy(s->writer);
+    give_up(s->job, EXIT_IO, "cannot write %s: %s", path, strerror(-error));
 }
 
-/* Writes the next `bytes` bytes as shards of a split; returns the number of files. */
-static int64_t write_split(Job *job, const char *split, int64_t bytes) {
-    int64_t files = (bytes + job->shard_tokens - 1) / job->shard_tokens;
-    for (int64_t i = 0; i < files; i++) {
-        int64_t left = bytes - i * job->shard_tokens;
-        write_shard(job, split, i, left < job->shard_tokens ? left : job->shard_tokens);
+static void finish_shard(Shards *s) {
+    ShardWriter *w = s->writer;
+    s->writer = NULL; /* finish frees it */
+    int rc = w ? shard_writer_finish(w) : 0;
+    if (rc < 0) cannot_write(s, rc);
+    s->files += w != NULL;
+    s->in_shard = 0;
+}
+
+static int64_t vocab_size_of(const Tokenizer *t) { return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->vocab_size; }
+
+static void put_ids(void *with, const int32_t *ids, int64_t count) {
+    Shards *s = (Shards *)with;
+    for (int64_t n; count > 0; ids += n, count -= n) {
+        char path[PATH_MAX];
+        int  rc = 0;
+        if (s->in_shard == s->job->shard_tokens) finish_shard(s);
+        if (s->files == MAX_SHARDS)
+            give_up(s->job, EXIT_CONFIG, "shard_tokens=%lld makes over %d files; give a larger one",
+                    (long long)s->job->shard_tokens, MAX_SHARDS);
+        snprintf(path, sizeof path, "%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
+        if (!s->writer) rc = shard_writer_create(&s->writer, path, vocab_size_of(&s->job->tokenizer));
+        n = s->job->shard_tokens - s->in_shard < count ? s->job->shard_tokens - s->in_shard : count;
+        if (rc == 0) rc = shard_writer_put(s->writer, ids, n);
+        if (rc < 0) cannot_write(s, rc);
+        s->in_shard += n, s->tokens += n;
     }
-    return files;
+}
+
+static void put_eot(Shards *s, Eot where) {
+    if (s->job->tokenizer.kind == TOKENIZER_BPE && s->job->eot == where) put_ids(s, &s->job->tokenizer.file.end_of_text, 1);
+}
+
+/* Writes the next `bytes` bytes as shards of a split; text that a tokenizer encodes ends with a line. */
+static Shards write_split(Job *job, const char *split, int64_t bytes, int64_t rest) {
+    char    text[CHUNK_BYTES];
+    Shards  s = {.job = job, .split = split};
+    Encoder e = {.tokenizer = &job->tokenizer, .sink = put_ids, .with = &s};
+    int     is_bpe = job->tokenizer.kind == TOKENIZER_BPE, reading = -1;
+    char    last = '\n';
+    while (bytes > 0 || (is_bpe && s.bytes > 0 && rest > 0 && last != '\n' && job->left > 0)) {
+        int64_t n = next_bytes(job, text, bytes == 0 ? 1 : bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES);
+        if (is_bpe && job->reading != reading) { /* the next document; a text that is cut in two has one end */
+            if (reading >= 0) encoder_end(&e), put_eot(&s, EOT_LAST);
+            if (job->left + n == job->input[job->reading].bytes) put_eot(&s, EOT_FIRST);
+            reading = job->reading;
+        }
+        encoder_put(&e, text, (size_t)n);
+        last = text[n - 1];
+        s.bytes += n;
+        if (bytes > 0) bytes -= n;
+        else rest -= n;
+    }
+    encoder_end(&e);
+    if (is_bpe && s.bytes > 0 && job->left == 0) put_eot(&s, EOT_LAST);
+    encoder_free(&e);
+    finish_shard(&s);
+    return s;
+}
+
+/* Copies a file of the tokenizer's folder, if it is there (or was named), into the folder of the shards. Returns whether it
+ * did. name NULL: the file that was named, whatever it is called. */
+static int copy_beside(const Job *job, const char *name) {
+    char        from[PATH_MAX], to[PATH_MAX], *text = NULL;
+    const char *path = job->tokenizer_path, *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    struct stat st;
+    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode),
+        is_pair = strcmp(base, "vocab.json") == 0 || strcmp(base, "merges.txt") == 0;
+    if (!name) name = base;
+    else if (!is_folder && strcmp(name, base) != 0 && !(is_pair && strcmp(name, "tokenizer.json") != 0)) return 0;
+    if (is_folder) snprintf(from, sizeof from, "%s/%s", path, name);
+    else snprintf(from, sizeof from, "%.*s%s", (int)(base - path), path, name);
+    snprintf(to, sizeof to, "%s/%s", job->out, name);
+    if (access(from, R_OK) != 0) return 0;
+    int64_t bytes = io_read_file(from, 1 << 28, &text);
+    int     rc = bytes < 0 ? (int)bytes : io_replace_file(to, text, (size_t)bytes);
+    free(text);
+    if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to, strerror(-rc));
+    return 1;
+}
+
+/* Copies the tokenizer's files, and notes what the shards hold. */
+static void write_notes(const Job *job, const Shards *train, const Shards *val) {
+    static const char *const FILES[] = {"tokenizer.json", "vocab.json", "merges.txt"};
+    char   text[1024], path[PATH_MAX];
+    double tokens = (double)(train->tokens + val->tokens);
+    int    copied = 0;
+    for (int i = 0; i < 3 && job->tokenizer_path; i++) copied += copy_beside(job, FILES[i]);
+    if (job->tokenizer_path && !copied) copy_beside(job, NULL);
+    snprintf(path, sizeof path, "%s/" NOTES, job->out);
+    snprintf(text, sizeof text,
+             "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, \"bytes_per_token\": %.6f}\n",
+             (long long)vocab_size_of(&job->tokenizer), (long long)train->tokens, (long long)val->tokens,
+             (long long)(train->bytes + val->bytes), (double)(train->bytes + val->bytes) / (tokens > 0 ? tokens : 1));
+    int rc = io_replace_file(path, text, strlen(text));
+    if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", path, strerror(-rc));
 }
 
 static void move_into_place(const Job *job, const char *split, int64_t files) {
@@ -330,21 +445,30 @@ int verb_tokenize(int argc, char **argv) {
     if (job.val > 0 && val == 0)
         give_up(&job, EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0",
                 (long long)total, job.val);
-    if (train / job.shard_tokens >= MAX_SHARDS || val / job.shard_tokens >= MAX_SHARDS)
+    if (job.tokenizer.kind == TOKENIZER_BYTES && (train / job.shard_tokens >= MAX_SHARDS || val / job.shard_tokens >= MAX_SHARDS))
         give_up(&job, EXIT_CONFIG, "shard_tokens=%lld makes over %d files of %lld bytes; give a larger one",
                 (long long)job.shard_tokens, MAX_SHARDS, (long long)total);
 
-    int64_t train_files = write_split(&job, "train", train), val_files = write_split(&job, "val", val);
-    move_into_place(&job, "train", train_files);
-    move_into_place(&job, "val", val_files);
-    int64_t removed = remove_stale(&job, train_files, val_files);
+    Shards trained = write_split(&job, "train", train, val), held = write_split(&job, "val", total - trained.bytes, 0);
+    if (job.val > 0 && held.tokens == 0)
+        give_up(&job, EXIT_DATA,
+                "no line begins in the last part of the text, val=%g, so nothing can be held out; give more text or val=0",
+                job.val);
+    move_into_place(&job, "train", trained.files);
+    move_into_place(&job, "val", held.files);
+    int64_t removed = remove_stale(&job, trained.files, held.files);
+    if (job.tokenizer_path) write_notes(&job, &trained, &held);
     if (job.fd >= 0) io_close(job.fd);
     io_remove_tree(job.tmp);
     io_fsync_dir(job.out);
 
-    printf("tokenize: %lld bytes of text, one token per byte (model.vocab_size 256)\n", (long long)total);
-    print_split(&job, "train", train, train_files);
-    print_split(&job, "val", val, val_files);
+    if (job.tokenizer.kind == TOKENIZER_BYTES)
+        printf("tokenize: %lld bytes of text, one token per byte (model.vocab_size 256)\n", (long long)total);
+    else
+        printf("tokenize: %lld bytes of text, %.3f a token, ids from 0 to %lld\n", (long long)total,
+               (double)total / (double)(trained.tokens + held.tokens), (long long)vocab_size_of(&job.tokenizer) - 1);
+    print_split(&job, "train", trained.tokens, trained.files);
+    print_split(&job, "val", held.tokens, held.files);
     if (earlier)
         printf("  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed),
                earlier - removed == 1 ? "" : "s", job.out);

@@ -57,6 +57,8 @@ library_of() {
 bundle_libraries() {
     library_of cjson/cJSON.h cjson
     library_of xxhash.h xxhash
+    library_of pcre2.h pcre2-8
+    library_of utf8proc.h utf8proc
     library_of cmocka.h cmocka
     local cuda=${CUDA_HOME:-/usr/local/cuda}
     if [ -e "$cuda/include/nccl.h" ]; then # the libraries themselves are too large, and come with PyTorch

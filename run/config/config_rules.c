@@ -121,9 +121,11 @@ static char *check_pipeline(const Config *c) {
         return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64
                         " layer%s: at most %" PRId64 "; pipeline = %" PRId64,
                         P, V, P * V, L, L == 1 ? "" : "s", L, V == 1 || L < V ? L : L / V);
+    char pipeline[48] = ""; /* one stage has no parts in turn */
+    if (L / V > 1) snprintf(pipeline, sizeof pipeline, " or pipeline = %" PRId64, L / V);
     return sentence("parallel.pipeline (%" PRId64 ") x interleave (%" PRId64 ") = %" PRId64 " parts of %" PRId64
-                    " layers: at most %" PRId64 "; interleave = %" PRId64 " or pipeline = %" PRId64,
-                    P, V, P * V, L, L, L / P, L / V > 0 ? L / V : 1);
+                    " layers: at most %" PRId64 "; interleave = %" PRId64 "%s",
+                    P, V, P * V, L, L, L / P, pipeline);
 }
 
 /* Interleaved stages take micro-batches in groups of as many as there are stages. */
@@ -157,6 +159,27 @@ static char *check_balance(const Config *c) {
     return NULL;
 }
 
+/* Whether the model can be divided so, whatever the ranks. */
+static int divides_model(const Config *c, int axis, int64_t size) {
+    Config other = *c;
+    *(int64_t *[]){&other.parallel.tensor, &other.parallel.context, &other.parallel.pipeline, &other.parallel.replicas}[axis] = size;
+    char *fault = check_context(&other);
+    if (!fault) fault = check_tensor(&other);
+    if (!fault) fault = check_pipeline(&other);
+    free(fault);
+    return !fault;
+}
+
+/* ", or tensor = 2 or 4": the sizes next to this one of which there are whole grids; "" if there are none. */
+static void other_sizes(char out[100], const Config *c, int axis, const char *name, int64_t size, int64_t of) {
+    int64_t below = size < of ? size - 1 : of, above = size + 1;
+    while (below > 0 && (of % below || !divides_model(c, axis, below))) below--;
+    while (above <= of && (of % above || !divides_model(c, axis, above))) above++;
+    int is_above = above <= of;
+    if (below > 0 && is_above) snprintf(out, 100, ", or %s = %" PRId64 " or %" PRId64, name, below, above);
+    else if (below > 0 || is_above) snprintf(out, 100, ", or %s = %" PRId64, name, is_above ? above : below);
+}
+
 /* ranks 0: not known. "8 ranks are no multiple of parallel.tensor (3) x context (1) x pipeline (1): start 6 or 9 ranks, or
  * tensor = 2 or 4". */
 static char *check_grid(const Config *c, int ranks) {
@@ -164,7 +187,7 @@ static char *check_grid(const Config *c, int ranks) {
                        {"pipeline", c->parallel.pipeline}, {"replicas", c->parallel.replicas}};
     int      splits_model = axis[0].size * axis[1].size * axis[2].size > 1, used = 0, first = -1;
     int64_t  product = 1;
-    char     names[200], nearest[64], other[100] = "";
+    char     names[200], other[100] = "";
     for (int i = 0; i < 4; i++) {
         product *= axis[i].size;
         if (i < 3 ? !splits_model : axis[i].size == 1) continue;
@@ -174,10 +197,7 @@ static char *check_grid(const Config *c, int ranks) {
     }
     if (ranks <= 0 || ranks % product == 0) return NULL;
     int64_t rest = product / axis[first].size, below = ranks - ranks % product, start = below > 0 ? below : product;
-    if (ranks % rest == 0 && ranks > rest) {
-        nearest_divisors(nearest, sizeof nearest, axis[first].size, ranks / rest);
-        snprintf(other, sizeof other, ", or %s = %s", axis[first].key, nearest);
-    }
+    if (ranks % rest == 0 && ranks > rest) other_sizes(other, c, first, axis[first].key, axis[first].size, ranks / rest);
     return sentence("%d rank%s no multiple of %s: start %" PRId64 " or %" PRId64 " ranks%s", ranks,
                     ranks == 1 ? " is" : "s are", names, start, start + product, other);
 }
@@ -224,18 +244,13 @@ static char *check_batch(const Config *c, int ranks) {
     if (!multiply(&unit, 3, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, datas})) {
         printed = asprintf(&text, "%s does not fit in 64 bits", product);
     } else if (total % unit) {
-        int64_t below = total - total % unit, above = below + unit;
-        if (below > 0)
-            printed = asprintf(&text,
-                               "batch.global_tokens = %" PRId64 " is no multiple of %s = %" PRId64
-                               "; nearest valid values: %" PRId64 " and %" PRId64,
-                               total, product, unit, below, above);
-        else
-            printed = asprintf(&text,
-                               "batch.global_tokens = %" PRId64 " is less than %s = %" PRId64
-                               "; it must be a multiple of that: nearest "
-                               "valid values: %" PRId64 " and %" PRId64,
-                               total, product, unit, above, above + unit);
+        int64_t step = c->parallel.interleave > 1 && unit <= INT64_MAX / c->parallel.pipeline ? unit * c->parallel.pipeline : unit;
+        int64_t below = total - total % step, first = below > 0 ? below : step; /* parts in turn take as many micro-batches as stages */
+        printed = asprintf(&text,
+                           "batch.global_tokens = %" PRId64 " is %s %s = %" PRId64 "%s; nearest valid values: %" PRId64
+                           " and %" PRId64,
+                           total, total > unit ? "no multiple of" : "less than", product, unit,
+                           total > unit ? "" : "; it must be a multiple of that", first, first + step);
     }
     if (printed < 0) fail(EXIT_MEMORY, "out of memory while reading the config");
     return text;
@@ -371,19 +386,6 @@ static void rule_allow_change(ConfigLoad *load) {
     }
 }
 
-/* Without a tokenizer text becomes tokens by bytes alone. */
-static void rule_prompt(ConfigLoad *load) {
-    const Config *c = load->config;
-    Keys          keys = {"sample.prompt", "sample.every", "model.vocab_size", "data.tokenizer", NULL};
-    if (!usable(load, keys) || c->sample.every == 0 || !c->sample.prompt[0] || c->model.shape.vocab_size == 256 ||
-        c->data.tokenizer[0])
-        return;
-    faults_add(&load->faults, where_of(load, keys),
-               "sample.prompt is text, and model.vocab_size = %" PRId64 " has no tokenizer here (data.tokenizer): leave "
-               "the prompt empty",
-               c->model.shape.vocab_size);
-}
-
 void config_rules(ConfigLoad *load, int ranks) {
     rule_allow_change(load);
     rule_heads(load);
@@ -394,5 +396,4 @@ void config_rules(ConfigLoad *load, int ranks) {
     rule_tokens(load);
     rule_activations(load);
     rule_build(load);
-    rule_prompt(load);
 }

@@ -94,7 +94,7 @@ const Option OPTIONS[] = {
     LIST(data.val, "\"\"", 0, "the same for held-out data; \"\" = no eval"),
     FLAG(data.shuffle, "true", "a new order each epoch; false: the plain order", FIXED),
     TEXT(data.tokenizer, "\"\"", 0, 4095,
-         "folder with vocab.json and merges.txt, or tokenizer.json; \"\" = bytes if vocab_size is 256, else ids only"),
+         "a tokenizer's folder or file: tokenizer.json, vocab.json with merges.txt, NAME.tiktoken; \"\" = bytes if vocab_size is 256, else ids only"),
 
     INTEGER(batch.global_tokens, NULL, 1, EXACT,
             "tokens per step over all ranks: a multiple of micro_batch x seq_len x the ranks that compute different ones",

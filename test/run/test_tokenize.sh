@@ -85,4 +85,41 @@ mkdir -p "$OUT/tokenize.tmp"; echo rest > "$OUT/tokenize.tmp/train_000000.bin.tm
 tokenize "$text" out="$OUT" val=0 > /dev/null
 expect "leftovers of a killed run are cleared" unchanged
 expect "help" eval 'tokenize --help | grep -q "out=FOLDER"'
+
+# With a tokenizer: byte-level BPE learnt from the text here, by hand: pairs of letters that are frequent in it.
+mkdir -p "$WORK/bpe"
+python3 - "$WORK/bpe/tokenizer.json" <<'PY'
+import json, sys
+printable = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+rest = [b for b in range(256) if b not in printable]
+chars = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(rest)}
+vocab = {chars[b]: b for b in range(256)}
+merges = [["t", "h"], ["th", "e"], ["\u0120", "the"], ["o", "n"], ["q", "u"], ["r", "i"], ["\u0120", "a"], ["s", "t"]]
+for a, b in merges: vocab[a + b] = len(vocab)
+json.dump({"added_tokens": [{"id": len(vocab), "content": "<|endoftext|>"}], "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+           "model": {"type": "BPE", "vocab": vocab, "merges": merges}}, open(sys.argv[1], "w"))
+PY
+B2=$WORK/bpe-shards
+expect "tokenize with a tokenizer" eval 'tokenize "$text" out="$B2" tokenizer="$WORK/bpe" val=0.1 > "$WORK/said"'
+expect "says bytes a token and the ids" grep -qE "[0-9.]+ a token, ids from 0 to 264" "$WORK/said"
+expect "its files lie beside the shards" cmp "$WORK/bpe/tokenizer.json" "$B2/tokenizer.json"
+ids() { tail -c +1025 "$1" | od -An -v -tu2 | tr -s ' \n' '\n\n' | grep .; }
+expect "a text begins after <|endoftext|>" [ "$(ids "$B2/train_000000.bin" | head -n 1)" = 264 -a "$(ids "$B2/train_000000.bin" "$B2/val_000000.bin" | grep -c '^264$')" -eq 1 ]
+for option in "eot=last 1" "eot=none 0"; do
+    tokenize "$text" "$text" out="$WORK/eot" tokenizer="$WORK/bpe" val=0 ${option% *} > /dev/null
+    expect "two texts, ${option% *}" [ "$(ids "$WORK/eot/train_000000.bin" | grep -c '^264$')" -eq $((2 * ${option#* })) ]
+done
+tokenize "$text" out="$WORK/small" tokenizer="$WORK/bpe/tokenizer.json" val=0 eot=none shard_tokens=999 > /dev/null
+tokenize "$text" out="$WORK/large" tokenizer="$WORK/bpe" val=0 eot=none > /dev/null
+expect "many shards hold the same tokens" cmp <(for shard in "$WORK/small"/train_*.bin; do ids "$shard"; done) <(ids "$WORK/large/train_000000.bin")
+expect "the same shards again, over those of before" tokenize "$text" out="$B2" tokenizer="$WORK/bpe" val=0.1
+expect "a tokenizer that is not there" exits 65 "none is not there" tokenize "$text" out="$B2" tokenizer="$WORK/none"
+expect "eot that is none of them" exits 64 'eot=x: first, last or none' tokenize "$text" out="$B2" tokenizer="$WORK/bpe" eot=x
+head -c 3000 "$text" | tr -d '\n' > "$WORK/line"
+expect "one long line has no part to hold out" exits 65 'no line begins .*val=0' tokenize "$WORK/line" out="$WORK/one-line" tokenizer="$WORK/bpe"
+MODEL="model.vocab_size=265 data.train=$B2/train_*.bin data.val=$B2/val_*.bin run.dir=$WORK/bpe-run"
+expect "training finds it there" eval 'train $MODEL sample.every=6 sample.prompt="the quick" sample.tokens=20 > "$WORK/out"'
+expect "and its samples are words, not ids" eval 'grep -q "the quick" "$WORK/out" && ! grep -qE "<[0-9]+>.*<[0-9]+>.*<[0-9]+>" <(sed -n "/^sample/,\$p" "$WORK/out")'
+expect "sample finds it, too" eval '"$TRAIN" sample "$WORK/bpe-run" prompt="the quick" tokens=8 | grep -q "^the quick"'
+expect "a tokenizer with more ids than the model" exits 64 "has ids up to 264, and model.vocab_size is 260" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/bpe" model.vocab_size=260
 exit $STATUS

@@ -41,7 +41,7 @@ says "check prints a fault once" 64 '^1$' bash -c "'$TRAIN' check none.json 2>&1
 says "the default run folder" 0 'run folder +runs/good$' "$TRAIN" check good.json
 head -c 100 /dev/zero > zero.bin
 says "check refuses, as a run does: a source that is not there" 65 'nowhere does not exist' "$TRAIN" check good.json model.init_from=nowhere
-says "check refuses, as a run does: a tokenizer" 64 'data.tokenizer: gpt2' "$TRAIN" check good.json data.tokenizer=gpt2
+says "check refuses, as a run does: a tokenizer" 65 "tokenizer's file gpt2 is not there" "$TRAIN" check good.json data.tokenizer=gpt2
 says "check refuses, as a run does: a prompt without one" 64 'sample.prompt is text' "$TRAIN" check good.json model.vocab_size=300 sample.every=1 sample.prompt=a
 for verb in "check good.json" "plan good.json" schema --help --version; do says "$verb on a full disk" 74 'not be written' bash -c "'$TRAIN' $verb > /dev/full"; done
 says "help of a verb" 0 'usage: train_gpt sample RUN' "$TRAIN" sample --help

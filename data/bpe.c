@@ -1,0 +1,281 @@
+/* bpe.c - see bpe.h. */
+#include "data/bpe.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/error.h"
+
+typedef struct { size_t at; uint32_t bytes; int is_there, is_special; } Token;
+typedef struct { uint64_t pair; int32_t rank, id; } Merge; /* pair: left << 32 | right; rank -1: free */
+
+/* Pieces met before, one in each place: most of a text is a few thousand words. */
+enum { WORDS = 1 << 17, WORD_BYTES = 24, WORD_IDS = 8 };
+typedef struct { uint8_t bytes, ids; char text[WORD_BYTES]; int32_t id[WORD_IDS]; } Word;
+
+struct Bpe {
+    char    *pool;                                   /* owned: the tokens' bytes */
+    size_t   pool_bytes, pool_room;
+    Token   *token;                                  /* owned [room] */
+    int32_t  ids, room;
+    int32_t *by_text;                                /* owned [places]: id + 1, by a hash of the bytes */
+    Merge   *merge;                                  /* owned [merge_places], by a hash of the pair */
+    size_t   places, texts, merge_places, merges;
+    int32_t  byte_id[256];
+    int      takes_whole, specials;
+    int32_t *special;                                /* owned: their ids */
+    uint8_t  starts_special[256];
+    Word    *word;                                   /* owned [WORDS] */
+    int32_t *links;                                  /* owned: of the piece that is being encoded */
+    size_t   links_room;
+};
+
+static void *more(void *old, size_t bytes) {
+    void *memory = realloc(old, bytes);
+    if (!memory) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    return memory;
+}
+
+Bpe *bpe_create(void) {
+    Bpe *b = (Bpe *)calloc(1, sizeof *b);
+    if (!b || !(b->word = (Word *)calloc(WORDS, sizeof *b->word))) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    for (int i = 0; i < 256; i++) b->byte_id[i] = -1;
+    return b;
+}
+
+void bpe_destroy(Bpe *b) {
+    free(b->pool), free(b->token), free(b->by_text), free(b->merge), free(b->special), free(b->word), free(b->links);
+    free(b);
+}
+
+/* --- tokens ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t hash_of(const void *bytes, size_t count) { return XXH3_64bits(bytes, count); }
+
+/* The place of these bytes, or the free one where they belong. */
+static size_t place_of(const Bpe *b, const void *bytes, size_t count) {
+    size_t at = hash_of(bytes, count) & (b->places - 1);
+    for (; b->by_text[at]; at = (at + 1) & (b->places - 1)) {
+        const Token *t = &b->token[b->by_text[at] - 1];
+        if (t->bytes == count && memcmp(b->pool + t->at, bytes, count) == 0) break;
+    }
+    return at;
+}
+
+static void enter_text(Bpe *b, int32_t id) {
+    const Token *t = &b->token[id];
+    b->by_text[place_of(b, b->pool + t->at, t->bytes)] = id + 1;
+    b->texts++;
+}
+
+static void grow_texts(Bpe *b) {
+    if (2 * b->texts < b->places) return;
+    free(b->by_text);
+    b->places = b->places ? 2 * b->places : 1 << 12;
+    b->by_text = (int32_t *)more(NULL, sizeof *b->by_text * b->places);
+    memset(b->by_text, 0, sizeof *b->by_text * b->places);
+    b->texts = 0;
+    for (int32_t id = 0; id < b->ids; id++)
+        if (b->token[id].is_there && !b->token[id].is_special) enter_text(b, id);
+}
+
+static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count) {
+    if (id >= b->room) {
+        int32_t room = id < 1024 ? 1024 : 2 * id;
+        b->token = (Token *)more(b->token, sizeof *b->token * (size_t)room);
+        memset(b->token + b->room, 0, sizeof *b->token * (size_t)(room - b->room));
+        b->room = room;
+    }
+    if (b->pool_bytes + count > b->pool_room) {
+        b->pool_room = 2 * (b->pool_bytes + count) + 4096;
+        b->pool = (char *)more(b->pool, b->pool_room);
+    }
+    if (count > 0) memcpy(b->pool + b->pool_bytes, bytes, count);
+    b->token[id] = (Token){b->pool_bytes, (uint32_t)count, 1, 0};
+    b->pool_bytes += count;
+    if (id >= b->ids) b->ids = id + 1;
+}
+
+int bpe_add(Bpe *b, int32_t id, const void *bytes, size_t count) {
+    CHECK(id >= 0 && id < BPE_MOST_IDS, "id %d", id);
+    if (count == 0 || (id < b->ids && b->token[id].is_there)) return 0;
+    grow_texts(b);
+    if (bpe_find(b, bytes, count) >= 0) return 0;
+    put_token(b, id, bytes, count);
+    enter_text(b, id);
+    if (count == 1) b->byte_id[*(const uint8_t *)bytes] = id;
+    return 1;
+}
+
+int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count) {
+    CHECK(id >= 0 && id < BPE_MOST_IDS, "id %d", id);
+    size_t      own;
+    const char *there = bpe_bytes(b, id, &own);
+    if (count == 0 || (there && (own != count || memcmp(there, text, count) != 0))) return 0;
+    if (!there) put_token(b, id, text, count), b->token[id].is_special = 1;
+    b->special = (int32_t *)more(b->special, sizeof *b->special * (size_t)(b->specials + 1));
+    b->special[b->specials++] = id;
+    b->starts_special[(uint8_t)text[0]] = 1;
+    return 1;
+}
+
+int32_t bpe_find(const Bpe *b, const void *bytes, size_t count) {
+    return b->places ? b->by_text[place_of(b, bytes, count)] - 1 : -1;
+}
+
+int32_t bpe_find_special(const Bpe *b, const char *text) {
+    for (int i = 0; i < b->specials; i++) {
+        const Token *t = &b->token[b->special[i]];
+        if (t->bytes == strlen(text) && memcmp(b->pool + t->at, text, t->bytes) == 0) return b->special[i];
+    }
+    return -1;
+}
+
+const char *bpe_bytes(const Bpe *b, int32_t id, size_t *count) {
+    if (id < 0 || id >= b->ids || !b->token[id].is_there) return NULL;
+    *count = b->token[id].bytes;
+    return b->pool + b->token[id].at;
+}
+
+int32_t bpe_ids(const Bpe *b) { return b->ids; }
+
+int bpe_missing_byte(const Bpe *b) {
+    for (int i = 0; i < 256; i++)
+        if (b->byte_id[i] < 0) return i;
+    return -1;
+}
+
+void bpe_take_whole(Bpe *b) { b->takes_whole = 1; }
+
+/* --- merges ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
+
+static Merge *merge_place(const Bpe *b, uint64_t pair) {
+    size_t at = (size_t)(pair * 0x9E3779B97F4A7C15u >> 20) & (b->merge_places - 1);
+    while (b->merge[at].rank >= 0 && b->merge[at].pair != pair) at = (at + 1) & (b->merge_places - 1);
+    return &b->merge[at];
+}
+
+void bpe_add_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id) {
+    if (2 * b->merges >= b->merge_places) {
+        Merge *old = b->merge;
+        size_t places = b->merge_places;
+        b->merge_places = places ? 2 * places : 1 << 12;
+        b->merge = (Merge *)more(NULL, sizeof *b->merge * b->merge_places);
+        for (size_t i = 0; i < b->merge_places; i++) b->merge[i].rank = -1;
+        for (size_t i = 0; i < places; i++)
+            if (old[i].rank >= 0) *merge_place(b, old[i].pair) = old[i];
+        free(old);
+    }
+    Merge *m = merge_place(b, pair_of(left, right));
+    if (m->rank >= 0) return;
+    *m = (Merge){pair_of(left, right), rank, id};
+    b->merges++;
+}
+
+void bpe_merge_all(Bpe *b) {
+    for (int32_t id = 0; id < b->ids; id++) {
+        const Token t = b->token[id];
+        for (uint32_t cut = 1; t.is_there && !t.is_special && cut < t.bytes; cut++) {
+            int32_t left = bpe_find(b, b->pool + t.at, cut), right = bpe_find(b, b->pool + t.at + cut, t.bytes - cut);
+            if (left >= 0 && right >= 0) bpe_add_merge(b, left, right, id, id);
+        }
+    }
+}
+
+/* --- encoding ----------------------------------------------------------------------------------------------------- */
+
+/* Of a piece: symbol i is id[i], with neighbours before[i] and after[i], -1 at the ends; id -1: it went into the one before. A
+ * heap has the merges that can be made, by rank and then by place. */
+typedef struct { uint64_t order; int32_t right; } Candidate; /* order: rank << 32 | place */
+typedef struct { int32_t *id, *before, *after; Candidate *heap; size_t heaped; } Piece;
+
+static void push(Piece *p, Candidate c) {
+    size_t at = p->heaped++;
+    for (; at > 0 && p->heap[(at - 1) / 2].order > c.order; at = (at - 1) / 2) p->heap[at] = p->heap[(at - 1) / 2];
+    p->heap[at] = c;
+}
+
+static Candidate pop(Piece *p) {
+    Candidate first = p->heap[0], last = p->heap[--p->heaped];
+    size_t    at = 0;
+    for (size_t child; (child = 2 * at + 1) < p->heaped; at = child) {
+        if (child + 1 < p->heaped && p->heap[child + 1].order < p->heap[child].order) child++;
+        if (last.order <= p->heap[child].order) break;
+        p->heap[at] = p->heap[child];
+    }
+    p->heap[at] = last;
+    return first;
+}
+
+static void consider(const Bpe *b, Piece *p, int32_t place) {
+    int32_t after = place < 0 ? -1 : p->after[place];
+    if (after < 0 || !b->merges) return;
+    const Merge *m = merge_place(b, pair_of(p->id[place], p->id[after]));
+    if (m->rank >= 0) push(p, (Candidate){(uint64_t)m->rank << 32 | (uint32_t)place, p->id[after]});
+}
+
+static size_t merge_piece(Bpe *b, const char *text, size_t count, int32_t *ids) {
+    if (4 * count * 4 + 64 > b->links_room) { /* three lists, and a heap of at most 3 candidates a byte */
+        b->links_room = 16 * count + 4096;
+        b->links = (int32_t *)more(b->links, sizeof *b->links * b->links_room);
+    }
+    Piece p = {b->links, b->links + count, b->links + 2 * count, (Candidate *)(void *)(b->links + (3 * count + 3) / 4 * 4), 0};
+    for (size_t i = 0; i < count; i++) {
+        p.id[i] = b->byte_id[(uint8_t)text[i]];
+        p.before[i] = (int32_t)i - 1;
+        p.after[i] = i + 1 < count ? (int32_t)i + 1 : -1;
+    }
+    for (size_t i = 0; i + 1 < count; i++) consider(b, &p, (int32_t)i);
+    while (p.heaped > 0) {
+        Candidate c = pop(&p);
+        int32_t   place = (int32_t)(uint32_t)c.order, right = p.after[place];
+        if (p.id[place] < 0 || right < 0 || p.id[right] != c.right) continue; /* a neighbour has merged since */
+        const Merge *m = merge_place(b, pair_of(p.id[place], c.right));
+        if (m->rank != (int32_t)(c.order >> 32)) continue;
+        p.id[place] = m->id;
+        p.id[right] = -1;
+        p.after[place] = p.after[right];
+        if (p.after[right] >= 0) p.before[p.after[right]] = place;
+        consider(b, &p, p.before[place]);
+        consider(b, &p, place);
+    }
+    size_t n = 0;
+    for (int32_t i = 0; i >= 0; i = p.after[i]) ids[n++] = p.id[i];
+    return n;
+}
+
+size_t bpe_encode_piece(Bpe *b, const char *piece, size_t count, int32_t *ids) {
+    if (count == 0) return 0;
+    Word *w = count <= WORD_BYTES ? &b->word[hash_of(piece, count) & (WORDS - 1)] : NULL;
+    if (w && w->bytes == count && memcmp(w->text, piece, count) == 0) {
+        memcpy(ids, w->id, sizeof *ids * w->ids);
+        return w->ids;
+    }
+    int32_t whole = b->takes_whole ? bpe_find(b, piece, count) : -1;
+    size_t  n = 1;
+    if (whole >= 0) ids[0] = whole;
+    else n = merge_piece(b, piece, count, ids);
+    if (w && n <= WORD_IDS) {
+        w->bytes = (uint8_t)count, w->ids = (uint8_t)n;
+        memcpy(w->text, piece, count);
+        memcpy(w->id, ids, sizeof *ids * n);
+    }
+    return n;
+}
+
+int bpe_next_special(const Bpe *b, const char *text, size_t count, size_t *at, size_t *bytes, int32_t *id) {
+    for (size_t i = 0; b->specials && i < count; i++) {
+        if (!b->starts_special[(uint8_t)text[i]]) continue;
+        *bytes = 0;
+        for (int k = 0; k < b->specials; k++) {
+            const Token *t = &b->token[b->special[k]];
+            if (t->bytes > *bytes && t->bytes <= count - i && memcmp(b->pool + t->at, text + i, t->bytes) == 0)
+                *bytes = t->bytes, *id = b->special[k], *at = i;
+        }
+        if (*bytes > 0) return 1;
+    }
+    return 0;
+}

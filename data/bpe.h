@@ -1,0 +1,48 @@
+/* bpe.h - byte-pair encoding: a piece of text begins as its bytes, and the neighbours whose merge was learnt first become
+ * one, again and again (Sennrich et al., arXiv:1508.07909; over bytes: Radford et al. 2019). The vocabulary and its merges
+ * come from data/bpe_file.c.
+ */
+#ifndef TRAIN_GPT_DATA_BPE_H
+#define TRAIN_GPT_DATA_BPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Bpe Bpe;
+enum { BPE_MOST_IDS = 1 << 24 };
+
+Bpe *bpe_create(void);
+void bpe_destroy(Bpe *b);
+
+/* Gives an id its bytes, of which a piece may consist; 0 where the id or the bytes have been given before. */
+int bpe_add(Bpe *b, int32_t id, const void *bytes, size_t count);
+/* The ids left and right, side by side, become id, the sooner the lower the rank. The first rank of a pair stays. */
+void bpe_add_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
+/* Merges wherever two tokens make a third, whose id is the rank: what a .tiktoken file means. */
+void bpe_merge_all(Bpe *b);
+/* A piece that is a token as a whole is that token, whatever its merges are ("ignore_merges"). */
+void bpe_take_whole(Bpe *b);
+/* Text that is an id by itself wherever it stands, before it is split: <|endoftext|>. 0 where the id is another token. */
+int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count);
+
+/* The id of exactly these bytes, or -1. */
+int32_t bpe_find(const Bpe *b, const void *bytes, size_t count);
+int32_t bpe_find_special(const Bpe *b, const char *text);
+/* The bytes of an id; NULL where it is none. */
+const char *bpe_bytes(const Bpe *b, int32_t id, size_t *count);
+int32_t     bpe_ids(const Bpe *b);       /* the largest id + 1 */
+int         bpe_missing_byte(const Bpe *b); /* a byte that no token is alone, or -1 */
+
+/* Ids of one piece, at most `count` of them; returns how many. Not for two threads at once: it remembers pieces. */
+size_t bpe_encode_piece(Bpe *b, const char *piece, size_t count, int32_t *ids);
+/* The first special text in it, of several at one place the longest: its place and id; 0: there is none. */
+int bpe_next_special(const Bpe *b, const char *text, size_t count, size_t *at, size_t *bytes, int32_t *id);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,177 @@
+/* Byte-pair encoding from files made here: ids, round trips, texts that come in parts, and what a file may have wrong. */
+#include "data/encoder.h"
+
+#include "core/error.h"
+#include "core/io.h"
+#include "core/rng.h"
+#include "test/data/files.h"
+
+/* The characters that stand for bytes, as in openai/gpt-2. */
+static void put_byte(FILE *f, int byte) {
+    unsigned c = 256;
+    for (int b = 0; b < byte; b++) c += !((b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174);
+    if ((byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174) c = (unsigned)byte;
+    if (c == '"' || c == '\\') fprintf(f, "\\%c", c);
+    else if (c < 0x80) fputc((int)c, f);
+    else fprintf(f, "%c%c", 0xC0 | c >> 6, 0x80 | (c & 0x3F));
+}
+
+/* Ids 0 to 255 are the bytes; then he, ll, hell, " t", the end of text. */
+static const char TAIL[] = ",\"he\":256,\"ll\":257,\"hell\":258,\"\xc4\xa0t\":259";
+static const char MERGES[] = "[\"h e\",[\"l\",\"l\"],\"he ll\",\"\xc4\xa0 t\"]";
+static void       write_tokenizer(const char *path, int bytes, const char *tail, const char *merges, const char *around,
+                                  const char *parts) {
+          FILE *f = fopen(path, "w");
+          fprintf(f,
+                  "{\"added_tokens\":[{\"id\":260,\"content\":\"<|endoftext|>\",\"special\":true}],%s\"model\":{%s\"vocab\":{",
+                  parts, around);
+          for (int b = 0; b < bytes; b++) {
+        fputs(b ? ",\"" : "\"", f);
+        put_byte(f, b);
+        fprintf(f, "\":%d", b);
+    }
+    fprintf(f, "%s},\"merges\":%s}}", tail, merges);
+    fclose(f);
+}
+static const char PLAIN[] = "\"type\":\"BPE\",", LEVEL[] = "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},";
+static const char path[] = "./tokenizer.json";
+static Tokenizer tokenizer_of(const char *around, const char *parts) {
+    write_tokenizer(path, 256, TAIL, MERGES, around, parts);
+    return tokenizer_create(".", 261);
+}
+
+static void assert_ids(const Tokenizer *t, const char *text, const int32_t *expected, int64_t count) {
+    int32_t ids[64];
+    assert_int_equal(tokenizer_encode(t, text, strlen(text), ids), count);
+    for (int64_t i = 0; i < count; i++) assert_int_equal(ids[i], expected[i]);
+}
+
+static void merges_follow_their_order(void **state) {
+    (void)state;
+    Tokenizer t = tokenizer_of(PLAIN, LEVEL);
+    assert_ids(&t, "hello", (int32_t[]){258, 'o'}, 2);
+    assert_ids(&t, "helm", (int32_t[]){256, 'l', 'm'}, 3);
+    assert_ids(&t, "lll", (int32_t[]){257, 'l'}, 2); /* from the left */
+    assert_ids(&t, "hell to", (int32_t[]){258, 259, 'o'}, 3);
+    assert_ids(&t, "he<|endoftext|>ll", (int32_t[]){256, 260, 257}, 3);
+    assert_ids(&t, "\xff\xfe", (int32_t[]){0xff, 0xfe}, 2);
+    assert_ids(&t, "", NULL, 0);
+    assert_int_equal(tokenizer_start(&t), 260);
+    tokenizer_destroy(&t);
+}
+
+static void normal_form_c_comes_first(void **state) {
+    (void)state;
+    Tokenizer t =
+        tokenizer_of(PLAIN,
+                     "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},");
+    assert_ids(&t, "e\xcc\x81", (int32_t[]){0xc3, 0xa9}, 2);
+    assert_ids(&t, "\xff" "e\xcc\x81", (int32_t[]){0xff, 0xc3, 0xa9}, 3);
+    tokenizer_destroy(&t);
+}
+
+/* Any bytes come back, whole or in parts of any size, and the ids are the same. */
+static struct { int32_t ids[1 << 22]; int64_t count; } got;
+static void take(void *with, const int32_t *ids, int64_t count) {
+    (void)with;
+    memcpy(got.ids + got.count, ids, sizeof *ids * (size_t)count);
+    got.count += count;
+}
+static void parts_are_the_whole(void **state) {
+    (void)state;
+    static char    text[1 << 15];
+    static int32_t whole[sizeof text];
+    Tokenizer      t = tokenizer_of(PLAIN, LEVEL);
+    for (int round = 0; round < 20; round++) {
+        uint32_t r[4];
+        for (size_t i = 0; i < sizeof text; i++) {
+            rng_words(r, (uint64_t)round, RNG_TEST, i);
+            text[i] = round < 10 ? "hello the lot <|endoftext|>\n\xc3\xa9"[r[0] % 30] : (char)r[0];
+        }
+        int64_t count = tokenizer_encode(&t, text, sizeof text, whole);
+        Encoder e = {.tokenizer = &t, .sink = take};
+        got.count = 0;
+        for (size_t at = 0, n; at < sizeof text; at += n) {
+            rng_words(r, 100, RNG_TEST, at);
+            n = 1 + r[0] % 5000 < sizeof text - at ? 1 + r[0] % 5000 : sizeof text - at;
+            encoder_put(&e, text + at, n);
+        }
+        encoder_end(&e);
+        encoder_free(&e);
+        assert_int_equal(got.count, count);
+        assert_memory_equal(got.ids, whole, sizeof *whole * (size_t)count);
+        char  *back = NULL;
+        size_t bytes = 0;
+        FILE  *out = open_memstream(&back, &bytes);
+        for (int64_t i = 0; i < count; i++) tokenizer_decode(&t, whole[i], out);
+        fclose(out);
+        assert_int_equal(bytes, sizeof text);
+        assert_memory_equal(back, text, bytes);
+        free(back);
+    }
+    tokenizer_destroy(&t);
+}
+
+/* More than a chunk: a long text is cut between words, and one without any between characters. */
+static void long_texts_are_cut(void **state) {
+    (void)state;
+    enum { BYTES = 3 * ENCODER_CHUNK };
+    Tokenizer t = tokenizer_of(PLAIN, LEVEL);
+    char     *text = malloc(BYTES);
+    int32_t  *whole = malloc(sizeof *whole * BYTES);
+    for (int i = 0; i < BYTES; i++) text[i] = "hell the toll, the helm\n"[i % 24];
+    int64_t count = tokenizer_encode(&t, text, BYTES, whole);
+    Encoder e = {.tokenizer = &t, .sink = take};
+    got.count = 0;
+    for (int i = 0; i < BYTES; i += 4096) encoder_put(&e, text + i, 4096);
+    assert_true(e.room <= 2 * ENCODER_CHUNK && got.count > 0);
+    encoder_end(&e);
+    assert_int_equal(got.count, count);
+    assert_memory_equal(got.ids, whole, sizeof *whole * (size_t)count);
+    encoder_free(&e);
+    free(text), free(whole);
+    tokenizer_destroy(&t);
+}
+
+static void create_from(const void *tokenizer) { tokenizer_create((const char *)tokenizer, 261); }
+static void create_small(const void *tokenizer) { tokenizer_create((const char *)tokenizer, 256); }
+
+static void faults_are_named(void **state) {
+    (void)state;
+    static const struct { int bytes; const char *tail, *merges, *around, *parts, *says; } cases[] = {
+        {255, TAIL, MERGES, PLAIN, LEVEL, "no token is the byte 0xff alone"},
+        {256, TAIL, "[\"h x\"]", PLAIN, LEVEL, "merge 0, \"h x\", makes no token"},
+        {256, TAIL, "[\"hx\"]", PLAIN, LEVEL, "merge 0 is no pair"},
+        {256, ",\"he\":17", "[]", PLAIN, LEVEL, "the token \"he\", or its id 17, stands twice"},
+        {256, ",\"he\":-1", "[]", PLAIN, LEVEL, "he has no id"},
+        {256, ",\"a b\":300", "[]", PLAIN, LEVEL, "\"a b\" is not of byte-level BPE"},
+        {256, TAIL, MERGES, "\"type\":\"Unigram\",", LEVEL, "its model, Unigram, is none"},
+        {256, TAIL, MERGES, "\"type\":\"BPE\",\"byte_fallback\":true,", LEVEL, "its model, byte_fallback"},
+        {256, TAIL, MERGES, PLAIN, "", "its pre_tokenizer, null"},
+        {256, TAIL, MERGES, PLAIN, "\"pre_tokenizer\":{\"type\":\"Metaspace\"},", "its pre_tokenizer, Metaspace"},
+        {256, TAIL, MERGES, PLAIN, "\"normalizer\":{\"type\":\"Lowercase\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},", "its normalizer, Lowercase"},
+        {256, TAIL, MERGES, PLAIN, "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"},"
+                                   "{\"type\":\"ByteLevel\",\"use_regex\":false}]},", "its pattern is none"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_tokenizer(path, cases[i].bytes, cases[i].tail, cases[i].merges, cases[i].around, cases[i].parts);
+        assert_ends(EXIT_DATA, create_from, path, cases[i].says, NULL);
+    }
+    Tokenizer t = tokenizer_of(PLAIN, LEVEL);
+    tokenizer_destroy(&t);
+    assert_ends(EXIT_CONFIG, create_small, path, "has ids up to 260, and model.vocab_size is 256", NULL);
+    io_unlink(path);
+    assert_ends(EXIT_DATA, create_from, ".", "holds no tokenizer", NULL);
+    assert_ends(EXIT_DATA, create_from, "none/tokenizer.json", "none/tokenizer.json is not there", NULL);
+    assert_ends(EXIT_DATA, create_from, "mine.tiktoken", "\"mine\" names none", NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(merges_follow_their_order, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(normal_form_c_comes_first, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(parts_are_the_whole, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(long_texts_are_cut, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(faults_are_named, enter_folder, leave_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
