@@ -29,6 +29,16 @@ static int byte_of(unsigned character) {
     return -1;
 }
 
+void bpe_character(int byte, char out[4]) {
+    unsigned character = (unsigned)byte;
+    if (!is_printable(byte)) {
+        character = 256;
+        for (int b = 0; b < byte; b++) character += !is_printable(b);
+    }
+    if (character < 0x80) snprintf(out, 4, "%c", (int)character);
+    else snprintf(out, 4, "%c%c", (int)(0xC0 | character >> 6), (int)(0x80 | (character & 0x3F)));
+}
+
 /* The bytes that characters stand for, in place; -1 where one stands for none. */
 static int64_t to_bytes(char *text, size_t count) {
     static int16_t table[512];
@@ -96,6 +106,19 @@ static int32_t id_of(const Reading *r, const cJSON *item, const char *what) {
     return (int32_t)item->valuedouble;
 }
 
+NORETURN static void refuse_part(const Reading *r, const char *part, const char *what) {
+    fail(EXIT_DATA,
+         "%s: its %s, %s, is none that is built in; byte-level BPE is read, split by ByteLevel, Split and Digits, as it is or in NFC",
+         r->path, part, what);
+}
+
+static void add_pattern(Reading *r, const char *pattern) {
+    if (r->patterns == SPLIT_PATTERNS) refuse_part(r, "pre_tokenizer", "of so many parts");
+    char *own = strdup(pattern);
+    if (!own) fail(EXIT_MEMORY, "no memory for a tokenizer's pattern");
+    r->pattern[r->patterns++] = own;
+}
+
 /* {"!": 0, "\"": 1, ...} */
 static void take_vocabulary(Reading *r, const cJSON *vocab) {
     if (!cJSON_IsObject(vocab)) fail(EXIT_DATA, "%s: no vocabulary, an object of tokens and their ids", r->path);
@@ -160,21 +183,10 @@ static void read_pair(Reading *r, const char *vocab, const char *merges) {
     take_vocabulary(r, json);
     cJSON_Delete(json);
     read_merges(r, merges);
-    r->pattern[r->patterns++] = strdup(SPLIT_GPT2);
+    add_pattern(r, SPLIT_GPT2);
 }
 
 /* --- tokenizer.json ----------------------------------------------------------------------------------------------- */
-
-NORETURN static void refuse_part(const Reading *r, const char *part, const char *what) {
-    fail(EXIT_DATA,
-         "%s: its %s, %s, is none that is built in; byte-level BPE is read, split by ByteLevel, Split and Digits, as it is or in NFC",
-         r->path, part, what);
-}
-
-static void add_pattern(Reading *r, const char *pattern) {
-    if (r->patterns == SPLIT_PATTERNS) refuse_part(r, "pre_tokenizer", "of so many parts");
-    r->pattern[r->patterns++] = strdup(pattern);
-}
 
 static void take_split(Reading *r, const cJSON *part) {
     const char *pattern = word_of(member(part, "pattern"), "Regex"), *behaviour = word_of(part, "behavior");

@@ -23,6 +23,9 @@ typedef struct {
 BpeFile bpe_file_read(const char *path);
 void    bpe_file_free(BpeFile *f);
 
+/* The character, as UTF-8, that stands for a byte in these files. */
+void bpe_character(int byte, char out[4]);
+
 #ifdef __cplusplus
 }
 #endif

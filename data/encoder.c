@@ -22,40 +22,61 @@ static size_t last_character(const char *text, size_t bytes) {
     return i > 0 ? i : bytes;
 }
 
-static void encode(Encoder *e, size_t bytes) {
-    size_t most = tokenizer_most(e->tokenizer, bytes);
+static void leave(Cutter *c, size_t bytes) {
+    if (bytes > 0) c->sink(c->with, c->text, bytes);
+    memmove(c->text, c->text + bytes, c->bytes - bytes);
+    c->bytes -= bytes;
+}
+
+void cutter_put(Cutter *c, const char *text, size_t bytes) {
+    for (size_t n; bytes > 0; text += n, bytes -= n) {
+        if (c->bytes == c->room) {
+            size_t cut = c->room < ENCODER_CHUNK ? 0 : last_cut(c->text, c->bytes);
+            if (cut == 0 && c->room >= ENCODER_LONGEST) cut = last_character(c->text, c->bytes);
+            if (cut > 0) leave(c, cut);
+            if (cut <= c->room / 2) {
+                c->room = c->room ? 2 * c->room : ENCODER_CHUNK;
+                c->text = (char *)realloc(c->text, c->room);
+                if (!c->text) fail(EXIT_MEMORY, "no memory for %zu bytes of text without a space", c->room);
+            }
+        }
+        n = bytes < c->room - c->bytes ? bytes : c->room - c->bytes;
+        memcpy(c->text + c->bytes, text, n);
+        c->bytes += n;
+    }
+}
+
+void cutter_end(Cutter *c) {
+    if (c->bytes > 0) leave(c, c->bytes);
+}
+
+void cutter_free(Cutter *c) {
+    free(c->text);
+    c->text = NULL, c->bytes = c->room = 0;
+}
+
+/* --- tokens ------------------------------------------------------------------------------------------------------- */
+
+static void encode(void *with, const char *text, size_t bytes) {
+    Encoder *e = (Encoder *)with;
+    size_t   most = tokenizer_most(e->tokenizer, bytes);
     if (most > e->ids_room) {
         free(e->ids);
         e->ids = (int32_t *)malloc(sizeof *e->ids * (e->ids_room = most));
         if (!e->ids) fail(EXIT_MEMORY, "no memory for the tokens of %zu bytes of text", bytes);
     }
-    if (bytes > 0) e->sink(e->with, e->ids, tokenizer_encode(e->tokenizer, e->text, bytes, e->ids));
-    memmove(e->text, e->text + bytes, e->bytes - bytes);
-    e->bytes -= bytes;
+    e->sink(e->with, e->ids, tokenizer_encode(e->tokenizer, text, bytes, e->ids));
 }
 
 void encoder_put(Encoder *e, const char *text, size_t bytes) {
-    for (size_t n; bytes > 0; text += n, bytes -= n) {
-        if (e->bytes == e->room) {
-            size_t cut = e->room < ENCODER_CHUNK ? 0 : last_cut(e->text, e->bytes);
-            if (cut == 0 && e->room >= ENCODER_LONGEST) cut = last_character(e->text, e->bytes);
-            if (cut > 0) encode(e, cut);
-            if (cut <= e->room / 2) {
-                e->room = e->room ? 2 * e->room : ENCODER_CHUNK;
-                e->text = (char *)realloc(e->text, e->room);
-                if (!e->text) fail(EXIT_MEMORY, "no memory for %zu bytes of text without a space", e->room);
-            }
-        }
-        n = bytes < e->room - e->bytes ? bytes : e->room - e->bytes;
-        memcpy(e->text + e->bytes, text, n);
-        e->bytes += n;
-    }
+    e->cutter.sink = encode, e->cutter.with = e;
+    cutter_put(&e->cutter, text, bytes);
 }
 
-void encoder_end(Encoder *e) { encode(e, e->bytes); }
+void encoder_end(Encoder *e) { cutter_end(&e->cutter); }
 
 void encoder_free(Encoder *e) {
-    free(e->text);
+    cutter_free(&e->cutter);
     free(e->ids);
-    e->text = NULL, e->ids = NULL, e->bytes = e->room = e->ids_room = 0;
+    e->ids = NULL, e->ids_room = 0;
 }

@@ -118,6 +118,13 @@ static int take_number(Reading *r, const char *path, const cJSON *node, Key key,
     return 0;
 }
 
+/* It is shown on terminals. */
+static int is_printable(const char *text) {
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7F) return 0;
+    return 1;
+}
+
 static void take_key(Reading *r, Cluster *c, Key key) {
     char         *field = (char *)c + key.field;
     const cJSON  *node = find(r->json.root, key.path);
@@ -127,11 +134,11 @@ static void take_key(Reading *r, Cluster *c, Key key) {
         else if (key.type != KEY_NAME) *(double *)(void *)field = key.otherwise;
         if (key.is_needed) add_fault(r, key.path, "is missing");
     } else if (key.type == KEY_NAME) {
-        if (cJSON_IsString(node) && node->valuestring[0] && strlen(node->valuestring) < CLUSTER_NAME) {
+        if (cJSON_IsString(node) && node->valuestring[0] && strlen(node->valuestring) < CLUSTER_NAME && is_printable(node->valuestring)) {
             snprintf(field, CLUSTER_NAME, "%s", node->valuestring);
             return;
         }
-        snprintf(text, sizeof text, "= %s: a string of 1 to %d characters is expected", value_text(node, shown),
+        snprintf(text, sizeof text, "= %s: a string of 1 to %d printable characters is expected", value_text(node, shown),
                  CLUSTER_NAME - 1);
         add_fault(r, key.path, text);
     } else if (key.type == KEY_BOOL) {

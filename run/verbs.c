@@ -35,6 +35,7 @@ static const Verb VERBS[] = {
     {"plan",     "config.json [key=value ...] [ranks=N] [cluster=NAME]", "parameters, memory, tokens and time of a run, here or elsewhere", verb_plan},
     {"sample",   "RUN_OR_CHECKPOINT [key=value ...]",     "text from a trained model; under mpirun on a grid",                                verb_sample},
     {"tokenize", "...",                                   "text into token shards; tokenize alone prints how",         verb_tokenize},
+    {"train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",             verb_train_tokenizer},
     {"schema",   "",                                      "JSON Schema of the config, for editors",                   verb_schema},
 };
 enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };

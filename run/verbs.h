@@ -21,6 +21,7 @@ int verb_plan(int argc, char **argv);       /* plan_verb.c    */
 int verb_sample(int argc, char **argv);     /* sample_verb.c  */
 int verb_sample_is_of_ranks(int argc, char **argv); /* all ranks take part: a grid is given */
 int verb_tokenize(int argc, char **argv);   /* tokenize.c     */
+int verb_train_tokenizer(int argc, char **argv);
 
 #ifdef __cplusplus
 }

@@ -124,7 +124,7 @@ static void long_texts_are_cut(void **state) {
     Encoder e = {.tokenizer = &t, .sink = take};
     got.count = 0;
     for (int i = 0; i < BYTES; i += 4096) encoder_put(&e, text + i, 4096);
-    assert_true(e.room <= 2 * ENCODER_CHUNK && got.count > 0);
+    assert_true(e.cutter.room <= 2 * ENCODER_CHUNK && got.count > 0);
     encoder_end(&e);
     assert_int_equal(got.count, count);
     assert_memory_equal(got.ids, whole, sizeof *whole * (size_t)count);

@@ -11,4 +11,4 @@ if ! "$PYTHON" -c 'import tokenizers, tiktoken' 2> /dev/null; then
 fi
 make --no-print-directory B="$B" "$B/test/data/dump_ids" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
 GPT2=../shared/data/gpt2; [ -e $GPT2/vocab.json ] || GPT2=
-"$PYTHON" test/interop/check_tokenizers.py "$B/test/data/dump_ids" "$WORK" $GPT2
+"$PYTHON" test/interop/check_tokenizers.py "$B/test/data/dump_ids" "$TRAIN" "$WORK" $GPT2

@@ -122,4 +122,23 @@ expect "training finds it there" eval 'train $MODEL sample.every=6 sample.prompt
 expect "and its samples are words, not ids" eval 'grep -q "the quick" "$WORK/out" && ! grep -qE "<[0-9]+>.*<[0-9]+>.*<[0-9]+>" <(sed -n "/^sample/,\$p" "$WORK/out")'
 expect "sample finds it, too" eval '"$TRAIN" sample "$WORK/bpe-run" prompt="the quick" tokens=8 | grep -q "^the quick"'
 expect "a tokenizer with more ids than the model" exits 64 "has ids up to 264, and model.vocab_size is 260" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/bpe" model.vocab_size=260
+
+# From a text to its own vocabulary, to shards, to a model that says words.
+learn() { "$TRAIN" train-tokenizer "$@"; }
+expect "a vocabulary is learnt" eval 'learn "$text" out="$WORK/own" vocab_size=320 > "$WORK/said"'
+expect "its size, merges and the next command are said" grep -q "a vocabulary of 3[0-9]*: the bytes, [0-9]* merges" "$WORK/said"
+expect "the same from the same text" eval 'learn "$text" out="$WORK/own2" vocab_size=320 > /dev/null; cmp "$WORK/own/tokenizer.json" "$WORK/own2/tokenizer.json"'
+tokenize "$text" out="$WORK/own" tokenizer="$WORK/own" val=0.1 > "$WORK/said"
+expect "its own tokens are longer than bytes" awk '/bytes of text/ { for (i = 1; i < NF; i++) if ($(i + 1) == "a" && $i > 2) good = 1 } END { exit !good }' "$WORK/said"
+expect "a model is trained on them" quiet train model.vocab_size=320 data.train="$WORK/own/train_*.bin" data.val="$WORK/own/val_*.bin" run.dir="$WORK/own-run"
+expect "and sampled" eval '"$TRAIN" sample "$WORK/own-run" prompt="fox" tokens=4 | grep -q "^fox"'
+for pattern in cl100k_base o200k_base '\S+|\s+'; do expect "pattern=$pattern" eval 'learn "$text" out="$WORK/pattern" vocab_size=300 pattern="$pattern" > /dev/null'; done
+expect "a pattern that is none" exits 64 'pattern=\(: its pattern is none' learn "$text" out="$WORK/x" vocab_size=300 pattern='('
+expect "no size" exits 64 'vocab_size=N is missing' learn "$text" out="$WORK/x"
+expect "a size too small" exits 64 'vocab_size=256: a whole number from 257' learn "$text" out="$WORK/x" vocab_size=256
+expect "no text to learn from" exits 64 'no text to read' learn out="$WORK/x" vocab_size=300
+expect "an empty text" exits 65 'empty' learn "$WORK/empty" out="$WORK/x" vocab_size=300
+gzip -c "$text" > "$WORK/text.gz"
+expect "a packed text" exits 65 'text.gz is gzip, not text' learn "$WORK/text.gz" out="$WORK/x" vocab_size=300
+expect "nothing was written for these" [ ! -e "$WORK/x" ]
 exit $STATUS
