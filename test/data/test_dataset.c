@@ -86,7 +86,10 @@ static void wrong_data_ends_the_program_with_a_sentence(void **state) {
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/broken*"), "here/broken_link does not exist", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/c.bin"), "data.train: here/c.bin: token 56 of 100 is 256",
                 "model.vocab_size is 256", NULL);
-    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/text"), "here/text: token 0 of 8 is 28233", "tokenize", NULL);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/text"), "here/text is UTF-8 text, not tokens",
+                "./train_gpt tokenize here/text out=datasets/text", NULL);
+    write_file("here/raw", "\1\xff\1\xff", 4);
+    assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/raw"), "here/raw: token 0 of 2 is 65281", "tokenize", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(100, 256, 2, "here/a.bin", "here/b.bin"), "107 tokens in 2 files",
                 "batch.seq_len 100", NULL);
     assert_ends(EXIT_DATA, open_dataset, OPENING(8, 256, 1, "here/d.bin"), "here/d.bin: token", NULL);

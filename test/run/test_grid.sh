@@ -174,9 +174,9 @@ refused "one rank, two copies" "1 rank is no multiple of parallel.replicas \(2\)
 refused "ordered sums with ZeRO-2" "parallel.deterministic .*parallel.zero_stage = 2" train parallel.deterministic=true parallel.zero_stage=2 run.dir="$WORK/x"
 refused "ordered sums with copies" "parallel.deterministic .*parallel.replicas = 2" train_ranks 2 parallel.deterministic=true parallel.replicas=2 run.dir="$WORK/x"
 refused "tensor ranks that no head divides" "parallel.tensor = 5 must divide model.n_head = 4: 4" train $SHORT parallel.tensor=5 run.dir="$WORK/x"
-refused "ranks that are no multiple of the grid" "8 ranks are no multiple of parallel.tensor \(3\) x context \(1\) x pipeline \(1\) x replicas \(2\): start 6 or 12 ranks, or tensor = 2 or 4" "$TRAIN" plan "$WORK/tiny.json" ranks=8 parallel.tensor=3 parallel.replicas=2 batch.seq_len=39 model.n_positions=39 batch.global_tokens=78
+refused "ranks that are no multiple of the grid" "8 ranks are no multiple of parallel.tensor \(3\) x context \(1\) x pipeline \(1\) x replicas \(2\): start 6 or 12 ranks, or tensor = 2 or 4" "$TRAIN" plan "$WORK/tiny.json" ranks=8 parallel.tensor=3 parallel.replicas=2 model.n_head=12 model.n_embd=48 batch.seq_len=36 model.n_positions=36 batch.global_tokens=72
 refused "context ranks and a length they cannot share" "batch.seq_len = 24 with parallel.context = 2 must be a multiple of 256: 256" train $SHORT parallel.context=2 run.dir="$WORK/x"
-refused "more parts than layers" "parallel.pipeline \(4\) x interleave \(4\) = 16 parts of 6 layers: at most 6; interleave = 1 or pipeline = 1" train $SHORT parallel.pipeline=4 parallel.interleave=4 run.dir="$WORK/x"
+refused "more parts than layers" "parallel.pipeline \(4\) x interleave \(4\) = 16 parts of 6 layers: at most 6; interleave = 1$" train $SHORT parallel.pipeline=4 parallel.interleave=4 run.dir="$WORK/x"
 refused "parts without stages" "parallel.interleave = 2 needs stages" train $SHORT parallel.interleave=2 run.dir="$WORK/x"
 refused "micro-batches that stages cannot take in turn" "3 micro-batches a step with interleave = 2 must be a multiple of pipeline = 2: global_tokens = 96 or 192" \
     train_ranks 2 $SHORT parallel.pipeline=2 parallel.interleave=2 batch.global_tokens=144 run.dir="$WORK/x"
