@@ -17,7 +17,7 @@ extern "C" {
 
 enum {
     SHARD_HEADER_BYTES = 1024,
-    SHARD_START_BYTES = 65536, /* that tell text from tokens without a header */
+    SHARD_START_BYTES = 65536, /* read to find out whether a file without a header is text */
     SHARD_INDEX_BYTES = 34,    /* of the start of a Megatron index */
     SHARD_FAULT_CHARS = 256
 };
@@ -29,8 +29,8 @@ typedef struct {
     int64_t sequences;     /* of a Megatron index; else 0 */
 } ShardHeader;
 
-/* What a file without the header of tokens holds, by its first `bytes` (at most SHARD_START_BYTES are looked at): "UTF-8
- * text", "JSON", or what "gzip", "zstd", "xz" or "parquet" packed; NULL: none of them. */
+/* Returns the kind of a file from its first `bytes` (at most SHARD_START_BYTES are read): "UTF-8 text", "JSON", "gzip",
+ * "zstd", "xz" or "parquet"; NULL: none of these, so perhaps tokens. */
 const char *shard_text_kind(const uint8_t *data, size_t bytes);
 
 /* Reads the header of a file of file_bytes bytes whose first `bytes` (at most SHARD_START_BYTES are looked at) are

@@ -19,8 +19,8 @@ const char *split_named(const char *name);
 typedef struct Split Split;
 enum { SPLIT_PATTERNS = 8, SPLIT_FAULT_CHARS = 200 };
 
-/* Several patterns follow each other: each splits the pieces of the one before. What a pattern does not match is a piece,
- * too. 1, or 0 and the reason in fault, where a pattern is none. */
+/* Compiles the patterns. The second splits the pieces that the first returns, and so on. Text between two matches is a piece,
+ * too. Returns 1, or 0 and the reason in fault, where a pattern is none. */
 int  split_create(Split **split, const char *const *pattern, int patterns, char fault[SPLIT_FAULT_CHARS]);
 void split_destroy(Split *split);
 

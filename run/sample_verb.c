@@ -41,7 +41,7 @@ static int64_t count_argument(const char *name, const char *text, double least, 
     return (int64_t)value;
 }
 
-/* What was asked for. */
+/* The command line. */
 typedef struct { SamplePlan plan; MeshSizes grid; const char *tokenizer; } Asked;
 
 static void take_argument(Asked *asked, const char *argument) {
@@ -115,7 +115,7 @@ static char *tokenizer_of_run(const char *run) {
     return found;
 }
 
-/* What was asked for; else what lies in the checkpoint; else what the run was trained with. */
+/* Returns the tokenizer of the command line, else that of the checkpoint, else that of the run. */
 static Tokenizer find_tokenizer(const Asked *asked, const char *run, const char *checkpoint, int64_t vocab_size) {
     char path[4200], *of_run = NULL;
     if (asked->tokenizer) return tokenizer_create(asked->tokenizer, vocab_size);

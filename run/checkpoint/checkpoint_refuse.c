@@ -60,7 +60,7 @@ static int compare_data(const Dataset *now, const Manifest *m, FILE *out) {
     return m->data_files != now->shards;
 }
 
-/* What may change and yet shows in the curves, to whoever looks at them later. */
+/* Warns of changed options that a resume allows, but that change the learning rate or the validation loss. */
 static void warn_of_changes(const Config *config, const Manifest *m) {
     Config then;
     char  *fault = config_from_json(m->config, &then);

@@ -107,7 +107,7 @@ static char *load_end(ConfigLoad *load) {
     return faults_take(&load->faults);
 }
 
-/* What a config is read with: "key=value" words, and the job that it is for. */
+/* The overrides ("key=value"), and the job that the config is for. */
 typedef struct { char *const *overrides; int count, ranks, is_elsewhere; const char *run_dir; /* NULL: as the text says */ } Reading;
 
 /* A run's folder may have been moved since its config.json was written. */
