@@ -215,7 +215,7 @@ int main(int argc, char **argv) {
             printf("%s is at step %lld of %s = %lld already: nothing to do\n", config.run.dir, (long long)step,
                    step < steps ? "run.stop_step" : "run.steps", (long long)last);
         run_destroy(r), config_free(&config);
-        return step < steps ? EXIT_STOPPED : EXIT_DONE;
+        return EXIT_DONE; /* at run.stop_step, too: a job that was requeued ends here */
     }
     run_begin(r);
     banner_print(r);

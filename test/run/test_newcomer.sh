@@ -30,7 +30,7 @@ told train run.dir="$WORK/part" run.stop_step=7; status=$?
 expect "run.stop_step: exit 75, saved there" [ $status -eq 75 -a "$(ls "$WORK/part/checkpoints" | tail -n 1)" = step_00000007 ]
 expect "it says so" grep -q "stopped at step 7 of 12, saved, as run.stop_step says" "$WORK/out"
 told train run.dir="$WORK/part" run.stop_step=7; status=$?
-expect "again: nothing to do, exit 75" [ $status -eq 75 ] && expect "  and says why" grep -q "at step 7 of run.stop_step = 7 already" "$WORK/out"
+expect "again: nothing to do, exit 0: a requeued job ends" [ $status -eq 0 ] && expect "  and says why" grep -q "at step 7 of run.stop_step = 7 already" "$WORK/out"
 expect "without it the run goes on" told train run.dir="$WORK/part"
 expect "with the rates and weights of one that did not stop" same_weights "$WORK/part" "$WORK/whole" step_00000012
 expect "  and not a word of changed rates" eval '! said "learning rate"'
