@@ -51,7 +51,10 @@ int         world_size(const World *w);
 int         world_local_rank(const World *w);  /* among the ranks of this host */
 int         world_local_size(const World *w);
 const char *world_host(const World *w, int rank);
-int         world_neighbour_is_gone(const World *w); /* the process of another rank of this host has ended. Any thread may ask */
+/* The process of this host's rank `local`; one that cannot be seen runs. Any thread may ask. */
+typedef enum { PROCESS_RUNS, PROCESS_STOPPED, PROCESS_GONE } ProcessState;
+ProcessState world_neighbour(const World *w, int local);
+int          world_neighbour_is_gone(const World *w); /* any of them */
 const char *world_library(void);               /* "Open MPI 4.1.4", "MPICH 4.0.2", "none" */
 
 /* Cores that this rank should use, before a look at OMP_NUM_THREADS. Widens a binding that leaves this host's other

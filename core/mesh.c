@@ -48,6 +48,17 @@ int mesh_ranks(Mesh m) {
     return ranks;
 }
 
+char *mesh_place_text(Mesh m, int rank, char out[MESH_TEXT]) {
+    MeshPlace p = mesh_place(m, rank);
+    int       used = 0;
+    out[0] = '\0';
+    for (int a = 0; a < AXES; a++)
+        if (m.size[a] > 1)
+            used += snprintf(out + used, MESH_TEXT - (size_t)used, "%s%s %d of %d", used ? ", " : "",
+                             mesh_axis_name((Axis)a), p.at[a], m.size[a]);
+    return out;
+}
+
 MeshPlace mesh_place(Mesh m, int rank) {
     MeshPlace p;
     CHECK(rank >= 0 && rank < mesh_ranks(m), "rank %d in a grid of %d", rank, mesh_ranks(m));

@@ -38,6 +38,8 @@ char       *mesh_crossing(Mesh m, int host, char out[MESH_TEXT]);
 int       mesh_ranks(Mesh m);      /* of the whole grid */
 MeshPlace mesh_place(Mesh m, int rank);
 int       mesh_rank(Mesh m, MeshPlace p);
+/* "tensor 1 of 2, stage 0 of 2", counted from 0: the axes of more than one rank. Returns out. */
+char     *mesh_place_text(Mesh m, int rank, char out[MESH_TEXT]);
 /* The ranks that differ from `rank` in these axes (WITH_...) alone, `rank` among them, in ascending order. ranks has
  * room for all of them: mesh_ranks(m) is enough. Returns how many. */
 int mesh_group(Mesh m, int rank, unsigned axes, int *ranks);

@@ -124,11 +124,11 @@ static void join_ranks(Run *r, Launch launch) {
     r->watchdog = watchdog_create(c->run.watchdog_seconds, launch);
     World *w = world_join(launch);
     r->comm = world_all(w);
-    watchdog_know(r->watchdog, r->comm);
     watchdog_tick(r->watchdog, "the start of the device");
     world_watch(w, collective_moves, r->watchdog);
     char *fault = config_check_ranks(c, comm_size(r->comm));
     if (fault) fail_lines(EXIT_CONFIG, fault);
+    watchdog_know(r->watchdog, r->comm, config_mesh(c, comm_size(r->comm)));
     device_open(world_local_rank(w), world_threads(w));
     signals_keep_to_main();
     agree_on_inputs(r);

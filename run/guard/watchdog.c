@@ -22,9 +22,11 @@ enum { STACK_DEPTH = 64 };
 enum { REPORT_SECONDS = 4 /* the reader of our stderr may be gone */, HOST_CHARS = 64 };
 static const double LOOK_MS = 200.0, STACK_MS = 100.0, ABANDON_MS = 1000.0;
 static const double APART_MS = 1000.0, ENDING_MS = 2000.0; /* Open MPI ends a rank by CONT, TERM after one second, KILL after two */
+static const double TOGETHER_MS = 500.0;
 
 struct Watchdog {
     Comm *_Atomic     comm;      /* borrowed; NULL: not yet */
+    Mesh              mesh;      /* known with comm */
     Launch            launch;
     char              host[HOST_CHARS];
     double            limit_seconds; /* as configured; 0 = by the pauses seen */
@@ -125,6 +127,20 @@ static void describe_collective(const Comm *comm, char *out, size_t room) {
     else snprintf(out, room, "collective %s is in flight since %.1f s", name, (clock_ms() - call.since_ms) * 1e-3);
 }
 
+/* Names the ranks of this host whose processes are in this state; a host's ranks follow each other. Returns how many. */
+static int name_neighbours(const Watchdog *w, const Comm *comm, ProcessState state, const char *what) {
+    const World *world = comm_world(comm);
+    int          named = 0, first = world_rank(world) - world_local_rank(world);
+    for (int r = 0; r < world_local_size(world); r++) {
+        char place[MESH_TEXT];
+        if (world_neighbour(world, r) != state) continue;
+        mesh_place_text(w->mesh, first + r, place);
+        say("train_gpt: rank %d of %d on %s (%s) %s\n", first + r, comm_size(comm), w->host, place, what);
+        named++;
+    }
+    return named;
+}
+
 static NORETURN void end_job(const Watchdog *w, double silent_seconds, double limit_seconds) {
     char        collective[192];
     Comm       *comm = w->comm;
@@ -134,6 +150,7 @@ static NORETURN void end_job(const Watchdog *w, double silent_seconds, double li
     say("train_gpt: rank %d of %d on %s: no progress for %.1f s (limit %.1f s, run.watchdog_seconds) in %s; %s\n",
         comm ? comm_rank(comm) : w->launch.rank, comm ? comm_size(comm) : w->launch.size, w->host, silent_seconds,
         limit_seconds, phase, collective);
+    if (comm) name_neighbours(w, comm, PROCESS_STOPPED, "is stopped, by SIGSTOP or a debugger");
     print_stacks();
     if (comm) world_abandon(comm_world(comm), ABANDON_MS);
     _exit(EXIT_PEER);
@@ -163,19 +180,39 @@ static int is_bereft(const Watchdog *w) {
     return apart_ms > 0.8 * APART_MS && apart_ms < 1.5 * APART_MS && (double)w->last_us * 1e-3 < continued_ms;
 }
 
+/* The lowest rank of the host that is left speaks for all. They go together, so that none takes another, which has
+ * gone for the same reason, for the one that was lost; who comes late says nothing. */
+static NORETURN void leave_bereft(const Watchdog *w) {
+    Comm  *comm = w->comm;
+    double told_ms = fmax(signals_continued_ms(), signals_ended_ms()), left_ms = told_ms + TOGETHER_MS - clock_ms();
+    error_end_within(REPORT_SECONDS, EXIT_PEER);
+    if (comm && left_ms > 0) {
+        World *world = comm_world(comm);
+        int    lowest = 0;
+        while (lowest < world_local_rank(world) && world_neighbour(world, lowest) == PROCESS_GONE) lowest++;
+        if (lowest == world_local_rank(world))
+            name_neighbours(w, comm, PROCESS_GONE, "is gone: the job ends, and resumes from its newest checkpoint");
+        sleep_ms(left_ms);
+    }
+    _exit(EXIT_PEER);
+}
+
 static void *watch(void *watchdog) {
     Watchdog *w = (Watchdog *)watchdog;
     for (int64_t looked = now_us(); !thread_sleep(&w->thread, LOOK_MS); looked = now_us()) {
         double asleep_ms = (double)(now_us() - looked) * 1e-3;
         if (asleep_ms > 10 * LOOK_MS) w->last_us = now_us(); /* the whole process was stopped, not one of its threads: begin anew */
-        if (is_bereft(w)) _exit(EXIT_PEER);
+        if (is_bereft(w)) leave_bereft(w);
         double silent = (double)(now_us() - w->last_us) * 1e-6, limit = watchdog_allows(w);
         if (silent > limit) end_job(w, silent, limit);
     }
     return NULL;
 }
 
-void watchdog_know(Watchdog *w, Comm *comm) { w->comm = comm; }
+void watchdog_know(Watchdog *w, Comm *comm, Mesh mesh) {
+    w->mesh = mesh;
+    w->comm = comm;
+}
 
 Watchdog *watchdog_create(double limit_seconds, Launch launch) {
     Watchdog *w = (Watchdog *)calloc(1, sizeof *w);

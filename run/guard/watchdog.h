@@ -7,13 +7,14 @@
  * ranks of a host that the launcher cannot reach end themselves. The rank that hangs was silent first: its report comes
  * first too.
  *
- * A rank that died is the launcher's to report. The others would wait for it until they are killed, two seconds later:
- * they go at once.
+ * A rank that died leaves the others waiting until the launcher kills them, two seconds later. They go at once, and one
+ * of its host says which rank it was, and its place in the grid.
  */
 #ifndef TRAIN_GPT_RUN_GUARD_WATCHDOG_H
 #define TRAIN_GPT_RUN_GUARD_WATCHDOG_H
 
 #include "comm/comm.h"
+#include "core/mesh.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,8 +24,8 @@ typedef struct Watchdog Watchdog;
 
 /* limit_seconds 0: see watchdog_limit. The rank and its host are printed as the launcher has them. */
 Watchdog *watchdog_create(double limit_seconds, Launch launch);
-/* Borrows the ranks' communicator, for the report. */
-void      watchdog_know(Watchdog *w, Comm *comm);
+/* Borrows the ranks' communicator, for the report; mesh: their places. */
+void      watchdog_know(Watchdog *w, Comm *comm, Mesh mesh);
 void      watchdog_destroy(Watchdog *w);
 
 /* Progress; phase (a literal) begins now, NULL: the old one goes on. w may be NULL: no watchdog. */

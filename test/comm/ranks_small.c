@@ -2,6 +2,7 @@
 #include "comm/internal.h"
 #include "test/comm/ranks.h"
 
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,12 +92,24 @@ static void dead_neighbours_are_seen(void **state) {
     pid_t dead = fork(), *known;
     if (dead == 0) _exit(0);
     waitpid(dead, NULL, 0);
+    pid_t stopped = fork();
+    if (stopped == 0) raise(SIGSTOP), _exit(0);
+    waitpid(stopped, NULL, WUNTRACED);
+    int last_local = world_local_size(comm_world(world)) - 1;
     EXPECT_ON_ALL(world->world->neighbour && !world_neighbour_is_gone(comm_world(world)));
-    known = &world->world->neighbour[world_local_size(comm_world(world)) - 1];
+    known = &world->world->neighbour[last_local];
     pid_t last = *known;
     *known = dead;
     EXPECT_ON_ALL(world_neighbour_is_gone(comm_world(world)));
+    EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_GONE);
+    *known = stopped;
+    EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_STOPPED);
+    kill(stopped, SIGCONT); /* it ends, and is not waited for: what is left of it counts as gone */
+    waitid(P_PID, (id_t)stopped, &(siginfo_t){0}, WEXITED | WNOWAIT);
+    EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_GONE);
+    waitpid(stopped, NULL, 0);
     *known = last;
+    EXPECT_ON_ALL(world_neighbour(comm_world(world), last_local) == PROCESS_RUNS);
     EXPECT_ON_ALL(!world_neighbour_is_gone(comm_world(world)));
 }
 

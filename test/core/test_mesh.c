@@ -74,7 +74,9 @@ static void a_grid_written_down(void **state) {
     (void)state;
     Mesh      m = {{[AXIS_TENSOR] = 2, [AXIS_CONTEXT] = 1, [AXIS_SHARD] = 4, [AXIS_REPLICA] = 1, [AXIS_STAGE] = 2}};
     MeshPlace p = mesh_place(m, 13);
+    char      text[MESH_TEXT];
     assert_int_equal(mesh_ranks(m), 16);
+    assert_string_equal(mesh_place_text(m, 13, text), "tensor 1 of 2, shard 2 of 4, stage 1 of 2");
     assert_true(p.at[AXIS_TENSOR] == 1 && p.at[AXIS_SHARD] == 2 && p.at[AXIS_STAGE] == 1 && p.at[AXIS_CONTEXT] == 0 &&
                 p.at[AXIS_REPLICA] == 0);
     expect_group(m, 13, 0, 1, (int[]){13});

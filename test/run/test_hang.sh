@@ -6,7 +6,7 @@ said() { echo "train_gpt: rank [0-9] of $1 on $here: no progress .*limit $LIMIT 
 every_collective 2 3
 
 # A few at a time: most of their time is waiting. Those that must be gone within 2 s, of which mpirun takes one, are alone.
-SIGNAL=STOP struck "a stopped rank" "" 2 77 15 "$(said 2 "[a-z -]*")" > "$WORK/a" &
+SIGNAL=STOP struck "a stopped rank" "" 2 77 15 "$(said 2 "[a-z -]*")"$'\n'"rank [01] of 2 on $here \\(shard [01] of 2\\) is stopped" > "$WORK/a" &
 struck "a rank that hangs in an all-reduce" "comm.all_reduce@8:hang,rank=1" 2 77 15 "$(said 2 "all-reduce of numbers")" > "$WORK/b" &
 struck "one of four that hangs in a reduce-scatter" "comm.reduce_scatter@10:hang,rank=2" 4 77 15 "$(said 4 reduce-scatter)" > "$WORK/c" &
 wait
@@ -20,11 +20,13 @@ GRID="model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pipeline=2"
 struck "a tensor rank that hangs in a gather of rows" "comm.all_gather@40:hang,rank=1" 4 77 15 "$(said 4 "tensor all-gather")" $GRID > "$WORK/m" &
 struck "a stage that hangs before it sends" "comm.send@5:hang,rank=0" 4 77 15 "rank [0-3] of 4 on $here: no progress .*collective (stage (send|receive)|tensor all-gather) [0-9]+ " $GRID > "$WORK/n" &
 wait
-struck "a stage killed before it receives" "comm.receive@6:kill-before,rank=2" 4 137 1.7 "" $GRID > "$WORK/o"
-struck "a rank killed between steps" "comm.reduce_scatter@9:kill-before,rank=1" 2 137 1.7 "" > "$WORK/g"
-struck "one of four killed after a gather began" "comm.all_gather@14:kill-after,rank=3" 4 137 1.7 "" > "$WORK/h"
+# mpirun's own code is that of the killed rank.
+gone() { echo "train_gpt: rank $1 of $2 on $here \\($3\\) is gone: the job ends"; }
+struck "a stage killed before it receives" "comm.receive@6:kill-before,rank=2" 4 137 1.7 "$(gone 2 4 "tensor 0 of 2, stage 1 of 2")" $GRID > "$WORK/o"
+struck "a rank killed between steps" "comm.reduce_scatter@9:kill-before,rank=1" 2 137 1.7 "$(gone 1 2 "shard 1 of 2")" > "$WORK/g"
+struck "one of four killed after a gather began" "comm.all_gather@14:kill-after,rank=3" 4 137 1.7 "$(gone 3 4 "shard 3 of 4")" > "$WORK/h"
 struck "a rank killed before MPI_Init" "comm.init@1:kill-before,rank=0" 2 137 1.7 "" > "$WORK/i"
-SIGNAL=KILL struck "one of eight killed at any instant" "" 8 137 1.7 "" > "$WORK/k"
+SIGNAL=KILL struck "one of eight killed at any instant" "" 8 137 1.7 "$(gone "[0-7]" 8 "shard [0-7] of 8")" > "$WORK/k"
 cat "$WORK"/[a-o]; grep -q '^not ok' "$WORK"/[a-o] && STATUS=1
 
 # An error of MPI in any collective of one step ends the job at once.

@@ -20,10 +20,11 @@ static void rest(double seconds) {
 }
 
 static const Launch ALONE = {0};
+static const Mesh   ONE_RANK = {{1, 1, 1, 1, 1}};
 
 static void hang(void *limit) {
     Watchdog *w = watchdog_create(*(double *)limit, ALONE);
-    watchdog_know(w, world_all(world_join(ALONE)));
+    watchdog_know(w, world_all(world_join(ALONE)), ONE_RANK);
     watchdog_tick(w, "a long wait");
     watchdog_tick(w, NULL); /* it goes on */
     rest(20);
@@ -48,7 +49,7 @@ static void be_ended(void *ending) {
     Watchdog     *w = watchdog_create(0, (Launch){1, 0, 2, 1});
     Comm         *c = world_all(world_join(ALONE));
     signals_install();
-    if (e->knows_ranks) watchdog_know(w, c);
+    if (e->knows_ranks) watchdog_know(w, c, ONE_RANK);
     raise(e->first);
     rest(e->seconds);
     if (e->goes_on) watchdog_tick(w, NULL);

@@ -19,10 +19,10 @@ every_collective() {
 }
 
 # struck NAME RULE RANKS STATUS SECONDS PATTERN [OPTION...]: under the rule ("" when SIGNAL is to strike, sent to one of the ranks) a run
-# without end ends with this status, all ranks gone within so many seconds (of a quiet machine), the pattern on stderr.
-# Prints ok or not ok.
+# without end ends with this status, all ranks gone within so many seconds (of a quiet machine), the pattern on stderr
+# (several: one a line). Prints ok or not ok.
 struck() {
-    local name=$1 rule=$2 ranks=$3 status=$4 seconds=$5 pattern=$6 got took dir; shift 6
+    local name=$1 rule=$2 ranks=$3 status=$4 seconds=$5 pattern=$6 got took dir says=yes one; shift 6
     dir=$(mktemp -d "$WORK/struck.XXXXXX")
     TRAIN_GPT_FAIL=$rule TRAIN_GPT_FAIL_LOG=$dir/at run_ranks "$ranks" "$FAILABLE" "$WORK/tiny.json" run.dir="$dir/run" run.steps=1000000 \
         run.watchdog_seconds="$LIMIT" $CALM "$@" > "$dir/out" 2> "$dir/err" &
@@ -35,7 +35,8 @@ struck() {
     wait $job; got=$?
     for _ in $(seq 100); do pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$dir/run" > /dev/null || break; sleep 0.1; done
     took=$(awk -v a="$(stat -c %.3Y "$dir/at" 2> /dev/null || echo 0)" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
-    if [ $got = "$status" ] && awk -v t="$took" -v s="$seconds" -v p="$PATIENCE" 'BEGIN { exit !(t <= s * p) }' && grep -qE "$pattern" "$dir/err"; then
+    while read -r one; do grep -qE "$one" "$dir/err" || says=no; done <<< "$pattern"
+    if [ $got = "$status" ] && [ $says = yes ] && awk -v t="$took" -v s="$seconds" -v p="$PATIENCE" 'BEGIN { exit !(t <= s * p) }'; then
         echo "ok $name: exit $got after $took s"
     else
         echo "not ok $name: exit $got, not $status; gone after $took s, not $seconds; like \"$pattern\"? $(grep -E 'train_gpt:' "$dir/err" | grep -v 'stack of' | head -4)"
