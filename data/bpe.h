@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 typedef struct Bpe Bpe;
-enum { BPE_MOST_IDS = 1 << 24 };
+enum { BPE_MOST_IDS = 1 << 21 }; /* published vocabularies have at most 262,144 */
 
 Bpe *bpe_create(void);
 void bpe_destroy(Bpe *b);
@@ -31,6 +31,8 @@ int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count);
 
 /* The id of exactly these bytes, or -1. */
 int32_t bpe_find(const Bpe *b, const void *bytes, size_t count);
+/* Was this id added as special, with this text? */
+int     bpe_is_special(const Bpe *b, int32_t id, const char *text, size_t count);
 int32_t bpe_find_special(const Bpe *b, const char *text);
 /* The bytes of an id; NULL where it is none. */
 const char *bpe_bytes(const Bpe *b, int32_t id, size_t *count);
