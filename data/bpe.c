@@ -154,6 +154,12 @@ int bpe_missing_byte(const Bpe *b) {
 }
 
 void bpe_take_whole(Bpe *b) { b->takes_whole = 1; }
+int  bpe_takes_whole(const Bpe *b) { return b->takes_whole; }
+int  bpe_id_is_special(const Bpe *b, int32_t id) {
+    for (int i = 0; i < b->specials; i++)
+        if (b->special[i] == id) return 1;
+    return 0;
+}
 
 /* --- merges ------------------------------------------------------------------------------------------------------- */
 
@@ -190,6 +196,24 @@ void bpe_merge_all(Bpe *b) {
             if (left >= 0 && right >= 0) bpe_add_merge(b, left, right, id, id);
         }
     }
+}
+
+static int by_rank(const void *a, const void *b) {
+    const Merge *x = (const Merge *)a, *y = (const Merge *)b;
+    if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
+    return x->pair < y->pair ? -1 : x->pair > y->pair;
+}
+
+int64_t bpe_merges(const Bpe *b, int32_t **pair) {
+    Merge *all = (Merge *)more(NULL, sizeof *all * (b->merges + 1));
+    size_t n = 0;
+    for (size_t i = 0; i < b->merge_places; i++)
+        if (b->merge[i].rank >= 0) all[n++] = b->merge[i];
+    qsort(all, n, sizeof *all, by_rank);
+    *pair = (int32_t *)more(NULL, 2 * sizeof **pair * (n + 1));
+    for (size_t i = 0; i < n; i++) (*pair)[2 * i] = (int32_t)(all[i].pair >> 32), (*pair)[2 * i + 1] = (int32_t)(uint32_t)all[i].pair;
+    free(all);
+    return (int64_t)n;
 }
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */

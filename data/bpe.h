@@ -37,6 +37,10 @@ int32_t bpe_find_special(const Bpe *b, const char *text);
 /* The bytes of an id; NULL where it is none. */
 const char *bpe_bytes(const Bpe *b, int32_t id, size_t *count);
 int32_t     bpe_ids(const Bpe *b);       /* the largest id + 1 */
+int         bpe_id_is_special(const Bpe *b, int32_t id);
+int         bpe_takes_whole(const Bpe *b);
+/* The merges by rank: pair[2 i] and pair[2 i + 1] are the ids left and right of merge i, malloc'ed. Returns how many. */
+int64_t     bpe_merges(const Bpe *b, int32_t **pair);
 int         bpe_missing_byte(const Bpe *b); /* a byte that no token is alone, or -1 */
 
 /* Ids of one piece, at most `count` of them; returns how many. Not for two threads at once: it remembers pieces. */

@@ -363,7 +363,9 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
     case BPE_TIKTOKEN:         is_good = read_tiktoken(&r, &text[0]); break;
     }
     if (is_good && !split_create(&f->split, (const char *const *)r.pattern, r.patterns, why)) is_good = refuse(&r, ": %s", why);
-    for (int i = 0; i < r.patterns; i++) free(r.pattern[i]);
+    int keeps = is_good && kind != BPE_TOKENIZER_JSON; /* only a tokenizer.json says it itself */
+    f->pattern = keeps ? r.pattern[0] : NULL;
+    for (int i = keeps; i < r.patterns; i++) free(r.pattern[i]);
     f->is_nfc = r.is_nfc;
     for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS && f->end_of_text < 0; i++) f->end_of_text = bpe_find_special(f->bpe, ENDS[i]);
     if (!is_good) bpe_destroy(f->bpe);
@@ -396,7 +398,10 @@ static BpeFile read_files(BpeKind kind, const char *first, const char *second) {
     BpeText text[2] = {read_text(first), {NULL, NULL, 0}};
     BpeFile f;
     if (second) text[1] = read_text(second);
+    char *as_read = kind == BPE_TOKENIZER_JSON ? strdup(text[0].text) : NULL; /* parsing writes into it */
+    if (kind == BPE_TOKENIZER_JSON && !as_read) fail(EXIT_MEMORY, "no memory for the tokenizer's file %s", first);
     if (!bpe_file_parse(kind, text, &f, fault)) fail(EXIT_DATA, "%s", fault);
+    f.json = as_read;
     free(text[0].text), free(text[1].text);
     return f;
 }
@@ -421,4 +426,6 @@ BpeFile bpe_file_read(const char *path) {
 void bpe_file_free(BpeFile *f) {
     bpe_destroy(f->bpe);
     split_destroy(f->split);
+    free(f->json);
+    free(f->pattern);
 }

@@ -14,6 +14,8 @@ extern "C" {
 typedef struct {
     Bpe    *bpe;
     Split  *split;
+    char   *json;       /* owned: the text of a tokenizer.json that bpe_file_read has read; NULL: of another file */
+    char   *pattern;    /* owned: what splits text, for a file that does not say so itself; else NULL */
     int     is_nfc;     /* text is brought into Unicode's normal form C first */
     int32_t end_of_text; /* the id of <|endoftext|>, or of what the file has in its place; -1: none */
 } BpeFile;

@@ -52,6 +52,7 @@ library_of() {
     found=$(ldconfig -p | sed -n "s/.*lib$name\.so\.[0-9]* .*=> //p" | head -n 1)
     cp -L "$found" "$bundle/lib/"
     ln -sfn "$(basename "$found")" "$bundle/lib/lib$name.so"
+    copy_needed "$found"
 }
 
 bundle_libraries() {
@@ -59,6 +60,7 @@ bundle_libraries() {
     library_of xxhash.h xxhash
     library_of pcre2.h pcre2-8
     library_of utf8proc.h utf8proc
+    library_of archive.h archive
     library_of snappy-c.h snappy
     library_of zstd.h zstd
     library_of zlib.h z
