@@ -176,9 +176,14 @@ static void hostile_files_are_refused(void **state) {
         {BPE_TOKENIZER_JSON, "", "", "", "not the JSON object"},
         {BPE_TOKENIZER_JSON, "[", "", "]", "not the JSON object"},
         {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"", "x", "\"}}", "its model, xxxxxxxx"},
-        {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":{\"Regex\":\"",
+        {BPE_TOKENIZER_JSON,
+         "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\","
+         "\"pattern\":{\"Regex\":\"",
          "\\\\s", "\"}}}", "Split by so long a pattern"},
-        {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"added_tokens\":[{\"content\":\"a\",\"id\":2097152}", "", "]}",
+        {BPE_TOKENIZER_JSON,
+         "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},"
+         "\"added_tokens\":[{\"content\":\"a\",\"id\":2097152}",
+         "", "]}",
          "a has no id from 0 to 2097151"},
         {BPE_TIKTOKEN, "", "YWFh", " 0\n", ":1: a token in base64"},
         {BPE_TIKTOKEN, "YQ== 0 1\n", "", "", ":1: a token in base64"},
