@@ -142,11 +142,8 @@ int page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *
 static int begin_run(PageRuns *r) {
     uint64_t head = 0;
     int      shift = 0;
-    if (r->is_packed) { /* behind the run before: whole bytes, where its writer did not stop at its last value */
-        uint64_t bytes = (r->bit + 7) / 8, left = (uint64_t)(r->end - r->at);
-        r->at += bytes < left ? bytes : left;
-        r->is_packed = 0;
-    }
+    r->at += r->bit / 8; /* packed ones are whole bytes: each run has a multiple of eight */
+    r->bit = 0;
     for (;; shift += 7) {
         if (r->at == r->end || shift > 28) return 0;
         head |= (uint64_t)(*r->at & 0x7F) << shift;
@@ -154,7 +151,6 @@ static int begin_run(PageRuns *r) {
     }
     r->is_packed = head & 1;
     r->left = r->is_packed ? head / 2 * 8 : head / 2;
-    r->bit = 0;
     r->value = 0;
     if (r->is_packed) return 1;
     for (int i = 0; i < (r->width + 7) / 8; i++) {

@@ -257,6 +257,7 @@ static void lies_are_refused(void **state) {
         {PAGE(3), 0, 2, -1, 4, 2, 2, "more rows than its footer", 0, 0},
         {PAGE(2), 0, 2, -1, 4, 2, 2, NULL, 0, 0}, /* fastparquet leaves bytes behind its texts */
         {PAGE(4), 0, 4, -1, 4, 4, 4, "a text is longer than its page", 0, 0},
+        {0, 7, 7, 1, 0, "\4\0\0\0one", 7, 0, 1, -1, 4, 1, 1, "a text is longer than its page", 0, 0},
         {PAGE(3), 0, 3, -1, 3, 3, 3, "bytes of row group 1 of", 0, 0},
         {PAGE(3), 0, 3, -1, 1ll << 62, 3, 3, "bytes of row group 1 of", 0, 0},
         {PAGE(3), 0, 3, -1, -1, 3, 3, "bytes of row group 1 of", 0, 0},
@@ -405,7 +406,8 @@ static void endless_footers_are_refused(void **state) {
     for (size_t i = 0; i < sizeof DEEP / sizeof *DEEP; i++) {
         made.bytes = 0;
         put("PAR1", 4);
-        for (int k = 0; k < 50000; k++) put_byte(DEEP[i][k > 0]);
+        for (int k = 0; k < 130000; k++) /* as frames more than a stack of 8 MiB */
+            put_byte(DEEP[i][k > 0]);
         uint32_t length = (uint32_t)made.bytes - 4;
         put(&length, 4), put("PAR1", 4);
         write_file(copy, made.data, made.bytes);
