@@ -188,7 +188,7 @@ static void others_are_refused_by_name(void **state) {
 /* --- files that lie ----------------------------------------------------------------------------------------------- */
 
 /* A file in the making: Thrift's compact protocol, by hand. */
-static struct { uint8_t data[1 << 17]; size_t bytes; } made;
+static struct { uint8_t data[1 << 20]; size_t bytes; } made;
 static void put(const void *data, size_t bytes) { memcpy(made.data + made.bytes, data, bytes), made.bytes += bytes; }
 static void put_byte(int byte) { made.data[made.bytes++] = (uint8_t)byte; }
 static void put_int(int64_t value) {
@@ -406,7 +406,7 @@ static void endless_footers_are_refused(void **state) {
     for (size_t i = 0; i < sizeof DEEP / sizeof *DEEP; i++) {
         made.bytes = 0;
         put("PAR1", 4);
-        for (int k = 0; k < 130000; k++) /* as frames more than a stack of 8 MiB */
+        for (int k = 0; k < 1000000; k++) /* as frames more than a stack of 8 MiB */
             put_byte(DEEP[i][k > 0]);
         uint32_t length = (uint32_t)made.bytes - 4;
         put(&length, 4), put("PAR1", 4);
