@@ -15,9 +15,9 @@
 
 enum {
     PATH_ROOM = 4400,
-    FILE_LIMIT = 1 << 26,    /* bytes; the largest that is published takes 34 million (262,144 tokens) */
-    TOKEN_LIMIT = 1 << 10,   /* bytes; of the published ones the longest has a few hundred */
-    PATTERN_LIMIT = 1 << 14, /* bytes */
+    FILE_LIMIT = 1 << 26,    /* bytes: 256 for each of 262,144 tokens */
+    TOKEN_LIMIT = 1 << 10,   /* bytes: bpe_merge_all() takes a time that grows with their square */
+    PATTERN_LIMIT = 1 << 14, /* bytes: split.c takes twenty times of it */
     SHOWN = 60
 };
 static const char END_OF_TEXT[] = "<|endoftext|>";
@@ -114,7 +114,7 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     const char *end = NULL;
     int         line = 1;
     if (!begin(r, file)) return NULL;
-    cJSON      *json = cJSON_ParseWithLengthOpts(file->text, file->bytes, &end, 0);
+    cJSON *json = cJSON_ParseWithLengthOpts(file->text, file->bytes, &end, 0);
     if (cJSON_IsObject(json)) return json;
     for (const char *c = file->text; end && c < end; c++) line += *c == '\n';
     cJSON_Delete(json);

@@ -381,7 +381,7 @@ static void many_columns_are_cut_short(void **state) {
     (void)state;
     enum { COLUMNS = 200 };
     ParquetColumn c;
-    char          fault[PARQUET_FAULT_CHARS], name[16];
+    char          fault[PARQUET_FAULT_CHARS], name[24];
     made.bytes = 0;
     put_field(2, LIST), put_byte(15 << 4 | STRUCT);
     put_byte(((COLUMNS + 1) & 0x7F) | 0x80), put_byte((COLUMNS + 1) >> 7);
