@@ -139,8 +139,9 @@ int verb_train_tokenizer(int argc, char **argv) {
     count_texts(&a, &counting);
 
     int32_t  most = a.vocab_size - 257;
-    int32_t *left = (int32_t *)malloc(2 * sizeof *left * (size_t)(most + 1)), *right = left + most + 1;
+    int32_t *left = (int32_t *)malloc(2 * sizeof *left * (size_t)(most + 1));
     if (!left) fail(EXIT_MEMORY, "no memory for a vocabulary of %d", a.vocab_size);
+    int32_t *right = left + most + 1;
     int32_t merges = bpe_trainer_learn(counting.trainer, most, left, right);
     char   *json = vocabulary_json(pattern, left, right, merges, &json_bytes);
     int     rc = io_mkdirs(a.out);
