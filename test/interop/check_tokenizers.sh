@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# make test-interop: our tokenizer gives the ids of Hugging Face tokenizers and of tiktoken (check_tokenizers.py). Installs these into a virtual
+# make test-interop: our tokenizer gives the ids of Hugging Face tokenizers and of tiktoken (check_tokenizers.py), and sweeps are what the study
+# of PyPI's Optuna says (check_sweeps.py). Installs these into a virtual
 # environment under build/; ends with "skipped: ..." and status 0 where it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 VENV=$PWD/build/venv-tokenizers PYTHON=$PWD/build/venv-tokenizers/bin/python
@@ -11,4 +12,11 @@ if ! "$PYTHON" -c 'import tokenizers, tiktoken' 2> /dev/null; then
 fi
 make --no-print-directory B="$B" "$B/test/data/dump_ids" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
 GPT2=../shared/data/gpt2; [ -e $GPT2/vocab.json ] || GPT2=
-"$PYTHON" test/interop/check_tokenizers.py "$B/test/data/dump_ids" "$TRAIN" "$WORK" $GPT2
+"$PYTHON" test/interop/check_tokenizers.py "$B/test/data/dump_ids" "$TRAIN" "$WORK" $GPT2 || STATUS=1
+
+# Sweeps with PyPI's Optuna; test/run/test_sweep_search.sh takes Debian's.
+"$PYTHON" -c 'import optuna' 2> /dev/null || timeout 600 "$VENV/bin/pip" install --quiet --disable-pip-version-check optuna > "$WORK/log" 2>&1 ||
+    { echo "skipped: Optuna cannot be installed: $(grep -v '^$' "$WORK/log" | tail -n 1)"; exit $STATUS; }
+sed -E 's/"steps": 12/"steps": 9/; s/"every": 6/"every": 9/g; s/, "dir": "[^"]*"//' "$WORK/tiny.json" > "$WORK/sweep.json"
+"$PYTHON" test/interop/check_sweeps.py "$TRAIN" "$WORK" || STATUS=1
+exit $STATUS
