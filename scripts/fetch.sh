@@ -2,12 +2,12 @@
 # fetch.sh - fetches data to train on into datasets/NAME: text, token shards or parquet files.
 #   scripts/fetch.sh                              the names, with size and use
 #   scripts/fetch.sh NAME [FOLDER] [shards=N]     N: of the training files; those for validation come always
-# A cut download goes on where it stopped, here and when the same command is typed again: FILE.part becomes FILE when its size, its
-# SHA-256 (where the server names one, or this script does) and its own header are right.
-# Variables: FETCH_BASE replaces https://HOST of all sources; FETCH_TRIES (5): downloads in a row that bring nothing new.
+# A cut download goes on where it stopped, here and when the same command is typed again: FILE.part becomes FILE when
+# its size, its SHA-256 (where the server names one, or this script does) and its own header are right.
+# FETCH_BASE replaces https://HOST of all sources; FETCH_TRIES (5): downloads in a row that bring nothing new.
 # Exit: 0 done, 64 usage, 65 other bytes than promised, 69 no curl or no network, 74 no room or no right to write.
 set -u
-invoked_from=$PWD
+invoked_from=$PWD ROOM="make room, name another folder, or take fewer shards="
 cd "$(dirname "$0")/.." || exit 74
 TRIES=${FETCH_TRIES:-5} # downloads in a row that bring nothing new
 
@@ -15,11 +15,11 @@ die() { local code=$1; shift; echo "fetch: $*" >&2; exit "$code"; }
 
 # name | bytes of a training file, about | how many there are | taken by default | use
 NAMES='
-tinyshakespeare | 1115394    | 1    | 1   | text, 1.1 MB: a first run in ten minutes on a laptop (configs/laptop.json)
-tinystories     | 2250000000 | 1    | 1   | text, 2.3 GB: stories in simple words; models of a few million parameters write whole sentences
-fineweb-10b     | 200001024  | 103  | 103 | GPT-2 tokens, 20.6 GB in 103 shards: 10 billion, for configs/gpt2-124m.json
-fineweb-edu     | 200001024  | 1001 | 100 | GPT-2 tokens, 0.2 GB a shard of 100 million; shards=1001 has all: configs/gpt2-355m.json and larger
-climbmix        | 95000000   | 6542 | 10  | text in parquet files of about 0.1 GB each, shuffled; shards=6542 has all
+tinyshakespeare | 1115394    | 1    | 1   | text, 1.1 MB: a first run on a laptop (configs/laptop.json)
+tinystories     | 2250000000 | 1    | 1   | text, 2.3 GB: stories in simple words, for small models
+fineweb-10b     | 200001024  | 103  | 103 | GPT-2 tokens, 20.6 GB: 10 billion (configs/gpt2-124m.json)
+fineweb-edu     | 200001024  | 1001 | 100 | GPT-2 tokens, 0.2 GB a shard of 1001 (gpt2-355m.json and larger)
+climbmix        | 95000000   | 6542 | 10  | text, 0.1 GB a parquet file of 6542, shuffled
 '
 row() { sed -n "s/^$1  *| *//p" <<<"$NAMES"; }
 field() { cut -d'|' -f"$2" <<<"$(row "$1")" | tr -d ' '; }
@@ -44,7 +44,8 @@ files() { # NAME SHARDS
     fineweb-edu) shards edu_fineweb "$hub/karpathy/fineweb-edu-100B-gpt2-token-shards/resolve/main" "$numbers" ;;
     climbmix) # the last file is for validation
         for i in 6542 $(seq 0 $(($2 - 1))); do
-            printf 'shard_%05d.parquet %s/karpathy/climbmix-400b-shuffle/resolve/main/shard_%05d.parquet\n' "$i" "$hub" "$i"
+            file=$(printf 'shard_%05d.parquet' "$i")
+            echo "$file $hub/karpathy/climbmix-400b-shuffle/resolve/main/$file"
         done ;;
     esac
 }
@@ -54,20 +55,22 @@ shards() { # PREFIX URL NUMBERS
 }
 
 next() { # NAME FOLDER: what to type then
+    local keys='' # of data elsewhere than the configs have them
+    [ "$2" = "datasets/$1" ] || keys=" data.train='$2/*train_*.bin' data.val='$2/*val_*.bin'"
     case $1 in
-    tinyshakespeare) echo "./train_gpt tokenize $2/input.txt out=$2 val=0.1 && ./train_gpt configs/laptop.json$(data_keys "$2" "$1" "train_*.bin" "val_*.bin")" ;;
+    tinyshakespeare) echo "./train_gpt tokenize $2/input.txt out=$2 val=0.1 && ./train_gpt configs/laptop.json$keys" ;;
     tinystories) echo "./train_gpt train-tokenizer $2/TinyStoriesV2-GPT4-valid.txt out=$2 vocab_size=4096 &&
       ./train_gpt tokenize $2/TinyStoriesV2-GPT4-train.txt out=$2 tokenizer=$2 val=0.01" ;;
-    fineweb-10b) echo "./train_gpt plan configs/gpt2-124m.json ranks=8$(data_keys "$2" "$1" "fineweb_train_*.bin" "fineweb_val_*.bin")" ;;
-    fineweb-edu) echo "./train_gpt plan configs/gpt2-355m.json ranks=8$(data_keys "$2" "$1" "*_train_*.bin" "*_val_*.bin")" ;;
+    fineweb-10b) echo "./train_gpt plan configs/gpt2-124m.json ranks=8$keys" ;;
+    fineweb-edu) echo "./train_gpt plan configs/gpt2-355m.json ranks=8$keys" ;;
     climbmix) echo "./train_gpt tokenize $2/*.parquet out=$2 tokenizer=FOLDER val=0.01" ;;
     esac
 }
-data_keys() { [ "$1" = "datasets/$2" ] || echo " data.train='$1/$3' data.val='$1/$4'"; }
 
 # --- one file -----------------------------------------------------------------------------------------------------
 
 size_of() { if [ -e "$1" ]; then stat -c %s "$1"; else echo 0; fi; }
+count_files() { if [ "$1" -eq 1 ]; then echo "1 file"; else echo "$1 files"; fi; }
 free_bytes() { df -B1 --output=avail "$1" | tail -n 1; }
 gb() { awk -v bytes="$1" 'BEGIN { printf bytes < 1e9 ? "%.1f MB" : "%.1f GB", bytes / (bytes < 1e9 ? 1e6 : 1e9) }'; }
 
@@ -75,16 +78,18 @@ gb() { awk -v bytes="$1" 'BEGIN { printf bytes < 1e9 ? "%.1f MB" : "%.1f GB", by
 explain() { # CURL'S-STATUS URL
     local host=${2#*//}; host=${host%%/*}
     case $1 in
-    5 | 6 | 7 | 28) die 69 "no way to $host (curl $1): is there a network, or a proxy to name in https_proxy? The same command goes on from here" ;;
-    35 | 58 | 60 | 77) die 69 "$host cannot prove who it is (curl $1): are its certificates installed (ca-certificates), is the clock right?" ;;
+    5 | 6 | 7 | 28)
+        die 69 "no way to $host (curl $1): is there a network? A proxy goes into https_proxy" ;;
+    35 | 58 | 60 | 77)
+        die 69 "$host does not prove who it is (curl $1): is ca-certificates installed, is the clock right?" ;;
     22) die 69 "$host refuses $2: $(head -n 1 "$log")" ;;
     23) die 74 "cannot write here (curl 23): $(tail -n 1 "$log")" ;;
     *) die 69 "$2: curl ended with $1: $(tail -n 1 "$log")" ;;
     esac
 }
 
-# Sets size and sha256 to what the server states: of files in large-file storage the hub names both (x-linked-*), of others the size
-# alone is taken. "" where it says nothing.
+# Sets size and sha256 to what the server states: of files in large-file storage the hub names both (x-linked-*), of
+# others the size alone is taken. "" where it says nothing.
 ask() { # URL
     local headers
     headers=$(curl -fsSIL --max-time 60 "$1" 2>"$log") || explain $? "$1"
@@ -102,7 +107,8 @@ download() { # URL FILE
         before=$(size_of "$2")
         [ -n "$size" ] && [ "$before" = "$size" ] && return
         if [ -n "$size" ] && [ "$before" -gt "$size" ]; then rm -f "$2"; before=0; fi
-        curl -fL "${bar[@]}" --connect-timeout 30 --speed-limit 1 --speed-time 60 -C - -o "$2" "$1" 2>"$log"; status=$?
+        curl -fL "${bar[@]}" --connect-timeout 30 --speed-limit 1 --speed-time 60 -C - -o "$2" "$1" 2>"$log"
+        status=$?
         case $status in
         0) [ -z "$size" ] && return ;;                   # else the size decides
         33 | 36) rm -f "$2" ;;                           # this server cannot go on in the middle
@@ -110,7 +116,8 @@ download() { # URL FILE
         *) explain $status "$1" ;;
         esac
         if [ "$(size_of "$2")" -gt "$before" ]; then tries=0; else tries=$((tries + 1)); fi
-        [ $tries -lt $TRIES ] || die 69 "$1 was cut $TRIES times without a byte more: $(size_of "$2") of ${size:-?} bytes are there; the same command goes on from here"
+        [ $tries -lt "$TRIES" ] ||
+            die 69 "$1 was cut $TRIES times without a byte more: $(size_of "$2") of ${size:-?} bytes; type the command again"
         [ $status -eq 0 ] || echo "  cut after $(size_of "$2") of ${size:-?} bytes; going on"
         sleep $((tries > 0 ? 2 * tries - 1 : 0))
     done
@@ -120,12 +127,13 @@ u32() { od -An -tu4 -j "$2" -N 4 --endian=little "$1" | tr -d ' '; }
 # Whether a file is what its name promises: llm.c's header and as many tokens, or parquet's marks at both ends.
 is_whole() { # FILE NAME
     case $2 in
-    *.bin)     [ "$(u32 "$1" 0)" = 20240520 ] && [ "$(u32 "$1" 4)" = 1 ] && [ "$(size_of "$1")" = $((1024 + 2 * $(u32 "$1" 8))) ] ;;
+    *.bin)     [ "$(u32 "$1" 0) $(u32 "$1" 4) $(size_of "$1")" = "20240520 1 $((1024 + 2 * $(u32 "$1" 8)))" ] ;;
     *.parquet) [ "$(head -c 4 "$1")" = PAR1 ] && [ "$(tail -c 4 "$1")" = PAR1 ] ;;
     *)         [ -s "$1" ] ;;
     esac
 }
 
+refuse() { rm -f "$part"; die 65 "$1: it is removed; type the same command again, or look at $url"; }
 fetch() { # NAME URL [SHA-256]
     local file=$folder/$1 part=$folder/$1.part url=$2 wanted=${3:-} size sha256 found room
     [ -z "${FETCH_BASE:-}" ] || url=$FETCH_BASE/$(cut -d/ -f4- <<<"$url")
@@ -133,14 +141,14 @@ fetch() { # NAME URL [SHA-256]
     sha256=${wanted:-$sha256}
     room=$(($(free_bytes "$folder") + $(size_of "$part")))
     if [ -n "$size" ] && [ "$size" -gt "$room" ]; then
-        die 74 "$1 has $(gb "$size"), and $folder has room for $(gb "$room"): make room, name another folder, or take fewer shards="
+        die 74 "$1 has $(gb "$size"), and $folder has room for $(gb "$room"): $ROOM"
     fi
     download "$url" "$part"
     if [ -n "$sha256" ]; then
         found=$(sha256sum "$part" | cut -d' ' -f1)
-        [ "$found" = "$sha256" ] || { rm -f "$part"; die 65 "$1 has SHA-256 $found, not $sha256: it is removed; type the same command again"; }
+        [ "$found" = "$sha256" ] || refuse "$1 has SHA-256 $found, not $sha256"
     fi
-    is_whole "$part" "$1" || { rm -f "$part"; die 65 "$1 is not what its name says: it is removed; type the same command again, or look at $url"; }
+    is_whole "$part" "$1" || refuse "$1 is not what its name says"
     mv "$part" "$file" || exit 74
     fetched=$((fetched + 1))
     echo "  $file  $(gb "$(size_of "$file")")${sha256:+, SHA-256 is right}"
@@ -155,7 +163,10 @@ for word in "$@"; do
     case $word in
     shards=*) count=${word#shards=} ;;
     *=* | -*) die 64 "$word is no option: shards=N is" ;;
-    *) [ -z "$folder" ] || die 64 "two folders: $folder and $word"; folder=$word; case $word in /*) ;; *) folder=$invoked_from/$word ;; esac ;;
+    *)
+        [ -z "$folder" ] || die 64 "two folders: $folder and $word"
+        folder=$word
+        case $word in /*) ;; *) folder=$invoked_from/$word ;; esac ;;
     esac
 done
 case $name in -h | --help | help) list; exit 0 ;; esac
@@ -176,12 +187,12 @@ if [ ${#lacking[@]} -gt 0 ]; then
     about=$((${#lacking[@]} * $(field "$name" 1)))
     for file in "$folder"/*.part; do [ -e "$file" ] && about=$((about - $(size_of "$file"))); done
     [ "$about" -le "$(free_bytes "$folder")" ] ||
-        die 74 "about $(gb "$about") are missing, and $folder has room for $(gb "$(free_bytes "$folder")"): make room, name another folder, or take fewer shards="
-    echo "$name: ${#lacking[@]} file$([ ${#lacking[@]} -eq 1 ] || echo s), about $(gb "$about"), into $folder$([ $there -eq 0 ] || echo "; $there are there already")"
+        die 74 "about $(gb "$about") are missing, and $folder has room for $(gb "$(free_bytes "$folder")"): $ROOM"
+    echo "$name: $(count_files ${#lacking[@]}), about $(gb "$about"), into $folder; $(count_files $there) there already"
     for file in "${lacking[@]}"; do
         # shellcheck disable=SC2086 # three words
         fetch $file
     done
 fi
-echo "$name is complete: $((there + fetched)) file$([ $((there + fetched)) -eq 1 ] || echo s) in $folder ($fetched new). Next:"
+echo "$name is complete: $(count_files $((there + fetched))) in $folder ($fetched new). Next:"
 echo "      $(next "$name" "${folder#"$PWD/"}")"

@@ -3,10 +3,13 @@
 
     sweep.py SPACE.json CONFIG.json [key=value ...] -n 32 --method random|tpe|asha|pbt
 
-SPACE.json: {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": true}, "schedule.warmup_steps": {"low": 10, "high": 100, "int": true},
-"optimizer.beta2": {"choices": [0.95, 0.99]}}. docs/sweeps.md has the rest. The same command goes on after a kill; other drivers may share
-the folder. Exit: 0 done, 64 a fault in space, config or options, 65 no data, 69 no Optuna, 75 stopped on request, 1 no trial got to its end.
+SPACE.json: {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": true},
+             "schedule.warmup_steps": {"low": 10, "high": 100, "int": true},
+             "optimizer.beta2": {"choices": [0.95, 0.99]}}
+docs/sweeps.md has the rest. The same command goes on after a kill; other drivers may share the folder.
+Exit: 0 done, 1 no trial got to its end, 64 a fault in space, config or options, 65 no data, 69 no Optuna, 75 stopped.
 """
+
 import argparse
 import contextlib
 import fcntl
@@ -27,7 +30,7 @@ from sweep_trials import read_json, train_leg, words_of, write_file
 # TRAIN_GPT: the program, where it is not ./train_gpt. SWEEP_PAUSE: seconds between two looks at what others do.
 PROGRAM = os.environ.get("TRAIN_GPT", "./train_gpt")
 OWN = ("run.dir", "run.stop_step", "run.resume", "run.allow_change")  # this program sets them
-FREE_FOR_PBT = ("optimizer.", "schedule.")                            # numbers that may change while a run goes on
+FREE_FOR_PBT = ("optimizer.", "schedule.")  # numbers that may change while a run goes on
 DEFAULT_ROUNDS = {"asha": 2, "pbt": 8}
 
 
@@ -53,7 +56,8 @@ def faults_of(key, spec, method):
     if "choices" in spec:
         good = isinstance(spec["choices"], list) and len(spec["choices"]) > 0 and set(spec) == {"choices"}
         return [] if good else ['choices must be a list, and stand alone: {"choices": [1, 2]}']
-    faults = [f'unknown word "{word}": low, high, log, int and choices are known' for word in spec if word not in ("low", "high", "log", "int")]
+    known = ("low", "high", "log", "int")
+    faults = [f'unknown word "{word}": low, high, log, int, choices are known' for word in spec if word not in known]
     if not all(isinstance(spec.get(word, False), bool) for word in ("log", "int")):
         faults.append("log and int are true or false")
     if not all(is_number(spec.get(word), spec.get("int") is True) for word in ("low", "high")):
@@ -80,8 +84,9 @@ class Sweep:
     """Options, and what drivers and threads share."""
 
     def __init__(self, args):
-        self.out, self.method, self.n, self.seed, self.which = args.out.rstrip("/"), args.method, args.n, args.seed, args.loss
-        self.launch, self.sbatch, self.jobs = shlex.split(args.launch), None if args.slurm is None else shlex.split(args.slurm), args.jobs
+        self.out, self.method, self.n, self.seed = args.out.rstrip("/"), args.method, args.n, args.seed
+        self.which, self.jobs, self.launch = args.loss, args.jobs, shlex.split(args.launch)
+        self.sbatch = None if args.slurm is None else shlex.split(args.slurm)  # None: no SLURM
         self.words = self.asked_words = args.words
         self.given, self.program = args.config, PROGRAM
         self.pause = float(os.environ.get("SWEEP_PAUSE", 1 if args.slurm is None else 10))  # seconds between two looks
@@ -100,15 +105,17 @@ class Sweep:
             if len(set(keys)) < len(keys):
                 die(64, f"{path}: a key stands there twice")
             return dict(found)
+
         try:
             with open(path, encoding="utf-8") as file:
                 space = json.load(file, object_pairs_hook=pairs)
         except (OSError, ValueError) as error:
             die(64, f"{path}: {error}")
         self.space = {key: spec for key, spec in space.items() if key != "$comment"} if isinstance(space, dict) else {}
-        faults = [f"{path}: {key}: {fault}" for key, spec in self.space.items() for fault in faults_of(key, spec, self.method)]
+        found = {key: faults_of(key, spec, self.method) for key, spec in self.space.items()}
+        faults = [f"{path}: {key}: {fault}" for key in found for fault in found[key]]
         if not self.space:
-            faults = [f'{path}: no key: {{"optimizer.learning_rate": {{"low": 1e-4, "high": 1e-2, "log": true}}}} would be a space']
+            faults = [f'{path}: no key; {{"optimizer.learning_rate": {{"low": 1e-4, "high": 1e-2}}}} would be a space']
         if faults:
             die(64, "\nsweep: ".join(faults))
 
@@ -128,23 +135,31 @@ class Sweep:
 
         def value(key, default):
             section, name = key.split(".")
-            given = [word[len(key) + 1:] for word in self.words if word.startswith(key + "=")]
+            given = [word[len(key) + 1 :] for word in self.words if word.startswith(key + "=")]
             return given[-1] if given else config.get(section, {}).get(name, default)
+
         self.steps, every = int(float(value("run.steps", 0))), int(float(value("eval.every", 250)))
         self.kind = "eval" if value("data.val", "") else "train"
         self.rungs = sweep_methods.rungs_of(self.method, self.steps, self.rounds)
-        if self.kind == "eval" and (not every or any(rung % every for rung in self.rungs)):  # each leg ends with an evaluation
+        if self.kind == "eval" and (not every or any(rung % every for rung in self.rungs)):  # each leg is evaluated
             self.words = self.words + [f"eval.every={math.gcd(*self.rungs) or self.steps}"]
         if self.method == "pbt":
             self.words = self.words + ["run.allow_change=" + json.dumps(list(self.space), separators=(",", ":"))]
 
     def check(self, values):
         ranks = re.search(r"(?:^| )-(?:n|np|c) +(\d+)", " ".join(self.launch))
-        command = [self.program, "check", self.config, *self.words, *words_of(values), *([f"ranks={ranks[1]}"] if ranks else [])]
+        command = [
+            self.program,
+            "check",
+            self.config,
+            *self.words,
+            *words_of(values),
+            *([f"ranks={ranks[1]}"] if ranks else []),
+        ]
         try:
             return subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
-            return die(69, f"{self.program} cannot be started: {error.strerror}; build it with make, or set TRAIN_GPT")
+            return die(69, f"{self.program} cannot be started: {error.strerror}; make builds it, TRAIN_GPT names it")
 
     def check_corners(self):
         """Faults of the space are found before anything runs."""
@@ -162,7 +177,8 @@ class Sweep:
 
     def begin(self):
         """Makes the folder, or finds the sweep that it holds. Its own copy of the config is what is trained."""
-        asked = {"space": self.space, "method": self.method, "seed": self.seed, "words": self.words, "rounds": self.rounds, "loss": self.which, "n": self.n}
+        asked = {"space": self.space, "method": self.method, "seed": self.seed, "words": self.words}
+        asked.update(rounds=self.rounds, loss=self.which, n=self.n)
         with open(self.given, encoding="utf-8") as file:
             config = file.read()
         os.makedirs(self.out, exist_ok=True)
@@ -175,7 +191,8 @@ class Sweep:
                 with open(f"{self.out}/config.json", encoding="utf-8") as file:
                     same += ["the config"] if file.read() != config else []
                 if same:
-                    die(64, f"{self.out} holds a sweep with another {', another '.join(same)}: type its own command, or take another --out")
+                    differ = ", another ".join(same)
+                    die(64, f"{self.out} holds a sweep with another {differ}: type its command, or take another --out")
             write_file(f"{self.out}/sweep.json", json.dumps(asked, indent=1) + "\n")
         self.config = f"{self.out}/config.json"
 
@@ -183,7 +200,7 @@ class Sweep:
 
     @contextlib.contextmanager
     def locked(self):
-        """One thread of one driver at a time. The study's journal has a lock of Optuna's, too, which a killed driver leaves behind."""
+        """One thread of one driver at a time. Optuna's own lock of the journal outlives a driver that is killed."""
         with self.mutex, open(f"{self.out}/.lock", "w", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
@@ -251,23 +268,26 @@ def work(sweep, method):
             trial.release()
         if whole:
             ended = f", {trial.status}" if trial.finished else ""
-            sweep.say(f"trial {trial.number}: failed: {trial.state['reason']}" if trial.status == "failed" else
-                      f"trial {trial.number}: step {trial.step} of {sweep.steps_of(trial)}, {sweep.loss_name} {trial.loss:.4f}{ended}")
+            steps = f"step {trial.step} of {sweep.steps_of(trial)}"
+            failed = f"failed: {trial.state['reason']}" if trial.status == "failed" else None
+            sweep.say(f"trial {trial.number}: " + (failed or f"{steps}, {sweep.loss_name} {trial.loss:.4f}{ended}"))
 
 
 def report(sweep, method):
+    """Table, picture and command, of trials that are not at their end, too. Returns the exit code."""
     with sweep.locked():
         trials = sweep_report.ranking(method.trials())
-    text = sweep_report.table(sweep, trials)
-    print("\n" + text)
-    write_file(f"{sweep.out}/table.txt", text + "\n")
-    if not trials or trials[0].loss is None or trials[0].status == "failed":
-        return 1
+        text = sweep_report.table(sweep, trials)
+        write_file(f"{sweep.out}/table.txt", text + "\n")
+        print("\n" + text)
+        if not trials or trials[0].loss is None or trials[0].status == "failed":
+            return 1
+        write_file(f"{sweep.out}/sweep.svg", sweep_report.picture(sweep, trials))
     best = trials[0]
-    write_file(f"{sweep.out}/sweep.svg", sweep_report.picture(sweep, trials))
     print(f"\ntable and picture   {sweep.out}/table.txt, {sweep.out}/sweep.svg\nthe best, trained   {best.dir}")
     if best.state["copies"]:
-        print(f"its values changed  at steps {', '.join(str(copy['step']) for copy in best.state['copies'])}: {best.dir}/trial.json; the command has the last ones")
+        steps = ", ".join(str(copy["step"]) for copy in best.state["copies"])
+        print(f"its values changed  at step {steps}: {best.dir}/trial.json; the command has the last ones")
     print(f"to train it again   {sweep_report.command(sweep, best)}")
     return 0 if best.status == "done" else 1
 
@@ -286,7 +306,13 @@ def arguments():
     parser.add_argument("--loss", choices=["last", "best"], default="last", help="validation loss that counts (last)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--launch", default="", metavar="'mpirun -np 2'", help="words before the program")
-    how.add_argument("--slurm", nargs="?", const="", metavar="'--ntasks=8 ...'", help="each leg is a job of scripts/train.sbatch, with these options")
+    how.add_argument(
+        "--slurm",
+        nargs="?",
+        const="",
+        metavar="'--ntasks=8 ...'",
+        help="each leg is a job of scripts/train.sbatch, with these options",
+    )
     parser.exit_on_error = False
     try:
         args = parser.parse_intermixed_args()
@@ -308,7 +334,7 @@ def main():
         try:
             import optuna  # noqa: F401  pylint: disable=import-outside-toplevel,unused-import
         except ImportError:
-            die(69, f"--method {sweep.method} needs Optuna: apt-get install python3-optuna, or pip install optuna; random and pbt do not")
+            die(69, f"--method {sweep.method} needs Optuna: apt-get install python3-optuna, or pip install optuna")
     sweep.begin()
     signal.signal(signal.SIGINT, sweep.stop)
     signal.signal(signal.SIGTERM, sweep.stop)

@@ -1,4 +1,8 @@
-"""How a sweep chooses: random, tpe and asha by Optuna, pbt by ourselves; all state is in files, so that any driver can go on."""
+"""How a sweep chooses: tpe and asha by Optuna, random and pbt by ourselves.
+
+All state is in files, so that any driver can go on.
+"""
+
 import json
 import math
 import os
@@ -7,7 +11,6 @@ import shutil
 import warnings
 
 from sweep_trials import Trial, read_json, write_file
-
 
 ETA = 3  # one of so many trials goes on from a rung (asha)
 
@@ -34,8 +37,8 @@ def draw(spec, rng):
 def rungs_of(method, steps, rounds):
     """The steps before the last at which trials stop and are compared."""
     if method == "asha":
-        first = max(1, steps // ETA ** rounds)
-        return [first * ETA ** k for k in range(rounds) if first * ETA ** k < steps]
+        first = max(1, steps // ETA**rounds)
+        return [first * ETA**k for k in range(rounds) if first * ETA**k < steps]
     return sorted({steps * k // rounds for k in range(1, rounds)} - {0}) if method == "pbt" else []
 
 
@@ -62,7 +65,7 @@ class Random:
         return next((rung for rung in self.rungs if rung > trial.step), self.sweep.steps_of(trial))
 
     def next(self):
-        """A claimed trial, and the step to train it to; None: there is nothing to do now. Called under the sweep's lock."""
+        """A claimed trial, and the step to train it to; None: nothing is to be done now. Under the sweep's lock."""
         for trial in self.trials():
             if not trial.finished and trial.claim():
                 return trial, self.target(trial)
@@ -76,11 +79,13 @@ class Random:
 
 
 class Optuna(Random):
-    """TPE proposes, from all trials in the study's journal; with asha, trials that are not among the best third at a rung end there."""
+    """TPE proposes, from all trials in the study's journal; with asha, trials that are not among the best third at a
+    rung end there."""
 
     def __init__(self, sweep):
         super().__init__(sweep)
         import optuna  # pylint: disable=import-outside-toplevel
+
         self.optuna = optuna
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -92,7 +97,9 @@ class Optuna(Random):
         except ImportError:  # before Optuna 4
             from optuna.storages import JournalFileStorage as Journal  # pylint: disable=import-outside-toplevel
         self.storage = optuna.storages.JournalStorage(Journal(f"{sweep.out}/study.journal"))
-        self.study = optuna.create_study(storage=self.storage, study_name="sweep", pruner=pruner, direction="minimize", load_if_exists=True)
+        self.study = optuna.create_study(
+            storage=self.storage, study_name="sweep", pruner=pruner, direction="minimize", load_if_exists=True
+        )
 
     def distribution(self, spec):
         kinds = self.optuna.distributions
@@ -114,10 +121,12 @@ class Optuna(Random):
         return found
 
     def settle(self, trial, frozen):
-        """Brings the study up to the trial's state: its legs, whether it ends at a rung, its end. Doing it twice changes nothing."""
+        """Brings the study up to the trial's state: its legs, whether it ends at a rung, its end. Twice is as once."""
         state = self.optuna.trial.TrialState
         study_id = self.storage.get_study_id_from_name("sweep")
-        handle = self.optuna.trial.Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study_id, trial.number))
+        handle = self.optuna.trial.Trial(
+            self.study, self.storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+        )
         new = [leg for leg in trial.legs if leg["step"] not in frozen.intermediate_values]
         for leg in new:
             handle.report(leg["loss"], leg["step"])
@@ -134,7 +143,9 @@ class Optuna(Random):
         if found or count >= self.sweep.n:
             return found
         startup = min(10, max(4, self.sweep.n // 4))  # random ones first
-        self.study.sampler = self.optuna.samplers.TPESampler(seed=self.sweep.seed * 1000003 + count, n_startup_trials=startup)
+        self.study.sampler = self.optuna.samplers.TPESampler(
+            seed=self.sweep.seed * 1000003 + count, n_startup_trials=startup
+        )
         asked = self.study.ask({key: self.distribution(spec) for key, spec in self.sweep.space.items()})
         trial = Trial(self.sweep.out, asked.number)
         trial.create(asked.params)
@@ -152,8 +163,8 @@ class Optuna(Random):
 
 
 class Pbt(Random):
-    """Population-based training (Jaderberg et al., arXiv:1711.09846): all train to the end of a round; then each of the worst quarter
-    takes the checkpoint of one of the best quarter, and its values, each times 0.8 or 1.25."""
+    """Population-based training (Jaderberg et al., arXiv:1711.09846): all train to the end of a round; then each of the
+    worst quarter takes the checkpoint of one of the best quarter, and its values, each times 0.8 or 1.25."""
 
     def changed(self, values, rng):
         """Choices stay."""
@@ -183,11 +194,14 @@ class Pbt(Random):
         plan = read_json(path)
         if plan is None:
             ranked = sorted(alive, key=lambda trial: trial.legs[number - 1]["loss"])
-            rng, part = random.Random(f"{self.sweep.seed}/round {number}"), max(1, len(ranked) // 4) if len(ranked) > 1 else 0
+            rng = random.Random(f"{self.sweep.seed}/round {number}")
+            part = max(1, len(ranked) // 4) if len(ranked) > 1 else 0
             plan = {"step": self.rungs[number - 1], "carried_out": False, "copies": []}
-            for trial in ranked[len(ranked) - part:]:
+            for trial in ranked[len(ranked) - part :]:
                 best = rng.choice(ranked[:part])
-                plan["copies"].append({"to": trial.number, "from": best.number, "values": self.changed(best.values, rng)})
+                plan["copies"].append(
+                    {"to": trial.number, "from": best.number, "values": self.changed(best.values, rng)}
+                )
             write_file(path, json.dumps(plan, indent=1) + "\n")
         if plan["carried_out"]:
             return
@@ -197,7 +211,8 @@ class Pbt(Random):
         write_file(path, json.dumps({**plan, "carried_out": True}, indent=1) + "\n")
 
     def copy(self, trial, best, step, values):
-        """A kill in between leaves a folder that the next try makes anew: the best one's stays as it is until all copies are there."""
+        """A kill in between leaves a folder that the next try makes anew: the best one's stays as it is until all
+        copies are there."""
         if any(copy["step"] == step for copy in trial.state["copies"]):
             return
         name, new, old = f"step_{step:08d}", f"{trial.dir}/checkpoints.new", f"{trial.dir}/checkpoints.old"
@@ -213,7 +228,10 @@ class Pbt(Random):
         trial.state["copies"].append({"step": step, "from": best.number, "values_before": trial.values})
         trial.state["values"] = values
         trial.save()
-        self.sweep.say(f"trial {trial.number}: takes the weights of trial {best.number} at step {step}, with {self.sweep.shown(values)}")
+        self.sweep.say(
+            f"trial {trial.number}: takes the weights of trial {best.number} at step {step}, "
+            f"with {self.sweep.shown(values)}"
+        )
 
 
 def method_of(sweep):

@@ -1,4 +1,5 @@
 """One trial of a sweep: a run folder with its state in trial.json, and the program that trains it, leg by leg."""
+
 import fcntl
 import json
 import math
@@ -9,10 +10,11 @@ import subprocess
 import time
 
 FINISHED = ("done", "pruned", "failed")
-RESUMED = (75, 77)    # stopped and saved, or a rank lost: the same command goes on
-LOCKED = 73           # the run folder is in use
-PATIENCE = 3          # resumes in a row without a step more
-CODES = {64: "config", 65: "data or checkpoint", 69: "no GPU, MPI or NCCL", 70: "internal error", 71: "out of memory", 74: "I/O", 76: "wrong numbers"}
+RESUMED = (75, 77)  # stopped and saved, or a rank lost: the same command goes on
+LOCKED = 73  # the run folder is in use
+PATIENCE = 3  # resumes in a row without a step more
+CODES = {64: "config", 65: "data or checkpoint", 69: "no GPU, MPI or NCCL", 70: "internal error"}
+CODES.update({71: "out of memory", 74: "I/O", 75: "stopped", 76: "wrong numbers", 77: "a rank lost"})
 
 
 def write_file(path, text):
@@ -38,7 +40,7 @@ def words_of(values):
 
 
 class Trial:
-    """legs: [{"step", "loss"}] of the parts trained so far; copies: what PBT put in its place, with the values before."""
+    """legs: [{"step", "loss"}] of the parts trained so far; copies: where pbt put another's weights in its place."""
 
     def __init__(self, out, number):
         self.number = number
@@ -51,7 +53,8 @@ class Trial:
 
     def create(self, values):
         os.makedirs(self.dir, exist_ok=True)
-        self.state = {"number": self.number, "values": values, "status": "waiting", "legs": [], "copies": [], "reason": "", "seconds": 0.0}
+        self.state = {"number": self.number, "values": values, "status": "waiting", "legs": [], "copies": []}
+        self.state.update(reason="", seconds=0.0)
         self.save()
 
     def save(self):
@@ -96,8 +99,8 @@ class Trial:
         return max((int(name[5:]) for name in names if re.fullmatch(r"step_\d+", name)), default=-1)
 
     def read_loss(self, step, kind, which):
-        """The last (which "last", or the best) validation loss up to a step; without validation the mean of the last 20 training losses.
-        None: there is none, or the last one is not finite."""
+        """The last validation loss up to a step, or the best (which); without validation the mean of the last 20
+        training losses (kind). None: there is none, or the last one is not finite."""
         found = []
         try:
             lines = open(f"{self.dir}/metrics.jsonl", encoding="utf-8").read().split("\n")[:-1]
@@ -123,37 +126,49 @@ class Trial:
             except ValueError:
                 return f"exit {code}"
         with open(f"{self.dir}/sweep.log", encoding="utf-8", errors="replace") as file:
-            said = [line.strip() for line in file.read()[-8000:].split("\n") if "error" in line or line.startswith("train_gpt:")]
+            lines = file.read()[-8000:].split("\n")
+        said = [line.strip() for line in lines if "error" in line or line.startswith("train_gpt:")]
         return f"exit {code} ({CODES.get(code, 'unknown')}){': ' + said[-1][:200] if said else ''}"
 
 
 def run_program(sweep, trial, words):
-    """Trains in this machine; returns the exit code. A request to stop is handed on as SIGUSR1, which mpirun gives to its ranks."""
+    """Trains on this machine; returns the exit code. A request to stop is handed on as SIGUSR1, which mpirun gives to
+    its ranks."""
     with open(f"{trial.dir}/sweep.log", "a", encoding="utf-8") as log:
-        child = subprocess.Popen(sweep.launch + [sweep.program, *words], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        child = subprocess.Popen(
+            sweep.launch + [sweep.program, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     with sweep.children(child):
         return child.wait()
 
 
 def run_job(sweep, trial, words, target):
-    """Trains as a SLURM job; returns 0 when the leg is there, else 75 (the driver stops, the job goes on) or 1. The job's number is in
-    trial.json: a driver that was stopped finds it again. A job that has saved its last step is not left to start once more."""
-    def squeue():
-        return subprocess.run(["squeue", "-h", "-j", trial.state["job"], "-o", "%T"], capture_output=True, text=True, check=False).stdout.strip()
+    """Trains as a SLURM job; returns 0 when the leg is there, else 75 (the driver stops, the job goes on) or 1. The
+    job's number is in trial.json: a driver that was stopped finds it again. A job that has saved its last step is not
+    left to start once more."""
+
+    def said_by(*command):
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
     if not trial.state.get("job"):
-        done = subprocess.run(["sbatch", "--parsable", f"--output={trial.dir}/sweep.log", *sweep.sbatch, "scripts/train.sbatch", *words],
-                              capture_output=True, text=True, check=False)
+        done = said_by(
+            "sbatch", "--parsable", f"--output={trial.dir}/sweep.log", *sweep.sbatch, "scripts/train.sbatch", *words
+        )
         if done.returncode:
             with open(f"{trial.dir}/sweep.log", "a", encoding="utf-8") as log:
                 log.write("error: sbatch: " + done.stderr)
             return 1
         trial.state["job"] = done.stdout.strip().split(";")[0]
         trial.save()
-    while (state := squeue()):
+    while state := said_by("squeue", "-h", "-j", trial.state["job"], "-o", "%T").stdout.strip():
         if sweep.stopping:
             return 75
         if trial.reached() >= target and state not in ("RUNNING", "COMPLETING"):
-            subprocess.run(["scancel", trial.state["job"]], check=False)
+            said_by("scancel", trial.state["job"])
             break
         time.sleep(sweep.pause)
     trial.state["job"] = ""
@@ -162,9 +177,10 @@ def run_job(sweep, trial, words, target):
 
 
 def train_leg(sweep, trial, target):
-    """Trains a claimed trial until `target` steps are done, saved and evaluated; the leg, or the failure, is in its state then. False: the
-    driver was asked to stop before."""
-    words = [sweep.config, f"run.dir={trial.dir}", *sweep.words, *words_of(trial.values), f"run.stop_step={target if target < sweep.steps else 0}"]
+    """Trains a claimed trial until `target` steps are done, saved and evaluated; the leg, or the failure, is in its
+    state then. False: the driver was asked to stop before."""
+    stop_step = target if target < sweep.steps_of(trial) else 0
+    words = [sweep.config, f"run.dir={trial.dir}", *sweep.words, *words_of(trial.values), f"run.stop_step={stop_step}"]
     began, idle, code = time.time(), 0, 0
     trial.state["status"] = "running"
     trial.save()

@@ -12,7 +12,8 @@
 extern "C" {
 #endif
 
-/* Whether the folder `from` (what state.json names; NULL or "": 0), is another than run_dir and holds the run `run_id`. */
+/* Whether the folder `from` is another than run_dir, and holds the run `run_id`. from: as state.json names it; 0 where
+ * that is NULL or "". */
 int lineage_is_copy(const char *run_dir, const char *from, const char *run_id);
 
 #ifdef __cplusplus

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""tpe and asha of scripts/sweep.py with the Optuna of this Python: the study in its journal is what the trials' folders say, after kills and
-with two drivers, too. One line a check, "ok" or "not ok".
+"""tpe and asha of scripts/sweep.py with the Optuna of this Python: the study in its journal is what the trials' folders
+say, after kills and with two drivers, too. One line a check, "ok" or "not ok".
 
     check_sweeps.py PROGRAM FOLDER      FOLDER/sweep.json is a config of 9 steps, evaluated
 """
+
 import json
 import os
 import signal
@@ -15,8 +16,11 @@ import optuna
 
 PROGRAM, WORK = sys.argv[1:]
 STATUS = 0
-SPACE = {"optimizer.learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}, "schedule.warmup_steps": {"low": 0, "high": 3, "int": True},
-         "optimizer.beta2": {"choices": [0.9, 0.99]}}
+SPACE = {
+    "optimizer.learning_rate": {"low": 1e-3, "high": 1e-1, "log": True},
+    "schedule.warmup_steps": {"low": 0, "high": 3, "int": True},
+    "optimizer.beta2": {"choices": [0.9, 0.99]},
+}
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
@@ -28,8 +32,21 @@ def expect(name, good):
 
 
 def start(method, out, n):
-    command = [sys.executable, "scripts/sweep.py", f"{WORK}/optuna.json", f"{WORK}/sweep.json", "-n", str(n), "--method", method, "--out", out]
-    return subprocess.Popen(command, env={**os.environ, "TRAIN_GPT": PROGRAM, "SWEEP_PAUSE": "0.3"}, stdout=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "scripts/sweep.py",
+        f"{WORK}/optuna.json",
+        f"{WORK}/sweep.json",
+        "-n",
+        str(n),
+        "--method",
+        method,
+        "--out",
+        out,
+    ]
+    return subprocess.Popen(
+        command, env={**os.environ, "TRAIN_GPT": PROGRAM, "SWEEP_PAUSE": "0.3"}, stdout=subprocess.PIPE, text=True
+    )
 
 
 def study_of(out):
@@ -37,7 +54,9 @@ def study_of(out):
         from optuna.storages.journal import JournalFileBackend as Journal  # pylint: disable=import-outside-toplevel
     except ImportError:
         from optuna.storages import JournalFileStorage as Journal  # pylint: disable=import-outside-toplevel
-    return optuna.load_study(study_name="sweep", storage=optuna.storages.JournalStorage(Journal(f"{out}/study.journal")))
+    return optuna.load_study(
+        study_name="sweep", storage=optuna.storages.JournalStorage(Journal(f"{out}/study.journal"))
+    )
 
 
 def states(out):
@@ -50,9 +69,11 @@ def agrees(out, n):
     trials, folders = study_of(out).get_trials(), states(out)
     words = {"done": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
     return len(trials) == len(folders) == n and all(
-        trial.params == folder["values"] and trial.state.name == words[folder["status"]]
+        trial.params == folder["values"]
+        and trial.state.name == words[folder["status"]]
         and trial.intermediate_values == {leg["step"]: leg["loss"] for leg in folder["legs"]}
-        for trial, folder in zip(trials, folders))
+        for trial, folder in zip(trials, folders)
+    )
 
 
 def main():
@@ -77,7 +98,10 @@ def main():
     expect("asha: killed, then two drivers share the rest", codes == [0, 0] and agrees(out, 6))
     folders = states(out)
     steps = [[leg["step"] for leg in folder["legs"]] for folder in folders]
-    expect("asha: trials end at a rung, or at the end", all(step in ([1], [1, 3], [1, 3, 9]) for step in steps) and [1, 3, 9] in steps and [1] in steps)
+    expect(
+        "asha: trials end at a rung, or at the end",
+        all(step in ([1], [1, 3], [1, 3, 9]) for step in steps) and [1, 3, 9] in steps and [1] in steps,
+    )
     pruned = [folder["legs"][-1] for folder in folders if folder["status"] == "pruned"]
     best = min(folder["legs"][0]["loss"] for folder in folders)
     expect("asha: the best at the first rung goes on", all(leg["loss"] > best for leg in pruned if leg["step"] == 1))

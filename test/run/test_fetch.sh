@@ -30,7 +30,7 @@ done
 expect "shards, with the validation shard" fetch fineweb-10b "$data" shards=1
 expect "are what the server has" eval 'same fineweb_val_000000.bin && same fineweb_train_000001.bin && no_rest && [ ! -e "$data/fineweb_train_000002.bin" ]'
 expect "their hashes were compared" eval '[ $(grep -c "SHA-256 is right" "$WORK/out") = 2 ]'
-expect "the next command is said" grep -qF "train_gpt plan configs/gpt2-124m.json ranks=8 data.train='$data/fineweb_train_*.bin'" "$WORK/out"
+expect "the next command is said" grep -qF "train_gpt plan configs/gpt2-124m.json ranks=8 data.train='$data/*train_*.bin'" "$WORK/out"
 : > "$hub/requests"
 expect "again: nothing is asked for" eval 'fetch fineweb-10b "$data" shards=1 && [ ! -s "$hub/requests" ]'
 expect "the program reads them" exits 65 "no whole sample|too few|data.val" "$TRAIN" configs/gpt2-124m.json data.train="$data/fineweb_train_*.bin" data.val="$data/none_*.bin" run.dir="$WORK/x"

@@ -28,7 +28,7 @@ refused "low and high must be integers" '{"schedule.warmup_steps": {"low": 0.5, 
 refused 'unknown word "min"' '{"optimizer.learning_rate": {"min": 0, "low": 0, "high": 1}}'
 refused "choices must be a list" '{"optimizer.beta2": {"choices": 0.9}}'
 refused "a key stands there twice" "{$RATES, $RATES}"
-refused "no key: " '{"$comment": "later"}'
+refused "no key; " '{"$comment": "later"}'
 refused "Expecting" '{'
 refused "run.dir: the sweep itself sets it" '{"run.dir": {"choices": ["a"]}}'
 refused "learing_rate.*optimizer.learning_rate" '{"optimizer.learing_rate": {"low": 1, "high": 2}}'

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """A small web server in the place of a data hub, with ranges, redirects and faults, for test_fetch.sh.
 
-    hub.py FOLDER     serves FOLDER/FILE under any path that ends in FILE; writes its port into FOLDER/port, requests into FOLDER/requests
+    hub.py FOLDER     serves FOLDER/FILE under any path that ends in FILE
 
-FOLDER/faults.json, read at each request: {"FILE": {"cut": [bytes, ...], "size": N, "sha256": "...", "status": 404, "no_ranges": true}}.
-cut: how many bytes of an answer are sent before the connection ends, one entry for each GET.
+It writes its port into FOLDER/port, and requests into FOLDER/requests. FOLDER/faults.json, read at each request:
+{"FILE": {"cut": [bytes, ...], "size": N, "sha256": "...", "status": 404, "no_ranges": true}}. cut: how many bytes of an
+answer are sent before the connection ends, one entry for each GET.
 """
+
 import hashlib
 import http.server
 import json
@@ -46,19 +48,33 @@ class Hub(http.server.BaseHTTPRequestHandler):
             return self.answer(fault.get("status", 404), {"Content-Length": 0})
         body = open(path, "rb").read()
         if not self.path.startswith("/cdn/"):  # the hub names size and hash, and sends one on
-            return self.answer(302, {"Location": f"/cdn/{name}", "Content-Length": 0, "X-Linked-Size": fault.get("size", len(body)),
-                                     "X-Linked-Etag": '"' + fault.get("sha256", hashlib.sha256(body).hexdigest()) + '"'})
+            return self.answer(
+                302,
+                {
+                    "Location": f"/cdn/{name}",
+                    "Content-Length": 0,
+                    "X-Linked-Size": fault.get("size", len(body)),
+                    "X-Linked-Etag": '"' + fault.get("sha256", hashlib.sha256(body).hexdigest()) + '"',
+                },
+            )
         begin = re.match(r"bytes=(\d+)-", self.headers.get("Range", "")) if not fault.get("no_ranges") else None
         begin = int(begin[1]) if begin else 0
-        self.answer(206 if begin else 200, {"Content-Length": len(body) - begin, "Accept-Ranges": "bytes", "ETag": '"etag"',
-                                            **({"Content-Range": f"bytes {begin}-{len(body) - 1}/{len(body)}"} if begin else {})})
+        self.answer(
+            206 if begin else 200,
+            {
+                "Content-Length": len(body) - begin,
+                "Accept-Ranges": "bytes",
+                "ETag": '"etag"',
+                **({"Content-Range": f"bytes {begin}-{len(body) - 1}/{len(body)}"} if begin else {}),
+            },
+        )
         if self.command == "HEAD":
             return None
         cut = cuts.setdefault(name, list(fault.get("cut", [])))
         if not cut:
             cuts.pop(name)
             return self.wfile.write(body[begin:])
-        self.wfile.write(body[begin:begin + cut.pop(0)])
+        self.wfile.write(body[begin : begin + cut.pop(0)])
         self.close_connection = True
         return None
 
