@@ -7,7 +7,8 @@ SPACE.json: {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": true}
              "schedule.warmup_steps": {"low": 10, "high": 100, "int": true},
              "optimizer.beta2": {"choices": [0.95, 0.99]}}
 docs/sweeps.md has the rest. The same command goes on after a kill; other drivers may share the folder.
-Exit: 0 done, 1 no trial got to its end, 64 a fault in space, config or options, 65 no data, 69 no Optuna, 75 stopped.
+Exit: 0 done, 1 no trial got to its end, 64 a fault in space, config or options, 65 no data, 69 no Optuna, 74 I/O,
+75 stopped.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,7 +94,7 @@ class Sweep:
         self.pause = float(os.environ.get("SWEEP_PAUSE", 1 if args.slurm is None else 10))  # seconds between two looks
         self.rounds = args.rounds or DEFAULT_ROUNDS.get(args.method, 1)
         self.stopping, self.mutex, self.running = False, threading.RLock(), set()
-        self.stop_asked = threading.Event()
+        self.stop_asked, self.fault = threading.Event(), None
         self.read_space(args.space)
         self.read_config()
         self.loss_name = {"eval": f"{self.which} validation loss", "train": "training loss"}[self.kind]
@@ -248,7 +250,16 @@ class Sweep:
 
 
 def work(sweep, method):
-    """A thread: one leg of a trial after another, until there is nothing left."""
+    """A thread. A disk that is full, or gone, ends the sweep: its files tell how to go on."""
+    try:
+        train_all(sweep, method)
+    except OSError as error:
+        sweep.fault = error
+        sweep.stop()
+
+
+def train_all(sweep, method):
+    """One leg of a trial after another, until there is nothing left."""
     while not sweep.stopping:
         with sweep.locked():
             found = method.next()
@@ -335,6 +346,8 @@ def main():
             import optuna  # noqa: F401  pylint: disable=import-outside-toplevel,unused-import
         except ImportError:
             die(69, f"--method {sweep.method} needs Optuna: apt-get install python3-optuna, or pip install optuna")
+    if sweep.sbatch is not None and not all(shutil.which(tool) for tool in ("sbatch", "squeue", "scancel")):
+        die(69, "--slurm: sbatch, squeue or scancel is not here")
     sweep.begin()
     signal.signal(signal.SIGINT, sweep.stop)
     signal.signal(signal.SIGTERM, sweep.stop)
@@ -347,6 +360,8 @@ def main():
     for thread in threads:
         while thread.is_alive():  # a signal is heard between two waits
             thread.join(0.2)
+    if sweep.fault:
+        die(74, f"{sweep.fault}; the same command goes on when that is mended")
     code = report(sweep, method)
     if sweep.stopping and not method.over():
         print("\nstopped; the same command goes on from here")

@@ -94,7 +94,7 @@ def picture(sweep, trials):
         STYLE,
         f'<text x="{LEFT}" y="26" font-size="17" font-weight="600">{html.escape(sweep.out)}</text>',
         f'<text x="{LEFT}" y="46">{html.escape(sweep.loss_name)} of {len(drawn)} trials, {sweep.method}; '
-        'grey: stopped at a rung; '
+        "grey: stopped at a rung; "
         "circle: the best; at the upper edge: above it</text>",
     ]
     for index, (key, spec) in enumerate(sweep.space.items()):

@@ -1,5 +1,6 @@
 """One trial of a sweep: a run folder with its state in trial.json, and the program that trains it, leg by leg."""
 
+import contextlib
 import fcntl
 import json
 import math
@@ -13,7 +14,7 @@ FINISHED = ("done", "pruned", "failed")
 RESUMED = (75, 77)  # stopped and saved, or a rank lost: the same command goes on
 LOCKED = 73  # the run folder is in use
 PATIENCE = 3  # resumes in a row without a step more
-CODES = {64: "config", 65: "data or checkpoint", 69: "no GPU, MPI or NCCL", 70: "internal error"}
+CODES = {1: "of the job", 64: "config", 65: "data or checkpoint", 69: "no GPU, MPI or NCCL", 70: "internal error"}
 CODES.update({71: "out of memory", 74: "I/O", 75: "stopped", 76: "wrong numbers", 77: "a rank lost"})
 
 
@@ -125,7 +126,10 @@ class Trial:
                 return f"killed by {signal.Signals(number).name}"
             except ValueError:
                 return f"exit {code}"
-        with open(f"{self.dir}/sweep.log", encoding="utf-8", errors="replace") as file:
+        lines = []
+        with contextlib.suppress(FileNotFoundError), open(
+            f"{self.dir}/sweep.log", encoding="utf-8", errors="replace"
+        ) as file:
             lines = file.read()[-8000:].split("\n")
         said = [line.strip() for line in lines if "error" in line or line.startswith("train_gpt:")]
         return f"exit {code} ({CODES.get(code, 'unknown')}){': ' + said[-1][:200] if said else ''}"
@@ -164,13 +168,17 @@ def run_job(sweep, trial, words, target):
             return 1
         trial.state["job"] = done.stdout.strip().split(";")[0]
         trial.save()
-    while state := said_by("squeue", "-h", "-j", trial.state["job"], "-o", "%T").stdout.strip():
+    while True:
+        seen = said_by("squeue", "-h", "-j", trial.state["job"], "-o", "%T")
+        state = seen.stdout.strip()
+        if not state and (seen.returncode == 0 or "Invalid job id" in seen.stderr):  # else SLURM does not answer now
+            break
         if sweep.stopping:
             return 75
-        if trial.reached() >= target and state not in ("RUNNING", "COMPLETING"):
+        if trial.reached() >= target and state not in ("", "RUNNING", "COMPLETING"):
             said_by("scancel", trial.state["job"])
             break
-        time.sleep(sweep.pause)
+        sweep.wait(sweep.pause)
     trial.state["job"] = ""
     trial.save()
     return 0 if trial.reached() >= target else 1

@@ -79,6 +79,9 @@ expect "the same trials, to the last digit" eval 'diff <(sort "$WORK/whole/table
 await_step "$WORK/long/trial_0000"; kill -TERM "$(pgrep -P $job)"; wait $job
 expect "asked to stop: 75, trials saved" [ $? = 75 -a -n "$(ls "$WORK/long/trial_0000/checkpoints")" ]
 
+mkdir -p "$WORK/full/trial_0000" "$WORK/full/trial_0001/trial.json.new" # a folder where a file should go
+expect "files that cannot be written end it" exits 74 "trial_0001/trial.json.new.*the same command goes on" "${SWEEP[@]}" -n 2 --out "$WORK/full"
+
 # --- population-based training
 expect "pbt, 4 members, 3 rounds" sweeps -n 4 --method pbt --rounds 3 --jobs 2 --out "$WORK/pbt"
 copy=$(sed -n 's/^trial \([0-9]*\): takes the weights of trial \([0-9]*\) at step 3, with optimizer.learning_rate=\(.*\)/\1 \2 \3/p' "$WORK/out")
