@@ -101,12 +101,25 @@ class Optuna(Random):
             storage=self.storage, study_name="sweep", pruner=pruner, direction="minimize", load_if_exists=True
         )
 
-    def distribution(self, spec):
-        kinds = self.optuna.distributions
-        if "choices" in spec:
-            return kinds.CategoricalDistribution(spec["choices"])
-        kind = kinds.IntDistribution if spec.get("int") else kinds.FloatDistribution
-        return kind(spec["low"], spec["high"], log=bool(spec.get("log")))
+    def handle(self, number):
+        """Optuna's view of a trial, to report to."""
+        study_id = self.storage.get_study_id_from_name("sweep")
+        return self.optuna.trial.Trial(
+            self.study, self.storage.get_trial_id_from_study_id_trial_number(study_id, number)
+        )
+
+    def suggested(self, handle):
+        """The values of a trial: those that the journal has, and new ones where a driver was killed while it asked."""
+        values = {}
+        for key, spec in self.sweep.space.items():
+            log = bool(spec.get("log"))
+            if "choices" in spec:
+                values[key] = handle.suggest_categorical(key, spec["choices"])
+            elif spec.get("int"):
+                values[key] = handle.suggest_int(key, spec["low"], spec["high"], log=log)
+            else:
+                values[key] = handle.suggest_float(key, spec["low"], spec["high"], log=log)
+        return values
 
     def trials(self):
         """Those that were proposed; the last one's folder may be missing, where a driver was killed."""
@@ -114,7 +127,7 @@ class Optuna(Random):
         for frozen in self.study.get_trials(deepcopy=False):
             trial = Trial(self.sweep.out, frozen.number)
             if trial.state is None:
-                trial.create(frozen.params)
+                trial.create(self.suggested(self.handle(frozen.number)))
             found.append(trial)
             if not frozen.state.is_finished():
                 self.settle(trial, frozen)
@@ -123,10 +136,7 @@ class Optuna(Random):
     def settle(self, trial, frozen):
         """Brings the study up to the trial's state: its legs, whether it ends at a rung, its end. Twice is as once."""
         state = self.optuna.trial.TrialState
-        study_id = self.storage.get_study_id_from_name("sweep")
-        handle = self.optuna.trial.Trial(
-            self.study, self.storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
-        )
+        handle = self.handle(trial.number)
         new = [leg for leg in trial.legs if leg["step"] not in frozen.intermediate_values]
         for leg in new:
             handle.report(leg["loss"], leg["step"])
@@ -146,9 +156,9 @@ class Optuna(Random):
         self.study.sampler = self.optuna.samplers.TPESampler(
             seed=self.sweep.seed * 1000003 + count, n_startup_trials=startup
         )
-        asked = self.study.ask({key: self.distribution(spec) for key, spec in self.sweep.space.items()})
+        asked = self.study.ask()
         trial = Trial(self.sweep.out, asked.number)
-        trial.create(asked.params)
+        trial.create(self.suggested(asked))
         return (trial, self.target(trial)) if trial.claim() else None
 
     def after(self, trial):
