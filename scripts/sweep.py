@@ -223,16 +223,16 @@ class Sweep:
 
     def stop(self, *_):
         """First: every trial saves and stops. Again: at once."""
+        again, self.stopping = self.stopping, True
+        self.stop_asked.set()
         for child in list(self.running):
             with contextlib.suppress(ProcessLookupError):
-                if self.stopping:
+                if again:
                     os.killpg(child.pid, signal.SIGKILL)
                 else:
                     child.send_signal(signal.SIGUSR1)
-        if not self.stopping:
+        if not again and not self.fault:
             self.say("asked to stop: the trials save and stop; once more ends them at once")
-        self.stopping = True
-        self.stop_asked.set()
 
     def wait(self, seconds):
         self.stop_asked.wait(seconds)
