@@ -74,6 +74,7 @@ count_files() { if [ "$1" -eq 1 ]; then echo "1 file"; else echo "$1 files"; fi;
 free_bytes() { df -B1 --output=avail "$1" | tail -n 1; }
 gb() { awk -v bytes="$1" 'BEGIN { printf bytes < 1e9 ? "%.1f MB" : "%.1f GB", bytes / (bytes < 1e9 ? 1e6 : 1e9) }'; }
 
+said() { tr '\r' '\n' <"$log" | sed -n 's/^curl: //p' | head -n 1; } # beside its progress
 # The reason why curl failed, and the code to end with.
 explain() { # CURL'S-STATUS URL
     local host=${2#*//}; host=${host%%/*}
@@ -82,9 +83,9 @@ explain() { # CURL'S-STATUS URL
         die 69 "no way to $host (curl $1): is there a network? A proxy goes into https_proxy" ;;
     35 | 58 | 60 | 77)
         die 69 "$host does not prove who it is (curl $1): is ca-certificates installed, is the clock right?" ;;
-    22) die 69 "$host refuses $2: $(head -n 1 "$log")" ;;
-    23) die 74 "cannot write here (curl 23): $(tail -n 1 "$log")" ;;
-    *) die 69 "$2: curl ended with $1: $(tail -n 1 "$log")" ;;
+    22) die 69 "$host refuses $2: $(said)" ;;
+    23) die 74 "cannot write here (curl 23): $(said)" ;;
+    *) die 69 "$2: curl ended with $1: $(said)" ;;
     esac
 }
 
@@ -95,19 +96,21 @@ ask() { # URL
     headers=$(curl -fsSIL --max-time 60 "$1" 2>"$log") || explain $? "$1"
     headers=$(tr -d '\r' <<<"$headers" | tr 'A-Z' 'a-z')
     size=$(sed -n 's/^x-linked-size: *\([0-9]*\)$/\1/p' <<<"$headers" | head -n 1)
-    [ -n "$size" ] || size=$(sed -n 's/^content-length: *\([0-9]*\)$/\1/p' <<<"$headers" | tail -n 1)
+    [ -n "$size" ] || size=$(awk '/^http\//{size = ""} /^content-length:/{size = $2} END {print size}' <<<"$headers")
     sha256=$(sed -n 's/^x-linked-etag: *"\{0,1\}\([0-9a-f]\{64\}\)"\{0,1\}$/\1/p' <<<"$headers" | head -n 1)
 }
 
+get() { curl -fL --connect-timeout 30 --speed-limit 1 --speed-time 60 -C - -o "$@"; }
 # Fetches into FILE until it has `size` bytes; a cut connection goes on at the byte where it was cut.
 download() { # URL FILE
-    local before tries=0 status bar=(-sS)
-    [ -t 2 ] && bar=(--progress-bar)
+    local before tries=0 status
     while :; do
         before=$(size_of "$2")
         [ -n "$size" ] && [ "$before" = "$size" ] && return
         if [ -n "$size" ] && [ "$before" -gt "$size" ]; then rm -f "$2"; before=0; fi
-        curl -fL "${bar[@]}" --connect-timeout 30 --speed-limit 1 --speed-time 60 -C - -o "$2" "$1" 2>"$log"
+        if [ -t 2 ]; then get "$2" --progress-bar "$1" 2> >(tee "$log" >&2)
+        else get "$2" -sS "$1" 2>"$log"
+        fi
         status=$?
         case $status in
         0) [ -z "$size" ] && return ;;                   # else the size decides
@@ -117,7 +120,7 @@ download() { # URL FILE
         esac
         if [ "$(size_of "$2")" -gt "$before" ]; then tries=0; else tries=$((tries + 1)); fi
         [ $tries -lt "$TRIES" ] ||
-            die 69 "$1 was cut $TRIES times without a byte more: $(size_of "$2") of ${size:-?} bytes; type the command again"
+            die 69 "$1 was cut $TRIES times without a byte more: $(size_of "$2") of ${size:-?} bytes; type it again"
         [ $status -eq 0 ] || echo "  cut after $(size_of "$2") of ${size:-?} bytes; going on"
         sleep $((tries > 0 ? 2 * tries - 1 : 0))
     done
@@ -188,7 +191,8 @@ if [ ${#lacking[@]} -gt 0 ]; then
     for file in "$folder"/*.part; do [ -e "$file" ] && about=$((about - $(size_of "$file"))); done
     [ "$about" -le "$(free_bytes "$folder")" ] ||
         die 74 "about $(gb "$about") are missing, and $folder has room for $(gb "$(free_bytes "$folder")"): $ROOM"
-    echo "$name: $(count_files ${#lacking[@]}), about $(gb "$about"), into $folder; $(count_files $there) there already"
+    [ $there -eq 0 ] || echo "$name: $(count_files $there) there already"
+    echo "$name: $(count_files ${#lacking[@]}) to fetch, about $(gb "$about"), into $folder"
     for file in "${lacking[@]}"; do
         # shellcheck disable=SC2086 # three words
         fetch $file

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make test-interop: our tokenizer gives the ids of Hugging Face tokenizers and of tiktoken (check_tokenizers.py), and sweeps are what the study
-# of PyPI's Optuna says (check_sweeps.py). Installs these into a virtual
-# environment under build/; ends with "skipped: ..." and status 0 where it cannot.
+# make test-interop: our tokenizer gives the ids of Hugging Face tokenizers and of tiktoken (check_tokenizers.py), and sweeps are what the
+# study of PyPI's Optuna says (check_sweeps.py). Installs these into a virtual environment under build/; ends with "skipped: ..." and
+# status 0 where it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 VENV=$PWD/build/venv-tokenizers PYTHON=$PWD/build/venv-tokenizers/bin/python
 skip() { echo "skipped: $1"; exit 0; }
