@@ -114,8 +114,11 @@ static char *vocabulary_json(const char *pattern, const int32_t *left, const int
         size_t      first, second;
         const char *text;
         bpe_bytes(b, left[i], &first), bpe_bytes(b, right[i], &second);
-        if (first + second > room) token = (char *)realloc(token, room = 2 * (first + second));
-        if (!token) break;
+        if (first + second > room) {
+            free(token);
+            token = (char *)malloc(room = 2 * (first + second));
+            if (!token) break;
+        }
         text = bpe_bytes(b, left[i], &first), memcpy(token, text, first);
         text = bpe_bytes(b, right[i], &second), memcpy(token + first, text, second);
         CHECK(bpe_add(b, 256 + i, token, first + second), "merge %d makes a token that is there", i);
