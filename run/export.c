@@ -36,7 +36,7 @@ typedef struct { const char *word, *name; SafeType type; } StoredType;
 static const StoredType TYPES[] = {{"fp32", "float32", SAFE_F32}, {"bf16", "bfloat16", SAFE_BF16}, {"fp16", "float16", SAFE_F16}};
 
 typedef struct {
-    const char *from;               /* as it was given                                            */
+    const char *from;               /* as it was given */
     Path        out, tmp;
     const StoredType *stored;
     uint64_t    shard_bytes;        /* of tensors in a file; one tensor may have more             */
@@ -45,7 +45,7 @@ typedef struct {
     WeightsFile weights;            /* owned: the checkpoint's                                    */
     SafeTensor *tensor;             /* owned: as they will be stored, in the order of the weights */
     IndexedTensor *place;           /* owned: the file of each                                    */
-    char      (*name)[40];          /* owned: of the files                                        */
+    char      (*name)[48];          /* owned: of the files                                        */
     int         files;
     uint64_t    bytes;              /* of all tensors                                             */
     int         has_tokenizer, has_picture;
@@ -146,13 +146,14 @@ static void find_checkpoint(Export *e) {
     e->weights = weights_open(path_of("%s/" WEIGHTS_SINGLE, e->checkpoint.text).text); /* open, it outlives a pruning */
 }
 
-/* A checkpoint lies in RUN/checkpoints. */
+/* A checkpoint lies in RUN/checkpoints, by whatever name it was reached. */
 static void find_run(Export *e) {
     static const char between[] = "/checkpoints";
-    const char *path = e->checkpoint.text, *name = strrchr(path, '/');
+    char       *path = realpath(e->checkpoint.text, NULL), *name = path ? strrchr(path, '/') : NULL;
     size_t      tail = sizeof between - 1, bytes = name ? (size_t)(name - path) : 0;
-    int         inside = bytes > tail && strncmp(path + bytes - tail, between, tail) == 0;
-    e->run = path_of("%.*s", inside ? (int)(bytes - tail) : 0, path);
+    int         is_inside = bytes > tail && strncmp(path + bytes - tail, between, tail) == 0;
+    e->run = path_of("%.*s", is_inside ? (int)(bytes - tail) : 0, path ? path : "");
+    free(path);
 }
 
 /* --- the new files ------------------------------------------------------------------------------------------------ */
@@ -307,7 +308,7 @@ static void write_weights(Export *e) {
     const char **files = malloc((size_t)e->files * sizeof *files);
     float       *block = malloc(WEIGHTS_BLOCK * (sizeof(float) + sizeof(uint16_t)));
     if (!files || !block) give_up(e, EXIT_MEMORY, "no memory to write %s", e->out.text);
-    for (int f = 0, i = 0, end = 0; f < e->files; f++, i = end) {
+    for (int f = 0, i = 0, end = 0; f < e->files; f++) {
         while (end < e->weights.header.tensors && e->place[end].file == f) end++;
         size_t bytes;
         char  *header = safetensors_header(&e->tensor[i], end - i, &bytes);
@@ -358,7 +359,7 @@ static void put_in_place(const Export *e) {
 }
 
 static void print_summary(const Export *e) {
-    printf("exported  step %" PRId64 " of %s as %s\n", e->manifest.step, e->run.text[0] ? e->run.text : e->checkpoint.text, e->stored->word);
+    printf("exported  step %" PRId64 " of %s as %s\n", e->manifest.step, e->from, e->stored->word);
     printf("written   %s: %s of weights in %d file%s, config.json, %s%sREADME.md\n", e->out.text,
            plan_bytes_text((double)e->bytes).text, e->files, e->files == 1 ? "" : "s", e->has_tokenizer ? "tokenizer.json, " : "",
            e->has_picture ? "loss.svg, " : "");
