@@ -14,7 +14,7 @@ OPT     := $(if $(ASAN),-O1 -fno-omit-frame-pointer $(ASAN),$(if $(filter emu,$(
 NUMERIC := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 CFLAGS  := -std=c11 -D_GNU_SOURCE -I. $(WARN) $(OPT) $(NUMERIC) -fopenmp -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
 LDFLAGS := $(ASAN) -fopenmp -pthread
-LIBS    := $(if $(filter cuda,$(BACKEND)),,-ldnnl) -lcjson -lxxhash -lpcre2-8 -lutf8proc -lm $(CUDA_LIBS)
+LIBS    := $(if $(filter cuda,$(BACKEND)),,-ldnnl) -lcjson -lxxhash -lpcre2-8 -lutf8proc -larchive -lsnappy -lzstd -lz -lm $(CUDA_LIBS)
 ifneq ($(MPI),0)
 MPI_CFLAGS := $(shell pkg-config --cflags $(MPI) 2>/dev/null) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(if $(filter mpich,$(MPI)),-Wno-stringop-overflow)# MPICH: of MPI_STATUSES_IGNORE
 MPI_LIBS   := $(shell pkg-config --libs $(MPI) 2>/dev/null)
@@ -100,8 +100,8 @@ bench-comm: tests          ## ring against MPI's collectives; the simulator agai
 	@B=$(B) scripts/bench_comm.sh
 check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, figures and file map of the docs
 	@scripts/check.sh
-check-hf test-interop: all ## logits of a checkpoint in Hugging Face transformers; ids of its tokenizers and of tiktoken
-	@test/interop/$(if $(filter check-hf,$@),check_hf,check_tokenizers).sh
+check-hf test-interop: all ## logits of a checkpoint in Hugging Face transformers; ids of its tokenizers and of tiktoken, text of pyarrow
+	@test/interop/$(if $(filter check-hf,$@),check_hf,check_interop).sh
 soak: tests                ## the long proofs, one piece of 20 minutes; test/results/soak.jsonl keeps the totals
 	@B=$(B) scripts/soak.sh
 faults: tests              ## the 32 faults that a run must survive, each with its test, pass or fail

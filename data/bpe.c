@@ -26,7 +26,7 @@ struct Bpe {
     int      takes_whole, specials;
     int32_t *special;                                /* owned: their ids */
     uint8_t  starts_special[256];
-    Word    *word;                                   /* owned [WORDS] */
+    Word    *word;                                   /* owned [WORDS]; NULL before the first piece */
     int32_t *links;                                  /* owned: of the piece that is being encoded */
     size_t   links_room;
 };
@@ -39,7 +39,7 @@ static void *more(void *old, size_t bytes) {
 
 Bpe *bpe_create(void) {
     Bpe *b = (Bpe *)calloc(1, sizeof *b);
-    if (!b || !(b->word = (Word *)calloc(WORDS, sizeof *b->word))) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    if (!b) fail(EXIT_MEMORY, "no memory for a tokenizer");
     for (int i = 0; i < 256; i++) b->byte_id[i] = -1;
     return b;
 }
@@ -82,7 +82,7 @@ static void grow_texts(Bpe *b) {
 
 static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count) {
     if (id >= b->room) {
-        int32_t room = id < 1024 ? 1024 : 2 * id;
+        int32_t room = id < 1024 ? 1024 : id < BPE_MOST_IDS / 2 ? 2 * id : BPE_MOST_IDS;
         b->token = (Token *)more(b->token, sizeof *b->token * (size_t)room);
         memset(b->token + b->room, 0, sizeof *b->token * (size_t)(room - b->room));
         b->room = room;
@@ -113,6 +113,7 @@ int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count) {
     size_t      own;
     const char *there = bpe_bytes(b, id, &own);
     if (count == 0 || (there && (own != count || memcmp(there, text, count) != 0))) return 0;
+    if (bpe_is_special(b, id, text, count)) return 1;
     if (!there) put_token(b, id, text, count), b->token[id].is_special = 1;
     b->special = (int32_t *)more(b->special, sizeof *b->special * (size_t)(b->specials + 1));
     b->special[b->specials++] = id;
@@ -122,6 +123,12 @@ int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count) {
 
 int32_t bpe_find(const Bpe *b, const void *bytes, size_t count) {
     return b->places ? b->by_text[place_of(b, bytes, count)] - 1 : -1;
+}
+
+int bpe_is_special(const Bpe *b, int32_t id, const char *text, size_t count) {
+    size_t      own;
+    const char *there = bpe_bytes(b, id, &own);
+    return there && b->token[id].is_special && own == count && memcmp(there, text, count) == 0;
 }
 
 int32_t bpe_find_special(const Bpe *b, const char *text) {
@@ -147,6 +154,12 @@ int bpe_missing_byte(const Bpe *b) {
 }
 
 void bpe_take_whole(Bpe *b) { b->takes_whole = 1; }
+int  bpe_takes_whole(const Bpe *b) { return b->takes_whole; }
+int  bpe_id_is_special(const Bpe *b, int32_t id) {
+    for (int i = 0; i < b->specials; i++)
+        if (b->special[i] == id) return 1;
+    return 0;
+}
 
 /* --- merges ------------------------------------------------------------------------------------------------------- */
 
@@ -183,6 +196,24 @@ void bpe_merge_all(Bpe *b) {
             if (left >= 0 && right >= 0) bpe_add_merge(b, left, right, id, id);
         }
     }
+}
+
+static int by_rank(const void *a, const void *b) {
+    const Merge *x = (const Merge *)a, *y = (const Merge *)b;
+    if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
+    return x->pair < y->pair ? -1 : x->pair > y->pair;
+}
+
+int64_t bpe_merges(const Bpe *b, int32_t **pair) {
+    Merge *all = (Merge *)more(NULL, sizeof *all * (b->merges + 1));
+    size_t n = 0;
+    for (size_t i = 0; i < b->merge_places; i++)
+        if (b->merge[i].rank >= 0) all[n++] = b->merge[i];
+    qsort(all, n, sizeof *all, by_rank);
+    *pair = (int32_t *)more(NULL, 2 * sizeof **pair * (n + 1));
+    for (size_t i = 0; i < n; i++) (*pair)[2 * i] = (int32_t)(all[i].pair >> 32), (*pair)[2 * i + 1] = (int32_t)(uint32_t)all[i].pair;
+    free(all);
+    return (int64_t)n;
 }
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
@@ -249,6 +280,7 @@ static size_t merge_piece(Bpe *b, const char *text, size_t count, int32_t *ids) 
 
 size_t bpe_encode_piece(Bpe *b, const char *piece, size_t count, int32_t *ids) {
     if (count == 0) return 0;
+    if (!b->word && !(b->word = (Word *)calloc(WORDS, sizeof *b->word))) fail(EXIT_MEMORY, "no memory for a tokenizer");
     Word *w = count <= WORD_BYTES ? &b->word[hash_of(piece, count) & (WORDS - 1)] : NULL;
     if (w && w->bytes == count && memcmp(w->text, piece, count) == 0) {
         memcpy(ids, w->id, sizeof *ids * w->ids);

@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 typedef struct Bpe Bpe;
-enum { BPE_MOST_IDS = 1 << 24 };
+enum { BPE_MOST_IDS = 1 << 21 }; /* published vocabularies have at most 262,144 */
 
 Bpe *bpe_create(void);
 void bpe_destroy(Bpe *b);
@@ -31,10 +31,16 @@ int bpe_add_special(Bpe *b, int32_t id, const char *text, size_t count);
 
 /* The id of exactly these bytes, or -1. */
 int32_t bpe_find(const Bpe *b, const void *bytes, size_t count);
+/* Was this id added as special, with this text? */
+int     bpe_is_special(const Bpe *b, int32_t id, const char *text, size_t count);
 int32_t bpe_find_special(const Bpe *b, const char *text);
 /* The bytes of an id; NULL where it is none. */
 const char *bpe_bytes(const Bpe *b, int32_t id, size_t *count);
 int32_t     bpe_ids(const Bpe *b);       /* the largest id + 1 */
+int         bpe_id_is_special(const Bpe *b, int32_t id);
+int         bpe_takes_whole(const Bpe *b);
+/* The merges by rank: pair[2 i] and pair[2 i + 1] are the ids left and right of merge i, malloc'ed. Returns how many. */
+int64_t     bpe_merges(const Bpe *b, int32_t **pair);
 int         bpe_missing_byte(const Bpe *b); /* a byte that no token is alone, or -1 */
 
 /* Ids of one piece, at most `count` of them; returns how many. Not for two threads at once: it remembers pieces. */

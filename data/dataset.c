@@ -59,19 +59,28 @@ int dataset_glob(const char *pattern, glob_t *found) {
     return rc == 0;
 }
 
+/* What `tokenize` leaves beside its shards: "my/" followed by a star means the shards. */
+static int is_beside_shards(const char *path) {
+    static const char *const NAMES[] = {"tokens.json", "tokenizer.json", "vocab.json", "merges.txt"};
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+    for (int i = 0; i < 4; i++)
+        if (strcmp(name, NAMES[i]) == 0) return 1;
+    return dot && strcmp(dot, ".tiktoken") == 0;
+}
+
 /* Adds the files of one glob, sorted by byte whatever the locale. */
 static void add_glob(PathList *list, const char *key, const char *pattern) {
     glob_t      found;
     struct stat st;
     size_t      first = list->count;
     if (dataset_glob(pattern, &found)) {
-        for (size_t i = 0; i < found.gl_pathc; i++) add_path(list, found.gl_pathv[i]);
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            if (strcmp(found.gl_pathv[i], pattern) == 0 || !is_beside_shards(found.gl_pathv[i])) add_path(list, found.gl_pathv[i]);
         globfree(&found);
     } else if (stat(pattern, &st) == 0) {
         add_path(list, pattern); /* a name that holds a wildcard character */
-    } else {
-        fail_no_match(key, pattern);
     }
+    if (list->count == first) fail_no_match(key, pattern);
     qsort(list->path + first, list->count - first, sizeof *list->path, by_bytes);
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #include "core/error.h"
 
@@ -57,8 +58,25 @@ void cutter_free(Cutter *c) {
 
 /* --- tokens ------------------------------------------------------------------------------------------------------- */
 
+static int64_t invalid_bytes(const char *text, size_t bytes) {
+    int64_t             invalid = 0;
+    utf8proc_int32_t    character;
+    for (size_t at = 0; at < bytes;) {
+        uint64_t eight;
+        if (at + 8 <= bytes && (memcpy(&eight, text + at, 8), (eight & 0x8080808080808080u) == 0)) {
+            at += 8;
+            continue;
+        }
+        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(bytes - at), &character);
+        invalid += n <= 0;
+        at += n > 0 ? (size_t)n : 1;
+    }
+    return invalid;
+}
+
 static void encode(void *with, const char *text, size_t bytes) {
     Encoder *e = (Encoder *)with;
+    e->invalid += invalid_bytes(text, bytes);
     size_t   most = tokenizer_most(e->tokenizer, bytes);
     if (most > e->ids_room) {
         free(e->ids);

@@ -30,6 +30,7 @@ typedef struct {
     Cutter           cutter;     /* owned */
     int32_t         *ids;        /* owned */
     size_t           ids_room;
+    int64_t          invalid;    /* bytes so far that are no UTF-8 */
 } Encoder;
 
 /* A cut lies between a letter and a space before a letter, of ASCII: every published pattern ends a piece there. A text that

@@ -76,6 +76,14 @@ const char *shard_text_kind(const uint8_t *data, size_t bytes) {
 
 /* --- headers ------------------------------------------------------------------------------------------------------ */
 
+int shard_is_llmc(const uint8_t *data, size_t bytes) {
+    int32_t magic = 0;
+    if (bytes >= sizeof magic) memcpy(&magic, data, sizeof magic);
+    for (size_t i = 0; i < sizeof llmc_files / sizeof *llmc_files; i++)
+        if (llmc_files[i].magic == magic) return 1;
+    return 0;
+}
+
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]) {
 #define FAULT(...) return snprintf(fault, SHARD_FAULT_CHARS, __VA_ARGS__), -1
     int32_t start[3] = {0, 0, 0}; /* magic, version, tokens */

@@ -38,6 +38,8 @@ const char *shard_text_kind(const uint8_t *data, size_t bytes);
  * with the file's name. */
 int shard_parse_header(const uint8_t *data, size_t bytes, uint64_t file_bytes, ShardHeader *header, char fault[SHARD_FAULT_CHARS]);
 
+/* Is this the start of a file of llm.c: tokens, a model, an evaluation? */
+int shard_is_llmc(const uint8_t *data, size_t bytes);
 /* Is this the start of a Megatron index? */
 int shard_is_index(const uint8_t *data, size_t bytes);
 /* Reads the start of an index of index_bytes bytes, for a NAME.bin of file_bytes bytes. Returns as shard_parse_header.

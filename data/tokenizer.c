@@ -8,9 +8,24 @@
 
 #include "core/error.h"
 
+/* A vocabulary of the 256 bytes, each its own id. */
+static int is_of_bytes(const Bpe *b) {
+    size_t bytes;
+    for (int32_t id = 0; id < 256; id++) {
+        const char *text = bpe_bytes(b, id, &bytes);
+        if (!text || bytes != 1 || (unsigned char)*text != id) return 0;
+    }
+    return bpe_ids(b) == 256;
+}
+
 Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
     if (!*path) return (Tokenizer){.kind = vocab_size == 256 ? TOKENIZER_BYTES : TOKENIZER_IDS, .vocab_size = vocab_size};
     Tokenizer t = {TOKENIZER_BPE, vocab_size, bpe_file_read(path)};
+    if (is_of_bytes(t.file.bpe)) {
+        bpe_file_free(&t.file);
+        t.kind = TOKENIZER_BYTES;
+        return t;
+    }
     if (bpe_ids(t.file.bpe) > vocab_size)
         fail(EXIT_CONFIG,
              "data.tokenizer: %s has ids up to %d, and model.vocab_size is %lld: %d, or a multiple of 64 above it, has room for all",
@@ -31,6 +46,31 @@ int tokenizer_beside(const char *shard, char *out, size_t capacity) {
         if (fits) return 1;
     }
     return 0;
+}
+
+/* The first id that is not the same in both, or -1. */
+static int32_t first_difference(const Bpe *a, const Bpe *b) {
+    int32_t most = bpe_ids(a) > bpe_ids(b) ? bpe_ids(a) : bpe_ids(b);
+    for (int32_t id = 0; id < most; id++) {
+        size_t      a_bytes = 0, b_bytes = 0;
+        const char *in_a = id < bpe_ids(a) ? bpe_bytes(a, id, &a_bytes) : NULL, *in_b = id < bpe_ids(b) ? bpe_bytes(b, id, &b_bytes) : NULL;
+        if (!in_a != !in_b || a_bytes != b_bytes || (in_a && memcmp(in_a, in_b, a_bytes) != 0)) return id;
+    }
+    return -1;
+}
+
+Tokenizer tokenizer_of_data(const char *path, const char *shard, int64_t vocab_size) {
+    char beside[4200];
+    int  is_beside = tokenizer_beside(shard, beside, sizeof beside);
+    if (!*path || !is_beside) return tokenizer_create(is_beside ? beside : path, vocab_size);
+    Tokenizer t = tokenizer_create(path, vocab_size);
+    BpeFile   of_data = bpe_file_read(beside);
+    int32_t   id = first_difference(t.file.bpe, of_data.bpe);
+    if (id >= 0)
+        fail(EXIT_DATA, "data.tokenizer: %s is not the tokenizer of the data, %s: from id %d on they differ; leave data.tokenizer empty", path,
+             beside, id);
+    bpe_file_free(&of_data);
+    return t;
 }
 
 void tokenizer_destroy(Tokenizer *t) {
@@ -110,6 +150,19 @@ void tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out) {
     else if (t->kind != TOKENIZER_BYTES || id < 0 || id > 255) fprintf(out, "<%d>", id);
     else if ((id < 0x20 && id != '\n' && id != '\t') || id == 0x7f) fprintf(out, "\\x%02x", id);
     else fputc(id, out);
+}
+
+int32_t tokenizer_end_of_text(const Tokenizer *t) {
+    if (t->kind == TOKENIZER_BPE) return t->file.end_of_text;
+    return t->kind == TOKENIZER_IDS && t->vocab_size == 50257 ? 50256 : -1;
+}
+
+char *tokenizer_special_text(const Tokenizer *t, int32_t id) {
+    size_t      bytes;
+    const char *text = t->kind == TOKENIZER_BPE ? bpe_bytes(t->file.bpe, id, &bytes) : NULL;
+    char       *copy = text ? strndup(text, bytes) : NULL;
+    if (text && !copy) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    return copy;
 }
 
 int32_t tokenizer_start(const Tokenizer *t) {

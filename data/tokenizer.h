@@ -28,6 +28,9 @@ Tokenizer tokenizer_create(const char *path, int64_t vocab_size);
 /* Whether the folder of a shard (or of a glob of them) holds a tokenizer, as `tokenize` leaves it there: its path into out
  * [capacity]. */
 int       tokenizer_beside(const char *shard, char *out, size_t capacity);
+/* The tokenizer of data: path where it is given, else the one beside the shard, else as of "". Exit 65 where both are there
+ * and differ: the ids of the data would mean something else. */
+Tokenizer tokenizer_of_data(const char *path, const char *shard, int64_t vocab_size);
 void      tokenizer_destroy(Tokenizer *t);
 /* Ids that a text of so many bytes has at most. */
 size_t    tokenizer_most(const Tokenizer *t, size_t bytes);
@@ -36,6 +39,9 @@ size_t    tokenizer_most(const Tokenizer *t, size_t bytes);
 int64_t   tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int32_t *ids);
 /* Writes the text of one id. */
 void      tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out);
+/* The id that ends a text; -1: there is none. Ids alone of GPT-2's vocabulary have GPT-2's. */
+int32_t   tokenizer_end_of_text(const Tokenizer *t);
+char     *tokenizer_special_text(const Tokenizer *t, int32_t id); /* malloc'ed; NULL where the id has no text */
 /* The id that a text of its own begins after: the end of the text before it; bytes have a newline, ids alone 0. */
 int32_t   tokenizer_start(const Tokenizer *t);
 

@@ -8,20 +8,44 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/json_scan.h"
 #include "core/json_text.h"
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-/* GPT-2's own vocabulary has its end-of-text token; bytes and other ids have none. */
-int hf_config_text(ModelShape g, char *text) {
-    const char *ends = g.vocab_size == 50257 ? "  \"bos_token_id\": 50256,\n  \"eos_token_id\": 50256,\n" : "";
+/* An id, or null: transformers takes GPT-2's 50256 where a key is missing. */
+enum { ID_CHARS = 16 };
+static const char *id_text(int32_t id, char out[ID_CHARS]) {
+    snprintf(out, ID_CHARS, id < 0 ? "null" : "%d", id);
+    return out;
+}
+
+int hf_config_text(ModelShape g, int32_t end_of_text, const char *dtype, char *text) {
+    char end[ID_CHARS];
+    id_text(end_of_text, end);
     return snprintf(text, HF_CONFIG_BYTES,
         "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"vocab_size\": %" PRId64 ",\n  \"n_positions\": %" PRId64
         ",\n  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64 ",\n  \"n_layer\": %" PRId64 ",\n  \"n_head\": %" PRId64
         ",\n  \"n_inner\": null,\n  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n  \"attn_pdrop\": 0.0,\n"
-        "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"summary_first_dropout\": 0.0,\n  \"initializer_range\": 0.02,\n%s"
-        "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\"\n}\n",
-        g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, ends);
+        "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"summary_first_dropout\": 0.0,\n  \"initializer_range\": 0.02,\n"
+        "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": true,\n  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
+        g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, end, end, dtype, dtype);
+}
+
+int hf_generation_text(int32_t end_of_text, char *text) {
+    char end[ID_CHARS];
+    id_text(end_of_text, end);
+    return snprintf(text, HF_CONFIG_BYTES, "{\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"pad_token_id\": %s\n}\n", end, end, end);
+}
+
+int hf_tokenizer_config_text(int64_t n_positions, const char *end_of_text, char *text) {
+    char end[200] = "null";
+    if (end_of_text) json_quote_short(end, sizeof end, end_of_text);
+    return snprintf(text, HF_CONFIG_BYTES,
+                    "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"model_max_length\": %" PRId64
+                    ",\n  \"add_prefix_space\": false,\n  \"clean_up_tokenization_spaces\": false,\n  \"bos_token\": %s,\n"
+                    "  \"eos_token\": %s,\n  \"unk_token\": %s\n}\n",
+                    n_positions, end, end, end);
 }
 
 static int64_t size_of(const cJSON *config, const char *key, const char *path) {

@@ -13,9 +13,13 @@
 extern "C" {
 #endif
 
-/* config.json as GPT2LMHeadModel reads it, into text [HF_CONFIG_BYTES]; returns its bytes. */
+/* config.json as GPT2LMHeadModel reads it, into text [HF_CONFIG_BYTES]; returns its bytes. end_of_text: the id that ends a
+ * text, -1: none. dtype: of the weights, "float32". */
 enum { HF_CONFIG_BYTES = 2048 };
-int hf_config_text(ModelShape shape, char *text);
+int hf_config_text(ModelShape shape, int32_t end_of_text, const char *dtype, char *text);
+/* generation_config.json, and tokenizer_config.json beside a tokenizer.json; the same room. end_of_text as text, NULL: none. */
+int hf_generation_text(int32_t end_of_text, char *text);
+int hf_tokenizer_config_text(int64_t n_positions, const char *end_of_text, char *text);
 
 /* The sizes in a config.json, parsed from `path`; exit 65 naming the key where they are none. */
 ModelShape hf_config_shape(const cJSON *config, const char *path);

@@ -222,6 +222,7 @@ static void load_weights(Run *r) {
                                       .optimizer = &r->model->optimizer,
                                       .stream = &r->model->stream,
                                       .train = &r->train,
+                                      .tokenizer = &r->tokenizer,
                                       .watchdog = r->watchdog,
                                       .lock = r->lock,
                                       .precision = r->numerics.name,

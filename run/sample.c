@@ -91,9 +91,7 @@ static char *printable(const Tokenizer *tokenizer, const int32_t *ids, int64_t c
 }
 
 Tokenizer sample_tokenizer(const Config *c) {
-    char      beside[sizeof c->path];
-    int       is_beside = !c->data.tokenizer[0] && tokenizer_beside(c->data.train.item[0], beside, sizeof beside);
-    Tokenizer t = tokenizer_create(is_beside ? beside : c->data.tokenizer, c->model.shape.vocab_size);
+    Tokenizer t = tokenizer_of_data(c->data.tokenizer, c->data.train.item[0], c->model.shape.vocab_size);
     if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0])
         fail(EXIT_CONFIG,
              "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",

@@ -1,9 +1,9 @@
-/* tokenize.c - the verb `tokenize`: text files in, llm.c token shards out, the last part held out for validation.
+/* tokenize.c - the verb `tokenize`: documents in, llm.c token shards out, a part of them held out for validation.
  *
- * Inputs are read in order as one text, in constant memory; with a tokenizer each is a document, and the held-out part
- * begins with a line. An input without a size (a pipe, standard input as -) is
- * first copied beside the output. Everything is written into out/tokenize.tmp and moved to its place once all of it is
- * there: a run that fails leaves an earlier run's shards as they were, and one that succeeds leaves none of them.
+ * Documents are read twice where some are held out: to count them, and to write them. Every n-th is held out whole; of fewer
+ * than n the last part of the text, from a line on. Memory is constant. Pipes are first copied beside the output. Everything
+ * is written into out/tokenize.tmp and moved to its place once all of it is there: a run that fails leaves an earlier run's
+ * shards as they were, and one that succeeds leaves none of them.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -18,35 +18,30 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "data/documents.h"
 #include "data/encoder.h"
 #include "data/shard.h"
 #include "run/verbs.h"
 
 #define SHARD_NAME "%s_%06lld.bin"
-#define USAGE      "./train_gpt tokenize TEXT... out=FOLDER [tokenizer=FOLDER_OR_FILE] [val=0.05] [eot=first] [shard_tokens=100000000]"
+#define USAGE      "./train_gpt tokenize TEXT... out=FOLDER [tokenizer=PATH] [field=text] [val=0.01] [eot=first] [shard_tokens=100000000]"
 #define NOTES      "tokens.json" /* what the shards hold, and that they are this verb's */
 
-enum { CHUNK_BYTES = 1 << 16, MAX_SHARDS = 1000000, NAME_ROOM = 64 };
+enum { MAX_SHARDS = 1000000, NAME_ROOM = 64 };
 
 typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* where a document has its <|endoftext|> */
 
 typedef struct {
-    char   *path;         /* owned */
-    int64_t bytes;        /* -1: a pipe, not copied yet */
-} Input;
-
-typedef struct {
-    char      out[PATH_MAX - 2 * NAME_ROOM], tmp[PATH_MAX - NAME_ROOM]; /* tmp = out/tokenize.tmp */
-    double    val;
-    int64_t   shard_tokens;
-    Input    *input;      /* owned */
-    int       inputs;
-    int       reading;    /* index of the input that fd and left belong to */
-    int       fd;         /* -1: not open yet */
-    int64_t   left;       /* bytes of it still to be read */
+    char        out[PATH_MAX - 2 * NAME_ROOM], tmp[PATH_MAX - NAME_ROOM]; /* tmp = out/tokenize.tmp */
+    double      val;
+    int64_t     shard_tokens;
+    char      **name;           /* owned [names]: of the inputs; each borrowed */
+    int         names;
+    const char *field;          /* NULL: not given */
     const char *tokenizer_path; /* NULL: bytes */
-    Tokenizer tokenizer;
-    Eot       eot;
+    Tokenizer   tokenizer;
+    Eot         eot;
+    Documents  *documents;      /* owned */
 } Job;
 
 /* The shards of a split, as they fill. */
@@ -72,15 +67,17 @@ NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...
 static void print_help(void) {
     puts("usage: " USAGE "\n"
          "\n"
-         "Turns text into token shards (llm.c format): FOLDER/train_000000.bin ..., and the last part of it into\n"
-         "FOLDER/val_000000.bin ... Several texts are read in the order given; - is standard input. Shards of these names\n"
-         "from an earlier run in FOLDER are replaced or removed.\n"
+         "Turns text into token shards (llm.c format): FOLDER/train_000000.bin ..., and a part of it into\n"
+         "FOLDER/val_000000.bin ... A text is a document; so is each line of a JSON Lines file, each row of a parquet\n"
+         "file. Text and JSON Lines may be packed (.gz .zst .xz); a folder stands for all files in it; - is standard\n"
+         "input. Shards of these names from an earlier run in FOLDER are replaced or removed.\n"
          "\n"
          "  out=FOLDER              where the shards go; made if need be\n"
          "  tokenizer=PATH          tokenizer.json, vocab.json with merges.txt, NAME.tiktoken, or their folder; without\n"
          "                          it each byte is a token (model.vocab_size 256). FOLDER gets a copy, and training finds it there\n"
-         "  val=0.05                part of the bytes held out, 0 <= val < 1; 0 writes no val shards\n"
-         "  eot=first               <|endoftext|> before each text; last: after it; none\n"
+         "  field=text              where JSON Lines and parquet have their text\n"
+         "  val=0.01                part held out, 0 <= val < 1: whole documents, or the end of a single one; 0: none\n"
+         "  eot=first               <|endoftext|> before each document; last: after it; none\n"
          "  shard_tokens=100000000  tokens per file\n"
          "\n"
          "A text whose name reads like an option is given as ./name=x.");
@@ -105,7 +102,10 @@ static void parse_option(Job *job, const char *word) {
     } else if (strncmp(word, "val=", 4) == 0) {
         job->val = strtod(value, &end);
         if (end == value || *end || !(job->val >= 0 && job->val < 1))
-            fail(EXIT_CONFIG, "tokenize: val=%s: the part held out is a number from 0 to below 1, for example val=0.05", value);
+            fail(EXIT_CONFIG, "tokenize: val=%s: the part held out is a number from 0 to below 1, for example val=0.01", value);
+    } else if (strncmp(word, "field=", 6) == 0) {
+        if (!*value) fail(EXIT_CONFIG, "tokenize: field= takes the name of a field or column, as in field=text");
+        job->field = value;
     } else if (strncmp(word, "tokenizer=", 10) == 0) {
         job->tokenizer_path = value;
     } else if (strncmp(word, "eot=", 4) == 0) {
@@ -120,31 +120,44 @@ static void parse_option(Job *job, const char *word) {
             fail(EXIT_CONFIG, "tokenize: shard_tokens=%s: a whole number from 1 to %d is meant", value, INT32_MAX);
     } else {
         fail(EXIT_CONFIG,
-             "tokenize: unknown option %s: there are out=, tokenizer=, val=, eot= and shard_tokens= (a file of that name is given as ./%s)",
+             "tokenize: unknown option %s: there are out=, tokenizer=, field=, val=, eot= and shard_tokens= (a file of that name is given as ./%s)",
              word, word);
     }
 }
 
 static Job parse_arguments(int argc, char **argv) {
-    Job job = {.val = 0.05, .shard_tokens = 100000000, .fd = -1};
-    job.input = calloc((size_t)argc, sizeof *job.input);
-    if (!job.input) fail(EXIT_MEMORY, "tokenize: no memory for the names of the inputs");
+    Job job = {.val = 0.01, .shard_tokens = 100000000};
+    job.name = calloc((size_t)argc, sizeof *job.name);
+    if (!job.name) fail(EXIT_MEMORY, "tokenize: no memory for the names of the inputs");
     for (int i = 1; i < argc; i++) {
         if (is_option(argv[i])) {
             parse_option(&job, argv[i]);
             continue;
         }
         if (argv[i][0] == '-' && argv[i][1]) fail(EXIT_CONFIG, "tokenize: unknown option %s; usage: " USAGE, argv[i]);
-        char *path = strdup(strcmp(argv[i], "-") == 0 ? "/dev/stdin" : argv[i]);
-        if (!path) fail(EXIT_MEMORY, "tokenize: no memory for the names of the inputs");
-        job.input[job.inputs++].path = path;
+        job.name[job.names++] = argv[i];
     }
-    if (job.inputs == 0) fail(EXIT_CONFIG, "tokenize: no text to read; usage: " USAGE);
+    if (job.names == 0) fail(EXIT_CONFIG, "tokenize: no text to read; usage: " USAGE);
     if (!job.out[0]) fail(EXIT_CONFIG, "tokenize: out=FOLDER is missing; usage: " USAGE);
     job.tokenizer = job.tokenizer_path ? tokenizer_create(job.tokenizer_path, BPE_MOST_IDS) : tokenizer_create("", 256);
     if (job.tokenizer_path && job.eot != EOT_NONE && job.tokenizer.file.end_of_text < 0)
         fail(EXIT_CONFIG, "tokenize: %s has no <|endoftext|> to put between texts: eot=none", job.tokenizer_path);
     return job;
+}
+
+/* Looks at every input before anything is written; then pipes are copied. */
+static void find_documents(Job *job) {
+    char fault[DOCUMENT_FAULT_CHARS];
+    int  exit_code = documents_find(&job->documents, job->name, job->names, job->field, !job->tokenizer_path, fault);
+    if (exit_code) fail(exit_code, "tokenize: %s", fault);
+    if (documents_are_empty(job->documents))
+        fail(EXIT_DATA, "tokenize: %s%s", job->name[0], job->names > 1 ? " and the other inputs are empty" : " is empty");
+    int rc = io_mkdirs(job->out);
+    if (rc == 0) rc = io_remove_tree(job->tmp); /* of a run that was killed */
+    if (rc == 0) rc = io_mkdirs(job->tmp);
+    if (rc < 0) fail(EXIT_IO, "tokenize: cannot write into the folder %s: %s", job->out, strerror(-rc));
+    exit_code = documents_keep_pipes(job->documents, job->tmp, fault);
+    if (exit_code) give_up(job, exit_code, "%s", fault);
 }
 
 /* --- shards of an earlier run ------------------------------------------------------------------------------------- */
@@ -208,90 +221,6 @@ static int64_t refuse_others_files(const Job *job) {
     return count;
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------ */
-
-static int open_input(const Job *job, const char *path) {
-    int fd = io_open(path, IO_READ);
-    if (fd < 0) give_up(job, EXIT_DATA, "cannot read %s: %s", path, strerror(-fd));
-    return fd;
-}
-
-/* Bytes read into data, 0 at the end. */
-static int64_t read_input(const Job *job, int fd, const char *path, char *data, size_t bytes) {
-    ssize_t n;
-    do n = read(fd, data, bytes);
-    while (n < 0 && errno == EINTR);
-    if (n < 0) give_up(job, EXIT_IO, "cannot read %s: %s", path, strerror(errno));
-    return n;
-}
-
-/* Copies an input without a size into the temporary folder and puts the copy in its place. */
-static void copy_input(Job *job, Input *input, int from) {
-    char chunk[CHUNK_BYTES], *copy = NULL;
-    if (asprintf(&copy, "%s/input_%lld", job->tmp, (long long)(input - job->input)) < 0)
-        give_up(job, EXIT_MEMORY, "no memory for the names of the inputs");
-    int     to = io_open(copy, IO_CREATE), rc = to < 0 ? to : 0;
-    int64_t n = 0;
-    input->bytes = 0;
-    while (rc == 0 && (n = read_input(job, from, input->path, chunk, sizeof chunk)) > 0) {
-        rc = io_write(to, chunk, (size_t)n);
-        input->bytes += n;
-    }
-    if (to >= 0) {
-        int closed = io_close(to);
-        if (rc == 0) rc = closed;
-    }
-    if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", copy, strerror(-rc));
-    free(input->path);
-    input->path = copy;
-}
-
-/* Checks every input before anything is written; returns the bytes of all. */
-static int64_t measure_inputs(Job *job) {
-    int64_t total = 0;
-    int     pipes = 0;
-    for (int i = 0; i < job->inputs; i++) {
-        struct stat st;
-        Input      *input = &job->input[i];
-        if (stat(input->path, &st) < 0) fail(EXIT_DATA, "tokenize: cannot read %s: %s", input->path, strerror(errno));
-        if (S_ISDIR(st.st_mode)) fail(EXIT_DATA, "tokenize: %s is a folder; name the text files in it", input->path);
-        if (access(input->path, R_OK) < 0) fail(EXIT_DATA, "tokenize: cannot read %s: %s", input->path, strerror(errno));
-        input->bytes = S_ISREG(st.st_mode) ? st.st_size : -1;
-        if (input->bytes < 0) pipes++;
-        else total += input->bytes;
-    }
-    if (total == 0 && pipes == 0)
-        fail(EXIT_DATA, "tokenize: %s%s", job->input[0].path, job->inputs > 1 ? " and the other inputs are empty" : " is empty");
-
-    int rc = io_mkdirs(job->out);
-    if (rc == 0) rc = io_remove_tree(job->tmp); /* of a run that was killed */
-    if (rc == 0) rc = io_mkdirs(job->tmp);
-    if (rc < 0) fail(EXIT_IO, "tokenize: cannot write into the folder %s: %s", job->out, strerror(-rc));
-    for (int i = 0; i < job->inputs; i++) {
-        Input *input = &job->input[i];
-        if (input->bytes >= 0) continue;
-        int fd = open_input(job, input->path);
-        copy_input(job, input, fd);
-        io_close(fd);
-        total += input->bytes;
-    }
-    return total;
-}
-
-/* The next bytes of the text, at most `bytes`, at least one. */
-static int64_t next_bytes(Job *job, char *data, int64_t bytes) {
-    while (job->left == 0) {
-        if (job->fd >= 0) io_close(job->fd), job->reading++;
-        job->fd = open_input(job, job->input[job->reading].path);
-        job->left = job->input[job->reading].bytes;
-    }
-    const char *path = job->input[job->reading].path;
-    int64_t     n = read_input(job, job->fd, path, data, (size_t)(bytes < job->left ? bytes : job->left));
-    if (n == 0) give_up(job, EXIT_DATA, "%s became shorter while it was read", path);
-    job->left -= n;
-    return n;
-}
-
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 NORETURN static void cannot_write(Shards *s, int error) {
@@ -334,31 +263,102 @@ static void put_eot(Shards *s, Eot where) {
     if (s->job->tokenizer.kind == TOKENIZER_BPE && s->job->eot == where) put_ids(s, &s->job->tokenizer.file.end_of_text, 1);
 }
 
-/* Writes the next `bytes` bytes as shards of a split; text that a tokenizer encodes ends with a line. */
-static Shards write_split(Job *job, const char *split, int64_t bytes, int64_t rest) {
-    char    text[CHUNK_BYTES];
-    Shards  s = {.job = job, .split = split};
-    Encoder e = {.tokenizer = &job->tokenizer, .sink = put_ids, .with = &s};
-    int     is_bpe = job->tokenizer.kind == TOKENIZER_BPE, reading = -1;
-    char    last = '\n';
-    while (bytes > 0 || (is_bpe && s.bytes > 0 && rest > 0 && last != '\n' && job->left > 0)) {
-        int64_t n = next_bytes(job, text, bytes == 0 ? 1 : bytes < CHUNK_BYTES ? bytes : CHUNK_BYTES);
-        if (is_bpe && job->reading != reading) { /* the next document; a text that is cut in two has one end */
-            if (reading >= 0) encoder_end(&e), put_eot(&s, EOT_LAST);
-            if (job->left + n == job->input[job->reading].bytes) put_eot(&s, EOT_FIRST);
-            reading = job->reading;
-        }
-        encoder_put(&e, text, (size_t)n);
-        last = text[n - 1];
-        s.bytes += n;
-        if (bytes > 0) bytes -= n;
-        else rest -= n;
+/* What is held out: document i of n where a share of them falls on it, or all text from a byte on. */
+typedef struct { int64_t documents, count, first_byte; } HeldOut;
+
+/* The documents on their way into the shards of the two splits. */
+typedef struct {
+    Shards  train, val, *now;
+    HeldOut held;
+    Encoder encoder;
+    int64_t document, bytes; /* begun and read so far */
+    int     is_row;
+    char    last;            /* byte read; '\n' before the first */
+} Writer;
+
+static void put_encoded(void *writer, const int32_t *ids, int64_t count) { put_ids(((Writer *)writer)->now, ids, count); }
+
+static void put_text(Writer *w, const char *text, size_t bytes) {
+    if (bytes == 0) return;
+    encoder_put(&w->encoder, text, bytes);
+    w->now->bytes += (int64_t)bytes, w->bytes += (int64_t)bytes;
+    w->last = text[bytes - 1];
+}
+
+static int is_held(const HeldOut *h, int64_t document) {
+    return h->count > 0 && (document + 1) * h->count / h->documents > document * h->count / h->documents;
+}
+
+static void begin_document(void *writer, int is_row) {
+    Writer *w = (Writer *)writer;
+    w->now = is_held(&w->held, w->document++) || w->bytes >= w->held.first_byte ? &w->val : &w->train;
+    w->is_row = is_row, w->last = '\n';
+    put_eot(w->now, EOT_FIRST);
+}
+
+/* Where the held-out text begins within these bytes of a document: at a byte; of tokens behind a line. -1: not here. */
+static int64_t cut_in(const Writer *w, const char *text, size_t bytes) {
+    int64_t from = w->held.first_byte - w->bytes;
+    if (w->now == &w->val || from >= (int64_t)bytes) return -1;
+    if (from < 0) from = 0;
+    if (w->train.job->tokenizer.kind == TOKENIZER_BYTES || (from > 0 ? text[from - 1] : w->last) == '\n') return from;
+    const char *newline = (const char *)memchr(text + from, '\n', bytes - (size_t)from);
+    return newline ? newline + 1 - text : -1;
+}
+
+static void take_text(void *writer, const char *text, size_t bytes) {
+    Writer *w = (Writer *)writer;
+    int64_t cut = cut_in(w, text, bytes);
+    if (cut >= 0) {
+        put_text(w, text, (size_t)cut);
+        encoder_end(&w->encoder);
+        w->now = &w->val;
+        text += cut, bytes -= (size_t)cut;
     }
-    encoder_end(&e);
-    if (is_bpe && s.bytes > 0 && job->left == 0) put_eot(&s, EOT_LAST);
-    encoder_free(&e);
-    finish_shard(&s);
-    return s;
+    put_text(w, text, bytes);
+}
+
+/* Bytes have no token between rows: a newline ends one. */
+static void end_document(void *writer) {
+    Writer *w = (Writer *)writer;
+    if (w->is_row && w->last != '\n' && w->now->job->tokenizer.kind == TOKENIZER_BYTES) encoder_put(&w->encoder, "\n", 1);
+    encoder_end(&w->encoder);
+    put_eot(w->now, EOT_LAST);
+}
+
+static HeldOut choose_held(const Job *job) {
+    char    fault[DOCUMENT_FAULT_CHARS];
+    int64_t documents, bytes;
+    if (job->val == 0) return (HeldOut){.first_byte = INT64_MAX};
+    int exit_code = documents_measure(job->documents, &documents, &bytes, fault);
+    if (exit_code) give_up(job, exit_code, "%s", fault);
+    if (bytes == 0) return (HeldOut){.first_byte = INT64_MAX};
+    HeldOut held = {documents, (int64_t)(job->val * (double)documents), INT64_MAX};
+    if (held.count > 0) return held;
+    int64_t held_bytes = (int64_t)(job->val * (double)bytes);
+    if (held_bytes == 0)
+        give_up(job, EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0",
+                (long long)bytes, job->val);
+    held.first_byte = bytes - held_bytes;
+    return held;
+}
+
+/* Writes all shards; returns the bytes that are no UTF-8. */
+static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
+    char   fault[DOCUMENT_FAULT_CHARS];
+    Writer w = {.train = {.job = job, .split = "train"}, .val = {.job = job, .split = "val"}, .held = choose_held(job)};
+    w.encoder = (Encoder){.tokenizer = &job->tokenizer, .sink = put_encoded, .with = &w};
+    int exit_code = documents_read(job->documents, (DocumentSink){begin_document, take_text, end_document, &w}, fault);
+    if (exit_code) give_up(job, exit_code, "%s", fault);
+    if (w.bytes == 0) give_up(job, EXIT_DATA, "%s%s", job->name[0], job->names > 1 ? " and the other inputs hold no text" : " holds no text");
+    finish_shard(&w.train), finish_shard(&w.val);
+    if (job->val > 0 && w.val.tokens == 0)
+        give_up(job, EXIT_DATA,
+                "no line begins in the last part of the text, val=%g, so nothing can be held out; give more text or val=0",
+                job->val);
+    encoder_free(&w.encoder);
+    *train = w.train, *val = w.val;
+    return w.encoder.invalid;
 }
 
 /* Copies a file of the tokenizer's folder, if it is there (or was named), into the folder of the shards. Returns whether it
@@ -439,26 +439,14 @@ int verb_tokenize(int argc, char **argv) {
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) return print_help(), EXIT_DONE;
     signal(SIGXFSZ, SIG_IGN); /* a file size limit then comes back as an error to report */
     Job     job = parse_arguments(argc, argv);
-    int64_t earlier = refuse_others_files(&job), total = measure_inputs(&job), val = (int64_t)(job.val * (double)total),
-            train = total - val;
-    if (total == 0) give_up(&job, EXIT_DATA, "the input holds no text");
-    if (job.val > 0 && val == 0)
-        give_up(&job, EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0",
-                (long long)total, job.val);
-    if (job.tokenizer.kind == TOKENIZER_BYTES && (train / job.shard_tokens >= MAX_SHARDS || val / job.shard_tokens >= MAX_SHARDS))
-        give_up(&job, EXIT_CONFIG, "shard_tokens=%lld makes over %d files of %lld bytes; give a larger one",
-                (long long)job.shard_tokens, MAX_SHARDS, (long long)total);
-
-    Shards trained = write_split(&job, "train", train, val), held = write_split(&job, "val", total - trained.bytes, 0);
-    if (job.val > 0 && held.tokens == 0)
-        give_up(&job, EXIT_DATA,
-                "no line begins in the last part of the text, val=%g, so nothing can be held out; give more text or val=0",
-                job.val);
+    Shards  trained, held;
+    int64_t earlier = refuse_others_files(&job);
+    find_documents(&job);
+    int64_t invalid = write_shards(&job, &trained, &held), total = trained.bytes + held.bytes;
     move_into_place(&job, "train", trained.files);
     move_into_place(&job, "val", held.files);
     int64_t removed = remove_stale(&job, trained.files, held.files);
     if (job.tokenizer_path) write_notes(&job, &trained, &held);
-    if (job.fd >= 0) io_close(job.fd);
     io_remove_tree(job.tmp);
     io_fsync_dir(job.out);
 
@@ -473,7 +461,8 @@ int verb_tokenize(int argc, char **argv) {
         printf("  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed),
                earlier - removed == 1 ? "" : "s", job.out);
     if (earlier) printf(removed ? ", removed %lld\n" : "\n", (long long)removed);
-    for (int i = 0; i < job.inputs; i++) free(job.input[i].path);
-    free(job.input);
+    if (invalid) printf("  %lld bytes are no UTF-8; they were kept as they are\n", (long long)invalid);
+    documents_free(job.documents);
+    free(job.name);
     return EXIT_DONE;
 }

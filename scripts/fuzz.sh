@@ -25,6 +25,7 @@ make -s -j2 BACKEND=cpu all || exit 1
 rest=(build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
 sources=(core/{arena,device,error,io,json,json_scan,json_text,memory_file,simd,tensor,thread}.c data/shard.c
+         data/{bpe,bpe_file,json_line,parquet,parquet_footer,parquet_page,split,thrift}.c
          run/config/{config,config_rules,config_saved,config_walk,faults,nearest,option_docs,option_text,options}.c
          run/checkpoint/{manifest,manifest_verify,safetensors,weights_index}.c run/guard/spikes.c)
 objects=()
@@ -51,7 +52,7 @@ fuzz() { # TARGET
 failed=0 running=()
 finish() { wait "${running[0]}" || failed=1; running=("${running[@]:1}"); }
 for target in "${targets[@]}"; do
-    "${compile[@]}" -fsanitize=fuzzer -o "$out/fuzz_$target" "test/fuzz/fuzz_$target.c" "${objects[@]}" "${rest[@]}" "${mpi[@]}" -ldnnl -lcjson -lxxhash -lpcre2-8 -lutf8proc -lm -fopenmp || exit 1
+    "${compile[@]}" -fsanitize=fuzzer -o "$out/fuzz_$target" "test/fuzz/fuzz_$target.c" "${objects[@]}" "${rest[@]}" "${mpi[@]}" -ldnnl -lcjson -lxxhash -lpcre2-8 -lutf8proc -larchive -lsnappy -lzstd -lz -lm -fopenmp || exit 1
     [ ${#running[@]} -lt 2 ] || finish
     fuzz "$target" & running+=($!)
 done

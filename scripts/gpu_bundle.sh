@@ -52,6 +52,7 @@ library_of() {
     found=$(ldconfig -p | sed -n "s/.*lib$name\.so\.[0-9]* .*=> //p" | head -n 1)
     cp -L "$found" "$bundle/lib/"
     ln -sfn "$(basename "$found")" "$bundle/lib/lib$name.so"
+    copy_needed "$found"
 }
 
 bundle_libraries() {
@@ -59,13 +60,18 @@ bundle_libraries() {
     library_of xxhash.h xxhash
     library_of pcre2.h pcre2-8
     library_of utf8proc.h utf8proc
+    library_of archive.h archive
+    library_of snappy-c.h snappy
+    library_of zstd.h zstd
+    library_of zlib.h z
+    cp -L /usr/include/zconf.h "$bundle/include/"
     library_of cmocka.h cmocka
     local cuda=${CUDA_HOME:-/usr/local/cuda}
     if [ -e "$cuda/include/nccl.h" ]; then # the libraries themselves are too large, and come with PyTorch
         cp -L "$cuda/include/nccl.h" "$bundle/include/"
         cp -rL "$cuda/include/nvtx3" "$bundle/include/"
     fi
-    note libraries "libcjson, libxxhash, cmocka and their headers; $(size "$bundle/lib" "$bundle/include") MiB"
+    note libraries "libcjson, libxxhash, PCRE2, utf8proc, snappy, zstd, zlib, cmocka and their headers; $(size "$bundle/lib" "$bundle/include") MiB"
 }
 
 # Open MPI of Debian's packages, moved by OPAL_PREFIX: launcher, libraries, and the components for one machine (no network hardware).

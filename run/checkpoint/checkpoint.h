@@ -9,6 +9,7 @@
 
 #include "comm/comm.h"
 #include "data/dataset.h"
+#include "data/tokenizer.h"
 #include "model/optimizer.h"
 #include "run/config/config.h"
 #include "run/checkpoint/state.h"
@@ -26,6 +27,7 @@ typedef struct {
     Optimizer       *optimizer;    /* and by it the shards, their layout and the model's shape */
     Stream          *stream;
     const Dataset   *train;
+    const Tokenizer *tokenizer;    /* of the data: its files go into every checkpoint */
     Watchdog        *watchdog;     /* ticked while files are read and written; NULL: none */
     RunLock         *lock;         /* rank 0: nothing is written when the folder is another job's; NULL: not asked */
     const char      *log;          /* rank 0: a file whose lines are on the disk before a checkpoint gets its name; NULL: none */

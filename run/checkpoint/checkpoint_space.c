@@ -11,14 +11,15 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 
-enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64 }; /* config.json and headers; a run in state.json */
+enum { SMALL_FILES_BYTES = 64 << 10, EXTENT_TEXT_BYTES = 64, TOKEN_TEXT_BYTES = 96 }; /* config.json and headers; a run in state.json; a token in tokenizer.json */
 
 /* Weights and the optimizer's states, and a manifest that names their runs: those of 1 MiB, and each row's share of a
  * rank. */
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer) {
     size_t tensors = (size_t)optimizer_tensors(optimizer), state = tensors * sizeof(float) * (size_t)layout->elems;
     size_t runs = state / (size_t)manifest_extent_bytes(state) + tensors * (size_t)(layout->params + layout->ranks);
-    return state + SMALL_FILES_BYTES + EXTENT_TEXT_BYTES * runs;
+    size_t tokenizer = TOKEN_TEXT_BYTES * (size_t)layout->param[0].dim[0]; /* of a small vocabulary it is a small file */
+    return state + SMALL_FILES_BYTES + EXTENT_TEXT_BYTES * runs + (tokenizer > SMALL_FILES_BYTES ? tokenizer : 0);
 }
 
 /* Bytes of the files of a checkpoint folder. */

@@ -11,6 +11,7 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "data/tokenizer_json.h"
 #include "model/algorithms_file.h"
 #include "model/hf_gpt2.h"
 #include "run/checkpoint/safetensors.h"
@@ -220,12 +221,29 @@ static void write_file(Save *s, const char *name, const char *data, size_t bytes
     if (fd >= 0) note(s, "close", &path, io_close(fd));
 }
 
-static void write_model_config(Save *s) {
-    char text[HF_CONFIG_BYTES];
-    int  bytes = hf_config_text(s->state->optimizer->shards->spec.shape, text);
-    s->file_bytes[FILE_CONFIG] = (uint64_t)bytes;
-    write_file(s, manifest_file_name[FILE_CONFIG], text, (size_t)bytes);
-    add_extent(s, FILE_CONFIG, 0, text, (size_t)bytes);
+static void write_small(Save *s, ManifestFileKind file, const char *text, size_t bytes) {
+    size_t most = (size_t)manifest_extent_bytes(bytes);
+    s->file_bytes[file] = bytes;
+    write_file(s, manifest_file_name[file], text, bytes);
+    for (size_t at = 0; at < bytes; at += most) add_extent(s, (int)file, at, text + at, bytes - at < most ? bytes - at : most);
+}
+
+/* What Hugging Face transformers read beside the weights. */
+static void write_descriptions(Save *s) {
+    ModelShape       shape = s->state->optimizer->shards->spec.shape;
+    const Tokenizer *t = s->state->tokenizer;
+    int32_t          end = tokenizer_end_of_text(t);
+    char             text[HF_CONFIG_BYTES], *end_text = tokenizer_special_text(t, end);
+    size_t           bytes;
+    char            *vocabulary = tokenizer_json(t, &bytes);
+    write_small(s, FILE_CONFIG, text, (size_t)hf_config_text(shape, end, "float32", text));
+    write_small(s, FILE_GENERATION, text, (size_t)hf_generation_text(end, text));
+    if (vocabulary) {
+        write_small(s, FILE_TOKENIZER_CONFIG, text, (size_t)hf_tokenizer_config_text(shape.n_positions, end_text, text));
+        write_small(s, FILE_TOKENIZER, vocabulary, bytes);
+    }
+    free(vocabulary);
+    free(end_text);
 }
 
 /* NaN and infinity have all exponent bits set, and nothing else has. */
@@ -261,7 +279,7 @@ void save_write_pieces(Save *s) {
         write_pieces(s, FILE_OPTIMIZER,
                      s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * (uint64_t)checkpoint_layout(s->state)->elems);
     for (int f = 0; f < 2; f++) close_file(s, f);
-    if (first) write_model_config(s);
+    if (first) write_descriptions(s);
 }
 
 /* --- the manifest and the rename ---------------------------------------------------------------------------------- */

@@ -16,7 +16,8 @@ enum { TAIL_BYTES = 29 };
 /* Far more than the values outside of runs and data files: the config, recent losses, the table of matrix products. */
 enum { OTHER_VALUES = 1 << 15 };
 
-const char *const manifest_file_name[MANIFEST_FILES] = {"model.safetensors", "optimizer.safetensors", "config.json"};
+const char *const manifest_file_name[MANIFEST_FILES] = {"model.safetensors",      "optimizer.safetensors", "config.json",
+                                                        "generation_config.json", "tokenizer_config.json", "tokenizer.json"};
 
 uint64_t manifest_hash(const void *data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
@@ -50,6 +51,7 @@ static void write_guard(FILE *out, const Guard *g) {
 static void write_files(FILE *out, const Manifest *m) {
     for (int f = 0; f < MANIFEST_FILES; f++) {
         const ManifestFile *file = &m->file[f];
+        if (f >= FILE_GENERATION && file->bytes == 0) continue;
         fprintf(out, "%s\n {\"name\":\"%s\",\"bytes\":\"%" PRIu64 "\",\"runs\":[", f ? "," : "", manifest_file_name[f],
                 file->bytes);
         for (int64_t i = 0; i < file->extents; i++) {
@@ -63,7 +65,7 @@ static void write_files(FILE *out, const Manifest *m) {
 
 static int write_body(FILE *out, const Manifest *m, const char *config, const char *gemm) {
     int whole = 1;
-    fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.0\",\n\"run_id\":\"%s\",\n", m->run_id);
+    fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.1\",\n\"run_id\":\"%s\",\n", m->run_id);
     fprintf(out, "\"step\":\"%" PRId64 "\",\"samples\":\"%" PRId64 "\",\"tokens\":\"%" PRId64 "\",\n", m->step,
             m->samples, m->tokens);
     fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n", m->seed);
@@ -229,18 +231,21 @@ static int read_runs(const cJSON *list, ManifestFile *file, char *fault) {
 }
 
 static int read_files(const cJSON *list, Manifest *m, char *fault) {
-    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != MANIFEST_FILES)
-        return manifest_fault(fault, MANIFEST_NAME " does not list the %d files of a checkpoint", MANIFEST_FILES);
+    if (!cJSON_IsArray(list)) return manifest_fault(fault, MANIFEST_NAME " does not list the files of a checkpoint");
     const cJSON *entry = list->child;
-    for (int f = 0; f < MANIFEST_FILES; f++, entry = entry->next) {
-        const cJSON *name = json_member(entry, "name");
-        if (!cJSON_IsString(name) || strcmp(name->valuestring, manifest_file_name[f]) != 0)
+    for (int f = 0; f < MANIFEST_FILES; f++) {
+        const cJSON *name = entry ? json_member(entry, "name") : NULL;
+        if (!cJSON_IsString(name) || strcmp(name->valuestring, manifest_file_name[f]) != 0) {
+            if (f >= FILE_GENERATION) continue;
             return manifest_fault(fault, MANIFEST_NAME " does not list %s in its place", manifest_file_name[f]);
+        }
         if (!read_u64(json_member(entry, "bytes"), &m->file[f].bytes) || !read_runs(json_member(entry, "runs"), &m->file[f], fault))
             return fault[0] ? 0
                             : manifest_fault(fault, MANIFEST_NAME " does not cover every byte of %s exactly once",
                                              manifest_file_name[f]);
+        entry = entry->next;
     }
+    if (entry) return manifest_fault(fault, MANIFEST_NAME " lists files that are none of a checkpoint");
     return 1;
 }
 

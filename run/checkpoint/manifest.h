@@ -5,7 +5,7 @@
  * checkpoint is seen. The parser is a pure function over bytes and length; names of files are never taken from it: a
  * checkpoint has these and no others.
  *
- *   {"format":"train_gpt checkpoint","version":"1.0","run_id":...,"step":"50",...,"config":{...},
+ *   {"format":"train_gpt checkpoint","version":"1.1","run_id":...,"step":"50",...,"config":{...},
  *    "data":[{"name":"train_000.bin","bytes":"...","tokens":"..."}],
  *    "files":[{"name":"model.safetensors","bytes":"...","runs":[["offset","length","xxh3 hex"],...]},...],
  *    "hash":"xxh3 hex of all bytes before ,\"hash\""}
@@ -40,15 +40,23 @@ enum {
 /* Counts stop here, as the config's integers do: with a run's own tokens (less than 2^62) they fit in 64 bits. */
 #define MANIFEST_COUNT_LIMIT ((int64_t)1 << 53)
 
-typedef enum { FILE_MODEL, FILE_OPTIMIZER, FILE_CONFIG, MANIFEST_FILES } ManifestFileKind;
-extern const char *const manifest_file_name[MANIFEST_FILES]; /* "model.safetensors", "optimizer.safetensors", "config.json" */
+typedef enum {
+    FILE_MODEL,            /* model.safetensors, and so on */
+    FILE_OPTIMIZER,
+    FILE_CONFIG,
+    FILE_GENERATION,       /* from here on a checkpoint may lack files: those before version 1.1 do, and models without text */
+    FILE_TOKENIZER_CONFIG,
+    FILE_TOKENIZER,
+    MANIFEST_FILES
+} ManifestFileKind;
+extern const char *const manifest_file_name[MANIFEST_FILES];
 
 typedef struct {
     uint64_t offset, bytes, hash; /* bytes: 1 to manifest_extent_bytes of the file */
 } ManifestExtent;
 
 typedef struct {
-    uint64_t     bytes;
+    uint64_t     bytes;                 /* 0: the checkpoint has no such file */
     ManifestExtent *extent;             /* owned, by offset, without a gap */
     int64_t      extents;
 } ManifestFile;

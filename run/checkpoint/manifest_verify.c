@@ -84,9 +84,10 @@ int manifest_verify(const Manifest *m, const char *folder, int part, int parts, 
     for (int f = 0; good && f < MANIFEST_FILES; f++)
         if (asprintf(&path[f], "%s/%s", folder, manifest_file_name[f]) < 0)
             path[f] = NULL, good = manifest_fault(fault, MANIFEST_NO_MEMORY);
-    for (int f = 0; good && f < MANIFEST_FILES; f++) good = size_ok(path[f], manifest_file_name[f], m->file[f].bytes, fault);
     for (int f = 0; good && f < MANIFEST_FILES; f++)
-        good = runs_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, (Listener){progress, ctx}, fault);
+        good = m->file[f].extents == 0 || size_ok(path[f], manifest_file_name[f], m->file[f].bytes, fault);
+    for (int f = 0; good && f < MANIFEST_FILES; f++)
+        good = m->file[f].extents == 0 || runs_ok(path[f], manifest_file_name[f], &m->file[f], part, parts, (Listener){progress, ctx}, fault);
     for (int f = 0; f < MANIFEST_FILES; f++) free(path[f]);
     return good;
 }

@@ -162,7 +162,48 @@ static void faults_are_named(void **state) {
     io_unlink(path);
     assert_ends(EXIT_DATA, create_from, ".", "holds no tokenizer", NULL);
     assert_ends(EXIT_DATA, create_from, "none/tokenizer.json", "none/tokenizer.json is not there", NULL);
+    write_file("mine.tiktoken", "", 0);
     assert_ends(EXIT_DATA, create_from, "mine.tiktoken", "\"mine\" names none", NULL);
+}
+
+/* Files made to take memory, time or the stack, and bytes that are no text: each a sentence, at once. */
+static void hostile_files_are_refused(void **state) {
+    (void)state;
+    enum { MANY = 1 << 20 };
+    static const struct { BpeKind kind; const char *begin, *again, *end, *says; } CASES[] = {
+        {BPE_TOKENIZER_JSON, "{\"model\":", "[", "", "not the JSON object"},
+        {BPE_TOKENIZER_JSON, "{\"model\":", "{\"a\":", "", "not the JSON object"},
+        {BPE_TOKENIZER_JSON, "", "", "", "not the JSON object"},
+        {BPE_TOKENIZER_JSON, "[", "", "]", "not the JSON object"},
+        {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"", "x", "\"}}", "its model, xxxxxxxx"},
+        {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":{\"Regex\":\"",
+         "\\\\s", "\"}}}", "Split by so long a pattern"},
+        {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"added_tokens\":[{\"content\":\"a\",\"id\":2097152}", "", "]}",
+         "a has no id from 0 to 2097151"},
+        {BPE_TIKTOKEN, "", "YWFh", " 0\n", ":1: a token in base64"},
+        {BPE_TIKTOKEN, "YQ== 0 1\n", "", "", ":1: a token in base64"},
+        {BPE_TIKTOKEN, "YQ== 2097152\n", "", "", ":1: a token in base64"},
+        {BPE_TIKTOKEN, "YQ== 2097151\n", "", "", "no token is the byte 0x00 alone"}};
+    char  fault[BPE_FAULT_CHARS];
+    char *text = malloc(8 * MANY + 1000);
+    BpeFile f;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        size_t each = strlen(CASES[i].again), at = (size_t)sprintf(text, "%s", CASES[i].begin);
+        for (int k = 0; k < MANY && each > 0; k++, at += each) memcpy(text + at, CASES[i].again, each);
+        at += (size_t)sprintf(text + at, "%s", CASES[i].end);
+        BpeText file[2] = {{"gpt2.tiktoken", text, at}, {NULL, NULL, 0}};
+        assert_int_equal(bpe_file_parse(CASES[i].kind, file, &f, fault), 0);
+        if (!strstr(fault, CASES[i].says)) fail_msg("\"%s\" is missing in: %s", CASES[i].says, fault);
+    }
+    BpeText zero[2] = {{"vocab.json", memcpy(text, "{}\0", 4), 3}, {"merges.txt", text, 3}};
+    for (BpeKind kind = BPE_TOKENIZER_JSON; kind <= BPE_TIKTOKEN; kind++) {
+        assert_int_equal(bpe_file_parse(kind, zero, &f, fault), 0);
+        assert_non_null(strstr(fault, "is no text"));
+    }
+    free(text);
+    write_file(path, "{", 1);
+    assert_int_equal(truncate(path, 1ll << 32), 0);
+    assert_ends(EXIT_DATA, create_from, path, "is larger than 64 MiB", NULL);
 }
 
 int main(void) {
@@ -172,6 +213,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(parts_are_the_whole, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(long_texts_are_cut, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(faults_are_named, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(hostile_files_are_refused, enter_folder, leave_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

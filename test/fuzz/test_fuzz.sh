@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# The short form of fuzzing: 20 s a parser.
-cd "$(dirname "${BASH_SOURCE[0]}")/../.." && scripts/fuzz.sh 20
+# The short form of fuzzing: 10 s a parser.
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." && scripts/fuzz.sh 10

@@ -61,4 +61,29 @@ done
 expect "from several files and from one: the same weights" same_weights "$WORK/from-sharded" "$WORK/from-quirks" step_00000001
 expect "sample takes its folder" quiet "$TRAIN" sample "$WORK/made/sharded" tokens=8
 expect "a head of its own is refused" exits 65 'lm_head.weight is not wte.weight' train run.dir="$WORK/untied" model.init_from="$WORK/made/untied"
+
+# The tokenizers of checkpoints: bytes, one learnt here, and a .tiktoken file turned into tokenizer.json.
+make --no-print-directory B="$B" "$B/test/data/dump_ids" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
+python3 -c 'print("Zo\u00eb: \u4f60\u597d\U0001f600\n\t  It'"'"'s 12,345 words\u2026 the quick brown fox jumps   over 3.14\n\n  end")' > "$WORK/prose"
+"$TRAIN" train-tokenizer "$WORK/text.txt" "$WORK/prose" out="$WORK/bpe" vocab_size=320 > /dev/null
+mkdir -p "$WORK/ranks" && "$PYTHON" - "$WORK/bpe/tokenizer.json" "$WORK/ranks/gpt2.tiktoken" << 'PY'
+import base64, json, sys
+printable = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+rest = [b for b in range(256) if b not in printable]
+byte = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(rest)}
+vocab = json.load(open(sys.argv[1]))["model"]["vocab"]
+with open(sys.argv[2], "w") as out:
+    for token, rank in sorted(vocab.items(), key=lambda item: item[1]):
+        if token != "<|endoftext|>":
+            out.write(base64.b64encode(bytes(byte[c] for c in token)).decode() + f" {rank}\n")
+PY
+for tokenizer in "" "$WORK/bpe" "$WORK/ranks/gpt2.tiktoken"; do
+    run=$WORK/tokens${tokenizer##*/} eot=; [ "${tokenizer##*.}" = tiktoken ] && eot=eot=none
+    "$TRAIN" tokenize "$WORK/text.txt" out="$run.data" val=0.1 $eot ${tokenizer:+tokenizer="$tokenizer"} > /dev/null
+    train data.train="$run.data/train*" data.val="$run.data/val*" run.dir="$run" run.steps=2 model.vocab_size=$([ -n "$tokenizer" ] && echo 320 || echo 256) > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
+    folder=$run/checkpoints/step_00000002
+    { wc -c < "$WORK/prose"; cat "$WORK/prose"; } | "$B/test/data/dump_ids" "$folder/tokenizer.json" | tr " " "\n" > "$WORK/ids"
+    said=$("$PYTHON" test/interop/check_hf_tokenizer.py "$folder" "$WORK/prose" "$WORK/ids" 2>&1)
+    ok $? "transformers $VERSION loads a checkpoint's tokenizer, ${tokenizer##*/}: $(tail -n 1 <<< "$said")"
+done
 exit $STATUS

@@ -45,8 +45,9 @@ tail -c +6 "$text" | head -c 500 | tokenize "$WORK/a" - "$WORK/c" out="$WORK/pip
 expect "standard input among them" cmp "$WORK/piped/train_000000.bin" "$OUT/train_000000.bin"
 cat "$text" | tokenize - out="$WORK/piped" > /dev/null
 tokenize "$text" out="$WORK/default" > /dev/null
+held=$((size / 100))
 expect "a pipe is held out like a file" cmp "$WORK/piped/val_000000.bin" "$WORK/default/val_000000.bin"
-expect "5 % by default" [ "$(header "$WORK/default/val_000000.bin")" = " 20240520 1 $held" ]
+expect "1 % by default" [ "$(header "$WORK/default/val_000000.bin")" = " 20240520 1 $held" ]
 expect "no copy of the pipe stays" [ "$(names "$WORK/piped")" = "train_000000.bin val_000000.bin " ]
 printf '\000\377\000\012' > "$WORK/binary"; tokenize "$WORK/binary" out="$WORK/binary-out" val=0.5 > /dev/null
 expect "all 256 bytes are tokens" [ "$(tail -c +1025 "$WORK/binary-out/train_000000.bin" | od -An -tu2)" = "     0   255" ]
@@ -57,13 +58,13 @@ expect "no folder" exits 64 'out=FOLDER is missing' tokenize "$text"
 expect "unknown option" exits 64 'unknown option tokens=3.*out=.*val=.*shard_tokens=' tokenize "$text" out="$OUT" tokens=3
 expect "unknown flag" exits 64 'unknown option --out' tokenize "$text" --out "$OUT"
 for value in 1 -0.1 2 nan inf x '' 0.5x; do
-    expect "val=$value" exits 64 "val=$value: .*val=0.05" tokenize "$text" out="$OUT" val="$value"
+    expect "val=$value" exits 64 "val=$value: .*val=0.01" tokenize "$text" out="$OUT" val="$value"
 done
 for value in 0 -1 2147483648 99999999999999999999 1e6 ''; do
     expect "shard_tokens=$value" exits 64 "shard_tokens=$value: a whole number" tokenize "$text" out="$OUT" shard_tokens="$value"
 done
 expect "missing input" exits 65 'cannot read .*nowhere.txt: No such file' tokenize "$text" "$WORK/nowhere.txt" out="$OUT"
-expect "folder as input" exits 65 'is a folder' tokenize "$WORK" out="$OUT"
+expect "shards as input" exits 65 'train_000000.bin is a shard of tokens already' tokenize "$OUT" out="$OUT"
 expect "empty input" exits 65 'empty is empty' tokenize "$WORK/empty" out="$OUT"
 expect "empty pipe" exits 65 'holds no text' tokenize - out="$OUT" < /dev/null
 expect "too little to hold out" exits 65 '5 bytes .*val=0.1' tokenize "$WORK/a" out="$OUT" val=0.1
@@ -121,6 +122,9 @@ MODEL="model.vocab_size=265 data.train=$B2/train_*.bin data.val=$B2/val_*.bin ru
 expect "training finds it there" eval 'train $MODEL sample.every=6 sample.prompt="the quick" sample.tokens=20 > "$WORK/out"'
 expect "and its samples are words, not ids" eval 'grep -q "the quick" "$WORK/out" && ! grep -qE "<[0-9]+>.*<[0-9]+>.*<[0-9]+>" <(sed -n "/^sample/,\$p" "$WORK/out")'
 expect "sample finds it, too" eval '"$TRAIN" sample "$WORK/bpe-run" prompt="the quick" tokens=8 | grep -q "^the quick"'
+expect "a folder with a star means the shards in it" quiet train $MODEL data.train="$B2/*" data.val= run.dir="$WORK/star"
+sed 's/"st": /"sx": /' "$WORK/bpe/tokenizer.json" | sed 's/\["s", "t"\]/["s", "x"]/' > "$WORK/other.json"
+expect "a tokenizer that is not the data's" exits 65 "other.json is not the tokenizer of the data, $B2/tokenizer.json: from id 263 on" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/other.json"
 expect "a tokenizer with more ids than the model" exits 64 "has ids up to 264, and model.vocab_size is 260" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/bpe" model.vocab_size=260
 
 # From a text to its own vocabulary, to shards, to a model that says words.
@@ -139,6 +143,8 @@ expect "a size too small" exits 64 'vocab_size=256: a whole number from 257' lea
 expect "no text to learn from" exits 64 'no text to read' learn out="$WORK/x" vocab_size=300
 expect "an empty text" exits 65 'empty' learn "$WORK/empty" out="$WORK/x" vocab_size=300
 gzip -c "$text" > "$WORK/text.gz"
-expect "a packed text" exits 65 'text.gz is gzip, not text' learn "$WORK/text.gz" out="$WORK/x" vocab_size=300
+expect "the same from a packed text" eval 'learn "$WORK/text.gz" out="$WORK/own3" vocab_size=320 > /dev/null; cmp "$WORK/own/tokenizer.json" "$WORK/own3/tokenizer.json"'
+expect "and from rows" eval 'python3 -c "import json, sys; print(json.dumps({\"body\": open(sys.argv[1]).read()}))" "$text" > "$WORK/one.jsonl"; learn "$WORK/one.jsonl" field=body out="$WORK/own4" vocab_size=320 > /dev/null; cmp "$WORK/own/tokenizer.json" "$WORK/own4/tokenizer.json"'
+expect "binary files are refused" exits 65 'binary is binary' learn "$WORK/binary" out="$WORK/x" vocab_size=300
 expect "nothing was written for these" [ ! -e "$WORK/x" ]
 exit $STATUS

@@ -106,7 +106,7 @@ static void test_folder_is_as_described(void **state) {
     int64_t bytes = io_read_file(path_of("%s/checkpoints/step_00000012/state.json", dir).text, 1 << 20, &text);
     assert_true(json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault));
     assert_string_equal(text_at(&json, "format"), "train_gpt checkpoint");
-    assert_string_equal(text_at(&json, "version"), "1.0");
+    assert_string_equal(text_at(&json, "version"), "1.1");
     assert_string_equal(text_at(&json, "run_id"), "0123456789abcdef");
     assert_string_equal(text_at(&json, "step"), "12");
     assert_string_equal(text_at(&json, "samples"), "144");
@@ -124,7 +124,16 @@ static void test_folder_is_as_described(void **state) {
     assert_true(json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault));
     assert_string_equal(text_at(&json, "model_type"), "gpt2");
     assert_int_equal(json_member(json.root, "vocab_size")->valuedouble, FIXTURE_V);
-    assert_null(json_member(json.root, "eos_token_id"));
+    assert_true(cJSON_IsNull(json_member(json.root, "eos_token_id")) && cJSON_IsNull(json_member(json.root, "bos_token_id")));
+    assert_string_equal(text_at(&json, "dtype"), "float32");
+    json_free(&json);
+    free(text);
+    Tokenizer t = tokenizer_create(path_of("%s/checkpoints/step_00000012/tokenizer.json", dir).text, 256);
+    assert_int_equal(t.kind, TOKENIZER_BYTES);
+    tokenizer_destroy(&t);
+    bytes = io_read_file(path_of("%s/checkpoints/step_00000012/tokenizer_config.json", dir).text, 1 << 20, &text);
+    assert_true(json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault));
+    assert_true(cJSON_IsNull(json_member(json.root, "eos_token")));
     json_free(&json);
     free(text);
 }

@@ -26,6 +26,8 @@ static void test_what_else_is_in_it(void **state) {
     fixture_create(&f, comm, dir, F32, 1, ",\"watchdog_seconds\":50");
     fixture_fill(&f, 4);
     f.shards->spec.shape.vocab_size = 50257;
+    Tokenizer ids_alone = {.kind = TOKENIZER_IDS, .vocab_size = 50257};
+    f.state.tokenizer = &ids_alone;
     f.shard[0].path = "here.bin";
     checkpoint_save(&f.state, 4);
     assert_true(verifies(&m));
@@ -35,6 +37,10 @@ static void test_what_else_is_in_it(void **state) {
     assert_true(io_read_file(step_path("/config.json").text, 1 << 20, &text) > 0);
     assert_non_null(strstr(text, "\"bos_token_id\": 50256,\n  \"eos_token_id\": 50256,"));
     free(text);
+    assert_true(io_read_file(step_path("/generation_config.json").text, 1 << 20, &text) > 0);
+    assert_non_null(strstr(text, "\"eos_token_id\": 50256"));
+    free(text);
+    assert_int_not_equal(access(step_path("/tokenizer.json").text, F_OK), 0); /* ids alone are no text */
     fixture_destroy(&f);
 }
 
@@ -136,7 +142,7 @@ static void with_a_log(Fixture *f) {
     f->state.log = path_of_log();
     f->state.log_fd = io_open(f->state.log, IO_CREATE);
     failpoints_reset();
-    setenv("TRAIN_GPT_FAIL", "io.fsync@4:EIO", 1); /* after those of two files of tensors and of config.json */
+    setenv("TRAIN_GPT_FAIL", "io.fsync@7:EIO", 1); /* after those of two files of tensors and of four that describe them */
     checkpoint_save(&f->state, 4);
 }
 

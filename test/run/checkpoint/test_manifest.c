@@ -20,7 +20,7 @@ enum { TAIL = 29 }; /* ,\n"hash":"0123456789abcdef"}\n */
 /* The text of a small manifest; the caller frees it. */
 static char *sample(size_t *bytes) {
     ManifestExtent model[2] = {{0, 1048576, 0x1111}, {1048576, 500, 0xfedcba9876543210u}}, optimizer[1] = {{0, 77, 3}},
-                   config[1] = {{0, 9, 4}};
+                   config[1] = {{0, 9, 4}}, tokenizer[1] = {{0, 5, 5}};
     ManifestData data[2] = {{"a \"quoted\"\n.bin", 18446744073709551615u, 9223372036854775807}, {"b.bin", 2, 1}};
     cJSON       *json = cJSON_Parse("{\"run\":{\"steps\":5},\"optimizer\":{\"learning_rate\":0.0006}}");
     Manifest     m = {.run_id = "0123456789abcdef",
@@ -38,7 +38,7 @@ static char *sample(size_t *bytes) {
                       .config = json,
                       .data = data,
                       .data_files = 2,
-                      .file = {{1049076, model, 2}, {77, optimizer, 1}, {9, config, 1}}};
+                      .file = {{1049076, model, 2}, {77, optimizer, 1}, {9, config, 1}, [FILE_TOKENIZER] = {5, tokenizer, 1}}};
     char        *text = manifest_write(&m, bytes);
     cJSON_Delete(json);
     return text;
@@ -146,7 +146,8 @@ static void read_changed(char *text, void *good) {
         if (!fault[0]) fail_msg("refused without a word: %s", signed_text);
         return;
     }
-    for (int f = 0; f < MANIFEST_FILES; f++) assert_true(m.file[f].extents > 0 && m.file[f].extent[0].offset == 0);
+    for (int f = 0; f < MANIFEST_FILES; f++)
+        assert_true(m.file[f].extents > 0 ? m.file[f].extent[0].offset == 0 : f >= FILE_GENERATION && m.file[f].bytes == 0);
     assert_true(m.step >= 0 && m.samples >= 0 && m.tokens >= 0 && m.ranks > 0 && m.config);
     manifest_free(&m);
     ++*(int *)good;
@@ -183,10 +184,11 @@ static char *forge(const char *from, const char *to, size_t *bytes) {
 static void test_forgeries(void **state) {
     (void)state;
     static const struct { const char *from, *to; ManifestStatus status; const char *word; } table[] = {
-        {"\"1.0\"", "\"1.7\",\"more\":[1,2]", MANIFEST_GOOD, ""}, /* a later minor version may have more keys */
-        {"\"1.0\"", "\"2.0\"", MANIFEST_FOREIGN, "version 2.0"},
-        {"\"1.0\"", "\"10.0\"", MANIFEST_FOREIGN, "version 10.0"},
-        {"\"1.0\"", "1.0", MANIFEST_BROKEN, "not a train_gpt checkpoint's"},
+        {"\"1.1\"", "\"1.0\"", MANIFEST_GOOD, ""},
+        {"\"1.1\"", "\"1.7\",\"more\":[1,2]", MANIFEST_GOOD, ""}, /* a later minor version may have more keys */
+        {"\"1.1\"", "\"2.0\"", MANIFEST_FOREIGN, "version 2.0"},
+        {"\"1.1\"", "\"10.0\"", MANIFEST_FOREIGN, "version 10.0"},
+        {"\"1.1\"", "1.1", MANIFEST_BROKEN, "not a train_gpt checkpoint's"},
         {"train_gpt checkpoint", "train_gpt", MANIFEST_BROKEN, "not a train_gpt checkpoint's"},
         {"\"run_id\"", "\"run_ix\"", MANIFEST_BROKEN, "run_id"},
         {"0123456789abcdef", "../../etc/passwd", MANIFEST_BROKEN, "run_id"},
@@ -227,11 +229,14 @@ static void test_forgeries(void **state) {
         {"\"name\":\"b.bin\"", "\"name\":7", MANIFEST_BROKEN, "data[1]"},
         {"\"data\":[", "\"data\":[],\"x\":[", MANIFEST_BROKEN, "data"},
         {"\"data\":[", "\"data\":{},\"x\":[", MANIFEST_BROKEN, "data"},
+        {"\"tokenizer.json\"", "\"vocab.bin\"", MANIFEST_BROKEN, "files that are none of a checkpoint"},
+        {"\"tokenizer.json\"", "\"generation_config.json\"", MANIFEST_GOOD, ""}, /* each of the later ones may be missing */
         {"\"model.safetensors\"", "\"../../model.safetensors\"", MANIFEST_BROKEN, "model.safetensors in its place"},
         {"\"model.safetensors\"", "\"/etc/passwd\"", MANIFEST_BROKEN, "model.safetensors in its place"},
         {"\"optimizer.safetensors\"", "\"model.safetensors\"", MANIFEST_BROKEN, "optimizer.safetensors in its place"},
-        {"\"files\":[", "\"files\":[{},", MANIFEST_BROKEN, "list the 3 files"},
-        {"\"files\":[", "\"files\":[],\"x\":[", MANIFEST_BROKEN, "list the 3 files"},
+        {"\"files\":[", "\"files\":[{},", MANIFEST_BROKEN, "list model.safetensors in its place"},
+        {"\"files\":[", "\"files\":[],\"x\":[", MANIFEST_BROKEN, "list model.safetensors in its place"},
+        {"\"files\":[", "\"files\":{},\"x\":[", MANIFEST_BROKEN, "list the files"},
         {"\"1049076\"", "\"1049077\"", MANIFEST_BROKEN, "exactly once"},
         {"\"1049076\"", "\"1049075\"", MANIFEST_BROKEN, "exactly once"},
         {"\"1049076\"", "\"18446744073709551615\"", MANIFEST_BROKEN, "exactly once"},

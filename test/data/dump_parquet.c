@@ -1,0 +1,22 @@
+/* dump_parquet.c - FILE FIELD: the column's rows on standard output, each after its length in bytes and a newline; -1: null. For
+ * test/interop against pyarrow, and for measuring. */
+#include <stdio.h>
+
+#include "data/parquet.h"
+
+int main(int argc, char **argv) {
+    char        fault[PARQUET_FAULT_CHARS];
+    const char *text;
+    size_t      bytes;
+    Parquet    *p;
+    int         more;
+    if (argc < 3) return 64;
+    if (!parquet_open(&p, argv[1], argv[2], fault)) return fprintf(stderr, "%s %s\n", argv[1], fault), 65;
+    while ((more = parquet_next(p, &text, &bytes, fault)) > 0) {
+        printf("%lld\n", text ? (long long)bytes : -1);
+        if (bytes > 0) fwrite(text, 1, bytes, stdout);
+    }
+    if (more < 0) return fprintf(stderr, "%s %s\n", argv[1], fault), 65;
+    parquet_close(p);
+    return 0;
+}

@@ -1,0 +1,113 @@
+/* test_json_line.c - the text of a line of JSON: escapes, other fields around it, and every way a line can be wrong. */
+#include "data/json_line.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The line as a block of its own size, so that a read or write beyond it is seen by sanitizers. */
+static int read_line(const char *line, size_t bytes, const char *field, char *out, size_t *length, char fault[JSON_LINE_FAULT_CHARS]) {
+    char *copy = malloc(bytes ? bytes : 1), *text = NULL;
+    memcpy(copy, line, bytes);
+    int found = json_line_text(copy, bytes, field, &text, length, fault);
+    if (found == 1) memcpy(out, text, *length), out[*length] = '\0';
+    free(copy);
+    return found;
+}
+
+static void text_is_found(void **state) {
+    (void)state;
+    static const struct { const char *line, *field, *text; } LINES[] = {
+        {"{\"text\":\"a\"}", "text", "a"},
+        {" {\"id\" : -1.5e+3, \"meta\":{\"text\":[\"x\",{}, [1]], \"n\":null}, \"text\" : \"two words\" , \"b\":true}\r", "text", "two words"},
+        {"{\"text\":\"\"}", "text", ""},
+        {"{\"text\":\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"}", "text", "\"\\/\b\f\n\r\t"},
+        {"{\"text\":\"\\u0041\\u00e9\\u20AC\\ud83d\\ude00\"}", "text", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
+        {"{\"text\":\"\\ud83dx\\ude00\"}", "text", "\xef\xbf\xbdx\xef\xbf\xbd"},
+        {"{\"text\":\"\\ud83d\\u0041\"}", "text", "\xef\xbf\xbd" "A"},
+        {"{\"text\":\"\xff\xc3\"}", "text", "\xff\xc3"},
+        {"{\"text\":\"first\",\"text\":\"second\"}", "text", "second"},
+        {"{\"te\\u0078t\":\"by its name\"}", "text", "by its name"},
+        {"{\"text\":null,\"body\":\"other\"}", "body", "other"},
+    };
+    for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
+        char   out[200], fault[JSON_LINE_FAULT_CHARS] = "";
+        size_t length;
+        assert_int_equal(read_line(LINES[i].line, strlen(LINES[i].line), LINES[i].field, out, &length, fault), 1);
+        assert_string_equal(out, LINES[i].text);
+        assert_int_equal(length, strlen(LINES[i].text));
+    }
+    char   out[20], fault[JSON_LINE_FAULT_CHARS];
+    size_t length;
+    assert_int_equal(read_line("{\"text\":\"a\\u0000b\"}", 19, "text", out, &length, fault), 1);
+    assert_int_equal(length, 3);
+    assert_memory_equal(out, "a\0b", 3);
+    assert_int_equal(read_line("", 0, "text", out, &length, fault), 0);
+    assert_int_equal(read_line(" \t\r", 3, "text", out, &length, fault), 0);
+    assert_int_equal(read_line("{\"text\": null}", 14, "text", out, &length, fault), 0);
+}
+
+static void faults_are_named(void **state) {
+    (void)state;
+    static const struct { const char *line, *fault; } LINES[] = {
+        {"{\"url\":\"x\",\"body\":\"y\"}", "has no field \"text\"; its fields are url, body"},
+        {"{}", "has no field \"text\"; its fields are none"},
+        {"{\"text\":3}", "has something else than text under its field (column 9)"},
+        {"[{\"text\":\"a\"}]", "is an array"},
+        {"plain words", "is no JSON object"},
+        {"{\"text\":\"a\"} x", "goes on after its object (column 14)"},
+        {"{\"text\":\"a\"", "has no , or } after a value"},
+        {"{\"text\":\"a", "ends in the middle of a string"},
+        {"{\"text\":\"a\n\"}", "holds a control character in a string"},
+        {"{\"text\":\"\\x\"}", "holds an escape that is none"},
+        {"{\"text\":\"\\u12\"}", "holds an escape that is none"},
+        {"{\"text\" \"a\"}", "has no : after a name"},
+        {"{text:\"a\"}", "has no name in quotes"},
+        {"{\"a\":[1,],\"text\":\"a\"}", "holds no value where one is due"},
+        {"{\"a\":{\"b\"},\"text\":\"a\"}", "has no : after a name"},
+        {"{\"a\":1.,\"text\":\"a\"}", "without digits after its point"},
+        {"{\"a\":1e,\"text\":\"a\"}", "without digits in its exponent"},
+        {"{\"a\":nul,\"text\":\"a\"}", "holds no value"},
+        {"{\"a\":", "ends where a value is due"},
+    };
+    char   out[100], fault[JSON_LINE_FAULT_CHARS];
+    size_t length;
+    for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
+        assert_int_equal(read_line(LINES[i].line, strlen(LINES[i].line), "text", out, &length, fault), -1);
+        assert_non_null(strstr(fault, LINES[i].fault));
+    }
+    char deep[300] = "{\"a\":";
+    memset(deep + 5, '[', 200);
+    assert_int_equal(read_line(deep, 205, "text", out, &length, fault), -1);
+    assert_non_null(strstr(fault, "nested too deeply"));
+    static const char WHOLE[] = "{\"id\":[1,{\"b\":\"\\u00e9\"}],\"text\":\"\\ud83d\\ude00 x\"}";
+    for (size_t n = 1; n < sizeof WHOLE - 1; n++) assert_int_equal(read_line(WHOLE, n, "text", out, &length, fault), -1);
+}
+
+/* The list of names in a message is cut, however long they are. */
+static void many_fields(void **state) {
+    (void)state;
+    char   line[20000], out[10], fault[JSON_LINE_FAULT_CHARS];
+    size_t used = 1, length;
+    line[0] = '{';
+    for (int i = 0; i < 900; i++) used += (size_t)snprintf(line + used, sizeof line - used, "%s\"field%d\":1", i ? "," : "", i);
+    line[used++] = '}';
+    assert_int_equal(read_line(line, used, "text", out, &length, fault), -1);
+    assert_non_null(strstr(fault, "field0, field1"));
+    assert_non_null(strstr(fault, "field=NAME names the text's"));
+}
+
+int main(void) {
+    const struct CMUnitTest lines[] = {
+        cmocka_unit_test(text_is_found),
+        cmocka_unit_test(faults_are_named),
+        cmocka_unit_test(many_fields),
+    };
+    return cmocka_run_group_tests(lines, NULL, NULL);
+}

@@ -1,0 +1,325 @@
+/* Rows of a text column: those of files that pyarrow wrote (test/interop/make_parquet.py), each of them cut at every length and with
+ * every byte changed, and of files made here that lie. */
+#include "data/parquet.h"
+
+#include <fcntl.h>
+
+#include "core/error.h"
+#include "core/io.h"
+#include "data/parquet_page.h"
+#include "test/data/files.h"
+
+/* --- the rule of make_parquet.py ---------------------------------------------------------------------------------- */
+
+static size_t text_of(int i, char *out) {
+    static const char *const WORDS[] = {"stone", "rivière", "雨", "🙂 grin", "and"};
+    if (i % 11 == 5) return 0;
+    int n = sprintf(out, "%d", i);
+    for (int k = 0; k < i % 4; k++) n += sprintf(out + n, " %s", WORDS[(i + k) % 5]);
+    return (size_t)n;
+}
+
+typedef struct { const char *name; int rows, period, has_null; } Fixture;
+enum { ALL_NULL = 2 };
+static const Fixture FIXTURES[] = {
+    {"none_v1_plain", 30, 0, 1}, {"none_v1_dictionary", 30, 9, 1}, {"none_v2_plain", 30, 0, 1}, {"none_v2_dictionary", 30, 9, 1},
+    {"snappy_v1_plain", 30, 0, 1}, {"snappy_v1_dictionary", 30, 9, 1}, {"snappy_v2_plain", 30, 0, 1}, {"snappy_v2_dictionary", 30, 9, 1},
+    {"gzip_v1_plain", 30, 0, 1}, {"gzip_v1_dictionary", 30, 9, 1}, {"gzip_v2_plain", 30, 0, 1}, {"gzip_v2_dictionary", 30, 9, 1},
+    {"zstd_v1_plain", 30, 0, 1}, {"zstd_v1_dictionary", 30, 9, 1}, {"zstd_v2_plain", 30, 0, 1}, {"zstd_v2_dictionary", 30, 9, 1},
+    {"groups", 60, 0, 0}, {"groups_dictionary", 60, 9, 1}, {"overflow", 60, 0, 1}, {"checksum", 30, 0, 1}, {"binary", 30, 0, 1},
+    {"large", 30, 0, 1}, {"null", 30, 0, ALL_NULL}, {"empty", 0, 0, 1}, {"beside", 30, 0, 1}};
+enum { COUNT = sizeof FIXTURES / sizeof *FIXTURES };
+
+/* --- helpers ------------------------------------------------------------------------------------------------------ */
+
+static char folder[PATH_CHARS]; /* of the fixtures: tests enter another */
+static const char copy[] = "copy.parquet";
+
+static char *fixture(const char *name, size_t *bytes) {
+    char  path[2 * PATH_CHARS], *data;
+    snprintf(path, sizeof path, "%s/test/data/parquet/%s.parquet", folder, name);
+    int64_t n = io_read_file(path, 1 << 20, &data);
+    assert_true(n > 0);
+    *bytes = (size_t)n;
+    return data;
+}
+
+/* Reads all rows of the copy. Returns how many there are, or -1 and the fault. */
+static int64_t read_all(const char *field, char fault[PARQUET_FAULT_CHARS]) {
+    Parquet    *p;
+    const char *text;
+    size_t      bytes;
+    int64_t     rows = 0;
+    int         more;
+    memset(fault, 0, PARQUET_FAULT_CHARS);
+    if (!parquet_open(&p, copy, field, fault)) return -1;
+    while ((more = parquet_next(p, &text, &bytes, fault)) > 0) rows++;
+    if (more == 0) assert_int_equal(rows, parquet_rows(p));
+    parquet_close(p);
+    return more < 0 ? -1 : rows;
+}
+
+static void assert_fault(const char *field, const char *phrase) {
+    char fault[PARQUET_FAULT_CHARS];
+    assert_int_equal(read_all(field, fault), -1);
+    if (!strstr(fault, phrase)) fail_msg("\"%s\" is missing in: %s", phrase, fault);
+}
+
+/* --- what pyarrow wrote ------------------------------------------------------------------------------------------- */
+
+static void rows_are_those_written(void **state) {
+    (void)state;
+    for (int f = 0; f < COUNT; f++) {
+        Fixture     x = FIXTURES[f];
+        char        fault[PARQUET_FAULT_CHARS], expected[200];
+        const char *text;
+        size_t      bytes, size;
+        Parquet    *p;
+        char       *data = fixture(x.name, &size);
+        write_file(copy, data, size);
+        if (!parquet_open(&p, copy, "text", fault)) fail_msg("%s %s", x.name, fault);
+        assert_int_equal(parquet_rows(p), x.rows);
+        for (int i = 0; i < x.rows; i++) {
+            if (parquet_next(p, &text, &bytes, fault) != 1) fail_msg("%s, row %d: %s", x.name, i, fault);
+            if (x.has_null == ALL_NULL || (x.has_null && i % 7 == 3)) {
+                assert_null(text);
+                assert_int_equal(bytes, 0);
+                continue;
+            }
+            assert_non_null(text);
+            assert_int_equal(bytes, text_of(x.period ? i % x.period : i, expected));
+            assert_memory_equal(text, expected, bytes);
+        }
+        assert_int_equal(parquet_next(p, &text, &bytes, fault), 0);
+        assert_int_equal(parquet_next(p, &text, &bytes, fault), 0);
+        parquet_close(p);
+        free(data);
+    }
+}
+
+static void a_cut_file_is_refused(void **state) {
+    (void)state;
+    for (int f = 0; f < COUNT; f++) {
+        char   fault[PARQUET_FAULT_CHARS];
+        size_t size;
+        char  *data = fixture(FIXTURES[f].name, &size);
+        write_file(copy, data, size);
+        while (size-- > 0) {
+            assert_int_equal(truncate(copy, (off_t)size), 0);
+            assert_int_equal(read_all("text", fault), -1);
+            if (!strstr(fault, "truncated")) fail_msg("%s, %zu bytes: %s", FIXTURES[f].name, size, fault);
+        }
+        free(data);
+    }
+}
+
+/* Whatever a byte becomes: rows, or a sentence. */
+static void a_changed_byte_is_survived(void **state) {
+    (void)state;
+    static const uint8_t CHANGES[] = {0x01, 0x80, 0xFF};
+    for (int f = 0; f < COUNT; f++) {
+        char   fault[PARQUET_FAULT_CHARS];
+        size_t size;
+        char  *data = fixture(FIXTURES[f].name, &size);
+        write_file(copy, data, size);
+        int fd = open(copy, O_WRONLY);
+        for (size_t at = 0; at < size; at++)
+            for (size_t c = 0; c < sizeof CHANGES; c++) {
+                char changed = (char)(data[at] ^ (char)CHANGES[c]);
+                assert_int_equal(io_pwrite(fd, &changed, 1, at), 0);
+                if (read_all("text", fault) < 0) assert_true(fault[0] && memchr(fault, 0, sizeof fault));
+                assert_int_equal(io_pwrite(fd, &data[at], 1, at), 0);
+            }
+        io_close(fd);
+        free(data);
+    }
+}
+
+static void checksums_are_compared(void **state) {
+    (void)state;
+    size_t size;
+    char  *data = fixture("checksum", &size), *text = memmem(data, size, "stone", 5);
+    text[0] = 'S';
+    write_file(copy, data, size);
+    assert_fault("text", "a page has another checksum");
+    free(data);
+}
+
+static void others_are_refused_by_name(void **state) {
+    (void)state;
+    static const struct { const char *name, *field, *says; } CASES[] = {
+        {"beside", "id", "has INT64 in its column \"id\""}, {"beside", "meta", "has columns nested in its column \"meta\""},
+        {"beside", "tags", "has lists in its column \"tags\""}, {"beside", "c", "has no column \"c\"; its columns are \"id\", \"meta\", \"tags\", \"text\""},
+        {"brotli", "text", "packed by BROTLI"}, {"lz4", "text", "packed by LZ4_RAW"}, {"delta", "text", "encoded as DELTA_BYTE_ARRAY"}};
+    char   fault[PARQUET_FAULT_CHARS];
+    size_t size;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char *data = fixture(CASES[i].name, &size);
+        write_file(copy, data, size);
+        assert_fault(CASES[i].field, CASES[i].says);
+        free(data);
+    }
+    char *data = fixture("none_v1_plain", &size);
+    memcpy(data + size - 4, "PARE", 4);
+    write_file(copy, data, size);
+    assert_fault("text", "is encrypted");
+    memcpy(data + size - 4, "PAR1", 4), memcpy(data, "text", 4);
+    write_file(copy, data, size);
+    assert_fault("text", "is no parquet file");
+    free(data);
+    Parquet *p;
+    assert_int_equal(parquet_open(&p, "none", "text", fault), 0);
+    assert_string_equal(fault, "is not there");
+    assert_int_equal(parquet_open(&p, ".", "text", fault), 0);
+}
+
+/* --- files that lie ----------------------------------------------------------------------------------------------- */
+
+/* A file in the making: Thrift's compact protocol, by hand. */
+static struct { uint8_t data[1 << 17]; size_t bytes; } made;
+static void put(const void *data, size_t bytes) { memcpy(made.data + made.bytes, data, bytes), made.bytes += bytes; }
+static void put_byte(int byte) { made.data[made.bytes++] = (uint8_t)byte; }
+static void put_int(int64_t value) {
+    uint64_t z = (uint64_t)value << 1 ^ (uint64_t)(value >> 63);
+    for (; z >= 0x80; z >>= 7) put_byte((int)(z & 0x7F) | 0x80);
+    put_byte((int)z);
+}
+enum { I32 = 5, I64 = 6, BINARY = 8, LIST = 9, STRUCT = 12 };
+static void put_field(int step, int type) { put_byte(step << 4 | type); } /* step: from the field before */
+static void put_number(int step, int type, int64_t value) { put_field(step, type), put_int(value); }
+static void put_name(int step, const char *name) { put_field(step, BINARY), put_byte((int)strlen(name)), put(name, strlen(name)); }
+
+typedef struct {
+    int64_t     kind, bytes, packed_bytes, values, encoding; /* of the page */
+    const char *data;
+    int64_t     data_bytes, codec, chunk_values, chunk_bytes, offset, group_rows, rows; /* chunk_bytes -1: what they are */
+    const char *says; /* NULL: rows */
+} Lie;
+
+/* A page, and a footer of one row group with the required column "text". */
+static void write_lie(const Lie *x) {
+    made.bytes = 0;
+    put("PAR1", 4);
+    put_number(1, I32, x->kind), put_number(1, I32, x->bytes), put_number(1, I32, x->packed_bytes);
+    put_field(x->kind == PAGE_DICTIONARY ? 4 : 2, STRUCT), put_number(1, I32, x->values), put_number(1, I32, x->encoding), put_byte(0);
+    put_byte(0);
+    put(x->data, (size_t)x->data_bytes);
+    size_t footer = made.bytes;
+    put_number(1, I32, 2);
+    put_field(1, LIST), put_byte(2 << 4 | STRUCT);
+    put_name(4, "root"), put_number(1, I32, 1), put_byte(0);
+    put_number(1, I32, 6), put_number(2, I32, 0), put_name(1, "text"), put_byte(0);
+    put_number(1, I64, x->rows);
+    put_field(1, LIST), put_byte(1 << 4 | STRUCT);
+    put_field(1, LIST), put_byte(1 << 4 | STRUCT), put_field(3, STRUCT);
+    put_number(1, I32, 6), put_field(1, LIST), put_byte(1 << 4 | I32), put_int(0);
+    put_field(1, LIST), put_byte(1 << 4 | BINARY), put_byte(4), put("text", 4);
+    put_number(1, I32, x->codec), put_number(1, I64, x->chunk_values), put_number(2, I64, x->chunk_bytes < 0 ? (int64_t)footer - 4 : x->chunk_bytes);
+    put_number(2, I64, x->offset), put_byte(0), put_byte(0);
+    put_number(2, I64, x->group_rows), put_byte(0), put_byte(0);
+    uint32_t length = (uint32_t)(made.bytes - footer);
+    put(&length, 4), put("PAR1", 4);
+    write_file(copy, made.data, made.bytes);
+}
+
+static void lies_are_refused(void **state) {
+    (void)state;
+    static const char  TEXTS[] = "\3\0\0\0one\0\0\0\0\2\0\0\0is"; /* three of them */
+    enum { N = sizeof TEXTS - 1, GIB = 1 << 30 };
+#define PAGE(values) 0, N, N, values, 0, TEXTS, N
+    static const Lie CASES[] = {
+        {PAGE(3), 0, 3, -1, 4, 3, 3, NULL},
+        {PAGE(3), 0, 3, -1, 4, 3, 4, "its footer says 4 rows, and its row groups have 3"},
+        {PAGE(3), 0, 3, -1, 4, 1ll << 60, 1ll << 60, "row group 1 has 1152921504606846976 rows, and 3 values"},
+        {PAGE(3), 0, -3, -1, 4, -3, -3, "row group 1 has -3 rows"},
+        {PAGE(3), 0, 4, -1, 4, 4, 4, "the header of a page is due"},
+        {PAGE(3), 0, 1ll << 60, -1, 4, 1ll << 60, 1ll << 60, "the header of a page is due"},
+        {PAGE(3), 0, 2, -1, 4, 2, 2, "more rows than its footer"},
+        {PAGE(2), 0, 2, -1, 4, 2, 2, NULL}, /* fastparquet leaves bytes behind its texts */
+        {PAGE(4), 0, 4, -1, 4, 4, 4, "a text is longer than its page"},
+        {PAGE(3), 0, 3, -1, 3, 3, 3, "places row group 1"},
+        {PAGE(3), 0, 3, -1, 1ll << 62, 3, 3, "places row group 1"},
+        {PAGE(3), 0, 3, -1, -1, 3, 3, "places row group 1"},
+        {PAGE(3), 0, 3, INT64_MAX, 4, 3, 3, "places row group 1"},
+        {PAGE(3), 0, 3, 20, 4, 3, 3, "a page is longer than its column"},
+        {PAGE(3), 99, 3, -1, 4, 3, 3, "packed by UNKNOWN"},
+        {PAGE(3), 1, 3, -1, 4, 3, 3, "a page cannot be unpacked"},
+        {PAGE(3), 2, 3, -1, 4, 3, 3, "a page cannot be unpacked"},
+        {PAGE(3), 6, 3, -1, 4, 3, 3, "a page cannot be unpacked"},
+        {0, N, N, 3, 8, TEXTS, N, 0, 3, -1, 4, 3, 3, "there is none"},
+        {0, N, N, 3, 7, TEXTS, N, 0, 3, -1, 4, 3, 3, "encoded as DELTA_BYTE_ARRAY"},
+        {0, N - 1, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "a page has two lengths"},
+        {0, GIB + 1ll, N, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "pages of at most 1 GiB"},
+        {0, N, GIB + 1ll, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "pages of at most 1 GiB"},
+        {0, GIB, N, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "too short for its size"},
+        {0, GIB, N, 3, 0, TEXTS, N, 1, 3, -1, 4, 3, 3, "too short for its size"},
+        {0, GIB, N, 3, 0, TEXTS, N, 6, 3, -1, 4, 3, 3, "too short for its size"},
+        {0, -1, N, 3, 0, TEXTS, N, 6, 3, -1, 4, 3, 3, "the header of a page is due"},
+        {2, N, N, GIB, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "its dictionary is too short"},
+        {2, N, N, 4, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "a text of its dictionary"},
+        {2, N, N, 3, 8, TEXTS, N, 0, 3, -1, 4, 3, 3, "its dictionary is not PLAIN"}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char fault[PARQUET_FAULT_CHARS];
+        write_lie(&CASES[i]);
+        if (CASES[i].says) assert_fault("text", CASES[i].says);
+        else assert_int_equal(read_all("text", fault), CASES[i].group_rows);
+    }
+}
+
+/* Structs in structs, lists in lists, lists longer than the file: refused before the stack or the memory ends. */
+static void endless_footers_are_refused(void **state) {
+    (void)state;
+    static const uint8_t DEEP[][2] = {{0x1C, 0x1C}, {0x19, 0x19}, {0x19, 0xFC}, {0x1B, 0xFF}, {0xFF, 0xFF}, {0x1C, 0x00}};
+    for (size_t i = 0; i < sizeof DEEP / sizeof *DEEP; i++) {
+        made.bytes = 0;
+        put("PAR1", 4);
+        for (int k = 0; k < 50000; k++) put_byte(DEEP[i][k > 0]);
+        uint32_t length = (uint32_t)made.bytes - 4;
+        put(&length, 4), put("PAR1", 4);
+        write_file(copy, made.data, made.bytes);
+        assert_fault("text", "its footer cannot be understood");
+        length++;
+        memcpy(made.data + made.bytes - 8, &length, 4);
+        write_file(copy, made.data, made.bytes);
+        assert_fault("text", "is longer than the file");
+    }
+}
+
+/* Runs of every width against the same numbers packed here. */
+static void runs_of_every_width(void **state) {
+    (void)state;
+    for (int width = 0; width <= 32; width++) {
+        uint8_t  data[200] = {3 << 1 | 1}; /* three times eight packed ones, then a run of five */
+        uint32_t value[24];
+        for (int i = 0; i < 24; i++) {
+            value[i] = (uint32_t)(2654435761u * (uint32_t)(i + 1)) & (uint32_t)((1ull << width) - 1);
+            for (int b = 0; b < width; b++)
+                if (value[i] >> b & 1) data[1 + (i * width + b) / 8] |= (uint8_t)(1 << (i * width + b) % 8);
+        }
+        int at = 1 + 3 * width;
+        data[at++] = 5 << 1;
+        for (int k = 0; k < (width + 7) / 8; k++) data[at++] = (uint8_t)(value[7] >> 8 * k);
+        PageRuns r = {.at = data, .end = data + at, .width = width};
+        for (int i = 0; i < 24; i++) assert_int_equal(page_runs_next(&r), value[i]);
+        for (int i = 0; i < 5; i++) assert_int_equal(page_runs_next(&r), value[7]);
+        assert_int_equal(page_runs_next(&r), -1);
+        r = (PageRuns){.at = data, .end = data + 1 + width, .width = width}; /* cut behind the first eight */
+        for (int i = 0; i < 8; i++) assert_int_equal(page_runs_next(&r), value[i]);
+        if (width > 0) assert_int_equal(page_runs_next(&r), -1);
+    }
+}
+
+int main(void) {
+    if (!getcwd(folder, sizeof folder)) return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(rows_are_those_written, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(a_cut_file_is_refused, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(a_changed_byte_is_survived, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(checksums_are_compared, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(others_are_refused_by_name, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(lies_are_refused, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(endless_footers_are_refused, enter_folder, leave_folder),
+        cmocka_unit_test(runs_of_every_width),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
