@@ -1,9 +1,9 @@
-/* export.c - `train_gpt export RUN_OR_CHECKPOINT out=FOLDER [key=value ...]`: a checkpoint's weights as a folder that Hugging
- * Face transformers loads as it is: config.json, one .safetensors file or several with an index, the tokenizer's files
- * where the checkpoint has them, and README.md with the run's loss.svg.
+/* export.c - `train_gpt export RUN_OR_CHECKPOINT out=FOLDER [key=value ...]`: a checkpoint's weights as a folder that
+ * Hugging Face transformers loads as it is: config.json, one .safetensors file or several with an index, the tokenizer's
+ * files where the checkpoint has them, and README.md with the run's loss.svg.
  *
- * Everything is written into FOLDER.tmp-PID, synced, and renamed: FOLDER is whole or not there. A checkpoint is verified by
- * its manifest first, as a resume does. Memory does not grow with the model. */
+ * Everything is written into FOLDER.tmp-PID, synced, and renamed: FOLDER is whole or not there. A checkpoint is verified
+ * by its manifest first, as a resume does. Memory does not grow with the model. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -28,12 +28,14 @@
 #include "run/plan.h"
 #include "run/verbs.h"
 
-static const char USAGE[] = "./train_gpt export RUN_OR_CHECKPOINT out=FOLDER [dtype=fp32|bf16|fp16] [shard_bytes=5000000000]";
+static const char USAGE[] =
+    "./train_gpt export RUN_OR_CHECKPOINT out=FOLDER [dtype=fp32|bf16|fp16] [shard_bytes=5000000000]";
 
 enum { SMALL_FILE = 64 << 20 }; /* bytes: tokenizers of 250,000 entries have 20 MiB */
 
 typedef struct { const char *word, *name; SafeType type; } StoredType;
-static const StoredType TYPES[] = {{"fp32", "float32", SAFE_F32}, {"bf16", "bfloat16", SAFE_BF16}, {"fp16", "float16", SAFE_F16}};
+static const StoredType TYPES[] = {
+    {"fp32", "float32", SAFE_F32}, {"bf16", "bfloat16", SAFE_BF16}, {"fp16", "float16", SAFE_F16}};
 
 typedef struct {
     const char *from;               /* as it was given */
@@ -111,10 +113,12 @@ static void refuse_full_folder(const Export *e) {
     int         entries = 0;
     if (lstat(e->out.text, &st) < 0) return;
     DIR *folder = S_ISDIR(st.st_mode) ? opendir(e->out.text) : NULL;
-    if (!folder) fail(EXIT_CONFIG, "export: %s is there and no folder that can be read: choose another out=", e->out.text);
+    if (!folder)
+        fail(EXIT_CONFIG, "export: %s is there and no folder that can be read: choose another out=", e->out.text);
     while (readdir(folder)) entries++;
     closedir(folder);
-    if (entries > 2) fail(EXIT_CONFIG, "export: %s is not empty: choose another out=, or remove it", e->out.text); /* . and .. */
+    if (entries > 2) /* . and .. */
+        fail(EXIT_CONFIG, "export: %s is not empty: choose another out=, or remove it", e->out.text);
 }
 
 /* --- the checkpoint ----------------------------------------------------------------------------------------------- */
@@ -213,7 +217,8 @@ static int copy_small(const Export *e, const char *folder, const char *name) {
     Path    from = path_of("%s/%s", folder, name);
     int64_t bytes = io_read_file(from.text, SMALL_FILE, &text);
     if (bytes == -ENOENT) return 0;
-    if (bytes < 0) give_up(e, bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s cannot be read: %s", from.text, strerror((int)-bytes));
+    if (bytes < 0)
+        give_up(e, bytes == -ENOMEM ? EXIT_MEMORY : EXIT_IO, "%s cannot be read: %s", from.text, strerror((int)-bytes));
     write_small(e, name, text, (size_t)bytes);
     free(text);
     return 1;
@@ -297,8 +302,9 @@ static void write_tensor(const Export *e, int i, const char *name, int fd, float
         weights_read(&e->weights, from, at, n, block);
         int64_t bad = type == SAFE_F32 ? n : narrow(type, block, n, half);
         if (bad < n)
-            give_up(e, EXIT_CONFIG, "dtype=%s cannot hold element %" PRId64 " of tensor %s, %g: choose dtype=%s", e->stored->word,
-                    at + bad, from->name, (double)block[bad], type == SAFE_F16 ? "bf16 or fp32" : "fp32");
+            give_up(e, EXIT_CONFIG, "dtype=%s cannot hold element %" PRId64 " of tensor %s, %g: choose dtype=%s",
+                    e->stored->word, at + bad, from->name, (double)block[bad],
+                    type == SAFE_F16 ? "bf16 or fp32" : "fp32");
         const void *data = type == SAFE_F32 ? (const void *)block : half;
         check_write(e, name, io_write(fd, data, (size_t)n * safetensors_type_bytes(type)));
     }
@@ -331,13 +337,14 @@ static void write_weights(Export *e) {
 
 static void make_folder(const Export *e) {
     struct stat st;
-    if (lstat(e->tmp.text, &st) == 0) fail(EXIT_IO, "export: %s is there, left by another export: remove it", e->tmp.text);
+    if (lstat(e->tmp.text, &st) == 0)
+        fail(EXIT_IO, "export: %s is there, left by another export: remove it", e->tmp.text);
     int     error = io_mkdirs(e->tmp.text);
     if (error < 0) fail(EXIT_IO, "export: cannot make the folder %s: %s", e->tmp.text, strerror(-error));
     int64_t room = io_free_bytes(e->tmp.text);
     if (room >= 0 && (uint64_t)room < e->bytes)
-        give_up(e, EXIT_IO, "%s takes %s and its file system has %s free", e->out.text, plan_bytes_text((double)e->bytes).text,
-                plan_bytes_text((double)room).text);
+        give_up(e, EXIT_IO, "%s takes %s and its file system has %s free", e->out.text,
+                plan_bytes_text((double)e->bytes).text, plan_bytes_text((double)room).text);
 }
 
 /* The parent may be the working directory. */
@@ -361,8 +368,8 @@ static void put_in_place(const Export *e) {
 static void print_summary(const Export *e) {
     printf("exported  step %" PRId64 " of %s as %s\n", e->manifest.step, e->from, e->stored->word);
     printf("written   %s: %s of weights in %d file%s, config.json, %s%sREADME.md\n", e->out.text,
-           plan_bytes_text((double)e->bytes).text, e->files, e->files == 1 ? "" : "s", e->has_tokenizer ? "tokenizer.json, " : "",
-           e->has_picture ? "loss.svg, " : "");
+           plan_bytes_text((double)e->bytes).text, e->files, e->files == 1 ? "" : "s",
+           e->has_tokenizer ? "tokenizer.json, " : "", e->has_picture ? "loss.svg, " : "");
     if (!e->has_tokenizer) printf("          without a tokenizer: the checkpoint has none\n");
 }
 

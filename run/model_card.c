@@ -20,7 +20,8 @@ typedef struct { Loss train, val, best; } Losses;
 static void take_line(Losses *l, const char *line, int64_t last_step) {
     cJSON       *json = cJSON_Parse(line);
     const cJSON *kind = json_member(json, "kind"), *step = json_member(json, "step"), *loss = json_member(json, "loss");
-    if (cJSON_IsString(kind) && cJSON_IsNumber(step) && cJSON_IsNumber(loss) && step->valuedouble <= (double)last_step) {
+    int          is_loss = cJSON_IsString(kind) && cJSON_IsNumber(step) && cJSON_IsNumber(loss);
+    if (is_loss && step->valuedouble <= (double)last_step) {
         Loss now = {(int64_t)step->valuedouble, loss->valuedouble};
         if (strcmp(kind->valuestring, "train") == 0) l->train = now;
         if (strcmp(kind->valuestring, "eval") == 0) {
@@ -100,8 +101,9 @@ static void put_model(FILE *out, const ModelCard *card) {
 static void put_loading(FILE *out, const ModelCard *card) {
     char name[1024];
     json_quote(name, sizeof name, card->name);
-    fprintf(out, "\n## Load it\n\n```python\nfrom transformers import AutoModelForCausalLM%s\nmodel = AutoModelForCausalLM.from_pretrained(%s)\n",
-            card->has_tokenizer ? ", AutoTokenizer" : "", name);
+    fprintf(out, "\n## Load it\n\n```python\nfrom transformers import AutoModelForCausalLM%s\n",
+            card->has_tokenizer ? ", AutoTokenizer" : "");
+    fprintf(out, "model = AutoModelForCausalLM.from_pretrained(%s)\n", name);
     if (card->has_tokenizer) fprintf(out, "tokenizer = AutoTokenizer.from_pretrained(%s)\n", name);
     fprintf(out, "```\n");
     if (!card->has_tokenizer) fprintf(out, "\nThis folder has no tokenizer: the model takes token ids.\n");
@@ -117,17 +119,18 @@ static void put_value(FILE *out, const char *section, const cJSON *value) {
     put_text(out, value->string);
     fprintf(out, " | ");
     if (is_text) put_text(out, value->valuestring);
-    else fprintf(out, "%s", cJSON_IsNumber(value) ? number_text(number_value(value), shown) : cJSON_IsTrue(value) ? "true" : "false");
+    else fputs(cJSON_IsNumber(value) ? number_text(number_value(value), shown) : cJSON_IsTrue(value) ? "true" : "false", out);
     fprintf(out, " |\n");
 }
 
 static void put_training(FILE *out, const Manifest *m) {
     static const char *const sections[] = {"model", "batch", "optimizer", "schedule"};
-    fprintf(out, "\n## Training\n\n| | |\n|---|---|\n| steps | %" PRId64 " of %" PRId64 " |\n| tokens | %" PRId64 " |\n| precision | %s |\n| ranks | %d |\n",
-            m->step, size_in(m, "run", "steps"), m->tokens, m->precision, m->ranks);
+    fprintf(out, "\n## Training\n\n| | |\n|---|---|\n| steps | %" PRId64 " of %" PRId64 " |\n| tokens | %" PRId64 " |\n",
+            m->step, size_in(m, "run", "steps"), m->tokens);
+    fprintf(out, "| precision | %s |\n| ranks | %d |\n", m->precision, m->ranks);
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
-        const cJSON *section = json_member(m->config, sections[i]);
-        for (const cJSON *value = section ? section->child : NULL; value; value = value->next) put_value(out, sections[i], value);
+        const cJSON *value, *section = json_member(m->config, sections[i]);
+        cJSON_ArrayForEach(value, section) put_value(out, sections[i], value);
     }
 }
 
@@ -150,7 +153,8 @@ char *model_card_text(const ModelCard *card, size_t *bytes) {
     char           *text = NULL;
     FILE           *out = memory_file_open(&text, bytes);
     if (!out) fail(EXIT_MEMORY, "no memory for the model card");
-    fprintf(out, "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- %s\n- text-generation\n- train_gpt\n---\n\n# ", card->model_type);
+    fprintf(out, "---\nlibrary_name: transformers\npipeline_tag: text-generation\n");
+    fprintf(out, "tags:\n- %s\n- text-generation\n- train_gpt\n---\n\n# ", card->model_type);
     put_text(out, title_of(m));
     fprintf(out, "\n\n");
     put_model(out, card);

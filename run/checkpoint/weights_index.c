@@ -1,6 +1,7 @@
 /* weights_index.c - see weights_index.h. */
 #include "run/checkpoint/weights_index.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,8 +40,10 @@ static void list_files(WeightsIndex *index, const cJSON *map) {
     int count = 0;
     for (const cJSON *entry = map->child; entry; entry = entry->next) index->file[count++] = entry->valuestring;
     qsort(index->file, (size_t)count, sizeof *index->file, by_text);
-    for (int i = 0; i < count; i++)
-        if (i == 0 || strcmp(index->file[i], index->file[index->files - 1]) != 0) index->file[index->files++] = index->file[i];
+    for (int i = 0; i < count; i++) {
+        if (i > 0 && strcmp(index->file[i], index->file[index->files - 1]) == 0) continue;
+        index->file[index->files++] = index->file[i];
+    }
 }
 
 static void list_tensors(WeightsIndex *index, const cJSON *map) {
@@ -98,12 +101,12 @@ int weights_index_find(const WeightsIndex *index, const char *name) {
     return at ? (int)(at - index->tensor) : -1;
 }
 
-char *weights_index_text(const IndexedTensor *tensor, int tensors, const char *const *file, unsigned long long total_bytes) {
+char *weights_index_text(const IndexedTensor *tensor, int tensors, const char *const *file, uint64_t total_bytes) {
     char  *text = NULL, name[400];
     size_t bytes;
     FILE  *out = memory_file_open(&text, &bytes);
     if (!out) fail(EXIT_MEMORY, "no memory for an index of %d tensors", tensors);
-    fprintf(out, "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {\n", total_bytes);
+    fprintf(out, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {\n", total_bytes);
     for (int i = 0; i < tensors; i++) {
         json_quote(name, sizeof name, tensor[i].name);
         fprintf(out, "    %s: \"%s\"%s\n", name, file[tensor[i].file], i + 1 < tensors ? "," : "");

@@ -1,7 +1,8 @@
 /* weights_index.h - model.safetensors.index.json: which of a model's files holds which tensor. A pure parser over bytes
  * and length.
  *
- *   {"metadata": {"total_size": 497759232}, "weight_map": {"transformer.wte.weight": "model-00001-of-00002.safetensors", ...}}
+ *   {"metadata": {"total_size": 497759232},
+ *    "weight_map": {"transformer.wte.weight": "model-00001-of-00002.safetensors", ...}}
  *
  * Files are named without a folder: an index points nowhere but beside itself. Of the metadata nothing is needed.
  */
@@ -9,6 +10,7 @@
 #define TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_INDEX_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "core/json.h"
 
@@ -38,8 +40,9 @@ void weights_index_free(WeightsIndex *index);
 
 int weights_index_find(const WeightsIndex *index, const char *name); /* number in WeightsIndex.tensor; -1: not named */
 
-/* The text of an index of these tensors, which take so many bytes in all: malloc'ed. The same rows give the same text. */
-char *weights_index_text(const IndexedTensor *tensor, int tensors, const char *const *file, unsigned long long total_bytes);
+/* The text of an index of these tensors, which take so many bytes in all: malloc'ed. The same rows give the same
+ * text. */
+char *weights_index_text(const IndexedTensor *tensor, int tensors, const char *const *file, uint64_t total_bytes);
 
 #ifdef __cplusplus
 }

@@ -115,16 +115,18 @@ static WeightsIndex read_index(const char *path) {
     return index;
 }
 
-/* Marks the tensors of file f that the index says are there, and refuses others. seen [index->tensors]: 1 + the file that
- * has it. */
+/* Marks the tensors of file f that the index names, and refuses others. seen [index->tensors]: 1 + the file that has
+ * it. */
 static void check_file(const WeightsSet *set, const WeightsIndex *index, int f, int *seen) {
     const WeightsFile *w = &set->file[f];
     for (int i = 0; i < w->header.tensors; i++) {
         const char *name = w->header.tensor[i].name;
         int         at = weights_index_find(index, name);
-        if (at < 0) fail(EXIT_DATA, "%s: tensor %s is in none of the index's files, and stands in %s", set->path, name, w->path);
+        if (at < 0)
+            fail(EXIT_DATA, "%s: tensor %s is in none of the index's files, and stands in %s", set->path, name, w->path);
         if (seen[at])
-            fail(EXIT_DATA, "%s: tensor %s is there twice, in %s and in %s", set->path, name, set->file[seen[at] - 1].path, w->path);
+            fail(EXIT_DATA, "%s: tensor %s is there twice, in %s and in %s", set->path, name, set->file[seen[at] - 1].path,
+                 w->path);
         seen[at] = 1 + f;
     }
 }
@@ -138,7 +140,8 @@ static void check_index(const WeightsSet *set, const WeightsIndex *index) {
         const char          *said = set->file[t->file].path;
         if (!seen[i]) fail(EXIT_DATA, "%s: tensor %s is missing, the index says it is in %s", set->path, t->name, said);
         if (seen[i] != 1 + t->file)
-            fail(EXIT_DATA, "%s: tensor %s is in %s, the index says it is in %s", set->path, t->name, set->file[seen[i] - 1].path, said);
+            fail(EXIT_DATA, "%s: tensor %s is in %s, the index says it is in %s", set->path, t->name,
+                 set->file[seen[i] - 1].path, said);
     }
     free(seen);
 }
@@ -162,7 +165,7 @@ WeightsSet weights_set_open(const char *path) {
     const char *slash = strrchr(set.path, '/'), *name = slash ? slash + 1 : set.path;
     int         is_index = ends_with(name, ".index.json");
     if (is_index || strcmp(name, WEIGHTS_SINGLE) == 0)
-        set.folder = copy_of(slash ? path_of("%.*s", (int)(slash - set.path + (slash == set.path)), set.path).text : ".");
+        set.folder = copy_of(slash == set.path ? "/" : slash ? path_of("%.*s", (int)(slash - set.path), set.path).text : ".");
     if (is_index) {
         open_indexed(&set);
         return set;

@@ -27,15 +27,15 @@ typedef struct {
     const SafeTensor  *tensor;
 } WeightsTensor;
 
-/* path: a file; an index; a folder that holds one of the two, or else a run folder, whose newest checkpoint is taken. With
- * an index every file must be there, with just the tensors that the index says: exit 65 naming tensor and files. A name
- * that is no path, but may be one of the Hugging Face hub, and a folder of weights in another format are refused with the
- * way out. */
+/* path: a file; an index; a folder that holds one of the two, or else a run folder, whose newest checkpoint is taken.
+ * With an index every file must be there, with just the tensors that the index says: exit 65 naming tensor and files. A
+ * name that is no path, but may be one of the Hugging Face hub, and a folder of weights in another format are refused
+ * with the way out. */
 WeightsSet weights_set_open(const char *path);
 void       weights_set_close(WeightsSet *set);
 
-/* The folder of a model, into out [capacity]: a checkpoint, the newest one of a run folder, or any other with config.json and
- * such weights. Else exit 65. */
+/* The folder of a model, into out [capacity]: a checkpoint, the newest one of a run folder, or any other with config.json
+ * and such weights. Else exit 65. */
 void weights_set_folder(const char *path, char *out, size_t capacity);
 
 /* Of sizes, and samples of what the files hold. */
@@ -45,9 +45,9 @@ uint64_t weights_set_fingerprint(const WeightsSet *set);
  * wte's values, too. */
 WeightsTensor weights_set_head(const WeightsSet *set);
 
-/* tensor_of[p] = the tensor of parameter row p, under its name with or without "transformer.". Tensors that carry nothing
- * (model/hf_gpt2.h) and weights_set_head() are passed over; any other extra tensor, a missing one, another shape or a
- * type that is not F32, F16 or BF16: exit 65 naming tensor, found and expected. Returns a malloc'ed array
+/* tensor_of[p] = the tensor of parameter row p, under its name with or without "transformer.". Tensors that carry
+ * nothing (model/hf_gpt2.h) and weights_set_head() are passed over; any other extra tensor, a missing one, another shape
+ * or a type that is not F32, F16 or BF16: exit 65 naming tensor, found and expected. Returns a malloc'ed array
  * [layout->params]. */
 WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout);
 

@@ -15,7 +15,7 @@ first_loss run/checkpoints/step_00000012 > "$WORK/wanted"
 # fp32: the very bytes.
 expect "export" quiet export_to plain
 expect "the weights are the checkpoint's, byte for byte" cmp "$newest/model.safetensors" "$WORK/plain/model.safetensors"
-expect "the files of a folder" [ "$(names "$WORK/plain")" = "README.md config.json loss.svg model.safetensors " ]
+expect "the files of a folder" [ "$(names "$WORK/plain")" = "README.md config.json generation_config.json loss.svg model.safetensors tokenizer.json tokenizer_config.json " ]
 expect "config.json says the type, by both names" [ "$(grep -cE '"(torch_)?dtype":\s*"float32"' "$WORK/plain/config.json")" = 2 ]
 expect "weights to start from: the same first loss" [ "$(first_loss plain)" = "$(cat "$WORK/wanted")" ]
 expect "sample takes the folder" cmp <("$TRAIN" sample "$WORK/plain" prompt="the" tokens=16) <("$TRAIN" sample "$WORK/run" prompt="the" tokens=16)
@@ -85,12 +85,15 @@ expect "  losses: the best" grep -q "| validation, best | .* | $(printf %.4f "$b
 expect "  tokens, data and the optimizer" eval 'says "| tokens | 5760 |" plain && says "| train_000000.bin | 34783 |" plain && says "| optimizer.learning_rate | 0.005 |" plain'
 expect "  the program" says "Exported by train_gpt $("$TRAIN" --version | sed -n '1s/^train_gpt //p')" plain
 expect "  the picture is the run's" eval 'says "(loss.svg)" plain && cmp "$WORK/run/loss.svg" "$WORK/plain/loss.svg"'
-expect "  no tokenizer is spoken of" eval '! says AutoTokenizer plain && says "no tokenizer" plain'
+expect "  how to load it" eval 'says "AutoModelForCausalLM.from_pretrained(\"plain\")" plain && says "AutoTokenizer.from_pretrained(\"plain\")" plain'
 "$TRAIN" export "$WORK/run/checkpoints/step_00000006/" out="$WORK/six" > "$WORK/said"
 expect "an older checkpoint: its own step and losses" eval 'grep -q "step 6 of" "$WORK/said" && says "after step 6 of 12" six && says "$(row "training, last" 6 "$(values "$WORK/run" train loss | sed -n 6p)")" six && ! says "training, last | 12" six'
-cp -r "$newest" "$WORK/alone"; echo '{"made": "up"}' | tee "$WORK/alone/tokenizer.json" > "$WORK/alone/tokenizer_config.json"
+expect "the tokenizer is the checkpoint's" eval 'cmp "$newest/tokenizer.json" "$WORK/plain/tokenizer.json" && cmp "$newest/tokenizer_config.json" "$WORK/plain/tokenizer_config.json"'
+cp -r "$newest" "$WORK/alone"
 expect "a checkpoint away from its run" quiet "$TRAIN" export "$WORK/alone" out="$WORK/lone" dtype=bf16
-expect "has no losses and no picture, but its tokenizer" eval '[ "$(names "$WORK/lone")" = "README.md config.json model.safetensors tokenizer.json tokenizer_config.json " ] && ! says "## Losses" lone && says "AutoTokenizer.from_pretrained(\"lone\")" lone && cmp "$WORK/alone/tokenizer.json" "$WORK/lone/tokenizer.json"'
+expect "has no losses and no picture" eval '[ ! -e "$WORK/lone/loss.svg" ] && ! says "## Losses" lone && ! says loss.svg lone'
+"$TRAIN" export test/golden/1.0 out="$WORK/old" > "$WORK/said"
+expect "a checkpoint without a tokenizer: the card says so" eval 'grep -q "without a tokenizer" "$WORK/said" && [ ! -e "$WORK/old/tokenizer.json" ] && ! says AutoTokenizer old && says "no tokenizer" old'
 
 # Refused before anything is written.
 before=$(find "$WORK/plain" -type f -exec cat {} + | cksum)
