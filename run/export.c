@@ -286,7 +286,7 @@ static int64_t narrow(SafeType type, const float *value, int64_t n, uint16_t *ou
     #pragma omp parallel for schedule(static) reduction(min : first)
     for (int64_t i = 0; i < n; i++) {
         out[i] = type == SAFE_F16 ? f16_from_f32(value[i]) : bf16_from_f32(value[i]);
-        if ((out[i] & infinite) == infinite && i < first) first = i;
+        if (i < first && (out[i] & infinite) == infinite) first = i;
     }
     return first;
 }
