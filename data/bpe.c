@@ -83,9 +83,11 @@ static void grow_texts(Bpe *b) {
 static void put_token(Bpe *b, int32_t id, const void *bytes, size_t count) {
     if (id >= b->room) {
         int32_t room = id < 1024 ? 1024 : id < BPE_MOST_IDS / 2 ? 2 * id : BPE_MOST_IDS;
-        b->token = (Token *)more(b->token, sizeof *b->token * (size_t)room);
-        memset(b->token + b->room, 0, sizeof *b->token * (size_t)(room - b->room));
-        b->room = room;
+        Token  *token = (Token *)calloc((size_t)room, sizeof *token); /* of ids far apart only their pages are touched */
+        if (!token) fail(EXIT_MEMORY, "no memory for a tokenizer");
+        if (b->room > 0) memcpy(token, b->token, sizeof *token * (size_t)b->room);
+        free(b->token);
+        b->token = token, b->room = room;
     }
     if (b->pool_bytes + count > b->pool_room) {
         b->pool_room = 2 * (b->pool_bytes + count) + 4096;

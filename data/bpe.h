@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 typedef struct Bpe Bpe;
-enum { BPE_MOST_IDS = 1 << 21 }; /* published vocabularies have at most 262,144 */
+enum { BPE_MOST_IDS = 1 << 20 }; /* published vocabularies have at most 262,144 */
 
 Bpe *bpe_create(void);
 void bpe_destroy(Bpe *b);

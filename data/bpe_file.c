@@ -15,9 +15,9 @@
 
 enum {
     PATH_ROOM = 4400,
-    FILE_LIMIT = 1 << 26,    /* bytes; the largest that is published takes 34 million (262,144 tokens) */
-    TOKEN_LIMIT = 1 << 10,   /* bytes; of the published ones the longest has a few hundred */
-    PATTERN_LIMIT = 1 << 14, /* bytes */
+    FILE_LIMIT = 1 << 26,    /* bytes: 256 for each of 262,144 tokens */
+    TOKEN_LIMIT = 1 << 10,   /* bytes: bpe_merge_all() takes a time that grows with their square */
+    PATTERN_LIMIT = 1 << 14, /* bytes: split.c takes twenty times of it */
     SHOWN = 60
 };
 static const char END_OF_TEXT[] = "<|endoftext|>";
@@ -87,11 +87,14 @@ static int refuse(const Reading *r, const char *fmt, ...) {
 
 static int refuse_part(const Reading *r, const char *part, const char *what) {
     return refuse(r,
-                  ": its %s, %.*s, is none that is built in; byte-level BPE is read, split by ByteLevel, Split and Digits, as it is or in NFC",
+                  ": its %s, %.*s, is none that is built in; byte-level BPE is read, split by ByteLevel, Split and "
+                  "Digits, as it is or in NFC",
                   part, SHOWN, what);
 }
 
-static const cJSON *member(const cJSON *object, const char *name) { return cJSON_GetObjectItemCaseSensitive(object, name); }
+static const cJSON *member(const cJSON *object, const char *name) {
+    return cJSON_GetObjectItemCaseSensitive(object, name);
+}
 static const char  *word_of(const cJSON *object, const char *name) {
     const cJSON *item = member(object, name);
     return cJSON_IsString(item) ? item->valuestring : "";
@@ -111,7 +114,7 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     const char *end = NULL;
     int         line = 1;
     if (!begin(r, file)) return NULL;
-    cJSON      *json = cJSON_ParseWithLengthOpts(file->text, file->bytes, &end, 0);
+    cJSON *json = cJSON_ParseWithLengthOpts(file->text, file->bytes, &end, 0);
     if (cJSON_IsObject(json)) return json;
     for (const char *c = file->text; end && c < end; c++) line += *c == '\n';
     cJSON_Delete(json);
@@ -162,13 +165,16 @@ static int take_merge(const Reading *r, char *left, char *right, int32_t rank) {
     char    joined[TOKEN_LIMIT], shown[2 * SHOWN + 2];
     snprintf(shown, sizeof shown, "%.*s %.*s", SHOWN, left, SHOWN, right);
     int64_t l = to_bytes(left, strlen(left)), n = to_bytes(right, strlen(right));
-    int32_t a = l > 0 ? bpe_find(r->bpe, left, (size_t)l) : -1, b = n > 0 ? bpe_find(r->bpe, right, (size_t)n) : -1, id = -1;
+    int32_t a = l > 0 ? bpe_find(r->bpe, left, (size_t)l) : -1, b = n > 0 ? bpe_find(r->bpe, right, (size_t)n) : -1,
+            id = -1;
     if (a >= 0 && b >= 0 && (size_t)(l + n) <= sizeof joined) {
         memcpy(joined, left, (size_t)l), memcpy(joined + l, right, (size_t)n);
         id = bpe_find(r->bpe, joined, (size_t)(l + n));
     }
     if (id < 0)
-        return refuse(r, ": merge %d, \"%s\", makes no token of the vocabulary: vocabulary and merges are of two tokenizers",
+        return refuse(r,
+                      ": merge %d, \"%s\", makes no token of the vocabulary: vocabulary and merges are of two "
+                      "tokenizers",
                       rank, shown);
     bpe_add_merge(r->bpe, a, b, rank, id);
     return 1;
@@ -228,9 +234,11 @@ static int take_pre_tokenizer(Reading *r, const cJSON *part, int *is_bytes) {
         return 1;
     }
     if (strcmp(type, "Split") == 0) return take_split(r, part);
-    if (strcmp(type, "Digits") == 0) return add_pattern(r, cJSON_IsTrue(member(part, "individual_digits")) ? "\\p{N}" : "\\p{N}+");
+    if (strcmp(type, "Digits") == 0)
+        return add_pattern(r, cJSON_IsTrue(member(part, "individual_digits")) ? "\\p{N}" : "\\p{N}+");
     if (strcmp(type, "ByteLevel") != 0) return refuse_part(r, "pre_tokenizer", *type ? type : "null");
-    if (cJSON_IsTrue(member(part, "add_prefix_space"))) return refuse_part(r, "pre_tokenizer", "ByteLevel with add_prefix_space");
+    if (cJSON_IsTrue(member(part, "add_prefix_space")))
+        return refuse_part(r, "pre_tokenizer", "ByteLevel with add_prefix_space");
     *is_bytes = 1;
     return cJSON_IsFalse(member(part, "use_regex")) || add_pattern(r, SPLIT_GPT2);
 }
@@ -273,7 +281,8 @@ static int take_merges(Reading *r, const cJSON *list) {
         int    is_pair = cJSON_IsString(left) && cJSON_IsString(right) && !right->next;
         if (!space && !is_pair) return refuse(r, ": merge %d is no pair of tokens", rank);
         if (space) *space = 0;
-        if (!take_merge(r, space ? one->valuestring : left->valuestring, space ? space + 1 : right->valuestring, rank)) return 0;
+        if (!take_merge(r, space ? one->valuestring : left->valuestring, space ? space + 1 : right->valuestring, rank))
+            return 0;
     }
     return 1;
 }
@@ -283,10 +292,13 @@ static int read_model(Reading *r, const cJSON *json) {
     const cJSON *model = member(json, "model");
     const char  *type = word_of(model, "type");
     int          is_bytes = 0;
-    if (*type ? strcmp(type, "BPE") != 0 : !member(model, "merges")) return refuse_part(r, "model", *type ? type : "of no type");
+    if (*type ? strcmp(type, "BPE") != 0 : !member(model, "merges"))
+        return refuse_part(r, "model", *type ? type : "of no type");
     for (int i = 0; i < 4; i++)
         if (is_set(model, OTHER[i])) return refuse_part(r, "model", OTHER[i]);
-    if (!take_normalizer(r, member(json, "normalizer")) || !take_pre_tokenizer(r, member(json, "pre_tokenizer"), &is_bytes)) return 0;
+    if (!take_normalizer(r, member(json, "normalizer")) ||
+        !take_pre_tokenizer(r, member(json, "pre_tokenizer"), &is_bytes))
+        return 0;
     if (!is_bytes) return refuse_part(r, "pre_tokenizer", "without ByteLevel");
     if (cJSON_IsTrue(member(model, "ignore_merges"))) bpe_take_whole(r->bpe);
     return take_added(r, member(json, "added_tokens")) && take_vocabulary(r, member(model, "vocab")) &&
@@ -331,8 +343,8 @@ static int read_tiktoken(Reading *r, const BpeText *file) {
     const char *pattern = split_named(name);
     if (!pattern)
         return refuse(r,
-                      " holds no split pattern, and \"%s\" names none: gpt2, r50k_base, p50k_base, cl100k_base, llama3, o200k_base or qwen, "
-                      "each with .tiktoken after it",
+                      " holds no split pattern, and \"%s\" names none: gpt2, r50k_base, p50k_base, cl100k_base, "
+                      "llama3, o200k_base or qwen, each with .tiktoken after it",
                       name);
     int number = 1;
     for (char *line = file->text, *next; *line; line = next, number++) {
@@ -367,7 +379,8 @@ int bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[B
     f->pattern = keeps ? r.pattern[0] : NULL;
     for (int i = keeps; i < r.patterns; i++) free(r.pattern[i]);
     f->is_nfc = r.is_nfc;
-    for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS && f->end_of_text < 0; i++) f->end_of_text = bpe_find_special(f->bpe, ENDS[i]);
+    for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS && f->end_of_text < 0; i++)
+        f->end_of_text = bpe_find_special(f->bpe, ENDS[i]);
     if (!is_good) bpe_destroy(f->bpe);
     return is_good;
 }
@@ -388,7 +401,8 @@ static BpeText read_text(const char *path) {
     char   *text;
     int64_t n = io_read_file(path, FILE_LIMIT, &text);
     if (n == -ENOENT) fail(EXIT_DATA, "the tokenizer's file %s is not there", path);
-    if (n == -EFBIG) fail(EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, and no tokenizer is", path, FILE_LIMIT >> 20);
+    if (n == -EFBIG)
+        fail(EXIT_DATA, "the tokenizer's file %s is larger than %d MiB, and no tokenizer is", path, FILE_LIMIT >> 20);
     if (n < 0) fail(EXIT_IO, "the tokenizer's file %s cannot be read: %s", path, strerror((int)-n));
     return (BpeText){path, text, (size_t)n};
 }
@@ -417,10 +431,12 @@ BpeFile bpe_file_read(const char *path) {
     snprintf(vocab, sizeof vocab, "%.*s/vocab.json", folder, at);
     snprintf(merges, sizeof merges, "%.*s/merges.txt", folder, at);
     if (ends_with(path, ".tiktoken") && !is_folder) return read_files(BPE_TIKTOKEN, path, NULL);
-    if (!is_folder && !is_named(path, "vocab.json") && !is_named(path, "merges.txt")) return read_files(BPE_TOKENIZER_JSON, path, NULL);
+    if (!is_folder && !is_named(path, "vocab.json") && !is_named(path, "merges.txt"))
+        return read_files(BPE_TOKENIZER_JSON, path, NULL);
     if (is_folder && access(json, F_OK) == 0) return read_files(BPE_TOKENIZER_JSON, json, NULL);
     if (access(vocab, F_OK) == 0 && access(merges, F_OK) == 0) return read_files(BPE_VOCAB_AND_MERGES, vocab, merges);
-    fail(EXIT_DATA, "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file NAME.tiktoken", path);
+    fail(EXIT_DATA, "%s holds no tokenizer: tokenizer.json, or vocab.json and merges.txt, or name a file NAME.tiktoken",
+         path);
 }
 
 void bpe_file_free(BpeFile *f) {

@@ -1,5 +1,6 @@
-/* bpe_file.h - the files that byte-pair tokenizers are published in: vocab.json with merges.txt (GPT-2), tokenizer.json (Hugging
- * Face tokenizers, byte-level BPE), NAME.tiktoken (OpenAI tiktoken; the split pattern follows from NAME).
+/* bpe_file.h - the files that byte-pair tokenizers are published in: vocab.json with merges.txt (GPT-2),
+ * tokenizer.json (Hugging Face tokenizers, byte-level BPE), NAME.tiktoken (OpenAI tiktoken; the split pattern follows
+ * from NAME).
  */
 #ifndef TRAIN_GPT_DATA_BPE_FILE_H
 #define TRAIN_GPT_DATA_BPE_FILE_H
@@ -20,16 +21,17 @@ typedef struct {
     int32_t end_of_text; /* the id of <|endoftext|>, or of what the file has in its place; -1: none */
 } BpeFile;
 
-/* A file in memory: text [bytes], and a NUL behind it. Parsing changes it. The name of a .tiktoken file says how it splits. */
+/* A file in memory: text [bytes], and a NUL behind it. Parsing changes it. The name of a .tiktoken file says how it
+ * splits. */
 typedef struct { const char *path; char *text; size_t bytes; } BpeText;
 typedef enum { BPE_TOKENIZER_JSON, BPE_VOCAB_AND_MERGES, BPE_TIKTOKEN } BpeKind;
 enum { BPE_FAULT_CHARS = 4096 };
 
-/* Parses the file, or vocabulary and merges. Returns 1, or 0 and a sentence in fault that begins with the path; then nothing is
- * owned. */
+/* Parses the file, or vocabulary and merges. Returns 1, or 0 and a sentence in fault that begins with the path; then
+ * nothing is owned. */
 int     bpe_file_parse(BpeKind kind, const BpeText text[2], BpeFile *f, char fault[BPE_FAULT_CHARS]);
-/* Reads a file, or the one in a folder. Exit 65 naming the file and what it is that is not understood, 74 where it cannot
- * be read. */
+/* Reads a file, or the one in a folder. Exit 65 naming the file and what it is that is not understood, 74 where it
+ * cannot be read. */
 BpeFile bpe_file_read(const char *path);
 void    bpe_file_free(BpeFile *f);
 

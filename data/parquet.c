@@ -2,6 +2,7 @@
 #include "data/parquet.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,20 +36,29 @@ struct Parquet {
     const uint8_t *value, *value_end;
 };
 
-static int damaged(const Parquet *p, char *fault, const char *what) {
-    snprintf(fault, PARQUET_FAULT_CHARS, "is damaged before byte %llu, in row group %lld of its column %s: %s; copy or download it again",
-             (unsigned long long)p->at, (long long)p->next_chunk, p->name, what);
+/* Both return -1. */
+static int refuse(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static int refuse(char *fault, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(fault, PARQUET_FAULT_CHARS, fmt, args);
+    va_end(args);
     return -1;
+}
+static int damaged(const Parquet *p, char *fault, const char *what) {
+    return refuse(fault, "is damaged before byte %llu, row group %lld of its column %s: %s; copy or download it again",
+                  (unsigned long long)p->at, (long long)p->next_chunk, p->name, what);
 }
 
 /* --- bytes of the file -------------------------------------------------------------------------------------------- */
 
+/* 1, or -1. */
 static int read_bytes(const Parquet *p, void *data, size_t bytes, uint64_t offset, char *fault) {
     int rc = io_pread(p->fd, data, bytes, offset);
     if (rc == 0) return 1;
-    if (rc != -ENODATA) fail(EXIT_IO, "cannot read %s at byte %llu: %s", p->path, (unsigned long long)offset, strerror(-rc));
-    snprintf(fault, PARQUET_FAULT_CHARS, "is truncated: it was cut short while it was read");
-    return 0;
+    if (rc != -ENODATA)
+        fail(EXIT_IO, "cannot read %s at byte %llu: %s", p->path, (unsigned long long)offset, strerror(-rc));
+    return refuse(fault, "is truncated: it was cut short while it was read");
 }
 
 /* Room for that many bytes; what was there is lost. */
@@ -70,19 +80,18 @@ static int read_header(Parquet *p, PageHeader *h, char *fault) {
         uint64_t left = p->end - p->at;
         size_t   bytes = left < room ? (size_t)left : room;
         uint8_t *data = make_room(&p->packed, bytes + 1);
-        if (!read_bytes(p, data, bytes, p->at, fault)) return -1;
+        if (read_bytes(p, data, bytes, p->at, fault) < 0) return -1;
         int64_t length = page_header_parse(data, bytes, h);
         if (length > 0) {
             p->at += (uint64_t)length;
             break;
         }
-        if (length < 0 || bytes == left || room >= PAGE_HEADER_LIMIT) return damaged(p, fault, "the header of a page is due there");
+        if (length < 0 || bytes == left || room >= PAGE_HEADER_LIMIT)
+            return damaged(p, fault, "the header of a page is due there");
     }
-    if (h->bytes > PAGE_LIMIT || h->packed_bytes > PAGE_LIMIT) {
-        snprintf(fault, PARQUET_FAULT_CHARS, "has a page of %lld bytes in its column %s, and pages of at most 1 GiB are read; write it with smaller pages",
-                 (long long)(h->bytes > h->packed_bytes ? h->bytes : h->packed_bytes), p->name);
-        return -1;
-    }
+    if (h->bytes > PAGE_LIMIT || h->packed_bytes > PAGE_LIMIT)
+        return refuse(fault, "has a page of %lld bytes in its column %s, and 1 GiB is the most; write smaller pages",
+                      (long long)(h->bytes > h->packed_bytes ? h->bytes : h->packed_bytes), p->name);
     if ((uint64_t)h->packed_bytes > p->end - p->at) return damaged(p, fault, "a page is longer than its column");
     return 1;
 }
@@ -92,19 +101,24 @@ static int read_page(Parquet *p, const PageHeader *h, Buffer *out, char *fault) 
     size_t   packed_bytes = (size_t)h->packed_bytes, bytes = (size_t)h->bytes, plain = (size_t)h->level_bytes;
     int      codec = h->is_packed ? p->codec : 0;
     if (plain > packed_bytes || plain > bytes) return damaged(p, fault, "a page is shorter than its levels");
-    if (!page_may_hold(codec, packed_bytes - plain, bytes - plain)) return damaged(p, fault, "a page is too short for its size unpacked");
+    if (!page_may_hold(codec, packed_bytes - plain, bytes - plain))
+        return damaged(p, fault, "a page is too short for its size unpacked");
     uint8_t *packed = make_room(codec ? &p->packed : out, packed_bytes + 1);
-    if (!read_bytes(p, packed, packed_bytes, p->at, fault)) return -1;
+    if (read_bytes(p, packed, packed_bytes, p->at, fault) < 0) return -1;
     p->at += packed_bytes;
-    if (h->has_crc && crc32_z(crc32(0, NULL, 0), packed, packed_bytes) != h->crc) return damaged(p, fault, "a page has another checksum");
+    if (h->has_crc && crc32_z(crc32(0, NULL, 0), packed, packed_bytes) != h->crc)
+        return damaged(p, fault, "a page has another checksum");
     if (codec == 0) return packed_bytes == bytes ? 1 : damaged(p, fault, "a page has two lengths");
     uint8_t *data = make_room(out, bytes + 1);
     memcpy(data, packed, plain);
-    if (!page_unpack(codec, packed + plain, packed_bytes - plain, data + plain, bytes - plain)) return damaged(p, fault, "a page cannot be unpacked");
+    if (!page_unpack(codec, packed + plain, packed_bytes - plain, data + plain, bytes - plain))
+        return damaged(p, fault, "a page cannot be unpacked");
     return 1;
 }
 
-static uint32_t length_at(const uint8_t *at) { return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24; }
+static uint32_t length_at(const uint8_t *at) {
+    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
 
 /* The next of texts that stand one after another, each after its length; 0: there is none. */
 static int next_text(const uint8_t **at, const uint8_t *end, Entry *text) {
@@ -118,7 +132,8 @@ static int next_text(const uint8_t **at, const uint8_t *end, Entry *text) {
 
 static int take_dictionary(Parquet *p, const PageHeader *h, char *fault) {
     if (p->entries >= 0) return damaged(p, fault, "it has two dictionaries");
-    if (h->encoding != ENCODING_PLAIN && h->encoding != ENCODING_PLAIN_DICTIONARY) return damaged(p, fault, "its dictionary is not PLAIN");
+    if (h->encoding != ENCODING_PLAIN && h->encoding != ENCODING_PLAIN_DICTIONARY)
+        return damaged(p, fault, "its dictionary is not PLAIN");
     if (h->values > h->bytes / 4) return damaged(p, fault, "its dictionary is too short for its texts");
     if (read_page(p, h, &p->dictionary, fault) < 0) return -1;
     if (h->values > p->entry_room) {
@@ -129,21 +144,21 @@ static int take_dictionary(Parquet *p, const PageHeader *h, char *fault) {
     }
     const uint8_t *at = p->dictionary.data, *end = at + h->bytes;
     for (p->entries = 0; p->entries < h->values; p->entries++)
-        if (!next_text(&at, end, &p->entry[p->entries])) return damaged(p, fault, "a text of its dictionary is longer than the page");
+        if (!next_text(&at, end, &p->entry[p->entries]))
+            return damaged(p, fault, "a text of its dictionary is longer than the page");
     return 1;
 }
 
 static int refuse_encoding(const Parquet *p, const char *what, int encoding, char *fault) {
-    snprintf(fault, PARQUET_FAULT_CHARS, "has %s its column %s encoded as %s, which is not built in; write it with the encoding PLAIN or a dictionary",
-             what, p->name, page_encoding_name(encoding));
-    return -1;
+    return refuse(fault, "has its column %s with %s encoded as %s, which is not built in; write it with the encoding "
+                  "PLAIN or a dictionary", p->name, what, page_encoding_name(encoding));
 }
 
 /* Levels, where rows may be null: before the values, in a page of version 1 with their length before them. */
 static int take_levels(Parquet *p, const PageHeader *h, const uint8_t **at, const uint8_t *end, char *fault) {
     uint64_t bytes = (uint64_t)h->level_bytes;
     if (h->kind == PAGE_DATA && p->column.is_optional) {
-        if (h->level_encoding != ENCODING_RLE) return refuse_encoding(p, "the levels of", h->level_encoding, fault);
+        if (h->level_encoding != ENCODING_RLE) return refuse_encoding(p, "nulls", h->level_encoding, fault);
         if (end - *at < 4) return damaged(p, fault, "a page is shorter than its levels");
         bytes = length_at(*at);
         *at += 4;
@@ -157,7 +172,7 @@ static int take_levels(Parquet *p, const PageHeader *h, const uint8_t **at, cons
 static int take_data(Parquet *p, const PageHeader *h, char *fault) {
     enum { WIDEST = 32 };
     if (h->values > p->chunk_left) return damaged(p, fault, "it has more rows than its footer says");
-    if (!page_encoding_is_built_in(h->encoding)) return refuse_encoding(p, "", h->encoding, fault);
+    if (!page_encoding_is_built_in(h->encoding)) return refuse_encoding(p, "texts", h->encoding, fault);
     p->is_by_dictionary = h->encoding != ENCODING_PLAIN;
     if (p->is_by_dictionary && p->entries < 0) return damaged(p, fault, "a page needs a dictionary, and there is none");
     if (read_page(p, h, &p->page, fault) < 0) return -1;
@@ -203,10 +218,12 @@ int parquet_next(Parquet *p, const char **text, size_t *bytes, char fault[PARQUE
     }
     p->page_left--;
     int64_t level = p->column.is_optional ? page_runs_next(&p->levels) : 1;
-    if (level < 0 || level > 1) return damaged(p, fault, "a page has too few levels, or of other kinds than text and null");
+    if (level < 0 || level > 1)
+        return damaged(p, fault, "a page has too few levels, or of other kinds than text and null");
     if (level == 1 && p->is_by_dictionary) {
         int64_t index = page_runs_next(&p->indices);
-        if (index < 0 || index >= p->entries) return damaged(p, fault, "a page has too few texts, or some that its dictionary has not");
+        if (index < 0 || index >= p->entries)
+            return damaged(p, fault, "a page has too few texts, or some that its dictionary has not");
         entry = p->entry[index];
     } else if (level == 1 && !next_text(&p->value, p->value_end, &entry)) {
         return damaged(p, fault, "a text is longer than its page");
@@ -220,47 +237,40 @@ int64_t parquet_rows(const Parquet *p) { return p->column.rows; }
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
-/* Reads the footer, which stands before the last eight bytes: its length, and PAR1. */
+/* Reads the footer, which stands before the last eight bytes: its length, and PAR1. 1, or -1. */
 static int read_footer(Parquet *p, uint64_t file_bytes, const char *field, char *fault) {
     uint8_t  head[MAGIC_BYTES], tail[TAIL_BYTES];
-    uint64_t most = file_bytes - MAGIC_BYTES - TAIL_BYTES;
-    if (!read_bytes(p, head, sizeof head, 0, fault) || !read_bytes(p, tail, sizeof tail, file_bytes - TAIL_BYTES, fault)) return 0;
+    uint64_t end = file_bytes - TAIL_BYTES;
+    if (read_bytes(p, head, sizeof head, 0, fault) < 0 || read_bytes(p, tail, sizeof tail, end, fault) < 0) return -1;
     uint32_t bytes = length_at(tail);
-    int      is_end = memcmp(tail + 4, "PAR1", 4) == 0, is_encrypted = memcmp(tail + 4, "PARE", 4) == 0;
-    if (memcmp(head, "PARE", 4) == 0 || is_encrypted) snprintf(fault, PARQUET_FAULT_CHARS, "is encrypted (PARE); write it without encryption");
-    else if (memcmp(head, "PAR1", 4) != 0) snprintf(fault, PARQUET_FAULT_CHARS, "is no parquet file: it does not begin with PAR1");
-    else if (!is_end) snprintf(fault, PARQUET_FAULT_CHARS, "is truncated: its end, with the footer, is missing; copy or download it again");
-    else if (bytes > most || bytes > PAGE_LIMIT)
-        snprintf(fault, PARQUET_FAULT_CHARS, "is damaged: its footer of %u bytes is longer than the file; copy or download it again", bytes);
-    else {
-        uint64_t offset = file_bytes - TAIL_BYTES - bytes;
-        uint8_t *footer = make_room(&p->page, bytes + 1);
-        if (!read_bytes(p, footer, bytes, offset, fault)) return 0;
-        int is_good = parquet_footer_parse(footer, bytes, offset, field, &p->column, fault);
-        free(p->page.data);
-        p->page = (Buffer){NULL, 0};
-        return is_good;
-    }
-    return 0;
+    if (memcmp(head, "PARE", 4) == 0 || memcmp(tail + 4, "PARE", 4) == 0)
+        return refuse(fault, "is encrypted (PARE); write it without encryption");
+    if (memcmp(head, "PAR1", 4) != 0) return refuse(fault, "is no parquet file: it does not begin with PAR1");
+    if (memcmp(tail + 4, "PAR1", 4) != 0)
+        return refuse(fault, "is truncated: its end, with the footer, is missing; copy or download it again");
+    if (bytes > end - MAGIC_BYTES || bytes > PAGE_LIMIT)
+        return refuse(fault, "is damaged: its footer of %u bytes is longer than it; copy or download it again", bytes);
+    uint8_t *footer = make_room(&p->page, (size_t)bytes + 1);
+    int      is_good = read_bytes(p, footer, bytes, end - bytes, fault) > 0 &&
+                  parquet_footer_parse(footer, bytes, end - bytes, field, &p->column, fault);
+    free(p->page.data);
+    p->page = (Buffer){NULL, 0};
+    return is_good ? 1 : -1;
 }
 
 int parquet_open(Parquet **file, const char *path, const char *field, char fault[PARQUET_FAULT_CHARS]) {
-    int64_t  bytes = io_file_bytes(path);
-    if (bytes == -ENOENT || bytes == -EISDIR) {
-        snprintf(fault, PARQUET_FAULT_CHARS, bytes == -ENOENT ? "is not there" : "is a folder, no parquet file");
-        return 0;
-    }
-    if (bytes >= 0 && bytes < MAGIC_BYTES + TAIL_BYTES) {
-        snprintf(fault, PARQUET_FAULT_CHARS, "is truncated, or no parquet file: it holds %lld bytes", (long long)bytes);
-        return 0;
-    }
+    int64_t bytes = io_file_bytes(path);
+    if (bytes == -ENOENT) return refuse(fault, "is not there"), 0;
+    if (bytes == -EISDIR) return refuse(fault, "is a folder, no parquet file"), 0;
+    if (bytes >= 0 && bytes < MAGIC_BYTES + TAIL_BYTES)
+        return refuse(fault, "is truncated, or no parquet file: it holds %lld bytes", (long long)bytes), 0;
     int      fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ);
     Parquet *p = (Parquet *)calloc(1, sizeof *p);
     if (fd < 0) fail(EXIT_IO, "cannot read %s: %s", path, strerror(-fd));
     if (!p || !(p->path = strdup(path))) fail(EXIT_MEMORY, "no memory to read a parquet file");
     json_quote_short(p->name, sizeof p->name, field);
     p->fd = fd;
-    if (!read_footer(p, (uint64_t)bytes, field, fault)) {
+    if (read_footer(p, (uint64_t)bytes, field, fault) < 0) {
         parquet_close(p);
         return 0;
     }

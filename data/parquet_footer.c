@@ -49,12 +49,14 @@ static Node read_node(Thrift *t, const char *field) {
         case 10: n.logical = read_union(t, f.type); break;
         default: thrift_skip(t, f.type);
         }
-    if (name) snprintf(n.name, sizeof n.name, "%.*s", (int)(bytes < NAME_CHARS ? bytes : NAME_CHARS), (const char *)name);
+    if (name)
+        snprintf(n.name, sizeof n.name, "%.*s", (int)(bytes < NAME_CHARS ? bytes : NAME_CHARS), (const char *)name);
     n.is_field = bytes == strlen(field) && bytes > 0 && memcmp(name, field, bytes) == 0;
     return n;
 }
 
-/* Passes the nodes below one that has so many children; returns the leaves among them. `left` counts the nodes of the list. */
+/* Passes the nodes below one that has so many children; returns the leaves among them. `left` counts the nodes of the
+ * list. */
 static int64_t pass_children(Thrift *t, int64_t children, size_t *left) {
     int64_t leaves = 0;
     while (children > 0 && *left > 0 && t->state == THRIFT_GOOD) {
@@ -68,13 +70,14 @@ static int64_t pass_children(Thrift *t, int64_t children, size_t *left) {
 }
 
 static const char *type_name(int64_t type) {
-    static const char *const NAMES[] = {"BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"};
+    static const char *const NAMES[] = {"BOOLEAN", "INT32",  "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY",
+                                        "FIXED_LEN_BYTE_ARRAY"};
     return type >= 0 && type < 8 ? NAMES[type] : "UNKNOWN";
 }
 
 /* The name of what the bytes stand for where they are no text; else NULL. */
 static const char *meaning(const Node *n) {
-    enum { UTF8 = 0, DECIMAL = 5, JSON = 19, BSON = 20, STRING_TYPE = 1, DECIMAL_TYPE = 5, BSON_TYPE = 13, GEOMETRY = 17, GEOGRAPHY = 18 };
+    enum { DECIMAL = 5, BSON = 20, DECIMAL_TYPE = 5, BSON_TYPE = 13, GEOMETRY = 17, GEOGRAPHY = 18 };
     if (n->converted == DECIMAL || n->logical == DECIMAL_TYPE) return "DECIMAL";
     if (n->converted == BSON || n->logical == BSON_TYPE) return "BSON";
     return n->logical == GEOMETRY ? "GEOMETRY" : n->logical == GEOGRAPHY ? "GEOGRAPHY" : NULL;
@@ -84,25 +87,30 @@ static int is_text(const Node *n, const char *name, char *fault) {
     enum { LIST = 3, LIST_TYPE = 3, REPEATED = 2 };
     if (n->converted == LIST || n->logical == LIST_TYPE)
         REFUSE("has lists in its column %s, not texts; write each text of a list as a row of its own", name);
-    if (n->type < 0) REFUSE("has columns nested in its column %s, not texts; write the one with the text at the top level", name);
-    if (n->repetition >= REPEATED) REFUSE("has several values a row in its column %s; write each as a row of its own", name);
+    if (n->type < 0)
+        REFUSE("has columns nested in its column %s, not texts; write the one with the text at the top level", name);
+    if (n->repetition >= REPEATED)
+        REFUSE("has several values a row in its column %s; write each as a row of its own", name);
     if (n->type != BYTE_ARRAY || meaning(n))
         REFUSE("has %s in its column %s, not texts; name another column, or write it as strings",
                n->type == BYTE_ARRAY ? meaning(n) : type_name(n->type), name);
     return 1;
 }
 
-/* Appends a name to the list of the columns that there are. */
+/* Appends a name to the list of the columns that there are; one that has no room is the last, as "...". */
 static void list_name(char names[NAMES_CHARS], const Node *n) {
     char   shown[NAME_CHARS + 16];
     size_t used = strlen(names);
+    if (used > 0 && names[used - 1] == '.') return;
     json_quote_short(shown, sizeof shown, n->name);
-    if (used + strlen(shown) + sizeof ", ..." < NAMES_CHARS) snprintf(names + used, NAMES_CHARS - used, used ? ", %s" : "%s", shown);
-    else if (strcmp(names + used - 3, "...") != 0) snprintf(names + used, NAMES_CHARS - used, ", ...");
+    if (used + 2 + strlen(shown) + sizeof ", ..." > NAMES_CHARS) snprintf(shown, sizeof shown, "...");
+    snprintf(names + used, NAMES_CHARS - used, used ? ", %s" : "%s", shown);
 }
 
-/* Finds the field among the nodes at the top: its place among the leaves, which is its place in every group of rows; -1: fault. */
-static int64_t find_column(Thrift t, int type, const char *field, const char *name, ParquetColumn *column, char *fault) {
+/* Finds the field among the nodes at the top: its place among the leaves, which is its place in every group of rows;
+ * -1: fault. */
+static int64_t find_column(Thrift t, int type, const char *field, const char *name, ParquetColumn *column,
+                           char *fault) {
     char    names[NAMES_CHARS] = "";
     int     of, found = 0;
     int64_t leaves = 0, leaf = -1;
@@ -138,7 +146,8 @@ static int64_t find_bad_encoding(Thrift *t, int type) {
     int64_t bad = -1;
     for (size_t count = thrift_list(t, type, &of); count > 0; count--) {
         int64_t encoding = thrift_int(t, of);
-        if (!page_encoding_is_built_in(encoding) && encoding != ENCODING_RLE && encoding != ENCODING_BIT_PACKED) bad = encoding;
+        if (!page_encoding_is_built_in(encoding) && encoding != ENCODING_RLE && encoding != ENCODING_BIT_PACKED)
+            bad = encoding;
     }
     return bad;
 }
@@ -204,25 +213,30 @@ static Meta read_group(Thrift *t, int type, int64_t leaf, const char *field, int
     return m;
 }
 
-static int take_chunk(const Meta *m, int64_t rows, uint64_t offset, const char *name, ParquetColumn *column, char *fault) {
+static int take_chunk(const Meta *m, int64_t rows, uint64_t offset, const char *name, ParquetColumn *column,
+                      char *fault) {
     long long group = (long long)column->chunks + 1;
     int64_t   start = m->dictionary > 0 && m->dictionary < m->first_page ? m->dictionary : m->first_page;
     if (m->is_encrypted) REFUSE("has its column %s encrypted; write it without encryption", name);
     if (m->is_elsewhere) REFUSE("has its column %s in another file; name the files with the data instead", name);
-    if (m->type != BYTE_ARRAY || !m->is_field) REFUSE_DAMAGED("has no column %s in row group %lld; copy or download it again", name, group);
+    if (m->type != BYTE_ARRAY || !m->is_field)
+        REFUSE_DAMAGED("has no column %s in row group %lld; copy or download it again", name, group);
     if (!page_codec_is_built_in(m->codec))
-        REFUSE("has its column %s packed by %s, which is not built in; write it uncompressed, or packed by snappy, gzip or zstd", name,
-               page_codec_name(m->codec));
+        REFUSE("has its column %s packed by %s, which is not built in; write it uncompressed, or packed by snappy, "
+               "gzip or zstd", name, page_codec_name(m->codec));
     if (m->bad_encoding >= 0)
-        REFUSE("has its column %s encoded as %s, which is not built in; write it with the encoding PLAIN or a dictionary", name,
-               page_encoding_name(m->bad_encoding));
+        REFUSE("has its column %s encoded as %s, which is not built in; write it with the encoding PLAIN or a "
+               "dictionary", name, page_encoding_name(m->bad_encoding));
     if (rows < 0 || m->values != rows || rows > INT64_MAX - column->rows)
-        REFUSE_DAMAGED("says that row group %lld has %lld rows, and %lld values of %s; copy or download it again", group, (long long)rows,
-                       (long long)m->values, name);
+        REFUSE_DAMAGED("says that row group %lld has %lld rows, and %lld values of %s; copy or download it again",
+                       group, (long long)rows, (long long)m->values, name);
     if (rows == 0) return 1; /* there need not be a page, nor a place for it */
     if (start < 4 || m->bytes < 0 || (uint64_t)start > offset || (uint64_t)m->bytes > offset - (uint64_t)start)
-        REFUSE_DAMAGED("places row group %lld of %s at bytes %lld to %lld of %llu; copy or download it again", group, name, (long long)start,
-                       (long long)((uint64_t)start + (uint64_t)m->bytes), (unsigned long long)offset);
+        REFUSE_DAMAGED("places %lld bytes of row group %lld of %s at byte %lld of %llu; copy or download it again",
+                       (long long)m->bytes, group, name, (long long)start, (unsigned long long)offset);
+    const ParquetChunk *before = column->chunks ? &column->chunk[column->chunks - 1] : NULL;
+    if (before && (uint64_t)start < before->offset + before->bytes) /* or a small file could hold any amount of text */
+        REFUSE_DAMAGED("has row group %lld of %s begin within the one before; copy or download it again", group, name);
     if ((column->chunks & (column->chunks - 1)) == 0) { /* full at each power of two */
         size_t        room = column->chunks ? 2 * (size_t)column->chunks : 1;
         ParquetChunk *chunk = (ParquetChunk *)realloc(column->chunk, sizeof *chunk * room);
@@ -249,7 +263,8 @@ int parquet_footer_parse(const uint8_t *footer, size_t bytes, uint64_t offset, c
         if (f.id == 3) rows = thrift_int(&t, f.type);
         else thrift_skip(&t, f.type);
     }
-    if (t.state != THRIFT_GOOD || !schema_type || !groups_type) REFUSE_DAMAGED("cannot be understood; copy or download it again");
+    if (t.state != THRIFT_GOOD || !schema_type || !groups_type)
+        REFUSE_DAMAGED("cannot be understood; copy or download it again");
     leaf = find_column(schema, schema_type, field, name, column, fault);
     if (leaf < 0) return 0;
     for (size_t count = thrift_list(&groups, groups_type, &of); is_good && count > 0; count--) {
@@ -259,7 +274,8 @@ int parquet_footer_parse(const uint8_t *footer, size_t bytes, uint64_t offset, c
         is_good = take_chunk(&m, group_rows, offset, name, column, fault);
     }
     if (is_good && rows != column->rows) {
-        snprintf(fault, PARQUET_FAULT_CHARS, "is damaged: its footer says %lld rows, and its row groups have %lld; copy or download it again",
+        snprintf(fault, PARQUET_FAULT_CHARS,
+                 "is damaged: its footer says %lld rows, and its row groups have %lld; copy or download it again",
                  (long long)rows, (long long)column->rows);
         is_good = 0;
     }

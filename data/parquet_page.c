@@ -64,7 +64,8 @@ int64_t page_header_parse(const uint8_t *data, size_t bytes, PageHeader *header)
         default: thrift_skip(&t, f.type);
         }
     if (t.state == THRIFT_SHORT) return 0;
-    if (t.state == THRIFT_BAD || kind < PAGE_DATA || kind > PAGE_DATA_V2 || h.bytes < 0 || h.packed_bytes < 0) return -1;
+    if (t.state == THRIFT_BAD || kind < PAGE_DATA || kind > PAGE_DATA_V2 || h.bytes < 0 || h.packed_bytes < 0)
+        return -1;
     if (kind != PAGE_INDEX && (kind != described || h.values < 0 || h.level_bytes < 0)) return -1;
     h.kind = (PageKind)kind;
     *header = h;
@@ -74,8 +75,9 @@ int64_t page_header_parse(const uint8_t *data, size_t bytes, PageHeader *header)
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
 const char *page_encoding_name(int64_t encoding) {
-    static const char *const NAMES[] = {"PLAIN", "GROUP_VAR_INT", "PLAIN_DICTIONARY", "RLE", "BIT_PACKED", "DELTA_BINARY_PACKED",
-                                        "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"};
+    static const char *const NAMES[] = {
+        "PLAIN", "GROUP_VAR_INT", "PLAIN_DICTIONARY", "RLE", "BIT_PACKED", "DELTA_BINARY_PACKED",
+        "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"};
     return encoding >= 0 && encoding < (int64_t)(sizeof NAMES / sizeof *NAMES) ? NAMES[encoding] : "UNKNOWN";
 }
 
@@ -84,11 +86,6 @@ int page_encoding_is_built_in(int64_t encoding) {
 }
 
 /* --- compression -------------------------------------------------------------------------------------------------- */
-
-static int copy(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
-    if (packed_bytes == bytes && bytes > 0) memcpy(out, packed, bytes);
-    return packed_bytes == bytes;
-}
 
 static int unpack_snappy(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
     size_t made = 0;
@@ -99,10 +96,12 @@ static int unpack_snappy(const uint8_t *packed, size_t packed_bytes, uint8_t *ou
 /* One member of a gzip file after another, till the page is full. */
 static int unpack_gzip(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
     enum { ANY_WRAPPER = 15 + 32 }; /* the largest window, gzip or zlib */
-    z_stream z = {.next_in = (Bytef *)(uintptr_t)packed, .avail_in = (uInt)packed_bytes, .next_out = out, .avail_out = (uInt)bytes};
+    z_stream z = {.next_in = (Bytef *)(uintptr_t)packed, .avail_in = (uInt)packed_bytes};
+    z.next_out = out, z.avail_out = (uInt)bytes;
     if (inflateInit2(&z, ANY_WRAPPER) != Z_OK) return 0;
     int rc = inflate(&z, Z_FINISH);
-    while (rc == Z_STREAM_END && z.avail_in > 0 && z.avail_out > 0 && inflateReset(&z) == Z_OK) rc = inflate(&z, Z_FINISH);
+    while (rc == Z_STREAM_END && z.avail_in > 0 && z.avail_out > 0 && inflateReset(&z) == Z_OK)
+        rc = inflate(&z, Z_FINISH);
     int is_full = rc == Z_STREAM_END && z.avail_out == 0;
     inflateEnd(&z);
     return is_full;
@@ -112,13 +111,13 @@ static int unpack_zstd(const uint8_t *packed, size_t packed_bytes, uint8_t *out,
     return ZSTD_decompress(out, bytes, packed, packed_bytes) == bytes; /* an error is a number above any size */
 }
 
-/* By codec. `most`: bytes that one packed byte becomes at most: a snappy copy of 64 by 3, deflate's 258 by 2 bits, a zstd block
- * of 128 KiB by 4. */
+/* By codec. `most`: bytes that one packed byte becomes at most: a snappy copy of 64 by 3, deflate's 258 by 2 bits, a
+ * zstd block of 128 KiB by 4. */
 static const struct {
     const char *name;
     uint64_t    most;
     int (*unpack)(const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes);
-} CODECS[] = {{"UNCOMPRESSED", 1, copy}, {"SNAPPY", 22, unpack_snappy}, {"GZIP", 1032, unpack_gzip}, {"LZO", 0, NULL},
+} CODECS[] = {{"UNCOMPRESSED", 1, NULL}, {"SNAPPY", 22, unpack_snappy}, {"GZIP", 1032, unpack_gzip}, {"LZO", 0, NULL},
               {"BROTLI", 0, NULL}, {"LZ4", 0, NULL}, {"ZSTD", 1 << 15, unpack_zstd}, {"LZ4_RAW", 0, NULL}};
 
 const char *page_codec_name(int64_t codec) {
@@ -126,10 +125,12 @@ const char *page_codec_name(int64_t codec) {
 }
 
 int page_codec_is_built_in(int64_t codec) {
-    return codec >= 0 && codec < (int64_t)(sizeof CODECS / sizeof *CODECS) && CODECS[codec].unpack;
+    return codec >= 0 && codec < (int64_t)(sizeof CODECS / sizeof *CODECS) && CODECS[codec].most > 0;
 }
 
-int page_may_hold(int codec, uint64_t packed_bytes, uint64_t bytes) { return bytes <= packed_bytes * CODECS[codec].most; }
+int page_may_hold(int codec, uint64_t packed_bytes, uint64_t bytes) {
+    return bytes <= packed_bytes * CODECS[codec].most;
+}
 
 int page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes) {
     if (bytes == 0) return 1; /* of rows that are all null some writers pack nothing, others write nothing */
@@ -141,11 +142,8 @@ int page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *
 static int begin_run(PageRuns *r) {
     uint64_t head = 0;
     int      shift = 0;
-    if (r->is_packed) { /* behind the run before: whole bytes, where its writer did not stop at its last value */
-        uint64_t bytes = (r->bit + 7) / 8, left = (uint64_t)(r->end - r->at);
-        r->at += bytes < left ? bytes : left;
-        r->is_packed = 0;
-    }
+    r->at += r->bit / 8; /* packed ones are whole bytes: each run has a multiple of eight */
+    r->bit = 0;
     for (;; shift += 7) {
         if (r->at == r->end || shift > 28) return 0;
         head |= (uint64_t)(*r->at & 0x7F) << shift;
@@ -153,7 +151,6 @@ static int begin_run(PageRuns *r) {
     }
     r->is_packed = head & 1;
     r->left = r->is_packed ? head / 2 * 8 : head / 2;
-    r->bit = 0;
     r->value = 0;
     if (r->is_packed) return 1;
     for (int i = 0; i < (r->width + 7) / 8; i++) {

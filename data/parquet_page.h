@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 typedef enum { PAGE_DATA, PAGE_INDEX, PAGE_DICTIONARY, PAGE_DATA_V2 } PageKind;
-typedef enum { ENCODING_PLAIN = 0, ENCODING_PLAIN_DICTIONARY = 2, ENCODING_RLE = 3, ENCODING_BIT_PACKED = 4, ENCODING_DICTIONARY = 8 } PageEncoding;
+enum { ENCODING_PLAIN, ENCODING_PLAIN_DICTIONARY = 2, ENCODING_RLE, ENCODING_BIT_PACKED, ENCODING_DICTIONARY = 8 };
 enum { PAGE_LIMIT = 1 << 30, PAGE_HEADER_LIMIT = 16 << 20 }; /* bytes; a header holds the least and the greatest text */
 
 typedef struct {
@@ -35,7 +35,7 @@ int         page_encoding_is_built_in(int64_t encoding);
 int         page_codec_is_built_in(int64_t codec);
 /* Whether so many bytes can be what the codec made of so many others: memory is asked for only then. */
 int         page_may_hold(int codec, uint64_t packed_bytes, uint64_t bytes);
-/* Unpacks into out [bytes]; returns whether it is just filled. */
+/* Unpacks by a codec other than 0 into out [bytes]; returns whether it is just filled. */
 int         page_unpack(int codec, const uint8_t *packed, size_t packed_bytes, uint8_t *out, size_t bytes);
 
 /* Numbers of `width` bits: runs of one value, and runs of values packed bit by bit. */

@@ -96,7 +96,8 @@ static void skip(Thrift *t, int type, int depth) {
     case UUID: pass(t, 16); break;
     case BINARY: thrift_text(t, type, &bytes); break;
     case LIST: case SET:
-        for (size_t count = thrift_list(t, type, &of); count > 0 && t->state == THRIFT_GOOD; count--) skip(t, of, depth + 1);
+        for (size_t count = thrift_list(t, type, &of); count > 0 && t->state == THRIFT_GOOD; count--)
+            skip(t, of, depth + 1);
         break;
     case MAP: skip_map(t, depth); break;
     case STRUCT:

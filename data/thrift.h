@@ -1,7 +1,9 @@
-/* thrift.h - reading Thrift's compact protocol, in which parquet files keep their footer and the headers of their pages.
+/* thrift.h - reading Thrift's compact protocol, in which parquet files keep their footer and the headers of their
+ * pages.
  *
- * A cursor over bytes that believes nothing: after the first fault every call returns 0 and thrift_next() ends its struct, so a
- * reader may go on to its end and ask then. Each element takes at least a byte, so no loop is longer than the bytes are.
+ * A cursor over bytes that believes nothing: after the first fault every call returns 0 and thrift_next() ends its
+ * struct, so a reader may go on to its end and ask then. Each element takes at least a byte, so no loop is longer
+ * than the bytes are.
  *
  *     for (ThriftField f = {0, 0}; thrift_next(t, &f);)
  *         switch (f.id) {

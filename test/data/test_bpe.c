@@ -176,14 +176,19 @@ static void hostile_files_are_refused(void **state) {
         {BPE_TOKENIZER_JSON, "", "", "", "not the JSON object"},
         {BPE_TOKENIZER_JSON, "[", "", "]", "not the JSON object"},
         {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"", "x", "\"}}", "its model, xxxxxxxx"},
-        {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":{\"Regex\":\"",
+        {BPE_TOKENIZER_JSON,
+         "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\","
+         "\"pattern\":{\"Regex\":\"",
          "\\\\s", "\"}}}", "Split by so long a pattern"},
-        {BPE_TOKENIZER_JSON, "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"added_tokens\":[{\"content\":\"a\",\"id\":2097152}", "", "]}",
-         "a has no id from 0 to 2097151"},
+        {BPE_TOKENIZER_JSON,
+         "{\"model\":{\"type\":\"BPE\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},"
+         "\"added_tokens\":[{\"content\":\"a\",\"id\":1048576}",
+         "", "]}",
+         "a has no id from 0 to 1048575"},
         {BPE_TIKTOKEN, "", "YWFh", " 0\n", ":1: a token in base64"},
         {BPE_TIKTOKEN, "YQ== 0 1\n", "", "", ":1: a token in base64"},
-        {BPE_TIKTOKEN, "YQ== 2097152\n", "", "", ":1: a token in base64"},
-        {BPE_TIKTOKEN, "YQ== 2097151\n", "", "", "no token is the byte 0x00 alone"}};
+        {BPE_TIKTOKEN, "YQ== 1048576\n", "", "", ":1: a token in base64"},
+        {BPE_TIKTOKEN, "YQ== 1048575\n", "", "", "no token is the byte 0x00 alone"}};
     char  fault[BPE_FAULT_CHARS];
     char *text = malloc(8 * MANY + 1000);
     BpeFile f;

@@ -1,11 +1,13 @@
-/* Rows of a text column: those of files that pyarrow wrote (test/interop/make_parquet.py), each of them cut at every length and with
- * every byte changed, and of files made here that lie. */
+/* Rows of a text column: those of files that pyarrow wrote (test/interop/make_parquet.py), each of them cut at every
+ * length and with every byte changed, and of files made here that lie. */
 #include "data/parquet.h"
 
 #include <fcntl.h>
+#include <zlib.h>
 
 #include "core/error.h"
 #include "core/io.h"
+#include "data/parquet_footer.h"
 #include "data/parquet_page.h"
 #include "test/data/files.h"
 
@@ -21,13 +23,19 @@ static size_t text_of(int i, char *out) {
 
 typedef struct { const char *name; int rows, period, has_null; } Fixture;
 enum { ALL_NULL = 2 };
-static const Fixture FIXTURES[] = {
-    {"none_v1_plain", 30, 0, 1}, {"none_v1_dictionary", 30, 9, 1}, {"none_v2_plain", 30, 0, 1}, {"none_v2_dictionary", 30, 9, 1},
-    {"snappy_v1_plain", 30, 0, 1}, {"snappy_v1_dictionary", 30, 9, 1}, {"snappy_v2_plain", 30, 0, 1}, {"snappy_v2_dictionary", 30, 9, 1},
-    {"gzip_v1_plain", 30, 0, 1}, {"gzip_v1_dictionary", 30, 9, 1}, {"gzip_v2_plain", 30, 0, 1}, {"gzip_v2_dictionary", 30, 9, 1},
-    {"zstd_v1_plain", 30, 0, 1}, {"zstd_v1_dictionary", 30, 9, 1}, {"zstd_v2_plain", 30, 0, 1}, {"zstd_v2_dictionary", 30, 9, 1},
-    {"groups", 60, 0, 0}, {"groups_dictionary", 60, 9, 1}, {"overflow", 60, 0, 1}, {"checksum", 30, 0, 1}, {"binary", 30, 0, 1},
-    {"large", 30, 0, 1}, {"null", 30, 0, ALL_NULL}, {"empty", 0, 0, 1}, {"beside", 30, 0, 1}};
+static const Fixture FIXTURES[] = {{"none_v1_plain", 30, 0, 1},   {"none_v1_dictionary", 30, 9, 1},
+                                   {"none_v2_plain", 30, 0, 1},   {"none_v2_dictionary", 30, 9, 1},
+                                   {"snappy_v1_plain", 30, 0, 1}, {"snappy_v1_dictionary", 30, 9, 1},
+                                   {"snappy_v2_plain", 30, 0, 1}, {"snappy_v2_dictionary", 30, 9, 1},
+                                   {"gzip_v1_plain", 30, 0, 1},   {"gzip_v1_dictionary", 30, 9, 1},
+                                   {"gzip_v2_plain", 30, 0, 1},   {"gzip_v2_dictionary", 30, 9, 1},
+                                   {"zstd_v1_plain", 30, 0, 1},   {"zstd_v1_dictionary", 30, 9, 1},
+                                   {"zstd_v2_plain", 30, 0, 1},   {"zstd_v2_dictionary", 30, 9, 1},
+                                   {"groups", 60, 0, 0},          {"groups_dictionary", 60, 9, 1},
+                                   {"overflow", 60, 0, 1},        {"checksum", 30, 0, 1},
+                                   {"binary", 30, 0, 1},          {"large", 30, 0, 1},
+                                   {"null", 30, 0, ALL_NULL},     {"empty", 0, 0, 1},
+                                   {"beside", 30, 0, 1}};
 enum { COUNT = sizeof FIXTURES / sizeof *FIXTURES };
 
 /* --- helpers ------------------------------------------------------------------------------------------------------ */
@@ -148,9 +156,13 @@ static void checksums_are_compared(void **state) {
 static void others_are_refused_by_name(void **state) {
     (void)state;
     static const struct { const char *name, *field, *says; } CASES[] = {
-        {"beside", "id", "has INT64 in its column \"id\""}, {"beside", "meta", "has columns nested in its column \"meta\""},
-        {"beside", "tags", "has lists in its column \"tags\""}, {"beside", "c", "has no column \"c\"; its columns are \"id\", \"meta\", \"tags\", \"text\""},
-        {"brotli", "text", "packed by BROTLI"}, {"lz4", "text", "packed by LZ4_RAW"}, {"delta", "text", "encoded as DELTA_BYTE_ARRAY"}};
+        {"beside", "id", "has INT64 in its column \"id\""},
+        {"beside", "meta", "has columns nested in its column \"meta\""},
+        {"beside", "tags", "has lists in its column \"tags\""},
+        {"beside", "c", "has no column \"c\"; its columns are \"id\", \"meta\", \"tags\", \"text\""},
+        {"brotli", "text", "packed by BROTLI"},
+        {"lz4", "text", "packed by LZ4_RAW"},
+        {"delta", "text", "encoded as DELTA_BYTE_ARRAY"}};
     char   fault[PARQUET_FAULT_CHARS];
     size_t size;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
@@ -176,7 +188,7 @@ static void others_are_refused_by_name(void **state) {
 /* --- files that lie ----------------------------------------------------------------------------------------------- */
 
 /* A file in the making: Thrift's compact protocol, by hand. */
-static struct { uint8_t data[1 << 17]; size_t bytes; } made;
+static struct { uint8_t data[1 << 20]; size_t bytes; } made;
 static void put(const void *data, size_t bytes) { memcpy(made.data + made.bytes, data, bytes), made.bytes += bytes; }
 static void put_byte(int byte) { made.data[made.bytes++] = (uint8_t)byte; }
 static void put_int(int64_t value) {
@@ -187,34 +199,42 @@ static void put_int(int64_t value) {
 enum { I32 = 5, I64 = 6, BINARY = 8, LIST = 9, STRUCT = 12 };
 static void put_field(int step, int type) { put_byte(step << 4 | type); } /* step: from the field before */
 static void put_number(int step, int type, int64_t value) { put_field(step, type), put_int(value); }
-static void put_name(int step, const char *name) { put_field(step, BINARY), put_byte((int)strlen(name)), put(name, strlen(name)); }
+static void put_name(int step, const char *name) {
+    put_field(step, BINARY), put_byte((int)strlen(name)), put(name, strlen(name));
+}
 
 typedef struct {
     int64_t     kind, bytes, packed_bytes, values, encoding; /* of the page */
     const char *data;
-    int64_t     data_bytes, codec, chunk_values, chunk_bytes, offset, group_rows, rows; /* chunk_bytes -1: what they are */
-    const char *says; /* NULL: rows */
+    int64_t data_bytes, codec, chunk_values, chunk_bytes, offset, group_rows, rows; /* chunk_bytes -1: what they are */
+    const char *says;       /* NULL: rows */
+    int64_t     repetition; /* of the column: 0 required, 1 optional, 2 repeated */
+    int64_t     levels;     /* their encoding; of PAGE_DATA_V2 their bytes */
 } Lie;
 
-/* A page, and a footer of one row group with the required column "text". */
+/* A page, and a footer of one row group with the column "text"; both as the lie says. */
 static void write_lie(const Lie *x) {
+    static const int STEPS[] = {[PAGE_DATA] = 2, [PAGE_INDEX] = 3, [PAGE_DICTIONARY] = 4, [PAGE_DATA_V2] = 5};
     made.bytes = 0;
     put("PAR1", 4);
     put_number(1, I32, x->kind), put_number(1, I32, x->bytes), put_number(1, I32, x->packed_bytes);
-    put_field(x->kind == PAGE_DICTIONARY ? 4 : 2, STRUCT), put_number(1, I32, x->values), put_number(1, I32, x->encoding), put_byte(0);
-    put_byte(0);
+    put_field(STEPS[x->kind], STRUCT), put_number(1, I32, x->values);
+    put_number(x->kind == PAGE_DATA_V2 ? 3 : 1, I32, x->encoding);
+    if (x->kind != PAGE_DICTIONARY) put_number(1, I32, x->levels);
+    put_byte(0), put_byte(0);
     put(x->data, (size_t)x->data_bytes);
     size_t footer = made.bytes;
     put_number(1, I32, 2);
     put_field(1, LIST), put_byte(2 << 4 | STRUCT);
     put_name(4, "root"), put_number(1, I32, 1), put_byte(0);
-    put_number(1, I32, 6), put_number(2, I32, 0), put_name(1, "text"), put_byte(0);
+    put_number(1, I32, 6), put_number(2, I32, x->repetition), put_name(1, "text"), put_byte(0);
     put_number(1, I64, x->rows);
     put_field(1, LIST), put_byte(1 << 4 | STRUCT);
     put_field(1, LIST), put_byte(1 << 4 | STRUCT), put_field(3, STRUCT);
     put_number(1, I32, 6), put_field(1, LIST), put_byte(1 << 4 | I32), put_int(0);
     put_field(1, LIST), put_byte(1 << 4 | BINARY), put_byte(4), put("text", 4);
-    put_number(1, I32, x->codec), put_number(1, I64, x->chunk_values), put_number(2, I64, x->chunk_bytes < 0 ? (int64_t)footer - 4 : x->chunk_bytes);
+    put_number(1, I32, x->codec), put_number(1, I64, x->chunk_values),
+        put_number(2, I64, x->chunk_bytes < 0 ? (int64_t)footer - 4 : x->chunk_bytes);
     put_number(2, I64, x->offset), put_byte(0), put_byte(0);
     put_number(2, I64, x->group_rows), put_byte(0), put_byte(0);
     uint32_t length = (uint32_t)(made.bytes - footer);
@@ -228,36 +248,53 @@ static void lies_are_refused(void **state) {
     enum { N = sizeof TEXTS - 1, GIB = 1 << 30 };
 #define PAGE(values) 0, N, N, values, 0, TEXTS, N
     static const Lie CASES[] = {
-        {PAGE(3), 0, 3, -1, 4, 3, 3, NULL},
-        {PAGE(3), 0, 3, -1, 4, 3, 4, "its footer says 4 rows, and its row groups have 3"},
-        {PAGE(3), 0, 3, -1, 4, 1ll << 60, 1ll << 60, "row group 1 has 1152921504606846976 rows, and 3 values"},
-        {PAGE(3), 0, -3, -1, 4, -3, -3, "row group 1 has -3 rows"},
-        {PAGE(3), 0, 4, -1, 4, 4, 4, "the header of a page is due"},
-        {PAGE(3), 0, 1ll << 60, -1, 4, 1ll << 60, 1ll << 60, "the header of a page is due"},
-        {PAGE(3), 0, 2, -1, 4, 2, 2, "more rows than its footer"},
-        {PAGE(2), 0, 2, -1, 4, 2, 2, NULL}, /* fastparquet leaves bytes behind its texts */
-        {PAGE(4), 0, 4, -1, 4, 4, 4, "a text is longer than its page"},
-        {PAGE(3), 0, 3, -1, 3, 3, 3, "places row group 1"},
-        {PAGE(3), 0, 3, -1, 1ll << 62, 3, 3, "places row group 1"},
-        {PAGE(3), 0, 3, -1, -1, 3, 3, "places row group 1"},
-        {PAGE(3), 0, 3, INT64_MAX, 4, 3, 3, "places row group 1"},
-        {PAGE(3), 0, 3, 20, 4, 3, 3, "a page is longer than its column"},
-        {PAGE(3), 99, 3, -1, 4, 3, 3, "packed by UNKNOWN"},
-        {PAGE(3), 1, 3, -1, 4, 3, 3, "a page cannot be unpacked"},
-        {PAGE(3), 2, 3, -1, 4, 3, 3, "a page cannot be unpacked"},
-        {PAGE(3), 6, 3, -1, 4, 3, 3, "a page cannot be unpacked"},
-        {0, N, N, 3, 8, TEXTS, N, 0, 3, -1, 4, 3, 3, "there is none"},
-        {0, N, N, 3, 7, TEXTS, N, 0, 3, -1, 4, 3, 3, "encoded as DELTA_BYTE_ARRAY"},
-        {0, N - 1, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "a page has two lengths"},
-        {0, GIB + 1ll, N, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "pages of at most 1 GiB"},
-        {0, N, GIB + 1ll, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "pages of at most 1 GiB"},
-        {0, GIB, N, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "too short for its size"},
-        {0, GIB, N, 3, 0, TEXTS, N, 1, 3, -1, 4, 3, 3, "too short for its size"},
-        {0, GIB, N, 3, 0, TEXTS, N, 6, 3, -1, 4, 3, 3, "too short for its size"},
-        {0, -1, N, 3, 0, TEXTS, N, 6, 3, -1, 4, 3, 3, "the header of a page is due"},
-        {2, N, N, GIB, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "its dictionary is too short"},
-        {2, N, N, 4, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "a text of its dictionary"},
-        {2, N, N, 3, 8, TEXTS, N, 0, 3, -1, 4, 3, 3, "its dictionary is not PLAIN"}};
+        {PAGE(3), 0, 3, -1, 4, 3, 3, NULL, 0, 0},
+        {PAGE(3), 0, 3, -1, 4, 3, 4, "its footer says 4 rows, and its row groups have 3", 0, 0},
+        {PAGE(3), 0, 3, -1, 4, 1ll << 60, 1ll << 60, "row group 1 has 1152921504606846976 rows, and 3 values", 0, 0},
+        {PAGE(3), 0, -3, -1, 4, -3, -3, "row group 1 has -3 rows", 0, 0},
+        {PAGE(3), 0, 4, -1, 4, 4, 4, "the header of a page is due", 0, 0},
+        {PAGE(3), 0, 1ll << 60, -1, 4, 1ll << 60, 1ll << 60, "the header of a page is due", 0, 0},
+        {PAGE(3), 0, 2, -1, 4, 2, 2, "more rows than its footer", 0, 0},
+        {PAGE(2), 0, 2, -1, 4, 2, 2, NULL, 0, 0}, /* fastparquet leaves bytes behind its texts */
+        {PAGE(4), 0, 4, -1, 4, 4, 4, "a text is longer than its page", 0, 0},
+        {0, 7, 7, 1, 0, "\4\0\0\0one", 7, 0, 1, -1, 4, 1, 1, "a text is longer than its page", 0, 0},
+        {PAGE(3), 0, 3, -1, 3, 3, 3, "bytes of row group 1 of", 0, 0},
+        {PAGE(3), 0, 3, -1, 1ll << 62, 3, 3, "bytes of row group 1 of", 0, 0},
+        {PAGE(3), 0, 3, -1, -1, 3, 3, "bytes of row group 1 of", 0, 0},
+        {PAGE(3), 0, 3, INT64_MAX, 4, 3, 3, "bytes of row group 1 of", 0, 0},
+        {PAGE(3), 0, 3, 20, 4, 3, 3, "a page is longer than its column", 0, 0},
+        {PAGE(3), 99, 3, -1, 4, 3, 3, "packed by UNKNOWN", 0, 0},
+        {PAGE(3), 1, 3, -1, 4, 3, 3, "a page cannot be unpacked", 0, 0},
+        {PAGE(3), 2, 3, -1, 4, 3, 3, "a page cannot be unpacked", 0, 0},
+        {PAGE(3), 6, 3, -1, 4, 3, 3, "a page cannot be unpacked", 0, 0},
+        {0, N, N, 3, 8, TEXTS, N, 0, 3, -1, 4, 3, 3, "there is none", 0, 0},
+        {0, N, N, 3, 7, TEXTS, N, 0, 3, -1, 4, 3, 3, "encoded as DELTA_BYTE_ARRAY", 0, 0},
+        {0, N - 1, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "a page has two lengths", 0, 0},
+        {0, GIB + 1ll, N, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "1 GiB is the most", 0, 0},
+        {0, N, GIB + 1ll, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "1 GiB is the most", 0, 0},
+        {0, GIB, N, 3, 0, TEXTS, N, 2, 3, -1, 4, 3, 3, "too short for its size", 0, 0},
+        {0, GIB, N, 3, 0, TEXTS, N, 1, 3, -1, 4, 3, 3, "too short for its size", 0, 0},
+        {0, GIB, N, 3, 0, TEXTS, N, 6, 3, -1, 4, 3, 3, "too short for its size", 0, 0},
+        {0, -1, N, 3, 0, TEXTS, N, 6, 3, -1, 4, 3, 3, "the header of a page is due", 0, 0},
+        {2, N, N, GIB, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "its dictionary is too short", 0, 0},
+        {2, N, N, 4, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "a text of its dictionary", 0, 0},
+        {2, N, N, 3, 8, TEXTS, N, 0, 3, -1, 4, 3, 3, "its dictionary is not PLAIN", 0, 0},
+        {2, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "the header of a page is due", 0, 0},
+        {1, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "the header of a page is due", 0, 0},
+        {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, NULL, 0, 0},
+        {3, N, N, 2, 0, TEXTS, N, 0, 2, -1, 4, 2, 2, NULL, 0, 7}, /* a required column's levels are passed over */
+        {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "shorter than its levels", 1, N + 1},
+        {3, N, N, 3, 0, TEXTS, N, 0, 3, -1, 4, 3, 3, "the header of a page is due", 1, -1},
+        {3, N, N, 3, 0, "\6\0", 2, 0, 3, -1, 4, 3, 3, "a page is longer than its column", 1, 2},
+        {3, 2, 2, 3, 0, "\6\0", 2, 0, 3, -1, 4, 3, 3, NULL, 1, 2}, /* three nulls, and no values */
+        {3, 2, 2, 3, 8, "\6\0", 2, 0, 3, -1, 4, 3, 3, "there is none", 1, 2},
+        {3, 2, 2, 3, 0, "\4\0", 2, 0, 3, -1, 4, 3, 3, "too few levels", 1, 2},
+        {3, 2, 2, 3, 0, "\6\2", 2, 0, 3, -1, 4, 3, 3, "too few levels", 1, 2},
+        {3, 2, 2, 3, 0, "\6\1", 2, 0, 3, -1, 4, 3, 3, "a text is longer than its page", 1, 2},
+        {PAGE(3), 0, 3, -1, 4, 3, 3, "with nulls encoded as BIT_PACKED", 1, 4},
+        {0, 3, 3, 3, 0, "\6\0", 3, 0, 3, -1, 4, 3, 3, "shorter than its levels", 1, 3},
+        {0, 4, 4, 3, 0, "\1\0\0\0", 4, 0, 3, -1, 4, 3, 3, "shorter than its levels", 1, 3},
+        {PAGE(3), 0, 3, -1, 4, 3, 3, "has several values a row", 2, 0}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         char fault[PARQUET_FAULT_CHARS];
         write_lie(&CASES[i]);
@@ -266,14 +303,111 @@ static void lies_are_refused(void **state) {
     }
 }
 
+/* One page of texts by a dictionary, whose indices are too many bits wide, or name no text. */
+static void indices_are_checked(void **state) {
+    (void)state;
+    static const struct { const char *bytes, *says; } CASES[] = {
+        {"\x21", "wider than 32 bits"}, {"\xff", "wider than 32 bits"}, {"\x08\x10\xff", "too few texts"}};
+    size_t size;
+    char  *data = fixture("none_v1_dictionary", &size), *at = data;
+    PageHeader h;
+    at += 4 + page_header_parse((uint8_t *)at + 4, size - 4, &h);
+    assert_int_equal(h.kind, PAGE_DICTIONARY);
+    at += h.packed_bytes;
+    at += page_header_parse((uint8_t *)at, size - (size_t)(at - data), &h);
+    assert_int_equal(h.kind, PAGE_DATA);
+    at += 4 + at[0]; /* behind the levels and their length */
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        memcpy(at, CASES[i].bytes, strlen(CASES[i].bytes));
+        write_file(copy, data, size);
+        assert_fault("text", CASES[i].says);
+    }
+    free(data);
+}
+
+static void a_file_cut_while_it_is_read(void **state) {
+    (void)state;
+    char        fault[PARQUET_FAULT_CHARS];
+    const char *text;
+    size_t      size, bytes;
+    Parquet    *p;
+    char       *data = fixture("none_v1_plain", &size);
+    write_file(copy, data, size);
+    assert_int_equal(parquet_open(&p, copy, "text", fault), 1);
+    assert_int_equal(truncate(copy, 100), 0);
+    assert_int_equal(parquet_next(p, &text, &bytes, fault), -1);
+    assert_non_null(strstr(fault, "cut short while it was read"));
+    parquet_close(p);
+    free(data);
+}
+
+/* Two members, as writers that pack in parts leave them; the page is their text together, no more and no less. */
+static void gzip_members_are_one_page(void **state) {
+    (void)state;
+    static const uint8_t TEXT[] = "a river and a stone, a stone and a river";
+    enum { GZIP = 2, GZIP_WINDOW = 15 + 16, HALF = 20, BYTES = sizeof TEXT };
+    uint8_t packed[400], out[BYTES + 1];
+    size_t  packed_bytes = 0;
+    for (size_t part = 0; part < 2; part++) {
+        z_stream z = {0};
+        assert_int_equal(deflateInit2(&z, 6, Z_DEFLATED, GZIP_WINDOW, 8, Z_DEFAULT_STRATEGY), Z_OK);
+        z.next_in = (Bytef *)TEXT + part * HALF, z.avail_in = part ? BYTES - HALF : HALF;
+        z.next_out = packed + packed_bytes, z.avail_out = 200;
+        assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+        packed_bytes += z.total_out;
+        deflateEnd(&z);
+    }
+    assert_int_equal(page_unpack(GZIP, packed, packed_bytes, out, BYTES), 1);
+    assert_memory_equal(out, TEXT, BYTES);
+    assert_int_equal(page_unpack(GZIP, packed, packed_bytes, out, BYTES - 1), 0);
+    assert_int_equal(page_unpack(GZIP, packed, packed_bytes, out, BYTES + 1), 0);
+    assert_int_equal(page_unpack(GZIP, packed, packed_bytes - 1, out, BYTES), 0);
+}
+
+/* The second group's first page is moved from byte 458, where the first group ends, to 452. */
+static void groups_that_overlap_are_refused(void **state) {
+    (void)state;
+    size_t size;
+    char  *data = fixture("groups", &size), *place = memmem(data, size, "\x26\x94\x07\x49", 4);
+    assert_non_null(place);
+    place[1] = (char)0x88;
+    write_file(copy, data, size);
+    assert_fault("text", "has row group 2 of \"text\" begin within the one before");
+    free(data);
+}
+
+/* Of many columns a message names the first, and says that there are more. */
+static void many_columns_are_cut_short(void **state) {
+    (void)state;
+    enum { COLUMNS = 200 };
+    ParquetColumn c;
+    char          fault[PARQUET_FAULT_CHARS], name[24];
+    made.bytes = 0;
+    put_field(2, LIST), put_byte(15 << 4 | STRUCT);
+    put_byte(((COLUMNS + 1) & 0x7F) | 0x80), put_byte((COLUMNS + 1) >> 7);
+    put_name(4, "root"), put_number(1, I32, COLUMNS), put_byte(0);
+    for (int i = 0; i < COLUMNS; i++) {
+        sprintf(name, "c%.*s%d", i % 7, "......", i);
+        put_number(1, I32, 6), put_name(3, name), put_byte(0);
+    }
+    put_field(2, LIST), put_byte(STRUCT), put_byte(0);
+    assert_int_equal(parquet_footer_parse(made.data, made.bytes, 4, "text", &c, fault), 0);
+    assert_non_null(strstr(fault, "has no column \"text\"; its columns are \"c0\", \"c.1\", \"c..2\""));
+    assert_string_equal(fault + strlen(fault) - 5, ", ...");
+    assert_int_equal(parquet_footer_parse(made.data, made.bytes, 4, "c.1", &c, fault), 0);
+    assert_non_null(strstr(fault, "says -1 rows"));
+}
+
 /* Structs in structs, lists in lists, lists longer than the file: refused before the stack or the memory ends. */
 static void endless_footers_are_refused(void **state) {
     (void)state;
-    static const uint8_t DEEP[][2] = {{0x1C, 0x1C}, {0x19, 0x19}, {0x19, 0xFC}, {0x1B, 0xFF}, {0xFF, 0xFF}, {0x1C, 0x00}};
+    static const uint8_t DEEP[][2] = {{0x1C, 0x1C}, {0x19, 0x19}, {0x19, 0xFC},
+                                      {0x1B, 0xFF}, {0xFF, 0xFF}, {0x1C, 0x00}};
     for (size_t i = 0; i < sizeof DEEP / sizeof *DEEP; i++) {
         made.bytes = 0;
         put("PAR1", 4);
-        for (int k = 0; k < 50000; k++) put_byte(DEEP[i][k > 0]);
+        for (int k = 0; k < 1000000; k++) /* as frames more than a stack of 8 MiB */
+            put_byte(DEEP[i][k > 0]);
         uint32_t length = (uint32_t)made.bytes - 4;
         put(&length, 4), put("PAR1", 4);
         write_file(copy, made.data, made.bytes);
@@ -281,7 +415,7 @@ static void endless_footers_are_refused(void **state) {
         length++;
         memcpy(made.data + made.bytes - 8, &length, 4);
         write_file(copy, made.data, made.bytes);
-        assert_fault("text", "is longer than the file");
+        assert_fault("text", "is longer than it");
     }
 }
 
@@ -319,6 +453,11 @@ int main(void) {
         cmocka_unit_test_setup_teardown(others_are_refused_by_name, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(lies_are_refused, enter_folder, leave_folder),
         cmocka_unit_test_setup_teardown(endless_footers_are_refused, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(indices_are_checked, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(a_file_cut_while_it_is_read, enter_folder, leave_folder),
+        cmocka_unit_test_setup_teardown(groups_that_overlap_are_refused, enter_folder, leave_folder),
+        cmocka_unit_test(many_columns_are_cut_short),
+        cmocka_unit_test(gzip_members_are_one_page),
         cmocka_unit_test(runs_of_every_width),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static int    file = -1;
     static char   path[64];
     static volatile char byte; /* of the texts: each is read */
+    (void)byte;
     char          fault[PARQUET_FAULT_CHARS] = "";
     const char   *text;
     size_t        count;

@@ -1,5 +1,6 @@
-/* fuzz_tokenizer.c - any bytes as a tokenizer's file, whose kind the first byte says: j tokenizer.json, t NAME.tiktoken, p vocab.json,
- * a byte of zero and merges.txt. An accepted one gives each text ids whose bytes are the text. */
+/* fuzz_tokenizer.c - any bytes as a tokenizer's file, whose kind the first byte says: j tokenizer.json, t
+ * NAME.tiktoken, p vocab.json, a byte of zero and merges.txt. An accepted one gives each text ids whose bytes are the
+ * text. */
 #include <stdlib.h>
 #include <string.h>
 
