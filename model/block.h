@@ -83,7 +83,7 @@ int    is_counting(const Comm *tensor);
 
 typedef struct {
     const char *name;                      /* "gpt2" */
-    const char *prefix;                    /* of names in files: "transformer." */
+    const char *prefix, *blocks;           /* of names in files: "transformer.", and "h" for "transformer.h.3." */
     ParamTable  embedding, block, final;
     const ActRow *act;
     int         acts;

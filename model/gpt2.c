@@ -132,6 +132,7 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
 const BlockKind BLOCK_GPT2 = {
     .name = "gpt2",
     .prefix = "transformer.",
+    .blocks = "h",
     .embedding = TABLE(EMBEDDING_ROWS, EmbeddingParams),
     .block = TABLE(BLOCK_ROWS, BlockParams),
     .final = TABLE(FINAL_ROWS, FinalParams),

@@ -97,13 +97,23 @@ void hf_config_expect(const cJSON *config, const char *path, int64_t n_head) {
 
 const char *hf_plain_name(const char *name) { return strncmp(name, PREFIX, strlen(PREFIX)) == 0 ? name + strlen(PREFIX) : name; }
 
-int hf_is_head(const char *name) { return strcmp(hf_plain_name(name), "lm_head.weight") == 0; }
+/* '#' stands for the number of a block. */
+static const struct { const char *name; HfExtra is; } EXTRAS[] = {
+    {"lm_head.weight", HF_HEAD},
+    {"h.#.attn.bias", HF_NOTHING},        /* attention's causal mask, */
+    {"h.#.attn.masked_bias", HF_NOTHING}, /* and what it writes: in old files */
+};
 
-/* "h.<number>.attn.bias" and ".attn.masked_bias" are the causal mask. */
-int hf_is_passed_over(const char *name) {
-    name = hf_plain_name(name);
-    if (hf_is_head(name)) return 1;
-    if (strncmp(name, "h.", 2) != 0) return 0;
-    size_t digits = strspn(name + 2, "0123456789");
-    return digits > 0 && (strcmp(name + 2 + digits, ".attn.bias") == 0 || strcmp(name + 2 + digits, ".attn.masked_bias") == 0);
+static int is_like(const char *name, const char *pattern) {
+    for (; *pattern && *pattern != '#'; name++, pattern++)
+        if (*name != *pattern) return 0;
+    if (!*pattern) return !*name;
+    size_t digits = strspn(name, "0123456789");
+    return digits > 0 && strcmp(name + digits, pattern + 1) == 0;
+}
+
+HfExtra hf_extra(const char *name) {
+    for (size_t i = 0; i < sizeof EXTRAS / sizeof *EXTRAS; i++)
+        if (is_like(hf_plain_name(name), EXTRAS[i].name)) return EXTRAS[i].is;
+    return HF_ROW;
 }

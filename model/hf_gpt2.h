@@ -1,5 +1,7 @@
-/* hf_gpt2.h - GPT-2 in Hugging Face's files: names of tensors that differ from the rows' (model/gpt2.c), and config.json,
- * written and read. Nothing else in the tree spells them. */
+/* hf_gpt2.h - GPT-2 in Hugging Face's files: tensors that are no rows of the model, and config.json, written and read.
+ *
+ * Names, shapes and orientation of the others are those of the family's rows (model/gpt2.c): they stand there as files have
+ * them, a matrix [in,out] as Conv1D keeps it, so that nothing is transposed on the way. */
 #ifndef TRAIN_GPT_MODEL_HF_GPT2_H
 #define TRAIN_GPT_MODEL_HF_GPT2_H
 
@@ -27,9 +29,9 @@ void hf_config_expect(const cJSON *config, const char *path, int64_t n_head);
 
 /* A tensor's name without "transformer.", which some files leave out. */
 const char *hf_plain_name(const char *name);
-/* Tensors that carry nothing: attention's causal masks in old files, and the head, which is tied to wte. */
-int hf_is_passed_over(const char *name);
-int hf_is_head(const char *name); /* "lm_head.weight" */
+/* Tensors of files: a row of the model; the head, whose values are those of the embedding; nothing that is needed. */
+typedef enum { HF_ROW, HF_HEAD, HF_NOTHING } HfExtra;
+HfExtra hf_extra(const char *name);
 
 #ifdef __cplusplus
 }

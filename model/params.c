@@ -52,7 +52,7 @@ Param *model_params(ModelShape s, int *count) {
     for (int b = 0; b < (int)s.n_layer + 2; b++) {
         const ParamTable *table = table_of(s, b);
         char              prefix[48];
-        if (table == &kind->block) snprintf(prefix, sizeof prefix, "%sh.%d.", kind->prefix, b - 1);
+        if (table == &kind->block) snprintf(prefix, sizeof prefix, "%s%s.%d.", kind->prefix, kind->blocks, b - 1);
         else snprintf(prefix, sizeof prefix, "%s", kind->prefix);
         for (int i = 0; i < table->rows; i++) p[at++] = param_of(&table->row[i], prefix, b, s);
     }

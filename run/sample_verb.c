@@ -1,6 +1,6 @@
-/* sample_verb.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, to stdout. The
- * checkpoint folder describes the model, so neither the run's config nor its data need be there. Computes in fp32 with
- * the masters' own values. Under mpirun with parallel.tensor, .context or .pipeline the ranks share the model; without
+/* sample_verb.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, or from a Hugging Face
+ * folder, to stdout. The folder describes the model, so neither the run's config nor its data need be there. Computes in
+ * fp32 with the masters' own values. Under mpirun with parallel.tensor, .context or .pipeline the ranks share the model; without
  * these rank 0 has all of it. */
 #include <errno.h>
 #include <math.h>
@@ -16,6 +16,7 @@
 #include "model/hf_gpt2.h"
 #include "model/model.h"
 #include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/weights_set.h"
 #include "run/config/config.h"
 #include "run/config/nearest.h"
 #include "run/sample.h"
@@ -91,6 +92,7 @@ static ModelShape read_shape(const char *checkpoint) {
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
         fail(EXIT_DATA, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
     ModelShape shape = hf_config_shape(json.root, path);
+    hf_config_expect(json.root, path, shape.n_head);
     json_free(&json);
     free(text);
     return shape;
@@ -117,10 +119,10 @@ static char *tokenizer_of_run(const char *run) {
 
 /* Returns the tokenizer of the command line, else that of the checkpoint, else that of the run. */
 static Tokenizer find_tokenizer(const Asked *asked, const char *run, const char *checkpoint, int64_t vocab_size) {
-    char path[4200], *of_run = NULL;
+    char path[4200], beside[4200], *of_run = NULL;
     if (asked->tokenizer) return tokenizer_create(asked->tokenizer, vocab_size);
-    snprintf(path, sizeof path, "%s/tokenizer.json", checkpoint);
-    if (io_file_bytes(path) > 0) return tokenizer_create(path, vocab_size);
+    snprintf(beside, sizeof beside, "%s/" WEIGHTS_SINGLE, checkpoint);
+    if (tokenizer_beside(beside, path, sizeof path)) return tokenizer_create(path, vocab_size);
     of_run = tokenizer_of_run(run);
     if (of_run && access(of_run, R_OK) != 0) {
         warn("%s was trained with the tokenizer %s, which is not there any more: tokenizer=FOLDER_OR_FILE says where it is",
@@ -206,8 +208,7 @@ int verb_sample(int argc, char **argv) {
     Asked asked = {.plan = {.prompt = "", .tokens = 256, .temperature = 0.8, .top_k = 0, .seed = 1337}, .grid = {1, 1, 1, 1}};
     char  checkpoint[4096];
     for (int i = 2; i < argc; i++) take_argument(&asked, argv[i]);
-    if (!checkpoint_find(argv[1], checkpoint, sizeof checkpoint))
-        fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder that holds a complete one", argv[1]);
+    weights_set_folder(argv[1], checkpoint, sizeof checkpoint);
     if (verb_sample_is_of_ranks(argc, argv)) {
         World *world = world_join(launch_detect());
         print_sample_of_ranks(&asked, argv[1], checkpoint, world);

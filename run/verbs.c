@@ -19,6 +19,8 @@
 #define GIT_COMMIT "unknown"
 #endif
 
+const char *program_version(void) { return VERSION " (commit " GIT_COMMIT ")"; }
+
 static int verb_schema(int argc, char **argv) {
     if (argc > 1) fail(EXIT_CONFIG, "schema takes no arguments, and there is \"%s\"", argv[1]);
     config_print_schema(stdout);
@@ -34,6 +36,7 @@ static const Verb VERBS[] = {
     {"check",    "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data", verb_check},
     {"plan",     "config.json [key=value ...] [ranks=N] [cluster=NAME]", "parameters, memory, tokens and time of a run, here or elsewhere", verb_plan},
     {"sample",   "RUN_OR_CHECKPOINT [key=value ...]",     "text from a trained model; under mpirun on a grid",                                verb_sample},
+    {"export",   "RUN_OR_CHECKPOINT out=FOLDER [dtype=bf16]", "a folder that Hugging Face transformers loads",         verb_export},
     {"tokenize", "...",                                   "text into token shards; tokenize alone prints how",         verb_tokenize},
     {"train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",             verb_train_tokenizer},
     {"schema",   "",                                      "JSON Schema of the config, for editors",                   verb_schema},

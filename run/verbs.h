@@ -16,12 +16,15 @@ int is_verb(int argc, char **argv);
 /* Runs the verb. Returns the exit code. */
 int verb_main(int argc, char **argv);
 
+const char *program_version(void); /* "0.1.0 (commit 1a2b3c4)" */
+
 int verb_check(int argc, char **argv);      /* check.c        */
 int verb_plan(int argc, char **argv);       /* plan_verb.c    */
 int verb_sample(int argc, char **argv);     /* sample_verb.c  */
 int verb_sample_is_of_ranks(int argc, char **argv); /* all ranks take part: a grid is given */
 int verb_tokenize(int argc, char **argv);   /* tokenize.c     */
 int verb_train_tokenizer(int argc, char **argv);
+int verb_export(int argc, char **argv);     /* export.c       */
 
 #ifdef __cplusplus
 }

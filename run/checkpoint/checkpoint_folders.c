@@ -237,43 +237,42 @@ void folders_prune(const char *checkpoints, int64_t step, int64_t keep, _Atomic 
 
 /* --- finding, without ranks --------------------------------------------------------------------------------------- */
 
-static int is_good(const char *folder, int64_t step, int64_t *warned) {
-    Manifest       m;
+static int is_good(const char *folder, int64_t step, Manifest *m, int64_t *warned) {
     char           fault[MANIFEST_FAULT_BYTES];
-    ManifestStatus status = folder_verify(NULL, folder, step, NULL, &m, fault);
+    ManifestStatus status = folder_verify(NULL, folder, step, NULL, m, fault);
     if (status == MANIFEST_UNKNOWN) folder_fail_unknown(folder, fault);
-    if (status == MANIFEST_GOOD) manifest_free(&m);
-    else                         folder_warn(warned, "%s is not used: %s", folder, fault);
+    if (status != MANIFEST_GOOD) folder_warn(warned, "%s is not used: %s", folder, fault);
     return status == MANIFEST_GOOD;
 }
 
-int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity) {
+int folder_find(const char *run_or_checkpoint, Path *out, Manifest *m) {
     struct stat st;
     StepFolder *list = NULL;
     int         found = 0;
     int64_t     warned = 0;
-    Path        path = path_of("%s", run_or_checkpoint), checkpoints = path_of("%s/checkpoints", run_or_checkpoint);
+    Path        checkpoints = path_of("%s/checkpoints", run_or_checkpoint);
+    *out = path_of("%s", run_or_checkpoint);
     if (lstat(path_of("%s/" MANIFEST_NAME, run_or_checkpoint).text, &st) == 0) {
-        found = is_good(path.text, -1, &warned);
+        found = is_good(out->text, -1, m, &warned);
     } else {
         int count = folders_list(checkpoints.text, &list);
         if (count < 0) fail(EXIT_IO, "cannot read the folder %s: %s", checkpoints.text, strerror(-count));
         for (int i = 0; i < count && !found; i++) {
-            path = path_of("%s/%s", checkpoints.text, list[i].name);
-            found = is_good(path.text, list[i].step, &warned);
+            *out = path_of("%s/%s", checkpoints.text, list[i].name);
+            found = is_good(out->text, list[i].step, m, &warned);
         }
         free(list);
     }
     folder_warn_rest(warned, "are not used either");
-    if (found && strlen(path.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path.text);
-    if (found) strcpy(out, path.text);
     return found;
 }
 
-Path folder_weights(const char *path) {
-    struct stat st;
-    Path        inside = path_of("%s/model.safetensors", path), newest;
-    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return path_of("%s", path);
-    if (stat(inside.text, &st) == 0 || !checkpoint_find(path, newest.text, sizeof newest.text)) return inside;
-    return path_of("%s/model.safetensors", newest.text);
+int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity) {
+    Path     path;
+    Manifest m;
+    if (!folder_find(run_or_checkpoint, &path, &m)) return 0;
+    manifest_free(&m);
+    if (strlen(path.text) >= capacity) fail(EXIT_CONFIG, "the path %s is too long", path.text);
+    strcpy(out, path.text);
+    return 1;
 }

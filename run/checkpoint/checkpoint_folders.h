@@ -24,9 +24,6 @@ typedef struct {
 
 void folder_name(char out[32], int64_t step);            /* "step_00000050" */
 
-/* The file of weights that a path names: itself, the one in a folder, or that of a run folder's newest checkpoint. */
-Path folder_weights(const char *path);
-
 /* The step folders below `checkpoints`, newest first; malloc'ed. 0 when there are none, -errno when it cannot be
  * read. */
 int folders_list(const char *checkpoints, StepFolder **list);
@@ -35,6 +32,8 @@ int folders_list(const char *checkpoints, StepFolder **list);
  * step is the name's, -1 = any. moved counts the pieces checked (NULL: no counter). On MANIFEST_GOOD *m is filled
  * (manifest_free it); else all ranks hold the same fault. */
 ManifestStatus folder_verify(Comm *c, const char *folder, int64_t step, _Atomic int64_t *moved, Manifest *m, char *fault);
+/* As checkpoint_find, with the manifest of what was found (manifest_free it). */
+int folder_find(const char *run_or_checkpoint, Path *out, Manifest *m);
 /* Ends a start that meets MANIFEST_UNKNOWN: exit 71 or 74, naming folder and fault. */
 NORETURN void folder_fail_unknown(const char *folder, const char *fault);
 

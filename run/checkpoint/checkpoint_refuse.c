@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <xxhash.h>
 
 #include "core/io.h"
 #include "core/json.h"
@@ -16,7 +15,7 @@
 #include "run/checkpoint/checkpoint_folders.h"
 #include "model/hf_gpt2.h"
 #include "run/config/schedule.h"
-#include "run/checkpoint/weights_file.h"
+#include "run/checkpoint/weights_set.h"
 
 void refuse_used_folder(const char *run_dir, int checkpoints) {
     struct stat st;
@@ -113,17 +112,6 @@ static void refuse_other_model(const char *folder, const Config *config) {
 
 /* --- at once ------------------------------------------------------------------------------------------------------ */
 
-/* The file, and the folder whose config.json describes it ("" where none does): init_from names either. */
-typedef struct { Path file, folder; } Source;
-
-static Source source_of(const char *init_from) {
-    static const char name[] = "/model.safetensors";
-    Path   file = folder_weights(init_from);
-    size_t bytes = strlen(file.text), tail = sizeof name - 1;
-    int    in_folder = bytes > tail && strcmp(file.text + bytes - tail, name) == 0;
-    return (Source){file, path_of("%.*s", in_folder ? (int)(bytes - tail) : 0, file.text)};
-}
-
 /* A checkpoint wins over init_from, which need not be there any more. */
 static int starts_from_source(const Config *config) {
     StepFolder *list = NULL;
@@ -134,28 +122,17 @@ static int starts_from_source(const Config *config) {
 
 void checkpoint_precheck_source(const Config *config) {
     if (!starts_from_source(config)) return;
-    Source      source = source_of(config->model.init_from);
-    WeightsFile w = weights_open(source.file.text);
-    weights_close(&w);
-    if (source.folder.text[0]) refuse_other_model(source.folder.text, config);
+    WeightsSet set = weights_set_open(config->model.init_from);
+    if (set.folder) refuse_other_model(set.folder, config);
+    weights_set_close(&set);
 }
 
 uint64_t checkpoint_source_fingerprint(const Config *config) {
-    enum { LOOKS = 256, BYTES = 4096 };
     if (!starts_from_source(config)) return 0;
-    char     piece[BYTES];
-    Source   source = source_of(config->model.init_from);
-    int64_t  bytes = io_file_bytes(source.file.text);
-    uint64_t hash = (uint64_t)bytes;
-    int      fd = bytes > 0 ? io_open(source.file.text, IO_READ) : -1;
-    for (int64_t i = 0; fd >= 0 && i < LOOKS; i++) {
-        uint64_t at = (uint64_t)(bytes / LOOKS * i), n = (uint64_t)bytes - at < BYTES ? (uint64_t)bytes - at : BYTES;
-        int      error = io_pread(fd, piece, n, at);
-        if (error) fail(EXIT_IO, "%s cannot be read: %s", source.file.text, strerror(-error));
-        hash = XXH3_64bits_withSeed(piece, n, hash);
-    }
-    if (fd >= 0) io_close(fd);
-    return hash;
+    WeightsSet set = weights_set_open(config->model.init_from);
+    uint64_t   seen = weights_set_fingerprint(&set);
+    weights_set_close(&set);
+    return seen;
 }
 
 void checkpoint_precheck(const Config *config) {

@@ -12,7 +12,6 @@
 #include "core/error.h"
 #include "core/io.h"
 #include "core/tensor.h"
-#include "model/hf_gpt2.h"
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
@@ -57,59 +56,6 @@ void weights_close(WeightsFile *w) {
     io_close(w->fd);
     free(w->path);
     safetensors_free(&w->header);
-}
-
-/* --- matching names and shapes ------------------------------------------------------------------------------------ */
-
-static void expected_shape(char *out, size_t capacity, const Param *p) {
-    SafeTensor t = {.dims = p->dims, .dim = {(uint64_t)p->dim[0], (uint64_t)p->dim[1]}};
-    safetensors_shape(out, capacity, &t);
-}
-
-static void check_tensor(const WeightsFile *w, const SafeTensor *t, const Param *p) {
-    char expected[64], found[200];
-    int  same = t->dims == p->dims;
-    for (int d = 0; same && d < p->dims; d++) same = t->dim[d] == (uint64_t)p->dim[d];
-    expected_shape(expected, sizeof expected, p);
-    safetensors_shape(found, sizeof found, t);
-    if (!same) fail(EXIT_DATA, "%s: tensor %s has shape %s, expected %s", w->path, t->name, found, expected);
-    if (t->type != SAFE_F32 && t->type != SAFE_F16 && t->type != SAFE_BF16)
-        fail(EXIT_DATA, "%s: tensor %s has type %s, expected F32, F16 or BF16", w->path, t->name, safetensors_type_name(t->type));
-}
-
-static int param_of(const Layout *layout, const char *name) {
-    for (int i = 0; i < layout->params; i++)
-        if (strcmp(hf_plain_name(layout->param[i].name), hf_plain_name(name)) == 0) return i;
-    return -1;
-}
-
-const SafeTensor *weights_head(const WeightsFile *w) {
-    for (int i = 0; i < w->header.tensors; i++)
-        if (hf_is_head(w->header.tensor[i].name)) return &w->header.tensor[i];
-    return NULL;
-}
-
-const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout) {
-    const SafeTensor **tensor_of = (const SafeTensor **)calloc((size_t)layout->params, sizeof *tensor_of);
-    char               shape[200];
-    if (!tensor_of) fail(EXIT_MEMORY, "no memory to match the tensors of %s", w->path);
-    for (int i = 0; i < w->header.tensors; i++) {
-        const SafeTensor *t = &w->header.tensor[i];
-        if (t == weights_head(w)) check_tensor(w, t, &layout->param[0]); /* tied to wte, the first row */
-        if (hf_is_passed_over(t->name)) continue;
-        int p = param_of(layout, t->name);
-        safetensors_shape(shape, sizeof shape, t);
-        if (p < 0) fail(EXIT_DATA, "%s: tensor %s of shape %s is not one of this model's", w->path, t->name, shape);
-        if (tensor_of[p]) fail(EXIT_DATA, "%s: tensor %s is there twice, also as %s", w->path, t->name, tensor_of[p]->name);
-        check_tensor(w, t, &layout->param[p]);
-        tensor_of[p] = t;
-    }
-    for (int p = 0; p < layout->params; p++) {
-        if (tensor_of[p]) continue;
-        expected_shape(shape, sizeof shape, &layout->param[p]);
-        fail(EXIT_DATA, "%s: tensor %s is missing, expected with shape %s", w->path, layout->param[p].name, shape);
-    }
-    return tensor_of;
 }
 
 /* --- values ------------------------------------------------------------------------------------------------------- */

@@ -23,16 +23,6 @@ typedef struct {
 WeightsFile weights_open(const char *path);
 void        weights_close(WeightsFile *w);
 
-/* lm_head.weight, NULL where it is not stored. weights_match checks that it has wte's shape; with a tied head, as here,
- * it has wte's values, too. */
-const SafeTensor *weights_head(const WeightsFile *w);
-
-/* tensor_of[p] = the file's tensor of parameter row p, under its name with or without "transformer.". The attention
- * masks that old files carry are passed over, as is weights_head(); any other extra tensor, a missing one, another
- * shape or a type that is not F32, F16 or BF16: exit 65 naming tensor, found and expected. Returns a malloc'ed array
- * [layout->params]. */
-const SafeTensor **weights_match(const WeightsFile *w, const Layout *layout);
-
 /* Elements [first, first + elems) of a tensor as fp32, read by all threads; elems <= WEIGHTS_BLOCK. */
 void weights_read(const WeightsFile *w, const SafeTensor *t, int64_t first, int64_t elems, float *out);
 

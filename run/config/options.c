@@ -88,7 +88,7 @@ const Option OPTIONS[] = {
     SIZE(n_positions, NULL, 1, DIM, "positions the model knows: the longest sequence", .need = NEED_MODEL, FIXED),
     SIZE(vocab_size, NULL, 1, DIM, "token ids run from 0 to vocab_size-1", .need = NEED_MODEL, FIXED),
     TEXT(model.init_from, "\"\"", 0, 4095,
-         "a .safetensors file, or a folder with model.safetensors: start from these weights at step 0"),
+         "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
 
     LIST(data.train, NULL, 1, "a glob or a list of globs of token shards", REQUIRED),
     LIST(data.val, "\"\"", 0, "the same for held-out data; \"\" = no eval"),

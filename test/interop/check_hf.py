@@ -1,14 +1,71 @@
-"""Logits of a checkpoint folder as Hugging Face transformers loads it: check_hf.py FOLDER TOKEN...  (a line of logits for each token)"""
+"""What Hugging Face transformers makes of our folders, and folders that it makes for us.
+
+    check_hf.py logits FOLDER DTYPE TOKEN...   logits of the folder's model, in float32: a line for each token; DTYPE is that of its weights
+    check_hf.py rounded FOLDER EXPORTED DTYPE  EXPORTED is FOLDER as transformers itself rounds it: the same bits, the same logits
+    check_hf.py make WORK                      models of transformers in WORK/sharded, /bf16, /quirks (a stored head and masks, no prefix)
+                                               and /untied (a head of its own)
+"""
+import os
 import sys
 
 import torch
-from transformers import GPT2LMHeadModel
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-model, info = GPT2LMHeadModel.from_pretrained(sys.argv[1], output_loading_info=True, local_files_only=True)
-for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-    assert not info.get(kind), f"{kind}: {info[kind]}"
-model.eval()
-with torch.no_grad():
-    logits = model(torch.tensor([[int(word) for word in sys.argv[2:]]])).logits[0].float()
-for row in logits.tolist():
-    print(" ".join("%.9g" % value for value in row))
+TOKENS = [116, 104, 101, 32, 113, 117, 105, 99, 107, 0, 255]
+
+
+def load(folder, **how):
+    """The folder's model as transformers loads it, complete and without a leftover."""
+    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, local_files_only=True, **how)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        assert not info.get(kind), f"{kind}: {info[kind]}"
+    assert isinstance(model, GPT2LMHeadModel)
+    return model.eval()
+
+
+def logits_of(model, tokens):
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0].float()
+
+
+def logits(folder, dtype, *tokens):
+    model = load(folder, dtype="auto")
+    assert str(model.dtype) == f"torch.{dtype}", model.dtype
+    for row in logits_of(model.float(), [int(word) for word in tokens]).tolist():
+        print(" ".join("%.9g" % value for value in row))
+
+
+def rounded(folder, exported, dtype):
+    """Weights bit for bit; so the logits that the rounded model computes in its own type are those that the type allows."""
+    exact = logits_of(load(folder), TOKENS)
+    theirs, ours = load(folder).to(getattr(torch, dtype)), load(exported, dtype="auto")
+    for (name, a), (same, b) in zip(theirs.state_dict().items(), ours.state_dict().items(), strict=True):
+        assert name == same and a.dtype == b.dtype and torch.equal(a, b), name
+    a, b = logits_of(theirs, TOKENS), logits_of(ours, TOKENS)
+    assert torch.equal(a, b), (a - b).abs().max()
+    print(f"{exported}: as {dtype} logits are up to {(b - exact).abs().max():.3g} from those of float32")
+    assert (b - exact).abs().max() > 0, "nothing was rounded"
+
+
+def make(work):
+    torch.manual_seed(5)
+    config = GPT2Config(n_layer=3, n_head=8, n_embd=64, n_positions=40, vocab_size=300, initializer_range=0.2, bos_token_id=None, eos_token_id=None)
+    model = GPT2LMHeadModel(config).eval()
+    model.save_pretrained(f"{work}/sharded", max_shard_size="100KB")
+    model.save_pretrained(f"{work}/quirks")
+    state = {name.removeprefix("transformer."): value.clone().contiguous() for name, value in model.state_dict().items()}
+    for i in range(config.n_layer):
+        state[f"h.{i}.attn.bias"] = torch.ones(40, 40).tril().to(torch.uint8).view(1, 1, 40, 40)
+        state[f"h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+    assert "lm_head.weight" in state
+    save_file(state, f"{work}/quirks/model.safetensors", metadata={"format": "pt"})
+    model.to(torch.bfloat16).save_pretrained(f"{work}/bf16", max_shard_size="50KB")
+    config.tie_word_embeddings = False
+    GPT2LMHeadModel(config).save_pretrained(f"{work}/untied", max_shard_size="100KB")
+    for folder in ("sharded", "bf16", "untied"):
+        assert os.path.exists(f"{work}/{folder}/model.safetensors.index.json"), folder
+
+
+if __name__ == "__main__":
+    {"logits": logits, "rounded": rounded, "make": make}[sys.argv[1]](*sys.argv[2:])

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# make check-hf: a checkpoint's folder loads in Hugging Face transformers as it is, with the same logits (1e-4 in fp32).
+# make check-hf: a checkpoint's folder and our exports load in Hugging Face transformers as they are, with the same logits (1e-4 in fp32), and
+# models that transformers made load here.
 # Installs transformers into a virtual environment under build/; ends with "skipped: ..." and status 0 where it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 VENV=$PWD/build/venv-hf
@@ -22,15 +23,45 @@ fi
 make --no-print-directory B="$B" "$B/test/run/dump_logits" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
 TOKENS="116 104 101 32 113 117 105 99 107 32 98 114 111 119 110 32 102 111 120 0 255 46 10 32 97 32 108 97 122 121 32 100 111 103"
 VERSION=$("$PYTHON" -c 'import transformers; print(transformers.__version__)')
+# same NAME FOLDER [DTYPE] [FOLDER]: transformers and we compute the same logits from the folder, or it from the second one.
+same() {
+    # shellcheck disable=SC2086
+    "$B/test/run/dump_logits" "$2" $TOKENS > "$WORK/ours" && "$PYTHON" test/interop/check_hf.py logits "${4:-$2}" "${3:-float32}" $TOKENS > "$WORK/theirs" &&
+        awk -f test/interop/compare_logits.awk "$WORK/ours" "$WORK/theirs"
+    ok $? "transformers $VERSION gives the same logits: $1"
+}
+export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error HF_HUB_DISABLE_PROGRESS_BARS=1
+
 for grid in "1" "4 model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pipeline=2"; do
     # shellcheck disable=SC2086
     train_ranks $grid run.dir="$WORK/${grid%% *}" optimizer.learning_rate=5e-3 > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
-    folder=$WORK/${grid%% *}/checkpoints/step_00000012
-    # shellcheck disable=SC2086
-    "$B/test/run/dump_logits" "$folder" $TOKENS > "$WORK/ours" && "$PYTHON" test/interop/check_hf.py "$folder" $TOKENS > "$WORK/theirs" &&
-        awk -f test/interop/compare_logits.awk "$WORK/ours" "$WORK/theirs"
-    ok $? "transformers $VERSION gives the same logits, trained on ${grid%% *} rank(s)"
+    same "a checkpoint of ${grid%% *} rank(s)" "$WORK/${grid%% *}/checkpoints/step_00000012"
 done
+
+# Our exports there.
+for form in "fp32 float32" "bf16 bfloat16" "fp16 float16" "fp32 float32 shard_bytes=60000" "bf16 bfloat16 shard_bytes=30000"; do
+    read -r word dtype shards <<< "$form"
+    out=$WORK/$word${shards:+-sharded}
+    # shellcheck disable=SC2086
+    "$TRAIN" export "$WORK/1" out="$out" dtype=$word $shards > "$WORK/log" 2>&1 || { cat "$WORK/log"; exit 1; }
+    same "export ${form/ */} $shards" "$out" "$dtype"
+    case $word$shards in bf16 | fp16) expect "export $word: rounded as torch does" "$PYTHON" test/interop/check_hf.py rounded "$WORK/fp32" "$out" "$dtype" ;; esac
+done
+
+# Its models here.
+"$PYTHON" test/interop/check_hf.py make "$WORK/made" || exit 1
+same "its own model in several files" "$WORK/made/sharded"
+same "its own model as bfloat16 in several files" "$WORK/made/bf16" bfloat16
+same "a stored head, old masks and names without a prefix" "$WORK/made/quirks" float32 "$WORK/made/sharded"
+theirs=$(sed 's/"vocab_size": 256/"vocab_size": 300/; s/"n_layer": 2, "n_head": 3, "n_embd": 42/"n_layer": 3, "n_head": 8, "n_embd": 64/' "$WORK/tiny.json")
+echo "$theirs" > "$WORK/tiny.json"
+for made in sharded quirks bf16; do
+    expect "trained on from $made" quiet train run.dir="$WORK/from-$made" model.init_from="$WORK/made/$made" run.steps=1 optimizer.learning_rate=0
+done
+expect "from several files and from one: the same weights" same_weights "$WORK/from-sharded" "$WORK/from-quirks" step_00000001
+expect "sample takes its folder" quiet "$TRAIN" sample "$WORK/made/sharded" tokens=8
+expect "a head of its own is refused" exits 65 'lm_head.weight is not wte.weight' train run.dir="$WORK/untied" model.init_from="$WORK/made/untied"
+
 # The tokenizers of checkpoints: bytes, one learnt here, and a .tiktoken file turned into tokenizer.json.
 make --no-print-directory B="$B" "$B/test/data/dump_ids" > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
 python3 -c 'print("Zo\u00eb: \u4f60\u597d\U0001f600\n\t  It'"'"'s 12,345 words\u2026 the quick brown fox jumps   over 3.14\n\n  end")' > "$WORK/prose"

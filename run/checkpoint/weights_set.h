@@ -1,0 +1,57 @@
+/* weights_set.h - a model's weights as Hugging Face stores them: one .safetensors file, or the several that an index
+ * names. Faults end the program as in weights_file.h.
+ */
+#ifndef TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_SET_H
+#define TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_SET_H
+
+#include "core/layout.h"
+#include "run/checkpoint/weights_file.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEIGHTS_SINGLE "model.safetensors"
+#define WEIGHTS_INDEX  "model.safetensors.index.json"
+
+typedef struct {
+    char        *path;      /* owned: of the file, or of the index */
+    char        *folder;    /* owned: the folder whose config.json describes them; NULL: a file of another name */
+    WeightsFile *file;      /* owned [files] */
+    int          files;
+} WeightsSet;
+
+/* One of the set's tensors; tensor NULL: there is none. */
+typedef struct {
+    const WeightsFile *file;
+    const SafeTensor  *tensor;
+} WeightsTensor;
+
+/* path: a file; an index; a folder that holds one of the two, or else a run folder, whose newest checkpoint is taken.
+ * With an index every file must be there, with just the tensors that the index says: exit 65 naming tensor and files. A
+ * name that is no path, but may be one of the Hugging Face hub, and a folder of weights in another format are refused
+ * with the way out. */
+WeightsSet weights_set_open(const char *path);
+void       weights_set_close(WeightsSet *set);
+
+/* The folder of a model, into out [capacity]: a checkpoint, the newest one of a run folder, or any other with config.json
+ * and such weights. Else exit 65. */
+void weights_set_folder(const char *path, char *out, size_t capacity);
+
+/* Of sizes, and samples of what the files hold. */
+uint64_t weights_set_fingerprint(const WeightsSet *set);
+
+/* lm_head.weight, if it is stored. weights_set_match checks that it has wte's shape; with a tied head, as here, it has
+ * wte's values, too. */
+WeightsTensor weights_set_head(const WeightsSet *set);
+
+/* tensor_of[p] = the tensor of parameter row p, under its name with or without "transformer.". Tensors that carry
+ * nothing (model/hf_gpt2.h) and weights_set_head() are passed over; any other extra tensor, a missing one, another shape
+ * or a type that is not F32, F16 or BF16: exit 65 naming tensor, found and expected. Returns a malloc'ed array
+ * [layout->params]. */
+WeightsTensor *weights_set_match(const WeightsSet *set, const Layout *layout);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,173 @@
+/* test_weights_set.c - weights in several files with an index: values, refusals, where they are looked for. */
+#include "test/run/lib/child.h"
+
+#include "run/checkpoint/weights_set.h"
+
+#include "test/run/lib/own_folder.h"
+
+static float value_of(int64_t g) { return (float)(g % 251 - 125) * 0.25f; }
+
+/* A file `name` with rows [first, end) of the fixture's table, and one more tensor [1] where extra is a name. */
+static void write_part(const char *name, int first, int end, const char *extra) {
+    Param      rows[FIXTURE_ROWS];
+    SafeTensor t[FIXTURE_ROWS + 1] = {0};
+    size_t     bytes;
+    int64_t    g = 0;
+    int        tensors = 0;
+    fixture_rows(rows);
+    for (int i = 0; i < end; i++) {
+        int64_t elems = rows[i].dim[0] * (rows[i].dims == 2 ? rows[i].dim[1] : 1);
+        if (i < first) g += elems;
+        else t[tensors++] = (SafeTensor){.name = rows[i].name, .dims = rows[i].dims, .dim = {(uint64_t)rows[i].dim[0], (uint64_t)rows[i].dim[1]}};
+    }
+    if (extra) t[tensors++] = (SafeTensor){.name = extra, .dims = 1, .dim = {1}};
+    char *header = safetensors_header(t, tensors, &bytes);
+    FILE *out = fopen(path_of("%s/%s", dir, name).text, "w");
+    fwrite(header, 1, bytes, out);
+    for (uint64_t k = 0; k < t[tensors - 1].end / sizeof(float); k++) fwrite(&(float){value_of(g + (int64_t)k)}, sizeof(float), 1, out);
+    fclose(out);
+    free(header);
+}
+
+/* An index of the rows, the first `first` of them in one.safetensors and the rest in two.safetensors; one row is left out,
+ * and one more name is said to be in two.safetensors. */
+static void write_index(int first, int without, const char *more) {
+    Param rows[FIXTURE_ROWS];
+    FILE *out = fopen(path_of("%s/" WEIGHTS_INDEX, dir).text, "w");
+    fixture_rows(rows);
+    fprintf(out, "{\"weight_map\": {");
+    for (int i = 0, n = 0; i < FIXTURE_ROWS; i++)
+        if (i != without) fprintf(out, "%s\"%s\": \"%s.safetensors\"", n++ ? ", " : "", rows[i].name, i < first ? "one" : "two");
+    if (more) fprintf(out, ", \"%s\": \"two.safetensors\"", more);
+    fprintf(out, "}}\n");
+    fclose(out);
+}
+
+static const char *read_from;
+static void read_piece(void *argument) {
+    (void)argument;
+    Fixture f;
+    int64_t wrong = 0;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    checkpoint_init_from(read_from, &f.state);
+    for (int i = 0; i < f.shards->spans; i++) {
+        Span span = f.shards->span[i];
+        for (int64_t k = 0; k < span.elems; k++)
+            wrong += tensor_get(optimizer_master(&f.optimizer, span), k) !=
+                     value_of(f.shards->layout.param[span.param].offset + span.first + k);
+    }
+    checkpoint_read_weights(read_from, &f.shards->layout, f.shards->params, &f.stream);
+    for (int i = 0; i < f.shards->layout.params; i++) {
+        const Param *p = &f.shards->layout.param[i];
+        for (int64_t k = 0; k < p->elems; k++) wrong += tensor_get(f.shards->params, p->memory + k) != value_of(p->offset + k);
+    }
+    fixture_destroy(&f);
+    if (wrong) _exit(1);
+}
+
+static Child read_now(const char *path) {
+    read_from = path;
+    return child_run(read_piece, NULL);
+}
+
+static void refused(const char *path, const char *word) {
+    Child c = read_now(path);
+    if (c.code != EXIT_DATA || child_lines(&c) != 1 || !strstr(c.said, word)) fail_msg("wanted \"%s\": exit %d: %s", word, c.code, c.said);
+}
+
+static void test_two_files_are_one_model(void **state) {
+    (void)state;
+    for (int first = 1; first < FIXTURE_ROWS; first += 3) {
+        write_part("one.safetensors", 0, first, NULL);
+        write_part("two.safetensors", first, FIXTURE_ROWS, NULL);
+        write_index(first, -1, NULL);
+        Child folder = read_now(dir), index = read_now(path_of("%s/" WEIGHTS_INDEX, dir).text);
+        if (folder.code || index.code) fail_msg("first %d: exit %d and %d: %s%s", first, folder.code, index.code, folder.said, index.said);
+    }
+    write_part(WEIGHTS_SINGLE, 0, FIXTURE_ROWS, NULL); /* wins over an index, broken or not */
+    assert_int_equal(unlink(path_of("%s/two.safetensors", dir).text), 0);
+    assert_int_equal(read_now(dir).code, 0);
+}
+
+static void test_files_and_index_must_agree(void **state) {
+    (void)state;
+    write_part("one.safetensors", 0, 4, NULL);
+    write_part("two.safetensors", 4, FIXTURE_ROWS, NULL);
+    write_index(5, -1, NULL);
+    refused(dir, "tensor transformer.h.0.mlp.c_fc.weight is in ");
+    refused(dir, "two.safetensors, the index says it is in ");
+    write_index(4, 7, NULL);
+    refused(dir, "tensor transformer.ln_f.bias is in none of the index's files, and stands in ");
+    write_index(4, -1, "transformer.h.1.ln_1.bias");
+    refused(dir, "tensor transformer.h.1.ln_1.bias is missing, the index says it is in ");
+    write_index(4, -1, NULL);
+    write_part("two.safetensors", 4, FIXTURE_ROWS, "transformer.wpe.weight");
+    refused(dir, "tensor transformer.wpe.weight is there twice, in ");
+    write_part("two.safetensors", 4, FIXTURE_ROWS, "wpe.weight"); /* the same tensor by its other name */
+    write_index(4, -1, "wpe.weight");
+    refused(dir, "tensor wpe.weight is there twice, also as transformer.wpe.weight");
+    write_part("two.safetensors", 4, 7, NULL);
+    write_index(4, 7, NULL);
+    refused(dir, "tensor transformer.ln_f.bias is missing, expected with shape [14]");
+    assert_int_equal(truncate(path_of("%s/two.safetensors", dir).text, 100), 0);
+    refused(dir, "two.safetensors ends inside its header");
+    assert_int_equal(unlink(path_of("%s/two.safetensors", dir).text), 0);
+    refused(dir, "two.safetensors does not exist, and ");
+    assert_int_equal(io_replace_file(path_of("%s/" WEIGHTS_INDEX, dir).text, "{}", 2), 0);
+    refused(dir, WEIGHTS_INDEX " has no weight_map");
+}
+
+/* A change in any of the files makes another fingerprint. */
+static void test_the_fingerprint_covers_all_files(void **state) {
+    (void)state;
+    write_part("one.safetensors", 0, 4, NULL);
+    write_part("two.safetensors", 4, FIXTURE_ROWS, NULL);
+    write_index(4, -1, NULL);
+    uint64_t seen[4];
+    for (int i = 0; i < 4; i++) {
+        if (i) { /* the last byte of one file, of the other, and back again */
+            Path  path = path_of("%s/%s.safetensors", dir, i == 2 ? "two" : "one");
+            FILE *f = fopen(path.text, "r+");
+            fseek(f, i == 2 ? 1000 : -1000, i == 2 ? SEEK_SET : SEEK_END);
+            int c = fgetc(f);
+            fseek(f, -1, SEEK_CUR);
+            fputc(c ^ 1, f);
+            fclose(f);
+        }
+        WeightsSet set = weights_set_open(dir);
+        seen[i] = weights_set_fingerprint(&set);
+        assert_int_equal(set.files, 2);
+        assert_string_equal(set.folder, dir);
+        weights_set_close(&set);
+        for (int k = 0; k < i; k++) assert_true(seen[k] != seen[i]);
+    }
+}
+
+static void test_what_is_no_model(void **state) {
+    (void)state;
+    Path bin = path_of("%s/pytorch_model.bin", dir);
+    refused(dir, WEIGHTS_SINGLE " does not exist, nor does " WEIGHTS_INDEX " there");
+    assert_int_equal(io_replace_file(bin.text, "PK", 2), 0);
+    refused(dir, "holds pytorch_model.bin and no model.safetensors: only safetensors are read");
+    static const char *const hub[][2] = {
+        {"gpt2", "hf download openai-community/gpt2 --local-dir datasets/gpt2,"},
+        {"gpt2-xl", "hf download openai-community/gpt2-xl --local-dir datasets/gpt2-xl,"},
+        {"distilgpt2", "hf download distilbert/distilgpt2 --local-dir datasets/distilgpt2,"},
+        {"openai-community/gpt2-medium", "hf download openai-community/gpt2-medium --local-dir datasets/gpt2-medium,"},
+        {"someone/their_model-1.5", "hf download someone/their_model-1.5 --local-dir datasets/their_model-1.5,"},
+    };
+    for (size_t i = 0; i < sizeof hub / sizeof *hub; i++) refused(hub[i][0], hub[i][1]);
+    static const char *const paths[] = {"./gpt2", "/nowhere", "a/b/c", "test/nothing", "model.safetensors", "gpt2/", "two words", "~/gpt2"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        Child c = read_now(paths[i]);
+        if (c.code != EXIT_DATA || !strstr(c.said, "does not exist") || strstr(c.said, "hf download")) fail_msg("%s: exit %d: %s", paths[i], c.code, c.said);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        CASE(test_two_files_are_one_model), CASE(test_files_and_index_must_agree), CASE(test_the_fingerprint_covers_all_files),
+        CASE(test_what_is_no_model),
+    };
+    return RUN_ALONE(tests);
+}
