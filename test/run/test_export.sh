@@ -97,7 +97,7 @@ expect "a checkpoint without a tokenizer: the card says so" eval 'grep -q "witho
 
 # Refused before anything is written.
 before=$(find "$WORK/plain" -type f -exec cat {} + | cksum)
-expect "a full folder" exits 64 "$WORK/plain is not empty" export_to plain
+expect "a full folder" exits 64 "$WORK/plain is not empty: " export_to plain
 expect "a file of that name" exits 64 "$WORK/huge.safetensors" export_to huge.safetensors
 expect "nothing was written over" [ "$(find "$WORK/plain" -type f -exec cat {} + | cksum)" = "$before" ]
 mkdir "$WORK/empty"
@@ -119,7 +119,7 @@ for fault in io.write@1:ENOSPC io.write@5:ENOSPC io.write@20:EDQUOT io.fsync@3:E
 done
 expect "a limit on the size of files" exits 74 'cannot write .*none/model.safetensors' bash -c "ulimit -f 100; exec '$TRAIN' export '$WORK/run' out='$WORK/none'"
 TRAIN_GPT_FAIL="io.write@2+:slow" "$FAILING" export "$WORK/run" out="$WORK/none" shard_bytes=1 > /dev/null 2>&1 & job=$!
-for _ in $(seq 200); do [ -n "$(find "$WORK" -maxdepth 1 -name 'none.tmp*')" ] && break; sleep 0.02; done
+for _ in $(seq 1500); do [ -n "$(find "$WORK" -maxdepth 1 -name 'none.tmp*')" ] && break; sleep 0.02; done
 kill -TERM $job; wait $job; expect "asked to stop: exit 75" [ $? -eq 75 ]
 expect "of none of these anything is left" nothing_of none
 
