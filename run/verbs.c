@@ -115,6 +115,12 @@ static NORETURN void refuse_word(const char *word) {
     fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; train_gpt --help lists what there is", word);
 }
 
+int verb_is_of_ranks(int argc, char **argv) {
+    for (int i = 2; i < argc; i++)
+        if (strncmp(argv[i], "parallel.", 9) == 0) return 1;
+    return 0;
+}
+
 int is_verb(int argc, char **argv) {
     if (argc < 2) return 1;
     const char *word = argv[1];
@@ -143,7 +149,7 @@ int verb_main(int argc, char **argv) {
         world_expect(launch); /* this was to be a run of all ranks */
         refuse_word(argv[1]);
     }
-    int of_ranks = verb && verb->main == verb_sample && verb_sample_is_of_ranks(argc, argv);
+    int of_ranks = verb && verb->main == verb_sample && verb_is_of_ranks(argc, argv);
     if (of_ranks) world_expect(launch);
     else if (launch.rank > 0) return EXIT_DONE; /* rank 0 does it, once */
     start_computing();
