@@ -33,6 +33,7 @@ typedef struct {
 static const Verb VERBS[] = {
     {"check",    "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data", verb_check},
     {"plan",     "config.json [key=value ...] [ranks=N] [cluster=NAME]", "parameters, memory, tokens and time of a run, here or elsewhere", verb_plan},
+    {"eval",     "RUN_OR_CHECKPOINT [key=value ...]",     "loss, bits per byte and scores of tasks; under mpirun on a grid",              verb_eval},
     {"sample",   "RUN_OR_CHECKPOINT [key=value ...]",     "text from a trained model; under mpirun on a grid",                                verb_sample},
     {"tokenize", "...",                                   "text into token shards; tokenize alone prints how",         verb_tokenize},
     {"train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",             verb_train_tokenizer},
@@ -149,7 +150,7 @@ int verb_main(int argc, char **argv) {
         world_expect(launch); /* this was to be a run of all ranks */
         refuse_word(argv[1]);
     }
-    int of_ranks = verb && verb->main == verb_sample && verb_is_of_ranks(argc, argv);
+    int of_ranks = verb && (verb->main == verb_sample || verb->main == verb_eval) && verb_is_of_ranks(argc, argv);
     if (of_ranks) world_expect(launch);
     else if (launch.rank > 0) return EXIT_DONE; /* rank 0 does it, once */
     start_computing();

@@ -1,5 +1,5 @@
 /* verbs.h - words in place of a config file: all tasks but training. None needs MPI; under mpirun rank 0 alone acts, but
- * for `sample` with a grid.
+ * for `sample` and `eval` with a grid.
  *
  * A verb gets argv from its own word on (argv[0] = "plan") and returns an exit code.
  */
@@ -19,7 +19,8 @@ int verb_main(int argc, char **argv);
 int verb_check(int argc, char **argv);      /* check.c        */
 int verb_plan(int argc, char **argv);       /* plan_verb.c    */
 int verb_sample(int argc, char **argv);     /* sample_verb.c  */
-int verb_is_of_ranks(int argc, char **argv); /* sample: all ranks take part, a grid is given */
+int verb_eval(int argc, char **argv);       /* eval_verb.c    */
+int verb_is_of_ranks(int argc, char **argv); /* sample, eval: all ranks take part, a grid is given */
 int verb_tokenize(int argc, char **argv);   /* tokenize.c     */
 int verb_train_tokenizer(int argc, char **argv);
 

@@ -172,7 +172,7 @@ static void a_large_hole_costs_no_memory(void **state) {
     char *whole = unbroken(20);
     long  before = peak_kib();
     assert_int_equal(truncate(path, 64 << 20), 0);
-    assert_int_equal(metrics_lack_eval(dir, 20), 0);
+    assert_int_equal(metrics_lack_eval(dir, 20, METRICS_EVAL), 0);
     metrics_close(metrics_open(dir, 20));
     assert_in_range(peak_kib() - before, 0, 8 << 10);
     char *text = read_text(path);
@@ -281,19 +281,19 @@ static void a_lost_file_starts_at_the_step(void **state) {
  * resume. */
 static void a_missing_evaluation_is_seen(void **state) {
     (void)state;
-    assert_int_equal(metrics_lack_eval(dir, 0), 1);
-    assert_int_equal(metrics_lack_eval(dir, 6), 0); /* no log */
+    assert_int_equal(metrics_lack_eval(dir, 0, METRICS_EVAL), 1);
+    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 0); /* no log */
     Metrics *m = metrics_open(dir, 0);
     log_steps(m, 0, 6);
-    assert_int_equal(metrics_lack_eval(dir, 6), 0); /* it never evaluated */
+    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 0); /* it never evaluated */
     metrics_close(m);
     m = metrics_open(dir, 0);
     metrics_eval(m, 0, 5.5);
     log_steps(m, 0, 6);
-    assert_int_equal(metrics_lack_eval(dir, 6), 1);
+    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 1);
     metrics_eval(m, 6, NAN); /* even one that is no number was one */
-    assert_int_equal(metrics_lack_eval(dir, 6), 0);
-    assert_int_equal(metrics_lack_eval(dir, 7), 0);
+    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 0);
+    assert_int_equal(metrics_lack_eval(dir, 7, METRICS_EVAL), 0);
     metrics_close(m);
 }
 
