@@ -2,9 +2,10 @@
  *
  * Tokens are divided as lm-eval's encode_pair does: the context gives up its white space at the end to the continuation,
  * and the continuation has those tokens of the whole that come after as many as the context alone has. Without a context
- * it follows the token that a text of its own begins after. Tasks of CORE are divided as nanochat does: a start token
- * first; choices are what comes after the tokens that all of them begin with, a continuation the tokens that all texts
- * end with, or what comes after those of the context. */
+ * it follows the token that a text of its own begins after, unless it begins with that itself.
+ *
+ * Tasks of CORE are divided as nanochat does: a start token first; choices are what comes after the tokens that all of
+ * them begin with, a continuation the tokens that all texts end with, or what comes after those of the context. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +76,8 @@ static Text text_of(const Task *t, TaskReader reader, const char *context, const
     snprintf(whole, size, "%s%s%s", context, delimiter, continuation);
     int64_t before = encode(reader.tokenizer, whole, of_context, has_start, &alone);
     x.count = encode(reader.tokenizer, whole, size - 1, has_start, &x.token);
+    if (!t->is_core && !*context && x.count > 2 && x.token[1] == x.token[0]) /* it brings its own start token */
+        memmove(x.token, x.token + 1, sizeof *x.token * (size_t)--x.count);
     x.scored = x.count - before;
     free(alone);
     free(whole);

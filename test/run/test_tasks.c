@@ -56,6 +56,9 @@ static void choices_are_divided_as_lm_eval_does(void **state) {
     t = parsed(reader(40), NULL, "{\"context\":\"\",\"choices\":[\"b\",\"cd\"],\"gold\":0}");
     assert_text(&t, 0, 1, "\ncd", 2, 2);                /* after the token that a text begins after */
     task_free(&t);
+    t = parsed(reader(40), NULL, "{\"context\":\"\",\"choices\":[\"\\nb\",\"c\"],\"gold\":0}");
+    assert_text(&t, 0, 0, "\nb", 1, 2);                 /* unless it is there */
+    task_free(&t);
     t = parsed(reader(40), NULL, "{\"context\":\" \",\"choices\":[\"b\",\"cd\"],\"gold\":0}");
     assert_text(&t, 0, 1, "\n cd", 3, 2);
     task_free(&t);
