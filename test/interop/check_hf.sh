@@ -31,4 +31,5 @@ for grid in "1" "4 model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pip
         awk -f test/interop/compare_logits.awk "$WORK/ours" "$WORK/theirs"
     ok $? "transformers $VERSION gives the same logits, trained on ${grid%% *} rank(s)"
 done
+bash test/interop/check_eval.sh || STATUS=1 # lm-eval's scores
 exit $STATUS
