@@ -28,27 +28,28 @@ static const int64_t DEFAULT_TOKENS = 131072; /* as eval.tokens */
 /* --- what is asked for -------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *data, *tokenizer;        /* NULL: not given */
-    char       *tasks;                   /* owned: the list, its commas NULs */
+    const char *data, *tokenizer; /* NULL: not given */
+    char       *tasks;            /* owned: the list, its commas NULs */
     const char *task[MOST_TASKS];
     int         task_count, is_json;
-    int64_t     tokens, batch;           /* tokens -1: not given */
+    int64_t     tokens, batch; /* tokens -1: not given */
     MeshSizes   grid;
 } Asked;
 
 /* The run's own: of a checkpoint's state.json. */
 typedef struct {
-    Json          json;                  /* owned */
-    char         *text;                  /* owned */
-    const cJSON  *val;                   /* NULL: none */
-    int64_t       seq_len, tokens;       /* 0: not known */
+    Json         json;            /* owned */
+    char        *text;            /* owned */
+    const cJSON *val;             /* NULL: none */
+    int64_t      seq_len, tokens; /* 0: not known */
 } RunWords;
 
 static int64_t count_argument(const char *name, const char *text, int64_t least, int64_t most) {
     char     *end;
     long long value = strtoll(text, &end, 10);
     if (end == text || *end || value < least || value > most)
-        fail(EXIT_CONFIG, "eval: %s=%s: a whole number from %lld to %lld is expected", name, text, (long long)least, (long long)most);
+        fail(EXIT_CONFIG, "eval: %s=%s: a whole number from %lld to %lld is expected", name, text, (long long)least,
+             (long long)most);
     return value;
 }
 
@@ -66,13 +67,14 @@ static void take_tasks(Asked *asked, const char *list) {
 }
 
 static int flag_argument(const char *name, const char *text) {
-    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0) fail(EXIT_CONFIG, "eval: %s=%s: true or false is expected", name, text);
+    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+        fail(EXIT_CONFIG, "eval: %s=%s: true or false is expected", name, text);
     return *text == 't';
 }
 
 static void take_argument(Asked *asked, const char *argument) {
-    static const char *const names[] = {"data", "tasks", "tokens", "batch", "tokenizer", "json", "parallel.tensor", "parallel.context",
-                                        "parallel.pipeline", NULL};
+    static const char *const names[] = {"data", "tasks",           "tokens",           "batch",             "tokenizer",
+                                        "json", "parallel.tensor", "parallel.context", "parallel.pipeline", NULL};
     const char *value = strchr(argument, '=');
     char        name[64];
     snprintf(name, sizeof name, "%.*s", (int)(value ? value - argument : (ptrdiff_t)strlen(argument)), argument);
@@ -80,21 +82,21 @@ static void take_argument(Asked *asked, const char *argument) {
     while (names[which] && strcmp(names[which], name) != 0) which++;
     if (!names[which]) {
         Nearest near = nearest_word(name, names);
-        fail(EXIT_CONFIG, "eval: unknown option \"%s\"%s%s%s; usage: %s", name, near.sure ? ", did you mean \"" : "", near.sure ? near.word : "",
-             near.sure ? "\"?" : "", USAGE);
+        fail(EXIT_CONFIG, "eval: unknown option \"%s\"%s%s%s; usage: %s", name, near.sure ? ", did you mean \"" : "",
+             near.sure ? near.word : "", near.sure ? "\"?" : "", USAGE);
     }
     if (!value) fail(EXIT_CONFIG, "eval: %s needs a value: %s=...", name, name);
     value++;
     switch (which) {
-        case 0: asked->data = value; break;
-        case 1: take_tasks(asked, value); break;
-        case 2: asked->tokens = count_argument(name, value, 0, INT64_C(1) << 53); break;
-        case 3: asked->batch = count_argument(name, value, 1, 65536); break;
-        case 4: asked->tokenizer = value; break;
-        case 5: asked->is_json = flag_argument(name, value); break;
-        case 6: asked->grid.tensor = (int)count_argument(name, value, 1, 1024); break;
-        case 7: asked->grid.context = (int)count_argument(name, value, 1, 1024); break;
-        default: asked->grid.stages = (int)count_argument(name, value, 1, 1024);
+    case 0: asked->data = value; break;
+    case 1: take_tasks(asked, value); break;
+    case 2: asked->tokens = count_argument(name, value, 0, INT64_C(1) << 53); break;
+    case 3: asked->batch = count_argument(name, value, 1, 65536); break;
+    case 4: asked->tokenizer = value; break;
+    case 5: asked->is_json = flag_argument(name, value); break;
+    case 6: asked->grid.tensor = (int)count_argument(name, value, 1, 1024); break;
+    case 7: asked->grid.context = (int)count_argument(name, value, 1, 1024); break;
+    default: asked->grid.stages = (int)count_argument(name, value, 1, 1024);
     }
 }
 
@@ -108,7 +110,8 @@ static RunWords read_words(const char *checkpoint) {
     int64_t bytes = io_read_file(path, LIMIT, &w.text);
     if (bytes < 0 || !json_parse(w.text, (size_t)bytes, LIMIT, &w.json, &fault)) return w;
     const cJSON *config = json_member(w.json.root, "config"), *val = json_member(json_member(config, "data"), "val");
-    const cJSON *seq_len = json_member(json_member(config, "batch"), "seq_len"), *tokens = json_member(json_member(config, "eval"), "tokens");
+    const cJSON *seq_len = json_member(json_member(config, "batch"), "seq_len"),
+                *tokens = json_member(json_member(config, "eval"), "tokens");
     w.val = cJSON_GetArraySize(val) > 0 ? val : NULL;
     w.seq_len = cJSON_IsNumber(seq_len) ? (int64_t)seq_len->valuedouble : 0;
     w.tokens = cJSON_IsNumber(tokens) ? (int64_t)tokens->valuedouble : DEFAULT_TOKENS;
@@ -122,7 +125,10 @@ static void words_free(RunWords *w) {
 
 /* --- loss --------------------------------------------------------------------------------------------------------- */
 
-typedef struct { int64_t tokens; double loss, bytes_per_token; } Loss; /* tokens 0: no data; bytes_per_token NaN: not known */
+typedef struct {
+    int64_t tokens;
+    double  loss, bytes_per_token;
+} Loss; /* tokens 0: no data; bytes_per_token NaN: not known */
 
 /* 1 of a vocabulary of bytes, else as tokens.json beside the shard says. */
 static double bytes_per_token(const char *shard, int64_t vocab_size) {
@@ -147,7 +153,7 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
     int64_t     own = T / part.ranks;
     int32_t    *host = (int32_t *)malloc(sizeof *host * (size_t)(2 * (B * own + T)));
     if (!host) fail(EXIT_MEMORY, "no memory for a batch of %lld tokens", (long long)(B * T));
-    int32_t    *inputs = host, *targets = inputs + B * own, *sample = targets + B * own;
+    int32_t *inputs = host, *targets = inputs + B * own, *sample = targets + B * own;
     samples = samples < 1 ? 1 : samples > d->samples ? d->samples : samples;
     step_sums_zero(&m->sums, &m->stream);
     for (int64_t i = 0, count; i < samples; i += count) {
@@ -157,7 +163,8 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
             context_take(inputs + k * own, sample, part, own);
             context_take(targets + k * own, sample + T, part, own);
         }
-        Batch batch = {tensor_2d(s->room.inputs.data, I32, count, own), tensor_2d(s->room.targets.data, I32, count, own)};
+        Batch batch = {tensor_2d(s->room.inputs.data, I32, count, own),
+                       tensor_2d(s->room.targets.data, I32, count, own)};
         device_from_host(&m->stream, batch.inputs, inputs);
         device_from_host(&m->stream, batch.targets, targets);
         pipeline_forward(&m->pipeline, &m->stream, batch);
@@ -166,7 +173,8 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
     Exact sum = step_sums_fetch(&m->sums, &m->stream).sum[SUM_LOSS];
     if (s->all) comm_all_reduce_i64(s->all, sum.word, EXACT_WORDS, COMM_SUM);
     free(host);
-    return (Loss){samples * T, exact_value(&sum) / (double)(samples * T), bytes_per_token(d->shard[0].path, d->vocab_size)};
+    return (Loss){samples * T, exact_value(&sum) / (double)(samples * T),
+                  bytes_per_token(d->shard[0].path, d->vocab_size)};
 }
 
 /* The shards asked for, or those of the run; shards 0: none. */
@@ -186,7 +194,12 @@ static Dataset open_data(const Asked *asked, const RunWords *words, int64_t T, i
 
 /* --- results ------------------------------------------------------------------------------------------------------ */
 
-typedef struct { const char *checkpoint; Loss loss; TaskScores *task; int tasks; } Results;
+typedef struct {
+    const char *checkpoint;
+    Loss        loss;
+    TaskScores *task;
+    int         tasks;
+} Results;
 
 static double bits_per_byte(Loss l) { return l.loss / M_LN2 / l.bytes_per_token; }
 
@@ -201,12 +214,14 @@ static void print_task(const TaskScores *t) {
 static void print_table(const Results *r) {
     printf("%s\n", r->checkpoint);
     if (r->loss.tokens > 0)
-        printf("loss          %.6f over %lld tokens\nperplexity    %.6g\n", r->loss.loss, (long long)r->loss.tokens, exp(r->loss.loss));
+        printf("loss          %.6f over %lld tokens\nperplexity    %.6g\n", r->loss.loss, (long long)r->loss.tokens,
+               exp(r->loss.loss));
     if (r->loss.tokens > 0 && !isnan(r->loss.bytes_per_token))
         printf("bits per byte %.6f (%.4g bytes a token)\n", bits_per_byte(r->loss), r->loss.bytes_per_token);
     double core = task_core(r->task, r->tasks);
     if (r->tasks > 0)
-        printf("%-24s %7s %8s %8s %9s %8s %12s%s\n", "task", "n", "acc", "stderr", "acc_norm", "stderr", "perplexity", isnan(core) ? "" : "  centered");
+        printf("%-24s %7s %8s %8s %9s %8s %12s%s\n", "task", "n", "acc", "stderr", "acc_norm", "stderr", "perplexity",
+               isnan(core) ? "" : "  centered");
     for (int i = 0; i < r->tasks; i++) print_task(&r->task[i]);
     if (!isnan(core)) printf("CORE          %.6f\n", core);
 }
@@ -218,7 +233,8 @@ static void put(cJSON *object, const char *key, double value) {
 
 static void print_json(const Results *r) {
     cJSON *json = cJSON_CreateObject(), *tasks = cJSON_CreateArray();
-    if (!json || !tasks || !cJSON_AddStringToObject(json, "checkpoint", r->checkpoint)) fail(EXIT_MEMORY, "no memory for the results");
+    if (!json || !tasks || !cJSON_AddStringToObject(json, "checkpoint", r->checkpoint))
+        fail(EXIT_MEMORY, "no memory for the results");
     if (r->loss.tokens > 0) {
         put(json, "loss", r->loss.loss), put(json, "perplexity", exp(r->loss.loss));
         put(json, "bpb", bits_per_byte(r->loss)), put(json, "tokens", (double)r->loss.tokens);
@@ -246,19 +262,20 @@ static void print_json(const Results *r) {
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 /* The files are read before the model is made: their faults come at once. */
-static void evaluate_all(const Asked *asked, const RunWords *words, const char *run, const char *checkpoint, ModelShape shape, int64_t T,
-                         const Groups *groups) {
+static void evaluate_all(const Asked *asked, const RunWords *words, const char *run, const char *checkpoint,
+                         ModelShape shape, int64_t T, const Groups *groups) {
     int        is_first = !groups || comm_rank(groups->job) == 0;
     Task       task[MOST_TASKS];
     TaskScores scores[MOST_TASKS];
     Dataset    d = open_data(asked, words, T, shape.vocab_size);
     if (!d.shards && asked->task_count == 0)
-        fail(EXIT_CONFIG, "eval: %s knows no held-out data: data=GLOB names token shards, tasks=FILE,... tasks", checkpoint);
+        fail(EXIT_CONFIG, "eval: %s knows no held-out data: data=GLOB names token shards, tasks=FILE,... tasks",
+             checkpoint);
     Tokenizer tokenizer = {.vocab_size = shape.vocab_size};
     if (asked->task_count > 0) tokenizer = stored_tokenizer(asked->tokenizer, run, checkpoint, shape.vocab_size);
     for (int i = 0; i < asked->task_count; i++) task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T});
 
-    Model *m = model_create(stored_spec(shape, asked->batch, T, groups));
+    Model  *m = model_create(stored_spec(shape, asked->batch, T, groups));
     int64_t own = T / context_part(m->gpt.context).ranks;
     Arena   room = arena_create("tokens", 2 * (sizeof(int32_t) * (size_t)(asked->batch * own) + ARENA_ALIGN));
     Scorer  s = {.pipeline = &m->pipeline, .stream = &m->stream, .all = groups ? groups->job : NULL};
@@ -272,8 +289,8 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     for (int i = 0; i < r.tasks; i++) {
         task_score(&s, &task[i], &scores[i]);
         if (scores[i].cut > 0)
-            warn("%s: %lld texts are longer than the %lld positions of the model and lost their beginning", task[i].path,
-                 (long long)scores[i].cut, (long long)T);
+            warn("%s: %lld texts are longer than the %lld positions of the model and lost their beginning",
+                 task[i].path, (long long)scores[i].cut, (long long)T);
     }
     if (is_first) (asked->is_json ? print_json : print_table)(&r);
     for (int i = 0; i < r.tasks; i++) task_free(&task[i]);
@@ -283,7 +300,8 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     model_destroy(m);
 }
 
-static void evaluate_on_ranks(const Asked *asked, const RunWords *words, const char *run, const char *checkpoint, ModelShape shape, int64_t T) {
+static void evaluate_on_ranks(const Asked *asked, const RunWords *words, const char *run, const char *checkpoint,
+                              ModelShape shape, int64_t T) {
     World *world = world_join(launch_detect());
     Comm  *all = world_all(world);
     stored_refuse_grid("eval", shape, T, asked->grid, comm_size(all));
@@ -304,7 +322,8 @@ int verb_eval(int argc, char **argv) {
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder that holds a complete one", argv[1]);
     ModelShape shape = stored_shape(checkpoint);
     RunWords   words = read_words(checkpoint);
-    int64_t    T = words.seq_len > 0 && words.seq_len <= shape.n_positions ? words.seq_len : shape.n_positions; /* as it was trained */
+    int64_t    T = shape.n_positions;
+    if (words.seq_len > 0 && words.seq_len < T) T = words.seq_len; /* as it was trained */
     if (verb_is_of_ranks(argc, argv)) {
         evaluate_on_ranks(&asked, &words, argv[1], checkpoint, shape, T);
     } else {

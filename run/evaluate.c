@@ -6,7 +6,9 @@
 #include "core/clock.h"
 #include "run/task_scores.h"
 
-static int is_time(const Run *r, int64_t step, int64_t every) { return every > 0 && (step % every == 0 || step == r->config->run.steps); }
+static int is_time(const Run *r, int64_t step, int64_t every) {
+    return every > 0 && (step % every == 0 || step == r->config->run.steps);
+}
 
 int eval_is_due(const Run *r, int64_t step) {
     const Config *c = r->config;
@@ -87,7 +89,8 @@ static int asked_to_stop(void *run) { return requests_agree(&((Run *)run)->reque
 
 /* All are scored before the first is logged: a resumed run then does all of them again, or none. */
 static int evaluate_tasks(Run *r, int64_t step) {
-    Scorer      s = {&r->model->pipeline, &r->model->stream, r->eval_batch, r->comm, r->groups.data, r->groups.datas, r->watchdog, asked_to_stop, r};
+    Scorer      s = {&r->model->pipeline, &r->model->stream, r->eval_batch, r->comm, r->groups.data,
+                     r->groups.datas,     r->watchdog,       asked_to_stop, r};
     double      start_ms = clock_ms();
     int         whole = 1;
     TaskScores *scores = (TaskScores *)calloc((size_t)r->tasks, sizeof *scores);
@@ -107,6 +110,7 @@ int evaluate(Run *r, int64_t step, int parts) {
     shards_need_all(r->model->shards);
     int whole = (!(parts & EVAL_LOSS) || evaluate_loss(r, step)) && (!(parts & EVAL_TASKS) || evaluate_tasks(r, step));
     shards_rewind(r->model->shards, &r->model->stream);
-    if (!whole && run_is_rank0(r)) progress_note(&r->progress, "the evaluation after step %lld waits until the run goes on", (long long)step);
+    if (!whole && run_is_rank0(r))
+        progress_note(&r->progress, "the evaluation after step %lld waits until the run goes on", (long long)step);
     return whole;
 }

@@ -15,9 +15,9 @@ enum { EVAL_LOSS = 1, EVAL_TASKS = 2 };
 int eval_is_due(const Run *r, int64_t step);
 /* What the log lacks of the evaluation due after `step`: a new run's, or one cut short before the resume. */
 int eval_is_pending(Run *r, int64_t step);
-/* Collective. The loss: of the first eval.tokens tokens of data.val in plain order, whole samples, at least one. The tasks:
- * all of eval.tasks. The ranks share the work. Logs and prints them. Returns 0 where the run was asked to stop: a part
- * that was cut short is not logged, and the resumed run does it first. */
+/* Collective. The loss: of the first eval.tokens tokens of data.val in plain order, whole samples, at least one. The
+ * tasks: all of eval.tasks. The ranks share the work. Logs and prints them. Returns 0 where the run was asked to stop: a
+ * part that was cut short is not logged, and the resumed run does it first. */
 int evaluate(Run *r, int64_t step, int parts);
 
 #ifdef __cplusplus

@@ -33,17 +33,20 @@ static void check_io(const Metrics *m, int status, const char *what) {
     if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, strerror(-status));
 }
 
-/* One line as this file writes them: kind, step and loss (NaN for null; tasks have none). Returns 0 for anything else, a
- * torn line among it. */
+/* One line as this file writes them: kind, step and loss (NaN for null; tasks have none). Returns 0 for anything else,
+ * a torn line among it. */
 static int parse_line(const char *line, size_t bytes, MetricsKind *kind, CurvePoint *point) {
-    static const char *const BEGINS[METRICS_KINDS] = {"{\"kind\":\"train\",\"step\":%lld,%n", "{\"kind\":\"eval\",\"step\":%lld,%n",
+    static const char *const BEGINS[METRICS_KINDS] = {"{\"kind\":\"train\",\"step\":%lld,%n",
+                                                      "{\"kind\":\"eval\",\"step\":%lld,%n",
                                                       "{\"kind\":\"task\",\"step\":%lld,%n"};
+    int which = METRICS_TRAIN;
     long long step;
     int       at = 0;
     if (bytes < 3 || line[bytes - 1] != '\n' || memchr(line, 0, bytes)) return 0;
     if (line[bytes - 2] != '}' && (line[bytes - 2] != '\r' || line[bytes - 3] != '}')) return 0; /* an editor's line ends are no reason to lose a run's */
-    for (*kind = METRICS_TRAIN; *kind < METRICS_KINDS && (sscanf(line, BEGINS[*kind], &step, &at) != 1 || at == 0);) *kind = (MetricsKind)(*kind + 1);
-    if (*kind == METRICS_KINDS) return 0;
+    while (which < METRICS_KINDS && (sscanf(line, BEGINS[which], &step, &at) != 1 || at == 0)) which++;
+    if (which == METRICS_KINDS) return 0;
+    *kind = (MetricsKind)which;
     *point = (CurvePoint){.step = step, .loss = NAN};
     if (*kind == METRICS_TASK) return 1;
     const char *loss = strstr(line + at - 1, ",\"loss\":");
@@ -223,11 +226,13 @@ void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks
         const TaskScores *t = &scores[i];
         char              line[LINE_BYTES], name[256];
         json_quote_short(name, sizeof name, t->name);
-        snprintf(line, sizeof line, "{\"kind\":\"task\",\"step\":%lld,\"task\":%s,\"n\":%lld", (long long)step, name, (long long)t->questions);
+        snprintf(line, sizeof line, "{\"kind\":\"task\",\"step\":%lld,\"task\":%s,\"n\":%lld", (long long)step, name,
+                 (long long)t->questions);
         put_number(line, sizeof line, "acc", t->acc);
         put_number(line, sizeof line, "stderr", t->acc_stderr);
         if (t->kind == TASK_CONTINUATION) put_number(line, sizeof line, "perplexity", t->perplexity);
-        else put_number(line, sizeof line, "acc_norm", t->acc_norm), put_number(line, sizeof line, "acc_norm_stderr", t->acc_norm_stderr);
+        else put_number(line, sizeof line, "acc_norm", t->acc_norm);
+        if (t->kind != TASK_CONTINUATION) put_number(line, sizeof line, "acc_norm_stderr", t->acc_norm_stderr);
         if (isfinite(t->centered)) put_number(line, sizeof line, "centered", t->centered);
         keep_line(m, line, sizeof line);
     }

@@ -12,10 +12,11 @@ extern "C" {
 
 /* From the checkpoint's config.json, with Hugging Face's names. */
 ModelShape stored_shape(const char *checkpoint);
-/* `asked`, a tokenizer's folder or file, else the tokenizer of the checkpoint, else that of the run's config.json, else the
- * one beside its shards. asked NULL: not asked for. */
+/* `asked`, a tokenizer's folder or file, else the tokenizer of the checkpoint, else that of the run's config.json, else
+ * the one beside its shards. asked NULL: not asked for. */
 Tokenizer  stored_tokenizer(const char *asked, const char *run, const char *checkpoint, int64_t vocab_size);
-/* Exit 64, in the name of a verb, where `ranks` are not those that share the model and sequences of T tokens, or cannot. */
+/* Exit 64, in the name of a verb, where `ranks` are not those that share the model and sequences of T tokens, or
+ * cannot. */
 void       stored_refuse_grid(const char *verb, ModelShape shape, int64_t T, MeshSizes grid, int ranks);
 /* The model in fp32, for B sequences of T tokens at most. groups NULL: one rank. */
 ModelSpec  stored_spec(ModelShape shape, int64_t B, int64_t T, const Groups *groups);

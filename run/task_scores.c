@@ -8,23 +8,28 @@
 /* --- batches ------------------------------------------------------------------------------------------------------ */
 
 /* A text of a question, and the length of its row. */
-typedef struct { int64_t question, text, length; } Row;
+typedef struct {
+    int64_t question, text, length;
+} Row;
 
 /* Batch number i: rows [first, first + count), of T tokens each. */
-typedef struct { int64_t first, count, T; } Rows;
+typedef struct {
+    int64_t first, count, T;
+} Rows;
 
 typedef struct {
-    Row     *row;                 /* owned [rows], by length */
-    Rows    *batch;               /* owned */
+    Row     *row;   /* owned [rows], by length */
+    Rows    *batch; /* owned */
     int64_t  rows, batches, B;
     int32_t *inputs, *targets, *scored; /* owned, host: [B,T] of this rank; scored is 1 where a target counts */
-    int32_t *sequence;            /* owned: a text, and three sequences */
-    float   *losses;              /* owned: [3][B T], see gpt_token_losses */
+    int32_t *sequence;                  /* owned: a text, and three sequences */
+    float   *losses;                    /* owned: [3][B T], see gpt_token_losses */
 } Plan;
 
 static int by_length(const void *a, const void *b) {
     const Row *x = (const Row *)a, *y = (const Row *)b;
-    if (x->length != y->length) return x->length < y->length ? 1 : -1; /* the longest first: what lacks memory fails early */
+    if (x->length != y->length)
+        return x->length < y->length ? 1 : -1; /* the longest first: what lacks memory fails early */
     return (x->text > y->text) - (x->text < y->text);
 }
 
@@ -58,7 +63,8 @@ static Plan plan_of(const Scorer *s, const Task *t) {
 }
 
 static void plan_free(Plan *p) {
-    free(p->row), free(p->batch), free(p->inputs), free(p->targets), free(p->scored), free(p->sequence), free(p->losses);
+    free(p->row), free(p->batch);
+    free(p->inputs), free(p->targets), free(p->scored), free(p->sequence), free(p->losses);
 }
 
 /* The batch on the device: always B rows, so that a row's bits do not depend on how many there are; those that no text
@@ -114,10 +120,11 @@ int task_sums(const Scorer *s, const Task *t, double *log_p, double *missed) {
         watchdog_tick(s->watchdog, "a batch of a task");
         goes_on = !(s->stop && s->stop(s->ctx));
         if (!goes_on || (!is_mine && !shards_gathers(pipeline->gpt->shards))) continue;
-        const Rows *rows = &p.batch[is_mine ? mine : 0]; /* ranks that gather weights from each other compute equally often */
-        Batch       batch = fill(s, t, &p, rows);
+        const Rows *rows = &p.batch[is_mine ? mine : 0]; /* ranks that gather each other's weights compute equally often */
+        Batch batch = fill(s, t, &p, rows);
         pipeline_forward(pipeline, s->stream, batch);
-        if (is_mine && pipeline_token_losses(pipeline, s->stream, batch, p.losses)) add_sums(s, &p, rows, batch.inputs.dim[1], log_p, missed);
+        if (is_mine && pipeline_token_losses(pipeline, s->stream, batch, p.losses))
+            add_sums(s, &p, rows, batch.inputs.dim[1], log_p, missed);
     }
     plan_free(&p);
     for (int64_t at = 0; s->all && goes_on && at < t->texts; at += AT_ONCE) {
@@ -156,8 +163,14 @@ int task_score(const Scorer *s, const Task *t, TaskScores *out) {
     }
     free(log_p);
     double acc = (double)right / (double)n, norm = has_choices ? (double)right_norm / (double)n : NAN;
-    *out = (TaskScores){.name = t->name, .kind = t->kind, .questions = n, .cut = t->cut, .acc = acc, .acc_stderr = standard_error(acc, n),
-                        .acc_norm = norm, .acc_norm_stderr = standard_error(norm, n),
+    *out = (TaskScores){.name = t->name,
+                        .kind = t->kind,
+                        .questions = n,
+                        .cut = t->cut,
+                        .acc = acc,
+                        .acc_stderr = standard_error(acc, n),
+                        .acc_norm = norm,
+                        .acc_norm_stderr = standard_error(norm, n),
                         .perplexity = has_choices ? NAN : exp(-sum / (double)n),
                         .centered = t->is_core ? ((has_choices ? norm : acc) - t->baseline) / (1 - t->baseline) : NAN};
     return whole;

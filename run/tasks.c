@@ -64,14 +64,16 @@ void task_free(Task *t) {
 static void read_lines(Task *t, TaskReader reader, const char *data, size_t bytes) {
     char fault[TASK_FAULT_CHARS];
     if (reader.tokenizer->kind == TOKENIZER_IDS)
-        fail(EXIT_CONFIG, "%s is text, and the model has token ids only: a tokenizer has to turn it into them (data.tokenizer, tokenizer=)",
+        fail(EXIT_CONFIG,
+             "%s is text, and the model has token ids only: a tokenizer has to turn it into them (data.tokenizer, tokenizer=)",
              t->path);
     int64_t line = 1;
     for (const char *end; bytes > 0; line++) {
         end = (const char *)memchr(data, '\n', bytes);
         size_t own = end ? (size_t)(end - data) : bytes, step = end ? own + 1 : own;
         if (own > 0 && data[own - 1] == '\r') own--;
-        if (!task_parse_line(t, reader, data, own, line, fault)) fail(EXIT_DATA, "%s:%lld: %s", t->path, (long long)line, fault);
+        if (!task_parse_line(t, reader, data, own, line, fault))
+            fail(EXIT_DATA, "%s:%lld: %s", t->path, (long long)line, fault);
         data += step, bytes -= step;
     }
 }

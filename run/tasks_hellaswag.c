@@ -1,6 +1,7 @@
-/* tasks_hellaswag.c - llm.c's hellaswag_val.bin: a header of 256 int32 (magic, version, questions, bytes of the longest),
- * then for each question uint16: 65535, its bytes with these three, its number, the right answer, how many there are,
- * tokens of the context, these, and for each answer the number of its tokens, and these. The context has no start token. */
+/* tasks_hellaswag.c - llm.c's hellaswag_val.bin: a header of 256 int32 (magic, version, questions, bytes of the longest
+ * one), then for each question uint16: 65535, its bytes with these three, its number, the right answer, how many there
+ * are, the number of the context's tokens, these, and for each answer the number of its tokens, and these. The context
+ * has no start token. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +20,10 @@ int task_is_hellaswag(const void *data, size_t bytes) {
 }
 
 /* The words of a question, one after the other; -1 at its end. */
-typedef struct { const unsigned char *data; int64_t words, at; } Words;
+typedef struct {
+    const unsigned char *data;
+    int64_t              words, at;
+} Words;
 static int32_t next(Words *w) {
     uint16_t value;
     if (w->at >= w->words) return -1;
@@ -41,12 +45,14 @@ static const char *parse_question(Task *t, TaskReader reader, Words w) {
     if (answers < 2 || answers > MOST_ANSWERS) return "it has no answers to choose from";
     if (gold >= answers) return "the right answer is none of its answers";
     if (context < 1) return "it has no context";
-    if (!take_tokens(&w, context, reader.tokenizer->vocab_size, tokens)) return "its context ends too early, or has ids that the model has not";
+    if (!take_tokens(&w, context, reader.tokenizer->vocab_size, tokens))
+        return "its context ends too early, or has ids that the model has not";
     task_add_question(t, gold);
     for (int32_t i = 0; i < answers; i++) {
         int32_t own = next(&w);
         if (own < 1) return "an answer has no tokens";
-        if (!take_tokens(&w, own, reader.tokenizer->vocab_size, tokens + context)) return "an answer ends too early, or has ids that the model has not";
+        if (!take_tokens(&w, own, reader.tokenizer->vocab_size, tokens + context))
+            return "an answer ends too early, or has ids that the model has not";
         if (own > reader.positions) return "an answer is longer than the model's positions";
         task_add_text(t, tokens, (int64_t)context + own, own, own, reader.positions + 1);
     }
@@ -63,8 +69,8 @@ int task_parse_hellaswag(Task *t, TaskReader reader, const void *data, size_t by
     Words   all = {head + HEADER, (int64_t)(bytes - HEADER) / 2, 0};
     t->kind = TASK_CHOICES, t->by_tokens = 1;
     for (int64_t i = 0; i < questions; i++) {
-        int64_t begin = all.at;
-        int32_t start = next(&all), own_bytes = next(&all), number = next(&all);
+        int64_t     begin = all.at;
+        int32_t     start = next(&all), own_bytes = next(&all), number = next(&all);
         const char *wrong = NULL;
         if (start != START || number != (i & 0xffff)) wrong = "it does not begin where it should";
         else if (own_bytes % 2 || own_bytes < 6 || own_bytes > longest || begin + own_bytes / 2 > all.words)

@@ -1,8 +1,8 @@
 /* tasks_json.c - a line of a task's JSONL: its keys, and its texts as tokens.
  *
- * Tokens are divided as lm-eval's encode_pair does: the context gives up its white space at the end to the continuation,
- * and the continuation has those tokens of the whole that come after as many as the context alone has. Without a context
- * it follows the token that a text of its own begins after, unless it begins with that itself.
+ * Tokens are divided as lm-eval does: the context gives up its white space at the end to the continuation, and the
+ * continuation has those tokens of the whole that come after as many as the context alone has. Without a context it
+ * follows the token that a text of its own begins after, unless it begins with that itself.
  *
  * Tasks of CORE are divided as nanochat does: a start token first; choices are what comes after the tokens that all of
  * them begin with, a continuation the tokens that all texts end with, or what comes after those of the context. */
@@ -29,19 +29,23 @@ static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) {
 
 /* --- tokens ------------------------------------------------------------------------------------------------------- */
 
-typedef struct { int32_t *token; int64_t count, scored; double length; } Text; /* token owned */
+typedef struct {
+    int32_t *token;
+    int64_t  count, scored;
+    double   length;
+} Text; /* token owned */
 
 static int is_white(utf8proc_int32_t c) { /* as Python's str.isspace */
-    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 /* Bytes of text without the white space at its end. */
 static size_t trimmed(const char *text) {
-    size_t end = 0;
+    size_t           end = 0;
     utf8proc_int32_t c;
     for (size_t at = 0; text[at];) {
-        at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, -1, &c); /* the JSON layer has let UTF-8 through alone */
+        at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, -1, &c); /* UTF-8: json.h */
         if (!is_white(c)) end = at;
     }
     return end;
@@ -67,8 +71,10 @@ static int64_t encode(const Tokenizer *tokenizer, const char *text, size_t bytes
 }
 
 /* Sets the tokens of context + delimiter + continuation, and how many of them are the continuation's. */
-static Text text_of(const Task *t, TaskReader reader, const char *context, const char *delimiter, const char *continuation) {
-    size_t   size = strlen(context) + strlen(delimiter) + strlen(continuation) + 1, of_context = t->is_core ? strlen(context) : trimmed(context);
+static Text text_of(const Task *t, TaskReader reader, const char *context, const char *delimiter,
+                    const char *continuation) {
+    size_t size = strlen(context) + strlen(delimiter) + strlen(continuation) + 1,
+           of_context = t->is_core ? strlen(context) : trimmed(context);
     char    *whole = (char *)memory(size);
     int      has_start = t->is_core || of_context == 0;
     int32_t *alone;
@@ -105,7 +111,8 @@ static void divide_as_core(TaskKind kind, Text *text, int texts) {
 
 /* --- keys --------------------------------------------------------------------------------------------------------- */
 
-static const char FORMS[] = "a line has \"context\", \"choices\" and \"gold\", or \"contexts\", \"continuation\" and \"gold\", or \"context\" and \"continuation\"";
+static const char FORMS[] =
+    "a line has \"context\", \"choices\" and \"gold\", or \"contexts\", \"continuation\" and \"gold\", or \"context\" and \"continuation\"";
 
 static int has_only(const cJSON *object, const char *const *keys, char *fault) {
     for (const cJSON *member = object->child; member; member = member->next) {
@@ -127,7 +134,8 @@ static int is_list_of_texts(const cJSON *list, const char *key, char *fault) {
 }
 
 static int is_gold(const cJSON *gold, int count, char *fault) {
-    if (!cJSON_IsNumber(gold) || gold->valuedouble != (double)gold->valueint || gold->valueint < 0 || gold->valueint >= count)
+    if (!cJSON_IsNumber(gold) || gold->valuedouble != (double)gold->valueint || gold->valueint < 0 ||
+        gold->valueint >= count)
         return fault_is(fault, "\"gold\" must be the number of the right one, 0 to %d", count - 1);
     return 1;
 }
@@ -140,9 +148,11 @@ static int check_keys(const cJSON *line, TaskKind kind, char *fault) {
     if (kind == TASK_OPEN) return fault_is(fault, "%s", FORMS);
     if (!has_only(line, KEYS[kind], fault)) return 0;
     if (delimiter && !cJSON_IsString(delimiter)) return fault_is(fault, "\"delimiter\" must be a text");
-    const char *one = kind == TASK_CONTEXTS ? "continuation" : "context", *list = kind == TASK_CHOICES ? "choices" : "contexts";
+    const char *one = kind == TASK_CONTEXTS ? "continuation" : "context",
+               *list = kind == TASK_CHOICES ? "choices" : "contexts";
     if (!cJSON_IsString(json_member(line, one))) return fault_is(fault, "\"%s\" must be a text", one);
-    if (kind == TASK_CONTINUATION && !cJSON_IsString(json_member(line, "continuation"))) return fault_is(fault, "\"continuation\" must be a text");
+    if (kind == TASK_CONTINUATION && !cJSON_IsString(json_member(line, "continuation")))
+        return fault_is(fault, "\"continuation\" must be a text");
     if (kind == TASK_CONTINUATION) return 1;
     const cJSON *texts = json_member(line, list);
     return is_list_of_texts(texts, list, fault) && is_gold(json_member(line, "gold"), cJSON_GetArraySize(texts), fault);
@@ -158,11 +168,13 @@ static TaskKind kind_of(const cJSON *line) {
 /* {"task":..,"method":..,"baseline":..} */
 static int parse_head(Task *t, const cJSON *head, char *fault) {
     static const char *const KEYS[] = {"task", "method", "baseline", NULL};
-    const cJSON *name = json_member(head, "task"), *method = json_member(head, "method"), *baseline = json_member(head, "baseline");
+    const cJSON *name = json_member(head, "task"), *method = json_member(head, "method");
+    const cJSON *baseline = json_member(head, "baseline");
     if (!has_only(head, KEYS, fault)) return 0;
     if (!cJSON_IsString(name) || !*name->valuestring || strlen(name->valuestring) > 100)
         return fault_is(fault, "\"task\" must be a name of 1 to 100 bytes");
-    if (method && (!cJSON_IsString(method) || (strcmp(method->valuestring, "core") != 0 && strcmp(method->valuestring, "lm-eval") != 0)))
+    if (method && (!cJSON_IsString(method) ||
+                   (strcmp(method->valuestring, "core") != 0 && strcmp(method->valuestring, "lm-eval") != 0)))
         return fault_is(fault, "\"method\" must be \"lm-eval\" or \"core\"");
     if (baseline && !(cJSON_IsNumber(baseline) && baseline->valuedouble >= 0 && baseline->valuedouble < 1))
         return fault_is(fault, "\"baseline\" must be a number from 0 to below 1");
@@ -178,22 +190,25 @@ static int parse_head(Task *t, const cJSON *head, char *fault) {
 
 static int add_texts(Task *t, TaskReader reader, const Text *text, int texts, int32_t gold, char *fault) {
     int64_t keep = reader.positions + !t->is_core; /* the last token of all is no input; nanochat leaves it no place */
-    for (int i = 0; i < texts; i++) { /* a choice of CORE may be what another one begins with: it is then never the likeliest */
+    for (int i = 0; i < texts; i++) { /* a choice of CORE may be what another begins with: it is never the likeliest */
         if (text[i].scored < 1 && (!t->is_core || t->kind == TASK_CONTINUATION))
-            return fault_is(fault, "%s %d has no token of its own after the context", t->kind == TASK_CHOICES ? "choice" : "the continuation of text", i);
+            return fault_is(fault, "%s %d has no token of its own after the context",
+                            t->kind == TASK_CHOICES ? "choice" : "the continuation of text", i);
         if (text[i].scored >= keep)
-            return fault_is(fault, "a continuation of %lld tokens is longer than the %lld positions of the model", (long long)text[i].scored,
-                            (long long)reader.positions);
+            return fault_is(fault, "a continuation of %lld tokens is longer than the %lld positions of the model",
+                            (long long)text[i].scored, (long long)reader.positions);
     }
     task_add_question(t, gold);
-    for (int i = 0; i < texts; i++) task_add_text(t, text[i].token, text[i].count, text[i].scored, text[i].length, keep);
+    for (int i = 0; i < texts; i++)
+        task_add_text(t, text[i].token, text[i].count, text[i].scored, text[i].length, keep);
     return 1;
 }
 
 static int parse_question(Task *t, TaskReader reader, const cJSON *line, char *fault) {
     TaskKind kind = kind_of(line);
     if (!check_keys(line, kind, fault)) return 0;
-    if (t->kind != TASK_OPEN && t->kind != kind) return fault_is(fault, "a question of another kind than the lines before: a file holds one kind");
+    if (t->kind != TASK_OPEN && t->kind != kind)
+        return fault_is(fault, "a question of another kind than the lines before: a file holds one kind");
     t->kind = kind;
     Text         text[MOST_TEXTS];
     int          texts = 0;
@@ -203,7 +218,8 @@ static int parse_question(Task *t, TaskReader reader, const cJSON *line, char *f
     if (kind == TASK_CONTEXTS) list = json_member(line, "contexts")->child;
     for (const cJSON *item = list; item; item = kind == TASK_CONTINUATION ? NULL : item->next) {
         const cJSON *continuation = kind == TASK_CHOICES ? item : json_member(line, "continuation");
-        text[texts++] = text_of(t, reader, kind == TASK_CHOICES ? context->valuestring : item->valuestring, between, continuation->valuestring);
+        text[texts++] = text_of(t, reader, kind == TASK_CHOICES ? context->valuestring : item->valuestring, between,
+                                continuation->valuestring);
     }
     if (t->is_core) divide_as_core(kind, text, texts);
     const cJSON *gold = json_member(line, "gold");
@@ -212,13 +228,15 @@ static int parse_question(Task *t, TaskReader reader, const cJSON *line, char *f
     return taken;
 }
 
-int task_parse_line(Task *t, TaskReader reader, const char *text, size_t bytes, int64_t line, char fault[TASK_FAULT_CHARS]) {
+int task_parse_line(Task *t, TaskReader reader, const char *text, size_t bytes, int64_t line,
+                    char fault[TASK_FAULT_CHARS]) {
     Json      json;
     JsonFault wrong;
-    if (!json_parse(text, bytes, LINE_LIMIT, &json, &wrong)) return fault_is(fault, "column %d: %s", wrong.at.column, wrong.text);
-    int taken = !cJSON_IsObject(json.root)                      ? fault_is(fault, "%s", FORMS)
+    if (!json_parse(text, bytes, LINE_LIMIT, &json, &wrong))
+        return fault_is(fault, "column %d: %s", wrong.at.column, wrong.text);
+    int taken = !cJSON_IsObject(json.root)                    ? fault_is(fault, "%s", FORMS)
                 : line == 1 && json_member(json.root, "task") ? parse_head(t, json.root, fault)
-                                                               : parse_question(t, reader, json.root, fault);
+                                                              : parse_question(t, reader, json.root, fault);
     json_free(&json);
     return taken;
 }

@@ -17,7 +17,9 @@ static void judge(const Task *t) {
         for (int64_t k = q->first; k < q->first + q->texts; k++) {
             const TaskText *x = &t->text[k];
             int64_t         count = (int64_t)x->shared + x->own;
-            if (count < 1 || count > POSITIONS + 1 || x->scored < 0 || x->scored >= count || (x->scored == 0 && !t->is_core)) abort();
+            if (count < 1 || count > POSITIONS + 1 || x->scored < 0 || x->scored >= count ||
+                (x->scored == 0 && !t->is_core))
+                abort();
             if (task_text(t, q, k, ids) != count) abort();
             for (int64_t n = 0; n < count; n++)
                 if (ids[n] < 0 || ids[n] > 255) abort();
@@ -27,11 +29,11 @@ static void judge(const Task *t) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static const Tokenizer tokenizer = {.kind = TOKENIZER_BYTES, .vocab_size = 256};
-    TaskReader  reader = {&tokenizer, POSITIONS};
-    Task        t = {0};
-    char        fault[TASK_FAULT_CHARS] = "";
-    const char *text = (const char *)data;
-    int         taken = 1;
+    TaskReader             reader = {&tokenizer, POSITIONS};
+    Task                   t = {0};
+    char                   fault[TASK_FAULT_CHARS] = "";
+    const char            *text = (const char *)data;
+    int                    taken = 1;
     if (task_is_hellaswag(data, bytes)) {
         taken = task_parse_hellaswag(&t, reader, data, bytes, fault);
     } else {

@@ -18,16 +18,23 @@ enum { VOCAB = 67, POSITIONS = 70, TEXTS_MOST = 4 };
 
 /* --- a small model with random weights, logits far apart ---------------------------------------------------------- */
 
-typedef struct { Model *model; Arena room; Scorer scorer; } Judge;
+typedef struct {
+    Model *model;
+    Arena  room;
+    Scorer scorer;
+} Judge;
 
 static Judge judge_create(int64_t B) {
     device_open(0, 1);
     Judge  j;
-    Model *m = j.model = model_create((ModelSpec){
-        .shards = {.shape = {2, 2, 28, POSITIONS, VOCAB}, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = B, .T = POSITIONS});
+    Model *m = j.model = model_create(
+        (ModelSpec){.shards = {.shape = {2, 2, 28, POSITIONS, VOCAB}, .ranks = 1, .act = F32, .use = GPT_INFERENCE},
+                    .B = B,
+                    .T = POSITIONS});
     for (int p = 0; p < m->shards->layout.params; p++) {
         const Param *row = &m->shards->layout.param[p];
-        rng_normal((float *)m->shards->params.data + row->memory, row->elems, 5, (uint64_t)row->offset, row->init_mean, 0.2f);
+        rng_normal((float *)m->shards->params.data + row->memory, row->elems, 5, (uint64_t)row->offset, row->init_mean,
+                   0.2f);
     }
     j.room = arena_create("tokens", 2 * (sizeof(int32_t) * (size_t)(B * POSITIONS) + ARENA_ALIGN));
     j.scorer = (Scorer){.pipeline = &m->pipeline, .stream = &m->stream};
@@ -44,7 +51,7 @@ static void judge_destroy(Judge *j) {
 /* --- questions of random tokens ----------------------------------------------------------------------------------- */
 
 static uint64_t drawn;
-static int64_t draw(int64_t below) { return (int64_t)(rng_uniform(11, RNG_SAMPLE, drawn++) * (double)below); }
+static int64_t  draw(int64_t below) { return (int64_t)(rng_uniform(11, RNG_SAMPLE, drawn++) * (double)below); }
 
 /* Texts of 2 to POSITIONS + 1 tokens. Half of the continuations' tokens are the model's own choice, where it is given. */
 static Task random_task(TaskKind kind, int64_t questions, Judge *follows) {
@@ -63,7 +70,8 @@ static Task random_task(TaskKind kind, int64_t questions, Judge *follows) {
                 if (!follows || i % 2) continue;
                 Tensor window = tensor_2d(tokens, I32, 1, context + n);
                 gpt_forward(&follows->model->gpt, &follows->model->stream, (Batch){window, window});
-                gpt_logits(&follows->model->gpt, &follows->model->stream, (Batch){window, window}, context + n - 1, logits);
+                gpt_logits(&follows->model->gpt, &follows->model->stream, (Batch){window, window}, context + n - 1,
+                           logits);
                 for (int32_t v = 0; v < VOCAB; v++)
                     if (logits[v] > logits[tokens[context + n]]) tokens[context + n] = v;
             }
@@ -98,8 +106,9 @@ static void sums_are_those_of_the_logits(void **state) {
     Task  tasks[] = {random_task(TASK_CHOICES, 30, NULL), random_task(TASK_CONTINUATION, 40, &one)};
     for (int i = 0; i < 2; i++) {
         const Task *t = &tasks[i];
-        double     *log_p = calloc((size_t)t->texts, sizeof *log_p), *missed = calloc((size_t)t->texts, sizeof *missed), wrong;
-        int64_t     greedy = 0;
+        double     *log_p = calloc((size_t)t->texts, sizeof *log_p), *missed = calloc((size_t)t->texts, sizeof *missed),
+               wrong;
+        int64_t greedy = 0;
         assert_int_equal(task_sums(&j.scorer, t, log_p, missed), 1);
         for (int64_t q = 0; q < t->questions; q++)
             for (int64_t k = t->question[q].first; k < t->question[q].first + t->question[q].texts; k++) {
@@ -121,8 +130,9 @@ static void scores_follow_from_sums(void **state) {
     Judge      j = judge_create(4);
     Task       t = random_task(TASK_CHOICES, 37, NULL);
     TaskScores s;
-    double    *log_p = calloc((size_t)t.texts, sizeof *log_p), *missed = calloc((size_t)t.texts, sizeof *missed), mean[2] = {0, 0}, sd[2] = {0, 0};
-    int        right[2][37];
+    double    *log_p = calloc((size_t)t.texts, sizeof *log_p), *missed = calloc((size_t)t.texts, sizeof *missed),
+           mean[2] = {0, 0}, sd[2] = {0, 0};
+    int right[2][37];
     assert_int_equal(task_sums(&j.scorer, &t, log_p, missed), 1);
     assert_int_equal(task_score(&j.scorer, &t, &s), 1);
     for (int64_t i = 0; i < t.questions; i++)
@@ -130,12 +140,15 @@ static void scores_follow_from_sums(void **state) {
             const Question *q = &t.question[i];
             int             best = 0;
             for (int k = 1; k < q->texts; k++)
-                if (log_p[q->first + k] / (norm ? t.text[q->first + k].length : 1) > log_p[q->first + best] / (norm ? t.text[q->first + best].length : 1)) best = k;
+                if (log_p[q->first + k] / (norm ? t.text[q->first + k].length : 1) >
+                    log_p[q->first + best] / (norm ? t.text[q->first + best].length : 1))
+                    best = k;
             right[norm][i] = best == q->gold;
             mean[norm] += right[norm][i] / 37.0;
         }
     for (int i = 0; i < 37; i++)
-        for (int norm = 0; norm < 2; norm++) sd[norm] += (right[norm][i] - mean[norm]) * (right[norm][i] - mean[norm]) / 36.0;
+        for (int norm = 0; norm < 2; norm++)
+            sd[norm] += (right[norm][i] - mean[norm]) * (right[norm][i] - mean[norm]) / 36.0;
     assert_int_equal(s.questions, 37);
     assert_true(fabs(s.acc - mean[0]) < 1e-12 && fabs(s.acc_norm - mean[1]) < 1e-12);
     assert_true(fabs(s.acc_stderr - sqrt(sd[0] / 37)) < 1e-12 && fabs(s.acc_norm_stderr - sqrt(sd[1] / 37)) < 1e-12);
@@ -166,8 +179,8 @@ static void scores_follow_from_sums(void **state) {
 static void a_batch_of_any_size_gives_the_same(void **state) {
     (void)state;
     static const int64_t sizes[] = {1, 2, 3, 8, 200};
-    Task    t = random_task(TASK_CHOICES, 25, NULL);
-    double *sum[5], *missed = calloc((size_t)t.texts, sizeof *missed);
+    Task                 t = random_task(TASK_CHOICES, 25, NULL);
+    double              *sum[5], *missed = calloc((size_t)t.texts, sizeof *missed);
     for (int i = 0; i < 5; i++) {
         Judge j = judge_create(sizes[i]);
         sum[i] = calloc((size_t)t.texts, sizeof **sum);
@@ -185,8 +198,8 @@ static void shares_add_up(void **state) {
     (void)state;
     Judge   j = judge_create(3);
     Task    t = random_task(TASK_CHOICES, 25, NULL);
-    double *one = calloc((size_t)t.texts, sizeof *one), *part = calloc((size_t)t.texts, sizeof *part), *all = calloc((size_t)t.texts, sizeof *all),
-           *missed = calloc((size_t)t.texts, sizeof *missed);
+    double *one = calloc((size_t)t.texts, sizeof *one), *part = calloc((size_t)t.texts, sizeof *part),
+           *all = calloc((size_t)t.texts, sizeof *all), *missed = calloc((size_t)t.texts, sizeof *missed);
     task_sums(&j.scorer, &t, one, missed);
     for (j.scorer.datas = 2; j.scorer.datas < 5; j.scorer.datas++) {
         memset(all, 0, sizeof *all * (size_t)t.texts);
@@ -201,7 +214,7 @@ static void shares_add_up(void **state) {
     judge_destroy(&j);
 }
 
-static int stops_at_the_third(void *asked) { return ++*(int *)asked == 3; }
+static int  stops_at_the_third(void *asked) { return ++*(int *)asked == 3; }
 static void a_request_leaves_off(void **state) {
     (void)state;
     Judge      j = judge_create(2);
@@ -217,8 +230,10 @@ static void a_request_leaves_off(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_are_those_of_the_logits),       cmocka_unit_test(scores_follow_from_sums),
-        cmocka_unit_test(a_batch_of_any_size_gives_the_same), cmocka_unit_test(shares_add_up),
+        cmocka_unit_test(sums_are_those_of_the_logits),
+        cmocka_unit_test(scores_follow_from_sums),
+        cmocka_unit_test(a_batch_of_any_size_gives_the_same),
+        cmocka_unit_test(shares_add_up),
         cmocka_unit_test(a_request_leaves_off),
     };
     return cmocka_run_group_tests_name("task_scores", tests, NULL, NULL);
