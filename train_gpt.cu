@@ -221,7 +221,7 @@ int main(int argc, char **argv) {
     banner_print(r);
 
     Between *b = &r->between;
-    if (pending) b->stop = pending = !evaluate(r, step);
+    if (pending) b->stop = pending = !evaluate(r, step, pending);
     while (step < last && !b->stop) {
         error_set_step(step);
         if (!b->fed && !run_await_batches(r)) break;
@@ -239,7 +239,7 @@ int main(int argc, char **argv) {
         balance_note(r, step);
         if (b->written) report_saved(r, saver_next(r->saver));
         if (eval_is_due(r, step)) {
-            pending = b->stop || !evaluate(r, step);
+            pending = b->stop || !evaluate(r, step, eval_is_due(r, step));
             b->stop |= pending;
         }
         if (is_due(step, config.sample.every) && !b->stop) b->stop = !sample_now(r, step);

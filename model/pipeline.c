@@ -173,6 +173,11 @@ void pipeline_loss(Pipeline *p, Stream *s, Batch batch) {
     if (has_head(p)) gpt_loss(p->gpt, s, batch);
 }
 
+int pipeline_token_losses(Pipeline *p, Stream *s, Batch batch, float *out) {
+    if (has_head(p)) gpt_token_losses(p->gpt, s, batch, out);
+    return has_head(p);
+}
+
 void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *out) {
     if (has_head(p)) gpt_logits(p->gpt, s, batch, row, out);
     if (p->spec.all && !s->ledger)

@@ -46,6 +46,8 @@ void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void 
 /* One batch through all parts, forward alone; the last stage has the result. All stages call it together. */
 void pipeline_forward(Pipeline *p, Stream *s, Batch batch);
 void pipeline_loss(Pipeline *p, Stream *s, Batch batch);                                     /* as gpt_loss   */
+/* As gpt_token_losses; returns 1 on the last stage, else 0 and out is as it was. */
+int  pipeline_token_losses(Pipeline *p, Stream *s, Batch batch, float *out);
 void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *out); /* as gpt_logits, on every stage */
 
 #ifdef __cplusplus

@@ -2,24 +2,18 @@
  * folder, to stdout. The folder describes the model, so neither the run's config nor its data need be there. Computes in
  * fp32 with the masters' own values. Under mpirun with parallel.tensor, .context or .pipeline the ranks share the model; without
  * these rank 0 has all of it. */
-#include <errno.h>
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/io.h"
-#include "core/json.h"
 #include "layers/algorithms.h"
-#include "model/hf_gpt2.h"
-#include "model/model.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/weights_set.h"
-#include "run/config/config.h"
 #include "run/config/nearest.h"
 #include "run/sample.h"
+#include "run/stored_model.h"
 #include "run/verbs.h"
 
 static const char USAGE[] =
@@ -75,111 +69,17 @@ static void take_argument(Asked *asked, const char *argument) {
     }
 }
 
-/* --- the model ---------------------------------------------------------------------------------------------------- */
-
-/* From the checkpoint's config.json, with Hugging Face's names. */
-static ModelShape read_shape(const char *checkpoint) {
-    char      path[4200], *text;
-    Json      json;
-    JsonFault fault;
-    snprintf(path, sizeof path, "%s/config.json", checkpoint);
-    int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
-    if (bytes < 0)
-        fail(bytes == -ENOMEM                    ? EXIT_MEMORY
-             : bytes == -EIO || bytes == -EACCES ? EXIT_IO
-                                                 : EXIT_DATA,
-             "%s cannot be read: %s", path, strerror((int)-bytes));
-    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
-        fail(EXIT_DATA, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
-    ModelShape shape = hf_config_shape(json.root, path);
-    hf_config_expect(json.root, path, shape.n_head);
-    json_free(&json);
-    free(text);
-    return shape;
-}
-
-/* --- the tokenizer ------------------------------------------------------------------------------------------------ */
-
-/* data.tokenizer of the run's config.json, or the one beside its shards, for the caller to free; NULL where there is none. */
-static char *tokenizer_of_run(const char *run) {
-    char path[4200], *text = NULL;
-    snprintf(path, sizeof path, "%s/config.json", run);
-    int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
-    if (bytes < 0) return NULL;
-    cJSON       *json = cJSON_ParseWithLength(text, (size_t)bytes);
-    const cJSON *item = json_member(json_member(json, "data"), "tokenizer");
-    char        *found = cJSON_IsString(item) && item->valuestring[0] ? strdup(item->valuestring) : NULL;
-    const cJSON *train = json_member(json_member(json, "data"), "train");
-    if (cJSON_IsArray(train)) train = train->child;
-    if (!found && cJSON_IsString(train) && tokenizer_beside(train->valuestring, path, sizeof path)) found = strdup(path);
-    cJSON_Delete(json);
-    free(text);
-    return found;
-}
-
-/* Returns the tokenizer of the command line, else that of the checkpoint, else that of the run. */
-static Tokenizer find_tokenizer(const Asked *asked, const char *run, const char *checkpoint, int64_t vocab_size) {
-    char path[4200], beside[4200], *of_run = NULL;
-    if (asked->tokenizer) return tokenizer_create(asked->tokenizer, vocab_size);
-    snprintf(beside, sizeof beside, "%s/" WEIGHTS_SINGLE, checkpoint);
-    if (tokenizer_beside(beside, path, sizeof path)) return tokenizer_create(path, vocab_size);
-    of_run = tokenizer_of_run(run);
-    if (of_run && access(of_run, R_OK) != 0) {
-        warn("%s was trained with the tokenizer %s, which is not there any more: tokenizer=FOLDER_OR_FILE says where it is",
-             run, of_run);
-        free(of_run), of_run = NULL;
-    }
-    Tokenizer t = tokenizer_create(of_run ? of_run : "", vocab_size);
-    free(of_run);
-    return t;
-}
-
-/* --- the ranks ---------------------------------------------------------------------------------------------------- */
-
-int verb_sample_is_of_ranks(int argc, char **argv) {
-    for (int i = 2; i < argc; i++)
-        if (strncmp(argv[i], "parallel.", 9) == 0) return 1;
-    return 0;
-}
-
-/* The ranks that share the model, and no more. */
-static void refuse_grid(ModelShape shape, MeshSizes grid, int ranks) {
-    Config c = {.optimizer = {.name = "adamw"}};
-    c.model.shape = shape;
-    c.parallel.tensor = grid.tensor, c.parallel.context = grid.context, c.parallel.pipeline = grid.stages,
-    c.parallel.interleave = c.parallel.replicas = 1;
-    c.batch.micro_batch = 1, c.batch.seq_len = shape.n_positions, c.batch.global_tokens = shape.n_positions;
-    int64_t wanted = (int64_t)grid.tensor * grid.context * grid.stages;
-    if (wanted != ranks)
-        fail(EXIT_CONFIG,
-             "sample: parallel.tensor (%d) x context (%d) x pipeline (%d) = %lld ranks share the model, and there %s %d: mpirun -np %lld",
-             grid.tensor, grid.context, grid.stages, (long long)wanted, ranks == 1 ? "is" : "are", ranks,
-             (long long)wanted);
-    char *fault = config_check_changed(&c, ranks);
-    if (fault) fail(EXIT_CONFIG, "sample: %s", fault);
-}
-
-static ModelSpec spec_of(ModelShape shape, const Groups *g) {
-    ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = 1, .T = shape.n_positions};
-    if (!g) return spec;
-    spec.shards.ranks = g->mesh.size[AXIS_CONTEXT], spec.shards.tensor_ranks = g->mesh.size[AXIS_TENSOR],
-    spec.context_ranks = g->mesh.size[AXIS_CONTEXT];
-    spec.pipeline = (PipelineSpec){.stages = g->mesh.size[AXIS_STAGE], .parts = 1, .micro_batches = 1};
-    model_take_groups(&spec, g);
-    return spec;
-}
-
 /* --- the text ----------------------------------------------------------------------------------------------------- */
 
 static void print_sample(const Asked *asked, const char *run, const char *checkpoint, const Groups *groups) {
-    ModelShape shape = read_shape(checkpoint);
+    ModelShape shape = stored_shape(checkpoint);
     SamplePlan plan = asked->plan;
-    Tokenizer  tokenizer = find_tokenizer(asked, run, checkpoint, shape.vocab_size);
+    Tokenizer  tokenizer = stored_tokenizer(asked->tokenizer, run, checkpoint, shape.vocab_size);
     if (*plan.prompt && tokenizer.kind == TOKENIZER_IDS)
         fail(EXIT_CONFIG,
              "sample: the model of %s has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE, or leave the prompt empty",
              checkpoint);
-    Model *m = model_create(spec_of(shape, groups));
+    Model *m = model_create(stored_spec(shape, 1, shape.n_positions, groups));
     Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)shape.n_positions);
     plan.window = arena_tensor(&window, I32, 1, shape.n_positions, 1, 1);
     matmul_algorithms_freeze(); /* no product is worth being timed for a text, and the same text comes each time */
@@ -195,7 +95,8 @@ static void print_sample(const Asked *asked, const char *run, const char *checkp
 
 static void print_sample_of_ranks(const Asked *asked, const char *run, const char *checkpoint, World *world) {
     Comm *all = world_all(world);
-    refuse_grid(read_shape(checkpoint), asked->grid, comm_size(all));
+    ModelShape shape = stored_shape(checkpoint);
+    stored_refuse_grid("sample", shape, shape.n_positions, asked->grid, comm_size(all));
     device_open(world_local_rank(world), world_threads(world));
     Groups groups = groups_create(all, mesh_of(comm_size(all), asked->grid), 0);
     groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
@@ -209,7 +110,7 @@ int verb_sample(int argc, char **argv) {
     char  checkpoint[4096];
     for (int i = 2; i < argc; i++) take_argument(&asked, argv[i]);
     weights_set_folder(argv[1], checkpoint, sizeof checkpoint);
-    if (verb_sample_is_of_ranks(argc, argv)) {
+    if (verb_is_of_ranks(argc, argv)) {
         World *world = world_join(launch_detect());
         print_sample_of_ranks(&asked, argv[1], checkpoint, world);
         world_leave(world);

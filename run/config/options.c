@@ -144,6 +144,8 @@ const Option OPTIONS[] = {
     INTEGER(checkpoint.keep, "2", 1, EXACT, "newest checkpoints that stay; two at least, so that one of them verifies"),
     INTEGER(eval.every, "250", 0, EXACT, "steps between evaluations (also at step 0 and the end); 0 = never"),
     INTEGER(eval.tokens, "131072", 0, EXACT, "the first so many tokens of data.val, whatever the ranks; 0 = all"),
+    LIST(eval.tasks, "[]", 0, "files of questions that are scored with each evaluation: JSONL, or llm.c's hellaswag_val.bin"),
+    INTEGER(eval.tasks_every, "0", 0, EXACT, "steps between scorings of eval.tasks (also at step 0 and the end); 0 = eval.every"),
     INTEGER(sample.every, "0", 0, EXACT, "steps between samples of generated text; 0 = never"),
     INTEGER(sample.tokens, "128", 1, EXACT, "tokens of a sample"),
     TEXT(sample.prompt, "\"\"", 0, 65535, "text the sample goes on from"),
