@@ -36,6 +36,8 @@ size_t    tokenizer_most(const Tokenizer *t, size_t bytes);
 int64_t   tokenizer_encode(const Tokenizer *t, const char *text, size_t bytes, int32_t *ids);
 /* Writes the text of one id. */
 void      tokenizer_decode(const Tokenizer *t, int32_t id, FILE *out);
+/* The id that ends a text; -1 of bytes and ids, and of a vocabulary without one. */
+int32_t   tokenizer_end_of_text(const Tokenizer *t);
 /* The id that a text of its own begins after: the end of the text before it; bytes have a newline, ids alone 0. */
 int32_t   tokenizer_start(const Tokenizer *t);
 

@@ -167,6 +167,12 @@ void pipeline_forward(Pipeline *p, Stream *s, Batch batch) {
     }
 }
 
+void pipeline_forward_after(Pipeline *p, Stream *s, Batch batch, int64_t past) {
+    p->gpt->past = past;
+    pipeline_forward(p, s, batch);
+    p->gpt->past = 0;
+}
+
 static int has_head(const Pipeline *p) { return p->spec.stage == p->spec.stages - 1; }
 
 void pipeline_loss(Pipeline *p, Stream *s, Batch batch) {

@@ -64,7 +64,7 @@ typedef struct {
     struct { int recompute, offload; /* OFFLOAD_WORDS */ } memory;
     struct { int64_t every, keep; } checkpoint;
     struct { int64_t every, tokens; } eval;
-    struct { int64_t every, tokens; const char *prompt; double temperature; int64_t top_k; } sample;
+    struct { int64_t every, tokens; const char *prompt; double temperature; int64_t top_k; double top_p, min_p; } sample;
     struct { int64_t every; } log;
 } Config;
 
