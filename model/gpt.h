@@ -45,7 +45,7 @@ typedef struct {
     Comm      *tensor, *context;     /* borrowed: the shards', and ranks with other tokens of the same sequences; NULL: one rank */
     Shards    *shards;               /* borrowed: weights and gradients                       */
     StepSums   sums;                 /* SUM_LOSS is added to                                  */
-    int64_t    past;                 /* tokens before the batch: pipeline_forward_after() sets it for a forward; else 0 */
+    int64_t    past;                 /* tokens before the batch: pipeline_token_logits() sets it for a forward; else 0 */
 
     GptPart   *part;                 /* owned [parts]                                         */
     int        parts;

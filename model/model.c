@@ -136,10 +136,8 @@ static void dry_other_batches(Model *m) {
         if (t == T) break;
     }
     int64_t rows = gpt_token_rows(&m->gpt);
-    if (gpt_keeps_past(&m->gpt) && rows < T) {
-        pipeline_forward_after(&m->pipeline, &m->stream, dry_batch(1, rows), T - rows);
-        pipeline_logits(&m->pipeline, &m->stream, dry_batch(1, rows), rows - 1, NULL);
-    }
+    if (gpt_keeps_past(&m->gpt) && rows < T)
+        pipeline_token_logits(&m->pipeline, &m->stream, dry_batch(1, rows), T - rows, NULL);
     step->times = 1;
     m->stream.ledger = step;
 }

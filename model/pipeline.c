@@ -167,12 +167,6 @@ void pipeline_forward(Pipeline *p, Stream *s, Batch batch) {
     }
 }
 
-void pipeline_forward_after(Pipeline *p, Stream *s, Batch batch, int64_t past) {
-    p->gpt->past = past;
-    pipeline_forward(p, s, batch);
-    p->gpt->past = 0;
-}
-
 static int has_head(const Pipeline *p) { return p->spec.stage == p->spec.stages - 1; }
 
 void pipeline_loss(Pipeline *p, Stream *s, Batch batch) {
@@ -183,4 +177,11 @@ void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *ou
     if (has_head(p)) gpt_logits(p->gpt, s, batch, row, out);
     if (p->spec.all && !s->ledger)
         comm_broadcast(p->spec.all, out, sizeof *out * (size_t)p->gpt->shape.vocab_size, p->spec.stages - 1);
+}
+
+void pipeline_token_logits(Pipeline *p, Stream *s, Batch batch, int64_t past, float *out) {
+    p->gpt->past = past;
+    pipeline_forward(p, s, batch);
+    pipeline_logits(p, s, batch, batch.inputs.dim[1] - 1, out);
+    p->gpt->past = 0;
 }

@@ -45,10 +45,11 @@ void     pipeline_set_micro_batches(Pipeline *p, int64_t micro_batches);
 void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void *ctx), void *ctx);
 /* One batch through all parts, forward alone; the last stage has the result. All stages call it together. */
 void pipeline_forward(Pipeline *p, Stream *s, Batch batch);
-/* The same of one sequence's tokens after `past` others, which earlier calls have gone through (gpt_keeps_past). */
-void pipeline_forward_after(Pipeline *p, Stream *s, Batch batch, int64_t past);
 void pipeline_loss(Pipeline *p, Stream *s, Batch batch);                                     /* as gpt_loss   */
 void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *out); /* as gpt_logits, on every stage */
+/* Forward of gpt_token_rows tokens of one sequence after `past` others, which earlier calls have gone through; then the
+ * last one's logits. The model has to keep these others (gpt_keeps_past). */
+void pipeline_token_logits(Pipeline *p, Stream *s, Batch batch, int64_t past, float *out);
 
 #ifdef __cplusplus
 }

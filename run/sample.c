@@ -89,8 +89,7 @@ static void logits_of_token(Writer *w, const int32_t *ids, int64_t count, int64_
     Tensor tokens = tensor_2d(w->on_device.data, I32, 1, rows);
     Batch  batch = {tokens, tokens}; /* neither looks at the targets */
     device_from_host(w->s, tokens, ids + count - rows);
-    pipeline_forward_after(w->p, w->s, batch, count - rows);
-    pipeline_logits(w->p, w->s, batch, rows - 1, w->logits);
+    pipeline_token_logits(w->p, w->s, batch, count - rows, w->logits);
 }
 
 /* The same, of the whole window. */
