@@ -4,6 +4,7 @@
  * share the model; without these rank 0 has all of it. */
 #include <errno.h>
 #include <omp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,6 @@
 #include "model/model.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/config/config.h"
-#include "run/guard/signals.h"
 #include "run/sample.h"
 #include "run/sample_options.h"
 #include "run/verbs.h"
@@ -175,7 +175,7 @@ static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer
 
 /* --- the text ----------------------------------------------------------------------------------------------------- */
 
-/* Where the text goes. A reader that has gone ends it without a word, and so does Ctrl-C. */
+/* Where the text goes. A reader that has gone ends it without a word. */
 typedef struct { int prints, is_closed; } Output;
 
 static void put_text(void *output, const char *text, size_t bytes) {
@@ -188,7 +188,7 @@ static void put_text(void *output, const char *text, size_t bytes) {
     }
 }
 
-static int has_no_reader(void *output) { return ((Output *)output)->is_closed || signals_stop(); }
+static int has_no_reader(void *output) { return ((Output *)output)->is_closed; }
 
 /* "step 400 of runs/mine (checkpoints/step_00000400)", or the path of a checkpoint with another name. */
 static void print_origin(const char *checkpoint, const Model *m) {
@@ -267,6 +267,7 @@ int verb_sample(int argc, char **argv) {
     char          checkpoint[4096];
     if (!checkpoint_find(asked.path, checkpoint, sizeof checkpoint))
         fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder that holds a complete one", asked.path);
+    signal(SIGPIPE, SIG_IGN); /* a write then fails: put_text */
     if (verb_sample_is_of_ranks(argc, argv)) {
         World *world = world_join(launch_detect());
         print_sample_of_ranks(&asked, checkpoint, world);
