@@ -42,22 +42,26 @@ static void writer_destroy(Writer *w) {
     model_destroy(w->model);
 }
 
-static void put(void *file, const char *text, size_t bytes) { fwrite(text, 1, bytes, file); }
+typedef struct { char text[8192]; size_t bytes; } Page;
+
+static void put(void *page, const char *text, size_t bytes) {
+    Page *p = page;
+    assert_true(p->bytes + bytes < sizeof p->text);
+    memcpy(p->text + p->bytes, text, bytes);
+    p->bytes += bytes;
+}
 
 /* A plan of greedy tokens; others change it. */
 static SamplePlan plan_of(int64_t tokens) { return (SamplePlan){.tokens = tokens, .rule = {.top_p = 1}, .put = put}; }
 
 static char *text_of(Writer *m, const char *prompt, SamplePlan plan) {
-    char  *text = NULL;
-    size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
-    plan.ctx = file;
+    Page page = {.bytes = 0};
+    plan.ctx = &page;
     plan.window = m->window;
     plan.prompt = prompt_create(&m->tokenizer, prompt, strlen(prompt));
     sample_stream(&m->model->pipeline, &m->model->stream, &m->tokenizer, &plan);
     prompt_free(&plan.prompt);
-    fclose(file);
-    return text;
+    return strdup(page.text);
 }
 
 /* As sample_stream, but token by token over batches of exactly the window's length. */

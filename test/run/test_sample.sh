@@ -92,7 +92,7 @@ json.dump(ids, open(sys.argv[1] + "/vocab.json", "w"))
 open(sys.argv[1] + "/merges.txt", "w").write("#version: 0.2\n")
 PY
 }
-ending() { sample prompt="the" temperature=0 tokens=100 "$@"; }
+ending() { sample prompt="the" temperature=1 tokens=100 "$@"; }
 vocabulary "$WORK/plain" ""
 text=$(ending tokenizer="$WORK/plain")
 letter=$(printf %s "$text" | tr -cd 'a-df-gi-su-z' | tail -c 1)
