@@ -146,8 +146,8 @@ static int asked_to_stop(void *run) { return requests_agree(&((Run *)run)->reque
 static int sample_now(Run *r, int64_t step) {
     shards_need_all(r->model->shards);
     requests_begin(&r->requests);
-    char *text = sample_of_run(r->config, &r->model->pipeline, &r->model->stream, &r->tokenizer, step, r->eval_batch.inputs,
-                               r->watchdog, asked_to_stop, r);
+    char *text = sample_of_run(r->config, &r->model->pipeline, &r->model->stream, &r->tokenizer, step,
+                               r->eval_batch.inputs, r->watchdog, asked_to_stop, r);
     shards_rewind(r->model->shards, &r->model->stream);
     if (run_is_rank0(r) && text) progress_sample(&r->progress, step, text);
     else if (run_is_rank0(r)) progress_note(&r->progress, "the sample after step %lld is left out", (long long)step);

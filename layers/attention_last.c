@@ -1,7 +1,7 @@
 /* attention_last.c - CPU side of attention_last_forward in layers.h.
  *
- * One item of work is a query of one head. It walks the keys up to its own, KEYS at a time, with a running maximum and sum.
- * An item's sums do not depend on the other items, nor on the threads.
+ * One item of work is a query of one head. It walks the keys up to its own, KEYS at a time, with a running maximum and
+ * sum. An item's sums do not depend on the other items, nor on the threads.
  */
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
@@ -21,7 +21,8 @@ typedef struct {
 
 #define SIMD_FILE "layers/attention_last_simd.h"
 #include "core/simd_each.h"
-SIMD_DISPATCH(void, last_item, (DType type, const Last *job, int64_t item, float *q, float *sums), (type, job, item, q, sums))
+SIMD_DISPATCH(void, last_item, (DType type, const Last *job, int64_t item, float *q, float *sums),
+              (type, job, item, q, sums))
 
 void attention_last_forward(Stream *s, Tensor y, Tensor qkv, int64_t H) {
     EXPECT_ACT(qkv);

@@ -1,8 +1,8 @@
 /* attention_last.cu - CUDA side of attention_last_forward in layers.h; the CPU twin is attention_last.c.
  *
- * A block has one query of one head and walks the keys up to its own, THREADS at a time, with a running maximum and sum.
- * First a thread has a key and computes its score; then a warp has every WARPSth of these keys and adds their values,
- * a lane D/32 channels.
+ * A block has one query of one head and walks the keys up to its own, THREADS at a time, with a running maximum and
+ * sum. First a thread has a key and computes its score; then a warp has every WARPSth of these keys and adds their
+ * values, a lane D/32 channels.
  */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
@@ -21,7 +21,8 @@ template <typename T, int W> DEVICE float last_score(const float *q, const T *k,
     return score;
 }
 
-/* Block: query blockIdx.y of head blockIdx.x. grid (H, n). Sums in a fixed order. Bound: keys and values are read once. */
+/* Block: query blockIdx.y of head blockIdx.x. grid (H, n). Sums in a fixed order. Bound: keys and values are read
+ * once. */
 template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, Last job) {
     SMEM(float, q, [MOST_D]);
     SMEM(float, p, [THREADS]);
@@ -67,7 +68,7 @@ void attention_last_forward(Stream *s, Tensor y, Tensor qkv, int64_t H) {
     DISPATCH_ACT(qkv.type, T, {
         bool fit = packs_fit((size_t)D * sizeof(T), {qkv.data}) && packs_fit((size_t)C * sizeof(T), {qkv.data});
         DISPATCH_PACK(T, fit, W,
-                      LAUNCH((attention_last_kernel<T, W>), dim3((unsigned)H, (unsigned)job.n), THREADS, 0, s, ptr<T>(y),
-                             ptr<T>(qkv), job));
+                      LAUNCH((attention_last_kernel<T, W>), dim3((unsigned)H, (unsigned)job.n), THREADS, 0, s,
+                             ptr<T>(y), ptr<T>(qkv), job));
     });
 }

@@ -5,12 +5,14 @@
 /* q . k over a head's D channels; q is padded with zeros. */
 SIMD_INLINE float SIMD(last_score)(DType type, const float *q, const void *qkv, int64_t at, int64_t D) {
     f32x16 sum = f32x16_all(0.0f);
-    for (int64_t d = 0; d < D; d += LANES) sum += f32x16_load(q + d) * act16_load_n(qkv, at + d, act16_count(d, D), type);
+    for (int64_t d = 0; d < D; d += LANES)
+        sum += f32x16_load(q + d) * act16_load_n(qkv, at + d, act16_count(d, D), type);
     return f32x16_sum(sum);
 }
 
 /* Scores of `keys` keys from element `at` of qkv on; those past them are -infinity. Returns the largest. */
-SIMD_INLINE float SIMD(last_scores)(DType type, float *score, const Last *job, const float *q, int64_t at, int64_t keys) {
+SIMD_INLINE float SIMD(last_scores)(DType type, float *score, const Last *job, const float *q, int64_t at,
+                                    int64_t keys) {
     f32x16 high = f32x16_all(-INFINITY);
     for (int64_t k = 0; k < KEYS; k++)
         score[k] = k < keys ? SIMD(last_score)(type, q, job->qkv, at + k * 3 * job->C, job->D) : -INFINITY;

@@ -49,7 +49,9 @@ typedef struct {
 /* Of the micro-batch: B sequences, T tokens of each on this context rank, N = B*T rows; own = N/tensor of them are this
  * tensor rank's. past: tokens of the one sequence before these, whose keys and values are kept; sampling's, else 0. */
 typedef struct { int64_t B, T, N, own, tensor, past; } Extent;
-static inline Extent extent_of(int64_t B, int64_t T, int64_t tensor) { return (Extent){B, T, B * T, B * T / tensor, tensor, 0}; }
+static inline Extent extent_of(int64_t B, int64_t T, int64_t tensor) {
+    return (Extent){B, T, B * T, B * T / tensor, tensor, 0};
+}
 
 typedef struct {
     Stream    *s;

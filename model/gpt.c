@@ -16,8 +16,8 @@ static int tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) 
 static Extent batch_extent(const Gpt *g, Batch batch) {
     Extent e = extent_of(batch.inputs.dim[0], batch.inputs.dim[1], tensor_ranks(g));
     e.past = g->past;
-    CHECK(e.past == 0 || (e.B == 1 && gpt_keeps_past(g)), "%lld tokens before a batch of %lld sequences", (long long)e.past,
-          (long long)e.B);
+    CHECK(e.past == 0 || (e.B == 1 && gpt_keeps_past(g)), "%lld tokens before a batch of %lld sequences",
+          (long long)e.past, (long long)e.B);
     CHECK(e.N % e.tensor == 0, "%lld rows among %lld tensor ranks", (long long)e.N, (long long)e.tensor);
     CHECK(e.B <= g->B && e.past + e.T <= g->T && context_part(g->context).ranks * e.T <= g->shape.n_positions,
           "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B,

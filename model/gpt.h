@@ -45,7 +45,7 @@ typedef struct {
     Comm      *tensor, *context;     /* borrowed: the shards', and ranks with other tokens of the same sequences; NULL: one rank */
     Shards    *shards;               /* borrowed: weights and gradients                       */
     StepSums   sums;                 /* SUM_LOSS is added to                                  */
-    int64_t    past;                 /* tokens before the batch: pipeline_token_logits() sets it for a forward; else 0 */
+    int64_t    past;                 /* tokens before the batch: 0 but in pipeline_token_logits()                    */
 
     GptPart   *part;                 /* owned [parts]                                         */
     int        parts;
@@ -91,7 +91,8 @@ void gpt_apart(Gpt *g, int is_apart);
  * through. */
 enum { SAMPLE_STEP = 32 };
 int64_t gpt_sample_step(const Gpt *g); /* or of so many, where tensor or context ranks share the rows */
-/* Whether a forward leaves each block's keys and values where the next finds them: a token then costs the rows of one. Not of context ranks, nor where blocks are computed again (memory.recompute=block). */
+/* Whether a forward leaves each block's keys and values where the next finds them: a token then costs the rows of one.
+ * Not of context ranks, nor where blocks are computed again (memory.recompute=block). */
 int     gpt_keeps_past(const Gpt *g);
 int64_t gpt_token_rows(const Gpt *g);  /* rows that such a token costs: tensor ranks share them, so each has one */
 /* After gpt_forward of this batch: logits of a row of its sequences, all ranks' tokens, to host memory, out [vocab_size]. */

@@ -1,5 +1,5 @@
-/* draw.c - see draw.h. A rule is a least logit: floats as unsigned numbers in the same order are searched bit by bit, so
- * nothing is sorted. */
+/* draw.c - see draw.h. A rule is a least logit: floats as unsigned numbers in the same order are searched bit by bit,
+ * so nothing is sorted. */
 #include "run/draw.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* draw.h - one token, drawn from logits: temperature, then what is left out, by top-k, top-p and min-p in this order. */
+/* draw.h - one token, drawn from logits: by temperature, top-k, top-p and min-p, in this order. */
 #ifndef TRAIN_GPT_RUN_DRAW_H
 #define TRAIN_GPT_RUN_DRAW_H
 
@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* The probabilities of a rule are those of the logits divided by the temperature, over the tokens that the rules before it
- * left. Equal logits stay, or go, together. NaN never stays. */
+/* The probabilities of a rule are those of the logits divided by the temperature, over the tokens that the rules before
+ * it left. Equal logits stay, or go, together. NaN never stays. */
 typedef struct {
     double  temperature; /* 0 = the likeliest token each time, the first of equals                    */
     int64_t top_k;       /* the k likeliest tokens, and equals of the last; 0 = all                   */

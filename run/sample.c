@@ -1,7 +1,8 @@
 /* sample.c - see sample.h.
  *
- * The model keeps the keys and values of the tokens so far in its own activations (gpt_keeps_past). One forward over the
- * window fills them; a token then costs the rows of one. A model that cannot keep them computes the window for each token.
+ * The model keeps the keys and values of the tokens so far in its own activations (gpt_keeps_past). One forward over
+ * the window fills them; a token then costs the rows of one. A model that cannot keep them computes the window for each
+ * token.
  *
  * A window is padded to a multiple of gpt_sample_step() tokens, so that the matrix products meet few shapes; causal
  * attention ignores the padding, and later tokens overwrite what it left.
@@ -36,7 +37,8 @@ Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes)
     if (!p.id) fail(EXIT_MEMORY, "no memory for the tokens of a prompt of %zu bytes", bytes);
     if (bytes > 0) p.count = tokenizer_encode(tokenizer, text, bytes, p.id);
     if (p.count < 0)
-        fail(EXIT_CONFIG, "a prompt needs a tokenizer that takes text, and this model has token ids only: leave the prompt empty");
+        fail(EXIT_CONFIG,
+             "a prompt needs a tokenizer that takes text, and this model has token ids only: leave the prompt empty");
     if (p.count == 0) p.id[p.count++] = tokenizer_start(tokenizer), p.is_hidden = 1;
     return p;
 }
@@ -61,7 +63,8 @@ typedef struct {
     Stream   *s;
     Tensor    on_device;  /* borrowed: the model's inputs                      */
     int64_t   positions;  /* of the model, over all context ranks              */
-    int64_t   from, kept; /* the window is ids[from, ...); tokens of it whose keys and values are kept */
+    int64_t   from;       /* the window is ids[from, ...)                      */
+    int       is_kept;    /* keys and values of all of it but the newest token */
     int32_t  *window;     /* owned [2 positions]                               */
     float    *logits;     /* owned [vocab]                                     */
     double   *weight;     /* the same: room for draw_token                     */
@@ -70,7 +73,8 @@ typedef struct {
 static Writer writer_create(Pipeline *p, Stream *s, Tensor on_device) {
     size_t vocab = (size_t)p->gpt->shape.vocab_size;
     Writer w = {.p = p, .s = s, .on_device = on_device, .positions = context_part(p->gpt->context).ranks * p->gpt->T};
-    CHECK(on_device.type == I32 && tensor_elems(on_device) >= p->gpt->T, "a window of %lld tokens", (long long)tensor_elems(on_device));
+    CHECK(on_device.type == I32 && tensor_elems(on_device) >= p->gpt->T, "a window of %lld tokens",
+          (long long)tensor_elems(on_device));
     w.window = malloc(2 * sizeof *w.window * (size_t)w.positions);
     w.logits = malloc(sizeof *w.logits * vocab);
     w.weight = malloc(sizeof *w.weight * vocab);
@@ -112,10 +116,9 @@ static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
 static void next_logits(Writer *w, const int32_t *ids, int64_t count) {
     const Gpt *g = w->p->gpt;
     int64_t    rows = gpt_token_rows(g), from = window_from(w->from, count, w->positions), length = count - from;
-    if (from != w->from) w->from = from, w->kept = 0;
-    if (w->kept > 0 && w->kept == length - 1 && length > rows) logits_of_token(w, ids + from, length, rows);
+    if (w->is_kept && from == w->from && length > rows) logits_of_token(w, ids + from, length, rows);
     else logits_of_window(w, ids + from, length);
-    w->kept = gpt_keeps_past(g) ? length : 0;
+    w->from = from, w->is_kept = gpt_keeps_past(g);
 }
 
 /* --- text --------------------------------------------------------------------------------------------------------- */

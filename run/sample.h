@@ -53,13 +53,13 @@ typedef struct {
 Tokenizer sample_tokenizer(const Config *config);
 
 /* Prompt and continuation as printable text, through plan.put; ids where the tokenizer has no text. Uses g's activation
- * memory (g->T positions at most; the window slides by half when it is full). All ranks of the grid call it together, and
- * all of them get the text. */
+ * memory (g->T positions at most; the window slides by half when it is full). All ranks of the grid call it together,
+ * and all of them get the text. */
 Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const SamplePlan *plan);
 
 /* The sample of a training run after a step, as its config says: malloc'ed; NULL when leave(ctx) ended it. */
-char *sample_of_run(const Config *config, Pipeline *p, Stream *s, const Tokenizer *tokenizer, int64_t step, Tensor window,
-                    Watchdog *watchdog, int (*leave)(void *ctx), void *ctx);
+char *sample_of_run(const Config *config, Pipeline *p, Stream *s, const Tokenizer *tokenizer, int64_t step,
+                    Tensor window, Watchdog *watchdog, int (*leave)(void *ctx), void *ctx);
 
 #ifdef __cplusplus
 }

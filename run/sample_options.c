@@ -58,17 +58,19 @@ static double number_of(const Row *row, const char *text) {
     char  *end;
     double value = strtod(text, &end);
     if (end == text || *end || isnan(value))
-        fail(EXIT_CONFIG, "sample: %s=%s: a number from %g to %.17g is expected", row->name, text, row->least, row->most);
+        fail(EXIT_CONFIG, "sample: %s=%s: a number from %g to %.17g is expected", row->name, text, row->least,
+             row->most);
     if (value < row->least || value > row->most)
-        fail(EXIT_CONFIG, "sample: %s=%s: a number from %g to %.17g is expected; the nearest is %.17g", row->name, text, row->least,
-             row->most, value < row->least ? row->least : row->most);
+        fail(EXIT_CONFIG, "sample: %s=%s: a number from %g to %.17g is expected; the nearest is %.17g", row->name, text,
+             row->least, row->most, value < row->least ? row->least : row->most);
     return value;
 }
 
 static int64_t count_of(const Row *row, const char *text) {
     double value = number_of(row, text);
     if (value != floor(value))
-        fail(EXIT_CONFIG, "sample: %s=%s: a whole number is expected: %.17g or %.17g", row->name, text, floor(value), ceil(value));
+        fail(EXIT_CONFIG, "sample: %s=%s: a whole number is expected: %.17g or %.17g", row->name, text, floor(value),
+             ceil(value));
     return (int64_t)value;
 }
 
@@ -79,9 +81,11 @@ static int bool_of(const Row *row, const char *text) {
 }
 
 static void add_stop(SampleOptions *o, const char *text) {
-    if (!*text) fail(EXIT_CONFIG, "sample: stop= is an empty text, before which every text ends: name one, or leave stop out");
+    if (!*text)
+        fail(EXIT_CONFIG, "sample: stop= is an empty text, before which every text ends: name one, or leave stop out");
     o->stop = realloc(o->stop, sizeof *o->stop * (size_t)(o->stops + 1));
-    if (!o->stop || !(o->stop[o->stops++] = strdup(text))) fail(EXIT_MEMORY, "no memory for a stop text of %zu bytes", strlen(text));
+    if (!o->stop || !(o->stop[o->stops++] = strdup(text)))
+        fail(EXIT_MEMORY, "no memory for a stop text of %zu bytes", strlen(text));
 }
 
 /* A text, or a JSON list of texts. */
@@ -93,7 +97,8 @@ static void take_stop(SampleOptions *o, const char *text) {
         return;
     }
     for (const cJSON *item = json.root->child; item; item = item->next) {
-        if (!cJSON_IsString(item)) fail(EXIT_CONFIG, "sample: stop=%s: a list of texts is expected, as '[\"a\",\"b\"]'", text);
+        if (!cJSON_IsString(item))
+            fail(EXIT_CONFIG, "sample: stop=%s: a list of texts is expected, as '[\"a\",\"b\"]'", text);
         add_stop(o, item->valuestring);
     }
     json_free(&json);

@@ -1,7 +1,7 @@
-/* sample_verb.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, to stdout, token by token;
- * all else goes to stderr. The checkpoint folder describes the model, so neither the run's config nor its data need be
- * there. Computes in fp32 with the masters' own values. Under mpirun with parallel.tensor, .context or .pipeline the ranks
- * share the model; without these rank 0 has all of it. */
+/* sample_verb.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, to stdout, token by
+ * token; all else goes to stderr. The checkpoint folder describes the model, so neither the run's config nor its data
+ * need be there. Computes in fp32 with the masters' own values. Under mpirun with parallel.tensor, .context or
+ * .pipeline the ranks share the model; without these rank 0 has all of it. */
 #include <errno.h>
 #include <omp.h>
 #include <signal.h>
@@ -65,15 +65,15 @@ static char *tokenizer_of_run(const char *run) {
 }
 
 /* Returns the tokenizer of the command line, else that of the checkpoint, else that of the run. */
-static Tokenizer find_tokenizer(const SampleOptions *asked, const char *run, const char *checkpoint, int64_t vocab_size) {
+static Tokenizer find_tokenizer(const SampleOptions *asked, const char *checkpoint, int64_t vocab_size) {
     char path[4200], *of_run = NULL;
     if (asked->tokenizer) return tokenizer_create(asked->tokenizer, vocab_size);
     snprintf(path, sizeof path, "%s/tokenizer.json", checkpoint);
     if (io_file_bytes(path) > 0) return tokenizer_create(path, vocab_size);
-    of_run = tokenizer_of_run(run);
+    of_run = tokenizer_of_run(asked->path);
     if (of_run && access(of_run, R_OK) != 0) {
         warn("%s was trained with the tokenizer %s, which is not there any more: tokenizer=FOLDER_OR_FILE says where it is",
-             run, of_run);
+             asked->path, of_run);
         free(of_run), of_run = NULL;
     }
     Tokenizer t = tokenizer_create(of_run ? of_run : "", vocab_size);
@@ -107,7 +107,9 @@ static void refuse_grid(ModelShape shape, MeshSizes grid, int ranks) {
 }
 
 static ModelSpec spec_of(ModelShape shape, const Groups *g) {
-    ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_SAMPLING}, .B = 1, .T = shape.n_positions};
+    ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_SAMPLING},
+                      .B = 1,
+                      .T = shape.n_positions};
     if (!g) return spec;
     spec.shards.ranks = g->mesh.size[AXIS_CONTEXT], spec.shards.tensor_ranks = g->mesh.size[AXIS_TENSOR],
     spec.context_ranks = g->mesh.size[AXIS_CONTEXT];
@@ -148,7 +150,8 @@ static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
     }
     if (!job || comm_rank(job) == 0) {
         *bytes = is_input ? read_input(&text) : io_read_file(name, PROMPT_LIMIT, &text);
-        if (*bytes < 0) fail(exit_of(*bytes), "sample: the prompt in %s cannot be read: %s", name, strerror((int)-*bytes));
+        if (*bytes < 0)
+            fail(exit_of(*bytes), "sample: the prompt in %s cannot be read: %s", name, strerror((int)-*bytes));
     }
     if (!job) return text;
     comm_broadcast(job, bytes, sizeof *bytes, 0);
@@ -158,7 +161,8 @@ static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
     return text;
 }
 
-static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer, const char *checkpoint, Comm *job, int64_t positions) {
+static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer, const char *checkpoint, Comm *job,
+                          int64_t positions) {
     int64_t bytes = 0;
     char   *text = read_prompt(asked->prompt, job, &bytes);
     if (bytes > 0 && tokenizer->kind == TOKENIZER_IDS)
@@ -201,8 +205,8 @@ static void print_origin(const char *checkpoint, const Model *m) {
     if (sscanf(name, "step_%lld", &step) == 1) fprintf(stderr, "step %lld of ", step);
     if (step >= 0 && is_of_run) fprintf(stderr, "%.*s (checkpoints/%s)", (int)(run - length), checkpoint, name);
     else fputs(checkpoint, stderr);
-    fprintf(stderr, ", %lld layers of width %lld, %.1f M parameters\n", (long long)shape.n_layer, (long long)shape.n_embd,
-            (double)m->shards->layout.elems * 1e-6);
+    fprintf(stderr, ", %lld layers of width %lld, %.1f M parameters\n", (long long)shape.n_layer,
+            (long long)shape.n_embd, (double)m->shards->layout.elems * 1e-6);
 }
 
 static void print_rate(Sampled all) {
@@ -212,7 +216,8 @@ static void print_rate(Sampled all) {
 }
 
 /* Several texts, each with its own seed and, above it, its number. */
-static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, const Tokenizer *tokenizer, Output *out) {
+static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, const Tokenizer *tokenizer,
+                        Output *out) {
     Sampled all = {0};
     for (int64_t i = 0; i < asked->texts && !all.left_off; i++) {
         char line[80] = "";
@@ -233,7 +238,7 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, con
     ModelShape shape = read_shape(checkpoint);
     Comm      *job = groups ? groups->job : NULL;
     Output     out = {.prints = !job || comm_rank(job) == 0};
-    Tokenizer  tokenizer = find_tokenizer(asked, asked->path, checkpoint, shape.vocab_size);
+    Tokenizer  tokenizer = find_tokenizer(asked, checkpoint, shape.vocab_size);
     SamplePlan plan = {.prompt = take_prompt(asked, &tokenizer, checkpoint, job, shape.n_positions),
                        .tokens = asked->tokens, .rule = asked->rule, .ends_at_eot = asked->ends_at_eot,
                        .stop = (const char *const *)asked->stop, .stops = asked->stops, .put = put_text, .ctx = &out};

@@ -66,7 +66,7 @@ static void put_printable(TextStream *t, int is_end) {
 
 /* --- stop texts --------------------------------------------------------------------------------------------------- */
 
-/* The first place at which a stop text begins, and whether all of it is there; at the end of all, only a whole one counts. */
+/* The first place at which a stop text begins, and whether all of it is there; at the end only a whole one counts. */
 typedef struct { size_t at; int is_whole; } Found;
 static Found find_stop(const TextStream *t, int is_end) {
     for (size_t at = 0; at < t->held.count; at++)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# make check-hf: a checkpoint's folder loads in Hugging Face transformers as it is, with the same logits (1e-4 in fp32).
+# make check-hf: a checkpoint's folder loads in Hugging Face transformers as it is, with the same logits (1e-4 in fp32)
+# and greedy text.
 # Installs transformers into a virtual environment under build/; ends with "skipped: ..." and status 0 where it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 VENV=$PWD/build/venv-hf
@@ -30,5 +31,9 @@ for grid in "1" "4 model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pip
     "$B/test/run/dump_logits" "$folder" $TOKENS > "$WORK/ours" && "$PYTHON" test/interop/check_hf.py "$folder" $TOKENS > "$WORK/theirs" &&
         awk -f test/interop/compare_logits.awk "$WORK/ours" "$WORK/theirs"
     ok $? "transformers $VERSION gives the same logits, trained on ${grid%% *} rank(s)"
+    "$TRAIN" sample "$folder" prompt="the quick" temperature=0 tokens=31 > "$WORK/ours" 2> "$WORK/log" &&
+        "$PYTHON" test/interop/check_sample.py "$folder" 31 "the quick" > "$WORK/theirs" 2>> "$WORK/log" &&
+        cmp "$WORK/ours" "$WORK/theirs"
+    ok $? "and the same greedy text"
 done
 exit $STATUS

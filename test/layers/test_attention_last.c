@@ -21,12 +21,12 @@ static void compare(DType act, int64_t T, int64_t n, int64_t H, int64_t D, doubl
     stage_destroy(&s);
 }
 
-/* Sequences of one key, of whole and of broken tiles; heads that are no whole vectors; one query and several, to all. */
+/* Sequences of one key, of whole and of broken tiles; heads that are no whole vectors; one query and several. */
 static void test_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][4] = {{1, 1, 1, 1}, {2, 1, 1, 3}, {17, 1, 2, 5}, {40, 3, 3, 14}, {64, 2, 1, 16}, {65, 1, 1, 32},
-                                        {130, 1, 2, 64}, {300, 4, 1, 24}, {256, 1, 1, 80}, {257, 1, 1, 128}, {600, 2, 1, 64},
-                                        {9, 9, 2, 8}, {20, 2, 1, 160}};
+    static const int64_t shapes[][4] = {{1, 1, 1, 1}, {2, 1, 1, 3}, {17, 1, 2, 5}, {40, 3, 3, 14}, {64, 2, 1, 16},
+                                        {65, 1, 1, 32}, {130, 1, 2, 64}, {300, 4, 1, 24}, {256, 1, 1, 80},
+                                        {257, 1, 1, 128}, {600, 2, 1, 64}, {9, 9, 2, 8}, {20, 2, 1, 160}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) {
             if (shapes[i][3] > 128 && stage_act_types() == 3) continue; /* the CPU alone takes them */
@@ -68,12 +68,14 @@ static void test_large_scores(void **state) {
     }
     attention_last_forward(&s.stream, y, qkv, 1);
     stage_settle();
-    for (int64_t d = 0; d < D; d++) assert_true(fabsf(tensor_get(y, d) - tensor_get(qkv, (T - 1) * 3 * D + 2 * D + d)) < 1e-6f);
+    for (int64_t d = 0; d < D; d++)
+        assert_true(fabsf(tensor_get(y, d) - tensor_get(qkv, (T - 1) * 3 * D + 2 * D + d)) < 1e-6f);
     stage_destroy(&s);
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_rows), cmocka_unit_test(test_large_scores)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_rows),
+                                     cmocka_unit_test(test_large_scores)};
     return cmocka_run_group_tests_name("attention_last", all, NULL, NULL);
 }
 

@@ -1,5 +1,5 @@
-/* test_draw.c - drawing one token: the shares of the softmax, and what each rule leaves out, against plain sums over the
- * sorted logits in float64. */
+/* test_draw.c - drawing one token: the shares of the softmax, and what each rule leaves out, against plain sums over
+ * the sorted logits in float64. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,9 @@
 enum { VOCAB_MAX = 1001 };
 static double room[VOCAB_MAX];
 
-static int32_t draw(const float *logits, int64_t vocab, DrawRule rule, double u) { return draw_token(logits, vocab, rule, u, room); }
+static int32_t draw(const float *logits, int64_t vocab, DrawRule rule, double u) {
+    return draw_token(logits, vocab, rule, u, room);
+}
 
 static void greedy_takes_the_first_largest(void **state) {
     (void)state;
@@ -66,14 +68,16 @@ static void reference(const float *logits, int vocab, DrawRule rule, double *sha
         left = kept;
     }
     total = 0;
-    for (int v = 0; v < vocab; v++) total += share[v] = share[v] >= rule.min_p ? share[v] : 0; /* the likeliest weighs 1 */
+    for (int v = 0; v < vocab; v++) /* the likeliest weighs 1 */
+        total += share[v] = share[v] >= rule.min_p ? share[v] : 0;
     for (int v = 0; v < vocab; v++) share[v] /= total;
 }
 
 static void shares_are_the_references(void **state) {
     (void)state;
     static const float logits[] = {1.5f, -0.25f, 0, 2.25f, 1.5f, -3};
-    double temperatures[] = {0.3, 0.8, 1.0, 2.5}, parts[] = {0, 0.1, 0.5, 0.85, 0.999, 1}, least[] = {0, 0.05, 0.4, 1}, share[6];
+    double temperatures[] = {0.3, 0.8, 1.0, 2.5}, parts[] = {0, 0.1, 0.5, 0.85, 0.999, 1}, least[] = {0, 0.05, 0.4, 1};
+    double share[6];
     for (int t = 0; t < 4; t++)
         for (int k = 0; k <= 7; k++)
             for (int p = 0; p < 6; p++) {
@@ -93,9 +97,10 @@ static void rules_by_hand(void **state) {
     assert_shares(logits, 4, (DrawRule){1, 0, 1, 0.4}, (double[]){0, 2.0 / 3, 0, 1.0 / 3});
     assert_shares(logits, 4, (DrawRule){1, 0, 1, 0.6}, (double[]){0, 1, 0, 0});
     assert_shares(logits, 4, (DrawRule){1, 3, 1, 0}, (double[]){0.125, 0.5, 0.125, 0.25}); /* the third has an equal */
-    assert_shares(logits, 4, (DrawRule){1, 2, 0.7, 0}, (double[]){0, 2.0 / 3, 0, 1.0 / 3}); /* of 0.75, 0.5 is not enough */
+    assert_shares(logits, 4, (DrawRule){1, 2, 0.7, 0}, (double[]){0, 2.0 / 3, 0, 1.0 / 3}); /* of 0.75, not of 1 */
     assert_shares(logits, 4, (DrawRule){1, 2, 0.6, 0}, (double[]){0, 1, 0, 0});
-    assert_shares(logits, 4, (DrawRule){0.5, 0, 1, 0.2}, (double[]){0, 0.8, 0, 0.2}); /* after the temperature: 1/16 and 1/4 of the most */
+    /* After the temperature the others have 1/16 and 1/4 of the likeliest's. */
+    assert_shares(logits, 4, (DrawRule){0.5, 0, 1, 0.2}, (double[]){0, 0.8, 0, 0.2});
 }
 
 /* Random logits of either sign and size: no token is drawn that the reference leaves out, nor is one of much weight
@@ -105,8 +110,10 @@ static void random_logits(void **state) {
     float  logits[VOCAB_MAX];
     double share[VOCAB_MAX];
     for (int trial = 0; trial < 40; trial++) {
-        DrawRule rule = {trial % 2 ? 1.0 : 20.0, trial % 3 ? 0 : 1 + trial * 20, trial % 5 ? 0.01 + trial / 41.0 : 1, trial % 4 ? 0 : 0.01};
-        rng_normal(logits, VOCAB_MAX, 7, (uint64_t)trial * VOCAB_MAX, trial % 3 ? 0.0f : -40.0f, trial % 2 ? 1.0f : 30.0f);
+        DrawRule rule = {trial % 2 ? 1.0 : 20.0, trial % 3 ? 0 : 1 + trial * 20, trial % 5 ? 0.01 + trial / 41.0 : 1,
+                         trial % 4 ? 0 : 0.01};
+        rng_normal(logits, VOCAB_MAX, 7, (uint64_t)trial * VOCAB_MAX, trial % 3 ? 0.0f : -40.0f,
+                   trial % 2 ? 1.0f : 30.0f);
         reference(logits, VOCAB_MAX, rule, share);
         double reached = 0;
         for (int v = 0; v < VOCAB_MAX; v++) {

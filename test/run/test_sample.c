@@ -1,4 +1,4 @@
-/* test_sample.c - texts from a model: kept keys and values against whole windows, the window, stops, and the verb's faults. */
+/* test_sample.c - texts from a model: kept keys and values against whole windows, stops, and the verb's faults. */
 #include "core/error.h"
 
 #include <setjmp.h>
@@ -148,7 +148,8 @@ static void training_keeps_what_its_activations_keep(void **state) {
 
 static void the_same_seed_gives_the_same_text(void **state) {
     (void)state;
-    static const char prompt[] = "In the beginning", long_one[] = "a prompt that is much longer than the forty positions which this model has";
+    static const char prompt[] = "In the beginning",
+                      long_one[] = "a prompt that is much longer than the forty positions which this model has";
     Writer m;
     writer_create(&m, 256, 40, GPT_SAMPLING);
     SamplePlan plan = plan_of(60);
@@ -168,7 +169,7 @@ static void the_same_seed_gives_the_same_text(void **state) {
     writer_destroy(&m);
 }
 
-/* Bytes of a text that the model continues to come out of pieces: it ends before the first stop text, wherever tokens end. */
+/* A text ends before the first place of a stop text. */
 static void a_stop_text_ends_it(void **state) {
     (void)state;
     Writer m;
