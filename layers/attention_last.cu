@@ -37,7 +37,7 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     if (thread < D) q[thread] = to_f32(row[thread]) * job.scale;
     __syncthreads(); /* q is there */
     for (int64_t first = 0; first < seen; first += THREADS) {
-        int   count = (int)(seen - first < THREADS ? seen - first : THREADS);
+        int   left = (int)(seen - first), count = left < THREADS ? left : (int)THREADS;
         float score = thread < count ? last_score<T, W>(q, keys + (first + thread) * step, D) : -INFINITY;
         float high = fmaxf(top, block_max(score, part)), shrink = expf(top - high);
         top = high;
