@@ -15,10 +15,13 @@ static int tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) 
 
 static Extent batch_extent(const Gpt *g, Batch batch) {
     Extent e = extent_of(batch.inputs.dim[0], batch.inputs.dim[1], tensor_ranks(g));
+    e.past = g->past;
+    CHECK(e.past == 0 || (e.B == 1 && gpt_keeps_past(g)), "%lld tokens before a batch of %lld sequences",
+          (long long)e.past, (long long)e.B);
     CHECK(e.N % e.tensor == 0, "%lld rows among %lld tensor ranks", (long long)e.N, (long long)e.tensor);
-    CHECK(e.B <= g->B && e.T <= g->T && context_part(g->context).ranks * e.T <= g->shape.n_positions,
+    CHECK(e.B <= g->B && e.past + e.T <= g->T && context_part(g->context).ranks * e.T <= g->shape.n_positions,
           "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B,
-          (long long)e.T, (long long)g->B, (long long)g->T);
+          (long long)(e.past + e.T), (long long)g->B, (long long)g->T);
     return e;
 }
 
@@ -187,7 +190,7 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
  * differ. Nor have tensor and context ranks: their blocks exchange rows. */
 static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, BlockGraph *graphs, BlockOps *ops) {
     BlockGraph *b = &graphs[t.tape * (t.part->end - t.part->first) + l - t.part->first];
-    int whole = r->e.B == g->B && r->e.T == g->T && !r->s->ledger && !g->tensor && !g->context;
+    int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context;
     if (!whole || !b->graph.handle) {
         int records = whole && b->runs++ > 0 && graph_begin(r->s);
         ops(g, r, t, l);
@@ -213,13 +216,13 @@ static Tensor own_tokens(Gpt *g, Stream *s, Tensor tokens, Tensor wte) {
 }
 
 static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParams *w) {
-    Tensor entry = entry_of(g, t, 0, r->e);
+    Tensor entry = entry_of(g, t, 0, r->e), wpe = tensor_rows(w->wpe, r->e.past, w->wpe.dim[0] - r->e.past);
     if (!g->tensor) {
-        embedding_forward(r->s, entry, batch.inputs, w->wte, w->wpe, context_part(g->context));
+        embedding_forward(r->s, entry, batch.inputs, w->wte, wpe, context_part(g->context));
         return;
     }
     Tensor own = own_tokens(g, r->s, batch.inputs, w->wte);
-    embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, w->wpe),
+    embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, wpe),
                       context_part(g->context));
     Tensor rows = sum_rows(r, r->update);
     cast_forward(r->s, flat(entry), flat(rows));
@@ -346,6 +349,9 @@ int64_t gpt_scored_length(const Gpt *g, int64_t tokens) {
     while (length < tokens) length *= 2;
     return length < most ? length : most;
 }
+int gpt_keeps_past(const Gpt *g) { return !g->context && block_keeps_past(g->use, g->recompute); }
+
+int64_t gpt_token_rows(const Gpt *g) { return tensor_ranks(g); }
 
 int64_t gpt_sample_step(const Gpt *g) {
     int64_t step = SAMPLE_STEP;

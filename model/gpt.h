@@ -45,6 +45,7 @@ typedef struct {
     Comm      *tensor, *context;     /* borrowed: the shards', and ranks with other tokens of the same sequences; NULL: one rank */
     Shards    *shards;               /* borrowed: weights and gradients                       */
     StepSums   sums;                 /* SUM_LOSS is added to                                  */
+    int64_t    past;                 /* tokens before the batch: 0 but in pipeline_token_logits()                    */
 
     GptPart   *part;                 /* owned [parts]                                         */
     int        parts;
@@ -95,6 +96,10 @@ int64_t gpt_sample_step(const Gpt *g); /* or of so many, where tensor or context
 /* Scored texts (gpt_token_losses) are computed, B at once, at the shortest of these lengths that holds them: a step of
  * samples, twice that, and so on up to all T. Of whole sequences, as `tokens` is. */
 int64_t gpt_scored_length(const Gpt *g, int64_t tokens);
+/* Whether a forward leaves each block's keys and values where the next finds them: a token then costs the rows of one.
+ * Not of context ranks, nor where blocks are computed again (memory.recompute=block). */
+int     gpt_keeps_past(const Gpt *g);
+int64_t gpt_token_rows(const Gpt *g);  /* rows that such a token costs: tensor ranks share them, so each has one */
 /* After gpt_forward of this batch: logits of a row of its sequences, all ranks' tokens, to host memory, out [vocab_size]. */
 void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out);
 

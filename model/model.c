@@ -140,6 +140,9 @@ static void dry_other_batches(Model *m) {
         pipeline_logits(&m->pipeline, &m->stream, dry_batch(1, t), 0, NULL);
         if (t == T) break;
     }
+    int64_t rows = gpt_token_rows(&m->gpt);
+    if (gpt_keeps_past(&m->gpt) && rows < T)
+        pipeline_token_logits(&m->pipeline, &m->stream, dry_batch(1, rows), T - rows, NULL);
     step->times = 1;
     m->stream.ledger = step;
 }

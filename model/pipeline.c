@@ -183,3 +183,10 @@ void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *ou
     if (p->spec.all && !s->ledger)
         comm_broadcast(p->spec.all, out, sizeof *out * (size_t)p->gpt->shape.vocab_size, p->spec.stages - 1);
 }
+
+void pipeline_token_logits(Pipeline *p, Stream *s, Batch batch, int64_t past, float *out) {
+    p->gpt->past = past;
+    pipeline_forward(p, s, batch);
+    pipeline_logits(p, s, batch, batch.inputs.dim[1] - 1, out);
+    p->gpt->past = 0;
+}

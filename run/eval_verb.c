@@ -276,7 +276,7 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     if (asked->task_count > 0) tokenizer = stored_tokenizer(asked->tokenizer, run, checkpoint, shape.vocab_size);
     for (int i = 0; i < asked->task_count; i++) task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T});
 
-    Model  *m = model_create(stored_spec(shape, asked->batch, T, groups));
+    Model  *m = model_create(stored_spec(GPT_INFERENCE, shape, asked->batch, T, groups));
     int64_t own = T / context_part(m->gpt.context).ranks;
     Arena   room = arena_create("tokens", 2 * (sizeof(int32_t) * (size_t)(asked->batch * own) + ARENA_ALIGN));
     Scorer  s = {.pipeline = &m->pipeline, .stream = &m->stream, .all = groups ? groups->job : NULL};

@@ -82,8 +82,8 @@ void stored_refuse_grid(const char *verb, ModelShape shape, int64_t T, MeshSizes
     if (fault) fail(EXIT_CONFIG, "%s: %s", verb, fault);
 }
 
-ModelSpec stored_spec(ModelShape shape, int64_t B, int64_t T, const Groups *g) {
-    ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = B, .T = T};
+ModelSpec stored_spec(GptUse use, ModelShape shape, int64_t B, int64_t T, const Groups *g) {
+    ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = use}, .B = B, .T = T};
     if (!g) return spec;
     spec.shards.ranks = g->mesh.size[AXIS_CONTEXT], spec.shards.tensor_ranks = g->mesh.size[AXIS_TENSOR],
     spec.context_ranks = g->mesh.size[AXIS_CONTEXT];

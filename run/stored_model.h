@@ -19,7 +19,7 @@ Tokenizer  stored_tokenizer(const char *asked, const char *run, const char *chec
  * cannot. */
 void       stored_refuse_grid(const char *verb, ModelShape shape, int64_t T, MeshSizes grid, int ranks);
 /* The model in fp32, for B sequences of T tokens at most. groups NULL: one rank. */
-ModelSpec  stored_spec(ModelShape shape, int64_t B, int64_t T, const Groups *groups);
+ModelSpec  stored_spec(GptUse use, ModelShape shape, int64_t B, int64_t T, const Groups *groups);
 
 #ifdef __cplusplus
 }

@@ -151,6 +151,8 @@ const Option OPTIONS[] = {
     TEXT(sample.prompt, "\"\"", 0, 65535, "text the sample goes on from"),
     REAL(sample.temperature, "0.8", 0, BIG, "0 = the likeliest token each time"),
     INTEGER(sample.top_k, "0", 0, EXACT, "draw among the k likeliest tokens; 0 = all"),
+    REAL(sample.top_p, "1", 0, 1, "draw among the fewest likeliest tokens whose probability reaches this; 1 = all"),
+    REAL(sample.min_p, "0", 0, 1, "draw among tokens of at least so many times the likeliest's probability; 0 = all"),
     INTEGER(log.every, "1", 1, EXACT, "steps between progress lines; metrics.jsonl has every step"),
 };
 const int OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS;
