@@ -82,6 +82,8 @@ static int is_model(const char *folder) {
 
 void weights_set_folder(const char *path, char *out, size_t capacity) {
     Path folder = path_of("%s", path);
+    if (!exists(folder) && !is_hub_name(path))
+        fail(EXIT_DATA, "%s is neither a checkpoint nor a run folder: it does not exist", path);
     if (!exists(folder)) refuse_missing(path);
     if (checkpoint_find(path, out, capacity)) return;
     if (exists(path_of("%s/" MANIFEST_NAME, path)) || !is_model(path)) /* a checkpoint that does not verify is none */
