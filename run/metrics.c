@@ -7,19 +7,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/io.h"
+#include "core/json.h"
+#include "data/tokens_json.h"
 #include "run/curve.h"
+#include "run/metrics_line.h"
 
-enum { LINE_BYTES = 768 /* room for the longest line there is, with its end */ };
+enum { LINE_BYTES = METRICS_LINE_BYTES };
 
 struct Metrics {
     char     path[4096], picture[4096], title[256];
+    MetricsAbout about;
     int      fd;
     int64_t  step;         /* completed steps that the file accounts for */
     int64_t  last_train, last_eval; /* steps of the last lines that stay; 0 and -1: there are none */
     int64_t  trains, strangers;     /* lines of steps that stay, and lines between them that are not ours */
     int      has_ours;              /* a line in our format was met, even one that is cut */
+    double   hours;        /* of the last line that stays; NaN: it has none */
+    double   began_ms;     /* when this process took over, on clock_ms() */
     uint64_t bytes;        /* of whole lines in the file                 */
     char    *waiting;      /* owned: lines that are not in the file yet  */
     size_t   waiting_bytes, waiting_room;
@@ -30,24 +37,6 @@ struct Metrics {
 
 static void check_io(const Metrics *m, int status, const char *what) {
     if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, strerror(-status));
-}
-
-/* One line as this file writes them: kind, step and loss (NaN for null). Returns 0 for anything else, a torn line among
- * it. */
-static int parse_line(const char *line, size_t bytes, int *is_train, CurvePoint *point) {
-    long long step;
-    int       at = 0;
-    if (bytes < 3 || line[bytes - 1] != '\n' || memchr(line, 0, bytes)) return 0;
-    if (line[bytes - 2] != '}' && (line[bytes - 2] != '\r' || line[bytes - 3] != '}')) return 0; /* an editor's line ends are no reason to lose a run's */
-    *is_train = sscanf(line, "{\"kind\":\"train\",\"step\":%lld,%n", &step, &at) == 1 && at > 0;
-    if (!*is_train && (sscanf(line, "{\"kind\":\"eval\",\"step\":%lld,%n", &step, &at) != 1 || at == 0)) return 0;
-    const char *loss = strstr(line + at - 1, ",\"loss\":");
-    if (!loss) return 0;
-    loss += strlen(",\"loss\":");
-    char *end = NULL;
-    point->step = step;
-    point->loss = strncmp(loss, "null", 4) == 0 ? NAN : strtod(loss, &end);
-    return end != loss;
 }
 
 /* Reads the lines that stay; returns their bytes. The first line past `step` or out of order ends them. Foreign bytes
@@ -62,18 +51,18 @@ static uint64_t read_history(Metrics *m, int64_t step) {
     }
     uint64_t   kept = 0, at = 0;
     char       line[LINE_BYTES];
-    int        is_train, is_start = 1, strangers = 0;
-    CurvePoint p;
+    int        is_start = 1, strangers = 0;
+    MetricsLine l;
     while (fgets(line, sizeof line, f)) {
         size_t bytes = (size_t)((uint64_t)ftello(f) - at); /* there may be NULs among them */
-        int    is_end = line[bytes - 1] == '\n', is_ours = is_start && parse_line(line, bytes, &is_train, &p);
+        int    is_end = line[bytes - 1] == '\n', is_ours = is_start && metrics_line_parse(line, bytes, &l) != LINE_OTHER;
         is_start = is_end, at += bytes;
         if (!is_ours) strangers += is_end;
         if (!is_ours) continue;
         m->has_ours = 1;
-        if (p.step > step || (is_train && p.step <= m->last_train)) break;
-        if (is_train) m->last_train = p.step, m->trains++, curve_train(&m->curve, p.step, p.loss);
-        else          m->last_eval = p.step, curve_eval(&m->curve, p.step, p.loss);
+        if (l.step > step || (l.kind == LINE_TRAIN && l.step <= m->last_train)) break;
+        if (l.kind == LINE_TRAIN) m->last_train = l.step, m->trains++, m->hours = l.hours, curve_train(&m->curve, l.step, l.loss);
+        if (l.kind == LINE_EVAL) m->last_eval = l.step, curve_eval(&m->curve, l.step, l.loss);
         kept = at, m->strangers = strangers;
     }
     fclose(f);
@@ -97,7 +86,7 @@ static void keep_beside(const Metrics *m) {
     warn("%s holds no line as the program writes them: it is now %s", m->path, found);
 }
 
-Metrics *metrics_open(const char *dir, int64_t step) {
+Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
     Metrics *m = calloc(1, sizeof *m);
     if (!m) fail(EXIT_MEMORY, "no memory for the metrics of %s", dir);
     snprintf(m->path, sizeof m->path, "%s/metrics.jsonl", dir);
@@ -108,7 +97,7 @@ Metrics *metrics_open(const char *dir, int64_t step) {
     while (start > 0 && dir[start - 1] != '/') start--;
     snprintf(m->title, sizeof m->title, "%.*s", (int)(end - start), dir + start);
 
-    m->step = step;
+    m->step = step, m->about = about;
     uint64_t kept = step > 0 ? read_history(m, step) : 0;
     if (step > 0 && !m->has_ours) keep_beside(m);
     if (m->strangers)
@@ -121,16 +110,9 @@ Metrics *metrics_open(const char *dir, int64_t step) {
     check_io(m, m->fd, "open");
     check_io(m, io_truncate(m->fd, kept), "cut");
     m->bytes = kept;
+    m->began_ms = clock_ms();
+    if (!isfinite(m->hours)) m->hours = 0;
     return m;
-}
-
-/* Lines that wait are later than any checkpoint. */
-void metrics_rewind(Metrics *m, int64_t step) {
-    memset(&m->curve, 0, sizeof m->curve);
-    m->waiting_bytes = 0;
-    m->step = step;
-    m->bytes = read_history(m, step);
-    check_io(m, io_truncate(m->fd, m->bytes), "cut");
 }
 
 /* Appends ,"key":value to line; a value that is not finite becomes null. */
@@ -138,6 +120,14 @@ static void put_number(char *line, size_t capacity, const char *key, double valu
     size_t at = strlen(line);
     if (isfinite(value)) snprintf(line + at, capacity - at, ",\"%s\":%.9g", key, value);
     else                 snprintf(line + at, capacity - at, ",\"%s\":null", key);
+}
+
+/* The wall clock's time: no order of lines follows from it. */
+static void put_time(char *line, size_t capacity) {
+    struct timespec now;
+    size_t          at = strlen(line);
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(line + at, capacity - at, ",\"time\":%lld.%03ld", (long long)now.tv_sec, now.tv_nsec / 1000000);
 }
 
 /* Writes all waiting lines, or none: the torn part of a failed write is cut off before the next. */
@@ -193,17 +183,66 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
         if (s->timed >> a & 1) put_number(line, sizeof line, key, s->axis_ms[a]);
     }
     if (s->has_sent) put_sent(line, sizeof line, s->sent);
+    put_time(line, sizeof line);
+    put_number(line, sizeof line, "hours", m->hours + (clock_ms() - m->began_ms) / 3.6e6);
+    put_number(line, sizeof line, "epoch", s->epoch);
     write_line(m, line, sizeof line);
     m->step = s->step;
     curve_train(&m->curve, s->step, s->loss);
 }
 
 void metrics_eval(Metrics *m, int64_t step, double loss) {
-    char line[128];
+    char   line[256];
+    double bpb = bits_per_byte(loss, m->about.bytes_per_token);
     snprintf(line, sizeof line, "{\"kind\":\"eval\",\"step\":%lld", (long long)step);
     put_number(line, sizeof line, "loss", loss);
+    if (isfinite(m->about.bytes_per_token)) put_number(line, sizeof line, "bpb", bpb);
+    put_time(line, sizeof line);
     write_line(m, line, sizeof line);
     curve_eval(&m->curve, step, loss);
+}
+
+/* --- events ------------------------------------------------------------------------------------------------------- */
+
+/* fields: the event's own, as they follow in its line. */
+static void write_event(Metrics *m, const char *event, int64_t step, const char *fields) {
+    char line[LINE_BYTES];
+    snprintf(line, sizeof line, "{\"kind\":\"event\",\"event\":\"%s\",\"step\":%lld", event, (long long)step);
+    put_time(line, sizeof line);
+    strcat(line, fields);
+    write_line(m, line, sizeof line);
+}
+
+void metrics_resumed(Metrics *m, int64_t step, int ranks) {
+    char fields[48];
+    snprintf(fields, sizeof fields, ",\"ranks\":%d", ranks);
+    write_event(m, "resume", step, fields);
+}
+
+void metrics_saved(Metrics *m, int64_t step, double ms) {
+    char fields[48] = "";
+    put_number(fields, sizeof fields, "ms", ms);
+    write_event(m, "save", step, fields);
+}
+
+void metrics_skipped(Metrics *m, int64_t step, const char *why) {
+    char fields[LINE_BYTES - 200] = ",\"why\":"; /* the line's other fields take less than 200 */
+    if (json_quote(fields + 7, sizeof fields - 7, why) >= sizeof fields - 7) fields[0] = 0;
+    write_event(m, "skip", step, fields);
+}
+
+/* Lines that wait are later than any checkpoint. */
+void metrics_rolled_back(Metrics *m, int64_t to, int64_t from) {
+    double hours = m->hours; /* the time that led here was trained, too */
+    char   fields[48];
+    memset(&m->curve, 0, sizeof m->curve);
+    m->waiting_bytes = 0;
+    m->step = to;
+    m->bytes = read_history(m, to);
+    m->hours = hours;
+    check_io(m, io_truncate(m->fd, m->bytes), "cut");
+    snprintf(fields, sizeof fields, ",\"from\":%lld", (long long)from);
+    write_event(m, "rollback", to, fields);
 }
 
 static int failed(const Metrics *m, int error, const char *what, char *fault) {

@@ -9,6 +9,7 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "data/tokens_json.h"
 #include "model/algorithms_file.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/manifest.h"
@@ -287,7 +288,7 @@ int64_t run_roll_back(Run *r, int64_t step) {
     r->state.start.samples = next;
     r->state.guard.skips = now.skips, r->state.guard.rollbacks = now.rollbacks, r->state.guard.furthest = now.furthest; /* the count of rollbacks is not undone */
     loader_seek(r->loader, next);
-    if (run_is_rank0(r)) metrics_rewind(r->metrics, r->resumed.step);
+    if (run_is_rank0(r)) metrics_rolled_back(r->metrics, r->resumed.step, step + 1);
     return r->resumed.step;
 }
 
@@ -344,6 +345,11 @@ static void write_config_copy(const Run *r) {
     cJSON_Delete(json);
 }
 
+static MetricsAbout about(const Run *r) {
+    const Dataset *held_out = r->val.shards ? &r->val : &r->train;
+    return (MetricsAbout){.bytes_per_token = r->tokenizer.kind == TOKENIZER_BYTES ? 1.0 : tokens_json_bytes_per_token(held_out->shard[0].path)};
+}
+
 void run_begin(Run *r) {
     const Config *c = r->config;
     lock_sign(r->lock);
@@ -362,7 +368,8 @@ void run_begin(Run *r) {
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
     if (run_is_rank0(r)) {
         write_config_copy(r);
-        r->metrics = metrics_open(c->run.dir, r->resumed.step);
+        r->metrics = metrics_open(c->run.dir, r->resumed.step, about(r));
+        if (r->resumed.ranks > 0) metrics_resumed(r->metrics, r->resumed.step, comm_size(r->comm));
         r->checkpoint.log = metrics_path(r->metrics), r->checkpoint.log_fd = metrics_fd(r->metrics);
     }
     r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms,
