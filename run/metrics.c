@@ -39,6 +39,17 @@ static void check_io(const Metrics *m, int status, const char *what) {
     if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, strerror(-status));
 }
 
+static void keep_step(Metrics *m, const MetricsLine *l) {
+    m->last_train = l->step, m->trains++, m->hours = l->hours;
+    curve_train(&m->curve, (CurveStep){l->step, l->tokens, l->loss, l->lr, l->grad_norm});
+}
+
+static void keep_mark(Metrics *m, int64_t step, const char *event) {
+    static const char *const EVENTS[] = {[CURVE_RESUMED] = "resume", [CURVE_SKIPPED] = "skip", [CURVE_ROLLED_BACK] = "rollback"};
+    for (int kind = 0; kind < CURVE_MARK_KINDS; kind++)
+        if (strcmp(event, EVENTS[kind]) == 0) curve_mark(&m->curve, step, (CurveMarkKind)kind);
+}
+
 /* Reads the lines that stay; returns their bytes. The first line past `step` or out of order ends them. Foreign bytes
  * stay as they are where one of our lines follows; at the end they count as torn. They may be long (a power loss can
  * leave gigabytes of NULs) and are read in pieces. */
@@ -61,7 +72,8 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         if (!is_ours) continue;
         m->has_ours = 1;
         if (l.step > step || (l.kind == LINE_TRAIN && l.step <= m->last_train)) break;
-        if (l.kind == LINE_TRAIN) m->last_train = l.step, m->trains++, m->hours = l.hours, curve_train(&m->curve, l.step, l.loss);
+        if (l.kind == LINE_TRAIN) keep_step(m, &l);
+        if (l.kind == LINE_EVENT) keep_mark(m, l.step, l.event);
         if (l.kind == LINE_EVAL) m->last_eval = l.step, curve_eval(&m->curve, l.step, l.loss);
         kept = at, m->strangers = strangers;
     }
@@ -188,7 +200,7 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
     put_number(line, sizeof line, "epoch", s->epoch);
     write_line(m, line, sizeof line);
     m->step = s->step;
-    curve_train(&m->curve, s->step, s->loss);
+    curve_train(&m->curve, (CurveStep){s->step, s->tokens, s->loss, s->lr, s->grad_norm});
 }
 
 void metrics_eval(Metrics *m, int64_t step, double loss) {
@@ -211,6 +223,7 @@ static void write_event(Metrics *m, const char *event, int64_t step, const char 
     put_time(line, sizeof line);
     strcat(line, fields);
     write_line(m, line, sizeof line);
+    keep_mark(m, step, event);
 }
 
 void metrics_resumed(Metrics *m, int64_t step, int ranks) {
@@ -259,7 +272,7 @@ int         metrics_fd(const Metrics *m) { return m->fd; }
 /* A picture is not worth the run: one warning, then silence. */
 void metrics_draw(Metrics *m) {
     size_t bytes;
-    char  *svg = curve_svg(&m->curve, m->title, &bytes);
+    char  *svg = curve_svg(&m->curve, (CurveTitle){m->title, m->about.commit, m->about.parameters}, &bytes);
     int    status = svg ? io_replace_file(m->picture, svg, bytes) : -ENOMEM;
     free(svg);
     if (status < 0 && !m->warned) warn("cannot write %s: %s", m->picture, strerror(-status));

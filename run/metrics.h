@@ -26,7 +26,9 @@ typedef struct {
 
 /* The facts about a run that its lines and its picture need. */
 typedef struct {
-    double bytes_per_token; /* of the validation data, for bits per byte; NaN: not known */
+    double      bytes_per_token; /* of the validation data, for bits per byte; NaN: not known */
+    const char *commit;          /* borrowed: of the program */
+    int64_t     parameters;
 } MetricsAbout;
 
 typedef struct Metrics Metrics;

@@ -15,6 +15,7 @@
 #include "run/checkpoint/manifest.h"
 #include "run/guard/signals.h"
 #include "run/sample.h"
+#include "run/verbs.h"
 
 static const double DATA_LOOK_MS = 100.0, DATA_PATIENCE_MS = 10e3;
 
@@ -347,7 +348,10 @@ static void write_config_copy(const Run *r) {
 
 static MetricsAbout about(const Run *r) {
     const Dataset *held_out = r->val.shards ? &r->val : &r->train;
-    return (MetricsAbout){.bytes_per_token = r->tokenizer.kind == TOKENIZER_BYTES ? 1.0 : tokens_json_bytes_per_token(held_out->shard[0].path)};
+    int            is_bytes = r->tokenizer.kind == TOKENIZER_BYTES;
+    return (MetricsAbout){.bytes_per_token = is_bytes ? 1.0 : tokens_json_bytes_per_token(held_out->shard[0].path),
+                          .commit = program_commit(),
+                          .parameters = r->plan.parameters};
 }
 
 void run_begin(Run *r) {

@@ -19,6 +19,8 @@
 #define GIT_COMMIT "unknown"
 #endif
 
+const char *program_commit(void) { return GIT_COMMIT; }
+
 static int verb_schema(int argc, char **argv) {
     if (argc > 1) fail(EXIT_CONFIG, "schema takes no arguments, and there is \"%s\"", argv[1]);
     config_print_schema(stdout);

@@ -16,6 +16,8 @@ int is_verb(int argc, char **argv);
 /* Runs the verb. Returns the exit code. */
 int verb_main(int argc, char **argv);
 
+const char *program_commit(void); /* that this program was built of */
+
 int verb_check(int argc, char **argv);      /* check.c        */
 int verb_plan(int argc, char **argv);       /* plan_verb.c    */
 int verb_sample(int argc, char **argv);     /* sample_verb.c  */

@@ -19,7 +19,7 @@
 #include "test/run/lib/child.h"
 
 static char dir[64], path[96], picture[96];
-static MetricsAbout about = {.bytes_per_token = 4.0};
+static MetricsAbout about = {.bytes_per_token = 4.0, .commit = "abc1234"};
 static double       passed_s; /* since the program's clocks stood at 1.7e9 s */
 
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
@@ -158,7 +158,7 @@ static void hours_go_on(void **state) {
 
 static void bits_per_byte_need_the_tokenizer(void **state) {
     (void)state;
-    Metrics *m = metrics_open(dir, 0, (MetricsAbout){.bytes_per_token = NAN});
+    Metrics *m = metrics_open(dir, 0, (MetricsAbout){.bytes_per_token = NAN, .commit = ""});
     metrics_eval(m, 0, 5.5);
     metrics_close(m);
     char *text = read_text(path);
