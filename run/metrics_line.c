@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
 
 /* The end of the string whose opening quote is at `at`: its closing quote, or NULL. */
 static const char *string_end(const char *at, const char *end) {
@@ -93,4 +94,17 @@ LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out) {
         if (*after == '}') return after + 1 == end && is_whole(out, has_loss) ? out->kind : LINE_OTHER;
         at = after + 1;
     }
+}
+
+LineKind metrics_line_next(FILE *f, MetricsLine *out) {
+    char  line[METRICS_LINE_BYTES];
+    off_t at = ftello(f);
+    int   is_start = 1;
+    while (fgets(line, sizeof line, f)) {
+        off_t  end = ftello(f);
+        size_t bytes = (size_t)(end - at); /* there may be NULs among them */
+        if (is_start && bytes < sizeof line && metrics_line_parse(line, bytes, out) != LINE_OTHER) return out->kind;
+        is_start = bytes < sizeof line && line[bytes - 1] == '\n', at = end;
+    }
+    return LINE_OTHER;
 }

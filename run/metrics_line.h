@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +27,9 @@ enum { METRICS_LINE_BYTES = 1024 }; /* room for the longest line there is, with 
 
 /* line [bytes] with its '\n'. Returns its kind; LINE_OTHER: it is none of ours, a torn one among them. */
 LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out);
+
+/* The next line of ours in the file; LINE_OTHER: there is no other. A torn last line stays unread. */
+LineKind metrics_line_next(FILE *f, MetricsLine *out);
 
 #ifdef __cplusplus
 }

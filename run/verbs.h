@@ -24,6 +24,7 @@ int verb_sample(int argc, char **argv);     /* sample_verb.c  */
 int verb_sample_is_of_ranks(int argc, char **argv); /* all ranks take part: a grid is given */
 int verb_tokenize(int argc, char **argv);   /* tokenize.c     */
 int verb_train_tokenizer(int argc, char **argv);
+int verb_plot(int argc, char **argv);       /* plot.c         */
 
 #ifdef __cplusplus
 }

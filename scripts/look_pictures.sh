@@ -35,3 +35,5 @@ picture() {
     sed '/^@media/d; /^}$/d' "$1" | rsvg-convert -z 1.5 -o "$out/$2-dark.png"
 }
 picture "$work/first-try/loss.svg" loss
+"$program" plot "$work/first-try" "$work/hotter" "$work/wider" out="$work/plot.svg" > /dev/null
+picture "$work/plot.svg" plot
