@@ -14,6 +14,7 @@
 #include "data/tokens_json.h"
 #include "run/curve.h"
 #include "run/metrics_line.h"
+#include "run/tensorboard.h"
 
 enum { LINE_BYTES = METRICS_LINE_BYTES };
 
@@ -33,7 +34,15 @@ struct Metrics {
     int      error;        /* why: -errno of the last try, 0: all is well */
     int      warned;       /* of a picture that could not be written     */
     Curve    curve;
+    TensorBoard *board;    /* owned; NULL: none */
 };
+
+/* The wall clock's time, in seconds since 1970, to the millisecond: no order of lines follows from it. */
+static double wall_time(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-3 * (double)(now.tv_nsec / 1000000);
+}
 
 static void check_io(const Metrics *m, int status, const char *what) {
     if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, strerror(-status));
@@ -123,6 +132,7 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
     check_io(m, io_truncate(m->fd, kept), "cut");
     m->bytes = kept;
     m->began_ms = clock_ms();
+    if (about.tensorboard) m->board = tensorboard_open(dir, step, wall_time());
     if (!isfinite(m->hours)) m->hours = 0;
     return m;
 }
@@ -134,12 +144,9 @@ static void put_number(char *line, size_t capacity, const char *key, double valu
     else                 snprintf(line + at, capacity - at, ",\"%s\":null", key);
 }
 
-/* The wall clock's time: no order of lines follows from it. */
-static void put_time(char *line, size_t capacity) {
-    struct timespec now;
-    size_t          at = strlen(line);
-    clock_gettime(CLOCK_REALTIME, &now);
-    snprintf(line + at, capacity - at, ",\"time\":%lld.%03ld", (long long)now.tv_sec, now.tv_nsec / 1000000);
+static void put_time(char *line, size_t capacity, double time) {
+    size_t at = strlen(line);
+    snprintf(line + at, capacity - at, ",\"time\":%.3f", time);
 }
 
 /* Writes all waiting lines, or none: the torn part of a failed write is cut off before the next. */
@@ -179,7 +186,8 @@ static void put_sent(char *line, size_t room, const int64_t sent[AXES]) {
 
 void metrics_train(Metrics *m, const StepMetrics *s) {
     CHECK(s->step == m->step + 1, "metrics of step %lld after step %lld", (long long)s->step, (long long)m->step);
-    char line[LINE_BYTES];
+    char   line[LINE_BYTES];
+    double time = wall_time();
     snprintf(line, sizeof line, "{\"kind\":\"train\",\"step\":%lld,\"tokens\":%lld", (long long)s->step, (long long)s->tokens);
     put_number(line, sizeof line, "loss", s->loss);
     put_number(line, sizeof line, "lr", s->lr);
@@ -195,22 +203,26 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
         if (s->timed >> a & 1) put_number(line, sizeof line, key, s->axis_ms[a]);
     }
     if (s->has_sent) put_sent(line, sizeof line, s->sent);
-    put_time(line, sizeof line);
+    put_time(line, sizeof line, time);
     put_number(line, sizeof line, "hours", m->hours + (clock_ms() - m->began_ms) / 3.6e6);
     put_number(line, sizeof line, "epoch", s->epoch);
     write_line(m, line, sizeof line);
     m->step = s->step;
+    TensorBoardScalar scalars[] = {{"train/loss", s->loss}, {"train/lr", s->lr}, {"train/grad_norm", s->grad_norm},
+                                   {"train/tokens_per_s", s->tokens_per_s}, {"train/mfu", s->mfu}};
+    tensorboard_add(m->board, s->step, time, scalars, 5);
     curve_train(&m->curve, (CurveStep){s->step, s->tokens, s->loss, s->lr, s->grad_norm});
 }
 
 void metrics_eval(Metrics *m, int64_t step, double loss) {
     char   line[256];
-    double bpb = bits_per_byte(loss, m->about.bytes_per_token);
+    double bpb = bits_per_byte(loss, m->about.bytes_per_token), time = wall_time();
     snprintf(line, sizeof line, "{\"kind\":\"eval\",\"step\":%lld", (long long)step);
     put_number(line, sizeof line, "loss", loss);
     if (isfinite(m->about.bytes_per_token)) put_number(line, sizeof line, "bpb", bpb);
-    put_time(line, sizeof line);
+    put_time(line, sizeof line, time);
     write_line(m, line, sizeof line);
+    tensorboard_add(m->board, step, time, (TensorBoardScalar[]){{"val/loss", loss}, {"val/bpb", bpb}}, 2);
     curve_eval(&m->curve, step, loss);
 }
 
@@ -220,7 +232,7 @@ void metrics_eval(Metrics *m, int64_t step, double loss) {
 static void write_event(Metrics *m, const char *event, int64_t step, const char *fields) {
     char line[LINE_BYTES];
     snprintf(line, sizeof line, "{\"kind\":\"event\",\"event\":\"%s\",\"step\":%lld", event, (long long)step);
-    put_time(line, sizeof line);
+    put_time(line, sizeof line, wall_time());
     strcat(line, fields);
     write_line(m, line, sizeof line);
     keep_mark(m, step, event);
@@ -256,6 +268,7 @@ void metrics_rolled_back(Metrics *m, int64_t to, int64_t from) {
     check_io(m, io_truncate(m->fd, m->bytes), "cut");
     snprintf(fields, sizeof fields, ",\"from\":%lld", (long long)from);
     write_event(m, "rollback", to, fields);
+    tensorboard_forget(m->board, to, wall_time());
 }
 
 static int failed(const Metrics *m, int error, const char *what, char *fault) {
@@ -282,6 +295,7 @@ void metrics_draw(Metrics *m) {
 void metrics_close(Metrics *m) {
     if (!m) return;
     if (m->waiting_bytes > 0 && !write_waiting(m)) check_io(m, m->error, "write");
+    tensorboard_close(m->board);
     check_io(m, io_close(m->fd), "close");
     free(m->waiting);
     free(m);

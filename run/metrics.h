@@ -29,6 +29,7 @@ typedef struct {
     double      bytes_per_token; /* of the validation data, for bits per byte; NaN: not known */
     const char *commit;          /* borrowed: of the program */
     int64_t     parameters;
+    int         tensorboard;     /* the same numbers go to <dir>/tb, too */
 } MetricsAbout;
 
 typedef struct Metrics Metrics;

@@ -351,7 +351,8 @@ static MetricsAbout about(const Run *r) {
     int            is_bytes = r->tokenizer.kind == TOKENIZER_BYTES;
     return (MetricsAbout){.bytes_per_token = is_bytes ? 1.0 : tokens_json_bytes_per_token(held_out->shard[0].path),
                           .commit = program_commit(),
-                          .parameters = r->plan.parameters};
+                          .parameters = r->plan.parameters,
+                          .tensorboard = r->config->log.tensorboard};
 }
 
 void run_begin(Run *r) {

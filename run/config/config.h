@@ -65,7 +65,7 @@ typedef struct {
     struct { int64_t every, keep; } checkpoint;
     struct { int64_t every, tokens; } eval;
     struct { int64_t every, tokens; const char *prompt; double temperature; int64_t top_k; } sample;
-    struct { int64_t every; } log;
+    struct { int64_t every; int tensorboard; } log;
 } Config;
 
 /* Reads argv[1], or the config.json of argv[1] if that is a run's folder (which run.dir then is), and the overrides after it

@@ -150,6 +150,7 @@ const Option OPTIONS[] = {
     REAL(sample.temperature, "0.8", 0, BIG, "0 = the likeliest token each time"),
     INTEGER(sample.top_k, "0", 0, EXACT, "draw among the k likeliest tokens; 0 = all"),
     INTEGER(log.every, "1", 1, EXACT, "steps between progress lines; metrics.jsonl has every step"),
+    FLAG(log.tensorboard, "true", "the same numbers as event files for TensorBoard, in run.dir/tb"),
 };
 const int OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS;
 

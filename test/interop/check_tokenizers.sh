@@ -2,6 +2,7 @@
 # make test-interop: our tokenizer gives the ids of Hugging Face tokenizers and of tiktoken (check_tokenizers.py). Installs these into a virtual
 # environment under build/; ends with "skipped: ..." and status 0 where it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
+bash test/interop/check_tensorboard.sh || exit 1
 VENV=$PWD/build/venv-tokenizers PYTHON=$PWD/build/venv-tokenizers/bin/python
 skip() { echo "skipped: $1"; exit 0; }
 python3 -c 'import venv, ensurepip' 2> /dev/null || skip "python3-venv is not installed"

@@ -20,7 +20,8 @@ expect "each save is an event" [ "$(events "$WORK/a")" = "save 6,save 12," ]
 expect "loss.svg and config.json are there" [ -s "$WORK/a/loss.svg" -a -s "$WORK/a/config.json" ]
 expect "checkpoints at 6 and 12" [ "$(ls "$WORK/a/checkpoints" | tr '\n' ' ')" = "step_00000006 step_00000012 " ]
 
-train run.dir="$WORK/b" > /dev/null
+train run.dir="$WORK/b" log.tensorboard=false > /dev/null
+expect "TensorBoard's files are there, or are not" [ "$(ls "$WORK/a/tb" | grep -c '^events.out.tfevents.[0-9]\{10\}\.')" -eq 1 -a ! -e "$WORK/b/tb" ]
 expect "the same run again: same bits" same_weights "$WORK/a" "$WORK/b" step_00000012
 expect "the same losses to the last digit" same_losses "$WORK/a" "$WORK/b" 0
 
