@@ -39,6 +39,7 @@ static const Verb VERBS[] = {
     {"tokenize", "...",                                   "text into token shards; tokenize alone prints how",         verb_tokenize},
     {"train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",             verb_train_tokenizer},
     {"plot",     "RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]", "losses of several runs in one picture", verb_plot},
+    {"watch",    "RUN... [once=true]",                    "runs in the terminal, redrawn every two seconds",        verb_watch},
     {"schema",   "",                                      "JSON Schema of the config, for editors",                   verb_schema},
 };
 enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };

@@ -25,6 +25,7 @@ int verb_sample_is_of_ranks(int argc, char **argv); /* all ranks take part: a gr
 int verb_tokenize(int argc, char **argv);   /* tokenize.c     */
 int verb_train_tokenizer(int argc, char **argv);
 int verb_plot(int argc, char **argv);       /* plot.c         */
+int verb_watch(int argc, char **argv);      /* watch.c        */
 
 #ifdef __cplusplus
 }
