@@ -171,6 +171,7 @@ static void save_now(Run *r, int64_t step) {
         stop_with(r, said);
     if (r->groups.replicas && !guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said)) stop_with(r, said);
     report_saved(r, saver_finish(r->saver));
+    if (r->metrics) r->checkpoint.best_step = eval_best_saved(r, step);
     int logged = !r->metrics || metrics_catch_up(r->metrics, fault);
     saver_start(r->saver, step, logged ? NULL : fault);
 }

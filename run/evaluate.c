@@ -1,7 +1,11 @@
 /* evaluate.c - see evaluate.h. */
 #include "run/evaluate.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 #include "core/clock.h"
+#include "run/checkpoint/checkpoint_folders.h"
 
 int eval_is_due(const Run *r, int64_t step) {
     const Config *c = r->config;
@@ -76,4 +80,18 @@ int evaluate(Run *r, int64_t step) {
     metrics_draw(r->metrics);
     progress_eval(&r->progress, step, loss, clock_ms() - start_ms);
     return 1;
+}
+
+int64_t eval_best_saved(const Run *r, int64_t step) {
+    StepFolder *list = NULL;
+    if (!r->config->checkpoint.keep_best) return -1;
+    int     count = folders_list(path_of("%s/checkpoints", r->config->run.dir).text, &list);
+    double  least = metrics_eval_loss(r->metrics, step);
+    int64_t best = isfinite(least) ? step : -1;
+    for (int i = 0; i < count; i++) {
+        double loss = list[i].step < step ? metrics_eval_loss(r->metrics, list[i].step) : NAN;
+        if (isfinite(loss) && !(least <= loss)) least = loss, best = list[i].step;
+    }
+    free(list);
+    return best;
 }

@@ -33,6 +33,8 @@ struct Metrics {
     size_t   waiting_bytes, waiting_room;
     int      error;        /* why: -errno of the last try, 0: all is well */
     int      warned;       /* of a picture that could not be written     */
+    CurvePoint *eval;      /* owned [evals]: all that the file has */
+    int64_t  evals;
     Curve    curve;
     TensorBoard *board;    /* owned; NULL: none */
 };
@@ -51,6 +53,15 @@ static void check_io(const Metrics *m, int status, const char *what) {
 static void keep_step(Metrics *m, const MetricsLine *l) {
     m->last_train = l->step, m->trains++, m->hours = l->hours;
     curve_train(&m->curve, (CurveStep){l->step, l->tokens, l->loss, l->lr, l->grad_norm});
+}
+
+static void keep_eval(Metrics *m, int64_t step, double loss) {
+    if ((m->evals & (m->evals - 1)) == 0) { /* a power of two: full */
+        m->eval = (CurvePoint *)realloc(m->eval, sizeof *m->eval * (size_t)(m->evals ? 2 * m->evals : 1));
+        if (!m->eval) fail(EXIT_MEMORY, "no memory for the %lld evaluations of %s", (long long)m->evals, m->path);
+    }
+    m->eval[m->evals++] = (CurvePoint){step, loss};
+    curve_eval(&m->curve, step, loss);
 }
 
 static void keep_mark(Metrics *m, int64_t step, const char *event) {
@@ -83,7 +94,7 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         if (l.step > step || (l.kind == LINE_TRAIN && l.step <= m->last_train)) break;
         if (l.kind == LINE_TRAIN) keep_step(m, &l);
         if (l.kind == LINE_EVENT) keep_mark(m, l.step, l.event);
-        if (l.kind == LINE_EVAL) m->last_eval = l.step, curve_eval(&m->curve, l.step, l.loss);
+        if (l.kind == LINE_EVAL) m->last_eval = l.step, keep_eval(m, l.step, l.loss);
         kept = at, m->strangers = strangers;
     }
     fclose(f);
@@ -95,6 +106,7 @@ int metrics_lack_eval(const char *dir, int64_t step) {
     Metrics m = {0};
     snprintf(m.path, sizeof m.path, "%s/metrics.jsonl", dir);
     read_history(&m, step);
+    free(m.eval);
     return m.last_train == step && m.last_eval >= 0 && m.last_eval < step;
 }
 
@@ -223,7 +235,13 @@ void metrics_eval(Metrics *m, int64_t step, double loss) {
     put_time(line, sizeof line, time);
     write_line(m, line, sizeof line);
     tensorboard_add(m->board, step, time, (TensorBoardScalar[]){{"val/loss", loss}, {"val/bpb", bpb}}, 2);
-    curve_eval(&m->curve, step, loss);
+    keep_eval(m, step, loss);
+}
+
+double metrics_eval_loss(const Metrics *m, int64_t step) {
+    for (int64_t i = m->evals - 1; i >= 0; i--)
+        if (m->eval[i].step == step) return m->eval[i].loss;
+    return NAN;
 }
 
 /* --- events ------------------------------------------------------------------------------------------------------- */
@@ -261,6 +279,7 @@ void metrics_rolled_back(Metrics *m, int64_t to, int64_t from) {
     double hours = m->hours; /* the time that led here was trained, too */
     char   fields[48];
     memset(&m->curve, 0, sizeof m->curve);
+    m->evals = 0;
     m->waiting_bytes = 0;
     m->step = to;
     m->bytes = read_history(m, to);
@@ -298,5 +317,6 @@ void metrics_close(Metrics *m) {
     tensorboard_close(m->board);
     check_io(m, io_close(m->fd), "close");
     free(m->waiting);
+    free(m->eval);
     free(m);
 }

@@ -43,6 +43,7 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about);
 int      metrics_lack_eval(const char *dir, int64_t step);
 void     metrics_train(Metrics *m, const StepMetrics *s);
 void     metrics_eval(Metrics *m, int64_t step, double loss);
+double   metrics_eval_loss(const Metrics *m, int64_t step); /* of the evaluation at that step; NaN: there was none */
 
 /* Events are lines of their own: {"kind":"event","event":...,"step":...,"time":...}. A resume is one at the step it goes on
  * after. A save is one of its own step, written when the checkpoint stands, perhaps among the lines of later steps. */

@@ -220,6 +220,7 @@ static void publish_first_weights(Run *r) {
 
 static void load_weights(Run *r) {
     r->checkpoint = (CheckpointState){.config = r->config,
+                                      .best_step = -1,
                                       .comm = r->comm,
                                       .optimizer = &r->model->optimizer,
                                       .stream = &r->model->stream,

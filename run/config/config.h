@@ -62,7 +62,7 @@ typedef struct {
         int     deterministic;
     } parallel;
     struct { int recompute, offload; /* OFFLOAD_WORDS */ } memory;
-    struct { int64_t every, keep; } checkpoint;
+    struct { int64_t every, keep, keep_every; int keep_best; } checkpoint;
     struct { int64_t every, tokens; } eval;
     struct { int64_t every, tokens; const char *prompt; double temperature; int64_t top_k; } sample;
     struct { int64_t every; int tensorboard; } log;

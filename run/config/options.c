@@ -142,6 +142,8 @@ const Option OPTIONS[] = {
 
     INTEGER(checkpoint.every, "1000", 0, EXACT, "steps between checkpoints; 0 = only at the end"),
     INTEGER(checkpoint.keep, "2", 1, EXACT, "newest checkpoints that stay; two at least, so that one of them verifies"),
+    INTEGER(checkpoint.keep_every, "0", 0, EXACT, "milestones: checkpoints at multiples of so many steps stay for good; 0 = none"),
+    FLAG(checkpoint.keep_best, "false", "the checkpoint with the best validation loss stays, too"),
     INTEGER(eval.every, "250", 0, EXACT, "steps between evaluations (also at step 0 and the end); 0 = never"),
     INTEGER(eval.tokens, "131072", 0, EXACT, "the first so many tokens of data.val, whatever the ranks; 0 = all"),
     INTEGER(sample.every, "0", 0, EXACT, "steps between samples of generated text; 0 = never"),
