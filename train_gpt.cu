@@ -110,6 +110,10 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
                          .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
 }
 
+static void log_skip(const Run *r, int64_t step, const char *why) {
+    if (run_is_rank0(r)) metrics_skipped(r->metrics, step + 1, why);
+}
+
 /* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. Returns the
  * number of completed steps: step + 1, or fewer after a rollback; *m is then not set. */
 static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
@@ -128,8 +132,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     switch (act) {
         case GUARD_STOP:     stop_with(r, said);
         case GUARD_ROLLBACK: return roll_back(r, step);
-        case GUARD_SKIP:     if (r->metrics) metrics_skipped(r->metrics, step + 1, said);
-                             break;
+        case GUARD_SKIP:     log_skip(r, step, said); break;
         case GUARD_UPDATE:
             optimizer_update(&model->optimizer, &model->stream, adamw_at(r, step),
                              (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));

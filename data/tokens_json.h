@@ -1,5 +1,5 @@
-/* tokens_json.h - tokens.json, the notes that `tokenize` leaves beside its shards: how many bytes of text a token stands for.
- * With it a loss becomes bits per byte, which vocabularies of any size share.
+/* tokens_json.h - tokens.json, the notes that `tokenize` leaves beside its shards: how many bytes of text a token stands
+ * for. With it a loss becomes bits per byte, which vocabularies of any size share.
  */
 #ifndef TRAIN_GPT_DATA_TOKENS_JSON_H
 #define TRAIN_GPT_DATA_TOKENS_JSON_H

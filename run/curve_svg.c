@@ -7,7 +7,16 @@
 #include "run/curve.h"
 #include "run/svg.h"
 
-enum { WIDTH = 960, HEIGHT = 640, LEFT = 76, RIGHT = 872, TOP = 112, BOTTOM = 424, LOWER_TOP = 458, LOWER_BOTTOM = 574 };
+enum {
+    WIDTH = 960,
+    HEIGHT = 640,
+    LEFT = 76,
+    RIGHT = 872,
+    TOP = 112,
+    BOTTOM = 424,
+    LOWER_TOP = 458,
+    LOWER_BOTTOM = 574
+};
 enum { TICKS = 7, LOWER_TICKS = 4 };
 
 typedef struct {
@@ -17,8 +26,8 @@ typedef struct {
 typedef struct {
     FILE        *out;
     const Curve *c;
-    Drawn       *drawn;        /* [c->slots] */
-    double      *sorted;       /* scratch [c->slots] */
+    Drawn       *drawn;  /* [c->slots] */
+    double      *sorted; /* scratch [c->slots] */
     SvgPanel     loss, rate, norm;
 } Picture;
 
@@ -57,8 +66,8 @@ static void smooth(Picture *p) {
 /* The first twentieth of the steps does not count for a range: there all falls fast. */
 static double settled_step(const Picture *p) { return 0.05 * p->loss.x_high; }
 
-/* The 98th percentile of the n values in p->sorted, and as much again above it as it stands above low: a range without the
- * spikes of a few. */
+/* The 98th percentile of the n values in p->sorted, and as much again above it as it stands above low: a range without
+ * the spikes of a few. */
 static double without_spikes(const Picture *p, int n, double low, double high) {
     if (n < 8) return high;
     qsort(p->sorted, (size_t)n, sizeof *p->sorted, ascending);
@@ -142,8 +151,9 @@ static void draw_tokens(const Picture *p) {
         svg_count(p->out, k * along);
         fprintf(p->out, "</text>\n");
     }
-    fprintf(p->out, "<text x=\"%d\" y=\"%d\" text-anchor=\"start\">tokens</text>\n</g>\n<path d=\"M%d %dH%d\" class=\"axis\"/>\n", LEFT,
-            TOP - 10, LEFT, TOP, RIGHT);
+    fprintf(p->out,
+            "<text x=\"%d\" y=\"%d\" text-anchor=\"start\">tokens</text>\n</g>\n<path d=\"M%d %dH%d\" class=\"axis\"/>\n",
+            LEFT, TOP - 10, LEFT, TOP, RIGHT);
 }
 
 static void draw_axes(const Picture *p) {
@@ -164,10 +174,13 @@ static double norm_of(const Drawn *d) { return d->norm; }
 
 /* A line through one value of each slot; one without interrupts it. */
 static void draw_line(const Picture *p, const SvgPanel *panel, double (*value)(const Drawn *d), const char *look) {
-    fprintf(p->out, "<path fill=\"none\" stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" %s d=\"", look);
+    fprintf(p->out,
+            "<path fill=\"none\" stroke=\"currentColor\" stroke-linejoin=\"round\" stroke-linecap=\"round\" %s d=\"",
+            look);
     for (int i = 0, pen_down = 0; i < p->c->slots; i++) {
         double v = value(&p->drawn[i]);
-        if (isfinite(v)) fprintf(p->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', svg_x(panel, p->drawn[i].step), svg_y(panel, v));
+        if (isfinite(v))
+            fprintf(p->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', svg_x(panel, p->drawn[i].step), svg_y(panel, v));
         pen_down = isfinite(v);
     }
     fprintf(p->out, "\"/>\n");
@@ -176,13 +189,15 @@ static void draw_line(const Picture *p, const SvgPanel *panel, double (*value)(c
 /* Every loss: through least and greatest of each slot. A slot without a finite loss interrupts the line. */
 static void draw_raw(const Picture *p) {
     const Curve *c = p->c;
-    fprintf(p->out, "<path fill=\"none\" class=\"c0\" stroke=\"currentColor\" stroke-opacity=\"0.35\" stroke-width=\"1\" stroke-linejoin=\"round\" d=\"");
+    fprintf(p->out,
+            "<path fill=\"none\" class=\"c0\" stroke=\"currentColor\" stroke-opacity=\"0.35\" stroke-width=\"1\" stroke-linejoin=\"round\" d=\"");
     for (int i = 0, pen_down = 0; i < c->slots; i++) {
         if (!c->slot[i].finite) {
             pen_down = 0;
             continue;
         }
-        fprintf(p->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', svg_x(&p->loss, p->drawn[i].step), svg_y(&p->loss, c->slot[i].greatest));
+        fprintf(p->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', svg_x(&p->loss, p->drawn[i].step),
+                svg_y(&p->loss, c->slot[i].greatest));
         if (c->slot[i].least < c->slot[i].greatest) fprintf(p->out, "V%.1f", svg_y(&p->loss, c->slot[i].least));
         pen_down = 1;
     }
@@ -202,11 +217,13 @@ static int is_drawn(const Picture *p, double loss) { return loss <= p->loss.y_hi
 static void draw_evals(const Picture *p) {
     const Curve *c = p->c;
     if (c->evals == 0) return;
-    fprintf(p->out, "<g class=\"c1\">\n<path fill=\"none\" stroke=\"currentColor\" stroke-width=\"1.6\" stroke-linejoin=\"round\" d=\"");
+    fprintf(p->out,
+            "<g class=\"c1\">\n<path fill=\"none\" stroke=\"currentColor\" stroke-width=\"1.6\" stroke-linejoin=\"round\" d=\"");
     for (int i = 0, pen_down = 0; i < c->evals; i++) {
         int shown = is_drawn(p, c->eval[i].loss);
         if (shown)
-            fprintf(p->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', svg_x(&p->loss, (double)c->eval[i].step), svg_y(&p->loss, c->eval[i].loss));
+            fprintf(p->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', svg_x(&p->loss, (double)c->eval[i].step),
+                    svg_y(&p->loss, c->eval[i].loss));
         pen_down = shown;
     }
     fprintf(p->out, "\"/>\n<g fill=\"currentColor\" class=\"halo\" stroke-width=\"1.2\">\n");
@@ -220,14 +237,19 @@ static void draw_evals(const Picture *p) {
 /* A ring about the best evaluation, and its loss beside it. */
 static void draw_best(const Picture *p) {
     if (p->c->evals == 0) return;
-    double x = svg_x(&p->loss, (double)p->c->best.step), y = svg_y(&p->loss, p->c->best.loss);
+    double      x = svg_x(&p->loss, (double)p->c->best.step), y = svg_y(&p->loss, p->c->best.loss);
     const char *anchor = x > RIGHT - 90 ? "end" : x < LEFT + 90 ? "start" : "middle";
     fprintf(p->out,
             "<g class=\"c1\"><circle cx=\"%.1f\" cy=\"%.1f\" r=\"7\" fill=\"none\" stroke=\"currentColor\" stroke-width=\"1.6\"/>"
             "<text x=\"%.1f\" y=\"%.1f\" font-size=\"13\" font-weight=\"600\" text-anchor=\"%s\" fill=\"currentColor\" class=\"halo\" "
             "stroke-width=\"4\" stroke-linejoin=\"round\" paint-order=\"stroke\">best",
-            x, y, *anchor == 'e' ? x + 7 : *anchor == 's' ? x - 7 : x, y > TOP + 40 ? y - 15 : y + 25, anchor);
-    if (p->c->best.step < p->c->eval[p->c->evals - 1].step) fprintf(p->out, " %.4f", p->c->best.loss); /* else its value stands at the end */
+            x, y,
+            *anchor == 'e'   ? x + 7
+            : *anchor == 's' ? x - 7
+                             : x,
+            y > TOP + 40 ? y - 15 : y + 25, anchor);
+    if (p->c->best.step < p->c->eval[p->c->evals - 1].step)
+        fprintf(p->out, " %.4f", p->c->best.loss); /* else its value stands at the end */
     fprintf(p->out, "</text></g>\n");
 }
 
@@ -241,7 +263,9 @@ static void draw_nonfinite(const Picture *p) {
 }
 
 /* Dashes that tell the kinds apart without their colour. */
-static const struct { const char *name, *look; } MARKS[CURVE_MARK_KINDS] = {
+static const struct {
+    const char *name, *look;
+} MARKS[CURVE_MARK_KINDS] = {
     [CURVE_RESUMED] = {"resumed", "class=\"c7\" stroke-dasharray=\"2 4\""},
     [CURVE_SKIPPED] = {"step skipped", "class=\"c6\" stroke-dasharray=\"6 3\""},
     [CURVE_ROLLED_BACK] = {"rolled back", "class=\"bad\" stroke-dasharray=\"9 3 2 3\""},
@@ -251,7 +275,8 @@ static void draw_marks(const Picture *p) {
     for (int i = 0; i < p->c->marks; i++) {
         CurveMark m = p->c->mark[i];
         double    x = svg_x(&p->loss, (double)m.step);
-        fprintf(p->out, "<path d=\"M%.1f %dV%dM%.1f %dV%d\" %s stroke=\"currentColor\" stroke-width=\"1\"><title>%s, step %lld</title></path>\n",
+        fprintf(p->out,
+                "<path d=\"M%.1f %dV%dM%.1f %dV%d\" %s stroke=\"currentColor\" stroke-width=\"1\"><title>%s, step %lld</title></path>\n",
                 x, TOP, BOTTOM, x, LOWER_TOP, LOWER_BOTTOM, MARKS[m.kind].look, MARKS[m.kind].name, (long long)m.step);
     }
 }
@@ -259,9 +284,12 @@ static void draw_marks(const Picture *p) {
 static void draw_rates(const Picture *p) {
     const Curve *c = p->c;
     draw_line(p, &p->norm, norm_of, "class=\"c3\" stroke-width=\"1\" stroke-opacity=\"0.75\"");
-    fprintf(p->out, "<path fill=\"none\" class=\"c2\" stroke=\"currentColor\" stroke-width=\"2\" stroke-linejoin=\"round\" d=\"");
+    fprintf(p->out,
+            "<path fill=\"none\" class=\"c2\" stroke=\"currentColor\" stroke-width=\"2\" stroke-linejoin=\"round\" d=\"");
     for (int i = 0, pen_down = 0; i < c->slots; i++) {
-        if (isfinite(c->slot[i].lr)) fprintf(p->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', svg_x(&p->rate, slot_end(c, i)), svg_y(&p->rate, c->slot[i].lr));
+        if (isfinite(c->slot[i].lr))
+            fprintf(p->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', svg_x(&p->rate, slot_end(c, i)),
+                    svg_y(&p->rate, c->slot[i].lr));
         pen_down = isfinite(c->slot[i].lr);
     }
     fprintf(p->out, "\"/>\n");
@@ -282,14 +310,19 @@ static void draw_last_values(const Picture *p) {
         eval_y = middle - sign * gap / 2;
     }
     fprintf(p->out, "<g font-size=\"14\" font-weight=\"600\">\n");
-    if (!isnan(train)) fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" class=\"c0\" fill=\"currentColor\">%.4f</text>\n", RIGHT + 10, train_y, train);
-    if (!isnan(eval)) fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" class=\"c1\" fill=\"currentColor\">%.4f</text>\n", RIGHT + 10, eval_y, eval);
+    if (!isnan(train))
+        fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" class=\"c0\" fill=\"currentColor\">%.4f</text>\n", RIGHT + 10,
+                train_y, train);
+    if (!isnan(eval))
+        fprintf(p->out, "<text x=\"%d\" y=\"%.1f\" class=\"c1\" fill=\"currentColor\">%.4f</text>\n", RIGHT + 10,
+                eval_y, eval);
     fprintf(p->out, "</g>\n");
 }
 
 /* A short line in its look, and its name; returns where the next one goes. */
 static int draw_key(const Picture *p, int x, int y, const char *look, const char *name, int room) {
-    fprintf(p->out, "<path d=\"M%d %dh22\" stroke=\"currentColor\" %s/><text x=\"%d\" y=\"%d\">%s</text>\n", x, y, look, x + 29, y + 4, name);
+    fprintf(p->out, "<path d=\"M%d %dh22\" stroke=\"currentColor\" %s/><text x=\"%d\" y=\"%d\">%s</text>\n", x, y, look,
+            x + 29, y + 4, name);
     return x + room;
 }
 
@@ -318,7 +351,12 @@ static void draw_legend(const Picture *p) {
 
 static void put_amount(FILE *out, double value, const char *unit) {
     double scale = value >= 1e9 ? 1e9 : value >= 1e6 ? 1e6 : value >= 1e4 ? 1e3 : 1;
-    fprintf(out, "%.4g%s %s", value / scale, scale == 1e9 ? " B" : scale == 1e6 ? " M" : scale == 1e3 ? " k" : "", unit);
+    fprintf(out, "%.4g%s %s", value / scale,
+            scale == 1e9   ? " B"
+            : scale == 1e6 ? " M"
+            : scale == 1e3 ? " k"
+                           : "",
+            unit);
 }
 
 static void draw_title(const Picture *p, CurveTitle title) {

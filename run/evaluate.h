@@ -17,7 +17,7 @@ int eval_is_pending(Run *r, int64_t step);
  * evaluates first. */
 int evaluate(Run *r, int64_t step);
 
-/* Of the checkpoints in the run's folder and the one that step begins: the step with the best validation loss; -1: none was
+/* Of the checkpoints in the run's folder and the one of `step`: the step with the best validation loss; -1: none was
  * evaluated, or checkpoint.keep_best is off. Rank 0. */
 int64_t eval_best_saved(const Run *r, int64_t step);
 

@@ -65,7 +65,8 @@ static void keep_eval(Metrics *m, int64_t step, double loss) {
 }
 
 static void keep_mark(Metrics *m, int64_t step, const char *event) {
-    static const char *const EVENTS[] = {[CURVE_RESUMED] = "resume", [CURVE_SKIPPED] = "skip", [CURVE_ROLLED_BACK] = "rollback"};
+    static const char *const EVENTS[] =
+        {[CURVE_RESUMED] = "resume", [CURVE_SKIPPED] = "skip", [CURVE_ROLLED_BACK] = "rollback"};
     for (int kind = 0; kind < CURVE_MARK_KINDS; kind++)
         if (strcmp(event, EVENTS[kind]) == 0) curve_mark(&m->curve, step, (CurveMarkKind)kind);
 }

@@ -1,6 +1,6 @@
 /* metrics.h - metrics.jsonl: one JSON object a line, train steps strictly increasing without a gap, across any kill and
- * resume. Written by rank 0 only. Numbers with %.9g, non-finite ones null; `time` is the wall clock's, in seconds since 1970
- * with three decimals, `hours` the time that the run has trained, over its resumes.
+ * resume. Written by rank 0 only. Numbers with %.9g, non-finite ones null; `time` is the wall clock's, in seconds
+ * since 1970 with three decimals, `hours` the time that the run has trained, over its resumes.
  */
 #ifndef TRAIN_GPT_RUN_METRICS_H
 #define TRAIN_GPT_RUN_METRICS_H
@@ -45,8 +45,8 @@ void     metrics_train(Metrics *m, const StepMetrics *s);
 void     metrics_eval(Metrics *m, int64_t step, double loss);
 double   metrics_eval_loss(const Metrics *m, int64_t step); /* of the evaluation at that step; NaN: there was none */
 
-/* Events are lines of their own: {"kind":"event","event":...,"step":...,"time":...}. A resume is one at the step it goes on
- * after. A save is one of its own step, written when the checkpoint stands, perhaps among the lines of later steps. */
+/* Events are lines of their own: {"kind":"event","event":...,"step":...,"time":...}. A resume is one at the step it
+ * goes on after. A save is one of its own step, written when the checkpoint stands, perhaps among the lines of later steps. */
 void     metrics_resumed(Metrics *m, int64_t step, int ranks);
 void     metrics_saved(Metrics *m, int64_t step, double ms);
 void     metrics_skipped(Metrics *m, int64_t step, const char *why); /* before the line of that step */

@@ -45,7 +45,8 @@ static int read_count(const char *from, const char *to, int64_t *count) {
 }
 
 static LineKind kind_of(const char *from, const char *to) {
-    static const char *const KINDS[] = {[LINE_TRAIN] = "\"train\"", [LINE_EVAL] = "\"eval\"", [LINE_EVENT] = "\"event\""};
+    static const char *const KINDS[] =
+        {[LINE_TRAIN] = "\"train\"", [LINE_EVAL] = "\"eval\"", [LINE_EVENT] = "\"event\""};
     for (int k = LINE_TRAIN; k <= LINE_EVENT; k++)
         if (is_text(from, to, KINDS[k])) return (LineKind)k;
     return LINE_OTHER;
@@ -59,11 +60,13 @@ static int read_event(const char *from, const char *to, char event[16]) {
     return 1;
 }
 
-/* One key and its value. Keys that nobody here asks for are passed over. Returns 0 where the value is not as it should be. */
+/* One key and its value. Keys that nobody here asks for are passed over. Returns 0 where the value is not as it should
+ * be. */
 static int take(MetricsLine *out, const char *key, const char *key_end, const char *from, const char *to) {
     struct { const char *key; double *number; } numbers[] = {
-        {"loss", &out->loss}, {"lr", &out->lr}, {"grad_norm", &out->grad_norm}, {"tokens_per_s", &out->tokens_per_s},
-        {"mfu", &out->mfu}, {"ms", &out->ms}, {"time", &out->time}, {"hours", &out->hours}, {"epoch", &out->epoch}, {"bpb", &out->bpb}};
+        {"loss", &out->loss}, {"lr", &out->lr},     {"grad_norm", &out->grad_norm}, {"tokens_per_s", &out->tokens_per_s},
+        {"mfu", &out->mfu},   {"ms", &out->ms},     {"time", &out->time},           {"hours", &out->hours},
+        {"epoch", &out->epoch}, {"bpb", &out->bpb}};
     if (is_text(key, key_end, "kind")) return (out->kind = kind_of(from, to)) != LINE_OTHER;
     if (out->kind == LINE_OTHER) return 0; /* it stands first */
     if (is_text(key, key_end, "step")) return read_count(from, to, &out->step);
@@ -79,8 +82,8 @@ static int is_whole(const MetricsLine *m, int has_loss) {
 }
 
 LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out) {
-    *out = (MetricsLine){.step = -1, .tokens = -1, .loss = NAN, .lr = NAN, .grad_norm = NAN, .tokens_per_s = NAN, .mfu = NAN,
-                         .ms = NAN, .time = NAN, .hours = NAN, .epoch = NAN, .bpb = NAN};
+    *out = (MetricsLine){.step = -1, .tokens = -1, .loss = NAN, .lr = NAN, .grad_norm = NAN, .tokens_per_s = NAN,
+                         .mfu = NAN, .ms = NAN, .time = NAN, .hours = NAN, .epoch = NAN, .bpb = NAN};
     int has_loss = 0;
     if (bytes < 3 || line[0] != '{' || line[bytes - 1] != '\n' || memchr(line, 0, bytes)) return LINE_OTHER;
     const char *at = line + 1, *end = line + bytes - 1;

@@ -1,5 +1,5 @@
-/* plot.c - `train_gpt plot RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]`: several runs in one picture, and all their
- * points as a table. */
+/* plot.c - `train_gpt plot RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]`: several runs in one picture, and
+ * all their points as a table. */
 #include "run/plot.h"
 
 #include <errno.h>
@@ -37,7 +37,10 @@ static void take_option(Asked *a, const char *word) {
     if (strncmp(word, "out=", 4) == 0 && *value) a->out = value;
     else if (strncmp(word, "csv=", 4) == 0 && *value) a->csv = value;
     else if (strncmp(word, "x=", 2) == 0) a->x = take_x(value);
-    else fail(EXIT_CONFIG, "plot: unknown option %s: there are out=, x= and csv= (a folder of that name is given as ./%s)", word, word);
+    else
+        fail(EXIT_CONFIG,
+             "plot: unknown option %s: there are out=, x= and csv= (a folder of that name is given as ./%s)", word,
+             word);
 }
 
 static Asked take_arguments(int argc, char **argv) {
@@ -83,13 +86,14 @@ double plot_x(const Plot *p, const LogPoint *at) {
 static void refuse_without_hours(const RunLog *log) {
     for (int64_t i = 0; i < log->trains; i++)
         if (!isfinite(log->train[i].hours))
-            fail(EXIT_DATA, "plot: %s/metrics.jsonl has no hours at step %lld (an older program wrote it): x=steps or x=tokens shows it",
+            fail(EXIT_DATA,
+                 "plot: %s/metrics.jsonl has no hours at step %lld (an older program wrote it): x=steps or x=tokens shows it",
                  log->dir, (long long)log->train[i].step);
 }
 
 static void put_number(FILE *f, double value) {
     if (isfinite(value)) fprintf(f, ",%.9g", value);
-    else                 fputc(',', f);
+    else fputc(',', f);
 }
 
 static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoint *p, double smoothed) {
@@ -140,8 +144,8 @@ int verb_plot(int argc, char **argv) {
     char *text = plot_svg(&p, &bytes);
     write_file(a.out, text, bytes);
     if (a.csv) text = csv_text(&p, &bytes), write_file(a.csv, text, bytes);
-    printf("plot: %d run%s over %s in %s; smoothed: exponential moving average with bias correction, span %lld steps\n", p.runs,
-           p.runs == 1 ? "" : "s", X_WORDS[p.x], a.out, (long long)p.span);
+    printf("plot: %d run%s over %s in %s; smoothed: exponential moving average with bias correction, span %lld steps\n",
+           p.runs, p.runs == 1 ? "" : "s", X_WORDS[p.x], a.out, (long long)p.span);
     if (a.csv) printf("plot: every point is in %s\n", a.csv);
     for (int i = 0; i < p.runs; i++) run_log_free(&run[i].log), free(run[i].smooth);
     return EXIT_DONE;

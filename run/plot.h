@@ -28,7 +28,7 @@ typedef struct {
 
 double plot_x(const Plot *p, const LogPoint *at);
 
-/* Exponential moving average with bias correction, of span steps: each loss weighs 1 - 2/(span + 1) times the next one's. */
+/* Exponential moving average with bias correction, of span steps: a loss weighs 1 - 2/(span + 1) times the next one. */
 void plot_smooth(const LogPoint *train, int64_t trains, int64_t span, double *smooth);
 
 /* Names each run, and the config keys whose values are not the same in all of them. */

@@ -34,7 +34,9 @@ static int is_different(const PlotRun *run, int runs, const char *key) {
     return 0;
 }
 
-typedef struct { char text[KEY_BYTES]; } Key;
+typedef struct {
+    char text[KEY_BYTES];
+} Key;
 
 static int add_key(Key *key, int keys, const PlotRun *run, int runs, const char *text) {
     if (keys == MOST_KEYS || is_of_no_interest(text) || !is_different(run, runs, text)) return keys;
@@ -74,8 +76,8 @@ static const char *short_name(const Key *key, int keys, int which) {
 }
 
 static void put(char *out, size_t room, const char *name, const cJSON *value) {
-    char  *text = value ? cJSON_PrintUnformatted(value) : NULL;
-    size_t at = strlen(out);
+    char       *text = value ? cJSON_PrintUnformatted(value) : NULL;
+    size_t      at = strlen(out);
     const char *shown = cJSON_IsString(value) ? value->valuestring : text ? text : "-";
     snprintf(out + at, room - at, " · %s=%.*s", name, MOST_SHOWN, shown);
     cJSON_free(text);

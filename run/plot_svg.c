@@ -14,7 +14,7 @@ typedef struct {
     FILE       *out;
     const Plot *p;
     SvgPanel    panel;
-    double     *sorted;        /* scratch [most trains of a run] */
+    double     *sorted; /* scratch [most trains of a run] */
 } Picture;
 
 /* --- ranges ------------------------------------------------------------------------------------------------------- */
@@ -66,12 +66,17 @@ static void choose_ranges(Picture *s) {
 /* --- runs --------------------------------------------------------------------------------------------------------- */
 
 /* Runs beyond the colours are dashed. */
-static const char *dashes(int which) { return which < SVG_COLOURS ? "" : which < 2 * SVG_COLOURS ? " stroke-dasharray=\"7 3\"" : " stroke-dasharray=\"2 3\""; }
+static const char *dashes(int which) {
+    return which < SVG_COLOURS       ? ""
+           : which < 2 * SVG_COLOURS ? " stroke-dasharray=\"7 3\""
+                                     : " stroke-dasharray=\"2 3\"";
+}
 
 /* The raw losses: through the least and greatest of each pixel column. */
 static void draw_raw(const Picture *s, const PlotRun *run) {
     const RunLog *log = &run->log;
-    fprintf(s->out, "<path fill=\"none\" stroke=\"currentColor\" stroke-opacity=\"0.22\" stroke-width=\"1\" stroke-linejoin=\"round\" d=\"");
+    fprintf(s->out,
+            "<path fill=\"none\" stroke=\"currentColor\" stroke-opacity=\"0.22\" stroke-width=\"1\" stroke-linejoin=\"round\" d=\"");
     int pen_down = 0;
     for (int64_t i = 0; i < log->trains;) {
         double  column = floor(svg_x(&s->panel, plot_x(s->p, &log->train[i]))), least = INFINITY, greatest = -INFINITY;
@@ -81,7 +86,8 @@ static void draw_raw(const Picture *s, const PlotRun *run) {
             least = fmin(least, log->train[i].loss), greatest = fmax(greatest, log->train[i].loss);
         }
         if (isfinite(least)) {
-            fprintf(s->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', svg_x(&s->panel, plot_x(s->p, &log->train[(first + i - 1) / 2])), svg_y(&s->panel, greatest));
+            fprintf(s->out, "%c%.1f %.1f", pen_down ? 'L' : 'M',
+                    svg_x(&s->panel, plot_x(s->p, &log->train[(first + i - 1) / 2])), svg_y(&s->panel, greatest));
             if (least < greatest) fprintf(s->out, "V%.1f", svg_y(&s->panel, least));
         }
         pen_down = isfinite(least);
@@ -92,10 +98,14 @@ static void draw_raw(const Picture *s, const PlotRun *run) {
 /* The average: the last of each pixel column. */
 static void draw_smooth(const Picture *s, const PlotRun *run, int which) {
     const RunLog *log = &run->log;
-    fprintf(s->out, "<path fill=\"none\" stroke=\"currentColor\" stroke-width=\"2.2\" stroke-linejoin=\"round\" stroke-linecap=\"round\"%s d=\"", dashes(which));
+    fprintf(s->out,
+            "<path fill=\"none\" stroke=\"currentColor\" stroke-width=\"2.2\" stroke-linejoin=\"round\" stroke-linecap=\"round\"%s d=\"",
+            dashes(which));
     for (int64_t i = 0, pen_down = 0; i < log->trains; i++) {
         double x = svg_x(&s->panel, plot_x(s->p, &log->train[i]));
-        if (!isfinite(run->smooth[i]) || (i + 1 < log->trains && floor(svg_x(&s->panel, plot_x(s->p, &log->train[i + 1]))) == floor(x))) continue;
+        if (!isfinite(run->smooth[i]) ||
+            (i + 1 < log->trains && floor(svg_x(&s->panel, plot_x(s->p, &log->train[i + 1]))) == floor(x)))
+            continue;
         fprintf(s->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', x, svg_y(&s->panel, run->smooth[i]));
         pen_down = 1;
     }
@@ -107,8 +117,8 @@ static void draw_evals(const Picture *s, const RunLog *log) {
     int64_t every = log->evals / 128 + 1;
     for (int64_t i = log->evals - 1; i >= 0; i -= every)
         if (isfinite(log->eval[i].loss) && log->eval[i].loss <= s->panel.y_high)
-            fprintf(s->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.6\"/>\n", svg_x(&s->panel, plot_x(s->p, &log->eval[i])),
-                    svg_y(&s->panel, log->eval[i].loss));
+            fprintf(s->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.6\"/>\n",
+                    svg_x(&s->panel, plot_x(s->p, &log->eval[i])), svg_y(&s->panel, log->eval[i].loss));
     fprintf(s->out, "</g>\n");
 }
 
@@ -127,7 +137,8 @@ static int put_cut(FILE *out, const char *text, int most) {
 static void put_values(const Picture *s, const PlotRun *run) {
     const RunLog *log = &run->log;
     if (log->trains && isfinite(run->smooth[log->trains - 1])) fprintf(s->out, "%.4f", run->smooth[log->trains - 1]);
-    if (log->evals && isfinite(log->eval[log->evals - 1].loss)) fprintf(s->out, " · %.4f", log->eval[log->evals - 1].loss);
+    if (log->evals && isfinite(log->eval[log->evals - 1].loss))
+        fprintf(s->out, " · %.4f", log->eval[log->evals - 1].loss);
 }
 
 /* A row a run: its line, its label, and its last losses at the right. */
@@ -135,8 +146,9 @@ static void draw_legend(const Picture *s) {
     fprintf(s->out, "<g font-size=\"13\" class=\"text\">\n");
     for (int i = 0; i < s->p->runs; i++) {
         int y = HEAD - 18 + ROW * i;
-        fprintf(s->out, "<path d=\"M%d %dh22\" class=\"c%d\" stroke=\"currentColor\" stroke-width=\"2.6\"%s/><text x=\"%d\" y=\"%d\"><tspan "
-                        "class=\"title\" font-weight=\"600\">",
+        fprintf(s->out,
+                "<path d=\"M%d %dh22\" class=\"c%d\" stroke=\"currentColor\" stroke-width=\"2.6\"%s/><text x=\"%d\" y=\"%d\"><tspan "
+                "class=\"title\" font-weight=\"600\">",
                 LEFT, y - 4, i % SVG_COLOURS, dashes(i), LEFT + 31, y);
         int used = put_cut(s->out, s->p->run[i].name, LABEL_BYTES / 2);
         fprintf(s->out, "</tspan>");
@@ -152,11 +164,14 @@ static void draw_title(const Picture *s) {
     fprintf(s->out, "<text x=\"%d\" y=\"36\" font-size=\"20\" font-weight=\"700\" class=\"title\">", LEFT);
     if (s->p->runs == 1) svg_text(s->out, s->p->run[0].log.name);
     else fprintf(s->out, "%d runs", s->p->runs);
-    fprintf(s->out, "</text>\n<text x=\"%d\" y=\"36\" font-size=\"13\" class=\"quiet\" text-anchor=\"end\">last training · validation loss</text>\n", RIGHT);
+    fprintf(s->out,
+            "</text>\n<text x=\"%d\" y=\"36\" font-size=\"13\" class=\"quiet\" text-anchor=\"end\">last training · validation loss</text>\n",
+            RIGHT);
 }
 
 static void draw(const Picture *s) {
-    static const char *const NAMES[] = {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours of training"};
+    static const char *const NAMES[] =
+        {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours of training"};
     svg_begin(s->out, WIDTH, (int)s->panel.bottom + FOOT);
     svg_clip(s->out, "panel", &s->panel);
     draw_title(s);
@@ -165,8 +180,9 @@ static void draw(const Picture *s) {
     svg_frame(s->out, &s->panel);
     svg_beside(s->out, &s->panel, SVG_LEFT, "loss, nats per token");
     svg_below(s->out, &s->panel, s->p->x != PLOT_HOURS, NAMES[s->p->x]);
-    fprintf(s->out, "<text x=\"%d\" y=\"%.0f\" font-size=\"12\" class=\"quiet\" text-anchor=\"end\">line: moving average, span %lld steps; dots: validation</text>\n", RIGHT,
-            s->panel.bottom + 42, (long long)s->p->span);
+    fprintf(s->out,
+            "<text x=\"%d\" y=\"%.0f\" font-size=\"12\" class=\"quiet\" text-anchor=\"end\">line: moving average, span %lld steps; dots: validation</text>\n",
+            RIGHT, s->panel.bottom + 42, (long long)s->p->span);
     fprintf(s->out, "<g clip-path=\"url(#panel)\">\n");
     for (int pass = 0; pass < 3; pass++) /* all raw losses below all lines, and those below the dots */
         for (int i = 0; i < s->p->runs; i++) {
@@ -185,7 +201,9 @@ char *plot_svg(const Plot *p, size_t *bytes) {
     int64_t most = 1;
     for (int i = 0; i < p->runs; i++)
         if (p->run[i].log.trains > most) most = p->run[i].log.trains;
-    Picture s = {.p = p, .sorted = (double *)malloc(sizeof(double) * (size_t)most), .out = memory_file_open(&text, bytes)};
+    Picture s = {.p = p,
+                 .sorted = (double *)malloc(sizeof(double) * (size_t)most),
+                 .out = memory_file_open(&text, bytes)};
     int     status = s.sorted && s.out ? 0 : -1;
     if (status == 0) {
         choose_ranges(&s);

@@ -1,5 +1,5 @@
-/* run_log.h - what a run has logged, read back from its folder: every point of metrics.jsonl, and its config.json. For the
- * verbs that look at runs; nothing is changed. */
+/* run_log.h - what a run has logged, read back from its folder: every point of metrics.jsonl, and its config.json. For
+ * the verbs that look at runs; nothing is changed. */
 #ifndef TRAIN_GPT_RUN_RUN_LOG_H
 #define TRAIN_GPT_RUN_RUN_LOG_H
 

@@ -7,13 +7,17 @@
 /* --- colours ------------------------------------------------------------------------------------------------------ */
 
 /* A class, the property that it sets, its colour on a light screen and on a dark one. */
-static const struct { const char *name, *property, *light, *dark; } COLOURS[] = {
-    {"paper", "fill", "#ffffff", "#0d1117"},  {"title", "fill", "#0f172a", "#f0f6fc"},  {"text", "fill", "#475569", "#adbac7"},
-    {"quiet", "fill", "#64748b", "#8b98a8"},  {"grid", "stroke", "#e2e8f0", "#222b37"}, {"axis", "stroke", "#94a3b8", "#4d5966"},
-    {"halo", "stroke", "#ffffff", "#0d1117"}, {"c0", "color", "#2563eb", "#6cb0ff"},    {"c1", "color", "#ea580c", "#ff9a52"},
-    {"c2", "color", "#0d9488", "#3fd4c2"},    {"c3", "color", "#9333ea", "#c79bff"},    {"c4", "color", "#db2777", "#ff83b8"},
-    {"c5", "color", "#65a30d", "#a5dc5c"},    {"c6", "color", "#b7791f", "#ecc35a"},    {"c7", "color", "#52606d", "#b4c0cc"},
-    {"bad", "color", "#dc2626", "#ff7b72"},
+static const struct {
+    const char *name, *property, *light, *dark;
+} COLOURS[] = {
+    {"paper", "fill", "#ffffff", "#0d1117"},  {"title", "fill", "#0f172a", "#f0f6fc"},
+    {"text", "fill", "#475569", "#adbac7"},   {"quiet", "fill", "#64748b", "#8b98a8"},
+    {"grid", "stroke", "#e2e8f0", "#222b37"}, {"axis", "stroke", "#94a3b8", "#4d5966"},
+    {"halo", "stroke", "#ffffff", "#0d1117"}, {"c0", "color", "#2563eb", "#6cb0ff"},
+    {"c1", "color", "#ea580c", "#ff9a52"},    {"c2", "color", "#0d9488", "#3fd4c2"},
+    {"c3", "color", "#9333ea", "#c79bff"},    {"c4", "color", "#db2777", "#ff83b8"},
+    {"c5", "color", "#65a30d", "#a5dc5c"},    {"c6", "color", "#b7791f", "#ecc35a"},
+    {"c7", "color", "#52606d", "#b4c0cc"},    {"bad", "color", "#dc2626", "#ff7b72"},
 };
 
 static void put_colours(FILE *out, int dark) {
@@ -35,8 +39,9 @@ void svg_begin(FILE *out, int width, int height) {
 void svg_end(FILE *out) { fprintf(out, "</svg>\n"); }
 
 void svg_clip(FILE *out, const char *id, const SvgPanel *p) {
-    fprintf(out, "<defs><clipPath id=\"%s\"><rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/></clipPath></defs>\n", id,
-            p->left - 6, p->top - 5, p->right - p->left + 12, p->bottom - p->top + 10);
+    fprintf(out,
+            "<defs><clipPath id=\"%s\"><rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/></clipPath></defs>\n",
+            id, p->left - 6, p->top - 5, p->right - p->left + 12, p->bottom - p->top + 10);
 }
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
@@ -53,7 +58,11 @@ double svg_y(const SvgPanel *p, double y) {
 void svg_text(FILE *out, const char *text) {
     const unsigned char *s = (const unsigned char *)text;
     while (*s) {
-        int follow = *s < 0x80 ? 0 : *s >= 0xc2 && *s < 0xe0 ? 1 : *s >= 0xe0 && *s < 0xf0 ? 2 : *s >= 0xf0 && *s < 0xf5 ? 3 : -1;
+        int follow = *s < 0x80                 ? 0
+                     : *s >= 0xc2 && *s < 0xe0 ? 1
+                     : *s >= 0xe0 && *s < 0xf0 ? 2
+                     : *s >= 0xf0 && *s < 0xf5 ? 3
+                                               : -1;
         int valid = follow >= 0 && *s >= 0x20 && *s != 0x7f;
         for (int i = 1; valid && i <= follow; i++) valid = (s[i] & 0xc0) == 0x80;
         if (!valid) follow = 0;
@@ -103,7 +112,8 @@ static void put_value(FILE *out, double value, double step) {
 }
 
 void svg_values(FILE *out, const SvgPanel *p, int most, SvgSide side) {
-    double step = svg_tick_step(p->y_high - p->y_low, most), first = ceil(p->y_low / step - 1e-9), end = p->y_high + 1e-9 * step;
+    double step = svg_tick_step(p->y_high - p->y_low, most), first = ceil(p->y_low / step - 1e-9),
+           end = p->y_high + 1e-9 * step;
     double x = side == SVG_LEFT ? p->left - 10 : p->right + 10;
     if (side == SVG_LEFT) {
         fprintf(out, "<g class=\"grid\" stroke-width=\"1\">\n");
@@ -121,7 +131,8 @@ void svg_values(FILE *out, const SvgPanel *p, int most, SvgSide side) {
 }
 
 void svg_frame(FILE *out, const SvgPanel *p) {
-    fprintf(out, "<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" class=\"axis\"/>\n", p->left, p->top, p->bottom, p->right);
+    fprintf(out, "<path d=\"M%.1f %.1fV%.1fH%.1f\" fill=\"none\" class=\"axis\"/>\n", p->left, p->top, p->bottom,
+            p->right);
 }
 
 void svg_below(FILE *out, const SvgPanel *p, int whole, const char *name) {
@@ -130,7 +141,8 @@ void svg_below(FILE *out, const SvgPanel *p, int whole, const char *name) {
     fprintf(out, "<g font-size=\"13\" class=\"text\" text-anchor=\"middle\">\n");
     for (double k = ceil(p->x_low / step - 1e-9); k * step <= p->x_high + 1e-9 * step; k++) {
         double x = svg_x(p, k * step);
-        fprintf(out, "<path d=\"M%.1f %.1fv5\" class=\"axis\"/><text x=\"%.1f\" y=\"%.1f\">", x, p->bottom, x, p->bottom + 21);
+        fprintf(out, "<path d=\"M%.1f %.1fv5\" class=\"axis\"/><text x=\"%.1f\" y=\"%.1f\">", x, p->bottom, x,
+                p->bottom + 21);
         svg_count(out, k * step + 0.0); /* no -0 */
         fprintf(out, "</text>\n");
     }
@@ -138,6 +150,7 @@ void svg_below(FILE *out, const SvgPanel *p, int whole, const char *name) {
 }
 
 void svg_beside(FILE *out, const SvgPanel *p, SvgSide side, const char *name) {
-    fprintf(out, "<text transform=\"translate(%.1f %.1f) rotate(-90)\" font-size=\"13\" class=\"text\" text-anchor=\"middle\">%s</text>\n",
+    fprintf(out,
+            "<text transform=\"translate(%.1f %.1f) rotate(-90)\" font-size=\"13\" class=\"text\" text-anchor=\"middle\">%s</text>\n",
             side == SVG_LEFT ? 19.0 : p->right + 72, (p->top + p->bottom) / 2, name);
 }

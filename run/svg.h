@@ -1,8 +1,8 @@
 /* svg.h - the parts that pictures of runs are drawn with: a panel with its scales, axes, text, colours.
  *
- * Plain SVG without script or font files: it looks the same in a browser and through rsvg-convert. Colours are classes of one
- * style sheet, which has a second set for readers whose screen is dark (prefers-color-scheme). The same calls write the
- * same bytes.
+ * Plain SVG without script or font files: it looks the same in a browser and through rsvg-convert. Colours are classes
+ * of one style sheet, which has a second set for readers whose screen is dark (prefers-color-scheme). The same calls
+ * write the same bytes.
  */
 #ifndef TRAIN_GPT_RUN_SVG_H
 #define TRAIN_GPT_RUN_SVG_H
@@ -26,7 +26,7 @@ double svg_y(const SvgPanel *p, double y);         /* points far outside come ne
 
 void   svg_begin(FILE *out, int width, int height); /* <svg>, styles, background */
 void   svg_end(FILE *out);
-void   svg_clip(FILE *out, const char *id, const SvgPanel *p); /* for clip-path="url(#id)": the panel and a little more */
+void   svg_clip(FILE *out, const char *id, const SvgPanel *p); /* for clip-path="url(#id)": a little more than the panel */
 
 /* Text as XML: markup escaped, and bytes that XML or UTF-8 does not allow become '?'. */
 void   svg_text(FILE *out, const char *text);

@@ -1,5 +1,5 @@
-/* tensorboard.c - see tensorboard.h. Records are TFRecords: length, its checksum, data, its checksum. The data is an Event
- * in the wire format of protocol buffers, of which a few fields are all there is:
+/* tensorboard.c - see tensorboard.h. Records are TFRecords: length, its checksum, data, its checksum. The data is an
+ * Event in the wire format of protocol buffers, of which a few fields are all there is:
  *
  *   Event       1 double wall_time, 2 int64 step, 3 string file_version, 5 Summary, 7 SessionLog
  *   Summary     1 Value: 1 string tag, 2 float simple_value
@@ -109,7 +109,8 @@ static void flush(TensorBoard *t) {
     if (error) io_truncate(t->fd, t->written);
     else t->written += t->waiting_bytes;
     if (error && !t->has_warned)
-        warn("cannot write %s: %s; the run goes on, and TensorBoard will lack what had no room", t->path, strerror(-error));
+        warn("cannot write %s: %s; the run goes on, and TensorBoard will lack what had no room", t->path,
+             strerror(-error));
     t->has_warned |= error != 0;
     t->waiting_bytes = 0;
     t->flushed_ms = clock_ms();
@@ -136,7 +137,8 @@ static long long next_second(const char *folder, double time) {
     struct dirent *entry;
     DIR           *d = opendir(folder);
     while (d && (entry = readdir(d)))
-        if (sscanf(entry->d_name, NAME "%lld.", &there) == 1 && there >= second && there < 9999999999) second = there + 1;
+        if (sscanf(entry->d_name, NAME "%lld.", &there) == 1 && there >= second && there < 9999999999)
+            second = there + 1;
     if (d) closedir(d);
     return second;
 }

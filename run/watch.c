@@ -1,5 +1,6 @@
-/* watch.c - `train_gpt watch RUN... [once=true]`: runs in the terminal, redrawn from their files every two seconds, on any
- * machine that sees the folders. A block a run: its state, its newest numbers, its losses as a curve of braille dots. */
+/* watch.c - `train_gpt watch RUN... [once=true]`: runs in the terminal, redrawn from their files every two seconds, on
+ * any machine that sees the folders. A block a run: its state, its newest numbers, its losses as a curve of braille
+ * dots. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,16 +17,26 @@
 
 #define USAGE "./train_gpt watch RUN... [once=true]"
 
-enum { MOST_RUNS = 64, LEAST_COLUMNS = 30, MOST_COLUMNS = 100, MARGIN = 8 /* of the curve: its greatest and least value */ };
+enum {
+    MOST_RUNS = 64,
+    LEAST_COLUMNS = 30,
+    MOST_COLUMNS = 100,
+    MARGIN = 8 /* of the curve: its greatest and least value */
+};
 enum { LINE_BYTES = 1024, MOST_ROWS = 6, ROWS_ONCE = 4, PAUSE_S = 2 };
 
-typedef struct { int columns, rows, colour; } Screen; /* rows: of a curve */
+typedef struct {
+    int columns, rows, colour;
+} Screen; /* rows: of a curve */
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
-static const struct { const char *word, *colour; } STATES[] = {
-    [WATCH_EMPTY] = {"no step yet", "2"}, [WATCH_STARTING] = {"starting", "32"}, [WATCH_RUNNING] = {"running", "32"},
-    [WATCH_STOPPED] = {"stopped", "33"},  [WATCH_DONE] = {"done", "2"},          [WATCH_LOST] = {"ended without a word", "31"},
+static const struct {
+    const char *word, *colour;
+} STATES[] = {
+    [WATCH_EMPTY] = {"no step yet", "2"}, [WATCH_STARTING] = {"starting", "32"},
+    [WATCH_RUNNING] = {"running", "32"},  [WATCH_STOPPED] = {"stopped", "33"},
+    [WATCH_DONE] = {"done", "2"},         [WATCH_LOST] = {"ended without a word", "31"},
 };
 
 static const char *colour(const Screen *s, const char *code, char out[16]) {
@@ -57,7 +68,9 @@ static void describe(char out[160], const Screen *s, const WatchRun *w, int leas
     int         room = s->columns - least - 2;
     snprintf(out, 160, "%s", state);
     if (step < 0) return;
-    if (steps > 0) snprintf(out, 160, "%s · step %lld/%lld · %.0f %%", state, step, steps, floor(100.0 * (double)step / (double)steps));
+    if (steps > 0)
+        snprintf(out, 160, "%s · step %lld/%lld · %.0f %%", state, step, steps,
+                 floor(100.0 * (double)step / (double)steps));
     if (steps > 0 && width(out) > room) snprintf(out, 160, "%s · step %lld/%lld", state, step, steps);
     if (steps == 0 || width(out) > room) snprintf(out, 160, "%s · step %lld", state, step);
     if (width(out) > room) snprintf(out, 160, "%s", state);
@@ -101,7 +114,8 @@ static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double no
     if (w->last.step < 0 && w->eval.step < 0) return;
     if (w->last.step >= 0) snprintf(piece[0], 64, "loss %.4f", w->last.loss);
     if (w->eval.step >= 0) snprintf(piece[1], 64, "val %.4f", w->eval.loss);
-    if (w->curve.evals && w->curve.best.step != w->eval.step) snprintf(piece[2], 64, "best %.4f at %lld", w->curve.best.loss, (long long)w->curve.best.step);
+    if (w->curve.evals && w->curve.best.step != w->eval.step)
+        snprintf(piece[2], 64, "best %.4f at %lld", w->curve.best.loss, (long long)w->curve.best.step);
     else if (w->curve.evals > 1) snprintf(piece[2], 64, "best");
     if (w->last.step >= 0 && isfinite(ms)) put_rate(piece[3], w->last.tokens_per_s * w->last.ms / ms);
     if (w->state == WATCH_RUNNING && isfinite(ms) && w->steps > 0) {
@@ -124,7 +138,8 @@ static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double no
 static double mean_at(const Curve *c, int x, int n) {
     int    first = (int)((int64_t)c->slots * x / n), end = (int)((int64_t)c->slots * (x + 1) / n);
     double sum = 0, count = 0;
-    for (int i = first; i < (end > first ? end : first + 1) && i < c->slots; i++) sum += c->slot[i].sum, count += (double)c->slot[i].finite;
+    for (int i = first; i < (end > first ? end : first + 1) && i < c->slots; i++)
+        sum += c->slot[i].sum, count += (double)c->slot[i].finite;
     return count > 0 ? sum / count : NAN;
 }
 
@@ -153,7 +168,11 @@ static void put_curve(FILE *out, const Screen *s, const Curve *c) {
     for (int x = 0; x < n; x++) {
         int y = isfinite(value[x]) ? (int)lround((4 * s->rows - 1) * (high - value[x]) / (high - low)) : -1;
         int above = y < 0; /* no loss, or one above the picture */
-        for (int at = last < 0 || above ? y : last < y ? last + 1 : last > y ? last - 1 : y; !above; at += at < y ? 1 : -1) {
+        for (int at = last < 0 || above ? y
+                      : last < y        ? last + 1
+                      : last > y        ? last - 1
+                                        : y;
+             !above; at += at < y ? 1 : -1) {
             cell[at / 4][x / 2] |= DOTS[at % 4][x % 2]; /* from the height of the dot before to its own */
             if (at == y) break;
         }
@@ -183,8 +202,11 @@ static double wall_time(void) {
 static Screen screen_now(int runs, int once) {
     struct winsize size;
     const char    *said = getenv("COLUMNS"), *no_colour = getenv("NO_COLOR");
-    int            is_terminal = isatty(STDOUT_FILENO), is_sized = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    Screen         s = {is_sized ? size.ws_col : said && atoi(said) > 0 ? atoi(said) : 80, ROWS_ONCE, is_terminal && !(no_colour && *no_colour)};
+    int is_terminal = isatty(STDOUT_FILENO), is_sized = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    Screen s = {is_sized                 ? size.ws_col
+                : said && atoi(said) > 0 ? atoi(said)
+                                         : 80,
+                ROWS_ONCE, is_terminal && !(no_colour && *no_colour)};
     if (s.columns > MOST_COLUMNS) s.columns = MOST_COLUMNS;
     if (s.columns < LEAST_COLUMNS) s.columns = LEAST_COLUMNS;
     if (!once && is_sized && size.ws_row > 0) s.rows = (size.ws_row - 1) / runs - 3;
@@ -235,7 +257,8 @@ int verb_watch(int argc, char **argv) {
     int         runs = 0, once = !isatty(STDOUT_FILENO) || (term && strcmp(term, "dumb") == 0);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "once=true") == 0) once = 1;
-        else if (strncmp(argv[i], "once=", 5) == 0 && strcmp(argv[i] + 5, "false") != 0) fail(EXIT_CONFIG, "watch: %s: true or false is meant", argv[i]);
+        else if (strncmp(argv[i], "once=", 5) == 0 && strcmp(argv[i] + 5, "false") != 0)
+            fail(EXIT_CONFIG, "watch: %s: true or false is meant", argv[i]);
         else if (strncmp(argv[i], "once=", 5) == 0) continue;
         else if (runs == MOST_RUNS) fail(EXIT_CONFIG, "watch: more than %d runs", MOST_RUNS);
         else dir[runs++] = argv[i];

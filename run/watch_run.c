@@ -107,8 +107,9 @@ static void judge(WatchRun *w, double now) {
     char      *text = NULL;
     Path       path = path_of("%s/lock", w->dir);
     int64_t    bytes = io_read_file(path.text, sizeof w->lock - 1, &text);
-    int        is_signed = bytes > 0 && holder_parse(text, &holder), is_there = is_signed && holder_is_there(w, &holder, text, path.text, now);
-    int        is_at_end = w->steps > 0 && w->last.step >= w->steps;
+    int        is_signed = bytes > 0 && holder_parse(text, &holder),
+        is_there = is_signed && holder_is_there(w, &holder, text, path.text, now);
+    int is_at_end = w->steps > 0 && w->last.step >= w->steps;
     if (w->last.step < 0) w->state = is_there ? WATCH_STARTING : WATCH_EMPTY;
     else if (is_there) w->state = WATCH_RUNNING;
     else if (is_at_end) w->state = WATCH_DONE;

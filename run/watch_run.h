@@ -1,5 +1,5 @@
-/* watch_run.h - a run as its files show it now, for `watch`: its newest numbers, its curve, and whether it lives. Reads only
- * what was added since the last look, in memory that does not grow with the run; changes nothing. */
+/* watch_run.h - a run as its files show it now, for `watch`: its newest numbers, its curve, and whether it lives. Reads
+ * only what was added since the last look, in memory that does not grow with the run; changes nothing. */
 #ifndef TRAIN_GPT_RUN_WATCH_RUN_H
 #define TRAIN_GPT_RUN_WATCH_RUN_H
 

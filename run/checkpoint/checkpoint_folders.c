@@ -223,8 +223,9 @@ void folders_prune(const char *checkpoints, int64_t step, FoldersKept wanted, _A
     for (int64_t i = 0; i < count; i++) {
         StepFolder at = list[i];
         if (at.step == step || (at.step < step && older < keep)) continue;
-        if (at.step < step && kept >= keep && stays(wanted, at.step)) continue;
-        if (at.step > step || kept >= keep) {
+        int is_spare = at.step > step || kept >= keep;
+        if (is_spare && at.step < step && stays(wanted, at.step)) continue;
+        if (is_spare) {
             remove_folder(checkpoints, at.name);
             continue;
         }

@@ -193,7 +193,8 @@ void saver_start(Saver *s, int64_t step, const char *fault) {
     saver_finish(s);
     double begin = clock_ms();
     s->step = step;
-    s->kept = (FoldersKept){s->state->config->checkpoint.keep, s->state->config->checkpoint.keep_every, s->state->best_step};
+    const Config *c = s->state->config;
+    s->kept = (FoldersKept){c->checkpoint.keep, c->checkpoint.keep_every, s->state->best_step};
     s->save = save_prepare(s->state, step, s->host_copy, &s->runs);
     if (fault) manifest_fault(s->save.fault, "%s", fault);
     copy_state(s);

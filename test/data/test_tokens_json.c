@@ -18,9 +18,15 @@ static void notes_are_read_where_they_are_right(void **state) {
     snprintf(notes, sizeof notes, "%s/tokens.json", dir);
     snprintf(shard, sizeof shard, "%s/val_*.bin", dir);
     assert_true(isnan(tokens_json_bytes_per_token(shard)));
-    static const struct { const char *text; double is; } cases[] = {
-        {"{\"vocab_size\": 8000, \"bytes_per_token\": 4.25}\n", 4.25}, {"{\"bytes_per_token\": 0}", 0}, {"{\"bytes_per_token\": \"4\"}", 0},
-        {"{\"bytes_per_token\": 4.25", 0}, {"[]", 0}, {"", 0}};
+    static const struct {
+        const char *text;
+        double      is;
+    } cases[] = {{"{\"vocab_size\": 8000, \"bytes_per_token\": 4.25}\n", 4.25},
+                 {"{\"bytes_per_token\": 0}", 0},
+                 {"{\"bytes_per_token\": \"4\"}", 0},
+                 {"{\"bytes_per_token\": 4.25", 0},
+                 {"[]", 0},
+                 {"", 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(io_replace_file(notes, cases[i].text, strlen(cases[i].text)), 0);
         double found = tokens_json_bytes_per_token(shard);

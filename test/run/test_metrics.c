@@ -17,60 +17,13 @@
 #include "core/io.h"
 #include "run/metrics.h"
 #include "test/run/lib/child.h"
+#include "test/run/lib/metrics_folder.h"
 
-static char dir[64], path[96], picture[96];
-static MetricsAbout about = {.bytes_per_token = 4.0, .commit = "abc1234"};
-static double       passed_s; /* since the program's clocks stood at 1.7e9 s */
-
-int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
-    (void)clock;
-    *now = (struct timespec){1700000000 + (time_t)passed_s, 250999999};
-    return 0;
-}
-
-static int make_dir(void **state) {
-    (void)state;
-    passed_s = 0;
-    strcpy(dir, "/tmp/test_metrics.XXXXXX");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    snprintf(picture, sizeof picture, "%s/loss.svg", dir);
-    return 0;
-}
-static int remove_dir(void **state) {
-    (void)state;
-    return io_remove_tree(dir);
-}
-
-/* Not inlined: gcc 12 would take the returned pointer for one to the variable. */
-static __attribute__((noinline)) char *read_text(const char *from) {
-    char *text;
-    assert_true(io_read_file(from, 1 << 24, &text) >= 0);
-    return text;
-}
 static void write_text(const char *text, size_t bytes) {
     int fd = io_open(path, IO_CREATE);
     assert_true(fd >= 0);
     assert_int_equal(io_write(fd, text, bytes), 0);
     assert_int_equal(io_close(fd), 0);
-}
-
-static void log_steps(Metrics *m, int64_t after, int64_t last) {
-    for (int64_t s = after + 1; s <= last; s++) {
-        StepMetrics t = {.step = s,
-                         .tokens = s * 1024,
-                         .loss = 5.5 / (double)s,
-                         .lr = 1e-3,
-                         .grad_norm = 1.0 / 3,
-                         .tokens_per_s = 45123.456,
-                         .mfu = 0.632,
-                         .ms = 22.7,
-                         .comm_ms = 0,
-                         .comm_exposed_ms = 0};
-        metrics_train(m, &t);
-        if (s % 10 == 0) metrics_eval(m, s, 6.0 / (double)s);
-    }
 }
 
 static char *unbroken(int64_t steps) {
@@ -133,84 +86,6 @@ static void lines_are_exact(void **state) {
     char fault[METRICS_FAULT_BYTES];
     assert_true(metrics_catch_up(m, fault) && fsync(metrics_fd(m)) == 0 && strstr(metrics_path(m), "metrics.jsonl"));
     metrics_close(m);
-}
-
-/* A resume goes on with the hours of the line before; those of a rollback count, too. */
-static void hours_go_on(void **state) {
-    (void)state;
-    Metrics *m = metrics_open(dir, 0, about);
-    passed_s = 3600;
-    log_steps(m, 0, 3);
-    metrics_close(m);
-    passed_s = 9000;
-    m = metrics_open(dir, 2, about);
-    passed_s += 1800;
-    log_steps(m, 2, 4);
-    metrics_rolled_back(m, 3, 4);
-    passed_s += 1800;
-    log_steps(m, 3, 4);
-    metrics_close(m);
-    char *text = read_text(path), *last = strstr(text, "\"step\":4,");
-    assert_non_null(strstr(text, ",\"hours\":1.5,"));
-    assert_non_null(strstr(last, ",\"hours\":2,"));
-    free(text);
-}
-
-static void bits_per_byte_need_the_tokenizer(void **state) {
-    (void)state;
-    Metrics *m = metrics_open(dir, 0, (MetricsAbout){.bytes_per_token = NAN, .commit = ""});
-    metrics_eval(m, 0, 5.5);
-    metrics_close(m);
-    char *text = read_text(path);
-    assert_string_equal(text, "{\"kind\":\"eval\",\"step\":0,\"loss\":5.5,\"time\":1700000000.250}\n");
-    free(text);
-}
-
-/* Events stand among the steps, each with its own step; a resume cuts those past its checkpoint as it cuts steps. */
-static void events_are_lines_of_their_own(void **state) {
-    (void)state;
-    Metrics *m = metrics_open(dir, 0, about);
-    log_steps(m, 0, 2);
-    metrics_skipped(m, 3, "step 3 skipped: \"nan\"");
-    log_steps(m, 2, 4);
-    metrics_saved(m, 3, 12.5);
-    metrics_skipped(m, 5, "x");
-    log_steps(m, 4, 5);
-    metrics_rolled_back(m, 4, 6);
-    metrics_close(m);
-    char *text = read_text(path);
-    assert_non_null(strstr(text, "{\"kind\":\"event\",\"event\":\"skip\",\"step\":3,\"time\":1700000000.250,"
-                                 "\"why\":\"step 3 skipped: \\\"nan\\\"\"}\n{\"kind\":\"train\",\"step\":3,"));
-    assert_non_null(strstr(text, "{\"kind\":\"event\",\"event\":\"save\",\"step\":3,\"time\":1700000000.250,\"ms\":12.5}\n"
-                                 "{\"kind\":\"event\",\"event\":\"rollback\",\"step\":4,\"time\":1700000000.250,\"from\":6}\n"));
-    assert_null(strstr(text, "\"step\":5,"));
-    size_t bytes = strlen(text);
-    free(text);
-    m = metrics_open(dir, 4, about);
-    assert_int_equal(io_file_bytes(path), bytes);
-    metrics_resumed(m, 4, 2);
-    metrics_close(m);
-    text = read_text(path);
-    assert_string_equal(text + bytes, "{\"kind\":\"event\",\"event\":\"resume\",\"step\":4,\"time\":1700000000.250,\"ranks\":2}\n");
-    free(text);
-    metrics_close(metrics_open(dir, 3, about));
-    text = read_text(path);
-    assert_null(strstr(text, "rollback"));
-    assert_non_null(strstr(text, "\"event\":\"skip\",\"step\":3,"));
-    free(text);
-}
-
-static void a_long_reason_is_left_out(void **state) {
-    (void)state;
-    char why[3000];
-    memset(why, '"', sizeof why - 1), why[sizeof why - 1] = 0;
-    Metrics *m = metrics_open(dir, 0, about);
-    metrics_skipped(m, 1, why);
-    log_steps(m, 0, 1);
-    metrics_close(m);
-    char *text = read_text(path);
-    assert_ptr_equal(strstr(text, "{\"kind\":\"event\",\"event\":\"skip\",\"step\":1,\"time\":1700000000.250}\n{"), text);
-    free(text);
 }
 
 static void a_new_run_starts_the_file_anew(void **state) {
@@ -490,10 +365,6 @@ static void a_picture_is_not_worth_the_run(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(lines_are_exact, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(hours_go_on, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(bits_per_byte_need_the_tokenizer, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(events_are_lines_of_their_own, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(a_long_reason_is_left_out, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_new_run_starts_the_file_anew, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(any_kill_resumes_to_the_same_file, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_hole_of_zero_bytes_is_cut, make_dir, remove_dir),

@@ -21,23 +21,34 @@ static void every_field_is_read(void **state) {
     assert_int_equal(parse(TRAIN, &l), LINE_TRAIN);
     assert_int_equal(l.step, 12);
     assert_int_equal(l.tokens, 4096);
-    assert_true(l.loss == 2.5 && l.lr == 1e-5 && isnan(l.grad_norm) && l.tokens_per_s == 45123 && l.mfu == 0.5 && l.ms == 22);
+    assert_true(l.loss == 2.5 && l.lr == 1e-5 && isnan(l.grad_norm) && l.tokens_per_s == 45123 && l.mfu == 0.5 &&
+                l.ms == 22);
     assert_true(l.time == 1700000000.25 && l.hours == 1.5 && l.epoch == 0.25 && isnan(l.bpb));
     assert_int_equal(parse("{\"kind\":\"eval\",\"step\":0,\"loss\":5.5,\"bpb\":2}\r\n", &l), LINE_EVAL);
     assert_true(l.step == 0 && l.loss == 5.5 && l.bpb == 2 && isnan(l.time) && l.tokens == -1);
-    assert_int_equal(parse("{\"kind\":\"event\",\"event\":\"skip\",\"step\":7,\"why\":\"a, \\\"b\\\": }\"}\n", &l), LINE_EVENT);
+    assert_int_equal(parse("{\"kind\":\"event\",\"event\":\"skip\",\"step\":7,\"why\":\"a, \\\"b\\\": }\"}\n", &l),
+                     LINE_EVENT);
     assert_true(l.step == 7 && strcmp(l.event, "skip") == 0);
 }
 
 static void other_lines_are_none(void **state) {
     (void)state;
-    static const char *const OTHERS[] = {
-        "\n", "garbage\n", "{}\n", "{\"kind\": \"train\"}\n", "{\"kind\":\"note\",\"step\":1,\"loss\":1}\n",
-        "{\"step\":1,\"kind\":\"train\",\"loss\":1}\n", "{\"kind\":\"train\",\"step\":1}\n", "{\"kind\":\"train\",\"loss\":1}\n",
-        "{\"kind\":\"train\",\"step\":-1,\"loss\":1}\n", "{\"kind\":\"train\",\"step\":1.5,\"loss\":1}\n",
-        "{\"kind\":\"train\",\"step\":1,\"loss\":}\n", "{\"kind\":\"train\",\"step\":1,\"loss\":1 }\n",
-        "{\"kind\":\"train\",\"step\":1,\"loss\":1}", "{\"kind\":\"train\",\"step\":1,\"loss\":1}}\n",
-        "{\"kind\":\"event\",\"step\":1}\n", "{\"kind\":\"event\",\"event\":\"a word far too long\",\"step\":1}\n"};
+    static const char *const OTHERS[] = {"\n",
+                                         "garbage\n",
+                                         "{}\n",
+                                         "{\"kind\": \"train\"}\n",
+                                         "{\"kind\":\"note\",\"step\":1,\"loss\":1}\n",
+                                         "{\"step\":1,\"kind\":\"train\",\"loss\":1}\n",
+                                         "{\"kind\":\"train\",\"step\":1}\n",
+                                         "{\"kind\":\"train\",\"loss\":1}\n",
+                                         "{\"kind\":\"train\",\"step\":-1,\"loss\":1}\n",
+                                         "{\"kind\":\"train\",\"step\":1.5,\"loss\":1}\n",
+                                         "{\"kind\":\"train\",\"step\":1,\"loss\":}\n",
+                                         "{\"kind\":\"train\",\"step\":1,\"loss\":1 }\n",
+                                         "{\"kind\":\"train\",\"step\":1,\"loss\":1}",
+                                         "{\"kind\":\"train\",\"step\":1,\"loss\":1}}\n",
+                                         "{\"kind\":\"event\",\"step\":1}\n",
+                                         "{\"kind\":\"event\",\"event\":\"a word far too long\",\"step\":1}\n"};
     for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
         MetricsLine l;
         assert_int_equal(parse(OTHERS[i], &l), LINE_OTHER);

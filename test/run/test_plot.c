@@ -39,10 +39,13 @@ static PlotRun run_of(const char *dir, const char *config) {
 
 static void labels_have_what_differs(void **state) {
     (void)state;
-    PlotRun run[3] = {
-        run_of("runs/a/", "{\"run\": {\"dir\": \"runs/a\", \"steps\": 100}, \"optimizer\": {\"learning_rate\": 0.001, \"beta1\": 0.9}, \"eval\": {\"every\": 1}}"),
-        run_of("runs/b", "{\"run\": {\"dir\": \"runs/b\", \"steps\": 100}, \"optimizer\": {\"learning_rate\": 0.002, \"beta1\": 0.9}, \"eval\": {\"every\": 2}}"),
-        run_of("old/a", "{\"run\": {\"dir\": \"old/a\", \"steps\": 100}, \"optimizer\": {\"learning_rate\": 0.001, \"beta1\": 0.9}, \"schedule\": {\"every\": \"x\"}}")};
+    PlotRun run[3] =
+        {run_of("runs/a/",
+                "{\"run\": {\"dir\": \"runs/a\", \"steps\": 100}, \"optimizer\": {\"learning_rate\": 0.001, \"beta1\": 0.9}, \"eval\": {\"every\": 1}}"),
+         run_of("runs/b",
+                "{\"run\": {\"dir\": \"runs/b\", \"steps\": 100}, \"optimizer\": {\"learning_rate\": 0.002, \"beta1\": 0.9}, \"eval\": {\"every\": 2}}"),
+         run_of("old/a",
+                "{\"run\": {\"dir\": \"old/a\", \"steps\": 100}, \"optimizer\": {\"learning_rate\": 0.001, \"beta1\": 0.9}, \"schedule\": {\"every\": \"x\"}}")};
     plot_label(run, 3);
     assert_string_equal(run[0].name, "runs/a/"); /* two are called a */
     assert_string_equal(run[1].name, "b");

@@ -35,7 +35,14 @@ static int remove_dir(void **state) {
 /* --- the reader --------------------------------------------------------------------------------------------------- */
 
 enum { MOST_EVENTS = 4096 };
-typedef struct { int64_t step; double time; char version[32]; int is_start, scalars; char tag[8][32]; float value[8]; } Event;
+typedef struct {
+    int64_t step;
+    double  time;
+    char    version[32];
+    int     is_start, scalars;
+    char    tag[8][32];
+    float   value[8];
+} Event;
 
 static Event read_events[MOST_EVENTS];
 static int   events;
@@ -69,7 +76,12 @@ static uint64_t varint(const uint8_t **at, const uint8_t *end) {
     }
 }
 
-typedef struct { int field, wire; uint64_t value; const uint8_t *data; size_t bytes; } Field;
+typedef struct {
+    int            field, wire;
+    uint64_t       value;
+    const uint8_t *data;
+    size_t         bytes;
+} Field;
 static Field next_field(const uint8_t **at, const uint8_t *end) {
     uint64_t key = varint(at, end);
     Field    f = {.field = (int)(key >> 3), .wire = (int)(key & 7)};
@@ -116,7 +128,7 @@ static Event event_of(const uint8_t *at, const uint8_t *end) {
 
 /* All events of a file, which ends with a whole record. */
 static void read_file(const char *name) {
-    char    path[400], *text;
+    char path[400], *text;
     snprintf(path, sizeof path, "%s/%s", folder, name);
     int64_t        bytes = io_read_file(path, 1 << 24, &text);
     const uint8_t *at = (const uint8_t *)text, *end = at + bytes;
@@ -150,7 +162,9 @@ static int file_names(char names[8][320]) {
 
 static void add(TensorBoard *t, int64_t first, int64_t last) {
     for (int64_t s = first; s <= last; s++)
-        tensorboard_add(t, s, 1.7e9 + (double)s, (TensorBoardScalar[]){{"train/loss", 5.0 / (double)s}, {"train/mfu", NAN}, {"train/lr", 1e-3}}, 3);
+        tensorboard_add(t, s, 1.7e9 + (double)s,
+                        (TensorBoardScalar[]){{"train/loss", 5.0 / (double)s}, {"train/mfu", NAN}, {"train/lr", 1e-3}},
+                        3);
 }
 
 static void the_checksum_is_crc32c(void **state) {
