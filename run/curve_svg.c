@@ -169,7 +169,7 @@ static void draw_axes(const Picture *p) {
 
 /* --- lines -------------------------------------------------------------------------------------------------------- */
 
-static double mean_of(const Drawn *d) { return d->smooth; }
+static double smooth_of(const Drawn *d) { return d->smooth; }
 static double norm_of(const Drawn *d) { return d->norm; }
 
 /* A line through one value of each slot; one without interrupts it. */
@@ -205,13 +205,13 @@ static void draw_raw(const Picture *p) {
 }
 
 static void draw_smooth(const Picture *p) {
-    draw_line(p, &p->loss, mean_of, "class=\"c0\" stroke-width=\"2.4\"");
+    draw_line(p, &p->loss, smooth_of, "class=\"c0\" stroke-width=\"2.4\"");
     if (p->c->slots == 1 && p->c->slot[0].finite)
         fprintf(p->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" class=\"c0\" fill=\"currentColor\"/>\n",
                 svg_x(&p->loss, p->drawn[0].step), svg_y(&p->loss, p->drawn[0].mean));
 }
 
-static int is_drawn(const Picture *p, double loss) { return loss <= p->loss.y_high; }
+static int is_drawn(const Picture *p, double loss) { return loss >= p->loss.y_low && loss <= p->loss.y_high; }
 
 /* No line comes from an evaluation above the picture, as the first one's often is. */
 static void draw_evals(const Picture *p) {
@@ -236,7 +236,7 @@ static void draw_evals(const Picture *p) {
 
 /* A ring about the best evaluation, and its loss beside it. */
 static void draw_best(const Picture *p) {
-    if (p->c->evals == 0) return;
+    if (p->c->evals == 0 || !is_drawn(p, p->c->best.loss)) return;
     double      x = svg_x(&p->loss, (double)p->c->best.step), y = svg_y(&p->loss, p->c->best.loss);
     const char *anchor = x > RIGHT - 90 ? "end" : x < LEFT + 90 ? "start" : "middle";
     fprintf(p->out,

@@ -8,7 +8,7 @@
 #include "run/plot.h"
 #include "run/svg.h"
 
-enum { WIDTH = 960, LEFT = 76, RIGHT = 884, HEAD = 92, ROW = 21, PANEL = 400, FOOT = 62, TICKS = 8, LABEL_BYTES = 100 };
+enum { WIDTH = 960, LEFT = 76, RIGHT = 884, HEAD = 104, ROW = 22, PANEL = 400, FOOT = 62, TICKS = 8, LABEL_BYTES = 100 };
 
 typedef struct {
     FILE       *out;
@@ -167,6 +167,10 @@ static void draw_title(const Picture *s) {
     fprintf(s->out,
             "</text>\n<text x=\"%d\" y=\"36\" font-size=\"13\" class=\"quiet\" text-anchor=\"end\">last training · validation loss</text>\n",
             RIGHT);
+    fprintf(s->out,
+            "<text x=\"%d\" y=\"60\" font-size=\"12\" class=\"quiet\">lines: exponential moving average with bias "
+            "correction, span %lld step%s · pale: every step · dots: validation</text>\n",
+            LEFT, (long long)s->p->span, s->p->span == 1 ? "" : "s");
 }
 
 static void draw(const Picture *s) {
@@ -180,9 +184,6 @@ static void draw(const Picture *s) {
     svg_frame(s->out, &s->panel);
     svg_beside(s->out, &s->panel, SVG_LEFT, "loss, nats per token");
     svg_below(s->out, &s->panel, s->p->x != PLOT_HOURS, NAMES[s->p->x]);
-    fprintf(s->out,
-            "<text x=\"%d\" y=\"%.0f\" font-size=\"12\" class=\"quiet\" text-anchor=\"end\">line: moving average, span %lld steps; dots: validation</text>\n",
-            RIGHT, s->panel.bottom + 42, (long long)s->p->span);
     fprintf(s->out, "<g clip-path=\"url(#panel)\">\n");
     for (int pass = 0; pass < 3; pass++) /* all raw losses below all lines, and those below the dots */
         for (int i = 0; i < s->p->runs; i++) {

@@ -177,6 +177,20 @@ static void the_first_steps_do_not_set_the_range(void **state) {
     free(svg);
 }
 
+/* A run that got worse from its first step on: its best evaluation is off the picture, and so is its ring. */
+static void a_best_off_the_picture_has_no_ring(void **state) {
+    (void)state;
+    static Curve c;
+    memset(&c, 0, sizeof c);
+    curve_eval(&c, 0, 2.0);
+    for (int s = 1; s <= 400; s++) train(&c, s, s < 10 ? 2.0 : 9.0 + 0.001 * s);
+    curve_eval(&c, 400, 9.5);
+    char *svg = draw(&c, "worse");
+    assert_null(strstr(svg, ">best"));
+    assert_non_null(strstr(svg, ">9.5000</text>"));
+    free(svg);
+}
+
 static void the_words_are_there(void **state) {
     (void)state;
     static Curve c;
@@ -246,6 +260,7 @@ int main(void) {
         cmocka_unit_test(a_curve_may_start_late),
         cmocka_unit_test(huge_first_losses_do_not_flatten_the_rest),
         cmocka_unit_test(the_first_steps_do_not_set_the_range),
+        cmocka_unit_test(a_best_off_the_picture_has_no_ring),
         cmocka_unit_test(the_words_are_there),
         cmocka_unit_test(events_are_marked),
         cmocka_unit_test(rates_survive_merging),

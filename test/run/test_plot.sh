@@ -9,7 +9,7 @@ train run.dir="$WORK/two" run.steps=8 optimizer.learning_rate=2e-3 > /dev/null
 cd "$WORK" || exit 1
 expect "two runs" quiet plot one two csv=points.csv
 expect "are named, with what differs" [ "$(grep -cE '>(one|two)</tspan> · steps=(12|8) · learning_rate=0.00[12]<' plot.svg)" -eq 2 ]
-expect "the picture says how it is smoothed" has plot.svg "moving average, span 1 steps"
+expect "the picture says how it is smoothed" has plot.svg "exponential moving average with bias correction, span 1 step "
 expect "and is made again with the same bytes" eval 'plot one two out=again.svg > /dev/null && cmp plot.svg again.svg'
 expect "the table has every point" [ "$(wc -l < points.csv)" -eq $((1 + 12 + 3 + 8 + 3)) ]
 expect "a step's loss is the log's" [ "$(sed -n 's/^"one",train,7,[0-9]*,[^,]*,\([^,]*\),.*/\1/p' points.csv)" = "$(values one train loss | sed -n 7p)" ]
