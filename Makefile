@@ -41,7 +41,7 @@ NEEDS_bench  := $(NEEDS_run)
 NEEDS         = $(NEEDS_$(patsubst %/,%,$(dir $(1))))
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
-.PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts mutants clean help
+.PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts mutants look clean help
 all: $(B)/train_gpt
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
 
@@ -104,8 +104,8 @@ check-hf test-interop: all ## logits of a checkpoint in Hugging Face transformer
 	@test/interop/$(if $(filter check-hf,$@),check_hf,check_interop).sh
 soak: tests                ## the long proofs, one piece of 20 minutes; test/results/soak.jsonl keeps the totals
 	@B=$(B) scripts/soak.sh
-faults: tests              ## the 32 faults that a run must survive, each with its test, pass or fail
-	@B=$(B) scripts/faults.sh
+faults look: tests         ## the 32 faults that a run must survive, each with its test; pictures of runs, in build/look/
+	@B=$(B) scripts/$@.sh
 test-slurm test-hosts: tests ## train.sbatch under a private SLURM; two hosts in network namespaces (root, Debian 12)
 	@B=$(B) test/$(@:test-%=%)/$(subst -,_,$@).sh
 mutants:                   ## planted one-line faults: the suite must catch each

@@ -59,8 +59,9 @@ static Again again(Run *r) { return (Again){rewind_batches, compute_gradients, n
 static void report_saved(Run *r, double ms) {
     if (ms <= 0.0) return;
     requests_saved(&r->requests, ms);
-    if (run_is_rank0(r))
-        progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s, of which training waited %.4f s",
+    if (!run_is_rank0(r)) return;
+    metrics_saved(r->metrics, saver_step(r->saver), ms);
+    progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s, of which training waited %.4f s",
                       r->config->run.dir, (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver) * 1e-3);
 }
 
@@ -87,12 +88,14 @@ static AdamW adamw_at(const Run *r, int64_t step) {
 }
 
 static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, double ms) {
+    int64_t   tokens = run_position(r, step + 1).tokens;
     double    tokens_per_s = (double)r->config->batch.global_tokens / ms * 1e3;
     GroupTimes t = groups_times(&r->groups);
     unsigned   timed = (r->groups.tensor ? WITH_TENSOR : 0u) | (r->groups.context ? WITH_CONTEXT : 0u) |
                      (r->groups.replicas ? WITH_REPLICA : 0u) | (r->groups.stages ? WITH_STAGE : 0u);
     return (StepMetrics){.step = step + 1,
-                         .tokens = run_position(r, step + 1).tokens,
+                         .tokens = tokens,
+                         .epoch = (double)tokens / (double)r->train.tokens,
                          .loss = n->loss,
                          .lr = schedule_lr(r->config, step),
                          .grad_norm = n->grad_norm,
@@ -105,6 +108,10 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
                          .axis_ms = {t.ms[0], t.ms[1], t.ms[2], t.ms[3], t.waited_ms[AXIS_STAGE]},
                          .has_sent = timed || r->config->parallel.zero_stage > 1,
                          .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
+}
+
+static void log_skip(const Run *r, int64_t step, const char *why) {
+    if (run_is_rank0(r)) metrics_skipped(r->metrics, step + 1, why);
 }
 
 /* One optimizer step over batch.global_tokens tokens; all ranks call it together. step counts from 0. Returns the
@@ -125,7 +132,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     switch (act) {
         case GUARD_STOP:     stop_with(r, said);
         case GUARD_ROLLBACK: return roll_back(r, step);
-        case GUARD_SKIP:     break;
+        case GUARD_SKIP:     log_skip(r, step, said); break;
         case GUARD_UPDATE:
             optimizer_update(&model->optimizer, &model->stream, adamw_at(r, step),
                              (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));
@@ -165,6 +172,7 @@ static void save_now(Run *r, int64_t step) {
         stop_with(r, said);
     if (r->groups.replicas && !guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said)) stop_with(r, said);
     report_saved(r, saver_finish(r->saver));
+    if (r->metrics) r->checkpoint.best_step = eval_best_saved(r, step);
     int logged = !r->metrics || metrics_catch_up(r->metrics, fault);
     saver_start(r->saver, step, logged ? NULL : fault);
 }

@@ -1,9 +1,11 @@
 /* evaluate.c - see evaluate.h. */
 #include "run/evaluate.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/clock.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/task_scores.h"
 
 static int is_time(const Run *r, int64_t step, int64_t every) {
@@ -22,8 +24,8 @@ int eval_is_pending(Run *r, int64_t step) {
     const char *dir = r->config->run.dir;
     if (!due) return 0;
     if (!run_is_rank0(r)) due = 0;
-    if (due & EVAL_LOSS && !metrics_lack_eval(dir, step, METRICS_EVAL)) due -= EVAL_LOSS;
-    if (due & EVAL_TASKS && !metrics_lack_eval(dir, step, METRICS_TASK)) due -= EVAL_TASKS;
+    if (due & EVAL_LOSS && !metrics_lack_eval(dir, step, LINE_EVAL)) due -= EVAL_LOSS;
+    if (due & EVAL_TASKS && !metrics_lack_eval(dir, step, LINE_TASK)) due -= EVAL_TASKS;
     comm_broadcast(r->comm, &due, sizeof due, 0);
     return (int)due;
 }
@@ -113,4 +115,18 @@ int evaluate(Run *r, int64_t step, int parts) {
     if (!whole && run_is_rank0(r))
         progress_note(&r->progress, "the evaluation after step %lld waits until the run goes on", (long long)step);
     return whole;
+}
+
+int64_t eval_best_saved(const Run *r, int64_t step) {
+    StepFolder *list = NULL;
+    if (!r->config->checkpoint.keep_best) return -1;
+    int     count = folders_list(path_of("%s/checkpoints", r->config->run.dir).text, &list);
+    double  least = metrics_eval_loss(r->metrics, step);
+    int64_t best = isfinite(least) ? step : -1;
+    for (int i = 0; i < count; i++) {
+        double loss = list[i].step < step ? metrics_eval_loss(r->metrics, list[i].step) : NAN;
+        if (isfinite(loss) && !(least <= loss)) least = loss, best = list[i].step;
+    }
+    free(list);
+    return best;
 }

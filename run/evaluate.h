@@ -20,6 +20,10 @@ int eval_is_pending(Run *r, int64_t step);
  * part that was cut short is not logged, and the resumed run does it first. */
 int evaluate(Run *r, int64_t step, int parts);
 
+/* Of the checkpoints in the run's folder and the one of `step`: the step with the best validation loss; -1: none was
+ * evaluated, or checkpoint.keep_best is off. Rank 0. */
+int64_t eval_best_saved(const Run *r, int64_t step);
+
 #ifdef __cplusplus
 }
 #endif

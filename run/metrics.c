@@ -7,54 +7,68 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/io.h"
 #include "core/json_scan.h"
+#include "data/tokens_json.h"
 #include "run/curve.h"
+#include "run/metrics_line.h"
+#include "run/tensorboard.h"
 
-enum { LINE_BYTES = 768 /* room for the longest line there is, with its end */ };
+enum { LINE_BYTES = METRICS_LINE_BYTES };
 
 struct Metrics {
     char     path[4096], picture[4096], title[256];
+    MetricsAbout about;
     int      fd;
     int64_t  step;         /* completed steps that the file accounts for */
     int64_t  last_train, last_eval, last_task; /* steps of the last lines that stay; 0, -1 and -1: there are none */
     int64_t  trains, strangers;     /* lines of steps that stay, and lines between them that are not ours */
     int      has_ours;              /* a line in our format was met, even one that is cut */
+    double   hours;        /* of the last line that stays; NaN: it has none */
+    double   began_ms;     /* when this process took over, on clock_ms() */
     uint64_t bytes;        /* of whole lines in the file                 */
     char    *waiting;      /* owned: lines that are not in the file yet  */
     size_t   waiting_bytes, waiting_room;
     int      error;        /* why: -errno of the last try, 0: all is well */
     int      warned;       /* of a picture that could not be written     */
+    CurvePoint *eval;      /* owned [evals]: all that the file has */
+    int64_t  evals;
     Curve    curve;
+    TensorBoard *board;    /* owned; NULL: none */
 };
+
+/* The wall clock's time, in seconds since 1970, to the millisecond: no order of lines follows from it. */
+static double wall_time(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-3 * (double)(now.tv_nsec / 1000000);
+}
 
 static void check_io(const Metrics *m, int status, const char *what) {
     if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, strerror(-status));
 }
 
-/* One line as this file writes them: kind, step and loss (NaN for null; tasks have none). Returns 0 for anything else,
- * a torn line among it. */
-static int parse_line(const char *line, size_t bytes, MetricsKind *kind, CurvePoint *point) {
-    static const char *const BEGINS[METRICS_KINDS] = {"{\"kind\":\"train\",\"step\":%lld,%n",
-                                                      "{\"kind\":\"eval\",\"step\":%lld,%n",
-                                                      "{\"kind\":\"task\",\"step\":%lld,%n"};
-    int which = METRICS_TRAIN;
-    long long step;
-    int       at = 0;
-    if (bytes < 3 || line[bytes - 1] != '\n' || memchr(line, 0, bytes)) return 0;
-    if (line[bytes - 2] != '}' && (line[bytes - 2] != '\r' || line[bytes - 3] != '}')) return 0; /* an editor's line ends are no reason to lose a run's */
-    while (which < METRICS_KINDS && (sscanf(line, BEGINS[which], &step, &at) != 1 || at == 0)) which++;
-    if (which == METRICS_KINDS) return 0;
-    *kind = (MetricsKind)which;
-    *point = (CurvePoint){.step = step, .loss = NAN};
-    if (*kind == METRICS_TASK) return 1;
-    const char *loss = strstr(line + at - 1, ",\"loss\":");
-    if (!loss) return 0;
-    loss += strlen(",\"loss\":");
-    char *end = NULL;
-    point->loss = strncmp(loss, "null", 4) == 0 ? NAN : strtod(loss, &end);
-    return end != loss;
+static void keep_step(Metrics *m, const MetricsLine *l) {
+    m->last_train = l->step, m->trains++, m->hours = l->hours;
+    curve_train(&m->curve, (CurveStep){l->step, l->tokens, l->loss, l->lr, l->grad_norm});
+}
+
+static void keep_eval(Metrics *m, int64_t step, double loss) {
+    if ((m->evals & (m->evals - 1)) == 0) { /* a power of two: full */
+        m->eval = (CurvePoint *)realloc(m->eval, sizeof *m->eval * (size_t)(m->evals ? 2 * m->evals : 1));
+        if (!m->eval) fail(EXIT_MEMORY, "no memory for the %lld evaluations of %s", (long long)m->evals, m->path);
+    }
+    m->eval[m->evals++] = (CurvePoint){step, loss};
+    curve_eval(&m->curve, step, loss);
+}
+
+static void keep_mark(Metrics *m, int64_t step, const char *event) {
+    static const char *const EVENTS[] =
+        {[CURVE_RESUMED] = "resume", [CURVE_SKIPPED] = "skip", [CURVE_ROLLED_BACK] = "rollback"};
+    for (int kind = 0; kind < CURVE_MARK_KINDS; kind++)
+        if (strcmp(event, EVENTS[kind]) == 0) curve_mark(&m->curve, step, (CurveMarkKind)kind);
 }
 
 /* Reads the lines that stay; returns their bytes. The first line past `step` or out of order ends them. Foreign bytes
@@ -69,32 +83,33 @@ static uint64_t read_history(Metrics *m, int64_t step) {
     }
     uint64_t   kept = 0, at = 0;
     char       line[LINE_BYTES];
-    int         is_start = 1, strangers = 0;
-    MetricsKind kind;
-    CurvePoint p;
+    int        is_start = 1, strangers = 0;
+    MetricsLine l;
     while (fgets(line, sizeof line, f)) {
         size_t bytes = (size_t)((uint64_t)ftello(f) - at); /* there may be NULs among them */
-        int    is_end = line[bytes - 1] == '\n', is_ours = is_start && parse_line(line, bytes, &kind, &p);
+        int    is_end = line[bytes - 1] == '\n', is_ours = is_start && metrics_line_parse(line, bytes, &l) != LINE_OTHER;
         is_start = is_end, at += bytes;
         if (!is_ours) strangers += is_end;
         if (!is_ours) continue;
         m->has_ours = 1;
-        if (p.step > step || (kind == METRICS_TRAIN && p.step <= m->last_train)) break;
-        if (kind == METRICS_TRAIN)     m->last_train = p.step, m->trains++, curve_train(&m->curve, p.step, p.loss);
-        else if (kind == METRICS_TASK) m->last_task = p.step;
-        else                           m->last_eval = p.step, curve_eval(&m->curve, p.step, p.loss);
+        if (l.step > step || (l.kind == LINE_TRAIN && l.step <= m->last_train)) break;
+        if (l.kind == LINE_TRAIN) keep_step(m, &l);
+        if (l.kind == LINE_EVENT) keep_mark(m, l.step, l.event);
+        if (l.kind == LINE_TASK) m->last_task = l.step;
+        if (l.kind == LINE_EVAL) m->last_eval = l.step, keep_eval(m, l.step, l.loss);
         kept = at, m->strangers = strangers;
     }
     fclose(f);
     return kept;
 }
 
-int metrics_lack_eval(const char *dir, int64_t step, MetricsKind kind) {
+int metrics_lack_eval(const char *dir, int64_t step, LineKind kind) {
     if (step == 0) return 1; /* the file starts anew */
     Metrics m = {0};
     snprintf(m.path, sizeof m.path, "%s/metrics.jsonl", dir);
     read_history(&m, step);
-    int64_t last = kind == METRICS_TASK ? m.last_task : m.last_eval;
+    free(m.eval);
+    int64_t last = kind == LINE_TASK ? m.last_task : m.last_eval;
     return m.last_train == step && last >= 0 && last < step;
 }
 
@@ -107,7 +122,7 @@ static void keep_beside(const Metrics *m) {
     warn("%s holds no line as the program writes them: it is now %s", m->path, found);
 }
 
-Metrics *metrics_open(const char *dir, int64_t step) {
+Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
     Metrics *m = calloc(1, sizeof *m);
     if (!m) fail(EXIT_MEMORY, "no memory for the metrics of %s", dir);
     snprintf(m->path, sizeof m->path, "%s/metrics.jsonl", dir);
@@ -118,7 +133,7 @@ Metrics *metrics_open(const char *dir, int64_t step) {
     while (start > 0 && dir[start - 1] != '/') start--;
     snprintf(m->title, sizeof m->title, "%.*s", (int)(end - start), dir + start);
 
-    m->step = step;
+    m->step = step, m->about = about;
     uint64_t kept = step > 0 ? read_history(m, step) : 0;
     if (step > 0 && !m->has_ours) keep_beside(m);
     if (m->strangers)
@@ -131,16 +146,10 @@ Metrics *metrics_open(const char *dir, int64_t step) {
     check_io(m, m->fd, "open");
     check_io(m, io_truncate(m->fd, kept), "cut");
     m->bytes = kept;
+    m->began_ms = clock_ms();
+    if (about.tensorboard) m->board = tensorboard_open(dir, step, wall_time());
+    if (!isfinite(m->hours)) m->hours = 0;
     return m;
-}
-
-/* Lines that wait are later than any checkpoint. */
-void metrics_rewind(Metrics *m, int64_t step) {
-    memset(&m->curve, 0, sizeof m->curve);
-    m->waiting_bytes = 0;
-    m->step = step;
-    m->bytes = read_history(m, step);
-    check_io(m, io_truncate(m->fd, m->bytes), "cut");
 }
 
 /* Appends ,"key":value to line; a value that is not finite becomes null. */
@@ -148,6 +157,11 @@ static void put_number(char *line, size_t capacity, const char *key, double valu
     size_t at = strlen(line);
     if (isfinite(value)) snprintf(line + at, capacity - at, ",\"%s\":%.9g", key, value);
     else                 snprintf(line + at, capacity - at, ",\"%s\":null", key);
+}
+
+static void put_time(char *line, size_t capacity, double time) {
+    size_t at = strlen(line);
+    snprintf(line + at, capacity - at, ",\"time\":%.3f", time);
 }
 
 /* Writes all waiting lines, or none: the torn part of a failed write is cut off before the next. */
@@ -192,7 +206,8 @@ static void put_sent(char *line, size_t room, const int64_t sent[AXES]) {
 
 void metrics_train(Metrics *m, const StepMetrics *s) {
     CHECK(s->step == m->step + 1, "metrics of step %lld after step %lld", (long long)s->step, (long long)m->step);
-    char line[LINE_BYTES];
+    char   line[LINE_BYTES];
+    double time = wall_time();
     snprintf(line, sizeof line, "{\"kind\":\"train\",\"step\":%lld,\"tokens\":%lld", (long long)s->step, (long long)s->tokens);
     put_number(line, sizeof line, "loss", s->loss);
     put_number(line, sizeof line, "lr", s->lr);
@@ -208,17 +223,79 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
         if (s->timed >> a & 1) put_number(line, sizeof line, key, s->axis_ms[a]);
     }
     if (s->has_sent) put_sent(line, sizeof line, s->sent);
+    put_time(line, sizeof line, time);
+    put_number(line, sizeof line, "hours", m->hours + (clock_ms() - m->began_ms) / 3.6e6);
+    put_number(line, sizeof line, "epoch", s->epoch);
     write_line(m, line, sizeof line);
     m->step = s->step;
-    curve_train(&m->curve, s->step, s->loss);
+    TensorBoardScalar scalars[] = {{"train/loss", s->loss}, {"train/lr", s->lr}, {"train/grad_norm", s->grad_norm},
+                                   {"train/tokens_per_s", s->tokens_per_s}, {"train/mfu", s->mfu}};
+    tensorboard_add(m->board, s->step, time, scalars, 5);
+    curve_train(&m->curve, (CurveStep){s->step, s->tokens, s->loss, s->lr, s->grad_norm});
 }
 
 void metrics_eval(Metrics *m, int64_t step, double loss) {
-    char line[128];
+    char   line[256];
+    double bpb = bits_per_byte(loss, m->about.bytes_per_token), time = wall_time();
     snprintf(line, sizeof line, "{\"kind\":\"eval\",\"step\":%lld", (long long)step);
     put_number(line, sizeof line, "loss", loss);
+    if (isfinite(m->about.bytes_per_token)) put_number(line, sizeof line, "bpb", bpb);
+    put_time(line, sizeof line, time);
     write_line(m, line, sizeof line);
-    curve_eval(&m->curve, step, loss);
+    tensorboard_add(m->board, step, time, (TensorBoardScalar[]){{"val/loss", loss}, {"val/bpb", bpb}}, 2);
+    keep_eval(m, step, loss);
+}
+
+double metrics_eval_loss(const Metrics *m, int64_t step) {
+    for (int64_t i = m->evals - 1; i >= 0; i--)
+        if (m->eval[i].step == step) return m->eval[i].loss;
+    return NAN;
+}
+
+/* --- events ------------------------------------------------------------------------------------------------------- */
+
+/* fields: the event's own, as they follow in its line. */
+static void write_event(Metrics *m, const char *event, int64_t step, const char *fields) {
+    char line[LINE_BYTES];
+    snprintf(line, sizeof line, "{\"kind\":\"event\",\"event\":\"%s\",\"step\":%lld", event, (long long)step);
+    put_time(line, sizeof line, wall_time());
+    strcat(line, fields);
+    write_line(m, line, sizeof line);
+    keep_mark(m, step, event);
+}
+
+void metrics_resumed(Metrics *m, int64_t step, int ranks) {
+    char fields[48];
+    snprintf(fields, sizeof fields, ",\"ranks\":%d", ranks);
+    write_event(m, "resume", step, fields);
+}
+
+void metrics_saved(Metrics *m, int64_t step, double ms) {
+    char fields[48] = "";
+    put_number(fields, sizeof fields, "ms", ms);
+    write_event(m, "save", step, fields);
+}
+
+void metrics_skipped(Metrics *m, int64_t step, const char *why) {
+    char fields[LINE_BYTES - 200] = ",\"why\":"; /* the line's other fields take less than 200 */
+    if (json_quote(fields + 7, sizeof fields - 7, why) >= sizeof fields - 7) fields[0] = 0;
+    write_event(m, "skip", step, fields);
+}
+
+/* Lines that wait are later than any checkpoint. */
+void metrics_rolled_back(Metrics *m, int64_t to, int64_t from) {
+    double hours = m->hours; /* the time that led here was trained, too */
+    char   fields[48];
+    memset(&m->curve, 0, sizeof m->curve);
+    m->evals = 0;
+    m->waiting_bytes = 0;
+    m->step = to;
+    m->bytes = read_history(m, to);
+    m->hours = hours;
+    check_io(m, io_truncate(m->fd, m->bytes), "cut");
+    snprintf(fields, sizeof fields, ",\"from\":%lld", (long long)from);
+    write_event(m, "rollback", to, fields);
+    tensorboard_forget(m->board, to, wall_time());
 }
 
 void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks) {
@@ -253,7 +330,7 @@ int         metrics_fd(const Metrics *m) { return m->fd; }
 /* A picture is not worth the run: one warning, then silence. */
 void metrics_draw(Metrics *m) {
     size_t bytes;
-    char  *svg = curve_svg(&m->curve, m->title, &bytes);
+    char  *svg = curve_svg(&m->curve, (CurveTitle){m->title, m->about.commit, m->about.parameters}, &bytes);
     int    status = svg ? io_replace_file(m->picture, svg, bytes) : -ENOMEM;
     free(svg);
     if (status < 0 && !m->warned) warn("cannot write %s: %s", m->picture, strerror(-status));
@@ -263,7 +340,9 @@ void metrics_draw(Metrics *m) {
 void metrics_close(Metrics *m) {
     if (!m) return;
     if (m->waiting_bytes > 0 && !write_waiting(m)) check_io(m, m->error, "write");
+    tensorboard_close(m->board);
     check_io(m, io_close(m->fd), "close");
     free(m->waiting);
+    free(m->eval);
     free(m);
 }

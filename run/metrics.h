@@ -1,5 +1,6 @@
 /* metrics.h - metrics.jsonl: one JSON object a line, train steps strictly increasing without a gap, across any kill and
- * resume. Written by rank 0 only. Numbers with %.9g, non-finite ones null.
+ * resume. Written by rank 0 only. Numbers with %.9g, non-finite ones null; `time` is the wall clock's, in seconds
+ * since 1970 with three decimals, `hours` the time that the run has trained, over its resumes.
  */
 #ifndef TRAIN_GPT_RUN_METRICS_H
 #define TRAIN_GPT_RUN_METRICS_H
@@ -7,6 +8,7 @@
 #include <stdint.h>
 
 #include "core/mesh.h"
+#include "run/metrics_line.h"
 #include "run/task_scores.h"
 
 #ifdef __cplusplus
@@ -21,22 +23,38 @@ typedef struct {
     double  axis_ms[AXES];
     int     has_sent;      /* bytes a rank sends in the step, by axis */
     int64_t sent[AXES];
+    double  epoch;         /* tokens, in passes over the training data */
 } StepMetrics;
+
+/* The facts about a run that its lines and its picture need. */
+typedef struct {
+    double      bytes_per_token; /* of the validation data, for bits per byte; NaN: not known */
+    const char *commit;          /* borrowed: of the program */
+    int64_t     parameters;
+    int         tensorboard;     /* the same numbers go to <dir>/tb, too */
+} MetricsAbout;
 
 typedef struct Metrics Metrics;
 
 /* Opens <dir>/metrics.jsonl for a run that goes on after `step` completed steps. A torn last line and lines past step
  * are cut; step 0 starts the file anew. Foreign lines among ours stay; warnings count them and the missing lines.
  * Also reads the remaining losses for loss.svg. Exit 74 naming the path. */
-Metrics *metrics_open(const char *dir, int64_t step);
-void     metrics_rewind(Metrics *m, int64_t step); /* goes on after `step` instead: later lines are cut */
-typedef enum { METRICS_TRAIN, METRICS_EVAL, METRICS_TASK, METRICS_KINDS } MetricsKind;
-/* Whether <dir>/metrics.jsonl is the log of a run that evaluates (losses, or tasks), and has step's train line but no such
- * evaluation after it. At step 0 the file starts anew: 1. Changes nothing. */
-int      metrics_lack_eval(const char *dir, int64_t step, MetricsKind kind);
+Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about);
+/* Whether <dir>/metrics.jsonl is the log of a run that evaluates (LINE_EVAL: losses, LINE_TASK: tasks), and has step's
+ * train line but no such evaluation after it. At step 0 the file starts anew: 1. Changes nothing. */
+int      metrics_lack_eval(const char *dir, int64_t step, LineKind kind);
 void     metrics_train(Metrics *m, const StepMetrics *s);
 void     metrics_eval(Metrics *m, int64_t step, double loss);
 void     metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks); /* a line each, in one write */
+double   metrics_eval_loss(const Metrics *m, int64_t step); /* of the evaluation at that step; NaN: there was none */
+
+/* Events are lines of their own: {"kind":"event","event":...,"step":...,"time":...}. A resume is one at the step it
+ * goes on after. A save is one of its own step, written when the checkpoint stands, perhaps among the lines of later steps. */
+void     metrics_resumed(Metrics *m, int64_t step, int ranks);
+void     metrics_saved(Metrics *m, int64_t step, double ms);
+void     metrics_skipped(Metrics *m, int64_t step, const char *why); /* before the line of that step */
+/* The run goes on after `to` instead: later lines are cut, and an event at that step says from where. */
+void     metrics_rolled_back(Metrics *m, int64_t to, int64_t from);
 
 /* A line that cannot be written (a full disk) waits in memory, with those after it: one warning names the path, every
  * line tries again, and no checkpoint is saved until all are out. metrics_catch_up tries now: 1, or 0 and a phrase with

@@ -10,6 +10,7 @@
 #include "data/dataset.h"
 #include "run/plan_cluster.h"
 #include "model/precision.h"
+#include "run/checkpoint/checkpoint.h"
 #include "run/progress.h"
 #include "run/verbs.h"
 
@@ -182,10 +183,11 @@ static void print_data(const Config *c) {
 }
 
 static void print_disk(const Config *c, const Plan *p) {
-    double  most = (double)p->checkpoint_bytes * (double)(c->checkpoint.keep + 1);
+    int64_t count = checkpoint_most(c);
+    double  most = (double)p->checkpoint_bytes * (double)count;
     int64_t room = free_bytes_for(c->run.dir);
     printf("checkpoint   %s each, %lld kept and one being written: %s", plan_bytes_text((double)p->checkpoint_bytes).text,
-           (long long)c->checkpoint.keep, plan_bytes_text(most).text);
+           (long long)count - 1, plan_bytes_text(most).text);
     if (room >= 0)
         printf(" of %s free under %s%s", plan_bytes_text((double)room).text, c->run.dir,
                most > (double)room ? ": not enough" : "");

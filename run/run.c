@@ -9,11 +9,13 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "data/tokens_json.h"
 #include "model/algorithms_file.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/manifest.h"
 #include "run/guard/signals.h"
 #include "run/sample.h"
+#include "run/verbs.h"
 
 static const double DATA_LOOK_MS = 100.0, DATA_PATIENCE_MS = 10e3;
 
@@ -239,6 +241,7 @@ static void publish_first_weights(Run *r) {
 
 static void load_weights(Run *r) {
     r->checkpoint = (CheckpointState){.config = r->config,
+                                      .best_step = -1,
                                       .comm = r->comm,
                                       .optimizer = &r->model->optimizer,
                                       .stream = &r->model->stream,
@@ -309,7 +312,7 @@ int64_t run_roll_back(Run *r, int64_t step) {
     r->state.start.samples = next;
     r->state.guard.skips = now.skips, r->state.guard.rollbacks = now.rollbacks, r->state.guard.furthest = now.furthest; /* the count of rollbacks is not undone */
     loader_seek(r->loader, next);
-    if (run_is_rank0(r)) metrics_rewind(r->metrics, r->resumed.step);
+    if (run_is_rank0(r)) metrics_rolled_back(r->metrics, r->resumed.step, step + 1);
     return r->resumed.step;
 }
 
@@ -366,6 +369,15 @@ static void write_config_copy(const Run *r) {
     cJSON_Delete(json);
 }
 
+static MetricsAbout about(const Run *r) {
+    const Dataset *held_out = r->val.shards ? &r->val : &r->train;
+    int            is_bytes = r->tokenizer.kind == TOKENIZER_BYTES;
+    return (MetricsAbout){.bytes_per_token = is_bytes ? 1.0 : tokens_json_bytes_per_token(held_out->shard[0].path),
+                          .commit = program_commit(),
+                          .parameters = r->plan.parameters,
+                          .tensorboard = r->config->log.tensorboard};
+}
+
 void run_begin(Run *r) {
     const Config *c = r->config;
     lock_sign(r->lock);
@@ -384,7 +396,8 @@ void run_begin(Run *r) {
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
     if (run_is_rank0(r)) {
         write_config_copy(r);
-        r->metrics = metrics_open(c->run.dir, r->resumed.step);
+        r->metrics = metrics_open(c->run.dir, r->resumed.step, about(r));
+        if (r->resumed.ranks > 0) metrics_resumed(r->metrics, r->resumed.step, comm_size(r->comm));
         r->checkpoint.log = metrics_path(r->metrics), r->checkpoint.log_fd = metrics_fd(r->metrics);
     }
     r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms,

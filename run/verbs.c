@@ -20,6 +20,7 @@
 #endif
 
 const char *program_version(void) { return VERSION " (commit " GIT_COMMIT ")"; }
+const char *program_commit(void) { return GIT_COMMIT; }
 
 static int verb_schema(int argc, char **argv) {
     if (argc > 1) fail(EXIT_CONFIG, "schema takes no arguments, and there is \"%s\"", argv[1]);
@@ -40,6 +41,8 @@ static const Verb VERBS[] = {
     {"export",   "RUN_OR_CHECKPOINT out=FOLDER [dtype=bf16]", "a folder that Hugging Face transformers loads",         verb_export},
     {"tokenize", "...",                                   "text into token shards; tokenize alone prints how",         verb_tokenize},
     {"train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",             verb_train_tokenizer},
+    {"plot",     "RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]", "losses of several runs in one picture", verb_plot},
+    {"watch",    "RUN... [once=true]",                    "runs in the terminal, redrawn every two seconds",        verb_watch},
     {"schema",   "",                                      "JSON Schema of the config, for editors",                   verb_schema},
 };
 enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };

@@ -17,6 +17,7 @@ int is_verb(int argc, char **argv);
 int verb_main(int argc, char **argv);
 
 const char *program_version(void); /* "0.1.0 (commit 1a2b3c4)" */
+const char *program_commit(void); /* that this program was built of */
 
 int verb_check(int argc, char **argv);      /* check.c        */
 int verb_plan(int argc, char **argv);       /* plan_verb.c    */
@@ -26,6 +27,8 @@ int verb_is_of_ranks(int argc, char **argv); /* sample, eval: all ranks take par
 int verb_tokenize(int argc, char **argv);   /* tokenize.c     */
 int verb_train_tokenizer(int argc, char **argv);
 int verb_export(int argc, char **argv);     /* export.c       */
+int verb_plot(int argc, char **argv);       /* plot.c         */
+int verb_watch(int argc, char **argv);      /* watch.c        */
 
 #ifdef __cplusplus
 }

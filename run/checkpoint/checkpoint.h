@@ -32,6 +32,7 @@ typedef struct {
     RunLock         *lock;         /* rank 0: nothing is written when the folder is another job's; NULL: not asked */
     const char      *log;          /* rank 0: a file whose lines are on the disk before a checkpoint gets its name; NULL: none */
     int              log_fd;
+    int64_t          best_step;    /* rank 0: this checkpoint stays whatever comes; -1: none. Set before saver_start */
     const char      *precision;    /* "fp32", "bf16", "tf32", "fp16" */
     int              threads;
     TrainState      *train_state;
@@ -65,6 +66,8 @@ Resumed checkpoint_resume(CheckpointState *state);
  * one, and nothing was read. */
 Resumed checkpoint_roll_back(CheckpointState *state);
 
+/* The most checkpoints that this run's settings leave on the disk at once, and one that is being written. */
+int64_t checkpoint_most(const Config *config);
 /* Bytes of one checkpoint on the disk, about. */
 size_t checkpoint_disk_bytes(const Layout *layout, const OptimizerKind *optimizer);
 

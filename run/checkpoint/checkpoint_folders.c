@@ -208,18 +208,24 @@ static void remove_folder(const char *checkpoints, const char *name) {
     if (error) warn("cannot remove the old checkpoint %s/%s: %s", checkpoints, name, strerror(-error));
 }
 
-void folders_prune(const char *checkpoints, int64_t step, int64_t keep, _Atomic int64_t *moved) {
+static int stays(FoldersKept kept, int64_t step) {
+    return step == kept.best || (kept.every > 0 && step > 0 && step % kept.every == 0);
+}
+
+void folders_prune(const char *checkpoints, int64_t step, FoldersKept wanted, _Atomic int64_t *moved) {
     StepFolder *list = NULL;
     Manifest    m;
     char        fault[MANIFEST_FAULT_BYTES];
-    int64_t     kept = 1, older = 0, warned = 0, count = folders_list(checkpoints, &list);
+    int64_t     keep = wanted.newest, kept = 1, older = 0, warned = 0, count = folders_list(checkpoints, &list);
     if (keep < FOLDERS_LEAST) keep = FOLDERS_LEAST;
     if (count < 0) warn("old checkpoints stay: cannot read the folder %s: %s", checkpoints, strerror((int)-count));
     for (int64_t i = 0; i < count; i++) older += list[i].step < step;
     for (int64_t i = 0; i < count; i++) {
         StepFolder at = list[i];
         if (at.step == step || (at.step < step && older < keep)) continue;
-        if (at.step > step || kept >= keep) {
+        int is_spare = at.step > step || kept >= keep;
+        if (is_spare && at.step < step && stays(wanted, at.step)) continue;
+        if (is_spare) {
             remove_folder(checkpoints, at.name);
             continue;
         }

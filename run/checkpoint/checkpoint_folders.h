@@ -49,11 +49,16 @@ int folder_trash(const char *checkpoints, const char *name);
 /* Removes the leftovers of cut-off saves and removals. Returns 0 or -errno. */
 int folders_sweep(const char *checkpoints);
 
-/* After step was saved: keeps it and the newest keep-1 older ones, at least one. Older ones
- * are verified from the newest down until one passes; those that fail stay, uncounted. Removes the rest, and those newer
- * than step: the resume that led here found them broken. By one process. */
+/* After step was saved: keeps it and the newest-1 older ones, at least one. Older ones
+ * are verified from the newest down until one passes; those that fail stay, uncounted. Removes the rest but for milestones
+ * and the best, and those newer than step: the resume that led here found them broken. By one process. */
 enum { FOLDERS_LEAST = 2 };
-void folders_prune(const char *checkpoints, int64_t step, int64_t keep, _Atomic int64_t *moved);
+typedef struct {
+    int64_t newest;      /* checkpoint.keep */
+    int64_t every;       /* checkpoint.keep_every: multiples of it stay; 0: none */
+    int64_t best;        /* the step with the best validation loss stays; -1: none */
+} FoldersKept;
+void folders_prune(const char *checkpoints, int64_t step, FoldersKept kept, _Atomic int64_t *moved);
 
 /* Collective. Whether any rank has a fault (fault[0] != 0). If so all ranks then hold the lowest such rank's text. */
 int any_fault(Comm *c, char *fault);

@@ -38,6 +38,7 @@ struct Saver {
     double           part_ms;     /* the thread's work on the last part; guarded as busy is */
     double           took_ms;     /* the save so far: the copy, and each part as the slowest rank did it */
     int64_t          step;
+    FoldersKept      kept;        /* when the save in flight is in its place */
     int              failures;    /* saves that failed, in a row */
     int              is_last;     /* of the run: saver_finish_last reports a fault */
     char             fault[MANIFEST_FAULT_BYTES]; /* of the last of them */
@@ -54,8 +55,7 @@ static void work(Saver *s) {
         default:
             save_commit(&s->save, s->all, s->all_count);
             if (!s->save.fault[0])
-                folders_prune(s->save.checkpoints.text, s->save.step, s->state->config->checkpoint.keep,
-                              &s->save.progress);
+                folders_prune(s->save.checkpoints.text, s->save.step, s->kept, &s->save.progress);
     }
 }
 
@@ -193,6 +193,8 @@ void saver_start(Saver *s, int64_t step, const char *fault) {
     saver_finish(s);
     double begin = clock_ms();
     s->step = step;
+    const Config *c = s->state->config;
+    s->kept = (FoldersKept){c->checkpoint.keep, c->checkpoint.keep_every, s->state->best_step};
     s->save = save_prepare(s->state, step, s->host_copy, &s->runs);
     if (fault) manifest_fault(s->save.fault, "%s", fault);
     copy_state(s);

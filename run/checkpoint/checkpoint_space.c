@@ -39,15 +39,20 @@ static int64_t saves_to_come(const Config *c, int64_t step) {
 
 typedef struct { int64_t checkpoints; double bytes; } Need;
 
-/* The most room that this run needs beyond the room in use: for `keep` checkpoints and the one being written, or fewer
- * when it saves fewer. The next one is written before any goes, however many there are. */
+int64_t checkpoint_most(const Config *c) {
+    int64_t newest = c->checkpoint.keep < FOLDERS_LEAST ? FOLDERS_LEAST : c->checkpoint.keep;
+    int64_t milestones = c->checkpoint.keep_every > 0 ? c->run.steps / c->checkpoint.keep_every : 0;
+    return newest + milestones + (c->checkpoint.keep_best != 0) + 1;
+}
+
+/* The most room that this run needs beyond the room in use: for the checkpoints that stay and the one being written, or
+ * fewer when it saves fewer. The next one is written before any goes, however many there are. */
 static Need need_of(const CheckpointState *state, const char *checkpoints) {
     const Config *c = state->config;
     StepFolder   *list = NULL;
-    int64_t       there = folders_list(checkpoints, &list),
-            kept = c->checkpoint.keep < FOLDERS_LEAST ? FOLDERS_LEAST : c->checkpoint.keep;
+    int64_t       there = folders_list(checkpoints, &list), most = checkpoint_most(c);
     int64_t       to_come = saves_to_come(c, state->train_state->start.step), count = to_come + (there > 0 ? there : 0);
-    if (count > kept) count = kept + 1;
+    if (count >= most) count = most;
     double one = (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind), bytes = (double)count * one;
     for (int64_t i = 0; i < there; i++) bytes -= (double)folder_bytes(checkpoints, list[i].name);
     free(list);
@@ -112,8 +117,9 @@ void checkpoint_make_room(const CheckpointState *state) {
     if (room < 0 || (double)room >= need.bytes) return;
     fail(EXIT_IO,
          "%s: its file system has %.1f MiB free, and this run needs %.1f MiB more for %lld checkpoints of %.1f MiB (checkpoint.keep = "
-         "%lld, and one being written): make room, %stake another run.dir",
+         "%lld%s, and one being written): make room, %stake another run.dir",
          checkpoints.text, (double)room / 1048576.0, need.bytes / 1048576.0, (long long)need.checkpoints,
          (double)checkpoint_disk_bytes(checkpoint_layout(state), state->optimizer->kind) / 1048576.0,
-         (long long)c->checkpoint.keep, c->checkpoint.keep > FOLDERS_LEAST ? "keep fewer, or " : "or ");
+         (long long)c->checkpoint.keep, c->checkpoint.keep_every > 0 ? ", and the milestones of keep_every" : "",
+         c->checkpoint.keep > FOLDERS_LEAST || c->checkpoint.keep_every > 0 ? "keep fewer, or " : "or ");
 }

@@ -62,14 +62,14 @@ typedef struct {
         int     deterministic;
     } parallel;
     struct { int recompute, offload; /* OFFLOAD_WORDS */ } memory;
-    struct { int64_t every, keep; } checkpoint;
+    struct { int64_t every, keep, keep_every; int keep_best; } checkpoint;
     struct { int64_t every, tokens; StringList tasks; int64_t tasks_every; } eval;
     struct {
         int64_t every, tokens, top_k;
         double  temperature, top_p, min_p;
         const char *prompt;
     } sample;
-    struct { int64_t every; } log;
+    struct { int64_t every; int tensorboard; } log;
 } Config;
 
 /* Reads argv[1], or the config.json of argv[1] if that is a run's folder (which run.dir then is), and the overrides after it

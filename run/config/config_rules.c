@@ -370,6 +370,45 @@ static void rule_build(ConfigLoad *load) {
                    "parallel.comm \"nccl\" needs the CUDA build; this one has \"auto\", \"ring\" or \"mpi\"");
 }
 
+static const char *nearest_multiples(char out[64], int64_t value, int64_t of) {
+    int64_t below = value - value % of;
+    if (below) snprintf(out, 64, "%" PRId64 " and %" PRId64, below, below + of);
+    else       snprintf(out, 64, "%" PRId64, of);
+    return out;
+}
+
+static void rule_milestones(ConfigLoad *load) {
+    const Config *c = load->config;
+    Keys          keys = {"checkpoint.keep_every", "checkpoint.every", NULL};
+    int64_t       N = c->checkpoint.keep_every, every = c->checkpoint.every;
+    char          values[64];
+    if (!usable(load, keys) || N == 0) return;
+    if (every == 0)
+        faults_add(&load->faults, where_of(load, keys),
+                   "checkpoint.keep_every = %" PRId64 " has nothing to keep: checkpoint.every = 0 saves at the end alone", N);
+    else if (N % every)
+        faults_add(&load->faults, where_of(load, keys),
+                   "checkpoint.keep_every = %" PRId64 " must be a multiple of checkpoint.every = %" PRId64 "; nearest valid values: %s", N, every,
+                   nearest_multiples(values, N, every));
+}
+
+/* Only a checkpoint of a step that was evaluated can be the best. */
+static void rule_best(ConfigLoad *load) {
+    const Config *c = load->config;
+    Keys          keys = {"checkpoint.keep_best", "eval.every", "checkpoint.every", "data.val", NULL};
+    int64_t       every = c->checkpoint.every;
+    char          values[64];
+    if (!usable(load, keys) || !c->checkpoint.keep_best) return;
+    if (c->data.val.count == 0 || c->eval.every == 0)
+        faults_add(&load->faults, where_of(load, keys), "checkpoint.keep_best needs validation losses: %s",
+                   c->eval.every == 0 ? "set eval.every above 0" : "set data.val");
+    else if (every % c->eval.every)
+        faults_add(&load->faults, where_of(load, keys),
+                   "checkpoint.keep_best needs an evaluation at each checkpoint: checkpoint.every = %" PRId64
+                   " must be a multiple of eval.every = %" PRId64 "; nearest valid values: %s",
+                   every, c->eval.every, nearest_multiples(values, every, c->eval.every));
+}
+
 static void rule_allow_change(ConfigLoad *load) {
     const StringList *list = &load->config->run.allow_change;
     Keys              keys = {"run.allow_change", NULL};
@@ -394,6 +433,8 @@ void config_rules(ConfigLoad *load, int ranks) {
     rule_grid(load, ranks);
     rule_batch(load, ranks);
     rule_tokens(load);
+    rule_milestones(load);
+    rule_best(load);
     rule_activations(load);
     rule_build(load);
 }

@@ -142,6 +142,8 @@ const Option OPTIONS[] = {
 
     INTEGER(checkpoint.every, "1000", 0, EXACT, "steps between checkpoints; 0 = only at the end"),
     INTEGER(checkpoint.keep, "2", 1, EXACT, "newest checkpoints that stay; two at least, so that one of them verifies"),
+    INTEGER(checkpoint.keep_every, "0", 0, EXACT, "milestones: checkpoints at multiples of so many steps stay for good; 0 = none"),
+    FLAG(checkpoint.keep_best, "false", "the checkpoint with the best validation loss stays, too"),
     INTEGER(eval.every, "250", 0, EXACT, "steps between evaluations (also at step 0 and the end); 0 = never"),
     INTEGER(eval.tokens, "131072", 0, EXACT, "the first so many tokens of data.val, whatever the ranks; 0 = all"),
     LIST(eval.tasks, "[]", 0, "files of questions that are scored with each evaluation: JSONL, or llm.c's hellaswag_val.bin"),
@@ -154,6 +156,7 @@ const Option OPTIONS[] = {
     REAL(sample.top_p, "1", 0, 1, "draw among the fewest likeliest tokens whose probability reaches this; 1 = all"),
     REAL(sample.min_p, "0", 0, 1, "draw among tokens of at least so many times the likeliest's probability; 0 = all"),
     INTEGER(log.every, "1", 1, EXACT, "steps between progress lines; metrics.jsonl has every step"),
+    FLAG(log.tensorboard, "true", "the same numbers as event files for TensorBoard, in run.dir/tb"),
 };
 const int OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS;
 

@@ -3,6 +3,7 @@
 # the text of pyarrow (check_parquet.py), and sweeps are what the study of PyPI's Optuna says (check_sweeps.py; Debian's: test_sweep_search.sh). Installs these into a virtual environment under build/; ends with "skipped: ..." and status 0 where it
 # cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
+bash test/interop/check_tensorboard.sh || STATUS=1 # has an environment of its own
 VENV=$PWD/build/venv-interop PYTHON=$PWD/build/venv-interop/bin/python
 PACKAGES=(tokenizers tiktoken pyarrow optuna) DUMPS=("$B/test/data/dump_ids" "$B/test/data/dump_parquet")
 skip() { echo "skipped: $1"; exit 0; }

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/lib/tiny.sh"
 FAILING=$PWD/$B/test/train_gpt-failpoints
 # failing RULES ARGS...: a run of 20 steps that saves every 5
-failing() { local rules=$1; shift; TRAIN_GPT_FAIL="$rules" "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 "$@"; }
+failing() { local rules=$1; shift; TRAIN_GPT_FAIL="$rules" "$FAILING" "$WORK/tiny.json" run.steps=20 checkpoint.every=5 eval.every=0 log.tensorboard=false "$@"; }
 warnings() { [ "$(grep -c 'train_gpt: warning: ' "$WORK/err")" -eq "$1" ]; }
 # steps DIR LEAST: at least so many, without a gap
 steps() { values "$1" train step | awk -v least="$2" '$1 != NR { bad = 1 } END { exit bad || NR < least }'; }

@@ -43,6 +43,7 @@ done
 TWICE="guard.gradient@7:nan;guard.gradient@8:nan"  # the 7th step, and that step again
 with "$TWICE" train run.dir="$WORK/skip" run.on_nonfinite=skip checkpoint.every=1 checkpoint.keep=12
 expect "skip: its line" said "^step 7 skipped: loss [0-9.]+, gradient norm -?nan: "
+expect "skip: an event before the line of its step" [ "$(grep -A 1 '"event":"skip"' "$WORK/skip/metrics.jsonl" | grep -c '"step":7,')" -eq 2 ]
 expect "skip: every step has its line" [ "$(steps "$WORK/skip")" = "$ALL" ]
 expect "skip: a norm that is no number is null" [ "$(values "$WORK/skip" train grad_norm | sed -n 7p)" = null ]
 for file in model optimizer; do
@@ -61,6 +62,7 @@ THERE="guard.gradient@8:nan;guard.gradient@9:nan"
 for n in 1 2; do
     with "$THERE" run_on $n run.dir="$WORK/back$n" run.on_nonfinite=rollback
     expect "$n ranks, rollback: its line" said "^rolled back to step 6, .* steps 7 to 8$"
+    expect "$n ranks, rollback: an event where it went on" [ "$(grep -c '"event":"rollback","step":6,.*"from":8}' "$WORK/back$n/metrics.jsonl")" -eq 1 ]
     expect "$n ranks, rollback: every step has one line" [ "$(steps "$WORK/back$n")" = "$ALL" ]
     expect "$n ranks, rollback: the data goes on after the bad step" grep -q '"step":"12","samples":"168"' "$WORK/back$n/checkpoints/step_00000012/state.json"
 done

@@ -17,28 +17,8 @@
 #include "core/io.h"
 #include "run/metrics.h"
 #include "test/run/lib/child.h"
+#include "test/run/lib/metrics_folder.h"
 
-static char dir[64], path[96], picture[96];
-
-static int make_dir(void **state) {
-    (void)state;
-    strcpy(dir, "/tmp/test_metrics.XXXXXX");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    snprintf(picture, sizeof picture, "%s/loss.svg", dir);
-    return 0;
-}
-static int remove_dir(void **state) {
-    (void)state;
-    return io_remove_tree(dir);
-}
-
-/* Not inlined: gcc 12 would take the returned pointer for one to the variable. */
-static __attribute__((noinline)) char *read_text(const char *from) {
-    char *text;
-    assert_true(io_read_file(from, 1 << 24, &text) >= 0);
-    return text;
-}
 static void write_text(const char *text, size_t bytes) {
     int fd = io_open(path, IO_CREATE);
     assert_true(fd >= 0);
@@ -46,25 +26,8 @@ static void write_text(const char *text, size_t bytes) {
     assert_int_equal(io_close(fd), 0);
 }
 
-static void log_steps(Metrics *m, int64_t after, int64_t last) {
-    for (int64_t s = after + 1; s <= last; s++) {
-        StepMetrics t = {.step = s,
-                         .tokens = s * 1024,
-                         .loss = 5.5 / (double)s,
-                         .lr = 1e-3,
-                         .grad_norm = 1.0 / 3,
-                         .tokens_per_s = 45123.456,
-                         .mfu = 0.632,
-                         .ms = 22.7,
-                         .comm_ms = 0,
-                         .comm_exposed_ms = 0};
-        metrics_train(m, &t);
-        if (s % 10 == 0) metrics_eval(m, s, 6.0 / (double)s);
-    }
-}
-
 static char *unbroken(int64_t steps) {
-    Metrics *m = metrics_open(dir, 0);
+    Metrics *m = metrics_open(dir, 0, about);
     metrics_eval(m, 0, 5.6);
     log_steps(m, 0, steps);
     metrics_draw(m);
@@ -74,7 +37,7 @@ static char *unbroken(int64_t steps) {
 
 static void lines_are_exact(void **state) {
     (void)state;
-    Metrics *m = metrics_open(dir, 0);
+    Metrics *m = metrics_open(dir, 0, about);
     metrics_eval(m, 0, 5.54517744);
     metrics_train(m, &(StepMetrics){1,
                                     12288,
@@ -89,7 +52,9 @@ static void lines_are_exact(void **state) {
                                     0,
                                     {0},
                                     0,
-                                    {0}});
+                                    {0},
+                                    0.5});
+    passed_s = 1800;
     metrics_train(m, &(StepMetrics){2,
                                     24576,
                                     NAN,
@@ -103,17 +68,20 @@ static void lines_are_exact(void **state) {
                                     WITH_REPLICA,
                                     {0, 0, 0, 1.5, 0},
                                     1,
-                                    {0, 0, INT64_MAX, 7, 0}});
+                                    {0, 0, INT64_MAX, 7, 0},
+                                    1});
     metrics_eval(m, 2, NAN);
     char *text = read_text(path); /* each line is there as soon as it was logged */
     assert_string_equal(text,
-        "{\"kind\":\"eval\",\"step\":0,\"loss\":5.54517744}\n"
+        "{\"kind\":\"eval\",\"step\":0,\"loss\":5.54517744,\"bpb\":2,\"time\":1700000000.250}\n"
         "{\"kind\":\"train\",\"step\":1,\"tokens\":12288,\"loss\":5.54517744,\"lr\":4e-05,\"grad_norm\":0.333333333,"
-        "\"tokens_per_s\":45123.4568,\"mfu\":0.6321,\"ms\":272.25,\"comm_ms\":0.125,\"comm_exposed_ms\":0}\n"
+        "\"tokens_per_s\":45123.4568,\"mfu\":0.6321,\"ms\":272.25,\"comm_ms\":0.125,\"comm_exposed_ms\":0,"
+        "\"time\":1700000000.250,\"hours\":0,\"epoch\":0.5}\n"
         "{\"kind\":\"train\",\"step\":2,\"tokens\":24576,\"loss\":null,\"lr\":1e-05,\"grad_norm\":null,"
         "\"tokens_per_s\":null,\"mfu\":1e+300,\"ms\":1e-300,\"comm_ms\":-0.5,\"comm_exposed_ms\":1.23456789e+11,\"replica_ms\":1.5,"
-        "\"sent\":{\"tensor\":0,\"context\":0,\"shard\":9223372036854775807,\"replica\":7,\"stage\":0}}\n"
-        "{\"kind\":\"eval\",\"step\":2,\"loss\":null}\n");
+        "\"sent\":{\"tensor\":0,\"context\":0,\"shard\":9223372036854775807,\"replica\":7,\"stage\":0},"
+        "\"time\":1700001800.250,\"hours\":0.5,\"epoch\":1}\n"
+        "{\"kind\":\"eval\",\"step\":2,\"loss\":null,\"bpb\":null,\"time\":1700001800.250}\n");
     free(text);
     char fault[METRICS_FAULT_BYTES];
     assert_true(metrics_catch_up(m, fault) && fsync(metrics_fd(m)) == 0 && strstr(metrics_path(m), "metrics.jsonl"));
@@ -123,7 +91,7 @@ static void lines_are_exact(void **state) {
 static void a_new_run_starts_the_file_anew(void **state) {
     (void)state;
     free(unbroken(20));
-    metrics_close(metrics_open(dir, 0));
+    metrics_close(metrics_open(dir, 0, about));
     assert_int_equal(io_file_bytes(path), 0);
 }
 
@@ -134,7 +102,7 @@ static void any_kill_resumes_to_the_same_file(void **state) {
     size_t bytes = strlen(whole), kept = (size_t)(strstr(whole, "{\"kind\":\"train\",\"step\":21,") - whole);
     for (size_t cut = kept; cut <= bytes; cut++) {
         write_text(whole, cut);
-        Metrics *m = metrics_open(dir, 20);
+        Metrics *m = metrics_open(dir, 20, about);
         assert_int_equal(io_file_bytes(path), kept);
         log_steps(m, 20, 30);
         metrics_close(m);
@@ -153,7 +121,7 @@ static void a_hole_of_zero_bytes_is_cut(void **state) {
     int fd = io_open(path, IO_APPEND);
     assert_int_equal(io_write(fd, hole, sizeof hole), 0);
     io_close(fd);
-    Metrics *m = metrics_open(dir, 25);
+    Metrics *m = metrics_open(dir, 25, about);
     assert_int_equal(io_file_bytes(path), strlen(whole));
     log_steps(m, 25, 26);
     metrics_close(m);
@@ -172,8 +140,8 @@ static void a_large_hole_costs_no_memory(void **state) {
     char *whole = unbroken(20);
     long  before = peak_kib();
     assert_int_equal(truncate(path, 64 << 20), 0);
-    assert_int_equal(metrics_lack_eval(dir, 20, METRICS_EVAL), 0);
-    metrics_close(metrics_open(dir, 20));
+    assert_int_equal(metrics_lack_eval(dir, 20, LINE_EVAL), 0);
+    metrics_close(metrics_open(dir, 20, about));
     assert_in_range(peak_kib() - before, 0, 8 << 10);
     char *text = read_text(path);
     assert_string_equal(text, whole);
@@ -184,12 +152,12 @@ static void a_large_hole_costs_no_memory(void **state) {
 /* A line of ours but for blanks that make it longer than any. */
 static void a_longer_line_is_cut(void **state) {
     (void)state;
-    char *whole = unbroken(20), line[1024];
+    char *whole = unbroken(20), line[2048];
     int   fd = io_open(path, IO_APPEND),
-        n = snprintf(line, sizeof line, "{\"kind\":\"train\",\"step\":21,\"loss\":1%*s}\n", 900, "");
+        n = snprintf(line, sizeof line, "{\"kind\":\"train\",\"step\":21,\"loss\":1,\"x\":\"%*s\"}\n", 1900, "");
     assert_int_equal(io_write(fd, line, (size_t)n), 0);
     io_close(fd);
-    metrics_close(metrics_open(dir, 25));
+    metrics_close(metrics_open(dir, 25, about));
     assert_int_equal(io_file_bytes(path), strlen(whole));
     free(whole);
 }
@@ -200,7 +168,7 @@ static void lines_out_of_order_are_cut(void **state) {
     int   fd = io_open(path, IO_APPEND);
     assert_int_equal(io_write(fd, line, (size_t)(strchr(line, '\n') + 1 - line)), 0);
     io_close(fd);
-    metrics_close(metrics_open(dir, 20));
+    metrics_close(metrics_open(dir, 20, about));
     char *text = read_text(path);
     assert_string_equal(text, whole);
     free(text);
@@ -219,9 +187,9 @@ static void strange_lines_in_the_middle_stay(void **state) {
         assert_int_equal(i < 3 ? io_write(fd, strange[i], strlen(strange[i])) : io_write(fd, nulls, sizeof nulls), 0);
         assert_int_equal(io_write(fd, middle, strlen(middle)), 0);
         io_close(fd);
-        metrics_close(metrics_open(dir, 20));
+        metrics_close(metrics_open(dir, 20, about));
         assert_int_equal(io_file_bytes(path), strlen(whole) + (i < 3 ? strlen(strange[i]) : sizeof nulls));
-        metrics_close(metrics_open(dir, 8)); /* nothing of ours follows now */
+        metrics_close(metrics_open(dir, 8, about)); /* nothing of ours follows now */
         char *text = read_text(path);
         assert_int_equal(strlen(text), middle - whole);
         assert_int_equal(strncmp(text, whole, strlen(text)), 0);
@@ -240,7 +208,7 @@ static void an_editor_s_line_ends_cost_nothing(void **state) {
     int fd = io_open(path, IO_CREATE);
     assert_int_equal(io_write(fd, other, strlen(other)), 0);
     io_close(fd);
-    metrics_close(metrics_open(dir, 20));
+    metrics_close(metrics_open(dir, 20, about));
     char *text = read_text(path);
     assert_string_equal(text, other);
     free(text);
@@ -255,7 +223,7 @@ static void a_file_without_a_line_of_ours_is_kept(void **state) {
     int fd = io_open(path, IO_CREATE);
     assert_int_equal(io_write(fd, "{\"kind\": \"train\"}\n", 18), 0);
     io_close(fd);
-    metrics_close(metrics_open(dir, 20));
+    metrics_close(metrics_open(dir, 20, about));
     assert_int_equal(io_file_bytes(path), 0);
     char *text = read_text(found);
     assert_string_equal(text, "{\"kind\": \"train\"}\n");
@@ -264,11 +232,11 @@ static void a_file_without_a_line_of_ours_is_kept(void **state) {
 
 static void a_lost_file_starts_at_the_step(void **state) {
     (void)state;
-    Metrics *m = metrics_open(dir, 500);
+    Metrics *m = metrics_open(dir, 500, about);
     log_steps(m, 500, 503);
     metrics_draw(m);
     metrics_close(m);
-    m = metrics_open(dir, 502);
+    m = metrics_open(dir, 502, about);
     log_steps(m, 502, 503);
     metrics_close(m);
     char *text = read_text(path);
@@ -281,19 +249,19 @@ static void a_lost_file_starts_at_the_step(void **state) {
  * resume. */
 static void a_missing_evaluation_is_seen(void **state) {
     (void)state;
-    assert_int_equal(metrics_lack_eval(dir, 0, METRICS_EVAL), 1);
-    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 0); /* no log */
-    Metrics *m = metrics_open(dir, 0);
+    assert_int_equal(metrics_lack_eval(dir, 0, LINE_EVAL), 1);
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* no log */
+    Metrics *m = metrics_open(dir, 0, about);
     log_steps(m, 0, 6);
-    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 0); /* it never evaluated */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* it never evaluated */
     metrics_close(m);
-    m = metrics_open(dir, 0);
+    m = metrics_open(dir, 0, about);
     metrics_eval(m, 0, 5.5);
     log_steps(m, 0, 6);
-    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 1);
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 1);
     metrics_eval(m, 6, NAN); /* even one that is no number was one */
-    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 0);
-    assert_int_equal(metrics_lack_eval(dir, 7, METRICS_EVAL), 0);
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0);
+    assert_int_equal(metrics_lack_eval(dir, 7, LINE_EVAL), 0);
     metrics_close(m);
 }
 
@@ -311,10 +279,10 @@ static void scores_of_tasks_are_lines_of_ours(void **state) {
     metrics_tasks(m, 0, scores, 2);
     log_steps(m, 0, 6);
     metrics_eval(m, 6, 5);
-    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_TASK), 1);
-    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 0); /* it never evaluated before */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_TASK), 1);
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* it never evaluated before */
     metrics_tasks(m, 6, scores, 2);
-    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_TASK), 0);
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_TASK), 0);
     log_steps(m, 6, 8);
     metrics_tasks(m, 8, scores, 1);
     metrics_close(m);
@@ -332,7 +300,7 @@ static void the_picture_survives_a_resume(void **state) {
     (void)state;
     free(unbroken(30));
     char    *before = read_text(picture);
-    Metrics *m = metrics_open(dir, 20);
+    Metrics *m = metrics_open(dir, 20, about);
     log_steps(m, 20, 30);
     metrics_draw(m);
     metrics_close(m);
@@ -343,10 +311,10 @@ static void the_picture_survives_a_resume(void **state) {
     free(after);
 }
 
-static void open_in_no_folder(void *unused) { (void)unused, metrics_open("/proc/nowhere", 0); }
+static void open_in_no_folder(void *unused) { (void)unused, metrics_open("/proc/nowhere", 0, about); }
 static void skip_a_step(void *unused) {
     (void)unused;
-    Metrics *m = metrics_open(dir, 0);
+    Metrics *m = metrics_open(dir, 0, about);
     log_steps(m, 0, 1);
     log_steps(m, 2, 3);
 }
@@ -354,7 +322,7 @@ static void fill_the_disk(void *unused) {
     (void)unused;
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){500, 500});
-    Metrics *m = metrics_open(dir, 0);
+    Metrics *m = metrics_open(dir, 0, about);
     log_steps(m, 0, 10);
     metrics_close(m);
 }
@@ -363,7 +331,7 @@ static void fill_the_disk_for_a_while(void *unused) {
     (void)unused;
     char fault[METRICS_FAULT_BYTES];
     signal(SIGXFSZ, SIG_IGN);
-    Metrics *m = metrics_open(dir, 0);
+    Metrics *m = metrics_open(dir, 0, about);
     metrics_eval(m, 0, 5.6);
     log_steps(m, 0, 2);
     int64_t bytes = io_file_bytes(path);
@@ -378,7 +346,7 @@ static void fill_the_disk_for_a_while(void *unused) {
 }
 static void draw_without_room(void *unused) {
     (void)unused;
-    Metrics *m = metrics_open(dir, 0);
+    Metrics *m = metrics_open(dir, 0, about);
     log_steps(m, 0, 3);
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){1500, 1500});

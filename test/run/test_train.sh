@@ -10,10 +10,18 @@ expect "starts at ln 256, learns" awk -v first="$(values "$WORK/a" eval loss | h
 expect "learning rate: warm-up by thirds, cosine to a tenth" awk -v lr="$(values "$WORK/a" train lr | tr '\n' ' ')" \
     'BEGIN { split(lr, x, " "); pi = atan2(0, -1); p = 8 / 9; e = 1e-3 * (0.1 + 0.9 * (1 + cos(pi * p)) / 2); d = x[12] / e - 1;
              exit !(x[1] > 3.33e-4 && x[1] < 3.34e-4 && x[3] == 1e-3 && x[4] == 1e-3 && d < 1e-6 && d > -1e-6) }'
+expect "wall clock, hours and epochs go up" awk -v time="$(values "$WORK/a" train time | tr '\n' ' ')" -v hours="$(values "$WORK/a" train hours | tr -d '}' | tr '\n' ' ')" -v now="$(date +%s)" \
+    'BEGIN { n = split(time, t, " "); split(hours, h, " "); for (i = 2; i <= n; i++) if (t[i] < t[i - 1] || h[i] <= h[i - 1]) exit 1; exit !(n == 12 && t[1] > now - 600 && t[12] < now + 600) }'
+expect "an epoch is all tokens" awk -v epoch="$(values "$WORK/a" train epoch | tail -1 | tr -d '}')" -v all=$((($(cat "$WORK"/data/train_*.bin | wc -c) - 1024 * $(ls "$WORK"/data/train_*.bin | wc -l)) / 2)) \
+    'BEGIN { d = epoch * all - 5760; exit !(d < 0.01 && d > -0.01) }'
+expect "bits per byte of a byte model" awk -v loss="$(values "$WORK/a" eval loss | tail -1)" -v bpb="$(values "$WORK/a" eval bpb | tail -1)" 'BEGIN { d = loss / log(2) - bpb; exit !(d < 1e-6 && d > -1e-6) }'
+events() { values "$1" event event | tr -d '"' | paste -d' ' - <(values "$1" event step) | tr '\n' ','; }
+expect "each save is an event" [ "$(events "$WORK/a")" = "save 6,save 12," ]
 expect "loss.svg and config.json are there" [ -s "$WORK/a/loss.svg" -a -s "$WORK/a/config.json" ]
 expect "checkpoints at 6 and 12" [ "$(ls "$WORK/a/checkpoints" | tr '\n' ' ')" = "step_00000006 step_00000012 " ]
 
-train run.dir="$WORK/b" > /dev/null
+train run.dir="$WORK/b" log.tensorboard=false > /dev/null
+expect "TensorBoard's files are there, or are not" [ "$(ls "$WORK/a/tb" | grep -c '^events.out.tfevents.[0-9]\{10\}\.')" -eq 1 -a ! -e "$WORK/b/tb" ]
 expect "the same run again: same bits" same_weights "$WORK/a" "$WORK/b" step_00000012
 expect "the same losses to the last digit" same_losses "$WORK/a" "$WORK/b" 0
 
@@ -24,6 +32,7 @@ expect "resumes at 6" grep -q "step 6, saved by 1 rank, now 1" "$WORK/out"
 expect "resumed equals unbroken, bit for bit" same_weights "$WORK/a" "$WORK/b" step_00000012
 expect "metrics without gap or repetition" [ "$(values "$WORK/b" train step | tr '\n' ' ')" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]
 expect "evals not repeated" [ "$(values "$WORK/b" eval step | tr '\n' ' ')" = "0 6 12 " ]
+expect "a resume is an event" grep -qE "^(save 6,)?resume 6,save 12,$" <(events "$WORK/b")
 expect "resumed losses to the last digit" same_losses "$WORK/a" "$WORK/b" 0
 
 cp -r "$WORK/b" "$WORK/c"

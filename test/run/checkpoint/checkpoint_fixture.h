@@ -116,6 +116,7 @@ static inline void fixture_create(Fixture *f, Comm *comm, const char *dir, DType
     f->shard[1] = (Shard){.path = "data/train_001.bin", .file_bytes = 5000, .header = {2, 1024, 1988, 0}};
     f->train = (Dataset){.shard = f->shard, .shards = 2, .seq_len = 40, .samples = 73, .tokens = 2976};
     f->state = (CheckpointState){.config = &f->config,
+                                 .best_step = -1,
                                  .comm = comm,
                                  .optimizer = &f->optimizer,
                                  .stream = &f->stream,

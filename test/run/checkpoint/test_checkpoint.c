@@ -288,6 +288,45 @@ static void test_keeps_the_newest(void **state) {
     assert_string_equal(listing(), "step_00000008 step_00000009 ");
 }
 
+static void test_milestones_stay(void **state) {
+    (void)state;
+    static const char every_3[] = "},\"checkpoint\":{\"every\":1,\"keep\":2,\"keep_every\":3";
+    save_steps((const int64_t[]){1, 2, 3, 4, 5, 6, 7, 8, 0}, every_3, F32);
+    assert_string_equal(listing(), "step_00000003 step_00000006 step_00000007 step_00000008 ");
+    save_steps((const int64_t[]){9, 10, 0}, every_3, F32); /* one that is among the newest counts there */
+    assert_string_equal(listing(), "step_00000003 step_00000006 step_00000009 step_00000010 ");
+    SAVE(11); /* no longer wanted */
+    assert_string_equal(listing(), "step_00000010 step_00000011 ");
+}
+
+static void save_with_best(int64_t step, int64_t best) {
+    Fixture f;
+    fixture_create(&f, comm, dir, F32, 1, "");
+    fixture_fill(&f, step);
+    f.state.best_step = best;
+    checkpoint_save(&f.state, step);
+    fixture_destroy(&f);
+}
+
+static void test_the_best_stays(void **state) {
+    (void)state;
+    save_with_best(1, 1), save_with_best(2, 2), save_with_best(3, 2), save_with_best(4, 2), save_with_best(5, 2);
+    assert_string_equal(listing(), "step_00000002 step_00000004 step_00000005 ");
+    save_with_best(6, 6);
+    assert_string_equal(listing(), "step_00000005 step_00000006 ");
+    save_with_best(7, 6), save_with_best(8, 6), save_with_best(9, -1);
+    assert_string_equal(listing(), "step_00000008 step_00000009 ");
+}
+
+/* The power goes after a save and before it prunes: nothing that was to stay is gone, and the next save prunes for both. */
+static void test_a_prune_that_never_came(void **state) {
+    (void)state;
+    static const char all[] = "},\"checkpoint\":{\"keep\":9", every_3[] = "},\"checkpoint\":{\"every\":1,\"keep\":2,\"keep_every\":3";
+    save_steps((const int64_t[]){2, 3, 4, 5, 0}, all, F32);
+    save_steps((const int64_t[]){7, 0}, every_3, F32);
+    assert_string_equal(listing(), "step_00000003 step_00000005 step_00000007 ");
+}
+
 static void test_never_prunes_below_what_verifies(void **state) {
     (void)state;
     SAVE(1, 2);
@@ -424,6 +463,9 @@ int main(void) {
         CASE(test_other_settings),
         CASE(test_other_data),
         CASE(test_keeps_the_newest),
+        CASE(test_milestones_stay),
+        CASE(test_the_best_stays),
+        CASE(test_a_prune_that_never_came),
         CASE(test_never_prunes_below_what_verifies),
         CASE(test_an_older_one_breaks_while_the_run_goes_on),
         CASE(test_leftovers_go_and_strangers_stay),

@@ -57,6 +57,14 @@ static void start_piece(void *argument) {
     f.train_state.start.step = s->step;
     checkpoint_make_room(&f.state);
 }
+static void start_with_milestones(void *unused) {
+    (void)unused;
+    Fixture f;
+    fixture_create(&f, comm, dir, F32, 1, "},\"checkpoint\":{\"every\":10,\"keep\":2,\"keep_every\":20");
+    one = checkpoint_disk_bytes(&f.shards->layout, &OPTIMIZER_ADAMW);
+    checkpoint_make_room(&f.state);
+}
+
 static Child start(int64_t keep, int64_t step) { return child_run(start_piece, &(Start){keep, step}); }
 
 static void expect_refusal(Child c, const char *word) {
@@ -185,6 +193,15 @@ static void test_more_than_are_kept_need_room_for_one(void **state) {
     assert_int_equal(start(2, 50).code, 0);
 }
 
+/* Of a run of 100 steps those at 20, 40, 60, 80 and 100 stay, beside the two newest and the one being written. */
+static void test_milestones_need_room(void **state) {
+    (void)state;
+    capacity = 7.9;
+    expect_refusal(child_run(start_with_milestones, NULL), "8 checkpoints of");
+    capacity = 8.2;
+    assert_int_equal(child_run(start_with_milestones, NULL).code, 0);
+}
+
 static void test_room_is_that_of_the_folder_itself(void **state) {
     (void)state;
     struct stat st;
@@ -216,7 +233,7 @@ static void test_no_folder_of_ours(void **state) {
 int main(void) {
 #define ROOMY(name) cmocka_unit_test_setup_teardown(name, enter_roomy, leave)
     const struct CMUnitTest tests[] = {
-        ROOMY(test_leftovers_go_before_the_room_is_measured), ROOMY(test_more_than_are_kept_need_room_for_one),
+        ROOMY(test_leftovers_go_before_the_room_is_measured), ROOMY(test_more_than_are_kept_need_room_for_one), ROOMY(test_milestones_need_room),
         ROOMY(test_room_is_that_of_the_folder_itself), ROOMY(test_no_folder_of_ours),
         ROOMY(test_other_leftovers_are_named), ROOMY(test_room_that_is_not_needed_or_not_known), ROOMY(test_limits_on_files),
         ROOMY(test_no_place_for_folders), ROOMY(test_a_save_without_room),

@@ -131,7 +131,7 @@ static void test_compare(void **state) {
         {"schedule.warmup_steps=1|schedule.decay_fraction=0.5", "schedule.warmup_steps is 1, in the checkpoint 50; schedule.decay_fraction is 0.5"},
         {"optimizer.beta1=0.8|run.allow_change=optimizer.beta2", "optimizer.beta1 is 0.8"},
         {"run.steps=900|run.dir=x|run.resume=must|run.max_minutes=1|run.on_nonfinite=skip|run.max_skips=9|run.verify_every=9|run.watchdog_seconds=9", NULL},
-        {"checkpoint.every=1|checkpoint.keep=9|eval.every=1|eval.tokens=5|sample.every=1|sample.tokens=2|sample.prompt=p|log.every=5", NULL},
+        {"checkpoint.every=1|checkpoint.keep=9|checkpoint.keep_every=5|eval.every=1|eval.tokens=5|sample.every=1|sample.tokens=2|sample.prompt=p|log.every=5|log.tensorboard=false", NULL},
         {"batch.micro_batch=2|parallel.zero_stage=0|parallel.comm=mpi|parallel.deterministic=true|memory.recompute=block|precision=bf16", NULL},
         {"data.val=other|data.tokenizer=tok|model.init_from=w.safetensors|data.train=elsewhere/*.bin", NULL},
         {"optimizer.beta1=0.8|run.allow_change=optimizer.beta1", NULL},

@@ -1,0 +1,37 @@
+/* metrics_line.h - one line of metrics.jsonl, read back: for the log itself, `plot` and `watch`.
+ *
+ * Only lines as run/metrics.c writes them are read: no blanks, "kind" first. A pure function over (bytes, length).
+ */
+#ifndef TRAIN_GPT_RUN_METRICS_LINE_H
+#define TRAIN_GPT_RUN_METRICS_LINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { LINE_OTHER, LINE_TRAIN, LINE_EVAL, LINE_TASK, LINE_EVENT } LineKind;
+
+typedef struct {
+    LineKind kind;
+    int64_t  step;
+    int64_t  tokens;     /* since step 0; -1: not there */
+    double   loss, lr, grad_norm, tokens_per_s, mfu, ms, time, hours, epoch, bpb; /* NaN: null, or not there */
+    char     event[16];  /* of LINE_EVENT: "resume", "save", "skip", "rollback" */
+} MetricsLine;
+
+enum { METRICS_LINE_BYTES = 1024 }; /* room for the longest line there is, with its end and a NUL */
+
+/* line [bytes] with its '\n'. Returns its kind; LINE_OTHER: it is none of ours, a torn one among them. */
+LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out);
+
+/* The next line of ours in the file; LINE_OTHER: there is no other. A torn last line stays unread. */
+LineKind metrics_line_next(FILE *f, MetricsLine *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

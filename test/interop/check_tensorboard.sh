@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# make test-interop: TensorBoard's own reader finds in a resumed run's tb/ what metrics.jsonl has, and trackio imports it (check_tensorboard.py).
+# Installs these into a virtual environment under build/; ends with "skipped: ..." and status 0 where it cannot.
+. "$(dirname "$0")/../run/lib/tiny.sh"
+VENV=$PWD/build/venv-tensorboard PYTHON=$PWD/build/venv-tensorboard/bin/python
+skip() { echo "skipped: $1"; exit 0; }
+python3 -c 'import venv, ensurepip' 2> /dev/null || skip "python3-venv is not installed"
+if ! "$PYTHON" -c 'import tensorboard, trackio, tbparse' 2> /dev/null; then
+    python3 -m venv "$VENV" > "$WORK/log" 2>&1 || skip "no virtual environment under build/: $(tail -n 1 "$WORK/log")"
+    timeout 600 "$VENV/bin/pip" install --quiet --disable-pip-version-check tensorboard trackio tbparse > "$WORK/log" 2>&1 ||
+        skip "tensorboard and trackio cannot be installed: $(grep -v '^$' "$WORK/log" | tail -n 1)"
+fi
+
+train run.dir="$WORK/whole" > /dev/null || exit 1
+# The second run loses its newest checkpoint, and with it steps that its first event file has.
+train run.dir="$WORK/run" run.steps=9 checkpoint.every=4 schedule.name=constant > /dev/null && rm -r "$WORK/run/checkpoints/step_00000009" &&
+    train run.dir="$WORK/run" run.steps=11 checkpoint.every=4 schedule.name=constant optimizer.learning_rate=2e-3 'run.allow_change=["optimizer"]' > /dev/null || exit 1
+export TRACKIO_DIR=$WORK/trackio HF_HUB_OFFLINE=1
+timeout 300 "$PYTHON" test/interop/check_tensorboard.py "$WORK/whole" "$WORK/run"

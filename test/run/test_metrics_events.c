@@ -1,0 +1,94 @@
+/* test_metrics_events.c - metrics.jsonl beside its steps: events, hours over resumes, bits per byte. */
+#include "core/error.h"
+
+#include <math.h>
+
+#include "test/run/lib/metrics_folder.h"
+
+/* A resume goes on with the hours of the line before; those of a rollback count, too. */
+static void hours_go_on(void **state) {
+    (void)state;
+    Metrics *m = metrics_open(dir, 0, about);
+    passed_s = 3600;
+    log_steps(m, 0, 3);
+    metrics_close(m);
+    passed_s = 9000;
+    m = metrics_open(dir, 2, about);
+    passed_s += 1800;
+    log_steps(m, 2, 4);
+    metrics_rolled_back(m, 3, 4);
+    passed_s += 1800;
+    log_steps(m, 3, 4);
+    metrics_close(m);
+    char *text = read_text(path), *last = strstr(text, "\"step\":4,");
+    assert_non_null(strstr(text, ",\"hours\":1.5,"));
+    assert_non_null(strstr(last, ",\"hours\":2,"));
+    free(text);
+}
+
+static void bits_per_byte_need_the_tokenizer(void **state) {
+    (void)state;
+    Metrics *m = metrics_open(dir, 0, (MetricsAbout){.bytes_per_token = NAN, .commit = ""});
+    metrics_eval(m, 0, 5.5);
+    metrics_close(m);
+    char *text = read_text(path);
+    assert_string_equal(text, "{\"kind\":\"eval\",\"step\":0,\"loss\":5.5,\"time\":1700000000.250}\n");
+    free(text);
+}
+
+/* Events stand among the steps, each with its own step; a resume cuts those past its checkpoint as it cuts steps. */
+static void events_are_lines_of_their_own(void **state) {
+    (void)state;
+    Metrics *m = metrics_open(dir, 0, about);
+    log_steps(m, 0, 2);
+    metrics_skipped(m, 3, "step 3 skipped: \"nan\"");
+    log_steps(m, 2, 4);
+    metrics_saved(m, 3, 12.5);
+    metrics_skipped(m, 5, "x");
+    log_steps(m, 4, 5);
+    metrics_rolled_back(m, 4, 6);
+    metrics_close(m);
+    char *text = read_text(path);
+    assert_non_null(strstr(text, "{\"kind\":\"event\",\"event\":\"skip\",\"step\":3,\"time\":1700000000.250,"
+                                 "\"why\":\"step 3 skipped: \\\"nan\\\"\"}\n{\"kind\":\"train\",\"step\":3,"));
+    assert_non_null(strstr(text, "{\"kind\":\"event\",\"event\":\"save\",\"step\":3,\"time\":1700000000.250,\"ms\":12.5}\n"
+                                 "{\"kind\":\"event\",\"event\":\"rollback\",\"step\":4,\"time\":1700000000.250,\"from\":6}\n"));
+    assert_null(strstr(text, "\"step\":5,"));
+    size_t bytes = strlen(text);
+    free(text);
+    m = metrics_open(dir, 4, about);
+    assert_int_equal(io_file_bytes(path), bytes);
+    metrics_resumed(m, 4, 2);
+    metrics_close(m);
+    text = read_text(path);
+    assert_string_equal(text + bytes, "{\"kind\":\"event\",\"event\":\"resume\",\"step\":4,\"time\":1700000000.250,\"ranks\":2}\n");
+    free(text);
+    metrics_close(metrics_open(dir, 3, about));
+    text = read_text(path);
+    assert_null(strstr(text, "rollback"));
+    assert_non_null(strstr(text, "\"event\":\"skip\",\"step\":3,"));
+    free(text);
+}
+
+static void a_long_reason_is_left_out(void **state) {
+    (void)state;
+    char why[3000];
+    memset(why, '"', sizeof why - 1), why[sizeof why - 1] = 0;
+    Metrics *m = metrics_open(dir, 0, about);
+    metrics_skipped(m, 1, why);
+    log_steps(m, 0, 1);
+    metrics_close(m);
+    char *text = read_text(path);
+    assert_ptr_equal(strstr(text, "{\"kind\":\"event\",\"event\":\"skip\",\"step\":1,\"time\":1700000000.250}\n{"), text);
+    free(text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(hours_go_on, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(bits_per_byte_need_the_tokenizer, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(events_are_lines_of_their_own, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_long_reason_is_left_out, make_dir, remove_dir),
+    };
+    return cmocka_run_group_tests_name("metrics_events", tests, NULL, NULL);
+}
