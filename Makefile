@@ -100,7 +100,7 @@ bench-comm: tests          ## ring against MPI's collectives; the simulator agai
 	@B=$(B) scripts/bench_comm.sh
 check:                     ## warnings as errors (gcc, clang), MPICH, sanitizers, include directions, figures and file map of the docs
 	@scripts/check.sh
-check-hf test-interop: all ## logits of a checkpoint in Hugging Face transformers; ids of its tokenizers and of tiktoken, text of pyarrow
+check-hf test-interop: all ## logits of a checkpoint in Hugging Face transformers, scores in lm-eval; ids of its tokenizers and of tiktoken, text of pyarrow
 	@test/interop/$(if $(filter check-hf,$@),check_hf,check_interop).sh
 soak: tests                ## the long proofs, one piece of 20 minutes; test/results/soak.jsonl keeps the totals
 	@B=$(B) scripts/soak.sh

@@ -144,12 +144,10 @@ static int asked_to_stop(void *run) { return requests_agree(&((Run *)run)->reque
 
 /* All ranks draw the same text, so that none waits in silence; rank 0 prints it. Returns 0 when it was cut short. */
 static int sample_now(Run *r, int64_t step) {
-    const Config *c = r->config;
     shards_need_all(r->model->shards);
     requests_begin(&r->requests);
-    SamplePlan plan = {c->sample.prompt, c->sample.tokens, c->sample.temperature, c->sample.top_k, (uint64_t)(c->run.seed + step),
-                       r->watchdog, r->eval_batch.inputs, asked_to_stop, r};
-    char      *text = sample_text(&r->model->pipeline, &r->model->stream, &r->tokenizer, plan);
+    char *text = sample_of_run(r->config, &r->model->pipeline, &r->model->stream, &r->tokenizer, step,
+                               r->eval_batch.inputs, r->watchdog, asked_to_stop, r);
     shards_rewind(r->model->shards, &r->model->stream);
     if (run_is_rank0(r) && text) progress_sample(&r->progress, step, text);
     else if (run_is_rank0(r)) progress_note(&r->progress, "the sample after step %lld is left out", (long long)step);
@@ -221,7 +219,7 @@ int main(int argc, char **argv) {
     banner_print(r);
 
     Between *b = &r->between;
-    if (pending) b->stop = pending = !evaluate(r, step);
+    if (pending) b->stop = pending = !evaluate(r, step, pending);
     while (step < last && !b->stop) {
         error_set_step(step);
         if (!b->fed && !run_await_batches(r)) break;
@@ -239,7 +237,7 @@ int main(int argc, char **argv) {
         balance_note(r, step);
         if (b->written) report_saved(r, saver_next(r->saver));
         if (eval_is_due(r, step)) {
-            pending = b->stop || !evaluate(r, step);
+            pending = b->stop || !evaluate(r, step, eval_is_due(r, step));
             b->stop |= pending;
         }
         if (is_due(step, config.sample.every) && !b->stop) b->stop = !sample_now(r, step);

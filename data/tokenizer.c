@@ -166,6 +166,6 @@ char *tokenizer_special_text(const Tokenizer *t, int32_t id) {
 }
 
 int32_t tokenizer_start(const Tokenizer *t) {
-    if (t->kind == TOKENIZER_BPE && t->file.end_of_text >= 0) return t->file.end_of_text;
+    if (tokenizer_end_of_text(t) >= 0) return tokenizer_end_of_text(t);
     return t->kind == TOKENIZER_BYTES ? '\n' : 0;
 }

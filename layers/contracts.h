@@ -179,6 +179,15 @@ static inline int attention_context_backward_contract(Stream *s, Tensor dqkv, Te
                        2.0 * contract_bytes(qkv) / 3.0 + 2.0 * contract_bytes(keys) + 2.0 * contract_bytes(y) +
                            contract_bytes(lse));
 }
+static inline int attention_last_forward_contract(Stream *s, Tensor y, Tensor qkv, int64_t H) {
+    int64_t n = y.dim[0], T = qkv.dim[0], C = qkv.dim[1] / 3;
+    EXPECT2(qkv, qkv.type, T, 3 * C);
+    EXPECT2(y, qkv.type, n, C);
+    CHECK(C % H == 0 && n <= T, "%lld channels in %lld heads, %lld of %lld tokens", (long long)C, (long long)H,
+          (long long)n, (long long)T);
+    return stream_note(s, "attention_last_forward", n, T, H, C / H, 4.0 * (double)(n * C) * (double)T,
+                       contract_bytes(qkv) / 3.0 * 2.0 + 2.0 * contract_bytes(y));
+}
 static inline int copy_columns_contract(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {
     EXPECT2(from, from.type, from.dim[0], from.dim[1]);
     EXPECT2(to, from.type, from.dim[0], to.dim[1]);

@@ -76,6 +76,10 @@ void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tens
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
                                 Tensor keys, ContextPart context,
                                 int64_t H);
+/* The last n of the T tokens of one sequence, whose queries, keys and values so far are kept in qkv: y_i as above for
+ * rows T-n.. alone. The order of its sums is its own: rounding may differ from attention_forward's.
+ *   y [n,C] act out   qkv [T,3C] act in */
+void attention_last_forward(Stream *s, Tensor y, Tensor qkv, int64_t H);
 /* Columns [from_first, from_first + columns) of `from` become columns of `to` from to_first on.   to, from [N,any] of one type         */
 void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns);
 

@@ -11,7 +11,8 @@ static Tensor *tensor_at(void *acts, size_t field) { return (Tensor *)(void *)((
 
 /* Whether all blocks have the memory of the first for this row. */
 static int is_shared(Keep keep, GptUse use, Recompute recompute) {
-    if (use == GPT_INFERENCE || keep == KEEP_BACKWARD) return 1;
+    if (use == GPT_SAMPLING && keep == KEEP_CACHE) return 0;
+    if (use != GPT_TRAINING || keep == KEEP_BACKWARD) return 1;
     if (keep == KEEP_STREAM) return 0;
     return recompute == RECOMPUTE_BLOCK || (recompute == RECOMPUTE_LIGHT && keep == KEEP_CHEAP);
 }
@@ -20,7 +21,7 @@ static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
     switch (shape) {
         case ACT_OWN_ALL_C: return tensor_2d(NULL, type, e.own, m.n_embd);
         case ACT_N_C: return tensor_2d(NULL, type, e.N, m.n_embd / e.tensor);
-        case ACT_N_QKV: return tensor_2d(NULL, type, e.N, dim_size(DIM_QKV, m) / e.tensor);
+        case ACT_PAST_N_QKV: return tensor_2d(NULL, type, e.past + e.N, dim_size(DIM_QKV, m) / e.tensor);
         case ACT_N_FC: return tensor_2d(NULL, type, e.N, dim_size(DIM_FC, m) / e.tensor);
         case ACT_HEADS_T: return tensor_2d(NULL, type, e.B * m.n_head / e.tensor, e.T);
         case ACT_OWN: break;
@@ -37,9 +38,9 @@ void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks,
         for (int i = 0; i < kind->acts; i++) {
             const ActRow *row = &kind->act[i];
             Tensor       *t = tensor_at(mine, row->field);
-            if (use == GPT_INFERENCE && row->keep == KEEP_BACKWARD) continue;
+            if (use != GPT_TRAINING && row->keep == KEEP_BACKWARD) continue;
             *t = shape_of(row->shape, shape, e, row->type == TYPE_ACT ? act : F32);
-            if (use == GPT_INFERENCE && row->alias != NO_ALIAS) t->data = tensor_at(mine, row->alias)->data;
+            if (use != GPT_TRAINING && row->alias != NO_ALIAS) t->data = tensor_at(mine, row->alias)->data;
             else if ((l > 0 || like) && is_shared(row->keep, use, recompute))
                 t->data = tensor_at(like ? like : all, row->field)->data;
             else t->data = arena_take(arena, tensor_bytes(*t));
@@ -47,6 +48,8 @@ void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks,
     }
     return all;
 }
+
+int block_keeps_past(GptUse use, Recompute recompute) { return !is_shared(KEEP_CACHE, use, recompute); }
 
 void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, int64_t l, Extent e, void *out) {
     memcpy(out, (const char *)acts + (size_t)l * kind->act_bytes, kind->act_bytes);
@@ -95,6 +98,8 @@ static Tensor own_keys(const BlockRun *r, Tensor keys) { return tensor_rows(keys
 
 static int64_t heads_of(const BlockRun *r) { return r->shape.n_head / r->e.tensor; }
 
+Tensor batch_rows(const BlockRun *r, Tensor qkv) { return tensor_rows(qkv, r->e.past, r->e.N); }
+
 static void gather_keys(const BlockRun *r, Tensor qkv) {
     int64_t C = qkv.dim[1] / 3;
     copy_columns(r->s, own_keys(r, r->keys), 0, qkv, C, 2 * C);
@@ -102,6 +107,10 @@ static void gather_keys(const BlockRun *r, Tensor qkv) {
 }
 
 void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv) {
+    if (r->e.past) {
+        attention_last_forward(r->s, y, qkv, heads_of(r));
+        return;
+    }
     if (!r->context) {
         attention_forward(r->s, y, lse, qkv, heads_of(r));
         return;

@@ -17,21 +17,23 @@ extern "C" {
 #endif
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_BLOCK } Recompute;
-typedef enum { GPT_INFERENCE, GPT_TRAINING } GptUse;
+/* GPT_SAMPLING is inference that keeps the keys and values of all blocks, from token to token. */
+typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
 /* Shapes in symbols: N rows of the micro-batch; OWN of them on this tensor rank, N/t of t; the widths are its own, too:
- * C/t, QKV/t, FC/t and H/t heads. ALL_C is the whole width. */
-typedef enum { ACT_OWN_ALL_C, ACT_OWN, ACT_N_C, ACT_N_QKV, ACT_N_FC, ACT_HEADS_T /* [B*H,T] */ } ActShape;
+ * C/t, QKV/t, FC/t and H/t heads. ALL_C is the whole width. PAST_N are the rows of tokens before these, too. */
+typedef enum { ACT_OWN_ALL_C, ACT_OWN, ACT_N_C, ACT_PAST_N_QKV, ACT_N_FC, ACT_HEADS_T /* [B*H,T] */ } ActShape;
 typedef enum { TYPE_ACT, TYPE_F32 } ActType; /* the run's own, or always f32 */
 /* The time for which a block's tensor is kept:
  *   KEEP_STREAM     until its backward, in every mode of recompute
  *   KEEP_STATE      until then, unless whole blocks are computed again
+ *   KEEP_CACHE      as KEEP_STATE; sampling goes on from it, token by token
  *   KEEP_CHEAP      until then, unless norms and GELU, or whole blocks, are computed again
  *   KEEP_BACKWARD   only while one block's backward runs
  * The blocks share the memory of rows that are not kept. */
-typedef enum { KEEP_STREAM, KEEP_STATE, KEEP_CHEAP, KEEP_BACKWARD } Keep;
+typedef enum { KEEP_STREAM, KEEP_STATE, KEEP_CACHE, KEEP_CHEAP, KEEP_BACKWARD } Keep;
 
 typedef struct {
     size_t   field;     /* offset of its Tensor in the kind's struct                            */
@@ -45,9 +47,11 @@ typedef struct {
 /* --- the arguments of a block's functions ------------------------------------------------------------------------- */
 
 /* Of the micro-batch: B sequences, T tokens of each on this context rank, N = B*T rows; own = N/tensor of them are this
- * tensor rank's. */
-typedef struct { int64_t B, T, N, own, tensor; } Extent;
-static inline Extent extent_of(int64_t B, int64_t T, int64_t tensor) { return (Extent){B, T, B * T, B * T / tensor, tensor}; }
+ * tensor rank's. past: tokens of the one sequence before these, whose keys and values are kept; sampling's, else 0. */
+typedef struct { int64_t B, T, N, own, tensor, past; } Extent;
+static inline Extent extent_of(int64_t B, int64_t T, int64_t tensor) {
+    return (Extent){B, T, B * T, B * T / tensor, tensor, 0};
+}
 
 typedef struct {
     Stream    *s;
@@ -73,10 +77,13 @@ Tensor sum_rows(const BlockRun *r, Tensor room);                 /* this rank's 
 Tensor own_rows(const BlockRun *r, Tensor room);
 /* Context parallelism: attention over the keys and values of all context ranks, which meet in r->keys (Liu et al., "Ring
  * attention", arXiv:2310.01889, passes them on instead; Llama 3, arXiv:2407.21783, gathers them). With one rank the
- * plain ops. qkv, dqkv [N,3C/t]   y, dy [N,C/t]   lse [B*H/t,T] */
+ * plain ops. Queries of tokens with a past see the keys of that, too; lse is not set then.
+ *   qkv, dqkv [past+N,3C/t]   y, dy [N,C/t]   lse [B*H/t,T] */
 void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv);
 void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv);
 ContextPart context_part(const Comm *context);
+/* The rows of this batch's tokens, below those of the tokens before. */
+Tensor batch_rows(const BlockRun *r, Tensor qkv);
 /* A bias of a sum over the ranks, and the gradient of one, count once: elsewhere they are tensor_none(). */
 Tensor counted_once(const BlockRun *r, Tensor bias);
 int    is_counting(const Comm *tensor);
@@ -104,6 +111,8 @@ const BlockKind *block_kind(ModelShape shape);
  * rows that are not kept have the memory of these, too; NULL: the first here has it. */
 void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks, DType act, Extent e,
                         Recompute recompute, GptUse use, void *like, Arena *arena);
+/* Whether each block has its own memory for keys and values, in which they outlive a forward. */
+int block_keeps_past(GptUse use, Recompute recompute);
 /* Block l's of them, of a micro-batch, which may be smaller than the memory, into out [act_bytes]. */
 void block_acts_view(const BlockKind *kind, ModelShape shape, const void *acts, int64_t l, Extent e, void *out);
 

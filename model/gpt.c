@@ -15,10 +15,13 @@ static int tensor_ranks(const Gpt *g) { return g->tensor ? comm_size(g->tensor) 
 
 static Extent batch_extent(const Gpt *g, Batch batch) {
     Extent e = extent_of(batch.inputs.dim[0], batch.inputs.dim[1], tensor_ranks(g));
+    e.past = g->past;
+    CHECK(e.past == 0 || (e.B == 1 && gpt_keeps_past(g)), "%lld tokens before a batch of %lld sequences",
+          (long long)e.past, (long long)e.B);
     CHECK(e.N % e.tensor == 0, "%lld rows among %lld tensor ranks", (long long)e.N, (long long)e.tensor);
-    CHECK(e.B <= g->B && e.T <= g->T && context_part(g->context).ranks * e.T <= g->shape.n_positions,
+    CHECK(e.B <= g->B && e.past + e.T <= g->T && context_part(g->context).ranks * e.T <= g->shape.n_positions,
           "batch of %lld x %lld, memory for %lld x %lld", (long long)e.B,
-          (long long)e.T, (long long)g->B, (long long)g->T);
+          (long long)(e.past + e.T), (long long)g->B, (long long)g->T);
     return e;
 }
 
@@ -142,7 +145,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     if (g.tensor) {
         g.tokens    = arena_tensor(a, I32, 1, N, 1, 1);
     }
-    if (g.tensor && g.head_rows) {
+    if (g.head_rows) {
         g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
         g.part_sums = arena_tensor(a, F32, 1, 2 * g.head_rows, 1, 1);
     }
@@ -187,7 +190,7 @@ static void backward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
  * differ. Nor have tensor and context ranks: their blocks exchange rows. */
 static void queue_block(Gpt *g, BlockRun *r, Tape t, int64_t l, BlockGraph *graphs, BlockOps *ops) {
     BlockGraph *b = &graphs[t.tape * (t.part->end - t.part->first) + l - t.part->first];
-    int whole = r->e.B == g->B && r->e.T == g->T && !r->s->ledger && !g->tensor && !g->context;
+    int whole = r->e.B == g->B && r->e.T == g->T && !r->e.past && !r->s->ledger && !g->tensor && !g->context;
     if (!whole || !b->graph.handle) {
         int records = whole && b->runs++ > 0 && graph_begin(r->s);
         ops(g, r, t, l);
@@ -213,13 +216,13 @@ static Tensor own_tokens(Gpt *g, Stream *s, Tensor tokens, Tensor wte) {
 }
 
 static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParams *w) {
-    Tensor entry = entry_of(g, t, 0, r->e);
+    Tensor entry = entry_of(g, t, 0, r->e), wpe = tensor_rows(w->wpe, r->e.past, w->wpe.dim[0] - r->e.past);
     if (!g->tensor) {
-        embedding_forward(r->s, entry, batch.inputs, w->wte, w->wpe, context_part(g->context));
+        embedding_forward(r->s, entry, batch.inputs, w->wte, wpe, context_part(g->context));
         return;
     }
     Tensor own = own_tokens(g, r->s, batch.inputs, w->wte);
-    embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, w->wpe),
+    embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, wpe),
                       context_part(g->context));
     Tensor rows = sum_rows(r, r->update);
     cast_forward(r->s, flat(entry), flat(rows));
@@ -276,15 +279,15 @@ static Tensor wte_of(const Gpt *g, Stream *s) {
     return ((const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET))->wte;
 }
 
-/* The losses of rows whose logits lie on several ranks. */
+/* The losses of rows whose logits lie on several ranks, or whose parts are asked for. */
 static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tensor targets, float grad_scale) {
-    int64_t n = logits.dim[0], columns = logits.dim[1], V = g->shape.vocab_size - comm_rank(g->tensor) * columns;
+    int64_t n = logits.dim[0], columns = logits.dim[1], V = g->shape.vocab_size - (g->tensor ? comm_rank(g->tensor) : 0) * columns;
     Tensor  most = first_rows(g->most, n), sums = first_rows(g->part_sums, 2 * n), two = tensor_2d(sums.data, F32, 2, n);
     V = V < 0 ? 0 : V > columns ? columns : V;
     classifier_part_most(s, most, logits, V);
-    comm_all_reduce_max(g->tensor, most);
+    if (g->tensor) comm_all_reduce_max(g->tensor, most);
     classifier_part_sums(s, two, logits, targets, V, most);
-    comm_all_reduce(g->tensor, sums);
+    if (g->tensor) comm_all_reduce(g->tensor, sums);
     classifier_part_loss(s, losses, logits, targets, V, most, two, grad_scale);
 }
 
@@ -322,6 +325,33 @@ void gpt_loss(Gpt *g, Stream *s, Batch batch) {
     BlockRun r = block_run(g, s, batch_extent(g, batch));
     head_and_loss(g, &r, batch, LOSS_ONLY, 0.0f);
 }
+
+void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out) {
+    BlockRun r = block_run(g, s, batch_extent(g, batch));
+    int64_t  N = r.e.N;
+    Tensor   targets = tensor_1d(batch.targets.data, I32, N), wte = wte_of(g, s);
+    Tensor   ln_f = gather_rows(&r, first_rows(g->ln_f, r.e.own), r.update);
+    if (g->tensor) targets = own_tokens(g, s, targets, wte);
+    for (int64_t row = 0; row < N; row += g->head_rows) {
+        int64_t n = N - row < g->head_rows ? N - row : g->head_rows;
+        Tensor  logits = first_rows(g->logits, n), losses = tensor_rows(g->losses, row, n);
+        head_forward(s, logits, tensor_rows(ln_f, row, n), wte);
+        classify_parts(g, s, losses, logits, tensor_rows(targets, row, n), 0.0f);
+        if (s->ledger) continue;
+        device_to_host(s, out + row, losses);
+        device_to_host(s, out + N + row, first_rows(g->most, n));
+        device_to_host(s, out + 2 * N + row, tensor_slice(g->part_sums, n, n));
+    }
+}
+
+int64_t gpt_scored_length(const Gpt *g, int64_t tokens) {
+    int64_t most = context_part(g->context).ranks * g->T, length = gpt_sample_step(g);
+    while (length < tokens) length *= 2;
+    return length < most ? length : most;
+}
+int gpt_keeps_past(const Gpt *g) { return !g->context && block_keeps_past(g->use, g->recompute); }
+
+int64_t gpt_token_rows(const Gpt *g) { return tensor_ranks(g); }
 
 int64_t gpt_sample_step(const Gpt *g) {
     int64_t step = SAMPLE_STEP;

@@ -45,6 +45,7 @@ typedef struct {
     Comm      *tensor, *context;     /* borrowed: the shards', and ranks with other tokens of the same sequences; NULL: one rank */
     Shards    *shards;               /* borrowed: weights and gradients                       */
     StepSums   sums;                 /* SUM_LOSS is added to                                  */
+    int64_t    past;                 /* tokens before the batch: 0 but in pipeline_token_logits()                    */
 
     GptPart   *part;                 /* owned [parts]                                         */
     int        parts;
@@ -59,7 +60,7 @@ typedef struct {
     Tensor     dresidual, dbranch;   /* [n,C] [N,C] act  gradients that travel backward       */
     Tensor     keys, dkeys;          /* context ranks: [ranks*N,2C/t] act, those of all of them        */
     Tensor     tokens;               /* tensor ranks: [N] i32, tokens or targets by this rank's part of the vocabulary */
-    Tensor     most, part_sums;      /* the same: [head_rows], [2 head_rows] f32 of the classifier, over the ranks     */
+    Tensor     most, part_sums;      /* [head_rows], [2 head_rows] f32 of the classifier: over tensor ranks, and of token losses */
 } Gpt;
 
 /* Carves the activations out of the arena; data are NULL in a dry run. B sequences at most, with T tokens of each on this
@@ -79,6 +80,8 @@ void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float
 /* Of the whole model on one rank: */
 void gpt_forward(Gpt *g, Stream *s, Batch batch);                  /* up to the last layernorm; batch [B',T'], B' <= B, T' <= T     */
 void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to SUM_LOSS          */
+/* After gpt_forward: of each row its loss, the largest logit and the target's: out [3][rows] in host memory. */
+void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out);
 /* After gpt_forward: losses as gpt_loss; gradients of grad_scale * (sum of losses) are added to those of the shards.
  * Buckets are done from the last to the first. */
 void gpt_backward(Gpt *g, Stream *s, Batch batch, float grad_scale, MicroBatch which);
@@ -90,6 +93,13 @@ void gpt_apart(Gpt *g, int is_apart);
  * through. */
 enum { SAMPLE_STEP = 32 };
 int64_t gpt_sample_step(const Gpt *g); /* or of so many, where tensor or context ranks share the rows */
+/* Scored texts (gpt_token_losses) are computed, B at once, at the shortest of these lengths that holds them: a step of
+ * samples, twice that, and so on up to all T. Of whole sequences, as `tokens` is. */
+int64_t gpt_scored_length(const Gpt *g, int64_t tokens);
+/* Whether a forward leaves each block's keys and values where the next finds them: a token then costs the rows of one.
+ * Not of context ranks, nor where blocks are computed again (memory.recompute=block). */
+int     gpt_keeps_past(const Gpt *g);
+int64_t gpt_token_rows(const Gpt *g);  /* rows that such a token costs: tensor ranks share them, so each has one */
 /* After gpt_forward of this batch: logits of a row of its sequences, all ranks' tokens, to host memory, out [vocab_size]. */
 void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out);
 

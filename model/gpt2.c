@@ -20,7 +20,7 @@ typedef struct {
 typedef struct {
     Tensor residual;                    /* [n,C]  act  the stream entering the block         */
     Tensor ln_1, ln_1_mean, ln_1_rstd;  /* [n,C] act, [n] f32, [n] f32                       */
-    Tensor qkv;                         /* [N,3C/t] act                                      */
+    Tensor qkv;                         /* [past+N,3C/t] act: sampling keeps those of tokens before */
     Tensor attention, lse;              /* [N,C/t]  act, [B*H/t,T] f32                       */
     Tensor residual_mid;                /* [n,C]  act  after attention                       */
     Tensor ln_2, ln_2_mean, ln_2_rstd;
@@ -59,7 +59,7 @@ static const ActRow ACT_ROWS[] = {
     {ACT(ln_1), ACT_OWN_ALL_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
     {ACT(ln_1_mean), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(ln_1_rstd), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
-    {ACT(qkv), ACT_N_QKV, TYPE_ACT, KEEP_STATE, NO_ALIAS},
+    {ACT(qkv), ACT_PAST_N_QKV, TYPE_ACT, KEEP_CACHE, NO_ALIAS},
     {ACT(attention), ACT_N_C, TYPE_ACT, KEEP_STATE, NO_ALIAS},
     {ACT(lse), ACT_HEADS_T, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(residual_mid), ACT_OWN_ALL_C, TYPE_ACT, KEEP_STATE, ACT(residual)},
@@ -68,13 +68,13 @@ static const ActRow ACT_ROWS[] = {
     {ACT(ln_2_rstd), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(fc), ACT_N_FC, TYPE_ACT, KEEP_STATE, NO_ALIAS},
     {ACT(gelu), ACT_N_FC, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
-    {ACT(dqkv), ACT_N_QKV, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
+    {ACT(dqkv), ACT_PAST_N_QKV, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
     {ACT(dfc), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
 };
 
 /* Computes, from ln_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
-    linear_forward(r->s, x->qkv, gather_rows(r, x->ln_1, r->update), w->c_attn_w, w->c_attn_b);
+    linear_forward(r->s, batch_rows(r, x->qkv), gather_rows(r, x->ln_1, r->update), w->c_attn_w, w->c_attn_b);
     attend(r, x->attention, x->lse, x->qkv);
     linear_forward(r->s, r->update, x->attention, w->attn_proj_w, counted_once(r, w->attn_proj_b));
     residual_layernorm_forward(r->s, x->residual_mid, x->ln_2, x->ln_2_mean, x->ln_2_rstd, x->residual,

@@ -129,12 +129,20 @@ static void dry_other_batches(Model *m) {
         pipeline_forward(&m->pipeline, &m->stream, dry_batch(b, T));
         pipeline_loss(&m->pipeline, &m->stream, dry_batch(b, T));
     }
+    for (int64_t t = 0; t < T;) { /* of scored texts */
+        t = gpt_scored_length(&m->gpt, t * ranks + 1) / ranks;
+        pipeline_forward(&m->pipeline, &m->stream, dry_batch(B, t));
+        pipeline_token_losses(&m->pipeline, &m->stream, dry_batch(B, t), NULL);
+    }
     for (int64_t t = 0, step = gpt_sample_step(&m->gpt) / ranks; ;) {
         t = t + step < T ? t + step : T;
         pipeline_forward(&m->pipeline, &m->stream, dry_batch(1, t));
         pipeline_logits(&m->pipeline, &m->stream, dry_batch(1, t), 0, NULL);
         if (t == T) break;
     }
+    int64_t rows = gpt_token_rows(&m->gpt);
+    if (gpt_keeps_past(&m->gpt) && rows < T)
+        pipeline_token_logits(&m->pipeline, &m->stream, dry_batch(1, rows), T - rows, NULL);
     step->times = 1;
     m->stream.ledger = step;
 }

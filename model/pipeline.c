@@ -173,8 +173,20 @@ void pipeline_loss(Pipeline *p, Stream *s, Batch batch) {
     if (has_head(p)) gpt_loss(p->gpt, s, batch);
 }
 
+int pipeline_token_losses(Pipeline *p, Stream *s, Batch batch, float *out) {
+    if (has_head(p)) gpt_token_losses(p->gpt, s, batch, out);
+    return has_head(p);
+}
+
 void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *out) {
     if (has_head(p)) gpt_logits(p->gpt, s, batch, row, out);
     if (p->spec.all && !s->ledger)
         comm_broadcast(p->spec.all, out, sizeof *out * (size_t)p->gpt->shape.vocab_size, p->spec.stages - 1);
+}
+
+void pipeline_token_logits(Pipeline *p, Stream *s, Batch batch, int64_t past, float *out) {
+    p->gpt->past = past;
+    pipeline_forward(p, s, batch);
+    pipeline_logits(p, s, batch, batch.inputs.dim[1] - 1, out);
+    p->gpt->past = 0;
 }

@@ -46,7 +46,12 @@ void pipeline_step(Pipeline *p, Stream *s, float grad_scale, Batch (*next)(void 
 /* One batch through all parts, forward alone; the last stage has the result. All stages call it together. */
 void pipeline_forward(Pipeline *p, Stream *s, Batch batch);
 void pipeline_loss(Pipeline *p, Stream *s, Batch batch);                                     /* as gpt_loss   */
+/* As gpt_token_losses; returns 1 on the last stage, else 0 and out is as it was. */
+int  pipeline_token_losses(Pipeline *p, Stream *s, Batch batch, float *out);
 void pipeline_logits(Pipeline *p, Stream *s, Batch batch, int64_t row, float *out); /* as gpt_logits, on every stage */
+/* Forward of gpt_token_rows tokens of one sequence after `past` others, which earlier calls have gone through; then the
+ * last one's logits. The model has to keep these others (gpt_keeps_past). */
+void pipeline_token_logits(Pipeline *p, Stream *s, Batch batch, int64_t past, float *out);
 
 #ifdef __cplusplus
 }

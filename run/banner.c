@@ -47,12 +47,15 @@ static void print_start(const Run *r) {
     char          now[MESH_TEXT], before[MESH_TEXT + 4], after[MESH_TEXT + 4];
     int           is_grid = mesh_ranks(r->groups.mesh) > r->groups.mesh.size[AXIS_SHARD];
     mesh_text(r->groups.mesh, now);
-    if (r->resumed.ranks > 0)
+    if (r->resumed.ranks == 0 && c->model.init_from[0]) printf("start     weights from %s\n", c->model.init_from);
+    else if (r->resumed.ranks == 0) printf("start     new weights, seed %lld\n", (long long)c->run.seed);
+    else
         printf("resume    %s/checkpoints/%s: at step %lld, saved by %d rank%s%s, now %d%s\n", c->run.dir,
                r->resumed.name, (long long)r->resumed.step, r->resumed.ranks, r->resumed.ranks == 1 ? "" : "s",
                in_grid(r->resumed.grid, before), comm_size(r->comm), in_grid(is_grid ? now : "", after));
-    else if (c->model.init_from[0]) printf("start     weights from %s\n", c->model.init_from);
-    else printf("start     new weights, seed %lld\n", (long long)c->run.seed);
+    if (r->resumed.is_copy)
+        printf("copy      of run %s at step %lld: from here on a run of its own, %s\n", r->state.parent.run_id,
+               (long long)r->state.parent.step, r->state.run_id);
 }
 
 /* The nearest limit and the stop before it. The scheduler may set a job's end, so the line shows the value as read. */

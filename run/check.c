@@ -11,6 +11,7 @@
 #include "run/config/config.h"
 #include "run/config/options.h"
 #include "run/sample.h"
+#include "run/tasks.h"
 #include "run/verbs.h"
 
 /* 12288 as "12,288". Returns out [32]. */
@@ -74,6 +75,14 @@ static void print_understood(const Config *c, int ranks) {
     printf("%-11s %s\n", "run folder", c->run.dir);
 }
 
+static void check_tasks(const Config *c, const Tokenizer *tokenizer) {
+    for (int i = 0; i < c->eval.tasks.count; i++) {
+        Task t = task_read(c->eval.tasks.item[i], (TaskReader){tokenizer, c->batch.seq_len});
+        printf("%-11s %s: %" PRId64 " questions, %" PRId64 " texts\n", "eval.tasks", t.name, t.questions, t.texts);
+        task_free(&t);
+    }
+}
+
 /* The N of "ranks=N", 0 if the argument is another; exit 64 if N is no number of ranks. */
 static int ranks_of(const char *argument) {
     if (strncmp(argument, "ranks=", 6)) return 0;
@@ -102,11 +111,12 @@ int verb_check(int argc, char **argv) {
         return EXIT_CONFIG;
     }
     Tokenizer tokenizer = sample_tokenizer(&config);
-    tokenizer_destroy(&tokenizer);
     checkpoint_precheck_source(&config);
     print_understood(&config, ranks);
     check_data("data.train", &config.data.train, &config);
     check_data("data.val", &config.data.val, &config);
+    check_tasks(&config, &tokenizer);
+    tokenizer_destroy(&tokenizer);
     config_free(&config);
     return EXIT_DONE;
 }

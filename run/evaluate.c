@@ -1,18 +1,31 @@
 /* evaluate.c - see evaluate.h. */
 #include "run/evaluate.h"
 
+#include <stdlib.h>
+
 #include "core/clock.h"
+#include "run/task_scores.h"
+
+static int is_time(const Run *r, int64_t step, int64_t every) {
+    return every > 0 && (step % every == 0 || step == r->config->run.steps);
+}
 
 int eval_is_due(const Run *r, int64_t step) {
     const Config *c = r->config;
-    return r->val.shards > 0 && c->eval.every > 0 && (step % c->eval.every == 0 || step == c->run.steps);
+    int loss = r->val.shards > 0 && is_time(r, step, c->eval.every);
+    int tasks = r->tasks > 0 && is_time(r, step, c->eval.tasks_every > 0 ? c->eval.tasks_every : c->eval.every);
+    return (loss ? EVAL_LOSS : 0) | (tasks ? EVAL_TASKS : 0);
 }
 
 int eval_is_pending(Run *r, int64_t step) {
-    if (!eval_is_due(r, step) || step > r->config->run.steps) return 0;
-    int64_t pending = run_is_rank0(r) && metrics_lack_eval(r->config->run.dir, step);
-    comm_broadcast(r->comm, &pending, sizeof pending, 0);
-    return (int)pending;
+    int64_t     due = step > r->config->run.steps ? 0 : eval_is_due(r, step);
+    const char *dir = r->config->run.dir;
+    if (!due) return 0;
+    if (!run_is_rank0(r)) due = 0;
+    if (due & EVAL_LOSS && !metrics_lack_eval(dir, step, METRICS_EVAL)) due -= EVAL_LOSS;
+    if (due & EVAL_TASKS && !metrics_lack_eval(dir, step, METRICS_TASK)) due -= EVAL_TASKS;
+    comm_broadcast(r->comm, &due, sizeof due, 0);
+    return (int)due;
 }
 
 /* Held-out sequences [first, first + count) as one batch, count <= batch.micro_batch. */
@@ -62,18 +75,42 @@ static int mean_loss(Run *r, double *loss) {
     return 1;
 }
 
-int evaluate(Run *r, int64_t step) {
-    shards_need_all(r->model->shards);
+static int evaluate_loss(Run *r, int64_t step) {
     double start_ms = clock_ms(), loss;
     int    whole = mean_loss(r, &loss);
-    shards_rewind(r->model->shards, &r->model->stream);
-    if (!run_is_rank0(r)) return whole;
-    if (!whole) {
-        progress_note(&r->progress, "the evaluation after step %lld waits until the run goes on", (long long)step);
-        return 0;
-    }
+    if (!run_is_rank0(r) || !whole) return whole;
     metrics_eval(r->metrics, step, loss);
     metrics_draw(r->metrics);
     progress_eval(&r->progress, step, loss, clock_ms() - start_ms);
     return 1;
+}
+
+static int asked_to_stop(void *run) { return requests_agree(&((Run *)run)->requests); }
+
+/* All are scored before the first is logged: a resumed run then does all of them again, or none. */
+static int evaluate_tasks(Run *r, int64_t step) {
+    Scorer      s = {&r->model->pipeline, &r->model->stream, r->eval_batch, r->comm, r->groups.data,
+                     r->groups.datas,     r->watchdog,       asked_to_stop, r};
+    double      start_ms = clock_ms();
+    int         whole = 1;
+    TaskScores *scores = (TaskScores *)calloc((size_t)r->tasks, sizeof *scores);
+    if (!scores) fail(EXIT_MEMORY, "no memory for the scores of %d tasks", r->tasks);
+    requests_begin(&r->requests);
+    for (int i = 0; i < r->tasks && whole; i++) whole = task_score(&s, &r->task[i], &scores[i]);
+    if (whole && run_is_rank0(r)) {
+        metrics_tasks(r->metrics, step, scores, r->tasks);
+        for (int i = 0; i < r->tasks; i++) progress_task(&r->progress, step, &scores[i]);
+        progress_tasks(&r->progress, step, task_core(scores, r->tasks), clock_ms() - start_ms);
+    }
+    free(scores);
+    return whole;
+}
+
+int evaluate(Run *r, int64_t step, int parts) {
+    shards_need_all(r->model->shards);
+    int whole = (!(parts & EVAL_LOSS) || evaluate_loss(r, step)) && (!(parts & EVAL_TASKS) || evaluate_tasks(r, step));
+    shards_rewind(r->model->shards, &r->model->stream);
+    if (!whole && run_is_rank0(r))
+        progress_note(&r->progress, "the evaluation after step %lld waits until the run goes on", (long long)step);
+    return whole;
 }

@@ -1,4 +1,4 @@
-/* evaluate.h - mean loss over data.val while a run trains. */
+/* evaluate.h - while a run trains: mean loss over data.val, and scores of eval.tasks. */
 #ifndef TRAIN_GPT_RUN_EVALUATE_H
 #define TRAIN_GPT_RUN_EVALUATE_H
 
@@ -8,14 +8,17 @@
 extern "C" {
 #endif
 
-/* After so many steps: at multiples of eval.every, and at the end. */
+/* The two parts of an evaluation; several are their sum. */
+enum { EVAL_LOSS = 1, EVAL_TASKS = 2 };
+
+/* After so many steps: at multiples of eval.every, tasks of eval.tasks_every, and at the end. 0: nothing is due. */
 int eval_is_due(const Run *r, int64_t step);
-/* Whether the log lacks the evaluation due after `step`: a new run's, or one cut short before the resume. */
+/* What the log lacks of the evaluation due after `step`: a new run's, or one cut short before the resume. */
 int eval_is_pending(Run *r, int64_t step);
-/* Collective. The first eval.tokens tokens of data.val in plain order, whole samples, at least one; the ranks share the
- * work. Logs and prints the loss. Returns 0 where the run was asked to stop: it then logs nothing, and the resumed run
- * evaluates first. */
-int evaluate(Run *r, int64_t step);
+/* Collective. The loss: of the first eval.tokens tokens of data.val in plain order, whole samples, at least one. The
+ * tasks: all of eval.tasks. The ranks share the work. Logs and prints them. Returns 0 where the run was asked to stop: a
+ * part that was cut short is not logged, and the resumed run does it first. */
+int evaluate(Run *r, int64_t step, int parts);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/io.h"
+#include "core/json_scan.h"
 #include "run/curve.h"
 
 enum { LINE_BYTES = 768 /* room for the longest line there is, with its end */ };
@@ -17,7 +18,7 @@ struct Metrics {
     char     path[4096], picture[4096], title[256];
     int      fd;
     int64_t  step;         /* completed steps that the file accounts for */
-    int64_t  last_train, last_eval; /* steps of the last lines that stay; 0 and -1: there are none */
+    int64_t  last_train, last_eval, last_task; /* steps of the last lines that stay; 0, -1 and -1: there are none */
     int64_t  trains, strangers;     /* lines of steps that stay, and lines between them that are not ours */
     int      has_ours;              /* a line in our format was met, even one that is cut */
     uint64_t bytes;        /* of whole lines in the file                 */
@@ -32,20 +33,26 @@ static void check_io(const Metrics *m, int status, const char *what) {
     if (status < 0) fail(EXIT_IO, "cannot %s %s: %s", what, m->path, strerror(-status));
 }
 
-/* One line as this file writes them: kind, step and loss (NaN for null). Returns 0 for anything else, a torn line among
- * it. */
-static int parse_line(const char *line, size_t bytes, int *is_train, CurvePoint *point) {
+/* One line as this file writes them: kind, step and loss (NaN for null; tasks have none). Returns 0 for anything else,
+ * a torn line among it. */
+static int parse_line(const char *line, size_t bytes, MetricsKind *kind, CurvePoint *point) {
+    static const char *const BEGINS[METRICS_KINDS] = {"{\"kind\":\"train\",\"step\":%lld,%n",
+                                                      "{\"kind\":\"eval\",\"step\":%lld,%n",
+                                                      "{\"kind\":\"task\",\"step\":%lld,%n"};
+    int which = METRICS_TRAIN;
     long long step;
     int       at = 0;
     if (bytes < 3 || line[bytes - 1] != '\n' || memchr(line, 0, bytes)) return 0;
     if (line[bytes - 2] != '}' && (line[bytes - 2] != '\r' || line[bytes - 3] != '}')) return 0; /* an editor's line ends are no reason to lose a run's */
-    *is_train = sscanf(line, "{\"kind\":\"train\",\"step\":%lld,%n", &step, &at) == 1 && at > 0;
-    if (!*is_train && (sscanf(line, "{\"kind\":\"eval\",\"step\":%lld,%n", &step, &at) != 1 || at == 0)) return 0;
+    while (which < METRICS_KINDS && (sscanf(line, BEGINS[which], &step, &at) != 1 || at == 0)) which++;
+    if (which == METRICS_KINDS) return 0;
+    *kind = (MetricsKind)which;
+    *point = (CurvePoint){.step = step, .loss = NAN};
+    if (*kind == METRICS_TASK) return 1;
     const char *loss = strstr(line + at - 1, ",\"loss\":");
     if (!loss) return 0;
     loss += strlen(",\"loss\":");
     char *end = NULL;
-    point->step = step;
     point->loss = strncmp(loss, "null", 4) == 0 ? NAN : strtod(loss, &end);
     return end != loss;
 }
@@ -55,37 +62,40 @@ static int parse_line(const char *line, size_t bytes, int *is_train, CurvePoint 
  * leave gigabytes of NULs) and are read in pieces. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = fopen(m->path, "r");
-    m->last_train = m->trains = m->strangers = 0, m->last_eval = -1, m->has_ours = 0;
+    m->last_train = m->trains = m->strangers = 0, m->last_eval = m->last_task = -1, m->has_ours = 0;
     if (!f) {
         if (errno != ENOENT) check_io(m, -errno, "read");
         return 0;
     }
     uint64_t   kept = 0, at = 0;
     char       line[LINE_BYTES];
-    int        is_train, is_start = 1, strangers = 0;
+    int         is_start = 1, strangers = 0;
+    MetricsKind kind;
     CurvePoint p;
     while (fgets(line, sizeof line, f)) {
         size_t bytes = (size_t)((uint64_t)ftello(f) - at); /* there may be NULs among them */
-        int    is_end = line[bytes - 1] == '\n', is_ours = is_start && parse_line(line, bytes, &is_train, &p);
+        int    is_end = line[bytes - 1] == '\n', is_ours = is_start && parse_line(line, bytes, &kind, &p);
         is_start = is_end, at += bytes;
         if (!is_ours) strangers += is_end;
         if (!is_ours) continue;
         m->has_ours = 1;
-        if (p.step > step || (is_train && p.step <= m->last_train)) break;
-        if (is_train) m->last_train = p.step, m->trains++, curve_train(&m->curve, p.step, p.loss);
-        else          m->last_eval = p.step, curve_eval(&m->curve, p.step, p.loss);
+        if (p.step > step || (kind == METRICS_TRAIN && p.step <= m->last_train)) break;
+        if (kind == METRICS_TRAIN)     m->last_train = p.step, m->trains++, curve_train(&m->curve, p.step, p.loss);
+        else if (kind == METRICS_TASK) m->last_task = p.step;
+        else                           m->last_eval = p.step, curve_eval(&m->curve, p.step, p.loss);
         kept = at, m->strangers = strangers;
     }
     fclose(f);
     return kept;
 }
 
-int metrics_lack_eval(const char *dir, int64_t step) {
+int metrics_lack_eval(const char *dir, int64_t step, MetricsKind kind) {
     if (step == 0) return 1; /* the file starts anew */
     Metrics m = {0};
     snprintf(m.path, sizeof m.path, "%s/metrics.jsonl", dir);
     read_history(&m, step);
-    return m.last_train == step && m.last_eval >= 0 && m.last_eval < step;
+    int64_t last = kind == METRICS_TASK ? m.last_task : m.last_eval;
+    return m.last_train == step && last >= 0 && last < step;
 }
 
 /* A file without a line of ours may be another program's: it is kept beside. */
@@ -155,7 +165,8 @@ static int write_waiting(Metrics *m) {
     return 1;
 }
 
-static void write_line(Metrics *m, char *line, size_t capacity) {
+/* The line waits for the next write. */
+static void keep_line(Metrics *m, char *line, size_t capacity) {
     size_t at = strlen(line);
     snprintf(line + at, capacity - at, "}\n");
     if (m->waiting_bytes + at + 2 > m->waiting_room) {
@@ -165,6 +176,10 @@ static void write_line(Metrics *m, char *line, size_t capacity) {
     }
     memcpy(m->waiting + m->waiting_bytes, line, at + 2);
     m->waiting_bytes += at + 2;
+}
+
+static void write_line(Metrics *m, char *line, size_t capacity) {
+    keep_line(m, line, capacity);
     write_waiting(m);
 }
 
@@ -204,6 +219,24 @@ void metrics_eval(Metrics *m, int64_t step, double loss) {
     put_number(line, sizeof line, "loss", loss);
     write_line(m, line, sizeof line);
     curve_eval(&m->curve, step, loss);
+}
+
+void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks) {
+    for (int i = 0; i < tasks; i++) {
+        const TaskScores *t = &scores[i];
+        char              line[LINE_BYTES], name[256];
+        json_quote_short(name, sizeof name, t->name);
+        snprintf(line, sizeof line, "{\"kind\":\"task\",\"step\":%lld,\"task\":%s,\"n\":%lld", (long long)step, name,
+                 (long long)t->questions);
+        put_number(line, sizeof line, "acc", t->acc);
+        put_number(line, sizeof line, "stderr", t->acc_stderr);
+        if (t->kind == TASK_CONTINUATION) put_number(line, sizeof line, "perplexity", t->perplexity);
+        else put_number(line, sizeof line, "acc_norm", t->acc_norm);
+        if (t->kind != TASK_CONTINUATION) put_number(line, sizeof line, "acc_norm_stderr", t->acc_norm_stderr);
+        if (isfinite(t->centered)) put_number(line, sizeof line, "centered", t->centered);
+        keep_line(m, line, sizeof line);
+    }
+    write_waiting(m);
 }
 
 static int failed(const Metrics *m, int error, const char *what, char *fault) {

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "core/mesh.h"
+#include "run/task_scores.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,11 +30,13 @@ typedef struct Metrics Metrics;
  * Also reads the remaining losses for loss.svg. Exit 74 naming the path. */
 Metrics *metrics_open(const char *dir, int64_t step);
 void     metrics_rewind(Metrics *m, int64_t step); /* goes on after `step` instead: later lines are cut */
-/* Whether <dir>/metrics.jsonl is the log of a run that evaluates, and has step's train line but no evaluation after it.
- * At step 0 the file starts anew: 1. Changes nothing. */
-int      metrics_lack_eval(const char *dir, int64_t step);
+typedef enum { METRICS_TRAIN, METRICS_EVAL, METRICS_TASK, METRICS_KINDS } MetricsKind;
+/* Whether <dir>/metrics.jsonl is the log of a run that evaluates (losses, or tasks), and has step's train line but no such
+ * evaluation after it. At step 0 the file starts anew: 1. Changes nothing. */
+int      metrics_lack_eval(const char *dir, int64_t step, MetricsKind kind);
 void     metrics_train(Metrics *m, const StepMetrics *s);
 void     metrics_eval(Metrics *m, int64_t step, double loss);
+void     metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks); /* a line each, in one write */
 
 /* A line that cannot be written (a full disk) waits in memory, with those after it: one warning names the path, every
  * line tries again, and no checkpoint is saved until all are out. metrics_catch_up tries now: 1, or 0 and a phrase with

@@ -161,6 +161,26 @@ void progress_eval(Progress *p, int64_t step, double loss, double ms) {
     fflush(stdout);
 }
 
+void progress_task(Progress *p, int64_t step, const TaskScores *t) {
+    char name[64], other[64];
+    step_name(p, step, name, sizeof name);
+    if (t->kind == TASK_CONTINUATION) snprintf(other, sizeof other, "perplexity %.4g", t->perplexity);
+    else snprintf(other, sizeof other, "acc_norm %.4f (stderr %.4f)", t->acc_norm, t->acc_norm_stderr);
+    clear_rewritten(p);
+    printf("task %s | %.40s | acc %.4f (stderr %.4f) | %s\n", name, t->name, t->acc, t->acc_stderr, other);
+    fflush(stdout);
+}
+
+void progress_tasks(Progress *p, int64_t step, double core, double ms) {
+    char name[64], took[32], text[32] = "";
+    step_name(p, step, name, sizeof name);
+    progress_duration(took, ms);
+    if (!isnan(core)) snprintf(text, sizeof text, "CORE %.4f | ", core);
+    clear_rewritten(p);
+    printf("task %s | %sall in %s\n", name, text, took);
+    fflush(stdout);
+}
+
 void progress_sample(Progress *p, int64_t step, const char *text) {
     clear_rewritten(p);
     printf("sample at step %lld:\n", (long long)step);

@@ -33,6 +33,9 @@ Progress progress_start(int64_t steps, int64_t first_step, int64_t log_every);
  * are of the median of the last 20 steps; without a part of gemm (mfu is not a number) its columns are empty. */
 void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes);
 void progress_eval(Progress *p, int64_t step, double loss, double ms);
+/* A line of a task's scores; then one of how long all of them took, with CORE where it is a number. */
+void progress_task(Progress *p, int64_t step, const TaskScores *t);
+void progress_tasks(Progress *p, int64_t step, double core, double ms);
 void progress_sample(Progress *p, int64_t step, const char *text);
 void progress_note(Progress *p, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* any other line, clear of the rewritten one */
 

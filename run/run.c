@@ -39,6 +39,25 @@ static void refuse_config_among_logs(const Config *c) {
                  c->path, logs[i]);
 }
 
+static void open_tasks(Run *r) {
+    const Config *c = r->config;
+    r->task = (Task *)calloc((size_t)c->eval.tasks.count + 1, sizeof *r->task);
+    if (!r->task) fail(EXIT_MEMORY, "no memory for the tasks");
+    for (; r->tasks < c->eval.tasks.count; r->tasks++) {
+        Task *t = &r->task[r->tasks];
+        *t = task_read(c->eval.tasks.item[r->tasks], (TaskReader){&r->tokenizer, c->batch.seq_len});
+        if (t->cut > 0)
+            warn("%s: %lld texts are longer than the %lld tokens of batch.seq_len and lost their beginning", t->path, (long long)t->cut,
+                 (long long)c->batch.seq_len);
+    }
+}
+
+static uint64_t tasks_fingerprint(const Run *r) {
+    uint64_t all = 0;
+    for (int i = 0; i < r->tasks; i++) all = 31 * all + r->task[i].fingerprint;
+    return all;
+}
+
 static void open_inputs(Run *r) {
     const Config *c = r->config;
     refuse_config_among_logs(c);
@@ -46,6 +65,7 @@ static void open_inputs(Run *r) {
     r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.shape.vocab_size);
     if (c->data.val.count)
         r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.shape.vocab_size);
+    open_tasks(r);
     const char *shared = dataset_shared_file(&r->val, &r->train);
     if (shared)
         warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that loss says little",
@@ -64,8 +84,9 @@ static void agree_on_inputs(const Run *r) {
         uint64_t    seen;
     } inputs[] = {{"data.train", dataset_fingerprint(&r->train)},
                   {"data.val", dataset_fingerprint(&r->val)},
+                  {"eval.tasks", tasks_fingerprint(r)},
                   {"model.init_from", checkpoint_source_fingerprint(r->config)}};
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         if (!guard_is_same(r->comm, (int64_t)inputs[i].seen, ranks))
             fail(EXIT_DATA,
                  "%s: the ranks do not see the same files: %s differ; compared are names without folder, sizes, and samples of what they hold",
@@ -384,6 +405,8 @@ void run_destroy(Run *r) {
     free(r->shares);
     if (!is_read) dataset_close(&r->train);
     if (r->val.shards) dataset_close(&r->val);
+    for (int i = 0; i < r->tasks; i++) task_free(&r->task[i]);
+    free(r->task);
     tokenizer_destroy(&r->tokenizer);
     watchdog_tick(r->watchdog, "the end");
     lock_release(r->lock);

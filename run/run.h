@@ -20,6 +20,7 @@
 #include "run/progress.h"
 #include "run/slowness.h"
 #include "run/stragglers.h"
+#include "run/tasks.h"
 #include "run/guard/requests.h"
 #include "run/guard/watchdog.h"
 
@@ -48,6 +49,8 @@ typedef struct {
     Arena         batch_arena;
     Dataset       train, val;       /* val.shards 0: no evaluation */
     Tokenizer     tokenizer;
+    Task         *task;             /* owned [tasks]: eval.tasks */
+    int           tasks;
     Loader       *loader;
     Batch         eval_batch;       /* [micro_batch, this rank's tokens of seq_len] */
     int32_t      *eval_tokens;      /* host: the same twice, and a whole sequence twice */

@@ -1,221 +1,192 @@
 /* sample_verb.c - `train_gpt sample RUN_OR_CHECKPOINT [key=value ...]`: text from a checkpoint, or from a Hugging Face
- * folder, to stdout. The folder describes the model, so neither the run's config nor its data need be there. Computes in
- * fp32 with the masters' own values. Under mpirun with parallel.tensor, .context or .pipeline the ranks share the model; without
- * these rank 0 has all of it. */
+ * folder, to stdout, token by token; all else goes to stderr. The folder describes the model, so neither the run's config
+ * nor its data need be there. Computes in fp32 with the masters' own values. Under mpirun with parallel.tensor, .context or
+ * .pipeline the ranks share the model; without these rank 0 has all of it. */
 #include <errno.h>
-#include <math.h>
 #include <omp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/io.h"
-#include "core/json.h"
 #include "layers/algorithms.h"
-#include "model/hf_gpt2.h"
-#include "model/model.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/weights_set.h"
-#include "run/config/config.h"
-#include "run/config/nearest.h"
 #include "run/sample.h"
+#include "run/sample_options.h"
+#include "run/stored_model.h"
 #include "run/verbs.h"
 
-static const char USAGE[] =
-    "./train_gpt sample RUN_OR_CHECKPOINT [prompt=\"...\"] [tokens=256] [temperature=0.8] [top_k=0] [seed=1337] [tokenizer=FOLDER_OR_FILE]; "
-    "under mpirun [parallel.tensor=1] [parallel.context=1] [parallel.pipeline=1]";
-
-/* --- arguments ---------------------------------------------------------------------------------------------------- */
-
-static double number_argument(const char *name, const char *text, double least, double most) {
-    char  *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || !(value >= least && value <= most))
-        fail(EXIT_CONFIG, "sample: %s=%s: a number from %g to %g is expected", name, text, least, most);
-    return value;
+/* Exit code of a file that cannot be read. */
+static int exit_of(int64_t fault) {
+    return fault == -ENOMEM ? EXIT_MEMORY : fault == -EIO || fault == -EACCES ? EXIT_IO : EXIT_DATA;
 }
 
-static int64_t count_argument(const char *name, const char *text, double least, double most) {
-    double value = number_argument(name, text, least, most);
-    if (value != floor(value)) fail(EXIT_CONFIG, "sample: %s=%s: a whole number is expected", name, text);
-    return (int64_t)value;
-}
+/* --- the prompt --------------------------------------------------------------------------------------------------- */
 
-/* The command line. */
-typedef struct { SamplePlan plan; MeshSizes grid; const char *tokenizer; } Asked;
+enum { PROMPT_LIMIT = 64 << 20 };
 
-static void take_argument(Asked *asked, const char *argument) {
-    static const char *const names[] = {"prompt", "tokens", "temperature", "top_k", "seed", "parallel.tensor",
-                                        "parallel.context", "parallel.pipeline", "tokenizer", NULL};
-    SamplePlan *plan = &asked->plan;
-    MeshSizes  *grid = &asked->grid;
-    const char *value = strchr(argument, '=');
-    char        name[64];
-    snprintf(name, sizeof name, "%.*s", (int)(value ? value - argument : (ptrdiff_t)strlen(argument)), argument);
-    int which = 0;
-    while (names[which] && strcmp(names[which], name) != 0) which++;
-    if (!names[which]) {
-        Nearest near = nearest_word(name, names);
-        fail(EXIT_CONFIG, "sample: unknown option \"%s\"%s%s%s; usage: %s", name, near.sure ? ", did you mean \"" : "",
-             near.sure ? near.word : "", near.sure ? "\"?" : "", USAGE);
+/* Standard input, malloc'ed: its length, or -errno. */
+static int64_t read_input(char **text) {
+    size_t room = 0, bytes = 0;
+    *text = NULL;
+    for (ssize_t n = 1; n != 0;) {
+        if (bytes + 1 >= room) *text = (char *)realloc(*text, room = 2 * room + 4096);
+        if (!*text) return -ENOMEM;
+        n = read(STDIN_FILENO, *text + bytes, room - bytes - 1);
+        if (n < 0 && errno == EINTR) n = 1;
+        else if (n < 0) return -errno;
+        else bytes += (size_t)n;
+        if (bytes > PROMPT_LIMIT) return -EFBIG;
     }
-    if (!value) fail(EXIT_CONFIG, "sample: %s needs a value: %s=...", name, name);
-    value++;
-    switch (which) {
-        case 0: plan->prompt = value; break;
-        case 1: plan->tokens = count_argument(name, value, 0, 1e7); break;
-        case 2: plan->temperature = number_argument(name, value, 0, 1000); break;
-        case 3: plan->top_k = count_argument(name, value, 0, 1e9); break;
-        case 4: plan->seed = (uint64_t)count_argument(name, value, 0, 9007199254740992.0); break;
-        case 5: grid->tensor = (int)count_argument(name, value, 1, 1024); break;
-        case 6: grid->context = (int)count_argument(name, value, 1, 1024); break;
-        case 7: grid->stages = (int)count_argument(name, value, 1, 1024); break;
-        default: asked->tokenizer = value;
+    (*text)[bytes] = 0;
+    return (int64_t)bytes;
+}
+
+/* The prompt's bytes, malloc'ed. Rank 0 alone reads files and standard input. */
+static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
+    int         is_input = strcmp(prompt, "-") == 0, is_file = *prompt == '@';
+    const char *name = is_input ? "standard input" : prompt + 1;
+    char       *text = NULL;
+    if (!is_input && !is_file) {
+        *bytes = (int64_t)strlen(prompt);
+        return strdup(prompt);
     }
-}
-
-/* --- the model ---------------------------------------------------------------------------------------------------- */
-
-/* From the checkpoint's config.json, with Hugging Face's names. */
-static ModelShape read_shape(const char *checkpoint) {
-    char      path[4200], *text;
-    Json      json;
-    JsonFault fault;
-    snprintf(path, sizeof path, "%s/config.json", checkpoint);
-    int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
-    if (bytes < 0)
-        fail(bytes == -ENOMEM                    ? EXIT_MEMORY
-             : bytes == -EIO || bytes == -EACCES ? EXIT_IO
-                                                 : EXIT_DATA,
-             "%s cannot be read: %s", path, strerror((int)-bytes));
-    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
-        fail(EXIT_DATA, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
-    ModelShape shape = hf_config_shape(json.root, path);
-    hf_config_expect(json.root, path, shape.n_head);
-    json_free(&json);
-    free(text);
-    return shape;
-}
-
-/* --- the tokenizer ------------------------------------------------------------------------------------------------ */
-
-/* data.tokenizer of the run's config.json, or the one beside its shards, for the caller to free; NULL where there is none. */
-static char *tokenizer_of_run(const char *run) {
-    char path[4200], *text = NULL;
-    snprintf(path, sizeof path, "%s/config.json", run);
-    int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
-    if (bytes < 0) return NULL;
-    cJSON       *json = cJSON_ParseWithLength(text, (size_t)bytes);
-    const cJSON *item = json_member(json_member(json, "data"), "tokenizer");
-    char        *found = cJSON_IsString(item) && item->valuestring[0] ? strdup(item->valuestring) : NULL;
-    const cJSON *train = json_member(json_member(json, "data"), "train");
-    if (cJSON_IsArray(train)) train = train->child;
-    if (!found && cJSON_IsString(train) && tokenizer_beside(train->valuestring, path, sizeof path)) found = strdup(path);
-    cJSON_Delete(json);
-    free(text);
-    return found;
-}
-
-/* Returns the tokenizer of the command line, else that of the checkpoint, else that of the run. */
-static Tokenizer find_tokenizer(const Asked *asked, const char *run, const char *checkpoint, int64_t vocab_size) {
-    char path[4200], beside[4200], *of_run = NULL;
-    if (asked->tokenizer) return tokenizer_create(asked->tokenizer, vocab_size);
-    snprintf(beside, sizeof beside, "%s/" WEIGHTS_SINGLE, checkpoint);
-    if (tokenizer_beside(beside, path, sizeof path)) return tokenizer_create(path, vocab_size);
-    of_run = tokenizer_of_run(run);
-    if (of_run && access(of_run, R_OK) != 0) {
-        warn("%s was trained with the tokenizer %s, which is not there any more: tokenizer=FOLDER_OR_FILE says where it is",
-             run, of_run);
-        free(of_run), of_run = NULL;
+    if (!job || comm_rank(job) == 0) {
+        *bytes = is_input ? read_input(&text) : io_read_file(name, PROMPT_LIMIT, &text);
+        if (*bytes < 0)
+            fail(exit_of(*bytes), "sample: the prompt in %s cannot be read: %s", name, strerror((int)-*bytes));
     }
-    Tokenizer t = tokenizer_create(of_run ? of_run : "", vocab_size);
-    free(of_run);
-    return t;
+    if (!job) return text;
+    comm_broadcast(job, bytes, sizeof *bytes, 0);
+    if (comm_rank(job) > 0 && !(text = (char *)malloc((size_t)*bytes + 1)))
+        fail(EXIT_MEMORY, "no memory for a prompt of %lld bytes", (long long)*bytes);
+    comm_broadcast(job, text, (size_t)*bytes, 0);
+    return text;
 }
 
-/* --- the ranks ---------------------------------------------------------------------------------------------------- */
-
-int verb_sample_is_of_ranks(int argc, char **argv) {
-    for (int i = 2; i < argc; i++)
-        if (strncmp(argv[i], "parallel.", 9) == 0) return 1;
-    return 0;
-}
-
-/* The ranks that share the model, and no more. */
-static void refuse_grid(ModelShape shape, MeshSizes grid, int ranks) {
-    Config c = {.optimizer = {.name = "adamw"}};
-    c.model.shape = shape;
-    c.parallel.tensor = grid.tensor, c.parallel.context = grid.context, c.parallel.pipeline = grid.stages,
-    c.parallel.interleave = c.parallel.replicas = 1;
-    c.batch.micro_batch = 1, c.batch.seq_len = shape.n_positions, c.batch.global_tokens = shape.n_positions;
-    int64_t wanted = (int64_t)grid.tensor * grid.context * grid.stages;
-    if (wanted != ranks)
+static Prompt take_prompt(const SampleOptions *asked, const Tokenizer *tokenizer, const char *checkpoint, Comm *job,
+                          int64_t positions) {
+    int64_t bytes = 0;
+    char   *text = read_prompt(asked->prompt, job, &bytes);
+    if (bytes > 0 && tokenizer->kind == TOKENIZER_IDS)
         fail(EXIT_CONFIG,
-             "sample: parallel.tensor (%d) x context (%d) x pipeline (%d) = %lld ranks share the model, and there %s %d: mpirun -np %lld",
-             grid.tensor, grid.context, grid.stages, (long long)wanted, ranks == 1 ? "is" : "are", ranks,
-             (long long)wanted);
-    char *fault = config_check_changed(&c, ranks);
-    if (fault) fail(EXIT_CONFIG, "sample: %s", fault);
-}
-
-static ModelSpec spec_of(ModelShape shape, const Groups *g) {
-    ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = 1, .T = shape.n_positions};
-    if (!g) return spec;
-    spec.shards.ranks = g->mesh.size[AXIS_CONTEXT], spec.shards.tensor_ranks = g->mesh.size[AXIS_TENSOR],
-    spec.context_ranks = g->mesh.size[AXIS_CONTEXT];
-    spec.pipeline = (PipelineSpec){.stages = g->mesh.size[AXIS_STAGE], .parts = 1, .micro_batches = 1};
-    model_take_groups(&spec, g);
-    return spec;
+             "sample: the model of %s has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE, or leave the prompt empty",
+             checkpoint);
+    Prompt p = prompt_create(tokenizer, text, (size_t)bytes);
+    if (p.count > positions && (!job || comm_rank(job) == 0))
+        fprintf(stderr, "sample: the prompt has %lld tokens, and the model %lld positions: it sees the last %lld\n",
+                (long long)p.count, (long long)positions, (long long)prompt_seen(&p, positions));
+    free(text);
+    return p;
 }
 
 /* --- the text ----------------------------------------------------------------------------------------------------- */
 
-static void print_sample(const Asked *asked, const char *run, const char *checkpoint, const Groups *groups) {
-    ModelShape shape = read_shape(checkpoint);
-    SamplePlan plan = asked->plan;
-    Tokenizer  tokenizer = find_tokenizer(asked, run, checkpoint, shape.vocab_size);
-    if (*plan.prompt && tokenizer.kind == TOKENIZER_IDS)
-        fail(EXIT_CONFIG,
-             "sample: the model of %s has token ids only, no tokenizer that takes text: tokenizer=FOLDER_OR_FILE, or leave the prompt empty",
-             checkpoint);
-    Model *m = model_create(spec_of(shape, groups));
+/* Where the text goes. A reader that has gone ends it without a word. */
+typedef struct { int prints, is_closed; } Output;
+
+static void put_text(void *output, const char *text, size_t bytes) {
+    Output *o = (Output *)output;
+    for (ssize_t n; o->prints && !o->is_closed && bytes > 0;) {
+        n = write(STDOUT_FILENO, text, bytes);
+        if (n >= 0) text += n, bytes -= (size_t)n;
+        else if (errno == EPIPE) o->is_closed = 1;
+        else if (errno != EINTR) fail(EXIT_IO, "the text could not be written: %s", strerror(errno));
+    }
+}
+
+static int has_no_reader(void *output) { return ((Output *)output)->is_closed; }
+
+/* "step 400 of runs/mine (checkpoints/step_00000400)", or the path of a checkpoint with another name. */
+static void print_origin(const char *checkpoint, const Model *m) {
+    const char *slash = strrchr(checkpoint, '/'), *name = slash ? slash + 1 : checkpoint, *inside = "/checkpoints/";
+    size_t      run = slash ? (size_t)(slash - checkpoint) + 1 : 0, length = strlen(inside);
+    int         is_of_run = run >= length && strncmp(checkpoint + run - length, inside, length) == 0;
+    long long   step = -1;
+    ModelShape  shape = m->spec.shards.shape;
+    fputs("sample: ", stderr);
+    if (sscanf(name, "step_%lld", &step) == 1) fprintf(stderr, "step %lld of ", step);
+    if (step >= 0 && is_of_run) fprintf(stderr, "%.*s (checkpoints/%s)", (int)(run - length), checkpoint, name);
+    else fputs(checkpoint, stderr);
+    fprintf(stderr, ", %lld layers of width %lld, %.1f M parameters\n", (long long)shape.n_layer,
+            (long long)shape.n_embd, (double)m->shards->layout.elems * 1e-6);
+}
+
+static void print_rate(Sampled all) {
+    double seconds = (all.prompt_ms + all.ms) * 1e-3;
+    fprintf(stderr, "sample: %lld tokens in %.2f s, %.1f tokens/s\n", (long long)all.tokens, seconds,
+            seconds > 0 ? (double)all.tokens / seconds : 0.0);
+}
+
+/* Several texts, each with its own seed and, above it, its number. */
+static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, const Tokenizer *tokenizer,
+                        Output *out) {
+    Sampled all = {0};
+    for (int64_t i = 0; i < asked->texts && !all.left_off; i++) {
+        char line[80] = "";
+        plan.seed = (uint64_t)(asked->seed + i);
+        if (asked->texts > 1)
+            snprintf(line, sizeof line, "--- %lld of %lld, seed %lld ---\n", (long long)i + 1, (long long)asked->texts,
+                     (long long)(asked->seed + i));
+        put_text(out, line, strlen(line));
+        Sampled one = sample_stream(&m->pipeline, &m->stream, tokenizer, &plan);
+        put_text(out, "\n", 1);
+        all.tokens += one.tokens, all.prompt_ms += one.prompt_ms, all.ms += one.ms;
+        all.left_off = one.left_off || out->is_closed;
+    }
+    if (out->prints) print_rate(all);
+}
+
+static void print_sample(const SampleOptions *asked, const char *checkpoint, const Groups *groups) {
+    ModelShape shape = stored_shape(checkpoint);
+    Comm      *job = groups ? groups->job : NULL;
+    Output     out = {.prints = !job || comm_rank(job) == 0};
+    Tokenizer  tokenizer = stored_tokenizer(asked->tokenizer, asked->path, checkpoint, shape.vocab_size);
+    SamplePlan plan = {.prompt = take_prompt(asked, &tokenizer, checkpoint, job, shape.n_positions),
+                       .tokens = asked->tokens, .rule = asked->rule, .ends_at_eot = asked->ends_at_eot,
+                       .stop = (const char *const *)asked->stop, .stops = asked->stops, .put = put_text, .ctx = &out};
+    if (!job) plan.leave = has_no_reader; /* ranks draw to the end: all of them have to agree */
+    Model *m = model_create(stored_spec(GPT_SAMPLING, shape, 1, shape.n_positions, groups));
     Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)shape.n_positions);
     plan.window = arena_tensor(&window, I32, 1, shape.n_positions, 1, 1);
     matmul_algorithms_freeze(); /* no product is worth being timed for a text, and the same text comes each time */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream);
-
-    char *text = sample_text(&m->pipeline, &m->stream, &tokenizer, plan); /* all ranks draw the same */
-    if (!groups || comm_rank(groups->job) == 0) puts(text);
-    free(text);
+    if (out.prints) print_origin(checkpoint, m);
+    print_texts(asked, plan, m, &tokenizer, &out);
+    prompt_free(&plan.prompt);
     tokenizer_destroy(&tokenizer);
     arena_destroy(&window);
     model_destroy(m);
 }
 
-static void print_sample_of_ranks(const Asked *asked, const char *run, const char *checkpoint, World *world) {
-    Comm *all = world_all(world);
-    refuse_grid(read_shape(checkpoint), asked->grid, comm_size(all));
+static void print_sample_of_ranks(const SampleOptions *asked, const char *checkpoint, World *world) {
+    Comm     *all = world_all(world);
+    MeshSizes grid = {(int)asked->tensor, (int)asked->context, (int)asked->stages, 1};
+    ModelShape shape = stored_shape(checkpoint);
+    stored_refuse_grid("sample", shape, shape.n_positions, grid, comm_size(all));
     device_open(world_local_rank(world), world_threads(world));
-    Groups groups = groups_create(all, mesh_of(comm_size(all), asked->grid), 0);
+    Groups groups = groups_create(all, mesh_of(comm_size(all), grid), 0);
     groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
-    print_sample(asked, run, checkpoint, &groups);
+    print_sample(asked, checkpoint, &groups);
     groups_free(&groups);
 }
 
 int verb_sample(int argc, char **argv) {
-    if (argc < 2) fail(EXIT_CONFIG, "sample needs a run folder or a checkpoint: %s", USAGE);
-    Asked asked = {.plan = {.prompt = "", .tokens = 256, .temperature = 0.8, .top_k = 0, .seed = 1337}, .grid = {1, 1, 1, 1}};
-    char  checkpoint[4096];
-    for (int i = 2; i < argc; i++) take_argument(&asked, argv[i]);
-    weights_set_folder(argv[1], checkpoint, sizeof checkpoint);
-    if (verb_sample_is_of_ranks(argc, argv)) {
+    SampleOptions asked = sample_options(argc, argv);
+    char          checkpoint[4096];
+    weights_set_folder(asked.path, checkpoint, sizeof checkpoint);
+    signal(SIGPIPE, SIG_IGN); /* a write then fails: put_text */
+    if (verb_is_of_ranks(argc, argv)) {
         World *world = world_join(launch_detect());
-        print_sample_of_ranks(&asked, argv[1], checkpoint, world);
+        print_sample_of_ranks(&asked, checkpoint, world);
         world_leave(world);
-        return EXIT_DONE;
+    } else {
+        device_open(0, omp_get_num_procs());
+        print_sample(&asked, checkpoint, NULL);
     }
-    device_open(0, omp_get_num_procs());
-    print_sample(&asked, argv[1], checkpoint, NULL);
+    sample_options_free(&asked);
     return EXIT_DONE;
 }

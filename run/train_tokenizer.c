@@ -114,8 +114,11 @@ static char *vocabulary_json(const char *pattern, const int32_t *left, const int
         size_t      first, second;
         const char *text;
         bpe_bytes(b, left[i], &first), bpe_bytes(b, right[i], &second);
-        if (first + second > room) token = (char *)realloc(token, room = 2 * (first + second));
-        if (!token) break;
+        if (first + second > room) {
+            free(token);
+            token = (char *)malloc(room = 2 * (first + second));
+            if (!token) break;
+        }
         text = bpe_bytes(b, left[i], &first), memcpy(token, text, first);
         text = bpe_bytes(b, right[i], &second), memcpy(token + first, text, second);
         CHECK(bpe_add(b, 256 + i, token, first + second), "merge %d makes a token that is there", i);
@@ -139,8 +142,9 @@ int verb_train_tokenizer(int argc, char **argv) {
     count_texts(&a, &counting);
 
     int32_t  most = a.vocab_size - 257;
-    int32_t *left = (int32_t *)malloc(2 * sizeof *left * (size_t)(most + 1)), *right = left + most + 1;
+    int32_t *left = (int32_t *)malloc(2 * sizeof *left * (size_t)(most + 1));
     if (!left) fail(EXIT_MEMORY, "no memory for a vocabulary of %d", a.vocab_size);
+    int32_t *right = left + most + 1;
     int32_t merges = bpe_trainer_learn(counting.trainer, most, left, right);
     char   *json = vocabulary_json(pattern, left, right, merges, &json_bytes);
     int     rc = io_mkdirs(a.out);

@@ -35,6 +35,7 @@ typedef struct {
 static const Verb VERBS[] = {
     {"check",    "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data", verb_check},
     {"plan",     "config.json [key=value ...] [ranks=N] [cluster=NAME]", "parameters, memory, tokens and time of a run, here or elsewhere", verb_plan},
+    {"eval",     "RUN_OR_CHECKPOINT [key=value ...]",     "loss, bits per byte and scores of tasks; under mpirun on a grid",              verb_eval},
     {"sample",   "RUN_OR_CHECKPOINT [key=value ...]",     "text from a trained model; under mpirun on a grid",                                verb_sample},
     {"export",   "RUN_OR_CHECKPOINT out=FOLDER [dtype=bf16]", "a folder that Hugging Face transformers loads",         verb_export},
     {"tokenize", "...",                                   "text into token shards; tokenize alone prints how",         verb_tokenize},
@@ -118,6 +119,12 @@ static NORETURN void refuse_word(const char *word) {
     fail(EXIT_CONFIG, "\"%s\" is neither a verb nor a file; train_gpt --help lists what there is", word);
 }
 
+int verb_is_of_ranks(int argc, char **argv) {
+    for (int i = 2; i < argc; i++)
+        if (strncmp(argv[i], "parallel.", 9) == 0 || strncmp(argv[i], "--parallel.", 11) == 0) return 1;
+    return 0;
+}
+
 int is_verb(int argc, char **argv) {
     if (argc < 2) return 1;
     const char *word = argv[1];
@@ -146,7 +153,7 @@ int verb_main(int argc, char **argv) {
         world_expect(launch); /* this was to be a run of all ranks */
         refuse_word(argv[1]);
     }
-    int of_ranks = verb && verb->main == verb_sample && verb_sample_is_of_ranks(argc, argv);
+    int of_ranks = verb && (verb->main == verb_sample || verb->main == verb_eval) && verb_is_of_ranks(argc, argv);
     if (of_ranks) world_expect(launch);
     else if (launch.rank > 0) return EXIT_DONE; /* rank 0 does it, once */
     start_computing();

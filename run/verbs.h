@@ -1,5 +1,5 @@
 /* verbs.h - words in place of a config file: all tasks but training. None needs MPI; under mpirun rank 0 alone acts, but
- * for `sample` with a grid.
+ * for `sample` and `eval` with a grid.
  *
  * A verb gets argv from its own word on (argv[0] = "plan") and returns an exit code.
  */
@@ -21,7 +21,8 @@ const char *program_version(void); /* "0.1.0 (commit 1a2b3c4)" */
 int verb_check(int argc, char **argv);      /* check.c        */
 int verb_plan(int argc, char **argv);       /* plan_verb.c    */
 int verb_sample(int argc, char **argv);     /* sample_verb.c  */
-int verb_sample_is_of_ranks(int argc, char **argv); /* all ranks take part: a grid is given */
+int verb_eval(int argc, char **argv);       /* eval_verb.c    */
+int verb_is_of_ranks(int argc, char **argv); /* sample, eval: all ranks take part, a grid is given */
 int verb_tokenize(int argc, char **argv);   /* tokenize.c     */
 int verb_train_tokenizer(int argc, char **argv);
 int verb_export(int argc, char **argv);     /* export.c       */

@@ -44,6 +44,7 @@ typedef struct {
     int     ranks;                 /* that saved it; 0 = there was none, a new run                   */
     char    name[64];              /* "step_00001000"                                                */
     char    grid[MESH_TEXT];       /* that saved it; "": data alone                                  */
+    int     is_copy;               /* of another run's folder: a run of its own, with a parent       */
 } Resumed;
 
 /* Before MPI, in one process that changes nothing: finds faults early in the weights to start from, where there is
@@ -56,7 +57,7 @@ void     checkpoint_precheck(const Config *config);
 
 /* Collective. Finds the newest checkpoint that verifies (warns of those it passes over), checks that config and data
  * agree (exit 64 naming each key with both values), reads masters and moments, publishes the working copy. Honours
- * run.resume. */
+ * run.resume. In a folder that was copied the run gets a new run_id, and a parent (lineage.h). */
 Resumed checkpoint_resume(CheckpointState *state);
 
 /* Collective, in mid-run and with no save in flight. Goes back to the newest checkpoint that verifies, without

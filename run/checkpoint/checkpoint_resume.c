@@ -12,6 +12,7 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/checkpoint_refuse.h"
+#include "run/checkpoint/lineage.h"
 #include "model/algorithms_file.h"
 #include "run/checkpoint/weights_file.h"
 
@@ -117,6 +118,20 @@ static void read_checkpoint(const CheckpointState *state, const char *folder) {
     optimizer_publish(state->optimizer, state->stream);
 }
 
+/* The run_id of the checkpoint and its parent; of a copied folder a new one, with that run as its parent. Returns which. */
+static int take_identity(CheckpointState *state, const Manifest *m) {
+    TrainState *t = state->train_state;
+    int64_t     is_copy = comm_rank(state->comm) == 0 && lineage_is_copy(state->config->run.dir, m->folder, m->run_id);
+    comm_broadcast(state->comm, &is_copy, sizeof is_copy, 0);
+    snprintf(t->run_id, sizeof t->run_id, "%s", m->run_id);
+    t->parent = m->parent;
+    if (!is_copy) return 0;
+    t->parent.step = m->step;
+    snprintf(t->parent.run_id, sizeof t->parent.run_id, "%s", m->run_id);
+    make_run_id(state);
+    return 1;
+}
+
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 static Resumed take_over(CheckpointState *state, const StepFolder *at, const Manifest *m) {
@@ -142,7 +157,7 @@ Resumed checkpoint_resume(CheckpointState *state) {
     Path folder = path_of("%s/checkpoints/%s", state->config->run.dir, at.name);
     refuse_other_settings(state->config, state->train, folder.text, &m);
     Resumed resumed = take_over(state, &at, &m);
-    snprintf(state->train_state->run_id, sizeof state->train_state->run_id, "%s", m.run_id);
+    resumed.is_copy = take_identity(state, &m);
     if (!device_is_host() && m.gemm) algorithms_from_json(m.gemm, folder.text);
     manifest_free(&m);
     return resumed;

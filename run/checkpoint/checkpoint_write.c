@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -336,6 +337,7 @@ static Manifest describe(const Save *s) {
                                 .config = s->config,
                                 .gemm = s->gemm};
     snprintf(m.run_id, sizeof m.run_id, "%s", s->train_state.run_id);
+    m.parent = s->train_state.parent;
     Mesh mesh = config_mesh(config, m.ranks);
     if (mesh_ranks(mesh) > mesh.size[AXIS_SHARD]) mesh_text(mesh, m.grid);
     snprintf(m.backend, sizeof m.backend, "%s", device_backend());
@@ -355,6 +357,8 @@ static void read_back(Save *s) {
 static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
     Manifest m = describe(s);
     size_t   bytes;
+    char     folder[PATH_MAX];
+    m.folder = realpath(s->run_dir.text, folder);
     char    *text = describe_data(s, s->state->train, &m) && collect_extents(s, all, count, &m) ? manifest_write(&m, &bytes) : NULL;
     if (text) write_file(s, MANIFEST_NAME, text, bytes);
     else      note_memory(s);

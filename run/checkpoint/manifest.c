@@ -66,6 +66,13 @@ static void write_files(FILE *out, const Manifest *m) {
 static int write_body(FILE *out, const Manifest *m, const char *config, const char *gemm) {
     int whole = 1;
     fprintf(out, "{\"format\":\"train_gpt checkpoint\",\"version\":\"1.1\",\n\"run_id\":\"%s\",\n", m->run_id);
+    if (m->parent.run_id[0])
+        fprintf(out, "\"parent\":{\"run_id\":\"%s\",\"step\":\"%" PRId64 "\"},\n", m->parent.run_id, m->parent.step);
+    if (m->folder) {
+        fprintf(out, "\"folder\":");
+        whole = write_string(out, m->folder);
+        fprintf(out, ",\n");
+    }
     fprintf(out, "\"step\":\"%" PRId64 "\",\"samples\":\"%" PRId64 "\",\"tokens\":\"%" PRId64 "\",\n", m->step,
             m->samples, m->tokens);
     fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n", m->seed);
@@ -165,11 +172,25 @@ static int read_guard(const cJSON *object, Guard *g) {
     return 1;
 }
 
+static int read_run_id(const cJSON *value, char out[40]) {
+    return read_word(value, out, 40) && strlen(out) >= 8 && strspn(out, "0123456789abcdef") == strlen(out);
+}
+
+/* Whose run this is, and where it was. */
+static int read_lineage(const cJSON *root, Manifest *m, char *fault) {
+    const cJSON *parent = json_member(root, "parent"), *folder = json_member(root, "folder");
+    if (!read_run_id(json_member(root, "run_id"), m->run_id)) return manifest_fault(fault, MANIFEST_NAME " has no valid run_id");
+    if (parent && (!read_run_id(json_member(parent, "run_id"), m->parent.run_id) ||
+                   !read_amount(json_member(parent, "step"), &m->parent.step)))
+        return manifest_fault(fault, MANIFEST_NAME " has no valid parent");
+    if (folder && !cJSON_IsString(folder)) return manifest_fault(fault, MANIFEST_NAME " has no valid folder");
+    m->folder = folder ? folder->valuestring : NULL;
+    return 1;
+}
+
 static int read_head(const cJSON *root, Manifest *m, char *fault) {
     const cJSON *scale = json_member(root, "loss_scale");
-    if (!read_word(json_member(root, "run_id"), m->run_id, sizeof m->run_id) || strlen(m->run_id) < 8 ||
-        strspn(m->run_id, "0123456789abcdef") != strlen(m->run_id))
-        return manifest_fault(fault, MANIFEST_NAME " has no valid run_id");
+    if (!read_lineage(root, m, fault)) return 0;
     if (!read_amount(json_member(root, "step"), &m->step)) return manifest_fault(fault, MANIFEST_NAME " has no valid step");
     if (!read_amount(json_member(root, "samples"), &m->samples))
         return manifest_fault(fault, MANIFEST_NAME " has no valid samples");

@@ -5,7 +5,8 @@
  * checkpoint is seen. The parser is a pure function over bytes and length; names of files are never taken from it: a
  * checkpoint has these and no others.
  *
- *   {"format":"train_gpt checkpoint","version":"1.1","run_id":...,"step":"50",...,"config":{...},
+ *   {"format":"train_gpt checkpoint","version":"1.1","run_id":...,"parent":{"run_id":...,"step":"40"} of a copied run,
+ *    "folder":"/where/the/run/is","step":"50",...,"config":{...},
  *    "data":[{"name":"train_000.bin","bytes":"...","tokens":"..."}],
  *    "files":[{"name":"model.safetensors","bytes":"...","runs":[["offset","length","xxh3 hex"],...]},...],
  *    "hash":"xxh3 hex of all bytes before ,\"hash\""}
@@ -67,8 +68,15 @@ typedef struct {                  /* one training shard */
     int64_t     tokens;
 } ManifestData;
 
+typedef struct {                  /* the run whose copied checkpoint this run went on from */
+    char    run_id[40];           /* "": none */
+    int64_t step;
+} RunParent;
+
 typedef struct {
     char          run_id[40], backend[16], precision[16];
+    RunParent     parent;         /* absent in a file = none */
+    const char   *folder;         /* borrowed: the run's folder, absolute; absent in a file = NULL */
     char          grid[MESH_TEXT]; /* of the ranks that saved it; "": data alone */
     int64_t       step, samples, tokens, seed;
     int           ranks, threads;

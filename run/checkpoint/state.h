@@ -4,6 +4,7 @@
 #define TRAIN_GPT_RUN_CHECKPOINT_STATE_H
 
 #include "model/precision.h"
+#include "run/checkpoint/manifest.h"
 #include "run/config/config.h"
 #include "run/guard/guard.h"
 
@@ -19,7 +20,8 @@ typedef struct {
     Position  start;       /* where this process took over; a rollback moves it         */
     Guard     guard;
     LossScale loss_scale;  /* the same bits as a run that was never stopped             */
-    char      run_id[40];  /* made at the first start, kept by resumes                  */
+    char      run_id[40];  /* made at the first start, kept by resumes, not by copies   */
+    RunParent parent;      /* of a copied run                                           */
 } TrainState;
 
 /* After `step` steps of a run that stood at p. */

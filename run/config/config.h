@@ -63,8 +63,12 @@ typedef struct {
     } parallel;
     struct { int recompute, offload; /* OFFLOAD_WORDS */ } memory;
     struct { int64_t every, keep; } checkpoint;
-    struct { int64_t every, tokens; } eval;
-    struct { int64_t every, tokens; const char *prompt; double temperature; int64_t top_k; } sample;
+    struct { int64_t every, tokens; StringList tasks; int64_t tasks_every; } eval;
+    struct {
+        int64_t every, tokens, top_k;
+        double  temperature, top_p, min_p;
+        const char *prompt;
+    } sample;
     struct { int64_t every; } log;
 } Config;
 

@@ -144,11 +144,15 @@ const Option OPTIONS[] = {
     INTEGER(checkpoint.keep, "2", 1, EXACT, "newest checkpoints that stay; two at least, so that one of them verifies"),
     INTEGER(eval.every, "250", 0, EXACT, "steps between evaluations (also at step 0 and the end); 0 = never"),
     INTEGER(eval.tokens, "131072", 0, EXACT, "the first so many tokens of data.val, whatever the ranks; 0 = all"),
+    LIST(eval.tasks, "[]", 0, "files of questions that are scored with each evaluation: JSONL, or llm.c's hellaswag_val.bin"),
+    INTEGER(eval.tasks_every, "0", 0, EXACT, "steps between scorings of eval.tasks (also at step 0 and the end); 0 = eval.every"),
     INTEGER(sample.every, "0", 0, EXACT, "steps between samples of generated text; 0 = never"),
     INTEGER(sample.tokens, "128", 1, EXACT, "tokens of a sample"),
     TEXT(sample.prompt, "\"\"", 0, 65535, "text the sample goes on from"),
     REAL(sample.temperature, "0.8", 0, BIG, "0 = the likeliest token each time"),
     INTEGER(sample.top_k, "0", 0, EXACT, "draw among the k likeliest tokens; 0 = all"),
+    REAL(sample.top_p, "1", 0, 1, "draw among the fewest likeliest tokens whose probability reaches this; 1 = all"),
+    REAL(sample.min_p, "0", 0, 1, "draw among tokens of at least so many times the likeliest's probability; 0 = all"),
     INTEGER(log.every, "1", 1, EXACT, "steps between progress lines; metrics.jsonl has every step"),
 };
 const int OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS;

@@ -97,11 +97,12 @@ heard() { "$@" > /dev/null 2> "$WORK/err"; }
 expect "another GPU's algorithms" heard train $SMALL run.dir="$WORK/fp32" run.steps=11
 expect "another GPU's algorithms: both are named" grep -q "gemm.json: .* chosen on GPU another GPU, and this is emulated GPU" "$WORK/err"
 expect "another GPU's algorithms: the file is this one's now" grep -q '"gpu":.*"emulated GPU"' "$WORK/fp32/gemm.json"
-say() { "$TRAIN" sample "$WORK/fp32" tokens=8 prompt="the quick" seed=3; }
+say() { "$TRAIN" sample "$WORK/fp32" tokens=50 prompt="the quick" seed=3; }
 said=$(say)
 expect "sample prints the same each time" [ -n "$said" -a "$said" = "$(say)" ]
 rm -r "$WORK/bf16/checkpoints/step_00000010"
 TRAIN=$CPU
+expect "the CPU build samples the same text" [ "$said" = "$(say)" ]
 expect "the CPU build goes on from there" quiet train $SMALL run.dir="$WORK/bf16" precision=bf16
 expect "the CPU build goes on from there: losses" same_losses "$WORK/bf16" "$WORK/again" 1e-3
 exit $STATUS

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make check-hf: a checkpoint's folder and our exports load in Hugging Face transformers as they are, with the same logits (1e-4 in fp32), and
-# models that transformers made load here.
+# make check-hf: a checkpoint's folder and our exports load in Hugging Face transformers as they are, with the same logits (1e-4 in fp32) and
+# greedy text, and models that transformers made load here.
 # Installs transformers into a virtual environment under build/; ends with "skipped: ..." and status 0 where it cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 VENV=$PWD/build/venv-hf
@@ -35,7 +35,12 @@ export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error HF_HUB_DISABLE_PROGRESS_BAR
 for grid in "1" "4 model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pipeline=2"; do
     # shellcheck disable=SC2086
     train_ranks $grid run.dir="$WORK/${grid%% *}" optimizer.learning_rate=5e-3 > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
-    same "a checkpoint of ${grid%% *} rank(s)" "$WORK/${grid%% *}/checkpoints/step_00000012"
+    folder=$WORK/${grid%% *}/checkpoints/step_00000012
+    same "a checkpoint of ${grid%% *} rank(s)" "$folder"
+    "$TRAIN" sample "$folder" prompt="the quick" temperature=0 tokens=31 > "$WORK/ours" 2> "$WORK/log" &&
+        "$PYTHON" test/interop/check_sample.py "$folder" 31 "the quick" > "$WORK/theirs" 2>> "$WORK/log" &&
+        cmp "$WORK/ours" "$WORK/theirs"
+    ok $? "and the same greedy text"
 done
 
 # Our exports there.
@@ -86,4 +91,5 @@ for tokenizer in "" "$WORK/bpe" "$WORK/ranks/gpt2.tiktoken"; do
     said=$("$PYTHON" test/interop/check_hf_tokenizer.py "$folder" "$WORK/prose" "$WORK/ids" 2>&1)
     ok $? "transformers $VERSION loads a checkpoint's tokenizer, ${tokenizer##*/}: $(tail -n 1 <<< "$said")"
 done
+bash test/interop/check_eval.sh || STATUS=1 # lm-eval's scores
 exit $STATUS

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # make test-interop: our tokenizer gives the ids of Hugging Face tokenizers and of tiktoken (check_tokenizers.py), our reader of parquet files
-# the text of pyarrow (check_parquet.py). Installs these into a virtual environment under build/; ends with "skipped: ..." and status 0 where it
+# the text of pyarrow (check_parquet.py), and sweeps are what the study of PyPI's Optuna says (check_sweeps.py; Debian's: test_sweep_search.sh). Installs these into a virtual environment under build/; ends with "skipped: ..." and status 0 where it
 # cannot.
 . "$(dirname "$0")/../run/lib/tiny.sh"
 VENV=$PWD/build/venv-interop PYTHON=$PWD/build/venv-interop/bin/python
-PACKAGES=(tokenizers tiktoken pyarrow) DUMPS=("$B/test/data/dump_ids" "$B/test/data/dump_parquet")
+PACKAGES=(tokenizers tiktoken pyarrow optuna) DUMPS=("$B/test/data/dump_ids" "$B/test/data/dump_parquet")
 skip() { echo "skipped: $1"; exit 0; }
 has_packages() { "$PYTHON" -c "import $(IFS=,; echo "${PACKAGES[*]}")" 2> /dev/null; }
 python3 -c 'import venv, ensurepip' 2> /dev/null || skip "python3-venv is not installed"
@@ -16,4 +16,6 @@ make --no-print-directory B="$B" "${DUMPS[@]}" > "$WORK/log" 2>&1 || { tail "$WO
 GPT2=../shared/data/gpt2; [ -e $GPT2/vocab.json ] || GPT2=
 "$PYTHON" test/interop/check_parquet.py "$B/test/data/dump_parquet" "$WORK" || STATUS=1
 "$PYTHON" test/interop/check_tokenizers.py "$B/test/data/dump_ids" "$TRAIN" "$WORK" $GPT2 || STATUS=1
+sed -E 's/"steps": 12/"steps": 9/; s/"every": 6/"every": 9/g; s/, "dir": "[^"]*"//' "$WORK/tiny.json" > "$WORK/sweep.json"
+"$PYTHON" test/interop/check_sweeps.py "$TRAIN" "$WORK" || STATUS=1
 exit $STATUS

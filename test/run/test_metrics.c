@@ -172,7 +172,7 @@ static void a_large_hole_costs_no_memory(void **state) {
     char *whole = unbroken(20);
     long  before = peak_kib();
     assert_int_equal(truncate(path, 64 << 20), 0);
-    assert_int_equal(metrics_lack_eval(dir, 20), 0);
+    assert_int_equal(metrics_lack_eval(dir, 20, METRICS_EVAL), 0);
     metrics_close(metrics_open(dir, 20));
     assert_in_range(peak_kib() - before, 0, 8 << 10);
     char *text = read_text(path);
@@ -281,20 +281,51 @@ static void a_lost_file_starts_at_the_step(void **state) {
  * resume. */
 static void a_missing_evaluation_is_seen(void **state) {
     (void)state;
-    assert_int_equal(metrics_lack_eval(dir, 0), 1);
-    assert_int_equal(metrics_lack_eval(dir, 6), 0); /* no log */
+    assert_int_equal(metrics_lack_eval(dir, 0, METRICS_EVAL), 1);
+    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 0); /* no log */
     Metrics *m = metrics_open(dir, 0);
     log_steps(m, 0, 6);
-    assert_int_equal(metrics_lack_eval(dir, 6), 0); /* it never evaluated */
+    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 0); /* it never evaluated */
     metrics_close(m);
     m = metrics_open(dir, 0);
     metrics_eval(m, 0, 5.5);
     log_steps(m, 0, 6);
-    assert_int_equal(metrics_lack_eval(dir, 6), 1);
+    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 1);
     metrics_eval(m, 6, NAN); /* even one that is no number was one */
-    assert_int_equal(metrics_lack_eval(dir, 6), 0);
-    assert_int_equal(metrics_lack_eval(dir, 7), 0);
+    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 0);
+    assert_int_equal(metrics_lack_eval(dir, 7, METRICS_EVAL), 0);
     metrics_close(m);
+}
+
+/* Lines of tasks are exact, stay or go with their step, and are missed where they are missing. */
+static void scores_of_tasks_are_lines_of_ours(void **state) {
+    (void)state;
+    static const TaskScores scores[] = {
+        {"a \"b\"", TASK_CHOICES, 30, 0, 0.5, 0.0928476690885259, 1.0 / 3, 0.08753761, NAN, NAN},
+        {"c", TASK_CONTINUATION, 1, 0, 1, NAN, NAN, NAN, 12.5, 0.25}};
+    static const char lines[] =
+        "{\"kind\":\"task\",\"step\":6,\"task\":\"a \\\"b\\\"\",\"n\":30,\"acc\":0.5,\"stderr\":0.0928476691,\"acc_norm\":0.333333333,"
+        "\"acc_norm_stderr\":0.08753761}\n"
+        "{\"kind\":\"task\",\"step\":6,\"task\":\"c\",\"n\":1,\"acc\":1,\"stderr\":null,\"perplexity\":12.5,\"centered\":0.25}\n";
+    Metrics *m = metrics_open(dir, 0);
+    metrics_tasks(m, 0, scores, 2);
+    log_steps(m, 0, 6);
+    metrics_eval(m, 6, 5);
+    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_TASK), 1);
+    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_EVAL), 0); /* it never evaluated before */
+    metrics_tasks(m, 6, scores, 2);
+    assert_int_equal(metrics_lack_eval(dir, 6, METRICS_TASK), 0);
+    log_steps(m, 6, 8);
+    metrics_tasks(m, 8, scores, 1);
+    metrics_close(m);
+    char *text = read_text(path), *end;
+    assert_non_null(end = strstr(text, lines));
+    end += strlen(lines);
+    metrics_close(metrics_open(dir, 6));
+    char *kept = read_text(path);
+    assert_int_equal(strlen(kept), end - text);
+    assert_memory_equal(kept, text, strlen(kept));
+    free(kept), free(text);
 }
 
 static void the_picture_survives_a_resume(void **state) {
@@ -408,6 +439,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_file_without_a_line_of_ours_is_kept, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_lost_file_starts_at_the_step, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_missing_evaluation_is_seen, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(scores_of_tasks_are_lines_of_ours, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_picture_survives_a_resume, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(faults_end_with_a_sentence, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(lines_wait_for_room, make_dir, remove_dir),

@@ -1,9 +1,11 @@
 /* test_progress.c - the lines a person reads: columns that stay in place within 120, units, the ETA, and a terminal's
  * part. */
+#include "core/error.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <cmocka.h>
+#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>

@@ -24,6 +24,8 @@ static char *sample(size_t *bytes) {
     ManifestData data[2] = {{"a \"quoted\"\n.bin", 18446744073709551615u, 9223372036854775807}, {"b.bin", 2, 1}};
     cJSON       *json = cJSON_Parse("{\"run\":{\"steps\":5},\"optimizer\":{\"learning_rate\":0.0006}}");
     Manifest     m = {.run_id = "0123456789abcdef",
+                      .parent = {"fedcba9876543210", 40},
+                      .folder = "/a \"b\"/runs",
                       .backend = "cpu",
                       .precision = "bf16",
                       .step = 1000,
@@ -61,6 +63,9 @@ static void test_round_trip(void **state) {
     if (parse(text, bytes, &m, fault) != MANIFEST_GOOD) fail_msg("%s", fault);
     assert_string_equal(m.run_id, "0123456789abcdef");
     assert_string_equal(m.precision, "bf16");
+    assert_string_equal(m.parent.run_id, "fedcba9876543210");
+    assert_int_equal(m.parent.step, 40);
+    assert_string_equal(m.folder, "/a \"b\"/runs");
     assert_true(m.step == 1000 && m.samples == 12000 && m.tokens == MANIFEST_COUNT_LIMIT && m.seed == INT64_MAX);
     assert_true(m.ranks == 3 && m.threads == 2 && m.loss_scale == 65536.5 && m.loss_scale_steps == 1234);
     assert_true(m.guard.skips == 2 && m.guard.rollbacks == 7 && m.guard.furthest == 991 && m.guard.spikes.count == 3);
@@ -193,6 +198,11 @@ static void test_forgeries(void **state) {
         {"\"run_id\"", "\"run_ix\"", MANIFEST_BROKEN, "run_id"},
         {"0123456789abcdef", "../../etc/passwd", MANIFEST_BROKEN, "run_id"},
         {"0123456789abcdef", "0123456789abcdef0123456789abcdef01234567", MANIFEST_BROKEN, "run_id"},
+        {"\"parent\"", "\"later\"", MANIFEST_GOOD, ""}, /* a run that is no copy has none, an earlier version no folder */
+        {"\"folder\"", "\"later\"", MANIFEST_GOOD, ""},
+        {"fedcba9876543210", "here", MANIFEST_BROKEN, "parent"},
+        {"\"step\":\"40\"", "\"step\":40", MANIFEST_BROKEN, "parent"},
+        {"\"folder\":\"/a \\\"b\\\"/runs\"", "\"folder\":1", MANIFEST_BROKEN, "folder"},
         {"\"step\":\"1000\"", "\"step\":1000", MANIFEST_BROKEN, "step"},
         {"\"step\":\"1000\"", "\"step\":\"-1\"", MANIFEST_BROKEN, "step"},
         {"\"step\":\"1000\"", "\"step\":\"1e3\"", MANIFEST_BROKEN, "step"},

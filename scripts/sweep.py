@@ -1,0 +1,373 @@
+#!/usr/bin/env python3
+"""Searches for good values of config keys: trains one run for each trial, in a folder of its own.
+
+    sweep.py SPACE.json CONFIG.json [key=value ...] -n 32 --method random|tpe|asha|pbt
+
+SPACE.json: {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": true},
+             "schedule.warmup_steps": {"low": 10, "high": 100, "int": true},
+             "optimizer.beta2": {"choices": [0.95, 0.99]}}
+docs/sweeps.md has the rest. The same command goes on after a kill; other drivers may share the folder.
+Exit: 0 done, 1 no trial got to its end, 64 a fault in space, config or options, 65 no data, 69 no Optuna, 74 I/O,
+75 stopped.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+import sweep_methods
+import sweep_report
+from sweep_trials import read_json, train_leg, words_of, write_file
+
+# TRAIN_GPT: the program, where it is not ./train_gpt. SWEEP_PAUSE: seconds between two looks at what others do.
+PROGRAM = os.environ.get("TRAIN_GPT", "./train_gpt")
+OWN = ("run.dir", "run.stop_step", "run.resume", "run.allow_change")  # this program sets them
+FREE_FOR_PBT = ("optimizer.", "schedule.")  # numbers that may change while a run goes on
+DEFAULT_ROUNDS = {"asha": 2, "pbt": 8}
+
+
+def die(code, text):
+    print(f"sweep: {text}", file=sys.stderr)
+    sys.exit(code)
+
+
+def is_number(value, whole=False):
+    return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def faults_of(key, spec, method):
+    """What is wrong with one key of the space, as sentences."""
+    if key in OWN or method in ("asha", "pbt") and key == "run.steps":
+        return ["the sweep itself sets it"]
+    if key.startswith("eval.") or key == "data.val":
+        return ["with another evaluation in each trial their losses would not compare"]
+    if method == "pbt" and (not key.startswith(FREE_FOR_PBT) or key == "optimizer.name"):
+        return ["pbt changes keys while a run goes on: those of optimizer and schedule alone"]
+    if not isinstance(spec, dict):
+        return ['must be {"low": .., "high": ..} or {"choices": [..]}']
+    if "choices" in spec:
+        good = isinstance(spec["choices"], list) and len(spec["choices"]) > 0 and set(spec) == {"choices"}
+        return [] if good else ['choices must be a list, and stand alone: {"choices": [1, 2]}']
+    known = ("low", "high", "log", "int")
+    faults = [f'unknown word "{word}": low, high, log, int, choices are known' for word in spec if word not in known]
+    if not all(isinstance(spec.get(word, False), bool) for word in ("log", "int")):
+        faults.append("log and int are true or false")
+    if not all(is_number(spec.get(word), spec.get("int") is True) for word in ("low", "high")):
+        return faults + [f'low and high must be {"integers" if spec.get("int") is True else "numbers"}']
+    if spec["low"] >= spec["high"]:
+        faults.append(f'low is {spec["low"]}, and high {spec["high"]}: low must be less')
+    if spec.get("log") is True and spec["low"] <= 0:
+        faults.append("low must be above 0 where log is true")
+    return faults
+
+
+def corners(space):
+    """Sets of values at the edges: all at the lower end, all at the upper one, each choice and each upper end alone."""
+    ends = {key: spec.get("choices") or [spec["low"], spec["high"]] for key, spec in space.items()}
+    low = {key: values[0] for key, values in ends.items()}
+    yield low
+    yield {key: values[-1] for key, values in ends.items()}
+    for key, values in ends.items():
+        for value in values[1:]:
+            yield {**low, key: value}
+
+
+class Sweep:
+    """Options, and what drivers and threads share."""
+
+    def __init__(self, args):
+        self.out, self.method, self.n, self.seed = args.out.rstrip("/"), args.method, args.n, args.seed
+        self.which, self.jobs, self.launch = args.loss, args.jobs, shlex.split(args.launch)
+        self.sbatch = None if args.slurm is None else shlex.split(args.slurm)  # None: no SLURM
+        self.words = self.asked_words = args.words
+        self.given, self.program = args.config, PROGRAM
+        self.pause = float(os.environ.get("SWEEP_PAUSE", 1 if args.slurm is None else 10))  # seconds between two looks
+        self.rounds = args.rounds or DEFAULT_ROUNDS.get(args.method, 1)
+        self.stopping, self.mutex, self.running = False, threading.RLock(), set()
+        self.stop_asked, self.fault = threading.Event(), None
+        self.read_space(args.space)
+        self.read_config()
+        self.loss_name = {"eval": f"{self.which} validation loss", "train": "training loss"}[self.kind]
+
+    # --- what is asked for ---
+
+    def read_space(self, path):
+        def pairs(found):
+            keys = [key for key, _ in found]
+            if len(set(keys)) < len(keys):
+                die(64, f"{path}: a key stands there twice")
+            return dict(found)
+
+        try:
+            with open(path, encoding="utf-8") as file:
+                space = json.load(file, object_pairs_hook=pairs)
+        except (OSError, ValueError) as error:
+            die(64, f"{path}: {error}")
+        self.space = {key: spec for key, spec in space.items() if key != "$comment"} if isinstance(space, dict) else {}
+        found = {key: faults_of(key, spec, self.method) for key, spec in self.space.items()}
+        faults = [f"{path}: {key}: {fault}" for key in found for fault in found[key]]
+        if not self.space:
+            faults = [f'{path}: no key; {{"optimizer.learning_rate": {{"low": 1e-4, "high": 1e-2}}}} would be a space']
+        if faults:
+            die(64, "\nsweep: ".join(faults))
+
+    def read_config(self):
+        """The keys that the sweep itself needs. The program checks the rest."""
+        self.config = self.given
+        checked = self.check({})
+        try:
+            with open(self.given, encoding="utf-8") as file:
+                config = json.load(file)
+        except (OSError, ValueError):
+            die(64, checked.stderr.strip())
+        if checked.returncode:
+            die(64, checked.stderr.strip())
+        if any(word.startswith(tuple(key + "=" for key in OWN)) for word in self.words):
+            die(64, f"{', '.join(OWN)}: the sweep itself sets them")
+
+        def value(key, default):
+            section, name = key.split(".")
+            given = [word[len(key) + 1 :] for word in self.words if word.startswith(key + "=")]
+            return given[-1] if given else config.get(section, {}).get(name, default)
+
+        self.steps, every = int(float(value("run.steps", 0))), int(float(value("eval.every", 250)))
+        self.kind = "eval" if value("data.val", "") else "train"
+        self.rungs = sweep_methods.rungs_of(self.method, self.steps, self.rounds)
+        if self.kind == "eval" and (not every or any(rung % every for rung in self.rungs)):  # each leg is evaluated
+            self.words = self.words + [f"eval.every={math.gcd(*self.rungs) or self.steps}"]
+        if self.method == "pbt":
+            self.words = self.words + ["run.allow_change=" + json.dumps(list(self.space), separators=(",", ":"))]
+
+    def check(self, values):
+        ranks = re.search(r"(?:^| )-(?:n|np|c) +(\d+)", " ".join(self.launch))
+        command = [
+            self.program,
+            "check",
+            self.config,
+            *self.words,
+            *words_of(values),
+            *([f"ranks={ranks[1]}"] if ranks else []),
+        ]
+        try:
+            return subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            return die(69, f"{self.program} cannot be started: {error.strerror}; make builds it, TRAIN_GPT names it")
+
+    def check_corners(self):
+        """Faults of the space are found before anything runs."""
+        said = {}
+        for values in corners(self.space):
+            checked = self.check(values)
+            missing = re.search(r"^(data\.(?:train|val)) +(no file .*)$", checked.stdout, re.M)
+            if missing:
+                die(65, f"{missing[1]}: {missing[2]}")
+            if checked.returncode:
+                for line in checked.stderr.strip().split("\n"):
+                    said.setdefault(line.split("error: ", 1)[-1], f"{line}   (with {self.shown(values)})")
+        if said:
+            die(64, "\nsweep: ".join(said.values()))
+
+    def begin(self):
+        """Makes the folder, or finds the sweep that it holds. Its own copy of the config is what is trained."""
+        asked = {"space": self.space, "method": self.method, "seed": self.seed, "words": self.words}
+        asked.update(rounds=self.rounds, loss=self.which, n=self.n)
+        with open(self.given, encoding="utf-8") as file:
+            config = file.read()
+        os.makedirs(self.out, exist_ok=True)
+        with self.locked():
+            there = read_json(f"{self.out}/sweep.json")
+            if there is None:
+                write_file(f"{self.out}/config.json", config)
+            else:
+                same = [key for key in asked if asked[key] != there.get(key) and (key != "n" or self.method == "pbt")]
+                with open(f"{self.out}/config.json", encoding="utf-8") as file:
+                    same += ["the config"] if file.read() != config else []
+                if same:
+                    differ = ", another ".join(same)
+                    die(64, f"{self.out} holds a sweep with another {differ}: type its command, or take another --out")
+            write_file(f"{self.out}/sweep.json", json.dumps(asked, indent=1) + "\n")
+        self.config = f"{self.out}/config.json"
+
+    # --- shared by threads and drivers ---
+
+    @contextlib.contextmanager
+    def locked(self):
+        """One thread of one driver at a time. Optuna's own lock of the journal outlives a driver that is killed."""
+        with self.mutex, open(f"{self.out}/.lock", "w", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self.out}/study.journal.lock")
+            yield
+
+    @contextlib.contextmanager
+    def children(self, child):
+        with self.mutex:
+            self.running.add(child)
+            if self.stopping:
+                child.send_signal(signal.SIGUSR1)
+        try:
+            yield
+        finally:
+            with self.mutex:
+                self.running.discard(child)
+
+    def stop(self, *_):
+        """First: every trial saves and stops. Again: at once."""
+        again, self.stopping = self.stopping, True
+        self.stop_asked.set()
+        for child in list(self.running):
+            with contextlib.suppress(ProcessLookupError):
+                if again:
+                    os.killpg(child.pid, signal.SIGKILL)
+                else:
+                    child.send_signal(signal.SIGUSR1)
+        if not again and not self.fault:
+            self.say("asked to stop: the trials save and stop; once more ends them at once")
+
+    def wait(self, seconds):
+        self.stop_asked.wait(seconds)
+
+    @staticmethod
+    def say(text):
+        print(text, flush=True)
+
+    @staticmethod
+    def shown(values):
+        return " ".join(f"{key}={sweep_report.number(value)}" for key, value in values.items())
+
+    def steps_of(self, trial):
+        return trial.values.get("run.steps", self.steps)
+
+
+def work(sweep, method):
+    """A thread. A disk that is full, or gone, ends the sweep: its files tell how to go on."""
+    try:
+        train_all(sweep, method)
+    except OSError as error:
+        sweep.fault = error
+        sweep.stop()
+
+
+def train_all(sweep, method):
+    """One leg of a trial after another, until there is nothing left."""
+    while not sweep.stopping:
+        with sweep.locked():
+            found = method.next()
+            over = found is None and method.over()
+        if over:
+            return
+        if found is None:  # others train what is left, or what the next round waits for
+            sweep.wait(sweep.pause / 2)
+            continue
+        trial, target = found
+        if not trial.legs:
+            sweep.say(f"trial {trial.number}: {sweep.shown(trial.values)}")
+        whole = train_leg(sweep, trial, target)
+        with sweep.locked():
+            if whole:
+                method.after(trial)
+            trial.release()
+        if whole:
+            ended = f", {trial.status}" if trial.finished else ""
+            steps = f"step {trial.step} of {sweep.steps_of(trial)}"
+            failed = f"failed: {trial.state['reason']}" if trial.status == "failed" else None
+            sweep.say(f"trial {trial.number}: " + (failed or f"{steps}, {sweep.loss_name} {trial.loss:.4f}{ended}"))
+
+
+def report(sweep, method):
+    """Table, picture and command, of trials that are not at their end, too. Returns the exit code."""
+    with sweep.locked():
+        trials = sweep_report.ranking(method.trials())
+        text = sweep_report.table(sweep, trials)
+        write_file(f"{sweep.out}/table.txt", text + "\n")
+        print("\n" + text)
+        if not trials or trials[0].loss is None or trials[0].status == "failed":
+            return 1
+        write_file(f"{sweep.out}/sweep.svg", sweep_report.picture(sweep, trials))
+    best = trials[0]
+    print(f"\ntable and picture   {sweep.out}/table.txt, {sweep.out}/sweep.svg\nthe best, trained   {best.dir}")
+    if best.state["copies"]:
+        steps = ", ".join(str(copy["step"]) for copy in best.state["copies"])
+        print(f"its values changed  at step {steps}: {best.dir}/trial.json; the command has the last ones")
+    print(f"to train it again   {sweep_report.command(sweep, best)}")
+    return 0 if best.status == "done" else 1
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0], allow_abbrev=False)
+    parser.add_argument("space", metavar="SPACE.json")
+    parser.add_argument("config", metavar="CONFIG.json")
+    parser.add_argument("words", metavar="key=value", nargs="*", help="for every trial")
+    parser.add_argument("-n", type=int, default=32, help="trials; for pbt the members of the population (32)")
+    parser.add_argument("--method", choices=["random", "tpe", "asha", "pbt"], default="random")
+    parser.add_argument("--jobs", type=int, default=1, help="trials at a time (1)")
+    parser.add_argument("--out", default="runs/sweep", help="folder of the sweep (runs/sweep)")
+    parser.add_argument("--seed", type=int, default=1, help="of the values (1); run.seed is the config's")
+    parser.add_argument("--rounds", type=int, default=0, help="asha: rungs before the end (2); pbt: rounds (8)")
+    parser.add_argument("--loss", choices=["last", "best"], default="last", help="validation loss that counts (last)")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--launch", default="", metavar="'mpirun -np 2'", help="words before the program")
+    how.add_argument(
+        "--slurm",
+        nargs="?",
+        const="",
+        metavar="'--ntasks=8 ...'",
+        help="each leg is a job of scripts/train.sbatch, with these options",
+    )
+    parser.exit_on_error = False
+    try:
+        args = parser.parse_intermixed_args()
+    except argparse.ArgumentError as error:
+        die(64, str(error))
+    for name, least in (("n", 1), ("jobs", 1), ("rounds", 0)):
+        if getattr(args, name) < least:
+            die(64, f"{name} must be at least {least}")
+    for word in args.words:
+        if not re.match(r"[a-z_]+(\.[a-z_0-9]+)?=", word):
+            die(64, f"{word} is no key=value")
+    return args
+
+
+def main():
+    sweep = Sweep(arguments())
+    sweep.check_corners()
+    if sweep.method in ("tpe", "asha"):
+        try:
+            import optuna  # noqa: F401  pylint: disable=import-outside-toplevel,unused-import
+        except ImportError:
+            die(69, f"--method {sweep.method} needs Optuna: apt-get install python3-optuna, or pip install optuna")
+    if sweep.sbatch is not None and not all(shutil.which(tool) for tool in ("sbatch", "squeue", "scancel")):
+        die(69, "--slurm: sbatch, squeue or scancel is not here")
+    sweep.begin()
+    signal.signal(signal.SIGINT, sweep.stop)
+    signal.signal(signal.SIGTERM, sweep.stop)
+    with sweep.locked():
+        method = sweep_methods.method_of(sweep)
+    sweep.say(f"sweep of {sweep.n} trials by {sweep.method} in {sweep.out}, judged by the {sweep.loss_name}")
+    threads = [threading.Thread(target=work, args=(sweep, method)) for _ in range(sweep.jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():  # a signal is heard between two waits
+            thread.join(0.2)
+    if sweep.fault:
+        die(74, f"{sweep.fault}; the same command goes on when that is mended")
+    code = report(sweep, method)
+    if sweep.stopping and not method.over():
+        print("\nstopped; the same command goes on from here")
+        code = 75
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""How a sweep chooses: tpe and asha by Optuna, random and pbt by ourselves.
+
+All state is in files, so that any driver can go on.
+"""
+
+import json
+import math
+import os
+import random
+import shutil
+import warnings
+
+from sweep_trials import Trial, read_json, write_file
+
+ETA = 3  # one of so many trials goes on from a rung (asha)
+
+
+def rounded(value):
+    return float(f"{value:.4g}")
+
+
+def draw(spec, rng):
+    """A value of one key: uniform, or uniform in its logarithm."""
+    if "choices" in spec:
+        return rng.choice(spec["choices"])
+    low, high = spec["low"], spec["high"]
+    if spec.get("log"):
+        value = math.exp(rng.uniform(math.log(low), math.log(high)))
+    elif spec.get("int"):
+        return rng.randint(low, high)
+    else:
+        value = rng.uniform(low, high)
+    value = round(value) if spec.get("int") else rounded(value)
+    return min(max(value, low), high)
+
+
+def rungs_of(method, steps, rounds):
+    """The steps before the last at which trials stop and are compared."""
+    if method == "asha":
+        first = max(1, steps // ETA**rounds)
+        return [first * ETA**k for k in range(rounds) if first * ETA**k < steps]
+    return sorted({steps * k // rounds for k in range(1, rounds)} - {0}) if method == "pbt" else []
+
+
+class Random:
+    """Trial i has the i-th draw of the seed, whichever driver trains it."""
+
+    def __init__(self, sweep):
+        self.sweep, self.rungs = sweep, sweep.rungs
+
+    def values(self, number):
+        rng = random.Random(f"{self.sweep.seed}/{number}")
+        return {key: draw(spec, rng) for key, spec in self.sweep.space.items()}
+
+    def trials(self):
+        """All of them; those that are new get their values."""
+        found = [Trial(self.sweep.out, number) for number in range(self.sweep.n)]
+        for trial in found:
+            if trial.state is None:
+                trial.create(self.values(trial.number))
+        return found
+
+    def target(self, trial):
+        """The end of the next leg."""
+        return next((rung for rung in self.rungs if rung > trial.step), self.sweep.steps_of(trial))
+
+    def next(self):
+        """A claimed trial, and the step to train it to; None: nothing is to be done now. Under the sweep's lock."""
+        for trial in self.trials():
+            if not trial.finished and trial.claim():
+                return trial, self.target(trial)
+        return None
+
+    def after(self, trial):
+        """What follows from a new leg, or a failure. Called under the sweep's lock."""
+
+    def over(self):
+        return all(trial.finished for trial in self.trials())
+
+
+class Optuna(Random):
+    """TPE proposes, from all trials in the study's journal; with asha, trials that are not among the best third at a
+    rung end there."""
+
+    def __init__(self, sweep):
+        super().__init__(sweep)
+        import optuna  # pylint: disable=import-outside-toplevel
+
+        self.optuna = optuna
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+        pruner = optuna.pruners.NopPruner()
+        if self.rungs:
+            pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=self.rungs[0], reduction_factor=ETA)
+        try:
+            from optuna.storages.journal import JournalFileBackend as Journal  # pylint: disable=import-outside-toplevel
+        except ImportError:  # before Optuna 4
+            from optuna.storages import JournalFileStorage as Journal  # pylint: disable=import-outside-toplevel
+        self.storage = optuna.storages.JournalStorage(Journal(f"{sweep.out}/study.journal"))
+        self.study = optuna.create_study(
+            storage=self.storage, study_name="sweep", pruner=pruner, direction="minimize", load_if_exists=True
+        )
+
+    def handle(self, number):
+        """Optuna's view of a trial, to report to."""
+        study_id = self.storage.get_study_id_from_name("sweep")
+        return self.optuna.trial.Trial(
+            self.study, self.storage.get_trial_id_from_study_id_trial_number(study_id, number)
+        )
+
+    def suggested(self, handle):
+        """The values of a trial: those that the journal has, and new ones where a driver was killed while it asked."""
+        values = {}
+        for key, spec in self.sweep.space.items():
+            log = bool(spec.get("log"))
+            if "choices" in spec:
+                values[key] = handle.suggest_categorical(key, spec["choices"])
+            elif spec.get("int"):
+                values[key] = handle.suggest_int(key, spec["low"], spec["high"], log=log)
+            else:
+                values[key] = handle.suggest_float(key, spec["low"], spec["high"], log=log)
+        return values
+
+    def trials(self):
+        """Those that were proposed; the last one's folder may be missing, where a driver was killed."""
+        found = []
+        for frozen in self.study.get_trials(deepcopy=False):
+            trial = Trial(self.sweep.out, frozen.number)
+            if trial.state is None:
+                trial.create(self.suggested(self.handle(frozen.number)))
+            found.append(trial)
+            if not frozen.state.is_finished():
+                self.settle(trial, frozen)
+        return found
+
+    def settle(self, trial, frozen):
+        """Brings the study up to the trial's state: its legs, whether it ends at a rung, its end. Twice is as once."""
+        state = self.optuna.trial.TrialState
+        handle = self.handle(trial.number)
+        new = [leg for leg in trial.legs if leg["step"] not in frozen.intermediate_values]
+        for leg in new:
+            handle.report(leg["loss"], leg["step"])
+        if trial.step in self.rungs and not trial.finished and handle.should_prune():
+            trial.finish("pruned", f"not among the best third at step {trial.step}")
+        if trial.status == "done":
+            self.study.tell(trial.number, trial.loss)
+        elif trial.finished:
+            self.study.tell(trial.number, state=state.PRUNED if trial.status == "pruned" else state.FAIL)
+
+    def next(self):
+        found = super().next()
+        count = len(self.study.get_trials(deepcopy=False))
+        if found or count >= self.sweep.n:
+            return found
+        startup = min(10, max(4, self.sweep.n // 4))  # random ones first
+        self.study.sampler = self.optuna.samplers.TPESampler(
+            seed=self.sweep.seed * 1000003 + count, n_startup_trials=startup
+        )
+        asked = self.study.ask()
+        trial = Trial(self.sweep.out, asked.number)
+        trial.create(self.suggested(asked))
+        return (trial, self.target(trial)) if trial.claim() else None
+
+    def after(self, trial):
+        trial.load()
+        frozen = self.study.get_trials(deepcopy=False)[trial.number]
+        if not frozen.state.is_finished():
+            self.settle(trial, frozen)
+
+    def over(self):
+        found = self.trials()
+        return len(found) >= self.sweep.n and all(trial.finished for trial in found)
+
+
+class Pbt(Random):
+    """Population-based training (Jaderberg et al., arXiv:1711.09846): all train to the end of a round; then each of the
+    worst quarter takes the checkpoint of one of the best quarter, and its values, each times 0.8 or 1.25."""
+
+    def changed(self, values, rng):
+        """Choices stay."""
+        new = dict(values)
+        for key, spec in self.sweep.space.items():
+            if "choices" not in spec:
+                value = values[key] * rng.choice((0.8, 1.25))
+                value = round(value) if spec.get("int") else rounded(value)
+                new[key] = min(max(value, spec["low"]), spec["high"])
+        return new
+
+    def next(self):
+        alive = [trial for trial in self.trials() if trial.status != "failed"]
+        rounds = min((len(trial.legs) for trial in alive), default=0)
+        if 0 < rounds <= len(self.rungs):
+            self.exchange(alive, rounds)
+        for trial in alive:
+            if not trial.finished and len(trial.legs) == rounds and trial.claim():
+                if len(trial.legs) == rounds:
+                    return trial, self.target(trial)
+                trial.release()
+        return None
+
+    def exchange(self, alive, number):
+        """Decided once, in round_NNN.json; then carried out, as often as it takes."""
+        path = f"{self.sweep.out}/round_{number:03d}.json"
+        plan = read_json(path)
+        if plan is None:
+            ranked = sorted(alive, key=lambda trial: trial.legs[number - 1]["loss"])
+            rng = random.Random(f"{self.sweep.seed}/round {number}")
+            part = max(1, len(ranked) // 4) if len(ranked) > 1 else 0
+            plan = {"step": self.rungs[number - 1], "carried_out": False, "copies": []}
+            for trial in ranked[len(ranked) - part :]:
+                best = rng.choice(ranked[:part])
+                plan["copies"].append(
+                    {"to": trial.number, "from": best.number, "values": self.changed(best.values, rng)}
+                )
+            write_file(path, json.dumps(plan, indent=1) + "\n")
+        if plan["carried_out"]:
+            return
+        by_number = {trial.number: trial for trial in alive}
+        for copy in plan["copies"]:
+            self.copy(by_number[copy["to"]], by_number[copy["from"]], plan["step"], copy["values"])
+        write_file(path, json.dumps({**plan, "carried_out": True}, indent=1) + "\n")
+
+    def copy(self, trial, best, step, values):
+        """A kill in between leaves a folder that the next try makes anew: the best one's stays as it is until all
+        copies are there."""
+        if any(copy["step"] == step for copy in trial.state["copies"]):
+            return
+        name, new, old = f"step_{step:08d}", f"{trial.dir}/checkpoints.new", f"{trial.dir}/checkpoints.old"
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.copytree(f"{best.dir}/checkpoints/{name}", f"{new}/{name}")
+        shutil.rmtree(old, ignore_errors=True)
+        if os.path.exists(f"{trial.dir}/checkpoints"):
+            os.rename(f"{trial.dir}/checkpoints", old)
+        os.rename(new, f"{trial.dir}/checkpoints")
+        with open(f"{best.dir}/metrics.jsonl", encoding="utf-8") as file:  # the history of these weights
+            write_file(f"{trial.dir}/metrics.jsonl", file.read())
+        shutil.rmtree(old, ignore_errors=True)
+        trial.state["copies"].append({"step": step, "from": best.number, "values_before": trial.values})
+        trial.state["values"] = values
+        trial.save()
+        self.sweep.say(
+            f"trial {trial.number}: takes the weights of trial {best.number} at step {step}, "
+            f"with {self.sweep.shown(values)}"
+        )
+
+
+def method_of(sweep):
+    return {"random": Random, "tpe": Optuna, "asha": Optuna, "pbt": Pbt}[sweep.method](sweep)

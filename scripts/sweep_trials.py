@@ -1,0 +1,221 @@
+"""One trial of a sweep: a run folder with its state in trial.json, and the program that trains it, leg by leg."""
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import time
+
+FINISHED = ("done", "pruned", "failed")
+RESUMED = (75, 77)  # stopped and saved, or a rank lost: the same command goes on
+LOCKED = 73  # the run folder is in use
+PATIENCE = 3  # resumes in a row without a step more
+CODES = {1: "of the job", 64: "config", 65: "data or checkpoint", 69: "no GPU, MPI or NCCL", 70: "internal error"}
+CODES.update({71: "out of memory", 74: "I/O", 75: "stopped", 76: "wrong numbers", 77: "a rank lost"})
+
+
+def write_file(path, text):
+    """Whole or not at all."""
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".new", path)
+
+
+def read_json(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return None
+
+
+def words_of(values):
+    """Values as words of the program's command line."""
+    return [f"{key}={json.dumps(value)}" for key, value in values.items()]
+
+
+class Trial:
+    """legs: [{"step", "loss"}] of the parts trained so far; copies: where pbt put another's weights in its place."""
+
+    def __init__(self, out, number):
+        self.number = number
+        self.dir = f"{out}/trial_{number:04d}"
+        self.claimed = None
+        self.load()
+
+    def load(self):
+        self.state = read_json(f"{self.dir}/trial.json")
+
+    def create(self, values):
+        os.makedirs(self.dir, exist_ok=True)
+        self.state = {"number": self.number, "values": values, "status": "waiting", "legs": [], "copies": []}
+        self.state.update(reason="", seconds=0.0)
+        self.save()
+
+    def save(self):
+        write_file(f"{self.dir}/trial.json", json.dumps(self.state, indent=1) + "\n")
+
+    def finish(self, status, reason=""):
+        self.state.update(status=status, reason=reason)
+        self.save()
+
+    status = property(lambda self: self.state["status"])
+    values = property(lambda self: self.state["values"])
+    legs = property(lambda self: self.state["legs"])
+    finished = property(lambda self: self.status in FINISHED)
+    step = property(lambda self: self.legs[-1]["step"] if self.legs else 0)
+    loss = property(lambda self: self.legs[-1]["loss"] if self.legs else None)
+
+    def claim(self):
+        """Whether this driver trains it from here on: a lock that ends with the driver, however that ends."""
+        file = open(f"{self.dir}/claim", "w", encoding="utf-8")  # pylint: disable=consider-using-with
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return False
+        self.claimed = file
+        self.load()  # as another driver may have left it
+        if self.finished:
+            self.release()
+            return False
+        return True
+
+    def release(self):
+        self.claimed.close()
+        self.claimed = None
+
+    def reached(self):
+        """The step of the newest checkpoint."""
+        try:
+            names = os.listdir(f"{self.dir}/checkpoints")
+        except FileNotFoundError:
+            return -1
+        return max((int(name[5:]) for name in names if re.fullmatch(r"step_\d+", name)), default=-1)
+
+    def read_loss(self, step, kind, which):
+        """The last validation loss up to a step, or the best (which); without validation the mean of the last 20
+        training losses (kind). None: there is none, or the last one is not finite."""
+        found = []
+        try:
+            lines = open(f"{self.dir}/metrics.jsonl", encoding="utf-8").read().split("\n")[:-1]
+        except FileNotFoundError:
+            return None
+        for line in lines:
+            at = json.loads(line)
+            if at.get("kind") == kind and at["step"] <= step:
+                found.append(at["loss"])
+        if not found or found[-1] is None:
+            return None
+        found = [loss for loss in found if loss is not None]
+        if kind == "train":
+            return sum(found[-20:]) / len(found[-20:])
+        return min(found) if which == "best" else found[-1]
+
+    def reason_of(self, code):
+        """Why the program ended, in a line."""
+        if code < 0 or code > 128:
+            number = -code if code < 0 else code - 128
+            try:
+                return f"killed by {signal.Signals(number).name}"
+            except ValueError:
+                return f"exit {code}"
+        lines = []
+        with contextlib.suppress(FileNotFoundError), open(
+            f"{self.dir}/sweep.log", encoding="utf-8", errors="replace"
+        ) as file:
+            lines = file.read()[-8000:].split("\n")
+        said = [line.strip() for line in lines if "error" in line or line.startswith("train_gpt:")]
+        return f"exit {code} ({CODES.get(code, 'unknown')}){': ' + said[-1][:200] if said else ''}"
+
+
+def run_program(sweep, trial, words):
+    """Trains on this machine; returns the exit code. A request to stop is handed on as SIGUSR1, which mpirun gives to
+    its ranks."""
+    with open(f"{trial.dir}/sweep.log", "a", encoding="utf-8") as log:
+        child = subprocess.Popen(
+            sweep.launch + [sweep.program, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    with sweep.children(child):
+        return child.wait()
+
+
+def run_job(sweep, trial, words, target):
+    """Trains as a SLURM job; returns 0 when the leg is there, else 75 (the driver stops, the job goes on) or 1. The
+    job's number is in trial.json: a driver that was stopped finds it again. A job that has saved its last step is not
+    left to start once more."""
+
+    def said_by(*command):
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    if not trial.state.get("job"):
+        done = said_by(
+            "sbatch", "--parsable", f"--output={trial.dir}/sweep.log", *sweep.sbatch, "scripts/train.sbatch", *words
+        )
+        if done.returncode:
+            with open(f"{trial.dir}/sweep.log", "a", encoding="utf-8") as log:
+                log.write("error: sbatch: " + done.stderr)
+            return 1
+        trial.state["job"] = done.stdout.strip().split(";")[0]
+        trial.save()
+    while True:
+        seen = said_by("squeue", "-h", "-j", trial.state["job"], "-o", "%T")
+        state = seen.stdout.strip()
+        if not state and (seen.returncode == 0 or "Invalid job id" in seen.stderr):  # else SLURM does not answer now
+            break
+        if sweep.stopping:
+            return 75
+        if trial.reached() >= target and state not in ("", "RUNNING", "COMPLETING"):
+            said_by("scancel", trial.state["job"])
+            break
+        sweep.wait(sweep.pause)
+    trial.state["job"] = ""
+    trial.save()
+    return 0 if trial.reached() >= target else 1
+
+
+def train_leg(sweep, trial, target):
+    """Trains a claimed trial until `target` steps are done, saved and evaluated; the leg, or the failure, is in its
+    state then. False: the driver was asked to stop before."""
+    stop_step = target if target < sweep.steps_of(trial) else 0
+    words = [sweep.config, f"run.dir={trial.dir}", *sweep.words, *words_of(trial.values), f"run.stop_step={stop_step}"]
+    began, idle, code = time.time(), 0, 0
+    trial.state["status"] = "running"
+    trial.save()
+    while not sweep.stopping:
+        before = trial.reached()
+        code = run_job(sweep, trial, words, target) if sweep.sbatch is not None else run_program(sweep, trial, words)
+        if trial.reached() >= target and code in (0, 75):
+            break
+        if sweep.stopping:
+            return False
+        if code == LOCKED:
+            sweep.say(f"trial {trial.number}: another process trains in {trial.dir}; waiting for it")
+            sweep.wait(5 * sweep.pause)
+            continue
+        idle = 0 if trial.reached() > before else idle + 1
+        if code not in RESUMED or idle == PATIENCE:
+            trial.finish("failed", trial.reason_of(code))
+            return True
+    if sweep.stopping and trial.reached() < target:
+        return False
+    loss = trial.read_loss(target, sweep.kind, sweep.which)
+    trial.state["seconds"] += time.time() - began
+    if loss is None or not math.isfinite(loss):
+        trial.finish("failed", f"no finite {sweep.loss_name} at step {target}")
+        return True
+    trial.legs.append({"step": target, "loss": loss})
+    if target == sweep.steps_of(trial):
+        trial.state["status"] = "done"
+    trial.save()
+    return True
