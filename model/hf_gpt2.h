@@ -1,7 +1,7 @@
 /* hf_gpt2.h - GPT-2 in Hugging Face's files: tensors that are no rows of the model, and config.json, written and read.
  *
- * Names, shapes and orientation of the others are those of the family's rows (model/gpt2.c): they stand there as files have
- * them, a matrix [in,out] as Conv1D keeps it, so that nothing is transposed on the way. */
+ * Names, shapes and orientation of all others stand in the family's rows (model/gpt2.c) as the files have them: a matrix
+ * is [in,out], as Conv1D keeps it, and nothing is transposed on the way. */
 #ifndef TRAIN_GPT_MODEL_HF_GPT2_H
 #define TRAIN_GPT_MODEL_HF_GPT2_H
 
