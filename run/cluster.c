@@ -229,6 +229,8 @@ static NORETURN void no_such_cluster(const char *name, const char *folder) {
                      (int)(end - e->d_name), e->d_name);
     }
     if (dir) closedir(dir);
+    if (!*folder)
+        fail(EXIT_CONFIG, "plan: cluster=%s: there is no folder configs/clusters here, nor above the program; name a file: cluster=./mine.json", name);
     fail(EXIT_CONFIG,
          "plan: cluster=%s: no such cluster%s%s%s%s%s; a file's path, as in cluster=./mine.json, is taken, too", name,
          names[0] ? ": " : "", names, names[0] ? " are in " : "", names[0] ? folder : "", "");

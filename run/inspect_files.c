@@ -16,7 +16,7 @@ static void tell_scalars(Inspect *in, const cJSON *object) {
     char shown[REPORT_VALUE];
     for (const cJSON *item = object->child; item; item = item->next)
         if (!cJSON_IsObject(item) && !cJSON_IsArray(item))
-            report_item(&in->report, item->string, cJSON_Duplicate(item, 1), "%s", report_value(item, shown));
+            report_item(&in->report, item->string, report_copy(item), "%s", report_value(item, shown));
 }
 
 static void tell_tokenizer(Inspect *in, const cJSON *json) {

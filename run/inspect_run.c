@@ -23,7 +23,7 @@ static void tell_key(void *ctx, const char *key, const cJSON *now, const cJSON *
     Differences *d = (Differences *)ctx;
     char         value[REPORT_VALUE], fallback[REPORT_VALUE];
     if (!now) return;
-    cJSON_AddItemToObject(d->keys, key, cJSON_Duplicate(now, 1));
+    cJSON_AddItemToObject(d->keys, key, report_copy(now));
     if (otherwise)
         report_row(&d->in->report, "%-30s %s (default %s)", key, report_value(now, value),
                    report_value(otherwise, fallback));

@@ -33,12 +33,21 @@ static void print_line(const char *key, const char *fmt, va_list args) {
 cJSON *report_json(double value) { return isfinite(value) ? number_json(value) : cJSON_CreateNull(); }
 
 char *report_value(const cJSON *value, char out[REPORT_VALUE]) {
+    char shown[SHOWN_BYTES];
+    if (cJSON_IsNumber(value) || cJSON_IsRaw(value)) {
+        snprintf(out, REPORT_VALUE, "%.60s", number_text(number_value(value), shown));
+        return out;
+    }
     char *text = value ? cJSON_PrintUnformatted(value) : NULL;
     if (value && !text) fail(EXIT_MEMORY, "no memory for a report");
     int length = snprintf(out, REPORT_VALUE, "%s", text ? text : "-");
     if (length >= REPORT_VALUE) strcpy(out + REPORT_VALUE - 4, "...");
     cJSON_free(text);
     return out;
+}
+
+cJSON *report_copy(const cJSON *value) {
+    return cJSON_IsNumber(value) ? report_json(number_value(value)) : cJSON_Duplicate(value, 1);
 }
 
 static void add(Report *r, const char *key, cJSON *item) {

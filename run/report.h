@@ -24,6 +24,7 @@ void report_item(Report *r, const char *key, cJSON *item, const char *fmt, ...) 
 void report_row(const Report *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 cJSON *report_json(double value); /* a number, or null */
+cJSON *report_copy(const cJSON *value); /* with all digits of a number */
 /* A value as JSON writes it, cut after so many bytes; "-" for NULL. Returns out. */
 enum { REPORT_VALUE = 64 };
 char *report_value(const cJSON *value, char out[REPORT_VALUE]);

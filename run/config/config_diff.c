@@ -48,8 +48,9 @@ static void walk_side(Walk *walk, const char *home, const cJSON *a, const cJSON 
         const cJSON *other = cJSON_IsObject(b) ? json_member(b, item->string) : NULL;
         snprintf(path, sizeof path, "%s%s%s", home, *home ? "." : "", item->string ? item->string : "");
         if (cJSON_IsObject(item)) walk_side(walk, path, item, other, is_second);
-        else if (is_place(path) || (is_second && other)) continue;
-        else compare(walk, path, is_second ? other : item, is_second ? item : other);
+        if (cJSON_IsObject(other)) other = NULL; /* its members are compared from its own side */
+        if (cJSON_IsObject(item) || is_place(path) || (is_second && other)) continue;
+        compare(walk, path, is_second ? other : item, is_second ? item : other);
     }
 }
 
