@@ -88,7 +88,8 @@ void device_describe(char text[256], char fault[256]) {
     int driver = 0, runtime = 0;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
-    int used = driver ? snprintf(text, 256, "driver for CUDA %d.%d, ", driver / 1000, driver % 1000 / 10) : snprintf(text, 256, "no driver, ");
+    int used = driver ? snprintf(text, 256, "driver for CUDA %d.%d, ", driver / 1000, driver % 1000 / 10)
+                      : snprintf(text, 256, "no driver, ");
     snprintf(text + used, 256 - (size_t)used, "built with CUDA %d.%d", runtime / 1000, runtime % 1000 / 10);
     fault[0] = 0;
     count_devices(fault, 256);

@@ -201,7 +201,7 @@ static void tell_unknown(Reading *r) {
 
 enum { PATH_ROOM = 4200 };
 
-/* configs/clusters of the current folder, else of those that the program lies in: the first that has this file ("": any). */
+/* configs/clusters of the current folder, else of those that the program lies in: the first with this file; "": any. */
 static int clusters_folder(const char *file, char out[PATH_ROOM]) {
     char    program[PATH_ROOM], path[PATH_ROOM + 100];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
@@ -245,7 +245,8 @@ static void file_of(const char *name, char out[PATH_ROOM]) {
         return;
     }
     snprintf(file, sizeof file, "%.80s.json", name);
-    if (*name && length <= 80 && clusters_folder(file, folder) && snprintf(out, PATH_ROOM, "%s/%s", folder, file) < PATH_ROOM)
+    if (*name && length <= 80 && clusters_folder(file, folder) &&
+        snprintf(out, PATH_ROOM, "%s/%s", folder, file) < PATH_ROOM)
         return;
     no_such_cluster(name, clusters_folder("", folder) ? folder : "");
 }
@@ -281,7 +282,7 @@ Cluster cluster_load(const char *name_or_file) {
     return c;
 }
 
-/* --- by a GPU's name ----------------------------------------------------------------------------------------------- */
+/* --- by a GPU's name ---------------------------------------------------------------------------------------------- */
 
 static const struct { const char *gpu, *cluster; } GPUS[] = {
     {"a100", "dgx-a100"}, {"h100", "dgx-h100"}, {"h200", "dgx-h200"}, {"b200", "dgx-b200"}, {"4090", "pcie-4090"}};

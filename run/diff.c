@@ -70,7 +70,8 @@ static int same_bytes(const WeightsFile *wa, const SafeTensor *a, const WeightsF
 }
 
 /* Returns whether the tensors differ; their line into text. */
-static int differ(const WeightsFile *wa, const SafeTensor *a, const WeightsFile *wb, const SafeTensor *b, char text[512]) {
+static int differ(const WeightsFile *wa, const SafeTensor *a, const WeightsFile *wb, const SafeTensor *b,
+                  char text[512]) {
     char shape[2][200];
     safetensors_shape(shape[0], sizeof shape[0], a);
     safetensors_shape(shape[1], sizeof shape[1], b);
@@ -82,11 +83,13 @@ static int differ(const WeightsFile *wa, const SafeTensor *a, const WeightsFile 
     WeightsDiff diff = weights_diff(wa, a, wb, b);
     int         is_same = diff.differ == 0 && a->type == b->type;
     char        types[40] = "", nans[60] = "";
-    if (a->type != b->type) snprintf(types, sizeof types, " %s | %s", safetensors_type_name(a->type), safetensors_type_name(b->type));
+    if (a->type != b->type)
+        snprintf(types, sizeof types, " %s | %s", safetensors_type_name(a->type), safetensors_type_name(b->type));
     if (diff.nans) snprintf(nans, sizeof nans, ", %" PRId64 " of them not comparable", diff.nans);
     if (is_same) snprintf(text, 512, "%-14s same bits", shape[0]);
-    else snprintf(text, 512, "%-14s%s max %-9.3g relative %-9.3g in %" PRId64 " of %" PRId64 "%s", shape[0], types, diff.most,
-                  weights_diff_relative(&diff), diff.differ, diff.elems, nans);
+    else
+        snprintf(text, 512, "%-14s%s max %-9.3g relative %-9.3g in %" PRId64 " of %" PRId64 "%s", shape[0], types,
+                 diff.most, weights_diff_relative(&diff), diff.differ, diff.elems, nans);
     return !is_same;
 }
 
@@ -123,14 +126,16 @@ static Manifest read_manifest(const char *folder) {
 
 static void diff_files(Diff *d, const char *a, const char *b) {
     diff_weights(d, "weights", path_of("%s/model.safetensors", a).text, path_of("%s/model.safetensors", b).text);
-    diff_weights(d, "moments", path_of("%s/optimizer.safetensors", a).text, path_of("%s/optimizer.safetensors", b).text);
+    diff_weights(d, "moments", path_of("%s/optimizer.safetensors", a).text,
+                 path_of("%s/optimizer.safetensors", b).text);
 }
 
 static void diff_checkpoints(Diff *d) {
     Manifest a = read_manifest(d->path[0]), b = read_manifest(d->path[1]);
     diff_configs(d, a.config, b.config);
     printf("step         %" PRId64 " | %" PRId64 "\n", a.step, b.step);
-    if (a.step == b.step && a.samples != b.samples) printf("samples      %" PRId64 " | %" PRId64 "\n", a.samples, b.samples);
+    if (a.step == b.step && a.samples != b.samples)
+        printf("samples      %" PRId64 " | %" PRId64 "\n", a.samples, b.samples);
     d->differs |= a.step != b.step || a.samples != b.samples;
     diff_files(d, d->path[0], d->path[1]);
     manifest_free(&a), manifest_free(&b);
@@ -170,7 +175,8 @@ static void diff_steps(Diff *d) {
     printf("steps        %" PRId64 " | %" PRId64 "\n", last[0], last[1]);
     d->differs |= last[0] != last[1] || is_other;
     if (is_other)
-        printf("first        step %" PRId64 " is the first whose loss differs: %.9g | %.9g\n", first[0].step, first[0].loss, first[1].loss);
+        printf("first        step %" PRId64 " is the first whose loss differs: %.9g | %.9g\n", first[0].step,
+               first[0].loss, first[1].loss);
     else if (common) printf("losses       the same numbers in all %" PRId64 " common steps\n", common);
     if (common && is_other)
         printf("at the end   step %" PRId64 ": %.9g | %.9g, %.4g apart\n", end[0].step, end[0].loss, end[1].loss,
@@ -208,7 +214,8 @@ static void diff_runs(Diff *d) {
     char name[32];
     folder_name(name, step);
     printf("checkpoints  %s of both\n", name);
-    diff_files(d, path_of("%s/checkpoints/%s", d->path[0], name).text, path_of("%s/checkpoints/%s", d->path[1], name).text);
+    diff_files(d, path_of("%s/checkpoints/%s", d->path[0], name).text,
+               path_of("%s/checkpoints/%s", d->path[1], name).text);
 }
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
@@ -236,16 +243,19 @@ int verb_diff(int argc, char **argv) {
         else fail(EXIT_CONFIG, "diff: \"%s\" is one too many; usage: ./train_gpt diff A B [tensors=true]", argv[i]);
     }
     if (paths < 2)
-        fail(EXIT_CONFIG, "diff needs two runs, checkpoints, configs or files of weights: ./train_gpt diff A B [tensors=true]");
+        fail(EXIT_CONFIG,
+             "diff needs two runs, checkpoints, configs or files of weights: ./train_gpt diff A B [tensors=true]");
     Kind kind[2] = {kind_of(d.path[0]), kind_of(d.path[1])};
     if (kind[0] == OF_CHECKPOINTS && kind[1] == OF_WEIGHTS) kind[0] = OF_WEIGHTS;
     if (kind[1] == OF_CHECKPOINTS && kind[0] == OF_WEIGHTS) kind[1] = OF_WEIGHTS;
     if (kind[0] != kind[1])
-        fail(EXIT_CONFIG, "diff: %s is %s and %s is %s: two of one kind are compared; of a run its checkpoints/step_... are, too",
+        fail(EXIT_CONFIG,
+             "diff: %s is %s and %s is %s: two of one kind are compared; of a run its checkpoints/step_... are, too",
              d.path[0], NAMES[kind[0]], d.path[1], NAMES[kind[1]]);
     if (kind[0] == OF_RUNS) diff_runs(&d);
     else if (kind[0] == OF_CHECKPOINTS) diff_checkpoints(&d);
-    else if (kind[0] == OF_WEIGHTS) diff_weights(&d, "weights", folder_weights(d.path[0]).text, folder_weights(d.path[1]).text);
+    else if (kind[0] == OF_WEIGHTS)
+        diff_weights(&d, "weights", folder_weights(d.path[0]).text, folder_weights(d.path[1]).text);
     else {
         cJSON *a = resolved(d.path[0]), *b = resolved(d.path[1]);
         diff_configs(&d, a, b);

@@ -1,5 +1,5 @@
-/* doctor.c - `train_gpt doctor [run.dir=FOLDER]`: what this machine has for training, a line each: ok, or the cure. Nothing
- * is started but other programs' own questions for their version, and none of those can hang it.
+/* doctor.c - `train_gpt doctor [run.dir=FOLDER]`: a line for each thing that training needs of this machine: ok, or the
+ * cure. Other programs are only asked for their versions, for a few seconds at most.
  *
  *   ok     as it should be
  *   warn   training works, but slower, or with one process only
@@ -45,8 +45,9 @@ static const char *size_of(double bytes, PlanText *text) { return *text = plan_b
 
 static void check_processor(Visit *v) {
     const char *cap = getenv("TRAIN_GPT_ISA");
-    tell(v, simd_isa() == ISA_BASE ? WARN : FINE, "CPU", "%s%s%s%s", simd_name(), cap ? ", capped by TRAIN_GPT_ISA=" : "",
-         cap ? cap : "", simd_isa() == ISA_BASE ? ": without AVX2 matrix products are several times slower" : "");
+    tell(v, simd_isa() == ISA_BASE ? WARN : FINE, "CPU", "%s%s%s%s", simd_name(),
+         cap ? ", capped by TRAIN_GPT_ISA=" : "", cap ? cap : "",
+         simd_isa() == ISA_BASE ? ": without AVX2 matrix products are several times slower" : "");
     if (simd_has_bf16()) tell(v, FINE, "CPU bf16", "native (AVX512-BF16 or AMX): precision=auto is bf16");
     else tell(v, FINE, "CPU bf16", "none: precision=auto is fp32, and bf16 is computed by way of fp32");
 }
@@ -65,9 +66,12 @@ static void check_cores(Visit *v) {
     int         threads = text ? atoi(text) : 0;
     if (!text) tell(v, FINE, "threads", "as many as a rank has cores; OMP_NUM_THREADS is not set");
     else if (threads < 1) tell(v, WARN, "threads", "OMP_NUM_THREADS=%s is no number of threads: unset it", text);
-    else if (threads > usable) tell(v, WARN, "threads", "OMP_NUM_THREADS=%d on %d processors: unset it, or set it to %d", threads, usable, usable);
+    else if (threads > usable)
+        tell(v, WARN, "threads", "OMP_NUM_THREADS=%d on %d processors: unset it, or set it to %d", threads, usable,
+             usable);
     else if (threads < usable && !launch.launched)
-        tell(v, WARN, "threads", "OMP_NUM_THREADS=%d leaves %d of %d processors idle to a run of one process: unset it", threads, usable - threads, usable);
+        tell(v, WARN, "threads", "OMP_NUM_THREADS=%d leaves %d of %d processors idle to a run of one process: unset it",
+             threads, usable - threads, usable);
     else tell(v, FINE, "threads", "OMP_NUM_THREADS=%d", threads);
 }
 
@@ -76,7 +80,9 @@ static void check_load(Visit *v) {
     long   online = sysconf(_SC_NPROCESSORS_ONLN);
     if (getloadavg(&load, 1) != 1) return;
     if (load > 0.25 * (double)online + 0.5)
-        tell(v, WARN, "load", "%.1f on %ld processors: other programs compute; steps are slower, and measured rates too low", load, online);
+        tell(v, WARN, "load",
+             "%.1f on %ld processors: other programs compute; steps are slower, and measured rates too low", load,
+             online);
     else tell(v, FINE, "load", "%.1f on %ld processor%s", load, online, online == 1 ? "" : "s");
 }
 
@@ -99,8 +105,8 @@ static double number_in(const char *path, const char *word) {
 
 static void check_memory(Visit *v) {
     PlanText free_text, all_text;
-    double   available = number_in("/proc/meminfo", "MemAvailable:") * 1024, limit = number_in("/sys/fs/cgroup/memory.max", ""),
-             all = (double)device_memory_total();
+    double   available = number_in("/proc/meminfo", "MemAvailable:") * 1024,
+           limit = number_in("/sys/fs/cgroup/memory.max", ""), all = (double)device_memory_total();
     if (device_is_host() == 0) all = number_in("/proc/meminfo", "MemTotal:") * 1024;
     if (limit > 0 && limit < all) {
         double used = number_in("/sys/fs/cgroup/memory.current", "");
@@ -108,20 +114,22 @@ static void check_memory(Visit *v) {
         if (used >= 0 && limit - used < available) available = limit - used;
     }
     if (available < 0) return;
-    tell(v, available < GIB ? WARN : FINE, "memory", "%s free of %s%s%s", size_of(available, &free_text), size_of(all, &all_text),
-         limit > 0 && limit <= all ? ", a container's limit" : "", available < GIB ? ": `plan` says what a run takes" : "");
+    tell(v, available < GIB ? WARN : FINE, "memory", "%s free of %s%s%s", size_of(available, &free_text),
+         size_of(all, &all_text), limit > 0 && limit <= all ? ", a container's limit" : "",
+         available < GIB ? ": `plan` says what a run takes" : "");
 }
 
 static void check_shared_memory(Visit *v) {
     struct statvfs fs;
     PlanText       free_text;
     if (statvfs("/dev/shm", &fs) != 0) {
-        tell(v, WARN, "/dev/shm", "not there: ranks of this machine exchange by way of it; mount a tmpfs, or docker run --shm-size=1g");
+        tell(v, WARN, "/dev/shm",
+             "not there: ranks of this machine exchange by way of it; mount a tmpfs, or docker run --shm-size=1g");
         return;
     }
     double room = (double)fs.f_bavail * (double)fs.f_frsize;
     tell(v, room < 0.25 * GIB ? WARN : FINE, "/dev/shm", "%s free%s", size_of(room, &free_text),
-         room < 0.25 * GIB ? ": ranks of this machine need more to exchange; docker run --shm-size=1g" : "");
+         room < 0.25 * GIB ? ": ranks of this machine need more; docker run --shm-size=1g" : "");
 }
 
 /* The nearest folder that exists: a run makes the others. */
@@ -164,18 +172,22 @@ static void check_gpu(Visit *v) {
 
 /* --- MPI ---------------------------------------------------------------------------------------------------------- */
 
-static int first_line(char *text) { return text[strcspn(text, "\n")] = 0, text[0] != 0; }
-
 static void check_pmix(Visit *v) {
-    static const char *const SRUN[] = {"srun", "--mpi=list", NULL}, *const INFO[] = {"ompi_info", "--param", "pmix", "all", NULL};
+    static const char *const SRUN[] = {"srun", "--mpi=list", NULL};
+    static const char *const INFO[] = {"ompi_info", "--param", "pmix", "all", NULL};
     char                     text[4096];
     int                      slurm = probe(SRUN, PROBE_SECONDS, text, sizeof text);
-    if (slurm == PROBE_HANGS) tell(v, WARN, "PMIx", "srun gives no answer within %.0f s: its controller is away; mpirun starts ranks without it", PROBE_SECONDS);
+    if (slurm == PROBE_HANGS)
+        tell(v, WARN, "PMIx",
+             "srun gives no answer within %.0f s: its controller is away; mpirun starts ranks without it",
+             PROBE_SECONDS);
     else if (slurm == 0 && !strstr(text, "pmix"))
         tell(v, WARN, "PMIx", "srun has none: start ranks by mpirun inside the job (scripts/train.sbatch)");
     else if (slurm == 0) tell(v, FINE, "PMIx", "srun has it: srun --mpi=pmix ./train_gpt config.json");
     else if (probe(INFO, PROBE_SECONDS, text, sizeof text) == 0)
-        tell(v, strstr(text, "MCA pmix") ? FINE : WARN, "PMIx", strstr(text, "MCA pmix") ? "Open MPI's own; no SLURM here" : "Open MPI was built without: mpirun alone starts ranks");
+        tell(v, strstr(text, "MCA pmix") ? FINE : WARN, "PMIx",
+             strstr(text, "MCA pmix") ? "Open MPI's own; no SLURM here"
+                                      : "Open MPI was built without: mpirun alone starts ranks");
     else tell(v, FINE, "PMIx", "no SLURM here");
 }
 
@@ -188,14 +200,22 @@ static void check_mpi(Visit *v) {
         return;
     }
     int code = probe(VERSION, PROBE_SECONDS, text, sizeof text), is_open = strncmp(library, "Open MPI", 8) == 0;
-    int fits = code == 0 && (is_open ? strstr(text, "Open MPI") || strstr(text, "OpenRTE") : !strstr(text, "Open MPI") && !strstr(text, "OpenRTE"));
-    first_line(text);
-    if (code == PROBE_ABSENT) tell(v, WARN, "MPI", "built with %s, and there is no mpirun in PATH: one process alone; apt-get install openmpi-bin", library);
-    else if (code == PROBE_HANGS) tell(v, WARN, "MPI", "mpirun --version gives no answer within %.0f s: is its folder on a lost disk?", PROBE_SECONDS);
+    int fits = code == 0 && (is_open ? strstr(text, "Open MPI") || strstr(text, "OpenRTE")
+                                     : !strstr(text, "Open MPI") && !strstr(text, "OpenRTE"));
+    text[strcspn(text, "\n")] = 0; /* its first line is shown */
+    if (code == PROBE_ABSENT)
+        tell(v, WARN, "MPI",
+             "built with %s, and there is no mpirun in PATH: one process alone; apt-get install openmpi-bin", library);
+    else if (code == PROBE_HANGS)
+        tell(v, WARN, "MPI", "mpirun --version gives no answer within %.0f s: is its folder on a lost disk?",
+             PROBE_SECONDS);
     else if (code != 0) tell(v, WARN, "MPI", "mpirun --version ends with %d: %.200s", code, text);
     else if (!fits)
-        tell(v, WARN, "MPI", "built with %s, and mpirun in PATH is of another MPI (%.100s): each rank would run alone; take the mpirun of %s", library, text, library);
-    else if (is_open && geteuid() == 0 && (!getenv("OMPI_ALLOW_RUN_AS_ROOT") || !getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")))
+        tell(v, WARN, "MPI",
+             "built with %s, and mpirun in PATH is of another MPI (%.100s): each rank would run alone; take the mpirun of %s",
+             library, text, library);
+    else if (is_open && geteuid() == 0 &&
+             (!getenv("OMPI_ALLOW_RUN_AS_ROOT") || !getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")))
         tell(v, WARN, "MPI", "mpirun refuses root: export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");
     else tell(v, FINE, "MPI", "%s; %.100s", library, text);
     check_pmix(v);

@@ -1,5 +1,5 @@
-/* inspect.c - `train_gpt inspect PATH`: what a file or a folder is, and its figures. Kinds are told apart by content; the
- * name decides for bare tokens alone, which have no header. */
+/* inspect.c - `train_gpt inspect PATH`: the kind of a file or a folder, and its figures. The content decides; the name
+ * does for bare tokens alone, which have no header. */
 #include <errno.h>
 #include <glob.h>
 #include <stdio.h>
@@ -32,7 +32,8 @@ static int holds(const char *folder, const char *pattern) {
 PathKind path_kind(const char *path) {
     struct stat st;
     if (stat(path, &st) != 0)
-        fail(errno == ENOENT || errno == ENOTDIR ? EXIT_DATA : EXIT_IO, "%s cannot be looked at: %s", path, strerror(errno));
+        fail(errno == ENOENT || errno == ENOTDIR ? EXIT_DATA : EXIT_IO, "%s cannot be looked at: %s", path,
+             strerror(errno));
     if (!S_ISDIR(st.st_mode)) return PATH_FILE;
     if (holds(path, MANIFEST_NAME)) return PATH_CHECKPOINT;
     if (holds(path, "config.json") && (holds(path, "metrics.jsonl") || holds(path, "checkpoints"))) return PATH_RUN;
@@ -46,7 +47,7 @@ cJSON *inspect_read_json(const char *path) {
     if (bytes == -EFBIG) return NULL;
     if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror((int)-bytes));
     const char *end = NULL;
-    cJSON      *json = cJSON_ParseWithLengthOpts(text, (size_t)bytes + 1, &end, 1); /* with the NUL: nothing may follow */
+    cJSON *json = cJSON_ParseWithLengthOpts(text, (size_t)bytes + 1, &end, 1); /* with the NUL: nothing may follow */
     free(text);
     return json;
 }
@@ -81,10 +82,11 @@ static int inspect_file(Inspect *in, const char *path) {
     uint8_t start[SHARD_START_BYTES];
     int64_t bytes = io_file_bytes(path);
     size_t  start_bytes = bytes < (int64_t)sizeof start ? (size_t)(bytes < 0 ? 0 : bytes) : sizeof start;
-    int     fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
+    int fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
     if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(-rc));
     io_close(fd);
-    if (has_ending(path, ".jsonl")) return report_text(&in->report, "kind", "metrics of a run"), inspect_metrics(in, path), EXIT_DONE;
+    if (has_ending(path, ".jsonl"))
+        return report_text(&in->report, "kind", "metrics of a run"), inspect_metrics(in, path), EXIT_DONE;
     if (is_safetensors(start, start_bytes, (uint64_t)bytes)) return inspect_weights(in, path), EXIT_DONE;
     if (shard_is_index(start, start_bytes)) return inspect_index(in, path);
     if (is_shard(path, start, start_bytes, (uint64_t)bytes)) return inspect_shard(in, path), EXIT_DONE;
@@ -122,11 +124,13 @@ int verb_inspect(int argc, char **argv) {
         else if (!path && (!strchr(argv[i], '=') || access(argv[i], F_OK) == 0)) path = argv[i];
         else {
             Nearest near = nearest_word(argv[i], KEYS);
-            fail(EXIT_CONFIG, "inspect: \"%s\" is one too many%s%s%s; usage: ./train_gpt inspect PATH [tensors=true] [json=true]",
+            fail(EXIT_CONFIG,
+                 "inspect: \"%s\" is one too many%s%s%s; usage: ./train_gpt inspect PATH [tensors=true] [json=true]",
                  argv[i], near.sure ? ", did you mean " : "", near.sure ? near.word : "", near.sure ? "=?" : "");
         }
     }
-    if (!path) fail(EXIT_CONFIG, "inspect needs a file or a folder: ./train_gpt inspect PATH [tensors=true] [json=true]");
+    if (!path)
+        fail(EXIT_CONFIG, "inspect needs a file or a folder: ./train_gpt inspect PATH [tensors=true] [json=true]");
     Inspect in = {report_begin(as_json), lists};
     int status = inspect_path(&in, path);
     report_end(&in.report);

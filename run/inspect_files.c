@@ -25,13 +25,17 @@ static void tell_tokenizer(Inspect *in, const cJSON *json) {
                 *added = json_member(json, "added_tokens"), *item;
     int          entries = cJSON_GetArraySize(json_member(model, "vocab")), special = 0;
     char         names[256] = "";
-    report_text(r, "kind", "tokenizer.json of Hugging Face tokenizers, %s", cJSON_IsString(type) ? type->valuestring : "of no named type");
+    report_text(r, "kind", "tokenizer.json of Hugging Face tokenizers, %s",
+                cJSON_IsString(type) ? type->valuestring : "of no named type");
     report_number(r, "entries", entries, "%d", entries);
-    report_number(r, "merges", cJSON_GetArraySize(json_member(model, "merges")), "%d", cJSON_GetArraySize(json_member(model, "merges")));
+    report_number(r, "merges", cJSON_GetArraySize(json_member(model, "merges")), "%d",
+                  cJSON_GetArraySize(json_member(model, "merges")));
     cJSON_ArrayForEach(item, added) {
         const cJSON *content = json_member(item, "content");
         if (!cJSON_IsTrue(json_member(item, "special")) || !cJSON_IsString(content)) continue;
-        if (special++ < 5) snprintf(names + strlen(names), sizeof names - strlen(names), "%s%.40s", special > 1 ? " " : ": ", content->valuestring);
+        if (special++ < 5)
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%.40s", special > 1 ? " " : ": ",
+                     content->valuestring);
     }
     report_number(r, "special", special, "%d%s%s", special, names, special > 5 ? " ..." : "");
 }
@@ -39,8 +43,8 @@ static void tell_tokenizer(Inspect *in, const cJSON *json) {
 static void tell_index(Inspect *in, const cJSON *json) {
     const cJSON *map = json_member(json, "weight_map"), *item;
     cJSON       *files = cJSON_CreateObject();
-    cJSON_ArrayForEach(item, map)
-        if (cJSON_IsString(item) && !json_member(files, item->valuestring)) cJSON_AddTrueToObject(files, item->valuestring);
+    cJSON_ArrayForEach(item, map) if (cJSON_IsString(item) && !json_member(files, item->valuestring))
+        cJSON_AddTrueToObject(files, item->valuestring);
     int count = cJSON_GetArraySize(files);
     cJSON_Delete(files);
     double bytes = number_value(json_member(json_member(json, "metadata"), "total_size"));
@@ -106,8 +110,18 @@ static const struct {
     struct { int at; const char *name; } value[7];
 } LLMC[] = {
     {20240522, "llm.c eval file", {{2, "examples"}, {3, "longest_example_bytes"}}},
-    {20240326, "llm.c GPT-2 model", {{1, "version"}, {2, "positions"}, {3, "vocabulary"}, {4, "layers"}, {5, "heads"}, {6, "width"}, {7, "padded_vocabulary"}}},
-    {20240803, "llm.c Llama 3 model", {{1, "version"}, {2, "positions"}, {3, "vocabulary"}, {4, "layers"}, {5, "heads"}}},
+    {20240326,
+     "llm.c GPT-2 model",
+     {{1, "version"},
+      {2, "positions"},
+      {3, "vocabulary"},
+      {4, "layers"},
+      {5, "heads"},
+      {6, "width"},
+      {7, "padded_vocabulary"}}},
+    {20240803,
+     "llm.c Llama 3 model",
+     {{1, "version"}, {2, "positions"}, {3, "vocabulary"}, {4, "layers"}, {5, "heads"}}},
     {20240327, "llm.c debug state", {{2, "sequences"}, {3, "seq_len"}}},
     {20240328, "llm.c tokenizer, for decoding", {{2, "entries"}, {3, "end_of_text"}}},
     {20240527, "llm.c optimizer state", {{2, "ranks"}, {3, "rank"}, {4, "has_masters"}, {5, "shuffled"}, {10, "step"}}},
@@ -118,7 +132,8 @@ static int tell_llmc(Inspect *in, const int32_t *header) {
         if (LLMC[i].magic != header[0]) continue;
         report_text(&in->report, "kind", "%s", LLMC[i].kind);
         for (int v = 0; v < 7 && LLMC[i].value[v].name; v++)
-            report_number(&in->report, LLMC[i].value[v].name, header[LLMC[i].value[v].at], "%d", header[LLMC[i].value[v].at]);
+            report_number(&in->report, LLMC[i].value[v].name, header[LLMC[i].value[v].at], "%d",
+                          header[LLMC[i].value[v].at]);
         return 1;
     }
     return 0;
@@ -157,17 +172,22 @@ int inspect_other(Inspect *in, const char *path) {
     if (given >= SHARD_HEADER_BYTES && tell_llmc(in, start.word)) return EXIT_DONE;
     if (has_ending(path, ".tiktoken") || (given > 8 && memcmp(start.byte, "#version", 8) == 0)) {
         int64_t lines = count_lines(path) - !has_ending(path, ".tiktoken");
-        report_text(r, "kind", has_ending(path, ".tiktoken") ? "vocabulary of tiktoken" : "merges of a byte-pair tokenizer");
+        report_text(r, "kind",
+                    has_ending(path, ".tiktoken") ? "vocabulary of tiktoken" : "merges of a byte-pair tokenizer");
         report_number(r, "entries", (double)lines, "%lld", (long long)lines);
         return EXIT_DONE;
     }
     const char *text = shard_text_kind(start.byte, given), *looks = NULL;
     for (size_t i = 0; i < sizeof STARTS / sizeof *STARTS && !looks; i++)
-        if (given >= STARTS[i].bytes && memcmp(start.byte, STARTS[i].start, STARTS[i].bytes) == 0) looks = STARTS[i].kind;
+        if (given >= STARTS[i].bytes && memcmp(start.byte, STARTS[i].start, STARTS[i].bytes) == 0)
+            looks = STARTS[i].kind;
     if (bytes == 0) report_text(r, "kind", "none of this program's files: it is empty");
     else if (looks) report_text(r, "kind", "none of this program's files: %s", looks);
-    else if (text) report_text(r, "kind", "none of this program's files: %s; text becomes tokens by ./train_gpt tokenize", text);
-    else report_text(r, "kind", "none of this program's files, and of no form that is known here; bare uint16 tokens are named .bin");
+    else if (text)
+        report_text(r, "kind", "none of this program's files: %s; text becomes tokens by ./train_gpt tokenize", text);
+    else
+        report_text(r, "kind",
+                    "none of this program's files, of no form that is known here; bare uint16 tokens are named .bin");
     report_number(r, "bytes", (double)bytes, "%lld", (long long)bytes);
     return EXIT_DATA;
 }

@@ -68,7 +68,8 @@ void inspect_metrics(Inspect *in, const char *path) {
 /* --- checkpoint --------------------------------------------------------------------------------------------------- */
 
 static void tell_verified(Report *r, int is_good, const char *fault) {
-    report_item(r, "verified", cJSON_CreateBool(is_good), is_good ? "yes: every byte is as it was saved" : "no: %s", fault);
+    report_item(r, "verified", cJSON_CreateBool(is_good), is_good ? "yes: every byte is as it was saved" : "no: %s",
+                fault);
     if (r->json && !is_good) report_text(r, "fault", "%s", fault);
 }
 
@@ -147,7 +148,8 @@ static void tell_checkpoints(Inspect *in, const char *folder) {
     if (count < 0) fail(EXIT_IO, "%s cannot be read: %s", checkpoints.text, strerror(-count));
     for (int i = 0; i < count; i++) {
         cJSON_AddItemToArray(steps, cJSON_CreateNumber((double)list[i].step));
-        if (i < NAMED) snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : ": ", list[i].name);
+        if (i < NAMED)
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : ": ", list[i].name);
     }
     report_item(&in->report, "checkpoints", steps, "%d%s%s", count, names, count > NAMED ? ", ..." : "");
     if (count) {

@@ -90,7 +90,8 @@ void inspect_shard(Inspect *in, const char *path) {
     report_number(r, "bytes", (double)s.file_bytes, "%llu", (unsigned long long)s.file_bytes);
     report_number(r, "tokens", (double)s.header.tokens, "%lld", (long long)s.header.tokens);
     report_number(r, "token_bytes", s.header.token_bytes, "%d", s.header.token_bytes);
-    if (s.header.sequences) report_number(r, "sequences", (double)s.header.sequences, "%lld", (long long)s.header.sequences);
+    if (s.header.sequences)
+        report_number(r, "sequences", (double)s.header.sequences, "%lld", (long long)s.header.sequences);
     Counts c = count_ids(&s);
     report_number(r, "largest_id", c.largest, "%u", c.largest);
     Tokenizer t = tokenizer_for(path, c.largest);
@@ -109,11 +110,13 @@ void inspect_shard(Inspect *in, const char *path) {
 void inspect_shards(Inspect *in, const char *folder) {
     glob_t  found;
     int64_t tokens = 0, files = 0;
-    if (glob(path_of("%s/*.bin", folder).text, 0, NULL, &found) != 0) fail(EXIT_DATA, "%s holds no token file any more", folder);
+    if (glob(path_of("%s/*.bin", folder).text, 0, NULL, &found) != 0)
+        fail(EXIT_DATA, "%s holds no token file any more", folder);
     report_text(&in->report, "kind", "a folder of token files");
     for (size_t i = 0; i < found.gl_pathc; i++) {
         Shard s = shard_open(found.gl_pathv[i]);
-        report_row(&in->report, "%-40s %14lld tokens, %s", shard_name(&s), (long long)s.header.tokens, kind_of(&s.header));
+        report_row(&in->report, "%-40s %14lld tokens, %s", shard_name(&s), (long long)s.header.tokens,
+                   kind_of(&s.header));
         tokens += s.header.tokens, files++;
         shard_close(&s);
     }

@@ -1,4 +1,4 @@
-/* inspect_weights.c - .safetensors files for `inspect`: tensors, types, parameters, norms, range, values that are not finite. */
+/* inspect_weights.c - .safetensors files for `inspect`: tensors, types, parameters, norm, range, NaN and Inf. */
 #include <glob.h>
 #include <math.h>
 #include <stdio.h>
@@ -39,8 +39,8 @@ static void tell_tensor(Inspect *in, Totals *t, const SafeTensor *tensor, const 
     }
     int is_bad = s && (s->nans || s->infs) && t->named++ < NAMED;
     if (s && (in->lists_tensors || is_bad))
-        report_row(&in->report, "%-42s %-14s %-4s norm %-11.5g %11.4g to %-11.4g %lld NaN, %lld Inf", tensor->name, shape,
-                   safetensors_type_name(tensor->type), weights_norm(s), s->least, s->most, (long long)s->nans,
+        report_row(&in->report, "%-42s %-14s %-4s norm %-11.5g %11.4g to %-11.4g %lld NaN, %lld Inf", tensor->name,
+                   shape, safetensors_type_name(tensor->type), weights_norm(s), s->least, s->most, (long long)s->nans,
                    (long long)s->infs);
     else if (in->lists_tensors)
         report_row(&in->report, "%-42s %-14s %-4s", tensor->name, shape, safetensors_type_name(tensor->type));
@@ -105,7 +105,9 @@ void inspect_weights(Inspect *in, const char *path) {
     if (t.list) report_item(r, "tensor", t.list, "%s", "");
     report_number(r, "tensors", (double)t.tensors, "%lld: %s", (long long)t.tensors, types);
     report_number(r, "parameters", (double)t.parameters, "%lld", (long long)t.parameters);
-    if (t.silent) report_number(r, "not_read", (double)t.silent, "values of %lld tensors are of other types than F32, F16 and BF16", (long long)t.silent);
+    if (t.silent)
+        report_number(r, "not_read", (double)t.silent,
+                      "values of %lld tensors are of other types than F32, F16 and BF16", (long long)t.silent);
     report_number(r, "norm", weights_norm(&t.all), "%.9g", weights_norm(&t.all));
     report_number(r, "min", t.all.least > t.all.most ? NAN : t.all.least, "%.9g", t.all.least);
     report_number(r, "max", t.all.least > t.all.most ? NAN : t.all.most, "%.9g", t.all.most);

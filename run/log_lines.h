@@ -1,6 +1,4 @@
-/* log_lines.h - the lines of a metrics.jsonl, read: those of other kinds, and fields that are not known here, are passed
- * over.
- */
+/* log_lines.h - the lines of a metrics.jsonl, read. Lines of other kinds and unknown fields are passed over. */
 #ifndef TRAIN_GPT_RUN_LOG_LINES_H
 #define TRAIN_GPT_RUN_LOG_LINES_H
 

@@ -1,4 +1,4 @@
-/* plan_data.h - the lines of a plan about data and disk. Missing data is no fault: a plan is made before the data is. */
+/* plan_data.h - the lines of a plan about data and disk. Missing data are no fault: a plan comes before the data. */
 #ifndef TRAIN_GPT_RUN_PLAN_DATA_H
 #define TRAIN_GPT_RUN_PLAN_DATA_H
 

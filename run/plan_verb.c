@@ -239,7 +239,8 @@ static Asked take_asked(int *count, char **overrides) {
     *count = kept;
     const char *elsewhere = asked.on.gpu ? asked.on.gpu : asked.on.cluster, *key = asked.on.gpu ? "gpu" : "cluster";
     if (asked.on.gpu && asked.on.cluster)
-        fail(EXIT_CONFIG, "plan: gpu=%s stands for a cluster, and cluster=%s is another: one of them", asked.on.gpu, asked.on.cluster);
+        fail(EXIT_CONFIG, "plan: gpu=%s stands for a cluster, and cluster=%s is another: one of them", asked.on.gpu,
+             asked.on.cluster);
     if (!asked.on.gpu && (asked.on.nodes || asked.on.price > 0))
         fail(EXIT_CONFIG, "plan: nodes= and price= are of gpu=, as in gpu=h100 ranks=16 nodes=2 price=2.5");
     if (!elsewhere && (asked.on.searches || asked.on.json || asked.on.zero_bubble || asked.on.mtbf_hours > 0))
@@ -247,7 +248,8 @@ static Asked take_asked(int *count, char **overrides) {
              "plan: search=, json=, zero_bubble= and mtbf_hours= are of another machine: gpu=h100, cluster=dgx-h100, or the path of a cluster's file");
     if (elsewhere && (asked.memory_bytes || asked.ledger))
         fail(EXIT_CONFIG,
-             "plan: memory= and ledger= are of a run on this machine, and %s=%s says what another has: one of them", key, elsewhere);
+             "plan: memory= and ledger= are of a run on this machine, and %s=%s says what another has: one of them",
+             key, elsewhere);
     if (asked.fits && asked.on.searches)
         fail(EXIT_CONFIG,
              "plan: fit=true keeps the config's grid and takes fewer ranks; search=true keeps the ranks and looks for a grid: one of them");

@@ -1,4 +1,4 @@
-/* probe.c - see probe.h. The program is the leader of a process group of its own, so that nothing of it outlives its time. */
+/* probe.c - see probe.h. The program leads a process group of its own, so that nothing of it outlives its time. */
 #include "run/probe.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* weights_stats.h - figures of the values in .safetensors files, read by block: norm, range, values that are not finite,
- * and how far two tensors are apart.
+/* weights_stats.h - figures of the values in .safetensors files, read by block: norm, range, values that are not
+ * finite, and how far two tensors are apart.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_STATS_H
 #define TRAIN_GPT_RUN_CHECKPOINT_WEIGHTS_STATS_H

@@ -1,4 +1,4 @@
-/* config_diff.c - see config_diff.h. Works on the trees, so that a config of a newer or older program is compared, too. */
+/* config_diff.c - see config_diff.h. It compares trees, so that a config of a newer or older program is compared, too. */
 #include "run/config/config_diff.h"
 
 #include <math.h>

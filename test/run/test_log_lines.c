@@ -1,4 +1,4 @@
-/* test_log_lines.c - lines of metrics.jsonl: fields in any order, those of other kinds, torn and foreign ones passed over. */
+/* test_log_lines.c - lines of metrics.jsonl: fields in any order; lines of other kinds, torn and foreign ones. */
 #include "run/log_lines.h"
 
 #include <setjmp.h>

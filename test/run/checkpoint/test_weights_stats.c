@@ -48,7 +48,8 @@ static void test_stats(void **state) {
     float     *x = values_of(0);
     SafeTensor t = {.name = "x", .type = SAFE_F32, .dims = 1, .dim = {MANY}};
     double     squares = 0;
-    x[3] = NAN, x[WEIGHTS_BLOCK + 5] = -NAN, x[7] = INFINITY, x[MANY - 1] = -INFINITY, x[100] = -900.0f, x[MANY - 2] = 901.5f;
+    x[3] = NAN, x[WEIGHTS_BLOCK + 5] = -NAN, x[7] = INFINITY, x[MANY - 1] = -INFINITY, x[100] = -900.0f,
+    x[MANY - 2] = 901.5f;
     for (int64_t i = 0; i < MANY; i++) squares += isfinite(x[i]) ? (double)x[i] * x[i] : 0;
     write_file(in_folder("a.safetensors"), &t, 1, x, sizeof *x * MANY);
     for (int threads = 1; threads <= 3; threads++) {
@@ -75,7 +76,8 @@ static void test_no_finite_value(void **state) {
     weights_stats_add(&all, &s);
     weights_stats_add(&all, &other);
     weights_stats_add(&all, &s);
-    assert_true(all.elems == 6 && all.nans == 2 && all.infs == 2 && all.least == 1.0 && all.most == 2.0 && all.squares == 5.0);
+    assert_true(all.elems == 6 && all.nans == 2 && all.infs == 2 && all.least == 1.0 && all.most == 2.0 &&
+                all.squares == 5.0);
     weights_close(&w);
 }
 
@@ -102,7 +104,8 @@ static void test_diff(void **state) {
 
 static void test_other_types(void **state) {
     (void)state;
-    static const uint16_t bits[6] = {0x3F80, 0xC000, 0x7FC0, 0x3C00, 0xC000, 0x7C00}; /* bf16 1, -2, NaN; f16 1, -2, inf */
+    static const uint16_t bits[6] = {0x3F80, 0xC000, 0x7FC0,
+                                     0x3C00, 0xC000, 0x7C00}; /* bf16 1, -2, NaN; f16 1, -2, inf */
     SafeTensor            t[3] = {{.name = "b", .type = SAFE_BF16, .dims = 1, .dim = {3}},
                                   {.name = "h", .type = SAFE_F16, .dims = 1, .dim = {3}},
                                   {.name = "u", .type = SAFE_U8, .dims = 1, .dim = {4}}};
