@@ -33,7 +33,9 @@ static void tell(Walk *walk, const char *path, const cJSON *a, const cJSON *b) {
 
 static void compare(Walk *walk, const char *path, const cJSON *a, const cJSON *b) {
     const Option *o = option_find(path);
-    cJSON        *fallback = (a && b) || !o || !o->fallback ? NULL : cJSON_Parse(o->fallback);
+    int           has_default = o && o->fallback && !(a && b);
+    cJSON        *fallback = has_default ? cJSON_Parse(o->fallback) : NULL;
+    if (has_default && !fallback) fail(EXIT_MEMORY, "out of memory while comparing configs");
     if ((a && b) || !o || o->fallback) {
         const cJSON *x = a ? a : fallback, *y = b ? b : fallback;
         if (!config_same_value(x, y)) tell(walk, path, x, y);
