@@ -34,6 +34,7 @@ PathKind path_kind(const char *path) {
     if (stat(path, &st) != 0)
         fail(errno == ENOENT || errno == ENOTDIR ? EXIT_DATA : EXIT_IO, "%s cannot be looked at: %s", path,
              strerror(errno));
+    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s is neither a plain file nor a folder", path);
     if (!S_ISDIR(st.st_mode)) return PATH_FILE;
     if (holds(path, MANIFEST_NAME)) return PATH_CHECKPOINT;
     if (holds(path, "config.json") && (holds(path, "metrics.jsonl") || holds(path, "checkpoints"))) return PATH_RUN;

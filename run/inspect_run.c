@@ -52,7 +52,7 @@ void inspect_metrics(Inspect *in, const char *path) {
             last = line;
         } else {
             evals++;
-            if (!(line.loss >= best.loss)) best = line;
+            if (isnan(best.loss) || line.loss < best.loss) best = line;
         }
     }
     fclose(f);

@@ -17,11 +17,15 @@ typedef struct {
     cJSON       *list;                        /* borrowed; NULL: not asked for */
 } Totals;
 
+/* Of the finite values; NaN where there are none. */
+static double least_of(const WeightsStats *s) { return s->least > s->most ? NAN : s->least; }
+static double most_of(const WeightsStats *s) { return s->least > s->most ? NAN : s->most; }
+
 static cJSON *stats_json(const WeightsStats *s) {
     cJSON *object = cJSON_CreateObject();
     cJSON_AddItemToObject(object, "norm", report_json(weights_norm(s)));
-    cJSON_AddItemToObject(object, "min", report_json(s->least > s->most ? NAN : s->least));
-    cJSON_AddItemToObject(object, "max", report_json(s->least > s->most ? NAN : s->most));
+    cJSON_AddItemToObject(object, "min", report_json(least_of(s)));
+    cJSON_AddItemToObject(object, "max", report_json(most_of(s)));
     cJSON_AddNumberToObject(object, "nan", (double)s->nans);
     cJSON_AddNumberToObject(object, "inf", (double)s->infs);
     return object;
@@ -40,7 +44,7 @@ static void tell_tensor(Inspect *in, Totals *t, const SafeTensor *tensor, const 
     int is_bad = s && (s->nans || s->infs) && t->named++ < NAMED;
     if (s && (in->lists_tensors || is_bad))
         report_row(&in->report, "%-42s %-14s %-4s norm %-11.5g %11.4g to %-11.4g %lld NaN, %lld Inf", tensor->name,
-                   shape, safetensors_type_name(tensor->type), weights_norm(s), s->least, s->most, (long long)s->nans,
+                   shape, safetensors_type_name(tensor->type), weights_norm(s), least_of(s), most_of(s), (long long)s->nans,
                    (long long)s->infs);
     else if (in->lists_tensors)
         report_row(&in->report, "%-42s %-14s %-4s", tensor->name, shape, safetensors_type_name(tensor->type));
@@ -70,7 +74,7 @@ static void types_text(const Totals *t, char *out, size_t room) {
 
 static void tell_line(Inspect *in, const char *key, const WeightsStats *s) {
     report_item(&in->report, key, stats_json(s), "%lld values, norm %.6g, from %.4g to %.4g, %lld NaN, %lld Inf",
-                (long long)s->elems, weights_norm(s), s->least, s->most, (long long)s->nans, (long long)s->infs);
+                (long long)s->elems, weights_norm(s), least_of(s), most_of(s), (long long)s->nans, (long long)s->infs);
 }
 
 void inspect_weights_line(Inspect *in, const char *key, const char *path) {
@@ -109,8 +113,8 @@ void inspect_weights(Inspect *in, const char *path) {
         report_number(r, "not_read", (double)t.silent,
                       "values of %lld tensors are of other types than F32, F16 and BF16", (long long)t.silent);
     report_number(r, "norm", weights_norm(&t.all), "%.9g", weights_norm(&t.all));
-    report_number(r, "min", t.all.least > t.all.most ? NAN : t.all.least, "%.9g", t.all.least);
-    report_number(r, "max", t.all.least > t.all.most ? NAN : t.all.most, "%.9g", t.all.most);
+    report_number(r, "min", least_of(&t.all), "%.9g", least_of(&t.all));
+    report_number(r, "max", most_of(&t.all), "%.9g", most_of(&t.all));
     report_number(r, "nan", (double)t.all.nans, "%lld", (long long)t.all.nans);
     report_number(r, "inf", (double)t.all.infs, "%lld", (long long)t.all.infs);
     if (!in->lists_tensors) report_row(r, "tensors=true lists each");

@@ -36,7 +36,10 @@ def tensors(path, rows):
     text = json.dumps(head).encode()
     open(path, "wb").write(struct.pack("<Q", len(text)) + text + body)
 nan, inf = float("nan"), float("inf")
+open("evals.jsonl", "w").write("".join('{"kind":"%s","step":%d,"loss":%s}\n' % line for line in
+                               [("eval", 0, "null"), ("train", 1, 5), ("eval", 2, 4.5), ("eval", 3, "null"), ("eval", 4, 4.75)]))
 tensors("bad.safetensors", [("one", "F32", [3.0, -4.0, nan]), ("two", "F32", [inf, 12.0]), ("ids", "I64", [1, 2])])
+tensors("none.safetensors", [("one", "F32", [nan, inf])])
 tensors("near.safetensors", [("one", "F32", [3.0, -4.5, nan]), ("three", "F32", [1.0]), ("ids", "I64", [1, 3])])
 PY
 python3 make.py || { echo "not ok the files"; exit 1; }
@@ -64,6 +67,8 @@ says "an index of shards of weights" '^files +2$' inspect model.safetensors.inde
 says "a config" 'optimizer.learning_rate +0.001 \(default 0.0006\)$' inspect tiny.json
 says "a Hugging Face config" '^model_type +"gpt2"$' inspect $last/config.json
 says "metrics" '^last_loss +[0-9.]+ at step 6$' inspect run/metrics.jsonl
+says "the best of evaluations that may be no number" '^best_val +4.5 at step 2, of 4 evaluations$' inspect evals.jsonl
+says "a range of no values is none" '^min +nan$' inspect none.safetensors
 says "values that are not finite are named" '^ +one .* 1 NaN, 0 Inf$' inspect bad.safetensors
 says "  and counted" '^nan +1$' inspect bad.safetensors
 says "  the norm is of the others" '^norm +13$' inspect bad.safetensors
@@ -97,6 +102,8 @@ says "  a picture" 'PNG' inspect picture.png
 says "  PyTorch's own" 'safetensors' inspect pickle.pt
 says "  an empty one" 'it is empty' inspect empty.bin
 expect "nothing there: exit 65" exits 65 'nowhere .*No such file' "$TRAIN" inspect nowhere
+mkfifo pipe
+expect "a pipe: exit 65" exits 65 'neither a plain file' timeout 20 "$TRAIN" inspect pipe
 expect "a truncated shard: exit 65" exits 65 'is truncated' bash -c "head -c 2000 data/train_000000.bin > cut.bin; '$TRAIN' inspect cut.bin"
 expect "no path" exits 64 'needs a file' "$TRAIN" inspect
 expect "a word too many" exits 64 'tensors=' "$TRAIN" inspect run tensor=true
