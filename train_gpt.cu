@@ -188,6 +188,9 @@ static void log_step(Run *r, const StepMetrics *m) {
     int64_t every = r->config->run.steps / 50 + 1;
     metrics_train(r->metrics, m);
     progress_step(&r->progress, m, device_memory_peak());
+    if (r->progress.seen == 1)
+        progress_note(&r->progress, "memory %s after the first step, %s planned",
+                      plan_bytes_text((double)device_memory_peak()).text, plan_bytes_text((double)r->plan.device_bytes).text);
     if (slowness_note(&r->slowness, m->ms)) slowness_warn(&r->slowness, m->ms);
     if (m->step % every == 0) metrics_draw(r->metrics);
 }

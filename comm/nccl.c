@@ -5,6 +5,7 @@ void nccl_open(Comm *c) {
     (void)c;
     fail(EXIT_NODEVICE, "this build has no NCCL: parallel.comm may be \"ring\" or \"mpi\"; make BACKEND=cuda builds one that has");
 }
+const char *world_nccl(void) { return "none"; }
 void nccl_close(Comm *c) { (void)c; }
 void nccl_leave(World *w) { (void)w; }
 void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) { (void)c, (void)kind, (void)x, (void)nodes; }

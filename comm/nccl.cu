@@ -236,6 +236,10 @@ static cudaStream_t queue_of(Comm *c) {
     return queue;
 }
 
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
+const char *world_nccl(void) { return "NCCL " TEXT(NCCL_MAJOR) "." TEXT(NCCL_MINOR) "." TEXT(NCCL_PATCH); }
+
 void nccl_open(Comm *c) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;

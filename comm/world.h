@@ -56,6 +56,7 @@ typedef enum { PROCESS_RUNS, PROCESS_STOPPED, PROCESS_GONE } ProcessState;
 ProcessState world_neighbour(const World *w, int local);
 int          world_neighbour_is_gone(const World *w); /* any of them */
 const char *world_library(void);               /* "Open MPI 4.1.4", "MPICH 4.0.2", "none" */
+const char *world_nccl(void);                  /* "NCCL 2.27.3", "none" */
 
 /* Cores that this rank should use, before a look at OMP_NUM_THREADS. Widens a binding that leaves this host's other
  * cores without a rank (Open MPI binds -np 1 to one core), and divides the rest. Prints one line of advice if it

@@ -117,3 +117,5 @@ void device_range_end(void) {}
 
 size_t device_overhead_bytes(void) { return 64u << 20; }
 size_t device_reserve_bytes(void) { return 0; }
+
+void device_describe(char text[256], char fault[256]) { text[0] = fault[0] = 0; }

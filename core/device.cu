@@ -84,6 +84,17 @@ int device_count(void) {
     return count_devices(why, sizeof why);
 }
 
+void device_describe(char text[256], char fault[256]) {
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    int used = driver ? snprintf(text, 256, "driver for CUDA %d.%d, ", driver / 1000, driver % 1000 / 10)
+                      : snprintf(text, 256, "no driver, ");
+    snprintf(text + used, 256 - (size_t)used, "built with CUDA %d.%d", runtime / 1000, runtime % 1000 / 10);
+    fault[0] = 0;
+    count_devices(fault, 256);
+}
+
 void device_open(int local_rank, int threads) {
     if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads > 0 ? threads : 1); /* for the update of an optimizer in host memory */
     if (gpu.is_open) return;

@@ -105,6 +105,10 @@ size_t device_overhead_bytes(void);
 /* An estimate of the further bytes that CUDA and cuBLASLt take on a GPU during training. 0 on the CPU. */
 size_t device_reserve_bytes(void);
 
+/* The versions of driver and library, and the reason why device_open would find no GPU, "" where it would. The CPU: "" and
+ * "". */
+void device_describe(char text[256], char fault[256]);
+
 #ifdef __cplusplus
 }
 #endif

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "core/error.h"
@@ -200,17 +201,20 @@ static void tell_unknown(Reading *r) {
 
 enum { PATH_ROOM = 4200 };
 
-/* configs/clusters of the current folder, or of the source tree that the program lies in. */
-static int clusters_folder(char out[PATH_ROOM]) {
-    char    program[PATH_ROOM];
+/* configs/clusters of the current folder, else of those that the program lies in: the first with this file; "": any. */
+static int clusters_folder(const char *file, char out[PATH_ROOM]) {
+    char    program[PATH_ROOM], path[PATH_ROOM + 100];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     snprintf(out, PATH_ROOM, "configs/clusters");
-    if (access(out, R_OK) == 0) return 1;
+    snprintf(path, sizeof path, "%s/%s", out, file);
+    if (access(path, R_OK) == 0) return 1;
     if (length < 0) return 0;
     program[length] = 0;
     for (char *slash; (slash = strrchr(program, '/')) != NULL;) {
         *slash = 0;
-        if (snprintf(out, PATH_ROOM, "%s/configs/clusters", program) < PATH_ROOM && access(out, R_OK) == 0) return 1;
+        if (snprintf(out, PATH_ROOM, "%s/configs/clusters", program) >= PATH_ROOM) continue;
+        snprintf(path, sizeof path, "%s/%s", out, file);
+        if (access(path, R_OK) == 0) return 1;
     }
     return 0;
 }
@@ -225,6 +229,8 @@ static NORETURN void no_such_cluster(const char *name, const char *folder) {
                      (int)(end - e->d_name), e->d_name);
     }
     if (dir) closedir(dir);
+    if (!*folder)
+        fail(EXIT_CONFIG, "plan: cluster=%s: there is no folder configs/clusters here, nor above the program; name a file: cluster=./mine.json", name);
     fail(EXIT_CONFIG,
          "plan: cluster=%s: no such cluster%s%s%s%s%s; a file's path, as in cluster=./mine.json, is taken, too", name,
          names[0] ? ": " : "", names, names[0] ? " are in " : "", names[0] ? folder : "", "");
@@ -233,17 +239,16 @@ static NORETURN void no_such_cluster(const char *name, const char *folder) {
 static void file_of(const char *name, char out[PATH_ROOM]) {
     size_t length = strlen(name);
     int    is_path = strchr(name, '/') || (length > 5 && strcmp(name + length - 5, ".json") == 0);
-    char   folder[PATH_ROOM] = "";
-    char   found[PATH_ROOM];
+    char   folder[PATH_ROOM], file[90];
     if (is_path) {
         snprintf(out, PATH_ROOM, "%s", name);
         return;
     }
-    int there = clusters_folder(found);
-    snprintf(folder, sizeof folder, "%s", there ? found : "");
-    if (!there || length > 80 || !*name) no_such_cluster(name, folder);
-    if (snprintf(out, PATH_ROOM, "%s/%s.json", folder, name) >= PATH_ROOM) no_such_cluster(name, folder);
-    if (access(out, R_OK) != 0) no_such_cluster(name, folder);
+    snprintf(file, sizeof file, "%.80s.json", name);
+    if (*name && length <= 80 && clusters_folder(file, folder) &&
+        snprintf(out, PATH_ROOM, "%s/%s", folder, file) < PATH_ROOM)
+        return;
+    no_such_cluster(name, clusters_folder("", folder) ? folder : "");
 }
 
 Cluster cluster_load(const char *name_or_file) {
@@ -274,6 +279,38 @@ Cluster cluster_load(const char *name_or_file) {
     snprintf(c.name, sizeof c.name, "%.*s", (int)(length - ending), base);
     json_free(&r.json);
     free(text);
+    return c;
+}
+
+/* --- by a GPU's name ---------------------------------------------------------------------------------------------- */
+
+static const struct { const char *gpu, *cluster; } GPUS[] = {
+    {"a100", "dgx-a100"}, {"h100", "dgx-h100"}, {"h200", "dgx-h200"}, {"b200", "dgx-b200"}, {"4090", "pcie-4090"}};
+enum { GPU_COUNT = sizeof GPUS / sizeof *GPUS };
+
+static const char *cluster_with(const char *gpu) {
+    const char *names[GPU_COUNT + 1] = {NULL};
+    char        list[128] = "";
+    for (int i = 0; i < GPU_COUNT; i++) {
+        if (strcasecmp(gpu, GPUS[i].gpu) == 0) return GPUS[i].cluster;
+        names[i] = GPUS[i].gpu;
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", GPUS[i].gpu);
+    }
+    Nearest near = nearest_word(gpu, names);
+    fail(EXIT_CONFIG, "plan: gpu=%s: no such GPU%s%s%s; there are %s, and cluster=FILE takes any other", gpu,
+         near.sure ? ", did you mean " : "", near.sure ? near.word : "", near.sure ? "?" : "", list);
+}
+
+Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes) {
+    Cluster c = cluster_load(cluster_with(gpu));
+    int     most = (int)c.gpus_per_node;
+    if (nodes == 0) return c;
+    if (ranks % nodes != 0)
+        fail(EXIT_CONFIG, "plan: ranks=%d are not the same number on each of nodes=%d", ranks, nodes);
+    if (ranks / nodes > most)
+        fail(EXIT_CONFIG, "plan: a node of %s has %d GPUs, and ranks=%d on nodes=%d are %d on each: nodes=%d or more", gpu,
+             most, ranks, nodes, ranks / nodes, (ranks + most - 1) / most);
+    c.gpus_per_node = c.link[0].ranks = ranks / nodes;
     return c;
 }
 

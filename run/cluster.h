@@ -39,6 +39,10 @@ typedef struct {
  * what is expected. */
 Cluster cluster_load(const char *name_or_file);
 
+/* The file of configs/clusters/ for a GPU by its short name ("h100"), with ranks / nodes of them in a node; nodes 0: as in
+ * the file. Exit 64 for an unknown name, or where the ranks do not fill the nodes evenly. */
+Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes);
+
 /* FLOP/s of matrix products in this precision, 0 if there are none. */
 double cluster_flops(const Cluster *c, DType type, int is_tf32);
 

@@ -9,6 +9,7 @@
 #include "core/json_text.h"
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
+#include "run/plan_gpu.h"
 #include "run/progress.h"
 
 static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
@@ -170,7 +171,11 @@ static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cl
     if (!out) fail(EXIT_MEMORY, "no memory for a plan");
     fprintf(out, "plan: no room on %s\n", cluster->name);
     print_memory(out, s, cluster);
-    Simulated room;
+    Simulated    room;
+    LargestBatch largest = plan_gpu_largest(c, act, asked->ranks, cluster);
+    if (largest.micro_batch > 0)
+        fprintf(out, "simulated    largest batch.micro_batch %lld: %s\n", (long long)largest.micro_batch,
+                plan_bytes_text(largest.memory_bytes).text);
     if (!search_room(c, act, asked->ranks, cluster, &room)) {
         fprintf(out, "no grid of %d ranks has room for this model and batch: more ranks\n", asked->ranks);
     } else {
@@ -194,7 +199,7 @@ static DType precision_on(const Config *c, const Cluster *cluster) {
 }
 
 void plan_cluster(const Config *config, ClusterPlan asked) {
-    Cluster cluster = cluster_load(asked.cluster);
+    Cluster cluster = asked.gpu ? cluster_of_gpu(asked.gpu, asked.ranks, asked.nodes) : cluster_load(asked.cluster);
     DType   act = precision_on(config, &cluster);
     if (asked.mtbf_hours > 0 && (cluster.copy_bytes_per_s == 0 || cluster.write_bytes_per_s == 0))
         fail(EXIT_CONFIG,
@@ -228,6 +233,7 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
             cJSON_AddItemToObject(object, "checkpoint_s", number_json(g.interval_s));
             cJSON_AddItemToObject(object, "goodput", number_json(g.goodput));
         }
+        if (asked.gpu) plan_gpu_json(object, &c, act, &asked, &cluster, &s);
         print_json(object, &cluster);
         return;
     }
@@ -239,4 +245,5 @@ void plan_cluster(const Config *config, ClusterPlan asked) {
     print_memory(stdout, &s, &cluster);
     print_times(&c, &s, asked.ranks);
     if (asked.mtbf_hours > 0) print_goodput(goodput(&c, act, &cluster, &asked, &s), asked.mtbf_hours);
+    if (asked.gpu) plan_gpu_print(&c, act, &asked, &cluster, &s);
 }

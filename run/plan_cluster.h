@@ -1,4 +1,4 @@
-/* plan_cluster.h - `train_gpt plan config.json cluster=...`: what a grid takes on a machine that is not here. Private to
+/* plan_cluster.h - `train_gpt plan config.json cluster=...`, or gpu=: what a grid takes on a machine that is not here. Private to
  * the verb (run/plan_verb.c).
  */
 #ifndef TRAIN_GPT_RUN_PLAN_CLUSTER_H
@@ -12,6 +12,9 @@ extern "C" {
 
 typedef struct {
     const char *cluster;      /* a name of configs/clusters/, or a file */
+    const char *gpu;          /* in its place: a card's short name, with what its run takes */
+    int         nodes;        /* of `gpu`; 0: as the card's file says   */
+    double      price;        /* dollars an hour of one `gpu`; 0: not asked */
     int         ranks;
     int         searches, json, zero_bubble;
     unsigned    held;         /* of a search: HOLD_... */

@@ -6,11 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/io.h"
-#include "data/dataset.h"
-#include "run/plan_cluster.h"
 #include "model/precision.h"
-#include "run/checkpoint/checkpoint.h"
+#include "run/plan_cluster.h"
+#include "run/plan_data.h"
 #include "run/progress.h"
 #include "run/verbs.h"
 
@@ -18,72 +16,7 @@
  * less. */
 static const double EXPECTED_MFU = 0.8;
 
-/* --- the data, as far as it is there ------------------------------------------------------------------------------ */
-
-typedef struct {
-    int64_t files, tokens, samples;
-    char    missing[4200]; /* why the data cannot be counted; "" = it could */
-} DataCount;
-
-static void count_file(DataCount *d, const char *path, int64_t T) {
-    uint8_t     head[SHARD_START_BYTES];
-    char        fault[SHARD_FAULT_CHARS];
-    ShardHeader header;
-    int64_t     bytes = io_file_bytes(path);
-    FILE       *f = fopen(path, "rb");
-    size_t      got = f ? fread(head, 1, sizeof head, f) : 0;
-    if (f) fclose(f);
-    if (!f || bytes < 0) {
-        snprintf(d->missing, sizeof d->missing, "%s cannot be read", path);
-    } else if (shard_parse_header(head, got, (uint64_t)bytes, &header, fault) != 0) {
-        snprintf(d->missing, sizeof d->missing, "%s %s", path, fault);
-    } else {
-        d->files++;
-        d->tokens += header.tokens;
-        d->samples += header.tokens > 0 ? (header.tokens - 1) / T : 0;
-    }
-}
-
-static DataCount count_data(const StringList *globs, int64_t T) {
-    DataCount d = {0};
-    for (int i = 0; i < globs->count; i++) {
-        glob_t found;
-        if (!dataset_glob(globs->item[i], &found)) {
-            snprintf(d.missing, sizeof d.missing, "%s is not there yet", globs->item[i]);
-            continue;
-        }
-        for (size_t f = 0; f < found.gl_pathc; f++) count_file(&d, found.gl_pathv[f], T);
-        globfree(&found);
-    }
-    return d;
-}
-
-/* Free bytes where run.dir is or will be: in its nearest folder that exists. */
-static int64_t free_bytes_for(const char *dir) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s", *dir ? dir : ".");
-    int64_t bytes;
-    while ((bytes = io_free_bytes(path)) < 0) {
-        char *slash = strrchr(path, '/');
-        if (slash && slash > path) *slash = 0;
-        else if (strcmp(path, ".") != 0 && strcmp(path, "/") != 0) strcpy(path, slash ? "/" : ".");
-        else return bytes;
-    }
-    return bytes;
-}
-
 /* --- printing ----------------------------------------------------------------------------------------------------- */
-
-/* "1.88 M", "12.3 k"; below ten thousand a plain number. */
-static PlanText count_text(double value) {
-    static const char *units[] = {"", " k", " M", " G", " T", " P", " E"};
-    PlanText t;
-    int  unit = 0;
-    if (value >= 1e4)
-        for (; value >= 999.5 && unit < 6; unit++) value /= 1e3;
-    snprintf(t.text, sizeof t.text, unit ? "%.3g%s" : "%.0f%s", value, units[unit]);
-    return t;
-}
 
 /* More than data alone. */
 static int is_grid(const Plan *p) { return mesh_ranks(p->mesh) > p->mesh.size[AXIS_SHARD]; }
@@ -169,31 +102,6 @@ static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
                (long long)plan_largest_micro_batch(c, p, memory_bytes));
 }
 
-static void print_data(const Config *c) {
-    DataCount d = count_data(&c->data.train, c->batch.seq_len);
-    double    wanted = (double)c->run.steps * (double)(c->batch.global_tokens / c->batch.seq_len);
-    if (d.missing[0]) printf("data         %s: epochs unknown\n", d.missing);
-    else if (d.samples == 0)
-        printf("data         %s tokens: not one sample of %lld\n", count_text((double)d.tokens).text,
-               (long long)c->batch.seq_len);
-    else
-        printf("data         %lld file%s, %s tokens, %lld samples of %lld: %.2f epochs\n", (long long)d.files,
-               d.files == 1 ? "" : "s", count_text((double)d.tokens).text, (long long)d.samples,
-               (long long)c->batch.seq_len, wanted / (double)d.samples);
-}
-
-static void print_disk(const Config *c, const Plan *p) {
-    int64_t count = checkpoint_most(c);
-    double  most = (double)p->checkpoint_bytes * (double)count;
-    int64_t room = free_bytes_for(c->run.dir);
-    printf("checkpoint   %s each, %lld kept and one being written: %s", plan_bytes_text((double)p->checkpoint_bytes).text,
-           (long long)count - 1, plan_bytes_text(most).text);
-    if (room >= 0)
-        printf(" of %s free under %s%s", plan_bytes_text((double)room).text, c->run.dir,
-               most > (double)room ? ": not enough" : "");
-    printf("\n");
-}
-
 char *plan_sharers(int datas, int ranks, char out[64]) {
     if (datas == ranks) snprintf(out, 64, "%d rank%s", ranks, ranks == 1 ? "" : "s");
     else snprintf(out, 64, "%d group%s of %d ranks", datas, datas == 1 ? "" : "s", ranks / datas);
@@ -206,7 +114,7 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
     printf("plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
     printf("model        %s\n", model_shape_text(c->model.shape).text);
     if (is_grid(p)) print_grid(c, p);
-    printf("parameters   %lld (%s)\n\n", (long long)p->parameters, count_text((double)p->parameters).text);
+    printf("parameters   %lld (%s)\n\n", (long long)p->parameters, plan_count_text((double)p->parameters).text);
     plan_print_memory(stdout, c, p);
     print_room(c, p, memory_bytes);
     char sharers[64];
@@ -214,13 +122,13 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
            (long long)p->tokens_per_step, plan_sharers(config_datas(c, ranks), ranks, sharers),
            (long long)p->micro_steps, p->micro_steps == 1 ? "" : "es", (long long)c->batch.micro_batch,
            (long long)c->batch.seq_len);
-    printf("run          %lld steps, %s tokens: %.3g per parameter\n", (long long)c->run.steps,
-           count_text(steps * (double)p->tokens_per_step).text,
+    printf("run          %lld steps, %s tokens: %.3g per parameter (Chinchilla: 20)\n", (long long)c->run.steps,
+           plan_count_text(steps * (double)p->tokens_per_step).text,
            steps * (double)p->tokens_per_step / (double)p->parameters);
-    print_data(c);
-    print_disk(c, p);
-    printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", count_text(p->flops_per_token).text,
-           count_text(step_flops).text, count_text(step_flops * steps).text);
+    plan_print_data(c);
+    plan_print_disk(c, (double)p->checkpoint_bytes, DISK_HERE);
+    printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", plan_count_text(p->flops_per_token).text,
+           plan_count_text(step_flops).text, plan_count_text(step_flops * steps).text);
     if (ranks > 1) printf("exchange     each rank sends %s a step", plan_bytes_text(p->step_sent).text);
     if (ranks > 1 && (is_grid(p) || c->parallel.zero_stage > 1)) print_sent(p);
     if (ranks > 1) printf("\n");
@@ -228,7 +136,7 @@ void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memo
         char time[32];
         progress_duration(time, step_flops * steps / (EXPECTED_MFU * matmul_flops) * 1e3);
         printf("machine      %s: %sFLOP/s in %s matrix products (measured now, 0.1 s)\n", device_name(),
-               count_text(matmul_flops).text, dtype_name(p->act));
+               plan_count_text(matmul_flops).text, dtype_name(p->act));
         printf("time         about %s: an estimate at %.0f %% of that rate%s, without evals and saves;\n"
                "             models much smaller than GPT-2 124M reach a smaller part of it\n", time, 100 * EXPECTED_MFU,
                ranks > 1 ? ", for ranks that share this machine" : "");
@@ -240,7 +148,7 @@ static void print_ledger(const Config *c, const Plan *p) {
     Ledger step = {0};
     model_dry(plan_model(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
     printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n",
-           count_text(ledger_flops(&step)).text, plan_bytes_text(ledger_bytes(&step)).text,
+           plan_count_text(ledger_flops(&step)).text, plan_bytes_text(ledger_bytes(&step)).text,
            plan_bytes_text(ledger_sent(&step, NULL)).text);
     ledger_print(stdout, &step);
     ledger_free(&step);
@@ -250,11 +158,11 @@ static void print_ledger(const Config *c, const Plan *p) {
 
 typedef struct { int ranks; size_t memory_bytes; int ledger, fits; ClusterPlan on; } Asked;
 
-static int take_ranks(const char *text) {
+static int take_count(const char *name, const char *text) {
     char *end;
     long  value = strtol(text, &end, 10);
     if (end == text || *end || value < 1 || value > 1 << 20)
-        fail(EXIT_CONFIG, "plan: ranks=%s: a whole number from 1 to 1048576 is expected", text);
+        fail(EXIT_CONFIG, "plan: %s=%s: a whole number from 1 to 1048576 is expected", name, text);
     return (int)value;
 }
 
@@ -286,10 +194,18 @@ static double take_hours(const char *text) {
     return value;
 }
 
+static double take_price(const char *text) {
+    char  *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value > 0 && value < 1e6))
+        fail(EXIT_CONFIG, "plan: price=%s: dollars an hour of one GPU are expected, as in price=2.5", text);
+    return value;
+}
+
 /* Whether it is one of the verb's own. */
 static int take_one(Asked *asked, const char *argument) {
     static const char *const NAMES[] = {"ranks", "memory", "ledger", "cluster", "search", "fit", "mtbf_hours",
-                                        "json", "zero_bubble"};
+                                        "json", "zero_bubble", "gpu", "nodes", "price"};
     const char *value = strchr(argument, '=');
     size_t      name = 0;
     while (name < sizeof NAMES / sizeof *NAMES && (!value || strlen(NAMES[name]) != (size_t)(value - argument) ||
@@ -298,7 +214,7 @@ static int take_one(Asked *asked, const char *argument) {
     if (!value) return 0;
     value++;
     switch (name) {
-    case 0: asked->ranks = take_ranks(value); return 1;
+    case 0: asked->ranks = take_count("ranks", value); return 1;
     case 1: asked->memory_bytes = take_memory(value); return 1;
     case 2: asked->ledger = take_flag("ledger", value); return 1;
     case 3: asked->on.cluster = value; return 1;
@@ -307,6 +223,9 @@ static int take_one(Asked *asked, const char *argument) {
     case 6: asked->on.mtbf_hours = take_hours(value); return 1;
     case 7: asked->on.json = take_flag("json", value); return 1;
     case 8: asked->on.zero_bubble = take_flag("zero_bubble", value); return 1;
+    case 9: asked->on.gpu = value; return 1;
+    case 10: asked->on.nodes = take_count("nodes", value); return 1;
+    case 11: asked->on.price = take_price(value); return 1;
     default: return 0;
     }
 }
@@ -318,13 +237,19 @@ static Asked take_asked(int *count, char **overrides) {
     for (int i = 0; i < *count; i++)
         if (!take_one(&asked, overrides[i])) overrides[kept++] = overrides[i];
     *count = kept;
-    if (!asked.on.cluster && (asked.on.searches || asked.on.json || asked.on.zero_bubble || asked.on.mtbf_hours > 0))
-        fail(EXIT_CONFIG,
-             "plan: search=, json=, zero_bubble= and mtbf_hours= are of a cluster: cluster=dgx-h100, or the path of a file");
-    if (asked.on.cluster && (asked.memory_bytes || asked.ledger))
-        fail(EXIT_CONFIG,
-             "plan: memory= and ledger= are of a run on this machine, and cluster=%s says what another has: one of them",
+    const char *elsewhere = asked.on.gpu ? asked.on.gpu : asked.on.cluster, *key = asked.on.gpu ? "gpu" : "cluster";
+    if (asked.on.gpu && asked.on.cluster)
+        fail(EXIT_CONFIG, "plan: gpu=%s stands for a cluster, and cluster=%s is another: one of them", asked.on.gpu,
              asked.on.cluster);
+    if (!asked.on.gpu && (asked.on.nodes || asked.on.price > 0))
+        fail(EXIT_CONFIG, "plan: nodes= and price= are of gpu=, as in gpu=h100 ranks=16 nodes=2 price=2.5");
+    if (!elsewhere && (asked.on.searches || asked.on.json || asked.on.zero_bubble || asked.on.mtbf_hours > 0))
+        fail(EXIT_CONFIG,
+             "plan: search=, json=, zero_bubble= and mtbf_hours= are of another machine: gpu=h100, cluster=dgx-h100, or the path of a cluster's file");
+    if (elsewhere && (asked.memory_bytes || asked.ledger))
+        fail(EXIT_CONFIG,
+             "plan: memory= and ledger= are of a run on this machine, and %s=%s says what another has: one of them",
+             key, elsewhere);
     if (asked.fits && asked.on.searches)
         fail(EXIT_CONFIG,
              "plan: fit=true keeps the config's grid and takes fewer ranks; search=true keeps the ranks and looks for a grid: one of them");
@@ -353,20 +278,21 @@ int verb_plan(int argc, char **argv) {
     if (argc < 2)
         fail(EXIT_CONFIG,
              "plan needs a config file: ./train_gpt plan config.json [key=value ...] [ranks=N] [fit=true] [memory=80GiB] [ledger=true] "
-             "[cluster=NAME_OR_FILE [search=true] [mtbf_hours=H] [zero_bubble=true] [json=true]]");
+             "[gpu=h100 [nodes=N] [price=2.5]] [cluster=NAME_OR_FILE] with one of these: [search=true] [mtbf_hours=H] [zero_bubble=true] [json=true]");
     int    overrides = argc - 2;
     Asked  asked = take_asked(&overrides, argv + 2);
     Config config;
     int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0: not to be checked yet */
-    char  *faults = asked.on.cluster ? config_load_elsewhere(argv[1], argv + 2, overrides, ranks, &config)
-                                     : config_load(argv[1], argv + 2, overrides, ranks, &config);
+    int    is_elsewhere = asked.on.gpu || asked.on.cluster;
+    char  *faults = is_elsewhere ? config_load_elsewhere(argv[1], argv + 2, overrides, ranks, &config)
+                                 : config_load(argv[1], argv + 2, overrides, ranks, &config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
     if (asked.fits) {
         int fit = fitting(&config, asked.ranks);
         if (!asked.on.json) printf("fit          %d of %d ranks\n", fit, asked.ranks);
         asked.ranks = fit;
     }
-    if (asked.on.cluster) {
+    if (is_elsewhere) {
         asked.on.ranks = asked.ranks;
         plan_cluster(&config, asked.on);
         config_free(&config);

@@ -35,14 +35,17 @@ typedef struct {
 
 static const Verb VERBS[] = {
     {"check",    "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data", verb_check},
-    {"plan",     "config.json [key=value ...] [ranks=N] [cluster=NAME]", "parameters, memory, tokens and time of a run, here or elsewhere", verb_plan},
     {"eval",     "RUN_OR_CHECKPOINT [key=value ...]",     "loss, bits per byte and scores of tasks; under mpirun on a grid",              verb_eval},
+    {"plan",     "config.json [key=value ...] [ranks=N] [gpu=h100]", "parameters, memory, tokens and time of a run, here or elsewhere", verb_plan},
     {"sample",   "RUN_OR_CHECKPOINT [key=value ...]",     "text from a trained model; under mpirun on a grid",                                verb_sample},
     {"export",   "RUN_OR_CHECKPOINT out=FOLDER [dtype=bf16]", "a folder that Hugging Face transformers loads",         verb_export},
     {"tokenize", "...",                                   "text into token shards; tokenize alone prints how",         verb_tokenize},
     {"train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",             verb_train_tokenizer},
     {"plot",     "RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]", "losses of several runs in one picture", verb_plot},
     {"watch",    "RUN... [once=true]",                    "runs in the terminal, redrawn every two seconds",        verb_watch},
+    {"inspect",  "PATH [tensors=true] [json=true]",       "what a file or folder is: tokens, weights, checkpoint, run",    verb_inspect},
+    {"diff",     "A B [tensors=true]",                    "where two runs, checkpoints, configs or weights differ; exit 1 then", verb_diff},
+    {"doctor",   "[run.dir=FOLDER]",                      "what this machine has for training: ok, or the cure",           verb_doctor},
     {"schema",   "",                                      "JSON Schema of the config, for editors",                   verb_schema},
 };
 enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };

@@ -24,6 +24,9 @@ int verb_plan(int argc, char **argv);       /* plan_verb.c    */
 int verb_sample(int argc, char **argv);     /* sample_verb.c  */
 int verb_eval(int argc, char **argv);       /* eval_verb.c    */
 int verb_is_of_ranks(int argc, char **argv); /* sample, eval: all ranks take part, a grid is given */
+int verb_inspect(int argc, char **argv);    /* inspect.c      */
+int verb_diff(int argc, char **argv);       /* diff.c         */
+int verb_doctor(int argc, char **argv);     /* doctor.c       */
 int verb_tokenize(int argc, char **argv);   /* tokenize.c     */
 int verb_train_tokenizer(int argc, char **argv);
 int verb_export(int argc, char **argv);     /* export.c       */

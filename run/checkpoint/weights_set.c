@@ -227,6 +227,14 @@ static int param_of(const Layout *layout, const char *name) {
     return -1;
 }
 
+WeightsTensor weights_set_find(const WeightsSet *set, const char *name) {
+    for (int f = 0; f < set->files; f++) {
+        const SafeTensor *t = safetensors_find(&set->file[f].header, name);
+        if (t) return (WeightsTensor){&set->file[f], t};
+    }
+    return (WeightsTensor){NULL, NULL};
+}
+
 WeightsTensor weights_set_head(const WeightsSet *set) {
     for (int f = 0; f < set->files; f++)
         for (int i = 0; i < set->file[f].header.tensors; i++)

@@ -41,6 +41,9 @@ void weights_set_folder(const char *path, char *out, size_t capacity);
 /* Of sizes, and samples of what the files hold. */
 uint64_t weights_set_fingerprint(const WeightsSet *set);
 
+/* The tensor of just this name, in any of the files. */
+WeightsTensor weights_set_find(const WeightsSet *set, const char *name);
+
 /* lm_head.weight, if it is stored. weights_set_match checks that it has wte's shape; with a tied head, as here, it has
  * wte's values, too. */
 WeightsTensor weights_set_head(const WeightsSet *set);

@@ -1,5 +1,4 @@
 /* config_saved.c - the resolved config as the run and its checkpoints keep it, and its comparison at a resume. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/memory_file.h"
+#include "run/config/config_diff.h"
 #include "run/config/options.h"
 
 /* The object with an option's value; NULL if its section is not there. */
@@ -53,12 +53,6 @@ static int is_allowed(const StringList *allow, const Option *o) {
 /* The earlier value of an option that was not saved: its default. */
 static cJSON *default_value(const Option *o) { return o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull(); }
 
-/* libcjson compares numbers within a tolerance; near seeds still differ. */
-static int same_value(const cJSON *a, const cJSON *b) {
-    double x = number_value(a), y = number_value(b);
-    return isnan(x) && isnan(y) ? cJSON_Compare(a, b, 1) : x == y;
-}
-
 char *config_compare(const Config *now, const cJSON *saved) {
     char  *text = NULL, shown_now[SHOWN_BYTES], shown_saved[SHOWN_BYTES];
     size_t bytes = 0;
@@ -72,7 +66,7 @@ char *config_compare(const Config *now, const cJSON *saved) {
         cJSON       *absent = then ? NULL : default_value(o), *value = option_to_json(o, now);
         if (!then) then = absent;
         if (!then) fail(EXIT_MEMORY, "out of memory while comparing configs");
-        if (!same_value(value, then))
+        if (!config_same_value(value, then))
             fprintf(out, "%s%s is %s, in the checkpoint %s", differ++ ? "; " : "", o->key, value_text(value, shown_now),
                     value_text(then, shown_saved));
         cJSON_Delete(absent);

@@ -275,7 +275,7 @@ static void scores_of_tasks_are_lines_of_ours(void **state) {
         "{\"kind\":\"task\",\"step\":6,\"task\":\"a \\\"b\\\"\",\"n\":30,\"acc\":0.5,\"stderr\":0.0928476691,\"acc_norm\":0.333333333,"
         "\"acc_norm_stderr\":0.08753761}\n"
         "{\"kind\":\"task\",\"step\":6,\"task\":\"c\",\"n\":1,\"acc\":1,\"stderr\":null,\"perplexity\":12.5,\"centered\":0.25}\n";
-    Metrics *m = metrics_open(dir, 0);
+    Metrics *m = metrics_open(dir, 0, about);
     metrics_tasks(m, 0, scores, 2);
     log_steps(m, 0, 6);
     metrics_eval(m, 6, 5);
@@ -289,7 +289,7 @@ static void scores_of_tasks_are_lines_of_ours(void **state) {
     char *text = read_text(path), *end;
     assert_non_null(end = strstr(text, lines));
     end += strlen(lines);
-    metrics_close(metrics_open(dir, 6));
+    metrics_close(metrics_open(dir, 6, about));
     char *kept = read_text(path);
     assert_int_equal(strlen(kept), end - text);
     assert_memory_equal(kept, text, strlen(kept));

@@ -28,6 +28,7 @@ expect "the same losses to the last digit" same_losses "$WORK/a" "$WORK/b" 0
 rm -r "$WORK/b/checkpoints/step_00000012"
 printf '{"kind":"train","step":13,"lo' >> "$WORK/b/metrics.jsonl"
 train run.dir="$WORK/b" > "$WORK/out"
+expect "once, memory beside the plan's" [ "$(grep -cE '^memory [0-9.]+ MiB after the first step, [0-9.]+ MiB planned$' "$WORK/out")" -eq 1 ]
 expect "resumes at 6" grep -q "step 6, saved by 1 rank, now 1" "$WORK/out"
 expect "resumed equals unbroken, bit for bit" same_weights "$WORK/a" "$WORK/b" step_00000012
 expect "metrics without gap or repetition" [ "$(values "$WORK/b" train step | tr '\n' ' ')" = "1 2 3 4 5 6 7 8 9 10 11 12 " ]

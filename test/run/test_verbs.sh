@@ -50,7 +50,7 @@ says "schema" 0 '"additionalProperties":.*false' "$TRAIN" schema
 says "schema takes nothing" 64 'no arguments' "$TRAIN" schema x
 says "a plan of many sequences takes seconds" 0 'total' timeout 20 "$TRAIN" plan good.json batch.global_tokens=$((2048 * 128)) batch.micro_batch=2048 batch.seq_len=128
 says "the schema in configs/ is this one" 0 '^$' bash -c "cd '$ROOT'; '$TRAIN' schema | diff - configs/train_gpt.schema.json; echo"
-says "a verb that is not built" 64 '"doctor" .*verb' "$TRAIN" doctor
+says "a verb that is not built" 64 '"serve" .*verb' "$TRAIN" serve
 says "a verb misspelt" 64 '"chek" .*; did you mean "check"\?' "$TRAIN" chek good.json
 says "train" 64 'name the config' "$TRAIN" train good.json
 says "an unknown option" 64 'did you mean "--version"\?' "$TRAIN" --versoin

@@ -1,0 +1,139 @@
+/* inspect.c - `train_gpt inspect PATH`: the kind of a file or a folder, and its figures. The content decides; the name
+ * does for bare tokens alone, which have no header. */
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/io.h"
+#include "data/shard.h"
+#include "run/checkpoint/safetensors.h"
+#include "run/config/nearest.h"
+#include "run/inspect.h"
+#include "run/verbs.h"
+
+enum { JSON_MOST = 1 << 28 };
+
+int has_ending(const char *path, const char *ending) {
+    size_t length = strlen(path), end = strlen(ending);
+    return length >= end && strcmp(path + length - end, ending) == 0;
+}
+
+static int holds(const char *folder, const char *pattern) {
+    glob_t found;
+    int    is_found = glob(path_of("%s/%s", folder, pattern).text, 0, NULL, &found) == 0;
+    if (is_found) globfree(&found);
+    return is_found;
+}
+
+PathKind path_kind(const char *path) {
+    struct stat st;
+    if (stat(path, &st) != 0)
+        fail(errno == ENOENT || errno == ENOTDIR ? EXIT_DATA : EXIT_IO, "%s cannot be looked at: %s", path,
+             strerror(errno));
+    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s is neither a plain file nor a folder", path);
+    if (!S_ISDIR(st.st_mode)) return PATH_FILE;
+    if (holds(path, MANIFEST_NAME)) return PATH_CHECKPOINT;
+    if (holds(path, "config.json") && (holds(path, "metrics.jsonl") || holds(path, "checkpoints"))) return PATH_RUN;
+    if (holds(path, "*.safetensors")) return PATH_WEIGHTS;
+    return holds(path, "*.bin") ? PATH_SHARDS : PATH_FOLDER;
+}
+
+cJSON *inspect_read_json(const char *path) {
+    char   *text = NULL;
+    int64_t bytes = io_read_file(path, JSON_MOST, &text);
+    if (bytes == -EFBIG) return NULL;
+    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror((int)-bytes));
+    const char *end = NULL;
+    cJSON *json = cJSON_ParseWithLengthOpts(text, (size_t)bytes + 1, &end, 1); /* with the NUL: nothing may follow */
+    free(text);
+    return json;
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
+/* A header of at most so many bytes, its first one a brace. */
+static int is_safetensors(const uint8_t *start, size_t bytes, uint64_t file_bytes) {
+    uint64_t header = 0;
+    for (int i = 0; bytes >= 9 && i < 8; i++) header |= (uint64_t)start[i] << (8 * i);
+    return bytes >= 9 && start[8] == '{' && header <= SAFETENSORS_HEADER_LIMIT && header <= file_bytes - 8;
+}
+
+static int is_shard(const char *path, const uint8_t *start, size_t bytes, uint64_t file_bytes) {
+    ShardHeader header;
+    char        fault[SHARD_FAULT_CHARS];
+    int32_t     magic = 0;
+    memcpy(&magic, start, bytes < 4 ? bytes : 4);
+    if (magic == 20240520 || magic == 20240801) return 1; /* a fault of its header is told when it is opened */
+    return has_ending(path, ".bin") && shard_parse_header(start, bytes, file_bytes, &header, fault) == 0;
+}
+
+/* A Megatron index is described with its tokens. */
+static int inspect_index(Inspect *in, const char *path) {
+    Path bin = path_of("%.*sbin", (int)(strlen(path) - 3), path);
+    if (!has_ending(path, ".idx") || access(bin.text, R_OK) != 0) return inspect_other(in, path);
+    inspect_shard(in, bin.text);
+    return EXIT_DONE;
+}
+
+static int inspect_file(Inspect *in, const char *path) {
+    uint8_t start[SHARD_START_BYTES];
+    int64_t bytes = io_file_bytes(path);
+    size_t  start_bytes = bytes < (int64_t)sizeof start ? (size_t)(bytes < 0 ? 0 : bytes) : sizeof start;
+    int fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
+    if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(-rc));
+    io_close(fd);
+    if (has_ending(path, ".jsonl"))
+        return report_text(&in->report, "kind", "metrics of a run"), inspect_metrics(in, path), EXIT_DONE;
+    if (is_safetensors(start, start_bytes, (uint64_t)bytes)) return inspect_weights(in, path), EXIT_DONE;
+    if (shard_is_index(start, start_bytes)) return inspect_index(in, path);
+    if (is_shard(path, start, start_bytes, (uint64_t)bytes)) return inspect_shard(in, path), EXIT_DONE;
+    const char *kind = shard_text_kind(start, start_bytes);
+    cJSON      *json = kind && strcmp(kind, "JSON") == 0 ? inspect_read_json(path) : NULL;
+    int         status = json ? inspect_json(in, path, json) : inspect_other(in, path);
+    cJSON_Delete(json);
+    return status;
+}
+
+/* --- the verb ----------------------------------------------------------------------------------------------------- */
+
+static int inspect_path(Inspect *in, const char *path) {
+    PathKind kind = path_kind(path);
+    report_text(&in->report, "path", "%s", path);
+    switch (kind) {
+        case PATH_CHECKPOINT: return inspect_checkpoint(in, path);
+        case PATH_RUN:        return inspect_run(in, path);
+        case PATH_WEIGHTS:    return inspect_weights(in, path), EXIT_DONE;
+        case PATH_SHARDS:     return inspect_shards(in, path), EXIT_DONE;
+        case PATH_FILE:       return inspect_file(in, path);
+        default: break;
+    }
+    report_text(&in->report, "kind", "a folder with no file that this program knows");
+    return EXIT_DATA;
+}
+
+int verb_inspect(int argc, char **argv) {
+    static const char *const KEYS[] = {"tensors", "json", NULL};
+    const char *path = NULL, *value;
+    int         as_json = 0, lists = 0;
+    for (int i = 1; i < argc; i++) {
+        if ((value = report_argument(argv[i], "json"))) as_json = report_flag("inspect", "json", value);
+        else if ((value = report_argument(argv[i], "tensors"))) lists = report_flag("inspect", "tensors", value);
+        else if (!path && (!strchr(argv[i], '=') || access(argv[i], F_OK) == 0)) path = argv[i];
+        else {
+            Nearest near = nearest_word(argv[i], KEYS);
+            fail(EXIT_CONFIG,
+                 "inspect: \"%s\" is one too many%s%s%s; usage: ./train_gpt inspect PATH [tensors=true] [json=true]",
+                 argv[i], near.sure ? ", did you mean " : "", near.sure ? near.word : "", near.sure ? "=?" : "");
+        }
+    }
+    if (!path)
+        fail(EXIT_CONFIG, "inspect needs a file or a folder: ./train_gpt inspect PATH [tensors=true] [json=true]");
+    Inspect in = {report_begin(as_json), lists};
+    int status = inspect_path(&in, path);
+    report_end(&in.report);
+    return status;
+}
