@@ -13,18 +13,6 @@
 #include "run/sample.h"
 #include "run/verbs.h"
 
-/* 12288 as "12,288". Returns out [32]. */
-static char *grouped(int64_t n, char out[32]) {
-    char digits[32];
-    int  length = snprintf(digits, sizeof digits, "%" PRId64, n), used = 0;
-    for (int i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0) out[used++] = ',';
-        out[used++] = digits[i];
-    }
-    out[used] = '\0';
-    return out;
-}
-
 static const char *word_of(const char *key, const Config *config, char out[SHOWN_BYTES]) {
     cJSON *value = option_to_json(option_find(key), config);
     snprintf(out, SHOWN_BYTES, "%s", value->valuestring);
@@ -51,8 +39,8 @@ static void check_data(const char *key, const StringList *globs, const Config *c
         return;
     }
     Dataset data = dataset_open(key, globs->item, globs->count, c->batch.seq_len, c->model.shape.vocab_size);
-    printf("%-11s %d file%s, %s tokens, %s samples\n", key, data.shards, data.shards > 1 ? "s" : "", grouped(data.tokens, tokens),
-           grouped(data.samples, samples));
+    printf("%-11s %d file%s, %s tokens, %s samples\n", key, data.shards, data.shards > 1 ? "s" : "", grouped_text(data.tokens, tokens),
+           grouped_text(data.samples, samples));
     dataset_close(&data);
 }
 
@@ -61,9 +49,9 @@ static void print_understood(const Config *c, int ranks) {
     int64_t parameters, sequences = c->batch.micro_batch * c->batch.seq_len * (ranks ? ranks : 1);
     model_parameters(c->model.shape, &parameters);
     printf("%s: ok\n", c->path);
-    printf("%-11s %s parameters: %s\n", "model", grouped(parameters, a), model_shape_text(c->model.shape).text);
-    printf("%-11s %s of %s tokens", "steps", grouped(c->run.steps, a), grouped(c->batch.global_tokens, b));
-    printf(" = %s tokens in all\n", grouped(c->run.steps * c->batch.global_tokens, a));
+    printf("%-11s %s parameters: %s\n", "model", grouped_text(parameters, a), model_shape_text(c->model.shape).text);
+    printf("%-11s %s of %s tokens", "steps", grouped_text(c->run.steps, a), grouped_text(c->batch.global_tokens, b));
+    printf(" = %s tokens in all\n", grouped_text(c->run.steps * c->batch.global_tokens, a));
     printf("%-11s %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens a step on %d rank%s", "batch",
            c->batch.global_tokens / sequences, c->batch.global_tokens / sequences == 1 ? "" : "es",
            c->batch.micro_batch, c->batch.seq_len, ranks ? ranks : 1, ranks > 1 ? "s" : "");
@@ -96,7 +84,7 @@ int verb_check(int argc, char **argv) {
     }
     char *faults = config_load(argv[1], overrides, kept, ranks, &config);
     if (faults) {
-        fputs(faults, stderr);
+        error_print_lines(faults);
         free(faults);
         config_free(&config);
         return EXIT_CONFIG;

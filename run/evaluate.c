@@ -2,6 +2,7 @@
 #include "run/evaluate.h"
 
 #include "core/clock.h"
+#include "core/terminal.h"
 
 int eval_is_due(const Run *r, int64_t step) {
     const Config *c = r->config;
@@ -15,7 +16,7 @@ int eval_is_pending(Run *r, int64_t step) {
     return (int)pending;
 }
 
-/* Held-out sequences [first, first + count) as one batch, count <= batch.micro_batch. */
+/* Validation sequences [first, first + count) as one batch, count <= batch.micro_batch. */
 static Batch eval_batch(Run *r, int64_t first, int64_t count) {
     ContextPart part = context_part(r->groups.context);
     int64_t     whole = r->config->batch.seq_len, T = whole / part.ranks, B = r->config->batch.micro_batch;
@@ -51,11 +52,13 @@ static int mean_loss(Run *r, double *loss) {
     for (int64_t i = first; i < first + most; i += B) {
         watchdog_tick(r->watchdog, "an evaluation");
         if (requests_agree(&r->requests)) return 0;
+        if (run_is_rank0(r)) say_part("validation", i - first, most);
         if (i >= end && !shards_gathers(m->shards)) break;
         Batch batch = i < end ? eval_batch(r, i, end - i < B ? end - i : B) : eval_batch(r, 0, 1);
         pipeline_forward(&m->pipeline, &m->stream, batch);
         if (i < end) pipeline_loss(&m->pipeline, &m->stream, batch);
     }
+    if (run_is_rank0(r)) say_part("validation", most, most);
     Exact sum = step_sums_fetch(&m->sums, &m->stream).sum[SUM_LOSS];
     comm_all_reduce_i64(r->comm, sum.word, EXACT_WORDS, COMM_SUM);
     *loss = exact_value(&sum) / ((double)samples * (double)T);
@@ -69,11 +72,13 @@ int evaluate(Run *r, int64_t step) {
     shards_rewind(r->model->shards, &r->model->stream);
     if (!run_is_rank0(r)) return whole;
     if (!whole) {
-        progress_note(&r->progress, "the evaluation after step %lld waits until the run goes on", (long long)step);
+        progress_note("the evaluation after step %lld waits until the run goes on", (long long)step);
         return 0;
     }
+    ProgressEval shown = {.loss = loss, .bytes_per_token = r->bytes_per_token, .ms = clock_ms() - start_ms};
+    metrics_evals(r->metrics, &shown.last, &shown.best);
     metrics_eval(r->metrics, step, loss);
     metrics_draw(r->metrics);
-    progress_eval(&r->progress, step, loss, clock_ms() - start_ms);
+    progress_eval(&r->progress, step, &shown);
     return 1;
 }

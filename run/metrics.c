@@ -25,6 +25,7 @@ struct Metrics {
     size_t   waiting_bytes, waiting_room;
     int      error;        /* why: -errno of the last try, 0: all is well */
     int      warned;       /* of a picture that could not be written     */
+    double   last_loss, best_loss;  /* of the evaluations that stay; NaN: none */
     Curve    curve;
 };
 
@@ -50,12 +51,24 @@ static int parse_line(const char *line, size_t bytes, int *is_train, CurvePoint 
     return end != loss;
 }
 
+static void note_eval(Metrics *m, int64_t step, double loss) {
+    m->last_loss = loss;
+    m->best_loss = fmin(m->best_loss, loss); /* which passes a NaN over */
+    curve_eval(&m->curve, step, loss);
+}
+
+void metrics_evals(const Metrics *m, double *last, double *best) {
+    *last = m->last_loss;
+    *best = m->best_loss;
+}
+
 /* Reads the lines that stay; returns their bytes. The first line past `step` or out of order ends them. Foreign bytes
  * stay as they are where one of our lines follows; at the end they count as torn. They may be long (a power loss can
  * leave gigabytes of NULs) and are read in pieces. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = fopen(m->path, "r");
     m->last_train = m->trains = m->strangers = 0, m->last_eval = -1, m->has_ours = 0;
+    m->last_loss = m->best_loss = NAN;
     if (!f) {
         if (errno != ENOENT) check_io(m, -errno, "read");
         return 0;
@@ -73,7 +86,7 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         m->has_ours = 1;
         if (p.step > step || (is_train && p.step <= m->last_train)) break;
         if (is_train) m->last_train = p.step, m->trains++, curve_train(&m->curve, p.step, p.loss);
-        else          m->last_eval = p.step, curve_eval(&m->curve, p.step, p.loss);
+        else          m->last_eval = p.step, note_eval(m, p.step, p.loss);
         kept = at, m->strangers = strangers;
     }
     fclose(f);
@@ -109,6 +122,7 @@ Metrics *metrics_open(const char *dir, int64_t step) {
     snprintf(m->title, sizeof m->title, "%.*s", (int)(end - start), dir + start);
 
     m->step = step;
+    m->last_loss = m->best_loss = NAN;
     uint64_t kept = step > 0 ? read_history(m, step) : 0;
     if (step > 0 && !m->has_ours) keep_beside(m);
     if (m->strangers)
@@ -203,7 +217,7 @@ void metrics_eval(Metrics *m, int64_t step, double loss) {
     snprintf(line, sizeof line, "{\"kind\":\"eval\",\"step\":%lld", (long long)step);
     put_number(line, sizeof line, "loss", loss);
     write_line(m, line, sizeof line);
-    curve_eval(&m->curve, step, loss);
+    note_eval(m, step, loss);
 }
 
 static int failed(const Metrics *m, int error, const char *what, char *fault) {

@@ -34,6 +34,8 @@ void     metrics_rewind(Metrics *m, int64_t step); /* goes on after `step` inste
 int      metrics_lack_eval(const char *dir, int64_t step);
 void     metrics_train(Metrics *m, const StepMetrics *s);
 void     metrics_eval(Metrics *m, int64_t step, double loss);
+/* The newest validation loss that the file has, and the lowest finite one; NaN: none. */
+void     metrics_evals(const Metrics *m, double *last, double *best);
 
 /* A line that cannot be written (a full disk) waits in memory, with those after it: one warning names the path, every
  * line tries again, and no checkpoint is saved until all are out. metrics_catch_up tries now: 1, or 0 and a phrase with

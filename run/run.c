@@ -6,9 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "core/terminal.h"
+#include "data/tokens_json.h"
 #include "model/algorithms_file.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/manifest.h"
@@ -31,7 +34,7 @@ static Path path_in_run(const Config *c, const char *name) { return path_of("%s/
 /* The config that was given may lie in run.dir. It is never written: not as this run's config.json, and not as one of
  * its logs. */
 static void refuse_config_among_logs(const Config *c) {
-    static const char *const logs[] = {"metrics.jsonl", "loss.svg"};
+    static const char *const logs[] = {"metrics.jsonl", "loss.svg", "log.txt"};
     for (size_t i = 0; i < sizeof logs / sizeof *logs; i++)
         if (is_same_file(path_in_run(c, logs[i]).text, c->path))
             fail(EXIT_CONFIG,
@@ -50,6 +53,7 @@ static void open_inputs(Run *r) {
     if (shared)
         warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that loss says little",
              shared);
+    r->bytes_per_token = r->tokenizer.kind == TOKENIZER_BYTES ? 1.0 : tokens_json_bytes_per_token((c->data.val.count ? c->data.val : c->data.train).item[0]);
     checkpoint_precheck_source(c);
 }
 
@@ -333,6 +337,17 @@ void run_create(Run *r, const Config *config, Launch launch) {
     watchdog_tick(r->watchdog, "the first step");
 }
 
+/* What is printed is kept in the run folder, too. */
+static void keep_log(const Config *c) {
+    Path   path = path_in_run(c, "log.txt");
+    char   heading[64];
+    time_t now = time(NULL);
+    int    fd = io_open(path.text, IO_APPEND);
+    strftime(heading, sizeof heading, "== started %Y-%m-%d %H:%M:%S %z", localtime(&now));
+    if (fd >= 0) say_keep_log(fd, path.text, heading);
+    else         warn("cannot open %s: %s; the run goes on without it", path.text, strerror(-fd));
+}
+
 static void write_config_copy(const Run *r) {
     Path   path = path_in_run(r->config, "config.json");
     if (is_same_file(path.text, r->config->path)) return;
@@ -361,6 +376,7 @@ void run_begin(Run *r) {
     r->saver = saver_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
     if (run_is_rank0(r)) {
+        keep_log(c);
         write_config_copy(r);
         r->metrics = metrics_open(c->run.dir, r->resumed.step);
         r->checkpoint.log = metrics_path(r->metrics), r->checkpoint.log_fd = metrics_fd(r->metrics);
@@ -385,6 +401,7 @@ void run_destroy(Run *r) {
     if (r->val.shards) dataset_close(&r->val);
     tokenizer_destroy(&r->tokenizer);
     watchdog_tick(r->watchdog, "the end");
+    say_end_log();
     lock_release(r->lock);
     watchdog_ends(r->watchdog);
     groups_free(&r->groups);

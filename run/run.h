@@ -48,6 +48,7 @@ typedef struct {
     Arena         batch_arena;
     Dataset       train, val;       /* val.shards 0: no evaluation */
     Tokenizer     tokenizer;
+    double        bytes_per_token;  /* of the text behind the tokens; 0: not known */
     Loader       *loader;
     Batch         eval_batch;       /* [micro_batch, this rank's tokens of seq_len] */
     int32_t      *eval_tokens;      /* host: the same twice, and a whole sequence twice */
