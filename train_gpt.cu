@@ -198,6 +198,7 @@ static Config load_config(int argc, char **argv, Launch launch) {
 int main(int argc, char **argv) {
     start_process(argv);
     io_hold_standard();
+    verbs_plain_keys(argc, argv);
     if (is_verb(argc, argv)) return verb_main(argc, argv); /* plan, check, sample, --help ...: no MPI */
     signals_install();
     Launch launch = launch_detect();

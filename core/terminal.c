@@ -19,7 +19,6 @@ static const double PART_AFTER_MS = 2000.0, PART_EVERY_MS = 100.0;
 static struct {
     volatile int rewriting;            /* the cursor stands in a line that will be rewritten   */
     const char  *part;                 /* the work under way, since when, and when it was shown */
-    int64_t      part_done;
     double       part_began_ms, part_shown_ms;
     volatile int log_fd;               /* 0: none; descriptors start at 3                      */
     int          log_warned, log_torn; /* half a line is in the file                           */
@@ -182,6 +181,11 @@ static void put_lines(Out *o, const char *text, int columns, int indent) {
 
 /* --- saying ------------------------------------------------------------------------------------------------------- */
 
+void terminal_fold(FILE *out, const char *text, int columns, int indent) {
+    Out o = {.stream = out, .colour = 1};
+    put_lines(&o, text, columns, indent);
+}
+
 static void clear_rewritten(FILE *stream) {
     if (!self.rewriting || (stream != stdout && !terminal_is(stream))) return;
     self.rewriting = 0;
@@ -209,6 +213,7 @@ static void keep(const char *text) {
 
 void say_text(FILE *stream, int indent, const char *text) {
     Out o = {.stream = stream, .colour = terminal_has_colour(stream)};
+    self.part = NULL;
     clear_rewritten(stream);
     if (stream == stderr) fflush(stdout);
     put_lines(&o, text, terminal_is(stream) ? terminal_columns(stream) : 0, indent);
@@ -244,16 +249,12 @@ void say_again(const char *text) {
 void say_part(const char *work, int64_t done, int64_t all) {
     double now = clock_ms();
     char   text[128];
-    if (work != self.part || done < self.part_done) self.part_began_ms = now, self.part_shown_ms = 0.0;
-    self.part = done < all ? work : NULL;
-    self.part_done = done;
+    if (work != self.part) self.part_began_ms = now;
+    self.part = work;
     if (now - self.part_began_ms < PART_AFTER_MS || now - self.part_shown_ms < PART_EVERY_MS) return;
-    if (done >= all) {
-        clear_rewritten(stdout);
-        return;
-    }
     self.part_shown_ms = now;
-    snprintf(text, sizeof text, DIM "%s" PLAIN " %lld/%lld", work, (long long)done, (long long)all);
+    if (all > 0) snprintf(text, sizeof text, DIM "%s" PLAIN " %lld/%lld", work, (long long)done, (long long)all);
+    else         snprintf(text, sizeof text, DIM "%s" PLAIN " %.0f s", work, (now - self.part_began_ms) * 1e-3);
     say_again(text);
 }
 

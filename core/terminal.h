@@ -35,8 +35,12 @@ int terminal_width(const char *text); /* columns that marked text takes */
 void say(FILE *stream, int indent, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void say_text(FILE *stream, int indent, const char *text); /* of any length */
 
-/* On stdout, if it is a terminal: a line that will be rewritten, cut to the width. Then of work in parts, once it has
- * taken two seconds: "validation 12/40". Of rank 0's main thread; done = all ends it. */
+/* Marked lines into a file of the caller's, broken at `columns`. */
+void terminal_fold(FILE *out, const char *text, int columns, int indent);
+
+/* On stdout, if it is a terminal: a line that will be rewritten, cut to the width. And a sign of life from work that has
+ * taken two seconds: "validation 12/40", or where all = 0 "saving 5 s". The next line that is said ends it. Of rank 0's
+ * main thread. */
 void say_again(const char *text);
 void say_part(const char *work, int64_t done, int64_t all);
 

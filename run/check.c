@@ -62,13 +62,19 @@ static void print_understood(const Config *c, int ranks) {
     printf("%-11s %s\n", "run folder", c->run.dir);
 }
 
+const VerbKey CHECK_KEYS[] = {
+    {"ranks", "8", "1", "check for a job of so many ranks"},
+    {.name = NULL},
+};
+
 /* The N of "ranks=N", 0 if the argument is another; exit 64 if N is no number of ranks. */
 static int ranks_of(const char *argument) {
-    if (strncmp(argument, "ranks=", 6)) return 0;
+    const char *value;
+    if (verb_key(CHECK_KEYS, argument, &value) < 0) return 0;
     char *end;
-    long  ranks = strtol(argument + 6, &end, 10);
-    if (*end || end == argument + 6 || ranks < 1 || ranks > 1000000)
-        fail(EXIT_CONFIG, "ranks must be an integer from 1 to 1000000, not \"%s\"", argument + 6);
+    long  ranks = strtol(value, &end, 10);
+    if (*end || end == value || ranks < 1 || ranks > 1000000)
+        fail(EXIT_CONFIG, "ranks must be an integer from 1 to 1000000, not \"%s\"", value);
     return (int)ranks;
 }
 

@@ -58,7 +58,6 @@ static int mean_loss(Run *r, double *loss) {
         pipeline_forward(&m->pipeline, &m->stream, batch);
         if (i < end) pipeline_loss(&m->pipeline, &m->stream, batch);
     }
-    if (run_is_rank0(r)) say_part("validation", most, most);
     Exact sum = step_sums_fetch(&m->sums, &m->stream).sum[SUM_LOSS];
     comm_all_reduce_i64(r->comm, sum.word, EXACT_WORDS, COMM_SUM);
     *loss = exact_value(&sum) / ((double)samples * (double)T);

@@ -44,32 +44,49 @@ static int64_t count_argument(const char *name, const char *text, double least, 
 /* The command line. */
 typedef struct { SamplePlan plan; MeshSizes grid; const char *tokenizer; } Asked;
 
+enum { PROMPT, TOKENS, TEMPERATURE, TOP_K, SEED, TENSOR, CONTEXT, PIPELINE, TOKENIZER };
+const VerbKey SAMPLE_KEYS[] = {
+    [PROMPT] = {"prompt", "'Once upon'", "", "the text goes on from this"},
+    [TOKENS] = {"tokens", "400", "256", "tokens after the prompt"},
+    [TEMPERATURE] = {"temperature", "0.5", "0.8", "lower is more predictable; 0: the likeliest token each time"},
+    [TOP_K] = {"top_k", "50", "0", "draw among the k likeliest tokens; 0: all"},
+    [SEED] = {"seed", "42", "1337", "another seed gives another text"},
+    [TENSOR] = {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix"},
+    [CONTEXT] = {"parallel.context", "2", "1", "under mpirun: ranks that share the text"},
+    [PIPELINE] = {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks"},
+    [TOKENIZER] = {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
+    {.name = NULL},
+};
+
+static NORETURN void refuse_argument(const char *argument) {
+    const char *names[sizeof SAMPLE_KEYS / sizeof *SAMPLE_KEYS];
+    char        name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(argument, "="), argument);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        names[i] = SAMPLE_KEYS[i].name;
+        if (names[i] && strcmp(name, names[i]) == 0) fail(EXIT_CONFIG, "sample: %s needs a value: %s=...", name, name);
+    }
+    Nearest near = nearest_word(name, names);
+    fail(EXIT_CONFIG, "sample: unknown option \"%s\"%s%s%s; usage: %s", name, near.sure ? ", did you mean \"" : "",
+         near.sure ? near.word : "", near.sure ? "\"?" : "", USAGE);
+}
+
 static void take_argument(Asked *asked, const char *argument) {
-    static const char *const names[] = {"prompt", "tokens", "temperature", "top_k", "seed", "parallel.tensor",
-                                        "parallel.context", "parallel.pipeline", "tokenizer", NULL};
     SamplePlan *plan = &asked->plan;
     MeshSizes  *grid = &asked->grid;
-    const char *value = strchr(argument, '=');
-    char        name[64];
-    snprintf(name, sizeof name, "%.*s", (int)(value ? value - argument : (ptrdiff_t)strlen(argument)), argument);
-    int which = 0;
-    while (names[which] && strcmp(names[which], name) != 0) which++;
-    if (!names[which]) {
-        Nearest near = nearest_word(name, names);
-        fail(EXIT_CONFIG, "sample: unknown option \"%s\"%s%s%s; usage: %s", name, near.sure ? ", did you mean \"" : "",
-             near.sure ? near.word : "", near.sure ? "\"?" : "", USAGE);
-    }
-    if (!value) fail(EXIT_CONFIG, "sample: %s needs a value: %s=...", name, name);
-    value++;
+    const char *value = NULL;
+    int         which = verb_key(SAMPLE_KEYS, argument, &value);
+    if (which < 0) refuse_argument(argument);
+    const char *name = SAMPLE_KEYS[which].name;
     switch (which) {
-        case 0: plan->prompt = value; break;
-        case 1: plan->tokens = count_argument(name, value, 0, 1e7); break;
-        case 2: plan->temperature = number_argument(name, value, 0, 1000); break;
-        case 3: plan->top_k = count_argument(name, value, 0, 1e9); break;
-        case 4: plan->seed = (uint64_t)count_argument(name, value, 0, 9007199254740992.0); break;
-        case 5: grid->tensor = (int)count_argument(name, value, 1, 1024); break;
-        case 6: grid->context = (int)count_argument(name, value, 1, 1024); break;
-        case 7: grid->stages = (int)count_argument(name, value, 1, 1024); break;
+        case PROMPT: plan->prompt = value; break;
+        case TOKENS: plan->tokens = count_argument(name, value, 0, 1e7); break;
+        case TEMPERATURE: plan->temperature = number_argument(name, value, 0, 1000); break;
+        case TOP_K: plan->top_k = count_argument(name, value, 0, 1e9); break;
+        case SEED: plan->seed = (uint64_t)count_argument(name, value, 0, 9007199254740992.0); break;
+        case TENSOR: grid->tensor = (int)count_argument(name, value, 1, 1024); break;
+        case CONTEXT: grid->context = (int)count_argument(name, value, 1, 1024); break;
+        case PIPELINE: grid->stages = (int)count_argument(name, value, 1, 1024); break;
         default: asked->tokenizer = value;
     }
 }
