@@ -60,8 +60,8 @@ static void report_saved(Run *r, double ms) {
     if (ms <= 0.0) return;
     requests_saved(&r->requests, ms);
     if (run_is_rank0(r))
-        progress_note("saved %s/checkpoints/step_%08lld in %.2f s (training waited %.4f s)",
-                      r->config->run.dir, (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver) * 1e-3);
+        progress_note("saved %s/checkpoints/step_%08lld in %.2f s, training waited %.1f ms",
+                      r->config->run.dir, (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver));
 }
 
 /* Exit 76. The save under way holds good weights: it is finished first. */

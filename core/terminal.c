@@ -87,7 +87,8 @@ static size_t mark_bytes(const char *text) {
     return text[n] == 'm' ? n + 1 : 0;
 }
 
-/* Columns of the character that text begins with, and its bytes; Chinese, Japanese, Korean and emoji take two. */
+/* Columns of the character that text begins with, and its bytes; Chinese, Japanese, Korean and emoji take two, a tab eight
+ * at most. */
 static int character(const char *text, size_t *bytes) {
     unsigned char lead = (unsigned char)*text;
     uint32_t      code = lead < 0xc0 ? lead : lead < 0xe0 ? lead & 0x1f : lead < 0xf0 ? lead & 0x0f : lead & 0x07;
@@ -97,7 +98,7 @@ static int character(const char *text, size_t *bytes) {
     int wide = (code >= 0x1100 && code <= 0x115f) || (code >= 0x2e80 && code <= 0xa4cf) || (code >= 0xac00 && code <= 0xd7a3) ||
                (code >= 0xf900 && code <= 0xfaff) || (code >= 0xfe30 && code <= 0xfe6f) || (code >= 0xff00 && code <= 0xff60) ||
                (code >= 0x1f300 && code <= 0x1faff) || (code >= 0x20000 && code <= 0x3fffd);
-    return wide ? 2 : 1;
+    return *text == '\t' ? 8 : wide ? 2 : 1;
 }
 
 /* Columns of text up to `end`. */
@@ -147,8 +148,27 @@ static void put_marked(Out *o, const char *text, const char *end) {
     for (size_t n; text < end; text += n) {
         size_t mark = mark_bytes(text);
         n = mark ? mark : 1;
-        if (!mark || o->colour) put(o, text, n);
+        if (!mark || o->colour) put(o, *text == *GLUE ? " " : text, n);
     }
+}
+
+static int break_line(Out *o, int indent) {
+    put(o, "\n", 1);
+    for (int at = 0; at < indent; at++) put(o, " ", 1);
+    return indent;
+}
+
+/* A word that no line has room for, from column `at` on; returns the column after it. */
+static int put_long_word(Out *o, const char *word, const char *end, int at, int columns, int indent) {
+    for (size_t n; word < end; word += n) {
+        int width = 0;
+        n = mark_bytes(word);
+        if (n == 0) width = character(word, &n);
+        if (at + width > columns) at = break_line(o, indent);
+        put_marked(o, word, word + n);
+        at += width;
+    }
+    return at;
 }
 
 /* One line up to `end`, broken between words at `columns` (0: not at all). */
@@ -158,13 +178,11 @@ static void put_line(Out *o, const char *text, const char *end, int columns, int
         const char *word = text + strspn(text, " "), *next = word;
         while (next < end && *next != ' ') next++;
         int width = width_to(word, next);
-        if (columns && at > indent && at + (int)(word - text) + width > columns) {
-            put(o, "\n", 1);
-            for (at = 0; at < indent; at++) put(o, " ", 1);
-            text = word;
-        }
-        put_marked(o, text, next);
-        at += (int)(word - text) + width;
+        if (columns && at > indent && at + (int)(word - text) + width > columns) at = break_line(o, indent), text = word;
+        put_marked(o, text, word);
+        at += (int)(word - text);
+        if (columns && at + width > columns) at = put_long_word(o, word, next, at, columns, indent);
+        else                                 put_marked(o, word, next), at += width;
         text = next;
     }
     put(o, "\n", 1);

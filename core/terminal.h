@@ -24,6 +24,7 @@ extern "C" {
 #define YELLOW "\033[33m"
 #define RED    "\033[1;31m"
 #define PLAIN  "\033[0m"
+#define GLUE   "\037" /* a space at which no line is broken */
 
 int terminal_is(FILE *stream);       /* someone looks, and lines can be rewritten; under mpirun: at its own output */
 int terminal_has_colour(FILE *stream);

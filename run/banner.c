@@ -119,9 +119,9 @@ static void print_start(const Run *r) {
     int           is_grid = mesh_ranks(r->groups.mesh) > r->groups.mesh.size[AXIS_SHARD];
     mesh_text(r->groups.mesh, now);
     if (r->resumed.ranks > 0)
-        line("resume", "%s/checkpoints/%s: resumes at step %lld, saved by %d rank%s%s, now %d%s", c->run.dir, r->resumed.name,
-             (long long)r->resumed.step, r->resumed.ranks, plural(r->resumed.ranks), in_grid(r->resumed.grid, before), comm_size(r->comm),
-             in_grid(is_grid ? now : "", after));
+        line("resume", "resumes at step %lld, saved by %d rank%s%s, now %d%s: %s/checkpoints", (long long)r->resumed.step,
+             r->resumed.ranks, plural(r->resumed.ranks), in_grid(r->resumed.grid, before), comm_size(r->comm),
+             in_grid(is_grid ? now : "", after), c->run.dir);
     else if (c->model.init_from[0]) line("start", "weights from %s", c->model.init_from);
     else line("start", "new weights, seed %lld", (long long)c->run.seed);
 }

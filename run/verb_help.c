@@ -41,7 +41,7 @@ static void print_key(FILE *out, const VerbKey *k, int width, int columns) {
     snprintf(left, sizeof left, "%s=%s", k->name, k->example);
     int is_long = (int)strlen(left) > width; /* its meaning begins on the next line */
     snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%s%*s%s " DIM "(%s%s)" PLAIN, left, is_long ? "\n" : "",
-             is_long ? width + 4 : width + 2 - (int)strlen(left), "", k->help, k->fallback ? "default " : "required",
+             is_long ? width + 4 : width + 2 - (int)strlen(left), "", k->help, k->fallback ? "default" GLUE : "required",
              !k->fallback ? "" : *k->fallback ? k->fallback : "none");
     terminal_fold(out, row, columns, width + 4);
 }
