@@ -35,7 +35,9 @@ static struct {
  * mpirun, our parent, decides. */
 static int is_under_mpirun(void) { return getenv("OMPI_COMM_WORLD_RANK") != NULL; }
 
-static void parents_stream(FILE *stream, char path[64]) { snprintf(path, 64, "/proc/%ld/fd/%d", (long)getppid(), fileno(stream)); }
+static void parents_stream(FILE *stream, char path[64]) {
+    snprintf(path, 64, "/proc/%ld/fd/%d", (long)getppid(), fileno(stream));
+}
 
 static int is_shown(FILE *stream) {
     char        path[64], target[64];
@@ -87,18 +89,22 @@ static size_t mark_bytes(const char *text) {
     return text[n] == 'm' ? n + 1 : 0;
 }
 
-/* Columns of the character that text begins with, and its bytes; Chinese, Japanese, Korean and emoji take two, a tab eight
- * at most. */
+/* Columns of the character that text begins with, and its bytes; Chinese, Japanese, Korean and emoji take two, a tab
+ * eight at most. */
 static int character(const char *text, size_t *bytes) {
-    unsigned char lead = (unsigned char)*text;
-    uint32_t      code = lead < 0xc0 ? lead : lead < 0xe0 ? lead & 0x1f : lead < 0xf0 ? lead & 0x0f : lead & 0x07;
-    size_t        n = 1;
-    while (lead >= 0xc0 && n < 4 && ((unsigned char)text[n] & 0xc0) == 0x80) code = code << 6 | ((unsigned char)text[n++] & 0x3f);
+    static const struct { uint32_t first, last; } wide[] = {{0x1100, 0x115f}, {0x2e80, 0xa4cf}, {0xac00, 0xd7a3},
+                                                            {0xf900, 0xfaff}, {0xfe30, 0xfe6f}, {0xff00, 0xff60},
+                                                            {0x1f300, 0x1faff}, {0x20000, 0x3fffd}};
+    const unsigned char *byte = (const unsigned char *)text;
+    unsigned char        lead = *byte;
+    uint32_t             code = lead < 0xc0 ? lead : lead < 0xe0 ? lead & 0x1f : lead < 0xf0 ? lead & 0x0f : lead & 0x07;
+    size_t               n = 1;
+    while (lead >= 0xc0 && n < 4 && (byte[n] & 0xc0) == 0x80) code = code << 6 | (byte[n++] & 0x3f);
     *bytes = n;
-    int wide = (code >= 0x1100 && code <= 0x115f) || (code >= 0x2e80 && code <= 0xa4cf) || (code >= 0xac00 && code <= 0xd7a3) ||
-               (code >= 0xf900 && code <= 0xfaff) || (code >= 0xfe30 && code <= 0xfe6f) || (code >= 0xff00 && code <= 0xff60) ||
-               (code >= 0x1f300 && code <= 0x1faff) || (code >= 0x20000 && code <= 0x3fffd);
-    return *text == '\t' ? 8 : wide ? 2 : 1;
+    if (lead == '\t') return 8;
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        if (code >= wide[i].first && code <= wide[i].last) return 2;
+    return 1;
 }
 
 /* Columns of text up to `end`. */
@@ -178,9 +184,10 @@ static void put_line(Out *o, const char *text, const char *end, int columns, int
         const char *word = text + strspn(text, " "), *next = word;
         while (next < end && *next != ' ') next++;
         int width = width_to(word, next);
-        if (columns && at > indent && at + (int)(word - text) + width > columns) at = break_line(o, indent), text = word;
+        int gap = (int)(word - text);
+        if (columns && at > indent && at + gap + width > columns) at = break_line(o, indent), text = word, gap = 0;
         put_marked(o, text, word);
-        at += (int)(word - text);
+        at += gap;
         if (columns && at + width > columns) at = put_long_word(o, word, next, at, columns, indent);
         else                                 put_marked(o, word, next), at += width;
         text = next;
@@ -304,8 +311,8 @@ void say_in_log(const char *line) {
 }
 
 void say_from_signal(const char *line) {
-    int error = errno;
+    int error = errno, is_clear = !self.errors_shown || write(STDERR_FILENO, "\r\033[K", 4) > 0;
     self.rewriting = 0;
-    if ((!self.errors_shown || write(STDERR_FILENO, "\r\033[K", 4) > 0) && write(STDERR_FILENO, line, strlen(line)) > 0) say_in_log(line);
+    if (is_clear && write(STDERR_FILENO, line, strlen(line)) > 0) say_in_log(line);
     errno = error;
 }

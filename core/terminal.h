@@ -31,16 +31,16 @@ int terminal_has_colour(FILE *stream);
 int terminal_columns(FILE *stream);  /* COLUMNS, else the terminal's, else 80 */
 int terminal_width(const char *text); /* columns that marked text takes */
 
-/* Prints whole lines: the text, which may have several, and an end. Broken lines go on at column `indent`. A call is one
- * write, unless it is long. Any thread. */
+/* Prints whole lines: the text, which may have several, and an end. Broken lines go on at column `indent`. A call is
+ * one write, unless it is long. Any thread. */
 void say(FILE *stream, int indent, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void say_text(FILE *stream, int indent, const char *text); /* of any length */
 
 /* Marked lines into a file of the caller's, broken at `columns`. */
 void terminal_fold(FILE *out, const char *text, int columns, int indent);
 
-/* On stdout, if it is a terminal: a line that will be rewritten, cut to the width. And a sign of life from work that has
- * taken two seconds: "validation 12/40", or where all = 0 "saving 5 s". The next line that is said ends it. Of rank 0's
+/* On stdout, if it is a terminal: a line that will be rewritten, cut to the width. And a sign of life from work that
+ * has taken two seconds: "validation 12/40", or where all = 0 "saving 5 s". The next line that is said ends it. Of rank 0's
  * main thread. */
 void say_again(const char *text);
 void say_part(const char *work, int64_t done, int64_t all);

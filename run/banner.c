@@ -10,7 +10,9 @@
 
 enum { LABEL_COLUMNS = 10 };
 
-static const char *const KINDS[] = {[COMM_RING] = "own ring over MPI", [COMM_MPI] = "MPI's collectives", [COMM_NCCL] = "NCCL"};
+static const char *const KINDS[] = {[COMM_RING] = "own ring over MPI",
+                                    [COMM_MPI] = "MPI's collectives",
+                                    [COMM_NCCL] = "NCCL"};
 
 static void line(const char *label, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void line(const char *label, const char *fmt, ...) {
@@ -29,19 +31,23 @@ static const char *short_name(char out[128]) {
     static const char *const marks[] = {"(R)", "(TM)", "(r)", "(tm)", " CPU", " Processor"};
     snprintf(out, 128, "%s", device_name());
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        for (char *at; (at = strstr(out, marks[i]));) memmove(at, at + strlen(marks[i]), strlen(at + strlen(marks[i])) + 1);
+        for (char *at; (at = strstr(out, marks[i]));) {
+            const char *rest = at + strlen(marks[i]);
+            memmove(at, rest, strlen(rest) + 1);
+        }
     out[strcspn(out, "@")] = 0;
     for (size_t end = strlen(out); end > 0 && out[end - 1] == ' ';) out[--end] = 0;
     return out;
 }
 
-/* One rank: its machine. More: "4 on 2 hosts (hostA, ...), NCCL: tensor 2 x shard 2", each on a machine like rank 0's. */
+/* One rank: its machine. More: "4 on 2 hosts (hostA, ...), NCCL: tensor 2 x shard 2; ", and rank 0's machine. */
 static void print_machine(const Run *r) {
     int  ranks = comm_size(r->comm), hosts = 0;
     char name[128], grid[MESH_TEXT] = "", rate[320];
     int  is_fast = r->matmul_flops >= 1e13;
-    snprintf(rate, sizeof rate, "%s (%s), %d thread%s%s, %.1f %cFLOP/s = MFU 100%%", short_name(name), device_isa(), device_threads(),
-             plural(device_threads()), ranks > 1 ? " a rank" : "", r->matmul_flops * (is_fast ? 1e-12 : 1e-9), is_fast ? 'T' : 'G');
+    snprintf(rate, sizeof rate, "%s (%s), %d thread%s%s, %.1f %cFLOP/s = MFU 100%%", short_name(name), device_isa(),
+             device_threads(), plural(device_threads()), ranks > 1 ? " a rank" : "",
+             r->matmul_flops * (is_fast ? 1e-12 : 1e-9), is_fast ? 'T' : 'G');
     if (ranks == 1) {
         line("machine", "%s", rate);
         return;
@@ -49,8 +55,8 @@ static void print_machine(const Run *r) {
     for (int i = 0; i < ranks; i++)
         if (i == 0 || strcmp(comm_host(r->comm, i), comm_host(r->comm, i - 1)) != 0) hosts++;
     if (mesh_ranks(r->groups.mesh) > r->groups.mesh.size[AXIS_SHARD]) mesh_text(r->groups.mesh, grid);
-    line("ranks", "%d on %d host%s (%s%s), %s%s%s; %s", ranks, hosts, plural(hosts), comm_host(r->comm, 0), hosts > 1 ? ", ..." : "",
-         KINDS[comm_kind(r->comm)], *grid ? ": " : "", grid, rate);
+    line("ranks", "%d on %d host%s (%s%s), %s%s%s; %s", ranks, hosts, plural(hosts), comm_host(r->comm, 0),
+         hosts > 1 ? ", ..." : "", KINDS[comm_kind(r->comm)], *grid ? ": " : "", grid, rate);
 }
 
 static void print_model(const Run *r) {
@@ -64,7 +70,8 @@ static void print_model(const Run *r) {
 static void print_data(const Run *r) {
     const Config *c = r->config;
     char          tokens[32], val[32], validation[64] = "no validation";
-    double epochs = (double)c->run.steps * (double)c->batch.global_tokens / ((double)r->train.samples * (double)c->batch.seq_len);
+    double        trained = (double)c->run.steps * (double)c->batch.global_tokens;
+    double        epochs = trained / ((double)r->train.samples * (double)c->batch.seq_len);
     if (r->val.shards) snprintf(validation, sizeof validation, "validation %s", grouped_text(r->val.tokens, val));
     line("data", "%s tokens (%d file%s), %.2f epochs%s; %s", grouped_text(r->train.tokens, tokens), r->train.shards,
          plural(r->train.shards), epochs, c->data.shuffle ? "" : ", plain order", validation);
@@ -73,8 +80,9 @@ static void print_data(const Run *r) {
 static void print_batch(const Run *r) {
     const Config *c = r->config;
     char          sharers[64], tokens[32];
-    line("batch", "%s tokens a step: %s x %lld micro-batch%s x %lld sequence%s of %lld", grouped_text(c->batch.global_tokens, tokens),
-         plan_sharers(r->groups.datas, comm_size(r->comm), sharers), (long long)r->shares[0], r->shares[0] == 1 ? "" : "es",
+    line("batch", "%s tokens a step: %s x %lld micro-batch%s x %lld sequence%s of %lld",
+         grouped_text(c->batch.global_tokens, tokens), plan_sharers(r->groups.datas, comm_size(r->comm), sharers),
+         (long long)r->shares[0], r->shares[0] == 1 ? "" : "es",
          (long long)c->batch.micro_batch, plural(c->batch.micro_batch), (long long)c->batch.seq_len);
 }
 
@@ -91,9 +99,11 @@ static void print_memory(const Run *r) {
     double      unit = is_large ? 1073741824.0 : 1048576.0;
     char        all[32], weights[32], gradients[32], optimizer[32], activations[32];
     line("memory", "%s %s%s: weights %s, gradients %s, optimizer %s, activations %s",
-         short_number((double)p->device_bytes / unit, all), is_large ? "GiB" : "MiB", comm_size(r->comm) > 1 ? " a rank" : "",
-         short_number((double)p->params_bytes / unit, weights), short_number((double)p->grads_bytes / unit, gradients),
-         short_number((double)p->optimizer_bytes / unit, optimizer), short_number((double)p->activation_bytes / unit, activations));
+         short_number((double)p->device_bytes / unit, all), is_large ? "GiB" : "MiB",
+         comm_size(r->comm) > 1 ? " a rank" : "", short_number((double)p->params_bytes / unit, weights),
+         short_number((double)p->grads_bytes / unit, gradients),
+         short_number((double)p->optimizer_bytes / unit, optimizer),
+         short_number((double)p->activation_bytes / unit, activations));
 }
 
 /* The nearest limit and the stop before it. The scheduler may set a job's end, so the line shows the value as read. */
@@ -119,8 +129,8 @@ static void print_start(const Run *r) {
     int           is_grid = mesh_ranks(r->groups.mesh) > r->groups.mesh.size[AXIS_SHARD];
     mesh_text(r->groups.mesh, now);
     if (r->resumed.ranks > 0)
-        line("resume", "resumes at step %lld, saved by %d rank%s%s, now %d%s: %s/checkpoints", (long long)r->resumed.step,
-             r->resumed.ranks, plural(r->resumed.ranks), in_grid(r->resumed.grid, before), comm_size(r->comm),
+        line("resume", "resumes at step %lld, saved by %d rank%s%s, now %d%s: %s/checkpoints",
+             (long long)r->resumed.step, r->resumed.ranks, plural(r->resumed.ranks), in_grid(r->resumed.grid, before), comm_size(r->comm),
              in_grid(is_grid ? now : "", after), c->run.dir);
     else if (c->model.init_from[0]) line("start", "weights from %s", c->model.init_from);
     else line("start", "new weights, seed %lld", (long long)c->run.seed);
@@ -128,7 +138,8 @@ static void print_start(const Run *r) {
 
 void banner_print(const Run *r) {
     if (!run_is_rank0(r)) return;
-    say(stdout, LABEL_COLUMNS, BOLD "train_gpt" PLAIN " %s: %s -> %s", device_backend(), r->config->path, r->config->run.dir);
+    say(stdout, LABEL_COLUMNS, BOLD "train_gpt" PLAIN " %s: %s -> %s", device_backend(), r->config->path,
+        r->config->run.dir);
     print_machine(r);
     print_model(r);
     print_data(r);

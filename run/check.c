@@ -50,21 +50,23 @@ static void check_data(const char *key, const StringList *globs, const Config *c
         return;
     }
     Dataset data = dataset_open(key, globs->item, globs->count, c->batch.seq_len, c->model.shape.vocab_size);
-    line(key, "%d file%s, %s tokens, %s samples", data.shards, data.shards > 1 ? "s" : "", grouped_text(data.tokens, tokens),
-         grouped_text(data.samples, samples));
+    line(key, "%d file%s, %s tokens, %s samples", data.shards, data.shards > 1 ? "s" : "",
+         grouped_text(data.tokens, tokens), grouped_text(data.samples, samples));
     dataset_close(&data);
 }
 
 static void print_understood(const Config *c, int ranks) {
     char    a[32], b[32], all[32], shown[SHOWN_BYTES], schedule[SHOWN_BYTES], precision[SHOWN_BYTES];
-    int64_t parameters, sequences = c->batch.micro_batch * c->batch.seq_len * (ranks ? ranks : 1), micros = c->batch.global_tokens / sequences;
+    int64_t parameters, micro_tokens = c->batch.micro_batch * c->batch.seq_len * (ranks ? ranks : 1);
+    int64_t micros = c->batch.global_tokens / micro_tokens;
     model_parameters(c->model.shape, &parameters);
     say(stdout, 2, "%s: " GREEN "ok" PLAIN, c->path);
     line("model", "%s parameters: %s", grouped_text(parameters, a), model_shape_text(c->model.shape).text);
-    line("steps", "%s of %s tokens = %s tokens in all", grouped_text(c->run.steps, a), grouped_text(c->batch.global_tokens, b),
-         grouped_text(c->run.steps * c->batch.global_tokens, all));
-    line("batch", "%" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens a step on %d rank%s%s", micros, micros == 1 ? "" : "es",
-         c->batch.micro_batch, c->batch.seq_len, ranks ? ranks : 1, ranks > 1 ? "s" : "", ranks ? "" : " (ranks=N for more)");
+    line("steps", "%s of %s tokens = %s tokens in all", grouped_text(c->run.steps, a),
+         grouped_text(c->batch.global_tokens, b), grouped_text(c->run.steps * c->batch.global_tokens, all));
+    line("batch", "%" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens a step on %d rank%s%s", micros,
+         micros == 1 ? "" : "es", c->batch.micro_batch, c->batch.seq_len, ranks ? ranks : 1, ranks > 1 ? "s" : "",
+         ranks ? "" : " (ranks=N for more)");
     line("optimizer", "%s, learning rate %s, %s after %" PRId64 " warmup steps%s, precision %s", c->optimizer.name,
          number_text(c->optimizer.learning_rate, shown), word_of("schedule.name", c, schedule), c->schedule.warmup_steps,
          c->schedule.warmup_steps > c->run.steps ? " (longer than the run)" : "", word_of("precision", c, precision));

@@ -77,7 +77,7 @@ static int ranks_with_room(const Fields *f, int columns) {
     return most;
 }
 
-/* The line of the fields that have room: on a terminal in its width but for the last column, where a line might wrap. */
+/* The line of the fields that have room: on a terminal all columns but the last, where a line might wrap. */
 static void join(const Fields *f, char out[LINE_BYTES]) {
     int    most = ranks_with_room(f, terminal_is(stdout) ? terminal_columns(stdout) - 1 : PROGRESS_COLUMNS);
     size_t used = 0;
@@ -97,7 +97,8 @@ static int decimal_width(int64_t value) {
 static void add_place(Fields *f, const Progress *p, const char *kind, int64_t step) {
     char part[32] = "";
     if (decimal_width(p->steps) <= 5) snprintf(part, sizeof part, " %5.1f%%", 100.0 * (double)step / (double)p->steps);
-    add(f, 0, DIM "%-4s" PLAIN " %*lld/%lld%s", kind, decimal_width(p->steps), (long long)step, (long long)p->steps, part);
+    add(f, 0, DIM "%-4s" PLAIN " %*lld/%lld%s", kind, decimal_width(p->steps), (long long)step, (long long)p->steps,
+        part);
 }
 
 static int by_size(const void *a, const void *b) {

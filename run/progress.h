@@ -33,7 +33,7 @@ typedef struct {
 } ProgressEval;
 
 Progress progress_start(int64_t steps, int64_t first_step, int64_t log_every);
-/* step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s | MFU 63.2% | 0.31 GiB | 272ms | ETA  2m08s
+/* step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s | MFU 63.2% | 0.31 GiB | 272ms | ETA 9s
  * Every column has the same place in each line. A line has 120 columns at most, on a terminal its width: what has no
  * room is left out, the time of a step first, then memory, MFU, norm. s->ms is the step's whole wall time. tok/s and
  * ETA are of the median of the last 20 steps; where MFU is not a number its column is empty. */

@@ -53,7 +53,8 @@ static void open_inputs(Run *r) {
     if (shared)
         warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that loss says little",
              shared);
-    r->bytes_per_token = r->tokenizer.kind == TOKENIZER_BYTES ? 1.0 : tokens_json_bytes_per_token((c->data.val.count ? c->data.val : c->data.train).item[0]);
+    const StringList *text = c->data.val.count ? &c->data.val : &c->data.train;
+    r->bytes_per_token = r->tokenizer.kind == TOKENIZER_BYTES ? 1.0 : tokens_json_bytes_per_token(text->item[0]);
     checkpoint_precheck_source(c);
 }
 

@@ -13,7 +13,8 @@
 enum { WORD_WIDTH = 16, ROW_BYTES = 1024, KEY_MOST = 26, PAGE_COLUMNS = 100, TOPICS = 128 };
 
 static void print_verbs(FILE *out) {
-    for (const Verb *v = VERBS; v->word; v++) fprintf(out, "  " BOLD "%-*s" PLAIN " %s\n", WORD_WIDTH, v->word, v->help);
+    for (const Verb *v = VERBS; v->word; v++)
+        fprintf(out, "  " BOLD "%-*s" PLAIN " %s\n", WORD_WIDTH, v->word, v->help);
 }
 
 void verb_print_usage(void) {
@@ -41,15 +42,16 @@ static void print_key(FILE *out, const VerbKey *k, int width, int columns) {
     snprintf(left, sizeof left, "%s=%s", k->name, k->example);
     int is_long = (int)strlen(left) > width; /* its meaning begins on the next line */
     snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%s%*s%s " DIM "(%s%s)" PLAIN, left, is_long ? "\n" : "",
-             is_long ? width + 4 : width + 2 - (int)strlen(left), "", k->help, k->fallback ? "default" GLUE : "required",
-             !k->fallback ? "" : *k->fallback ? k->fallback : "none");
+             is_long ? width + 4 : width + 2 - (int)strlen(left), "", k->help,
+             k->fallback ? "default" GLUE : "required", !k->fallback ? "" : *k->fallback ? k->fallback : "none");
     terminal_fold(out, row, columns, width + 4);
 }
 
 static void print_verb(FILE *out, const Verb *v, int columns) {
     char row[ROW_BYTES];
     int  width = 0;
-    snprintf(row, sizeof row, BOLD "./train_gpt %s" PLAIN "%s%s\n\n%s", v->word, *v->arguments ? " " : "", v->arguments, v->about);
+    snprintf(row, sizeof row, BOLD "./train_gpt %s" PLAIN "%s%s\n\n%s", v->word, *v->arguments ? " " : "",
+             v->arguments, v->about);
     terminal_fold(out, row, columns, 0);
     for (const VerbKey *k = v->keys; k && k->name; k++) {
         int needed = (int)(strlen(k->name) + 1 + strlen(k->example));

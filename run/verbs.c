@@ -27,25 +27,26 @@ static int verb_schema(int argc, char **argv) {
 
 const Verb VERBS[] = {
     {"check", "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data",
-     "Checks a config as a run would, without starting one: every fault with line and column, then the sizes that follow "
-     "from it, and the data. Writes nothing.",
+     "Checks a config as a run would, without starting one: every fault with line and column, then the sizes that "
+     "follow from it, and the data. Writes nothing.",
      CHECK_KEYS, "./train_gpt check configs/demo.json batch.micro_batch=8 ranks=2", verb_check},
     {"plan", "config.json [key=value ...]", "parameters, memory, tokens and time of a run",
      "Prints what a run will take, here or on GPUs that are not here. Config keys may follow the file, beside these:",
      PLAN_KEYS, "./train_gpt plan configs/gpt2-124m.json ranks=8 memory=80GiB", verb_plan},
     {"sample", "RUN_OR_CHECKPOINT [key=value ...]", "text from a trained model",
-     "Prints text that the model of a run folder or checkpoint writes. Under mpirun, parallel.* divides a model that needs "
-     "more than one rank.",
+     "Prints text that the model of a run folder or checkpoint writes. Under mpirun, parallel.* divides a model that "
+     "needs more than one rank.",
      SAMPLE_KEYS, "./train_gpt sample runs/demo prompt='In the beginning' tokens=300", verb_sample},
     {"tokenize", "TEXT... out=FOLDER [key=value ...]", "text into token shards",
      "Turns text into token shards (llm.c format): FOLDER/train_000000.bin ..., and the last part of it into "
-     "FOLDER/val_000000.bin ... for validation. Several texts are read in the order given; - is standard input; a text whose name reads "
-     "like a key is given as ./name=x. Shards of an earlier call are replaced.",
+     "FOLDER/val_000000.bin ... for validation. Several texts are read in the order given; - is standard input; a text "
+     "whose name reads like a key is given as ./name=x. Shards of an earlier call are replaced.",
      TOKENIZE_KEYS, "./train_gpt tokenize mytext.txt out=datasets/my val=0.05", verb_tokenize},
     {"train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",
-     "Learns a byte-pair vocabulary and writes FOLDER/tokenizer.json, which tokenize, training and Hugging Face tokenizers "
-     "read. The same texts in the same order give the same file.",
-     TRAIN_TOKENIZER_KEYS, "./train_gpt train-tokenizer mytext.txt out=datasets/bpe vocab_size=8000", verb_train_tokenizer},
+     "Learns a byte-pair vocabulary and writes FOLDER/tokenizer.json, which tokenize, training and Hugging Face "
+     "tokenizers read. The same texts in the same order give the same file.",
+     TRAIN_TOKENIZER_KEYS, "./train_gpt train-tokenizer mytext.txt out=datasets/bpe vocab_size=8000",
+     verb_train_tokenizer},
     {"schema", "", "JSON Schema of the config, for editors",
      "Prints the JSON Schema of configs; configs/train_gpt.schema.json has it. An editor completes keys of a file with "
      "\"$schema\": \"train_gpt.schema.json\".",
@@ -71,7 +72,8 @@ int verb_key(const VerbKey *keys, const char *argument, const char **value) {
 
 void verbs_plain_keys(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
-        size_t key = strncmp(argv[i], "--", 2) == 0 ? strspn(argv[i] + 2, "abcdefghijklmnopqrstuvwxyz_.$0123456789") : 0;
+        int    is_dashed = strncmp(argv[i], "--", 2) == 0;
+        size_t key = is_dashed ? strspn(argv[i] + 2, "abcdefghijklmnopqrstuvwxyz_.$0123456789") : 0;
         if (key > 0 && argv[i][2 + key] == '=') argv[i] += 2;
     }
 }

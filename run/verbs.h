@@ -1,8 +1,8 @@
 /* verbs.h - words in place of a config file: all tasks but training. None needs MPI; under mpirun rank 0 alone acts, but
  * for `sample` with a grid.
  *
- * A verb gets argv from its own word on (argv[0] = "plan") and returns an exit code. It is a row of VERBS (verbs.c), and
- * its keys are rows beside its parser, which reads them, too: `help VERB` (verb_help.c) prints both.
+ * A verb gets argv from its own word on (argv[0] = "plan") and returns an exit code. It is a row of VERBS (verbs.c),
+ * and its keys are rows beside its parser, which reads them, too: `help VERB` (verb_help.c) prints both.
  */
 #ifndef TRAIN_GPT_RUN_VERBS_H
 #define TRAIN_GPT_RUN_VERBS_H

@@ -42,8 +42,8 @@ static void print_row(FILE *out, const Option *o, int columns) {
     /* A long default has a line of its own. */
     if ((int)strlen(value) < DEFAULT_WIDTH) snprintf(gap, sizeof gap, "%*s", DEFAULT_WIDTH - (int)strlen(value), "");
     else                                    snprintf(gap, sizeof gap, "\n%*s", at, "");
-    snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%*s%s%s%s%s%s%s", o->key, KEY_WIDTH - (int)strlen(o->key), "", value, gap, o->help,
-             *range ? DIM " (" : "", range, *range ? ")" PLAIN : "");
+    snprintf(row, sizeof row, "  " BOLD "%s" PLAIN "%*s%s%s%s%s%s%s", o->key, KEY_WIDTH - (int)strlen(o->key), "",
+             value, gap, o->help, *range ? DIM " (" : "", range, *range ? ")" PLAIN : "");
     terminal_fold(out, row, columns, at);
 }
 
@@ -80,7 +80,8 @@ static void print_key(FILE *out, const Option *o, int columns) {
         terminal_fold(out, row, columns, 12);
     }
     if (o->type != OPTION_IGNORED) {
-        snprintf(row, sizeof row, DIM "  %-10s" PLAIN "./train_gpt config.json %s=%s", "example", o->key, *value ? value : "\"\"");
+        snprintf(row, sizeof row, DIM "  %-10s" PLAIN "./train_gpt config.json %s=%s", "example", o->key,
+                 *value ? value : "\"\"");
         terminal_fold(out, row, columns, 12);
     }
 }
@@ -106,18 +107,19 @@ static void print_item(FILE *out, const Option *o) {
     int  is_required = !o->fallback && o->need != NEED_DERIVED;
     char otherwise[SHOWN_BYTES];
     snprintf(otherwise, sizeof otherwise, is_required ? "It is %s." : "Default: `%s`.", option_default_text(o));
-    snprintf(row, sizeof row, "- `%s`: %s.%s%s%s %s%s", o->key, o->help, *range ? " Allowed: " : "", range, *range ? "." : "", otherwise,
-             o->fixed ? " Fixed on resume." : "");
+    snprintf(row, sizeof row, "- `%s`: %s.%s%s%s %s%s", o->key, o->help, *range ? " Allowed: " : "", range,
+             *range ? "." : "", otherwise, o->fixed ? " Fixed on resume." : "");
     terminal_fold(out, row, PAGE_WIDTH, 2);
 }
 
 void config_print_markdown(FILE *out) {
-    fprintf(out, "# Config\n\n"
-                 "One JSON file is a run. Every key can follow it on the command line, too, as `run.steps=100` or `--run.steps=100`.\n"
-                 "`./train_gpt help config KEY` shows one key. `./train_gpt check config.json` lists every fault of a file.\n\n"
-                 "*Fixed on resume* means that a run goes on only with the same value, unless `run.allow_change` names the key.\n"
-                 "`\"$comment\"` is allowed in every section, and ignored.\n\n"
-                 "This page is what `./train_gpt help config markdown` prints.\n\n## Top level\n\n");
+    fputs("# Config\n\n"
+          "One JSON file is a run. Every key can follow it on the command line, too, as `run.steps=100` or `--run.steps=100`.\n"
+          "`./train_gpt help config KEY` shows one key. `./train_gpt check config.json` lists every fault of a file.\n\n"
+          "*Fixed on resume* means that a run goes on only with the same value, unless `run.allow_change` names the key.\n"
+          "`\"$comment\"` is allowed in every section, and ignored.\n\n"
+          "This page is what `./train_gpt help config markdown` prints.\n\n## Top level\n\n",
+          out);
     for (int i = 0; i < OPTION_COUNT; i++)
         if (!*option_home(&OPTIONS[i])) print_item(out, &OPTIONS[i]);
     for (int k = 0; option_section(k); k++) {

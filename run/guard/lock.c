@@ -66,7 +66,8 @@ static void open_file(RunLock *l) {
         fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", l->dir,
              strerror(-error));
     if (access(l->dir, W_OK | X_OK) != 0) fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, strerror(errno));
-    refuse_foreign(l->dir, "lock"), refuse_foreign(l->dir, "metrics.jsonl"), refuse_foreign(l->dir, "gemm.json"), refuse_foreign(l->dir, "log.txt");
+    refuse_foreign(l->dir, "lock"), refuse_foreign(l->dir, "metrics.jsonl");
+    refuse_foreign(l->dir, "gemm.json"), refuse_foreign(l->dir, "log.txt");
     l->fd = io_open(l->path, IO_SHARED);
     if (l->fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path, strerror(-l->fd));
 }

@@ -17,7 +17,8 @@ static const double LAUNCHER_MS = 5000.0; /* a launcher's SIGCONT comes at most 
 
 static const char *answer_to(int signal_number) {
     if (signal_number == SIGUSR2) return "train_gpt: saves after this step, and goes on\n";
-    if (signal_number == SIGINT) return "train_gpt: stops after this step and saves; Ctrl-C again ends it now, unsaved\n";
+    if (signal_number == SIGINT)
+        return "train_gpt: stops after this step and saves; Ctrl-C again ends it now, unsaved\n";
     if (signal_number != SIGTERM) return "train_gpt: stops after this step and saves\n";
     if (has_launcher && clock_ms() - continued_ms < LAUNCHER_MS)
         return "train_gpt: mpirun ends the job in a second; it resumes from its newest checkpoint.\n"

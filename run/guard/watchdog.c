@@ -148,7 +148,8 @@ static NORETURN void end_job(const Watchdog *w, double silent_seconds, double li
     const char *phase = w->phase;
     error_end_within(REPORT_SECONDS, EXIT_PEER);
     describe_collective(comm, collective, sizeof collective);
-    snprintf(report, sizeof report, "train_gpt: rank %d of %d on %s: no progress for %.1f s (limit %.1f s, run.watchdog_seconds) in %s; %s\n",
+    snprintf(report, sizeof report,
+             "train_gpt: rank %d of %d on %s: no progress for %.1f s (limit %.1f s, run.watchdog_seconds) in %s; %s\n",
              comm ? comm_rank(comm) : w->launch.rank, comm ? comm_size(comm) : w->launch.size, w->host, silent_seconds,
              limit_seconds, phase, collective);
     report_line("%s", report);
