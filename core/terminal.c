@@ -312,7 +312,6 @@ void say_in_log(const char *line) {
 
 void say_from_signal(const char *line) {
     int error = errno, is_clear = !self.errors_shown || write(STDERR_FILENO, "\r\033[K", 4) > 0;
-    self.rewriting = 0;
     if (is_clear && write(STDERR_FILENO, line, strlen(line)) > 0) say_in_log(line);
     errno = error;
 }

@@ -46,7 +46,7 @@ static void print_machine(const Run *r) {
     char name[128], grid[MESH_TEXT] = "", rate[320];
     int  is_fast = r->matmul_flops >= 1e13;
     snprintf(rate, sizeof rate, "%s (%s), %d thread%s%s, %.1f %cFLOP/s = MFU 100%%", short_name(name), device_isa(),
-             device_threads(), plural(device_threads()), ranks > 1 ? " a rank" : "",
+             device_threads(), plural(device_threads()), ranks > 1 ? " each" : "",
              r->matmul_flops * (is_fast ? 1e-12 : 1e-9), is_fast ? 'T' : 'G');
     if (ranks == 1) {
         line("machine", "%s", rate);
@@ -100,7 +100,7 @@ static void print_memory(const Run *r) {
     char        all[32], weights[32], gradients[32], optimizer[32], activations[32];
     line("memory", "%s %s%s: weights %s, gradients %s, optimizer %s, activations %s",
          short_number((double)p->device_bytes / unit, all), is_large ? "GiB" : "MiB",
-         comm_size(r->comm) > 1 ? " a rank" : "", short_number((double)p->params_bytes / unit, weights),
+         comm_size(r->comm) > 1 ? " each" : "", short_number((double)p->params_bytes / unit, weights),
          short_number((double)p->grads_bytes / unit, gradients),
          short_number((double)p->optimizer_bytes / unit, optimizer),
          short_number((double)p->activation_bytes / unit, activations));
