@@ -111,7 +111,7 @@ test-slurm test-hosts: tests ## train.sbatch under a private SLURM; two hosts in
 mutants:                   ## planted one-line faults: the suite must catch each
 	@scripts/mutants.sh
 look: all                  ## pictures of what a user sees, in build/look/
-	@scripts/look.sh
+	@B=$(B) scripts/look.sh
 clean:                     ## remove everything built
 	rm -rf build train_gpt
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/terminal.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights_file.h"
@@ -73,6 +74,7 @@ void checkpoint_init_from(const char *path, CheckpointState *state) {
     for (int i = 0; i < o->shards->spans; i++) {
         Span    span = o->shards->span[i];
         int64_t begin = layout->param[span.param].offset;
+        if (comm_rank(state->comm) == 0) say_part("loading the weights", i, o->shards->spans);
         for (int64_t at = 0, n; at < span.elems; at += n) {
             n = weights_read_span(&w, tensor_of[span.param], begin, layout, &span, at, block, block + WEIGHTS_BLOCK);
             for (int64_t k = 0; k < n; k++)
