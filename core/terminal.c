@@ -17,16 +17,16 @@ enum { LINE_BYTES = 4096, EARLY_BYTES = 16384, LEAST_COLUMNS = 20, DEFAULT_COLUM
 static const double PART_AFTER_MS = 2000.0, PART_EVERY_MS = 100.0;
 
 static struct {
-    volatile int rewriting;            /* the cursor stands in a line that will be rewritten   */
-    const char  *part;                 /* the work under way, since when, and when it was shown */
-    double       part_began_ms, part_shown_ms;
-    volatile int log_fd;               /* 0: none; descriptors start at 3                      */
-    int          log_warned, log_torn; /* half a line is in the file                           */
-    char         log_path[LINE_BYTES];
-    char         early[EARLY_BYTES];   /* said before there was a log                          */
-    size_t       early_bytes;
-    int          log_ended;
-    int          errors_shown;         /* stderr is a terminal: known to the handler beforehand */
+    _Atomic int         rewriting;     /* the cursor stands in a line that will be rewritten    */
+    const char *_Atomic part;          /* the work under way, since when, and when it was shown */
+    double              part_began_ms, part_shown_ms;
+    _Atomic int         log_fd;        /* 0: none; descriptors start at 3                       */
+    _Atomic int         log_warned, log_torn; /* half a line is in the file                     */
+    _Atomic int         log_ended;
+    char                log_path[LINE_BYTES];
+    char                early[EARLY_BYTES]; /* said before there was a log                      */
+    size_t              early_bytes;
+    int                 errors_shown;  /* stderr is a terminal: known to the handler beforehand */
 } self;
 
 /* --- what a stream is --------------------------------------------------------------------------------------------- */
@@ -312,6 +312,7 @@ void say_in_log(const char *line) {
 
 void say_from_signal(const char *line) {
     int error = errno, is_clear = !self.errors_shown || write(STDERR_FILENO, "\r\033[K", 4) > 0;
-    if (is_clear && write(STDERR_FILENO, line, strlen(line)) > 0) say_in_log(line);
+    if (is_clear && write(STDERR_FILENO, line, strlen(line)) < 0) self.errors_shown = 0; /* nobody reads it any more */
+    say_in_log(line);
     errno = error;
 }
