@@ -5,7 +5,7 @@ SAN     ?=#                 cpu: -asan, -tsan (CC=clang). emu, which is under AS
 CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
 VARIANT  = $(BACKEND)$(SAN)$(if $(filter mpich,$(MPI)),-mpich)$(if $(filter 0,$(MPI)),-nompi)$(if $(findstring clang,$(CC)),-clang)$(if $(WERROR),-werror)
 B        = build/$(VARIANT)
-include scripts/gpu.mk
+include scripts/gpu.mk scripts/say.mk
 
 WARN    := -Wall -Wextra -Wno-psabi $(if $(WERROR),-Werror)
 # The emulator's debug information is lines alone: it compiles in two thirds of the time.
@@ -41,9 +41,10 @@ NEEDS_bench  := $(NEEDS_run)
 NEEDS         = $(NEEDS_$(patsubst %/,%,$(dir $(1))))
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
 
-.PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts mutants look clean help
-all: $(B)/train_gpt
+.PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts test-docs mutants look clean
+all: $(B)/train_gpt        ## the program; this is what make alone does
 	@$(if $(BACKEND_ASKED),,ln -sfn $(B)/train_gpt train_gpt)
+	@$(next)
 
 # Sources with failpoints are compiled a second time, for tests: all for the program, those of core/ for tests that include core/failpoints.h.
 FAILABLE := $(patsubst %,$(B)/test/failpoints/%.o,$(basename $(shell grep -ls '"core/failpoints.h"' */*.c run/*/*.c)))
@@ -52,30 +53,29 @@ $(FAILING): CFLAGS += -DFAILPOINTS
 $(FAILING:.o=): $(filter $(B)/test/failpoints/core/%,$(FAILABLE))
 $(B)/test/train_gpt-failpoints: $(FAILABLE)
 $(B)/train_gpt $(B)/test/train_gpt-failpoints: $(B)/train_gpt.o $(NEEDS_run) $(ENGINE)
-	$(LINK) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS)
+	$(call short,link,$@)$(LINK) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS)
 $(B)/train_gpt.o: train_gpt.cu $(B)/.flags
-	$(CC) $(CFLAGS) -x c -c -o $@ $<
+	$(call short,cc,$<)$(CC) $(CFLAGS) -x c -c -o $@ $<
 $(B)/run/verbs.o: $(B)/.commit
 ifneq ($(BACKEND),cpu)
 $(B)/%.o: %.cu $(B)/.flags
-	$(CUCC) $(CUFLAGS) -c -o $@ $<
+	$(call short,$(notdir $(firstword $(CUCC))),$<)$(CUCC) $(CUFLAGS) -c -o $@ $<
 $(B)/%.o: %.cpp $(B)/.flags
-	$(CXX) $(CXXFLAGS) -c -o $@ $<
+	$(call short,c++,$<)$(CXX) $(CXXFLAGS) -c -o $@ $<
 endif
 $(B)/test/failpoints/%.o: %.c $(B)/.flags
-	$(CC) $(CFLAGS) -DFAILPOINTS -c -o $@ $<
+	$(call short,cc,$< (with failpoints))$(CC) $(CFLAGS) -DFAILPOINTS -c -o $@ $<
 $(B)/%.o: %.c $(B)/.flags
-	$(CC) $(CFLAGS) -c -o $@ $<
+	$(call short,cc,$<)$(CC) $(CFLAGS) -c -o $@ $<
 .SECONDEXPANSION:
 $(ARCHIVES): $(B)/%.a: $$(call OBJECTS,$$*)
-	@rm -f $@
-	ar rcs $@ $^
+	$(call short,ar,$@)rm -f $@; ar rcs $@ $^
 # A test is one source; helpers it shares stand in test/ref (float64 references, record/replay). Its __wrap_x() takes the place of x() (ld --wrap).
 REF     := $(patsubst %.c,$(B)/%.o,$(wildcard test/ref/*.c))
 $(TESTS): $(B)/test/%: $(B)/test/%.o $(REF) $$(call NEEDS,$$*) $(ENGINE)
-	$(LINK) $(LDFLAGS) $$(nm $< | sed -n 's/.* T __wrap_/-Wl,--wrap=/p') -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS) -lcmocka
-$(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(B)/core/error.o $(ENGINE)
-	$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -lnccl -ldnnl,$(LIBS))
+	$(call short,link,$@)$(LINK) $(LDFLAGS) $$(nm $< | sed -n 's/.* T __wrap_/-Wl,--wrap=/p') -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS) -lcmocka
+$(B)/test/emu/cases/cases: $(call OBJECTS,test/emu/cases) $(B)/core/error.o $(B)/core/terminal.o $(ENGINE)
+	$(call short,link,$@)$(LINK) $(LDFLAGS) -o $@ $^ $(if $(ENGINE),$(MPI_LIBS)) $(filter-out -lnccl -ldnnl,$(LIBS))
 # Flags and commit are part of what was built: a change rebuilds what holds them.
 $(B)/.flags: BUILT_WITH := $(CC) $(CFLAGS) $(MPI_CFLAGS) $(CUCC) $(CUFLAGS)
 $(B)/.commit: BUILT_WITH := $(COMMIT)
@@ -92,7 +92,7 @@ smoke: tests               ## its short tests: a minute, for while one works
 deps:                      ## install what is missing (apt; asks for nothing that is there)
 	@scripts/deps.sh
 demo: deps                 ## from nothing to a trained model on real text; TEXT=path for your own
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory all UNSAID=1
 	@scripts/demo.sh $(TEXT)
 bench: $(if $(filter cuda,$(BACKEND))$(BASE),,tests)        ## speed of training against the machine's matrix products, kept in test/results/; BASE=commit: against that commit
 	@B=$(B) scripts/$(if $(BASE),bench_base.sh $(BASE),bench.sh)
@@ -104,17 +104,16 @@ check-hf test-interop: all ## logits of a checkpoint in Hugging Face transformer
 	@test/interop/$(if $(filter check-hf,$@),check_hf,check_interop).sh
 soak: tests                ## the long proofs, one piece of 20 minutes; test/results/soak.jsonl keeps the totals
 	@B=$(B) scripts/soak.sh
-faults look: tests         ## the 32 faults that a run must survive, each with its test; pictures of runs, in build/look/
-	@B=$(B) scripts/$@.sh
+faults: tests              ## the 32 faults that a run must survive, each with its test, pass or fail
+	@B=$(B) scripts/faults.sh
+test-docs: all             ## every command of README.md and docs/ is tried
+	@python3 test/docs/check_docs.py $(B)/train_gpt
 test-slurm test-hosts: tests ## train.sbatch under a private SLURM; two hosts in network namespaces (root, Debian 12)
 	@B=$(B) test/$(@:test-%=%)/$(subst -,_,$@).sh
 mutants:                   ## planted one-line faults: the suite must catch each
 	@scripts/mutants.sh
+look: all                  ## pictures of what a user sees, in build/look/
+	@B=$(B) scripts/look.sh
 clean:                     ## remove everything built
 	rm -rf build train_gpt
-help:
-	@echo "train_gpt: GPT pretraining in C and CUDA.  mpirun -np N ./train_gpt config.json"; echo
-	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo; echo "  BACKEND=cpu|emu|cuda  MPI=ompi-c|mpich|0  SAN=-asan|-tsan (cpu)|-race|-plain (emu)  CC=gcc|clang   (this build: $(B))"
-
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -61,8 +61,8 @@ static void report_saved(Run *r, double ms) {
     requests_saved(&r->requests, ms);
     if (!run_is_rank0(r)) return;
     metrics_saved(r->metrics, saver_step(r->saver), ms);
-    progress_note(&r->progress, "saved %s/checkpoints/step_%08lld in %.2f s, of which training waited %.4f s",
-                      r->config->run.dir, (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver) * 1e-3);
+    progress_note("saved %s/checkpoints/step_%08lld in %.2f s, training waited %.1f ms", r->config->run.dir,
+                  (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver));
 }
 
 /* Exit 76. The save under way holds good weights: it is finished first. */
@@ -76,7 +76,7 @@ static int64_t roll_back(Run *r, int64_t step) {
     report_saved(r, saver_finish(r->saver));
     int64_t to = run_roll_back(r, step);
     if (run_is_rank0(r))
-        progress_note(&r->progress, "rolled back to step %lld, without the data of steps %lld to %lld", (long long)to,
+        progress_note("rolled back to step %lld, without the data of steps %lld to %lld", (long long)to,
                       (long long)to + 1, (long long)step + 1);
     return to;
 }
@@ -128,7 +128,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
     StepNumbers n = reduce_numbers(r, step);                         /* loss, norm, requests: the one reduction of scalars */
     GuardAct act = guard_step(&r->state.guard, &r->state.loss_scale, r->numerics.act, r->config, r->comm, step, &n, again(r),
                               shards_state_is_shared(model->shards), said);
-    if (act != GUARD_STOP && said[0] && run_is_rank0(r)) progress_note(&r->progress, "%s", said);
+    if (act != GUARD_STOP && said[0] && run_is_rank0(r)) progress_note("%s", said);
     switch (act) {
         case GUARD_STOP:     stop_with(r, said);
         case GUARD_ROLLBACK: return roll_back(r, step);
@@ -156,8 +156,8 @@ static int sample_now(Run *r, int64_t step) {
     char *text = sample_of_run(r->config, &r->model->pipeline, &r->model->stream, &r->tokenizer, step,
                                r->eval_batch.inputs, r->watchdog, asked_to_stop, r);
     shards_rewind(r->model->shards, &r->model->stream);
-    if (run_is_rank0(r) && text) progress_sample(&r->progress, step, text);
-    else if (run_is_rank0(r)) progress_note(&r->progress, "the sample after step %lld is left out", (long long)step);
+    if (run_is_rank0(r) && text) progress_sample(step, text);
+    else if (run_is_rank0(r)) progress_note("the sample after step %lld is left out", (long long)step);
     free(text);
     return text != NULL;
 }
@@ -189,7 +189,7 @@ static void log_step(Run *r, const StepMetrics *m) {
     metrics_train(r->metrics, m);
     progress_step(&r->progress, m, device_memory_peak());
     if (r->progress.seen == 1)
-        progress_note(&r->progress, "memory %s after the first step, %s planned",
+        progress_note("memory %s after the first step, %s planned",
                       plan_bytes_text((double)device_memory_peak()).text, plan_bytes_text((double)r->plan.device_bytes).text);
     if (slowness_note(&r->slowness, m->ms)) slowness_warn(&r->slowness, m->ms);
     if (m->step % every == 0) metrics_draw(r->metrics);
@@ -207,9 +207,11 @@ static Config load_config(int argc, char **argv, Launch launch) {
 int main(int argc, char **argv) {
     start_process(argv);
     io_hold_standard();
+    verbs_plain_keys(argc, argv);
     if (is_verb(argc, argv)) return verb_main(argc, argv); /* plan, check, sample, --help ...: no MPI */
     signals_install();
     Launch launch = launch_detect();
+    signals_answer(launch);
     world_expect(launch);                                  /* from here on a fault ends every rank */
     start_computing();
     Config config = load_config(argc, argv, launch);
@@ -221,8 +223,8 @@ int main(int argc, char **argv) {
     int     pending = eval_is_pending(r, step), save = 0; /* asked for and not yet done: a rollback does not forget it */
     if (step >= last && !pending) {
         if (run_is_rank0(r))
-            printf("%s is at step %lld of %s = %lld already: nothing to do\n", config.run.dir, (long long)step,
-                   step < steps ? "run.stop_step" : "run.steps", (long long)last);
+            progress_note("%s is at step %lld of %s = %lld already: nothing to do", config.run.dir, (long long)step,
+                          step < steps ? "run.stop_step" : "run.steps", (long long)last);
         run_destroy(r), config_free(&config);
         return EXIT_DONE; /* at run.stop_step, too: a job that was requeued ends here */
     }
@@ -260,8 +262,7 @@ int main(int argc, char **argv) {
     int stopped = step < steps || pending;
     if (run_is_rank0(r)) {
         metrics_draw(r->metrics);
-        progress_note(&r->progress,
-                      !stopped                      ? "done: step %lld of %lld"
+        progress_note(!stopped                      ? "done: step %lld of %lld"
                       : step == last && last < steps ? "stopped at step %lld of %lld, saved, as run.stop_step says; without it the same command goes on from here"
                                                      : "stopped at step %lld of %lld, saved; the same command goes on from here",
                       (long long)step, (long long)steps);

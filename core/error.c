@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/terminal.h"
+
 static struct {
     int     rank, ranks;
     int64_t step;
@@ -67,22 +69,30 @@ NORETURN void fail_silently(int exit_code) {
 
 NORETURN void fail(int exit_code, const char *fmt, ...) {
     let_rank_zero_speak_first();
-    fflush(stdout);
     char    text[4096];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (exit_code == EXIT_MEMORY && self.memory_advice) fputs(self.memory_advice, stderr);
-    if (self.rank > 0) fprintf(stderr, "train_gpt: rank %d: %s\n", self.rank, text);
-    else               fprintf(stderr, "train_gpt: %s\n", text);
+    if (exit_code == EXIT_MEMORY && self.memory_advice) say_text(stderr, 2, self.memory_advice);
+    if (self.rank > 0) say(stderr, 2, RED "train_gpt:" PLAIN " rank %d: %s", self.rank, text);
+    else               say(stderr, 2, RED "train_gpt:" PLAIN " %s", text);
     fail_silently(exit_code);
+}
+
+void error_print_lines(const char *lines) {
+    for (const char *end; *lines; lines = *end ? end + 1 : end) {
+        end = lines + strcspn(lines, "\n");
+        const char *word = strstr(lines, "error: ");
+        int         place = word && word < end ? (int)(word - lines) : 0;
+        if (place) say(stderr, 2, "%.*s" RED "error:" PLAIN "%.*s", place, lines, (int)(end - word - 6), word + 6);
+        else       say(stderr, 2, "%.*s", (int)(end - lines), lines);
+    }
 }
 
 NORETURN void fail_lines(int exit_code, const char *lines) {
     let_rank_zero_speak_first();
-    fflush(stdout);
-    fprintf(stderr, "%s%s", lines, *lines && lines[strlen(lines) - 1] == '\n' ? "" : "\n");
+    error_print_lines(lines);
     fail_silently(exit_code);
 }
 
@@ -93,7 +103,7 @@ void warn(const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    fprintf(stderr, "train_gpt: warning: %s\n", text);
+    say(stderr, 2, YELLOW "train_gpt: warning:" PLAIN " %s", text);
 }
 
 NORETURN void check_failed(const char *expression, const char *file, int line, const char *fmt, ...) {
@@ -103,8 +113,8 @@ NORETURN void check_failed(const char *expression, const char *file, int line, c
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     gethostname(host, sizeof host - 1);
-    fflush(stdout);
-    fprintf(stderr, "train_gpt: internal error: %s\n  %s:%d: %s is false (rank %d of %d, host %s, step %lld)\n", text, file, line,
-            expression, self.rank, self.ranks, host, (long long)self.step);
+    say(stderr, 4,
+        RED "train_gpt: internal error:" PLAIN " %s\n  %s:%d: %s is false (rank %d of %d, host %s, step %lld)", text, file,
+        line, expression, self.rank, self.ranks, host, (long long)self.step);
     fail_silently(EXIT_INTERNAL);
 }

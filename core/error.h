@@ -66,6 +66,8 @@ NORETURN void fail_silently(int exit_code);
 
 /* fail() for text that carries its own places ("file:line:column: error: ..." lines): printed as it is. */
 NORETURN void fail_lines(int exit_code, const char *lines);
+/* The lines alone. */
+void error_print_lines(const char *lines);
 
 /* A line "train_gpt: warning: ..." on stderr from rank 0; the others are silent. */
 void warn(const char *fmt, ...) PRINTF_LIKE(1, 2);

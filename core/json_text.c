@@ -46,3 +46,14 @@ char *value_text(const cJSON *value, char out[SHOWN_BYTES]) {
     else snprintf(out, SHOWN_BYTES, "%s", cJSON_IsTrue(value) ? "true" : cJSON_IsFalse(value) ? "false" : "null");
     return out;
 }
+
+char *grouped_text(int64_t n, char out[32]) {
+    char digits[32];
+    int  length = snprintf(digits, sizeof digits, "%lld", (long long)n), used = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && digits[i - 1] != '-' && (length - i) % 3 == 0) out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    out[used] = '\0';
+    return out;
+}

@@ -3,6 +3,7 @@
 #define TRAIN_GPT_CORE_JSON_TEXT_H
 
 #include <cjson/cJSON.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -12,6 +13,8 @@ enum { SHOWN_BYTES = 160 }; /* a value or range in a message */
 
 /* The shortest decimal that reads back as value. Returns out [SHOWN_BYTES]. */
 char *number_text(double value, char out[SHOWN_BYTES]);
+/* 12288 as "12,288". Returns out [32]. */
+char *grouped_text(int64_t n, char out[32]);
 /* A JSON value as a message shows it: 600, the string "600", a list. Returns out [SHOWN_BYTES]. */
 char *value_text(const cJSON *value, char out[SHOWN_BYTES]);
 /* A number node that reads back as value from libcjson's output: where its own digits are too few, ours go in

@@ -60,7 +60,7 @@ static void say(Run *r) {
     int  used = 0;
     for (int d = 0; d < r->groups.datas && used < (int)sizeof text - 24; d++)
         used += snprintf(text + used, sizeof text - (size_t)used, " %lld", (long long)r->shares[d]);
-    progress_note(&r->progress, "balance: of a step's micro-batches the ranks now take%s%s", text,
+    progress_note("balance: of a step's micro-batches the ranks now take%s%s", text,
                   used >= (int)sizeof text - 24 ? " ..." : "");
 }
 

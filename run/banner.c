@@ -1,39 +1,120 @@
 /* banner.c - see banner.h. */
 #include "run/banner.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-static double mib(size_t bytes) { return (double)bytes / 1048576.0; }
+#include "core/json_text.h"
+#include "core/terminal.h"
 
-static const char *const KINDS[] = {[COMM_RING] = "own ring over MPI", [COMM_MPI] = "MPI's collectives", [COMM_NCCL] = "NCCL"};
+enum { LABEL_COLUMNS = 10 };
 
-/* "4 on 2 hosts (hostA, ...), NCCL" */
-static void print_ranks(const Run *r) {
-    int ranks = comm_size(r->comm), hosts = 0;
+static const char *const KINDS[] = {[COMM_RING] = "own ring over MPI",
+                                    [COMM_MPI] = "MPI's collectives",
+                                    [COMM_NCCL] = "NCCL"};
+
+static void line(const char *label, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void line(const char *label, const char *fmt, ...) {
+    char    text[2048];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    say(stdout, LABEL_COLUMNS, DIM "%-*s" PLAIN "%s", LABEL_COLUMNS, label, text);
+}
+
+static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
+
+/* The processor's or GPU's name without marks of trade and clock. */
+static const char *short_name(char out[128]) {
+    static const char *const marks[] = {"(R)", "(TM)", "(r)", "(tm)", " CPU", " Processor"};
+    snprintf(out, 128, "%s", device_name());
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        for (char *at; (at = strstr(out, marks[i]));) {
+            const char *rest = at + strlen(marks[i]);
+            memmove(at, rest, strlen(rest) + 1);
+        }
+    out[strcspn(out, "@")] = 0;
+    for (size_t end = strlen(out); end > 0 && out[end - 1] == ' ';) out[--end] = 0;
+    return out;
+}
+
+/* One rank: its machine. More: "4 on 2 hosts (hostA, ...), NCCL: tensor 2 x shard 2; ", and rank 0's machine. */
+static void print_machine(const Run *r) {
+    int  ranks = comm_size(r->comm), hosts = 0;
+    char name[128], grid[MESH_TEXT] = "", rate[320];
+    int  is_fast = r->matmul_flops >= 1e13;
+    snprintf(rate, sizeof rate, "%s (%s), %d thread%s%s, %.1f %cFLOP/s = MFU 100%%", short_name(name), device_isa(),
+             device_threads(), plural(device_threads()), ranks > 1 ? " each" : "",
+             r->matmul_flops * (is_fast ? 1e-12 : 1e-9), is_fast ? 'T' : 'G');
+    if (ranks == 1) {
+        line("machine", "%s", rate);
+        return;
+    }
     for (int i = 0; i < ranks; i++)
         if (i == 0 || strcmp(comm_host(r->comm, i), comm_host(r->comm, i - 1)) != 0) hosts++;
-    printf("ranks     %d on %d host%s (%s%s), %s", ranks, hosts, hosts == 1 ? "" : "s", comm_host(r->comm, 0),
-           hosts > 1 ? ", ..." : "",
-           ranks == 1 ? world_library() : KINDS[comm_kind(r->comm)]);
-    char grid[MESH_TEXT];
-    if (mesh_ranks(r->groups.mesh) > r->groups.mesh.size[AXIS_SHARD]) printf(": %s", mesh_text(r->groups.mesh, grid));
-    printf("\n");
+    if (mesh_ranks(r->groups.mesh) > r->groups.mesh.size[AXIS_SHARD]) mesh_text(r->groups.mesh, grid);
+    line("ranks", "%d on %d host%s (%s%s), %s%s%s; %s", ranks, hosts, plural(hosts), comm_host(r->comm, 0),
+         hosts > 1 ? ", ..." : "", KINDS[comm_kind(r->comm)], *grid ? ": " : "", grid, rate);
 }
 
 static void print_model(const Run *r) {
-    printf("model     %s: %.2f M parameters\n", model_shape_text(r->config->model.shape).text, (double)r->plan.parameters * 1e-6);
+    ModelShape shape = r->config->model.shape;
+    int        is_emulated = r->numerics.act == BF16 && !device_has_bf16(); /* this processor has no bf16 products */
+    line("model", "%.2f M parameters: %lld layers, %lld heads, width %lld; %s%s", (double)r->plan.parameters * 1e-6,
+         (long long)shape.n_layer, (long long)shape.n_head, (long long)shape.n_embd, r->numerics.name,
+         is_emulated ? " by way of f32 tiles" : "");
 }
 
 static void print_data(const Run *r) {
     const Config *c = r->config;
-    double epochs = (double)c->run.steps * (double)c->batch.global_tokens / ((double)r->train.samples * (double)c->batch.seq_len);
-    printf("data      %d shard%s, %lld tokens, %lld samples of %lld: this run is %.2f epochs%s\n", r->train.shards,
-           r->train.shards == 1 ? "" : "s", (long long)r->train.tokens, (long long)r->train.samples,
-           (long long)c->batch.seq_len, epochs, c->data.shuffle ? "" : ", plain order");
-    if (r->val.shards)
-        printf("held out  %d shard%s, %lld tokens\n", r->val.shards, r->val.shards == 1 ? "" : "s",
-               (long long)r->val.tokens);
+    char          tokens[32], val[32], validation[64] = "no validation";
+    double        trained = (double)c->run.steps * (double)c->batch.global_tokens;
+    double        epochs = trained / ((double)r->train.samples * (double)c->batch.seq_len);
+    if (r->val.shards) snprintf(validation, sizeof validation, "validation %s", grouped_text(r->val.tokens, val));
+    line("data", "%s tokens (%d file%s), %.2f epochs%s; %s", grouped_text(r->train.tokens, tokens), r->train.shards,
+         plural(r->train.shards), epochs, c->data.shuffle ? "" : ", plain order", validation);
+}
+
+static void print_batch(const Run *r) {
+    const Config *c = r->config;
+    char          sharers[64], tokens[32];
+    line("batch", "%s tokens a step: %s x %lld micro-batch%s x %lld sequence%s of %lld",
+         grouped_text(c->batch.global_tokens, tokens), plan_sharers(r->groups.datas, comm_size(r->comm), sharers),
+         (long long)r->shares[0], r->shares[0] == 1 ? "" : "es",
+         (long long)c->batch.micro_batch, plural(c->batch.micro_batch), (long long)c->batch.seq_len);
+}
+
+/* 474.7 as "475", 1.36 as "1.4". */
+static const char *short_number(double value, char out[32]) {
+    snprintf(out, 32, value < 9.95 ? "%.1f" : "%.0f", value);
+    return out;
+}
+
+/* What is not named is scratch, batches and libraries; `plan` has it all. */
+static void print_memory(const Run *r) {
+    const Plan *p = &r->plan;
+    int         is_large = p->device_bytes >= (size_t)1 << 30;
+    double      unit = is_large ? 1073741824.0 : 1048576.0;
+    char        all[32], weights[32], gradients[32], optimizer[32], activations[32];
+    line("memory", "%s %s%s: weights %s, gradients %s, optimizer %s, activations %s",
+         short_number((double)p->device_bytes / unit, all), is_large ? "GiB" : "MiB",
+         comm_size(r->comm) > 1 ? " each" : "", short_number((double)p->params_bytes / unit, weights),
+         short_number((double)p->grads_bytes / unit, gradients),
+         short_number((double)p->optimizer_bytes / unit, optimizer),
+         short_number((double)p->activation_bytes / unit, activations));
+}
+
+/* The nearest limit and the stop before it. The scheduler may set a job's end, so the line shows the value as read. */
+static void print_limit(const Run *r) {
+    double      away_ms, reserve_ms;
+    char        away[32], before[32];
+    const char *name = requests_limit(&r->requests, &away_ms, &reserve_ms);
+    if (!name) return;
+    progress_duration(away, away_ms > 0 ? away_ms : 0);
+    progress_duration(before, reserve_ms);
+    line("limit", "%s in %s: the run stops, saved, %s before", name, away, before);
 }
 
 /* " (tensor 2 x shard 4)", or nothing. */
@@ -47,49 +128,26 @@ static void print_start(const Run *r) {
     char          now[MESH_TEXT], before[MESH_TEXT + 4], after[MESH_TEXT + 4];
     int           is_grid = mesh_ranks(r->groups.mesh) > r->groups.mesh.size[AXIS_SHARD];
     mesh_text(r->groups.mesh, now);
-    if (r->resumed.ranks == 0 && c->model.init_from[0]) printf("start     weights from %s\n", c->model.init_from);
-    else if (r->resumed.ranks == 0) printf("start     new weights, seed %lld\n", (long long)c->run.seed);
-    else
-        printf("resume    %s/checkpoints/%s: at step %lld, saved by %d rank%s%s, now %d%s\n", c->run.dir,
-               r->resumed.name, (long long)r->resumed.step, r->resumed.ranks, r->resumed.ranks == 1 ? "" : "s",
-               in_grid(r->resumed.grid, before), comm_size(r->comm), in_grid(is_grid ? now : "", after));
+    if (r->resumed.ranks > 0)
+        line("resume", "resumes at step %lld, saved by %d rank%s%s, now %d%s: %s/checkpoints",
+             (long long)r->resumed.step, r->resumed.ranks, plural(r->resumed.ranks), in_grid(r->resumed.grid, before), comm_size(r->comm),
+             in_grid(is_grid ? now : "", after), c->run.dir);
+    else if (c->model.init_from[0]) line("start", "weights from %s", c->model.init_from);
+    else line("start", "new weights, seed %lld", (long long)c->run.seed);
     if (r->resumed.is_copy)
-        printf("copy      of run %s at step %lld: from here on a run of its own, %s\n", r->state.parent.run_id,
-               (long long)r->state.parent.step, r->state.run_id);
-}
-
-/* The nearest limit and the stop before it. The scheduler may set a job's end, so the line shows the value as read. */
-static void print_limit(const Run *r) {
-    double      away_ms, reserve_ms;
-    char        away[32], before[32];
-    const char *name = requests_limit(&r->requests, &away_ms, &reserve_ms);
-    if (!name) return;
-    progress_duration(away, away_ms > 0 ? away_ms : 0);
-    progress_duration(before, reserve_ms);
-    printf("limit     %s in %s: the run stops, saved, %s before\n", name, away, before);
+        line("copy", "of run %s at step %lld: from here on a run of its own, %s", r->state.parent.run_id,
+             (long long)r->state.parent.step, r->state.run_id);
 }
 
 void banner_print(const Run *r) {
     if (!run_is_rank0(r)) return;
-    const Config *c = r->config;
-    const Plan   *p = &r->plan;
-    printf("train_gpt %s: %s -> %s\n", device_backend(), c->path, c->run.dir);
-    printf("machine   %s (%s), %d thread%s per rank, matrix products %.1f GFLOP/s\n", device_name(), device_isa(), device_threads(),
-           device_threads() == 1 ? "" : "s", r->matmul_flops * 1e-9);
-    print_ranks(r);
+    say(stdout, LABEL_COLUMNS, BOLD "train_gpt" PLAIN " %s: %s -> %s", device_backend(), r->config->path,
+        r->config->run.dir);
+    print_machine(r);
     print_model(r);
-    printf("precision %s%s\n", r->numerics.name,
-           r->numerics.act == BF16 && !device_has_bf16() ? " by way of f32 tiles: this processor has no bf16 products" : "");
     print_data(r);
-    char sharers[64];
-    printf("batch     %lld tokens a step: %s x %lld micro-batch%s x %lld sequences of %lld\n", (long long)c->batch.global_tokens,
-           plan_sharers(r->groups.datas, comm_size(r->comm), sharers), (long long)r->shares[0], r->shares[0] == 1 ? "" : "es",
-           (long long)c->batch.micro_batch, (long long)c->batch.seq_len);
-    printf("memory    %.1f MiB per rank: weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, scratch %.1f, other %.1f\n",
-           mib(p->device_bytes), mib(p->params_bytes), mib(p->grads_bytes), mib(p->optimizer_bytes),
-           mib(p->activation_bytes), mib(p->scratch_bytes),
-           mib(p->batch_bytes + p->library_bytes + p->reserve_bytes + (device_is_host() ? p->host_bytes : 0)));
+    print_batch(r);
+    print_memory(r);
     print_limit(r);
     print_start(r);
-    fflush(stdout);
 }

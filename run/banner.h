@@ -1,4 +1,4 @@
-/* banner.h - the lines a run starts with, at most 20: machine, model, data, memory, resume decision. */
+/* banner.h - the lines a run starts with, at most 8: machine, model, data, batch, memory, limit, start or resume. */
 #ifndef TRAIN_GPT_RUN_BANNER_H
 #define TRAIN_GPT_RUN_BANNER_H
 

@@ -1,10 +1,11 @@
 /* check.c - the verb check: checks a config as a run would, prints its sizes and looks at its data. Writes nothing. */
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "core/terminal.h"
 #include "data/dataset.h"
 #include "data/tokenizer.h"
 #include "run/checkpoint/checkpoint.h"
@@ -14,16 +15,14 @@
 #include "run/tasks.h"
 #include "run/verbs.h"
 
-/* 12288 as "12,288". Returns out [32]. */
-static char *grouped(int64_t n, char out[32]) {
-    char digits[32];
-    int  length = snprintf(digits, sizeof digits, "%" PRId64, n), used = 0;
-    for (int i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0) out[used++] = ',';
-        out[used++] = digits[i];
-    }
-    out[used] = '\0';
-    return out;
+static void line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void line(const char *label, const char *fmt, ...) {
+    char    text[2048];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    say(stdout, 12, DIM "%-11s" PLAIN " %s", label, text);
 }
 
 static const char *word_of(const char *key, const Config *config, char out[SHOWN_BYTES]) {
@@ -48,48 +47,54 @@ static void check_data(const char *key, const StringList *globs, const Config *c
     char tokens[32], samples[32];
     if (globs->count == 0) return;
     if (!any_match(globs)) {
-        printf("%-11s no file matches \"%s\"%s yet\n", key, globs->item[0], globs->count > 1 ? " and the others" : "");
+        line(key, "no file matches \"%s\"%s yet", globs->item[0], globs->count > 1 ? " and the others" : "");
         return;
     }
     Dataset data = dataset_open(key, globs->item, globs->count, c->batch.seq_len, c->model.shape.vocab_size);
-    printf("%-11s %d file%s, %s tokens, %s samples\n", key, data.shards, data.shards > 1 ? "s" : "", grouped(data.tokens, tokens),
-           grouped(data.samples, samples));
+    line(key, "%d file%s, %s tokens, %s samples", data.shards, data.shards > 1 ? "s" : "",
+         grouped_text(data.tokens, tokens), grouped_text(data.samples, samples));
     dataset_close(&data);
 }
 
 static void print_understood(const Config *c, int ranks) {
-    char    a[32], b[32], shown[SHOWN_BYTES], schedule[SHOWN_BYTES], precision[SHOWN_BYTES];
-    int64_t parameters, sequences = c->batch.micro_batch * c->batch.seq_len * (ranks ? ranks : 1);
+    char    a[32], b[32], all[32], shown[SHOWN_BYTES], schedule[SHOWN_BYTES], precision[SHOWN_BYTES];
+    int64_t parameters, micro_tokens = c->batch.micro_batch * c->batch.seq_len * (ranks ? ranks : 1);
+    int64_t micros = c->batch.global_tokens / micro_tokens;
     model_parameters(c->model.shape, &parameters);
-    printf("%s: ok\n", c->path);
-    printf("%-11s %s parameters: %s\n", "model", grouped(parameters, a), model_shape_text(c->model.shape).text);
-    printf("%-11s %s of %s tokens", "steps", grouped(c->run.steps, a), grouped(c->batch.global_tokens, b));
-    printf(" = %s tokens in all\n", grouped(c->run.steps * c->batch.global_tokens, a));
-    printf("%-11s %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens a step on %d rank%s", "batch",
-           c->batch.global_tokens / sequences, c->batch.global_tokens / sequences == 1 ? "" : "es",
-           c->batch.micro_batch, c->batch.seq_len, ranks ? ranks : 1, ranks > 1 ? "s" : "");
-    printf("%s\n", ranks ? "" : " (ranks=N for more)");
-    printf("%-11s %s, learning rate %s, %s after %" PRId64 " warmup steps%s, precision %s\n", "optimizer", c->optimizer.name,
-           number_text(c->optimizer.learning_rate, shown), word_of("schedule.name", c, schedule), c->schedule.warmup_steps,
-           c->schedule.warmup_steps > c->run.steps ? " (longer than the run)" : "", word_of("precision", c, precision));
-    printf("%-11s %s\n", "run folder", c->run.dir);
+    say(stdout, 2, "%s: " GREEN "ok" PLAIN, c->path);
+    line("model", "%s parameters: %s", grouped_text(parameters, a), model_shape_text(c->model.shape).text);
+    line("steps", "%s of %s tokens = %s tokens in all", grouped_text(c->run.steps, a),
+         grouped_text(c->batch.global_tokens, b), grouped_text(c->run.steps * c->batch.global_tokens, all));
+    line("batch", "%" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens a step on %d rank%s%s", micros,
+         micros == 1 ? "" : "es", c->batch.micro_batch, c->batch.seq_len, ranks ? ranks : 1, ranks > 1 ? "s" : "",
+         ranks ? "" : " (ranks=N for more)");
+    line("optimizer", "%s, learning rate %s, %s after %" PRId64 " warmup steps%s, precision %s", c->optimizer.name,
+         number_text(c->optimizer.learning_rate, shown), word_of("schedule.name", c, schedule), c->schedule.warmup_steps,
+         c->schedule.warmup_steps > c->run.steps ? " (longer than the run)" : "", word_of("precision", c, precision));
+    line("run folder", "%s", c->run.dir);
 }
 
 static void check_tasks(const Config *c, const Tokenizer *tokenizer) {
     for (int i = 0; i < c->eval.tasks.count; i++) {
         Task t = task_read(c->eval.tasks.item[i], (TaskReader){tokenizer, c->batch.seq_len});
-        printf("%-11s %s: %" PRId64 " questions, %" PRId64 " texts\n", "eval.tasks", t.name, t.questions, t.texts);
+        line("eval.tasks", "%s: %" PRId64 " questions, %" PRId64 " texts", t.name, t.questions, t.texts);
         task_free(&t);
     }
 }
 
+const VerbKey CHECK_KEYS[] = {
+    {"ranks", "8", "1", "check for a job of so many ranks"},
+    {.name = NULL},
+};
+
 /* The N of "ranks=N", 0 if the argument is another; exit 64 if N is no number of ranks. */
 static int ranks_of(const char *argument) {
-    if (strncmp(argument, "ranks=", 6)) return 0;
+    const char *value;
+    if (verb_key(CHECK_KEYS, argument, &value) < 0) return 0;
     char *end;
-    long  ranks = strtol(argument + 6, &end, 10);
-    if (*end || end == argument + 6 || ranks < 1 || ranks > 1000000)
-        fail(EXIT_CONFIG, "ranks must be an integer from 1 to 1000000, not \"%s\"", argument + 6);
+    long  ranks = strtol(value, &end, 10);
+    if (*end || end == value || ranks < 1 || ranks > 1000000)
+        fail(EXIT_CONFIG, "ranks must be an integer from 1 to 1000000, not \"%s\"", value);
     return (int)ranks;
 }
 
@@ -105,7 +110,7 @@ int verb_check(int argc, char **argv) {
     }
     char *faults = config_load(argv[1], overrides, kept, ranks, &config);
     if (faults) {
-        fputs(faults, stderr);
+        error_print_lines(faults);
         free(faults);
         config_free(&config);
         return EXIT_CONFIG;

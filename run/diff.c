@@ -241,6 +241,11 @@ static Kind kind_of(const char *path) {
     }
 }
 
+const VerbKey DIFF_KEYS[] = {
+    {"tensors", "true", "false", "list every tensor"},
+    {.name = NULL},
+};
+
 int verb_diff(int argc, char **argv) {
     static const char *const NAMES[] = {"a run", "a checkpoint", "weights", "a config"};
     Diff        d = {{NULL, NULL}, 0, 0};

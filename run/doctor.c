@@ -223,6 +223,11 @@ static void check_mpi(Visit *v) {
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
+const VerbKey DOCTOR_KEYS[] = {
+    {"run.dir", "runs/mine", "this folder", "where checkpoints would go: its disk is looked at"},
+    {.name = NULL},
+};
+
 int verb_doctor(int argc, char **argv) {
     const char *dir = ".", *value;
     Visit       v = {FINE};

@@ -19,6 +19,19 @@
 #include "run/task_scores.h"
 #include "run/verbs.h"
 
+const VerbKey EVAL_KEYS[] = {
+    {"data", "'datasets/my/val*'", "the run's data.val", "token shards whose mean loss is printed"},
+    {"tasks", "a.jsonl,b.jsonl", "", "files of questions, and what they are scored by: docs/evaluation.md"},
+    {"tokens", "1e6", "the run's eval.tokens", "tokens of the shards; 0: all"},
+    {"batch", "8", "chosen", "sequences that are computed at once"},
+    {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
+    {"json", "true", "false", "the figures as JSON"},
+    {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix"},
+    {"parallel.context", "2", "1", "under mpirun: ranks that share a sequence"},
+    {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks"},
+    {.name = NULL},
+};
+
 static const char USAGE[] =
     "./train_gpt eval RUN_OR_CHECKPOINT [data=GLOB] [tasks=FILE,...] [tokens=N] [batch=8] [tokenizer=FOLDER_OR_FILE] [json=true]; "
     "under mpirun [parallel.tensor=1] [parallel.context=1] [parallel.pipeline=1]";

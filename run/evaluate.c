@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core/clock.h"
+#include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/task_scores.h"
 
@@ -30,7 +31,7 @@ int eval_is_pending(Run *r, int64_t step) {
     return (int)due;
 }
 
-/* Held-out sequences [first, first + count) as one batch, count <= batch.micro_batch. */
+/* Validation sequences [first, first + count) as one batch, count <= batch.micro_batch. */
 static Batch eval_batch(Run *r, int64_t first, int64_t count) {
     ContextPart part = context_part(r->groups.context);
     int64_t     whole = r->config->batch.seq_len, T = whole / part.ranks, B = r->config->batch.micro_batch;
@@ -66,6 +67,7 @@ static int mean_loss(Run *r, double *loss) {
     for (int64_t i = first; i < first + most; i += B) {
         watchdog_tick(r->watchdog, "an evaluation");
         if (requests_agree(&r->requests)) return 0;
+        if (run_is_rank0(r)) say_part("validation", i - first, most);
         if (i >= end && !shards_gathers(m->shards)) break;
         Batch batch = i < end ? eval_batch(r, i, end - i < B ? end - i : B) : eval_batch(r, 0, 1);
         pipeline_forward(&m->pipeline, &m->stream, batch);
@@ -81,9 +83,11 @@ static int evaluate_loss(Run *r, int64_t step) {
     double start_ms = clock_ms(), loss;
     int    whole = mean_loss(r, &loss);
     if (!run_is_rank0(r) || !whole) return whole;
+    ProgressEval shown = {.loss = loss, .bytes_per_token = r->bytes_per_token, .ms = clock_ms() - start_ms};
+    metrics_evals(r->metrics, &shown.last, &shown.best);
     metrics_eval(r->metrics, step, loss);
     metrics_draw(r->metrics);
-    progress_eval(&r->progress, step, loss, clock_ms() - start_ms);
+    progress_eval(&r->progress, step, &shown);
     return 1;
 }
 
@@ -113,7 +117,7 @@ int evaluate(Run *r, int64_t step, int parts) {
     int whole = (!(parts & EVAL_LOSS) || evaluate_loss(r, step)) && (!(parts & EVAL_TASKS) || evaluate_tasks(r, step));
     shards_rewind(r->model->shards, &r->model->stream);
     if (!whole && run_is_rank0(r))
-        progress_note(&r->progress, "the evaluation after step %lld waits until the run goes on", (long long)step);
+        progress_note("the evaluation after step %lld waits until the run goes on", (long long)step);
     return whole;
 }
 

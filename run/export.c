@@ -28,6 +28,13 @@
 #include "run/plan.h"
 #include "run/verbs.h"
 
+const VerbKey EXPORT_KEYS[] = {
+    {"out", "models/mine", NULL, "the folder; it is not there yet, or empty"},
+    {"dtype", "bf16", "fp32", "the type of the weights: fp32, bf16 or fp16"},
+    {"shard_bytes", "1000000000", "5000000000", "above so many bytes the weights go into several files"},
+    {.name = NULL},
+};
+
 static const char USAGE[] =
     "./train_gpt export RUN_OR_CHECKPOINT out=FOLDER [dtype=fp32|bf16|fp16] [shard_bytes=5000000000]";
 

@@ -115,8 +115,14 @@ static int inspect_path(Inspect *in, const char *path) {
     return EXIT_DATA;
 }
 
+const VerbKey INSPECT_KEYS[] = {
+    {"tensors", "true", "false", "list every tensor"},
+    {"json", "true", "false", "the same as JSON"},
+    {.name = NULL},
+};
+
 int verb_inspect(int argc, char **argv) {
-    static const char *const KEYS[] = {"tensors", "json", NULL};
+    static const char *const NAMES[] = {"tensors", "json", NULL};
     const char *path = NULL, *value;
     int         as_json = 0, lists = 0;
     for (int i = 1; i < argc; i++) {
@@ -124,7 +130,7 @@ int verb_inspect(int argc, char **argv) {
         else if ((value = report_argument(argv[i], "tensors"))) lists = report_flag("inspect", "tensors", value);
         else if (!path && (!strchr(argv[i], '=') || access(argv[i], F_OK) == 0)) path = argv[i];
         else {
-            Nearest near = nearest_word(argv[i], KEYS);
+            Nearest near = nearest_word(argv[i], NAMES);
             fail(EXIT_CONFIG,
                  "inspect: \"%s\" is one too many%s%s%s; usage: ./train_gpt inspect PATH [tensors=true] [json=true]",
                  argv[i], near.sure ? ", did you mean " : "", near.sure ? near.word : "", near.sure ? "=?" : "");

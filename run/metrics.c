@@ -71,6 +71,12 @@ static void keep_mark(Metrics *m, int64_t step, const char *event) {
         if (strcmp(event, EVENTS[kind]) == 0) curve_mark(&m->curve, step, (CurveMarkKind)kind);
 }
 
+void metrics_evals(const Metrics *m, double *last, double *best) {
+    *last = m->evals ? m->eval[m->evals - 1].loss : NAN;
+    *best = NAN;
+    for (int64_t i = 0; i < m->evals; i++) *best = fmin(*best, m->eval[i].loss); /* which passes a NaN over */
+}
+
 /* Reads the lines that stay; returns their bytes. The first line past `step` or out of order ends them. Foreign bytes
  * stay as they are where one of our lines follows; at the end they count as torn. They may be long (a power loss can
  * leave gigabytes of NULs) and are read in pieces. */

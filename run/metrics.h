@@ -55,6 +55,8 @@ void     metrics_saved(Metrics *m, int64_t step, double ms);
 void     metrics_skipped(Metrics *m, int64_t step, const char *why); /* before the line of that step */
 /* The run goes on after `to` instead: later lines are cut, and an event at that step says from where. */
 void     metrics_rolled_back(Metrics *m, int64_t to, int64_t from);
+/* The newest validation loss that the file has, and the lowest finite one; NaN: none. */
+void     metrics_evals(const Metrics *m, double *last, double *best);
 
 /* A line that cannot be written (a full disk) waits in memory, with those after it: one warning names the path, every
  * line tries again, and no checkpoint is saved until all are out. metrics_catch_up tries now: 1, or 0 and a phrase with

@@ -202,30 +202,39 @@ static double take_price(const char *text) {
     return value;
 }
 
+enum { RANKS, MEMORY, LEDGER, GPU, NODES, PRICE, CLUSTER, SEARCH, FIT, MTBF_HOURS, JSON, ZERO_BUBBLE };
+const VerbKey PLAN_KEYS[] = {
+    [RANKS] = {"ranks", "8", "1", "ranks of the job"},
+    [MEMORY] = {"memory", "80GiB", "this machine's", "memory of a rank: prints the largest micro-batch that fits"},
+    [LEDGER] = {"ledger", "true", "false", "every operation of a step with its sizes, FLOPs and bytes"},
+    [GPU] = {"gpu", "h100", "", "plan for this card, simulated: a100, h100, h200, b200 or 4090"},
+    [NODES] = {"nodes", "2", "as many as needed", "machines that the ranks are on, with gpu="},
+    [PRICE] = {"price", "2.5", "", "dollars an hour of one GPU: what the run costs"},
+    [CLUSTER] = {"cluster", "dgx-h100", "", "simulate on this cluster: a name of configs/clusters, or a file"},
+    [SEARCH] = {"search", "true", "false", "look for the quickest grid of the cluster; keys that are given stay"},
+    [FIT] = {"fit", "true", "false", "take the most ranks, of those there are, that the config allows"},
+    [MTBF_HOURS] = {"mtbf_hours", "3.1", "", "hours between failures of the job: how often to save, and what is lost"},
+    [JSON] = {"json", "true", "false", "figures of the simulation as JSON"},
+    [ZERO_BUBBLE] = {"zero_bubble", "true", "false", "simulate pipelines whose backward is in two halves"},
+    {.name = NULL},
+};
+
 /* Whether it is one of the verb's own. */
 static int take_one(Asked *asked, const char *argument) {
-    static const char *const NAMES[] = {"ranks", "memory", "ledger", "cluster", "search", "fit", "mtbf_hours",
-                                        "json", "zero_bubble", "gpu", "nodes", "price"};
-    const char *value = strchr(argument, '=');
-    size_t      name = 0;
-    while (name < sizeof NAMES / sizeof *NAMES && (!value || strlen(NAMES[name]) != (size_t)(value - argument) ||
-                                                   strncmp(argument, NAMES[name], strlen(NAMES[name])) != 0))
-        name++;
-    if (!value) return 0;
-    value++;
-    switch (name) {
-    case 0: asked->ranks = take_count("ranks", value); return 1;
-    case 1: asked->memory_bytes = take_memory(value); return 1;
-    case 2: asked->ledger = take_flag("ledger", value); return 1;
-    case 3: asked->on.cluster = value; return 1;
-    case 4: asked->on.searches = take_flag("search", value); return 1;
-    case 5: asked->fits = take_flag("fit", value); return 1;
-    case 6: asked->on.mtbf_hours = take_hours(value); return 1;
-    case 7: asked->on.json = take_flag("json", value); return 1;
-    case 8: asked->on.zero_bubble = take_flag("zero_bubble", value); return 1;
-    case 9: asked->on.gpu = value; return 1;
-    case 10: asked->on.nodes = take_count("nodes", value); return 1;
-    case 11: asked->on.price = take_price(value); return 1;
+    const char *value = NULL;
+    switch (verb_key(PLAN_KEYS, argument, &value)) {
+    case RANKS: asked->ranks = take_count("ranks", value); return 1;
+    case GPU: asked->on.gpu = value; return 1;
+    case NODES: asked->on.nodes = take_count("nodes", value); return 1;
+    case PRICE: asked->on.price = take_price(value); return 1;
+    case MEMORY: asked->memory_bytes = take_memory(value); return 1;
+    case LEDGER: asked->ledger = take_flag("ledger", value); return 1;
+    case CLUSTER: asked->on.cluster = value; return 1;
+    case SEARCH: asked->on.searches = take_flag("search", value); return 1;
+    case FIT: asked->fits = take_flag("fit", value); return 1;
+    case MTBF_HOURS: asked->on.mtbf_hours = take_hours(value); return 1;
+    case JSON: asked->on.json = take_flag("json", value); return 1;
+    case ZERO_BUBBLE: asked->on.zero_bubble = take_flag("zero_bubble", value); return 1;
     default: return 0;
     }
 }

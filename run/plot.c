@@ -14,6 +14,13 @@
 #include "run/svg.h"
 #include "run/verbs.h"
 
+const VerbKey PLOT_KEYS[] = {
+    {"out", "compare.svg", "plot.svg", "the picture"},
+    {"x", "hours", "tokens", "what the curves run over: tokens, steps or hours"},
+    {"csv", "compare.csv", "", "all points, as a table"},
+    {.name = NULL},
+};
+
 #define USAGE "./train_gpt plot RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]"
 
 enum { MOST_RUNS = 64 };

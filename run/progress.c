@@ -7,30 +7,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "core/clock.h"
+#include "core/terminal.h"
+#include "data/tokens_json.h"
 
-enum { LINE_BYTES = 512 };
-
-/* Open MPI puts a pseudo-terminal between rank 0 and its own output, so the output of mpirun, our parent, decides. */
-static int is_terminal(void) {
-    char path[64], target[64];
-    if (!isatty(STDOUT_FILENO)) return 0;
-    if (!getenv("OMPI_COMM_WORLD_RANK")) return 1;
-    snprintf(path, sizeof path, "/proc/%ld/fd/1", (long)getppid());
-    ssize_t n = readlink(path, target, sizeof target - 1);
-    target[n > 0 ? n : 0] = 0;
-    return strncmp(target, "/dev/pts/", 9) == 0 || strncmp(target, "/dev/tty", 8) == 0;
-}
+enum { LINE_BYTES = 512, FIELD_BYTES = 96, FIELDS = 10 };
 
 Progress progress_start(int64_t steps, int64_t first_step, int64_t log_every) {
-    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
-    Progress    p = {.steps = steps, .first_step = first_step, .log_every = log_every > 0 ? log_every : 1};
-    p.terminal = is_terminal() && !(term && strcmp(term, "dumb") == 0);
-    p.colour = p.terminal && !(no_color && *no_color); /* no-color.org: set and not empty */
-    return p;
+    return (Progress){.steps = steps, .first_step = first_step, .log_every = log_every > 0 ? log_every : 1};
 }
 
 void progress_duration(char out[32], double ms) {
@@ -63,11 +48,44 @@ static void put_rate(char *out, size_t capacity, double value) {
     if (*unit) strcat(out, unit);
 }
 
-/* "100.0% of gemm"; as many blanks where the part is not known. */
-static void put_gemm(char *out, size_t capacity, double mfu) {
-    put_fixed(out, capacity, 100 * mfu, 5, 1);
-    if (isfinite(mfu)) snprintf(out + strlen(out), capacity - strlen(out), "%% of gemm");
-    else snprintf(out, capacity, "%14s", "");
+/* --- lines of fields ---------------------------------------------------------------------------------------------- */
+
+/* Fields in the order of the line; the first `always` stay, of the others those of low `rank` first. */
+typedef struct {
+    int  count;
+    int  rank[FIELDS];
+    char text[FIELDS][FIELD_BYTES]; /* marked; "": not there */
+} Fields;
+
+static void add(Fields *f, int rank, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void add(Fields *f, int rank, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(f->text[f->count], FIELD_BYTES, fmt, args);
+    va_end(args);
+    f->rank[f->count++] = rank;
+}
+
+/* The greatest rank for which all fields up to it have room. */
+static int ranks_with_room(const Fields *f, int columns) {
+    int width = -3, most = 0;
+    for (int rank = 0; rank < FIELDS; rank++) {
+        for (int i = 0; i < f->count; i++)
+            if (f->rank[i] == rank) width += 3 + terminal_width(f->text[i]);
+        if (width <= columns) most = rank;
+        else break;
+    }
+    return most;
+}
+
+/* The line of the fields that have room: on a terminal all columns but the last, where a line might wrap. */
+static void join(const Fields *f, char out[LINE_BYTES]) {
+    int    most = ranks_with_room(f, terminal_is(stdout) ? terminal_columns(stdout) - 1 : PROGRESS_COLUMNS);
+    size_t used = 0;
+    out[0] = 0;
+    for (int i = 0; i < f->count; i++)
+        if (f->rank[i] <= most)
+            used += (size_t)snprintf(out + used, LINE_BYTES - used, "%s%s", used ? DIM " | " PLAIN : "", f->text[i]);
 }
 
 static int decimal_width(int64_t value) {
@@ -76,8 +94,12 @@ static int decimal_width(int64_t value) {
     return width;
 }
 
-static void step_name(const Progress *p, int64_t step, char *out, size_t capacity) {
-    snprintf(out, capacity, "%*lld/%lld", decimal_width(p->steps), (long long)step, (long long)p->steps);
+/* "step 120/600  20.0%". Many steps say enough by themselves. */
+static void add_place(Fields *f, const Progress *p, const char *kind, int64_t step) {
+    char part[32] = "";
+    if (decimal_width(p->steps) <= 5) snprintf(part, sizeof part, " %5.1f%%", 100.0 * (double)step / (double)p->steps);
+    add(f, 0, DIM "%-4s" PLAIN " %*lld/%lld%s", kind, decimal_width(p->steps), (long long)step, (long long)p->steps,
+        part);
 }
 
 static int by_size(const void *a, const void *b) {
@@ -108,95 +130,94 @@ static void keep_pace(Progress *p, const StepMetrics *s) {
     p->recent_ms[p->seen++ % PROGRESS_RECENT] = s->ms;
 }
 
-static void clear_rewritten(Progress *p) {
-    if (p->rewriting) fputs("\r\033[K", stdout);
-    p->rewriting = 0;
-}
-
-static int terminal_columns(void) {
-    struct winsize size;
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 120;
-}
-
 void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes) {
     keep_pace(p, s);
-    int final = s->step % p->log_every == 0 || s->step == p->steps || s->step == p->first_step + 1;
-    if (!final && !p->terminal) return;
+    int is_final = s->step % p->log_every == 0 || s->step == p->steps || s->step == p->first_step + 1;
+    if (!is_final && !terminal_is(stdout)) return;
 
-    char name[64], loss[32], norm[32], rate[32], gemm[32], memory[32], eta[32], bubble[32] = "", line[LINE_BYTES];
-    char part[32] = ""; /* of the run; many steps say enough by themselves, and keep the 120 columns */
-    step_name(p, s->step, name, sizeof name);
+    Fields f = {0};
+    char   loss[32], norm[32], rate[32], mfu[32], memory[32], ms[32], eta[32], line[LINE_BYTES];
     put_fixed(loss, sizeof loss, s->loss, 6, 4);
     put_fixed(norm, sizeof norm, s->grad_norm, 5, 3);
     put_rate(rate, sizeof rate, s->tokens_per_s * s->ms / pace_ms(p));
-    put_gemm(gemm, sizeof gemm, s->mfu);
+    put_fixed(mfu, sizeof mfu, 100 * s->mfu, 4, 1);
     put_fixed(memory, sizeof memory, (double)memory_bytes / 1073741824.0, 4, 2);
+    put_fixed(ms, sizeof ms, s->ms, 4, 1);
     progress_duration(eta, eta_ms(p, s->step));
-    if (s->timed & WITH_STAGE) snprintf(bubble, sizeof bubble, " | bubble %.0f %%", 100.0 * s->axis_ms[AXIS_STAGE] / s->ms);
-    if (decimal_width(p->steps) <= 5) snprintf(part, sizeof part, " %5.1f%%", 100.0 * (double)s->step / (double)p->steps);
-    snprintf(line, sizeof line, "step %s%s | loss %s | lr %.2e | norm %s | %s tok/s | %s%s | %s GiB | ETA %6s", name, part,
-             loss, s->lr, norm, rate, gemm, bubble, memory, eta);
-    clear_rewritten(p);
-    if (!final) {
-        p->rewriting = 1;
-        printf("%.*s", terminal_columns() - 1, line); /* a wrapped line could not be rewritten */
-    } else if (p->colour) { /* one accent, on the loss */
-        char *from = strstr(line, "| loss ") + 2, *to = strchr(from, '|') - 1;
-        printf("%.*s\033[1;36m%.*s\033[0m%s\n", (int)(from - line), line, (int)(to - from), from, to);
-    } else {
-        printf("%s\n", line);
-    }
-    fflush(stdout);
+    add_place(&f, p, "step", s->step);
+    add(&f, 0, DIM "loss" PLAIN BOLD " %s" PLAIN, loss);
+    add(&f, 3, DIM "lr" PLAIN " %.2e", s->lr);
+    add(&f, 4, DIM "norm" PLAIN " %s", norm);
+    add(&f, 2, "%s" DIM " tok/s" PLAIN, rate);
+    if (isfinite(s->mfu)) add(&f, 5, DIM "MFU" PLAIN " %s%%", mfu);
+    else                  add(&f, 5, "%9s", "");
+    if (s->timed & WITH_STAGE) add(&f, 6, DIM "bubble" PLAIN " %3.0f%%", 100.0 * s->axis_ms[AXIS_STAGE] / s->ms);
+    add(&f, 7, "%s" DIM " GiB" PLAIN, memory);
+    add(&f, 8, "%s" DIM "ms" PLAIN, ms);
+    add(&f, 1, DIM "ETA" PLAIN " %6s", eta);
+    join(&f, line);
+    if (is_final) say_text(stdout, 0, line);
+    else          say_again(line);
 }
 
-void progress_eval(Progress *p, int64_t step, double loss, double ms) {
-    char name[64], took[32], value[32];
-    step_name(p, step, name, sizeof name);
-    if (ms < 9950) snprintf(took, sizeof took, "%.1fs", ms / 1e3);
-    else progress_duration(took, ms);
-    put_fixed(value, sizeof value, loss, 6, 4);
-    clear_rewritten(p);
-    printf("eval %s %5.1f%% | %sloss %s%s | held out | perplexity %.4g | %s\n", name, 100.0 * (double)step / (double)p->steps,
-           p->colour ? "\033[1;33m" : "", value, p->colour ? "\033[0m" : "", exp(loss), took);
-    fflush(stdout);
+void progress_eval(Progress *p, int64_t step, const ProgressEval *e) {
+    Fields f = {0};
+    char   took[32], loss[32], line[LINE_BYTES];
+    int    is_best = e->loss < e->best;
+    if (e->ms < 9950) snprintf(took, sizeof took, "%.1fs", e->ms / 1e3);
+    else progress_duration(took, e->ms);
+    put_fixed(loss, sizeof loss, e->loss, 6, 4);
+    add_place(&f, p, "val", step);
+    add(&f, 0, DIM "loss" PLAIN "%s %s" PLAIN, is_best ? BOLD GREEN : BOLD, loss);
+    if (e->bytes_per_token > 0) add(&f, 1, DIM "bits/byte" PLAIN " %.4f", bits_per_byte(e->loss, e->bytes_per_token));
+    else                        add(&f, 1, DIM "perplexity" PLAIN " %.4g", exp(e->loss));
+    if (isfinite(e->last)) add(&f, 2, "%+.4f%s", e->loss - e->last, is_best ? GREEN " best" PLAIN : "");
+    add(&f, 3, "%s", took);
+    join(&f, line);
+    say_text(stdout, 0, line);
 }
 
 void progress_task(Progress *p, int64_t step, const TaskScores *t) {
-    char name[64], other[64];
-    step_name(p, step, name, sizeof name);
-    if (t->kind == TASK_CONTINUATION) snprintf(other, sizeof other, "perplexity %.4g", t->perplexity);
-    else snprintf(other, sizeof other, "acc_norm %.4f (stderr %.4f)", t->acc_norm, t->acc_norm_stderr);
-    clear_rewritten(p);
-    printf("task %s | %.40s | acc %.4f (stderr %.4f) | %s\n", name, t->name, t->acc, t->acc_stderr, other);
-    fflush(stdout);
+    Fields f = {0};
+    char   line[LINE_BYTES];
+    add_place(&f, p, "task", step);
+    add(&f, 0, "%.40s", t->name);
+    add(&f, 0, DIM "acc" PLAIN " %.4f (stderr %.4f)", t->acc, t->acc_stderr);
+    if (t->kind == TASK_CONTINUATION) add(&f, 1, DIM "perplexity" PLAIN " %.4g", t->perplexity);
+    else add(&f, 1, DIM "acc_norm" PLAIN " %.4f (stderr %.4f)", t->acc_norm, t->acc_norm_stderr);
+    join(&f, line);
+    say_text(stdout, 0, line);
 }
 
 void progress_tasks(Progress *p, int64_t step, double core, double ms) {
-    char name[64], took[32], text[32] = "";
-    step_name(p, step, name, sizeof name);
+    Fields f = {0};
+    char   took[32], line[LINE_BYTES];
     progress_duration(took, ms);
-    if (!isnan(core)) snprintf(text, sizeof text, "CORE %.4f | ", core);
-    clear_rewritten(p);
-    printf("task %s | %sall in %s\n", name, text, took);
-    fflush(stdout);
+    add_place(&f, p, "task", step);
+    if (!isnan(core)) add(&f, 0, DIM "CORE" PLAIN BOLD " %.4f" PLAIN, core);
+    add(&f, 0, "all in %s", took);
+    join(&f, line);
+    say_text(stdout, 0, line);
 }
 
-void progress_sample(Progress *p, int64_t step, const char *text) {
-    clear_rewritten(p);
-    printf("sample at step %lld:\n", (long long)step);
+/* Set apart by a rule at its left, so that what the model wrote is not taken for the program's words. */
+void progress_sample(int64_t step, const char *text) {
+    say(stdout, 0, DIM "sample at step %lld:" PLAIN, (long long)step);
     for (const char *end; *text; text = *end ? end + 1 : end) {
         end = text + strcspn(text, "\n");
-        printf("%s%.*s\n", end > text ? "    " : "", (int)(end - text), text);
+        char *line = malloc((size_t)(end - text) + 32);
+        if (!line) return; /* it is only a sample */
+        snprintf(line, (size_t)(end - text) + 32, DIM "  | " PLAIN "%.*s", (int)(end - text), text);
+        say_text(stdout, 4, line);
+        free(line);
     }
-    fflush(stdout);
 }
 
-void progress_note(Progress *p, const char *fmt, ...) {
+void progress_note(const char *fmt, ...) {
+    char    text[4096];
     va_list args;
-    clear_rewritten(p);
     va_start(args, fmt);
-    vprintf(fmt, args);
+    vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    putchar('\n');
-    fflush(stdout);
+    say_text(stdout, 2, text);
 }

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { PROGRESS_RECENT = 20 };
+enum { PROGRESS_RECENT = 20, PROGRESS_COLUMNS = 120 /* of a line in a file */ };
 
 typedef struct {
     int64_t steps, first_step;   /* run.steps; step this process started from                           */
@@ -23,21 +23,28 @@ typedef struct {
     double  recent_ms[PROGRESS_RECENT]; /* of the last steps, the newest at `seen` - 1, modulo           */
     int64_t seen;                /* steps so far                                                        */
     double  stepping_ms;         /* in steps so far; the rest since the start went to evals, saves, samples */
-    int     terminal, colour;
-    int     rewriting;           /* the cursor stands in a line that will be rewritten                  */
 } Progress;
 
+/* A validation, and those before it in the run. */
+typedef struct {
+    double loss, last, best;     /* NaN for the two: there was none before                              */
+    double bytes_per_token;      /* NaN: not known, and perplexity is shown                              */
+    double ms;
+} ProgressEval;
+
 Progress progress_start(int64_t steps, int64_t first_step, int64_t log_every);
-/* step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s |  63.2% of gemm | 0.31 GiB | ETA  2m08s
- * At most 120 columns, every column at the same place in each line; s->ms is the step's whole wall time. tok/s and ETA
- * are of the median of the last 20 steps; without a part of gemm (mfu is not a number) its columns are empty. */
+/* step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s | MFU 63.2% | 0.31 GiB | 272ms | ETA 9s
+ * Every column has the same place in each line. A line has 120 columns at most, on a terminal its width: what has no
+ * room is left out, the time of a step first, then memory, MFU, norm. s->ms is the step's whole wall time. tok/s and
+ * ETA are of the median of the last 20 steps; where MFU is not a number its column is empty. */
 void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes);
-void progress_eval(Progress *p, int64_t step, double loss, double ms);
 /* A line of a task's scores; then one of how long all of them took, with CORE where it is a number. */
 void progress_task(Progress *p, int64_t step, const TaskScores *t);
 void progress_tasks(Progress *p, int64_t step, double core, double ms);
-void progress_sample(Progress *p, int64_t step, const char *text);
-void progress_note(Progress *p, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* any other line, clear of the rewritten one */
+/* val  120/600  20.0% | loss 2.1034 | bits/byte 3.0346 | -0.1234 best | 1.2s */
+void progress_eval(Progress *p, int64_t step, const ProgressEval *e);
+void progress_sample(int64_t step, const char *text);
+void progress_note(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* any other line */
 
 /* "8s", "2m08s", "1h47m", "3d04h" into out; "?" when ms is no time. */
 void progress_duration(char out[32], double ms);

@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "core/terminal.h"
 #include "data/tokens_json.h"
 #include "model/algorithms_file.h"
 #include "run/checkpoint/checkpoint_folders.h"
@@ -33,7 +35,7 @@ static Path path_in_run(const Config *c, const char *name) { return path_of("%s/
 /* The config that was given may lie in run.dir. It is never written: not as this run's config.json, and not as one of
  * its logs. */
 static void refuse_config_among_logs(const Config *c) {
-    static const char *const logs[] = {"metrics.jsonl", "loss.svg"};
+    static const char *const logs[] = {"metrics.jsonl", "loss.svg", "log.txt"};
     for (size_t i = 0; i < sizeof logs / sizeof *logs; i++)
         if (is_same_file(path_in_run(c, logs[i]).text, c->path))
             fail(EXIT_CONFIG,
@@ -72,6 +74,8 @@ static void open_inputs(Run *r) {
     if (shared)
         warn("data.val names %s, and so does data.train: the model is trained on what it is evaluated on, and that loss says little",
              shared);
+    const StringList *text = c->data.val.count ? &c->data.val : &c->data.train;
+    r->bytes_per_token = r->tokenizer.kind == TOKENIZER_BYTES ? 1.0 : tokens_json_bytes_per_token(text->item[0]);
     checkpoint_precheck_source(c);
 }
 
@@ -358,6 +362,17 @@ void run_create(Run *r, const Config *config, Launch launch) {
     watchdog_tick(r->watchdog, "the first step");
 }
 
+/* What is printed is kept in the run folder, too. */
+static void keep_log(const Config *c) {
+    Path   path = path_in_run(c, "log.txt");
+    char   heading[64];
+    time_t now = time(NULL);
+    int    fd = io_open(path.text, IO_APPEND);
+    strftime(heading, sizeof heading, "== started %Y-%m-%d %H:%M:%S %z", localtime(&now));
+    if (fd >= 0) say_keep_log(fd, path.text, heading);
+    else         warn("cannot open %s: %s; the run goes on without it", path.text, strerror(-fd));
+}
+
 static void write_config_copy(const Run *r) {
     Path   path = path_in_run(r->config, "config.json");
     if (is_same_file(path.text, r->config->path)) return;
@@ -370,9 +385,7 @@ static void write_config_copy(const Run *r) {
 }
 
 static MetricsAbout about(const Run *r) {
-    const Dataset *held_out = r->val.shards ? &r->val : &r->train;
-    int            is_bytes = r->tokenizer.kind == TOKENIZER_BYTES;
-    return (MetricsAbout){.bytes_per_token = is_bytes ? 1.0 : tokens_json_bytes_per_token(held_out->shard[0].path),
+    return (MetricsAbout){.bytes_per_token = r->bytes_per_token,
                           .commit = program_commit(),
                           .parameters = r->plan.parameters,
                           .tensorboard = r->config->log.tensorboard};
@@ -395,6 +408,7 @@ void run_begin(Run *r) {
     r->saver = saver_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
     if (run_is_rank0(r)) {
+        keep_log(c);
         write_config_copy(r);
         r->metrics = metrics_open(c->run.dir, r->resumed.step, about(r));
         if (r->resumed.ranks > 0) metrics_resumed(r->metrics, r->resumed.step, comm_size(r->comm));
@@ -422,6 +436,7 @@ void run_destroy(Run *r) {
     free(r->task);
     tokenizer_destroy(&r->tokenizer);
     watchdog_tick(r->watchdog, "the end");
+    say_end_log();
     lock_release(r->lock);
     watchdog_ends(r->watchdog);
     groups_free(&r->groups);

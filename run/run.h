@@ -51,6 +51,7 @@ typedef struct {
     Tokenizer     tokenizer;
     Task         *task;             /* owned [tasks]: eval.tasks */
     int           tasks;
+    double        bytes_per_token;  /* of the text behind the tokens; NaN: not known */
     Loader       *loader;
     Batch         eval_batch;       /* [micro_batch, this rank's tokens of seq_len] */
     int32_t      *eval_tokens;      /* host: the same twice, and a whole sequence twice */

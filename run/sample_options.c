@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "run/config/nearest.h"
+#include "run/verbs.h"
 
 static const char USAGE[] =
     "./train_gpt sample RUN_OR_CHECKPOINT [prompt=TEXT|@FILE|-] [tokens=256] [temperature=0.8] [top_k=0] [top_p=1] [min_p=0] [n=1] "
@@ -23,6 +24,24 @@ typedef struct {
     size_t      field;
     double      least, most;
 } Row;
+
+const VerbKey SAMPLE_KEYS[] = {
+    {"prompt", "'Once upon'", "", "the text goes on from this; @FILE: from a file's, -: from standard input's"},
+    {"tokens", "400", "256", "tokens after the prompt"},
+    {"temperature", "0.5", "0.8", "lower is more predictable; 0: the likeliest token each time"},
+    {"top_k", "50", "0", "draw among the k likeliest tokens; 0: all"},
+    {"top_p", "0.9", "1", "draw among the likeliest tokens that together have this probability"},
+    {"min_p", "0.05", "0", "draw among tokens of at least this part of the likeliest one's probability"},
+    {"n", "3", "1", "so many texts, with seeds that follow each other"},
+    {"seed", "42", "1337", "another seed gives another text"},
+    {"stop", "THE", "", "ends before this text; several: a JSON list, or the key again"},
+    {"eot", "false", "true", "the end-of-text token ends the text"},
+    {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
+    {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix"},
+    {"parallel.context", "2", "1", "under mpirun: ranks that share the text"},
+    {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks"},
+    {.name = NULL},
+};
 
 #define FIELD(member) offsetof(SampleOptions, member)
 static const Row ROWS[] = {

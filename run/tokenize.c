@@ -64,24 +64,18 @@ NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...
     fail(exit_code, "tokenize: %s", text);
 }
 
-static void print_help(void) {
-    puts("usage: " USAGE "\n"
-         "\n"
-         "Turns text into token shards (llm.c format): FOLDER/train_000000.bin ..., and a part of it into\n"
-         "FOLDER/val_000000.bin ... A text is a document; so is each line of a JSON Lines file, each row of a parquet\n"
-         "file. Text and JSON Lines may be packed (.gz .zst .xz); a folder stands for all files in it; - is standard\n"
-         "input. Shards of these names from an earlier run in FOLDER are replaced or removed.\n"
-         "\n"
-         "  out=FOLDER              where the shards go; made if need be\n"
-         "  tokenizer=PATH          tokenizer.json, vocab.json with merges.txt, NAME.tiktoken, or their folder; without\n"
-         "                          it each byte is a token (model.vocab_size 256). FOLDER gets a copy, and training finds it there\n"
-         "  field=text              where JSON Lines and parquet have their text\n"
-         "  val=0.01                part held out, 0 <= val < 1: whole documents, or the end of a single one; 0: none\n"
-         "  eot=first               <|endoftext|> before each document; last: after it; none\n"
-         "  shard_tokens=100000000  tokens per file\n"
-         "\n"
-         "A text whose name reads like an option is given as ./name=x.");
-}
+const VerbKey TOKENIZE_KEYS[] = {
+    {"out", "datasets/my", NULL, "where the shards go; made if need be"},
+    {"tokenizer", "datasets/bpe", "bytes",
+     "tokenizer.json, vocab.json with merges.txt, NAME.tiktoken, or their folder; without it each byte is a token "
+     "(model.vocab_size 256). out gets a copy, and training finds it there"},
+    {"field", "body", "text", "where JSON Lines and parquet have their text"},
+    {"val", "0.05", "0.01",
+     "the part for validation, from 0 to below 1: whole documents, or the end of a single one; 0 writes no val shards"},
+    {"eot", "last", "first", "<|endoftext|> stands before each document (first), after it (last), or nowhere (none)"},
+    {"shard_tokens", "10000000", "100000000", "tokens of a file"},
+    {.name = NULL},
+};
 
 /* key=value words with a plain key are options; everything else names a text. */
 static int is_option(const char *word) {
@@ -436,7 +430,6 @@ static void print_split(const Job *job, const char *split, int64_t tokens, int64
 }
 
 int verb_tokenize(int argc, char **argv) {
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) return print_help(), EXIT_DONE;
     signal(SIGXFSZ, SIG_IGN); /* a file size limit then comes back as an error to report */
     Job     job = parse_arguments(argc, argv);
     Shards  trained, held;

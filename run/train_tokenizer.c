@@ -27,6 +27,17 @@ typedef struct {
     int         texts;
 } Asked;
 
+const VerbKey TRAIN_TOKENIZER_KEYS[] = {
+    {"out", "datasets/bpe", NULL, "the folder of tokenizer.json; made if need be"},
+    {"vocab_size", "8000", NULL,
+     "ids in all: the bytes, the merges and <|endoftext|>; 8000 for a small text, 50304 for a large one"},
+    {"field", "body", "text", "where JSON Lines and parquet have their text"},
+    {"pattern", "cl100k_base", "gpt2",
+     "where words begin: gpt2, cl100k_base, o200k_base, llama3, qwen, or a regular expression"},
+    {"memory", "8GiB", "2GiB", "for counting words; rare ones that do not fit are left out"},
+    {.name = NULL},
+};
+
 static void take_option(Asked *a, const char *word) {
     const char *value = strchr(word, '=') + 1;
     char       *end;

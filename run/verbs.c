@@ -1,4 +1,4 @@
-/* verbs.c - see verbs.h: the table of verbs, --help, --version. */
+/* verbs.c - see verbs.h: the table of verbs, and the way to each; --version. */
 #include "run/verbs.h"
 
 #include <cjson/cJSON.h>
@@ -28,32 +28,79 @@ static int verb_schema(int argc, char **argv) {
     return EXIT_DONE;
 }
 
-typedef struct {
-    const char *word, *arguments, *help;
-    int       (*main)(int argc, char **argv);
-} Verb;
-
-static const Verb VERBS[] = {
-    {"check",    "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data", verb_check},
-    {"eval",     "RUN_OR_CHECKPOINT [key=value ...]",     "loss, bits per byte and scores of tasks; under mpirun on a grid",              verb_eval},
-    {"plan",     "config.json [key=value ...] [ranks=N] [gpu=h100]", "parameters, memory, tokens and time of a run, here or elsewhere", verb_plan},
-    {"sample",   "RUN_OR_CHECKPOINT [key=value ...]",     "text from a trained model; under mpirun on a grid",                                verb_sample},
-    {"export",   "RUN_OR_CHECKPOINT out=FOLDER [dtype=bf16]", "a folder that Hugging Face transformers loads",         verb_export},
-    {"tokenize", "...",                                   "text into token shards; tokenize alone prints how",         verb_tokenize},
-    {"train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",             verb_train_tokenizer},
-    {"plot",     "RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]", "losses of several runs in one picture", verb_plot},
-    {"watch",    "RUN... [once=true]",                    "runs in the terminal, redrawn every two seconds",        verb_watch},
-    {"inspect",  "PATH [tensors=true] [json=true]",       "what a file or folder is: tokens, weights, checkpoint, run",    verb_inspect},
-    {"diff",     "A B [tensors=true]",                    "where two runs, checkpoints, configs or weights differ; exit 1 then", verb_diff},
-    {"doctor",   "[run.dir=FOLDER]",                      "what this machine has for training: ok, or the cure",           verb_doctor},
-    {"schema",   "",                                      "JSON Schema of the config, for editors",                   verb_schema},
+const Verb VERBS[] = {
+    {"check", "config.json [key=value ...] [ranks=N]", "read a config, print what was understood, look at its data",
+     "Checks a config as a run would, without starting one: every fault with line and column, then the sizes that "
+     "follow from it, and the data. Writes nothing.",
+     CHECK_KEYS, "./train_gpt check configs/demo.json batch.micro_batch=8 ranks=2", verb_check},
+    {"plan", "config.json [key=value ...]", "parameters, memory, tokens and time of a run",
+     "Prints what a run will take, here or on GPUs that are not here. Config keys may follow the file, beside these:",
+     PLAN_KEYS, "./train_gpt plan configs/gpt2-124m.json gpu=h100 ranks=8", verb_plan},
+    {"train-tokenizer", "TEXT... out=FOLDER vocab_size=N", "a byte-pair vocabulary learnt from text",
+     "Learns a byte-pair vocabulary and writes FOLDER/tokenizer.json, which tokenize, training and Hugging Face "
+     "tokenizers read. The same texts in the same order give the same file.",
+     TRAIN_TOKENIZER_KEYS, "./train_gpt train-tokenizer mytext.txt out=datasets/bpe vocab_size=8000",
+     verb_train_tokenizer},
+    {"tokenize", "TEXT... out=FOLDER [key=value ...]", "text into token shards",
+     "Turns text into token shards (llm.c format): FOLDER/train_000000.bin ..., and a part of it into "
+     "FOLDER/val_000000.bin ... for validation. A text is a document; so is each line of JSON Lines, each row of "
+     "parquet. Text and JSON Lines may be packed (.gz .zst .xz); a folder stands for all files in it; - is standard "
+     "input; a text whose name reads like a key is given as ./name=x. Shards of an earlier call are replaced.",
+     TOKENIZE_KEYS, "./train_gpt tokenize mytext.txt out=datasets/my val=0.05", verb_tokenize},
+    {"sample", "RUN_OR_CHECKPOINT [key=value ...]", "text from a trained model",
+     "Prints text that the model of a run folder or checkpoint writes. Under mpirun, parallel.* divides a model that "
+     "needs more than one rank.",
+     SAMPLE_KEYS, "./train_gpt sample runs/demo prompt='In the beginning' tokens=300", verb_sample},
+    {"eval", "RUN_OR_CHECKPOINT [key=value ...]", "loss, bits per byte and scores of tasks",
+     "Prints loss, perplexity and bits per byte of a model over token shards, and its scores in tasks.", EVAL_KEYS,
+     "./train_gpt eval runs/demo data='datasets/demo/val*'", verb_eval},
+    {"export", "RUN_OR_CHECKPOINT out=FOLDER [key=value ...]", "a folder that Hugging Face transformers loads",
+     "Writes a checkpoint's weights with config, tokenizer and a model card, as transformers loads them.", EXPORT_KEYS,
+     "./train_gpt export runs/demo out=models/demo dtype=bf16", verb_export},
+    {"plot", "RUN... [key=value ...]", "losses of several runs in one picture",
+     "Draws the losses of runs, smoothed over raw; the legend has what differs in their configs.", PLOT_KEYS,
+     "./train_gpt plot runs/a runs/b out=compare.svg", verb_plot},
+    {"watch", "RUN... [once=true]", "runs in the terminal, redrawn every two seconds",
+     "Shows where runs are, from their files, on any machine that sees the folders. Ctrl-C ends it.", WATCH_KEYS,
+     "./train_gpt watch runs/demo", verb_watch},
+    {"inspect", "PATH [key=value ...]", "what a file or folder is: tokens, weights, a run",
+     "Tells what a file or folder is, ours or of other programs: token shards, tokenizers, weights, checkpoints, runs.",
+     INSPECT_KEYS, "./train_gpt inspect runs/demo", verb_inspect},
+    {"diff", "A B [tensors=true]", "where two runs, checkpoints or configs differ",
+     "Compares two runs, checkpoints, configs or files of weights. Exit 0: nothing differs; 1: something does.",
+     DIFF_KEYS, "./train_gpt diff runs/a runs/b", verb_diff},
+    {"doctor", "[run.dir=FOLDER]", "what this machine has for training: ok, or the cure",
+     "Looks at processor, memory, GPU, MPI and disk. Exit 69 where something must be mended first.", DOCTOR_KEYS,
+     "./train_gpt doctor", verb_doctor},
+    {"schema", "", "JSON Schema of the config, for editors",
+     "Prints the JSON Schema of configs; configs/train_gpt.schema.json has it. An editor completes keys of a file with "
+     "\"$schema\": \"train_gpt.schema.json\".",
+     NULL, "./train_gpt schema > train_gpt.schema.json", verb_schema},
+    {.word = NULL},
 };
-enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };
 
-static const Verb *find_verb(const char *word) {
-    for (int i = 0; i < VERB_COUNT; i++)
-        if (!strcmp(VERBS[i].word, word)) return &VERBS[i];
+const Verb *verb_find(const char *word) {
+    for (const Verb *v = VERBS; v->word; v++)
+        if (!strcmp(v->word, word)) return v;
     return NULL;
+}
+
+int verb_key(const VerbKey *keys, const char *argument, const char **value) {
+    size_t length = strcspn(argument, "=");
+    for (int i = 0; argument[length] && keys[i].name; i++) {
+        if (strlen(keys[i].name) != length || strncmp(keys[i].name, argument, length) != 0) continue;
+        *value = argument + length + 1;
+        return i;
+    }
+    return -1;
+}
+
+void verbs_plain_keys(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        int    is_dashed = strncmp(argv[i], "--", 2) == 0;
+        size_t key = is_dashed ? strspn(argv[i] + 2, "abcdefghijklmnopqrstuvwxyz_.$0123456789") : 0;
+        if (key > 0 && argv[i][2 + key] == '=') argv[i] += 2;
+    }
 }
 
 static int is_one_of(const char *word, const char *const *list) {
@@ -63,36 +110,6 @@ static int is_one_of(const char *word, const char *const *list) {
 }
 static const char *const HELP_WORDS[] = {"--help", "-h", "help", "-help", NULL};
 static const char *const VERSION_WORDS[] = {"--version", "-V", "-v", "version", "-version", NULL};
-
-static void print_usage(FILE *out) {
-    fprintf(out, "usage: train_gpt config.json [key=value ...]                  train\n"
-                 "       mpirun -np N train_gpt config.json [key=value ...]     train on N ranks\n");
-    for (int i = 0; i < VERB_COUNT; i++) {
-        char command[80];
-        snprintf(command, sizeof command, "train_gpt %s %s", VERBS[i].word, VERBS[i].arguments);
-        fprintf(out, "       %-54s %s\n", command, VERBS[i].help);
-    }
-    fprintf(out, "       train_gpt --help | --version\n");
-}
-
-static int print_help(void) {
-    printf("train_gpt pretrains GPT models from one JSON config.\n\n");
-    print_usage(stdout);
-    printf("\nA config:\n"
-           "  { \"run\": {\"steps\": 600},\n"
-           "    \"model\": {\"n_layer\": 4, \"n_head\": 6, \"n_embd\": 192, \"n_positions\": 256, \"vocab_size\": 256},\n"
-           "    \"data\": {\"train\": \"data/train_*.bin\", \"val\": \"data/val_*.bin\"},\n"
-           "    \"batch\": {\"global_tokens\": 12288, \"micro_batch\": 4},\n"
-           "    \"optimizer\": {\"learning_rate\": 2e-3} }\n"
-           "Any key can be given after the file too: run.steps=100 optimizer.learning_rate=3e-4 data.train='[\"a_*.bin\", \"b_*.bin\"]'\n"
-           "\nOptions (default, then meaning and what is allowed):\n");
-    config_print_help(stdout);
-    printf(
-        "\nExit codes: 0 done; 64 usage or config; 65 bad data or checkpoint; 69 no GPU, MPI or NCCL; 70 internal; 71 out of memory;\n"
-        "  73 run folder locked or in use; 74 I/O; 75 stopped on request, checkpointed, resumable; 76 numerical stop;\n"
-        "  77 a peer lost or timed out.\n");
-    return EXIT_DONE;
-}
 
 static int print_version(void) {
     unsigned xxh = XXH_versionNumber();
@@ -110,9 +127,9 @@ static int print_version(void) {
 
 /* Exit 64 with the likely mistake: the first argument is no verb, no option and no file. */
 static NORETURN void refuse_word(const char *word) {
-    const char *words[VERB_COUNT + 4];
+    const char *words[sizeof VERBS / sizeof *VERBS + 4];
     int         count = 0;
-    for (int i = 0; i < VERB_COUNT; i++) words[count++] = VERBS[i].word;
+    for (const Verb *v = VERBS; v->word; v++) words[count++] = v->word;
     words[count++] = "--help";
     words[count++] = "--version";
     words[count] = NULL;
@@ -134,27 +151,31 @@ int verb_is_of_ranks(int argc, char **argv) {
 int is_verb(int argc, char **argv) {
     if (argc < 2) return 1;
     const char *word = argv[1];
-    if (find_verb(word) || *word == '-' || is_one_of(word, HELP_WORDS) || is_one_of(word, VERSION_WORDS)) return 1;
+    if (verb_find(word) || *word == '-' || is_one_of(word, HELP_WORDS) || is_one_of(word, VERSION_WORDS)) return 1;
     return (!strpbrk(word, "./") || strchr(word, '=')) && access(word, F_OK) != 0;
 }
 
+/* "sample --help" asks for help, wherever the word stands; "tokenize help" has a text of that name, if there is one. */
+static int asks_for_help(int argc, char **argv) {
+    for (int i = 2; i < argc; i++)
+        if (is_one_of(argv[i], HELP_WORDS) && (*argv[i] == '-' || (i == 2 && access(argv[i], F_OK) != 0))) return 1;
+    return 0;
+}
+
 static int do_verb(const Verb *verb, int argc, char **argv) {
-    if (is_one_of(argv[1], HELP_WORDS)) return print_help();
+    if (is_one_of(argv[1], HELP_WORDS)) return verb_help(argc - 2, argv + 2);
     if (is_one_of(argv[1], VERSION_WORDS)) return print_version();
-    if (verb->main != verb_tokenize && argc > 2 && is_one_of(argv[2], HELP_WORDS)) {
-        printf("usage: train_gpt %s %s\n%s\n", verb->word, verb->arguments, verb->help);
-        return EXIT_DONE;
-    }
+    if (asks_for_help(argc, argv)) return verb_help(1, argv + 1);
     return verb->main(argc - 1, argv + 1);
 }
 
 int verb_main(int argc, char **argv) {
     Launch launch = launch_detect();
     if (argc < 2) {
-        if (launch.rank == 0) print_usage(stderr);
+        if (launch.rank == 0) verb_print_usage();
         return EXIT_CONFIG;
     }
-    const Verb *verb = find_verb(argv[1]);
+    const Verb *verb = verb_find(argv[1]);
     if (!verb && !is_one_of(argv[1], HELP_WORDS) && !is_one_of(argv[1], VERSION_WORDS)) {
         world_expect(launch); /* this was to be a run of all ranks */
         refuse_word(argv[1]);

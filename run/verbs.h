@@ -1,7 +1,8 @@
 /* verbs.h - words in place of a config file: all tasks but training. None needs MPI; under mpirun rank 0 alone acts, but
  * for `sample` and `eval` with a grid.
  *
- * A verb gets argv from its own word on (argv[0] = "plan") and returns an exit code.
+ * A verb gets argv from its own word on (argv[0] = "plan") and returns an exit code. It is a row of VERBS (verbs.c),
+ * and its keys are rows beside its parser, which reads them, too: `help VERB` (verb_help.c) prints both.
  */
 #ifndef TRAIN_GPT_RUN_VERBS_H
 #define TRAIN_GPT_RUN_VERBS_H
@@ -10,6 +11,25 @@
 extern "C" {
 #endif
 
+/* A key of a verb; a table of them ends with a row without a name. */
+typedef struct {
+    const char *name, *example; /* "tokens", "400"                          */
+    const char *fallback;       /* the default; NULL: it must be given      */
+    const char *help;
+} VerbKey;
+
+typedef struct {
+    const char    *word, *arguments;
+    const char    *help;         /* in --help: at most 56 characters         */
+    const char    *about;        /* more, in `help VERB`                     */
+    const VerbKey *keys;
+    const char    *example;      /* a command line                           */
+    int          (*main)(int argc, char **argv);
+} Verb;
+extern const Verb VERBS[];       /* ends with a row without a word           */
+
+/* "--key=value" becomes "key=value" in argv. */
+void verbs_plain_keys(int argc, char **argv);
 /* Whether this command line asks for anything but training. 1 also without an argument, or with one that is no file and
  * no path. */
 int is_verb(int argc, char **argv);
@@ -18,6 +38,16 @@ int verb_main(int argc, char **argv);
 
 const char *program_version(void); /* "0.1.0 (commit 1a2b3c4)" */
 const char *program_commit(void); /* that this program was built of */
+/* The row of keys that an argument "key=value" names, and its value; -1: none. */
+int verb_key(const VerbKey *keys, const char *argument, const char **value);
+
+const Verb *verb_find(const char *word); /* NULL: none */
+/* verb_help.c: the help of the program, and of the topic in words after "help". */
+void verb_print_usage(void);             /* on stderr */
+int  verb_help(int words, char **word);
+
+extern const VerbKey CHECK_KEYS[], PLAN_KEYS[], TRAIN_TOKENIZER_KEYS[], TOKENIZE_KEYS[], SAMPLE_KEYS[], EVAL_KEYS[],
+    EXPORT_KEYS[], PLOT_KEYS[], WATCH_KEYS[], INSPECT_KEYS[], DIFF_KEYS[], DOCTOR_KEYS[];
 
 int verb_check(int argc, char **argv);      /* check.c        */
 int verb_plan(int argc, char **argv);       /* plan_verb.c    */

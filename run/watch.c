@@ -15,6 +15,11 @@
 #include "run/verbs.h"
 #include "run/watch_run.h"
 
+const VerbKey WATCH_KEYS[] = {
+    {"once", "true", "false", "print once and end, as it does where there is no terminal"},
+    {.name = NULL},
+};
+
 #define USAGE "./train_gpt watch RUN... [once=true]"
 
 enum {

@@ -49,7 +49,10 @@ flags() { ! grep -nE 'ffast-math|Ofast|march=native' Makefile scripts/*.sh | gre
 readme() { python3 test/results/table.py --check; }
 map() { python3 scripts/file_map.py --check docs/architecture.md; }
 mutants() { python3 test/mutants.py check test/mutants.txt; }
-schema() { make -s BACKEND=cpu all && build/cpu/train_gpt schema | cmp - configs/train_gpt.schema.json && echo "configs/train_gpt.schema.json is what the table says"; }
+schema() {
+    make -s BACKEND=cpu all && build/cpu/train_gpt schema | cmp - configs/train_gpt.schema.json &&
+        build/cpu/train_gpt help config markdown | cmp - docs/config.md && echo "configs/train_gpt.schema.json and docs/config.md are what the table says"
+}
 cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data model run && echo "cppcheck: nothing to say"; }
 shell() { shellcheck scripts/train.sbatch && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
 warnings() { make -s -j2 BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }

@@ -53,4 +53,4 @@ echo "metrics           $run/metrics.jsonl"
 echo "checkpoint        $(printf '%s\n' "$run"/checkpoints/step_* | tail -n 1)  (loads in Hugging Face transformers)"
 echo "more text         ./train_gpt sample $run prompt='In the beginning' temperature=0.8"
 sed -n 's/^{"kind":"eval","step":\([0-9]*\),"loss":\([0-9.e+-]*\)[,}].*$/\1 \2/p' "$run/metrics.jsonl" | tail -n 1 |
-    awk '{printf "\nheld-out loss after step %d: %.4f nats per byte, %.4f bits per byte\n", $1, $2, $2 / log(2)}'
+    awk '{printf "\nvalidation loss after step %d: %.4f nats per byte, %.4f bits per byte\n", $1, $2, $2 / log(2)}'

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# make look: what a user sees, as PNG in build/look/, to be looked at before a commit that changes it.
-set -eu
-cd "$(dirname "$0")/.."
-for part in scripts/look_*.sh; do "$part"; done
-ls build/look/*.png
+# make look: pictures of what a user sees, in build/look/. They are looked at before a commit that changes what they show.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+for part in scripts/look_*.sh; do "$part" || exit; done

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "core/io.h"
+#include "core/terminal.h"
 #include "run/checkpoint/checkpoint.h"
 
 #define TRASH ".trash-"
@@ -140,6 +141,7 @@ typedef struct { Comm *comm; _Atomic int64_t *moved; } Waiting; /* to be notifie
 static void tell_progress(void *waiting) {
     Waiting *w = (Waiting *)waiting;
     if (w->comm) world_moved(comm_world(w->comm));
+    if (w->comm && comm_rank(w->comm) == 0) say_part("checking the checkpoint", 0, 0);
     if (w->moved) ++*w->moved;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "core/terminal.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/checkpoint_refuse.h"
@@ -90,6 +91,7 @@ static void read_spans(const CheckpointState *state, const WeightsFile *w, const
         Span span = o->shards->span[i];
         for (int64_t at = 0, n; at < span.elems; at += n) {
             watchdog_tick(state->watchdog, "reading a checkpoint");
+            if (comm_rank(state->comm) == 0) say_part("loading the checkpoint", 0, 0);
             n = weights_read_span(w, base, 0, checkpoint_layout(state), &span, at, block, block + WEIGHTS_BLOCK);
             optimizer_put(o, state->stream, tensor_slice(optimizer_tensor(o, which, span), at, n), block);
         }

@@ -16,6 +16,7 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "core/terminal.h"
 #include "core/thread.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_write.h"
@@ -273,6 +274,7 @@ static void wait_for_threads(Saver *s) {
         int64_t sums[2] = {saver_ready(s), s->save.progress};
         comm_all_reduce_i64(s->state->comm, sums, 2, COMM_SUM);
         if (sums[0] == comm_size(s->state->comm)) return;
+        if (is_first(s)) say_part("saving", 0, 0);
         if (sums[1] != seen) seen = sums[1], moved = clock_ms();
         if (clock_ms() - moved < patience) watchdog_tick(s->state->watchdog, "waiting for a checkpoint to be written");
         pause_for_thread(s);

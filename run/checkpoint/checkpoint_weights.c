@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/terminal.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/weights_set.h"
 
@@ -72,6 +73,7 @@ void checkpoint_init_from(const char *path, CheckpointState *state) {
         Span          span = o->shards->span[i];
         WeightsTensor t = tensor_of[span.param];
         int64_t       begin = layout->param[span.param].offset;
+        if (comm_rank(state->comm) == 0) say_part("loading the weights", i, o->shards->spans);
         for (int64_t at = 0, n; at < span.elems; at += n) {
             n = weights_read_span(t.file, t.tensor, begin, layout, &span, at, block, block + WEIGHTS_BLOCK);
             for (int64_t k = 0; k < n; k++)

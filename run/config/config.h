@@ -106,7 +106,11 @@ char *config_from_json(const cJSON *json, Config *config);
  * text naming each key with both values. checkpoint_refuse.c compares the training shards; it knows their sizes. */
 char *config_compare(const Config *now, const cJSON *saved);
 
-void config_print_help(FILE *out);      /* the options part of --help, from the table */
+/* The option table for people: all options, those of a section, or one key (0: there is no such topic) in so many
+ * columns, with the marks of core/terminal.h; and docs/config.md. */
+void config_print_help(FILE *out, int columns);
+int  config_print_topic(FILE *out, const char *topic, int columns);
+void config_print_markdown(FILE *out);
 void config_print_schema(FILE *out);    /* JSON Schema 2020-12 */
 
 #ifdef __cplusplus

@@ -204,7 +204,7 @@ void config_override(ConfigLoad *load, const char *argument) {
     Json        json;
     JsonFault   fault;
     if (!equals || equals == argument) {
-        faults_add(&load->faults, where, "expected key=value, as in optimizer.learning_rate=3e-4");
+        faults_add(&load->faults, where, "expected key=value%s, as in optimizer.learning_rate=3e-4", *argument == '-' ? " in one word" : "");
         return;
     }
     snprintf(key, sizeof key, "%.*s", equals - argument < PATH ? (int)(equals - argument) : PATH, argument);

@@ -1,4 +1,4 @@
-/* option_docs.c - the option table for people (--help) and for editors (JSON Schema 2020-12). */
+/* option_docs.c - the option table for editors (JSON Schema 2020-12); for people: option_help.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,63 +6,6 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "run/config/options.h"
-
-enum { KEY_WIDTH = 28, DEFAULT_WIDTH = 26, PAGE_WIDTH = 120 };
-
-/* --- help --------------------------------------------------------------------------------------------------------- */
-
-/* "[1, 8]", "ring | mpi"; nothing where any string goes. */
-static void range_short(const Option *o, char out[SHOWN_BYTES]) {
-    char low[SHOWN_BYTES], high[SHOWN_BYTES];
-    int  used = 0;
-    *out = '\0';
-    if (o->words) {
-        for (int i = 0; o->words[i]; i++)
-            if (*o->words[i]) used += snprintf(out + used, SHOWN_BYTES - (size_t)used, "%s%s", used ? " | " : "", o->words[i]);
-    } else if (o->type == OPTION_FLAG) {
-        snprintf(out, SHOWN_BYTES, "true | false");
-    } else if (o->type == OPTION_INTEGER || o->type == OPTION_REAL) {
-        const char *kind = o->type == OPTION_INTEGER ? "integer" : "number";
-        number_text(o->min, low);
-        number_text(o->max, high);
-        if (o->max >= 2147483647.0) snprintf(out, SHOWN_BYTES, "%s, at least %.30s", kind, low);
-        else snprintf(out, SHOWN_BYTES, "%s, %.30s to %s%.30s", kind, low, o->half_open ? "below " : "", high);
-    }
-}
-
-static const char *default_short(const Option *o) {
-    if (o->fallback) return o->fallback;
-    return o->need == NEED_DERIVED ? o->shown : o->need == NEED_MODEL ? "required unless preset" : "required";
-}
-
-/* Prints text from column on, wrapped between words, continued at the same column. */
-static void print_wrapped(FILE *out, const char *text, int column) {
-    int at = column;
-    while (*text) {
-        int length = (int)strcspn(text, " ");
-        if (at > column && at + 1 + length > PAGE_WIDTH) at = fprintf(out, "\n%*s", column, "") - 1;
-        else if (at > column) at += fprintf(out, " ");
-        at += fprintf(out, "%.*s", length, text);
-        text += length + (text[length] == ' ');
-    }
-    fprintf(out, "\n");
-}
-
-void config_print_help(FILE *out) {
-    const char *section = "";
-    for (int i = 0; i < OPTION_COUNT; i++) {
-        const Option *o = &OPTIONS[i];
-        char          text[512], range[SHOWN_BYTES];
-        if (!*option_home(o) || option_home(o) != section) fprintf(out, "\n");
-        section = option_home(o);
-        range_short(o, range);
-        snprintf(text, sizeof text, "%s%s%s%s", o->help, *range ? " (" : "", range, *range ? ")" : "");
-        int column = fprintf(out, "  %-*s %-*s ", KEY_WIDTH, o->key, DEFAULT_WIDTH, default_short(o));
-        print_wrapped(out, text, column);
-    }
-}
-
-/* --- schema ------------------------------------------------------------------------------------------------------- */
 
 static cJSON *add(cJSON *object, const char *name, cJSON *item) {
     if (!item || !cJSON_AddItemToObject(object, name, item)) fail(EXIT_MEMORY, "out of memory while writing the schema");

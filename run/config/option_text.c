@@ -34,3 +34,8 @@ char *option_allowed(const Option *o, char out[SHOWN_BYTES]) {
     }
     return out;
 }
+
+const char *option_default_text(const Option *o) {
+    if (o->fallback) return o->fallback;
+    return o->need == NEED_DERIVED ? o->shown : o->need == NEED_MODEL ? "required unless preset" : "required";
+}

@@ -42,6 +42,7 @@ typedef struct {
     const char *const *words;     /* ends with NULL */
     int                fixed;     /* a resume must not change it */
     const char        *help;
+    const char        *example;   /* a value to show where there is no default */
 } Option;
 
 extern const Option OPTIONS[];
@@ -60,6 +61,8 @@ int option_set(const Option *o, Config *config, const cJSON *value, char *fault,
 void option_set_default(const Option *o, Config *config); /* from fallback; a row without one gets 0, "" or an empty list */
 cJSON *option_to_json(const Option *o, const Config *config); /* caller deletes; exit 71 without memory */
 
+/* "600", "none", "required": what holds where the key is not given. */
+const char *option_default_text(const Option *o);
 /* "an integer from 1 to 8", "\"ring\" or \"mpi\"". Returns out [SHOWN_BYTES]. */
 char *option_allowed(const Option *o, char out[SHOWN_BYTES]);
 

@@ -13,6 +13,7 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "core/terminal.h"
 #include "core/thread.h"
 #include "run/guard/lock_holder.h"
 #include "run/guard/signals.h"
@@ -65,7 +66,8 @@ static void open_file(RunLock *l) {
         fail(EXIT_IO, "%s: cannot create the run folder: %s; set run.dir to a folder this job may write", l->dir,
              strerror(-error));
     if (access(l->dir, W_OK | X_OK) != 0) fail(EXIT_IO, "%s: cannot write into the run folder: %s", l->dir, strerror(errno));
-    refuse_foreign(l->dir, "lock"), refuse_foreign(l->dir, "metrics.jsonl"), refuse_foreign(l->dir, "gemm.json");
+    refuse_foreign(l->dir, "lock"), refuse_foreign(l->dir, "metrics.jsonl");
+    refuse_foreign(l->dir, "gemm.json"), refuse_foreign(l->dir, "log.txt");
     l->fd = io_open(l->path, IO_SHARED);
     if (l->fd < 0) fail(EXIT_IO, "%s: cannot create: %s; run.dir must be a folder this job may write", l->path, strerror(-l->fd));
 }
@@ -164,6 +166,7 @@ int lock_is_lost(const RunLock *l) { return l && l->lost; }
 NORETURN void lock_fail(const RunLock *l) {
     char text[HOLDER_TEXT] = "", who[512];
     if (l) read_now(l, text);
+    say_end_log();
     fail(EXIT_LOCKED,
          "%s was taken over by another job (%s) while this one gave no sign of life: it writes nothing more there",
          l ? l->dir : "run.dir", describe(text, who));

@@ -8,13 +8,32 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/terminal.h"
 
 static volatile sig_atomic_t stop_flag, end_flag, save_flag;
 static _Atomic double ended_ms = -INFINITY, continued_ms = -INFINITY;
+static volatile sig_atomic_t answers, has_launcher;
+static const double LAUNCHER_MS = 5000.0; /* a launcher's SIGCONT comes at most so long before its TERM */
+
+static const char *answer_to(int signal_number) {
+    if (signal_number == SIGUSR2) return "train_gpt: saves after this step, and goes on\n";
+    if (signal_number == SIGINT)
+        return "train_gpt: stops after this step and saves; Ctrl-C again ends it now, unsaved\n";
+    if (signal_number != SIGTERM) return "train_gpt: stops after this step and saves\n";
+    if (has_launcher && clock_ms() - continued_ms < LAUNCHER_MS)
+        return "train_gpt: mpirun ends the job in a second; it resumes from its newest checkpoint.\n"
+               "           kill -USR1 on mpirun, or a file STOP in the run folder, saves first\n";
+    return "train_gpt: stops after this step and saves; a second signal ends it now, unsaved\n";
+}
+
+static void answer(int signal_number) {
+    if (answers && !(signal_number != SIGUSR2 && stop_flag)) say_from_signal(answer_to(signal_number));
+}
 
 /* A scheduler sends USR1 first and TERM when the time is over: only the second of TERM and INT is impatience. 75 would
  * promise a checkpoint, so the process then ends as the signal ends a program. */
 static void on_stop(int signal_number) {
+    answer(signal_number);
     if (signal_number == SIGTERM || signal_number == SIGINT) {
         if (end_flag) {
             signal(signal_number, SIG_DFL);
@@ -25,7 +44,10 @@ static void on_stop(int signal_number) {
     }
     stop_flag = 1;
 }
-static void on_save(int signal_number) { (void)signal_number, save_flag = 1; }
+static void on_save(int signal_number) {
+    answer(signal_number);
+    save_flag = 1;
+}
 static void on_continue(int signal_number) { (void)signal_number, continued_ms = clock_ms(); }
 
 /* A handler must not run on the stack of a thread that computes: where generated code of oneDNN (seen with 2.6 on
@@ -61,6 +83,13 @@ void signals_install(void) {
     handle(SIGCONT, on_continue);
     handle(SIGXFSZ, SIG_IGN); /* a file-size limit is then a write error with a path */
     handle(SIGPIPE, SIG_IGN);
+}
+
+void signals_answer(Launch launch) {
+    if (launch.rank > 0) return;
+    say_prepare();
+    has_launcher = launch.launched;
+    answers = 1;
 }
 
 void signals_keep_to_main(void) {

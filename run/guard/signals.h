@@ -7,6 +7,8 @@
 #ifndef TRAIN_GPT_RUN_GUARD_SIGNALS_H
 #define TRAIN_GPT_RUN_GUARD_SIGNALS_H
 
+#include "comm/comm.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -16,6 +18,9 @@ void signals_install(void);
 /* Requests are the main thread's: the other threads of OpenMP's team do not take them. Once the number of threads is
  * set. */
 void signals_keep_to_main(void);
+
+/* This process answers signals at once, with a line that says what will happen: rank 0's, once it knows its launcher. */
+void signals_answer(Launch launch);
 
 int signals_stop(void);      /* this process has been asked to stop: from then on always 1 */
 int signals_take_save(void); /* it has been asked to save since the last call */

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/terminal.h"
 #include "core/thread.h"
 #include "run/guard/signals.h"
 
@@ -64,8 +65,8 @@ void watchdog_ends(Watchdog *w) {
 
 /* --- the report --------------------------------------------------------------------------------------------------- */
 
-static void say(const char *fmt, ...) PRINTF_LIKE(1, 2);
-static void say(const char *fmt, ...) {
+static void report_line(const char *fmt, ...) PRINTF_LIKE(1, 2);
+static void report_line(const char *fmt, ...) {
     char    line[512];
     va_list args;
     va_start(args, fmt);
@@ -109,7 +110,7 @@ static void print_stacks(void) {
     for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
         long thread = strtol(entry->d_name, NULL, 10);
         if (thread <= 0 || thread == own) continue;
-        say("train_gpt: stack of thread %ld%s:\n", thread, thread == getpid() ? " (main)" : "");
+        report_line("train_gpt: stack of thread %ld%s:\n", thread, thread == getpid() ? " (main)" : "");
         int before = stacks_printed;
         syscall(SYS_tgkill, getpid(), thread, THREAD_STACK_SIGNAL);
         for (double ms = 0; ms < STACK_MS && stacks_printed == before; ms++) sleep_ms(1.0);
@@ -135,23 +136,26 @@ static int name_neighbours(const Watchdog *w, const Comm *comm, ProcessState sta
         char place[MESH_TEXT];
         if (world_neighbour(world, r) != state) continue;
         mesh_place_text(w->mesh, first + r, place);
-        say("train_gpt: rank %d of %d on %s (%s) %s\n", first + r, comm_size(comm), w->host, place, what);
+        report_line("train_gpt: rank %d of %d on %s (%s) %s\n", first + r, comm_size(comm), w->host, place, what);
         named++;
     }
     return named;
 }
 
 static NORETURN void end_job(const Watchdog *w, double silent_seconds, double limit_seconds) {
-    char        collective[192];
+    char        collective[192], report[512];
     Comm       *comm = w->comm;
     const char *phase = w->phase;
     error_end_within(REPORT_SECONDS, EXIT_PEER);
     describe_collective(comm, collective, sizeof collective);
-    say("train_gpt: rank %d of %d on %s: no progress for %.1f s (limit %.1f s, run.watchdog_seconds) in %s; %s\n",
-        comm ? comm_rank(comm) : w->launch.rank, comm ? comm_size(comm) : w->launch.size, w->host, silent_seconds,
-        limit_seconds, phase, collective);
+    snprintf(report, sizeof report,
+             "train_gpt: rank %d of %d on %s: no progress for %.1f s (limit %.1f s, run.watchdog_seconds) in %s; %s\n",
+             comm ? comm_rank(comm) : w->launch.rank, comm ? comm_size(comm) : w->launch.size, w->host, silent_seconds,
+             limit_seconds, phase, collective);
+    report_line("%s", report);
     if (comm) name_neighbours(w, comm, PROCESS_STOPPED, "is stopped, by SIGSTOP or a debugger");
     print_stacks();
+    say_in_log(report); /* last: its disk may be what hangs */
     if (comm) world_abandon(comm_world(comm), ABANDON_MS);
     _exit(EXIT_PEER);
 }

@@ -296,6 +296,34 @@ static void scores_of_tasks_are_lines_of_ours(void **state) {
     free(kept), free(text);
 }
 
+/* The line of a validation compares it with those before it in the run: a resume brings them back, a rollback takes
+ * away those past it. */
+static void earlier_losses_are_known(void **state) {
+    (void)state;
+    double   last, best;
+    Metrics *m = metrics_open(dir, 0, about);
+    metrics_evals(m, &last, &best);
+    assert_true(isnan(last) && isnan(best));
+    metrics_eval(m, 0, 5.5);
+    log_steps(m, 0, 10);
+    metrics_eval(m, 10, 2.5);
+    log_steps(m, 10, 12);
+    metrics_eval(m, 12, 3.5);
+    metrics_evals(m, &last, &best);
+    assert_true(last == 3.5 && best == 0.6); /* log_steps' own, after step 10 */
+    metrics_rolled_back(m, 9, 12);
+    metrics_evals(m, &last, &best);
+    assert_true(last == 5.5 && best == 5.5);
+    metrics_close(m);
+    m = metrics_open(dir, 9, about);
+    metrics_evals(m, &last, &best);
+    assert_true(last == 5.5 && best == 5.5);
+    metrics_eval(m, 9, NAN);
+    metrics_evals(m, &last, &best);
+    assert_true(isnan(last) && best == 5.5);
+    metrics_close(m);
+}
+
 static void the_picture_survives_a_resume(void **state) {
     (void)state;
     free(unbroken(30));
@@ -408,6 +436,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_lost_file_starts_at_the_step, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_missing_evaluation_is_seen, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(scores_of_tasks_are_lines_of_ours, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(earlier_losses_are_known, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_picture_survives_a_resume, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(faults_end_with_a_sentence, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(lines_wait_for_room, make_dir, remove_dir),

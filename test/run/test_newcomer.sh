@@ -44,7 +44,7 @@ expect "apart: no warning" eval 'told train run.dir="$WORK/apart" run.steps=1; !
 quiet train run.dir="$WORK/folder" run.stop_step=6
 mv "$WORK/folder" "$WORK/moved"
 expect "a run's folder resumes it" told "$TRAIN" "$WORK/moved" run.stop_step=0
-expect "where it is now" grep -q "^resume  *$WORK/moved/checkpoints/step_00000006" "$WORK/out"
+expect "where it is now" grep -q "^resume .* step 6,.* $WORK/moved/checkpoints$" "$WORK/out"
 expect "to its end" same_weights "$WORK/moved" "$WORK/whole" step_00000012
 expect "on two ranks, too" quiet run_ranks 2 "$TRAIN" "$WORK/moved" run.stop_step=0 run.steps=13
 expect "its config.json has what was said since" grep -qE '"steps":\s*13' "$WORK/moved/config.json"

@@ -1,6 +1,9 @@
 /* test_progress.c - the lines a person reads: columns that stay in place within 120, units, the ETA, and a terminal's
  * part. */
+#include "core/clock.h"
 #include "core/error.h"
+#include "core/terminal.h"
+#include "run/progress.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,8 +18,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "run/progress.h"
+#undef fail
+#include <cmocka.h>
+
 
 static char out[1 << 16];
 
@@ -83,7 +87,7 @@ static void the_line_is_as_documented(void **state) {
     (void)state;
     capture(one_step, 0);
     assert_string_equal(out,
-                        "step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s |  63.2% of gemm | 0.31 GiB | ETA  2m11s\n");
+                        "step 120/600  20.0% | loss 2.1034 | lr 1.98e-03 | norm 0.412 | 45.1k tok/s | MFU 63.2% | 0.31 GiB |  272ms | ETA  2m11s\n");
 }
 
 static int64_t run_steps;
@@ -135,14 +139,18 @@ static void durations(void **state) {
 }
 
 static void log_twelve(void) {
-    Progress p = progress_start(600, 0, 5);
-    progress_note(&p, "a note of %d", 7);
+    Progress     p = progress_start(600, 0, 5);
+    ProgressEval first = {.loss = 1.75, .last = NAN, .best = NAN, .ms = 100}, e = {.loss = 1.5, .last = 1.75, .best = 1.75, .bytes_per_token = 1, .ms = 12345};
+    progress_note("a note of %d", 7);
+    progress_eval(&p, 0, &first);
     for (int64_t i = 1; i <= 12; i++) {
         StepMetrics s = step(i);
         progress_step(&p, &s, 1 << 30);
     }
-    progress_eval(&p, 12, 1.5, 12345);
-    progress_sample(&p, 12, "In the beginning\n\nGod");
+    progress_eval(&p, 12, &e);
+    progress_sample(12, "In the beginning\n\nGod");
+    e.loss = 1.8, e.last = 1.5, e.best = 1.5, e.bytes_per_token = 4.5;
+    progress_eval(&p, 13, &e);
 }
 static void plain_lines_for_a_pipe(void **state) {
     (void)state;
@@ -152,14 +160,16 @@ static void plain_lines_for_a_pipe(void **state) {
     const char *at = out;
     char        line[512];
     static const char *starts[] = {"a note of 7",
+                                   "val    0/600   0.0% | loss 1.7500 | perplexity 5.755 | 0.1s",
                                    "step   1/600",
                                    "step   5/600",
                                    "step  10/600",
-                                   "eval  12/600   2.0% | loss 1.5000 | held out | perplexity 4.482 | 12s",
+                                   "val   12/600   2.0% | loss 1.5000 | bits/byte 2.1640 | -0.2500 best | 12s",
                                    "sample at step 12:",
-                                   "    In the beginning",
-                                   "",
-                                   "    God"};
+                                   "  | In the beginning",
+                                   "  | ",
+                                   "  | God",
+                                   "val   13/600   2.2% | loss 1.8000 | bits/byte 0.5771 | +0.3000 | 12s"};
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
         assert_true(next_line(&at, line));
         assert_int_equal(strncmp(line, starts[i], strlen(starts[i])), 0);
@@ -169,21 +179,44 @@ static void plain_lines_for_a_pipe(void **state) {
 
 static void a_terminal_sees_every_step(void **state) {
     (void)state;
-    unsetenv("NO_COLOR");
+    unsetenv("NO_COLOR"), unsetenv("FORCE_COLOR"), unsetenv("COLUMNS");
     setenv("TERM", "xterm", 1);
     capture(log_twelve, 100);
-    assert_non_null(strstr(out, "\r\033[Kstep   4/600"));
-    assert_non_null(strstr(out, "\r\033[Keval  12/600")); /* clear of the line of step 12 */
-    assert_non_null(strstr(out, "\033[1;"));
-    const char *second = strstr(out, "step   2/600"), *end = strchr(second, '\r');
-    assert_int_equal(end - second, 99); /* cut, so that it does not wrap */
+    assert_non_null(strstr(out, "\r\033[K" DIM "step" PLAIN "   4/600"));
+    assert_non_null(strstr(out, "\r\033[K" DIM "val " PLAIN "  12/600")); /* clear of the line of step 12 */
+    assert_non_null(strstr(out, BOLD " 2.1034"));
+    assert_non_null(strstr(out, BOLD GREEN " 1.5000"));
     setenv("NO_COLOR", "1", 1);
     capture(log_twelve, 100);
-    assert_null(strstr(out, "\033[1;"));
+    assert_null(strstr(out, BOLD));
     assert_non_null(strstr(out, "\r\033[Kstep   4/600"));
+    unsetenv("NO_COLOR");
     setenv("TERM", "dumb", 1);
     capture(log_twelve, 100);
     assert_null(strchr(out, '\033'));
+    setenv("FORCE_COLOR", "1", 1);
+    capture(log_twelve, 0);
+    assert_non_null(strstr(out, BOLD " 2.1034"));
+    assert_null(strchr(out, '\r'));
+    unsetenv("FORCE_COLOR");
+    setenv("TERM", "xterm", 1);
+}
+
+/* What has room: nothing is wider than the terminal, and a wider one shows more. */
+static const char *const MORE[] = {"norm 0.412", "MFU 63.2%", "0.31 GiB", "272ms"};
+static void a_line_fits_its_terminal(void **state) {
+    (void)state;
+    static const struct { int columns, shows; } cases[] = {{60, 0}, {80, 0}, {90, 1}, {100, 2}, {112, 3}, {120, 4}, {200, 4}};
+    setenv("NO_COLOR", "1", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *at = out;
+        char        line[512];
+        capture(one_step, cases[i].columns);
+        assert_true(next_line(&at, line));
+        assert_true((int)strlen(line) <= cases[i].columns);
+        assert_non_null(strstr(line, "loss 2.1034"));
+        for (int k = 0; k < 4; k++) assert_true((strstr(line, MORE[k]) != NULL) == (k < cases[i].shows));
+    }
     unsetenv("NO_COLOR");
 }
 
@@ -240,8 +273,8 @@ static void an_unknown_part_is_blank(void **state) {
     char line[512];
     capture(without_and_with_a_part, 0);
     const char *at = out;
-    assert_true(next_line(&at, line) && !strstr(line, "gemm") && !strstr(line, "nan") && strstr(line, " tok/s |                | "));
-    assert_true(next_line(&at, line) && strstr(line, " tok/s |  22.8% of gemm | "));
+    assert_true(next_line(&at, line) && !strstr(line, "MFU") && !strstr(line, "nan") && strstr(line, " tok/s |           | "));
+    assert_true(next_line(&at, line) && strstr(line, " tok/s | MFU 22.8% | "));
 }
 
 int main(void) {
@@ -251,6 +284,7 @@ int main(void) {
         cmocka_unit_test(durations),
         cmocka_unit_test(plain_lines_for_a_pipe),
         cmocka_unit_test(a_terminal_sees_every_step),
+        cmocka_unit_test(a_line_fits_its_terminal),
         cmocka_unit_test(the_eta_follows_the_pace),
         cmocka_unit_test(the_rate_is_a_median),
         cmocka_unit_test(an_unknown_part_is_blank),

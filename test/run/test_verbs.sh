@@ -20,9 +20,46 @@ says() {
     printf 'not ok %s: exit %d, wanted %d and /%s/; it said:\n%s\n' "$name" $status "$code" "$pattern" "$output"
 }
 
-says "--help" 0 'optimizer.learning_rate +6e-4 ' "$TRAIN" --help
-says "-h" 0 '^Exit codes: 0 done; 64' "$TRAIN" -h
-says "help is on stdout" 0 'optimizer.eps' bash -c "'$TRAIN' --help 2>/dev/null"
+says "-h" 0 '^Exit codes: 0 done  64 config' "$TRAIN" -h
+says "help is on stdout" 0 'train-tokenizer' bash -c "'$TRAIN' --help 2>/dev/null"
+"$TRAIN" --help > help.txt
+says "--help fits a screen of 80 x 24, with its prompt" 0 '^ok$' awk 'length > 80 || NR > 23 { bad = 1 } END { print bad ? "lines of " NR : "ok" }' help.txt
+verbs=$(sed -n 's/^  \([a-z-]*\)  .*/\1/p' help.txt)
+says "--help has the verbs" 0 'check plan sample tokenize train-tokenizer' echo $verbs
+for verb in $verbs; do # each with an example that begins as one types it, within 80 columns
+    says "help $verb" 0 "^Example: \./train_gpt $verb" "$TRAIN" help "$verb"
+    says "help $verb within 80 columns" 0 '^$' bash -c "'$TRAIN' help $verb | awk 'length > 80'; echo"
+    says "$verb --help is the same" 0 '^same$' bash -c "cmp <('$TRAIN' help $verb) <('$TRAIN' $verb --help) && echo same"
+done
+has_keys() { local verb=$1 key; shift; for key; do "$TRAIN" help "$verb" | grep -qE "^  $key=" || echo "no $key"; done; }
+says "help check has its keys" 0 '^ *$' has_keys check ranks
+says "help plan has its keys" 0 '^ *$' has_keys plan ranks memory ledger gpu nodes price cluster search fit mtbf_hours json zero_bubble
+says "help train-tokenizer has its keys" 0 '^ *$' has_keys train-tokenizer out vocab_size field pattern memory
+says "help tokenize has its keys" 0 '^ *$' has_keys tokenize out tokenizer field val eot shard_tokens
+says "help sample has its keys" 0 '^ *$' has_keys sample prompt tokens temperature top_k top_p min_p n seed stop eot tokenizer parallel.tensor parallel.context parallel.pipeline
+says "help eval has its keys" 0 '^ *$' has_keys eval data tasks tokens batch tokenizer json parallel.tensor parallel.context parallel.pipeline
+says "help export has its keys" 0 '^ *$' has_keys export out dtype shard_bytes
+says "help plot has its keys" 0 '^ *$' has_keys plot out x csv
+says "help watch has its keys" 0 '^ *$' has_keys watch once
+says "help inspect has its keys" 0 '^ *$' has_keys inspect tensors json
+says "help diff has its keys" 0 '^ *$' has_keys diff tensors
+says "help doctor has its keys" 0 '^ *$' has_keys doctor run.dir
+says "help config has every key" 0 '^ *$' bash -c "'$TRAIN' schema | python3 -c 'import json, sys
+for name, part in json.load(sys.stdin)[\"properties\"].items():
+    for key in part.get(\"properties\", {}):
+        if key[0] != \"\$\": print(name + \".\" + key)' | while read -r key; do '$TRAIN' help config \$key | grep -q \"^\$key\$\" || echo \$key; done"
+says "help config is wrapped to the terminal" 0 '^80 60 100$' bash -c 'for n in "" 60 100; do COLUMNS=$n "$0" help config | wc -L; done | tr "\n" " " | sed "s/ $//"' "$TRAIN"
+says "help config, a section" 0 'schedule.warmup_steps .*0 ' "$TRAIN" help config schedule
+says "and only that" 1 '^0$' bash -c "'$TRAIN' help config schedule | grep -c optimizer"
+says "help config, a key" 0 'default +6e-4' "$TRAIN" help config optimizer.learning_rate
+says "help of a key, without the word config" 0 'allowed +an integer from 1' "$TRAIN" help run.steps
+says "help of a verb misspelt" 64 'the nearest is "sample": ./train_gpt help sample' "$TRAIN" help smaple
+says "help of a key misspelt" 64 'the nearest is "optimizer.learning_rate"' "$TRAIN" help config optimizer.learning_rat
+says "docs/config.md is the table" 0 '^$' bash -c "cd '$ROOT'; '$TRAIN' help config markdown | diff - docs/config.md; echo"
+says "--key=value is key=value" 0 'steps +5 of 12,288 tokens' "$TRAIN" check good.json --run.steps=5
+says "for a verb's own keys, too" 0 'on 3 ranks' "$TRAIN" check good.json --ranks=3
+says "and for training" 65 'data.train: .nowhere' "$TRAIN" good.json --run.steps=5
+says "--key value is refused: one word" 64 'expected key=value in one word' "$TRAIN" check good.json --run.steps 5
 says "--version" 0 '^train_gpt [0-9]+\.[0-9]+\.[0-9]+ \(commit ' "$TRAIN" --version
 says "--version names the backend" 0 '^backend +(cpu|cuda|emu)$' "$TRAIN" --version
 says "no argument" 64 '^usage: train_gpt config.json' "$TRAIN"
@@ -44,7 +81,6 @@ says "check refuses, as a run does: a source that is not there" 65 'nowhere does
 says "check refuses, as a run does: a tokenizer" 65 "tokenizer's file gpt2 is not there" "$TRAIN" check good.json data.tokenizer=gpt2
 says "check refuses, as a run does: a prompt without one" 64 'sample.prompt is text' "$TRAIN" check good.json model.vocab_size=300 sample.every=1 sample.prompt=a
 for verb in "check good.json" "plan good.json" schema --help --version; do says "$verb on a full disk" 74 'not be written' bash -c "'$TRAIN' $verb > /dev/full"; done
-says "help of a verb" 0 'usage: train_gpt sample RUN' "$TRAIN" sample --help
 says "check opens data that is there" 65 'data.train.* 50 tokens' "$TRAIN" check good.json data.train=zero.bin
 says "schema" 0 '"additionalProperties":.*false' "$TRAIN" schema
 says "schema takes nothing" 64 'no arguments' "$TRAIN" schema x

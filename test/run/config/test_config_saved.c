@@ -1,5 +1,6 @@
 /* test_config_saved.c - the saved copy of a config, changes at a resume, presets, the option table, help and schema. */
 #include "core/json.h"
+#include "core/terminal.h"
 #include "model/model.h"
 #include "run/config/options.h"
 #include "test/run/config/config_fixture.h"
@@ -193,6 +194,10 @@ static void test_check_ranks(void **state) {
 
 /* --- the table, help and schema ----------------------------------------------------------------------------------- */
 
+static const char *one_topic;
+static void help_of_80(FILE *out) { config_print_help(out, 80); }
+static void help_of_topic(FILE *out) { config_print_topic(out, one_topic, 80); }
+
 static char *printed(void (*print)(FILE *)) {
     char  *text;
     size_t bytes;
@@ -204,21 +209,34 @@ static char *printed(void (*print)(FILE *)) {
 
 static void test_table(void **state) {
     (void)state;
-    char *help = printed(config_print_help);
+    char *help = printed(help_of_80);
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         assert_true(!*option_home(o) == !strchr(o->key, '.'));
         assert_ptr_equal(option_find(o->key), o);
         assert_true((o->fallback != NULL) == (o->need == NEED_NONE));
         assert_non_null(strstr(help, o->key));
-        assert_non_null(strstr(help, o->fallback ? o->fallback : "required"));
+        one_topic = o->key;
+        char *key = printed(help_of_topic);
+        assert_true(strstr(key, o->key) && strstr(key, option_default_text(o)));
+        free(key);
     }
     assert_false(option_in_section(option_find("optimizer.beta1"), "optim"));
     cJSON *ignored = option_to_json(option_find("$schema"), &(Config){.path = ""});
     assert_string_equal(ignored->valuestring, "");
     cJSON_Delete(ignored);
-    for (const char *line = help; *line; line = strchr(line, '\n') + 1) assert_in_range(strcspn(line, "\n"), 0, 128);
+    char *line = help;
+    for (char *next; (next = strchr(line, '\n')); line = next + 1) {
+        *next = '\0';
+        assert_in_range(terminal_width(line), 0, 80);
+    }
     free(help);
+    one_topic = "optimizer";
+    char *section = printed(help_of_topic);
+    for (int i = 0; i < OPTION_COUNT; i++)
+        assert_true(option_in_section(&OPTIONS[i], "optimizer") == (strstr(section, OPTIONS[i].key) != NULL));
+    free(section);
+    assert_false(config_print_topic(stdout, "optimizers", 80));
 }
 
 static void test_schema(void **state) {

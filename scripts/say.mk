@@ -1,0 +1,14 @@
+# say.mk - what make prints: a line for each command, such as `cc core/arena.c`, or whole commands with V=1, or nothing with -s; and `make help`.
+QUIET := $(findstring s,$(filter-out --%,$(firstword -$(MAKEFLAGS))))
+short  = $(if $(V),,@$(if $(QUIET),,echo "$(1) $(2)";))
+PROGRAM = $(if $(BACKEND_ASKED),$(B),.)/train_gpt
+# The last line of a build; UNSAID=1 where another step follows by itself.
+next   = $(if $(QUIET)$(UNSAID),,echo "built $(PROGRAM) ($(BACKEND)). Next: make demo, or $(PROGRAM) --help")
+.PHONY: help
+help:
+	@echo "train_gpt: GPT pretraining in C and CUDA.  mpirun -np N ./train_gpt config.json"; echo
+	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/; s/^all\t/\t/' | awk -F'\t' '{ \
+	    line = sprintf("  make %-22s", $$1); words = split($$2, word, " "); \
+	    for (i = 1; i <= words; i++) { if (length(line " " word[i]) > 80) { print line; line = sprintf("%29s", "") } line = line " " word[i] } print line }'
+	@echo; echo "  V=1 shows whole commands. BACKEND=cpu|emu|cuda  MPI=ompi-c|mpich|0  CC=gcc|clang"
+	@echo "  SAN=-asan|-tsan (cpu)|-race|-plain (emu)   (this build: $(B))"
