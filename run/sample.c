@@ -150,13 +150,13 @@ Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const 
         next_logits(&w, ids, count);
         double u = rng_uniform(plan->seed, RNG_SAMPLE, (uint64_t)count);
         ids[count] = draw_token(w.logits, p->gpt->shape.vocab_size, plan->rule, u, w.weight);
-        if (done.tokens++ == 0) done.prompt_ms = clock_ms() - began_ms;
+        done.tokens++;
         if (ids[count] == eot) break;
         add_id(&text, tokenizer, ids[count], count == first);
         done.left_off = ++count < end && plan->leave && plan->leave(plan->ctx);
     }
     text_stream_end(&text);
-    done.ms = clock_ms() - began_ms - done.prompt_ms;
+    done.ms = clock_ms() - began_ms;
     free(ids);
     writer_destroy(&w);
     return done;

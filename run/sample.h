@@ -43,9 +43,9 @@ typedef struct {
 } SamplePlan;
 
 typedef struct {
-    int64_t tokens;            /* drawn                                    */
-    double  prompt_ms, ms;     /* up to the first token; for the others    */
-    int     left_off;
+    int64_t tokens;   /* drawn             */
+    double  ms;       /* that it took      */
+    int     left_off; /* leave() said so   */
 } Sampled;
 
 /* The tokenizer of a run: data.tokenizer, else the one beside the first shards of data.train, else bytes or ids alone. Exit 64

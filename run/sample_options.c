@@ -124,7 +124,6 @@ static void take_stop(SampleOptions *o, const char *text) {
 }
 
 static void take_argument(SampleOptions *o, const char *argument) {
-    if (strncmp(argument, "--", 2) == 0) argument += 2;
     const char *value = strchr(argument, '=');
     char        name[64];
     snprintf(name, sizeof name, "%.*s", (int)(value ? value - argument : (ptrdiff_t)strlen(argument)), argument);

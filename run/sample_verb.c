@@ -52,7 +52,8 @@ static char *read_prompt(const char *prompt, Comm *job, int64_t *bytes) {
     char       *text = NULL;
     if (!is_input && !is_file) {
         *bytes = (int64_t)strlen(prompt);
-        return strdup(prompt);
+        if (!(text = strdup(prompt))) fail(EXIT_MEMORY, "no memory for a prompt of %lld bytes", (long long)*bytes);
+        return text;
     }
     if (!job || comm_rank(job) == 0) {
         *bytes = is_input ? read_input(&text) : io_read_file(name, PROMPT_LIMIT, &text);
@@ -111,14 +112,13 @@ static void print_origin(const char *checkpoint, const Model *m) {
     if (sscanf(name, "step_%lld", &step) == 1) fprintf(stderr, "step %lld of ", step);
     if (step >= 0 && is_of_run) fprintf(stderr, "%.*s (checkpoints/%s)", (int)(run - length), checkpoint, name);
     else fputs(checkpoint, stderr);
-    fprintf(stderr, ", %lld layers of width %lld, %.1f M parameters\n", (long long)shape.n_layer,
+    fprintf(stderr, ", %lld layers of width %lld, %.2f M parameters\n", (long long)shape.n_layer,
             (long long)shape.n_embd, (double)m->shards->layout.elems * 1e-6);
 }
 
 static void print_rate(Sampled all) {
-    double seconds = (all.prompt_ms + all.ms) * 1e-3;
-    fprintf(stderr, "sample: %lld tokens in %.2f s, %.1f tokens/s\n", (long long)all.tokens, seconds,
-            seconds > 0 ? (double)all.tokens / seconds : 0.0);
+    fprintf(stderr, "sample: %lld tokens in %.2f s, %.1f tokens/s\n", (long long)all.tokens, all.ms * 1e-3,
+            all.ms > 0 ? (double)all.tokens * 1e3 / all.ms : 0.0);
 }
 
 /* Several texts, each with its own seed and, above it, its number. */
@@ -134,7 +134,7 @@ static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, c
         put_text(out, line, strlen(line));
         Sampled one = sample_stream(&m->pipeline, &m->stream, tokenizer, &plan);
         put_text(out, "\n", 1);
-        all.tokens += one.tokens, all.prompt_ms += one.prompt_ms, all.ms += one.ms;
+        all.tokens += one.tokens, all.ms += one.ms;
         all.left_off = one.left_off || out->is_closed;
     }
     if (out->prints) print_rate(all);

@@ -144,7 +144,7 @@ static NORETURN void refuse_word(const char *word) {
 
 int verb_is_of_ranks(int argc, char **argv) {
     for (int i = 2; i < argc; i++)
-        if (strncmp(argv[i], "parallel.", 9) == 0 || strncmp(argv[i], "--parallel.", 11) == 0) return 1;
+        if (strncmp(argv[i], "parallel.", 9) == 0) return 1;
     return 0;
 }
 

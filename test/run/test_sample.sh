@@ -14,7 +14,7 @@ greedy() { sample prompt="the quick" temperature=0 "$@"; }
 text=$(greedy tokens=100) # two windows and a half of 40
 
 expect "the prompt comes first" same "${text:0:9}" "the quick"
-MODEL="2 layers of width 32, 0\.0 M parameters"
+MODEL="2 layers of width 32, 0\.0[0-9] M parameters"
 expect "the step and the model, on stderr" \
     grep -qE "^sample: step 24 of $RUN \(checkpoints/step_00000024\), $MODEL$" "$WORK/err"
 expect "tokens and their rate, on stderr" grep -qE '^sample: 100 tokens in [0-9.]+ s, [0-9.]+ tokens/s$' "$WORK/err"
