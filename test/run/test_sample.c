@@ -222,7 +222,7 @@ static void the_verb_refuses(void **state) {
         {"top_k=", EXIT_CONFIG, "top_k="},
         {"temprature=1", EXIT_CONFIG, "did you mean \"temperature\"?"},
         {"seed", EXIT_CONFIG, "seed needs a value"},
-        {"--tokens=-3", EXIT_CONFIG, "the nearest is 0"},
+        {"tokens=-3", EXIT_CONFIG, "the nearest is 0"},
         {"top_p=1.5", EXIT_CONFIG, "from 0 to 1 is expected; the nearest is 1"},
         {"min_p=-1", EXIT_CONFIG, "the nearest is 0"},
         {"n=0", EXIT_CONFIG, "the nearest is 1"},
