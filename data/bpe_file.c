@@ -114,8 +114,10 @@ static cJSON *json_of(Reading *r, const BpeText *file) {
     const char *end = NULL;
     int         line = 1;
     if (!begin(r, file)) return NULL;
+    errno = 0;
     cJSON *json = cJSON_ParseWithLengthOpts(file->text, file->bytes, &end, 0);
     if (cJSON_IsObject(json)) return json;
+    if (!json && errno == ENOMEM) fail(EXIT_MEMORY, "no memory for the tokenizer's file %s", file->path);
     for (const char *c = file->text; end && c < end; c++) line += *c == '\n';
     cJSON_Delete(json);
     refuse(r, ":%d: not the JSON object of a tokenizer", line);
