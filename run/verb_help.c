@@ -27,7 +27,7 @@ void verb_print_usage(void) {
 }
 
 static void print_program(FILE *out) {
-    fprintf(out, "train_gpt pretrains GPT models from one JSON config.\n\n"
+    fprintf(out, "train_gpt pretrains GPT models from one JSON config.\n"
                  "  ./train_gpt config.json [key=value ...]   train; the same command resumes\n"
                  "  mpirun -np 8 ./train_gpt config.json      train on 8 ranks\n\n");
     print_verbs(out);

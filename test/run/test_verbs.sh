@@ -25,7 +25,7 @@ says "help is on stdout" 0 'train-tokenizer' bash -c "'$TRAIN' --help 2>/dev/nul
 "$TRAIN" --help > help.txt
 says "--help fits a screen of 80 x 24, with its prompt" 0 '^ok$' awk 'length > 80 || NR > 23 { bad = 1 } END { print bad ? "lines of " NR : "ok" }' help.txt
 verbs=$(sed -n 's/^  \([a-z-]*\)  .*/\1/p' help.txt)
-says "--help has the verbs" 0 'check plan sample tokenize train-tokenizer' echo $verbs
+says "--help has the verbs" 0 'check plan train-tokenizer tokenize sample eval export plot watch inspect diff doctor schema' echo $verbs
 for verb in $verbs; do # each with an example that begins as one types it, within 80 columns
     says "help $verb" 0 "^Example: \./train_gpt $verb" "$TRAIN" help "$verb"
     says "help $verb within 80 columns" 0 '^$' bash -c "'$TRAIN' help $verb | awk 'length > 80'; echo"

@@ -101,7 +101,9 @@ static void test_folder_is_as_described(void **state) {
     Json      json;
     JsonFault fault;
     char     *text;
+    fixture_tokenizer.kind = TOKENIZER_BYTES;
     SAVE(12);
+    fixture_tokenizer.kind = TOKENIZER_IDS;
     assert_string_equal(listing(), "step_00000012 ");
     int64_t bytes = io_read_file(path_of("%s/checkpoints/step_00000012/state.json", dir).text, 1 << 20, &text);
     assert_true(json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault));

@@ -142,7 +142,7 @@ static void with_a_log(Fixture *f) {
     f->state.log = path_of_log();
     f->state.log_fd = io_open(f->state.log, IO_CREATE);
     failpoints_reset();
-    setenv("TRAIN_GPT_FAIL", "io.fsync@7:EIO", 1); /* after those of two files of tensors and of four that describe them */
+    setenv("TRAIN_GPT_FAIL", "io.fsync@5:EIO", 1); /* after those of two files of tensors and of two that describe them */
     checkpoint_save(&f->state, 4);
 }
 
