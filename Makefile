@@ -14,7 +14,7 @@ OPT     := $(if $(ASAN),-O1 -fno-omit-frame-pointer $(ASAN),$(if $(filter emu,$(
 NUMERIC := -fno-math-errno -fno-trapping-math -ffp-contract=fast
 CFLAGS  := -std=c11 -D_GNU_SOURCE -I. $(WARN) $(OPT) $(NUMERIC) -fopenmp -pthread -MMD -MP -DBACKEND_$(BACKEND) $(DEFS) $(EXTRA_CFLAGS)
 LDFLAGS := $(ASAN) -fopenmp -pthread
-LIBS    := $(if $(filter cuda,$(BACKEND)),,-ldnnl) -lcjson -lxxhash -lpcre2-8 -lutf8proc -larchive -lsnappy -lzstd -lz -lm $(CUDA_LIBS)
+LIBS    := $(if $(filter cuda,$(BACKEND)),,-ldnnl) -lcjson -lxxhash -lsodium -lpcre2-8 -lutf8proc -larchive -lsnappy -lzstd -lz -lm $(CUDA_LIBS)
 ifneq ($(MPI),0)
 MPI_CFLAGS := $(shell pkg-config --cflags $(MPI) 2>/dev/null) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(if $(filter mpich,$(MPI)),-Wno-stringop-overflow)# MPICH: of MPI_STATUSES_IGNORE
 MPI_LIBS   := $(shell pkg-config --libs $(MPI) 2>/dev/null)
@@ -27,7 +27,7 @@ $(B)/test/emu/nccl.o: CXXFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
 COMMIT  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(B)/run/verbs.o: CFLAGS += -DGIT_COMMIT='"$(COMMIT)"'
 
-FOLDERS := core layers comm data model run/config run/guard run/checkpoint run
+FOLDERS := core layers comm data model run/config run/guard run/checkpoint run/outer run
 OBJECTS  = $(sort $(patsubst %,$(B)/%.o,$(basename $(wildcard $(1)/*.c $(if $(CUCC),$(1)/*.cu)))))
 ARCHIVES := $(FOLDERS:%=$(B)/%.a)
 # What each folder may see, as the linker enforces it on its tests.
@@ -36,7 +36,8 @@ NEEDS_model  := $(B)/model.a $(B)/layers.a $(B)/comm.a $(B)/core.a
 NEEDS_run/config     := $(B)/run/config.a $(NEEDS_model)
 NEEDS_run/guard      := $(B)/run/guard.a $(NEEDS_run/config)
 NEEDS_run/checkpoint := $(B)/run/checkpoint.a $(B)/run/guard.a $(B)/run/config.a $(B)/data.a $(NEEDS_model)
-NEEDS_run    := $(B)/run.a $(NEEDS_run/checkpoint)
+NEEDS_run/outer      := $(B)/run/outer.a $(NEEDS_run/checkpoint)
+NEEDS_run    := $(B)/run.a $(NEEDS_run/outer)
 NEEDS_bench  := $(NEEDS_run)
 NEEDS         = $(NEEDS_$(patsubst %/,%,$(dir $(1))))
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))

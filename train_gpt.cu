@@ -14,6 +14,7 @@
 #include "run/banner.h"
 #include "run/evaluate.h"
 #include "run/guard/guard_step.h"
+#include "run/rounds.h"
 #include "run/run.h"
 #include "run/sample.h"
 #include "run/config/schedule.h"
@@ -27,6 +28,7 @@
 static Batch next_batch(void *run) {
     Run *r = (Run *)run;
     watchdog_tick(r->watchdog, "a micro-batch");
+    rounds_keep(r);
     return loader_next(r->loader, &r->model->stream, NULL);
 }
 
@@ -65,9 +67,16 @@ static void report_saved(Run *r, double ms) {
                   (long long)saver_step(r->saver), ms * 1e-3, saver_stall_ms(r->saver));
 }
 
-/* Exit 76. The save under way holds good weights: it is finished first. */
+/* After every step: copies in memory move along. */
+static void report_copied(Run *r) {
+    MemoryCopied copied;
+    if (memory_copies_next(r->copies, &copied) && r->metrics) metrics_copied(r->metrics, copied.step, copied.ms, copied.wait_ms);
+}
+
+/* Exit 76. The save under way holds good weights: it is finished first. Copies in memory may hold wrong ones. */
 static NORETURN void stop_with(Run *r, const char *reason) {
     report_saved(r, saver_finish(r->saver));
+    memory_copies_end(r->copies);
     fail(EXIT_NUMERIC, "%s", reason);
 }
 
@@ -84,7 +93,7 @@ static int64_t roll_back(Run *r, int64_t step) {
 static AdamW adamw_at(const Run *r, int64_t step) {
     const Config *c = r->config;
     return (AdamW){schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2,
-                   c->optimizer.eps, c->optimizer.weight_decay, step + 1};
+                   c->optimizer.eps, c->optimizer.weight_decay, step + 1 - r->state.missed};
 }
 
 static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, double ms) {
@@ -134,6 +143,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
         case GUARD_ROLLBACK: return roll_back(r, step);
         case GUARD_SKIP:     log_skip(r, step, said); break;
         case GUARD_UPDATE:
+            if (rounds_send_gradients(r)) break;                     /* the server updates */
             optimizer_update(&model->optimizer, &model->stream, adamw_at(r, step),
                              (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));
             watchdog_tick(r->watchdog, "the exchange of the weights");
@@ -147,7 +157,10 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
 
 static int is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
-static int asked_to_stop(void *run) { return requests_agree(&((Run *)run)->requests); }
+static int asked_to_stop(void *run) {
+    rounds_keep((Run *)run);
+    return requests_agree(&((Run *)run)->requests);
+}
 
 /* All ranks draw the same text, so that none waits in silence; rank 0 prints it. Returns 0 when it was cut short. */
 static int sample_now(Run *r, int64_t step) {
@@ -182,15 +195,16 @@ static int is_saved(const Run *r, int64_t step) {
 }
 
 /* loss.svg is kept fresh: at every eval, else about fifty times a run. */
-static void log_step(Run *r, const StepMetrics *m) {
+static void log_step(Run *r, StepMetrics *m) {
     if (!run_is_rank0(r)) return;
     if (lock_is_lost(r->lock)) lock_fail(r->lock); /* not a line more */
     int64_t every = r->config->run.steps / 50 + 1;
+    m->memory_bytes = (int64_t)device_memory_peak(), m->gpu = gpu_meter_read(r->gpu);
     metrics_train(r->metrics, m);
-    progress_step(&r->progress, m, device_memory_peak());
+    progress_step(&r->progress, m);
     if (r->progress.seen == 1)
         progress_note("memory %s after the first step, %s planned",
-                      plan_bytes_text((double)device_memory_peak()).text, plan_bytes_text((double)r->plan.device_bytes).text);
+                      plan_bytes_text((double)m->memory_bytes).text, plan_bytes_text((double)r->plan.device_bytes).text);
     if (slowness_note(&r->slowness, m->ms)) slowness_warn(&r->slowness, m->ms);
     if (m->step % every == 0) metrics_draw(r->metrics);
 }
@@ -218,21 +232,23 @@ int main(int argc, char **argv) {
 
     Run run, *r = &run;
     run_create(r, &config, launch);                        /* inputs, ranks, memory, weights */
-    int64_t steps = config.run.steps, last = config.run.stop_step && config.run.stop_step < steps ? config.run.stop_step : steps;
+    int64_t steps = config.run.steps, last = schedule_last_step(&config);
     int64_t step = r->resumed.step;
     int     pending = eval_is_pending(r, step), save = 0; /* asked for and not yet done: a rollback does not forget it */
     if (step >= last && !pending) {
         if (run_is_rank0(r))
             progress_note("%s is at step %lld of %s = %lld already: nothing to do", config.run.dir, (long long)step,
                           step < steps ? "run.stop_step" : "run.steps", (long long)last);
+        memory_copies_sweep(&r->checkpoint);
         run_destroy(r), config_free(&config);
         return EXIT_DONE; /* at run.stop_step, too: a job that was requeued ends here */
     }
     run_begin(r);
     banner_print(r);
+    step = rounds_begin(r, step);
 
     Between *b = &r->between;
-    if (pending) b->stop = pending = !evaluate(r, step, pending);
+    if (pending && !b->stop) b->stop = pending = !evaluate(r, step, pending);
     while (step < last && !b->stop) {
         error_set_step(step);
         if (!b->fed && !run_await_batches(r)) break;
@@ -246,24 +262,30 @@ int main(int argc, char **argv) {
             continue;
         }
         log_step(r, &metrics);
+        step = rounds_step(r, step, metrics.loss);
+        if (step <= before) continue; /* of a round that is trained anew */
         stragglers_note(&r->stragglers, r->comm, &metrics);
         balance_note(r, step);
+        report_copied(r);
         if (b->written) report_saved(r, saver_next(r->saver));
         if (eval_is_due(r, step)) {
             pending = b->stop || !evaluate(r, step, eval_is_due(r, step));
             b->stop |= pending;
         }
         if (is_due(step, config.sample.every) && !b->stop) b->stop = !sample_now(r, step);
+        if (is_due(step, config.checkpoint.memory_every)) memory_copies_start(r->copies, step);
         if (is_due(step, config.checkpoint.every) || save) save_now(r, step), save = 0;
     }
+    rounds_leave(r, step);
     if (!is_saved(r, step)) save_now(r, step); /* exit 75 promises a checkpoint, however early */
     report_saved(r, saver_finish_last(r->saver));
+    rounds_end(r);
 
     int stopped = step < steps || pending;
     if (run_is_rank0(r)) {
         metrics_draw(r->metrics);
         progress_note(!stopped                      ? "done: step %lld of %lld"
-                      : step == last && last < steps ? "stopped at step %lld of %lld, saved, as run.stop_step says; without it the same command goes on from here"
+                      : step == last && !pending     ? "stopped at step %lld of %lld, saved, as run.stop_step says; without it the same command goes on from here"
                                                      : "stopped at step %lld of %lld, saved; the same command goes on from here",
                       (long long)step, (long long)steps);
     }

@@ -127,6 +127,7 @@ void comm_set_kind(Comm *c, CommKind kind) {
     c->kind = kind;
 }
 void     comm_set_inline(Comm *c) { c->is_inline = 1; }
+void     comm_set_on_host(Comm *c) { c->is_on_host = 1; }
 void     comm_set_apart(Comm *c, int is_apart) { c->is_apart = is_apart; }
 CommKind comm_kind(const Comm *c) { return c->kind; }
 

@@ -88,6 +88,8 @@ void comm_set_inline(Comm *c);
  * (comm_wait, comm_finish) before it takes the memory again. */
 void comm_send_start(Comm *pair, Tensor x);
 void comm_receive_start(Comm *pair, Tensor x);
+/* From here on the buckets of this group lie in host memory, though a stream is followed. */
+void comm_set_on_host(Comm *c);
 
 /* While is_apart this rank's collectives of the group over buckets do nothing, nor count: it computes without the others. */
 void comm_set_apart(Comm *c, int is_apart);
@@ -97,6 +99,7 @@ void comm_poll(Comm *c); /* world_poll of its world */
  * `sequence`, comm_finish for all. A rank may wait for its peers in here: all of them must come to wait for it too, or
  * finish. */
 int64_t comm_next(const Comm *c);
+int     comm_is_idle(const Comm *c); /* all that this group has started over buckets is done; not for NCCL */
 void    comm_wait(Comm *c, int64_t sequence);
 void    comm_finish(Comm *c); /* waits for everything this group has started; with NCCL the followed stream does, not the host */
 /* Start and finish. */

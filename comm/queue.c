@@ -128,7 +128,7 @@ static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
 static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
     World   *w = c->world;
     Tensor   bucket = x;
-    int      staged = after ? NOT_STAGED : staging_in(c, kind, &x);
+    int      staged = c->is_on_host ? -1 : after ? NOT_STAGED : staging_in(c, kind, &x);
     CommKind by = !op_is_message(kind) && kind != OP_ALL_GATHER && x.type != F32 ? COMM_RING : c->kind;
     int      ways = by == COMM_RING && kind != OP_TREE_SUM && !op_is_message(kind) ? ring_ways(c, kind) : 1;
     for (int way = 0; way < ways; way++) {
@@ -239,6 +239,7 @@ static void wait_until(Comm *c, int64_t number) {
 }
 
 int64_t comm_next(const Comm *c) { return c->started; }
+int     comm_is_idle(const Comm *c) { return c->ops == 0; }
 
 void comm_wait(Comm *c, int64_t sequence) {
     if (c->size == 1) return;

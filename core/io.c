@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -26,7 +27,7 @@
         return result;                                       \
     } while (0)
 
-static int sys_open(const char *path, int flags) { FAILABLE(int, "io.open", open(path, flags, 0666)); }
+static int sys_open(const char *path, int flags, mode_t mode) { FAILABLE(int, "io.open", open(path, flags, mode)); }
 static ssize_t sys_read(int fd, void *p, size_t n) { FAILABLE(ssize_t, "io.read", read(fd, p, f.is_short ? (n + 1) / 2 : n)); }
 static ssize_t sys_pread(int fd, void *p, size_t n, off_t at) {
     FAILABLE(ssize_t, "io.pread", pread(fd, p, f.is_short ? (n + 1) / 2 : n, at));
@@ -43,8 +44,13 @@ static int sys_writeback(int fd, off_t at, off_t n) {
 static int sys_ftruncate(int fd, off_t bytes) { FAILABLE(int, "io.ftruncate", ftruncate(fd, bytes)); }
 static int sys_fsync(int fd) { FAILABLE(int, "io.fsync", fsync(fd)); }
 static int sys_rename(const char *from, const char *to) { FAILABLE(int, "io.rename", rename(from, to)); }
+static int sys_link(const char *from, const char *to) { FAILABLE(int, "io.link", link(from, to)); }
 static int sys_unlink(const char *path) { FAILABLE(int, "io.unlink", unlink(path)); }
-static int sys_mkdir(const char *path) { FAILABLE(int, "io.mkdir", mkdir(path, 0777)); }
+static int sys_mkdir(const char *path, mode_t mode) { FAILABLE(int, "io.mkdir", mkdir(path, mode)); }
+static int sys_fallocate(int fd, off_t bytes) { FAILABLE(int, "io.fallocate", fallocate(fd, 0, 0, bytes)); }
+static void *sys_mmap(int fd, size_t bytes) {
+    FAILABLE(void *, "io.mmap", mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
+}
 static int sys_rmdir(const char *path) { FAILABLE(int, "io.rmdir", rmdir(path)); }
 static int sys_close(int fd) {
     Failpoint f = failpoint("io.close");
@@ -55,9 +61,9 @@ static int sys_close(int fd) {
 
 /* --- the calls of io.h -------------------------------------------------------------------------------------------- */
 
-static int open_retrying(const char *path, int flags) {
+static int open_retrying(const char *path, int flags, mode_t mode) {
     int fd;
-    do fd = sys_open(path, flags | O_CLOEXEC);
+    do fd = sys_open(path, flags | O_CLOEXEC, mode);
     while (fd < 0 && errno == EINTR);
     return fd < 0 ? -errno : fd;
 }
@@ -74,9 +80,10 @@ int io_open(const char *path, IoOpen how) {
     static const int flags[] = {[IO_CREATE] = O_WRONLY | O_TRUNC | WRITE,
                                 [IO_APPEND] = O_WRONLY | O_APPEND | WRITE,
                                 [IO_SHARED] = O_RDWR | WRITE,
+                                [IO_SECRET] = O_WRONLY | O_EXCL | WRITE,
                                 [IO_READ] = O_RDONLY};
     struct stat st;
-    int         fd = open_retrying(path, flags[how]);
+    int         fd = open_retrying(path, flags[how], how == IO_SECRET ? 0600 : 0666);
     if (fd < 0 || how == IO_READ || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))) return fd;
     io_close(fd);
     return -ENXIO;
@@ -127,6 +134,7 @@ int io_fsync(int fd) {
 int io_close(int fd) { return sys_close(fd) < 0 && errno != EINTR ? -errno : 0; }
 
 int io_rename(const char *from, const char *to) { return sys_rename(from, to) < 0 ? -errno : 0; }
+int io_link(const char *from, const char *to) { return sys_link(from, to) < 0 ? -errno : 0; }
 int io_unlink(const char *path) { return sys_unlink(path) < 0 ? -errno : 0; }
 int io_rmdir(const char *path) { return sys_rmdir(path) < 0 ? -errno : 0; }
 
@@ -137,7 +145,7 @@ static int is_folder(const char *path) {
 
 /* One folder; an existing one is fine, even where mkdir fails with EROFS or EACCES before EEXIST. */
 static int make_folder(const char *path) {
-    if (sys_mkdir(path) == 0) return 0;
+    if (sys_mkdir(path, 0777) == 0) return 0;
     int error = errno;
     if (is_folder(path)) return 0;
     return error == EEXIST ? -ENOTDIR : -error;
@@ -157,10 +165,17 @@ int io_mkdirs(const char *path) {
     return rc;
 }
 
+int io_mkdir_own(const char *path) {
+    struct stat st;
+    if (sys_mkdir(path, 0700) == 0) return 0;
+    if (errno != EEXIST) return -errno;
+    return lstat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() ? 0 : -EPERM;
+}
+
 /* Removes a folder and its content. Links are removed, never followed; folders deeper than `below` levels are
  * refused. */
 static int remove_tree(const char *path, int below) {
-    int fd = open_retrying(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    int fd = open_retrying(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
     if (fd < 0) return fd == -ENOENT ? 0 : fd;
     DIR *folder = fdopendir(fd);
     if (!folder) {
@@ -191,7 +206,7 @@ static int remove_tree(const char *path, int below) {
 int io_remove_tree(const char *path) { return remove_tree(path, 1); }
 
 int io_fsync_dir(const char *path) {
-    int fd = open_retrying(path, O_RDONLY | O_DIRECTORY);
+    int fd = open_retrying(path, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0) return fd;
     int rc = io_fsync(fd);
     io_close(fd);
@@ -214,6 +229,18 @@ int io_replace_file(const char *path, const void *data, size_t bytes) {
     free(tmp);
     return rc;
 }
+
+/* A page that is missing later would be SIGBUS: all are there before the map. */
+int io_map_new(const char *path, size_t bytes, void **memory) {
+    int fd = io_open(path, IO_SHARED), rc = fd < 0 ? fd : io_truncate(fd, 0);
+    while (rc == 0 && sys_fallocate(fd, (off_t)bytes) < 0)
+        if (errno != EINTR) rc = -errno;
+    if (rc == 0 && (*memory = sys_mmap(fd, bytes)) == MAP_FAILED) rc = -errno;
+    if (fd >= 0) io_close(fd);
+    return rc;
+}
+
+void io_unmap(void *memory, size_t bytes) { munmap(memory, bytes); }
 
 /* Reads up to `bytes` from offset, or from the descriptor's place where offset is negative; returns the bytes read or
  * -errno. */

@@ -13,13 +13,16 @@
 extern "C" {
 #endif
 
-typedef enum { IO_CREATE, IO_APPEND, IO_SHARED /* made if absent, kept if there: several write into it */, IO_READ } IoOpen;
+typedef enum {
+    IO_CREATE, IO_APPEND, IO_SHARED /* made if absent, kept if there: several write into it */,
+    IO_SECRET /* mode 600; -EEXIST where there is one */, IO_READ
+} IoOpen;
 
 /* Opens /dev/null in place of a closed standard input, output or error. Else the next file opened would take that
  * number, and receive the program's output. */
 void io_hold_standard(void);
 
-/* Returns a descriptor or -errno; mode 0666 & ~umask. Only plain files are opened for writing: links are -ELOOP,
+/* Returns a descriptor or -errno; mode 0666 & ~umask but for IO_SECRET. Only plain files are opened for writing: links are -ELOOP,
  * pipes and devices -ENXIO, at once. */
 int io_open(const char *path, IoOpen how);
 int io_write(int fd, const void *data, size_t bytes);
@@ -29,14 +32,21 @@ int io_truncate(int fd, uint64_t bytes);
 int io_fsync(int fd);
 int io_close(int fd);
 int io_rename(const char *from, const char *to);
+int io_link(const char *from, const char *to);           /* a second name; -EEXIST where that one is there */
 int io_unlink(const char *path);
 int io_rmdir(const char *path);                          /* an empty folder */
 int io_mkdirs(const char *path);                         /* with parents; existing folders are fine */
+int io_mkdir_own(const char *path);                      /* one folder, for this user alone; another's of that name is -EPERM */
 int io_remove_tree(const char *path);                    /* a folder we made: files and one level of folders below it; absent is fine */
 int io_fsync_dir(const char *path);
 
 /* Writes path.tmp, fsyncs, renames to path: readers see the old bytes or the new ones. */
 int io_replace_file(const char *path, const void *data, size_t bytes);
+
+/* Makes a file of so many zeroed bytes, all of them taken from its file system now, and maps it. Bytes written to
+ * *memory stay in the file, even if the process is killed. */
+int  io_map_new(const char *path, size_t bytes, void **memory);
+void io_unmap(void *memory, size_t bytes);
 
 /* Whole file into malloc'ed memory (NUL after the end), at most limit bytes: length or -errno (-EFBIG over the
  * limit). */

@@ -283,6 +283,11 @@ void say_part(const char *work, int64_t done, int64_t all) {
     say_again(text);
 }
 
+void say_no_more(void) {
+    self.part = NULL;
+    clear_rewritten(stdout);
+}
+
 /* --- the log ------------------------------------------------------------------------------------------------------ */
 
 void say_keep_log(int fd, const char *path, const char *heading) {

@@ -4,7 +4,7 @@
  * gets plain lines, whole. Each stream is judged alone. NO_COLOR or TERM=dumb: no colours; FORCE_COLOR: colours in
  * files and pipes, too. TERM=dumb: no line is rewritten.
  *
- * A line that will be rewritten stands on a terminal only. Whatever is printed next, on either stream, takes its place.
+ * A line that will be rewritten is printed on a terminal only. The next print on either stream replaces it.
  */
 #ifndef TRAIN_GPT_CORE_TERMINAL_H
 #define TRAIN_GPT_CORE_TERMINAL_H
@@ -40,10 +40,11 @@ void say_text(FILE *stream, int indent, const char *text); /* of any length */
 void terminal_fold(FILE *out, const char *text, int columns, int indent);
 
 /* On stdout, if it is a terminal: a line that will be rewritten, cut to the width. And a sign of life from work that
- * has taken two seconds: "validation 12/40", or where all = 0 "saving 5 s". The next line that is said ends it. Of rank 0's
- * main thread. */
+ * has taken two seconds: "validation 12/40", or where all = 0 "saving 5 s". The next line that is said ends it, and
+ * so does say_no_more(), before what is printed otherwise. Of rank 0's main thread. */
 void say_again(const char *text);
 void say_part(const char *work, int64_t done, int64_t all);
+void say_no_more(void);
 
 /* Everything said from now on, and what was said since the start, is written to fd, a file open for appending, which is
  * then ours: without colours and rewritten lines, each line at once; before it comes `heading`. A line that cannot be

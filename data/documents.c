@@ -22,6 +22,7 @@ enum { CHUNK_BYTES = 1 << 16, DEEPEST_FOLDER = 32 };
 typedef enum { SOURCE_TEXT, SOURCE_LINES, SOURCE_ROWS } SourceKind;
 typedef struct {
     char      *path;    /* owned */
+    char      *name;    /* owned: in messages */
     SourceKind kind;
     int64_t    bytes;   /* of a plain text's file; -1: known after reading */
     int        is_pipe; /* read once only; its kind is known when it is opened */
@@ -78,13 +79,13 @@ static int begins_with_object(const TextFile *f) {
     return is_object;
 }
 
-static int judge(const Documents *d, const char *path, const TextFile *f, SourceKind *kind, char fault[DOCUMENT_FAULT_CHARS]) {
+static int judge(const Documents *d, const char *name, const TextFile *f, SourceKind *kind, char fault[DOCUMENT_FAULT_CHARS]) {
     const char *what;
     char        text[300];
-    int         says = d->field ? 1 : name_says_lines(path);
+    int         says = d->field ? 1 : name_says_lines(name);
     switch (text_file_kind(f, &what)) {
         case TEXT_PARQUET:
-            if (text_file_is_packed(f)) return say(fault, EXIT_DATA, path, "is a packed parquet file: unpack it first");
+            if (text_file_is_packed(f)) return say(fault, EXIT_DATA, name, "is a packed parquet file: unpack it first");
             return *kind = SOURCE_ROWS, 0;
         case TEXT_JSON:
             *kind = says > 0 || (says == 0 && begins_with_object(f)) ? SOURCE_LINES : SOURCE_TEXT;
@@ -92,8 +93,8 @@ static int judge(const Documents *d, const char *path, const TextFile *f, Source
         case TEXT_OTHER:
             if (!what && d->binary) return *kind = SOURCE_TEXT, 0;
             snprintf(text, sizeof text, "is %s, not text", what ? what : "binary (it holds zero bytes)");
-            return say(fault, EXIT_DATA, path, text);
-        default: return *kind = name_says_lines(path) > 0 ? SOURCE_LINES : SOURCE_TEXT, 0;
+            return say(fault, EXIT_DATA, name, text);
+        default: return *kind = name_says_lines(name) > 0 ? SOURCE_LINES : SOURCE_TEXT, 0;
     }
 }
 
@@ -101,10 +102,10 @@ static int judge(const Documents *d, const char *path, const TextFile *f, Source
 static int open_source(const Documents *d, const Source *s, TextFile **f, SourceKind *kind, char fault[DOCUMENT_FAULT_CHARS]) {
     char why[TEXT_FILE_FAULT_CHARS];
     int  exit_code = text_file_open(f, s->path, why);
-    if (exit_code) return say(fault, exit_code, s->path, why);
-    exit_code = judge(d, s->path, *f, kind, fault);
+    if (exit_code) return say(fault, exit_code, s->name, why);
+    exit_code = judge(d, s->name, *f, kind, fault);
     if (exit_code == 0 && *kind == SOURCE_ROWS && s->is_pipe)
-        exit_code = say(fault, EXIT_DATA, s->path, "is parquet, whose end is read first: name the file");
+        exit_code = say(fault, EXIT_DATA, s->name, "is parquet, whose end is read first: name the file");
     if (exit_code) text_file_close(*f), *f = NULL;
     return exit_code;
 }
@@ -120,31 +121,32 @@ static int look_into(const Documents *d, Source *s, char fault[DOCUMENT_FAULT_CH
     if (s->kind != SOURCE_ROWS) return 0;
     char     why[PARQUET_FAULT_CHARS];
     Parquet *rows = NULL;
-    if (!parquet_open(&rows, s->path, field_of(d), why)) return say(fault, EXIT_DATA, s->path, why);
+    if (!parquet_open(&rows, s->path, field_of(d), why)) return say(fault, EXIT_DATA, s->name, why);
     parquet_close(rows);
     return 0;
 }
 
-static void add_source(Documents *d, const char *path, const struct stat *st) {
+static void add_source(Documents *d, const char *path, const char *name, const struct stat *st) {
     if (d->sources == d->room) {
         d->room = d->room ? 2 * d->room : 16;
         d->source = (Source *)realloc(d->source, sizeof *d->source * (size_t)d->room);
     }
-    char *copy = strdup(path);
-    if (!d->source || !copy) fail(EXIT_MEMORY, "no memory for the names of the texts");
-    d->source[d->sources++] = (Source){copy, SOURCE_TEXT, S_ISREG(st->st_mode) ? (int64_t)st->st_size : -1, !S_ISREG(st->st_mode)};
+    Source source = {.path = strdup(path), .name = strdup(name), .kind = SOURCE_TEXT, .is_pipe = !S_ISREG(st->st_mode)};
+    if (!d->source || !source.path || !source.name) fail(EXIT_MEMORY, "no memory for the names of the texts");
+    source.bytes = source.is_pipe ? -1 : (int64_t)st->st_size;
+    d->source[d->sources++] = source;
 }
 
 static int is_seen(const struct dirent *entry) { return entry->d_name[0] != '.'; }
 
-static int add_path(Documents *d, const char *path, int depth, char fault[DOCUMENT_FAULT_CHARS]) {
+static int add_path(Documents *d, const char *path, const char *name, int depth, char fault[DOCUMENT_FAULT_CHARS]) {
     struct stat st;
     if (stat(path, &st) < 0 || access(path, R_OK) < 0) {
-        snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %s: %s", path, strerror(errno));
+        snprintf(fault, DOCUMENT_FAULT_CHARS, "cannot read %s: %s", name, strerror(errno));
         return EXIT_DATA;
     }
     if (!S_ISDIR(st.st_mode)) {
-        add_source(d, path, &st);
+        add_source(d, path, name, &st);
         return d->source[d->sources - 1].is_pipe ? 0 : look_into(d, &d->source[d->sources - 1], fault);
     }
     struct dirent **entry = NULL;
@@ -153,12 +155,14 @@ static int add_path(Documents *d, const char *path, int depth, char fault[DOCUME
     for (int i = 0; i < entries; i++) {
         char inside[PATH_MAX];
         int  fits = snprintf(inside, sizeof inside, "%s/%s", path, entry[i]->d_name) < (int)sizeof inside;
-        if (exit_code == 0) exit_code = fits ? add_path(d, inside, depth + 1, fault) : say(fault, EXIT_DATA, path, "has names that are too long");
+        if (exit_code == 0) exit_code = fits ? add_path(d, inside, inside, depth + 1, fault) : say(fault, EXIT_DATA, path, "has names that are too long");
         free(entry[i]);
     }
     free(entry);
     return exit_code;
 }
+
+const char *documents_input_name(const char *input) { return strcmp(input, "-") == 0 ? "standard input" : input; }
 
 int documents_find(Documents **found, char **names, int count, const char *field, int binary, char fault[DOCUMENT_FAULT_CHARS]) {
     Documents *d = (Documents *)calloc(1, sizeof *d);
@@ -167,7 +171,7 @@ int documents_find(Documents **found, char **names, int count, const char *field
     int exit_code = 0;
     for (int i = 0; i < count && exit_code == 0; i++) {
         int64_t before = d->sources;
-        exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], 0, fault);
+        exit_code = add_path(d, strcmp(names[i], "-") == 0 ? "/dev/stdin" : names[i], documents_input_name(names[i]), 0, fault);
         if (exit_code == 0 && d->sources == before) exit_code = say(fault, EXIT_DATA, names[i], "is a folder without files");
     }
     if (exit_code) documents_free(d), d = NULL;
@@ -177,9 +181,15 @@ int documents_find(Documents **found, char **names, int count, const char *field
 
 void documents_free(Documents *d) {
     if (!d) return;
-    for (int64_t i = 0; i < d->sources; i++) free(d->source[i].path);
+    for (int64_t i = 0; i < d->sources; i++) free(d->source[i].path), free(d->source[i].name);
     free(d->source);
     free(d);
+}
+
+int documents_have_rows(const Documents *d) {
+    for (int64_t i = 0; i < d->sources; i++)
+        if (d->source[i].kind != SOURCE_TEXT) return 1;
+    return 0;
 }
 
 int documents_are_empty(const Documents *d) {
@@ -226,11 +236,11 @@ int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_F
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-static int read_text(TextFile *f, const char *path, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
+static int read_text(TextFile *f, const char *name, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
     char chunk[CHUNK_BYTES], why[TEXT_FILE_FAULT_CHARS];
     int  has_begun = 0;
     for (int64_t n; (n = text_file_read(f, chunk, sizeof chunk, why)) != 0;) {
-        if (n < 0) return say(fault, (int)-n, path, why);
+        if (n < 0) return say(fault, (int)-n, name, why);
         if (!has_begun) sink.begin(sink.with, 0), has_begun = 1;
         sink.text(sink.with, chunk, (size_t)n);
     }
@@ -257,54 +267,57 @@ static void add_to_line(Line *l, const char *text, size_t bytes) {
     l->bytes += bytes;
 }
 
-static int put_line(const Documents *d, const char *path, int64_t number, Line *l, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
+static int put_line(const Documents *d, const char *name, int64_t number, Line *l, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
     char   why[JSON_LINE_FAULT_CHARS], *text = NULL;
     size_t length = 0;
     int    found = json_line_text(l->text, l->bytes, field_of(d), &text, &length, why);
     l->bytes = 0;
     if (found < 0) {
-        snprintf(fault, DOCUMENT_FAULT_CHARS, "%s: line %lld %s", path, (long long)number, why);
+        snprintf(fault, DOCUMENT_FAULT_CHARS, "%s: line %lld %s", name, (long long)number, why);
         return EXIT_DATA;
     }
     if (found) put_row(sink, text, length);
     return 0;
 }
 
-static int read_lines(const Documents *d, TextFile *f, const char *path, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
+static int read_lines(const Documents *d, TextFile *f, const char *name, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
     char    chunk[CHUNK_BYTES], why[TEXT_FILE_FAULT_CHARS];
     Line    line = {.room = 0};
     int64_t n, number = 1;
     int     exit_code = 0;
     while (exit_code == 0 && (n = text_file_read(f, chunk, sizeof chunk, why)) != 0) {
-        if (n < 0) exit_code = say(fault, (int)-n, path, why);
+        if (n < 0) {
+            exit_code = say(fault, (int)-n, name, why);
+            break;
+        }
         for (char *at = chunk, *end = chunk + n; exit_code == 0 && at < end;) {
             char *newline = (char *)memchr(at, '\n', (size_t)(end - at));
             add_to_line(&line, at, (size_t)((newline ? newline : end) - at));
             if (line.bytes > DOCUMENT_LONGEST_LINE) {
-                snprintf(fault, DOCUMENT_FAULT_CHARS, "%s: line %lld is longer than %d MiB, the most that is read", path,
+                snprintf(fault, DOCUMENT_FAULT_CHARS, "%s: line %lld is longer than %d MiB, the most that is read", name,
                          (long long)number, DOCUMENT_LONGEST_LINE >> 20);
                 exit_code = EXIT_DATA;
             } else if (newline) {
-                exit_code = put_line(d, path, number++, &line, sink, fault);
+                exit_code = put_line(d, name, number++, &line, sink, fault);
             }
             at = newline ? newline + 1 : end;
         }
     }
-    if (exit_code == 0 && line.bytes > 0) exit_code = put_line(d, path, number, &line, sink, fault);
+    if (exit_code == 0 && line.bytes > 0) exit_code = put_line(d, name, number, &line, sink, fault);
     free(line.text);
     return exit_code;
 }
 
-static int read_rows(const Documents *d, const char *path, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
+static int read_rows(const Documents *d, const Source *s, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
     char        why[PARQUET_FAULT_CHARS];
     const char *text;
     size_t      bytes;
     Parquet    *rows = NULL;
-    if (!parquet_open(&rows, path, field_of(d), why)) return say(fault, EXIT_DATA, path, why);
+    if (!parquet_open(&rows, s->path, field_of(d), why)) return say(fault, EXIT_DATA, s->name, why);
     int found;
     while ((found = parquet_next(rows, &text, &bytes, why)) > 0) put_row(sink, text, bytes);
     parquet_close(rows);
-    return found < 0 ? say(fault, EXIT_DATA, path, why) : 0;
+    return found < 0 ? say(fault, EXIT_DATA, s->name, why) : 0;
 }
 
 static int read_source(const Documents *d, const Source *s, DocumentSink sink, char fault[DOCUMENT_FAULT_CHARS]) {
@@ -313,9 +326,9 @@ static int read_source(const Documents *d, const Source *s, DocumentSink sink, c
     int        exit_code = open_source(d, s, &f, &kind, fault);
     if (exit_code) return exit_code;
     switch (kind) {
-        case SOURCE_TEXT: exit_code = read_text(f, s->path, sink, fault); break;
-        case SOURCE_LINES: exit_code = read_lines(d, f, s->path, sink, fault); break;
-        case SOURCE_ROWS: exit_code = read_rows(d, s->path, sink, fault); break;
+        case SOURCE_TEXT: exit_code = read_text(f, s->name, sink, fault); break;
+        case SOURCE_LINES: exit_code = read_lines(d, f, s->name, sink, fault); break;
+        case SOURCE_ROWS: exit_code = read_rows(d, s, sink, fault); break;
     }
     text_file_close(f);
     return exit_code;

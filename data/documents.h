@@ -1,8 +1,8 @@
 /* documents.h - the documents of a list of inputs, in order: each text file is one, each line of a JSON Lines file, each row
  * of a parquet file. Text and JSON Lines may be packed by gzip, zstd or xz; a folder stands for all files below it, by name.
  *
- * What a file is, its content says; of a name that ends in .txt or .md (before .gz, .zst, .xz) it is text whatever it looks
- * like, of .jsonl, .ndjson or .json it is JSON Lines.
+ * The content of a file decides how it is read, with two exceptions by the end of its name (before .gz, .zst, .xz): .txt and
+ * .md are always text; .jsonl, .ndjson and .json are JSON Lines.
  */
 #ifndef TRAIN_GPT_DATA_DOCUMENTS_H
 #define TRAIN_GPT_DATA_DOCUMENTS_H
@@ -29,6 +29,8 @@ typedef struct {
  * here returns 0, or an exit code (64, 65, 74) and in fault the whole sentence. */
 int  documents_find(Documents **found, char **names, int count, const char *field, int binary, char fault[DOCUMENT_FAULT_CHARS]);
 void documents_free(Documents *d);
+const char *documents_input_name(const char *input); /* as messages call it: "-" is "standard input" */
+int  documents_have_rows(const Documents *d); /* not all are whole files */
 int  documents_are_empty(const Documents *d); /* all are files without a byte */
 /* Copies inputs that can be read once only (pipes) into the folder, which exists. */
 int documents_keep_pipes(Documents *d, const char *folder, char fault[DOCUMENT_FAULT_CHARS]);

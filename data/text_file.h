@@ -18,8 +18,8 @@ typedef enum { TEXT_PLAIN, TEXT_JSON, TEXT_PARQUET, TEXT_OTHER } TextKind;
 int text_file_open(TextFile **file, const char *path, char fault[TEXT_FILE_FAULT_CHARS]);
 void text_file_close(TextFile *f);
 
-/* What the unpacked bytes are by their first TEXT_FILE_START: JSON where they begin with { or [. TEXT_OTHER: none of these;
- * *what is then its name ("a PDF"), NULL where that is unknown. */
+/* Returns the kind of the file, judged by its first TEXT_FILE_START unpacked bytes: JSON if they begin with { or [. For
+ * TEXT_OTHER, *what is its name ("a PDF"), or NULL where that is unknown. */
 TextKind text_file_kind(const TextFile *f, const char **what);
 int      text_file_is_packed(const TextFile *f);
 /* The first unpacked bytes, at most TEXT_FILE_START. */

@@ -1,12 +1,14 @@
 /* tokenizer.c - see tokenizer.h. */
 #include "data/tokenizer.h"
 
-#include <glob.h>
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <utf8proc.h>
 
 #include "core/error.h"
+#include "data/tokens_json.h"
 
 /* A vocabulary of the 256 bytes, each its own id. */
 static int is_of_bytes(const Bpe *b) {
@@ -23,38 +25,54 @@ Tokenizer tokenizer_create(const char *path, int64_t vocab_size) {
     Tokenizer t = {TOKENIZER_BPE, vocab_size, bpe_file_read(path)};
     if (is_of_bytes(t.file.bpe)) {
         bpe_file_free(&t.file);
-        t.kind = TOKENIZER_BYTES;
-        return t;
+        return (Tokenizer){.kind = TOKENIZER_BYTES, .vocab_size = 256};
     }
     if (bpe_ids(t.file.bpe) > vocab_size)
         fail(EXIT_CONFIG,
-             "data.tokenizer: %s has ids up to %d, and model.vocab_size is %lld: %d, or a multiple of 64 above it, has room for all",
+             "%s has ids up to %d, and model.vocab_size is %lld: %d, or a multiple of 64 above it, has room for all",
              path, bpe_ids(t.file.bpe) - 1, (long long)vocab_size, bpe_ids(t.file.bpe));
     return t;
 }
 
-int tokenizer_beside(const char *shard, char *out, size_t capacity) {
-    static const char *const FILES[] = {"tokenizer.json", "vocab.json", "*.tiktoken"};
-    const char *slash = strrchr(shard, '/');
-    for (int i = 0; i < 3; i++) {
-        glob_t found;
-        char   pattern[4200];
-        snprintf(pattern, sizeof pattern, "%.*s%s", slash ? (int)(slash - shard) + 1 : 0, shard, FILES[i]);
-        if (glob(pattern, 0, NULL, &found) != 0) continue;
-        int fits = (size_t)snprintf(out, capacity, "%s", found.gl_pathv[0]) < capacity;
-        globfree(&found);
-        if (fits) return 1;
+/* The first NAME.tiktoken of a folder by name; 0: none. */
+static int find_tiktoken(const char *folder, char *out, size_t capacity) {
+    char           best[256] = "";
+    DIR           *d = opendir(folder);
+    struct dirent *entry;
+    while (d && (entry = readdir(d))) {
+        const char *dot = strrchr(entry->d_name, '.');
+        if (dot && strcmp(dot, ".tiktoken") == 0 && strlen(entry->d_name) < sizeof best && (!*best || strcmp(entry->d_name, best) < 0))
+            strcpy(best, entry->d_name);
     }
-    return 0;
+    if (d) closedir(d);
+    return *best && (size_t)snprintf(out, capacity, "%s/%s", folder, best) < capacity;
 }
 
-/* The first id that is not the same in both, or -1. */
-static int32_t first_difference(const Bpe *a, const Bpe *b) {
-    int32_t most = bpe_ids(a) > bpe_ids(b) ? bpe_ids(a) : bpe_ids(b);
-    for (int32_t id = 0; id < most; id++) {
-        size_t      a_bytes = 0, b_bytes = 0;
-        const char *in_a = id < bpe_ids(a) ? bpe_bytes(a, id, &a_bytes) : NULL, *in_b = id < bpe_ids(b) ? bpe_bytes(b, id, &b_bytes) : NULL;
-        if (!in_a != !in_b || a_bytes != b_bytes || (in_a && memcmp(in_a, in_b, a_bytes) != 0)) return id;
+int tokenizer_beside(const char *shard, char *out, size_t capacity) {
+    static const char *const FILES[] = {"tokenizer.json", "vocab.json"};
+    const char *slash = strrchr(shard, '/');
+    char        folder[4200];
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - shard) : 1, slash ? shard : ".");
+    for (int i = 0; i < 2; i++)
+        if ((size_t)snprintf(out, capacity, "%s/%s", folder, FILES[i]) < capacity && access(out, F_OK) == 0) return 1;
+    return find_tiktoken(folder, out, capacity);
+}
+
+static const char *bytes_of(const Tokenizer *t, int32_t id, char *byte, size_t *bytes) {
+    if (t->kind == TOKENIZER_BPE) return id < bpe_ids(t->file.bpe) ? bpe_bytes(t->file.bpe, id, bytes) : NULL;
+    *byte = (char)id, *bytes = 1;
+    return id < 256 ? byte : NULL;
+}
+
+int32_t tokenizer_difference(const Tokenizer *a, const Tokenizer *b) {
+    int32_t most = 256, a_ids = a->kind == TOKENIZER_BPE ? bpe_ids(a->file.bpe) : 0, b_ids = b->kind == TOKENIZER_BPE ? bpe_ids(b->file.bpe) : 0;
+    if (a_ids > most) most = a_ids;
+    if (b_ids > most) most = b_ids;
+    for (int32_t id = 0; id < most && a->kind != TOKENIZER_IDS && b->kind != TOKENIZER_IDS; id++) {
+        size_t      n = 0, m = 0;
+        char        x, y;
+        const char *in_a = bytes_of(a, id, &x, &n), *in_b = bytes_of(b, id, &y, &m);
+        if (!in_a != !in_b || n != m || (in_a && memcmp(in_a, in_b, n) != 0)) return id;
     }
     return -1;
 }
@@ -63,14 +81,22 @@ Tokenizer tokenizer_of_data(const char *path, const char *shard, int64_t vocab_s
     char beside[4200];
     int  is_beside = tokenizer_beside(shard, beside, sizeof beside);
     if (!*path || !is_beside) return tokenizer_create(is_beside ? beside : path, vocab_size);
-    Tokenizer t = tokenizer_create(path, vocab_size);
-    BpeFile   of_data = bpe_file_read(beside);
-    int32_t   id = first_difference(t.file.bpe, of_data.bpe);
+    Tokenizer t = tokenizer_create(path, vocab_size), of_data = tokenizer_create(beside, BPE_MOST_IDS);
+    int32_t   id = tokenizer_difference(&t, &of_data);
     if (id >= 0)
         fail(EXIT_DATA, "data.tokenizer: %s is not the tokenizer of the data, %s: from id %d on they differ; leave data.tokenizer empty", path,
              beside, id);
-    bpe_file_free(&of_data);
+    tokenizer_destroy(&of_data);
     return t;
+}
+
+void tokenizer_refuse_notes(const Tokenizer *t, const char *name, const char *shard) {
+    char    notes[4200];
+    int64_t ids = tokens_json_vocab_size(shard);
+    if (t->kind != TOKENIZER_BPE || ids == 0 || ids == bpe_ids(t->file.bpe)) return;
+    tokens_json_path(shard, notes, sizeof notes);
+    fail(EXIT_DATA, "%s has %d ids, and the tokens of %s are of %lld: they were made with another tokenizer", name,
+         bpe_ids(t->file.bpe), notes, (long long)ids);
 }
 
 void tokenizer_destroy(Tokenizer *t) {

@@ -28,9 +28,13 @@ Tokenizer tokenizer_create(const char *path, int64_t vocab_size);
 /* Whether the folder of a shard (or of a glob of them) holds a tokenizer, as `tokenize` leaves it there: its path into out
  * [capacity]. */
 int       tokenizer_beside(const char *shard, char *out, size_t capacity);
+/* The first id that stands for other text in the two, or -1; ids alone differ from nothing. */
+int32_t   tokenizer_difference(const Tokenizer *a, const Tokenizer *b);
 /* The tokenizer of data: path where it is given, else the one beside the shard, else as of "". Exit 65 where both are there
  * and differ: the ids of the data would mean something else. */
 Tokenizer tokenizer_of_data(const char *path, const char *shard, int64_t vocab_size);
+/* Exit 65 where the notes beside a shard (data/tokens_json.h) count other ids than byte-pair encoding called `name`. */
+void      tokenizer_refuse_notes(const Tokenizer *t, const char *name, const char *shard);
 void      tokenizer_destroy(Tokenizer *t);
 /* Ids that a text of so many bytes has at most. */
 size_t    tokenizer_most(const Tokenizer *t, size_t bytes);

@@ -12,22 +12,34 @@
 
 enum { NOTES_LIMIT = 1 << 16 };
 
-double tokens_json_bytes_per_token(const char *shard) {
+void tokens_json_path(const char *shard, char *path, size_t capacity) {
     const char *slash = strrchr(shard, '/');
-    char        path[4200], *text;
-    Json        json;
-    JsonFault   fault;
-    double      found = NAN;
-    snprintf(path, sizeof path, "%.*stokens.json", slash ? (int)(slash - shard) + 1 : 0, shard);
+    snprintf(path, capacity, "%.*stokens.json", slash ? (int)(slash - shard) + 1 : 0, shard);
+}
+
+/* A number above 0; NaN: there is none. */
+static double number_beside(const char *shard, const char *key) {
+    char      path[4200], *text;
+    Json      json;
+    JsonFault fault;
+    double    found = NAN;
+    tokens_json_path(shard, path, sizeof path);
     int64_t bytes = io_read_file(path, NOTES_LIMIT, &text);
     if (bytes < 0) return NAN;
     if (json_parse(text, (size_t)bytes, NOTES_LIMIT, &json, &fault)) {
-        const cJSON *member = json_member(json.root, "bytes_per_token");
+        const cJSON *member = json_member(json.root, key);
         if (cJSON_IsNumber(member) && member->valuedouble > 0) found = member->valuedouble;
         json_free(&json);
     }
     free(text);
     return found;
+}
+
+double tokens_json_bytes_per_token(const char *shard) { return number_beside(shard, "bytes_per_token"); }
+
+int64_t tokens_json_vocab_size(const char *shard) {
+    double size = number_beside(shard, "vocab_size");
+    return size <= INT32_MAX ? (int64_t)size : 0;
 }
 
 double bits_per_byte(double loss, double bytes_per_token) { return loss / 0.69314718055994530942 / bytes_per_token; }

@@ -201,25 +201,29 @@ void model_destroy(Model *m) {
     free(m);
 }
 
-void model_init_weights(Model *m, uint64_t seed, void (*ticks)(void *ctx), void *ctx) {
+void masters_init(Optimizer *o, Stream *s, uint64_t seed, void (*ticks)(void *ctx), void *ctx) {
     enum { BLOCK = 1 << 20 };
     float *values = (float *)malloc(BLOCK * sizeof *values);
     if (!values) fail(EXIT_MEMORY, "no memory for initial weights");
-    for (int i = 0; i < m->shards->spans; i++) {
-        Span         span = m->shards->span[i];
-        const Param *p = &m->shards->layout.param[span.param];
-        Tensor       master = optimizer_master(&m->optimizer, span);
+    for (int i = 0; i < o->shards->spans; i++) {
+        Span         span = o->shards->span[i];
+        const Param *p = &o->shards->layout.param[span.param];
+        Tensor       master = optimizer_master(o, span);
         for (int64_t at = 0; at < span.elems; at += BLOCK) {
             int64_t n = span.elems - at < BLOCK ? span.elems - at : BLOCK;
             for (int64_t k = 0, run; k < n; k += run) {
-                FileRun from = layout_run(&m->shards->layout, &span, at + k);
+                FileRun from = layout_run(&o->shards->layout, &span, at + k);
                 run = from.elems < n - k ? from.elems : n - k;
                 param_init_values(values + k, p, from.offset, run, seed);
             }
-            optimizer_put(&m->optimizer, &m->stream, tensor_slice(master, at, n), values);
+            optimizer_put(o, s, tensor_slice(master, at, n), values);
             if (ticks) ticks(ctx);
         }
     }
     free(values);
-    optimizer_publish(&m->optimizer, &m->stream);
+    optimizer_publish(o, s);
+}
+
+void model_init_weights(Model *m, uint64_t seed, void (*ticks)(void *ctx), void *ctx) {
+    masters_init(&m->optimizer, &m->stream, seed, ticks, ctx);
 }

@@ -60,6 +60,8 @@ void       model_destroy(Model *m);      /* NULL: nothing */
 /* First weights: each rank draws those it updates, a function of (seed, global offset). ticks(ctx), which may be NULL,
  * is called now and then. */
 void       model_init_weights(Model *m, uint64_t seed, void (*ticks)(void *ctx), void *ctx);
+/* The same of masters that no model is made for. */
+void       masters_init(Optimizer *o, Stream *s, uint64_t seed, void (*ticks)(void *ctx), void *ctx);
 
 #ifdef __cplusplus
 }

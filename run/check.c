@@ -13,6 +13,7 @@
 #include "run/config/options.h"
 #include "run/sample.h"
 #include "run/tasks.h"
+#include "run/verb_arguments.h"
 #include "run/verbs.h"
 
 static void line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -82,31 +83,21 @@ static void check_tasks(const Config *c, const Tokenizer *tokenizer) {
     }
 }
 
+enum { RANKS };
 const VerbKey CHECK_KEYS[] = {
-    {"ranks", "8", "1", "check for a job of so many ranks"},
+    [RANKS] = {"ranks", "8", "1", "check for a job of so many ranks"},
     {.name = NULL},
 };
 
-/* The N of "ranks=N", 0 if the argument is another; exit 64 if N is no number of ranks. */
-static int ranks_of(const char *argument) {
-    const char *value;
-    if (verb_key(CHECK_KEYS, argument, &value) < 0) return 0;
-    char *end;
-    long  ranks = strtol(value, &end, 10);
-    if (*end || end == value || ranks < 1 || ranks > 1000000)
-        fail(EXIT_CONFIG, "ranks must be an integer from 1 to 1000000, not \"%s\"", value);
-    return (int)ranks;
-}
-
 int verb_check(int argc, char **argv) {
-    if (argc < 2) fail(EXIT_CONFIG, "check needs a config: train_gpt check config.json [key=value ...] [ranks=N]");
+    if (argc < 2) verb_misused("check", "it needs a config file");
     Config config;
     int    ranks = 0, kept = 0;
     char **overrides = argv + 2;
     for (int i = 0; i < argc - 2; i++) {
-        int given = ranks_of(overrides[i]);
-        if (given) ranks = given;
-        else       overrides[kept++] = overrides[i];
+        VerbArgument a = verb_key_or_config("check", overrides[i]);
+        if (a.row == RANKS) ranks = (int)verb_count(&a, 1, 1000000);
+        else overrides[kept++] = overrides[i];
     }
     char *faults = config_load(argv[1], overrides, kept, ranks, &config);
     if (faults) {

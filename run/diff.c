@@ -14,7 +14,8 @@
 #include "run/config/config.h"
 #include "run/config/config_diff.h"
 #include "run/inspect.h"
-#include "run/log_lines.h"
+#include "run/metrics_line.h"
+#include "run/verb_arguments.h"
 #include "run/verbs.h"
 
 enum { EXIT_DIFFERS = 1, NAMED = 20 };
@@ -164,10 +165,10 @@ static int same_number(double a, double b) { return a == b || (isnan(a) && isnan
 /* Steps that only one of them has are passed over. */
 static void diff_steps(Diff *d) {
     FILE   *f[2] = {open_metrics(d->path[0]), open_metrics(d->path[1])};
-    LogLine at[2] = {{LOG_TRAIN, 0, NAN}, {LOG_TRAIN, 0, NAN}}, first[2], end[2];
+    MetricsLine at[2], first[2], end[2];
     int64_t common = 0, last[2] = {0, 0};
     int     more[2], is_other = 0;
-    for (int k = 0; k < 2; k++) if ((more[k] = f[k] && log_step_next(f[k], &at[k]))) last[k] = at[k].step;
+    for (int k = 0; k < 2; k++) if ((more[k] = f[k] && metrics_line_find(f[k], LINE_TRAIN, &at[k]))) last[k] = at[k].step;
     while (more[0] && more[1]) {
         if (at[0].step == at[1].step) {
             common++, end[0] = at[0], end[1] = at[1];
@@ -175,10 +176,10 @@ static void diff_steps(Diff *d) {
         }
         int64_t step[2] = {at[0].step, at[1].step};
         for (int k = 0; k < 2; k++)
-            if (step[k] <= step[!k] && (more[k] = log_step_next(f[k], &at[k]))) last[k] = at[k].step;
+            if (step[k] <= step[!k] && (more[k] = metrics_line_find(f[k], LINE_TRAIN, &at[k]))) last[k] = at[k].step;
     }
     for (int k = 0; k < 2; k++) {
-        while (more[k] && (more[k] = log_step_next(f[k], &at[k]))) last[k] = at[k].step;
+        while (more[k] && (more[k] = metrics_line_find(f[k], LINE_TRAIN, &at[k]))) last[k] = at[k].step;
         if (f[k]) fclose(f[k]);
     }
     printf("steps        %" PRId64 " | %" PRId64 "\n", last[0], last[1]);
@@ -241,24 +242,23 @@ static Kind kind_of(const char *path) {
     }
 }
 
+enum { TENSORS };
 const VerbKey DIFF_KEYS[] = {
-    {"tensors", "true", "false", "list every tensor"},
+    [TENSORS] = {"tensors", "true", "false", "list every tensor"},
     {.name = NULL},
 };
 
 int verb_diff(int argc, char **argv) {
     static const char *const NAMES[] = {"a run", "a checkpoint", "weights", "a config"};
     Diff        d = {{NULL, NULL}, 0, 0};
-    const char *value;
     int         paths = 0;
     for (int i = 1; i < argc; i++) {
-        if ((value = report_argument(argv[i], "tensors"))) d.lists = report_flag("diff", "tensors", value);
-        else if (paths < 2 && (!strchr(argv[i], '=') || access(argv[i], F_OK) == 0)) d.path[paths++] = argv[i];
-        else fail(EXIT_CONFIG, "diff: \"%s\" is one too many; usage: ./train_gpt diff A B [tensors=true]", argv[i]);
+        VerbArgument a = verb_argument("diff", argv[i]);
+        if (a.row == TENSORS) d.lists = verb_flag(&a);
+        else if (paths == 2) verb_misused("diff", "\"%s\" is one too many", argv[i]);
+        else d.path[paths++] = argv[i];
     }
-    if (paths < 2)
-        fail(EXIT_CONFIG,
-             "diff needs two runs, checkpoints, configs or files of weights: ./train_gpt diff A B [tensors=true]");
+    if (paths < 2) verb_misused("diff", "it needs two runs, checkpoints, configs or files of weights");
     Kind kind[2] = {kind_of(d.path[0]), kind_of(d.path[1])};
     if (kind[0] == OF_CHECKPOINTS && kind[1] == OF_WEIGHTS) kind[0] = OF_WEIGHTS;
     if (kind[1] == OF_CHECKPOINTS && kind[0] == OF_WEIGHTS) kind[1] = OF_WEIGHTS;

@@ -17,10 +17,12 @@
 #include "comm/world.h"
 #include "core/device.h"
 #include "core/error.h"
+#include "core/gpu_meter.h"
 #include "core/simd.h"
 #include "run/plan.h"
 #include "run/probe.h"
 #include "run/report.h"
+#include "run/verb_arguments.h"
 #include "run/verbs.h"
 
 typedef enum { FINE, WARN, MEND } Verdict;
@@ -170,6 +172,17 @@ static void check_gpu(Visit *v) {
     if (f) fclose(f);
 }
 
+static void check_gpu_meter(Visit *v) {
+    char      fault[GPU_METER_FAULT_CHARS];
+    GpuMeter *m = gpu_meter_open("", fault);
+    if (fault[0]) tell(v, WARN, "NVML", "%s: metrics.jsonl gets no use, power and temperature of the GPU", fault);
+    if (!m) return;
+    GpuReading r = gpu_meter_read(m);
+    tell(v, FINE, "NVML", "%s%s%s%sin metrics.jsonl", r.has >> GPU_USE & 1 ? "use, " : "", r.has >> GPU_POWER & 1 ? "power, " : "",
+         r.has >> GPU_MEMORY & 1 ? "memory, " : "", r.has >> GPU_TEMPERATURE & 1 ? "temperature, " : "");
+    gpu_meter_close(m);
+}
+
 /* --- MPI ---------------------------------------------------------------------------------------------------------- */
 
 static void check_pmix(Visit *v) {
@@ -223,24 +236,25 @@ static void check_mpi(Visit *v) {
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
 
+enum { RUN_DIR };
 const VerbKey DOCTOR_KEYS[] = {
-    {"run.dir", "runs/mine", "this folder", "where checkpoints would go: its disk is looked at"},
+    [RUN_DIR] = {"run.dir", "runs/mine", "this folder", "where checkpoints would go: its disk is looked at"},
     {.name = NULL},
 };
 
 int verb_doctor(int argc, char **argv) {
-    const char *dir = ".", *value;
+    const char *dir = ".";
     Visit       v = {FINE};
     for (int i = 1; i < argc; i++) {
-        if (!(value = report_argument(argv[i], "run.dir")) || !*value)
-            fail(EXIT_CONFIG, "doctor: \"%s\" is unknown; usage: ./train_gpt doctor [run.dir=FOLDER]", argv[i]);
-        dir = value;
+        VerbArgument a = verb_key_only("doctor", argv[i]);
+        dir = verb_text(&a);
     }
     check_processor(&v);
     check_cores(&v);
     check_load(&v);
     check_memory(&v);
     check_gpu(&v);
+    check_gpu_meter(&v);
     check_mpi(&v);
     check_shared_memory(&v);
     check_disk(&v, dir);

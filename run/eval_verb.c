@@ -10,31 +10,30 @@
 
 #include "core/io.h"
 #include "core/json.h"
+#include "core/terminal.h"
 #include "data/dataset.h"
+#include "data/tokens_json.h"
 #include "layers/algorithms.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/weights_set.h"
-#include "run/config/nearest.h"
 #include "run/stored_model.h"
 #include "run/task_scores.h"
+#include "run/verb_arguments.h"
 #include "run/verbs.h"
 
+enum { DATA, TASKS, TOKENS, BATCH, TOKENIZER, JSON, TENSOR, CONTEXT, PIPELINE };
 const VerbKey EVAL_KEYS[] = {
-    {"data", "'datasets/my/val*'", "the run's data.val", "token shards whose mean loss is printed"},
-    {"tasks", "a.jsonl,b.jsonl", "", "files of questions, and what they are scored by: docs/evaluation.md"},
-    {"tokens", "1e6", "the run's eval.tokens", "tokens of the shards; 0: all"},
-    {"batch", "8", "chosen", "sequences that are computed at once"},
-    {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
-    {"json", "true", "false", "the figures as JSON"},
-    {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix"},
-    {"parallel.context", "2", "1", "under mpirun: ranks that share a sequence"},
-    {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks"},
+    [DATA] = {"data", "'datasets/my/val*'", "the run's data.val", "token shards whose mean loss is printed"},
+    [TASKS] = {"tasks", "a.jsonl,b.jsonl", "", "files of questions, and what they are scored by: docs/evaluation.md"},
+    [TOKENS] = {"tokens", "1000000", "the run's eval.tokens", "tokens of the shards; 0: all"},
+    [BATCH] = {"batch", "16", "8", "sequences that are computed at once"},
+    [TOKENIZER] = {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
+    [JSON] = {"json", "true", "false", "the figures as JSON"},
+    [TENSOR] = {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix"},
+    [CONTEXT] = {"parallel.context", "2", "1", "under mpirun: ranks that share a sequence"},
+    [PIPELINE] = {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks"},
     {.name = NULL},
 };
-
-static const char USAGE[] =
-    "./train_gpt eval RUN_OR_CHECKPOINT [data=GLOB] [tasks=FILE,...] [tokens=N] [batch=8] [tokenizer=FOLDER_OR_FILE] [json=true]; "
-    "under mpirun [parallel.tensor=1] [parallel.context=1] [parallel.pipeline=1]";
 
 enum { MOST_TASKS = 256 };
 static const int64_t DEFAULT_TOKENS = 131072; /* as eval.tokens */
@@ -58,15 +57,6 @@ typedef struct {
     int64_t      seq_len, tokens; /* 0: not known */
 } RunWords;
 
-static int64_t count_argument(const char *name, const char *text, int64_t least, int64_t most) {
-    char     *end;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end || value < least || value > most)
-        fail(EXIT_CONFIG, "eval: %s=%s: a whole number from %lld to %lld is expected", name, text, (long long)least,
-             (long long)most);
-    return value;
-}
-
 static void take_tasks(Asked *asked, const char *list) {
     free(asked->tasks);
     asked->tasks = strdup(list);
@@ -80,37 +70,18 @@ static void take_tasks(Asked *asked, const char *list) {
     }
 }
 
-static int flag_argument(const char *name, const char *text) {
-    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
-        fail(EXIT_CONFIG, "eval: %s=%s: true or false is expected", name, text);
-    return *text == 't';
-}
-
-static void take_argument(Asked *asked, const char *argument) {
-    static const char *const names[] = {"data", "tasks",           "tokens",           "batch",             "tokenizer",
-                                        "json", "parallel.tensor", "parallel.context", "parallel.pipeline", NULL};
-    const char *value = strchr(argument, '=');
-    char        name[64];
-    snprintf(name, sizeof name, "%.*s", (int)(value ? value - argument : (ptrdiff_t)strlen(argument)), argument);
-    int which = 0;
-    while (names[which] && strcmp(names[which], name) != 0) which++;
-    if (!names[which]) {
-        Nearest near = nearest_word(name, names);
-        fail(EXIT_CONFIG, "eval: unknown option \"%s\"%s%s%s; usage: %s", name, near.sure ? ", did you mean \"" : "",
-             near.sure ? near.word : "", near.sure ? "\"?" : "", USAGE);
-    }
-    if (!value) fail(EXIT_CONFIG, "eval: %s needs a value: %s=...", name, name);
-    value++;
-    switch (which) {
-    case 0: asked->data = value; break;
-    case 1: take_tasks(asked, value); break;
-    case 2: asked->tokens = count_argument(name, value, 0, INT64_C(1) << 53); break;
-    case 3: asked->batch = count_argument(name, value, 1, 65536); break;
-    case 4: asked->tokenizer = value; break;
-    case 5: asked->is_json = flag_argument(name, value); break;
-    case 6: asked->grid.tensor = (int)count_argument(name, value, 1, 1024); break;
-    case 7: asked->grid.context = (int)count_argument(name, value, 1, 1024); break;
-    default: asked->grid.stages = (int)count_argument(name, value, 1, 1024);
+static void take_argument(Asked *asked, const char *word) {
+    VerbArgument a = verb_key_only("eval", word);
+    switch (a.row) {
+        case DATA: asked->data = a.value; break;
+        case TASKS: take_tasks(asked, verb_text(&a)); break;
+        case TOKENS: asked->tokens = verb_count(&a, 0, INT64_C(1) << 53); break;
+        case BATCH: asked->batch = verb_count(&a, 1, 65536); break;
+        case TOKENIZER: asked->tokenizer = verb_text(&a); break;
+        case JSON: asked->is_json = verb_flag(&a); break;
+        case TENSOR: asked->grid.tensor = (int)verb_count(&a, 1, 1024); break;
+        case CONTEXT: asked->grid.context = (int)verb_count(&a, 1, 1024); break;
+        default: asked->grid.stages = (int)verb_count(&a, 1, 1024);
     }
 }
 
@@ -144,20 +115,9 @@ typedef struct {
     double  loss, bytes_per_token;
 } Loss; /* tokens 0: no data; bytes_per_token NaN: not known */
 
-/* 1 of a vocabulary of bytes, else as tokens.json beside the shard says. */
-static double bytes_per_token(const char *shard, int64_t vocab_size) {
-    char        path[4200], *text = NULL;
-    const char *slash = strrchr(shard, '/');
-    snprintf(path, sizeof path, "%.*stokens.json", slash ? (int)(slash - shard) + 1 : 0, shard);
-    if (vocab_size == 256) return 1;
-    int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
-    if (bytes < 0) return NAN;
-    cJSON       *json = cJSON_ParseWithLength(text, (size_t)bytes);
-    const cJSON *number = json_member(json, "bytes_per_token");
-    double       value = cJSON_IsNumber(number) && number->valuedouble > 0 ? number->valuedouble : NAN;
-    cJSON_Delete(json);
-    free(text);
-    return value;
+/* 1 of bytes, as in training, else as tokens.json beside the shard says. */
+static double bytes_per_token(const char *shard, const Tokenizer *t) {
+    return t->kind == TOKENIZER_BYTES ? 1.0 : tokens_json_bytes_per_token(shard);
 }
 
 /* The mean over the first `wanted` tokens in plain order: whole samples, at least one; 0: all. */
@@ -172,6 +132,7 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
     step_sums_zero(&m->sums, &m->stream);
     for (int64_t i = 0, count; i < samples; i += count) {
         count = samples - i < B ? samples - i : B;
+        if (s->says) say_part("validation", i, samples);
         for (int64_t k = 0; k < count; k++) {
             dataset_sample(d, i + k, sample, sample + T);
             context_take(inputs + k * own, sample, part, own);
@@ -187,8 +148,7 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
     Exact sum = step_sums_fetch(&m->sums, &m->stream).sum[SUM_LOSS];
     if (s->all) comm_all_reduce_i64(s->all, sum.word, EXACT_WORDS, COMM_SUM);
     free(host);
-    return (Loss){samples * T, exact_value(&sum) / (double)(samples * T),
-                  bytes_per_token(d->shard[0].path, d->vocab_size)};
+    return (Loss){samples * T, exact_value(&sum) / (double)(samples * T), NAN};
 }
 
 /* The shards asked for, or those of the run; shards 0: none. */
@@ -215,8 +175,6 @@ typedef struct {
     int         tasks;
 } Results;
 
-static double bits_per_byte(Loss l) { return l.loss / M_LN2 / l.bytes_per_token; }
-
 static void print_task(const TaskScores *t) {
     printf("%-24s %7lld %8.4f %8.4f", t->name, (long long)t->questions, t->acc, t->acc_stderr);
     if (t->kind == TASK_CONTINUATION) printf(" %9s %8s %12.6g", "", "", t->perplexity);
@@ -231,7 +189,7 @@ static void print_table(const Results *r) {
         printf("loss          %.6f over %lld tokens\nperplexity    %.6g\n", r->loss.loss, (long long)r->loss.tokens,
                exp(r->loss.loss));
     if (r->loss.tokens > 0 && !isnan(r->loss.bytes_per_token))
-        printf("bits per byte %.6f (%.4g bytes a token)\n", bits_per_byte(r->loss), r->loss.bytes_per_token);
+        printf("bits per byte %.6f (%.4g bytes a token)\n", bits_per_byte(r->loss.loss, r->loss.bytes_per_token), r->loss.bytes_per_token);
     double core = task_core(r->task, r->tasks);
     if (r->tasks > 0)
         printf("%-24s %7s %8s %8s %9s %8s %12s%s\n", "task", "n", "acc", "stderr", "acc_norm", "stderr", "perplexity",
@@ -251,7 +209,8 @@ static void print_json(const Results *r) {
         fail(EXIT_MEMORY, "no memory for the results");
     if (r->loss.tokens > 0) {
         put(json, "loss", r->loss.loss), put(json, "perplexity", exp(r->loss.loss));
-        put(json, "bpb", bits_per_byte(r->loss)), put(json, "tokens", (double)r->loss.tokens);
+        if (!isnan(r->loss.bytes_per_token)) put(json, "bpb", bits_per_byte(r->loss.loss, r->loss.bytes_per_token));
+        put(json, "tokens", (double)r->loss.tokens);
     }
     for (int i = 0; i < r->tasks; i++) {
         const TaskScores *t = &r->task[i];
@@ -285,27 +244,29 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     if (!d.shards && asked->task_count == 0)
         fail(EXIT_CONFIG, "eval: %s knows no held-out data: data=GLOB names token shards, tasks=FILE,... tasks",
              checkpoint);
-    Tokenizer tokenizer = {.vocab_size = shape.vocab_size};
-    if (asked->task_count > 0) tokenizer = stored_tokenizer(asked->tokenizer, run, checkpoint, shape.vocab_size);
+    Tokenizer tokenizer = stored_tokenizer(asked->tokenizer, run, checkpoint, shape.vocab_size);
+    if (d.shards) stored_refuse_tokenizer(&tokenizer, "the model's own", d.shard[0].path, "data");
     for (int i = 0; i < asked->task_count; i++) task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T});
 
     Model  *m = model_create(stored_spec(GPT_INFERENCE, shape, asked->batch, T, groups));
     int64_t own = T / context_part(m->gpt.context).ranks;
     Arena   room = arena_create("tokens", 2 * (sizeof(int32_t) * (size_t)(asked->batch * own) + ARENA_ALIGN));
-    Scorer  s = {.pipeline = &m->pipeline, .stream = &m->stream, .all = groups ? groups->job : NULL};
+    Scorer  s = {.pipeline = &m->pipeline, .stream = &m->stream, .all = groups ? groups->job : NULL, .says = is_first};
     s.room.inputs = arena_tensor(&room, I32, 2, asked->batch, own, 1);
     s.room.targets = arena_tensor(&room, I32, 2, asked->batch, own, 1);
     matmul_algorithms_freeze(); /* the same scores each time */
-    checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream);
+    checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, is_first);
 
     Results r = {.checkpoint = checkpoint, .task = scores, .tasks = asked->task_count};
     if (d.shards) r.loss = loss_over(&s, m, &d, asked->tokens >= 0 ? asked->tokens : words->tokens);
+    if (d.shards) r.loss.bytes_per_token = bytes_per_token(d.shard[0].path, &tokenizer);
     for (int i = 0; i < r.tasks; i++) {
         task_score(&s, &task[i], &scores[i]);
         if (scores[i].cut > 0)
             warn("%s: %lld texts are longer than the %lld positions of the model and lost their beginning",
                  task[i].path, (long long)scores[i].cut, (long long)T);
     }
+    if (is_first) say_no_more();
     if (is_first) (asked->is_json ? print_json : print_table)(&r);
     for (int i = 0; i < r.tasks; i++) task_free(&task[i]);
     if (d.shards) dataset_close(&d);
@@ -328,7 +289,7 @@ static void evaluate_on_ranks(const Asked *asked, const RunWords *words, const c
 }
 
 int verb_eval(int argc, char **argv) {
-    if (argc < 2) fail(EXIT_CONFIG, "eval needs a run folder or a checkpoint: %s", USAGE);
+    if (argc < 2) verb_misused("eval", "it needs a run folder or a checkpoint");
     Asked asked = {.tokens = -1, .batch = 8, .grid = {1, 1, 1, 1}};
     char  checkpoint[4096];
     for (int i = 2; i < argc; i++) take_argument(&asked, argv[i]);

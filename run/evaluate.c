@@ -7,6 +7,7 @@
 #include "core/clock.h"
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
+#include "run/rounds.h"
 #include "run/task_scores.h"
 
 static int is_time(const Run *r, int64_t step, int64_t every) {
@@ -66,6 +67,7 @@ static int mean_loss(Run *r, double *loss) {
     requests_begin(&r->requests);
     for (int64_t i = first; i < first + most; i += B) {
         watchdog_tick(r->watchdog, "an evaluation");
+        rounds_keep(r);
         if (requests_agree(&r->requests)) return 0;
         if (run_is_rank0(r)) say_part("validation", i - first, most);
         if (i >= end && !shards_gathers(m->shards)) break;
@@ -91,12 +93,15 @@ static int evaluate_loss(Run *r, int64_t step) {
     return 1;
 }
 
-static int asked_to_stop(void *run) { return requests_agree(&((Run *)run)->requests); }
+static int asked_to_stop(void *run) {
+    rounds_keep((Run *)run);
+    return requests_agree(&((Run *)run)->requests);
+}
 
 /* All are scored before the first is logged: a resumed run then does all of them again, or none. */
 static int evaluate_tasks(Run *r, int64_t step) {
     Scorer      s = {&r->model->pipeline, &r->model->stream, r->eval_batch, r->comm, r->groups.data,
-                     r->groups.datas,     r->watchdog,       asked_to_stop, r};
+                     r->groups.datas,     r->watchdog,       asked_to_stop, r,           run_is_rank0(r)};
     double      start_ms = clock_ms();
     int         whole = 1;
     TaskScores *scores = (TaskScores *)calloc((size_t)r->tasks, sizeof *scores);

@@ -17,26 +17,25 @@
 
 #include "core/io.h"
 #include "core/json.h"
+#include "core/terminal.h"
 #include "core/tensor.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights_file.h"
 #include "run/checkpoint/weights_index.h"
 #include "run/checkpoint/weights_set.h"
-#include "run/config/nearest.h"
 #include "run/guard/signals.h"
 #include "run/model_card.h"
 #include "run/plan.h"
+#include "run/verb_arguments.h"
 #include "run/verbs.h"
 
+enum { OUT, DTYPE, SHARD_BYTES };
 const VerbKey EXPORT_KEYS[] = {
-    {"out", "models/mine", NULL, "the folder; it is not there yet, or empty"},
-    {"dtype", "bf16", "fp32", "the type of the weights: fp32, bf16 or fp16"},
-    {"shard_bytes", "1000000000", "5000000000", "above so many bytes the weights go into several files"},
+    [OUT] = {"out", "models/mine", NULL, "the folder; it is not there yet, or empty"},
+    [DTYPE] = {"dtype", "bf16", "fp32", "the type of the weights: fp32, bf16 or fp16"},
+    [SHARD_BYTES] = {"shard_bytes", "1000000000", "5000000000", "above so many bytes the weights go into several files"},
     {.name = NULL},
 };
-
-static const char USAGE[] =
-    "./train_gpt export RUN_OR_CHECKPOINT out=FOLDER [dtype=fp32|bf16|fp16] [shard_bytes=5000000000]";
 
 enum { SMALL_FILE = 64 << 20 }; /* bytes: tokenizers of 250,000 entries have 20 MiB */
 
@@ -74,20 +73,6 @@ NORETURN static void give_up(const Export *e, int exit_code, const char *fmt, ..
 
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
 
-static const StoredType *take_type(const char *text) {
-    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
-        if (strcmp(text, TYPES[i].word) == 0 || strcmp(text, TYPES[i].name) == 0) return &TYPES[i];
-    fail(EXIT_CONFIG, "export: dtype=%s: fp32, bf16 or fp16 is expected", text);
-}
-
-static uint64_t take_bytes(const char *text) {
-    char  *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || !(value >= 1 && value <= 1e18))
-        fail(EXIT_CONFIG, "export: shard_bytes=%s: the most bytes of a file are expected, as in shard_bytes=5e9", text);
-    return (uint64_t)value;
-}
-
 static void take_folder(Export *e, const char *text) {
     size_t bytes = strlen(text);
     while (bytes > 1 && text[bytes - 1] == '/') bytes--;
@@ -96,22 +81,14 @@ static void take_folder(Export *e, const char *text) {
     e->tmp = path_of("%s.tmp-%d", e->out.text, (int)getpid());
 }
 
-static void take_argument(Export *e, const char *argument) {
-    static const char *const names[] = {"out", "dtype", "shard_bytes", NULL};
-    const char *value = strchr(argument, '=');
-    char        name[64];
-    snprintf(name, sizeof name, "%.*s", (int)(value ? value - argument : (ptrdiff_t)strlen(argument)), argument);
-    int which = 0;
-    while (names[which] && strcmp(names[which], name) != 0) which++;
-    if (!names[which]) {
-        Nearest near = nearest_word(name, names);
-        fail(EXIT_CONFIG, "export: unknown option \"%s\"%s%s%s; usage: %s", name, near.sure ? ", did you mean \"" : "",
-             near.sure ? near.word : "", near.sure ? "\"?" : "", USAGE);
+static void take_argument(Export *e, const char *word) {
+    static const char *const WORDS[] = {"fp32", "bf16", "fp16", "float32", "bfloat16", "float16", NULL};
+    VerbArgument a = verb_key_only("export", word);
+    switch (a.row) {
+        case OUT: take_folder(e, verb_text(&a)); break;
+        case DTYPE: e->stored = &TYPES[verb_choice(&a, WORDS) % 3]; break;
+        default: e->shard_bytes = (uint64_t)verb_size(&a, 1);
     }
-    if (!value) fail(EXIT_CONFIG, "export: %s needs a value: %s=...", name, name);
-    if (which == 0) take_folder(e, value + 1);
-    if (which == 1) e->stored = take_type(value + 1);
-    if (which == 2) e->shard_bytes = take_bytes(value + 1);
 }
 
 /* A folder that holds something, or no folder at all, is not written over. */
@@ -328,7 +305,10 @@ static void write_weights(Export *e) {
         int    fd = create(e, files[f] = e->name[f]);
         check_write(e, files[f], io_write(fd, header, bytes));
         free(header);
-        for (; i < end; i++) write_tensor(e, i, files[f], fd, block);
+        for (; i < end; i++) {
+            say_part("writing the weights", i, e->weights.header.tensors);
+            write_tensor(e, i, files[f], fd, block);
+        }
         finish(e, files[f], fd);
     }
     if (e->files > 1) {
@@ -336,6 +316,7 @@ static void write_weights(Export *e) {
         write_small(e, WEIGHTS_INDEX, index, strlen(index));
         free(index);
     }
+    say_no_more();
     free(block);
     free(files);
 }
@@ -382,10 +363,10 @@ static void print_summary(const Export *e) {
 
 int verb_export(int argc, char **argv) {
     Export e = {.stored = &TYPES[0], .shard_bytes = 5000000000};
-    if (argc < 2 || strchr(argv[1], '=')) fail(EXIT_CONFIG, "export needs a run folder or a checkpoint: %s", USAGE);
+    if (argc < 2 || verb_argument("export", argv[1]).row != VERB_PATH) verb_misused("export", "it needs a run folder or a checkpoint");
     e.from = argv[1];
     for (int i = 2; i < argc; i++) take_argument(&e, argv[i]);
-    if (!e.out.text[0]) fail(EXIT_CONFIG, "export needs out=FOLDER: %s", USAGE);
+    if (!e.out.text[0]) verb_misused("export", "out=FOLDER is missing");
     signal(SIGXFSZ, SIG_IGN); /* a file size limit then comes back as an error to report */
     signals_install();
     refuse_full_folder(&e);

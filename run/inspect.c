@@ -10,12 +10,14 @@
 
 #include "core/io.h"
 #include "data/shard.h"
+#include "data/tokenizer.h"
 #include "run/checkpoint/safetensors.h"
 #include "run/config/nearest.h"
 #include "run/inspect.h"
+#include "run/verb_arguments.h"
 #include "run/verbs.h"
 
-enum { JSON_MOST = 1 << 28 };
+enum { JSON_MOST = 1 << 28, PATH_ROOM = 4200 };
 
 int has_ending(const char *path, const char *ending) {
     size_t length = strlen(path), end = strlen(ending);
@@ -31,6 +33,7 @@ static int holds(const char *folder, const char *pattern) {
 
 PathKind path_kind(const char *path) {
     struct stat st;
+    char        in_folder[PATH_ROOM];
     if (stat(path, &st) != 0)
         fail(errno == ENOENT || errno == ENOTDIR ? EXIT_DATA : EXIT_IO, "%s cannot be looked at: %s", path,
              strerror(errno));
@@ -39,7 +42,8 @@ PathKind path_kind(const char *path) {
     if (holds(path, MANIFEST_NAME)) return PATH_CHECKPOINT;
     if (holds(path, "config.json") && (holds(path, "metrics.jsonl") || holds(path, "checkpoints"))) return PATH_RUN;
     if (holds(path, "*.safetensors")) return PATH_WEIGHTS;
-    return holds(path, "*.bin") ? PATH_SHARDS : PATH_FOLDER;
+    if (holds(path, "*.bin")) return PATH_SHARDS;
+    return tokenizer_beside(path_of("%s/", path).text, in_folder, sizeof in_folder) ? PATH_TOKENIZER : PATH_FOLDER;
 }
 
 cJSON *inspect_read_json(const char *path) {
@@ -86,8 +90,7 @@ static int inspect_file(Inspect *in, const char *path) {
     int fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
     if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(-rc));
     io_close(fd);
-    if (has_ending(path, ".jsonl"))
-        return report_text(&in->report, "kind", "metrics of a run"), inspect_metrics(in, path), EXIT_DONE;
+    if (has_ending(path, ".jsonl") && bytes > 0) return inspect_lines(in, path);
     if (is_safetensors(start, start_bytes, (uint64_t)bytes)) return inspect_weights(in, path), EXIT_DONE;
     if (shard_is_index(start, start_bytes)) return inspect_index(in, path);
     if (is_shard(path, start, start_bytes, (uint64_t)bytes)) return inspect_shard(in, path), EXIT_DONE;
@@ -96,6 +99,14 @@ static int inspect_file(Inspect *in, const char *path) {
     int         status = json ? inspect_json(in, path, json) : inspect_other(in, path);
     cJSON_Delete(json);
     return status;
+}
+
+/* A folder of tokenizer files: the one that is read. */
+static int inspect_tokenizer(Inspect *in, const char *folder) {
+    char file[PATH_ROOM];
+    tokenizer_beside(path_of("%s/", folder).text, file, sizeof file);
+    report_text(&in->report, "file", "%s", file);
+    return inspect_file(in, file);
 }
 
 /* --- the verb ----------------------------------------------------------------------------------------------------- */
@@ -109,35 +120,31 @@ static int inspect_path(Inspect *in, const char *path) {
         case PATH_WEIGHTS:    return inspect_weights(in, path), EXIT_DONE;
         case PATH_SHARDS:     return inspect_shards(in, path), EXIT_DONE;
         case PATH_FILE:       return inspect_file(in, path);
+        case PATH_TOKENIZER:  return inspect_tokenizer(in, path);
         default: break;
     }
     report_text(&in->report, "kind", "a folder with no file that this program knows");
     return EXIT_DATA;
 }
 
+enum { TENSORS, JSON };
 const VerbKey INSPECT_KEYS[] = {
-    {"tensors", "true", "false", "list every tensor"},
-    {"json", "true", "false", "the same as JSON"},
+    [TENSORS] = {"tensors", "true", "false", "list every tensor"},
+    [JSON] = {"json", "true", "false", "the same as JSON"},
     {.name = NULL},
 };
 
 int verb_inspect(int argc, char **argv) {
-    static const char *const NAMES[] = {"tensors", "json", NULL};
-    const char *path = NULL, *value;
+    const char *path = NULL;
     int         as_json = 0, lists = 0;
     for (int i = 1; i < argc; i++) {
-        if ((value = report_argument(argv[i], "json"))) as_json = report_flag("inspect", "json", value);
-        else if ((value = report_argument(argv[i], "tensors"))) lists = report_flag("inspect", "tensors", value);
-        else if (!path && (!strchr(argv[i], '=') || access(argv[i], F_OK) == 0)) path = argv[i];
-        else {
-            Nearest near = nearest_word(argv[i], NAMES);
-            fail(EXIT_CONFIG,
-                 "inspect: \"%s\" is one too many%s%s%s; usage: ./train_gpt inspect PATH [tensors=true] [json=true]",
-                 argv[i], near.sure ? ", did you mean " : "", near.sure ? near.word : "", near.sure ? "=?" : "");
-        }
+        VerbArgument a = verb_argument("inspect", argv[i]);
+        if (a.row == JSON) as_json = verb_flag(&a);
+        else if (a.row == TENSORS) lists = verb_flag(&a);
+        else if (path) verb_misused("inspect", "\"%s\" is one too many", argv[i]);
+        else path = argv[i];
     }
-    if (!path)
-        fail(EXIT_CONFIG, "inspect needs a file or a folder: ./train_gpt inspect PATH [tensors=true] [json=true]");
+    if (!path) verb_misused("inspect", "it needs a file or a folder");
     Inspect in = {report_begin(as_json), lists};
     int status = inspect_path(&in, path);
     report_end(&in.report);

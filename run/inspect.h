@@ -23,6 +23,7 @@ typedef enum {
     PATH_RUN,         /* a folder with config.json and metrics or checkpoints  */
     PATH_WEIGHTS,     /* a folder with .safetensors files                      */
     PATH_SHARDS,      /* a folder with token files                             */
+    PATH_TOKENIZER,   /* a folder with a tokenizer's files                     */
     PATH_FOLDER       /* any other                                             */
 } PathKind;
 PathKind path_kind(const char *path); /* exit 65 where there is nothing, 74 where it cannot be looked at */
@@ -47,6 +48,7 @@ void inspect_config(Inspect *in, const cJSON *config); /* the keys that differ f
 void inspect_metrics(Inspect *in, const char *path);
 /* inspect_files.c: exit code */
 int  inspect_json(Inspect *in, const char *path, const cJSON *json);
+int  inspect_lines(Inspect *in, const char *path); /* JSON Lines */
 int  inspect_other(Inspect *in, const char *path);
 
 #ifdef __cplusplus

@@ -2,12 +2,14 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/io.h"
 #include "core/json_text.h"
 #include "data/shard.h"
 #include "run/inspect.h"
+#include "run/metrics_line.h"
 
 /* --- JSON --------------------------------------------------------------------------------------------------------- */
 
@@ -101,6 +103,47 @@ int inspect_json(Inspect *in, const char *path, const cJSON *json) {
     return EXIT_DATA;
 }
 
+/* --- JSON Lines --------------------------------------------------------------------------------------------------- */
+
+static int64_t count_lines(const char *path) {
+    int64_t lines = 0;
+    FILE   *f = fopen(path, "r");
+    if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(errno));
+    for (int c; (c = fgetc(f)) != EOF;) lines += c == '\n';
+    fclose(f);
+    return lines;
+}
+
+/* What the first line says of all. */
+static const struct { const char *key, *kind; } LINES[] = {
+    {"choices", "questions with choices, a task of eval"},
+    {"continuation", "texts to be continued, a task of eval"},
+    {"text", "texts: tokens by ./train_gpt tokenize"},
+};
+
+int inspect_lines(Inspect *in, const char *path) {
+    FILE       *f = fopen(path, "r");
+    char       *line = NULL;
+    size_t      room = 0;
+    MetricsLine metrics;
+    if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(errno));
+    int     is_metrics = metrics_line_next(f, &metrics) != LINE_OTHER;
+    ssize_t bytes = (rewind(f), getline(&line, &room, f));
+    cJSON  *json = bytes > 0 ? cJSON_ParseWithLength(line, (size_t)bytes) : NULL;
+    const char *kind = cJSON_IsObject(json) ? "objects; tokenize field=NAME takes their text" : NULL;
+    for (size_t i = 0; i < sizeof LINES / sizeof *LINES && !is_metrics; i++)
+        if (has(json, LINES[i].key)) { kind = LINES[i].kind; break; }
+    cJSON_Delete(json);
+    free(line);
+    fclose(f);
+    if (is_metrics) return report_text(&in->report, "kind", "metrics of a run"), inspect_metrics(in, path), EXIT_DONE;
+    if (!kind) return inspect_other(in, path);
+    int64_t lines = count_lines(path);
+    report_text(&in->report, "kind", "JSON Lines of %s", kind);
+    report_number(&in->report, "lines", (double)lines, "%lld", (long long)lines);
+    return EXIT_DONE;
+}
+
 /* --- llm.c's other files ------------------------------------------------------------------------------------------ */
 
 /* Headers of 256 int32; the numbers of use, by place. */
@@ -151,15 +194,6 @@ static const struct { const char *start; size_t bytes; const char *kind; } START
     {"\x89PNG", 4, "a PNG picture"},
     {"GGUF", 4, "a GGUF model of llama.cpp"},
 };
-
-static int64_t count_lines(const char *path) {
-    int64_t lines = 0;
-    FILE   *f = fopen(path, "r");
-    if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(errno));
-    for (int c; (c = fgetc(f)) != EOF;) lines += c == '\n';
-    fclose(f);
-    return lines;
-}
 
 int inspect_other(Inspect *in, const char *path) {
     Report *r = &in->report;

@@ -10,7 +10,7 @@
 #include "core/io.h"
 #include "run/config/config_diff.h"
 #include "run/inspect.h"
-#include "run/log_lines.h"
+#include "run/metrics_line.h"
 #include "run/plan_data.h"
 
 enum { NAMED = 3 }; /* data files, checkpoints: named, then counted */
@@ -42,15 +42,15 @@ void inspect_config(Inspect *in, const cJSON *config) {
 
 void inspect_metrics(Inspect *in, const char *path) {
     Report *r = &in->report;
-    LogLine line, first = {LOG_TRAIN, 0, NAN}, last = first, best = {LOG_EVAL, 0, NAN};
+    MetricsLine line, first = {.loss = NAN}, last = first, best = first;
     int64_t steps = 0, evals = 0;
     FILE   *f = fopen(path, "r");
     if (!f) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(errno));
-    while (log_line_next(f, &line)) {
-        if (line.kind == LOG_TRAIN) {
+    while (metrics_line_next(f, &line) != LINE_OTHER) {
+        if (line.kind == LINE_TRAIN || (line.kind == LINE_OUTER && line.step > last.step)) {
             if (steps++ == 0) first = line;
             last = line;
-        } else {
+        } else if (line.kind == LINE_EVAL) {
             evals++;
             if (isnan(best.loss) || line.loss < best.loss) best = line;
         }

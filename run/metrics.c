@@ -24,6 +24,7 @@ struct Metrics {
     int      fd;
     int64_t  step;         /* completed steps that the file accounts for */
     int64_t  last_train, last_eval, last_task; /* steps of the last lines that stay; 0, -1 and -1: there are none */
+    int64_t  last_outer;   /* the same; 0: there is none */
     int64_t  trains, strangers;     /* lines of steps that stay, and lines between them that are not ours */
     int      has_ours;              /* a line in our format was met, even one that is cut */
     double   hours;        /* of the last line that stays; NaN: it has none */
@@ -55,6 +56,12 @@ static void keep_step(Metrics *m, const MetricsLine *l) {
     curve_train(&m->curve, (CurveStep){l->step, l->tokens, l->loss, l->lr, l->grad_norm});
 }
 
+/* A server has rounds alone; an island's add nothing to its steps. */
+static void keep_round(Metrics *m, int64_t step, int64_t tokens, double loss) {
+    m->last_outer = step;
+    if (step > m->last_train && step > m->curve.last_step) curve_train(&m->curve, (CurveStep){step, tokens, loss, NAN, NAN});
+}
+
 static void keep_eval(Metrics *m, int64_t step, double loss) {
     if ((m->evals & (m->evals - 1)) == 0) { /* a power of two: full */
         m->eval = (CurvePoint *)realloc(m->eval, sizeof *m->eval * (size_t)(m->evals ? 2 * m->evals : 1));
@@ -82,7 +89,7 @@ void metrics_evals(const Metrics *m, double *last, double *best) {
  * leave gigabytes of NULs) and are read in pieces. */
 static uint64_t read_history(Metrics *m, int64_t step) {
     FILE *f = fopen(m->path, "r");
-    m->last_train = m->trains = m->strangers = 0, m->last_eval = m->last_task = -1, m->has_ours = 0;
+    m->last_train = m->last_outer = m->trains = m->strangers = 0, m->last_eval = m->last_task = -1, m->has_ours = 0;
     if (!f) {
         if (errno != ENOENT) check_io(m, -errno, "read");
         return 0;
@@ -100,7 +107,9 @@ static uint64_t read_history(Metrics *m, int64_t step) {
         m->has_ours = 1;
         if (l.step > step || (l.kind == LINE_TRAIN && l.step <= m->last_train)) break;
         if (l.kind == LINE_TRAIN) keep_step(m, &l);
+        if (l.kind == LINE_OUTER) keep_round(m, l.step, l.tokens, l.loss);
         if (l.kind == LINE_EVENT) keep_mark(m, l.step, l.event);
+        if (l.kind == LINE_EVENT && strcmp(l.event, "join") == 0) m->trains = l.step; /* the steps before it are other islands' */
         if (l.kind == LINE_TASK) m->last_task = l.step;
         if (l.kind == LINE_EVAL) m->last_eval = l.step, keep_eval(m, l.step, l.loss);
         kept = at, m->strangers = strangers;
@@ -145,7 +154,7 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about) {
     if (m->strangers)
         warn("%s: %lld lines among the run's are not the program's; they stay as they are", m->path,
              (long long)m->strangers);
-    if (m->trains < step)
+    if (m->trains < step && m->last_outer == 0) /* an island's steps begin where it joined */
         warn("%s has lines of %lld of the %lld steps so far; the others are lost", m->path, (long long)m->trains,
              (long long)step);
     m->fd = io_open(m->path, IO_APPEND);
@@ -210,6 +219,21 @@ static void put_sent(char *line, size_t room, const int64_t sent[AXES]) {
                                  mesh_axis_name((Axis)a), (long long)sent[a], a == AXES - 1 ? "}" : "");
 }
 
+static void put_bytes(char *line, size_t room, const char *key, int64_t bytes) {
+    size_t used = strlen(line);
+    snprintf(line + used, room - used, ",\"%s\":%lld", key, (long long)bytes);
+}
+
+static void put_machine(char *line, size_t room, const StepMetrics *s) {
+    if (s->memory_bytes > 0) put_bytes(line, room, "memory_bytes", s->memory_bytes);
+    for (int kind = 0; kind < GPU_READINGS; kind++) {
+        const char *key = gpu_reading_key((GpuReadingKind)kind);
+        if (!(s->gpu.has >> kind & 1)) continue;
+        if (kind == GPU_MEMORY) put_bytes(line, room, key, (int64_t)s->gpu.value[kind]);
+        else                    put_number(line, room, key, s->gpu.value[kind]);
+    }
+}
+
 void metrics_train(Metrics *m, const StepMetrics *s) {
     CHECK(s->step == m->step + 1, "metrics of step %lld after step %lld", (long long)s->step, (long long)m->step);
     char   line[LINE_BYTES];
@@ -232,12 +256,30 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
     put_time(line, sizeof line, time);
     put_number(line, sizeof line, "hours", m->hours + (clock_ms() - m->began_ms) / 3.6e6);
     put_number(line, sizeof line, "epoch", s->epoch);
+    put_machine(line, sizeof line, s);
     write_line(m, line, sizeof line);
     m->step = s->step;
     TensorBoardScalar scalars[] = {{"train/loss", s->loss}, {"train/lr", s->lr}, {"train/grad_norm", s->grad_norm},
                                    {"train/tokens_per_s", s->tokens_per_s}, {"train/mfu", s->mfu}};
     tensorboard_add(m->board, s->step, time, scalars, 5);
     curve_train(&m->curve, (CurveStep){s->step, s->tokens, s->loss, s->lr, s->grad_norm});
+}
+
+void metrics_outer(Metrics *m, const OuterMetrics *o) {
+    char   line[LINE_BYTES];
+    double time = wall_time();
+    snprintf(line, sizeof line, "{\"kind\":\"outer\",\"round\":%lld,\"step\":%lld,\"islands\":%d,\"staleness\":%lld", (long long)o->round,
+             (long long)o->step, o->islands, (long long)o->staleness);
+    put_number(line, sizeof line, "norm", o->norm);
+    put_number(line, sizeof line, "ms", o->ms);
+    put_number(line, sizeof line, "tokens_per_s", o->tokens_per_s);
+    snprintf(line + strlen(line), sizeof line - strlen(line), ",\"tokens\":%lld", (long long)o->tokens);
+    put_number(line, sizeof line, "loss", o->loss);
+    put_time(line, sizeof line, time);
+    put_number(line, sizeof line, "hours", m->hours + (clock_ms() - m->began_ms) / 3.6e6);
+    write_line(m, line, sizeof line);
+    tensorboard_add(m->board, o->step, time, (TensorBoardScalar[]){{"outer/loss", o->loss}, {"outer/norm", o->norm}}, 2);
+    keep_round(m, o->step, o->tokens, o->loss);
 }
 
 void metrics_eval(Metrics *m, int64_t step, double loss) {
@@ -282,6 +324,13 @@ void metrics_saved(Metrics *m, int64_t step, double ms) {
     write_event(m, "save", step, fields);
 }
 
+void metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms) {
+    char fields[96] = "";
+    put_number(fields, sizeof fields, "ms", ms);
+    put_number(fields, sizeof fields, "wait_ms", wait_ms);
+    write_event(m, "memory", step, fields);
+}
+
 void metrics_skipped(Metrics *m, int64_t step, const char *why) {
     char fields[LINE_BYTES - 200] = ",\"why\":"; /* the line's other fields take less than 200 */
     if (json_quote(fields + 7, sizeof fields - 7, why) >= sizeof fields - 7) fields[0] = 0;
@@ -304,10 +353,17 @@ void metrics_rolled_back(Metrics *m, int64_t to, int64_t from) {
     tensorboard_forget(m->board, to, wall_time());
 }
 
+void metrics_joined(Metrics *m, int64_t to, int64_t from) {
+    char fields[48];
+    snprintf(fields, sizeof fields, ",\"from\":%lld", (long long)from);
+    write_event(m, "join", to, fields);
+    m->step = to;
+}
+
 void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks) {
     for (int i = 0; i < tasks; i++) {
         const TaskScores *t = &scores[i];
-        char              line[LINE_BYTES], name[256];
+        char              line[LINE_BYTES], name[256], acc[300], other[300];
         json_quote_short(name, sizeof name, t->name);
         snprintf(line, sizeof line, "{\"kind\":\"task\",\"step\":%lld,\"task\":%s,\"n\":%lld", (long long)step, name,
                  (long long)t->questions);
@@ -318,6 +374,11 @@ void metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks
         if (t->kind != TASK_CONTINUATION) put_number(line, sizeof line, "acc_norm_stderr", t->acc_norm_stderr);
         if (isfinite(t->centered)) put_number(line, sizeof line, "centered", t->centered);
         keep_line(m, line, sizeof line);
+        int is_open = t->kind == TASK_CONTINUATION;
+        snprintf(acc, sizeof acc, "task/%.250s/acc", t->name);
+        snprintf(other, sizeof other, "task/%.250s/%s", t->name, is_open ? "perplexity" : "acc_norm");
+        tensorboard_add(m->board, step, wall_time(),
+                        (TensorBoardScalar[]){{acc, t->acc}, {other, is_open ? t->perplexity : t->acc_norm}}, 2);
     }
     write_waiting(m);
 }

@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 
+#include "core/gpu_meter.h"
 #include "core/mesh.h"
 #include "run/metrics_line.h"
 #include "run/task_scores.h"
@@ -24,7 +25,18 @@ typedef struct {
     int     has_sent;      /* bytes a rank sends in the step, by axis */
     int64_t sent[AXES];
     double  epoch;         /* tokens, in passes over the training data */
+    int64_t memory_bytes;  /* that rank 0 has used at most; 0: not known */
+    GpuReading gpu;        /* of rank 0's GPU */
 } StepMetrics;
+
+/* A round of islands (run/outer/), as the server or an island sees it. */
+typedef struct {
+    int64_t round, step;   /* that are over: the step is the schedule's */
+    int64_t tokens;        /* since step 0: of all islands, or of this one */
+    int     islands;       /* that counted in the round */
+    int64_t staleness;     /* in rounds, of the last delta (outer.wait=none) */
+    double  norm, ms, tokens_per_s, loss; /* of the mean delta; of the round; mean of the islands' */
+} OuterMetrics;
 
 /* The facts about a run that its lines and its picture need. */
 typedef struct {
@@ -44,6 +56,7 @@ Metrics *metrics_open(const char *dir, int64_t step, MetricsAbout about);
  * train line but no such evaluation after it. At step 0 the file starts anew: 1. Changes nothing. */
 int      metrics_lack_eval(const char *dir, int64_t step, LineKind kind);
 void     metrics_train(Metrics *m, const StepMetrics *s);
+void     metrics_outer(Metrics *m, const OuterMetrics *o); /* a server's rounds make its picture */
 void     metrics_eval(Metrics *m, int64_t step, double loss);
 void     metrics_tasks(Metrics *m, int64_t step, const TaskScores *scores, int tasks); /* a line each, in one write */
 double   metrics_eval_loss(const Metrics *m, int64_t step); /* of the evaluation at that step; NaN: there was none */
@@ -52,9 +65,12 @@ double   metrics_eval_loss(const Metrics *m, int64_t step); /* of the evaluation
  * goes on after. A save is one of its own step, written when the checkpoint stands, perhaps among the lines of later steps. */
 void     metrics_resumed(Metrics *m, int64_t step, int ranks);
 void     metrics_saved(Metrics *m, int64_t step, double ms);
+void     metrics_copied(Metrics *m, int64_t step, double ms, double wait_ms); /* into memory: whole after ms, of which training waited wait_ms */
 void     metrics_skipped(Metrics *m, int64_t step, const char *why); /* before the line of that step */
 /* The run goes on after `to` instead: later lines are cut, and an event at that step says from where. */
 void     metrics_rolled_back(Metrics *m, int64_t to, int64_t from);
+/* An island goes on at the later step `to`, where the other islands are: an event at that step says from where. */
+void     metrics_joined(Metrics *m, int64_t to, int64_t from);
 /* The newest validation loss that the file has, and the lowest finite one; NaN: none. */
 void     metrics_evals(const Metrics *m, double *last, double *best);
 

@@ -46,8 +46,9 @@ static int read_count(const char *from, const char *to, int64_t *count) {
 
 static LineKind kind_of(const char *from, const char *to) {
     static const char *const KINDS[] =
-        {[LINE_TRAIN] = "\"train\"", [LINE_EVAL] = "\"eval\"", [LINE_TASK] = "\"task\"", [LINE_EVENT] = "\"event\""};
-    for (int k = LINE_TRAIN; k <= LINE_EVENT; k++)
+        {[LINE_TRAIN] = "\"train\"", [LINE_EVAL] = "\"eval\"", [LINE_TASK] = "\"task\"", [LINE_EVENT] = "\"event\"",
+         [LINE_OUTER] = "\"outer\""};
+    for (int k = LINE_TRAIN; k <= LINE_OUTER; k++)
         if (is_text(from, to, KINDS[k])) return (LineKind)k;
     return LINE_OTHER;
 }
@@ -71,6 +72,7 @@ static int take(MetricsLine *out, const char *key, const char *key_end, const ch
     if (out->kind == LINE_OTHER) return 0; /* it stands first */
     if (is_text(key, key_end, "step")) return read_count(from, to, &out->step);
     if (is_text(key, key_end, "tokens")) return read_count(from, to, &out->tokens);
+    if (is_text(key, key_end, "round")) return read_count(from, to, &out->round);
     if (is_text(key, key_end, "event")) return read_event(from, to, out->event);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (is_text(key, key_end, numbers[i].key)) return read_number(from, to, numbers[i].number);
@@ -82,7 +84,7 @@ static int is_whole(const MetricsLine *m, int has_loss) {
 }
 
 LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out) {
-    *out = (MetricsLine){.step = -1, .tokens = -1, .loss = NAN, .lr = NAN, .grad_norm = NAN, .tokens_per_s = NAN,
+    *out = (MetricsLine){.step = -1, .tokens = -1, .round = -1, .loss = NAN, .lr = NAN, .grad_norm = NAN, .tokens_per_s = NAN,
                          .mfu = NAN, .ms = NAN, .time = NAN, .hours = NAN, .epoch = NAN, .bpb = NAN};
     int has_loss = 0;
     if (bytes < 3 || line[0] != '{' || line[bytes - 1] != '\n' || memchr(line, 0, bytes)) return LINE_OTHER;
@@ -110,4 +112,11 @@ LineKind metrics_line_next(FILE *f, MetricsLine *out) {
         is_start = bytes < sizeof line && line[bytes - 1] == '\n', at = end;
     }
     return LINE_OTHER;
+}
+
+int metrics_line_find(FILE *f, LineKind kind, MetricsLine *out) {
+    LineKind found;
+    while ((found = metrics_line_next(f, out)) != LINE_OTHER)
+        if (found == kind) return 1;
+    return 0;
 }

@@ -2,6 +2,7 @@
 #include "run/model_card.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "core/json_text.h"
 #include "core/memory_file.h"
 #include "run/checkpoint/checkpoint_folders.h"
+#include "run/metrics_line.h"
 #include "run/verbs.h"
 
 /* --- losses, from metrics.jsonl ----------------------------------------------------------------------------------- */
@@ -17,32 +19,21 @@
 typedef struct { int64_t step; double loss; } Loss; /* step -1: there is none */
 typedef struct { Loss train, val, best; } Losses;
 
-static void take_line(Losses *l, const char *line, int64_t last_step) {
-    cJSON       *json = cJSON_Parse(line);
-    const cJSON *kind = json_member(json, "kind"), *step = json_member(json, "step"), *loss = json_member(json, "loss");
-    int          is_loss = cJSON_IsString(kind) && cJSON_IsNumber(step) && cJSON_IsNumber(loss);
-    if (is_loss && step->valuedouble <= (double)last_step) {
-        Loss now = {(int64_t)step->valuedouble, loss->valuedouble};
-        if (strcmp(kind->valuestring, "train") == 0) l->train = now;
-        if (strcmp(kind->valuestring, "eval") == 0) {
-            if (l->best.step < 0 || now.loss < l->best.loss) l->best = now;
-            l->val = now;
-        }
-    }
-    cJSON_Delete(json);
+static void take_line(Losses *l, const MetricsLine *line) {
+    Loss now = {line->step, line->loss};
+    if (line->kind == LINE_TRAIN) l->train = now;
+    if (line->kind != LINE_EVAL) return;
+    if (l->best.step < 0 || now.loss < l->best.loss) l->best = now;
+    l->val = now;
 }
 
 /* Of the steps that the checkpoint has. */
 static Losses read_losses(const char *run, int64_t last_step) {
-    Losses l = {{-1, 0}, {-1, 0}, {-1, 0}};
-    char   line[4096];
-    int    is_start = 1;
-    FILE  *in = run ? fopen(path_of("%s/metrics.jsonl", run).text, "r") : NULL;
-    while (in && fgets(line, sizeof line, in)) {
-        int is_end = strchr(line, '\n') != NULL;
-        if (is_start && is_end) take_line(&l, line, last_step);
-        is_start = is_end;
-    }
+    Losses      l = {{-1, 0}, {-1, 0}, {-1, 0}};
+    MetricsLine line;
+    FILE       *in = run ? fopen(path_of("%s/metrics.jsonl", run).text, "r") : NULL;
+    while (in && metrics_line_next(in, &line) != LINE_OTHER)
+        if (line.step <= last_step && isfinite(line.loss)) take_line(&l, &line);
     if (in) fclose(in);
     return l;
 }

@@ -8,6 +8,8 @@
 #include "core/memory_file.h"
 #include "data/loader.h"
 #include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/memory_copies.h"
+#include "run/outer/island.h"
 
 ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Groups *groups) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
@@ -80,11 +82,13 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
                             tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, own_T, micro_steps),
+              .island_bytes = c->outer.server && *c->outer.server ? island_bytes(c, &layout) : 0,
+              .copies_bytes = c->checkpoint.memory_every > 0 ? memory_copies_bytes(&layout, spec.optimizer, ranks.hosts) : 0,
               .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer)};
-    p.host_bytes = p.comm_bytes + p.host_copy_bytes + p.ahead_bytes + p.offload_bytes;
+    p.host_bytes = p.comm_bytes + p.host_copy_bytes + p.ahead_bytes + p.offload_bytes + p.island_bytes;
     p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes +
                      p.batch_bytes + p.tree_bytes + p.library_bytes + p.reserve_bytes +
-                     (device_is_host() ? p.host_bytes : 0);
+                     (device_is_host() ? p.host_bytes + p.copies_bytes : 0);
     p.sent[AXIS_SHARD] = p.step_sent;
     for (int a = 0; a < AXES; a++)
         if (a != AXIS_SHARD) p.sent[AXIS_SHARD] -= p.sent[a] = ledger_sent(&step, mesh_axis_name((Axis)a));
@@ -187,8 +191,13 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     }
     print_row(out, on_host ? "host copy for checkpoints" : "host: copy for checkpoints", p->host_copy_bytes);
     print_row(out, on_host ? "batches read ahead" : "host: batches read ahead", p->ahead_bytes);
+    snprintf(row, sizeof row, "%scopy of a round's weights, for outer.server", on_host ? "" : "host: ");
+    if (p->island_bytes > 0) print_row(out, row, p->island_bytes);
     if (on_host) print_row(out, "program and libraries", p->library_bytes);
+    snprintf(row, sizeof row, "copies in memory, two of this rank%s", p->ranks.hosts > 1 ? " and two of a neighbour" : "");
+    if (p->copies_bytes > 0 && on_host) print_row(out, row, p->copies_bytes);
     print_row(out, on_host ? "total" : "total, pinned host memory", on_host ? p->device_bytes : p->host_bytes);
+    if (p->copies_bytes > 0 && !on_host) print_row(out, row, p->copies_bytes);
 }
 
 char *plan_memory_advice(const Config *c, const Plan *p) {

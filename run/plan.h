@@ -18,6 +18,7 @@ typedef struct {
     int      count;
     CommKind comm;                          /* how they exchange buckets */
     int      stage;                         /* of the pipeline; -1: the one that takes the most memory */
+    int      hosts;                         /* they are on; 0: one, as far as is known */
     int      joined;                        /* 1: NCCL is measured in library_bytes; 0: estimated in reserve_bytes */
 } PlanRanks;
 
@@ -37,13 +38,15 @@ typedef struct {
     size_t    tree_bytes;                   /* the same: NCCL's device buffers */
     size_t    library_bytes;                /* not ours, measured: see device_overhead_bytes */
     size_t    reserve_bytes;                /* not ours, estimated: later allocations of libraries */
-    size_t    device_bytes;                 /* the sum of these; on the CPU, where all memory is the host's, host_bytes is part of it */
+    size_t    device_bytes;                 /* the sum of these; on the CPU, where all memory is the host's, host_bytes and copies_bytes are part of it */
     /* Host memory; pinned on a rank with a GPU. */
     size_t    comm_bytes;                   /* chunks and, on a GPU, whole buckets on their way between ranks */
     size_t    host_copy_bytes;                /* the copy of a rank's state that a checkpoint is written from */
     size_t    ahead_bytes;                  /* batches read before their step */
     size_t    offload_bytes;                /* memory.offload: masters and moments, and their pages */
-    size_t    host_bytes;                   /* the sum of these four */
+    size_t    island_bytes;                 /* outer.server: the copy of a round's weights, and what is sent of it */
+    size_t    host_bytes;                   /* the sum of these five */
+    size_t    copies_bytes;                 /* files of copies in memory, which are not pinned; of device_bytes on the CPU */
     size_t    checkpoint_bytes;             /* one checkpoint on disk */
 } Plan;
 

@@ -10,6 +10,7 @@
 #include "run/plan_cluster.h"
 #include "run/plan_data.h"
 #include "run/progress.h"
+#include "run/verb_arguments.h"
 #include "run/verbs.h"
 
 /* The part of its matrix products' rate that GPT-2 124M is to reach on AVX-512 cores (`make bench`); small models reach
@@ -158,50 +159,7 @@ static void print_ledger(const Config *c, const Plan *p) {
 
 typedef struct { int ranks; size_t memory_bytes; int ledger, fits; ClusterPlan on; } Asked;
 
-static int take_count(const char *name, const char *text) {
-    char *end;
-    long  value = strtol(text, &end, 10);
-    if (end == text || *end || value < 1 || value > 1 << 20)
-        fail(EXIT_CONFIG, "plan: %s=%s: a whole number from 1 to 1048576 is expected", name, text);
-    return (int)value;
-}
-
-/* "80GiB" or "80G", "512MiB", "80GB", or bytes. */
-static size_t take_memory(const char *text) {
-    static const struct { const char *unit; double bytes; } units[] = {
-        {"", 1}, {"MiB", 1048576.0}, {"M", 1048576.0}, {"MB", 1e6}, {"GiB", 1073741824.0}, {"G", 1073741824.0},
-        {"GB", 1e9}, {"TiB", 1099511627776.0}, {"T", 1099511627776.0}, {"TB", 1e12}};
-    char  *end;
-    double value = strtod(text, &end);
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (end != text && strcmp(end, units[i].unit) == 0 && value > 0 && value * units[i].bytes < 1e18)
-            return (size_t)(value * units[i].bytes);
-    fail(EXIT_CONFIG, "plan: memory=%s: a size is expected, as in memory=80GiB", text);
-}
-
-static int take_flag(const char *name, const char *text) {
-    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
-        fail(EXIT_CONFIG, "plan: %s=%s: true or false is expected", name, text);
-    return strcmp(text, "true") == 0;
-}
-
-static double take_hours(const char *text) {
-    char  *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || !(value > 0 && value < 1e9))
-        fail(EXIT_CONFIG, "plan: mtbf_hours=%s: hours between failures of the job are expected, as in mtbf_hours=3.1",
-             text);
-    return value;
-}
-
-static double take_price(const char *text) {
-    char  *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || !(value > 0 && value < 1e6))
-        fail(EXIT_CONFIG, "plan: price=%s: dollars an hour of one GPU are expected, as in price=2.5", text);
-    return value;
-}
-
+enum { MOST_RANKS = 1 << 20 };
 enum { RANKS, MEMORY, LEDGER, GPU, NODES, PRICE, CLUSTER, SEARCH, FIT, MTBF_HOURS, JSON, ZERO_BUBBLE };
 const VerbKey PLAN_KEYS[] = {
     [RANKS] = {"ranks", "8", "1", "ranks of the job"},
@@ -214,28 +172,28 @@ const VerbKey PLAN_KEYS[] = {
     [SEARCH] = {"search", "true", "false", "look for the quickest grid of the cluster; keys that are given stay"},
     [FIT] = {"fit", "true", "false", "take the most ranks, of those there are, that the config allows"},
     [MTBF_HOURS] = {"mtbf_hours", "3.1", "", "hours between failures of the job: how often to save, and what is lost"},
-    [JSON] = {"json", "true", "false", "figures of the simulation as JSON"},
+    [JSON] = {"json", "true", "false", "figures of the simulation as JSON; with fit=true here, the ranks alone"},
     [ZERO_BUBBLE] = {"zero_bubble", "true", "false", "simulate pipelines whose backward is in two halves"},
     {.name = NULL},
 };
 
 /* Whether it is one of the verb's own. */
 static int take_one(Asked *asked, const char *argument) {
-    const char *value = NULL;
-    switch (verb_key(PLAN_KEYS, argument, &value)) {
-    case RANKS: asked->ranks = take_count("ranks", value); return 1;
-    case GPU: asked->on.gpu = value; return 1;
-    case NODES: asked->on.nodes = take_count("nodes", value); return 1;
-    case PRICE: asked->on.price = take_price(value); return 1;
-    case MEMORY: asked->memory_bytes = take_memory(value); return 1;
-    case LEDGER: asked->ledger = take_flag("ledger", value); return 1;
-    case CLUSTER: asked->on.cluster = value; return 1;
-    case SEARCH: asked->on.searches = take_flag("search", value); return 1;
-    case FIT: asked->fits = take_flag("fit", value); return 1;
-    case MTBF_HOURS: asked->on.mtbf_hours = take_hours(value); return 1;
-    case JSON: asked->on.json = take_flag("json", value); return 1;
-    case ZERO_BUBBLE: asked->on.zero_bubble = take_flag("zero_bubble", value); return 1;
-    default: return 0;
+    VerbArgument a = verb_key_or_config("plan", argument);
+    switch (a.row) {
+        case RANKS: asked->ranks = (int)verb_count(&a, 1, MOST_RANKS); return 1;
+        case GPU: asked->on.gpu = verb_text(&a); return 1;
+        case NODES: asked->on.nodes = (int)verb_count(&a, 1, MOST_RANKS); return 1;
+        case PRICE: asked->on.price = verb_number(&a, 1e-6, 1e6); return 1;
+        case MEMORY: asked->memory_bytes = (size_t)verb_size(&a, 1); return 1;
+        case LEDGER: asked->ledger = verb_flag(&a); return 1;
+        case CLUSTER: asked->on.cluster = verb_text(&a); return 1;
+        case SEARCH: asked->on.searches = verb_flag(&a); return 1;
+        case FIT: asked->fits = verb_flag(&a); return 1;
+        case MTBF_HOURS: asked->on.mtbf_hours = verb_number(&a, 1e-6, 1e9); return 1;
+        case JSON: asked->on.json = verb_flag(&a); return 1;
+        case ZERO_BUBBLE: asked->on.zero_bubble = verb_flag(&a); return 1;
+        default: return 0;
     }
 }
 
@@ -252,7 +210,8 @@ static Asked take_asked(int *count, char **overrides) {
              asked.on.cluster);
     if (!asked.on.gpu && (asked.on.nodes || asked.on.price > 0))
         fail(EXIT_CONFIG, "plan: nodes= and price= are of gpu=, as in gpu=h100 ranks=16 nodes=2 price=2.5");
-    if (!elsewhere && (asked.on.searches || asked.on.json || asked.on.zero_bubble || asked.on.mtbf_hours > 0))
+    if (!elsewhere &&
+        (asked.on.searches || (asked.on.json && !asked.fits) || asked.on.zero_bubble || asked.on.mtbf_hours > 0))
         fail(EXIT_CONFIG,
              "plan: search=, json=, zero_bubble= and mtbf_hours= are of another machine: gpu=h100, cluster=dgx-h100, or the path of a cluster's file");
     if (elsewhere && (asked.memory_bytes || asked.ledger))
@@ -283,11 +242,14 @@ static CommKind comm_of(const Config *c, int ranks) {
     }
 }
 
+/* Where each has as many GPUs as this one; on CPUs nobody knows. */
+static int hosts_of(int ranks) {
+    int devices = device_is_host() ? 0 : device_count();
+    return devices > 0 ? (ranks + devices - 1) / devices : 0;
+}
+
 int verb_plan(int argc, char **argv) {
-    if (argc < 2)
-        fail(EXIT_CONFIG,
-             "plan needs a config file: ./train_gpt plan config.json [key=value ...] [ranks=N] [fit=true] [memory=80GiB] [ledger=true] "
-             "[gpu=h100 [nodes=N] [price=2.5]] [cluster=NAME_OR_FILE] with one of these: [search=true] [mtbf_hours=H] [zero_bubble=true] [json=true]");
+    if (argc < 2) verb_misused("plan", "it needs a config file");
     int    overrides = argc - 2;
     Asked  asked = take_asked(&overrides, argv + 2);
     Config config;
@@ -299,7 +261,12 @@ int verb_plan(int argc, char **argv) {
     if (asked.fits) {
         int fit = fitting(&config, asked.ranks);
         if (!asked.on.json) printf("fit          %d of %d ranks\n", fit, asked.ranks);
+        else if (!is_elsewhere) printf("{\"ranks\":%d,\"of\":%d}\n", fit, asked.ranks);
         asked.ranks = fit;
+    }
+    if (asked.on.json && !is_elsewhere) { /* scripts/elastic.sh waits for it: nothing is measured */
+        config_free(&config);
+        return EXIT_DONE;
     }
     if (is_elsewhere) {
         asked.on.ranks = asked.ranks;
@@ -311,7 +278,7 @@ int verb_plan(int argc, char **argv) {
     int cores = omp_get_num_procs(), present = device_count() > 0; /* cores that this process may use */
     if (present) device_open(0, cores > asked.ranks ? cores / asked.ranks : 1); /* the scratch of a rank depends on its threads */
     Numerics numerics = precision_resolve((Precision)config.precision, device_has_bf16());
-    Plan     plan = plan_make(&config, numerics.act, (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), -1, 0});
+    Plan     plan = plan_make(&config, numerics.act, (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), -1, hosts_of(asked.ranks), 0});
     double   rate = 0.0;
     if (present) {
         device_open(0, cores);                             /* the probe uses them all */

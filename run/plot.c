@@ -12,19 +12,19 @@
 #include "core/io.h"
 #include "core/memory_file.h"
 #include "run/svg.h"
+#include "run/verb_arguments.h"
 #include "run/verbs.h"
 
+enum { OUT, X, CSV };
 const VerbKey PLOT_KEYS[] = {
-    {"out", "compare.svg", "plot.svg", "the picture"},
-    {"x", "hours", "tokens", "what the curves run over: tokens, steps or hours"},
-    {"csv", "compare.csv", "", "all points, as a table"},
+    [OUT] = {"out", "compare.svg", "plot.svg", "the picture"},
+    [X] = {"x", "hours", "tokens", "what the curves run over: tokens, steps or hours"},
+    [CSV] = {"csv", "compare.csv", "", "all points, as a table"},
     {.name = NULL},
 };
 
-#define USAGE "./train_gpt plot RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]"
-
 enum { MOST_RUNS = 64 };
-static const char *const X_WORDS[] = {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours"};
+static const char *const X_WORDS[] = {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours", NULL};
 
 typedef struct {
     const char *out, *csv;
@@ -33,32 +33,22 @@ typedef struct {
     int         dirs;
 } Asked;
 
-static PlotX take_x(const char *word) {
-    for (int x = PLOT_TOKENS; x <= PLOT_HOURS; x++)
-        if (strcmp(word, X_WORDS[x]) == 0) return (PlotX)x;
-    fail(EXIT_CONFIG, "plot: x=%s: tokens, steps or hours is meant", word);
-}
-
-static void take_option(Asked *a, const char *word) {
-    const char *value = strchr(word, '=') + 1;
-    if (strncmp(word, "out=", 4) == 0 && *value) a->out = value;
-    else if (strncmp(word, "csv=", 4) == 0 && *value) a->csv = value;
-    else if (strncmp(word, "x=", 2) == 0) a->x = take_x(value);
-    else
-        fail(EXIT_CONFIG,
-             "plot: unknown option %s: there are out=, x= and csv= (a folder of that name is given as ./%s)", word,
-             word);
+static void take_argument(Asked *asked, char *word) {
+    VerbArgument a = verb_argument("plot", word);
+    switch (a.row) {
+        case OUT: asked->out = verb_text(&a); break;
+        case X: asked->x = (PlotX)verb_choice(&a, X_WORDS); break;
+        case CSV: asked->csv = verb_text(&a); break;
+        default:
+            if (asked->dirs == MOST_RUNS) fail(EXIT_CONFIG, "plot: more than %d runs", MOST_RUNS);
+            asked->dir[asked->dirs++] = word;
+    }
 }
 
 static Asked take_arguments(int argc, char **argv) {
     Asked a = {.out = "plot.svg"};
-    for (int i = 1; i < argc; i++) {
-        size_t key = strspn(argv[i], "abcdefghijklmnopqrstuvwxyz_");
-        if (key > 0 && argv[i][key] == '=') take_option(&a, argv[i]);
-        else if (a.dirs == MOST_RUNS) fail(EXIT_CONFIG, "plot: more than %d runs", MOST_RUNS);
-        else a.dir[a.dirs++] = argv[i];
-    }
-    if (a.dirs == 0) fail(EXIT_CONFIG, "plot: no run; usage: " USAGE);
+    for (int i = 1; i < argc; i++) take_argument(&a, argv[i]);
+    if (a.dirs == 0) verb_misused("plot", "no run");
     return a;
 }
 

@@ -1,4 +1,4 @@
-/* plot_label.c - plot_label() of plot.h: what tells runs apart, their names and the config keys that differ. */
+/* plot_label.c - plot_label() of plot.h: the labels of runs: their names, and the config keys that differ between them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -12,10 +12,11 @@
 #include "core/terminal.h"
 #include "data/tokens_json.h"
 
-enum { LINE_BYTES = 512, FIELD_BYTES = 96, FIELDS = 10 };
+enum { LINE_BYTES = 512, FIELD_BYTES = 96, FIELDS = 11 };
 
-Progress progress_start(int64_t steps, int64_t first_step, int64_t log_every) {
-    return (Progress){.steps = steps, .first_step = first_step, .log_every = log_every > 0 ? log_every : 1};
+Progress progress_start(int64_t steps, int64_t first_step, int64_t last_step, int64_t log_every) {
+    return (Progress){.steps = steps, .first_step = first_step, .last_step = last_step,
+                      .log_every = log_every > 0 ? log_every : 1};
 }
 
 void progress_duration(char out[32], double ms) {
@@ -119,7 +120,7 @@ static double pace_ms(const Progress *p) {
 
 /* Time of the remaining steps: at the recent pace, with the mean time between steps so far. */
 static double eta_ms(const Progress *p, int64_t step) {
-    double done = (double)(step - p->first_step), left = (double)(p->steps - step);
+    double done = (double)(step - p->first_step), left = (double)(p->last_step - step);
     double between = clock_ms() - p->started_ms - p->stepping_ms;
     return left * (pace_ms(p) + (between > 0 && done > 0 ? between / done : 0));
 }
@@ -130,9 +131,18 @@ static void keep_pace(Progress *p, const StepMetrics *s) {
     p->recent_ms[p->seen++ % PROGRESS_RECENT] = s->ms;
 }
 
-void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes) {
+/* "GPU  87%  312W  61C", as much of it as is known. */
+static void add_gpu(Fields *f, const GpuReading *g) {
+    char use[16] = "", power[16] = "", heat[16] = "";
+    if (g->has >> GPU_USE & 1) snprintf(use, sizeof use, " %3.0f%%", 100 * g->value[GPU_USE]);
+    if (g->has >> GPU_POWER & 1) snprintf(power, sizeof power, " %4.0fW", g->value[GPU_POWER]);
+    if (g->has >> GPU_TEMPERATURE & 1) snprintf(heat, sizeof heat, " %3.0fC", g->value[GPU_TEMPERATURE]);
+    if (*use || *power || *heat) add(f, 9, DIM "GPU" PLAIN "%s%s%s", use, power, heat);
+}
+
+void progress_step(Progress *p, const StepMetrics *s) {
     keep_pace(p, s);
-    int is_final = s->step % p->log_every == 0 || s->step == p->steps || s->step == p->first_step + 1;
+    int is_final = s->step % p->log_every == 0 || s->step == p->last_step || s->step == p->first_step + 1;
     if (!is_final && !terminal_is(stdout)) return;
 
     Fields f = {0};
@@ -141,7 +151,7 @@ void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes) {
     put_fixed(norm, sizeof norm, s->grad_norm, 5, 3);
     put_rate(rate, sizeof rate, s->tokens_per_s * s->ms / pace_ms(p));
     put_fixed(mfu, sizeof mfu, 100 * s->mfu, 4, 1);
-    put_fixed(memory, sizeof memory, (double)memory_bytes / 1073741824.0, 4, 2);
+    put_fixed(memory, sizeof memory, (double)s->memory_bytes / 1073741824.0, 4, 2);
     put_fixed(ms, sizeof ms, s->ms, 4, 1);
     progress_duration(eta, eta_ms(p, s->step));
     add_place(&f, p, "step", s->step);
@@ -154,6 +164,7 @@ void progress_step(Progress *p, const StepMetrics *s, size_t memory_bytes) {
     if (s->timed & WITH_STAGE) add(&f, 6, DIM "bubble" PLAIN " %3.0f%%", 100.0 * s->axis_ms[AXIS_STAGE] / s->ms);
     add(&f, 7, "%s" DIM " GiB" PLAIN, memory);
     add(&f, 8, "%s" DIM "ms" PLAIN, ms);
+    add_gpu(&f, &s->gpu);
     add(&f, 1, DIM "ETA" PLAIN " %6s", eta);
     join(&f, line);
     if (is_final) say_text(stdout, 0, line);

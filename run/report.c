@@ -93,14 +93,3 @@ void report_row(const Report *r, const char *fmt, ...) {
     putchar('\n');
     va_end(args);
 }
-
-const char *report_argument(const char *argument, const char *name) {
-    size_t length = strlen(name);
-    return strncmp(argument, name, length) == 0 && argument[length] == '=' ? argument + length + 1 : NULL;
-}
-
-int report_flag(const char *verb, const char *name, const char *value) {
-    if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0)
-        fail(EXIT_CONFIG, "%s: %s=%s: true or false is expected", verb, name, value);
-    return strcmp(value, "true") == 0;
-}

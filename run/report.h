@@ -29,11 +29,6 @@ cJSON *report_copy(const cJSON *value); /* with all digits of a number */
 enum { REPORT_VALUE = 64 };
 char *report_value(const cJSON *value, char out[REPORT_VALUE]);
 
-/* A verb's own argument "name=value": its value, or NULL for another name. */
-const char *report_argument(const char *argument, const char *name);
-/* The value of an argument that is true or false. */
-int report_flag(const char *verb, const char *name, const char *value);
-
 #ifdef __cplusplus
 }
 #endif

@@ -1,21 +1,19 @@
 /* run.c - see run.h. In order: the checks that need no other rank, then ranks, memory, weights. */
 #include "run/run.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 
 #include "core/clock.h"
-#include "core/io.h"
 #include "core/terminal.h"
 #include "data/tokens_json.h"
 #include "model/algorithms_file.h"
-#include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/manifest.h"
+#include "run/checkpoint/memory_copy.h"
+#include "run/config/schedule.h"
 #include "run/guard/signals.h"
+#include "run/run_folder.h"
 #include "run/sample.h"
 #include "run/verbs.h"
 
@@ -24,24 +22,6 @@ static const double DATA_LOOK_MS = 100.0, DATA_PATIENCE_MS = 10e3;
 int run_is_rank0(const Run *r) { return comm_rank(r->comm) == 0; }
 
 /* --- inputs: before MPI, so that a fault in them is reported at once ---------------------------------------------- */
-
-static int is_same_file(const char *a, const char *b) {
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
-static Path path_in_run(const Config *c, const char *name) { return path_of("%s/%s", c->run.dir, name); }
-
-/* The config that was given may lie in run.dir. It is never written: not as this run's config.json, and not as one of
- * its logs. */
-static void refuse_config_among_logs(const Config *c) {
-    static const char *const logs[] = {"metrics.jsonl", "loss.svg", "log.txt"};
-    for (size_t i = 0; i < sizeof logs / sizeof *logs; i++)
-        if (is_same_file(path_in_run(c, logs[i]).text, c->path))
-            fail(EXIT_CONFIG,
-                 "run.dir: the config %s lies where this run writes its %s: give the config another name, or take another run.dir",
-                 c->path, logs[i]);
-}
 
 static void open_tasks(Run *r) {
     const Config *c = r->config;
@@ -64,7 +44,7 @@ static uint64_t tasks_fingerprint(const Run *r) {
 
 static void open_inputs(Run *r) {
     const Config *c = r->config;
-    refuse_config_among_logs(c);
+    run_folder_check(c);
     r->tokenizer = sample_tokenizer(c);
     r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.shape.vocab_size);
     if (c->data.val.count)
@@ -120,7 +100,8 @@ static int stage_of(const Run *r) {
 
 /* From here on a failed allocation, NCCL's and cuBLASLt's too, prints the plan and the changes that take less. */
 static void make_plan(Run *r, CommKind kind, int joined) {
-    r->plan = plan_make(r->config, r->numerics.act, (PlanRanks){comm_size(r->comm), kind, stage_of(r), joined});
+    r->plan = plan_make(r->config, r->numerics.act,
+                        (PlanRanks){comm_size(r->comm), kind, stage_of(r), memory_host(r->comm, comm_rank(r->comm)).hosts, joined});
     error_set_memory_advice(NULL);
     free(r->memory_advice);
     r->memory_advice = plan_memory_advice(r->config, &r->plan);
@@ -305,6 +286,7 @@ int64_t run_roll_back(Run *r, int64_t step) {
     Guard   now = r->state.guard;
     int64_t next = run_position(r, step + 1).samples;
     shards_need_all(r->model->shards);
+    memory_copies_forget(r->copies);
     r->resumed = checkpoint_roll_back(&r->checkpoint);
     if (r->resumed.ranks == 0) {
         optimizer_zero_states(&r->model->optimizer, &r->model->stream);
@@ -362,28 +344,6 @@ void run_create(Run *r, const Config *config, Launch launch) {
     watchdog_tick(r->watchdog, "the first step");
 }
 
-/* What is printed is kept in the run folder, too. */
-static void keep_log(const Config *c) {
-    Path   path = path_in_run(c, "log.txt");
-    char   heading[64];
-    time_t now = time(NULL);
-    int    fd = io_open(path.text, IO_APPEND);
-    strftime(heading, sizeof heading, "== started %Y-%m-%d %H:%M:%S %z", localtime(&now));
-    if (fd >= 0) say_keep_log(fd, path.text, heading);
-    else         warn("cannot open %s: %s; the run goes on without it", path.text, strerror(-fd));
-}
-
-static void write_config_copy(const Run *r) {
-    Path   path = path_in_run(r->config, "config.json");
-    if (is_same_file(path.text, r->config->path)) return;
-    cJSON *json = config_to_json(r->config);
-    char  *text = cJSON_Print(json);
-    int error = text ? io_replace_file(path.text, text, strlen(text)) : -ENOMEM;
-    if (error) fail(EXIT_IO, "%s: cannot write: %s", path.text, strerror(-error));
-    cJSON_free(text);
-    cJSON_Delete(json);
-}
-
 static MetricsAbout about(const Run *r) {
     return (MetricsAbout){.bytes_per_token = r->bytes_per_token,
                           .commit = program_commit(),
@@ -406,25 +366,31 @@ void run_begin(Run *r) {
     watchdog_tick(r->watchdog, "the choice of algorithms");
     algorithms_settle(c->run.dir, r->comm, &r->model->gpt, &r->model->stream, r->eval_batch);
     r->saver = saver_create(&r->checkpoint);
+    r->copies = memory_copies_create(&r->checkpoint);
     r->loader = loader_create(&r->train, plan, &r->batch_arena);
     if (run_is_rank0(r)) {
-        keep_log(c);
-        write_config_copy(r);
+        run_folder_keep_log(c);
+        run_folder_keep_config(c);
+        char fault[GPU_METER_FAULT_CHARS];
         r->metrics = metrics_open(c->run.dir, r->resumed.step, about(r));
+        r->gpu = gpu_meter_open(device_id(), fault);
         if (r->resumed.ranks > 0) metrics_resumed(r->metrics, r->resumed.step, comm_size(r->comm));
         r->checkpoint.log = metrics_path(r->metrics), r->checkpoint.log_fd = metrics_fd(r->metrics);
     }
     r->requests = requests_start(r->comm, c->run.dir, c->run.max_minutes, r->started_ms,
                                  (double)checkpoint_disk_bytes(&r->model->shards->layout, r->model->optimizer.kind));
-    r->progress = progress_start(c->run.steps, r->resumed.step, c->log.every);
+    r->progress = progress_start(c->run.steps, r->resumed.step, schedule_last_step(c), c->log.every);
     groups_times(&r->groups); /* the start is no step's */
     watchdog_forget_start(r->watchdog);
 }
 
 void run_destroy(Run *r) {
     shards_need_all(r->model->shards);
+    island_destroy(r->island);
+    memory_copies_end(r->copies);
     saver_destroy(r->saver);
     if (r->metrics) metrics_close(r->metrics);
+    gpu_meter_close(r->gpu);
     int is_read = !loader_destroy(r->loader);
     model_destroy(r->model);
     arena_destroy(&r->batch_arena);

@@ -13,9 +13,11 @@
 #include "model/model.h"
 #include "model/precision.h"
 #include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/memory_copies.h"
 #include "run/config/config.h"
 #include "run/guard/lock.h"
 #include "run/metrics.h"
+#include "run/outer/island.h"
 #include "run/plan.h"
 #include "run/progress.h"
 #include "run/slowness.h"
@@ -33,8 +35,16 @@ typedef struct {
     int    stop, save;  /* asked of any rank; they stay set while a step is computed again    */
     int    written;     /* all ranks have done their part of the checkpoint in flight         */
     int    fed;         /* all ranks have the next step's batches                             */
+    int    lost;        /* a rank's connection to outer.server is broken                      */
     double began_ms;    /* when the step began, on clock_ms()                                 */
 } Between;
+
+/* What an island has done of its lease. */
+typedef struct {
+    int64_t steps;
+    double  losses;     /* their sum */
+    double  began_ms;
+} RoundWork;
 
 typedef struct {
     const Config *config;           /* borrowed */
@@ -58,13 +68,18 @@ typedef struct {
     TrainState    state;
     CheckpointState checkpoint;     /* a view of this run */
     Saver        *saver;            /* owned */
+    MemoryCopies *copies;           /* owned; NULL: there are none */
     Resumed       resumed;
     Metrics      *metrics;          /* rank 0; NULL elsewhere */
+    GpuMeter     *gpu;              /* owned; rank 0; NULL: nothing can be read */
     Progress      progress;         /* rank 0 */
     Stragglers    stragglers;
     Slowness      slowness;         /* rank 0 */
     Requests      requests;
     Between       between;
+    Island       *island;           /* owned; NULL: outer.server is not set */
+    RoundWork     round;
+    int           server_is_lost;   /* and all is to be saved before the end */
     int64_t      *shares;           /* owned [groups.datas]: micro-batches of a step that each of them computes */
     double        matmul_flops;     /* measured, all ranks together    */
     int64_t       measured_step;    /* when it was measured again; 0: never */

@@ -48,7 +48,8 @@ static void append(LogPoint **list, int64_t *count, LogPoint p) {
 static void keep(RunLog *log, const MetricsLine *l) {
     LogPoint  p = {l->step, l->tokens, l->time, l->hours, l->loss, l->lr, l->grad_norm, l->bpb};
     LogPoint *last = log->trains ? &log->train[log->trains - 1] : NULL;
-    if (l->kind == LINE_TRAIN && (!last || p.step > last->step)) append(&log->train, &log->trains, p);
+    int       is_step = l->kind == LINE_TRAIN || l->kind == LINE_OUTER; /* of a server; an island's rounds end with a step */
+    if (is_step && (!last || p.step > last->step)) append(&log->train, &log->trains, p);
     if (l->kind != LINE_EVAL) return;
     p.tokens = last ? last->tokens : 0, p.hours = last ? last->hours : 0;
     append(&log->eval, &log->evals, p);

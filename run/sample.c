@@ -22,7 +22,10 @@
 /* --- prompts ------------------------------------------------------------------------------------------------------ */
 
 Tokenizer sample_tokenizer(const Config *c) {
-    Tokenizer t = tokenizer_of_data(c->data.tokenizer, c->data.train.item[0], c->model.shape.vocab_size);
+    Tokenizer   t = tokenizer_of_data(c->data.tokenizer, c->data.train.item[0], c->model.shape.vocab_size);
+    const char *name = c->data.tokenizer[0] ? c->data.tokenizer : "the tokenizer beside data.train";
+    for (int i = 0; i < c->data.train.count; i++) tokenizer_refuse_notes(&t, name, c->data.train.item[i]);
+    for (int i = 0; i < c->data.val.count; i++) tokenizer_refuse_notes(&t, name, c->data.val.item[i]);
     if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0])
         fail(EXIT_CONFIG,
              "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",

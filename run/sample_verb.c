@@ -135,7 +135,7 @@ static void print_texts(const SampleOptions *asked, SamplePlan plan, Model *m, c
         Sampled one = sample_stream(&m->pipeline, &m->stream, tokenizer, &plan);
         put_text(out, "\n", 1);
         all.tokens += one.tokens, all.ms += one.ms;
-        all.left_off = one.left_off || out->is_closed;
+        all.left_off = one.left_off || (plan.leave && out->is_closed); /* of ranks only one knows it */
     }
     if (out->prints) print_rate(all);
 }
@@ -153,7 +153,7 @@ static void print_sample(const SampleOptions *asked, const char *checkpoint, con
     Arena  window = arena_create("tokens", sizeof(int32_t) * (size_t)shape.n_positions);
     plan.window = arena_tensor(&window, I32, 1, shape.n_positions, 1, 1);
     matmul_algorithms_freeze(); /* no product is worth being timed for a text, and the same text comes each time */
-    checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream);
+    checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, out.prints);
     if (out.prints) print_origin(checkpoint, m);
     print_texts(asked, plan, m, &tokenizer, &out);
     prompt_free(&plan.prompt);

@@ -8,7 +8,7 @@
 #include "core/injection.h"
 
 /* The numbers as they travel: the reduction adds each over the ranks. */
-typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, written, fed; } Words;
+typedef struct { Exact sum[SUMS]; int64_t hash[GUARD_HASH_WORDS], stop, save, written, fed, lost; } Words;
 
 static Words words_of(Run *r, const StepValues *v, int64_t step) {
     Words  w = {.hash = {0}};
@@ -20,6 +20,7 @@ static Words words_of(Run *r, const StepValues *v, int64_t step) {
     w.save = requests_save(&r->requests);
     w.written = saver_ready(r->saver);
     w.fed = loader_is_ready(r->loader, 0.0);
+    w.lost = r->island && island_keep(r->island);
     return w;
 }
 
@@ -39,7 +40,7 @@ StepNumbers reduce_numbers(Run *r, int64_t step) {
     Words      w = words_of(r, &v, step);
     int        suspect = is_suspect(&w, ranks);
     comm_all_reduce_i64(r->comm, w.sum[0].word, sizeof w / sizeof(int64_t), COMM_SUM);
-    b->stop |= w.stop > 0, b->save |= w.save > 0;
+    b->stop |= w.stop > 0, b->save |= w.save > 0, b->lost |= w.lost > 0;
     b->written = w.written == ranks, b->fed = w.fed == ranks;
     return (StepNumbers){.loss = exact_value(&w.sum[SUM_LOSS]) / (double)r->config->batch.global_tokens,
                          .grad_norm = sqrt(exact_value(&w.sum[SUM_GRAD_SQUARES])) / r->state.loss_scale.scale, .suspect = suspect,

@@ -50,10 +50,26 @@ static char *tokenizer_of_run(const char *run) {
     return found;
 }
 
+void stored_refuse_tokenizer(const Tokenizer *t, const char *name, const char *file, const char *whose) {
+    char path[4200];
+    tokenizer_refuse_notes(t, name, file);
+    if (!tokenizer_beside(file, path, sizeof path)) return;
+    Tokenizer there = tokenizer_create(path, BPE_MOST_IDS);
+    int32_t   id = tokenizer_difference(t, &there);
+    if (id >= 0) fail(EXIT_DATA, "%s is not the tokenizer of the %s, %s: from id %d on they differ", name, whose, path, id);
+    tokenizer_destroy(&there);
+}
+
+static Tokenizer take_asked(const char *asked, const char *weights, int64_t vocab_size) {
+    Tokenizer t = tokenizer_create(asked, vocab_size);
+    stored_refuse_tokenizer(&t, asked, weights, "model");
+    return t;
+}
+
 Tokenizer stored_tokenizer(const char *asked, const char *run, const char *checkpoint, int64_t vocab_size) {
     char path[4200], beside[4200], *of_run = NULL;
-    if (asked) return tokenizer_create(asked, vocab_size);
     snprintf(beside, sizeof beside, "%s/" WEIGHTS_SINGLE, checkpoint);
+    if (asked) return take_asked(asked, beside, vocab_size);
     if (tokenizer_beside(beside, path, sizeof path)) return tokenizer_create(path, vocab_size);
     of_run = tokenizer_of_run(run);
     if (of_run && access(of_run, R_OK) != 0) {

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/terminal.h"
+
 /* --- batches ------------------------------------------------------------------------------------------------------ */
 
 /* A text of a question, and the length of its row. */
@@ -118,6 +120,7 @@ int task_sums(const Scorer *s, const Task *t, double *log_p, double *missed) {
     for (int64_t i = 0; i < rounds && goes_on; i++) {
         int64_t mine = i * datas + s->data, is_mine = mine < p.batches;
         watchdog_tick(s->watchdog, "a batch of a task");
+        if (s->says) say_part("scoring a task", i, rounds);
         goes_on = !(s->stop && s->stop(s->ctx));
         if (!goes_on || (!is_mine && !shards_gathers(pipeline->gpt->shards))) continue;
         const Rows *rows = &p.batch[is_mine ? mine : 0]; /* ranks that gather each other's weights compute equally often */

@@ -25,6 +25,7 @@ typedef struct {
     Watchdog *watchdog;           /* ticked at every batch; NULL: none */
     int     (*stop)(void *ctx);   /* asked before every batch, on all ranks, whether to leave off; NULL: never */
     void     *ctx;
+    int       says;               /* this rank shows how far it is, in a terminal */
 } Scorer;
 
 typedef struct {

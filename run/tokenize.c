@@ -21,11 +21,11 @@
 #include "data/documents.h"
 #include "data/encoder.h"
 #include "data/shard.h"
+#include "data/tokens_json.h"
+#include "run/verb_arguments.h"
 #include "run/verbs.h"
 
 #define SHARD_NAME "%s_%06lld.bin"
-#define USAGE      "./train_gpt tokenize TEXT... out=FOLDER [tokenizer=PATH] [field=text] [val=0.01] [eot=first] [shard_tokens=100000000]"
-#define NOTES      "tokens.json" /* what the shards hold, and that they are this verb's */
 
 enum { MAX_SHARDS = 1000000, NAME_ROOM = 64 };
 
@@ -33,6 +33,7 @@ typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* where a document has its 
 
 typedef struct {
     char        out[PATH_MAX - 2 * NAME_ROOM], tmp[PATH_MAX - NAME_ROOM]; /* tmp = out/tokenize.tmp */
+    size_t      there;          /* bytes of out that name a folder of before */
     double      val;
     int64_t     shard_tokens;
     char      **name;           /* owned [names]: of the inputs; each borrowed */
@@ -52,6 +53,30 @@ typedef struct {
     int64_t      files, tokens, in_shard, bytes;
 } Shards;
 
+/* Cuts a path's last part off; returns the new length. */
+static size_t cut_last(char *path) {
+    size_t length = strlen(path);
+    while (length > 0 && path[length - 1] != '/') length--;
+    while (length > 0 && path[length - 1] == '/') length--;
+    path[length] = 0;
+    return length;
+}
+
+/* The length of the part of out= that is there. */
+static size_t length_there(const Job *job) {
+    char   path[PATH_MAX];
+    size_t length = (size_t)snprintf(path, sizeof path, "%s", job->out);
+    while (length > 0 && access(path, F_OK) != 0) length = cut_last(path);
+    return length;
+}
+
+/* Removes the folders that this verb has made, while they are empty. */
+static void remove_made(const Job *job) {
+    char   path[PATH_MAX];
+    size_t length = (size_t)snprintf(path, sizeof path, "%s", job->out);
+    while (length > job->there && rmdir(path) == 0) length = cut_last(path);
+}
+
 /* Ends the verb; nothing half-written stays. */
 NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) {
@@ -61,61 +86,43 @@ NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     io_remove_tree(job->tmp);
+    remove_made(job);
     fail(exit_code, "tokenize: %s", text);
 }
 
+enum { OUT, TOKENIZER, FIELD, VAL, END_OF_TEXT, SHARD_TOKENS };
 const VerbKey TOKENIZE_KEYS[] = {
-    {"out", "datasets/my", NULL, "where the shards go; made if need be"},
-    {"tokenizer", "datasets/bpe", "bytes",
-     "tokenizer.json, vocab.json with merges.txt, NAME.tiktoken, or their folder; without it each byte is a token "
+    [OUT] = {"out", "datasets/my", NULL, "where the shards go; made if need be"},
+    [TOKENIZER] = {"tokenizer", "datasets/bpe", "bytes",
+     "tokenizer.json, vocab.json with merges.txt, or their folder; NAME.tiktoken; without it each byte is a token "
      "(model.vocab_size 256). out gets a copy, and training finds it there"},
-    {"field", "body", "text", "where JSON Lines and parquet have their text"},
-    {"val", "0.05", "0.01",
+    [FIELD] = {"field", "body", "text", "where JSON Lines and parquet have their text"},
+    [VAL] = {"val", "0.05", "0.01",
      "the part for validation, from 0 to below 1: whole documents, or the end of a single one; 0 writes no val shards"},
-    {"eot", "last", "first", "<|endoftext|> stands before each document (first), after it (last), or nowhere (none)"},
-    {"shard_tokens", "10000000", "100000000", "tokens of a file"},
+    [END_OF_TEXT] = {"eot", "last", "first", "<|endoftext|> stands before each document (first), after it (last), or nowhere (none)"},
+    [SHARD_TOKENS] = {"shard_tokens", "10000000", "100000000", "tokens of a file"},
     {.name = NULL},
 };
 
-/* key=value words with a plain key are options; everything else names a text. */
-static int is_option(const char *word) {
-    size_t key = strspn(word, "abcdefghijklmnopqrstuvwxyz_");
-    return key > 0 && word[key] == '=';
+static void take_folder(Job *job, const char *name) {
+    size_t length = strlen(name);
+    while (length > 1 && name[length - 1] == '/') length--;
+    if (length >= sizeof job->out) fail(EXIT_CONFIG, "tokenize: the name of out= is too long");
+    snprintf(job->out, sizeof job->out, "%.*s", (int)length, name);
+    snprintf(job->tmp, sizeof job->tmp, "%s/tokenize.tmp", job->out);
 }
 
-static void parse_option(Job *job, const char *word) {
-    const char *value = strchr(word, '=') + 1;
-    char       *end = NULL;
-    errno = 0;
-    if (strncmp(word, "out=", 4) == 0) {
-        size_t length = strlen(value);
-        while (length > 1 && value[length - 1] == '/') length--;
-        if (length == 0 || length >= sizeof job->out) fail(EXIT_CONFIG, "tokenize: out= takes the name of a folder");
-        snprintf(job->out, sizeof job->out, "%.*s", (int)length, value);
-        snprintf(job->tmp, sizeof job->tmp, "%s/tokenize.tmp", job->out);
-    } else if (strncmp(word, "val=", 4) == 0) {
-        job->val = strtod(value, &end);
-        if (end == value || *end || !(job->val >= 0 && job->val < 1))
-            fail(EXIT_CONFIG, "tokenize: val=%s: the part held out is a number from 0 to below 1, for example val=0.01", value);
-    } else if (strncmp(word, "field=", 6) == 0) {
-        if (!*value) fail(EXIT_CONFIG, "tokenize: field= takes the name of a field or column, as in field=text");
-        job->field = value;
-    } else if (strncmp(word, "tokenizer=", 10) == 0) {
-        job->tokenizer_path = value;
-    } else if (strncmp(word, "eot=", 4) == 0) {
-        static const char *const WORDS[] = {"first", "last", "none"};
-        int which = 0;
-        while (which < 3 && strcmp(value, WORDS[which]) != 0) which++;
-        if (which == 3) fail(EXIT_CONFIG, "tokenize: eot=%s: first, last or none is meant", value);
-        job->eot = (Eot)which;
-    } else if (strncmp(word, "shard_tokens=", 13) == 0) {
-        job->shard_tokens = strtoll(value, &end, 10);
-        if (end == value || *end || errno || job->shard_tokens < 1 || job->shard_tokens > INT32_MAX)
-            fail(EXIT_CONFIG, "tokenize: shard_tokens=%s: a whole number from 1 to %d is meant", value, INT32_MAX);
-    } else {
-        fail(EXIT_CONFIG,
-             "tokenize: unknown option %s: there are out=, tokenizer=, field=, val=, eot= and shard_tokens= (a file of that name is given as ./%s)",
-             word, word);
+static void take_argument(Job *job, char *word) {
+    static const char *const PLACES[] = {[EOT_FIRST] = "first", [EOT_LAST] = "last", [EOT_NONE] = "none", NULL};
+    VerbArgument a = verb_argument("tokenize", word);
+    switch (a.row) {
+        case OUT: take_folder(job, verb_text(&a)); break;
+        case TOKENIZER: job->tokenizer_path = verb_text(&a); break;
+        case FIELD: job->field = verb_text(&a); break;
+        case VAL: job->val = verb_number(&a, 0, 0.999); break;
+        case END_OF_TEXT: job->eot = (Eot)verb_choice(&a, PLACES); break;
+        case SHARD_TOKENS: job->shard_tokens = verb_count(&a, 1, INT32_MAX); break;
+        default: job->name[job->names++] = word;
     }
 }
 
@@ -123,21 +130,27 @@ static Job parse_arguments(int argc, char **argv) {
     Job job = {.val = 0.01, .shard_tokens = 100000000};
     job.name = calloc((size_t)argc, sizeof *job.name);
     if (!job.name) fail(EXIT_MEMORY, "tokenize: no memory for the names of the inputs");
-    for (int i = 1; i < argc; i++) {
-        if (is_option(argv[i])) {
-            parse_option(&job, argv[i]);
-            continue;
-        }
-        if (argv[i][0] == '-' && argv[i][1]) fail(EXIT_CONFIG, "tokenize: unknown option %s; usage: " USAGE, argv[i]);
-        job.name[job.names++] = argv[i];
-    }
-    if (job.names == 0) fail(EXIT_CONFIG, "tokenize: no text to read; usage: " USAGE);
-    if (!job.out[0]) fail(EXIT_CONFIG, "tokenize: out=FOLDER is missing; usage: " USAGE);
+    for (int i = 1; i < argc; i++) take_argument(&job, argv[i]);
+    if (job.names == 0) verb_misused("tokenize", "no text to read");
+    if (!job.out[0]) verb_misused("tokenize", "out=FOLDER is missing");
     job.tokenizer = job.tokenizer_path ? tokenizer_create(job.tokenizer_path, BPE_MOST_IDS) : tokenizer_create("", 256);
-    if (job.tokenizer_path && job.eot != EOT_NONE && job.tokenizer.file.end_of_text < 0)
+    if (job.tokenizer.kind == TOKENIZER_BPE && job.eot != EOT_NONE && job.tokenizer.file.end_of_text < 0)
         fail(EXIT_CONFIG, "tokenize: %s has no <|endoftext|> to put between texts: eot=none", job.tokenizer_path);
     return job;
 }
+
+/* Ids beside a tokenizer that is not theirs would be read as other text, without a word. */
+static void refuse_other_tokenizer(const Job *job) {
+    char shard[PATH_MAX], beside[PATH_MAX];
+    snprintf(shard, sizeof shard, "%s/" SHARD_NAME, job->out, "train", 0ll);
+    if (!tokenizer_beside(shard, beside, sizeof beside)) return;
+    Tokenizer there = tokenizer_create(beside, BPE_MOST_IDS);
+    if (tokenizer_difference(&there, &job->tokenizer) >= 0)
+        fail(EXIT_CONFIG, "tokenize: %s is not the tokenizer asked for: tokenizer=%s, another out=, or move that file away", beside, job->out);
+    tokenizer_destroy(&there);
+}
+
+static const char *first_input(const Job *job) { return documents_input_name(job->name[0]); }
 
 /* Looks at every input before anything is written; then pipes are copied. */
 static void find_documents(Job *job) {
@@ -145,11 +158,12 @@ static void find_documents(Job *job) {
     int  exit_code = documents_find(&job->documents, job->name, job->names, job->field, !job->tokenizer_path, fault);
     if (exit_code) fail(exit_code, "tokenize: %s", fault);
     if (documents_are_empty(job->documents))
-        fail(EXIT_DATA, "tokenize: %s%s", job->name[0], job->names > 1 ? " and the other inputs are empty" : " is empty");
+        fail(EXIT_DATA, "tokenize: %s%s", first_input(job), job->names > 1 ? " and the other inputs are empty" : " is empty");
+    job->there = length_there(job);
     int rc = io_mkdirs(job->out);
     if (rc == 0) rc = io_remove_tree(job->tmp); /* of a run that was killed */
     if (rc == 0) rc = io_mkdirs(job->tmp);
-    if (rc < 0) fail(EXIT_IO, "tokenize: cannot write into the folder %s: %s", job->out, strerror(-rc));
+    if (rc < 0) give_up(job, EXIT_IO, "cannot write into the folder %s: %s", job->out, strerror(-rc));
     exit_code = documents_keep_pipes(job->documents, job->tmp, fault);
     if (exit_code) give_up(job, exit_code, "%s", fault);
 }
@@ -166,8 +180,8 @@ static int64_t shard_number(const char *name, const char *split) {
     return strcmp(name, again) == 0 ? number : -1;
 }
 
-/* Whether the file is a shard of this verb, one token per byte, or empty. */
-static int is_byte_shard(const char *path) {
+/* Whether the file is a shard of this verb, or empty. vocab_size: as the notes beside it say; bytes are looked at one by one. */
+static int is_own_shard(const char *path, int64_t vocab_size) {
     uint8_t     start[SHARD_HEADER_BYTES];
     char        fault[SHARD_FAULT_CHARS];
     ShardHeader header;
@@ -177,19 +191,13 @@ static int is_byte_shard(const char *path) {
     int         read = fd >= 0 && io_pread(fd, start, sizeof start, 0) == 0;
     if (fd >= 0) io_close(fd);
     if (!read || shard_parse_header(start, sizeof start, (uint64_t)bytes, &header, fault) < 0 ||
-        header.data_offset == 0 || header.token_bytes != 2)
+        header.data_offset == 0 || (header.token_bytes != 2 && vocab_size == 256))
         return 0;
+    if (vocab_size != 256) return 1;
     Shard shard = shard_open(path);
     int   is_bytes = shard_find_foreign(&shard, 256) < 0;
     shard_close(&shard);
     return is_bytes;
-}
-
-/* Shards beside the notes are this verb's, whatever their tokens. */
-static int has_notes(const Job *job) {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/" NOTES, job->out);
-    return access(path, F_OK) == 0;
 }
 
 /* Refuses a shard's name on another's file: the verb replaces or removes only its own. Returns their number. */
@@ -205,7 +213,8 @@ static int64_t refuse_others_files(const Job *job) {
         char path[PATH_MAX];
         if (shard_number(entry->d_name, "train") < 0 && shard_number(entry->d_name, "val") < 0) continue;
         snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
-        if (!has_notes(job) && !is_byte_shard(path))
+        int64_t vocab_size = tokens_json_vocab_size(path);
+        if (!is_own_shard(path, vocab_size > 0 ? vocab_size : 256))
             fail(EXIT_CONFIG,
                  "tokenize: %s is in the way: it is no whole shard of text as tokenize writes them; move it away, or take another out=",
                  path);
@@ -295,7 +304,11 @@ static int64_t cut_in(const Writer *w, const char *text, size_t bytes) {
     int64_t from = w->held.first_byte - w->bytes;
     if (w->now == &w->val || from >= (int64_t)bytes) return -1;
     if (from < 0) from = 0;
-    if (w->train.job->tokenizer.kind == TOKENIZER_BYTES || (from > 0 ? text[from - 1] : w->last) == '\n') return from;
+    if (w->train.job->tokenizer.kind == TOKENIZER_BYTES) {
+        while (from < (int64_t)bytes && (text[from] & 0xC0) == 0x80) from++; /* characters stay whole */
+        return from < (int64_t)bytes ? from : -1;
+    }
+    if ((from > 0 ? text[from - 1] : w->last) == '\n') return from;
     const char *newline = (const char *)memchr(text + from, '\n', bytes - (size_t)from);
     return newline ? newline + 1 - text : -1;
 }
@@ -328,6 +341,7 @@ static HeldOut choose_held(const Job *job) {
     if (exit_code) give_up(job, exit_code, "%s", fault);
     if (bytes == 0) return (HeldOut){.first_byte = INT64_MAX};
     HeldOut held = {documents, (int64_t)(job->val * (double)documents), INT64_MAX};
+    if (held.count == 0 && documents > 1 && documents_have_rows(job->documents)) held.count = 1; /* rows stay whole */
     if (held.count > 0) return held;
     int64_t held_bytes = (int64_t)(job->val * (double)bytes);
     if (held_bytes == 0)
@@ -344,7 +358,7 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     w.encoder = (Encoder){.tokenizer = &job->tokenizer, .sink = put_encoded, .with = &w};
     int exit_code = documents_read(job->documents, (DocumentSink){begin_document, take_text, end_document, &w}, fault);
     if (exit_code) give_up(job, exit_code, "%s", fault);
-    if (w.bytes == 0) give_up(job, EXIT_DATA, "%s%s", job->name[0], job->names > 1 ? " and the other inputs hold no text" : " holds no text");
+    if (w.bytes == 0) give_up(job, EXIT_DATA, "%s%s", first_input(job), job->names > 1 ? " and the other inputs hold no text" : " holds no text");
     finish_shard(&w.train), finish_shard(&w.val);
     if (job->val > 0 && w.val.tokens == 0)
         give_up(job, EXIT_DATA,
@@ -355,40 +369,45 @@ static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
     return w.encoder.invalid;
 }
 
-/* Copies a file of the tokenizer's folder, if it is there (or was named), into the folder of the shards. Returns whether it
- * did. name NULL: the file that was named, whatever it is called. */
-static int copy_beside(const Job *job, const char *name) {
-    char        from[PATH_MAX], to[PATH_MAX], *text = NULL;
-    const char *path = job->tokenizer_path, *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    struct stat st;
-    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode),
-        is_pair = strcmp(base, "vocab.json") == 0 || strcmp(base, "merges.txt") == 0;
-    if (!name) name = base;
-    else if (!is_folder && strcmp(name, base) != 0 && !(is_pair && strcmp(name, "tokenizer.json") != 0)) return 0;
-    if (is_folder) snprintf(from, sizeof from, "%s/%s", path, name);
-    else snprintf(from, sizeof from, "%.*s%s", (int)(base - path), path, name);
-    snprintf(to, sizeof to, "%s/%s", job->out, name);
-    if (access(from, R_OK) != 0) return 0;
+/* Copies a file into the folder of the shards, under that name. */
+static void copy_beside(const Job *job, const char *from, const char *name) {
+    char    to[PATH_MAX], *text = NULL;
     int64_t bytes = io_read_file(from, 1 << 28, &text);
-    int     rc = bytes < 0 ? (int)bytes : io_replace_file(to, text, (size_t)bytes);
+    snprintf(to, sizeof to, "%s/%s", job->out, name);
+    int rc = bytes < 0 ? (int)bytes : io_replace_file(to, text, (size_t)bytes);
     free(text);
     if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to, strerror(-rc));
-    return 1;
+}
+
+/* Copies the files of the tokenizer, under the names by which they will be found beside the shards. */
+static void copy_tokenizer(const Job *job) {
+    static const char *const FILES[] = {"vocab.json", "merges.txt", "tokenizer.json"};
+    const char *path = job->tokenizer_path, *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
+    struct stat st;
+    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode), is_pair = strcmp(base, FILES[0]) == 0 || strcmp(base, FILES[1]) == 0;
+    if (!is_folder && !is_pair) {
+        copy_beside(job, path, dot && strcmp(dot, ".tiktoken") == 0 ? base : FILES[2]);
+        return;
+    }
+    for (int i = 0; i < (is_folder ? 3 : 2); i++) {
+        char from[PATH_MAX];
+        snprintf(from, sizeof from, "%.*s/%s", is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 1,
+                 is_folder || slash ? path : ".", FILES[i]);
+        if (access(from, F_OK) == 0) copy_beside(job, from, FILES[i]);
+    }
 }
 
 /* Copies the tokenizer's files, and notes what the shards hold. */
 static void write_notes(const Job *job, const Shards *train, const Shards *val) {
-    static const char *const FILES[] = {"tokenizer.json", "vocab.json", "merges.txt"};
-    char   text[1024], path[PATH_MAX];
-    double tokens = (double)(train->tokens + val->tokens);
-    int    copied = 0;
-    for (int i = 0; i < 3 && job->tokenizer_path; i++) copied += copy_beside(job, FILES[i]);
-    if (job->tokenizer_path && !copied) copy_beside(job, NULL);
-    snprintf(path, sizeof path, "%s/" NOTES, job->out);
+    char    text[1024], path[PATH_MAX];
+    int64_t tokens = train->tokens + val->tokens, bytes = train->bytes + val->bytes;
+    if (job->tokenizer_path) copy_tokenizer(job);
+    if (job->tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* newlines between rows among them */
+    snprintf(path, sizeof path, "%s/tokens.json", job->out);
     snprintf(text, sizeof text,
              "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, \"bytes_per_token\": %.6f}\n",
              (long long)vocab_size_of(&job->tokenizer), (long long)train->tokens, (long long)val->tokens,
-             (long long)(train->bytes + val->bytes), (double)(train->bytes + val->bytes) / (tokens > 0 ? tokens : 1));
+             (long long)bytes, (double)bytes / (tokens > 0 ? (double)tokens : 1));
     int rc = io_replace_file(path, text, strlen(text));
     if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", path, strerror(-rc));
 }
@@ -434,12 +453,13 @@ int verb_tokenize(int argc, char **argv) {
     Job     job = parse_arguments(argc, argv);
     Shards  trained, held;
     int64_t earlier = refuse_others_files(&job);
+    refuse_other_tokenizer(&job);
     find_documents(&job);
     int64_t invalid = write_shards(&job, &trained, &held), total = trained.bytes + held.bytes;
+    write_notes(&job, &trained, &held); /* no shard is there without them */
     move_into_place(&job, "train", trained.files);
     move_into_place(&job, "val", held.files);
     int64_t removed = remove_stale(&job, trained.files, held.files);
-    if (job.tokenizer_path) write_notes(&job, &trained, &held);
     io_remove_tree(job.tmp);
     io_fsync_dir(job.out);
 
@@ -456,6 +476,7 @@ int verb_tokenize(int argc, char **argv) {
     if (earlier) printf(removed ? ", removed %lld\n" : "\n", (long long)removed);
     if (invalid) printf("  %lld bytes are no UTF-8; they were kept as they are\n", (long long)invalid);
     documents_free(job.documents);
+    tokenizer_destroy(&job.tokenizer);
     free(job.name);
     return EXIT_DONE;
 }

@@ -11,11 +11,12 @@
 #include "data/documents.h"
 #include "data/encoder.h"
 #include "data/tokenizer_json.h"
+#include "run/verb_arguments.h"
 #include "run/verbs.h"
 
-#define USAGE "./train_gpt train-tokenizer TEXT... out=FOLDER vocab_size=N [pattern=gpt2] [field=text] [memory=2GiB]"
 
-enum { MOST_IDS = 1 << 20, COUNTED_PART = 8 /* of the memory: the rest is for pairs */ };
+enum { LEAST_IDS = 257 /* the bytes and <|endoftext|> */, MOST_IDS = 1 << 20, LEAST_MEMORY = 1000000 };
+enum { COUNTED_PART = 8 /* of the memory: the rest is for pairs */ };
 static const char END_OF_TEXT[] = "<|endoftext|>";
 
 typedef struct {
@@ -27,57 +28,37 @@ typedef struct {
     int         texts;
 } Asked;
 
+enum { OUT, VOCAB_SIZE, FIELD, PATTERN, MEMORY };
 const VerbKey TRAIN_TOKENIZER_KEYS[] = {
-    {"out", "datasets/bpe", NULL, "the folder of tokenizer.json; made if need be"},
-    {"vocab_size", "8000", NULL,
+    [OUT] = {"out", "datasets/bpe", NULL, "the folder of tokenizer.json; made if need be"},
+    [VOCAB_SIZE] = {"vocab_size", "8000", NULL,
      "ids in all: the bytes, the merges and <|endoftext|>; 8000 for a small text, 50304 for a large one"},
-    {"field", "body", "text", "where JSON Lines and parquet have their text"},
-    {"pattern", "cl100k_base", "gpt2",
+    [FIELD] = {"field", "body", "text", "where JSON Lines and parquet have their text"},
+    [PATTERN] = {"pattern", "cl100k_base", "gpt2",
      "where words begin: gpt2, cl100k_base, o200k_base, llama3, qwen, or a regular expression"},
-    {"memory", "8GiB", "2GiB", "for counting words; rare ones that do not fit are left out"},
+    [MEMORY] = {"memory", "8GiB", "2GiB", "for counting words; rare ones that do not fit are left out"},
     {.name = NULL},
 };
 
-static void take_option(Asked *a, const char *word) {
-    const char *value = strchr(word, '=') + 1;
-    char       *end;
-    if (strncmp(word, "out=", 4) == 0 && *value) {
-        a->out = value;
-    } else if (strncmp(word, "pattern=", 8) == 0 && *value) {
-        a->pattern = value;
-    } else if (strncmp(word, "field=", 6) == 0 && *value) {
-        a->field = value;
-    } else if (strncmp(word, "vocab_size=", 11) == 0) {
-        long n = strtol(value, &end, 10);
-        if (end == value || *end || n < 257 || n > MOST_IDS)
-            fail(EXIT_CONFIG,
-                 "train-tokenizer: vocab_size=%s: a whole number from 257 (the bytes and %s) to %d is meant", value,
-                 END_OF_TEXT, MOST_IDS);
-        a->vocab_size = (int32_t)n;
-    } else if (strncmp(word, "memory=", 7) == 0) {
-        a->memory_bytes = strtod(value, &end) * 1073741824.0;
-        if (end == value || (strcmp(end, "GiB") != 0 && strcmp(end, "G") != 0) ||
-            !(a->memory_bytes >= 1e6 && a->memory_bytes < 1e15))
-            fail(EXIT_CONFIG, "train-tokenizer: memory=%s: a size is meant, as in memory=2GiB", value);
-    } else {
-        fail(EXIT_CONFIG,
-             "train-tokenizer: unknown option %s: there are out=, vocab_size=, pattern=, field= and memory= (a file of that name is given as ./%s)",
-             word, word);
+static void take_argument(Asked *asked, char *word) {
+    VerbArgument a = verb_argument("train-tokenizer", word);
+    switch (a.row) {
+        case OUT: asked->out = verb_text(&a); break;
+        case VOCAB_SIZE: asked->vocab_size = (int32_t)verb_count(&a, LEAST_IDS, MOST_IDS); break;
+        case FIELD: asked->field = verb_text(&a); break;
+        case PATTERN: asked->pattern = verb_text(&a); break;
+        case MEMORY: asked->memory_bytes = (double)verb_size(&a, LEAST_MEMORY); break;
+        default: asked->text[asked->texts++] = word;
     }
 }
 
 static Asked take_arguments(int argc, char **argv) {
     Asked a = {.pattern = "gpt2", .memory_bytes = 2.0 * 1073741824.0, .text = argv + 1};
-    for (int i = 1; i < argc; i++) {
-        size_t key = strspn(argv[i], "abcdefghijklmnopqrstuvwxyz_");
-        if (key > 0 && argv[i][key] == '=') take_option(&a, argv[i]);
-        else a.text[a.texts++] = argv[i];
-    }
-    if (a.texts == 0) fail(EXIT_CONFIG, "train-tokenizer: no text to read; usage: " USAGE);
-    if (!a.out) fail(EXIT_CONFIG, "train-tokenizer: out=FOLDER is missing; usage: " USAGE);
+    for (int i = 1; i < argc; i++) take_argument(&a, argv[i]);
+    if (a.texts == 0) verb_misused("train-tokenizer", "no text to read");
+    if (!a.out) verb_misused("train-tokenizer", "out=FOLDER is missing");
     if (!a.vocab_size)
-        fail(EXIT_CONFIG,
-             "train-tokenizer: vocab_size=N is missing, 8000 for a small text, 50304 for a large one; usage: " USAGE);
+        verb_misused("train-tokenizer", "vocab_size=N is missing, 8000 for a small text, 50304 for a large one");
     return a;
 }
 
@@ -107,7 +88,7 @@ static void count_texts(const Asked *a, Counting *c) {
     if (exit_code == 0) exit_code = documents_read(documents, (DocumentSink){begin_document, take_text, end_document, c}, fault);
     if (exit_code) fail(exit_code, "train-tokenizer: %s", fault);
     if (c->bytes == 0)
-        fail(EXIT_DATA, "train-tokenizer: %s%s", a->text[0],
+        fail(EXIT_DATA, "train-tokenizer: %s%s", documents_input_name(a->text[0]),
              a->texts > 1 ? " and the other texts are empty" : " is empty");
     cutter_free(&c->cutter);
     documents_free(documents);

@@ -31,7 +31,7 @@ static void print_program(FILE *out) {
                  "  ./train_gpt config.json [key=value ...]   train; the same command resumes\n"
                  "  mpirun -np 8 ./train_gpt config.json      train on 8 ranks\n\n");
     print_verbs(out);
-    fprintf(out, "\nExample: ./train_gpt configs/demo.json run.steps=100 run.dir=runs/short\n\n"
+    fprintf(out, "\nExample: ./train_gpt configs/demo.json run.steps=100 run.dir=runs/short\n"
                  "Exit codes: 0 done  64 config  65 data  69 no device  70 internal  71 memory\n"
                  "            73 locked  74 I/O  75 stopped, resumable  76 wrong numbers  77 peer\n"
                  "More: help VERB, help config, help config SECTION or KEY; docs/ has pages\n");

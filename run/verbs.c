@@ -63,6 +63,11 @@ const Verb VERBS[] = {
     {"watch", "RUN... [once=true]", "runs in the terminal, redrawn every two seconds",
      "Shows where runs are, from their files, on any machine that sees the folders. Ctrl-C ends it.", WATCH_KEYS,
      "./train_gpt watch runs/demo", verb_watch},
+    {"serve", "config.json [key=value ...]", "the server of islands: jobs that train one model",
+     "Holds the weights of a run that several jobs train, its islands: jobs with the same config and outer.server. It gives "
+     "each its samples, and makes new weights of what they send after outer.every steps. It needs a run.dir of its own. "
+     "outer.key is made where it is not there: the islands' hosts need a copy. Config keys may follow the file, beside:",
+     SERVE_KEYS, "./train_gpt serve run.json outer.server=head:7000 run.dir=runs/server", verb_serve},
     {"inspect", "PATH [key=value ...]", "what a file or folder is: tokens, weights, a run",
      "Tells what a file or folder is, ours or of other programs: token shards, tokenizers, weights, checkpoints, runs.",
      INSPECT_KEYS, "./train_gpt inspect runs/demo", verb_inspect},
@@ -83,16 +88,6 @@ const Verb *verb_find(const char *word) {
     for (const Verb *v = VERBS; v->word; v++)
         if (!strcmp(v->word, word)) return v;
     return NULL;
-}
-
-int verb_key(const VerbKey *keys, const char *argument, const char **value) {
-    size_t length = strcspn(argument, "=");
-    for (int i = 0; argument[length] && keys[i].name; i++) {
-        if (strlen(keys[i].name) != length || strncmp(keys[i].name, argument, length) != 0) continue;
-        *value = argument + length + 1;
-        return i;
-    }
-    return -1;
 }
 
 void verbs_plain_keys(int argc, char **argv) {

@@ -38,8 +38,6 @@ int verb_main(int argc, char **argv);
 
 const char *program_version(void); /* "0.1.0 (commit 1a2b3c4)" */
 const char *program_commit(void); /* that this program was built of */
-/* The row of keys that an argument "key=value" names, and its value; -1: none. */
-int verb_key(const VerbKey *keys, const char *argument, const char **value);
 
 const Verb *verb_find(const char *word); /* NULL: none */
 /* verb_help.c: the help of the program, and of the topic in words after "help". */
@@ -47,7 +45,7 @@ void verb_print_usage(void);             /* on stderr */
 int  verb_help(int words, char **word);
 
 extern const VerbKey CHECK_KEYS[], PLAN_KEYS[], TRAIN_TOKENIZER_KEYS[], TOKENIZE_KEYS[], SAMPLE_KEYS[], EVAL_KEYS[],
-    EXPORT_KEYS[], PLOT_KEYS[], WATCH_KEYS[], INSPECT_KEYS[], DIFF_KEYS[], DOCTOR_KEYS[];
+    EXPORT_KEYS[], PLOT_KEYS[], WATCH_KEYS[], INSPECT_KEYS[], DIFF_KEYS[], DOCTOR_KEYS[], SERVE_KEYS[];
 
 int verb_check(int argc, char **argv);      /* check.c        */
 int verb_plan(int argc, char **argv);       /* plan_verb.c    */
@@ -62,6 +60,7 @@ int verb_train_tokenizer(int argc, char **argv);
 int verb_export(int argc, char **argv);     /* export.c       */
 int verb_plot(int argc, char **argv);       /* plot.c         */
 int verb_watch(int argc, char **argv);      /* watch.c        */
+int verb_serve(int argc, char **argv);      /* serve.c        */
 
 #ifdef __cplusplus
 }

@@ -11,16 +11,17 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/terminal.h"
 #include "run/progress.h"
+#include "run/verb_arguments.h"
 #include "run/verbs.h"
 #include "run/watch_run.h"
 
+enum { ONCE };
 const VerbKey WATCH_KEYS[] = {
-    {"once", "true", "false", "print once and end, as it does where there is no terminal"},
+    [ONCE] = {"once", "true", "false", "print once and end, as it does where there is no terminal"},
     {.name = NULL},
 };
-
-#define USAGE "./train_gpt watch RUN... [once=true]"
 
 enum {
     MOST_RUNS = 64,
@@ -206,12 +207,8 @@ static double wall_time(void) {
 
 static Screen screen_now(int runs, int once) {
     struct winsize size;
-    const char    *said = getenv("COLUMNS"), *no_colour = getenv("NO_COLOR");
-    int is_terminal = isatty(STDOUT_FILENO), is_sized = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    Screen s = {is_sized                 ? size.ws_col
-                : said && atoi(said) > 0 ? atoi(said)
-                                         : 80,
-                ROWS_ONCE, is_terminal && !(no_colour && *no_colour)};
+    int            is_sized = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    Screen         s = {terminal_columns(stdout), ROWS_ONCE, terminal_has_colour(stdout)};
     if (s.columns > MOST_COLUMNS) s.columns = MOST_COLUMNS;
     if (s.columns < LEAST_COLUMNS) s.columns = LEAST_COLUMNS;
     if (!once && is_sized && size.ws_row > 0) s.rows = (size.ws_row - 1) / runs - 3;
@@ -261,14 +258,12 @@ int verb_watch(int argc, char **argv) {
     const char *dir[MOST_RUNS], *term = getenv("TERM");
     int         runs = 0, once = !isatty(STDOUT_FILENO) || (term && strcmp(term, "dumb") == 0);
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "once=true") == 0) once = 1;
-        else if (strncmp(argv[i], "once=", 5) == 0 && strcmp(argv[i] + 5, "false") != 0)
-            fail(EXIT_CONFIG, "watch: %s: true or false is meant", argv[i]);
-        else if (strncmp(argv[i], "once=", 5) == 0) continue;
+        VerbArgument a = verb_argument("watch", argv[i]);
+        if (a.row == ONCE) once = verb_flag(&a) || once;
         else if (runs == MOST_RUNS) fail(EXIT_CONFIG, "watch: more than %d runs", MOST_RUNS);
         else dir[runs++] = argv[i];
     }
-    if (runs == 0) fail(EXIT_CONFIG, "watch: no run; usage: " USAGE);
+    if (runs == 0) verb_misused("watch", "no run");
     WatchRun *run = (WatchRun *)malloc(sizeof *run * (size_t)runs);
     if (!run) fail(EXIT_MEMORY, "watch: no memory for the curves of %d runs", runs);
     for (int i = 0; i < runs; i++) watch_run_begin(&run[i], dir[i]);

@@ -36,9 +36,11 @@ static void keep(WatchRun *w, const MetricsLine *l) {
     if (l->kind == LINE_EVAL) {
         w->eval = *l;
         curve_eval(&w->curve, l->step, l->loss);
-    } else if (l->kind == LINE_TRAIN && l->step > w->last.step) {
+    } else if ((l->kind == LINE_TRAIN || l->kind == LINE_OUTER) && l->step > w->last.step) { /* a server has rounds alone */
+        int64_t before = w->last.step > 0 ? w->last.step : 0;
+        double  steps = l->kind == LINE_OUTER ? (double)(l->step - before) : 1;
         w->last = *l;
-        w->recent_ms[w->seen++ % WATCH_RECENT] = l->ms;
+        w->recent_ms[w->seen++ % WATCH_RECENT] = l->ms / steps;
         curve_train(&w->curve, (CurveStep){l->step, l->tokens, l->loss, l->lr, l->grad_norm});
     }
 }

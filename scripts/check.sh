@@ -12,7 +12,7 @@ check() { # NAME COMMAND...: passes when the command succeeds
     if "$@" >"$log" 2>&1; then echo "ok   $name: $(tail -n 1 "$log")"; else echo "FAIL $name:"; tail -n 40 "$log"; failed=1; fi
 }
 
-# core <- {layers, comm, data} <- model <- run/{config, checkpoint, guard} <- run <- train_gpt.cu; run/guard may see run/config, run/checkpoint both.
+# core <- {layers, comm, data} <- model <- run/{config, guard, checkpoint, outer} <- run <- train_gpt.cu; of these four each may see those before it.
 # mpi.h and nccl.h only in comm/, oneDNN only in layers/.
 includes() {
     local bad=""
@@ -23,7 +23,8 @@ includes() {
     }
     bad=$(sees core; sees layers core; sees comm core; sees data core; sees model core layers comm; sees run/config core layers comm model
           sees run/guard core comm layers model run/config; sees run/checkpoint core comm layers data model run/config run/guard
-          sees run core comm layers data model run/config run/guard run/checkpoint
+          sees run/outer core comm layers data model run/config run/guard run/checkpoint
+          sees run core comm layers data model run/config run/guard run/checkpoint run/outer
           grep -nE '#include "test/' train_gpt.cu
           grep -nE '#include <(mpi|nccl)\.h>' core/* layers/* data/* model/* run/*.* run/*/* train_gpt.cu; grep -nE '#include <(oneapi/dnnl|dnnl)' core/* comm/* data/* model/* run/*.* run/*/* train_gpt.cu)
     [ -z "$bad" ] || { echo "$bad"; return 1; }
@@ -54,7 +55,7 @@ schema() {
         build/cpu/train_gpt help config markdown | cmp - docs/config.md && echo "configs/train_gpt.schema.json and docs/config.md are what the table says"
 }
 cppcheck_run() { cppcheck --quiet --enable=warning,performance,portability --inline-suppr --suppress=missingIncludeSystem --suppress=unknownMacro --library=test/cppcheck.cfg --suppress=missingReturn:comm/no_mpi.c --error-exitcode=1 -I. --std=c11 core layers comm data model run && echo "cppcheck: nothing to say"; }
-shell() { shellcheck scripts/train.sbatch && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
+shell() { shellcheck scripts/train.sbatch scripts/elastic.sh && shellcheck -x -s bash -S warning test/slurm/*.sh && echo "shellcheck: nothing to say"; }
 warnings() { make -s -j2 BACKEND=cpu WERROR=1 CC="$1" SAN= tests && echo "$1 -Wall -Wextra -Werror: clean"; }
 asan() { make -s -j2 BACKEND=cpu SAN=-asan tests && ASAN_OPTIONS=detect_leaks=0 B=build/cpu-asan scripts/test.sh "test/${1:-}"; }
 # clang's OpenMP reports its own synchronisation to ThreadSanitizer (libarcher); gcc's does not.

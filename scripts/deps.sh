@@ -5,8 +5,8 @@
 set -u
 case ${1:-} in
 slurm) packages=(slurmctld slurmd slurm-client) tools=(slurmctld slurmd sbatch) headers=() ;;
-*)     packages=(gcc libc6-dev make pkg-config libdnnl-dev libcjson-dev libcmocka-dev libxxhash-dev libpcre2-dev libutf8proc-dev libarchive-dev libsnappy-dev libzstd-dev zlib1g-dev libopenmpi-dev openmpi-bin bible-kjv)
-       tools=(gcc make pkg-config mpirun) headers=(dnnl.h cjson/cJSON.h cmocka.h xxhash.h pcre2.h utf8proc.h archive.h snappy-c.h zstd.h zlib.h) ;;
+*)     packages=(gcc libc6-dev make pkg-config libdnnl-dev libcjson-dev libcmocka-dev libxxhash-dev libsodium-dev libpcre2-dev libutf8proc-dev libarchive-dev libsnappy-dev libzstd-dev zlib1g-dev libopenmpi-dev openmpi-bin bible-kjv)
+       tools=(gcc make pkg-config mpirun) headers=(dnnl.h cjson/cJSON.h cmocka.h xxhash.h sodium.h pcre2.h utf8proc.h archive.h snappy-c.h zstd.h zlib.h) ;;
 esac
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then

@@ -15,8 +15,8 @@ import time
 import uuid
 
 PAUSE_S = 2.0
-PREFIX = {"train": "train", "eval": "val"}
-NOT_SENT = ("kind", "step", "time", "sent")
+PREFIX = {"train": "train", "eval": "val", "task": "task"}
+NOT_SENT = ("kind", "step", "time", "sent", "task")
 
 
 def say(text):
@@ -86,8 +86,13 @@ def rows_of(lines):
             yield row
 
 
+def series(row):
+    """What a row continues: steps of a task's scores are its own."""
+    return row["kind"] if row["kind"] != "task" else f"task/{row.get('task')}"
+
+
 def numbers(row):
-    prefix = PREFIX[row["kind"]]
+    prefix = series(row) if row["kind"] == "task" else PREFIX[row["kind"]]
     return {f"{prefix}/{key}": value for key, value in row.items() if key not in NOT_SENT and isinstance(value, (int, float))}
 
 
@@ -95,10 +100,10 @@ def send_new(log, state, rows):
     """Steps that were sent are not sent again: neither service replaces a point. Returns how many rows went out."""
     sent = 0
     for row in rows:
-        if row["step"] <= state.data[row["kind"]]:
+        if row["step"] <= state.data.get(series(row), -1):
             continue
         log(numbers(row), step=row["step"])
-        state.data[row["kind"]] = row["step"]
+        state.data[series(row)] = row["step"]
         sent += 1
     if sent:
         state.save()

@@ -24,16 +24,17 @@ fi
 make -s -j2 BACKEND=cpu all || exit 1
 rest=(build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
-sources=(core/{arena,device,error,io,json,json_scan,json_text,memory_file,simd,tensor,terminal,thread}.c data/shard.c
+sources=(comm/{frame,key,opening}.c run/outer/{messages,messages_json}.c
+         core/{arena,device,error,io,json,json_scan,json_text,memory_file,simd,tensor,terminal,thread}.c data/shard.c
          data/{bpe,bpe_file,json_line,parquet,parquet_footer,parquet_page,split,thrift}.c
-         run/config/{config,config_diff,config_rules,config_saved,config_walk,faults,nearest,option_docs,option_text,options}.c
+         run/config/*.c
          run/checkpoint/{manifest,manifest_verify,safetensors,weights_index}.c run/guard/spikes.c
          run/{metrics_line,tasks,tasks_hellaswag,tasks_json}.c)
 objects=()
 for source in "${sources[@]}"; do
     object=$out/$(echo "${source%.c}" | tr / _).o
     objects+=("$object")
-    if [ "$object" -nt "$source" ] && [ -z "$(find core data run -name '*.h' -newer "$object" -print -quit)" ]; then continue; fi
+    if [ "$object" -nt "$source" ] && [ -z "$(find core comm data run -name '*.h' -newer "$object" -print -quit)" ]; then continue; fi
     untrace=(); [[ $untraced != *" $source "* ]] || untrace=(-fno-sanitize=fuzzer-no-link)
     "${compile[@]}" "${untrace[@]}" -c -o "$object" "$source" || exit 1
 done
@@ -53,7 +54,7 @@ fuzz() { # TARGET
 failed=0 running=()
 finish() { wait "${running[0]}" || failed=1; running=("${running[@]:1}"); }
 for target in "${targets[@]}"; do
-    "${compile[@]}" -fsanitize=fuzzer -o "$out/fuzz_$target" "test/fuzz/fuzz_$target.c" "${objects[@]}" "${rest[@]}" "${mpi[@]}" -ldnnl -lcjson -lxxhash -lpcre2-8 -lutf8proc -larchive -lsnappy -lzstd -lz -lm -fopenmp || exit 1
+    "${compile[@]}" -fsanitize=fuzzer -o "$out/fuzz_$target" "test/fuzz/fuzz_$target.c" "${objects[@]}" "${rest[@]}" "${mpi[@]}" -ldnnl -lcjson -lxxhash -lsodium -lpcre2-8 -lutf8proc -larchive -lsnappy -lzstd -lz -lm -fopenmp || exit 1
     [ ${#running[@]} -lt 2 ] || finish
     fuzz "$target" & running+=($!)
 done

@@ -31,7 +31,7 @@ bundle_curve() {
     OMP_NUM_THREADS=1 build/cpu/train_gpt test/gpu/curve.json run.dir=build/gpu-curve data.train="$bundle/data/train_*.bin" | tail -n 1
     mkdir -p "$bundle/curve"
     cp build/gpu-curve/metrics.jsonl "$bundle/curve/metrics.jsonl"
-    note curve "$(grep -c '"kind":"train"' "$bundle/curve/metrics.jsonl") steps, last $(tail -n 1 "$bundle/curve/metrics.jsonl" | cut -c 1-80)"
+    note curve "$(grep -c '"kind":"train"' "$bundle/curve/metrics.jsonl") steps, last $(grep '"kind":"train"' "$bundle/curve/metrics.jsonl" | tail -n 1 | cut -c 1-80)"
 }
 
 # Shared libraries that FILE... need and a bare machine may lack; glibc, the compiler's and the driver's own stay out.
@@ -58,6 +58,8 @@ library_of() {
 bundle_libraries() {
     library_of cjson/cJSON.h cjson
     library_of xxhash.h xxhash
+    library_of sodium.h sodium
+    cp -rL /usr/include/sodium "$bundle/include/"
     library_of pcre2.h pcre2-8
     library_of utf8proc.h utf8proc
     library_of archive.h archive
@@ -71,7 +73,7 @@ bundle_libraries() {
         cp -L "$cuda/include/nccl.h" "$bundle/include/"
         cp -rL "$cuda/include/nvtx3" "$bundle/include/"
     fi
-    note libraries "libcjson, libxxhash, PCRE2, utf8proc, snappy, zstd, zlib, cmocka and their headers; $(size "$bundle/lib" "$bundle/include") MiB"
+    note libraries "libcjson, libxxhash, libsodium, PCRE2, utf8proc, snappy, zstd, zlib, cmocka and their headers; $(size "$bundle/lib" "$bundle/include") MiB"
 }
 
 # Open MPI of Debian's packages, moved by OPAL_PREFIX: launcher, libraries, and the components for one machine (no network hardware).

@@ -45,10 +45,10 @@ with_bundle_mpi() {
         PMIX_MCA_mca_base_component_path="$BUNDLE/mpi/lib/x86_64-linux-gnu/pmix2/lib/pmix" "$@"
 }
 small_libraries() { # whether this machine can build and run with all of them
-    printf '#include <%s>\n' stdarg.h stddef.h stdint.h setjmp.h cmocka.h cjson/cJSON.h xxhash.h utf8proc.h archive.h snappy-c.h zstd.h zlib.h | cat - <(echo 'int main(void) { return 0; }') |
-        "${CC:-gcc}" -x c -o /dev/null - -lcmocka -lcjson -lxxhash -lpcre2-8 -lutf8proc -larchive -lsnappy -lzstd -lz 2>/dev/null
+    printf '#include <%s>\n' stdarg.h stddef.h stdint.h setjmp.h cmocka.h cjson/cJSON.h xxhash.h sodium.h utf8proc.h archive.h snappy-c.h zstd.h zlib.h | cat - <(echo 'int main(void) { return 0; }') |
+        "${CC:-gcc}" -x c -o /dev/null - -lcmocka -lcjson -lxxhash -lsodium -lpcre2-8 -lutf8proc -larchive -lsnappy -lzstd -lz 2>/dev/null
 }
-# libcjson, libxxhash, libpcre2, libutf8proc, libarchive, libsnappy, libzstd, zlib, cmocka and Open MPI: this machine's where it has them, else the bundle's; without any Open MPI, MPI=0.
+# libcjson, libxxhash, libsodium, libpcre2, libutf8proc, libarchive, libsnappy, libzstd, zlib, cmocka and Open MPI: this machine's where it has them, else the bundle's; without any Open MPI, MPI=0.
 find_libraries() {
     local use=
     if [ -d "$BUNDLE/lib" ] && ! small_libraries; then use=1; fi

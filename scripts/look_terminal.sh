@@ -23,6 +23,8 @@ run="./train_gpt configs/demo.json run.steps=$steps eval.every=$((steps / 4)) ev
 look tokenize 80 "./train_gpt tokenize text.txt out=datasets/demo"
 look stopped_80 80 "$run run.dir=runs/stopped" "ample at step"
 look resumed_80 80 "$run run.dir=runs/stopped"
+# README's: cp build/look/run.png docs/pictures/
+look run 80 "./train_gpt configs/demo.json run.steps=800 log.every=100 eval.every=200 sample.every=800 sample.tokens=240 run.dir=runs/demo"
 for columns in 80 100 120; do look "run_$columns" "$columns" "$run run.dir=runs/demo_$columns"; done
 look help 80 "./train_gpt --help"
 look help_sample 80 "./train_gpt help sample"

@@ -109,8 +109,9 @@ double checkpoint_save(CheckpointState *state, int64_t step);
 int checkpoint_find(const char *run_or_checkpoint, char *out, size_t capacity);
 
 /* Weights of a checkpoint folder or a .safetensors file in Hugging Face GPT-2 names, with or without "transformer.":
- * fills params (act type) by the layout. Exit 65 naming file, tensor, found and expected shape. */
-void checkpoint_read_weights(const char *path, const Layout *layout, Tensor params, Stream *s);
+ * fills params (act type) by the layout. says: this rank shows how far it is. Exit 65 naming file, tensor, found and
+ * expected shape. */
+void checkpoint_read_weights(const char *path, const Layout *layout, Tensor params, Stream *s, int says);
 
 /* The same into this rank's masters (model.init_from). */
 void checkpoint_init_from(const char *path, CheckpointState *state);

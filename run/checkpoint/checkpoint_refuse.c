@@ -142,5 +142,5 @@ void checkpoint_precheck(const Config *config) {
     free(list);
     if (count < 0) return; /* reported when it is read */
     if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, count);
-    if (config->run.resume == RESUME_MUST && count == 0) refuse_no_checkpoint(checkpoints.text);
+    if (config->run.resume == RESUME_MUST && count == 0 && config->checkpoint.memory_every == 0) refuse_no_checkpoint(checkpoints.text);
 }

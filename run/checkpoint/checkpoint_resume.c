@@ -1,7 +1,8 @@
 /* checkpoint_resume.c - continuing from the newest checkpoint that verifies; see checkpoint.h.
  *
  * Rank 0 decides, every rank hashes its share of the files and reads its own pieces by global offset, so that any
- * number of ranks and either zero_stage resumes what any other has saved. Nothing on the disk changes.
+ * number of ranks and either zero_stage resumes what any other has saved. Nothing on the disk changes, but that copies in
+ * memory of a newer step become a checkpoint first (memory_rescue.h).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,16 +15,19 @@
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/checkpoint_refuse.h"
 #include "run/checkpoint/lineage.h"
+#include "run/checkpoint/memory_rescue.h"
 #include "model/algorithms_file.h"
 #include "run/checkpoint/weights_file.h"
 
 /* --- which checkpoint --------------------------------------------------------------------------------------------- */
 
-/* Collective. The newest of list [count] (rank 0's) that verifies: 1 and *at, *m; 0 only when there are none. Warns of
- * those passed over. Ends the job when that would be all: a run that has saved never starts anew by itself. */
-static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, int64_t count, StepFolder *at, Manifest *m) {
-    char    why[MANIFEST_FAULT_BYTES], fault[MANIFEST_FAULT_BYTES] = "";
+/* Collective. The newest of list [count] (rank 0's) that verifies: 1 and *at, *m; 0 when there is none. Warns of those
+ * passed over; the first one's fault goes to fault [MANIFEST_FAULT_BYTES]. */
+static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, int64_t count, StepFolder *at, Manifest *m,
+                     char *fault) {
+    char    why[MANIFEST_FAULT_BYTES];
     int64_t warned = 0;
+    fault[0] = 0;
     for (int64_t i = 0; i < count; i++) {
         if (comm_rank(c) == 0) *at = list[i];
         comm_broadcast(c, at, sizeof *at, 0);
@@ -38,11 +42,15 @@ static int find_good(Comm *c, const char *checkpoints, const StepFolder *list, i
         if (!fault[0]) manifest_fault(fault, "%s: %.900s", at->name, why);
     }
     folder_warn_rest(warned, "are passed over");
+    return 0;
+}
+
+/* A run that has saved never starts anew by itself. */
+static void refuse_broken(const char *checkpoints, int64_t count, const char *fault) {
     if (count > 0)
         fail(EXIT_DATA,
              "no checkpoint in %s verifies (of %" PRId64 "; %s): restore one, or train anew with another run.dir",
              checkpoints, count, fault);
-    return 0;
 }
 
 /* Collective. How many step folders there are; rank 0 has their list. */
@@ -56,12 +64,19 @@ static int64_t list_folders(const CheckpointState *state, const char *checkpoint
 /* Collective. 0: a new run. Ends the job where run.resume or the checkpoints do not allow one. */
 static int find_checkpoint(const CheckpointState *state, StepFolder *at, Manifest *m) {
     const Config *config = state->config;
-    StepFolder   *list = NULL;
+    char          fault[MANIFEST_FAULT_BYTES];
+    StepFolder   *list = NULL, rescued = {0};
     Path          checkpoints = path_of("%s/checkpoints", config->run.dir);
     int64_t       count = list_folders(state, checkpoints.text, &list);
     if (config->run.resume == RESUME_NEVER) refuse_used_folder(config->run.dir, (int)count);
-    int found = find_good(state->comm, checkpoints.text, list, count, at, m);
+    int found = find_good(state->comm, checkpoints.text, list, count, at, m, fault);
     free(list);
+    if (memory_rescue(state, found ? at->step : -1, &rescued)) {
+        if (found) manifest_free(m);
+        found = find_good(state->comm, checkpoints.text, &rescued, 1, at, m, fault);
+        count = 1;
+    }
+    if (!found) refuse_broken(checkpoints.text, count, fault);
     if (!found && config->run.resume == RESUME_MUST) refuse_no_checkpoint(checkpoints.text);
     return found;
 }
@@ -143,6 +158,7 @@ static Resumed take_over(CheckpointState *state, const StepFolder *at, const Man
     snprintf(resumed.name, sizeof resumed.name, "%s", at->name);
     snprintf(resumed.grid, sizeof resumed.grid, "%s", m->grid);
     state->train_state->start = (Position){m->step, m->tokens, m->samples};
+    state->train_state->missed = m->missed;
     state->train_state->guard = m->guard;
     if (strcmp(m->precision, state->precision) == 0)
         state->train_state->loss_scale = (LossScale){m->loss_scale, m->loss_scale_steps};
@@ -166,12 +182,14 @@ Resumed checkpoint_resume(CheckpointState *state) {
 }
 
 Resumed checkpoint_roll_back(CheckpointState *state) {
+    char        fault[MANIFEST_FAULT_BYTES];
     StepFolder *list = NULL, at;
     Manifest    m;
     Path        checkpoints = path_of("%s/checkpoints", state->config->run.dir);
     int64_t     count = list_folders(state, checkpoints.text, &list);
-    int         found = find_good(state->comm, checkpoints.text, list, count, &at, &m);
+    int         found = find_good(state->comm, checkpoints.text, list, count, &at, &m, fault);
     free(list);
+    if (!found) refuse_broken(checkpoints.text, count, fault);
     if (!found) return (Resumed){0};
     Resumed resumed = take_over(state, &at, &m);
     manifest_free(&m);

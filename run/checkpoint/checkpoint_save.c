@@ -20,7 +20,7 @@
 #include "core/thread.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/checkpoint_write.h"
-#include "run/checkpoint/exchange.h"
+#include "run/checkpoint/state_copy.h"
 
 enum { PAUSE_MS = 100 };
 static const double SYNC_MS = 600e3; /* a longer sync of one file: a lost disk; run.watchdog_seconds replaces it */
@@ -156,39 +156,6 @@ static void give_up(Saver *s) {
              s->step, SAVER_TRIES - 1, s->fault);
 }
 
-/* A span's elements, or this rank's share of what the tensor ranks hold of it; returns how many. */
-static int64_t copy_span(Saver *s, float *to, int which, Span span) {
-    const CheckpointState *state = s->state;
-    const Shards          *z = state->optimizer->shards;
-    int                    is_exchanged = exchange_is_needed(z, span);
-    Span                   kept = exchange_kept(z, span);
-    float                 *mine = s->host_copy + optimizer_tensors(state->optimizer->kind) * s->runs.elems;
-    if (kept.elems > 0)
-        optimizer_get_queued(state->optimizer, state->stream, is_exchanged ? mine : to,
-                             optimizer_tensor(state->optimizer, which, kept));
-    if (!is_exchanged) return kept.elems;
-    device_sync(state->stream);
-    return exchange_rows(z, span, mine, to);
-}
-
-static float *copy_tensor(Saver *s, float *to, int which, Span *spans) {
-    const CheckpointState *state = s->state;
-    for (int b = 0; b < checkpoint_layout(state)->buckets; b++) {
-        int count = shards_spans_to_save(state->optimizer->shards, b, spans);
-        for (int i = 0; i < count; i++) to += copy_span(s, to, which, spans[i]);
-    }
-    return to;
-}
-
-static void copy_state(Saver *s) {
-    Span *spans = (Span *)malloc(sizeof *spans * (size_t)checkpoint_layout(s->state)->params);
-    if (!spans) fail(EXIT_MEMORY, "no memory for the spans of a checkpoint");
-    float *to = s->host_copy;
-    for (int which = 0; which < optimizer_tensors(s->state->optimizer->kind); which++) to = copy_tensor(s, to, which, spans);
-    device_sync(s->state->stream);
-    free(spans);
-}
-
 void saver_start(Saver *s, int64_t step, const char *fault) {
     CHECK(step >= 0, "step %" PRId64, step);
     saver_finish(s);
@@ -198,7 +165,7 @@ void saver_start(Saver *s, int64_t step, const char *fault) {
     s->kept = (FoldersKept){c->checkpoint.keep, c->checkpoint.keep_every, s->state->best_step};
     s->save = save_prepare(s->state, step, s->host_copy, &s->runs);
     if (fault) manifest_fault(s->save.fault, "%s", fault);
-    copy_state(s);
+    state_copy(s->state, &s->runs, s->host_copy, s->host_copy + optimizer_tensors(s->state->optimizer->kind) * s->runs.elems);
     s->took_ms = s->stall_ms = clock_ms() - begin;
     begin_part(s, PART_FOLDER, is_first(s) && !s->save.fault[0]);
 }

@@ -44,7 +44,7 @@ static void refuse_other_head(WeightsTensor head, const Layout *layout, const Sp
     free(theirs);
 }
 
-void checkpoint_read_weights(const char *path, const Layout *layout, Tensor params, Stream *s) {
+void checkpoint_read_weights(const char *path, const Layout *layout, Tensor params, Stream *s, int says) {
     WeightsSet     set = weights_set_open(path);
     WeightsTensor *tensor_of = weights_set_match(&set, layout), head = weights_set_head(&set);
     float         *block = block_buffer(path);
@@ -52,12 +52,14 @@ void checkpoint_read_weights(const char *path, const Layout *layout, Tensor para
         const Param *p = &layout->param[i];
         Span         all = {.elems = p->local_elems, .param = i};
         if (layout->bucket[p->bucket].hold == BUCKET_ELSEWHERE) continue;
+        if (says) say_part("loading the weights", i, layout->params);
         for (int64_t at = 0, n; at < p->local_elems; at += n) {
             n = weights_read_span(tensor_of[i].file, tensor_of[i].tensor, p->offset, layout, &all, at, block, block + WEIGHTS_BLOCK);
             if (head.tensor && i == 0) refuse_other_head(head, layout, &all, at, n, block);
             put_values(s, tensor_slice(params, p->memory + at, n), block);
         }
     }
+    if (says) say_no_more();
     free(block);
     free(tensor_of);
     weights_set_close(&set);

@@ -59,7 +59,7 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *host_
                        .runs = runs,
                        .fd = {-1, -1},
                        .gemm = device_is_host() ? NULL : algorithms_to_json(),
-                       .config = comm_rank(state->comm) == 0 ? config_to_json(state->config) : NULL};
+                       .config = config_to_json(state->config)};
     s.run_dir = path_of("%s", state->config->run.dir);
     s.checkpoints = path_of("%s/checkpoints", s.run_dir.text);
     folder_name(s.name, step);
@@ -126,7 +126,7 @@ void save_drop(Save *s) { io_remove_tree(s->tmp.text); } /* the next save sweeps
 
 /* --- hashed runs -------------------------------------------------------------------------------------------------- */
 
-static void add_extent(Save *s, int file, uint64_t offset, const void *data, size_t bytes) {
+static void add_written(Save *s, WrittenExtent extent) {
     if (s->written_count == s->written_room) {
         size_t      room = 2 * s->written_room + 256;
         WrittenExtent *written = (WrittenExtent *)realloc(s->written, sizeof *written * room);
@@ -137,19 +137,26 @@ static void add_extent(Save *s, int file, uint64_t offset, const void *data, siz
         s->written = written;
         s->written_room = room;
     }
-    s->written[s->written_count++] = (WrittenExtent){(uint32_t)file, 0, {offset, bytes, manifest_hash(data, bytes)}};
+    s->written[s->written_count++] = extent;
 }
 
-/* The bytes that wait, hashed as they stand in memory before they are written. */
+static void add_extent(Save *s, int file, uint64_t offset, const void *data, size_t bytes) {
+    add_written(s, (WrittenExtent){(uint32_t)file, 0, {offset, bytes, manifest_hash(data, bytes)}});
+}
+
+static void write_at(Save *s, int file, uint64_t offset, const void *bytes, size_t count) {
+    Path path = file_path(s, manifest_file_name[file]);
+    if (s->fault[0]) return;
+    note(s, "write", &path, io_pwrite(s->fd[file], bytes, count, offset));
+    if (!s->fault[0]) io_start_writeback(s->fd[file], offset, count);
+}
+
+/* The bytes that wait, hashed as they stand in memory before they are written. A copy in memory has no file. */
 static void flush_extent(Save *s) {
     if (s->pending == 0) return;
     const char *bytes = (const char *)s->host_copy + s->from;
     add_extent(s, s->file, s->offset, bytes, s->pending);
-    if (!s->fault[0]) {
-        Path path = file_path(s, manifest_file_name[s->file]);
-        note(s, "write", &path, io_pwrite(s->fd[s->file], bytes, s->pending, s->offset));
-        if (!s->fault[0]) io_start_writeback(s->fd[s->file], s->offset, s->pending);
-    }
+    if (s->fd[s->file] >= 0) write_at(s, s->file, s->offset, bytes, s->pending);
     s->from += s->pending;
     s->pending = 0;
     s->progress++;
@@ -268,19 +275,41 @@ static void check_finite(Save *s) {
                        s->step);
 }
 
-void save_write_pieces(Save *s) {
-    int first = comm_rank(s->state->comm) == 0;
-    check_finite(s);
+void save_open(Save *s) {
     for (int f = 0; f < 2; f++) {
         open_file(s, f);
-        if (first) write_header(s, f);
+        if (comm_rank(s->state->comm) == 0) write_header(s, f);
     }
+}
+
+void save_put(Save *s, WrittenExtent at, const void *bytes) {
+    add_written(s, at);
+    write_at(s, (int)at.file, at.extent.offset, bytes, at.extent.bytes);
+    s->progress++;
+}
+
+void save_close(Save *s) {
+    for (int f = 0; f < 2; f++) close_file(s, f);
+    if (comm_rank(s->state->comm) == 0) write_descriptions(s);
+}
+
+static void put_pieces(Save *s) {
     write_pieces(s, FILE_MODEL, s->header_bytes[FILE_MODEL]);
     for (int k = 0; k < s->state->optimizer->kind->states; k++)
         write_pieces(s, FILE_OPTIMIZER,
                      s->header_bytes[FILE_OPTIMIZER] + 4 * (uint64_t)k * (uint64_t)checkpoint_layout(s->state)->elems);
-    for (int f = 0; f < 2; f++) close_file(s, f);
-    if (first) write_descriptions(s);
+}
+
+void save_hash_pieces(Save *s) {
+    check_finite(s);
+    if (!s->fault[0]) put_pieces(s);
+}
+
+void save_write_pieces(Save *s) {
+    check_finite(s);
+    save_open(s);
+    put_pieces(s);
+    save_close(s);
 }
 
 /* --- the manifest and the rename ---------------------------------------------------------------------------------- */
@@ -328,6 +357,7 @@ static Manifest describe(const Save *s) {
     Manifest               m = {.step = s->step,
                                 .tokens = s->position.tokens,
                                 .samples = s->position.samples,
+                                .missed = s->train_state.missed,
                                 .seed = config->run.seed,
                                 .loss_scale = s->train_state.loss_scale.scale,
                                 .loss_scale_steps = s->train_state.loss_scale.steps,
@@ -354,8 +384,24 @@ static void read_back(Save *s) {
     else manifest_fault(s->fault, "%s reads back wrong: %.800s", s->tmp.text, why);
 }
 
-static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
+char *save_head(Save *s, size_t *bytes) {
     Manifest m = describe(s);
+    char    *text = describe_data(s, s->state->train, &m) ? manifest_write(&m, bytes) : NULL;
+    if (!text) note_memory(s);
+    manifest_free(&m);
+    return text;
+}
+
+/* What a copy in memory says of its run and its state; the lists of files and data are made anew. */
+static Manifest describe_rescued(const Manifest *rescued) {
+    Manifest m = *rescued;
+    memset(m.file, 0, sizeof m.file);
+    memset(&m.json, 0, sizeof m.json);
+    return m;
+}
+
+static void write_manifest(Save *s, WrittenExtent *all, size_t count) {
+    Manifest m = s->rescued ? describe_rescued(s->rescued) : describe(s);
     size_t   bytes;
     char     folder[PATH_MAX];
     m.folder = realpath(s->run_dir.text, folder);

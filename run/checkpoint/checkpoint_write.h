@@ -6,6 +6,9 @@
  * config.json. When all have, rank 0 writes the manifest from all ranks' runs, reads all of it back, and renames. A
  * fault is kept in `fault`, and nothing more is written after it. Only save_prepare ends the job here: all ranks agree
  * on a fault first.
+ *
+ * A copy in memory (memory_copy.h) is the runs alone, hashed and not written: save_hash_pieces. A rescue writes those of
+ * copies: save_open, save_put, save_close in place of save_write_pieces.
  */
 #ifndef TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
 #define TRAIN_GPT_RUN_CHECKPOINT_CHECKPOINT_WRITE_H
@@ -29,7 +32,8 @@ typedef struct {
     int64_t      step;
     TrainState   train_state;               /* as it was when the save began */
     Position     position;                  /* after this step */
-    cJSON       *config;                    /* owned: rank 0's */
+    const Manifest *rescued;                /* borrowed: the state is this one's, not the run's; NULL: no rescue */
+    cJSON       *config;                    /* owned */
     cJSON       *gemm;                      /* owned: the table of matrix-product algorithms, on a GPU */
     Path         run_dir, checkpoints, tmp, final;
     char         name[32];
@@ -55,6 +59,11 @@ Save save_prepare(const CheckpointState *state, int64_t step, const float *host_
 void save_release(Save *s);
 void save_make_folder(Save *s);                                    /* rank 0, first; checks the room */
 void save_write_pieces(Save *s);                                   /* every rank */
+void save_hash_pieces(Save *s);                                    /* fills `written`; a state that is not finite is a fault */
+char *save_head(Save *s, size_t *bytes);                           /* the manifest without files: malloc'ed, or NULL and a fault */
+void save_open(Save *s);                                           /* every rank; rank 0 writes the headers */
+void save_put(Save *s, WrittenExtent at, const void *bytes);       /* a run whose hash is that of the bytes */
+void save_close(Save *s);                                          /* every rank; rank 0 writes the small files */
 void save_commit(Save *s, WrittenExtent *all, size_t count);          /* rank 0, last: all ranks' runs, which it sorts */
 void save_drop(Save *s);                                           /* rank 0, after a fault: removes the folder */
 

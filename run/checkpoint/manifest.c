@@ -75,6 +75,7 @@ static int write_body(FILE *out, const Manifest *m, const char *config, const ch
     }
     fprintf(out, "\"step\":\"%" PRId64 "\",\"samples\":\"%" PRId64 "\",\"tokens\":\"%" PRId64 "\",\n", m->step,
             m->samples, m->tokens);
+    if (m->missed) fprintf(out, "\"updates\":\"%" PRId64 "\",\n", m->step - m->missed);
     fprintf(out, "\"seed\":\"%" PRId64 "\",\"rng\":\"philox4x32-10 keyed by seed, use and counter; no other state\",\n", m->seed);
     fprintf(out,
             "\"ranks\":%d,\"backend\":\"%s\",\"precision\":\"%s\",\"loss_scale\":%.17g,\"loss_scale_steps\":\"%" PRId64
@@ -176,6 +177,14 @@ static int read_run_id(const cJSON *value, char out[40]) {
     return read_word(value, out, 40) && strlen(out) >= 8 && strspn(out, "0123456789abcdef") == strlen(out);
 }
 
+/* The steps that the moments have not seen. */
+static int read_missed(const cJSON *updates, Manifest *m) {
+    int64_t seen = m->step;
+    if (updates && !read_amount(updates, &seen)) return 0;
+    m->missed = m->step - seen;
+    return 1;
+}
+
 /* Whose run this is, and where it was. */
 static int read_lineage(const cJSON *root, Manifest *m, char *fault) {
     const cJSON *parent = json_member(root, "parent"), *folder = json_member(root, "folder");
@@ -195,6 +204,7 @@ static int read_head(const cJSON *root, Manifest *m, char *fault) {
     if (!read_amount(json_member(root, "samples"), &m->samples))
         return manifest_fault(fault, MANIFEST_NAME " has no valid samples");
     if (!read_amount(json_member(root, "tokens"), &m->tokens)) return manifest_fault(fault, MANIFEST_NAME " has no valid tokens");
+    if (!read_missed(json_member(root, "updates"), m)) return manifest_fault(fault, MANIFEST_NAME " has no valid updates");
     if (!read_i64(json_member(root, "seed"), &m->seed)) return manifest_fault(fault, MANIFEST_NAME " has no valid seed");
     if (!read_count(json_member(root, "ranks"), &m->ranks)) return manifest_fault(fault, MANIFEST_NAME " has no valid ranks");
     if (!read_count(json_member(root, "threads"), &m->threads)) return manifest_fault(fault, MANIFEST_NAME " has no valid threads");

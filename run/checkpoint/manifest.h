@@ -79,6 +79,7 @@ typedef struct {
     const char   *folder;         /* borrowed: the run's folder, absolute; absent in a file = NULL */
     char          grid[MESH_TEXT]; /* of the ranks that saved it; "": data alone */
     int64_t       step, samples, tokens, seed;
+    int64_t       missed;         /* steps that the moments have not seen; in a file "updates", those seen; absent = all */
     int           ranks, threads;
     double        loss_scale;
     int64_t       loss_scale_steps; /* without overflow since it last changed; absent in a file = 0 */

@@ -18,6 +18,7 @@ typedef struct { int64_t step, tokens, samples; } Position;
 
 typedef struct {
     Position  start;       /* where this process took over; a rollback moves it         */
+    int64_t   missed;      /* steps that the moments have not seen: those before an island joined, less those it trained twice */
     Guard     guard;
     LossScale loss_scale;  /* the same bits as a run that was never stopped             */
     char      run_id[40];  /* made at the first start, kept by resumes, not by copies   */

@@ -23,6 +23,10 @@ typedef enum { RESUME_AUTO, RESUME_NEVER, RESUME_MUST } Resume;
 typedef enum { ON_TROUBLE_STOP, ON_TROUBLE_SKIP, ON_TROUBLE_ROLLBACK, ON_TROUBLE_WARN } OnTrouble;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } ScheduleKind;
 typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } ParallelComm;
+typedef enum { SEND_DELTAS, SEND_GRADIENTS } OuterSend;
+typedef enum { WAIT_ALL, WAIT_NONE } OuterWait;
+typedef enum { COMPRESS_NONE, COMPRESS_BF16, COMPRESS_INT8 } OuterCompress;
+typedef enum { MOMENTS_OWN, MOMENTS_PEER } OuterMoments;
 /* memory.recompute holds a Recompute of model/block.h. */
 
 typedef struct ConfigKept ConfigKept;
@@ -61,8 +65,14 @@ typedef struct {
         int     balance, comm; /* ParallelComm */
         int     deterministic;
     } parallel;
+    struct {
+        const char *server, *key;
+        int64_t     every, least_islands;
+        int         send, wait, compress, moments, stream; /* OuterSend, OuterWait, OuterCompress, OuterMoments, 0 or 1 */
+        double      learning_rate, momentum, patience_seconds;
+    } outer;
     struct { int recompute, offload; /* OFFLOAD_WORDS */ } memory;
-    struct { int64_t every, keep, keep_every; int keep_best; } checkpoint;
+    struct { int64_t every, keep, keep_every; int keep_best; int64_t memory_every; const char *memory_dir; } checkpoint;
     struct { int64_t every, tokens; StringList tasks; int64_t tasks_every; } eval;
     struct {
         int64_t every, tokens, top_k;

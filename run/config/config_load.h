@@ -47,6 +47,18 @@ void config_override(ConfigLoad *load, const char *argument);
 /* Needs every option set. ranks 0: not known. */
 void config_rules(ConfigLoad *load, int ranks);
 
+/* --- outer_rules.c: those of section "outer", and what all rules share --------------------------------------------- */
+
+/* The keys of a rule, in the order in which rule_where prefers them. Ends with NULL. */
+typedef const char *Keys[8];
+
+void  rules_of_outer(ConfigLoad *load);
+int   rule_usable(ConfigLoad *load, const Keys keys); /* none of them is faulty */
+/* The place of the first key that an override gives, else of the first in the file, else the file. */
+Where rule_where(ConfigLoad *load, const Keys keys);
+/* "500 and 1000": the multiples of `of` around value, the one above if there is none below. Returns out. */
+const char *nearest_multiples(char out[64], int64_t value, int64_t of);
+
 #ifdef __cplusplus
 }
 #endif

@@ -11,25 +11,6 @@
 #include "run/config/config_load.h"
 #include "run/config/nearest.h"
 
-/* The keys of a rule, in the order in which where_of prefers them. Ends with NULL. */
-typedef const char *Keys[8];
-
-static int usable(ConfigLoad *load, const Keys keys) {
-    for (int i = 0; keys[i]; i++)
-        if (config_given(load, keys[i])->faulty) return 0;
-    return 1;
-}
-
-/* The place of the first key that an override gives, else of the first in the file, else the file. */
-static Where where_of(ConfigLoad *load, const Keys keys) {
-    const Given none = {0, 0, load->file}, *best = &none;
-    for (int i = 0; keys[i]; i++) {
-        const Given *given = config_given(load, keys[i]);
-        if (given->given && (best == &none || (given->where.override && !best->where.override))) best = given;
-    }
-    return best->where;
-}
-
 /* *product of count factors; 0 if it does not fit. */
 static int multiply(int64_t *product, int count, const int64_t *factor) {
     *product = 1;
@@ -203,7 +184,7 @@ static char *check_grid(const Config *c, int ranks) {
 }
 
 static void add_fault(ConfigLoad *load, const Keys keys, char *text) {
-    if (text) faults_add(&load->faults, where_of(load, keys), "%s", text);
+    if (text) faults_add(&load->faults, rule_where(load, keys), "%s", text);
     free(text);
 }
 
@@ -216,12 +197,12 @@ static void rule_grid(ConfigLoad *load, int ranks) {
     Keys balance = {"parallel.balance", "parallel.deterministic", "parallel.zero_stage", "parallel.pipeline", NULL};
     Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "batch.seq_len", NULL},
          context = {"parallel.context", "batch.seq_len", NULL};
-    if (usable(load, order)) add_fault(load, order, check_order(load->config));
-    if (usable(load, context)) add_fault(load, context, check_context(load->config));
-    if (usable(load, tensor)) add_fault(load, tensor, check_tensor(load->config));
-    if (usable(load, balance)) add_fault(load, balance, check_balance(load->config));
-    if (usable(load, pipeline)) add_fault(load, pipeline, check_pipeline(load->config));
-    if (usable(load, GRID_KEYS)) add_fault(load, GRID_KEYS, check_grid(load->config, ranks));
+    if (rule_usable(load, order)) add_fault(load, order, check_order(load->config));
+    if (rule_usable(load, context)) add_fault(load, context, check_context(load->config));
+    if (rule_usable(load, tensor)) add_fault(load, tensor, check_tensor(load->config));
+    if (rule_usable(load, balance)) add_fault(load, balance, check_balance(load->config));
+    if (rule_usable(load, pipeline)) add_fault(load, pipeline, check_pipeline(load->config));
+    if (rule_usable(load, GRID_KEYS)) add_fault(load, GRID_KEYS, check_grid(load->config, ranks));
 }
 
 Mesh config_mesh(const Config *c, int ranks) {
@@ -259,8 +240,8 @@ static char *check_batch(const Config *c, int ranks) {
 static void rule_batch(ConfigLoad *load, int ranks) {
     const Config *c = load->config;
     Keys          keys = {"batch.global_tokens", "batch.micro_batch", "batch.seq_len", NULL};
-    if (!usable(load, keys)) return;
-    if (!usable(load, GRID_KEYS)) return;
+    if (!rule_usable(load, keys)) return;
+    if (!rule_usable(load, GRID_KEYS)) return;
     char *unequal = check_grid(c, ranks); /* a fault of its own */
     char *batch = unequal ? NULL : check_batch(c, ranks);
     if (!unequal) add_fault(load, keys, batch ? batch : check_micro_batches(c, ranks));
@@ -285,8 +266,8 @@ char *config_check_changed(const Config *c, int ranks) {
 static void rule_seq_len(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"batch.seq_len", "model.n_positions", NULL};
-    if (!usable(load, keys) || c->batch.seq_len <= c->model.shape.n_positions) return;
-    faults_add(&load->faults, where_of(load, keys), "batch.seq_len = %" PRId64 " must be at most model.n_positions = %" PRId64,
+    if (!rule_usable(load, keys) || c->batch.seq_len <= c->model.shape.n_positions) return;
+    faults_add(&load->faults, rule_where(load, keys), "batch.seq_len = %" PRId64 " must be at most model.n_positions = %" PRId64,
                c->batch.seq_len, c->model.shape.n_positions);
 }
 
@@ -298,10 +279,10 @@ static void rule_tokens(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"run.steps", "batch.global_tokens", NULL};
     int64_t       tokens;
-    if (!usable(load, keys) ||
+    if (!rule_usable(load, keys) ||
         (multiply(&tokens, 2, (int64_t[]){c->run.steps, c->batch.global_tokens}) && tokens <= INT64_MAX / 2))
         return;
-    faults_add(&load->faults, where_of(load, keys), "run.steps = %" PRId64 " x batch.global_tokens = %" PRId64 " is not below 2^62",
+    faults_add(&load->faults, rule_where(load, keys), "run.steps = %" PRId64 " x batch.global_tokens = %" PRId64 " is not below 2^62",
                c->run.steps, c->batch.global_tokens);
 }
 
@@ -310,10 +291,10 @@ static void rule_parameters(ConfigLoad *load) {
     Keys          keys = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", NULL};
     int64_t       parameters, bytes;
     /* 64 bytes for each: more than weight, master, moments and gradients take, padding included */
-    if (!usable(load, keys) ||
+    if (!rule_usable(load, keys) ||
         (model_parameters(c->model.shape, &parameters) && multiply(&bytes, 2, (int64_t[]){parameters, 64})))
         return;
-    faults_add(&load->faults, where_of(load, keys),
+    faults_add(&load->faults, rule_where(load, keys),
                "a model of model.n_layer = %" PRId64 ", model.n_embd = %" PRId64 ", model.n_positions = %" PRId64
                ", model.vocab_size = %" PRId64 " does not fit in 64 bits of address",
                c->model.shape.n_layer, c->model.shape.n_embd, c->model.shape.n_positions, c->model.shape.vocab_size);
@@ -323,14 +304,14 @@ static void rule_activations(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"batch.micro_batch", "batch.seq_len", "model.n_embd", "model.n_layer", "model.vocab_size", NULL};
     int64_t       bytes;
-    if (!usable(load, keys)) return;
+    if (!rule_usable(load, keys)) return;
     /* 128 bytes per token, channel and block: 2 x the floats fp32 keeps for backward */
     int fits = multiply(&bytes, 5,
                         (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd,
                                     c->model.shape.n_layer, 128}) &&
                multiply(&bytes, 4, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.vocab_size, 8});
     if (fits) return;
-    faults_add(&load->faults, where_of(load, keys), "activations of batch.micro_batch = %" PRId64 " x batch.seq_len = %" PRId64
+    faults_add(&load->faults, rule_where(load, keys), "activations of batch.micro_batch = %" PRId64 " x batch.seq_len = %" PRId64
                " do not fit in 64 bits of address with model.n_embd = %" PRId64 ", model.n_layer = %" PRId64 ", model.vocab_size = %" PRId64,
                c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd, c->model.shape.n_layer, c->model.shape.vocab_size);
 }
@@ -341,15 +322,15 @@ static void rule_heads(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"model.n_head", "model.n_embd", NULL};
     int64_t       C = c->model.shape.n_embd, H = c->model.shape.n_head;
-    if (!usable(load, keys)) return;
+    if (!rule_usable(load, keys)) return;
     if (C % H) {
         int64_t below = C - C % H;
         char    values[64];
         snprintf(values, sizeof values, "%" PRId64 "%s%" PRId64, below ? below : H, " and ", below ? below + H : 2 * H);
-        faults_add(&load->faults, where_of(load, keys), "model.n_embd = %" PRId64 " must be a multiple of model.n_head = %" PRId64
+        faults_add(&load->faults, rule_where(load, keys), "model.n_embd = %" PRId64 " must be a multiple of model.n_head = %" PRId64
                    "; nearest valid widths: %s", C, H, values);
     } else if (C / H > 128 && strcmp(device_backend(), "cpu")) {
-        faults_add(&load->faults, where_of(load, keys),
+        faults_add(&load->faults, rule_where(load, keys),
                    "heads of model.n_embd / model.n_head = %" PRId64 " channels: more than 128 run on the CPU "
                    "only (make BACKEND=cpu)",
                    C / H);
@@ -361,20 +342,13 @@ static void rule_build(ConfigLoad *load) {
     Keys          precision = {"precision", NULL}, comm = {"parallel.comm", NULL};
     if (load->is_elsewhere) return;
     if (!strcmp(device_backend(), "cpu") && (c->precision == PRECISION_TF32 || c->precision == PRECISION_FP16))
-        faults_add(&load->faults, where_of(load, precision),
+        faults_add(&load->faults, rule_where(load, precision),
                    "precision \"%s\" needs a GPU, and this is the CPU build: \"auto\", \"fp32\" or "
                    "\"bf16\"",
                    c->precision == PRECISION_TF32 ? "tf32" : "fp16");
     if (!strcmp(device_backend(), "cpu") && c->parallel.comm == PARALLEL_NCCL)
-        faults_add(&load->faults, where_of(load, comm),
+        faults_add(&load->faults, rule_where(load, comm),
                    "parallel.comm \"nccl\" needs the CUDA build; this one has \"auto\", \"ring\" or \"mpi\"");
-}
-
-static const char *nearest_multiples(char out[64], int64_t value, int64_t of) {
-    int64_t below = value - value % of;
-    if (below) snprintf(out, 64, "%" PRId64 " and %" PRId64, below, below + of);
-    else       snprintf(out, 64, "%" PRId64, of);
-    return out;
 }
 
 static void rule_milestones(ConfigLoad *load) {
@@ -382,12 +356,12 @@ static void rule_milestones(ConfigLoad *load) {
     Keys          keys = {"checkpoint.keep_every", "checkpoint.every", NULL};
     int64_t       N = c->checkpoint.keep_every, every = c->checkpoint.every;
     char          values[64];
-    if (!usable(load, keys) || N == 0) return;
+    if (!rule_usable(load, keys) || N == 0) return;
     if (every == 0)
-        faults_add(&load->faults, where_of(load, keys),
+        faults_add(&load->faults, rule_where(load, keys),
                    "checkpoint.keep_every = %" PRId64 " has nothing to keep: checkpoint.every = 0 saves at the end alone", N);
     else if (N % every)
-        faults_add(&load->faults, where_of(load, keys),
+        faults_add(&load->faults, rule_where(load, keys),
                    "checkpoint.keep_every = %" PRId64 " must be a multiple of checkpoint.every = %" PRId64 "; nearest valid values: %s", N, every,
                    nearest_multiples(values, N, every));
 }
@@ -398,12 +372,12 @@ static void rule_best(ConfigLoad *load) {
     Keys          keys = {"checkpoint.keep_best", "eval.every", "checkpoint.every", "data.val", NULL};
     int64_t       every = c->checkpoint.every;
     char          values[64];
-    if (!usable(load, keys) || !c->checkpoint.keep_best) return;
+    if (!rule_usable(load, keys) || !c->checkpoint.keep_best) return;
     if (c->data.val.count == 0 || c->eval.every == 0)
-        faults_add(&load->faults, where_of(load, keys), "checkpoint.keep_best needs validation losses: %s",
+        faults_add(&load->faults, rule_where(load, keys), "checkpoint.keep_best needs validation losses: %s",
                    c->eval.every == 0 ? "set eval.every above 0" : "set data.val");
     else if (every % c->eval.every)
-        faults_add(&load->faults, where_of(load, keys),
+        faults_add(&load->faults, rule_where(load, keys),
                    "checkpoint.keep_best needs an evaluation at each checkpoint: checkpoint.every = %" PRId64
                    " must be a multiple of eval.every = %" PRId64 "; nearest valid values: %s",
                    every, c->eval.every, nearest_multiples(values, every, c->eval.every));
@@ -412,12 +386,12 @@ static void rule_best(ConfigLoad *load) {
 static void rule_allow_change(ConfigLoad *load) {
     const StringList *list = &load->config->run.allow_change;
     Keys              keys = {"run.allow_change", NULL};
-    for (int i = 0; i < list->count && usable(load, keys); i++) {
+    for (int i = 0; i < list->count && rule_usable(load, keys); i++) {
         int  known = option_find(list->item[i]) != NULL;
         char typed[SHOWN_BYTES];
         for (int k = 0; option_section(k); k++) known |= !strcmp(option_section(k), list->item[i]);
         if (!known)
-            faults_add(&load->faults, where_of(load, keys),
+            faults_add(&load->faults, rule_where(load, keys),
                        "run.allow_change names keys or sections of this config, and the string %s is neither; the nearest "
                        "key is \"%s\"",
                        json_quote_short(typed, sizeof typed, list->item[i]),
@@ -437,4 +411,5 @@ void config_rules(ConfigLoad *load, int ranks) {
     rule_best(load);
     rule_activations(load);
     rule_build(load);
+    rules_of_outer(load);
 }

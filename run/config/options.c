@@ -41,6 +41,11 @@ static const char *const OFFLOAD_WORDS[] = {[MEMORY_DEVICE] = "none", [MEMORY_HO
 static const char *const RECOMPUTE_WORDS[] =
     {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light", [RECOMPUTE_BLOCK] = "block", NULL};
 
+static const char *const SEND_WORDS[]     = {[SEND_DELTAS] = "deltas", [SEND_GRADIENTS] = "gradients", NULL};
+static const char *const WAIT_WORDS[]     = {[WAIT_ALL] = "all", [WAIT_NONE] = "none", NULL};
+static const char *const COMPRESS_WORDS[] = {[COMPRESS_NONE] = "none", [COMPRESS_BF16] = "bf16", [COMPRESS_INT8] = "int8", NULL};
+static const char *const MOMENTS_WORDS[]  = {[MOMENTS_OWN] = "own", [MOMENTS_PEER] = "peer", NULL};
+
 /* The offset of a field, refused by the compiler if the field's type is not the row's. */
 #define FIELD(f, type) (offsetof(Config, f) + 0 * sizeof(_Generic(((Config *)0)->f, type: 0)))
 /* KEY(field, default, allowed values, help and further members) */
@@ -94,7 +99,7 @@ const Option OPTIONS[] = {
     LIST(data.val, "\"\"", 0, "the same for validation; \"\" = no validation"),
     FLAG(data.shuffle, "true", "a new order each epoch; false: the plain order", FIXED),
     TEXT(data.tokenizer, "\"\"", 0, 4095,
-         "a tokenizer's folder or file: tokenizer.json, vocab.json with merges.txt, NAME.tiktoken; \"\" = bytes if vocab_size is 256, else ids only"),
+         "a tokenizer's folder or file: tokenizer.json, vocab.json with merges.txt, NAME.tiktoken; \"\" = the one beside the shards, else bytes if vocab_size is 256, else ids only"),
 
     INTEGER(batch.global_tokens, NULL, 1, EXACT,
             "tokens per step over all ranks: a multiple of micro_batch x seq_len x the ranks that compute different ones",
@@ -135,6 +140,22 @@ const Option OPTIONS[] = {
            "auto = nccl when every rank has its own GPU, else ring (own, over MPI); mpi: MPI's collectives"),
     FLAG(parallel.deterministic, "false", "the same bits at 1, 2, 4 and 8 ranks"),
 
+    TEXT(outer.server, "\"\"", 0, 4095,
+         "host:port of ./train_gpt serve, of which this job is an island; several servers are separated by commas; \"\" = none"),
+    INTEGER(outer.every, "100", 1, EXACT, "steps of a round: after so many an island sends and fetches; divides run.steps", FIXED),
+    CHOICE(outer.send, "\"deltas\"", SEND_WORDS,
+           "deltas: an island's own updates of a round (DiLoCo, local SGD); gradients: the server updates (parameter server)", FIXED),
+    CHOICE(outer.wait, "\"all\"", WAIT_WORDS, "all: a round ends when every island has sent; none: each is applied at once"),
+    REAL(outer.learning_rate, "0.7", 0, BIG, "of the islands' mean delta; 1 with outer.momentum 0 = plain averaging"),
+    REAL(outer.momentum, "0.9", 0, 1, "Nesterov's, over rounds", .half_open = 1),
+    REAL(outer.patience_seconds, "60", 0.1, 86400,
+         "silence after which a round goes on without an island, and an island without its server stops, saved, exit 77"),
+    INTEGER(outer.least_islands, "1", 1, 4096, "the first round waits for so many islands"),
+    TEXT(outer.key, "\"outer.key\"", 1, 3800, "file of the key that server and islands share: serve makes it, the islands' hosts get a copy"),
+    CHOICE(outer.compress, "\"none\"", COMPRESS_WORDS, "deltas travel in fewer bits; the rounding error is added to the next delta"),
+    CHOICE(outer.moments, "\"own\"", MOMENTS_WORDS, "a new island's first moments: own: zero; peer: those of another island"),
+    FLAG(outer.stream, "false", "buckets are sent in turns during the round, not all at its end"),
+
     CHOICE(memory.recompute, "\"none\"", RECOMPUTE_WORDS,
            "what backward computes again instead of keeping: light = GELU and norms, block = all"),
     CHOICE(memory.offload, "\"none\"", OFFLOAD_WORDS,
@@ -144,6 +165,9 @@ const Option OPTIONS[] = {
     INTEGER(checkpoint.keep, "2", 1, EXACT, "newest checkpoints that stay; two at least, so that one of them verifies"),
     INTEGER(checkpoint.keep_every, "0", 0, EXACT, "milestones: checkpoints at multiples of so many steps stay for good; 0 = none"),
     FLAG(checkpoint.keep_best, "false", "the checkpoint with the best validation loss stays, too"),
+    INTEGER(checkpoint.memory_every, "0", 0, EXACT,
+            "steps between copies of the state in this host's and the next host's memory, for after a crash; 0 = never"),
+    TEXT(checkpoint.memory_dir, "\"/dev/shm\"", 1, 3800, "a folder in memory, where those copies lie"),
     INTEGER(eval.every, "250", 0, EXACT, "steps between evaluations (also at step 0 and the end); 0 = never"),
     INTEGER(eval.tokens, "131072", 0, EXACT, "the first so many tokens of data.val, whatever the ranks; 0 = all"),
     LIST(eval.tasks, "[]", 0, "files of questions that are scored with each evaluation: JSONL, or llm.c's hellaswag_val.bin"),
@@ -169,7 +193,7 @@ const Option *option_find(const char *key) {
 }
 
 const char *option_section(int k) {
-    static const char *const sections[] = {"run", "model", "data", "batch", "optimizer", "schedule", "parallel", "memory",
+    static const char *const sections[] = {"run", "model", "data", "batch", "optimizer", "schedule", "parallel", "outer", "memory",
                                            "checkpoint", "eval", "sample", "log", NULL};
     return sections[k];
 }

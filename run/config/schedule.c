@@ -20,4 +20,9 @@ double schedule_lr(const Config *config, int64_t s) {
     return lr * (f + (1.0 - f) * (1.0 - sqrt((double)(s - s0) / (double)(N - s0))));
 }
 
+int64_t schedule_last_step(const Config *config) {
+    int64_t stop = config->run.stop_step;
+    return stop > 0 && stop < config->run.steps ? stop : config->run.steps;
+}
+
 double clip_scale(double norm, double grad_clip) { return grad_clip > 0.0 && norm > grad_clip ? grad_clip / norm : 1.0; }

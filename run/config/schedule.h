@@ -14,6 +14,9 @@ extern "C" {
  *   wsd    lr until s0 = N - ceil(decay_fraction N), then lr (f + (1-f)(1 - sqrt((s-s0)/(N-s0))))   (Hägele et al., arXiv:2405.18392) */
 double schedule_lr(const Config *config, int64_t s);
 
+/* The step after which a process of this run stops: run.stop_step where it is one of the run's, else run.steps. */
+int64_t schedule_last_step(const Config *config);
+
 /* min(1, grad_clip/norm), no epsilon; 1 when grad_clip is 0. */
 double clip_scale(double norm, double grad_clip);
 

@@ -18,19 +18,23 @@ static void notes_are_read_where_they_are_right(void **state) {
     snprintf(notes, sizeof notes, "%s/tokens.json", dir);
     snprintf(shard, sizeof shard, "%s/val_*.bin", dir);
     assert_true(isnan(tokens_json_bytes_per_token(shard)));
+    assert_int_equal(tokens_json_vocab_size(shard), 0);
     static const struct {
         const char *text;
         double      is;
-    } cases[] = {{"{\"vocab_size\": 8000, \"bytes_per_token\": 4.25}\n", 4.25},
-                 {"{\"bytes_per_token\": 0}", 0},
-                 {"{\"bytes_per_token\": \"4\"}", 0},
-                 {"{\"bytes_per_token\": 4.25", 0},
-                 {"[]", 0},
-                 {"", 0}};
+        int64_t     ids;
+    } cases[] = {{"{\"vocab_size\": 8000, \"bytes_per_token\": 4.25}\n", 4.25, 8000},
+                 {"{\"bytes_per_token\": 0}", 0, 0},
+                 {"{\"bytes_per_token\": \"4\", \"vocab_size\": 1e300}", 0, 0},
+                 {"{\"vocab_size\": -3, \"bytes_per_token\": 2}", 2, 0},
+                 {"{\"bytes_per_token\": 4.25", 0, 0},
+                 {"[]", 0, 0},
+                 {"", 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(io_replace_file(notes, cases[i].text, strlen(cases[i].text)), 0);
         double found = tokens_json_bytes_per_token(shard);
         assert_true(cases[i].is > 0 ? found == cases[i].is : isnan(found));
+        assert_int_equal(tokens_json_vocab_size(shard), cases[i].ids);
     }
     assert_int_equal(io_remove_tree(dir), 0);
 }

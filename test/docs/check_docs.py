@@ -5,6 +5,7 @@
 A command is an indented line that begins with ./train_gpt, mpirun, make, sbatch or scripts/. Training runs for a few steps. What needs more ranks than
 these two cores, a GPU, SLURM or the network is planned or checked instead: the line says so. Prints ok or not ok for each.
 """
+import array
 import json
 import os
 import re
@@ -15,7 +16,8 @@ import tempfile
 
 TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SHORT = ["run.steps=4", "eval.every=2", "eval.tokens=2048", "sample.every=0", "checkpoint.every=0"]
-RUNS = ("runs/mine", "runs/other")
+RUNS = ("runs/mine", "runs/other", "runs/demo", "runs/a", "runs/b")
+STEP = "step_00000004"
 SEEN = {"failed": 0}
 
 
@@ -60,13 +62,36 @@ def workplace(program):
               "data": {"train": "datasets/my/train*", "val": "datasets/my/val*"}, "batch": {"global_tokens": 16384, "micro_batch": 2}}
     json.dump(config, open(folder + "/config.json", "w"))
     for name in RUNS:
-        run(["./train_gpt", "config.json", "run.dir=" + name, "eval.every=2", "eval.tokens=2048"])
+        run(["./train_gpt", "config.json", "run.dir=" + name, "eval.every=2", "eval.tokens=2048", f"run.seed={len(name)}"])
+    for name in ("model", "a", "b"):
+        of = "b" if name == "b" else "a"
+        os.symlink(f"{folder}/runs/{of}/checkpoints/{STEP}/model.safetensors", f"{folder}/{name}.safetensors")
+    make_tasks(folder)
     return folder
+
+
+def make_tasks(folder):
+    """Two questions: as JSON Lines, and in llm.c's form of HellaSwag (header; then start, bytes, index, label, completions, and each text)."""
+    lines = [{"context": "the old", "choices": [" king", " rain", " fox", " stone"], "gold": i % 4} for i in range(2)]
+    os.mkdir(folder + "/core")
+    for name in ("mine.jsonl", "arc_easy.jsonl", "core/pick.jsonl", "core/who.jsonl"):
+        with open(os.path.join(folder, name), "w") as out:
+            out.writelines(json.dumps(line) + "\n" for line in lines)
+    words = array.array("H")
+    for i, line in enumerate(lines):
+        texts = [line["context"].encode()] + [choice.encode() for choice in line["choices"]]
+        body = [x for text in texts for x in [len(text), *text]]
+        words.extend([65535, 2 * (5 + len(body)), i, line["gold"], 4, *body])
+    with open(folder + "/hellaswag_val.bin", "wb") as out:
+        out.write(array.array("i", [20240522, 1, len(lines), 200] + [0] * 252).tobytes() + words.tobytes())
 
 
 def attempt(line):
     """What is run for a line, and a word on it."""
     env = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+    served = re.search(r"\./train_gpt (?:serve )?(\S+\.json .*outer\.server=.*)", line)
+    if served:  # a server and its islands wait for each other
+        return "./train_gpt plan " + served[1] + (" cluster=dgx-h100" if "124m" in line else ""), " (planned)"
     match = re.match(r"mpirun.*? -np (\d+).*?\./train_gpt (.*)", line)
     if match and int(match[1]) <= 4 and "124m" not in match[2]:
         return env + f"mpirun --oversubscribe -np {match[1]} ./train_gpt {match[2]} " + " ".join(SHORT[:1] + SHORT[2:]), ""
@@ -83,6 +108,11 @@ def attempt(line):
     if line.startswith("scripts/"):
         script = line.split()[0]
         return ("bash -n " if script.endswith(".sh") else "python3 -m py_compile ") + script, " (parsed)"
+    if "step_00000400" in line:
+        command, _ = attempt(line.replace("step_00000400", STEP))
+        return command, " (of step 4)"
+    if line.startswith("./train_gpt diff "):
+        return line + "; [ $? -le 1 ]", ""  # 1: they differ
     if re.match(r"\./train_gpt (\S+\.json|runs/\S+)( |$)", line):
         if "124m" in line:
             return line.replace("./train_gpt ", "./train_gpt plan ", 1) + " cluster=dgx-h100", " (planned)"
@@ -94,7 +124,7 @@ def try_page(page, program):
     folder, prepared = workplace(program), list(RUNS)
     for line in dict.fromkeys(commands(page)):
         command, word = attempt(line)
-        for made in re.findall(r"run\.dir=(\S+)", line):  # the page's own run, not the one that was there before
+        for made in re.findall(r"\.json.*run\.dir=(\S+)", line):  # the page's own run, not the one that was there before
             if made in prepared:
                 prepared.remove(made)
                 shutil.rmtree(os.path.join(folder, made))
@@ -119,7 +149,7 @@ def check_names(page, options):
     text = open(page).read()
     sections = {name.split(".")[0] for name in options}
     for name in sorted(set(re.findall(r"`([a-z]+\.[a-z_]+)(?:=[^`]*)?`", text))):
-        if name.split(".")[0] in sections and not re.search(r"\.(json|c|h|cu|sh|py|md|bin|svg|txt|safetensors)$", name):
+        if name.split(".")[0] in sections and not re.search(r"\.(json|c|h|cu|sh|py|mk|md|bin|svg|txt|safetensors)$", name):
             tell(name in options, f"{os.path.basename(page)}: the option {name}", "there is none")
     for link in sorted(set(re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text))):
         tell(os.path.exists(os.path.join(os.path.dirname(page), link)), f"{os.path.basename(page)}: the link {link}", "names no file")

@@ -84,6 +84,26 @@ expect "a slow link is warned of, by its hosts" grep -qE 'warning: .* link .*hos
 expect "the same weights, bit by bit" same_weights "$WORK/slow" "$WORK/good" step_00000150
 quick_cable
 
+# elastic.sh on hostA: hostB is lost with its cable, and is taken in again with it. Its remote shell needs the cable, as ssh does.
+printf '#!/bin/bash\ntimeout 1 bash -c "echo > /dev/tcp/10.77.0.2/9" 2>&1 | grep -q refused || exit 255\nexec "%s" "$@"\n' "$WORK/agent" > "$WORK/by_cable"
+chmod +x "$WORK/by_cable"
+printf 'hostA\nhostB slots=1\n' > "$WORK/hosts"
+elastic="schedule.name=constant eval.every=0 checkpoint.every=10 parallel.deterministic=true"
+AGENT=$WORK/by_cable WATCH=1 TRAIN_GPT=$TRAIN ip netns exec "$A" unshare -u sh -c 'hostname hostA; exec "$@"' _ \
+    scripts/elastic.sh "$WORK/tiny.json" hosts="$WORK/hosts" $elastic run.dir="$WORK/elastic" run.steps=1000000 run.watchdog_seconds=5 > "$WORK/out" 2>&1 &
+job=$!
+await '^elastic.sh: 2 ranks on hostA hostB$'; await_step "$WORK/elastic"; sleep 1
+at=$EPOCHREALTIME; cable down
+expect "elastic: a host lost with its cable: on with the other" await '^elastic.sh: 1 rank on hostA$'
+echo "# after $(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }') s"
+await '^resume .*, now 1:'; cable up
+expect "elastic: its cable is back: saved, and on with both" eval "await 'room for 2 ranks instead of 1' && await '^resume .*, now 2:'"
+kill -TERM $job; wait $job
+expect "elastic: TERM saves, 75" [ $? -eq 75 ]
+steps=$(values "$WORK/elastic" train step | tail -n 1)
+quiet train $elastic run.dir="$WORK/alone" run.steps=1000000 run.stop_step="$steps"
+expect "elastic: the $steps losses of one rank, every bit" same_losses "$WORK/elastic" "$WORK/alone" 0
+
 mkdir -p "$WORK/private"
 expect "run.dir is not one file system: exit 74, both hosts named" exits 74 "run.dir $WORK/private/run .*: rank 1 on hostB .*rank 0 on hostA " \
     two_hosts 1 run.dir="$WORK/private/run"

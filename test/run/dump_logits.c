@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
     ModelShape shape = read_shape(argv[1]);
     device_open(0, omp_get_num_procs());
     Model *m = model_create((ModelSpec){.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_INFERENCE}, .B = 1, .T = T});
-    checkpoint_read_weights(argv[1], &m->shards->layout, m->shards->params, &m->stream);
+    checkpoint_read_weights(argv[1], &m->shards->layout, m->shards->params, &m->stream, 0);
 
     int32_t *tokens = (int32_t *)malloc(sizeof *tokens * (size_t)T);
     float   *logits = (float *)malloc(sizeof *logits * (size_t)shape.vocab_size);

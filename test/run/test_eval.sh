@@ -161,5 +161,5 @@ expect "no data and no tasks" exits 64 'knows no held-out data: data=GLOB' "$TRA
 expect "an unknown option" exits 64 'unknown option "task", did you mean "tasks"' "$TRAIN" eval "$WORK/run" task=x
 expect "a batch of none" exits 64 'batch=0: a whole number from 1' "$TRAIN" eval "$WORK/run" batch=0
 expect "no checkpoint" exits 65 'nowhere (does not exist|is neither a checkpoint)' "$TRAIN" eval "$WORK/nowhere"
-expect "no run" exits 64 'eval needs a run folder' "$TRAIN" eval
+expect "no run" exits 64 'needs a run folder or a checkpoint; usage: ./train_gpt eval ' "$TRAIN" eval
 exit $STATUS

@@ -103,7 +103,7 @@ expect "nothing was written over" [ "$(find "$WORK/plain" -type f -exec cat {} +
 mkdir "$WORK/empty"
 expect "an empty folder gives way" quiet export_to empty
 expect "no out=" exits 64 'out=FOLDER' "$TRAIN" export "$WORK/run"
-expect "another type" exits 64 'dtype=int8.*fp32, bf16 or fp16' export_to none dtype=int8
+expect "another type" exits 64 'dtype=int8.*fp32, bf16, fp16' export_to none dtype=int8
 expect "no size" exits 64 'shard_bytes=0' export_to none shard_bytes=0
 expect "an unknown option" exits 64 'did you mean "dtype"' export_to none dtyp=bf16
 expect "nothing to export" exits 65 "$WORK/data is neither" "$TRAIN" export "$WORK/data" out="$WORK/none"

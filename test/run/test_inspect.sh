@@ -62,6 +62,15 @@ says "llm.c's eval file" '^examples +10042$' inspect eval.bin
 says "llm.c's state" '^step +77$' inspect state.bin
 says "tokenizer.json" '^entries +3$' inspect words/tokenizer.json
 says "  its special tokens" '^special +1: <.end.>$' inspect words/tokenizer.json
+says "its folder" '^kind +tokenizer.json of Hugging Face tokenizers, BPE$' inspect words
+printf '{"text":"a"}\n{"text":"b"}\n' > texts.jsonl
+printf '{"context":"a","choices":["b","c"],"gold":0}\n' > questions.jsonl
+says "JSON Lines of texts" '^kind +JSON Lines of texts: tokens by ./train_gpt tokenize$' inspect texts.jsonl
+says "  their number" '^lines +2$' inspect texts.jsonl
+says "a task" '^kind +JSON Lines of questions with choices, a task of eval$' inspect questions.jsonl
+says "metrics" '^kind +metrics of a run$' inspect evals.jsonl
+echo 'no JSON' > none.jsonl
+says "other lines" "^kind +none of this program's files" inspect none.jsonl
 says "vocab.json" '^largest_id +299$' inspect vocabulary.json
 says "an index of shards of weights" '^files +2$' inspect model.safetensors.index.json
 says "a config" 'optimizer.learning_rate +0.001 \(default 0.0006\)$' inspect tiny.json
@@ -106,7 +115,7 @@ mkfifo pipe
 expect "a pipe: exit 65" exits 65 'neither a plain file' timeout 20 "$TRAIN" inspect pipe
 expect "a truncated shard: exit 65" exits 65 'is truncated' bash -c "head -c 2000 data/train_000000.bin > cut.bin; '$TRAIN' inspect cut.bin"
 expect "no path" exits 64 'needs a file' "$TRAIN" inspect
-expect "a word too many" exits 64 'tensors=' "$TRAIN" inspect run tensor=true
+expect "a word too many" exits 64 'did you mean .tensors.' "$TRAIN" inspect run tensor=true
 cp -r $last damaged
 printf x | dd of=damaged/model.safetensors bs=1 seek=9000 conv=notrunc 2> /dev/null
 expect "a damaged checkpoint: exit 65" exits 65 '^$' bash -c "'$TRAIN' inspect damaged > said; s=\$?; echo >&2; exit \$s"

@@ -53,7 +53,9 @@ static void lines_are_exact(void **state) {
                                     {0},
                                     0,
                                     {0},
-                                    0.5});
+                                    0.5,
+                                    0,
+                                    {.has = 0}});
     passed_s = 1800;
     metrics_train(m, &(StepMetrics){2,
                                     24576,
@@ -69,7 +71,9 @@ static void lines_are_exact(void **state) {
                                     {0, 0, 0, 1.5, 0},
                                     1,
                                     {0, 0, INT64_MAX, 7, 0},
-                                    1});
+                                    1,
+                                    6000000001,
+                                    {1u << GPU_POWER | 1u << GPU_MEMORY, {0, 312.5, 5368709121, 0}}});
     metrics_eval(m, 2, NAN);
     char *text = read_text(path); /* each line is there as soon as it was logged */
     assert_string_equal(text,
@@ -80,7 +84,8 @@ static void lines_are_exact(void **state) {
         "{\"kind\":\"train\",\"step\":2,\"tokens\":24576,\"loss\":null,\"lr\":1e-05,\"grad_norm\":null,"
         "\"tokens_per_s\":null,\"mfu\":1e+300,\"ms\":1e-300,\"comm_ms\":-0.5,\"comm_exposed_ms\":1.23456789e+11,\"replica_ms\":1.5,"
         "\"sent\":{\"tensor\":0,\"context\":0,\"shard\":9223372036854775807,\"replica\":7,\"stage\":0},"
-        "\"time\":1700001800.250,\"hours\":0.5,\"epoch\":1}\n"
+        "\"time\":1700001800.250,\"hours\":0.5,\"epoch\":1,"
+        "\"memory_bytes\":6000000001,\"gpu_power_w\":312.5,\"gpu_memory_bytes\":5368709121}\n"
         "{\"kind\":\"eval\",\"step\":2,\"loss\":null,\"bpb\":null,\"time\":1700001800.250}\n");
     free(text);
     char fault[METRICS_FAULT_BYTES];
@@ -339,6 +344,25 @@ static void the_picture_survives_a_resume(void **state) {
     free(after);
 }
 
+/* A server's log has rounds alone: those after its checkpoint are cut, and no step is missed. */
+static void rounds_are_kept(void **state) {
+    (void)state;
+    Metrics *m = metrics_open(dir, 0, about);
+    for (int r = 1; r <= 3; r++)
+        metrics_outer(m, &(OuterMetrics){.round = r, .step = 10 * r, .tokens = 640 * r, .islands = 2, .norm = 0.5, .ms = 250,
+                                         .tokens_per_s = NAN, .loss = 2.25});
+    metrics_close(m);
+    char *text = read_text(path);
+    assert_non_null(strstr(text, "{\"kind\":\"outer\",\"round\":1,\"step\":10,\"islands\":2,\"staleness\":0,\"norm\":0.5,\"ms\":250,"
+                                 "\"tokens_per_s\":null,\"tokens\":640,\"loss\":2.25,\"time\":"));
+    free(text);
+    metrics_close(metrics_open(dir, 20, about));
+    text = read_text(path);
+    assert_non_null(strstr(text, "\"round\":2"));
+    assert_null(strstr(text, "\"round\":3"));
+    free(text);
+}
+
 static void open_in_no_folder(void *unused) { (void)unused, metrics_open("/proc/nowhere", 0, about); }
 static void skip_a_step(void *unused) {
     (void)unused;
@@ -424,6 +448,7 @@ static void a_picture_is_not_worth_the_run(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(lines_are_exact, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(rounds_are_kept, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_new_run_starts_the_file_anew, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(any_kill_resumes_to_the_same_file, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_hole_of_zero_bytes_is_cut, make_dir, remove_dir),

@@ -70,6 +70,25 @@ static void events_are_lines_of_their_own(void **state) {
     free(text);
 }
 
+/* An island that joins late: its log goes on at that step, and a resume cuts nothing. */
+static void an_island_goes_on_later(void **state) {
+    (void)state;
+    Metrics *m = metrics_open(dir, 0, about);
+    log_steps(m, 0, 2);
+    metrics_joined(m, 7, 2);
+    log_steps(m, 7, 9);
+    metrics_close(m);
+    char *text = read_text(path);
+    assert_non_null(strstr(text, "{\"kind\":\"event\",\"event\":\"join\",\"step\":7,\"time\":1700000000.250,\"from\":2}\n"
+                                 "{\"kind\":\"train\",\"step\":8,"));
+    size_t bytes = strlen(text);
+    free(text);
+    m = metrics_open(dir, 9, about);
+    assert_int_equal(io_file_bytes(path), bytes);
+    log_steps(m, 9, 10);
+    metrics_close(m);
+}
+
 static void a_long_reason_is_left_out(void **state) {
     (void)state;
     char why[3000];
@@ -88,6 +107,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(hours_go_on, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(bits_per_byte_need_the_tokenizer, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(events_are_lines_of_their_own, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(an_island_goes_on_later, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_long_reason_is_left_out, make_dir, remove_dir),
     };
     return cmocka_run_group_tests_name("metrics_events", tests, NULL, NULL);

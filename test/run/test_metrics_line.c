@@ -29,6 +29,9 @@ static void every_field_is_read(void **state) {
     assert_int_equal(parse("{\"kind\":\"event\",\"event\":\"skip\",\"step\":7,\"why\":\"a, \\\"b\\\": }\"}\n", &l),
                      LINE_EVENT);
     assert_true(l.step == 7 && strcmp(l.event, "skip") == 0);
+    assert_int_equal(parse("{\"kind\":\"outer\",\"round\":3,\"step\":30,\"islands\":2,\"staleness\":0,\"norm\":0.5,\"ms\":70,"
+                           "\"tokens_per_s\":900,\"tokens\":640,\"loss\":2.25,\"time\":5,\"hours\":1}\n", &l), LINE_OUTER);
+    assert_true(l.round == 3 && l.step == 30 && l.tokens == 640 && l.loss == 2.25 && l.ms == 70 && l.tokens_per_s == 900);
 }
 
 static void other_lines_are_none(void **state) {
@@ -71,11 +74,37 @@ static void torn_lines_are_none(void **state) {
     }
 }
 
+/* Foreign, long and torn lines are passed over. */
+static void a_file_is_read(void **state) {
+    (void)state;
+    static char long_line[20000];
+    memset(long_line, 'x', sizeof long_line - 1);
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    fprintf(f, "{\"kind\":\"train\",\"step\":1,\"loss\":5.5}\n{\"kind\":\"event\",\"event\":\"save\",\"step\":1}\nnonsense\n\n%s\n", long_line);
+    fprintf(f, "{\"kind\":\"eval\",\"step\":1,\"loss\":4.25}\n%s{\"kind\":\"train\",\"step\":3,\"loss\":1}\n", long_line);
+    fprintf(f, "{\"kind\":\"train\",\"step\":4,\"loss\":4.5}\n{\"kind\":\"train\",\"step\":5,\"lo");
+    rewind(f);
+    static const LineKind KINDS[] = {LINE_TRAIN, LINE_EVENT, LINE_EVAL, LINE_TRAIN, LINE_OTHER};
+    static const int      STEPS[] = {1, 1, 1, 4};
+    MetricsLine l;
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(metrics_line_next(f, &l), KINDS[i]);
+        if (i < 4) assert_int_equal(l.step, STEPS[i]);
+    }
+    rewind(f);
+    assert_true(metrics_line_find(f, LINE_TRAIN, &l) && l.step == 1);
+    assert_true(metrics_line_find(f, LINE_TRAIN, &l) && l.step == 4);
+    assert_false(metrics_line_find(f, LINE_TRAIN, &l));
+    fclose(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_field_is_read),
         cmocka_unit_test(other_lines_are_none),
         cmocka_unit_test(torn_lines_are_none),
+        cmocka_unit_test(a_file_is_read),
     };
     return cmocka_run_group_tests_name("metrics_line", tests, NULL, NULL);
 }

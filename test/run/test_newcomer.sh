@@ -26,8 +26,9 @@ expect "as it was: nothing is said" eval 'told train run.dir="$WORK/more" run.st
 
 # To stop early is another key, and leaves the schedule.
 quiet train run.dir="$WORK/whole"
-told train run.dir="$WORK/part" run.stop_step=7; status=$?
+told train run.dir="$WORK/part" run.stop_step=7 log.every=5; status=$?
 expect "run.stop_step: exit 75, saved there" [ $status -eq 75 -a "$(ls "$WORK/part/checkpoints" | tail -n 1)" = step_00000007 ]
+expect "the last step has its line" grep -q "^step  7/12 .* ETA     0s$" "$WORK/out"
 expect "it says so" grep -q "stopped at step 7 of 12, saved, as run.stop_step says" "$WORK/out"
 told train run.dir="$WORK/part" run.stop_step=7; status=$?
 expect "again: nothing to do, exit 0: a requeued job ends" [ $status -eq 0 ] && expect "  and says why" grep -q "at step 7 of run.stop_step = 7 already" "$WORK/out"

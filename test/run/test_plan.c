@@ -18,7 +18,7 @@
 #include "run/verbs.h"
 #include "test/run/lib/child.h"
 
-static PlanRanks ranks_of(int count) { return (PlanRanks){count, COMM_RING, 0, 1}; }
+static PlanRanks ranks_of(int count) { return (PlanRanks){count, COMM_RING, 0, 1, 1}; }
 
 static Config small_config(void) {
     Config c = {.optimizer = {.name = "adamw"}};
@@ -103,6 +103,22 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
     optimizer_destroy(&o);
     gpt_destroy(&g);
     shards_destroy(z);
+}
+
+/* Two copies of masters and both moments, 24 bytes a parameter of a rank's share; with a neighbour on another host twice that. */
+static void copies_in_memory_are_counted(void **state) {
+    (void)state;
+    device_open(0, 2);
+    Config    c = small_config();
+    PlanRanks two = ranks_of(2);
+    Plan      none = plan_make(&c, F32, two);
+    c.checkpoint.memory_every = 10;
+    Plan one_host = plan_make(&c, F32, two);
+    two.hosts = 2;
+    Plan two_hosts = plan_make(&c, F32, two);
+    assert_true(none.copies_bytes == 0 && one_host.copies_bytes >= 24 * (size_t)none.parameters / 2);
+    assert_true(one_host.copies_bytes < 27 * (size_t)none.parameters / 2 && two_hosts.copies_bytes == 2 * one_host.copies_bytes);
+    assert_true(one_host.device_bytes == none.device_bytes + one_host.copies_bytes && one_host.host_bytes == none.host_bytes);
 }
 
 static void the_plan_is_what_is_carved(void **state) {
@@ -264,6 +280,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts), cmocka_unit_test(largest_micro_batch),
         cmocka_unit_test(the_plan_is_what_is_carved),
+        cmocka_unit_test(copies_in_memory_are_counted),
         cmocka_unit_test(what_saves_memory_does),
         cmocka_unit_test(the_advice_takes_less),
         cmocka_unit_test(a_lack_of_memory_is_told_with_the_advice),

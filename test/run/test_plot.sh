@@ -28,7 +28,7 @@ expect "and is drawn over tokens" quiet plot one old
 expect "a folder without a log" exits 65 "none is not the folder of a run: there is no none/metrics.jsonl" plot one none
 expect "a log without a step" exits 65 "empty/metrics.jsonl holds no step" plot empty
 expect "no run" exits 64 "no run; usage: " plot
-expect "another x" exits 64 "x=epochs: tokens, steps or hours is meant" plot one x=epochs
-expect "another option" exits 64 "unknown option smooth=3: there are out=, x= and csv=" plot one smooth=3
+expect "another x" exits 64 "x=epochs: tokens, steps or hours is expected" plot one x=epochs
+expect "another option" exits 64 "unknown option .smooth.: there are out=, x= and csv=" plot one smooth=3
 expect "a picture that cannot be written" exits 74 "cannot write /dev/null/plot.svg: " plot one out=/dev/null/plot.svg
 exit $STATUS

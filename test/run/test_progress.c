@@ -66,7 +66,8 @@ static StepMetrics step(int64_t s) {
                          .grad_norm = 0.4121,
                          .tokens_per_s = 45123,
                          .mfu = 0.632,
-                         .ms = 272};
+                         .ms = 272,
+                         .memory_bytes = 1 << 30};
 }
 
 /* The next line of out, without its end. */
@@ -79,9 +80,10 @@ static int next_line(const char **at, char line[512]) {
 }
 
 static void one_step(void) {
-    Progress    p = progress_start(600, 119, 1);
+    Progress    p = progress_start(600, 119, 600, 1);
     StepMetrics s = step(120);
-    progress_step(&p, &s, 332859965);
+    s.memory_bytes = 332859965;
+    progress_step(&p, &s);
 }
 static void the_line_is_as_documented(void **state) {
     (void)state;
@@ -95,7 +97,7 @@ static void extreme_steps(void) {
        static const double values[] = {0, 1e-9, 0.5, 9.99996, 99.9996, 999.996, 12345.6,
                                        1e7, 1e30, 1e300, INFINITY, -INFINITY, NAN,     -3.7};
        for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
-        Progress    p = progress_start(run_steps, 0, 1);
+        Progress    p = progress_start(run_steps, 0, run_steps, 1);
         double      x = values[v];
            StepMetrics s = {.step = v % 2 ? run_steps : 1,
                             .loss = x,
@@ -103,8 +105,9 @@ static void extreme_steps(void) {
                             .grad_norm = x,
                             .tokens_per_s = fabs(x),
                             .mfu = fabs(x) < 1e4 ? fabs(x) : 0,
-                            .ms = 1000};
-           progress_step(&p, &s, (size_t)fmin(isfinite(x) ? fabs(x) * 1e9 : 0, 9e12));
+                            .ms = 1000,
+                            .memory_bytes = (int64_t)fmin(isfinite(x) ? fabs(x) * 1e9 : 0, 9e12)};
+           progress_step(&p, &s);
     }
 }
 static void columns_stay_within_120(void **state) {
@@ -139,13 +142,13 @@ static void durations(void **state) {
 }
 
 static void log_twelve(void) {
-    Progress     p = progress_start(600, 0, 5);
+    Progress     p = progress_start(600, 0, 600, 5);
     ProgressEval first = {.loss = 1.75, .last = NAN, .best = NAN, .ms = 100}, e = {.loss = 1.5, .last = 1.75, .best = 1.75, .bytes_per_token = 1, .ms = 12345};
     progress_note("a note of %d", 7);
     progress_eval(&p, 0, &first);
     for (int64_t i = 1; i <= 12; i++) {
         StepMetrics s = step(i);
-        progress_step(&p, &s, 1 << 30);
+        progress_step(&p, &s);
     }
     progress_eval(&p, 12, &e);
     progress_sample(12, "In the beginning\n\nGod");
@@ -203,19 +206,27 @@ static void a_terminal_sees_every_step(void **state) {
 }
 
 /* What has room: nothing is wider than the terminal, and a wider one shows more. */
-static const char *const MORE[] = {"norm 0.412", "MFU 63.2%", "0.31 GiB", "272ms"};
+static const char *const MORE[] = {"norm 0.412", "MFU 63.2%", "0.31 GiB", "272ms", "GPU  87%  312W  61C"};
+static void one_step_on_a_gpu(void) {
+    Progress    p = progress_start(600, 119, 600, 1);
+    StepMetrics s = step(120);
+    s.memory_bytes = 332859965;
+    s.gpu = (GpuReading){1u << GPU_USE | 1u << GPU_POWER | 1u << GPU_TEMPERATURE, {0.87, 312.4, 0, 61}};
+    progress_step(&p, &s);
+}
+
 static void a_line_fits_its_terminal(void **state) {
     (void)state;
-    static const struct { int columns, shows; } cases[] = {{60, 0}, {80, 0}, {90, 1}, {100, 2}, {112, 3}, {120, 4}, {200, 4}};
+    static const struct { int columns, shows; } cases[] = {{60, 0}, {80, 0}, {90, 1}, {100, 2}, {112, 3}, {120, 4}, {141, 4}, {142, 5}, {200, 5}};
     setenv("NO_COLOR", "1", 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *at = out;
         char        line[512];
-        capture(one_step, cases[i].columns);
+        capture(one_step_on_a_gpu, cases[i].columns);
         assert_true(next_line(&at, line));
         assert_true((int)strlen(line) <= cases[i].columns);
         assert_non_null(strstr(line, "loss 2.1034"));
-        for (int k = 0; k < 4; k++) assert_true((strstr(line, MORE[k]) != NULL) == (k < cases[i].shows));
+        for (int k = 0; k < 5; k++) assert_true((strstr(line, MORE[k]) != NULL) == (k < cases[i].shows));
     }
     unsetenv("NO_COLOR");
 }
@@ -223,7 +234,7 @@ static void a_line_fits_its_terminal(void **state) {
 /* Steps of 100 ms after a first one of 3 s: the ETA follows the pace, not the start. A fifth of the time goes to evals:
  * it counts that. */
 static void steps_after_a_slow_start(void) {
-    Progress p = progress_start(1000, 0, 1);
+    Progress p = progress_start(1000, 0, 1000, 1);
     double   now = clock_ms();
     for (int64_t i = 1; i <= 100; i++) {
         StepMetrics s = step(i);
@@ -231,7 +242,7 @@ static void steps_after_a_slow_start(void) {
         if (i == 1) p.started_ms = now - 3000 - 99 * 100 - 100 * 25; /* as if all that had passed */
         if (i < 100) p.log_every = 1000;
         else p.log_every = 1;
-        progress_step(&p, &s, 1 << 30);
+        progress_step(&p, &s);
     }
 }
 static void the_eta_follows_the_pace(void **state) {
@@ -243,12 +254,12 @@ static void the_eta_follows_the_pace(void **state) {
 
 /* One step of a long wait among twenty: the rate printed beside it is that of the others. */
 static void a_pause_among_steps(void) {
-    Progress p = progress_start(1000, 0, 1);
+    Progress p = progress_start(1000, 0, 1000, 1);
     for (int64_t i = 1; i <= 12; i++) {
         StepMetrics s = step(i);
         s.ms = i == 12 ? 10000 : 100;
         s.tokens_per_s = 4096 / s.ms * 1e3;
-        progress_step(&p, &s, 1 << 30);
+        progress_step(&p, &s);
     }
 }
 static void the_rate_is_a_median(void **state) {
@@ -261,12 +272,12 @@ static void the_rate_is_a_median(void **state) {
 /* A rate of products that a step has beaten was measured beside other programs: nothing is said of it. And a run of many
  * steps keeps the words. */
 static void without_and_with_a_part(void) {
-    Progress    p = progress_start(100000, 0, 1);
+    Progress    p = progress_start(100000, 0, 100000, 1);
     StepMetrics s = step(7);
     s.mfu = NAN;
-    progress_step(&p, &s, 1 << 30);
+    progress_step(&p, &s);
     s.mfu = 0.228;
-    progress_step(&p, &s, 1 << 30);
+    progress_step(&p, &s);
 }
 static void an_unknown_part_is_blank(void **state) {
     (void)state;
@@ -275,6 +286,25 @@ static void an_unknown_part_is_blank(void **state) {
     const char *at = out;
     assert_true(next_line(&at, line) && !strstr(line, "MFU") && !strstr(line, "nan") && strstr(line, " tok/s |           | "));
     assert_true(next_line(&at, line) && strstr(line, " tok/s | MFU 22.8% | "));
+}
+
+/* run.stop_step = 7 of 600, a line every 5 steps: the last step has its line, and the ETA ends there. */
+static void steps_to_an_early_end(void) {
+    Progress p = progress_start(600, 0, 7, 5);
+    for (int64_t i = 1; i <= 7; i++) {
+        StepMetrics s = step(i);
+        s.ms = 20000;
+        progress_step(&p, &s);
+    }
+}
+static void the_last_step_is_the_one_to_stop_at(void **state) {
+    (void)state;
+    char line[512];
+    capture(steps_to_an_early_end, 0);
+    const char *at = out;
+    assert_true(next_line(&at, line) && strstr(line, "step   1/600"));
+    assert_true(next_line(&at, line) && strstr(line, "step   5/600") && strstr(line, "ETA    40s"));
+    assert_true(next_line(&at, line) && strstr(line, "step   7/600") && strstr(line, "ETA     0s"));
 }
 
 int main(void) {
@@ -288,6 +318,7 @@ int main(void) {
         cmocka_unit_test(the_eta_follows_the_pace),
         cmocka_unit_test(the_rate_is_a_median),
         cmocka_unit_test(an_unknown_part_is_blank),
+        cmocka_unit_test(the_last_step_is_the_one_to_stop_at),
     };
     return cmocka_run_group_tests_name("progress", tests, NULL, NULL);
 }

@@ -123,6 +123,17 @@ unset SLURM_JOB_END_TIME
 # Launchers, and missing programs.
 LAUNCH=srun SLURM_CPUS_PER_TASK=3 OPTIONS="--exact -v" anew 0
 ok "srun gets PMIx and the cores" grep -q '^srun --mpi=pmix --kill-on-bad-exit=1 --cpus-per-task=3 --exact -v .*config.json' calls
+mkdir scripts; ln -s ../bin/mpirun scripts/elastic.sh
+anew 0; ok "one node: mpirun itself" grep -q '^mpirun ' calls
+export SLURM_JOB_NUM_NODES=2
+anew 137; is "several nodes: elastic.sh; when it gives up, the job is requeued" 137 0 1
+ok "elastic.sh gets the words alone, the rest by the environment" grep -q '^elastic.sh config.json run.dir=r$' calls
+anew 65 74 0; ok "its failures are tried again" [ "$status $(grep -c '^elastic.sh ' calls)" = "0 3" ]
+LAUNCH=mpirun anew 0; ok "another LAUNCH is taken" grep -q '^mpirun ' calls
+rm -r scripts
+anew 0; ok "without elastic.sh: mpirun" grep -q '^mpirun ' calls
+LAUNCH=elastic anew 0; is "asked for, and not there" 64 0 0
+unset SLURM_JOB_NUM_NODES
 LAUNCH=none anew 0; ok "one process without a launcher" [ "$status $(starts)" = "0 0" ]
 LAUNCH=mpiexec anew 0; is "an unknown launcher" 64 0 0
 mkdir tools; for tool in bash sed hostname; do ln -s "$(command -v $tool)" tools/$tool; done

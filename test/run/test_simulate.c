@@ -50,7 +50,7 @@ static void bytes_are_those_of_plan(void **state) {
         for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_BLOCK; recompute++) {
             Config c = config_of(grids[i][0], grids[i][1], grids[i][2], grids[i][3], grids[i][4], grids[i][5]);
             c.memory.recompute = recompute;
-            Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 0});
+            Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 1, 0});
             Simulated s = simulate(&c, F32, 8, &cluster, 0);
             for (int a = 0; a < AXES; a++)
                 if (s.sent[a] != p.sent[a])
@@ -65,7 +65,7 @@ static void bytes_of_ordered_sums_are_those_of_plan(void **state) {
     Cluster cluster = slow_links();
     Config  c = config_of(1, 1, 1, 1, 1, 1);
     c.parallel.deterministic = 1;
-    Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 0});
+    Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 1, 0});
     Simulated s = simulate(&c, F32, 8, &cluster, 0);
     assert_true(s.sent[AXIS_SHARD] == p.sent[AXIS_SHARD]);
 }
@@ -178,7 +178,7 @@ static void long_steps_go_on_as_shorter_ones(void **state) {
         for (int zero = 1; zero <= 3; zero++) {
             Config c = config_of(1, 1, 4, V, 1, zero);
             c.batch.global_tokens = 512 * (V == 1 ? 16384 : 8192); /* twice as many micro-batches, on each of two data ranks, as are replayed */
-            Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 0});
+            Plan      p = plan_make(&c, F32, (PlanRanks){8, COMM_RING, -1, 1, 0});
             Simulated whole = simulate(&c, F32, 8, &cluster, 0);
             for (int a = 0; a < AXES; a++) assert_true(whole.sent[a] == p.sent[a]);
             c.batch.global_tokens /= 2; /* half of it is replayed */
@@ -197,7 +197,7 @@ static void the_fullest_stage_is_found(void **state) {
     Config uneven = config_of(1, 1, 5, 1, 1, 1); /* 8 blocks: 1 2 2 2 1 */
     uneven.batch.global_tokens = 512 * 5, uneven.memory.recompute = RECOMPUTE_NONE;
     Simulated u = simulate_memory(&uneven, F32, 5, &cluster);
-    Plan      planned = plan_make(&uneven, F32, (PlanRanks){5, COMM_RING, -1, 0});
+    Plan      planned = plan_make(&uneven, F32, (PlanRanks){5, COMM_RING, -1, 1, 0});
     assert_int_equal(u.fullest, planned.ranks.stage);
     assert_int_equal(u.fullest, 1);
     assert_true(s.memory_bytes >= alone.memory_bytes && alone.memory_bytes > 0);

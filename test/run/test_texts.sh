@@ -83,6 +83,23 @@ expect "UTF-16" exits 65 'wide is UTF-16 text .iconv' tokenize wide out=new
 expect "a zip" exits 65 'zip is a zip archive' tokenize zip out=new
 head -c 3000 /dev/zero > zeros
 expect "a binary file, where tokens are no bytes" exits 65 'zeros is binary .*not text' tokenize zeros out=new tokenizer=own
+expect "shards of bytes beside a byte-pair tokenizer" exits 64 'ids/tokenizer.json is not the tokenizer asked for' tokenize rows.jsonl out=ids
+"$TRAIN" train-tokenizer text.txt out=other vocab_size=280 > /dev/null
+expect "or of another one" exits 64 'ids/tokenizer.json is not the tokenizer asked for' tokenize rows.jsonl out=ids tokenizer=other
+cp own/tokenizer.json named.json
+tokenize rows.jsonl out=renamed tokenizer=named.json val=0 > /dev/null
+expect "a tokenizer of another name is found beside its shards" cmp renamed/tokenizer.json own/tokenizer.json
+head -n 50 rows.jsonl > few.jsonl
+tokenize few.jsonl out=few tokenizer=own > /dev/null
+expect "of few rows one is held out, whole" [ "$(tail -c +1025 few/val_000000.bin | od -An -v -tu2 -w2 | grep -c ' 299$')" -eq 1 ]
+for _ in $(seq 500); do printf '\xe6\x97\xa5'; done > characters.txt
+expect "no character is cut in two" eval 'tokenize characters.txt out=whole val=0.1 | grep -c "no UTF-8" | grep -qx 0; [ $(($(header_tokens whole/val_000000.bin) % 3)) -eq 0 ]'
+train data.train="$PWD/plain/train*" data.val= run.dir="$PWD/bytes" run.steps=1 > /dev/null 2>&1
+tokenize text.txt out=again tokenizer=bytes/checkpoints/step_00000001 val=0.1 > /dev/null
+expect "the tokenizer of a model of bytes makes bytes" cmp <(text_of again/train_*.bin again/val_*.bin) text.txt
+train data.train="$PWD/ids/train*" data.val="$PWD/ids/val*" run.dir="$PWD/pairs" run.steps=1 model.vocab_size=300 > /dev/null 2>&1
+expect "sample with another tokenizer than the model's" exits 65 'is not the tokenizer of the model' "$TRAIN" sample pairs tokenizer=other tokens=2
+expect "and with its own" quiet "$TRAIN" sample pairs tokenizer=own tokens=2
 mkdir nothing
 expect "an empty folder" exits 65 'nothing is a folder without files' tokenize nothing out=new
 (printf '{"text":"'; head -c 300000000 /dev/zero | tr '\0' 'a') > long.jsonl

@@ -13,8 +13,9 @@ OUT=$WORK/shards
 
 tokenize "$text" out="$OUT" val=0.05 > "$WORK/said"
 held=$((size * 5 / 100))
-expect "two shards" [ "$(names "$OUT")" = "train_000000.bin val_000000.bin " ]
+expect "two shards" [ "$(names "$OUT")" = "tokens.json train_000000.bin val_000000.bin " ]
 expect "llm.c header" [ "$(header "$OUT/train_000000.bin")" = " 20240520 1 $((size - held))" ]
+expect "notes beside them" grep -q "\"vocab_size\": 256, \"train_tokens\": $((size - held)), \"val_tokens\": $held, \"bytes\": $size, \"bytes_per_token\": 1.000000" "$OUT/tokens.json"
 expect "the last part is held out" [ "$(header "$OUT/val_000000.bin")" = " 20240520 1 $held" ]
 bytes_of "$OUT/train_000000.bin" "$OUT/val_000000.bin" > "$WORK/back"
 expect "every byte, in order" cmp "$WORK/back" "$text"
@@ -30,7 +31,7 @@ expect "shards but the last" [ "$(header "$OUT/val_000000.bin")" = " 20240520 1 
 for name in train_1.bin train_0000010.bin notes.txt train_000099.bin.tmp my_train_000099.bin val_000099.bin; do touch "$OUT/$name"; done
 tokenize "$text" out="$OUT" val=0 > "$WORK/said"
 expect "older shards are gone, other files stay" \
-    [ "$(names "$OUT")" = "my_train_000099.bin notes.txt train_000000.bin train_0000010.bin train_000099.bin.tmp train_1.bin " ]
+    [ "$(names "$OUT")" = "my_train_000099.bin notes.txt tokens.json train_000000.bin train_0000010.bin train_000099.bin.tmp train_1.bin " ]
 expect "and it prints their number" grep -q 'replaced [0-9]* shards* .*, removed [0-9]' "$WORK/said"
 cp -r "$OUT" "$WORK/mixed"; echo "my text" > "$WORK/mixed/train_000007.bin"; cat "$WORK"/mixed/*.bin > "$WORK/before"
 expect "a file that no tokenize made is in the way" exits 64 "train_000007.bin .*in the way" tokenize "$text" out="$WORK/mixed" val=0
@@ -48,19 +49,28 @@ tokenize "$text" out="$WORK/default" > /dev/null
 held=$((size / 100))
 expect "a pipe is held out like a file" cmp "$WORK/piped/val_000000.bin" "$WORK/default/val_000000.bin"
 expect "1 % by default" [ "$(header "$WORK/default/val_000000.bin")" = " 20240520 1 $held" ]
-expect "no copy of the pipe stays" [ "$(names "$WORK/piped")" = "train_000000.bin val_000000.bin " ]
+printf '{"text": "a"}\n{"body": "b"}\n' > "$WORK/bad.jsonl"
+expect "a fault in a pipe is standard input's" exits 65 'tokenize: standard input: line 2 has no field "text"' eval 'cat "$WORK/bad.jsonl" | tokenize - out="$WORK/made/by/it" val=0'
+expect "  and in a file by that way, too" exits 65 'tokenize: standard input: line 2 has no field "text"' eval 'tokenize - out="$WORK/made/by/it" val=0 < "$WORK/bad.jsonl"'
+expect "  and for train-tokenizer" exits 65 'train-tokenizer: standard input: line 2 has no field "text"' eval 'cat "$WORK/bad.jsonl" | "$TRAIN" train-tokenizer - out="$WORK/made" vocab_size=300'
+expect "an empty pipe is called so, too" exits 65 'tokenize: standard input holds no text' eval 'tokenize - out="$WORK/made" < <(true)'
+expect "too little to hold out" exits 65 '5 bytes .*val=0.1' tokenize "$WORK/a" out="$WORK/made/by/it" val=0.1
+expect "folders made for these are gone" [ ! -e "$WORK/made" ]
+mkdir "$WORK/mine"; quiet exits 65 'no field' eval 'cat "$WORK/bad.jsonl" | tokenize - out="$WORK/mine/made" val=0'
+expect "folders of before are not" [ "$(names "$WORK/mine")" = "" ] && expect "  and stand" [ -d "$WORK/mine" ]
+expect "no copy of the pipe stays" [ "$(names "$WORK/piped")" = "tokens.json train_000000.bin val_000000.bin " ]
 printf '\000\377\000\012' > "$WORK/binary"; tokenize "$WORK/binary" out="$WORK/binary-out" val=0.5 > /dev/null
 expect "all 256 bytes are tokens" [ "$(tail -c +1025 "$WORK/binary-out/train_000000.bin" | od -An -tu2)" = "     0   255" ]
 
 BEFORE=$(state "$OUT")
 expect "no text" exits 64 'no text .*usage:' tokenize
 expect "no folder" exits 64 'out=FOLDER is missing' tokenize "$text"
-expect "unknown option" exits 64 'unknown option tokens=3.*out=.*val=.*shard_tokens=' tokenize "$text" out="$OUT" tokens=3
-expect "unknown flag" exits 64 'unknown option --out' tokenize "$text" --out "$OUT"
+expect "unknown option" exits 64 'unknown option "tokens": there are out=.*val=.*shard_tokens=' tokenize "$text" out="$OUT" tokens=3
+expect "unknown flag" exits 64 'unknown option "--out"' tokenize "$text" --out "$OUT"
 for value in 1 -0.1 2 nan inf x '' 0.5x; do
-    expect "val=$value" exits 64 "val=$value: .*val=0.01" tokenize "$text" out="$OUT" val="$value"
+    expect "val=$value" exits 64 "val=$value: a number from 0 to 0.999 is expected, as in val=0.05" tokenize "$text" out="$OUT" val="$value"
 done
-for value in 0 -1 2147483648 99999999999999999999 1e6 ''; do
+for value in 0 -1 2147483648 99999999999999999999 1.5 ''; do
     expect "shard_tokens=$value" exits 64 "shard_tokens=$value: a whole number" tokenize "$text" out="$OUT" shard_tokens="$value"
 done
 expect "missing input" exits 65 'cannot read .*nowhere.txt: No such file' tokenize "$text" "$WORK/nowhere.txt" out="$OUT"
@@ -125,6 +135,12 @@ expect "sample finds it, too" eval '"$TRAIN" sample "$WORK/bpe-run" prompt="the 
 expect "a folder with a star means the shards in it" quiet train $MODEL data.train="$B2/*" data.val= run.dir="$WORK/star"
 sed 's/"st": /"sx": /' "$WORK/bpe/tokenizer.json" | sed 's/\["s", "t"\]/["s", "x"]/' > "$WORK/other.json"
 expect "a tokenizer that is not the data's" exits 65 "other.json is not the tokenizer of the data, $B2/tokenizer.json: from id 263 on" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/other.json"
+expect "a tokenizer, and data of bytes" exits 65 "bpe/tokenizer.json has 265 ids, and the tokens of $OUT/tokens.json are of 256" train model.vocab_size=265 data.train="$OUT/train_*.bin" data.val= run.dir="$WORK/x" data.tokenizer="$WORK/bpe/tokenizer.json"
+expect "  data.val, too" exits 65 "the tokenizer beside data.train has 265 ids, and the tokens of $WORK/data/tokens.json are of 256" train $MODEL data.val="$WORK/data/val_*.bin" run.dir="$WORK/x"
+expect "  in check and in eval" exits 65 "tokens of $WORK/data/tokens.json are of 256" "$TRAIN" check "$WORK/tiny.json" model.vocab_size=265 data.tokenizer="$WORK/bpe"
+expect "  and of a trained model" exits 65 "tokens of $WORK/data/tokens.json are of 256" "$TRAIN" eval "$WORK/bpe-run" data="$WORK/data/val_*.bin"
+mkdir "$WORK/unnoted"; cp "$WORK/data/"*.bin "$WORK/unnoted"
+expect "without notes nothing is known" quiet train $MODEL data.val="$WORK/unnoted/val_*.bin" run.dir="$WORK/unnoted-run" run.steps=1
 expect "a tokenizer with more ids than the model" exits 64 "has ids up to 264, and model.vocab_size is 260" train $MODEL run.dir="$WORK/x" data.tokenizer="$WORK/bpe" model.vocab_size=260
 
 # From a text to its own vocabulary, to shards, to a model that says words.

@@ -25,7 +25,7 @@ says "help is on stdout" 0 'train-tokenizer' bash -c "'$TRAIN' --help 2>/dev/nul
 "$TRAIN" --help > help.txt
 says "--help fits a screen of 80 x 24, with its prompt" 0 '^ok$' awk 'length > 80 || NR > 23 { bad = 1 } END { print bad ? "lines of " NR : "ok" }' help.txt
 verbs=$(sed -n 's/^  \([a-z-]*\)  .*/\1/p' help.txt)
-says "--help has the verbs" 0 'check plan train-tokenizer tokenize sample eval export plot watch inspect diff doctor schema' echo $verbs
+says "--help has the verbs" 0 'check plan train-tokenizer tokenize sample eval export plot watch serve inspect diff doctor schema' echo $verbs
 for verb in $verbs; do # each with an example that begins as one types it, within 80 columns
     says "help $verb" 0 "^Example: \./train_gpt $verb" "$TRAIN" help "$verb"
     says "help $verb within 80 columns" 0 '^$' bash -c "'$TRAIN' help $verb | awk 'length > 80'; echo"
@@ -69,7 +69,7 @@ says "check counts parameters" 0 '1,878,144 parameters' "$TRAIN" check good.json
 says "check with ranks" 0 'on 3 ranks' "$TRAIN" check good.json ranks=3
 says "check names data that is not there" 0 'data.train +no file .*"nowhere/train_\*.bin"' "$TRAIN" check good.json
 says "check, too many ranks" 64 'good.json:3:30: error: batch.global_tokens = 12288 .* ranks \(5\) = 5120; .*: 10240 and 15360' "$TRAIN" check good.json ranks=5
-says "check, bad ranks" 64 'ranks must be' "$TRAIN" check good.json ranks=many
+says "check, bad ranks" 64 'ranks=many: a whole number from 1 to 1000000 is expected, as in ranks=8' "$TRAIN" check good.json ranks=many
 says "check, override" 0 'steps +5 of 12,288 tokens' "$TRAIN" check good.json run.steps=5
 says "check, unknown key" 64 'did you mean "run.steps"\?' "$TRAIN" check good.json run.step=5
 says "check, no file" 64 '^none.json: error: .*: No such file or directory$' "$TRAIN" check none.json
@@ -86,7 +86,7 @@ says "schema" 0 '"additionalProperties":.*false' "$TRAIN" schema
 says "schema takes nothing" 64 'no arguments' "$TRAIN" schema x
 says "a plan of many sequences takes seconds" 0 'total' timeout 20 "$TRAIN" plan good.json batch.global_tokens=$((2048 * 128)) batch.micro_batch=2048 batch.seq_len=128
 says "the schema in configs/ is this one" 0 '^$' bash -c "cd '$ROOT'; '$TRAIN' schema | diff - configs/train_gpt.schema.json; echo"
-says "a verb that is not built" 64 '"serve" .*verb' "$TRAIN" serve
+says "a verb that is not built" 64 '"deploy" .*verb' "$TRAIN" deploy
 says "a verb misspelt" 64 '"chek" .*; did you mean "check"\?' "$TRAIN" chek good.json
 says "train" 64 'name the config' "$TRAIN" train good.json
 says "an unknown option" 64 'did you mean "--version"\?' "$TRAIN" --versoin

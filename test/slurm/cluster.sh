@@ -1,13 +1,14 @@
 # cluster.sh - a private SLURM of one node, this machine, in a scratch folder: its own slurmctld and slurmd on free ports of the loopback. Sourced.
 #
-#   cluster_start     needs root and Debian's slurmctld, slurmd, slurm-client; SLURM's commands then talk to it (SLURM_CONF)
-#   cluster_stop      ends its jobs, its daemons and processes left by a job; safe to call at any time
+#   cluster_start [NODE...]   with names: that many nodes, all of them this machine, a slurmd each. Needs root and Debian's slurmctld, slurmd, slurm-client; SLURM's commands then talk to it (SLURM_CONF)
+#   cluster_stop              ends its jobs, its daemons and processes left by a job; safe to call at any time
 cluster=''
 
-free_ports() { # two in a row that nobody listens on
+is_free() { ! { : <>"/dev/tcp/127.0.0.1/$1"; } 2>/dev/null; }
+free_ports() { # the first of four in a row that nobody listens on
     local port
-    for port in $(seq $((20000 + $$ % 4000 * 2)) 2 30000); do
-        if ! { : <>"/dev/tcp/127.0.0.1/$port"; } 2>/dev/null && ! { : <>"/dev/tcp/127.0.0.1/$((port + 1))"; } 2>/dev/null; then
+    for port in $(seq $((20000 + $$ % 2000 * 4)) 4 30000); do
+        if is_free "$port" && is_free $((port + 1)) && is_free $((port + 2)) && is_free $((port + 3)); then
             echo "$port"
             return
         fi
@@ -15,16 +16,16 @@ free_ports() { # two in a row that nobody listens on
 }
 
 cluster_start() {
-    local node port
-    node=$(hostname -s) port=$(free_ports)
+    local host port name at
+    host=$(hostname -s) port=$(free_ports)
+    [ $# -gt 0 ] || set -- "$host"
     cluster=$(mktemp -d) || return
-    mkdir "$cluster/state" "$cluster/spool"
+    mkdir "$cluster/state"
     # No munge, no cgroups, no database; more processors than there are, so that jobs never wait for each other; 5 s from TERM to KILL.
     cat >"$cluster/slurm.conf" <<CONF
 ClusterName=test
-SlurmctldHost=$node(127.0.0.1)
+SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=$port
-SlurmdPort=$((port + 1))
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 AuthType=auth/none
 CredType=cred/none
@@ -40,21 +41,38 @@ SchedulerParameters=sched_interval=1
 SlurmdParameters=config_overrides
 KillWait=5
 StateSaveLocation=$cluster/state
-SlurmdSpoolDir=$cluster/spool
+SlurmdSpoolDir=$cluster/spool.%n
 SlurmctldPidFile=$cluster/slurmctld.pid
-SlurmdPidFile=$cluster/slurmd.pid
+SlurmdPidFile=$cluster/slurmd.%n.pid
 SlurmctldLogFile=$cluster/slurmctld.log
-SlurmdLogFile=$cluster/slurmd.log
-NodeName=$node NodeAddr=127.0.0.1 CPUs=16 State=UNKNOWN
-PartitionName=test Nodes=$node Default=YES MaxTime=INFINITE State=UP
+SlurmdLogFile=$cluster/slurmd.%n.log
+PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
+    if [ $# -gt 1 ]; then echo "SlurmdTimeout=10" >>"$cluster/slurm.conf"; fi # a lost node is known to be down after 10 s, not 300
+    at=$port
+    for name in "$@"; do
+        echo "NodeName=$name NodeHostname=$host NodeAddr=127.0.0.1 Port=$((at += 1)) CPUs=16 State=UNKNOWN" >>"$cluster/slurm.conf"
+    done
     export SLURM_CONF=$cluster/slurm.conf
-    slurmctld -f "$SLURM_CONF" >"$cluster/start.log" 2>&1 && slurmd -f "$SLURM_CONF" >>"$cluster/start.log" 2>&1 || return
+    slurmctld -f "$SLURM_CONF" >"$cluster/start.log" 2>&1 || return
+    for name in "$@"; do
+        mkdir "$cluster/spool.$name" && slurmd -N "$name" -f "$SLURM_CONF" >>"$cluster/start.log" 2>&1 || return
+    done
     for _ in $(seq 100); do
         [ "$(sinfo -h -o %T 2>/dev/null)" = idle ] && return
         sleep 0.2
     done
     return 1
+}
+
+# A node goes as when its power fails: its slurmd and all that jobs run there are killed.
+cluster_lose() { # NODE
+    local pid pids
+    kill -9 "$(cat "$cluster/slurmd.$1.pid")"
+    for pid in $(cluster_processes); do
+        if tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "SLURMD_NODENAME=$1"; then pids+=" $pid"; fi
+    done 2>/dev/null
+    kill -9 $pids 2>/dev/null
 }
 
 # A job's processes carry SLURM_CONF and a job id in their environment; this shell has the first alone.
@@ -76,9 +94,9 @@ cluster_stop() {
         [ -z "$(squeue -h 2>/dev/null)" ] && break
         sleep 0.1
     done
-    for daemon in slurmd slurmctld; do
-        pids=$(cat "$cluster/$daemon.pid" 2>/dev/null) || continue
-        kill "$pids"
+    for daemon in "$cluster"/slurmd.*.pid "$cluster/slurmctld.pid"; do
+        pids=$(cat "$daemon" 2>/dev/null) || continue
+        kill "$pids" 2>/dev/null
         for _ in $(seq 100); do kill -0 "$pids" 2>/dev/null || break; sleep 0.1; done
         kill -9 "$pids" 2>/dev/null
     done

@@ -165,4 +165,22 @@ expect "no rank is left" bash -c '! pgrep -f "$0" >/dev/null' "^$TRAIN tiny.json
 job=$(submit -- run.dir=ended $long run.steps=$steps)
 expect "the same command goes on from there" ends "$job" COMPLETED 0
 expect "the same bits" same_final ended short $steps
+
+# --- several nodes: one is lost -------------------------------------------------------------------------------------------------------------------
+
+cluster_stop
+steps=6000; rm -f ./*.log # job numbers begin anew
+expect "a SLURM of three nodes starts" cluster_start n1 n2 n3
+mkdir scripts && ln -s "$OLDPWD/scripts/elastic.sh" scripts
+job=$(sbatch --parsable --nodes=3 --ntasks-per-node=1 --output=%j.log "$script" tiny.json run.dir=nodes $long parallel.deterministic=true run.steps=$steps)
+until_true 120 stepped nodes; cluster_lose n3
+is_down() { [[ $(sinfo -h -n "$1" -o %T) = down* ]]; }
+expect "a node is lost, and SLURM knows it" until_true 60 is_down n3
+expect "the job is not ended by that" [ "$(state "$job")" = RUNNING ]
+expect "a lost node: the job goes on with the others, in its allocation" ends "$job" COMPLETED 0
+expect "it was not requeued" [ "$(starts "$job") $(field "$job" Restarts)" = "1 0" ]
+expect "three ranks, then two" [ "$(grep -oE '^elastic.sh: [0-9] ranks on .*' "$job.log" | tr '\n' ';')" = "elastic.sh: 3 ranks on n1 n2 n3;elastic.sh: 2 ranks on n1 n2;" ]
+expect "every step was logged, once" whole nodes $steps
+quiet train run.dir=whole $long parallel.deterministic=true run.steps=$steps
+expect "the same bits as one rank's" same_final nodes whole $steps
 exit $STATUS

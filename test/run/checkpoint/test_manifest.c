@@ -36,6 +36,7 @@ static char *sample(size_t *bytes) {
                       .threads = 2,
                       .loss_scale = 65536.5,
                       .loss_scale_steps = 1234,
+                      .missed = 300,
                       .guard = {.spikes = {3, {4.25, 1e-300, -0.1}}, .skips = 2, .rollbacks = 7, .furthest = 991},
                       .config = json,
                       .data = data,
@@ -68,6 +69,7 @@ static void test_round_trip(void **state) {
     assert_string_equal(m.folder, "/a \"b\"/runs");
     assert_true(m.step == 1000 && m.samples == 12000 && m.tokens == MANIFEST_COUNT_LIMIT && m.seed == INT64_MAX);
     assert_true(m.ranks == 3 && m.threads == 2 && m.loss_scale == 65536.5 && m.loss_scale_steps == 1234);
+    assert_true(m.missed == 300 && strstr(text, "\"updates\":\"700\""));
     assert_true(m.guard.skips == 2 && m.guard.rollbacks == 7 && m.guard.furthest == 991 && m.guard.spikes.count == 3);
     assert_true(m.guard.spikes.loss[0] == 4.25 && m.guard.spikes.loss[1] == 1e-300 && m.guard.spikes.loss[2] == -0.1);
     assert_true(m.data_files == 2 && m.data[0].bytes == UINT64_MAX && m.data[0].tokens == INT64_MAX);

@@ -111,7 +111,7 @@ static void read_piece(void *argument) {
     if (wrong_masters(&f)) _exit(1);
     fixture_destroy(&f);
     fixture_create(&f, comm, dir, act, 1, "");
-    checkpoint_read_weights(read_from, &f.shards->layout, f.shards->params, &f.stream);
+    checkpoint_read_weights(read_from, &f.shards->layout, f.shards->params, &f.stream, 0);
     if (wrong_params(&f)) _exit(2);
     fixture_destroy(&f);
 }

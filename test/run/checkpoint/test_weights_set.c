@@ -56,7 +56,7 @@ static void read_piece(void *argument) {
             wrong += tensor_get(optimizer_master(&f.optimizer, span), k) !=
                      value_of(f.shards->layout.param[span.param].offset + span.first + k);
     }
-    checkpoint_read_weights(read_from, &f.shards->layout, f.shards->params, &f.stream);
+    checkpoint_read_weights(read_from, &f.shards->layout, f.shards->params, &f.stream, 0);
     for (int i = 0; i < f.shards->layout.params; i++) {
         const Param *p = &f.shards->layout.param[i];
         for (int64_t k = 0; k < p->elems; k++) wrong += tensor_get(f.shards->params, p->memory + k) != value_of(p->offset + k);

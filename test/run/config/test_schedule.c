@@ -76,6 +76,16 @@ static void warm_up_may_be_the_whole_run(void **state) {
     expect_lr(&c, 9, 1e-3);
 }
 
+static void the_last_step(void **state) {
+    (void)state;
+    Config c = {.run = {.steps = 100}};
+    assert_int_equal(schedule_last_step(&c), 100);
+    c.run.stop_step = 40;
+    assert_int_equal(schedule_last_step(&c), 40);
+    c.run.stop_step = 101;
+    assert_int_equal(schedule_last_step(&c), 100);
+}
+
 static void clipping(void **state) {
     (void)state;
     assert_true(clip_scale(0.5, 1.0) == 1.0);
@@ -93,6 +103,7 @@ int main(void) {
         cmocka_unit_test(constant),
         cmocka_unit_test(warmup_stable_decay),
         cmocka_unit_test(warm_up_may_be_the_whole_run),
+        cmocka_unit_test(the_last_step),
         cmocka_unit_test(clipping),
     };
     return cmocka_run_group_tests_name("schedule", cases, NULL, NULL);

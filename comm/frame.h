@@ -1,0 +1,54 @@
+/* frame.h - the frames between islands and servers, and the values in them: pure functions over (bytes, length).
+ *
+ * A frame is a header of 48 bytes, a payload, and a seal of 32 bytes over both (comm/key.h). Little-endian:
+ *   0 u32 magic "TGF1"   4 u8 kind    5 u8 type     6 u16 0
+ *   8 i64 round          16 i64 offset             24 i64 elems
+ *   32 u64 counter: 0, 1, 2, ... in each direction
+ *   40 u32 payload bytes, at most 4 MiB            44 u32 0
+ * Offsets and elems count parameters in the model's flat order (core/layout.h). The kinds, and what a frame of each
+ * must hold, are in run/outer/messages.h: here a kind is a number from 1.
+ */
+#ifndef TRAIN_GPT_COMM_FRAME_H
+#define TRAIN_GPT_COMM_FRAME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { FRAME_HEADER_BYTES = 48, FRAME_PAYLOAD_LIMIT = 4 << 20, FRAME_FAULT_BYTES = 200 };
+
+/* FRAME_INT8: an f32 scale, then up to INT8_BLOCK values as int8; again and again. value = scale * int8. */
+typedef enum { FRAME_BYTES, FRAME_F32, FRAME_BF16, FRAME_INT8, FRAME_TYPES } FrameType;
+enum { INT8_BLOCK = 4096 };
+
+typedef struct {
+    uint8_t  kind, type;
+    int64_t  round, offset, elems; /* what is not used is 0 */
+    uint64_t counter;              /* a sender leaves it to the channel */
+    uint32_t payload_bytes;
+} FrameHeader;
+
+void frame_write_header(const FrameHeader *h, uint8_t out[FRAME_HEADER_BYTES]);
+
+/* Reads the first FRAME_HEADER_BYTES of bytes [length]. most_elems: offset + elems may not be more (INT64_MAX: not
+ * known yet). Returns 1, or 0 with the rest of a sentence in fault: "sent a frame of ...". Of a good header the payload
+ * is at most FRAME_PAYLOAD_LIMIT, and of the types with values it is exactly what elems of them take. */
+int frame_parse_header(const void *bytes, size_t length, int64_t most_elems, FrameHeader *h,
+                       char fault[FRAME_FAULT_BYTES]);
+
+/* Bytes of elems values; elems >= 0. 0 for FRAME_BYTES. */
+int64_t frame_value_bytes(FrameType type, int64_t elems);
+
+/* Values to a payload [frame_value_bytes] and back. bf16 rounds to the nearest, ties to even. int8: scale = the block's
+ * largest |value| / 127; a block with a value that is not finite is NaN all over when it comes back, so that a receiver
+ * sees it. */
+void frame_pack(FrameType type, void *payload, const float *values, int64_t elems);
+void frame_unpack(FrameType type, float *values, const void *payload, int64_t elems);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

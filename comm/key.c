@@ -1,0 +1,143 @@
+/* key.c - see key.h. */
+#include "comm/key.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <sodium.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include "core/error.h"
+#include "core/io.h"
+
+enum { DIGITS = 2 * KEY_BYTES, TEXT_BYTES = DIGITS + 2 /* end of line, NUL */ };
+
+static void random_bytes(void *out, size_t bytes) {
+    if (sodium_init() < 0 || getrandom(out, bytes, 0) != (ssize_t)bytes)
+        fail(EXIT_IO, "the system gives no random bytes");
+}
+
+static int fault_of(char *fault, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static int fault_of(char *fault, int code, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(fault, KEY_FAULT_BYTES, fmt, args);
+    va_end(args);
+    return code;
+}
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
+
+static void folder_of(const char *path, char out[PATH_MAX]) {
+    const char *slash = strrchr(path, '/');
+    snprintf(out, PATH_MAX, "%.*s", slash ? (int)(slash - path + (slash == path)) : 1, slash ? path : ".");
+}
+
+/* A new key under the name draft, then under its own: where two make it, the first name stays. */
+static int write_key(const char *draft, const char *path, const char *text) {
+    char folder[PATH_MAX];
+    int  fd = io_open(draft, IO_SECRET);
+    if (fd < 0) return fd;
+    int error = io_write(fd, text, strlen(text));
+    if (error == 0) error = io_fsync(fd);
+    int closed = io_close(fd);
+    if (error == 0) error = closed;
+    if (error == 0) error = io_link(draft, path);
+    io_unlink(draft);
+    if (error == -EEXIST) return 0;
+    folder_of(path, folder);
+    return error ? error : io_fsync_dir(folder);
+}
+
+int key_make(const char *path, char fault[KEY_FAULT_BYTES]) {
+    struct stat st;
+    Key         key;
+    uint64_t    name;
+    char        text[TEXT_BYTES], draft[PATH_MAX];
+    if (lstat(path, &st) == 0) return 0;
+    random_bytes(&key, sizeof key);
+    random_bytes(&name, sizeof name);
+    sodium_bin2hex(text, sizeof text, key.bytes, sizeof key.bytes);
+    strcat(text, "\n");
+    int length = snprintf(draft, sizeof draft, "%s.%016llx.tmp", path, (unsigned long long)name);
+    int error = length < (int)sizeof draft ? write_key(draft, path, text) : -ENAMETOOLONG;
+    sodium_memzero(text, sizeof text), sodium_memzero(&key, sizeof key);
+    if (error) return fault_of(fault, EXIT_IO, "cannot make the key file %s (outer.key): %s", path, strerror(-error));
+    return 0;
+}
+
+/* The digits and one end of line at most. */
+static int parse_key(const char *text, int64_t bytes, Key *key) {
+    size_t length = 0;
+    if (bytes != DIGITS && !(bytes == DIGITS + 1 && text[DIGITS] == '\n')) return 0;
+    return sodium_hex2bin(key->bytes, KEY_BYTES, text, DIGITS, NULL, &length, NULL) == 0 && length == KEY_BYTES;
+}
+
+int key_read(const char *path, Key *key, char fault[KEY_FAULT_BYTES]) {
+    struct stat st;
+    char       *text = NULL;
+    if (stat(path, &st) != 0)
+        return fault_of(fault, errno == ENOENT || errno == ENOTDIR ? EXIT_CONFIG : EXIT_IO,
+                        "the key file %s (outer.key) cannot be read: %s; `serve` made one beside the server: copy it "
+                        "(scp -p SERVER:%s %s)", path, strerror(errno), path, path);
+    if (!S_ISREG(st.st_mode)) return fault_of(fault, EXIT_CONFIG, "outer.key names %s, which is no file", path);
+    if (st.st_mode & (S_IRWXG | S_IRWXO))
+        return fault_of(fault, EXIT_CONFIG, "others than its owner may use the key file %s (outer.key): chmod 600 %s",
+                        path, path);
+    int64_t bytes = io_read_file(path, 4096, &text);
+    if (bytes < 0 && bytes != -EFBIG)
+        return fault_of(fault, EXIT_IO, "the key file %s (outer.key) cannot be read: %s", path, strerror((int)-bytes));
+    int is_key = bytes >= 0 && parse_key(text, bytes, key);
+    if (bytes > 0) sodium_memzero(text, (size_t)bytes);
+    free(text);
+    if (!is_key)
+        return fault_of(fault, EXIT_CONFIG,
+                        "the file %s (outer.key) is no key: it must be %d hex digits and an end of line, as `serve` "
+                        "makes it; copy the server's anew", path, DIGITS);
+    return 0;
+}
+
+/* --- proofs and seals --------------------------------------------------------------------------------------------- */
+
+Nonce nonce_make(void) {
+    Nonce n = {{0}};
+    random_bytes(&n, sizeof n);
+    return n;
+}
+
+static void keyed_hash(void *out, const Key *key, const char *word, const Nonce *client, const Nonce *server) {
+    crypto_generichash_state state;
+    crypto_generichash_init(&state, key->bytes, KEY_BYTES, SEAL_BYTES);
+    crypto_generichash_update(&state, (const uint8_t *)word, strlen(word));
+    crypto_generichash_update(&state, client->bytes, NONCE_BYTES);
+    crypto_generichash_update(&state, server->bytes, NONCE_BYTES);
+    crypto_generichash_final(&state, out, SEAL_BYTES);
+}
+
+Seal key_proof(const Key *key, Side of, const Nonce *client, const Nonce *server) {
+    Seal s = {{0}};
+    keyed_hash(s.bytes, key, of == SIDE_SERVER ? "server" : "client", client, server);
+    return s;
+}
+
+Key key_direction(const Key *key, Side to, const Nonce *client, const Nonce *server) {
+    Key k = {{0}};
+    keyed_hash(k.bytes, key, to == SIDE_SERVER ? "to server" : "to client", client, server);
+    return k;
+}
+
+Seal seal_of(const Key *direction, const void *header, size_t header_bytes, const void *payload, size_t payload_bytes) {
+    crypto_generichash_state state;
+    Seal                     s = {{0}};
+    crypto_generichash_init(&state, direction->bytes, KEY_BYTES, SEAL_BYTES);
+    crypto_generichash_update(&state, header, header_bytes);
+    if (payload_bytes > 0) crypto_generichash_update(&state, payload, payload_bytes);
+    crypto_generichash_final(&state, s.bytes, SEAL_BYTES);
+    return s;
+}
+
+int seal_equal(const Seal *a, const void *b) { return sodium_memcmp(a->bytes, b, SEAL_BYTES) == 0; }

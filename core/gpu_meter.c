@@ -1,0 +1,113 @@
+/* gpu_meter.c - see gpu_meter.h. The prototypes are ours: NVML's are not in every CUDA, and these functions have kept
+ * theirs since its first versions. Each returns 0 where it worked. */
+#include "core/gpu_meter.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/device.h"
+
+static const double FRESH_MS = 1000; /* NVML's own mean of the use is over a sixth of a second to one */
+enum { SENSOR_OF_GPU = 0 };
+
+typedef struct { unsigned gpu, memory; } Use;                       /* percent */
+typedef struct { unsigned long long total, free, used; } Memory;    /* bytes   */
+
+struct GpuMeter {
+    void *library, *device;
+    int (*start)(void);
+    int (*stop)(void);
+    int (*by_index)(unsigned index, void **device);
+    int (*by_name)(const char *name, void **device);
+    int (*use)(void *device, Use *use);
+    int (*power)(void *device, unsigned *milliwatts);
+    int (*memory)(void *device, Memory *memory);
+    int (*temperature)(void *device, int sensor, unsigned *celsius);
+    int        is_started;
+    double     read_ms;
+    GpuReading last;
+};
+
+static void find(GpuMeter *m, const char *name, void *function) {
+    void *found = dlsym(m->library, name);
+    memcpy(function, &found, sizeof found);
+}
+
+static void find_functions(GpuMeter *m) {
+    find(m, "nvmlInit_v2", &m->start);
+    find(m, "nvmlShutdown", &m->stop);
+    find(m, "nvmlDeviceGetHandleByIndex_v2", &m->by_index);
+    find(m, "nvmlDeviceGetHandleByUUID", &m->by_name);
+    find(m, "nvmlDeviceGetUtilizationRates", &m->use);
+    find(m, "nvmlDeviceGetPowerUsage", &m->power);
+    find(m, "nvmlDeviceGetMemoryInfo", &m->memory);
+    find(m, "nvmlDeviceGetTemperature", &m->temperature);
+}
+
+static void keep(GpuReading *r, GpuReadingKind kind, double value) { r->has |= 1u << kind, r->value[kind] = value; }
+
+static GpuReading read_all(const GpuMeter *m) {
+    GpuReading r = {.has = 0};
+    Use        use;
+    Memory     memory;
+    unsigned   milliwatts, celsius;
+    if (m->use && m->use(m->device, &use) == 0) keep(&r, GPU_USE, use.gpu / 100.0);
+    if (m->power && m->power(m->device, &milliwatts) == 0) keep(&r, GPU_POWER, milliwatts / 1000.0);
+    if (m->memory && m->memory(m->device, &memory) == 0) keep(&r, GPU_MEMORY, (double)memory.used);
+    if (m->temperature && m->temperature(m->device, SENSOR_OF_GPU, &celsius) == 0) keep(&r, GPU_TEMPERATURE, celsius);
+    return r;
+}
+
+/* NVML's error, or -1 where the library has no such function. */
+static int find_device(GpuMeter *m, const char *name) {
+    if (*name) return m->by_name ? m->by_name(name, &m->device) : -1;
+    return m->by_index ? m->by_index(0, &m->device) : -1;
+}
+
+/* Returns whether there is a reading; else why not. */
+static int start(GpuMeter *m, const char *path, const char *device, char fault[GPU_METER_FAULT_CHARS]) {
+    m->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!m->library) return snprintf(fault, GPU_METER_FAULT_CHARS, "%.400s", dlerror()), 0;
+    find_functions(m);
+    int error = m->start ? m->start() : -1;
+    m->is_started = error == 0;
+    if (error == 0) error = find_device(m, device);
+    if (error == 0) m->last = read_all(m);
+    m->read_ms = clock_ms();
+    if (error > 0) snprintf(fault, GPU_METER_FAULT_CHARS, "%.300s answers with NVML's error %d", path, error);
+    else if (error < 0 || !m->last.has)
+        snprintf(fault, GPU_METER_FAULT_CHARS, "%.300s has no reading of this GPU", path);
+    return !fault[0];
+}
+
+GpuMeter *gpu_meter_open(const char *device, char fault[GPU_METER_FAULT_CHARS]) {
+    const char *path = getenv("TRAIN_GPT_NVML");
+    if (!path || !*path) path = device_is_host() ? NULL : "libnvidia-ml.so.1";
+    fault[0] = 0;
+    GpuMeter *m = path ? (GpuMeter *)calloc(1, sizeof *m) : NULL;
+    if (m && !start(m, path, device, fault)) gpu_meter_close(m), m = NULL;
+    return m;
+}
+
+GpuReading gpu_meter_read(GpuMeter *m) {
+    if (!m) return (GpuReading){.has = 0};
+    double now = clock_ms();
+    if (now - m->read_ms >= FRESH_MS) m->last = read_all(m), m->read_ms = now;
+    return m->last;
+}
+
+void gpu_meter_close(GpuMeter *m) {
+    if (!m) return;
+    if (m->is_started && m->stop) m->stop();
+    if (m->library) dlclose(m->library);
+    free(m);
+}
+
+const char *gpu_reading_key(GpuReadingKind kind) {
+    static const char *const KEYS[] = {[GPU_USE] = "gpu_use", [GPU_POWER] = "gpu_power_w",
+                                       [GPU_MEMORY] = "gpu_memory_bytes", [GPU_TEMPERATURE] = "gpu_temperature_c"};
+    return KEYS[kind];
+}

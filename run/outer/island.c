@@ -1,0 +1,343 @@
+/* island.c - see island.h. Each rank has a Link of its own (island_link.h); here the ranks agree on theirs. */
+#include "run/outer/island.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "run/checkpoint/checkpoint_folders.h"
+#include "run/guard/signals.h"
+#include "run/outer/hello_data.h"
+#include "run/outer/island_link.h"
+
+static const double LOOK_MS = 50.0, GOODBYE_MS = 10e3;
+
+struct Island {
+    IslandParts    parts;
+    Key            key;
+    Link           link;
+    RoundCopy      copy;
+    int            has_lease, is_over; /* steps of this round may be sent; the server has no more rounds */
+    int64_t        used;               /* samples of the lease that the server knows of */
+    IslandExchange ended;
+    char           lost[MANIFEST_FAULT_BYTES];
+};
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+static FrameType type_of(const Config *c) {
+    switch (c->outer.compress) {
+        case COMPRESS_BF16: return FRAME_BF16;
+        case COMPRESS_INT8: return FRAME_INT8;
+        default: return FRAME_F32;
+    }
+}
+
+size_t island_bytes(const Config *c, const Layout *layout) {
+    size_t copy = round_copy_bytes(layout, (int)c->parallel.zero_stage, type_of(c));
+    return copy + sizeof(float) * MESSAGE_ELEMS + FRAME_PAYLOAD_LIMIT + CHANNEL_BYTES;
+}
+
+static int is_first(const Island *s) { return comm_rank(s->parts.comm) == 0; }
+
+/* Collective. Ends the job where a rank has met a fault that no waiting mends. */
+static void end_where_refused(Island *s, int code, const char *why) {
+    char    fault[MANIFEST_FAULT_BYTES] = "";
+    int64_t worst = code;
+    if (code) snprintf(fault, sizeof fault, "%s", why);
+    comm_all_reduce_i64(s->parts.comm, &worst, 1, COMM_MAX);
+    if (any_fault(s->parts.comm, fault)) fail((int)worst, "%s", fault);
+}
+
+Island *island_create(IslandParts parts) {
+    Island *s = (Island *)calloc(1, sizeof *s);
+    char    fault[KEY_FAULT_BYTES] = "";
+    if (!s) fail(EXIT_MEMORY, "no memory for an island");
+    s->parts = parts;
+    int code = key_read(parts.config->outer.key, &s->key, fault);
+    end_where_refused(s, code, fault);
+    s->copy = round_copy_create(parts.optimizer, parts.stream, type_of(parts.config));
+    s->link = link_create(&s->copy, parts.optimizer->shards->layout.elems, comm_rank(parts.comm), comm_size(parts.comm),
+                          parts.config->outer.patience_seconds);
+    return s;
+}
+
+void island_destroy(Island *s) {
+    if (!s) return;
+    link_destroy(&s->link);
+    round_copy_destroy(&s->copy);
+    free(s);
+}
+
+const Open           *island_round(const Island *s) { return &s->link.open; }
+const IslandExchange *island_ended(const Island *s) { return &s->ended; }
+int                   island_number(const Island *s) { return s->link.welcome.number; }
+const char           *island_lost(const Island *s) { return s->lost; }
+
+/* --- waiting together --------------------------------------------------------------------------------------------- */
+
+typedef enum { MET, STOPPED, BROKEN } Awaited;
+
+static void tick(const Island *s) { watchdog_tick(s->parts.watchdog, "the wait for the server"); }
+
+/* Collective. Until every rank's link is_ready, one breaks, or a rank is asked to stop. */
+static Awaited await_all(Island *s, int (*is_ready)(const Link *), int may_stop) {
+    if (may_stop) requests_begin(s->parts.requests);
+    for (;;) {
+        link_wait(&s->link, is_ready, LOOK_MS);
+        tick(s);
+        int64_t all[3] = {is_ready(&s->link), !s->link.is_broken, -s->link.refuse.code};
+        comm_all_reduce_i64(s->parts.comm, all, 3, COMM_MIN);
+        if (all[2] < 0) end_where_refused(s, s->link.refuse.code, s->link.fault);
+        if (!all[1]) return BROKEN;
+        if (all[0]) return MET;
+        if (may_stop && requests_agree(s->parts.requests)) return STOPPED;
+    }
+}
+static Awaited await(Island *s, int (*is_ready)(const Link *)) { return await_all(s, is_ready, 1); }
+
+static int is_welcome(const Link *l) { return l->has_welcome; }
+static int is_opened(const Link *l) { return l->rank > 0 || l->has_open || (l->has_closed && l->closed.is_done); }
+static int is_closed(const Link *l) { return l->has_closed && is_opened(l); }
+static int has_turn(const Link *l) { return l->fetch.has_piece || !link_owns(l, l->fetch.turn); }
+static int has_sent(const Link *l) { return !l->send.is_on && channel_unsent(l->server) == 0; }
+static int has_answer(const Link *l) { return l->answers == l->pings; }
+
+/* --- connecting --------------------------------------------------------------------------------------------------- */
+
+static int between_tries(void *island) {
+    tick((const Island *)island);
+    return signals_stop();
+}
+
+/* One try on each rank; 1 when all are connected. */
+static int try_to_connect(Island *s) {
+    ChannelFault fault = {0};
+    Channel     *server = channel_connect(s->parts.config->outer.server, &s->key, 0.0, between_tries, s, &fault);
+    int64_t      connected = server != NULL;
+    link_take(&s->link, server);
+    end_where_refused(s, server || fault.code == EXIT_PEER ? 0 : fault.code, fault.text);
+    if (!server) snprintf(s->link.fault, sizeof s->link.fault, "%s", fault.text);
+    comm_all_reduce_i64(s->parts.comm, &connected, 1, COMM_MIN);
+    return (int)connected;
+}
+
+/* Collective. The fault of the first rank that has one, on all. */
+static void share_fault(Island *s) {
+    snprintf(s->lost, sizeof s->lost, "%s", s->link.fault);
+    any_fault(s->parts.comm, s->lost);
+}
+
+/* A second, in which a request to stop is heard. Returns STOPPED or MET. */
+static Awaited pause_a_second(Island *s) {
+    double until_ms = clock_ms() + CHANNEL_RETRY_MS;
+    requests_begin(s->parts.requests);
+    for (int64_t left = 1; left;) {
+        if (requests_agree(s->parts.requests)) return STOPPED;
+        usleep((useconds_t)(LOOK_MS * 1e3));
+        tick(s);
+        left = clock_ms() < until_ms;
+        comm_all_reduce_i64(s->parts.comm, &left, 1, COMM_MAX);
+    }
+    return MET;
+}
+
+static int is_past(Island *s, double until_ms) {
+    int64_t past = clock_ms() > until_ms;
+    comm_all_reduce_i64(s->parts.comm, &past, 1, COMM_MAX);
+    return (int)past;
+}
+
+/* Collective. BROKEN: nobody has answered until then. */
+static Awaited connect_all(Island *s, double until_ms) {
+    for (int tries = 0; !try_to_connect(s); tries++) {
+        share_fault(s);
+        if (is_past(s, until_ms)) return BROKEN;
+        if (!tries)
+            warn("%s; this island tries again for %g s (outer.patience_seconds)", s->lost,
+                 s->parts.config->outer.patience_seconds);
+        if (pause_a_second(s) == STOPPED) return STOPPED;
+    }
+    return MET;
+}
+
+/* --- joining ------------------------------------------------------------------------------------------------------ */
+
+static void say_hello(Island *s) {
+    const Dataset *train = s->parts.train;
+    cJSON         *config = config_to_json(s->parts.config);
+    HelloData     *data = hello_data(train);
+    size_t         bytes = 0;
+    Hello          hello = {.protocol = CHANNEL_PROTOCOL,
+                            .rank = s->link.rank,
+                            .ranks = s->link.ranks,
+                            .config = config,
+                            .data = data,
+                            .data_files = train->shards,
+                            .elems = s->link.elems,
+                            .samples = train->samples};
+    snprintf(hello.island, sizeof hello.island, "%s", s->parts.id);
+    char *text = hello_write(&hello, &bytes);
+    if (!text)
+        fail(EXIT_CONFIG, "config and names of data files are too long for outer.server: %zu bytes, at most %d", bytes,
+             MESSAGE_JSON_LIMIT);
+    link_say(&s->link, MESSAGE_HELLO, 0, text, bytes);
+    free(text);
+    free(data);
+    cJSON_Delete(config);
+}
+
+/* Collective. Each piece comes to one rank, and from there to all. */
+static Awaited fetch(Island *s, int64_t round) {
+    Link *l = &s->link;
+    link_fetch(l, round);
+    round_copy_begin(&s->copy);
+    for (int64_t piece = 0; piece < l->fetch.pieces; piece++) {
+        l->fetch.turn = piece;
+        Awaited now = await(s, has_turn);
+        if (now != MET) return now;
+        int64_t elems = link_piece_elems(l, piece);
+        int     owns = link_owns(l, piece);
+        float  *x = owns ? l->fetch.piece : (float *)(void *)l->payload;
+        comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(piece % l->ranks));
+        round_copy_take(&s->copy, piece * MESSAGE_ELEMS, x, elems);
+        if (owns) l->fetch.has_piece = 0;
+    }
+    round_copy_publish(&s->copy);
+    return MET;
+}
+
+/* Collective, once rank 0 knows how it goes on: all then know it, and hold the weights. */
+static Awaited begin_round(Island *s) {
+    Link   *l = &s->link;
+    int64_t is_over = l->has_closed && l->closed.is_done;
+    comm_broadcast(s->parts.comm, &is_over, sizeof is_over, 0);
+    comm_broadcast(s->parts.comm, &l->open, sizeof l->open, 0);
+    comm_broadcast(s->parts.comm, &l->closed, sizeof l->closed, 0);
+    Awaited now = fetch(s, is_over ? l->closed.round : l->open.round);
+    s->is_over = now == MET && is_over;
+    s->has_lease = now == MET && !is_over;
+    s->used = 0;
+    return now;
+}
+static IslandState state_of(const Island *s) { return s->is_over ? ISLAND_DONE : ISLAND_TRAINS; }
+
+/* Where the server has another model, or only a part of this one. */
+static void check_welcome(Link *l) {
+    const Welcome *w = &l->welcome;
+    if (w->elems == l->elems && w->parts == 1) return;
+    l->refuse.code = EXIT_CONFIG;
+    snprintf(l->fault, sizeof l->fault, "%s has part %d of %d of a model of %lld parameters; this one has %lld",
+             channel_peer(l->server), w->part, w->parts, (long long)w->elems, (long long)l->elems);
+}
+
+/* Collective, connected: from HELLO to the first weights. */
+static Awaited introduce(Island *s) {
+    say_hello(s);
+    Awaited now = await(s, is_welcome);
+    if (now != MET) return now;
+    check_welcome(&s->link);
+    end_where_refused(s, s->link.refuse.code, s->link.fault);
+    now = await(s, is_opened);
+    return now == MET ? begin_round(s) : now;
+}
+
+IslandState island_join(Island *s) {
+    double patience_ms = s->parts.config->outer.patience_seconds * 1e3, until_ms = clock_ms() + patience_ms;
+    s->has_lease = 0;
+    end_where_refused(s, s->link.refuse.code, s->link.fault);
+    share_fault(s);
+    if (s->lost[0]) warn("%s; this island joins again, and trains the round anew", s->lost);
+    link_take(&s->link, NULL);
+    round_copy_forget(&s->copy);
+    for (;;) {
+        Awaited now = connect_all(s, until_ms);
+        if (now == BROKEN) return ISLAND_LOST;
+        if (now == MET) now = introduce(s);
+        if (now == MET) return state_of(s);
+        if (now == STOPPED) return ISLAND_STOPPED;
+        share_fault(s);
+        warn("%s; this island joins again", s->lost);
+        if (s->link.has_welcome) until_ms = clock_ms() + patience_ms;
+        if (is_past(s, until_ms)) return ISLAND_LOST;
+        if (pause_a_second(s) == STOPPED) return ISLAND_STOPPED;
+    }
+}
+
+/* --- a round's end ------------------------------------------------------------------------------------------------ */
+
+int island_keep(Island *s) {
+    link_keep(&s->link);
+    return s->link.is_broken;
+}
+
+/* Collective. */
+static void begin_to_send(Island *s, IslandWork work) {
+    s->has_lease = 0;
+    s->used = work.samples;
+    s->link.has_open = s->link.has_closed = 0;
+    int    of_gradients = s->parts.config->outer.send == SEND_GRADIENTS;
+    double squares = of_gradients ? round_copy_gradients(&s->copy) : round_copy_subtract(&s->copy);
+    link_send(&s->link, (End){s->link.open.round, work.samples, work.tokens, squares, work.loss});
+}
+
+/* Bytes up and down so far, of all ranks. */
+static void count_bytes(Island *s, int64_t bytes[2]) {
+    const Channel *server = s->link.server;
+    bytes[0] = server ? (int64_t)channel_sent_bytes(server) : 0;
+    bytes[1] = server ? (int64_t)channel_received_bytes(server) : 0;
+    comm_all_reduce_i64(s->parts.comm, bytes, 2, COMM_SUM);
+}
+
+IslandState island_exchange(Island *s, IslandWork work, int *ended) {
+    double  began_ms = clock_ms();
+    int64_t before[2], after[2];
+    *ended = 0;
+    count_bytes(s, before);
+    begin_to_send(s, work);
+    Awaited now = await(s, is_closed);
+    if (now == MET) now = begin_round(s);
+    if (now == STOPPED) return ISLAND_STOPPED;
+    if (now == MET) {
+        count_bytes(s, after);
+        s->ended = (IslandExchange){s->link.closed, clock_ms() - began_ms, after[0] - before[0], after[1] - before[1]};
+        *ended = 1;
+        return state_of(s);
+    }
+    return island_join(s);
+}
+
+/* --- the end ------------------------------------------------------------------------------------------------------ */
+
+/* The server closes the connection when it has read everything. */
+static void say_goodbye(Island *s) {
+    Link       *l = &s->link;
+    char        text[MESSAGE_TEXT];
+    Bye         bye = {s->used};
+    double      until_ms = clock_ms() + GOODBYE_MS;
+    FrameHeader h;
+    const void *payload;
+    link_say(l, MESSAGE_BYE, l->open.round, text, bye_write(&bye, text));
+    if (l->is_broken) return;
+    channel_end(l->server);
+    while (clock_ms() < until_ms && channel_next(l->server, &h, &payload) >= 0) {
+        channel_wait(&l->server, 1, -1, LOOK_MS);
+        tick(s);
+    }
+}
+
+/* The server has read every rank's END before rank 0 says goodbye: it answers in order. */
+void island_leave(Island *s, IslandWork work) {
+    int64_t broken = s->link.is_broken;
+    comm_all_reduce_i64(s->parts.comm, &broken, 1, COMM_MAX);
+    if (!broken && s->has_lease && work.samples > 0) begin_to_send(s, work);
+    if (!broken && await_all(s, has_sent, 0) == MET) {
+        link_ping(&s->link);
+        await_all(s, has_answer, 0);
+        if (is_first(s) && !s->link.is_broken) say_goodbye(s);
+        comm_barrier(s->parts.comm);
+    }
+    link_take(&s->link, NULL);
+}

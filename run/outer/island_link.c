@@ -1,0 +1,188 @@
+/* island_link.c - see island_link.h. */
+#include "run/outer/island_link.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+
+enum { ASKED_AHEAD = 4, PING_MS = 1000 };
+
+Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds) {
+    Link l = {.rank = rank, .ranks = ranks, .elems = elems, .copy = copy, .is_broken = 1};
+    l.patience_ms = patience_seconds * 1e3;
+    l.fetch.piece = (float *)malloc(sizeof *l.fetch.piece * MESSAGE_ELEMS);
+    l.payload = (char *)malloc(FRAME_PAYLOAD_LIMIT);
+    if (!l.fetch.piece || !l.payload) fail(EXIT_MEMORY, "no memory for the connection to outer.server");
+    return l;
+}
+
+void link_take(Link *l, Channel *server) {
+    channel_close(l->server);
+    l->server = server;
+    l->is_broken = !server;
+    l->fault[0] = 0;
+    l->refuse.code = 0;
+    l->has_welcome = l->has_open = l->has_closed = 0;
+    l->fetch = (LinkFetch){.piece = l->fetch.piece};
+    l->send = (LinkSend){0};
+    l->pings = l->answers = 0;
+    if (server) channel_limit(server, l->elems);
+}
+
+void link_destroy(Link *l) {
+    channel_close(l->server);
+    free(l->fetch.piece);
+    free(l->payload);
+    *l = (Link){0};
+}
+
+static void break_link(Link *l, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void break_link(Link *l, const char *fmt, ...) {
+    va_list args;
+    if (l->is_broken) return;
+    va_start(args, fmt);
+    vsnprintf(l->fault, sizeof l->fault, fmt, args);
+    va_end(args);
+    l->is_broken = 1;
+}
+
+/* --- x ------------------------------------------------------------------------------------------------------------ */
+
+int64_t link_piece_elems(const Link *l, int64_t piece) {
+    int64_t left = l->elems - piece * MESSAGE_ELEMS;
+    return left < MESSAGE_ELEMS ? left : MESSAGE_ELEMS;
+}
+
+int link_owns(const Link *l, int64_t piece) { return piece % l->ranks == l->rank; }
+
+/* The n-th piece that this rank fetches. */
+static int64_t own_piece(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
+
+void link_fetch(Link *l, int64_t round) {
+    int64_t pieces = (l->elems + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS;
+    l->fetch = (LinkFetch){.round = round, .pieces = pieces, .piece = l->fetch.piece};
+}
+
+static void ask_for_pieces(Link *l) {
+    LinkFetch *f = &l->fetch;
+    while (f->asked < f->had + ASKED_AHEAD && own_piece(l, f->asked) < f->pieces) {
+        int64_t     piece = own_piece(l, f->asked), elems = link_piece_elems(l, piece);
+        FrameHeader h = {.kind = MESSAGE_GET, .round = f->round, .offset = piece * MESSAGE_ELEMS, .elems = elems};
+        if (channel_send(l->server, h, NULL) <= 0) return;
+        f->asked++;
+    }
+}
+
+static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
+    LinkFetch *f = &l->fetch;
+    int64_t    piece = own_piece(l, f->had);
+    int        is_next = h->offset == piece * MESSAGE_ELEMS && h->elems == link_piece_elems(l, piece);
+    if (f->had == f->asked || h->round != f->round || !is_next) {
+        break_link(l, "%s sent weights that were not asked for: round %lld, element %lld", channel_peer(l->server),
+                   (long long)h->round, (long long)h->offset);
+        return;
+    }
+    frame_unpack((FrameType)h->type, f->piece, payload, h->elems);
+    f->had++;
+    f->has_piece = 1;
+}
+
+/* --- deltas ------------------------------------------------------------------------------------------------------- */
+
+void link_send(Link *l, End end) { l->send = (LinkSend){.is_on = 1, .end = end}; }
+
+void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t bytes) {
+    while (!l->is_broken && message_send(l->server, kind, round, text, bytes) == 0) {
+        channel_wait(&l->server, 1, -1, 100.0);
+        link_keep(l);
+    }
+}
+
+/* Each element is packed once, so a frame is made when the buffer has room for it. */
+static void send_deltas(Link *l) {
+    LinkSend       *s = &l->send;
+    const FileRuns *runs = &l->copy->runs;
+    while (s->run < runs->runs && channel_unsent(l->server) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES) {
+        FileRun     run = runs->run[s->run];
+        int64_t     left = run.elems - s->at, elems = left < MESSAGE_ELEMS ? left : MESSAGE_ELEMS;
+        FrameHeader h = {.kind = MESSAGE_DELTA, .type = (uint8_t)l->copy->type, .round = s->end.round};
+        h.offset = run.offset + s->at, h.elems = elems;
+        h.payload_bytes = (uint32_t)frame_value_bytes(l->copy->type, elems);
+        round_copy_pack(l->copy, s->gone, elems, l->payload);
+        if (channel_send(l->server, h, l->payload) < 0) return;
+        s->at += elems, s->gone += elems;
+        if (s->at == run.elems) s->run++, s->at = 0;
+    }
+    if (s->run < runs->runs) return;
+    char text[MESSAGE_TEXT];
+    if (message_send(l->server, MESSAGE_END, s->end.round, text, end_write(&s->end, text)) > 0) s->is_on = 0;
+}
+
+/* --- alive -------------------------------------------------------------------------------------------------------- */
+
+void link_ping(Link *l) {
+    double now = clock_ms();
+    if (l->is_broken || message_send(l->server, MESSAGE_PING, 0, NULL, 0) <= 0) return;
+    if (l->pings++ == l->answers) l->silent_ms = now;
+    l->pinged_ms = now;
+}
+
+/* After all that has come was read. */
+static void look_for_silence(Link *l) {
+    double now = clock_ms();
+    double waited_ms = l->answers < l->pings ? now - l->silent_ms : 0.0;
+    if (waited_ms > l->patience_ms && channel_silent_ms(l->server) > l->patience_ms)
+        break_link(l, "%s has been silent for %.0f s (outer.patience_seconds)", channel_peer(l->server),
+                   waited_ms * 1e-3);
+    else if (now - l->pinged_ms >= PING_MS) link_ping(l);
+}
+
+/* --- what comes --------------------------------------------------------------------------------------------------- */
+
+static void take_frame(Link *l, const FrameHeader *h, const void *payload) {
+    char        fault[MESSAGE_FAULT_BYTES] = "";
+    const char *text = (const char *)payload;
+    size_t      bytes = h->payload_bytes;
+    int         is_good = message_check(h, FROM_SERVER, fault);
+    if (is_good) switch (h->kind) {
+        case MESSAGE_X:       take_piece(l, h, payload); break;
+        case MESSAGE_PING:    l->answers++, l->silent_ms = clock_ms(); break;
+        case MESSAGE_WELCOME: l->has_welcome = is_good = welcome_read(text, bytes, &l->welcome, fault); break;
+        case MESSAGE_OPEN:    l->has_open = is_good = open_read(text, bytes, &l->open, fault); break;
+        case MESSAGE_CLOSED:  l->has_closed = is_good = closed_read(text, bytes, &l->closed, fault); break;
+        case MESSAGE_REFUSE:
+            is_good = refuse_read(text, bytes, &l->refuse, fault);
+            if (is_good) break_link(l, "%s: %s", channel_peer(l->server), l->refuse.why);
+            break;
+        default: break;
+    }
+    if (!is_good) break_link(l, "%s %s", channel_peer(l->server), fault);
+}
+
+void link_keep(Link *l) {
+    FrameHeader h;
+    const void *payload;
+    int         got = 0;
+    if (l->is_broken) return;
+    ask_for_pieces(l);
+    if (l->send.is_on) send_deltas(l);
+    while (!l->is_broken && !l->fetch.has_piece && (got = channel_next(l->server, &h, &payload)) > 0)
+        take_frame(l, &h, payload);
+    if (got < 0) break_link(l, "%s", channel_fault(l->server));
+    if (!l->is_broken) look_for_silence(l);
+    if (!l->is_broken && l->fetch.has_piece) channel_progress(l->server); /* the next frame waits */
+}
+
+void link_wait(Link *l, int (*is_ready)(const Link *), double ms) {
+    double until_ms = clock_ms() + ms;
+    link_keep(l);
+    while (!is_ready(l) && !l->is_broken) {
+        double left_ms = until_ms - clock_ms();
+        if (left_ms <= 0.0) return;
+        channel_wait(&l->server, 1, -1, left_ms);
+        link_keep(l);
+    }
+}

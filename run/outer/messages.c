@@ -1,0 +1,71 @@
+/* messages.c - see messages.h: what a frame's header must say for its kind. The JSON is in messages_json.c. */
+#include "run/outer/messages.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "core/error.h"
+
+/* What the payload of a kind is, and who sends it. */
+typedef enum { HOLDS_JSON, HOLDS_NOTHING, HOLDS_VALUES, HOLDS_F32 } Holds;
+typedef struct { const char *name; int from_server, from_island; Holds holds; } Kind;
+
+static const Kind KINDS[MESSAGE_KINDS] = {
+    [MESSAGE_HELLO] = {"HELLO", 0, 1, HOLDS_JSON},
+    [MESSAGE_WELCOME] = {"WELCOME", 1, 0, HOLDS_JSON},
+    [MESSAGE_REFUSE] = {"REFUSE", 1, 0, HOLDS_JSON},
+    [MESSAGE_OPEN] = {"OPEN", 1, 0, HOLDS_JSON},
+    [MESSAGE_GET] = {"GET", 0, 1, HOLDS_NOTHING},
+    [MESSAGE_X] = {"X", 1, 0, HOLDS_F32},
+    [MESSAGE_DELTA] = {"DELTA", 0, 1, HOLDS_VALUES},
+    [MESSAGE_END] = {"END", 0, 1, HOLDS_JSON},
+    [MESSAGE_CLOSED] = {"CLOSED", 1, 0, HOLDS_JSON},
+    [MESSAGE_PING] = {"PING", 1, 1, HOLDS_NOTHING},
+    [MESSAGE_BYE] = {"BYE", 0, 1, HOLDS_JSON},
+};
+
+const char *message_name(int kind) { return kind > 0 && kind < MESSAGE_KINDS ? KINDS[kind].name : "?"; }
+
+static int refuse(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static int refuse(char *fault, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(fault, MESSAGE_FAULT_BYTES, fmt, args);
+    va_end(args);
+    return 0;
+}
+
+static int check_values(const FrameHeader *h, const Kind *kind, char *fault) {
+    if (h->type == FRAME_BYTES || (kind->holds == HOLDS_F32 && h->type != FRAME_F32))
+        return refuse(fault, "sent %s with values of type %d", kind->name, h->type);
+    if (h->elems < 1 || h->elems > MESSAGE_ELEMS)
+        return refuse(fault, "sent %s with %lld values: 1 to %d are allowed", kind->name, (long long)h->elems,
+                      MESSAGE_ELEMS);
+    return 1;
+}
+
+int message_check(const FrameHeader *h, MessageFrom from, char fault[MESSAGE_FAULT_BYTES]) {
+    const Kind *kind = h->kind < MESSAGE_KINDS ? &KINDS[h->kind] : NULL;
+    if (!kind || !kind->name || !(from == FROM_SERVER ? kind->from_server : kind->from_island))
+        return refuse(fault, "sent a message of kind %d (%s), which no %s sends", h->kind, message_name(h->kind),
+                      from == FROM_SERVER ? "server" : "island");
+    if (kind->holds == HOLDS_VALUES || kind->holds == HOLDS_F32) return check_values(h, kind, fault);
+    if (h->type != FRAME_BYTES) return refuse(fault, "sent %s with values of type %d", kind->name, h->type);
+    if (kind->holds == HOLDS_JSON && (h->payload_bytes < 2 || h->payload_bytes > MESSAGE_JSON_LIMIT))
+        return refuse(fault, "sent %s of %u bytes: 2 to %d are allowed", kind->name, h->payload_bytes,
+                      MESSAGE_JSON_LIMIT);
+    if (kind->holds == HOLDS_NOTHING && h->payload_bytes != 0)
+        return refuse(fault, "sent %s of %u bytes: it holds none", kind->name, h->payload_bytes);
+    if (h->kind == MESSAGE_GET && h->elems < 1) return refuse(fault, "sent GET for %lld values", (long long)h->elems);
+    if (h->kind == MESSAGE_GET) return 1;
+    if (h->offset != 0 || h->elems != 0)
+        return refuse(fault, "sent %s with offset %lld and %lld values: both must be 0", kind->name,
+                      (long long)h->offset, (long long)h->elems);
+    return 1;
+}
+
+int message_send(Channel *c, MessageKind kind, int64_t round, const char *text, size_t bytes) {
+    FrameHeader h = {.kind = (uint8_t)kind, .type = FRAME_BYTES, .round = round};
+    h.payload_bytes = text ? (uint32_t)bytes : 0;
+    return channel_send(c, h, text);
+}

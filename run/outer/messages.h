@@ -1,0 +1,141 @@
+/* messages.h - the messages between the ranks of an island and a server: kinds of frames (comm/frame.h), and the JSON
+ * in those that control.
+ *
+ *   kind     from               payload, and what it means
+ *   HELLO    each rank          Hello: who joins, with which model, config and data
+ *   WELCOME  server, to each    Welcome: its number, the round that is open, the server's part of the model
+ *   REFUSE   server             Refuse: the island ends with this code and sentence
+ *   OPEN     server, to rank 0  Open: a lease of samples; train on these
+ *   GET      each rank          nothing; offset and elems of x of the header's round that it wants
+ *   X        server             f32: answers a GET, in order, at most MESSAGE_ELEMS each
+ *   DELTA    each rank          f32, bf16 or int8: x of the round - master (send=deltas), or the mean gradient
+ *   END      each rank          End: all its deltas of the round are sent
+ *   CLOSED   server, to each    Closed: x of the next round can be fetched
+ *   PING     either side        nothing; rank 0 of an island sends one at most a second; the server answers
+ *   BYE      rank 0             Bye: leaves in order, its unused lease goes back
+ *
+ * The header's round is the round of the message; its offset and elems are 0 but for GET, X and DELTA. The writers make
+ * JSON; the readers are pure functions over (bytes, length), believe nothing and check each number's range.
+ */
+#ifndef TRAIN_GPT_RUN_OUTER_MESSAGES_H
+#define TRAIN_GPT_RUN_OUTER_MESSAGES_H
+
+#include "comm/channel.h"
+#include "core/json.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+    MESSAGE_HELLO = 1, MESSAGE_WELCOME, MESSAGE_REFUSE, MESSAGE_OPEN, MESSAGE_GET, MESSAGE_X, MESSAGE_DELTA,
+    MESSAGE_END, MESSAGE_CLOSED, MESSAGE_PING, MESSAGE_BYE, MESSAGE_KINDS
+} MessageKind;
+
+enum {
+    MESSAGE_ELEMS = FRAME_PAYLOAD_LIMIT / 4,   /* the most values of a frame: 1 Mi, whatever their type */
+    MESSAGE_JSON_LIMIT = 1 << 20,              /* bytes of JSON in one message */
+    MESSAGE_TEXT = 4096,                       /* room for the JSON of any message but HELLO */
+    MESSAGE_FAULT_BYTES = 320,
+    MESSAGE_RANKS = 1 << 20,                   /* limits of counts */
+    MESSAGE_ISLANDS = 1 << 20,
+    MESSAGE_PARTS = 4096
+};
+#define MESSAGE_COUNT_LIMIT ((int64_t)1 << 53) /* of steps, samples, tokens, elements: as JSON holds integers */
+
+typedef enum { FROM_SERVER, FROM_ISLAND } MessageFrom;
+
+/* "HELLO"; "?" for a number that is no kind. */
+const char *message_name(int kind);
+
+/* Whether a frame of this header may come from there: a kind of that side, its type, its payload, its offset and elems.
+ * Returns 1, or 0 with the rest of a sentence in fault: "sent a DELTA of type ...". */
+int message_check(const FrameHeader *h, MessageFrom from, char fault[MESSAGE_FAULT_BYTES]);
+
+/* Sends JSON, or nothing (text NULL). As channel_send: 1, 0: no room now, -1: broken. */
+int message_send(Channel *c, MessageKind kind, int64_t round, const char *text, size_t bytes);
+
+/* --- the JSON of each kind -----------------------------------------------------------------------------------------
+ * X_write: returns the bytes of the JSON in out [MESSAGE_TEXT] (a NUL follows).
+ * X_read: 1, or 0 with the rest of a sentence in fault: "sent an OPEN whose samples is -1: ...". Nothing is to be freed
+ * after a 0. A number that is not finite is written as null, and null is read as NaN. */
+
+enum { ISLAND_ID_BYTES = 17 };    /* 16 hex digits, random, of an island's run folder; and a NUL */
+
+typedef struct {
+    char   *name;                 /* of the Json below, when it was read */
+    int64_t tokens;
+    char    fingerprint[65];      /* hex digits */
+} HelloData;
+
+typedef struct {
+    int        protocol;          /* CHANNEL_PROTOCOL */
+    char       island[ISLAND_ID_BYTES];
+    int        rank, ranks;
+    cJSON     *config;            /* the resolved config; of the Json below, when it was read */
+    HelloData *data;              /* [data_files]; owned, when it was read */
+    int        data_files;
+    int64_t    elems;             /* parameters of the model */
+    int64_t    samples;           /* of an epoch */
+    Json       json;              /* owned: what the above was read from */
+} Hello;
+
+/* malloc'ed text, for free(); NULL without memory, or (then *bytes is what it takes) over MESSAGE_JSON_LIMIT. */
+char *hello_write(const Hello *m, size_t *bytes);
+int   hello_read(const char *text, size_t bytes, Hello *m, char fault[MESSAGE_FAULT_BYTES]);
+void  hello_free(Hello *m);       /* of one that was read */
+
+typedef struct {
+    int     number;               /* of the island, from 0 */
+    int64_t round;                /* the open one */
+    int64_t elems;                /* parameters of the model */
+    int     part, parts;          /* this server has offsets [part * elems / parts, (part + 1) * elems / parts) */
+} Welcome;
+size_t welcome_write(const Welcome *m, char out[MESSAGE_TEXT]);
+int    welcome_read(const char *text, size_t bytes, Welcome *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct {
+    int  code;                    /* an exit code of core/error.h, over 0 */
+    char why[1024];               /* with both values; cut where it is longer */
+} Refuse;
+size_t refuse_write(const Refuse *m, char out[MESSAGE_TEXT]);
+int    refuse_read(const char *text, size_t bytes, Refuse *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct {
+    int64_t round;
+    int64_t step;                 /* the schedule's, of its first step */
+    int64_t steps;                /* to train; H */
+    int64_t first, samples;       /* of the one global order */
+    int     islands;              /* that have a lease in this round, this one counted */
+} Open;
+size_t open_write(const Open *m, char out[MESSAGE_TEXT]);
+int    open_read(const char *text, size_t bytes, Open *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct {
+    int64_t round;
+    int64_t samples;              /* of the lease that were used */
+    int64_t tokens;
+    double  norm;                 /* sum of the squares of this rank's values */
+    double  loss;                 /* mean of the round */
+} End;
+size_t end_write(const End *m, char out[MESSAGE_TEXT]);
+int    end_read(const char *text, size_t bytes, End *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct {
+    int64_t round;                /* the new one */
+    int     islands;              /* that counted in the last */
+    double  norm;                 /* of the mean delta */
+    int64_t staleness;            /* in rounds */
+    int     is_done;              /* "done": run.steps is reached */
+} Closed;
+size_t closed_write(const Closed *m, char out[MESSAGE_TEXT]);
+int    closed_read(const char *text, size_t bytes, Closed *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct { int64_t samples; /* of its lease that were used */ } Bye;
+size_t bye_write(const Bye *m, char out[MESSAGE_TEXT]);
+int    bye_read(const char *text, size_t bytes, Bye *m, char fault[MESSAGE_FAULT_BYTES]);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,61 @@
+/* outer_rule.c - see outer_rule.h. */
+#include "run/outer/outer_rule.h"
+
+enum { BLOCK = 1 << 14, BLOCKS = 64 };
+
+void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems) {
+    double all = 0.0;
+    for (int k = 0; k < islands; k++) all += weight[k];
+    #pragma omp parallel for
+    for (int64_t i = 0; i < elems; i++) {
+        double sum = 0.0;
+        for (int k = 0; k < islands; k++) sum += weight[k] * delta[k][i];
+        mean[i] = (float)(sum / all);
+    }
+}
+
+void outer_step(OuterRule rule, float *x, float *v, const float *d, int64_t elems) {
+    double eta = rule.learning_rate, mu = rule.momentum;
+    #pragma omp parallel for
+    for (int64_t i = 0; i < elems; i++) {
+        double moved = mu * v[i] + d[i];
+        v[i] = (float)moved;
+        x[i] = (float)(x[i] - eta * (d[i] + mu * moved));
+    }
+}
+
+void outer_arrival(OuterRule rule, float *x, float *waiting, const float *d, double share, int64_t elems) {
+    double eta = rule.learning_rate;
+    #pragma omp parallel for
+    for (int64_t i = 0; i < elems; i++) {
+        double part = share * d[i];
+        waiting[i] = (float)(waiting[i] + part);
+        x[i] = (float)(x[i] - eta * part);
+    }
+}
+
+void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t elems) {
+    double eta = rule.learning_rate, mu = rule.momentum;
+    #pragma omp parallel for
+    for (int64_t i = 0; i < elems; i++) {
+        double moved = mu * v[i] + waiting[i];
+        v[i] = (float)moved;
+        x[i] = (float)(x[i] - eta * mu * moved);
+        waiting[i] = 0.0f;
+    }
+}
+
+/* Blocks are summed by any thread, and their sums one after another. */
+double outer_squares(const float *d, int64_t elems) {
+    double all = 0.0;
+    for (int64_t at = 0; at < elems; at += (int64_t)BLOCK * BLOCKS) {
+        double  sum[BLOCKS] = {0};
+        int64_t left = elems - at;
+        #pragma omp parallel for
+        for (int b = 0; b < BLOCKS; b++)
+            for (int64_t i = (int64_t)b * BLOCK; i < (int64_t)(b + 1) * BLOCK && i < left; i++)
+                sum[b] += (double)d[at + i] * d[at + i];
+        for (int b = 0; b < BLOCKS; b++) all += sum[b];
+    }
+    return all;
+}

@@ -1,0 +1,148 @@
+/* round_copy.c - see round_copy.h. */
+#include "run/outer/round_copy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Floats of the three parts, one after another. */
+static size_t delta_elems(const Layout *l) { return (size_t)(exchange_most_elems(l) + exchange_scratch_elems(l)); }
+static size_t rest_elems(const Layout *l, FrameType t) { return t == FRAME_F32 ? 0 : (size_t)exchange_most_elems(l); }
+
+size_t round_copy_bytes(const Layout *l, int zero_stage, FrameType type) {
+    size_t x = (size_t)(zero_stage ? l->shard_elems : l->memory_elems);
+    return sizeof(float) * (x + delta_elems(l) + rest_elems(l, type));
+}
+
+RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type) {
+    const Shards *z = optimizer->shards;
+    RoundCopy     c = {.optimizer = optimizer, .stream = stream, .type = type, .runs = exchange_runs(z)};
+    c.x = (float *)device_alloc_host(round_copy_bytes(&z->layout, z->stage, type), "the weights of a round");
+    c.delta = c.x + shards_state_elems(z);
+    c.rest = type == FRAME_F32 ? NULL : c.delta + delta_elems(&z->layout);
+    c.taken = (int64_t *)calloc((size_t)z->spans + 1, sizeof *c.taken);
+    if (!c.taken) fail(EXIT_MEMORY, "no memory for the spans of a round");
+    round_copy_forget(&c);
+    return c;
+}
+
+void round_copy_destroy(RoundCopy *c) {
+    device_free_host(c->x);
+    free(c->runs.run);
+    free(c->taken);
+    *c = (RoundCopy){0};
+}
+
+void round_copy_forget(RoundCopy *c) {
+    if (c->rest) memset(c->rest, 0, sizeof *c->rest * (size_t)c->runs.elems);
+}
+
+/* --- x ------------------------------------------------------------------------------------------------------------ */
+
+/* Where the span's elements of x lie: as its master does. */
+static float *x_of(const RoundCopy *c, Span span) {
+    const Shards *z = c->optimizer->shards;
+    return (float *)shards_state_view(z, tensor_1d(c->x, F32, shards_state_elems(z)), span).data;
+}
+
+void round_copy_begin(RoundCopy *c) {
+    const Shards *z = c->optimizer->shards;
+    shards_need_all(c->optimizer->shards); /* no weights are on their way when masters change */
+    memset(c->taken, 0, sizeof *c->taken * (size_t)z->spans);
+}
+
+/* A span's elements ascend in the file, with gaps where another tensor rank has columns. */
+void round_copy_take(RoundCopy *c, int64_t offset, const float *values, int64_t elems) {
+    const Shards *z = c->optimizer->shards;
+    for (int i = 0; i < z->spans; i++) {
+        Span     span = z->span[i];
+        float   *x = x_of(c, span);
+        int64_t *at = &c->taken[i];
+        while (*at < span.elems) {
+            FileRun run = layout_run(&z->layout, &span, *at);
+            if (run.offset >= offset + elems) break;
+            CHECK(run.offset >= offset, "element %lld of a round's weights has not come", (long long)run.offset);
+            int64_t left = offset + elems - run.offset, n = run.elems < left ? run.elems : left;
+            memcpy(x + *at, values + (run.offset - offset), sizeof *x * (size_t)n);
+            *at += n;
+        }
+    }
+}
+
+void round_copy_publish(RoundCopy *c) {
+    Shards *z = c->optimizer->shards;
+    for (int i = 0; i < z->spans; i++) {
+        Span span = z->span[i];
+        CHECK(c->taken[i] == span.elems, "%lld of %lld elements of a round's weights have come", (long long)c->taken[i],
+              (long long)span.elems);
+        optimizer_put(c->optimizer, c->stream, optimizer_master(c->optimizer, span), x_of(c, span));
+    }
+    optimizer_publish(c->optimizer, c->stream);
+    shards_publish(z, c->stream);
+    shards_need_all(z);
+}
+
+/* --- deltas ------------------------------------------------------------------------------------------------------- */
+
+/* out = x - master of the span's elements, or their gradient. */
+static void subtract_span(RoundCopy *c, Span span, float *out) {
+    const float *x = x_of(c, span);
+    if (c->of_gradients) {
+        device_to_host_queued(c->stream, out, shards_grad(c->optimizer->shards, span));
+        device_sync(c->stream);
+        return;
+    }
+    optimizer_get_queued(c->optimizer, c->stream, out, optimizer_master(c->optimizer, span));
+    device_sync(c->stream);
+    for (int64_t i = 0; i < span.elems; i++) out[i] = x[i] - out[i];
+}
+
+/* To `out`, in the order of the runs; returns how many. */
+static int64_t subtract(RoundCopy *c, Span span, float *out) {
+    const Shards *z = c->optimizer->shards;
+    Span          kept = exchange_kept(z, span);
+    if (!exchange_is_needed(z, span)) {
+        if (kept.elems > 0) subtract_span(c, kept, out);
+        return kept.elems;
+    }
+    float *mine = c->delta + c->runs.elems;
+    subtract_span(c, span, mine);
+    return exchange_rows(z, span, mine, out);
+}
+
+double round_copy_subtract(RoundCopy *c) {
+    const Shards *z = c->optimizer->shards;
+    Span         *spans = (Span *)malloc(sizeof *spans * (size_t)z->layout.params);
+    float        *out = c->delta;
+    double        squares = 0.0;
+    if (!spans) fail(EXIT_MEMORY, "no memory for the spans of a round");
+    shards_need_all(c->optimizer->shards);
+    for (int b = 0; b < z->layout.buckets; b++) {
+        int count = shards_spans_to_save(z, b, spans);
+        for (int i = 0; i < count; i++) out += subtract(c, spans[i], out);
+    }
+    free(spans);
+    CHECK(out - c->delta == c->runs.elems, "%lld deltas of %lld", (long long)(out - c->delta),
+          (long long)c->runs.elems);
+    for (const float *d = c->delta; d < out; d++) squares += (double)*d * (double)*d;
+    return squares;
+}
+
+double round_copy_gradients(RoundCopy *c) {
+    c->of_gradients = 1;
+    double squares = round_copy_subtract(c);
+    c->of_gradients = 0;
+    return squares;
+}
+
+void round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload) {
+    float *delta = c->delta + at;
+    if (!c->rest) {
+        frame_pack(c->type, payload, delta, elems);
+        return;
+    }
+    float *rest = c->rest + at;
+    for (int64_t i = 0; i < elems; i++) rest[i] += delta[i];
+    frame_pack(c->type, payload, rest, elems);
+    frame_unpack(c->type, delta, payload, elems); /* as it arrives */
+    for (int64_t i = 0; i < elems; i++) rest[i] -= delta[i];
+}

@@ -1,0 +1,54 @@
+/* round_copy.h - a rank's host copy of x, the weights that a round began with, in an island (run/outer/island.h).
+ *
+ * x comes in pieces of the model's flat order, in ascending order, and each rank keeps the elements of the masters that
+ * it updates. At the round's end a rank sends x - master of the runs that it would write to a checkpoint's file
+ * (exchange.h): all ranks together send each element once.
+ *
+ * Where deltas are sent in fewer bytes, what rounding took from each is kept, and joins the next one (error feedback).
+ */
+#ifndef TRAIN_GPT_RUN_OUTER_ROUND_COPY_H
+#define TRAIN_GPT_RUN_OUTER_ROUND_COPY_H
+
+#include "comm/frame.h"
+#include "model/optimizer.h"
+#include "run/checkpoint/exchange.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    Optimizer *optimizer;  /* borrowed */
+    Stream    *stream;     /* borrowed */
+    FrameType  type;       /* of the deltas on their way */
+    FileRuns   runs;       /* owned: what this rank sends */
+    float     *x;          /* owned [shards_state_elems], from device_alloc_host: in the places of the masters */
+    float     *delta;      /* x - master [runs.elems], in the order of runs; then room for a span that is exchanged */
+    float     *rest;       /* what rounding took [runs.elems]; NULL: deltas are fp32 */
+    int        of_gradients; /* round_copy_gradients is at work */
+    int64_t   *taken;      /* owned [spans]: elements of each that have come */
+} RoundCopy;
+
+RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type);
+void      round_copy_destroy(RoundCopy *c);
+size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type); /* host memory that it takes */
+
+/* A new x: round_copy_begin, then all of [0, P) in pieces, then round_copy_publish: masters and working copies of all
+ * ranks. Until then the model is as it was. begin and publish are collective. */
+void round_copy_begin(RoundCopy *c);
+void round_copy_take(RoundCopy *c, int64_t offset, const float *values, int64_t elems);
+void round_copy_publish(RoundCopy *c);
+
+/* Collective. Computes this rank's deltas; returns the sum of their squares. */
+double round_copy_subtract(RoundCopy *c);
+/* The same with the gradients of the step that shards_finish has ended (send=gradients). */
+double round_copy_gradients(RoundCopy *c);
+/* Elements [at, at + elems) of them as a payload of c->type; elems <= FRAME_PAYLOAD_LIMIT / 4. Once each. */
+void   round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload);
+/* Forgets what rounding took: the deltas that it belonged to did not count. */
+void   round_copy_forget(RoundCopy *c);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

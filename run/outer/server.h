@@ -1,0 +1,58 @@
+/* server.h - the server of a run of islands: it holds the weights x, gives out samples, and makes a new x of what the
+ * islands send (run/outer/messages.h, members.h, outer_rule.h).
+ *
+ * server_turn() does all that can be done now, and waits for more: one thread, no MPI. What a bad peer sends costs that
+ * peer, never the server. The caller owns the run's folder, its logs and checkpoints.
+ */
+#ifndef TRAIN_GPT_RUN_OUTER_SERVER_H
+#define TRAIN_GPT_RUN_OUTER_SERVER_H
+
+#include "data/dataset.h"
+#include "run/outer/server_peers.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    const Config    *config;    /* all borrowed */
+    const Dataset   *train;
+    const Optimizer *weights;   /* of one rank, in host memory: server_weights.h */
+    const char      *listen;    /* host:port */
+    int64_t          step, tokens, samples; /* of the checkpoint that it goes on from */
+    void           (*note)(const char *fmt, ...) PRINTF_LIKE(1, 2); /* who comes and goes */
+} ServerParts;
+
+/* A round that is over. */
+typedef struct {
+    int64_t round, step;        /* completed */
+    int64_t tokens;             /* since step 0, of all islands */
+    int     islands;            /* whose deltas counted */
+    int64_t staleness;          /* wait=none: the greatest, in rounds */
+    double  norm, loss, ms;     /* of the mean delta; mean by tokens; since the round before */
+    int64_t own_tokens;         /* of this round */
+} ServerRound;
+
+typedef struct Server Server;
+
+/* Makes the key where it is not there, opens the leases, listens. Ends the program where one of them fails. */
+Server *server_create(ServerParts parts);
+void    server_destroy(Server *s);
+/* Where it listens: out [CHANNEL_PEER_BYTES]. */
+void    server_address(const Server *s, char *out);
+
+/* Waits for at most ms; returns 1 when a round is over, and *over says how it was. */
+int     server_turn(Server *s, double ms, ServerRound *over);
+/* wait=none, before a checkpoint in mid-round: the round is over with the arrivals that it has. 0: it has none. */
+int     server_end_round(Server *s, ServerRound *over);
+
+int64_t server_step(const Server *s);      /* completed */
+int64_t server_tokens(const Server *s);
+int64_t server_next_sample(const Server *s);
+int     server_is_done(const Server *s);   /* run.steps is reached: islands are told so when they ask */
+int     server_islands(const Server *s);   /* that are there */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,20 @@
+/* server_hello.h - whether an island trains what its server has: protocol, config, data, model. For server.c. */
+#ifndef TRAIN_GPT_RUN_OUTER_SERVER_HELLO_H
+#define TRAIN_GPT_RUN_OUTER_SERVER_HELLO_H
+
+#include "data/dataset.h"
+#include "run/config/config.h"
+#include "run/outer/messages.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Returns 0, or the exit code for the island, with the sentence, which has both values, in why [bytes]. elems: of the
+ * server's model. */
+int hello_refuse(const Hello *hello, const Config *config, const Dataset *train, int64_t elems, char *why, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,121 @@
+/* server_peers.c - see server_peers.h. */
+#include "run/outer/server_peers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+
+struct PeerWord {
+    PeerWord   *next;
+    MessageKind kind;
+    int64_t     round;
+    size_t      bytes;
+    char        text[];
+};
+
+/* --- all of them -------------------------------------------------------------------------------------------------- */
+
+Peer *peers_add(Peers *p, Channel *c, double now_ms) {
+    Peer     *peer = (Peer *)calloc(1, sizeof *peer);
+    Peer    **peers = (Peer **)realloc(p->peer, sizeof *peers * (size_t)(p->count + 1));
+    if (peers) p->peer = peers;
+    Channel **channels = (Channel **)realloc(p->channel, sizeof *channels * (size_t)(p->count + 1));
+    if (channels) p->channel = channels;
+    if (!peer || !peers || !channels) fail(EXIT_MEMORY, "no memory for one more connection");
+    *peer = (Peer){.channel = c, .since_ms = now_ms};
+    p->peer[p->count++] = peer;
+    return peer;
+}
+
+static void forget(Peer *p) {
+    for (PeerWord *next; p->first; p->first = next) next = p->first->next, free(p->first);
+    free(p->get);
+    p->last = NULL, p->get = NULL, p->gets = p->got = 0;
+}
+
+void peers_remove(Peers *p, int i) {
+    channel_close(p->peer[i]->channel);
+    forget(p->peer[i]);
+    free(p->peer[i]);
+    memmove(p->peer + i, p->peer + i + 1, sizeof *p->peer * (size_t)(p->count - i - 1));
+    p->count--;
+}
+
+void peers_destroy(Peers *p) {
+    while (p->count) peers_remove(p, p->count - 1);
+    free(p->peer);
+    free(p->channel);
+    *p = (Peers){0};
+}
+
+void peers_wait(Peers *p, int listening, double ms) {
+    for (int i = 0; i < p->count; i++) p->channel[i] = p->peer[i]->channel;
+    channel_wait(p->channel, p->count, listening, ms);
+}
+
+/* --- one ---------------------------------------------------------------------------------------------------------- */
+
+void peer_say(Peer *p, MessageKind kind, int64_t round, const char *text, size_t bytes) {
+    if (!p->first && message_send(p->channel, kind, round, text, bytes) != 0)
+        return; /* sent, or broken: channel_next says so */
+    PeerWord *w = (PeerWord *)malloc(sizeof *w + bytes);
+    if (!w) fail(EXIT_MEMORY, "no memory for a message to %s", channel_peer(p->channel));
+    *w = (PeerWord){.kind = kind, .round = round, .bytes = bytes};
+    if (bytes) memcpy(w->text, text, bytes);
+    if (p->last) p->last->next = w;
+    else         p->first = w;
+    p->last = w;
+}
+
+void peer_refuse(Peer *p, int code, const char *why) {
+    char   text[MESSAGE_TEXT];
+    Refuse refuse = {.code = code};
+    if (p->is_ending) return;
+    forget(p);
+    snprintf(refuse.why, sizeof refuse.why, "%s", why);
+    peer_say(p, MESSAGE_REFUSE, 0, text, refuse_write(&refuse, text));
+    p->is_ending = 1;
+}
+
+int peer_ask(Peer *p, PeerGet get) {
+    if (p->gets == PEER_GETS_MOST) return 0;
+    if ((p->gets & (p->gets - 1)) == 0) { /* a power of two: full */
+        p->get = (PeerGet *)realloc(p->get, sizeof *p->get * (size_t)(p->gets ? 2 * p->gets : 1));
+        if (!p->get) fail(EXIT_MEMORY, "no memory for what %s asks for", channel_peer(p->channel));
+    }
+    p->get[p->gets++] = get;
+    return 1;
+}
+
+static int has_room(const Peer *p) { return channel_unsent(p->channel) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES; }
+
+static void send_weights(Peer *p, const Optimizer *weights) {
+    float *block = NULL;
+    while (p->got < p->gets && has_room(p)) {
+        PeerGet *g = &p->get[p->got];
+        int64_t  elems = g->elems < MESSAGE_ELEMS ? g->elems : MESSAGE_ELEMS;
+        if (!block && !(block = (float *)malloc(sizeof *block * MESSAGE_ELEMS)))
+            fail(EXIT_MEMORY, "no memory for a frame of weights");
+        served_read(weights, WEIGHTS_X, g->offset, elems, block);
+        FrameHeader h = {.kind = MESSAGE_X, .type = FRAME_F32, .round = g->round, .offset = g->offset, .elems = elems,
+                         .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, elems)};
+        if (channel_send(p->channel, h, block) != 1) break;
+        g->offset += elems, g->elems -= elems;
+        if (g->elems == 0) p->got++;
+    }
+    free(block);
+    if (p->got == p->gets) p->got = p->gets = 0;
+}
+
+void peer_send(Peer *p, const Optimizer *weights) {
+    while (p->first && message_send(p->channel, p->first->kind, p->first->round, p->first->text, p->first->bytes) != 0) {
+        PeerWord *next = p->first->next;
+        free(p->first);
+        p->first = next;
+        if (!next) p->last = NULL;
+    }
+    if (!p->first && p->is_ending) channel_end(p->channel);
+    else if (!p->is_ending) send_weights(p, weights);
+}

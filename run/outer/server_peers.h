@@ -1,0 +1,52 @@
+/* server_peers.h - a server's connections: words that wait for room, weights that were asked for, and last words. For
+ * server.c, which knows what the frames mean.
+ */
+#ifndef TRAIN_GPT_RUN_OUTER_SERVER_PEERS_H
+#define TRAIN_GPT_RUN_OUTER_SERVER_PEERS_H
+
+#include "run/outer/members.h"
+#include "run/outer/server_weights.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { PEERS_MOST = 8192, PEER_HELLO_MS = 30000 /* from connection to HELLO */, PEER_GETS_MOST = 1 << 20 };
+
+typedef struct PeerWord PeerWord;
+typedef struct { int64_t round, offset, elems; } PeerGet;
+
+typedef struct {
+    Channel  *channel;      /* owned */
+    Member   *member;       /* borrowed; NULL: no HELLO yet */
+    int       rank;         /* of the island */
+    double    since_ms;
+    int       is_ending;    /* its last words are said */
+    PeerWord *first, *last; /* owned: control messages that wait, in order */
+    PeerGet  *get;          /* owned: what it asked for, from got on */
+    int64_t   gets, got;
+} Peer;
+
+typedef struct {
+    Peer    **peer;         /* owned [count], and each */
+    int       count;
+    Channel **channel;      /* owned [count + 1]: for channel_wait */
+} Peers;
+
+void  peers_destroy(Peers *p);
+Peer *peers_add(Peers *p, Channel *c, double now_ms);
+void  peers_remove(Peers *p, int i);      /* closes its connection */
+void  peers_wait(Peers *p, int listening, double ms);
+
+void  peer_say(Peer *p, MessageKind kind, int64_t round, const char *text, size_t bytes);
+/* REFUSE, and the end: what it sends from now on is dropped. */
+void  peer_refuse(Peer *p, int code, const char *why);
+/* 0: it asks for too much at a time. */
+int   peer_ask(Peer *p, PeerGet get);
+/* Sends what has room. X frames have the GET's round. */
+void  peer_send(Peer *p, const Optimizer *weights);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,141 @@
+/* rounds.c - see rounds.h. */
+#include "run/rounds.h"
+
+#include <stdio.h>
+
+#include "core/clock.h"
+
+int rounds_send_gradients(const Run *r) { return r->island && r->config->outer.send == SEND_GRADIENTS; }
+
+/* --- where the run stands ----------------------------------------------------------------------------------------- */
+
+/* The moments stay, and count their own updates. Steps that are trained twice are cut from the log. */
+static void move_to(Run *r, int64_t step, int64_t to) {
+    r->state.missed += to - step;
+    if (to == step) return;
+    r->resumed.step = -1; /* the checkpoint of that step is another's */
+    if (!run_is_rank0(r)) return;
+    if (to < step) metrics_rolled_back(r->metrics, to, step);
+    else           metrics_joined(r->metrics, to, step);
+}
+
+static int64_t take_lease(Run *r, int64_t step, const Open *lease) {
+    Position now = run_position(r, step);
+    int64_t  given_up = step > lease->step ? (step - lease->step) * r->config->batch.global_tokens : 0;
+    move_to(r, step, lease->step);
+    r->state.start = (Position){lease->step, now.tokens > given_up ? now.tokens - given_up : 0, lease->first};
+    r->round = (RoundWork){.began_ms = clock_ms()};
+    if (step != lease->step || now.samples != lease->first) {
+        loader_seek(r->loader, lease->first);
+        r->between.fed = 0;
+    }
+    return lease->step;
+}
+
+/* All of run.steps: the server has them, though this island may have taken fewer. */
+static int64_t take_last(Run *r, int64_t step) {
+    Position now = run_position(r, step);
+    int64_t  steps = r->config->run.steps;
+    move_to(r, step, steps);
+    r->state.start = (Position){steps, now.tokens, now.samples};
+    return steps;
+}
+
+static int64_t go_on(Run *r, int64_t step, IslandState state) {
+    r->server_is_lost = state == ISLAND_LOST;
+    r->between.lost = 0;
+    if (state == ISLAND_TRAINS) return take_lease(r, step, island_round(r->island));
+    if (state == ISLAND_DONE) return take_last(r, step);
+    r->between.stop = 1;
+    return step;
+}
+
+static IslandWork work_of(const Run *r, int64_t step) {
+    const Open *lease = island_round(r->island);
+    int64_t     steps = step > lease->step ? step - lease->step : 0;
+    int64_t     tokens = steps * r->config->batch.global_tokens;
+    double      loss = r->round.steps ? r->round.losses / (double)r->round.steps : 0.0;
+    return (IslandWork){tokens / r->config->batch.seq_len, tokens, loss};
+}
+
+/* --- lines -------------------------------------------------------------------------------------------------------- */
+
+static void say_joined(const Run *r, IslandState state) {
+    const Open *lease = island_round(r->island);
+    if (!run_is_rank0(r) || state != ISLAND_TRAINS) return;
+    progress_note("joined %s as island %d: round %lld begins at step %lld, with %d island%s", r->config->outer.server,
+                  island_number(r->island), (long long)lease->round, (long long)lease->step, lease->islands,
+                  lease->islands == 1 ? "" : "s");
+}
+
+/* step: completed at its end. */
+static void log_round(Run *r, int64_t step, IslandWork work) {
+    const IslandExchange *e = island_ended(r->island);
+    double                ms = clock_ms() - r->round.began_ms;
+    if (!run_is_rank0(r)) return;
+    OuterMetrics line = {.round = e->closed.round,
+                         .step = step,
+                         .tokens = run_position(r, step).tokens,
+                         .islands = e->closed.islands,
+                         .staleness = e->closed.staleness,
+                         .norm = e->closed.norm,
+                         .ms = ms,
+                         .tokens_per_s = (double)work.tokens / ms * 1e3,
+                         .loss = work.loss};
+    metrics_outer(r->metrics, &line);
+    if (rounds_send_gradients(r) && step % r->config->log.every) return; /* a round is a step */
+    char how[64];
+    if (r->config->outer.wait == WAIT_ALL) snprintf(how, sizeof how, "is over");
+    else snprintf(how, sizeof how, "has its delta, staleness %lld", (long long)e->closed.staleness);
+    progress_note("round %lld %s: %d island%s, norm of the mean delta %.4g; %s sent, %s fetched, waited %.0f ms",
+                  (long long)e->closed.round, how, e->closed.islands, e->closed.islands == 1 ? "" : "s", e->closed.norm,
+                  plan_bytes_text((double)e->sent).text, plan_bytes_text((double)e->received).text, e->ms);
+}
+
+/* --- the run's calls ---------------------------------------------------------------------------------------------- */
+
+int64_t rounds_begin(Run *r, int64_t step) {
+    if (!*r->config->outer.server) return step;
+    r->island = island_create((IslandParts){.config = r->config,
+                                            .comm = r->comm,
+                                            .optimizer = &r->model->optimizer,
+                                            .stream = &r->model->stream,
+                                            .train = &r->train,
+                                            .watchdog = r->watchdog,
+                                            .requests = &r->requests,
+                                            .id = r->state.run_id});
+    IslandState state = island_join(r->island);
+    say_joined(r, state);
+    return go_on(r, step, state);
+}
+
+void rounds_keep(Run *r) {
+    if (r->island) island_keep(r->island);
+}
+
+int64_t rounds_step(Run *r, int64_t step, double loss) {
+    if (!r->island) return step;
+    const Open *lease = island_round(r->island);
+    r->round.losses += loss, r->round.steps++;
+    if (r->between.lost) {
+        IslandState state = island_join(r->island);
+        say_joined(r, state);
+        return go_on(r, step, state);
+    }
+    if (step < lease->step + lease->steps) return step;
+    int         ended;
+    IslandWork  work = work_of(r, step);
+    IslandState state = island_exchange(r->island, work, &ended);
+    if (!ended) say_joined(r, state);
+    else if (island_ended(r->island)->closed.islands > 0) log_round(r, step, work); /* 0: it came too late to count */
+    return go_on(r, step, state);
+}
+
+void rounds_leave(Run *r, int64_t step) {
+    if (r->island) island_leave(r->island, work_of(r, step));
+}
+
+void rounds_end(Run *r) {
+    if (r->server_is_lost)
+        fail(EXIT_PEER, "%s; the run is saved, and the same command joins again", island_lost(r->island));
+}

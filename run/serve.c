@@ -1,0 +1,277 @@
+/* serve.c - the verb serve: the server of a run of islands, in a run folder of its own. One process without MPI; its
+ * weights and momentum lie in host memory, in the order and format of a checkpoint. The protocol is run/outer/server.h's.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/terminal.h"
+#include "model/model.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/config/config.h"
+#include "run/guard/lock.h"
+#include "run/guard/requests.h"
+#include "run/guard/signals.h"
+#include "run/metrics.h"
+#include "run/outer/server.h"
+#include "run/plan.h"
+#include "run/progress.h"
+#include "run/run_folder.h"
+#include "run/sample.h"
+#include "run/verb_arguments.h"
+#include "run/verbs.h"
+
+enum { LISTEN };
+const VerbKey SERVE_KEYS[] = {
+    [LISTEN] = {"listen", "0.0.0.0:7000", "outer.server", "listen on this address, where it has another name here"},
+    {.name = NULL},
+};
+
+static const double TURN_MS = 200.0;
+
+typedef struct {
+    Config          config;
+    Tokenizer       tokenizer;
+    Dataset         train;
+    Comm           *comm;
+    RunLock        *lock;
+    Arena           params_arena, grads_arena, optimizer_arena, sums_arena;
+    Shards         *shards;
+    Optimizer       optimizer;
+    Stream          stream;
+    TrainState      state;
+    CheckpointState checkpoint;
+    Resumed         resumed;
+    Saver          *saver;
+    Metrics        *metrics;
+    Requests        requests;
+    Server         *server;
+    const char     *listen;
+} Serving;
+
+/* --- what it holds ------------------------------------------------------------------------------------------------ */
+
+static Config read_config(int argc, char **argv, const char **listen) {
+    Config config;
+    int    kept = 0;
+    if (argc < 2) verb_misused("serve", "needs a config");
+    for (int i = 2; i < argc; i++) {
+        VerbArgument a = verb_key_or_config("serve", argv[i]);
+        if (a.row == LISTEN) *listen = verb_text(&a);
+        else argv[2 + kept++] = argv[i];
+    }
+    char *faults = config_load(argv[1], argv + 2, kept, 1, &config);
+    if (faults) fail_lines(EXIT_CONFIG, faults);
+    if (!*config.outer.server)
+        fail(EXIT_CONFIG, "serve: outer.server is \"\": give the host:port at which islands find this server");
+    if (config.run.stop_step)
+        fail(EXIT_CONFIG, "serve: run.stop_step stops an island, and its server serves on: run.stop_step=0");
+    if (!**listen) *listen = config.outer.server;
+    return config;
+}
+
+/* Carves shards and optimizer of one rank; dry first, to know how much they take. */
+static void carve(Serving *s) {
+    ShardsSpec spec = {.shape = s->config.model.shape, .ranks = 1, .zero_stage = 0, .act = F32, .use = GPT_INFERENCE};
+    s->shards = shards_create(spec, model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL}),
+                              step_sums_create(&s->sums_arena), &s->params_arena, &s->grads_arena);
+    s->optimizer = optimizer_create(optimizer_kind(s->config.optimizer.name), s->shards,
+                                    device_is_host() ? MEMORY_DEVICE : MEMORY_HOST, &s->optimizer_arena);
+}
+
+static void take_memory(Serving *s) {
+    s->params_arena = arena_dry("parameters"), s->grads_arena = arena_dry("gradients");
+    s->optimizer_arena = arena_dry("optimizer"), s->sums_arena = arena_dry("sums");
+    carve(s);
+    size_t params = s->params_arena.peak_bytes, grads = s->grads_arena.peak_bytes,
+           optimizer = s->optimizer_arena.peak_bytes, sums = s->sums_arena.peak_bytes;
+    optimizer_destroy(&s->optimizer);
+    shards_destroy(s->shards);
+    s->params_arena = arena_create("parameters", params), s->grads_arena = arena_create("gradients", grads);
+    s->optimizer_arena = arena_create_host("optimizer", optimizer), s->sums_arena = arena_create("sums", sums);
+    carve(s);
+}
+
+/* The weights of its checkpoint, of model.init_from, or new ones. */
+static void load_weights(Serving *s) {
+    const Config *c = &s->config;
+    s->checkpoint = (CheckpointState){.config = c,
+                                      .best_step = -1,
+                                      .comm = s->comm,
+                                      .optimizer = &s->optimizer,
+                                      .stream = &s->stream,
+                                      .train = &s->train,
+                                      .tokenizer = &s->tokenizer,
+                                      .lock = s->lock,
+                                      .precision = "fp32",
+                                      .threads = device_threads(),
+                                      .train_state = &s->state};
+    s->state.loss_scale = loss_scale_start(F32);
+    s->resumed = checkpoint_resume(&s->checkpoint);
+    if (s->resumed.ranks == 0 && c->model.init_from[0]) checkpoint_init_from(c->model.init_from, &s->checkpoint);
+    else if (s->resumed.ranks == 0) masters_init(&s->optimizer, &s->stream, (uint64_t)c->run.seed, NULL, NULL);
+    if (s->resumed.step % c->outer.every)
+        fail(EXIT_CONFIG,
+             "%s stands at step %lld, where no round of outer.every = %lld ends: a server goes on in a folder of its own",
+             c->run.dir, (long long)s->resumed.step, (long long)c->outer.every);
+}
+
+static void open_run(Serving *s, int argc, char **argv) {
+    *s = (Serving){.listen = ""};
+    s->config = read_config(argc, argv, &s->listen);
+    const Config *c = &s->config;
+    run_folder_check(c);
+    s->tokenizer = sample_tokenizer(c);
+    s->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len,
+                            c->model.shape.vocab_size);
+    checkpoint_precheck_source(c);
+    World *w = world_join((Launch){.size = 1});
+    s->comm = world_all(w);
+    device_open(0, world_threads(w));
+    signals_keep_to_main();
+    s->lock = lock_run_folder(c->run.dir, s->comm, NULL, LOCK_BEAT_MS);
+    checkpoint_precheck(c);
+    take_memory(s);
+    s->stream = stream_create(0);
+    load_weights(s);
+}
+
+static void begin(Serving *s) {
+    const Config *c = &s->config;
+    lock_sign(s->lock);
+    checkpoint_make_room(&s->checkpoint);
+    s->saver = saver_create(&s->checkpoint);
+    run_folder_keep_log(c);
+    run_folder_keep_config(c);
+    s->metrics = metrics_open(c->run.dir, s->resumed.step,
+                              (MetricsAbout){NAN, program_commit(), s->shards->layout.elems, c->log.tensorboard});
+    if (s->resumed.ranks > 0) metrics_resumed(s->metrics, s->resumed.step, 1);
+    s->checkpoint.log = metrics_path(s->metrics), s->checkpoint.log_fd = metrics_fd(s->metrics);
+    s->requests = requests_start(s->comm, c->run.dir, c->run.max_minutes, clock_ms(),
+                                 (double)checkpoint_disk_bytes(&s->shards->layout, s->optimizer.kind));
+    s->server = server_create((ServerParts){c, &s->train, &s->optimizer, s->listen, s->resumed.step,
+                                            s->state.start.tokens, s->state.start.samples, progress_note});
+}
+
+static void end(Serving *s) {
+    server_destroy(s->server);
+    saver_destroy(s->saver);
+    metrics_close(s->metrics);
+    dataset_close(&s->train);
+    tokenizer_destroy(&s->tokenizer);
+    optimizer_destroy(&s->optimizer);
+    shards_destroy(s->shards);
+    stream_destroy(&s->stream);
+    arena_destroy(&s->params_arena), arena_destroy(&s->grads_arena);
+    arena_destroy(&s->optimizer_arena), arena_destroy(&s->sums_arena);
+    say_end_log();
+    lock_release(s->lock);
+    world_leave(comm_world(s->comm));
+    config_free(&s->config);
+}
+
+/* --- its rounds --------------------------------------------------------------------------------------------------- */
+
+static void report_saved(Serving *s, double ms) {
+    if (ms <= 0.0) return;
+    requests_saved(&s->requests, ms);
+    metrics_saved(s->metrics, saver_step(s->saver), ms);
+    progress_note("saved %s/checkpoints/step_%08lld in %.2f s", s->config.run.dir, (long long)saver_step(s->saver),
+                  ms * 1e-3);
+}
+
+static void save(Serving *s) {
+    char    fault[METRICS_FAULT_BYTES] = "";
+    int64_t step = server_step(s->server);
+    if (saver_step(s->saver) == step || (s->resumed.ranks > 0 && s->resumed.step == step)) return;
+    report_saved(s, saver_finish(s->saver));
+    s->state.start = (Position){step, server_tokens(s->server), server_next_sample(s->server)};
+    int logged = metrics_catch_up(s->metrics, fault);
+    saver_start(s->saver, step, logged ? NULL : fault);
+    metrics_draw(s->metrics);
+}
+
+static int is_due(const Config *c, int64_t step) {
+    int64_t every = c->checkpoint.every;
+    return every > 0 && step / every > (step - c->outer.every) / every;
+}
+
+static void log_round(Serving *s, const ServerRound *r) {
+    const Config *c = &s->config;
+    double        rate = (double)r->own_tokens / r->ms * 1e3;
+    char          took[32];
+    if (r->ms < 10e3) snprintf(took, sizeof took, "%.0fms", r->ms);
+    else progress_duration(took, r->ms);
+    metrics_outer(s->metrics, &(OuterMetrics){.round = r->round,
+                                              .step = r->step,
+                                              .tokens = r->tokens,
+                                              .islands = r->islands,
+                                              .staleness = r->staleness,
+                                              .norm = r->norm,
+                                              .ms = r->ms,
+                                              .tokens_per_s = rate,
+                                              .loss = r->loss});
+    progress_note("round %lld/%lld  %5.1f%% | loss %.4f | norm %.3g | %d island%s | %.1fk tok/s | %s",
+                  (long long)r->round, (long long)(c->run.steps / c->outer.every),
+                  100.0 * (double)r->step / (double)c->run.steps, r->loss, r->norm, r->islands,
+                  r->islands == 1 ? "" : "s", rate * 1e-3, took);
+}
+
+/* Returns 0 when it is asked to stop. */
+static int goes_on(Serving *s) {
+    if (lock_is_lost(s->lock)) lock_fail(s->lock);
+    return !requests_stop(&s->requests, 0.0);
+}
+
+static void serve_rounds(Serving *s) {
+    ServerRound over;
+    while (!server_is_done(s->server) && goes_on(s)) {
+        error_set_step(server_step(s->server));
+        if (server_turn(s->server, TURN_MS, &over)) {
+            log_round(s, &over);
+            if (is_due(&s->config, over.step)) save(s);
+        }
+        if (requests_save(&s->requests)) save(s);
+        if (saver_ready(s->saver)) report_saved(s, saver_next(s->saver));
+    }
+    if (!server_is_done(s->server) && server_end_round(s->server, &over)) log_round(s, &over);
+}
+
+/* The islands fetch the last weights, and leave. */
+static void see_them_off(Serving *s) {
+    ServerRound over;
+    while (server_islands(s->server) > 0 && goes_on(s)) server_turn(s->server, TURN_MS, &over);
+}
+
+int verb_serve(int argc, char **argv) {
+    Serving serving, *s = &serving;
+    char    address[CHANNEL_PEER_BYTES];
+    signals_install();
+    signals_answer((Launch){.size = 1});
+    open_run(s, argc, argv);
+    int64_t steps = s->config.run.steps;
+    if (s->resumed.step >= steps) {
+        progress_note("%s is at step %lld of run.steps = %lld already: nothing to do", s->config.run.dir,
+                      (long long)s->resumed.step, (long long)steps);
+        end(s);
+        return EXIT_DONE;
+    }
+    begin(s);
+    server_address(s->server, address);
+    progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps", s->config.run.dir, address,
+                  (long long)s->resumed.step, (long long)steps, (long long)s->config.outer.every);
+    serve_rounds(s);
+    save(s);
+    report_saved(s, saver_finish_last(s->saver));
+    int is_done = server_is_done(s->server);
+    if (is_done) see_them_off(s);
+    progress_note(is_done ? "done: step %lld of %lld"
+                          : "stopped at step %lld of %lld, saved; the same command goes on from here",
+                  (long long)server_step(s->server), (long long)steps);
+    metrics_draw(s->metrics);
+    requests_end(&s->requests);
+    end(s);
+    return is_done ? EXIT_DONE : EXIT_STOPPED;
+}

@@ -1,0 +1,249 @@
+#!/usr/bin/env bash
+# elastic.sh - trains on the hosts that answer until run.steps are done: after a loss on those that are left, and on
+# more when more are there, each time from the newest checkpoint.
+#
+#   scripts/elastic.sh config.json [key=value ...] [hosts=FILE] [np=N]
+#
+#   hosts=FILE   lines "host", "host:slots" or "host slots=N". A slot is a rank; a host without a number has one. An
+#                executable, as hosts=./discover.sh, is run and prints them. Without hosts=: the nodes of the SLURM job;
+#                else this machine, with a slot for each GPU, or else for each core
+#   np=N         at most N ranks; without hosts= so many on this machine
+#
+# Exit codes of the job:
+#   0                done
+#   75               saved: the end, unless this script asked for it, because the hosts have changed; then again
+#   1, 77, over 128  a rank or a host is lost: again with those that answer; the third such end with no newer step than
+#                    at the first is the last
+#   73               after a loss the old job is still ending: again, for ten seconds
+#   any other        another start would end the same way
+#
+# USR1, TERM, HUP and Ctrl-C make the job save and stop (75), a second TERM or Ctrl-C ends it at once, USR2 makes it
+# save. The variables are in docs/elastic.md. Each thing done is a line on stderr and in run.dir/elastic.log.
+set -u
+
+TRIES=3 LOCKED_TRIES=10
+program=${TRAIN_GPT:-./train_gpt} hosts='' np='' run_dir=''
+if [ -n "${SLURM_JOB_NODELIST:-}" ]; then # each question is a job step there
+    : "${AGENT:=srun --overlap --immediate=5 --nodes=1 --ntasks=1 --nodelist}" "${WATCH:=60}"
+fi
+read -ra agent <<<"${AGENT:-ssh -o BatchMode=yes -o ConnectTimeout=3}"
+read -ra options <<<"${OPTIONS:-}"
+own_session=() # a terminal's Ctrl-C is then for this script alone: mpirun would make a quick end of it
+if (: </dev/tty) 2>/dev/null; then own_session=(setsid); fi
+work=$(mktemp -d) || exit 74
+trap 'rm -rf "$work"' EXIT
+
+# The log waits for the run's folder, which the program makes: a config with faults leaves nothing behind.
+say() {
+    echo "elastic.sh: $*" >&2
+    echo "$(date '+%F %T') $*" >>"$work/unkept"
+    if [ -d "$run_dir" ]; then cat "$work/unkept" >>"$run_dir/elastic.log" && : >"$work/unkept"; fi
+}
+plural() { if [ "$1" = 1 ]; then echo "1 rank"; else echo "$1 ranks"; fi; }
+end() { say "${@:2}"; exit "$1"; } # CODE WORD...
+
+# --- signals, handed on as scripts/train.sbatch does: mpirun passes USR1 and USR2 to every rank -----------------------
+
+pid='' stopping='' interrupted=''
+hand_on() {
+    interrupted=1
+    if [ -n "$pid" ]; then kill -s "$1" "$pid" 2>/dev/null; fi
+}
+ask() { # SIGNAL
+    if [ -n "$stopping" ] && [ "$1" != USR1 ]; then
+        hand_on TERM
+        say "$1 again: the job is ended at once"
+        return
+    fi
+    stopping=1
+    hand_on USR1
+    say "$1: the job is asked to save and stop"
+}
+trap 'ask USR1' USR1
+trap 'ask TERM' TERM
+trap 'ask HUP' HUP
+trap 'ask Ctrl-C' INT
+trap 'hand_on USR2' USR2
+
+# Runs a command to its end; its status in code. A trapped signal ends only the wait.
+await() {
+    "$@" &
+    pid=$!
+    if [ -n "$stopping" ]; then kill -s USR1 $pid 2>/dev/null; fi # the signal came when there was no pid yet
+    while interrupted='' && wait $pid; code=$?; [ -n "$interrupted" ]; do :; done
+    pid=''
+}
+rest() { # SECONDS
+    local before=$code
+    await sleep "$1"
+    code=$before
+}
+
+# --- hosts: files of lines "host slots=N", as mpirun reads them -------------------------------------------------------
+
+slots_here() { { nvidia-smi -L 2>/dev/null | grep -c '^GPU'; nproc; } | awk '$1 > 0 { print; exit }'; }
+slurm_hosts() { # SLURM_TASKS_PER_NODE as 2(x3),1
+    paste -d: <(scontrol show hostnames) \
+        <(tr , '\n' <<<"$SLURM_TASKS_PER_NODE" | awk -F'[(x)]+' '{ for (i = 0; i < ($2 ? $2 : 1); i++) print $1 }')
+}
+list_hosts() {
+    local found
+    if [ -n "$hosts" ] && [ -x "$hosts" ]; then found=$(timeout 30 "$(realpath "$hosts")" </dev/null)
+    elif [ -n "$hosts" ]; then found=$(cat "$hosts")
+    elif [ -n "${SLURM_JOB_NODELIST:-}" ]; then found=$(slurm_hosts)
+    else found=localhost:${np:-$(slots_here)}
+    fi || { echo "no list of hosts from ${hosts:-SLURM}" >&2; return 64; }
+    awk '{ line = $0; sub(/#.*/, ""); gsub(/:|[ \t]+slots[ \t]*=[ \t]*/, " ") }
+         NF == 0 { next }
+         NF == 1 { $2 = 1 }
+         NF > 2 || $1 !~ /^[A-Za-z0-9][A-Za-z0-9._-]*$/ || $2 !~ /^[1-9][0-9]*$/ || $2 > 65536 { bad = 1; exit }
+         { if (!($1 in slots)) order[++n] = $1; slots[$1] += $2 }
+         END {
+             if (bad) print "hosts: \"" line "\" is not \"host\", \"host:slots\" or \"host slots=N\"" > "/dev/stderr"
+             if (bad) exit 64
+             for (i = 1; i <= n; i++) print order[i] " slots=" slots[order[i]] }' <<<"$found"
+}
+
+# Does a host answer? Those in use, the lines of $2, are not asked.
+answers() { # HOST IN_USE
+    case $1 in localhost | 127.0.0.1 | "$(hostname)" | "$(hostname -s)") return ;; esac
+    grep -q "^${1//./\\.} " "$2" || timeout 10 "${agent[@]}" "$1" true </dev/null >/dev/null 2>&1
+}
+# Those of a list that answer, in its order. All are asked at once.
+answering() ( # LIST IN_USE
+    heard=$(mktemp -d "$work/heard.XXXXXX") || exit 74
+    while read -r host _; do if answers "$host" "$2"; then touch "$heard/$host"; fi & done <"$1"
+    wait
+    while read -r host slots; do if [ -e "$heard/$host" ]; then echo "$host $slots"; fi; done <"$1"
+    rm -r "$heard"
+)
+
+# The most ranks that the config allows on the hosts of a file.
+fit() {
+    local slots
+    slots=$(awk -F= '{ n += $2 } END { print n + 0 }' "$1")
+    if [ -n "$np" ] && [ "$slots" -gt "$np" ]; then slots=$np; fi
+    if [ "$slots" -eq 0 ]; then echo "no host answers" >&2; return 77; fi
+    "$program" plan "${words[@]}" ranks="$slots" fit=true json=true | sed -n 's/.*"ranks":\([0-9]*\).*/\1/p'
+    return "${PIPESTATUS[0]}"
+}
+
+# The hostfile of the next start, and ranks. But for the first start it waits for enough hosts.
+choose() {
+    list_hosts >"$work/listed" && answering "$work/listed" /dev/null >"$work/hosts" && ranks=$(fit "$work/hosts")
+}
+gather() {
+    local waited=0 patience=${PATIENCE:-600}
+    until choose 2>"$work/why"; code=$?; [ $code -eq 0 ]; do
+        if [ -z "$begun" ] || [ $waited -ge "$patience" ]; then
+            end "${lost:-$code}" "no start: $(cat "$work/why")"
+        fi
+        if [ $waited -eq 0 ]; then say "waits up to $patience s for hosts: $(cat "$work/why")"; fi
+        rest 2
+        if [ -n "$stopping" ]; then return; fi
+        waited=$((waited + 2))
+    done
+}
+
+# Beside the job: asks it to stop once the hosts allow another number of ranks, or one that it uses is listed no more.
+watch_hosts() {
+    local more gone
+    cp "$work/hosts" "$work/seen"
+    while sleep "${WATCH:-5}" >/dev/null 2>&1; do
+        [ -d "$run_dir" ] || continue                      # the job has not begun
+        list_hosts >"$work/listed" 2>/dev/null || continue # a discovery that fails once says nothing about the hosts
+        answering "$work/listed" "$work/hosts" >"$work/now"
+        if cmp -s "$work/now" "$work/seen"; then continue; fi
+        cp "$work/now" "$work/seen"
+        more=$(fit "$work/now" 2>/dev/null) || continue
+        gone=$(awk 'NR == FNR { listed[$1] = 1; next } !($1 in listed) { print $1 " is listed no more, "; exit }' \
+            "$work/listed" "$work/hosts")
+        if [ "$more" = "$ranks" ] && [ -z "$gone" ]; then continue; fi
+        say "${gone}there is room for $(plural "$more") instead of $ranks: the job is asked to save and stop"
+        touch "$work/changed" "$run_dir/STOP"
+        return
+    done
+}
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+newest_step() { # in a checkpoint or in the metrics
+    {
+        echo 0
+        printf '%s\n' "$run_dir"/checkpoints/step_* | sed -n 's|.*/step_0*\([0-9][0-9]*\)$|\1|p'
+        tail -n 100 "$run_dir/metrics.jsonl" 2>/dev/null | sed -n 's/.*"kind":"train".*"step":\([0-9]*\).*/\1/p'
+    } | sort -n | tail -n 1
+}
+
+# Without keepalive mpirun would wait a quarter of an hour for a host that is gone without a word.
+start() {
+    local watcher
+    rm -f "$work/changed"
+    say "$(plural "$ranks") on $(cut -d' ' -f1 "$work/hosts" | paste -sd' ')"
+    watch_hosts & watcher=$!
+    await "${own_session[@]}" mpirun --hostfile "$work/hosts" -np "$ranks" --bind-to none \
+        --mca plm_rsh_agent "${agent[*]}" --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_keepalive_time 10 \
+        --mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 3 "${options[@]}" "$program" "${words[@]}"
+    kill $watcher 2>/dev/null
+    wait $watcher 2>/dev/null
+    if [ -e "$work/changed" ]; then rm -f "$run_dir/STOP"; fi # of a job that was lost before it read it
+}
+
+after_loss() {
+    local step seconds=0
+    step=$(newest_step) lost=$code
+    if [ "$step" -gt "$furthest" ]; then furthest=$step losses=0; fi
+    losses=$((losses + 1))
+    if [ $losses -ge $TRIES ]; then
+        say "exit code $code: $losses losses in a row at step $step, so no further start"
+        end "$code" "repair the fault above, then start again"
+    fi
+    if [ $losses -gt 1 ]; then seconds=$((${BACKOFF:-5} * 4 ** (losses - 2))); fi
+    say "exit code $code at step $step, loss $losses of $TRIES there: again with the hosts that answer, in $seconds s"
+    rest $seconds
+}
+
+still_locked() {
+    locked=$((locked + 1))
+    if [ -z "$lost" ] || [ $locked -gt $LOCKED_TRIES ]; then end 73 "exit code 73: another job uses $run_dir"; fi
+    say "the lost job is still ending: again in 1 s"
+    rest 1
+}
+
+train() {
+    local begun='' lost='' losses=0 locked=0 furthest code=0
+    furthest=$(newest_step)
+    while :; do
+        gather
+        if [ -n "$stopping" ]; then end 75 "stopped between two starts; the same command goes on"; fi
+        start
+        if [ -n "$stopping" ] && [ "$code" -eq 138 ]; then code=75; fi # USR1 came before the program took it
+        if [ "$code" -ne 0 ] && [ -n "$stopping" ]; then end "$code" "exit code $code; the same command goes on"; fi
+        if [ "$code" -ne 73 ]; then locked=0; fi
+        case $code in
+        0) end 0 "done" ;;
+        75) [ -e "$work/changed" ] || end 75 "exit code 75: stopped on request; the same command goes on" ;;
+        73) still_locked ;;
+        1 | 77 | 129 | 1[3-9]? | 2??) after_loss ;;
+        *) end "$code" "exit code $code: another start would end the same way" ;;
+        esac
+        if [ -z "$begun" ]; then begun=1 words+=("run.resume=auto"); fi # the run that is there now is its own
+    done
+}
+
+words=()
+for word in "$@"; do
+    case $word in
+    hosts=*) hosts=${word#hosts=} ;;
+    np=*) np=${word#np=} ;;
+    *) words+=("$word") ;;
+    esac
+done
+[ ${#words[@]} -gt 0 ] || end 64 "no config: scripts/elastic.sh config.json [key=value ...] [hosts=FILE] [np=N]"
+[[ $np =~ ^([1-9][0-9]{0,5})?$ ]] || end 64 "np=$np is no number of ranks"
+[ -z "$hosts" ] || [ -f "$hosts" ] || end 64 "there is no file hosts=$hosts"
+command -v "$program" >/dev/null || end 64 "no program $program in $PWD: start where it is, or set TRAIN_GPT"
+command -v mpirun >/dev/null || end 69 "no mpirun on $(hostname): install Open MPI, or load the cluster's"
+found=$("$program" check "${words[@]}" data.train=- data.val=) || exit # a fault in the config shows here and now
+run_dir=$(sed -n 's/^run folder  *//p' <<<"$found")
+train

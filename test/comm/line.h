@@ -1,0 +1,96 @@
+/* line.h - for tests of channels: a client's and a server's channel, and the line between them in the test's hands. */
+#ifndef TRAIN_GPT_TEST_COMM_LINE_H
+#define TRAIN_GPT_TEST_COMM_LINE_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "comm/socket.h"
+
+typedef struct {
+    Channel *client, *server;
+    int      at_client, at_server; /* the ends that the test holds: what the client sends is read at at_client */
+} Line;
+
+static const Key KEY = {{1, 2, 3}}, OTHER_KEY = {{1, 2, 4}};
+
+/* Two ends of a TCP connection on this machine; the first does not block. */
+static inline void tcp_pair(int ends[2]) {
+    static int         listening = -1;
+    static ChannelFault fault;
+    struct sockaddr_in at;
+    socklen_t          bytes = sizeof at;
+    if (listening < 0) listening = channel_listen("127.0.0.1:0", &fault);
+    getsockname(listening, (struct sockaddr *)&at, &bytes);
+    ends[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(ends[1], (struct sockaddr *)&at, bytes) != 0) ends[0] = -1;
+    else
+        while ((ends[0] = socket_accept(listening)) < 0)
+            poll(&(struct pollfd){.fd = listening, .events = POLLIN}, 1, 100);
+}
+
+static inline Line line_make(const Key *client, const Key *server) {
+    int  c[2], s[2];
+    Line l;
+    tcp_pair(c), tcp_pair(s);
+    l.client = channel_over(c[0], SIDE_CLIENT, client), l.at_client = c[1];
+    l.server = channel_over(s[0], SIDE_SERVER, server), l.at_server = s[1];
+    return l;
+}
+
+static inline void line_free(Line *l) {
+    channel_close(l->client), channel_close(l->server);
+    if (l->at_client >= 0) close(l->at_client);
+    if (l->at_server >= 0) close(l->at_server);
+}
+
+/* Bytes of a known number that a channel has sent. */
+static inline void line_read(int end, void *out, size_t bytes) {
+    for (size_t got = 0; got < bytes;) {
+        ssize_t n = recv(end, (char *)out + got, bytes - got, 0);
+        if (n <= 0) return;
+        got += (size_t)n;
+    }
+}
+
+/* Bytes to a channel; it takes them at once. A channel that has closed is no matter. */
+static inline void line_write(int end, const void *bytes, size_t length) {
+    if (length > 0 && send(end, bytes, length, MSG_NOSIGNAL) < 0) return;
+}
+
+/* The end of what goes to a channel. */
+static inline void line_cut(int *end) {
+    shutdown(*end, SHUT_WR);
+    close(*end);
+    *end = -1;
+}
+
+/* Both openings, carried over. */
+static inline void line_open(Line *l) {
+    uint8_t bytes[72];
+    line_read(l->at_client, bytes, 40), line_write(l->at_server, bytes, 40);
+    while (channel_received_bytes(l->server) < 40) channel_wait(&l->server, 1, -1, 100), channel_progress(l->server);
+    line_read(l->at_server, bytes, 72), line_write(l->at_client, bytes, 72);
+    while (!channel_is_open(l->client)) channel_wait(&l->client, 1, -1, 100), channel_progress(l->client);
+    line_read(l->at_client, bytes, 32), line_write(l->at_server, bytes, 32);
+    while (!channel_is_open(l->server)) channel_wait(&l->server, 1, -1, 100), channel_progress(l->server);
+}
+
+/* The next frame within 2 s; -1: broken. */
+static inline int next_frame(Channel *c, FrameHeader *h, const void **payload) {
+    int got;
+    for (int i = 0; (got = channel_next(c, h, payload)) == 0 && i < 20; i++) channel_wait(&c, 1, -1, 100);
+    return got;
+}
+
+/* A frame of bytes, of kind 1. */
+static inline FrameHeader bytes_frame(size_t bytes) {
+    return (FrameHeader){.kind = 1, .type = FRAME_BYTES, .round = 7, .payload_bytes = (uint32_t)bytes};
+}
+
+#endif

@@ -1,0 +1,384 @@
+/* test_channel.c - channels as islands and servers use them: whole talks over real addresses, a reader that stops
+ * reading, last words, and connecting to those who are not there. */
+#include "comm/channel.h" /* before cmocka.h, which makes a macro of fail() */
+#include "core/clock.h"
+#include "core/error.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "test/comm/line.h"
+
+/* --- a server in a thread, which sends each frame back ------------------------------------------------------------ */
+
+typedef struct {
+    int       listening;
+    char      address[CHANNEL_PEER_BYTES];
+    Key       key;
+    pthread_t thread;
+    int       stop;
+    uint64_t  sent, received; /* by the last channel that ended */
+    char      fault[512];     /* and its end */
+    int       code;
+} Echo;
+
+static void echo_frames(Echo *e, Channel **c) {
+    FrameHeader h;
+    const void *payload;
+    int         got;
+    while ((got = channel_next(*c, &h, &payload)) > 0)
+        while (channel_send(*c, h, payload) == 0) channel_flush(*c, 100);
+    if (got == 0) return;
+    e->sent = channel_sent_bytes(*c), e->received = channel_received_bytes(*c), e->code = channel_fault_code(*c);
+    snprintf(e->fault, sizeof e->fault, "%s", channel_fault(*c));
+    channel_close(*c);
+    *c = NULL;
+}
+
+static void *echo_serve(void *argument) {
+    Echo    *e = argument;
+    Channel *c[4] = {NULL};
+    while (!__atomic_load_n(&e->stop, __ATOMIC_RELAXED)) {
+        channel_wait(c, 4, e->listening, 20);
+        for (int i = 0; i < 4; i++) {
+            if (!c[i]) c[i] = channel_accept(e->listening, &e->key);
+            if (c[i]) echo_frames(e, &c[i]);
+        }
+    }
+    for (int i = 0; i < 4; i++) channel_close(c[i]);
+    return NULL;
+}
+
+static int echo_begin(Echo *e, const char *address, const Key *key) {
+    ChannelFault fault;
+    memset(e, 0, sizeof *e);
+    e->key = *key;
+    if ((e->listening = channel_listen(address, &fault)) < 0) return 0;
+    channel_listening(e->listening, e->address);
+    assert_int_equal(pthread_create(&e->thread, NULL, echo_serve, e), 0);
+    return 1;
+}
+
+static void echo_end(Echo *e) {
+    __atomic_store_n(&e->stop, 1, __ATOMIC_RELAXED);
+    pthread_join(e->thread, NULL);
+    close(e->listening);
+}
+
+/* --- whole talks -------------------------------------------------------------------------------------------------- */
+
+static uint8_t *filled(size_t bytes, uint8_t from) {
+    uint8_t *x = malloc(bytes + 1);
+    for (size_t i = 0; i < bytes; i++) x[i] = (uint8_t)(from + i * 7 + i / 251);
+    return x;
+}
+
+static void a_whole_talk(void **state) {
+    (void)state;
+    static const size_t sizes[] = {0, 1, 2, 3, 79, 4096, 1 << 20, FRAME_PAYLOAD_LIMIT, 5};
+    enum { COUNT = sizeof sizes / sizeof *sizes };
+    Echo         e;
+    ChannelFault fault;
+    uint64_t     bytes = 0;
+    assert_true(echo_begin(&e, "127.0.0.1:0", &KEY));
+    Channel *c = channel_connect(e.address, &KEY, 0, NULL, NULL, &fault);
+    assert_non_null(c);
+    assert_string_equal(channel_peer(c), e.address);
+    assert_true(channel_is_open(c) && !channel_is_broken(c));
+    assert_string_equal(channel_fault(c), "");
+    for (int i = 0; i < COUNT; i++) {
+        uint8_t    *x = filled(sizes[i], (uint8_t)i);
+        FrameHeader h = {.kind = (uint8_t)(i + 1), .type = FRAME_BYTES, .round = i, .offset = 10 * i, .elems = 3 * i,
+                         .payload_bytes = (uint32_t)sizes[i]};
+        FrameHeader back;
+        const void *payload;
+        assert_int_equal(channel_send(c, h, x), 1);
+        assert_int_equal(next_frame(c, &back, &payload), 1);
+        assert_true(back.kind == h.kind && back.round == i && back.offset == 10 * i && back.elems == 3 * i &&
+                    back.counter == (uint64_t)i && back.payload_bytes == sizes[i]);
+        assert_memory_equal(payload, x, sizes[i]);
+        bytes += FRAME_HEADER_BYTES + sizes[i] + SEAL_BYTES;
+        free(x);
+    }
+    assert_int_equal(channel_sent_bytes(c), 40 + 32 + bytes);
+    assert_int_equal(channel_received_bytes(c), 72 + bytes);
+    channel_close(c);
+    for (int i = 0; i < 100 && !e.received; i++) poll(NULL, 0, 10);
+    echo_end(&e);
+    assert_int_equal(e.received, 40 + 32 + bytes);
+    assert_int_equal(e.sent, 72 + bytes);
+    assert_non_null(strstr(e.fault, "closed the connection"));
+}
+
+/* Many frames under way at once, both ways; each side reads while it writes. */
+static void frames_under_way(void **state) {
+    (void)state;
+    enum { FRAMES = 200, BYTES = 100000 };
+    Echo         e;
+    ChannelFault fault;
+    FrameHeader  h;
+    const void  *payload;
+    uint8_t     *x = filled(BYTES, 1);
+    int          sent = 0, got = 0;
+    assert_true(echo_begin(&e, "127.0.0.1:0", &KEY));
+    Channel *c = channel_connect(e.address, &KEY, 0, NULL, NULL, &fault);
+    for (double until = clock_ms() + 20e3; got < FRAMES && clock_ms() < until;) {
+        while (sent < FRAMES && channel_send(c, bytes_frame(BYTES - (size_t)sent), x) == 1) sent++;
+        for (; channel_next(c, &h, &payload) == 1; got++) {
+            assert_int_equal(h.payload_bytes, BYTES - got);
+            assert_memory_equal(payload, x, h.payload_bytes);
+        }
+        channel_wait(&c, 1, -1, 100);
+    }
+    assert_int_equal(got, FRAMES);
+    channel_close(c);
+    echo_end(&e);
+    free(x);
+}
+
+static void other_families_and_names(void **state) {
+    (void)state;
+    static const char *const addresses[] = {"[::1]:0", "localhost:0"};
+    Echo         e;
+    ChannelFault fault;
+    int          tried = 0;
+    for (int i = 0; i < 2; i++) {
+        char name[CHANNEL_PEER_BYTES + 16];
+        if (!echo_begin(&e, addresses[i], &KEY)) continue; /* a machine without IPv6 */
+        snprintf(name, sizeof name, "%s%s", i == 0 ? "[::1]" : "localhost", strrchr(e.address, ':'));
+        Channel *c = channel_connect(name, &KEY, 0, NULL, NULL, &fault);
+        assert_non_null(c);
+        assert_string_equal(channel_peer(c), e.address);
+        channel_close(c);
+        echo_end(&e);
+        tried++;
+    }
+    assert_true(tried > 0);
+}
+
+/* --- readers that stop -------------------------------------------------------------------------------------------- */
+
+/* Two channels that face each other, open. */
+static void face(Channel **client, Channel **server) {
+    int ends[2];
+    tcp_pair(ends);
+    *server = channel_over(ends[0], SIDE_SERVER, &KEY);
+    *client = channel_over(ends[1], SIDE_CLIENT, &KEY);
+    for (int i = 0; i < 1000 && !(channel_is_open(*client) && channel_is_open(*server)); i++) {
+        Channel *both[2] = {*client, *server};
+        channel_wait(both, 2, -1, 10);
+        channel_progress(*client), channel_progress(*server);
+    }
+}
+
+static void a_reader_that_stops_reading(void **state) {
+    (void)state;
+    enum { BYTES = 1 << 20 };
+    Channel     *client, *server;
+    uint8_t     *x = filled(BYTES, 3);
+    int          sent = 0, got = 0, full = 0;
+    FrameHeader  h;
+    const void  *payload;
+    face(&client, &server);
+    assert_int_equal(channel_flush(server, 0), 1);
+    for (int i = 0; i < 100 && !full; i++) {
+        int rc = channel_send(server, bytes_frame(BYTES - (size_t)sent), x);
+        assert_true(rc >= 0);
+        sent += rc == 1, full = rc == 0;
+        assert_true(channel_unsent(server) <= CHANNEL_OUT_BYTES);
+    }
+    assert_true(full); /* never more memory than that */
+    double began = clock_ms();
+    assert_int_equal(channel_flush(server, 50), 0);
+    assert_true(clock_ms() - began >= 50 && clock_ms() - began < 2000);
+    assert_int_equal(channel_progress(server), 0); /* no reason to break: the user has patience, or not */
+    for (double until = clock_ms() + 20e3; got < sent && clock_ms() < until; channel_progress(server))
+        while (channel_next(client, &h, &payload) == 1) {
+            assert_int_equal(h.payload_bytes, BYTES - got);
+            assert_memory_equal(payload, x, h.payload_bytes);
+            got++;
+        }
+    assert_int_equal(got, sent);
+    assert_int_equal(channel_unsent(server), 0);
+    channel_close(client), channel_close(server);
+    free(x);
+}
+
+/* A server says why and ends, while its peer sends and sends and reads late: the peer gets the words. */
+static void last_words_reach_a_peer_that_sends(void **state) {
+    (void)state;
+    enum { BYTES = 1 << 20 };
+    Channel     *client, *server;
+    uint8_t     *x = filled(BYTES, 3);
+    FrameHeader  h;
+    const void  *payload;
+    face(&client, &server);
+    int sent = 0, got = 0;
+    for (int i = 0; i < 8; i++) channel_send(client, bytes_frame(BYTES), x);
+    for (int i = 0; i < 64 && channel_unsent(server) < 2 * BYTES; i++)
+        sent += channel_send(server, bytes_frame(BYTES), x);
+    assert_true(channel_unsent(server) >= 2 * BYTES);
+    assert_int_equal(channel_send(server, bytes_frame(3), "why"), 1);
+    channel_end(server);
+    assert_int_equal(channel_send(server, bytes_frame(3), "and"), 0);
+    h.payload_bytes = 0;
+    for (double until = clock_ms() + 20e3; h.payload_bytes != 3 && clock_ms() < until;) {
+        assert_int_equal(channel_next(server, &h, &payload), 0);
+        channel_send(client, bytes_frame(BYTES), x);
+        while (channel_next(client, &h, &payload) > 0 && h.payload_bytes == BYTES) got++;
+    }
+    assert_int_equal(got, sent);
+    assert_memory_equal(payload, "why", 3);
+    assert_int_equal(next_frame(client, &h, &payload), -1);
+    assert_non_null(strstr(channel_fault(client), "closed the connection"));
+    channel_close(client);
+    assert_int_equal(next_frame(server, &h, &payload), -1);
+    channel_close(server);
+    free(x);
+}
+
+/* --- connecting and listening ------------------------------------------------------------------------------------- */
+
+static void wrong_keys_end_the_wait(void **state) {
+    (void)state;
+    Echo         e;
+    ChannelFault fault;
+    assert_true(echo_begin(&e, "127.0.0.1:0", &KEY));
+    double began = clock_ms();
+    assert_null(channel_connect(e.address, &OTHER_KEY, 60e3, NULL, NULL, &fault));
+    assert_true(clock_ms() - began < 3000);
+    assert_int_equal(fault.code, EXIT_CONFIG);
+    assert_non_null(strstr(fault.text, e.address));
+    assert_non_null(strstr(fault.text, "outer.key"));
+    for (int i = 0; i < 100 && !e.code; i++) poll(NULL, 0, 10);
+    echo_end(&e);
+    assert_int_equal(e.code, EXIT_CONFIG);
+    assert_non_null(strstr(e.fault, "127.0.0.1:"));
+    assert_non_null(strstr(e.fault, "another key (outer.key)"));
+}
+
+static int count_calls(void *calls) { return ++*(int *)calls > 3; }
+
+/* A port that nobody listens on. */
+static void free_port(char out[CHANNEL_PEER_BYTES]) {
+    ChannelFault fault;
+    int          fd = channel_listen("127.0.0.1:0", &fault);
+    channel_listening(fd, out);
+    close(fd);
+}
+
+static void nobody_there(void **state) {
+    (void)state;
+    char         address[CHANNEL_PEER_BYTES];
+    ChannelFault fault;
+    int          calls = 0;
+    free_port(address);
+    double began = clock_ms();
+    assert_null(channel_connect(address, &KEY, 0, NULL, NULL, &fault));
+    assert_true(clock_ms() - began < 900);
+    assert_int_equal(fault.code, EXIT_PEER);
+    assert_non_null(strstr(fault.text, address));
+    assert_non_null(strstr(fault.text, "nobody listens there"));
+    assert_null(channel_connect(address, &KEY, 60e3, count_calls, &calls, &fault));
+    assert_true(calls == 4 && clock_ms() - began < 3000);
+}
+
+static void *begin_late(void *e) {
+    poll(NULL, 0, 300);
+    Echo *echo = e;
+    char  address[CHANNEL_PEER_BYTES];
+    strcpy(address, echo->address);
+    echo_begin(echo, address, &KEY);
+    return NULL;
+}
+
+static void a_server_that_comes_late(void **state) {
+    (void)state;
+    Echo         e;
+    ChannelFault fault;
+    pthread_t    thread;
+    char         address[CHANNEL_PEER_BYTES];
+    free_port(address);
+    strcpy(e.address, address);
+    pthread_create(&thread, NULL, begin_late, &e);
+    Channel *c = channel_connect(address, &KEY, 10e3, NULL, NULL, &fault);
+    pthread_join(thread, NULL);
+    assert_non_null(c);
+    channel_close(c);
+    echo_end(&e);
+}
+
+static void a_port_in_use(void **state) {
+    (void)state;
+    char         address[CHANNEL_PEER_BYTES], other[CHANNEL_PEER_BYTES];
+    ChannelFault fault;
+    int          fd = channel_listen("127.0.0.1:0", &fault);
+    channel_listening(fd, address);
+    assert_int_equal(channel_listen(address, &fault), -1);
+    assert_int_equal(fault.code, EXIT_LOCKED);
+    assert_non_null(strstr(fault.text, address));
+    assert_non_null(strstr(fault.text, "in use"));
+    /* On that address and no other: the same port of another address is free, and nobody answers there. */
+    snprintf(other, sizeof other, "127.0.0.2%s", strrchr(address, ':'));
+    assert_null(channel_connect(other, &KEY, 0, NULL, NULL, &fault));
+    assert_non_null(strstr(fault.text, "nobody listens there"));
+    int second = channel_listen(other, &fault);
+    assert_true(second >= 0);
+    close(fd), close(second);
+    assert_int_equal(channel_listen("192.0.2.1:7070", &fault), -1); /* an address of documentation alone, RFC 5737 */
+    assert_int_equal(fault.code, EXIT_CONFIG);
+    assert_non_null(strstr(fault.text, "192.0.2.1:7070"));
+}
+
+static void addresses_that_are_none(void **state) {
+    (void)state;
+    static const char *const bad[] = {"",        ":",       "host",     "host:", ":7070",     "host:port",
+                                      "host:-1", "host:1 ", "::1:7070", "[::1]", "[::1]7070", "host:123456",
+                                      "host:70707"};
+    ChannelFault             fault;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_false(channel_check_address(bad[i], &fault));
+        assert_int_equal(fault.code, EXIT_CONFIG);
+        assert_non_null(strstr(fault.text, bad[i]));
+        assert_null(channel_connect(bad[i], &KEY, 60e3, NULL, NULL, &fault));
+        assert_int_equal(channel_listen(bad[i], &fault), -1);
+    }
+    static const char *const good[] = {"host.example:7070", "10.0.0.1:1", "[2001:db8::1]:65535", "localhost:0"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) assert_true(channel_check_address(good[i], &fault));
+}
+
+/* A peer that is gone raises no signal. */
+static void no_signal_for_a_lost_peer(void **state) {
+    (void)state;
+    Channel *client, *server;
+    assert_true(signal(SIGPIPE, SIG_DFL) != SIG_ERR);
+    face(&client, &server);
+    channel_close(client);
+    for (int i = 0; i < 50 && channel_send(server, bytes_frame(4), "ping") >= 0; i++) poll(NULL, 0, 1);
+    assert_true(channel_is_broken(server));
+    channel_close(server);
+    channel_close(NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_whole_talk),
+        cmocka_unit_test(frames_under_way),
+        cmocka_unit_test(other_families_and_names),
+        cmocka_unit_test(a_reader_that_stops_reading),
+        cmocka_unit_test(last_words_reach_a_peer_that_sends),
+        cmocka_unit_test(wrong_keys_end_the_wait),
+        cmocka_unit_test(nobody_there),
+        cmocka_unit_test(a_server_that_comes_late),
+        cmocka_unit_test(a_port_in_use),
+        cmocka_unit_test(addresses_that_are_none),
+        cmocka_unit_test(no_signal_for_a_lost_peer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

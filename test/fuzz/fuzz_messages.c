@@ -1,0 +1,76 @@
+/* fuzz_messages.c - any bytes as the JSON of each message between islands and server: refused with a sentence, or
+ * within bounds and the same again once written and read. The first byte of the input picks the message. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/outer/messages.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static char   fault[MESSAGE_FAULT_BYTES], text[MESSAGE_TEXT];
+static size_t length;
+
+/* What was read is written, read and written again: the same text. */
+#define TRY(Type, name)                                                                  \
+    do {                                                                                 \
+        Type m, back;                                                                    \
+        char first[MESSAGE_TEXT];                                                        \
+        if (!name##_read((const char *)data, bytes, &m, fault)) return 0;                \
+        length = name##_write(&m, first);                                                \
+        if (!name##_read(first, length, &back, fault)) abort();                          \
+        if (name##_write(&back, text) != length || memcmp(first, text, length)) abort(); \
+        within_##name(&m);                                                               \
+        return 1;                                                                        \
+    } while (0)
+
+static int is_count(int64_t n) { return n >= 0 && n <= MESSAGE_COUNT_LIMIT; }
+static void within_welcome(const Welcome *m) {
+    if (m->number < 0 || m->part < 0 || m->part >= m->parts || m->parts > MESSAGE_PARTS || m->elems < 1) abort();
+}
+static void within_refuse(const Refuse *m) {
+    if (m->code < 1 || m->code > 255 || !memchr(m->why, 0, sizeof m->why)) abort();
+}
+static void within_open(const Open *m) {
+    if (!is_count(m->step + m->steps) || !is_count(m->first + m->samples) || m->steps < 1 || m->samples < 1) abort();
+}
+static void within_end(const End *m) {
+    if (!is_count(m->samples) || !is_count(m->tokens) || m->norm < 0 || isinf(m->loss)) abort();
+}
+static void within_closed(const Closed *m) {
+    if (!is_count(m->round) || !is_count(m->staleness) || m->islands < 0 || m->norm < 0) abort();
+}
+static void within_bye(const Bye *m) {
+    if (!is_count(m->samples)) abort();
+}
+
+static int try_hello(const uint8_t *data, size_t bytes) {
+    Hello m, back;
+    if (!hello_read((const char *)data, bytes, &m, fault)) return 0;
+    if (strlen(m.island) != ISLAND_ID_BYTES - 1 || m.rank < 0 || m.rank >= m.ranks || !m.config) abort();
+    char *again = hello_write(&m, &length);
+    if (again && (!hello_read(again, length, &back, fault) || back.data_files != m.data_files)) abort();
+    if (again) hello_free(&back);
+    free(again);
+    hello_free(&m);
+    return 1;
+}
+
+static int try(int kind, const uint8_t *data, size_t bytes) {
+    switch (kind) {
+    case MESSAGE_WELCOME: TRY(Welcome, welcome);
+    case MESSAGE_REFUSE:  TRY(Refuse, refuse);
+    case MESSAGE_OPEN:    TRY(Open, open);
+    case MESSAGE_END:     TRY(End, end);
+    case MESSAGE_CLOSED:  TRY(Closed, closed);
+    case MESSAGE_BYE:     TRY(Bye, bye);
+    default:              return try_hello(data, bytes);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    if (bytes < 1) return 0;
+    fault[0] = 0;
+    if (!try(data[0] % MESSAGE_KINDS, data + 1, bytes - 1) && (!fault[0] || !memchr(fault, 0, sizeof fault))) abort();
+    return 0;
+}

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Loses a host over and over: two pretended hosts of two ranks train with copies in memory and no checkpoint; at a random instant all ranks get
+# SIGKILL, and a host's copies are gone. Every start must go on from the newest step that was whole, or the one before, out of the other host's
+# memory, and the weights at the end must be those of a run that lost nothing. Or, with one rank alone: it is killed, and no copy is lost.
+#   test/run/lib/memory_kills.sh KILLS RANKS [SEED]     prints "ok ..." or "not ok ...", then "KILLS kills, FAILED failed resumes, RUNS runs completed"
+kills=$1 ranks=$2 RANDOM=${3:-1}
+. "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
+run="$WORK/run" memory="$WORK/memory" every=2 end=60
+args="run.steps=$end checkpoint.every=0 checkpoint.memory_every=$every checkpoint.memory_dir=$memory eval.every=0 log.tensorboard=false"
+if [ "$ranks" -gt 1 ]; then
+    unshare -u true 2> /dev/null || { echo "skip hosts of $ranks ranks: this user may not give them names"; exit 0; }
+    printf '#!/bin/sh\nexport NAME=host$((OMPI_COMM_WORLD_RANK / 2))\nexec unshare -u sh -c '\''hostname $NAME; exec "$@"'\'' _ "$@"\n' > "$WORK/host"
+    chmod +x "$WORK/host"
+fi
+start() { if [ "$ranks" -eq 1 ]; then exec "$TRAIN" "$WORK/tiny.json" $args run.dir="$1"; else exec mpirun --oversubscribe --bind-to none -np "$ranks" "$WORK/host" "$TRAIN" "$WORK/tiny.json" $args run.dir="$1"; fi; }
+newest() { grep -s '"event":"memory"' "$run/metrics.jsonl" | tail -1 | sed -E 's/.*"step":([0-9]+).*/\1/'; }
+
+mkdir "$memory"
+( start "$WORK/whole" ) > /dev/null || { echo "not ok the run that is not killed"; exit 1; }
+killed=0 failed=0 runs=0
+while [ "$killed" -lt "$kills" ]; do
+    before=$(newest)
+    rm -f "$WORK/out"
+    ( start "$run" ) > "$WORK/out" 2> "$WORK/err" & job=$!
+    # From its first step on: what a start did is seen in its output.
+    while kill -0 $job 2> /dev/null && ! grep -qs "^step *[0-9]*/" "$WORK/out"; do sleep 0.02; done
+    sleep "$(awk -v r=$RANDOM 'BEGIN { printf "%.3f", r / 32768 * 0.4 }')"
+    kill -9 $(pgrep -f "$WORK/tiny.json") 2> /dev/null # mpirun, too: with all of its ranks gone at once it may wait forever
+    wait $job 2> /dev/null; status=$?
+    at=$(sed -nE 's/^resume .*at step ([0-9]+),.*/\1/p' "$WORK/out")
+    if [ "${before:-0}" -gt $every ] && [ "${at:-0}" -lt $((before - every)) ]; then
+        failed=$((failed + 1)); echo "not ok went on from step ${at:-0}, and the copies of $before were there"; tail -n 3 "$WORK/err"
+    fi
+    if [ $status -eq 0 ]; then
+        runs=$((runs + 1))
+        if ! same_weights "$run" "$WORK/whole" step_000000$end > /dev/null; then failed=$((failed + 1)); echo "not ok run $runs ended with other weights"; fi
+        rm -rf "$run"
+    else
+        killed=$((killed + 1))
+        [ "$ranks" -eq 1 ] || rm -rf "$memory"/*-host$((RANDOM % 2))
+    fi
+done
+( start "$run" ) > "$WORK/out" 2>&1; status=$?
+expect "$ranks ranks: after $killed kills the run ends" [ $status -eq 0 ]
+expect "$ranks ranks: with the weights of a run that was not killed" same_weights "$run" "$WORK/whole" step_000000$end
+expect "$ranks ranks: steps strictly increase" [ "$(values "$run" train step | tr '\n' ' ')" = "$(seq $end | tr '\n' ' ')" ]
+expect "$ranks ranks: no copy is left" [ -z "$(ls -A "$memory")" ]
+expect "$ranks ranks: no failed resume" [ "$failed" -eq 0 ]
+echo "$killed kills, $failed failed resumes, $runs runs completed between them"
+exit $STATUS

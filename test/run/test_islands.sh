@@ -1,0 +1,154 @@
+# Islands that train one model by way of a server: they compute what a plain run computes, follow DiLoCo's rule, come and
+# go, and use every sample once.
+. "$(dirname "$0")/lib/tiny.sh"
+cd "$WORK" || exit 1
+PORT=$((20000 + $$ % 12000))
+sed -i 's/"n_head": 3/"n_head": 2/; s/"checkpoint": {"every": 6, "keep": 3}/"checkpoint": {"every": 4, "keep": 100}/' tiny.json
+
+# serves DIR WORDS...: a server in the background, $server, once it listens on a port of its own.
+serves() {
+    local dir=$1; shift
+    "$TRAIN" serve tiny.json run.dir="$dir" outer.server=127.0.0.1:$PORT outer.every=4 "$@" >> "$dir.out" 2>&1 & server=$!
+    for _ in $(seq 100); do (: < /dev/tcp/127.0.0.1/$PORT) 2> /dev/null && return; kill -0 $server || return; sleep 0.05; done
+}
+# island RANKS DIR WORDS...: a job of so many ranks; its own process where it is one.
+island() {
+    local ranks=$1 dir=$2; shift 2
+    set -- "$WORK/tiny.json" run.dir="$dir" outer.server=127.0.0.1:$PORT outer.every=4 "$@"
+    if [ "$ranks" -eq 1 ]; then exec "$TRAIN" "$@"; else run_ranks "$ranks" "$TRAIN" "$@"; fi
+}
+begin() { local out=$2.out; rm -f "$out"; (island "$@" > "$out" 2>&1) & job=$!; }
+says() { for _ in $(seq 600); do grep -qsE "$2" "$1" && return; sleep 0.05; done; echo "$1 has no line like '$2'"; tail -n 5 "$1"; return 1; }
+ends() { wait "$1"; local status=$?; [ $status -eq "$2" ] || { echo "exit $status, expected $2"; return 1; }; }
+
+cat > numbers.py <<'PY'
+"""weights A B TOLERANCE | rule RUN ETA MU | first RUN ZERO PLAIN ETA MU | leases RUN: in float64."""
+import array, json, struct, sys
+
+def tensors(path):
+    data = open(path, "rb").read()
+    header = struct.unpack("<Q", data[:8])[0]
+    values = array.array("f", data[8 + header:])
+    return list(values)
+
+def x_of(run, step): return tensors(f"{run}/checkpoints/step_{step:08d}/model.safetensors")
+def m_of(run, step):
+    m_and_v = tensors(f"{run}/checkpoints/step_{step:08d}/optimizer.safetensors")
+    return m_and_v[:len(m_and_v) // 2]
+def near(got, wanted, tolerance):
+    worst = max(abs(a - b) for a, b in zip(got, wanted, strict=True))
+    assert worst <= tolerance, f"differs by {worst}"
+
+def weights(a, b, tolerance): near(tensors(a), tensors(b), float(tolerance))
+
+# Nesterov's momentum over rounds: v = mu v + d; x -= eta (d + mu v).
+def rule(run, eta, mu):
+    eta, mu = float(eta), float(mu)
+    for step in (4, 8):
+        x, then, v, v_then = x_of(run, step), x_of(run, step + 4), m_of(run, step), m_of(run, step + 4)
+        d = [b - mu * a for a, b in zip(v, v_then)]
+        assert sum(e * e for e in d) > 0
+        near(then, [a - eta * (e + mu * b) for a, e, b in zip(x, d, v_then)], 1e-6)
+
+# The first round of one island: d is x less the weights of as many steps of a plain run.
+def first(run, zero, plain, eta, mu):
+    eta, mu, x = float(eta), float(mu), x_of(zero, 1)
+    d = [a - b for a, b in zip(x, x_of(plain, 4))]
+    near(m_of(run, 4), d, 1e-6)
+    near(x_of(run, 4), [a - eta * (1 + mu) * e for a, e in zip(x, d)], 1e-6)
+
+# Each sample counts once: those of done leases are as many as the server's tokens, and none is in two.
+def leases(run):
+    used = {}
+    for line in open(f"{run}/leases.jsonl"):
+        l = json.loads(line)
+        if l["is"] == "returned": used.pop(l["lease"], None)
+        if l["is"] == "done": used[l["lease"]] = range(l["first"], l["first"] + l["used"])
+    samples = [s for lease in used.values() for s in lease]
+    assert len(samples) == len(set(samples)), "a sample was used twice"
+    rounds = [json.loads(line) for line in open(f"{run}/metrics.jsonl") if '"outer"' in line]
+    assert rounds[-1]["tokens"] == 40 * len(samples), f"{len(samples)} samples, {rounds[-1]['tokens']} tokens"
+    print(f"{len(samples)} samples, the last is {max(samples)}")
+
+globals()[sys.argv[1]](*sys.argv[2:])
+PY
+numbers() { python3 numbers.py "$@"; }
+
+# --- one island ------------------------------------------------------------------------------------------------------
+train run.dir=plain checkpoint.every=4 > plain.out 2>&1
+train run.dir=zero optimizer.learning_rate=1e-30 optimizer.weight_decay=0 run.stop_step=1 eval.every=0 > zero.out 2>&1
+one_is_plain() {
+    serves one_s outer.learning_rate=1 outer.momentum=0
+    begin 1 one outer.learning_rate=1 outer.momentum=0
+    ends $job 0 && same_losses one plain 1e-6 && same_evals one plain 1e-6 &&
+        numbers weights one_s/checkpoints/step_00000012/model.safetensors plain/checkpoints/step_00000012/model.safetensors 1e-6 &&
+        numbers weights one/checkpoints/step_00000012/optimizer.safetensors plain/checkpoints/step_00000012/optimizer.safetensors 1e-6
+}
+expect "one island with rate 1 and no momentum is the plain run" one_is_plain
+kill $server 2> /dev/null; wait $server 2> /dev/null
+
+# --- two islands of different grids ----------------------------------------------------------------------------------
+two_islands() {
+    serves two_s outer.least_islands=2
+    begin 2 two_a parallel.tensor=2; local a=$job
+    begin 1 two_b; local b=$job
+    ends $a 0 && ends $b 0 && numbers rule two_s 0.7 0.9 && numbers leases two_s | grep -q '288 samples, the last is 287' &&
+        [ "$(grep -c '"kind":"outer".*"islands":2' two_a/metrics.jsonl)" -eq 3 ]
+}
+expect "an island of two tensor ranks and one of one process, three rounds" two_islands
+kill $server 2> /dev/null; wait $server 2> /dev/null
+first_round() {
+    serves first_s
+    begin 2 first parallel.zero_stage=3 run.stop_step=6
+    ends $job 75 && numbers first first_s zero plain 0.7 0.9 && grep -q '"is":"done","used":24' first_s/leases.jsonl || return
+    begin 1 first # the two steps that are left of that lease
+    ends $job 0 && numbers leases first_s | grep -q '96 samples, the last is 95'
+}
+expect "the first round is DiLoCo's, by float64; one that stops in mid-round sends what it has done" first_round
+kill $server 2> /dev/null; wait $server 2> /dev/null
+nobody_waits() {
+    local words="run.steps=40 eval.every=40 outer.wait=none outer.compress=int8 outer.momentum=0.3"
+    serves none_s $words outer.least_islands=2
+    begin 2 none_a $words; local a=$job
+    begin 1 none_b $words; local b=$job
+    ends $a 0 && ends $b 0 && numbers leases none_s && values none_a eval loss | awk 'NR == 1 { a = $1 } END { exit !($1 < 0.8 * a) }'
+}
+expect "nobody waits, and deltas are int8: each sample counts once, the loss falls" nobody_waits
+kill $server 2> /dev/null; wait $server 2> /dev/null
+
+# --- coming and going ------------------------------------------------------------------------------------------------
+LONG="run.steps=240 eval.every=0 checkpoint.every=40 outer.patience_seconds=20"
+come_and_go() {
+    serves go_s $LONG
+    begin 1 go_a $LONG; local a=$job
+    says go_a.out 'round 2 is over' && kill -STOP $a
+    begin 1 go_b $LONG; local b=$job
+    says go_s.out 'island 1 .* has joined' && kill -CONT $a
+    says go_b.out 'joined .* as island 1: round [0-9]+ begins at step [0-9]+, with 2 islands' || return
+    kill -9 $a; wait $a 2> /dev/null
+    says go_s.out 'island 0 .* is lost' || return
+    kill -9 $server; wait $server 2> /dev/null
+    says go_b.out 'this island tries again for 20 s' || return
+    serves go_s $LONG
+    begin 1 go_a $LONG; a=$job
+    touch go_b/STOP
+    ends $b 75 && ends $a 0 && grep -q '"event":"join"' go_b/metrics.jsonl && numbers leases go_s &&
+        grep -q '"updates":' go_b/checkpoints/step_*/state.json
+}
+expect "one joins late, one is killed, the server is killed, one stops in order: each sample counts once" come_and_go
+kill $server 2> /dev/null; wait $server 2> /dev/null
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+refused() {
+    PORT=$((PORT + 1))
+    exits 77 "127.0.0.1:$PORT: .*the run is saved, and the same command joins again" island_now none outer.patience_seconds=1 || return
+    serves bad_s
+    exits 64 "127.0.0.1:$PORT: optimizer.beta2 is 0.9, and the server has 0.95" island_now bad optimizer.beta2=0.9 || return
+    printf '%064d\n' 7 > other.key; chmod 600 other.key
+    exits 64 "127.0.0.1:$PORT" island_now bad outer.key=other.key || return
+    exits 64 "outer.key" island_now bad outer.key=nowhere.key
+}
+island_now() { (island 1 "$@"); }
+expect "no server: saved, exit 77; another config, another key, no key: exit 64, with the address" refused
+kill $server 2> /dev/null; wait $server 2> /dev/null
+exit $STATUS
