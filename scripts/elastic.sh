@@ -69,6 +69,7 @@ trap 'hand_on USR2' USR2
 await() {
     "$@" &
     pid=$!
+    echo $pid >"$work/pid"
     if [ -n "$stopping" ]; then kill -s USR1 $pid 2>/dev/null; fi # the signal came when there was no pid yet
     while interrupted='' && wait $pid; code=$?; [ -n "$interrupted" ]; do :; done
     pid=''
@@ -165,6 +166,22 @@ watch_hosts() {
     done
 }
 
+# Beside the job: a host's daemon that cannot report makes mpirun wait without a word. Where no rank has signed RUN/lock
+# after START seconds, mpirun and what it has begun are ended: a loss.
+signed() { stat -c '%i %z' "$run_dir/lock" 2>/dev/null; }
+watch_start() {
+    local before waited mpirun
+    before=$(signed)
+    for ((waited = 0; waited < ${START:-300}; waited++)); do
+        sleep 1 >/dev/null 2>&1
+        if [ "$(signed)" != "$before" ]; then return; fi
+    done
+    say "no rank has begun within ${START:-300} s: the start is ended"
+    mpirun=$(cat "$work/pid")
+    pkill -KILL -P "$mpirun"
+    kill -KILL "$mpirun" 2>/dev/null
+}
+
 # --- running ----------------------------------------------------------------------------------------------------------
 
 newest_step() { # in a checkpoint or in the metrics
@@ -177,15 +194,16 @@ newest_step() { # in a checkpoint or in the metrics
 
 # Without keepalive mpirun would wait a quarter of an hour for a host that is gone without a word.
 start() {
-    local watcher
+    local watchers
     rm -f "$work/changed"
     say "$(plural "$ranks") on $(cut -d' ' -f1 "$work/hosts" | paste -sd' ')"
-    watch_hosts & watcher=$!
+    watch_hosts & watchers=$!
+    watch_start & watchers="$watchers $!"
     await "${own_session[@]}" mpirun --hostfile "$work/hosts" -np "$ranks" --bind-to none \
         --mca plm_rsh_agent "${agent[*]}" --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_keepalive_time 10 \
         --mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 3 "${options[@]}" "$program" "${words[@]}"
-    kill $watcher 2>/dev/null
-    wait $watcher 2>/dev/null
+    kill $watchers 2>/dev/null
+    wait $watchers 2>/dev/null
     if [ -e "$work/changed" ]; then rm -f "$run_dir/STOP"; fi # of a job that was lost before it read it
 }
 

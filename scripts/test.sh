@@ -5,7 +5,7 @@ set -u
 . "$(dirname "$0")/env.sh"
 filter=${1:-}
 passed=0 failed=0 skipped=0 failures=()
-log=$(mktemp); trap 'rm -f "$log"' EXIT
+log=$(mktemp) tmp=$(mktemp -d); trap 'rm -rf "$log" "$tmp"' EXIT
 started=$SECONDS limit=600 # seconds of one script
 
 count() { grep -oE "$1" "$log" | grep -oE '[0-9]+' | awk '{n += $1} END {print n + 0}'; }
@@ -20,18 +20,27 @@ note() {
     printf '%-52s %4d passed %3d failed %3d skipped  %4ds\n' "$name" "$p" "$f" "$s" "$6"
 }
 
+# Tests that run at once have each a TMPDIR of their own: jobs of mpirun that end and begin in one folder can hang.
+in_own_tmp() {
+    local own status
+    own=$(mktemp -d "$tmp/XXXXXX")
+    TMPDIR=$own "$@"; status=$?
+    rm -rf "$own"
+    return $status
+}
+
 run_cmocka() { # NAME COMMAND...
     local name=$1 at=$SECONDS status; shift
     case $name in *"$filter"*) ;; *) return ;; esac
     # Only programs without MPI are checked for leaks here; test/run/test_leaks.sh checks a whole run on two ranks.
-    if [ "$1" = run_ranks ]; then "$@" >"$log" 2>&1; else ASAN_OPTIONS=${ASAN_OPTIONS/detect_leaks=0/detect_leaks=1} timeout 600 "$@" >"$log" 2>&1; fi; status=$?
+    if [ "$1" = run_ranks ]; then in_own_tmp "$@" >"$log" 2>&1; else ASAN_OPTIONS=${ASAN_OPTIONS/detect_leaks=0/detect_leaks=1} in_own_tmp timeout 600 "$@" >"$log" 2>&1; fi; status=$?
     note "$name" "$status" "$(count '\[  PASSED  \] [0-9]+ test')" "$(count '\[  FAILED  \] [0-9]+ test')" "$(count '\[  SKIPPED \] [0-9]+ test')" $((SECONDS - at))
 }
 
 run_shell() {
     local name=$1 at=$SECONDS status
     case $name in *"$filter"*) ;; *) return ;; esac
-    B=$B timeout $limit bash "$name" >"$log" 2>&1; status=$?
+    B=$B in_own_tmp timeout $limit bash "$name" >"$log" 2>&1; status=$?
     note "$name" "$status" "$(grep -c '^ok ' "$log")" "$(grep -c '^not ok ' "$log")" "$(grep -c '^skip ' "$log")" $((SECONDS - at))
 }
 
@@ -68,8 +77,8 @@ run_folders() { # FOLDER...
     done
 }
 
-# The emulator's tests and the fuzzers, which compile and compute, run beside the others, which mostly wait; what they say comes after.
-# The last are scripts that no clock is held against: whoever is through first takes the next of them.
+# Three lanes: the emulator's tests and the fuzzers, which compile and compute; scripts that no clock is held against; and the
+# others, which mostly wait and go first. Whoever is through takes the next patient script; what the other lanes say comes after.
 aside="" patient=""
 [ "$B" = build/cpu ] && [ -z "${SMOKE:-}$filter" ] && aside="emu interop fuzz" folders=${folders% $aside} &&
     patient="grid deterministic newcomer sweep_search eval ranks sweep disk watch export sample copies fetch train tokenize texts plot inspect"
@@ -78,28 +87,29 @@ run_patient() {
     local name
     for name in $patient; do mkdir "$taken/$name" 2> /dev/null && run_shell "test/run/test_$name.sh"; done
 }
+lane() { # FOLDER...: these, then patient scripts
+    log=$(mktemp "$tmp/log.XXXXXX") limit=1500
+    renice -n 10 -p $BASHPID > /dev/null
+    run_folders "$@"
+    run_patient
+    printf 'failed: %s\n' "${failures[@]+"${failures[@]}"}" | grep -v ': $'
+    echo "sums $passed $failed $skipped"
+}
 if [ -n "$aside" ]; then
-    beside=$(mktemp) taken=$(mktemp -d)
-    (
-        log=$(mktemp); trap 'rm -f "$log"' EXIT
-        limit=1500
-        renice -n 5 -p $BASHPID > /dev/null
-        run_folders $aside
-        run_patient
-        printf 'failed: %s\n' "${failures[@]+"${failures[@]}"}" | grep -v ': $'
-        echo "sums $passed $failed $skipped"
-    ) > "$beside" 2>&1 &
+    taken=$tmp/taken; mkdir "$taken"
+    (lane $aside) > "$tmp/lane1" 2>&1 &
+    (lane) > "$tmp/lane2" 2>&1 &
 fi
 run_folders $folders
 if [ -n "$aside" ]; then
     run_patient
     wait
-    for name in $patient; do [ -d "$taken/$name" ] || run_shell "test/run/test_$name.sh"; done # where no folder could be made
-    grep -v '^sums \|^failed: ' "$beside"
-    while read -r name; do failures+=("$name"); done < <(sed -n 's/^failed: //p' "$beside")
-    read -r _ p f s < <(grep '^sums ' "$beside" || echo "sums 0 1 0")
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    rm -rf "$beside" "$taken"
+    for lane in "$tmp/lane1" "$tmp/lane2"; do
+        grep -v '^sums \|^failed: ' "$lane"
+        while read -r name; do failures+=("$name"); done < <(sed -n 's/^failed: //p' "$lane")
+        read -r _ p f s < <(grep '^sums ' "$lane" || echo "sums 0 1 0")
+        passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    done
 fi
 
 echo

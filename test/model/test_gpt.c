@@ -144,7 +144,7 @@ static void test_curve(void **state) {
     (void)state;
     Model  *m = model_create(F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
     double  worst_loss = 0.0;
-    int64_t steps = stage_is_slow() ? STEPS / 2 : STEPS;
+    int64_t steps = stage_is_slow() ? STEPS / 4 : STEPS;
     for (int64_t step = 0; step < steps; step++) {
         double loss = gradients(m, step, 2), norm = gradient_norm(m);
         worst_loss = fmax(worst_loss, relative(loss, record_value(record_find(&m->records, "loss"), step)));

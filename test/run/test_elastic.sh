@@ -20,7 +20,7 @@ expect "no program: 64" exits 64 'no program ./nowhere' env TRAIN_GPT=./nowhere 
 expect "they leave no run" [ ! -e "$run" ]
 
 # --- verdicts: mpirun notes its words and does the next line of `ends`: CODE; "step N CODE", which logs that step first;
-# "await SIGNAL CODE"; "stop CODE", which waits for a file STOP, and leaves it ---------------------------------------------------------------------
+# "await SIGNAL CODE"; "hang"; "stop CODE", which waits for a file STOP, and leaves it ---------------------------------------------------------------------
 
 mkdir "$WORK/bin"
 cat > "$WORK/bin/mpirun" <<'STAND_IN'
@@ -30,6 +30,7 @@ mkdir -p "$dir"; echo "$*" >> "$dir/calls"; cp "$2" "$dir/hostfile"
 read -r what a b < "$ENDS"; sed -i 1d "$ENDS"
 case $what in
 step) echo "{\"kind\":\"train\",\"step\":$a,\"loss\":1}" >> "$dir/metrics.jsonl"; exit "$b" ;;
+hang) exec sleep 1000 ;;
 await) trap "exit $b" "$a"; touch "$dir/started"; while :; do sleep 0.02; done ;;
 stop) until [ -e "$dir/STOP" ]; do sleep 0.02; done; exit "$a" ;;
 *) exit "$what" ;;
@@ -59,6 +60,9 @@ expect "losses with steps between them go on" ends_with 0 6 "step 1 137" "step 2
 mkdir -p "$WORK/kept" && cp "$run/elastic.log" "$WORK/kept"
 expect "the log has every line, with its time" [ "$(sed -E 's/^[0-9-]+ [0-9:]+ /elastic.sh: /' "$WORK/kept/elastic.log")" = "$(cat "$WORK/err")" ]
 expect "locked by the lost job's last ranks: again" ends_with 0 3 137 73 0
+
+START=1 expect "a start that hangs is ended: again" ends_with 0 2 hang 0
+expect "as a line says" grep -q '^elastic.sh: no rank has begun within 1 s: the start is ended$' "$WORK/err"
 
 # A discovery script, whose second answer is no host.
 printf '#!/bin/sh\necho >> "%s"; [ $(wc -l < "%s") -eq 2 ] || echo localhost:2\n' "$WORK/asked" "$WORK/asked" > "$WORK/discover"; chmod +x "$WORK/discover"
@@ -97,16 +101,18 @@ expect "a loss while it stops is not started again" signalled TERM 77 "await USR
 
 # --- real ranks ------------------------------------------------------------------------------------------------------------------------------------
 
-# A stand-in for ssh: every host is this machine, until its name is in down/.
-mkdir "$WORK/down"
+# A stand-in for ssh: every host is this machine, until its name is in down/. Each has a folder of its own for mpirun's
+# daemons, which hang where several share one.
+mkdir "$WORK/down" "$WORK/tmp"
 cat > "$WORK/agent" <<STAND_IN
 #!/bin/sh
 host=\$1; shift
 [ ! -e "$WORK/down/\$host" ] || exit 255
-exec sh -c "\$*"
+mkdir -p "$WORK/tmp/\$host"
+TMPDIR=$WORK/tmp/\$host exec sh -c "\$*"
 STAND_IN
 chmod +x "$WORK/agent"
-export AGENT=$WORK/agent WATCH=0.5
+export AGENT=$WORK/agent WATCH=0.5 START=60
 endless="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0 parallel.deterministic=true"
 last_step() { values "$1" train step 2> /dev/null | tail -n 1; }
 # first_after DIR TIME: the time of the first step logged later than that, once there is one; 60 s at most.

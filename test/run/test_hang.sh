@@ -17,7 +17,7 @@ struck "a write of a checkpoint that hangs" "io.pwrite@4:hang,rank=0" 2 77 15 "r
 wait
 # Four ranks, two tensor ranks in each of two stages: the group is named.
 GRID="model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pipeline=2"
-struck "a tensor rank that hangs in a gather of rows" "comm.all_gather@40:hang,rank=1" 4 77 15 "$(said 4 "tensor all-gather")" $GRID > "$WORK/m" &
+struck "a tensor rank that hangs in a gather of rows" "comm.all_gather@40:hang,rank=1" 4 77 15 "$(said 4 "(tensor all-gather|stage (send|receive))")" $GRID > "$WORK/m" &
 struck "a stage that hangs before it sends" "comm.send@5:hang,rank=0" 4 77 15 "rank [0-3] of 4 on $here: no progress .*collective (stage (send|receive)|tensor all-gather) [0-9]+ " $GRID > "$WORK/n" &
 wait
 # mpirun's own code is that of the killed rank.

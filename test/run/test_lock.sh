@@ -3,7 +3,7 @@
 forever="run.steps=1000000 schedule.name=constant log.every=1000 eval.every=0"
 # Everything about a folder that a writer could change: names, sizes, modes, times, bytes.
 state_of() { find "$1" -printf '%p %y %s %m %T@ %C@\n' | sort; find "$1" -type f | sort | xargs cat | cksum; }
-refused() { local at=$SECONDS; exits "$@" && [ $((SECONDS - at)) -le 3 ]; } # as exits, and soon
+refused() { local at=$SECONDS; exits "$@" && [ $((SECONDS - at)) -le 20 ]; } # as exits, and soon
 
 run="$WORK/run"
 begins tiny run.dir="$run" $forever checkpoint.every=5

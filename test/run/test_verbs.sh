@@ -84,7 +84,7 @@ for verb in "check good.json" "plan good.json" schema --help --version; do says 
 says "check opens data that is there" 65 'data.train.* 50 tokens' "$TRAIN" check good.json data.train=zero.bin
 says "schema" 0 '"additionalProperties":.*false' "$TRAIN" schema
 says "schema takes nothing" 64 'no arguments' "$TRAIN" schema x
-says "a plan of many sequences takes seconds" 0 'total' timeout 20 "$TRAIN" plan good.json batch.global_tokens=$((2048 * 128)) batch.micro_batch=2048 batch.seq_len=128
+says "a plan of many sequences takes seconds" 0 'total' timeout 60 "$TRAIN" plan good.json batch.global_tokens=$((2048 * 128)) batch.micro_batch=2048 batch.seq_len=128
 says "the schema in configs/ is this one" 0 '^$' bash -c "cd '$ROOT'; '$TRAIN' schema | diff - configs/train_gpt.schema.json; echo"
 says "a verb that is not built" 64 '"deploy" .*verb' "$TRAIN" deploy
 says "a verb misspelt" 64 '"chek" .*; did you mean "check"\?' "$TRAIN" chek good.json

@@ -7,15 +7,26 @@ CALM="eval.every=0 checkpoint.every=0 batch.global_tokens=960" # 24 samples a st
 # every_collective RANKS STEP: the points "comm.reduce_scatter@9" that one rank of so many passes within that step, a line each, in $POINTS.
 # How long this took is a measure of the machine: $LIMIT becomes seconds that a watchdog may safely wait, $PATIENCE how much slower than quiet.
 every_collective() {
-    local log=$WORK/points at=$EPOCHREALTIME
+    local log=$WORK/points
     rm -f "$log"
-    TRAIN_GPT_FAIL="comm@1+:note,rank=0" TRAIN_GPT_FAIL_LOG=$log run_ranks "$1" "$FAILABLE" "$WORK/tiny.json" run.dir="$WORK/points_run" run.steps=$(($2 + 1)) \
-        $CALM > /dev/null
-    rm -rf "$WORK/points_run"
-    PATIENCE=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { p = (b - a) / 0.8; printf "%.2f", (p > 1 ? p : 1) }')
+    PATIENCE=$(TRAIN_GPT_FAIL="comm@1+:note,rank=0" TRAIN_GPT_FAIL_LOG=$log slowness "$1" "$2")
     LIMIT=$(awk -v p="$PATIENCE" 'BEGIN { printf "%.1f", 2 * p }')
     # A step begins with its first reduce-scatter after gathers.
     POINTS=$(sed 's/:.*//' "$log" | awk -v step="$2" '/reduce_scatter/ && last !~ /reduce_scatter/ { n++ } { last = $0 } n == step')
+}
+
+# slowness RANKS STEP: how many times longer a short job takes now than on a quiet machine, 1 at least.
+slowness() {
+    local at=$EPOCHREALTIME dir
+    dir=$(mktemp -d "$WORK/slowness.XXXXXX")
+    run_ranks "$1" "$FAILABLE" "$WORK/tiny.json" run.dir="$dir" run.steps=$(($2 + 1)) $CALM > /dev/null
+    rm -rf "$dir"
+    awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { p = (b - a) / 0.8; printf "%.2f", (p > 1 ? p : 1) }'
+}
+# soon SECONDS LIMIT: within so many seconds of a quiet machine. Where it was later the machine is measured anew: others may have begun to use it.
+soon() {
+    in_time() { awk -v t="$1" -v s="$2" -v p="$3" 'BEGIN { exit !(t <= s * p) }'; }
+    in_time "$1" "$2" "$PATIENCE" || in_time "$1" "$2" "$(slowness 2 3)"
 }
 
 # struck NAME RULE RANKS STATUS SECONDS PATTERN [OPTION...]: under the rule ("" when SIGNAL is to strike, sent to one of the ranks) a run
@@ -36,7 +47,7 @@ struck() {
     for _ in $(seq 100); do pgrep -f "^$FAILABLE $WORK/tiny.json run.dir=$dir/run" > /dev/null || break; sleep 0.1; done
     took=$(awk -v a="$(stat -c %.3Y "$dir/at" 2> /dev/null || echo 0)" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
     while read -r one; do grep -qE "$one" "$dir/err" || says=no; done <<< "$pattern"
-    if [ $got = "$status" ] && [ $says = yes ] && awk -v t="$took" -v s="$seconds" -v p="$PATIENCE" 'BEGIN { exit !(t <= s * p) }'; then
+    if [ $got = "$status" ] && [ $says = yes ] && soon "$took" "$seconds"; then
         echo "ok $name: exit $got after $took s"
     else
         echo "not ok $name: exit $got, not $status; gone after $took s, not $seconds; like \"$pattern\"? $(grep -E 'train_gpt:' "$dir/err" | grep -v 'stack of' | head -4)"
