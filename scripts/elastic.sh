@@ -197,13 +197,13 @@ start() {
     local watchers
     rm -f "$work/changed"
     say "$(plural "$ranks") on $(cut -d' ' -f1 "$work/hosts" | paste -sd' ')"
-    watch_hosts & watchers=$!
-    watch_start & watchers="$watchers $!"
+    watch_hosts & watchers=($!)
+    watch_start & watchers+=($!)
     await "${own_session[@]}" mpirun --hostfile "$work/hosts" -np "$ranks" --bind-to none \
         --mca plm_rsh_agent "${agent[*]}" --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_keepalive_time 10 \
         --mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 3 "${options[@]}" "$program" "${words[@]}"
-    kill $watchers 2>/dev/null
-    wait $watchers 2>/dev/null
+    kill "${watchers[@]}" 2>/dev/null
+    wait "${watchers[@]}" 2>/dev/null
     if [ -e "$work/changed" ]; then rm -f "$run_dir/STOP"; fi # of a job that was lost before it read it
 }
 

@@ -16,7 +16,7 @@ note() {
     if [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
     if [ $((p + f + s)) -eq 0 ]; then f=1; fi                 # a program that ran nothing has not passed
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    if [ "$f" -gt 0 ]; then failures+=("$name"); echo "--- $name failed (status $status):"; grep -A 30 '^not ok' "$log" | head -n 80; tail -n 40 "$log"; fi
+    if [ "$f" -gt 0 ]; then failures+=("$name"); echo "--- $name failed (status $status):"; grep -B 12 -A 30 '^not ok' "$log" | head -n 80; tail -n 40 "$log"; fi
     printf '%-52s %4d passed %3d failed %3d skipped  %4ds\n' "$name" "$p" "$f" "$s" "$6"
 }
 
