@@ -12,6 +12,7 @@
 #include "core/io.h"
 #include "run/balance.h"
 #include "run/banner.h"
+#include "run/checkpoint/checkpoint_folders.h"
 #include "run/evaluate.h"
 #include "run/guard/guard_step.h"
 #include "run/rounds.h"
@@ -183,7 +184,11 @@ static void save_now(Run *r, int64_t step) {
     if (comm_size(r->comm) > 1 &&
         !guard_compare(r->comm, step, run_hash_replicas(r), shards_state_is_shared(r->model->shards), said))
         stop_with(r, said);
-    if (r->groups.replicas && !guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said)) stop_with(r, said);
+    if (r->groups.replicas) {
+        char differ[MANIFEST_FAULT_BYTES] = ""; /* known to one pair of copies, and then to all ranks: rank 0 says it */
+        if (!guard_compare(r->groups.replicas, step, run_hash_pieces(r), 1, said)) snprintf(differ, sizeof differ, "%s", said);
+        if (any_fault(r->comm, differ)) stop_with(r, differ);
+    }
     report_saved(r, saver_finish(r->saver));
     if (r->metrics) r->checkpoint.best_step = eval_best_saved(r, step);
     int logged = !r->metrics || metrics_catch_up(r->metrics, fault);
