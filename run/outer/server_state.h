@@ -1,0 +1,55 @@
+/* server_state.h - what the files of the server share: server.c makes it and takes turns, server_islands.c reads what
+ * islands send, server_update.c makes a new x. Nobody else includes this.
+ */
+#ifndef TRAIN_GPT_RUN_OUTER_SERVER_STATE_H
+#define TRAIN_GPT_RUN_OUTER_SERVER_STATE_H
+
+#include "comm/key.h"
+#include "run/outer/server.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct Server {
+    ServerParts parts;
+    Key         key;
+    int         listening;
+    Leases      leases;
+    Members     members;
+    Peers       peers;
+    OuterRule   rule;
+    int64_t     elems, every, tokens;
+    double      patience_ms, round_began_ms, looked_ms;
+    int64_t     round_tokens, staleness; /* of the open round: what counted of it */
+    double      round_loss;              /* the same: weighted by tokens */
+    double      norm;                    /* send=gradients: of the last one */
+    ServerRound over;
+    int         is_over;
+};
+
+/* --- server_islands.c --------------------------------------------------------------------------------------------- */
+
+/* All its connections end with this sentence; what it has sent does not count. */
+void server_refuse_member(Server *s, Member *m, int code, const char *why);
+/* It has left, or is lost: `why` says which. */
+void server_lose_member(Server *s, Member *m, const char *why);
+/* Those of an island that is not there any more, but for one. */
+void server_drop_connections(Server *s, const Member *m, const Peer *but);
+/* The lease's samples are free again; -1: there is none. */
+void server_take_back(Server *s, int64_t lease);
+void server_say_closed(Server *s, Member *m, int islands, double norm, int64_t staleness);
+/* Reads what connection i has sent, and sends. Returns 0 when it is gone, or others are: the list is looked at again. */
+int  server_serve_peer(Server *s, int i);
+
+/* --- server_update.c ---------------------------------------------------------------------------------------------- */
+
+/* wait=none: the delta changes x at once. */
+void server_count_arrival(Server *s, Member *m);
+/* wait=all: nobody trains any more. */
+void server_close_round(Server *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
