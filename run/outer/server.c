@@ -20,13 +20,6 @@ int     server_islands(const Server *s) {
 }
 /* --- leases ------------------------------------------------------------------------------------------------------- */
 
-static Peer *first_rank(Server *s, const Member *m) {
-    for (int i = 0; i < s->peers.count; i++)
-        if (s->peers.peer[i]->member == m && s->peers.peer[i]->rank == 0 && !s->peers.peer[i]->is_ending)
-            return s->peers.peer[i];
-    return NULL;
-}
-
 /* A lease for everyone who waits: on the disk before anyone hears of it. */
 static void open_round(Server *s) {
     Members *ms = &s->members;
@@ -43,10 +36,12 @@ static void open_round(Server *s) {
         is_new[i] = 1;
     }
     leases_sync(&s->leases);
+    server_open_gift(s, is_new);
     for (int i = 0; i < ms->count; i++) {
         const Lease *l = &ms->member[i]->lease;
-        Open open = {ms->round, server_step(s), l->range.samples / unit, l->range.first, l->range.samples, islands};
-        Peer        *p = is_new[i] ? first_rank(s, ms->member[i]) : NULL;
+        Open open = {ms->round, server_step(s), l->range.samples / unit, l->range.first, l->range.samples, islands,
+                     server_gift_of(s, ms->member[i])};
+        Peer        *p = is_new[i] ? server_first_rank(s, ms->member[i]) : NULL;
         if (p) peer_say(p, MESSAGE_OPEN, open.round, text, open_write(&open, text));
     }
     free(is_new);
@@ -97,6 +92,7 @@ int server_turn(Server *s, double ms, ServerRound *over) {
     for (int i = 0; i < s->peers.count && !s->is_over;)
         if (server_serve_peer(s, i)) i++;
     look_for_silence(s);
+    server_keep_gift(s);
     if (members_may_close(&s->members)) server_close_round(s);
     sweep(s);
     if (server_is_done(s)) tell_end(s);
@@ -134,6 +130,7 @@ Server *server_create(ServerParts parts) {
 
 void server_destroy(Server *s) {
     if (!s) return;
+    server_end_gift(s);
     peers_destroy(&s->peers);
     members_destroy(&s->members);
     leases_close(&s->leases);

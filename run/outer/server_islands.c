@@ -13,7 +13,7 @@ enum { WHY_BYTES = 1024 };
 
 /* --- refusing and losing ------------------------------------------------------------------------------------------ */
 
-static const char *name_of(const Server *s, const Member *m, char out[160]) {
+const char *server_name_of(const Server *s, const Member *m, char out[160]) {
     const char *address = "";
     for (int i = 0; i < s->peers.count; i++)
         if (s->peers.peer[i]->member == m && s->peers.peer[i]->rank == 0)
@@ -22,21 +22,27 @@ static const char *name_of(const Server *s, const Member *m, char out[160]) {
     return out;
 }
 
+Peer *server_first_rank(const Server *s, const Member *m) {
+    for (int i = 0; i < s->peers.count; i++)
+        if (s->peers.peer[i]->member == m && s->peers.peer[i]->rank == 0 && !s->peers.peer[i]->is_ending)
+            return s->peers.peer[i];
+    return NULL;
+}
+
 void server_take_back(Server *s, int64_t lease) {
     if (lease >= 0) leases_return(&s->leases, lease);
 }
 
 void server_refuse_member(Server *s, Member *m, int code, const char *why) {
     char name[160];
-    warn("%s is refused: %s", name_of(s, m, name), why);
+    warn("%s is refused: %s", server_name_of(s, m, name), why);
     server_take_back(s, m->state >= MEMBER_TRAINS ? m->lease.number : -1);
     m->state = MEMBER_GONE;
     for (int i = 0; i < s->peers.count; i++)
         if (s->peers.peer[i]->member == m) peer_refuse(s->peers.peer[i], code, why);
 }
 
-static void refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
-static void refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) {
+void server_refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) {
     char    why[WHY_BYTES];
     va_list args;
     va_start(args, fmt);
@@ -61,7 +67,7 @@ void server_lose_member(Server *s, Member *m, const char *why) {
     char        name[160];
     MemberState was = m->state;
     int         is_known = m->leaves;
-    name_of(s, m, name);
+    server_name_of(s, m, name);
     server_take_back(s, members_lose(m));
     if (!is_known)
         s->parts.note("%s %s%s", name, why,
@@ -96,7 +102,7 @@ static void welcome(Server *s, Peer *p) {
     Welcome w = {.number = m->number, .round = s->members.round, .elems = s->elems, .parts = 1};
     peer_say(p, MESSAGE_WELCOME, w.round, text, welcome_write(&w, text));
     if (m->state != MEMBER_WAITS) return;
-    s->parts.note("%s has joined with %d rank%s", name_of(s, m, name), m->ranks, m->ranks == 1 ? "" : "s");
+    s->parts.note("%s has joined with %d rank%s", server_name_of(s, m, name), m->ranks, m->ranks == 1 ? "" : "s");
 }
 
 static void take_hello(Server *s, Peer *p, const char *text, size_t bytes) {
@@ -104,17 +110,17 @@ static void take_hello(Server *s, Peer *p, const char *text, size_t bytes) {
     Hello   hello;
     int64_t was = -1;
     if (p->member) {
-        refuse_peer(s, p, EXIT_PEER, "the island sent a second HELLO");
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent a second HELLO");
         return;
     }
     if (!hello_read(text, bytes, &hello, fault)) {
-        refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
+        server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
         return;
     }
     int     code = hello_refuse(&hello, s->parts.config, s->parts.train, s->elems, why, sizeof why);
     Member *m = code ? NULL : members_join(&s->members, &hello, clock_ms(), &was, fault);
-    if (code) refuse_peer(s, p, code, "%s", why);
-    else if (!m) refuse_peer(s, p, EXIT_PEER, "%s", fault);
+    if (code) server_refuse_peer(s, p, code, "%s", why);
+    else if (!m) server_refuse_peer(s, p, EXIT_PEER, "%s", fault);
     server_take_back(s, was);
     if (m && m->joined == 1) server_drop_connections(s, m, p);
     if (m) {
@@ -127,16 +133,16 @@ static void take_hello(Server *s, Peer *p, const char *text, size_t bytes) {
 static void take_delta(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
     Member *m = p->member;
     if (m->state != MEMBER_TRAINS || m->said[p->rank] != 1 || h->round != m->lease.round) {
-        refuse_peer(s, p, EXIT_PEER, "the island sent deltas of round %lld without a lease in it", (long long)h->round);
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent deltas of round %lld without a lease in it", (long long)h->round);
         return;
     }
     if (m->elems + h->elems > s->elems) {
-        refuse_peer(s, p, EXIT_PEER, "the island sent more than the %lld elements of its delta", (long long)s->elems);
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent more than the %lld elements of its delta", (long long)s->elems);
         return;
     }
     if (!m->delta) m->delta = (float *)malloc(sizeof *m->delta * (size_t)s->elems);
     if (!m->delta) {
-        refuse_peer(s, p, EXIT_MEMORY, "the server has no memory for the delta of one more island");
+        server_refuse_peer(s, p, EXIT_MEMORY, "the server has no memory for the delta of one more island");
         return;
     }
     frame_unpack((FrameType)h->type, m->delta + h->offset, payload, h->elems);
@@ -148,11 +154,11 @@ static void take_end(Server *s, Peer *p, const char *text, size_t bytes) {
     End     end;
     Member *m = p->member;
     if (!end_read(text, bytes, &end, fault)) {
-        refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
+        server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
         return;
     }
     int ended = members_end(&s->members, m, p->rank, &end, s->elems, fault);
-    if (ended < 0) refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
+    if (ended < 0) server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
     if (ended <= 0) return;
     if (m->state == MEMBER_WAITS) {
         server_take_back(s, m->lease.number); /* no step was taken */
@@ -169,16 +175,23 @@ static void take_bye(Server *s, Peer *p) {
     else server_lose_member(s, m, "leaves");
 }
 
+static void take_get(Server *s, Peer *p, const FrameHeader *h) {
+    int64_t round = s->members.wait == WAIT_ALL ? s->members.round : h->round;
+    if (h->kind != MESSAGE_GET && !server_may_take(s, p, h)) return;
+    if (!peer_ask(p, (PeerGet){message_answer(h->kind), round, h->offset, h->elems}))
+        server_refuse_peer(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
+}
+
 /* Returns 0 when the peer is not to be read on. */
 static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
     char        fault[MESSAGE_FAULT_BYTES] = "";
     const char *text = (const char *)payload;
     if (!message_check(h, FROM_ISLAND, fault)) {
-        refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
+        server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
         return 0;
     }
     if (!p->member && h->kind != MESSAGE_HELLO) {
-        refuse_peer(s, p, EXIT_PEER, "the island sent %s before HELLO", message_name(h->kind));
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent %s before HELLO", message_name(h->kind));
         return 0;
     }
     if (p->member) p->member->heard_ms = clock_ms();
@@ -188,10 +201,12 @@ static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payl
         case MESSAGE_END:   take_end(s, p, text, h->payload_bytes); break;
         case MESSAGE_PING:  peer_say(p, MESSAGE_PING, 0, NULL, 0); break;
         case MESSAGE_BYE:   take_bye(s, p); return 0;
+        case MESSAGE_M:
+        case MESSAGE_V:     server_take_moments(s, p, h, payload); break;
+        case MESSAGE_GIVEN: server_take_given(s, p, text, h->payload_bytes); break;
         case MESSAGE_GET:
-            if (!peer_ask(p, (PeerGet){s->members.wait == WAIT_ALL ? s->members.round : h->round, h->offset, h->elems}))
-                refuse_peer(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
-            break;
+        case MESSAGE_GET_M:
+        case MESSAGE_GET_V: take_get(s, p, h); break;
         default: break;
     }
     return !p->is_ending;
@@ -202,7 +217,7 @@ int server_serve_peer(Server *s, int i) {
     FrameHeader h;
     const void *payload;
     int         got, count = s->peers.count;
-    if (channel_is_open(p->channel)) peer_send(p, s->parts.weights);
+    if (channel_is_open(p->channel)) peer_send(p, server_values(s));
     while ((got = channel_next(p->channel, &h, &payload)) > 0) {
         int goes_on = take_frame(s, p, &h, payload);
         if (s->peers.count < count) return 0; /* others are gone: the list is looked at again */
@@ -211,6 +226,6 @@ int server_serve_peer(Server *s, int i) {
     if (got > 0 && !p->is_ending) got = -1; /* BYE */
     if (got == 0 && !p->member && !p->is_ending && clock_ms() - p->since_ms > PEER_HELLO_MS) got = -1;
     if (got < 0) lose_peer(s, i);
-    else if (channel_is_open(p->channel)) peer_send(p, s->parts.weights);
+    else if (channel_is_open(p->channel)) peer_send(p, server_values(s));
     return got >= 0;
 }

@@ -91,15 +91,27 @@ int peer_ask(Peer *p, PeerGet get) {
 
 static int has_room(const Peer *p) { return channel_unsent(p->channel) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES; }
 
-static void send_weights(Peer *p, const Optimizer *weights) {
+/* Of moments that are gone since they were asked for there are none. */
+static int has_values(PeerValues v, const PeerGet *g) { return g->kind == MESSAGE_X || v.moments[0]; }
+
+static void read_values(PeerValues v, const PeerGet *g, int64_t elems, float *to) {
+    if (g->kind == MESSAGE_X) served_read(v.weights, WEIGHTS_X, g->offset, elems, to);
+    else memcpy(to, v.moments[g->kind == MESSAGE_V] + g->offset, sizeof *to * (size_t)elems);
+}
+
+static void send_values(Peer *p, PeerValues values) {
     float *block = NULL;
     while (p->got < p->gets && has_room(p)) {
         PeerGet *g = &p->get[p->got];
         int64_t  elems = g->elems < MESSAGE_ELEMS ? g->elems : MESSAGE_ELEMS;
+        if (!has_values(values, g)) {
+            p->got++;
+            continue;
+        }
         if (!block && !(block = (float *)malloc(sizeof *block * MESSAGE_ELEMS)))
             fail(EXIT_MEMORY, "no memory for a frame of weights");
-        served_read(weights, WEIGHTS_X, g->offset, elems, block);
-        FrameHeader h = {.kind = MESSAGE_X, .type = FRAME_F32, .round = g->round, .offset = g->offset, .elems = elems,
+        read_values(values, g, elems, block);
+        FrameHeader h = {.kind = (uint8_t)g->kind, .type = FRAME_F32, .round = g->round, .offset = g->offset, .elems = elems,
                          .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, elems)};
         if (channel_send(p->channel, h, block) != 1) break;
         g->offset += elems, g->elems -= elems;
@@ -109,7 +121,7 @@ static void send_weights(Peer *p, const Optimizer *weights) {
     if (p->got == p->gets) p->got = p->gets = 0;
 }
 
-void peer_send(Peer *p, const Optimizer *weights) {
+void peer_send(Peer *p, PeerValues values) {
     while (p->first && message_send(p->channel, p->first->kind, p->first->round, p->first->text, p->first->bytes) != 0) {
         PeerWord *next = p->first->next;
         free(p->first);
@@ -117,5 +129,5 @@ void peer_send(Peer *p, const Optimizer *weights) {
         if (!next) p->last = NULL;
     }
     if (!p->first && p->is_ending) channel_end(p->channel);
-    else if (!p->is_ending) send_weights(p, weights);
+    else if (!p->is_ending) send_values(p, values);
 }

@@ -14,7 +14,13 @@ extern "C" {
 enum { PEERS_MOST = 8192, PEER_HELLO_MS = 30000 /* from connection to HELLO */, PEER_GETS_MOST = 1 << 20 };
 
 typedef struct PeerWord PeerWord;
-typedef struct { int64_t round, offset, elems; } PeerGet;
+typedef struct { MessageKind kind; /* of the answer */ int64_t round, offset, elems; } PeerGet;
+
+/* What peers ask for. */
+typedef struct {
+    const Optimizer *weights; /* borrowed: X */
+    float           *moments[OPTIMIZER_STATES]; /* borrowed: M and V [elems]; NULL: there are none */
+} PeerValues;
 
 typedef struct {
     Channel  *channel;      /* owned */
@@ -43,8 +49,8 @@ void  peer_say(Peer *p, MessageKind kind, int64_t round, const char *text, size_
 void  peer_refuse(Peer *p, int code, const char *why);
 /* 0: it asks for too much at a time. */
 int   peer_ask(Peer *p, PeerGet get);
-/* Sends what has room. X frames have the GET's round. */
-void  peer_send(Peer *p, const Optimizer *weights);
+/* Sends what has room. Frames of values have the GET's round. */
+void  peer_send(Peer *p, PeerValues values);
 
 #ifdef __cplusplus
 }

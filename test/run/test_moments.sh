@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# outer.moments=peer: an island that comes late goes on exactly as the one whose moments it has. And gifts that go wrong,
+# with islands without a model (test/run/outer/fake_island.c).
+. "$(dirname "$0")/lib/tiny.sh"
+FAKE=$PWD/$B/test/run/outer/fake_island
+PORT=$((20000 + $$ % 20000))
+cd "$WORK" || exit 1
+
+# Every lease has the same samples: 1920 tokens, over and over. So islands with the same moments compute the same.
+for _ in $(seq 30); do head -c 1920 text.txt; done > again.txt
+"$TRAIN" tokenize again.txt out=again val=0.1 > /dev/null || exit 1
+sed -i "s#$WORK/data/#$WORK/again/#g; s/\"n_head\": 3/\"n_head\": 2/; s/\"steps\": 12/\"steps\": 24/; s/\"eval\": {\"every\": 6/\"eval\": {\"every\": 0/; s/\"checkpoint\": {\"every\": 6/\"checkpoint\": {\"every\": 0/" tiny.json
+OUTER="data.shuffle=false outer.every=4 outer.learning_rate=1 outer.momentum=0"
+
+# says FILE PATTERN: until the file has a line like it, 60 s at most.
+says() { for _ in $(seq 1200); do grep -qsE "$2" "$1" && return; sleep 0.05; done; echo "$1 has no line like '$2'"; tail -n 5 "$1"; return 1; }
+ends() { wait "$1"; local code=$?; [ $code -eq "$2" ] || { echo "exit $code, not $2"; return 1; }; }
+serves() {
+    local dir=$1; shift
+    PORT=$((PORT + 1))
+    "$TRAIN" serve tiny.json run.dir="$dir" outer.server=127.0.0.1:$PORT $OUTER "$@" > "$dir.out" 2>&1 & server=$!
+    says "$dir.out" "serving $dir"
+}
+# island RANKS DIR WORDS...: a job in the background, $job.
+island() {
+    local ranks=$1 dir=$2; shift 2
+    set -- "$WORK/tiny.json" run.dir="$dir" outer.server=127.0.0.1:$PORT $OUTER "$@"
+    (if [ "$ranks" -eq 1 ]; then exec "$TRAIN" "$@"; else run_ranks "$ranks" "$TRAIN" "$@"; fi > "$dir.out" 2>&1) & job=$!
+}
+# fake NAME ID WORDS...: its output is in NAME.out.
+fake() { local name=$1 id=$2; shift 2; "$FAKE" tiny.json outer.server=127.0.0.1:$PORT $OUTER "id=00000000000000$id" "$@" > "$name.out" 2>&1 & job=$!; }
+
+cat > losses.py <<'PY'
+"""losses ISLAND PLAIN: the greatest relative difference of its losses from the plain run's of the same steps."""
+import json, sys
+
+def losses(run):
+    lines = [json.loads(line) for line in open(f"{run}/metrics.jsonl")]
+    return {l["step"]: l["loss"] for l in lines if l["kind"] == "train"}
+island, plain = losses(sys.argv[1]), losses(sys.argv[2])
+assert len(island) == 20 and min(island) == 5, sorted(island)
+print(max(abs(island[s] / plain[s] - 1) for s in island))
+PY
+differs() { python3 losses.py "$1" plain > differs.txt && awk -v least="$2" -v most="$3" '{ exit !($1 >= least && $1 <= most) }' differs.txt || { cat differs.txt; return 1; }; }
+
+# joins_late NAME RANKS WORDS RANKS WORDS: one island from the start, until step 12; another from step 4 to the end. A third
+# holds the first round until that one is there.
+joins_late() {
+    local name=$1 first=$3 second=$5
+    serves "$name" outer.least_islands=2 || return
+    # shellcheck disable=SC2086
+    island "$2" "${name}_a" run.stop_step=12 $first; local a=$job
+    fake "${name}_hold" cc hold; local hold=$job
+    says "${name}_hold.out" '^open 0 .* islands 2' || return
+    # shellcheck disable=SC2086
+    island "$4" "${name}_b" $second; local b=$job
+    says "$name.out" "island 2 .* has joined with $4 rank" || return
+    kill -9 "$hold"; wait "$hold" 2> /dev/null
+    ends "$a" 75 && ends "$b" 0 && ends "$server" 0
+}
+train run.dir=plain data.shuffle=false > plain.out 2>&1; ok $? "a plain run of the same samples"
+
+joins_late whole 1 "" 2 "outer.moments=peer parallel.tensor=2"; ok $? "an island of two tensor ranks comes late, and the first leaves"
+expect "it has the other's moments" grep -q 'island 2: round 1 begins at step 4, with 2 islands; its moments are another.s, of 4 updates' whole_b.out
+expect "the server says who gives them, and the memory they take" grep -qE 'island 0 .* gives its moments to 1 other: they take 0.4 MiB here' whole.out
+expect "it computes what the plain run computes" differs whole_b 0 1e-6
+exit $STATUS
