@@ -1,11 +1,11 @@
 /* fake_island.c - an island without a model, for tests of `train_gpt serve`: it speaks the protocol (run/outer/messages.h),
  * and its deltas are one number. It prints what it is told, a line each.
  *
- *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [bad=nan|far|short|frame] [hold] [updates=N]
+ *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [bad=nan|far|short|frame|moments|given|get] [hold] [updates=N]
  *               [wants] [gift=half|nan|negative|short|never] [key=value ...]
  *
  * rounds: leaves in order after so many; steps: of the last lease, if fewer are done; bad: sends that in its first
- * round; hold: takes a lease and is silent; updates: of its moments, m 0.5 and v 0.25; wants: another's; gift: what is
+ * round; hold: takes a lease and is silent; updates: of its moments, m 0.5 and v 0.25; wants: another's, and says that it is alive; gift: what is
  * wrong with those that it gives (never: it says that it is alive, and gives none). Ends with the code that it is refused with, or 77 when the server is lost.
  */
 #include <inttypes.h>
@@ -45,6 +45,7 @@ static FrameHeader next(const void **payload) {
             printf("lost %s\n", channel_fault(server));
             exit(EXIT_PEER);
         }
+        if (got == 0 && asked.wants) message_send(server, MESSAGE_PING, 0, NULL, 0);
         if (got == 0) channel_wait(&server, 1, -1, 50.0);
         if (got == 0 || h.kind == MESSAGE_PING) continue;
         CHECK(message_check(&h, FROM_SERVER, fault), "the server %s", fault);
@@ -145,7 +146,7 @@ static void give_moments(int64_t round) {
     Given given = {asked.updates};
     if (!strcmp(asked.gift, "never")) stay_silent(1);
     send_moment(MESSAGE_M, round, !strcmp(asked.gift, "half") ? elems / 2 : elems, !strcmp(asked.gift, "nan") ? NAN : 0.5f);
-    if (!strcmp(asked.gift, "half")) puts("half is given"), stay_silent(0);
+    if (!strcmp(asked.gift, "half")) stay_silent(0);
     send_moment(MESSAGE_V, round, elems - !strcmp(asked.gift, "short"), !strcmp(asked.gift, "negative") ? -0.25f : 0.25f);
     say(MESSAGE_GIVEN, round, text, given_write(&given, text));
 }
@@ -191,6 +192,9 @@ static void take_lease(const void *payload, size_t bytes, int is_first) {
         FrameHeader h = {.kind = MESSAGE_OPEN, .round = o.round, .payload_bytes = 2};
         CHECK(channel_send(server, h, "{}") == 1, "no room");
     }
+    if (is_first && !strcmp(asked.bad, "moments")) send_moment(MESSAGE_M, o.round, 10, 0.5f);
+    if (is_first && !strcmp(asked.bad, "given")) say(MESSAGE_GIVEN, o.round, "{\"updates\":1}", 13);
+    if (is_first && !strcmp(asked.bad, "get")) fetch(MESSAGE_GET_M, o.round);
     if (asked.hold) return;
     int is_last = asked.rounds-- == 1;
     int64_t unit = config.batch.global_tokens / config.batch.seq_len,
