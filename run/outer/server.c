@@ -79,16 +79,12 @@ static void sweep(Server *s) {
 }
 
 int server_turn(Server *s, double ms, ServerRound *over) {
-    Channel *c;
     int      may_accept = s->peers.count < PEERS_MOST;
     double   before = clock_ms();
     if (before - s->looked_ms > s->patience_ms / 2) /* this process was held up: nobody was silent for that */
         for (int i = 0; i < s->members.count; i++) s->members.member[i]->heard_ms += before - s->looked_ms;
     peers_wait(&s->peers, may_accept ? s->listening : -1, ms);
-    while (s->peers.count < PEERS_MOST && (c = channel_accept(s->listening, &s->key))) {
-        channel_limit(c, s->elems);
-        peers_add(&s->peers, c, clock_ms());
-    }
+    peers_accept(&s->peers, s->listening, &s->key, s->elems);
     for (int i = 0; i < s->peers.count && !s->is_over;)
         if (server_serve_peer(s, i)) i++;
     look_for_silence(s);

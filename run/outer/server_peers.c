@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 struct PeerWord {
@@ -48,6 +49,40 @@ void peers_destroy(Peers *p) {
     free(p->peer);
     free(p->channel);
     *p = (Peers){0};
+}
+
+/* The one of the two that goes sooner; a may be NULL. */
+static Peer *sooner(Peer *a, Peer *b) {
+    if (!a) return b;
+    int a_spoke = channel_received_bytes(a->channel) > 0, b_spoke = channel_received_bytes(b->channel) > 0;
+    if (a_spoke != b_spoke) return a_spoke ? b : a;
+    return b->since_ms < a->since_ms ? b : a;
+}
+
+static void make_room(Peers *p) {
+    Peer *last = NULL;
+    int   unproven = 0;
+    for (int i = 0; i < p->count; i++) {
+        Channel *c = p->peer[i]->channel;
+        if (!channel_is_open(c)) channel_progress(c); /* it may have spoken */
+        if (channel_is_open(c) || channel_is_broken(c)) continue;
+        unproven++;
+        last = sooner(last, p->peer[i]);
+    }
+    for (int i = 0; unproven >= PEERS_UNPROVEN && i < p->count; i++)
+        if (p->peer[i] == last) {
+            peers_remove(p, i);
+            return;
+        }
+}
+
+void peers_accept(Peers *p, int listening, const Key *key, int64_t most_elems) {
+    Channel *c;
+    for (int i = 0; i < PEERS_UNPROVEN && p->count < PEERS_MOST && (c = channel_accept(listening, key)); i++) {
+        make_room(p);
+        channel_limit(c, most_elems);
+        peers_add(p, c, clock_ms());
+    }
 }
 
 void peers_wait(Peers *p, int listening, double ms) {

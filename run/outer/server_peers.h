@@ -11,7 +11,12 @@
 extern "C" {
 #endif
 
-enum { PEERS_MOST = 8192, PEER_HELLO_MS = 30000 /* from connection to HELLO */, PEER_GETS_MOST = 1 << 20 };
+enum {
+    PEERS_MOST = 8192,
+    PEERS_UNPROVEN = 64,     /* of these, that have not proven the key: anybody can open them */
+    PEER_HELLO_MS = 30000,   /* from connection to HELLO */
+    PEER_GETS_MOST = 1 << 20
+};
 
 typedef struct PeerWord PeerWord;
 typedef struct { MessageKind kind; /* of the answer */ int64_t round, offset, elems; } PeerGet;
@@ -41,6 +46,9 @@ typedef struct {
 
 void  peers_destroy(Peers *p);
 Peer *peers_add(Peers *p, Channel *c, double now_ms);
+/* Takes connections that wait. Of those without the key the newest have the PEERS_UNPROVEN places: one that has sent
+ * nothing goes first, and of these the oldest. If the newest were refused, whoever opened 64 would keep islands out. */
+void  peers_accept(Peers *p, int listening, const Key *key, int64_t most_elems);
 void  peers_remove(Peers *p, int i);      /* closes its connection */
 void  peers_wait(Peers *p, int listening, double ms);
 
