@@ -25,7 +25,7 @@ void link_take(Link *l, Channel *server) {
     l->is_broken = !server;
     l->fault[0] = 0;
     l->refuse.code = 0;
-    l->has_welcome = l->has_open = l->has_closed = l->has_moments = 0;
+    l->has_welcome = l->has_open = l->has_closed = l->has_moments = l->is_put_off = 0;
     l->fetch = (LinkFetch){.piece = l->fetch.piece};
     l->send = (LinkSend){0};
     l->pings = l->answers = 0;
@@ -172,8 +172,9 @@ static void take_frame(Link *l, const FrameHeader *h, const void *payload) {
         case MESSAGE_OPEN:    l->has_open = is_good = open_read(text, bytes, &l->open, fault); break;
         case MESSAGE_CLOSED:  l->has_closed = is_good = closed_read(text, bytes, &l->closed, fault); break;
         case MESSAGE_MOMENTS:
-            l->has_moments = is_good = moments_read(text, bytes, &l->moments, fault);
-            if (l->moments.is_later) l->has_open = 0; /* its lease is another's */
+            is_good = moments_read(text, bytes, &l->moments, fault);
+            if (l->moments.is_later) l->is_put_off = 1, l->has_open = 0;
+            else l->has_moments = is_good;
             break;
         case MESSAGE_REFUSE:
             is_good = refuse_read(text, bytes, &l->refuse, fault);

@@ -45,6 +45,7 @@ typedef struct {
     char       fault[1024];
     Refuse     refuse;
     int        has_welcome, has_open, has_closed, has_moments;
+    int        is_put_off; /* MOMENTS said so: the OPEN before it holds no more */
     Welcome    welcome;
     Open       open;
     Closed     closed;

@@ -7,7 +7,7 @@
 static const MessageKind SENT[OPTIMIZER_STATES] = {MESSAGE_M, MESSAGE_V}, ASKED[OPTIMIZER_STATES] = {MESSAGE_GET_M, MESSAGE_GET_V};
 
 static int is_packed(const Link *l) { return !l->send.is_on; }
-static int is_answered(const Link *l) { return l->rank > 0 || l->has_moments; }
+static int is_answered(const Link *l) { return l->rank > 0 || l->has_moments || l->is_put_off; }
 
 int island_wants_moments(const Island *s) { return s->updates == 0 && s->parts.config->outer.moments == MOMENTS_PEER; }
 
@@ -44,8 +44,11 @@ Awaited island_take_moments(Island *s) {
     Link   *l = &s->link;
     Awaited now = island_await(s, is_answered);
     if (now != MET) return now;
+    int64_t is_put_off = l->is_put_off;
+    comm_broadcast(s->parts.comm, &is_put_off, sizeof is_put_off, 0);
+    l->is_put_off = 0; /* another OPEN and its MOMENTS may have come meanwhile */
+    if (is_put_off) return LATER;
     comm_broadcast(s->parts.comm, &l->moments, sizeof l->moments, 0);
     l->has_moments = 0;
-    if (l->moments.is_later) return LATER;
     return l->moments.updates > 0 ? fetch_moments(s) : MET;
 }

@@ -106,7 +106,7 @@ patience=1
 expect "nobody waits for a giver that gives nothing" zeros never 0 'none of its moments for outer.patience_seconds: island 1 .* begins with zero' gift=never
 
 refused() { fake "$1" cc "bad=$1"; ends $! 77 && grep -qE "refused 77 .*$2" "$1.out" || { cat "$1.out"; return 1; }; }
-serves odd
+serves odd outer.patience_seconds=5
 expect "moments that nobody asked for are refused" refused moments 'moments that nobody asked it for'
 expect "so is the word that they are given" refused given 'GIVEN that nobody asked it for'
 expect "moments that an island was not given are kept" refused get 'GET_M for moments that it was not given'
