@@ -92,6 +92,19 @@ expect "another is asked in the next round" diff <(grep ^moments lost_b.out) <(p
 expect "the server says so" grep -qE 'island 0 .* is gone, and has not given its moments: island [12] .* waits for the next round' lost.out
 kill "$server"; wait "$server"
 
+# The same for an island with a model, of two ranks.
+put_off() {
+    serves late outer.least_islands=3
+    fake late_a aa updates=7 gift=half; a=$job
+    says late.out 'island 0 .* has joined' || return
+    fake late_c cc updates=9 rounds=2; c=$job
+    island 2 late_b outer.moments=peer run.stop_step=4; b=$job
+    says late_a.out '^open 0 .* gives' && kill -9 "$a"; wait "$a" 2> /dev/null
+    ends "$b" 75 && ends "$c" 0 && grep -q 'round 1 begins at step 4, .*; its moments are another island.s, of 9 updates' late_b.out
+}
+expect "an island that is put off takes the next round's" put_off
+kill "$server"; wait "$server"
+
 # zeros NAME CODE PATTERN WORDS...: where nobody else has moments, the second begins with zeros; the first ends with the code.
 zeros() {
     local name=$1 code=$2 pattern=$3; shift 3
