@@ -10,6 +10,7 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/outer/island.h"
+#include "run/serve_memory.h"
 
 ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Groups *groups) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
@@ -84,7 +85,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
               .ahead_bytes = loader_host_bytes(B, own_T, micro_steps),
               .island_bytes = c->outer.server && *c->outer.server ? island_bytes(c, &layout) : 0,
               .copies_bytes = c->checkpoint.memory_every > 0 ? memory_copies_bytes(&layout, spec.optimizer, ranks.hosts) : 0,
-              .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer)};
+              .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer),
+              .server_bytes = c->outer.server && *c->outer.server ? serve_bytes(c).all : 0};
     p.host_bytes = p.comm_bytes + p.host_copy_bytes + p.ahead_bytes + p.offload_bytes + p.island_bytes;
     p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes +
                      p.batch_bytes + p.tree_bytes + p.library_bytes + p.reserve_bytes +
@@ -198,6 +200,9 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     if (p->copies_bytes > 0 && on_host) print_row(out, row, p->copies_bytes);
     print_row(out, on_host ? "total" : "total, pinned host memory", on_host ? p->device_bytes : p->host_bytes);
     if (p->copies_bytes > 0 && !on_host) print_row(out, row, p->copies_bytes);
+    snprintf(row, sizeof row, "server, where it runs: with the deltas of %lld island%s", (long long)c->outer.least_islands,
+             c->outer.least_islands == 1 ? "" : "s");
+    if (p->server_bytes > 0) print_row(out, row, p->server_bytes);
 }
 
 char *plan_memory_advice(const Config *c, const Plan *p) {

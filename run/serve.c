@@ -20,6 +20,7 @@
 #include "run/progress.h"
 #include "run/run_folder.h"
 #include "run/sample.h"
+#include "run/serve_memory.h"
 #include "run/verb_arguments.h"
 #include "run/verbs.h"
 
@@ -37,9 +38,7 @@ typedef struct {
     Dataset         train;
     Comm           *comm;
     RunLock        *lock;
-    Arena           params_arena, grads_arena, optimizer_arena, sums_arena;
-    Shards         *shards;
-    Optimizer       optimizer;
+    ServeWeights    weights;
     Stream          stream;
     TrainState      state;
     CheckpointState checkpoint;
@@ -72,35 +71,13 @@ static Config read_config(int argc, char **argv, const char **listen) {
     return config;
 }
 
-/* Carves shards and optimizer of one rank; dry first, to know how much they take. */
-static void carve(Serving *s) {
-    ShardsSpec spec = {.shape = s->config.model.shape, .ranks = 1, .zero_stage = 0, .act = F32, .use = GPT_INFERENCE};
-    s->shards = shards_create(spec, model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL}),
-                              step_sums_create(&s->sums_arena), &s->params_arena, &s->grads_arena);
-    s->optimizer = optimizer_create(optimizer_kind(s->config.optimizer.name), s->shards,
-                                    device_is_host() ? MEMORY_DEVICE : MEMORY_HOST, &s->optimizer_arena);
-}
-
-static void take_memory(Serving *s) {
-    s->params_arena = arena_dry("parameters"), s->grads_arena = arena_dry("gradients");
-    s->optimizer_arena = arena_dry("optimizer"), s->sums_arena = arena_dry("sums");
-    carve(s);
-    size_t params = s->params_arena.peak_bytes, grads = s->grads_arena.peak_bytes,
-           optimizer = s->optimizer_arena.peak_bytes, sums = s->sums_arena.peak_bytes;
-    optimizer_destroy(&s->optimizer);
-    shards_destroy(s->shards);
-    s->params_arena = arena_create("parameters", params), s->grads_arena = arena_create("gradients", grads);
-    s->optimizer_arena = arena_create_host("optimizer", optimizer), s->sums_arena = arena_create("sums", sums);
-    carve(s);
-}
-
 /* The weights of its checkpoint, of model.init_from, or new ones. */
 static void load_weights(Serving *s) {
     const Config *c = &s->config;
     s->checkpoint = (CheckpointState){.config = c,
                                       .best_step = -1,
                                       .comm = s->comm,
-                                      .optimizer = &s->optimizer,
+                                      .optimizer = &s->weights.optimizer,
                                       .stream = &s->stream,
                                       .train = &s->train,
                                       .tokenizer = &s->tokenizer,
@@ -111,7 +88,7 @@ static void load_weights(Serving *s) {
     s->state.loss_scale = loss_scale_start(F32);
     s->resumed = checkpoint_resume(&s->checkpoint);
     if (s->resumed.ranks == 0 && c->model.init_from[0]) checkpoint_init_from(c->model.init_from, &s->checkpoint);
-    else if (s->resumed.ranks == 0) masters_init(&s->optimizer, &s->stream, (uint64_t)c->run.seed, NULL, NULL);
+    else if (s->resumed.ranks == 0) masters_init(&s->weights.optimizer, &s->stream, (uint64_t)c->run.seed, NULL, NULL);
     if (s->resumed.step % c->outer.every)
         fail(EXIT_CONFIG,
              "%s stands at step %lld, where no round of outer.every = %lld ends: a server goes on in a folder of its own",
@@ -133,7 +110,7 @@ static void open_run(Serving *s, int argc, char **argv) {
     signals_keep_to_main();
     s->lock = lock_run_folder(c->run.dir, s->comm, NULL, LOCK_BEAT_MS);
     checkpoint_precheck(c);
-    take_memory(s);
+    s->weights = serve_weights_create(c);
     s->stream = stream_create(0);
     load_weights(s);
 }
@@ -146,12 +123,12 @@ static void begin(Serving *s) {
     run_folder_keep_log(c);
     run_folder_keep_config(c);
     s->metrics = metrics_open(c->run.dir, s->resumed.step,
-                              (MetricsAbout){NAN, program_commit(), s->shards->layout.elems, c->log.tensorboard});
+                              (MetricsAbout){NAN, program_commit(), s->weights.shards->layout.elems, c->log.tensorboard});
     if (s->resumed.ranks > 0) metrics_resumed(s->metrics, s->resumed.step, 1);
     s->checkpoint.log = metrics_path(s->metrics), s->checkpoint.log_fd = metrics_fd(s->metrics);
     s->requests = requests_start(s->comm, c->run.dir, c->run.max_minutes, clock_ms(),
-                                 (double)checkpoint_disk_bytes(&s->shards->layout, s->optimizer.kind));
-    s->server = server_create((ServerParts){c, &s->train, &s->optimizer, s->listen, s->resumed.step,
+                                 (double)checkpoint_disk_bytes(&s->weights.shards->layout, s->weights.optimizer.kind));
+    s->server = server_create((ServerParts){c, &s->train, &s->weights.optimizer, s->listen, s->resumed.step,
                                             s->state.start.tokens, s->state.start.samples, progress_note});
 }
 
@@ -161,11 +138,8 @@ static void end(Serving *s) {
     metrics_close(s->metrics);
     dataset_close(&s->train);
     tokenizer_destroy(&s->tokenizer);
-    optimizer_destroy(&s->optimizer);
-    shards_destroy(s->shards);
+    serve_weights_destroy(&s->weights);
     stream_destroy(&s->stream);
-    arena_destroy(&s->params_arena), arena_destroy(&s->grads_arena);
-    arena_destroy(&s->optimizer_arena), arena_destroy(&s->sums_arena);
     say_end_log();
     lock_release(s->lock);
     world_leave(comm_world(s->comm));
@@ -260,8 +234,9 @@ int verb_serve(int argc, char **argv) {
     }
     begin(s);
     server_address(s->server, address);
-    progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps", s->config.run.dir, address,
-                  (long long)s->resumed.step, (long long)steps, (long long)s->config.outer.every);
+    progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps, %s of memory", s->config.run.dir, address,
+                  (long long)s->resumed.step, (long long)steps, (long long)s->config.outer.every,
+                  plan_bytes_text((double)serve_bytes(&s->config).all).text);
     serve_rounds(s);
     save(s);
     report_saved(s, saver_finish_last(s->saver));

@@ -76,7 +76,10 @@ static void rule_rounds(ConfigLoad *load) {
 static void rule_not_built(ConfigLoad *load) {
     const Config *c = load->config;
     const struct { const char *key, *value; int is_asked; const char *cure; } rows[] = {
-        {"outer.moments", "\"peer\"", c->outer.moments == MOMENTS_PEER, "\"own\""},
+        {"outer.moments", "\"peer\" with outer.wait = \"none\"",
+         c->outer.moments == MOMENTS_PEER && c->outer.wait == WAIT_NONE, "\"own\""},
+        {"outer.moments", "\"peer\" with outer.server of several",
+         c->outer.moments == MOMENTS_PEER && strchr(c->outer.server, ','), "\"own\""},
         {"outer.stream", "true", c->outer.stream, "false"},
         {"run.on_nonfinite", "\"rollback\" with outer.server",
          *c->outer.server && c->run.on_nonfinite == ON_TROUBLE_ROLLBACK, "\"stop\" or \"skip\""},
@@ -96,6 +99,7 @@ static void rule_gradients(ConfigLoad *load) {
     const Config *c = load->config;
     const struct { const char *key, *value; int is_asked; const char *cure; } rows[] = {
         {"outer.every", "above 1", c->outer.every > 1, "1"},
+        {"outer.moments", "\"peer\"", c->outer.moments == MOMENTS_PEER, "\"own\""},
         {"run.on_nonfinite", "\"skip\"", c->run.on_nonfinite == ON_TROUBLE_SKIP, "\"stop\""},
         {"run.on_spike", "\"skip\"", c->run.on_spike == ON_TROUBLE_SKIP, "\"warn\" or \"stop\""},
         {"precision", "\"fp16\", which leaves steps out,", c->precision == PRECISION_FP16, "\"bf16\""},

@@ -1,5 +1,5 @@
 /* island.c - see island.h. Each rank has a Link of its own (island_link.h); here the ranks agree on theirs. */
-#include "run/outer/island.h"
+#include "run/outer/island_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,20 +10,8 @@
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/signals.h"
 #include "run/outer/hello_data.h"
-#include "run/outer/island_link.h"
 
 static const double LOOK_MS = 50.0, GOODBYE_MS = 10e3;
-
-struct Island {
-    IslandParts    parts;
-    Key            key;
-    Link           link;
-    RoundCopy      copy;
-    int            has_lease, is_over; /* steps of this round may be sent; the server has no more rounds */
-    int64_t        used;               /* samples of the lease that the server knows of */
-    IslandExchange ended;
-    char           lost[MANIFEST_FAULT_BYTES];
-};
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
@@ -75,10 +63,9 @@ const Open           *island_round(const Island *s) { return &s->link.open; }
 const IslandExchange *island_ended(const Island *s) { return &s->ended; }
 int                   island_number(const Island *s) { return s->link.welcome.number; }
 const char           *island_lost(const Island *s) { return s->lost; }
+int64_t               island_gift(const Island *s) { return s->gift; }
 
 /* --- waiting together --------------------------------------------------------------------------------------------- */
-
-typedef enum { MET, STOPPED, BROKEN } Awaited;
 
 static void tick(const Island *s) { watchdog_tick(s->parts.watchdog, "the wait for the server"); }
 
@@ -96,7 +83,7 @@ static Awaited await_all(Island *s, int (*is_ready)(const Link *), int may_stop)
         if (may_stop && requests_agree(s->parts.requests)) return STOPPED;
     }
 }
-static Awaited await(Island *s, int (*is_ready)(const Link *)) { return await_all(s, is_ready, 1); }
+Awaited island_await(Island *s, int (*is_ready)(const Link *)) { return await_all(s, is_ready, 1); }
 
 static int is_welcome(const Link *l) { return l->has_welcome; }
 static int is_opened(const Link *l) { return l->rank > 0 || l->has_open || (l->has_closed && l->closed.is_done); }
@@ -177,7 +164,9 @@ static void say_hello(Island *s) {
                             .data = data,
                             .data_files = train->shards,
                             .elems = s->link.elems,
-                            .samples = train->samples};
+                            .samples = train->samples,
+                            .updates = s->updates,
+                            .wants_moments = island_wants_moments(s)};
     snprintf(hello.island, sizeof hello.island, "%s", s->parts.id);
     char *text = hello_write(&hello, &bytes);
     if (!text)
@@ -189,14 +178,13 @@ static void say_hello(Island *s) {
     cJSON_Delete(config);
 }
 
-/* Collective. Each piece comes to one rank, and from there to all. */
-static Awaited fetch(Island *s, int64_t round) {
+Awaited island_fetch(Island *s, MessageKind get, int64_t round) {
     Link *l = &s->link;
-    link_fetch(l, round);
+    link_fetch(l, get, round);
     round_copy_begin(&s->copy);
     for (int64_t piece = 0; piece < l->fetch.pieces; piece++) {
         l->fetch.turn = piece;
-        Awaited now = await(s, has_turn);
+        Awaited now = island_await(s, has_turn);
         if (now != MET) return now;
         int64_t elems = link_piece_elems(l, piece);
         int     owns = link_owns(l, piece);
@@ -205,8 +193,16 @@ static Awaited fetch(Island *s, int64_t round) {
         round_copy_take(&s->copy, piece * MESSAGE_ELEMS, x, elems);
         if (owns) l->fetch.has_piece = 0;
     }
-    round_copy_publish(&s->copy);
     return MET;
+}
+
+/* Collective. What goes before the new weights: their copy's memory is free until they come. */
+static Awaited exchange_moments(Island *s) {
+    switch (s->link.open.moments) {
+        case OPEN_GIVE: return island_give_moments(s);
+        case OPEN_TAKE: return island_take_moments(s);
+        default:        return MET;
+    }
 }
 
 /* Collective, once rank 0 knows how it goes on: all then know it, and hold the weights. */
@@ -216,7 +212,9 @@ static Awaited begin_round(Island *s) {
     comm_broadcast(s->parts.comm, &is_over, sizeof is_over, 0);
     comm_broadcast(s->parts.comm, &l->open, sizeof l->open, 0);
     comm_broadcast(s->parts.comm, &l->closed, sizeof l->closed, 0);
-    Awaited now = fetch(s, is_over ? l->closed.round : l->open.round);
+    Awaited now = is_over ? MET : exchange_moments(s);
+    if (now == MET) now = island_fetch(s, MESSAGE_GET, is_over ? l->closed.round : l->open.round);
+    if (now == MET) round_copy_publish(&s->copy);
     s->is_over = now == MET && is_over;
     s->has_lease = now == MET && !is_over;
     s->used = 0;
@@ -236,17 +234,21 @@ static void check_welcome(Link *l) {
 /* Collective, connected: from HELLO to the first weights. */
 static Awaited introduce(Island *s) {
     say_hello(s);
-    Awaited now = await(s, is_welcome);
+    Awaited now = island_await(s, is_welcome);
     if (now != MET) return now;
     check_welcome(&s->link);
     end_where_refused(s, s->link.refuse.code, s->link.fault);
-    now = await(s, is_opened);
-    return now == MET ? begin_round(s) : now;
+    do {
+        now = island_await(s, is_opened);
+        if (now == MET) now = begin_round(s);
+    } while (now == LATER);
+    return now;
 }
 
-IslandState island_join(Island *s) {
+IslandState island_join(Island *s, int64_t updates) {
     double patience_ms = s->parts.config->outer.patience_seconds * 1e3, until_ms = clock_ms() + patience_ms;
     s->has_lease = 0;
+    s->updates = updates, s->gift = 0;
     end_where_refused(s, s->link.refuse.code, s->link.fault);
     share_fault(s);
     if (s->lost[0]) warn("%s; this island joins again, and trains the round anew", s->lost);
@@ -276,7 +278,7 @@ int island_keep(Island *s) {
 /* Collective. */
 static void begin_to_send(Island *s, IslandWork work) {
     s->has_lease = 0;
-    s->used = work.samples;
+    s->used = work.samples, s->updates = work.updates, s->gift = 0;
     s->link.has_open = s->link.has_closed = 0;
     int    of_gradients = s->parts.config->outer.send == SEND_GRADIENTS;
     double squares = of_gradients ? round_copy_gradients(&s->copy) : round_copy_subtract(&s->copy);
@@ -297,7 +299,7 @@ IslandState island_exchange(Island *s, IslandWork work, int *ended) {
     *ended = 0;
     count_bytes(s, before);
     begin_to_send(s, work);
-    Awaited now = await(s, is_closed);
+    Awaited now = island_await(s, is_closed);
     if (now == MET) now = begin_round(s);
     if (now == STOPPED) return ISLAND_STOPPED;
     if (now == MET) {
@@ -306,7 +308,7 @@ IslandState island_exchange(Island *s, IslandWork work, int *ended) {
         *ended = 1;
         return state_of(s);
     }
-    return island_join(s);
+    return island_join(s, work.updates);
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */

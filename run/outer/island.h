@@ -2,7 +2,7 @@
  *
  * Between rounds all jobs hold the same weights x. A round is a lease of samples: `steps` optimizer steps on the island
  * alone. Then each of its ranks sends x - master of its part, and fetches the x that the server makes of all islands'
- * (run/outer/messages.h). Moments stay in the island.
+ * (run/outer/messages.h). Moments stay in the island; one that has none may take another's (outer.moments=peer).
  *
  * The ranks of an island act together: they agree on what they wait for, several times a second, and meanwhile hear
  * requests to stop and tick the watchdog. When the connection of one breaks, all connect anew, and train the round anew
@@ -44,6 +44,7 @@ typedef enum {
 /* Of the steps of a lease. */
 typedef struct {
     int64_t samples, tokens;   /* used */
+    int64_t updates;           /* that the moments have seen, in all */
     double  loss;              /* mean */
 } IslandWork;
 
@@ -62,8 +63,9 @@ void    island_destroy(Island *s);
 size_t  island_bytes(const Config *config, const Layout *layout); /* host memory it takes */
 
 /* Collective. Connects, and waits for a lease and its x, which is then in the masters and working copies. Ends the job
- * with the server's code and sentence where it refuses the island. */
-IslandState island_join(Island *s);
+ * with the server's code and sentence where it refuses the island. updates: that its moments have seen; 0: they are
+ * zero. */
+IslandState island_join(Island *s, int64_t updates);
 
 /* Between steps, on each rank for itself: says that the island is alive, and reads what has come. Returns 1 when the
  * connection is broken; when the ranks have agreed on that, all call island_join. */
@@ -79,6 +81,7 @@ void island_leave(Island *s, IslandWork work);
 const Open           *island_round(const Island *s);     /* the lease */
 const IslandExchange *island_ended(const Island *s);     /* of the last island_exchange */
 int                   island_number(const Island *s);
+int64_t               island_gift(const Island *s);      /* updates of another's moments that have come with the lease; 0: none */
 const char           *island_lost(const Island *s);      /* of ISLAND_LOST: a sentence that names the address */
 
 #ifdef __cplusplus

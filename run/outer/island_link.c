@@ -25,7 +25,7 @@ void link_take(Link *l, Channel *server) {
     l->is_broken = !server;
     l->fault[0] = 0;
     l->refuse.code = 0;
-    l->has_welcome = l->has_open = l->has_closed = 0;
+    l->has_welcome = l->has_open = l->has_closed = l->has_moments = l->is_put_off = 0;
     l->fetch = (LinkFetch){.piece = l->fetch.piece};
     l->send = (LinkSend){0};
     l->pings = l->answers = 0;
@@ -61,16 +61,16 @@ int link_owns(const Link *l, int64_t piece) { return piece % l->ranks == l->rank
 /* The n-th piece that this rank fetches. */
 static int64_t own_piece(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
 
-void link_fetch(Link *l, int64_t round) {
+void link_fetch(Link *l, MessageKind get, int64_t round) {
     int64_t pieces = (l->elems + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS;
-    l->fetch = (LinkFetch){.round = round, .pieces = pieces, .piece = l->fetch.piece};
+    l->fetch = (LinkFetch){.get = get, .round = round, .pieces = pieces, .piece = l->fetch.piece};
 }
 
 static void ask_for_pieces(Link *l) {
     LinkFetch *f = &l->fetch;
     while (f->asked < f->had + ASKED_AHEAD && own_piece(l, f->asked) < f->pieces) {
         int64_t     piece = own_piece(l, f->asked), elems = link_piece_elems(l, piece);
-        FrameHeader h = {.kind = MESSAGE_GET, .round = f->round, .offset = piece * MESSAGE_ELEMS, .elems = elems};
+        FrameHeader h = {.kind = (uint8_t)f->get, .round = f->round, .offset = piece * MESSAGE_ELEMS, .elems = elems};
         if (channel_send(l->server, h, NULL) <= 0) return;
         f->asked++;
     }
@@ -80,9 +80,9 @@ static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
     LinkFetch *f = &l->fetch;
     int64_t    piece = own_piece(l, f->had);
     int        is_next = h->offset == piece * MESSAGE_ELEMS && h->elems == link_piece_elems(l, piece);
-    if (f->had == f->asked || h->round != f->round || !is_next) {
-        break_link(l, "%s sent weights that were not asked for: round %lld, element %lld", channel_peer(l->server),
-                   (long long)h->round, (long long)h->offset);
+    if (f->had == f->asked || h->kind != message_answer(f->get) || h->round != f->round || !is_next) {
+        break_link(l, "%s sent %s that was not asked for: round %lld, element %lld", channel_peer(l->server),
+                   message_name(h->kind), (long long)h->round, (long long)h->offset);
         return;
     }
     frame_unpack((FrameType)h->type, f->piece, payload, h->elems);
@@ -92,7 +92,10 @@ static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
 
 /* --- deltas ------------------------------------------------------------------------------------------------------- */
 
-void link_send(Link *l, End end) { l->send = (LinkSend){.is_on = 1, .end = end}; }
+void link_send(Link *l, End end) { l->send = (LinkSend){.is_on = 1, .kind = MESSAGE_DELTA, .end = end}; }
+void link_send_moments(Link *l, MessageKind kind) {
+    l->send = (LinkSend){.is_on = 1, .kind = kind, .end = {.round = l->open.round}};
+}
 
 void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t bytes) {
     while (!l->is_broken && message_send(l->server, kind, round, text, bytes) == 0) {
@@ -101,24 +104,37 @@ void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t
     }
 }
 
+/* The next elems values of the runs. */
+static void pack(Link *l, int64_t elems) {
+    const LinkSend *s = &l->send;
+    if (s->kind == MESSAGE_DELTA) round_copy_pack(l->copy, s->gone, elems, l->payload);
+    else frame_pack(FRAME_F32, l->payload, l->copy->delta + s->gone, elems);
+}
+
+static void send_end(Link *l) {
+    LinkSend *s = &l->send;
+    char      text[MESSAGE_TEXT];
+    if (s->kind != MESSAGE_DELTA) s->is_on = 0;
+    else if (message_send(l->server, MESSAGE_END, s->end.round, text, end_write(&s->end, text)) > 0) s->is_on = 0;
+}
+
 /* Each element is packed once, so a frame is made when the buffer has room for it. */
-static void send_deltas(Link *l) {
+static void send_values(Link *l) {
     LinkSend       *s = &l->send;
     const FileRuns *runs = &l->copy->runs;
+    FrameType       type = s->kind == MESSAGE_DELTA ? l->copy->type : FRAME_F32;
     while (s->run < runs->runs && channel_unsent(l->server) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES) {
         FileRun     run = runs->run[s->run];
         int64_t     left = run.elems - s->at, elems = left < MESSAGE_ELEMS ? left : MESSAGE_ELEMS;
-        FrameHeader h = {.kind = MESSAGE_DELTA, .type = (uint8_t)l->copy->type, .round = s->end.round};
+        FrameHeader h = {.kind = (uint8_t)s->kind, .type = (uint8_t)type, .round = s->end.round};
         h.offset = run.offset + s->at, h.elems = elems;
-        h.payload_bytes = (uint32_t)frame_value_bytes(l->copy->type, elems);
-        round_copy_pack(l->copy, s->gone, elems, l->payload);
+        h.payload_bytes = (uint32_t)frame_value_bytes(type, elems);
+        pack(l, elems);
         if (channel_send(l->server, h, l->payload) < 0) return;
         s->at += elems, s->gone += elems;
         if (s->at == run.elems) s->run++, s->at = 0;
     }
-    if (s->run < runs->runs) return;
-    char text[MESSAGE_TEXT];
-    if (message_send(l->server, MESSAGE_END, s->end.round, text, end_write(&s->end, text)) > 0) s->is_on = 0;
+    if (s->run == runs->runs) send_end(l);
 }
 
 /* --- alive -------------------------------------------------------------------------------------------------------- */
@@ -148,11 +164,18 @@ static void take_frame(Link *l, const FrameHeader *h, const void *payload) {
     size_t      bytes = h->payload_bytes;
     int         is_good = message_check(h, FROM_SERVER, fault);
     if (is_good) switch (h->kind) {
-        case MESSAGE_X:       take_piece(l, h, payload); break;
+        case MESSAGE_X:
+        case MESSAGE_M:
+        case MESSAGE_V:       take_piece(l, h, payload); break;
         case MESSAGE_PING:    l->answers++, l->silent_ms = clock_ms(); break;
         case MESSAGE_WELCOME: l->has_welcome = is_good = welcome_read(text, bytes, &l->welcome, fault); break;
         case MESSAGE_OPEN:    l->has_open = is_good = open_read(text, bytes, &l->open, fault); break;
         case MESSAGE_CLOSED:  l->has_closed = is_good = closed_read(text, bytes, &l->closed, fault); break;
+        case MESSAGE_MOMENTS:
+            is_good = moments_read(text, bytes, &l->moments, fault);
+            if (l->moments.is_later) l->is_put_off = 1, l->has_open = 0;
+            else l->has_moments = is_good;
+            break;
         case MESSAGE_REFUSE:
             is_good = refuse_read(text, bytes, &l->refuse, fault);
             if (is_good) break_link(l, "%s: %s", channel_peer(l->server), l->refuse.why);
@@ -168,7 +191,7 @@ void link_keep(Link *l) {
     int         got = 0;
     if (l->is_broken) return;
     ask_for_pieces(l);
-    if (l->send.is_on) send_deltas(l);
+    if (l->send.is_on) send_values(l);
     while (!l->is_broken && !l->fetch.has_piece && (got = channel_next(l->server, &h, &payload)) > 0)
         take_frame(l, &h, payload);
     if (got < 0) break_link(l, "%s", channel_fault(l->server));

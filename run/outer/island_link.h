@@ -13,8 +13,9 @@
 extern "C" {
 #endif
 
-/* x on its way: pieces of MESSAGE_ELEMS, which ranks fetch in turn. */
+/* x or moments on their way: pieces of MESSAGE_ELEMS, which ranks fetch in turn. */
 typedef struct {
+    MessageKind get;      /* GET, GET_M, GET_V */
     int64_t round, pieces;
     int64_t turn;         /* the piece that the ranks wait for */
     int64_t asked, had;   /* pieces of this rank: asked for, and come */
@@ -22,9 +23,10 @@ typedef struct {
     int     has_piece;    /* and waits to be taken */
 } LinkFetch;
 
-/* Deltas on their way, from piece `at` of run `run` on; then the END. */
+/* Deltas on their way, from piece `at` of run `run` on; then the END. Or moments, M or V: without an END. */
 typedef struct {
     int     is_on;
+    MessageKind kind;
     int64_t run, at;      /* elements of the run that have gone */
     int64_t gone;         /* of all runs */
     End     end;
@@ -42,10 +44,12 @@ typedef struct {
     int        is_broken; /* and fault says why; of a server that has refused this island, refuse.code is not 0 */
     char       fault[1024];
     Refuse     refuse;
-    int        has_welcome, has_open, has_closed;
+    int        has_welcome, has_open, has_closed, has_moments;
+    int        is_put_off; /* MOMENTS said so: the OPEN before it holds no more */
     Welcome    welcome;
     Open       open;
     Closed     closed;
+    Moments    moments;
     int64_t    pings, answers;
     double     pinged_ms; /* of the last PING; silent_ms: since when one has had no answer */
     double     silent_ms;
@@ -64,10 +68,11 @@ void link_wait(Link *l, int (*is_ready)(const Link *), double ms);
 void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t bytes);
 void link_ping(Link *l);
 
-void    link_fetch(Link *l, int64_t round);                /* begins to ask for x */
+void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to ask for x: GET, or moments: GET_M, GET_V */
 int64_t link_piece_elems(const Link *l, int64_t piece);
 int     link_owns(const Link *l, int64_t piece);
 void    link_send(Link *l, End end);                       /* begins to send the deltas of copy, then END */
+void    link_send_moments(Link *l, MessageKind kind);      /* the same of moments that lie in the deltas' place: M or V */
 
 #ifdef __cplusplus
 }

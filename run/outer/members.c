@@ -90,6 +90,7 @@ Member *members_join(Members *ms, const Hello *hello, double now_ms, int64_t *wa
         return refuse(fault, "the server has no memory for one more island"), NULL;
     m->said[hello->rank] = 1;
     m->heard_ms = now_ms;
+    m->has_moments = hello->updates > 0, m->wants_moments = hello->wants_moments, m->takes_moments = 0;
     if (++m->joined == m->ranks) m->state = MEMBER_WAITS;
     return m;
 }
@@ -151,6 +152,7 @@ int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems,
     if (m->end.samples > 0 && m->elems != elems)
         return refuse(fault, "sent %lld of the %lld elements of its delta", (long long)m->elems, (long long)elems), -1;
     m->state = m->end.samples > 0 ? MEMBER_ENDED : MEMBER_WAITS;
+    if (m->end.samples > 0) m->has_moments = 1;
     return 1;
 }
 

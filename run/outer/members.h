@@ -41,6 +41,10 @@ typedef struct {
     int64_t     last_round;
     float      *delta;             /* owned: by global offset; NULL until a rank sends some of it */
     int64_t     elems;             /* that have come */
+    int         has_moments;       /* of its optimizer, other than zero: it can give them */
+    int         wants_moments;     /* of another island (outer.moments=peer), in its next lease */
+    int         takes_moments;     /* its OPEN said so, and it has not got all of them */
+    int64_t     taken;             /* elements of them that it has asked for */
 } Member;
 
 typedef struct {

@@ -22,9 +22,24 @@ static const Kind KINDS[MESSAGE_KINDS] = {
     [MESSAGE_CLOSED] = {"CLOSED", 1, 0, HOLDS_JSON},
     [MESSAGE_PING] = {"PING", 1, 1, HOLDS_NOTHING},
     [MESSAGE_BYE] = {"BYE", 0, 1, HOLDS_JSON},
+    [MESSAGE_M] = {"M", 1, 1, HOLDS_F32},
+    [MESSAGE_V] = {"V", 1, 1, HOLDS_F32},
+    [MESSAGE_GIVEN] = {"GIVEN", 0, 1, HOLDS_JSON},
+    [MESSAGE_MOMENTS] = {"MOMENTS", 1, 0, HOLDS_JSON},
+    [MESSAGE_GET_M] = {"GET_M", 0, 1, HOLDS_NOTHING},
+    [MESSAGE_GET_V] = {"GET_V", 0, 1, HOLDS_NOTHING},
 };
 
 const char *message_name(int kind) { return kind > 0 && kind < MESSAGE_KINDS ? KINDS[kind].name : "?"; }
+
+MessageKind message_answer(int kind) {
+    switch (kind) {
+        case MESSAGE_GET:   return MESSAGE_X;
+        case MESSAGE_GET_M: return MESSAGE_M;
+        case MESSAGE_GET_V: return MESSAGE_V;
+        default:            return (MessageKind)0;
+    }
+}
 
 static int refuse(char *fault, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static int refuse(char *fault, const char *fmt, ...) {
@@ -56,8 +71,9 @@ int message_check(const FrameHeader *h, MessageFrom from, char fault[MESSAGE_FAU
                       MESSAGE_JSON_LIMIT);
     if (kind->holds == HOLDS_NOTHING && h->payload_bytes != 0)
         return refuse(fault, "sent %s of %u bytes: it holds none", kind->name, h->payload_bytes);
-    if (h->kind == MESSAGE_GET && h->elems < 1) return refuse(fault, "sent GET for %lld values", (long long)h->elems);
-    if (h->kind == MESSAGE_GET) return 1;
+    if (message_answer(h->kind) && h->elems < 1)
+        return refuse(fault, "sent %s for %lld values", kind->name, (long long)h->elems);
+    if (message_answer(h->kind)) return 1;
     if (h->offset != 0 || h->elems != 0)
         return refuse(fault, "sent %s with offset %lld and %lld values: both must be 0", kind->name,
                       (long long)h->offset, (long long)h->elems);

@@ -14,8 +14,16 @@
  *   PING     either side        nothing; rank 0 of an island sends one at most a second; the server answers
  *   BYE      rank 0             Bye: leaves in order, its unused lease goes back
  *
- * The header's round is the round of the message; its offset and elems are 0 but for GET, X and DELTA. The writers make
- * JSON; the readers are pure functions over (bytes, length), believe nothing and check each number's range.
+ * outer.moments=peer: an OPEN asks one island to give its optimizer's moments, and another to take them. The second waits
+ * for MOMENTS.
+ *   M, V     either side        f32: a giver's moments; to a taker: answers a GET_M or GET_V, as X does a GET
+ *   GIVEN    each rank          Given: all its M and V are sent
+ *   MOMENTS  server, to rank 0  Moments: they can be fetched, or there are none
+ *   GET_M    each rank          as GET
+ *   GET_V    each rank          as GET
+ *
+ * The header's round is the round of the message; its offset and elems are 0 but where values are asked for or sent. The
+ * writers make JSON; the readers are pure functions over (bytes, length), believe nothing and check each number's range.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_MESSAGES_H
 #define TRAIN_GPT_RUN_OUTER_MESSAGES_H
@@ -29,7 +37,8 @@ extern "C" {
 
 typedef enum {
     MESSAGE_HELLO = 1, MESSAGE_WELCOME, MESSAGE_REFUSE, MESSAGE_OPEN, MESSAGE_GET, MESSAGE_X, MESSAGE_DELTA,
-    MESSAGE_END, MESSAGE_CLOSED, MESSAGE_PING, MESSAGE_BYE, MESSAGE_KINDS
+    MESSAGE_END, MESSAGE_CLOSED, MESSAGE_PING, MESSAGE_BYE, MESSAGE_M, MESSAGE_V, MESSAGE_GIVEN, MESSAGE_MOMENTS,
+    MESSAGE_GET_M, MESSAGE_GET_V, MESSAGE_KINDS
 } MessageKind;
 
 enum {
@@ -47,6 +56,8 @@ typedef enum { FROM_SERVER, FROM_ISLAND } MessageFrom;
 
 /* "HELLO"; "?" for a number that is no kind. */
 const char *message_name(int kind);
+/* X of GET, M of GET_M, V of GET_V; 0 of a kind that asks for no values. */
+MessageKind message_answer(int kind);
 
 /* Whether a frame of this header may come from there: a kind of that side, its type, its payload, its offset and elems.
  * Returns 1, or 0 with the rest of a sentence in fault: "sent a DELTA of type ...". */
@@ -77,6 +88,8 @@ typedef struct {
     int        data_files;
     int64_t    elems;             /* parameters of the model */
     int64_t    samples;           /* of an epoch */
+    int64_t    updates;           /* that its moments have seen; 0: they are zero */
+    int        wants_moments;     /* "wants": another island's, instead of zeros */
     Json       json;              /* owned: what the above was read from */
 } Hello;
 
@@ -101,12 +114,16 @@ typedef struct {
 size_t refuse_write(const Refuse *m, char out[MESSAGE_TEXT]);
 int    refuse_read(const char *text, size_t bytes, Refuse *m, char fault[MESSAGE_FAULT_BYTES]);
 
+/* Before its first step an island sends its moments, or waits for MOMENTS. */
+typedef enum { OPEN_KEEP, OPEN_GIVE, OPEN_TAKE } OpenMoments;
+
 typedef struct {
     int64_t round;
     int64_t step;                 /* the schedule's, of its first step */
     int64_t steps;                /* to train; H */
     int64_t first, samples;       /* of the one global order */
     int     islands;              /* that have a lease in this round, this one counted */
+    OpenMoments moments;          /* "keep", "give" or "take" */
 } Open;
 size_t open_write(const Open *m, char out[MESSAGE_TEXT]);
 int    open_read(const char *text, size_t bytes, Open *m, char fault[MESSAGE_FAULT_BYTES]);
@@ -134,6 +151,17 @@ int    closed_read(const char *text, size_t bytes, Closed *m, char fault[MESSAGE
 typedef struct { int64_t samples; /* of its lease that were used */ } Bye;
 size_t bye_write(const Bye *m, char out[MESSAGE_TEXT]);
 int    bye_read(const char *text, size_t bytes, Bye *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct { int64_t updates; /* that the moments have seen */ } Given;
+size_t given_write(const Given *m, char out[MESSAGE_TEXT]);
+int    given_read(const char *text, size_t bytes, Given *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct {
+    int64_t updates;              /* 0: nobody gives any */
+    int     is_later;             /* "later": the lease is another's; the next OPEN asks another island */
+} Moments;
+size_t moments_write(const Moments *m, char out[MESSAGE_TEXT]);
+int    moments_read(const char *text, size_t bytes, Moments *m, char fault[MESSAGE_FAULT_BYTES]);
 
 #ifdef __cplusplus
 }

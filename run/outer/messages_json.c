@@ -43,11 +43,14 @@ size_t refuse_write(const Refuse *m, char out[MESSAGE_TEXT]) {
     return write_text(out, "{\"exit\":%d,\"why\":%s}", m->code, quoted);
 }
 
+static const char *const OPEN_WORDS[] = {[OPEN_KEEP] = "keep", [OPEN_GIVE] = "give", [OPEN_TAKE] = "take"};
+
 size_t open_write(const Open *m, char out[MESSAGE_TEXT]) {
     return write_text(out,
-                      "{\"round\":%lld,\"step\":%lld,\"steps\":%lld,\"first\":%lld,\"samples\":%lld,\"islands\":%d}",
+                      "{\"round\":%lld,\"step\":%lld,\"steps\":%lld,\"first\":%lld,\"samples\":%lld,\"islands\":%d,"
+                      "\"moments\":\"%s\"}",
                       (long long)m->round, (long long)m->step, (long long)m->steps, (long long)m->first,
-                      (long long)m->samples, m->islands);
+                      (long long)m->samples, m->islands, OPEN_WORDS[m->moments]);
 }
 
 size_t end_write(const End *m, char out[MESSAGE_TEXT]) {
@@ -66,12 +69,21 @@ size_t bye_write(const Bye *m, char out[MESSAGE_TEXT]) {
     return write_text(out, "{\"samples\":%lld}", (long long)m->samples);
 }
 
+size_t given_write(const Given *m, char out[MESSAGE_TEXT]) {
+    return write_text(out, "{\"updates\":%lld}", (long long)m->updates);
+}
+
+size_t moments_write(const Moments *m, char out[MESSAGE_TEXT]) {
+    return write_text(out, "{\"updates\":%lld,\"later\":%s}", (long long)m->updates, m->is_later ? "true" : "false");
+}
+
 static int write_hello(FILE *out, const Hello *m) {
     char *config = cJSON_PrintUnformatted(m->config);
     if (!config) return 0;
     fprintf(out, "{\"protocol\":%d,\"island\":\"%s\",\"rank\":%d,\"ranks\":%d,", m->protocol, m->island, m->rank,
             m->ranks);
-    fprintf(out, "\"elems\":%lld,\"samples\":%lld,\"config\":%s", (long long)m->elems, (long long)m->samples, config);
+    fprintf(out, "\"elems\":%lld,\"samples\":%lld,\"updates\":%lld,\"wants\":%s,\"config\":%s", (long long)m->elems,
+            (long long)m->samples, (long long)m->updates, m->wants_moments ? "true" : "false", config);
     cJSON_free(config);
     fputs(",\"data\":[", out);
     for (int i = 0; i < m->data_files; i++) {
@@ -175,6 +187,22 @@ static void hex_word(Reading *r, const cJSON *object, const char *key, size_t le
     else memcpy(out, word, length + 1);
 }
 
+static int flag(Reading *r, const cJSON *object, const char *key) {
+    const cJSON *value = member(r, object, key);
+    if (!cJSON_IsBool(value)) refuse(r, "whose %s is neither true nor false", key);
+    return cJSON_IsTrue(value);
+}
+
+/* One of words [count]. */
+static int choice(Reading *r, const cJSON *object, const char *key, const char *const *words, int count) {
+    const cJSON *value = member(r, object, key);
+    char         text[SHOWN_BYTES];
+    for (int i = 0; i < count && cJSON_IsString(value); i++)
+        if (!strcmp(value->valuestring, words[i])) return i;
+    if (value) refuse(r, "whose %s is %s", key, value_text(value, text));
+    return 0;
+}
+
 int welcome_read(const char *text, size_t bytes, Welcome *m, char fault[MESSAGE_FAULT_BYTES]) {
     Json    json;
     Reading r = read_json("a WELCOME", text, bytes, &json, fault);
@@ -215,6 +243,7 @@ int open_read(const char *text, size_t bytes, Open *m, char fault[MESSAGE_FAULT_
     m->first = number(&r, json.root, "first", 0, MESSAGE_COUNT_LIMIT);
     m->samples = number(&r, json.root, "samples", 1, MESSAGE_COUNT_LIMIT - m->first);
     m->islands = (int)number(&r, json.root, "islands", 1, MESSAGE_ISLANDS);
+    m->moments = (OpenMoments)choice(&r, json.root, "moments", OPEN_WORDS, sizeof OPEN_WORDS / sizeof *OPEN_WORDS);
     json_free(&json);
     return r.is_good;
 }
@@ -239,9 +268,7 @@ int closed_read(const char *text, size_t bytes, Closed *m, char fault[MESSAGE_FA
     m->islands = (int)number(&r, json.root, "islands", 0, MESSAGE_ISLANDS);
     m->norm = real(&r, json.root, "norm");
     m->staleness = number(&r, json.root, "staleness", 0, MESSAGE_COUNT_LIMIT);
-    const cJSON *done = member(&r, json.root, "done");
-    if (!cJSON_IsBool(done)) refuse(&r, "whose done is neither true nor false");
-    m->is_done = cJSON_IsTrue(done);
+    m->is_done = flag(&r, json.root, "done");
     if (m->norm < 0) refuse(&r, "whose norm is %g: it must be at least 0", m->norm);
     json_free(&json);
     return r.is_good;
@@ -251,6 +278,24 @@ int bye_read(const char *text, size_t bytes, Bye *m, char fault[MESSAGE_FAULT_BY
     Json    json;
     Reading r = read_json("a BYE", text, bytes, &json, fault);
     m->samples = number(&r, json.root, "samples", 0, MESSAGE_COUNT_LIMIT);
+    json_free(&json);
+    return r.is_good;
+}
+
+int given_read(const char *text, size_t bytes, Given *m, char fault[MESSAGE_FAULT_BYTES]) {
+    Json    json;
+    Reading r = read_json("a GIVEN", text, bytes, &json, fault);
+    m->updates = number(&r, json.root, "updates", 1, MESSAGE_COUNT_LIMIT);
+    json_free(&json);
+    return r.is_good;
+}
+
+int moments_read(const char *text, size_t bytes, Moments *m, char fault[MESSAGE_FAULT_BYTES]) {
+    Json    json;
+    Reading r = read_json("a MOMENTS", text, bytes, &json, fault);
+    m->updates = number(&r, json.root, "updates", 0, MESSAGE_COUNT_LIMIT);
+    m->is_later = flag(&r, json.root, "later");
+    if (m->is_later && m->updates) refuse(&r, "that are there, and are to come later");
     json_free(&json);
     return r.is_good;
 }
@@ -282,6 +327,8 @@ int hello_read(const char *text, size_t bytes, Hello *m, char fault[MESSAGE_FAUL
     m->rank = (int)number(&r, m->json.root, "rank", 0, m->ranks - 1);
     m->elems = number(&r, m->json.root, "elems", 1, MESSAGE_COUNT_LIMIT);
     m->samples = number(&r, m->json.root, "samples", 0, MESSAGE_COUNT_LIMIT);
+    m->updates = number(&r, m->json.root, "updates", 0, MESSAGE_COUNT_LIMIT);
+    m->wants_moments = flag(&r, m->json.root, "wants");
     const cJSON *config = member(&r, m->json.root, "config");
     if (!cJSON_IsObject(config)) refuse(&r, "whose config is no object");
     m->config = r.is_good ? json_member(m->json.root, "config") : NULL;

@@ -68,12 +68,25 @@ void round_copy_take(RoundCopy *c, int64_t offset, const float *values, int64_t 
     }
 }
 
+static void check_taken(const RoundCopy *c, int i) {
+    int64_t elems = c->optimizer->shards->span[i].elems;
+    CHECK(c->taken[i] == elems, "%lld of %lld elements of a round's values have come", (long long)c->taken[i],
+          (long long)elems);
+}
+
+void round_copy_put_state(RoundCopy *c, int k) {
+    const Shards *z = c->optimizer->shards;
+    for (int i = 0; i < z->spans; i++) {
+        check_taken(c, i);
+        optimizer_put(c->optimizer, c->stream, optimizer_state(c->optimizer, k, z->span[i]), x_of(c, z->span[i]));
+    }
+}
+
 void round_copy_publish(RoundCopy *c) {
     Shards *z = c->optimizer->shards;
     for (int i = 0; i < z->spans; i++) {
         Span span = z->span[i];
-        CHECK(c->taken[i] == span.elems, "%lld of %lld elements of a round's weights have come", (long long)c->taken[i],
-              (long long)span.elems);
+        check_taken(c, i);
         optimizer_put(c->optimizer, c->stream, optimizer_master(c->optimizer, span), x_of(c, span));
     }
     optimizer_publish(c->optimizer, c->stream);
@@ -83,17 +96,19 @@ void round_copy_publish(RoundCopy *c) {
 
 /* --- deltas ------------------------------------------------------------------------------------------------------- */
 
-/* out = x - master of the span's elements, or their gradient. */
+/* out = x - master of the span's elements, their gradient or state. */
 static void subtract_span(RoundCopy *c, Span span, float *out) {
     const float *x = x_of(c, span);
-    if (c->of_gradients) {
+    if (c->source == SOURCE_GRADIENTS) {
         device_to_host_queued(c->stream, out, shards_grad(c->optimizer->shards, span));
         device_sync(c->stream);
         return;
     }
-    optimizer_get_queued(c->optimizer, c->stream, out, optimizer_master(c->optimizer, span));
+    int state = (int)c->source - SOURCE_STATE;
+    optimizer_get_queued(c->optimizer, c->stream, out,
+                         state >= 0 ? optimizer_state(c->optimizer, state, span) : optimizer_master(c->optimizer, span));
     device_sync(c->stream);
-    for (int64_t i = 0; i < span.elems; i++) out[i] = x[i] - out[i];
+    for (int64_t i = 0; state < 0 && i < span.elems; i++) out[i] = x[i] - out[i];
 }
 
 /* To `out`, in the order of the runs; returns how many. */
@@ -127,12 +142,15 @@ double round_copy_subtract(RoundCopy *c) {
     return squares;
 }
 
-double round_copy_gradients(RoundCopy *c) {
-    c->of_gradients = 1;
+static double gather_from(RoundCopy *c, RoundSource source) {
+    c->source = source;
     double squares = round_copy_subtract(c);
-    c->of_gradients = 0;
+    c->source = SOURCE_DELTAS;
     return squares;
 }
+
+double round_copy_gradients(RoundCopy *c) { return gather_from(c, SOURCE_GRADIENTS); }
+double round_copy_state(RoundCopy *c, int k) { return gather_from(c, (RoundSource)(SOURCE_STATE + k)); }
 
 void round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload) {
     float *delta = c->delta + at;

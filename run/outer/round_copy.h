@@ -17,6 +17,9 @@
 extern "C" {
 #endif
 
+/* x - master, the gradients, or state k of the optimizer: SOURCE_STATE + k. */
+typedef enum { SOURCE_DELTAS, SOURCE_GRADIENTS, SOURCE_STATE } RoundSource;
+
 typedef struct {
     Optimizer *optimizer;  /* borrowed */
     Stream    *stream;     /* borrowed */
@@ -25,7 +28,7 @@ typedef struct {
     float     *x;          /* owned [shards_state_elems], from device_alloc_host: in the places of the masters */
     float     *delta;      /* x - master [runs.elems], in the order of runs; then room for a span that is exchanged */
     float     *rest;       /* what rounding took [runs.elems]; NULL: deltas are fp32 */
-    int        of_gradients; /* round_copy_gradients is at work */
+    RoundSource source;    /* of which delta is made, while it is */
     int64_t   *taken;      /* owned [spans]: elements of each that have come */
 } RoundCopy;
 
@@ -38,11 +41,16 @@ size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type)
 void round_copy_begin(RoundCopy *c);
 void round_copy_take(RoundCopy *c, int64_t offset, const float *values, int64_t elems);
 void round_copy_publish(RoundCopy *c);
+/* In its place: what has been taken becomes state k of the optimizer, and the copy of x is no more, until it is taken
+ * again. */
+void round_copy_put_state(RoundCopy *c, int k);
 
 /* Collective. Computes this rank's deltas; returns the sum of their squares. */
 double round_copy_subtract(RoundCopy *c);
 /* The same with the gradients of the step that shards_finish has ended (send=gradients). */
 double round_copy_gradients(RoundCopy *c);
+/* The same with state k of the optimizer. It goes as it is: not by round_copy_pack. */
+double round_copy_state(RoundCopy *c, int k);
 /* Elements [at, at + elems) of them as a payload of c->type; elems <= FRAME_PAYLOAD_LIMIT / 4. Once each. */
 void   round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload);
 /* Forgets what rounding took: the deltas that it belonged to did not count. */

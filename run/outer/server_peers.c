@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 struct PeerWord {
@@ -50,6 +51,40 @@ void peers_destroy(Peers *p) {
     *p = (Peers){0};
 }
 
+/* The one of the two that goes sooner; a may be NULL. */
+static Peer *sooner(Peer *a, Peer *b) {
+    if (!a) return b;
+    int a_spoke = channel_received_bytes(a->channel) > 0, b_spoke = channel_received_bytes(b->channel) > 0;
+    if (a_spoke != b_spoke) return a_spoke ? b : a;
+    return b->since_ms < a->since_ms ? b : a;
+}
+
+static void make_room(Peers *p) {
+    Peer *last = NULL;
+    int   unproven = 0;
+    for (int i = 0; i < p->count; i++) {
+        Channel *c = p->peer[i]->channel;
+        if (!channel_is_open(c)) channel_progress(c); /* it may have spoken */
+        if (channel_is_open(c) || channel_is_broken(c)) continue;
+        unproven++;
+        last = sooner(last, p->peer[i]);
+    }
+    for (int i = 0; unproven >= PEERS_UNPROVEN && i < p->count; i++)
+        if (p->peer[i] == last) {
+            peers_remove(p, i);
+            return;
+        }
+}
+
+void peers_accept(Peers *p, int listening, const Key *key, int64_t most_elems) {
+    Channel *c;
+    for (int i = 0; i < PEERS_UNPROVEN && p->count < PEERS_MOST && (c = channel_accept(listening, key)); i++) {
+        make_room(p);
+        channel_limit(c, most_elems);
+        peers_add(p, c, clock_ms());
+    }
+}
+
 void peers_wait(Peers *p, int listening, double ms) {
     for (int i = 0; i < p->count; i++) p->channel[i] = p->peer[i]->channel;
     channel_wait(p->channel, p->count, listening, ms);
@@ -91,15 +126,27 @@ int peer_ask(Peer *p, PeerGet get) {
 
 static int has_room(const Peer *p) { return channel_unsent(p->channel) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES; }
 
-static void send_weights(Peer *p, const Optimizer *weights) {
+/* Of moments that are gone since they were asked for there are none. */
+static int has_values(PeerValues v, const PeerGet *g) { return g->kind == MESSAGE_X || v.moments[0]; }
+
+static void read_values(PeerValues v, const PeerGet *g, int64_t elems, float *to) {
+    if (g->kind == MESSAGE_X) served_read(v.weights, WEIGHTS_X, g->offset, elems, to);
+    else memcpy(to, v.moments[g->kind == MESSAGE_V] + g->offset, sizeof *to * (size_t)elems);
+}
+
+static void send_values(Peer *p, PeerValues values) {
     float *block = NULL;
     while (p->got < p->gets && has_room(p)) {
         PeerGet *g = &p->get[p->got];
         int64_t  elems = g->elems < MESSAGE_ELEMS ? g->elems : MESSAGE_ELEMS;
+        if (!has_values(values, g)) {
+            p->got++;
+            continue;
+        }
         if (!block && !(block = (float *)malloc(sizeof *block * MESSAGE_ELEMS)))
             fail(EXIT_MEMORY, "no memory for a frame of weights");
-        served_read(weights, WEIGHTS_X, g->offset, elems, block);
-        FrameHeader h = {.kind = MESSAGE_X, .type = FRAME_F32, .round = g->round, .offset = g->offset, .elems = elems,
+        read_values(values, g, elems, block);
+        FrameHeader h = {.kind = (uint8_t)g->kind, .type = FRAME_F32, .round = g->round, .offset = g->offset, .elems = elems,
                          .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, elems)};
         if (channel_send(p->channel, h, block) != 1) break;
         g->offset += elems, g->elems -= elems;
@@ -109,7 +156,7 @@ static void send_weights(Peer *p, const Optimizer *weights) {
     if (p->got == p->gets) p->got = p->gets = 0;
 }
 
-void peer_send(Peer *p, const Optimizer *weights) {
+void peer_send(Peer *p, PeerValues values) {
     while (p->first && message_send(p->channel, p->first->kind, p->first->round, p->first->text, p->first->bytes) != 0) {
         PeerWord *next = p->first->next;
         free(p->first);
@@ -117,5 +164,5 @@ void peer_send(Peer *p, const Optimizer *weights) {
         if (!next) p->last = NULL;
     }
     if (!p->first && p->is_ending) channel_end(p->channel);
-    else if (!p->is_ending) send_weights(p, weights);
+    else if (!p->is_ending) send_values(p, values);
 }

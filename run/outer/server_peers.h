@@ -11,10 +11,21 @@
 extern "C" {
 #endif
 
-enum { PEERS_MOST = 8192, PEER_HELLO_MS = 30000 /* from connection to HELLO */, PEER_GETS_MOST = 1 << 20 };
+enum {
+    PEERS_MOST = 8192,
+    PEERS_UNPROVEN = 64,     /* of these, that have not proven the key: anybody can open them */
+    PEER_HELLO_MS = 30000,   /* from connection to HELLO */
+    PEER_GETS_MOST = 1 << 20
+};
 
 typedef struct PeerWord PeerWord;
-typedef struct { int64_t round, offset, elems; } PeerGet;
+typedef struct { MessageKind kind; /* of the answer */ int64_t round, offset, elems; } PeerGet;
+
+/* What peers ask for. */
+typedef struct {
+    const Optimizer *weights; /* borrowed: X */
+    float           *moments[OPTIMIZER_STATES]; /* borrowed: M and V [elems]; NULL: there are none */
+} PeerValues;
 
 typedef struct {
     Channel  *channel;      /* owned */
@@ -35,6 +46,9 @@ typedef struct {
 
 void  peers_destroy(Peers *p);
 Peer *peers_add(Peers *p, Channel *c, double now_ms);
+/* Takes connections that wait. Of those without the key the newest have the PEERS_UNPROVEN places: one that has sent
+ * nothing goes first, and of these the oldest. If the newest were refused, whoever opened 64 would keep islands out. */
+void  peers_accept(Peers *p, int listening, const Key *key, int64_t most_elems);
 void  peers_remove(Peers *p, int i);      /* closes its connection */
 void  peers_wait(Peers *p, int listening, double ms);
 
@@ -43,8 +57,8 @@ void  peer_say(Peer *p, MessageKind kind, int64_t round, const char *text, size_
 void  peer_refuse(Peer *p, int code, const char *why);
 /* 0: it asks for too much at a time. */
 int   peer_ask(Peer *p, PeerGet get);
-/* Sends what has room. X frames have the GET's round. */
-void  peer_send(Peer *p, const Optimizer *weights);
+/* Sends what has room. Frames of values have the GET's round. */
+void  peer_send(Peer *p, PeerValues values);
 
 #ifdef __cplusplus
 }

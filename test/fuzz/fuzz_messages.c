@@ -32,7 +32,8 @@ static void within_refuse(const Refuse *m) {
     if (m->code < 1 || m->code > 255 || !memchr(m->why, 0, sizeof m->why)) abort();
 }
 static void within_open(const Open *m) {
-    if (!is_count(m->step + m->steps) || !is_count(m->first + m->samples) || m->steps < 1 || m->samples < 1) abort();
+    if (!is_count(m->step + m->steps) || !is_count(m->first + m->samples) || m->steps < 1 || m->samples < 1 || (unsigned)m->moments > OPEN_TAKE)
+        abort();
 }
 static void within_end(const End *m) {
     if (!is_count(m->samples) || !is_count(m->tokens) || m->norm < 0 || isinf(m->loss)) abort();
@@ -42,6 +43,12 @@ static void within_closed(const Closed *m) {
 }
 static void within_bye(const Bye *m) {
     if (!is_count(m->samples)) abort();
+}
+static void within_given(const Given *m) {
+    if (!is_count(m->updates) || m->updates < 1) abort();
+}
+static void within_moments(const Moments *m) {
+    if (!is_count(m->updates) || (m->is_later && m->updates)) abort();
 }
 
 static int try_hello(const uint8_t *data, size_t bytes) {
@@ -64,6 +71,8 @@ static int try(int kind, const uint8_t *data, size_t bytes) {
     case MESSAGE_END:     TRY(End, end);
     case MESSAGE_CLOSED:  TRY(Closed, closed);
     case MESSAGE_BYE:     TRY(Bye, bye);
+    case MESSAGE_GIVEN:   TRY(Given, given);
+    case MESSAGE_MOMENTS: TRY(Moments, moments);
     default:              return try_hello(data, bytes);
     }
 }

@@ -15,6 +15,7 @@
 #include "data/shard.h"
 #include "data/loader.h"
 #include "run/plan.h"
+#include "run/serve_memory.h"
 #include "run/verbs.h"
 #include "test/run/lib/child.h"
 
@@ -30,6 +31,32 @@ static Config small_config(void) {
     c.run.steps = 100, c.run.dir = "runs/plan";
     return c;
 }
+/* What `serve` takes, to the byte. */
+static void a_server_is_counted(void **state) {
+    (void)state;
+    Config c = small_config();
+    c.outer.least_islands = 3, c.outer.server = "a:1";
+    size_t       P = (389 + 40) * 28 + 3 * (12 * 28 * 28 + 13 * 28) + 2 * 28;
+    ServeBytes   own = serve_bytes(&c);
+    ServeWeights w = serve_weights_create(&c);
+    assert_int_equal(own.weights, w.params.used_bytes + w.grads.used_bytes + w.state.used_bytes + w.sums.used_bytes);
+    assert_int_equal(w.params.used_bytes, w.params.capacity_bytes);
+    size_t held = (size_t)shards_state_elems(w.shards); /* P, and what aligns the rows */
+    assert_int_equal(w.state.used_bytes, 8 * held);
+    assert_true(held >= P && own.weights >= 12 * held && own.weights < 12 * held + 4096);
+    serve_weights_destroy(&w);
+    assert_int_equal(own.copy, 12 * held);
+    assert_int_equal(own.deltas, 3 * 4 * P);
+    assert_int_equal(own.moments, 0);
+    assert_int_equal(own.all, own.weights + own.copy + 12 * P);
+    c.outer.moments = MOMENTS_PEER;
+    assert_int_equal(serve_bytes(&c).moments, 8 * P);
+    assert_int_equal(serve_bytes(&c).all, own.all + 8 * P);
+    assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, own.all + 8 * P);
+    c.outer.server = "";
+    assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, 0);
+}
+
 static void counts(void **state) {
     (void)state;
     Config  c = small_config();
@@ -278,7 +305,7 @@ static void the_verb_refuses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts), cmocka_unit_test(largest_micro_batch),
+        cmocka_unit_test(counts), cmocka_unit_test(a_server_is_counted), cmocka_unit_test(largest_micro_batch),
         cmocka_unit_test(the_plan_is_what_is_carved),
         cmocka_unit_test(copies_in_memory_are_counted),
         cmocka_unit_test(what_saves_memory_does),

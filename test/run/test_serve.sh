@@ -155,4 +155,22 @@ values one train loss > one.losses; values sum outer loss > sum.losses
 expect "they are one job of three times the batch" near sum.losses one.losses 2e-6
 gradients loose run.steps=20 outer.wait=none; ok $? "the same, each gradient at once"
 expect "the loss falls" awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first - 0.3) }' <(values loose outer loss)
+# --- strangers, and memory ---------------------------------------------------------------------------------------------
+cat > flood.py <<'PY'
+"""Opens 300 connections, says nothing, and holds them until it is killed."""
+import socket, sys, time
+held = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(300)]
+print("held", flush=True)
+time.sleep(600)
+PY
+PORT=$((PORT + 1)); starts=1
+serve crowd $PORT
+python3 flood.py $PORT > flood.out & flood=$!
+said flood.out held
+island guest $PORT $A rounds=1 steps=0; ends $! 0; ok $? "300 silent connections keep no island out"
+kill $flood $server; wait $flood $server 2> /dev/null
+expect "a server says what memory it takes" grep -q 'rounds of 2 steps, 1.7 MiB of memory' whole.out
+expect "plan counts it" bash -c '"$0" plan tiny.json outer.server=a:1 outer.every=2 outer.least_islands=2 | grep -qE "^  server, where it runs: with the deltas of 2 islands +1.7 MiB"' "$TRAIN"
+no_memory() { (ulimit -v 3000000; exits 71 'a server of this model takes [0-9.]+ GiB of memory, and this machine does not give it: [0-9.]+ [MG]iB for weights' "$TRAIN" serve tiny.json run.dir=big outer.server=127.0.0.1:1 outer.every=2 model.n_embd=4200); }
+expect "a server that is too large for the machine is refused before it begins" no_memory
 exit $STATUS

@@ -305,7 +305,8 @@ static const BadOverride BAD_OVERRIDES[] = {
     {"outer.send=gradients|outer.every=1|run.on_spike=skip", 0, "run.on_spike \"skip\" with outer.send = \"gradients\"", "\"stop\""},
     {"outer.send=gradients|outer.every=1|run.on_nonfinite=skip", 0, "run.on_nonfinite \"skip\" with outer.send", "\"stop\""},
     {"outer.server=a:1|run.on_spike=rollback", 0, "run.on_spike \"rollback\" with outer.server is not built yet", "\"warn\", \"stop\" or \"skip\""},
-    {"outer.moments=peer", 0, "outer.moments \"peer\" is not built yet", "\"own\""},
+    {"outer.moments=peer|outer.wait=none", 0, "outer.moments \"peer\" with outer.wait = \"none\" is not built yet", "\"own\""},
+    {"outer.moments=peer|outer.send=gradients|outer.every=1", 0, "outer.moments \"peer\" with outer.send = \"gradients\"", "\"own\""},
     {"outer.stream=true", 0, "outer.stream true is not built yet", "false"},
     {"run.allow_change=everything", 0, "run.allow_change names keys or sections", "\"everything\""},
 };

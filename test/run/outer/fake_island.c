@@ -1,16 +1,19 @@
 /* fake_island.c - an island without a model, for tests of `train_gpt serve`: it speaks the protocol (run/outer/messages.h),
  * and its deltas are one number. It prints what it is told, a line each.
  *
- *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [bad=nan|far|short|frame] [hold] [key=value ...]
+ *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [bad=nan|far|short|frame|moments|given|get] [hold] [updates=N]
+ *               [wants] [gift=half|nan|negative|short|never] [key=value ...]
  *
  * rounds: leaves in order after so many; steps: of the last lease, if fewer are done; bad: sends that in its first
- * round; hold: takes a lease and is silent. Ends with the code that it is refused with, or 77 when the server is lost.
+ * round; hold: takes a lease and is silent; updates: of its moments, m 0.5 and v 0.25; wants: another's, and says that it is alive; gift: what is
+ * wrong with those that it gives (never: it says that it is alive, and gives none). Ends with the code that it is refused with, or 77 when the server is lost.
  */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -21,11 +24,11 @@
 #include "run/outer/messages.h"
 
 static struct {
-    const char *id, *bad;
+    const char *id, *bad, *gift;
     double      delta;
-    int64_t     rounds, steps;
-    int         hold;
-} asked = {.bad = "", .delta = 0.01, .rounds = -1, .steps = -1};
+    int64_t     rounds, steps, updates;
+    int         hold, wants;
+} asked = {.bad = "", .gift = "", .delta = 0.01, .rounds = -1, .steps = -1};
 
 static Config   config;
 static Channel *server;
@@ -42,6 +45,7 @@ static FrameHeader next(const void **payload) {
             printf("lost %s\n", channel_fault(server));
             exit(EXIT_PEER);
         }
+        if (got == 0 && asked.wants) message_send(server, MESSAGE_PING, 0, NULL, 0);
         if (got == 0) channel_wait(&server, 1, -1, 50.0);
         if (got == 0 || h.kind == MESSAGE_PING) continue;
         CHECK(message_check(&h, FROM_SERVER, fault), "the server %s", fault);
@@ -62,7 +66,8 @@ static void say_hello(void) {
                                     config.model.shape.vocab_size);
     HelloData *data = hello_data(&train);
     Hello      hello = {.protocol = CHANNEL_PROTOCOL, .ranks = 1, .config = config_to_json(&config), .data = data,
-                        .data_files = train.shards, .elems = elems, .samples = train.samples};
+                        .data_files = train.shards, .elems = elems, .samples = train.samples,
+                        .updates = asked.updates, .wants_moments = asked.wants};
     size_t     bytes;
     snprintf(hello.island, sizeof hello.island, "%s", asked.id);
     char *text = hello_write(&hello, &bytes);
@@ -72,18 +77,19 @@ static void say_hello(void) {
     dataset_close(&train);
 }
 
-static void fetch(int64_t round) {
-    FrameHeader get = {.kind = MESSAGE_GET, .round = round, .elems = elems};
+/* x, or moments. */
+static void fetch(MessageKind kind, int64_t round) {
+    FrameHeader get = {.kind = (uint8_t)kind, .round = round, .elems = elems};
     const void *payload;
     CHECK(channel_send(server, get, NULL) == 1, "no room for a GET");
     for (int64_t at = 0; at < elems;) {
         FrameHeader h = next(&payload);
-        if (h.kind != MESSAGE_X) continue;
-        CHECK(h.offset == at && h.round == round, "x of round %" PRId64 " at %" PRId64, h.round, h.offset);
+        if (h.kind != message_answer(kind)) continue;
+        CHECK(h.offset == at && h.round == round, "values of round %" PRId64 " at %" PRId64, h.round, h.offset);
         frame_unpack((FrameType)h.type, x + at, payload, h.elems);
         at += h.elems;
     }
-    printf("x %" PRId64 " %.9g %.9g\n", round, x[0], x[elems - 1]);
+    printf("%s %" PRId64 " %.9g %.9g\n", kind == MESSAGE_GET ? "x" : message_name(message_answer(kind)), round, x[0], x[elems - 1]);
 }
 
 /* All of the delta, then END. */
@@ -112,6 +118,53 @@ static void send_round(const Open *o, int64_t samples, int is_bad) {
     say(MESSAGE_END, o->round, text, end_write(&end, text));
 }
 
+/* count values of a moment, in several frames. */
+static void send_moment(MessageKind kind, int64_t round, int64_t count, float value) {
+    static float values[5000];
+    for (int i = 0; i < 5000; i++) values[i] = value;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = count - at < 5000 ? count - at : 5000;
+        FrameHeader h = {.kind = (uint8_t)kind, .type = FRAME_F32, .round = round, .offset = at, .elems = n,
+                         .payload_bytes = (uint32_t)(4 * n)};
+        while (channel_send(server, h, values) == 0) channel_wait(&server, 1, -1, 50.0);
+    }
+}
+
+static void stay_silent(int says_ping) {
+    const void *payload;
+    FrameHeader h;
+    for (;;) {
+        if (says_ping) message_send(server, MESSAGE_PING, 0, NULL, 0);
+        channel_wait(&server, 1, -1, 50.0);
+        if (channel_next(server, &h, &payload) < 0) exit(EXIT_PEER);
+        usleep(50000);
+    }
+}
+
+static void give_moments(int64_t round) {
+    char  text[MESSAGE_TEXT];
+    Given given = {asked.updates};
+    if (!strcmp(asked.gift, "never")) stay_silent(1);
+    send_moment(MESSAGE_M, round, !strcmp(asked.gift, "half") ? elems / 2 : elems, !strcmp(asked.gift, "nan") ? NAN : 0.5f);
+    if (!strcmp(asked.gift, "half")) stay_silent(0);
+    send_moment(MESSAGE_V, round, elems - !strcmp(asked.gift, "short"), !strcmp(asked.gift, "negative") ? -0.25f : 0.25f);
+    say(MESSAGE_GIVEN, round, text, given_write(&given, text));
+}
+
+/* Returns 0 where the lease is another's. */
+static int take_moments(int64_t round) {
+    FrameHeader h;
+    const void *payload;
+    Moments     moments;
+    char        fault[MESSAGE_FAULT_BYTES];
+    do h = next(&payload);
+    while (h.kind != MESSAGE_MOMENTS);
+    CHECK(moments_read((const char *)payload, h.payload_bytes, &moments, fault), "the server %s", fault);
+    printf("moments %" PRId64 " later %d\n", moments.updates, moments.is_later);
+    if (moments.updates) fetch(MESSAGE_GET_M, round), fetch(MESSAGE_GET_V, round);
+    return !moments.is_later;
+}
+
 static void leave(int64_t samples) {
     char text[MESSAGE_TEXT];
     Bye  bye = {samples};
@@ -129,13 +182,19 @@ static void take_lease(const void *payload, size_t bytes, int is_first) {
     Open o;
     char fault[MESSAGE_FAULT_BYTES];
     CHECK(open_read((const char *)payload, bytes, &o, fault), "the server %s", fault);
-    printf("open %" PRId64 " step %" PRId64 " steps %" PRId64 " first %" PRId64 " samples %" PRId64 " islands %d\n",
-           o.round, o.step, o.steps, o.first, o.samples, o.islands);
-    fetch(o.round);
+    static const char *const moments[] = {"keeps", "gives", "takes"};
+    printf("open %" PRId64 " step %" PRId64 " steps %" PRId64 " first %" PRId64 " samples %" PRId64 " islands %d %s\n",
+           o.round, o.step, o.steps, o.first, o.samples, o.islands, moments[o.moments]);
+    if (o.moments == OPEN_GIVE) give_moments(o.round);
+    if (o.moments == OPEN_TAKE && !take_moments(o.round)) return;
+    fetch(MESSAGE_GET, o.round);
     if (is_first && !strcmp(asked.bad, "frame")) {
         FrameHeader h = {.kind = MESSAGE_OPEN, .round = o.round, .payload_bytes = 2};
         CHECK(channel_send(server, h, "{}") == 1, "no room");
     }
+    if (is_first && !strcmp(asked.bad, "moments")) send_moment(MESSAGE_M, o.round, 10, 0.5f);
+    if (is_first && !strcmp(asked.bad, "given")) say(MESSAGE_GIVEN, o.round, "{\"updates\":1}", 13);
+    if (is_first && !strcmp(asked.bad, "get")) fetch(MESSAGE_GET_M, o.round);
     if (asked.hold) return;
     int is_last = asked.rounds-- == 1;
     int64_t unit = config.batch.global_tokens / config.batch.seq_len,
@@ -151,7 +210,7 @@ static void take_closed(const void *payload, size_t bytes) {
     printf("closed %" PRId64 " islands %d norm %.6g staleness %" PRId64 " done %d\n", c.round, c.islands, c.norm,
            c.staleness, c.is_done);
     if (!c.is_done) return;
-    fetch(c.round);
+    fetch(MESSAGE_GET, c.round);
     leave(0);
 }
 
@@ -161,6 +220,9 @@ static int take_own(const char *word) {
     if (!strncmp(word, "rounds=", 7)) return asked.rounds = atoll(word + 7), 1;
     if (!strncmp(word, "steps=", 6)) return asked.steps = atoll(word + 6), 1;
     if (!strncmp(word, "bad=", 4)) return asked.bad = word + 4, 1;
+    if (!strncmp(word, "gift=", 5)) return asked.gift = word + 5, 1;
+    if (!strncmp(word, "updates=", 8)) return asked.updates = atoll(word + 8), 1;
+    if (!strcmp(word, "wants")) return asked.wants = 1;
     return !strcmp(word, "hold") ? asked.hold = 1 : 0;
 }
 

@@ -55,6 +55,7 @@ static void rounds_open_and_close(void **state) {
     assert_false(members_may_close(&ms));
     assert_int_equal(end(b, 0, 1.0), 1);
     assert_true(members_may_close(&ms) && !members_may_open(&ms));
+    assert_true(a->has_moments && b->has_moments && !c->has_moments);
     members_counted(&ms, a), members_counted(&ms, b);
     members_next_round(&ms);
     assert_true(members_may_open(&ms) && c->state == MEMBER_WAITS && members_count(&ms, MEMBER_WAITS) == 3);

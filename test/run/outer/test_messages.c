@@ -21,6 +21,8 @@ typedef union {
     End     end;
     Closed  closed;
     Bye     bye;
+    Given   given;
+    Moments moments;
 } Any;
 
 #define EACH(name)                                                             \
@@ -34,6 +36,8 @@ EACH(open)
 EACH(end)
 EACH(closed)
 EACH(bye)
+EACH(given)
+EACH(moments)
 
 typedef struct {
     const char *name, *text; /* text: as the writer writes it */
@@ -45,13 +49,17 @@ static const Kind KINDS[] = {
     {"WELCOME", "{\"number\":2,\"round\":17,\"elems\":9007199254740992,\"part\":1,\"parts\":3}", welcome_in,
      welcome_out},
     {"REFUSE", "{\"exit\":64,\"why\":\"model.n_layer is 4 here and \\\"6\\\" there\"}", refuse_in, refuse_out},
-    {"OPEN", "{\"round\":17,\"step\":850,\"steps\":50,\"first\":9007199254740000,\"samples\":992,\"islands\":3}",
+    {"OPEN", "{\"round\":17,\"step\":850,\"steps\":50,\"first\":9007199254740000,\"samples\":992,\"islands\":3,"
+     "\"moments\":\"take\"}",
      open_in, open_out},
     {"END", "{\"round\":17,\"samples\":400,\"tokens\":51200,\"norm\":0.125,\"loss\":2.4375}", end_in, end_out},
     {"END", "{\"round\":17,\"samples\":400,\"tokens\":51200,\"norm\":null,\"loss\":null}", end_in, end_out},
     {"CLOSED", "{\"round\":18,\"islands\":3,\"norm\":1e-30,\"staleness\":0,\"done\":false}", closed_in, closed_out},
     {"CLOSED", "{\"round\":18,\"islands\":0,\"norm\":0.1,\"staleness\":4,\"done\":true}", closed_in, closed_out},
     {"BYE", "{\"samples\":12}", bye_in, bye_out},
+    {"GIVEN", "{\"updates\":850}", given_in, given_out},
+    {"MOMENTS", "{\"updates\":850,\"later\":false}", moments_in, moments_out},
+    {"MOMENTS", "{\"updates\":0,\"later\":true}", moments_in, moments_out},
 };
 enum { KINDS_COUNT = sizeof KINDS / sizeof *KINDS };
 
@@ -92,8 +100,8 @@ static void cut_and_changed_messages(void **state) {
                 reads(&KINDS[k], text, bytes);
                 text[at] ^= (char)(1 << bit);
             }
-        for (int other = 0; other < KINDS_COUNT; other++) /* BYE's one key is in others, too */
-            if (KINDS[other].in != KINDS[k].in && KINDS[other].in != bye_in)
+        for (int other = 0; other < KINDS_COUNT; other++) /* the one key of BYE and GIVEN is in others, too */
+            if (KINDS[other].in != KINDS[k].in && KINDS[other].in != bye_in && KINDS[other].in != given_in)
                 assert_false(reads(&KINDS[other], text, bytes));
         free(text);
     }
@@ -124,6 +132,13 @@ static void numbers_out_of_range_are_refused(void **state) {
         {5, "{\"round\":18,\"islands\":3,\"norm\":1,\"staleness\":-1,\"done\":true}", "staleness is -1"},
         {7, "{\"samples\":\"12\"}", "samples is the string"},
         {7, "[12]", "object"},
+        {2, "{\"round\":17,\"step\":850,\"steps\":5,\"first\":7,\"samples\":9,\"islands\":1,\"moments\":\"lend\"}",
+         "moments is the string \"lend\""},
+        {2, "{\"round\":17,\"step\":850,\"steps\":5,\"first\":7,\"samples\":9,\"islands\":1,\"moments\":1}", "moments is 1"},
+        {8, "{\"updates\":0}", "updates is 0"},
+        {9, "{\"updates\":-1,\"later\":false}", "updates is -1"},
+        {9, "{\"updates\":1,\"later\":1}", "later"},
+        {9, "{\"updates\":1,\"later\":true}", "come later"},
     };
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         char fault[MESSAGE_FAULT_BYTES] = "";
@@ -156,7 +171,7 @@ static char *a_hello(size_t *bytes) {
     HelloData data[] = {{plain, 123456789012, "0123456789abcdef"}, {odd, 0, "f"}};
     cJSON    *config = cJSON_Parse("{\"run\":{\"steps\":100},\"optimizer\":{\"beta2\":0.95}}");
     Hello     m = {.protocol = CHANNEL_PROTOCOL, .island = "00ff00ff00ff00ff", .rank = 1, .ranks = 2, .config = config,
-                   .data = data, .data_files = 2, .elems = 124439808, .samples = 777};
+                   .data = data, .data_files = 2, .elems = 124439808, .samples = 777, .updates = 850, .wants_moments = 1};
     char     *text = hello_write(&m, bytes);
     cJSON_Delete(config);
     assert_non_null(text);
@@ -171,6 +186,7 @@ static void a_hello_comes_back(void **state) {
     assert_int_equal(bytes, strlen(text));
     assert_true(hello_read(text, bytes, &m, fault));
     assert_true(m.protocol == 1 && m.rank == 1 && m.ranks == 2 && m.elems == 124439808 && m.samples == 777);
+    assert_true(m.updates == 850 && m.wants_moments);
     assert_string_equal(m.island, "00ff00ff00ff00ff");
     assert_true(json_member(json_member(m.config, "optimizer"), "beta2")->valuedouble == 0.95);
     assert_int_equal(m.data_files, 2);
@@ -193,6 +209,8 @@ static void bad_hellos_are_refused(void **state) {
         {"\"rank\":1", "\"rank\":2", "rank"},
         {"\"ranks\":2", "\"ranks\":0", "ranks"},
         {"\"elems\":124439808", "\"elems\":-5", "elems"},
+        {"\"updates\":850", "\"updates\":-850", "updates"},
+        {"\"wants\":true", "\"wants\":850", "wants"},
         {"\"config\":{", "\"config\":0,\"x\":{", "config"},
         {"\"data\":[", "\"data\":7,\"x\":[", "data"},
         {"\"tokens\":0", "\"tokens\":-1", "tokens"},
@@ -243,25 +261,28 @@ static int passes(FrameHeader h, MessageFrom from) {
 static void headers_are_as_their_kind_wants(void **state) {
     (void)state;
     static const int islands[MESSAGE_KINDS] = {[MESSAGE_HELLO] = 1, [MESSAGE_GET] = 1,  [MESSAGE_DELTA] = 1,
-                                               [MESSAGE_END] = 1,   [MESSAGE_PING] = 1, [MESSAGE_BYE] = 1};
+                                               [MESSAGE_END] = 1,   [MESSAGE_PING] = 1, [MESSAGE_BYE] = 1,
+                                               [MESSAGE_GIVEN] = 1, [MESSAGE_GET_M] = 1, [MESSAGE_GET_V] = 1,
+                                               [MESSAGE_M] = 1,     [MESSAGE_V] = 1};
     for (int kind = 0; kind < 256; kind++) {
         FrameHeader h = {.kind = (uint8_t)kind, .type = FRAME_BYTES, .round = 4};
-        int         is_values = kind == MESSAGE_X || kind == MESSAGE_DELTA;
+        int         is_moments = kind == MESSAGE_M || kind == MESSAGE_V, asks = message_answer(kind) != 0;
+        int         is_values = kind == MESSAGE_X || kind == MESSAGE_DELTA || is_moments;
         if (is_values) h.type = FRAME_F32, h.elems = 10, h.payload_bytes = 40;
-        else if (kind == MESSAGE_GET) h.offset = 5, h.elems = 10;
+        else if (asks) h.offset = 5, h.elems = 10;
         else if (kind != MESSAGE_PING) h.payload_bytes = 2;
         int is_kind = kind > 0 && kind < MESSAGE_KINDS;
         assert_int_equal(passes(h, FROM_ISLAND), is_kind && islands[kind]);
-        assert_int_equal(passes(h, FROM_SERVER), is_kind && (!islands[kind] || kind == MESSAGE_PING));
+        assert_int_equal(passes(h, FROM_SERVER), is_kind && (!islands[kind] || kind == MESSAGE_PING || is_moments));
         if (!is_kind) continue;
         MessageFrom from = islands[kind] ? FROM_ISLAND : FROM_SERVER;
         FrameHeader bad = h;
         bad.type = is_values ? FRAME_BYTES : FRAME_F32;
         assert_false(passes(bad, from));
-        bad = h, bad.elems = is_values || kind == MESSAGE_GET ? 0 : 1;
+        bad = h, bad.elems = is_values || asks ? 0 : 1;
         assert_false(passes(bad, from));
         bad = h, bad.elems = MESSAGE_ELEMS + 1;
-        assert_int_equal(passes(bad, from), kind == MESSAGE_GET);
+        assert_int_equal(passes(bad, from), asks);
         bad = h, bad.payload_bytes = MESSAGE_JSON_LIMIT + 1;
         assert_int_equal(passes(bad, from), is_values); /* theirs is the frame's to check */
     }
@@ -269,6 +290,9 @@ static void headers_are_as_their_kind_wants(void **state) {
     assert_true(passes(compressed, FROM_ISLAND));
     compressed.kind = MESSAGE_X;
     assert_false(passes(compressed, FROM_SERVER));
+    compressed.kind = MESSAGE_M; /* moments are fp32 */
+    assert_false(passes(compressed, FROM_ISLAND));
+    assert_int_equal(message_answer(MESSAGE_GET_V), MESSAGE_V);
     assert_string_equal(message_name(MESSAGE_DELTA), "DELTA");
     assert_string_equal(message_name(0), "?");
     assert_string_equal(message_name(MESSAGE_KINDS), "?");

@@ -1,0 +1,231 @@
+/* server_islands.c - the server and its islands: refusing and losing, and what their frames mean. See server_state.h. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "run/outer/server_hello.h"
+#include "run/outer/server_state.h"
+
+enum { WHY_BYTES = 1024 };
+
+/* --- refusing and losing ------------------------------------------------------------------------------------------ */
+
+const char *server_name_of(const Server *s, const Member *m, char out[160]) {
+    const char *address = "";
+    for (int i = 0; i < s->peers.count; i++)
+        if (s->peers.peer[i]->member == m && s->peers.peer[i]->rank == 0)
+            address = channel_peer(s->peers.peer[i]->channel);
+    snprintf(out, 160, "island %d (%s%s%s)", m->number, m->id, *address ? ", " : "", address);
+    return out;
+}
+
+Peer *server_first_rank(const Server *s, const Member *m) {
+    for (int i = 0; i < s->peers.count; i++)
+        if (s->peers.peer[i]->member == m && s->peers.peer[i]->rank == 0 && !s->peers.peer[i]->is_ending)
+            return s->peers.peer[i];
+    return NULL;
+}
+
+void server_take_back(Server *s, int64_t lease) {
+    if (lease >= 0) leases_return(&s->leases, lease);
+}
+
+void server_refuse_member(Server *s, Member *m, int code, const char *why) {
+    char name[160];
+    warn("%s is refused: %s", server_name_of(s, m, name), why);
+    server_take_back(s, m->state >= MEMBER_TRAINS ? m->lease.number : -1);
+    m->state = MEMBER_GONE;
+    for (int i = 0; i < s->peers.count; i++)
+        if (s->peers.peer[i]->member == m) peer_refuse(s->peers.peer[i], code, why);
+}
+
+void server_refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) {
+    char    why[WHY_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why, sizeof why, fmt, args);
+    va_end(args);
+    if (p->member && p->member->state != MEMBER_GONE) {
+        server_refuse_member(s, p->member, code, why);
+    } else if (!p->is_ending) {
+        warn("%s is refused: %s", channel_peer(p->channel), why);
+        peer_refuse(p, code, why);
+    }
+}
+
+void server_drop_connections(Server *s, const Member *m, const Peer *but) {
+    for (int i = s->peers.count; i-- > 0;) {
+        const Peer *p = s->peers.peer[i];
+        if (p != but && p->member == m && !p->is_ending) peers_remove(&s->peers, i);
+    }
+}
+
+void server_lose_member(Server *s, Member *m, const char *why) {
+    char        name[160];
+    MemberState was = m->state;
+    int         is_known = m->leaves;
+    server_name_of(s, m, name);
+    server_take_back(s, members_lose(m));
+    if (!is_known)
+        s->parts.note("%s %s%s", name, why,
+                      was == MEMBER_TRAINS ? ": its samples go back" : was == MEMBER_ENDED ? ": its delta counts" : "");
+}
+
+/* Its channel is broken. An island that has sent all of its deltas may go. */
+static void lose_peer(Server *s, int i) {
+    Peer   *p = s->peers.peer[i];
+    Member *m = p->member;
+    if (m && !p->is_ending && m->state != MEMBER_GONE && !(m->state == MEMBER_TRAINS && m->said[p->rank] == 2))
+        server_lose_member(s, m, "is lost");
+    else if (!m && channel_fault_code(p->channel) == EXIT_CONFIG) warn("%s", channel_fault(p->channel));
+    peers_remove(&s->peers, i);
+}
+
+/* --- frames ------------------------------------------------------------------------------------------------------- */
+
+void server_say_closed(Server *s, Member *m, int islands, double norm, int64_t staleness) {
+    char   text[MESSAGE_TEXT];
+    Closed closed = {s->members.round, islands, norm, staleness, server_is_done(s)};
+    size_t bytes = closed_write(&closed, text);
+    for (int i = 0; i < s->peers.count; i++)
+        if (s->peers.peer[i]->member == m && !s->peers.peer[i]->is_ending)
+            peer_say(s->peers.peer[i], MESSAGE_CLOSED, closed.round, text, bytes);
+    m->knows_end = closed.is_done;
+}
+
+static void welcome(Server *s, Peer *p) {
+    char    text[MESSAGE_TEXT], name[160];
+    Member *m = p->member;
+    Welcome w = {.number = m->number, .round = s->members.round, .elems = s->elems, .parts = 1};
+    peer_say(p, MESSAGE_WELCOME, w.round, text, welcome_write(&w, text));
+    if (m->state != MEMBER_WAITS) return;
+    s->parts.note("%s has joined with %d rank%s", server_name_of(s, m, name), m->ranks, m->ranks == 1 ? "" : "s");
+}
+
+static void take_hello(Server *s, Peer *p, const char *text, size_t bytes) {
+    char    fault[MESSAGE_FAULT_BYTES] = "", why[WHY_BYTES];
+    Hello   hello;
+    int64_t was = -1;
+    if (p->member) {
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent a second HELLO");
+        return;
+    }
+    if (!hello_read(text, bytes, &hello, fault)) {
+        server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
+        return;
+    }
+    int     code = hello_refuse(&hello, s->parts.config, s->parts.train, s->elems, why, sizeof why);
+    Member *m = code ? NULL : members_join(&s->members, &hello, clock_ms(), &was, fault);
+    if (code) server_refuse_peer(s, p, code, "%s", why);
+    else if (!m) server_refuse_peer(s, p, EXIT_PEER, "%s", fault);
+    server_take_back(s, was);
+    if (m && m->joined == 1) server_drop_connections(s, m, p);
+    if (m) {
+        p->member = m, p->rank = hello.rank;
+        welcome(s, p);
+    }
+    hello_free(&hello);
+}
+
+static void take_delta(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
+    Member *m = p->member;
+    if (m->state != MEMBER_TRAINS || m->said[p->rank] != 1 || h->round != m->lease.round) {
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent deltas of round %lld without a lease in it", (long long)h->round);
+        return;
+    }
+    if (m->elems + h->elems > s->elems) {
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent more than the %lld elements of its delta", (long long)s->elems);
+        return;
+    }
+    if (!m->delta) m->delta = (float *)malloc(sizeof *m->delta * (size_t)s->elems);
+    if (!m->delta) {
+        server_refuse_peer(s, p, EXIT_MEMORY, "the server has no memory for the delta of one more island");
+        return;
+    }
+    frame_unpack((FrameType)h->type, m->delta + h->offset, payload, h->elems);
+    m->elems += h->elems;
+}
+
+static void take_end(Server *s, Peer *p, const char *text, size_t bytes) {
+    char    fault[MESSAGE_FAULT_BYTES] = "";
+    End     end;
+    Member *m = p->member;
+    if (!end_read(text, bytes, &end, fault)) {
+        server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
+        return;
+    }
+    int ended = members_end(&s->members, m, p->rank, &end, s->elems, fault);
+    if (ended < 0) server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
+    if (ended <= 0) return;
+    if (m->state == MEMBER_WAITS) {
+        server_take_back(s, m->lease.number); /* no step was taken */
+        return;
+    }
+    m->norm = sqrt(outer_squares(m->delta, s->elems));
+    if (!isfinite(m->norm) && !members_judge(&s->members, m, fault)) server_refuse_member(s, m, EXIT_NUMERIC, fault);
+    else if (s->members.wait == WAIT_NONE) server_count_arrival(s, m);
+}
+
+static void take_bye(Server *s, Peer *p) {
+    Member *m = p->member;
+    if (m->state == MEMBER_TRAINS && m->said[p->rank] == 2) m->leaves = 1; /* other ranks' ENDs are on their way */
+    else server_lose_member(s, m, "leaves");
+}
+
+static void take_get(Server *s, Peer *p, const FrameHeader *h) {
+    int64_t round = s->members.wait == WAIT_ALL ? s->members.round : h->round;
+    if (h->kind != MESSAGE_GET && !server_may_take(s, p, h)) return;
+    if (!peer_ask(p, (PeerGet){message_answer(h->kind), round, h->offset, h->elems}))
+        server_refuse_peer(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
+}
+
+/* Returns 0 when the peer is not to be read on. */
+static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
+    char        fault[MESSAGE_FAULT_BYTES] = "";
+    const char *text = (const char *)payload;
+    if (!message_check(h, FROM_ISLAND, fault)) {
+        server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
+        return 0;
+    }
+    if (!p->member && h->kind != MESSAGE_HELLO) {
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent %s before HELLO", message_name(h->kind));
+        return 0;
+    }
+    if (p->member) p->member->heard_ms = clock_ms();
+    switch (h->kind) {
+        case MESSAGE_HELLO: take_hello(s, p, text, h->payload_bytes); break;
+        case MESSAGE_DELTA: take_delta(s, p, h, payload); break;
+        case MESSAGE_END:   take_end(s, p, text, h->payload_bytes); break;
+        case MESSAGE_PING:  peer_say(p, MESSAGE_PING, 0, NULL, 0); break;
+        case MESSAGE_BYE:   take_bye(s, p); return 0;
+        case MESSAGE_M:
+        case MESSAGE_V:     server_take_moments(s, p, h, payload); break;
+        case MESSAGE_GIVEN: server_take_given(s, p, text, h->payload_bytes); break;
+        case MESSAGE_GET:
+        case MESSAGE_GET_M:
+        case MESSAGE_GET_V: take_get(s, p, h); break;
+        default: break;
+    }
+    return !p->is_ending;
+}
+
+int server_serve_peer(Server *s, int i) {
+    Peer       *p = s->peers.peer[i];
+    FrameHeader h;
+    const void *payload;
+    int         got, count = s->peers.count;
+    if (channel_is_open(p->channel)) peer_send(p, server_values(s));
+    while ((got = channel_next(p->channel, &h, &payload)) > 0) {
+        int goes_on = take_frame(s, p, &h, payload);
+        if (s->peers.count < count) return 0; /* others are gone: the list is looked at again */
+        if (!goes_on) break;
+    }
+    if (got > 0 && !p->is_ending) got = -1; /* BYE */
+    if (got == 0 && !p->member && !p->is_ending && clock_ms() - p->since_ms > PEER_HELLO_MS) got = -1;
+    if (got < 0) lose_peer(s, i);
+    else if (channel_is_open(p->channel)) peer_send(p, server_values(s));
+    return got >= 0;
+}

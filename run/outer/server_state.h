@@ -1,0 +1,89 @@
+/* server_state.h - what the files of the server share: server.c makes it and takes turns, server_islands.c reads what
+ * islands send, server_update.c makes a new x, server_moments.c hands moments on. Nobody else includes this.
+ */
+#ifndef TRAIN_GPT_RUN_OUTER_SERVER_STATE_H
+#define TRAIN_GPT_RUN_OUTER_SERVER_STATE_H
+
+#include "comm/key.h"
+#include "run/outer/server.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The moments of one island, for those that take them (outer.moments=peer). Memory is held for as long. */
+typedef struct {
+    Member *giver;                       /* borrowed; NULL: nobody is to give, or all has come */
+    int64_t lease, round;                /* of the giver, when it was asked */
+    int64_t updates;                     /* that the moments have seen; 0: they are not whole */
+    int64_t elems[OPTIMIZER_STATES];     /* that have come */
+    int     given;                       /* ranks that have said GIVEN */
+    float  *values[OPTIMIZER_STATES];    /* owned [elems of the model]; NULL: there is no gift */
+    double  heard_ms;                    /* since the last frame of it */
+} Gift;
+
+struct Server {
+    ServerParts parts;
+    Key         key;
+    int         listening;
+    Leases      leases;
+    Members     members;
+    Peers       peers;
+    OuterRule   rule;
+    int64_t     elems, every, tokens;
+    double      patience_ms, round_began_ms, looked_ms;
+    int64_t     round_tokens, staleness; /* of the open round: what counted of it */
+    double      round_loss;              /* the same: weighted by tokens */
+    double      norm;                    /* send=gradients: of the last one */
+    ServerRound over;
+    int         is_over;
+    Gift        gift;
+};
+
+/* --- server_islands.c --------------------------------------------------------------------------------------------- */
+
+/* All its connections end with this sentence; what it has sent does not count. */
+void server_refuse_member(Server *s, Member *m, int code, const char *why);
+/* It has left, or is lost: `why` says which. */
+void server_lose_member(Server *s, Member *m, const char *why);
+/* Those of an island that is not there any more, but for one. */
+void server_drop_connections(Server *s, const Member *m, const Peer *but);
+/* The lease's samples are free again; -1: there is none. */
+void server_take_back(Server *s, int64_t lease);
+void server_say_closed(Server *s, Member *m, int islands, double norm, int64_t staleness);
+/* Reads what connection i has sent, and sends. Returns 0 when it is gone, or others are: the list is looked at again. */
+int  server_serve_peer(Server *s, int i);
+
+/* "island 2 (id, address)". */
+const char *server_name_of(const Server *s, const Member *m, char out[160]);
+/* The connection of its rank 0; NULL: it has none. */
+Peer *server_first_rank(const Server *s, const Member *m);
+/* The same as server_refuse_member, where it is one's. */
+void server_refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
+
+/* --- server_moments.c --------------------------------------------------------------------------------------------- */
+
+/* A round opens for islands whose TRAINS is_new [members]: decides who gives moments, and who takes them. */
+void        server_open_gift(Server *s, const char *is_new);
+OpenMoments server_gift_of(const Server *s, const Member *m); /* for its OPEN */
+/* Frames M and V, and GIVEN, of a giver. */
+void        server_take_moments(Server *s, Peer *p, const FrameHeader *h, const void *payload);
+void        server_take_given(Server *s, Peer *p, const char *text, size_t bytes);
+/* A GET_M or GET_V: 1, or 0: refused, for it is no taker's. */
+int         server_may_take(Server *s, Peer *p, const FrameHeader *h);
+/* Each turn: whether the giver is still there, and whether anybody still takes. */
+void        server_keep_gift(Server *s);
+void        server_end_gift(Server *s);
+PeerValues  server_values(const Server *s);
+
+/* --- server_update.c ---------------------------------------------------------------------------------------------- */
+
+/* wait=none: the delta changes x at once. */
+void server_count_arrival(Server *s, Member *m);
+/* wait=all: nobody trains any more. */
+void server_close_round(Server *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

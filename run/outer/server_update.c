@@ -1,0 +1,106 @@
+/* server_update.c - how a round of the server ends: deltas are judged, and make a new x. See server_state.h. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/clock.h"
+#include "run/config/schedule.h"
+#include "run/outer/server_state.h"
+
+static int takes_gradients(const Server *s) { return s->parts.config->outer.send == SEND_GRADIENTS; }
+
+/* AdamW with a gradient of this norm. Its bias correction counts the updates since the moments were zero. */
+static void step_adamw(Server *s, float *gradient, double norm) {
+    const Config *c = s->parts.config;
+    int64_t       before = s->members.wait == WAIT_ALL ? server_step(s) : (s->tokens + s->round_tokens) / c->batch.global_tokens;
+    AdamW         h = {schedule_lr(c, server_step(s)), c->optimizer.beta1,        c->optimizer.beta2,
+                       c->optimizer.eps,               c->optimizer.weight_decay, before + 1};
+    served_adamw(s->parts.weights, h, clip_scale(norm, c->optimizer.grad_clip), gradient);
+    s->norm = norm;
+}
+
+/* The open round is over; what follows belongs to the next. */
+static void end_round(Server *s, int islands, double norm) {
+    double now = clock_ms();
+    members_next_round(&s->members);
+    s->tokens += s->round_tokens;
+    s->over = (ServerRound){.round = s->members.round, .step = server_step(s), .tokens = s->tokens, .islands = islands,
+                            .staleness = s->staleness, .norm = norm, .loss = s->round_loss / (double)s->round_tokens,
+                            .ms = now - s->round_began_ms, .own_tokens = s->round_tokens};
+    s->is_over = 1;
+    s->round_tokens = s->staleness = 0, s->round_loss = 0.0, s->round_began_ms = now;
+}
+
+static void count(Server *s, Member *m) {
+    leases_done(&s->leases, m->lease.number, m->end.samples, s->members.round);
+    s->round_tokens += m->end.tokens;
+    s->round_loss += m->end.loss * (double)m->end.tokens;
+    members_counted(&s->members, m);
+}
+
+/* wait=none: a round of deltas ends with momentum. */
+static void end_arrivals(Server *s) {
+    double norm = takes_gradients(s) ? s->norm : served_momentum(s->parts.weights, s->rule);
+    end_round(s, (int)s->members.of_round, norm);
+}
+
+void server_count_arrival(Server *s, Member *m) {
+    char fault[MEMBER_FAULT_BYTES];
+    if (!members_judge(&s->members, m, fault)) {
+        server_refuse_member(s, m, EXIT_NUMERIC, fault);
+        return;
+    }
+    if (server_is_done(s)) {
+        server_take_back(s, m->lease.number);
+        m->state = MEMBER_WAITS;
+        return;
+    }
+    int     here = members_here(&s->members);
+    int64_t staleness = members_staleness(&s->members, m);
+    if (takes_gradients(s)) step_adamw(s, m->delta, m->norm);
+    else served_arrival(s->parts.weights, s->rule, m->delta, 1.0 / ((1.0 + (double)staleness) * (here ? here : 1)));
+    if (staleness > s->staleness) s->staleness = staleness;
+    count(s, m);
+    leases_sync(&s->leases);
+    if (members_round_is_full(&s->members)) end_arrivals(s);
+    server_say_closed(s, m, here, m->norm, staleness);
+}
+
+int server_end_round(Server *s, ServerRound *over) {
+    if (s->members.wait == WAIT_ALL || s->members.of_round == 0) return 0;
+    end_arrivals(s);
+    *over = s->over, s->is_over = 0;
+    return 1;
+}
+
+void server_close_round(Server *s) {
+    Members      *ms = &s->members;
+    const float **delta = (const float **)malloc(sizeof *delta * (size_t)ms->count);
+    double       *weight = (double *)malloc(sizeof *weight * (size_t)ms->count), norm;
+    char          fault[MEMBER_FAULT_BYTES];
+    int           islands = 0;
+    float        *mean = NULL;
+    if (!delta || !weight) fail(EXIT_MEMORY, "no memory to close a round of %d islands", ms->count);
+    for (int i = 0; i < ms->count; i++)
+        if (ms->member[i]->state == MEMBER_ENDED && !members_judge(ms, ms->member[i], fault))
+            server_refuse_member(s, ms->member[i], EXIT_NUMERIC, fault);
+    for (int i = 0; i < ms->count; i++) {
+        Member *m = ms->member[i];
+        if (m->state != MEMBER_ENDED) continue;
+        if (!mean) mean = m->delta;
+        delta[islands] = m->delta, weight[islands++] = (double)m->end.tokens;
+    }
+    if (islands > 0) {
+        outer_mean(mean, delta, weight, islands, s->elems);
+        norm = sqrt(outer_squares(mean, s->elems));
+        if (takes_gradients(s)) step_adamw(s, mean, norm);
+        else served_step(s->parts.weights, s->rule, mean);
+        for (int i = 0; i < ms->count; i++)
+            if (ms->member[i]->state == MEMBER_ENDED) count(s, ms->member[i]);
+        leases_sync(&s->leases);
+        end_round(s, islands, norm);
+        for (int i = 0; i < ms->count; i++)
+            if (ms->member[i]->state == MEMBER_WAITS) server_say_closed(s, ms->member[i], islands, norm, 0);
+    }
+    free(delta);
+    free(weight);
+}

@@ -1,0 +1,65 @@
+/* serve_memory.c - see serve_memory.h. */
+#include "run/serve_memory.h"
+
+#include <stdlib.h>
+
+#include "model/params.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/plan.h"
+
+/* Shards and optimizer of one rank. */
+static void carve(const Config *c, ServeWeights *w) {
+    ShardsSpec spec = {.shape = c->model.shape, .ranks = 1, .zero_stage = 0, .act = F32, .use = GPT_INFERENCE};
+    w->shards = shards_create(spec, model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL}), step_sums_create(&w->sums),
+                              &w->params, &w->grads);
+    w->optimizer = optimizer_create(optimizer_kind(c->optimizer.name), w->shards,
+                                    device_is_host() ? MEMORY_DEVICE : MEMORY_HOST, &w->state);
+}
+
+static ServeWeights carve_dry(const Config *c) {
+    ServeWeights w = {.params = arena_dry("parameters"), .grads = arena_dry("gradients"), .state = arena_dry("optimizer"),
+                      .sums = arena_dry("sums")};
+    carve(c, &w);
+    return w;
+}
+
+void serve_weights_destroy(ServeWeights *w) {
+    optimizer_destroy(&w->optimizer);
+    shards_destroy(w->shards);
+    arena_destroy(&w->params), arena_destroy(&w->grads), arena_destroy(&w->state), arena_destroy(&w->sums);
+}
+
+ServeBytes serve_bytes(const Config *c) {
+    ServeWeights w = carve_dry(c);
+    size_t       elems = (size_t)w.shards->layout.elems;
+    ServeBytes   b = {.weights = w.params.peak_bytes + w.grads.peak_bytes + w.state.peak_bytes + w.sums.peak_bytes,
+                      .copy = saver_bytes(&w.shards->layout, w.optimizer.kind),
+                      .deltas = sizeof(float) * elems * (size_t)c->outer.least_islands,
+                      .moments = c->outer.moments == MOMENTS_PEER ? OPTIMIZER_STATES * sizeof(float) * elems : 0};
+    b.all = b.weights + b.copy + b.deltas + b.moments;
+    serve_weights_destroy(&w);
+    return b;
+}
+
+/* All at once, before anything is begun. */
+static void check_memory(const Config *c) {
+    ServeBytes b = serve_bytes(c);
+    void      *all = malloc(b.all);
+    if (!all)
+        fail(EXIT_MEMORY, "a server of this model takes %s of memory, and this machine does not give it: %s for weights, "
+             "%s for the copy of checkpoints, %s for deltas (outer.least_islands = %lld), %s for moments",
+             plan_bytes_text((double)b.all).text, plan_bytes_text((double)b.weights).text,
+             plan_bytes_text((double)b.copy).text, plan_bytes_text((double)b.deltas).text,
+             (long long)c->outer.least_islands, plan_bytes_text((double)b.moments).text);
+    free(all);
+}
+
+ServeWeights serve_weights_create(const Config *c) {
+    check_memory(c);
+    ServeWeights dry = carve_dry(c), w;
+    w.params = arena_create("parameters", dry.params.peak_bytes), w.grads = arena_create("gradients", dry.grads.peak_bytes);
+    w.state = arena_create_host("optimizer", dry.state.peak_bytes), w.sums = arena_create("sums", dry.sums.peak_bytes);
+    serve_weights_destroy(&dry);
+    carve(c, &w);
+    return w;
+}
