@@ -122,10 +122,13 @@ int64_t rounds_step(Run *r, int64_t step, double loss) {
         say_joined(r, state);
         return go_on(r, step, state);
     }
-    if (step < lease->step + lease->steps) return step;
-    int         ended;
+    int         is_anew, ended;
     IslandWork  work = work_of(r, step);
-    IslandState state = island_exchange(r->island, work, &ended);
+    IslandState state = island_turn(r->island, work, r->between.has_x, &is_anew);
+    if (is_anew) say_joined(r, state);
+    if (is_anew || state != ISLAND_TRAINS) return go_on(r, step, state);
+    if (step < lease->step + lease->steps) return step;
+    state = island_exchange(r->island, work, &ended);
     if (!ended) say_joined(r, state);
     else if (island_ended(r->island)->closed.islands > 0) log_round(r, step, work); /* 0: it came too late to count */
     return go_on(r, step, state);

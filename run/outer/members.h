@@ -41,6 +41,9 @@ typedef struct {
     int64_t     last_round;
     float      *delta;             /* owned: by global offset; NULL until a rank sends some of it */
     int64_t     elems;             /* that have come */
+    Arriving    turn, rest;        /* outer.stream: a fragment of this turn; the steps that no turn has had */
+    double      turn_norm;         /* of a whole turn */
+    double      squares;           /* of its turns in this round */
 } Member;
 
 typedef struct {
@@ -80,6 +83,9 @@ int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems,
 /* Of an ENDED member with its norm: 1, or 0 with why it is refused in fault: not finite, or too far from the others' of
  * this round and the last. */
 int members_judge(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]);
+
+/* outer.stream: the same of a fragment that is whole, among those of this turn. */
+int members_judge_turn(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]);
 
 /* Its delta has counted: it waits again, or is GONE. */
 void members_counted(Members *ms, Member *m);

@@ -22,6 +22,9 @@ static const Kind KINDS[MESSAGE_KINDS] = {
     [MESSAGE_CLOSED] = {"CLOSED", 1, 0, HOLDS_JSON},
     [MESSAGE_PING] = {"PING", 1, 1, HOLDS_NOTHING},
     [MESSAGE_BYE] = {"BYE", 0, 1, HOLDS_JSON},
+    [MESSAGE_FRAGMENT] = {"FRAGMENT", 0, 1, HOLDS_VALUES},
+    [MESSAGE_TURN] = {"TURN", 0, 1, HOLDS_JSON},
+    [MESSAGE_TURNED] = {"TURNED", 1, 0, HOLDS_JSON},
 };
 
 const char *message_name(int kind) { return kind > 0 && kind < MESSAGE_KINDS ? KINDS[kind].name : "?"; }

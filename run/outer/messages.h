@@ -11,10 +11,13 @@
  *   DELTA    each rank          f32, bf16 or int8: x of the round - master (send=deltas), or the mean gradient
  *   END      each rank          End: all its deltas of the round are sent
  *   CLOSED   server, to each    Closed: x of the next round can be fetched
+ *   FRAGMENT each rank          f32, bf16 or int8: outer.stream: x - master of a fragment (run/outer/fragments.h)
+ *   TURN     each rank          Turn: all its values of a fragment are sent; after DELTAs, of the whole model
+ *   TURNED   server, to each    Turned: x of that fragment can be fetched
  *   PING     either side        nothing; rank 0 of an island sends one at most a second; the server answers
  *   BYE      rank 0             Bye: leaves in order, its unused lease goes back
  *
- * The header's round is the round of the message; its offset and elems are 0 but for GET, X and DELTA. The writers make
+ * The header's round is the round of the message; its offset and elems are 0 but for GET, X, DELTA and FRAGMENT. The writers make
  * JSON; the readers are pure functions over (bytes, length), believe nothing and check each number's range.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_MESSAGES_H
@@ -22,6 +25,7 @@
 
 #include "comm/channel.h"
 #include "core/json.h"
+#include "run/outer/fragments.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,7 +33,8 @@ extern "C" {
 
 typedef enum {
     MESSAGE_HELLO = 1, MESSAGE_WELCOME, MESSAGE_REFUSE, MESSAGE_OPEN, MESSAGE_GET, MESSAGE_X, MESSAGE_DELTA,
-    MESSAGE_END, MESSAGE_CLOSED, MESSAGE_PING, MESSAGE_BYE, MESSAGE_KINDS
+    MESSAGE_END, MESSAGE_CLOSED, MESSAGE_PING, MESSAGE_BYE, MESSAGE_FRAGMENT, MESSAGE_TURN, MESSAGE_TURNED,
+    MESSAGE_KINDS
 } MessageKind;
 
 enum {
@@ -134,6 +139,22 @@ int    closed_read(const char *text, size_t bytes, Closed *m, char fault[MESSAGE
 typedef struct { int64_t samples; /* of its lease that were used */ } Bye;
 size_t bye_write(const Bye *m, char out[MESSAGE_TEXT]);
 int    bye_read(const char *text, size_t bytes, Bye *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct {
+    int64_t round;
+    int     fragment;             /* from 0; as many as there are: the whole model, the steps that no turn has sent */
+    int64_t tokens;               /* that the island has trained on since it sent this fragment last */
+} Turn;
+size_t turn_write(const Turn *m, char out[MESSAGE_TEXT]);
+int    turn_read(const char *text, size_t bytes, Turn *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct {
+    int64_t round;
+    int     fragment;
+    int     islands;              /* that its mean is of */
+} Turned;
+size_t turned_write(const Turned *m, char out[MESSAGE_TEXT]);
+int    turned_read(const char *text, size_t bytes, Turned *m, char fault[MESSAGE_FAULT_BYTES]);
 
 #ifdef __cplusplus
 }

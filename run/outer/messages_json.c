@@ -66,6 +66,16 @@ size_t bye_write(const Bye *m, char out[MESSAGE_TEXT]) {
     return write_text(out, "{\"samples\":%lld}", (long long)m->samples);
 }
 
+size_t turn_write(const Turn *m, char out[MESSAGE_TEXT]) {
+    return write_text(out, "{\"round\":%lld,\"fragment\":%d,\"tokens\":%lld}", (long long)m->round, m->fragment,
+                      (long long)m->tokens);
+}
+
+size_t turned_write(const Turned *m, char out[MESSAGE_TEXT]) {
+    return write_text(out, "{\"round\":%lld,\"fragment\":%d,\"islands\":%d}", (long long)m->round, m->fragment,
+                      m->islands);
+}
+
 static int write_hello(FILE *out, const Hello *m) {
     char *config = cJSON_PrintUnformatted(m->config);
     if (!config) return 0;
@@ -251,6 +261,26 @@ int bye_read(const char *text, size_t bytes, Bye *m, char fault[MESSAGE_FAULT_BY
     Json    json;
     Reading r = read_json("a BYE", text, bytes, &json, fault);
     m->samples = number(&r, json.root, "samples", 0, MESSAGE_COUNT_LIMIT);
+    json_free(&json);
+    return r.is_good;
+}
+
+int turn_read(const char *text, size_t bytes, Turn *m, char fault[MESSAGE_FAULT_BYTES]) {
+    Json    json;
+    Reading r = read_json("a TURN", text, bytes, &json, fault);
+    m->round = number(&r, json.root, "round", 0, MESSAGE_COUNT_LIMIT);
+    m->fragment = (int)number(&r, json.root, "fragment", 0, FRAGMENTS_MOST);
+    m->tokens = number(&r, json.root, "tokens", 1, MESSAGE_COUNT_LIMIT);
+    json_free(&json);
+    return r.is_good;
+}
+
+int turned_read(const char *text, size_t bytes, Turned *m, char fault[MESSAGE_FAULT_BYTES]) {
+    Json    json;
+    Reading r = read_json("a TURNED", text, bytes, &json, fault);
+    m->round = number(&r, json.root, "round", 0, MESSAGE_COUNT_LIMIT);
+    m->fragment = (int)number(&r, json.root, "fragment", 0, FRAGMENTS_MOST - 1);
+    m->islands = (int)number(&r, json.root, "islands", 1, MESSAGE_ISLANDS);
     json_free(&json);
     return r.is_good;
 }

@@ -80,6 +80,7 @@ static void sweep(Server *s) {
         server_drop_connections(s, m, NULL);
         free(m->delta), free(m->said);
         m->delta = NULL, m->said = NULL;
+        arriving_forget(&m->turn), arriving_forget(&m->rest);
     }
 }
 
@@ -97,6 +98,7 @@ int server_turn(Server *s, double ms, ServerRound *over) {
     for (int i = 0; i < s->peers.count && !s->is_over;)
         if (server_serve_peer(s, i)) i++;
     look_for_silence(s);
+    if (s->streams) server_close_turn(s);
     if (members_may_close(&s->members)) server_close_round(s);
     sweep(s);
     if (server_is_done(s)) tell_end(s);
@@ -120,6 +122,7 @@ Server *server_create(ServerParts parts) {
     s->elems = parts.weights->shards->layout.elems, s->every = c->outer.every, s->tokens = parts.tokens;
     s->rule = (OuterRule){c->outer.learning_rate, c->outer.momentum};
     s->patience_ms = c->outer.patience_seconds * 1e3;
+    s->streams = c->outer.stream, s->fragments = fragments_count(s->elems, s->every);
     int code = key_make(c->outer.key, why);
     if (!code) code = key_read(c->outer.key, &s->key, why);
     if (code) fail(code, "%s", why);

@@ -35,8 +35,7 @@ void server_refuse_member(Server *s, Member *m, int code, const char *why) {
         if (s->peers.peer[i]->member == m) peer_refuse(s->peers.peer[i], code, why);
 }
 
-static void refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
-static void refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) {
+void server_refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) {
     char    why[WHY_BYTES];
     va_list args;
     va_start(args, fmt);
@@ -63,6 +62,7 @@ void server_lose_member(Server *s, Member *m, const char *why) {
     int         is_known = m->leaves;
     name_of(s, m, name);
     server_take_back(s, members_lose(m));
+    if (m->state == MEMBER_GONE && arriving_is_whole(&m->rest, m->ranks)) server_count_rest(s, m, members_here(&s->members) + 1);
     if (!is_known)
         s->parts.note("%s %s%s", name, why,
                       was == MEMBER_TRAINS ? ": its samples go back" : was == MEMBER_ENDED ? ": its delta counts" : "");
@@ -104,19 +104,22 @@ static void take_hello(Server *s, Peer *p, const char *text, size_t bytes) {
     Hello   hello;
     int64_t was = -1;
     if (p->member) {
-        refuse_peer(s, p, EXIT_PEER, "the island sent a second HELLO");
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent a second HELLO");
         return;
     }
     if (!hello_read(text, bytes, &hello, fault)) {
-        refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
+        server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
         return;
     }
     int     code = hello_refuse(&hello, s->parts.config, s->parts.train, s->elems, why, sizeof why);
     Member *m = code ? NULL : members_join(&s->members, &hello, clock_ms(), &was, fault);
-    if (code) refuse_peer(s, p, code, "%s", why);
-    else if (!m) refuse_peer(s, p, EXIT_PEER, "%s", fault);
+    if (code) server_refuse_peer(s, p, code, "%s", why);
+    else if (!m) server_refuse_peer(s, p, EXIT_PEER, "%s", fault);
     server_take_back(s, was);
-    if (m && m->joined == 1) server_drop_connections(s, m, p);
+    if (m && m->joined == 1) {
+        server_drop_connections(s, m, p);
+        arriving_forget(&m->turn), arriving_forget(&m->rest);
+    }
     if (m) {
         p->member = m, p->rank = hello.rank;
         welcome(s, p);
@@ -126,17 +129,21 @@ static void take_hello(Server *s, Peer *p, const char *text, size_t bytes) {
 
 static void take_delta(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
     Member *m = p->member;
+    if (s->streams) {
+        server_take_part(s, p, h, payload);
+        return;
+    }
     if (m->state != MEMBER_TRAINS || m->said[p->rank] != 1 || h->round != m->lease.round) {
-        refuse_peer(s, p, EXIT_PEER, "the island sent deltas of round %lld without a lease in it", (long long)h->round);
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent deltas of round %lld without a lease in it", (long long)h->round);
         return;
     }
     if (m->elems + h->elems > s->elems) {
-        refuse_peer(s, p, EXIT_PEER, "the island sent more than the %lld elements of its delta", (long long)s->elems);
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent more than the %lld elements of its delta", (long long)s->elems);
         return;
     }
     if (!m->delta) m->delta = (float *)malloc(sizeof *m->delta * (size_t)s->elems);
     if (!m->delta) {
-        refuse_peer(s, p, EXIT_MEMORY, "the server has no memory for the delta of one more island");
+        server_refuse_peer(s, p, EXIT_MEMORY, "the server has no memory for the delta of one more island");
         return;
     }
     frame_unpack((FrameType)h->type, m->delta + h->offset, payload, h->elems);
@@ -148,17 +155,17 @@ static void take_end(Server *s, Peer *p, const char *text, size_t bytes) {
     End     end;
     Member *m = p->member;
     if (!end_read(text, bytes, &end, fault)) {
-        refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
+        server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
         return;
     }
-    int ended = members_end(&s->members, m, p->rank, &end, s->elems, fault);
-    if (ended < 0) refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
+    int ended = members_end(&s->members, m, p->rank, &end, s->streams ? 0 : s->elems, fault);
+    if (ended < 0) server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
     if (ended <= 0) return;
     if (m->state == MEMBER_WAITS) {
         server_take_back(s, m->lease.number); /* no step was taken */
         return;
     }
-    m->norm = sqrt(outer_squares(m->delta, s->elems));
+    m->norm = sqrt(s->streams ? m->squares : outer_squares(m->delta, s->elems));
     if (!isfinite(m->norm) && !members_judge(&s->members, m, fault)) server_refuse_member(s, m, EXIT_NUMERIC, fault);
     else if (s->members.wait == WAIT_NONE) server_count_arrival(s, m);
 }
@@ -174,11 +181,11 @@ static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payl
     char        fault[MESSAGE_FAULT_BYTES] = "";
     const char *text = (const char *)payload;
     if (!message_check(h, FROM_ISLAND, fault)) {
-        refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
+        server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
         return 0;
     }
     if (!p->member && h->kind != MESSAGE_HELLO) {
-        refuse_peer(s, p, EXIT_PEER, "the island sent %s before HELLO", message_name(h->kind));
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent %s before HELLO", message_name(h->kind));
         return 0;
     }
     if (p->member) p->member->heard_ms = clock_ms();
@@ -186,11 +193,13 @@ static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payl
         case MESSAGE_HELLO: take_hello(s, p, text, h->payload_bytes); break;
         case MESSAGE_DELTA: take_delta(s, p, h, payload); break;
         case MESSAGE_END:   take_end(s, p, text, h->payload_bytes); break;
+        case MESSAGE_FRAGMENT: server_take_part(s, p, h, payload); break;
+        case MESSAGE_TURN:  server_take_turn(s, p, text, h->payload_bytes); break;
         case MESSAGE_PING:  peer_say(p, MESSAGE_PING, 0, NULL, 0); break;
         case MESSAGE_BYE:   take_bye(s, p); return 0;
         case MESSAGE_GET:
             if (!peer_ask(p, (PeerGet){s->members.wait == WAIT_ALL ? s->members.round : h->round, h->offset, h->elems}))
-                refuse_peer(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
+                server_refuse_peer(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
             break;
         default: break;
     }

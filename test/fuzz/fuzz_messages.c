@@ -43,6 +43,12 @@ static void within_closed(const Closed *m) {
 static void within_bye(const Bye *m) {
     if (!is_count(m->samples)) abort();
 }
+static void within_turn(const Turn *m) {
+    if (m->fragment < 0 || m->fragment > FRAGMENTS_MOST || m->tokens < 1 || !is_count(m->tokens)) abort();
+}
+static void within_turned(const Turned *m) {
+    if (m->fragment < 0 || m->fragment >= FRAGMENTS_MOST || m->islands < 1 || !is_count(m->round)) abort();
+}
 
 static int try_hello(const uint8_t *data, size_t bytes) {
     Hello m, back;
@@ -64,6 +70,8 @@ static int try(int kind, const uint8_t *data, size_t bytes) {
     case MESSAGE_END:     TRY(End, end);
     case MESSAGE_CLOSED:  TRY(Closed, closed);
     case MESSAGE_BYE:     TRY(Bye, bye);
+    case MESSAGE_TURN:    TRY(Turn, turn);
+    case MESSAGE_TURNED:  TRY(Turned, turned);
     default:              return try_hello(data, bytes);
     }
 }

@@ -21,6 +21,8 @@ typedef union {
     End     end;
     Closed  closed;
     Bye     bye;
+    Turn    turn;
+    Turned  turned;
 } Any;
 
 #define EACH(name)                                                             \
@@ -34,6 +36,8 @@ EACH(open)
 EACH(end)
 EACH(closed)
 EACH(bye)
+EACH(turn)
+EACH(turned)
 
 typedef struct {
     const char *name, *text; /* text: as the writer writes it */
@@ -52,6 +56,8 @@ static const Kind KINDS[] = {
     {"CLOSED", "{\"round\":18,\"islands\":3,\"norm\":1e-30,\"staleness\":0,\"done\":false}", closed_in, closed_out},
     {"CLOSED", "{\"round\":18,\"islands\":0,\"norm\":0.1,\"staleness\":4,\"done\":true}", closed_in, closed_out},
     {"BYE", "{\"samples\":12}", bye_in, bye_out},
+    {"TURN", "{\"round\":17,\"fragment\":16,\"tokens\":51200}", turn_in, turn_out},
+    {"TURNED", "{\"round\":17,\"fragment\":15,\"islands\":3}", turned_in, turned_out},
 };
 enum { KINDS_COUNT = sizeof KINDS / sizeof *KINDS };
 
@@ -124,6 +130,11 @@ static void numbers_out_of_range_are_refused(void **state) {
         {5, "{\"round\":18,\"islands\":3,\"norm\":1,\"staleness\":-1,\"done\":true}", "staleness is -1"},
         {7, "{\"samples\":\"12\"}", "samples is the string"},
         {7, "[12]", "object"},
+        {8, "{\"round\":17,\"fragment\":17,\"tokens\":51200}", "fragment is 17"},
+        {8, "{\"round\":17,\"fragment\":0,\"tokens\":0}", "tokens is 0"},
+        {9, "{\"round\":17,\"fragment\":16,\"islands\":3}", "fragment is 16"},
+        {9, "{\"round\":-1,\"fragment\":1,\"islands\":3}", "round is -1"},
+        {9, "{\"round\":1,\"fragment\":1,\"islands\":0}", "islands is 0"},
     };
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         char fault[MESSAGE_FAULT_BYTES] = "";
@@ -243,10 +254,11 @@ static int passes(FrameHeader h, MessageFrom from) {
 static void headers_are_as_their_kind_wants(void **state) {
     (void)state;
     static const int islands[MESSAGE_KINDS] = {[MESSAGE_HELLO] = 1, [MESSAGE_GET] = 1,  [MESSAGE_DELTA] = 1,
-                                               [MESSAGE_END] = 1,   [MESSAGE_PING] = 1, [MESSAGE_BYE] = 1};
+                                               [MESSAGE_END] = 1,   [MESSAGE_PING] = 1, [MESSAGE_BYE] = 1,
+                                               [MESSAGE_FRAGMENT] = 1, [MESSAGE_TURN] = 1};
     for (int kind = 0; kind < 256; kind++) {
         FrameHeader h = {.kind = (uint8_t)kind, .type = FRAME_BYTES, .round = 4};
-        int         is_values = kind == MESSAGE_X || kind == MESSAGE_DELTA;
+        int         is_values = kind == MESSAGE_X || kind == MESSAGE_DELTA || kind == MESSAGE_FRAGMENT;
         if (is_values) h.type = FRAME_F32, h.elems = 10, h.payload_bytes = 40;
         else if (kind == MESSAGE_GET) h.offset = 5, h.elems = 10;
         else if (kind != MESSAGE_PING) h.payload_bytes = 2;

@@ -1,0 +1,66 @@
+/* island_state.h - what the files of an island share: island.c joins, exchanges rounds and leaves, island_turns.c
+ * exchanges fragments in between. Nobody else includes this.
+ */
+#ifndef TRAIN_GPT_RUN_OUTER_ISLAND_STATE_H
+#define TRAIN_GPT_RUN_OUTER_ISLAND_STATE_H
+
+#include "run/checkpoint/checkpoint_folders.h"
+#include "run/outer/island.h"
+#include "run/outer/link_pump.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* outer.stream. */
+typedef struct {
+    int      is_on;                  /* outer.stream is true: else nothing below is */
+    int      count, next;            /* fragments; the one whose turn is next in this round */
+    int      is_under_way;           /* the last that was sent has not been taken back */
+    int      has_rest;               /* steps that no turn has sent may be in the masters */
+    int64_t  tokens;                 /* of this island's rounds that are over, since it joined */
+    int64_t  sent_at[FRAGMENTS_MOST]; /* such tokens, and its round's, when each was sent last */
+    int64_t  before[2];              /* bytes when the round began: sent, received */
+    double   waited_ms;              /* of this round */
+    float   *store;                  /* owned: this rank's pieces of a fragment's new x */
+    LinkPump pump;
+} IslandTurns;
+
+struct Island {
+    IslandParts    parts;
+    Key            key;
+    Link           link;
+    RoundCopy      copy;
+    int            has_lease, is_over; /* steps of this round may be sent; the server has no more rounds */
+    int64_t        used;               /* samples of the lease that the server knows of */
+    IslandExchange ended;
+    IslandTurns   turns;
+    char           lost[MANIFEST_FAULT_BYTES];
+};
+
+typedef enum { MET, STOPPED, BROKEN } Awaited;
+
+/* Collective. Until every rank's link is_ready, one breaks, or where it may_stop a rank is asked to. */
+Awaited island_await(Island *s, int (*is_ready)(const Link *), int may_stop);
+int     island_has_sent(const Link *l);
+/* Bytes up and down so far, of all ranks: collective. */
+void    island_count_bytes(Island *s, int64_t bytes[2]);
+
+/* --- island_turns.c: only where turns.is_on, but for create, destroy and halt ----------------------------------- */
+
+size_t turns_bytes(const Config *config, const Layout *layout);
+void   turns_create(Island *s);
+void   turns_destroy(Island *s);
+/* The link is this thread's again; what travels stays where it is. */
+void   turns_halt(Island *s);
+/* A round begins, with the server's x where is_whole, else with what the masters hold. */
+void   turns_begin_round(Island *s, int is_whole);
+/* Collective. Takes back the fragment that is under way, if one is. */
+Awaited turns_finish(Island *s);
+/* Collective. The steps that no turn has sent: before the END of the last round, or of an island that leaves. */
+Awaited turns_send_rest(Island *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
