@@ -65,6 +65,7 @@ void island_destroy(Island *s) {
 const Open           *island_round(const Island *s) { return &s->link.open; }
 const IslandExchange *island_ended(const Island *s) { return &s->ended; }
 int                   island_number(const Island *s) { return s->link.welcome.number; }
+int                   island_fragments(const Island *s) { return s->turns.count; }
 const char           *island_lost(const Island *s) { return s->lost; }
 
 /* --- waiting together --------------------------------------------------------------------------------------------- */

@@ -238,11 +238,11 @@ void link_keep(Link *l) {
     const void *payload;
     int         got = 0;
     if (l->is_broken) return;
-    ask_for_pieces(l);
     if (l->send.is_on) send_deltas(l);
     while (!l->is_broken && !l->fetch.has_piece && (got = channel_next(l->server, &h, &payload)) > 0)
         take_frame(l, &h, payload);
     if (got < 0) break_link(l, "%s", channel_fault(l->server));
+    if (!l->is_broken) ask_for_pieces(l);
     if (!l->is_broken) look_for_silence(l);
     if (!l->is_broken && l->fetch.has_piece) channel_progress(l->server); /* the next frame waits */
 }

@@ -14,6 +14,7 @@ int64_t server_step(const Server *s) { return s->members.round * s->every; }
 int64_t server_tokens(const Server *s) { return s->tokens; }
 int64_t server_next_sample(const Server *s) { return s->leases.next_sample; }
 int     server_is_done(const Server *s) { return server_step(s) >= s->parts.config->run.steps; }
+int     server_fragments(const Server *s) { return s->streams ? s->fragments : 0; }
 void    server_address(const Server *s, char *out) { channel_listening(s->listening, out); }
 int     server_islands(const Server *s) {
     return s->members.count - members_count(&s->members, MEMBER_GONE);

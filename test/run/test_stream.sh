@@ -1,0 +1,144 @@
+# Islands that stream (outer.stream): fragments travel while they train, no step is lost by it, and the others go on without
+# one that goes.
+. "$(dirname "$0")/lib/tiny.sh"
+cd "$WORK" || exit 1
+PORT=$((20000 + $$ % 12000))
+sed -i 's/"n_head": 3/"n_head": 2/; s/"checkpoint": {"every": 6, "keep": 3}/"checkpoint": {"every": 4, "keep": 100}/' tiny.json
+
+# Rounds of four steps: three fragments. serves DIR WORDS...: a server in the background, $server, once it listens.
+serves() {
+    local dir=$1; shift
+    PORT=$((PORT + 1))
+    "$TRAIN" serve tiny.json run.dir="$dir" outer.server=127.0.0.1:$PORT outer.every=4 outer.stream=true "$@" >> "$dir.out" 2>&1 & server=$!
+    for _ in $(seq 1200); do (: < /dev/tcp/127.0.0.1/$PORT) 2> /dev/null && return; kill -0 $server || return; sleep 0.05; done
+}
+served() { wait $server; local status=$?; [ $status -eq "${1:-0}" ] || { echo "the server: exit $status"; return 1; }; }
+island() {
+    local ranks=$1 dir=$2; shift 2
+    set -- "$WORK/tiny.json" run.dir="$dir" outer.server=127.0.0.1:$PORT outer.every=4 outer.stream=true "$@"
+    if [ "$ranks" -eq 1 ]; then exec "$TRAIN" "$@"; else run_ranks "$ranks" "$TRAIN" "$@"; fi
+}
+begin() { local out=$2.out; rm -f "$out"; (island "$@" > "$out" 2>&1) & job=$!; }
+says() { for _ in $(seq 1200); do grep -qsE "$2" "$1" && return; sleep 0.05; done; echo "$1 has no line like '$2'"; tail -n 5 "$1"; return 1; }
+ends() { wait "$1"; local status=$?; [ $status -eq "$2" ] || { echo "exit $status, expected $2"; return 1; }; }
+last() { echo "$1/checkpoints/step_00000012/model.safetensors"; }
+
+cat > numbers.py <<'PY'
+"""weights A B TOLERANCE | rule RUN STEP... | leases RUN SAMPLES | bytes OUT: in float64."""
+import array, json, re, struct, sys
+
+def tensors(path):
+    data = open(path, "rb").read()
+    return list(array.array("f", data[8 + struct.unpack("<Q", data[:8])[0]:]))
+def near(got, wanted, tolerance):
+    worst = max(abs(a - b) for a, b in zip(got, wanted, strict=True))
+    assert worst <= tolerance, f"differs by {worst}"
+def weights(a, b, tolerance): near(tensors(a), tensors(b), float(tolerance))
+
+# Every fragment has one turn in a round, with Nesterov's momentum: v = mu v + d; x -= eta (d + mu v).
+def rule(run, *steps):
+    def of(step, name): return tensors(f"{run}/checkpoints/step_{int(step):08d}/{name}.safetensors")
+    for before, after in zip(steps, steps[1:]):
+        x, then, v, v_then = of(before, "model"), of(after, "model"), of(before, "optimizer"), of(after, "optimizer")
+        d = [b - 0.9 * a for a, b in zip(v[:len(x)], v_then)]
+        assert all(any(d[at:at + 4096]) for at in range(0, len(d), 4096)), "a fragment had no turn"
+        near(then, [a - 0.7 * (e + 0.9 * b) for a, e, b in zip(x, d, v_then)], 1e-6)
+
+# Each sample is in one lease that is done.
+def leases(run, samples):
+    used = {}
+    for line in open(f"{run}/leases.jsonl"):
+        l = json.loads(line)
+        if l["is"] == "returned": used.pop(l["lease"], None)
+        if l["is"] == "done": used[l["lease"]] = range(l["first"], l["first"] + l["used"])
+    got = sorted(s for lease in used.values() for s in lease)
+    assert got == list(range(int(samples))), f"{len(got)} samples, the last is {got[-1]}"
+
+# A round's bytes up and down: 4 for each parameter, and less than 3 % of words around them; the last round's also the steps
+# that no turn has had, and all of x.
+def bytes(out, model):
+    size = 4 * len(tensors(model))
+    rounds = re.findall(r"; ([0-9.]+) KiB sent, ([0-9.]+) KiB fetched", open(out).read())
+    assert len(rounds) == 3, rounds
+    for i, both in enumerate(rounds):
+        for way in both: assert 1 <= float(way) * 1024 / size / (1 + (i == 2)) < 1.03, (way, size)
+
+globals()[sys.argv[1]](*sys.argv[2:])
+PY
+numbers() { python3 numbers.py "$@"; }
+
+# --- one island is a plain run ---------------------------------------------------------------------------------------
+AVERAGE="outer.learning_rate=1 outer.momentum=0"
+train run.dir=plain checkpoint.every=4 > plain.out 2>&1
+train run.dir=steps run.steps=3 eval.every=0 > steps.out 2>&1
+is_plain() { same_losses "$1" plain "$2" && same_evals "$1" plain "$2" && numbers weights "$(last "$1_s")" "$(last plain)" 1e-6; }
+one_is_plain() {
+    serves one_s $AVERAGE
+    begin 1 one $AVERAGE
+    ends $job 0 && served && is_plain one 0 && numbers bytes one.out "$(last plain)" &&
+        [ "$(grep -c '"kind":"outer".*"fragments":3,"waited_ms":' one/metrics.jsonl)" -eq 3 ]
+}
+expect "one island with rate 1 and no momentum is the plain run to the bit; bytes as without streams" one_is_plain
+ranks_are_plain() {
+    serves two_s $AVERAGE
+    begin 2 two parallel.tensor=2 $AVERAGE
+    ends $job 0 && served && is_plain two 1e-5 || return
+    serves zero_s $AVERAGE
+    begin 2 zero parallel.zero_stage=3 $AVERAGE
+    ends $job 0 && served && is_plain zero 1e-5
+}
+expect "so is one of two tensor ranks, and one of two ranks in ZeRO stage 3" ranks_are_plain
+
+# --- two islands -----------------------------------------------------------------------------------------------------
+two_islands() { # NAME WORDS...
+    local name=$1; shift
+    serves "$name"_s outer.least_islands=2 "$@"
+    begin 1 "$name"_a "$@"; local a=$job
+    says "$name"_s.out 'island 0 .* has joined' || return
+    begin 1 "$name"_b "$@"; local b=$job
+    ends $a 0 && ends $b 0 && served
+}
+repeats() {
+    two_islands x parallel.deterministic=true && two_islands y parallel.deterministic=true && cmp "$(last x_s)" "$(last y_s)" &&
+        cmp x_s/checkpoints/step_00000012/optimizer.safetensors y_s/checkpoints/step_00000012/optimizer.safetensors &&
+        numbers rule x_s 4 8 && numbers leases x_s 288 && grep -q '"kind":"outer".*"islands":2' x_a/metrics.jsonl
+}
+expect "two islands, the rule in float64; with parallel.deterministic again the same bits" repeats
+int8() { two_islands z outer.compress=int8 && values z_a eval loss | awk 'NR == 1 { a = $1 } END { exit !($1 < a) }'; }
+expect "two islands with fragments in int8: the loss falls" int8
+
+# --- coming and going ------------------------------------------------------------------------------------------------
+LONG="run.steps=160 eval.every=0 checkpoint.every=40 outer.patience_seconds=60"
+come_and_go() {
+    serves go_s $LONG
+    begin 1 go_a $LONG; local a=$job
+    says go_a.out 'round 2 is over' && kill -STOP $a
+    begin 1 go_b $LONG; local b=$job
+    says go_s.out 'island 1 .* has joined' && kill -CONT $a
+    says go_b.out 'joined .* with 2 islands' || return
+    kill -9 $a; wait $a 2> /dev/null
+    says go_s.out 'island 0 .* is lost: its samples go back' || return
+    begin 1 go_a $LONG run.stop_step=120; a=$job # in mid-round where it comes in; leaves at a round's end
+    ends $a 75 && ends $b 0 && served && numbers leases go_s "$(sed -n 's/.*"kind":"outer".*"tokens":\([0-9]*\).*/\1/p' go_s/metrics.jsonl | tail -n 1 | awk '{ print $1 / 40 }')"
+}
+expect "one is killed in mid-round, and the other goes on; it comes back, and leaves: each sample counts once" come_and_go
+leave_and_back() {
+    serves leave_s $AVERAGE
+    begin 1 leave run.stop_step=6 $AVERAGE
+    ends $job 75 && numbers weights leave_s/checkpoints/step_00000008/model.safetensors plain/checkpoints/step_00000004/model.safetensors 1 || return
+    begin 1 leave $AVERAGE
+    ends $job 0 && served && numbers leases leave_s 120
+}
+expect "one stops in mid-round: its steps count, and the same command goes on" leave_and_back
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+refused() {
+    serves bad_s
+    exits 64 "outer.stream is false, and the server has true" island_now bad outer.stream=false || return
+    kill $server; wait $server
+    exits 64 'outer.wait "none" with outer.stream' train outer.stream=true outer.wait=none
+}
+island_now() { (island 1 "$@"); }
+expect "an island that does not stream, and what streams cannot do: exit 64" refused
+kill $server 2> /dev/null; wait $server 2> /dev/null
+exit $STATUS
