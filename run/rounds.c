@@ -83,7 +83,9 @@ static void log_round(Run *r, int64_t step, IslandWork work) {
                          .tokens_per_s = (double)work.tokens / ms * 1e3,
                          .loss = work.loss,
                          .fragments = island_fragments(r->island),
-                         .waited_ms = e->ms};
+                         .waited_ms = e->ms,
+                         .sent = e->sent,
+                         .received = e->received};
     metrics_outer(r->metrics, &line);
     if (rounds_send_gradients(r) && step % r->config->log.every) return; /* a round is a step */
     char how[64];
