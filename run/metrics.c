@@ -271,7 +271,7 @@ void metrics_outer(Metrics *m, const OuterMetrics *o) {
     snprintf(line, sizeof line, "{\"kind\":\"outer\",\"round\":%lld,\"step\":%lld,\"islands\":%d,\"staleness\":%lld", (long long)o->round,
              (long long)o->step, o->islands, (long long)o->staleness);
     if (o->fragments) snprintf(line + strlen(line), sizeof line - strlen(line), ",\"fragments\":%d", o->fragments);
-    if (isfinite(o->waited_ms)) {
+    if (o->received) {
         put_number(line, sizeof line, "waited_ms", o->waited_ms);
         snprintf(line + strlen(line), sizeof line - strlen(line), ",\"sent_bytes\":%lld,\"received_bytes\":%lld",
                  (long long)o->sent, (long long)o->received);

@@ -1,6 +1,7 @@
 # Islands that stream (outer.stream): fragments travel while they train, no step is lost by it, and the others go on without
 # one that goes.
 . "$(dirname "$0")/lib/tiny.sh"
+FAKE=$PWD/$B/test/run/outer/fake_island
 cd "$WORK" || exit 1
 PORT=$((20000 + $$ % 12000))
 sed -i 's/"n_head": 3/"n_head": 2/; s/"checkpoint": {"every": 6, "keep": 3}/"checkpoint": {"every": 4, "keep": 100}/' tiny.json
@@ -137,10 +138,14 @@ come_and_go() {
     says go_b.out 'joined .* with 2 islands' || return
     kill -9 $a; wait $a 2> /dev/null
     says go_s.out 'island 0 .* is lost: its samples go back' || return
+    kill -9 $server; wait $server 2> /dev/null
+    says go_b.out 'this island tries again for 60 s' || return
+    PORT=$((PORT - 1)) # serves: the same again
+    serves go_s $LONG
     begin 1 go_a $LONG run.stop_step=120; a=$job # in mid-round where it comes in; leaves at a round's end
     ends $a 75 && ends $b 0 && served && numbers leases go_s "$(sed -n 's/.*"kind":"outer".*"tokens":\([0-9]*\).*/\1/p' go_s/metrics.jsonl | tail -n 1 | awk '{ print $1 / 40 }')"
 }
-expect "one is killed in mid-round, and the other goes on; it comes back, and leaves: each sample counts once" come_and_go
+expect "one is killed in mid-round, then the server; one leaves: the other goes on, each sample counts once" come_and_go
 leave_and_back() {
     train run.dir=six run.stop_step=6 > six.out 2>&1
     serves leave_s $AVERAGE
@@ -153,13 +158,24 @@ leave_and_back() {
 expect "one stops in mid-round: its steps count, and the same command goes on" leave_and_back
 
 # --- what is refused -------------------------------------------------------------------------------------------------
+fake() { local out=$1; shift; "$FAKE" tiny.json outer.server=127.0.0.1:$PORT outer.every=4 outer.stream=true id=00000000000000aa "$@" > "$out" 2>&1; }
+fails() { # CODE PATTERN BAD: an island that sends this is refused
+    fake "$3.out" bad="$3"; local status=$?
+    [ $status -eq "$1" ] && grep -q "refused $1 .*$2" "$3.out" || { echo "exit $status"; cat "$3.out"; return 1; }
+}
 refused() {
     serves bad_s
-    exits 64 "outer.stream is false, and the server has true" island_now bad outer.stream=false || return
-    kill $server; wait $server
-    exits 64 'outer.wait "none" with outer.stream' train outer.stream=true outer.wait=none
+    fails 76 'the delta of round 0 is not finite' nan && fails 77 'its turn is at 0 to' late &&
+        fails 77 'sent TURN 1, and it is that of 0' turn && fails 77 'elements of a fragment' short &&
+        exits 64 "outer.stream is false, and the server has true" island_now bad outer.stream=false &&
+        exits 64 'outer.wait "none" with outer.stream' train outer.stream=true outer.wait=none || return
+    fake good.out & local good=$!
+    says good.out 'turned 0 round 0 islands 1' && says good.out '^x 0 .*' || return
+    for _ in $(seq 1200); do [ "$(grep -c '^x 0' good.out)" -eq 2 ] && break; sleep 0.05; done
+    kill $server $good; wait $server $good
+    grep '^x 0' good.out | awk '{ a[NR] = $3; b[NR] = $4 } END { d = a[1] - a[2] - 0.7 * 1.9 * 0.01; exit !(d * d < 1e-12 && b[1] == b[2]) }'
 }
 island_now() { (island 1 "$@"); }
-expect "an island that does not stream, and what streams cannot do: exit 64" refused
+expect "bad fragments and configs are refused by name; a good one changes its range alone" refused
 kill $server 2> /dev/null; wait $server 2> /dev/null
 exit $STATUS
