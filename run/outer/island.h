@@ -4,8 +4,8 @@
  * alone. Then each of its ranks sends x - master of its part, and fetches the x that the server makes of all islands'
  * (run/outer/messages.h). Moments stay in the island.
  *
- * With outer.stream they send and fetch the model in fragments, in turns during the round (run/outer/fragments.h), while
- * they train.
+ * With outer.stream they send and fetch the model in fragments, in turns during the round (run/outer/fragments.h),
+ * while they train.
  *
  * The ranks of an island act together: they agree on what they wait for, several times a second, and meanwhile hear
  * requests to stop and tick the watchdog. When the connection of one breaks, all connect anew, and train the round anew

@@ -161,7 +161,8 @@ static Fragment next_of_range(Link *l) {
     const FileRuns *runs = &l->copy->runs;
     for (; s->run < runs->runs; s->run++, s->at = 0) {
         FileRun  run = runs->run[s->run];
-        Fragment of = fragment_within((Fragment){run.offset + s->at, run.offset + run.elems}, s->range.first, s->range.end);
+        Fragment of = {run.offset + s->at, run.offset + run.elems};
+        of = fragment_within(of, s->range.first, s->range.end);
         int64_t  skipped = of.first < of.end ? of.first - run.offset - s->at : run.elems - s->at;
         s->at += skipped, s->gone += skipped;
         if (of.end - of.first > MESSAGE_ELEMS) of.end = of.first + MESSAGE_ELEMS;

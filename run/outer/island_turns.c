@@ -26,7 +26,8 @@ void turns_create(Island *s) {
     if (!c->outer.stream) return;
     t->is_on = 1;
     t->count = fragments_count(s->link.elems, c->outer.every);
-    t->store = (float *)malloc(sizeof *t->store * (size_t)link_store_elems(largest(s->link.elems, t->count), s->link.ranks));
+    int64_t elems = link_store_elems(largest(s->link.elems, t->count), s->link.ranks);
+    t->store = (float *)malloc(sizeof *t->store * (size_t)elems);
     if (!t->store) fail(EXIT_MEMORY, "no memory for a fragment of the weights (outer.stream)");
     pump_create(&t->pump, &s->link);
 }

@@ -1,5 +1,5 @@
-/* link_pump.h - a thread that keeps a Link moving while its rank trains (outer.stream). While the pump is on the Link is
- * the thread's, and nobody else touches it; the thread calls no MPI. For island.c and island_turns.c.
+/* link_pump.h - a thread that keeps a Link moving while its rank trains (outer.stream). While the pump is on the Link
+ * is the thread's, and nobody else touches it; the thread calls no MPI. For island.c and island_turns.c.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_LINK_PUMP_H
 #define TRAIN_GPT_RUN_OUTER_LINK_PUMP_H

@@ -17,8 +17,8 @@
  *   PING     either side        nothing; rank 0 of an island sends one at most a second; the server answers
  *   BYE      rank 0             Bye: leaves in order, its unused lease goes back
  *
- * The header's round is the round of the message; its offset and elems are 0 but for GET, X, DELTA and FRAGMENT. The writers make
- * JSON; the readers are pure functions over (bytes, length), believe nothing and check each number's range.
+ * The header's round is the round of the message; its offset and elems are 0 but for GET, X, DELTA and FRAGMENT.
+ * The writers make JSON; the readers are pure functions over (bytes, length), believe nothing and check each number's range.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_MESSAGES_H
 #define TRAIN_GPT_RUN_OUTER_MESSAGES_H

@@ -121,7 +121,7 @@ static int is_met(const Layout *l, Span span, Fragment f) {
     return p->offset < f.end && p->offset + p->elems > f.first;
 }
 
-/* Those of the fragment to `out`, where the span's deltas stand in the order of the runs; returns how many the span has. */
+/* Those of the fragment to `out`, where the span's deltas stand in the order of the runs. Returns how many it has. */
 static int64_t subtract(RoundCopy *c, Span span, Fragment f, float *out) {
     const Shards *z = c->optimizer->shards;
     Span          kept = exchange_kept(z, span);

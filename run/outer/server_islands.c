@@ -62,7 +62,8 @@ void server_lose_member(Server *s, Member *m, const char *why) {
     int         is_known = m->leaves;
     name_of(s, m, name);
     server_take_back(s, members_lose(m));
-    if (m->state == MEMBER_GONE && arriving_is_whole(&m->rest, m->ranks)) server_count_rest(s, m, members_here(&s->members) + 1);
+    if (m->state == MEMBER_GONE && arriving_is_whole(&m->rest, m->ranks))
+        server_count_rest(s, m, members_here(&s->members) + 1);
     if (!is_known)
         s->parts.note("%s %s%s", name, why,
                       was == MEMBER_TRAINS ? ": its samples go back" : was == MEMBER_ENDED ? ": its delta counts" : "");

@@ -31,7 +31,8 @@ void server_take_part(Server *s, Peer *p, const FrameHeader *h, const void *payl
     if (!a) return;
     int64_t end = h->offset + h->elems, most = a->range.end - a->range.first;
     if (h->offset < a->range.first || end > a->range.end || a->elems + h->elems > most) {
-        server_refuse_peer(s, p, EXIT_PEER, "the island sent elements %lld to %lld, and its turn is at %lld to %lld, once each",
+        server_refuse_peer(s, p, EXIT_PEER,
+                           "the island sent elements %lld to %lld, and its turn is at %lld to %lld, once each",
                            (long long)h->offset, (long long)end, (long long)a->range.first, (long long)a->range.end);
         return;
     }
@@ -45,7 +46,8 @@ static void take_whole(Server *s, Member *m, Arriving *a) {
     double squares = outer_squares(a->values, a->range.end - a->range.first);
     if (a == &m->turn) {
         m->turn_norm = sqrt(squares), m->squares += squares;
-        if (!isfinite(squares) && !members_judge_turn(&s->members, m, fault)) server_refuse_member(s, m, EXIT_NUMERIC, fault);
+        if (!isfinite(squares) && !members_judge_turn(&s->members, m, fault))
+            server_refuse_member(s, m, EXIT_NUMERIC, fault);
         return;
     }
     double norm = m->norm;
@@ -74,8 +76,8 @@ void server_take_turn(Server *s, Peer *p, const char *text, size_t bytes) {
     if (p->rank == 0) a->tokens = turn.tokens;
     int ended = arriving_end(a, p->rank, m->ranks);
     if (ended < 0)
-        server_refuse_peer(s, p, EXIT_PEER, "the island sent %lld of the %lld elements of a fragment", (long long)a->elems,
-                           (long long)(a->range.end - a->range.first));
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent %lld of the %lld elements of a fragment",
+                           (long long)a->elems, (long long)(a->range.end - a->range.first));
     if (ended > 0) take_whole(s, m, a);
 }
 

@@ -157,7 +157,12 @@ leave_and_back() {
 }
 expect "one stops in mid-round: its steps count, and the same command goes on" leave_and_back
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- memory, and what is refused -------------------------------------------------------------------------------------
+# A fragment's new x, rounded up to 4 MiB, and 4 MiB for masters on their way.
+planned() { "$TRAIN" plan tiny.json outer.server=a:1 outer.every=4 outer.stream="$1" | sed -n 's/.*for outer.server *\([0-9.]*\) MiB.*/\1/p'; }
+plan_counts() { echo "$(planned false) $(planned true)" | awk '{ d = $2 - $1 - 8 } END { exit !(NF == 2 && d * d < 0.04) }'; }
+expect "plan counts a fragment's memory" plan_counts
+
 fake() { local out=$1; shift; "$FAKE" tiny.json outer.server=127.0.0.1:$PORT outer.every=4 outer.stream=true id=00000000000000aa "$@" > "$out" 2>&1; }
 fails() { # CODE PATTERN BAD: an island that sends this is refused
     fake "$3.out" bad="$3"; local status=$?

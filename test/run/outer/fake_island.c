@@ -4,9 +4,9 @@
  *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [bad=nan|far|short|frame|late|turn] [hold]
  *               [key=value ...]
  *
- * With outer.stream=true it sends its first fragment, and takes what the server says; bad=late: another one; bad=turn: the
- * TURN of another. rounds: leaves in order after so many; steps: of the last lease, if fewer are done; bad: sends that in its first
- * round; hold: takes a lease and is silent. Ends with the code that it is refused with, or 77 when the server is lost.
+ * rounds: leaves in order after so many; steps: of the last lease, if fewer are done; bad: sends that in its first
+ * round; hold: takes a lease and is silent. With outer.stream=true it sends the first fragment, and waits; bad=late:
+ * another one; bad=turn: the TURN of another. Ends with the code that it is refused with, or 77 when the server is lost.
  */
 #include <inttypes.h>
 #include <math.h>

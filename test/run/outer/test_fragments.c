@@ -1,5 +1,5 @@
-/* test_fragments.c - outer.stream: fragments cover the model once, take their turns in order, come whole or not at all, and
- * change the server's weights as float64 does. */
+/* test_fragments.c - outer.stream: fragments cover the model once, take their turns in order, come whole or not at all,
+ * and change the server's weights as float64 does. */
 #include "core/error.h" /* before cmocka.h, which makes a macro of fail() */
 #include "model/params.h"
 #include "run/outer/server_weights.h"
@@ -108,7 +108,8 @@ static void a_turn_is_as_in_float64(void **state) {
     OuterRule rule = {0.7, 0.9};
     int64_t   elems = s.shards.layout.elems;
     Fragment  f = fragment_of(elems, 5, 2);
-    float    *now = (float *)malloc(sizeof *now * (size_t)elems), *then = (float *)malloc(sizeof *then * (size_t)elems), *d[3];
+    float    *now = (float *)malloc(sizeof *now * (size_t)elems), *d[3];
+    float    *then = (float *)malloc(sizeof *then * (size_t)elems);
     double    weight[3] = {480, 960, 480};
     s.o.shards = &s.shards;
     for (int64_t e = 0; e < elems; e++) put(&s, e, (float)x_of(e), (float)v_of(e));
