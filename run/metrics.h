@@ -36,6 +36,9 @@ typedef struct {
     int     islands;       /* that counted in the round */
     int64_t staleness;     /* in rounds, of the last delta (outer.wait=none) */
     double  norm, ms, tokens_per_s, loss; /* of the mean delta; of the round; mean of the islands' */
+    int     fragments;     /* outer.stream: that have travelled; 0: the whole model at once */
+    double  waited_ms;     /* that an island's training waited, in all of the round */
+    int64_t sent, received; /* its bytes; a server has none of these three */
 } OuterMetrics;
 
 /* The facts about a run that its lines and its picture need. */

@@ -95,7 +95,11 @@ static void log_round(Run *r, int64_t step, IslandWork work) {
                          .norm = e->closed.norm,
                          .ms = ms,
                          .tokens_per_s = (double)work.tokens / ms * 1e3,
-                         .loss = work.loss};
+                         .loss = work.loss,
+                         .fragments = island_fragments(r->island),
+                         .waited_ms = e->ms,
+                         .sent = e->sent,
+                         .received = e->received};
     metrics_outer(r->metrics, &line);
     if (rounds_send_gradients(r) && step % r->config->log.every) return; /* a round is a step */
     char how[64];
@@ -136,10 +140,13 @@ int64_t rounds_step(Run *r, int64_t step, double loss) {
         say_joined(r, step, state);
         return go_on(r, step, state);
     }
-    if (step < lease->step + lease->steps) return step;
-    int         ended;
+    int         is_anew, ended;
     IslandWork  work = work_of(r, step);
-    IslandState state = island_exchange(r->island, work, &ended);
+    IslandState state = island_turn(r->island, work, r->between.has_x, &is_anew);
+    if (is_anew) say_joined(r, step, state);
+    if (is_anew || state != ISLAND_TRAINS) return go_on(r, step, state);
+    if (step < lease->step + lease->steps) return step;
+    state = island_exchange(r->island, work, &ended);
     if (!ended) say_joined(r, step, state);
     else if (island_ended(r->island)->closed.islands > 0) log_round(r, step, work); /* 0: it came too late to count */
     return go_on(r, step, state);

@@ -36,6 +36,7 @@ typedef struct {
     int    written;     /* all ranks have done their part of the checkpoint in flight         */
     int    fed;         /* all ranks have the next step's batches                             */
     int    lost;        /* a rank's connection to outer.server is broken                      */
+    int    has_x;       /* outer.stream: on all ranks a fragment has come back                */
     double began_ms;    /* when the step began, on clock_ms()                                 */
 } Between;
 

@@ -186,7 +186,8 @@ static void log_round(Serving *s, const ServerRound *r) {
                                               .norm = r->norm,
                                               .ms = r->ms,
                                               .tokens_per_s = rate,
-                                              .loss = r->loss});
+                                              .loss = r->loss,
+                                              .fragments = server_fragments(s->server)});
     progress_note("round %lld/%lld  %5.1f%% | loss %.4f | norm %.3g | %d island%s | %.1fk tok/s | %s",
                   (long long)r->round, (long long)(c->run.steps / c->outer.every),
                   100.0 * (double)r->step / (double)c->run.steps, r->loss, r->norm, r->islands,

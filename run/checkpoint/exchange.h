@@ -31,6 +31,7 @@ int  exchange_is_needed(const Shards *z, Span span);
 /* Collective over the tensor ranks, for a span that needs it: `mine` [span.elems] are its values here, and this rank's
  * share of all ranks' goes to `out` in the order of the runs. Returns how many. */
 int64_t exchange_rows(const Shards *z, Span span, const float *mine, float *out);
+int64_t exchange_rows_elems(const Shards *z, Span span); /* how many, without an exchange */
 
 /* Floats that a rank writes at most, and those that an exchange takes beside them. */
 int64_t exchange_most_elems(const Layout *layout);

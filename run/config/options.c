@@ -154,7 +154,7 @@ const Option OPTIONS[] = {
     TEXT(outer.key, "\"outer.key\"", 1, 3800, "file of the key that server and islands share: serve makes it, the islands' hosts get a copy"),
     CHOICE(outer.compress, "\"none\"", COMPRESS_WORDS, "deltas travel in fewer bits; the rounding error is added to the next delta"),
     CHOICE(outer.moments, "\"own\"", MOMENTS_WORDS, "a new island's first moments: own: zero; peer: those of another island"),
-    FLAG(outer.stream, "false", "buckets are sent in turns during the round, not all at its end"),
+    FLAG(outer.stream, "false", "fragments of the weights travel in turns during the round, under compute, not all at its end"),
 
     CHOICE(memory.recompute, "\"none\"", RECOMPUTE_WORDS,
            "what backward computes again instead of keeping: light = GELU and norms, block = all"),

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "run/checkpoint/checkpoint_folders.h"
 #include "run/guard/signals.h"
 #include "run/outer/hello_data.h"
 
@@ -23,9 +22,11 @@ static FrameType type_of(const Config *c) {
     }
 }
 
+static RoundUse use_of(const Config *c) { return c->outer.stream ? ROUND_STREAMS : ROUND_WHOLE; }
+
 size_t island_bytes(const Config *c, const Layout *layout) {
-    size_t copy = round_copy_bytes(layout, (int)c->parallel.zero_stage, type_of(c));
-    return copy + sizeof(float) * MESSAGE_ELEMS + FRAME_PAYLOAD_LIMIT + CHANNEL_BYTES;
+    size_t copy = round_copy_bytes(layout, (int)c->parallel.zero_stage, type_of(c), use_of(c));
+    return copy + turns_bytes(c, layout) + sizeof(float) * MESSAGE_ELEMS + FRAME_PAYLOAD_LIMIT + CHANNEL_BYTES;
 }
 
 static int is_first(const Island *s) { return comm_rank(s->parts.comm) == 0; }
@@ -46,14 +47,16 @@ Island *island_create(IslandParts parts) {
     s->parts = parts;
     int code = key_read(parts.config->outer.key, &s->key, fault);
     end_where_refused(s, code, fault);
-    s->copy = round_copy_create(parts.optimizer, parts.stream, type_of(parts.config));
+    s->copy = round_copy_create(parts.optimizer, parts.stream, type_of(parts.config), use_of(parts.config));
     s->link = link_create(&s->copy, parts.optimizer->shards->layout.elems, comm_rank(parts.comm), comm_size(parts.comm),
                           parts.config->outer.patience_seconds);
+    turns_create(s);
     return s;
 }
 
 void island_destroy(Island *s) {
     if (!s) return;
+    turns_destroy(s);
     link_destroy(&s->link);
     round_copy_destroy(&s->copy);
     free(s);
@@ -62,6 +65,7 @@ void island_destroy(Island *s) {
 const Open           *island_round(const Island *s) { return &s->link.open; }
 const IslandExchange *island_ended(const Island *s) { return &s->ended; }
 int                   island_number(const Island *s) { return s->link.welcome.number; }
+int                   island_fragments(const Island *s) { return s->turns.count; }
 const char           *island_lost(const Island *s) { return s->lost; }
 int64_t               island_gift(const Island *s) { return s->gift; }
 
@@ -69,27 +73,35 @@ int64_t               island_gift(const Island *s) { return s->gift; }
 
 static void tick(const Island *s) { watchdog_tick(s->parts.watchdog, "the wait for the server"); }
 
-/* Collective. Until every rank's link is_ready, one breaks, or a rank is asked to stop. */
-static Awaited await_all(Island *s, int (*is_ready)(const Link *), int may_stop) {
+/* Looks at the link for a moment, or at what the pump makes of it. Returns 0 while that has it. */
+static int look(Island *s, int (*is_ready)(const Link *)) {
+    if (s->turns.is_on) pump_wait(&s->turns.pump, LOOK_MS);
+    if (s->turns.is_on && pump_is_on(&s->turns.pump)) return 0;
+    link_wait(&s->link, is_ready, LOOK_MS);
+    return 1;
+}
+
+Awaited island_await(Island *s, int (*is_ready)(const Link *), int may_stop) {
     if (may_stop) requests_begin(s->parts.requests);
     for (;;) {
-        link_wait(&s->link, is_ready, LOOK_MS);
+        int64_t all[3] = {0, 1, 0};
+        int     is_here = look(s, is_ready);
         tick(s);
-        int64_t all[3] = {is_ready(&s->link), !s->link.is_broken, -s->link.refuse.code};
+        if (is_here) all[0] = is_ready(&s->link), all[1] = !s->link.is_broken, all[2] = -s->link.refuse.code;
         comm_all_reduce_i64(s->parts.comm, all, 3, COMM_MIN);
-        if (all[2] < 0) end_where_refused(s, s->link.refuse.code, s->link.fault);
+        if (all[2] < 0) turns_halt(s), end_where_refused(s, s->link.refuse.code, s->link.fault);
         if (!all[1]) return BROKEN;
         if (all[0]) return MET;
         if (may_stop && requests_agree(s->parts.requests)) return STOPPED;
     }
 }
-Awaited island_await(Island *s, int (*is_ready)(const Link *)) { return await_all(s, is_ready, 1); }
+static Awaited await(Island *s, int (*is_ready)(const Link *)) { return island_await(s, is_ready, 1); }
 
 static int is_welcome(const Link *l) { return l->has_welcome; }
 static int is_opened(const Link *l) { return l->rank > 0 || l->has_open || (l->has_closed && l->closed.is_done); }
 static int is_closed(const Link *l) { return l->has_closed && is_opened(l); }
 static int has_turn(const Link *l) { return l->fetch.has_piece || !link_owns(l, l->fetch.turn); }
-static int has_sent(const Link *l) { return !l->send.is_on && channel_unsent(l->server) == 0; }
+int        island_has_sent(const Link *l) { return !l->send.is_on && channel_unsent(l->server) == 0; }
 static int has_answer(const Link *l) { return l->answers == l->pings; }
 
 /* --- connecting --------------------------------------------------------------------------------------------------- */
@@ -184,7 +196,7 @@ Awaited island_fetch(Island *s, MessageKind get, int64_t round) {
     round_copy_begin(&s->copy);
     for (int64_t piece = 0; piece < l->fetch.pieces; piece++) {
         l->fetch.turn = piece;
-        Awaited now = island_await(s, has_turn);
+        Awaited now = await(s, has_turn);
         if (now != MET) return now;
         int64_t elems = link_piece_elems(l, piece);
         int     owns = link_owns(l, piece);
@@ -205,16 +217,19 @@ static Awaited exchange_moments(Island *s) {
     }
 }
 
-/* Collective, once rank 0 knows how it goes on: all then know it, and hold the weights. */
-static Awaited begin_round(Island *s) {
+/* Collective, once rank 0 knows how it goes on: all then know it, and hold the weights. An island that streams has them
+ * already in all rounds but its first, and takes the last. */
+static Awaited begin_round(Island *s, int is_first_round) {
     Link   *l = &s->link;
     int64_t is_over = l->has_closed && l->closed.is_done;
     comm_broadcast(s->parts.comm, &is_over, sizeof is_over, 0);
     comm_broadcast(s->parts.comm, &l->open, sizeof l->open, 0);
     comm_broadcast(s->parts.comm, &l->closed, sizeof l->closed, 0);
+    int     is_whole = is_over || is_first_round || !s->turns.is_on;
     Awaited now = is_over ? MET : exchange_moments(s);
-    if (now == MET) now = island_fetch(s, MESSAGE_GET, is_over ? l->closed.round : l->open.round);
-    if (now == MET) round_copy_publish(&s->copy);
+    if (now == MET && is_whole) now = island_fetch(s, MESSAGE_GET, is_over ? l->closed.round : l->open.round);
+    if (now == MET && is_whole) round_copy_publish(&s->copy);
+    if (s->turns.is_on && now == MET) turns_begin_round(s, is_whole);
     s->is_over = now == MET && is_over;
     s->has_lease = now == MET && !is_over;
     s->used = 0;
@@ -234,19 +249,20 @@ static void check_welcome(Link *l) {
 /* Collective, connected: from HELLO to the first weights. */
 static Awaited introduce(Island *s) {
     say_hello(s);
-    Awaited now = island_await(s, is_welcome);
+    Awaited now = await(s, is_welcome);
     if (now != MET) return now;
     check_welcome(&s->link);
     end_where_refused(s, s->link.refuse.code, s->link.fault);
     do {
-        now = island_await(s, is_opened);
-        if (now == MET) now = begin_round(s);
+        now = await(s, is_opened);
+        if (now == MET) now = begin_round(s, 1);
     } while (now == LATER);
     return now;
 }
 
 IslandState island_join(Island *s, int64_t updates) {
     double patience_ms = s->parts.config->outer.patience_seconds * 1e3, until_ms = clock_ms() + patience_ms;
+    turns_halt(s);
     s->has_lease = 0;
     s->updates = updates, s->gift = 0;
     end_where_refused(s, s->link.refuse.code, s->link.fault);
@@ -271,40 +287,60 @@ IslandState island_join(Island *s, int64_t updates) {
 /* --- a round's end ------------------------------------------------------------------------------------------------ */
 
 int island_keep(Island *s) {
+    if (s->turns.is_on && pump_is_on(&s->turns.pump)) return 0;
     link_keep(&s->link);
     return s->link.is_broken;
 }
 
 /* Collective. */
 static void begin_to_send(Island *s, IslandWork work) {
+    End end = {s->link.open.round, work.samples, work.tokens, 0.0, work.loss};
     s->has_lease = 0;
     s->used = work.samples, s->updates = work.updates, s->gift = 0;
     s->link.has_open = s->link.has_closed = 0;
-    int    of_gradients = s->parts.config->outer.send == SEND_GRADIENTS;
-    double squares = of_gradients ? round_copy_gradients(&s->copy) : round_copy_subtract(&s->copy);
-    link_send(&s->link, (End){s->link.open.round, work.samples, work.tokens, squares, work.loss});
+    if (s->turns.is_on) {
+        s->turns.tokens += work.tokens;
+        link_send_end(&s->link, end);
+        return;
+    }
+    int of_gradients = s->parts.config->outer.send == SEND_GRADIENTS;
+    end.norm = of_gradients ? round_copy_gradients(&s->copy) : round_copy_subtract(&s->copy);
+    link_send(&s->link, end);
 }
 
-/* Bytes up and down so far, of all ranks. */
-static void count_bytes(Island *s, int64_t bytes[2]) {
+void island_count_bytes(Island *s, int64_t bytes[2]) {
     const Channel *server = s->link.server;
     bytes[0] = server ? (int64_t)channel_sent_bytes(server) : 0;
     bytes[1] = server ? (int64_t)channel_received_bytes(server) : 0;
     comm_all_reduce_i64(s->parts.comm, bytes, 2, COMM_SUM);
 }
 
+/* No round follows: outer.every divides run.steps. */
+static int is_last_round(const Island *s) {
+    const Config *c = s->parts.config;
+    return s->link.open.step + c->outer.every >= c->run.steps;
+}
+
+/* Collective: all that travels between turns is taken back, and the last round's rest is sent. */
+static Awaited end_turns(Island *s) {
+    Awaited now = turns_finish(s);
+    return now == MET && is_last_round(s) ? turns_send_rest(s) : now;
+}
+
 IslandState island_exchange(Island *s, IslandWork work, int *ended) {
-    double  began_ms = clock_ms();
+    double  began_ms = clock_ms() - s->turns.waited_ms;
     int64_t before[2], after[2];
+    Awaited now = MET;
     *ended = 0;
-    count_bytes(s, before);
-    begin_to_send(s, work);
-    Awaited now = island_await(s, is_closed);
-    if (now == MET) now = begin_round(s);
+    island_count_bytes(s, before);
+    if (s->turns.is_on) memcpy(before, s->turns.before, sizeof before), now = end_turns(s);
+    if (now == MET) begin_to_send(s, work), now = await(s, is_closed);
+    if (now == MET) now = begin_round(s, 0);
     if (now == STOPPED) return ISLAND_STOPPED;
     if (now == MET) {
-        count_bytes(s, after);
-        s->ended = (IslandExchange){s->link.closed, clock_ms() - began_ms, after[0] - before[0], after[1] - before[1]};
+        island_count_bytes(s, after);
+        s->ended = (IslandExchange){s->link.closed, clock_ms() - began_ms, after[0] - before[0],
+                                    after[1] - before[1]};
         *ended = 1;
         return state_of(s);
     }
@@ -332,12 +368,14 @@ static void say_goodbye(Island *s) {
 
 /* The server has read every rank's END before rank 0 says goodbye: it answers in order. */
 void island_leave(Island *s, IslandWork work) {
+    turns_halt(s);
     int64_t broken = s->link.is_broken;
     comm_all_reduce_i64(s->parts.comm, &broken, 1, COMM_MAX);
+    if (!broken && s->turns.is_on) broken = turns_send_rest(s) != MET;
     if (!broken && s->has_lease && work.samples > 0) begin_to_send(s, work);
-    if (!broken && await_all(s, has_sent, 0) == MET) {
+    if (!broken && island_await(s, island_has_sent, 0) == MET) {
         link_ping(&s->link);
-        await_all(s, has_answer, 0);
+        island_await(s, has_answer, 0);
         if (is_first(s) && !s->link.is_broken) say_goodbye(s);
         comm_barrier(s->parts.comm);
     }

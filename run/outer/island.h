@@ -4,6 +4,9 @@
  * alone. Then each of its ranks sends x - master of its part, and fetches the x that the server makes of all islands'
  * (run/outer/messages.h). Moments stay in the island; one that has none may take another's (outer.moments=peer).
  *
+ * With outer.stream they send and fetch the model in fragments, in turns during the round (run/outer/fragments.h),
+ * while they train.
+ *
  * The ranks of an island act together: they agree on what they wait for, several times a second, and meanwhile hear
  * requests to stop and tick the watchdog. When the connection of one breaks, all connect anew, and train the round anew
  * from the server's x: for outer.patience_seconds, then the island is lost (ISLAND_LOST).
@@ -51,7 +54,7 @@ typedef struct {
 /* A round's end, for the logs. */
 typedef struct {
     Closed   closed;
-    double   ms;               /* that training waited: from the round's last step to the new weights */
+    double   ms;               /* that training waited: for the new weights, and the next lease */
     int64_t  sent, received;   /* bytes, of all ranks */
 } IslandExchange;
 
@@ -71,6 +74,12 @@ IslandState island_join(Island *s, int64_t updates);
  * connection is broken; when the ranks have agreed on that, all call island_join. */
 int island_keep(Island *s);
 
+/* outer.stream, between steps. island_has_x: on each rank for itself, whether the fragment that was sent last has come
+ * back. island_turn: collective, after each step of a lease: takes it back where all_have_x or the next one's turn has
+ * come, and sends that. *is_anew: the connection broke, and the lease is a new one. */
+int         island_has_x(Island *s);
+IslandState island_turn(Island *s, IslandWork work, int all_have_x, int *is_anew);
+
 /* Collective, after the last step of the lease: sends the deltas, waits for the next lease and its x. *ended: what was
  * sent and closed; 0: the connection broke, and the round counted for nothing: train on the new lease. */
 IslandState island_exchange(Island *s, IslandWork work, int *ended);
@@ -82,6 +91,7 @@ const Open           *island_round(const Island *s);     /* the lease */
 const IslandExchange *island_ended(const Island *s);     /* of the last island_exchange */
 int                   island_number(const Island *s);
 int64_t               island_gift(const Island *s);      /* updates of another's moments that have come with the lease; 0: none */
+int                   island_fragments(const Island *s); /* outer.stream: of a round; else 0 */
 const char           *island_lost(const Island *s);      /* of ISLAND_LOST: a sentence that names the address */
 
 #ifdef __cplusplus

@@ -28,6 +28,7 @@ void link_take(Link *l, Channel *server) {
     l->has_welcome = l->has_open = l->has_closed = l->has_moments = l->is_put_off = 0;
     l->fetch = (LinkFetch){.piece = l->fetch.piece};
     l->send = (LinkSend){0};
+    l->turn = (LinkTurn){0};
     l->pings = l->answers = 0;
     if (server) channel_limit(server, l->elems);
 }
@@ -52,7 +53,7 @@ static void break_link(Link *l, const char *fmt, ...) {
 /* --- x ------------------------------------------------------------------------------------------------------------ */
 
 int64_t link_piece_elems(const Link *l, int64_t piece) {
-    int64_t left = l->elems - piece * MESSAGE_ELEMS;
+    int64_t left = l->fetch.range.end - l->fetch.range.first - piece * MESSAGE_ELEMS;
     return left < MESSAGE_ELEMS ? left : MESSAGE_ELEMS;
 }
 
@@ -61,16 +62,22 @@ int link_owns(const Link *l, int64_t piece) { return piece % l->ranks == l->rank
 /* The n-th piece that this rank fetches. */
 static int64_t own_piece(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
 
-void link_fetch(Link *l, MessageKind get, int64_t round) {
-    int64_t pieces = (l->elems + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS;
-    l->fetch = (LinkFetch){.get = get, .round = round, .pieces = pieces, .piece = l->fetch.piece};
+static int64_t pieces_of(int64_t elems) { return (elems + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS; }
+
+static void fetch_range(Link *l, MessageKind get, int64_t round, Fragment range, float *store) {
+    l->fetch = (LinkFetch){.get = get, .range = range, .round = round, .pieces = pieces_of(range.end - range.first),
+                           .piece = l->fetch.piece, .store = store};
 }
+
+void link_fetch(Link *l, MessageKind get, int64_t round) { fetch_range(l, get, round, (Fragment){0, l->elems}, NULL); }
+
+static int64_t offset_of(const Link *l, int64_t piece) { return l->fetch.range.first + piece * MESSAGE_ELEMS; }
 
 static void ask_for_pieces(Link *l) {
     LinkFetch *f = &l->fetch;
     while (f->asked < f->had + ASKED_AHEAD && own_piece(l, f->asked) < f->pieces) {
         int64_t     piece = own_piece(l, f->asked), elems = link_piece_elems(l, piece);
-        FrameHeader h = {.kind = (uint8_t)f->get, .round = f->round, .offset = piece * MESSAGE_ELEMS, .elems = elems};
+        FrameHeader h = {.kind = (uint8_t)f->get, .round = f->round, .offset = offset_of(l, piece), .elems = elems};
         if (channel_send(l->server, h, NULL) <= 0) return;
         f->asked++;
     }
@@ -79,22 +86,70 @@ static void ask_for_pieces(Link *l) {
 static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
     LinkFetch *f = &l->fetch;
     int64_t    piece = own_piece(l, f->had);
-    int        is_next = h->offset == piece * MESSAGE_ELEMS && h->elems == link_piece_elems(l, piece);
+    int        is_next = h->offset == offset_of(l, piece) && h->elems == link_piece_elems(l, piece);
     if (f->had == f->asked || h->kind != message_answer(f->get) || h->round != f->round || !is_next) {
         break_link(l, "%s sent %s that was not asked for: round %lld, element %lld", channel_peer(l->server),
                    message_name(h->kind), (long long)h->round, (long long)h->offset);
         return;
     }
-    frame_unpack((FrameType)h->type, f->piece, payload, h->elems);
+    float *to = f->store ? f->store + f->had * MESSAGE_ELEMS : f->piece;
+    frame_unpack((FrameType)h->type, to, payload, h->elems);
     f->had++;
-    f->has_piece = 1;
+    f->has_piece = !f->store;
 }
 
 /* --- deltas ------------------------------------------------------------------------------------------------------- */
 
-void link_send(Link *l, End end) { l->send = (LinkSend){.is_on = 1, .kind = MESSAGE_DELTA, .end = end}; }
+static void send_range(Link *l, MessageKind kind, Fragment range, int64_t round, MessageKind last) {
+    l->send.is_on = 1, l->send.range = range;
+    l->send.kind = kind, l->send.last = last;
+    l->send.round = round;
+    l->send.run = l->send.at = l->send.gone = 0;
+}
+
+void link_send(Link *l, End end) {
+    send_range(l, MESSAGE_DELTA, (Fragment){0, l->elems}, end.round, MESSAGE_END);
+    l->send.bytes = end_write(&end, l->send.text);
+}
+
 void link_send_moments(Link *l, MessageKind kind) {
-    l->send = (LinkSend){.is_on = 1, .kind = kind, .end = {.round = l->open.round}};
+    send_range(l, kind, (Fragment){0, l->elems}, l->open.round, MESSAGE_KINDS);
+}
+
+void link_send_end(Link *l, End end) {
+    send_range(l, MESSAGE_DELTA, (Fragment){0, 0}, end.round, MESSAGE_END);
+    l->send.bytes = end_write(&end, l->send.text);
+}
+
+void link_send_rest(Link *l, Turn turn) {
+    send_range(l, MESSAGE_DELTA, (Fragment){0, l->elems}, turn.round, MESSAGE_TURN);
+    l->send.bytes = turn_write(&turn, l->send.text);
+}
+
+void link_send_fragment(Link *l, Turn turn, Fragment range, float *store) {
+    send_range(l, MESSAGE_FRAGMENT, range, turn.round, MESSAGE_TURN);
+    l->send.bytes = turn_write(&turn, l->send.text);
+    l->turn = (LinkTurn){.is_on = 1, .turn = turn, .range = range, .store = store};
+}
+
+int link_has_x(const Link *l) {
+    return l->turn.has_turned && own_piece(l, l->fetch.had) >= l->fetch.pieces;
+}
+
+int64_t link_store_elems(int64_t fragment_elems, int ranks) {
+    return (pieces_of(fragment_elems) + ranks - 1) / ranks * MESSAGE_ELEMS;
+}
+
+static void take_turned(Link *l, const Turned *t) {
+    LinkTurn *own = &l->turn;
+    if (!own->is_on || own->has_turned || t->round != own->turn.round || t->fragment != own->turn.fragment) {
+        break_link(l, "%s sent TURNED of fragment %d, round %lld, which was not sent", channel_peer(l->server),
+                   t->fragment, (long long)t->round);
+        return;
+    }
+    own->has_turned = 1;
+    l->islands = t->islands;
+    fetch_range(l, MESSAGE_GET, t->round, own->range, own->store);
 }
 
 void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t bytes) {
@@ -104,37 +159,47 @@ void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t
     }
 }
 
+static int has_moments(const LinkSend *s) { return s->kind == MESSAGE_M || s->kind == MESSAGE_V; }
+
 /* The next elems values of the runs. */
 static void pack(Link *l, int64_t elems) {
     const LinkSend *s = &l->send;
-    if (s->kind == MESSAGE_DELTA) round_copy_pack(l->copy, s->gone, elems, l->payload);
-    else frame_pack(FRAME_F32, l->payload, l->copy->delta + s->gone, elems);
+    if (has_moments(s)) frame_pack(FRAME_F32, l->payload, l->copy->delta + s->gone, elems);
+    else                round_copy_pack(l->copy, s->gone, elems, l->payload);
 }
 
-static void send_end(Link *l) {
-    LinkSend *s = &l->send;
-    char      text[MESSAGE_TEXT];
-    if (s->kind != MESSAGE_DELTA) s->is_on = 0;
-    else if (message_send(l->server, MESSAGE_END, s->end.round, text, end_write(&s->end, text)) > 0) s->is_on = 0;
-}
-
-/* Each element is packed once, so a frame is made when the buffer has room for it. */
-static void send_values(Link *l) {
+/* The next elements of the range, at most a frame of them; empty: there are none. */
+static Fragment next_of_range(Link *l) {
     LinkSend       *s = &l->send;
     const FileRuns *runs = &l->copy->runs;
-    FrameType       type = s->kind == MESSAGE_DELTA ? l->copy->type : FRAME_F32;
-    while (s->run < runs->runs && channel_unsent(l->server) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES) {
-        FileRun     run = runs->run[s->run];
-        int64_t     left = run.elems - s->at, elems = left < MESSAGE_ELEMS ? left : MESSAGE_ELEMS;
-        FrameHeader h = {.kind = (uint8_t)s->kind, .type = (uint8_t)type, .round = s->end.round};
-        h.offset = run.offset + s->at, h.elems = elems;
+    for (; s->run < runs->runs; s->run++, s->at = 0) {
+        FileRun  run = runs->run[s->run];
+        Fragment of = {run.offset + s->at, run.offset + run.elems};
+        of = fragment_within(of, s->range.first, s->range.end);
+        int64_t  skipped = of.first < of.end ? of.first - run.offset - s->at : run.elems - s->at;
+        s->at += skipped, s->gone += skipped;
+        if (of.end - of.first > MESSAGE_ELEMS) of.end = of.first + MESSAGE_ELEMS;
+        if (of.first < of.end) return of;
+    }
+    return (Fragment){0, 0};
+}
+
+/* Each element is packed once, so a frame is made when the buffer has room for it. Moments go without a last message. */
+static void send_values(Link *l) {
+    LinkSend *s = &l->send;
+    FrameType type = has_moments(s) ? FRAME_F32 : l->copy->type;
+    Fragment  next;
+    while ((next = next_of_range(l)).end > 0) {
+        int64_t     elems = next.end - next.first;
+        FrameHeader h = {.kind = (uint8_t)s->kind, .type = (uint8_t)type, .round = s->round};
+        if (channel_unsent(l->server) > CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES) return;
+        h.offset = next.first, h.elems = elems;
         h.payload_bytes = (uint32_t)frame_value_bytes(type, elems);
         pack(l, elems);
         if (channel_send(l->server, h, l->payload) < 0) return;
         s->at += elems, s->gone += elems;
-        if (s->at == run.elems) s->run++, s->at = 0;
     }
-    if (s->run == runs->runs) send_end(l);
+    if (s->last == MESSAGE_KINDS || message_send(l->server, s->last, s->round, s->text, s->bytes) > 0) s->is_on = 0;
 }
 
 /* --- alive -------------------------------------------------------------------------------------------------------- */
@@ -162,6 +227,7 @@ static void take_frame(Link *l, const FrameHeader *h, const void *payload) {
     char        fault[MESSAGE_FAULT_BYTES] = "";
     const char *text = (const char *)payload;
     size_t      bytes = h->payload_bytes;
+    Turned      turned;
     int         is_good = message_check(h, FROM_SERVER, fault);
     if (is_good) switch (h->kind) {
         case MESSAGE_X:
@@ -175,6 +241,10 @@ static void take_frame(Link *l, const FrameHeader *h, const void *payload) {
             is_good = moments_read(text, bytes, &l->moments, fault);
             if (l->moments.is_later) l->is_put_off = 1, l->has_open = 0;
             else l->has_moments = is_good;
+            break;
+        case MESSAGE_TURNED:
+            is_good = turned_read(text, bytes, &turned, fault);
+            if (is_good) take_turned(l, &turned);
             break;
         case MESSAGE_REFUSE:
             is_good = refuse_read(text, bytes, &l->refuse, fault);
@@ -190,11 +260,11 @@ void link_keep(Link *l) {
     const void *payload;
     int         got = 0;
     if (l->is_broken) return;
-    ask_for_pieces(l);
     if (l->send.is_on) send_values(l);
     while (!l->is_broken && !l->fetch.has_piece && (got = channel_next(l->server, &h, &payload)) > 0)
         take_frame(l, &h, payload);
     if (got < 0) break_link(l, "%s", channel_fault(l->server));
+    if (!l->is_broken) ask_for_pieces(l);
     if (!l->is_broken) look_for_silence(l);
     if (!l->is_broken && l->fetch.has_piece) channel_progress(l->server); /* the next frame waits */
 }

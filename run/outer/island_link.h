@@ -13,24 +13,38 @@
 extern "C" {
 #endif
 
-/* x or moments on their way: pieces of MESSAGE_ELEMS, which ranks fetch in turn. */
+/* x or moments on their way, of the whole model or a fragment: pieces of MESSAGE_ELEMS, which ranks fetch in turn. */
 typedef struct {
     MessageKind get;      /* GET, GET_M, GET_V */
+    Fragment    range;
     int64_t round, pieces;
     int64_t turn;         /* the piece that the ranks wait for */
     int64_t asked, had;   /* pieces of this rank: asked for, and come */
     float  *piece;        /* owned [MESSAGE_ELEMS]: the one that came last */
     int     has_piece;    /* and waits to be taken */
+    float  *store;        /* borrowed; not NULL: all pieces of this rank go there, one after another, and none waits */
 } LinkFetch;
 
-/* Deltas on their way, from piece `at` of run `run` on; then the END. Or moments, M or V: without an END. */
+/* Deltas or moments of a range on their way, from piece `at` of run `run` on; then a last message. */
 typedef struct {
-    int     is_on;
-    MessageKind kind;
-    int64_t run, at;      /* elements of the run that have gone */
-    int64_t gone;         /* of all runs */
-    End     end;
+    int         is_on;
+    Fragment    range;
+    MessageKind kind, last; /* last: MESSAGE_KINDS for none */
+    int64_t     round;
+    int64_t     run, at;  /* elements of the run that have gone, or are not of the range */
+    int64_t     gone;     /* of all runs */
+    size_t      bytes;    /* of the last message */
+    char        text[MESSAGE_TEXT];
 } LinkSend;
+
+/* outer.stream: a fragment's way, there and back. */
+typedef struct {
+    int      is_on;       /* it has been sent, or is being */
+    int      has_turned;  /* and its x is on its way, or there */
+    Turn     turn;
+    Fragment range;
+    float   *store;       /* borrowed: for its x */
+} LinkTurn;
 
 typedef struct {
     Channel   *server;    /* owned; NULL: not connected */
@@ -40,6 +54,8 @@ typedef struct {
     RoundCopy *copy;      /* borrowed */
     LinkFetch  fetch;
     LinkSend   send;
+    LinkTurn   turn;
+    int        islands;   /* that the last fragment was the mean of */
     char      *payload;   /* owned [FRAME_PAYLOAD_LIMIT]: of a frame of deltas; another rank's piece of x */
     int        is_broken; /* and fault says why; of a server that has refused this island, refuse.code is not 0 */
     char       fault[1024];
@@ -73,6 +89,13 @@ int64_t link_piece_elems(const Link *l, int64_t piece);
 int     link_owns(const Link *l, int64_t piece);
 void    link_send(Link *l, End end);                       /* begins to send the deltas of copy, then END */
 void    link_send_moments(Link *l, MessageKind kind);      /* the same of moments that lie in the deltas' place: M or V */
+/* outer.stream: begins to send END alone; the whole model's deltas, then the TURN; a fragment's, whose x then comes to
+ * store [link_store_elems], until link_has_x. */
+void    link_send_end(Link *l, End end);
+void    link_send_rest(Link *l, Turn turn);
+void    link_send_fragment(Link *l, Turn turn, Fragment range, float *store);
+int     link_has_x(const Link *l);
+int64_t link_store_elems(int64_t fragment_elems, int ranks); /* at most, on each rank */
 
 #ifdef __cplusplus
 }

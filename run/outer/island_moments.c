@@ -18,7 +18,7 @@ Awaited island_give_moments(Island *s) {
     for (int k = 0; k < OPTIMIZER_STATES; k++) {
         round_copy_state(&s->copy, k);
         link_send_moments(l, SENT[k]);
-        Awaited now = island_await(s, is_packed);
+        Awaited now = island_await(s, is_packed, 1);
         l->send.is_on = 0;
         if (now != MET) return now;
     }
@@ -42,7 +42,7 @@ static Awaited fetch_moments(Island *s) {
 
 Awaited island_take_moments(Island *s) {
     Link   *l = &s->link;
-    Awaited now = island_await(s, is_answered);
+    Awaited now = island_await(s, is_answered, 1);
     if (now != MET) return now;
     int64_t is_put_off = l->is_put_off;
     comm_broadcast(s->parts.comm, &is_put_off, sizeof is_put_off, 0);

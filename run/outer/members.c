@@ -21,6 +21,7 @@ void members_destroy(Members *ms) {
     for (int i = 0; i < ms->count; i++) {
         free(ms->member[i]->said);
         free(ms->member[i]->delta);
+        arriving_forget(&ms->member[i]->turn), arriving_forget(&ms->member[i]->rest);
         free(ms->member[i]);
     }
     free(ms->member);
@@ -127,7 +128,7 @@ void members_give(Members *ms, Member *m, Lease lease) {
     m->state = MEMBER_TRAINS;
     m->lease = lease;
     m->arrivals = ms->arrivals;
-    m->ended = 0, m->elems = 0;
+    m->ended = 0, m->elems = 0, m->squares = 0.0;
     memset(m->said, 1, (size_t)m->ranks);
     ms->has_begun = 1;
 }
@@ -161,23 +162,52 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-int members_judge(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]) {
-    if (!isfinite(m->norm)) return refuse(fault, "the delta of round %lld is not finite", (long long)m->lease.round);
+/* norms [count]: the others', in any order. */
+static int judge(const Member *m, double own, double *norms, int count, char fault[MEMBER_FAULT_BYTES]) {
+    qsort(norms, (size_t)count, sizeof *norms, by_size);
+    double median = count ? (norms[(count - 1) / 2] + norms[count / 2]) / 2 : 0.0;
+    if (median == 0.0 || own <= MEMBERS_FAR * median) return 1;
+    return refuse(fault, "the delta of round %lld has the norm %.3g, over %.0f times the other islands' %.3g",
+                  (long long)m->lease.round, own, MEMBERS_FAR, median);
+}
+
+static int refuse_infinite(const Member *m, char fault[MEMBER_FAULT_BYTES]) {
+    return refuse(fault, "the delta of round %lld is not finite", (long long)m->lease.round);
+}
+
+static double *room_for_norms(const Members *ms) {
     double *norm = (double *)malloc(sizeof *norm * (size_t)(2 * ms->count));
-    int     count = 0;
     if (!norm) fail(EXIT_MEMORY, "no memory for the norms of %d islands", ms->count);
+    return norm;
+}
+
+int members_judge(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]) {
+    if (!isfinite(m->norm)) return refuse_infinite(m, fault);
+    double *norm = room_for_norms(ms);
+    int     count = 0;
     for (int i = 0; i < ms->count; i++) {
         const Member *o = ms->member[i];
         if (o == m) continue;
         if (o->state == MEMBER_ENDED && isfinite(o->norm)) norm[count++] = o->norm;
         if (o->last_round >= 0 && o->last_round >= ms->round - 1) norm[count++] = o->last_norm;
     }
-    qsort(norm, (size_t)count, sizeof *norm, by_size);
-    double median = count ? (norm[(count - 1) / 2] + norm[count / 2]) / 2 : 0.0;
+    int is_good = judge(m, m->norm, norm, count, fault);
     free(norm);
-    if (median == 0.0 || m->norm <= MEMBERS_FAR * median) return 1;
-    return refuse(fault, "the delta of round %lld has the norm %.3g, over %.0f times the other islands' %.3g",
-                  (long long)m->lease.round, m->norm, MEMBERS_FAR, median);
+    return is_good;
+}
+
+int members_judge_turn(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]) {
+    if (!isfinite(m->turn_norm)) return refuse_infinite(m, fault);
+    double *norm = room_for_norms(ms);
+    int     count = 0;
+    for (int i = 0; i < ms->count; i++) {
+        const Member *o = ms->member[i];
+        if (o != m && o->state >= MEMBER_TRAINS && arriving_is_whole(&o->turn, o->ranks) && isfinite(o->turn_norm))
+            norm[count++] = o->turn_norm;
+    }
+    int is_good = judge(m, m->turn_norm, norm, count, fault);
+    free(norm);
+    return is_good;
 }
 
 void members_counted(Members *ms, Member *m) {

@@ -45,6 +45,9 @@ typedef struct {
     int         wants_moments;     /* of another island (outer.moments=peer), in its next lease */
     int         takes_moments;     /* its OPEN said so, and it has not got all of them */
     int64_t     taken;             /* elements of them that it has asked for */
+    Arriving    turn, rest;        /* outer.stream: a fragment of this turn; the steps that no turn has had */
+    double      turn_norm;         /* of a whole turn */
+    double      squares;           /* of its turns in this round */
 } Member;
 
 typedef struct {
@@ -84,6 +87,9 @@ int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems,
 /* Of an ENDED member with its norm: 1, or 0 with why it is refused in fault: not finite, or too far from the others' of
  * this round and the last. */
 int members_judge(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]);
+
+/* outer.stream: the same of a fragment that is whole, among those of this turn. */
+int members_judge_turn(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]);
 
 /* Its delta has counted: it waits again, or is GONE. */
 void members_counted(Members *ms, Member *m);

@@ -28,6 +28,9 @@ static const Kind KINDS[MESSAGE_KINDS] = {
     [MESSAGE_MOMENTS] = {"MOMENTS", 1, 0, HOLDS_JSON},
     [MESSAGE_GET_M] = {"GET_M", 0, 1, HOLDS_NOTHING},
     [MESSAGE_GET_V] = {"GET_V", 0, 1, HOLDS_NOTHING},
+    [MESSAGE_FRAGMENT] = {"FRAGMENT", 0, 1, HOLDS_VALUES},
+    [MESSAGE_TURN] = {"TURN", 0, 1, HOLDS_JSON},
+    [MESSAGE_TURNED] = {"TURNED", 1, 0, HOLDS_JSON},
 };
 
 const char *message_name(int kind) { return kind > 0 && kind < MESSAGE_KINDS ? KINDS[kind].name : "?"; }

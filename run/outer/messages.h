@@ -11,6 +11,9 @@
  *   DELTA    each rank          f32, bf16 or int8: x of the round - master (send=deltas), or the mean gradient
  *   END      each rank          End: all its deltas of the round are sent
  *   CLOSED   server, to each    Closed: x of the next round can be fetched
+ *   FRAGMENT each rank          f32, bf16 or int8: outer.stream: x - master of a fragment (run/outer/fragments.h)
+ *   TURN     each rank          Turn: all its values of a fragment are sent; after DELTAs, of the whole model
+ *   TURNED   server, to each    Turned: x of that fragment can be fetched
  *   PING     either side        nothing; rank 0 of an island sends one at most a second; the server answers
  *   BYE      rank 0             Bye: leaves in order, its unused lease goes back
  *
@@ -30,6 +33,7 @@
 
 #include "comm/channel.h"
 #include "core/json.h"
+#include "run/outer/fragments.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,7 +42,7 @@ extern "C" {
 typedef enum {
     MESSAGE_HELLO = 1, MESSAGE_WELCOME, MESSAGE_REFUSE, MESSAGE_OPEN, MESSAGE_GET, MESSAGE_X, MESSAGE_DELTA,
     MESSAGE_END, MESSAGE_CLOSED, MESSAGE_PING, MESSAGE_BYE, MESSAGE_M, MESSAGE_V, MESSAGE_GIVEN, MESSAGE_MOMENTS,
-    MESSAGE_GET_M, MESSAGE_GET_V, MESSAGE_KINDS
+    MESSAGE_GET_M, MESSAGE_GET_V, MESSAGE_FRAGMENT, MESSAGE_TURN, MESSAGE_TURNED, MESSAGE_KINDS
 } MessageKind;
 
 enum {
@@ -162,6 +166,22 @@ typedef struct {
 } Moments;
 size_t moments_write(const Moments *m, char out[MESSAGE_TEXT]);
 int    moments_read(const char *text, size_t bytes, Moments *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct {
+    int64_t round;
+    int     fragment;             /* from 0; as many as there are: the whole model, the steps that no turn has sent */
+    int64_t tokens;               /* that the island has trained on since it sent this fragment last */
+} Turn;
+size_t turn_write(const Turn *m, char out[MESSAGE_TEXT]);
+int    turn_read(const char *text, size_t bytes, Turn *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct {
+    int64_t round;
+    int     fragment;
+    int     islands;              /* that its mean is of */
+} Turned;
+size_t turned_write(const Turned *m, char out[MESSAGE_TEXT]);
+int    turned_read(const char *text, size_t bytes, Turned *m, char fault[MESSAGE_FAULT_BYTES]);
 
 #ifdef __cplusplus
 }

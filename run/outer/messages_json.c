@@ -77,6 +77,16 @@ size_t moments_write(const Moments *m, char out[MESSAGE_TEXT]) {
     return write_text(out, "{\"updates\":%lld,\"later\":%s}", (long long)m->updates, m->is_later ? "true" : "false");
 }
 
+size_t turn_write(const Turn *m, char out[MESSAGE_TEXT]) {
+    return write_text(out, "{\"round\":%lld,\"fragment\":%d,\"tokens\":%lld}", (long long)m->round, m->fragment,
+                      (long long)m->tokens);
+}
+
+size_t turned_write(const Turned *m, char out[MESSAGE_TEXT]) {
+    return write_text(out, "{\"round\":%lld,\"fragment\":%d,\"islands\":%d}", (long long)m->round, m->fragment,
+                      m->islands);
+}
+
 static int write_hello(FILE *out, const Hello *m) {
     char *config = cJSON_PrintUnformatted(m->config);
     if (!config) return 0;
@@ -290,12 +300,32 @@ int given_read(const char *text, size_t bytes, Given *m, char fault[MESSAGE_FAUL
     return r.is_good;
 }
 
+int turn_read(const char *text, size_t bytes, Turn *m, char fault[MESSAGE_FAULT_BYTES]) {
+    Json    json;
+    Reading r = read_json("a TURN", text, bytes, &json, fault);
+    m->round = number(&r, json.root, "round", 0, MESSAGE_COUNT_LIMIT);
+    m->fragment = (int)number(&r, json.root, "fragment", 0, FRAGMENTS_MOST);
+    m->tokens = number(&r, json.root, "tokens", 1, MESSAGE_COUNT_LIMIT);
+    json_free(&json);
+    return r.is_good;
+}
+
 int moments_read(const char *text, size_t bytes, Moments *m, char fault[MESSAGE_FAULT_BYTES]) {
     Json    json;
     Reading r = read_json("a MOMENTS", text, bytes, &json, fault);
     m->updates = number(&r, json.root, "updates", 0, MESSAGE_COUNT_LIMIT);
     m->is_later = flag(&r, json.root, "later");
     if (m->is_later && m->updates) refuse(&r, "that are there, and are to come later");
+    json_free(&json);
+    return r.is_good;
+}
+
+int turned_read(const char *text, size_t bytes, Turned *m, char fault[MESSAGE_FAULT_BYTES]) {
+    Json    json;
+    Reading r = read_json("a TURNED", text, bytes, &json, fault);
+    m->round = number(&r, json.root, "round", 0, MESSAGE_COUNT_LIMIT);
+    m->fragment = (int)number(&r, json.root, "fragment", 0, FRAGMENTS_MOST - 1);
+    m->islands = (int)number(&r, json.root, "islands", 1, MESSAGE_ISLANDS);
     json_free(&json);
     return r.is_good;
 }

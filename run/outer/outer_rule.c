@@ -24,6 +24,11 @@ void outer_step(OuterRule rule, float *x, float *v, const float *d, int64_t elem
     }
 }
 
+void outer_rest(float *x, const float *d, double share, int64_t elems) {
+    #pragma omp parallel for
+    for (int64_t i = 0; i < elems; i++) x[i] = (float)(x[i] - share * d[i]);
+}
+
 void outer_arrival(OuterRule rule, float *x, float *waiting, const float *d, double share, int64_t elems) {
     double eta = rule.learning_rate;
     #pragma omp parallel for

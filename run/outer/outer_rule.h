@@ -24,6 +24,9 @@ void outer_mean(float *mean, const float *const *delta, const double *weight, in
 
 void outer_step(OuterRule rule, float *x, float *v, const float *d, int64_t elems);
 
+/* outer.stream: steps that came in no turn: x -= share d, share: 1 / N. Momentum is none of theirs. */
+void outer_rest(float *x, const float *d, double share, int64_t elems);
+
 /* share: 1 / ((1 + staleness) N). waiting: the sum of the arrivals since momentum was applied last, zero at first. */
 void outer_arrival(OuterRule rule, float *x, float *waiting, const float *d, double share, int64_t elems);
 /* After the N-th arrival: v, and its part of x; waiting is zero again. */

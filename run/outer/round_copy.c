@@ -4,21 +4,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Floats of the three parts, one after another. */
+/* Floats of the parts behind x, one after another. */
 static size_t delta_elems(const Layout *l) { return (size_t)(exchange_most_elems(l) + exchange_scratch_elems(l)); }
 static size_t rest_elems(const Layout *l, FrameType t) { return t == FRAME_F32 ? 0 : (size_t)exchange_most_elems(l); }
 
-size_t round_copy_bytes(const Layout *l, int zero_stage, FrameType type) {
+static size_t block_elems(RoundUse use) { return use == ROUND_STREAMS ? MESSAGE_ELEMS : 0; }
+
+size_t round_copy_bytes(const Layout *l, int zero_stage, FrameType type, RoundUse use) {
     size_t x = (size_t)(zero_stage ? l->shard_elems : l->memory_elems);
-    return sizeof(float) * (x + delta_elems(l) + rest_elems(l, type));
+    return sizeof(float) * (x + delta_elems(l) + rest_elems(l, type) + block_elems(use));
 }
 
-RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type) {
+RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type, RoundUse use) {
     const Shards *z = optimizer->shards;
     RoundCopy     c = {.optimizer = optimizer, .stream = stream, .type = type, .runs = exchange_runs(z)};
-    c.x = (float *)device_alloc_host(round_copy_bytes(&z->layout, z->stage, type), "the weights of a round");
+    c.x = (float *)device_alloc_host(round_copy_bytes(&z->layout, z->stage, type, use), "the weights of a round");
     c.delta = c.x + shards_state_elems(z);
     c.rest = type == FRAME_F32 ? NULL : c.delta + delta_elems(&z->layout);
+    c.block = use == ROUND_STREAMS ? c.delta + delta_elems(&z->layout) + rest_elems(&z->layout, type) : NULL;
     c.taken = (int64_t *)calloc((size_t)z->spans + 1, sizeof *c.taken);
     if (!c.taken) fail(EXIT_MEMORY, "no memory for the spans of a round");
     round_copy_forget(&c);
@@ -83,15 +86,13 @@ void round_copy_put_state(RoundCopy *c, int k) {
 }
 
 void round_copy_publish(RoundCopy *c) {
-    Shards *z = c->optimizer->shards;
+    const Shards *z = c->optimizer->shards;
     for (int i = 0; i < z->spans; i++) {
         Span span = z->span[i];
         check_taken(c, i);
         optimizer_put(c->optimizer, c->stream, optimizer_master(c->optimizer, span), x_of(c, span));
     }
-    optimizer_publish(c->optimizer, c->stream);
-    shards_publish(z, c->stream);
-    shards_need_all(z);
+    round_copy_show(c);
 }
 
 /* --- deltas ------------------------------------------------------------------------------------------------------- */
@@ -111,34 +112,64 @@ static void subtract_span(RoundCopy *c, Span span, float *out) {
     for (int64_t i = 0; state < 0 && i < span.elems; i++) out[i] = x[i] - out[i];
 }
 
-/* To `out`, in the order of the runs; returns how many. */
-static int64_t subtract(RoundCopy *c, Span span, float *out) {
+/* Elements of the span before global offset `bound`: offsets ascend in it. */
+static int64_t count_before(const Layout *l, Span span, int64_t bound) {
+    int64_t at = 0;
+    while (at < span.elems) {
+        FileRun run = layout_run(l, &span, at);
+        if (run.offset >= bound) break;
+        at += run.offset + run.elems <= bound ? run.elems : bound - run.offset;
+    }
+    return at;
+}
+
+/* The span's part of a fragment: it may be empty. */
+static Span within(const Layout *l, Span span, Fragment f) {
+    int64_t first = count_before(l, span, f.first), end = count_before(l, span, f.end);
+    span.memory += first, span.shard += first, span.first += first, span.elems = end - first;
+    return span;
+}
+
+/* Tensor ranks exchange a row of the model as a whole: all of them, or none. */
+static int is_met(const Layout *l, Span span, Fragment f) {
+    const Param *p = &l->param[span.param];
+    return p->offset < f.end && p->offset + p->elems > f.first;
+}
+
+/* Those of the fragment to `out`, where the span's deltas stand in the order of the runs. Returns how many it has. */
+static int64_t subtract(RoundCopy *c, Span span, Fragment f, float *out) {
     const Shards *z = c->optimizer->shards;
     Span          kept = exchange_kept(z, span);
     if (!exchange_is_needed(z, span)) {
-        if (kept.elems > 0) subtract_span(c, kept, out);
+        Span part = kept.elems > 0 ? within(&z->layout, kept, f) : kept;
+        if (part.elems > 0) subtract_span(c, part, out + (part.first - kept.first));
         return kept.elems;
     }
     float *mine = c->delta + c->runs.elems;
+    if (!is_met(&z->layout, span, f)) return exchange_rows_elems(z, span);
     subtract_span(c, span, mine);
     return exchange_rows(z, span, mine, out);
 }
 
-double round_copy_subtract(RoundCopy *c) {
+static void subtract_fragment(RoundCopy *c, Fragment f) {
     const Shards *z = c->optimizer->shards;
     Span         *spans = (Span *)malloc(sizeof *spans * (size_t)z->layout.params);
     float        *out = c->delta;
-    double        squares = 0.0;
     if (!spans) fail(EXIT_MEMORY, "no memory for the spans of a round");
     shards_need_all(c->optimizer->shards);
     for (int b = 0; b < z->layout.buckets; b++) {
         int count = shards_spans_to_save(z, b, spans);
-        for (int i = 0; i < count; i++) out += subtract(c, spans[i], out);
+        for (int i = 0; i < count; i++) out += subtract(c, spans[i], f, out);
     }
     free(spans);
     CHECK(out - c->delta == c->runs.elems, "%lld deltas of %lld", (long long)(out - c->delta),
           (long long)c->runs.elems);
-    for (const float *d = c->delta; d < out; d++) squares += (double)*d * (double)*d;
+}
+
+double round_copy_subtract(RoundCopy *c) {
+    double squares = 0.0;
+    subtract_fragment(c, (Fragment){0, c->optimizer->shards->layout.elems});
+    for (const float *d = c->delta; d < c->delta + c->runs.elems; d++) squares += (double)*d * (double)*d;
     return squares;
 }
 
@@ -163,4 +194,56 @@ void round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload) {
     frame_pack(c->type, payload, rest, elems);
     frame_unpack(c->type, delta, payload, elems); /* as it arrives */
     for (int64_t i = 0; i < elems; i++) rest[i] -= delta[i];
+}
+
+/* --- fragments ---------------------------------------------------------------------------------------------------- */
+
+/* This rank's masters of the span's part, to c->block. */
+static float *masters_of(RoundCopy *c, Span part) {
+    optimizer_get_queued(c->optimizer, c->stream, c->block, optimizer_master(c->optimizer, part));
+    device_sync(c->stream);
+    return c->block;
+}
+
+/* Elements [first, end), which fit in c->block: as the server computes with rate 1, to the bit. */
+static void move_x(RoundCopy *c, int64_t first, int64_t end) {
+    const Shards *z = c->optimizer->shards;
+    for (int i = 0; i < z->spans; i++) {
+        Span part = within(&z->layout, z->span[i], (Fragment){first, end});
+        if (part.elems == 0) continue;
+        float       *x = x_of(c, part);
+        const float *master = masters_of(c, part);
+        for (int64_t e = 0; e < part.elems; e++) {
+            float delta = x[e] - master[e];
+            x[e] -= delta;
+        }
+    }
+}
+
+void round_copy_leave(RoundCopy *c, Fragment f) {
+    subtract_fragment(c, f);
+    for (int64_t at = f.first; at < f.end; at += MESSAGE_ELEMS)
+        move_x(c, at, f.end - at < MESSAGE_ELEMS ? f.end : at + MESSAGE_ELEMS);
+}
+
+void round_copy_return(RoundCopy *c, int64_t offset, const float *values, int64_t elems) {
+    const Shards *z = c->optimizer->shards;
+    for (int i = 0; i < z->spans; i++) {
+        Span part = within(&z->layout, z->span[i], (Fragment){offset, offset + elems});
+        if (part.elems == 0) continue;
+        float *x = x_of(c, part), *master = masters_of(c, part);
+        for (int64_t at = 0; at < part.elems;) {
+            FileRun      run = layout_run(&z->layout, &part, at);
+            const float *to = values + (run.offset - offset);
+            for (int64_t e = 0; e < run.elems; e++, at++) master[at] += to[e] - x[at], x[at] = to[e];
+        }
+        optimizer_put(c->optimizer, c->stream, optimizer_master(c->optimizer, part), master);
+    }
+}
+
+void round_copy_show(RoundCopy *c) {
+    Shards *z = c->optimizer->shards;
+    optimizer_publish(c->optimizer, c->stream);
+    shards_publish(z, c->stream);
+    shards_need_all(z);
 }

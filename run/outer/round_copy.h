@@ -4,6 +4,10 @@
  * it updates. At the round's end a rank sends x - master of the runs that it would write to a checkpoint's file
  * (exchange.h): all ranks together send each element once.
  *
+ * With outer.stream x changes by fragments (run/outer/fragments.h), and masters do not wait for it: when a fragment
+ * leaves, x becomes the masters that it leaves with; when the server's x' comes, master += x' - x, and x = x'. So the
+ * steps made meanwhile are kept, and are the next delta, which the server knows nothing of yet.
+ *
  * Where deltas are sent in fewer bytes, what rounding took from each is kept, and joins the next one (error feedback).
  */
 #ifndef TRAIN_GPT_RUN_OUTER_ROUND_COPY_H
@@ -12,6 +16,7 @@
 #include "comm/frame.h"
 #include "model/optimizer.h"
 #include "run/checkpoint/exchange.h"
+#include "run/outer/messages.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,13 +33,15 @@ typedef struct {
     float     *x;          /* owned [shards_state_elems], from device_alloc_host: in the places of the masters */
     float     *delta;      /* x - master [runs.elems], in the order of runs; then room for a span that is exchanged */
     float     *rest;       /* what rounding took [runs.elems]; NULL: deltas are fp32 */
+    float     *block;      /* [MESSAGE_ELEMS] outer.stream: masters on their way; else NULL */
     RoundSource source;    /* of which delta is made, while it is */
     int64_t   *taken;      /* owned [spans]: elements of each that have come */
 } RoundCopy;
 
-RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type);
+typedef enum { ROUND_WHOLE, ROUND_STREAMS } RoundUse;
+RoundCopy round_copy_create(Optimizer *optimizer, Stream *stream, FrameType type, RoundUse use);
 void      round_copy_destroy(RoundCopy *c);
-size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type); /* host memory that it takes */
+size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type, RoundUse use); /* host memory it takes */
 
 /* A new x: round_copy_begin, then all of [0, P) in pieces, then round_copy_publish: masters and working copies of all
  * ranks. Until then the model is as it was. begin and publish are collective. */
@@ -55,6 +62,14 @@ double round_copy_state(RoundCopy *c, int k);
 void   round_copy_pack(RoundCopy *c, int64_t at, int64_t elems, void *payload);
 /* Forgets what rounding took: the deltas that it belonged to did not count. */
 void   round_copy_forget(RoundCopy *c);
+
+/* ROUND_STREAMS. Collective: computes the fragment's deltas, in the places of round_copy_subtract's, then x = x - delta
+ * there: the masters, as the server will see them. */
+void round_copy_leave(RoundCopy *c, Fragment f);
+/* The server's x of elements [offset, offset + elems), elems <= MESSAGE_ELEMS: masters keep the steps made since. */
+void round_copy_return(RoundCopy *c, int64_t offset, const float *values, int64_t elems);
+/* Collective, after the last of them: masters to the working copies of all ranks. */
+void round_copy_show(RoundCopy *c);
 
 #ifdef __cplusplus
 }

@@ -14,6 +14,7 @@ int64_t server_step(const Server *s) { return s->members.round * s->every; }
 int64_t server_tokens(const Server *s) { return s->tokens; }
 int64_t server_next_sample(const Server *s) { return s->leases.next_sample; }
 int     server_is_done(const Server *s) { return server_step(s) >= s->parts.config->run.steps; }
+int     server_fragments(const Server *s) { return s->streams ? s->fragments : 0; }
 void    server_address(const Server *s, char *out) { channel_listening(s->listening, out); }
 int     server_islands(const Server *s) {
     return s->members.count - members_count(&s->members, MEMBER_GONE);
@@ -75,6 +76,7 @@ static void sweep(Server *s) {
         server_drop_connections(s, m, NULL);
         free(m->delta), free(m->said);
         m->delta = NULL, m->said = NULL;
+        arriving_forget(&m->turn), arriving_forget(&m->rest);
     }
 }
 
@@ -89,6 +91,7 @@ int server_turn(Server *s, double ms, ServerRound *over) {
         if (server_serve_peer(s, i)) i++;
     look_for_silence(s);
     server_keep_gift(s);
+    if (s->streams) server_close_turn(s);
     if (members_may_close(&s->members)) server_close_round(s);
     sweep(s);
     if (server_is_done(s)) tell_end(s);
@@ -112,6 +115,7 @@ Server *server_create(ServerParts parts) {
     s->elems = parts.weights->shards->layout.elems, s->every = c->outer.every, s->tokens = parts.tokens;
     s->rule = (OuterRule){c->outer.learning_rate, c->outer.momentum};
     s->patience_ms = c->outer.patience_seconds * 1e3;
+    s->streams = c->outer.stream, s->fragments = fragments_count(s->elems, s->every);
     int code = key_make(c->outer.key, why);
     if (!code) code = key_read(c->outer.key, &s->key, why);
     if (code) fail(code, "%s", why);

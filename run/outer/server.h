@@ -50,6 +50,7 @@ int64_t server_step(const Server *s);      /* completed */
 int64_t server_tokens(const Server *s);
 int64_t server_next_sample(const Server *s);
 int     server_is_done(const Server *s);   /* run.steps is reached: islands are told so when they ask */
+int     server_fragments(const Server *s); /* outer.stream; else 0 */
 int     server_islands(const Server *s);   /* that are there */
 
 #ifdef __cplusplus

@@ -19,7 +19,7 @@ typedef struct {
 
 /* What changes the model, the order of samples, a step or a round: what a resume must not change, and these. */
 static int must_agree(const char *key) {
-    static const char *const also[] = {"run.steps", "outer.every", "outer.wait"};
+    static const char *const also[] = {"run.steps", "outer.every", "outer.wait", "outer.stream"};
     const Option *o = option_find(key);
     for (size_t i = 0; i < sizeof also / sizeof *also; i++)
         if (!strcmp(also[i], key)) return 1;

@@ -69,6 +69,8 @@ void server_lose_member(Server *s, Member *m, const char *why) {
     int         is_known = m->leaves;
     server_name_of(s, m, name);
     server_take_back(s, members_lose(m));
+    if (m->state == MEMBER_GONE && arriving_is_whole(&m->rest, m->ranks))
+        server_count_rest(s, m, members_here(&s->members) + 1);
     if (!is_known)
         s->parts.note("%s %s%s", name, why,
                       was == MEMBER_TRAINS ? ": its samples go back" : was == MEMBER_ENDED ? ": its delta counts" : "");
@@ -122,7 +124,10 @@ static void take_hello(Server *s, Peer *p, const char *text, size_t bytes) {
     if (code) server_refuse_peer(s, p, code, "%s", why);
     else if (!m) server_refuse_peer(s, p, EXIT_PEER, "%s", fault);
     server_take_back(s, was);
-    if (m && m->joined == 1) server_drop_connections(s, m, p);
+    if (m && m->joined == 1) {
+        server_drop_connections(s, m, p);
+        arriving_forget(&m->turn), arriving_forget(&m->rest);
+    }
     if (m) {
         p->member = m, p->rank = hello.rank;
         welcome(s, p);
@@ -132,6 +137,10 @@ static void take_hello(Server *s, Peer *p, const char *text, size_t bytes) {
 
 static void take_delta(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
     Member *m = p->member;
+    if (s->streams) {
+        server_take_part(s, p, h, payload);
+        return;
+    }
     if (m->state != MEMBER_TRAINS || m->said[p->rank] != 1 || h->round != m->lease.round) {
         server_refuse_peer(s, p, EXIT_PEER, "the island sent deltas of round %lld without a lease in it", (long long)h->round);
         return;
@@ -157,14 +166,14 @@ static void take_end(Server *s, Peer *p, const char *text, size_t bytes) {
         server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
         return;
     }
-    int ended = members_end(&s->members, m, p->rank, &end, s->elems, fault);
+    int ended = members_end(&s->members, m, p->rank, &end, s->streams ? 0 : s->elems, fault);
     if (ended < 0) server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
     if (ended <= 0) return;
     if (m->state == MEMBER_WAITS) {
         server_take_back(s, m->lease.number); /* no step was taken */
         return;
     }
-    m->norm = sqrt(outer_squares(m->delta, s->elems));
+    m->norm = sqrt(s->streams ? m->squares : outer_squares(m->delta, s->elems));
     if (!isfinite(m->norm) && !members_judge(&s->members, m, fault)) server_refuse_member(s, m, EXIT_NUMERIC, fault);
     else if (s->members.wait == WAIT_NONE) server_count_arrival(s, m);
 }
@@ -199,6 +208,8 @@ static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payl
         case MESSAGE_HELLO: take_hello(s, p, text, h->payload_bytes); break;
         case MESSAGE_DELTA: take_delta(s, p, h, payload); break;
         case MESSAGE_END:   take_end(s, p, text, h->payload_bytes); break;
+        case MESSAGE_FRAGMENT: server_take_part(s, p, h, payload); break;
+        case MESSAGE_TURN:  server_take_turn(s, p, text, h->payload_bytes); break;
         case MESSAGE_PING:  peer_say(p, MESSAGE_PING, 0, NULL, 0); break;
         case MESSAGE_BYE:   take_bye(s, p); return 0;
         case MESSAGE_M:

@@ -1,5 +1,6 @@
 /* server_state.h - what the files of the server share: server.c makes it and takes turns, server_islands.c reads what
- * islands send, server_update.c makes a new x, server_moments.c hands moments on. Nobody else includes this.
+ * islands send, server_update.c makes a new x, server_turns.c a new x of a fragment, server_moments.c hands moments on.
+ * Nobody else includes this.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_SERVER_STATE_H
 #define TRAIN_GPT_RUN_OUTER_SERVER_STATE_H
@@ -38,11 +39,15 @@ struct Server {
     ServerRound over;
     int         is_over;
     Gift        gift;
+    int         streams;                 /* outer.stream */
+    int         fragments, turn;         /* the next one to be whole; as many as there are: none is left in this round */
+    double      squares;                 /* of the means of this round's turns */
 };
 
 /* --- server_islands.c --------------------------------------------------------------------------------------------- */
 
 /* All its connections end with this sentence; what it has sent does not count. */
+void server_refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 void server_refuse_member(Server *s, Member *m, int code, const char *why);
 /* It has left, or is lost: `why` says which. */
 void server_lose_member(Server *s, Member *m, const char *why);
@@ -82,6 +87,18 @@ PeerValues  server_values(const Server *s);
 void server_count_arrival(Server *s, Member *m);
 /* wait=all: nobody trains any more. */
 void server_close_round(Server *s);
+
+/* --- server_turns.c: where s->streams ----------------------------------------------------------------------------- */
+
+/* FRAGMENT, or DELTA, which is of the rest; TURN. */
+void server_take_part(Server *s, Peer *p, const FrameHeader *h, const void *payload);
+void server_take_turn(Server *s, Peer *p, const char *text, size_t bytes);
+/* Makes the new x of a fragment that all who train have sent. */
+void server_close_turn(Server *s);
+/* The steps that no turn has had, of an island that counts as one of so many: x -= rest / islands. */
+void server_count_rest(Server *s, Member *m, int islands);
+/* A round of so many islands is over, whose norms and rests count. Returns the norm of its means. */
+double server_end_turns(Server *s, int islands);
 
 #ifdef __cplusplus
 }

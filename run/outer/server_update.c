@@ -72,35 +72,41 @@ int server_end_round(Server *s, ServerRound *over) {
     return 1;
 }
 
-void server_close_round(Server *s) {
+/* The mean of all islands' deltas that have come makes a new x; returns its norm. */
+static double step_mean(Server *s, int islands) {
     Members      *ms = &s->members;
-    const float **delta = (const float **)malloc(sizeof *delta * (size_t)ms->count);
-    double       *weight = (double *)malloc(sizeof *weight * (size_t)ms->count), norm;
-    char          fault[MEMBER_FAULT_BYTES];
-    int           islands = 0;
+    const float **delta = (const float **)malloc(sizeof *delta * (size_t)islands);
+    double       *weight = (double *)malloc(sizeof *weight * (size_t)islands), norm;
     float        *mean = NULL;
-    if (!delta || !weight) fail(EXIT_MEMORY, "no memory to close a round of %d islands", ms->count);
-    for (int i = 0; i < ms->count; i++)
-        if (ms->member[i]->state == MEMBER_ENDED && !members_judge(ms, ms->member[i], fault))
-            server_refuse_member(s, ms->member[i], EXIT_NUMERIC, fault);
-    for (int i = 0; i < ms->count; i++) {
+    if (!delta || !weight) fail(EXIT_MEMORY, "no memory to close a round of %d islands", islands);
+    for (int i = 0, at = 0; i < ms->count; i++) {
         Member *m = ms->member[i];
         if (m->state != MEMBER_ENDED) continue;
         if (!mean) mean = m->delta;
-        delta[islands] = m->delta, weight[islands++] = (double)m->end.tokens;
+        delta[at] = m->delta, weight[at++] = (double)m->end.tokens;
     }
-    if (islands > 0) {
-        outer_mean(mean, delta, weight, islands, s->elems);
-        norm = sqrt(outer_squares(mean, s->elems));
-        if (takes_gradients(s)) step_adamw(s, mean, norm);
-        else served_step(s->parts.weights, s->rule, mean);
-        for (int i = 0; i < ms->count; i++)
-            if (ms->member[i]->state == MEMBER_ENDED) count(s, ms->member[i]);
-        leases_sync(&s->leases);
-        end_round(s, islands, norm);
-        for (int i = 0; i < ms->count; i++)
-            if (ms->member[i]->state == MEMBER_WAITS) server_say_closed(s, ms->member[i], islands, norm, 0);
-    }
+    outer_mean(mean, delta, weight, islands, s->elems);
+    norm = sqrt(outer_squares(mean, s->elems));
+    if (takes_gradients(s)) step_adamw(s, mean, norm);
+    else served_step(s->parts.weights, s->rule, (Fragment){0, s->elems}, mean);
     free(delta);
     free(weight);
+    return norm;
+}
+
+void server_close_round(Server *s) {
+    Members *ms = &s->members;
+    char     fault[MEMBER_FAULT_BYTES];
+    for (int i = 0; i < ms->count; i++)
+        if (ms->member[i]->state == MEMBER_ENDED && !members_judge(ms, ms->member[i], fault))
+            server_refuse_member(s, ms->member[i], EXIT_NUMERIC, fault);
+    int islands = members_count(ms, MEMBER_ENDED);
+    if (islands == 0) return;
+    double norm = s->streams ? server_end_turns(s, islands) : step_mean(s, islands);
+    for (int i = 0; i < ms->count; i++)
+        if (ms->member[i]->state == MEMBER_ENDED) count(s, ms->member[i]);
+    leases_sync(&s->leases);
+    end_round(s, islands, norm);
+    for (int i = 0; i < ms->count; i++)
+        if (ms->member[i]->state == MEMBER_WAITS) server_say_closed(s, ms->member[i], islands, norm, 0);
 }

@@ -30,10 +30,19 @@ void served_read(const Optimizer *o, ServerTensor which, int64_t offset, int64_t
     }
 }
 
-void served_step(const Optimizer *o, OuterRule rule, const float *d) {
+void served_step(const Optimizer *o, OuterRule rule, Fragment f, const float *d) {
+    for (int i = 0; i < o->shards->spans; i++) {
+        Run      r = run_of(o, i);
+        Fragment in = fragment_within(f, r.offset, r.offset + r.elems);
+        int64_t  at = in.first - r.offset;
+        if (in.first < in.end) outer_step(rule, r.x + at, r.momentum + at, d + (in.first - f.first), in.end - in.first);
+    }
+}
+
+void served_rest(const Optimizer *o, const float *d, double share) {
     for (int i = 0; i < o->shards->spans; i++) {
         Run r = run_of(o, i);
-        outer_step(rule, r.x, r.momentum, d + r.offset, r.elems);
+        outer_rest(r.x, d + r.offset, share, r.elems);
     }
 }
 

@@ -7,6 +7,7 @@
 #define TRAIN_GPT_RUN_OUTER_SERVER_WEIGHTS_H
 
 #include "model/optimizer.h"
+#include "run/outer/fragments.h"
 #include "run/outer/outer_rule.h"
 
 #ifdef __cplusplus
@@ -18,8 +19,9 @@ typedef enum { WEIGHTS_X, WEIGHTS_MOMENTUM, WEIGHTS_WAITING } ServerTensor; /* a
 /* Elements [offset, offset + elems) to `to`. */
 void served_read(const Optimizer *o, ServerTensor which, int64_t offset, int64_t elems, float *to);
 
-/* The rules of outer_rule.h over all elements; d: in flat order. */
-void served_step(const Optimizer *o, OuterRule rule, const float *d);
+/* The rules of outer_rule.h: of a fragment's elements, d[0] being its first, or of all; d: in flat order. */
+void served_step(const Optimizer *o, OuterRule rule, Fragment f, const float *d);
+void served_rest(const Optimizer *o, const float *d, double share);
 void served_arrival(const Optimizer *o, OuterRule rule, const float *d, double share);
 /* Returns the norm of what had waited. */
 double served_momentum(const Optimizer *o, OuterRule rule);

@@ -50,6 +50,12 @@ static void within_given(const Given *m) {
 static void within_moments(const Moments *m) {
     if (!is_count(m->updates) || (m->is_later && m->updates)) abort();
 }
+static void within_turn(const Turn *m) {
+    if (m->fragment < 0 || m->fragment > FRAGMENTS_MOST || m->tokens < 1 || !is_count(m->tokens)) abort();
+}
+static void within_turned(const Turned *m) {
+    if (m->fragment < 0 || m->fragment >= FRAGMENTS_MOST || m->islands < 1 || !is_count(m->round)) abort();
+}
 
 static int try_hello(const uint8_t *data, size_t bytes) {
     Hello m, back;
@@ -73,6 +79,8 @@ static int try(int kind, const uint8_t *data, size_t bytes) {
     case MESSAGE_BYE:     TRY(Bye, bye);
     case MESSAGE_GIVEN:   TRY(Given, given);
     case MESSAGE_MOMENTS: TRY(Moments, moments);
+    case MESSAGE_TURN:    TRY(Turn, turn);
+    case MESSAGE_TURNED:  TRY(Turned, turned);
     default:              return try_hello(data, bytes);
     }
 }

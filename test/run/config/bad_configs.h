@@ -307,7 +307,11 @@ static const BadOverride BAD_OVERRIDES[] = {
     {"outer.server=a:1|run.on_spike=rollback", 0, "run.on_spike \"rollback\" with outer.server is not built yet", "\"warn\", \"stop\" or \"skip\""},
     {"outer.moments=peer|outer.wait=none", 0, "outer.moments \"peer\" with outer.wait = \"none\" is not built yet", "\"own\""},
     {"outer.moments=peer|outer.send=gradients|outer.every=1", 0, "outer.moments \"peer\" with outer.send = \"gradients\"", "\"own\""},
-    {"outer.stream=true", 0, "outer.stream true is not built yet", "false"},
+    {"outer.stream=true|outer.wait=none", 0, "outer.wait \"none\" with outer.stream", "\"all\""},
+    {"outer.stream=true|outer.send=gradients|outer.every=2", 0, "outer.send \"gradients\" with outer.stream", "\"deltas\""},
+    {"outer.stream=true|outer.every=1", 0, "outer.every 1 with outer.stream", "2 or more"},
+    {"outer.stream=true|outer.moments=peer", 0, "outer.moments \"peer\" with outer.stream", "\"own\""},
+    {"outer.stream=true|outer.server=a:1,b:2", 0, "outer.server of several with outer.stream", "one host:port"},
     {"run.allow_change=everything", 0, "run.allow_change names keys or sections", "\"everything\""},
 };
 

@@ -1,12 +1,14 @@
 /* fake_island.c - an island without a model, for tests of `train_gpt serve`: it speaks the protocol (run/outer/messages.h),
  * and its deltas are one number. It prints what it is told, a line each.
  *
- *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [bad=nan|far|short|frame|moments|given|get] [hold] [updates=N]
- *               [wants] [gift=half|nan|negative|short|never] [key=value ...]
+ *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [bad=nan|far|short|frame|moments|given|get|late|turn] [hold]
+ *               [updates=N] [wants] [gift=half|nan|negative|short|never] [key=value ...]
  *
  * rounds: leaves in order after so many; steps: of the last lease, if fewer are done; bad: sends that in its first
  * round; hold: takes a lease and is silent; updates: of its moments, m 0.5 and v 0.25; wants: another's, and says that it is alive; gift: what is
- * wrong with those that it gives (never: it says that it is alive, and gives none). Ends with the code that it is refused with, or 77 when the server is lost.
+ * wrong with those that it gives (never: it says that it is alive, and gives none). With outer.stream=true it sends the
+ * first fragment, and waits; bad=late: another one; bad=turn: the TURN of another. Ends with the code that it is refused
+ * with, or 77 when the server is lost.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -165,6 +167,32 @@ static int take_moments(int64_t round) {
     return !moments.is_later;
 }
 
+static int is_bad(const char *how) { return !strcmp(asked.bad, how); }
+
+/* outer.stream: a fragment, then its TURN. */
+static void send_fragment(int64_t round) {
+    Fragment f = fragment_of(elems, fragments_count(elems, config.outer.every), is_bad("late"));
+    int64_t  n = f.end - f.first - is_bad("short");
+    float   *delta = malloc(sizeof *delta * (size_t)n);
+    char     text[MESSAGE_TEXT];
+    Turn     turn = {round, is_bad("turn"), 1};
+    CHECK(delta, "no memory");
+    for (int64_t i = 0; i < n; i++) delta[i] = is_bad("nan") ? NAN : (float)asked.delta;
+    FrameHeader h = {.kind = MESSAGE_FRAGMENT, .type = FRAME_F32, .round = round, .offset = f.first, .elems = n,
+                     .payload_bytes = (uint32_t)(4 * n)};
+    while (channel_send(server, h, delta) == 0) channel_wait(&server, 1, -1, 50.0);
+    free(delta);
+    say(MESSAGE_TURN, round, text, turn_write(&turn, text));
+}
+
+static void take_turned(const void *payload, size_t bytes) {
+    Turned t;
+    char   fault[MESSAGE_FAULT_BYTES];
+    CHECK(turned_read((const char *)payload, bytes, &t, fault), "the server %s", fault);
+    printf("turned %d round %" PRId64 " islands %d\n", t.fragment, t.round, t.islands);
+    fetch(MESSAGE_GET, t.round);
+}
+
 static void leave(int64_t samples) {
     char text[MESSAGE_TEXT];
     Bye  bye = {samples};
@@ -192,10 +220,11 @@ static void take_lease(const void *payload, size_t bytes, int is_first) {
         FrameHeader h = {.kind = MESSAGE_OPEN, .round = o.round, .payload_bytes = 2};
         CHECK(channel_send(server, h, "{}") == 1, "no room");
     }
-    if (is_first && !strcmp(asked.bad, "moments")) send_moment(MESSAGE_M, o.round, 10, 0.5f);
-    if (is_first && !strcmp(asked.bad, "given")) say(MESSAGE_GIVEN, o.round, "{\"updates\":1}", 13);
-    if (is_first && !strcmp(asked.bad, "get")) fetch(MESSAGE_GET_M, o.round);
-    if (asked.hold) return;
+    if (is_first && is_bad("moments")) send_moment(MESSAGE_M, o.round, 10, 0.5f);
+    if (is_first && is_bad("given")) say(MESSAGE_GIVEN, o.round, "{\"updates\":1}", 13);
+    if (is_first && is_bad("get")) fetch(MESSAGE_GET_M, o.round);
+    if (config.outer.stream) send_fragment(o.round);
+    if (asked.hold || config.outer.stream) return;
     int is_last = asked.rounds-- == 1;
     int64_t unit = config.batch.global_tokens / config.batch.seq_len,
             samples = is_last && asked.steps >= 0 ? asked.steps * unit : o.samples;
@@ -254,6 +283,7 @@ int main(int argc, char **argv) {
             CHECK(welcome_read((const char *)payload, h.payload_bytes, &w, why), "the server %s", why);
             printf("welcome %d round %" PRId64 " elems %" PRId64 "\n", w.number, w.round, w.elems);
         }
+        if (h.kind == MESSAGE_TURNED) take_turned(payload, h.payload_bytes);
         if (h.kind == MESSAGE_CLOSED) take_closed(payload, h.payload_bytes);
         if (h.kind == MESSAGE_OPEN) take_lease(payload, h.payload_bytes, first), first = 0;
     }

@@ -172,9 +172,33 @@ static int forget(void **state) {
     return 0;
 }
 
+/* outer.stream: a fragment is judged among those of its turn alone. */
+static void turns_are_judged(void **state) {
+    (void)state;
+    begin(WAIT_ALL, 1);
+    Member *m[3];
+    for (int i = 0; i < 3; i++) {
+        m[i] = join(i, 0, 1);
+        give(m[i], i);
+        assert_true(arriving_begin(&m[i]->turn, (Fragment){0, 4}, 1));
+        m[i]->turn.elems = 4, m[i]->turn_norm = 1.0;
+    }
+    m[0]->turn_norm = 1e6;
+    assert_true(members_judge_turn(&ms, m[0], fault)); /* no other is whole */
+    assert_int_equal(arriving_end(&m[1]->turn, 0, 1), 1);
+    assert_false(members_judge_turn(&ms, m[0], fault));
+    assert_non_null(strstr(fault, "over 100 times the other islands' 1"));
+    m[1]->state = MEMBER_GONE;
+    assert_true(members_judge_turn(&ms, m[0], fault));
+    m[0]->turn_norm = NAN;
+    assert_false(members_judge_turn(&ms, m[0], fault));
+    assert_non_null(strstr(fault, "not finite"));
+    members_destroy(&ms);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_open_and_close), cmocka_unit_test(who_leaves_holds_nobody_up),
+        cmocka_unit_test(rounds_open_and_close), cmocka_unit_test(who_leaves_holds_nobody_up), cmocka_unit_test(turns_are_judged),
         cmocka_unit_test(the_silent_are_found),  cmocka_unit_test(bad_ends_are_refused),
         cmocka_unit_test(bad_deltas_are_named),  cmocka_unit_test(asynchronous_rounds_count_arrivals),
     };

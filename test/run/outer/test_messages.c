@@ -23,6 +23,8 @@ typedef union {
     Bye     bye;
     Given   given;
     Moments moments;
+    Turn    turn;
+    Turned  turned;
 } Any;
 
 #define EACH(name)                                                             \
@@ -38,6 +40,8 @@ EACH(closed)
 EACH(bye)
 EACH(given)
 EACH(moments)
+EACH(turn)
+EACH(turned)
 
 typedef struct {
     const char *name, *text; /* text: as the writer writes it */
@@ -60,6 +64,8 @@ static const Kind KINDS[] = {
     {"GIVEN", "{\"updates\":850}", given_in, given_out},
     {"MOMENTS", "{\"updates\":850,\"later\":false}", moments_in, moments_out},
     {"MOMENTS", "{\"updates\":0,\"later\":true}", moments_in, moments_out},
+    {"TURN", "{\"round\":17,\"fragment\":16,\"tokens\":51200}", turn_in, turn_out},
+    {"TURNED", "{\"round\":17,\"fragment\":15,\"islands\":3}", turned_in, turned_out},
 };
 enum { KINDS_COUNT = sizeof KINDS / sizeof *KINDS };
 
@@ -139,6 +145,11 @@ static void numbers_out_of_range_are_refused(void **state) {
         {9, "{\"updates\":-1,\"later\":false}", "updates is -1"},
         {9, "{\"updates\":1,\"later\":1}", "later"},
         {9, "{\"updates\":1,\"later\":true}", "come later"},
+        {11, "{\"round\":17,\"fragment\":17,\"tokens\":51200}", "fragment is 17"},
+        {11, "{\"round\":17,\"fragment\":0,\"tokens\":0}", "tokens is 0"},
+        {12, "{\"round\":17,\"fragment\":16,\"islands\":3}", "fragment is 16"},
+        {12, "{\"round\":-1,\"fragment\":1,\"islands\":3}", "round is -1"},
+        {12, "{\"round\":1,\"fragment\":1,\"islands\":0}", "islands is 0"},
     };
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         char fault[MESSAGE_FAULT_BYTES] = "";
@@ -263,11 +274,11 @@ static void headers_are_as_their_kind_wants(void **state) {
     static const int islands[MESSAGE_KINDS] = {[MESSAGE_HELLO] = 1, [MESSAGE_GET] = 1,  [MESSAGE_DELTA] = 1,
                                                [MESSAGE_END] = 1,   [MESSAGE_PING] = 1, [MESSAGE_BYE] = 1,
                                                [MESSAGE_GIVEN] = 1, [MESSAGE_GET_M] = 1, [MESSAGE_GET_V] = 1,
-                                               [MESSAGE_M] = 1,     [MESSAGE_V] = 1};
+                                               [MESSAGE_M] = 1,     [MESSAGE_V] = 1, [MESSAGE_FRAGMENT] = 1, [MESSAGE_TURN] = 1};
     for (int kind = 0; kind < 256; kind++) {
         FrameHeader h = {.kind = (uint8_t)kind, .type = FRAME_BYTES, .round = 4};
         int         is_moments = kind == MESSAGE_M || kind == MESSAGE_V, asks = message_answer(kind) != 0;
-        int         is_values = kind == MESSAGE_X || kind == MESSAGE_DELTA || is_moments;
+        int         is_values = kind == MESSAGE_X || kind == MESSAGE_DELTA || kind == MESSAGE_FRAGMENT || is_moments;
         if (is_values) h.type = FRAME_F32, h.elems = 10, h.payload_bytes = 40;
         else if (asks) h.offset = 5, h.elems = 10;
         else if (kind != MESSAGE_PING) h.payload_bytes = 2;
