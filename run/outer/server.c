@@ -35,6 +35,7 @@ static void open_round(Server *s) {
     char     text[MESSAGE_TEXT];
     int      islands = ms->wait == WAIT_NONE ? members_here(ms) : members_count(ms, MEMBER_WAITS);
     if (!ms->has_begun) s->round_began_ms = clock_ms();
+    if (s->streams) s->turn = 0, s->squares = 0.0; /* all may have been lost in mid-round */
     char *is_new = (char *)calloc((size_t)ms->count, 1);
     if (!is_new) fail(EXIT_MEMORY, "no memory to open a round of %d islands", ms->count);
     for (int i = 0; i < ms->count; i++) {

@@ -150,6 +150,5 @@ double server_end_turns(Server *s, int islands) {
         forget_turn(m);
         if (m->state == MEMBER_ENDED && arriving_is_whole(&m->rest, m->ranks)) server_count_rest(s, m, islands);
     }
-    s->turn = 0, s->squares = 0.0;
     return norm;
 }
