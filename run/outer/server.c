@@ -82,7 +82,7 @@ static void sweep(Server *s) {
         server_drop_connections(s, m, NULL);
         free(m->delta), free(m->said);
         m->delta = NULL, m->said = NULL;
-        arriving_forget(&m->turn), arriving_forget(&m->rest);
+        members_forget_turns(m);
     }
 }
 
@@ -100,7 +100,7 @@ int server_turn(Server *s, double ms, ServerRound *over) {
     for (int i = 0; i < s->peers.count && !s->is_over;)
         if (server_serve_peer(s, i)) i++;
     look_for_silence(s);
-    if (s->streams) server_close_turn(s);
+    if (s->streams) server_close_turns(s);
     if (members_may_close(&s->members)) server_close_round(s);
     sweep(s);
     if (server_is_done(s)) tell_end(s);

@@ -158,9 +158,9 @@ leave_and_back() {
 expect "one stops in mid-round: its steps count, and the same command goes on" leave_and_back
 
 # --- memory, and what is refused -------------------------------------------------------------------------------------
-# A fragment's new x, rounded up to 4 MiB, and 4 MiB for masters on their way.
+# The new x of two fragments, each rounded up to 4 MiB, and 4 MiB for masters on their way.
 planned() { "$TRAIN" plan tiny.json outer.server=a:1 outer.every=4 outer.stream="$1" | sed -n 's/.*for outer.server *\([0-9.]*\) MiB.*/\1/p'; }
-plan_counts() { echo "$(planned false) $(planned true)" | awk '{ d = $2 - $1 - 8 } END { exit !(NF == 2 && d * d < 0.04) }'; }
+plan_counts() { echo "$(planned false) $(planned true)" | awk '{ d = $2 - $1 - 12 } END { exit !(NF == 2 && d * d < 0.04) }'; }
 expect "plan counts a fragment's memory" plan_counts
 
 fake() { local out=$1; shift; exec "$FAKE" tiny.json outer.server=127.0.0.1:$PORT outer.every=4 outer.stream=true id=00000000000000aa "$@" > "$out" 2>&1; }
@@ -170,8 +170,8 @@ fails() { # CODE PATTERN BAD: an island that sends this is refused
 }
 refused() {
     serves bad_s
-    fails 76 'the delta of round 0 is not finite' nan && fails 77 'its turn is at 0 to' late &&
-        fails 77 'sent TURN 1, and it is that of 0' turn && fails 77 'elements of a fragment' short &&
+    fails 76 'the delta of round 0 is not finite' nan && fails 77 'sent fragment 2 in round 0, and it is the turn of 0' late &&
+        fails 77 'sent fragment 2 in round 0, and it is the turn of 0' turn && fails 77 'elements of a fragment' short &&
         exits 64 "outer.stream is false, and the server has true" island_now bad outer.stream=false &&
         exits 64 'outer.wait "none" with outer.stream' train outer.stream=true outer.wait=none || return
     (fake good.out) & local good=$!
