@@ -17,7 +17,8 @@ static int64_t largest(int64_t elems, int count) {
 /* A rank alone takes all of a fragment. */
 size_t turns_bytes(const Config *c, const Layout *layout) {
     int count = fragments_count(layout->elems, c->outer.every);
-    return c->outer.stream ? LINK_TURNS * sizeof(float) * (size_t)link_store_elems(largest(layout->elems, count), 1) : 0;
+    if (!c->outer.stream) return 0;
+    return LINK_TURNS * sizeof(float) * (size_t)link_store_elems(largest(layout->elems, count), 1);
 }
 
 void turns_create(Island *s) {

@@ -12,12 +12,13 @@ static int fragment_at(const Server *s, int64_t offset) {
     return f;
 }
 
-/* Fragment f that the rank may send in this state, or the rest, f == s->fragments; NULL: neither, and the peer is refused. */
+/* Fragment f, or the rest, f == s->fragments, where the rank may send it now; NULL: it may not, and is refused. */
 static Arriving *open_part(Server *s, Peer *p, int f, int64_t round) {
     Member   *m = p->member;
     int       is_rest = f == s->fragments, is_next = f >= s->turn && f < s->turn + TURNS_AHEAD;
     Arriving *a = is_rest ? &m->rest : &m->turn[f % TURNS_AHEAD];
-    int       is_due = is_rest ? m->state >= MEMBER_WAITS : m->state == MEMBER_TRAINS && round == m->lease.round && is_next;
+    int       is_due = is_rest ? m->state >= MEMBER_WAITS
+                               : m->state == MEMBER_TRAINS && round == m->lease.round && is_next;
     if (!s->streams || f > s->fragments || !is_due || (a->said && a->said[p->rank])) {
         server_refuse_peer(s, p, EXIT_PEER, "the island sent fragment %d in round %lld, and it is the turn of %d", f,
                            (long long)round, s->turn);
