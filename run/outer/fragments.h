@@ -2,9 +2,9 @@
  * turns under compute. Where each lies, when its turn is, and one that comes from the ranks of an island. No sockets.
  *
  * A fragment is a range of global offsets (core/layout.h). Of F fragments number f is sent after step
- * ceil((f + 1) L / (F + 1)) of a round of L steps, and its new x is taken when the next one's turn comes at the latest,
- * the last one's at the round's end: F + 1 equal spells, all but the first with a fragment on its way. So nothing
- * travels between two rounds.
+ * ceil((f + 1) L / (F + 1)) of a round of L steps, and its new x is taken at the turn of number f + 2 at the latest, or
+ * at the round's end: F + 1 equal spells, all but the first with a fragment on its way. So nothing travels between two
+ * rounds.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_FRAGMENTS_H
 #define TRAIN_GPT_RUN_OUTER_FRAGMENTS_H

@@ -73,23 +73,14 @@ int64_t               island_gift(const Island *s) { return s->gift; }
 
 static void tick(const Island *s) { watchdog_tick(s->parts.watchdog, "the wait for the server"); }
 
-/* Looks at the link for a moment, or at what the pump makes of it. Returns 0 while that has it. */
-static int look(Island *s, int (*is_ready)(const Link *)) {
-    if (s->turns.is_on) pump_wait(&s->turns.pump, LOOK_MS);
-    if (s->turns.is_on && pump_is_on(&s->turns.pump)) return 0;
-    link_wait(&s->link, is_ready, LOOK_MS);
-    return 1;
-}
-
 Awaited island_await(Island *s, int (*is_ready)(const Link *), int may_stop) {
     if (may_stop) requests_begin(s->parts.requests);
     for (;;) {
-        int64_t all[3] = {0, 1, 0};
-        int     is_here = look(s, is_ready);
+        link_wait(&s->link, is_ready, LOOK_MS);
         tick(s);
-        if (is_here) all[0] = is_ready(&s->link), all[1] = !s->link.is_broken, all[2] = -s->link.refuse.code;
+        int64_t all[3] = {is_ready(&s->link), !s->link.is_broken, -s->link.refuse.code};
         comm_all_reduce_i64(s->parts.comm, all, 3, COMM_MIN);
-        if (all[2] < 0) turns_halt(s), end_where_refused(s, s->link.refuse.code, s->link.fault);
+        if (all[2] < 0) end_where_refused(s, s->link.refuse.code, s->link.fault);
         if (!all[1]) return BROKEN;
         if (all[0]) return MET;
         if (may_stop && requests_agree(s->parts.requests)) return STOPPED;

@@ -28,7 +28,7 @@ void link_take(Link *l, Channel *server) {
     l->has_welcome = l->has_open = l->has_closed = l->has_moments = l->is_put_off = 0;
     l->fetch = (LinkFetch){.piece = l->fetch.piece};
     l->send = (LinkSend){0};
-    l->turn = (LinkTurn){0};
+    l->turns = 0;
     l->pings = l->answers = 0;
     if (server) channel_limit(server, l->elems);
 }
@@ -127,29 +127,52 @@ void link_send_rest(Link *l, Turn turn) {
 }
 
 void link_send_fragment(Link *l, Turn turn, Fragment range, float *store) {
+    CHECK(l->turns < LINK_TURNS, "%d fragments are under way", l->turns);
     send_range(l, MESSAGE_FRAGMENT, range, turn.round, MESSAGE_TURN);
     l->send.bytes = turn_write(&turn, l->send.text);
-    l->turn = (LinkTurn){.is_on = 1, .turn = turn, .range = range, .store = store};
+    l->turn[l->turns++] = (LinkTurn){.turn = turn, .range = range, .store = store};
 }
 
-int link_has_x(const Link *l) {
-    return l->turn.has_turned && own_piece(l, l->fetch.had) >= l->fetch.pieces;
+int link_has_x(const Link *l) { return l->turns > 0 && l->turn[0].has_x; }
+int link_may_turn(const Link *l) { return !l->send.is_on && (l->turns < LINK_TURNS || link_has_x(l)); }
+int link_is_idle(const Link *l) { return !l->send.is_on && (l->turns == 0 || l->turn[l->turns - 1].has_x); }
+
+void link_end_turn(Link *l) {
+    l->turns--;
+    memmove(l->turn, l->turn + 1, sizeof *l->turn * (size_t)l->turns);
 }
 
 int64_t link_store_elems(int64_t fragment_elems, int ranks) {
     return (pieces_of(fragment_elems) + ranks - 1) / ranks * MESSAGE_ELEMS;
 }
 
+Fragment link_piece(Fragment range, int64_t n) {
+    int64_t first = range.first + n * MESSAGE_ELEMS;
+    return fragment_within(range, first, first + MESSAGE_ELEMS);
+}
+
+/* The server turns fragments in the order in which they were sent. */
 static void take_turned(Link *l, const Turned *t) {
-    LinkTurn *own = &l->turn;
-    if (!own->is_on || own->has_turned || t->round != own->turn.round || t->fragment != own->turn.fragment) {
-        break_link(l, "%s sent TURNED of fragment %d, round %lld, which was not sent", channel_peer(l->server),
-                   t->fragment, (long long)t->round);
+    int i = 0;
+    while (i < l->turns && l->turn[i].has_turned) i++;
+    if (i < l->turns && t->round == l->turn[i].turn.round && t->fragment == l->turn[i].turn.fragment) {
+        l->turn[i].has_turned = 1;
         return;
     }
-    own->has_turned = 1;
-    l->islands = t->islands;
-    fetch_range(l, MESSAGE_GET, t->round, own->range, own->store);
+    break_link(l, "%s sent TURNED of fragment %d, round %lld, which was not sent", channel_peer(l->server), t->fragment,
+               (long long)t->round);
+}
+
+/* One is fetched after another. */
+static void fetch_turned(Link *l) {
+    for (int i = 0; i < l->turns && l->turn[i].has_turned; i++) {
+        LinkTurn *t = &l->turn[i];
+        if (t->has_x) continue;
+        if (!l->fetch.store) fetch_range(l, MESSAGE_GET, t->turn.round, t->range, t->store);
+        if (own_piece(l, l->fetch.had) < l->fetch.pieces) return;
+        t->has_x = 1;
+        l->fetch = (LinkFetch){.piece = l->fetch.piece};
+    }
 }
 
 void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t bytes) {
@@ -264,7 +287,7 @@ void link_keep(Link *l) {
     while (!l->is_broken && !l->fetch.has_piece && (got = channel_next(l->server, &h, &payload)) > 0)
         take_frame(l, &h, payload);
     if (got < 0) break_link(l, "%s", channel_fault(l->server));
-    if (!l->is_broken) ask_for_pieces(l);
+    if (!l->is_broken) fetch_turned(l), ask_for_pieces(l);
     if (!l->is_broken) look_for_silence(l);
     if (!l->is_broken && l->fetch.has_piece) channel_progress(l->server); /* the next frame waits */
 }

@@ -22,7 +22,7 @@ typedef struct {
     int64_t asked, had;   /* pieces of this rank: asked for, and come */
     float  *piece;        /* owned [MESSAGE_ELEMS]: the one that came last */
     int     has_piece;    /* and waits to be taken */
-    float  *store;        /* borrowed; not NULL: all pieces of this rank go there, one after another, and none waits */
+    float  *store;        /* borrowed; not NULL: the pieces go to a turn's, and none waits */
 } LinkFetch;
 
 /* Deltas or moments of a range on their way, from piece `at` of run `run` on; then a last message. */
@@ -37,13 +37,14 @@ typedef struct {
     char        text[MESSAGE_TEXT];
 } LinkSend;
 
-/* outer.stream: a fragment's way, there and back. */
+/* outer.stream: a fragment's way, there and back: one goes up while the one before comes down. */
+enum { LINK_TURNS = 2 };
 typedef struct {
-    int      is_on;       /* it has been sent, or is being */
-    int      has_turned;  /* and its x is on its way, or there */
     Turn     turn;
     Fragment range;
-    float   *store;       /* borrowed: for its x */
+    float   *store;       /* borrowed: for this rank's pieces of its x, one after another */
+    int      has_turned;  /* x can be fetched */
+    int      has_x;       /* and this rank's pieces are there */
 } LinkTurn;
 
 typedef struct {
@@ -54,8 +55,8 @@ typedef struct {
     RoundCopy *copy;      /* borrowed */
     LinkFetch  fetch;
     LinkSend   send;
-    LinkTurn   turn;
-    int        islands;   /* that the last fragment was the mean of */
+    LinkTurn   turn[LINK_TURNS]; /* those under way, the oldest first */
+    int        turns;
     char      *payload;   /* owned [FRAME_PAYLOAD_LIMIT]: of a frame of deltas; another rank's piece of x */
     int        is_broken; /* and fault says why; of a server that has refused this island, refuse.code is not 0 */
     char       fault[1024];
@@ -90,12 +91,17 @@ int     link_owns(const Link *l, int64_t piece);
 void    link_send(Link *l, End end);                       /* begins to send the deltas of copy, then END */
 void    link_send_moments(Link *l, MessageKind kind);      /* the same of moments that lie in the deltas' place: M or V */
 /* outer.stream: begins to send END alone; the whole model's deltas, then the TURN; a fragment's, whose x then comes to
- * store [link_store_elems], until link_has_x. */
-void    link_send_end(Link *l, End end);
-void    link_send_rest(Link *l, Turn turn);
-void    link_send_fragment(Link *l, Turn turn, Fragment range, float *store);
-int     link_has_x(const Link *l);
-int64_t link_store_elems(int64_t fragment_elems, int ranks); /* at most, on each rank */
+ * store [link_store_elems]. */
+void     link_send_end(Link *l, End end);
+void     link_send_rest(Link *l, Turn turn);
+void     link_send_fragment(Link *l, Turn turn, Fragment range, float *store);
+int      link_may_turn(const Link *l); /* the last is sent, and there is room for one more, or for the oldest's x */
+int      link_has_x(const Link *l);    /* of the oldest */
+int      link_is_idle(const Link *l);  /* all is sent, and all x are there */
+void     link_end_turn(Link *l);       /* the oldest is not under way any more */
+int64_t  link_store_elems(int64_t fragment_elems, int ranks); /* at most, on each rank */
+/* Piece n of a range: rank n % ranks fetches it. */
+Fragment link_piece(Fragment range, int64_t n);
 
 #ifdef __cplusplus
 }

@@ -16,13 +16,12 @@ extern "C" {
 typedef struct {
     int      is_on;                  /* outer.stream is true: else nothing below is */
     int      count, next;            /* fragments; the one whose turn is next in this round */
-    int      is_under_way;           /* the last that was sent has not been taken back */
     int      has_rest;               /* steps that no turn has sent may be in the masters */
     int64_t  tokens;                 /* of this island's rounds that are over, since it joined */
     int64_t  sent_at[FRAGMENTS_MOST]; /* such tokens, and its round's, when each was sent last */
     int64_t  before[2];              /* bytes when the round began: sent, received */
     double   waited_ms;              /* of this round */
-    float   *store;                  /* owned: this rank's pieces of a fragment's new x */
+    float   *store[LINK_TURNS];      /* owned: this rank's pieces of the new x of the fragments under way */
     LinkPump pump;
 } IslandTurns;
 
@@ -49,7 +48,7 @@ typedef enum {
 
 /* --- island.c ----------------------------------------------------------------------------------------------------- */
 
-/* Collective. Until every rank's link is_ready, one breaks, or where it may_stop a rank is asked to. */
+/* Collective, while the pump is off. Until every rank's link is_ready, one breaks, or where it may_stop a rank is asked to. */
 Awaited island_await(Island *s, int (*is_ready)(const Link *), int may_stop);
 int     island_has_sent(const Link *l);
 /* Collective. All of x (GET), m (GET_M) or v (GET_V) to the round's copy: each piece comes to one rank, and from there to
@@ -75,7 +74,7 @@ void   turns_destroy(Island *s);
 void   turns_halt(Island *s);
 /* A round begins, with the server's x where is_whole, else with what the masters hold. */
 void   turns_begin_round(Island *s, int is_whole);
-/* Collective. Takes back the fragment that is under way, if one is. */
+/* Collective. Takes back the fragments that are under way. */
 Awaited turns_finish(Island *s);
 /* Collective. The steps that no turn has sent: before the END of the last round, or of an island that leaves. */
 Awaited turns_send_rest(Island *s);

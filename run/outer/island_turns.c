@@ -17,7 +17,8 @@ static int64_t largest(int64_t elems, int count) {
 /* A rank alone takes all of a fragment. */
 size_t turns_bytes(const Config *c, const Layout *layout) {
     int count = fragments_count(layout->elems, c->outer.every);
-    return c->outer.stream ? sizeof(float) * (size_t)link_store_elems(largest(layout->elems, count), 1) : 0;
+    if (!c->outer.stream) return 0;
+    return LINK_TURNS * sizeof(float) * (size_t)link_store_elems(largest(layout->elems, count), 1);
 }
 
 void turns_create(Island *s) {
@@ -27,15 +28,17 @@ void turns_create(Island *s) {
     t->is_on = 1;
     t->count = fragments_count(s->link.elems, c->outer.every);
     int64_t elems = link_store_elems(largest(s->link.elems, t->count), s->link.ranks);
-    t->store = (float *)malloc(sizeof *t->store * (size_t)elems);
-    if (!t->store) fail(EXIT_MEMORY, "no memory for a fragment of the weights (outer.stream)");
+    for (int i = 0; i < LINK_TURNS; i++) {
+        t->store[i] = (float *)malloc(sizeof *t->store[i] * (size_t)elems);
+        if (!t->store[i]) fail(EXIT_MEMORY, "no memory for a fragment of the weights (outer.stream)");
+    }
     pump_create(&t->pump, &s->link);
 }
 
 void turns_destroy(Island *s) {
     if (!s->turns.is_on) return;
     pump_destroy(&s->turns.pump);
-    free(s->turns.store);
+    for (int i = 0; i < LINK_TURNS; i++) free(s->turns.store[i]);
 }
 
 void turns_halt(Island *s) {
@@ -47,72 +50,79 @@ void turns_begin_round(Island *s, int is_whole) {
     t->next = 0, t->waited_ms = 0.0;
     island_count_bytes(s, t->before);
     if (!is_whole) return;
-    t->is_under_way = t->has_rest = 0;
+    t->has_rest = 0;
     t->tokens = 0;
     for (int f = 0; f < t->count; f++) t->sent_at[f] = 0;
 }
 
 /* --- a turn ------------------------------------------------------------------------------------------------------- */
 
-/* Each piece of the new x has come to one rank, and goes from there to all. */
+/* The oldest fragment's new x: each piece has come to one rank, and goes from there to all. */
 static void take_back(Island *s) {
-    Link  *l = &s->link;
-    float *own = s->turns.store;
-    for (int64_t piece = 0; piece < l->fetch.pieces; piece++) {
-        int64_t elems = link_piece_elems(l, piece);
-        float  *x = link_owns(l, piece) ? own : (float *)(void *)l->payload;
-        comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(piece % l->ranks));
-        round_copy_return(&s->copy, l->fetch.range.first + piece * MESSAGE_ELEMS, x, elems);
+    Link           *l = &s->link;
+    const LinkTurn *t = &l->turn[0];
+    float          *own = t->store;
+    for (int64_t n = 0; t->range.first + n * MESSAGE_ELEMS < t->range.end; n++) {
+        Fragment piece = link_piece(t->range, n);
+        int64_t  elems = piece.end - piece.first;
+        float   *x = link_owns(l, n) ? own : (float *)(void *)l->payload;
+        comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(n % l->ranks));
+        round_copy_return(&s->copy, piece.first, x, elems);
         if (x == own) own += MESSAGE_ELEMS;
     }
     round_copy_show(&s->copy);
-    l->turn = (LinkTurn){0};
-    s->turns.is_under_way = 0;
+    link_end_turn(l);
 }
 
 Awaited turns_finish(Island *s) {
-    double began_ms = clock_ms();
-    if (!s->turns.is_under_way) return MET;
-    Awaited now = island_await(s, link_has_x, 1);
-    if (now == MET) take_back(s);
-    s->turns.waited_ms += clock_ms() - began_ms;
+    Awaited now = MET;
+    turns_halt(s);
+    while (s->link.turns > 0 && now == MET) {
+        now = island_await(s, link_has_x, 1);
+        if (now == MET) take_back(s);
+    }
     return now;
 }
 
-/* tokens: of this round so far. */
-static void send_next(Island *s, int64_t tokens) {
+static int is_due(const Island *s, int64_t steps) {
+    const IslandTurns *t = &s->turns;
+    return t->next < t->count && steps >= fragment_step(s->link.open.steps, t->count, t->next);
+}
+
+/* The one before the last is taken back at the latest now. tokens: of this round so far. */
+static Awaited send_next(Island *s, int64_t tokens) {
     IslandTurns *t = &s->turns;
-    double        began_ms = clock_ms();
-    int           f = t->next++;
-    Fragment      range = fragment_of(s->link.elems, t->count, f);
-    Turn          turn = {s->link.open.round, f, t->tokens + tokens - t->sent_at[f]};
+    int          f = t->next;
+    Fragment     range = fragment_of(s->link.elems, t->count, f);
+    Turn         turn = {s->link.open.round, f, t->tokens + tokens - t->sent_at[f]};
+    Awaited      now = island_await(s, link_may_turn, 1);
+    if (now != MET) return now;
+    if (s->link.turns == LINK_TURNS) take_back(s);
+    t->next++;
     t->sent_at[f] = t->tokens + tokens;
     round_copy_leave(&s->copy, range);
-    link_send_fragment(&s->link, turn, range, t->store);
-    t->is_under_way = 1;
-    pump_begin(&t->pump);
-    t->waited_ms += clock_ms() - began_ms;
+    link_send_fragment(&s->link, turn, range, t->store[f % LINK_TURNS]);
+    return MET;
 }
 
-int island_has_x(Island *s) {
-    return s->turns.is_on && s->turns.is_under_way && !pump_is_on(&s->turns.pump) && link_has_x(&s->link);
-}
+int island_has_x(Island *s) { return s->turns.is_on && s->link.turns > 0 && pump_has_x(&s->turns.pump); }
 
-/* With parallel.deterministic a fragment is taken back at the next turn, not when it happens to be there. */
+/* With parallel.deterministic a fragment is taken back at a turn, not when it happens to be there. */
 IslandState island_turn(Island *s, IslandWork work, int all_have_x, int *is_anew) {
     IslandTurns *t = &s->turns;
-    const Config *c = s->parts.config;
-    const Open   *lease = &s->link.open;
-    int64_t       steps = work.tokens / c->batch.global_tokens;
-    Awaited       now = MET;
+    double       began_ms = clock_ms();
+    int64_t      steps = work.tokens / s->parts.config->batch.global_tokens;
+    int          is_early = all_have_x && !s->parts.config->parallel.deterministic;
+    Awaited      now = MET;
     *is_anew = 0;
     if (!t->is_on) return ISLAND_TRAINS;
     t->has_rest = 1;
-    if (all_have_x && !c->parallel.deterministic) now = turns_finish(s);
-    while (now == MET && t->next < t->count && steps >= fragment_step(lease->steps, t->count, t->next)) {
-        now = turns_finish(s);
-        if (now == MET) send_next(s, work.tokens);
-    }
+    if (!is_early && !is_due(s, steps)) return ISLAND_TRAINS;
+    turns_halt(s);
+    if (is_early) take_back(s);
+    while (now == MET && is_due(s, steps)) now = send_next(s, work.tokens);
+    if (now == MET && s->link.turns > 0) pump_begin(&t->pump);
+    t->waited_ms += clock_ms() - began_ms;
     if (now == MET) return ISLAND_TRAINS;
     if (now == STOPPED) return ISLAND_STOPPED;
     *is_anew = 1;

@@ -1,23 +1,35 @@
 /* link_pump.c - see link_pump.h. */
 #include "run/outer/link_pump.h"
 
-static const double MOVE_MS = 100.0;
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "core/error.h"
+
+static const double LOOK_MS = 100.0; /* PINGs are due now and then */
+
+/* Under the lock, but for what may take time. */
+static void move(LinkPump *p) {
+    thread_unlock(&p->thread);
+    link_keep(p->link);
+    thread_lock(&p->thread);
+    p->has_x = link_has_x(p->link);
+    if (p->halts || link_is_idle(p->link) || p->link->is_broken) {
+        p->is_on = 0;
+        thread_changed(&p->thread);
+        return;
+    }
+    thread_unlock(&p->thread);
+    channel_wait(&p->link->server, 1, p->wake, LOOK_MS);
+    thread_lock(&p->thread);
+}
 
 static void *pump(void *of) {
     LinkPump *p = (LinkPump *)of;
     thread_lock(&p->thread);
     while (!p->thread.stop) {
-        if (!p->is_on) {
-            thread_wait(&p->thread);
-            continue;
-        }
-        thread_unlock(&p->thread);
-        link_wait(p->link, link_has_x, MOVE_MS);
-        int is_over = link_has_x(p->link) || p->link->is_broken;
-        thread_lock(&p->thread);
-        if (!is_over && !p->halts) continue;
-        p->is_on = 0;
-        thread_changed(&p->thread);
+        if (p->is_on) move(p);
+        else thread_wait(&p->thread);
     }
     thread_unlock(&p->thread);
     return NULL;
@@ -25,33 +37,40 @@ static void *pump(void *of) {
 
 void pump_create(LinkPump *p, Link *link) {
     p->link = link;
+    p->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (p->wake < 0) fail(EXIT_MEMORY, "no eventfd for what travels between steps");
     thread_start(&p->thread, pump, p, "what travels between steps");
 }
-void pump_destroy(LinkPump *p) { thread_stop(&p->thread); }
+
+void pump_destroy(LinkPump *p) {
+    pump_halt(p);
+    thread_stop(&p->thread);
+    close(p->wake);
+}
 
 void pump_begin(LinkPump *p) {
     thread_lock(&p->thread);
     p->is_on = 1, p->halts = 0;
+    p->has_x = link_has_x(p->link);
     thread_changed(&p->thread);
     thread_unlock(&p->thread);
 }
 
-int pump_is_on(LinkPump *p) {
+static int read_flag(LinkPump *p, const int *flag) {
     thread_lock(&p->thread);
-    int is_on = p->is_on;
+    int value = *flag;
     thread_unlock(&p->thread);
-    return is_on;
+    return value;
 }
-
-void pump_wait(LinkPump *p, double ms) {
-    thread_lock(&p->thread);
-    if (p->is_on) thread_wait_for(&p->thread, ms);
-    thread_unlock(&p->thread);
-}
+int pump_is_on(LinkPump *p) { return read_flag(p, &p->is_on); }
+int pump_has_x(LinkPump *p) { return read_flag(p, &p->has_x); }
 
 void pump_halt(LinkPump *p) {
+    eventfd_t count;
     thread_lock(&p->thread);
     p->halts = 1;
+    eventfd_write(p->wake, 1);
     while (p->is_on) thread_wait(&p->thread);
+    eventfd_read(p->wake, &count);
     thread_unlock(&p->thread);
 }

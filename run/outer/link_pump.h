@@ -14,18 +14,19 @@ extern "C" {
 typedef struct {
     Thread thread;
     Link  *link;    /* borrowed */
-    int    is_on;   /* guarded by the thread's lock */
-    int    halts;   /* the same: the link is wanted back */
+    int    wake;    /* owned: an eventfd that ends its wait */
+    int    is_on, halts; /* guarded by the thread's lock; the link is wanted back */
+    int    has_x;   /* the same: link_has_x, as the pump saw it last */
 } LinkPump;
 
 /* The pump stays where it is until it is destroyed. */
 void pump_create(LinkPump *p, Link *link);
 void pump_destroy(LinkPump *p);
 
-void pump_begin(LinkPump *p);             /* until link_has_x, or the connection breaks */
+void pump_begin(LinkPump *p);  /* until link_is_idle, or the connection breaks */
 int  pump_is_on(LinkPump *p);
-void pump_wait(LinkPump *p, double ms);   /* until it is off, for at most ms */
-void pump_halt(LinkPump *p);              /* off, wherever it stands */
+int  pump_has_x(LinkPump *p);
+void pump_halt(LinkPump *p);   /* off, wherever it stands */
 
 #ifdef __cplusplus
 }

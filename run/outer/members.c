@@ -21,7 +21,7 @@ void members_destroy(Members *ms) {
     for (int i = 0; i < ms->count; i++) {
         free(ms->member[i]->said);
         free(ms->member[i]->delta);
-        arriving_forget(&ms->member[i]->turn), arriving_forget(&ms->member[i]->rest);
+        members_forget_turns(ms->member[i]);
         free(ms->member[i]);
     }
     free(ms->member);
@@ -196,13 +196,22 @@ int members_judge(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BY
     return is_good;
 }
 
-int members_judge_turn(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]) {
+int members_has_turn(const Member *m, int f) {
+    return m->state >= MEMBER_TRAINS && arriving_is_whole(&m->turn[f % TURNS_AHEAD], m->ranks);
+}
+
+void members_forget_turns(Member *m) {
+    for (int i = 0; i < TURNS_AHEAD; i++) arriving_forget(&m->turn[i]);
+    arriving_forget(&m->rest);
+}
+
+int members_judge_turn(const Members *ms, const Member *m, int f, char fault[MEMBER_FAULT_BYTES]) {
     if (!isfinite(m->turn_norm)) return refuse_infinite(m, fault);
     double *norm = room_for_norms(ms);
     int     count = 0;
     for (int i = 0; i < ms->count; i++) {
         const Member *o = ms->member[i];
-        if (o != m && o->state >= MEMBER_TRAINS && arriving_is_whole(&o->turn, o->ranks) && isfinite(o->turn_norm))
+        if (o != m && members_has_turn(o, f) && isfinite(o->turn_norm))
             norm[count++] = o->turn_norm;
     }
     int is_good = judge(m, m->turn_norm, norm, count, fault);

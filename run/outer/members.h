@@ -21,6 +21,7 @@ extern "C" {
 #endif
 
 typedef enum { MEMBER_GONE, MEMBER_GATHERS, MEMBER_WAITS, MEMBER_TRAINS, MEMBER_ENDED } MemberState;
+enum { TURNS_AHEAD = 2 }; /* fragments that an island sends before it has the first one's x */
 enum { MEMBERS_MOST = 1 << 16, MEMBER_FAULT_BYTES = 320 };
 #define MEMBERS_FAR 100.0 /* times the median of the others' norms: a delta that is refused */
 
@@ -45,8 +46,9 @@ typedef struct {
     int         wants_moments;     /* of another island (outer.moments=peer), in its next lease */
     int         takes_moments;     /* its OPEN said so, and it has not got all of them */
     int64_t     taken;             /* elements of them that it has asked for */
-    Arriving    turn, rest;        /* outer.stream: a fragment of this turn; the steps that no turn has had */
-    double      turn_norm;         /* of a whole turn */
+    Arriving    turn[TURNS_AHEAD]; /* outer.stream: fragment f in f % TURNS_AHEAD */
+    Arriving    rest;              /* the steps that no turn has had */
+    double      turn_norm;         /* of a whole fragment, when it is judged */
     double      squares;           /* of its turns in this round */
 } Member;
 
@@ -88,8 +90,12 @@ int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems,
  * this round and the last. */
 int members_judge(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]);
 
-/* outer.stream: the same of a fragment that is whole, among those of this turn. */
-int members_judge_turn(const Members *ms, const Member *m, char fault[MEMBER_FAULT_BYTES]);
+/* outer.stream: the same of fragment f, whose turn_norm is known, among those of other islands that are whole. */
+int members_judge_turn(const Members *ms, const Member *m, int f, char fault[MEMBER_FAULT_BYTES]);
+
+/* Whether all of fragment f has come from an island that has not gone. */
+int  members_has_turn(const Member *m, int f);
+void members_forget_turns(Member *m); /* and the rest */
 
 /* Its delta has counted: it waits again, or is GONE. */
 void members_counted(Members *ms, Member *m);

@@ -28,6 +28,7 @@ static void open_round(Server *s) {
     char     text[MESSAGE_TEXT];
     int      islands = ms->wait == WAIT_NONE ? members_here(ms) : members_count(ms, MEMBER_WAITS);
     if (!ms->has_begun) s->round_began_ms = clock_ms();
+    if (s->streams) s->turn = 0, s->squares = 0.0; /* all may have been lost in mid-round */
     char *is_new = (char *)calloc((size_t)ms->count, 1);
     if (!is_new) fail(EXIT_MEMORY, "no memory to open a round of %d islands", ms->count);
     for (int i = 0; i < ms->count; i++) {
@@ -76,7 +77,7 @@ static void sweep(Server *s) {
         server_drop_connections(s, m, NULL);
         free(m->delta), free(m->said);
         m->delta = NULL, m->said = NULL;
-        arriving_forget(&m->turn), arriving_forget(&m->rest);
+        members_forget_turns(m);
     }
 }
 
@@ -91,7 +92,7 @@ int server_turn(Server *s, double ms, ServerRound *over) {
         if (server_serve_peer(s, i)) i++;
     look_for_silence(s);
     server_keep_gift(s);
-    if (s->streams) server_close_turn(s);
+    if (s->streams) server_close_turns(s);
     if (members_may_close(&s->members)) server_close_round(s);
     sweep(s);
     if (server_is_done(s)) tell_end(s);

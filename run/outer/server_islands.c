@@ -126,7 +126,7 @@ static void take_hello(Server *s, Peer *p, const char *text, size_t bytes) {
     server_take_back(s, was);
     if (m && m->joined == 1) {
         server_drop_connections(s, m, p);
-        arriving_forget(&m->turn), arriving_forget(&m->rest);
+        members_forget_turns(m);
     }
     if (m) {
         p->member = m, p->rank = hello.rank;

@@ -93,8 +93,8 @@ void server_close_round(Server *s);
 /* FRAGMENT, or DELTA, which is of the rest; TURN. */
 void server_take_part(Server *s, Peer *p, const FrameHeader *h, const void *payload);
 void server_take_turn(Server *s, Peer *p, const char *text, size_t bytes);
-/* Makes the new x of a fragment that all who train have sent. */
-void server_close_turn(Server *s);
+/* Makes the new x of the fragments that all who train have sent. */
+void server_close_turns(Server *s);
 /* The steps that no turn has had, of an island that counts as one of so many: x -= rest / islands. */
 void server_count_rest(Server *s, Member *m, int islands);
 /* A round of so many islands is over, whose norms and rests count. Returns the norm of its means. */

@@ -5,21 +5,26 @@
 
 #include "run/outer/server_state.h"
 
-static void forget_turn(Member *m) { arriving_forget(&m->turn), m->turn_norm = 0.0; }
+/* The fragment that an element is of. */
+static int fragment_at(const Server *s, int64_t offset) {
+    int f = 0;
+    while (f < s->fragments - 1 && offset >= fragment_of(s->elems, s->fragments, f).end) f++;
+    return f;
+}
 
-/* The fragment that the rank may send in this state, or the rest; NULL: neither, and the peer is refused. */
-static Arriving *open_part(Server *s, Peer *p, int is_rest, int64_t round) {
+/* Fragment f, or the rest, f == s->fragments, where the rank may send it now; NULL: it may not, and is refused. */
+static Arriving *open_part(Server *s, Peer *p, int f, int64_t round) {
     Member   *m = p->member;
-    Arriving *a = is_rest ? &m->rest : &m->turn;
-    Fragment  range = fragment_of(s->elems, s->fragments, is_rest ? s->fragments : s->turn);
+    int       is_rest = f == s->fragments, is_next = f >= s->turn && f < s->turn + TURNS_AHEAD;
+    Arriving *a = is_rest ? &m->rest : &m->turn[f % TURNS_AHEAD];
     int       is_due = is_rest ? m->state >= MEMBER_WAITS
-                               : m->state == MEMBER_TRAINS && round == m->lease.round && s->turn < s->fragments;
-    if (!s->streams || !is_due || (a->said && a->said[p->rank])) {
-        server_refuse_peer(s, p, EXIT_PEER, "the island sent a fragment in round %lld whose turn it is not",
-                           (long long)round);
+                               : m->state == MEMBER_TRAINS && round == m->lease.round && is_next;
+    if (!s->streams || f > s->fragments || !is_due || (a->said && a->said[p->rank])) {
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent fragment %d in round %lld, and it is the turn of %d", f,
+                           (long long)round, s->turn);
         return NULL;
     }
-    if (!a->said && !arriving_begin(a, range, m->ranks)) {
+    if (!a->said && !arriving_begin(a, fragment_of(s->elems, s->fragments, f), m->ranks)) {
         server_refuse_peer(s, p, EXIT_MEMORY, "the server has no memory for a fragment of one more island");
         return NULL;
     }
@@ -27,12 +32,13 @@ static Arriving *open_part(Server *s, Peer *p, int is_rest, int64_t round) {
 }
 
 void server_take_part(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
-    Arriving *a = open_part(s, p, h->kind == MESSAGE_DELTA, h->round);
+    int       f = h->kind == MESSAGE_DELTA ? s->fragments : fragment_at(s, h->offset);
+    Arriving *a = open_part(s, p, f, h->round);
     if (!a) return;
     int64_t end = h->offset + h->elems, most = a->range.end - a->range.first;
-    if (h->offset < a->range.first || end > a->range.end || a->elems + h->elems > most) {
+    if (end > a->range.end || a->elems + h->elems > most) {
         server_refuse_peer(s, p, EXIT_PEER,
-                           "the island sent elements %lld to %lld, and its turn is at %lld to %lld, once each",
+                           "the island sent elements %lld to %lld of the fragment at %lld to %lld, each may come once",
                            (long long)h->offset, (long long)end, (long long)a->range.first, (long long)a->range.end);
         return;
     }
@@ -40,18 +46,13 @@ void server_take_part(Server *s, Peer *p, const FrameHeader *h, const void *payl
     a->elems += h->elems;
 }
 
-/* All of it has come. */
-static void take_whole(Server *s, Member *m, Arriving *a) {
+static double norm_of(const Arriving *a) { return sqrt(outer_squares(a->values, a->range.end - a->range.first)); }
+
+/* All of the rest has come. */
+static void take_rest(Server *s, Member *m) {
     char   fault[MEMBER_FAULT_BYTES];
-    double squares = outer_squares(a->values, a->range.end - a->range.first);
-    if (a == &m->turn) {
-        m->turn_norm = sqrt(squares), m->squares += squares;
-        if (!isfinite(squares) && !members_judge_turn(&s->members, m, fault))
-            server_refuse_member(s, m, EXIT_NUMERIC, fault);
-        return;
-    }
     double norm = m->norm;
-    m->norm = sqrt(squares);
+    m->norm = norm_of(&m->rest);
     int is_good = members_judge(&s->members, m, fault);
     m->norm = norm;
     if (!is_good) server_refuse_member(s, m, EXIT_NUMERIC, fault);
@@ -66,34 +67,65 @@ void server_take_turn(Server *s, Peer *p, const char *text, size_t bytes) {
         server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
         return;
     }
-    int       is_rest = turn.fragment == s->fragments;
-    Arriving *a = open_part(s, p, is_rest, turn.round);
+    Arriving *a = open_part(s, p, turn.fragment, turn.round);
     if (!a) return;
-    if (!is_rest && turn.fragment != s->turn) {
-        server_refuse_peer(s, p, EXIT_PEER, "the island sent TURN %d, and it is that of %d", turn.fragment, s->turn);
-        return;
-    }
     if (p->rank == 0) a->tokens = turn.tokens;
     int ended = arriving_end(a, p->rank, m->ranks);
     if (ended < 0)
         server_refuse_peer(s, p, EXIT_PEER, "the island sent %lld of the %lld elements of a fragment",
                            (long long)a->elems, (long long)(a->range.end - a->range.first));
-    if (ended > 0) take_whole(s, m, a);
+    if (ended > 0 && a == &m->rest) take_rest(s, m);
 }
 
 /* --- a turn is over ----------------------------------------------------------------------------------------------- */
 
 /* An island that leaves after its turn still counts in it. */
-static int has_turn(const Member *m) { return m->state >= MEMBER_TRAINS && arriving_is_whole(&m->turn, m->ranks); }
+static int has_turn(const Server *s, const Member *m) { return members_has_turn(m, s->turn); }
+static Arriving *part_of(const Server *s, Member *m) { return &m->turn[s->turn % TURNS_AHEAD]; }
 
 static int is_complete(const Server *s) {
     int whole = 0;
     for (int i = 0; i < s->members.count; i++) {
         const Member *m = s->members.member[i];
-        if (m->state == MEMBER_TRAINS && !has_turn(m)) return 0;
-        whole += has_turn(m);
+        if (m->state == MEMBER_TRAINS && !has_turn(s, m)) return 0;
+        whole += has_turn(s, m);
     }
     return whole > 0;
+}
+
+static void judge_turn(Server *s) {
+    Members *ms = &s->members;
+    char     fault[MEMBER_FAULT_BYTES];
+    for (int i = 0; i < ms->count; i++)
+        if (has_turn(s, ms->member[i])) ms->member[i]->turn_norm = norm_of(part_of(s, ms->member[i]));
+    for (int i = 0; i < ms->count; i++)
+        if (has_turn(s, ms->member[i]) && !members_judge_turn(ms, ms->member[i], s->turn, fault))
+            server_refuse_member(s, ms->member[i], EXIT_NUMERIC, fault);
+}
+
+/* Returns how many islands' mean it is. */
+static int step_mean(Server *s) {
+    Members      *ms = &s->members;
+    const float **delta = (const float **)malloc(sizeof *delta * (size_t)ms->count);
+    double       *weight = (double *)malloc(sizeof *weight * (size_t)ms->count);
+    Fragment      f = fragment_of(s->elems, s->fragments, s->turn);
+    float        *mean = NULL;
+    int           islands = 0;
+    if (!delta || !weight) fail(EXIT_MEMORY, "no memory for a turn of %d islands", ms->count);
+    for (int i = 0; i < ms->count; i++) {
+        Member         *m = ms->member[i];
+        const Arriving *a = part_of(s, m);
+        if (!has_turn(s, m)) continue;
+        if (!mean) mean = a->values;
+        delta[islands] = a->values, weight[islands++] = (double)a->tokens;
+        m->squares += m->turn_norm * m->turn_norm;
+    }
+    outer_mean(mean, delta, weight, islands, f.end - f.first);
+    s->squares += outer_squares(mean, f.end - f.first);
+    served_step(s->parts.weights, s->rule, f, mean);
+    free(delta);
+    free(weight);
+    return islands;
 }
 
 static void say_turned(Server *s, int islands) {
@@ -102,38 +134,19 @@ static void say_turned(Server *s, int islands) {
     size_t bytes = turned_write(&turned, text);
     for (int i = 0; i < s->peers.count; i++) {
         Peer *p = s->peers.peer[i];
-        if (p->member && has_turn(p->member) && !p->is_ending) peer_say(p, MESSAGE_TURNED, turned.round, text, bytes);
+        if (p->member && has_turn(s, p->member) && !p->is_ending)
+            peer_say(p, MESSAGE_TURNED, turned.round, text, bytes);
     }
 }
 
-void server_close_turn(Server *s) {
-    Members *ms = &s->members;
-    char     fault[MEMBER_FAULT_BYTES];
-    int      islands = 0;
-    if (s->turn == s->fragments || !is_complete(s)) return;
-    for (int i = 0; i < ms->count; i++)
-        if (has_turn(ms->member[i]) && !members_judge_turn(ms, ms->member[i], fault))
-            server_refuse_member(s, ms->member[i], EXIT_NUMERIC, fault);
-    if (!is_complete(s)) return;
-    const float **delta = (const float **)malloc(sizeof *delta * (size_t)ms->count);
-    double       *weight = (double *)malloc(sizeof *weight * (size_t)ms->count);
-    if (!delta || !weight) fail(EXIT_MEMORY, "no memory for a turn of %d islands", ms->count);
-    Arriving *mean = NULL;
-    for (int i = 0; i < ms->count; i++) {
-        Member *m = ms->member[i];
-        if (!has_turn(m)) continue;
-        if (!mean) mean = &m->turn;
-        delta[islands] = m->turn.values, weight[islands++] = (double)m->turn.tokens;
+void server_close_turns(Server *s) {
+    while (s->turn < s->fragments && is_complete(s)) {
+        judge_turn(s);
+        if (!is_complete(s)) return;
+        say_turned(s, step_mean(s));
+        for (int i = 0; i < s->members.count; i++) arriving_forget(part_of(s, s->members.member[i]));
+        s->turn++;
     }
-    int64_t elems = mean->range.end - mean->range.first;
-    outer_mean(mean->values, delta, weight, islands, elems);
-    s->squares += outer_squares(mean->values, elems);
-    served_step(s->parts.weights, s->rule, mean->range, mean->values);
-    free(delta);
-    free(weight);
-    say_turned(s, islands);
-    for (int i = 0; i < ms->count; i++) forget_turn(ms->member[i]);
-    s->turn++;
 }
 
 /* --- the rest ----------------------------------------------------------------------------------------------------- */
@@ -147,9 +160,8 @@ double server_end_turns(Server *s, int islands) {
     double norm = sqrt(s->squares);
     for (int i = 0; i < s->members.count; i++) {
         Member *m = s->members.member[i];
-        forget_turn(m);
+        for (int k = 0; k < TURNS_AHEAD; k++) arriving_forget(&m->turn[k]);
         if (m->state == MEMBER_ENDED && arriving_is_whole(&m->rest, m->ranks)) server_count_rest(s, m, islands);
     }
-    s->turn = 0, s->squares = 0.0;
     return norm;
 }
