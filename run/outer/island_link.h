@@ -72,7 +72,7 @@ void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to ask fo
 int64_t link_piece_elems(const Link *l, int64_t piece);
 int     link_owns(const Link *l, int64_t piece);
 void    link_send(Link *l, End end);                       /* begins to send the deltas of copy, then END */
-void    link_send_moments(Link *l, MessageKind kind);      /* the same of moments that lie in the deltas' place: M or V */
+void    link_send_moments(Link *l, MessageKind kind);      /* of moments in the deltas' place: M or V, no END */
 
 #ifdef __cplusplus
 }

@@ -20,7 +20,7 @@ struct Island {
     int            has_lease, is_over; /* steps of this round may be sent; the server has no more rounds */
     int64_t        used;               /* samples of the lease that the server knows of */
     int64_t        updates;            /* that the moments have seen */
-    int64_t        gift;               /* the same of moments that were taken since the last join or exchange; 0: none */
+    int64_t        gift;               /* the same of those taken since the last join or exchange; 0: none */
     IslandExchange ended;
     char           lost[MANIFEST_FAULT_BYTES];
 };
@@ -36,8 +36,8 @@ typedef enum {
 
 /* Collective. Until every rank's link is_ready, one breaks, or a rank is asked to stop. */
 Awaited island_await(Island *s, int (*is_ready)(const Link *));
-/* Collective. All of x (GET), m (GET_M) or v (GET_V) to the round's copy: each piece comes to one rank, and from there to
- * all. */
+/* Collective. All of x (GET), m (GET_M) or v (GET_V) to the round's copy: each piece comes to one rank, and from there
+ * to all. */
 Awaited island_fetch(Island *s, MessageKind get, int64_t round);
 
 /* --- island_moments.c --------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 FAKE=$PWD/$B/test/run/outer/fake_island
 PORT=$((20000 + $$ % 20000))
 cd "$WORK" || exit 1
+trap 'kill -9 $(jobs -p) 2> /dev/null; rm -rf "$WORK"' EXIT
 
 # Every lease has the same samples: 1920 tokens, over and over. So islands with the same moments compute the same.
 for _ in $(seq 30); do head -c 1920 text.txt; done > again.txt
