@@ -200,8 +200,8 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     if (p->copies_bytes > 0 && on_host) print_row(out, row, p->copies_bytes);
     print_row(out, on_host ? "total" : "total, pinned host memory", on_host ? p->device_bytes : p->host_bytes);
     if (p->copies_bytes > 0 && !on_host) print_row(out, row, p->copies_bytes);
-    snprintf(row, sizeof row, "server, where it runs: with the deltas of %lld island%s", (long long)c->outer.least_islands,
-             c->outer.least_islands == 1 ? "" : "s");
+    snprintf(row, sizeof row, "server, where it runs: with the deltas of %lld island%s",
+             (long long)c->outer.least_islands, c->outer.least_islands == 1 ? "" : "s");
     if (p->server_bytes > 0) print_row(out, row, p->server_bytes);
 }
 

@@ -123,7 +123,8 @@ static void begin(Serving *s) {
     run_folder_keep_log(c);
     run_folder_keep_config(c);
     s->metrics = metrics_open(c->run.dir, s->resumed.step,
-                              (MetricsAbout){NAN, program_commit(), s->weights.shards->layout.elems, c->log.tensorboard});
+                              (MetricsAbout){NAN, program_commit(), s->weights.shards->layout.elems,
+                                             c->log.tensorboard});
     if (s->resumed.ranks > 0) metrics_resumed(s->metrics, s->resumed.step, 1);
     s->checkpoint.log = metrics_path(s->metrics), s->checkpoint.log_fd = metrics_fd(s->metrics);
     s->requests = requests_start(s->comm, c->run.dir, c->run.max_minutes, clock_ms(),
@@ -235,8 +236,8 @@ int verb_serve(int argc, char **argv) {
     }
     begin(s);
     server_address(s->server, address);
-    progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps, %s of memory", s->config.run.dir, address,
-                  (long long)s->resumed.step, (long long)steps, (long long)s->config.outer.every,
+    progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps, %s of memory",
+                  s->config.run.dir, address, (long long)s->resumed.step, (long long)steps, (long long)s->config.outer.every,
                   plan_bytes_text((double)serve_bytes(&s->config).all).text);
     serve_rounds(s);
     save(s);

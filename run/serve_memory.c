@@ -17,8 +17,8 @@ static void carve(const Config *c, ServeWeights *w) {
 }
 
 static ServeWeights carve_dry(const Config *c) {
-    ServeWeights w = {.params = arena_dry("parameters"), .grads = arena_dry("gradients"), .state = arena_dry("optimizer"),
-                      .sums = arena_dry("sums")};
+    ServeWeights w = {.params = arena_dry("parameters"), .grads = arena_dry("gradients"),
+                      .state = arena_dry("optimizer"), .sums = arena_dry("sums")};
     carve(c, &w);
     return w;
 }
@@ -46,7 +46,8 @@ static void check_memory(const Config *c) {
     ServeBytes b = serve_bytes(c);
     void      *all = malloc(b.all);
     if (!all)
-        fail(EXIT_MEMORY, "a server of this model takes %s of memory, and this machine does not give it: %s for weights, "
+        fail(EXIT_MEMORY,
+             "a server of this model takes %s of memory, and this machine does not give it: %s for weights, "
              "%s for the copy of checkpoints, %s for deltas (outer.least_islands = %lld), %s for moments",
              plan_bytes_text((double)b.all).text, plan_bytes_text((double)b.weights).text,
              plan_bytes_text((double)b.copy).text, plan_bytes_text((double)b.deltas).text,
@@ -57,7 +58,8 @@ static void check_memory(const Config *c) {
 ServeWeights serve_weights_create(const Config *c) {
     check_memory(c);
     ServeWeights dry = carve_dry(c), w;
-    w.params = arena_create("parameters", dry.params.peak_bytes), w.grads = arena_create("gradients", dry.grads.peak_bytes);
+    w.params = arena_create("parameters", dry.params.peak_bytes);
+    w.grads = arena_create("gradients", dry.grads.peak_bytes);
     w.state = arena_create_host("optimizer", dry.state.peak_bytes), w.sums = arena_create("sums", dry.sums.peak_bytes);
     serve_weights_destroy(&dry);
     carve(c, &w);

@@ -4,7 +4,8 @@
 #include "core/error.h"
 #include "run/outer/island_state.h"
 
-static const MessageKind SENT[OPTIMIZER_STATES] = {MESSAGE_M, MESSAGE_V}, ASKED[OPTIMIZER_STATES] = {MESSAGE_GET_M, MESSAGE_GET_V};
+static const MessageKind SENT[OPTIMIZER_STATES] = {MESSAGE_M, MESSAGE_V};
+static const MessageKind ASKED[OPTIMIZER_STATES] = {MESSAGE_GET_M, MESSAGE_GET_V};
 
 static int is_packed(const Link *l) { return !l->send.is_on; }
 static int is_answered(const Link *l) { return l->rank > 0 || l->has_moments || l->is_put_off; }

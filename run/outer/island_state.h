@@ -33,7 +33,7 @@ struct Island {
     int            has_lease, is_over; /* steps of this round may be sent; the server has no more rounds */
     int64_t        used;               /* samples of the lease that the server knows of */
     int64_t        updates;            /* that the moments have seen */
-    int64_t        gift;               /* the same of moments that were taken since the last join or exchange; 0: none */
+    int64_t        gift;               /* the same of those taken since the last join or exchange; 0: none */
     IslandExchange ended;
     IslandTurns    turns;
     char           lost[MANIFEST_FAULT_BYTES];
@@ -48,11 +48,12 @@ typedef enum {
 
 /* --- island.c ----------------------------------------------------------------------------------------------------- */
 
-/* Collective, while the pump is off. Until every rank's link is_ready, one breaks, or where it may_stop a rank is asked to. */
+/* Collective, while the pump is off. Until every rank's link is_ready, one breaks, or where it may_stop a rank is asked
+ * to. */
 Awaited island_await(Island *s, int (*is_ready)(const Link *), int may_stop);
 int     island_has_sent(const Link *l);
-/* Collective. All of x (GET), m (GET_M) or v (GET_V) to the round's copy: each piece comes to one rank, and from there to
- * all. */
+/* Collective. All of x (GET), m (GET_M) or v (GET_V) to the round's copy: each piece comes to one rank, and from there
+ * to all. */
 Awaited island_fetch(Island *s, MessageKind get, int64_t round);
 /* Bytes up and down so far, of all ranks: collective. */
 void    island_count_bytes(Island *s, int64_t bytes[2]);

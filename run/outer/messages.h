@@ -17,16 +17,17 @@
  *   PING     either side        nothing; rank 0 of an island sends one at most a second; the server answers
  *   BYE      rank 0             Bye: leaves in order, its unused lease goes back
  *
- * outer.moments=peer: an OPEN asks one island to give its optimizer's moments, and another to take them. The second waits
- * for MOMENTS.
+ * outer.moments=peer: an OPEN asks one island to give its optimizer's moments, and another to take them. The second
+ * waits for MOMENTS.
  *   M, V     either side        f32: a giver's moments; to a taker: answers a GET_M or GET_V, as X does a GET
  *   GIVEN    each rank          Given: all its M and V are sent
  *   MOMENTS  server, to rank 0  Moments: they can be fetched, or there are none
  *   GET_M    each rank          as GET
  *   GET_V    each rank          as GET
  *
- * The header's round is the round of the message; its offset and elems are 0 but where values are asked for or sent. The
- * writers make JSON; the readers are pure functions over (bytes, length), believe nothing and check each number's range.
+ * The header's round is the round of the message; its offset and elems are 0 but where values are asked for or sent.
+ * The writers make JSON; the readers are pure functions over (bytes, length), believe nothing and check each number's
+ * range.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_MESSAGES_H
 #define TRAIN_GPT_RUN_OUTER_MESSAGES_H

@@ -106,8 +106,8 @@ static void subtract_span(RoundCopy *c, Span span, float *out) {
         return;
     }
     int state = (int)c->source - SOURCE_STATE;
-    optimizer_get_queued(c->optimizer, c->stream, out,
-                         state >= 0 ? optimizer_state(c->optimizer, state, span) : optimizer_master(c->optimizer, span));
+    Tensor from = state >= 0 ? optimizer_state(c->optimizer, state, span) : optimizer_master(c->optimizer, span);
+    optimizer_get_queued(c->optimizer, c->stream, out, from);
     device_sync(c->stream);
     for (int64_t i = 0; state < 0 && i < span.elems; i++) out[i] = x[i] - out[i];
 }

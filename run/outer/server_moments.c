@@ -27,6 +27,8 @@ void server_end_gift(Server *s) {
     s->gift = (Gift){0};
 }
 
+static double mib_of(const Server *s) { return OPTIMIZER_STATES * sizeof(float) * (double)s->elems / 1048576.0; }
+
 static int make_room(Server *s) {
     for (int k = 0; k < OPTIMIZER_STATES; k++)
         if (!(s->gift.values[k] = (float *)malloc(sizeof(float) * (size_t)s->elems))) return 0;
@@ -48,7 +50,7 @@ void server_open_gift(Server *s, const char *is_new) {
     for (int i = 0; i < ms->count; i++) wanted += is_new[i] && ms->member[i]->wants_moments;
     server_end_gift(s);
     if (wanted && giver && !make_room(s)) {
-        s->parts.note("no memory for an island's moments: %.1f MiB wanted", 8.0 * (double)s->elems / 1048576.0);
+        s->parts.note("no memory for an island's moments: %.1f MiB wanted", mib_of(s));
         server_end_gift(s);
         giver = NULL;
     }
@@ -59,9 +61,10 @@ void server_open_gift(Server *s, const char *is_new) {
         m->wants_moments = 0, m->taken = 0;
     }
     if (!wanted || !giver) return;
-    s->gift.giver = giver, s->gift.lease = giver->lease.number, s->gift.round = ms->round, s->gift.heard_ms = clock_ms();
-    s->parts.note("%s gives its moments to %d other%s: they take %.1f MiB here for as long", server_name_of(s, giver, name),
-                  wanted, wanted == 1 ? "" : "s", 8.0 * (double)s->elems / 1048576.0);
+    s->gift.giver = giver, s->gift.lease = giver->lease.number, s->gift.round = ms->round;
+    s->gift.heard_ms = clock_ms();
+    s->parts.note("%s gives its moments to %d other%s: they take %.1f MiB here for as long",
+                  server_name_of(s, giver, name), wanted, wanted == 1 ? "" : "s", mib_of(s));
 }
 
 OpenMoments server_gift_of(const Server *s, const Member *m) {
@@ -89,7 +92,8 @@ void server_take_moments(Server *s, Peer *p, const FrameHeader *h, const void *p
         return;
     }
     if (g->elems[k] + h->elems > s->elems) {
-        server_refuse_peer(s, p, EXIT_PEER, "the island sent more than the %" PRId64 " elements of its moments", s->elems);
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent more than the %" PRId64 " elements of its moments",
+                           s->elems);
         return;
     }
     frame_unpack(FRAME_F32, g->values[k] + h->offset, payload, h->elems);
@@ -115,7 +119,8 @@ void server_take_given(Server *s, Peer *p, const char *text, size_t bytes) {
     g->heard_ms = clock_ms();
     if (++g->given < p->member->ranks) return;
     if (g->elems[0] != s->elems || g->elems[1] != s->elems) {
-        server_refuse_peer(s, p, EXIT_PEER, "the island sent %" PRId64 " and %" PRId64 " of the %" PRId64 " elements of its moments",
+        server_refuse_peer(s, p, EXIT_PEER,
+                           "the island sent %" PRId64 " and %" PRId64 " of the %" PRId64 " elements of its moments",
                            g->elems[0], g->elems[1], s->elems);
         return;
     }

@@ -146,8 +146,8 @@ static void send_values(Peer *p, PeerValues values) {
         if (!block && !(block = (float *)malloc(sizeof *block * MESSAGE_ELEMS)))
             fail(EXIT_MEMORY, "no memory for a frame of weights");
         read_values(values, g, elems, block);
-        FrameHeader h = {.kind = (uint8_t)g->kind, .type = FRAME_F32, .round = g->round, .offset = g->offset, .elems = elems,
-                         .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, elems)};
+        FrameHeader h = {.kind = (uint8_t)g->kind, .type = FRAME_F32, .round = g->round, .offset = g->offset,
+                         .elems = elems, .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, elems)};
         if (channel_send(p->channel, h, block) != 1) break;
         g->offset += elems, g->elems -= elems;
         if (g->elems == 0) p->got++;

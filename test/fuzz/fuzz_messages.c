@@ -32,8 +32,8 @@ static void within_refuse(const Refuse *m) {
     if (m->code < 1 || m->code > 255 || !memchr(m->why, 0, sizeof m->why)) abort();
 }
 static void within_open(const Open *m) {
-    if (!is_count(m->step + m->steps) || !is_count(m->first + m->samples) || m->steps < 1 || m->samples < 1 || (unsigned)m->moments > OPEN_TAKE)
-        abort();
+    if (!is_count(m->step + m->steps) || !is_count(m->first + m->samples) || m->steps < 1 || m->samples < 1) abort();
+    if ((unsigned)m->moments > OPEN_TAKE) abort();
 }
 static void within_end(const End *m) {
     if (!is_count(m->samples) || !is_count(m->tokens) || m->norm < 0 || isinf(m->loss)) abort();

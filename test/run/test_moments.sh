@@ -3,8 +3,9 @@
 # with islands without a model (test/run/outer/fake_island.c).
 . "$(dirname "$0")/lib/tiny.sh"
 FAKE=$PWD/$B/test/run/outer/fake_island
-PORT=$((20000 + $$ % 20000))
+PORT=$((20000 + $$ % 12000))
 cd "$WORK" || exit 1
+trap 'kill -9 $(jobs -p) 2> /dev/null; rm -rf "$WORK"' EXIT
 
 # Every lease has the same samples: 1920 tokens, over and over. So islands with the same moments compute the same.
 for _ in $(seq 30); do head -c 1920 text.txt; done > again.txt
@@ -17,9 +18,12 @@ says() { for _ in $(seq 1200); do grep -qsE "$2" "$1" && return; sleep 0.05; don
 ends() { wait "$1"; local code=$?; [ $code -eq "$2" ] || { echo "exit $code, not $2"; return 1; }; }
 serves() {
     local dir=$1; shift
-    PORT=$((PORT + 1))
-    "$TRAIN" serve tiny.json run.dir="$dir" outer.server=127.0.0.1:$PORT $OUTER "$@" > "$dir.out" 2>&1 & server=$!
-    says "$dir.out" "serving $dir"
+    for _ in 1 2 3 4 5; do # another program may have the port
+        PORT=$((PORT + 1))
+        "$TRAIN" serve tiny.json run.dir="$dir" outer.server=127.0.0.1:$PORT $OUTER "$@" > "$dir.out" 2>&1 & server=$!
+        says "$dir.out" "serving $dir|the port is in use" || return
+        grep -q "serving $dir" "$dir.out" && return
+    done
 }
 # island RANKS DIR WORDS...: a job in the background, $job.
 island() {

@@ -3,7 +3,7 @@
 # kills, what is refused, and that each sample is leased once.
 . "$(dirname "$0")/lib/tiny.sh"
 FAKE=$PWD/$B/test/run/outer/fake_island
-PORT=$((20000 + $$ % 20000))
+PORT=$((20000 + $$ % 12000))
 A=00000000000000aa; B_=00000000000000bb; C=00000000000000cc
 cd "$WORK" || exit 1
 

@@ -1,14 +1,15 @@
 /* fake_island.c - an island without a model, for tests of `train_gpt serve`: it speaks the protocol (run/outer/messages.h),
  * and its deltas are one number. It prints what it is told, a line each.
  *
- *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [bad=nan|far|short|frame|moments|given|get|late|turn] [hold]
- *               [updates=N] [wants] [gift=half|nan|negative|short|never] [key=value ...]
+ *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [hold] [key=value ...]
+ *               [bad=nan|far|short|frame|moments|given|get|late|turn]
+ *               [updates=N] [wants] [gift=half|nan|negative|short|never]
  *
  * rounds: leaves in order after so many; steps: of the last lease, if fewer are done; bad: sends that in its first
- * round; hold: takes a lease and is silent; updates: of its moments, m 0.5 and v 0.25; wants: another's, and says that it is alive; gift: what is
- * wrong with those that it gives (never: it says that it is alive, and gives none). With outer.stream=true it sends the
- * first fragment, and waits; bad=late: another one; bad=turn: the TURN of another. Ends with the code that it is refused
- * with, or 77 when the server is lost.
+ * round; hold: takes a lease and is silent; updates: of its moments, m 0.5 and v 0.25; wants: another's, and says that it
+ * is alive; gift: what is wrong with those that it gives (never: it says that it is alive, and gives none). With
+ * outer.stream=true it sends the first fragment, and waits; bad=late: another one; bad=turn: the TURN of another. Ends
+ * with the code that it is refused with, or 77 when the server is lost.
  */
 #include <inttypes.h>
 #include <math.h>
