@@ -86,13 +86,13 @@ at=$EPOCHREALTIME
 train_ranks 2 run.dir="$WORK/first" > /dev/null && rm -rf "$WORK/first"
 PATIENCE=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { p = (b - a) / 1.2; printf "%.2f", (p > 1 ? p : 1) }')
 ranks_left() { pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null; }
-# two_hosts RANKS_EACH [OPTION...]: trains on both; MPIRUN has more options for mpirun. Leaves the ranks' stderr in
+# two_hosts RANKS_EACH [OPTION...]: trains on both; MPIRUN has more options for mpirun, CONFIG another config. Leaves the ranks' stderr in
 # $KEEP.
 two_hosts() {
     local each=$1; shift
     rm -rf "$WORK/kept"; mkdir -p "$WORK/kept"; export KEEP=$WORK/kept
     (on_host hostA timeout -k 5 90 mpirun $MPIRUN --mca plm_rsh_agent "$WORK/agent" --mca plm_rsh_no_tree_spawn 1 \
-        -x KEEP --bind-to none -host "hostA:$each,hostB:$each" "$WORK/keep" "$TRAIN" "$WORK/tiny.json" "$@")
+        -x KEEP --bind-to none -host "hostA:$each,hostB:$each" "$WORK/keep" "$TRAIN" "${CONFIG:-$WORK/tiny.json}" "$@")
 }
 # begin RANKS_EACH [OPTION...]: the same in the background, until it has taken some steps.
 begin() {
