@@ -110,7 +110,7 @@ faults: tests              ## the 32 faults that a run must survive, each with i
 test-docs: all             ## every command of README.md and docs/ is tried
 	@python3 test/docs/check_docs.py $(B)/train_gpt
 test-slurm test-hosts: tests ## train.sbatch under a private SLURM; two hosts in network namespaces (root, Debian 12)
-	@B=$(B) test/$(@:test-%=%)/$(subst -,_,$@).sh
+	@for each in test/$(@:test-%=%)/test_*.sh; do B=$(B) bash $$each || failed=1; done; exit $$failed
 mutants:                   ## planted one-line faults: the suite must catch each
 	@scripts/mutants.sh
 look: all                  ## pictures of what a user sees, in build/look/

@@ -1,6 +1,7 @@
-# hosts.sh - two "hosts" on one machine, for root on Debian 12: network namespaces with names of their own, joined by a cable (a veth pair)
-# that can be cut and slowed. mpirun starts on hostA and reaches hostB through a launcher script in place of ssh. Sourced; needs tiny.sh's
-# words. Nothing outside the namespaces is touched, and they go when the test ends, however it ends.
+# hosts.sh - two "hosts" on one machine, for root on Debian 12: network namespaces with names of their own, each with its own /dev/shm, joined
+# by a cable (a veth pair) that can be cut, slowed, and exchanged for a thin link. mpirun starts on hostA and reaches hostB through a launcher
+# script in place of ssh. Sourced; needs tiny.sh's words. Nothing outside the namespaces is touched, and they go when the test ends, however it
+# ends.
 . "$(dirname "${BASH_SOURCE[0]}")/../run/lib/tiny.sh"
 if [ "$(id -u)" != 0 ]; then echo "skip two hosts: network namespaces need root"; exit 0; fi
 if ! command -v ip > /dev/null || ! command -v tc > /dev/null; then
@@ -9,6 +10,7 @@ fi
 A=train-gpt-$$-a B_=train-gpt-$$-b
 tear_down() {
     local n pid
+    [ -z "${THIN_LINK:-}" ] || kill "$THIN_LINK" 2> /dev/null
     for n in "$A" "$B_"; do
         for pid in $(ip netns pids "$n" 2> /dev/null); do kill -9 "$pid" 2> /dev/null; done
         ip netns del "$n" 2> /dev/null
@@ -24,11 +26,18 @@ for n in "$A" "$B_"; do
     ip netns exec "$n" sh -c 'echo 4 > /proc/sys/net/ipv4/tcp_retries2' # else mpirun waits a quarter of an hour for a host that is gone
 done
 
+# on_host HOST COMMAND...: becomes that command there. $WORK/shm/HOST is the host's memory, which stays when its processes are gone.
+mkdir -p "$WORK/shm/hostA" "$WORK/shm/hostB"
+on_host() {
+    local host=$1 netns=$A; shift
+    [ "$host" = hostA ] || netns=$B_
+    exec ip netns exec "$netns" unshare -u -m sh -c 'hostname "$1"; mount --bind "$2" /dev/shm; shift 2; exec "$@"' _ "$host" "$WORK/shm/$host" "$@"
+}
 # A stand-in for ssh: agent HOST COMMAND...; $WORK/private, where it exists, is another folder on hostB.
 cat > "$WORK/agent" <<SH
 #!/bin/sh
 host=\$1; shift
-exec ip netns exec $B_ unshare -u -m sh -c "hostname \$host; if [ -d $WORK/private ]; then mount -t tmpfs none $WORK/private; fi; \$*"
+exec ip netns exec $B_ unshare -u -m sh -c "hostname \$host; mount --bind $WORK/shm/\$host /dev/shm; if [ -d $WORK/private ]; then mount -t tmpfs none $WORK/private; fi; \$*"
 SH
 # Keeps each rank's stderr and exit code: behind a cut cable neither arrives.
 cat > "$WORK/keep" <<'SH'
@@ -55,18 +64,35 @@ slow_cable() {
     for n in "$A" "$B_"; do ip netns exec "$n" tc qdisc replace dev cable root $how || return 1; done
     echo "# $how"
 }
+# thin_cable [MBIT_PER_S DELAY_MS]: in the veth pair's place, with its name and addresses, a link of 20 Mbit/s and 10 ms each way:
+# thin_link.py, since many kernels have no netem, and tbf has no delay.
+thin_cable() {
+    local n
+    ip -n "$A" link del cable
+    python3 "$(dirname "${BASH_SOURCE[0]}")/thin_link.py" "$A" "$B_" cable "${1:-20}" "${2:-10}" > "$WORK/thin_link" 2>&1 & THIN_LINK=$!
+    until grep -qs ready "$WORK/thin_link"; do kill -0 $THIN_LINK || { cat "$WORK/thin_link"; return 1; }; sleep 0.05; done
+    ip -n "$A" addr add 10.77.0.1/24 dev cable; ip -n "$B_" addr add 10.77.0.2/24 dev cable
+    for n in "$A" "$B_"; do ip -n "$n" link set cable up; done
+}
+# thin_bytes: what it has carried from hostA and from hostB, with all headers.
+thin_bytes() {
+    local lines; lines=$(wc -l < "$WORK/thin_link")
+    kill -USR1 "$THIN_LINK"
+    until [ "$(wc -l < "$WORK/thin_link")" -gt "$lines" ]; do sleep 0.05; done
+    tail -n 1 "$WORK/thin_link"
+}
 quick_cable() { local n; for n in "$A" "$B_"; do ip netns exec "$n" tc qdisc del dev cable root; done; }
 at=$EPOCHREALTIME
 train_ranks 2 run.dir="$WORK/first" > /dev/null && rm -rf "$WORK/first"
 PATIENCE=$(awk -v a="$at" -v b="$EPOCHREALTIME" 'BEGIN { p = (b - a) / 1.2; printf "%.2f", (p > 1 ? p : 1) }')
 ranks_left() { pgrep -f "^$TRAIN $WORK/tiny.json" > /dev/null; }
-# two_hosts RANKS_EACH [OPTION...]: trains on both; MPIRUN has more options for mpirun. Leaves the ranks' stderr in
+# two_hosts RANKS_EACH [OPTION...]: trains on both; MPIRUN has more options for mpirun, CONFIG another config. Leaves the ranks' stderr in
 # $KEEP.
 two_hosts() {
     local each=$1; shift
     rm -rf "$WORK/kept"; mkdir -p "$WORK/kept"; export KEEP=$WORK/kept
-    ip netns exec "$A" unshare -u sh -c 'hostname hostA; exec "$@"' _ timeout -k 5 90 mpirun $MPIRUN --mca plm_rsh_agent "$WORK/agent" --mca plm_rsh_no_tree_spawn 1 \
-        -x KEEP --bind-to none -host "hostA:$each,hostB:$each" "$WORK/keep" "$TRAIN" "$WORK/tiny.json" "$@"
+    (on_host hostA timeout -k 5 90 mpirun $MPIRUN --mca plm_rsh_agent "$WORK/agent" --mca plm_rsh_no_tree_spawn 1 \
+        -x KEEP --bind-to none -host "hostA:$each,hostB:$each" "$WORK/keep" "$TRAIN" "${CONFIG:-$WORK/tiny.json}" "$@")
 }
 # begin RANKS_EACH [OPTION...]: the same in the background, until it has taken some steps.
 begin() {

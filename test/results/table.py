@@ -55,9 +55,25 @@ def grid_rows():
                f"{row['simulated_ms']:.0f} ms simulated (plan cluster=here): x {row['ratio']:.2f}", row)
 
 
+def islands_rows():
+    for row in newest(lines("islands.jsonl"), "what"):
+        yield (f"step rate of {row['what']}, over {row['link']}; the demo's model", f"{100 * row['ratio']:.1f} %",
+               f"{row['steps_per_s']:.2f} steps/s; islands that exchange nothing: {row['alone_steps_per_s']:.2f}", row)
+
+
+def islands_loss_rows():
+    for row in newest(lines("islands_loss.jsonl"), "name", "tokens"):
+        how = f"outer.send={row['send']} outer.wait={row['wait']} outer.every={row['H']}"
+        if row["send"] == "deltas":
+            how += f" outer.learning_rate={row['rate']} outer.momentum={row['momentum']}"
+        curve = f"; at steps {row['losses']}, one job's {row['alone_losses']}" if "losses" in row else ""
+        yield (f"held-out loss of the demo by {row['islands']} islands, {row['name']}: {how}", f"{row['loss']:.4f}, {row['above_percent']:+.1f} %",
+               f"one job of {row['tokens']:,} tokens: {row['alone']:.4f}{curve}", row)
+
+
 def table():
     out = ["| what | measured | against | machine | date | commit |", "|---|---|---|---|---|---|"]
-    for what, measured, against, row in list(train_rows()) + list(value_rows()) + list(comm_rows()) + list(grid_rows()):
+    for what, measured, against, row in list(train_rows()) + list(value_rows()) + list(comm_rows()) + list(grid_rows()) + list(islands_rows()) + list(islands_loss_rows()):
         out.append(f"| {what} | {measured} | {against} | {row['machine']} | {row['date']} | {row['commit']} |")
     return "\n".join(out)
 

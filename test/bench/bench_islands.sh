@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# What a thin link costs: the demo's model on two hosts (network namespaces, for root) with a link of 20 Mbit/s and 10 ms each way between them
+# (test/hosts/thin_link.py), one thread a host. The step rate of two islands, or of one job of two ranks, against that of two islands that exchange
+# nothing. The server stands on one of the hosts. Needs the text of `make demo`, and a quiet machine; a row takes three minutes at most.
+#   test/bench/bench_islands.sh [parallel|diloco|bf16|int8|streaming...]     none: all; a line each in test/results/islands.jsonl
+#   RECORD=0: prints, keeps nothing
+. "$(dirname "$0")/../hosts/hosts.sh"
+export CONFIG=$PWD/configs/demo.json
+[ -e datasets/demo/val_000000.bin ] || { echo "bench_islands: no datasets/demo: make demo prepares its text" >&2; exit 64; }
+QUIET="eval.every=0 sample.every=0 checkpoint.every=0 log.tensorboard=false"
+AT=10.77.0.1:4300
+
+# rate KIND FIRST RUN: steps a second from its first line of that kind, from step FIRST on, to its last.
+rate() {
+    python3 - "$@" <<'PY'
+import json, sys
+kind, first, run = sys.argv[1:]
+lines = [json.loads(line) for line in open(f"{run}/metrics.jsonl")]
+lines = [line for line in lines if line["kind"] == kind and line["step"] >= int(first)]
+print((lines[-1]["step"] - lines[0]["step"]) / (lines[-1]["time"] - lines[0]["time"]))
+PY
+}
+# on_both NAME WORDS...: a job on each host at the same time, to their end; their runs are NAME.hostA and NAME.hostB.
+on_both() {
+    local name=$1 host jobs="" job; shift
+    for host in hostA hostB; do
+        (on_host $host "$TRAIN" "$CONFIG" run.dir="$WORK/$name.$host" $QUIET "$@" > "$WORK/$name.$host.out" 2>&1) & jobs+=" $!"
+    done
+    for job in $jobs; do wait "$job" || { tail -n 3 "$WORK/$name".host?.out >&2; return 1; }; done
+}
+# islands NAME H ROUNDS WORDS...: prints their steps a second, from the end of the first round to the end of the last.
+islands() {
+    local name=$1 every=$2 words server; shift 2
+    words="run.steps=$(($1 * every)) outer.server=$AT outer.key=$WORK/outer.key outer.every=$every ${*:2}"
+    (on_host hostA "$TRAIN" serve "$CONFIG" run.dir="$WORK/$name" outer.least_islands=2 $QUIET $words > "$WORK/$name.out" 2>&1) & server=$!
+    until grep -qs "^serving " "$WORK/$name.out"; do kill -0 $server 2> /dev/null || { cat "$WORK/$name.out" >&2; return 1; }; sleep 0.1; done
+    on_both "$name" $words && wait $server && rate outer 1 "$WORK/$name.hostB"
+}
+# row NAME WHAT RATE: against islands that exchange nothing, measured in the same minutes.
+row() {
+    local ratio
+    on_both "$1.alone" run.steps=400 || return 1
+    alone=$(rate train 50 "$WORK/$1.alone.hostB")
+    ratio=$(awk -v a="$3" -v b="$alone" 'BEGIN { printf "%.4f", a / b }')
+    printf '%s: %.2f steps/s, %.2f without exchange: %.1f %%\n' "$2" "$3" "$alone" "$(awk -v r="$ratio" 'BEGIN { print 100 * r }')"
+    [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="test/bench/bench_islands.sh $1" what="$2" link="20 Mbit/s, 10 ms each way" \
+        steps_per_s="$(printf %.4f "$3")" alone_steps_per_s="$(printf %.4f "$alone")" ratio="$ratio" load_before="$before"
+}
+parallel() { # a rank has an island's batch
+    two_hosts 1 $QUIET run.dir="$WORK/parallel" run.steps=${1:-20} batch.global_tokens=3072 > "$WORK/parallel.out" 2>&1 || { tail -n 3 "$WORK/parallel.out" >&2; return 1; }
+    rate train 4 "$WORK/parallel"
+}
+
+thin_cable || exit 1
+[ $# -gt 0 ] || set -- diloco bf16 int8 streaming parallel
+for name in "$@"; do
+    read -r before _ < /proc/loadavg
+    case $name in
+    diloco)    what="two islands, DiLoCo, H=500";              got=$(islands $name 500 3) ;;
+    bf16)      what="two islands, DiLoCo, H=500, bf16 deltas"; got=$(islands $name 500 3 outer.compress=bf16) ;;
+    int8)      what="two islands, DiLoCo, H=500, int8 deltas"; got=$(islands $name 500 3 outer.compress=int8) ;;
+    streaming) what="two islands, streaming DiLoCo, H=50";     got=$(islands $name 50 20 outer.stream=true) ;;
+    parallel)  what="one job of two ranks, data parallel";     got=$(parallel) ;;
+    short)     what="two islands, H=20, a short trial";        got=$(islands $name 20 4) ;;
+    *)         echo "bench_islands: no row $name" >&2; exit 64 ;;
+    esac || { echo "not ok $name"; STATUS=1; continue; }
+    row $name "$what" "$got" || STATUS=1
+done
+exit $STATUS

@@ -1,0 +1,20 @@
+"""Whether each sample counts once in a server's weights: leases.py RUN. By RUN/leases.jsonl, RUN/config.json and the last round of
+RUN/metrics.jsonl: no sample is in two leases that are done, there is none that never came, and as many tokens count as the server says. Prints
+"N samples, T tokens"."""
+import json
+import sys
+
+run = sys.argv[1]
+seq_len = json.load(open(f"{run}/config.json"))["batch"]["seq_len"]
+rounds = [json.loads(line) for line in open(f"{run}/metrics.jsonl") if '"kind":"outer"' in line]
+used = {}
+for line in open(f"{run}/leases.jsonl"):
+    lease = json.loads(line)
+    used.pop(lease["lease"], None)  # of a server that has started again
+    if lease["is"] == "done":
+        used[lease["lease"]] = range(lease["first"], lease["first"] + lease["used"])
+samples = [sample for lease in used.values() for sample in lease]
+assert len(samples) == len(set(samples)), f"{len(samples) - len(set(samples))} samples count twice"
+missing = max(samples) + 1 - len(samples)
+print(f"{len(samples)} samples, {len(samples) * seq_len} tokens, {missing} before the last that do not count")
+assert rounds[-1]["tokens"] == len(samples) * seq_len, f"{rounds[-1]['tokens']} tokens by the server's count"

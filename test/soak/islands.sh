@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Islands that join a server and leave it at random instants, in order or killed, 10 a round: test/run/lib/island_leaves.sh over and over.
+# goal: 100 joins and leaves
+. "$(dirname "$0")/part.sh"
+while more; do
+    told=$(test/run/lib/island_leaves.sh 10 $RANDOM)
+    grep '^not ok' <<< "$told"
+    tally 10 "$(grep -c '^not ok' <<< "$told")"
+done
