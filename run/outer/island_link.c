@@ -7,11 +7,13 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "run/outer/outer_rule.h"
 
 enum { ASKED_AHEAD = 4, PING_MS = 1000 };
 
-Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds) {
-    Link l = {.rank = rank, .ranks = ranks, .elems = elems, .copy = copy, .is_broken = 1};
+Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds, int part, int parts) {
+    Link l = {.rank = rank, .ranks = ranks, .elems = elems, .copy = copy, .is_broken = 1, .part = part, .parts = parts};
+    l.first = outer_part_begin(elems, part, parts), l.end = outer_part_begin(elems, part + 1, parts);
     l.patience_ms = patience_seconds * 1e3;
     l.fetch.piece = (float *)malloc(sizeof *l.fetch.piece * MESSAGE_ELEMS);
     l.payload = (char *)malloc(FRAME_PAYLOAD_LIMIT);
@@ -51,8 +53,10 @@ static void break_link(Link *l, const char *fmt, ...) {
 
 /* --- x ------------------------------------------------------------------------------------------------------------ */
 
+int64_t link_piece_begin(const Link *l, int64_t piece) { return l->first + piece * MESSAGE_ELEMS; }
+
 int64_t link_piece_elems(const Link *l, int64_t piece) {
-    int64_t left = l->elems - piece * MESSAGE_ELEMS;
+    int64_t left = l->end - link_piece_begin(l, piece);
     return left < MESSAGE_ELEMS ? left : MESSAGE_ELEMS;
 }
 
@@ -62,15 +66,15 @@ int link_owns(const Link *l, int64_t piece) { return piece % l->ranks == l->rank
 static int64_t own_piece(const Link *l, int64_t n) { return n * l->ranks + l->rank; }
 
 void link_fetch(Link *l, int64_t round) {
-    int64_t pieces = (l->elems + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS;
-    l->fetch = (LinkFetch){.round = round, .pieces = pieces, .piece = l->fetch.piece};
+    int64_t pieces = (l->end - l->first + MESSAGE_ELEMS - 1) / MESSAGE_ELEMS;
+    l->fetch = (LinkFetch){.round = round, .pieces = pieces, .turn = -1, .piece = l->fetch.piece};
 }
 
 static void ask_for_pieces(Link *l) {
     LinkFetch *f = &l->fetch;
     while (f->asked < f->had + ASKED_AHEAD && own_piece(l, f->asked) < f->pieces) {
         int64_t     piece = own_piece(l, f->asked), elems = link_piece_elems(l, piece);
-        FrameHeader h = {.kind = MESSAGE_GET, .round = f->round, .offset = piece * MESSAGE_ELEMS, .elems = elems};
+        FrameHeader h = {.kind = MESSAGE_GET, .round = f->round, .offset = link_piece_begin(l, piece), .elems = elems};
         if (channel_send(l->server, h, NULL) <= 0) return;
         f->asked++;
     }
@@ -79,7 +83,7 @@ static void ask_for_pieces(Link *l) {
 static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
     LinkFetch *f = &l->fetch;
     int64_t    piece = own_piece(l, f->had);
-    int        is_next = h->offset == piece * MESSAGE_ELEMS && h->elems == link_piece_elems(l, piece);
+    int        is_next = h->offset == link_piece_begin(l, piece) && h->elems == link_piece_elems(l, piece);
     if (f->had == f->asked || h->round != f->round || !is_next) {
         break_link(l, "%s sent weights that were not asked for: round %lld, element %lld", channel_peer(l->server),
                    (long long)h->round, (long long)h->offset);
@@ -101,22 +105,30 @@ void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t
     }
 }
 
+/* On to the next elements that the server has; returns how many follow each other there, 0: none is left. */
+static int64_t next_elems(const Link *l, LinkSend *s) {
+    for (const FileRuns *runs = &l->copy->runs; s->run < runs->runs; s->before += runs->run[s->run++].elems, s->at = 0) {
+        FileRun run = runs->run[s->run];
+        int64_t end = run.offset + run.elems < l->end ? run.elems : l->end - run.offset;
+        if (run.offset + s->at < l->first) s->at = l->first - run.offset;
+        if (s->at < end) return end - s->at < MESSAGE_ELEMS ? end - s->at : MESSAGE_ELEMS;
+    }
+    return 0;
+}
+
 /* Each element is packed once, so a frame is made when the buffer has room for it. */
 static void send_deltas(Link *l) {
     LinkSend       *s = &l->send;
-    const FileRuns *runs = &l->copy->runs;
-    while (s->run < runs->runs && channel_unsent(l->server) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES) {
-        FileRun     run = runs->run[s->run];
-        int64_t     left = run.elems - s->at, elems = left < MESSAGE_ELEMS ? left : MESSAGE_ELEMS;
+    int64_t         elems;
+    while ((elems = next_elems(l, s)) > 0 && channel_unsent(l->server) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES) {
         FrameHeader h = {.kind = MESSAGE_DELTA, .type = (uint8_t)l->copy->type, .round = s->end.round};
-        h.offset = run.offset + s->at, h.elems = elems;
+        h.offset = l->copy->runs.run[s->run].offset + s->at, h.elems = elems;
         h.payload_bytes = (uint32_t)frame_value_bytes(l->copy->type, elems);
-        round_copy_pack(l->copy, s->gone, elems, l->payload);
+        round_copy_pack(l->copy, s->before + s->at, elems, l->payload);
         if (channel_send(l->server, h, l->payload) < 0) return;
-        s->at += elems, s->gone += elems;
-        if (s->at == run.elems) s->run++, s->at = 0;
+        s->at += elems;
     }
-    if (s->run < runs->runs) return;
+    if (elems > 0) return;
     char text[MESSAGE_TEXT];
     if (message_send(l->server, MESSAGE_END, s->end.round, text, end_write(&s->end, text)) > 0) s->is_on = 0;
 }
@@ -130,10 +142,10 @@ void link_ping(Link *l) {
     l->pinged_ms = now;
 }
 
-/* After all that has come was read. */
+/* After all that has come was read: while a piece waits for its turn nothing is. */
 static void look_for_silence(Link *l) {
     double now = clock_ms();
-    double waited_ms = l->answers < l->pings ? now - l->silent_ms : 0.0;
+    double waited_ms = l->answers < l->pings && !l->fetch.has_piece ? now - l->silent_ms : 0.0;
     if (waited_ms > l->patience_ms && channel_silent_ms(l->server) > l->patience_ms)
         break_link(l, "%s has been silent for %.0f s (outer.patience_seconds)", channel_peer(l->server),
                    waited_ms * 1e-3);
@@ -176,13 +188,28 @@ void link_keep(Link *l) {
     if (!l->is_broken && l->fetch.has_piece) channel_progress(l->server); /* the next frame waits */
 }
 
-void link_wait(Link *l, int (*is_ready)(const Link *), double ms) {
-    double until_ms = clock_ms() + ms;
-    link_keep(l);
-    while (!is_ready(l) && !l->is_broken) {
+int links_are_ready(const Link *l, int links, int (*is_ready)(const Link *)) {
+    for (int i = 0; i < links; i++)
+        if (!is_ready(&l[i])) return 0;
+    return 1;
+}
+
+Link *links_broken(Link *l, int links) {
+    Link *broken = NULL;
+    for (int i = 0; i < links; i++)
+        if (l[i].is_broken && (!broken || (l[i].refuse.code && !broken->refuse.code))) broken = &l[i];
+    return broken;
+}
+
+void links_wait(Link *l, int links, int (*is_ready)(const Link *), double ms) {
+    Channel *server[MESSAGE_PARTS];
+    double   until_ms = clock_ms() + ms;
+    for (int i = 0; i < links; i++) link_keep(&l[i]);
+    while (!links_are_ready(l, links, is_ready) && !links_broken(l, links)) {
         double left_ms = until_ms - clock_ms();
         if (left_ms <= 0.0) return;
-        channel_wait(&l->server, 1, -1, left_ms);
-        link_keep(l);
+        for (int i = 0; i < links; i++) server[i] = l[i].server;
+        channel_wait(server, links, -1, left_ms);
+        for (int i = 0; i < links; i++) link_keep(&l[i]);
     }
 }

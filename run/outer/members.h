@@ -41,6 +41,8 @@ typedef struct {
     int64_t     last_round;
     float      *delta;             /* owned: by global offset; NULL until a rank sends some of it */
     int64_t     elems;             /* that have come */
+    int         parts_in;          /* of several servers: those that have their part of it whole */
+    Exact       squares;           /* of those parts */
 } Member;
 
 typedef struct {
@@ -49,6 +51,7 @@ typedef struct {
     OuterWait wait;
     int64_t   least;               /* islands before the first round */
     int64_t   step_samples, seq_len;
+    int       parts;               /* servers; 1 */
     int64_t   round;               /* the open one */
     int64_t   arrivals;            /* wait=none: deltas that have counted, in all */
     int64_t   of_round;            /* and of them, in this round */
@@ -72,10 +75,15 @@ int members_may_open(const Members *ms);           /* every WAITS gets a lease n
 int members_may_close(const Members *ms);          /* wait=all */
 void members_give(Members *ms, Member *m, Lease lease);
 
-/* An END of a rank, after `elems` of a model's elements came of all its ranks. Returns 1: it was the last, the member has
- * ENDED, or of no samples at all it WAITS, and its lease is to be returned; 0: others are missing; -1: refused, and why
- * stands in fault. */
+/* An END of a rank; `elems` are what must have come of all its ranks. Returns 1: it was the last, the member has ENDED
+ * unless another server has not its part yet, or of no samples at all it WAITS, and its lease is to be returned; 0:
+ * others are missing; -1: refused, and why stands in fault. */
 int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems, char fault[MEMBER_FAULT_BYTES]);
+
+/* Another server has the whole part of this lease's delta. Returns 0 where nobody has such a lease any more. */
+int members_part_in(Members *ms, int64_t lease, const Exact *squares);
+/* NULL: nobody trains on it, or has ENDED with it. */
+Member *members_of_lease(const Members *ms, int64_t lease);
 
 /* Of an ENDED member with its norm: 1, or 0 with why it is refused in fault: not finite, or too far from the others' of
  * this round and the last. */

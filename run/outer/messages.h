@@ -14,13 +14,30 @@
  *   PING     either side        nothing; rank 0 of an island sends one at most a second; the server answers
  *   BYE      rank 0             Bye: leaves in order, its unused lease goes back
  *
- * The header's round is the round of the message; its offset and elems are 0 but for GET, X and DELTA. The writers make
+ * Several servers have a part of the model each. The first one leads, and the others follow it. They take the messages
+ * of ranks, too, but for BYE, and give WELCOME, X, PING and REFUSE alone. Between a follower and the leader:
+ *
+ *   FOLLOW   follower           Follow: which part it has, of which model and config
+ *   STATE    either             f32: the part's x, then m, then v, each in order: at the start, and for a checkpoint
+ *   PART_IN  follower           PartIn: its part of a lease's delta is whole, with the squares of it
+ *   COUNT    leader             Count: this lease's delta counts in the next STEP, with this weight
+ *   DROP     leader             Drop: this lease's delta does not count
+ *   STEP     leader             Step: what to do with the deltas that were counted
+ *   STEPPED  follower           Stepped: that is done
+ *   COLLECT  leader             nothing; STATE is the answer
+ *   OVER     leader             Over: the run ends, with this code
+ *   PING     either             nothing; the follower sends one at most a second
+ *   REFUSE   leader             Refuse: the follower ends with this code and sentence
+ *
+ * The header's round is the round of the message; its offset and elems are 0 but for GET, X, DELTA and
+ * STATE. The writers make
  * JSON; the readers are pure functions over (bytes, length), believe nothing and check each number's range.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_MESSAGES_H
 #define TRAIN_GPT_RUN_OUTER_MESSAGES_H
 
 #include "comm/channel.h"
+#include "core/exact.h"
 #include "core/json.h"
 
 #ifdef __cplusplus
@@ -29,7 +46,8 @@ extern "C" {
 
 typedef enum {
     MESSAGE_HELLO = 1, MESSAGE_WELCOME, MESSAGE_REFUSE, MESSAGE_OPEN, MESSAGE_GET, MESSAGE_X, MESSAGE_DELTA,
-    MESSAGE_END, MESSAGE_CLOSED, MESSAGE_PING, MESSAGE_BYE, MESSAGE_KINDS
+    MESSAGE_END, MESSAGE_CLOSED, MESSAGE_PING, MESSAGE_BYE, MESSAGE_FOLLOW, MESSAGE_STATE, MESSAGE_PART_IN,
+    MESSAGE_COUNT, MESSAGE_DROP, MESSAGE_STEP, MESSAGE_STEPPED, MESSAGE_COLLECT, MESSAGE_OVER, MESSAGE_KINDS
 } MessageKind;
 
 enum {
@@ -43,7 +61,7 @@ enum {
 };
 #define MESSAGE_COUNT_LIMIT ((int64_t)1 << 53) /* of steps, samples, tokens, elements: as JSON holds integers */
 
-typedef enum { FROM_SERVER, FROM_ISLAND } MessageFrom;
+typedef enum { FROM_SERVER, FROM_ISLAND, FROM_FOLLOWER, FROM_LEADER } MessageFrom;
 
 /* "HELLO"; "?" for a number that is no kind. */
 const char *message_name(int kind);
@@ -89,7 +107,7 @@ typedef struct {
     int     number;               /* of the island, from 0 */
     int64_t round;                /* the open one */
     int64_t elems;                /* parameters of the model */
-    int     part, parts;          /* this server has offsets [part * elems / parts, (part + 1) * elems / parts) */
+    int     part, parts;          /* of the model that this server has: outer_part_begin() of outer_rule.h */
 } Welcome;
 size_t welcome_write(const Welcome *m, char out[MESSAGE_TEXT]);
 int    welcome_read(const char *text, size_t bytes, Welcome *m, char fault[MESSAGE_FAULT_BYTES]);
@@ -107,6 +125,7 @@ typedef struct {
     int64_t steps;                /* to train; H */
     int64_t first, samples;       /* of the one global order */
     int     islands;              /* that have a lease in this round, this one counted */
+    int64_t lease;                /* its number */
 } Open;
 size_t open_write(const Open *m, char out[MESSAGE_TEXT]);
 int    open_read(const char *text, size_t bytes, Open *m, char fault[MESSAGE_FAULT_BYTES]);
@@ -117,6 +136,7 @@ typedef struct {
     int64_t tokens;
     double  norm;                 /* sum of the squares of this rank's values */
     double  loss;                 /* mean of the round */
+    int64_t lease;                /* of the OPEN */
 } End;
 size_t end_write(const End *m, char out[MESSAGE_TEXT]);
 int    end_read(const char *text, size_t bytes, End *m, char fault[MESSAGE_FAULT_BYTES]);
@@ -134,6 +154,53 @@ int    closed_read(const char *text, size_t bytes, Closed *m, char fault[MESSAGE
 typedef struct { int64_t samples; /* of its lease that were used */ } Bye;
 size_t bye_write(const Bye *m, char out[MESSAGE_TEXT]);
 int    bye_read(const char *text, size_t bytes, Bye *m, char fault[MESSAGE_FAULT_BYTES]);
+
+/* --- between servers ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int     protocol;             /* CHANNEL_PROTOCOL */
+    int     part, parts;          /* part from 1 */
+    int64_t elems;                /* parameters of the model */
+    cJSON  *config;               /* the resolved config; of the Json below, when it was read */
+    Json    json;                 /* owned: what the above was read from */
+} Follow;
+/* As hello_write. */
+char  *follow_write(const Follow *m, size_t *bytes);
+int    follow_read(const char *text, size_t bytes, Follow *m, char fault[MESSAGE_FAULT_BYTES]);
+void   follow_free(Follow *m);    /* of one that was read */
+
+/* A sum of squares travels whole, as the hex digits of its words, so that one server and several round it alike. */
+typedef struct { int64_t lease; Exact squares; } PartIn;
+size_t part_in_write(const PartIn *m, char out[MESSAGE_TEXT]);
+int    part_in_read(const char *text, size_t bytes, PartIn *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct { int64_t lease; double weight; } Count;
+size_t count_write(const Count *m, char out[MESSAGE_TEXT]);
+int    count_read(const char *text, size_t bytes, Count *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct { int64_t lease; } Drop;
+size_t drop_write(const Drop *m, char out[MESSAGE_TEXT]);
+int    drop_read(const char *text, size_t bytes, Drop *m, char fault[MESSAGE_FAULT_BYTES]);
+
+/* STEP_MEAN makes d of the deltas that were counted, and the others but STEP_MOMENTUM use it up. */
+typedef enum { STEP_MEAN, STEP_NESTEROV, STEP_ARRIVAL, STEP_MOMENTUM, STEP_ADAMW, STEP_RULES } StepRule;
+typedef struct {
+    StepRule rule;
+    double   learning_rate, momentum; /* STEP_ADAMW: lr and beta1 */
+    double   scale;                   /* STEP_ARRIVAL: of d, its share; STEP_ADAMW: of d, for clipping */
+    double   beta2, eps, weight_decay;
+    int64_t  update;                  /* STEP_ADAMW: from 1 */
+} Step;
+size_t step_write(const Step *m, char out[MESSAGE_TEXT]);
+int    step_read(const char *text, size_t bytes, Step *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct { Exact squares; /* STEP_MEAN: of d; STEP_MOMENTUM: of what had waited */ } Stepped;
+size_t stepped_write(const Stepped *m, char out[MESSAGE_TEXT]);
+int    stepped_read(const char *text, size_t bytes, Stepped *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct { int code; /* EXIT_DONE or EXIT_STOPPED */ } Over;
+size_t over_write(const Over *m, char out[MESSAGE_TEXT]);
+int    over_read(const char *text, size_t bytes, Over *m, char fault[MESSAGE_FAULT_BYTES]);
 
 #ifdef __cplusplus
 }

@@ -45,15 +45,16 @@ size_t refuse_write(const Refuse *m, char out[MESSAGE_TEXT]) {
 
 size_t open_write(const Open *m, char out[MESSAGE_TEXT]) {
     return write_text(out,
-                      "{\"round\":%lld,\"step\":%lld,\"steps\":%lld,\"first\":%lld,\"samples\":%lld,\"islands\":%d}",
+                      "{\"round\":%lld,\"step\":%lld,\"steps\":%lld,\"first\":%lld,\"samples\":%lld,\"islands\":%d,"
+                      "\"lease\":%lld}",
                       (long long)m->round, (long long)m->step, (long long)m->steps, (long long)m->first,
-                      (long long)m->samples, m->islands);
+                      (long long)m->samples, m->islands, (long long)m->lease);
 }
 
 size_t end_write(const End *m, char out[MESSAGE_TEXT]) {
-    return write_text(out, "{\"round\":%lld,\"samples\":%lld,\"tokens\":%lld,\"norm\":%s,\"loss\":%s}",
+    return write_text(out, "{\"round\":%lld,\"samples\":%lld,\"tokens\":%lld,\"norm\":%s,\"loss\":%s,\"lease\":%lld}",
                       (long long)m->round, (long long)m->samples, (long long)m->tokens, shown(m->norm).text,
-                      shown(m->loss).text);
+                      shown(m->loss).text, (long long)m->lease);
 }
 
 size_t closed_write(const Closed *m, char out[MESSAGE_TEXT]) {
@@ -87,17 +88,71 @@ static int write_hello(FILE *out, const Hello *m) {
     return 1;
 }
 
-char *hello_write(const Hello *m, size_t *bytes) {
+static int write_follow(FILE *out, const Follow *m) {
+    char *config = cJSON_PrintUnformatted(m->config);
+    if (!config) return 0;
+    fprintf(out, "{\"protocol\":%d,\"part\":%d,\"parts\":%d,\"elems\":%lld,\"config\":%s}", m->protocol, m->part,
+            m->parts, (long long)m->elems, config);
+    cJSON_free(config);
+    return 1;
+}
+
+/* Of a HELLO, or a FOLLOW. */
+static char *write_long(const Hello *hello, const Follow *follow, size_t *bytes) {
     char *text = NULL;
     *bytes = 0;
     FILE *out = memory_file_open(&text, bytes);
-    int   is_whole = out && write_hello(out, m);
+    int   is_whole = out && (hello ? write_hello(out, hello) : write_follow(out, follow));
     if (out && fclose(out) != 0) is_whole = 0;
     if (!is_whole) *bytes = 0;
     if (is_whole && *bytes <= MESSAGE_JSON_LIMIT) return text;
     free(text);
     return NULL;
 }
+
+char *hello_write(const Hello *m, size_t *bytes) { return write_long(m, NULL, bytes); }
+char *follow_write(const Follow *m, size_t *bytes) { return write_long(NULL, m, bytes); }
+
+/* The words of a sum as hex digits: carries are settled first, so 8 digits hold each. */
+enum { WORD_DIGITS = 8, SQUARES_BYTES = EXACT_WORDS * WORD_DIGITS + 1 };
+typedef struct { char text[SQUARES_BYTES]; } Squares;
+static Squares squares_text(const Exact *sum) {
+    Squares s;
+    int64_t carry = 0;
+    for (int i = 0; i < EXACT_WORDS; i++) {
+        int64_t word = sum->word[i] + (i < EXACT_DIGITS ? carry : 0);
+        carry = word >> 32;
+        unsigned digits = i < EXACT_DIGITS ? (unsigned)(word & 0xffffffff) : word != 0;
+        snprintf(s.text + i * WORD_DIGITS, WORD_DIGITS + 1, "%08x", digits);
+    }
+    return s;
+}
+
+size_t part_in_write(const PartIn *m, char out[MESSAGE_TEXT]) {
+    return write_text(out, "{\"lease\":%lld,\"squares\":\"%s\"}", (long long)m->lease, squares_text(&m->squares).text);
+}
+
+size_t count_write(const Count *m, char out[MESSAGE_TEXT]) {
+    return write_text(out, "{\"lease\":%lld,\"weight\":%s}", (long long)m->lease, shown(m->weight).text);
+}
+
+size_t drop_write(const Drop *m, char out[MESSAGE_TEXT]) {
+    return write_text(out, "{\"lease\":%lld}", (long long)m->lease);
+}
+
+size_t step_write(const Step *m, char out[MESSAGE_TEXT]) {
+    return write_text(out,
+                      "{\"rule\":%d,\"learning_rate\":%s,\"momentum\":%s,\"scale\":%s,\"beta2\":%s,\"eps\":%s,"
+                      "\"weight_decay\":%s,\"update\":%lld}",
+                      m->rule, shown(m->learning_rate).text, shown(m->momentum).text, shown(m->scale).text,
+                      shown(m->beta2).text, shown(m->eps).text, shown(m->weight_decay).text, (long long)m->update);
+}
+
+size_t stepped_write(const Stepped *m, char out[MESSAGE_TEXT]) {
+    return write_text(out, "{\"squares\":\"%s\"}", squares_text(&m->squares).text);
+}
+
+size_t over_write(const Over *m, char out[MESSAGE_TEXT]) { return write_text(out, "{\"exit\":%d}", m->code); }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
@@ -215,6 +270,7 @@ int open_read(const char *text, size_t bytes, Open *m, char fault[MESSAGE_FAULT_
     m->first = number(&r, json.root, "first", 0, MESSAGE_COUNT_LIMIT);
     m->samples = number(&r, json.root, "samples", 1, MESSAGE_COUNT_LIMIT - m->first);
     m->islands = (int)number(&r, json.root, "islands", 1, MESSAGE_ISLANDS);
+    m->lease = number(&r, json.root, "lease", 0, MESSAGE_COUNT_LIMIT);
     json_free(&json);
     return r.is_good;
 }
@@ -227,6 +283,7 @@ int end_read(const char *text, size_t bytes, End *m, char fault[MESSAGE_FAULT_BY
     m->tokens = number(&r, json.root, "tokens", 0, MESSAGE_COUNT_LIMIT);
     m->norm = real(&r, json.root, "norm");
     m->loss = real(&r, json.root, "loss");
+    m->lease = number(&r, json.root, "lease", 0, MESSAGE_COUNT_LIMIT);
     if (m->norm < 0) refuse(&r, "whose norm is %g: it must be at least 0", m->norm);
     json_free(&json);
     return r.is_good;
@@ -294,4 +351,94 @@ void hello_free(Hello *m) {
     free(m->data);
     json_free(&m->json);
     memset(m, 0, sizeof *m);
+}
+
+/* --- reading what servers say to each other ----------------------------------------------------------------------- */
+
+static void read_squares(Reading *r, const cJSON *object, Exact *sum) {
+    char hex[SQUARES_BYTES];
+    memset(sum, 0, sizeof *sum);
+    hex_word(r, object, "squares", SQUARES_BYTES - 1, hex, sizeof hex);
+    for (int i = 0; r->is_good && i < EXACT_WORDS; i++) {
+        char digits[WORD_DIGITS + 1] = {0};
+        memcpy(digits, hex + i * WORD_DIGITS, WORD_DIGITS);
+        sum->word[i] = (int64_t)strtoull(digits, NULL, 16);
+    }
+}
+
+int follow_read(const char *text, size_t bytes, Follow *m, char fault[MESSAGE_FAULT_BYTES]) {
+    memset(m, 0, sizeof *m);
+    Reading r = read_json("a FOLLOW", text, bytes, &m->json, fault);
+    m->protocol = (int)number(&r, m->json.root, "protocol", CHANNEL_PROTOCOL, CHANNEL_PROTOCOL);
+    m->parts = (int)number(&r, m->json.root, "parts", 2, MESSAGE_PARTS);
+    m->part = (int)number(&r, m->json.root, "part", 1, m->parts - 1);
+    m->elems = number(&r, m->json.root, "elems", 1, MESSAGE_COUNT_LIMIT);
+    const cJSON *config = member(&r, m->json.root, "config");
+    if (!cJSON_IsObject(config)) refuse(&r, "whose config is no object");
+    m->config = r.is_good ? json_member(m->json.root, "config") : NULL;
+    if (!r.is_good) follow_free(m);
+    return r.is_good;
+}
+
+void follow_free(Follow *m) {
+    json_free(&m->json);
+    memset(m, 0, sizeof *m);
+}
+
+int part_in_read(const char *text, size_t bytes, PartIn *m, char fault[MESSAGE_FAULT_BYTES]) {
+    Json    json;
+    Reading r = read_json("a PART_IN", text, bytes, &json, fault);
+    m->lease = number(&r, json.root, "lease", 0, MESSAGE_COUNT_LIMIT);
+    read_squares(&r, json.root, &m->squares);
+    json_free(&json);
+    return r.is_good;
+}
+
+int count_read(const char *text, size_t bytes, Count *m, char fault[MESSAGE_FAULT_BYTES]) {
+    Json    json;
+    Reading r = read_json("a COUNT", text, bytes, &json, fault);
+    m->lease = number(&r, json.root, "lease", 0, MESSAGE_COUNT_LIMIT);
+    m->weight = real(&r, json.root, "weight");
+    if (!(m->weight > 0)) refuse(&r, "whose weight is %g: it must be over 0", m->weight);
+    json_free(&json);
+    return r.is_good;
+}
+
+int drop_read(const char *text, size_t bytes, Drop *m, char fault[MESSAGE_FAULT_BYTES]) {
+    Json    json;
+    Reading r = read_json("a DROP", text, bytes, &json, fault);
+    m->lease = number(&r, json.root, "lease", 0, MESSAGE_COUNT_LIMIT);
+    json_free(&json);
+    return r.is_good;
+}
+
+int step_read(const char *text, size_t bytes, Step *m, char fault[MESSAGE_FAULT_BYTES]) {
+    Json    json;
+    Reading r = read_json("a STEP", text, bytes, &json, fault);
+    m->rule = (StepRule)number(&r, json.root, "rule", 0, STEP_RULES - 1);
+    m->learning_rate = real(&r, json.root, "learning_rate");
+    m->momentum = real(&r, json.root, "momentum");
+    m->scale = real(&r, json.root, "scale");
+    m->beta2 = real(&r, json.root, "beta2");
+    m->eps = real(&r, json.root, "eps");
+    m->weight_decay = real(&r, json.root, "weight_decay");
+    m->update = number(&r, json.root, "update", 0, MESSAGE_COUNT_LIMIT);
+    json_free(&json);
+    return r.is_good;
+}
+
+int stepped_read(const char *text, size_t bytes, Stepped *m, char fault[MESSAGE_FAULT_BYTES]) {
+    Json    json;
+    Reading r = read_json("a STEPPED", text, bytes, &json, fault);
+    read_squares(&r, json.root, &m->squares);
+    json_free(&json);
+    return r.is_good;
+}
+
+int over_read(const char *text, size_t bytes, Over *m, char fault[MESSAGE_FAULT_BYTES]) {
+    Json    json;
+    Reading r = read_json("an OVER", text, bytes, &json, fault);
+    m->code = (int)number(&r, json.root, "exit", 0, 255);
+    json_free(&json);
+    return r.is_good;
 }

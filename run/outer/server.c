@@ -45,7 +45,8 @@ static void open_round(Server *s) {
     leases_sync(&s->leases);
     for (int i = 0; i < ms->count; i++) {
         const Lease *l = &ms->member[i]->lease;
-        Open open = {ms->round, server_step(s), l->range.samples / unit, l->range.first, l->range.samples, islands};
+        Open open = {ms->round, server_step(s), l->range.samples / unit, l->range.first, l->range.samples, islands,
+                     l->number};
         Peer        *p = is_new[i] ? first_rank(s, ms->member[i]) : NULL;
         if (p) peer_say(p, MESSAGE_OPEN, open.round, text, open_write(&open, text));
     }
@@ -83,25 +84,40 @@ static void sweep(Server *s) {
     }
 }
 
+/* Islands come to a follower when it has what they fetch. */
+static int server_has_part(const Server *s) {
+    return server_leads(s) || s->had == s->weights.elems * WEIGHTS_TENSORS;
+}
+
+/* Of a server that leads: rounds end and begin. */
+static void lead(Server *s) {
+    server_count_arrivals(s);
+    server_look_at_followers(s);
+    if (members_may_close(&s->members)) server_close_round(s);
+    sweep(s);
+    if (server_is_done(s)) tell_end(s);
+    else if (server_is_whole(s) && members_may_open(&s->members)) open_round(s);
+    leases_sync(&s->leases);
+}
+
 int server_turn(Server *s, double ms, ServerRound *over) {
     Channel *c;
-    int      may_accept = s->peers.count < PEERS_MOST;
+    int      may_accept = s->peers.count < PEERS_MOST && server_has_part(s);
     double   before = clock_ms();
     if (before - s->looked_ms > s->patience_ms / 2) /* this process was held up: nobody was silent for that */
         for (int i = 0; i < s->members.count; i++) s->members.member[i]->heard_ms += before - s->looked_ms;
     peers_wait(&s->peers, may_accept ? s->listening : -1, ms);
-    while (s->peers.count < PEERS_MOST && (c = channel_accept(s->listening, &s->key))) {
+    while (may_accept && s->peers.count < PEERS_MOST && (c = channel_accept(s->listening, &s->key))) {
         channel_limit(c, s->elems);
         peers_add(&s->peers, c, clock_ms());
     }
-    for (int i = 0; i < s->peers.count && !s->is_over;)
+    for (int i = 0; i < s->peers.count && !s->is_over;) {
         if (server_serve_peer(s, i)) i++;
+        if (server_leads(s)) server_count_arrivals(s);
+    }
     look_for_silence(s);
-    if (members_may_close(&s->members)) server_close_round(s);
-    sweep(s);
-    if (server_is_done(s)) tell_end(s);
-    else if (members_may_open(&s->members)) open_round(s);
-    leases_sync(&s->leases);
+    if (server_leads(s)) lead(s);
+    else sweep(s);
     s->looked_ms = clock_ms();
     if (!s->is_over) return 0;
     *over = s->over, s->is_over = 0;
@@ -110,6 +126,19 @@ int server_turn(Server *s, double ms, ServerRound *over) {
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
+static void take_weights(Server *s) {
+    const ServerParts *p = &s->parts;
+    int64_t            first = outer_part_begin(s->elems, p->part, p->parts);
+    int64_t            elems = outer_part_begin(s->elems, p->part + 1, p->parts) - first;
+    if (elems == 0 || outer_part_begin(s->elems, 1, p->parts) == 0)
+        fail(EXIT_CONFIG, "outer.server names %d servers, too many for a model of %lld parameters: each has %d at least",
+             p->parts, (long long)s->elems, OUTER_BLOCK);
+    s->follower = (Peer **)calloc((size_t)p->parts, sizeof *s->follower);
+    if (!s->follower) fail(EXIT_MEMORY, "no memory for a list of %d servers", p->parts);
+    s->weights = p->weights ? served_by(p->weights, first, elems) : served_alone(p->shards, first, elems);
+    if (p->weights) s->whole = served_by(p->weights, 0, s->elems);
+}
+
 Server *server_create(ServerParts parts) {
     const Config *c = parts.config;
     char          why[KEY_FAULT_BYTES];
@@ -117,18 +146,20 @@ Server *server_create(ServerParts parts) {
     Server       *s = (Server *)calloc(1, sizeof *s);
     if (!s) fail(EXIT_MEMORY, "no memory for the server");
     s->parts = parts;
-    s->elems = parts.weights->shards->layout.elems, s->every = c->outer.every, s->tokens = parts.tokens;
+    s->elems = parts.shards->layout.elems, s->every = c->outer.every, s->tokens = parts.tokens;
+    take_weights(s);
     s->rule = (OuterRule){c->outer.learning_rate, c->outer.momentum};
     s->patience_ms = c->outer.patience_seconds * 1e3;
-    int code = key_make(c->outer.key, why);
+    int code = server_leads(s) ? key_make(c->outer.key, why) : 0;
     if (!code) code = key_read(c->outer.key, &s->key, why);
     if (code) fail(code, "%s", why);
     s->listening = channel_listen(parts.listen, &fault);
     if (s->listening < 0) fail(fault.code, "%s", fault.text);
     int64_t round = parts.step / s->every;
     s->members = members_create(c, round);
-    s->leases = leases_open(path_of("%s/leases.jsonl", c->run.dir).text, round, parts.samples);
-    s->round_began_ms = s->looked_ms = clock_ms();
+    s->members.parts = server_leads(s) ? parts.parts : 1;
+    if (server_leads(s)) s->leases = leases_open(path_of("%s/leases.jsonl", c->run.dir).text, round, parts.samples);
+    s->round_began_ms = s->looked_ms = s->made_ms = clock_ms();
     return s;
 }
 
@@ -136,7 +167,9 @@ void server_destroy(Server *s) {
     if (!s) return;
     peers_destroy(&s->peers);
     members_destroy(&s->members);
-    leases_close(&s->leases);
+    if (server_leads(s)) leases_close(&s->leases);
+    served_destroy(&s->weights), served_destroy(&s->whole);
+    free(s->follower), free(s->counted), free(s->weight);
     close(s->listening);
     free(s);
 }

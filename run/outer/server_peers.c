@@ -91,7 +91,7 @@ int peer_ask(Peer *p, PeerGet get) {
 
 static int has_room(const Peer *p) { return channel_unsent(p->channel) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES; }
 
-static void send_weights(Peer *p, const Optimizer *weights) {
+static void send_weights(Peer *p, const Served *weights) {
     float *block = NULL;
     while (p->got < p->gets && has_room(p)) {
         PeerGet *g = &p->get[p->got];
@@ -109,7 +109,7 @@ static void send_weights(Peer *p, const Optimizer *weights) {
     if (p->got == p->gets) p->got = p->gets = 0;
 }
 
-void peer_send(Peer *p, const Optimizer *weights) {
+void peer_send(Peer *p, const Served *weights) {
     while (p->first && message_send(p->channel, p->first->kind, p->first->round, p->first->text, p->first->bytes) != 0) {
         PeerWord *next = p->first->next;
         free(p->first);

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-enum { PEERS_MOST = 8192, PEER_HELLO_MS = 30000 /* from connection to HELLO */, PEER_GETS_MOST = 1 << 20 };
+enum { PEERS_MOST = 8192, PEER_HELLO_MS = 30000 /* from connection to HELLO */, PEER_GETS_MOST = 1 << 20, PEER_LEADER = -1 };
 
 typedef struct PeerWord PeerWord;
 typedef struct { int64_t round, offset, elems; } PeerGet;
@@ -20,6 +20,9 @@ typedef struct {
     Channel  *channel;      /* owned */
     Member   *member;       /* borrowed; NULL: no HELLO yet */
     int       rank;         /* of the island */
+    int       part;         /* of a follower, or (PEER_LEADER) of the server that is followed; 0: of an island */
+    int       has_answer;   /* of a follower: to what it was told last */
+    Exact     squares;      /* in that answer */
     double    since_ms;
     int       is_ending;    /* its last words are said */
     PeerWord *first, *last; /* owned: control messages that wait, in order */
@@ -44,7 +47,7 @@ void  peer_refuse(Peer *p, int code, const char *why);
 /* 0: it asks for too much at a time. */
 int   peer_ask(Peer *p, PeerGet get);
 /* Sends what has room. X frames have the GET's round. */
-void  peer_send(Peer *p, const Optimizer *weights);
+void  peer_send(Peer *p, const Served *weights);
 
 #ifdef __cplusplus
 }

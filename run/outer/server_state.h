@@ -24,6 +24,15 @@ struct Server {
     int64_t     round_tokens, staleness; /* of the open round: what counted of it */
     double      round_loss;              /* the same: weighted by tokens */
     double      norm;                    /* send=gradients: of the last one */
+    Served      whole, weights;          /* the leader's: of the model; its part */
+    Peer      **follower;                /* the leader's, owned [parts]: NULLs have not come, and [0] */
+    Peer       *leader;                  /* the follower's */
+    Member    **counted;                 /* the follower's, owned [counts]: whose deltas the next STEP takes */
+    double     *weight;                  /* owned, the same */
+    int         counts;
+    int64_t     had;                     /* values of STATE that have come */
+    int         is_dismissed, code;      /* the run is over */
+    double      pinged_ms, made_ms;
     ServerRound over;
     int         is_over;
 };
@@ -42,10 +51,43 @@ void server_say_closed(Server *s, Member *m, int islands, double norm, int64_t s
 /* Reads what connection i has sent, and sends. Returns 0 when it is gone, or others are: the list is looked at again. */
 int  server_serve_peer(Server *s, int i);
 
+/* --- server_parts.c: the leader of several servers ---------------------------------------------------------------- */
+
+static inline int server_leads(const Server *s) { return s->parts.part == 0; }
+static inline int is_follower(const Peer *p) { return p->part > 0; }
+/* A FOLLOW, from a connection that is nobody's yet; and all that follows. fault: what is wrong with it, for refusing. */
+int  server_take_follow(Server *s, Peer *p, const char *text, size_t bytes, char *fault);
+int  server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void *payload, char *fault);
+/* Ends the program: a part of the model is gone. */
+void server_lose_follower(const Peer *p, const char *why);
+const char *server_fault(const Peer *p);
+void server_look_at_followers(Server *s);
+int  server_is_whole(const Server *s);
+/* Without waiting for an answer. */
+void server_tell(Server *s, MessageKind kind, const char *text, size_t bytes);
+/* The step on all parts; d: of this server's. Waits until it is done everywhere, and adds up what it gives. */
+void server_order(Server *s, const Step *step, float *d, Exact *squares);
+/* Waits until it has gone to the system; silent_ms: for so long nothing moves, then 0. */
+int  server_send(Server *s, Peer *p, FrameHeader h, const void *payload);
+/* The part's x, m and v, frame by frame. 0: the peer is lost. */
+int  server_send_state(Server *s, Peer *p, const Served *from, int64_t first, int64_t elems);
+/* A frame of the part's STATE, in order. */
+int  server_take_state(Server *s, const FrameHeader *h, const void *payload, const Served *to, int64_t first,
+                       int64_t elems, char *fault);
+
+/* --- server_follower.c -------------------------------------------------------------------------------------------- */
+
+/* Returns 0 with what is wrong with it in fault. */
+int  server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, char *fault);
+/* An island of which all ranks have sent their END. */
+void server_part_is_in(Server *s, Member *m);
+
 /* --- server_update.c ---------------------------------------------------------------------------------------------- */
 
-/* wait=none: the delta changes x at once. */
-void server_count_arrival(Server *s, Member *m);
+/* wait=none: each delta that has come changes x at once, until the round is over. */
+void server_count_arrivals(Server *s);
+/* Its squares are known: where they are not finite it is refused now. */
+void server_judge_early(Server *s, Member *m);
 /* wait=all: nobody trains any more. */
 void server_close_round(Server *s);
 

@@ -18,7 +18,7 @@ static const char *IDS[] = {"00000000000000aa", "00000000000000bb", "00000000000
 
 static void begin(OuterWait wait, int64_t least) {
     members_destroy(&ms);
-    ms = (Members){.wait = wait, .least = least, .step_samples = STEP, .seq_len = T};
+    ms = (Members){.wait = wait, .least = least, .step_samples = STEP, .seq_len = T, .parts = 1};
 }
 static Member *join(int i, int rank, int ranks) {
     Hello hello = {.rank = rank, .ranks = ranks};
@@ -34,6 +34,7 @@ static End end_of(int64_t steps) {
 }
 static int end(Member *m, int rank, double norm) {
     End e = end_of(H);
+    e.lease = m->lease.number;
     m->norm = norm, m->elems = P;
     return members_end(&ms, m, rank, &e, P, fault);
 }
