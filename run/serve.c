@@ -27,7 +27,7 @@
 enum { LISTEN, PART };
 const VerbKey SERVE_KEYS[] = {
     [LISTEN] = {"listen", "0.0.0.0:7000", "outer.server", "listen on this address, where it has another name here"},
-    [PART] = {"part", "0/2", NULL, "of outer.server with 2 entries: which of them this is, from 0; 0 leads, and saves"},
+    [PART] = {"part", "0/2", "the only one", "of outer.server with 2 entries: which of them this is, from 0; 0 leads"},
     {.name = NULL},
 };
 

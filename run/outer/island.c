@@ -39,7 +39,8 @@ static FrameType type_of(const Config *c) {
 
 size_t island_bytes(const Config *c, const Layout *layout) {
     size_t copy = round_copy_bytes(layout, (int)c->parallel.zero_stage, type_of(c));
-    return copy + (size_t)outer_servers(c->outer.server) * (sizeof(float) * MESSAGE_ELEMS + FRAME_PAYLOAD_LIMIT + CHANNEL_BYTES);
+    size_t link = sizeof(float) * MESSAGE_ELEMS + FRAME_PAYLOAD_LIMIT + CHANNEL_BYTES;
+    return copy + (size_t)outer_servers(c->outer.server) * link;
 }
 
 static int is_first(const Island *s) { return comm_rank(s->parts.comm) == 0; }

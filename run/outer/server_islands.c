@@ -9,7 +9,7 @@
 #include "run/outer/server_hello.h"
 #include "run/outer/server_state.h"
 
-enum { WHY_BYTES = 1024 };
+enum { WHY_BYTES = SERVER_FAULT_BYTES };
 
 /* --- refusing and losing ------------------------------------------------------------------------------------------ */
 
@@ -192,7 +192,16 @@ static void take_bye(Server *s, Peer *p) {
     else server_lose_member(s, m, "leaves");
 }
 
-/* From another server; the same. */
+/* wait=all: an island fetches the x of the round that is open, whichever it names. */
+static void take_get(Server *s, Peer *p, const FrameHeader *h) {
+    int64_t round = server_leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
+    if (h->offset < s->weights.first || h->offset + h->elems > s->weights.first + s->weights.elems)
+        refuse_peer(s, p, EXIT_PEER, "the island asked for weights that another server has");
+    else if (!peer_ask(p, (PeerGet){round, h->offset, h->elems}))
+        refuse_peer(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
+}
+
+/* Of another server. Returns 0 when the peer is not to be read on. */
 static int take_of_server(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
     char fault[WHY_BYTES] = "";
     int  is_good = message_check(h, p->part == PEER_LEADER ? FROM_LEADER : FROM_FOLLOWER, fault);
@@ -225,12 +234,7 @@ static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payl
         case MESSAGE_END:   take_end(s, p, text, h->payload_bytes); break;
         case MESSAGE_PING:  peer_say(p, MESSAGE_PING, 0, NULL, 0); break;
         case MESSAGE_BYE:   take_bye(s, p); return 0;
-        case MESSAGE_GET:
-            if (h->offset < s->weights.first || h->offset + h->elems > s->weights.first + s->weights.elems)
-                refuse_peer(s, p, EXIT_PEER, "the island asked for weights that another server has");
-            else if (!peer_ask(p, (PeerGet){server_leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round, h->offset, h->elems}))
-                refuse_peer(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
-            break;
+        case MESSAGE_GET:   take_get(s, p, h); break;
         default: break;
     }
     return !p->is_ending;

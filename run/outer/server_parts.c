@@ -86,7 +86,8 @@ void server_tell(Server *s, MessageKind kind, const char *text, size_t bytes) {
 int server_take_follow(Server *s, Peer *p, const char *text, size_t bytes, char *fault) {
     Follow follow;
     if (!follow_read(text, bytes, &follow, fault)) return EXIT_CONFIG;
-    int code = follow_refuse(&follow, s->parts.config, s->parts.parts, s->elems, fault, MESSAGE_TEXT / 4), k = follow.part;
+    int code = follow_refuse(&follow, s->parts.config, s->parts.parts, s->elems, fault, SERVER_FAULT_BYTES);
+    int k = follow.part;
     follow_free(&follow);
     if (!code && (!server_leads(s) || s->follower[k])) {
         snprintf(fault, MESSAGE_FAULT_BYTES, 

@@ -55,7 +55,9 @@ int  server_serve_peer(Server *s, int i);
 
 static inline int server_leads(const Server *s) { return s->parts.part == 0; }
 static inline int is_follower(const Peer *p) { return p->part > 0; }
-/* A FOLLOW, from a connection that is nobody's yet; and all that follows. fault: what is wrong with it, for refusing. */
+/* A FOLLOW, from a connection that is nobody's yet: 0, or the exit code for it, with what is wrong in fault. Then all that
+ * it sends: 1, or 0 with that. */
+enum { SERVER_FAULT_BYTES = 1024 };
 int  server_take_follow(Server *s, Peer *p, const char *text, size_t bytes, char *fault);
 int  server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void *payload, char *fault);
 /* Ends the program: a part of the model is gone. */
