@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "run/checkpoint/checkpoint_folders.h"
+#include "run/guard/signals.h"
 #include "run/outer/server_state.h"
 
 int64_t server_step(const Server *s) { return s->members.round * s->every; }
@@ -126,6 +127,15 @@ int server_turn(Server *s, double ms, ServerRound *over) {
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
+/* The leader makes the key, perhaps on this machine and just now. */
+static void await_key(const Server *s) {
+    const char *path = s->parts.config->outer.key;
+    for (double until_ms = clock_ms() + s->patience_ms; access(path, F_OK) != 0 && clock_ms() < until_ms;) {
+        if (signals_stop()) return;
+        usleep(50000);
+    }
+}
+
 static void take_weights(Server *s) {
     const ServerParts *p = &s->parts;
     int64_t            first = outer_part_begin(s->elems, p->part, p->parts);
@@ -150,6 +160,7 @@ Server *server_create(ServerParts parts) {
     take_weights(s);
     s->rule = (OuterRule){c->outer.learning_rate, c->outer.momentum};
     s->patience_ms = c->outer.patience_seconds * 1e3;
+    if (!server_leads(s)) await_key(s);
     int code = server_leads(s) ? key_make(c->outer.key, why) : 0;
     if (!code) code = key_read(c->outer.key, &s->key, why);
     if (code) fail(code, "%s", why);

@@ -58,6 +58,15 @@ alone() {
 expect "deltas at once, on one server and on three" eval 'alone 1 one-n $DELTAS && alone 3 three-n $DELTAS && same one-n three-n'
 expect "gradients at once, on one server and on two" eval 'alone 1 one-gn $GRADIENTS && alone 2 two-gn $GRADIENTS && same one-gn two-gn'
 
+# --- another server comes before the first, and before its key ----------------------------------------------------------
+mkdir early; server=() servers=$(list 2)
+(cd early && exec "$TRAIN" serve ../tiny.json outer.server="$servers" part=1/2 $DELTAS > ../early.1 2>&1) & server=$!
+sleep 0.2
+(cd early && exec "$TRAIN" serve ../tiny.json run.dir=run outer.server="$servers" part=0/2 $DELTAS > ../early.0 2>&1) & server+=($!)
+says early.1 'serving on'; ok $? "it waits for both"
+kill -TERM ${server[1]}
+expect "and stops with the first" all_end 75 ${server[@]}
+
 # --- a lost server ------------------------------------------------------------------------------------------------------
 long="outer.every=4 run.steps=4000 outer.patience_seconds=20 checkpoint.every=40"
 serves 2 lost $long; begin 1 lost-a $long; island=$job
