@@ -10,6 +10,7 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/checkpoint/memory_copies.h"
 #include "run/outer/island.h"
+#include "run/outer/server_list.h"
 #include "run/serve_memory.h"
 
 ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Groups *groups) {
@@ -29,6 +30,16 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Gro
                        .any_threads = c->parallel.deterministic};
     if (groups) model_take_groups(&spec, groups);
     return spec;
+}
+
+static size_t largest_follower(const Config *c) {
+    size_t most = 0;
+    int    servers = c->outer.server ? outer_servers(c->outer.server) : 1;
+    for (int part = 1; part < servers; part++) {
+        ServeBytes of = serve_bytes(c, part);
+        if (of.all > most) most = of.all;
+    }
+    return most;
 }
 
 static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
@@ -86,7 +97,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
               .island_bytes = c->outer.server && *c->outer.server ? island_bytes(c, &layout) : 0,
               .copies_bytes = c->checkpoint.memory_every > 0 ? memory_copies_bytes(&layout, spec.optimizer, ranks.hosts) : 0,
               .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer),
-              .server_bytes = c->outer.server && *c->outer.server ? serve_bytes(c).all : 0};
+              .server_bytes = c->outer.server && *c->outer.server ? serve_bytes(c, 0).all : 0,
+              .follower_bytes = largest_follower(c)};
     p.host_bytes = p.comm_bytes + p.host_copy_bytes + p.ahead_bytes + p.offload_bytes + p.island_bytes;
     p.device_bytes = p.params_bytes + p.grads_bytes + p.optimizer_bytes + p.activation_bytes + p.scratch_bytes +
                      p.batch_bytes + p.tree_bytes + p.library_bytes + p.reserve_bytes +
@@ -203,6 +215,7 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     snprintf(row, sizeof row, "server, where it runs: with the deltas of %lld island%s",
              (long long)c->outer.least_islands, c->outer.least_islands == 1 ? "" : "s");
     if (p->server_bytes > 0) print_row(out, row, p->server_bytes);
+    if (p->follower_bytes > 0) print_row(out, "each other server, where it runs: at most", p->follower_bytes);
 }
 
 char *plan_memory_advice(const Config *c, const Plan *p) {

@@ -48,7 +48,8 @@ typedef struct {
     size_t    host_bytes;                   /* the sum of these five */
     size_t    copies_bytes;                 /* files of copies in memory, which are not pinned; of device_bytes on the CPU */
     size_t    checkpoint_bytes;             /* one checkpoint on disk */
-    size_t    server_bytes;                 /* outer.server: of `serve`, where it runs; 0: no islands */
+    size_t    server_bytes;                 /* outer.server: of `serve`, where it runs, of several the first; 0: no islands */
+    size_t    follower_bytes;               /* the largest of the other servers; 0: there are none */
 } Plan;
 
 /* The model of a run of this config on so many ranks. groups: NULL for a plan, of the stage's first rank. */

@@ -1,5 +1,6 @@
-/* serve.c - the verb serve: the server of a run of islands, in a run folder of its own. One process without MPI; its
- * weights and momentum lie in host memory, in the order and format of a checkpoint. The protocol is run/outer/server.h's.
+/* serve.c - the verb serve: the server of a run of islands, in a run folder of its own, or of several servers one that
+ * follows, without a folder. One process without MPI; its weights and momentum lie in host memory, in the order and
+ * format of a checkpoint. The protocol is run/outer/server.h's.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 #include "run/guard/signals.h"
 #include "run/metrics.h"
 #include "run/outer/server.h"
+#include "run/outer/server_list.h"
 #include "run/plan.h"
 #include "run/progress.h"
 #include "run/run_folder.h"
@@ -24,9 +26,10 @@
 #include "run/verb_arguments.h"
 #include "run/verbs.h"
 
-enum { LISTEN };
+enum { LISTEN, PART };
 const VerbKey SERVE_KEYS[] = {
     [LISTEN] = {"listen", "0.0.0.0:7000", "outer.server", "listen on this address, where it has another name here"},
+    [PART] = {"part", "0/2", "the only one", "of outer.server with 2 entries: which of them this is, from 0; 0 leads"},
     {.name = NULL},
 };
 
@@ -47,28 +50,46 @@ typedef struct {
     Metrics        *metrics;
     Requests        requests;
     Server         *server;
-    const char     *listen;
+    const char     *listen;    /* "": the entry of outer.server */
+    char            entry[OUTER_ADDRESS_BYTES];
+    const char     *asked_part; /* NULL: none */
+    int             part, parts;
 } Serving;
 
 /* --- what it holds ------------------------------------------------------------------------------------------------ */
 
-static Config read_config(int argc, char **argv, const char **listen) {
-    Config config;
-    int    kept = 0;
+/* "1/3", which must be an entry of outer.server. */
+static void read_part(Serving *s) {
+    int  parts = 0;
+    char left;
+    s->parts = outer_servers(s->config.outer.server);
+    if (!s->asked_part && s->parts > 1)
+        fail(EXIT_CONFIG, "serve: outer.server names %d servers: give part=0/%d to part=%d/%d, one to each", s->parts,
+             s->parts, s->parts - 1, s->parts);
+    if (!s->asked_part) return;
+    if (sscanf(s->asked_part, "%d/%d%c", &s->part, &parts, &left) != 2 || parts < 1 || s->part < 0 || s->part >= parts)
+        fail(EXIT_CONFIG, "serve: part=%s is no k/n with k from 0 to n - 1", s->asked_part);
+    if (parts != s->parts)
+        fail(EXIT_CONFIG, "serve: part=%s is of %d servers, and outer.server names %d", s->asked_part, parts, s->parts);
+}
+
+static void read_config(Serving *s, int argc, char **argv) {
+    int kept = 0;
     if (argc < 2) verb_misused("serve", "needs a config");
     for (int i = 2; i < argc; i++) {
         VerbArgument a = verb_key_or_config("serve", argv[i]);
-        if (a.row == LISTEN) *listen = verb_text(&a);
+        if (a.row == LISTEN) s->listen = verb_text(&a);
+        else if (a.row == PART) s->asked_part = verb_text(&a);
         else argv[2 + kept++] = argv[i];
     }
-    char *faults = config_load(argv[1], argv + 2, kept, 1, &config);
+    char *faults = config_load(argv[1], argv + 2, kept, 1, &s->config);
     if (faults) fail_lines(EXIT_CONFIG, faults);
-    if (!*config.outer.server)
+    if (!*s->config.outer.server)
         fail(EXIT_CONFIG, "serve: outer.server is \"\": give the host:port at which islands find this server");
-    if (config.run.stop_step)
+    if (s->config.run.stop_step)
         fail(EXIT_CONFIG, "serve: run.stop_step stops an island, and its server serves on: run.stop_step=0");
-    if (!**listen) *listen = config.outer.server;
-    return config;
+    read_part(s);
+    if (!*s->listen) s->listen = outer_server(s->config.outer.server, s->part, s->entry);
 }
 
 /* The weights of its checkpoint, of model.init_from, or new ones. */
@@ -95,9 +116,7 @@ static void load_weights(Serving *s) {
              c->run.dir, (long long)s->resumed.step, (long long)c->outer.every);
 }
 
-static void open_run(Serving *s, int argc, char **argv) {
-    *s = (Serving){.listen = ""};
-    s->config = read_config(argc, argv, &s->listen);
+static void open_run(Serving *s) {
     const Config *c = &s->config;
     run_folder_check(c);
     s->tokenizer = sample_tokenizer(c);
@@ -110,7 +129,7 @@ static void open_run(Serving *s, int argc, char **argv) {
     signals_keep_to_main();
     s->lock = lock_run_folder(c->run.dir, s->comm, NULL, LOCK_BEAT_MS);
     checkpoint_precheck(c);
-    s->weights = serve_weights_create(c);
+    s->weights = serve_weights_create(c, 0);
     s->stream = stream_create(0);
     load_weights(s);
 }
@@ -129,8 +148,16 @@ static void begin(Serving *s) {
     s->checkpoint.log = metrics_path(s->metrics), s->checkpoint.log_fd = metrics_fd(s->metrics);
     s->requests = requests_start(s->comm, c->run.dir, c->run.max_minutes, clock_ms(),
                                  (double)checkpoint_disk_bytes(&s->weights.shards->layout, s->weights.optimizer.kind));
-    s->server = server_create((ServerParts){c, &s->train, &s->weights.optimizer, s->listen, s->resumed.step,
-                                            s->state.start.tokens, s->state.start.samples, progress_note});
+    s->server = server_create((ServerParts){.config = c,
+                                            .train = &s->train,
+                                            .weights = &s->weights.optimizer,
+                                            .shards = s->weights.shards,
+                                            .parts = s->parts,
+                                            .listen = s->listen,
+                                            .step = s->resumed.step,
+                                            .tokens = s->state.start.tokens,
+                                            .samples = s->state.start.samples,
+                                            .note = progress_note});
 }
 
 static void end(Serving *s) {
@@ -162,6 +189,7 @@ static void save(Serving *s) {
     int64_t step = server_step(s->server);
     if (saver_step(s->saver) == step || (s->resumed.ranks > 0 && s->resumed.step == step)) return;
     report_saved(s, saver_finish(s->saver));
+    server_collect(s->server);
     s->state.start = (Position){step, server_tokens(s->server), server_next_sample(s->server)};
     int logged = metrics_catch_up(s->metrics, fault);
     saver_start(s->saver, step, logged ? NULL : fault);
@@ -221,12 +249,49 @@ static void see_them_off(Serving *s) {
     while (server_islands(s->server) > 0 && goes_on(s)) server_turn(s->server, TURN_MS, &over);
 }
 
+/* --- another server's part ---------------------------------------------------------------------------------------- */
+
+static void say_ready(const Server *server) {
+    char address[CHANNEL_PEER_BYTES];
+    server_address(server, address);
+    progress_note("serving on %s", address);
+}
+
+/* It has no run folder: the first server saves its part. */
+static int serve_part(Serving *s) {
+    const Config *c = &s->config;
+    World        *w = world_join((Launch){.size = 1});
+    s->comm = world_all(w);
+    device_open(0, world_threads(w));
+    signals_keep_to_main();
+    s->weights = serve_weights_create(c, s->part);
+    s->server = server_create((ServerParts){.config = c,
+                                            .shards = s->weights.shards,
+                                            .memory = s->weights.part,
+                                            .part = s->part,
+                                            .parts = s->parts,
+                                            .listen = s->listen,
+                                            .note = progress_note});
+    progress_note("part %d of %d: %lld of %lld parameters, %s of memory; waiting for the first server of %s", s->part,
+                  s->parts, (long long)server_part_elems(s->server), (long long)s->weights.shards->layout.elems,
+                  plan_bytes_text((double)serve_bytes(c, s->part).all).text, c->outer.server);
+    int code = server_follow(s->server, say_ready);
+    progress_note(code == EXIT_DONE ? "done" : "stopped; the first server has saved the run");
+    server_destroy(s->server);
+    serve_weights_destroy(&s->weights);
+    world_leave(w);
+    config_free(&s->config);
+    return code;
+}
+
 int verb_serve(int argc, char **argv) {
-    Serving serving, *s = &serving;
+    Serving serving = {.listen = "", .parts = 1}, *s = &serving;
     char    address[CHANNEL_PEER_BYTES];
     signals_install();
     signals_answer((Launch){.size = 1});
-    open_run(s, argc, argv);
+    read_config(s, argc, argv);
+    if (s->part > 0) return serve_part(s);
+    open_run(s);
     int64_t steps = s->config.run.steps;
     if (s->resumed.step >= steps) {
         progress_note("%s is at step %lld of run.steps = %lld already: nothing to do", s->config.run.dir,
@@ -236,14 +301,15 @@ int verb_serve(int argc, char **argv) {
     }
     begin(s);
     server_address(s->server, address);
-    progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps, %s of memory",
-                  s->config.run.dir, address, (long long)s->resumed.step, (long long)steps, (long long)s->config.outer.every,
-                  plan_bytes_text((double)serve_bytes(&s->config).all).text);
+    progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps, %s of memory", s->config.run.dir, address,
+                  (long long)s->resumed.step, (long long)steps, (long long)s->config.outer.every,
+                  plan_bytes_text((double)serve_bytes(&s->config, 0).all).text);
     serve_rounds(s);
     save(s);
     report_saved(s, saver_finish_last(s->saver));
     int is_done = server_is_done(s->server);
     if (is_done) see_them_off(s);
+    server_dismiss(s->server, is_done ? EXIT_DONE : EXIT_STOPPED);
     progress_note(is_done ? "done: step %lld of %lld"
                           : "stopped at step %lld of %lld, saved; the same command goes on from here",
                   (long long)server_step(s->server), (long long)steps);

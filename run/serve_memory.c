@@ -5,6 +5,9 @@
 
 #include "model/params.h"
 #include "run/checkpoint/checkpoint.h"
+#include "run/outer/outer_rule.h"
+#include "run/outer/server_list.h"
+#include "run/outer/server_weights.h"
 #include "run/plan.h"
 
 /* Shards and optimizer of one rank. */
@@ -27,37 +30,57 @@ void serve_weights_destroy(ServeWeights *w) {
     optimizer_destroy(&w->optimizer);
     shards_destroy(w->shards);
     arena_destroy(&w->params), arena_destroy(&w->grads), arena_destroy(&w->state), arena_destroy(&w->sums);
+    free(w->part);
 }
 
-ServeBytes serve_bytes(const Config *c) {
-    ServeWeights w = carve_dry(c);
-    size_t       elems = (size_t)w.shards->layout.elems;
-    ServeBytes   b = {.weights = w.params.peak_bytes + w.grads.peak_bytes + w.state.peak_bytes + w.sums.peak_bytes,
-                      .copy = saver_bytes(&w.shards->layout, w.optimizer.kind),
-                      .deltas = sizeof(float) * elems * (size_t)c->outer.least_islands,
-                      .moments = c->outer.moments == MOMENTS_PEER ? OPTIMIZER_STATES * sizeof(float) * elems : 0};
+static size_t elems_of(const Config *c, const Layout *layout, int part) {
+    int parts = outer_servers(c->outer.server);
+    return (size_t)(outer_part_begin(layout->elems, part + 1, parts) - outer_part_begin(layout->elems, part, parts));
+}
+
+ServeBytes serve_bytes(const Config *c, int part) {
+    ServeWeights  w = carve_dry(c);
+    const Layout *layout = &w.shards->layout;
+    size_t        elems = elems_of(c, layout, part);
+    ServeBytes    b = {.weights = WEIGHTS_TENSORS * sizeof(float) * elems,
+                       .deltas = sizeof(float) * elems * (size_t)c->outer.least_islands,
+                       .moments = c->outer.moments == MOMENTS_PEER ? OPTIMIZER_STATES * sizeof(float) * elems : 0};
+    if (part == 0) {
+        b.weights = w.params.peak_bytes + w.grads.peak_bytes + w.state.peak_bytes + w.sums.peak_bytes;
+        b.copy = saver_bytes(layout, w.optimizer.kind);
+    }
     b.all = b.weights + b.copy + b.deltas + b.moments;
     serve_weights_destroy(&w);
     return b;
 }
 
 /* All at once, before anything is begun. */
-static void check_memory(const Config *c) {
-    ServeBytes b = serve_bytes(c);
+static void check_memory(const Config *c, int part) {
+    ServeBytes b = serve_bytes(c, part);
     void      *all = malloc(b.all);
     if (!all)
         fail(EXIT_MEMORY,
-             "a server of this model takes %s of memory, and this machine does not give it: %s for weights, "
+             "a server of %s takes %s of memory, and this machine does not give it: %s for weights, "
              "%s for the copy of checkpoints, %s for deltas (outer.least_islands = %lld), %s for moments",
-             plan_bytes_text((double)b.all).text, plan_bytes_text((double)b.weights).text,
-             plan_bytes_text((double)b.copy).text, plan_bytes_text((double)b.deltas).text,
-             (long long)c->outer.least_islands, plan_bytes_text((double)b.moments).text);
+             part > 0 ? "a part of this model" : "this model", plan_bytes_text((double)b.all).text,
+             plan_bytes_text((double)b.weights).text, plan_bytes_text((double)b.copy).text,
+             plan_bytes_text((double)b.deltas).text, (long long)c->outer.least_islands,
+             plan_bytes_text((double)b.moments).text);
     free(all);
 }
 
-ServeWeights serve_weights_create(const Config *c) {
-    check_memory(c);
-    ServeWeights dry = carve_dry(c), w;
+static ServeWeights create_part(const Config *c, int part) {
+    ServeWeights w = carve_dry(c);
+    size_t       elems = elems_of(c, &w.shards->layout, part);
+    w.part = (float *)calloc(elems * WEIGHTS_TENSORS, sizeof *w.part);
+    if (!w.part && elems > 0) fail(EXIT_MEMORY, "no memory for this server's part of the weights");
+    return w;
+}
+
+ServeWeights serve_weights_create(const Config *c, int part) {
+    check_memory(c, part);
+    if (part > 0) return create_part(c, part);
+    ServeWeights dry = carve_dry(c), w = {0};
     w.params = arena_create("parameters", dry.params.peak_bytes);
     w.grads = arena_create("gradients", dry.grads.peak_bytes);
     w.state = arena_create_host("optimizer", dry.state.peak_bytes), w.sums = arena_create("sums", dry.sums.peak_bytes);

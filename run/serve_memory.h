@@ -11,26 +11,29 @@
 extern "C" {
 #endif
 
-/* x and its states, of one rank in host memory: run/outer/server_weights.h. */
+/* x and its states (run/outer/server_weights.h): of the server that leads, the whole model's in an optimizer of one rank
+ * in host memory; of another, its part's in memory of its own. */
 typedef struct {
     Arena     params, grads, state, sums;
-    Shards   *shards;    /* owned */
-    Optimizer optimizer; /* owned */
+    Shards   *shards;    /* owned; of a part: without memory */
+    Optimizer optimizer; /* owned, the same */
+    float    *part;      /* owned; x, m and v of a part, zeros; NULL: the server leads */
 } ServeWeights;
 
-/* Ends the program with 71 where the memory of serve_bytes is not to be had. */
-ServeWeights serve_weights_create(const Config *config);
+/* part: of outer.server, from 0, which leads. Ends the program with 71 where the memory of serve_bytes is not to be
+ * had. */
+ServeWeights serve_weights_create(const Config *config, int part);
 void         serve_weights_destroy(ServeWeights *w);
 
 /* Bytes. A connection takes CHANNEL_BYTES more. */
 typedef struct {
     size_t weights;      /* and what an update of x needs */
-    size_t copy;         /* from which checkpoints are written */
-    size_t deltas;       /* one an island, of outer.least_islands */
+    size_t copy;         /* from which checkpoints are written: the one that leads writes them */
+    size_t deltas;       /* of its part: one an island, of outer.least_islands */
     size_t moments;      /* outer.moments=peer: of one island, on their way to others */
     size_t all;
 } ServeBytes;
-ServeBytes serve_bytes(const Config *config);
+ServeBytes serve_bytes(const Config *config, int part);
 
 #ifdef __cplusplus
 }

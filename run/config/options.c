@@ -141,7 +141,7 @@ const Option OPTIONS[] = {
     FLAG(parallel.deterministic, "false", "the same bits at 1, 2, 4 and 8 ranks"),
 
     TEXT(outer.server, "\"\"", 0, 4095,
-         "host:port of ./train_gpt serve, of which this job is an island; several servers are separated by commas; \"\" = none"),
+         "host:port of ./train_gpt serve, of which this job is an island; several, with a part of the model each, are separated by commas; \"\" = none"),
     INTEGER(outer.every, "100", 1, EXACT, "steps of a round: after so many an island sends and fetches; divides run.steps", FIXED),
     CHOICE(outer.send, "\"deltas\"", SEND_WORDS,
            "deltas: an island's own updates of a round (DiLoCo, local SGD); gradients: the server updates (parameter server)", FIXED),

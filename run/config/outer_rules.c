@@ -57,8 +57,6 @@ static void rule_server(ConfigLoad *load) {
                    json_quote_short(shown, sizeof shown, load->config->outer.server));
         return;
     }
-    if (strchr(load->config->outer.server, ','))
-        faults_add(&load->faults, rule_where(load, keys), "outer.server of several is not built yet: one host:port");
 }
 
 /* A run of islands ends with a whole round. */

@@ -1,4 +1,4 @@
-/* island.c - see island.h. Each rank has a Link of its own (island_link.h); here the ranks agree on theirs. */
+/* island.c - see island.h. Each rank has Links of its own (island_link.h); here the ranks agree on theirs. */
 #include "run/outer/island_state.h"
 
 #include <stdio.h>
@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "run/guard/signals.h"
 #include "run/outer/hello_data.h"
+#include "run/outer/server_list.h"
 
 static const double LOOK_MS = 50.0, GOODBYE_MS = 10e3;
 
@@ -26,7 +27,8 @@ static RoundUse use_of(const Config *c) { return c->outer.stream ? ROUND_STREAMS
 
 size_t island_bytes(const Config *c, const Layout *layout) {
     size_t copy = round_copy_bytes(layout, (int)c->parallel.zero_stage, type_of(c), use_of(c));
-    return copy + turns_bytes(c, layout) + sizeof(float) * MESSAGE_ELEMS + FRAME_PAYLOAD_LIMIT + CHANNEL_BYTES;
+    size_t link = sizeof(float) * MESSAGE_ELEMS + FRAME_PAYLOAD_LIMIT + CHANNEL_BYTES;
+    return copy + turns_bytes(c, layout) + (size_t)outer_servers(c->outer.server) * link;
 }
 
 static int is_first(const Island *s) { return comm_rank(s->parts.comm) == 0; }
@@ -40,6 +42,16 @@ static void end_where_refused(Island *s, int code, const char *why) {
     if (any_fault(s->parts.comm, fault)) fail((int)worst, "%s", fault);
 }
 
+/* Collective. Where a server has refused this rank. */
+static void end_where_broken(Island *s) {
+    const Link *broken = links_broken(s->link, s->links);
+    end_where_refused(s, broken ? broken->refuse.code : 0, broken ? broken->fault : "");
+}
+
+static void hang_up(Island *s) {
+    for (int i = 0; i < s->links; i++) link_take(&s->link[i], NULL);
+}
+
 Island *island_create(IslandParts parts) {
     Island *s = (Island *)calloc(1, sizeof *s);
     char    fault[KEY_FAULT_BYTES] = "";
@@ -48,8 +60,12 @@ Island *island_create(IslandParts parts) {
     int code = key_read(parts.config->outer.key, &s->key, fault);
     end_where_refused(s, code, fault);
     s->copy = round_copy_create(parts.optimizer, parts.stream, type_of(parts.config), use_of(parts.config));
-    s->link = link_create(&s->copy, parts.optimizer->shards->layout.elems, comm_rank(parts.comm), comm_size(parts.comm),
-                          parts.config->outer.patience_seconds);
+    s->links = outer_servers(parts.config->outer.server);
+    s->link = (Link *)calloc((size_t)s->links, sizeof *s->link);
+    if (!s->link) fail(EXIT_MEMORY, "no memory for the connections to %d servers", s->links);
+    for (int i = 0; i < s->links; i++)
+        s->link[i] = link_create(&s->copy, parts.optimizer->shards->layout.elems, comm_rank(parts.comm),
+                                 comm_size(parts.comm), parts.config->outer.patience_seconds, i, s->links);
     turns_create(s);
     return s;
 }
@@ -57,14 +73,15 @@ Island *island_create(IslandParts parts) {
 void island_destroy(Island *s) {
     if (!s) return;
     turns_destroy(s);
-    link_destroy(&s->link);
+    for (int i = 0; i < s->links; i++) link_destroy(&s->link[i]);
+    free(s->link);
     round_copy_destroy(&s->copy);
     free(s);
 }
 
-const Open           *island_round(const Island *s) { return &s->link.open; }
+const Open           *island_round(const Island *s) { return &s->link->open; }
 const IslandExchange *island_ended(const Island *s) { return &s->ended; }
-int                   island_number(const Island *s) { return s->link.welcome.number; }
+int                   island_number(const Island *s) { return s->link->welcome.number; }
 int                   island_fragments(const Island *s) { return s->turns.count; }
 const char           *island_lost(const Island *s) { return s->lost; }
 int64_t               island_gift(const Island *s) { return s->gift; }
@@ -76,11 +93,13 @@ static void tick(const Island *s) { watchdog_tick(s->parts.watchdog, "the wait f
 Awaited island_await(Island *s, int (*is_ready)(const Link *), int may_stop) {
     if (may_stop) requests_begin(s->parts.requests);
     for (;;) {
-        link_wait(&s->link, is_ready, LOOK_MS);
+        links_wait(s->link, s->links, is_ready, LOOK_MS);
         tick(s);
-        int64_t all[3] = {is_ready(&s->link), !s->link.is_broken, -s->link.refuse.code};
+        const Link *broken = links_broken(s->link, s->links);
+        int         code = broken ? broken->refuse.code : 0;
+        int64_t     all[3] = {links_are_ready(s->link, s->links, is_ready), !broken, -code};
         comm_all_reduce_i64(s->parts.comm, all, 3, COMM_MIN);
-        if (all[2] < 0) end_where_refused(s, s->link.refuse.code, s->link.fault);
+        if (all[2] < 0) end_where_refused(s, code, broken ? broken->fault : "");
         if (!all[1]) return BROKEN;
         if (all[0]) return MET;
         if (may_stop && requests_agree(s->parts.requests)) return STOPPED;
@@ -89,9 +108,11 @@ Awaited island_await(Island *s, int (*is_ready)(const Link *), int may_stop) {
 static Awaited await(Island *s, int (*is_ready)(const Link *)) { return island_await(s, is_ready, 1); }
 
 static int is_welcome(const Link *l) { return l->has_welcome; }
-static int is_opened(const Link *l) { return l->rank > 0 || l->has_open || (l->has_closed && l->closed.is_done); }
-static int is_closed(const Link *l) { return l->has_closed && is_opened(l); }
-static int has_turn(const Link *l) { return l->fetch.has_piece || !link_owns(l, l->fetch.turn); }
+static int is_opened(const Link *l) {
+    return l->rank > 0 || l->part > 0 || l->has_open || (l->has_closed && l->closed.is_done);
+}
+static int is_closed(const Link *l) { return l->part > 0 || (l->has_closed && is_opened(l)); }
+static int has_turn(const Link *l) { return l->fetch.turn < 0 || l->fetch.has_piece || !link_owns(l, l->fetch.turn); }
 int        island_has_sent(const Link *l) { return !l->send.is_on && channel_unsent(l->server) == 0; }
 static int has_answer(const Link *l) { return l->answers == l->pings; }
 
@@ -105,18 +126,24 @@ static int between_tries(void *island) {
 /* One try on each rank; 1 when all are connected. */
 static int try_to_connect(Island *s) {
     ChannelFault fault = {0};
-    Channel     *server = channel_connect(s->parts.config->outer.server, &s->key, 0.0, between_tries, s, &fault);
-    int64_t      connected = server != NULL;
-    link_take(&s->link, server);
-    end_where_refused(s, server || fault.code == EXIT_PEER ? 0 : fault.code, fault.text);
-    if (!server) snprintf(s->link.fault, sizeof s->link.fault, "%s", fault.text);
+    int64_t      connected = 1;
+    hang_up(s);
+    for (int i = 0; i < s->links && connected; i++) {
+        char address[OUTER_ADDRESS_BYTES];
+        outer_server(s->parts.config->outer.server, i, address);
+        link_take(&s->link[i], channel_connect(address, &s->key, 0.0, between_tries, s, &fault));
+        connected = s->link[i].server != NULL;
+    }
+    end_where_refused(s, connected || fault.code == EXIT_PEER ? 0 : fault.code, fault.text);
+    if (!connected) snprintf(s->link->fault, sizeof s->link->fault, "%s", fault.text);
     comm_all_reduce_i64(s->parts.comm, &connected, 1, COMM_MIN);
     return (int)connected;
 }
 
 /* Collective. The fault of the first rank that has one, on all. */
 static void share_fault(Island *s) {
-    snprintf(s->lost, sizeof s->lost, "%s", s->link.fault);
+    const Link *broken = links_broken(s->link, s->links);
+    snprintf(s->lost, sizeof s->lost, "%s", broken && broken->fault[0] ? broken->fault : s->link->fault);
     any_fault(s->parts.comm, s->lost);
 }
 
@@ -161,12 +188,12 @@ static void say_hello(Island *s) {
     HelloData     *data = hello_data(train);
     size_t         bytes = 0;
     Hello          hello = {.protocol = CHANNEL_PROTOCOL,
-                            .rank = s->link.rank,
-                            .ranks = s->link.ranks,
+                            .rank = s->link->rank,
+                            .ranks = s->link->ranks,
                             .config = config,
                             .data = data,
                             .data_files = train->shards,
-                            .elems = s->link.elems,
+                            .elems = s->link->elems,
                             .samples = train->samples,
                             .updates = s->updates,
                             .wants_moments = island_wants_moments(s)};
@@ -175,16 +202,14 @@ static void say_hello(Island *s) {
     if (!text)
         fail(EXIT_CONFIG, "config and names of data files are too long for outer.server: %zu bytes, at most %d", bytes,
              MESSAGE_JSON_LIMIT);
-    link_say(&s->link, MESSAGE_HELLO, 0, text, bytes);
+    for (int i = 0; i < s->links; i++) link_say(&s->link[i], MESSAGE_HELLO, 0, text, bytes);
     free(text);
     free(data);
     cJSON_Delete(config);
 }
 
-Awaited island_fetch(Island *s, MessageKind get, int64_t round) {
-    Link *l = &s->link;
-    link_fetch(l, get, round);
-    round_copy_begin(&s->copy);
+/* Collective. Each piece comes to one rank, and from there to all. */
+static Awaited fetch_part(Island *s, Link *l) {
     for (int64_t piece = 0; piece < l->fetch.pieces; piece++) {
         l->fetch.turn = piece;
         Awaited now = await(s, has_turn);
@@ -193,15 +218,24 @@ Awaited island_fetch(Island *s, MessageKind get, int64_t round) {
         int     owns = link_owns(l, piece);
         float  *x = owns ? l->fetch.piece : (float *)(void *)l->payload;
         comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(piece % l->ranks));
-        round_copy_take(&s->copy, piece * MESSAGE_ELEMS, x, elems);
+        round_copy_take(&s->copy, link_piece_begin(l, piece), x, elems);
         if (owns) l->fetch.has_piece = 0;
     }
+    l->fetch.turn = -1;
     return MET;
+}
+
+Awaited island_fetch(Island *s, MessageKind get, int64_t round) {
+    Awaited now = MET;
+    for (int i = 0; i < s->links; i++) link_fetch(&s->link[i], get, round);
+    round_copy_begin(&s->copy);
+    for (int i = 0; i < s->links && now == MET; i++) now = fetch_part(s, &s->link[i]);
+    return now;
 }
 
 /* Collective. What goes before the new weights: their copy's memory is free until they come. */
 static Awaited exchange_moments(Island *s) {
-    switch (s->link.open.moments) {
+    switch (s->link->open.moments) {
         case OPEN_GIVE: return island_give_moments(s);
         case OPEN_TAKE: return island_take_moments(s);
         default:        return MET;
@@ -211,7 +245,7 @@ static Awaited exchange_moments(Island *s) {
 /* Collective, once rank 0 knows how it goes on: all then know it, and hold the weights. An island that streams has them
  * already in all rounds but its first, and takes the last. */
 static Awaited begin_round(Island *s, int is_first_round) {
-    Link   *l = &s->link;
+    Link   *l = s->link;
     int64_t is_over = l->has_closed && l->closed.is_done;
     comm_broadcast(s->parts.comm, &is_over, sizeof is_over, 0);
     comm_broadcast(s->parts.comm, &l->open, sizeof l->open, 0);
@@ -228,13 +262,20 @@ static Awaited begin_round(Island *s, int is_first_round) {
 }
 static IslandState state_of(const Island *s) { return s->is_over ? ISLAND_DONE : ISLAND_TRAINS; }
 
-/* Where the server has another model, or only a part of this one. */
+/* Where the server has another model, or another part than its place in outer.server says. */
 static void check_welcome(Link *l) {
     const Welcome *w = &l->welcome;
-    if (w->elems == l->elems && w->parts == 1) return;
+    if (w->elems == l->elems && w->parts == l->parts && w->part == l->part) return;
     l->refuse.code = EXIT_CONFIG;
-    snprintf(l->fault, sizeof l->fault, "%s has part %d of %d of a model of %lld parameters; this one has %lld",
-             channel_peer(l->server), w->part, w->parts, (long long)w->elems, (long long)l->elems);
+    l->is_broken = 1;
+    if (w->elems != l->elems)
+        snprintf(l->fault, sizeof l->fault, "%s has a model of %lld parameters; this one has %lld",
+                 channel_peer(l->server), (long long)w->elems, (long long)l->elems);
+    else
+        snprintf(l->fault, sizeof l->fault,
+                 "%s has part %d of %d, and stands in place %d of the %d of outer.server: name all servers, in the "
+                 "order of their parts",
+                 channel_peer(l->server), w->part, w->parts, l->part, l->parts);
 }
 
 /* Collective, connected: from HELLO to the first weights. */
@@ -242,8 +283,8 @@ static Awaited introduce(Island *s) {
     say_hello(s);
     Awaited now = await(s, is_welcome);
     if (now != MET) return now;
-    check_welcome(&s->link);
-    end_where_refused(s, s->link.refuse.code, s->link.fault);
+    for (int i = 0; i < s->links; i++) check_welcome(&s->link[i]);
+    end_where_broken(s);
     do {
         now = await(s, is_opened);
         if (now == MET) now = begin_round(s, 1);
@@ -256,10 +297,10 @@ IslandState island_join(Island *s, int64_t updates) {
     turns_halt(s);
     s->has_lease = 0;
     s->updates = updates, s->gift = 0;
-    end_where_refused(s, s->link.refuse.code, s->link.fault);
+    end_where_broken(s);
     share_fault(s);
     if (s->lost[0]) warn("%s; this island joins again, and trains the round anew", s->lost);
-    link_take(&s->link, NULL);
+    hang_up(s);
     round_copy_forget(&s->copy);
     for (;;) {
         Awaited now = connect_all(s, until_ms);
@@ -269,7 +310,7 @@ IslandState island_join(Island *s, int64_t updates) {
         if (now == STOPPED) return ISLAND_STOPPED;
         share_fault(s);
         warn("%s; this island joins again", s->lost);
-        if (s->link.has_welcome) until_ms = clock_ms() + patience_ms;
+        if (s->link->has_welcome) until_ms = clock_ms() + patience_ms;
         if (is_past(s, until_ms)) return ISLAND_LOST;
         if (pause_a_second(s) == STOPPED) return ISLAND_STOPPED;
     }
@@ -279,37 +320,42 @@ IslandState island_join(Island *s, int64_t updates) {
 
 int island_keep(Island *s) {
     if (s->turns.is_on && pump_is_on(&s->turns.pump)) return 0;
-    link_keep(&s->link);
-    return s->link.is_broken;
+    for (int i = 0; i < s->links; i++) link_keep(&s->link[i]);
+    return links_broken(s->link, s->links) != NULL;
 }
 
 /* Collective. */
 static void begin_to_send(Island *s, IslandWork work) {
-    End end = {s->link.open.round, work.samples, work.tokens, 0.0, work.loss};
+    const Open *lease = &s->link->open;
+    End         end = {lease->round, work.samples, work.tokens, 0.0, work.loss, lease->lease};
     s->has_lease = 0;
     s->used = work.samples, s->updates = work.updates, s->gift = 0;
-    s->link.has_open = s->link.has_closed = 0;
+    s->link->has_open = s->link->has_closed = 0;
     if (s->turns.is_on) {
         s->turns.tokens += work.tokens;
-        link_send_end(&s->link, end);
+        link_send_end(s->link, end);
         return;
     }
     int of_gradients = s->parts.config->outer.send == SEND_GRADIENTS;
     end.norm = of_gradients ? round_copy_gradients(&s->copy) : round_copy_subtract(&s->copy);
-    link_send(&s->link, end);
+    for (int i = 0; i < s->links; i++) link_send(&s->link[i], end);
 }
 
 void island_count_bytes(Island *s, int64_t bytes[2]) {
-    const Channel *server = s->link.server;
-    bytes[0] = server ? (int64_t)channel_sent_bytes(server) : 0;
-    bytes[1] = server ? (int64_t)channel_received_bytes(server) : 0;
+    bytes[0] = bytes[1] = 0;
+    for (int i = 0; i < s->links; i++) {
+        const Channel *server = s->link[i].server;
+        if (!server) continue;
+        bytes[0] += (int64_t)channel_sent_bytes(server);
+        bytes[1] += (int64_t)channel_received_bytes(server);
+    }
     comm_all_reduce_i64(s->parts.comm, bytes, 2, COMM_SUM);
 }
 
 /* No round follows: outer.every divides run.steps. */
 static int is_last_round(const Island *s) {
     const Config *c = s->parts.config;
-    return s->link.open.step + c->outer.every >= c->run.steps;
+    return s->link->open.step + c->outer.every >= c->run.steps;
 }
 
 /* Collective: all that travels between turns is taken back, and the last round's rest is sent. */
@@ -330,7 +376,7 @@ IslandState island_exchange(Island *s, IslandWork work, int *ended) {
     if (now == STOPPED) return ISLAND_STOPPED;
     if (now == MET) {
         island_count_bytes(s, after);
-        s->ended = (IslandExchange){s->link.closed, clock_ms() - began_ms, after[0] - before[0],
+        s->ended = (IslandExchange){s->link->closed, clock_ms() - began_ms, after[0] - before[0],
                                     after[1] - before[1]};
         *ended = 1;
         return state_of(s);
@@ -342,7 +388,7 @@ IslandState island_exchange(Island *s, IslandWork work, int *ended) {
 
 /* The server closes the connection when it has read everything. */
 static void say_goodbye(Island *s) {
-    Link       *l = &s->link;
+    Link       *l = s->link;
     char        text[MESSAGE_TEXT];
     Bye         bye = {s->used};
     double      until_ms = clock_ms() + GOODBYE_MS;
@@ -360,15 +406,15 @@ static void say_goodbye(Island *s) {
 /* The server has read every rank's END before rank 0 says goodbye: it answers in order. */
 void island_leave(Island *s, IslandWork work) {
     turns_halt(s);
-    int64_t broken = s->link.is_broken;
+    int64_t broken = links_broken(s->link, s->links) != NULL;
     comm_all_reduce_i64(s->parts.comm, &broken, 1, COMM_MAX);
     if (!broken && s->turns.is_on) broken = turns_send_rest(s) != MET;
     if (!broken && s->has_lease && work.samples > 0) begin_to_send(s, work);
     if (!broken && island_await(s, island_has_sent, 0) == MET) {
-        link_ping(&s->link);
+        for (int i = 0; i < s->links; i++) link_ping(&s->link[i]);
         island_await(s, has_answer, 0);
-        if (is_first(s) && !s->link.is_broken) say_goodbye(s);
+        if (is_first(s) && !s->link->is_broken) say_goodbye(s);
         comm_barrier(s->parts.comm);
     }
-    link_take(&s->link, NULL);
+    hang_up(s);
 }

@@ -7,11 +7,13 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "run/outer/outer_rule.h"
 
 enum { ASKED_AHEAD = 4, PING_MS = 1000 };
 
-Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds) {
-    Link l = {.rank = rank, .ranks = ranks, .elems = elems, .copy = copy, .is_broken = 1};
+Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds, int part, int parts) {
+    Link l = {.rank = rank, .ranks = ranks, .elems = elems, .copy = copy, .is_broken = 1, .part = part, .parts = parts};
+    l.first = outer_part_begin(elems, part, parts), l.end = outer_part_begin(elems, part + 1, parts);
     l.patience_ms = patience_seconds * 1e3;
     l.fetch.piece = (float *)malloc(sizeof *l.fetch.piece * MESSAGE_ELEMS);
     l.payload = (char *)malloc(FRAME_PAYLOAD_LIMIT);
@@ -52,8 +54,10 @@ static void break_link(Link *l, const char *fmt, ...) {
 
 /* --- x ------------------------------------------------------------------------------------------------------------ */
 
+int64_t link_piece_begin(const Link *l, int64_t piece) { return l->fetch.range.first + piece * MESSAGE_ELEMS; }
+
 int64_t link_piece_elems(const Link *l, int64_t piece) {
-    int64_t left = l->fetch.range.end - l->fetch.range.first - piece * MESSAGE_ELEMS;
+    int64_t left = l->fetch.range.end - link_piece_begin(l, piece);
     return left < MESSAGE_ELEMS ? left : MESSAGE_ELEMS;
 }
 
@@ -66,18 +70,19 @@ static int64_t pieces_of(int64_t elems) { return (elems + MESSAGE_ELEMS - 1) / M
 
 static void fetch_range(Link *l, MessageKind get, int64_t round, Fragment range, float *store) {
     l->fetch = (LinkFetch){.get = get, .range = range, .round = round, .pieces = pieces_of(range.end - range.first),
-                           .piece = l->fetch.piece, .store = store};
+                           .turn = -1, .piece = l->fetch.piece, .store = store};
 }
 
-void link_fetch(Link *l, MessageKind get, int64_t round) { fetch_range(l, get, round, (Fragment){0, l->elems}, NULL); }
-
-static int64_t offset_of(const Link *l, int64_t piece) { return l->fetch.range.first + piece * MESSAGE_ELEMS; }
+void link_fetch(Link *l, MessageKind get, int64_t round) {
+    fetch_range(l, get, round, (Fragment){l->first, l->end}, NULL);
+}
 
 static void ask_for_pieces(Link *l) {
     LinkFetch *f = &l->fetch;
     while (f->asked < f->had + ASKED_AHEAD && own_piece(l, f->asked) < f->pieces) {
-        int64_t     piece = own_piece(l, f->asked), elems = link_piece_elems(l, piece);
-        FrameHeader h = {.kind = (uint8_t)f->get, .round = f->round, .offset = offset_of(l, piece), .elems = elems};
+        int64_t     piece = own_piece(l, f->asked);
+        FrameHeader h = {.kind = (uint8_t)f->get, .round = f->round, .offset = link_piece_begin(l, piece),
+                         .elems = link_piece_elems(l, piece)};
         if (channel_send(l->server, h, NULL) <= 0) return;
         f->asked++;
     }
@@ -86,7 +91,7 @@ static void ask_for_pieces(Link *l) {
 static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
     LinkFetch *f = &l->fetch;
     int64_t    piece = own_piece(l, f->had);
-    int        is_next = h->offset == offset_of(l, piece) && h->elems == link_piece_elems(l, piece);
+    int        is_next = h->offset == link_piece_begin(l, piece) && h->elems == link_piece_elems(l, piece);
     if (f->had == f->asked || h->kind != message_answer(f->get) || h->round != f->round || !is_next) {
         break_link(l, "%s sent %s that was not asked for: round %lld, element %lld", channel_peer(l->server),
                    message_name(h->kind), (long long)h->round, (long long)h->offset);
@@ -101,7 +106,7 @@ static void take_piece(Link *l, const FrameHeader *h, const void *payload) {
 /* --- deltas ------------------------------------------------------------------------------------------------------- */
 
 static void send_range(Link *l, MessageKind kind, Fragment range, int64_t round, MessageKind last) {
-    l->send.is_on = 1, l->send.range = range;
+    l->send.is_on = 1, l->send.range = fragment_within(range, l->first, l->end);
     l->send.kind = kind, l->send.last = last;
     l->send.round = round;
     l->send.run = l->send.at = l->send.gone = 0;
@@ -234,10 +239,10 @@ void link_ping(Link *l) {
     l->pinged_ms = now;
 }
 
-/* After all that has come was read. */
+/* After all that has come was read: while a piece waits for its turn nothing is. */
 static void look_for_silence(Link *l) {
     double now = clock_ms();
-    double waited_ms = l->answers < l->pings ? now - l->silent_ms : 0.0;
+    double waited_ms = l->answers < l->pings && !l->fetch.has_piece ? now - l->silent_ms : 0.0;
     if (waited_ms > l->patience_ms && channel_silent_ms(l->server) > l->patience_ms)
         break_link(l, "%s has been silent for %.0f s (outer.patience_seconds)", channel_peer(l->server),
                    waited_ms * 1e-3);
@@ -292,13 +297,28 @@ void link_keep(Link *l) {
     if (!l->is_broken && l->fetch.has_piece) channel_progress(l->server); /* the next frame waits */
 }
 
-void link_wait(Link *l, int (*is_ready)(const Link *), double ms) {
-    double until_ms = clock_ms() + ms;
-    link_keep(l);
-    while (!is_ready(l) && !l->is_broken) {
+int links_are_ready(const Link *l, int links, int (*is_ready)(const Link *)) {
+    for (int i = 0; i < links; i++)
+        if (!is_ready(&l[i])) return 0;
+    return 1;
+}
+
+Link *links_broken(Link *l, int links) {
+    Link *broken = NULL;
+    for (int i = 0; i < links; i++)
+        if (l[i].is_broken && (!broken || (l[i].refuse.code && !broken->refuse.code))) broken = &l[i];
+    return broken;
+}
+
+void links_wait(Link *l, int links, int (*is_ready)(const Link *), double ms) {
+    Channel *server[MESSAGE_PARTS];
+    double   until_ms = clock_ms() + ms;
+    for (int i = 0; i < links; i++) link_keep(&l[i]);
+    while (!links_are_ready(l, links, is_ready) && !links_broken(l, links)) {
         double left_ms = until_ms - clock_ms();
         if (left_ms <= 0.0) return;
-        channel_wait(&l->server, 1, -1, left_ms);
-        link_keep(l);
+        for (int i = 0; i < links; i++) server[i] = l[i].server;
+        channel_wait(server, links, -1, left_ms);
+        for (int i = 0; i < links; i++) link_keep(&l[i]);
     }
 }

@@ -1,4 +1,5 @@
-/* island_link.h - one rank's connection to the server, and all that is on its way over it. For island.c.
+/* island_link.h - one rank's connection to a server, and all that is on its way over it: of several servers each has a
+ * link, and a part of the model. For island.c.
  *
  * link_keep moves everything that can move now: it reads frames, asks for pieces of x, sends deltas, says that it is
  * alive. It never waits. The rest of a Link is flags, which the ranks agree on (island.c).
@@ -13,19 +14,20 @@
 extern "C" {
 #endif
 
-/* x or moments on their way, of the whole model or a fragment: pieces of MESSAGE_ELEMS, which ranks fetch in turn. */
+/* x or moments on their way, of the server's part or a fragment: pieces of MESSAGE_ELEMS, which ranks fetch in turn. */
 typedef struct {
     MessageKind get;      /* GET, GET_M, GET_V */
     Fragment    range;
     int64_t round, pieces;
-    int64_t turn;         /* the piece that the ranks wait for */
+    int64_t turn;         /* the piece that the ranks wait for; -1: of another server's */
     int64_t asked, had;   /* pieces of this rank: asked for, and come */
     float  *piece;        /* owned [MESSAGE_ELEMS]: the one that came last */
     int     has_piece;    /* and waits to be taken */
     float  *store;        /* borrowed; not NULL: the pieces go to a turn's, and none waits */
 } LinkFetch;
 
-/* Deltas or moments of a range on their way, from piece `at` of run `run` on; then a last message. */
+/* Deltas or moments of a range on their way, as far as the server has it, from piece `at` of run `run` on; then a last
+ * message. */
 typedef struct {
     int         is_on;
     Fragment    range;
@@ -51,6 +53,8 @@ typedef struct {
     Channel   *server;    /* owned; NULL: not connected */
     int        rank, ranks;
     int64_t    elems;     /* of the model */
+    int        part, parts;
+    int64_t    first, end; /* elements of the server's part */
     double     patience_ms;
     RoundCopy *copy;      /* borrowed */
     LinkFetch  fetch;
@@ -72,20 +76,24 @@ typedef struct {
     double     silent_ms;
 } Link;
 
-Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds);
+Link link_create(RoundCopy *copy, int64_t elems, int rank, int ranks, double patience_seconds, int part, int parts);
 void link_destroy(Link *l);
 
 /* Forgets all that the last connection has left, and takes this one; NULL: none. */
 void link_take(Link *l, Channel *server);
 void link_keep(Link *l);
-/* The same, until is_ready or the connection breaks, for at most ms. */
-void link_wait(Link *l, int (*is_ready)(const Link *), double ms);
+/* The same with all of them, until all are is_ready or one breaks, for at most ms. */
+void  links_wait(Link *l, int links, int (*is_ready)(const Link *), double ms);
+int   links_are_ready(const Link *l, int links, int (*is_ready)(const Link *));
+/* One that is broken, first of all one that was refused; NULL: none. */
+Link *links_broken(Link *l, int links);
 
 /* Waits until the channel has room for it. */
 void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t bytes);
 void link_ping(Link *l);
 
 void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to ask for x: GET, or moments: GET_M, GET_V */
+int64_t link_piece_begin(const Link *l, int64_t piece);
 int64_t link_piece_elems(const Link *l, int64_t piece);
 int     link_owns(const Link *l, int64_t piece);
 void    link_send(Link *l, End end);                       /* begins to send the deltas of copy, then END */

@@ -13,7 +13,7 @@ static int is_answered(const Link *l) { return l->rank > 0 || l->has_moments || 
 int island_wants_moments(const Island *s) { return s->updates == 0 && s->parts.config->outer.moments == MOMENTS_PEER; }
 
 Awaited island_give_moments(Island *s) {
-    Link *l = &s->link;
+    Link *l = s->link;
     char  text[MESSAGE_TEXT];
     Given given = {s->updates};
     for (int k = 0; k < OPTIMIZER_STATES; k++) {
@@ -30,19 +30,19 @@ Awaited island_give_moments(Island *s) {
 /* Half of a gift is none. */
 static Awaited fetch_moments(Island *s) {
     for (int k = 0; k < OPTIMIZER_STATES; k++) {
-        Awaited now = island_fetch(s, ASKED[k], s->link.open.round);
+        Awaited now = island_fetch(s, ASKED[k], s->link->open.round);
         if (now != MET) {
             optimizer_zero_states(s->parts.optimizer, s->parts.stream);
             return now;
         }
         round_copy_put_state(&s->copy, k);
     }
-    s->updates = s->gift = s->link.moments.updates;
+    s->updates = s->gift = s->link->moments.updates;
     return MET;
 }
 
 Awaited island_take_moments(Island *s) {
-    Link   *l = &s->link;
+    Link   *l = s->link;
     Awaited now = island_await(s, is_answered, 1);
     if (now != MET) return now;
     int64_t is_put_off = l->is_put_off;

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* outer.stream. */
+/* outer.stream: there is one server. */
 typedef struct {
     int      is_on;                  /* outer.stream is true: else nothing below is */
     int      count, next;            /* fragments; the one whose turn is next in this round */
@@ -28,7 +28,8 @@ typedef struct {
 struct Island {
     IslandParts    parts;
     Key            key;
-    Link           link;
+    Link          *link;               /* owned [links]: one to each server, of which the first leads */
+    int            links;
     RoundCopy      copy;
     int            has_lease, is_over; /* steps of this round may be sent; the server has no more rounds */
     int64_t        used;               /* samples of the lease that the server knows of */
@@ -48,12 +49,11 @@ typedef enum {
 
 /* --- island.c ----------------------------------------------------------------------------------------------------- */
 
-/* Collective, while the pump is off. Until every rank's link is_ready, one breaks, or where it may_stop a rank is asked
- * to. */
+/* Collective, while the pump is off. Until every link of every rank is_ready, one breaks, or where it may_stop a rank
+ * is asked to. */
 Awaited island_await(Island *s, int (*is_ready)(const Link *), int may_stop);
 int     island_has_sent(const Link *l);
-/* Collective. All of x (GET), m (GET_M) or v (GET_V) to the round's copy: each piece comes to one rank, and from there
- * to all. */
+/* Collective. All parts of x (GET), m (GET_M) or v (GET_V) to the round's copy. */
 Awaited island_fetch(Island *s, MessageKind get, int64_t round);
 /* Bytes up and down so far, of all ranks: collective. */
 void    island_count_bytes(Island *s, int64_t bytes[2]);

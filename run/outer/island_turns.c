@@ -26,13 +26,13 @@ void turns_create(Island *s) {
     IslandTurns *t = &s->turns;
     if (!c->outer.stream) return;
     t->is_on = 1;
-    t->count = fragments_count(s->link.elems, c->outer.every);
-    int64_t elems = link_store_elems(largest(s->link.elems, t->count), s->link.ranks);
+    t->count = fragments_count(s->link->elems, c->outer.every);
+    int64_t elems = link_store_elems(largest(s->link->elems, t->count), s->link->ranks);
     for (int i = 0; i < LINK_TURNS; i++) {
         t->store[i] = (float *)malloc(sizeof *t->store[i] * (size_t)elems);
         if (!t->store[i]) fail(EXIT_MEMORY, "no memory for a fragment of the weights (outer.stream)");
     }
-    pump_create(&t->pump, &s->link);
+    pump_create(&t->pump, s->link);
 }
 
 void turns_destroy(Island *s) {
@@ -59,7 +59,7 @@ void turns_begin_round(Island *s, int is_whole) {
 
 /* The oldest fragment's new x: each piece has come to one rank, and goes from there to all. */
 static void take_back(Island *s) {
-    Link           *l = &s->link;
+    Link           *l = s->link;
     const LinkTurn *t = &l->turn[0];
     float          *own = t->store;
     for (int64_t n = 0; t->range.first + n * MESSAGE_ELEMS < t->range.end; n++) {
@@ -77,7 +77,7 @@ static void take_back(Island *s) {
 Awaited turns_finish(Island *s) {
     Awaited now = MET;
     turns_halt(s);
-    while (s->link.turns > 0 && now == MET) {
+    while (s->link->turns > 0 && now == MET) {
         now = island_await(s, link_has_x, 1);
         if (now == MET) take_back(s);
     }
@@ -86,26 +86,26 @@ Awaited turns_finish(Island *s) {
 
 static int is_due(const Island *s, int64_t steps) {
     const IslandTurns *t = &s->turns;
-    return t->next < t->count && steps >= fragment_step(s->link.open.steps, t->count, t->next);
+    return t->next < t->count && steps >= fragment_step(s->link->open.steps, t->count, t->next);
 }
 
 /* The one before the last is taken back at the latest now. tokens: of this round so far. */
 static Awaited send_next(Island *s, int64_t tokens) {
     IslandTurns *t = &s->turns;
     int          f = t->next;
-    Fragment     range = fragment_of(s->link.elems, t->count, f);
-    Turn         turn = {s->link.open.round, f, t->tokens + tokens - t->sent_at[f]};
+    Fragment     range = fragment_of(s->link->elems, t->count, f);
+    Turn         turn = {s->link->open.round, f, t->tokens + tokens - t->sent_at[f]};
     Awaited      now = island_await(s, link_may_turn, 1);
     if (now != MET) return now;
-    if (s->link.turns == LINK_TURNS) take_back(s);
+    if (s->link->turns == LINK_TURNS) take_back(s);
     t->next++;
     t->sent_at[f] = t->tokens + tokens;
     round_copy_leave(&s->copy, range);
-    link_send_fragment(&s->link, turn, range, t->store[f % LINK_TURNS]);
+    link_send_fragment(s->link, turn, range, t->store[f % LINK_TURNS]);
     return MET;
 }
 
-int island_has_x(Island *s) { return s->turns.is_on && s->link.turns > 0 && pump_has_x(&s->turns.pump); }
+int island_has_x(Island *s) { return s->turns.is_on && s->link->turns > 0 && pump_has_x(&s->turns.pump); }
 
 /* With parallel.deterministic a fragment is taken back at a turn, not when it happens to be there. */
 IslandState island_turn(Island *s, IslandWork work, int all_have_x, int *is_anew) {
@@ -121,7 +121,7 @@ IslandState island_turn(Island *s, IslandWork work, int all_have_x, int *is_anew
     turns_halt(s);
     if (is_early) take_back(s);
     while (now == MET && is_due(s, steps)) now = send_next(s, work.tokens);
-    if (now == MET && s->link.turns > 0) pump_begin(&t->pump);
+    if (now == MET && s->link->turns > 0) pump_begin(&t->pump);
     t->waited_ms += clock_ms() - began_ms;
     if (now == MET) return ISLAND_TRAINS;
     if (now == STOPPED) return ISLAND_STOPPED;
@@ -138,6 +138,6 @@ Awaited turns_send_rest(Island *s) {
     if (now != MET || !t->has_rest) return now;
     t->has_rest = 0;
     round_copy_subtract(&s->copy);
-    link_send_rest(&s->link, (Turn){s->link.open.round, t->count, 1});
+    link_send_rest(s->link, (Turn){s->link->open.round, t->count, 1});
     return island_await(s, island_has_sent, 0);
 }

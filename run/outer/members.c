@@ -14,6 +14,7 @@ Members members_create(const Config *c, int64_t round) {
                      .least = c->outer.least_islands,
                      .step_samples = c->batch.global_tokens / c->batch.seq_len,
                      .seq_len = c->batch.seq_len,
+                     .parts = 1,
                      .round = round};
 }
 
@@ -128,7 +129,8 @@ void members_give(Members *ms, Member *m, Lease lease) {
     m->state = MEMBER_TRAINS;
     m->lease = lease;
     m->arrivals = ms->arrivals;
-    m->ended = 0, m->elems = 0, m->squares = 0.0;
+    m->ended = 0, m->elems = 0, m->parts_in = 0;
+    m->squares = (Exact){{0}}, m->turn_squares = 0.0;
     memset(m->said, 1, (size_t)m->ranks);
     ms->has_begun = 1;
 }
@@ -141,6 +143,10 @@ int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems,
         return refuse(fault, "sent the END of round %lld, and its lease is of round %lld", (long long)end->round,
                       (long long)m->lease.round),
                -1;
+    if (end->lease != m->lease.number)
+        return refuse(fault, "sent the END of lease %lld, and it has lease %lld", (long long)end->lease,
+                      (long long)m->lease.number),
+               -1;
     if (end->samples > m->lease.range.samples || end->samples % unit || end->tokens != end->samples * ms->seq_len)
         return refuse(fault,
                       "sent an END of %lld samples and %lld tokens, which are no steps of %lld samples of its lease of %lld",
@@ -152,8 +158,28 @@ int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems,
     if (++m->ended < m->ranks) return 0;
     if (m->end.samples > 0 && m->elems != elems)
         return refuse(fault, "sent %lld of the %lld elements of its delta", (long long)m->elems, (long long)elems), -1;
-    m->state = m->end.samples > 0 ? MEMBER_ENDED : MEMBER_WAITS;
-    if (m->end.samples > 0) m->has_moments = 1;
+    if (m->end.samples == 0) {
+        m->state = MEMBER_WAITS;
+        return 1;
+    }
+    m->has_moments = 1;
+    if (++m->parts_in == ms->parts) m->state = MEMBER_ENDED;
+    return 1;
+}
+
+Member *members_of_lease(const Members *ms, int64_t lease) {
+    for (int i = 0; i < ms->count; i++) {
+        Member *m = ms->member[i];
+        if ((m->state == MEMBER_TRAINS || m->state == MEMBER_ENDED) && m->lease.number == lease) return m;
+    }
+    return NULL;
+}
+
+int members_part_in(Members *ms, int64_t lease, const Exact *squares) {
+    Member *m = members_of_lease(ms, lease);
+    if (!m || m->parts_in == ms->parts) return 0;
+    exact_merge(&m->squares, squares);
+    if (++m->parts_in == ms->parts) m->state = MEMBER_ENDED;
     return 1;
 }
 

@@ -42,6 +42,8 @@ typedef struct {
     int64_t     last_round;
     float      *delta;             /* owned: by global offset; NULL until a rank sends some of it */
     int64_t     elems;             /* that have come */
+    int         parts_in;          /* of several servers: those that have their part of it whole */
+    Exact       squares;           /* of those parts */
     int         has_moments;       /* of its optimizer, other than zero: it can give them */
     int         wants_moments;     /* of another island (outer.moments=peer), in its next lease */
     int         takes_moments;     /* its OPEN said so, and it has not got all of them */
@@ -49,7 +51,7 @@ typedef struct {
     Arriving    turn[TURNS_AHEAD]; /* outer.stream: fragment f in f % TURNS_AHEAD */
     Arriving    rest;              /* the steps that no turn has had */
     double      turn_norm;         /* of a whole fragment, when it is judged */
-    double      squares;           /* of its turns in this round */
+    double      turn_squares;      /* of its turns in this round */
 } Member;
 
 typedef struct {
@@ -58,6 +60,7 @@ typedef struct {
     OuterWait wait;
     int64_t   least;               /* islands before the first round */
     int64_t   step_samples, seq_len;
+    int       parts;               /* servers; 1 */
     int64_t   round;               /* the open one */
     int64_t   arrivals;            /* wait=none: deltas that have counted, in all */
     int64_t   of_round;            /* and of them, in this round */
@@ -81,10 +84,15 @@ int members_may_open(const Members *ms);           /* every WAITS gets a lease n
 int members_may_close(const Members *ms);          /* wait=all */
 void members_give(Members *ms, Member *m, Lease lease);
 
-/* An END of a rank, after `elems` of a model's elements came of all its ranks. Returns 1: it was the last, the member has
- * ENDED, or of no samples at all it WAITS, and its lease is to be returned; 0: others are missing; -1: refused, and why
- * stands in fault. */
+/* An END of a rank; `elems` are what must have come of all its ranks. Returns 1: it was the last, the member has ENDED
+ * unless another server has not its part yet, or of no samples at all it WAITS, and its lease is to be returned; 0:
+ * others are missing; -1: refused, and why stands in fault. */
 int members_end(Members *ms, Member *m, int rank, const End *end, int64_t elems, char fault[MEMBER_FAULT_BYTES]);
+
+/* Another server has the whole part of this lease's delta. Returns 0 where nobody has such a lease any more. */
+int members_part_in(Members *ms, int64_t lease, const Exact *squares);
+/* NULL: nobody trains on it, or has ENDED with it. */
+Member *members_of_lease(const Members *ms, int64_t lease);
 
 /* Of an ENDED member with its norm: 1, or 0 with why it is refused in fault: not finite, or too far from the others' of
  * this round and the last. */

@@ -8,29 +8,41 @@
 
 /* What the payload of a kind is, and who sends it. */
 typedef enum { HOLDS_JSON, HOLDS_NOTHING, HOLDS_VALUES, HOLDS_F32 } Holds;
-typedef struct { const char *name; int from_server, from_island; Holds holds; } Kind;
+typedef struct { const char *name; unsigned from; Holds holds; } Kind;
+
+enum { SERVER = 1 << FROM_SERVER, ISLAND = 1 << FROM_ISLAND, FOLLOWER = 1 << FROM_FOLLOWER, LEADER = 1 << FROM_LEADER };
+static const char *const SENDERS[] = {"server", "island", "follower", "leader"};
 
 static const Kind KINDS[MESSAGE_KINDS] = {
-    [MESSAGE_HELLO] = {"HELLO", 0, 1, HOLDS_JSON},
-    [MESSAGE_WELCOME] = {"WELCOME", 1, 0, HOLDS_JSON},
-    [MESSAGE_REFUSE] = {"REFUSE", 1, 0, HOLDS_JSON},
-    [MESSAGE_OPEN] = {"OPEN", 1, 0, HOLDS_JSON},
-    [MESSAGE_GET] = {"GET", 0, 1, HOLDS_NOTHING},
-    [MESSAGE_X] = {"X", 1, 0, HOLDS_F32},
-    [MESSAGE_DELTA] = {"DELTA", 0, 1, HOLDS_VALUES},
-    [MESSAGE_END] = {"END", 0, 1, HOLDS_JSON},
-    [MESSAGE_CLOSED] = {"CLOSED", 1, 0, HOLDS_JSON},
-    [MESSAGE_PING] = {"PING", 1, 1, HOLDS_NOTHING},
-    [MESSAGE_BYE] = {"BYE", 0, 1, HOLDS_JSON},
-    [MESSAGE_M] = {"M", 1, 1, HOLDS_F32},
-    [MESSAGE_V] = {"V", 1, 1, HOLDS_F32},
-    [MESSAGE_GIVEN] = {"GIVEN", 0, 1, HOLDS_JSON},
-    [MESSAGE_MOMENTS] = {"MOMENTS", 1, 0, HOLDS_JSON},
-    [MESSAGE_GET_M] = {"GET_M", 0, 1, HOLDS_NOTHING},
-    [MESSAGE_GET_V] = {"GET_V", 0, 1, HOLDS_NOTHING},
-    [MESSAGE_FRAGMENT] = {"FRAGMENT", 0, 1, HOLDS_VALUES},
-    [MESSAGE_TURN] = {"TURN", 0, 1, HOLDS_JSON},
-    [MESSAGE_TURNED] = {"TURNED", 1, 0, HOLDS_JSON},
+    [MESSAGE_HELLO] = {"HELLO", ISLAND, HOLDS_JSON},
+    [MESSAGE_WELCOME] = {"WELCOME", SERVER, HOLDS_JSON},
+    [MESSAGE_REFUSE] = {"REFUSE", SERVER | LEADER, HOLDS_JSON},
+    [MESSAGE_OPEN] = {"OPEN", SERVER, HOLDS_JSON},
+    [MESSAGE_GET] = {"GET", ISLAND, HOLDS_NOTHING},
+    [MESSAGE_X] = {"X", SERVER, HOLDS_F32},
+    [MESSAGE_DELTA] = {"DELTA", ISLAND, HOLDS_VALUES},
+    [MESSAGE_END] = {"END", ISLAND, HOLDS_JSON},
+    [MESSAGE_CLOSED] = {"CLOSED", SERVER, HOLDS_JSON},
+    [MESSAGE_PING] = {"PING", SERVER | ISLAND | FOLLOWER | LEADER, HOLDS_NOTHING},
+    [MESSAGE_BYE] = {"BYE", ISLAND, HOLDS_JSON},
+    [MESSAGE_M] = {"M", SERVER | ISLAND, HOLDS_F32},
+    [MESSAGE_V] = {"V", SERVER | ISLAND, HOLDS_F32},
+    [MESSAGE_GIVEN] = {"GIVEN", ISLAND, HOLDS_JSON},
+    [MESSAGE_MOMENTS] = {"MOMENTS", SERVER, HOLDS_JSON},
+    [MESSAGE_GET_M] = {"GET_M", ISLAND, HOLDS_NOTHING},
+    [MESSAGE_GET_V] = {"GET_V", ISLAND, HOLDS_NOTHING},
+    [MESSAGE_FRAGMENT] = {"FRAGMENT", ISLAND, HOLDS_VALUES},
+    [MESSAGE_TURN] = {"TURN", ISLAND, HOLDS_JSON},
+    [MESSAGE_TURNED] = {"TURNED", SERVER, HOLDS_JSON},
+    [MESSAGE_FOLLOW] = {"FOLLOW", FOLLOWER, HOLDS_JSON},
+    [MESSAGE_STATE] = {"STATE", FOLLOWER | LEADER, HOLDS_F32},
+    [MESSAGE_PART_IN] = {"PART_IN", FOLLOWER, HOLDS_JSON},
+    [MESSAGE_COUNT] = {"COUNT", LEADER, HOLDS_JSON},
+    [MESSAGE_DROP] = {"DROP", LEADER, HOLDS_JSON},
+    [MESSAGE_STEP] = {"STEP", LEADER, HOLDS_JSON},
+    [MESSAGE_STEPPED] = {"STEPPED", FOLLOWER, HOLDS_JSON},
+    [MESSAGE_COLLECT] = {"COLLECT", LEADER, HOLDS_NOTHING},
+    [MESSAGE_OVER] = {"OVER", LEADER, HOLDS_JSON},
 };
 
 const char *message_name(int kind) { return kind > 0 && kind < MESSAGE_KINDS ? KINDS[kind].name : "?"; }
@@ -64,9 +76,9 @@ static int check_values(const FrameHeader *h, const Kind *kind, char *fault) {
 
 int message_check(const FrameHeader *h, MessageFrom from, char fault[MESSAGE_FAULT_BYTES]) {
     const Kind *kind = h->kind < MESSAGE_KINDS ? &KINDS[h->kind] : NULL;
-    if (!kind || !kind->name || !(from == FROM_SERVER ? kind->from_server : kind->from_island))
+    if (!kind || !kind->name || !(kind->from & 1u << from))
         return refuse(fault, "sent a message of kind %d (%s), which no %s sends", h->kind, message_name(h->kind),
-                      from == FROM_SERVER ? "server" : "island");
+                      SENDERS[from]);
     if (kind->holds == HOLDS_VALUES || kind->holds == HOLDS_F32) return check_values(h, kind, fault);
     if (h->type != FRAME_BYTES) return refuse(fault, "sent %s with values of type %d", kind->name, h->type);
     if (kind->holds == HOLDS_JSON && (h->payload_bytes < 2 || h->payload_bytes > MESSAGE_JSON_LIMIT))

@@ -25,6 +25,21 @@
  *   GET_M    each rank          as GET
  *   GET_V    each rank          as GET
  *
+ * Several servers have a part of the model each. The first one leads, and the others follow it. They take the messages
+ * of ranks, too, but for BYE, and give WELCOME, X, PING and REFUSE alone. Between a follower and the leader:
+ *
+ *   FOLLOW   follower           Follow: which part it has, of which model and config
+ *   STATE    either             f32: the part's x, then m, then v, each in order: at the start, and for a checkpoint
+ *   PART_IN  follower           PartIn: its part of a lease's delta is whole, with the squares of it
+ *   COUNT    leader             Count: this lease's delta counts in the next STEP, with this weight
+ *   DROP     leader             Drop: this lease's delta does not count
+ *   STEP     leader             Step: what to do with the deltas that were counted
+ *   STEPPED  follower           Stepped: that is done
+ *   COLLECT  leader             nothing; STATE is the answer
+ *   OVER     leader             Over: the run ends, with this code
+ *   PING     either             nothing; the follower sends one at most a second
+ *   REFUSE   leader             Refuse: the follower ends with this code and sentence
+ *
  * The header's round is the round of the message; its offset and elems are 0 but where values are asked for or sent.
  * The writers make JSON; the readers are pure functions over (bytes, length), believe nothing and check each number's
  * range.
@@ -33,6 +48,7 @@
 #define TRAIN_GPT_RUN_OUTER_MESSAGES_H
 
 #include "comm/channel.h"
+#include "core/exact.h"
 #include "core/json.h"
 #include "run/outer/fragments.h"
 
@@ -43,7 +59,9 @@ extern "C" {
 typedef enum {
     MESSAGE_HELLO = 1, MESSAGE_WELCOME, MESSAGE_REFUSE, MESSAGE_OPEN, MESSAGE_GET, MESSAGE_X, MESSAGE_DELTA,
     MESSAGE_END, MESSAGE_CLOSED, MESSAGE_PING, MESSAGE_BYE, MESSAGE_M, MESSAGE_V, MESSAGE_GIVEN, MESSAGE_MOMENTS,
-    MESSAGE_GET_M, MESSAGE_GET_V, MESSAGE_FRAGMENT, MESSAGE_TURN, MESSAGE_TURNED, MESSAGE_KINDS
+    MESSAGE_GET_M, MESSAGE_GET_V, MESSAGE_FRAGMENT, MESSAGE_TURN, MESSAGE_TURNED, MESSAGE_FOLLOW, MESSAGE_STATE,
+    MESSAGE_PART_IN, MESSAGE_COUNT, MESSAGE_DROP, MESSAGE_STEP, MESSAGE_STEPPED, MESSAGE_COLLECT, MESSAGE_OVER,
+    MESSAGE_KINDS
 } MessageKind;
 
 enum {
@@ -57,7 +75,7 @@ enum {
 };
 #define MESSAGE_COUNT_LIMIT ((int64_t)1 << 53) /* of steps, samples, tokens, elements: as JSON holds integers */
 
-typedef enum { FROM_SERVER, FROM_ISLAND } MessageFrom;
+typedef enum { FROM_SERVER, FROM_ISLAND, FROM_FOLLOWER, FROM_LEADER } MessageFrom;
 
 /* "HELLO"; "?" for a number that is no kind. */
 const char *message_name(int kind);
@@ -107,7 +125,7 @@ typedef struct {
     int     number;               /* of the island, from 0 */
     int64_t round;                /* the open one */
     int64_t elems;                /* parameters of the model */
-    int     part, parts;          /* this server has offsets [part * elems / parts, (part + 1) * elems / parts) */
+    int     part, parts;          /* of the model that this server has: outer_part_begin() of outer_rule.h */
 } Welcome;
 size_t welcome_write(const Welcome *m, char out[MESSAGE_TEXT]);
 int    welcome_read(const char *text, size_t bytes, Welcome *m, char fault[MESSAGE_FAULT_BYTES]);
@@ -128,6 +146,7 @@ typedef struct {
     int64_t steps;                /* to train; H */
     int64_t first, samples;       /* of the one global order */
     int     islands;              /* that have a lease in this round, this one counted */
+    int64_t lease;                /* its number */
     OpenMoments moments;          /* "keep", "give" or "take" */
 } Open;
 size_t open_write(const Open *m, char out[MESSAGE_TEXT]);
@@ -139,6 +158,7 @@ typedef struct {
     int64_t tokens;
     double  norm;                 /* sum of the squares of this rank's values */
     double  loss;                 /* mean of the round */
+    int64_t lease;                /* of the OPEN */
 } End;
 size_t end_write(const End *m, char out[MESSAGE_TEXT]);
 int    end_read(const char *text, size_t bytes, End *m, char fault[MESSAGE_FAULT_BYTES]);
@@ -183,6 +203,53 @@ typedef struct {
 } Turned;
 size_t turned_write(const Turned *m, char out[MESSAGE_TEXT]);
 int    turned_read(const char *text, size_t bytes, Turned *m, char fault[MESSAGE_FAULT_BYTES]);
+
+/* --- between servers ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int     protocol;             /* CHANNEL_PROTOCOL */
+    int     part, parts;          /* part from 1 */
+    int64_t elems;                /* parameters of the model */
+    cJSON  *config;               /* the resolved config; of the Json below, when it was read */
+    Json    json;                 /* owned: what the above was read from */
+} Follow;
+/* As hello_write. */
+char  *follow_write(const Follow *m, size_t *bytes);
+int    follow_read(const char *text, size_t bytes, Follow *m, char fault[MESSAGE_FAULT_BYTES]);
+void   follow_free(Follow *m);    /* of one that was read */
+
+/* A sum of squares travels whole, as the hex digits of its words, so that one server and several round it alike. */
+typedef struct { int64_t lease; Exact squares; } PartIn;
+size_t part_in_write(const PartIn *m, char out[MESSAGE_TEXT]);
+int    part_in_read(const char *text, size_t bytes, PartIn *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct { int64_t lease; double weight; } Count;
+size_t count_write(const Count *m, char out[MESSAGE_TEXT]);
+int    count_read(const char *text, size_t bytes, Count *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct { int64_t lease; } Drop;
+size_t drop_write(const Drop *m, char out[MESSAGE_TEXT]);
+int    drop_read(const char *text, size_t bytes, Drop *m, char fault[MESSAGE_FAULT_BYTES]);
+
+/* STEP_MEAN makes d of the deltas that were counted, and the others but STEP_MOMENTUM use it up. */
+typedef enum { STEP_MEAN, STEP_NESTEROV, STEP_ARRIVAL, STEP_MOMENTUM, STEP_ADAMW, STEP_RULES } StepRule;
+typedef struct {
+    StepRule rule;
+    double   learning_rate, momentum; /* STEP_ADAMW: lr and beta1 */
+    double   scale;                   /* STEP_ARRIVAL: of d, its share; STEP_ADAMW: of d, for clipping */
+    double   beta2, eps, weight_decay;
+    int64_t  update;                  /* STEP_ADAMW: from 1 */
+} Step;
+size_t step_write(const Step *m, char out[MESSAGE_TEXT]);
+int    step_read(const char *text, size_t bytes, Step *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct { Exact squares; /* STEP_MEAN: of d; STEP_MOMENTUM: of what had waited */ } Stepped;
+size_t stepped_write(const Stepped *m, char out[MESSAGE_TEXT]);
+int    stepped_read(const char *text, size_t bytes, Stepped *m, char fault[MESSAGE_FAULT_BYTES]);
+
+typedef struct { int code; /* EXIT_DONE or EXIT_STOPPED */ } Over;
+size_t over_write(const Over *m, char out[MESSAGE_TEXT]);
+int    over_read(const char *text, size_t bytes, Over *m, char fault[MESSAGE_FAULT_BYTES]);
 
 #ifdef __cplusplus
 }

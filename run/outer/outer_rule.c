@@ -1,7 +1,7 @@
 /* outer_rule.c - see outer_rule.h. */
 #include "run/outer/outer_rule.h"
 
-enum { BLOCK = 1 << 14, BLOCKS = 64 };
+enum { BLOCKS = 1024 }; /* OUTER_BLOCKs that threads share at a time */
 
 void outer_mean(float *mean, const float *const *delta, const double *weight, int islands, int64_t elems) {
     double all = 0.0;
@@ -50,17 +50,20 @@ void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t 
     }
 }
 
-/* Blocks are summed by any thread, and their sums one after another. */
-double outer_squares(const float *d, int64_t elems) {
-    double all = 0.0;
-    for (int64_t at = 0; at < elems; at += (int64_t)BLOCK * BLOCKS) {
+/* Blocks are summed by any thread. */
+void outer_squares(const float *d, int64_t elems, Exact *all) {
+    for (int64_t at = 0; at < elems; at += (int64_t)OUTER_BLOCK * BLOCKS) {
         double  sum[BLOCKS] = {0};
         int64_t left = elems - at;
         #pragma omp parallel for
         for (int b = 0; b < BLOCKS; b++)
-            for (int64_t i = (int64_t)b * BLOCK; i < (int64_t)(b + 1) * BLOCK && i < left; i++)
+            for (int64_t i = (int64_t)b * OUTER_BLOCK; i < (int64_t)(b + 1) * OUTER_BLOCK && i < left; i++)
                 sum[b] += (double)d[at + i] * d[at + i];
-        for (int b = 0; b < BLOCKS; b++) all += sum[b];
+        for (int b = 0; b < BLOCKS; b++) exact_add(all, sum[b]);
     }
-    return all;
+}
+
+int64_t outer_part_begin(int64_t elems, int part, int parts) {
+    int64_t blocks = (elems + OUTER_BLOCK - 1) / OUTER_BLOCK;
+    return part == parts ? elems : blocks * part / parts * OUTER_BLOCK;
 }

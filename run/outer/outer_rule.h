@@ -11,7 +11,7 @@
 #ifndef TRAIN_GPT_RUN_OUTER_OUTER_RULE_H
 #define TRAIN_GPT_RUN_OUTER_OUTER_RULE_H
 
-#include <stdint.h>
+#include "core/exact.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,8 +32,13 @@ void outer_arrival(OuterRule rule, float *x, float *waiting, const float *d, dou
 /* After the N-th arrival: v, and its part of x; waiting is zero again. */
 void outer_momentum(OuterRule rule, float *x, float *v, float *waiting, int64_t elems);
 
-/* The sum of the squares, in one order; not finite where an element is not. */
-double outer_squares(const float *d, int64_t elems);
+/* *sum += the squares: of each OUTER_BLOCK elements in one order, of those sums exactly. So any cut of a delta at
+ * multiples of OUTER_BLOCK gives the same sum. Not finite where an element is not. */
+enum { OUTER_BLOCK = 1024 };
+void outer_squares(const float *d, int64_t elems, Exact *sum);
+
+/* The first of a model's elements that server `part` of `parts` has: a multiple of OUTER_BLOCK; elems for part = parts. */
+int64_t outer_part_begin(int64_t elems, int part, int parts);
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "run/checkpoint/checkpoint_folders.h"
+#include "run/guard/signals.h"
 #include "run/outer/server_state.h"
 
 int64_t server_step(const Server *s) { return s->members.round * s->every; }
@@ -28,7 +29,7 @@ static void open_round(Server *s) {
     char     text[MESSAGE_TEXT];
     int      islands = ms->wait == WAIT_NONE ? members_here(ms) : members_count(ms, MEMBER_WAITS);
     if (!ms->has_begun) s->round_began_ms = clock_ms();
-    if (s->streams) s->turn = 0, s->squares = 0.0; /* all may have been lost in mid-round */
+    if (s->streams) s->turn = 0, s->squares = (Exact){{0}}; /* all may have been lost in mid-round */
     char *is_new = (char *)calloc((size_t)ms->count, 1);
     if (!is_new) fail(EXIT_MEMORY, "no memory to open a round of %d islands", ms->count);
     for (int i = 0; i < ms->count; i++) {
@@ -42,7 +43,7 @@ static void open_round(Server *s) {
     for (int i = 0; i < ms->count; i++) {
         const Lease *l = &ms->member[i]->lease;
         Open open = {ms->round, server_step(s), l->range.samples / unit, l->range.first, l->range.samples, islands,
-                     server_gift_of(s, ms->member[i])};
+                     l->number, server_gift_of(s, ms->member[i])};
         Peer        *p = is_new[i] ? server_first_rank(s, ms->member[i]) : NULL;
         if (p) peer_say(p, MESSAGE_OPEN, open.round, text, open_write(&open, text));
     }
@@ -81,23 +82,38 @@ static void sweep(Server *s) {
     }
 }
 
-int server_turn(Server *s, double ms, ServerRound *over) {
-    int      may_accept = s->peers.count < PEERS_MOST;
-    double   before = clock_ms();
-    if (before - s->looked_ms > s->patience_ms / 2) /* this process was held up: nobody was silent for that */
-        for (int i = 0; i < s->members.count; i++) s->members.member[i]->heard_ms += before - s->looked_ms;
-    peers_wait(&s->peers, may_accept ? s->listening : -1, ms);
-    peers_accept(&s->peers, s->listening, &s->key, s->elems);
-    for (int i = 0; i < s->peers.count && !s->is_over;)
-        if (server_serve_peer(s, i)) i++;
-    look_for_silence(s);
+/* Islands come to a follower when it has what they fetch. */
+static int server_has_part(const Server *s) {
+    return server_leads(s) || s->had == s->weights.elems * WEIGHTS_TENSORS;
+}
+
+/* Of a server that leads: rounds end and begin. */
+static void lead(Server *s) {
+    server_count_arrivals(s);
+    server_look_at_followers(s);
     server_keep_gift(s);
     if (s->streams) server_close_turns(s);
     if (members_may_close(&s->members)) server_close_round(s);
     sweep(s);
     if (server_is_done(s)) tell_end(s);
-    else if (members_may_open(&s->members)) open_round(s);
+    else if (server_is_whole(s) && members_may_open(&s->members)) open_round(s);
     leases_sync(&s->leases);
+}
+
+int server_turn(Server *s, double ms, ServerRound *over) {
+    int      may_accept = s->peers.count < PEERS_MOST && server_has_part(s);
+    double   before = clock_ms();
+    if (before - s->looked_ms > s->patience_ms / 2) /* this process was held up: nobody was silent for that */
+        for (int i = 0; i < s->members.count; i++) s->members.member[i]->heard_ms += before - s->looked_ms;
+    peers_wait(&s->peers, may_accept ? s->listening : -1, ms);
+    if (may_accept) peers_accept(&s->peers, s->listening, &s->key, s->elems);
+    for (int i = 0; i < s->peers.count && !s->is_over;) {
+        if (server_serve_peer(s, i)) i++;
+        if (server_leads(s)) server_count_arrivals(s);
+    }
+    look_for_silence(s);
+    if (server_leads(s)) lead(s);
+    else sweep(s);
     s->looked_ms = clock_ms();
     if (!s->is_over) return 0;
     *over = s->over, s->is_over = 0;
@@ -106,6 +122,28 @@ int server_turn(Server *s, double ms, ServerRound *over) {
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
+/* The leader makes the key, perhaps on this machine and just now. */
+static void await_key(const Server *s) {
+    const char *path = s->parts.config->outer.key;
+    for (double until_ms = clock_ms() + s->patience_ms; access(path, F_OK) != 0 && clock_ms() < until_ms;) {
+        if (signals_stop()) return;
+        usleep(50000);
+    }
+}
+
+static void take_weights(Server *s) {
+    const ServerParts *p = &s->parts;
+    int64_t            first = outer_part_begin(s->elems, p->part, p->parts);
+    int64_t            elems = outer_part_begin(s->elems, p->part + 1, p->parts) - first;
+    if (elems == 0 || outer_part_begin(s->elems, 1, p->parts) == 0)
+        fail(EXIT_CONFIG, "outer.server names %d servers, too many for a model of %lld parameters: each has %d at least",
+             p->parts, (long long)s->elems, OUTER_BLOCK);
+    s->follower = (Peer **)calloc((size_t)p->parts, sizeof *s->follower);
+    if (!s->follower) fail(EXIT_MEMORY, "no memory for a list of %d servers", p->parts);
+    s->weights = p->weights ? served_by(p->weights, first, elems) : served_in(p->shards, first, elems, p->memory);
+    if (p->weights) s->whole = served_by(p->weights, 0, s->elems);
+}
+
 Server *server_create(ServerParts parts) {
     const Config *c = parts.config;
     char          why[KEY_FAULT_BYTES];
@@ -113,19 +151,22 @@ Server *server_create(ServerParts parts) {
     Server       *s = (Server *)calloc(1, sizeof *s);
     if (!s) fail(EXIT_MEMORY, "no memory for the server");
     s->parts = parts;
-    s->elems = parts.weights->shards->layout.elems, s->every = c->outer.every, s->tokens = parts.tokens;
+    s->elems = parts.shards->layout.elems, s->every = c->outer.every, s->tokens = parts.tokens;
+    take_weights(s);
     s->rule = (OuterRule){c->outer.learning_rate, c->outer.momentum};
     s->patience_ms = c->outer.patience_seconds * 1e3;
     s->streams = c->outer.stream, s->fragments = fragments_count(s->elems, s->every);
-    int code = key_make(c->outer.key, why);
+    if (!server_leads(s)) await_key(s);
+    int code = server_leads(s) ? key_make(c->outer.key, why) : 0;
     if (!code) code = key_read(c->outer.key, &s->key, why);
     if (code) fail(code, "%s", why);
     s->listening = channel_listen(parts.listen, &fault);
     if (s->listening < 0) fail(fault.code, "%s", fault.text);
     int64_t round = parts.step / s->every;
     s->members = members_create(c, round);
-    s->leases = leases_open(path_of("%s/leases.jsonl", c->run.dir).text, round, parts.samples);
-    s->round_began_ms = s->looked_ms = clock_ms();
+    s->members.parts = server_leads(s) ? parts.parts : 1;
+    if (server_leads(s)) s->leases = leases_open(path_of("%s/leases.jsonl", c->run.dir).text, round, parts.samples);
+    s->round_began_ms = s->looked_ms = s->made_ms = clock_ms();
     return s;
 }
 
@@ -134,7 +175,9 @@ void server_destroy(Server *s) {
     server_end_gift(s);
     peers_destroy(&s->peers);
     members_destroy(&s->members);
-    leases_close(&s->leases);
+    if (server_leads(s)) leases_close(&s->leases);
+    served_destroy(&s->weights), served_destroy(&s->whole);
+    free(s->follower), free(s->counted), free(s->weight);
     close(s->listening);
     free(s);
 }

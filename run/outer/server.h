@@ -17,7 +17,10 @@ extern "C" {
 typedef struct {
     const Config    *config;    /* all borrowed */
     const Dataset   *train;
-    const Optimizer *weights;   /* of one rank, in host memory: server_weights.h */
+    const Optimizer *weights;   /* of one rank, in host memory: server_weights.h; NULL: a follower's */
+    const Shards    *shards;    /* of the model: of one rank, and of a follower without memory */
+    float           *memory;    /* a follower's, zeros: [WEIGHTS_TENSORS, elements of its part] */
+    int              part, parts; /* parts of the model, one for each server; part 0 leads */
     const char      *listen;    /* host:port */
     int64_t          step, tokens, samples; /* of the checkpoint that it goes on from */
     void           (*note)(const char *fmt, ...) PRINTF_LIKE(1, 2); /* who comes and goes */
@@ -45,6 +48,17 @@ void    server_address(const Server *s, char *out);
 int     server_turn(Server *s, double ms, ServerRound *over);
 /* wait=none, before a checkpoint in mid-round: the round is over with the arrivals that it has. 0: it has none. */
 int     server_end_round(Server *s, ServerRound *over);
+
+/* --- several servers ---------------------------------------------------------------------------------------------- */
+
+/* What the followers have of x, m and v comes into the optimizer of the leader: before a checkpoint. */
+void    server_collect(Server *s);
+/* The leader's last words: its followers end with this code. */
+void    server_dismiss(Server *s, int code);
+/* A follower: waits for the leader, then for what it and islands send, until the leader ends the run. Returns the exit
+ * code. ready is called once, when the part has come and islands may. Ends the program with 77 where the leader is lost. */
+int     server_follow(Server *s, void (*ready)(const Server *s));
+int64_t server_part_elems(const Server *s);
 
 int64_t server_step(const Server *s);      /* completed */
 int64_t server_tokens(const Server *s);

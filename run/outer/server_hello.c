@@ -37,11 +37,11 @@ static void add_difference(void *ctx, const char *key, const cJSON *here, const 
              server);
 }
 
-static int refuse_config(const Hello *hello, const Config *config, char *why, size_t bytes) {
+static int refuse_config(const cJSON *there, const Config *config, char *why, size_t bytes) {
     cJSON      *here = config_to_json(config);
     Differences d = {why, bytes, 0};
     *why = 0;
-    config_diff(here, hello->config, add_difference, &d);
+    config_diff(here, there, add_difference, &d);
     cJSON_Delete(here);
     return d.count ? EXIT_CONFIG : 0;
 }
@@ -71,6 +71,22 @@ static int refuse_data(const Hello *hello, const Dataset *train, char *why, size
     return code;
 }
 
+int follow_refuse(const Follow *follow, const Config *config, int parts, int64_t elems, char *why, size_t bytes) {
+    if (follow->parts != parts) {
+        snprintf(why, bytes, "has part %d of %d, and outer.server names %d servers here", follow->part, follow->parts,
+                 parts);
+        return EXIT_CONFIG;
+    }
+    if (follow->elems != elems) {
+        snprintf(why, bytes, "has a model of %" PRId64 " parameters, and this one has %" PRId64, follow->elems, elems);
+        return EXIT_CONFIG;
+    }
+    char differences[512];
+    if (!refuse_config(follow->config, config, differences, sizeof differences)) return 0;
+    snprintf(why, bytes, "has another config: %s", differences);
+    return EXIT_CONFIG;
+}
+
 int hello_refuse(const Hello *hello, const Config *config, const Dataset *train, int64_t elems, char *why, size_t bytes) {
     int code = 0;
     if (hello->protocol != CHANNEL_PROTOCOL) {
@@ -78,8 +94,8 @@ int hello_refuse(const Hello *hello, const Config *config, const Dataset *train,
                  hello->protocol, CHANNEL_PROTOCOL);
         return EXIT_CONFIG;
     }
-    code = refuse_config(hello, config, why, bytes);
-    if (!code) code = refuse_data(hello, train, why, bytes);
+    code = refuse_config(hello->config, config, why, bytes);
+    if (!code && train) code = refuse_data(hello, train, why, bytes);
     if (code || hello->elems == elems) return code;
     snprintf(why, bytes, "the island's model has %" PRId64 " parameters, and the server's %" PRId64, hello->elems,
              elems);

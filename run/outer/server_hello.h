@@ -11,8 +11,11 @@ extern "C" {
 #endif
 
 /* Returns 0, or the exit code for the island, with the sentence, which has both values, in why [bytes]. elems: of the
- * server's model. */
+ * server's model. train NULL: a follower does not look at data. */
 int hello_refuse(const Hello *hello, const Config *config, const Dataset *train, int64_t elems, char *why, size_t bytes);
+
+/* The same of a follower, for one of `parts` servers: "has part 1 of 3, and ...". */
+int follow_refuse(const Follow *follow, const Config *config, int parts, int64_t elems, char *why, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -9,7 +9,7 @@
 #include "run/outer/server_hello.h"
 #include "run/outer/server_state.h"
 
-enum { WHY_BYTES = 1024 };
+enum { WHY_BYTES = SERVER_FAULT_BYTES };
 
 /* --- refusing and losing ------------------------------------------------------------------------------------------ */
 
@@ -30,7 +30,11 @@ Peer *server_first_rank(const Server *s, const Member *m) {
 }
 
 void server_take_back(Server *s, int64_t lease) {
-    if (lease >= 0) leases_return(&s->leases, lease);
+    char text[MESSAGE_TEXT];
+    Drop drop = {lease};
+    if (lease < 0 || !server_leads(s)) return;
+    leases_return(&s->leases, lease);
+    server_tell(s, MESSAGE_DROP, text, drop_write(&drop, text));
 }
 
 void server_refuse_member(Server *s, Member *m, int code, const char *why) {
@@ -71,7 +75,7 @@ void server_lose_member(Server *s, Member *m, const char *why) {
     server_take_back(s, members_lose(m));
     if (m->state == MEMBER_GONE && arriving_is_whole(&m->rest, m->ranks))
         server_count_rest(s, m, members_here(&s->members) + 1);
-    if (!is_known)
+    if (!is_known && server_leads(s))
         s->parts.note("%s %s%s", name, why,
                       was == MEMBER_TRAINS ? ": its samples go back" : was == MEMBER_ENDED ? ": its delta counts" : "");
 }
@@ -80,6 +84,8 @@ void server_lose_member(Server *s, Member *m, const char *why) {
 static void lose_peer(Server *s, int i) {
     Peer   *p = s->peers.peer[i];
     Member *m = p->member;
+    if (p->part && !s->is_dismissed) server_lose_follower(p, channel_fault(p->channel));
+    if (is_follower(p)) s->follower[p->part] = NULL;
     if (m && !p->is_ending && m->state != MEMBER_GONE && !(m->state == MEMBER_TRAINS && m->said[p->rank] == 2))
         server_lose_member(s, m, "is lost");
     else if (!m && channel_fault_code(p->channel) == EXIT_CONFIG) warn("%s", channel_fault(p->channel));
@@ -101,9 +107,10 @@ void server_say_closed(Server *s, Member *m, int islands, double norm, int64_t s
 static void welcome(Server *s, Peer *p) {
     char    text[MESSAGE_TEXT], name[160];
     Member *m = p->member;
-    Welcome w = {.number = m->number, .round = s->members.round, .elems = s->elems, .parts = 1};
+    Welcome w = {.number = m->number, .round = s->members.round, .elems = s->elems, .part = s->parts.part,
+                 .parts = s->parts.parts};
     peer_say(p, MESSAGE_WELCOME, w.round, text, welcome_write(&w, text));
-    if (m->state != MEMBER_WAITS) return;
+    if (m->state != MEMBER_WAITS || !server_leads(s)) return;
     s->parts.note("%s has joined with %d rank%s", server_name_of(s, m, name), m->ranks, m->ranks == 1 ? "" : "s");
 }
 
@@ -135,26 +142,40 @@ static void take_hello(Server *s, Peer *p, const char *text, size_t bytes) {
     hello_free(&hello);
 }
 
+/* A follower does not hear of leases: the first frame of a round says that there is one, and END which. */
+static void take_unknown_lease(Server *s, Member *m, int64_t round) {
+    if (server_leads(s) || m->state != MEMBER_WAITS) return;
+    members_give(&s->members, m, (Lease){.number = -1, .range.samples = MESSAGE_COUNT_LIMIT, .round = round});
+}
+
 static void take_delta(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
     Member *m = p->member;
     if (s->streams) {
         server_take_part(s, p, h, payload);
         return;
     }
+    take_unknown_lease(s, m, h->round);
     if (m->state != MEMBER_TRAINS || m->said[p->rank] != 1 || h->round != m->lease.round) {
         server_refuse_peer(s, p, EXIT_PEER, "the island sent deltas of round %lld without a lease in it", (long long)h->round);
         return;
     }
-    if (m->elems + h->elems > s->elems) {
-        server_refuse_peer(s, p, EXIT_PEER, "the island sent more than the %lld elements of its delta", (long long)s->elems);
+    int64_t from = h->offset - s->weights.first;
+    if (from < 0 || from + h->elems > s->weights.elems) {
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent %lld elements from %lld on, which another server has",
+                           (long long)h->elems, (long long)h->offset);
         return;
     }
-    if (!m->delta) m->delta = (float *)malloc(sizeof *m->delta * (size_t)s->elems);
+    if (m->elems + h->elems > s->weights.elems) {
+        server_refuse_peer(s, p, EXIT_PEER, "the island sent more than the %lld elements of its delta",
+                           (long long)s->weights.elems);
+        return;
+    }
+    if (!m->delta) m->delta = (float *)malloc(sizeof *m->delta * (size_t)s->weights.elems);
     if (!m->delta) {
         server_refuse_peer(s, p, EXIT_MEMORY, "the server has no memory for the delta of one more island");
         return;
     }
-    frame_unpack((FrameType)h->type, m->delta + h->offset, payload, h->elems);
+    frame_unpack((FrameType)h->type, m->delta + from, payload, h->elems);
     m->elems += h->elems;
 }
 
@@ -166,16 +187,18 @@ static void take_end(Server *s, Peer *p, const char *text, size_t bytes) {
         server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
         return;
     }
-    int ended = members_end(&s->members, m, p->rank, &end, s->streams ? 0 : s->elems, fault);
+    take_unknown_lease(s, m, end.round);
+    if (!server_leads(s) && m->lease.number < 0) m->lease.number = end.lease;
+    int ended = members_end(&s->members, m, p->rank, &end, s->streams ? 0 : s->weights.elems, fault);
     if (ended < 0) server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
     if (ended <= 0) return;
     if (m->state == MEMBER_WAITS) {
         server_take_back(s, m->lease.number); /* no step was taken */
         return;
     }
-    m->norm = sqrt(s->streams ? m->squares : outer_squares(m->delta, s->elems));
-    if (!isfinite(m->norm) && !members_judge(&s->members, m, fault)) server_refuse_member(s, m, EXIT_NUMERIC, fault);
-    else if (s->members.wait == WAIT_NONE) server_count_arrival(s, m);
+    if (!s->streams) outer_squares(m->delta, s->weights.elems, &m->squares);
+    if (!server_leads(s)) server_part_is_in(s, m);
+    else if (m->state == MEMBER_ENDED) server_judge_early(s, m);
 }
 
 static void take_bye(Server *s, Peer *p) {
@@ -184,17 +207,36 @@ static void take_bye(Server *s, Peer *p) {
     else server_lose_member(s, m, "leaves");
 }
 
+/* wait=all: an island fetches the x of the round that is open, whichever it names. */
 static void take_get(Server *s, Peer *p, const FrameHeader *h) {
-    int64_t round = s->members.wait == WAIT_ALL ? s->members.round : h->round;
+    int64_t round = server_leads(s) && s->members.wait == WAIT_ALL ? s->members.round : h->round;
+    if (h->offset < s->weights.first || h->offset + h->elems > s->weights.first + s->weights.elems) {
+        server_refuse_peer(s, p, EXIT_PEER, "the island asked for weights that another server has");
+        return;
+    }
     if (h->kind != MESSAGE_GET && !server_may_take(s, p, h)) return;
     if (!peer_ask(p, (PeerGet){message_answer(h->kind), round, h->offset, h->elems}))
         server_refuse_peer(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
+}
+
+/* Of another server. Returns 0 when the peer is not to be read on. */
+static int take_of_server(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
+    char fault[WHY_BYTES] = "";
+    int  is_good = message_check(h, p->part == PEER_LEADER ? FROM_LEADER : FROM_FOLLOWER, fault);
+    if (is_good && p->part == PEER_LEADER) is_good = server_take_of_leader(s, h, payload, fault);
+    else if (is_good && p->part) is_good = server_take_of_follower(s, p, h, payload, fault);
+    else if (is_good) is_good = !server_take_follow(s, p, (const char *)payload, h->payload_bytes, fault);
+    if (is_good) return 1;
+    if (p->part) server_lose_follower(p, fault);
+    server_refuse_peer(s, p, EXIT_CONFIG, "the follower %s", fault);
+    return 0;
 }
 
 /* Returns 0 when the peer is not to be read on. */
 static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payload) {
     char        fault[MESSAGE_FAULT_BYTES] = "";
     const char *text = (const char *)payload;
+    if (p->part || (!p->member && h->kind == MESSAGE_FOLLOW)) return take_of_server(s, p, h, payload);
     if (!message_check(h, FROM_ISLAND, fault)) {
         server_refuse_peer(s, p, EXIT_PEER, "the island %s", fault);
         return 0;
@@ -235,7 +277,7 @@ int server_serve_peer(Server *s, int i) {
         if (!goes_on) break;
     }
     if (got > 0 && !p->is_ending) got = -1; /* BYE */
-    if (got == 0 && !p->member && !p->is_ending && clock_ms() - p->since_ms > PEER_HELLO_MS) got = -1;
+    if (got == 0 && !p->member && !p->part && !p->is_ending && clock_ms() - p->since_ms > PEER_HELLO_MS) got = -1;
     if (got < 0) lose_peer(s, i);
     else if (channel_is_open(p->channel)) peer_send(p, server_values(s));
     return got >= 0;

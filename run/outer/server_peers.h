@@ -15,7 +15,8 @@ enum {
     PEERS_MOST = 8192,
     PEERS_UNPROVEN = 64,     /* of these, that have not proven the key: anybody can open them */
     PEER_HELLO_MS = 30000,   /* from connection to HELLO */
-    PEER_GETS_MOST = 1 << 20
+    PEER_GETS_MOST = 1 << 20,
+    PEER_LEADER = -1         /* the part of a server that is followed */
 };
 
 typedef struct PeerWord PeerWord;
@@ -23,14 +24,17 @@ typedef struct { MessageKind kind; /* of the answer */ int64_t round, offset, el
 
 /* What peers ask for. */
 typedef struct {
-    const Optimizer *weights; /* borrowed: X */
-    float           *moments[OPTIMIZER_STATES]; /* borrowed: M and V [elems]; NULL: there are none */
+    const Served *weights;                   /* borrowed: X */
+    float        *moments[OPTIMIZER_STATES]; /* borrowed: M and V [elems]; NULL: there are none */
 } PeerValues;
 
 typedef struct {
     Channel  *channel;      /* owned */
     Member   *member;       /* borrowed; NULL: no HELLO yet */
     int       rank;         /* of the island */
+    int       part;         /* of a follower, or PEER_LEADER; 0: of an island */
+    int       has_answer;   /* of a follower: to what it was told last */
+    Exact     squares;      /* in that answer */
     double    since_ms;
     int       is_ending;    /* its last words are said */
     PeerWord *first, *last; /* owned: control messages that wait, in order */

@@ -1,6 +1,6 @@
 /* server_state.h - what the files of the server share: server.c makes it and takes turns, server_islands.c reads what
- * islands send, server_update.c makes a new x, server_turns.c a new x of a fragment, server_moments.c hands moments on.
- * Nobody else includes this.
+ * islands send, server_update.c makes a new x, server_turns.c a new x of a fragment, server_moments.c hands moments on;
+ * of several servers server_parts.c is the leader's side, server_follower.c the others'. Nobody else includes this.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_SERVER_STATE_H
 #define TRAIN_GPT_RUN_OUTER_SERVER_STATE_H
@@ -36,12 +36,21 @@ struct Server {
     int64_t     round_tokens, staleness; /* of the open round: what counted of it */
     double      round_loss;              /* the same: weighted by tokens */
     double      norm;                    /* send=gradients: of the last one */
+    Served      whole, weights;          /* the leader's: of the model; its part */
+    Peer      **follower;                /* the leader's, owned [parts]: NULLs have not come, and [0] */
+    Peer       *leader;                  /* the follower's */
+    Member    **counted;                 /* the follower's, owned [counts]: whose deltas the next STEP takes */
+    double     *weight;                  /* owned, the same */
+    int         counts;
+    int64_t     had;                     /* values of STATE that have come */
+    int         is_dismissed, code;      /* the run is over */
+    double      pinged_ms, made_ms;
     ServerRound over;
     int         is_over;
     Gift        gift;
     int         streams;                 /* outer.stream */
     int         fragments, turn;         /* the next one to be whole; as many as there are: none is left in this round */
-    double      squares;                 /* of the means of this round's turns */
+    Exact       squares;                 /* of the means of this round's turns */
 };
 
 /* --- server_islands.c --------------------------------------------------------------------------------------------- */
@@ -63,8 +72,6 @@ int  server_serve_peer(Server *s, int i);
 const char *server_name_of(const Server *s, const Member *m, char out[160]);
 /* The connection of its rank 0; NULL: it has none. */
 Peer *server_first_rank(const Server *s, const Member *m);
-/* The same as server_refuse_member, where it is one's. */
-void server_refuse_peer(Server *s, Peer *p, int code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 
 /* --- server_moments.c --------------------------------------------------------------------------------------------- */
 
@@ -81,10 +88,45 @@ void        server_keep_gift(Server *s);
 void        server_end_gift(Server *s);
 PeerValues  server_values(const Server *s);
 
+/* --- server_parts.c: the leader of several servers ---------------------------------------------------------------- */
+
+static inline int server_leads(const Server *s) { return s->parts.part == 0; }
+static inline int is_follower(const Peer *p) { return p->part > 0; }
+/* A FOLLOW, from a connection that is nobody's yet: 0, or the exit code for it, with what is wrong in fault. Then all
+ * that it sends: 1, or 0 with that. */
+enum { SERVER_FAULT_BYTES = 1024 };
+int  server_take_follow(Server *s, Peer *p, const char *text, size_t bytes, char *fault);
+int  server_take_of_follower(Server *s, Peer *p, const FrameHeader *h, const void *payload, char *fault);
+/* Ends the program: a part of the model is gone. */
+void server_lose_follower(const Peer *p, const char *why);
+const char *server_fault(const Peer *p);
+void server_look_at_followers(Server *s);
+int  server_is_whole(const Server *s);
+/* Without waiting for an answer. */
+void server_tell(Server *s, MessageKind kind, const char *text, size_t bytes);
+/* The step on all parts; d: of this server's. Waits until it is done everywhere, and adds up what it gives. */
+void server_order(Server *s, const Step *step, float *d, Exact *squares);
+/* Waits until it has gone to the system; silent_ms: for so long nothing moves, then 0. */
+int  server_send(Server *s, Peer *p, FrameHeader h, const void *payload);
+/* The part's x, m and v, frame by frame. 0: the peer is lost. */
+int  server_send_state(Server *s, Peer *p, const Served *from, int64_t first, int64_t elems);
+/* A frame of the part's STATE, in order. */
+int  server_take_state(Server *s, const FrameHeader *h, const void *payload, const Served *to, int64_t first,
+                       int64_t elems, char *fault);
+
+/* --- server_follower.c -------------------------------------------------------------------------------------------- */
+
+/* Returns 0 with what is wrong with it in fault. */
+int  server_take_of_leader(Server *s, const FrameHeader *h, const void *payload, char *fault);
+/* An island of which all ranks have sent their END. */
+void server_part_is_in(Server *s, Member *m);
+
 /* --- server_update.c ---------------------------------------------------------------------------------------------- */
 
-/* wait=none: the delta changes x at once. */
-void server_count_arrival(Server *s, Member *m);
+/* wait=none: each delta that has come changes x at once, until the round is over. */
+void server_count_arrivals(Server *s);
+/* Its squares are known: where they are not finite it is refused now. */
+void server_judge_early(Server *s, Member *m);
 /* wait=all: nobody trains any more. */
 void server_close_round(Server *s);
 

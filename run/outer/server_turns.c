@@ -46,7 +46,11 @@ void server_take_part(Server *s, Peer *p, const FrameHeader *h, const void *payl
     a->elems += h->elems;
 }
 
-static double norm_of(const Arriving *a) { return sqrt(outer_squares(a->values, a->range.end - a->range.first)); }
+static double norm_of(const Arriving *a) {
+    Exact squares = {{0}};
+    outer_squares(a->values, a->range.end - a->range.first, &squares);
+    return sqrt(exact_value(&squares));
+}
 
 /* All of the rest has come. */
 static void take_rest(Server *s, Member *m) {
@@ -109,6 +113,7 @@ static int step_mean(Server *s) {
     const float **delta = (const float **)malloc(sizeof *delta * (size_t)ms->count);
     double       *weight = (double *)malloc(sizeof *weight * (size_t)ms->count);
     Fragment      f = fragment_of(s->elems, s->fragments, s->turn);
+    Step          step = {.rule = STEP_NESTEROV, .learning_rate = s->rule.learning_rate, .momentum = s->rule.momentum};
     float        *mean = NULL;
     int           islands = 0;
     if (!delta || !weight) fail(EXIT_MEMORY, "no memory for a turn of %d islands", ms->count);
@@ -118,11 +123,11 @@ static int step_mean(Server *s) {
         if (!has_turn(s, m)) continue;
         if (!mean) mean = a->values;
         delta[islands] = a->values, weight[islands++] = (double)a->tokens;
-        m->squares += m->turn_norm * m->turn_norm;
+        m->turn_squares += m->turn_norm * m->turn_norm;
     }
     outer_mean(mean, delta, weight, islands, f.end - f.first);
-    s->squares += outer_squares(mean, f.end - f.first);
-    served_step(s->parts.weights, s->rule, f, mean);
+    outer_squares(mean, f.end - f.first, &s->squares);
+    served_step(&s->weights, &step, f, mean, NULL);
     free(delta);
     free(weight);
     return islands;
@@ -152,12 +157,12 @@ void server_close_turns(Server *s) {
 /* --- the rest ----------------------------------------------------------------------------------------------------- */
 
 void server_count_rest(Server *s, Member *m, int islands) {
-    served_rest(s->parts.weights, m->rest.values, 1.0 / islands);
+    served_rest(&s->weights, m->rest.values, 1.0 / islands);
     arriving_forget(&m->rest);
 }
 
 double server_end_turns(Server *s, int islands) {
-    double norm = sqrt(s->squares);
+    double norm = sqrt(exact_value(&s->squares));
     for (int i = 0; i < s->members.count; i++) {
         Member *m = s->members.member[i];
         for (int k = 0; k < TURNS_AHEAD; k++) arriving_forget(&m->turn[k]);

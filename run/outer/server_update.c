@@ -8,14 +8,38 @@
 
 static int takes_gradients(const Server *s) { return s->parts.config->outer.send == SEND_GRADIENTS; }
 
+/* Its delta, or its part of it, is among those of the next order. */
+static void tell_count(Server *s, const Member *m, double weight) {
+    char  text[MESSAGE_TEXT];
+    Count count = {m->lease.number, weight};
+    server_tell(s, MESSAGE_COUNT, text, count_write(&count, text));
+}
+
 /* AdamW with a gradient of this norm. Its bias correction counts the updates since the moments were zero. */
 static void step_adamw(Server *s, float *gradient, double norm) {
     const Config *c = s->parts.config;
-    int64_t       before = s->members.wait == WAIT_ALL ? server_step(s) : (s->tokens + s->round_tokens) / c->batch.global_tokens;
-    AdamW         h = {schedule_lr(c, server_step(s)), c->optimizer.beta1,        c->optimizer.beta2,
-                       c->optimizer.eps,               c->optimizer.weight_decay, before + 1};
-    served_adamw(s->parts.weights, h, clip_scale(norm, c->optimizer.grad_clip), gradient);
+    Exact         unused = {{0}};
+    int64_t       before = s->members.wait == WAIT_ALL ? server_step(s)
+                                                       : (s->tokens + s->round_tokens) / c->batch.global_tokens;
+    Step step = {.rule = STEP_ADAMW, .learning_rate = schedule_lr(c, server_step(s)), .momentum = c->optimizer.beta1,
+                 .scale = clip_scale(norm, c->optimizer.grad_clip), .beta2 = c->optimizer.beta2, .eps = c->optimizer.eps,
+                 .weight_decay = c->optimizer.weight_decay, .update = before + 1};
+    server_order(s, &step, gradient, &unused);
     s->norm = norm;
+}
+
+/* A step of deltas; returns the norm that it gives. */
+static double step_outer(Server *s, StepRule rule, float *d, double scale) {
+    Exact squares = {{0}};
+    Step  step = {.rule = rule, .learning_rate = s->rule.learning_rate, .momentum = s->rule.momentum, .scale = scale};
+    server_order(s, &step, d, &squares);
+    return sqrt(exact_value(&squares));
+}
+
+void server_judge_early(Server *s, Member *m) {
+    char fault[MEMBER_FAULT_BYTES];
+    m->norm = sqrt(s->streams ? m->turn_squares : exact_value(&m->squares));
+    if (!isfinite(m->norm) && !members_judge(&s->members, m, fault)) server_refuse_member(s, m, EXIT_NUMERIC, fault);
 }
 
 /* The open round is over; what follows belongs to the next. */
@@ -39,11 +63,11 @@ static void count(Server *s, Member *m) {
 
 /* wait=none: a round of deltas ends with momentum. */
 static void end_arrivals(Server *s) {
-    double norm = takes_gradients(s) ? s->norm : served_momentum(s->parts.weights, s->rule);
+    double norm = takes_gradients(s) ? s->norm : step_outer(s, STEP_MOMENTUM, NULL, 0.0);
     end_round(s, (int)s->members.of_round, norm);
 }
 
-void server_count_arrival(Server *s, Member *m) {
+static void count_arrival(Server *s, Member *m) {
     char fault[MEMBER_FAULT_BYTES];
     if (!members_judge(&s->members, m, fault)) {
         server_refuse_member(s, m, EXIT_NUMERIC, fault);
@@ -56,13 +80,20 @@ void server_count_arrival(Server *s, Member *m) {
     }
     int     here = members_here(&s->members);
     int64_t staleness = members_staleness(&s->members, m);
+    tell_count(s, m, 1.0);
     if (takes_gradients(s)) step_adamw(s, m->delta, m->norm);
-    else served_arrival(s->parts.weights, s->rule, m->delta, 1.0 / ((1.0 + (double)staleness) * (here ? here : 1)));
+    else step_outer(s, STEP_ARRIVAL, m->delta, 1.0 / ((1.0 + (double)staleness) * (here ? here : 1)));
     if (staleness > s->staleness) s->staleness = staleness;
     count(s, m);
     leases_sync(&s->leases);
     if (members_round_is_full(&s->members)) end_arrivals(s);
     server_say_closed(s, m, here, m->norm, staleness);
+}
+
+void server_count_arrivals(Server *s) {
+    if (s->members.wait == WAIT_ALL) return;
+    for (int i = 0; i < s->members.count && !s->is_over; i++)
+        if (s->members.member[i]->state == MEMBER_ENDED) count_arrival(s, s->members.member[i]);
 }
 
 int server_end_round(Server *s, ServerRound *over) {
@@ -84,11 +115,12 @@ static double step_mean(Server *s, int islands) {
         if (m->state != MEMBER_ENDED) continue;
         if (!mean) mean = m->delta;
         delta[at] = m->delta, weight[at++] = (double)m->end.tokens;
+        tell_count(s, m, (double)m->end.tokens);
     }
-    outer_mean(mean, delta, weight, islands, s->elems);
-    norm = sqrt(outer_squares(mean, s->elems));
+    outer_mean(mean, delta, weight, islands, s->weights.elems);
+    norm = step_outer(s, STEP_MEAN, mean, 0.0);
     if (takes_gradients(s)) step_adamw(s, mean, norm);
-    else served_step(s->parts.weights, s->rule, (Fragment){0, s->elems}, mean);
+    else step_outer(s, STEP_NESTEROV, mean, 0.0);
     free(delta);
     free(weight);
     return norm;

@@ -1,33 +1,52 @@
-/* server_weights.h - a server's x and momentum, as runs of elements in the model's flat order (core/layout.h). They lie
- * in the masters and states of an optimizer of one rank in host memory, as a checkpoint has them: x the masters, m the
- * outer momentum, v zeros, or between two arrivals of wait=none what waits for momentum. With send=gradients m and v are
- * AdamW's.
+/* server_weights.h - a server's x and momentum, as runs of elements in the model's flat order (core/layout.h). With one
+ * server they lie in the masters and states of an optimizer of one rank in host memory, as a checkpoint has them: x the
+ * masters, m the outer momentum, v zeros, or between two arrivals of wait=none what waits for momentum. With
+ * send=gradients m and v are AdamW's. Of several servers each has a part; a follower's lies in one block of memory.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_SERVER_WEIGHTS_H
 #define TRAIN_GPT_RUN_OUTER_SERVER_WEIGHTS_H
 
 #include "model/optimizer.h"
 #include "run/outer/fragments.h"
+#include "run/outer/messages.h"
 #include "run/outer/outer_rule.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef enum { WEIGHTS_X, WEIGHTS_MOMENTUM, WEIGHTS_WAITING } ServerTensor; /* as optimizer_tensor counts */
+/* As optimizer_tensor counts. */
+typedef enum { WEIGHTS_X, WEIGHTS_MOMENTUM, WEIGHTS_WAITING, WEIGHTS_TENSORS } ServerTensor;
 
-/* Elements [offset, offset + elems) to `to`. */
-void served_read(const Optimizer *o, ServerTensor which, int64_t offset, int64_t elems, float *to);
+typedef struct {
+    float  *at[WEIGHTS_TENSORS];   /* borrowed */
+    int64_t offset, elems;         /* in the model */
+    int     decays;
+} ServedRun;
 
-/* The rules of outer_rule.h: of a fragment's elements, d[0] being its first, or of all; d: in flat order. */
-void served_step(const Optimizer *o, OuterRule rule, Fragment f, const float *d);
-void served_rest(const Optimizer *o, const float *d, double share);
-void served_arrival(const Optimizer *o, OuterRule rule, const float *d, double share);
-/* Returns the norm of what had waited. */
-double served_momentum(const Optimizer *o, OuterRule rule);
+typedef struct {
+    int64_t    first, elems;       /* of the model */
+    ServedRun *run;                /* owned [runs]: one after another, all of [first, first + elems) */
+    int        runs;
+} Served;
 
-/* A step of AdamW with the gradient d, times grad_scale. */
-void served_adamw(const Optimizer *o, AdamW h, double grad_scale, float *d);
+/* The part [first, first + elems) of the model: an optimizer's, or in memory [WEIGHTS_TENSORS, elems], borrowed. shards:
+ * of one rank, with or without memory. */
+Served served_by(const Optimizer *o, int64_t first, int64_t elems);
+Served served_in(const Shards *shards, int64_t first, int64_t elems, float *memory);
+void   served_destroy(Served *w);
+
+/* Elements [offset, offset + elems) to `to`, and from `from`. */
+void served_read(const Served *w, ServerTensor which, int64_t offset, int64_t elems, float *to);
+void served_write(const Served *w, ServerTensor which, int64_t offset, int64_t elems, const float *from);
+
+/* All that it has. */
+Fragment served_all(const Served *w);
+/* The rule of the step (outer_rule.h; STEP_ADAMW: layers.h) over the elements f of the part. d [f]: from f.first on.
+ * *squares += of d (STEP_MEAN), or of what had waited in the whole part (STEP_MOMENTUM); NULL for the other rules. */
+void served_step(const Served *w, const Step *step, Fragment f, float *d, Exact *squares);
+/* outer.stream: steps that came in no turn, of the whole part (outer_rest). d [elems]. */
+void served_rest(const Served *w, const float *d, double share);
 
 #ifdef __cplusplus
 }

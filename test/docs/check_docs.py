@@ -91,7 +91,7 @@ def attempt(line):
     env = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
     served = re.search(r"\./train_gpt (?:serve )?(\S+\.json .*outer\.server=.*)", line)
     if served:  # a server and its islands wait for each other
-        return "./train_gpt plan " + served[1] + (" cluster=dgx-h100" if "124m" in line else ""), " (planned)"
+        return "./train_gpt plan " + re.sub(r" part=\S+", "", served[1]) + (" cluster=dgx-h100" if "124m" in line else ""), " (planned)"
     match = re.match(r"mpirun.*? -np (\d+).*?\./train_gpt (.*)", line)
     if match and int(match[1]) <= 4 and "124m" not in match[2]:
         return env + f"mpirun --oversubscribe -np {match[1]} ./train_gpt {match[2]} " + " ".join(SHORT[:1] + SHORT[2:]), ""

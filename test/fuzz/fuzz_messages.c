@@ -57,6 +57,37 @@ static void within_turned(const Turned *m) {
     if (m->fragment < 0 || m->fragment >= FRAGMENTS_MOST || m->islands < 1 || !is_count(m->round)) abort();
 }
 
+static void within_part_in(const PartIn *m) {
+    for (int i = 0; i < EXACT_WORDS; i++)
+        if (m->squares.word[i] < 0 || m->squares.word[i] > UINT32_MAX) abort();
+    if (!is_count(m->lease)) abort();
+}
+static void within_count(const Count *m) {
+    if (!is_count(m->lease) || !(m->weight > 0)) abort();
+}
+static void within_drop(const Drop *m) {
+    if (!is_count(m->lease)) abort();
+}
+static void within_step(const Step *m) {
+    if (m->rule < 0 || m->rule >= STEP_RULES || !is_count(m->update)) abort();
+}
+static void within_stepped(const Stepped *m) { within_part_in(&(PartIn){0, m->squares}); }
+static void within_over(const Over *m) {
+    if (m->code < 0 || m->code > 255) abort();
+}
+
+static int try_follow(const uint8_t *data, size_t bytes) {
+    Follow m, back;
+    if (!follow_read((const char *)data, bytes, &m, fault)) return 0;
+    if (m.part < 1 || m.part >= m.parts || m.parts > MESSAGE_PARTS || m.elems < 1 || !m.config) abort();
+    char *again = follow_write(&m, &length);
+    if (again && (!follow_read(again, length, &back, fault) || back.part != m.part)) abort();
+    if (again) follow_free(&back);
+    free(again);
+    follow_free(&m);
+    return 1;
+}
+
 static int try_hello(const uint8_t *data, size_t bytes) {
     Hello m, back;
     if (!hello_read((const char *)data, bytes, &m, fault)) return 0;
@@ -81,6 +112,13 @@ static int try(int kind, const uint8_t *data, size_t bytes) {
     case MESSAGE_MOMENTS: TRY(Moments, moments);
     case MESSAGE_TURN:    TRY(Turn, turn);
     case MESSAGE_TURNED:  TRY(Turned, turned);
+    case MESSAGE_PART_IN: TRY(PartIn, part_in);
+    case MESSAGE_COUNT:   TRY(Count, count);
+    case MESSAGE_DROP:    TRY(Drop, drop);
+    case MESSAGE_STEP:    TRY(Step, step);
+    case MESSAGE_STEPPED: TRY(Stepped, stepped);
+    case MESSAGE_OVER:    TRY(Over, over);
+    case MESSAGE_FOLLOW:  return try_follow(data, bytes);
     default:              return try_hello(data, bytes);
     }
 }

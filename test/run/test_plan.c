@@ -15,6 +15,7 @@
 #include "data/shard.h"
 #include "data/loader.h"
 #include "run/plan.h"
+#include "run/outer/outer_rule.h"
 #include "run/serve_memory.h"
 #include "run/verbs.h"
 #include "test/run/lib/child.h"
@@ -31,14 +32,38 @@ static Config small_config(void) {
     c.run.steps = 100, c.run.dir = "runs/plan";
     return c;
 }
+/* Of several: the first has all weights and its part of deltas, another its part of both. */
+static void several_servers_are_counted(void **state) {
+    (void)state;
+    Config c = small_config();
+    c.outer.least_islands = 3, c.outer.server = "a:1,b:1";
+    size_t       P = (389 + 40) * 28 + 3 * (12 * 28 * 28 + 13 * 28) + 2 * 28, first = (size_t)outer_part_begin((int64_t)P, 1, 2);
+    ServeBytes   lead = serve_bytes(&c, 0), part = serve_bytes(&c, 1);
+    ServeWeights w = serve_weights_create(&c, 1);
+    assert_true(w.part && w.params.capacity_bytes == 0);
+    for (size_t i = 0; i < 3 * (P - first); i++) assert_true(w.part[i] == 0.0f);
+    serve_weights_destroy(&w);
+    assert_int_equal(part.weights, 12 * (P - first));
+    assert_int_equal(part.deltas, 3 * 4 * (P - first));
+    assert_int_equal(part.all, part.weights + part.deltas);
+    assert_int_equal(lead.deltas, 3 * 4 * first);
+    Plan plan = plan_make(&c, F32, ranks_of(1));
+    assert_int_equal(plan.server_bytes, lead.all);
+    assert_int_equal(plan.follower_bytes, part.all);
+    c.outer.server = "a:1";
+    ServeBytes alone = serve_bytes(&c, 0);
+    assert_int_equal(alone.all - alone.deltas, lead.all - lead.deltas);
+    assert_int_equal(plan_make(&c, F32, ranks_of(1)).follower_bytes, 0);
+}
+
 /* What `serve` takes, to the byte. */
 static void a_server_is_counted(void **state) {
     (void)state;
     Config c = small_config();
     c.outer.least_islands = 3, c.outer.server = "a:1";
     size_t       P = (389 + 40) * 28 + 3 * (12 * 28 * 28 + 13 * 28) + 2 * 28;
-    ServeBytes   own = serve_bytes(&c);
-    ServeWeights w = serve_weights_create(&c);
+    ServeBytes   own = serve_bytes(&c, 0);
+    ServeWeights w = serve_weights_create(&c, 0);
     assert_int_equal(own.weights, w.params.used_bytes + w.grads.used_bytes + w.state.used_bytes + w.sums.used_bytes);
     assert_int_equal(w.params.used_bytes, w.params.capacity_bytes);
     size_t held = (size_t)shards_state_elems(w.shards); /* P, and what aligns the rows */
@@ -50,8 +75,8 @@ static void a_server_is_counted(void **state) {
     assert_int_equal(own.moments, 0);
     assert_int_equal(own.all, own.weights + own.copy + 12 * P);
     c.outer.moments = MOMENTS_PEER;
-    assert_int_equal(serve_bytes(&c).moments, 8 * P);
-    assert_int_equal(serve_bytes(&c).all, own.all + 8 * P);
+    assert_int_equal(serve_bytes(&c, 0).moments, 8 * P);
+    assert_int_equal(serve_bytes(&c, 0).all, own.all + 8 * P);
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, own.all + 8 * P);
     c.outer.server = "";
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, 0);
@@ -305,7 +330,8 @@ static void the_verb_refuses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts), cmocka_unit_test(a_server_is_counted), cmocka_unit_test(largest_micro_batch),
+        cmocka_unit_test(counts), cmocka_unit_test(a_server_is_counted), cmocka_unit_test(several_servers_are_counted),
+        cmocka_unit_test(largest_micro_batch),
         cmocka_unit_test(the_plan_is_what_is_carved),
         cmocka_unit_test(copies_in_memory_are_counted),
         cmocka_unit_test(what_saves_memory_does),

@@ -300,7 +300,6 @@ static const BadOverride BAD_OVERRIDES[] = {
     {"outer.server=a:1,", 0, "outer.server must be host:port, or several separated by commas, not the string \"a:1,\"", ""},
     {"outer.server=a:1|outer.every=250", 0, "run.steps = 600 must be a multiple of outer.every = 250", "nearest valid run.steps: 500 and 750"},
     {"outer.server=a:1|outer.every=1000", 0, "run.steps = 600 must be a multiple of outer.every = 1000", "nearest valid run.steps: 1000"},
-    {"outer.server=a:1,b:2", 0, "outer.server of several is not built yet", "one host:port"},
     {"outer.send=gradients", 0, "outer.every above 1 with outer.send = \"gradients\", which has one of every step", ": 1"},
     {"outer.send=gradients|outer.every=1|run.on_spike=skip", 0, "run.on_spike \"skip\" with outer.send = \"gradients\"", "\"stop\""},
     {"outer.send=gradients|outer.every=1|run.on_nonfinite=skip", 0, "run.on_nonfinite \"skip\" with outer.send", "\"stop\""},

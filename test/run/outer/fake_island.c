@@ -117,7 +117,7 @@ static void send_round(const Open *o, int64_t samples, int is_bad) {
     }
     free(delta);
     char text[MESSAGE_TEXT];
-    End  end = {o->round, samples, samples * config.batch.seq_len, value * value * (double)elems, 2.0};
+    End  end = {o->round, samples, samples * config.batch.seq_len, value * value * (double)elems, 2.0, o->lease};
     say(MESSAGE_END, o->round, text, end_write(&end, text));
 }
 

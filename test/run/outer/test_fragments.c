@@ -76,10 +76,10 @@ typedef struct {
     Shards    shards;
     Optimizer o;
     float    *memory;
-} Served;
+} Held;
 
-static Served serve(void) {
-    Served  s = {.shards = {.layout = model_layout((ModelShape){3, 12, 84, 41, 389}, (LayoutPlace){1, 1, 0, NULL})}};
+static Held serve(void) {
+    Held    s = {.shards = {.layout = model_layout((ModelShape){3, 12, 84, 41, 389}, (LayoutPlace){1, 1, 0, NULL})}};
     Layout *l = &s.shards.layout;
     s.memory = (float *)calloc((size_t)(3 * l->memory_elems), sizeof *s.memory);
     s.shards.span = (Span *)calloc((size_t)l->params, sizeof *s.shards.span);
@@ -88,7 +88,7 @@ static Served serve(void) {
     for (int k = 0; k < 2; k++) s.o.state[k] = tensor_1d(s.memory + (k + 1) * l->memory_elems, F32, l->memory_elems);
     return s;
 }
-static void put(Served *s, int64_t element, float x, float v) {
+static void put(Held *s, int64_t element, float x, float v) {
     for (int i = 0; i < s->shards.spans; i++) {
         Span    span = s->shards.span[i];
         int64_t at = element - layout_run(&s->shards.layout, &span, 0).offset;
@@ -104,23 +104,24 @@ static double d_of(int64_t e, int island) { return (float)(1e-2 * sin((double)e 
 /* Three islands' mean by tokens, Nesterov, on one fragment of five; then the rest of one of three islands. */
 static void a_turn_is_as_in_float64(void **state) {
     (void)state;
-    Served    s = serve();
-    OuterRule rule = {0.7, 0.9};
+    Held      s = serve();
+    Step      step = {.rule = STEP_NESTEROV, .learning_rate = 0.7, .momentum = 0.9};
     int64_t   elems = s.shards.layout.elems;
     Fragment  f = fragment_of(elems, 5, 2);
     float    *now = (float *)malloc(sizeof *now * (size_t)elems), *d[3];
     float    *then = (float *)malloc(sizeof *then * (size_t)elems);
     double    weight[3] = {480, 960, 480};
     s.o.shards = &s.shards;
+    Served w = served_by(&s.o, 0, elems);
     for (int64_t e = 0; e < elems; e++) put(&s, e, (float)x_of(e), (float)v_of(e));
     for (int k = 0; k < 3; k++) {
         d[k] = (float *)malloc(sizeof *d[k] * (size_t)elems);
         for (int64_t e = 0; e < f.end - f.first; e++) d[k][e] = (float)d_of(f.first + e, k);
     }
     outer_mean(d[0], (const float *const *)d, weight, 3, f.end - f.first);
-    served_step(&s.o, rule, f, d[0]);
-    served_read(&s.o, WEIGHTS_X, 0, elems, now);
-    served_read(&s.o, WEIGHTS_MOMENTUM, 0, elems, then);
+    served_step(&w, &step, f, d[0], NULL);
+    served_read(&w, WEIGHTS_X, 0, elems, now);
+    served_read(&w, WEIGHTS_MOMENTUM, 0, elems, then);
     for (int64_t e = 0; e < elems; e++) {
         int    is_in = e >= f.first && e < f.end;
         double mean = 0.25 * d_of(e, 0) + 0.5 * d_of(e, 1) + 0.25 * d_of(e, 2), v = 0.9 * v_of(e) + mean;
@@ -128,10 +129,11 @@ static void a_turn_is_as_in_float64(void **state) {
         assert_true(fabs(now[e] - (is_in ? x_of(e) - 0.7 * (mean + 0.9 * v) : x_of(e))) <= 2e-7);
     }
     for (int64_t e = 0; e < elems; e++) d[1][e] = (float)d_of(e, 1);
-    served_rest(&s.o, d[1], 1.0 / 3);
-    served_read(&s.o, WEIGHTS_X, 0, elems, then);
+    served_rest(&w, d[1], 1.0 / 3);
+    served_read(&w, WEIGHTS_X, 0, elems, then);
     for (int64_t e = 0; e < elems; e++) assert_true(fabs(then[e] - (now[e] - d_of(e, 1) / 3)) <= 2e-7);
     for (int k = 0; k < 3; k++) free(d[k]);
+    served_destroy(&w);
     free(now), free(then), free(s.memory), free(s.shards.span);
     layout_destroy(&s.shards.layout);
 }

@@ -18,7 +18,7 @@ static const char *IDS[] = {"00000000000000aa", "00000000000000bb", "00000000000
 
 static void begin(OuterWait wait, int64_t least) {
     members_destroy(&ms);
-    ms = (Members){.wait = wait, .least = least, .step_samples = STEP, .seq_len = T};
+    ms = (Members){.wait = wait, .least = least, .step_samples = STEP, .seq_len = T, .parts = 1};
 }
 static Member *join(int i, int rank, int ranks) {
     Hello hello = {.rank = rank, .ranks = ranks};
@@ -34,6 +34,7 @@ static End end_of(int64_t steps) {
 }
 static int end(Member *m, int rank, double norm) {
     End e = end_of(H);
+    e.lease = m->lease.number;
     m->norm = norm, m->elems = P;
     return members_end(&ms, m, rank, &e, P, fault);
 }
@@ -119,9 +120,40 @@ static void bad_ends_are_refused(void **state) {
     }
     a = join(0, 0, 1);
     give(a, 1);
-    e = end_of(0), a->elems = 0; /* stopped before its first step */
+    e = end_of(H), e.lease = 0;
+    assert_int_equal(members_end(&ms, a, 0, &e, P, fault), -1);
+    assert_string_equal(fault, "sent the END of lease 0, and it has lease 1");
+    e = end_of(0), e.lease = 1, a->elems = 0; /* stopped before its first step */
     assert_int_equal(members_end(&ms, a, 0, &e, P, fault), 1);
     assert_int_equal(a->state, MEMBER_WAITS);
+}
+
+/* Of several servers: a delta is whole when every one has its part, whichever is last. */
+static void parts_of_a_delta_come_together(void **state) {
+    (void)state;
+    Exact squares = {{0}};
+    exact_add(&squares, 9.0);
+    for (int own = 0; own < 3; own++) {
+        begin(WAIT_ALL, 1);
+        ms.parts = 3;
+        Member *m = join(0, 0, 1);
+        give(m, 7);
+        assert_int_equal(members_part_in(&ms, 6, &squares), 0); /* nobody has that lease */
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(m->state, MEMBER_TRAINS);
+            assert_false(members_may_close(&ms));
+            if (i == own) assert_int_equal(end(m, 0, 1.0), 1);
+            else assert_int_equal(members_part_in(&ms, 7, &squares), 1);
+        }
+        assert_int_equal(m->state, MEMBER_ENDED);
+        assert_true(exact_value(&m->squares) == 18.0);
+        assert_int_equal(members_part_in(&ms, 7, &squares), 0);
+        assert_ptr_equal(members_of_lease(&ms, 7), m);
+        members_counted(&ms, m);
+        assert_null(members_of_lease(&ms, 7));
+        give(m, 8);
+        assert_true(m->parts_in == 0 && exact_value(&m->squares) == 0.0);
+    }
 }
 
 static void bad_deltas_are_named(void **state) {
@@ -200,6 +232,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_open_and_close), cmocka_unit_test(who_leaves_holds_nobody_up), cmocka_unit_test(turns_are_judged),
         cmocka_unit_test(the_silent_are_found),  cmocka_unit_test(bad_ends_are_refused),
+        cmocka_unit_test(parts_of_a_delta_come_together),
         cmocka_unit_test(bad_deltas_are_named),  cmocka_unit_test(asynchronous_rounds_count_arrivals),
     };
     return cmocka_run_group_tests_name("members", tests, NULL, forget);

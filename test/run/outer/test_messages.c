@@ -25,6 +25,12 @@ typedef union {
     Moments moments;
     Turn    turn;
     Turned  turned;
+    PartIn  part_in;
+    Count   count;
+    Drop    drop;
+    Step    step;
+    Stepped stepped;
+    Over    over;
 } Any;
 
 #define EACH(name)                                                             \
@@ -42,6 +48,12 @@ EACH(given)
 EACH(moments)
 EACH(turn)
 EACH(turned)
+EACH(part_in)
+EACH(count)
+EACH(drop)
+EACH(step)
+EACH(stepped)
+EACH(over)
 
 typedef struct {
     const char *name, *text; /* text: as the writer writes it */
@@ -49,15 +61,19 @@ typedef struct {
     size_t    (*out)(const Any *, char *);
 } Kind;
 
+/* A sum of squares: 69 words of 8 digits. */
+#define ZEROS_11 "0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
+#define SQUARES  "0000000f" ZEROS_11 ZEROS_11 ZEROS_11 "12345678" ZEROS_11 ZEROS_11 "00000000" ZEROS_11
+
 static const Kind KINDS[] = {
     {"WELCOME", "{\"number\":2,\"round\":17,\"elems\":9007199254740992,\"part\":1,\"parts\":3}", welcome_in,
      welcome_out},
     {"REFUSE", "{\"exit\":64,\"why\":\"model.n_layer is 4 here and \\\"6\\\" there\"}", refuse_in, refuse_out},
     {"OPEN", "{\"round\":17,\"step\":850,\"steps\":50,\"first\":9007199254740000,\"samples\":992,\"islands\":3,"
-     "\"moments\":\"take\"}",
+             "\"lease\":7,\"moments\":\"take\"}",
      open_in, open_out},
-    {"END", "{\"round\":17,\"samples\":400,\"tokens\":51200,\"norm\":0.125,\"loss\":2.4375}", end_in, end_out},
-    {"END", "{\"round\":17,\"samples\":400,\"tokens\":51200,\"norm\":null,\"loss\":null}", end_in, end_out},
+    {"END", "{\"round\":17,\"samples\":400,\"tokens\":51200,\"norm\":0.125,\"loss\":2.4375,\"lease\":7}", end_in, end_out},
+    {"END", "{\"round\":17,\"samples\":400,\"tokens\":51200,\"norm\":null,\"loss\":null,\"lease\":0}", end_in, end_out},
     {"CLOSED", "{\"round\":18,\"islands\":3,\"norm\":1e-30,\"staleness\":0,\"done\":false}", closed_in, closed_out},
     {"CLOSED", "{\"round\":18,\"islands\":0,\"norm\":0.1,\"staleness\":4,\"done\":true}", closed_in, closed_out},
     {"BYE", "{\"samples\":12}", bye_in, bye_out},
@@ -66,6 +82,15 @@ static const Kind KINDS[] = {
     {"MOMENTS", "{\"updates\":0,\"later\":true}", moments_in, moments_out},
     {"TURN", "{\"round\":17,\"fragment\":16,\"tokens\":51200}", turn_in, turn_out},
     {"TURNED", "{\"round\":17,\"fragment\":15,\"islands\":3}", turned_in, turned_out},
+    {"PART_IN", "{\"lease\":9,\"squares\":\"" SQUARES "\"}", part_in_in, part_in_out},
+    {"COUNT", "{\"lease\":9,\"weight\":51200}", count_in, count_out},
+    {"DROP", "{\"lease\":9}", drop_in, drop_out},
+    {"STEP",
+     "{\"rule\":4,\"learning_rate\":0.0006,\"momentum\":0.9,\"scale\":0.25,\"beta2\":0.95,\"eps\":1e-08,"
+     "\"weight_decay\":0.1,\"update\":17}",
+     step_in, step_out},
+    {"STEPPED", "{\"squares\":\"" SQUARES "\"}", stepped_in, stepped_out},
+    {"OVER", "{\"exit\":75}", over_in, over_out},
 };
 enum { KINDS_COUNT = sizeof KINDS / sizeof *KINDS };
 
@@ -106,8 +131,9 @@ static void cut_and_changed_messages(void **state) {
                 reads(&KINDS[k], text, bytes);
                 text[at] ^= (char)(1 << bit);
             }
-        for (int other = 0; other < KINDS_COUNT; other++) /* the one key of BYE and GIVEN is in others, too */
-            if (KINDS[other].in != KINDS[k].in && KINDS[other].in != bye_in && KINDS[other].in != given_in)
+        for (int other = 0; other < KINDS_COUNT; other++) /* the few keys of these are in others, too */
+            if (KINDS[other].in != KINDS[k].in && KINDS[other].in != bye_in && KINDS[other].in != given_in &&
+                KINDS[other].in != drop_in && KINDS[other].in != stepped_in && KINDS[other].in != over_in)
                 assert_false(reads(&KINDS[other], text, bytes));
         free(text);
     }
@@ -132,15 +158,15 @@ static void numbers_out_of_range_are_refused(void **state) {
          "samples is 9"},
         {2, "{\"round\":17,\"step\":850,\"steps\":5,\"first\":7,\"samples\":9,\"islands\":0}", "islands is 0"},
         {3, "{\"round\":17,\"samples\":400,\"tokens\":-1,\"norm\":0.125,\"loss\":2}", "tokens is -1"},
-        {3, "{\"round\":17,\"samples\":400,\"tokens\":1,\"norm\":-1,\"loss\":2}", "norm is -1"},
+        {3, "{\"round\":17,\"samples\":400,\"tokens\":1,\"norm\":-1,\"loss\":2,\"lease\":0}", "norm is -1"},
         {3, "{\"round\":17,\"samples\":400,\"tokens\":1,\"norm\":1,\"loss\":\"2\"}", "loss is the string"},
         {5, "{\"round\":18,\"islands\":3,\"norm\":1,\"staleness\":0,\"done\":1}", "done"},
         {5, "{\"round\":18,\"islands\":3,\"norm\":1,\"staleness\":-1,\"done\":true}", "staleness is -1"},
         {7, "{\"samples\":\"12\"}", "samples is the string"},
         {7, "[12]", "object"},
-        {2, "{\"round\":17,\"step\":850,\"steps\":5,\"first\":7,\"samples\":9,\"islands\":1,\"moments\":\"lend\"}",
+        {2, "{\"round\":17,\"step\":850,\"steps\":5,\"first\":7,\"samples\":9,\"islands\":1,\"lease\":7,\"moments\":\"lend\"}",
          "moments is the string \"lend\""},
-        {2, "{\"round\":17,\"step\":850,\"steps\":5,\"first\":7,\"samples\":9,\"islands\":1,\"moments\":1}", "moments is 1"},
+        {2, "{\"round\":17,\"step\":850,\"steps\":5,\"first\":7,\"samples\":9,\"islands\":1,\"lease\":7,\"moments\":1}", "moments is 1"},
         {8, "{\"updates\":0}", "updates is 0"},
         {9, "{\"updates\":-1,\"later\":false}", "updates is -1"},
         {9, "{\"updates\":1,\"later\":1}", "later"},
@@ -150,6 +176,16 @@ static void numbers_out_of_range_are_refused(void **state) {
         {12, "{\"round\":17,\"fragment\":16,\"islands\":3}", "fragment is 16"},
         {12, "{\"round\":-1,\"fragment\":1,\"islands\":3}", "round is -1"},
         {12, "{\"round\":1,\"fragment\":1,\"islands\":0}", "islands is 0"},
+        {2, "{\"round\":17,\"step\":850,\"steps\":5,\"first\":7,\"samples\":9,\"islands\":3,\"lease\":-1,\"moments\":\"keep\"}",
+         "lease is -1"},
+        {13, "{\"lease\":9,\"squares\":\"00\"}", "squares is"},
+        {13, "{\"lease\":-9,\"squares\":\"" SQUARES "\"}", "lease is -9"},
+        {14, "{\"lease\":9,\"weight\":0}", "weight is 0"},
+        {14, "{\"lease\":9,\"weight\":null}", "weight is nan"},
+        {15, "{\"lease\":1.5}", "lease is 1.5"},
+        {16, "{\"rule\":5,\"update\":17}", "rule is 5"},
+        {17, "{\"squares\":\"" SQUARES "0\"}", "squares is"},
+        {18, "{\"exit\":256}", "exit is 256"},
     };
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         char fault[MESSAGE_FAULT_BYTES] = "";
@@ -260,6 +296,55 @@ static void a_hello_over_the_limit_is_not_written(void **state) {
     cJSON_Delete(config);
 }
 
+/* --- between servers ---------------------------------------------------------------------------------------------- */
+
+/* A sum of parts travels and is rounded as it is here; a NaN and an infinity stay what they are. */
+static void squares_keep_their_bits(void **state) {
+    (void)state;
+    char   text[MESSAGE_TEXT], fault[MESSAGE_FAULT_BYTES];
+    Exact  whole = {{0}}, sum = {{0}};
+    PartIn back;
+    for (int k = 0; k < 5; k++) {
+        PartIn m = {.lease = k};
+        for (int i = 0; i < 1000; i++) {
+            double value = ldexp(1.0 + i * 0.001, 40 - (i * 7 + k) % 90);
+            exact_add(&m.squares, value), exact_add(&whole, value);
+        }
+        assert_true(part_in_read(text, part_in_write(&m, text), &back, fault));
+        assert_true(exact_value(&back.squares) == exact_value(&m.squares));
+        exact_merge(&sum, &back.squares);
+    }
+    assert_true(exact_value(&sum) == exact_value(&whole));
+    static const double ODD[] = {NAN, INFINITY};
+    for (int i = 0; i < 2; i++) {
+        Stepped odd = {{{0}}}, again;
+        exact_add(&odd.squares, 1.0), exact_add(&odd.squares, ODD[i]);
+        assert_true(stepped_read(text, stepped_write(&odd, text), &again, fault));
+        assert_false(isfinite(exact_value(&again.squares)));
+    }
+}
+
+static void a_follow_comes_back(void **state) {
+    (void)state;
+    char   fault[MESSAGE_FAULT_BYTES];
+    cJSON *config = cJSON_Parse("{\"run\":{\"steps\":100}}");
+    size_t bytes;
+    Follow m = {.protocol = CHANNEL_PROTOCOL, .part = 2, .parts = 3, .elems = 777, .config = config}, back;
+    char  *text = follow_write(&m, &bytes);
+    assert_non_null(text);
+    assert_true(follow_read(text, bytes, &back, fault));
+    assert_true(back.part == 2 && back.parts == 3 && back.elems == 777 && cJSON_Compare(back.config, config, 1));
+    follow_free(&back);
+    for (size_t cut = 0; cut < bytes; cut++) assert_false(follow_read(text, cut, &back, fault));
+    free(text);
+    m.part = 3;
+    text = follow_write(&m, &bytes);
+    assert_false(follow_read(text, bytes, &back, fault));
+    assert_non_null(strstr(fault, "part is 3"));
+    free(text);
+    cJSON_Delete(config);
+}
+
 /* --- headers of messages ------------------------------------------------------------------------------------------ */
 
 static int passes(FrameHeader h, MessageFrom from) {
@@ -271,22 +356,29 @@ static int passes(FrameHeader h, MessageFrom from) {
 
 static void headers_are_as_their_kind_wants(void **state) {
     (void)state;
-    static const int islands[MESSAGE_KINDS] = {[MESSAGE_HELLO] = 1, [MESSAGE_GET] = 1,  [MESSAGE_DELTA] = 1,
-                                               [MESSAGE_END] = 1,   [MESSAGE_PING] = 1, [MESSAGE_BYE] = 1,
-                                               [MESSAGE_GIVEN] = 1, [MESSAGE_GET_M] = 1, [MESSAGE_GET_V] = 1,
-                                               [MESSAGE_M] = 1,     [MESSAGE_V] = 1, [MESSAGE_FRAGMENT] = 1, [MESSAGE_TURN] = 1};
+    enum { S = 1 << FROM_SERVER, I = 1 << FROM_ISLAND, F = 1 << FROM_FOLLOWER, L = 1 << FROM_LEADER };
+    static const int senders[MESSAGE_KINDS] = {
+        [MESSAGE_HELLO] = I,         [MESSAGE_GET] = I,       [MESSAGE_DELTA] = I,      [MESSAGE_END] = I,
+        [MESSAGE_BYE] = I,           [MESSAGE_X] = S,         [MESSAGE_WELCOME] = S,    [MESSAGE_OPEN] = S,
+        [MESSAGE_CLOSED] = S,        [MESSAGE_GIVEN] = I,     [MESSAGE_GET_M] = I,      [MESSAGE_GET_V] = I,
+        [MESSAGE_M] = S | I,         [MESSAGE_V] = S | I,     [MESSAGE_MOMENTS] = S,    [MESSAGE_FRAGMENT] = I,
+        [MESSAGE_TURN] = I,          [MESSAGE_TURNED] = S,    [MESSAGE_FOLLOW] = F,     [MESSAGE_PART_IN] = F,
+        [MESSAGE_STEPPED] = F,       [MESSAGE_COUNT] = L,     [MESSAGE_DROP] = L,       [MESSAGE_STEP] = L,
+        [MESSAGE_COLLECT] = L,       [MESSAGE_OVER] = L,      [MESSAGE_STATE] = F | L,  [MESSAGE_REFUSE] = S | L,
+        [MESSAGE_PING] = S | I | F | L};
     for (int kind = 0; kind < 256; kind++) {
         FrameHeader h = {.kind = (uint8_t)kind, .type = FRAME_BYTES, .round = 4};
         int         is_moments = kind == MESSAGE_M || kind == MESSAGE_V, asks = message_answer(kind) != 0;
-        int         is_values = kind == MESSAGE_X || kind == MESSAGE_DELTA || kind == MESSAGE_FRAGMENT || is_moments;
+        int         is_values = kind == MESSAGE_X || kind == MESSAGE_DELTA || kind == MESSAGE_FRAGMENT || is_moments ||
+                        kind == MESSAGE_STATE;
         if (is_values) h.type = FRAME_F32, h.elems = 10, h.payload_bytes = 40;
         else if (asks) h.offset = 5, h.elems = 10;
-        else if (kind != MESSAGE_PING) h.payload_bytes = 2;
+        else if (kind != MESSAGE_PING && kind != MESSAGE_COLLECT) h.payload_bytes = 2;
         int is_kind = kind > 0 && kind < MESSAGE_KINDS;
-        assert_int_equal(passes(h, FROM_ISLAND), is_kind && islands[kind]);
-        assert_int_equal(passes(h, FROM_SERVER), is_kind && (!islands[kind] || kind == MESSAGE_PING || is_moments));
+        for (int from = FROM_SERVER; from <= FROM_LEADER; from++)
+            assert_int_equal(passes(h, (MessageFrom)from), is_kind && senders[kind] >> from & 1);
         if (!is_kind) continue;
-        MessageFrom from = islands[kind] ? FROM_ISLAND : FROM_SERVER;
+        MessageFrom from = (MessageFrom)__builtin_ctz((unsigned)senders[kind]);
         FrameHeader bad = h;
         bad.type = is_values ? FRAME_BYTES : FRAME_F32;
         assert_false(passes(bad, from));
@@ -318,6 +410,8 @@ int main(void) {
         cmocka_unit_test(a_hello_comes_back),
         cmocka_unit_test(bad_hellos_are_refused),
         cmocka_unit_test(a_hello_over_the_limit_is_not_written),
+        cmocka_unit_test(squares_keep_their_bits),
+        cmocka_unit_test(a_follow_comes_back),
         cmocka_unit_test(headers_are_as_their_kind_wants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,6 +127,35 @@ static void delayed_nesterov_is_right(void **state) {
     for (int i = 0; i < P; i++) assert_true(waiting[i] == 0.0f);
 }
 
+static double squares_of(const float *d, int64_t elems) {
+    Exact sum = {{0}};
+    outer_squares(d, elems, &sum);
+    return exact_value(&sum);
+}
+
+/* Any cut at multiples of OUTER_BLOCK. */
+static void parts_change_no_bit(void **state) {
+    (void)state;
+    enum { MANY = 40 * OUTER_BLOCK + 17 };
+    static float d[MANY];
+    for (int i = 0; i < MANY; i++) d[i] = drawn(3, 2, i);
+    double whole = squares_of(d, MANY);
+    for (int parts = 1; parts <= 41; parts++) {
+        Exact sum = {{0}};
+        assert_int_equal(outer_part_begin(MANY, 0, parts), 0);
+        assert_int_equal(outer_part_begin(MANY, parts, parts), MANY);
+        for (int k = parts; k-- > 0;) {
+            int64_t from = outer_part_begin(MANY, k, parts), to = outer_part_begin(MANY, k + 1, parts);
+            assert_int_equal(from % OUTER_BLOCK, 0);
+            assert_true(to > from);
+            outer_squares(d + from, to - from, &sum);
+        }
+        assert_true(exact_value(&sum) == whole);
+    }
+    assert_int_equal(outer_part_begin(100, 1, 2), 0); /* too small for two */
+    assert_int_equal(outer_part_begin((int64_t)1 << 53, 4095, 4096), ((int64_t)1 << 53) / 4096 * 4095);
+}
+
 static void threads_change_no_bit(void **state) {
     (void)state;
     static float first[P];
@@ -134,9 +163,9 @@ static void threads_change_no_bit(void **state) {
     for (int threads = 1; threads <= 4; threads++) {
         omp_set_num_threads(threads);
         rounds_of_all();
-        if (threads == 1) memcpy(first, x, sizeof x), squares = outer_squares(x, P);
+        if (threads == 1) memcpy(first, x, sizeof x), squares = squares_of(x, P);
         assert_memory_equal(x, first, sizeof x);
-        assert_true(outer_squares(x, P) == squares);
+        assert_true(squares_of(x, P) == squares);
     }
     omp_set_num_threads(2);
 }
@@ -144,22 +173,23 @@ static void threads_change_no_bit(void **state) {
 static void what_is_not_finite_is_seen(void **state) {
     (void)state;
     static float big[3 << 20];
-    double       want = 0.0;
+    long double  want = 0.0;
     for (int i = 0; i < 3 << 20; i++) big[i] = drawn(1, 1, i), want += (double)big[i] * big[i];
-    assert_true(fabs(outer_squares(big, 3 << 20) / want - 1.0) < 1e-12);
-    assert_true(outer_squares(big, 0) == 0.0);
+    assert_true(fabs(squares_of(big, 3 << 20) / (double)want - 1.0) < 1e-12);
+    assert_true(squares_of(big, 0) == 0.0);
     big[(3 << 20) - 1] = NAN;
-    assert_false(isfinite(outer_squares(big, 3 << 20)));
+    assert_false(isfinite(squares_of(big, 3 << 20)));
     big[(3 << 20) - 1] = INFINITY;
-    assert_false(isfinite(outer_squares(big, 3 << 20)));
-    assert_true(isfinite(outer_squares(big, (3 << 20) - 1)));
+    assert_false(isfinite(squares_of(big, 3 << 20)));
+    assert_true(isfinite(squares_of(big, (3 << 20) - 1)));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nesterov_is_right),         cmocka_unit_test(plain_averaging_is_the_mean),
         cmocka_unit_test(one_island_is_a_plain_run), cmocka_unit_test(delayed_nesterov_is_right),
-        cmocka_unit_test(threads_change_no_bit),     cmocka_unit_test(what_is_not_finite_is_seen),
+        cmocka_unit_test(parts_change_no_bit),       cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(what_is_not_finite_is_seen),
     };
     return cmocka_run_group_tests_name("outer_rule", tests, NULL, NULL);
 }
