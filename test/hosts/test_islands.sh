@@ -35,13 +35,17 @@ pair() {
 
 # --- a thin link ---------------------------------------------------------------------------------------------------------
 expect "islands over a good cable" pair good
-expect "a thin link in its place" thin_cable
-expect "islands over the thin link" pair thin
-expect "they make the same weights, bit by bit" same_weights "$WORK/good" "$WORK/thin" step_00000012
-expect "each sample counts once: 288 samples" eval 'used_once thin | grep "^288 samples"'
 # Three rounds: up three deltas; down the first weights and three more; headers are less than a tenth.
 carried() { thin_bytes | awk -v p="$PARAMETERS" '{ print "#", $2, "bytes up,", $1, "down, of", p, "parameters"; exit !($2 > 12 * p && $2 < 1.1 * 12 * p + 2e4 && $1 > 16 * p && $1 < 1.1 * 16 * p + 2e4) }'; }
-expect "4 bytes a parameter have gone up in each round, and down" carried
+if [ -c /dev/net/tun ]; then
+    expect "a thin link in its place" thin_cable
+    expect "islands over the thin link" pair thin
+    expect "they make the same weights, bit by bit" same_weights "$WORK/good" "$WORK/thin" step_00000012
+    expect "each sample counts once: 288 samples" eval 'used_once thin | grep "^288 samples"'
+    expect "4 bytes a parameter have gone up in each round, and down" carried
+else
+    echo "skip a thin link: this machine has no /dev/net/tun"
+fi
 
 # --- the link is cut -----------------------------------------------------------------------------------------------------
 ENDLESS="run.steps=1000000 schedule.name=constant checkpoint.every=40"
