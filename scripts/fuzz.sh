@@ -24,7 +24,7 @@ fi
 make -s -j2 BACKEND=cpu all || exit 1
 rest=(build/cpu/{model,layers,comm,data,core}.a)
 read -ra mpi <<<"$(pkg-config --libs ompi-c 2>/dev/null)"
-sources=(comm/{frame,key,opening}.c run/outer/{messages,messages_json}.c
+sources=(comm/{frame,key,opening}.c run/outer/{messages,messages_json,messages_servers,message_text}.c
          core/{arena,device,error,io,json,json_scan,json_text,memory_file,simd,tensor,terminal,thread}.c data/shard.c
          data/{bpe,bpe_file,json_line,parquet,parquet_footer,parquet_page,split,thrift}.c
          run/config/*.c

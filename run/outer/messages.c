@@ -1,4 +1,5 @@
-/* messages.c - see messages.h: what a frame's header must say for its kind. The JSON is in messages_json.c. */
+/* messages.c - see messages.h: what a frame's header must say for its kind. The JSON is in messages_json.c and
+ * messages_servers.c. */
 #include "run/outer/messages.h"
 
 #include <stdarg.h>

@@ -305,6 +305,7 @@ static const BadOverride BAD_OVERRIDES[] = {
     {"outer.send=gradients|outer.every=1|run.on_nonfinite=skip", 0, "run.on_nonfinite \"skip\" with outer.send", "\"stop\""},
     {"outer.server=a:1|run.on_spike=rollback", 0, "run.on_spike \"rollback\" with outer.server is not built yet", "\"warn\", \"stop\" or \"skip\""},
     {"outer.moments=peer|outer.wait=none", 0, "outer.moments \"peer\" with outer.wait = \"none\" is not built yet", "\"own\""},
+    {"outer.moments=peer|outer.server=a:1,b:2", 0, "outer.moments \"peer\" with outer.server of several is not built yet", "\"own\""},
     {"outer.moments=peer|outer.send=gradients|outer.every=1", 0, "outer.moments \"peer\" with outer.send = \"gradients\"", "\"own\""},
     {"outer.stream=true|outer.wait=none", 0, "outer.wait \"none\" with outer.stream", "\"all\""},
     {"outer.stream=true|outer.send=gradients|outer.every=2", 0, "outer.send \"gradients\" with outer.stream", "\"deltas\""},
