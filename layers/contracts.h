@@ -88,6 +88,65 @@ static inline int layernorm_backward_contract(Stream *s, Tensor dx, Tensor dw, T
                        (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) + 2.0 * contract_bytes(mean));
 }
 
+/* --- rmsnorm ------------------------------------------------------------------------------------------------------ */
+
+static inline void rmsnorm_expect(Tensor y, Tensor rstd, Tensor x, Tensor w) {
+    int64_t N = x.dim[0], C = x.dim[1];
+    EXPECT2(x, x.type, N, C);
+    EXPECT2(y, x.type, N, C);
+    EXPECT1(w, x.type, C);
+    EXPECT1(rstd, F32, N);
+}
+static inline int rmsnorm_forward_contract(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w) {
+    rmsnorm_expect(y, rstd, x, w);
+    return stream_note(s, "rmsnorm_forward", x.dim[0], x.dim[1], 0, 0, 4.0 * (double)tensor_elems(x),
+                       2.0 * contract_bytes(x) + contract_bytes(rstd));
+}
+static inline int residual_rmsnorm_forward_contract(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x,
+                                                    Tensor update, Tensor w) {
+    rmsnorm_expect(y, rstd, x, w);
+    EXPECT2(sum, x.type, x.dim[0], x.dim[1]);
+    EXPECT2(update, x.type, x.dim[0], x.dim[1]);
+    return stream_note(s, "residual_rmsnorm_forward", x.dim[0], x.dim[1], 0, 0, 5.0 * (double)tensor_elems(x),
+                       4.0 * contract_bytes(x) + contract_bytes(rstd));
+}
+static inline int rmsnorm_backward_contract(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x,
+                                            Tensor w, Tensor rstd) {
+    int64_t N = x.dim[0], C = x.dim[1];
+    rmsnorm_expect(dy, rstd, x, w);
+    EXPECT2(dx, x.type, N, C);
+    EXPECT1(dw, F32, C);
+    if (dresidual.data) EXPECT2(dresidual, x.type, N, C);
+    return stream_note(s, "rmsnorm_backward", N, C, 0, 0, 10.0 * (double)tensor_elems(x),
+                       (dresidual.data ? 4.0 : 3.0) * contract_bytes(x) + contract_bytes(rstd));
+}
+
+static inline void head_norm_expect(Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w) {
+    int64_t N = x.dim[0], D = w.dim[0];
+    EXPECT2(x, x.type, N, x.dim[1]);
+    EXPECT2(y, x.type, N, y.dim[1]);
+    EXPECT1(w, x.type, D);
+    EXPECT2(rstd, F32, N, heads);
+    CHECK(first >= 0 && heads >= 0 && first + heads * D <= x.dim[1] && first + heads * D <= y.dim[1],
+          "%lld heads of %lld columns from %lld on, of %lld and %lld columns", (long long)heads, (long long)D, (long long)first,
+          (long long)x.dim[1], (long long)y.dim[1]);
+}
+static inline int head_norm_forward_contract(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w) {
+    double elems = (double)(x.dim[0] * heads * w.dim[0]);
+    head_norm_expect(y, rstd, x, first, heads, w);
+    return stream_note(s, "head_norm_forward", x.dim[0], heads, w.dim[0], 0, 4.0 * elems,
+                       2.0 * elems * (double)dtype_bytes(x.type) + contract_bytes(rstd));
+}
+static inline int head_norm_backward_contract(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first,
+                                              int64_t heads, Tensor w, Tensor rstd) {
+    double elems = (double)(x.dim[0] * heads * w.dim[0]);
+    head_norm_expect(dx, rstd, x, first, heads, w);
+    head_norm_expect(dy, rstd, x, first, heads, w);
+    EXPECT1(dw, F32, w.dim[0]);
+    return stream_note(s, "head_norm_backward", x.dim[0], heads, w.dim[0], 0, 10.0 * elems,
+                       3.0 * elems * (double)dtype_bytes(x.type) + contract_bytes(rstd));
+}
+
 /* --- linear: its products and sums note themselves ---------------------------------------------------------------- */
 
 static inline void linear_expect(Tensor y, Tensor x, Tensor w, Tensor b) {
@@ -124,6 +183,20 @@ static inline int gelu_backward_contract(Stream *s, Tensor dx, Tensor dy, Tensor
     EXPECT2(dy, x.type, x.dim[0], x.dim[1]);
     EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
     return stream_note(s, "gelu_backward", x.dim[0], x.dim[1], 0, 0, 16.0 * (double)tensor_elems(x), 3.0 * contract_bytes(x));
+}
+
+/* --- swiglu ------------------------------------------------------------------------------------------------------- */
+
+static inline int swiglu_forward_contract(Stream *s, Tensor y, Tensor gate_up) {
+    EXPECT2(y, y.type, y.dim[0], y.dim[1]);
+    EXPECT2(gate_up, y.type, y.dim[0], 2 * y.dim[1]);
+    return stream_note(s, "swiglu_forward", y.dim[0], y.dim[1], 0, 0, 5.0 * (double)tensor_elems(y), 3.0 * contract_bytes(y));
+}
+static inline int swiglu_backward_contract(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
+    EXPECT2(dy, dy.type, dy.dim[0], dy.dim[1]);
+    EXPECT2(gate_up, dy.type, dy.dim[0], 2 * dy.dim[1]);
+    EXPECT2(dgate_up, dy.type, dy.dim[0], 2 * dy.dim[1]);
+    return stream_note(s, "swiglu_backward", dy.dim[0], dy.dim[1], 0, 0, 12.0 * (double)tensor_elems(dy), 5.0 * contract_bytes(dy));
 }
 
 /* --- attention: two products forward, five backward, of the causal half of T x T ---------------------------------- */

@@ -5,6 +5,7 @@
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
+#include "layers/row_runs.h"
 
 typedef struct { void *sum, *y; float *mean, *rstd; const void *x, *update, *w, *b; float eps; int64_t C; } Forward;
 typedef struct { void *dx; const void *dresidual, *dy, *x, *w; const float *mean, *rstd; int64_t C; } Backward;
@@ -41,27 +42,6 @@ void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update) {
     Forward f = {.sum = sum.data, .x = x.data, .update = update.data, .C = x.dim[1]};
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < x.dim[0]; row++) sum_row(x.type, f, row);
-}
-
-/* A run's partial sums: dw then db, each a whole number of cache lines. */
-static int64_t partial_elems(int64_t C) { return (C + 15) / 16 * 16; }
-
-/* The number of runs: enough for many threads, each with enough rows that its partial sums cost little beside them. */
-static int64_t runs_of(int64_t N) {
-    enum { LEAST_ROWS = 16, MOST_RUNS = 64 };
-    int64_t runs = (N + LEAST_ROWS - 1) / LEAST_ROWS;
-    return runs < MOST_RUNS ? runs : MOST_RUNS;
-}
-
-static void add_partials(float *total, const float *partial, int64_t stride, int64_t runs, int64_t C) {
-    #pragma omp parallel for schedule(static) if (C * runs > 1 << 14)
-    for (int64_t first = 0; first < C; first += LANES) {
-        float   sum[LANES] = {0};
-        int64_t n = C - first < LANES ? C - first : LANES;
-        for (int64_t p = 0; p < runs; p++)
-            for (int64_t c = 0; c < n; c++) sum[c] += partial[p * stride + first + c];
-        for (int64_t c = 0; c < n; c++) total[first + c] += sum[c];
-    }
 }
 
 /* Runs of rows side by side, then their partial sums in order. partial [runs][2][half] */

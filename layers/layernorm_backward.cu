@@ -3,17 +3,13 @@
  *     dx = dresidual + rstd (d - mean(d) - n mean(d n)),   dw = sum over rows of dy n,   db = sum over rows of dy.
  *
  * A block takes a stretch of rows, and each thread the same few channels of all of them, so the sums over rows stay in
- * its registers; they go to scratch as [blocks][2][C], and a second kernel adds the blocks in order. The number of
- * blocks depends on N and C alone: the same bits and the same scratch on every GPU. */
-#include "core/kernel.cuh"
+ * its registers; they go to scratch as [blocks][2][C], and row_sums.cuh adds the blocks in order. */
 #include "layers/contracts.h"
+#include "layers/row_sums.cuh"
 
 enum {
     ROWS = 2,           /* of a batch: their loads are on their way together, and they share a barrier   */
-    MAX_THREADS = 512,  /* 128 registers each                                                            */
-    MIN_ROWS = 16,      /* of a block: its partial sums are then under 1/4 of its traffic                */
-    MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* some 100 000 threads, whatever C is */
-    TOTAL_ROWS = 16     /* warps that add the partial sums of 32 columns                                  */
+    MAX_THREADS = 512   /* 128 registers each                                                            */
 };
 
 template <typename T> struct Backward {
@@ -27,13 +23,6 @@ template <typename T> struct Backward {
 typedef struct { float d, dn; } Sums; /* over a row of d, and of d n */
 
 DEVICE Sums warp_sums(Sums x) { return {warp_sum(x.d), warp_sum(x.dn)}; }
-
-static int64_t partial_blocks(int64_t N, int64_t C) {
-    int64_t most = BLOCK_CHANNELS / C, blocks = blocks_for(N, MIN_ROWS);
-    most = most > MAX_BLOCKS ? (int64_t)MAX_BLOCKS : most < MIN_BLOCKS ? (int64_t)MIN_BLOCKS : most;
-    return blocks < most ? blocks : most;
-}
-DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.x; }
 
 /* Adds a thread's share of one row to its sums. */
 template <typename T, int W>
@@ -127,25 +116,6 @@ template <typename T, int W> KERNEL layernorm_backward_long_kernel(Backward<T> k
     }
 }
 
-/* dw, db += their partial sums, in a fixed order. Block: 32 of the 2C columns, warp i adding blocks i, i + TOTAL_ROWS,
- * ... */
-KERNEL layernorm_total_kernel(float *dw, float *db, const float *partial, int64_t blocks, int64_t C) {
-    SMEM(float, part, [TOTAL_ROWS][WARP]);
-    int     lane = (int)threadIdx.x % WARP, first = (int)threadIdx.x / WARP;
-    int64_t column = (int64_t)blockIdx.x * WARP + lane;
-    float   sum = 0.0f;
-    if (column < 2 * C) {
-        #pragma unroll 4
-        for (int64_t b = first; b < blocks; b += TOTAL_ROWS) sum += partial[b * 2 * C + column];
-    }
-    part[first][lane] = sum;
-    __syncthreads();
-    if (first > 0 || column >= 2 * C) return;
-    for (int i = 1; i < TOTAL_ROWS; i++) sum += part[i][lane];
-    if (column < C) dw[column] += sum;
-    else            db[column - C] += sum;
-}
-
 static size_t partial_bytes(int64_t N, int64_t C) { return (size_t)(partial_blocks(N, C) * 2 * C) * sizeof(float); }
 
 void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean,
@@ -163,7 +133,6 @@ void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresi
                      if (threads <= MAX_THREADS) LAUNCH((layernorm_backward_kernel<T, W>), blocks, threads, 0, s, k);
                      else LAUNCH((layernorm_backward_long_kernel<T, W>), blocks, MAX_THREADS, 0, s, k);
                  }));
-    LAUNCH(layernorm_total_kernel, blocks_for(2 * C, WARP), TOTAL_ROWS * WARP, 0, s, ptr<float>(dw), ptr<float>(db),
-           partial, blocks, C);
+    row_sums_total(s, ptr<float>(dw), ptr<float>(db), partial, blocks, C);
     arena_release(&s->scratch, mark);
 }

@@ -45,6 +45,25 @@ void residual_forward(Stream *s, Tensor sum, Tensor x, Tensor update);
 void layernorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor db, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor mean,
                         Tensor rstd);
 
+/* --- rmsnorm: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); Zhang & Sennrich, arXiv:1910.07467 ---------------------------------
+ * The product is f32 and rounded once; Hugging Face's LlamaRMSNorm rounds x * rstd to act before it takes w.
+ *   y [N,C] act out   rstd [N] f32 out, kept for backward   x [N,C] act in   w [C] act in                                           */
+void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float eps);
+/* The residual stream's step fused with the norm after it: sum = x + update, residual_forward's bits; y = rmsnorm(sum) as stored.
+ *   sum [N,C] act out, may be x itself   update [N,C] act in                                                                       */
+void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps);
+/* dx = dresidual + the norm's gradient.
+ *   dx [N,C] act out, may be dresidual   dw [C] f32 out(+=)   dresidual [N,C] act in, or data NULL for none   dy, x [N,C] act in      */
+void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd);
+
+/* --- head_norm: rmsnorm of each head of q or k, as in Qwen3 (arXiv:2505.09388): head h is columns first + [hD, (h+1)D), and w all heads' -----
+ * Other columns are not looked at and stay as they are. The tensors may be of different widths.
+ *   y [N,any] act out, may be x   rstd [N,heads] f32 out, kept for backward   x [N,any] act in   w [D] act in                       */
+void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps);
+/*   dx [N,any] act out, may be dy   dw [D] f32 out(+=)   dy [N,any] act in   x [N,any] act in, as it was before the norm              */
+void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,
+                        Tensor rstd);
+
 /* --- linear: y = x w + b, w [K,M] as Hugging Face's Conv1D stores it ----------------------------------------------------------------
  *   y [N,M] act out   x [N,K] act in   w [K,M] act in   b [M] act in, or none                                                      */
 void linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, Tensor b);
@@ -60,6 +79,12 @@ void linear_gelu_backward(Stream *s, Tensor dpre, Tensor dw, Tensor db, Tensor d
 void gelu_forward(Stream *s, Tensor y, Tensor x);
 /*   dx = dy * gelu'(x); dx may be dy                                                                                                */
 void gelu_backward(Stream *s, Tensor dx, Tensor dy, Tensor x);
+
+/* --- swiglu: y = silu(gate) * up, silu(x) = x / (1 + exp(-x)); Shazeer, arXiv:2002.05202 ---------------------------------------------
+ *   y [N,F] act out   gate_up [N,2F] act in: gate is columns [0,F), up is [F,2F)                                                    */
+void swiglu_forward(Stream *s, Tensor y, Tensor gate_up);
+/*   dgate_up [N,2F] act out, may be gate_up   dy [N,F] act in                                                                       */
+void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
 /* --- causal self-attention over heads h = columns [hD, (h+1)D) of the thirds q, k, v of qkv -----------------------------------------
  * y_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt(D)) v_j, computed tile by tile with a running maximum; T x T is never stored.

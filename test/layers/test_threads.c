@@ -59,6 +59,24 @@ static Outputs layernorm(Stage *s, DType act) {
     layernorm_backward(&s->stream, dx, dw, db, none, dy, x, w, mean, rstd);
     return (Outputs){{y, dx, dw, db}, 4};
 }
+static Outputs rmsnorm(Stage *s, DType act) {
+    int64_t N = 517, C = 42;
+    Tensor  x = random_act(s, act, N, C, 1), w = random_act(s, act, C, 0, 2), y = stage_tensor(s, act, 2, N, C);
+    Tensor  rstd = stage_tensor(s, F32, 1, N, 1), dx = stage_tensor(s, act, 2, N, C), dw = zeros(s, C, 0);
+    Tensor  dy = random_act(s, act, N, C, 4), none = dx;
+    none.data = NULL;
+    rmsnorm_forward(&s->stream, y, rstd, x, w, 1e-5f);
+    rmsnorm_backward(&s->stream, dx, dw, none, dy, x, w, rstd);
+    return (Outputs){{y, dx, dw}, 3};
+}
+static Outputs head_norm(Stage *s, DType act) {
+    int64_t N = 117, heads = 5, D = 24;
+    Tensor  x = random_act(s, act, N, heads * D, 1), w = random_act(s, act, D, 0, 2), y = stage_tensor(s, act, 2, N, heads * D);
+    Tensor  rstd = stage_tensor(s, F32, 2, N, heads), dx = stage_tensor(s, act, 2, N, heads * D), dw = zeros(s, D, 0);
+    head_norm_forward(&s->stream, y, rstd, x, 0, heads, w, 1e-5f);
+    head_norm_backward(&s->stream, dx, dw, y, x, 0, heads, w, rstd);
+    return (Outputs){{y, dx, dw}, 3};
+}
 /* Few heads are shared out by tiles, many by heads. */
 static Outputs attention(Stage *s, DType act, int64_t B, int64_t T, int64_t H, int64_t D) {
     int64_t C = H * D;
@@ -104,7 +122,8 @@ static void compare(Op *op, DType act) {
 static void test_all(void **state) {
     (void)state;
     if (strcmp(device_backend(), "cpu") != 0) skip(); /* a GPU has no such choice */
-    Op *const ops[] = {linear, narrow_linear, long_linear, head, layernorm, few_heads, some_heads, classifier_and_embedding};
+    Op *const ops[] = {linear, narrow_linear, long_linear, head, layernorm, rmsnorm, head_norm, few_heads, some_heads,
+                        classifier_and_embedding};
     for (int act = F32; act <= BF16; act++)
         for (int i = 0; i < COUNT(ops); i++) compare(ops[i], (DType)act);
 }

@@ -127,6 +127,43 @@ def op_records():
     results("adamw", m3=optimizer.state[p]["exp_avg"], v3=optimizer.state[p]["exp_avg_sq"])
 
 
+def norm_records():
+    """rmsnorm, head_norm and swiglu. A file and a seed of their own: the records of the others stay as they are."""
+    torch.manual_seed(2020)
+    w = Writer("norms")
+
+    def rms_norm(x, weight):  # transformers' LlamaRMSNorm, in float64
+        return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
+
+    def put(prefix, dtype=None, **tensors):
+        for name, t in tensors.items():
+            w.put(f"{prefix}.{name}", t, dtype)
+
+    N, C = 6, 37
+    x, weight, update = leaf(exact(N, C, scale=2.0, shift=0.5)), leaf(exact(C, shift=1.0)), exact(N, C)
+    dy, dresidual = exact(N, C), exact(N, C)
+    y = rms_norm(x, weight)
+    y.backward(dy)
+    put("rmsnorm", "float32", x=x, w=weight, dy=dy, dresidual=dresidual, update=update)
+    put("rmsnorm", y=y, rstd=torch.rsqrt(x.pow(2).mean(1) + 1e-5), dx=x.grad + dresidual, dw=weight.grad,
+        residual_sum=x + update, residual_y=rms_norm(x + update, weight))
+
+    N, first, heads, D, wide = 5, 7, 3, 14, 60
+    x, weight, dy = leaf(exact(N, wide, scale=2.0)), leaf(exact(D, shift=1.0)), exact(N, wide)
+    y = rms_norm(x[:, first:first + heads * D].reshape(N, heads, D), weight).reshape(N, heads * D)
+    y.backward(dy[:, first:first + heads * D])
+    put("head_norm", "float32", x=x, w=weight, dy=dy)
+    put("head_norm", y=y, dx=x.grad[:, first:first + heads * D], dw=weight.grad)
+
+    gate_up = leaf(torch.cat([exact(5, 34, scale=2.0), torch.linspace(-24, 24, 102).float().double().reshape(3, 34)]))
+    dy = exact(8, 17)
+    gate, up = gate_up.split(17, 1)
+    y = F.silu(gate) * up
+    y.backward(dy)
+    put("swiglu", "float32", gate_up=gate_up, dy=dy)
+    put("swiglu", y=y, dgate_up=gate_up.grad)
+
+
 # --- the model ----------------------------------------------------------------------------------------------------------------------
 
 L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # of gpt.rec
@@ -214,3 +251,4 @@ if __name__ == "__main__":
     model_records("gpt")
     L, H, C, V, T, B, STEPS = GRID
     model_records("grid")
+    norm_records()

@@ -65,6 +65,30 @@ void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dr
     }
 }
 
+void ref_rmsnorm_forward(double *y, double *rstd, const double *x, const double *w, int64_t N, int64_t C, double eps) {
+    for (int64_t n = 0; n < N; n++) {
+        double square = 0.0;
+        for (int64_t c = 0; c < C; c++) square += x[n * C + c] * x[n * C + c];
+        rstd[n] = 1.0 / sqrt(square / (double)C + eps);
+        for (int64_t c = 0; c < C; c++) y[n * C + c] = x[n * C + c] * rstd[n] * w[c];
+    }
+}
+
+/* y_j = x_j r w_j and dr/dx_c = -r^3 x_c / C, so  dx_c = r dy_c w_c - r^3 x_c / C sum_j dy_j w_j x_j. */
+void ref_rmsnorm_backward(double *dx, double *dw, const double *dresidual, const double *dy, const double *x,
+                          const double *w, int64_t N, int64_t C, double eps) {
+    for (int64_t n = 0; n < N; n++) {
+        const double *xn = x + n * C, *dyn = dy + n * C;
+        double square = 0.0, dot_x = 0.0, r;
+        for (int64_t c = 0; c < C; c++) square += xn[c] * xn[c], dot_x += dyn[c] * w[c] * xn[c];
+        r = 1.0 / sqrt(square / (double)C + eps);
+        for (int64_t c = 0; c < C; c++) {
+            dw[c] += dyn[c] * xn[c] * r;
+            dx[n * C + c] = (dresidual ? dresidual[n * C + c] : 0.0) + r * dyn[c] * w[c] - r * r * r * xn[c] / (double)C * dot_x;
+        }
+    }
+}
+
 void ref_linear_forward(double *y, const double *x, const double *w, const double *b, int64_t N, int64_t K, int64_t M) {
     for (int64_t n = 0; n < N; n++) {
         for (int64_t m = 0; m < M; m++) y[n * M + m] = b[m];
@@ -97,6 +121,22 @@ void ref_gelu_backward(double *dx, const double *dy, const double *x, int64_t n)
         double t = tanh(gelu_slope * (x[i] + 0.044715 * x[i] * x[i] * x[i]));
         double slope = gelu_slope * (1.0 + 3.0 * 0.044715 * x[i] * x[i]);
         dx[i] = dy[i] * (0.5 * (1.0 + t) + 0.5 * x[i] * (1.0 - t * t) * slope);
+    }
+}
+
+void ref_swiglu_forward(double *y, const double *gate_up, int64_t N, int64_t F) {
+    for (int64_t i = 0; i < N * F; i++) {
+        const double *at = gate_up + i / F * 2 * F + i % F;
+        y[i] = at[0] / (1.0 + exp(-at[0])) * at[F];
+    }
+}
+
+void ref_swiglu_backward(double *dgate_up, const double *dy, const double *gate_up, int64_t N, int64_t F) {
+    for (int64_t i = 0; i < N * F; i++) {
+        int64_t at = i / F * 2 * F + i % F;
+        double  gate = gate_up[at], p = 1.0 / (1.0 + exp(-gate));
+        dgate_up[at] = dy[i] * gate_up[at + F] * p * (1.0 + gate * (1.0 - p));
+        dgate_up[at + F] = dy[i] * gate * p;
     }
 }
 

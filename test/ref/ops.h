@@ -19,12 +19,21 @@ void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *
 void ref_layernorm_backward(double *dx, double *dw, double *db, const double *dresidual, const double *dy,
                             const double *x, const double *w, int64_t N, int64_t C, double eps);
 
+void ref_rmsnorm_forward(double *y, double *rstd, const double *x, const double *w, int64_t N, int64_t C, double eps);
+/* dresidual may be NULL; rstd is computed again from x. */
+void ref_rmsnorm_backward(double *dx, double *dw, const double *dresidual, const double *dy, const double *x,
+                          const double *w, int64_t N, int64_t C, double eps);
+
 void ref_linear_forward(double *y, const double *x, const double *w, const double *b, int64_t N, int64_t K, int64_t M);
 void ref_linear_backward(double *dx, double *dw, double *db, const double *dy, const double *x, const double *w,
                          int64_t N, int64_t K, int64_t M);
 
 void ref_gelu_forward(double *y, const double *x, int64_t n);
 void ref_gelu_backward(double *dx, const double *dy, const double *x, int64_t n);
+
+/* gate_up [N,2F]: gate, then up */
+void ref_swiglu_forward(double *y, const double *gate_up, int64_t N, int64_t F);
+void ref_swiglu_backward(double *dgate_up, const double *dy, const double *gate_up, int64_t N, int64_t F);
 
 void ref_attention_forward(double *y, double *lse, const double *qkv, int64_t B, int64_t T, int64_t C, int64_t H);
 void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, int64_t B, int64_t T, int64_t C, int64_t H);

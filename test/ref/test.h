@@ -22,6 +22,7 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 #define OPS_FILE "test/ref/data/ops.rec"
+#define NORMS_FILE "test/ref/data/norms.rec"
 
 static const DType ACT_TYPES[] = {F32, BF16, F16}; /* the first stage_act_types() of them are this backend's */
 

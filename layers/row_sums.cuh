@@ -1,0 +1,50 @@
+/* row_sums.cuh - sums over rows of what each row adds to a weight's gradient: those of layernorm and rmsnorm.
+ *
+ * A block takes a stretch of rows and leaves its sums in scratch; a second kernel adds the blocks' in order. The number
+ * of blocks depends on N and C alone: the same bits and the same scratch on every GPU.
+ */
+#ifndef TRAIN_GPT_LAYERS_ROW_SUMS_CUH
+#define TRAIN_GPT_LAYERS_ROW_SUMS_CUH
+
+#include "core/kernel.cuh"
+
+enum {
+    MIN_ROWS = 16,      /* of a block: its partial sums are then under 1/4 of its traffic                */
+    MAX_BLOCKS = 1024, MIN_BLOCKS = 128, BLOCK_CHANNELS = 1 << 20, /* some 100 000 threads, whatever C is */
+    TOTAL_ROWS = 16     /* warps that add the partial sums of 32 columns                                  */
+};
+
+/* Blocks for N rows of C channels. */
+static int64_t partial_blocks(int64_t N, int64_t C) {
+    int64_t most = BLOCK_CHANNELS / C, blocks = blocks_for(N, MIN_ROWS);
+    most = most > MAX_BLOCKS ? (int64_t)MAX_BLOCKS : most < MIN_BLOCKS ? (int64_t)MIN_BLOCKS : most;
+    return blocks < most ? blocks : most;
+}
+DEVICE int64_t first_row(int64_t N, int64_t block) { return N * block / gridDim.x; }
+
+/* dw, db += their partial sums, in a fixed order. Block: 32 of the columns, which are dw's C and then db's, if any;
+ * warp i adds blocks i, i + TOTAL_ROWS, ... */
+KERNEL row_sums_total_kernel(float *dw, float *db, const float *partial, int64_t blocks, int64_t C, int64_t columns) {
+    SMEM(float, part, [TOTAL_ROWS][WARP]);
+    int     lane = (int)threadIdx.x % WARP, first = (int)threadIdx.x / WARP;
+    int64_t column = (int64_t)blockIdx.x * WARP + lane;
+    float   sum = 0.0f;
+    if (column < columns) {
+        #pragma unroll 4
+        for (int64_t b = first; b < blocks; b += TOTAL_ROWS) sum += partial[b * columns + column];
+    }
+    part[first][lane] = sum;
+    __syncthreads();
+    if (first > 0 || column >= columns) return;
+    for (int i = 1; i < TOTAL_ROWS; i++) sum += part[i][lane];
+    if (column < C) dw[column] += sum;
+    else            db[column - C] += sum;
+}
+
+/* dw [C] +=, and db [C] += unless it is NULL.   partial [blocks][dw's C, db's C] */
+static void row_sums_total(Stream *s, float *dw, float *db, const float *partial, int64_t blocks, int64_t C) {
+    int64_t columns = db ? 2 * C : C;
+    LAUNCH(row_sums_total_kernel, blocks_for(columns, WARP), TOTAL_ROWS * WARP, 0, s, dw, db, partial, blocks, C, columns);
+}
+
+#endif

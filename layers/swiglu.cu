@@ -1,0 +1,95 @@
+/* swiglu.cu - CUDA side of the swiglu ops in layers.h.
+ *
+ *     silu(x) = x / (1 + exp(-x)),   silu'(x) = p + x p (1-p),   p = 1 / (1 + exp(-x)),   1 - p = exp(-x) p
+ *
+ * The fast exponential errs by some |x| units in the last place of f32, the fast division by two: the bound of
+ * test_swiglu.c allows for both. */
+#include "core/kernel.cuh"
+#include "layers/contracts.h"
+#include "layers/layers.h"
+
+enum { THREADS = 128, PACKS = 2 }; /* packs of a thread: two loads of each array on their way at once */
+#define SILU_FAR 80.0f             /* beyond +-80 silu is 0 or x in f32, and the exponential still finite */
+
+/* NaN stays NaN, through the exponential; where that is infinite the quotient is 0. */
+DEVICE float silu(float x) { return __fdividef(fmaxf(x, -SILU_FAR), 1.0f + __expf(-x)); }
+
+/* With silu(x), which shares its exponential. Of e = exp(-|x|) nothing overflows; the smaller of p, 1-p is e / (1+e). */
+DEVICE float silu_grad(float &silu, float x) {
+    float e = __expf(-fabsf(x)), large = __fdividef(1.0f, 1.0f + e), small = e * large, p = x < 0.0f ? small : large;
+    silu = fmaxf(x, -SILU_FAR) * p;
+    return p + fminf(fmaxf(x, -SILU_FAR), SILU_FAR) * large * small;
+}
+
+/* Blocks that a row of F takes for itself. */
+template <int W> __host__ __device__ constexpr int64_t row_blocks(int64_t F) {
+    return (F + THREADS * PACKS * W - 1) / (THREADS * PACKS * W);
+}
+/* The first column of this thread's k-th pack in its row. */
+template <int W> DEVICE int64_t column_of(int64_t F, int k) {
+    return ((blockIdx.x % row_blocks<W>(F) * PACKS + k) * THREADS + threadIdx.x) * W;
+}
+
+/* y = silu(gate) up. Thread: PACKS packs of a row. grid N row_blocks(F), no shared memory. Bound: 3 elements of
+ * traffic each. */
+template <typename T, int W> KERNEL swiglu_forward_kernel(T *y, const T *gate_up, int64_t F) {
+    int64_t    row = blockIdx.x / row_blocks<W>(F);
+    const T   *gate = gate_up + row * 2 * F, *up = gate + F;
+    Pack<T, W> g[PACKS], u[PACKS];
+    #pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        int64_t f = column_of<W>(F, k);
+        if (f < F) g[k] = pack_load<T, W>(gate + f), u[k] = pack_load<T, W>(up + f);
+    }
+    #pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        int64_t f = column_of<W>(F, k);
+        if (f >= F) continue;
+        Pack<float, W> v = pack_to_f32(g[k]), w = pack_to_f32(u[k]);
+        for (int j = 0; j < W; j++) v.v[j] = silu(v.v[j]) * w.v[j];
+        pack_store(y + row * F + f, pack_from_f32<T>(v));
+    }
+}
+
+/* dgate = dy up silu'(gate), dup = dy silu(gate); dgate_up may be gate_up: each element is read and written by one
+ * thread. As above; bound: 5 elements of traffic each. */
+template <typename T, int W> KERNEL swiglu_backward_kernel(T *dgate_up, const T *dy, const T *gate_up, int64_t F) {
+    int64_t    row = blockIdx.x / row_blocks<W>(F), gate = row * 2 * F, up = gate + F;
+    Pack<T, W> g[PACKS], u[PACKS], d[PACKS];
+    #pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        int64_t f = column_of<W>(F, k);
+        if (f >= F) continue;
+        g[k] = pack_load<T, W>(gate_up + gate + f), u[k] = pack_load<T, W>(gate_up + up + f);
+        d[k] = pack_load<T, W>(dy + row * F + f);
+    }
+    #pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        int64_t f = column_of<W>(F, k);
+        if (f >= F) continue;
+        Pack<float, W> dgate = pack_to_f32(g[k]), dup = pack_to_f32(d[k]), w = pack_to_f32(u[k]);
+        for (int j = 0; j < W; j++) {
+            float value, slope = silu_grad(value, dgate.v[j]);
+            dgate.v[j] = dup.v[j] * w.v[j] * slope;
+            dup.v[j] *= value;
+        }
+        pack_store(dgate_up + gate + f, pack_from_f32<T>(dgate));
+        pack_store(dgate_up + up + f, pack_from_f32<T>(dup));
+    }
+}
+
+void swiglu_forward(Stream *s, Tensor y, Tensor gate_up) {
+    int64_t N = y.dim[0], F = y.dim[1];
+    if (swiglu_forward_contract(s, y, gate_up) || N * F == 0) return;
+    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {y.data, gate_up.data}), W,
+        LAUNCH((swiglu_forward_kernel<T, W>), N * row_blocks<W>(F), THREADS, 0, s, ptr<T>(y), ptr<T>(gate_up), F)));
+}
+
+void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
+    int64_t N = dy.dim[0], F = dy.dim[1];
+    if (swiglu_backward_contract(s, dgate_up, dy, gate_up) || N * F == 0) return;
+    DISPATCH_ACT(dy.type, T,
+                 DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {dgate_up.data, dy.data, gate_up.data}), W,
+                               LAUNCH((swiglu_backward_kernel<T, W>), N * row_blocks<W>(F), THREADS, 0, s,
+                                      ptr<T>(dgate_up), ptr<T>(dy), ptr<T>(gate_up), F)));
+}

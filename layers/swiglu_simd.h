@@ -1,0 +1,48 @@
+/* swiglu_simd.h - the kernels of swiglu.c: SwiGLU of a row and its gradient. Compiled once per instruction set
+ * (core/simd_each.h).
+ *
+ *     silu(x) = x / (1 + exp(-x)),   silu'(x) = p + x p (1-p),   p = 1 / (1 + exp(-x)),   1 - p = exp(-x) p
+ *
+ * Arguments are held above -80, and of the gradient below 80, where silu is 0 or x in fp32 and the exponential is still
+ * finite; NaN stays NaN, as f32x16_max gives its second argument then.
+ */
+#include "layers/act_simd.h"
+
+#define SILU_FAR 80.0f
+
+SIMD_INLINE f32x16 SIMD(silu16)(f32x16 x) {
+    f32x16 low = f32x16_max(f32x16_all(-SILU_FAR), x);
+    return low / (f32x16_exp(-low) + 1.0f);
+}
+
+/* With silu(x), which shares its exponential. */
+SIMD_INLINE f32x16 SIMD(silu_grad16)(f32x16 *silu, f32x16 x) {
+    f32x16 far = f32x16_all(-SILU_FAR), low = f32x16_max(far, x), in = -f32x16_max(far, -low);
+    f32x16 e = f32x16_exp(-in), p = 1.0f / (e + 1.0f);
+    *silu = low * p;
+    return p + in * p * (e * p);
+}
+
+SIMD_INLINE void SIMD(swiglu_row_of)(DType type, void *y, const void *gate_up, int64_t row, int64_t F) {
+    int64_t gate = row * 2 * F, up = gate + F;
+    for (int64_t f = 0; f < F; f += LANES) {
+        int64_t n = act16_count(f, F);
+        f32x16  silu = SIMD(silu16)(act16_load_n(gate_up, gate + f, n, type));
+        act16_store_n(y, row * F + f, n, type, silu * act16_load_n(gate_up, up + f, n, type));
+    }
+}
+ACT_KERNEL(swiglu_row, (DType type, void *y, const void *gate_up, int64_t row, int64_t F), y, gate_up, row, F)
+
+SIMD_INLINE void SIMD(swiglu_grad_row_of)(DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F) {
+    int64_t gate = row * 2 * F, up = gate + F;
+    for (int64_t f = 0; f < F; f += LANES) {
+        int64_t n = act16_count(f, F);
+        f32x16  silu, d = act16_load_n(dy, row * F + f, n, type), u = act16_load_n(gate_up, up + f, n, type);
+        f32x16  slope = SIMD(silu_grad16)(&silu, act16_load_n(gate_up, gate + f, n, type));
+        act16_store_n(dgate_up, gate + f, n, type, d * u * slope);
+        act16_store_n(dgate_up, up + f, n, type, d * silu);
+    }
+}
+ACT_KERNEL(swiglu_grad_row, (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F), dgate_up,
+           dy, gate_up, row, F)
+#undef SILU_FAR

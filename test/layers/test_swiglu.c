@@ -1,0 +1,105 @@
+/* test_swiglu.c - swiglu_forward and swiglu_backward. */
+#include "test/ref/test.h"
+
+/* The argument of the exponential is silu's own, and a fast exponential errs by as many roundings: |x| < 24 while the
+ * result matters, past which silu is x or under 10^-9. As so many terms of a sum: */
+enum { SWIGLU_TERMS = 24 };
+
+typedef struct { int64_t N, F; double *y, *gate_up, *dy; } Case;
+
+static double objective(void *ctx) {
+    Case *k = (Case *)ctx;
+    ref_swiglu_forward(k->y, k->gate_up, k->N, k->F);
+    return dot(k->y, k->dy, k->N * k->F);
+}
+
+static void test_differences(void **state) {
+    (void)state;
+    enum { N = 3, F = 9 };
+    Stage   s = stage_create(0);
+    Case    k = {N, F, stage_doubles(&s, N * F), stage_random_doubles(&s, 2 * N * F, 1, 4, 0), stage_random_doubles(&s, N * F, 2, 1, 0)};
+    double *dgate_up = stage_doubles(&s, 2 * N * F);
+    ref_swiglu_backward(dgate_up, k.dy, k.gate_up, N, F);
+    assert_true(difference_proves(objective, &k, k.gate_up, dgate_up, 2 * N * F));
+    stage_destroy(&s);
+}
+
+static void test_records(void **state) {
+    (void)state;
+    Stage      s = stage_create(0);
+    RecordFile f = record_load(NORMS_FILE);
+    Tensor     gate_up = stage_record(&s, record_find(&f, "swiglu.gate_up"), F32), dy = stage_record(&s, record_find(&f, "swiglu.dy"), F32);
+    int64_t    N = dy.dim[0], F = dy.dim[1];
+    double    *y64 = stage_doubles(&s, N * F), *dgate_up64 = stage_doubles(&s, 2 * N * F);
+    ref_swiglu_forward(y64, stage_widen(&s, gate_up), N, F);
+    ref_swiglu_backward(dgate_up64, stage_widen(&s, dy), stage_widen(&s, gate_up), N, F);
+    assert_same_float64(y64, record_find(&f, "swiglu.y"));
+    assert_same_float64(dgate_up64, record_find(&f, "swiglu.dgate_up"));
+    Tensor y = stage_tensor(&s, F32, 2, N, F), dgate_up = stage_tensor(&s, F32, 2, N, 2 * F);
+    swiglu_forward(&s.stream, y, gate_up);
+    swiglu_backward(&s.stream, dgate_up, dy, gate_up);
+    assert_close(y, (const double *)record_find(&f, "swiglu.y")->data, F32, bound_sum(SWIGLU_TERMS));
+    assert_close(dgate_up, (const double *)record_find(&f, "swiglu.dgate_up")->data, F32, bound_sum(SWIGLU_TERMS));
+    record_unload(&f);
+    stage_destroy(&s);
+}
+
+static void compare(DType act, int64_t N, int64_t F) {
+    Stage   s = stage_create(0);
+    Tensor  gate_up = stage_random(&s, act, 2, N, 2 * F, 3, 6, 0), dy = stage_random(&s, act, 2, N, F, 4, 1, 0);
+    Tensor  y = stage_tensor(&s, act, 2, N, F), dgate_up = stage_tensor(&s, act, 2, N, 2 * F);
+    double *y64 = stage_doubles(&s, N * F), *dgate_up64 = stage_doubles(&s, 2 * N * F);
+    ref_swiglu_forward(y64, stage_widen(&s, gate_up), N, F);
+    ref_swiglu_backward(dgate_up64, stage_widen(&s, dy), stage_widen(&s, gate_up), N, F);
+    swiglu_forward(&s.stream, y, gate_up);
+    swiglu_backward(&s.stream, dgate_up, dy, gate_up);
+    assert_close(y, y64, act, bound_sum(SWIGLU_TERMS));
+    assert_close(dgate_up, dgate_up64, act, bound_sum(SWIGLU_TERMS));
+    swiglu_backward(&s.stream, gate_up, dy, gate_up); /* in place */
+    assert_same_bits(gate_up, dgate_up);
+    stage_destroy(&s);
+}
+
+static void test_shapes(void **state) {
+    (void)state;
+    static const int64_t shapes[][2] = {{1, 1}, {1, 15}, {3, 16}, {7, 17}, {40, 168}, {5, 2048}, {3, 4104}, {2, 2049}};
+    for (int t = 0; t < stage_act_types(); t++)
+        for (int i = 0; i < COUNT(shapes); i++) compare(ACT_TYPES[t], shapes[i][0], shapes[i][1]);
+}
+
+/* Large, infinite and undefined gates, beside an `up` of 1. */
+static void test_extremes(void **state) {
+    (void)state;
+    static const double x_of[] = {0.0, -0.0, 50.0, -85.0, 100.0, -100.0, 1e30, -1e30, INFINITY, -INFINITY};
+    static const double y_of[] = {0.0, 0.0, 50.0, 0.0, 100.0, 0.0, 1e30, 0.0, INFINITY, 0.0};
+    enum { N = COUNT(x_of) + 1 };
+    for (int t = 0; t < stage_act_types(); t++) {
+        Stage  s = stage_create(0);
+        DType  act = ACT_TYPES[t];
+        Tensor x = stage_random(&s, act, 2, 1, 2 * N, 0, 0, 1), y = stage_tensor(&s, act, 2, 1, N), dx = stage_copy(&s, x);
+        Tensor one = stage_random(&s, act, 2, 1, N, 0, 0, 1);
+        for (int i = 0; i < N; i++) tensor_set(x, i, i < N - 1 ? (float)x_of[i] : NAN);
+        swiglu_forward(&s.stream, y, x);
+        swiglu_backward(&s.stream, dx, one, x);
+        for (int i = 0; i < N - 1; i++) {
+            double want = round_to(act, y_of[i]), slope = x_of[i] == 0.0 ? 0.5 : x_of[i] > 0.0 ? 1.0 : 0.0;
+            double got = (double)tensor_get(y, i), dup = (double)tensor_get(dx, N + i);
+            assert_true(got == want || fabs(got - want) < 1e-30);
+            assert_true(dup == want || fabs(dup - want) < 1e-30);
+            assert_true(fabs((double)tensor_get(dx, i) - slope) < 1e-30);
+        }
+        assert_true(isnan(tensor_get(y, N - 1)) && isnan(tensor_get(dx, N - 1)) && isnan(tensor_get(dx, 2 * N - 1)));
+        stage_destroy(&s);
+    }
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
+                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_extremes)};
+    return cmocka_run_group_tests_name("swiglu", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}
