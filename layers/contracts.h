@@ -126,6 +126,23 @@ static inline int gelu_backward_contract(Stream *s, Tensor dx, Tensor dy, Tensor
     return stream_note(s, "gelu_backward", x.dim[0], x.dim[1], 0, 0, 16.0 * (double)tensor_elems(x), 3.0 * contract_bytes(x));
 }
 
+/* --- rope --------------------------------------------------------------------------------------------------------- */
+
+static inline void heads_expect(HeadShape h) {
+    CHECK(h.key >= 1 && h.size >= 1 && h.query >= 1 && h.query % h.key == 0, "%lld heads of queries, %lld of keys, %lld channels",
+          (long long)h.query, (long long)h.key, (long long)h.size);
+}
+static inline int rope_contract(Stream *s, const char *op, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first) {
+    double turned = (double)(qkv.dim[0] * (h.query + h.key) * h.size);
+    heads_expect(h);
+    EXPECT2(qkv, qkv.type, qkv.dim[0], heads_columns(h));
+    EXPECT1(frequencies, F32, h.size / 2);
+    CHECK(h.size % 2 == 0 && first >= 0 && T >= 1 && qkv.dim[0] % T == 0,
+          "%lld channels in pairs, %lld rows in sequences of %lld from %lld on", (long long)h.size, (long long)qkv.dim[0], (long long)T,
+          (long long)first);
+    return stream_note(s, op, qkv.dim[0], h.query, h.key, h.size, 3.0 * turned, 2.0 * turned * (double)dtype_bytes(qkv.type));
+}
+
 /* --- attention: two products forward, five backward, of the causal half of T x T ---------------------------------- */
 
 static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, int64_t H) {

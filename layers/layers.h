@@ -61,6 +61,24 @@ void gelu_forward(Stream *s, Tensor y, Tensor x);
 /*   dx = dy * gelu'(x); dx may be dy                                                                                                */
 void gelu_backward(Stream *s, Tensor dx, Tensor dy, Tensor x);
 
+/* --- heads: the columns of qkv are those of q, then k, then v, a head beside the other ------------------------------------------------
+ * Grouped keys: query heads [gG, (g+1)G), G = query/key, share the keys and values of head g; Ainslie et al., arXiv:2305.13245.      */
+typedef struct { int64_t query, key, size; } HeadShape; /* query % key == 0; size = channels of a head */
+static inline int64_t heads_columns(HeadShape h) { return (h.query + 2 * h.key) * h.size; }
+
+/* --- rope, rotary positions: the channels i and i + D/2 of each head of q and k turn, in place, by the angle
+ * position * frequencies[i], D the size of a head; Su et al., arXiv:2104.09864, pairs as Hugging Face has them. v is left alone.
+ * Row n stands at `first` + the position of n % T. A whole turn more or less changes nothing: position 10^5 is as exact as 1.
+ *   qkv [N,heads_columns] act in/out   frequencies [D/2] f32 in, radians a position                                                  */
+void rope_forward(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context);
+/* The gradient turns back by the same angle.   dqkv [N,heads_columns] act in/out                                                       */
+void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context);
+/* frequencies[i] = theta^(-2i/D), i < D/2, on the host; D even. With Llama 3's scaling a pair that makes less than low_freq_factor turns
+ * in original_max_position tokens has 1/factor of its frequency, one of more than high_freq_factor all of it, one between them a
+ * mean of both, linear in its turns (Grattafiori et al., arXiv:2407.21783; constants as in Hugging Face's files). factor 0: none.      */
+typedef struct { double factor, low_freq_factor, high_freq_factor; int64_t original_max_position; } RopeScaling;
+void rope_frequencies(float *frequencies, int64_t D, double theta, RopeScaling scaling);
+
 /* --- causal self-attention over heads h = columns [hD, (h+1)D) of the thirds q, k, v of qkv -----------------------------------------
  * y_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt(D)) v_j, computed tile by tile with a running maximum; T x T is never stored.
  * Dao et al., arXiv:2205.14135, arXiv:2307.08691.

@@ -100,6 +100,24 @@ void ref_gelu_backward(double *dx, const double *dy, const double *x, int64_t n)
     }
 }
 
+static void turn(double *x, double angle, int64_t half) {
+    double low = x[0], high = x[half];
+    x[0] = low * cos(angle) - high * sin(angle);
+    x[half] = low * sin(angle) + high * cos(angle);
+}
+
+void ref_rope_forward(double *x, const double *frequency, const int64_t *position, int64_t N, int64_t columns, int64_t heads, int64_t D) {
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t c = 0; c < heads * D; c++)
+            if (c % D < D / 2) turn(x + n * columns + c, (double)position[n] * frequency[c % D], D / 2);
+}
+
+void ref_rope_backward(double *dx, const double *frequency, const int64_t *position, int64_t N, int64_t columns, int64_t heads, int64_t D) {
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t c = 0; c < heads * D; c++)
+            if (c % D < D / 2) turn(dx + n * columns + c, -(double)position[n] * frequency[c % D], D / 2);
+}
+
 /* One head of one sequence: q, k, v, dy and so on at these starts, rows `stride` apart. */
 static double score(const double *q, const double *k, int64_t D) {
     double sum = 0.0;

@@ -26,6 +26,10 @@ void ref_linear_backward(double *dx, double *dw, double *db, const double *dy, c
 void ref_gelu_forward(double *y, const double *x, int64_t n);
 void ref_gelu_backward(double *dx, const double *dy, const double *x, int64_t n);
 
+/* x [N,columns] becomes turned in its first `heads` heads of D channels, by position[n] * frequency[i]; backward: back. */
+void ref_rope_forward(double *x, const double *frequency, const int64_t *position, int64_t N, int64_t columns, int64_t heads, int64_t D);
+void ref_rope_backward(double *dx, const double *frequency, const int64_t *position, int64_t N, int64_t columns, int64_t heads, int64_t D);
+
 void ref_attention_forward(double *y, double *lse, const double *qkv, int64_t B, int64_t T, int64_t C, int64_t H);
 void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, int64_t B, int64_t T, int64_t C, int64_t H);
 
