@@ -79,25 +79,26 @@ void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int6
 typedef struct { double factor, low_freq_factor, high_freq_factor; int64_t original_max_position; } RopeScaling;
 void rope_frequencies(float *frequencies, int64_t D, double theta, RopeScaling scaling);
 
-/* --- causal self-attention over heads h = columns [hD, (h+1)D) of the thirds q, k, v of qkv -----------------------------------------
+/* --- causal self-attention over heads; C = query heads x D, C' = key heads x D, in qkv C + 2 C' columns ------------------------------
  * y_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt(D)) v_j, computed tile by tile with a running maximum; T x T is never stored.
  * Dao et al., arXiv:2205.14135, arXiv:2307.08691.
- *   y [B*T,C] act out   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward   qkv [B*T,3C] act in   B, T, H from lse */
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H);
-/*   dqkv [B*T,3C] act out   dy, y [B*T,C] act in                                                                                    */
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H);
+ *   y [B*T,C] act out   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward; H query heads   qkv [B*T,C+2C'] act in  */
+void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, HeadShape h);
+/* The gradient of a shared key or value is the sum over its query heads, in their order.
+ *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in                                                                                 */
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, HeadShape h);
 /* The same where context ranks share the sequences, T tokens of each on this one, a multiple of 128: queries of qkv see the keys and
  * values of all ranks' tokens that stand before them. Their sums have the order that one rank gives them.
- *   keys [ranks*B*T,2C] act in: columns C.. of each rank's qkv, in order of rank                                                      */
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, int64_t H);
-/*   dqkv: only the first third is set   dkeys [ranks*B*T,2C] act out: what this rank's queries add to the keys' gradients             */
+ *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank                                                     */
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, HeadShape h);
+/*   dqkv: only the columns of q are set   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the keys' gradients             */
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
                                 Tensor keys, ContextPart context,
-                                int64_t H);
+                                HeadShape h);
 /* The last n of the T tokens of one sequence, whose queries, keys and values so far are kept in qkv: y_i as above for
  * rows T-n.. alone. The order of its sums is its own: rounding may differ from attention_forward's.
- *   y [n,C] act out   qkv [T,3C] act in */
-void attention_last_forward(Stream *s, Tensor y, Tensor qkv, int64_t H);
+ *   y [n,C] act out   qkv [T,C+2C'] act in */
+void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h);
 /* Columns [from_first, from_first + columns) of `from` become columns of `to` from to_first on.   to, from [N,any] of one type         */
 void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns);
 
