@@ -16,7 +16,7 @@ typedef struct {
     float *lse; /* borrowed, [B*H,T]     */
 } Forward;
 
-/* A thread's memory. k and v hold the whole sequence of one head. */
+/* A thread's memory. k and v hold the whole sequence of one head of keys. */
 typedef struct {
     float *k;        /* [key_tiles][D,TILE] turned                                   */
     float *v;        /* [key_tiles][TILE,wide]                                       */
@@ -64,16 +64,16 @@ static void forward(Stream *s, Heads heads, Tensor y, Tensor lse, int is_dry) {
     arena_release(&s->scratch, mark);
 }
 
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, HeadShape h) {
     EXPECT_ACT(qkv);
-    int is_dry = attention_forward_contract(s, y, lse, qkv, H);
-    forward(s, attention_heads(lse, qkv, tensor_none(), WHOLE_SEQUENCE, H), y, lse, is_dry);
+    int is_dry = attention_forward_contract(s, y, lse, qkv, h);
+    forward(s, attention_heads(lse, qkv, tensor_none(), WHOLE_SEQUENCE, h), y, lse, is_dry);
 }
 
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, int64_t H) {
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, HeadShape h) {
     EXPECT_ACT(qkv);
-    int is_dry = attention_context_forward_contract(s, y, lse, qkv, keys, context, H);
-    forward(s, attention_heads(lse, qkv, keys, context, H), y, lse, is_dry);
+    int is_dry = attention_context_forward_contract(s, y, lse, qkv, keys, context, h);
+    forward(s, attention_heads(lse, qkv, keys, context, h), y, lse, is_dry);
 }
 
 void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {

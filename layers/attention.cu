@@ -87,7 +87,7 @@ template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key
     typedef ForwardTile<D> Tile;
     KeyRows from = key_rows(h, key);
     load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage, k + from.owner, h.key_stride, from.row, h);
-    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage + Tile::KEYS_ELEMS, k + from.owner + h.C, h.key_stride, from.row, h);
+    load_tile<T, Tile::KEYS, D, Tile::THREADS>(stage + Tile::KEYS_ELEMS, k + from.owner + h.key_columns, h.key_stride, from.row, h);
     cp_async_commit();
 }
 
@@ -142,12 +142,12 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     attention_forward_kernel(T *y, float *lse, const T *qkv, const T *keys, Heads h) {
     typedef ForwardTile<D> Tile;
     SMEM_DYN(T, shared);
-    const Place p = attention_place(h, (h.T + Tile::QUERIES - 1) / Tile::QUERIES, true);
+    const Place p = attention_place(h, 1, (h.T + Tile::QUERIES - 1) / Tile::QUERIES, true);
     const T    *q = qkv + p.qkv, *k = keys + p.keys;
     const int   warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::QUERIES, query = block_query + warp * Tile::ROWS;
     const int   position = position_of(h, query); /* of the warp's first query; its rows are in one chunk */
 
-    load_tile<T, Tile::QUERIES, D, Tile::THREADS>(shared + Tile::STAGE_ELEMS, q, 3 * h.C, block_query, h);
+    load_tile<T, Tile::QUERIES, D, Tile::THREADS>(shared + Tile::STAGE_ELEMS, q, h.columns, block_query, h);
     load_keys<T, D>(shared, k, 0, h);
     cp_async_wait<0>();
     __syncthreads();
@@ -207,19 +207,19 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     typedef F32Tile<D> Tile;
     SMEM_DYN(float, shared);
     float        *k_tile = shared + Tile::ELEMS, *v_tile = k_tile + Tile::ELEMS, *p_tile = v_tile + Tile::ELEMS;
-    const Place   p = attention_place(h, (h.T + Tile::ROWS - 1) / Tile::ROWS, true);
+    const Place   p = attention_place(h, 1, (h.T + Tile::ROWS - 1) / Tile::ROWS, true);
     const float  *q = qkv + p.qkv, *k = keys + p.keys;
     const int     block_query = p.tile * Tile::ROWS, query = block_query + f32_ty() * Tile::M,
               block_position = position_of(h, block_query);
     float         out[Tile::M][Tile::COLUMNS], top[Tile::M], sum[Tile::M], scale[Tile::M];
     f32_zero(out);
     for (int i = 0; i < Tile::M; i++) top[i] = -INFINITY, sum[i] = 0.0f;
-    load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, 3 * h.C, block_query, h);
+    load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, h.columns, block_query, h);
     for (int key = 0; key <= block_position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
         __syncthreads(); /* the tile before has been read */
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, k + from.owner, h.key_stride, from.row, h);
-        load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.C, h.key_stride, from.row, h);
+        load_tile<float, Tile::ROWS, D, Tile::THREADS>(v_tile, k + from.owner + h.key_columns, h.key_stride, from.row, h);
         cp_async_commit();
         cp_async_wait<0>();
         __syncthreads(); /* this one is there */
@@ -252,14 +252,14 @@ static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, He
                  DISPATCH_WIDE(h.D, D, (forward_launch<T, D>(s, ptr<T>(y), ptr<float>(lse), ptr<T>(qkv), ptr<T>(keys), h))));
 }
 
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
-    if (attention_forward_contract(s, y, lse, qkv, H)) return;
-    forward(s, y, lse, qkv, qkv, attention_heads(y, lse, qkv, WHOLE_SEQUENCE, H));
+void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, HeadShape shape) {
+    if (attention_forward_contract(s, y, lse, qkv, shape)) return;
+    forward(s, y, lse, qkv, qkv, attention_heads(y, lse, qkv, WHOLE_SEQUENCE, shape));
 }
 
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, int64_t H) {
-    if (attention_context_forward_contract(s, y, lse, qkv, keys, context, H)) return;
-    Heads h = attention_heads(y, lse, qkv, context, H);
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, HeadShape shape) {
+    if (attention_context_forward_contract(s, y, lse, qkv, keys, context, shape)) return;
+    Heads h = attention_heads(y, lse, qkv, context, shape);
     h.vector = h.vector && (uintptr_t)keys.data % PACK_BYTES == 0;
     forward(s, y, lse, qkv, keys, h);
 }

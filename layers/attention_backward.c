@@ -2,9 +2,10 @@
  *
  * With p = exp(q.k - lse) computed anew tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = sum_i ds_ij q_i      dq_i = sum_j ds_ij k_j        (q carries the scale)
- * An item of work is a head when there are heads enough to occupy the threads: five products a tile. Else it is a tile
- * of keys (dk, dv), then a tile of queries (dq): seven products, but as many items as there are tiles. No two threads
- * add to one place either way.
+ * An item of work is a head of keys, with the query heads of its group one after the other, when there are heads enough
+ * to occupy the threads: five products a tile. Else it is a tile of keys (dk, dv), then a tile of queries (dq): seven
+ * products, but as many items as there are tiles. No two threads add to one place either way, and both ways add in the
+ * same order.
  */
 #include "layers/act_simd.h"
 #include "layers/transpose_simd.h"
@@ -14,7 +15,7 @@
 
 typedef struct {
     Heads       heads;
-    void       *dqkv;   /* borrowed, [N,3C] act */
+    void       *dqkv;   /* borrowed, as qkv     */
     void       *dkeys;  /* borrowed, of the context ranks' keys; NULL: they are in dqkv */
     const void *y;      /* borrowed, [N,C] act  */
     const float *lse;   /* borrowed, [B*H,T]    */
@@ -24,13 +25,17 @@ typedef struct {
 typedef struct {
     float *q, *dy, *dq;         /* [tiles][TILE,wide]                     */
     float *lse, *delta;         /* [tiles][TILE]                          */
-    float *k, *dk, *dv;         /* [TILE,wide]                            */
+    float *k;                   /* [TILE,wide]                            */
+    float *dk, *dv;             /* [backward_sums][TILE,wide]             */
     float *k_turned, *v_turned; /* [D,TILE]                               */
     float *p, *ds;              /* [TILE,TILE] queries by keys            */
 } BackwardScratch;
 
 /* The kinds of work items. */
 typedef enum { BY_HEAD, BY_KEYS, BY_QUERIES } BackwardItem;
+
+/* The tiles of dk and dv that a thread keeps: all where the heads of a group come back to them. */
+static inline int64_t backward_sums(const Heads *h) { return h->group > 1 ? h->key_tiles : 1; }
 
 static int64_t backward_carve(BackwardScratch *w, float *base, const Heads *h) {
     int64_t used = 0;
@@ -41,8 +46,8 @@ static int64_t backward_carve(BackwardScratch *w, float *base, const Heads *h) {
     w->lse = attention_carve(base, &used, h->tiles * TILE);
     w->delta = attention_carve(base, &used, h->tiles * TILE);
     w->k = attention_carve(base, &used, tile);
-    w->dk = attention_carve(base, &used, tile);
-    w->dv = attention_carve(base, &used, tile);
+    w->dk = attention_carve(base, &used, backward_sums(h) * tile);
+    w->dv = attention_carve(base, &used, backward_sums(h) * tile);
     w->k_turned = attention_carve(base, &used, TILE * h->D);
     w->v_turned = attention_carve(base, &used, TILE * h->D);
     w->p = attention_carve(base, &used, TILE * TILE);
@@ -55,12 +60,13 @@ static int64_t backward_carve(BackwardScratch *w, float *base, const Heads *h) {
 SIMD_DISPATCH(void, backward_share, (const Backward *job, BackwardScratch w, Share share, BackwardItem item), (job, w, share, item))
 
 static void backward_items(const Backward *job, float *memory, int64_t floats, BackwardItem item) {
-    int64_t heads = job->heads.B * job->heads.H;
+    const Heads *h = &job->heads;
+    int64_t      heads = h->B * h->H, key_heads = heads / h->group;
+    int64_t      items = item == BY_HEAD ? key_heads : item == BY_KEYS ? key_heads * h->key_tiles : heads * h->tiles;
     #pragma omp parallel
     {
         BackwardScratch w;
-        backward_carve(&w, memory + (int64_t)omp_get_thread_num() * floats, &job->heads);
-        int64_t items = item == BY_HEAD ? heads : heads * (item == BY_KEYS ? job->heads.key_tiles : job->heads.tiles);
+        backward_carve(&w, memory + (int64_t)omp_get_thread_num() * floats, h);
         backward_share(job, w, attention_share(items, omp_get_thread_num(), omp_get_num_threads()), item);
     }
 }
@@ -68,7 +74,7 @@ static void backward_items(const Backward *job, float *memory, int64_t floats, B
 static void backward(Stream *s, Backward job, int is_dry) {
     BackwardScratch size;
     int64_t         threads = omp_get_max_threads(), floats = backward_carve(&size, NULL, &job.heads),
-            heads = job.heads.B * job.heads.H;
+            heads = job.heads.B * job.heads.H / job.heads.group;
     size_t          mark = arena_mark(&s->scratch);
     float          *memory = (float *)arena_take(&s->scratch, (size_t)(threads * floats) * sizeof(float));
     int64_t         rounds = (heads + threads - 1) / threads;
@@ -83,10 +89,10 @@ static void backward(Stream *s, Backward job, int is_dry) {
     arena_release(&s->scratch, mark);
 }
 
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, HeadShape h) {
     EXPECT_ACT(qkv);
-    int      is_dry = attention_backward_contract(s, dqkv, dy, y, lse, qkv, H);
-    Backward job = {.heads = attention_heads(lse, qkv, tensor_none(), WHOLE_SEQUENCE, H), .dqkv = dqkv.data,
+    int      is_dry = attention_backward_contract(s, dqkv, dy, y, lse, qkv, h);
+    Backward job = {.heads = attention_heads(lse, qkv, tensor_none(), WHOLE_SEQUENCE, h), .dqkv = dqkv.data,
                     .y = y.data, .lse = (const float *)lse.data};
     job.heads.dy = dy.data;
     backward(s, job, is_dry);
@@ -94,10 +100,10 @@ void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse,
 
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
                                 Tensor keys, ContextPart context,
-                                int64_t H) {
+                                HeadShape h) {
     EXPECT_ACT(qkv);
-    int      is_dry = attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, context, H);
-    Backward job = {.heads = attention_heads(lse, qkv, keys, context, H), .dqkv = dqkv.data, .dkeys = dkeys.data, .y = y.data,
+    int      is_dry = attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, context, h);
+    Backward job = {.heads = attention_heads(lse, qkv, keys, context, h), .dqkv = dqkv.data, .dkeys = dkeys.data, .y = y.data,
                     .lse = (const float *)lse.data};
     job.heads.dy = dy.data;
     backward(s, job, is_dry);

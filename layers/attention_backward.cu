@@ -2,9 +2,9 @@
  *
  * With p = exp(q.k - lse) computed anew tile by tile, delta_i = dy_i.y_i and ds_ij = p_ij (dy_i.v_j - delta_i):
  *     dv_j = sum_i p_ij dy_i      dk_j = scale sum_i ds_ij q_i      dq_i = scale sum_j ds_ij k_j
- * Three kernels: lse and delta as the others want them; then blocks of keys that walk the queries (dk, dv); then blocks
- * of queries that walk the keys (dq). Scores are computed twice, seven products a tile where five would do, and in
- * return no two blocks add to one place: the same bits every time.
+ * Three kernels: lse and delta as the others want them; then blocks of keys that walk the queries (dk, dv), of one head
+ * of the group after another; then blocks of queries that walk the keys (dq). Scores are computed twice, seven products
+ * a tile where five would do, and in return no two blocks add to one place: the same bits every time.
  */
 #include "layers/contracts.h"
 #include "layers/attention_f32.cuh"
@@ -71,7 +71,7 @@ template <typename T, int ROWS, int D> DEVICE void load_pair(T *tile, Pair<T> fr
 /* Keys and values from position `key` on. */
 template <typename T, int ROWS, int D> DEVICE void load_keys(T *tile, const T *keys, int key, const Heads &h) {
     KeyRows from = key_rows(h, key);
-    load_pair<T, ROWS, D>(tile, Pair<T>{keys + from.owner, keys + from.owner + h.C, h.key_stride, h.key_stride}, from.row, h);
+    load_pair<T, ROWS, D>(tile, Pair<T>{keys + from.owner, keys + from.owner + h.key_columns, h.key_stride, h.key_stride}, from.row, h);
 }
 
 /* A step's lse and delta, from where the head's rows begin. */
@@ -141,8 +141,20 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
             }
 }
 
-/* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries from the
- * diagonal on. grid heads * tiles, 55 KiB of shared memory at D = 64; no two blocks write to one place. Bound: tensor
+/* A step's queries: which head of the group, from which row on. */
+typedef struct { int member, query; } Walk;
+DEVICE Walk walk_begin(int begin, const Heads &h) { return {begin < h.T ? 0 : h.group, begin}; }
+DEVICE Walk walk_on(Walk at, int step, int begin, const Heads &h) {
+    at.query += step;
+    if (at.query < h.T) return at;
+    return {at.member + 1, begin};
+}
+template <typename T> DEVICE Pair<T> member_of(Pair<T> first, int member, const Heads &h) {
+    return {first.first + member * h.D, first.second + member * h.D, first.first_stride, first.second_stride};
+}
+
+/* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries of its
+ * group's heads from the diagonal on. grid heads of keys * tiles, 55 KiB of shared memory at D = 64; no two blocks write to one place. Bound: tensor
  * cores, four products a tile. */
 template <typename T, int D>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
@@ -151,12 +163,12 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     constexpr int ATOMS = Tile::ATOMS, STEP = Tile::STEP;
     SMEM_DYN(T, shared);
     const int     tiles = (h.T + Tile::OWN - 1) / Tile::OWN;
-    const Place   p = attention_place(h, h.context * tiles, false);
+    const Place   p = attention_place(h, h.group, h.context * tiles, false);
     const int     owner = p.tile / tiles, warp = (int)threadIdx.x / WARP, block_key = p.tile % tiles * Tile::OWN,
               key = block_key + warp * Tile::ROWS;
     const int64_t keys_at = p.keys + owner * h.owner_stride;
-    const Pair<T> own = {keys + keys_at, keys + keys_at + h.C, h.key_stride, h.key_stride},
-                  other = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
+    const Pair<T> own = {keys + keys_at, keys + keys_at + h.key_columns, h.key_stride, h.key_stride},
+                  other = {qkv + p.qkv, dy + p.y, h.columns, h.C};
     const Positions at = owner_positions(h, owner);
     const int     position = (int)POSITION_OF(at, key), begin = first_query(h, (int)POSITION_OF(at, block_key), STEP); /* of the warp's first key; a row */
     T            *k_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *v_rows = k_rows + Tile::OWN_ELEMS;
@@ -164,7 +176,8 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     const int64_t minus_at = (int64_t)p.head * minus.padded;
 
     load_pair<T, Tile::OWN, D>(shared, own, block_key, h);
-    if (begin < h.T) {
+    Walk now = walk_begin(begin, h);
+    if (now.member < h.group) {
         load_minus<STEP>(statistics, minus, minus_at + begin);
         load_pair<T, STEP, D>(shared + Tile::STAGES_AT, other, begin, h);
     }
@@ -172,16 +185,20 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     set_zero(dk);
     set_zero(dv);
     #pragma unroll 1
-    for (int query = begin, stage = 0; query < h.T; query += STEP, stage ^= 1) {
-        const int    query_position = position_of(h, query);
+    for (int stage = 0; now.member < h.group; stage ^= 1) {
+        const Walk   next = walk_on(now, STEP, begin, h);
+        const int    query_position = position_of(h, now.query);
         const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
         const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
         __syncthreads(); /* this step is there; the other stage has been read by all */
-        if (query + STEP < h.T) {
-            load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus, minus_at + query + STEP);
-            load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS, other, query + STEP, h);
+        if (next.member < h.group) {
+            load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus,
+                             minus_at + (int64_t)next.member * minus.padded + next.query);
+            load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS,
+                                  member_of(other, next.member, h), next.query, h);
         }
+        now = next;
         if (position < query_position + STEP && key < h.T) { /* else no query of the step sees a key of the warp */
             float    s[ATOMS][STEP / 8][4];
             uint32_t rounded[STEP / 16][ATOMS][4];
@@ -207,7 +224,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     put_rows<T, ATOMS, D>(v_rows, dv, one);
     __syncwarp();
     store_rows<T, Tile::ROWS, D>(dkeys + keys_at, h.key_stride, k_rows, key, h);
-    store_rows<T, Tile::ROWS, D>(dkeys + keys_at + h.C, h.key_stride, v_rows, key, h);
+    store_rows<T, Tile::ROWS, D>(dkeys + keys_at + h.key_columns, h.key_stride, v_rows, key, h);
 }
 
 template <int ATOMS, int N> DEVICE void begin_rows(float (&s)[ATOMS][N][4], const float (&minus)[ATOMS][2]) {
@@ -236,8 +253,8 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
     typedef BackwardTile<D> Tile;
     constexpr int ATOMS = Tile::ATOMS, STEP = Tile::STEP;
     SMEM_DYN(T, shared);
-    const Place   p = attention_place(h, (h.T + Tile::OWN - 1) / Tile::OWN, true);
-    const Pair<T> own = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
+    const Place   p = attention_place(h, 1, (h.T + Tile::OWN - 1) / Tile::OWN, true);
+    const Pair<T> own = {qkv + p.qkv, dy + p.y, h.columns, h.C};
     const int warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::OWN, query = block_query + warp * Tile::ROWS,
               position = position_of(h, query);
     T            *q_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *d_rows = q_rows + Tile::OWN_ELEMS;
@@ -279,7 +296,7 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
     __syncwarp();
     put_rows<T, ATOMS, D>(q_rows, dq, scale);
     __syncwarp();
-    store_rows<T, Tile::ROWS, D>(dqkv + p.qkv, 3 * h.C, q_rows, query, h);
+    store_rows<T, Tile::ROWS, D>(dqkv + p.qkv, h.columns, q_rows, query, h);
 }
 
 /* --- fp32: scalar ------------------------------------------------------------------------------------------------- */
@@ -311,11 +328,11 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
     constexpr int     M = Tile::M;
     SMEM_DYN(float, shared);
     const int         tiles = (h.T + Tile::ROWS - 1) / Tile::ROWS;
-    const Place       p = attention_place(h, h.context * tiles, false);
+    const Place       p = attention_place(h, h.group, h.context * tiles, false);
     const int         owner = p.tile / tiles, block_key = p.tile % tiles * Tile::ROWS;
     const int64_t     keys_at = p.keys + owner * h.owner_stride;
-    const Pair<float> own = {keys + keys_at, keys + keys_at + h.C, h.key_stride, h.key_stride},
-                      other = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
+    const Pair<float> own = {keys + keys_at, keys + keys_at + h.key_columns, h.key_stride, h.key_stride},
+                      other = {qkv + p.qkv, dy + p.y, h.columns, h.C};
     const Positions   at = owner_positions(h, owner);
     const int         position = (int)POSITION_OF(at, block_key), begin = first_query(h, position, Tile::ROWS);
     float            *k = shared, *v = k + Tile::ELEMS, *q = v + Tile::ELEMS, *d = q + Tile::ELEMS, *p_tile = d + Tile::ELEMS;
@@ -324,9 +341,10 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
     f32_zero(dv);
     for (int i = 0; i < M; i++) one[i] = 1.0f, scale[i] = h.scale;
     load_pair_f32<D>(k, own, block_key, h);
-    for (int query = begin; query < h.T; query += Tile::ROWS) {
+    for (Walk now = walk_begin(begin, h); now.member < h.group; now = walk_on(now, Tile::ROWS, begin, h)) {
+        const int query = now.query;
         __syncthreads(); /* the step before has been read */
-        load_pair_f32<D>(q, other, query, h);
+        load_pair_f32<D>(q, member_of(other, now.member, h), query, h);
         cp_async_wait<0>();
         __syncthreads(); /* this one is there */
         float s[M][M], ds[M][M];
@@ -334,14 +352,14 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
         f32_scores<D>(ds, v, d);
         for (int i = 0; i < M; i++)
             for (int j = 0; j < M; j++)
-                f32_ds(s[i][j], ds[i][j], minus, p.head, query + f32_tx() + 16 * j, position_of(h, query) + f32_tx() + 16 * j,
+                f32_ds(s[i][j], ds[i][j], minus, p.head + now.member, query + f32_tx() + 16 * j, position_of(h, query) + f32_tx() + 16 * j,
                        position + f32_ty() * M + i, h.scale_log2);
         f32_add<D>(dv, p_tile, s, d);
         f32_add<D>(dk, p_tile, ds, q);
     }
     cp_async_wait<0>(); /* of keys that met no query */
     f32_store<D>(dkeys + keys_at, h.key_stride, dk, scale, block_key, h);
-    f32_store<D>(dkeys + keys_at + h.C, h.key_stride, dv, one, block_key, h);
+    f32_store<D>(dkeys + keys_at + h.key_columns, h.key_stride, dv, one, block_key, h);
 }
 
 /* As attention_backward_queries_kernel: a block has ROWS queries. */
@@ -351,8 +369,8 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
     typedef F32Tile<D> Tile;
     constexpr int     M = Tile::M;
     SMEM_DYN(float, shared);
-    const Place       p = attention_place(h, (h.T + Tile::ROWS - 1) / Tile::ROWS, true);
-    const Pair<float> own = {qkv + p.qkv, dy + p.y, 3 * h.C, h.C};
+    const Place       p = attention_place(h, 1, (h.T + Tile::ROWS - 1) / Tile::ROWS, true);
+    const Pair<float> own = {qkv + p.qkv, dy + p.y, h.columns, h.C};
     const int         block_query = p.tile * Tile::ROWS, position = position_of(h, block_query);
     float            *q = shared, *d = q + Tile::ELEMS, *k = d + Tile::ELEMS, *v = k + Tile::ELEMS, *p_tile = v + Tile::ELEMS;
     float             dq[M][Tile::COLUMNS], scale[M];
@@ -363,7 +381,7 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
         KeyRows from = key_rows(h, key);
         __syncthreads(); /* the step before has been read */
         load_pair_f32<D>(k,
-                         Pair<float>{keys + p.keys + from.owner, keys + p.keys + from.owner + h.C, h.key_stride,
+                         Pair<float>{keys + p.keys + from.owner, keys + p.keys + from.owner + h.key_columns, h.key_stride,
                                      h.key_stride},
                          from.row, h);
         cp_async_wait<0>();
@@ -377,7 +395,7 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
                        key + f32_tx() + 16 * j, h.scale_log2);
         f32_add<D>(dq, p_tile, ds, k);
     }
-    f32_store<D>(dqkv + p.qkv, 3 * h.C, dq, scale, block_query, h);
+    f32_store<D>(dqkv + p.qkv, h.columns, dq, scale, block_query, h);
 }
 
 /* --- host --------------------------------------------------------------------------------------------------------- */
@@ -386,13 +404,15 @@ template <typename T, int D>
 static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
     if constexpr (std::is_same<T, float>::value) {
         constexpr int THREADS = F32Tile<D>::THREADS, BYTES = BackwardF32<D>::SHARED_BYTES;
-        unsigned      grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)), ranks = (unsigned)h.context;
-        LAUNCH(attention_backward_keys_f32_kernel<D>, ranks * grid, THREADS, BYTES, s, dkeys, dy, minus, qkv, keys, h);
+        unsigned      grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)),
+                      keys_grid = grid / (unsigned)h.group * (unsigned)h.context;
+        LAUNCH(attention_backward_keys_f32_kernel<D>, keys_grid, THREADS, BYTES, s, dkeys, dy, minus, qkv, keys, h);
         LAUNCH(attention_backward_queries_f32_kernel<D>, grid, THREADS, BYTES, s, dqkv, dy, minus, qkv, keys, h);
     } else {
         typedef BackwardTile<D> Tile;
-        unsigned grid = (unsigned)(h.heads * blocks_for(h.T, Tile::OWN)), ranks = (unsigned)h.context;
-        LAUNCH((attention_backward_keys_kernel<T, D>), ranks * grid, Tile::THREADS, Tile::SHARED_BYTES, s, dkeys, dy,
+        unsigned grid = (unsigned)(h.heads * blocks_for(h.T, Tile::OWN)),
+                 keys_grid = grid / (unsigned)h.group * (unsigned)h.context;
+        LAUNCH((attention_backward_keys_kernel<T, D>), keys_grid, Tile::THREADS, Tile::SHARED_BYTES, s, dkeys, dy,
                minus, qkv, keys, h);
         LAUNCH((attention_backward_queries_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus,
                qkv, keys, h);
@@ -417,14 +437,14 @@ static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, 
     arena_release(&s->scratch, mark);
 }
 
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
-    attention_backward_contract(s, dqkv, dy, y, lse, qkv, H);
-    backward(s, dqkv, dqkv, dy, y, lse, qkv, qkv, attention_heads(y, lse, qkv, WHOLE_SEQUENCE, H));
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, HeadShape shape) {
+    attention_backward_contract(s, dqkv, dy, y, lse, qkv, shape);
+    backward(s, dqkv, dqkv, dy, y, lse, qkv, qkv, attention_heads(y, lse, qkv, WHOLE_SEQUENCE, shape));
 }
 
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
                                 Tensor keys, ContextPart context,
-                                int64_t H) {
-    attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, context, H);
-    backward(s, dqkv, dkeys, dy, y, lse, qkv, keys, attention_heads(y, lse, qkv, context, H));
+                                HeadShape shape) {
+    attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, context, shape);
+    backward(s, dqkv, dkeys, dy, y, lse, qkv, keys, attention_heads(y, lse, qkv, context, shape));
 }

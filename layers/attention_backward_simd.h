@@ -12,7 +12,7 @@ static void SIMD(load_queries)(const Backward *job, BackwardScratch w, int64_t h
     int64_t      rows = attention_rows(tile, h->T), at = (head / h->H * h->T + tile * TILE) * h->C + head % h->H * h->D;
     size_t       at_bytes = (size_t)at * dtype_bytes(h->type);
     float       *dy = w.dy + tile * TILE * h->wide, *lse = w.lse + tile * TILE, *delta = w.delta + tile * TILE;
-    SIMD(pack_rows)(h->type, w.q + tile * TILE * h->wide, attention_queries(h, head, tile), 3 * h->C, rows, h, h->scale);
+    SIMD(pack_rows)(h->type, w.q + tile * TILE * h->wide, attention_queries(h, head, tile), h->columns, rows, h, h->scale);
     SIMD(pack_rows)(h->type, dy, (const char *)h->dy + at_bytes, h->C, rows, h, 1.0f);
     for (int64_t r = 0; r < tile_round(rows); r++) {
         f32x16 sum = f32x16_all(0.0f);
@@ -27,7 +27,7 @@ static void SIMD(load_queries)(const Backward *job, BackwardScratch w, int64_t h
 static void SIMD(load_keys)(const Backward *job, BackwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
     int64_t      rows = attention_rows(tile, h->context.ranks * h->T), step = attention_key_step(h);
-    const void  *k = attention_keys(h, THIRD_K, head, tile), *v = attention_keys(h, THIRD_V, head, tile);
+    const void  *k = attention_keys(h, PART_K, head, tile), *v = attention_keys(h, PART_V, head, tile);
     SIMD(pack_rows)(h->type, w.k, k, step, rows, h, 1.0f);
     pack_turned(w.k_turned, k, step, rows, h);
     pack_turned(w.v_turned, v, step, rows, h);
@@ -60,11 +60,12 @@ static void SIMD(store_rows)(const Heads *h, void *y, int64_t at, int64_t step, 
 }
 static void SIMD(store_queries)(const Backward *job, int64_t head, int64_t tile, const float *x) {
     const Heads *h = &job->heads;
-    SIMD(store_rows)(h, job->dqkv, attention_query_at(h, head, tile), 3 * h->C, attention_rows(tile, h->T), x, h->scale);
+    SIMD(store_rows)(h, job->dqkv, attention_query_at(h, head, tile), h->columns, attention_rows(tile, h->T), x,
+                     h->scale);
 }
-static void SIMD(store_keys)(const Backward *job, int third, int64_t head, int64_t tile, const float *x) {
+static void SIMD(store_keys)(const Backward *job, KeyPart part, int64_t head, int64_t tile, const float *x) {
     const Heads *h = &job->heads;
-    SIMD(store_rows)(h, h->keys ? job->dkeys : job->dqkv, attention_key_at(h, third, head, tile), attention_key_step(h),
+    SIMD(store_rows)(h, h->keys ? job->dkeys : job->dqkv, attention_key_at(h, part, head, tile), attention_key_step(h),
                      attention_rows(tile, h->context.ranks * h->T), x, 1.0f);
 }
 
@@ -74,24 +75,30 @@ static void SIMD(add_dq)(const Heads *h, BackwardScratch w, int64_t tile, int64_
                                on_diagonal ? TILE_LOWER_FACTOR : TILE_FULL});
 }
 
-/* dk and dv of a tile of keys, the head's queries being loaded; with item BY_HEAD its part of dq as well. */
+/* What a head adds to dk and dv of a tile of keys, its queries being loaded; with item BY_HEAD its part of dq as well.
+ * The first head of a group finds no sums, the last one stores them. */
 static void SIMD(backward_keys)(const Backward *job, BackwardScratch w, int64_t head, int64_t keys, BackwardItem item) {
     const Heads *h = &job->heads;
-    int64_t      columns = tile_round(attention_rows(keys, h->context.ranks * h->T));
+    int64_t      columns = tile_round(attention_rows(keys, h->context.ranks * h->T)),
+            sums = keys % backward_sums(h) * TILE * h->wide;
+    float       *dk = w.dk + sums, *dv = w.dv + sums;
     SIMD(load_keys)(job, w, head, keys);
-    memset(w.dk, 0, (size_t)(columns * h->wide) * sizeof(float));
-    memset(w.dv, 0, (size_t)(columns * h->wide) * sizeof(float));
+    if (head % h->group == 0) {
+        memset(dk, 0, (size_t)(columns * h->wide) * sizeof(float));
+        memset(dv, 0, (size_t)(columns * h->wide) * sizeof(float));
+    }
     for (int64_t tile = 0; tile < h->tiles; tile++) {
         int64_t  rows = tile_round(attention_rows(tile, h->T)), at = tile * TILE * h->wide, place = attention_place(h, tile);
         TileForm form = place == keys ? TILE_UPPER_FACTOR : TILE_FULL;
         if (place < keys) continue;
         SIMD(scores)(h, w, tile, rows, columns, place == keys ? TILE_LOWER_RESULT : TILE_FULL);
-        tile_product((TileProduct){w.dv, w.p, w.dy + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
-        tile_product((TileProduct){w.dk, w.ds, w.q + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
+        tile_product((TileProduct){dv, w.p, w.dy + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
+        tile_product((TileProduct){dk, w.ds, w.q + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
         if (item == BY_HEAD) SIMD(add_dq)(h, w, tile, rows, columns, place == keys);
     }
-    SIMD(store_keys)(job, THIRD_K, head, keys, w.dk);
-    SIMD(store_keys)(job, THIRD_V, head, keys, w.dv);
+    if (head % h->group < h->group - 1) return;
+    SIMD(store_keys)(job, PART_K, head, keys, dk);
+    SIMD(store_keys)(job, PART_V, head, keys, dv);
 }
 
 /* dq of a tile of queries. */
@@ -109,25 +116,30 @@ static void SIMD(backward_queries)(const Backward *job, BackwardScratch w, int64
     SIMD(store_queries)(job, head, tile, w.dq + tile * TILE * h->wide);
 }
 
+/* All of one query head: dq, and what it adds to dk and dv. Its queries are loaded. */
+static void SIMD(backward_head)(const Backward *job, BackwardScratch w, int64_t head) {
+    const Heads *h = &job->heads;
+    memset(w.dq, 0, (size_t)(h->tiles * TILE * h->wide) * sizeof(float));
+    for (int64_t keys = 0; keys < h->key_tiles; keys++) SIMD(backward_keys)(job, w, head, keys, BY_HEAD);
+    for (int64_t t = 0; t < h->tiles; t++) SIMD(store_queries)(job, head, t, w.dq + t * TILE * h->wide);
+}
+
 static void SIMD(backward_share)(const Backward *job, BackwardScratch w, Share share, BackwardItem item) {
     const Heads *h = &job->heads;
     int64_t      loaded = -1;
     for (int64_t i = share.first; i < share.end; i++) {
-        int64_t tiles = item == BY_KEYS ? h->key_tiles : h->tiles, head = item == BY_HEAD ? i : i / tiles,
+        int64_t tiles = item == BY_HEAD ? 1 : item == BY_KEYS ? h->key_tiles : h->tiles,
                 tile = attention_tile(i % tiles, tiles);
         if (item == BY_QUERIES) {
-            SIMD(backward_queries)(job, w, head, tile);
+            SIMD(backward_queries)(job, w, i / tiles, tile);
             continue;
         }
-        if (head != loaded)
-            for (int64_t t = 0; t < h->tiles; t++) SIMD(load_queries)(job, w, head, t);
-        loaded = head;
-        if (item == BY_KEYS) {
-            SIMD(backward_keys)(job, w, head, tile, item);
-            continue;
+        for (int64_t head = i / tiles * h->group; head < (i / tiles + 1) * h->group; head++) {
+            if (head != loaded)
+                for (int64_t t = 0; t < h->tiles; t++) SIMD(load_queries)(job, w, head, t);
+            loaded = head;
+            if (item == BY_KEYS) SIMD(backward_keys)(job, w, head, tile, item);
+            else SIMD(backward_head)(job, w, head);
         }
-        memset(w.dq, 0, (size_t)(h->tiles * TILE * h->wide) * sizeof(float));
-        for (int64_t keys = 0; keys < h->key_tiles; keys++) SIMD(backward_keys)(job, w, head, keys, item);
-        for (int64_t t = 0; t < h->tiles; t++) SIMD(store_queries)(job, head, t, w.dq + t * TILE * h->wide);
     }
 }

@@ -12,11 +12,13 @@ enum { KEYS = 64 }; /* a multiple of 16 */
 
 typedef struct {
     DType       type;
-    int64_t     n, T, C, H, D;
+    int64_t     n, T, C, H, D; /* C = H*D: columns of y         */
+    int64_t     group;         /* query heads to a head of keys */
+    int64_t     columns;       /* of qkv                        */
     int64_t     wide;  /* D rounded up to 16: floats of a row of scratch */
     float       scale; /* 1/sqrt(D), folded into q                       */
     void       *y;     /* borrowed, [n,C]  */
-    const void *qkv;   /* borrowed, [T,3C] */
+    const void *qkv;   /* borrowed, [T,columns] */
 } Last;
 
 #define SIMD_FILE "layers/attention_last_simd.h"
@@ -24,16 +26,18 @@ typedef struct {
 SIMD_DISPATCH(void, last_item, (DType type, const Last *job, int64_t item, float *q, float *sums),
               (type, job, item, q, sums))
 
-void attention_last_forward(Stream *s, Tensor y, Tensor qkv, int64_t H) {
+void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
     EXPECT_ACT(qkv);
-    int     is_dry = attention_last_forward_contract(s, y, qkv, H);
-    int64_t C = y.dim[1], D = C / H, wide = (D + LANES - 1) / LANES * LANES;
-    Last    job = {qkv.type, y.dim[0], qkv.dim[0], C, H, D, wide, 1.0f / sqrtf((float)D), y.data, qkv.data};
+    int     is_dry = attention_last_forward_contract(s, y, qkv, h);
+    int64_t wide = (h.size + LANES - 1) / LANES * LANES;
+    Last    job = {.type = qkv.type, .n = y.dim[0], .T = qkv.dim[0], .C = y.dim[1], .H = h.query, .D = h.size,
+                   .group = h.query / h.key, .columns = qkv.dim[1], .wide = wide, .scale = 1.0f / sqrtf((float)h.size),
+                   .y = y.data, .qkv = qkv.data};
     size_t  mark = arena_mark(&s->scratch);
     float  *memory = (float *)arena_take(&s->scratch, (size_t)(omp_get_max_threads() * 2 * wide) * sizeof(float));
     if (!is_dry) {
         #pragma omp parallel for schedule(static)
-        for (int64_t item = 0; item < job.n * H; item++) {
+        for (int64_t item = 0; item < job.n * h.query; item++) {
             float *q = memory + omp_get_thread_num() * 2 * wide;
             last_item(job.type, &job, item, q, q + wide);
         }

@@ -9,7 +9,8 @@
 
 enum { THREADS = 256, WARPS = THREADS / WARP, MOST_D = 128, HELD = MOST_D / WARP };
 
-typedef struct { int64_t T, n, C; int D; float scale; } Last;
+/* C, columns: those of y and of qkv; group: query heads to a head of keys */
+typedef struct { int64_t T, n, C, columns; int D, group; float scale; } Last;
 
 /* q . k of D channels, W at a time. */
 template <typename T, int W> DEVICE float last_score(const float *q, const T *k, int D) {
@@ -29,9 +30,9 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     SMEM(float, part, [WARP]);
     SMEM(float, sums, [WARPS * MOST_D]);
     int      thread = (int)threadIdx.x, lane = thread % WARP, warp = thread / WARP, D = job.D;
-    int64_t  seen = job.T - job.n + blockIdx.y + 1, step = 3 * job.C;
+    int64_t  seen = job.T - job.n + blockIdx.y + 1, step = job.columns;
     const T *row = qkv + (seen - 1) * step + blockIdx.x * (int64_t)D;
-    const T *keys = qkv + job.C + blockIdx.x * (int64_t)D, *values = keys + job.C;
+    const T *keys = qkv + job.C + blockIdx.x / job.group * (int64_t)D, *values = keys + (job.columns - job.C) / 2;
     float    top = -INFINITY, total = 0.0f, sum[HELD];
     for (int i = 0; i < HELD; i++) sum[i] = 0.0f;
     if (thread < D) q[thread] = to_f32(row[thread]) * job.scale;
@@ -60,15 +61,15 @@ template <typename T, int W> KERNEL attention_last_kernel(T *y, const T *qkv, La
     y[blockIdx.y * job.C + blockIdx.x * (int64_t)D + thread] = from_f32<T>(all / total);
 }
 
-void attention_last_forward(Stream *s, Tensor y, Tensor qkv, int64_t H) {
-    if (attention_last_forward_contract(s, y, qkv, H) || tensor_elems(y) == 0) return;
-    int64_t C = y.dim[1], D = C / H;
+void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
+    if (attention_last_forward_contract(s, y, qkv, h) || tensor_elems(y) == 0) return;
+    int64_t D = h.size;
     CHECK(D <= MOST_D, "%lld channels in a head, the GPU's kernels take %d", (long long)D, MOST_D);
-    Last job = {qkv.dim[0], y.dim[0], C, (int)D, 1.0f / sqrtf((float)D)};
+    Last job = {qkv.dim[0], y.dim[0], y.dim[1], qkv.dim[1], (int)D, (int)(h.query / h.key), 1.0f / sqrtf((float)D)};
     DISPATCH_ACT(qkv.type, T, {
-        bool fit = packs_fit((size_t)D * sizeof(T), {qkv.data}) && packs_fit((size_t)C * sizeof(T), {qkv.data});
+        bool fit = packs_fit((size_t)D * sizeof(T), {qkv.data});
         DISPATCH_PACK(T, fit, W,
-                      LAUNCH((attention_last_kernel<T, W>), dim3((unsigned)H, (unsigned)job.n), THREADS, 0, s,
+                      LAUNCH((attention_last_kernel<T, W>), dim3((unsigned)h.query, (unsigned)job.n), THREADS, 0, s,
                              ptr<T>(y), ptr<T>(qkv), job));
     });
 }

@@ -15,14 +15,14 @@ SIMD_INLINE float SIMD(last_scores)(DType type, float *score, const Last *job, c
                                     int64_t keys) {
     f32x16 high = f32x16_all(-INFINITY);
     for (int64_t k = 0; k < KEYS; k++)
-        score[k] = k < keys ? SIMD(last_score)(type, q, job->qkv, at + k * 3 * job->C, job->D) : -INFINITY;
+        score[k] = k < keys ? SIMD(last_score)(type, q, job->qkv, at + k * job->columns, job->D) : -INFINITY;
     for (int64_t k = 0; k < KEYS; k += LANES) high = f32x16_max(high, f32x16_load(score + k));
     return f32x16_top(high);
 }
 
 SIMD_INLINE void SIMD(last_item_of)(DType type, const Last *job, int64_t item, float *q, float *sums) {
-    int64_t row = item / job->H, head = item % job->H, T = job->T - job->n + row + 1, step = 3 * job->C, D = job->D;
-    int64_t query = (T - 1) * step + head * D, keys = job->C + head * D, values = keys + job->C;
+    int64_t row = item / job->H, head = item % job->H, T = job->T - job->n + row + 1, step = job->columns, D = job->D;
+    int64_t query = (T - 1) * step + head * D, keys = job->C + head / job->group * D, values = keys + (step - job->C) / 2;
     float   top = -INFINITY, score[KEYS];
     f32x16  total = f32x16_all(0.0f);
     for (int64_t d = 0; d < job->wide; d += LANES) {

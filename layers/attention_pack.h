@@ -18,7 +18,9 @@
 
 typedef struct {
     DType   type;
-    int64_t B, T, C, H, D;
+    int64_t B, T, C, H, D;        /* C = H*D: columns of y               */
+    int64_t group;        /* query heads to a head of keys       */
+    int64_t columns;      /* of qkv                              */
     int64_t wide;         /* D rounded up to 16: floats of a packed row */
     int64_t tiles;        /* of TILE positions in a sequence, here      */
     int64_t key_tiles;    /* the same, on all context ranks             */
@@ -51,10 +53,11 @@ static inline float *attention_carve(float *base, int64_t *used, int64_t floats)
     return base ? base + at : NULL;
 }
 
-static inline Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, ContextPart context, int64_t H) {
-    int64_t C = qkv.dim[1] / 3, T = lse.dim[1];
-    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / H, .T = T, .C = C, .H = H, .D = C / H, .qkv = qkv.data,
-                     .keys = keys.data, .context = context};
+static inline Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, ContextPart context, HeadShape h) {
+    int64_t T = lse.dim[1];
+    Heads   heads = {.type = qkv.type, .B = lse.dim[0] / h.query, .T = T, .C = h.query * h.size, .H = h.query, .D = h.size,
+                     .group = h.query / h.key, .columns = heads_columns(h), .qkv = qkv.data, .keys = keys.data,
+                     .context = context};
     heads.wide = tile_round(heads.D);
     heads.tiles = (T + TILE - 1) / TILE;
     heads.key_tiles = context.ranks * heads.tiles;
@@ -62,12 +65,12 @@ static inline Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, Context
     return heads;
 }
 
-/* q, k, v are thirds 0, 1, 2 of a row of qkv; k and v are halves of a row of keys. */
-enum { THIRD_Q, THIRD_K, THIRD_V };
+/* The parts of a row of keys; in a row of qkv they come after q. */
+typedef enum { PART_K, PART_V } KeyPart;
 
 /* The element at which a tile of a head's queries begins in qkv. */
 static inline int64_t attention_query_at(const Heads *h, int64_t head, int64_t tile) {
-    return (head / h->H * h->T + tile * TILE) * 3 * h->C + head % h->H * h->D;
+    return (head / h->H * h->T + tile * TILE) * h->columns + head % h->H * h->D;
 }
 /* Where a tile of queries stands among the tiles of its sequence, which are those of keys. */
 static inline int64_t attention_place(const Heads *h, int64_t tile) {
@@ -75,22 +78,23 @@ static inline int64_t attention_place(const Heads *h, int64_t tile) {
     return POSITION_OF(p, tile * TILE) / TILE;
 }
 
-/* The element at which a tile of a head's keys (THIRD_K) or values begins, in qkv or in keys; from row to row it is
+/* The element at which a tile of the keys or values of a query head begins, in qkv or in keys; from row to row it is
  * attention_key_step. A tile lies in one chunk of one context rank. */
-static inline int64_t attention_key_step(const Heads *h) { return h->keys ? 2 * h->C : 3 * h->C; }
-static inline int64_t attention_key_at(const Heads *h, int third, int64_t head, int64_t tile) {
-    if (!h->keys) return attention_query_at(h, head, tile) + third * h->C;
+static inline int64_t attention_key_step(const Heads *h) { return h->keys ? h->columns - h->C : h->columns; }
+static inline int64_t attention_key_at(const Heads *h, KeyPart part, int64_t head, int64_t tile) {
+    int64_t sequence = head / h->H, column = part * (h->columns - h->C) / 2 + head % h->H / h->group * h->D;
+    if (!h->keys) return (sequence * h->T + tile * TILE) * h->columns + h->C + column;
     int64_t chunk_tiles = h->tiles / 2, chunk = tile / chunk_tiles, ranks = h->context.ranks,
             owner = chunk < ranks ? chunk : 2 * ranks - 1 - chunk;
     int64_t there = (chunk < ranks ? 0 : chunk_tiles) + tile % chunk_tiles;
-    return ((owner * h->B + head / h->H) * h->T + there * TILE) * 2 * h->C + (third - THIRD_K) * h->C + head % h->H * h->D;
+    return ((owner * h->B + sequence) * h->T + there * TILE) * attention_key_step(h) + column;
 }
 
 static inline const void *attention_queries(const Heads *h, int64_t head, int64_t tile) {
     return (const char *)h->qkv + (size_t)attention_query_at(h, head, tile) * dtype_bytes(h->type);
 }
-static inline const void *attention_keys(const Heads *h, int third, int64_t head, int64_t tile) {
-    return (const char *)(h->keys ? h->keys : h->qkv) + (size_t)attention_key_at(h, third, head, tile) * dtype_bytes(h->type);
+static inline const void *attention_keys(const Heads *h, KeyPart part, int64_t head, int64_t tile) {
+    return (const char *)(h->keys ? h->keys : h->qkv) + (size_t)attention_key_at(h, part, head, tile) * dtype_bytes(h->type);
 }
 
 #define pack_turned SIMD(pack_turned)

@@ -37,11 +37,11 @@ static void SIMD(softmax_tile)(ForwardScratch w, int64_t wide, int64_t rows, int
     }
 }
 
-/* One tile of queries: w.k and w.v hold the head. */
+/* One tile of queries: w.k and w.v hold the head's keys and values. */
 static void SIMD(forward_tile)(const Forward *job, ForwardScratch w, int64_t head, int64_t tile) {
     const Heads *h = &job->heads;
     int64_t      rows = attention_rows(tile, h->T), padded = tile_round(rows), last = attention_place(h, tile);
-    SIMD(pack_rows)(h->type, w.q, attention_queries(h, head, tile), 3 * h->C, rows, h, h->scale);
+    SIMD(pack_rows)(h->type, w.q, attention_queries(h, head, tile), h->columns, rows, h, h->scale);
     memset(w.y, 0, (size_t)(padded * h->wide) * sizeof(float));
     memset(w.sum, 0, (size_t)(padded * LANES) * sizeof(float));
     for (int64_t r = 0; r < padded; r++) w.top[r] = -INFINITY;
@@ -67,15 +67,15 @@ static void SIMD(forward_share)(const Forward *job, ForwardScratch w, Share shar
     const Heads *h = &job->heads;
     int64_t      packed = -1;
     for (int64_t item = share.first; item < share.end; item++) {
-        int64_t head = item / h->tiles;
-        if (head != packed) {
+        int64_t head = item / h->tiles, group = head / h->group; /* heads of a group share what is packed */
+        if (group != packed) {
             for (int64_t keys = 0; keys < h->key_tiles; keys++) {
                 int64_t rows = attention_rows(keys, h->context.ranks * h->T), step = attention_key_step(h);
-                pack_turned(w.k + keys * TILE * h->D, attention_keys(h, THIRD_K, head, keys), step, rows, h);
-                SIMD(pack_rows)(h->type, w.v + keys * TILE * h->wide, attention_keys(h, THIRD_V, head, keys), step,
+                pack_turned(w.k + keys * TILE * h->D, attention_keys(h, PART_K, head, keys), step, rows, h);
+                SIMD(pack_rows)(h->type, w.v + keys * TILE * h->wide, attention_keys(h, PART_V, head, keys), step,
                                 rows, h, 1.0f);
             }
-            packed = head;
+            packed = group;
         }
         SIMD(forward_tile)(job, w, head, attention_tile(item % h->tiles, h->tiles));
     }

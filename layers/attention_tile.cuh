@@ -18,12 +18,15 @@ enum { ATOM = 16, ATTENTION_MAX_D = 128, L2_SHARE_BYTES = 16 << 20 };
 
 /* The problem, as each kernel gets it. */
 typedef struct {
-    int   T, C, D, H, heads; /* heads = B*H                                                       */
+    int   T, C, D, H, heads; /* C = H*D, heads = B*H                                              */
+    int   group;             /* query heads to a head of keys                                       */
+    int   columns;           /* of qkv                                                              */
+    int   key_columns;       /* elements from a key to its value                                    */
     Positions at;            /* of queries; in order: a query's position is its row                 */
-    int   context;           /* ranks; 1: keys and values are thirds of qkv, in order                */
+    int   context;           /* ranks; 1: keys and values are in qkv, in order                      */
     int   key_stride;        /* elements from a key to the next                                     */
     int64_t owner_stride;    /* elements from the keys of one context rank to those of the next     */
-    int   section;           /* heads whose k and v stay in the second-level cache together         */
+    int   section;           /* heads of keys that stay in the second-level cache with their values  */
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
     float scale;             /* 1/sqrt(D)                                                         */
     float scale_log2;        /* scale log2(e): p = 2^(scale_log2 (score - top))                     */
@@ -31,27 +34,28 @@ typedef struct {
 
 /* Where a block works: a tile of positions of one head. */
 typedef struct {
-    int     head, tile; /* head of B*H                                                  */
+    int     head, tile; /* query head of B*H, of a group the first                      */
     int64_t qkv, y;     /* elements before the head's first row in qkv (its q) and in y */
-    int64_t keys;       /* the same, of keys; C before its values                       */
+    int64_t keys;       /* the same, of keys                                            */
 } Place;
 
 /* Checks the tensors that forward and backward share; returns the problem. */
-static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, ContextPart context, int64_t H) {
-    int64_t T = lse.dim[1], B = lse.dim[0] / H, C = qkv.dim[1] / 3, D = C / H;
+static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, ContextPart context, HeadShape shape) {
+    int64_t H = shape.query, T = lse.dim[1], B = lse.dim[0] / H, D = shape.size;
     CHECK(D <= ATTENTION_MAX_D, "a head of %lld channels; the GPU takes up to %d", (long long)D, ATTENTION_MAX_D);
     CHECK(B * T < INT32_MAX && B * H * T < INT32_MAX, "%lld x %lld positions of %lld heads", (long long)B, (long long)T,
           (long long)H);
     Heads h = {};
-    h.T = (int)T, h.C = (int)C, h.D = (int)D, h.H = (int)H, h.heads = (int)(B * H);
+    h.T = (int)T, h.C = (int)(H * D), h.D = (int)D, h.H = (int)H, h.heads = (int)(B * H);
+    h.group = (int)(H / shape.key), h.columns = (int)heads_columns(shape), h.key_columns = (int)(shape.key * D);
     h.at = positions_of(context, T);
     h.context = (int)context.ranks;
-    h.key_stride = (int)(context.ranks > 1 ? 2 * C : 3 * C);
+    h.key_stride = context.ranks > 1 ? 2 * h.key_columns : h.columns;
     h.owner_stride = B * T * h.key_stride;
     CHECK(B * T * context.ranks < INT32_MAX, "%lld x %lld positions on %lld ranks", (long long)B, (long long)T,
           (long long)context.ranks);
     int64_t fit = L2_SHARE_BYTES / (2 * T * D * (int64_t)dtype_bytes(qkv.type));
-    h.section = (int)(fit < 1 ? 1 : fit < B * H ? fit : B * H);
+    h.section = (int)(fit < 1 ? 1 : fit < B * shape.key ? fit : B * shape.key);
     int64_t per_vector = PACK_BYTES / (int64_t)dtype_bytes(qkv.type);
     h.vector = D % per_vector == 0 && (uintptr_t)qkv.data % PACK_BYTES == 0 && (uintptr_t)y.data % PACK_BYTES == 0;
     h.scale = 1.0f / sqrtf((float)D);
@@ -70,17 +74,18 @@ static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, ContextPar
 
 /* Blocks start in the order of their index. Heads go section by section, so that the rows that tiles of a head share
  * are read from the cache. Within a section tile 0 of all heads comes first, or the last tile where later tiles have
- * more work. */
-DEVICE Place attention_place(const Heads &h, int tiles, bool last_first) {
-    int   block = (int)blockIdx.x, first = block / (h.section * tiles) * h.section, i = block - first * tiles;
-    int   wide = min(h.section, h.heads - first);
+ * more work. A block has `members` query heads: one, or a whole group. */
+DEVICE Place attention_place(const Heads &h, int members, int tiles, bool last_first) {
+    int   section = h.section * h.group / members, block = (int)blockIdx.x, first = block / (section * tiles) * section,
+          i = block - first * tiles;
+    int   wide = min(section, h.heads / members - first);
     Place p;
-    p.head = first + i % wide;
+    p.head = (first + i % wide) * members;
     p.tile = last_first ? tiles - 1 - i / wide : i / wide;
     int64_t row = (int64_t)(p.head / h.H) * h.T, column = (int64_t)(p.head % h.H) * h.D;
-    p.qkv = row * 3 * h.C + column;
+    p.qkv = row * h.columns + column;
     p.y = row * h.C + column;
-    p.keys = row * h.key_stride + column + (h.context > 1 ? 0 : h.C);
+    p.keys = row * h.key_stride + (p.head % h.H / h.group) * (int64_t)h.D + (h.context > 1 ? 0 : h.C);
     return p;
 }
 

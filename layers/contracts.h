@@ -199,33 +199,51 @@ static inline int swiglu_backward_contract(Stream *s, Tensor dgate_up, Tensor dy
     return stream_note(s, "swiglu_backward", dy.dim[0], dy.dim[1], 0, 0, 12.0 * (double)tensor_elems(dy), 5.0 * contract_bytes(dy));
 }
 
+/* --- rope --------------------------------------------------------------------------------------------------------- */
+
+static inline void heads_expect(HeadShape h) {
+    CHECK(h.key >= 1 && h.size >= 1 && h.query >= 1 && h.query % h.key == 0, "%lld heads of queries, %lld of keys, %lld channels",
+          (long long)h.query, (long long)h.key, (long long)h.size);
+}
+static inline int rope_contract(Stream *s, const char *op, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first) {
+    double turned = (double)(qkv.dim[0] * (h.query + h.key) * h.size);
+    heads_expect(h);
+    EXPECT2(qkv, qkv.type, qkv.dim[0], heads_columns(h));
+    EXPECT1(frequencies, F32, h.size / 2);
+    CHECK(h.size % 2 == 0 && first >= 0 && T >= 1 && qkv.dim[0] % T == 0,
+          "%lld channels in pairs, %lld rows in sequences of %lld from %lld on", (long long)h.size, (long long)qkv.dim[0], (long long)T,
+          (long long)first);
+    return stream_note(s, op, qkv.dim[0], h.query, h.key, h.size, 3.0 * turned, 2.0 * turned * (double)dtype_bytes(qkv.type));
+}
+
 /* --- attention: two products forward, five backward, of the causal half of T x T ---------------------------------- */
 
-static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, int64_t H) {
-    int64_t T = lse.dim[1], B = lse.dim[0] / H, C = qkv.dim[1] / 3;
-    EXPECT2(qkv, qkv.type, B * T, 3 * C);
-    EXPECT2(y, qkv.type, B * T, C);
-    EXPECT2(lse, F32, B * H, T);
-    CHECK(C % H == 0, "%lld channels in %lld heads", (long long)C, (long long)H);
+static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, HeadShape h) {
+    int64_t T = lse.dim[1], B = lse.dim[0] / h.query;
+    heads_expect(h);
+    EXPECT2(qkv, qkv.type, B * T, heads_columns(h));
+    EXPECT2(y, qkv.type, B * T, h.query * h.size);
+    EXPECT2(lse, F32, B * h.query, T);
 }
 static inline double attention_product_flops(Tensor lse, Tensor y) { return (double)tensor_elems(y) * (double)(lse.dim[1] + 1); }
-static inline int attention_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
-    attention_expect(y, lse, qkv, H);
-    return stream_note(s, "attention_forward", lse.dim[0] / H, lse.dim[1], H, y.dim[1] / H, 2.0 * attention_product_flops(lse, y),
-                       contract_bytes(qkv) + contract_bytes(y) + contract_bytes(lse));
+static inline int attention_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, HeadShape h) {
+    attention_expect(y, lse, qkv, h);
+    return stream_note(s, "attention_forward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
+                       2.0 * attention_product_flops(lse, y), contract_bytes(qkv) + contract_bytes(y) + contract_bytes(lse));
 }
-static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H) {
-    attention_expect(y, lse, qkv, H);
+static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, HeadShape h) {
+    attention_expect(y, lse, qkv, h);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
-    return stream_note(s, "attention_backward", lse.dim[0] / H, lse.dim[1], H, y.dim[1] / H, 5.0 * attention_product_flops(lse, y),
+    return stream_note(s, "attention_backward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
+                       5.0 * attention_product_flops(lse, y),
                        2.0 * contract_bytes(qkv) + 2.0 * contract_bytes(y) + contract_bytes(lse));
 }
 
 /* Keys of all context ranks; queries and dqkv as above. */
-static inline void attention_context_expect(Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart c, int64_t H) {
-    attention_expect(y, lse, qkv, H);
-    EXPECT2(keys, qkv.type, c.ranks * qkv.dim[0], qkv.dim[1] / 3 * 2);
+static inline void attention_context_expect(Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart c, HeadShape h) {
+    attention_expect(y, lse, qkv, h);
+    EXPECT2(keys, qkv.type, c.ranks * qkv.dim[0], 2 * h.key * h.size);
     CHECK(c.ranks > 1 && lse.dim[1] % 128 == 0, "%lld tokens of a sequence on each of %lld context ranks",
           (long long)lse.dim[1], (long long)c.ranks);
 }
@@ -234,32 +252,31 @@ static inline double attention_context_flops(Tensor lse, Tensor y, ContextPart c
     return (double)tensor_elems(y) * (double)(c.ranks * lse.dim[1] + 1);
 }
 static inline int attention_context_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys,
-                                                     ContextPart c, int64_t H) {
-    attention_context_expect(y, lse, qkv, keys, c, H);
-    return stream_note(s, "attention_forward", lse.dim[0] / H, lse.dim[1], H, y.dim[1] / H,
+                                                     ContextPart c, HeadShape h) {
+    attention_context_expect(y, lse, qkv, keys, c, h);
+    return stream_note(s, "attention_forward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        2.0 * attention_context_flops(lse, y, c),
-                       contract_bytes(qkv) / 3.0 + contract_bytes(keys) + contract_bytes(y) + contract_bytes(lse));
+                       contract_bytes(keys) + 2.0 * contract_bytes(y) + contract_bytes(lse));
 }
 static inline int attention_context_backward_contract(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y,
                                                       Tensor lse, Tensor qkv, Tensor keys,
-                                                      ContextPart c, int64_t H) {
-    attention_context_expect(y, lse, qkv, keys, c, H);
+                                                      ContextPart c, HeadShape h) {
+    attention_context_expect(y, lse, qkv, keys, c, h);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
     EXPECT2(dkeys, qkv.type, keys.dim[0], keys.dim[1]);
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
-    return stream_note(s, "attention_backward", lse.dim[0] / H, lse.dim[1], H, y.dim[1] / H,
+    return stream_note(s, "attention_backward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        5.0 * attention_context_flops(lse, y, c),
-                       2.0 * contract_bytes(qkv) / 3.0 + 2.0 * contract_bytes(keys) + 2.0 * contract_bytes(y) +
-                           contract_bytes(lse));
+                       2.0 * contract_bytes(keys) + 4.0 * contract_bytes(y) + contract_bytes(lse));
 }
-static inline int attention_last_forward_contract(Stream *s, Tensor y, Tensor qkv, int64_t H) {
-    int64_t n = y.dim[0], T = qkv.dim[0], C = qkv.dim[1] / 3;
-    EXPECT2(qkv, qkv.type, T, 3 * C);
+static inline int attention_last_forward_contract(Stream *s, Tensor y, Tensor qkv, HeadShape h) {
+    int64_t n = y.dim[0], T = qkv.dim[0], C = h.query * h.size, keys = 2 * h.key * h.size;
+    heads_expect(h);
+    EXPECT2(qkv, qkv.type, T, heads_columns(h));
     EXPECT2(y, qkv.type, n, C);
-    CHECK(C % H == 0 && n <= T, "%lld channels in %lld heads, %lld of %lld tokens", (long long)C, (long long)H,
-          (long long)n, (long long)T);
-    return stream_note(s, "attention_last_forward", n, T, H, C / H, 4.0 * (double)(n * C) * (double)T,
-                       contract_bytes(qkv) / 3.0 * 2.0 + 2.0 * contract_bytes(y));
+    CHECK(n <= T, "%lld of %lld tokens", (long long)n, (long long)T);
+    return stream_note(s, "attention_last_forward", n, T, h.query, h.size, 4.0 * (double)(n * C) * (double)T,
+                       (double)(T * keys) * (double)dtype_bytes(qkv.type) + 2.0 * contract_bytes(y));
 }
 static inline int copy_columns_contract(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {
     EXPECT2(from, from.type, from.dim[0], from.dim[1]);

@@ -86,25 +86,44 @@ void swiglu_forward(Stream *s, Tensor y, Tensor gate_up);
 /*   dgate_up [N,2F] act out, may be gate_up   dy [N,F] act in                                                                       */
 void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
-/* --- causal self-attention over heads h = columns [hD, (h+1)D) of the thirds q, k, v of qkv -----------------------------------------
+/* --- heads: the columns of qkv are those of q, then k, then v, a head beside the other ------------------------------------------------
+ * Grouped keys: query heads [gG, (g+1)G), G = query/key, share the keys and values of head g; Ainslie et al., arXiv:2305.13245.      */
+typedef struct { int64_t query, key, size; } HeadShape; /* query % key == 0; size = channels of a head */
+static inline int64_t heads_columns(HeadShape h) { return (h.query + 2 * h.key) * h.size; }
+
+/* --- rope, rotary positions: the channels i and i + D/2 of each head of q and k turn, in place, by the angle
+ * position * frequencies[i], D the size of a head; Su et al., arXiv:2104.09864, pairs as Hugging Face has them. v is left alone.
+ * Row n stands at `first` + the position of n % T. A whole turn more or less changes nothing: position 10^5 is as exact as 1.
+ *   qkv [N,heads_columns] act in/out   frequencies [D/2] f32 in, radians a position                                                  */
+void rope_forward(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context);
+/* The gradient turns back by the same angle.   dqkv [N,heads_columns] act in/out                                                       */
+void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context);
+/* frequencies[i] = theta^(-2i/D), i < D/2, on the host; D even. With Llama 3's scaling a pair that makes less than low_freq_factor turns
+ * in original_max_position tokens has 1/factor of its frequency, one of more than high_freq_factor all of it, one between them a
+ * mean of both, linear in its turns (Grattafiori et al., arXiv:2407.21783; constants as in Hugging Face's files). factor 0: none.      */
+typedef struct { double factor, low_freq_factor, high_freq_factor; int64_t original_max_position; } RopeScaling;
+void rope_frequencies(float *frequencies, int64_t D, double theta, RopeScaling scaling);
+
+/* --- causal self-attention over heads; C = query heads x D, C' = key heads x D, in qkv C + 2 C' columns ------------------------------
  * y_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt(D)) v_j, computed tile by tile with a running maximum; T x T is never stored.
  * Dao et al., arXiv:2205.14135, arXiv:2307.08691.
- *   y [B*T,C] act out   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward   qkv [B*T,3C] act in   B, T, H from lse */
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, int64_t H);
-/*   dqkv [B*T,3C] act out   dy, y [B*T,C] act in                                                                                    */
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, int64_t H);
+ *   y [B*T,C] act out   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward; H query heads   qkv [B*T,C+2C'] act in  */
+void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, HeadShape h);
+/* The gradient of a shared key or value is the sum over its query heads, in their order.
+ *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in                                                                                 */
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, HeadShape h);
 /* The same where context ranks share the sequences, T tokens of each on this one, a multiple of 128: queries of qkv see the keys and
  * values of all ranks' tokens that stand before them. Their sums have the order that one rank gives them.
- *   keys [ranks*B*T,2C] act in: columns C.. of each rank's qkv, in order of rank                                                      */
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, int64_t H);
-/*   dqkv: only the first third is set   dkeys [ranks*B*T,2C] act out: what this rank's queries add to the keys' gradients             */
+ *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank                                                     */
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, HeadShape h);
+/*   dqkv: only the columns of q are set   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the keys' gradients             */
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
                                 Tensor keys, ContextPart context,
-                                int64_t H);
+                                HeadShape h);
 /* The last n of the T tokens of one sequence, whose queries, keys and values so far are kept in qkv: y_i as above for
  * rows T-n.. alone. The order of its sums is its own: rounding may differ from attention_forward's.
- *   y [n,C] act out   qkv [T,3C] act in */
-void attention_last_forward(Stream *s, Tensor y, Tensor qkv, int64_t H);
+ *   y [n,C] act out   qkv [T,C+2C'] act in */
+void attention_last_forward(Stream *s, Tensor y, Tensor qkv, HeadShape h);
 /* Columns [from_first, from_first + columns) of `from` become columns of `to` from to_first on.   to, from [N,any] of one type         */
 void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns);
 

@@ -93,16 +93,22 @@ ContextPart context_part(const Comm *context) {
     return context ? (ContextPart){comm_size(context), comm_rank(context)} : WHOLE_SEQUENCE;
 }
 
+static HeadShape heads_of(const BlockRun *r) {
+    int64_t heads = r->shape.n_head / r->e.tensor;
+    return (HeadShape){heads, heads, r->shape.n_embd / r->shape.n_head};
+}
+
+/* Columns of qkv before those of k and v. */
+static int64_t query_columns(const BlockRun *r) { return heads_of(r).query * heads_of(r).size; }
+
 /* This rank's rows of all ranks' keys. */
 static Tensor own_keys(const BlockRun *r, Tensor keys) { return tensor_rows(keys, comm_rank(r->context) * r->e.N, r->e.N); }
-
-static int64_t heads_of(const BlockRun *r) { return r->shape.n_head / r->e.tensor; }
 
 Tensor batch_rows(const BlockRun *r, Tensor qkv) { return tensor_rows(qkv, r->e.past, r->e.N); }
 
 static void gather_keys(const BlockRun *r, Tensor qkv) {
-    int64_t C = qkv.dim[1] / 3;
-    copy_columns(r->s, own_keys(r, r->keys), 0, qkv, C, 2 * C);
+    int64_t C = query_columns(r);
+    copy_columns(r->s, own_keys(r, r->keys), 0, qkv, C, qkv.dim[1] - C);
     comm_all_gather(r->context, flat(r->keys));
 }
 
@@ -120,7 +126,7 @@ void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv) {
 }
 
 void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv) {
-    int64_t C = qkv.dim[1] / 3;
+    int64_t C = query_columns(r);
     if (!r->context) {
         attention_backward(r->s, dqkv, dy, y, lse, qkv, heads_of(r));
         return;
@@ -128,5 +134,5 @@ void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor
     gather_keys(r, qkv);
     attention_context_backward(r->s, dqkv, r->dkeys, dy, y, lse, qkv, r->keys, context_part(r->context), heads_of(r));
     comm_reduce_scatter(r->context, flat(r->dkeys));
-    copy_columns(r->s, dqkv, C, own_keys(r, r->dkeys), 0, 2 * C);
+    copy_columns(r->s, dqkv, C, own_keys(r, r->dkeys), 0, qkv.dim[1] - C);
 }

@@ -78,6 +78,8 @@ static void fill_tokens(Bench *b, Tensor t) {
     free(tokens);
 }
 
+static HeadShape heads(const Bench *b) { return (HeadShape){b->H, b->H, b->C / b->H}; }
+
 static void fill_all(Bench *b) {
     Tensor acts[] = {b->x, b->y, b->dx, b->dy, b->update, b->qkv, b->dqkv, b->fc, b->gelu, b->dfc, b->logits, b->from};
     Tensor weights[] = {b->wte, b->wpe, b->norm_b, b->qkv_w, b->qkv_b, b->proj_w,
@@ -86,7 +88,7 @@ static void fill_all(Bench *b) {
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) fill(b, weights[i], 0.02f, 0.0f);
     fill(b, b->norm_w, 0.02f, 1.0f), fill(b, b->mean, 0.01f, 0.0f), fill(b, b->rstd, 0.02f, 1.0f);
     fill_tokens(b, b->tokens), fill_tokens(b, b->targets), fill_tokens(b, b->chunk_targets);
-    attention_forward(&b->stream, b->y, b->lse, b->qkv, b->H); /* its backward needs the true denominators */
+    attention_forward(&b->stream, b->y, b->lse, b->qkv, heads(b)); /* its backward needs the true denominators */
 }
 
 /* --- the ops ------------------------------------------------------------------------------------------------------ */
@@ -108,8 +110,8 @@ OP(out_f, linear_forward(s, b->y, b->gelu, b->out_w, b->proj_b))
 OP(out_b, linear_gelu_backward(s, b->dfc, b->dout_w, b->dproj_b, b->dy, b->gelu, b->fc, b->out_w))
 OP(gelu_f, gelu_forward(s, b->gelu, b->fc))
 OP(gelu_b, gelu_backward(s, b->dfc, b->gelu, b->fc))
-OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, b->H))
-OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, b->H))
+OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, heads(b)))
+OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, heads(b)))
 OP(head_f, head_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(head_b, head_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(classifier_f, classifier_forward(s, b->loss, b->logits, b->chunk_targets, b->V))

@@ -1,30 +1,43 @@
 /* test_attention.c - attention_forward and attention_backward. */
 #include "test/ref/test.h"
 
-typedef struct { int64_t B, T, C, H; double *y, *lse, *qkv, *dy; } Case;
+#define HEADS_FILE "test/ref/data/heads.rec"
+
+static void reference_forward(double *y, double *lse, const double *qkv, int64_t B, int64_t T, HeadShape h) {
+    ref_attention_forward(y, lse, qkv, B, T, h.query, h.key, h.size);
+}
+static void reference_backward(double *dqkv, const double *dy, const double *qkv, int64_t B, int64_t T, HeadShape h) {
+    ref_attention_backward(dqkv, dy, qkv, B, T, h.query, h.key, h.size);
+}
+
+typedef struct { int64_t B, T; HeadShape h; double *y, *lse, *qkv, *dy; } Case;
 
 static double objective(void *ctx) {
     Case *k = (Case *)ctx;
-    ref_attention_forward(k->y, k->lse, k->qkv, k->B, k->T, k->C, k->H);
-    return dot(k->y, k->dy, k->B * k->T * k->C);
+    reference_forward(k->y, k->lse, k->qkv, k->B, k->T, k->h);
+    return dot(k->y, k->dy, k->B * k->T * k->h.query * k->h.size);
+}
+
+static void differ(int64_t B, int64_t T, HeadShape h) {
+    int64_t C = h.query * h.size, elems = B * T * heads_columns(h);
+    Stage   s = stage_create(0);
+    Case    k = {B,
+                 T,
+                 h,
+                 stage_doubles(&s, B * T * C),
+                 stage_doubles(&s, B * h.query * T),
+                 stage_random_doubles(&s, elems, 1, 1.5, 0),
+                 stage_random_doubles(&s, B * T * C, 2, 1, 0)};
+    double *dqkv = stage_doubles(&s, elems);
+    reference_backward(dqkv, k.dy, k.qkv, B, T, h);
+    assert_true(difference_proves(objective, &k, k.qkv, dqkv, elems));
+    stage_destroy(&s);
 }
 
 static void test_differences(void **state) {
     (void)state;
-    enum { B = 2, T = 5, C = 6, H = 2 };
-    Stage   s = stage_create(0);
-    Case    k = {B,
-                 T,
-                 C,
-                 H,
-                 stage_doubles(&s, B * T * C),
-                 stage_doubles(&s, B * H * T),
-                 stage_random_doubles(&s, B * T * 3 * C, 1, 1.5, 0),
-                 stage_random_doubles(&s, B * T * C, 2, 1, 0)};
-    double *dqkv = stage_doubles(&s, B * T * 3 * C);
-    ref_attention_backward(dqkv, k.dy, k.qkv, B, T, C, H);
-    assert_true(difference_proves(objective, &k, k.qkv, dqkv, B * T * 3 * C));
-    stage_destroy(&s);
+    differ(2, 5, (HeadShape){2, 2, 3});
+    differ(2, 4, (HeadShape){6, 2, 3});
 }
 
 /* Bounds for inputs uniform in +-spread and +-dy_spread. A score has the size spread^2/3 and D terms; its rounding is a
@@ -33,78 +46,88 @@ static void test_differences(void **state) {
  * that dp - dy.y is 0: only these errors of terms of size dp k / sqrt(D) = dy_spread spread^2 / 3^1.5 are left. */
 typedef struct { Bound y, lse, dv, dqk; } AttentionBounds;
 
-static AttentionBounds bounds(int64_t T, int64_t D, double spread, double dy_spread) {
-    double score = spread * spread / 3.0, terms = (double)T + (double)D * (1.0 + score * score);
+static AttentionBounds bounds(int64_t T, HeadShape h, double spread, double dy_spread) {
+    int64_t D = h.size, G = h.query / h.key;
+    double  score = spread * spread / 3.0, terms = (double)T + (double)D * (1.0 + score * score);
     AttentionBounds b;
     b.lse = bound_sum(D);
     b.y = bound_bf16((int64_t)terms, 1.0, 1.0);
-    b.dv = bound_bf16((int64_t)terms, 1.0, 1.0);
-    b.dqk = bound_bf16((int64_t)terms, 1.0, sqrt(3.0));
+    b.dv = bound_bf16(G * (int64_t)terms, 1.0, 1.0);
+    b.dqk = bound_bf16(G * (int64_t)terms, 1.0, sqrt(3.0));
     b.dqk.size = dy_spread * spread * spread / pow(3.0, 1.5);
     return b;
 }
 
-/* dq, dk and dv differ in size: each third is judged by itself. */
-static void assert_dqkv(Stage *s, Tensor dqkv, const double *want, AttentionBounds b) {
-    int64_t N = dqkv.dim[0], C = dqkv.dim[1] / 3;
+/* dq, dk and dv differ in size: each is judged by itself. */
+static void assert_dqkv(Stage *s, Tensor dqkv, const double *want, HeadShape h, AttentionBounds b) {
+    int64_t N = dqkv.dim[0], columns = dqkv.dim[1], starts[] = {0, h.query * h.size, (h.query + h.key) * h.size, columns};
     stage_settle();
-    for (int third = 0; third < 3; third++) {
+    for (int which = 0; which < 3; which++) {
+        int64_t C = starts[which + 1] - starts[which];
         Tensor  part = stage_tensor(s, dqkv.type, 2, N, C);
         double *part64 = stage_doubles(s, N * C);
         for (int64_t i = 0; i < N * C; i++) {
-            int64_t at = i / C * 3 * C + third * C + i % C;
+            int64_t at = i / C * columns + starts[which] + i % C;
             tensor_set(part, i, tensor_get(dqkv, at));
             part64[i] = want[at];
         }
-        assert_close(part, part64, dqkv.type, third == 2 ? b.dv : b.dqk);
+        assert_close(part, part64, dqkv.type, which == 2 ? b.dv : b.dqk);
     }
 }
 
-static void test_records(void **state) {
-    (void)state;
-    RecordFile f = record_load(OPS_FILE);
+static void compare_records(const char *file, int64_t group) {
+    RecordFile f = record_load(file);
     const Record *lse_record = record_find(&f, "attention.lse");
     Stage   s = stage_create(8 << 20);
     Tensor        qkv = stage_record(&s, record_find(&f, "attention.qkv"), F32),
            dy = stage_record(&s, record_find(&f, "attention.dy"), F32);
-    int64_t T = lse_record->head.dim[1], B = qkv.dim[0] / T, H = lse_record->head.dim[0] / B, C = dy.dim[1];
-    double *y64 = stage_doubles(&s, B * T * C), *lse64 = stage_doubles(&s, B * H * T), *dqkv64 = stage_doubles(&s, B * T * 3 * C);
-    ref_attention_forward(y64, lse64, stage_widen(&s, qkv), B, T, C, H);
-    ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, C, H);
+    int64_t T = lse_record->head.dim[1], B = qkv.dim[0] / T, H = lse_record->head.dim[0] / B, C = dy.dim[1],
+            columns = qkv.dim[1];
+    HeadShape h = {H, H / group, C / H};
+    double *y64 = stage_doubles(&s, B * T * C), *lse64 = stage_doubles(&s, B * H * T), *dqkv64 = stage_doubles(&s, B * T * columns);
+    reference_forward(y64, lse64, stage_widen(&s, qkv), B, T, h);
+    reference_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, h);
     assert_same_float64(y64, record_find(&f, "attention.y"));
     assert_same_float64(lse64, lse_record);
     assert_same_float64(dqkv64, record_find(&f, "attention.dqkv"));
 
     Tensor y = stage_tensor(&s, F32, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T),
-           dqkv = stage_tensor(&s, F32, 2, B * T, 3 * C);
-    AttentionBounds b = bounds(T, C / H, sqrt(3.0), sqrt(3.0)); /* standard normal: as a uniform in +-sqrt(3) */
-    attention_forward(&s.stream, y, lse, qkv, H);
-    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, H);
+           dqkv = stage_tensor(&s, F32, 2, B * T, columns);
+    AttentionBounds b = bounds(T, h, sqrt(3.0), sqrt(3.0)); /* standard normal: as a uniform in +-sqrt(3) */
+    attention_forward(&s.stream, y, lse, qkv, h);
+    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, h);
     assert_close(y, (const double *)record_find(&f, "attention.y")->data, F32, b.y);
     assert_close(lse, (const double *)lse_record->data, F32, b.lse);
-    assert_dqkv(&s, dqkv, (const double *)record_find(&f, "attention.dqkv")->data, b);
+    assert_dqkv(&s, dqkv, (const double *)record_find(&f, "attention.dqkv")->data, h, b);
     record_unload(&f);
     stage_destroy(&s);
 }
 
-static void compare(DType act, int64_t B, int64_t T, int64_t H, int64_t D, double spread) {
-    int64_t C = H * D;
+static void test_records(void **state) {
+    (void)state;
+    compare_records(OPS_FILE, 1);
+    compare_records(HEADS_FILE, 3);
+}
+
+static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread) {
+    int64_t C = h.query * h.size, columns = heads_columns(h);
     Stage   s = stage_create(STAGE_SCRATCH);
-    Tensor  qkv = stage_random(&s, act, 2, B * T, 3 * C, 1, spread, 0), dy = stage_random(&s, act, 2, B * T, C, 2, 1, 0);
-    Tensor  y = stage_tensor(&s, act, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T),
-           dqkv = stage_tensor(&s, act, 2, B * T, 3 * C);
-    double *y64 = stage_doubles(&s, B * T * C), *lse64 = stage_doubles(&s, B * H * T), *dqkv64 = stage_doubles(&s, B * T * 3 * C);
-    ref_attention_forward(y64, lse64, stage_widen(&s, qkv), B, T, C, H);
-    ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, C, H);
-    AttentionBounds b = bounds(T, D, spread, 1.0);
-    attention_forward(&s.stream, y, lse, qkv, H);
+    Tensor  qkv = stage_random(&s, act, 2, B * T, columns, 1, spread, 0), dy = stage_random(&s, act, 2, B * T, C, 2, 1, 0);
+    Tensor  y = stage_tensor(&s, act, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * h.query, T),
+           dqkv = stage_tensor(&s, act, 2, B * T, columns);
+    double *y64 = stage_doubles(&s, B * T * C), *lse64 = stage_doubles(&s, B * h.query * T),
+           *dqkv64 = stage_doubles(&s, B * T * columns);
+    reference_forward(y64, lse64, stage_widen(&s, qkv), B, T, h);
+    reference_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, h);
+    AttentionBounds b = bounds(T, h, spread, 1.0);
+    attention_forward(&s.stream, y, lse, qkv, h);
     assert_close(y, y64, act, b.y);
     assert_close(lse, lse64, act, b.lse);
-    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, H);
-    assert_dqkv(&s, dqkv, dqkv64, b);
+    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, h);
+    assert_dqkv(&s, dqkv, dqkv64, h, b);
     Tensor y_first = stage_copy(&s, y), lse_first = stage_copy(&s, lse), dqkv_first = stage_copy(&s, dqkv);
-    attention_forward(&s.stream, y, lse, qkv, H); /* the second pass overwrites the first, with the same bits */
-    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, H);
+    attention_forward(&s.stream, y, lse, qkv, h); /* the second pass overwrites the first, with the same bits */
+    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, h);
     assert_same_bits(y, y_first);
     assert_same_bits(lse, lse_first);
     assert_same_bits(dqkv, dqkv_first);
@@ -113,55 +136,56 @@ static void compare(DType act, int64_t B, int64_t T, int64_t H, int64_t D, doubl
 
 /* Context ranks in turn: each has its chunks of every sequence, and the keys and values of all as they come gathered. Its
  * rows have the bits that one rank computes; what the ranks add to keys and values sums up to one rank's gradients. */
-static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, int64_t H, int64_t D) {
-    int64_t C = H * D, own = T / ranks, N = B * own, in_rank = N * 2 * C;
+static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, HeadShape h) {
+    int64_t H = h.query, C = H * h.size, columns = heads_columns(h), wide = columns - C, own = T / ranks, N = B * own,
+            in_rank = N * wide;
     Stage   s = stage_create(STAGE_SCRATCH);
-    Tensor  qkv = stage_random(&s, act, 2, B * T, 3 * C, 1, 1, 0), dy = stage_random(&s, act, 2, B * T, C, 2, 1, 0);
+    Tensor  qkv = stage_random(&s, act, 2, B * T, columns, 1, 1, 0), dy = stage_random(&s, act, 2, B * T, C, 2, 1, 0);
     Tensor  y = stage_tensor(&s, act, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T),
-           dqkv = stage_tensor(&s, act, 2, B * T, 3 * C);
-    Tensor part = stage_tensor(&s, act, 2, N, 3 * C), part_dy = stage_tensor(&s, act, 2, N, C),
+           dqkv = stage_tensor(&s, act, 2, B * T, columns);
+    Tensor part = stage_tensor(&s, act, 2, N, columns), part_dy = stage_tensor(&s, act, 2, N, C),
            part_y = stage_tensor(&s, act, 2, N, C);
-    Tensor part_lse = stage_tensor(&s, F32, 2, B * H, own), dpart = stage_tensor(&s, act, 2, N, 3 * C),
-           keys = stage_tensor(&s, act, 2, ranks * N, 2 * C);
-    Tensor  dkeys = stage_tensor(&s, act, 2, ranks * N, 2 * C);
-    double *dqkv64 = stage_doubles(&s, B * T * 3 * C), *sums = stage_doubles(&s, ranks * in_rank);
-    ref_attention_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, C, H);
-    attention_forward(&s.stream, y, lse, qkv, H);
-    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, H);
+    Tensor part_lse = stage_tensor(&s, F32, 2, B * H, own), dpart = stage_tensor(&s, act, 2, N, columns),
+           keys = stage_tensor(&s, act, 2, ranks * N, wide);
+    Tensor  dkeys = stage_tensor(&s, act, 2, ranks * N, wide);
+    double *dqkv64 = stage_doubles(&s, B * T * columns), *sums = stage_doubles(&s, ranks * in_rank);
+    reference_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, h);
+    attention_forward(&s.stream, y, lse, qkv, h);
+    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, h);
     stage_settle();
     for (int64_t i = 0; i < ranks * in_rank; i++) {
-        int64_t   row = i / (2 * C) % N;
+        int64_t   row = i / wide % N;
         Positions at = positions_of((ContextPart){ranks, i / in_rank}, own);
-        tensor_set(keys, i, tensor_get(qkv, (row / own * T + POSITION_OF(at, row % own)) * 3 * C + C + i % (2 * C)));
+        tensor_set(keys, i, tensor_get(qkv, (row / own * T + POSITION_OF(at, row % own)) * columns + C + i % wide));
     }
     for (int64_t rank = 0; rank < ranks; rank++) {
         ContextPart context = {ranks, rank};
         Positions   at = positions_of(context, own);
-        for (int64_t i = 0; i < N * 3 * C; i++) {
-            int64_t row = i / (3 * C), from = row / own * T + POSITION_OF(at, row % own), column = i % (3 * C);
-            tensor_set(part, i, tensor_get(qkv, from * 3 * C + column));
+        for (int64_t i = 0; i < N * columns; i++) {
+            int64_t row = i / columns, from = row / own * T + POSITION_OF(at, row % own), column = i % columns;
+            tensor_set(part, i, tensor_get(qkv, from * columns + column));
             if (column < C) tensor_set(part_dy, row * C + column, tensor_get(dy, from * C + column));
         }
-        attention_context_forward(&s.stream, part_y, part_lse, part, keys, context, H);
-        attention_context_backward(&s.stream, dpart, dkeys, part_dy, part_y, part_lse, part, keys, context, H);
+        attention_context_forward(&s.stream, part_y, part_lse, part, keys, context, h);
+        attention_context_backward(&s.stream, dpart, dkeys, part_dy, part_y, part_lse, part, keys, context, h);
         stage_settle();
         for (int64_t i = 0; i < N * C; i++) {
             int64_t row = i / C, from = row / own * T + POSITION_OF(at, row % own);
             assert_true(tensor_get(part_y, i) == tensor_get(y, from * C + i % C));
-            assert_true(tensor_get(dpart, row * 3 * C + i % C) == tensor_get(dqkv, from * 3 * C + i % C));
+            assert_true(tensor_get(dpart, row * columns + i % C) == tensor_get(dqkv, from * columns + i % C));
         }
         for (int64_t i = 0; i < B * H * own; i++)
             assert_true(tensor_get(part_lse, i) == tensor_get(lse, i / own * T + POSITION_OF(at, i % own)));
         for (int64_t i = 0; i < ranks * in_rank; i++) sums[i] += tensor_get(dkeys, i);
     }
     for (int64_t i = 0; i < ranks * in_rank; i++) {
-        int64_t   row = i / (2 * C) % N;
+        int64_t   row = i / wide % N;
         Positions at = positions_of((ContextPart){ranks, i / in_rank}, own);
-        tensor_set(dqkv, (row / own * T + POSITION_OF(at, row % own)) * 3 * C + C + i % (2 * C), (float)sums[i]);
+        tensor_set(dqkv, (row / own * T + POSITION_OF(at, row % own)) * columns + C + i % wide, (float)sums[i]);
     }
-    AttentionBounds b = bounds(T, D, 1.0, 1.0);
+    AttentionBounds b = bounds(T, h, 1.0, 1.0);
     b.dv.roundings++, b.dqk.roundings++; /* the ranks' parts, which add up like independent terms, are stored, too */
-    assert_dqkv(&s, dqkv, dqkv64, b);
+    assert_dqkv(&s, dqkv, dqkv64, h, b);
     stage_destroy(&s);
 }
 
@@ -192,53 +216,87 @@ static void test_columns(void **state) {
 
 static void test_context(void **state) {
     (void)state;
-    static const int64_t shapes[][5] = {{2, 1, 256, 1, 16},
-                                        {3, 2, 384, 2, 5},
-                                        {2, 1, 256, 1, 64},
-                                        {4, 1, 512, 1, 80},
-                                        {2, 2, 256, 3, 24}};
+    static const struct { int64_t ranks, B, T; HeadShape h; } cases[] = {
+        {2, 1, 256, {1, 1, 16}}, {3, 2, 384, {2, 2, 5}},  {2, 1, 256, {1, 1, 64}},
+        {2, 1, 256, {2, 1, 8}},  {4, 1, 512, {1, 1, 80}}, {2, 2, 256, {3, 3, 24}}, {3, 2, 384, {3, 1, 33}}};
     for (int a = 0; a < stage_act_types(); a++)
-        for (int i = 0; i < (stage_is_slow() ? 3 : COUNT(shapes)); i++)
-            compare_context(ACT_TYPES[a], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4]);
+        for (int i = 0; i < (stage_is_slow() ? 4 : COUNT(cases)); i++)
+            compare_context(ACT_TYPES[a], cases[i].ranks, cases[i].B, cases[i].T, cases[i].h);
 }
 
 /* GPU kernels are built for heads of 32, 64, 96 and 128 channels, and load rows that are not whole 16-byte vectors
- * another way. */
+ * another way. The last ones are grouped: one head of keys for all, several, of odd sizes, past a tile. */
 static void test_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][4] = {{1, 1, 1, 1}, {2, 2, 1, 3}, {1, 17, 2, 5}, {4, 40, 3, 14}, {1, 65, 1, 16}, {2, 33, 2, 32},
-                                        {1, 130, 2, 64}, {1, 300, 1, 24}, {1, 64, 1, 128}, {2, 40, 1, 40}, {1, 65, 2, 50}, {1, 130, 1, 80},
-                                        {1, 1, 2, 96}, {1, 40, 1, 77}, {1, 65, 1, 96}, {1, 130, 1, 128}, {1, 65, 1, 101}, {2, 257, 1, 64},
-                                        {1, 20, 1, 160}};
+    static const int64_t shapes[][5] = {{1, 1, 1, 1, 1},   {2, 2, 1, 1, 3},   {1, 17, 2, 2, 5},   {4, 40, 3, 3, 14},  {1, 65, 1, 1, 16},
+                                        {2, 33, 2, 2, 32}, {1, 130, 2, 2, 64}, {1, 300, 1, 1, 24}, {1, 64, 1, 1, 128}, {2, 40, 1, 1, 40},
+                                        {1, 65, 2, 2, 50}, {1, 130, 1, 1, 80}, {1, 1, 2, 2, 96},   {1, 40, 1, 1, 77},  {1, 65, 1, 1, 96},
+                                        {1, 130, 1, 1, 128}, {1, 65, 1, 1, 101}, {2, 257, 1, 1, 64}, {1, 20, 1, 1, 160},
+                                        {1, 1, 2, 1, 4},   {2, 19, 6, 2, 16}, {2, 67, 4, 1, 9},   {1, 20, 4, 2, 128}, {1, 131, 4, 2, 64},
+                                        {3, 37, 5, 1, 24}, {2, 20, 4, 2, 80}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++) {
-            if (shapes[i][3] > 128 && stage_act_types() == 3) continue; /* the CPU alone takes them */
+            HeadShape h = {shapes[i][2], shapes[i][3], shapes[i][4]};
+            if (h.size > 128 && stage_act_types() == 3) continue; /* the CPU alone takes them */
             for (int spread = 1; spread <= 3; spread += 2) {
                 if (stage_is_slow() && (i + t + spread / 2) % 2) continue; /* one of the two */
-                compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], spread);
+                compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], h, spread);
             }
         }
+}
+
+/* Heads that share keys have the outputs that they have with copies of these keys, bit for bit. */
+static void test_copied_keys(void **state) {
+    (void)state;
+    enum { T = 70, H = 4, D = 16 };
+    HeadShape h = {H, 2, D}, apart = {H, H, D};
+    for (int t = 0; t < stage_act_types(); t++) {
+        DType  act = ACT_TYPES[t];
+        Stage  s = stage_create(STAGE_SCRATCH);
+        Tensor qkv = stage_random(&s, act, 2, T, heads_columns(h), 1, 2, 0), dy = stage_random(&s, act, 2, T, H * D, 2, 1, 0),
+               copied = stage_tensor(&s, act, 2, T, heads_columns(apart)), y = stage_tensor(&s, act, 2, T, H * D),
+               y_apart = stage_copy(&s, y);
+        Tensor lse = stage_tensor(&s, F32, 2, H, T), lse_apart = stage_copy(&s, lse), dqkv = stage_copy(&s, qkv),
+               dcopied = stage_copy(&s, copied);
+        stage_settle();
+        for (int64_t i = 0; i < tensor_elems(copied); i++) {
+            int64_t row = i / (3 * H * D), head = i / D % (3 * H), own = head < H ? head : H + (head - H) / 2;
+            tensor_set(copied, i, tensor_get(qkv, row * heads_columns(h) + own * D + i % D));
+        }
+        attention_forward(&s.stream, y, lse, qkv, h);
+        attention_forward(&s.stream, y_apart, lse_apart, copied, apart);
+        assert_same_bits(y, y_apart);
+        assert_same_bits(lse, lse_apart);
+        attention_backward(&s.stream, dqkv, dy, y, lse, qkv, h);
+        attention_backward(&s.stream, dcopied, dy, y, lse, copied, apart);
+        stage_settle();
+        for (int64_t i = 0; i < T * H * D; i++)
+            assert_true(tensor_get(dqkv, i / (H * D) * heads_columns(h) + i % (H * D)) ==
+                        tensor_get(dcopied, i / (H * D) * heads_columns(apart) + i % (H * D)));
+        stage_destroy(&s);
+    }
 }
 
 /* A later position changes nothing before it, bit for bit: causality. */
 static void test_causal(void **state) {
     (void)state;
     enum { T = 70, C = 32, H = 2 };
+    HeadShape h = {H, H, C / H};
     for (int t = 0; t < stage_act_types(); t++) {
         DType  act = ACT_TYPES[t];
         Stage  s = stage_create(STAGE_SCRATCH);
         Tensor qkv = stage_random(&s, act, 2, T, 3 * C, 1, 2, 0), lse = stage_tensor(&s, F32, 2, H, T),
                lse_changed = stage_tensor(&s, F32, 2, H, T);
         Tensor y = stage_tensor(&s, act, 2, T, C), y_changed = stage_tensor(&s, act, 2, T, C);
-        attention_forward(&s.stream, y, lse, qkv, H);
+        attention_forward(&s.stream, y, lse, qkv, h);
         for (int64_t at = T - 1; at > 0; at -= 13) {
             stage_settle();
             for (int64_t c = 0; c < 3 * C; c++) tensor_set(qkv, at * 3 * C + c, 5.0f);
-            attention_forward(&s.stream, y_changed, lse_changed, qkv, H);
+            attention_forward(&s.stream, y_changed, lse_changed, qkv, h);
             stage_settle();
             assert_memory_equal(y_changed.data, y.data, (size_t)(at * C) * dtype_bytes(act));
-            for (int64_t h = 0; h < H; h++)
-                assert_memory_equal((float *)lse_changed.data + h * T, (float *)lse.data + h * T, (size_t)at * sizeof(float));
+            for (int64_t head = 0; head < H; head++)
+                assert_memory_equal((float *)lse_changed.data + head * T, (float *)lse.data + head * T, (size_t)at * sizeof(float));
             assert_true(tensor_get(lse_changed, at) != tensor_get(lse, at));
         }
         stage_destroy(&s);
@@ -259,7 +317,7 @@ static void test_large_scores(void **state) {
             tensor_set(qkv, i * 3 * D + d, 50.0f);
             tensor_set(qkv, i * 3 * D + D + d, (float)(i - T / 2)); /* the score grows with the key's position */
         }
-    attention_forward(&s.stream, y, lse, qkv, 1);
+    attention_forward(&s.stream, y, lse, qkv, (HeadShape){1, 1, D});
     for (int64_t i = 0; i < T; i++) {
         stage_settle();
         assert_true(fabs((double)tensor_get(lse, i) - 50.0 * (double)(i - T / 2) * 4.0) <= 5000.0 * 8 * 0x1p-24);
@@ -271,7 +329,7 @@ static void test_large_scores(void **state) {
 
 static int tests(void) {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
-                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_context),
+                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_copied_keys), cmocka_unit_test(test_context),
                                      cmocka_unit_test(test_columns), cmocka_unit_test(test_causal),
                                      cmocka_unit_test(test_large_scores)};
     return cmocka_run_group_tests_name("attention", all, NULL, NULL);

@@ -78,17 +78,25 @@ static Outputs head_norm(Stage *s, DType act) {
     return (Outputs){{y, dx, dw}, 3};
 }
 /* Few heads are shared out by tiles, many by heads. */
-static Outputs attention(Stage *s, DType act, int64_t B, int64_t T, int64_t H, int64_t D) {
-    int64_t C = H * D;
-    Tensor  qkv = random_act(s, act, B * T, 3 * C, 1), y = stage_tensor(s, act, 2, B * T, C),
-           lse = stage_tensor(s, F32, 2, B * H, T);
-    Tensor  dqkv = stage_tensor(s, act, 2, B * T, 3 * C), dy = random_act(s, act, B * T, C, 2);
-    attention_forward(&s->stream, y, lse, qkv, H);
-    attention_backward(&s->stream, dqkv, dy, y, lse, qkv, H);
+static Outputs attention(Stage *s, DType act, int64_t B, int64_t T, HeadShape h) {
+    int64_t C = h.query * h.size;
+    Tensor  qkv = random_act(s, act, B * T, heads_columns(h), 1), y = stage_tensor(s, act, 2, B * T, C),
+           lse = stage_tensor(s, F32, 2, B * h.query, T);
+    Tensor  dqkv = stage_tensor(s, act, 2, B * T, heads_columns(h)), dy = random_act(s, act, B * T, C, 2);
+    attention_forward(&s->stream, y, lse, qkv, h);
+    attention_backward(&s->stream, dqkv, dy, y, lse, qkv, h);
     return (Outputs){{y, lse, dqkv}, 3};
 }
-static Outputs few_heads(Stage *s, DType act) { return attention(s, act, 1, 203, 2, 24); }
-static Outputs some_heads(Stage *s, DType act) { return attention(s, act, 2, 130, 3, 14); }
+static Outputs few_heads(Stage *s, DType act) { return attention(s, act, 1, 203, (HeadShape){2, 2, 24}); }
+static Outputs some_heads(Stage *s, DType act) { return attention(s, act, 2, 130, (HeadShape){3, 3, 14}); }
+static Outputs grouped_heads(Stage *s, DType act) { return attention(s, act, 2, 135, (HeadShape){6, 2, 18}); }
+static Outputs rope(Stage *s, DType act) {
+    int64_t   N = 74, T = 37;
+    HeadShape h = {4, 2, 14};
+    Tensor    qkv = random_act(s, act, N, heads_columns(h), 1), frequencies = random_act(s, F32, h.size / 2, 0, 2);
+    rope_forward(&s->stream, qkv, frequencies, h, T, 9000, WHOLE_SEQUENCE);
+    return (Outputs){{qkv}, 1};
+}
 static Outputs classifier_and_embedding(Stage *s, DType act) {
     int64_t B = 3, T = 37, C = 130, V = 301, padded = 384;
     Tensor  logits = random_act(s, act, B * T, padded, 1), targets = stage_tokens(s, 1, B * T, 1, 2, (int32_t)V),
@@ -123,7 +131,7 @@ static void test_all(void **state) {
     (void)state;
     if (strcmp(device_backend(), "cpu") != 0) skip(); /* a GPU has no such choice */
     Op *const ops[] = {linear, narrow_linear, long_linear, head, layernorm, rmsnorm, head_norm, few_heads, some_heads,
-                        classifier_and_embedding};
+                        grouped_heads, rope, classifier_and_embedding};
     for (int act = F32; act <= BF16; act++)
         for (int i = 0; i < COUNT(ops); i++) compare(ops[i], (DType)act);
 }

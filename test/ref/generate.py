@@ -164,6 +164,32 @@ def norm_records():
     put("swiglu", y=y, dgate_up=gate_up.grad)
 
 
+def head_records():
+    """Rotary positions as LlamaForCausalLM has them, and attention whose heads share keys and values; random numbers of their own."""
+    torch.manual_seed(2104)
+    w = Writer("heads")
+    B, T, H, KEYS, D, THETA, FIRST = 2, 20, 6, 2, 10, 500000.0, 131000
+    qkv, dy = leaf(exact(B * T, (H + 2 * KEYS) * D)), exact(B * T, (H + 2 * KEYS) * D)
+    frequencies = THETA ** (-torch.arange(0, D, 2).double() / D)
+    angles = torch.outer(torch.arange(FIRST, FIRST + T).double(), frequencies.float().double())
+    cos, sin = (torch.cat([t, t], 1).repeat(B, 1)[:, None, :] for t in (angles.cos(), angles.sin()))
+    x = qkv.reshape(B * T, H + 2 * KEYS, D)
+    turned = x * cos + torch.cat([-x[..., D // 2:], x[..., :D // 2]], 2) * sin
+    y = torch.cat([turned[:, :H + KEYS], x[:, H + KEYS:]], 1).reshape(B * T, -1)
+    y.backward(dy)
+    w.put("rope.qkv", qkv, "float32"), w.put("rope.dy", dy, "float32"), w.put("rope.shape", [H, KEYS, D, T, FIRST], "int32")
+    w.put("rope.frequencies", frequencies), w.put("rope.y", y), w.put("rope.dqkv", qkv.grad)
+
+    qkv, dy = leaf(exact(B * T, (H + 2 * KEYS) * D)), exact(B * T, H * D)
+    q, k, v = (t.reshape(B, T, -1, D).transpose(1, 2) for t in qkv.split([H * D, KEYS * D, KEYS * D], 1))
+    k, v = (t.repeat_interleave(H // KEYS, 1) for t in (k, v))
+    scores = (q @ k.transpose(2, 3) / math.sqrt(D)).masked_fill(torch.ones(T, T).tril() == 0, -math.inf)
+    y = (scores.softmax(3) @ v).transpose(1, 2).reshape(B * T, H * D)
+    y.backward(dy)
+    w.put("attention.qkv", qkv, "float32"), w.put("attention.dy", dy, "float32"), w.put("attention.shape", [H, KEYS, D], "int32")
+    w.put("attention.y", y), w.put("attention.lse", scores.logsumexp(3).reshape(B * H, T)), w.put("attention.dqkv", qkv.grad)
+
+
 # --- the model ----------------------------------------------------------------------------------------------------------------------
 
 L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # of gpt.rec
@@ -252,3 +278,4 @@ if __name__ == "__main__":
     L, H, C, V, T, B, STEPS = GRID
     model_records("grid")
     norm_records()
+    head_records()

@@ -140,7 +140,35 @@ void ref_swiglu_backward(double *dgate_up, const double *dy, const double *gate_
     }
 }
 
-/* One head of one sequence: q, k, v, dy and so on at these starts, rows `stride` apart. */
+static void turn(double *x, double angle, int64_t half) {
+    double low = x[0], high = x[half];
+    x[0] = low * cos(angle) - high * sin(angle);
+    x[half] = low * sin(angle) + high * cos(angle);
+}
+
+void ref_rope_forward(double *x, const double *frequency, const int64_t *position, int64_t N, int64_t columns, int64_t heads, int64_t D) {
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t c = 0; c < heads * D; c++)
+            if (c % D < D / 2) turn(x + n * columns + c, (double)position[n] * frequency[c % D], D / 2);
+}
+
+void ref_rope_backward(double *dx, const double *frequency, const int64_t *position, int64_t N, int64_t columns, int64_t heads, int64_t D) {
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t c = 0; c < heads * D; c++)
+            if (c % D < D / 2) turn(dx + n * columns + c, -(double)position[n] * frequency[c % D], D / 2);
+}
+
+/* One head of one sequence: q, k, v and their gradients begin there; rows of qkv are `columns` apart. */
+typedef struct { const double *q, *k, *v; double *dq, *dk, *dv; int64_t columns, D; } Head;
+
+static Head head_of(const double *qkv, double *dqkv, int64_t b, int64_t h, int64_t T, int64_t H, int64_t KH, int64_t D) {
+    int64_t columns = (H + 2 * KH) * D, row = b * T * columns, own = h / (H / KH);
+    int64_t q = row + h * D, k = row + (H + own) * D, v = k + KH * D;
+    Head    head = {qkv + q, qkv + k, qkv + v, NULL, NULL, NULL, columns, D};
+    if (dqkv) head.dq = dqkv + q, head.dk = dqkv + k, head.dv = dqkv + v;
+    return head;
+}
+
 static double score(const double *q, const double *k, int64_t D) {
     double sum = 0.0;
     for (int64_t d = 0; d < D; d++) sum += q[d] * k[d];
@@ -148,10 +176,10 @@ static double score(const double *q, const double *k, int64_t D) {
 }
 
 /* p[0..i] = softmax of row i; returns the log of the sum of exponentials. */
-static double attention_row(double *p, const double *qkv, int64_t i, int64_t C, int64_t D) {
+static double attention_row(double *p, Head h, int64_t i) {
     double max = -INFINITY, sum = 0.0;
     for (int64_t j = 0; j <= i; j++) {
-        p[j] = score(qkv + i * 3 * C, qkv + j * 3 * C + C, D);
+        p[j] = score(h.q + i * h.columns, h.k + j * h.columns, h.D);
         max = fmax(max, p[j]);
     }
     for (int64_t j = 0; j <= i; j++) sum += exp(p[j] - max);
@@ -159,53 +187,50 @@ static double attention_row(double *p, const double *qkv, int64_t i, int64_t C, 
     return max + log(sum);
 }
 
-void ref_attention_forward(double *y, double *lse, const double *qkv, int64_t B, int64_t T, int64_t C, int64_t H) {
-    int64_t D = C / H;
+void ref_attention_forward(double *y, double *lse, const double *qkv, int64_t B, int64_t T, int64_t H, int64_t KH, int64_t D) {
     double *p = doubles(T);
     for (int64_t b = 0; b < B; b++)
         for (int64_t h = 0; h < H; h++)
             for (int64_t i = 0; i < T; i++) {
-                const double *head = qkv + b * T * 3 * C + h * D;
-                double       *out = y + (b * T + i) * C + h * D;
-                lse[(b * H + h) * T + i] = attention_row(p, head, i, C, D);
+                Head    head = head_of(qkv, NULL, b, h, T, H, KH, D);
+                double *out = y + ((b * T + i) * H + h) * D;
+                lse[(b * H + h) * T + i] = attention_row(p, head, i);
                 for (int64_t d = 0; d < D; d++) {
                     out[d] = 0.0;
-                    for (int64_t j = 0; j <= i; j++) out[d] += p[j] * head[j * 3 * C + 2 * C + d];
+                    for (int64_t j = 0; j <= i; j++) out[d] += p[j] * head.v[j * head.columns + d];
                 }
             }
     free(p);
 }
 
 /* With s = q.k/sqrt(D), p = softmax(s), dp_j = dy.v_j:  ds_j = p_j (dp_j - sum_l p_l dp_l). */
-static void attention_row_backward(double *dhead, const double *dy, const double *p, const double *head, int64_t i,
-                                   int64_t C, int64_t D) {
+static void attention_row_backward(Head h, const double *dy, const double *p, int64_t i) {
     double  mean = 0.0;
     double *dp = doubles(i + 1);
     for (int64_t j = 0; j <= i; j++) {
-        for (int64_t d = 0; d < D; d++) dp[j] += dy[d] * head[j * 3 * C + 2 * C + d];
+        for (int64_t d = 0; d < h.D; d++) dp[j] += dy[d] * h.v[j * h.columns + d];
         mean += p[j] * dp[j];
     }
     for (int64_t j = 0; j <= i; j++) {
-        double ds = p[j] * (dp[j] - mean) / sqrt((double)D);
-        for (int64_t d = 0; d < D; d++) {
-            dhead[i * 3 * C + d] += ds * head[j * 3 * C + C + d];
-            dhead[j * 3 * C + C + d] += ds * head[i * 3 * C + d];
-            dhead[j * 3 * C + 2 * C + d] += p[j] * dy[d];
+        double ds = p[j] * (dp[j] - mean) / sqrt((double)h.D);
+        for (int64_t d = 0; d < h.D; d++) {
+            h.dq[i * h.columns + d] += ds * h.k[j * h.columns + d];
+            h.dk[j * h.columns + d] += ds * h.q[i * h.columns + d];
+            h.dv[j * h.columns + d] += p[j] * dy[d];
         }
     }
     free(dp);
 }
 
-void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, int64_t B, int64_t T, int64_t C, int64_t H) {
-    int64_t D = C / H;
+void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, int64_t B, int64_t T, int64_t H, int64_t KH, int64_t D) {
     double *p = doubles(T);
-    for (int64_t i = 0; i < B * T * 3 * C; i++) dqkv[i] = 0.0;
+    for (int64_t i = 0; i < B * T * (H + 2 * KH) * D; i++) dqkv[i] = 0.0;
     for (int64_t b = 0; b < B; b++)
         for (int64_t h = 0; h < H; h++)
             for (int64_t i = 0; i < T; i++) {
-                int64_t at = b * T * 3 * C + h * D;
-                attention_row(p, qkv + at, i, C, D);
-                attention_row_backward(dqkv + at, dy + (b * T + i) * C + h * D, p, qkv + at, i, C, D);
+                Head head = head_of(qkv, dqkv, b, h, T, H, KH, D);
+                attention_row(p, head, i);
+                attention_row_backward(head, dy + ((b * T + i) * H + h) * D, p, i);
             }
     free(p);
 }

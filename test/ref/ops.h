@@ -35,8 +35,13 @@ void ref_gelu_backward(double *dx, const double *dy, const double *x, int64_t n)
 void ref_swiglu_forward(double *y, const double *gate_up, int64_t N, int64_t F);
 void ref_swiglu_backward(double *dgate_up, const double *dy, const double *gate_up, int64_t N, int64_t F);
 
-void ref_attention_forward(double *y, double *lse, const double *qkv, int64_t B, int64_t T, int64_t C, int64_t H);
-void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, int64_t B, int64_t T, int64_t C, int64_t H);
+/* x [N,columns] becomes turned in its first `heads` heads of D channels, by position[n] * frequency[i]; backward: back. */
+void ref_rope_forward(double *x, const double *frequency, const int64_t *position, int64_t N, int64_t columns, int64_t heads, int64_t D);
+void ref_rope_backward(double *dx, const double *frequency, const int64_t *position, int64_t N, int64_t columns, int64_t heads, int64_t D);
+
+/* H heads of queries, KH of keys and of values, D channels each */
+void ref_attention_forward(double *y, double *lse, const double *qkv, int64_t B, int64_t T, int64_t H, int64_t KH, int64_t D);
+void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, int64_t B, int64_t T, int64_t H, int64_t KH, int64_t D);
 
 /* logits[i, 0..V) of rows `stride` apart */
 void ref_head_forward(double *logits, const double *x, const double *wte, int64_t n, int64_t C, int64_t V, int64_t stride);

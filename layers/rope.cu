@@ -1,0 +1,60 @@
+/* rope.cu - CUDA side of the rope ops in layers.h. A thread has a pack of neighbouring pairs of a row and turns it in
+ * every head: their angles are the same. */
+#include "core/kernel.cuh"
+#include "layers/contracts.h"
+#include "layers/rope_angle.h"
+
+enum { THREADS = 256 };
+
+typedef struct {
+    int64_t   N, columns, T, first;
+    int       pairs, heads; /* of a head; of a row */
+    Positions at;
+    float     direction; /* 1, or -1 to turn back */
+} Rope;
+
+/* Thread: W pairs of a row. grid ceil(N pairs / (THREADS W)), no shared memory. Bound: q and k are read and written
+ * once; the f64 of an angle serves all heads. */
+template <typename T, int W> KERNEL rope_kernel(T *qkv, const float *frequency, Rope r) {
+    int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = item / (r.pairs / W);
+    int     i = (int)(item % (r.pairs / W)) * W;
+    if (row >= r.N) return;
+    int64_t position = r.first + POSITION_OF(r.at, row % r.T);
+    float   cosine[W], sine[W];
+    for (int j = 0; j < W; j++) {
+        float angle = ROPE_RADIANS(ROPE_TURNS(position, frequency[i + j]));
+        cosine[j] = cosf(angle);
+        sine[j] = r.direction * sinf(angle);
+    }
+    T *x = qkv + row * r.columns + i;
+    for (int head = 0; head < r.heads; head++, x += 2 * r.pairs) {
+        Pack<float, W> low = pack_to_f32(pack_load<T, W>(x)), high = pack_to_f32(pack_load<T, W>(x + r.pairs));
+        for (int j = 0; j < W; j++) {
+            float a = low.v[j], b = high.v[j];
+            low.v[j] = a * cosine[j] - b * sine[j];
+            high.v[j] = b * cosine[j] + a * sine[j];
+        }
+        pack_store(x, pack_from_f32<T>(low));
+        pack_store(x + r.pairs, pack_from_f32<T>(high));
+    }
+}
+
+static void rope(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context,
+                 float direction) {
+    int64_t pairs = h.size / 2;
+    Rope    r = {qkv.dim[0], qkv.dim[1], T, first, (int)pairs, (int)(h.query + h.key), positions_of(context, T), direction};
+    if (r.N == 0) return;
+    DISPATCH_ACT(qkv.type, A, DISPATCH_PACK(A, packs_fit((size_t)pairs * sizeof(A), {qkv.data}), W,
+        LAUNCH((rope_kernel<A, W>), blocks_for(r.N * (pairs / W), THREADS), THREADS, 0, s, ptr<A>(qkv),
+               ptr<float>(frequencies), r)));
+}
+
+void rope_forward(Stream *s, Tensor qkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context) {
+    if (!rope_contract(s, "rope_forward", qkv, frequencies, h, T, first))
+        rope(s, qkv, frequencies, h, T, first, context, 1.0f);
+}
+
+void rope_backward(Stream *s, Tensor dqkv, Tensor frequencies, HeadShape h, int64_t T, int64_t first, ContextPart context) {
+    if (!rope_contract(s, "rope_backward", dqkv, frequencies, h, T, first))
+        rope(s, dqkv, frequencies, h, T, first, context, -1.0f);
+}
