@@ -10,7 +10,7 @@
 #include "model/optimizer.h"
 
 enum { STEPS = 20, WARMUP = 5, SEQUENCES = 4, T = 40 };
-static const ModelShape SHAPE = {2, 3, 42, T, 389};
+static const ModelShape SHAPE = GPT2_SHAPE(2, 3, 42, T, 389);
 static const double   LEARNING_RATE = 1e-3, FINAL_FRACTION = 0.1, GRAD_CLIP = 1.0;
 
 /* The bounds of the fp32 model. PyTorch's own fp32 gets 1.1e-7 for the losses and 4.5e-7 for the gradients. */
