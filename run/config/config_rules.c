@@ -65,11 +65,12 @@ static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(
 static char *check_neighbours(const Config *c) {
     ModelShape s = c->model.shape;
     int64_t    t = c->parallel.tensor, C = s.n_embd, keys = dim_size(DIM_KV, s) / t * C, inner = dim_size(DIM_FC, s) / t * C;
+    int64_t    unit = 2 * s.n_head / common_divisor(LAYOUT_ALIGN, 2 * s.n_head) * LAYOUT_ALIGN; /* widths that do, with whole heads */
     if (s.arch == ARCH_GPT2 || (keys % LAYOUT_ALIGN == 0 && inner % LAYOUT_ALIGN == 0)) return NULL;
     return sentence("model.n_embd = %" PRId64 " times the %s per tensor rank is %" PRId64
                     ", which must be a multiple of %d with model.arch = \"llama\": model.n_embd = %" PRId64,
                     C, keys % LAYOUT_ALIGN ? "columns of keys" : "model.n_inner", keys % LAYOUT_ALIGN ? keys : inner, LAYOUT_ALIGN,
-                    (C / LAYOUT_ALIGN + 1) * LAYOUT_ALIGN);
+                    (C / unit + 1) * unit);
 }
 
 static char *check_tensor(const Config *c) {
@@ -302,7 +303,8 @@ static void rule_tokens(ConfigLoad *load) {
 
 static void rule_parameters(ConfigLoad *load) {
     const Config *c = load->config;
-    Keys          keys = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", "model.n_kv_head", "model.n_inner", NULL};
+    Keys          keys = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", "model.n_kv_head",
+                          "model.n_inner", "model.n_head", NULL};
     int64_t       parameters, bytes;
     /* 64 bytes for each: more than weight, master, moments and gradients take, padding included */
     if (!rule_usable(load, keys) ||
