@@ -7,7 +7,13 @@
 
 /* Rows of C channels: in each row of a tensor, `heads` of them side by side from column `first` on. */
 typedef struct { int64_t C, heads, first; } HeadRows;
-typedef struct { const void *x, *update, *w; void *sum, *y; float *rstd, eps; HeadRows rows; int64_t x_width, y_width; } Forward;
+typedef struct {
+    const void *x, *update, *w;
+    void       *sum, *y;
+    float      *rstd, eps;
+    HeadRows    rows;
+    int64_t     x_width, y_width;
+} Forward;
 typedef struct {
     void       *dx;
     const void *dresidual, *dy, *x, *w;
@@ -45,7 +51,8 @@ static void backward_rows(DType type, Tensor dw, Backward k, int64_t rows, float
 
 static void backward(Stream *s, int is_dry, DType type, Tensor dw, Backward k, int64_t rows) {
     size_t mark = arena_mark(&s->scratch);
-    float *partial = (float *)arena_take(&s->scratch, (size_t)(runs_of(rows) * partial_elems(k.rows.C)) * sizeof(float));
+    size_t bytes = (size_t)(runs_of(rows) * partial_elems(k.rows.C)) * sizeof(float);
+    float *partial = (float *)arena_take(&s->scratch, bytes);
     if (!is_dry) backward_rows(type, dw, k, rows, partial);
     arena_release(&s->scratch, mark);
 }
@@ -58,7 +65,8 @@ void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float
     forward_rows(x.type, f, x.dim[0]);
 }
 
-void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
+void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                              float eps) {
     EXPECT_ACT(x);
     if (residual_rmsnorm_forward_contract(s, sum, y, rstd, x, update, w)) return;
     int64_t C = x.dim[1];
@@ -82,10 +90,12 @@ void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first
     forward_rows(x.type, f, x.dim[0] * heads);
 }
 
-void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w, Tensor rstd) {
+void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,
+                        Tensor rstd) {
     EXPECT_ACT(x);
     int      is_dry = head_norm_backward_contract(s, dx, dw, dy, x, first, heads, w, rstd);
     HeadRows rows = {w.dim[0], heads, first};
-    Backward k = {dx.data, NULL, dy.data, x.data, w.data, (const float *)rstd.data, rows, dx.dim[1], dy.dim[1], x.dim[1]};
+    Backward k = {dx.data, NULL, dy.data, x.data, w.data, (const float *)rstd.data, rows,
+                  dx.dim[1], dy.dim[1], x.dim[1]};
     backward(s, is_dry, x.type, dw, k, x.dim[0] * heads);
 }

@@ -1,6 +1,6 @@
-/* rmsnorm.cu - CUDA side of the forward rmsnorm and head_norm ops in layers.h; rmsnorm_backward.cu has the others. A row
- * stays where it was first loaded, in a warp's registers or a long one in a block's shared memory, while two passes go
- * over it: squares, output. Heads are rows too, several to a row of the tensor. */
+/* rmsnorm.cu - CUDA side of the forward rmsnorm and head_norm ops in layers.h; rmsnorm_backward.cu has the others. A
+ * row stays where it was first loaded, in a warp's registers or a long one in a block's shared memory, while two passes
+ * go over it: squares, output. Heads are rows too, several to a row of the tensor. */
 #include "layers/contracts.h"
 #include "layers/rmsnorm.cuh"
 
@@ -88,11 +88,13 @@ template <typename T, int W> static void launch_forward(Stream *s, RmsForward<T>
     int64_t held = blocks_for(f.r.C, WARP * W), rows = f.r.rows;
     if (rows == 0) return;
     if (held <= 1) LAUNCH((rmsnorm_forward_kernel<T, W, 1>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
-    else if (held <= HELD_PACKS) LAUNCH((rmsnorm_forward_kernel<T, W, HELD_PACKS>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
+    else if (held <= HELD_PACKS)
+        LAUNCH((rmsnorm_forward_kernel<T, W, HELD_PACKS>), blocks_for(rows, WARPS), WARPS * WARP, 0, s, f);
     else LAUNCH((rmsnorm_forward_long_kernel<T, W>), rows, LONG_ROW_THREADS, (size_t)f.r.C * sizeof(T), s, f);
 }
 
-static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, HeadRows r, float eps) {
+static void forward_rows(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, HeadRows r,
+                         float eps) {
     int64_t x_width = x.dim[1], y_width = y.dim[1];
     bool    fit = packs_fit((size_t)(r.C | r.first | x_width | y_width) * dtype_bytes(x.type),
                             {sum.data, y.data, x.data, update.data, w.data});
@@ -109,9 +111,11 @@ void rmsnorm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, Tensor w, float
     if (!rmsnorm_forward_contract(s, y, rstd, x, w)) forward_rows(s, none, y, rstd, x, none, w, r, eps);
 }
 
-void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w, float eps) {
+void residual_rmsnorm_forward(Stream *s, Tensor sum, Tensor y, Tensor rstd, Tensor x, Tensor update, Tensor w,
+                              float eps) {
     HeadRows r = {x.dim[0], x.dim[1], 1, 0};
-    if (!residual_rmsnorm_forward_contract(s, sum, y, rstd, x, update, w)) forward_rows(s, sum, y, rstd, x, update, w, r, eps);
+    if (!residual_rmsnorm_forward_contract(s, sum, y, rstd, x, update, w))
+        forward_rows(s, sum, y, rstd, x, update, w, r, eps);
 }
 
 void head_norm_forward(Stream *s, Tensor y, Tensor rstd, Tensor x, int64_t first, int64_t heads, Tensor w, float eps) {

@@ -34,8 +34,8 @@ DEVICE void add_pack(float &sum, Pack<float, W> &dw, Pack<T, W> x, Pack<T, W> dy
 }
 
 template <typename T, int W>
-DEVICE void store_dx(const RmsBackward<T> &k, int64_t i, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w, Pack<T, W> dresidual,
-                     float rstd, float mean) {
+DEVICE void store_dx(const RmsBackward<T> &k, int64_t i, Pack<T, W> x, Pack<T, W> dy, Pack<T, W> w,
+                     Pack<T, W> dresidual, float rstd, float mean) {
     Pack<float, W> dx;
     #pragma unroll
     for (int j = 0; j < W; j++) {
@@ -74,7 +74,7 @@ template <typename T, int W> __launch_bounds__(MAX_THREADS) KERNEL rmsnorm_backw
             sum = warp_sum(sum);
             if (lane == 0) part[buffer][r][warp] = sum;
         }
-        __syncthreads(); /* part is complete; this buffer is written again past the next barrier, which all reach after reading */
+        __syncthreads(); /* part is complete; its buffer is written again past the next barrier, so after all have read */
         #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float mean = warp_sum(lane < warps ? part[buffer][r][lane] : 0.0f) / (float)k.r.C;
@@ -105,13 +105,15 @@ template <typename T, int W> KERNEL rmsnorm_backward_long_kernel(RmsBackward<T> 
         }
         float mean = block_sum(sum, part) / (float)k.r.C;
         for (int64_t c = at; c < k.r.C; c += step) {
-            Pack<T, W> in = pack_load<T, W>(x + c), dresidual = k.dresidual ? pack_load<T, W>(k.dresidual + to + c) : in;
+            Pack<T, W> in = pack_load<T, W>(x + c), dresidual = in;
+            if (k.dresidual) dresidual = pack_load<T, W>(k.dresidual + to + c);
             store_dx(k, to + c, in, pack_load<T, W>(dy + c), pack_load<T, W>(k.w + c), dresidual, rstd, mean);
         }
     }
 }
 
-static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd, HeadRows r) {
+static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor dy, Tensor x, Tensor w, Tensor rstd,
+                          HeadRows r) {
     int64_t blocks = partial_blocks(r.rows, r.C);
     if (r.rows == 0) return;
     size_t mark = arena_mark(&s->scratch);
@@ -119,8 +121,8 @@ static void backward_rows(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Ten
     bool   fit = packs_fit((size_t)(r.C | r.first | dx.dim[1] | dy.dim[1] | x.dim[1]) * dtype_bytes(x.type),
                            {dx.data, dresidual.data, dy.data, x.data, w.data});
     DISPATCH_ACT(x.type, T, DISPATCH_PACK(T, fit, W, {
-                     RmsBackward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w), ptr<float>(rstd),
-                                      partial, r, dx.dim[1], dy.dim[1], x.dim[1]};
+                     RmsBackward<T> k = {ptr<T>(dx), ptr<T>(dresidual), ptr<T>(dy), ptr<T>(x), ptr<T>(w),
+                                         ptr<float>(rstd), partial, r, dx.dim[1], dy.dim[1], x.dim[1]};
                      int64_t     threads = blocks_for(blocks_for(r.C, W), WARP) * WARP;
                      if (threads <= MAX_THREADS) LAUNCH((rmsnorm_backward_kernel<T, W>), blocks, threads, 0, s, k);
                      else LAUNCH((rmsnorm_backward_long_kernel<T, W>), blocks, MAX_THREADS, 0, s, k);
@@ -135,7 +137,8 @@ void rmsnorm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dresidual, Tensor 
     backward_rows(s, dx, dw, dresidual, dy, x, w, rstd, r);
 }
 
-void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w, Tensor rstd) {
+void head_norm_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, int64_t first, int64_t heads, Tensor w,
+                        Tensor rstd) {
     Tensor   none = tensor_2d(NULL, x.type, x.dim[0], x.dim[1]);
     HeadRows r = {x.dim[0] * heads, w.dim[0], heads, first};
     head_norm_backward_contract(s, dx, dw, dy, x, first, heads, w, rstd);

@@ -9,7 +9,8 @@ SIMD_INLINE void SIMD(forward_row_of)(DType type, Forward f, int64_t row) {
     if (f.update)
         for (int64_t c = 0; c < C; c += LANES) {
             int64_t n = act16_count(c, C);
-            act16_store_n(f.sum, at + c, n, type, act16_load_n(f.x, at + c, n, type) + act16_load_n(f.update, at + c, n, type));
+            act16_store_n(f.sum, at + c, n, type,
+                          act16_load_n(f.x, at + c, n, type) + act16_load_n(f.update, at + c, n, type));
         }
 
     f32x16 square = f32x16_all(0.0f);
@@ -27,7 +28,7 @@ SIMD_INLINE void SIMD(forward_row_of)(DType type, Forward f, int64_t row) {
 }
 ACT_KERNEL(forward_row, (DType type, Forward f, int64_t row), f, row)
 
-/* --- backward: with n = x rstd and d = dy w,  dx = dresidual + rstd (d - n mean(d n)),  dw = sum dy n --------------- */
+/* --- backward: with n = x rstd and d = dy w,  dx = dresidual + rstd (d - n mean(d n)),  dw = sum dy n ------------- */
 
 SIMD_INLINE void SIMD(backward_row_of)(DType type, Backward k, float *dw, int64_t row) {
     int64_t C = k.rows.C, x_at = row_start(k.rows, row, k.x_width), dy_at = row_start(k.rows, row, k.dy_width);

@@ -1,4 +1,5 @@
-/* row_runs.h - sums over rows of what each row adds to a weight's gradient: those of layernorm.c and rmsnorm.c. CPU only.
+/* row_runs.h - sums over rows of what each row adds to a weight's gradient: those of layernorm.c and rmsnorm.c. CPU
+ * only.
  *
  * The rows are cut into runs, each with partial sums of its own, and these are added in order. The shape alone fixes
  * the runs: the same bits for any number of threads.

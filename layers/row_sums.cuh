@@ -44,7 +44,8 @@ KERNEL row_sums_total_kernel(float *dw, float *db, const float *partial, int64_t
 /* dw [C] +=, and db [C] += unless it is NULL.   partial [blocks][dw's C, db's C] */
 static void row_sums_total(Stream *s, float *dw, float *db, const float *partial, int64_t blocks, int64_t C) {
     int64_t columns = db ? 2 * C : C;
-    LAUNCH(row_sums_total_kernel, blocks_for(columns, WARP), TOTAL_ROWS * WARP, 0, s, dw, db, partial, blocks, C, columns);
+    LAUNCH(row_sums_total_kernel, blocks_for(columns, WARP), TOTAL_ROWS * WARP, 0, s, dw, db, partial, blocks, C,
+           columns);
 }
 
 #endif

@@ -1,12 +1,14 @@
-/* swiglu.c - CPU side of the swiglu ops in layers.h: a thread owns a row. */
+/* swiglu.c - CPU side of the swiglu ops in layers.h. A thread owns a row. */
 #include "layers/act_simd.h"
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
 #define SIMD_FILE "layers/swiglu_simd.h"
 #include "core/simd_each.h"
-SIMD_DISPATCH(void, swiglu_row, (DType type, void *y, const void *gate_up, int64_t row, int64_t F), (type, y, gate_up, row, F))
-SIMD_DISPATCH(void, swiglu_grad_row, (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F),
+SIMD_DISPATCH(void, swiglu_row, (DType type, void *y, const void *gate_up, int64_t row, int64_t F),
+              (type, y, gate_up, row, F))
+SIMD_DISPATCH(void, swiglu_grad_row,
+              (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F),
               (type, dgate_up, dy, gate_up, row, F))
 
 void swiglu_forward(Stream *s, Tensor y, Tensor gate_up) {
@@ -20,5 +22,6 @@ void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
     EXPECT_ACT(dy);
     if (swiglu_backward_contract(s, dgate_up, dy, gate_up)) return;
     #pragma omp parallel for schedule(static)
-    for (int64_t row = 0; row < dy.dim[0]; row++) swiglu_grad_row(dy.type, dgate_up.data, dy.data, gate_up.data, row, dy.dim[1]);
+    for (int64_t row = 0; row < dy.dim[0]; row++)
+        swiglu_grad_row(dy.type, dgate_up.data, dy.data, gate_up.data, row, dy.dim[1]);
 }

@@ -14,7 +14,8 @@ enum { THREADS = 128, PACKS = 2 }; /* packs of a thread: two loads of each array
 /* NaN stays NaN, through the exponential; where that is infinite the quotient is 0. */
 DEVICE float silu(float x) { return __fdividef(fmaxf(x, -SILU_FAR), 1.0f + __expf(-x)); }
 
-/* With silu(x), which shares its exponential. Of e = exp(-|x|) nothing overflows; the smaller of p, 1-p is e / (1+e). */
+/* With silu(x), which shares its exponential. With e = exp(-|x|) nothing overflows; the smaller of p, 1-p is
+ * e / (1+e). */
 DEVICE float silu_grad(float &silu, float x) {
     float e = __expf(-fabsf(x)), large = __fdividef(1.0f, 1.0f + e), small = e * large, p = x < 0.0f ? small : large;
     silu = fmaxf(x, -SILU_FAR) * p;

@@ -33,7 +33,8 @@ SIMD_INLINE void SIMD(swiglu_row_of)(DType type, void *y, const void *gate_up, i
 }
 ACT_KERNEL(swiglu_row, (DType type, void *y, const void *gate_up, int64_t row, int64_t F), y, gate_up, row, F)
 
-SIMD_INLINE void SIMD(swiglu_grad_row_of)(DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F) {
+SIMD_INLINE void SIMD(swiglu_grad_row_of)(DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row,
+                                          int64_t F) {
     int64_t gate = row * 2 * F, up = gate + F;
     for (int64_t f = 0; f < F; f += LANES) {
         int64_t n = act16_count(f, F);
@@ -43,6 +44,6 @@ SIMD_INLINE void SIMD(swiglu_grad_row_of)(DType type, void *dgate_up, const void
         act16_store_n(dgate_up, up + f, n, type, d * silu);
     }
 }
-ACT_KERNEL(swiglu_grad_row, (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F), dgate_up,
-           dy, gate_up, row, F)
+ACT_KERNEL(swiglu_grad_row, (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F),
+           dgate_up, dy, gate_up, row, F)
 #undef SILU_FAR

@@ -100,6 +100,15 @@ OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, WHOLE_
 OP(layernorm_f, layernorm_forward(s, b->y, b->mean, b->rstd, b->x, b->norm_w, b->norm_b, 1e-5f))
 OP(residual_f, residual_layernorm_forward(s, b->dx, b->y, b->mean, b->rstd, b->x, b->update, b->norm_w, b->norm_b, 1e-5f))
 OP(layernorm_b, layernorm_backward(s, b->dx, b->dnorm_w, b->dnorm_b, b->update, b->dy, b->x, b->norm_w, b->mean, b->rstd))
+OP(rmsnorm_f, rmsnorm_forward(s, b->y, b->rstd, b->x, b->norm_w, 1e-5f))
+OP(residual_rms_f, residual_rmsnorm_forward(s, b->dx, b->y, b->rstd, b->x, b->update, b->norm_w, 1e-5f))
+OP(rmsnorm_b, rmsnorm_backward(s, b->dx, b->dnorm_w, b->update, b->dy, b->x, b->norm_w, b->rstd))
+/* q's heads: columns [0, C) of qkv. Their rstd lie in lse, which attention_forward then sets again. */
+static Tensor head_weight(Bench *b, Tensor of) { return tensor_1d(of.data, of.type, b->C / b->H); }
+static Tensor head_rstd(Bench *b) { return tensor_2d(b->lse.data, F32, b->N, b->H); }
+OP(head_norm_f, head_norm_forward(s, b->y, head_rstd(b), b->qkv, 0, b->H, head_weight(b, b->norm_w), 1e-5f))
+OP(head_norm_b, head_norm_backward(s, b->dx, head_weight(b, b->dnorm_w), b->dy, b->qkv, 0, b->H, head_weight(b, b->norm_w),
+                                   head_rstd(b)))
 OP(qkv_f, linear_forward(s, b->qkv, b->x, b->qkv_w, b->qkv_b))
 OP(qkv_b, linear_backward(s, b->dx, b->dqkv_w, b->dqkv_b, b->dqkv, b->x, b->qkv_w))
 OP(proj_f, linear_forward(s, b->y, b->x, b->proj_w, b->proj_b))
@@ -110,6 +119,10 @@ OP(out_f, linear_forward(s, b->y, b->gelu, b->out_w, b->proj_b))
 OP(out_b, linear_gelu_backward(s, b->dfc, b->dout_w, b->dproj_b, b->dy, b->gelu, b->fc, b->out_w))
 OP(gelu_f, gelu_forward(s, b->gelu, b->fc))
 OP(gelu_b, gelu_backward(s, b->dfc, b->gelu, b->fc))
+OP(swiglu_f, swiglu_forward(s, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
+OP(swiglu_b, swiglu_backward(s, b->dfc, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
+OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, b->H))
+OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, b->H))
 OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, heads(b)))
 OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, heads(b)))
 OP(head_f, head_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
@@ -159,6 +172,11 @@ static void measure(Bench *b, int64_t gemm_n) {
         {"layernorm_forward", layernorm_f, 2 * N * C * a + 8 * N, 0},
         {"residual_layernorm_forward", residual_f, 4 * N * C * a + 8 * N, 0},
         {"layernorm_backward", layernorm_b, 4 * N * C * a + 8 * N, 0},
+        {"rmsnorm_forward", rmsnorm_f, 2 * N * C * a + 4 * N, 0},
+        {"residual_rmsnorm_forward", residual_rms_f, 4 * N * C * a + 4 * N, 0},
+        {"rmsnorm_backward", rmsnorm_b, 4 * N * C * a + 4 * N, 0},
+        {"head_norm_forward", head_norm_f, 2 * N * C * a + 4 * N * (double)b->H, 0},
+        {"head_norm_backward", head_norm_b, 3 * N * C * a + 4 * N * (double)b->H, 0},
         {"linear_forward:qkv", qkv_f, a * (4 * N * C + 3 * C * C), 6 * N * C * C},
         {"linear_backward:qkv", qkv_b, a * (5 * N * C + 3 * C * C) + 24 * C * C, 12 * N * C * C},
         {"attention_forward", attention_f, 4 * N * C * a + 4 * N * (double)b->H, 2 * N * T * C},
@@ -171,6 +189,8 @@ static void measure(Bench *b, int64_t gemm_n) {
         {"linear_gelu_backward:fcproj", out_b, a * (13 * N * C + 4 * C * C) + 32 * C * C, 16 * N * C * C},
         {"gelu_forward", gelu_f, 8 * N * C * a, 0},
         {"gelu_backward", gelu_b, 12 * N * C * a, 0},
+        {"swiglu_forward", swiglu_f, 6 * N * C * a, 0},
+        {"swiglu_backward", swiglu_b, 10 * N * C * a, 0},
         {"head_forward", head_f, a * (n * C + V * C + n * V), 2 * n * C * V},
         {"head_backward", head_b, a * (2 * n * C + V * C + n * V) + 8 * V * C, 4 * n * C * V},
         {"classifier_forward", classifier_f, a * n * V + 8 * n, 0},

@@ -36,10 +36,12 @@ static void test_records(void **state) {
     (void)state;
     Stage      s = stage_create(1 << 20);
     RecordFile f = record_load(NORMS_FILE);
-    Tensor     x = stage_record(&s, record_find(&f, "head_norm.x"), F32), w = stage_record(&s, record_find(&f, "head_norm.w"), F32);
+    Tensor     x = stage_record(&s, record_find(&f, "head_norm.x"), F32);
+    Tensor     w = stage_record(&s, record_find(&f, "head_norm.w"), F32);
     Tensor     dy = stage_record(&s, record_find(&f, "head_norm.dy"), F32);
     Shape      k = {x.dim[0], 7, 3, w.dim[0], x.dim[1]};
-    Tensor     y = stage_copy(&s, x), rstd = stage_tensor(&s, F32, 2, k.N, k.heads), dw = stage_random(&s, F32, 1, k.D, 1, 0, 0, 0);
+    Tensor     y = stage_copy(&s, x), rstd = stage_tensor(&s, F32, 2, k.N, k.heads);
+    Tensor     dw = stage_random(&s, F32, 1, k.D, 1, 0, 0, 0);
     head_norm_forward(&s.stream, y, rstd, x, k.first, k.heads, w, 1e-5f);
     head_norm_backward(&s.stream, dy, dw, dy, x, k.first, k.heads, w, rstd);
     assert_close(narrow(&s, y, k), (const double *)record_find(&f, "head_norm.y")->data, F32, bound_sum(k.D));
@@ -83,9 +85,11 @@ static void compare_backward(DType act, Shape k) {
     int64_t rows = k.N * k.heads, end = k.first + k.heads * k.D;
     Tensor  x = stage_random(&s, act, 2, k.N, k.wide, 1, 3, 0.5), w = stage_random(&s, act, 1, k.D, 1, 2, 1, 1);
     Tensor  dy = stage_random(&s, act, 2, k.N, k.wide, 5, 1, 0), dx = stage_random(&s, act, 2, k.N, end, 6, 1, 0);
-    Tensor  y = stage_copy(&s, x), rstd = stage_tensor(&s, F32, 2, k.N, k.heads), dw = stage_random(&s, F32, 1, k.D, 1, 7, 1, 0);
+    Tensor  y = stage_copy(&s, x), rstd = stage_tensor(&s, F32, 2, k.N, k.heads);
+    Tensor  dw = stage_random(&s, F32, 1, k.D, 1, 7, 1, 0);
     Tensor  dx_before = stage_copy(&s, dx), dy_before = stage_copy(&s, dy), dw_before = stage_copy(&s, dw);
-    double *dy64 = heads_of(&s, dy, k), *w64 = stage_widen(&s, w), *dx64 = stage_doubles(&s, rows * k.D), *dw64 = stage_widen(&s, dw);
+    double *dy64 = heads_of(&s, dy, k), *w64 = stage_widen(&s, w), *dx64 = stage_doubles(&s, rows * k.D),
+           *dw64 = stage_widen(&s, dw);
     ref_rmsnorm_backward(dx64, dw64, NULL, dy64, heads_of(&s, x, k), w64, rows, k.D, EPS);
     head_norm_forward(&s.stream, y, rstd, x, k.first, k.heads, w, 1e-5f);
     head_norm_backward(&s.stream, dx, dw, dy, x, k.first, k.heads, w, rstd);
@@ -117,7 +121,8 @@ static void test_no_heads(void **state) {
     (void)state;
     enum { N = 3, D = 8 };
     Stage  s = stage_create(STAGE_SCRATCH);
-    Tensor x = stage_random(&s, F32, 2, N, 10, 1, 1, 0), y = stage_copy(&s, x), w = stage_random(&s, F32, 1, D, 1, 2, 1, 0);
+    Tensor x = stage_random(&s, F32, 2, N, 10, 1, 1, 0), y = stage_copy(&s, x),
+           w = stage_random(&s, F32, 1, D, 1, 2, 1, 0);
     Tensor dw = stage_copy(&s, w), rstd = tensor_2d(NULL, F32, N, 0);
     head_norm_forward(&s.stream, y, rstd, x, 2, 0, w, 1e-5f);
     head_norm_backward(&s.stream, y, dw, y, x, 2, 0, w, rstd);

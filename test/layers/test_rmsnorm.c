@@ -34,11 +34,13 @@ static void test_records(void **state) {
     (void)state;
     Stage      s = stage_create(1 << 20);
     RecordFile f = record_load(NORMS_FILE);
-    Tensor x = stage_record(&s, record_find(&f, "rmsnorm.x"), F32), w = stage_record(&s, record_find(&f, "rmsnorm.w"), F32);
-    Tensor dy = stage_record(&s, record_find(&f, "rmsnorm.dy"), F32), update = stage_record(&s, record_find(&f, "rmsnorm.update"), F32);
-    Tensor  dresidual = stage_record(&s, record_find(&f, "rmsnorm.dresidual"), F32);
-    int64_t N = x.dim[0], C = x.dim[1];
-    double *y64 = stage_doubles(&s, N * C), *rstd64 = stage_doubles(&s, N), *dx64 = stage_doubles(&s, N * C);
+    Tensor     x = stage_record(&s, record_find(&f, "rmsnorm.x"), F32);
+    Tensor     w = stage_record(&s, record_find(&f, "rmsnorm.w"), F32);
+    Tensor     dy = stage_record(&s, record_find(&f, "rmsnorm.dy"), F32);
+    Tensor     update = stage_record(&s, record_find(&f, "rmsnorm.update"), F32);
+    Tensor     dresidual = stage_record(&s, record_find(&f, "rmsnorm.dresidual"), F32);
+    int64_t    N = x.dim[0], C = x.dim[1];
+    double    *y64 = stage_doubles(&s, N * C), *rstd64 = stage_doubles(&s, N), *dx64 = stage_doubles(&s, N * C);
     double *dw64 = stage_doubles(&s, C);
     ref_rmsnorm_forward(y64, rstd64, stage_widen(&s, x), stage_widen(&s, w), N, C, 1e-5);
     ref_rmsnorm_backward(dx64, dw64, stage_widen(&s, dresidual), stage_widen(&s, dy), stage_widen(&s, x),
@@ -48,7 +50,8 @@ static void test_records(void **state) {
     assert_same_float64(dx64, record_find(&f, "rmsnorm.dx"));
     assert_same_float64(dw64, record_find(&f, "rmsnorm.dw"));
 
-    Tensor y = stage_tensor(&s, F32, 2, N, C), rstd = stage_tensor(&s, F32, 1, N, 1), sum = stage_tensor(&s, F32, 2, N, C);
+    Tensor y = stage_tensor(&s, F32, 2, N, C), rstd = stage_tensor(&s, F32, 1, N, 1),
+           sum = stage_tensor(&s, F32, 2, N, C);
     Tensor dx = stage_tensor(&s, F32, 2, N, C), dw = stage_random(&s, F32, 1, C, 1, 0, 0, 0);
     rmsnorm_forward(&s.stream, y, rstd, x, w, 1e-5f);
     rmsnorm_backward(&s.stream, dx, dw, dresidual, dy, x, w, rstd);
@@ -83,7 +86,8 @@ static void compare_forward(DType act, int64_t N, int64_t C) {
     assert_close(r.rstd, r.rstd64, act, bound_sum(C));
 
     /* The norm is taken of the sum as stored, and that is residual_forward's. */
-    Tensor update = stage_random(&s, act, 2, N, C, 4, 1, 0), sum = stage_tensor(&s, act, 2, N, C), y = stage_tensor(&s, act, 2, N, C);
+    Tensor update = stage_random(&s, act, 2, N, C, 4, 1, 0), sum = stage_tensor(&s, act, 2, N, C),
+           y = stage_tensor(&s, act, 2, N, C);
     Tensor alone = stage_tensor(&s, act, 2, N, C);
     residual_rmsnorm_forward(&s.stream, sum, y, r.rstd, r.x, update, r.w, 1e-5f);
     residual_forward(&s.stream, alone, r.x, update);
@@ -110,8 +114,10 @@ static void compare_backward(DType act, int64_t N, int64_t C) {
     Stage  s = stage_create(STAGE_SCRATCH);
     Rows   r = rows_create(&s, act, N, C);
     Tensor dy = stage_random(&s, act, 2, N, C, 5, 1, 0), dresidual = stage_random(&s, act, 2, N, C, 6, 1, 0);
-    Tensor dx = stage_tensor(&s, act, 2, N, C), none = tensor_2d(NULL, act, N, C), dw = stage_random(&s, F32, 1, C, 1, 7, 1, 0);
-    double *x64 = stage_widen(&s, r.x), *w64 = stage_widen(&s, r.w), *dy64 = stage_widen(&s, dy), *dx64 = stage_doubles(&s, N * C);
+    Tensor dx = stage_tensor(&s, act, 2, N, C), none = tensor_2d(NULL, act, N, C),
+           dw = stage_random(&s, F32, 1, C, 1, 7, 1, 0);
+    double *x64 = stage_widen(&s, r.x), *w64 = stage_widen(&s, r.w), *dy64 = stage_widen(&s, dy),
+           *dx64 = stage_doubles(&s, N * C);
     double *dw64 = stage_widen(&s, dw), *dresidual64 = stage_widen(&s, dresidual);
     rmsnorm_forward(&s.stream, r.y, r.rstd, r.x, r.w, 1e-5f);
     ref_rmsnorm_backward(dx64, dw64, NULL, dy64, x64, w64, N, C, EPS);
@@ -151,9 +157,11 @@ static void test_small(void **state) {
         DType  act = ACT_TYPES[t];
         Rows   r = rows_create(&s, act, N, C);
         Tensor x = stage_random(&s, act, 2, N, C, 9, 1e-3, 0), dy = stage_random(&s, act, 2, N, C, 5, 1, 0);
-        Tensor dx = stage_tensor(&s, act, 2, N, C), none = tensor_2d(NULL, act, N, C), dw = stage_random(&s, F32, 1, C, 1, 7, 1, 0);
+        Tensor dx = stage_tensor(&s, act, 2, N, C), none = tensor_2d(NULL, act, N, C),
+               dw = stage_random(&s, F32, 1, C, 1, 7, 1, 0);
         for (int64_t i = 0; i < C; i++) tensor_set(x, i, 0.0f);
-        double *x64 = stage_widen(&s, x), *w64 = stage_widen(&s, r.w), *dx64 = stage_doubles(&s, N * C), *dw64 = stage_widen(&s, dw);
+        double *x64 = stage_widen(&s, x), *w64 = stage_widen(&s, r.w), *dx64 = stage_doubles(&s, N * C),
+               *dw64 = stage_widen(&s, dw);
         ref_rmsnorm_forward(r.y64, r.rstd64, x64, w64, N, C, EPS);
         ref_rmsnorm_backward(dx64, dw64, NULL, stage_widen(&s, dy), x64, w64, N, C, EPS);
         rmsnorm_forward(&s.stream, r.y, r.rstd, x, r.w, 1e-5f);

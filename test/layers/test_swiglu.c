@@ -17,7 +17,8 @@ static void test_differences(void **state) {
     (void)state;
     enum { N = 3, F = 9 };
     Stage   s = stage_create(0);
-    Case    k = {N, F, stage_doubles(&s, N * F), stage_random_doubles(&s, 2 * N * F, 1, 4, 0), stage_random_doubles(&s, N * F, 2, 1, 0)};
+    Case    k = {N, F, stage_doubles(&s, N * F), stage_random_doubles(&s, 2 * N * F, 1, 4, 0),
+                 stage_random_doubles(&s, N * F, 2, 1, 0)};
     double *dgate_up = stage_doubles(&s, 2 * N * F);
     ref_swiglu_backward(dgate_up, k.dy, k.gate_up, N, F);
     assert_true(difference_proves(objective, &k, k.gate_up, dgate_up, 2 * N * F));
@@ -28,7 +29,8 @@ static void test_records(void **state) {
     (void)state;
     Stage      s = stage_create(0);
     RecordFile f = record_load(NORMS_FILE);
-    Tensor     gate_up = stage_record(&s, record_find(&f, "swiglu.gate_up"), F32), dy = stage_record(&s, record_find(&f, "swiglu.dy"), F32);
+    Tensor     gate_up = stage_record(&s, record_find(&f, "swiglu.gate_up"), F32);
+    Tensor     dy = stage_record(&s, record_find(&f, "swiglu.dy"), F32);
     int64_t    N = dy.dim[0], F = dy.dim[1];
     double    *y64 = stage_doubles(&s, N * F), *dgate_up64 = stage_doubles(&s, 2 * N * F);
     ref_swiglu_forward(y64, stage_widen(&s, gate_up), N, F);
@@ -76,7 +78,8 @@ static void test_extremes(void **state) {
     for (int t = 0; t < stage_act_types(); t++) {
         Stage  s = stage_create(0);
         DType  act = ACT_TYPES[t];
-        Tensor x = stage_random(&s, act, 2, 1, 2 * N, 0, 0, 1), y = stage_tensor(&s, act, 2, 1, N), dx = stage_copy(&s, x);
+        Tensor x = stage_random(&s, act, 2, 1, 2 * N, 0, 0, 1), y = stage_tensor(&s, act, 2, 1, N),
+               dx = stage_copy(&s, x);
         Tensor one = stage_random(&s, act, 2, 1, N, 0, 0, 1);
         for (int i = 0; i < N; i++) tensor_set(x, i, i < N - 1 ? (float)x_of[i] : NAN);
         swiglu_forward(&s.stream, y, x);

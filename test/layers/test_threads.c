@@ -71,7 +71,8 @@ static Outputs rmsnorm(Stage *s, DType act) {
 }
 static Outputs head_norm(Stage *s, DType act) {
     int64_t N = 117, heads = 5, D = 24;
-    Tensor  x = random_act(s, act, N, heads * D, 1), w = random_act(s, act, D, 0, 2), y = stage_tensor(s, act, 2, N, heads * D);
+    Tensor  x = random_act(s, act, N, heads * D, 1), w = random_act(s, act, D, 0, 2);
+    Tensor  y = stage_tensor(s, act, 2, N, heads * D);
     Tensor  rstd = stage_tensor(s, F32, 2, N, heads), dx = stage_tensor(s, act, 2, N, heads * D), dw = zeros(s, D, 0);
     head_norm_forward(&s->stream, y, rstd, x, 0, heads, w, 1e-5f);
     head_norm_backward(&s->stream, dx, dw, y, x, 0, heads, w, rstd);
