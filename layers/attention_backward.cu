@@ -141,21 +141,22 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
             }
 }
 
-/* A step's queries: which head of the group, from which row on. */
-typedef struct { int member, query; } Walk;
-DEVICE Walk walk_begin(int begin, const Heads &h) { return {begin < h.T ? 0 : h.group, begin}; }
-DEVICE Walk walk_on(Walk at, int step, int begin, const Heads &h) {
-    at.query += step;
-    if (at.query < h.T) return at;
-    return {at.member + 1, begin};
+/* What comes next to a block of keys: the queries from a row on, of a head of the group. */
+typedef struct { int query, head; } Walk;
+DEVICE void walk_on(Walk &w, int step, int begin, const Heads &h) {
+    w.query += step;
+    if (w.query < h.T) return;
+    w.query = begin;
+    w.head++;
 }
-template <typename T> DEVICE Pair<T> member_of(Pair<T> first, int member, const Heads &h) {
-    return {first.first + member * h.D, first.second + member * h.D, first.first_stride, first.second_stride};
+/* The pair of tiles of another head of the group. */
+template <typename T> DEVICE Pair<T> pair_of(Pair<T> first, int head, const Heads &h) {
+    return {first.first + head * h.D, first.second + head * h.D, first.first_stride, first.second_stride};
 }
 
 /* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries of its
- * group's heads from the diagonal on. grid heads of keys * tiles, 55 KiB of shared memory at D = 64; no two blocks write to one place. Bound: tensor
- * cores, four products a tile. */
+ * group's heads from the diagonal on. grid heads of keys * tiles, 55 KiB of shared memory at D = 64; no two blocks
+ * write to one place. Bound: tensor cores, four products a tile. */
 template <typename T, int D>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
 attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
@@ -173,32 +174,30 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     const int     position = (int)POSITION_OF(at, key), begin = first_query(h, (int)POSITION_OF(at, block_key), STEP); /* of the warp's first key; a row */
     T            *k_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *v_rows = k_rows + Tile::OWN_ELEMS;
     float        *statistics = reinterpret_cast<float *>(shared + Tile::STATISTICS_AT);
-    const int64_t minus_at = (int64_t)p.head * minus.padded;
+    Walk          next = {begin, begin < h.T ? 0 : h.group};
 
     load_pair<T, Tile::OWN, D>(shared, own, block_key, h);
-    Walk now = walk_begin(begin, h);
-    if (now.member < h.group) {
-        load_minus<STEP>(statistics, minus, minus_at + begin);
+    if (next.head < h.group) {
+        load_minus<STEP>(statistics, minus, (int64_t)p.head * minus.padded + begin);
         load_pair<T, STEP, D>(shared + Tile::STAGES_AT, other, begin, h);
     }
     float dk[ATOMS][D / 8][4], dv[ATOMS][D / 8][4];
     set_zero(dk);
     set_zero(dv);
     #pragma unroll 1
-    for (int stage = 0; now.member < h.group; stage ^= 1) {
-        const Walk   next = walk_on(now, STEP, begin, h);
-        const int    query_position = position_of(h, now.query);
+    for (int stage = 0; next.head < h.group; stage ^= 1) {
+        const int    query_position = position_of(h, next.query);
         const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
         const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
         __syncthreads(); /* this step is there; the other stage has been read by all */
-        if (next.member < h.group) {
+        walk_on(next, STEP, begin, h);
+        if (next.head < h.group) {
             load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus,
-                             minus_at + (int64_t)next.member * minus.padded + next.query);
+                             (int64_t)(p.head + next.head) * minus.padded + next.query);
             load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS,
-                                  member_of(other, next.member, h), next.query, h);
+                                  pair_of(other, next.head, h), next.query, h);
         }
-        now = next;
         if (position < query_position + STEP && key < h.T) { /* else no query of the step sees a key of the warp */
             float    s[ATOMS][STEP / 8][4];
             uint32_t rounded[STEP / 16][ATOMS][4];
@@ -312,9 +311,8 @@ template <int D> DEVICE void load_pair_f32(float *tile, Pair<float> from, int ro
     cp_async_commit();
 }
 
-/* s becomes p and ds, which comes as dp, ds; of one score. query is a row, at this position. */
-DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int head, int query, int position, int key, float scale_log2) {
-    int64_t at = (int64_t)head * minus.padded + query;
+/* s becomes p and ds, which comes as dp, ds; of one score. The query's statistics are minus' elements `at`. */
+DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int64_t at, int position, int key, float scale_log2) {
     s = key <= position ? exp2f((s + minus.lse[at]) * scale_log2) : 0.0f;
     ds = s * (ds + minus.delta[at]);
 }
@@ -341,10 +339,11 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
     f32_zero(dv);
     for (int i = 0; i < M; i++) one[i] = 1.0f, scale[i] = h.scale;
     load_pair_f32<D>(k, own, block_key, h);
-    for (Walk now = walk_begin(begin, h); now.member < h.group; now = walk_on(now, Tile::ROWS, begin, h)) {
-        const int query = now.query;
+    for (Walk now = {begin, begin < h.T ? 0 : h.group}; now.head < h.group; walk_on(now, Tile::ROWS, begin, h)) {
+        const int     query_position = position_of(h, now.query);
+        const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
         __syncthreads(); /* the step before has been read */
-        load_pair_f32<D>(q, member_of(other, now.member, h), query, h);
+        load_pair_f32<D>(q, pair_of(other, now.head, h), now.query, h);
         cp_async_wait<0>();
         __syncthreads(); /* this one is there */
         float s[M][M], ds[M][M];
@@ -352,8 +351,8 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
         f32_scores<D>(ds, v, d);
         for (int i = 0; i < M; i++)
             for (int j = 0; j < M; j++)
-                f32_ds(s[i][j], ds[i][j], minus, p.head + now.member, query + f32_tx() + 16 * j, position_of(h, query) + f32_tx() + 16 * j,
-                       position + f32_ty() * M + i, h.scale_log2);
+                f32_ds(s[i][j], ds[i][j], minus, minus_at + f32_tx() + 16 * j,
+                       query_position + f32_tx() + 16 * j, position + f32_ty() * M + i, h.scale_log2);
         f32_add<D>(dv, p_tile, s, d);
         f32_add<D>(dk, p_tile, ds, q);
     }
@@ -391,8 +390,8 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
         f32_scores<D>(ds, d, v);
         for (int i = 0; i < M; i++)
             for (int j = 0; j < M; j++)
-                f32_ds(s[i][j], ds[i][j], minus, p.head, block_query + f32_ty() * M + i, position + f32_ty() * M + i,
-                       key + f32_tx() + 16 * j, h.scale_log2);
+                f32_ds(s[i][j], ds[i][j], minus, (int64_t)p.head * minus.padded + block_query + f32_ty() * M + i,
+                       position + f32_ty() * M + i, key + f32_tx() + 16 * j, h.scale_log2);
         f32_add<D>(dq, p_tile, ds, k);
     }
     f32_store<D>(dqkv + p.qkv, h.columns, dq, scale, block_query, h);
