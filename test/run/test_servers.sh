@@ -3,6 +3,7 @@
 . "$(dirname "$0")/lib/tiny.sh"
 cd "$WORK" || exit 1
 PORT=$((20000 + $$ % 12000))
+trap 'kill -9 $(jobs -p) 2> /dev/null; rm -rf "$WORK"' EXIT
 sed -i 's/"n_head": 3/"n_head": 2/; s/"checkpoint": {"every": 6, "keep": 3}/"checkpoint": {"every": 4, "keep": 100}/; s/"eval": {"every": 6/"eval": {"every": 0/' tiny.json
 
 list() { local k=0 names=; while [ $k -lt "$1" ]; do names+=${names:+,}127.0.0.1:$((PORT + k)); k=$((k + 1)); done; echo $names; }
