@@ -5,7 +5,10 @@
 
 #include "layers/layers.h"
 
-const BlockKind *block_kind(ModelShape shape) { return (void)shape, &BLOCK_GPT2; }
+const BlockKind *block_kind(ModelShape shape) {
+    if (shape.arch == ARCH_GPT2) return &BLOCK_GPT2;
+    return shape.tie_embeddings ? &BLOCK_LLAMA_TIED : &BLOCK_LLAMA;
+}
 
 static Tensor *tensor_at(void *acts, size_t field) { return (Tensor *)(void *)((char *)acts + field); }
 
@@ -23,6 +26,7 @@ static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
         case ACT_N_C: return tensor_2d(NULL, type, e.N, m.n_embd / e.tensor);
         case ACT_PAST_N_QKV: return tensor_2d(NULL, type, e.past + e.N, dim_size(DIM_QKV, m) / e.tensor);
         case ACT_N_FC: return tensor_2d(NULL, type, e.N, dim_size(DIM_FC, m) / e.tensor);
+        case ACT_N_2FC: return tensor_2d(NULL, type, e.N, 2 * dim_size(DIM_FC, m) / e.tensor);
         case ACT_HEADS_T: return tensor_2d(NULL, type, e.B * m.n_head / e.tensor, e.T);
         case ACT_OWN: break;
     }
@@ -93,9 +97,9 @@ ContextPart context_part(const Comm *context) {
     return context ? (ContextPart){comm_size(context), comm_rank(context)} : WHOLE_SEQUENCE;
 }
 
-static HeadShape heads_of(const BlockRun *r) {
-    int64_t heads = r->shape.n_head / r->e.tensor;
-    return (HeadShape){heads, heads, r->shape.n_embd / r->shape.n_head};
+HeadShape heads_of(const BlockRun *r) {
+    int64_t tensor = r->e.tensor;
+    return (HeadShape){r->shape.n_head / tensor, shape_kv_heads(r->shape) / tensor, r->shape.n_embd / r->shape.n_head};
 }
 
 /* Columns of qkv before those of k and v. */

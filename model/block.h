@@ -10,6 +10,8 @@
 #include "core/arena.h"
 #include "core/batch.h"
 #include "core/device.h"
+#include "layers/layers.h"
+#include "model/ends.h"
 #include "model/params.h"
 
 #ifdef __cplusplus
@@ -24,7 +26,7 @@ typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
 
 /* Shapes in symbols: N rows of the micro-batch; OWN of them on this tensor rank, N/t of t; the widths are its own, too:
  * C/t, QKV/t, FC/t and H/t heads. ALL_C is the whole width. PAST_N are the rows of tokens before these, too. */
-typedef enum { ACT_OWN_ALL_C, ACT_OWN, ACT_N_C, ACT_PAST_N_QKV, ACT_N_FC, ACT_HEADS_T /* [B*H,T] */ } ActShape;
+typedef enum { ACT_OWN_ALL_C, ACT_OWN, ACT_N_C, ACT_PAST_N_QKV, ACT_N_FC, ACT_N_2FC, ACT_HEADS_T /* [B*H,T] */ } ActShape;
 typedef enum { TYPE_ACT, TYPE_F32 } ActType; /* the run's own, or always f32 */
 /* The time for which a block's tensor is kept:
  *   KEEP_STREAM     until its backward, in every mode of recompute
@@ -66,7 +68,8 @@ typedef struct {
     Tensor mid;                /* [own,C] act                                                              */
     Tensor update;             /* [N,C] act: also where all ranks' rows meet                               */
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: backward's gradient of the stream, in and out; a branch's */
-    Tensor keys, dkeys;        /* context ranks: [ranks*N,2C/t] act, keys and values of all of them, and gradients */
+    Tensor keys, dkeys;        /* context ranks: [ranks*N,2KV/t] act, keys and values of all of them, and gradients */
+    Tensor frequencies;        /* [n_embd/n_head/2] f32, of kinds that have_rope                            */
 } BlockRun;
 
 /* Tensor parallelism with sequence parallelism: Shoeybi et al., arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.
@@ -78,7 +81,8 @@ Tensor own_rows(const BlockRun *r, Tensor room);
 /* Context parallelism: attention over the keys and values of all context ranks, which meet in r->keys (Liu et al., "Ring
  * attention", arXiv:2310.01889, passes them on instead; Llama 3, arXiv:2407.21783, gathers them). With one rank the
  * plain ops. Queries of tokens with a past see the keys of that, too; lse is not set then.
- *   qkv, dqkv [past+N,3C/t]   y, dy [N,C/t]   lse [B*H/t,T] */
+ *   qkv, dqkv [past+N,QKV/t]   y, dy [N,C/t]   lse [B*H/t,T] */
+HeadShape heads_of(const BlockRun *r); /* this tensor rank's */
 void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv);
 void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv);
 ContextPart context_part(const Comm *context);
@@ -100,11 +104,16 @@ typedef struct {
     void (*forward)(BlockRun *r, void *acts, const void *weights);
     void (*recompute)(BlockRun *r, void *acts, const void *weights); /* of rows that are not kept */
     void (*backward)(BlockRun *r, void *acts, const void *weights, const void *grads);
+    /* The last norm, of the stream that leaves the last block, which it joins as a block does. dy [own,C]; r->dresidual is set. */
+    void (*final_forward)(const BlockRun *r, FinalActs x, FinalParams w);
+    void (*final_backward)(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams grads);
+    int  has_own_head;                     /* FinalParams.head; else the embedding is the head */
+    int  has_rope;                         /* its blocks read frequencies */
 } BlockKind;
 
-extern const BlockKind BLOCK_GPT2;
+extern const BlockKind BLOCK_GPT2, BLOCK_LLAMA, BLOCK_LLAMA_TIED;
 
-/* The kind of a model of this shape: there is one so far. */
+/* The kind of a model of this shape. */
 const BlockKind *block_kind(ModelShape shape);
 
 /* The structs of `blocks` blocks, act_bytes each, with their memory out of the arena; free() it. like: other blocks' whose

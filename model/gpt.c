@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/gpt2.h"
+#include "model/ends.h"
 
 enum { HEAD_TILE = 128 };                 /* rows of a large chunk are a multiple: no tile of the product is half empty */
 static const int64_t LOGITS_BYTES = 128 << 20; /* a classifier chunk: large enough that dwte's += traffic is small beside its product */
@@ -46,6 +46,7 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .e = e,
                       .tensor = g->tensor,
                       .context = g->context,
+                      .frequencies = g->frequencies,
                       .update = first_rows(g->update, e.N),
                       .dresidual = first_rows(g->dresidual, e.own),
                       .dbranch = first_rows(g->dbranch, e.N),
@@ -123,7 +124,8 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     g.update = arena_tensor(a, act, 2, N, C, 1);
     if (g.part[g.parts - 1].classifies) {
         Tape    last = tape_of(&g, g.parts - 1, 0);
-        int64_t padded = ((const EmbeddingParams *)z->weight_view[0])->wte.dim[0];
+        int64_t padded = g.kind->has_own_head ? ((const FinalParams *)z->weight_view[1 + shape.n_layer])->head.dim[0]
+                                              : ((const EmbeddingParams *)z->weight_view[0])->wte.dim[0];
         g.residual_final = trains ? arena_tensor(a, act, 2, e.own, C, 1) : entry_of(&g, last, last.part->first, e);
         g.ln_f           = arena_tensor(a, act, 2, e.own, C, 1);
         g.ln_f_mean      = arena_tensor(a, F32, 1, e.own, 1, 1);
@@ -138,13 +140,12 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         g.dbranch   = arena_tensor(a, act, 2, N, C, 1);
     }
     if (g.context) {
-        int64_t ranks = comm_size(g.context), width = 2 * C / e.tensor;
+        int64_t ranks = comm_size(g.context), width = 2 * dim_size(DIM_KV, shape) / e.tensor;
         g.keys = arena_tensor(a, act, 2, ranks * N, width, 1);
         if (trains) g.dkeys = arena_tensor(a, act, 2, ranks * N, width, 1);
     }
-    if (g.tensor) {
-        g.tokens    = arena_tensor(a, I32, 1, N, 1, 1);
-    }
+    if (g.tensor) g.tokens = arena_tensor(a, I32, 1, N, 1, 1);
+    if (g.kind->has_rope) g.frequencies = arena_tensor(a, F32, 1, C / shape.n_head / 2, 1, 1);
     if (g.head_rows) {
         g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
         g.part_sums = arena_tensor(a, F32, 1, 2 * g.head_rows, 1, 1);
@@ -208,7 +209,7 @@ void gpt_apart(Gpt *g, int is_apart) {
 
 /* --- embedding: tensor ranks have a part of the vocabulary each ---------------------------------------------------- */
 
-/* Tokens, or targets, in numbers of this rank's rows of wte. */
+/* Tokens, or targets, in numbers of this rank's rows of wte, or of the head. */
 static Tensor own_tokens(Gpt *g, Stream *s, Tensor tokens, Tensor wte) {
     Tensor all = tensor_1d(tokens.data, I32, tensor_elems(tokens)), own = first_rows(g->tokens, all.dim[0]);
     tokens_own(s, own, all, comm_rank(g->tensor) * wte.dim[0], wte.dim[0]);
@@ -216,7 +217,8 @@ static Tensor own_tokens(Gpt *g, Stream *s, Tensor tokens, Tensor wte) {
 }
 
 static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParams *w) {
-    Tensor entry = entry_of(g, t, 0, r->e), wpe = tensor_rows(w->wpe, r->e.past, w->wpe.dim[0] - r->e.past);
+    Tensor entry = entry_of(g, t, 0, r->e), wpe = w->wpe;
+    if (!tensor_is_none(wpe)) wpe = tensor_rows(wpe, r->e.past, wpe.dim[0] - r->e.past);
     if (!g->tensor) {
         embedding_forward(r->s, entry, batch.inputs, w->wte, wpe, context_part(g->context));
         return;
@@ -242,7 +244,26 @@ void gpt_take_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
     if (!t.part->embeds) cast_forward(s, flat(entry_of(g, t, t.part->first, e)), flat(first_rows(g->forward_in, e.own)));
 }
 
+static FinalActs final_acts(const Gpt *g, Extent e) {
+    return (FinalActs){first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own), first_rows(g->ln_f_mean, e.own),
+                       first_rows(g->ln_f_rstd, e.own)};
+}
+
+/* Once: the table of angles comes to the device. */
+static void take_frequencies(Gpt *g, Stream *s) {
+    ModelShape m = g->shape;
+    if (!g->kind->has_rope || g->has_frequencies || s->ledger) return;
+    float *frequencies = (float *)malloc(tensor_bytes(g->frequencies));
+    if (!frequencies) fail(EXIT_MEMORY, "no memory for the table of rotary positions");
+    rope_frequencies(frequencies, m.n_embd / m.n_head, m.rope_theta,
+                     (RopeScaling){m.rope_factor, m.rope_low_freq_factor, m.rope_high_freq_factor, m.rope_original_positions});
+    device_from_host(s, g->frequencies, frequencies);
+    free(frequencies);
+    g->has_frequencies = 1;
+}
+
 void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
+    take_frequencies(g, s);
     Extent   e = batch_extent(g, batch);
     BlockRun r = block_run(g, s, e);
     Tape     t = tape_of(g, part, tape);
@@ -261,9 +282,7 @@ void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
         return;
     }
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
-    residual_layernorm_forward(s, first_rows(g->residual_final, e.own), first_rows(g->ln_f, e.own),
-                               first_rows(g->ln_f_mean, e.own), first_rows(g->ln_f_rstd, e.own), r.mid,
-                               own_rows(&r, r.update), final->ln_f_w, final->ln_f_b, LAYERNORM_EPS);
+    g->kind->final_forward(&r, final_acts(g, e), *final);
 }
 
 static int is_whole(const Gpt *g) { return g->parts == 1 && g->part[0].embeds && g->part[0].classifies; }
@@ -275,8 +294,15 @@ void gpt_forward(Gpt *g, Stream *s, Batch batch) {
 
 /* --- head --------------------------------------------------------------------------------------------------------- */
 
-static Tensor wte_of(const Gpt *g, Stream *s) {
+/* The head's matrix [V',C]: the embedding's where they are tied. */
+static Tensor head_of(const Gpt *g, Stream *s) {
+    if (g->kind->has_own_head) return ((const FinalParams *)shards_need(g->shards, s, final_bucket(g)))->head;
     return ((const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET))->wte;
+}
+
+static Tensor head_gradient(const Gpt *g, Stream *s) {
+    if (g->kind->has_own_head) return ((const FinalParams *)shards_grads(g->shards, s, final_bucket(g)))->head;
+    return ((const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET))->wte;
 }
 
 /* The losses of rows whose logits lie on several ranks, or whose parts are asked for. */
@@ -298,27 +324,21 @@ typedef enum { LOSS_ONLY, WITH_GRADIENT } HeadPass;
 static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, HeadPass pass, float grad_scale) {
     Stream *s = r->s;
     int64_t N = r->e.N, V = g->shape.vocab_size;
-    Tensor  targets = tensor_1d(batch.targets.data, I32, N), wte = wte_of(g, s);
+    Tensor  targets = tensor_1d(batch.targets.data, I32, N), head = head_of(g, s);
     Tensor  ln_f = gather_rows(r, first_rows(g->ln_f, r->e.own), r->update);
-    if (g->tensor) targets = own_tokens(g, s, targets, wte);
+    if (g->tensor) targets = own_tokens(g, s, targets, head);
     for (int64_t row = 0; row < N; row += g->head_rows) {
         int64_t n = N - row < g->head_rows ? N - row : g->head_rows;
         Tensor  logits = first_rows(g->logits, n), x = tensor_rows(ln_f, row, n);
         Tensor  losses = tensor_rows(g->losses, row, n), chunk_targets = tensor_rows(targets, row, n);
-        head_forward(s, logits, x, wte);
+        head_forward(s, logits, x, head);
         if (g->tensor) classify_parts(g, s, losses, logits, chunk_targets, grad_scale);
         else if (pass == LOSS_ONLY) classifier_forward(s, losses, logits, chunk_targets, V);
         else classifier_forward_backward(s, losses, logits, chunk_targets, V, grad_scale);
         if (pass == LOSS_ONLY) continue;
-        Tensor dwte = ((const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET))->wte;
-        head_backward(s, tensor_rows(r->dbranch, row, n), dwte, logits, x, wte);
+        head_backward(s, tensor_rows(r->dbranch, row, n), head_gradient(g, s), logits, x, head);
     }
     if (is_counting(g->tensor)) sum_forward(s, step_sum(&g->sums, SUM_LOSS), first_rows(g->losses, N));
-}
-
-static Tensor no_tensor(Tensor like) {
-    like.data = NULL;
-    return like;
 }
 
 void gpt_loss(Gpt *g, Stream *s, Batch batch) {
@@ -329,13 +349,13 @@ void gpt_loss(Gpt *g, Stream *s, Batch batch) {
 void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out) {
     BlockRun r = block_run(g, s, batch_extent(g, batch));
     int64_t  N = r.e.N;
-    Tensor   targets = tensor_1d(batch.targets.data, I32, N), wte = wte_of(g, s);
+    Tensor   targets = tensor_1d(batch.targets.data, I32, N), head = head_of(g, s);
     Tensor   ln_f = gather_rows(&r, first_rows(g->ln_f, r.e.own), r.update);
-    if (g->tensor) targets = own_tokens(g, s, targets, wte);
+    if (g->tensor) targets = own_tokens(g, s, targets, head);
     for (int64_t row = 0; row < N; row += g->head_rows) {
         int64_t n = N - row < g->head_rows ? N - row : g->head_rows;
         Tensor  logits = first_rows(g->logits, n), losses = tensor_rows(g->losses, row, n);
-        head_forward(s, logits, tensor_rows(ln_f, row, n), wte);
+        head_forward(s, logits, tensor_rows(ln_f, row, n), head);
         classify_parts(g, s, losses, logits, tensor_rows(targets, row, n), 0.0f);
         if (s->ledger) continue;
         device_to_host(s, out + row, losses);
@@ -365,7 +385,7 @@ static Tensor logits_of_row(Gpt *g, Stream *s, Batch batch, int64_t row) {
     BlockRun r = block_run(g, s, batch_extent(g, batch));
     int64_t  ranks = tensor_ranks(g), columns = g->logits.dim[1];
     Tensor   ln_f = gather_rows(&r, first_rows(g->ln_f, r.e.own), r.update), all = first_rows(g->logits, ranks);
-    head_forward(s, g->tensor ? tensor_rows(all, comm_rank(g->tensor), 1) : all, tensor_rows(ln_f, row, 1), wte_of(g, s));
+    head_forward(s, g->tensor ? tensor_rows(all, comm_rank(g->tensor), 1) : all, tensor_rows(ln_f, row, 1), head_of(g, s));
     all = tensor_slice(all, 0, ranks * columns);
     if (g->tensor) comm_all_gather(g->tensor, all);
     return all;
@@ -416,10 +436,7 @@ static void classify_backward(Gpt *g, BlockRun *r, Batch batch, float grad_scale
     device_range_end();
     const FinalParams *final = (const FinalParams *)shards_need(g->shards, s, final_bucket(g));
     const FinalParams *dfinal = (const FinalParams *)shards_grads(g->shards, s, final_bucket(g));
-    layernorm_backward(s, r->dresidual, dfinal->ln_f_w, dfinal->ln_f_b,
-                       no_tensor(r->dresidual) /* nothing flows past the last norm */, sum_rows(r, r->dbranch),
-                       first_rows(g->residual_final, e.own), final->ln_f_w, first_rows(g->ln_f_mean, e.own),
-                       first_rows(g->ln_f_rstd, e.own));
+    g->kind->final_backward(r, final_acts(g, e), sum_rows(r, r->dbranch), *final, *dfinal);
     shards_done(g->shards, s, final_bucket(g), which);
 }
 

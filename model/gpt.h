@@ -58,7 +58,9 @@ typedef struct {
     Tensor     logits;               /* [head_rows,V'/t] act */
     Tensor     losses;               /* [N] f32 */
     Tensor     dresidual, dbranch;   /* [n,C] [N,C] act  gradients that travel backward       */
-    Tensor     keys, dkeys;          /* context ranks: [ranks*N,2C/t] act, those of all of them        */
+    Tensor     keys, dkeys;          /* context ranks: [ranks*N,2KV/t] act, those of all of them        */
+    Tensor     frequencies;          /* [n_embd/n_head/2] f32, of kinds with rotary positions     */
+    int        has_frequencies;      /* they are there                                            */
     Tensor     tokens;               /* tensor ranks: [N] i32, tokens or targets by this rank's part of the vocabulary */
     Tensor     most, part_sums;      /* [head_rows], [2 head_rows] f32 of the classifier: over tensor ranks, and of token losses */
 } Gpt;
@@ -78,7 +80,7 @@ void gpt_take_backward(Gpt *g, Stream *s, Batch batch);
 void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float grad_scale, MicroBatch which);
 
 /* Of the whole model on one rank: */
-void gpt_forward(Gpt *g, Stream *s, Batch batch);                  /* up to the last layernorm; batch [B',T'], B' <= B, T' <= T     */
+void gpt_forward(Gpt *g, Stream *s, Batch batch);                  /* up to the last norm; batch [B',T'], B' <= B, T' <= T     */
 void gpt_loss(Gpt *g, Stream *s, Batch batch);                     /* after gpt_forward: adds the rows' losses to SUM_LOSS          */
 /* After gpt_forward: of each row its loss, the largest logit and the target's: out [3][rows] in host memory. */
 void gpt_token_losses(Gpt *g, Stream *s, Batch batch, float *out);

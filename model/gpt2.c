@@ -6,10 +6,10 @@
  *   (+) residual -> ln_1 -> qkv -> attention -> proj -> (+) residual_mid -> ln_2 -> fc -> gelu -> proj -> (+) residual
  *   of the next block
  */
-#include "model/gpt2.h"
-
 #include "layers/layers.h"
 #include "model/block.h"
+
+#define LAYERNORM_EPS 1e-5f
 
 typedef struct {
     Tensor ln_1_w, ln_1_b, c_attn_w, c_attn_b, attn_proj_w, attn_proj_b; /* [C] [C] [C,3C] [3C] [C,C] [C]   */
@@ -49,8 +49,8 @@ static const ParamRow BLOCK_ROWS[] = {
     {"mlp.c_proj.bias", PARAM(BlockParams, mlp_proj_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
 };
 static const ParamRow FINAL_ROWS[] = {
-    {"ln_f.weight", PARAM(FinalParams, ln_f_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
-    {"ln_f.bias", PARAM(FinalParams, ln_f_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
+    {"ln_f.weight", PARAM(FinalParams, norm_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
+    {"ln_f.bias", PARAM(FinalParams, norm_b), {DIM_C}, INIT_ZERO, GROUP_VECTOR, CUT_NONE},
 };
 
 #define ACT(field) offsetof(BlockActs, field)
@@ -128,6 +128,17 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
                        w->ln_1_w, x->ln_1_mean, x->ln_1_rstd);
 }
 
+static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
+    residual_layernorm_forward(r->s, x.residual, x.y, x.mean, x.rstd, r->mid, own_rows(r, r->update), w.norm_w, w.norm_b,
+                               LAYERNORM_EPS);
+}
+
+static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
+    Tensor nothing = r->dresidual; /* flows past the last norm */
+    nothing.data = NULL;
+    layernorm_backward(r->s, r->dresidual, d.norm_w, d.norm_b, nothing, dy, x.residual, w.norm_w, x.mean, x.rstd);
+}
+
 #define TABLE(rows, type) {rows, sizeof rows / sizeof *rows, sizeof(type)}
 const BlockKind BLOCK_GPT2 = {
     .name = "gpt2",
@@ -144,4 +155,6 @@ const BlockKind BLOCK_GPT2 = {
     .forward = forward,
     .recompute = recompute,
     .backward = backward,
+    .final_forward = final_forward,
+    .final_backward = final_backward,
 };

@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "core/json_scan.h"
 #include "core/json_text.h"
+#include "model/hf_llama.h"
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
@@ -23,6 +24,7 @@ static const char *id_text(int32_t id, char out[ID_CHARS]) {
 int hf_config_text(ModelShape g, int32_t end_of_text, const char *dtype, char *text) {
     char end[ID_CHARS];
     id_text(end_of_text, end);
+    if (g.arch == ARCH_LLAMA) return hf_llama_text(g, end, dtype, text);
     return snprintf(text, HF_CONFIG_BYTES,
         "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"vocab_size\": %" PRId64 ",\n  \"n_positions\": %" PRId64
         ",\n  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64 ",\n  \"n_layer\": %" PRId64 ",\n  \"n_head\": %" PRId64
@@ -48,47 +50,52 @@ int hf_tokenizer_config_text(int64_t n_positions, const char *end_of_text, char 
                     n_positions, end, end, end);
 }
 
-static int64_t size_of(const cJSON *config, const char *key, const char *path) {
+int64_t hf_size_of(const cJSON *config, const char *key, const char *path) {
     const cJSON *n = json_member(config, key);
     if (!cJSON_IsNumber(n) || n->valuedouble < 1 || n->valuedouble > 1 << 30 || n->valuedouble != floor(n->valuedouble))
-        fail(EXIT_DATA, "%s: %s is missing or no size: this is no config of a GPT-2 model", path, key);
+        fail(EXIT_DATA, "%s: %s is missing or no size: this is no config of a model that is trained here", path, key);
     return (int64_t)n->valuedouble;
 }
 
 ModelShape hf_config_shape(const cJSON *config, const char *path) {
-    ModelShape shape = {size_of(config, "n_layer", path), size_of(config, "n_head", path), size_of(config, "n_embd", path),
-                      size_of(config, "n_positions", path), size_of(config, "vocab_size", path)};
+    if (hf_is_word(json_member(config, "model_type"), "llama")) return hf_llama_shape(config, path);
+    ModelShape shape = GPT2_SHAPE(hf_size_of(config, "n_layer", path), hf_size_of(config, "n_head", path), hf_size_of(config, "n_embd", path),
+                      hf_size_of(config, "n_positions", path), hf_size_of(config, "vocab_size", path));
     if (shape.n_embd % shape.n_head != 0)
         fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld", path, (long long)shape.n_embd, (long long)shape.n_head);
     return shape;
 }
 
-NORETURN static void refuse_key(const char *path, const cJSON *value, const char *ours) {
+NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ours) {
     char theirs[SHOWN_BYTES];
     fail(EXIT_DATA, "%s: %s is %s; %s (the shapes of weights do not show it)", path, value->string,
          value_text(value, theirs), ours);
 }
 
-static int is_word(const cJSON *value, const char *word) { return cJSON_IsString(value) && strcmp(value->valuestring, word) == 0; }
+int hf_is_word(const cJSON *value, const char *word) { return cJSON_IsString(value) && strcmp(value->valuestring, word) == 0; }
 
 /* The names that transformers has for GELU by tanh. */
 static int is_gelu_by_tanh(const cJSON *value) {
-    return is_word(value, "gelu_new") || is_word(value, "gelu_pytorch_tanh") || is_word(value, "gelu_fast");
+    return hf_is_word(value, "gelu_new") || hf_is_word(value, "gelu_pytorch_tanh") || hf_is_word(value, "gelu_fast");
 }
 
-void hf_config_expect(const cJSON *config, const char *path, int64_t n_head) {
+void hf_config_expect(const cJSON *config, const char *path, ModelShape shape) {
     char ours[80];
+    if (shape.arch == ARCH_LLAMA) {
+        hf_llama_expect(config, path, shape);
+        return;
+    }
     const cJSON *type = json_member(config, "model_type"), *heads = json_member(config, "n_head");
     const cJSON *activation = json_member(config, "activation_function"), *epsilon = json_member(config, "layer_norm_epsilon");
     const cJSON *by_layer = json_member(config, "scale_attn_by_inverse_layer_idx"),
                 *scaled = json_member(config, "scale_attn_weights");
-    snprintf(ours, sizeof ours, "model.n_head is %" PRId64, n_head);
-    if (type && !is_word(type, "gpt2")) refuse_key(path, type, "models of type gpt2 are trained here");
-    if (heads && number_value(heads) != (double)n_head) refuse_key(path, heads, ours);
-    if (activation && !is_gelu_by_tanh(activation)) refuse_key(path, activation, "gelu_new, by tanh, is computed here");
-    if (epsilon && fabs(number_value(epsilon) - 1e-5) > 1e-11) refuse_key(path, epsilon, "1e-5 is used here");
-    if (by_layer && cJSON_IsTrue(by_layer)) refuse_key(path, by_layer, "attention is not scaled so here");
-    if (scaled && cJSON_IsFalse(scaled)) refuse_key(path, scaled, "attention is scaled here");
+    snprintf(ours, sizeof ours, "model.n_head is %" PRId64, shape.n_head);
+    if (type && !hf_is_word(type, "gpt2")) hf_refuse_key(path, type, "model.arch is gpt2");
+    if (heads && number_value(heads) != (double)shape.n_head) hf_refuse_key(path, heads, ours);
+    if (activation && !is_gelu_by_tanh(activation)) hf_refuse_key(path, activation, "gelu_new, by tanh, is computed here");
+    if (epsilon && fabs(number_value(epsilon) - 1e-5) > 1e-11) hf_refuse_key(path, epsilon, "1e-5 is used here");
+    if (by_layer && cJSON_IsTrue(by_layer)) hf_refuse_key(path, by_layer, "attention is not scaled so here");
+    if (scaled && cJSON_IsFalse(scaled)) hf_refuse_key(path, scaled, "attention is scaled here");
 }
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
@@ -102,6 +109,7 @@ static const struct { const char *name; HfExtra is; } EXTRAS[] = {
     {"lm_head.weight", HF_HEAD},
     {"h.#.attn.bias", HF_NOTHING},        /* attention's causal mask, */
     {"h.#.attn.masked_bias", HF_NOTHING}, /* and what it writes: in old files */
+    {"model.layers.#.self_attn.rotary_emb.inv_freq", HF_NOTHING}, /* a table of angles, in old files of llama */
 };
 
 static int is_like(const char *name, const char *pattern) {

@@ -7,13 +7,14 @@
 
 #include <cjson/cJSON.h>
 
+#include "core/error.h"
 #include "model/params.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* config.json as GPT2LMHeadModel reads it, into text [HF_CONFIG_BYTES]; returns its bytes. end_of_text: the id that ends a
+/* config.json as GPT2LMHeadModel reads it, or the class of the shape's kind, into text [HF_CONFIG_BYTES]; returns its bytes. end_of_text: the id that ends a
  * text, -1: none. dtype: of the weights, "float32". */
 enum { HF_CONFIG_BYTES = 2048 };
 int hf_config_text(ModelShape shape, int32_t end_of_text, const char *dtype, char *text);
@@ -23,15 +24,21 @@ int hf_tokenizer_config_text(int64_t n_positions, const char *end_of_text, char 
 
 /* The sizes in a config.json, parsed from `path`; exit 65 naming the key where they are none. */
 ModelShape hf_config_shape(const cJSON *config, const char *path);
-/* Exit 65 where config.json differs from our model with n_head heads in a trait that no tensor's shape shows: heads,
+/* Exit 65 where config.json differs from our model in its kind, or in a trait that no tensor's shape shows: heads,
  * activation, epsilon, scaling. */
-void hf_config_expect(const cJSON *config, const char *path, int64_t n_head);
+void hf_config_expect(const cJSON *config, const char *path, ModelShape ours);
 
 /* A tensor's name without "transformer.", which some files leave out. */
 const char *hf_plain_name(const char *name);
 /* Tensors of files: a row of the model; the head, whose values are those of the embedding; nothing that is needed. */
-typedef enum { HF_ROW, HF_HEAD, HF_NOTHING } HfExtra;
+typedef enum { HF_ROW, HF_HEAD, HF_NOTHING } HfExtra; /* lm_head.weight is HF_HEAD where it is no row */
 HfExtra hf_extra(const char *name);
+
+/* For the files of the kinds: exit 65 for a key of config.json that differs from ours, and its size. */
+NORETURN void hf_refuse_key(const char *path, const cJSON *value, const char *ours);
+int           hf_is_word(const cJSON *value, const char *word);
+int64_t       hf_size_of(const cJSON *config, const char *key, const char *path);
+
 
 #ifdef __cplusplus
 }

@@ -12,13 +12,28 @@
 extern "C" {
 #endif
 
-/* Sizes, under Hugging Face's names. */
+typedef enum { ARCH_GPT2, ARCH_LLAMA } Arch;
+
+/* Sizes, and what else makes a model of its kind, under Hugging Face's names. gpt2 has the first five alone: all others
+ * are unused, and may be zero. */
 typedef struct {
     int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
+    int     arch;              /* Arch                                                            */
+    int     tie_embeddings;    /* the head is the embedding                                       */
+    int64_t n_kv_head;         /* heads of keys and values, which n_head shares; 0: n_head        */
+    int64_t n_inner;           /* width of the MLP; 0: 4 n_embd                                   */
+    double  norm_eps, rope_theta;
+    double  rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* Llama 3's scaling; rope_factor 0: none */
+    int64_t rope_original_positions;
 } ModelShape;
 
-/* A row's dimensions in symbols: V vocabulary, P positions, C = n_embd, QKV = 3C, FC = 4C. */
-typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_QKV, DIM_FC } Dim;
+#define GPT2_SHAPE(layers, heads, width, positions, vocabulary) \
+    {.n_layer = layers, .n_head = heads, .n_embd = width, .n_positions = positions, .vocab_size = vocabulary}
+
+static inline int64_t shape_kv_heads(ModelShape s) { return s.n_kv_head ? s.n_kv_head : s.n_head; }
+
+/* A row's dimensions in symbols: V vocabulary, P positions, C = n_embd, KV = columns of keys, QKV = C + 2 KV, FC = n_inner. */
+typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_KV, DIM_QKV, DIM_FC } Dim;
 /* N(0, 0.02); INIT_RESIDUAL, of the projections that join the residual stream, N(0, 0.02 / sqrt(2 n_layer)): Radford et
  * al. 2019. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
@@ -48,10 +63,11 @@ int    model_parameters(ModelShape shape, int64_t *parameters);
 size_t model_view_bytes(ModelShape shape, int bucket);
 Layout model_layout(ModelShape shape, LayoutPlace place);
 
-/* Model FLOPs of one trained token at sequence length T: 6 P + 6 L C T (causal), P = all parameters, wte once. */
+/* Model FLOPs of one trained token at sequence length T: 6 P + 6 L C T (causal), P = all parameters, but for a wte that is
+ * not the head, too. */
 double model_flops_per_token(ModelShape shape, int64_t T);
 /* "12 layers, 12 heads, width 768, 1024 positions, vocabulary 50257" */
-typedef struct { char text[160]; } ShapeText;
+typedef struct { char text[240]; } ShapeText;
 ShapeText model_shape_text(ModelShape shape);
 
 /* First values of elements of row p from global offset `offset` on, as fp32: a function of (seed, offset) alone. */

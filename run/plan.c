@@ -90,7 +90,7 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_STAGE],
                                                4 * B * own_T / mesh.size[AXIS_TENSOR] * c->model.shape.n_embd) +
                             comm_staging_bytes(ranks.comm, mesh.size[AXIS_CONTEXT],
-                                               2 * B * T * c->model.shape.n_embd / mesh.size[AXIS_TENSOR]) +
+                                               2 * B * T * dim_size(DIM_KV, c->model.shape) / mesh.size[AXIS_TENSOR]) +
                             tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
               .ahead_bytes = loader_host_bytes(B, own_T, micro_steps),

@@ -27,7 +27,7 @@ ModelShape stored_shape(const char *checkpoint) {
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
         fail(EXIT_DATA, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
     ModelShape shape = hf_config_shape(json.root, path);
-    hf_config_expect(json.root, path, shape.n_head);
+    hf_config_expect(json.root, path, shape);
     json_free(&json);
     free(text);
     return shape;

@@ -105,7 +105,7 @@ static void refuse_other_model(const char *folder, const Config *config) {
         free(text);
         return;
     }
-    hf_config_expect(json.root, path.text, config->model.shape.n_head);
+    hf_config_expect(json.root, path.text, config->model.shape);
     json_free(&json);
     free(text);
 }

@@ -40,13 +40,13 @@ static void refuse_other_head(WeightsTensor head, const Layout *layout, const Sp
                             theirs + WEIGHTS_BLOCK) == n,
           "%lld elements", (long long)n);
     if (memcmp(theirs, values, sizeof *values * (size_t)n) != 0)
-        fail(EXIT_DATA, "%s: lm_head.weight is not wte.weight: the head of a GPT-2 is tied, and this model's is not", w->path);
+        fail(EXIT_DATA, "%s: lm_head.weight is not wte.weight: our head is tied to the embedding, and this model's is not", w->path);
     free(theirs);
 }
 
 void checkpoint_read_weights(const char *path, const Layout *layout, Tensor params, Stream *s, int says) {
     WeightsSet     set = weights_set_open(path);
-    WeightsTensor *tensor_of = weights_set_match(&set, layout), head = weights_set_head(&set);
+    WeightsTensor *tensor_of = weights_set_match(&set, layout), head = weights_set_head(&set, layout);
     float         *block = block_buffer(path);
     for (int i = 0; i < layout->params; i++) {
         const Param *p = &layout->param[i];
@@ -69,7 +69,7 @@ void checkpoint_init_from(const char *path, CheckpointState *state) {
     WeightsSet       set = weights_set_open(path);
     const Optimizer *o = state->optimizer;
     const Layout    *layout = checkpoint_layout(state);
-    WeightsTensor   *tensor_of = weights_set_match(&set, layout), head = weights_set_head(&set);
+    WeightsTensor   *tensor_of = weights_set_match(&set, layout), head = weights_set_head(&set, layout);
     float           *block = block_buffer(path);
     for (int i = 0; i < o->shards->spans; i++) {
         Span          span = o->shards->span[i];

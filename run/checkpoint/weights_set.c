@@ -235,10 +235,13 @@ WeightsTensor weights_set_find(const WeightsSet *set, const char *name) {
     return (WeightsTensor){NULL, NULL};
 }
 
-WeightsTensor weights_set_head(const WeightsSet *set) {
+/* The stored head, where the layout has no row for it: its values are those of the embedding then. */
+static int is_tied_head(const Layout *layout, const char *name) { return hf_extra(name) == HF_HEAD && param_of(layout, name) < 0; }
+
+WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout) {
     for (int f = 0; f < set->files; f++)
         for (int i = 0; i < set->file[f].header.tensors; i++)
-            if (hf_extra(set->file[f].header.tensor[i].name) == HF_HEAD)
+            if (is_tied_head(layout, set->file[f].header.tensor[i].name))
                 return (WeightsTensor){&set->file[f], &set->file[f].header.tensor[i]};
     return (WeightsTensor){NULL, NULL};
 }
@@ -247,9 +250,11 @@ static void match_file(const WeightsFile *w, const Layout *layout, WeightsTensor
     char shape[200];
     for (int i = 0; i < w->header.tensors; i++) {
         const SafeTensor *t = &w->header.tensor[i];
-        HfExtra           extra = hf_extra(t->name);
-        if (extra == HF_HEAD) check_tensor(w, t, &layout->param[0]); /* tied to wte, the first row */
-        if (extra != HF_ROW) continue;
+        if (is_tied_head(layout, t->name)) {
+            check_tensor(w, t, &layout->param[0]); /* wte is the first row */
+            continue;
+        }
+        if (hf_extra(t->name) == HF_NOTHING) continue;
         int p = param_of(layout, t->name);
         safetensors_shape(shape, sizeof shape, t);
         if (p < 0) fail(EXIT_DATA, "%s: tensor %s of shape %s is not one of this model's", w->path, t->name, shape);

@@ -44,9 +44,9 @@ uint64_t weights_set_fingerprint(const WeightsSet *set);
 /* The tensor of just this name, in any of the files. */
 WeightsTensor weights_set_find(const WeightsSet *set, const char *name);
 
-/* lm_head.weight, if it is stored. weights_set_match checks that it has wte's shape; with a tied head, as here, it has
+/* lm_head.weight, if it is stored and the layout has no row for it. weights_set_match checks that it has wte's shape; with a tied head, as here, it has
  * wte's values, too. */
-WeightsTensor weights_set_head(const WeightsSet *set);
+WeightsTensor weights_set_head(const WeightsSet *set, const Layout *layout);
 
 /* tensor_of[p] = the tensor of parameter row p, under its name with or without "transformer.". Tensors that carry
  * nothing (model/hf_gpt2.h) and weights_set_head() are passed over; any other extra tensor, a missing one, another shape

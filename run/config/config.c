@@ -44,18 +44,30 @@ static int load_text(ConfigLoad *load, const char *text, size_t bytes, Json *jso
     return object;
 }
 
+static size_t shape_field_bytes(const Option *o) { return o->type == OPTION_INTEGER ? sizeof(int64_t) : o->type == OPTION_REAL ? sizeof(double) : sizeof(int); }
+
+/* gpt2's presets have the sizes that every model needs, others all of a shape. */
 static void resolve_preset(ConfigLoad *load) {
     Config       *c = load->config;
     const Preset *preset = preset_find(c->model.preset);
     if (!preset) return;
     for (int i = 0; i < OPTION_COUNT; i++) {
-        size_t at = OPTIONS[i].offset - offsetof(Config, model.shape); /* of the field in a shape, which are all int64_t */
+        size_t at = OPTIONS[i].offset - offsetof(Config, model.shape); /* of the field in a shape */
         Given *given = &load->given[i];
-        if (at >= sizeof preset->shape || OPTIONS[i].type != OPTION_INTEGER || given->given) continue;
-        memcpy((char *)c + OPTIONS[i].offset, (const char *)&preset->shape + at, sizeof(int64_t));
+        if (at >= sizeof preset->shape || OPTIONS[i].type == OPTION_IGNORED || given->given) continue;
+        if (preset->shape.arch == ARCH_GPT2 && OPTIONS[i].need != NEED_MODEL) continue;
+        memcpy((char *)c + OPTIONS[i].offset, (const char *)&preset->shape + at, shape_field_bytes(&OPTIONS[i]));
         given->given = 1;
         given->where = config_given(load, "model.preset")->where;
     }
+}
+
+/* What llama's options are where they are not given. */
+static void resolve_llama(ConfigLoad *load) {
+    ModelShape *shape = &load->config->model.shape;
+    if (shape->arch != ARCH_LLAMA) return;
+    if (!config_given(load, "model.tie_embeddings")->given) shape->tie_embeddings = 0;
+    shape->n_kv_head = shape_kv_heads(*shape);
 }
 
 /* "configs/demo.json" gives "runs/demo". */
@@ -70,6 +82,7 @@ static const char *default_dir(Config *c, const char *path) {
 static void resolve(ConfigLoad *load) {
     Config *c = load->config;
     resolve_preset(load);
+    resolve_llama(load);
     if (!config_given(load, "run.dir")->given) c->run.dir = default_dir(c, c->path);
     Given *seq_len = config_given(load, "batch.seq_len"), *positions = config_given(load, "model.n_positions");
     if (!seq_len->given && !seq_len->faulty) {

@@ -52,6 +52,7 @@ void config_rules(ConfigLoad *load, int ranks);
 /* The keys of a rule, in the order in which rule_where prefers them. Ends with NULL. */
 typedef const char *Keys[8];
 
+void  rules_of_model(ConfigLoad *load); /* model_rules.c: of model.arch */
 void  rules_of_outer(ConfigLoad *load);
 int   rule_usable(ConfigLoad *load, const Keys keys); /* none of them is faulty */
 /* The place of the first key that an override gives, else of the first in the file, else the file. */

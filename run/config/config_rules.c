@@ -61,20 +61,35 @@ static void nearest_divisors(char *out, size_t room, int64_t value, int64_t of) 
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
 
+/* Llama's q, k and v are read as one matrix, and gate and up: rows of memory begin at multiples of LAYOUT_ALIGN elements. */
+static char *check_neighbours(const Config *c) {
+    ModelShape s = c->model.shape;
+    int64_t    t = c->parallel.tensor, C = s.n_embd, keys = dim_size(DIM_KV, s) / t * C, inner = dim_size(DIM_FC, s) / t * C;
+    int64_t    unit = 2 * s.n_head / common_divisor(LAYOUT_ALIGN, 2 * s.n_head) * LAYOUT_ALIGN; /* widths that do, with whole heads */
+    if (s.arch == ARCH_GPT2 || (keys % LAYOUT_ALIGN == 0 && inner % LAYOUT_ALIGN == 0)) return NULL;
+    return sentence("model.n_embd = %" PRId64 " times the %s per tensor rank is %" PRId64
+                    ", which must be a multiple of %d with model.arch = \"llama\": model.n_embd = %" PRId64,
+                    C, keys % LAYOUT_ALIGN ? "columns of keys" : "model.n_inner", keys % LAYOUT_ALIGN ? keys : inner, LAYOUT_ALIGN,
+                    (C / unit + 1) * unit);
+}
+
 static char *check_tensor(const Config *c) {
     struct {
         const char *key;
         int64_t     size;
     } of[] = {{"model.n_head", c->model.shape.n_head},
               {"model.n_embd", c->model.shape.n_embd},
+              {"model.n_kv_head", shape_kv_heads(c->model.shape)},
+              {"model.n_inner", dim_size(DIM_FC, c->model.shape)},
               {"batch.seq_len / parallel.context", c->batch.seq_len / c->parallel.context}};
-    int64_t t = c->parallel.tensor, all = common_divisor(common_divisor(of[0].size, of[1].size), of[2].size);
+    int64_t t = c->parallel.tensor, all = 0;
     char    nearest[64];
+    for (int i = 0; i < 5; i++) all = common_divisor(all, of[i].size);
     nearest_divisors(nearest, sizeof nearest, t, all);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 5; i++)
         if (of[i].size % t)
             return sentence("parallel.tensor = %" PRId64 " must divide %s = %" PRId64 ": %s", t, of[i].key, of[i].size, nearest);
-    return NULL;
+    return check_neighbours(c);
 }
 
 /* Chunks are whole tiles of attention. */
@@ -195,7 +210,7 @@ static void rule_grid(ConfigLoad *load, int ranks) {
                   "parallel.zero_stage", "parallel.deterministic", NULL};
     Keys pipeline = {"parallel.pipeline", "parallel.interleave", "model.n_layer", NULL};
     Keys balance = {"parallel.balance", "parallel.deterministic", "parallel.zero_stage", "parallel.pipeline", NULL};
-    Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "batch.seq_len", NULL},
+    Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "model.n_kv_head", "model.n_inner", "batch.seq_len", NULL},
          context = {"parallel.context", "batch.seq_len", NULL};
     if (rule_usable(load, order)) add_fault(load, order, check_order(load->config));
     if (rule_usable(load, context)) add_fault(load, context, check_context(load->config));
@@ -288,7 +303,8 @@ static void rule_tokens(ConfigLoad *load) {
 
 static void rule_parameters(ConfigLoad *load) {
     const Config *c = load->config;
-    Keys          keys = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", NULL};
+    Keys          keys = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", "model.n_kv_head",
+                          "model.n_inner", "model.n_head", NULL};
     int64_t       parameters, bytes;
     /* 64 bytes for each: more than weight, master, moments and gradients take, padding included */
     if (!rule_usable(load, keys) ||
@@ -302,12 +318,12 @@ static void rule_parameters(ConfigLoad *load) {
 
 static void rule_activations(ConfigLoad *load) {
     const Config *c = load->config;
-    Keys          keys = {"batch.micro_batch", "batch.seq_len", "model.n_embd", "model.n_layer", "model.vocab_size", NULL};
-    int64_t       bytes;
+    Keys          keys = {"batch.micro_batch", "batch.seq_len", "model.n_embd", "model.n_layer", "model.vocab_size", "model.n_inner", NULL};
+    int64_t       bytes, inner = c->model.shape.n_inner, width = c->model.shape.n_embd > inner ? c->model.shape.n_embd : inner;
     if (!rule_usable(load, keys)) return;
     /* 128 bytes per token, channel and block: 2 x the floats fp32 keeps for backward */
     int fits = multiply(&bytes, 5,
-                        (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.n_embd,
+                        (int64_t[]){c->batch.micro_batch, c->batch.seq_len, width,
                                     c->model.shape.n_layer, 128}) &&
                multiply(&bytes, 4, (int64_t[]){c->batch.micro_batch, c->batch.seq_len, c->model.shape.vocab_size, 8});
     if (fits) return;
@@ -402,6 +418,7 @@ static void rule_allow_change(ConfigLoad *load) {
 void config_rules(ConfigLoad *load, int ranks) {
     rule_allow_change(load);
     rule_heads(load);
+    rules_of_model(load);
     rule_parameters(load);
     rule_seq_len(load);
     rule_grid(load, ranks);

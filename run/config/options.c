@@ -17,14 +17,19 @@
 #define DIM   2147483647.0       /* token ids and dimensions are 32-bit */
 #define BIG   1e30               /* stays finite as fp32 */
 
+#define ROPE_PLAIN 0, 1, 4, 8192 /* as the options' defaults */
 static const Preset PRESETS[] = { /* Radford et al. 2019; the sizes as published on Hugging Face */
-    {"gpt2-124m", {12, 12, 768, 1024, 50257}},
-    {"gpt2-355m", {24, 16, 1024, 1024, 50257}},
-    {"gpt2-774m", {36, 20, 1280, 1024, 50257}},
-    {"gpt2-1558m", {48, 25, 1600, 1024, 50257}},
+    {"gpt2-124m", GPT2_SHAPE(12, 12, 768, 1024, 50257)},
+    {"gpt2-355m", GPT2_SHAPE(24, 16, 1024, 1024, 50257)},
+    {"gpt2-774m", GPT2_SHAPE(36, 20, 1280, 1024, 50257)},
+    {"gpt2-1558m", GPT2_SHAPE(48, 25, 1600, 1024, 50257)},
+    {"llama-160m", {12, 12, 768, 2048, 32000, ARCH_LLAMA, 0, 12, 3072, 1e-6, 10000, ROPE_PLAIN}},            /* JackFram's            */
+    {"llama3-1b", {16, 32, 2048, 131072, 128256, ARCH_LLAMA, 1, 8, 8192, 1e-5, 500000, 32, 1, 4, 8192}},     /* Llama 3.2             */
+    {"llama3-8b", {32, 32, 4096, 8192, 128256, ARCH_LLAMA, 0, 8, 14336, 1e-5, 500000, ROPE_PLAIN}},          /* Grattafiori et al. 2024 */
 };
 
-static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", NULL};
+static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b", NULL};
+static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", NULL};
 static const char *const RESUME_WORDS[]    = {[RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must", NULL};
 static const char *const NONFINITE_WORDS[] =
     {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", NULL};
@@ -55,6 +60,7 @@ static const char *const MOMENTS_WORDS[]  = {[MOMENTS_OWN] = "own", [MOMENTS_PEE
 #define FLAG(f, d, ...)            {.key = #f, .type = OPTION_FLAG, .offset = FIELD(f, int), .fallback = d, .help = __VA_ARGS__}
 #define INTEGER(f, d, lo, hi, ...) {.key = #f, .type = OPTION_INTEGER, .offset = FIELD(f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define SIZE(f, d, lo, hi, ...)    {.key = "model." #f, .type = OPTION_INTEGER, .offset = FIELD(model.shape.f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
+#define SHAPE_REAL(f, d, lo, hi, ...) {.key = "model." #f, .type = OPTION_REAL, .offset = FIELD(model.shape.f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define REAL(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_REAL, .offset = FIELD(f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define LIST(f, d, lo, ...)        {.key = #f, .type = OPTION_LIST, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
 #define REQUIRED   .need = NEED_ALWAYS
@@ -92,6 +98,19 @@ const Option OPTIONS[] = {
     SIZE(n_embd, NULL, 1, DIM, "width", .need = NEED_MODEL, FIXED, .example = "768"),
     SIZE(n_positions, NULL, 1, DIM, "positions the model knows: the longest sequence", .need = NEED_MODEL, FIXED, .example = "1024"),
     SIZE(vocab_size, NULL, 1, DIM, "token ids run from 0 to vocab_size-1", .need = NEED_MODEL, FIXED, .example = "50257"),
+    {.key = "model.arch", .type = OPTION_CHOICE, .offset = FIELD(model.shape.arch, int), .fallback = "\"gpt2\"", .words = ARCH_WORDS,
+     .help = "gpt2, or llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; the keys below are of llama", FIXED},
+    SIZE(n_kv_head, "0", 0, DIM, "heads of keys and values, which the n_head query heads share; divides n_head; 0 = n_head", FIXED),
+    SIZE(n_inner, "0", 0, DIM, "width of the MLP; llama needs one; 0 = 4 x n_embd (gpt2)", FIXED),
+    {.key = "model.tie_embeddings", .type = OPTION_FLAG, .offset = FIELD(model.shape.tie_embeddings, int), .fallback = "true",
+     .help = "the head is the embedding; where it is not given llama's has weights of its own", FIXED},
+    SHAPE_REAL(norm_eps, "1e-5", 1e-30, 1, "added to the mean square under the norm's root", FIXED),
+    SHAPE_REAL(rope_theta, "10000", 1, BIG, "base of the wavelengths of rotary positions", FIXED),
+    SHAPE_REAL(rope_factor, "0", 0, BIG, "Llama 3's scaling of rotary positions: long wavelengths grow by this; 0 = none", FIXED),
+    SHAPE_REAL(rope_low_freq_factor, "1", 0, BIG,
+               "wavelengths longer than rope_original_positions / this grow by all of rope_factor", FIXED),
+    SHAPE_REAL(rope_high_freq_factor, "4", 0, BIG, "those shorter than rope_original_positions / this stay", FIXED),
+    SIZE(rope_original_positions, "8192", 1, DIM, "positions the model knew before they were scaled", FIXED),
     TEXT(model.init_from, "\"\"", 0, 4095,
          "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
 

@@ -77,7 +77,7 @@ int main(int argc, char **argv) {
     DType    act = dtype_of(precision);
     int64_t  n[6] = {12, 12, 768, 50257, 256, 4};
     for (int i = 2; i < argc && i < 8; i++) n[i - 2] = atoll(argv[i]);
-    ModelShape shape = {n[0], n[1], n[2], n[4] > 1024 ? n[4] : 1024, n[3]};
+    ModelShape shape = GPT2_SHAPE(n[0], n[1], n[2], n[4] > 1024 ? n[4] : 1024, n[3]);
     int64_t  T = n[4], B = n[5];
 
     device_open(0, device_threads());

@@ -16,7 +16,7 @@
 #include <math.h>
 
 enum { STEPS = 20, FEW_STEPS = 5, WARMUP = 5, SEQUENCES = 8, T = 256, PARAMS = 52 };
-static const ModelShape SHAPE = {4, 4, 32, T, 389};
+static const ModelShape SHAPE = GPT2_SHAPE(4, 4, 32, T, 389);
 static const double LEARNING_RATE = 1e-3, FINAL_FRACTION = 0.1, GRAD_CLIP = 1.0;
 static const double LOSS_ALLOWED = 2e-6, NORM_ALLOWED = 5e-6, GRADIENT_ALLOWED = 2e-6, WEIGHT_ALLOWED = 2e-5, BF16_ALLOWED = 4e-3;
 

@@ -5,7 +5,7 @@
 #include "model/model.h"
 
 static ModelSpec spec_of(DType act, int64_t B, int64_t T, Recompute recompute, int any_threads) {
-    return (ModelSpec){.shards = {.shape = {2, 3, 42, 96, 389}, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
+    return (ModelSpec){.shards = {.shape = GPT2_SHAPE(2, 3, 42, 96, 389), .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
                        .optimizer = &OPTIMIZER_ADAMW, .B = B, .T = T, .recompute = recompute, .any_threads = any_threads};
 }
 
@@ -144,7 +144,7 @@ static void test_two_dimensions(void **state) {
     enum { TENSOR = 2, Z = 3, C = 48, L = 3, V = 512, B = 4, T = 40, N = B * T };
     ModelSpec spec = spec_of(BF16, B, T, RECOMPUTE_NONE, 0);
     Ledger    step = {0};
-    spec.shards.shape = (ModelShape){L, 4, C, 96, 389};
+    spec.shards.shape = (ModelShape)GPT2_SHAPE(L, 4, C, 96, 389);
     spec.shards.zero_stage = 3, spec.shards.ranks = Z, spec.shards.rank = 1, spec.shards.tensor_ranks = TENSOR,
     spec.shards.tensor_rank = 1;
     Layout     layout = model_spec_layout(&spec);
@@ -180,7 +180,7 @@ static void test_sent_on_a_grid(void **state) {
     ModelSpec spec = spec_of(BF16, B, T, RECOMPUTE_NONE, 0);
     for (int stage = 0; stage < STAGES; stage++) {
         Ledger step = {0};
-        spec.shards.shape = (ModelShape){L, 4, C, T, 389};
+        spec.shards.shape = (ModelShape)GPT2_SHAPE(L, 4, C, T, 389);
         spec.shards.zero_stage = 1, spec.shards.ranks = CONTEXT * 3, spec.shards.tensor_ranks = TENSOR,
         spec.context_ranks = CONTEXT;
         spec.pipeline = (PipelineSpec){.stages = STAGES, .stage = stage, .parts = 1, .micro_batches = M};

@@ -9,7 +9,7 @@ enum { STEPS = 3 };
 
 static Model *model_of(DType act, OptimizerMemory memory) {
     return model_create((
-        ModelSpec){.shards = {.shape = {2, 3, 42, 96, 389}, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
+        ModelSpec){.shards = {.shape = GPT2_SHAPE(2, 3, 42, 96, 389), .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
                    .optimizer = &OPTIMIZER_ADAMW,
                    .B = 1,
                    .T = 16,

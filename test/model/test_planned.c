@@ -89,7 +89,7 @@ static void test_step(void **state) {
     for (int v = 0; v < COUNT(vocabularies); v++)
         for (int b = 0; b < COUNT(sizes); b++)
             for (Recompute r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++) {
-                ModelShape shape = {2, 3, 42, 96, vocabularies[v]};
+                ModelShape shape = GPT2_SHAPE(2, 3, 42, 96, vocabularies[v]);
                 run_model(shape, F32, sizes[b][0], sizes[b][1], r);
                 run_model(shape, BF16, sizes[b][0], sizes[b][1], r);
             }

@@ -210,9 +210,9 @@ def shapes():
 
 
 def initial(name, shape):
-    if "ln_" in name and name.endswith("weight"):
+    if "norm" in name or ("ln_" in name and name.endswith("weight")):
         return exact(*shape, scale=0.1, shift=1.0)
-    scale = 0.02 / math.sqrt(2 * L) if name.endswith("c_proj.weight") else 0.02
+    scale = 0.02 / math.sqrt(2 * L) if name.endswith(("c_proj.weight", "o_proj.weight", "down_proj.weight")) else 0.02
     return exact(*shape, scale=scale)  # biases too: a zero would hide faults
 
 
@@ -241,7 +241,7 @@ def learning_rate(s):
     return LR * (FINAL + (1 - FINAL) * (1 + math.cos(math.pi * (s - WARMUP) / (STEPS - WARMUP))) / 2)
 
 
-def model_records(name):
+def model_records(name, shapes=shapes, model_loss=model_loss):
     w = Writer(name)
     p = {name: leaf(initial(name, shape)) for name, shape in shapes()}
     for name, t in p.items():
@@ -271,6 +271,62 @@ def model_records(name):
     print(name, "losses", losses, "norms", norms)
 
 
+# --- llama --------------------------------------------------------------------------------------------------------------------------
+
+KEYS, INNER, EPS, THETA, SCALING = 2, 92, 1e-5, 10000.0, (8.0, 1.0, 4.0, 64)  # factor, low, high, original positions
+LLAMA = 2, 4, 48, 389, 40, 4, 20
+
+
+def llama_shapes(tied):
+    yield "model.embed_tokens.weight", (V, C)
+    kv = C // H * KEYS
+    for i in range(L):
+        for name, shape in (("input_layernorm", (C,)), ("self_attn.q_proj", (C, C)), ("self_attn.k_proj", (kv, C)), ("self_attn.v_proj", (kv, C)),
+                            ("self_attn.o_proj", (C, C)), ("post_attention_layernorm", (C,)), ("mlp.gate_proj", (INNER, C)),
+                            ("mlp.up_proj", (INNER, C)), ("mlp.down_proj", (C, INNER))):
+            yield f"model.layers.{i}.{name}.weight", shape
+    if not tied:
+        yield "lm_head.weight", (V, C)
+    yield "model.norm.weight", (C,)
+
+
+def llama_frequencies():
+    """As transformers' rope_type llama3 scales them; rounded to fp32, as every implementation keeps them."""
+    D, (factor, low, high, original) = C // H, SCALING
+    plain = THETA ** (-torch.arange(0, D, 2).double() / D)
+    turns = original * plain / (2 * math.pi)
+    share = ((turns - low) / (high - low)).clamp(0, 1)
+    return ((1 - share) * plain / factor + share * plain).float().double()
+
+
+def llama_loss(p, inputs, targets):
+    angles = torch.outer(torch.arange(T).double(), llama_frequencies())
+    cos, sin = torch.cat([angles, angles], 1).cos(), torch.cat([angles, angles], 1).sin()
+
+    def norm(x, name):
+        return p[name + ".weight"] * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS))
+
+    def linear(x, name):
+        return x @ p[name + ".weight"].T
+
+    def turned(x):
+        return x * cos + torch.cat([-x[..., C // H // 2:], x[..., :C // H // 2]], 3) * sin
+
+    batch = inputs.shape[0]
+    x = p["model.embed_tokens.weight"][inputs]
+    for i in range(L):
+        h = f"model.layers.{i}."
+        y = norm(x, h + "input_layernorm")
+        q, k, v = (linear(y, h + f"self_attn.{n}_proj").reshape(batch, T, -1, C // H).transpose(1, 2) for n in "qkv")
+        k, v = (t.repeat_interleave(H // KEYS, 1) for t in (turned(k), v))
+        scores = (turned(q) @ k.transpose(2, 3) / math.sqrt(C // H)).masked_fill(torch.ones(T, T).tril() == 0, -math.inf)
+        x = x + linear((scores.softmax(3) @ v).transpose(1, 2).reshape(batch, T, C), h + "self_attn.o_proj")
+        y = norm(x, h + "post_attention_layernorm")
+        x = x + linear(F.silu(linear(y, h + "mlp.gate_proj")) * linear(y, h + "mlp.up_proj"), h + "mlp.down_proj")
+    head = p.get("lm_head.weight", p["model.embed_tokens.weight"])
+    return F.cross_entropy((norm(x, "model.norm") @ head.T).reshape(-1, V), targets.reshape(-1))
+
+
 if __name__ == "__main__":
     os.makedirs(DATA, exist_ok=True)
     op_records()
@@ -279,3 +335,7 @@ if __name__ == "__main__":
     model_records("grid")
     norm_records()
     head_records()
+    L, H, C, V, T, B, STEPS = LLAMA
+    torch.manual_seed(2302)
+    model_records("llama", lambda: llama_shapes(tied=False), llama_loss)
+    model_records("llama_tied", lambda: llama_shapes(tied=True), llama_loss)

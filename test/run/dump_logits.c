@@ -10,6 +10,7 @@
 
 #include "core/io.h"
 #include "core/json.h"
+#include "model/hf_gpt2.h"
 #include "model/model.h"
 #include "run/checkpoint/checkpoint.h"
 
@@ -21,13 +22,11 @@ static ModelShape read_shape(const char *folder) {
     int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
     if (bytes < 0) fail(EXIT_DATA, "%s: %s", path, strerror((int)-bytes));
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault)) fail(EXIT_DATA, "%s: %s", path, fault.text);
-    static const char *const keys[] = {"n_layer", "n_head", "n_embd", "n_positions", "vocab_size"};
-    int64_t                  size[5];
-    for (int i = 0; i < 5; i++) size[i] = (int64_t)cJSON_GetNumberValue(json_member(json.root, keys[i]));
+    ModelShape shape = hf_config_shape(json.root, path);
     json_free(&json);
     free(text);
     free(path);
-    return (ModelShape){size[0], size[1], size[2], size[3], size[4]};
+    return shape;
 }
 
 int main(int argc, char **argv) {

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 /* No two sizes have a factor in common but that of the heads, 12. */
-static const ModelShape SHAPE = {3, 12, 84, 41, 389};
+static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
 /* How many bytes of memory a rank promises, and that its copies need no more. */
 static void expect_room(const Layout *l, const FileRuns *f) {

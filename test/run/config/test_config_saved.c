@@ -9,6 +9,7 @@ static void test_presets(void **state) {
     (void)state;
     static const struct { const char *name; int64_t parameters; } want[] = {
         {"gpt2-124m", 124439808}, {"gpt2-355m", 354823168}, {"gpt2-774m", 774030080}, {"gpt2-1558m", 1557611200},
+        {"llama-160m", 162417408}, {"llama3-1b", 1235814400}, {"llama3-8b", 8030261248},
     };
     for (size_t i = 0; i < COUNT(want); i++) {
         const Preset *p = preset_find(want[i].name);
@@ -24,7 +25,7 @@ static void test_presets(void **state) {
         free(param);
         assert_true(parameters == by_table);
     }
-    Config  c = {.model = {.shape = {1, 1, 876706527, 1, 1}}}; /* 12 C^2 + 17 C, just below 2^63 */
+    Config  c = {.model = {.shape = GPT2_SHAPE(1, 1, 876706527, 1, 1)}}; /* 12 C^2 + 17 C, just below 2^63 */
     int64_t parameters;
     assert_true(model_parameters(c.model.shape, &parameters));
     assert_true(parameters == 12 * c.model.shape.n_embd * c.model.shape.n_embd + 17 * c.model.shape.n_embd);

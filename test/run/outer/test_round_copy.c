@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 /* No two sizes have a factor in common but that of the heads, 12. */
-static const ModelShape SHAPE = {3, 12, 84, 41, 389};
+static const ModelShape SHAPE = GPT2_SHAPE(3, 12, 84, 41, 389);
 
 /* The spans of one rank, as shards_create lists them. */
 static void list_spans(Shards *z) {

@@ -1,0 +1,126 @@
+/* hf_llama.c - see hf_llama.h. */
+#include "model/hf_llama.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "core/json_text.h"
+#include "model/hf_gpt2.h"
+
+int hf_llama_text(ModelShape g, const char *end, const char *dtype, char *text) {
+    char scaling[240] = "null";
+    if (g.rope_factor != 0.0)
+        snprintf(scaling, sizeof scaling,
+                 "{\"rope_type\": \"llama3\", \"factor\": %.15g, \"low_freq_factor\": %.15g, \"high_freq_factor\": %.15g, "
+                 "\"original_max_position_embeddings\": %" PRId64 "}",
+                 g.rope_factor, g.rope_low_freq_factor, g.rope_high_freq_factor, g.rope_original_positions);
+    return snprintf(text, HF_CONFIG_BYTES,
+        "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"llama\",\n  \"vocab_size\": %" PRId64
+        ",\n  \"max_position_embeddings\": %" PRId64 ",\n  \"hidden_size\": %" PRId64 ",\n  \"intermediate_size\": %" PRId64
+        ",\n  \"num_hidden_layers\": %" PRId64 ",\n  \"num_attention_heads\": %" PRId64 ",\n  \"num_key_value_heads\": %" PRId64
+        ",\n  \"head_dim\": %" PRId64 ",\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": %.15g,\n  \"rope_theta\": %.15g,\n"
+        "  \"rope_scaling\": %s,\n  \"attention_bias\": false,\n  \"mlp_bias\": false,\n  \"attention_dropout\": 0.0,\n"
+        "  \"initializer_range\": 0.02,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": %s,\n"
+        "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
+        g.vocab_size, g.n_positions, g.n_embd, dim_size(DIM_FC, g), g.n_layer, g.n_head, shape_kv_heads(g), g.n_embd / g.n_head,
+        g.norm_eps, g.rope_theta, scaling, end, end, g.tie_embeddings ? "true" : "false", dtype, dtype);
+}
+
+/* --- read --------------------------------------------------------------------------------------------------------- */
+
+/* A number above 0, `fallback` where the key is missing or null. */
+static double real_of(const cJSON *config, const char *key, double fallback, const char *path) {
+    const cJSON *n = json_member(config, key);
+    if (!n || cJSON_IsNull(n)) return fallback;
+    if (!cJSON_IsNumber(n) || !(n->valuedouble > 0.0) || !isfinite(n->valuedouble)) hf_refuse_key(path, n, "a number above 0 is expected");
+    return n->valuedouble;
+}
+
+static int64_t size_or(const cJSON *config, const char *key, int64_t fallback, const char *path) {
+    const cJSON *n = json_member(config, key);
+    return !n || cJSON_IsNull(n) ? fallback : hf_size_of(config, key, path);
+}
+
+/* transformers 5 has theta in rope_parameters, beside the scaling. */
+static const cJSON *rope_of(const cJSON *config) {
+    const cJSON *rope = json_member(config, "rope_parameters");
+    return cJSON_IsObject(rope) ? rope : json_member(config, "rope_scaling");
+}
+
+static void take_scaling(ModelShape *shape, const cJSON *config, const char *path) {
+    const cJSON *rope = rope_of(config), *type = json_member(rope, "rope_type");
+    if (!cJSON_IsObject(rope)) return;
+    shape->rope_theta = real_of(rope, "rope_theta", shape->rope_theta, path);
+    if (!type) type = json_member(rope, "type");
+    if (!type || hf_is_word(type, "default")) return;
+    if (!hf_is_word(type, "llama3")) hf_refuse_key(path, type, "llama3 is computed here");
+    shape->rope_factor = real_of(rope, "factor", 8.0, path);
+    shape->rope_low_freq_factor = real_of(rope, "low_freq_factor", 1.0, path);
+    shape->rope_high_freq_factor = real_of(rope, "high_freq_factor", 4.0, path);
+    shape->rope_original_positions = hf_size_of(rope, "original_max_position_embeddings", path);
+    if (shape->rope_factor < 1.0 || shape->rope_low_freq_factor >= shape->rope_high_freq_factor)
+        hf_refuse_key(path, type, "its factor must be at least 1, and low_freq_factor less than high_freq_factor");
+}
+
+static void refuse_unlike(const cJSON *config, const char *path, ModelShape shape) {
+    const cJSON *activation = json_member(config, "hidden_act"), *head_dim = json_member(config, "head_dim");
+    static const char *const biases[] = {"attention_bias", "mlp_bias"};
+    if (activation && !hf_is_word(activation, "silu")) hf_refuse_key(path, activation, "silu is computed here");
+    if (cJSON_IsNumber(head_dim) && head_dim->valuedouble != (double)(shape.n_embd / shape.n_head))
+        hf_refuse_key(path, head_dim, "hidden_size / num_attention_heads is a head's size here");
+    for (int i = 0; i < 2; i++)
+        if (cJSON_IsTrue(json_member(config, biases[i]))) hf_refuse_key(path, json_member(config, biases[i]), "there are no biases here");
+}
+
+ModelShape hf_llama_shape(const cJSON *config, const char *path) {
+    int64_t    heads = hf_size_of(config, "num_attention_heads", path);
+    ModelShape shape = {.n_layer = hf_size_of(config, "num_hidden_layers", path),
+                        .n_head = heads,
+                        .n_embd = hf_size_of(config, "hidden_size", path),
+                        .n_positions = size_or(config, "max_position_embeddings", 2048, path),
+                        .vocab_size = hf_size_of(config, "vocab_size", path),
+                        .arch = ARCH_LLAMA,
+                        .tie_embeddings = cJSON_IsTrue(json_member(config, "tie_word_embeddings")),
+                        .n_kv_head = size_or(config, "num_key_value_heads", heads, path),
+                        .n_inner = hf_size_of(config, "intermediate_size", path),
+                        .norm_eps = real_of(config, "rms_norm_eps", 1e-6, path),
+                        .rope_theta = real_of(config, "rope_theta", 10000.0, path),
+                        .rope_low_freq_factor = 1.0, .rope_high_freq_factor = 4.0, .rope_original_positions = 8192};
+    take_scaling(&shape, config, path);
+    if (shape.n_embd % (2 * shape.n_head) != 0 || shape.n_head % shape.n_kv_head != 0)
+        fail(EXIT_DATA,
+             "%s: %lld heads of a width of %lld with %lld heads of keys: the width must be an even multiple of the heads, and "
+             "the heads a multiple of those of keys",
+             path, (long long)shape.n_head, (long long)shape.n_embd, (long long)shape.n_kv_head);
+    refuse_unlike(config, path, shape);
+    return shape;
+}
+
+/* --- compared ----------------------------------------------------------------------------------------------------- */
+
+static int differ(double a, double b) { return fabs(a - b) > 1e-6 * fabs(b); }
+
+void hf_llama_expect(const cJSON *config, const char *path, ModelShape ours) {
+    const cJSON *type = json_member(config, "model_type");
+    if (type && !hf_is_word(type, "llama")) hf_refuse_key(path, type, "model.arch is llama");
+    ModelShape theirs = hf_llama_shape(config, path);
+    struct { const char *key; double theirs, ours; } of[] = {
+        {"model.n_head", (double)theirs.n_head, (double)ours.n_head},
+        {"model.n_kv_head", (double)theirs.n_kv_head, (double)shape_kv_heads(ours)},
+        {"model.tie_embeddings", theirs.tie_embeddings, ours.tie_embeddings},
+        {"model.norm_eps", theirs.norm_eps, ours.norm_eps},
+        {"model.rope_theta", theirs.rope_theta, ours.rope_theta},
+        {"model.rope_factor", theirs.rope_factor, ours.rope_factor},
+        {"model.rope_low_freq_factor", theirs.rope_low_freq_factor, ours.rope_low_freq_factor},
+        {"model.rope_high_freq_factor", theirs.rope_high_freq_factor, ours.rope_high_freq_factor},
+        {"model.rope_original_positions", (double)theirs.rope_original_positions, (double)ours.rope_original_positions},
+    };
+    int scaled = theirs.rope_factor != 0.0 || ours.rope_factor != 0.0;
+    for (int i = 0; i < (scaled ? 9 : 6); i++)
+        if (differ(of[i].theirs, of[i].ours))
+            fail(EXIT_DATA, "%s: this model has %s = %g, ours %g (the shapes of weights do not show it): give %s = %g", path, of[i].key,
+                 of[i].theirs, of[i].ours, of[i].key, of[i].theirs);
+}

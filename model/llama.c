@@ -1,0 +1,171 @@
+/* llama.c - Llama's block: Touvron et al., arXiv:2302.13971; Grattafiori et al., arXiv:2407.21783. RMSNorm, rotary
+ * positions, heads that share keys and values, SwiGLU, no biases.
+ *
+ * A block is two branches off the residual stream, each opened by a norm that is fused with the joining of the branch
+ * before it:
+ *   (+) residual -> norm -> qkv -> rope -> attention -> o -> (+) residual_mid -> norm -> gate, up -> swiglu -> down -> (+)
+ *   residual of the next block
+ *
+ * Matrices are [out,in], as Hugging Face's files have them: products are those of the head. The rows of q, k and v are
+ * neighbours in memory and are read as one matrix, and so are those of gate and up.
+ */
+#include "layers/layers.h"
+#include "model/block.h"
+
+typedef struct {
+    Tensor norm_1, q, k, v, o;        /* [C] [C,C] [KV,C] [KV,C] [C,C]  */
+    Tensor norm_2, gate, up, down;    /* [C] [F,C] [F,C] [C,F]          */
+} BlockParams;
+
+/* N = B*T rows; with t tensor ranks n = N/t of them in the stream, and H/t heads; F = n_inner. */
+typedef struct {
+    Tensor residual;                  /* [n,C]  act  the stream entering the block           */
+    Tensor norm_1, rstd_1;            /* [n,C] act, [n] f32                                  */
+    Tensor qkv;                       /* [past+N,QKV/t] act, q and k turned: sampling keeps those of tokens before */
+    Tensor attention, lse;            /* [N,C/t]  act, [B*H/t,T] f32                         */
+    Tensor residual_mid;              /* [n,C]  act  after attention                         */
+    Tensor norm_2, rstd_2;
+    Tensor gate_up;                   /* [N,2F/t] act; in backward it becomes its gradient   */
+    Tensor swiglu;                    /* [N,F/t] act                                         */
+    Tensor dqkv, dswiglu;             /* [N,QKV/t] [N,F/t] act                               */
+} BlockActs;
+
+#define PARAM(type, field) offsetof(type, field)
+static const ParamRow EMBEDDING_ROWS[] = {
+    {"model.embed_tokens.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
+};
+static const ParamRow BLOCK_ROWS[] = {
+    {"input_layernorm.weight", PARAM(BlockParams, norm_1), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
+    {"self_attn.q_proj.weight", PARAM(BlockParams, q), {DIM_C, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
+    {"self_attn.k_proj.weight", PARAM(BlockParams, k), {DIM_KV, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
+    {"self_attn.v_proj.weight", PARAM(BlockParams, v), {DIM_KV, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
+    {"self_attn.o_proj.weight", PARAM(BlockParams, o), {DIM_C, DIM_C}, INIT_RESIDUAL, GROUP_MATRIX, CUT_COLUMNS},
+    {"post_attention_layernorm.weight", PARAM(BlockParams, norm_2), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
+    {"mlp.gate_proj.weight", PARAM(BlockParams, gate), {DIM_FC, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
+    {"mlp.up_proj.weight", PARAM(BlockParams, up), {DIM_FC, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
+    {"mlp.down_proj.weight", PARAM(BlockParams, down), {DIM_C, DIM_FC}, INIT_RESIDUAL, GROUP_MATRIX, CUT_COLUMNS},
+};
+/* The norm comes last: one element of its gradient is what tests spoil (model/shards.h). A tied head has no row. */
+static const ParamRow FINAL_ROWS[] = {
+    {"lm_head.weight", PARAM(FinalParams, head), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
+    {"model.norm.weight", PARAM(FinalParams, norm_w), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
+};
+
+#define ACT(field) offsetof(BlockActs, field)
+static const ActRow ACT_ROWS[] = {
+    {ACT(residual), ACT_OWN_ALL_C, TYPE_ACT, KEEP_STREAM, NO_ALIAS},
+    {ACT(norm_1), ACT_OWN_ALL_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
+    {ACT(rstd_1), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(qkv), ACT_PAST_N_QKV, TYPE_ACT, KEEP_CACHE, NO_ALIAS},
+    {ACT(attention), ACT_N_C, TYPE_ACT, KEEP_STATE, NO_ALIAS},
+    {ACT(lse), ACT_HEADS_T, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(residual_mid), ACT_OWN_ALL_C, TYPE_ACT, KEEP_STATE, ACT(residual)},
+    {ACT(norm_2), ACT_OWN_ALL_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
+    {ACT(rstd_2), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(gate_up), ACT_N_2FC, TYPE_ACT, KEEP_STATE, NO_ALIAS},
+    {ACT(swiglu), ACT_N_FC, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
+    {ACT(dqkv), ACT_PAST_N_QKV, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
+    {ACT(dswiglu), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
+};
+
+/* Matrices that are neighbours in memory, from `first` to `last`, as one with `rows` rows. */
+static Tensor joined(Tensor first, Tensor last, int64_t rows) {
+    Tensor all = tensor_2d(first.data, first.type, rows, first.dim[1]);
+    CHECK(!all.data || (char *)all.data + tensor_bytes(all) == (char *)last.data + tensor_bytes(last),
+          "matrices of %lld rows are no neighbours", (long long)rows);
+    return all;
+}
+static Tensor qkv_of(const BlockParams *w) { return joined(w->q, w->v, w->q.dim[0] + 2 * w->k.dim[0]); }
+static Tensor gate_up_of(const BlockParams *w) { return joined(w->gate, w->up, 2 * w->gate.dim[0]); }
+
+static float eps_of(const BlockRun *r) { return (float)r->shape.norm_eps; }
+
+/* Computes, from norm_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
+static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
+    Tensor rows = batch_rows(r, x->qkv);
+    head_forward(r->s, rows, gather_rows(r, x->norm_1, r->update), qkv_of(w));
+    rope_forward(r->s, rows, r->frequencies, heads_of(r), r->e.T, r->e.past, context_part(r->context));
+    attend(r, x->attention, x->lse, x->qkv);
+    head_forward(r->s, r->update, x->attention, w->o);
+    residual_rmsnorm_forward(r->s, x->residual_mid, x->norm_2, x->rstd_2, x->residual, sum_rows(r, r->update), w->norm_2,
+                             eps_of(r));
+    head_forward(r->s, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
+    swiglu_forward(r->s, x->swiglu, x->gate_up);
+}
+
+static void forward(BlockRun *r, void *acts, const void *weights) {
+    const BlockActs   *x = (const BlockActs *)acts;
+    const BlockParams *w = (const BlockParams *)weights;
+    if (r->mid.data)
+        residual_rmsnorm_forward(r->s, x->residual, x->norm_1, x->rstd_1, r->mid, own_rows(r, r->update), w->norm_1, eps_of(r));
+    else rmsnorm_forward(r->s, x->norm_1, x->rstd_1, x->residual, w->norm_1, eps_of(r));
+    inner_forward(r, x, w);
+    head_forward(r->s, r->update, x->swiglu, w->down);
+    sum_rows(r, r->update);
+}
+
+/* The same ops on the same inputs. */
+static void recompute(BlockRun *r, void *acts, const void *weights) {
+    const BlockActs   *x = (const BlockActs *)acts;
+    const BlockParams *w = (const BlockParams *)weights;
+    if (r->recompute == RECOMPUTE_NONE) return;
+    rmsnorm_forward(r->s, x->norm_1, x->rstd_1, x->residual, w->norm_1, eps_of(r));
+    if (r->recompute == RECOMPUTE_BLOCK) {
+        inner_forward(r, x, w);
+    } else {
+        rmsnorm_forward(r->s, x->norm_2, x->rstd_2, x->residual_mid, w->norm_2, eps_of(r));
+        swiglu_forward(r->s, x->swiglu, x->gate_up);
+    }
+}
+
+static void backward(BlockRun *r, void *acts, const void *weights, const void *grads) {
+    const BlockActs   *x = (const BlockActs *)acts;
+    const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
+    Tensor             dattention = x->attention; /* in the room of update, which is free between its uses below */
+    dattention.data = r->update.data;
+    head_backward(r->s, x->dswiglu, d->down, gather_rows(r, r->dresidual, r->dbranch), x->swiglu, w->down);
+    swiglu_backward(r->s, x->gate_up, x->dswiglu, x->gate_up);
+    head_backward(r->s, r->dbranch, gate_up_of(d), x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
+    rmsnorm_backward(r->s, r->dresidual, d->norm_2, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->norm_2, x->rstd_2);
+
+    head_backward(r->s, dattention, d->o, gather_rows(r, r->dresidual, r->dbranch), x->attention, w->o);
+    attend_backward(r, x->dqkv, dattention, x->attention, x->lse, x->qkv);
+    rope_backward(r->s, x->dqkv, r->frequencies, heads_of(r), r->e.T, 0, context_part(r->context));
+    head_backward(r->s, r->dbranch, qkv_of(d), x->dqkv, gather_rows(r, x->norm_1, r->update), qkv_of(w));
+    rmsnorm_backward(r->s, r->dresidual, d->norm_1, r->dresidual, sum_rows(r, r->dbranch), x->residual, w->norm_1, x->rstd_1);
+}
+
+static void final_forward(const BlockRun *r, FinalActs x, FinalParams w) {
+    residual_rmsnorm_forward(r->s, x.residual, x.y, x.rstd, r->mid, own_rows(r, r->update), w.norm_w, eps_of(r));
+}
+
+static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams d) {
+    Tensor nothing = r->dresidual; /* flows past the last norm */
+    nothing.data = NULL;
+    rmsnorm_backward(r->s, r->dresidual, d.norm_w, nothing, dy, x.residual, w.norm_w, x.rstd);
+}
+
+#define TABLE(rows, from, type) {rows + from, sizeof rows / sizeof *rows - from, sizeof(type)}
+#define KIND(final_from)                               \
+    {                                                  \
+        .name = "llama",                               \
+        .prefix = "",                                  \
+        .blocks = "model.layers",                      \
+        .embedding = TABLE(EMBEDDING_ROWS, 0, EmbeddingParams), \
+        .block = TABLE(BLOCK_ROWS, 0, BlockParams),    \
+        .final = TABLE(FINAL_ROWS, final_from, FinalParams), \
+        .act = ACT_ROWS,                               \
+        .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS,    \
+        .act_bytes = sizeof(BlockActs),                \
+        .entry = ACT(residual),                        \
+        .mid = ACT(residual_mid),                      \
+        .forward = forward,                            \
+        .recompute = recompute,                        \
+        .backward = backward,                          \
+        .final_forward = final_forward,                \
+        .final_backward = final_backward,              \
+        .has_own_head = (final_from) == 0,             \
+        .has_rope = 1,                                 \
+    }
+const BlockKind BLOCK_LLAMA = KIND(0);
+const BlockKind BLOCK_LLAMA_TIED = KIND(1);

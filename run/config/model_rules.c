@@ -1,0 +1,64 @@
+/* model_rules.c - the rules of model.arch: what a kind of model needs, and what it does not have. */
+#include <inttypes.h>
+
+#include "run/config/config_load.h"
+
+/* A fault about the key: rules that need it are skipped from here on. */
+#define REFUSE(load, name, ...)                                                         \
+    do {                                                                                \
+        Keys keys_ = {name, "model.arch", NULL};                                        \
+        if (!rule_usable(load, keys_)) break;                                           \
+        faults_add(&(load)->faults, rule_where(load, keys_), __VA_ARGS__);              \
+        config_given(load, name)->faulty = 1;                                           \
+    } while (0)
+
+static void rules_of_gpt2(ConfigLoad *load, ModelShape s) {
+    if (shape_kv_heads(s) != s.n_head)
+        REFUSE(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 ": the heads of model.arch = \"gpt2\" share no keys; leave it out, or "
+               "model.arch = \"llama\"", s.n_kv_head);
+    if (s.n_inner && s.n_inner != 4 * s.n_embd)
+        REFUSE(load, "model.n_inner", "model.n_inner = %" PRId64 ": model.arch = \"gpt2\" has 4 x model.n_embd = %" PRId64
+               "; leave it out, or model.arch = \"llama\"", s.n_inner, 4 * s.n_embd);
+    if (!s.tie_embeddings)
+        REFUSE(load, "model.tie_embeddings", "model.tie_embeddings = false: the head of model.arch = \"gpt2\" is its embedding; "
+               "leave it out, or model.arch = \"llama\"");
+    if (s.norm_eps != 1e-5)
+        REFUSE(load, "model.norm_eps", "model.norm_eps = %g: model.arch = \"gpt2\" has 1e-5; leave it out, or model.arch = \"llama\"", s.norm_eps);
+    if (s.rope_theta != 10000.0 || s.rope_factor != 0.0)
+        REFUSE(load, s.rope_factor != 0.0 ? "model.rope_factor" : "model.rope_theta",
+               "model.arch = \"gpt2\" has no rotary positions: leave model.rope_theta and model.rope_factor out, or model.arch = \"llama\"");
+}
+
+static void rules_of_scaling(ConfigLoad *load, ModelShape s) {
+    if (s.rope_factor == 0.0) return;
+    if (s.rope_factor < 1.0)
+        REFUSE(load, "model.rope_factor", "model.rope_factor = %g must be 0, for none, or at least 1", s.rope_factor);
+    else if (s.rope_low_freq_factor <= 0.0 || s.rope_low_freq_factor >= s.rope_high_freq_factor)
+        REFUSE(load, "model.rope_low_freq_factor",
+               "model.rope_low_freq_factor = %g must be more than 0 and less than model.rope_high_freq_factor = %g; Llama 3 has 1 and 4",
+               s.rope_low_freq_factor, s.rope_high_freq_factor);
+}
+
+static void rules_of_llama(ConfigLoad *load, ModelShape s) {
+    if (s.n_inner == 0)
+        REFUSE(load, "model.n_inner", "missing key \"model.n_inner\": width of the MLP, which model.arch = \"llama\" needs; often 8/3 of "
+               "model.n_embd, here %" PRId64, (s.n_embd * 8 / 3 + 63) / 64 * 64);
+    if (s.n_head % s.n_kv_head) {
+        int64_t below = s.n_kv_head < s.n_head ? s.n_kv_head : s.n_head;
+        while (s.n_head % below) below--;
+        REFUSE(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 " must divide model.n_head = %" PRId64 ": %" PRId64, s.n_kv_head,
+               s.n_head, below);
+    }
+    if (s.n_embd % s.n_head == 0 && s.n_embd / s.n_head % 2)
+        REFUSE(load, "model.n_embd", "model.n_embd / model.n_head = %" PRId64 " channels of a head must be even: rotary positions turn pairs; "
+               "model.n_embd = %" PRId64, s.n_embd / s.n_head, s.n_embd + s.n_head);
+    rules_of_scaling(load, s);
+}
+
+void rules_of_model(ConfigLoad *load) {
+    ModelShape s = load->config->model.shape;
+    Keys       sizes = {"model.arch", "model.n_head", "model.n_embd", NULL};
+    if (!rule_usable(load, sizes)) return;
+    if (s.arch == ARCH_GPT2) rules_of_gpt2(load, s);
+    else rules_of_llama(load, s);
+}

@@ -1,0 +1,183 @@
+/* curve_fixture.h - a whole model on one rank against PyTorch's float64 record of twenty AdamW steps
+ * (test/ref/generate.py). The test that includes it names the model first: SHAPE, of T positions, and RECORDS, a file.
+ */
+#ifndef TEST_MODEL_CURVE_FIXTURE_H
+#define TEST_MODEL_CURVE_FIXTURE_H
+
+#include "core/rng.h"
+#include "model/gpt.h"
+#include "model/optimizer.h"
+
+enum { STEPS = 20, WARMUP = 5, SEQUENCES = 4 };
+static const double   LEARNING_RATE = 1e-3, FINAL_FRACTION = 0.1, GRAD_CLIP = 1.0;
+
+/* The bounds of the fp32 model. PyTorch's own fp32 gets 1.1e-7 for the losses and 4.5e-7 for the gradients. */
+static const double LOSS_ALLOWED = 1e-6, GRADIENT_ALLOWED = 2e-6, WEIGHT_ALLOWED = 1e-5;
+
+typedef struct {
+    RecordFile records;
+    Arena      params, grads, activations, state, tokens;
+    Stream     stream;
+    StepSums   sums;
+    Shards    *shards;
+    Gpt        gpt;
+    Optimizer  optimizer;
+} Model;
+
+static inline void load_initial(Model *m) {
+    for (int i = 0; i < m->shards->spans; i++) {
+        Span         span = m->shards->span[i];
+        const Param *p = &m->shards->layout.param[span.param];
+        char         name[80];
+        snprintf(name, sizeof name, "init.%s", p->name);
+        const Record *r = record_find(&m->records, name);
+        Tensor master = optimizer_master(&m->optimizer, span);
+        for (int64_t k = 0; k < span.elems; k++) tensor_set(master, k, (float)record_value(r, span.first + k));
+    }
+    optimizer_publish(&m->optimizer, &m->stream);
+}
+
+/* The layout is that of three ranks, whose padding must matter to nobody. */
+static inline Model *model_create(DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
+    Model *m = (Model *)calloc(1, sizeof *m);
+    m->records = record_load(RECORDS);
+    m->params = stage_arena("params", 8 << 20), m->grads = stage_arena("grads", 8 << 20),
+    m->state = stage_arena("optimizer", 16 << 20);
+    m->activations = stage_arena("activations", 64 << 20), m->tokens = stage_arena("tokens", 1 << 20);
+    m->sums = step_sums_create(&m->activations);
+    m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = 3, .act = act, .use = use},
+                              model_layout(SHAPE, (LayoutPlace){3, 1, 0, NULL}), m->sums, &m->params, &m->grads);
+    m->gpt = gpt_create(m->shards, (GptSpec){B, positions, NULL, NULL, 1, recompute}, &m->activations);
+    m->stream = stream_create(STAGE_SCRATCH); stage_watch(m->stream);
+    m->optimizer = optimizer_create(&OPTIMIZER_ADAMW, m->shards, MEMORY_DEVICE, &m->state);
+    load_initial(m);
+    return m;
+}
+
+static inline void model_destroy(Model *m) {
+    Arena *arenas[] = {&m->params, &m->grads, &m->activations, &m->state, &m->tokens};
+    for (int i = 0; i < COUNT(arenas); i++) stage_arena_destroy(arenas[i]);
+    stage_forget(m->stream), stream_destroy(&m->stream);
+    optimizer_destroy(&m->optimizer);
+    gpt_destroy(&m->gpt);
+    shards_destroy(m->shards);
+    record_unload(&m->records);
+    free(m);
+}
+
+/* Sequences [first, first + B) of step `step`, cut to their first `positions` tokens. */
+static inline Batch batch_of(Model *m, int64_t step, int64_t first, int64_t B, int64_t positions) {
+    const int32_t *tokens = (const int32_t *)record_find(&m->records, "tokens")->data + (step * SEQUENCES + first) * (T + 1);
+    stage_settle(); /* the micro-batch before may still read its tokens */
+    m->tokens.used_bytes = 0;
+    Batch batch = {arena_tensor(&m->tokens, I32, 2, B, positions, 1), arena_tensor(&m->tokens, I32, 2, B, positions, 1)};
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < positions; t++) {
+            ((int32_t *)batch.inputs.data)[b * positions + t] = tokens[b * (T + 1) + t];
+            ((int32_t *)batch.targets.data)[b * positions + t] = tokens[b * (T + 1) + t + 1];
+        }
+    return batch;
+}
+
+static inline double loss_sum(Model *m) {
+    StepValues values = step_sums_fetch(&m->sums, &m->stream);
+    return exact_value(&values.sum[SUM_LOSS]);
+}
+
+/* Loss and gradients of one step's four sequences, B at a time. */
+static inline double gradients(Model *m, int64_t step, int64_t B) {
+    shards_begin(m->shards, &m->stream);
+    step_sums_zero(&m->sums, &m->stream);
+    for (int64_t first = 0; first < SEQUENCES; first += B) {
+        Batch batch = batch_of(m, step, first, B, T);
+        gpt_forward(&m->gpt, &m->stream, batch);
+        gpt_backward(&m->gpt, &m->stream, batch, 1.0f / (SEQUENCES * T), MICRO_EARLIER);
+    }
+    return loss_sum(m) / (SEQUENCES * T);
+}
+
+static inline double learning_rate(int64_t s) {
+    if (s < WARMUP) return LEARNING_RATE * (double)(s + 1) / WARMUP;
+    double progress = (double)(s - WARMUP) / (STEPS - WARMUP);
+    return LEARNING_RATE * (FINAL_FRACTION + (1.0 - FINAL_FRACTION) * (1.0 + cos(acos(-1.0) * progress)) / 2.0);
+}
+
+static inline double gradient_norm(Model *m) { /* rank 0 answers for its pieces only, so the norm is taken over all of it here */
+    Tensor sum = step_sum(&m->sums, SUM_GRAD_SQUARES);
+    device_zero(&m->stream, sum);
+    for (int i = 0; i < m->shards->spans; i++)
+        norm_squared(&m->stream, sum, tensor_slice(m->shards->grads, m->shards->span[i].memory, m->shards->span[i].elems));
+    StepValues values = step_sums_fetch(&m->sums, &m->stream);
+    return sqrt(exact_value(&values.sum[SUM_GRAD_SQUARES]));
+}
+
+static inline void update(Model *m, int64_t step, double norm) {
+    AdamW h = {(float)learning_rate(step), 0.9f, 0.95f, 1e-8f, 0.1f, step + 1};
+    optimizer_update(&m->optimizer, &m->stream, h, norm > GRAD_CLIP ? (float)(GRAD_CLIP / norm) : 1.0f);
+}
+
+/* Worst ||got - want|| / ||want|| over the rows of the parameter table; got is parameter memory, want the records of
+ * that prefix. */
+static inline double worst_row(Model *m, Tensor memory, const char *prefix, int skip_qkv_bias) {
+    double worst = 0.0;
+    for (int i = 0; i < m->shards->layout.params; i++) {
+        const Param *p = &m->shards->layout.param[i];
+        char         name[80];
+        if (skip_qkv_bias && strstr(p->name, "c_attn.bias")) continue;
+        snprintf(name, sizeof name, "%s.%s", prefix, p->name);
+        const Record *r = record_find(&m->records, name);
+        double *want = (double *)malloc(sizeof(double) * (size_t)r->elems);
+        for (int64_t k = 0; k < r->elems; k++) want[k] = record_value(r, k);
+        double error = compare_norm(tensor_slice(memory, p->memory, p->elems), want);
+        if (getenv("COMPARE_VERBOSE")) printf("    %-48s %.2e\n", name, error);
+        if (!(error <= worst)) worst = error;
+        free(want);
+    }
+    return worst;
+}
+
+static inline double relative(double got, double want) { return fabs(got - want) / fabs(want); }
+
+/* Twenty steps of AdamW: losses, norms, first gradients and final weights. */
+static inline void follow_curve(void) {
+    Model  *m = model_create(F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
+    double  worst_loss = 0.0;
+    int64_t steps = stage_is_slow() ? STEPS / 4 : STEPS;
+    for (int64_t step = 0; step < steps; step++) {
+        double loss = gradients(m, step, 2), norm = gradient_norm(m);
+        worst_loss = fmax(worst_loss, relative(loss, record_value(record_find(&m->records, "loss"), step)));
+        assert_true(relative(norm, record_value(record_find(&m->records, "grad_norm"), step)) <= GRADIENT_ALLOWED + WEIGHT_ALLOWED);
+        if (step == 0) {
+            double worst = worst_row(m, m->shards->grads, "grad", 0);
+            print_message("step 1: worst gradient %.2e of %.0e\n", worst, GRADIENT_ALLOWED);
+            assert_true(worst <= GRADIENT_ALLOWED);
+        }
+        update(m, step, norm);
+    }
+    print_message("worst loss %.2e of %.0e\n", worst_loss, LOSS_ALLOWED);
+    assert_true(worst_loss <= LOSS_ALLOWED);
+    if (steps == STEPS) { /* the record holds the final weights */
+        double worst = worst_row(m, m->shards->params, "final", 1);
+        print_message("worst final weight %.2e of %.0e\n", worst, WEIGHT_ALLOWED);
+        assert_true(worst <= WEIGHT_ALLOWED);
+    }
+    model_destroy(m);
+}
+
+/* The same ops on the same inputs: the same bits. */
+static inline void recompute_all(void) {
+    for (int t = 0; t < stage_act_types(); t++) {
+        Model *kept = model_create(ACT_TYPES[t], 2, T, RECOMPUTE_NONE, GPT_TRAINING);
+        double loss = gradients(kept, 0, 2);
+        for (Recompute r = RECOMPUTE_LIGHT; r <= RECOMPUTE_BLOCK; r++) {
+            Model *m = model_create(ACT_TYPES[t], 2, T, r, GPT_TRAINING);
+            assert_true(gradients(m, 0, 2) == loss);
+            assert_same_bits(m->shards->grads, kept->shards->grads);
+            assert_true(m->activations.peak_bytes < kept->activations.peak_bytes);
+            model_destroy(m);
+        }
+        model_destroy(kept);
+    }
+}
+
+#endif

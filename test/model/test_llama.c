@@ -1,0 +1,91 @@
+/* test_llama.c - a whole model of kind llama against PyTorch's float64 record (test/ref/generate.py): heads that share
+ * keys, positions scaled as Llama 3's, a head of its own; and against itself: other micro-batches, recomputation,
+ * inference, tokens one by one.
+ */
+#include "test/ref/test.h"
+
+#include "model/params.h"
+
+enum { T = 40 };
+#define LLAMA_SHAPE(tied)                                                                                            \
+    {.n_layer = 2, .n_head = 4, .n_embd = 48, .n_positions = T, .vocab_size = 389, .arch = ARCH_LLAMA,               \
+     .tie_embeddings = tied, .n_kv_head = 2, .n_inner = 92, .norm_eps = 1e-5, .rope_theta = 10000, .rope_factor = 8, \
+     .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_positions = 64}
+static ModelShape  SHAPE = LLAMA_SHAPE(0);
+static const char *RECORDS = "test/ref/data/llama.rec";
+#include "test/model/curve_fixture.h"
+
+static void test_curve(void **state) {
+    (void)state;
+    follow_curve();
+}
+
+static void test_tied(void **state) {
+    (void)state;
+    SHAPE = (ModelShape)LLAMA_SHAPE(1), RECORDS = "test/ref/data/llama_tied.rec";
+    follow_curve();
+    SHAPE = (ModelShape)LLAMA_SHAPE(0), RECORDS = "test/ref/data/llama.rec";
+}
+
+static void test_recompute(void **state) {
+    (void)state;
+    recompute_all();
+}
+
+static void test_micro_batches(void **state) {
+    (void)state;
+    for (int64_t split = 1; split <= 4; split *= 4) {
+        Model *m = model_create(F32, split, T, RECOMPUTE_NONE, GPT_TRAINING);
+        double loss = gradients(m, 0, split);
+        assert_true(relative(loss, record_value(record_find(&m->records, "loss"), 0)) <= LOSS_ALLOWED);
+        assert_true(worst_row(m, m->shards->grads, "grad", 0) <= GRADIENT_ALLOWED);
+        model_destroy(m);
+    }
+}
+
+/* Logits of a sequence's last token: all tokens at once, and one after the other with keys and values kept. */
+static void test_sampling(void **state) {
+    (void)state;
+    enum { FIRST = 7, ALL = 12, V = 389 };
+    Model *m = model_create(F32, 1, T, RECOMPUTE_NONE, GPT_SAMPLING), *whole = model_create(F32, 1, T, RECOMPUTE_NONE, GPT_INFERENCE);
+    float  got[V], want[V];
+    Batch  batch = batch_of(m, 0, 0, 1, FIRST);
+    gpt_forward(&m->gpt, &m->stream, batch);
+    for (int64_t n = FIRST; n < ALL; n++) {
+        Batch all = batch_of(whole, 0, 0, 1, n + 1), one = batch_of(m, 0, 0, 1, 1);
+        stage_settle();
+        ((int32_t *)one.inputs.data)[0] = ((int32_t *)all.inputs.data)[n];
+        m->gpt.past = n;
+        gpt_forward(&m->gpt, &m->stream, one);
+        gpt_logits(&m->gpt, &m->stream, one, 0, got);
+        gpt_forward(&whole->gpt, &whole->stream, all);
+        gpt_logits(&whole->gpt, &whole->stream, all, n, want);
+        for (int v = 0; v < V; v++) assert_true(fabsf(got[v] - want[v]) <= 1e-6f);
+    }
+    model_destroy(m);
+    model_destroy(whole);
+}
+
+/* bf16: the bounds that test_gpt.c derives, with as many rounded values on the longest path. */
+static void test_bf16(void **state) {
+    (void)state;
+    Model *m = model_create(BF16, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
+    double u = 0.42 * 0x1p-8, loss = gradients(m, 0, 2), worst = worst_row(m, m->shards->grads, "grad", 0);
+    print_message("bf16 step 1: worst gradient %.2e of %.2e\n", worst, u * sqrt(70.0));
+    assert_true(worst <= u * sqrt(70.0));
+    assert_true(fabs(loss - record_value(record_find(&m->records, "loss"), 0)) <= 4.0 * u * sqrt(35.0) / sqrt(160.0));
+    model_destroy(m);
+}
+
+static int tests(void) {
+    const struct CMUnitTest all[] = {
+        cmocka_unit_test(test_curve),         cmocka_unit_test(test_tied),     cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_sampling), cmocka_unit_test(test_bf16),
+    };
+    return cmocka_run_group_tests_name("llama", all, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    return stage_main(argv, tests);
+}
