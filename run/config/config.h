@@ -22,6 +22,8 @@ typedef struct { int count; const char **item; } StringList;
 typedef enum { RESUME_AUTO, RESUME_NEVER, RESUME_MUST } Resume;
 typedef enum { ON_TROUBLE_STOP, ON_TROUBLE_SKIP, ON_TROUBLE_ROLLBACK, ON_TROUBLE_WARN } OnTrouble;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } ScheduleKind;
+typedef enum { DECAY_SQRT, DECAY_LINEAR } DecayShape;
+typedef enum { WEIGHT_DECAY_CONSTANT, WEIGHT_DECAY_LR, WEIGHT_DECAY_LINEAR } WeightDecaySchedule;
 typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } ParallelComm;
 typedef enum { SEND_DELTAS, SEND_GRADIENTS } OuterSend;
 typedef enum { WAIT_ALL, WAIT_NONE } OuterWait;
@@ -57,8 +59,17 @@ typedef struct {
         const char *tokenizer;
     } data;
     struct { int64_t global_tokens, micro_batch, seq_len; } batch;
-    struct { const char *name; double learning_rate, beta1, beta2, eps, weight_decay, grad_clip; } optimizer;
-    struct { int name; /* ScheduleKind */ int64_t warmup_steps; double final_lr_fraction, decay_fraction; } schedule;
+    struct {
+        const char *name;
+        double      learning_rate, beta1, beta2, eps, weight_decay, grad_clip;
+        int         weight_decay_schedule; /* WeightDecaySchedule */
+    } optimizer;
+    struct {
+        int     name;               /* ScheduleKind */
+        int64_t warmup_steps;
+        double  final_lr_fraction, decay_fraction;
+        int     decay;              /* DecayShape */
+    } schedule;
     int precision;                      /* Precision of model/precision.h */
     struct {
         int64_t tensor, context, pipeline, interleave, replicas, zero_stage;

@@ -33,6 +33,9 @@ static const char *const SPIKE_WORDS[] =
 static const char *const OPTIMIZER_WORDS[] = {"adamw", NULL};
 static const char *const SCHEDULE_WORDS[]  = {[SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear",
                                               [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_WSD] = "wsd", NULL};
+static const char *const DECAY_WORDS[]     = {[DECAY_SQRT] = "sqrt", [DECAY_LINEAR] = "linear", NULL};
+static const char *const WEIGHT_DECAY_WORDS[] = {[WEIGHT_DECAY_CONSTANT] = "constant", [WEIGHT_DECAY_LR] = "lr",
+                                                 [WEIGHT_DECAY_LINEAR] = "linear", NULL};
 static const char *const PRECISION_WORDS[] = {[PRECISION_AUTO] = "auto", [PRECISION_FP32] = "fp32", [PRECISION_TF32] = "tf32",
                                               [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", NULL};
 static const char *const COMM_WORDS[]      = {[PARALLEL_AUTO] = "auto", [PARALLEL_NCCL] = "nccl", [PARALLEL_RING] = "ring",
@@ -114,12 +117,15 @@ const Option OPTIONS[] = {
     REAL(optimizer.beta2, "0.95", 0, 1, "decay of the second moment", .half_open = 1, FIXED),
     REAL(optimizer.eps, "1e-8", 1e-30, 1, "added to the root of the second moment", FIXED),
     REAL(optimizer.weight_decay, "0.1", 0, BIG, "decoupled; on tensors with two or more dimensions only", FIXED),
+    CHOICE(optimizer.weight_decay_schedule, "\"constant\"", WEIGHT_DECAY_WORDS,
+           "weight_decay over the run: constant; lr: in proportion to the learning rate; linear: down to 0 at the end", FIXED),
     REAL(optimizer.grad_clip, "1.0", 0, BIG, "largest norm of the gradient; 0 = off", FIXED),
 
     CHOICE(schedule.name, "\"cosine\"", SCHEDULE_WORDS, "shape of the learning rate after the warmup", FIXED),
     INTEGER(schedule.warmup_steps, "0", 0, EXACT, "steps of linear warmup", FIXED),
     REAL(schedule.final_lr_fraction, "0.0", 0, 1, "learning rate at the end, as a fraction of the highest", FIXED),
     REAL(schedule.decay_fraction, "0.2", 0, 1, "wsd only: the last part of the run, in which the rate falls", FIXED),
+    CHOICE(schedule.decay, "\"sqrt\"", DECAY_WORDS, "wsd only: how it falls: by 1 - sqrt(p), or by 1 - p, p from 0 to 1", FIXED),
 
     CHOICE(precision, "\"auto\"", PRECISION_WORDS,
            "auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a GPU"),

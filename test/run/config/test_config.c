@@ -284,6 +284,7 @@ static void test_defaults(void **state) {
                 c.optimizer.eps == 1e-8);
     assert_true(c.optimizer.weight_decay == 0.1 && c.optimizer.grad_clip == 1.0);
     assert_true(c.schedule.name == SCHEDULE_COSINE && c.schedule.warmup_steps == 50 && c.schedule.final_lr_fraction == 0.1);
+    assert_true(c.optimizer.weight_decay_schedule == WEIGHT_DECAY_CONSTANT && c.schedule.decay == DECAY_SQRT);
     assert_true(c.schedule.decay_fraction == 0.2 && c.precision == PRECISION_AUTO);
     assert_true(c.parallel.zero_stage == 1 && c.parallel.comm == PARALLEL_AUTO && !c.parallel.deterministic &&
                 c.memory.recompute == 0);
