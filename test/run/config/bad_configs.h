@@ -115,7 +115,7 @@ static const BadValue BAD_VALUES[] = {
     {"schedule.final_lr_fraction", "\"10%\"", "must be a number from 0 to 1", "not the string \"10%\""},
     {"schedule.decay_fraction", "2", "must be a number from 0 to 1", "not 2"},
     {"schedule.decay_fraction", "-1e-9", "must be a number from 0 to 1", "not -1e-09"},
-    {"schedule.decay", "\"lin\"", "must be \"sqrt\" or \"linear\"", "did you mean \"linear\"?"},
+    {"schedule.decay", "\"liner\"", "must be \"sqrt\" or \"linear\"", "did you mean \"linear\"?"},
     {"schedule.decay", "0.5", "must be \"sqrt\" or \"linear\"", "not 0.5"},
     {"optimizer.weight_decay_schedule", "\"cosine\"", "must be \"constant\", \"lr\" or \"linear\"", "not the string \"cosine\""},
     {"optimizer.weight_decay_schedule", "true", "must be \"constant\"", "not true"},
