@@ -151,6 +151,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
             shards_publish(model->shards, &model->stream);           /* on its way while the next forward starts */
     }
     *m = step_metrics(r, step, &n, clock_ms() - began_ms);
+    m->sources = dataset_source_tokens(&r->train, run_position(r, step + 1).samples, m->source_tokens);
     return step + 1;
 }
 

@@ -12,6 +12,7 @@
 #include "model/block.h"
 #include "model/optimizer.h"
 #include "model/precision.h"
+#include "run/config/sources.h"
 
 #define EXACT 9007199254740992.0 /* 2^53: a JSON number is exact up to it */
 #define DIM   2147483647.0       /* token ids and dimensions are 32-bit */
@@ -60,6 +61,7 @@ static const char *const MOMENTS_WORDS[]  = {[MOMENTS_OWN] = "own", [MOMENTS_PEE
 #define SIZE(f, d, lo, hi, ...)    {.key = "model." #f, .type = OPTION_INTEGER, .offset = FIELD(model.shape.f, int64_t), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define REAL(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_REAL, .offset = FIELD(f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define LIST(f, d, lo, ...)        {.key = #f, .type = OPTION_LIST, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
+#define SOURCES(f, d, lo, ...)     {.key = #f, .type = OPTION_SOURCES, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
 #define REQUIRED   .need = NEED_ALWAYS
 #define FIXED      .fixed = 1
 
@@ -98,7 +100,8 @@ const Option OPTIONS[] = {
     TEXT(model.init_from, "\"\"", 0, 4095,
          "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
 
-    LIST(data.train, NULL, 1, "a glob or a list of globs of token shards", REQUIRED, .example = "'datasets/my/train_*.bin'"),
+    SOURCES(data.train, NULL, 1,
+            "a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens}", REQUIRED, .example = "'datasets/my/train_*.bin'"),
     LIST(data.val, "\"\"", 0, "the same for validation; \"\" = no validation"),
     FLAG(data.shuffle, "true", "a new order each epoch; false: the plain order", FIXED),
     TEXT(data.tokenizer, "\"\"", 0, 4095,
@@ -230,7 +233,7 @@ const Preset *preset_find(const char *name) {
 
 struct ConfigKept { ConfigKept *next; };
 
-static void *keep(Config *config, size_t bytes) {
+void *config_keep_bytes(Config *config, size_t bytes) {
     ConfigKept *block = calloc(1, sizeof *block + bytes);
     if (!block) fail(EXIT_MEMORY, "out of memory while reading the config");
     block->next = config->kept;
@@ -240,7 +243,7 @@ static void *keep(Config *config, size_t bytes) {
 
 const char *config_keep(Config *config, const char *text) {
     size_t bytes = strlen(text) + 1;
-    return memcpy(keep(config, bytes), text, bytes);
+    return memcpy(config_keep_bytes(config, bytes), text, bytes);
 }
 
 void config_free(Config *config) {
@@ -286,7 +289,7 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
         snprintf(fault, capacity, "%s must name at least one", o->key);
         return 0;
     }
-    *list = (StringList){count, count ? keep(config, sizeof *list->item * (size_t)count) : NULL};
+    *list = (StringList){count, count ? config_keep_bytes(config, sizeof *list->item * (size_t)count) : NULL, NULL};
     if (count && cJSON_IsString(value)) {
         Option one = *o;
         one.type = OPTION_TEXT;
@@ -345,6 +348,9 @@ int option_set(const Option *o, Config *config, const cJSON *value, char *fault,
         if (!in_range(o, number)) return refuse(o, value, fault, capacity);
         *(double *)field = number;
         return 1;
+    case OPTION_SOURCES:
+        if (sources_are_blend(value)) return sources_set(o, config, value, field, fault, capacity, element);
+        /* fall through */
     case OPTION_LIST:
         return set_list(o, config, value, field, fault, capacity, element);
     }
@@ -362,8 +368,8 @@ void option_set_default(const Option *o, Config *config) {
         cJSON_Delete(value);
     } else if (o->type == OPTION_TEXT) {
         *(const char **)field = "";
-    } else if (o->type == OPTION_LIST) {
-        *(StringList *)field = (StringList){0, NULL};
+    } else if (o->type == OPTION_LIST || o->type == OPTION_SOURCES) {
+        *(StringList *)field = (StringList){0, NULL, NULL};
     } else {
         *(int64_t *)field = 0;
     }
@@ -380,8 +386,10 @@ static cJSON *value_of(const Option *o, const Config *config) {
     case OPTION_FLAG:    return cJSON_CreateBool(*(const int *)field);
     case OPTION_INTEGER: return number_json((double)*(const int64_t *)field);
     case OPTION_REAL:    return number_json(*(const double *)field);
-    case OPTION_LIST:    break;
+    case OPTION_LIST:
+    case OPTION_SOURCES: break;
     }
+    if (list->share) return sources_json(list);
     cJSON *array = cJSON_CreateArray();
     for (int i = 0; i < list->count; i++)
         if (!cJSON_AddItemToArray(array, cJSON_CreateString(list->item[i])))
