@@ -49,12 +49,14 @@ static void shares_meet_the_weights(void **state) {
     assert_shares((double[]){0.32, 0.21, 0.13, 0.09, 0.08, 0.06, 0.05, 0.03, 0.02, 0.01}, 10, 5000, 2.0);
 }
 
-/* As far as a run goes: 2^52 samples, where doubles would lose single ones. */
+/* As far as a run goes: 2^52 samples, where doubles would lose single ones. `due` is from integers of any length. */
 static void far_indices_are_exact(void **state) {
     (void)state;
     const double weight[] = {0.61, 0.29, 0.1};
     Blend        b = blend_of(weight, 3);
     int64_t      far = (int64_t)1 << 52, before[3], after[3];
+    const char  *due = "aabaabacaababaabacaabaababaacabaababaacaababaabacaababaabaca";
+    for (int i = 0; due[i]; i++) assert_int_equal('a' + blend_at(&b, far + i).source, due[i]);
     for (int64_t g = far; g < far + 100; g++) {
         BlendPlace p = blend_at(&b, g);
         blend_count(&b, g, before);
