@@ -33,7 +33,7 @@ ARCHIVES := $(FOLDERS:%=$(B)/%.a)
 # What each folder may see, as the linker enforces it on its tests.
 $(foreach f,core layers comm data,$(eval NEEDS_$f := $(B)/$f.a $(B)/core.a))
 NEEDS_model  := $(B)/model.a $(B)/layers.a $(B)/comm.a $(B)/core.a
-NEEDS_run/config     := $(B)/run/config.a $(NEEDS_model)
+NEEDS_run/config     := $(B)/run/config.a $(B)/data.a $(NEEDS_model)
 NEEDS_run/guard      := $(B)/run/guard.a $(NEEDS_run/config)
 NEEDS_run/checkpoint := $(B)/run/checkpoint.a $(B)/run/guard.a $(B)/run/config.a $(B)/data.a $(NEEDS_model)
 NEEDS_run/outer      := $(B)/run/outer.a $(NEEDS_run/checkpoint)

@@ -94,7 +94,7 @@ static int64_t roll_back(Run *r, int64_t step) {
 static AdamW adamw_at(const Run *r, int64_t step) {
     const Config *c = r->config;
     return (AdamW){schedule_lr(c, step), c->optimizer.beta1, c->optimizer.beta2,
-                   c->optimizer.eps, c->optimizer.weight_decay, step + 1 - r->state.missed};
+                   c->optimizer.eps, schedule_weight_decay(c, step), step + 1 - r->state.missed};
 }
 
 static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, double ms) {
@@ -151,6 +151,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
             shards_publish(model->shards, &model->stream);           /* on its way while the next forward starts */
     }
     *m = step_metrics(r, step, &n, clock_ms() - began_ms);
+    m->sources = dataset_source_tokens(&r->train, run_position(r, step + 1).samples, m->source_tokens);
     return step + 1;
 }
 

@@ -106,9 +106,35 @@ NORETURN static void refuse_foreign_token(const Shard *shard, const char *key, i
                                    : "headerless files are read as uint16 tokens; text becomes shards by ./train_gpt tokenize");
 }
 
+/* The first samples of a blend's sources, which hold files[i] files each, one source after the other. */
+static void take_sources(Dataset *d, const char *key, const char *const *source, const int *files) {
+    d->first_of_source = calloc((size_t)d->blend->sources + 1, sizeof *d->first_of_source);
+    if (!d->first_of_source) fail(EXIT_MEMORY, "no memory for the table of %d sources", d->blend->sources);
+    for (int i = 0, file = 0; i < d->blend->sources; i++) {
+        file += files[i];
+        d->first_of_source[i + 1] = d->first_sample[file];
+        if (d->first_of_source[i + 1] == d->first_of_source[i])
+            fail(EXIT_DATA, "%s: the source \"%s\" holds no sample: batch.seq_len %lld takes %lld tokens of one file; give it more "
+                 "text, or leave it out", key, source[i], (long long)d->seq_len, (long long)d->seq_len + 1);
+    }
+}
+
 Dataset dataset_open(const char *key, const char *const *globs, int count, int64_t seq_len, int64_t vocab_size) {
-    PathList list = {NULL, 0};
-    for (int i = 0; i < count; i++) add_glob(&list, key, globs[i]);
+    return dataset_open_blend(key, globs, NULL, count, seq_len, vocab_size);
+}
+
+Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count, int64_t seq_len,
+                           int64_t vocab_size) {
+    PathList    list = {NULL, 0};
+    const char *source[BLEND_SOURCES];
+    int         files[BLEND_SOURCES], sources = 0;
+    for (int i = 0; i < count; i++) {
+        size_t before = list.count;
+        if (share && blend_source(globs, i) < sources) continue; /* in an earlier stage, too */
+        add_glob(&list, key, globs[i]);
+        if (!share) continue;
+        source[sources] = globs[i], files[sources++] = (int)(list.count - before);
+    }
     if (list.count == 0) fail(EXIT_DATA, "%s names no token files", key);
     refuse_duplicates(&list, key);
 
@@ -128,6 +154,12 @@ Dataset dataset_open(const char *key, const char *const *globs, int count, int64
         fail(EXIT_DATA, "%s: %lld tokens in %d file%s hold no sample: batch.seq_len %lld takes %lld tokens of one file; "
              "give more text or a shorter batch.seq_len", key, (long long)d.tokens, d.shards, d.shards == 1 ? "" : "s", (long long)seq_len,
              (long long)seq_len + 1);
+    if (share) {
+        d.blend = malloc(sizeof *d.blend);
+        if (!d.blend) fail(EXIT_MEMORY, "no memory for a blend of %d sources", sources);
+        blend_make(d.blend, globs, share, count, seq_len);
+        take_sources(&d, key, source, files);
+    }
     free_paths(&list);
     return d;
 }
@@ -147,6 +179,8 @@ void dataset_close(Dataset *d) {
     for (int i = 0; i < d->shards; i++) shard_close(&d->shard[i]);
     free(d->shard);
     free(d->first_sample);
+    free(d->first_of_source);
+    free(d->blend);
     *d = (Dataset){0};
 }
 
@@ -185,10 +219,27 @@ uint64_t dataset_fingerprint(const Dataset *d) {
         shard_read(s, s->header.tokens - n, n, edge);
         hash = XXH3_64bits_withSeed(edge, sizeof *edge * (size_t)n, hash);
     }
+    if (d->blend) hash = XXH3_64bits_withSeed(d->first_of_source, sizeof *d->first_of_source * (size_t)(d->blend->sources + 1), hash);
     return hash;
 }
 
+/* The sample, of n, that is the g-th of all epochs. */
+static int64_t order_of(int64_t n, SampleOrder order, int64_t g) {
+    int64_t epoch = g / n, i = g % n;
+    return order.shuffle ? (int64_t)rng_permute((uint64_t)i, (uint64_t)n, order.seed, (uint64_t)epoch) : i;
+}
+
 int64_t dataset_order(const Dataset *d, SampleOrder order, int64_t g) {
-    int64_t epoch = g / d->samples, i = g % d->samples;
-    return order.shuffle ? (int64_t)rng_permute((uint64_t)i, (uint64_t)d->samples, order.seed, (uint64_t)epoch) : i;
+    if (!d->blend) return order_of(d->samples, order, g);
+    BlendPlace     p = blend_at(d->blend, g);
+    const int64_t *first = &d->first_of_source[p.source];
+    order.seed ^= (uint64_t)p.source << 56; /* sources of one size have different orders */
+    return first[0] + order_of(first[1] - first[0], order, p.index);
+}
+
+int dataset_source_tokens(const Dataset *d, int64_t g, int64_t *tokens) {
+    if (!d->blend) return 0;
+    blend_count(d->blend, g, tokens);
+    for (int i = 0; i < d->blend->sources; i++) tokens[i] *= d->seq_len;
+    return d->blend->sources;
 }

@@ -3,13 +3,15 @@
  * Samples are numbered shard after shard; sample j of a shard covers its tokens [j*T, j*T+T]: T inputs, targets shifted
  * by one. A sample never crosses a shard; a tail too short is not used. Step s takes the global indices s*G .. s*G+G-1;
  * index g is the (g mod n)-th sample of epoch floor(g/n). The order within an epoch is a function of (seed, epoch)
- * only.
+ * only. Of a blend (data/blend.h) each source has epochs of its own: index g is the next sample of the source that g
+ * falls to.
  */
 #ifndef TRAIN_GPT_DATA_DATASET_H
 #define TRAIN_GPT_DATA_DATASET_H
 
 #include <glob.h>
 
+#include "data/blend.h"
 #include "data/shard.h"
 
 #ifdef __cplusplus
@@ -23,6 +25,8 @@ typedef struct {
     int64_t  seq_len, vocab_size;
     int64_t  samples;         /* n */
     int64_t  tokens;          /* in all shards */
+    Blend   *blend;           /* owned; NULL: one source, in plain order of its shards */
+    int64_t *first_of_source; /* owned [sources+1], of a blend: sample number of each source's first */
 } Dataset;
 
 typedef struct { int shuffle; uint64_t seed; } SampleOrder;
@@ -35,6 +39,10 @@ int dataset_glob(const char *pattern, glob_t *found);
  * refused. key names the option in messages ("data.train"). Exit 65: no match, no whole sample, foreign tokens (>=
  * vocab_size; file and index named). */
 Dataset dataset_open(const char *key, const char *const *globs, int count, int64_t seq_len, int64_t vocab_size);
+/* The same of a blend: globs[i] is the path of share[i]; a path in several stages is opened once. share NULL: no blend.
+ * Exit 65 also where a source holds no whole sample. */
+Dataset dataset_open_blend(const char *key, const char *const *globs, const BlendShare *share, int count, int64_t seq_len,
+                           int64_t vocab_size);
 /* The path of a file of `a` that is one of b's, too, whatever it is called there; NULL: there is none. */
 const char *dataset_shared_file(const Dataset *a, const Dataset *b);
 void    dataset_close(Dataset *d);
@@ -43,12 +51,16 @@ void    dataset_close(Dataset *d);
  * file has changed since it was opened. */
 void dataset_sample(const Dataset *d, int64_t j, int32_t *inputs, int32_t *targets);
 
-/* Hash of each shard's name without folder, size, first and last tokens: equal on two machines with the same data.
+/* Hash of each shard's name without folder, size, first and last tokens, and of a blend's sources: equal on two machines with the same data.
  * Source: XXH3. */
 uint64_t dataset_fingerprint(const Dataset *d);
 
 /* The sample number of global index g. */
 int64_t dataset_order(const Dataset *d, SampleOrder order, int64_t g);
+
+/* Of a blend: the tokens of each source before global index g, [BLEND_SOURCES]; returns how many sources there are. 0: it
+ * is no blend. */
+int dataset_source_tokens(const Dataset *d, int64_t g, int64_t *tokens);
 
 #ifdef __cplusplus
 }

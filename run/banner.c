@@ -7,6 +7,7 @@
 
 #include "core/json_text.h"
 #include "core/terminal.h"
+#include "run/blend_use.h"
 
 enum { LABEL_COLUMNS = 10 };
 
@@ -75,6 +76,9 @@ static void print_data(const Run *r) {
     if (r->val.shards) snprintf(validation, sizeof validation, "validation %s", grouped_text(r->val.tokens, val));
     line("data", "%s tokens (%d file%s), %.2f epochs%s; %s", grouped_text(r->train.tokens, tokens), r->train.shards,
          plural(r->train.shards), epochs, c->data.shuffle ? "" : ", plain order", validation);
+    SourceUse use[BLEND_SOURCES];
+    int       sources = r->train.blend ? blend_use(&r->train, c, use) : 0;
+    for (int i = 0; i < sources; i++) line("source", "%s", use[i].text);
 }
 
 static void print_batch(const Run *r) {

@@ -11,6 +11,7 @@
 #include "run/checkpoint/checkpoint.h"
 #include "run/config/config.h"
 #include "run/config/options.h"
+#include "run/blend_use.h"
 #include "run/sample.h"
 #include "run/tasks.h"
 #include "run/verb_arguments.h"
@@ -43,6 +44,13 @@ static int any_match(const StringList *globs) {
     return 0;
 }
 
+/* What each source of a blend gives in all of the run. */
+static void check_sources(const Dataset *data, const Config *c) {
+    SourceUse use[BLEND_SOURCES];
+    int       sources = blend_use(data, c, use);
+    for (int i = 0; i < sources; i++) line("", "%s", use[i].text);
+}
+
 /* Opens existing data as a run would (exit 65). Missing data is no fault: it may come later. */
 static void check_data(const char *key, const StringList *globs, const Config *c) {
     char tokens[32], samples[32];
@@ -51,9 +59,10 @@ static void check_data(const char *key, const StringList *globs, const Config *c
         line(key, "no file matches \"%s\"%s yet", globs->item[0], globs->count > 1 ? " and the others" : "");
         return;
     }
-    Dataset data = dataset_open(key, globs->item, globs->count, c->batch.seq_len, c->model.shape.vocab_size);
+    Dataset data = dataset_open_blend(key, globs->item, globs->share, globs->count, c->batch.seq_len, c->model.shape.vocab_size);
     line(key, "%d file%s, %s tokens, %s samples", data.shards, data.shards > 1 ? "s" : "",
          grouped_text(data.tokens, tokens), grouped_text(data.samples, samples));
+    if (data.blend) check_sources(&data, c);
     dataset_close(&data);
 }
 

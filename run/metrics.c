@@ -224,6 +224,13 @@ static void put_bytes(char *line, size_t room, const char *key, int64_t bytes) {
     snprintf(line + used, room - used, ",\"%s\":%lld", key, (long long)bytes);
 }
 
+static void put_sources(char *line, size_t room, const StepMetrics *s) {
+    size_t used = strlen(line);
+    for (int i = 0; i < s->sources; i++)
+        used += (size_t)snprintf(line + used, room - used, "%s%lld%s", i ? "," : ",\"source_tokens\":[",
+                                 (long long)s->source_tokens[i], i == s->sources - 1 ? "]" : "");
+}
+
 static void put_machine(char *line, size_t room, const StepMetrics *s) {
     if (s->memory_bytes > 0) put_bytes(line, room, "memory_bytes", s->memory_bytes);
     for (int kind = 0; kind < GPU_READINGS; kind++) {
@@ -256,6 +263,7 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
     put_time(line, sizeof line, time);
     put_number(line, sizeof line, "hours", m->hours + (clock_ms() - m->began_ms) / 3.6e6);
     put_number(line, sizeof line, "epoch", s->epoch);
+    put_sources(line, sizeof line, s);
     put_machine(line, sizeof line, s);
     write_line(m, line, sizeof line);
     m->step = s->step;

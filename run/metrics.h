@@ -9,6 +9,7 @@
 
 #include "core/gpu_meter.h"
 #include "core/mesh.h"
+#include "data/blend.h"
 #include "run/metrics_line.h"
 #include "run/task_scores.h"
 
@@ -27,6 +28,8 @@ typedef struct {
     double  epoch;         /* tokens, in passes over the training data */
     int64_t memory_bytes;  /* that rank 0 has used at most; 0: not known */
     GpuReading gpu;        /* of rank 0's GPU */
+    int     sources;       /* of a blend, and the tokens of each in the order up to here; 0: there is none */
+    int64_t source_tokens[BLEND_SOURCES];
 } StepMetrics;
 
 /* A round of islands (run/outer/), as the server or an island sees it. */

@@ -24,7 +24,7 @@ typedef struct {
     char     event[16];  /* of LINE_EVENT: "resume", "save", "memory", "skip", "rollback", "join" */
 } MetricsLine;
 
-enum { METRICS_LINE_BYTES = 1024 }; /* room for the longest line there is, with its end and a NUL */
+enum { METRICS_LINE_BYTES = 2048 }; /* room for the longest line there is, with its end and a NUL */
 
 /* line [bytes] with its '\n'. Returns its kind; LINE_OTHER: it is none of ours, a torn one among them. */
 LineKind metrics_line_parse(const char *line, size_t bytes, MetricsLine *out);

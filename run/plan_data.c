@@ -70,9 +70,8 @@ static int64_t free_bytes_for(const char *dir) {
     return bytes;
 }
 
-void plan_print_data(const Config *c) {
-    DataCount d = count_data(&c->data.train, c->batch.seq_len);
-    double    wanted = (double)c->run.steps * (double)(c->batch.global_tokens / c->batch.seq_len);
+static void print_count(const DataCount *count, const Config *c, double wanted) {
+    DataCount d = *count;
     if (d.missing[0]) printf("data         %s: epochs unknown\n", d.missing);
     else if (d.samples == 0)
         printf("data         %s tokens: not one sample of %lld\n", plan_count_text((double)d.tokens).text,
@@ -81,6 +80,23 @@ void plan_print_data(const Config *c) {
         printf("data         %lld file%s, %s tokens, %lld samples of %lld: %.2f epochs\n", (long long)d.files,
                d.files == 1 ? "" : "s", plan_count_text((double)d.tokens).text, (long long)d.samples,
                (long long)c->batch.seq_len, wanted / (double)d.samples);
+}
+
+void plan_print_data(const Config *c) {
+    const StringList *train = &c->data.train;
+    int64_t           wanted = c->run.steps * (c->batch.global_tokens / c->batch.seq_len), share[BLEND_SOURCES];
+    Blend             blend;
+    if (train->share) {
+        blend_make(&blend, train->item, train->share, train->count, c->batch.seq_len);
+        blend_count(&blend, wanted, share);
+    }
+    for (int i = 0, seen = 0; i < (train->share ? train->count : 1); i++) {
+        StringList source = {1, &train->item[i], NULL};
+        if (train->share && blend_source(train->item, i) < seen) continue; /* a path in several stages */
+        DataCount count = count_data(train->share ? &source : train, c->batch.seq_len);
+        print_count(&count, c, (double)(train->share ? share[seen] : wanted));
+        seen++;
+    }
 }
 
 void plan_print_disk(const Config *c, double bytes, PlanDisk where) {

@@ -11,7 +11,7 @@ extern "C" {
 /* "1.88 M", "12.3 k"; below ten thousand a plain number. */
 PlanText plan_count_text(double value);
 
-/* Files, tokens, samples and epochs of data.train, as far as it is there. */
+/* Files, tokens, samples and epochs of data.train, of a blend of each source, as far as it is there. */
 void plan_print_data(const Config *config);
 
 /* The checkpoints that lie there at once, of so many bytes each; DISK_HERE: beside the free space for run.dir. */

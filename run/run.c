@@ -46,7 +46,8 @@ static void open_inputs(Run *r) {
     const Config *c = r->config;
     run_folder_check(c);
     r->tokenizer = sample_tokenizer(c);
-    r->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len, c->model.shape.vocab_size);
+    r->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count, c->batch.seq_len,
+                                  c->model.shape.vocab_size);
     if (c->data.val.count)
         r->val = dataset_open("data.val", c->data.val.item, c->data.val.count, c->batch.seq_len, c->model.shape.vocab_size);
     open_tasks(r);

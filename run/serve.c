@@ -120,8 +120,8 @@ static void open_run(Serving *s) {
     const Config *c = &s->config;
     run_folder_check(c);
     s->tokenizer = sample_tokenizer(c);
-    s->train = dataset_open("data.train", c->data.train.item, c->data.train.count, c->batch.seq_len,
-                            c->model.shape.vocab_size);
+    s->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count, c->batch.seq_len,
+                                  c->model.shape.vocab_size);
     checkpoint_precheck_source(c);
     World *w = world_join((Launch){.size = 1});
     s->comm = world_all(w);

@@ -21,7 +21,7 @@ includes() {
         allowed=$(printf '%s/[a-z0-9_]+\\.(h|cuh)"|' "$folder" "$@"); allowed=${allowed%|}
         grep -nE '#include "[a-z_]+/' "$folder"/*.* | grep -vE "#include \"($allowed)"
     }
-    bad=$(sees core; sees layers core; sees comm core; sees data core; sees model core layers comm; sees run/config core layers comm model
+    bad=$(sees core; sees layers core; sees comm core; sees data core; sees model core layers comm; sees run/config core layers comm data model
           sees run/guard core comm layers model run/config; sees run/checkpoint core comm layers data model run/config run/guard
           sees run/outer core comm layers data model run/config run/guard run/checkpoint
           sees run core comm layers data model run/config run/guard run/checkpoint run/outer

@@ -16,7 +16,7 @@ import uuid
 
 PAUSE_S = 2.0
 PREFIX = {"train": "train", "eval": "val", "task": "task"}
-NOT_SENT = ("kind", "step", "time", "sent", "task")
+NOT_SENT = ("kind", "step", "time", "sent", "task", "source_tokens")
 
 
 def say(text):

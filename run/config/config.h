@@ -11,17 +11,24 @@
 #include <stdio.h>
 
 #include "core/mesh.h"
+#include "data/blend.h"
 #include "model/params.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef struct { int count; const char **item; } StringList;
+typedef struct {
+    int               count;
+    const char      **item;
+    const BlendShare *share; /* [count], of a blend of these sources; NULL: a plain list */
+} StringList;
 
 typedef enum { RESUME_AUTO, RESUME_NEVER, RESUME_MUST } Resume;
 typedef enum { ON_TROUBLE_STOP, ON_TROUBLE_SKIP, ON_TROUBLE_ROLLBACK, ON_TROUBLE_WARN } OnTrouble;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } ScheduleKind;
+typedef enum { DECAY_SQRT, DECAY_LINEAR } DecayShape;
+typedef enum { WEIGHT_DECAY_CONSTANT, WEIGHT_DECAY_LR, WEIGHT_DECAY_LINEAR } WeightDecaySchedule;
 typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } ParallelComm;
 typedef enum { SEND_DELTAS, SEND_GRADIENTS } OuterSend;
 typedef enum { WAIT_ALL, WAIT_NONE } OuterWait;
@@ -57,8 +64,17 @@ typedef struct {
         const char *tokenizer;
     } data;
     struct { int64_t global_tokens, micro_batch, seq_len; } batch;
-    struct { const char *name; double learning_rate, beta1, beta2, eps, weight_decay, grad_clip; } optimizer;
-    struct { int name; /* ScheduleKind */ int64_t warmup_steps; double final_lr_fraction, decay_fraction; } schedule;
+    struct {
+        const char *name;
+        double      learning_rate, beta1, beta2, eps, weight_decay, grad_clip;
+        int         weight_decay_schedule; /* WeightDecaySchedule */
+    } optimizer;
+    struct {
+        int     name;               /* ScheduleKind */
+        int64_t warmup_steps;
+        double  final_lr_fraction, decay_fraction;
+        int     decay;              /* DecayShape */
+    } schedule;
     int precision;                      /* Precision of model/precision.h */
     struct {
         int64_t tensor, context, pipeline, interleave, replicas, zero_stage;
@@ -111,8 +127,12 @@ uint64_t config_fingerprint(const Config *config);
 /* config.json of a run or checkpoint back into a Config (no cross rules). Returns NULL or a malloc'ed fault. */
 char *config_from_json(const cJSON *json, Config *config);
 
+/* Whether the data.train of two configs (JSON) have other weights or stages: 1, and tells both in words; else 0. */
+typedef void BlendDiffers(void *ctx, const char *a, const char *b);
+int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, void *ctx);
+
 /* Compares the options fixed for a resume (resolved model sizes, batch.global_tokens, batch.seq_len, run.seed,
- * data.shuffle, optimizer.*, schedule.*) with the checkpoint's config, minus run.allow_change: NULL, or a malloc'ed
+ * data.shuffle, weights and stages of data.train, optimizer.*, schedule.*) with the checkpoint's config, minus run.allow_change: NULL, or a malloc'ed
  * text naming each key with both values. checkpoint_refuse.c compares the training shards; it knows their sizes. */
 char *config_compare(const Config *now, const cJSON *saved);
 

@@ -10,6 +10,7 @@
 #include "model/precision.h"
 #include "run/config/config_load.h"
 #include "run/config/nearest.h"
+#include "run/config/sources.h"
 
 /* *product of count factors; 0 if it does not fit. */
 static int multiply(int64_t *product, int count, const int64_t *factor) {
@@ -399,6 +400,14 @@ static void rule_best(ConfigLoad *load) {
                    every, c->eval.every, nearest_multiples(values, every, c->eval.every));
 }
 
+static void rule_blend(ConfigLoad *load) {
+    const StringList *train = &load->config->data.train;
+    Keys              keys = {"data.train", NULL};
+    char              fault[512];
+    if (rule_usable(load, keys) && train->share && !sources_check("data.train", train, fault, sizeof fault))
+        faults_add(&load->faults, rule_where(load, keys), "%s", fault);
+}
+
 static void rule_allow_change(ConfigLoad *load) {
     const StringList *list = &load->config->run.allow_change;
     Keys              keys = {"run.allow_change", NULL};
@@ -417,6 +426,7 @@ static void rule_allow_change(ConfigLoad *load) {
 
 void config_rules(ConfigLoad *load, int ranks) {
     rule_allow_change(load);
+    rule_blend(load);
     rule_heads(load);
     rules_of_model(load);
     rule_parameters(load);

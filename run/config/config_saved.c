@@ -9,6 +9,7 @@
 #include "core/memory_file.h"
 #include "run/config/config_diff.h"
 #include "run/config/options.h"
+#include "run/config/sources.h"
 
 /* The object with an option's value; NULL if its section is not there. */
 static cJSON *home_of(const cJSON *root, const Option *o) {
@@ -31,6 +32,7 @@ cJSON *config_to_json(const Config *config) {
 /* Hosts may keep data, weights and run folder under different paths. */
 uint64_t config_fingerprint(const Config *config) {
     cJSON *root = config_to_json(config), *data = json_member(root, "data");
+    char  *blend = sources_text(json_member(data, "train"));
     cJSON_DeleteItemFromObjectCaseSensitive(data, "train");
     cJSON_DeleteItemFromObjectCaseSensitive(data, "val");
     cJSON_DeleteItemFromObjectCaseSensitive(data, "tokenizer");
@@ -38,7 +40,8 @@ uint64_t config_fingerprint(const Config *config) {
     cJSON_DeleteItemFromObjectCaseSensitive(json_member(root, "run"), "dir");
     char *text = cJSON_PrintUnformatted(root);
     if (!text) fail(EXIT_MEMORY, "out of memory while comparing configs");
-    uint64_t hash = XXH3_64bits(text, strlen(text));
+    uint64_t hash = XXH3_64bits_withSeed(text, strlen(text), XXH3_64bits(blend, strlen(blend)));
+    free(blend);
     cJSON_free(text);
     cJSON_Delete(root);
     return hash;
@@ -52,6 +55,33 @@ static int is_allowed(const StringList *allow, const Option *o) {
 
 /* The earlier value of an option that was not saved: its default. */
 static cJSON *default_value(const Option *o) { return o->fallback ? cJSON_Parse(o->fallback) : cJSON_CreateNull(); }
+
+int config_compare_blends(const cJSON *a, const cJSON *b, BlendDiffers *tell, void *ctx) {
+    char *ours = sources_text(json_member(json_member(a, "data"), "train"));
+    char *theirs = sources_text(json_member(json_member(b, "data"), "train"));
+    int   differ = strcmp(ours, theirs) != 0;
+    if (differ) tell(ctx, *ours ? ours : "no blend", *theirs ? theirs : "no blend");
+    free(ours);
+    free(theirs);
+    return differ;
+}
+
+typedef struct { FILE *out; int before; } Said;
+
+static void say_blends(void *ctx, const char *ours, const char *theirs) {
+    const Said *said = ctx;
+    fprintf(said->out, "%sdata.train is %s, in the checkpoint %s", said->before ? "; " : "", ours, theirs);
+}
+
+/* Weights and stages of data.train; the files themselves are another's to compare. */
+static int blends_differ(const Config *now, const cJSON *saved, FILE *out, int before) {
+    if (is_allowed(&now->run.allow_change, option_find("data.train"))) return 0;
+    Said   said = {out, before};
+    cJSON *here = config_to_json(now);
+    int    differ = config_compare_blends(here, saved, say_blends, &said);
+    cJSON_Delete(here);
+    return differ;
+}
 
 char *config_compare(const Config *now, const cJSON *saved) {
     char  *text = NULL, shown_now[SHOWN_BYTES], shown_saved[SHOWN_BYTES];
@@ -72,6 +102,7 @@ char *config_compare(const Config *now, const cJSON *saved) {
         cJSON_Delete(absent);
         cJSON_Delete(value);
     }
+    differ += blends_differ(now, saved, out, differ);
     if (differ)
         fprintf(out, " (set %s back, name %s in run.allow_change, or take another run.dir)", differ > 1 ? "them" : "it",
                 differ > 1 ? "them" : "it");

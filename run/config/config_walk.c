@@ -98,6 +98,14 @@ static int is_spoilt(const cJSON *value, const Places *places) {
     return 0;
 }
 
+/* The walk is past the list's entry; each element before has an entry, and one for each value in it. */
+static JsonPlace place_of_element(const cJSON *list, int element, const Places *places) {
+    const cJSON *item = list->child;
+    int          at = places->next;
+    for (int i = 0; i < element; i++, item = item->next) at += 1 + count_below(item);
+    return places->json->entry[at].value;
+}
+
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
 static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Where where, const Places *places) {
@@ -114,12 +122,11 @@ static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Wh
     }
     if (option_set(o, load->config, value, fault, sizeof fault, &element)) return;
     given->faulty = 1;
-    /* Elements before the faulty one are strings, so its place is that many further on. */
-    if (element >= 0 && places->json && !where.override) where.at = places->json->entry[places->next + element].value;
+    if (element >= 0 && places->json && !where.override) where.at = place_of_element(value, element, places);
     if (o->words && cJSON_IsString(value)) {
         Nearest nearest = nearest_word(value->valuestring, o->words);
         faults_add(&load->faults, where, nearest.sure && *nearest.word ? "%s; did you mean \"%s\"?" : "%s", fault, nearest.word);
-    } else if (where.override && (o->type == OPTION_TEXT || o->type == OPTION_LIST) && !value->child && !cJSON_IsString(value)) {
+    } else if (where.override && (o->type == OPTION_TEXT || o->type == OPTION_LIST || o->type == OPTION_SOURCES) && !value->child && !cJSON_IsString(value)) {
         faults_add(&load->faults, where, "%s (to give text that reads as JSON: '%s=\"...\"')", fault, o->key);
     } else {
         faults_add(&load->faults, where, "%s", fault);

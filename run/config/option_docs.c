@@ -22,6 +22,33 @@ static void add_length(cJSON *object, const Option *o) {
     if (o->min > 0) add(object, "minLength", number_json(o->min));
 }
 
+static void add_comment(cJSON *properties) {
+    add_text(add(properties, "$comment", cJSON_CreateObject()), "description", "for readers, of any type; ignored");
+}
+
+/* A list of {"path", "weight", "until_tokens"}. */
+static cJSON *blend_schema(void) {
+    cJSON *blend = cJSON_CreateObject(), *source = cJSON_CreateObject(), *properties = cJSON_CreateObject(), *required = cJSON_CreateArray();
+    cJSON *path = cJSON_CreateObject(), *weight = cJSON_CreateObject(), *until = cJSON_CreateObject();
+    add_text(blend, "type", "array");
+    add(blend, "minItems", number_json(1));
+    add_text(add(blend, "items", source), "type", "object");
+    add(source, "additionalProperties", cJSON_CreateFalse());
+    add(source, "properties", properties);
+    add_text(add(properties, "path", path), "type", "string");
+    add(path, "minLength", number_json(1));
+    add_text(add(properties, "weight", weight), "type", "number");
+    add(weight, "exclusiveMinimum", number_json(0));
+    add(weight, "maximum", number_json(1));
+    add_text(add(properties, "until_tokens", until), "type", "integer");
+    add(until, "minimum", number_json(1));
+    add_comment(properties);
+    append(required, cJSON_CreateString("path"));
+    append(required, cJSON_CreateString("weight"));
+    add(source, "required", required);
+    return blend;
+}
+
 static cJSON *list_schema(const Option *o) {
     cJSON *either = cJSON_CreateArray(), *one = cJSON_CreateObject(), *many = cJSON_CreateObject(), *item = cJSON_CreateObject();
     add_text(one, "type", "string");
@@ -32,6 +59,7 @@ static cJSON *list_schema(const Option *o) {
     if (o->min > 0) add(many, "minItems", number_json(o->min));
     append(either, one);
     append(either, many);
+    if (o->type == OPTION_SOURCES) append(either, blend_schema());
     return either;
 }
 
@@ -42,7 +70,8 @@ static cJSON *option_schema(const Option *o) {
     case OPTION_IGNORED: add_text(schema, "type", "string"); break;
     case OPTION_TEXT:    add_text(schema, "type", "string"); add_length(schema, o); break;
     case OPTION_FLAG:    add_text(schema, "type", "boolean"); break;
-    case OPTION_LIST:    add(schema, "anyOf", list_schema(o)); break;
+    case OPTION_LIST:
+    case OPTION_SOURCES: add(schema, "anyOf", list_schema(o)); break;
     case OPTION_WORD:
     case OPTION_CHOICE: {
         cJSON *words = add(schema, "enum", cJSON_CreateArray());
@@ -58,10 +87,6 @@ static cJSON *option_schema(const Option *o) {
     }
     if (o->fallback) add(schema, "default", cJSON_Parse(o->fallback));
     return schema;
-}
-
-static void add_comment(cJSON *properties) {
-    add_text(add(properties, "$comment", cJSON_CreateObject()), "description", "for readers, of any type; ignored");
 }
 
 static cJSON *object_schema(void) {

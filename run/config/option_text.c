@@ -31,6 +31,7 @@ char *option_allowed(const Option *o, char out[SHOWN_BYTES]) {
     case OPTION_INTEGER: range_text(o, "an integer", out); break;
     case OPTION_REAL:    range_text(o, "a number", out); break;
     case OPTION_LIST:    snprintf(out, SHOWN_BYTES, "a string or a list of strings"); break;
+    case OPTION_SOURCES: snprintf(out, SHOWN_BYTES, "a string or a list of strings, or of sources with weights"); break;
     }
     return out;
 }

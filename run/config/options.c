@@ -12,6 +12,7 @@
 #include "model/block.h"
 #include "model/optimizer.h"
 #include "model/precision.h"
+#include "run/config/sources.h"
 
 #define EXACT 9007199254740992.0 /* 2^53: a JSON number is exact up to it */
 #define DIM   2147483647.0       /* token ids and dimensions are 32-bit */
@@ -38,6 +39,9 @@ static const char *const SPIKE_WORDS[] =
 static const char *const OPTIMIZER_WORDS[] = {"adamw", NULL};
 static const char *const SCHEDULE_WORDS[]  = {[SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear",
                                               [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_WSD] = "wsd", NULL};
+static const char *const DECAY_WORDS[]     = {[DECAY_SQRT] = "sqrt", [DECAY_LINEAR] = "linear", NULL};
+static const char *const WEIGHT_DECAY_WORDS[] = {[WEIGHT_DECAY_CONSTANT] = "constant", [WEIGHT_DECAY_LR] = "lr",
+                                                 [WEIGHT_DECAY_LINEAR] = "linear", NULL};
 static const char *const PRECISION_WORDS[] = {[PRECISION_AUTO] = "auto", [PRECISION_FP32] = "fp32", [PRECISION_TF32] = "tf32",
                                               [PRECISION_BF16] = "bf16", [PRECISION_FP16] = "fp16", NULL};
 static const char *const COMM_WORDS[]      = {[PARALLEL_AUTO] = "auto", [PARALLEL_NCCL] = "nccl", [PARALLEL_RING] = "ring",
@@ -63,6 +67,7 @@ static const char *const MOMENTS_WORDS[]  = {[MOMENTS_OWN] = "own", [MOMENTS_PEE
 #define SHAPE_REAL(f, d, lo, hi, ...) {.key = "model." #f, .type = OPTION_REAL, .offset = FIELD(model.shape.f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define REAL(f, d, lo, hi, ...)    {.key = #f, .type = OPTION_REAL, .offset = FIELD(f, double), .fallback = d, .min = lo, .max = hi, .help = __VA_ARGS__}
 #define LIST(f, d, lo, ...)        {.key = #f, .type = OPTION_LIST, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
+#define SOURCES(f, d, lo, ...)     {.key = #f, .type = OPTION_SOURCES, .offset = FIELD(f, StringList), .fallback = d, .min = lo, .max = 4095, .help = __VA_ARGS__}
 #define REQUIRED   .need = NEED_ALWAYS
 #define FIXED      .fixed = 1
 
@@ -114,7 +119,8 @@ const Option OPTIONS[] = {
     TEXT(model.init_from, "\"\"", 0, 4095,
          "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
 
-    LIST(data.train, NULL, 1, "a glob or a list of globs of token shards", REQUIRED, .example = "'datasets/my/train_*.bin'"),
+    SOURCES(data.train, NULL, 1,
+            "a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens}", REQUIRED, .example = "'datasets/my/train_*.bin'"),
     LIST(data.val, "\"\"", 0, "the same for validation; \"\" = no validation"),
     FLAG(data.shuffle, "true", "a new order each epoch; false: the plain order", FIXED),
     TEXT(data.tokenizer, "\"\"", 0, 4095,
@@ -133,12 +139,15 @@ const Option OPTIONS[] = {
     REAL(optimizer.beta2, "0.95", 0, 1, "decay of the second moment", .half_open = 1, FIXED),
     REAL(optimizer.eps, "1e-8", 1e-30, 1, "added to the root of the second moment", FIXED),
     REAL(optimizer.weight_decay, "0.1", 0, BIG, "decoupled; on tensors with two or more dimensions only", FIXED),
+    CHOICE(optimizer.weight_decay_schedule, "\"constant\"", WEIGHT_DECAY_WORDS,
+           "weight_decay over the run: constant; lr: in proportion to the learning rate; linear: down to 0 at the end", FIXED),
     REAL(optimizer.grad_clip, "1.0", 0, BIG, "largest norm of the gradient; 0 = off", FIXED),
 
     CHOICE(schedule.name, "\"cosine\"", SCHEDULE_WORDS, "shape of the learning rate after the warmup", FIXED),
     INTEGER(schedule.warmup_steps, "0", 0, EXACT, "steps of linear warmup", FIXED),
     REAL(schedule.final_lr_fraction, "0.0", 0, 1, "learning rate at the end, as a fraction of the highest", FIXED),
     REAL(schedule.decay_fraction, "0.2", 0, 1, "wsd only: the last part of the run, in which the rate falls", FIXED),
+    CHOICE(schedule.decay, "\"sqrt\"", DECAY_WORDS, "wsd only: how it falls: by 1 - sqrt(p), or by 1 - p, p from 0 to 1", FIXED),
 
     CHOICE(precision, "\"auto\"", PRECISION_WORDS,
            "auto = bf16 where every rank computes it natively, else fp32; tf32 and fp16 need a GPU"),
@@ -243,7 +252,7 @@ const Preset *preset_find(const char *name) {
 
 struct ConfigKept { ConfigKept *next; };
 
-static void *keep(Config *config, size_t bytes) {
+void *config_keep_bytes(Config *config, size_t bytes) {
     ConfigKept *block = calloc(1, sizeof *block + bytes);
     if (!block) fail(EXIT_MEMORY, "out of memory while reading the config");
     block->next = config->kept;
@@ -253,7 +262,7 @@ static void *keep(Config *config, size_t bytes) {
 
 const char *config_keep(Config *config, const char *text) {
     size_t bytes = strlen(text) + 1;
-    return memcpy(keep(config, bytes), text, bytes);
+    return memcpy(config_keep_bytes(config, bytes), text, bytes);
 }
 
 void config_free(Config *config) {
@@ -299,7 +308,7 @@ static int set_list(const Option *o, Config *config, const cJSON *value, StringL
         snprintf(fault, capacity, "%s must name at least one", o->key);
         return 0;
     }
-    *list = (StringList){count, count ? keep(config, sizeof *list->item * (size_t)count) : NULL};
+    *list = (StringList){count, count ? config_keep_bytes(config, sizeof *list->item * (size_t)count) : NULL, NULL};
     if (count && cJSON_IsString(value)) {
         Option one = *o;
         one.type = OPTION_TEXT;
@@ -358,6 +367,9 @@ int option_set(const Option *o, Config *config, const cJSON *value, char *fault,
         if (!in_range(o, number)) return refuse(o, value, fault, capacity);
         *(double *)field = number;
         return 1;
+    case OPTION_SOURCES:
+        if (sources_are_blend(value)) return sources_set(o, config, value, field, fault, capacity, element);
+        /* fall through */
     case OPTION_LIST:
         return set_list(o, config, value, field, fault, capacity, element);
     }
@@ -375,8 +387,8 @@ void option_set_default(const Option *o, Config *config) {
         cJSON_Delete(value);
     } else if (o->type == OPTION_TEXT) {
         *(const char **)field = "";
-    } else if (o->type == OPTION_LIST) {
-        *(StringList *)field = (StringList){0, NULL};
+    } else if (o->type == OPTION_LIST || o->type == OPTION_SOURCES) {
+        *(StringList *)field = (StringList){0, NULL, NULL};
     } else {
         *(int64_t *)field = 0;
     }
@@ -393,8 +405,10 @@ static cJSON *value_of(const Option *o, const Config *config) {
     case OPTION_FLAG:    return cJSON_CreateBool(*(const int *)field);
     case OPTION_INTEGER: return number_json((double)*(const int64_t *)field);
     case OPTION_REAL:    return number_json(*(const double *)field);
-    case OPTION_LIST:    break;
+    case OPTION_LIST:
+    case OPTION_SOURCES: break;
     }
+    if (list->share) return sources_json(list);
     cJSON *array = cJSON_CreateArray();
     for (int i = 0; i < list->count; i++)
         if (!cJSON_AddItemToArray(array, cJSON_CreateString(list->item[i])))

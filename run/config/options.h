@@ -20,7 +20,8 @@ typedef enum {
     OPTION_FLAG,    /* int 0 or 1                                            */
     OPTION_INTEGER, /* int64_t                                               */
     OPTION_REAL,    /* double                                                */
-    OPTION_LIST     /* StringList: a string or a list of strings; min = fewest   */
+    OPTION_LIST,    /* StringList: a string or a list of strings; min = fewest   */
+    OPTION_SOURCES  /* the same, or a list of sources with weights (sources.h)   */
 } OptionType;
 
 typedef enum {
@@ -69,8 +70,9 @@ char *option_allowed(const Option *o, char out[SHOWN_BYTES]);
 typedef struct { const char *name; ModelShape shape; } Preset;
 const Preset *preset_find(const char *name);      /* NULL if there is none */
 
-/* A copy that lives as long as the config. */
+/* A copy that lives as long as the config; zeroed memory that does. */
 const char *config_keep(Config *config, const char *text);
+void       *config_keep_bytes(Config *config, size_t bytes);
 
 #ifdef __cplusplus
 }

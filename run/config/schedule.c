@@ -17,7 +17,18 @@ double schedule_lr(const Config *config, int64_t s) {
     }
     int64_t s0 = N - (int64_t)ceil(config->schedule.decay_fraction * (double)N);
     if (s < s0) return lr;
-    return lr * (f + (1.0 - f) * (1.0 - sqrt((double)(s - s0) / (double)(N - s0))));
+    double q = (double)(s - s0) / (double)(N - s0);
+    return lr * (f + (1.0 - f) * (1.0 - (config->schedule.decay == DECAY_LINEAR ? q : sqrt(q))));
+}
+
+double schedule_weight_decay(const Config *config, int64_t s) {
+    double decay = config->optimizer.weight_decay, peak = config->optimizer.learning_rate;
+    switch ((WeightDecaySchedule)config->optimizer.weight_decay_schedule) {
+        case WEIGHT_DECAY_LR: return peak > 0.0 ? decay * (schedule_lr(config, s) / peak) : decay;
+        case WEIGHT_DECAY_LINEAR: return decay * (1.0 - (double)s / (double)config->run.steps);
+        case WEIGHT_DECAY_CONSTANT: break;
+    }
+    return decay;
 }
 
 int64_t schedule_last_step(const Config *config) {

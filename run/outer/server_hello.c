@@ -37,11 +37,18 @@ static void add_difference(void *ctx, const char *key, const cJSON *here, const 
              server);
 }
 
+static void add_blends(void *ctx, const char *server, const char *island) {
+    Differences *d = (Differences *)ctx;
+    size_t       used = strlen(d->text);
+    snprintf(d->text + used, d->room - used, "%sdata.train is %s, and the server has %s", d->count++ ? "; " : "", island, server);
+}
+
 static int refuse_config(const cJSON *there, const Config *config, char *why, size_t bytes) {
     cJSON      *here = config_to_json(config);
     Differences d = {why, bytes, 0};
     *why = 0;
     config_diff(here, there, add_difference, &d);
+    config_compare_blends(here, there, add_blends, &d);
     cJSON_Delete(here);
     return d.count ? EXIT_CONFIG : 0;
 }

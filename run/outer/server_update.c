@@ -23,7 +23,7 @@ static void step_adamw(Server *s, float *gradient, double norm) {
                                                        : (s->tokens + s->round_tokens) / c->batch.global_tokens;
     Step step = {.rule = STEP_ADAMW, .learning_rate = schedule_lr(c, server_step(s)), .momentum = c->optimizer.beta1,
                  .scale = clip_scale(norm, c->optimizer.grad_clip), .beta2 = c->optimizer.beta2, .eps = c->optimizer.eps,
-                 .weight_decay = c->optimizer.weight_decay, .update = before + 1};
+                 .weight_decay = schedule_weight_decay(c, server_step(s)), .update = before + 1};
     server_order(s, &step, gradient, &unused);
     s->norm = norm;
 }

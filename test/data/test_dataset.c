@@ -53,6 +53,67 @@ static void globs_keep_list_order_and_sort_by_byte(void **state) {
     dataset_close(&d);
 }
 
+/* Samples 0 to 5 are source a's two files, 6 to 8 source b's. Each source is read through before any of its samples comes
+ * again; the order is the blend's, from any index on. */
+static void a_blend_reads_each_source_in_epochs(void **state) {
+    (void)state;
+    static const char *const globs[] = {"a_*", "b_*", "a_*"};
+    const BlendShare         share[] = {{0.75, 24 * 4}, {0.25, 24 * 4}, {1.0, 0}};
+    write_counting_shard("a_1", 17, 0);
+    write_counting_shard("a_2", 9, 100);
+    write_counting_shard("b_1", 13, 200);
+    Dataset d = dataset_open_blend("data.train", globs, share, 3, 4, 50000);
+    assert_int_equal(d.shards, 3);
+    assert_int_equal(d.samples, 9);
+    static const int64_t first_of_source[] = {0, 6, 9};
+    assert_memory_equal(d.first_of_source, first_of_source, sizeof first_of_source);
+    for (int shuffle = 0; shuffle <= 1; shuffle++) {
+        int seen[9] = {0};
+        for (int64_t g = 0; g < 24; g++) seen[dataset_order(&d, (SampleOrder){shuffle, 5}, g)]++;
+        for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 3 : 2); /* 18 and 6 of 24 */
+        for (int64_t g = 24; g < 30; g++) seen[dataset_order(&d, (SampleOrder){shuffle, 5}, g)]++;
+        for (int j = 0; j < 9; j++) assert_int_equal(seen[j], j < 6 ? 4 : 2); /* the next stage goes on in a's fourth epoch */
+    }
+    int64_t tokens[BLEND_SOURCES];
+    assert_int_equal(dataset_source_tokens(&d, 30, tokens), 2);
+    assert_true(tokens[0] == 24 * 4 && tokens[1] == 6 * 4);
+    uint64_t hash = dataset_fingerprint(&d);
+    dataset_close(&d);
+    d = dataset_open("data.train", globs, 2, 4, 50000); /* the same files, and no blend */
+    assert_true(hash != dataset_fingerprint(&d));
+    assert_int_equal(dataset_source_tokens(&d, 30, tokens), 0);
+    dataset_close(&d);
+}
+
+/* Sources of one size do not take the same numbers at the same time. */
+static void sources_have_orders_of_their_own(void **state) {
+    (void)state;
+    static const char *const globs[] = {"a", "b"};
+    write_counting_shard("a", 101, 0);
+    write_counting_shard("b", 101, 0);
+    Dataset d = dataset_open_blend("data.train", globs, (BlendShare[]){{0.5, 0}, {0.5, 0}}, 2, 1, 50000);
+    int     same = 0;
+    for (int64_t g = 0; g < 200; g += 2)
+        same += dataset_order(&d, (SampleOrder){1, 5}, g) % 100 == dataset_order(&d, (SampleOrder){1, 5}, g + 1) % 100;
+    assert_in_range(same, 0, 10);
+    dataset_close(&d);
+}
+
+static void open_blend(const void *globs) {
+    Dataset d = dataset_open_blend("data.train", globs, (BlendShare[]){{0.5, 0}, {0.5, 0}}, 2, 8, 256);
+    dataset_close(&d);
+}
+
+static void a_bad_source_is_named(void **state) {
+    (void)state;
+    write_counting_shard("long", 100, 0);
+    write_counting_shard("short", 8, 0);
+#define SOURCES(a, b) (const char *const[]){a, b}
+    assert_ends(EXIT_DATA, open_blend, SOURCES("long", "short"), "the source \"short\" holds no sample", "takes 9 tokens", NULL);
+    assert_ends(EXIT_DATA, open_blend, SOURCES("long", "none*"), "\"none*\" matches no file", NULL);
+    assert_ends(EXIT_DATA, open_blend, SOURCES("long", "l*"), "names the file", "twice", NULL);
+}
+
 typedef struct { const char *globs[4]; int count; int64_t seq_len, vocab_size; } Opening;
 
 static void open_dataset(const void *opening) {
@@ -215,6 +276,7 @@ int main(void) {
         IN_FOLDER(samples_are_numbered_shard_after_shard), IN_FOLDER(globs_keep_list_order_and_sort_by_byte),
         IN_FOLDER(wrong_data_ends_the_program_with_a_sentence), cmocka_unit_test(the_order_never_changes),
         cmocka_unit_test(every_epoch_is_a_permutation), cmocka_unit_test(seeds_and_epochs_differ),
+        IN_FOLDER(a_blend_reads_each_source_in_epochs), IN_FOLDER(sources_have_orders_of_their_own), IN_FOLDER(a_bad_source_is_named),
         IN_FOLDER(far_samples_are_found), IN_FOLDER(files_that_change_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,7 +55,9 @@ static void lines_are_exact(void **state) {
                                     {0},
                                     0.5,
                                     0,
-                                    {.has = 0}});
+                                    {.has = 0},
+                                    0,
+                                    {0}});
     passed_s = 1800;
     metrics_train(m, &(StepMetrics){2,
                                     24576,
@@ -73,7 +75,9 @@ static void lines_are_exact(void **state) {
                                     {0, 0, INT64_MAX, 7, 0},
                                     1,
                                     6000000001,
-                                    {1u << GPU_POWER | 1u << GPU_MEMORY, {0, 312.5, 5368709121, 0}}});
+                                    {1u << GPU_POWER | 1u << GPU_MEMORY, {0, 312.5, 5368709121, 0}},
+                                    0,
+                                    {0}});
     metrics_eval(m, 2, NAN);
     char *text = read_text(path); /* each line is there as soon as it was logged */
     assert_string_equal(text,
@@ -157,9 +161,9 @@ static void a_large_hole_costs_no_memory(void **state) {
 /* A line of ours but for blanks that make it longer than any. */
 static void a_longer_line_is_cut(void **state) {
     (void)state;
-    char *whole = unbroken(20), line[2048];
+    char *whole = unbroken(20), line[2 * METRICS_LINE_BYTES];
     int   fd = io_open(path, IO_APPEND),
-        n = snprintf(line, sizeof line, "{\"kind\":\"train\",\"step\":21,\"loss\":1,\"x\":\"%*s\"}\n", 1900, "");
+        n = snprintf(line, sizeof line, "{\"kind\":\"train\",\"step\":21,\"loss\":1,\"x\":\"%*s\"}\n", METRICS_LINE_BYTES, "");
     assert_int_equal(io_write(fd, line, (size_t)n), 0);
     io_close(fd);
     metrics_close(metrics_open(dir, 25, about));

@@ -102,6 +102,29 @@ static void a_long_reason_is_left_out(void **state) {
     free(text);
 }
 
+/* A blend of as many sources as there may be, each as far as a run can count, in the longest line there is. */
+static void the_longest_line_is_read_back(void **state) {
+    (void)state;
+    StepMetrics s = {.step = 1, .tokens = INT64_MAX / 2, .loss = -1.23456789e-300, .lr = -1.23456789e-300, .grad_norm = -1.23456789e-300,
+                     .tokens_per_s = -1.23456789e-300, .mfu = -1.23456789e-300, .ms = -1.23456789e-300, .comm_ms = -1.23456789e-300,
+                     .comm_exposed_ms = -1.23456789e-300, .timed = ~0u, .has_sent = 1, .epoch = -1.23456789e-300,
+                     .memory_bytes = INT64_MAX, .sources = BLEND_SOURCES};
+    for (int a = 0; a < AXES; a++) s.axis_ms[a] = -1.23456789e-300, s.sent[a] = INT64_MAX;
+    for (int i = 0; i < BLEND_SOURCES; i++) s.source_tokens[i] = INT64_MAX / 2;
+    s.gpu.has = ~0u;
+    for (int i = 0; i < GPU_READINGS; i++) s.gpu.value[i] = 1.23456789e300;
+    s.gpu.value[GPU_MEMORY] = 9e18;
+    Metrics *m = metrics_open(dir, 0, about);
+    metrics_train(m, &s);
+    metrics_close(m);
+    char       *text = read_text(path), *sources = strstr(text, "\"source_tokens\":[4611686018427387903,");
+    MetricsLine l;
+    assert_non_null(sources);
+    assert_int_equal(metrics_line_parse(text, strlen(text), &l), LINE_TRAIN);
+    assert_in_range(strlen(text), 1000, METRICS_LINE_BYTES - 1);
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(hours_go_on, make_dir, remove_dir),
@@ -109,6 +132,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(events_are_lines_of_their_own, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(an_island_goes_on_later, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_long_reason_is_left_out, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(the_longest_line_is_read_back, make_dir, remove_dir),
     };
     return cmocka_run_group_tests_name("metrics_events", tests, NULL, NULL);
 }

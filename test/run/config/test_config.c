@@ -132,7 +132,8 @@ static void test_all_faults_at_once(void **state) {
              "%s:1:10: error: unknown key \"run.setps\"; did you mean \"run.steps\"?\n"
              "%s:1:32: error: run.seed must be an integer from 0 to 9007199254740992, not -1\n"
              "override \"lr=1\": error: unknown key \"lr\"; did you mean \"optimizer.learning_rate\"?\n"
-             "%s:1:1: error: missing key \"data.train\": a glob or a list of globs of token shards (a string or a list of strings)\n"
+             "%s:1:1: error: missing key \"data.train\": a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens} "
+             "(a string or a list of strings, or of sources with weights)\n"
              "%s:2:45: error: model.n_embd = 768 must be a multiple of model.n_head = 7; nearest valid widths: 763 and 770\n",
              file, file, file, file);
     assert_string_equal(faults, want);
@@ -164,7 +165,8 @@ static void test_soft_faults(void **state) {
              "%s:5:24: error: optimizer.eps must be a number from 1e-30 to 1, not true\n"
              "%s:6:50: error: batch.micro_batch: the number 1.00000000000000000001 cannot be kept exactly; it would be read as 1\n"
              "override \"log.every=1e400\": error: log.every: the number 1e400 is too large\n"
-             "%s:1:1: error: missing key \"data.train\": a glob or a list of globs of token shards (a string or a list of strings)\n"
+             "%s:1:1: error: missing key \"data.train\": a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens} "
+             "(a string or a list of strings, or of sources with weights)\n"
              "%s:3:45: error: model.n_embd = 768 must be a multiple of model.n_head = 7; nearest valid widths: 763 and 770\n",
              file, file, file, file, file, file, file, file, file);
     assert_string_equal(faults, want);
@@ -261,6 +263,37 @@ static void test_many_faults(void **state) {
     free(text);
 }
 
+/* The fault of an entry stands at the entry, whatever those before it hold. */
+static void test_blend_places(void **state) {
+    (void)state;
+    Config config;
+    char   want[512];
+    char  *faults = load("{\"run\": {\"steps\": 1}, \"model\": {\"preset\": \"gpt2-124m\"}, \"batch\": {\"global_tokens\": 1024, \"micro_batch\": 1},\n"
+                         "\"data\": {\"train\": [{\"path\": \"a\", \"weight\": 0.5, \"$comment\": [1, 2]},\n"
+                         "  {\"path\": \"b\", \"weight\": true}]}}", NULL, 0, &config);
+    snprintf(want, sizeof want, "%s:3:3: error: data.train[1].weight must be a number above 0 and at most 1, not true\n", file);
+    assert_string_equal(faults, want);
+    free(faults);
+}
+
+/* A program's tables have room for so many. */
+static void test_too_many_sources(void **state) {
+    (void)state;
+    Config config;
+    char   text[12000], at_most[64];
+    for (int count = BLEND_SOURCES + 1; count <= BLEND_SHARES + 1; count += BLEND_SHARES - BLEND_SOURCES) {
+        int used = sprintf(text, "data.train=[");
+        for (int i = 0; i < count; i++)
+            used += sprintf(text + used, "%s{\"path\":\"s%d\",\"weight\":%.17g}", i ? "," : "", i, 1.0 / count);
+        strcpy(text + used, "]");
+        char *faults = load(GOOD, text, 0, &config);
+        snprintf(at_most, sizeof at_most, "at most %d are allowed", count > BLEND_SHARES ? BLEND_SHARES : BLEND_SOURCES);
+        assert_non_null(strstr(faults, at_most));
+        assert_int_equal(lines(faults), 1);
+        free(faults);
+    }
+}
+
 /* --- accepted configs --------------------------------------------------------------------------------------------- */
 
 static void test_defaults(void **state) {
@@ -284,6 +317,7 @@ static void test_defaults(void **state) {
                 c.optimizer.eps == 1e-8);
     assert_true(c.optimizer.weight_decay == 0.1 && c.optimizer.grad_clip == 1.0);
     assert_true(c.schedule.name == SCHEDULE_COSINE && c.schedule.warmup_steps == 50 && c.schedule.final_lr_fraction == 0.1);
+    assert_true(c.optimizer.weight_decay_schedule == WEIGHT_DECAY_CONSTANT && c.schedule.decay == DECAY_SQRT);
     assert_true(c.schedule.decay_fraction == 0.2 && c.precision == PRECISION_AUTO);
     assert_true(c.parallel.zero_stage == 1 && c.parallel.comm == PARALLEL_AUTO && !c.parallel.deterministic &&
                 c.memory.recompute == 0);
@@ -310,6 +344,13 @@ static void test_good_values(void **state) {
     assert_true(c.optimizer.beta1 == 0.5 && c.optimizer.beta2 == 0.6 && c.optimizer.learning_rate == 2e-3 && c.run.steps == 2);
     assert_true(c.schedule.name == SCHEDULE_WSD);
     assert_string_equal(c.run.dir, "007");
+    load_good(GOOD, "data.train=[{\"path\":\"a\",\"weight\":0.33333},{\"path\":\"b\",\"weight\":0.66667}]", 0, &c);
+    assert_true(c.data.train.count == 2 && c.data.train.share[1].weight == 0.66667 && c.data.train.share[1].until_tokens == 0);
+    load_good(GOOD, "data.train=[{\"path\":\"a\",\"weight\":1,\"until_tokens\":7},{\"path\":\"a\",\"weight\":1}]", 0, &c);
+    assert_true(c.data.train.share[0].until_tokens == 7);
+    assert_string_equal(c.data.train.item[1], "a");
+    load_good(GOOD, "data.train=x", 0, &c);
+    assert_null(c.data.train.share);
     load_good(GOOD, "run.steps=5|run.allow_change=optimizer|model.n_head=1", 0, &c); /* a head of 192 is fine on the CPU */
     assert_string_equal(c.run.allow_change.item[0], "optimizer");
     load_good("{\"$schema\": \"./s.json\", \"run\": {\"steps\": 1}, \"model\": {\"preset\": \"gpt2-355m\", \"n_layer\": 2},"
@@ -382,6 +423,10 @@ static void test_every_value(void **state) {
     (void)state;
     int good = 0, all = every_value(GOOD, read_changed, &good);
     assert_true(all > 600 && good > 20 && good < all / 2);
+    good = 0, all = every_value("{\"run\":{\"steps\":1},\"model\":{\"preset\":\"gpt2-124m\"},\"batch\":{\"global_tokens\":2048,\"micro_batch\":1},"
+                                "\"data\":{\"train\":[{\"path\":\"a\",\"weight\":1,\"until_tokens\":9},{\"path\":\"a\",\"weight\":1}]}}",
+                                read_changed, &good);
+    assert_true(all > 200 && good > 2 && good < all / 2);
 }
 
 int main(void) {
@@ -391,7 +436,7 @@ int main(void) {
         cmocka_unit_test(test_unreadable),    cmocka_unit_test(test_many_faults), cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_good_values),   cmocka_unit_test(test_shipped_configs), cmocka_unit_test(test_nearest),
         cmocka_unit_test(test_soft_faults),   cmocka_unit_test(test_duplicate_sections), cmocka_unit_test(test_every_value),
-        cmocka_unit_test(test_one_message),   cmocka_unit_test(test_long_texts),
+        cmocka_unit_test(test_blend_places), cmocka_unit_test(test_too_many_sources), cmocka_unit_test(test_one_message),   cmocka_unit_test(test_long_texts),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

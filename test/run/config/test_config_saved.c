@@ -56,6 +56,7 @@ static void test_round_trip(void **state) {
         NULL,
         "run.seed=9007199254740991|optimizer.learning_rate=0.30000000000000004|optimizer.eps=1.0000000000000002e-8|data.val=|run.max_minutes=0.1",
         "model.preset=gpt2-124m|sample.prompt=\"a\\n\\u0001\\\"\xc3\xa9\"|run.allow_change=[\"model\",\"run.seed\"]|memory.recompute=block"
+        "|data.train=[{\"path\":\"a\",\"weight\":0.1,\"until_tokens\":9007199254740992},{\"path\":\"b\",\"weight\":0.9,\"until_tokens\":9007199254740992},{\"path\":\"b\",\"weight\":1}]"
         "|parallel.comm=mpi|precision=bf16|schedule.name=wsd|run.on_nonfinite=rollback|run.resume=must",
     };
     for (size_t i = 0; i < COUNT(overrides); i++) {
@@ -153,6 +154,34 @@ static void test_compare(void **state) {
     /* a preset and the same sizes spelled out are the same model */
     load_good(GOOD, "model={\"preset\":\"gpt2-124m\"}|model.n_layer=4", 0, &now);
     assert_null(config_compare(&now, saved));
+    cJSON_Delete(saved);
+}
+
+/* Weights and stages must stay, folders may change. */
+static void test_compare_blends(void **state) {
+    (void)state;
+#define SOURCE(path, weight) "{\"path\":\"" path "\",\"weight\":" weight "}"
+    static const char blend[] = "data.train=[" SOURCE("a", "0.7") "," SOURCE("b", "0.3") "]";
+    static const struct { const char *overrides, *says; } rows[] = {
+        {"data.train=[" SOURCE("x", "0.7") "," SOURCE("y", "0.3") "]", NULL},
+        {"data.train=[" SOURCE("a", "0.3") "," SOURCE("b", "0.7") "]",
+         "data.train is 0.3 of source 0, 0.7 of source 1, in the checkpoint 0.7 of source 0, 0.3 of source 1 (set it back"},
+        {"data.train=[\"a\",\"b\"]", "data.train is no blend, in the checkpoint 0.7 of source 0"},
+        {"data.train=[\"a\",\"b\"]|run.allow_change=data.train", NULL},
+        {"data.train=[{\"path\":\"a\",\"weight\":1,\"until_tokens\":9}," SOURCE("a", "0.7") "," SOURCE("b", "0.3") "]",
+         "data.train is 1 of source 0 until 9, 0.7 of source 0, 0.3 of source 1, in"},
+    };
+    Config first, now;
+    load_good(GOOD, blend, 0, &first);
+    cJSON *saved = printed_and_read(config_to_json(&first));
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        load_good(GOOD, rows[i].overrides, 0, &now);
+        char *text = config_compare(&now, saved);
+        if (rows[i].says ? !text || !strstr(text, rows[i].says) : text != NULL)
+            fail_msg("%s: %s", rows[i].overrides, text ? text : "accepted");
+        free(text);
+        assert_int_equal(config_fingerprint(&now) == config_fingerprint(&first), i == 0);
+    }
     cJSON_Delete(saved);
 }
 
@@ -273,7 +302,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_presets), cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_from_json_refuses),
         cmocka_unit_test(test_compare), cmocka_unit_test(test_check_ranks), cmocka_unit_test(test_table),
-        cmocka_unit_test(test_schema), cmocka_unit_test(test_compare_with_an_older_one),
+        cmocka_unit_test(test_schema), cmocka_unit_test(test_compare_with_an_older_one), cmocka_unit_test(test_compare_blends),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

@@ -70,6 +70,48 @@ static void warmup_stable_decay(void **state) {
     expect_lr(&c, 100, 1e-3 * (0.5 + 0.5 * (1.0 - sqrt(20.0 / 21.0))));
 }
 
+static void a_decay_may_be_linear(void **state) {
+    (void)state;
+    Config c = config_of(SCHEDULE_WSD, 100, 5, 0.0, 0.2); /* s0 = 80 */
+    c.schedule.decay = DECAY_LINEAR;
+    expect_lr(&c, 79, 1e-3);
+    expect_lr(&c, 80, 1e-3);
+    expect_lr(&c, 81, 1e-3 * 0.95);
+    expect_lr(&c, 99, 1e-3 * 0.05);
+    c.schedule.final_lr_fraction = 0.5;
+    expect_lr(&c, 90, 1e-3 * 0.75);
+}
+
+/* A stable part ends wherever a resume says, and what was trained before is the same run's. */
+static void a_decay_may_begin_at_any_checkpoint(void **state) {
+    (void)state;
+    Config trunk = config_of(SCHEDULE_WSD, 1000, 10, 0.0, 0.2), branch = config_of(SCHEDULE_WSD, 750, 10, 0.0, 0.2);
+    for (int64_t s = 0; s <= 600; s++) expect_lr(&branch, s, schedule_lr(&trunk, s));
+    expect_lr(&branch, 675, 1e-3 * (1.0 - sqrt(0.5)));
+}
+
+static void expect_decay(const Config *c, int64_t s, double decay) {
+    double got = schedule_weight_decay(c, s);
+    if (fabs(got - decay) > 1e-15 + 1e-12 * decay) fail_msg("step %lld: %.17g, expected %.17g", (long long)s, got, decay);
+}
+
+static void weight_decay(void **state) {
+    (void)state;
+    Config c = config_of(SCHEDULE_LINEAR, 110, 10, 0.2, 0.2);
+    c.optimizer.weight_decay = 0.1;
+    assert_true(schedule_weight_decay(&c, 60) == 0.1); /* constant: not rounded */
+    c.optimizer.weight_decay_schedule = WEIGHT_DECAY_LR;
+    expect_decay(&c, 0, 0.01);
+    expect_decay(&c, 10, 0.1);
+    expect_decay(&c, 60, 0.06);
+    c.optimizer.learning_rate = 0.0; /* no rate to follow */
+    expect_decay(&c, 60, 0.1);
+    c.optimizer.weight_decay_schedule = WEIGHT_DECAY_LINEAR;
+    expect_decay(&c, 0, 0.1);
+    expect_decay(&c, 55, 0.05);
+    expect_decay(&c, 110, 0.0);
+}
+
 static void warm_up_may_be_the_whole_run(void **state) {
     (void)state;
     Config c = config_of(SCHEDULE_COSINE, 10, 10, 0.0, 0.2);
@@ -102,6 +144,9 @@ int main(void) {
         cmocka_unit_test(linear),
         cmocka_unit_test(constant),
         cmocka_unit_test(warmup_stable_decay),
+        cmocka_unit_test(a_decay_may_be_linear),
+        cmocka_unit_test(a_decay_may_begin_at_any_checkpoint),
+        cmocka_unit_test(weight_decay),
         cmocka_unit_test(warm_up_may_be_the_whole_run),
         cmocka_unit_test(the_last_step),
         cmocka_unit_test(clipping),

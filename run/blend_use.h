@@ -1,0 +1,21 @@
+/* blend_use.h - what each source of a blend gives in all of a run, in words: for the banner and for check. */
+#ifndef TRAIN_GPT_RUN_BLEND_USE_H
+#define TRAIN_GPT_RUN_BLEND_USE_H
+
+#include "data/dataset.h"
+#include "run/config/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct { char text[512]; } SourceUse;
+
+/* "70.0 % from web/train_*.bin: 1,000 tokens, 2.10 epochs", of each source into use [BLEND_SOURCES]; returns how many
+ * there are. data is that of config's data.train, a blend. */
+int blend_use(const Dataset *data, const Config *config, SourceUse *use);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
