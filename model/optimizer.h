@@ -17,13 +17,17 @@ enum { OPTIMIZER_STATES = 2 };
 typedef struct Optimizer Optimizer;
 
 typedef struct {
-    const char *name;                    /* optimizer.name: "adamw"                                     */
+    const char *name;                    /* optimizer.name: "adamw", "muon"                             */
     int         states;
-    const char *state[OPTIMIZER_STATES]; /* as in optimizer.safetensors: "m", "v"                       */
+    const char *state[OPTIMIZER_STATES]; /* as in optimizer.safetensors: "m", "v"; "momentum", "v"      */
     /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). */
     void      (*update)(Optimizer *o, Stream *s, AdamW h, float grad_scale);
 } OptimizerKind;
 extern const OptimizerKind OPTIMIZER_ADAMW;
+/* Muon for the matrices of blocks: momentum is theirs, v is unused and zero. AdamW for all else: momentum is its m. Whole
+ * matrices come together in the gradients' memory: one rank's part of a matrix (tensor ranks), slots (stages 2 and 3),
+ * copies of the state and an optimizer in host memory are refused by the config's rules. */
+extern const OptimizerKind OPTIMIZER_MUON;
 const OptimizerKind *optimizer_kind(const char *name); /* of optimizer.name; NULL: there is none */
 
 struct Optimizer {

@@ -1,5 +1,5 @@
-/* test_gpt.c - the whole model against PyTorch's float64 record of twenty AdamW steps (test/ref/generate.py), and
- * against itself: other micro-batches, recomputation, smaller batches than its memory, inference.
+/* test_gpt.c - the whole model against PyTorch's float64 records of twenty steps of AdamW and of Muon
+ * (test/ref/generate.py), and against itself: other micro-batches, recomputation, smaller batches than its memory, inference.
  *
  * Odd sizes throughout: head size 14, vocabulary 389, T 40.
  */
@@ -39,21 +39,26 @@ static void load_initial(Model *m) {
     optimizer_publish(&m->optimizer, &m->stream);
 }
 
-/* The layout is that of three ranks, whose padding must matter to nobody. */
-static Model *model_create(DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
+static Model *model_of(const OptimizerKind *kind, int ranks, DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
     Model *m = (Model *)calloc(1, sizeof *m);
     m->records = record_load("test/ref/data/gpt.rec");
     m->params = stage_arena("params", 8 << 20), m->grads = stage_arena("grads", 8 << 20),
     m->state = stage_arena("optimizer", 16 << 20);
     m->activations = stage_arena("activations", 64 << 20), m->tokens = stage_arena("tokens", 1 << 20);
     m->sums = step_sums_create(&m->activations);
-    m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = 3, .act = act, .use = use},
-                              model_layout(SHAPE, (LayoutPlace){3, 1, 0, NULL}), m->sums, &m->params, &m->grads);
+    m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = ranks, .act = act, .use = use},
+                              model_layout(SHAPE, (LayoutPlace){ranks, 1, 0, NULL}), m->sums, &m->params, &m->grads);
     m->gpt = gpt_create(m->shards, (GptSpec){B, positions, NULL, NULL, 1, recompute}, &m->activations);
     m->stream = stream_create(STAGE_SCRATCH); stage_watch(m->stream);
-    m->optimizer = optimizer_create(&OPTIMIZER_ADAMW, m->shards, MEMORY_DEVICE, &m->state);
+    m->optimizer = optimizer_create(kind, m->shards, MEMORY_DEVICE, &m->state);
     load_initial(m);
+    optimizer_zero_states(&m->optimizer, &m->stream);
     return m;
+}
+
+/* The layout is that of three ranks, whose padding must matter to nobody. */
+static Model *model_create(DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
+    return model_of(&OPTIMIZER_ADAMW, 3, act, B, positions, recompute, use);
 }
 
 static void model_destroy(Model *m) {
@@ -163,6 +168,30 @@ static void test_curve(void **state) {
         print_message("worst final weight %.2e of %.0e\n", worst, WEIGHT_ALLOWED);
         assert_true(worst <= WEIGHT_ALLOWED);
     }
+    model_destroy(m);
+}
+
+/* The same bounds: what is rounded off in a direction grows with it (test_newton_schulz.c), to some 1e-6, and twenty steps
+ * move the weights by a part of themselves. */
+static void test_muon(void **state) {
+    (void)state;
+    Model     *m = model_of(&OPTIMIZER_MUON, 1, F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
+    RecordFile adamw = m->records, muon = record_load("test/ref/data/muon.rec");
+    double     worst_loss = 0.0;
+    int64_t    steps = stage_is_slow() ? STEPS / 4 : STEPS;
+    for (int64_t step = 0; step < steps; step++) {
+        double loss = gradients(m, step, 2);
+        worst_loss = fmax(worst_loss, relative(loss, record_value(record_find(&muon, "loss"), step)));
+        update(m, step, gradient_norm(m));
+    }
+    print_message("muon: worst loss %.2e of %.0e\n", worst_loss, LOSS_ALLOWED);
+    assert_true(worst_loss <= LOSS_ALLOWED);
+    m->records = muon;
+    double worst = steps == STEPS ? worst_row(m, m->shards->params, "final", 1) : 0.0;
+    print_message("muon: worst final weight %.2e of %.0e\n", worst, WEIGHT_ALLOWED);
+    assert_true(worst <= WEIGHT_ALLOWED);
+    m->records = adamw;
+    record_unload(&muon);
     model_destroy(m);
 }
 
@@ -326,7 +355,7 @@ static int tests(void) {
     const struct CMUnitTest all[] = {
         cmocka_unit_test(test_curve),         cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_repeat),        cmocka_unit_test(test_smaller_batch), cmocka_unit_test(test_inference),
-        cmocka_unit_test(test_bf16),                cmocka_unit_test(test_initial),
+        cmocka_unit_test(test_bf16),          cmocka_unit_test(test_initial),       cmocka_unit_test(test_muon),
     };
     return cmocka_run_group_tests_name("gpt", all, NULL, NULL);
 }
