@@ -18,10 +18,32 @@ static void make_pages(Optimizer *o, Arena *arena) {
     }
 }
 
+/* Whole packs of 64, so that what follows stays aligned. */
+static void leave_out_matrices(Optimizer *o) {
+    const Shards *z = o->shards;
+    o->left_out = (int64_t *)calloc((size_t)z->spans + 1, sizeof *o->left_out);
+    if (!o->left_out) fail(EXIT_MEMORY, "no memory for the list of spans to update");
+    for (int i = 0; i < z->spans; i++)
+        o->left_out[i + 1] = o->left_out[i] + (z->span[i].group == GROUP_MATRIX ? z->span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN : 0);
+}
+
+/* The last of this rank's spans that begins at the given one or before. */
+static int number_of(const Shards *z, Span span) {
+    int low = 0, high = z->spans;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (shards_state_at(z, z->span[middle]) <= shards_state_at(z, span)) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory memory, Arena *arena) {
     Optimizer o = {.kind = kind, .shards = z, .on_host = memory == MEMORY_HOST};
     int64_t   elems = shards_state_elems(z);
-    for (int k = 0; k < kind->states; k++) o.state[k] = arena_tensor(arena, F32, 1, elems, 1, 1);
+    leave_out_matrices(&o);
+    for (int k = 0; k < kind->states; k++)
+        o.state[k] = arena_tensor(arena, F32, 1, elems - (kind->no_matrices[k] ? shards_matrix_elems(z) : 0), 1, 1);
     o.master = z->params.type == F32 && !o.on_host ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
     if (o.on_host) make_pages(&o, arena);
     o.spans = (AdamWSpan *)malloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1));
@@ -32,10 +54,15 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
 void optimizer_destroy(Optimizer *o) {
     for (int k = 0; k < 2 && o->grads_in[0].handle; k++) event_destroy(&o->grads_in[k]);
     free(o->spans);
-    o->spans = NULL;
+    free(o->left_out);
+    o->spans = NULL, o->left_out = NULL;
 }
 
-Tensor optimizer_state(const Optimizer *o, int k, Span span) { return shards_state_view(o->shards, o->state[k], span); }
+Tensor optimizer_state(const Optimizer *o, int k, Span span) {
+    if (!o->kind->no_matrices[k]) return shards_state_view(o->shards, o->state[k], span);
+    if (span.group == GROUP_MATRIX) return tensor_1d(NULL, F32, span.elems);
+    return tensor_slice(o->state[k], shards_state_at(o->shards, span) - o->left_out[number_of(o->shards, span)], span.elems);
+}
 Tensor optimizer_master(const Optimizer *o, Span span) {
     return o->master.data ? shards_state_view(o->shards, o->master, span) : shards_weight(o->shards, span);
 }
@@ -44,11 +71,13 @@ Tensor optimizer_tensor(const Optimizer *o, int which, Span span) {
 }
 
 void optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values) {
+    if (!part.data) return;
     if (o->on_host) memcpy(part.data, values, tensor_bytes(part));
     else device_from_host(s, part, values);
 }
 void optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor part) {
-    if (o->on_host) memcpy(to, part.data, tensor_bytes(part));
+    if (!part.data) memset(to, 0, tensor_bytes(part));
+    else if (o->on_host) memcpy(to, part.data, tensor_bytes(part));
     else device_to_host_queued(s, to, part);
 }
 
@@ -174,7 +203,7 @@ static void adamw(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     else if (!stream_note(s, "adamw_update_host", shards_state_elems(o->shards), 0, 0, 0, 0.0, 0.0)) adamw_on_host(o, s, h, grad_scale);
 }
 
-const OptimizerKind OPTIMIZER_ADAMW = {"adamw", 2, {"m", "v"}, adamw};
+const OptimizerKind OPTIMIZER_ADAMW = {"adamw", 2, {"m", "v"}, {0, 0}, adamw};
 
 /* --- muon --------------------------------------------------------------------------------------------------------- */
 
@@ -215,7 +244,7 @@ static void muon(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     adamw_on_device(o, s, h, grad_scale, 0);
 }
 
-const OptimizerKind OPTIMIZER_MUON = {"muon", 2, {"momentum", "v"}, muon};
+const OptimizerKind OPTIMIZER_MUON = {"muon", 2, {"momentum", "v"}, {0, 1}, muon};
 
 const OptimizerKind *optimizer_kind(const char *name) {
     static const OptimizerKind *const kinds[] = {&OPTIMIZER_ADAMW, &OPTIMIZER_MUON};

@@ -375,9 +375,28 @@ void shards_await(Shards *z, Stream *s) {
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
 
 int64_t shards_state_elems(const Shards *z) { return z->stage ? z->layout.shard_elems : z->layout.memory_elems; }
+int64_t shards_state_at(const Shards *z, Span span) { return z->stage ? span.shard : span.memory; }
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span) {
-    return tensor_slice(state, z->stage ? span.shard : span.memory, span.elems);
+    return tensor_slice(state, shards_state_at(z, span), span.elems);
 }
+static int64_t matrix_elems_of(const Shards *z, int rank) {
+    Span   *span = z->span + z->spans; /* room for one bucket more */
+    int64_t elems = 0;
+    for (int b = 0; b < z->layout.buckets; b++)
+        for (int i = layout_spans(&z->layout, b, rank, span); i-- > 0;)
+            if (span[i].group == GROUP_MATRIX) elems += span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN;
+    return elems;
+}
+int64_t shards_matrix_elems(const Shards *z) {
+    int64_t least = INT64_MAX, all = 0;
+    for (int r = 0; r < z->layout.ranks; r++) {
+        int64_t elems = matrix_elems_of(z, r);
+        all += elems;
+        if (elems < least) least = elems;
+    }
+    return z->stage ? least : all;
+}
+
 int     shards_state_is_shared(const Shards *z) { return !z->stage; }
 
 int shards_is_own(const Shards *z, Span span) {

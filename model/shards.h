@@ -116,7 +116,10 @@ void        shards_apart(Shards *z, int is_apart);
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
 
 int64_t shards_state_elems(const Shards *z);              /* of masters and each of its states                                */
+int64_t shards_state_at(const Shards *z, Span span);      /* the place of its first element among them                        */
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span);
+/* Of elements in matrices, in whole packs of 64 of each span: those that every rank has at least. */
+int64_t shards_matrix_elems(const Shards *z);
 int     shards_spans_to_save(const Shards *z, int bucket, Span *spans); /* of this rank's piece; none where another copy saves it */
 Tensor  shards_weight(const Shards *z, Span span);        /* of the working copy, as this rank updates it                     */
 Tensor  shards_grad(const Shards *z, Span span);          /* after shards_finish                                              */
