@@ -341,6 +341,23 @@ static inline int adamw_contract(Stream *s, const AdamWSpan *span, int spans, Ad
     }
     return stream_note(s, "adamw_update", (int64_t)elems, 0, 0, 0, 16.0 * elems, bytes);
 }
+static inline int muon_momentum_contract(Stream *s, Tensor grad, Tensor m) {
+    EXPECT1(grad, F32, grad.dim[0]);
+    EXPECT1(m, F32, grad.dim[0]);
+    return stream_note(s, "muon_momentum", grad.dim[0], 0, 0, 0, 6.0 * (double)grad.dim[0], 4.0 * contract_bytes(grad));
+}
+/* Beside the products, which note themselves: the norm, a pass to narrow and one to widen, and two passes a round. */
+static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DType type) {
+    double elems = (double)x.dim[0] * (double)x.dim[1], bytes = (double)dtype_bytes(type);
+    EXPECT2(x, F32, x.dim[0], x.dim[1]);
+    CHECK(parts >= 1 && x.dim[1] % parts == 0, "%lld columns in %lld parts", (long long)x.dim[1], (long long)parts);
+    return stream_note(s, "newton_schulz", x.dim[0], x.dim[1], parts, 0, 24.0 * elems, elems * (12.0 + 32.0 * bytes));
+}
+static inline int muon_update_contract(Stream *s, Tensor p, Tensor u) {
+    EXPECT1(p, F32, p.dim[0]);
+    EXPECT1(u, F32, p.dim[0]);
+    return stream_note(s, "muon_update", p.dim[0], 0, 0, 0, 4.0 * (double)p.dim[0], 3.0 * contract_bytes(p));
+}
 static inline int exact_sum_contract(Stream *s, const char *op, Tensor sum, Tensor x, double flops_per_element) {
     EXPECT1(sum, I64, EXACT_WORDS);
     EXPECT1(x, F32, x.dim[0]);

@@ -167,6 +167,19 @@ void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float gr
  * may lie apart from an F32 master, and is then left alone. */
 void adamw_update_host(AdamWSpan span, AdamW h, float grad_scale);
 
+/* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Three ops, in this order.
+ * 1. Nesterov's momentum: g = grad_scale * grad;   m = m + (1-beta) (g - m);   grad = g + beta (m - g)
+ *   grad, m [n] f32 in/out                                                                                                            */
+void muon_momentum(Stream *s, Tensor grad, Tensor m, double beta, float grad_scale);
+/* 2. Each of the `parts` matrices X [R,M] that lie side by side in x becomes nearly orthogonal, its singular values about 1: Newton-Schulz.
+ *   X = X / max(|X|, 1e-7);   five times: A = X X^T, X = a X + (b A + c A A) X,   a, b, c = 3.4445, -4.7750, 2.0315
+ * with X^T X and X (b A + c A A) where R > M. X, A and the products' results are stored in `type`; the norm is of float64 sums.
+ *   x [R,parts*M] f32 in/out   type: F32, BF16 or F16 (the CPU: F32, BF16)                                                            */
+void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type);
+/* 3. p = p - decay p;   p = p - rate u, with the rate of AdamW times 0.2 sqrt(max(R,M)), so that one learning rate does for both.
+ *   p [n] f32 in/out   u [n] f32 in                                                                                                   */
+void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay);
+
 /* Sum of squares of x: of each 64 elements in float64 in a fixed order, of those sums exactly. So every cut of a
  * tensor at multiples of 64, and every order of the parts, gives the same sum.
  *   sum: an Exact of core/exact.h, [EXACT_WORDS] i64 out(+=)   x [n] f32 in                                                              */

@@ -1,6 +1,7 @@
 /* optimizer.c - see optimizer.h. */
 #include "model/optimizer.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,10 +18,32 @@ static void make_pages(Optimizer *o, Arena *arena) {
     }
 }
 
+/* Whole packs of 64, so that what follows stays aligned. */
+static void leave_out_matrices(Optimizer *o) {
+    const Shards *z = o->shards;
+    o->left_out = (int64_t *)calloc((size_t)z->spans + 1, sizeof *o->left_out);
+    if (!o->left_out) fail(EXIT_MEMORY, "no memory for the list of spans to update");
+    for (int i = 0; i < z->spans; i++)
+        o->left_out[i + 1] = o->left_out[i] + (z->span[i].group == GROUP_MATRIX ? z->span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN : 0);
+}
+
+/* The last of this rank's spans that begins at the given one or before. */
+static int number_of(const Shards *z, Span span) {
+    int low = 0, high = z->spans;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (shards_state_at(z, z->span[middle]) <= shards_state_at(z, span)) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory memory, Arena *arena) {
     Optimizer o = {.kind = kind, .shards = z, .on_host = memory == MEMORY_HOST};
     int64_t   elems = shards_state_elems(z);
-    for (int k = 0; k < kind->states; k++) o.state[k] = arena_tensor(arena, F32, 1, elems, 1, 1);
+    leave_out_matrices(&o);
+    for (int k = 0; k < kind->states; k++)
+        o.state[k] = arena_tensor(arena, F32, 1, elems - (kind->no_matrices[k] ? shards_matrix_elems(z) : 0), 1, 1);
     o.master = z->params.type == F32 && !o.on_host ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
     if (o.on_host) make_pages(&o, arena);
     o.spans = (AdamWSpan *)malloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1));
@@ -31,10 +54,15 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
 void optimizer_destroy(Optimizer *o) {
     for (int k = 0; k < 2 && o->grads_in[0].handle; k++) event_destroy(&o->grads_in[k]);
     free(o->spans);
-    o->spans = NULL;
+    free(o->left_out);
+    o->spans = NULL, o->left_out = NULL;
 }
 
-Tensor optimizer_state(const Optimizer *o, int k, Span span) { return shards_state_view(o->shards, o->state[k], span); }
+Tensor optimizer_state(const Optimizer *o, int k, Span span) {
+    if (!o->kind->no_matrices[k]) return shards_state_view(o->shards, o->state[k], span);
+    if (span.group == GROUP_MATRIX) return tensor_1d(NULL, F32, span.elems);
+    return tensor_slice(o->state[k], shards_state_at(o->shards, span) - o->left_out[number_of(o->shards, span)], span.elems);
+}
 Tensor optimizer_master(const Optimizer *o, Span span) {
     return o->master.data ? shards_state_view(o->shards, o->master, span) : shards_weight(o->shards, span);
 }
@@ -43,11 +71,13 @@ Tensor optimizer_tensor(const Optimizer *o, int which, Span span) {
 }
 
 void optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values) {
+    if (!part.data) return;
     if (o->on_host) memcpy(part.data, values, tensor_bytes(part));
     else device_from_host(s, part, values);
 }
 void optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor part) {
-    if (o->on_host) memcpy(to, part.data, tensor_bytes(part));
+    if (!part.data) memset(to, 0, tensor_bytes(part));
+    else if (o->on_host) memcpy(to, part.data, tensor_bytes(part));
     else device_to_host_queued(s, to, part);
 }
 
@@ -155,20 +185,70 @@ static void adamw_on_host(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     }
 }
 
-static void adamw(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
+/* Of all spans, or of all but matrices. */
+static void adamw_on_device(Optimizer *o, Stream *s, AdamW h, float grad_scale, int with_matrices) {
     const Shards *z = o->shards;
-    if (o->on_host) {
-        if (!stream_note(s, "adamw_update_host", shards_state_elems(z), 0, 0, 0, 0.0, 0.0)) adamw_on_host(o, s, h, grad_scale);
-        return;
-    }
+    int           count = 0;
     for (int i = 0; i < z->spans; i++) {
         Span span = z->span[i];
-        o->spans[i] = (AdamWSpan){optimizer_master(o, span), optimizer_state(o, 0, span), optimizer_state(o, 1, span),
-                                   shards_weight(z, span), shards_grad(z, span), span.group != GROUP_VECTOR};
+        if (span.group == GROUP_MATRIX && !with_matrices) continue;
+        o->spans[count++] = (AdamWSpan){optimizer_master(o, span), optimizer_state(o, 0, span), optimizer_state(o, 1, span),
+                                        shards_weight(z, span), shards_grad(z, span), span.group != GROUP_VECTOR};
     }
-    adamw_update(s, o->spans, z->spans, h, grad_scale);
+    adamw_update(s, o->spans, count, h, grad_scale);
 }
 
-const OptimizerKind OPTIMIZER_ADAMW = {"adamw", 2, {"m", "v"}, adamw};
+static void adamw(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
+    if (!o->on_host) adamw_on_device(o, s, h, grad_scale, 1);
+    else if (!stream_note(s, "adamw_update_host", shards_state_elems(o->shards), 0, 0, 0, 0.0, 0.0)) adamw_on_host(o, s, h, grad_scale);
+}
 
-const OptimizerKind *optimizer_kind(const char *name) { return strcmp(name, OPTIMIZER_ADAMW.name) == 0 ? &OPTIMIZER_ADAMW : NULL; }
+const OptimizerKind OPTIMIZER_ADAMW = {"adamw", 2, {"m", "v"}, {0, 0}, adamw};
+
+/* --- muon --------------------------------------------------------------------------------------------------------- */
+
+static const double MUON_MOMENTUM = 0.95, MUON_SCALE = 0.2; /* AdamW's updates have about this root mean square */
+
+/* Gradients of matrices become directions: with momentum, then orthogonal. That takes whole matrices, so a rank does it for
+ * those that its pieces are of. At stage 1 it needs the others' momentum first; at stage 0 all hold that already, and take
+ * the directions of each piece from one rank, so that all have the same bits. */
+static void muon_directions(Optimizer *o, Stream *s, float grad_scale) {
+    Shards *z = o->shards;
+    int     last = -1;
+    for (int i = 0; i < z->spans; i++)
+        if (z->span[i].group == GROUP_MATRIX)
+            muon_momentum(s, shards_grad(z, z->span[i]), optimizer_state(o, 0, z->span[i]), MUON_MOMENTUM, grad_scale);
+    if (z->stage) shards_share_matrices(z);
+    for (int i = 0; i < z->spans; i++) {
+        int param = z->span[i].param;
+        if (z->span[i].group != GROUP_MATRIX || param == last || !shards_is_own(z, z->span[i])) continue;
+        newton_schulz(s, shards_matrix(z, param), layout_parts(&z->layout.param[param]), z->params.type);
+        last = param;
+    }
+    if (!z->stage) shards_share_matrices(z);
+}
+
+static void muon(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
+    Shards *z = o->shards;
+    CHECK(z->stage <= 1 && z->layout.tensor_ranks == 1 && !z->spec.across && !o->on_host, "muon has no whole matrices here");
+    muon_directions(o, s, grad_scale);
+    for (int i = 0; i < z->spans; i++) {
+        Span         span = z->span[i];
+        const Param *p = &z->layout.param[span.param];
+        int64_t      rows = p->dim[0], columns = p->dim[1] / layout_parts(p);
+        double       scale = MUON_SCALE * sqrt((double)(rows > columns ? rows : columns));
+        if (span.group != GROUP_MATRIX) continue;
+        muon_update(s, optimizer_master(o, span), shards_grad(z, span), h.learning_rate * scale, h.learning_rate * h.weight_decay);
+        if (z->params.type != F32) cast_forward(s, shards_weight(z, span), optimizer_master(o, span));
+    }
+    adamw_on_device(o, s, h, grad_scale, 0);
+}
+
+const OptimizerKind OPTIMIZER_MUON = {"muon", 2, {"momentum", "v"}, {0, 1}, muon};
+
+const OptimizerKind *optimizer_kind(const char *name) {
+    static const OptimizerKind *const kinds[] = {&OPTIMIZER_ADAMW, &OPTIMIZER_MUON};
+    for (int i = 0; i < 2; i++)
+        if (strcmp(name, kinds[i]->name) == 0) return kinds[i];
+    return NULL;
+}

@@ -17,19 +17,25 @@ enum { OPTIMIZER_STATES = 2 };
 typedef struct Optimizer Optimizer;
 
 typedef struct {
-    const char *name;                    /* optimizer.name: "adamw"                                     */
+    const char *name;                    /* optimizer.name: "adamw", "muon"                             */
     int         states;
-    const char *state[OPTIMIZER_STATES]; /* as in optimizer.safetensors: "m", "v"                       */
+    const char *state[OPTIMIZER_STATES]; /* as in optimizer.safetensors: "m", "v"; "momentum", "v"      */
+    int         no_matrices[OPTIMIZER_STATES]; /* of matrices this state is not kept; in files it is zero    */
     /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). */
     void      (*update)(Optimizer *o, Stream *s, AdamW h, float grad_scale);
 } OptimizerKind;
 extern const OptimizerKind OPTIMIZER_ADAMW;
+/* Muon for the matrices of blocks: momentum is theirs, and they have no v. AdamW for all else: momentum is its m. Whole
+ * matrices come together in the gradients' memory: one rank's part of a matrix (tensor ranks), slots (stages 2 and 3),
+ * copies of the state and an optimizer in host memory are refused by the config's rules. */
+extern const OptimizerKind OPTIMIZER_MUON;
 const OptimizerKind *optimizer_kind(const char *name); /* of optimizer.name; NULL: there is none */
 
 struct Optimizer {
     const OptimizerKind *kind;
     Shards    *shards;                   /* borrowed                                                    */
-    Tensor     state[OPTIMIZER_STATES];  /* [shards_state_elems] f32                                    */
+    Tensor     state[OPTIMIZER_STATES];  /* [shards_state_elems] f32; less shards_matrix_elems where matrices have none */
+    int64_t   *left_out;                 /* owned [spans + 1]: of matrices before each span, elements that no_matrices saves */
     Tensor     master;                   /* the same; data NULL when the working copy is F32            */
     AdamWSpan *spans;                    /* owned [spans]: as the op takes them                         */
     int        on_host;                  /* master and states are in host memory, and updated there     */
@@ -45,10 +51,11 @@ void      optimizer_destroy(Optimizer *o);
 
 /* fp32 views of one span, for checkpoints. Tensor 0 is the master, 1 + k is state k. */
 Tensor optimizer_master(const Optimizer *o, Span span);
-Tensor optimizer_state(const Optimizer *o, int k, Span span);
+Tensor optimizer_state(const Optimizer *o, int k, Span span); /* data NULL: it is not kept                  */
 static inline int optimizer_tensors(const OptimizerKind *kind) { return 1 + kind->states; }
 Tensor optimizer_tensor(const Optimizer *o, int which, Span span);
-/* Copies host values into a part of such a view, and a view to host memory; the second may be queued (device.h). */
+/* Copies host values into a part of such a view, and a view to host memory; the second may be queued (device.h). What is not
+ * kept takes nothing and gives zeros. */
 void   optimizer_put(const Optimizer *o, Stream *s, Tensor part, const float *values);
 void   optimizer_get_queued(const Optimizer *o, Stream *s, float *to, Tensor part);
 

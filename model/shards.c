@@ -375,9 +375,28 @@ void shards_await(Shards *z, Stream *s) {
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
 
 int64_t shards_state_elems(const Shards *z) { return z->stage ? z->layout.shard_elems : z->layout.memory_elems; }
+int64_t shards_state_at(const Shards *z, Span span) { return z->stage ? span.shard : span.memory; }
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span) {
-    return tensor_slice(state, z->stage ? span.shard : span.memory, span.elems);
+    return tensor_slice(state, shards_state_at(z, span), span.elems);
 }
+static int64_t matrix_elems_of(const Shards *z, int rank) {
+    Span   *span = z->span + z->spans; /* room for one bucket more */
+    int64_t elems = 0;
+    for (int b = 0; b < z->layout.buckets; b++)
+        for (int i = layout_spans(&z->layout, b, rank, span); i-- > 0;)
+            if (span[i].group == GROUP_MATRIX) elems += span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN;
+    return elems;
+}
+int64_t shards_matrix_elems(const Shards *z) {
+    int64_t least = INT64_MAX, all = 0;
+    for (int r = 0; r < z->layout.ranks; r++) {
+        int64_t elems = matrix_elems_of(z, r);
+        all += elems;
+        if (elems < least) least = elems;
+    }
+    return z->stage ? least : all;
+}
+
 int     shards_state_is_shared(const Shards *z) { return !z->stage; }
 
 int shards_is_own(const Shards *z, Span span) {
@@ -404,6 +423,17 @@ Tensor shards_weight(const Shards *z, Span span) {
 Tensor shards_grad(const Shards *z, Span span) {
     int b = z->layout.param[span.param].bucket;
     return span_of(z, has_grad_slots(z), grads_of(z, b), z->grad_pieces, b, span);
+}
+
+Tensor shards_matrix(const Shards *z, int param) {
+    const Param *p = &z->layout.param[param];
+    return row_view(grads_of(z, p->bucket), p, z->layout.bucket[p->bucket].memory);
+}
+void shards_share_matrices(Shards *z) {
+    if (is_alone(z)) return;
+    for (int b = 1; b < last_bucket(z); b++)
+        if (is_here(z, b)) comm_all_gather_start(z->spec.comm, grads_of(z, b));
+    comm_finish(z->spec.comm);
 }
 
 void shards_hash_weights(const Shards *z, Stream *s, Tensor hash) {

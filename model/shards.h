@@ -116,10 +116,16 @@ void        shards_apart(Shards *z, int is_apart);
 /* --- for the optimizer -------------------------------------------------------------------------------------------- */
 
 int64_t shards_state_elems(const Shards *z);              /* of masters and each of its states                                */
+int64_t shards_state_at(const Shards *z, Span span);      /* the place of its first element among them                        */
 Tensor  shards_state_view(const Shards *z, Tensor state, Span span);
+/* Of elements in matrices, in whole packs of 64 of each span: those that every rank has at least. */
+int64_t shards_matrix_elems(const Shards *z);
 int     shards_spans_to_save(const Shards *z, int bucket, Span *spans); /* of this rank's piece; none where another copy saves it */
 Tensor  shards_weight(const Shards *z, Span span);        /* of the working copy, as this rank updates it                     */
 Tensor  shards_grad(const Shards *z, Span span);          /* after shards_finish                                              */
+/* Stages 0 and 1. A row of a block as a matrix, of the gradients' memory, of this rank's pieces and the others' places. */
+Tensor  shards_matrix(const Shards *z, int param);
+void    shards_share_matrices(Shards *z);                 /* each rank's pieces of the blocks' gradients come to all         */
 int     shards_is_own(const Shards *z, Span span);        /* this rank answers for it in sums over the ranks; stage 0: it holds others, too */
 int     shards_state_is_shared(const Shards *z);          /* all ranks hold the same masters and states                       */
 void    shards_hash_weights(const Shards *z, Stream *s, Tensor hash); /* of those that all ranks hold; stage 3: not the blocks' */

@@ -7,6 +7,7 @@
 
 #include "core/device.h"
 #include "core/json_scan.h"
+#include "model/optimizer.h"
 #include "model/precision.h"
 #include "run/config/config_load.h"
 #include "run/config/nearest.h"
@@ -156,6 +157,26 @@ static char *check_balance(const Config *c) {
     return NULL;
 }
 
+/* Muon needs whole matrices on the ranks that update them, and the same bits on all that hold a copy. */
+static char *check_muon(const Config *c) {
+    struct { const char *key; int64_t size, most; } of[] = {{"parallel.tensor", c->parallel.tensor, 1},
+                                                            {"parallel.zero_stage", c->parallel.zero_stage, 1},
+                                                            {"parallel.replicas", c->parallel.replicas, 1}};
+    if (!c->optimizer.name || strcmp(c->optimizer.name, OPTIMIZER_MUON.name)) return NULL;
+    for (int i = 0; i < 3; i++)
+        if (of[i].size > of[i].most)
+            return sentence("optimizer.name = \"muon\" updates whole matrices, with %s = %" PRId64
+                            " no rank has them: at most %" PRId64 ", or optimizer.name = \"adamw\"",
+                            of[i].key, of[i].size, of[i].most);
+    if (c->memory.offload == MEMORY_HOST)
+        return sentence("optimizer.name = \"muon\" updates where the products run, with memory.offload = \"optimizer\" it cannot:"
+                        " memory.offload = \"none\", or optimizer.name = \"adamw\"");
+    if (c->outer.server[0] && c->outer.send == SEND_GRADIENTS)
+        return sentence("optimizer.name = \"muon\" with outer.send = \"gradients\": a server updates with AdamW alone:"
+                        " outer.send = \"deltas\", or optimizer.name = \"adamw\"");
+    return NULL;
+}
+
 /* Whether the model can be divided so, whatever the ranks. */
 static int divides_model(const Config *c, int axis, int64_t size) {
     Config other = *c;
@@ -213,7 +234,10 @@ static void rule_grid(ConfigLoad *load, int ranks) {
     Keys balance = {"parallel.balance", "parallel.deterministic", "parallel.zero_stage", "parallel.pipeline", NULL};
     Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "model.n_kv_head", "model.n_inner", "batch.seq_len", NULL},
          context = {"parallel.context", "batch.seq_len", NULL};
+    Keys muon = {"optimizer.name", "parallel.tensor", "parallel.zero_stage", "parallel.replicas", "memory.offload", "outer.server",
+                 "outer.send", NULL};
     if (rule_usable(load, order)) add_fault(load, order, check_order(load->config));
+    if (rule_usable(load, muon)) add_fault(load, muon, check_muon(load->config));
     if (rule_usable(load, context)) add_fault(load, context, check_context(load->config));
     if (rule_usable(load, tensor)) add_fault(load, tensor, check_tensor(load->config));
     if (rule_usable(load, balance)) add_fault(load, balance, check_balance(load->config));
@@ -276,6 +300,7 @@ char *config_check_changed(const Config *c, int ranks) {
     if (!text) text = check_tensor(c);
     if (!text) text = check_balance(c);
     if (!text) text = check_pipeline(c);
+    if (!text) text = check_muon(c);
     return text ? text : config_check_ranks(c, ranks);
 }
 

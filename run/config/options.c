@@ -36,7 +36,7 @@ static const char *const NONFINITE_WORDS[] =
     {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", NULL};
 static const char *const SPIKE_WORDS[] =
     {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", [ON_TROUBLE_WARN] = "warn", NULL};
-static const char *const OPTIMIZER_WORDS[] = {"adamw", NULL};
+static const char *const OPTIMIZER_WORDS[] = {"adamw", "muon", NULL};
 static const char *const SCHEDULE_WORDS[]  = {[SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear",
                                               [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_WSD] = "wsd", NULL};
 static const char *const DECAY_WORDS[]     = {[DECAY_SQRT] = "sqrt", [DECAY_LINEAR] = "linear", NULL};
@@ -133,7 +133,8 @@ const Option OPTIONS[] = {
     INTEGER(batch.seq_len, NULL, 1, DIM, "tokens of a sequence, at most n_positions", .need = NEED_DERIVED, .example = "512",
             .shown = "model.n_positions", FIXED),
 
-    WORD(optimizer.name, "\"adamw\"", OPTIMIZER_WORDS, "the update rule", FIXED),
+    WORD(optimizer.name, "\"adamw\"", OPTIMIZER_WORDS,
+         "the update rule; muon: Muon for the matrices of blocks, at AdamW's learning rate, AdamW for the rest", FIXED),
     REAL(optimizer.learning_rate, "6e-4", 0, BIG, "highest learning rate of the schedule", FIXED),
     REAL(optimizer.beta1, "0.9", 0, 1, "decay of the first moment", .half_open = 1, FIXED),
     REAL(optimizer.beta2, "0.95", 0, 1, "decay of the second moment", .half_open = 1, FIXED),

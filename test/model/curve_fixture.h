@@ -37,21 +37,27 @@ static inline void load_initial(Model *m) {
     optimizer_publish(&m->optimizer, &m->stream);
 }
 
-/* The layout is that of three ranks, whose padding must matter to nobody. */
-static inline Model *model_create(DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
+static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, int64_t B, int64_t positions,
+                              Recompute recompute, GptUse use) {
     Model *m = (Model *)calloc(1, sizeof *m);
     m->records = record_load(RECORDS);
     m->params = stage_arena("params", 8 << 20), m->grads = stage_arena("grads", 8 << 20),
     m->state = stage_arena("optimizer", 16 << 20);
     m->activations = stage_arena("activations", 64 << 20), m->tokens = stage_arena("tokens", 1 << 20);
     m->sums = step_sums_create(&m->activations);
-    m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = 3, .act = act, .use = use},
-                              model_layout(SHAPE, (LayoutPlace){3, 1, 0, NULL}), m->sums, &m->params, &m->grads);
+    m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = ranks, .act = act, .use = use},
+                              model_layout(SHAPE, (LayoutPlace){ranks, 1, 0, NULL}), m->sums, &m->params, &m->grads);
     m->gpt = gpt_create(m->shards, (GptSpec){B, positions, NULL, NULL, 1, recompute}, &m->activations);
     m->stream = stream_create(STAGE_SCRATCH); stage_watch(m->stream);
-    m->optimizer = optimizer_create(&OPTIMIZER_ADAMW, m->shards, MEMORY_DEVICE, &m->state);
+    m->optimizer = optimizer_create(kind, m->shards, MEMORY_DEVICE, &m->state);
     load_initial(m);
+    optimizer_zero_states(&m->optimizer, &m->stream);
     return m;
+}
+
+/* The layout is that of three ranks, whose padding must matter to nobody. */
+static inline Model *model_create(DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
+    return model_of(&OPTIMIZER_ADAMW, 3, act, B, positions, recompute, use);
 }
 
 static inline void model_destroy(Model *m) {

@@ -1,5 +1,5 @@
-/* test_gpt.c - the whole model against PyTorch's float64 record of twenty AdamW steps (test/ref/generate.py), and
- * against itself: other micro-batches, recomputation, smaller batches than its memory, inference.
+/* test_gpt.c - the whole model against PyTorch's float64 records of twenty steps of AdamW and of Muon
+ * (test/ref/generate.py), and against itself: other micro-batches, recomputation, smaller batches than its memory, inference.
  *
  * Odd sizes throughout: head size 14, vocabulary 389, T 40.
  */
@@ -15,6 +15,30 @@ static const ModelShape SHAPE = GPT2_SHAPE(2, 3, 42, T, 389);
 static void test_curve(void **state) {
     (void)state;
     follow_curve();
+}
+
+/* The same bounds: what is rounded off in a direction grows with it (test_newton_schulz.c), to some 1e-6, and twenty steps
+ * move the weights by a part of themselves. */
+static void test_muon(void **state) {
+    (void)state;
+    Model     *m = model_of(&OPTIMIZER_MUON, 1, F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
+    RecordFile adamw = m->records, muon = record_load("test/ref/data/muon.rec");
+    double     worst_loss = 0.0;
+    int64_t    steps = stage_is_slow() ? STEPS / 4 : STEPS;
+    for (int64_t step = 0; step < steps; step++) {
+        double loss = gradients(m, step, 2);
+        worst_loss = fmax(worst_loss, relative(loss, record_value(record_find(&muon, "loss"), step)));
+        update(m, step, gradient_norm(m));
+    }
+    print_message("muon: worst loss %.2e of %.0e\n", worst_loss, LOSS_ALLOWED);
+    assert_true(worst_loss <= LOSS_ALLOWED);
+    m->records = muon;
+    double worst = steps == STEPS ? worst_row(m, m->shards->params, "final", 1) : 0.0;
+    print_message("muon: worst final weight %.2e of %.0e\n", worst, WEIGHT_ALLOWED);
+    assert_true(worst <= WEIGHT_ALLOWED);
+    m->records = adamw;
+    record_unload(&muon);
+    model_destroy(m);
 }
 
 static void test_micro_batches(void **state) {
@@ -165,7 +189,7 @@ static int tests(void) {
     const struct CMUnitTest all[] = {
         cmocka_unit_test(test_curve),         cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_repeat),        cmocka_unit_test(test_smaller_batch), cmocka_unit_test(test_inference),
-        cmocka_unit_test(test_bf16),                cmocka_unit_test(test_initial),
+        cmocka_unit_test(test_bf16),          cmocka_unit_test(test_initial),       cmocka_unit_test(test_muon),
     };
     return cmocka_run_group_tests_name("gpt", all, NULL, NULL);
 }

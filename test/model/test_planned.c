@@ -44,10 +44,10 @@ void __wrap_matmul(Stream *s, Matmul p) {
         memset((char *)p.c.data + (size_t)(i * p.c.ld) * dtype_bytes(p.c.type), 0, (size_t)p.n * dtype_bytes(p.c.type));
 }
 
-static void run_model(ModelShape shape, DType act, int64_t B, int64_t T, Recompute recompute) {
+static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType act, int64_t B, int64_t T, Recompute recompute) {
     planned.count = ran.count = 0;
     ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
-                      .optimizer = &OPTIMIZER_ADAMW,
+                      .optimizer = optimizer,
                       .B = B,
                       .T = T,
                       .recompute = recompute};
@@ -58,6 +58,7 @@ static void run_model(ModelShape shape, DType act, int64_t B, int64_t T, Recompu
     Batch  batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)}; /* all 0 */
     gpt_forward(&m->gpt, &m->stream, batch);
     gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
+    optimizer_update(&m->optimizer, &m->stream, (AdamW){.step = 1}, 1.0f);
     for (int64_t b = 1; b <= B; b++) { /* an evaluation's last batch */
         Batch part = {tensor_2d(batch.inputs.data, I32, b, T), tensor_2d(batch.targets.data, I32, b, T)};
         gpt_forward(&m->gpt, &m->stream, part);
@@ -90,12 +91,20 @@ static void test_step(void **state) {
         for (int b = 0; b < COUNT(sizes); b++)
             for (Recompute r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++) {
                 ModelShape shape = GPT2_SHAPE(2, 3, 42, 96, vocabularies[v]);
-                run_model(shape, F32, sizes[b][0], sizes[b][1], r);
-                run_model(shape, BF16, sizes[b][0], sizes[b][1], r);
+                run_model(&OPTIMIZER_ADAMW, shape, F32, sizes[b][0], sizes[b][1], r);
+                run_model(&OPTIMIZER_ADAMW, shape, BF16, sizes[b][0], sizes[b][1], r);
             }
 }
 
+/* An update with products of its own. */
+static void test_muon(void **state) {
+    (void)state;
+    if (strcmp(device_backend(), "cpu") != 0) skip();
+    run_model(&OPTIMIZER_MUON, (ModelShape)GPT2_SHAPE(2, 3, 42, 96, 256), F32, 1, 7, RECOMPUTE_NONE);
+    run_model(&OPTIMIZER_MUON, (ModelShape)GPT2_SHAPE(2, 3, 42, 96, 256), BF16, 1, 7, RECOMPUTE_NONE);
+}
+
 int main(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_step)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_step), cmocka_unit_test(test_muon)};
     return cmocka_run_group_tests_name("planned products", all, NULL, NULL);
 }

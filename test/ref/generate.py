@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""generate.py - the independent witness: every op and a small GPT-2 in PyTorch float64, gradients by autograd.
+"""generate.py - the independent witness: every op and a small GPT-2 in PyTorch float64, gradients by autograd; AdamW and Muon.
 
 Writes test/ref/data/*.rec in the format of record.h. Inputs are exact in fp32 and stored so; results are float64, but for the model's
 gradients and final weights, stored in fp32 (their tolerances are 30 times its rounding or more). The files are committed: the tests need no
@@ -241,32 +241,45 @@ def learning_rate(s):
     return LR * (FINAL + (1 - FINAL) * (1 + math.cos(math.pi * (s - WARMUP) / (STEPS - WARMUP))) / 2)
 
 
-def model_records(name, shapes=shapes, model_loss=model_loss):
-    w = Writer(name)
+def initial_records(w, shapes):
     p = {name: leaf(initial(name, shape)) for name, shape in shapes()}
     for name, t in p.items():
         w.put("init." + name, t, "float32")
     tokens = (torch.rand(STEPS, B, T + 1) ** 3 * V).long()  # the low ids often, as in text
     w.put("tokens", tokens, "int32")
-    optimizer = torch.optim.AdamW([{"params": [t for t in p.values() if t.dim() >= 2], "weight_decay": DECAY},
-                                   {"params": [t for t in p.values() if t.dim() < 2], "weight_decay": 0.0}], betas=(0.9, 0.95), eps=1e-8)
+    return p, tokens
+
+
+def adamw_of(p):
+    return torch.optim.AdamW([{"params": [t for t in p if t.dim() >= 2], "weight_decay": DECAY},
+                              {"params": [t for t in p if t.dim() < 2], "weight_decay": 0.0}], betas=(0.9, 0.95), eps=1e-8)
+
+
+def train(p, tokens, optimizers, first_step=lambda: None, model_loss=model_loss):
+    """Returns losses, norms and rates of STEPS steps."""
     losses, norms, rates = [], [], []
     for s in range(STEPS):
         loss = model_loss(p, tokens[s, :, :-1], tokens[s, :, 1:])
-        optimizer.zero_grad(set_to_none=True)
+        for t in p.values():
+            t.grad = None
         loss.backward()
         if s == 0:
-            for name, t in p.items():
-                w.put("grad." + name, t.grad, "float32")
+            first_step()
         norm = math.sqrt(sum(float((t.grad ** 2).sum()) for t in p.values()))
         for t in p.values():
             t.grad *= min(1.0, CLIP / norm)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(s)
-        optimizer.step()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(s)
+            optimizer.step()
         losses.append(float(loss)), norms.append(norm), rates.append(learning_rate(s))
-    for name, t in p.items():
-        w.put("final." + name, t, "float32")
+    return losses, norms, rates
+
+
+def final_records(w, p, name, numbers):
+    losses, norms, rates = numbers
+    for key, t in p.items():
+        w.put("final." + key, t, "float32")
     w.put("loss", losses, "float64"), w.put("grad_norm", norms, "float64"), w.put("learning_rate", rates, "float64")
     print(name, "losses", losses, "norms", norms)
 
@@ -327,12 +340,75 @@ def llama_loss(p, inputs, targets):
     return F.cross_entropy((norm(x, "model.norm") @ head.T).reshape(-1, V), targets.reshape(-1))
 
 
+def model_records(name, shapes=shapes, model_loss=model_loss):
+    """Returns the values before the first step, and the tokens."""
+    w = Writer(name)
+    p, tokens = initial_records(w, shapes)
+    before = {key: t.detach().clone() for key, t in p.items()}
+
+    def first_gradients():
+        for key, t in p.items():
+            w.put("grad." + key, t.grad, "float32")
+
+    final_records(w, p, name, train(p, tokens, [adamw_of(list(p.values()))], first_gradients, model_loss))
+    return before, tokens
+
+
+# --- muon ---------------------------------------------------------------------------------------------------------------------------
+
+
+def newton_schulz(x):
+    """As Jordan et al. publish it, kellerjordan.github.io/posts/muon, in float64."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = x / x.norm().clamp(min=1e-7)
+    if x.size(0) > x.size(1):
+        return newton_schulz(x.T).T
+    for _ in range(5):
+        A = x @ x.T
+        x = a * x + (b * A + c * A @ A) @ x
+    return x
+
+
+class Muon(torch.optim.Optimizer):
+    """As torch.optim.Muon of later versions, with Moonlight's scale; that of q, k and v is three matrices."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.0})
+
+    def step(self):
+        for group in self.param_groups:
+            for t in group["params"]:
+                state = self.state[t]
+                m = state.setdefault("momentum", torch.zeros_like(t))
+                m.lerp_(t.grad, 1 - 0.95)
+                direction = t.grad.lerp(m, 0.95)
+                parts = direction.split(t.size(0), 1) if t.size(1) == 3 * t.size(0) else [direction]
+                update = torch.cat([newton_schulz(x) * 0.2 * math.sqrt(max(x.shape)) for x in parts], 1)
+                with torch.no_grad():
+                    t.mul_(1 - group["lr"] * DECAY).sub_(group["lr"] * update)
+
+
+def muon_records(before, tokens):
+    w = Writer("muon")
+    p = {key: leaf(t) for key, t in before.items()}
+    matrices = [t for key, t in p.items() if ".h." in key and t.dim() == 2]
+    rest = [t for key, t in p.items() if ".h." not in key or t.dim() < 2]
+    final_records(w, p, "muon", train(p, tokens, [Muon(matrices), adamw_of(rest)]))
+    for key, shape in (("wide", (21, 42)), ("tall", (42, 21)), ("square", (33, 33))):
+        x = exact(*shape, scale=1e-3)
+        w.put(f"newton.{key}", x, "float32"), w.put(f"newton.{key}.y", newton_schulz(x))
+
+
 if __name__ == "__main__":
     os.makedirs(DATA, exist_ok=True)
     op_records()
-    model_records("gpt")
+    gpt = model_records("gpt")
+    at_gpt = L, H, C, V, T, B, STEPS
     L, H, C, V, T, B, STEPS = GRID
     model_records("grid")
+    L, H, C, V, T, B, STEPS = at_gpt
+    muon_records(*gpt)
+    L, H, C, V, T, B, STEPS = GRID
     norm_records()
     head_records()
     L, H, C, V, T, B, STEPS = LLAMA

@@ -285,3 +285,39 @@ void ref_adamw(double *p, double *m, double *v, const double *grad, int64_t n, d
         p[i] -= learning_rate * (m_hat / (sqrt(v_hat) + eps) + decay * p[i]);
     }
 }
+
+void ref_muon_momentum(double *grad, double *m, int64_t n, double beta, double grad_scale) {
+    for (int64_t i = 0; i < n; i++) {
+        double g = grad_scale * grad[i];
+        m[i] = beta * m[i] + (1.0 - beta) * g;
+        grad[i] = beta * m[i] + (1.0 - beta) * g;
+    }
+}
+
+/* The sum of the two forms is one: X X^T X = X (X^T X). */
+void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride) {
+    double *A = doubles(R * R), *AA = doubles(R * R), *next = doubles(R * M), sum = 0.0;
+    for (int64_t i = 0; i < R * M; i++) sum += x[i / M * stride + i % M] * x[i / M * stride + i % M];
+    for (int64_t i = 0; i < R * M; i++) x[i / M * stride + i % M] /= fmax(sqrt(sum), 1e-7);
+    for (int round = 0; round < 5; round++) {
+        for (int64_t i = 0; i < R * R; i++) {
+            A[i] = 0.0;
+            for (int64_t c = 0; c < M; c++) A[i] += x[i / R * stride + c] * x[i % R * stride + c];
+        }
+        for (int64_t i = 0; i < R * R; i++) {
+            AA[i] = 0.0;
+            for (int64_t c = 0; c < R; c++) AA[i] += A[i / R * R + c] * A[c * R + i % R];
+        }
+        for (int64_t i = 0; i < R * M; i++) {
+            next[i] = 3.4445 * x[i / M * stride + i % M];
+            for (int64_t c = 0; c < R; c++)
+                next[i] += (-4.7750 * A[i / M * R + c] + 2.0315 * AA[i / M * R + c]) * x[c * stride + i % M];
+        }
+        for (int64_t i = 0; i < R * M; i++) x[i / M * stride + i % M] = next[i];
+    }
+    free(A), free(AA), free(next);
+}
+
+void ref_muon_update(double *p, const double *u, int64_t n, double rate, double decay) {
+    for (int64_t i = 0; i < n; i++) p[i] += -decay * p[i] - rate * u[i];
+}

@@ -55,5 +55,10 @@ void ref_classifier_backward(double *dlogits, const double *logits, const int32_
 
 void ref_adamw(double *p, double *m, double *v, const double *grad, int64_t n, double learning_rate, double beta1,
                double beta2, double eps, double decay, int64_t step, double grad_scale);
+/* grad: [n] becomes the direction before it is orthogonal. */
+void ref_muon_momentum(double *grad, double *m, int64_t n, double beta, double grad_scale);
+/* One matrix [R,M] whose rows are `stride` apart. */
+void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride);
+void ref_muon_update(double *p, const double *u, int64_t n, double rate, double decay);
 
 #endif

@@ -185,6 +185,12 @@ static void the_plan_is_what_is_carved(void **state) {
                     c.memory.recompute = recompute;
                     c.parallel.deterministic = act == BF16;
                     assert_plan_is_what_is_carved(&c, (DType)act, ranks - 1, ranks);
+                    Plan adamw = plan_make(&c, (DType)act, ranks_of(ranks));
+                    if (zero_stage > 1) continue;
+                    c.optimizer.name = "muon";
+                    Plan muon = plan_make(&c, (DType)act, ranks_of(ranks));
+                    assert_plan_is_what_is_carved(&c, (DType)act, ranks - 1, ranks);
+                    assert_true(muon.scratch_bytes >= adamw.scratch_bytes && muon.optimizer_bytes < adamw.optimizer_bytes);
                 }
 }
 

@@ -1,0 +1,48 @@
+#!/bin/bash
+# test_muon.sh - optimizer.name=muon: trains, resumes with the same bits, is the same on a grid, and names what it refuses.
+. test/run/lib/tiny.sh
+
+muon() { train optimizer.name=muon "$@"; }
+muon_ranks() { local n=$1; shift; train_ranks "$n" optimizer.name=muon "$@"; }
+LAST=step_00000012
+
+quiet muon run.dir="$WORK/one" parallel.deterministic=true
+ok $? "a run with muon"
+# Of the wte, the first 256 x 42 elements, AdamW's v; 10752 + 40 x 42 + 42 + 42 elements later a block's first matrix has none.
+python3 - "$WORK/one/checkpoints/$LAST/optimizer.safetensors" <<'PY'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+head = struct.unpack("<Q", data[:8])[0]
+names = {k: v["data_offsets"] for k, v in json.loads(data[8:8 + head]).items() if k != "__metadata__"}
+values = {k: struct.unpack(f"<{(b - a) // 4}f", data[8 + head + a:8 + head + b]) for k, (a, b) in names.items()}
+matrix, first = 256 * 42 + 40 * 42 + 2 * 42, slice(0, 42)
+sys.exit(not (list(values) == ["momentum", "v"] and any(values["v"][first]) and all(values["momentum"][matrix:matrix + 42 * 126])
+              and not any(values["v"][matrix:matrix + 42 * 126]) and all(v > 0 for v in values["v"][matrix - 84:matrix])))
+PY
+ok $? "its files hold momentum, and v of what is no matrix"
+quiet train run.dir="$WORK/adamw" run.stop_step=6
+ok $(( $(same_losses "$WORK/one" "$WORK/adamw" 0; echo $?) == 0 )) "other losses than AdamW's"
+
+quiet muon run.dir="$WORK/halves" run.stop_step=6 parallel.deterministic=true
+quiet muon run.dir="$WORK/halves" parallel.deterministic=true
+expect "resumed: the same bits" same_weights "$WORK/one" "$WORK/halves" $LAST
+
+for stage in 0 1; do
+    quiet muon_ranks 2 run.dir="$WORK/stage$stage" parallel.deterministic=true parallel.zero_stage=$stage run.verify_every=2
+    expect "two ranks, stage $stage, sums in order: the same bits" same_weights "$WORK/one" "$WORK/stage$stage" $LAST
+done
+quiet muon_ranks 3 run.dir="$WORK/ring" run.verify_every=2
+expect "three ranks, sums by the ring: the same losses" same_losses "$WORK/one" "$WORK/ring" 2e-6
+quiet muon_ranks 2 run.dir="$WORK/stages" parallel.pipeline=2
+expect "two stages: the same losses" same_losses "$WORK/one" "$WORK/stages" 2e-6
+quiet muon_ranks 2 run.dir="$WORK/bf16" precision=bf16
+expect "bf16, two ranks: about the losses of fp32" same_losses "$WORK/one" "$WORK/bf16" 2e-3
+
+for refused in parallel.tensor=3 parallel.zero_stage=2 parallel.replicas=2 memory.offload=optimizer; do
+    expect "refused by name: $refused" exits 64 "optimizer.name = \"muon\" .*${refused%=*} = .*optimizer.name = \"adamw\"" muon run.dir="$WORK/no" $refused
+done
+expect "refused by name: a server's update" exits 64 'optimizer.name = "muon" with outer.send' \
+    muon run.dir="$WORK/no" outer.server=127.0.0.1:1 outer.every=6 outer.send=gradients outer.wait=none
+expect "refused: a checkpoint of AdamW" exits 64 'optimizer.name' muon run.dir="$WORK/adamw"
+expect "nothing was written for what was refused" [ ! -e "$WORK/no" ]
+exit $STATUS
