@@ -1,5 +1,6 @@
 /* test_gpt.c - the whole model against PyTorch's float64 records of twenty steps of AdamW and of Muon
- * (test/ref/generate.py), and against itself: other micro-batches, recomputation, smaller batches than its memory, inference.
+ * (test/ref/generate.py), and against itself: other micro-batches, recomputation, smaller batches than its memory,
+ * inference.
  *
  * Odd sizes throughout: head size 14, vocabulary 389, T 40.
  */
@@ -39,7 +40,8 @@ static void load_initial(Model *m) {
     optimizer_publish(&m->optimizer, &m->stream);
 }
 
-static Model *model_of(const OptimizerKind *kind, int ranks, DType act, int64_t B, int64_t positions, Recompute recompute, GptUse use) {
+static Model *model_of(const OptimizerKind *kind, int ranks, DType act, int64_t B, int64_t positions, Recompute recompute,
+                       GptUse use) {
     Model *m = (Model *)calloc(1, sizeof *m);
     m->records = record_load("test/ref/data/gpt.rec");
     m->params = stage_arena("params", 8 << 20), m->grads = stage_arena("grads", 8 << 20),
