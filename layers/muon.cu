@@ -1,5 +1,5 @@
-/* muon.cu - CUDA side of muon_momentum and muon_update in layers.h: each element on its own, as in muon.c. Products and sums are written
- * as fused multiply-adds, so that no compiler chooses. */
+/* muon.cu - CUDA side of muon_momentum and muon_update in layers.h: each element on its own, as in
+ * muon.c. Products and sums are written as fused multiply-adds, so that no compiler chooses. */
 #include "core/kernel.cuh"
 #include "layers/contracts.h"
 #include "layers/layers.h"
@@ -33,8 +33,8 @@ void muon_momentum(Stream *s, Tensor grad, Tensor m, double beta, float grad_sca
     int64_t n = grad.dim[0];
     if (muon_momentum_contract(s, grad, m) || n == 0) return;
     DISPATCH_PACK(float, packs_fit(PACK_BYTES, {grad.data, m.data}), W,
-        LAUNCH((momentum_kernel<W>), blocks_for(n, THREADS * W), THREADS, 0, s, ptr<float>(grad), ptr<float>(m), grad_scale,
-               (float)(1.0 - beta), (float)((1.0 - beta) * beta), n));
+        LAUNCH((momentum_kernel<W>), blocks_for(n, THREADS * W), THREADS, 0, s, ptr<float>(grad), ptr<float>(m),
+               grad_scale, (float)(1.0 - beta), (float)((1.0 - beta) * beta), n));
 }
 
 void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay) {

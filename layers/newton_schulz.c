@@ -1,5 +1,5 @@
-/* newton_schulz.c - CPU side of newton_schulz in layers.h: the passes between its products. Rows are added up in order, so
- * threads do not matter. */
+/* newton_schulz.c - CPU side of newton_schulz in layers.h: the passes between its products. Rows are added up in order,
+ * so threads do not matter. */
 #include "layers/newton_schulz.h"
 
 #include <math.h>
@@ -12,7 +12,8 @@ typedef double f64x8 __attribute__((vector_size(64)));
 #define SIMD_FILE "layers/newton_schulz_simd.h"
 #include "core/simd_each.h"
 SIMD_DISPATCH(double, row_squares, (const float *x, int64_t n), (x, n))
-SIMD_DISPATCH(void, narrow_row, (DType type, void *X, int64_t at, const float *x, float factor, int64_t n), (type, X, at, x, factor, n))
+SIMD_DISPATCH(void, narrow_row, (DType type, void *X, int64_t at, const float *x, float factor, int64_t n),
+              (type, X, at, x, factor, n))
 SIMD_DISPATCH(void, widen_row, (DType type, float *x, const void *X, int64_t at, int64_t n), (type, x, X, at, n))
 SIMD_DISPATCH(void, mix_block, (DType type, void *x, float inner, const void *y, float outer, int64_t first, int64_t n),
               (type, x, inner, y, outer, first, n))
@@ -45,7 +46,8 @@ static void newton_mix(Stream *s, Tensor x, float inner, Tensor y, float outer) 
     int64_t n = tensor_elems(x);
     if (s->ledger) return;
     #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < n; i += ACT_BLOCK) mix_block(x.type, x.data, inner, y.data, outer, i, act_block_elems(i, n));
+    for (int64_t i = 0; i < n; i += ACT_BLOCK)
+        mix_block(x.type, x.data, inner, y.data, outer, i, act_block_elems(i, n));
 }
 
 void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type) {

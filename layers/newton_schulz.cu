@@ -22,9 +22,10 @@ KERNEL squares_kernel(double *partial, const float *x, Columns c, int64_t n) {
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-/* X = x / max(norm, least). Thread: one element; its block adds up the partial sums again. grid ceil(n / THREADS). Bound:
- * its traffic. */
-template <typename T> KERNEL narrow_kernel(T *X, const float *x, const double *partial, Columns c, int64_t n, double least) {
+/* X = x / max(norm, least). Thread: one element; its block adds up the partial sums again. grid ceil(n / THREADS).
+ * Bound: its traffic. */
+template <typename T> KERNEL narrow_kernel(T *X, const float *x, const double *partial, Columns c, int64_t n,
+                                         double least) {
     SMEM(double, part, [WARP]);
     double  norm = sqrt(block_sum(partial[threadIdx.x], part));
     float   factor = (float)(1.0 / (norm < least ? least : norm));
@@ -55,14 +56,16 @@ static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part) {
     size_t  mark = arena_mark(&s->scratch);
     double *partial = (double *)arena_take(&s->scratch, sizeof(double) * PARTIALS);
     LAUNCH(squares_kernel, PARTIALS, THREADS, 0, s, partial, from, c, n);
-    DISPATCH_ACT(X.type, T, LAUNCH((narrow_kernel<T>), blocks_for(n, THREADS), THREADS, 0, s, ptr<T>(X), from, partial, c, n, NEWTON_LEAST));
+    DISPATCH_ACT(X.type, T,
+        LAUNCH((narrow_kernel<T>), blocks_for(n, THREADS), THREADS, 0, s, ptr<T>(X), from, partial, c, n, NEWTON_LEAST));
     arena_release(&s->scratch, mark);
 }
 
 static void newton_widen(Stream *s, Tensor x, Tensor X, int64_t part) {
     int64_t n = tensor_elems(X);
     Columns c = {X.dim[1], x.dim[1]};
-    DISPATCH_ACT(X.type, T, LAUNCH((widen_kernel<T>), blocks_for(n, THREADS), THREADS, 0, s, ptr<float>(x) + part * c.M, ptr<T>(X), c, n));
+    DISPATCH_ACT(X.type, T,
+        LAUNCH((widen_kernel<T>), blocks_for(n, THREADS), THREADS, 0, s, ptr<float>(x) + part * c.M, ptr<T>(X), c, n));
 }
 
 static void newton_mix(Stream *s, Tensor x, float inner, Tensor y, float outer) {

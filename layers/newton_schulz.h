@@ -1,5 +1,5 @@
-/* newton_schulz.h - the products of newton_schulz in layers.h, for its host and CUDA sides. Each side has the passes over
- * memory between them.
+/* newton_schulz.h - the products of newton_schulz in layers.h, for its host and CUDA sides. Each side has the passes
+ * over memory between them.
  */
 #ifndef TRAIN_GPT_LAYERS_NEWTON_SCHULZ_H
 #define TRAIN_GPT_LAYERS_NEWTON_SCHULZ_H
@@ -13,7 +13,8 @@ enum { NEWTON_ROUNDS = 5 };
 static const double NEWTON_A = 3.4445, NEWTON_B = -4.7750, NEWTON_C = 2.0315, NEWTON_LEAST = 1e-7;
 
 /* A side's own. On a dry stream they only take their scratch.
- * narrow: X = columns [part M, part M + M) of x, divided by max(their norm, NEWTON_LEAST), in X's type.  widen: x's columns = X
+ * narrow: X = columns [part M, part M + M) of x, divided by max(their norm, NEWTON_LEAST), in X's type
+ * widen: x's columns = X
  * mix: x = outer (y + inner x), of one type and size */
 static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part);
 static void newton_widen(Stream *s, Tensor x, Tensor X, int64_t part);
@@ -22,7 +23,8 @@ static void newton_mix(Stream *s, Tensor x, float inner, Tensor y, float outer);
 /* c = a b, of matrices of one type. */
 static inline void newton_product(Stream *s, Tensor c, Tensor a, MatrixOrder a_order, Tensor b, MatrixOrder b_order) {
     int64_t inner = a_order == PLAIN ? a.dim[1] : a.dim[0];
-    Matmul  p = {matrix_of(c, PLAIN), matrix_of(a, a_order), matrix_of(b, b_order), c.dim[0], c.dim[1], inner, MATMUL_SET, NULL};
+    Matmul  p = {matrix_of(c, PLAIN), matrix_of(a, a_order), matrix_of(b, b_order), c.dim[0], c.dim[1], inner,
+                 MATMUL_SET, NULL};
     matmul(s, p);
 }
 

@@ -31,11 +31,13 @@ SIMD_INLINE void SIMD(widen_row_of)(DType type, float *x, const void *X, int64_t
 }
 ACT_KERNEL(widen_row, (DType type, float *x, const void *X, int64_t at, int64_t n), x, X, at, n)
 
-SIMD_INLINE void SIMD(mix_block_of)(DType type, void *x, float inner, const void *y, float outer, int64_t first, int64_t n) {
+SIMD_INLINE void SIMD(mix_block_of)(DType type, void *x, float inner, const void *y, float outer, int64_t first,
+                                    int64_t n) {
     for (int64_t i = first; i < first + n; i += LANES) {
         int64_t lanes = act16_count(i, first + n);
-        act16_store_n(x, i, lanes, type, outer * (act16_load_n(y, i, lanes, type) + inner * act16_load_n(x, i, lanes, type)));
+        f32x16  sum = act16_load_n(y, i, lanes, type) + inner * act16_load_n(x, i, lanes, type);
+        act16_store_n(x, i, lanes, type, outer * sum);
     }
 }
-ACT_KERNEL(mix_block, (DType type, void *x, float inner, const void *y, float outer, int64_t first, int64_t n), x, inner, y, outer,
-           first, n)
+ACT_KERNEL(mix_block, (DType type, void *x, float inner, const void *y, float outer, int64_t first, int64_t n),
+           x, inner, y, outer, first, n)

@@ -24,7 +24,8 @@ static void leave_out_matrices(Optimizer *o) {
     o->left_out = (int64_t *)calloc((size_t)z->spans + 1, sizeof *o->left_out);
     if (!o->left_out) fail(EXIT_MEMORY, "no memory for the list of spans to update");
     for (int i = 0; i < z->spans; i++)
-        o->left_out[i + 1] = o->left_out[i] + (z->span[i].group == GROUP_MATRIX ? z->span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN : 0);
+        o->left_out[i + 1] =
+            o->left_out[i] + (z->span[i].group == GROUP_MATRIX ? z->span[i].elems / LAYOUT_ALIGN * LAYOUT_ALIGN : 0);
 }
 
 /* The last of this rank's spans that begins at the given one or before. */
@@ -61,7 +62,8 @@ void optimizer_destroy(Optimizer *o) {
 Tensor optimizer_state(const Optimizer *o, int k, Span span) {
     if (!o->kind->no_matrices[k]) return shards_state_view(o->shards, o->state[k], span);
     if (span.group == GROUP_MATRIX) return tensor_1d(NULL, F32, span.elems);
-    return tensor_slice(o->state[k], shards_state_at(o->shards, span) - o->left_out[number_of(o->shards, span)], span.elems);
+    int64_t at = shards_state_at(o->shards, span) - o->left_out[number_of(o->shards, span)];
+    return tensor_slice(o->state[k], at, span.elems);
 }
 Tensor optimizer_master(const Optimizer *o, Span span) {
     return o->master.data ? shards_state_view(o->shards, o->master, span) : shards_weight(o->shards, span);
@@ -200,7 +202,8 @@ static void adamw_on_device(Optimizer *o, Stream *s, AdamW h, float grad_scale, 
 
 static void adamw(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     if (!o->on_host) adamw_on_device(o, s, h, grad_scale, 1);
-    else if (!stream_note(s, "adamw_update_host", shards_state_elems(o->shards), 0, 0, 0, 0.0, 0.0)) adamw_on_host(o, s, h, grad_scale);
+    else if (!stream_note(s, "adamw_update_host", shards_state_elems(o->shards), 0, 0, 0, 0.0, 0.0))
+        adamw_on_host(o, s, h, grad_scale);
 }
 
 const OptimizerKind OPTIMIZER_ADAMW = {"adamw", 2, {"m", "v"}, {0, 0}, adamw};
@@ -209,8 +212,8 @@ const OptimizerKind OPTIMIZER_ADAMW = {"adamw", 2, {"m", "v"}, {0, 0}, adamw};
 
 static const double MUON_MOMENTUM = 0.95, MUON_SCALE = 0.2; /* AdamW's updates have about this root mean square */
 
-/* Gradients of matrices become directions: with momentum, then orthogonal. That takes whole matrices, so a rank does it for
- * those that its pieces are of. At stage 1 it needs the others' momentum first; at stage 0 all hold that already, and take
+/* Gradients of matrices become directions: with momentum, then orthogonal. That takes whole matrices, so a rank does it
+ * for those that its pieces are of. At stage 1 it needs the others' momentum first; at stage 0 all hold that already, and take
  * the directions of each piece from one rank, so that all have the same bits. */
 static void muon_directions(Optimizer *o, Stream *s, float grad_scale) {
     Shards *z = o->shards;
@@ -230,7 +233,8 @@ static void muon_directions(Optimizer *o, Stream *s, float grad_scale) {
 
 static void muon(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     Shards *z = o->shards;
-    CHECK(z->stage <= 1 && z->layout.tensor_ranks == 1 && !z->spec.across && !o->on_host, "muon has no whole matrices here");
+    CHECK(z->stage <= 1 && z->layout.tensor_ranks == 1 && !z->spec.across && !o->on_host,
+          "muon has no whole matrices here");
     muon_directions(o, s, grad_scale);
     for (int i = 0; i < z->spans; i++) {
         Span         span = z->span[i];
@@ -238,7 +242,8 @@ static void muon(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
         int64_t      rows = p->dim[0], columns = p->dim[1] / layout_parts(p);
         double       scale = MUON_SCALE * sqrt((double)(rows > columns ? rows : columns));
         if (span.group != GROUP_MATRIX) continue;
-        muon_update(s, optimizer_master(o, span), shards_grad(z, span), h.learning_rate * scale, h.learning_rate * h.weight_decay);
+        muon_update(s, optimizer_master(o, span), shards_grad(z, span), h.learning_rate * scale,
+                    h.learning_rate * h.weight_decay);
         if (z->params.type != F32) cast_forward(s, shards_weight(z, span), optimizer_master(o, span));
     }
     adamw_on_device(o, s, h, grad_scale, 0);

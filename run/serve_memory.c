@@ -10,8 +10,8 @@
 #include "run/outer/server_weights.h"
 #include "run/plan.h"
 
-/* Shards and optimizer of one rank. What servers do to all weights alike is AdamW, or momentum in the place of its m; it does
- * not follow optimizer.name. */
+/* Shards and optimizer of one rank. What servers do to all weights alike is AdamW, or momentum in the place of its m;
+ * it does not follow optimizer.name. */
 static void carve(const Config *c, ServeWeights *w) {
     ShardsSpec spec = {.shape = c->model.shape, .ranks = 1, .zero_stage = 0, .act = F32, .use = GPT_INFERENCE};
     w->shards = shards_create(spec, model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL}), step_sums_create(&w->sums),

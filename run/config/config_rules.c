@@ -169,8 +169,8 @@ static char *check_muon(const Config *c) {
                             " no rank has them: at most %" PRId64 ", or optimizer.name = \"adamw\"",
                             of[i].key, of[i].size, of[i].most);
     if (c->memory.offload == MEMORY_HOST)
-        return sentence("optimizer.name = \"muon\" updates where the products run, with memory.offload = \"optimizer\" it cannot:"
-                        " memory.offload = \"none\", or optimizer.name = \"adamw\"");
+        return sentence("optimizer.name = \"muon\" updates where the products run, with memory.offload = \"optimizer\" it "
+                        "cannot: memory.offload = \"none\", or optimizer.name = \"adamw\"");
     if (c->outer.server[0] && c->outer.send == SEND_GRADIENTS)
         return sentence("optimizer.name = \"muon\" with outer.send = \"gradients\": a server updates with AdamW alone:"
                         " outer.send = \"deltas\", or optimizer.name = \"adamw\"");
@@ -234,8 +234,8 @@ static void rule_grid(ConfigLoad *load, int ranks) {
     Keys balance = {"parallel.balance", "parallel.deterministic", "parallel.zero_stage", "parallel.pipeline", NULL};
     Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "model.n_kv_head", "model.n_inner", "batch.seq_len", NULL},
          context = {"parallel.context", "batch.seq_len", NULL};
-    Keys muon = {"optimizer.name", "parallel.tensor", "parallel.zero_stage", "parallel.replicas", "memory.offload", "outer.server",
-                 "outer.send", NULL};
+    Keys muon = {"optimizer.name", "parallel.tensor", "parallel.zero_stage", "parallel.replicas", "memory.offload",
+                 "outer.server", "outer.send", NULL};
     if (rule_usable(load, order)) add_fault(load, order, check_order(load->config));
     if (rule_usable(load, muon)) add_fault(load, muon, check_muon(load->config));
     if (rule_usable(load, context)) add_fault(load, context, check_context(load->config));

@@ -43,7 +43,8 @@ static void test_sizes(void **state) {
 static void test_first_step(void **state) {
     (void)state;
     Stage  s = stage_create(0);
-    Tensor p = stage_random(&s, F32, 1, 1, 1, 0, 0, 1), m = stage_random(&s, F32, 1, 1, 1, 0, 0, 0), grad = stage_random(&s, F32, 1, 1, 1, 0, 0, 1);
+    Tensor p = stage_random(&s, F32, 1, 1, 1, 0, 0, 1), m = stage_random(&s, F32, 1, 1, 1, 0, 0, 0),
+           grad = stage_random(&s, F32, 1, 1, 1, 0, 0, 1);
     tensor_set(grad, 0, 4.0f), tensor_set(p, 0, 3.0f);
     muon_momentum(&s.stream, grad, m, BETA, 0.5f);
     muon_update(&s.stream, p, grad, 10.0, 0.01);

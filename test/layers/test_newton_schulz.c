@@ -1,9 +1,9 @@
 /* test_newton_schulz.c - newton_schulz against float64 and PyTorch's record, alone and side by side. */
 #include "test/ref/test.h"
 
-/* Norm-wise, of matrices of k singular values. The first errors of X, three roundings (X, what multiplies it, the product) of 0.42 u in the
- * root mean square, grow by the map's largest slope at most, 3.4445 in each of five rounds, while the norm grows from 1 to
- * about 0.9 sqrt(k). Later ones grow less. */
+/* Norm-wise, of matrices of k singular values. The first errors of X, three roundings (X, what multiplies it, the
+ * product) of 0.42 u in the root mean square, grow by the map's largest slope at most, 3.4445 in each of five rounds,
+ * while the norm grows from 1 to about 0.9 sqrt(k). Later ones grow less. */
 static double allowed(DType type, int64_t k) {
     return 0.42 * unit_roundoff(type) * sqrt(3.0) * pow(3.4445, 5.0) / (0.9 * sqrt((double)k));
 }
@@ -58,7 +58,8 @@ static void compare_parts(int64_t R, int64_t M, int64_t parts, DType type) {
 
 static void test_parts(void **state) {
     (void)state;
-    static const int64_t sizes[][3] = {{1, 1, 1}, {5, 3, 2}, {42, 42, 3}, {42, 168, 1}, {168, 42, 1}, {64, 64, 3}, {96, 100, 2}};
+    static const int64_t sizes[][3] = {{1, 1, 1}, {5, 3, 2}, {42, 42, 3}, {42, 168, 1},
+                                       {168, 42, 1}, {64, 64, 3}, {96, 100, 2}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(sizes); i++) compare_parts(sizes[i][0], sizes[i][1], sizes[i][2], ACT_TYPES[t]);
 }
@@ -77,7 +78,8 @@ static void test_no_direction(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_record), cmocka_unit_test(test_parts), cmocka_unit_test(test_no_direction)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_record), cmocka_unit_test(test_parts),
+                                     cmocka_unit_test(test_no_direction)};
     return cmocka_run_group_tests_name("newton_schulz", all, NULL, NULL);
 }
 

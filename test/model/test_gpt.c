@@ -1,5 +1,6 @@
 /* test_gpt.c - the whole model against PyTorch's float64 records of twenty steps of AdamW and of Muon
- * (test/ref/generate.py), and against itself: other micro-batches, recomputation, smaller batches than its memory, inference.
+ * (test/ref/generate.py), and against itself: other micro-batches, recomputation, smaller batches than its memory,
+ * inference.
  *
  * Odd sizes throughout: head size 14, vocabulary 389, T 40.
  */

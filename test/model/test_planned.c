@@ -44,7 +44,8 @@ void __wrap_matmul(Stream *s, Matmul p) {
         memset((char *)p.c.data + (size_t)(i * p.c.ld) * dtype_bytes(p.c.type), 0, (size_t)p.n * dtype_bytes(p.c.type));
 }
 
-static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType act, int64_t B, int64_t T, Recompute recompute) {
+static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType act, int64_t B, int64_t T,
+                      Recompute recompute) {
     planned.count = ran.count = 0;
     ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .zero_stage = 1, .act = act, .use = GPT_TRAINING},
                       .optimizer = optimizer,
