@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "data/loader.h"
+#include "model/block.h"
 #include "model/precision.h"
 #include "run/history.h"
 
@@ -331,6 +332,16 @@ Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster
     return out;
 }
 
+/* Elements of a block's matrices: 12 C^2 in gpt2. */
+static double block_elements(ModelShape shape) {
+    const ParamTable *table = &block_kind(shape)->block;
+    double            all = 0.0;
+    for (int i = 0; i < table->rows; i++)
+        if (table->row[i].dim[1] != DIM_NONE)
+            all += (double)dim_size(table->row[i].dim[0], shape) * (double)dim_size(table->row[i].dim[1], shape);
+    return all;
+}
+
 /* Of one rank and step, over all stages: bytes that keep it from computing. docs/parallel.md derives them. */
 static double blocking_bytes(const Config *c, DType act, const Simulated *grid, Axis axis) {
     double t = grid->mesh.size[AXIS_TENSOR], ranks = grid->mesh.size[AXIS_CONTEXT], C = (double)c->model.shape.n_embd,
@@ -339,14 +350,14 @@ static double blocking_bytes(const Config *c, DType act, const Simulated *grid, 
            blocks = (double)c->model.shape.n_layer * (double)grid->micro_batches;
     double again = c->memory.recompute == RECOMPUTE_BLOCK ? 3.0 : 0.0;
     if (axis == AXIS_TENSOR) return (10.0 + again) * blocks * (t - 1.0) / t * N * C * A;
-    return 3.0 * blocks * (ranks - 1.0) * N * 2.0 * C / t * A;
+    return 3.0 * blocks * (ranks - 1.0) * N * 2.0 * (double)dim_size(DIM_KV, c->model.shape) / t * A;
 }
 
 double simulate_least_s(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble) {
     ModelShape shape = c->model.shape;
     Simulated  grid = describe(c, ranks);
     double P = grid.mesh.size[AXIS_STAGE];
-    double L = (double)shape.n_layer, C = (double)shape.n_embd, blocks = 72.0 * L * C * C;
+    double L = (double)shape.n_layer, C = (double)shape.n_embd, blocks = 6.0 * L * block_elements(shape);
     double model = blocks + 6.0 * (double)shape.vocab_size * C + 6.0 * L * C * (double)c->batch.seq_len;
     double     again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0,
            best = later_of(cluster->product, cluster->attention);

@@ -199,6 +199,7 @@ static const BadKey BAD_KEYS[] = {
     {"run.on_non_finite", "run.on_nonfinite"}, {"run.max_skip", "run.max_skips"}, {"run.watchdog_second", "run.watchdog_seconds"},
     {"run.learning_rate", "optimizer.learning_rate"}, {"run.lr", "optimizer.learning_rate"}, {"run.precision", "precision"},
     {"model.n_layers", "model.n_layer"}, {"model.num_layers", "model.n_layer"}, {"model.num_hidden_layers", "model.n_layer"},
+    {"model.num_key_value_heads", "model.n_kv_head"}, {"model.intermediate_size", "model.n_inner"},
     {"model.nlayer", "model.n_layer"}, {"model.n_heads", "model.n_head"}, {"model.num_attention_heads", "model.n_head"},
     {"model.n_embed", "model.n_embd"}, {"model.n_emdb", "model.n_embd"}, {"model.hidden_size", "model.n_embd"},
     {"model.d_model", "model.n_embd"}, {"model.n_ctx", "model.n_positions"}, {"model.n_position", "model.n_positions"},
