@@ -61,6 +61,12 @@ def islands_rows():
                f"{row['steps_per_s']:.2f} steps/s; islands that exchange nothing: {row['alone_steps_per_s']:.2f}", row)
 
 
+def memory_rows():
+    for row in newest(lines("memory_copies.jsonl"), "mbytes"):
+        yield (f"training waits for a copy of {row['mbytes']} MB of its state in memory", f"{row['wait_ms']:.1f} ms, {row['ratio']:.2f} of a memcpy",
+               f"memcpy of as many bytes: {row['memcpy_ms']:.1f} ms", row)
+
+
 def islands_loss_rows():
     for row in newest(lines("islands_loss.jsonl"), "name", "tokens"):
         how = f"outer.send={row['send']} outer.wait={row['wait']} outer.every={row['H']}"
@@ -73,7 +79,7 @@ def islands_loss_rows():
 
 def table():
     out = ["| what | measured | against | machine | date | commit |", "|---|---|---|---|---|---|"]
-    for what, measured, against, row in list(train_rows()) + list(value_rows()) + list(comm_rows()) + list(grid_rows()) + list(islands_rows()) + list(islands_loss_rows()):
+    for what, measured, against, row in list(train_rows()) + list(value_rows()) + list(comm_rows()) + list(grid_rows()) + list(islands_rows()) + list(memory_rows()) + list(islands_loss_rows()):
         out.append(f"| {what} | {measured} | {against} | {row['machine']} | {row['date']} | {row['commit']} |")
     return "\n".join(out)
 
