@@ -36,14 +36,16 @@ islands() {
     until grep -qs "^serving " "$WORK/$name.out"; do kill -0 $server 2> /dev/null || { cat "$WORK/$name.out" >&2; return 1; }; sleep 0.1; done
     on_both "$name" $words && wait $server && rate outer 1 "$WORK/$name.hostB"
 }
-# row NAME WHAT RATE: against islands that exchange nothing, measured in the same minutes.
+# alone NAME: the rate of two islands that exchange nothing.
+alone() { on_both "$1" run.steps=400 && rate train 50 "$WORK/$1.hostB"; }
+# row NAME WHAT RATE: against the mean of the rates alone, just before and just after.
 row() {
-    local ratio
-    on_both "$1.alone" run.steps=400 || return 1
-    alone=$(rate train 50 "$WORK/$1.alone.hostB")
+    local ratio alone
+    alone=$(alone "$1.after") || return 1
+    alone=$(awk -v a="$first" -v b="$alone" 'BEGIN { print (a + b) / 2 }')
     ratio=$(awk -v a="$3" -v b="$alone" 'BEGIN { printf "%.4f", a / b }')
     printf '%s: %.2f steps/s, %.2f without exchange: %.1f %%\n' "$2" "$3" "$alone" "$(awk -v r="$ratio" 'BEGIN { print 100 * r }')"
-    [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="test/bench/bench_islands.sh $1" what="$2" link="20 Mbit/s, 10 ms each way" \
+    [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="test/bench/bench_islands.sh $1" what="$2" link="20 Mbit/s, 10 ms each way (relay and server on the same two cores)" \
         steps_per_s="$(printf %.4f "$3")" alone_steps_per_s="$(printf %.4f "$alone")" ratio="$ratio" load_before="$before"
 }
 parallel() { # a rank has an island's batch
@@ -55,6 +57,7 @@ thin_cable || exit 1
 [ $# -gt 0 ] || set -- diloco bf16 int8 streaming parallel
 for name in "$@"; do
     read -r before _ < /proc/loadavg
+    first=$(alone "$name.before") || { STATUS=1; continue; }
     case $name in
     diloco)    what="two islands, DiLoCo, H=500";              got=$(islands $name 500 3) ;;
     bf16)      what="two islands, DiLoCo, H=500, bf16 deltas"; got=$(islands $name 500 3 outer.compress=bf16) ;;
