@@ -141,7 +141,7 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
             }
 }
 
-/* What comes next to a block of keys: the queries from a row on, of a head of the group. */
+/* The next queries for a block of keys: a first row, and a head of the group. */
 typedef struct { int query, head; } Walk;
 DEVICE void walk_on(Walk &w, int step, int begin, const Heads &h) {
     w.query += step;

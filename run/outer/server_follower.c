@@ -1,5 +1,5 @@
-/* server_follower.c - a server that follows: it has a part of x, m and v, takes that part of the islands' deltas, and
- * does what the leader tells it. It keeps no leases and no checkpoint. See server_state.h. */
+/* server_follower.c - a server with part 1 or later of the model: it holds that part of x, m and v, receives the islands'
+ * deltas of it, and runs the leader's STEP messages. It keeps no leases and no checkpoint. See server_state.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* server_parts.c - the leader of several servers: its followers hold parts of x, m and v, and do what it tells them.
- * See server_state.h. */
+/* server_parts.c - the leader of several servers: it sends its followers their parts of x, m and v, the STEP messages
+ * that change them, and fetches the parts back for a checkpoint. See server_state.h. */
 #include <stdio.h>
 #include <stdlib.h>
 
