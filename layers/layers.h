@@ -86,6 +86,40 @@ void swiglu_forward(Stream *s, Tensor y, Tensor gate_up);
 /*   dgate_up [N,2F] act out, may be gate_up   dy [N,F] act in                                                                       */
 void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up);
 
+/* --- experts: each of N tokens is given to k of E MLPs; Shazeer et al., arXiv:1701.06538 -------------------------------------------------
+ * R = N k rows, one for each expert of each token: assignment n k + j is token n's j-th. Sorted, those of one expert are neighbours.
+ * router: p = softmax(logits); a token's experts are the k with the largest p + bias, largest first, of equal ones the lower number
+ * first (NaN comes last). The weights are their p, with WEIGHTS_NORMED divided by the k's sum. bias: no gradient; arXiv:2408.15664.
+ *   probability [N,E] f32 out   expert [N,k] i32 out   weight [N,k] f32 out   logits [N,E] act in   bias [E] act in, or none            */
+typedef enum { WEIGHTS_PLAIN, WEIGHTS_NORMED } RouterWeights;
+void router_forward(Stream *s, Tensor probability, Tensor expert, Tensor weight, Tensor logits, Tensor bias, RouterWeights kind);
+/* counts: how many of each sequence's assignments each expert has; all of them are added to `total`.
+ *   counts [B,E] i32 out(=)   total [E] i64 out(+=), or none   expert [N,k] i32 in, N/B tokens to a sequence                            */
+void router_count(Stream *s, Tensor counts, Tensor total, Tensor expert);
+/* With counts, and that of the balance loss, times *balance: in each sequence of T tokens E sum_e f_e P_e, f_e = counts_e / (k T) the
+ * share of its assignments, P_e the mean p of its tokens (Fedus et al., arXiv:2101.03961, with f and P of a sequence, as in
+ * arXiv:2412.19437), summed over the tokens: dp_ne += *balance E/(k T) counts_e. f has no gradient.
+ *   dlogits [N,E] act out   dweight [N,k] f32 in   balance [1] f32 in, counts [B,E] i32 in: or none                                    */
+void router_backward(Stream *s, Tensor dlogits, Tensor dweight, Tensor probability, Tensor expert, Tensor weight, RouterWeights kind,
+                     Tensor counts, Tensor balance);
+/* order: the assignment of each row, rows of expert 0 first, of one expert in the order of their assignments. place: its inverse,
+ * the row of each assignment. Expert e has rows [first[e], first[e+1]).   order, place [R] i32 out   first [E+1] i32 out   expert [N,k] i32 in */
+void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert);
+/* y[r] = x[order[r] / k], the row's token.   y [R,C] act out   x [N,C] act in   order [R] i32 in; k = R/N                              */
+void rows_take(Stream *s, Tensor y, Tensor x, Tensor order);
+/* y[n] = sum_j x[place[n k + j]], in the order of j: a token's rows; the gradient of rows_take.   y [N,C] act out   x [R,C] act in       */
+void rows_sum(Stream *s, Tensor y, Tensor x, Tensor place);
+/* y[r] = weight[order[r]] silu(gate) up: swiglu, weighted. With the weight here, a token's output is a plain sum of rows, and the
+ * weight's gradient needs no output of an expert.   y [R,F] act out   gate_up [R,2F] act in   weight [N,k] f32 in   order [R] i32 in     */
+void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order);
+/*   dgate_up [R,2F] act out, may be gate_up   dweight [N,k] f32 out   dy [R,F] act in                                                  */
+void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order);
+/* The products of all experts' rows, each with its own matrix, which lies `stride` elements behind the one before:
+ * y[r] = x[r] w_e^T for the rows of expert e.   y [R,M] act out   x [R,K] act in   w [M,K] act in: expert 0's   first [E+1] i32 in       */
+void expert_linear_forward(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first);
+/*   dx [R,K] act out = dy w_e   dw [M,K] f32 out(+=), stride as of w: dw_e += dy^T x over its rows   dy [R,M] act in                    */
+void expert_linear_backward(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride, Tensor first);
+
 /* --- heads: the columns of qkv are those of q, then k, then v, a head beside the other ------------------------------------------------
  * Grouped keys: query heads [gG, (g+1)G), G = query/key, share the keys and values of head g; Ainslie et al., arXiv:2305.13245.      */
 typedef struct { int64_t query, key, size; } HeadShape; /* query % key == 0; size = channels of a head */

@@ -437,6 +437,37 @@ void matmul(Stream *s, Matmul p) {
     }
 }
 
+/* A primitive is slow to make. So bf16 goes in pieces of powers of two, each with a primitive that is soon there. */
+enum { RAGGED_PIECE = 512 };
+
+static Matmul ragged_piece(Matmul p, Ragged extent, int64_t at, int64_t piece) {
+    if (extent == RAGGED_M) {
+        p.a = matrix_from(p.a, at, 0), p.c = matrix_from(p.c, at, 0), p.m = piece;
+    } else {
+        p.a = matrix_from(p.a, 0, at), p.b = matrix_from(p.b, at, 0), p.k = piece;
+        if (at > 0) p.write = MATMUL_ADD;
+    }
+    return p;
+}
+
+void matmul_ragged(Stream *s, Matmul p, Ragged extent) {
+    int64_t all = extent == RAGGED_M ? p.m : p.k, at = 0;
+    CHECK(!p.bias && (extent == RAGGED_M || p.c.type == F32), "a ragged product into %s", dtype_name(p.c.type));
+    if (all == 0) return;
+    if (p.a.type == BF16 && !matmul_has_native_bf16()) product_by_panels(s, p);
+    else if (p.a.type == BF16)
+        for (int64_t piece = RAGGED_PIECE; piece > 0; piece /= 2)
+            for (; all - at >= piece; at += piece) {
+                Matmul q = ragged_piece(p, extent, at, piece);
+                if (s->any_threads) product_by_primitive_tiles(s, q);
+                else product_by_primitive(s, q);
+                if (s->ledger) break;
+            }
+    else if (s->ledger) return;
+    else if (s->any_threads) product_by_f32_tiles(p);
+    else product_by_sgemm(p);
+}
+
 void matmul_by(Stream *s, Matmul p, Way way) {
     if (way == BY_SGEMM) product_by_sgemm(p);
     else product_by_primitive(s, p);

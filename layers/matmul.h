@@ -40,6 +40,11 @@ typedef struct {
  * algorithms.h. */
 void   matmul(Stream *s, Matmul product);
 
+/* The same for products that come with another m, or another k, each time: nothing is kept for each of them. On a dry stream takes the
+ * memory of any up to this one, and notes nothing. The CPU's alone. */
+typedef enum { RAGGED_M, RAGGED_K } Ragged;
+void   matmul_ragged(Stream *s, Matmul product, Ragged extent);
+
 /* On a dry stream notes the FLOPs and bytes of the product; returns whether the stream is dry. */
 static inline int matmul_note(Stream *s, Matmul p) {
     double operands = (double)(p.m * p.k + p.k * p.n) * (double)dtype_bytes(p.a.type);

@@ -1,6 +1,6 @@
-/* swiglu.c - CPU side of the swiglu ops in layers.h. A thread owns a row. */
+/* swiglu.c - CPU side of the swiglu and expert_swiglu ops in layers.h. A thread owns a row. */
 #include "layers/act_simd.h"
-#include "layers/contracts.h"
+#include "layers/expert_contracts.h"
 #include "layers/layers.h"
 
 #define SIMD_FILE "layers/swiglu_simd.h"
@@ -10,6 +10,11 @@ SIMD_DISPATCH(void, swiglu_row, (DType type, void *y, const void *gate_up, int64
 SIMD_DISPATCH(void, swiglu_grad_row,
               (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F),
               (type, dgate_up, dy, gate_up, row, F))
+SIMD_DISPATCH(void, expert_swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F),
+              (type, y, gate_up, weight, row, F))
+SIMD_DISPATCH(void, expert_swiglu_grad_row,
+              (DType type, void *dgate_up, float *dweight, const void *dy, const void *gate_up, float weight, int64_t row, int64_t F),
+              (type, dgate_up, dweight, dy, gate_up, weight, row, F))
 
 void swiglu_forward(Stream *s, Tensor y, Tensor gate_up) {
     EXPECT_ACT(y);
@@ -24,4 +29,26 @@ void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
     #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < dy.dim[0]; row++)
         swiglu_grad_row(dy.type, dgate_up.data, dy.data, gate_up.data, row, dy.dim[1]);
+}
+
+void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order) {
+    EXPECT_ACT(y);
+    if (expert_swiglu_contract(s, "expert_swiglu_forward", y, gate_up, gate_up, weight, order, 6.0, 3.0)) return;
+    const int32_t *assignment = (const int32_t *)order.data;
+    #pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < y.dim[0]; row++)
+        expert_swiglu_row(y.type, y.data, gate_up.data, ((const float *)weight.data)[assignment[row]], row, y.dim[1]);
+}
+
+void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order) {
+    EXPECT_ACT(dy);
+    EXPECT2(dweight, F32, weight.dim[0], weight.dim[1]);
+    if (expert_swiglu_contract(s, "expert_swiglu_backward", dy, gate_up, dgate_up, weight, order, 15.0, 5.0)) return;
+    const int32_t *assignment = (const int32_t *)order.data;
+    #pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < dy.dim[0]; row++) {
+        int32_t at = assignment[row];
+        expert_swiglu_grad_row(dy.type, dgate_up.data, (float *)dweight.data + at, dy.data, gate_up.data,
+                               ((const float *)weight.data)[at], row, dy.dim[1]);
+    }
 }

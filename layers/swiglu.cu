@@ -1,11 +1,11 @@
-/* swiglu.cu - CUDA side of the swiglu ops in layers.h.
+/* swiglu.cu - CUDA side of the swiglu and expert_swiglu ops in layers.h.
  *
  *     silu(x) = x / (1 + exp(-x)),   silu'(x) = p + x p (1-p),   p = 1 / (1 + exp(-x)),   1 - p = exp(-x) p
  *
  * The fast exponential errs by some |x| units in the last place of f32, the fast division by two: the bound of
  * test_swiglu.c allows for both. */
 #include "core/kernel.cuh"
-#include "layers/contracts.h"
+#include "layers/expert_contracts.h"
 #include "layers/layers.h"
 
 enum { THREADS = 128, PACKS = 2 }; /* packs of a thread: two loads of each array on their way at once */
@@ -93,4 +93,66 @@ void swiglu_backward(Stream *s, Tensor dgate_up, Tensor dy, Tensor gate_up) {
                  DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {dgate_up.data, dy.data, gate_up.data}), W,
                                LAUNCH((swiglu_backward_kernel<T, W>), N * row_blocks<W>(F), THREADS, 0, s,
                                       ptr<T>(dgate_up), ptr<T>(dy), ptr<T>(gate_up), F)));
+}
+
+/* --- weighted ----------------------------------------------------------------------------------------------------- */
+
+/* y = weight silu(gate) up. Warp: a row. grid ceil(R / (THREADS / WARP)), no shared memory. Bound: 3 elements of traffic each. */
+template <typename T, int W>
+KERNEL expert_swiglu_forward_kernel(T *y, const T *gate_up, const float *weight, const int32_t *order, int64_t R, int64_t F) {
+    int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+    if (row >= R) return;
+    const T *gate = gate_up + row * 2 * F;
+    float    w = weight[order[row]];
+    #pragma unroll 2
+    for (int64_t f = threadIdx.x % WARP * W; f < F; f += WARP * W) {
+        Pack<float, W> v = pack_to_f32(pack_load<T, W>(gate + f)), u = pack_to_f32(pack_load<T, W>(gate + F + f));
+        for (int j = 0; j < W; j++) v.v[j] = silu(v.v[j]) * u.v[j] * w;
+        pack_store(y + row * F + f, pack_from_f32<T>(v));
+    }
+}
+
+/* The same with dweight = sum_f dy silu(gate) up; dgate_up may be gate_up: each element is read and written by one thread. As above;
+ * bound: 5 elements of traffic each. */
+template <typename T, int W>
+KERNEL expert_swiglu_backward_kernel(T *dgate_up, float *dweight, const T *dy, const T *gate_up, const float *weight,
+                                     const int32_t *order, int64_t R, int64_t F) {
+    int64_t row = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, gate = row * 2 * F;
+    if (row >= R) return; /* uniform per warp */
+    float w = weight[order[row]], sum = 0.0f;
+    #pragma unroll 2
+    for (int64_t f = threadIdx.x % WARP * W; f < F; f += WARP * W) {
+        Pack<float, W> dgate = pack_to_f32(pack_load<T, W>(gate_up + gate + f)), up = pack_to_f32(pack_load<T, W>(gate_up + gate + F + f));
+        Pack<float, W> d = pack_to_f32(pack_load<T, W>(dy + row * F + f));
+        for (int j = 0; j < W; j++) {
+            float value, slope = silu_grad(value, dgate.v[j]);
+            sum += d.v[j] * up.v[j] * value;
+            d.v[j] *= w;
+            dgate.v[j] = d.v[j] * up.v[j] * slope;
+            d.v[j] *= value;
+        }
+        pack_store(dgate_up + gate + f, pack_from_f32<T>(dgate));
+        pack_store(dgate_up + gate + F + f, pack_from_f32<T>(d));
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % WARP == 0) dweight[order[row]] = sum;
+}
+
+void expert_swiglu_forward(Stream *s, Tensor y, Tensor gate_up, Tensor weight, Tensor order) {
+    int64_t R = y.dim[0], F = y.dim[1];
+    if (expert_swiglu_contract(s, "expert_swiglu_forward", y, gate_up, gate_up, weight, order, 6.0, 3.0) || R * F == 0) return;
+    DISPATCH_ACT(y.type, T, DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {y.data, gate_up.data}), W,
+        LAUNCH((expert_swiglu_forward_kernel<T, W>), blocks_for(R, THREADS / WARP), THREADS, 0, s, ptr<T>(y), ptr<T>(gate_up),
+               ptr<float>(weight), ptr<int32_t>(order), R, F)));
+}
+
+void expert_swiglu_backward(Stream *s, Tensor dgate_up, Tensor dweight, Tensor dy, Tensor gate_up, Tensor weight, Tensor order) {
+    int64_t R = dy.dim[0], F = dy.dim[1];
+    EXPECT2(dweight, F32, weight.dim[0], weight.dim[1]);
+    if (expert_swiglu_contract(s, "expert_swiglu_backward", dy, gate_up, dgate_up, weight, order, 15.0, 5.0) || R * F == 0) return;
+    DISPATCH_ACT(dy.type, T,
+                 DISPATCH_PACK(T, packs_fit((size_t)F * sizeof(T), {dgate_up.data, dy.data, gate_up.data}), W,
+                               LAUNCH((expert_swiglu_backward_kernel<T, W>), blocks_for(R, THREADS / WARP), THREADS, 0, s,
+                                      ptr<T>(dgate_up), ptr<float>(dweight), ptr<T>(dy), ptr<T>(gate_up), ptr<float>(weight),
+                                      ptr<int32_t>(order), R, F)));
 }

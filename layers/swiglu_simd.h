@@ -46,4 +46,35 @@ SIMD_INLINE void SIMD(swiglu_grad_row_of)(DType type, void *dgate_up, const void
 }
 ACT_KERNEL(swiglu_grad_row, (DType type, void *dgate_up, const void *dy, const void *gate_up, int64_t row, int64_t F),
            dgate_up, dy, gate_up, row, F)
+
+SIMD_INLINE void SIMD(expert_swiglu_row_of)(DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F) {
+    int64_t gate = row * 2 * F, up = gate + F;
+    for (int64_t f = 0; f < F; f += LANES) {
+        int64_t n = act16_count(f, F);
+        f32x16  silu = SIMD(silu16)(act16_load_n(gate_up, gate + f, n, type));
+        act16_store_n(y, row * F + f, n, type, silu * act16_load_n(gate_up, up + f, n, type) * weight);
+    }
+}
+ACT_KERNEL(expert_swiglu_row, (DType type, void *y, const void *gate_up, float weight, int64_t row, int64_t F), y, gate_up, weight,
+           row, F)
+
+/* Returns the weight's gradient in *dweight. */
+SIMD_INLINE void SIMD(expert_swiglu_grad_row_of)(DType type, void *dgate_up, float *dweight, const void *dy, const void *gate_up,
+                                                 float weight, int64_t row, int64_t F) {
+    int64_t gate = row * 2 * F, up = gate + F;
+    f32x16  sum = f32x16_all(0.0f);
+    for (int64_t f = 0; f < F; f += LANES) {
+        int64_t n = act16_count(f, F);
+        f32x16  silu, d = act16_load_n(dy, row * F + f, n, type), u = act16_load_n(gate_up, up + f, n, type);
+        f32x16  slope = SIMD(silu_grad16)(&silu, act16_load_n(gate_up, gate + f, n, type));
+        sum += d * u * silu;
+        d *= weight;
+        act16_store_n(dgate_up, gate + f, n, type, d * u * slope);
+        act16_store_n(dgate_up, up + f, n, type, d * silu);
+    }
+    *dweight = f32x16_sum(sum);
+}
+ACT_KERNEL(expert_swiglu_grad_row,
+           (DType type, void *dgate_up, float *dweight, const void *dy, const void *gate_up, float weight, int64_t row, int64_t F),
+           dgate_up, dweight, dy, gate_up, weight, row, F)
 #undef SILU_FAR

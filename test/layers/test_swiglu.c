@@ -1,4 +1,5 @@
-/* test_swiglu.c - swiglu_forward and swiglu_backward. */
+/* test_swiglu.c - swiglu_forward and swiglu_backward, expert_swiglu_forward and expert_swiglu_backward. */
+#include "test/ref/expert_ops.h"
 #include "test/ref/test.h"
 
 /* The argument of the exponential is silu's own, and a fast exponential errs by as many roundings: |x| < 24 while the
@@ -69,6 +70,63 @@ static void test_shapes(void **state) {
         for (int i = 0; i < COUNT(shapes); i++) compare(ACT_TYPES[t], shapes[i][0], shapes[i][1]);
 }
 
+/* --- weighted ----------------------------------------------------------------------------------------------------- */
+
+typedef struct { int64_t R, F; double *y, *gate_up, *weight, *dy; } Weighted;
+
+static double weighted_objective(void *ctx) {
+    Weighted *k = (Weighted *)ctx;
+    ref_expert_swiglu_forward(k->y, k->gate_up, k->weight, k->R, k->F);
+    return dot(k->y, k->dy, k->R * k->F);
+}
+
+static void test_weighted_differences(void **state) {
+    (void)state;
+    enum { R = 3, F = 5 };
+    Stage    s = stage_create(0);
+    Weighted k = {R, F, stage_doubles(&s, R * F), stage_random_doubles(&s, 2 * R * F, 1, 4, 0), stage_random_doubles(&s, R, 3, 1, 0),
+                  stage_random_doubles(&s, R * F, 2, 1, 0)};
+    double  *dgate_up = stage_doubles(&s, 2 * R * F), *dweight = stage_doubles(&s, R);
+    ref_expert_swiglu_backward(dgate_up, dweight, k.dy, k.gate_up, k.weight, R, F);
+    assert_true(difference_proves(weighted_objective, &k, k.gate_up, dgate_up, 2 * R * F));
+    assert_true(difference_proves(weighted_objective, &k, k.weight, dweight, R));
+    stage_destroy(&s);
+}
+
+/* Rows in the reverse order of their assignments. */
+static void compare_weighted(DType act, int64_t N, int64_t per_token, int64_t F) {
+    int64_t R = N * per_token;
+    Stage   s = stage_create(0);
+    Tensor  gate_up = stage_random(&s, act, 2, R, 2 * F, 3, 6, 0), dy = stage_random(&s, act, 2, R, F, 4, 1, 0);
+    Tensor  weight = stage_random(&s, F32, 2, N, per_token, 5, 1, 0), dweight = stage_tensor(&s, F32, 2, N, per_token);
+    Tensor  order = stage_tensor(&s, I32, 1, R, 1), y = stage_tensor(&s, act, 2, R, F), dgate_up = stage_tensor(&s, act, 2, R, 2 * F);
+    double *y64 = stage_doubles(&s, R * F), *dgate_up64 = stage_doubles(&s, 2 * R * F), *dweight64 = stage_doubles(&s, 2 * R);
+    double *weight64 = stage_doubles(&s, R);
+    for (int64_t r = 0; r < R; r++) {
+        ((int32_t *)order.data)[r] = (int32_t)(R - 1 - r);
+        weight64[r] = (double)tensor_get(weight, R - 1 - r);
+    }
+    ref_expert_swiglu_forward(y64, stage_widen(&s, gate_up), weight64, R, F);
+    ref_expert_swiglu_backward(dgate_up64, dweight64, stage_widen(&s, dy), stage_widen(&s, gate_up), weight64, R, F);
+    for (int64_t r = 0; r < R; r++) dweight64[R + r] = dweight64[R - 1 - r];
+    expert_swiglu_forward(&s.stream, y, gate_up, weight, order);
+    expert_swiglu_backward(&s.stream, dgate_up, dweight, dy, gate_up, weight, order);
+    assert_close(y, y64, act, bound_sum(SWIGLU_TERMS));
+    assert_close(dgate_up, dgate_up64, act, bound_sum(SWIGLU_TERMS));
+    assert_close(dweight, dweight64 + R, F32, bound_sum(F + SWIGLU_TERMS));
+    expert_swiglu_backward(&s.stream, gate_up, dweight, dy, gate_up, weight, order); /* in place */
+    assert_same_bits(gate_up, dgate_up);
+    assert_close(dweight, dweight64 + R, F32, bound_sum(F + SWIGLU_TERMS));
+    stage_destroy(&s);
+}
+
+static void test_weighted_shapes(void **state) {
+    (void)state;
+    static const int64_t shapes[][3] = {{1, 1, 1}, {1, 2, 15}, {3, 1, 16}, {7, 3, 17}, {20, 2, 168}, {2, 2, 2048}, {2, 1, 2049}};
+    for (int t = 0; t < stage_act_types(); t++)
+        for (int i = 0; i < COUNT(shapes); i++) compare_weighted(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2]);
+}
+
 /* Large, infinite and undefined gates, beside an `up` of 1. */
 static void test_extremes(void **state) {
     (void)state;
@@ -98,7 +156,8 @@ static void test_extremes(void **state) {
 
 static int tests(void) {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
-                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_extremes)};
+                                     cmocka_unit_test(test_shapes), cmocka_unit_test(test_weighted_differences),
+                                     cmocka_unit_test(test_weighted_shapes), cmocka_unit_test(test_extremes)};
     return cmocka_run_group_tests_name("swiglu", all, NULL, NULL);
 }
 

@@ -190,6 +190,53 @@ def head_records():
     w.put("attention.y", y), w.put("attention.lse", scores.logsumexp(3).reshape(B * H, T)), w.put("attention.dqkv", qkv.grad)
 
 
+def routed(probability, bias, k, normed):
+    """As Qwen3MoeTopKRouter: experts and their weights; bias for the choice alone."""
+    expert = torch.sort(probability + bias, dim=1, descending=True, stable=True)[1][:, :k]
+    weight = probability.gather(1, expert)
+    return expert, weight / weight.sum(1, keepdim=True) if normed else weight
+
+
+def expert_mlp(x, gate, experts, k, normed, bias=0.0):
+    """Each token's experts, as Qwen3MoeSparseMoeBlock adds them up; experts: of (gate_proj, up_proj, down_proj). Also returns who was chosen."""
+    expert, weight = routed((x @ gate.T).softmax(1), bias, k, normed)
+    y = torch.zeros_like(x)
+    for e, (gate_proj, up_proj, down_proj) in enumerate(experts):
+        token, j = torch.where(expert == e)
+        y = y.index_add(0, token, (F.silu(x[token] @ gate_proj.T) * (x[token] @ up_proj.T)) @ down_proj.T * weight[token, j, None])
+    return y, expert
+
+
+def expert_records():
+    """The router, and an MLP of experts; random numbers of their own."""
+    torch.manual_seed(1701)
+    w = Writer("experts")
+    N, E, k = 9, 7, 3
+    logits, bias, dweight = leaf(exact(N, E, scale=2.0)), exact(E, scale=0.1), exact(N, k)
+    for normed in (False, True):
+        prefix = "router_normed" if normed else "router"
+        logits.grad = None
+        probability = logits.softmax(1)
+        expert, weight = routed(probability, bias, k, normed)
+        weight.backward(dweight)
+        if not normed:
+            w.put("router.logits", logits, "float32"), w.put("router.bias", bias, "float32"), w.put("router.dweight", dweight, "float32")
+            w.put("router.expert", expert, "int32"), w.put("router.probability", probability)
+        w.put(prefix + ".weight", weight), w.put(prefix + ".dlogits", logits.grad)
+
+    N, E, k, C, INNER = 14, 5, 2, 20, 12
+    x, gate = leaf(exact(N, C)), leaf(exact(E, C))
+    gate_up, down, dy = leaf(exact(E, 2 * INNER, C)), leaf(exact(E, C, INNER)), exact(N, C)
+    y, _ = expert_mlp(x, gate, [(g[:INNER], g[INNER:], d) for g, d in zip(gate_up, down)], k, True)
+    y.backward(dy)
+    for name, t in (("x", x), ("gate", gate), ("gate_up", gate_up.flatten(0, 1)), ("down", down.flatten(0, 1)), ("dy", dy)):
+        w.put("mlp." + name, t, "float32")
+    w.put("mlp.k", [k], "int32")
+    for name, t in (("y", y), ("dx", x.grad), ("dgate", gate.grad), ("dgate_up", gate_up.grad.flatten(0, 1)),
+                    ("ddown", down.grad.flatten(0, 1))):
+        w.put("mlp." + name, t)
+
+
 # --- the model ----------------------------------------------------------------------------------------------------------------------
 
 L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # of gpt.rec
@@ -429,3 +476,4 @@ if __name__ == "__main__":
     as_qwen3()
     torch.manual_seed(2505)
     model_records("qwen3", lambda: llama_shapes(tied=True), llama_loss)
+    expert_records()

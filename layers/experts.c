@@ -1,0 +1,52 @@
+/* experts.c - CPU side of the ops in layers.h that sort rows by expert, and of rows_take and rows_sum. */
+#include <stdlib.h>
+
+#include "layers/act_simd.h"
+#include "layers/expert_contracts.h"
+#include "layers/layers.h"
+
+/* y[n] = the sum of the k rows of x whose numbers are place[n k] and on; C columns. */
+typedef struct { void *y; const void *x; const int32_t *place; int64_t k, C; } RowSum;
+#define SIMD_FILE "layers/experts_simd.h"
+#include "core/simd_each.h"
+SIMD_DISPATCH(void, sum_rows_of, (DType type, RowSum r, int64_t n), (type, r, n))
+
+/* A stable counting sort: one pass counts, one places. */
+void experts_sort(Stream *s, Tensor order, Tensor place, Tensor first, Tensor expert) {
+    int64_t  R = order.dim[0], E = first.dim[0] - 1;
+    int      is_dry = experts_sort_contract(s, order, place, first, expert);
+    size_t   mark = arena_mark(&s->scratch);
+    int32_t *next = (int32_t *)arena_take(&s->scratch, (size_t)E * sizeof(int32_t)), *start = (int32_t *)first.data;
+    const int32_t *of = (const int32_t *)expert.data;
+    if (!is_dry) {
+        memset(start, 0, tensor_bytes(first));
+        for (int64_t i = 0; i < R; i++) {
+            CHECK(of[i] >= 0 && of[i] < E, "expert %d of %lld", of[i], (long long)E);
+            start[of[i] + 1]++;
+        }
+        for (int64_t e = 0; e < E; e++) next[e] = start[e], start[e + 1] += start[e];
+        for (int64_t i = 0; i < R; i++) {
+            int32_t row = next[of[i]]++;
+            ((int32_t *)order.data)[row] = (int32_t)i;
+            ((int32_t *)place.data)[i] = row;
+        }
+    }
+    arena_release(&s->scratch, mark);
+}
+
+void rows_take(Stream *s, Tensor y, Tensor x, Tensor order) {
+    if (rows_contract(s, "rows_take", y, x, order) || y.dim[0] == 0) return;
+    int64_t k = y.dim[0] / x.dim[0];
+    size_t  bytes = (size_t)y.dim[1] * dtype_bytes(y.type);
+    #pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < y.dim[0]; r++)
+        memcpy((char *)y.data + (size_t)r * bytes, (const char *)x.data + (size_t)(((const int32_t *)order.data)[r] / k) * bytes, bytes);
+}
+
+void rows_sum(Stream *s, Tensor y, Tensor x, Tensor place) {
+    EXPECT_ACT(y);
+    if (rows_contract(s, "rows_sum", x, y, place) || x.dim[0] == 0) return;
+    RowSum r = {y.data, x.data, (const int32_t *)place.data, x.dim[0] / y.dim[0], y.dim[1]};
+    #pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < y.dim[0]; n++) sum_rows_of(y.type, r, n);
+}
