@@ -93,13 +93,14 @@ double model_flops_per_token(ModelShape s, int64_t T) {
 
 ShapeText model_shape_text(ModelShape s) {
     ShapeText t;
-    char      kind[80] = "";
+    char      kind[80] = "", size[40] = "";
+    if (s.head_dim) snprintf(size, sizeof size, " of %" PRId64, s.head_dim);
     if (s.arch != ARCH_GPT2)
         snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", block_kind(s)->name,
                  shape_kv_heads(s), dim_size(DIM_FC, s));
     snprintf(t.text, sizeof t.text,
-             "%s%" PRId64 " layers, %" PRId64 " heads, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64,
-             kind, s.n_layer, s.n_head, s.n_embd, s.n_positions, s.vocab_size);
+             "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64,
+             kind, s.n_layer, s.n_head, size, s.n_embd, s.n_positions, s.vocab_size);
     return t;
 }
 
