@@ -10,6 +10,7 @@ const BlockKind *block_kind(ModelShape shape) {
         case ARCH_GPT2: break;
         case ARCH_LLAMA: return shape.tie_embeddings ? &BLOCK_LLAMA_TIED : &BLOCK_LLAMA;
         case ARCH_QWEN3: return shape.tie_embeddings ? &BLOCK_QWEN3_TIED : &BLOCK_QWEN3;
+        case ARCH_QWEN3_MOE: return &BLOCK_QWEN3_MOE[shape.balance == BALANCE_BIAS][shape.tie_embeddings != 0];
     }
     return &BLOCK_GPT2;
 }
@@ -18,6 +19,7 @@ static Tensor *tensor_at(void *acts, size_t field) { return (Tensor *)(void *)((
 
 /* Whether all blocks have the memory of the first for this row. */
 static int is_shared(Keep keep, GptUse use, Recompute recompute) {
+    if (keep == KEEP_WORK) return 1;
     if (use == GPT_SAMPLING && keep == KEEP_CACHE) return 0;
     if (use != GPT_TRAINING || keep == KEEP_BACKWARD) return 1;
     if (keep == KEEP_STREAM) return 0;
@@ -35,6 +37,14 @@ static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
         case ACT_N_FC: return tensor_2d(NULL, type, e.N, dim_size(DIM_FC, m) / e.tensor);
         case ACT_N_2FC: return tensor_2d(NULL, type, e.N, 2 * dim_size(DIM_FC, m) / e.tensor);
         case ACT_HEADS_T: return tensor_2d(NULL, type, e.B * m.n_head / e.tensor, e.T);
+        case ACT_N_E: return tensor_2d(NULL, type, e.N, m.n_experts);
+        case ACT_B_E: return tensor_2d(NULL, type, e.B, m.n_experts);
+        case ACT_N_TOP: return tensor_2d(NULL, type, e.N, m.top_k);
+        case ACT_ROWS: return tensor_1d(NULL, type, e.N * m.top_k);
+        case ACT_FIRST: return tensor_1d(NULL, type, m.n_experts + 1);
+        case ACT_ROWS_C: return tensor_2d(NULL, type, e.N * m.top_k, m.n_embd);
+        case ACT_ROWS_FE: return tensor_2d(NULL, type, e.N * m.top_k, m.n_expert_inner);
+        case ACT_ROWS_2FE: return tensor_2d(NULL, type, e.N * m.top_k, 2 * m.n_expert_inner);
         case ACT_OWN: break;
     }
     return tensor_1d(NULL, type, e.own);
@@ -50,7 +60,7 @@ void *block_acts_create(const BlockKind *kind, ModelShape shape, int64_t blocks,
             const ActRow *row = &kind->act[i];
             Tensor       *t = tensor_at(mine, row->field);
             if (use != GPT_TRAINING && row->keep == KEEP_BACKWARD) continue;
-            *t = shape_of(row->shape, shape, e, row->type == TYPE_ACT ? act : F32);
+            *t = shape_of(row->shape, shape, e, row->type == TYPE_ACT ? act : row->type == TYPE_F32 ? F32 : I32);
             if (use != GPT_TRAINING && row->alias != NO_ALIAS) t->data = tensor_at(mine, row->alias)->data;
             else if ((l > 0 || like) && is_shared(row->keep, use, recompute))
                 t->data = tensor_at(like ? like : all, row->field)->data;

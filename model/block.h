@@ -28,17 +28,20 @@ typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
  * Q/t, QKV/t, FC/t and H/t heads, KEYS/t of keys. ALL_C is the whole width. PAST_N are the rows of tokens before these, too. */
 typedef enum {
     ACT_OWN_ALL_C, ACT_OWN, ACT_N_Q, ACT_N_QKV, ACT_PAST_N_QKV, ACT_N_HEADS, ACT_N_KEYS, ACT_N_FC, ACT_N_2FC,
-    ACT_HEADS_T /* [B*H,T] */
+    ACT_HEADS_T, /* [B*H,T] */
+    /* of experts, on one tensor rank: TOP of a token, ROWS = N*TOP, FIRST is [E+1], FE an expert's width */
+    ACT_N_E, ACT_B_E, ACT_N_TOP, ACT_ROWS, ACT_FIRST, ACT_ROWS_C, ACT_ROWS_FE, ACT_ROWS_2FE
 } ActShape;
-typedef enum { TYPE_ACT, TYPE_F32 } ActType; /* the run's own, or always f32 */
+typedef enum { TYPE_ACT, TYPE_F32, TYPE_I32 } ActType; /* the run's own, or always this */
 /* The time for which a block's tensor is kept:
  *   KEEP_STREAM     until its backward, in every mode of recompute
  *   KEEP_STATE      until then, unless whole blocks are computed again
  *   KEEP_CACHE      as KEEP_STATE; sampling goes on from it, token by token
  *   KEEP_CHEAP      until then, unless norms and GELU, or whole blocks, are computed again
  *   KEEP_BACKWARD   only while one block's backward runs
+ *   KEEP_WORK       only while one block's forward or backward runs
  * The blocks share the memory of rows that are not kept. */
-typedef enum { KEEP_STREAM, KEEP_STATE, KEEP_CACHE, KEEP_CHEAP, KEEP_BACKWARD } Keep;
+typedef enum { KEEP_STREAM, KEEP_STATE, KEEP_CACHE, KEEP_CHEAP, KEEP_BACKWARD, KEEP_WORK } Keep;
 
 typedef struct {
     size_t   field;     /* offset of its Tensor in the kind's struct                            */
@@ -73,6 +76,8 @@ typedef struct {
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: backward's gradient of the stream, in and out; a branch's */
     Tensor keys, dkeys;        /* context ranks: [ranks*N,2KV/t] act, keys and values of all of them, and gradients */
     Tensor frequencies;        /* [head_dim/2] f32, of kinds that have_rope                                 */
+    Tensor expert_counts;      /* [E] i64: the block's assignments of this step so far, which forward adds to; none: not counted */
+    Tensor balance;            /* [1] f32: balance_rate times the factor of the loss' gradient                  */
 } BlockRun;
 
 /* Tensor parallelism with sequence parallelism: Shoeybi et al., arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.
@@ -111,10 +116,13 @@ typedef struct {
     void (*final_forward)(const BlockRun *r, FinalActs x, FinalParams w);
     void (*final_backward)(const BlockRun *r, FinalActs x, Tensor dy, FinalParams w, FinalParams grads);
     int  has_own_head;                     /* FinalParams.head; else the embedding is the head */
+    int  has_experts;                      /* its blocks count assignments  */
+    size_t experts_bias;                   /* of those, in the weights' struct: the bias to the choice (model/balance.h) */
     int  has_rope;                         /* its blocks read frequencies */
 } BlockKind;
 
 extern const BlockKind BLOCK_GPT2, BLOCK_LLAMA, BLOCK_LLAMA_TIED, BLOCK_QWEN3, BLOCK_QWEN3_TIED;
+extern const BlockKind BLOCK_QWEN3_MOE[2][2]; /* the choice of experts has a bias; the head is tied */
 
 /* The kind of a model of this shape. */
 const BlockKind *block_kind(ModelShape shape);

@@ -47,6 +47,8 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .tensor = g->tensor,
                       .context = g->context,
                       .frequencies = g->frequencies,
+                      .expert_counts = tensor_none(),
+                      .balance = g->balance,
                       .update = first_rows(g->update, e.N),
                       .dresidual = first_rows(g->dresidual, e.own),
                       .dbranch = first_rows(g->dbranch, e.N),
@@ -148,6 +150,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     }
     if (g.tensor) g.tokens = arena_tensor(a, I32, 1, N, 1, 1);
     if (g.kind->has_rope) g.frequencies = arena_tensor(a, F32, 1, shape_head_dim(shape) / 2, 1, 1);
+    g.balance = g.kind->has_experts && shape.balance == BALANCE_SWITCH && trains ? arena_tensor(a, F32, 1, 1, 1, 1) : tensor_none();
     if (g.head_rows) {
         g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
         g.part_sums = arena_tensor(a, F32, 1, 2 * g.head_rows, 1, 1);
@@ -179,6 +182,7 @@ static int final_bucket(const Gpt *g) { return 1 + (int)g->shape.n_layer; }
 typedef void BlockOps(Gpt *g, BlockRun *r, Tape t, int64_t l);
 
 static void forward_ops(Gpt *g, BlockRun *r, Tape t, int64_t l) {
+    if (!tensor_is_none(g->sums.experts)) r->expert_counts = tensor_slice(g->sums.experts, l * g->shape.n_experts, g->shape.n_experts);
     g->kind->forward(r, block_view(g, t, l, r->e), shards_need(g->shards, r->s, block_bucket(l)));
 }
 
@@ -447,10 +451,19 @@ void gpt_take_backward(Gpt *g, Stream *s, Batch batch) {
     cast_forward(s, flat(first_rows(g->dresidual, e.own)), flat(first_rows(g->backward_in, e.own)));
 }
 
+/* The balance loss joins each token's, with this factor. */
+static void take_balance(Gpt *g, Stream *s, float grad_scale) {
+    float factor = (float)(g->shape.balance_rate * (double)grad_scale);
+    if (tensor_is_none(g->balance) || s->ledger || factor == g->balance_there) return;
+    device_from_host(s, g->balance, &factor);
+    g->balance_there = factor;
+}
+
 void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float grad_scale, MicroBatch which) {
     Extent   e = batch_extent(g, batch);
     BlockRun r = block_run(g, s, e);
     Tape     t = tape_of(g, part, tape);
+    take_balance(g, s, grad_scale);
     if (t.part->classifies) classify_backward(g, &r, batch, grad_scale, which);
     if (t.part->classifies && !g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which); /* the head's part of it */
     for (int64_t l = t.part->end - 1; l >= t.part->first; l--) {

@@ -61,6 +61,8 @@ typedef struct {
     Tensor     keys, dkeys;          /* context ranks: [ranks*N,2KV/t] act, those of all of them        */
     Tensor     frequencies;          /* [head_dim/2] f32, of kinds with rotary positions          */
     int        has_frequencies;      /* they are there                                            */
+    Tensor     balance;              /* [1] f32, where experts are balanced by a loss: its factor           */
+    float      balance_there;        /* the value that is there                                   */
     Tensor     tokens;               /* tensor ranks: [N] i32, tokens or targets by this rank's part of the vocabulary */
     Tensor     most, part_sums;      /* [head_rows], [2 head_rows] f32 of the classifier: over tensor ranks, and of token losses */
 } Gpt;

@@ -1,6 +1,6 @@
 /* llama.c - Llama's block: Touvron et al., arXiv:2302.13971; Grattafiori et al., arXiv:2407.21783. RMSNorm, rotary
  * positions, heads that share keys and values, SwiGLU, no biases. And Qwen3's: Yang et al., arXiv:2505.09388, which adds
- * an RMSNorm of each head of q and k.
+ * an RMSNorm of each head of q and k; with experts for the MLP (model/experts.c) it is qwen3-moe.
  *
  * A block is two branches off the residual stream, each opened by a norm that is fused with the joining of the branch
  * before it:
@@ -12,11 +12,13 @@
  */
 #include "layers/layers.h"
 #include "model/block.h"
+#include "model/experts.h"
 
 typedef struct {
     Tensor q_norm, k_norm;            /* [D] [D]: Qwen3's               */
     Tensor norm_1, q, k, v, o;        /* [C] [Q,C] [KV,C] [KV,C] [C,Q]  */
     Tensor norm_2, gate, up, down;    /* [C] [F,C] [F,C] [C,F]          */
+    ExpertParams experts;             /* qwen3-moe's, for gate, up and down */
 } BlockParams;
 
 /* N = B*T rows; with t tensor ranks n = N/t of them in the stream, and H/t heads of D channels, Q = H*D; F = n_inner. */
@@ -31,15 +33,23 @@ typedef struct {
     Tensor gate_up;                   /* [N,2F/t] act; in backward it becomes its gradient   */
     Tensor swiglu;                    /* [N,F/t] act                                         */
     Tensor dqkv, dswiglu;             /* [N,QKV/t] [N,F/t] act                               */
+    ExpertActs experts;               /* qwen3-moe's, for gate_up, swiglu and dswiglu        */
 } BlockActs;
 
 #define PARAM(type, field) offsetof(type, field)
 static const ParamRow EMBEDDING_ROWS[] = {
     {"model.embed_tokens.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
 };
-/* Llama has no norms of heads: its tables begin after their rows. */
-enum { HEAD_NORM_ROWS = 2, HEAD_NORM_ACTS = 3 };
+/* A kind has a part of each table: the rows of experts, if it has them, those of norms of heads, what all have, and the rows of one MLP
+ * if it has no experts. */
+enum { EXPERT_ROWS = 5, EXPERT_ACTS = 15, HEAD_NORM_ROWS = 2, HEAD_NORM_ACTS = 3, MLP_ROWS = 3, MLP_ACTS = 3 };
+#define EXPERT(field) (offsetof(BlockParams, experts) + offsetof(ExpertParams, field))
 static const ParamRow BLOCK_ROWS[] = {
+    {"mlp.gate.e_score_correction_bias", EXPERT(bias), {DIM_E}, INIT_ZERO, GROUP_VECTOR, CUT_NONE, NULL},
+    {"mlp.gate.weight", EXPERT(router), {DIM_E, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_NONE, NULL},
+    {"gate_proj.weight", EXPERT(gate), {DIM_FE, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_NONE, "mlp.experts"},
+    {"up_proj.weight", EXPERT(up), {DIM_FE, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_NONE, "mlp.experts"},
+    {"down_proj.weight", EXPERT(down), {DIM_C, DIM_FE}, INIT_RESIDUAL, GROUP_MATRIX, CUT_NONE, "mlp.experts"},
     {"self_attn.q_norm.weight", PARAM(BlockParams, q_norm), {DIM_D}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
     {"self_attn.k_norm.weight", PARAM(BlockParams, k_norm), {DIM_D}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
     {"input_layernorm.weight", PARAM(BlockParams, norm_1), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
@@ -59,7 +69,23 @@ static const ParamRow FINAL_ROWS[] = {
 };
 
 #define ACT(field) offsetof(BlockActs, field)
+#define EXPERT_ACT(field) (offsetof(BlockActs, experts) + offsetof(ExpertActs, field))
 static const ActRow ACT_ROWS[] = {
+    {EXPERT_ACT(probability), ACT_N_E, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(expert), ACT_N_TOP, TYPE_I32, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(weight), ACT_N_TOP, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(order), ACT_ROWS, TYPE_I32, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(place), ACT_ROWS, TYPE_I32, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(first), ACT_FIRST, TYPE_I32, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(gate_up), ACT_ROWS_2FE, TYPE_ACT, KEEP_STATE, NO_ALIAS},
+    {EXPERT_ACT(swiglu), ACT_ROWS_FE, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
+    {EXPERT_ACT(counts), ACT_B_E, TYPE_I32, KEEP_WORK, NO_ALIAS},
+    {EXPERT_ACT(logits), ACT_N_E, TYPE_ACT, KEEP_WORK, NO_ALIAS},
+    {EXPERT_ACT(rows), ACT_ROWS_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
+    {EXPERT_ACT(out), ACT_ROWS_C, TYPE_ACT, KEEP_WORK, NO_ALIAS},
+    {EXPERT_ACT(dswiglu), ACT_ROWS_FE, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
+    {EXPERT_ACT(dweight), ACT_N_TOP, TYPE_F32, KEEP_BACKWARD, NO_ALIAS},
+    {EXPERT_ACT(dnorm), ACT_OWN_ALL_C, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
     {ACT(products), ACT_N_QKV, TYPE_ACT, KEEP_STATE, NO_ALIAS},
     {ACT(q_rstd), ACT_N_HEADS, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(k_rstd), ACT_N_KEYS, TYPE_F32, KEEP_STATE, NO_ALIAS},
@@ -72,9 +98,9 @@ static const ActRow ACT_ROWS[] = {
     {ACT(residual_mid), ACT_OWN_ALL_C, TYPE_ACT, KEEP_STATE, ACT(residual)},
     {ACT(norm_2), ACT_OWN_ALL_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
     {ACT(rstd_2), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(dqkv), ACT_PAST_N_QKV, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
     {ACT(gate_up), ACT_N_2FC, TYPE_ACT, KEEP_STATE, NO_ALIAS},
     {ACT(swiglu), ACT_N_FC, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
-    {ACT(dqkv), ACT_PAST_N_QKV, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
     {ACT(dswiglu), ACT_N_FC, TYPE_ACT, KEEP_BACKWARD, NO_ALIAS},
 };
 
@@ -116,15 +142,37 @@ static void heads_backward(BlockRun *r, const BlockActs *x, const BlockParams *w
     head_backward(r->s, r->dbranch, qkv_of(d), x->dqkv, gather_rows(r, x->norm_1, r->update), qkv_of(w));
 }
 
+static int has_experts(const BlockRun *r) { return r->shape.arch == ARCH_QWEN3_MOE; }
+
+/* From norm_2's output to the input of the projection that ends the block. */
+static void mlp_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
+    if (has_experts(r)) {
+        experts_forward(r, &x->experts, x->norm_2, &w->experts, pass);
+        return;
+    }
+    if (pass != EXPERTS_LIGHT) head_forward(r->s, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
+    swiglu_forward(r->s, x->swiglu, x->gate_up);
+}
+
+/* dbranch: the gradient of norm_2's output. */
+static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, const BlockParams *d) {
+    if (has_experts(r)) {
+        experts_backward(r, &x->experts, x->norm_2, &w->experts, &d->experts);
+        return;
+    }
+    head_backward(r->s, x->dswiglu, d->down, gather_rows(r, r->dresidual, r->dbranch), x->swiglu, w->down);
+    swiglu_backward(r->s, x->gate_up, x->dswiglu, x->gate_up);
+    head_backward(r->s, r->dbranch, gate_up_of(d), x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
+}
+
 /* Computes, from norm_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
-static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
+static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
     heads_forward(r, x, w);
     attend(r, x->attention, x->lse, x->qkv);
     head_forward(r->s, r->update, x->attention, w->o);
     residual_rmsnorm_forward(r->s, x->residual_mid, x->norm_2, x->rstd_2, x->residual, sum_rows(r, r->update), w->norm_2,
                              eps_of(r));
-    head_forward(r->s, x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
-    swiglu_forward(r->s, x->swiglu, x->gate_up);
+    mlp_forward(r, x, w, pass);
 }
 
 static void forward(BlockRun *r, void *acts, const void *weights) {
@@ -133,8 +181,9 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
     if (r->mid.data)
         residual_rmsnorm_forward(r->s, x->residual, x->norm_1, x->rstd_1, r->mid, own_rows(r, r->update), w->norm_1, eps_of(r));
     else rmsnorm_forward(r->s, x->norm_1, x->rstd_1, x->residual, w->norm_1, eps_of(r));
-    inner_forward(r, x, w);
-    head_forward(r->s, r->update, x->swiglu, w->down);
+    inner_forward(r, x, w, EXPERTS_COUNT);
+    if (has_experts(r)) experts_output(r, &x->experts, &w->experts);
+    else head_forward(r->s, r->update, x->swiglu, w->down);
     sum_rows(r, r->update);
 }
 
@@ -145,10 +194,10 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     if (r->recompute == RECOMPUTE_NONE) return;
     rmsnorm_forward(r->s, x->norm_1, x->rstd_1, x->residual, w->norm_1, eps_of(r));
     if (r->recompute == RECOMPUTE_BLOCK) {
-        inner_forward(r, x, w);
+        inner_forward(r, x, w, EXPERTS_AGAIN);
     } else {
         rmsnorm_forward(r->s, x->norm_2, x->rstd_2, x->residual_mid, w->norm_2, eps_of(r));
-        swiglu_forward(r->s, x->swiglu, x->gate_up);
+        mlp_forward(r, x, w, EXPERTS_LIGHT);
     }
 }
 
@@ -157,9 +206,7 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
     const BlockParams *w = (const BlockParams *)weights, *d = (const BlockParams *)grads;
     Tensor             dattention = x->attention; /* in the room of update, which is free between its uses below */
     dattention.data = r->update.data;
-    head_backward(r->s, x->dswiglu, d->down, gather_rows(r, r->dresidual, r->dbranch), x->swiglu, w->down);
-    swiglu_backward(r->s, x->gate_up, x->dswiglu, x->gate_up);
-    head_backward(r->s, r->dbranch, gate_up_of(d), x->gate_up, gather_rows(r, x->norm_2, r->update), gate_up_of(w));
+    mlp_backward(r, x, w, d);
     rmsnorm_backward(r->s, r->dresidual, d->norm_2, r->dresidual, sum_rows(r, r->dbranch), x->residual_mid, w->norm_2, x->rstd_2);
 
     head_backward(r->s, dattention, d->o, gather_rows(r, r->dresidual, r->dbranch), x->attention, w->o);
@@ -178,17 +225,17 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
     rmsnorm_backward(r->s, r->dresidual, d.norm_w, nothing, dy, x.residual, w.norm_w, x.rstd);
 }
 
-#define TABLE(rows, from, type) {rows + from, sizeof rows / sizeof *rows - from, sizeof(type)}
-#define KIND(kind_name, block_from, act_from, final_from)  \
+#define TABLE(rows, from, without, type) {rows + from, sizeof rows / sizeof *rows - from - (without), sizeof(type)}
+#define KIND(kind_name, block_from, act_from, final_from, experts)  \
     {                                                  \
         .name = kind_name,                             \
         .prefix = "",                                  \
         .blocks = "model.layers",                      \
-        .embedding = TABLE(EMBEDDING_ROWS, 0, EmbeddingParams), \
-        .block = TABLE(BLOCK_ROWS, block_from, BlockParams), \
-        .final = TABLE(FINAL_ROWS, final_from, FinalParams), \
+        .embedding = TABLE(EMBEDDING_ROWS, 0, 0, EmbeddingParams), \
+        .block = TABLE(BLOCK_ROWS, block_from, experts ? MLP_ROWS : 0, BlockParams), \
+        .final = TABLE(FINAL_ROWS, final_from, 0, FinalParams), \
         .act = ACT_ROWS + act_from,                    \
-        .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS - act_from, \
+        .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS - act_from - (experts ? MLP_ACTS : 0), \
         .act_bytes = sizeof(BlockActs),                \
         .entry = ACT(residual),                        \
         .mid = ACT(residual_mid),                      \
@@ -198,9 +245,14 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
         .final_forward = final_forward,                \
         .final_backward = final_backward,              \
         .has_own_head = (final_from) == 0,             \
+        .has_experts = experts,                        \
+        .experts_bias = EXPERT(bias),                  \
         .has_rope = 1,                                 \
     }
-const BlockKind BLOCK_LLAMA = KIND("llama", HEAD_NORM_ROWS, HEAD_NORM_ACTS, 0);
-const BlockKind BLOCK_LLAMA_TIED = KIND("llama", HEAD_NORM_ROWS, HEAD_NORM_ACTS, 1);
-const BlockKind BLOCK_QWEN3 = KIND("qwen3", 0, 0, 0);
-const BlockKind BLOCK_QWEN3_TIED = KIND("qwen3", 0, 0, 1);
+enum { QWEN3_ROWS = EXPERT_ROWS, QWEN3_ACTS = EXPERT_ACTS, LLAMA_ROWS = QWEN3_ROWS + HEAD_NORM_ROWS, LLAMA_ACTS = QWEN3_ACTS + HEAD_NORM_ACTS };
+const BlockKind BLOCK_LLAMA = KIND("llama", LLAMA_ROWS, LLAMA_ACTS, 0, 0);
+const BlockKind BLOCK_LLAMA_TIED = KIND("llama", LLAMA_ROWS, LLAMA_ACTS, 1, 0);
+const BlockKind BLOCK_QWEN3 = KIND("qwen3", QWEN3_ROWS, QWEN3_ACTS, 0, 0);
+const BlockKind BLOCK_QWEN3_TIED = KIND("qwen3", QWEN3_ROWS, QWEN3_ACTS, 1, 0);
+const BlockKind BLOCK_QWEN3_MOE[2][2] = {{KIND("qwen3-moe", 1, 0, 0, 1), KIND("qwen3-moe", 1, 0, 1, 1)},
+                                         {KIND("qwen3-moe", 0, 0, 0, 1), KIND("qwen3-moe", 0, 0, 1, 1)}};

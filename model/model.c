@@ -1,6 +1,7 @@
 /* model.c - see model.h. */
 #include "model/model.h"
 
+#include "model/balance.h"
 #include "model/groups.h"
 
 #include <stdlib.h>
@@ -56,6 +57,8 @@ void model_take_groups(ModelSpec *spec, const Groups *g) {
 static void carve(Model *m) {
     const ModelSpec *spec = &m->spec;
     m->sums = step_sums_create(&m->activations_arena);
+    if (spec->optimizer && block_kind(spec->shards.shape)->has_experts)
+        step_sums_count(&m->sums, &m->activations_arena, spec->shards.shape.n_layer * spec->shards.shape.n_experts);
     PipelineSpec pipeline = pipeline_of(spec);
     GptPartSpec *part = pipeline_parts(spec->shards.shape, pipeline);
     m->shards = shards_create(spec->shards, model_spec_layout(spec), m->sums, &m->params_arena, &m->grads_arena);
@@ -116,6 +119,7 @@ static void dry_step(Model *m, int64_t micro_batches) {
     optimizer_numbers(&m->optimizer, &m->stream, 0);
     ledger_mark(m->stream.ledger, "update", 0);
     optimizer_update(&m->optimizer, &m->stream, h, 1.0f);
+    experts_balance(&m->optimizer, &m->stream, NULL);
     shards_publish(m->shards, &m->stream);
 }
 

@@ -23,6 +23,8 @@ int64_t dim_size(Dim dim, ModelShape s) {
         case DIM_KV: return shape_head_dim(s) * shape_kv_heads(s);
         case DIM_QKV: return dim_size(DIM_Q, s) + 2 * dim_size(DIM_KV, s);
         case DIM_FC: return s.n_inner ? s.n_inner : 4 * s.n_embd;
+        case DIM_E: return s.n_experts;
+        case DIM_FE: return s.n_expert_inner;
         case DIM_NONE: break;
     }
     return 1;
@@ -40,6 +42,32 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     return p;
 }
 
+/* Rows that repeat for each expert stand together. */
+static int repeats(const ParamTable *t, int i, ModelShape s) { return t->row[i].each ? (int)s.n_experts : 1; }
+
+static int rows_of(const ParamTable *t, ModelShape s) {
+    int n = 0;
+    for (int i = 0; i < t->rows; i++) n += repeats(t, i, s);
+    return n;
+}
+
+/* Appends the table's rows at p; returns how many. */
+static int append_rows(Param *p, const ParamTable *t, const char *prefix, int bucket, ModelShape s) {
+    int at = 0;
+    for (int i = 0, end; i < t->rows; i = end) {
+        for (end = i + 1; end < t->rows && t->row[i].each && t->row[end].each;) end++;
+        for (int e = 0; e < repeats(t, i, s); e++)
+            for (int k = i; k < end; k++) {
+                char part[96];
+                if (t->row[k].each) snprintf(part, sizeof part, "%s%s.%d.", prefix, t->row[k].each, e);
+                p[at] = param_of(&t->row[k], t->row[k].each ? part : prefix, bucket, s);
+                if (e > 0) p[at].field = NO_FIELD;
+                at++;
+            }
+    }
+    return at;
+}
+
 static const ParamTable *table_of(ModelShape s, int bucket) {
     const BlockKind *kind = block_kind(s);
     return bucket == 0 ? &kind->embedding : bucket > s.n_layer ? &kind->final : &kind->block;
@@ -49,7 +77,7 @@ size_t model_view_bytes(ModelShape s, int bucket) { return table_of(s, bucket)->
 
 Param *model_params(ModelShape s, int *count) {
     const BlockKind *kind = block_kind(s);
-    int    n = kind->embedding.rows + (int)s.n_layer * kind->block.rows + kind->final.rows, at = 0;
+    int    n = kind->embedding.rows + (int)s.n_layer * rows_of(&kind->block, s) + kind->final.rows, at = 0;
     Param *p = (Param *)malloc(sizeof(Param) * (size_t)n);
     if (!p) fail(EXIT_MEMORY, "no memory for a table of %d parameters", n);
     for (int b = 0; b < (int)s.n_layer + 2; b++) {
@@ -57,24 +85,27 @@ Param *model_params(ModelShape s, int *count) {
         char              prefix[48];
         if (table == &kind->block) snprintf(prefix, sizeof prefix, "%s%s.%d.", kind->prefix, kind->blocks, b - 1);
         else snprintf(prefix, sizeof prefix, "%s", kind->prefix);
-        for (int i = 0; i < table->rows; i++) p[at++] = param_of(&table->row[i], prefix, b, s);
+        at += append_rows(p + at, table, prefix, b, s);
     }
     *count = n;
     return p;
 }
 
-/* Each size is below 2^31: 128 bits hold it all. */
-int model_parameters(ModelShape s, int64_t *parameters) {
+/* Each size is below 2^31: 128 bits hold it all. experts: how many of a block count. */
+static int count_parameters(ModelShape s, int64_t experts, int64_t *parameters) {
     const BlockKind  *kind = block_kind(s);
     const ParamTable *tables[] = {&kind->embedding, &kind->block, &kind->final};
     const int64_t     times[] = {1, s.n_layer, 1};
     __int128          all = 0;
     for (int t = 0; t < 3; t++)
         for (int i = 0; i < tables[t]->rows; i++)
-            all += (__int128)times[t] * dim_size(tables[t]->row[i].dim[0], s) * dim_size(tables[t]->row[i].dim[1], s);
+            all += (__int128)times[t] * (tables[t]->row[i].each ? experts : 1) * dim_size(tables[t]->row[i].dim[0], s) *
+                   dim_size(tables[t]->row[i].dim[1], s);
     *parameters = (int64_t)all;
     return all <= INT64_MAX;
 }
+
+int model_parameters(ModelShape s, int64_t *parameters) { return count_parameters(s, s.n_experts, parameters); }
 
 Layout model_layout(ModelShape s, LayoutPlace place) {
     int    count;
@@ -86,7 +117,7 @@ Layout model_layout(ModelShape s, LayoutPlace place) {
 
 double model_flops_per_token(ModelShape s, int64_t T) {
     int64_t P;
-    model_parameters(s, &P);
+    count_parameters(s, s.top_k, &P);
     if (block_kind(s)->has_own_head) P -= s.vocab_size * s.n_embd; /* wte is looked up, and multiplies nothing */
     return 6.0 * (double)P + 6.0 * (double)s.n_layer * (double)dim_size(DIM_Q, s) * (double)T;
 }

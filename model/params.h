@@ -12,7 +12,9 @@
 extern "C" {
 #endif
 
-typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN3 } Arch;
+typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN3, ARCH_QWEN3_MOE } Arch;
+/* How experts come to equal shares of the tokens: a bias to the choice, moved after each step; a loss; not at all. */
+typedef enum { BALANCE_NONE, BALANCE_BIAS, BALANCE_SWITCH } ExpertBalance;
 
 /* Sizes, and what else makes a model of its kind, under Hugging Face's names. gpt2 has the first five alone: all others
  * are unused, and may be zero. */
@@ -26,6 +28,11 @@ typedef struct {
     double  rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* Llama 3's scaling; rope_factor 0: none */
     int64_t rope_original_positions;
     int64_t head_dim;          /* channels of a head; 0: n_embd / n_head                          */
+    int64_t n_experts, top_k;  /* of qwen3-moe: experts of a block; those of a token              */
+    int64_t n_expert_inner;    /* width of an expert's MLP                                        */
+    int     norm_top_k;        /* the weights of a token's experts are divided by their sum       */
+    int     balance;           /* ExpertBalance                                                   */
+    double  balance_rate;      /* of the bias a step; the loss' factor                            */
 } ModelShape;
 
 #define GPT2_SHAPE(layers, heads, width, positions, vocabulary) \
@@ -35,8 +42,8 @@ static inline int64_t shape_kv_heads(ModelShape s) { return s.n_kv_head ? s.n_kv
 static inline int64_t shape_head_dim(ModelShape s) { return s.head_dim ? s.head_dim : s.n_embd / s.n_head; }
 
 /* A row's dimensions in symbols: V vocabulary, P positions, C = n_embd, D = head_dim, Q and KV = columns of queries and of
- * keys, QKV = Q + 2 KV, FC = n_inner. */
-typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM_FC } Dim;
+ * keys, QKV = Q + 2 KV, FC = n_inner, E experts of width FE. */
+typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM_FC, DIM_E, DIM_FE } Dim;
 /* N(0, 0.02); INIT_RESIDUAL, of the projections that join the residual stream, N(0, 0.02 / sqrt(2 n_layer)): Radford et
  * al. 2019. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
@@ -47,6 +54,7 @@ typedef struct {
     Init        init;
     ParamGroup  group;  /* decides decay and optimizer                                    */
     Cut         cut;
+    const char *each;   /* not NULL: rows that follow each other repeat for every expert e, as each.e.name; `field` is expert 0's */
 } ParamRow;
 
 typedef struct {
@@ -54,6 +62,7 @@ typedef struct {
     int             rows;
     size_t          view_bytes; /* of the struct of Tensors */
 } ParamTable;
+#define NO_FIELD ((size_t)-1) /* a Param's that no view shows */
 
 int64_t dim_size(Dim dim, ModelShape shape);
 
@@ -67,7 +76,7 @@ size_t model_view_bytes(ModelShape shape, int bucket);
 Layout model_layout(ModelShape shape, LayoutPlace place);
 
 /* Model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T (causal), P = all parameters, but for a wte that is
- * not the head, too. */
+ * not the head, too, and of the experts those of one token. */
 double model_flops_per_token(ModelShape shape, int64_t T);
 /* "12 layers, 12 heads, width 768, 1024 positions, vocabulary 50257" */
 typedef struct { char text[240]; } ShapeText;

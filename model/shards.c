@@ -91,7 +91,7 @@ static void **make_views(const Shards *z, Tensor (*bucket_of)(const Shards *z, i
         for (int i = l->bucket[b].first_param;
              view[b] && is_here(z, b) && i < l->bucket[b].first_param + l->bucket[b].params; i++) {
             Tensor t = row_view(bucket_of(z, b), &l->param[i], l->bucket[b].memory);
-            memcpy((char *)view[b] + l->param[i].field, &t, sizeof t);
+            if (l->param[i].field != NO_FIELD) memcpy((char *)view[b] + l->param[i].field, &t, sizeof t);
         }
     }
     for (int b = 0; b < l->buckets; b++)

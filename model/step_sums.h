@@ -17,7 +17,8 @@ enum { SUM_LOSS, SUM_GRAD_SQUARES, SUM_RANK_CHECK, SUMS };
  * with. */
 enum { HASH_REPLICAS, HASH_OWN_GRADS, HASH_GRADS, HASHES };
 
-typedef struct { Tensor cells; } StepSums; /* [SUMS * EXACT_WORDS + HASHES] i64 */
+/* experts: of each block, how many assignments each of its experts had; dims 0 in a model without experts. */
+typedef struct { Tensor cells, experts; } StepSums; /* [SUMS * EXACT_WORDS + HASHES], [n_layer * E] i64 */
 
 typedef struct { Exact sum[SUMS]; int64_t hash[HASHES]; } StepValues;
 
@@ -25,6 +26,8 @@ StepSums step_sums_create(Arena *arena);
 void     step_sums_zero(const StepSums *n, Stream *s);
 Tensor   step_sum(const StepSums *n, int which);  /* an Exact: [EXACT_WORDS] i64 */
 Tensor   step_hash(const StepSums *n, int which); /* [1] i64 */
+/* Makes room for counts of experts. */
+void     step_sums_count(StepSums *n, Arena *arena, int64_t counts);
 /* Waits for the stream. */
 StepValues step_sums_fetch(const StepSums *n, Stream *s);
 
