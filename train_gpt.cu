@@ -10,6 +10,7 @@
 
 #include "core/clock.h"
 #include "core/io.h"
+#include "model/balance.h"
 #include "run/balance.h"
 #include "run/banner.h"
 #include "run/checkpoint/checkpoint_folders.h"
@@ -116,6 +117,9 @@ static StepMetrics step_metrics(Run *r, int64_t step, const StepNumbers *n, doub
                          .comm_exposed_ms = t.exposed_ms,
                          .timed = timed,
                          .axis_ms = {t.ms[0], t.ms[1], t.ms[2], t.ms[3], t.waited_ms[AXIS_STAGE]},
+                         .has_experts = r->experts.counts != NULL,
+                         .busiest = r->experts.busiest,
+                         .entropy = r->experts.entropy,
                          .has_sent = timed || r->config->parallel.zero_stage > 1,
                          .sent = {t.sent[0], t.sent[1], t.sent[2], t.sent[3], t.sent[4]}};
 }
@@ -147,6 +151,7 @@ static int64_t train_step(Run *r, int64_t step, StepMetrics *m) {
             if (rounds_send_gradients(r)) break;                     /* the server updates */
             optimizer_update(&model->optimizer, &model->stream, adamw_at(r, step),
                              (float)(clip_scale(n.grad_norm, r->config->optimizer.grad_clip) / scale));
+            experts_balance(&model->optimizer, &model->stream, r->experts.counts);
             watchdog_tick(r->watchdog, "the exchange of the weights");
             shards_publish(model->shards, &model->stream);           /* on its way while the next forward starts */
     }

@@ -40,11 +40,11 @@ static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
         case ACT_N_E: return tensor_2d(NULL, type, e.N, m.n_experts);
         case ACT_B_E: return tensor_2d(NULL, type, e.B, m.n_experts);
         case ACT_N_TOP: return tensor_2d(NULL, type, e.N, m.top_k);
-        case ACT_ROWS: return tensor_1d(NULL, type, e.N * m.top_k);
+        case ACT_R: return tensor_1d(NULL, type, e.N * m.top_k);
         case ACT_FIRST: return tensor_1d(NULL, type, m.n_experts + 1);
-        case ACT_ROWS_C: return tensor_2d(NULL, type, e.N * m.top_k, m.n_embd);
-        case ACT_ROWS_FE: return tensor_2d(NULL, type, e.N * m.top_k, m.n_expert_inner);
-        case ACT_ROWS_2FE: return tensor_2d(NULL, type, e.N * m.top_k, 2 * m.n_expert_inner);
+        case ACT_R_C: return tensor_2d(NULL, type, e.N * m.top_k, m.n_embd);
+        case ACT_R_FE: return tensor_2d(NULL, type, e.N * m.top_k, m.n_expert_inner);
+        case ACT_R_2FE: return tensor_2d(NULL, type, e.N * m.top_k, 2 * m.n_expert_inner);
         case ACT_OWN: break;
     }
     return tensor_1d(NULL, type, e.own);

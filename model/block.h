@@ -29,8 +29,8 @@ typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
 typedef enum {
     ACT_OWN_ALL_C, ACT_OWN, ACT_N_Q, ACT_N_QKV, ACT_PAST_N_QKV, ACT_N_HEADS, ACT_N_KEYS, ACT_N_FC, ACT_N_2FC,
     ACT_HEADS_T, /* [B*H,T] */
-    /* of experts, on one tensor rank: TOP of a token, ROWS = N*TOP, FIRST is [E+1], FE an expert's width */
-    ACT_N_E, ACT_B_E, ACT_N_TOP, ACT_ROWS, ACT_FIRST, ACT_ROWS_C, ACT_ROWS_FE, ACT_ROWS_2FE
+    /* of experts, on one tensor rank: TOP of a token, R = N*TOP, FIRST is [E+1], FE an expert's width */
+    ACT_N_E, ACT_B_E, ACT_N_TOP, ACT_R, ACT_FIRST, ACT_R_C, ACT_R_FE, ACT_R_2FE
 } ActShape;
 typedef enum { TYPE_ACT, TYPE_F32, TYPE_I32 } ActType; /* the run's own, or always this */
 /* The time for which a block's tensor is kept:

@@ -20,6 +20,7 @@ typedef struct {
 static const HfClass CLASSES[] = {
     {ARCH_LLAMA, "llama", "LlamaForCausalLM", 2048, 0, 0, "\"mlp_bias\": false"},
     {ARCH_QWEN3, "qwen3", "Qwen3ForCausalLM", 32768, 32, 128, "\"use_sliding_window\": false,\n  \"sliding_window\": null"},
+    {ARCH_QWEN3_MOE, "qwen3_moe", "Qwen3MoeForCausalLM", 32768, 4, 0, "\"use_sliding_window\": false,\n  \"sliding_window\": null"},
 };
 enum { CLASS_COUNT = sizeof CLASSES / sizeof *CLASSES };
 
@@ -38,9 +39,20 @@ static const HfClass *class_of_type(const cJSON *type) {
 
 int hf_llama_reads(const cJSON *config) { return class_of_type(json_member(config, "model_type")) != NULL; }
 
+/* Every block has experts. intermediate_size is of blocks without: it means nothing here. */
+static void experts_text(ModelShape g, char *text, size_t room) {
+    snprintf(text, room,
+             ",\n  \"decoder_sparse_step\": 1,\n  \"mlp_only_layers\": [],\n  \"num_experts\": %" PRId64
+             ",\n  \"num_experts_per_tok\": %" PRId64 ",\n  \"moe_intermediate_size\": %" PRId64
+             ",\n  \"norm_topk_prob\": %s,\n  \"output_router_logits\": false,\n  \"router_aux_loss_coef\": %.15g",
+             g.n_experts, g.top_k, g.n_expert_inner, g.norm_top_k ? "true" : "false", g.balance == BALANCE_SWITCH ? g.balance_rate : 0.0);
+}
+
 int hf_llama_text(ModelShape g, const char *end, const char *dtype, char *text) {
     const HfClass *class = class_of(g.arch);
-    char           scaling[240] = "null";
+    char           scaling[240] = "null", experts[360] = "";
+    int64_t        inner = dim_size(DIM_FC, g);
+    if (g.arch == ARCH_QWEN3_MOE) experts_text(g, experts, sizeof experts), inner = g.top_k * g.n_expert_inner;
     if (g.rope_factor != 0.0)
         snprintf(scaling, sizeof scaling,
                  "{\"rope_type\": \"llama3\", \"factor\": %.15g, \"low_freq_factor\": %.15g, \"high_freq_factor\": %.15g, "
@@ -51,11 +63,11 @@ int hf_llama_text(ModelShape g, const char *end, const char *dtype, char *text) 
         ",\n  \"max_position_embeddings\": %" PRId64 ",\n  \"hidden_size\": %" PRId64 ",\n  \"intermediate_size\": %" PRId64
         ",\n  \"num_hidden_layers\": %" PRId64 ",\n  \"num_attention_heads\": %" PRId64 ",\n  \"num_key_value_heads\": %" PRId64
         ",\n  \"head_dim\": %" PRId64 ",\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": %.15g,\n  \"rope_theta\": %.15g,\n"
-        "  \"rope_scaling\": %s,\n  \"attention_bias\": false,\n  %s,\n  \"attention_dropout\": 0.0,\n"
+        "  \"rope_scaling\": %s,\n  \"attention_bias\": false,\n  %s%s,\n  \"attention_dropout\": 0.0,\n"
         "  \"initializer_range\": 0.02,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": %s,\n"
         "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
-        class->name, class->type, g.vocab_size, g.n_positions, g.n_embd, dim_size(DIM_FC, g), g.n_layer, g.n_head, shape_kv_heads(g),
-        shape_head_dim(g), g.norm_eps, g.rope_theta, scaling, class->rest, end, end, g.tie_embeddings ? "true" : "false", dtype, dtype);
+        class->name, class->type, g.vocab_size, g.n_positions, g.n_embd, inner, g.n_layer, g.n_head, shape_kv_heads(g),
+        shape_head_dim(g), g.norm_eps, g.rope_theta, scaling, class->rest, experts, end, end, g.tie_embeddings ? "true" : "false", dtype, dtype);
 }
 
 /* --- read --------------------------------------------------------------------------------------------------------- */
@@ -103,6 +115,20 @@ static void refuse_unlike(const cJSON *config, const char *path) {
         if (cJSON_IsTrue(json_member(config, biases[i]))) hf_refuse_key(path, json_member(config, biases[i]), "there are no biases here");
 }
 
+static void take_experts(ModelShape *shape, const cJSON *config, const char *path) {
+    const cJSON *step = json_member(config, "decoder_sparse_step"), *dense = json_member(config, "mlp_only_layers");
+    if (step && !(cJSON_IsNumber(step) && step->valuedouble == 1.0)) hf_refuse_key(path, step, "every block has experts here: 1 is expected");
+    if (cJSON_GetArraySize(dense) > 0) hf_refuse_key(path, dense, "every block has experts here: [] is expected");
+    shape->n_inner = 0;
+    shape->n_experts = hf_size_of(config, "num_experts", path);
+    shape->top_k = hf_size_of(config, "num_experts_per_tok", path);
+    shape->n_expert_inner = hf_size_of(config, "moe_intermediate_size", path);
+    shape->norm_top_k = cJSON_IsTrue(json_member(config, "norm_topk_prob"));
+    shape->balance = BALANCE_NONE;
+    if (shape->top_k > shape->n_experts)
+        hf_refuse_key(path, json_member(config, "num_experts_per_tok"), "at most num_experts is expected");
+}
+
 static ModelShape shape_of(const cJSON *config, const char *path, const HfClass *class) {
     int64_t    heads = hf_size_of(config, "num_attention_heads", path);
     ModelShape shape = {.n_layer = hf_size_of(config, "num_hidden_layers", path),
@@ -119,6 +145,7 @@ static ModelShape shape_of(const cJSON *config, const char *path, const HfClass 
                         .rope_theta = real_of(config, "rope_theta", 10000.0, path),
                         .rope_low_freq_factor = 1.0, .rope_high_freq_factor = 4.0, .rope_original_positions = 8192};
     take_scaling(&shape, config, path);
+    if (class->arch == ARCH_QWEN3_MOE) take_experts(&shape, config, path);
     if (shape.n_head % shape.n_kv_head != 0 || (shape.head_dim ? shape.head_dim % 2 : shape.n_embd % (2 * shape.n_head)) != 0)
         fail(EXIT_DATA,
              "%s: %lld heads of a width of %lld with %lld heads of keys: head_dim, or the width divided by the heads, must be even, "
@@ -140,7 +167,7 @@ void hf_llama_expect(const cJSON *config, const char *path, ModelShape ours) {
     const HfClass *class = class_of(ours.arch);
     const cJSON   *type = json_member(config, "model_type");
     char           arch[40];
-    snprintf(arch, sizeof arch, "model.arch is %s", class->type);
+    snprintf(arch, sizeof arch, "model.arch is %s", ours.arch == ARCH_QWEN3_MOE ? "qwen3-moe" : class->type);
     if (type && !hf_is_word(type, class->type)) hf_refuse_key(path, type, arch);
     ModelShape theirs = shape_of(config, path, class);
     struct { const char *key; double theirs, ours; } of[] = {
@@ -149,6 +176,8 @@ void hf_llama_expect(const cJSON *config, const char *path, ModelShape ours) {
         {"model.n_kv_head", (double)theirs.n_kv_head, (double)shape_kv_heads(ours)},
         {"model.tie_embeddings", theirs.tie_embeddings, ours.tie_embeddings},
         {"model.norm_eps", theirs.norm_eps, ours.norm_eps},
+        {"moe.top_k", (double)theirs.top_k, (double)ours.top_k},
+        {"moe.norm_top_k", theirs.norm_top_k, ours.arch == ARCH_QWEN3_MOE ? ours.norm_top_k : 0},
         {"model.rope_theta", theirs.rope_theta, ours.rope_theta},
         {"model.rope_factor", theirs.rope_factor, ours.rope_factor},
         {"model.rope_low_freq_factor", theirs.rope_low_freq_factor, ours.rope_low_freq_factor},
@@ -156,7 +185,7 @@ void hf_llama_expect(const cJSON *config, const char *path, ModelShape ours) {
         {"model.rope_original_positions", (double)theirs.rope_original_positions, (double)ours.rope_original_positions},
     };
     int scaled = theirs.rope_factor != 0.0 || ours.rope_factor != 0.0;
-    for (int i = 0; i < (scaled ? 10 : 7); i++)
+    for (int i = 0; i < (scaled ? 12 : 9); i++)
         if (differ(of[i].theirs, of[i].ours))
             fail(EXIT_DATA, "%s: this model has %s = %g, ours %g (the shapes of weights do not show it): give %s = %g", path, of[i].key,
                  of[i].theirs, of[i].ours, of[i].key, of[i].theirs);

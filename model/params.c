@@ -30,10 +30,14 @@ int64_t dim_size(Dim dim, ModelShape s) {
     return 1;
 }
 
-static Param param_of(const ParamRow *row, const char *prefix, int bucket, ModelShape s) {
+static int is_each(const ParamRow *row) { return strchr(row->name, '*') != NULL; }
+
+static Param param_of(const ParamRow *row, const char *prefix, int bucket, ModelShape s, int expert) {
     Param p = {.field = row->field, .group = row->group, .bucket = bucket, .cut = row->cut, .pad = VOCAB_PAD};
-    CHECK(strlen(prefix) + strlen(row->name) < sizeof p.name, "%s%s", prefix, row->name);
-    strcpy(stpcpy(p.name, prefix), row->name);
+    size_t before = strcspn(row->name, "*");
+    int    length = is_each(row) ? snprintf(p.name, sizeof p.name, "%s%.*s%d%s", prefix, (int)before, row->name, expert, row->name + before + 1)
+                                 : snprintf(p.name, sizeof p.name, "%s%s", prefix, row->name);
+    CHECK(length < (int)sizeof p.name, "%s%s", prefix, row->name);
     p.dims = row->dim[1] == DIM_NONE ? 1 : 2;
     p.dim[0] = dim_size(row->dim[0], s);
     p.dim[1] = dim_size(row->dim[1], s);
@@ -43,7 +47,7 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
 }
 
 /* Rows that repeat for each expert stand together. */
-static int repeats(const ParamTable *t, int i, ModelShape s) { return t->row[i].each ? (int)s.n_experts : 1; }
+static int repeats(const ParamTable *t, int i, ModelShape s) { return is_each(&t->row[i]) ? (int)s.n_experts : 1; }
 
 static int rows_of(const ParamTable *t, ModelShape s) {
     int n = 0;
@@ -55,12 +59,10 @@ static int rows_of(const ParamTable *t, ModelShape s) {
 static int append_rows(Param *p, const ParamTable *t, const char *prefix, int bucket, ModelShape s) {
     int at = 0;
     for (int i = 0, end; i < t->rows; i = end) {
-        for (end = i + 1; end < t->rows && t->row[i].each && t->row[end].each;) end++;
+        for (end = i + 1; end < t->rows && is_each(&t->row[i]) && is_each(&t->row[end]);) end++;
         for (int e = 0; e < repeats(t, i, s); e++)
             for (int k = i; k < end; k++) {
-                char part[96];
-                if (t->row[k].each) snprintf(part, sizeof part, "%s%s.%d.", prefix, t->row[k].each, e);
-                p[at] = param_of(&t->row[k], t->row[k].each ? part : prefix, bucket, s);
+                p[at] = param_of(&t->row[k], prefix, bucket, s, e);
                 if (e > 0) p[at].field = NO_FIELD;
                 at++;
             }
@@ -99,7 +101,7 @@ static int count_parameters(ModelShape s, int64_t experts, int64_t *parameters) 
     __int128          all = 0;
     for (int t = 0; t < 3; t++)
         for (int i = 0; i < tables[t]->rows; i++)
-            all += (__int128)times[t] * (tables[t]->row[i].each ? experts : 1) * dim_size(tables[t]->row[i].dim[0], s) *
+            all += (__int128)times[t] * (is_each(&tables[t]->row[i]) ? experts : 1) * dim_size(tables[t]->row[i].dim[0], s) *
                    dim_size(tables[t]->row[i].dim[1], s);
     *parameters = (int64_t)all;
     return all <= INT64_MAX;
@@ -124,11 +126,14 @@ double model_flops_per_token(ModelShape s, int64_t T) {
 
 ShapeText model_shape_text(ModelShape s) {
     ShapeText t;
-    char      kind[80] = "", size[40] = "";
+    char      kind[160] = "", size[40] = "";
     if (s.head_dim) snprintf(size, sizeof size, " of %" PRId64, s.head_dim);
-    if (s.arch != ARCH_GPT2)
+    if (s.arch == ARCH_LLAMA || s.arch == ARCH_QWEN3)
         snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", block_kind(s)->name,
                  shape_kv_heads(s), dim_size(DIM_FC, s));
+    if (s.arch == ARCH_QWEN3_MOE)
+        snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, %" PRId64 " of %" PRId64 " experts of width %" PRId64 ", ", block_kind(s)->name,
+                 shape_kv_heads(s), s.top_k, s.n_experts, s.n_expert_inner);
     snprintf(t.text, sizeof t.text,
              "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64,
              kind, s.n_layer, s.n_head, size, s.n_embd, s.n_positions, s.vocab_size);

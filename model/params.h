@@ -48,13 +48,14 @@ typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM
  * al. 2019. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
 typedef struct {
-    const char *name;   /* in files, after the prefix of its place: "attn.c_attn.weight" */
+    /* In files, after the prefix of its place: "attn.c_attn.weight". Rows that follow each other and have a * repeat for each expert, whose
+     * number stands there; `field` is the first one's. */
+    const char *name;
     size_t      field;  /* offset of its Tensor in the struct that blocks work with       */
     Dim         dim[2]; /* DIM_NONE as the second: a vector                               */
     Init        init;
     ParamGroup  group;  /* decides decay and optimizer                                    */
     Cut         cut;
-    const char *each;   /* not NULL: rows that follow each other repeat for every expert e, as each.e.name; `field` is expert 0's */
 } ParamRow;
 
 typedef struct {
@@ -79,7 +80,7 @@ Layout model_layout(ModelShape shape, LayoutPlace place);
  * not the head, too, and of the experts those of one token. */
 double model_flops_per_token(ModelShape shape, int64_t T);
 /* "12 layers, 12 heads, width 768, 1024 positions, vocabulary 50257" */
-typedef struct { char text[240]; } ShapeText;
+typedef struct { char text[320]; } ShapeText;
 ShapeText model_shape_text(ModelShape shape);
 
 /* First values of elements of row p from global offset `offset` on, as fp32: a function of (seed, offset) alone. */

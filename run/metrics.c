@@ -259,6 +259,10 @@ void metrics_train(Metrics *m, const StepMetrics *s) {
         snprintf(key, sizeof key, "%s_ms", a == AXIS_STAGE ? "pipeline_wait" : mesh_axis_name((Axis)a));
         if (s->timed >> a & 1) put_number(line, sizeof line, key, s->axis_ms[a]);
     }
+    if (s->has_experts) {
+        put_number(line, sizeof line, "busiest_expert", s->busiest);
+        put_number(line, sizeof line, "expert_entropy", s->entropy);
+    }
     if (s->has_sent) put_sent(line, sizeof line, s->sent);
     put_time(line, sizeof line, time);
     put_number(line, sizeof line, "hours", m->hours + (clock_ms() - m->began_ms) / 3.6e6);

@@ -23,6 +23,8 @@ typedef struct {
     double  loss, lr, grad_norm, tokens_per_s, mfu, ms, comm_ms, comm_exposed_ms;
     unsigned timed;        /* WITH_... of the axes that have a time of their own, as replica_ms */
     double  axis_ms[AXES];
+    int     has_experts;   /* shares of experts: run/expert_load.h */
+    double  busiest, entropy;
     int     has_sent;      /* bytes a rank sends in the step, by axis */
     int64_t sent[AXES];
     double  epoch;         /* tokens, in passes over the training data */

@@ -397,6 +397,7 @@ void run_destroy(Run *r) {
     arena_destroy(&r->batch_arena);
     free(r->eval_tokens);
     free(r->shares);
+    expert_load_drop(&r->experts);
     if (!is_read) dataset_close(&r->train);
     if (r->val.shards) dataset_close(&r->val);
     for (int i = 0; i < r->tasks; i++) task_free(&r->task[i]);

@@ -16,6 +16,7 @@
 #include "run/checkpoint/memory_copies.h"
 #include "run/config/config.h"
 #include "run/guard/lock.h"
+#include "run/expert_load.h"
 #include "run/metrics.h"
 #include "run/outer/island.h"
 #include "run/plan.h"
@@ -78,6 +79,7 @@ typedef struct {
     Slowness      slowness;         /* rank 0 */
     Requests      requests;
     Between       between;
+    ExpertLoad    experts;          /* of the last step                        */
     Island       *island;           /* owned; NULL: outer.server is not set */
     RoundWork     round;
     int           server_is_lost;   /* and all is to be saved before the end */

@@ -67,7 +67,7 @@ static void resolve_llama(ConfigLoad *load) {
     ModelShape *shape = &load->config->model.shape;
     if (shape->arch == ARCH_GPT2) return;
     if (!config_given(load, "model.tie_embeddings")->given) shape->tie_embeddings = 0;
-    if (shape->arch == ARCH_QWEN3 && !config_given(load, "model.norm_eps")->given) shape->norm_eps = 1e-6;
+    if ((shape->arch == ARCH_QWEN3 || shape->arch == ARCH_QWEN3_MOE) && !config_given(load, "model.norm_eps")->given) shape->norm_eps = 1e-6;
     shape->n_kv_head = shape_kv_heads(*shape);
 }
 

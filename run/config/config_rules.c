@@ -68,7 +68,7 @@ static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(
 static char *check_neighbours(const Config *c) {
     ModelShape s = c->model.shape;
     int64_t    t = c->parallel.tensor, C = s.n_embd;
-    uint64_t   keys = (uint64_t)(dim_size(DIM_KV, s) / t) * (uint64_t)C, inner = (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
+    uint64_t   keys = (uint64_t)(dim_size(DIM_KV, s) / t) * (uint64_t)C, inner = s.arch == ARCH_QWEN3_MOE ? 0 : (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
     int64_t    heads = s.head_dim ? 1 : 2 * s.n_head, unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN; /* widths that do, with whole heads */
     if (s.arch == ARCH_GPT2 || (keys % LAYOUT_ALIGN == 0 && inner % LAYOUT_ALIGN == 0)) return NULL;
     return sentence("model.n_embd = %" PRId64 " times the %s per tensor rank is %" PRIu64
@@ -352,6 +352,8 @@ static void rule_activations(ConfigLoad *load) {
     int64_t       bytes, inner = c->model.shape.n_inner, width = dim_size(DIM_Q, c->model.shape);
     if (width < c->model.shape.n_embd) width = c->model.shape.n_embd;
     if (width < inner) width = inner;
+    if (c->model.shape.arch == ARCH_QWEN3_MOE && width < c->model.shape.n_expert_inner) width = c->model.shape.n_expert_inner;
+    if (c->model.shape.arch == ARCH_QWEN3_MOE) width *= c->model.shape.top_k;
     /* 128 bytes per token, channel and block: 2 x the floats fp32 keeps for backward */
     int fits = multiply(&bytes, 5,
                         (int64_t[]){c->batch.micro_batch, c->batch.seq_len, width,

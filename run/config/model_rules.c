@@ -44,7 +44,7 @@ static void rules_of_scaling(ConfigLoad *load, ModelShape s) {
 }
 
 static void rules_of_llama(ConfigLoad *load, ModelShape s) {
-    if (s.n_inner == 0)
+    if (s.n_inner == 0 && s.arch != ARCH_QWEN3_MOE)
         REFUSE(load, "model.n_inner", "missing key \"model.n_inner\": width of the MLP, which model.arch = \"%s\" needs; often 8/3 of "
                "model.n_embd, here %" PRId64, block_kind(s)->name, (s.n_embd * 8 / 3 + 63) / 64 * 64);
     if (s.n_head % s.n_kv_head) {
@@ -61,10 +61,51 @@ static void rules_of_llama(ConfigLoad *load, ModelShape s) {
     rules_of_scaling(load, s);
 }
 
+/* Another kind has no experts: their keys are as if not given. */
+static void rules_of_no_experts(ConfigLoad *load, ModelShape s) {
+    struct { const char *key; int64_t value; } of[] = {{"moe.experts", s.n_experts}, {"moe.top_k", s.top_k}, {"moe.n_inner", s.n_expert_inner}};
+    for (int i = 0; i < 3; i++)
+        if (of[i].value)
+            REFUSE(load, of[i].key, "%s = %" PRId64 ": model.arch = \"%s\" has no experts; leave it out, or model.arch = \"qwen3-moe\"",
+                   of[i].key, of[i].value, block_kind(s)->name);
+}
+
+static void rules_of_experts(ConfigLoad *load, ModelShape s) {
+    const Config *c = load->config;
+    struct { const char *key, *what; int64_t value; } of[] = {{"moe.experts", "experts of a block", s.n_experts},
+                                                              {"moe.top_k", "experts of a token", s.top_k},
+                                                              {"moe.n_inner", "width of an expert's MLP", s.n_expert_inner}};
+    for (int i = 0; i < 3; i++)
+        if (!of[i].value)
+            REFUSE(load, of[i].key, "missing key \"%s\": %s, which model.arch = \"qwen3-moe\" needs", of[i].key, of[i].what);
+    if (s.top_k > s.n_experts && s.n_experts)
+        REFUSE(load, "moe.top_k", "moe.top_k = %" PRId64 " is more than moe.experts = %" PRId64 ": at most %" PRId64, s.top_k, s.n_experts,
+               s.n_experts);
+    if (s.n_inner)
+        REFUSE(load, "model.n_inner", "model.n_inner = %" PRId64 ": the MLPs of model.arch = \"qwen3-moe\" are those of experts, of width "
+               "moe.n_inner; leave it out", s.n_inner);
+    int64_t unit = LAYOUT_ALIGN; /* gate and up of an expert are read as one matrix */
+    while (unit % 2 == 0 && s.n_embd % 2 == 0 && unit > 1) unit /= 2, s.n_embd /= 2;
+    if (s.n_expert_inner % unit)
+        REFUSE(load, "moe.n_inner", "moe.n_inner = %" PRId64 " times model.n_embd must be a multiple of %d: moe.n_inner = %" PRId64,
+               s.n_expert_inner, LAYOUT_ALIGN, (s.n_expert_inner / unit + 1) * unit);
+    if (c->parallel.tensor > 1)
+        REFUSE(load, "parallel.tensor", "parallel.tensor = %" PRId64 ": no matrix of an expert is divided (model.arch = \"qwen3-moe\"); "
+               "parallel.tensor = 1, and parallel.zero_stage = 3 divides weights", c->parallel.tensor);
+    if (c->parallel.context > 1 && s.balance == BALANCE_SWITCH)
+        REFUSE(load, "moe.balance", "moe.balance = \"switch\" is a loss of whole sequences, which parallel.context = %" PRId64
+               " divides: moe.balance = \"bias\" or \"none\"", c->parallel.context);
+    if (c->outer.server && *c->outer.server && c->outer.send == SEND_GRADIENTS && s.balance == BALANCE_BIAS)
+        REFUSE(load, "moe.balance", "moe.balance = \"bias\": with outer.send = \"gradients\" no island sees all assignments; "
+               "moe.balance = \"switch\" or \"none\", or outer.send = \"deltas\"");
+}
+
 void rules_of_model(ConfigLoad *load) {
     ModelShape s = load->config->model.shape;
     Keys       sizes = {"model.arch", "model.n_head", "model.n_embd", "model.head_dim", NULL};
     if (!rule_usable(load, sizes)) return;
+    if (s.arch == ARCH_QWEN3_MOE) rules_of_experts(load, s);
+    else rules_of_no_experts(load, s);
     if (s.arch == ARCH_GPT2) rules_of_gpt2(load, s);
     else rules_of_llama(load, s);
 }

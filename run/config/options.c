@@ -27,6 +27,11 @@
     {.n_layer = layers, .n_head = heads, .n_kv_head = 8, .n_embd = width, .n_inner = inner, .n_positions = 40960, .vocab_size = 151936, \
      .arch = ARCH_QWEN3, .tie_embeddings = tied, .head_dim = 128, .norm_eps = 1e-6, .rope_theta = 1e6, .rope_low_freq_factor = 1, \
      .rope_high_freq_factor = 4, .rope_original_positions = 8192}
+#define QWEN3_MOE_SHAPE(layers, heads, keys, width, head, experts, chosen, inner, positions, vocabulary) \
+    {.n_layer = layers, .n_head = heads, .n_kv_head = keys, .n_embd = width, .n_positions = positions, .vocab_size = vocabulary, \
+     .arch = ARCH_QWEN3_MOE, .head_dim = head, .norm_eps = 1e-6, .rope_theta = 1e6, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, \
+     .rope_original_positions = 8192, .n_experts = experts, .top_k = chosen, .n_expert_inner = inner, .norm_top_k = 1, \
+     .balance = BALANCE_SWITCH, .balance_rate = 1e-3}
 static const Preset PRESETS[] = { /* the sizes as published on Hugging Face */
     {"gpt2-124m", GPT2_SHAPE(12, 12, 768, 1024, 50257)}, /* Radford et al. 2019 */
     {"gpt2-355m", GPT2_SHAPE(24, 16, 1024, 1024, 50257)},
@@ -40,11 +45,14 @@ static const Preset PRESETS[] = { /* the sizes as published on Hugging Face */
     {"qwen3-1.7b", QWEN3_SHAPE(28, 16, 2048, 6144, 1)},
     {"qwen3-4b", QWEN3_SHAPE(36, 32, 2560, 9728, 1)},
     {"qwen3-8b", QWEN3_SHAPE(36, 32, 4096, 12288, 0)},
+    {"qwen3-30b-a3b", QWEN3_MOE_SHAPE(48, 32, 4, 2048, 128, 128, 8, 768, 40960, 151936)},
+    {"qwen3-moe-small", QWEN3_MOE_SHAPE(8, 8, 4, 512, 64, 16, 2, 512, 2048, 50257)}, /* ours: to try experts on one machine */
 };
 
 static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b",
-                                              "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", NULL};
-static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3", NULL};
+                                              "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-30b-a3b", "qwen3-moe-small", NULL};
+static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3", [ARCH_QWEN3_MOE] = "qwen3-moe", NULL};
+static const char *const BALANCE_WORDS[]   = {[BALANCE_NONE] = "none", [BALANCE_BIAS] = "bias", [BALANCE_SWITCH] = "switch", NULL};
 static const char *const RESUME_WORDS[]    = {[RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must", NULL};
 static const char *const NONFINITE_WORDS[] =
     {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", NULL};
@@ -118,7 +126,7 @@ const Option OPTIONS[] = {
     SIZE(n_positions, NULL, 1, DIM, "positions the model knows: the longest sequence", .need = NEED_MODEL, FIXED, .example = "1024"),
     SIZE(vocab_size, NULL, 1, DIM, "token ids run from 0 to vocab_size-1", .need = NEED_MODEL, FIXED, .example = "50257"),
     {.key = "model.arch", .type = OPTION_CHOICE, .offset = FIELD(model.shape.arch, int), .fallback = "\"gpt2\"", .words = ARCH_WORDS,
-     .help = "gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; or qwen3: llama with a norm of each head of q and k; the keys below are of these two", FIXED},
+     .help = "gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; qwen3: llama with a norm of each head of q and k; or qwen3-moe: qwen3 with experts (moe.*); the keys below are of these", FIXED},
     SIZE(n_kv_head, "0", 0, DIM, "heads of keys and values, which the n_head query heads share; divides n_head; 0 = n_head", FIXED),
     SIZE(head_dim, "0", 0, DIM, "channels of a head; 0 = n_embd / n_head", FIXED),
     SIZE(n_inner, "0", 0, DIM, "width of the MLP; llama and qwen3 need one; 0 = 4 x n_embd (gpt2)", FIXED),
@@ -131,6 +139,18 @@ const Option OPTIONS[] = {
                "wavelengths longer than rope_original_positions / this grow by all of rope_factor", FIXED),
     SHAPE_REAL(rope_high_freq_factor, "4", 0, BIG, "those shorter than rope_original_positions / this stay", FIXED),
     SIZE(rope_original_positions, "8192", 1, DIM, "positions the model knew before they were scaled", FIXED),
+    {.key = "moe.experts", .type = OPTION_INTEGER, .offset = FIELD(model.shape.n_experts, int64_t), .fallback = "0", .min = 0, .max = 4096,
+     .help = "experts of each block of qwen3-moe, which needs the first three of these", FIXED},
+    {.key = "moe.top_k", .type = OPTION_INTEGER, .offset = FIELD(model.shape.top_k, int64_t), .fallback = "0", .min = 0, .max = 4096,
+     .help = "experts of a token", FIXED},
+    {.key = "moe.n_inner", .type = OPTION_INTEGER, .offset = FIELD(model.shape.n_expert_inner, int64_t), .fallback = "0", .min = 0, .max = DIM,
+     .help = "width of an expert's MLP", FIXED},
+    {.key = "moe.norm_top_k", .type = OPTION_FLAG, .offset = FIELD(model.shape.norm_top_k, int), .fallback = "true",
+     .help = "the weights of a token's experts are divided by their sum", FIXED},
+    {.key = "moe.balance", .type = OPTION_CHOICE, .offset = FIELD(model.shape.balance, int), .fallback = "\"switch\"", .words = BALANCE_WORDS,
+     .help = "what brings experts to equal shares: switch: a loss; bias: one to the choice, moved after each step, a tensor that Hugging Face's class does not have; none", FIXED},
+    {.key = "moe.balance_rate", .type = OPTION_REAL, .offset = FIELD(model.shape.balance_rate, double), .fallback = "1e-3", .min = 0, .max = BIG,
+     .help = "the factor of that loss; by how much the bias moves in a step", FIXED},
     TEXT(model.init_from, "\"\"", 0, 4095,
          "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
 
@@ -237,7 +257,7 @@ const Option *option_find(const char *key) {
 }
 
 const char *option_section(int k) {
-    static const char *const sections[] = {"run", "model", "data", "batch", "optimizer", "schedule", "parallel", "outer", "memory",
+    static const char *const sections[] = {"run", "model", "moe", "data", "batch", "optimizer", "schedule", "parallel", "outer", "memory",
                                            "checkpoint", "eval", "sample", "log", NULL};
     return sections[k];
 }
