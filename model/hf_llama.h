@@ -1,5 +1,5 @@
-/* hf_llama.h - config.json of a model of kind llama, qwen3 or qwen3-moe, as LlamaForCausalLM, Qwen3ForCausalLM and
- * Qwen3MoeForCausalLM have it. For hf_gpt2.c, which chooses by kind. */
+/* hf_llama.h - config.json of the kinds llama, qwen3 and qwen3-moe, as their classes in Hugging Face have it. For hf_gpt2.c, which
+ * chooses by kind. */
 #ifndef TRAIN_GPT_MODEL_HF_LLAMA_H
 #define TRAIN_GPT_MODEL_HF_LLAMA_H
 

@@ -225,29 +225,31 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
     rmsnorm_backward(r->s, r->dresidual, d.norm_w, nothing, dy, x.residual, w.norm_w, x.rstd);
 }
 
-#define TABLE(rows, from, without, type) {rows + from, sizeof rows / sizeof *rows - from - (without), sizeof(type)}
-#define KIND(kind_name, block_from, act_from, final_from, experts)  \
-    {                                                  \
-        .name = kind_name,                             \
-        .prefix = "",                                  \
-        .blocks = "model.layers",                      \
+#define COUNT_FROM(rows, from) (sizeof (rows) / sizeof *(rows) - (from))
+#define TABLE(rows, from, without, type) {(rows) + (from), COUNT_FROM(rows, from) - (without), sizeof(type)}
+/* Each table from its row of that number on; with experts without the rows of one MLP at its end. */
+#define KIND(kind_name, block_from, act_from, final_from, experts) \
+    {                                                           \
+        .name = kind_name,                                      \
+        .prefix = "",                                           \
+        .blocks = "model.layers",                               \
         .embedding = TABLE(EMBEDDING_ROWS, 0, 0, EmbeddingParams), \
-        .block = TABLE(BLOCK_ROWS, block_from, experts ? MLP_ROWS : 0, BlockParams), \
+        .block = TABLE(BLOCK_ROWS, block_from, (experts) ? MLP_ROWS : 0, BlockParams), \
         .final = TABLE(FINAL_ROWS, final_from, 0, FinalParams), \
-        .act = ACT_ROWS + act_from,                    \
-        .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS - act_from - (experts ? MLP_ACTS : 0), \
-        .act_bytes = sizeof(BlockActs),                \
-        .entry = ACT(residual),                        \
-        .mid = ACT(residual_mid),                      \
-        .forward = forward,                            \
-        .recompute = recompute,                        \
-        .backward = backward,                          \
-        .final_forward = final_forward,                \
-        .final_backward = final_backward,              \
-        .has_own_head = (final_from) == 0,             \
-        .has_experts = experts,                        \
-        .experts_bias = EXPERT(bias),                  \
-        .has_rope = 1,                                 \
+        .act = ACT_ROWS + (act_from),                           \
+        .acts = COUNT_FROM(ACT_ROWS, act_from) - ((experts) ? MLP_ACTS : 0), \
+        .act_bytes = sizeof(BlockActs),                         \
+        .entry = ACT(residual),                                 \
+        .mid = ACT(residual_mid),                               \
+        .forward = forward,                                     \
+        .recompute = recompute,                                 \
+        .backward = backward,                                   \
+        .final_forward = final_forward,                         \
+        .final_backward = final_backward,                       \
+        .has_own_head = (final_from) == 0,                      \
+        .has_experts = experts,                                 \
+        .experts_bias = EXPERT(bias),                           \
+        .has_rope = 1,                                          \
     }
 enum { QWEN3_ROWS = EXPERT_ROWS, QWEN3_ACTS = EXPERT_ACTS, LLAMA_ROWS = QWEN3_ROWS + HEAD_NORM_ROWS, LLAMA_ACTS = QWEN3_ACTS + HEAD_NORM_ACTS };
 const BlockKind BLOCK_LLAMA = KIND("llama", LLAMA_ROWS, LLAMA_ACTS, 0, 0);

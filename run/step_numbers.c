@@ -37,11 +37,11 @@ StepNumbers reduce_numbers(Run *r, int64_t step) {
     optimizer_numbers(&m->optimizer, &m->stream, (compares ? NUMBERS_REPLICAS : 0) | (verifies ? NUMBERS_GRADS : 0));
     shards_await(m->shards, &m->stream);
     StepValues v = step_sums_fetch(&m->sums, &m->stream);
+    expert_load_take(&r->experts, m, r->comm, step); /* before run_with_parts, which overwrites the sums */
     if (compares) v.hash[HASH_REPLICAS] = run_with_parts(r, v.hash[HASH_REPLICAS]);
     Words      w = words_of(r, &v, step);
     int        suspect = is_suspect(&w, ranks);
     comm_all_reduce_i64(r->comm, w.sum[0].word, sizeof w / sizeof(int64_t), COMM_SUM);
-    expert_load_take(&r->experts, m, r->comm, step);
     b->stop |= w.stop > 0, b->save |= w.save > 0, b->lost |= w.lost > 0;
     b->written = w.written == ranks, b->fed = w.fed == ranks, b->has_x = w.has_x == ranks;
     return (StepNumbers){.loss = exact_value(&w.sum[SUM_LOSS]) / (double)r->config->batch.global_tokens,

@@ -343,6 +343,48 @@ def as_qwen3():
     EPS, THETA, SCALING, HEAD, HEAD_NORMS = 1e-6, 1e6, None, 16, True
 
 
+EXPERTS = None  # qwen3-moe's
+
+
+def EXPERT_ROWS():
+    yield "mlp.gate", (EXPERTS.count, C)
+    for e in range(EXPERTS.count):
+        yield from ((f"mlp.experts.{e}.gate_proj", (EXPERTS.inner, C)), (f"mlp.experts.{e}.up_proj", (EXPERTS.inner, C)),
+                    (f"mlp.experts.{e}.down_proj", (C, EXPERTS.inner)))
+
+
+class Experts:
+    """Qwen3MoE's MLPs, and what balances them: a bias to the choice, an optimizer of its own to train(); or Switch's loss of each sequence,
+    whose value is not the loss that is reported."""
+    count, k, inner = 6, 2, 20
+
+    def __init__(self, balance, rate):
+        self.balance, self.rate, self.param_groups, self.seen = balance, rate, [], []
+
+    def mlp(self, p, h, y):
+        batch, rows = y.shape[0], y.reshape(-1, C)
+        bias = p.get(h + "mlp.gate.e_score_correction_bias", torch.zeros(self.count)).detach()
+        experts = [[p[h + f"mlp.experts.{e}.{n}_proj.weight"] for n in ("gate", "up", "down")] for e in range(self.count)]
+        out, expert = expert_mlp(rows, p[h + "mlp.gate.weight"], experts, self.k, True, bias)
+        probability = (rows @ p[h + "mlp.gate.weight"].T).softmax(1).reshape(batch, -1, self.count)
+        counts = F.one_hot(expert, self.count).sum(1).reshape(batch, -1, self.count).sum(1)
+        self.seen.append((h, counts.sum(0), self.count * (counts / (T * self.k) * probability.mean(1)).sum(1).mean()))
+        return out.reshape(y.shape)
+
+    def loss(self, p, inputs, targets):
+        self.seen, self.p = [], p
+        loss = llama_loss(p, inputs, targets)
+        if self.balance == "switch":
+            extra = self.rate * sum(term for _, _, term in self.seen)
+            return loss + (extra - extra.detach())
+        return loss + 0.0 * sum(t.sum() for name, t in p.items() if name.endswith("_bias"))
+
+    def step(self):
+        for h, counts, _ in self.seen if self.balance == "bias" else ():
+            with torch.no_grad():
+                self.p[h + "mlp.gate.e_score_correction_bias"] += self.rate * torch.sign(counts.double().mean() - counts)
+
+
 def llama_shapes(tied):
     yield "model.embed_tokens.weight", (V, C)
     q, kv = H * HEAD, KEYS * HEAD
@@ -350,8 +392,10 @@ def llama_shapes(tied):
     for i in range(L):
         for name, shape in (*norms, ("input_layernorm", (C,)), ("self_attn.q_proj", (q, C)), ("self_attn.k_proj", (kv, C)),
                             ("self_attn.v_proj", (kv, C)), ("self_attn.o_proj", (C, q)), ("post_attention_layernorm", (C,)),
-                            ("mlp.gate_proj", (INNER, C)), ("mlp.up_proj", (INNER, C)), ("mlp.down_proj", (C, INNER))):
+                            *(EXPERT_ROWS() if EXPERTS else (("mlp.gate_proj", (INNER, C)), ("mlp.up_proj", (INNER, C)), ("mlp.down_proj", (C, INNER))))):
             yield f"model.layers.{i}.{name}.weight", shape
+        if EXPERTS and EXPERTS.balance == "bias":
+            yield f"model.layers.{i}.mlp.gate.e_score_correction_bias", (EXPERTS.count,)
     if not tied:
         yield "lm_head.weight", (V, C)
     yield "model.norm.weight", (C,)
@@ -393,12 +437,13 @@ def llama_loss(p, inputs, targets):
         scores = (turned(q) @ k.transpose(2, 3) / math.sqrt(HEAD)).masked_fill(torch.ones(T, T).tril() == 0, -math.inf)
         x = x + linear((scores.softmax(3) @ v).transpose(1, 2).reshape(batch, T, H * HEAD), h + "self_attn.o_proj")
         y = norm(x, h + "post_attention_layernorm")
-        x = x + linear(F.silu(linear(y, h + "mlp.gate_proj")) * linear(y, h + "mlp.up_proj"), h + "mlp.down_proj")
+        x = x + (EXPERTS.mlp(p, h, y) if EXPERTS else
+                 linear(F.silu(linear(y, h + "mlp.gate_proj")) * linear(y, h + "mlp.up_proj"), h + "mlp.down_proj"))
     head = p.get("lm_head.weight", p["model.embed_tokens.weight"])
     return F.cross_entropy((norm(x, "model.norm") @ head.T).reshape(-1, V), targets.reshape(-1))
 
 
-def model_records(name, shapes=shapes, model_loss=model_loss):
+def model_records(name, shapes=shapes, model_loss=model_loss, optimizers=()):
     """Returns the values before the first step, and the tokens."""
     w = Writer(name)
     p, tokens = initial_records(w, shapes)
@@ -408,7 +453,7 @@ def model_records(name, shapes=shapes, model_loss=model_loss):
         for key, t in p.items():
             w.put("grad." + key, t.grad, "float32")
 
-    final_records(w, p, name, train(p, tokens, [adamw_of(list(p.values()))], first_gradients, model_loss))
+    final_records(w, p, name, train(p, tokens, [adamw_of(list(p.values())), *optimizers], first_gradients, model_loss))
     return before, tokens
 
 
@@ -477,3 +522,7 @@ if __name__ == "__main__":
     torch.manual_seed(2505)
     model_records("qwen3", lambda: llama_shapes(tied=True), llama_loss)
     expert_records()
+    torch.manual_seed(2101)
+    for balance, rate in (("switch", 0.05), ("bias", 0.01)):
+        EXPERTS = Experts(balance, rate)
+        model_records("qwen3_moe_" + balance, lambda: llama_shapes(tied=False), EXPERTS.loss, [EXPERTS])
