@@ -39,18 +39,23 @@ static const HfClass *class_of_type(const cJSON *type) {
 
 int hf_llama_reads(const cJSON *config) { return class_of_type(json_member(config, "model_type")) != NULL; }
 
+/* DeepSeek-V3's word for a choice with a bias, which Qwen3MoeForCausalLM does not know. */
+static const char WITH_BIAS[] = "noaux_tc";
+
 /* Every block has experts. intermediate_size is of blocks without: it means nothing here. */
 static void experts_text(ModelShape g, char *text, size_t room) {
     snprintf(text, room,
              ",\n  \"decoder_sparse_step\": 1,\n  \"mlp_only_layers\": [],\n  \"num_experts\": %" PRId64
              ",\n  \"num_experts_per_tok\": %" PRId64 ",\n  \"moe_intermediate_size\": %" PRId64
-             ",\n  \"norm_topk_prob\": %s,\n  \"output_router_logits\": false,\n  \"router_aux_loss_coef\": %.15g",
-             g.n_experts, g.top_k, g.n_expert_inner, g.norm_top_k ? "true" : "false", g.balance == BALANCE_SWITCH ? g.balance_rate : 0.0);
+             ",\n  \"norm_topk_prob\": %s,\n  \"output_router_logits\": false,\n  \"router_aux_loss_coef\": %.15g%s%s%s",
+             g.n_experts, g.top_k, g.n_expert_inner, g.norm_top_k ? "true" : "false", g.balance == BALANCE_SWITCH ? g.balance_rate : 0.0,
+             g.balance == BALANCE_BIAS ? ",\n  \"topk_method\": \"" : "", g.balance == BALANCE_BIAS ? WITH_BIAS : "",
+             g.balance == BALANCE_BIAS ? "\"" : "");
 }
 
 int hf_llama_text(ModelShape g, const char *end, const char *dtype, char *text) {
     const HfClass *class = class_of(g.arch);
-    char           scaling[240] = "null", experts[360] = "";
+    char           scaling[240] = "null", experts[420] = "";
     int64_t        inner = dim_size(DIM_FC, g);
     if (g.arch == ARCH_QWEN3_MOE) experts_text(g, experts, sizeof experts), inner = g.top_k * g.n_expert_inner;
     if (g.rope_factor != 0.0)
@@ -124,7 +129,7 @@ static void take_experts(ModelShape *shape, const cJSON *config, const char *pat
     shape->top_k = hf_size_of(config, "num_experts_per_tok", path);
     shape->n_expert_inner = hf_size_of(config, "moe_intermediate_size", path);
     shape->norm_top_k = cJSON_IsTrue(json_member(config, "norm_topk_prob"));
-    shape->balance = BALANCE_NONE;
+    shape->balance = hf_is_word(json_member(config, "topk_method"), WITH_BIAS) ? BALANCE_BIAS : BALANCE_NONE;
     if (shape->top_k > shape->n_experts)
         hf_refuse_key(path, json_member(config, "num_experts_per_tok"), "at most num_experts is expected");
 }

@@ -1,5 +1,7 @@
 # kind.sh - a kind of model end to end: training, resume, every axis of the grid, sampling, and its files taken back. Sourced by test_llama.sh
-# and test_qwen3.sh, which set KIND, keys and values for a width of 64, CLASS, Hugging Face's, and NAME, a tensor of its files.
+# test_qwen3.sh and test_qwen3_moe.sh, which set KIND, keys and values for a width of 64, CLASS, Hugging Face's, and NAME, a tensor of its files; STILL, with which
+# and a rate of 0 a step changes no weight; AXIS, where
+# a kind has no tensor ranks: another axis.
 . "$(dirname "${BASH_SOURCE[0]}")/tiny.sh"
 # shellcheck disable=SC2086
 mine() { train $KIND "$@"; }
@@ -26,15 +28,16 @@ like() { # NAME TOLERANCE RANKS KEY=VALUE...
     expect "$name: losses of one rank" same_losses "$WORK/run" "$WORK/$name" "$tolerance"
     expect "$name: norms of one rank" same_norms "$WORK/run" "$WORK/$name" "$tolerance"
 }
-like tensor 1e-5 2 parallel.tensor=2
+AXIS=${AXIS:-tensor}
+like "$AXIS" 1e-5 2 parallel."$AXIS"=2
 like stages 1e-5 2 parallel.pipeline=2
 like zero3 1e-5 2 parallel.zero_stage=3
-ranks 2 run.dir="$WORK/moved" parallel.tensor=2 run.stop_step=6 > /dev/null 2>&1
+ranks 2 run.dir="$WORK/moved" parallel."$AXIS"=2 run.stop_step=6 > /dev/null 2>&1
 like moved 1e-5 2 parallel.pipeline=2
 LONG="model.n_positions=256 batch.seq_len=256 batch.global_tokens=512 run.steps=3 eval.every=0"
 mine $LONG run.dir="$WORK/long" > /dev/null 2>&1
-expect "tensor and context" heard ranks 4 $LONG parallel.tensor=2 parallel.context=2 memory.recompute=light run.dir="$WORK/context"
-expect "tensor and context: losses of one rank" same_losses "$WORK/long" "$WORK/context" 1e-5
+expect "$AXIS and context" heard ranks 4 $LONG parallel."$AXIS"=2 parallel.context=2 memory.recompute=light run.dir="$WORK/context"
+expect "$AXIS and context: losses of one rank" same_losses "$WORK/long" "$WORK/context" 1e-5
 ORDERED="parallel.deterministic=true run.steps=3 eval.every=0 batch.global_tokens=320"
 mine $ORDERED run.dir="$WORK/ordered" > /dev/null 2>&1
 expect "deterministic on two ranks" heard ranks 2 $ORDERED run.dir="$WORK/ordered2"
@@ -47,7 +50,7 @@ expect "tied, in two stages: losses of one rank" same_losses "$WORK/tied" "$WORK
 expect "config.json is $CLASS's" grep -q "$CLASS" "$(last run)/config.json"
 expect "names as Hugging Face's" grep -aqF "$NAME" "$(last run)/model.safetensors"
 expect "a head of its own is stored" grep -aqF '"lm_head.weight"' "$(last run)/model.safetensors"
-expect "weights to start from" heard mine run.dir="$WORK/from" run.steps=1 optimizer.learning_rate=0 model.init_from="$(last run)"
+expect "weights to start from" heard mine run.dir="$WORK/from" run.steps=1 optimizer.learning_rate=0 $STILL model.init_from="$(last run)"
 expect "weights to start from: no bit changes" cmp "$(last run)/model.safetensors" "$WORK/from/checkpoints/step_00000001/model.safetensors"
 say() { "$TRAIN" sample "$1" prompt="the quick" tokens=40 seed=3 2> /dev/null; }
 said=$(say "$WORK/run")
