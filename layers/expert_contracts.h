@@ -74,8 +74,9 @@ static inline int expert_swiglu_contract(Stream *s, const char *op, Tensor y, Te
     return stream_note(s, op, R, F, 0, 0, flops * (double)tensor_elems(y), passes * contract_bytes(y));
 }
 
-/* Of all experts together; how the rows are shared among them changes neither FLOPs nor bytes. */
-static inline int expert_linear_note(Stream *s, const char *op, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first) {
+/* Of all experts together, m x n x k as a product of one would be; how the rows are shared among them changes neither FLOPs nor bytes. */
+static inline int expert_linear_note(Stream *s, const char *op, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first, int64_t m,
+                                     int64_t n, int64_t k) {
     int64_t R = x.dim[0], M = w.dim[0], K = w.dim[1], E = first.dim[0] - 1;
     EXPECT2(x, x.type, R, K);
     EXPECT2(y, x.type, R, M);
@@ -83,20 +84,21 @@ static inline int expert_linear_note(Stream *s, const char *op, Tensor y, Tensor
     EXPECT1(first, I32, E + 1);
     CHECK(E >= 1 && stride >= M * K && R < INT32_MAX, "%lld experts, %lld elements apart, %lld rows", (long long)E, (long long)stride,
           (long long)R);
-    return stream_note(s, op, R, M, K, E, 2.0 * (double)R * (double)M * (double)K,
+    return stream_note(s, op, m, n, k, E, 2.0 * (double)R * (double)M * (double)K,
                        contract_bytes(x) + contract_bytes(y) + (double)E * contract_bytes(w) * (w.type == F32 && x.type != F32 ? 2.0 : 1.0));
 }
 static inline int expert_linear_forward_contract(Stream *s, Tensor y, Tensor x, Tensor w, int64_t stride, Tensor first) {
     CHECK(w.type == x.type, "weights of %s, rows of %s", dtype_name(w.type), dtype_name(x.type));
-    return expert_linear_note(s, "expert_matmul", y, x, w, stride, first);
+    return expert_linear_note(s, "matmul, experts", y, x, w, stride, first, x.dim[0], w.dim[0], w.dim[1]);
 }
 static inline int expert_linear_backward_contract(Stream *s, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, int64_t stride,
                                                   Tensor first) {
     CHECK(w.type == x.type, "weights of %s, rows of %s", dtype_name(w.type), dtype_name(x.type));
     EXPECT2(dx, x.type, x.dim[0], x.dim[1]);
     EXPECT2(dw, F32, w.dim[0], w.dim[1]);
-    expert_linear_note(s, "expert_matmul", dy, dx, w, stride, first);
-    return expert_linear_note(s, "expert_matmul, added", dy, x, dw, stride, first);
+    int64_t R = x.dim[0], M = w.dim[0], K = w.dim[1], E = first.dim[0] - 1;
+    expert_linear_note(s, "matmul, experts", dy, dx, w, stride, first, R, K, M);
+    return expert_linear_note(s, "matmul, experts, added", dy, x, dw, stride, first, E * M, K, (R + E - 1) / E); /* shares taken as even */
 }
 
 #ifdef __cplusplus

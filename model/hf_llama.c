@@ -125,7 +125,7 @@ static void take_experts(ModelShape *shape, const cJSON *config, const char *pat
     if (step && !(cJSON_IsNumber(step) && step->valuedouble == 1.0)) hf_refuse_key(path, step, "every block has experts here: 1 is expected");
     if (cJSON_GetArraySize(dense) > 0) hf_refuse_key(path, dense, "every block has experts here: [] is expected");
     shape->n_inner = 0;
-    shape->n_experts = hf_size_of(config, "num_experts", path);
+    shape->n_experts = hf_size_of(config, json_member(config, "num_local_experts") ? "num_local_experts" : "num_experts", path); /* transformers 5, and 4 */
     shape->top_k = hf_size_of(config, "num_experts_per_tok", path);
     shape->n_expert_inner = hf_size_of(config, "moe_intermediate_size", path);
     shape->norm_top_k = cJSON_IsTrue(json_member(config, "norm_topk_prob"));

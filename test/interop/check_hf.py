@@ -5,7 +5,8 @@
     check_hf.py make WORK                      models of transformers in WORK/sharded, /bf16, /quirks (a stored head and masks, no prefix)
                                                and /untied (a head of its own)
     check_hf.py make_kinds WORK                models of other classes, of released shapes but for layers and words: WORK/llama and
-                                               /qwen3, and a small /llama-heads, whose heads are wider together than the stream
+                                               /qwen3, a small /llama-heads, whose heads are wider together than the stream, and
+                                               a small /qwen3-moe
 """
 import os
 import sys
@@ -13,7 +14,7 @@ import sys
 import torch
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM)
+                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 TOKENS = [116, 104, 101, 32, 113, 117, 105, 99, 107, 0, 255]
 
@@ -23,7 +24,7 @@ def load(folder, **how):
     model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, local_files_only=True, **how)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         assert not info.get(kind), f"{kind}: {info[kind]}"
-    assert isinstance(model, (GPT2LMHeadModel, LlamaForCausalLM, Qwen3ForCausalLM))
+    assert isinstance(model, (GPT2LMHeadModel, LlamaForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM))
     return model.eval()
 
 
@@ -79,7 +80,11 @@ def make_kinds(work):
     heads = LlamaConfig(hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=40, **common)
     qwen3 = Qwen3Config(hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128,
                         rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True, **common)
-    for name, model in (("llama", LlamaForCausalLM(llama)), ("llama-heads", LlamaForCausalLM(heads)), ("qwen3", Qwen3ForCausalLM(qwen3))):
+    moe = Qwen3MoeConfig(hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=24, num_experts=6,
+                         num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[],
+                         rms_norm_eps=1e-6, rope_theta=1000000.0, **common)
+    for name, model in (("llama", LlamaForCausalLM(llama)), ("llama-heads", LlamaForCausalLM(heads)), ("qwen3", Qwen3ForCausalLM(qwen3)),
+                        ("qwen3-moe", Qwen3MoeForCausalLM(moe))):
         for key, weight in model.named_parameters():
             if "norm" in key:
                 torch.nn.init.uniform_(weight, 0.5, 1.5)

@@ -1,4 +1,4 @@
-# check_hf_kinds.sh - llama and qwen3 there and back; a part of check_hf.sh, which defines same and said.
+# check_hf_kinds.sh - llama, qwen3 and qwen3-moe there and back; a part of check_hf.sh, which defines same and said.
 SMALL="model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96 optimizer.learning_rate=5e-3"
 there() { # NAME RANKS KEY=VALUE...: a checkpoint of ours, and an export of it
     local name=$1 n=$2 folder=$WORK/$1/checkpoints/step_00000012; shift 2
@@ -13,6 +13,8 @@ there llama-scaled 2 model.arch=llama parallel.tensor=2 model.rope_factor=8 mode
 there llama-wide 1 model.arch=llama model.head_dim=40 model.tie_embeddings=true
 there qwen3-head 1 model.arch=qwen3 model.head_dim=24 model.rope_theta=1000
 there qwen3-tied 2 model.arch=qwen3 model.head_dim=40 model.tie_embeddings=true parallel.pipeline=2
+SMALL="model.n_embd=64 model.n_head=4 model.n_kv_head=2 optimizer.learning_rate=5e-3"
+there qwen3-moe 2 model.arch=qwen3-moe model.head_dim=24 moe.experts=8 moe.top_k=2 moe.n_inner=32 parallel.zero_stage=3
 
 "$PYTHON" test/interop/check_hf.py make_kinds "$WORK/made" || exit 1
 from() { # NAME KEY=VALUE...: trained on from their model at a rate of 0, it is that model still
@@ -27,3 +29,5 @@ from llama model.arch=llama model.n_embd=2048 model.n_head=32 model.n_kv_head=8 
 from llama-heads model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=40 model.n_inner=96 model.norm_eps=1e-6
 from qwen3 model.arch=qwen3 model.n_embd=1024 model.n_head=16 model.n_kv_head=8 model.head_dim=128 model.n_inner=3072 model.rope_theta=1e6 \
     model.tie_embeddings=true
+from qwen3-moe model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=24 model.rope_theta=1e6 moe.experts=6 moe.top_k=3 \
+    moe.n_inner=32 moe.norm_top_k=false
