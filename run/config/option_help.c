@@ -66,7 +66,7 @@ void config_print_help(FILE *out, int columns) {
 
 /* One key with all that its row has. */
 static void print_key(FILE *out, const Option *o, int columns) {
-    char        row[ROW_BYTES], allowed[SHOWN_BYTES], shown[SHOWN_BYTES];
+    char        row[ROW_BYTES], allowed[ALLOWED_BYTES], shown[SHOWN_BYTES];
     const char *value = o->example ? o->example : o->fallback ? bare(o->fallback, shown) : "...";
     struct { const char *label, *text; } rows[] = {
         {"meaning", o->help},

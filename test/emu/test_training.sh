@@ -15,9 +15,11 @@ TRAIN=$CPU train $SMALL run.dir="$WORK/cpu_bf16" precision=bf16 > /dev/null
 # A llama, with two heads that share keys; and a qwen3, whose heads are wider together than the stream.
 LLAMA="$SMALL model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96 model.rope_factor=8 model.rope_original_positions=64"
 QWEN3="$SMALL model.arch=qwen3 model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=32 model.n_inner=96"
+MOE="$SMALL model.arch=qwen3-moe model.n_embd=64 model.n_head=4 model.n_kv_head=2 moe.experts=4 moe.top_k=2 moe.n_inner=48 moe.balance=bias moe.balance_rate=0.01"
 for precision in fp32 bf16; do
     TRAIN=$CPU train $LLAMA run.dir="$WORK/cpu_llama.$precision" precision=$precision > /dev/null
     TRAIN=$CPU train $QWEN3 run.dir="$WORK/cpu_qwen3.$precision" precision=$precision > /dev/null
+    TRAIN=$CPU train $MOE run.dir="$WORK/cpu_moe.$precision" precision=$precision > /dev/null
 done
 # The same for the grids, whose tensor ranks want heads and whose context ranks want tiles of 64 tokens.
 GRID="$SMALL model.n_layer=4 model.n_head=4 run.steps=4 checkpoint.every=4 eval.every=4 batch.global_tokens=160"
@@ -42,6 +44,7 @@ ended() { [ "$(cat "$WORK/$1.status")" -eq "${2:-0}" ] || { head -20 "$WORK/$1.e
 for precision in fp32 bf16; do
     beside llama.$precision 1 $LLAMA precision=$precision
     beside qwen3.$precision 1 $QWEN3 precision=$precision
+    beside moe.$precision 1 $MOE precision=$precision
 done
 for precision in fp32 bf16 fp16; do beside $precision 1 $SMALL precision=$precision; done
 beside tensor 2 $GRID precision=bf16 parallel.tensor=2 parallel.comm=nccl
@@ -69,7 +72,7 @@ for run in fp32 fp32.nccl fp32.ring bf16 bf16.nccl fp16 fp16.nccl; do
     expect "$run trains" ended $run
     expect "$run: the CPU build's losses within $(allowed $precision)" same_losses "$WORK/$run" "$WORK/cpu_${precision/fp16/fp32}" "$(allowed $precision)"
 done
-for run in llama.fp32 llama.bf16 qwen3.fp32 qwen3.bf16; do
+for run in llama.fp32 llama.bf16 qwen3.fp32 qwen3.bf16 moe.fp32 moe.bf16; do
     expect "$run trains" ended $run
     expect "$run: the CPU build's losses" same_losses "$WORK/$run" "$WORK/cpu_$run" "$(allowed ${run#*.})"
 done
