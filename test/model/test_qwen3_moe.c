@@ -31,6 +31,19 @@ static int with_bias(void **state) {
     return 0;
 }
 
+/* Each assignment counts once, whatever is computed again. */
+static void test_counts(void **state) {
+    (void)state;
+    for (Recompute r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++) {
+        Model  *m = model_create(F32, 2, T, r, GPT_TRAINING);
+        int64_t all = 0;
+        gradients(m, 0, 2);
+        for (int64_t i = 0; i < SHAPE.n_layer * SHAPE.n_experts; i++) all += ((int64_t *)m->sums.experts.data)[i];
+        assert_int_equal(all, SHAPE.n_layer * SEQUENCES * T * SHAPE.top_k);
+        model_destroy(m);
+    }
+}
+
 static void test_recompute(void **state) {
     (void)state;
     recompute_all();
@@ -73,7 +86,7 @@ static void test_sampling(void **state) {
 static int tests(void) {
     const struct CMUnitTest all[] = {
         cmocka_unit_test(test_curve),    cmocka_unit_test(test_recompute), cmocka_unit_test(test_micro_batches),
-        cmocka_unit_test(test_sampling),
+        cmocka_unit_test(test_sampling), cmocka_unit_test(test_counts),
     };
     return cmocka_run_group_tests_name("qwen3-moe, a loss", all, with_loss, NULL) +
            cmocka_run_group_tests_name("qwen3-moe, a bias", all, with_bias, NULL);
