@@ -6,8 +6,12 @@
 #include "layers/layers.h"
 
 const BlockKind *block_kind(ModelShape shape) {
-    if (shape.arch == ARCH_GPT2) return &BLOCK_GPT2;
-    return shape.tie_embeddings ? &BLOCK_LLAMA_TIED : &BLOCK_LLAMA;
+    switch ((Arch)shape.arch) {
+        case ARCH_GPT2: break;
+        case ARCH_LLAMA: return shape.tie_embeddings ? &BLOCK_LLAMA_TIED : &BLOCK_LLAMA;
+        case ARCH_QWEN3: return shape.tie_embeddings ? &BLOCK_QWEN3_TIED : &BLOCK_QWEN3;
+    }
+    return &BLOCK_GPT2;
 }
 
 static Tensor *tensor_at(void *acts, size_t field) { return (Tensor *)(void *)((char *)acts + field); }
@@ -23,7 +27,10 @@ static int is_shared(Keep keep, GptUse use, Recompute recompute) {
 static Tensor shape_of(ActShape shape, ModelShape m, Extent e, DType type) {
     switch (shape) {
         case ACT_OWN_ALL_C: return tensor_2d(NULL, type, e.own, m.n_embd);
-        case ACT_N_C: return tensor_2d(NULL, type, e.N, m.n_embd / e.tensor);
+        case ACT_N_Q: return tensor_2d(NULL, type, e.N, dim_size(DIM_Q, m) / e.tensor);
+        case ACT_N_QKV: return tensor_2d(NULL, type, e.N, dim_size(DIM_QKV, m) / e.tensor);
+        case ACT_N_HEADS: return tensor_2d(NULL, type, e.N, m.n_head / e.tensor);
+        case ACT_N_KEYS: return tensor_2d(NULL, type, e.N, shape_kv_heads(m) / e.tensor);
         case ACT_PAST_N_QKV: return tensor_2d(NULL, type, e.past + e.N, dim_size(DIM_QKV, m) / e.tensor);
         case ACT_N_FC: return tensor_2d(NULL, type, e.N, dim_size(DIM_FC, m) / e.tensor);
         case ACT_N_2FC: return tensor_2d(NULL, type, e.N, 2 * dim_size(DIM_FC, m) / e.tensor);
@@ -99,7 +106,7 @@ ContextPart context_part(const Comm *context) {
 
 HeadShape heads_of(const BlockRun *r) {
     int64_t tensor = r->e.tensor;
-    return (HeadShape){r->shape.n_head / tensor, shape_kv_heads(r->shape) / tensor, r->shape.n_embd / r->shape.n_head};
+    return (HeadShape){r->shape.n_head / tensor, shape_kv_heads(r->shape) / tensor, shape_head_dim(r->shape)};
 }
 
 /* Columns of qkv before those of k and v. */
@@ -111,8 +118,8 @@ static Tensor own_keys(const BlockRun *r, Tensor keys) { return tensor_rows(keys
 Tensor batch_rows(const BlockRun *r, Tensor qkv) { return tensor_rows(qkv, r->e.past, r->e.N); }
 
 static void gather_keys(const BlockRun *r, Tensor qkv) {
-    int64_t C = query_columns(r);
-    copy_columns(r->s, own_keys(r, r->keys), 0, qkv, C, qkv.dim[1] - C);
+    int64_t Q = query_columns(r);
+    copy_columns(r->s, own_keys(r, r->keys), 0, qkv, Q, qkv.dim[1] - Q);
     comm_all_gather(r->context, flat(r->keys));
 }
 
@@ -130,7 +137,7 @@ void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv) {
 }
 
 void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv) {
-    int64_t C = query_columns(r);
+    int64_t Q = query_columns(r);
     if (!r->context) {
         attention_backward(r->s, dqkv, dy, y, lse, qkv, heads_of(r));
         return;
@@ -138,5 +145,5 @@ void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor
     gather_keys(r, qkv);
     attention_context_backward(r->s, dqkv, r->dkeys, dy, y, lse, qkv, r->keys, context_part(r->context), heads_of(r));
     comm_reduce_scatter(r->context, flat(r->dkeys));
-    copy_columns(r->s, dqkv, C, own_keys(r, r->dkeys), 0, qkv.dim[1] - C);
+    copy_columns(r->s, dqkv, Q, own_keys(r, r->dkeys), 0, qkv.dim[1] - Q);
 }

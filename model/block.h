@@ -25,8 +25,11 @@ typedef enum { GPT_INFERENCE, GPT_SAMPLING, GPT_TRAINING } GptUse;
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
 /* Shapes in symbols: N rows of the micro-batch; OWN of them on this tensor rank, N/t of t; the widths are its own, too:
- * C/t, QKV/t, FC/t and H/t heads. ALL_C is the whole width. PAST_N are the rows of tokens before these, too. */
-typedef enum { ACT_OWN_ALL_C, ACT_OWN, ACT_N_C, ACT_PAST_N_QKV, ACT_N_FC, ACT_N_2FC, ACT_HEADS_T /* [B*H,T] */ } ActShape;
+ * Q/t, QKV/t, FC/t and H/t heads, KEYS/t of keys. ALL_C is the whole width. PAST_N are the rows of tokens before these, too. */
+typedef enum {
+    ACT_OWN_ALL_C, ACT_OWN, ACT_N_Q, ACT_N_QKV, ACT_PAST_N_QKV, ACT_N_HEADS, ACT_N_KEYS, ACT_N_FC, ACT_N_2FC,
+    ACT_HEADS_T /* [B*H,T] */
+} ActShape;
 typedef enum { TYPE_ACT, TYPE_F32 } ActType; /* the run's own, or always f32 */
 /* The time for which a block's tensor is kept:
  *   KEEP_STREAM     until its backward, in every mode of recompute
@@ -66,10 +69,10 @@ typedef struct {
      * block's first norm. mid.data is NULL before the first block: its entry holds the stream already. forward leaves
      * its last branch's output in own_rows(update). */
     Tensor mid;                /* [own,C] act                                                              */
-    Tensor update;             /* [N,C] act: also where all ranks' rows meet                               */
+    Tensor update;             /* [N,C] act: also where all ranks' rows meet; training has room for [N,Q/t]   */
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: backward's gradient of the stream, in and out; a branch's */
     Tensor keys, dkeys;        /* context ranks: [ranks*N,2KV/t] act, keys and values of all of them, and gradients */
-    Tensor frequencies;        /* [n_embd/n_head/2] f32, of kinds that have_rope                            */
+    Tensor frequencies;        /* [head_dim/2] f32, of kinds that have_rope                                 */
 } BlockRun;
 
 /* Tensor parallelism with sequence parallelism: Shoeybi et al., arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.
@@ -81,7 +84,7 @@ Tensor own_rows(const BlockRun *r, Tensor room);
 /* Context parallelism: attention over the keys and values of all context ranks, which meet in r->keys (Liu et al., "Ring
  * attention", arXiv:2310.01889, passes them on instead; Llama 3, arXiv:2407.21783, gathers them). With one rank the
  * plain ops. Queries of tokens with a past see the keys of that, too; lse is not set then.
- *   qkv, dqkv [past+N,QKV/t]   y, dy [N,C/t]   lse [B*H/t,T] */
+ *   qkv, dqkv [past+N,QKV/t]   y, dy [N,Q/t]   lse [B*H/t,T] */
 HeadShape heads_of(const BlockRun *r); /* this tensor rank's */
 void attend(const BlockRun *r, Tensor y, Tensor lse, Tensor qkv);
 void attend_backward(const BlockRun *r, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv);
@@ -111,7 +114,7 @@ typedef struct {
     int  has_rope;                         /* its blocks read frequencies */
 } BlockKind;
 
-extern const BlockKind BLOCK_GPT2, BLOCK_LLAMA, BLOCK_LLAMA_TIED;
+extern const BlockKind BLOCK_GPT2, BLOCK_LLAMA, BLOCK_LLAMA_TIED, BLOCK_QWEN3, BLOCK_QWEN3_TIED;
 
 /* The kind of a model of this shape. */
 const BlockKind *block_kind(ModelShape shape);

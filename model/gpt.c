@@ -106,7 +106,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     int64_t    B = spec.B, T = spec.T;
     ModelShape shape = z->spec.shape;
     DType      act = z->spec.act;
-    CHECK(shape.n_embd % shape.n_head == 0, "n_embd %lld, n_head %lld", (long long)shape.n_embd, (long long)shape.n_head);
+    CHECK(shape.head_dim || shape.n_embd % shape.n_head == 0, "n_embd %lld, n_head %lld", (long long)shape.n_embd, (long long)shape.n_head);
     Gpt     g = {.shape = shape, .kind = block_kind(shape), .recompute = spec.recompute, .use = z->spec.use, .act = act,
                  .B = B, .T = T, .tensor = z->spec.tensor,
                  .context = spec.context, .shards = z, .sums = z->sums};
@@ -121,7 +121,9 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
     if (!g.one_block || !g.part) fail(EXIT_MEMORY, "no memory for the tables of a model");
     for (int p = 0; p < g.parts; p++) create_part(&g, p, spec.part ? spec.part[p] : whole, e, a);
     create_borders(&g, e, a);
-    g.update = arena_tensor(a, act, 2, N, C, 1);
+    int64_t heads = dim_size(DIM_Q, shape) / e.tensor; /* whose gradient takes the room of update, too */
+    g.update = arena_tensor(a, act, 2, N, trains && heads > C ? heads : C, 1);
+    g.update.dim[1] = C;
     if (g.part[g.parts - 1].classifies) {
         Tape    last = tape_of(&g, g.parts - 1, 0);
         int64_t padded = g.kind->has_own_head ? ((const FinalParams *)z->weight_view[1 + shape.n_layer])->head.dim[0]
@@ -145,7 +147,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         if (trains) g.dkeys = arena_tensor(a, act, 2, ranks * N, width, 1);
     }
     if (g.tensor) g.tokens = arena_tensor(a, I32, 1, N, 1, 1);
-    if (g.kind->has_rope) g.frequencies = arena_tensor(a, F32, 1, C / shape.n_head / 2, 1, 1);
+    if (g.kind->has_rope) g.frequencies = arena_tensor(a, F32, 1, shape_head_dim(shape) / 2, 1, 1);
     if (g.head_rows) {
         g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
         g.part_sums = arena_tensor(a, F32, 1, 2 * g.head_rows, 1, 1);
@@ -255,7 +257,7 @@ static void take_frequencies(Gpt *g, Stream *s) {
     if (!g->kind->has_rope || g->has_frequencies || s->ledger) return;
     float *frequencies = (float *)malloc(tensor_bytes(g->frequencies));
     if (!frequencies) fail(EXIT_MEMORY, "no memory for the table of rotary positions");
-    rope_frequencies(frequencies, m.n_embd / m.n_head, m.rope_theta,
+    rope_frequencies(frequencies, shape_head_dim(m), m.rope_theta,
                      (RopeScaling){m.rope_factor, m.rope_low_freq_factor, m.rope_high_freq_factor, m.rope_original_positions});
     device_from_host(s, g->frequencies, frequencies);
     free(frequencies);

@@ -59,7 +59,7 @@ typedef struct {
     Tensor     losses;               /* [N] f32 */
     Tensor     dresidual, dbranch;   /* [n,C] [N,C] act  gradients that travel backward       */
     Tensor     keys, dkeys;          /* context ranks: [ranks*N,2KV/t] act, those of all of them        */
-    Tensor     frequencies;          /* [n_embd/n_head/2] f32, of kinds with rotary positions     */
+    Tensor     frequencies;          /* [head_dim/2] f32, of kinds with rotary positions          */
     int        has_frequencies;      /* they are there                                            */
     Tensor     tokens;               /* tensor ranks: [N] i32, tokens or targets by this rank's part of the vocabulary */
     Tensor     most, part_sums;      /* [head_rows], [2 head_rows] f32 of the classifier: over tensor ranks, and of token losses */

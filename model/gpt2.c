@@ -60,7 +60,7 @@ static const ActRow ACT_ROWS[] = {
     {ACT(ln_1_mean), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(ln_1_rstd), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(qkv), ACT_PAST_N_QKV, TYPE_ACT, KEEP_CACHE, NO_ALIAS},
-    {ACT(attention), ACT_N_C, TYPE_ACT, KEEP_STATE, NO_ALIAS},
+    {ACT(attention), ACT_N_Q, TYPE_ACT, KEEP_STATE, NO_ALIAS},
     {ACT(lse), ACT_HEADS_T, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(residual_mid), ACT_OWN_ALL_C, TYPE_ACT, KEEP_STATE, ACT(residual)},
     {ACT(ln_2), ACT_OWN_ALL_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},

@@ -24,7 +24,7 @@ static const char *id_text(int32_t id, char out[ID_CHARS]) {
 int hf_config_text(ModelShape g, int32_t end_of_text, const char *dtype, char *text) {
     char end[ID_CHARS];
     id_text(end_of_text, end);
-    if (g.arch == ARCH_LLAMA) return hf_llama_text(g, end, dtype, text);
+    if (g.arch != ARCH_GPT2) return hf_llama_text(g, end, dtype, text);
     return snprintf(text, HF_CONFIG_BYTES,
         "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"vocab_size\": %" PRId64 ",\n  \"n_positions\": %" PRId64
         ",\n  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64 ",\n  \"n_layer\": %" PRId64 ",\n  \"n_head\": %" PRId64
@@ -58,7 +58,7 @@ int64_t hf_size_of(const cJSON *config, const char *key, const char *path) {
 }
 
 ModelShape hf_config_shape(const cJSON *config, const char *path) {
-    if (hf_is_word(json_member(config, "model_type"), "llama")) return hf_llama_shape(config, path);
+    if (hf_llama_reads(config)) return hf_llama_shape(config, path);
     ModelShape shape = GPT2_SHAPE(hf_size_of(config, "n_layer", path), hf_size_of(config, "n_head", path), hf_size_of(config, "n_embd", path),
                       hf_size_of(config, "n_positions", path), hf_size_of(config, "vocab_size", path));
     if (shape.n_embd % shape.n_head != 0)
@@ -81,7 +81,7 @@ static int is_gelu_by_tanh(const cJSON *value) {
 
 void hf_config_expect(const cJSON *config, const char *path, ModelShape shape) {
     char ours[80];
-    if (shape.arch == ARCH_LLAMA) {
+    if (shape.arch != ARCH_GPT2) {
         hf_llama_expect(config, path, shape);
         return;
     }

@@ -10,23 +10,52 @@
 #include "core/json_text.h"
 #include "model/hf_gpt2.h"
 
+/* The classes, and what they take where config.json lacks a key; 0: heads share no keys, the width divided by the heads. */
+typedef struct {
+    Arch        arch;
+    const char *type, *name;
+    int64_t     positions, n_kv_head, head_dim;
+    const char *rest; /* keys of this class alone, as text */
+} HfClass;
+static const HfClass CLASSES[] = {
+    {ARCH_LLAMA, "llama", "LlamaForCausalLM", 2048, 0, 0, "\"mlp_bias\": false"},
+    {ARCH_QWEN3, "qwen3", "Qwen3ForCausalLM", 32768, 32, 128, "\"use_sliding_window\": false,\n  \"sliding_window\": null"},
+};
+enum { CLASS_COUNT = sizeof CLASSES / sizeof *CLASSES };
+
+static const HfClass *class_of(int arch) {
+    const HfClass *c = CLASSES;
+    while (c->arch != (Arch)arch) c++;
+    return c;
+}
+
+/* NULL: another's. */
+static const HfClass *class_of_type(const cJSON *type) {
+    for (int i = 0; i < CLASS_COUNT; i++)
+        if (hf_is_word(type, CLASSES[i].type)) return &CLASSES[i];
+    return NULL;
+}
+
+int hf_llama_reads(const cJSON *config) { return class_of_type(json_member(config, "model_type")) != NULL; }
+
 int hf_llama_text(ModelShape g, const char *end, const char *dtype, char *text) {
-    char scaling[240] = "null";
+    const HfClass *class = class_of(g.arch);
+    char           scaling[240] = "null";
     if (g.rope_factor != 0.0)
         snprintf(scaling, sizeof scaling,
                  "{\"rope_type\": \"llama3\", \"factor\": %.15g, \"low_freq_factor\": %.15g, \"high_freq_factor\": %.15g, "
                  "\"original_max_position_embeddings\": %" PRId64 "}",
                  g.rope_factor, g.rope_low_freq_factor, g.rope_high_freq_factor, g.rope_original_positions);
     return snprintf(text, HF_CONFIG_BYTES,
-        "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"llama\",\n  \"vocab_size\": %" PRId64
+        "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n  \"vocab_size\": %" PRId64
         ",\n  \"max_position_embeddings\": %" PRId64 ",\n  \"hidden_size\": %" PRId64 ",\n  \"intermediate_size\": %" PRId64
         ",\n  \"num_hidden_layers\": %" PRId64 ",\n  \"num_attention_heads\": %" PRId64 ",\n  \"num_key_value_heads\": %" PRId64
         ",\n  \"head_dim\": %" PRId64 ",\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": %.15g,\n  \"rope_theta\": %.15g,\n"
-        "  \"rope_scaling\": %s,\n  \"attention_bias\": false,\n  \"mlp_bias\": false,\n  \"attention_dropout\": 0.0,\n"
+        "  \"rope_scaling\": %s,\n  \"attention_bias\": false,\n  %s,\n  \"attention_dropout\": 0.0,\n"
         "  \"initializer_range\": 0.02,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": %s,\n"
         "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
-        g.vocab_size, g.n_positions, g.n_embd, dim_size(DIM_FC, g), g.n_layer, g.n_head, shape_kv_heads(g), g.n_embd / g.n_head,
-        g.norm_eps, g.rope_theta, scaling, end, end, g.tie_embeddings ? "true" : "false", dtype, dtype);
+        class->name, class->type, g.vocab_size, g.n_positions, g.n_embd, dim_size(DIM_FC, g), g.n_layer, g.n_head, shape_kv_heads(g),
+        shape_head_dim(g), g.norm_eps, g.rope_theta, scaling, class->rest, end, end, g.tie_embeddings ? "true" : "false", dtype, dtype);
 }
 
 /* --- read --------------------------------------------------------------------------------------------------------- */
@@ -65,38 +94,42 @@ static void take_scaling(ModelShape *shape, const cJSON *config, const char *pat
         hf_refuse_key(path, type, "its factor must be at least 1, and low_freq_factor less than high_freq_factor");
 }
 
-static void refuse_unlike(const cJSON *config, const char *path, ModelShape shape) {
-    const cJSON *activation = json_member(config, "hidden_act"), *head_dim = json_member(config, "head_dim");
+static void refuse_unlike(const cJSON *config, const char *path) {
+    const cJSON *activation = json_member(config, "hidden_act"), *window = json_member(config, "use_sliding_window");
     static const char *const biases[] = {"attention_bias", "mlp_bias"};
     if (activation && !hf_is_word(activation, "silu")) hf_refuse_key(path, activation, "silu is computed here");
-    if (cJSON_IsNumber(head_dim) && head_dim->valuedouble != (double)(shape.n_embd / shape.n_head))
-        hf_refuse_key(path, head_dim, "hidden_size / num_attention_heads is a head's size here");
+    if (cJSON_IsTrue(window)) hf_refuse_key(path, window, "tokens see all before them here");
     for (int i = 0; i < 2; i++)
         if (cJSON_IsTrue(json_member(config, biases[i]))) hf_refuse_key(path, json_member(config, biases[i]), "there are no biases here");
 }
 
-ModelShape hf_llama_shape(const cJSON *config, const char *path) {
+static ModelShape shape_of(const cJSON *config, const char *path, const HfClass *class) {
     int64_t    heads = hf_size_of(config, "num_attention_heads", path);
     ModelShape shape = {.n_layer = hf_size_of(config, "num_hidden_layers", path),
                         .n_head = heads,
                         .n_embd = hf_size_of(config, "hidden_size", path),
-                        .n_positions = size_or(config, "max_position_embeddings", 2048, path),
+                        .n_positions = size_or(config, "max_position_embeddings", class->positions, path),
                         .vocab_size = hf_size_of(config, "vocab_size", path),
-                        .arch = ARCH_LLAMA,
+                        .arch = class->arch,
                         .tie_embeddings = cJSON_IsTrue(json_member(config, "tie_word_embeddings")),
-                        .n_kv_head = size_or(config, "num_key_value_heads", heads, path),
+                        .n_kv_head = size_or(config, "num_key_value_heads", class->n_kv_head ? class->n_kv_head : heads, path),
+                        .head_dim = size_or(config, "head_dim", class->head_dim, path),
                         .n_inner = hf_size_of(config, "intermediate_size", path),
                         .norm_eps = real_of(config, "rms_norm_eps", 1e-6, path),
                         .rope_theta = real_of(config, "rope_theta", 10000.0, path),
                         .rope_low_freq_factor = 1.0, .rope_high_freq_factor = 4.0, .rope_original_positions = 8192};
     take_scaling(&shape, config, path);
-    if (shape.n_embd % (2 * shape.n_head) != 0 || shape.n_head % shape.n_kv_head != 0)
+    if (shape.n_head % shape.n_kv_head != 0 || (shape.head_dim ? shape.head_dim % 2 : shape.n_embd % (2 * shape.n_head)) != 0)
         fail(EXIT_DATA,
-             "%s: %lld heads of a width of %lld with %lld heads of keys: the width must be an even multiple of the heads, and "
-             "the heads a multiple of those of keys",
+             "%s: %lld heads of a width of %lld with %lld heads of keys: head_dim, or the width divided by the heads, must be even, "
+             "and the heads a multiple of those of keys",
              path, (long long)shape.n_head, (long long)shape.n_embd, (long long)shape.n_kv_head);
-    refuse_unlike(config, path, shape);
+    refuse_unlike(config, path);
     return shape;
+}
+
+ModelShape hf_llama_shape(const cJSON *config, const char *path) {
+    return shape_of(config, path, class_of_type(json_member(config, "model_type")));
 }
 
 /* --- compared ----------------------------------------------------------------------------------------------------- */
@@ -104,11 +137,15 @@ ModelShape hf_llama_shape(const cJSON *config, const char *path) {
 static int differ(double a, double b) { return fabs(a - b) > 1e-6 * fabs(b); }
 
 void hf_llama_expect(const cJSON *config, const char *path, ModelShape ours) {
-    const cJSON *type = json_member(config, "model_type");
-    if (type && !hf_is_word(type, "llama")) hf_refuse_key(path, type, "model.arch is llama");
-    ModelShape theirs = hf_llama_shape(config, path);
+    const HfClass *class = class_of(ours.arch);
+    const cJSON   *type = json_member(config, "model_type");
+    char           arch[40];
+    snprintf(arch, sizeof arch, "model.arch is %s", class->type);
+    if (type && !hf_is_word(type, class->type)) hf_refuse_key(path, type, arch);
+    ModelShape theirs = shape_of(config, path, class);
     struct { const char *key; double theirs, ours; } of[] = {
         {"model.n_head", (double)theirs.n_head, (double)ours.n_head},
+        {"model.head_dim", (double)shape_head_dim(theirs), (double)shape_head_dim(ours)},
         {"model.n_kv_head", (double)theirs.n_kv_head, (double)shape_kv_heads(ours)},
         {"model.tie_embeddings", theirs.tie_embeddings, ours.tie_embeddings},
         {"model.norm_eps", theirs.norm_eps, ours.norm_eps},
@@ -119,7 +156,7 @@ void hf_llama_expect(const cJSON *config, const char *path, ModelShape ours) {
         {"model.rope_original_positions", (double)theirs.rope_original_positions, (double)ours.rope_original_positions},
     };
     int scaled = theirs.rope_factor != 0.0 || ours.rope_factor != 0.0;
-    for (int i = 0; i < (scaled ? 9 : 6); i++)
+    for (int i = 0; i < (scaled ? 10 : 7); i++)
         if (differ(of[i].theirs, of[i].ours))
             fail(EXIT_DATA, "%s: this model has %s = %g, ours %g (the shapes of weights do not show it): give %s = %g", path, of[i].key,
                  of[i].theirs, of[i].ours, of[i].key, of[i].theirs);

@@ -1,4 +1,4 @@
-/* hf_llama.h - config.json of a model of kind llama, as LlamaForCausalLM has it. For hf_gpt2.c, which chooses by kind. */
+/* hf_llama.h - config.json of a model of kind llama or qwen3, as LlamaForCausalLM and Qwen3ForCausalLM have it. For hf_gpt2.c, which chooses by kind. */
 #ifndef TRAIN_GPT_MODEL_HF_LLAMA_H
 #define TRAIN_GPT_MODEL_HF_LLAMA_H
 
@@ -12,7 +12,9 @@ extern "C" {
 
 /* end: the id that ends a text as JSON, "null" for none. Returns the bytes of text [HF_CONFIG_BYTES]. */
 int hf_llama_text(ModelShape shape, const char *end, const char *dtype, char *text);
-/* The shape in a config.json; exit 65 naming the key where it is none, or asks for what is not computed here. */
+/* Whether a config.json is of these kinds. */
+int hf_llama_reads(const cJSON *config);
+/* The shape in one; exit 65 naming the key where it is none, or asks for what is not computed here. */
 ModelShape hf_llama_shape(const cJSON *config, const char *path);
 /* Exit 65 where the config is of another model than ours in what the weights do not show. */
 void hf_llama_expect(const cJSON *config, const char *path, ModelShape ours);

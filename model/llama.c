@@ -1,10 +1,11 @@
 /* llama.c - Llama's block: Touvron et al., arXiv:2302.13971; Grattafiori et al., arXiv:2407.21783. RMSNorm, rotary
- * positions, heads that share keys and values, SwiGLU, no biases.
+ * positions, heads that share keys and values, SwiGLU, no biases. And Qwen3's: Yang et al., arXiv:2505.09388, which adds
+ * an RMSNorm of each head of q and k.
  *
  * A block is two branches off the residual stream, each opened by a norm that is fused with the joining of the branch
  * before it:
- *   (+) residual -> norm -> qkv -> rope -> attention -> o -> (+) residual_mid -> norm -> gate, up -> swiglu -> down -> (+)
- *   residual of the next block
+ *   (+) residual -> norm -> qkv -> [norms of heads ->] rope -> attention -> o -> (+) residual_mid -> norm -> gate, up ->
+ *   swiglu -> down -> (+) residual of the next block
  *
  * Matrices are [out,in], as Hugging Face's files have them: products are those of the head. The rows of q, k and v are
  * neighbours in memory and are read as one matrix, and so are those of gate and up.
@@ -13,16 +14,18 @@
 #include "model/block.h"
 
 typedef struct {
-    Tensor norm_1, q, k, v, o;        /* [C] [C,C] [KV,C] [KV,C] [C,C]  */
+    Tensor q_norm, k_norm;            /* [D] [D]: Qwen3's               */
+    Tensor norm_1, q, k, v, o;        /* [C] [Q,C] [KV,C] [KV,C] [C,Q]  */
     Tensor norm_2, gate, up, down;    /* [C] [F,C] [F,C] [C,F]          */
 } BlockParams;
 
-/* N = B*T rows; with t tensor ranks n = N/t of them in the stream, and H/t heads; F = n_inner. */
+/* N = B*T rows; with t tensor ranks n = N/t of them in the stream, and H/t heads of D channels, Q = H*D; F = n_inner. */
 typedef struct {
+    Tensor products, q_rstd, k_rstd;  /* Qwen3's: [N,QKV/t] act, qkv before the norms of heads; [N,H/t] [N,KEYS/t] f32 */
     Tensor residual;                  /* [n,C]  act  the stream entering the block           */
     Tensor norm_1, rstd_1;            /* [n,C] act, [n] f32                                  */
     Tensor qkv;                       /* [past+N,QKV/t] act, q and k turned: sampling keeps those of tokens before */
-    Tensor attention, lse;            /* [N,C/t]  act, [B*H/t,T] f32                         */
+    Tensor attention, lse;            /* [N,Q/t]  act, [B*H/t,T] f32                         */
     Tensor residual_mid;              /* [n,C]  act  after attention                         */
     Tensor norm_2, rstd_2;
     Tensor gate_up;                   /* [N,2F/t] act; in backward it becomes its gradient   */
@@ -34,12 +37,16 @@ typedef struct {
 static const ParamRow EMBEDDING_ROWS[] = {
     {"model.embed_tokens.weight", PARAM(EmbeddingParams, wte), {DIM_V, DIM_C}, INIT_NORMAL, GROUP_EMBEDDING, CUT_VOCABULARY},
 };
+/* Llama has no norms of heads: its tables begin after their rows. */
+enum { HEAD_NORM_ROWS = 2, HEAD_NORM_ACTS = 3 };
 static const ParamRow BLOCK_ROWS[] = {
+    {"self_attn.q_norm.weight", PARAM(BlockParams, q_norm), {DIM_D}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
+    {"self_attn.k_norm.weight", PARAM(BlockParams, k_norm), {DIM_D}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
     {"input_layernorm.weight", PARAM(BlockParams, norm_1), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
-    {"self_attn.q_proj.weight", PARAM(BlockParams, q), {DIM_C, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
+    {"self_attn.q_proj.weight", PARAM(BlockParams, q), {DIM_Q, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
     {"self_attn.k_proj.weight", PARAM(BlockParams, k), {DIM_KV, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
     {"self_attn.v_proj.weight", PARAM(BlockParams, v), {DIM_KV, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
-    {"self_attn.o_proj.weight", PARAM(BlockParams, o), {DIM_C, DIM_C}, INIT_RESIDUAL, GROUP_MATRIX, CUT_COLUMNS},
+    {"self_attn.o_proj.weight", PARAM(BlockParams, o), {DIM_C, DIM_Q}, INIT_RESIDUAL, GROUP_MATRIX, CUT_COLUMNS},
     {"post_attention_layernorm.weight", PARAM(BlockParams, norm_2), {DIM_C}, INIT_ONE, GROUP_VECTOR, CUT_NONE},
     {"mlp.gate_proj.weight", PARAM(BlockParams, gate), {DIM_FC, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
     {"mlp.up_proj.weight", PARAM(BlockParams, up), {DIM_FC, DIM_C}, INIT_NORMAL, GROUP_MATRIX, CUT_ROWS},
@@ -53,11 +60,14 @@ static const ParamRow FINAL_ROWS[] = {
 
 #define ACT(field) offsetof(BlockActs, field)
 static const ActRow ACT_ROWS[] = {
+    {ACT(products), ACT_N_QKV, TYPE_ACT, KEEP_STATE, NO_ALIAS},
+    {ACT(q_rstd), ACT_N_HEADS, TYPE_F32, KEEP_STATE, NO_ALIAS},
+    {ACT(k_rstd), ACT_N_KEYS, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(residual), ACT_OWN_ALL_C, TYPE_ACT, KEEP_STREAM, NO_ALIAS},
     {ACT(norm_1), ACT_OWN_ALL_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
     {ACT(rstd_1), ACT_OWN, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(qkv), ACT_PAST_N_QKV, TYPE_ACT, KEEP_CACHE, NO_ALIAS},
-    {ACT(attention), ACT_N_C, TYPE_ACT, KEEP_STATE, NO_ALIAS},
+    {ACT(attention), ACT_N_Q, TYPE_ACT, KEEP_STATE, NO_ALIAS},
     {ACT(lse), ACT_HEADS_T, TYPE_F32, KEEP_STATE, NO_ALIAS},
     {ACT(residual_mid), ACT_OWN_ALL_C, TYPE_ACT, KEEP_STATE, ACT(residual)},
     {ACT(norm_2), ACT_OWN_ALL_C, TYPE_ACT, KEEP_CHEAP, NO_ALIAS},
@@ -79,12 +89,36 @@ static Tensor qkv_of(const BlockParams *w) { return joined(w->q, w->v, w->q.dim[
 static Tensor gate_up_of(const BlockParams *w) { return joined(w->gate, w->up, 2 * w->gate.dim[0]); }
 
 static float eps_of(const BlockRun *r) { return (float)r->shape.norm_eps; }
+static int has_head_norms(const BlockRun *r) { return r->shape.arch != ARCH_LLAMA; }
+
+/* rows: q and k normed and turned, and v, of rows of norm_1's output. */
+static void heads_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
+    HeadShape h = heads_of(r);
+    Tensor    rows = batch_rows(r, x->qkv), products = has_head_norms(r) ? x->products : rows;
+    int64_t   Q = h.query * h.size, KV = h.key * h.size;
+    head_forward(r->s, products, gather_rows(r, x->norm_1, r->update), qkv_of(w));
+    if (has_head_norms(r)) {
+        head_norm_forward(r->s, rows, x->q_rstd, products, 0, h.query, w->q_norm, eps_of(r));
+        head_norm_forward(r->s, rows, x->k_rstd, products, Q, h.key, w->k_norm, eps_of(r));
+        copy_columns(r->s, rows, Q + KV, products, Q + KV, KV);
+    }
+    rope_forward(r->s, rows, r->frequencies, h, r->e.T, r->e.past, context_part(r->context));
+}
+
+/* dqkv, of q and k normed and turned, becomes that of the products, and adds theirs to dbranch. */
+static void heads_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, const BlockParams *d) {
+    HeadShape h = heads_of(r);
+    rope_backward(r->s, x->dqkv, r->frequencies, h, r->e.T, 0, context_part(r->context));
+    if (has_head_norms(r)) {
+        head_norm_backward(r->s, x->dqkv, d->q_norm, x->dqkv, x->products, 0, h.query, w->q_norm, x->q_rstd);
+        head_norm_backward(r->s, x->dqkv, d->k_norm, x->dqkv, x->products, h.query * h.size, h.key, w->k_norm, x->k_rstd);
+    }
+    head_backward(r->s, r->dbranch, qkv_of(d), x->dqkv, gather_rows(r, x->norm_1, r->update), qkv_of(w));
+}
 
 /* Computes, from norm_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
 static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
-    Tensor rows = batch_rows(r, x->qkv);
-    head_forward(r->s, rows, gather_rows(r, x->norm_1, r->update), qkv_of(w));
-    rope_forward(r->s, rows, r->frequencies, heads_of(r), r->e.T, r->e.past, context_part(r->context));
+    heads_forward(r, x, w);
     attend(r, x->attention, x->lse, x->qkv);
     head_forward(r->s, r->update, x->attention, w->o);
     residual_rmsnorm_forward(r->s, x->residual_mid, x->norm_2, x->rstd_2, x->residual, sum_rows(r, r->update), w->norm_2,
@@ -130,8 +164,7 @@ static void backward(BlockRun *r, void *acts, const void *weights, const void *g
 
     head_backward(r->s, dattention, d->o, gather_rows(r, r->dresidual, r->dbranch), x->attention, w->o);
     attend_backward(r, x->dqkv, dattention, x->attention, x->lse, x->qkv);
-    rope_backward(r->s, x->dqkv, r->frequencies, heads_of(r), r->e.T, 0, context_part(r->context));
-    head_backward(r->s, r->dbranch, qkv_of(d), x->dqkv, gather_rows(r, x->norm_1, r->update), qkv_of(w));
+    heads_backward(r, x, w, d);
     rmsnorm_backward(r->s, r->dresidual, d->norm_1, r->dresidual, sum_rows(r, r->dbranch), x->residual, w->norm_1, x->rstd_1);
 }
 
@@ -146,16 +179,16 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
 }
 
 #define TABLE(rows, from, type) {rows + from, sizeof rows / sizeof *rows - from, sizeof(type)}
-#define KIND(final_from)                               \
+#define KIND(kind_name, block_from, act_from, final_from)  \
     {                                                  \
-        .name = "llama",                               \
+        .name = kind_name,                             \
         .prefix = "",                                  \
         .blocks = "model.layers",                      \
         .embedding = TABLE(EMBEDDING_ROWS, 0, EmbeddingParams), \
-        .block = TABLE(BLOCK_ROWS, 0, BlockParams),    \
+        .block = TABLE(BLOCK_ROWS, block_from, BlockParams), \
         .final = TABLE(FINAL_ROWS, final_from, FinalParams), \
-        .act = ACT_ROWS,                               \
-        .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS,    \
+        .act = ACT_ROWS + act_from,                    \
+        .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS - act_from, \
         .act_bytes = sizeof(BlockActs),                \
         .entry = ACT(residual),                        \
         .mid = ACT(residual_mid),                      \
@@ -167,5 +200,7 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
         .has_own_head = (final_from) == 0,             \
         .has_rope = 1,                                 \
     }
-const BlockKind BLOCK_LLAMA = KIND(0);
-const BlockKind BLOCK_LLAMA_TIED = KIND(1);
+const BlockKind BLOCK_LLAMA = KIND("llama", HEAD_NORM_ROWS, HEAD_NORM_ACTS, 0);
+const BlockKind BLOCK_LLAMA_TIED = KIND("llama", HEAD_NORM_ROWS, HEAD_NORM_ACTS, 1);
+const BlockKind BLOCK_QWEN3 = KIND("qwen3", 0, 0, 0);
+const BlockKind BLOCK_QWEN3_TIED = KIND("qwen3", 0, 0, 1);

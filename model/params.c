@@ -18,8 +18,10 @@ int64_t dim_size(Dim dim, ModelShape s) {
         case DIM_V: return s.vocab_size;
         case DIM_P: return s.n_positions;
         case DIM_C: return s.n_embd;
-        case DIM_KV: return s.n_embd / s.n_head * shape_kv_heads(s);
-        case DIM_QKV: return s.n_embd + 2 * dim_size(DIM_KV, s);
+        case DIM_D: return shape_head_dim(s);
+        case DIM_Q: return shape_head_dim(s) * s.n_head;
+        case DIM_KV: return shape_head_dim(s) * shape_kv_heads(s);
+        case DIM_QKV: return dim_size(DIM_Q, s) + 2 * dim_size(DIM_KV, s);
         case DIM_FC: return s.n_inner ? s.n_inner : 4 * s.n_embd;
         case DIM_NONE: break;
     }
@@ -86,18 +88,19 @@ double model_flops_per_token(ModelShape s, int64_t T) {
     int64_t P;
     model_parameters(s, &P);
     if (block_kind(s)->has_own_head) P -= s.vocab_size * s.n_embd; /* wte is looked up, and multiplies nothing */
-    return 6.0 * (double)P + 6.0 * (double)s.n_layer * (double)s.n_embd * (double)T;
+    return 6.0 * (double)P + 6.0 * (double)s.n_layer * (double)dim_size(DIM_Q, s) * (double)T;
 }
 
 ShapeText model_shape_text(ModelShape s) {
     ShapeText t;
-    char      kind[80] = "";
+    char      kind[80] = "", size[40] = "";
+    if (s.head_dim) snprintf(size, sizeof size, " of %" PRId64, s.head_dim);
     if (s.arch != ARCH_GPT2)
         snprintf(kind, sizeof kind, "%s, %" PRId64 " heads of keys, inner width %" PRId64 ", ", block_kind(s)->name,
                  shape_kv_heads(s), dim_size(DIM_FC, s));
     snprintf(t.text, sizeof t.text,
-             "%s%" PRId64 " layers, %" PRId64 " heads, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64,
-             kind, s.n_layer, s.n_head, s.n_embd, s.n_positions, s.vocab_size);
+             "%s%" PRId64 " layers, %" PRId64 " heads%s, width %" PRId64 ", %" PRId64 " positions, vocabulary %" PRId64,
+             kind, s.n_layer, s.n_head, size, s.n_embd, s.n_positions, s.vocab_size);
     return t;
 }
 

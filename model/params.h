@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-typedef enum { ARCH_GPT2, ARCH_LLAMA } Arch;
+typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN3 } Arch;
 
 /* Sizes, and what else makes a model of its kind, under Hugging Face's names. gpt2 has the first five alone: all others
  * are unused, and may be zero. */
@@ -25,15 +25,18 @@ typedef struct {
     double  norm_eps, rope_theta;
     double  rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* Llama 3's scaling; rope_factor 0: none */
     int64_t rope_original_positions;
+    int64_t head_dim;          /* channels of a head; 0: n_embd / n_head                          */
 } ModelShape;
 
 #define GPT2_SHAPE(layers, heads, width, positions, vocabulary) \
     {.n_layer = layers, .n_head = heads, .n_embd = width, .n_positions = positions, .vocab_size = vocabulary}
 
 static inline int64_t shape_kv_heads(ModelShape s) { return s.n_kv_head ? s.n_kv_head : s.n_head; }
+static inline int64_t shape_head_dim(ModelShape s) { return s.head_dim ? s.head_dim : s.n_embd / s.n_head; }
 
-/* A row's dimensions in symbols: V vocabulary, P positions, C = n_embd, KV = columns of keys, QKV = C + 2 KV, FC = n_inner. */
-typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_KV, DIM_QKV, DIM_FC } Dim;
+/* A row's dimensions in symbols: V vocabulary, P positions, C = n_embd, D = head_dim, Q and KV = columns of queries and of
+ * keys, QKV = Q + 2 KV, FC = n_inner. */
+typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM_FC } Dim;
 /* N(0, 0.02); INIT_RESIDUAL, of the projections that join the residual stream, N(0, 0.02 / sqrt(2 n_layer)): Radford et
  * al. 2019. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
@@ -63,7 +66,7 @@ int    model_parameters(ModelShape shape, int64_t *parameters);
 size_t model_view_bytes(ModelShape shape, int bucket);
 Layout model_layout(ModelShape shape, LayoutPlace place);
 
-/* Model FLOPs of one trained token at sequence length T: 6 P + 6 L C T (causal), P = all parameters, but for a wte that is
+/* Model FLOPs of one trained token at sequence length T: 6 P + 6 L Q T (causal), P = all parameters, but for a wte that is
  * not the head, too. */
 double model_flops_per_token(ModelShape shape, int64_t T);
 /* "12 layers, 12 heads, width 768, 1024 positions, vocabulary 50257" */

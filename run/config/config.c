@@ -62,11 +62,12 @@ static void resolve_preset(ConfigLoad *load) {
     }
 }
 
-/* What llama's options are where they are not given. */
+/* What the options of llama and qwen3 are where they are not given. */
 static void resolve_llama(ConfigLoad *load) {
     ModelShape *shape = &load->config->model.shape;
-    if (shape->arch != ARCH_LLAMA) return;
+    if (shape->arch == ARCH_GPT2) return;
     if (!config_given(load, "model.tie_embeddings")->given) shape->tie_embeddings = 0;
+    if (shape->arch == ARCH_QWEN3 && !config_given(load, "model.norm_eps")->given) shape->norm_eps = 1e-6;
     shape->n_kv_head = shape_kv_heads(*shape);
 }
 

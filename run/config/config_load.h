@@ -50,7 +50,7 @@ void config_rules(ConfigLoad *load, int ranks);
 /* --- outer_rules.c: those of section "outer", and what all rules share --------------------------------------------- */
 
 /* The keys of a rule, in the order in which rule_where prefers them. Ends with NULL. */
-typedef const char *Keys[8];
+typedef const char *Keys[10];
 
 void  rules_of_model(ConfigLoad *load); /* model_rules.c: of model.arch */
 void  rules_of_outer(ConfigLoad *load);

@@ -7,6 +7,7 @@
 
 #include "core/device.h"
 #include "core/json_scan.h"
+#include "model/block.h"
 #include "model/optimizer.h"
 #include "model/precision.h"
 #include "run/config/config_load.h"
@@ -66,13 +67,14 @@ static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(
 /* Llama's q, k and v are read as one matrix, and gate and up: rows of memory begin at multiples of LAYOUT_ALIGN elements. */
 static char *check_neighbours(const Config *c) {
     ModelShape s = c->model.shape;
-    int64_t    t = c->parallel.tensor, C = s.n_embd, keys = dim_size(DIM_KV, s) / t * C, inner = dim_size(DIM_FC, s) / t * C;
-    int64_t    unit = 2 * s.n_head / common_divisor(LAYOUT_ALIGN, 2 * s.n_head) * LAYOUT_ALIGN; /* widths that do, with whole heads */
+    int64_t    t = c->parallel.tensor, C = s.n_embd;
+    uint64_t   keys = (uint64_t)(dim_size(DIM_KV, s) / t) * (uint64_t)C, inner = (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
+    int64_t    heads = s.head_dim ? 1 : 2 * s.n_head, unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN; /* widths that do, with whole heads */
     if (s.arch == ARCH_GPT2 || (keys % LAYOUT_ALIGN == 0 && inner % LAYOUT_ALIGN == 0)) return NULL;
-    return sentence("model.n_embd = %" PRId64 " times the %s per tensor rank is %" PRId64
-                    ", which must be a multiple of %d with model.arch = \"llama\": model.n_embd = %" PRId64,
+    return sentence("model.n_embd = %" PRId64 " times the %s per tensor rank is %" PRIu64
+                    ", which must be a multiple of %d with model.arch = \"%s\": model.n_embd = %" PRId64,
                     C, keys % LAYOUT_ALIGN ? "columns of keys" : "model.n_inner", keys % LAYOUT_ALIGN ? keys : inner, LAYOUT_ALIGN,
-                    (C / unit + 1) * unit);
+                    block_kind(s)->name, (C / unit + 1) * unit);
 }
 
 static char *check_tensor(const Config *c) {
@@ -232,7 +234,7 @@ static void rule_grid(ConfigLoad *load, int ranks) {
                   "parallel.zero_stage", "parallel.deterministic", NULL};
     Keys pipeline = {"parallel.pipeline", "parallel.interleave", "model.n_layer", NULL};
     Keys balance = {"parallel.balance", "parallel.deterministic", "parallel.zero_stage", "parallel.pipeline", NULL};
-    Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "model.n_kv_head", "model.n_inner", "batch.seq_len", NULL},
+    Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "model.n_kv_head", "model.head_dim", "model.n_inner", "batch.seq_len", NULL},
          context = {"parallel.context", "batch.seq_len", NULL};
     Keys muon = {"optimizer.name", "parallel.tensor", "parallel.zero_stage", "parallel.replicas", "memory.offload",
                  "outer.server", "outer.send", NULL};
@@ -330,7 +332,7 @@ static void rule_tokens(ConfigLoad *load) {
 static void rule_parameters(ConfigLoad *load) {
     const Config *c = load->config;
     Keys          keys = {"model.n_embd", "model.n_layer", "model.n_positions", "model.vocab_size", "model.n_kv_head",
-                          "model.n_inner", "model.n_head", NULL};
+                          "model.head_dim", "model.n_inner", "model.n_head", NULL};
     int64_t       parameters, bytes;
     /* 64 bytes for each: more than weight, master, moments and gradients take, padding included */
     if (!rule_usable(load, keys) ||
@@ -344,9 +346,12 @@ static void rule_parameters(ConfigLoad *load) {
 
 static void rule_activations(ConfigLoad *load) {
     const Config *c = load->config;
-    Keys          keys = {"batch.micro_batch", "batch.seq_len", "model.n_embd", "model.n_layer", "model.vocab_size", "model.n_inner", NULL};
-    int64_t       bytes, inner = c->model.shape.n_inner, width = c->model.shape.n_embd > inner ? c->model.shape.n_embd : inner;
+    Keys          keys = {"batch.micro_batch", "batch.seq_len", "model.n_embd", "model.n_layer", "model.vocab_size", "model.n_inner", "model.head_dim",
+                          "model.n_head", NULL};
     if (!rule_usable(load, keys)) return;
+    int64_t       bytes, inner = c->model.shape.n_inner, width = dim_size(DIM_Q, c->model.shape);
+    if (width < c->model.shape.n_embd) width = c->model.shape.n_embd;
+    if (width < inner) width = inner;
     /* 128 bytes per token, channel and block: 2 x the floats fp32 keeps for backward */
     int fits = multiply(&bytes, 5,
                         (int64_t[]){c->batch.micro_batch, c->batch.seq_len, width,
@@ -362,20 +367,18 @@ static void rule_activations(ConfigLoad *load) {
 
 static void rule_heads(ConfigLoad *load) {
     const Config *c = load->config;
-    Keys          keys = {"model.n_head", "model.n_embd", NULL};
+    Keys          keys = {"model.n_head", "model.n_embd", "model.head_dim", NULL};
     int64_t       C = c->model.shape.n_embd, H = c->model.shape.n_head;
     if (!rule_usable(load, keys)) return;
-    if (C % H) {
+    if (!c->model.shape.head_dim && C % H) {
         int64_t below = C - C % H;
         char    values[64];
         snprintf(values, sizeof values, "%" PRId64 "%s%" PRId64, below ? below : H, " and ", below ? below + H : 2 * H);
         faults_add(&load->faults, rule_where(load, keys), "model.n_embd = %" PRId64 " must be a multiple of model.n_head = %" PRId64
                    "; nearest valid widths: %s", C, H, values);
-    } else if (C / H > 128 && strcmp(device_backend(), "cpu")) {
-        faults_add(&load->faults, rule_where(load, keys),
-                   "heads of model.n_embd / model.n_head = %" PRId64 " channels: more than 128 run on the CPU "
-                   "only (make BACKEND=cpu)",
-                   C / H);
+    } else if (shape_head_dim(c->model.shape) > 128 && strcmp(device_backend(), "cpu")) {
+        faults_add(&load->faults, rule_where(load, keys), "heads of %s = %" PRId64 " channels: more than 128 run on the CPU only (make BACKEND=cpu)",
+                   c->model.shape.head_dim ? "model.head_dim" : "model.n_embd / model.n_head", shape_head_dim(c->model.shape));
     }
 }
 

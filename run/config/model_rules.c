@@ -1,6 +1,7 @@
 /* model_rules.c - the rules of model.arch: what a kind of model needs, and what it does not have. */
 #include <inttypes.h>
 
+#include "model/block.h"
 #include "run/config/config_load.h"
 
 /* A fault about the key: rules that need it are skipped from here on. */
@@ -16,6 +17,9 @@ static void rules_of_gpt2(ConfigLoad *load, ModelShape s) {
     if (shape_kv_heads(s) != s.n_head)
         REFUSE(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 ": the heads of model.arch = \"gpt2\" share no keys; leave it out, or "
                "model.arch = \"llama\"", s.n_kv_head);
+    if (s.head_dim && (s.n_embd % s.head_dim || s.n_embd / s.head_dim != s.n_head))
+        REFUSE(load, "model.head_dim", "model.head_dim = %" PRId64 ": a head of model.arch = \"gpt2\" has model.n_embd / model.n_head = %" PRId64
+               "; leave it out, or model.arch = \"llama\"", s.head_dim, s.n_embd / s.n_head);
     if (s.n_inner && s.n_inner != 4 * s.n_embd)
         REFUSE(load, "model.n_inner", "model.n_inner = %" PRId64 ": model.arch = \"gpt2\" has 4 x model.n_embd = %" PRId64
                "; leave it out, or model.arch = \"llama\"", s.n_inner, 4 * s.n_embd);
@@ -41,15 +45,17 @@ static void rules_of_scaling(ConfigLoad *load, ModelShape s) {
 
 static void rules_of_llama(ConfigLoad *load, ModelShape s) {
     if (s.n_inner == 0)
-        REFUSE(load, "model.n_inner", "missing key \"model.n_inner\": width of the MLP, which model.arch = \"llama\" needs; often 8/3 of "
-               "model.n_embd, here %" PRId64, (s.n_embd * 8 / 3 + 63) / 64 * 64);
+        REFUSE(load, "model.n_inner", "missing key \"model.n_inner\": width of the MLP, which model.arch = \"%s\" needs; often 8/3 of "
+               "model.n_embd, here %" PRId64, block_kind(s)->name, (s.n_embd * 8 / 3 + 63) / 64 * 64);
     if (s.n_head % s.n_kv_head) {
         int64_t below = s.n_kv_head < s.n_head ? s.n_kv_head : s.n_head;
         while (s.n_head % below) below--;
         REFUSE(load, "model.n_kv_head", "model.n_kv_head = %" PRId64 " must divide model.n_head = %" PRId64 ": %" PRId64, s.n_kv_head,
                s.n_head, below);
     }
-    if (s.n_embd % s.n_head == 0 && s.n_embd / s.n_head % 2)
+    if (s.head_dim % 2)
+        REFUSE(load, "model.head_dim", "model.head_dim = %" PRId64 " must be even: rotary positions turn pairs; %" PRId64, s.head_dim, s.head_dim + 1);
+    else if (!s.head_dim && s.n_embd % s.n_head == 0 && s.n_embd / s.n_head % 2)
         REFUSE(load, "model.n_embd", "model.n_embd / model.n_head = %" PRId64 " channels of a head must be even: rotary positions turn pairs; "
                "model.n_embd = %" PRId64, s.n_embd / s.n_head, s.n_embd + s.n_head);
     rules_of_scaling(load, s);
@@ -57,7 +63,7 @@ static void rules_of_llama(ConfigLoad *load, ModelShape s) {
 
 void rules_of_model(ConfigLoad *load) {
     ModelShape s = load->config->model.shape;
-    Keys       sizes = {"model.arch", "model.n_head", "model.n_embd", NULL};
+    Keys       sizes = {"model.arch", "model.n_head", "model.n_embd", "model.head_dim", NULL};
     if (!rule_usable(load, sizes)) return;
     if (s.arch == ARCH_GPT2) rules_of_gpt2(load, s);
     else rules_of_llama(load, s);

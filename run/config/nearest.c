@@ -22,7 +22,7 @@ static const struct { const char *foreign, *key; } SYNONYMS[] = {
     {"gradient_accumulation_steps", "batch.global_tokens"}, {"grad_accum", "batch.global_tokens"},
     {"sequence_length", "batch.seq_len"}, {"seq_length", "batch.seq_len"}, {"seqlen", "batch.seq_len"}, {"block_size", "batch.seq_len"},
     {"num_layers", "model.n_layer"}, {"num_hidden_layers", "model.n_layer"}, {"n_layers", "model.n_layer"}, {"layers", "model.n_layer"},
-    {"num_key_value_heads", "model.n_kv_head"}, {"intermediate_size", "model.n_inner"}, {"rms_norm_eps", "model.norm_eps"},
+    {"num_key_value_heads", "model.n_kv_head"}, {"kv_channels", "model.head_dim"}, {"intermediate_size", "model.n_inner"}, {"rms_norm_eps", "model.norm_eps"},
     {"tie_word_embeddings", "model.tie_embeddings"}, {"model_type", "model.arch"}, {"architecture", "model.arch"},
     {"depth", "model.n_layer"}, {"num_heads", "model.n_head"}, {"num_attention_heads", "model.n_head"}, {"n_heads", "model.n_head"},
     {"heads", "model.n_head"}, {"hidden_size", "model.n_embd"}, {"d_model", "model.n_embd"}, {"width", "model.n_embd"},

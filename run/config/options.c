@@ -18,19 +18,33 @@
 #define DIM   2147483647.0       /* token ids and dimensions are 32-bit */
 #define BIG   1e30               /* stays finite as fp32 */
 
-#define ROPE_PLAIN 0, 1, 4, 8192 /* as the options' defaults */
-static const Preset PRESETS[] = { /* Radford et al. 2019; the sizes as published on Hugging Face */
-    {"gpt2-124m", GPT2_SHAPE(12, 12, 768, 1024, 50257)},
+/* Of llama and qwen3; then further fields. Without any positions are not scaled; the rest as the options' defaults. */
+#define LLAMA_SHAPE(layers, heads, keys, width, inner, positions, vocabulary, ...)                                     \
+    {.n_layer = layers, .n_head = heads, .n_kv_head = keys, .n_embd = width, .n_inner = inner, .n_positions = positions, \
+     .vocab_size = vocabulary, .arch = ARCH_LLAMA, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4,               \
+     .rope_original_positions = 8192, __VA_ARGS__}
+#define QWEN3_SHAPE(layers, heads, width, inner, tied) \
+    {.n_layer = layers, .n_head = heads, .n_kv_head = 8, .n_embd = width, .n_inner = inner, .n_positions = 40960, .vocab_size = 151936, \
+     .arch = ARCH_QWEN3, .tie_embeddings = tied, .head_dim = 128, .norm_eps = 1e-6, .rope_theta = 1e6, .rope_low_freq_factor = 1, \
+     .rope_high_freq_factor = 4, .rope_original_positions = 8192}
+static const Preset PRESETS[] = { /* the sizes as published on Hugging Face */
+    {"gpt2-124m", GPT2_SHAPE(12, 12, 768, 1024, 50257)}, /* Radford et al. 2019 */
     {"gpt2-355m", GPT2_SHAPE(24, 16, 1024, 1024, 50257)},
     {"gpt2-774m", GPT2_SHAPE(36, 20, 1280, 1024, 50257)},
     {"gpt2-1558m", GPT2_SHAPE(48, 25, 1600, 1024, 50257)},
-    {"llama-160m", {12, 12, 768, 2048, 32000, ARCH_LLAMA, 0, 12, 3072, 1e-6, 10000, ROPE_PLAIN}},            /* JackFram's            */
-    {"llama3-1b", {16, 32, 2048, 131072, 128256, ARCH_LLAMA, 1, 8, 8192, 1e-5, 500000, 32, 1, 4, 8192}},     /* Llama 3.2             */
-    {"llama3-8b", {32, 32, 4096, 8192, 128256, ARCH_LLAMA, 0, 8, 14336, 1e-5, 500000, ROPE_PLAIN}},          /* Grattafiori et al. 2024 */
+    {"llama-160m", LLAMA_SHAPE(12, 12, 12, 768, 3072, 2048, 32000, .norm_eps = 1e-6, .rope_theta = 10000)}, /* JackFram's */
+    {"llama3-1b", LLAMA_SHAPE(16, 32, 8, 2048, 8192, 131072, 128256, .norm_eps = 1e-5, .rope_theta = 500000, /* Llama 3.2 */
+                              .tie_embeddings = 1, .rope_factor = 32)},
+    {"llama3-8b", LLAMA_SHAPE(32, 32, 8, 4096, 14336, 8192, 128256, .norm_eps = 1e-5, .rope_theta = 500000)}, /* Grattafiori et al. 2024 */
+    {"qwen3-0.6b", QWEN3_SHAPE(28, 16, 1024, 3072, 1)}, /* Yang et al. 2025 */
+    {"qwen3-1.7b", QWEN3_SHAPE(28, 16, 2048, 6144, 1)},
+    {"qwen3-4b", QWEN3_SHAPE(36, 32, 2560, 9728, 1)},
+    {"qwen3-8b", QWEN3_SHAPE(36, 32, 4096, 12288, 0)},
 };
 
-static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b", NULL};
-static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", NULL};
+static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b",
+                                              "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", NULL};
+static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3", NULL};
 static const char *const RESUME_WORDS[]    = {[RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must", NULL};
 static const char *const NONFINITE_WORDS[] =
     {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", NULL};
@@ -99,17 +113,18 @@ const Option OPTIONS[] = {
 
     WORD(model.preset, "\"\"", PRESET_WORDS, "published sizes; the keys below override it"),
     SIZE(n_layer, NULL, 1, 65536, "blocks", .need = NEED_MODEL, FIXED, .example = "12"),
-    SIZE(n_head, NULL, 1, DIM, "attention heads; must divide n_embd", .need = NEED_MODEL, FIXED, .example = "12"),
+    SIZE(n_head, NULL, 1, DIM, "attention heads; must divide n_embd where head_dim is not given", .need = NEED_MODEL, FIXED, .example = "12"),
     SIZE(n_embd, NULL, 1, DIM, "width", .need = NEED_MODEL, FIXED, .example = "768"),
     SIZE(n_positions, NULL, 1, DIM, "positions the model knows: the longest sequence", .need = NEED_MODEL, FIXED, .example = "1024"),
     SIZE(vocab_size, NULL, 1, DIM, "token ids run from 0 to vocab_size-1", .need = NEED_MODEL, FIXED, .example = "50257"),
     {.key = "model.arch", .type = OPTION_CHOICE, .offset = FIELD(model.shape.arch, int), .fallback = "\"gpt2\"", .words = ARCH_WORDS,
-     .help = "gpt2, or llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; the keys below are of llama", FIXED},
+     .help = "gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; or qwen3: llama with a norm of each head of q and k; the keys below are of these two", FIXED},
     SIZE(n_kv_head, "0", 0, DIM, "heads of keys and values, which the n_head query heads share; divides n_head; 0 = n_head", FIXED),
-    SIZE(n_inner, "0", 0, DIM, "width of the MLP; llama needs one; 0 = 4 x n_embd (gpt2)", FIXED),
+    SIZE(head_dim, "0", 0, DIM, "channels of a head; 0 = n_embd / n_head", FIXED),
+    SIZE(n_inner, "0", 0, DIM, "width of the MLP; llama and qwen3 need one; 0 = 4 x n_embd (gpt2)", FIXED),
     {.key = "model.tie_embeddings", .type = OPTION_FLAG, .offset = FIELD(model.shape.tie_embeddings, int), .fallback = "true",
-     .help = "the head is the embedding; where it is not given llama's has weights of its own", FIXED},
-    SHAPE_REAL(norm_eps, "1e-5", 1e-30, 1, "added to the mean square under the norm's root", FIXED),
+     .help = "the head is the embedding; where it is not given those of llama and qwen3 have weights of their own", FIXED},
+    SHAPE_REAL(norm_eps, "1e-5", 1e-30, 1, "added to the mean square under the norm's root; where it is not given qwen3 has 1e-6", FIXED),
     SHAPE_REAL(rope_theta, "10000", 1, BIG, "base of the wavelengths of rotary positions", FIXED),
     SHAPE_REAL(rope_factor, "0", 0, BIG, "Llama 3's scaling of rotary positions: long wavelengths grow by this; 0 = none", FIXED),
     SHAPE_REAL(rope_low_freq_factor, "1", 0, BIG,

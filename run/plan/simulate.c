@@ -358,7 +358,7 @@ double simulate_least_s(const Config *c, DType act, int ranks, const Cluster *cl
     Simulated  grid = describe(c, ranks);
     double P = grid.mesh.size[AXIS_STAGE];
     double L = (double)shape.n_layer, C = (double)shape.n_embd, blocks = 6.0 * L * block_elements(shape);
-    double model = blocks + 6.0 * (double)shape.vocab_size * C + 6.0 * L * C * (double)c->batch.seq_len;
+    double model = blocks + 6.0 * (double)shape.vocab_size * C + 6.0 * L * (double)dim_size(DIM_Q, shape) * (double)c->batch.seq_len;
     double     again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0,
            best = later_of(cluster->product, cluster->attention);
     double busy = (model + again) * (double)c->batch.global_tokens / (ranks * matmul_flops(c, act, cluster) * best);

@@ -1,6 +1,6 @@
-/* test_llama.c - a whole model of kind llama against PyTorch's float64 record (test/ref/generate.py): heads that share
- * keys, positions scaled as Llama 3's, a head of its own; and against itself: other micro-batches, recomputation,
- * inference, tokens one by one.
+/* test_llama.c - whole models of kind llama and qwen3 against PyTorch's float64 records (test/ref/generate.py): heads that
+ * share keys, positions scaled as Llama 3's, a head of its own; heads with norms, wider together than the stream; and
+ * against themselves: other micro-batches, recomputation, inference, tokens one by one.
  */
 #include "test/ref/test.h"
 
@@ -11,6 +11,9 @@ enum { T = 40 };
     {.n_layer = 2, .n_head = 4, .n_embd = 48, .n_positions = T, .vocab_size = 389, .arch = ARCH_LLAMA,               \
      .tie_embeddings = tied, .n_kv_head = 2, .n_inner = 92, .norm_eps = 1e-5, .rope_theta = 10000, .rope_factor = 8, \
      .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_positions = 64}
+#define QWEN3_SHAPE                                                                                                 \
+    {.n_layer = 2, .n_head = 4, .n_embd = 48, .n_positions = T, .vocab_size = 389, .arch = ARCH_QWEN3,               \
+     .tie_embeddings = 1, .n_kv_head = 2, .n_inner = 92, .norm_eps = 1e-6, .rope_theta = 1e6, .head_dim = 16}
 static ModelShape  SHAPE = LLAMA_SHAPE(0);
 static const char *RECORDS = "test/ref/data/llama.rec";
 #include "test/model/curve_fixture.h"
@@ -20,11 +23,22 @@ static void test_curve(void **state) {
     follow_curve();
 }
 
-static void test_tied(void **state) {
+static int as_llama(void **state) {
+    (void)state;
+    SHAPE = (ModelShape)LLAMA_SHAPE(0), RECORDS = "test/ref/data/llama.rec";
+    return 0;
+}
+
+static int as_llama_tied(void **state) {
     (void)state;
     SHAPE = (ModelShape)LLAMA_SHAPE(1), RECORDS = "test/ref/data/llama_tied.rec";
-    follow_curve();
-    SHAPE = (ModelShape)LLAMA_SHAPE(0), RECORDS = "test/ref/data/llama.rec";
+    return 0;
+}
+
+static int as_qwen3(void **state) {
+    (void)state;
+    SHAPE = (ModelShape)QWEN3_SHAPE, RECORDS = "test/ref/data/qwen3.rec";
+    return 0;
 }
 
 static void test_recompute(void **state) {
@@ -79,10 +93,13 @@ static void test_bf16(void **state) {
 
 static int tests(void) {
     const struct CMUnitTest all[] = {
-        cmocka_unit_test(test_curve),         cmocka_unit_test(test_tied),     cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_sampling), cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_curve),         cmocka_unit_test(test_recompute), cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_sampling),      cmocka_unit_test(test_bf16),
     };
-    return cmocka_run_group_tests_name("llama", all, NULL, NULL);
+    const struct CMUnitTest tied[] = {cmocka_unit_test(test_curve)};
+    return cmocka_run_group_tests_name("llama", all, as_llama, NULL) +
+           cmocka_run_group_tests_name("llama, tied", tied, as_llama_tied, NULL) +
+           cmocka_run_group_tests_name("qwen3", all, as_qwen3, NULL);
 }
 
 int main(int argc, char **argv) {

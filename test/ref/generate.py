@@ -288,15 +288,22 @@ def final_records(w, p, name, numbers):
 
 KEYS, INNER, EPS, THETA, SCALING = 2, 92, 1e-5, 10000.0, (8.0, 1.0, 4.0, 64)  # factor, low, high, original positions
 LLAMA = 2, 4, 48, 389, 40, 4, 20
+HEAD, HEAD_NORMS = 12, False  # qwen3: heads of another size, with norms
+
+
+def as_qwen3():
+    global EPS, THETA, SCALING, HEAD, HEAD_NORMS
+    EPS, THETA, SCALING, HEAD, HEAD_NORMS = 1e-6, 1e6, None, 16, True
 
 
 def llama_shapes(tied):
     yield "model.embed_tokens.weight", (V, C)
-    kv = C // H * KEYS
+    q, kv = H * HEAD, KEYS * HEAD
+    norms = (("self_attn.q_norm", (HEAD,)), ("self_attn.k_norm", (HEAD,))) if HEAD_NORMS else ()
     for i in range(L):
-        for name, shape in (("input_layernorm", (C,)), ("self_attn.q_proj", (C, C)), ("self_attn.k_proj", (kv, C)), ("self_attn.v_proj", (kv, C)),
-                            ("self_attn.o_proj", (C, C)), ("post_attention_layernorm", (C,)), ("mlp.gate_proj", (INNER, C)),
-                            ("mlp.up_proj", (INNER, C)), ("mlp.down_proj", (C, INNER))):
+        for name, shape in (*norms, ("input_layernorm", (C,)), ("self_attn.q_proj", (q, C)), ("self_attn.k_proj", (kv, C)),
+                            ("self_attn.v_proj", (kv, C)), ("self_attn.o_proj", (C, q)), ("post_attention_layernorm", (C,)),
+                            ("mlp.gate_proj", (INNER, C)), ("mlp.up_proj", (INNER, C)), ("mlp.down_proj", (C, INNER))):
             yield f"model.layers.{i}.{name}.weight", shape
     if not tied:
         yield "lm_head.weight", (V, C)
@@ -305,8 +312,10 @@ def llama_shapes(tied):
 
 def llama_frequencies():
     """As transformers' rope_type llama3 scales them; rounded to fp32, as every implementation keeps them."""
-    D, (factor, low, high, original) = C // H, SCALING
-    plain = THETA ** (-torch.arange(0, D, 2).double() / D)
+    plain = THETA ** (-torch.arange(0, HEAD, 2).double() / HEAD)
+    if SCALING is None:
+        return plain.float().double()
+    factor, low, high, original = SCALING
     turns = original * plain / (2 * math.pi)
     share = ((turns - low) / (high - low)).clamp(0, 1)
     return ((1 - share) * plain / factor + share * plain).float().double()
@@ -323,17 +332,19 @@ def llama_loss(p, inputs, targets):
         return x @ p[name + ".weight"].T
 
     def turned(x):
-        return x * cos + torch.cat([-x[..., C // H // 2:], x[..., :C // H // 2]], 3) * sin
+        return x * cos + torch.cat([-x[..., HEAD // 2:], x[..., :HEAD // 2]], 3) * sin
 
     batch = inputs.shape[0]
     x = p["model.embed_tokens.weight"][inputs]
     for i in range(L):
         h = f"model.layers.{i}."
         y = norm(x, h + "input_layernorm")
-        q, k, v = (linear(y, h + f"self_attn.{n}_proj").reshape(batch, T, -1, C // H).transpose(1, 2) for n in "qkv")
+        q, k, v = (linear(y, h + f"self_attn.{n}_proj").reshape(batch, T, -1, HEAD).transpose(1, 2) for n in "qkv")
+        if HEAD_NORMS:
+            q, k = norm(q, h + "self_attn.q_norm"), norm(k, h + "self_attn.k_norm")
         k, v = (t.repeat_interleave(H // KEYS, 1) for t in (turned(k), v))
-        scores = (turned(q) @ k.transpose(2, 3) / math.sqrt(C // H)).masked_fill(torch.ones(T, T).tril() == 0, -math.inf)
-        x = x + linear((scores.softmax(3) @ v).transpose(1, 2).reshape(batch, T, C), h + "self_attn.o_proj")
+        scores = (turned(q) @ k.transpose(2, 3) / math.sqrt(HEAD)).masked_fill(torch.ones(T, T).tril() == 0, -math.inf)
+        x = x + linear((scores.softmax(3) @ v).transpose(1, 2).reshape(batch, T, H * HEAD), h + "self_attn.o_proj")
         y = norm(x, h + "post_attention_layernorm")
         x = x + linear(F.silu(linear(y, h + "mlp.gate_proj")) * linear(y, h + "mlp.up_proj"), h + "mlp.down_proj")
     head = p.get("lm_head.weight", p["model.embed_tokens.weight"])
@@ -415,3 +426,6 @@ if __name__ == "__main__":
     torch.manual_seed(2302)
     model_records("llama", lambda: llama_shapes(tied=False), llama_loss)
     model_records("llama_tied", lambda: llama_shapes(tied=True), llama_loss)
+    as_qwen3()
+    torch.manual_seed(2505)
+    model_records("qwen3", lambda: llama_shapes(tied=True), llama_loss)

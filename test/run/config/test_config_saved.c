@@ -10,6 +10,7 @@ static void test_presets(void **state) {
     static const struct { const char *name; int64_t parameters; } want[] = {
         {"gpt2-124m", 124439808}, {"gpt2-355m", 354823168}, {"gpt2-774m", 774030080}, {"gpt2-1558m", 1557611200},
         {"llama-160m", 162417408}, {"llama3-1b", 1235814400}, {"llama3-8b", 8030261248},
+        {"qwen3-0.6b", 596049920}, {"qwen3-1.7b", 1720574976}, {"qwen3-4b", 4022468096}, {"qwen3-8b", 8190735360},
     };
     for (size_t i = 0; i < COUNT(want); i++) {
         const Preset *p = preset_find(want[i].name);
