@@ -13,9 +13,9 @@
 #include "run/checkpoint/memory_copy.h"
 #include "run/config/schedule.h"
 #include "run/guard/signals.h"
-#include "run/run_folder.h"
-#include "run/sample.h"
-#include "run/verbs.h"
+#include "run/log/run_folder.h"
+#include "run/text/sample.h"
+#include "run/verbs/verbs.h"
 
 static const double DATA_LOOK_MS = 100.0, DATA_PATIENCE_MS = 10e3;
 
