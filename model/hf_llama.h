@@ -1,4 +1,5 @@
-/* hf_llama.h - config.json of a model of kind llama or qwen3, as LlamaForCausalLM and Qwen3ForCausalLM have it. For hf_gpt2.c, which chooses by kind. */
+/* hf_llama.h - config.json of the kinds llama and qwen3, as their classes in Hugging Face have it. For hf_gpt2.c, which
+ * chooses by kind. */
 #ifndef TRAIN_GPT_MODEL_HF_LLAMA_H
 #define TRAIN_GPT_MODEL_HF_LLAMA_H
 

@@ -178,27 +178,29 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
     rmsnorm_backward(r->s, r->dresidual, d.norm_w, nothing, dy, x.residual, w.norm_w, x.rstd);
 }
 
-#define TABLE(rows, from, type) {rows + from, sizeof rows / sizeof *rows - from, sizeof(type)}
-#define KIND(kind_name, block_from, act_from, final_from)  \
-    {                                                  \
-        .name = kind_name,                             \
-        .prefix = "",                                  \
-        .blocks = "model.layers",                      \
+#define COUNT_FROM(rows, from) (sizeof (rows) / sizeof *(rows) - (from))
+#define TABLE(rows, from, type) {(rows) + (from), COUNT_FROM(rows, from), sizeof(type)}
+/* Each table from its row of that number on. */
+#define KIND(kind_name, block_from, act_from, final_from)       \
+    {                                                           \
+        .name = kind_name,                                      \
+        .prefix = "",                                           \
+        .blocks = "model.layers",                               \
         .embedding = TABLE(EMBEDDING_ROWS, 0, EmbeddingParams), \
-        .block = TABLE(BLOCK_ROWS, block_from, BlockParams), \
-        .final = TABLE(FINAL_ROWS, final_from, FinalParams), \
-        .act = ACT_ROWS + act_from,                    \
-        .acts = sizeof ACT_ROWS / sizeof *ACT_ROWS - act_from, \
-        .act_bytes = sizeof(BlockActs),                \
-        .entry = ACT(residual),                        \
-        .mid = ACT(residual_mid),                      \
-        .forward = forward,                            \
-        .recompute = recompute,                        \
-        .backward = backward,                          \
-        .final_forward = final_forward,                \
-        .final_backward = final_backward,              \
-        .has_own_head = (final_from) == 0,             \
-        .has_rope = 1,                                 \
+        .block = TABLE(BLOCK_ROWS, block_from, BlockParams),    \
+        .final = TABLE(FINAL_ROWS, final_from, FinalParams),    \
+        .act = ACT_ROWS + (act_from),                           \
+        .acts = COUNT_FROM(ACT_ROWS, act_from),                 \
+        .act_bytes = sizeof(BlockActs),                         \
+        .entry = ACT(residual),                                 \
+        .mid = ACT(residual_mid),                               \
+        .forward = forward,                                     \
+        .recompute = recompute,                                 \
+        .backward = backward,                                   \
+        .final_forward = final_forward,                         \
+        .final_backward = final_backward,                       \
+        .has_own_head = (final_from) == 0,                      \
+        .has_rope = 1,                                          \
     }
 const BlockKind BLOCK_LLAMA = KIND("llama", HEAD_NORM_ROWS, HEAD_NORM_ACTS, 0);
 const BlockKind BLOCK_LLAMA_TIED = KIND("llama", HEAD_NORM_ROWS, HEAD_NORM_ACTS, 1);

@@ -69,7 +69,8 @@ static char *check_neighbours(const Config *c) {
     ModelShape s = c->model.shape;
     int64_t    t = c->parallel.tensor, C = s.n_embd;
     uint64_t   keys = (uint64_t)(dim_size(DIM_KV, s) / t) * (uint64_t)C, inner = (uint64_t)(dim_size(DIM_FC, s) / t) * (uint64_t)C;
-    int64_t    heads = s.head_dim ? 1 : 2 * s.n_head, unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN; /* widths that do, with whole heads */
+    int64_t    heads = s.head_dim ? 1 : 2 * s.n_head; /* a width of whole, even heads is a multiple of it */
+    int64_t    unit = heads / common_divisor(LAYOUT_ALIGN, heads) * LAYOUT_ALIGN;
     if (s.arch == ARCH_GPT2 || (keys % LAYOUT_ALIGN == 0 && inner % LAYOUT_ALIGN == 0)) return NULL;
     return sentence("model.n_embd = %" PRId64 " times the %s per tensor rank is %" PRIu64
                     ", which must be a multiple of %d with model.arch = \"%s\": model.n_embd = %" PRId64,
@@ -234,7 +235,8 @@ static void rule_grid(ConfigLoad *load, int ranks) {
                   "parallel.zero_stage", "parallel.deterministic", NULL};
     Keys pipeline = {"parallel.pipeline", "parallel.interleave", "model.n_layer", NULL};
     Keys balance = {"parallel.balance", "parallel.deterministic", "parallel.zero_stage", "parallel.pipeline", NULL};
-    Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "model.n_kv_head", "model.head_dim", "model.n_inner", "batch.seq_len", NULL},
+    Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "model.n_kv_head", "model.head_dim",
+                   "model.n_inner", "batch.seq_len", NULL},
          context = {"parallel.context", "batch.seq_len", NULL};
     Keys muon = {"optimizer.name", "parallel.tensor", "parallel.zero_stage", "parallel.replicas", "memory.offload",
                  "outer.server", "outer.send", NULL};
@@ -377,7 +379,8 @@ static void rule_heads(ConfigLoad *load) {
         faults_add(&load->faults, rule_where(load, keys), "model.n_embd = %" PRId64 " must be a multiple of model.n_head = %" PRId64
                    "; nearest valid widths: %s", C, H, values);
     } else if (shape_head_dim(c->model.shape) > 128 && strcmp(device_backend(), "cpu")) {
-        faults_add(&load->faults, rule_where(load, keys), "heads of %s = %" PRId64 " channels: more than 128 run on the CPU only (make BACKEND=cpu)",
+        faults_add(&load->faults, rule_where(load, keys),
+                   "heads of %s = %" PRId64 " channels: more than 128 run on the CPU only (make BACKEND=cpu)",
                    c->model.shape.head_dim ? "model.head_dim" : "model.n_embd / model.n_head", shape_head_dim(c->model.shape));
     }
 }

@@ -118,7 +118,8 @@ const Option OPTIONS[] = {
     SIZE(n_positions, NULL, 1, DIM, "positions the model knows: the longest sequence", .need = NEED_MODEL, FIXED, .example = "1024"),
     SIZE(vocab_size, NULL, 1, DIM, "token ids run from 0 to vocab_size-1", .need = NEED_MODEL, FIXED, .example = "50257"),
     {.key = "model.arch", .type = OPTION_CHOICE, .offset = FIELD(model.shape.arch, int), .fallback = "\"gpt2\"", .words = ARCH_WORDS,
-     .help = "gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; or qwen3: llama with a norm of each head of q and k; the keys below are of these two", FIXED},
+     .help = "gpt2; llama: RMSNorm, rotary positions, SwiGLU, shared keys, no biases; or qwen3: llama with a norm of each "
+             "head of q and k; the keys below are of these two", FIXED},
     SIZE(n_kv_head, "0", 0, DIM, "heads of keys and values, which the n_head query heads share; divides n_head; 0 = n_head", FIXED),
     SIZE(head_dim, "0", 0, DIM, "channels of a head; 0 = n_embd / n_head", FIXED),
     SIZE(n_inner, "0", 0, DIM, "width of the MLP; llama and qwen3 need one; 0 = 4 x n_embd (gpt2)", FIXED),

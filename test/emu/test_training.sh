@@ -12,9 +12,13 @@ SMALL="run.steps=6 model.n_head=2 model.n_embd=32 batch.global_tokens=80 checkpo
 
 TRAIN=$CPU train $SMALL run.dir="$WORK/cpu_fp32" > /dev/null
 TRAIN=$CPU train $SMALL run.dir="$WORK/cpu_bf16" precision=bf16 > /dev/null
-# A llama, with two heads that share keys.
+# A llama, with two heads that share keys; and a qwen3, whose heads are wider together than the stream.
 LLAMA="$SMALL model.arch=llama model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.n_inner=96 model.rope_factor=8 model.rope_original_positions=64"
-for precision in fp32 bf16; do TRAIN=$CPU train $LLAMA run.dir="$WORK/cpu_llama.$precision" precision=$precision > /dev/null; done
+QWEN3="$SMALL model.arch=qwen3 model.n_embd=64 model.n_head=4 model.n_kv_head=2 model.head_dim=32 model.n_inner=96"
+for precision in fp32 bf16; do
+    TRAIN=$CPU train $LLAMA run.dir="$WORK/cpu_llama.$precision" precision=$precision > /dev/null
+    TRAIN=$CPU train $QWEN3 run.dir="$WORK/cpu_qwen3.$precision" precision=$precision > /dev/null
+done
 # The same for the grids, whose tensor ranks want heads and whose context ranks want tiles of 64 tokens.
 GRID="$SMALL model.n_layer=4 model.n_head=4 run.steps=4 checkpoint.every=4 eval.every=4 batch.global_tokens=160"
 LONG="$GRID model.n_layer=1 model.n_positions=256 batch.seq_len=256 batch.global_tokens=512 eval.tokens=256 run.steps=2"
@@ -35,7 +39,10 @@ beside() {
 }
 ended() { [ "$(cat "$WORK/$1.status")" -eq "${2:-0}" ] || { head -20 "$WORK/$1.err"; return 1; }; }
 
-for precision in fp32 bf16; do beside llama.$precision 1 $LLAMA precision=$precision; done
+for precision in fp32 bf16; do
+    beside llama.$precision 1 $LLAMA precision=$precision
+    beside qwen3.$precision 1 $QWEN3 precision=$precision
+done
 for precision in fp32 bf16 fp16; do beside $precision 1 $SMALL precision=$precision; done
 beside tensor 2 $GRID precision=bf16 parallel.tensor=2 parallel.comm=nccl
 beside stages 2 $GRID precision=bf16 parallel.pipeline=2 parallel.interleave=2 parallel.comm=nccl
@@ -62,9 +69,9 @@ for run in fp32 fp32.nccl fp32.ring bf16 bf16.nccl fp16 fp16.nccl; do
     expect "$run trains" ended $run
     expect "$run: the CPU build's losses within $(allowed $precision)" same_losses "$WORK/$run" "$WORK/cpu_${precision/fp16/fp32}" "$(allowed $precision)"
 done
-for precision in fp32 bf16; do
-    expect "llama, $precision trains" ended llama.$precision
-    expect "llama, $precision: the CPU build's losses" same_losses "$WORK/llama.$precision" "$WORK/cpu_llama.$precision" "$(allowed $precision)"
+for run in llama.fp32 llama.bf16 qwen3.fp32 qwen3.bf16; do
+    expect "$run trains" ended $run
+    expect "$run: the CPU build's losses" same_losses "$WORK/$run" "$WORK/cpu_$run" "$(allowed ${run#*.})"
 done
 for run in tensor stages stages.ring tensor.stages tensor.slots context; do
     [ $run = context ] && like=cpu_long || like=cpu_grid

@@ -4,13 +4,16 @@
     check_hf.py rounded FOLDER EXPORTED DTYPE  EXPORTED is FOLDER as transformers itself rounds it: the same bits, the same logits
     check_hf.py make WORK                      models of transformers in WORK/sharded, /bf16, /quirks (a stored head and masks, no prefix)
                                                and /untied (a head of its own)
+    check_hf.py make_kinds WORK                models of other classes, of released shapes but for layers and words: WORK/llama and
+                                               /qwen3, and a small /llama-heads, whose heads are wider together than the stream
 """
 import os
 import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM)
 
 TOKENS = [116, 104, 101, 32, 113, 117, 105, 99, 107, 0, 255]
 
@@ -20,7 +23,7 @@ def load(folder, **how):
     model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, local_files_only=True, **how)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         assert not info.get(kind), f"{kind}: {info[kind]}"
-    assert isinstance(model, GPT2LMHeadModel)
+    assert isinstance(model, (GPT2LMHeadModel, LlamaForCausalLM, Qwen3ForCausalLM))
     return model.eval()
 
 
@@ -67,5 +70,21 @@ def make(work):
         assert os.path.exists(f"{work}/{folder}/model.safetensors.index.json"), folder
 
 
+def make_kinds(work):
+    torch.manual_seed(6)
+    common = dict(vocab_size=300, max_position_embeddings=40, num_hidden_layers=1, initializer_range=0.1, bos_token_id=None, eos_token_id=None)
+    scaling = dict(rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
+    llama = LlamaConfig(hidden_size=2048, intermediate_size=8192, num_attention_heads=32, num_key_value_heads=8, rms_norm_eps=1e-5,
+                        rope_theta=500000.0, rope_scaling=scaling, tie_word_embeddings=True, **common)
+    heads = LlamaConfig(hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=40, **common)
+    qwen3 = Qwen3Config(hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128,
+                        rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True, **common)
+    for name, model in (("llama", LlamaForCausalLM(llama)), ("llama-heads", LlamaForCausalLM(heads)), ("qwen3", Qwen3ForCausalLM(qwen3))):
+        for key, weight in model.named_parameters():
+            if "norm" in key:
+                torch.nn.init.uniform_(weight, 0.5, 1.5)
+        model.save_pretrained(f"{work}/{name}", max_shard_size="40MB" if name == "qwen3" else "5GB")
+
+
 if __name__ == "__main__":
-    {"logits": logits, "rounded": rounded, "make": make}[sys.argv[1]](*sys.argv[2:])
+    {"logits": logits, "rounded": rounded, "make": make, "make_kinds": make_kinds}[sys.argv[1]](*sys.argv[2:])

@@ -32,16 +32,22 @@ same() {
 }
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error HF_HUB_DISABLE_PROGRESS_BARS=1
 
+# said NAME FOLDER: the same greedy text.
+said() {
+    "$TRAIN" sample "$2" prompt="the quick" temperature=0 tokens=31 > "$WORK/ours" 2> "$WORK/log" &&
+        "$PYTHON" test/interop/check_sample.py "$2" 31 "the quick" > "$WORK/theirs" 2>> "$WORK/log" &&
+        cmp "$WORK/ours" "$WORK/theirs"
+    ok $? "and the same greedy text${1:+: $1}"
+}
+
 for grid in "1" "4 model.n_head=2 model.n_embd=32 parallel.tensor=2 parallel.pipeline=2"; do
     # shellcheck disable=SC2086
     train_ranks $grid run.dir="$WORK/${grid%% *}" optimizer.learning_rate=5e-3 > "$WORK/log" 2>&1 || { tail "$WORK/log"; exit 1; }
     folder=$WORK/${grid%% *}/checkpoints/step_00000012
     same "a checkpoint of ${grid%% *} rank(s)" "$folder"
-    "$TRAIN" sample "$folder" prompt="the quick" temperature=0 tokens=31 > "$WORK/ours" 2> "$WORK/log" &&
-        "$PYTHON" test/interop/check_sample.py "$folder" 31 "the quick" > "$WORK/theirs" 2>> "$WORK/log" &&
-        cmp "$WORK/ours" "$WORK/theirs"
-    ok $? "and the same greedy text"
+    said "" "$folder"
 done
+. "$(dirname "$0")/check_hf_kinds.sh"
 
 # Our exports there.
 for form in "fp32 float32" "bf16 bfloat16" "fp16 float16" "fp32 float32 shard_bytes=60000" "bf16 bfloat16 shard_bytes=30000"; do

@@ -2,9 +2,9 @@
 import sys
 
 import torch
-from transformers import GPT2LMHeadModel
+from transformers import AutoModelForCausalLM
 
-model = GPT2LMHeadModel.from_pretrained(sys.argv[1], local_files_only=True).eval()
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], local_files_only=True).eval()
 prompt = torch.tensor([list(sys.argv[3].encode())])
 with torch.no_grad():
     ids = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=int(sys.argv[2]),

@@ -80,13 +80,15 @@ static void test_sampling(void **state) {
     model_destroy(whole);
 }
 
-/* bf16: the bounds that test_gpt.c derives, with as many rounded values on the longest path. */
+/* bf16: the bounds that test_gpt.c derives, with as many rounded values on the longest path. In each of two blocks the
+ * norms of qwen3's heads round one more and a weight, forward and backward. */
 static void test_bf16(void **state) {
     (void)state;
     Model *m = model_create(BF16, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
+    double rounded = SHAPE.arch == ARCH_QWEN3 ? 70.0 + 2 * 4 : 70.0;
     double u = 0.42 * 0x1p-8, loss = gradients(m, 0, 2), worst = worst_row(m, m->shards->grads, "grad", 0);
-    print_message("bf16 step 1: worst gradient %.2e of %.2e\n", worst, u * sqrt(70.0));
-    assert_true(worst <= u * sqrt(70.0));
+    print_message("bf16 step 1: worst gradient %.2e of %.2e\n", worst, u * sqrt(rounded));
+    assert_true(worst <= u * sqrt(rounded));
     assert_true(fabs(loss - record_value(record_find(&m->records, "loss"), 0)) <= 4.0 * u * sqrt(35.0) / sqrt(160.0));
     model_destroy(m);
 }

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/lib/tiny.sh"
 for config in configs/*.json; do
     [ "$config" = configs/train_gpt.schema.json ] && continue
-    ranks=1 memory=; case $config in *gpt2-*) ranks=8 memory=memory=80GiB ;; esac
+    ranks=1 memory=; case $config in *gpt2-* | *llama-* | *qwen3-*) ranks=8 memory=memory=80GiB ;; esac
     stem=$(basename "$config" .json)
     sed -E "s#datasets/#$WORK/none/#g" "$config" > "$WORK/$stem.json"
     expect "check $stem" eval '"$TRAIN" check "$WORK/$stem.json" ranks=$ranks > "$WORK/out" 2> "$WORK/err" && [ ! -s "$WORK/err" ]'

@@ -4,11 +4,13 @@ CLASS=Qwen3ForCausalLM NAME='"model.layers.1.self_attn.k_norm.weight":{"dtype":"
 . "$(dirname "${BASH_SOURCE[0]}")/lib/kind.sh"
 expect "plan names it" plan_says 'qwen3, 2 heads of keys, inner width 96, 2 layers, 4 heads of 24'
 expect "plan counts it" plan_says 'parameters   106912'
+expect "plan counts attention's FLOPs by its heads" plan_says 'compute +589 kFLOP a token'
 
 FROM="model.init_from=$(last run) run.dir=$WORK/x"
 # shellcheck disable=SC2086
 from() { mine $FROM "$@"; }
 expect "other weights: heads of another size" exits 65 'model.n_head = 4, ours 2' from model.n_head=2 model.n_kv_head=1 model.head_dim=48
+expect "other weights: heads of the plain size" exits 65 'model.head_dim = 24, ours 16' from model.head_dim=0
 expect "other weights: epsilon" exits 65 'model.norm_eps = 1e-06, ours 1e-05' from model.norm_eps=1e-5
 expect "other weights: llama takes none of qwen3" exits 65 'model_type is .*qwen3.*model.arch is llama' from model.arch=llama
 sed -i 's/"use_sliding_window": false/"use_sliding_window": true/' "$(last from | sed s/12$/01/)/config.json"
