@@ -159,9 +159,9 @@ typedef struct {
 /* AdamW, Loshchilov & Hutter, arXiv:1711.05101; g = grad_scale * grad:
  *   m = beta1 m + (1-beta1) g      v = beta2 v + (1-beta2) g^2
  *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ),   decay = weight_decay or 0
- * of a list of spans in one pass, each of any n, all of one act type.
+ * of a list of spans in one pass, each of any n, all of one act type. A span of a `rate` has lr times it and decay / it; 0 counts as 1.
  *   master, m, v [n] f32 in/out   grad [n] f32 in   working [n] act out: p rounded; when it is F32 it is the master itself             */
-typedef struct { Tensor master, m, v, working, grad; int decays; } AdamWSpan;
+typedef struct { Tensor master, m, v, working, grad; int decays; float rate; } AdamWSpan;
 void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float grad_scale);
 /* The same of one span whose tensors lie in host memory, on this process' cores, at once: the CPU build's bits. working
  * may lie apart from an F32 master, and is then left alone. */

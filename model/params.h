@@ -25,6 +25,8 @@ typedef struct {
     double  norm_eps, rope_theta;
     double  rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* Llama 3's scaling; rope_factor 0: none */
     int64_t rope_original_positions;
+    int64_t mup_base_n_embd, mup_base_head_dim; /* model/mup.h; 0: no µP; 0: heads of the base have this model's size */
+    double  init_std;          /* of first weights; 0: 0.02                                       */
 } ModelShape;
 
 #define GPT2_SHAPE(layers, heads, width, positions, vocabulary) \
@@ -34,8 +36,8 @@ static inline int64_t shape_kv_heads(ModelShape s) { return s.n_kv_head ? s.n_kv
 
 /* A row's dimensions in symbols: V vocabulary, P positions, C = n_embd, KV = columns of keys, QKV = C + 2 KV, FC = n_inner. */
 typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_KV, DIM_QKV, DIM_FC } Dim;
-/* N(0, 0.02); INIT_RESIDUAL, of the projections that join the residual stream, N(0, 0.02 / sqrt(2 n_layer)): Radford et
- * al. 2019. */
+/* N(0, std), std = 0.02 unless init_std says otherwise; INIT_RESIDUAL, of the projections that join the residual stream,
+ * N(0, std / sqrt(2 n_layer)): Radford et al. 2019. Both by the factors of model/mup.h. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
 typedef struct {
     const char *name;   /* in files, after the prefix of its place: "attn.c_attn.weight" */

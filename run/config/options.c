@@ -18,18 +18,24 @@
 #define DIM   2147483647.0       /* token ids and dimensions are 32-bit */
 #define BIG   1e30               /* stays finite as fp32 */
 
-#define ROPE_PLAIN 0, 1, 4, 8192 /* as the options' defaults */
+#define LLAMA_SHAPE(layers, heads, keys, width, inner, positions, vocabulary, tied, eps, theta, factor) \
+    {.n_layer = layers, .n_head = heads, .n_embd = width, .n_positions = positions, .vocab_size = vocabulary, .arch = ARCH_LLAMA, \
+     .tie_embeddings = tied, .n_kv_head = keys, .n_inner = inner, .norm_eps = eps, .rope_theta = theta,             \
+     .rope_factor = factor, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_positions = 8192}
 static const Preset PRESETS[] = { /* Radford et al. 2019; the sizes as published on Hugging Face */
     {"gpt2-124m", GPT2_SHAPE(12, 12, 768, 1024, 50257)},
     {"gpt2-355m", GPT2_SHAPE(24, 16, 1024, 1024, 50257)},
     {"gpt2-774m", GPT2_SHAPE(36, 20, 1280, 1024, 50257)},
     {"gpt2-1558m", GPT2_SHAPE(48, 25, 1600, 1024, 50257)},
-    {"llama-160m", {12, 12, 768, 2048, 32000, ARCH_LLAMA, 0, 12, 3072, 1e-6, 10000, ROPE_PLAIN}},            /* JackFram's            */
-    {"llama3-1b", {16, 32, 2048, 131072, 128256, ARCH_LLAMA, 1, 8, 8192, 1e-5, 500000, 32, 1, 4, 8192}},     /* Llama 3.2             */
-    {"llama3-8b", {32, 32, 4096, 8192, 128256, ARCH_LLAMA, 0, 8, 14336, 1e-5, 500000, ROPE_PLAIN}},          /* Grattafiori et al. 2024 */
+    {"llama-160m", LLAMA_SHAPE(12, 12, 12, 768, 3072, 2048, 32000, 0, 1e-6, 10000, 0)},        /* JackFram's              */
+    {"llama3-1b", LLAMA_SHAPE(16, 32, 8, 2048, 8192, 131072, 128256, 1, 1e-5, 500000, 32)},     /* Llama 3.2               */
+    {"llama3-8b", LLAMA_SHAPE(32, 32, 8, 4096, 14336, 8192, 128256, 0, 1e-5, 500000, 0)},       /* Grattafiori et al. 2024 */
+    {"llama3-70b", LLAMA_SHAPE(80, 64, 8, 8192, 28672, 8192, 128256, 0, 1e-5, 500000, 0)},
+    {"llama3-405b", LLAMA_SHAPE(126, 128, 8, 16384, 53248, 8192, 128256, 0, 1e-5, 500000, 0)},
 };
 
-static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b", NULL};
+static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b",
+                                             "llama3-70b", "llama3-405b", NULL};
 static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", NULL};
 static const char *const RESUME_WORDS[]    = {[RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must", NULL};
 static const char *const NONFINITE_WORDS[] =
@@ -116,8 +122,13 @@ const Option OPTIONS[] = {
                "wavelengths longer than rope_original_positions / this grow by all of rope_factor", FIXED),
     SHAPE_REAL(rope_high_freq_factor, "4", 0, BIG, "those shorter than rope_original_positions / this stay", FIXED),
     SIZE(rope_original_positions, "8192", 1, DIM, "positions the model knew before they were scaled", FIXED),
+    SIZE(mup_base_n_embd, "0", 0, DIM, "muP: the width at which the learning rate was found; rates and first weights of n_embd follow; 0 = none", FIXED),
+    SIZE(mup_base_head_dim, "0", 0, DIM, "muP: the size of a head of the model of that width; 0 = n_embd / n_head, as here", FIXED),
     TEXT(model.init_from, "\"\"", 0, 4095,
          "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
+
+    REAL(init.std, "0.02", 1e-30, 1,
+         "standard deviation of first weights; of projections into the residual stream 1/sqrt(2 n_layer) of it", FIXED),
 
     SOURCES(data.train, NULL, 1,
             "a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens}", REQUIRED, .example = "'datasets/my/train_*.bin'"),
@@ -222,7 +233,7 @@ const Option *option_find(const char *key) {
 }
 
 const char *option_section(int k) {
-    static const char *const sections[] = {"run", "model", "data", "batch", "optimizer", "schedule", "parallel", "outer", "memory",
+    static const char *const sections[] = {"run", "model", "init", "data", "batch", "optimizer", "schedule", "parallel", "outer", "memory",
                                            "checkpoint", "eval", "sample", "log", NULL};
     return sections[k];
 }
