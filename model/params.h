@@ -26,6 +26,8 @@ typedef struct {
     double  rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* Llama 3's scaling; rope_factor 0: none */
     int64_t rope_original_positions;
     int64_t mup_base_n_embd, mup_base_head_dim; /* model/mup.h; 0: no µP; 0: heads of the base have this model's size */
+    double  logit_softcap;     /* logits become c tanh(logit / c); 0: they stay                   */
+    double  z_loss;            /* of training's gradients, not of the loss: layers.h, LossTerms   */
     double  init_std;          /* of first weights; 0: 0.02                                       */
 } ModelShape;
 

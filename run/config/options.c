@@ -124,6 +124,9 @@ const Option OPTIONS[] = {
     SIZE(rope_original_positions, "8192", 1, DIM, "positions the model knew before they were scaled", FIXED),
     SIZE(mup_base_n_embd, "0", 0, DIM, "muP: the width at which the learning rate was found; rates and first weights of n_embd follow; 0 = none", FIXED),
     SIZE(mup_base_head_dim, "0", 0, DIM, "muP: the size of a head of the model of that width; 0 = n_embd / n_head, as here", FIXED),
+    SHAPE_REAL(logit_softcap, "0", 0, BIG, "soft cap c of the logits, which become c x tanh(logit / c); Gemma 2 has 30; 0 = none", FIXED),
+    SHAPE_REAL(z_loss, "0", 0, 1,
+               "z: training adds z x (log of the softmax denominator)^2 to each token's loss; losses are told without it; PaLM has 1e-4", FIXED),
     TEXT(model.init_from, "\"\"", 0, 4095,
          "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
 

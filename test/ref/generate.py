@@ -190,6 +190,19 @@ def head_records():
     w.put("attention.y", y), w.put("attention.lse", scores.logsumexp(3).reshape(B * H, T)), w.put("attention.dqkv", qkv.grad)
 
 
+def loss_records():
+    """Cross entropy behind a soft cap; the gradient with the z-loss."""
+    torch.manual_seed(2408)
+    w = Writer("loss")
+    n, V, softcap, z = 5, 61, 5.0, 0.0078125
+    logits, targets = leaf(exact(n, V, scale=6.0)), torch.randint(0, V, (n,))
+    y = softcap * torch.tanh(logits / softcap)
+    losses = F.cross_entropy(y, targets, reduction="none")
+    (losses + z * y.logsumexp(1) ** 2).sum().backward()
+    w.put("loss.logits", logits, "float32"), w.put("loss.targets", targets, "int32"), w.put("loss.terms", [softcap, z], "float64")
+    w.put("loss.loss", losses), w.put("loss.dlogits", logits.grad)
+
+
 # --- the model ----------------------------------------------------------------------------------------------------------------------
 
 L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # of gpt.rec
@@ -446,3 +459,4 @@ if __name__ == "__main__":
     llama = model_records("llama", lambda: llama_shapes(tied=False), llama_loss)
     model_records("llama_tied", lambda: llama_shapes(tied=True), llama_loss)
     mup_records("mup_llama", *llama, llama_loss)
+    loss_records()
