@@ -9,6 +9,7 @@
 #include "core/json.h"
 #include "core/json_text.h"
 #include "model/hf_gpt2.h"
+#include "model/hf_softcap.h"
 
 int hf_llama_text(ModelShape g, const char *end, const char *dtype, char *text) {
     char scaling[240] = "null";
@@ -23,10 +24,10 @@ int hf_llama_text(ModelShape g, const char *end, const char *dtype, char *text) 
         ",\n  \"num_hidden_layers\": %" PRId64 ",\n  \"num_attention_heads\": %" PRId64 ",\n  \"num_key_value_heads\": %" PRId64
         ",\n  \"head_dim\": %" PRId64 ",\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": %.15g,\n  \"rope_theta\": %.15g,\n"
         "  \"rope_scaling\": %s,\n  \"attention_bias\": false,\n  \"mlp_bias\": false,\n  \"attention_dropout\": 0.0,\n"
-        "  \"initializer_range\": 0.02,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": %s,\n"
+        "  \"initializer_range\": %.15g,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": %s,\n"
         "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
         g.vocab_size, g.n_positions, g.n_embd, dim_size(DIM_FC, g), g.n_layer, g.n_head, shape_kv_heads(g), g.n_embd / g.n_head,
-        g.norm_eps, g.rope_theta, scaling, end, end, g.tie_embeddings ? "true" : "false", dtype, dtype);
+        g.norm_eps, g.rope_theta, scaling, shape_init_std(g), end, end, g.tie_embeddings ? "true" : "false", dtype, dtype);
 }
 
 /* --- read --------------------------------------------------------------------------------------------------------- */
@@ -105,7 +106,7 @@ static int differ(double a, double b) { return fabs(a - b) > 1e-6 * fabs(b); }
 
 void hf_llama_expect(const cJSON *config, const char *path, ModelShape ours) {
     const cJSON *type = json_member(config, "model_type");
-    if (type && !hf_is_word(type, "llama")) hf_refuse_key(path, type, "model.arch is llama");
+    if (type && !hf_is_type(config, "llama")) hf_refuse_key(path, type, "model.arch is llama");
     ModelShape theirs = hf_llama_shape(config, path);
     struct { const char *key; double theirs, ours; } of[] = {
         {"model.n_head", (double)theirs.n_head, (double)ours.n_head},

@@ -34,6 +34,7 @@ typedef struct {
 #define GPT2_SHAPE(layers, heads, width, positions, vocabulary) \
     {.n_layer = layers, .n_head = heads, .n_embd = width, .n_positions = positions, .vocab_size = vocabulary}
 
+static inline double  shape_init_std(ModelShape s) { return s.init_std > 0.0 ? s.init_std : 0.02; }
 static inline int64_t shape_kv_heads(ModelShape s) { return s.n_kv_head ? s.n_kv_head : s.n_head; }
 
 /* A row's dimensions in symbols: V vocabulary, P positions, C = n_embd, KV = columns of keys, QKV = C + 2 KV, FC = n_inner. */
