@@ -2,6 +2,7 @@
 #include <inttypes.h>
 
 #include "model/block.h"
+#include "model/mup.h"
 #include "run/config/config_load.h"
 
 /* A fault about the key: rules that need it are skipped from here on. */
@@ -61,10 +62,21 @@ static void rules_of_llama(ConfigLoad *load, ModelShape s) {
     rules_of_scaling(load, s);
 }
 
+static void rules_of_mup(ConfigLoad *load, ModelShape s) {
+    if (s.mup_base_head_dim == 0) return;
+    if (s.mup_base_n_embd == 0)
+        REFUSE(load, "model.mup_base_head_dim", "model.mup_base_head_dim = %" PRId64 " is of muP: give model.mup_base_n_embd, too, the width of "
+               "the model whose heads have that size, or leave it out", s.mup_base_head_dim);
+    else if (s.n_head > 0 && s.mup_base_head_dim != shape_head_dim(s) && !mup_knows_attention(s))
+        REFUSE(load, "model.mup_base_head_dim", "model.mup_base_head_dim = %" PRId64 ": the heads of this model.arch must have that size, "
+               "not %" PRId64, s.mup_base_head_dim, shape_head_dim(s));
+}
+
 void rules_of_model(ConfigLoad *load) {
     ModelShape s = load->config->model.shape;
     Keys       sizes = {"model.arch", "model.n_head", "model.n_embd", "model.head_dim", NULL};
     if (!rule_usable(load, sizes)) return;
     if (s.arch == ARCH_GPT2) rules_of_gpt2(load, s);
     else rules_of_llama(load, s);
+    rules_of_mup(load, s);
 }

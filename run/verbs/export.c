@@ -19,6 +19,7 @@
 #include "core/json.h"
 #include "core/terminal.h"
 #include "core/tensor.h"
+#include "model/hf_softcap.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/checkpoint/weights_file.h"
 #include "run/checkpoint/weights_index.h"
@@ -220,6 +221,10 @@ static char *write_config(const Export *e) {
     if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &json, &fault))
         give_up(e, EXIT_DATA, "%s:%d:%d: %s", path.text, fault.at.line, fault.at.column, fault.text);
     free(text);
+    double cap = hf_softcap_of(json.root, path.text);
+    if (cap != 0.0)
+        give_up(e, EXIT_DATA, "%s: model.logit_softcap = %.9g: no class of transformers for this model caps its logits; sample and eval do, from "
+                "the checkpoint", e->checkpoint.text, cap);
     for (int i = 0; i < 2; i++) {
         cJSON_DeleteItemFromObjectCaseSensitive(json.root, keys[i]);
         cJSON_AddStringToObject(json.root, keys[i], e->stored->name);
