@@ -38,6 +38,7 @@ typedef struct {            /* one row of the parameter table */
     int64_t pad;            /* CUT_VOCABULARY: rows in memory are a multiple, on each tensor rank; else unused */
     float   init_mean;      /* init: N(init_mean, init_std^2)              */
     float   init_std;
+    float   rate, muon_rate; /* of the optimizer's learning rate: factors, AdamW's and Muon's */
     ParamGroup group;
     size_t  field;          /* offset of its Tensor in its bucket's view (model/params.h) */
     int     bucket;         /* rows of a bucket are neighbours, buckets ascend */

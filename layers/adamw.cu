@@ -6,7 +6,7 @@
 #include "layers/contracts.h"
 #include "layers/layers.h"
 
-enum { THREADS = 256, MOST_PIECES = 64 /* of a launch: its parameters are 4 KiB at most */ };
+enum { THREADS = 256, MOST_PIECES = 60 /* of a launch: its parameters are 4 KiB at most */ };
 
 /* A piece of one launch. Blocks work on it from first_block up to that of the next piece. */
 template <typename T> struct Piece {
@@ -14,7 +14,7 @@ template <typename T> struct Piece {
     T           *working;
     const float *grad;
     int64_t      n;
-    float        decay;
+    SpanFactors  own;
     unsigned     first_block;
 };
 template <typename T> struct Pieces {
@@ -23,12 +23,12 @@ template <typename T> struct Pieces {
     unsigned blocks;
 };
 
-DEVICE void adamw_element(float &p, float &m, float &v, float grad, float decay, const Factors &f) {
+DEVICE void adamw_element(float &p, float &m, float &v, float grad, SpanFactors own, const Factors &f) {
     float g = grad * f.grad_scale;
     m = fmaf(f.beta1, m, f.one_minus_beta1 * g);
     v = fmaf(f.beta2, v, f.one_minus_beta2 * (g * g));
-    float step = fmaf(decay, p, m * f.m_correction / (sqrtf(v * f.v_correction) + f.eps));
-    p = fmaf(-f.learning_rate, step, p);
+    float step = fmaf(own.decay, p, m * f.m_correction / (sqrtf(v * f.v_correction) + f.eps));
+    p = fmaf(-own.learning_rate, step, p);
 }
 
 /* Which piece a block works on: the last that begins at it or before. */
@@ -50,7 +50,7 @@ template <typename T, int W> KERNEL adamw_kernel(const __grid_constant__ Pieces<
     if (i >= k.n) return;
     Pack<float, W> p4 = pack_load_part<float, W>(k.master + i, k.n - i), m4 = pack_load_part<float, W>(k.m + i, k.n - i);
     Pack<float, W> v4 = pack_load_part<float, W>(k.v + i, k.n - i), g4 = pack_load_part<float, W>(k.grad + i, k.n - i);
-    for (int j = 0; j < W; j++) adamw_element(p4.v[j], m4.v[j], v4.v[j], g4.v[j], k.decay, f);
+    for (int j = 0; j < W; j++) adamw_element(p4.v[j], m4.v[j], v4.v[j], g4.v[j], k.own, f);
     pack_store_part(k.master + i, p4, k.n - i);
     pack_store_part(k.m + i, m4, k.n - i);
     pack_store_part(k.v + i, v4, k.n - i);
@@ -61,21 +61,21 @@ static bool piece_fits(const AdamWSpan &p) {
     return packs_fit(PACK_BYTES, {p.master.data, p.m.data, p.v.data, p.working.data, p.grad.data});
 }
 
-template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSpan &p, float decay) {
+template <typename T, int W> static void add_piece(Pieces<T> *all, const AdamWSpan &p, AdamW h) {
     int64_t n = p.master.dim[0];
     if (n == 0) return;
     all->piece[all->count++] = {ptr<float>(p.master), ptr<float>(p.m), ptr<float>(p.v), ptr<T>(p.working), ptr<float>(p.grad), n,
-                                p.decays ? decay : 0.0f, all->blocks};
+                                adamw_span_factors(&p, h), all->blocks};
     all->blocks += (unsigned)blocks_for(n, THREADS * W);
 }
 
 /* Updates as many pieces as one launch takes: neighbours, all aligned to packs or all not. Returns their number. */
-template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *piece, int pieces, Factors f, float decay) {
+template <typename T, int W> static int update_some(Stream *s, const AdamWSpan *piece, int pieces, Factors f, AdamW h) {
     Pieces<T> all = {};
     int       taken = 0;
     bool      fit = piece_fits(piece[0]);
     while (taken < pieces && all.count < MOST_PIECES && piece_fits(piece[taken]) == fit)
-        add_piece<T, W>(&all, piece[taken++], decay);
+        add_piece<T, W>(&all, piece[taken++], h);
     if (all.blocks > 0) LAUNCH((adamw_kernel<T, W>), all.blocks, THREADS, 0, s, all, f);
     return taken;
 }
@@ -88,6 +88,6 @@ void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float gr
         CHECK(rest->working.type == span->working.type, "spans of %s and %s", dtype_name(span->working.type),
               dtype_name(rest->working.type));
         DISPATCH_ACT(rest->working.type, T, DISPATCH_PACK(float, piece_fits(*rest), W,
-            (done += update_some<T, W>(s, rest, spans - done, f, (float)h.weight_decay))));
+            (done += update_some<T, W>(s, rest, spans - done, f, h))));
     }
 }

@@ -10,8 +10,15 @@ typedef struct { /* the formula's constants, rounded once from float64 */
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float grad_scale;
     float m_correction, v_correction; /* 1/(1-beta1^t), 1/(1-beta2^t) */
-    float learning_rate, eps, decay;  /* 0 for a piece that does not decay */
+    float learning_rate, eps, decay;  /* of a span: SpanFactors */
 } Factors;
+
+/* A span's own learning rate, and its decay: their product is the same for every rate. */
+typedef struct { float learning_rate, decay; } SpanFactors;
+static inline SpanFactors adamw_span_factors(const AdamWSpan *span, AdamW h) {
+    double rate = span->rate > 0.0f ? (double)span->rate : 1.0;
+    return (SpanFactors){(float)(h.learning_rate * rate), span->decays ? (float)(h.weight_decay / rate) : 0.0f};
+}
 
 static inline Factors adamw_factors(AdamW h, float grad_scale) {
     Factors f;

@@ -13,10 +13,11 @@ SIMD_DISPATCH(void, adamw_block,
               (type, master, m, v, working, grad, f, elems))
 
 void adamw_update_host(AdamWSpan span, AdamW h, float grad_scale) {
-    Factors f = adamw_factors(h, grad_scale);
+    Factors     f = adamw_factors(h, grad_scale);
+    SpanFactors own = adamw_span_factors(&span, h);
     int64_t n = span.master.dim[0];
     DType   act = span.working.type;
-    if (!span.decays) f.decay = 0.0f;
+    f.learning_rate = own.learning_rate, f.decay = own.decay;
     float       *p0 = (float *)span.master.data, *m0 = (float *)span.m.data, *v0 = (float *)span.v.data;
     uint16_t    *w0 = (uint16_t *)span.working.data; /* where it has 16 bits */
     const float *g0 = (const float *)span.grad.data;

@@ -10,16 +10,17 @@ typedef struct { float max; double sum; } Softmax; /* softmax[v] = exp(x[v] - ma
 
 #define SIMD_FILE "layers/classifier_simd.h"
 #include "core/simd_each.h"
-SIMD_DISPATCH(void, loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V), (type, loss, row, target, V))
-SIMD_DISPATCH(void, grad_row, (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, float scale),
-              (type, loss, row, target, V, stride, scale))
+SIMD_DISPATCH(void, loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms),
+              (type, loss, row, target, V, terms))
+SIMD_DISPATCH(void, grad_row, (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, LossTerms terms, float scale),
+              (type, loss, row, target, V, stride, terms, scale))
 
-SIMD_DISPATCH(void, part_most, (DType type, float *most, const void *row, int64_t V), (type, most, row, V))
-SIMD_DISPATCH(void, part_sums, (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most),
-              (type, sum, at_target, row, target, V, most))
+SIMD_DISPATCH(void, part_most, (DType type, float *most, const void *row, int64_t V, LossTerms terms), (type, most, row, V, terms))
+SIMD_DISPATCH(void, part_sums, (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most, LossTerms terms),
+              (type, sum, at_target, row, target, V, most, terms))
 SIMD_DISPATCH(void, part_gradient,
-              (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, float scale),
-              (type, row, target, V, stride, most, sum, scale))
+              (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, LossTerms terms, float scale),
+              (type, row, target, V, stride, most, sum, terms, scale))
 
 static void expect_targets(Tensor targets, int64_t V) {
     const int32_t *target = (const int32_t *)targets.data;
@@ -31,23 +32,23 @@ static void *logits_row(Tensor logits, int64_t i) {
     return (char *)logits.data + (size_t)(i * logits.dim[1]) * dtype_bytes(logits.type);
 }
 
-void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V) {
+void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms) {
     EXPECT_ACT(logits);
     if (classifier_contract(s, loss, logits, targets, V, 0)) return;
     expect_targets(targets, V);
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
-        loss_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V);
+        loss_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, terms);
 }
 
-void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, float scale) {
+void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale) {
     EXPECT_ACT(logits);
     if (classifier_contract(s, loss, logits, targets, V, 1)) return;
     expect_targets(targets, V);
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
         grad_row(logits.type, (float *)loss.data + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V,
-                 logits.dim[1], scale);
+                 logits.dim[1], terms, scale);
 }
 
 /* --- a row of several ranks --------------------------------------------------------------------------------------- */
@@ -61,14 +62,14 @@ static void expect_part_targets(Tensor targets, int64_t V, int64_t columns) {
               (long long)columns);
 }
 
-void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V) {
+void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, LossTerms terms) {
     EXPECT_ACT(logits);
     if (classifier_part_most_contract(s, most, logits, V)) return;
     #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < logits.dim[0]; i++) part_most(logits.type, (float *)most.data + i, logits_row(logits, i), V);
+    for (int64_t i = 0; i < logits.dim[0]; i++) part_most(logits.type, (float *)most.data + i, logits_row(logits, i), V, terms);
 }
 
-void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most) {
+void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most, LossTerms terms) {
     EXPECT_ACT(logits);
     if (classifier_part_contract(s, "classifier_part_sums", logits, targets, V, most, sums, 1.0)) return;
     expect_part_targets(targets, V, logits.dim[1]);
@@ -76,10 +77,11 @@ void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets,
     #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < logits.dim[0]; i++)
         part_sums(logits.type, sum + i, at_target + i, logits_row(logits, i), ((const int32_t *)targets.data)[i], V,
-                  ((const float *)most.data)[i]);
+                  ((const float *)most.data)[i], terms);
 }
 
-void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, float scale) {
+void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, LossTerms terms,
+                          float scale) {
     int64_t n = logits.dim[0];
     EXPECT_ACT(logits);
     EXPECT1(loss, F32, n);
@@ -91,6 +93,6 @@ void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets,
         ((float *)loss.data)[i] = (float)(log((double)sum[i]) + ((double)top[i] - (double)at_target[i]));
         if (scale != 0.0f)
             part_gradient(logits.type, logits_row(logits, i), ((const int32_t *)targets.data)[i], V, logits.dim[1],
-                          top[i], sum[i], scale);
+                          top[i], sum[i], terms, scale);
     }
 }

@@ -26,6 +26,20 @@ template <typename T> DEVICE float softmax_exp(float x) {
  * sum. */
 DEVICE float finite_max(float max) { return max == -INFINITY ? 0.0f : max; }
 
+/* y = c tanh(x / c); c 0: x itself. */
+template <int W> DEVICE void cap_logits(Pack<float, W> &x, float c) {
+    if (c == 0.0f) return;
+    #pragma unroll
+    for (int j = 0; j < W; j++) x.v[j] = c * tanhf(x.v[j] / c);
+}
+DEVICE float cap_logit(float x, float c) { return c == 0.0f ? x : c * tanhf(x / c); }
+
+/* 1 - tanh(x / c)^2 = 4 e / (1 + e)^2, e = exp(-2 |x / c|) */
+DEVICE float cap_slope(float x, float c) {
+    float e = expf(-2.0f * fabsf(x / c));
+    return 4.0f * e / ((1.0f + e) * (1.0f + e));
+}
+
 template <typename T, int W> DEVICE void softmax_add(Softmax &r, Pack<float, W> x) {
     float top = r.max;
     #pragma unroll
@@ -48,7 +62,7 @@ template <int W> DEVICE void mask_padding(Pack<float, W> &x, int v, int V) {
 }
 
 /* This thread's share of the row, kept in `copy` unless that is NULL. */
-template <typename T, int W> DEVICE Softmax thread_softmax(T *copy, const T *row, int V) {
+template <typename T, int W> DEVICE Softmax thread_softmax(T *copy, const T *row, int V, float softcap) {
     Softmax r = {-INFINITY, 0.0f};
     int     step = (int)blockDim.x * W;
     for (int first = (int)threadIdx.x * W; first < V; first += step * PACKS) {
@@ -62,6 +76,7 @@ template <typename T, int W> DEVICE Softmax thread_softmax(T *copy, const T *row
             if (v >= V) continue;
             if (copy) pack_store(copy + v, in[k]);
             Pack<float, W> x = pack_to_f32(in[k]);
+            cap_logits(x, softcap);
             mask_padding(x, v, V);
             softmax_add<T>(r, x);
         }
@@ -69,19 +84,32 @@ template <typename T, int W> DEVICE Softmax thread_softmax(T *copy, const T *row
     return r;
 }
 
-/* row[0..V) = scale (softmax - target), row[V..columns) = 0. Each thread meets the packs that it met, and kept,
+/* The factors of a row's gradient: of exp(y - max), and the target's own. */
+typedef struct { float others, at_target; } RowFactors;
+DEVICE RowFactors row_factors(Softmax r, float y_target, LossTerms k, float scale) {
+    float pull = k.z == 0.0f ? 1.0f : 1.0f + 2.0f * k.z * (logf(r.sum) + r.max);
+    /* At the target the two terms nearly cancel once the model is sure. */
+    RowFactors f = {scale * pull / r.sum, scale * (pull * expf(y_target - r.max) / r.sum - 1.0f)};
+    return f;
+}
+
+/* row[0..V) = scale (pull softmax - target) slope, row[V..columns) = 0. Each thread meets the packs that it met, and kept,
  * before. */
 template <typename T, int W>
-DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, float at_target, float factor, int V, int columns) {
+DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, RowFactors f, float softcap, int V,
+                           int columns) {
     for (int v = (int)threadIdx.x * W; v < columns; v += (int)blockDim.x * W) {
         Pack<float, W> x = {};
         if (v < V) {
-            x = pack_to_f32(pack_load<T, W>(logits + v));
+            Pack<float, W> logit = pack_to_f32(pack_load<T, W>(logits + v));
+            x = logit;
+            cap_logits(x, softcap);
             mask_padding(x, v, V);
             #pragma unroll
             for (int j = 0; j < W; j++) {
-                x.v[j] = softmax_exp<T>(x.v[j] - r.max) * factor;
-                if (v + j == target) x.v[j] = at_target;
+                x.v[j] = softmax_exp<T>(x.v[j] - r.max) * f.others;
+                if (v + j == target) x.v[j] = f.at_target;
+                if (softcap != 0.0f && v + j < V) x.v[j] *= cap_slope(logit.v[j], softcap);
             }
         }
         pack_store(row + v, pack_from_f32<T>(x));
@@ -91,27 +119,25 @@ DEVICE void write_gradient(T *row, const T *logits, Softmax r, int target, float
 /* Block: one row of `columns`, a multiple of W. grid n, up to MAX_THREADS threads; shared memory: the row where kept is
  * 1. Same bits always. Bound: the row read, and written for the gradient, once: 4 bytes of 16-bit logits each. */
 template <Pass pass, typename T, int W>
-KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, int columns, float scale, int kept) {
+KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, int columns, LossTerms terms, float scale,
+                         int kept) {
     SMEM(float, part, [WARP]);
     SMEM_DYN(T, shared_row);
     T      *row = logits + (int64_t)blockIdx.x * columns, *copy = kept ? shared_row : NULL;
     int     target = targets[blockIdx.x];
     device_check(target >= 0 && target < V);
-    float   x_target = to_f32(row[target]); /* read before the barriers below, so before any thread overwrites it */
-    Softmax r = thread_softmax<T, W>(copy, row, V);
+    float   y_target = cap_logit(to_f32(row[target]), terms.softcap); /* read before the barriers below, so before any thread overwrites it */
+    Softmax r = thread_softmax<T, W>(copy, row, V, terms.softcap);
     float   max = block_max(r.max, part);
     r.sum = block_sum(r.sum * softmax_exp<T>(r.max - finite_max(max)), part);
     r.max = max;
-    if (threadIdx.x == 0) loss[blockIdx.x] = (float)(log((double)r.sum) + ((double)r.max - (double)x_target));
-    if (pass == LOSS_AND_GRADIENT) {
-        float factor = scale / r.sum;
-        /* At the target the two terms nearly cancel once the model is sure. */
-        float at_target = scale * (expf(x_target - r.max) / r.sum - 1.0f);
-        write_gradient<T, W>(row, copy ? copy : row, r, target, at_target, factor, V, columns);
-    }
+    if (threadIdx.x == 0) loss[blockIdx.x] = (float)(log((double)r.sum) + ((double)r.max - (double)y_target));
+    if (pass == LOSS_AND_GRADIENT)
+        write_gradient<T, W>(row, copy ? copy : row, r, target, row_factors(r, y_target, terms, scale), terms.softcap, V, columns);
 }
 
-template <Pass pass> static void classify(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, float scale) {
+template <Pass pass> static void classify(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms,
+                                           float scale) {
     int64_t n = logits.dim[0], columns = logits.dim[1];
     CHECK(columns <= MAX_COLUMNS, "%lld columns", (long long)columns);
     if (classifier_contract(s, loss, logits, targets, V, pass == LOSS_AND_GRADIENT) || n == 0) return;
@@ -120,53 +146,52 @@ template <Pass pass> static void classify(Stream *s, Tensor loss, Tensor logits,
     DISPATCH_ACT(logits.type, T, DISPATCH_PACK(T, packs_fit(row_bytes, {logits.data}), W, {
         int64_t threads = blocks_for(blocks_for(columns, W), WARP) * WARP;
         LAUNCH((classifier_kernel<pass, T, W>), n, threads < MAX_THREADS ? threads : (int64_t)MAX_THREADS, kept ? row_bytes : 0, s,
-               ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), (int)V, (int)columns, scale, kept);
+               ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), (int)V, (int)columns, terms, scale, kept);
     }));
 }
 
-void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V) {
-    classify<LOSS>(s, loss, logits, targets, V, 0.0f);
+void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms) {
+    classify<LOSS>(s, loss, logits, targets, V, terms, 0.0f);
 }
 
-void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, float scale) {
-    classify<LOSS_AND_GRADIENT>(s, loss, logits, targets, V, scale);
+void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale) {
+    classify<LOSS_AND_GRADIENT>(s, loss, logits, targets, V, terms, scale);
 }
 
 /* --- a row of several ranks: targets[i] = columns is another's ------------------------------------------------------ */
 
 /* Block: a row, as above. most[row] = the largest of row[0..V). */
-template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logits, int V, int columns) {
+template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logits, int V, int columns, float softcap) {
     SMEM(float, part, [WARP]);
-    float max = block_max(thread_softmax<T, W>((T *)NULL, logits + (int64_t)blockIdx.x * columns, V).max, part);
+    float max = block_max(thread_softmax<T, W>((T *)NULL, logits + (int64_t)blockIdx.x * columns, V, softcap).max, part);
     if (threadIdx.x == 0) most[blockIdx.x] = max;
 }
 
 /* Block: a row. sums[row] = the sum of the exponentials below most[row]; sums[rows + row] = the target's logit. */
 template <typename T, int W>
-KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, const float *most, int V, int columns) {
+KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, const float *most, int V, int columns, float softcap) {
     SMEM(float, part, [WARP]);
     const T *row = logits + (int64_t)blockIdx.x * columns;
     int      target = targets[blockIdx.x];
     device_check((target >= 0 && target < V) || target == columns);
-    Softmax  r = thread_softmax<T, W>((T *)NULL, row, V);
+    Softmax  r = thread_softmax<T, W>((T *)NULL, row, V, softcap);
     float    sum = block_sum(r.sum * softmax_exp<T>(r.max - finite_max(most[blockIdx.x])), part);
     if (threadIdx.x > 0) return;
     sums[blockIdx.x] = sum;
-    sums[gridDim.x + blockIdx.x] = target < V ? to_f32(row[target]) : 0.0f;
+    sums[gridDim.x + blockIdx.x] = target < V ? cap_logit(to_f32(row[target]), softcap) : 0.0f;
 }
 
 /* Block: a row. scale not 0: the logits become their gradients. */
 template <typename T, int W>
 KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const float *most, const float *sums, int V,
-                        int columns, float scale) {
+                        int columns, LossTerms terms, float scale) {
     T      *row = logits + (int64_t)blockIdx.x * columns;
     int     target = targets[blockIdx.x];
     Softmax r = {most[blockIdx.x], sums[blockIdx.x]};
-    float   x_target = sums[gridDim.x + blockIdx.x];
-    if (threadIdx.x == 0) loss[blockIdx.x] = (float)(log((double)r.sum) + ((double)r.max - (double)x_target));
+    float   y_target = sums[gridDim.x + blockIdx.x];
+    if (threadIdx.x == 0) loss[blockIdx.x] = (float)(log((double)r.sum) + ((double)r.max - (double)y_target));
     if (scale != 0.0f)
-        write_gradient<T, W>(row, row, r, target, scale * (expf(x_target - r.max) / r.sum - 1.0f), scale / r.sum, V,
-                             columns);
+        write_gradient<T, W>(row, row, r, target, row_factors(r, y_target, terms, scale), terms.softcap, V, columns);
 }
 
 #define LAUNCH_ROWS(kernel, logits, ...)                                                                                                        \
@@ -175,24 +200,25 @@ KERNEL part_loss_kernel(float *loss, T *logits, const int32_t *targets, const fl
         LAUNCH((kernel<T, W>), (logits).dim[0], threads < MAX_THREADS ? threads : (int64_t)MAX_THREADS, 0, s, __VA_ARGS__);                      \
     }))
 
-void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V) {
+void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, LossTerms terms) {
     if (classifier_part_most_contract(s, most, logits, V) || logits.dim[0] == 0) return;
-    LAUNCH_ROWS(part_most_kernel, logits, ptr<float>(most), ptr<T>(logits), (int)V, (int)logits.dim[1]);
+    LAUNCH_ROWS(part_most_kernel, logits, ptr<float>(most), ptr<T>(logits), (int)V, (int)logits.dim[1], terms.softcap);
 }
 
-void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most) {
+void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most, LossTerms terms) {
     CHECK(logits.dim[1] <= MAX_COLUMNS, "%lld columns", (long long)logits.dim[1]);
     if (classifier_part_contract(s, "classifier_part_sums", logits, targets, V, most, sums, 1.0) || logits.dim[0] == 0) return;
     LAUNCH_ROWS(part_sums_kernel, logits, ptr<float>(sums), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most),
-                (int)V, (int)logits.dim[1]);
+                (int)V, (int)logits.dim[1], terms.softcap);
 }
 
-void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, float scale) {
+void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums, LossTerms terms,
+                          float scale) {
     EXPECT1(loss, F32, logits.dim[0]);
     if (classifier_part_contract(s, "classifier_part_loss", logits, targets, V, most, sums, scale != 0.0f ? 2.0 : 0.0) ||
         logits.dim[0] == 0)
         return;
     LAUNCH_ROWS(part_loss_kernel, logits, ptr<float>(loss), ptr<T>(logits), ptr<int32_t>(targets), ptr<float>(most),
                 ptr<float>(sums), (int)V,
-                (int)logits.dim[1], scale);
+                (int)logits.dim[1], terms, scale);
 }

@@ -168,20 +168,25 @@ void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte);
 /*   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=) dlogits^T x   dlogits [n,V'] act in, padding columns zero: they add zero  */
 void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte);
 
-/* --- classifier: loss[i] = log(sum_v exp(logits[i,v])) - logits[i,target[i]], over v < V -----------------------------------------------
- *   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not looked at   targets [n] i32 in                                   */
-void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V);
-/* The same, and logits become their gradients in place: logits[i,v] = scale * (softmax(logits[i])[v] - (v == target[i])), v >= V: 0.   */
-void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, float scale);
+/* --- classifier: loss[i] = lse[i] - y[i,target[i]], lse[i] = log(sum_v exp(y[i,v])), over v < V; y = logits --------------------------------
+ * softcap c > 0: y = c tanh(logits / c), Gemma Team, arXiv:2408.00118. z: gradients are those of loss[i] + z lse[i]^2, the z-loss of
+ * Chowdhery et al., arXiv:2204.02311; the loss itself is without it.                                                                  */
+typedef struct { float softcap, z; } LossTerms;
+static const LossTerms PLAIN_LOSS = {0.0f, 0.0f};
+/*   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not looked at   targets [n] i32 in                                   */
+void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms);
+/* The same, and logits become their gradients in place, v >= V: 0:
+ *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2), the last factor with a cap only     */
+void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale);
 
 /* The same of a row whose columns lie on several ranks: each has V of them, perhaps none, and exchanges two sums between the ops.
- *   1. most [n] f32 out: the largest of this rank's logits, -infinity of none; the ranks' maximum then replaces it
- *   2. sums [2,n] f32 out: sum_v exp(logits[i,v] - most[i]); the target's logit, 0 where target[i] = V' is another rank's; then added
+ *   1. most [n] f32 out: the largest of this rank's y, -infinity of none; the ranks' maximum then replaces it
+ *   2. sums [2,n] f32 out: sum_v exp(y[i,v] - most[i]); the target's y, 0 where target[i] = V' is another rank's; then added
  *   3. loss [n] f32 out = log(sums[0,i]) + most[i] - sums[1,i]. scale not 0: logits become their gradients as above                  */
-void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V);
-void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most);
+void classifier_part_most(Stream *s, Tensor most, Tensor logits, int64_t V, LossTerms terms);
+void classifier_part_sums(Stream *s, Tensor sums, Tensor logits, Tensor targets, int64_t V, Tensor most, LossTerms terms);
 void classifier_part_loss(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, Tensor most, Tensor sums,
-                          float scale);
+                          LossTerms terms, float scale);
 
 /* --- optimizer --------------------------------------------------------------------------------------------------------------------- */
 
@@ -193,9 +198,9 @@ typedef struct {
 /* AdamW, Loshchilov & Hutter, arXiv:1711.05101; g = grad_scale * grad:
  *   m = beta1 m + (1-beta1) g      v = beta2 v + (1-beta2) g^2
  *   p = p - lr ( (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) + decay p ),   decay = weight_decay or 0
- * of a list of spans in one pass, each of any n, all of one act type.
+ * of a list of spans in one pass, each of any n, all of one act type. A span of a `rate` has lr times it and decay / it; 0 counts as 1.
  *   master, m, v [n] f32 in/out   grad [n] f32 in   working [n] act out: p rounded; when it is F32 it is the master itself             */
-typedef struct { Tensor master, m, v, working, grad; int decays; } AdamWSpan;
+typedef struct { Tensor master, m, v, working, grad; int decays; float rate; } AdamWSpan;
 void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float grad_scale);
 /* The same of one span whose tensors lie in host memory, on this process' cores, at once: the CPU build's bits. working
  * may lie apart from an F32 master, and is then left alone. */

@@ -1,6 +1,7 @@
 /* gpt.c - see gpt.h. The model reads top to bottom: memory, forward, head, backward. */
 #include "model/gpt.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -311,16 +312,18 @@ static Tensor head_gradient(const Gpt *g, Stream *s) {
     return ((const EmbeddingParams *)shards_grads(g->shards, s, EMBEDDING_BUCKET))->wte;
 }
 
+static LossTerms loss_terms(const Gpt *g) { return (LossTerms){(float)g->shape.logit_softcap, (float)g->shape.z_loss}; }
+
 /* The losses of rows whose logits lie on several ranks, or whose parts are asked for. */
 static void classify_parts(Gpt *g, Stream *s, Tensor losses, Tensor logits, Tensor targets, float grad_scale) {
     int64_t n = logits.dim[0], columns = logits.dim[1], V = g->shape.vocab_size - (g->tensor ? comm_rank(g->tensor) : 0) * columns;
     Tensor  most = first_rows(g->most, n), sums = first_rows(g->part_sums, 2 * n), two = tensor_2d(sums.data, F32, 2, n);
     V = V < 0 ? 0 : V > columns ? columns : V;
-    classifier_part_most(s, most, logits, V);
+    classifier_part_most(s, most, logits, V, loss_terms(g));
     if (g->tensor) comm_all_reduce_max(g->tensor, most);
-    classifier_part_sums(s, two, logits, targets, V, most);
+    classifier_part_sums(s, two, logits, targets, V, most, loss_terms(g));
     if (g->tensor) comm_all_reduce(g->tensor, sums);
-    classifier_part_loss(s, losses, logits, targets, V, most, two, grad_scale);
+    classifier_part_loss(s, losses, logits, targets, V, most, two, loss_terms(g), grad_scale);
 }
 
 typedef enum { LOSS_ONLY, WITH_GRADIENT } HeadPass;
@@ -339,8 +342,8 @@ static void head_and_loss(Gpt *g, BlockRun *r, Batch batch, HeadPass pass, float
         Tensor  losses = tensor_rows(g->losses, row, n), chunk_targets = tensor_rows(targets, row, n);
         head_forward(s, logits, x, head);
         if (g->tensor) classify_parts(g, s, losses, logits, chunk_targets, grad_scale);
-        else if (pass == LOSS_ONLY) classifier_forward(s, losses, logits, chunk_targets, V);
-        else classifier_forward_backward(s, losses, logits, chunk_targets, V, grad_scale);
+        else if (pass == LOSS_ONLY) classifier_forward(s, losses, logits, chunk_targets, V, loss_terms(g));
+        else classifier_forward_backward(s, losses, logits, chunk_targets, V, loss_terms(g), grad_scale);
         if (pass == LOSS_ONLY) continue;
         head_backward(s, tensor_rows(r->dbranch, row, n), head_gradient(g, s), logits, x, head);
     }
@@ -428,6 +431,8 @@ void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out) {
             out[v] = logits.type == BF16 ? bf16_to_f32(h) : f16_to_f32(h);
         }
     }
+    float c = loss_terms(g).softcap;
+    for (int64_t v = 0; c != 0.0f && v < V; v++) out[v] = (float)((double)c * tanh((double)out[v] / (double)c));
     if (g->context) comm_broadcast(g->context, out, sizeof *out * (size_t)V, owner);
 }
 

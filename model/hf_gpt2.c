@@ -11,6 +11,7 @@
 #include "core/json_scan.h"
 #include "core/json_text.h"
 #include "model/hf_llama.h"
+#include "model/hf_softcap.h"
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
@@ -21,17 +22,21 @@ static const char *id_text(int32_t id, char out[ID_CHARS]) {
     return out;
 }
 
-int hf_config_text(ModelShape g, int32_t end_of_text, const char *dtype, char *text) {
-    char end[ID_CHARS];
-    id_text(end_of_text, end);
-    if (g.arch != ARCH_GPT2) return hf_llama_text(g, end, dtype, text);
+static int gpt2_text(ModelShape g, const char *end, const char *dtype, char *text) {
     return snprintf(text, HF_CONFIG_BYTES,
         "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"vocab_size\": %" PRId64 ",\n  \"n_positions\": %" PRId64
         ",\n  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64 ",\n  \"n_layer\": %" PRId64 ",\n  \"n_head\": %" PRId64
         ",\n  \"n_inner\": null,\n  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n  \"attn_pdrop\": 0.0,\n"
-        "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"summary_first_dropout\": 0.0,\n  \"initializer_range\": 0.02,\n"
+        "  \"embd_pdrop\": 0.0,\n  \"resid_pdrop\": 0.0,\n  \"summary_first_dropout\": 0.0,\n  \"initializer_range\": %.15g,\n"
         "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": true,\n  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
-        g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, end, end, dtype, dtype);
+        g.vocab_size, g.n_positions, g.n_positions, g.n_embd, g.n_layer, g.n_head, shape_init_std(g), end, end, dtype, dtype);
+}
+
+int hf_config_text(ModelShape g, int32_t end_of_text, const char *dtype, char *text) {
+    char end[ID_CHARS];
+    id_text(end_of_text, end);
+    int bytes = g.arch != ARCH_GPT2 ? hf_llama_text(g, end, dtype, text) : gpt2_text(g, end, dtype, text);
+    return g.logit_softcap > 0.0 ? hf_softcap_text(text, bytes, g.logit_softcap) : bytes;
 }
 
 int hf_generation_text(int32_t end_of_text, char *text) {
@@ -57,12 +62,17 @@ int64_t hf_size_of(const cJSON *config, const char *key, const char *path) {
     return (int64_t)n->valuedouble;
 }
 
-ModelShape hf_config_shape(const cJSON *config, const char *path) {
-    if (hf_llama_reads(config)) return hf_llama_shape(config, path);
+static ModelShape gpt2_shape(const cJSON *config, const char *path) {
     ModelShape shape = GPT2_SHAPE(hf_size_of(config, "n_layer", path), hf_size_of(config, "n_head", path), hf_size_of(config, "n_embd", path),
                       hf_size_of(config, "n_positions", path), hf_size_of(config, "vocab_size", path));
     if (shape.n_embd % shape.n_head != 0)
         fail(EXIT_DATA, "%s: n_embd %lld is no multiple of n_head %lld", path, (long long)shape.n_embd, (long long)shape.n_head);
+    return shape;
+}
+
+ModelShape hf_config_shape(const cJSON *config, const char *path) {
+    ModelShape shape = hf_llama_reads(config) ? hf_llama_shape(config, path) : gpt2_shape(config, path);
+    shape.logit_softcap = hf_softcap_of(config, path);
     return shape;
 }
 
@@ -80,7 +90,11 @@ static int is_gelu_by_tanh(const cJSON *value) {
 }
 
 void hf_config_expect(const cJSON *config, const char *path, ModelShape shape) {
-    char ours[80];
+    char   ours[80];
+    double cap = hf_softcap_of(config, path);
+    if (cap != shape.logit_softcap)
+        fail(EXIT_DATA, "%s: the soft cap of this model's logits is %.9g, ours %.9g (0: none; the shapes of weights do not show it): give "
+             "model.logit_softcap = %.9g", path, cap, shape.logit_softcap, cap);
     if (shape.arch != ARCH_GPT2) {
         hf_llama_expect(config, path, shape);
         return;
@@ -90,7 +104,7 @@ void hf_config_expect(const cJSON *config, const char *path, ModelShape shape) {
     const cJSON *by_layer = json_member(config, "scale_attn_by_inverse_layer_idx"),
                 *scaled = json_member(config, "scale_attn_weights");
     snprintf(ours, sizeof ours, "model.n_head is %" PRId64, shape.n_head);
-    if (type && !hf_is_word(type, "gpt2")) hf_refuse_key(path, type, "model.arch is gpt2");
+    if (type && !hf_is_type(config, "gpt2")) hf_refuse_key(path, type, "model.arch is gpt2");
     if (heads && number_value(heads) != (double)shape.n_head) hf_refuse_key(path, heads, ours);
     if (activation && !is_gelu_by_tanh(activation)) hf_refuse_key(path, activation, "gelu_new, by tanh, is computed here");
     if (epsilon && fabs(number_value(epsilon) - 1e-5) > 1e-11) hf_refuse_key(path, epsilon, "1e-5 is used here");

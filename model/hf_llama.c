@@ -9,6 +9,7 @@
 #include "core/json.h"
 #include "core/json_text.h"
 #include "model/hf_gpt2.h"
+#include "model/hf_softcap.h"
 
 /* The classes, and what they take where config.json lacks a key; 0: heads share no keys, the width divided by the heads. */
 typedef struct {
@@ -31,13 +32,13 @@ static const HfClass *class_of(int arch) {
 }
 
 /* NULL: another's. */
-static const HfClass *class_of_type(const cJSON *type) {
+static const HfClass *class_of_config(const cJSON *config) {
     for (int i = 0; i < CLASS_COUNT; i++)
-        if (hf_is_word(type, CLASSES[i].type)) return &CLASSES[i];
+        if (hf_is_type(config, CLASSES[i].type)) return &CLASSES[i];
     return NULL;
 }
 
-int hf_llama_reads(const cJSON *config) { return class_of_type(json_member(config, "model_type")) != NULL; }
+int hf_llama_reads(const cJSON *config) { return class_of_config(config) != NULL; }
 
 /* DeepSeek-V3's word for a choice with a bias, which Qwen3MoeForCausalLM does not know. */
 static const char WITH_BIAS[] = "noaux_tc";
@@ -69,10 +70,11 @@ int hf_llama_text(ModelShape g, const char *end, const char *dtype, char *text) 
         ",\n  \"num_hidden_layers\": %" PRId64 ",\n  \"num_attention_heads\": %" PRId64 ",\n  \"num_key_value_heads\": %" PRId64
         ",\n  \"head_dim\": %" PRId64 ",\n  \"hidden_act\": \"silu\",\n  \"rms_norm_eps\": %.15g,\n  \"rope_theta\": %.15g,\n"
         "  \"rope_scaling\": %s,\n  \"attention_bias\": false,\n  %s%s,\n  \"attention_dropout\": 0.0,\n"
-        "  \"initializer_range\": 0.02,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": %s,\n"
+        "  \"initializer_range\": %.15g,\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"tie_word_embeddings\": %s,\n"
         "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\"\n}\n",
         class->name, class->type, g.vocab_size, g.n_positions, g.n_embd, inner, g.n_layer, g.n_head, shape_kv_heads(g),
-        shape_head_dim(g), g.norm_eps, g.rope_theta, scaling, class->rest, experts, end, end, g.tie_embeddings ? "true" : "false", dtype, dtype);
+        shape_head_dim(g), g.norm_eps, g.rope_theta, scaling, class->rest, experts, shape_init_std(g), end, end, g.tie_embeddings ? "true" : "false",
+        dtype, dtype);
 }
 
 /* --- read --------------------------------------------------------------------------------------------------------- */
@@ -161,7 +163,7 @@ static ModelShape shape_of(const cJSON *config, const char *path, const HfClass 
 }
 
 ModelShape hf_llama_shape(const cJSON *config, const char *path) {
-    return shape_of(config, path, class_of_type(json_member(config, "model_type")));
+    return shape_of(config, path, class_of_config(config));
 }
 
 /* --- compared ----------------------------------------------------------------------------------------------------- */
@@ -173,7 +175,7 @@ void hf_llama_expect(const cJSON *config, const char *path, ModelShape ours) {
     const cJSON   *type = json_member(config, "model_type");
     char           arch[40];
     snprintf(arch, sizeof arch, "model.arch is %s", ours.arch == ARCH_QWEN3_MOE ? "qwen3-moe" : class->type);
-    if (type && !hf_is_word(type, class->type)) hf_refuse_key(path, type, arch);
+    if (type && !hf_is_type(config, class->type)) hf_refuse_key(path, type, arch);
     ModelShape theirs = shape_of(config, path, class);
     struct { const char *key; double theirs, ours; } of[] = {
         {"model.n_head", (double)theirs.n_head, (double)ours.n_head},

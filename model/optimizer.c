@@ -160,6 +160,8 @@ void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale) { o->k
 
 /* --- adamw -------------------------------------------------------------------------------------------------------- */
 
+static float rate_of(const Optimizer *o, Span span) { return o->shards->layout.param[span.param].rate; }
+
 static void fetch_grads(Optimizer *o, Stream *s, Part p, int turn) {
     device_to_host_queued(s, o->grad_page[turn].data, part_of(shards_grad(o->shards, o->shards->span[p.span]), p));
     event_record(o->grads_in[turn], s);
@@ -181,7 +183,7 @@ static void adamw_on_host(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
         Part      page = {.elems = p.elems};
         AdamWSpan part = {part_of(optimizer_master(o, span), p), part_of(optimizer_state(o, 0, span), p),
                           part_of(optimizer_state(o, 1, span), p),
-                          part_of(o->page[turn], page), part_of(o->grad_page[turn], page), span.group != GROUP_VECTOR};
+                          part_of(o->page[turn], page), part_of(o->grad_page[turn], page), span.group != GROUP_VECTOR, rate_of(o, span)};
         adamw_update_host(part, h, grad_scale);
         send_weights(o, s, p, turn);
     }
@@ -195,7 +197,7 @@ static void adamw_on_device(Optimizer *o, Stream *s, AdamW h, float grad_scale, 
         Span span = z->span[i];
         if (span.group == GROUP_MATRIX && !with_matrices) continue;
         o->spans[count++] = (AdamWSpan){optimizer_master(o, span), optimizer_state(o, 0, span), optimizer_state(o, 1, span),
-                                        shards_weight(z, span), shards_grad(z, span), span.group != GROUP_VECTOR};
+                                        shards_weight(z, span), shards_grad(z, span), span.group != GROUP_VECTOR, rate_of(o, span)};
     }
     adamw_update(s, o->spans, count, h, grad_scale);
 }
@@ -240,7 +242,7 @@ static void muon(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
         Span         span = z->span[i];
         const Param *p = &z->layout.param[span.param];
         int64_t      rows = p->dim[0], columns = p->dim[1] / layout_parts(p);
-        double       scale = MUON_SCALE * sqrt((double)(rows > columns ? rows : columns));
+        double       scale = MUON_SCALE * (double)p->muon_rate * sqrt((double)(rows > columns ? rows : columns));
         if (span.group != GROUP_MATRIX) continue;
         muon_update(s, optimizer_master(o, span), shards_grad(z, span), h.learning_rate * scale,
                     h.learning_rate * h.weight_decay);

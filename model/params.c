@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/rng.h"
 #include "model/block.h"
+#include "model/mup.h"
 
 enum { VOCAB_PAD = 128 }; /* rows of wte in memory are a multiple, on each tensor rank: whole tiles for the products */
 
@@ -41,8 +42,11 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     p.dims = row->dim[1] == DIM_NONE ? 1 : 2;
     p.dim[0] = dim_size(row->dim[0], s);
     p.dim[1] = dim_size(row->dim[1], s);
-    p.init_mean = row->init == INIT_ONE ? 1.0f : 0.0f;
-    p.init_std = row->init == INIT_NORMAL ? 0.02f : row->init == INIT_RESIDUAL ? 0.02f / sqrtf(2.0f * (float)s.n_layer) : 0.0f;
+    MupFactors width = mup_factors(s, bucket, row);
+    float      std = (float)shape_init_std(s), factor = (float)width.init;
+    p.init_mean = row->init == INIT_ONE ? factor : 0.0f;
+    p.init_std = row->init == INIT_NORMAL ? factor * std : row->init == INIT_RESIDUAL ? factor * (std / sqrtf(2.0f * (float)s.n_layer)) : 0.0f;
+    p.rate = (float)width.rate, p.muon_rate = (float)width.muon_rate;
     return p;
 }
 

@@ -33,19 +33,24 @@ typedef struct {
     int     norm_top_k;        /* the weights of a token's experts are divided by their sum       */
     int     balance;           /* ExpertBalance                                                   */
     double  balance_rate;      /* of the bias a step; the loss' factor                            */
+    int64_t mup_base_n_embd, mup_base_head_dim; /* model/mup.h; 0: no µP; 0: heads of the base have this model's size */
+    double  logit_softcap;     /* logits become c tanh(logit / c); 0: they stay                   */
+    double  z_loss;            /* of training's gradients, not of the loss: layers.h, LossTerms   */
+    double  init_std;          /* of first weights; 0: 0.02                                       */
 } ModelShape;
 
 #define GPT2_SHAPE(layers, heads, width, positions, vocabulary) \
     {.n_layer = layers, .n_head = heads, .n_embd = width, .n_positions = positions, .vocab_size = vocabulary}
 
+static inline double  shape_init_std(ModelShape s) { return s.init_std > 0.0 ? s.init_std : 0.02; }
 static inline int64_t shape_kv_heads(ModelShape s) { return s.n_kv_head ? s.n_kv_head : s.n_head; }
 static inline int64_t shape_head_dim(ModelShape s) { return s.head_dim ? s.head_dim : s.n_embd / s.n_head; }
 
 /* A row's dimensions in symbols: V vocabulary, P positions, C = n_embd, D = head_dim, Q and KV = columns of queries and of
  * keys, QKV = Q + 2 KV, FC = n_inner, E experts of width FE. */
 typedef enum { DIM_NONE, DIM_V, DIM_P, DIM_C, DIM_D, DIM_Q, DIM_KV, DIM_QKV, DIM_FC, DIM_E, DIM_FE } Dim;
-/* N(0, 0.02); INIT_RESIDUAL, of the projections that join the residual stream, N(0, 0.02 / sqrt(2 n_layer)): Radford et
- * al. 2019. */
+/* N(0, std), std = 0.02 unless init_std says otherwise; INIT_RESIDUAL, of the projections that join the residual stream,
+ * N(0, std / sqrt(2 n_layer)): Radford et al. 2019. Both by the factors of model/mup.h. */
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_RESIDUAL } Init;
 typedef struct {
     /* In files, after the prefix of its place: "attn.c_attn.weight". Rows that follow each other and have a * repeat for each expert, whose

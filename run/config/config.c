@@ -84,6 +84,7 @@ static void resolve(ConfigLoad *load) {
     Config *c = load->config;
     resolve_preset(load);
     resolve_llama(load);
+    c->model.shape.init_std = c->init.std;
     if (!config_given(load, "run.dir")->given) c->run.dir = default_dir(c, c->path);
     Given *seq_len = config_given(load, "batch.seq_len"), *positions = config_given(load, "model.n_positions");
     if (!seq_len->given && !seq_len->faulty) {

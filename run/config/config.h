@@ -58,6 +58,7 @@ typedef struct {
         ModelShape  shape;              /* the options lie in it, as model.n_layer ... */
         const char *init_from;
     } model;
+    struct { double std; } init;
     struct {
         StringList  train, val;
         int         shuffle;

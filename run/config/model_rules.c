@@ -2,6 +2,7 @@
 #include <inttypes.h>
 
 #include "model/block.h"
+#include "model/mup.h"
 #include "run/config/config_load.h"
 
 /* A fault about the key: rules that need it are skipped from here on. */
@@ -89,6 +90,9 @@ static void rules_of_experts(ConfigLoad *load, ModelShape s) {
     if (s.n_expert_inner % unit)
         REFUSE(load, "moe.n_inner", "moe.n_inner = %" PRId64 " times model.n_embd must be a multiple of %d: moe.n_inner = %" PRId64,
                s.n_expert_inner, LAYOUT_ALIGN, (s.n_expert_inner / unit + 1) * unit);
+    if (s.mup_base_n_embd)
+        REFUSE(load, "model.mup_base_n_embd", "model.mup_base_n_embd = %" PRId64 ": muP's factors are those of a width, and experts have two "
+               "(model.arch = \"qwen3-moe\"); leave it out", s.mup_base_n_embd);
     if (c->parallel.tensor > 1)
         REFUSE(load, "parallel.tensor", "parallel.tensor = %" PRId64 ": no matrix of an expert is divided (model.arch = \"qwen3-moe\"); "
                "parallel.tensor = 1, and parallel.zero_stage = 3 divides weights", c->parallel.tensor);
@@ -100,6 +104,16 @@ static void rules_of_experts(ConfigLoad *load, ModelShape s) {
                "moe.balance = \"switch\" or \"none\", or outer.send = \"deltas\"");
 }
 
+static void rules_of_mup(ConfigLoad *load, ModelShape s) {
+    if (s.mup_base_head_dim == 0) return;
+    if (s.mup_base_n_embd == 0)
+        REFUSE(load, "model.mup_base_head_dim", "model.mup_base_head_dim = %" PRId64 " is of muP: give model.mup_base_n_embd, too, the width of "
+               "the model whose heads have that size, or leave it out", s.mup_base_head_dim);
+    else if (s.n_head > 0 && s.mup_base_head_dim != shape_head_dim(s) && !mup_knows_attention(s))
+        REFUSE(load, "model.mup_base_head_dim", "model.mup_base_head_dim = %" PRId64 ": the heads of this model.arch must have that size, "
+               "not %" PRId64, s.mup_base_head_dim, shape_head_dim(s));
+}
+
 void rules_of_model(ConfigLoad *load) {
     ModelShape s = load->config->model.shape;
     Keys       sizes = {"model.arch", "model.n_head", "model.n_embd", "model.head_dim", NULL};
@@ -108,4 +122,5 @@ void rules_of_model(ConfigLoad *load) {
     else rules_of_no_experts(load, s);
     if (s.arch == ARCH_GPT2) rules_of_gpt2(load, s);
     else rules_of_llama(load, s);
+    rules_of_mup(load, s);
 }

@@ -41,6 +41,8 @@ static const Preset PRESETS[] = { /* the sizes as published on Hugging Face */
     {"llama3-1b", LLAMA_SHAPE(16, 32, 8, 2048, 8192, 131072, 128256, .norm_eps = 1e-5, .rope_theta = 500000, /* Llama 3.2 */
                               .tie_embeddings = 1, .rope_factor = 32)},
     {"llama3-8b", LLAMA_SHAPE(32, 32, 8, 4096, 14336, 8192, 128256, .norm_eps = 1e-5, .rope_theta = 500000)}, /* Grattafiori et al. 2024 */
+    {"llama3-70b", LLAMA_SHAPE(80, 64, 8, 8192, 28672, 8192, 128256, .norm_eps = 1e-5, .rope_theta = 500000)},
+    {"llama3-405b", LLAMA_SHAPE(126, 128, 8, 16384, 53248, 8192, 128256, .norm_eps = 1e-5, .rope_theta = 500000)},
     {"qwen3-0.6b", QWEN3_SHAPE(28, 16, 1024, 3072, 1)}, /* Yang et al. 2025 */
     {"qwen3-1.7b", QWEN3_SHAPE(28, 16, 2048, 6144, 1)},
     {"qwen3-4b", QWEN3_SHAPE(36, 32, 2560, 9728, 1)},
@@ -50,7 +52,7 @@ static const Preset PRESETS[] = { /* the sizes as published on Hugging Face */
 };
 
 static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b",
-                                              "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-30b-a3b", "qwen3-moe-small", NULL};
+                                              "llama3-70b", "llama3-405b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-30b-a3b", "qwen3-moe-small", NULL};
 static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3", [ARCH_QWEN3_MOE] = "qwen3-moe", NULL};
 static const char *const BALANCE_WORDS[]   = {[BALANCE_NONE] = "none", [BALANCE_BIAS] = "bias", [BALANCE_SWITCH] = "switch", NULL};
 static const char *const RESUME_WORDS[]    = {[RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must", NULL};
@@ -140,6 +142,17 @@ const Option OPTIONS[] = {
                "wavelengths longer than rope_original_positions / this grow by all of rope_factor", FIXED),
     SHAPE_REAL(rope_high_freq_factor, "4", 0, BIG, "those shorter than rope_original_positions / this stay", FIXED),
     SIZE(rope_original_positions, "8192", 1, DIM, "positions the model knew before they were scaled", FIXED),
+    SIZE(mup_base_n_embd, "0", 0, DIM, "muP: the width at which the learning rate was found; rates and first weights of n_embd follow; 0 = none", FIXED),
+    SIZE(mup_base_head_dim, "0", 0, DIM, "muP: the size of a head of the model of that width; 0 = n_embd / n_head, as here", FIXED),
+    SHAPE_REAL(logit_softcap, "0", 0, BIG, "soft cap c of the logits, which become c x tanh(logit / c); Gemma 2 has 30; 0 = none", FIXED),
+    SHAPE_REAL(z_loss, "0", 0, 1,
+               "z: training adds z x (log of the softmax denominator)^2 to each token's loss; losses are told without it; PaLM has 1e-4", FIXED),
+    TEXT(model.init_from, "\"\"", 0, 4095,
+         "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
+
+    REAL(init.std, "0.02", 1e-30, 1,
+         "standard deviation of first weights; of projections into the residual stream 1/sqrt(2 n_layer) of it", FIXED),
+
     {.key = "moe.experts", .type = OPTION_INTEGER, .offset = FIELD(model.shape.n_experts, int64_t), .fallback = "0", .min = 0, .max = 4096,
      .help = "experts of each block of qwen3-moe, which needs the first three of these", FIXED},
     {.key = "moe.top_k", .type = OPTION_INTEGER, .offset = FIELD(model.shape.top_k, int64_t), .fallback = "0", .min = 0, .max = 4096,
@@ -152,8 +165,6 @@ const Option OPTIONS[] = {
      .help = "what brings experts to equal shares: switch: a loss; bias: one to the choice, moved after each step, a tensor that Hugging Face's class does not have; none", FIXED},
     {.key = "moe.balance_rate", .type = OPTION_REAL, .offset = FIELD(model.shape.balance_rate, double), .fallback = "1e-3", .min = 0, .max = BIG,
      .help = "the factor of that loss; by how much the bias moves in a step", FIXED},
-    TEXT(model.init_from, "\"\"", 0, 4095,
-         "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
 
     SOURCES(data.train, NULL, 1,
             "a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens}", REQUIRED, .example = "'datasets/my/train_*.bin'"),
@@ -258,7 +269,7 @@ const Option *option_find(const char *key) {
 }
 
 const char *option_section(int k) {
-    static const char *const sections[] = {"run", "model", "moe", "data", "batch", "optimizer", "schedule", "parallel", "outer", "memory",
+    static const char *const sections[] = {"run", "model", "moe", "init", "data", "batch", "optimizer", "schedule", "parallel", "outer", "memory",
                                            "checkpoint", "eval", "sample", "log", NULL};
     return sections[k];
 }

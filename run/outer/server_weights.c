@@ -16,7 +16,8 @@ static ServedRun cut(const Shards *shards, Span span, int64_t first, int64_t ele
     int64_t begin = at.offset > first ? at.offset : first, end = at.offset + at.elems;
     if (first + elems < end) end = first + elems;
     *from = begin - at.offset;
-    return (ServedRun){.offset = begin, .elems = end > begin ? end - begin : 0, .decays = span.group != GROUP_VECTOR};
+    return (ServedRun){.offset = begin, .elems = end > begin ? end - begin : 0, .decays = span.group != GROUP_VECTOR,
+                       .rate = shards->layout.param[span.param].rate};
 }
 
 static Served without_runs(const Shards *shards, int64_t first, int64_t elems) {
@@ -98,7 +99,7 @@ static void step_adamw(const ServedRun *r, const Step *step, float *d) {
     AdamW  h = {step->learning_rate, step->momentum, step->beta2, step->eps, step->weight_decay, step->update};
     Tensor x = tensor_1d(r->at[0], F32, r->elems);
     adamw_update_host((AdamWSpan){x, tensor_1d(r->at[1], F32, r->elems), tensor_1d(r->at[2], F32, r->elems), x,
-                                  tensor_1d(d, F32, r->elems), r->decays},
+                                  tensor_1d(d, F32, r->elems), r->decays, r->rate},
                       h, (float)step->scale);
 }
 

@@ -22,6 +22,7 @@ typedef struct {
     float  *at[WEIGHTS_TENSORS];   /* borrowed */
     int64_t offset, elems;         /* in the model */
     int     decays;
+    float   rate;        /* of the learning rate of AdamW's step */
 } ServedRun;
 
 typedef struct {

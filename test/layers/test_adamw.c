@@ -16,13 +16,13 @@ static void step64(State64 k, AdamW h, double grad_scale) {
 }
 
 static void update_one(Stage *s, Tensor master, Tensor m, Tensor v, Tensor working, Tensor grad, AdamW h, float grad_scale) {
-    AdamWSpan piece = {master, m, v, working, grad, 1};
+    AdamWSpan piece = {master, m, v, working, grad, 1, 0};
     adamw_update(&s->stream, &piece, 1, h, grad_scale);
 }
 
 static AdamWSpan piece_of(AdamWSpan whole, int64_t first, int64_t n, int decays) {
     return (AdamWSpan){tensor_slice(whole.master, first, n), tensor_slice(whole.m, first, n), tensor_slice(whole.v, first, n),
-                        tensor_slice(whole.working, first, n), tensor_slice(whole.grad, first, n), decays};
+                        tensor_slice(whole.working, first, n), tensor_slice(whole.grad, first, n), decays, 0};
 }
 
 static void test_records(void **state) {
@@ -70,7 +70,7 @@ static void compare(DType act, int64_t n) {
         k.grad = stage_widen(&s, grad);
         step64(k, h, 0.375);
         update_one(&s, master, m, v, working, grad, h, 0.375f);
-        AdamWSpan cut = {master_cut, m_cut, v_cut, working_cut, grad, 1},
+        AdamWSpan cut = {master_cut, m_cut, v_cut, working_cut, grad, 1, 0},
                   both[2] = {piece_of(cut, n / 3, n - n / 3, 1), piece_of(cut, 0, n / 3, 1)};
         adamw_update(&s.stream, both, 2, h, 0.375f);
     }
@@ -98,7 +98,7 @@ static void compare_host(DType act, int64_t n) {
     for (int64_t i = 0; i < n; i++) k.p[i] = (double)p[i];
     AdamWSpan span = {tensor_1d(p, F32, n), tensor_1d(array[1], F32, n), tensor_1d(array[2], F32, n),
                       tensor_1d(act == F32 ? (void *)p : rounded, act, n),
-                      tensor_1d(grads, F32, n), 1};
+                      tensor_1d(grads, F32, n), 1, 0};
     AdamW     h = HYPER;
     for (h.step = 1; h.step <= STEPS; h.step++) {
         rng_normal(grads, n, 2, (uint64_t)(h.step * n), 0.0f, 1e-3f);
@@ -146,7 +146,7 @@ static void test_many_pieces(void **state) {
                working = act == F32 ? master : stage_tensor(&s, act, 1, N, 1);
         Tensor     master_one = stage_copy(&s, master), m_one = stage_copy(&s, m), v_one = stage_copy(&s, v);
         Tensor     working_one = act == F32 ? master_one : stage_tensor(&s, act, 1, N, 1);
-        AdamWSpan all = {master, m, v, working, grad, 1}, one = {master_one, m_one, v_one, working_one, grad, 1}, list[PIECES];
+        AdamWSpan all = {master, m, v, working, grad, 1, 0}, one = {master_one, m_one, v_one, working_one, grad, 1, 0}, list[PIECES];
         AdamW      h = HYPER;
         int64_t    first = 0;
         h.step = 3;
@@ -163,6 +163,35 @@ static void test_many_pieces(void **state) {
         assert_same_bits(working, working_one);
         stage_destroy(&s);
     }
+}
+
+/* Spans of other rates, in one list and on the host: the reference's step of rate x lr and decay / rate. */
+static void test_rates(void **state) {
+    (void)state;
+    enum { STEPS = 3, N = 100 };
+    static const float rates[] = {0.5f, 0.0f, 0.3f};
+    Stage     s = stage_create(0);
+    AdamWSpan list[3];
+    State64   k[3];
+    AdamW     h = HYPER;
+    for (int i = 0; i < 3; i++) {
+        Tensor p = stage_random(&s, F32, 1, N, 1, 1, 1, 1), m = stage_random(&s, F32, 1, N, 1, 1, 0, 0), grad = stage_random(&s, F32, 1, N, 1, 7, 1e-3, 0);
+        list[i] = (AdamWSpan){p, m, stage_copy(&s, m), p, grad, 1, rates[i]};
+        k[i] = (State64){N, stage_widen(&s, p), stage_doubles(&s, N), stage_doubles(&s, N), stage_widen(&s, grad)};
+    }
+    for (h.step = 1; h.step <= STEPS; h.step++) {
+        adamw_update(&s.stream, list, 2, h, 1.0f);
+        device_sync(&s.stream);
+        adamw_update_host(list[2], h, 1.0f);
+        for (int i = 0; i < 3; i++) {
+            AdamW  own = h;
+            double rate = rates[i] > 0.0f ? (double)rates[i] : 1.0;
+            own.learning_rate *= rate, own.weight_decay /= rate;
+            step64(k[i], own, 1.0);
+        }
+    }
+    for (int i = 0; i < 3; i++) assert_close(list[i].master, k[i].p, F32, bound_sum(STEPS));
+    stage_destroy(&s);
 }
 
 /* The bias corrections make the first step lr for any size of gradient; no gradient, no move; decay alone shrinks. */
@@ -187,7 +216,7 @@ static void test_first_step(void **state) {
 
 static int tests(void) {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_records), cmocka_unit_test(test_host),
-                                     cmocka_unit_test(test_sizes), cmocka_unit_test(test_many_pieces),
+                                     cmocka_unit_test(test_sizes), cmocka_unit_test(test_many_pieces), cmocka_unit_test(test_rates),
                                      cmocka_unit_test(test_first_step)};
     return cmocka_run_group_tests_name("adamw", all, NULL, NULL);
 }

@@ -1,13 +1,18 @@
 /* test_classifier.c - classifier_forward and classifier_forward_backward. */
 #include "test/ref/test.h"
 
-typedef struct { int64_t n, V; double *loss, *logits, *weight; int32_t *targets; } Case;
+typedef struct { int64_t n, V; double *loss, *logits; int32_t *targets; double softcap, z; } Case;
+
+static const LossTerms TERMS[] = {{0.0f, 0.0f}, {7.0f, 0.0f}, {0.0f, 0.01f}, {30.0f, 0.01f}};
 
 static double objective(void *ctx) {
     Case *k = (Case *)ctx;
-    ref_classifier_forward(k->loss, k->logits, k->targets, k->n, k->V, k->V);
+    ref_classifier_forward(k->loss, k->logits, k->targets, k->n, k->V, k->V, k->softcap);
     double sum = 0.0;
-    for (int64_t i = 0; i < k->n; i++) sum += k->loss[i];
+    for (int64_t i = 0; i < k->n; i++) {
+        double x = k->logits[i * k->V + k->targets[i]], y = k->softcap == 0.0 ? x : k->softcap * tanh(x / k->softcap), lse = k->loss[i] + y;
+        sum += k->loss[i] + k->z * lse * lse;
+    }
     return 0.25 * sum;
 }
 
@@ -16,10 +21,13 @@ static void test_differences(void **state) {
     enum { N = 4, V = 9 };
     Stage   s = stage_create(0);
     Tensor  targets = stage_tokens(&s, 1, N, 1, 1, V);
-    Case    k = {N, V, stage_doubles(&s, N), stage_random_doubles(&s, N * V, 2, 3, 0), NULL, (int32_t *)targets.data};
     double *dlogits = stage_doubles(&s, N * V);
-    ref_classifier_backward(dlogits, k.logits, k.targets, N, V, V, 0.25);
-    assert_true(difference_proves(objective, &k, k.logits, dlogits, N * V));
+    for (int i = 0; i < COUNT(TERMS); i++) {
+        Case k = {N, V, stage_doubles(&s, N), stage_random_doubles(&s, N * V, 2, 3, 0), (int32_t *)targets.data, (double)TERMS[i].softcap,
+                  (double)TERMS[i].z};
+        ref_classifier_backward(dlogits, k.logits, k.targets, N, V, V, k.softcap, k.z, 0.25);
+        assert_true(difference_proves(objective, &k, k.logits, dlogits, N * V));
+    }
     stage_destroy(&s);
 }
 
@@ -35,18 +43,39 @@ static void test_records(void **state) {
            loss = stage_tensor(&s, F32, 1, logits.dim[0], 1);
     int64_t    n = logits.dim[0], V = logits.dim[1];
     double    *loss64 = stage_doubles(&s, n), *dlogits64 = stage_doubles(&s, n * V);
-    ref_classifier_forward(loss64, stage_widen(&s, logits), (const int32_t *)targets.data, n, V, V);
-    ref_classifier_backward(dlogits64, stage_widen(&s, logits), (const int32_t *)targets.data, n, V, V, 1.0);
+    ref_classifier_forward(loss64, stage_widen(&s, logits), (const int32_t *)targets.data, n, V, V, 0.0);
+    ref_classifier_backward(dlogits64, stage_widen(&s, logits), (const int32_t *)targets.data, n, V, V, 0.0, 0.0, 1.0);
     assert_same_float64(loss64, record_find(&f, "classifier.loss"));
     assert_same_float64(dlogits64, record_find(&f, "classifier.dlogits"));
-    classifier_forward_backward(&s.stream, loss, logits, targets, V, 1.0f);
+    classifier_forward_backward(&s.stream, loss, logits, targets, V, PLAIN_LOSS, 1.0f);
     assert_close(loss, (const double *)record_find(&f, "classifier.loss")->data, F32, bound_sum(1));
     assert_close(logits, (const double *)record_find(&f, "classifier.dlogits")->data, F32, gradient_bound(20.0));
     record_unload(&f);
     stage_destroy(&s);
 }
 
-static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spread) {
+/* A soft cap and a z-loss, as PyTorch has them in float64. */
+static void test_terms_records(void **state) {
+    (void)state;
+    Stage      s = stage_create(0);
+    RecordFile f = record_load("test/ref/data/loss.rec");
+    Tensor     logits = stage_record(&s, record_find(&f, "loss.logits"), F32), targets = stage_record(&s, record_find(&f, "loss.targets"), I32);
+    int64_t    n = logits.dim[0], V = logits.dim[1];
+    Tensor     loss = stage_tensor(&s, F32, 1, n, 1);
+    double    *loss64 = stage_doubles(&s, n), *dlogits64 = stage_doubles(&s, n * V), softcap = record_value(record_find(&f, "loss.terms"), 0),
+              z = record_value(record_find(&f, "loss.terms"), 1);
+    ref_classifier_forward(loss64, stage_widen(&s, logits), (const int32_t *)targets.data, n, V, V, softcap);
+    ref_classifier_backward(dlogits64, stage_widen(&s, logits), (const int32_t *)targets.data, n, V, V, softcap, z, 1.0);
+    assert_same_float64(loss64, record_find(&f, "loss.loss"));
+    assert_same_float64(dlogits64, record_find(&f, "loss.dlogits"));
+    classifier_forward_backward(&s.stream, loss, logits, targets, V, (LossTerms){(float)softcap, (float)z}, 1.0f);
+    assert_close(loss, (const double *)record_find(&f, "loss.loss")->data, F32, bound_sum(1));
+    assert_close(logits, (const double *)record_find(&f, "loss.dlogits")->data, F32, gradient_bound(20.0));
+    record_unload(&f);
+    stage_destroy(&s);
+}
+
+static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spread, LossTerms terms) {
     Stage  s = stage_create(0);
     Tensor logits = stage_random(&s, act, 2, n, stride, 3, spread, 1), targets = stage_tokens(&s, 1, n, 1, 4, (int32_t)V);
     Tensor loss = stage_tensor(&s, F32, 1, n, 1), again = stage_tensor(&s, F32, 1, n, 1);
@@ -54,10 +83,10 @@ static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spre
         for (int64_t v = V; v < stride; v++) tensor_set(logits, i * stride + v, NAN); /* padding reaches nothing */
     double *loss64 = stage_doubles(&s, n), *dlogits64 = stage_doubles(&s, n * stride), *logits64 = stage_widen(&s, logits);
     const int32_t *target = (const int32_t *)targets.data;
-    ref_classifier_forward(loss64, logits64, target, n, V, stride);
-    ref_classifier_backward(dlogits64, logits64, target, n, V, stride, 0.125);
-    classifier_forward(&s.stream, loss, logits, targets, V);
-    classifier_forward_backward(&s.stream, again, logits, targets, V, 0.125f);
+    ref_classifier_forward(loss64, logits64, target, n, V, stride, (double)terms.softcap);
+    ref_classifier_backward(dlogits64, logits64, target, n, V, stride, (double)terms.softcap, (double)terms.z, 0.125);
+    classifier_forward(&s.stream, loss, logits, targets, V, terms);
+    classifier_forward_backward(&s.stream, again, logits, targets, V, terms, 0.125f);
     assert_close(loss, loss64, F32, bound_sum(1));
     assert_same_bits(again, loss);
     for (int64_t i = 0; i < n; i++)
@@ -68,7 +97,7 @@ static void compare(DType act, int64_t n, int64_t V, int64_t stride, double spre
 
 /* The same row with its columns on several ranks, the exchanges done here: padding at the end, so that the last rank may
  * have none. */
-static void compare_parts(DType act, int ranks, int64_t n, int64_t V, int64_t columns, double spread) {
+static void compare_parts(DType act, int ranks, int64_t n, int64_t V, int64_t columns, double spread, LossTerms terms) {
     int64_t stride = ranks * columns;
     Stage   s = stage_create(0);
     Tensor  logits = stage_random(&s, act, 2, n, stride, 3, spread, 1),
@@ -79,8 +108,8 @@ static void compare_parts(DType act, int ranks, int64_t n, int64_t V, int64_t co
            plain = stage_tensor(&s, F32, 1, n, 1);
     double *loss64 = stage_doubles(&s, n), *dlogits64 = stage_doubles(&s, n * stride), *logits64 = stage_widen(&s, logits);
     const int32_t *target = (const int32_t *)targets.data;
-    ref_classifier_forward(loss64, logits64, target, n, V, stride);
-    ref_classifier_backward(dlogits64, logits64, target, n, V, stride, 0.125);
+    ref_classifier_forward(loss64, logits64, target, n, V, stride, (double)terms.softcap);
+    ref_classifier_backward(dlogits64, logits64, target, n, V, stride, (double)terms.softcap, (double)terms.z, 0.125);
     for (int64_t i = 0; i < n; i++) tensor_set(most, i, -INFINITY);
     for (int r = 0; r < ranks; r++) {
         int64_t mine = V - r * columns < 0 ? 0 : V - r * columns < columns ? V - r * columns : columns;
@@ -89,21 +118,21 @@ static void compare_parts(DType act, int ranks, int64_t n, int64_t V, int64_t co
             tensor_set(own[r], i,
                        i % columns < mine ? tensor_get(logits, i / columns * stride + r * columns + i % columns) : NAN);
         tokens_own(&s.stream, own_targets[r], targets, r * columns, columns);
-        classifier_part_most(&s.stream, part, own[r], mine);
+        classifier_part_most(&s.stream, part, own[r], mine, terms);
         stage_settle();
         for (int64_t i = 0; i < n; i++)
             if (tensor_get(part, i) > tensor_get(most, i)) tensor_set(most, i, tensor_get(part, i));
     }
     for (int r = 0; r < ranks; r++) {
         int64_t mine = V - r * columns < 0 ? 0 : V - r * columns < columns ? V - r * columns : columns;
-        classifier_part_sums(&s.stream, part_sums, own[r], own_targets[r], mine, most);
+        classifier_part_sums(&s.stream, part_sums, own[r], own_targets[r], mine, most, terms);
         stage_settle();
         for (int64_t i = 0; i < 2 * n; i++) tensor_set(sums, i, tensor_get(sums, i) + tensor_get(part_sums, i));
     }
     for (int r = 0; r < ranks; r++) {
         int64_t mine = V - r * columns < 0 ? 0 : V - r * columns < columns ? V - r * columns : columns;
-        classifier_part_loss(&s.stream, plain, own[r], own_targets[r], mine, most, sums, 0.0f);
-        classifier_part_loss(&s.stream, loss, own[r], own_targets[r], mine, most, sums, 0.125f);
+        classifier_part_loss(&s.stream, plain, own[r], own_targets[r], mine, most, sums, terms, 0.0f);
+        classifier_part_loss(&s.stream, loss, own[r], own_targets[r], mine, most, sums, terms, 0.125f);
         assert_same_bits(plain, loss);
         assert_close(loss, loss64, F32, bound_sum(ranks + 1));
         stage_settle();
@@ -120,9 +149,8 @@ static void test_parts(void **state) {
     static const int64_t shapes[][4] = {{1, 1, 1, 2}, {2, 3, 5, 4}, {3, 7, 389, 192}, {4, 5, 256, 64}, {2, 2, 50257, 25216}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++)
-            for (int wide = 0; wide < 2; wide++)
-                compare_parts(ACT_TYPES[t], (int)shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3],
-                              wide ? 20.0 : 1.0);
+            for (int k = 0; k < 2 * COUNT(TERMS); k++)
+                compare_parts(ACT_TYPES[t], (int)shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], k % 2 ? 20.0 : 1.0, TERMS[k / 2]);
 }
 
 static void test_shapes(void **state) {
@@ -131,7 +159,8 @@ static void test_shapes(void **state) {
                                         {1, 24570, 24576} /* on a GPU nearly 48 KiB, beside the static memory */, {3, 50257, 50304}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++)
-            for (int wide = 0; wide < 2; wide++) compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], wide ? 20.0 : 1.0);
+            for (int k = 0; k < 2 * COUNT(TERMS); k++)
+                compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], k % 2 ? 20.0 : 1.0, TERMS[k / 2]);
 }
 
 /* A model that is sure: the gradient at the target is a small difference, the loss is small; and logits far from 0 and
@@ -147,9 +176,9 @@ static void test_extremes(void **state) {
     for (int v = 0; v < V; v++) tensor_set(logits, V + v, 1e4f + (float)v);  /* far from 0 */
     tensor_set(logits, 2 * V, -1e30f);                              /* apart */
     double *loss64 = stage_doubles(&s, 3), *dlogits64 = stage_doubles(&s, 3 * V), *logits64 = stage_widen(&s, logits);
-    ref_classifier_forward(loss64, logits64, (const int32_t *)targets.data, 3, V, V);
-    ref_classifier_backward(dlogits64, logits64, (const int32_t *)targets.data, 3, V, V, 1.0);
-    classifier_forward_backward(&s.stream, loss, logits, targets, V, 1.0f);
+    ref_classifier_forward(loss64, logits64, (const int32_t *)targets.data, 3, V, V, 0.0);
+    ref_classifier_backward(dlogits64, logits64, (const int32_t *)targets.data, 3, V, V, 0.0, 0.0, 1.0);
+    classifier_forward_backward(&s.stream, loss, logits, targets, V, PLAIN_LOSS, 1.0f);
     /* A small loss is log(1 + r): r's relative error, some ten roundings, and 2^-24 of the sum beside 1. */
     for (int i = 0; i < 3; i++) assert_true(fabs((double)tensor_get(loss, i) - loss64[i]) <= 8 * 0x1p-24 * (loss64[i] + 1.0));
     for (int i = 0; i < 3 * V; i++)
@@ -169,8 +198,8 @@ static void test_undefined(void **state) {
         tensor_set(logits, 0 * V + 69, NAN), tensor_set(logits, 1 * V + 69, INFINITY), tensor_set(logits, 2 * V, NAN);
         for (int v = 0; v < V; v++) tensor_set(logits, 3 * V + v, -INFINITY);
         for (int v = V - 10; v < V; v++) tensor_set(logits, 4 * V + v, -INFINITY);
-        classifier_forward(&s.stream, loss, logits, targets, V);
-        classifier_forward_backward(&s.stream, again, logits, targets, V, 1.0f);
+        classifier_forward(&s.stream, loss, logits, targets, V, PLAIN_LOSS);
+        classifier_forward_backward(&s.stream, again, logits, targets, V, PLAIN_LOSS, 1.0f);
         for (int i = 0; i < N; i++) {
             assert_true(!isfinite(tensor_get(loss, i)) == (i < 4));
             assert_true(!isfinite(tensor_get(again, i)) == (i < 4));
@@ -181,7 +210,7 @@ static void test_undefined(void **state) {
 }
 
 static int tests(void) {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records),
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_records), cmocka_unit_test(test_terms_records),
                                      cmocka_unit_test(test_shapes), cmocka_unit_test(test_parts),
                                      cmocka_unit_test(test_extremes), cmocka_unit_test(test_undefined)};
     return cmocka_run_group_tests_name("classifier", all, NULL, NULL);

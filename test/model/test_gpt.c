@@ -118,7 +118,7 @@ static void test_inference(void **state) {
             gpt_logits(&m->gpt, &m->stream, batch, row, logits);
             double wide[389];
             for (int v = 0; v < 389; v++) wide[v] = (double)logits[v];
-            ref_classifier_forward(&loss, wide, (const int32_t *)batch.targets.data + row, 1, 389, 389);
+            ref_classifier_forward(&loss, wide, (const int32_t *)batch.targets.data + row, 1, 389, 389, 0.0);
             /* The product of one row may sum its 42 terms in another order than that of many; bf16 then may round to
              * the neighbour. */
             double allowed = ACT_TYPES[t] == F32 ? 1e-6 : 0x1p-8;

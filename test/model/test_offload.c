@@ -61,7 +61,7 @@ static void test_pages(void **state) {
                                               tensor_1d(want.v + span.shard, F32, span.elems),
                                               tensor_1d(p, F32, span.elems),
                                               tensor_1d(want.grad + span.shard, F32, span.elems),
-                                              span.group != GROUP_VECTOR},
+                                              span.group != GROUP_VECTOR, 0},
                                   at, 0.5f);
             }
             const float *got[] = {want.master, want.m, want.v};

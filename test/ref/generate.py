@@ -237,11 +237,25 @@ def expert_records():
         w.put("mlp." + name, t)
 
 
+def loss_records():
+    """Cross entropy behind a soft cap; the gradient with the z-loss."""
+    torch.manual_seed(2408)
+    w = Writer("loss")
+    n, V, softcap, z = 5, 61, 5.0, 0.0078125
+    logits, targets = leaf(exact(n, V, scale=6.0)), torch.randint(0, V, (n,))
+    y = softcap * torch.tanh(logits / softcap)
+    losses = F.cross_entropy(y, targets, reduction="none")
+    (losses + z * y.logsumexp(1) ** 2).sum().backward()
+    w.put("loss.logits", logits, "float32"), w.put("loss.targets", targets, "int32"), w.put("loss.terms", [softcap, z], "float64")
+    w.put("loss.loss", losses), w.put("loss.dlogits", logits.grad)
+
+
 # --- the model ----------------------------------------------------------------------------------------------------------------------
 
 L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # of gpt.rec
 GRID = 4, 4, 32, 389, 256, 8, 20  # of grid.rec: sizes that ranks of every axis can divide
 WARMUP, LR, FINAL, DECAY, CLIP = 5, 1e-3, 0.1, 0.1, 1.0
+SCORES, LOGITS = 1.0, 1.0  # factors of attention's scores and of the logits: of mup_records
 
 
 def shapes():
@@ -275,10 +289,10 @@ def model_loss(p, inputs, targets):
     for i in range(L):
         h = f"transformer.h.{i}."
         q, k, v = (t.reshape(batch, T, H, C // H).transpose(1, 2) for t in conv1d(norm(x, h + "ln_1"), h + "attn.c_attn").split(C, 2))
-        scores = (q @ k.transpose(2, 3) / math.sqrt(C // H)).masked_fill(torch.ones(T, T).tril() == 0, -math.inf)
+        scores = (q @ k.transpose(2, 3) / (math.sqrt(C // H) / SCORES)).masked_fill(torch.ones(T, T).tril() == 0, -math.inf)
         x = x + conv1d((scores.softmax(3) @ v).transpose(1, 2).reshape(batch, T, C), h + "attn.c_proj")
         x = x + conv1d(F.gelu(conv1d(norm(x, h + "ln_2"), h + "mlp.c_fc"), approximate="tanh"), h + "mlp.c_proj")
-    logits = norm(x, "transformer.ln_f") @ p["transformer.wte.weight"].T
+    logits = norm(x, "transformer.ln_f") @ p["transformer.wte.weight"].T * LOGITS
     return F.cross_entropy(logits.reshape(-1, V), targets.reshape(-1))
 
 
@@ -302,8 +316,8 @@ def adamw_of(p):
                               {"params": [t for t in p if t.dim() < 2], "weight_decay": 0.0}], betas=(0.9, 0.95), eps=1e-8)
 
 
-def train(p, tokens, optimizers, first_step=lambda: None, model_loss=model_loss):
-    """Returns losses, norms and rates of STEPS steps."""
+def train(p, tokens, optimizers, first_step=lambda: None, model_loss=model_loss, sizes={}):
+    """Returns losses, norms and rates of STEPS steps. sizes: factors of parameters in the program under test, whose norm it is."""
     losses, norms, rates = [], [], []
     for s in range(STEPS):
         loss = model_loss(p, tokens[s, :, :-1], tokens[s, :, 1:])
@@ -312,12 +326,12 @@ def train(p, tokens, optimizers, first_step=lambda: None, model_loss=model_loss)
         loss.backward()
         if s == 0:
             first_step()
-        norm = math.sqrt(sum(float((t.grad ** 2).sum()) for t in p.values()))
+        norm = math.sqrt(sum(float(((t.grad / sizes.get(key, 1.0)) ** 2).sum()) for key, t in p.items()))
         for t in p.values():
             t.grad *= min(1.0, CLIP / norm)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(s)
+                group["lr"] = learning_rate(s) * group.get("rate", 1.0)
             optimizer.step()
         losses.append(float(loss)), norms.append(norm), rates.append(learning_rate(s))
     return losses, norms, rates
@@ -434,13 +448,13 @@ def llama_loss(p, inputs, targets):
         if HEAD_NORMS:
             q, k = norm(q, h + "self_attn.q_norm"), norm(k, h + "self_attn.k_norm")
         k, v = (t.repeat_interleave(H // KEYS, 1) for t in (turned(k), v))
-        scores = (turned(q) @ k.transpose(2, 3) / math.sqrt(HEAD)).masked_fill(torch.ones(T, T).tril() == 0, -math.inf)
+        scores = (turned(q) @ k.transpose(2, 3) / (math.sqrt(HEAD) / SCORES)).masked_fill(torch.ones(T, T).tril() == 0, -math.inf)
         x = x + linear((scores.softmax(3) @ v).transpose(1, 2).reshape(batch, T, H * HEAD), h + "self_attn.o_proj")
         y = norm(x, h + "post_attention_layernorm")
         x = x + (EXPERTS.mlp(p, h, y) if EXPERTS else
                  linear(F.silu(linear(y, h + "mlp.gate_proj")) * linear(y, h + "mlp.up_proj"), h + "mlp.down_proj"))
     head = p.get("lm_head.weight", p["model.embed_tokens.weight"])
-    return F.cross_entropy((norm(x, "model.norm") @ head.T).reshape(-1, V), targets.reshape(-1))
+    return F.cross_entropy((norm(x, "model.norm") @ head.T * LOGITS).reshape(-1, V), targets.reshape(-1))
 
 
 def model_records(name, shapes=shapes, model_loss=model_loss, optimizers=()):
@@ -502,6 +516,34 @@ def muon_records(before, tokens):
         w.put(f"newton.{key}", x, "float32"), w.put(f"newton.{key}.y", newton_schulz(x))
 
 
+# --- µP -----------------------------------------------------------------------------------------------------------------------------
+
+
+def mup_records(name, before, tokens, model_loss):
+    """The paper's form (arXiv:2203.03466, table 8): factors of scores and logits, a group of AdamW for each rate. The program has them in the
+    weights instead: sizes, powers of two. Its first values are those of the records `before` times them, its eps is of its own gradients."""
+    global SCORES, LOGITS
+    m, b = 2.0, 2.0  # width over the base's; (head of the base / head)^(1/4)
+    SCORES, LOGITS = b * b, 1 / m
+    p = {key: leaf(t) for key, t in before.items()}
+
+    def size(key):
+        if "c_attn" in key or key.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+            return b
+        return 1 / b if key.endswith(("attn.c_proj.weight", "o_proj.weight")) else 1 / m if "ln_f" in key or key == "model.norm.weight" else 1.0
+
+    def group(key, t):
+        rate = 1 / m if t.dim() == 2 and (".h." in key or ".layers." in key) else 1.0
+        return {"params": [t], "rate": rate, "weight_decay": DECAY / rate if t.dim() == 2 else 0.0, "eps": 1e-8 * size(key)}
+
+    optimizer = torch.optim.AdamW([group(key, t) for key, t in p.items()], betas=(0.9, 0.95))
+    losses, norms, _ = train(p, tokens, [optimizer], model_loss=model_loss, sizes={key: size(key) for key in p})
+    w = Writer(name)
+    w.put("loss", losses, "float64"), w.put("grad_norm", norms, "float64")
+    print(name, "losses", losses, "norms", norms)
+    SCORES, LOGITS = 1.0, 1.0
+
+
 if __name__ == "__main__":
     os.makedirs(DATA, exist_ok=True)
     op_records()
@@ -511,13 +553,16 @@ if __name__ == "__main__":
     model_records("grid")
     L, H, C, V, T, B, STEPS = at_gpt
     muon_records(*gpt)
+    mup_records("mup_gpt", *gpt, model_loss)
     L, H, C, V, T, B, STEPS = GRID
     norm_records()
     head_records()
     L, H, C, V, T, B, STEPS = LLAMA
     torch.manual_seed(2302)
-    model_records("llama", lambda: llama_shapes(tied=False), llama_loss)
+    llama = model_records("llama", lambda: llama_shapes(tied=False), llama_loss)
     model_records("llama_tied", lambda: llama_shapes(tied=True), llama_loss)
+    mup_records("mup_llama", *llama, llama_loss)
+    loss_records()
     as_qwen3()
     torch.manual_seed(2505)
     model_records("qwen3", lambda: llama_shapes(tied=True), llama_loss)

@@ -262,16 +262,32 @@ static double log_sum_exp(const double *x, int64_t V) {
     return max + log(sum);
 }
 
-void ref_classifier_forward(double *loss, const double *logits, const int32_t *targets, int64_t n, int64_t V, int64_t stride) {
-    for (int64_t i = 0; i < n; i++) loss[i] = log_sum_exp(logits + i * stride, V) - logits[i * stride + targets[i]];
+/* y of a row: c tanh(logit / c), or the logit; malloc'ed. */
+static double *capped(const double *logits, int64_t V, double softcap) {
+    double *y = (double *)malloc(sizeof *y * (size_t)V);
+    for (int64_t v = 0; v < V; v++) y[v] = softcap == 0.0 ? logits[v] : softcap * tanh(logits[v] / softcap);
+    return y;
+}
+
+void ref_classifier_forward(double *loss, const double *logits, const int32_t *targets, int64_t n, int64_t V, int64_t stride,
+                            double softcap) {
+    for (int64_t i = 0; i < n; i++) {
+        double *y = capped(logits + i * stride, V, softcap);
+        loss[i] = log_sum_exp(y, V) - y[targets[i]];
+        free(y);
+    }
 }
 
 void ref_classifier_backward(double *dlogits, const double *logits, const int32_t *targets, int64_t n, int64_t V, int64_t stride,
-                             double scale) {
+                             double softcap, double z, double scale) {
     for (int64_t i = 0; i < n; i++) {
-        double lse = log_sum_exp(logits + i * stride, V);
-        for (int64_t v = 0; v < stride; v++)
-            dlogits[i * stride + v] = v < V ? scale * (exp(logits[i * stride + v] - lse) - (v == targets[i] ? 1.0 : 0.0)) : 0.0;
+        double *y = capped(logits + i * stride, V, softcap), lse = log_sum_exp(y, V);
+        for (int64_t v = 0; v < stride; v++) {
+            double *d = &dlogits[i * stride + v];
+            *d = v < V ? scale * ((1.0 + 2.0 * z * lse) * exp(y[v] - lse) - (v == targets[i] ? 1.0 : 0.0)) : 0.0;
+            if (v < V && softcap != 0.0) *d /= pow(cosh(logits[i * stride + v] / softcap), 2.0); /* tanh' = 1 / cosh^2 */
+        }
+        free(y);
     }
 }
 

@@ -48,10 +48,11 @@ void ref_head_forward(double *logits, const double *x, const double *wte, int64_
 void ref_head_backward(double *dx, double *dwte, const double *dlogits, const double *x, const double *wte, int64_t n,
                        int64_t C, int64_t V, int64_t stride);
 
-void ref_classifier_forward(double *loss, const double *logits, const int32_t *targets, int64_t n, int64_t V, int64_t stride);
-/* dlogits[i, V..stride) = 0 */
+void ref_classifier_forward(double *loss, const double *logits, const int32_t *targets, int64_t n, int64_t V, int64_t stride,
+                            double softcap);
+/* dlogits[i, V..stride) = 0. Of loss + z lse^2. */
 void ref_classifier_backward(double *dlogits, const double *logits, const int32_t *targets, int64_t n, int64_t V, int64_t stride,
-                             double scale);
+                             double softcap, double z, double scale);
 
 void ref_adamw(double *p, double *m, double *v, const double *grad, int64_t n, double learning_rate, double beta1,
                double beta2, double eps, double decay, int64_t step, double grad_scale);

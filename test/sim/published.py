@@ -26,8 +26,8 @@ def write_inputs():
         json.dump(cluster, open(f"{FOLDER}/a100{'-blocking' if blocks else ''}.json", "w"))
 
 
-def plan(ranks, options, cluster):
-    command = [PROGRAM, "plan", f"{FOLDER}/base.json", f"ranks={ranks}", f"cluster={cluster}", "json=true"] + options
+def plan(ranks, options, cluster, base="base"):
+    command = [PROGRAM, "plan", f"{FOLDER}/{base}.json", f"ranks={ranks}", f"cluster={cluster}", "json=true"] + options
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -44,6 +44,17 @@ def hold_rows():
     for a, b in zip(names, names[1:]):
         change = 100 * (rate[b] / rate[a] - 1)
         ok(abs(change) <= 15, f"{a} to {b}: the ratio is {change:+.1f} % off, within 15")
+
+
+def hold_llama_rows():
+    json.dump({**DOC["base"], "model": {}}, open(f"{FOLDER}/sizes_by_preset.json", "w"))
+    for row in DOC["llama_rows"]:
+        cluster = json.load(open(os.path.join(HERE, f"../../configs/clusters/{row['cluster']}.json")))
+        cluster["gpu"]["memory_bytes"] = row.get("memory_bytes", cluster["gpu"]["memory_bytes"])
+        json.dump(cluster, open(f"{FOLDER}/llama.json", "w"))
+        simulated = plan(row["ranks"], row["options"], f"{FOLDER}/llama.json", "sizes_by_preset")["step_ms"] / 1e3
+        percent = 100 * (row["step_s"] / simulated - 1)
+        ok(abs(percent) <= row["within_percent"], f"{row['name']}: published {row['step_s']:.4g} s, simulated {simulated:.4g} s: {percent:+.1f} %, within {row['within_percent']}")
 
 
 def rank_grids():
@@ -76,5 +87,6 @@ def times():
 
 write_inputs()
 hold_rows()
+hold_llama_rows()
 rank_grids()
 times()
