@@ -24,7 +24,7 @@ void experts_forward(const BlockRun *r, const ExpertActs *x, Tensor norm, const 
         head_forward(r->s, x->logits, norm, w->router);
         router_forward(r->s, x->probability, x->expert, x->weight, x->logits,
                        r->shape.balance == BALANCE_BIAS ? w->bias : tensor_none(), weights_of(r));
-        if (pass == EXPERTS_COUNT && !tensor_is_none(r->expert_counts)) router_count(r->s, x->counts, r->expert_counts, x->expert);
+        if (!tensor_is_none(r->expert_counts)) router_count(r->s, x->counts, r->expert_counts, x->expert);
         experts_sort(r->s, x->order, x->place, x->first, x->expert);
         rows_take(r->s, x->rows, norm, x->order);
         expert_linear_forward(r->s, x->gate_up, x->rows, gate_up_of(w), stride_of(r), x->first);

@@ -31,10 +31,10 @@ typedef struct {
     Tensor dswiglu, dweight, dnorm;  /* [R,FE] act, [N,top_k] f32, [N,C] act: the router's part of norm's gradient */
 } ExpertActs;
 
-/* EXPERTS_COUNT: forward, which also counts the assignments; EXPERTS_AGAIN: the same ops for backward; EXPERTS_LIGHT: swiglu alone. */
-typedef enum { EXPERTS_COUNT, EXPERTS_AGAIN, EXPERTS_LIGHT } ExpertPass;
+/* EXPERTS_LIGHT: swiglu alone, of the rest as it is. */
+typedef enum { EXPERTS_ALL, EXPERTS_LIGHT } ExpertPass;
 
-/* From the norm's output [N,C] to swiglu. */
+/* From the norm's output [N,C] to swiglu; adds to r->expert_counts, which backward has none of. */
 void experts_forward(const BlockRun *r, const ExpertActs *x, Tensor norm, const ExpertParams *w, ExpertPass pass);
 /* From swiglu to r->update. */
 void experts_output(const BlockRun *r, const ExpertActs *x, const ExpertParams *w);

@@ -124,10 +124,12 @@ static void refuse_unlike(const cJSON *config, const char *path) {
 
 static void take_experts(ModelShape *shape, const cJSON *config, const char *path) {
     const cJSON *step = json_member(config, "decoder_sparse_step"), *dense = json_member(config, "mlp_only_layers");
-    if (step && !(cJSON_IsNumber(step) && step->valuedouble == 1.0)) hf_refuse_key(path, step, "every block has experts here: 1 is expected");
+    if (step && !(cJSON_IsNumber(step) && step->valuedouble == 1.0))
+        hf_refuse_key(path, step, "every block has experts here: 1 is expected");
     if (cJSON_GetArraySize(dense) > 0) hf_refuse_key(path, dense, "every block has experts here: [] is expected");
     shape->n_inner = 0;
-    shape->n_experts = hf_size_of(config, json_member(config, "num_local_experts") ? "num_local_experts" : "num_experts", path); /* transformers 5, and 4 */
+    const char *count = json_member(config, "num_local_experts") ? "num_local_experts" : "num_experts"; /* transformers 5, and 4 */
+    shape->n_experts = hf_size_of(config, count, path);
     shape->top_k = hf_size_of(config, "num_experts_per_tok", path);
     shape->n_expert_inner = hf_size_of(config, "moe_intermediate_size", path);
     shape->norm_top_k = cJSON_IsTrue(json_member(config, "norm_topk_prob"));

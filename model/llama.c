@@ -166,13 +166,13 @@ static void mlp_backward(BlockRun *r, const BlockActs *x, const BlockParams *w, 
 }
 
 /* Computes, from norm_1's output on, all tensors of the block that backward needs: not the mlp's projection. */
-static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w, ExpertPass pass) {
+static void inner_forward(BlockRun *r, const BlockActs *x, const BlockParams *w) {
     heads_forward(r, x, w);
     attend(r, x->attention, x->lse, x->qkv);
     head_forward(r->s, r->update, x->attention, w->o);
     residual_rmsnorm_forward(r->s, x->residual_mid, x->norm_2, x->rstd_2, x->residual, sum_rows(r, r->update), w->norm_2,
                              eps_of(r));
-    mlp_forward(r, x, w, pass);
+    mlp_forward(r, x, w, EXPERTS_ALL);
 }
 
 static void forward(BlockRun *r, void *acts, const void *weights) {
@@ -181,7 +181,7 @@ static void forward(BlockRun *r, void *acts, const void *weights) {
     if (r->mid.data)
         residual_rmsnorm_forward(r->s, x->residual, x->norm_1, x->rstd_1, r->mid, own_rows(r, r->update), w->norm_1, eps_of(r));
     else rmsnorm_forward(r->s, x->norm_1, x->rstd_1, x->residual, w->norm_1, eps_of(r));
-    inner_forward(r, x, w, EXPERTS_COUNT);
+    inner_forward(r, x, w);
     if (has_experts(r)) experts_output(r, &x->experts, &w->experts);
     else head_forward(r->s, r->update, x->swiglu, w->down);
     sum_rows(r, r->update);
@@ -194,7 +194,7 @@ static void recompute(BlockRun *r, void *acts, const void *weights) {
     if (r->recompute == RECOMPUTE_NONE) return;
     rmsnorm_forward(r->s, x->norm_1, x->rstd_1, x->residual, w->norm_1, eps_of(r));
     if (r->recompute == RECOMPUTE_BLOCK) {
-        inner_forward(r, x, w, EXPERTS_AGAIN);
+        inner_forward(r, x, w);
     } else {
         rmsnorm_forward(r->s, x->norm_2, x->rstd_2, x->residual_mid, w->norm_2, eps_of(r));
         mlp_forward(r, x, w, EXPERTS_LIGHT);
@@ -251,7 +251,8 @@ static void final_backward(const BlockRun *r, FinalActs x, Tensor dy, FinalParam
         .experts_bias = EXPERT(bias),                           \
         .has_rope = 1,                                          \
     }
-enum { QWEN3_ROWS = EXPERT_ROWS, QWEN3_ACTS = EXPERT_ACTS, LLAMA_ROWS = QWEN3_ROWS + HEAD_NORM_ROWS, LLAMA_ACTS = QWEN3_ACTS + HEAD_NORM_ACTS };
+enum { QWEN3_ROWS = EXPERT_ROWS, QWEN3_ACTS = EXPERT_ACTS };
+enum { LLAMA_ROWS = QWEN3_ROWS + HEAD_NORM_ROWS, LLAMA_ACTS = QWEN3_ACTS + HEAD_NORM_ACTS };
 const BlockKind BLOCK_LLAMA = KIND("llama", LLAMA_ROWS, LLAMA_ACTS, 0, 0);
 const BlockKind BLOCK_LLAMA_TIED = KIND("llama", LLAMA_ROWS, LLAMA_ACTS, 1, 0);
 const BlockKind BLOCK_QWEN3 = KIND("qwen3", QWEN3_ROWS, QWEN3_ACTS, 0, 0);

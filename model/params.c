@@ -36,8 +36,9 @@ static int is_each(const ParamRow *row) { return strchr(row->name, '*') != NULL;
 static Param param_of(const ParamRow *row, const char *prefix, int bucket, ModelShape s, int expert) {
     Param p = {.field = row->field, .group = row->group, .bucket = bucket, .cut = row->cut, .pad = VOCAB_PAD};
     size_t before = strcspn(row->name, "*");
-    int    length = is_each(row) ? snprintf(p.name, sizeof p.name, "%s%.*s%d%s", prefix, (int)before, row->name, expert, row->name + before + 1)
-                                 : snprintf(p.name, sizeof p.name, "%s%s", prefix, row->name);
+    int    length = snprintf(p.name, sizeof p.name, "%s%s", prefix, row->name);
+    if (is_each(row))
+        length = snprintf(p.name, sizeof p.name, "%s%.*s%d%s", prefix, (int)before, row->name, expert, row->name + before + 1);
     CHECK(length < (int)sizeof p.name, "%s%s", prefix, row->name);
     p.dims = row->dim[1] == DIM_NONE ? 1 : 2;
     p.dim[0] = dim_size(row->dim[0], s);

@@ -40,8 +40,8 @@ void expert_load_take(ExpertLoad *l, Model *m, Comm *all, int64_t step) {
         if (l->has_warned || !is_collapse(s, n, shape.top_k)) continue;
         l->has_warned = 1;
         if (comm_rank(all) == 0)
-            warn("step %lld: the experts of block %lld collapse: expert %lld of %lld has %.0f %% of the assignments, an even share is %.1f %%; "
-                 "moe.balance, or a larger moe.balance_rate, spreads them",
+            warn("step %lld: the experts of block %lld collapse: expert %lld of %lld has %.0f %% of the assignments, an even "
+                 "share is %.1f %%; moe.balance, or a larger moe.balance_rate, spreads them",
                  (long long)step + 1, (long long)b, (long long)s.expert, (long long)n, 100.0 * s.busiest, 100.0 / (double)n);
     }
 }

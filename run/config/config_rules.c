@@ -355,8 +355,10 @@ static void rule_activations(ConfigLoad *load) {
     int64_t       bytes, inner = c->model.shape.n_inner, width = dim_size(DIM_Q, c->model.shape);
     if (width < c->model.shape.n_embd) width = c->model.shape.n_embd;
     if (width < inner) width = inner;
-    if (c->model.shape.arch == ARCH_QWEN3_MOE && width < c->model.shape.n_expert_inner) width = c->model.shape.n_expert_inner;
-    if (c->model.shape.arch == ARCH_QWEN3_MOE) width *= c->model.shape.top_k;
+    if (c->model.shape.arch == ARCH_QWEN3_MOE) {
+        if (width < c->model.shape.n_expert_inner) width = c->model.shape.n_expert_inner;
+        width *= c->model.shape.top_k;
+    }
     /* 128 bytes per token, channel and block: 2 x the floats fp32 keeps for backward */
     int fits = multiply(&bytes, 5,
                         (int64_t[]){c->batch.micro_batch, c->batch.seq_len, width,

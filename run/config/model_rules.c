@@ -64,7 +64,8 @@ static void rules_of_llama(ConfigLoad *load, ModelShape s) {
 
 /* Another kind has no experts: their keys are as if not given. */
 static void rules_of_no_experts(ConfigLoad *load, ModelShape s) {
-    struct { const char *key; int64_t value; } of[] = {{"moe.experts", s.n_experts}, {"moe.top_k", s.top_k}, {"moe.n_inner", s.n_expert_inner}};
+    struct { const char *key; int64_t value; } of[] = {{"moe.experts", s.n_experts}, {"moe.top_k", s.top_k},
+                                                       {"moe.n_inner", s.n_expert_inner}};
     for (int i = 0; i < 3; i++)
         if (of[i].value)
             REFUSE(load, of[i].key, "%s = %" PRId64 ": model.arch = \"%s\" has no experts; leave it out, or model.arch = \"qwen3-moe\"",

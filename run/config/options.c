@@ -53,8 +53,10 @@ static const Preset PRESETS[] = { /* the sizes as published on Hugging Face */
 
 static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b",
                                               "llama3-70b", "llama3-405b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-30b-a3b", "qwen3-moe-small", NULL};
-static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3", [ARCH_QWEN3_MOE] = "qwen3-moe", NULL};
-static const char *const BALANCE_WORDS[]   = {[BALANCE_NONE] = "none", [BALANCE_BIAS] = "bias", [BALANCE_SWITCH] = "switch", NULL};
+static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", [ARCH_QWEN3] = "qwen3",
+                                              [ARCH_QWEN3_MOE] = "qwen3-moe", NULL};
+static const char *const BALANCE_WORDS[]   = {[BALANCE_NONE] = "none", [BALANCE_BIAS] = "bias", [BALANCE_SWITCH] = "switch",
+                                              NULL};
 static const char *const RESUME_WORDS[]    = {[RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must", NULL};
 static const char *const NONFINITE_WORDS[] =
     {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", NULL};
@@ -153,18 +155,19 @@ const Option OPTIONS[] = {
     REAL(init.std, "0.02", 1e-30, 1,
          "standard deviation of first weights; of projections into the residual stream 1/sqrt(2 n_layer) of it", FIXED),
 
-    {.key = "moe.experts", .type = OPTION_INTEGER, .offset = FIELD(model.shape.n_experts, int64_t), .fallback = "0", .min = 0, .max = 4096,
-     .help = "experts of each block of qwen3-moe, which needs the first three of these", FIXED},
+    {.key = "moe.experts", .type = OPTION_INTEGER, .offset = FIELD(model.shape.n_experts, int64_t), .fallback = "0", .min = 0,
+     .max = 4096, .help = "experts of each block of qwen3-moe, which needs the first three of these", FIXED},
     {.key = "moe.top_k", .type = OPTION_INTEGER, .offset = FIELD(model.shape.top_k, int64_t), .fallback = "0", .min = 0, .max = 4096,
      .help = "experts of a token", FIXED},
-    {.key = "moe.n_inner", .type = OPTION_INTEGER, .offset = FIELD(model.shape.n_expert_inner, int64_t), .fallback = "0", .min = 0, .max = DIM,
-     .help = "width of an expert's MLP", FIXED},
+    {.key = "moe.n_inner", .type = OPTION_INTEGER, .offset = FIELD(model.shape.n_expert_inner, int64_t), .fallback = "0", .min = 0,
+     .max = DIM, .help = "width of an expert's MLP", FIXED},
     {.key = "moe.norm_top_k", .type = OPTION_FLAG, .offset = FIELD(model.shape.norm_top_k, int), .fallback = "true",
      .help = "the weights of a token's experts are divided by their sum", FIXED},
-    {.key = "moe.balance", .type = OPTION_CHOICE, .offset = FIELD(model.shape.balance, int), .fallback = "\"switch\"", .words = BALANCE_WORDS,
-     .help = "what brings experts to equal shares: switch: a loss; bias: one to the choice, moved after each step, a tensor that Hugging Face's class does not have; none", FIXED},
-    {.key = "moe.balance_rate", .type = OPTION_REAL, .offset = FIELD(model.shape.balance_rate, double), .fallback = "1e-3", .min = 0, .max = BIG,
-     .help = "the factor of that loss; by how much the bias moves in a step", FIXED},
+    {.key = "moe.balance", .type = OPTION_CHOICE, .offset = FIELD(model.shape.balance, int), .fallback = "\"switch\"",
+     .words = BALANCE_WORDS, .help = "what brings experts to equal shares: switch: a loss; bias: one to the choice, moved after each step, a tensor "
+             "that Hugging Face's class does not have; none", FIXED},
+    {.key = "moe.balance_rate", .type = OPTION_REAL, .offset = FIELD(model.shape.balance_rate, double), .fallback = "1e-3",
+     .min = 0, .max = BIG, .help = "the factor of that loss; by how much the bias moves in a step", FIXED},
 
     SOURCES(data.train, NULL, 1,
             "a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens}", REQUIRED, .example = "'datasets/my/train_*.bin'"),
