@@ -94,7 +94,7 @@ static void resolve(ConfigLoad *load) {
 }
 
 static void refuse_missing(ConfigLoad *load, const Json *json) {
-    char allowed[SHOWN_BYTES];
+    char allowed[ALLOWED_BYTES];
     for (int i = 0; i < OPTION_COUNT; i++) {
         const Option *o = &OPTIONS[i];
         Given        *given = &load->given[i];

@@ -300,7 +300,7 @@ void config_free(Config *config) {
 }
 
 static int refuse(const Option *o, const cJSON *value, char *fault, size_t capacity) {
-    char allowed[SHOWN_BYTES], got[SHOWN_BYTES];
+    char allowed[ALLOWED_BYTES], got[SHOWN_BYTES];
     snprintf(fault, capacity, "%s must be %s, not %s", o->key, option_allowed(o, allowed), value_text(value, got));
     return 0;
 }
