@@ -139,7 +139,7 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
             context_take(targets + k * own, sample + T, part, own);
         }
         Batch batch = {tensor_2d(s->room.inputs.data, I32, count, own),
-                       tensor_2d(s->room.targets.data, I32, count, own)};
+                       tensor_2d(s->room.targets.data, I32, count, own), tensor_none()};
         device_from_host(&m->stream, batch.inputs, inputs);
         device_from_host(&m->stream, batch.targets, targets);
         pipeline_forward(&m->pipeline, &m->stream, batch);

@@ -42,7 +42,7 @@ static Batch eval_batch(Run *r, int64_t first, int64_t count) {
         context_take(inputs + i * T, sample, part, T);
         context_take(targets + i * T, sample + whole, part, T);
     }
-    Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T), tensor_2d(r->eval_batch.targets.data, I32, count, T)};
+    Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T), tensor_2d(r->eval_batch.targets.data, I32, count, T), tensor_none()};
     device_from_host(&r->model->stream, batch.inputs, inputs);
     device_from_host(&r->model->stream, batch.targets, targets);
     return batch;

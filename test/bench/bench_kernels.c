@@ -88,15 +88,15 @@ static void fill_all(Bench *b) {
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) fill(b, weights[i], 0.02f, 0.0f);
     fill(b, b->norm_w, 0.02f, 1.0f), fill(b, b->mean, 0.01f, 0.0f), fill(b, b->rstd, 0.02f, 1.0f);
     fill_tokens(b, b->tokens), fill_tokens(b, b->targets), fill_tokens(b, b->chunk_targets);
-    attention_forward(&b->stream, b->y, b->lse, b->qkv, heads(b)); /* its backward needs the true denominators */
+    attention_forward(&b->stream, b->y, b->lse, b->qkv, tensor_none(), heads(b)); /* its backward needs the true denominators */
 }
 
 /* --- the ops ------------------------------------------------------------------------------------------------------ */
 
 #define OP(name, ...) static void name(Bench *b) { Stream *s = &b->stream; __VA_ARGS__; }
 OP(copy, cast_forward(s, b->to, b->from))
-OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, WHOLE_SEQUENCE))
-OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, WHOLE_SEQUENCE))
+OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, tensor_none(), WHOLE_SEQUENCE))
+OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, tensor_none(), WHOLE_SEQUENCE))
 OP(layernorm_f, layernorm_forward(s, b->y, b->mean, b->rstd, b->x, b->norm_w, b->norm_b, 1e-5f))
 OP(residual_f, residual_layernorm_forward(s, b->dx, b->y, b->mean, b->rstd, b->x, b->update, b->norm_w, b->norm_b, 1e-5f))
 OP(layernorm_b, layernorm_backward(s, b->dx, b->dnorm_w, b->dnorm_b, b->update, b->dy, b->x, b->norm_w, b->mean, b->rstd))
@@ -121,8 +121,8 @@ OP(gelu_f, gelu_forward(s, b->gelu, b->fc))
 OP(gelu_b, gelu_backward(s, b->dfc, b->gelu, b->fc))
 OP(swiglu_f, swiglu_forward(s, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
 OP(swiglu_b, swiglu_backward(s, b->dfc, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
-OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, heads(b)))
-OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, heads(b)))
+OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, tensor_none(), heads(b)))
+OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, tensor_none(), heads(b)))
 OP(head_f, head_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(head_b, head_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(classifier_f, classifier_forward(s, b->loss, b->logits, b->chunk_targets, b->V))

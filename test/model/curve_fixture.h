@@ -76,7 +76,7 @@ static inline Batch batch_of(Model *m, int64_t step, int64_t first, int64_t B, i
     const int32_t *tokens = (const int32_t *)record_find(&m->records, "tokens")->data + (step * SEQUENCES + first) * (T + 1);
     stage_settle(); /* the micro-batch before may still read its tokens */
     m->tokens.used_bytes = 0;
-    Batch batch = {arena_tensor(&m->tokens, I32, 2, B, positions, 1), arena_tensor(&m->tokens, I32, 2, B, positions, 1)};
+    Batch batch = {arena_tensor(&m->tokens, I32, 2, B, positions, 1), arena_tensor(&m->tokens, I32, 2, B, positions, 1), tensor_none()};
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < positions; t++) {
             ((int32_t *)batch.inputs.data)[b * positions + t] = tokens[b * (T + 1) + t];
