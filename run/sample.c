@@ -33,6 +33,17 @@ Tokenizer sample_tokenizer(const Config *c) {
     return t;
 }
 
+int32_t sample_documents(const Config *c, const Tokenizer *t) {
+    int32_t end = tokenizer_end_of_text(t);
+    if (c->data.document_mask == DOCUMENT_MASK_ASKED && end < 0)
+        fail(EXIT_CONFIG,
+             "data.document_mask = true: documents begin with an end-of-text token, which %s: leave the key out, or name a tokenizer "
+             "that has one as data.tokenizer",
+             t->kind == TOKENIZER_BYTES ? "bytes have not" : t->kind == TOKENIZER_IDS ? "ids without a tokenizer have not"
+                                                                                    : "this tokenizer has not");
+    return c->data.document_mask ? end : -1;
+}
+
 Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes) {
     Prompt p = {.id = malloc(sizeof *p.id * (tokenizer_most(tokenizer, bytes) + 1))};
     if (!p.id) fail(EXIT_MEMORY, "no memory for the tokens of a prompt of %zu bytes", bytes);

@@ -41,7 +41,7 @@ static void assert_steps(Loader *l, const Dataset *d, LoaderPlan plan, int steps
 }
 
 static void assert_follows_order(const Dataset *d, LoaderPlan plan, int steps) {
-    Arena   arena = arena_create("batches", loader_bytes(plan.micro_batch, T / plan.context.ranks, 1));
+    Arena   arena = arena_create("batches", loader_bytes(plan.micro_batch, T / plan.context.ranks, 1, 0));
     Loader *l = loader_create(d, plan, &arena);
     assert_steps(l, d, plan, steps);
     loader_destroy(l);
@@ -68,7 +68,7 @@ static void batches_follow_the_order(void **state) {
                                          9);
     for (int64_t contexts = 2; contexts <= T / 2; contexts++)
         for (int64_t rank = 0; rank < contexts && T % (2 * contexts) == 0; rank++)
-            assert_follows_order(&d, (LoaderPlan){{1, 1337}, 24, 2, 1, 3, 24, {contexts, rank}, 1}, 3);
+            assert_follows_order(&d, (LoaderPlan){{1, 1337}, 24, 2, 1, 3, 24, {contexts, rank}, 1, 0, 0}, 3);
     dataset_close(&d);
 }
 
@@ -85,8 +85,8 @@ static void steps_cover_their_indices_in_order(void **state) {
             int64_t seen[2][G];
             for (int rank = 0; rank < ranks; rank++) {
                 Stream  stream = stream_create(0);
-                Arena   arena = arena_create("batches", loader_bytes(micro, T, 1));
-                Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, G, micro, rank, ranks, 0, {1, 0}, 1}, &arena);
+                Arena   arena = arena_create("batches", loader_bytes(micro, T, 1, 0));
+                Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, G, micro, rank, ranks, 0, {1, 0}, 1, 0, 0}, &arena);
                 for (int step = 0; step < 2; step++)
                     for (int64_t k = 0; k < G / ranks / micro; k++) {
                         Batch batch = loader_next(l, &stream, NULL);
@@ -108,8 +108,8 @@ static void a_loader_goes_where_it_is_told(void **state) {
     (void)state;
     static const int64_t places[] = {0, 0, 24, 12, 12, 12000, 5, 0};
     Dataset    d = open_data();
-    LoaderPlan plan = {{1, 1337}, 12, 2, 1, 3, 36, {1, 0}, 1};
-    Arena      arena = arena_create("batches", loader_bytes(2, T, 1));
+    LoaderPlan plan = {{1, 1337}, 12, 2, 1, 3, 36, {1, 0}, 1, 0, 0};
+    Arena      arena = arena_create("batches", loader_bytes(2, T, 1, 0));
     Loader    *l = loader_create(&d, plan, &arena);
     assert_steps(l, &d, plan, 1);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
@@ -127,8 +127,8 @@ static void batches_wait_for_the_trainer(void **state) {
     (void)state;
     Dataset d = open_data();
     Stream  stream = stream_create(0);
-    Arena   arena = arena_create("batches", loader_bytes(2, T, 1));
-    Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, 4, 2, 0, 1, 0, {1, 0}, 1}, &arena);
+    Arena   arena = arena_create("batches", loader_bytes(2, T, 1, 0));
+    Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, 4, 2, 0, 1, 0, {1, 0}, 1, 0, 0}, &arena);
     for (int n = 0; n < 12; n++) {
         Batch batch = loader_next(l, &stream, NULL);
         nanosleep(&(struct timespec){0, 5000000}, NULL);
@@ -144,11 +144,11 @@ static void batches_wait_for_the_trainer(void **state) {
 static void a_loader_stops_at_any_moment(void **state) {
     (void)state;
     Dataset d = open_data();
-    Arena   arena = arena_create("batches", loader_bytes(1, T, 1));
+    Arena   arena = arena_create("batches", loader_bytes(1, T, 1, 0));
     for (int i = 0; i < 200; i++) {
         Stream  stream = stream_create(0);
         size_t  mark = arena_mark(&arena);
-        Loader *l = loader_create(&d, (LoaderPlan){{1, 1}, 1, 1, 0, 1, 0, {1, 0}, 1}, &arena);
+        Loader *l = loader_create(&d, (LoaderPlan){{1, 1}, 1, 1, 0, 1, 0, {1, 0}, 1, 0, 0}, &arena);
         for (int n = 0; n < i % 7; n++) loader_next(l, &stream, NULL);
         loader_destroy(l);
         arena_release(&arena, mark);
