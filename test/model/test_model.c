@@ -11,7 +11,8 @@ static ModelSpec spec_of(DType act, int64_t B, int64_t T, Recompute recompute, i
 
 static void run_everything(Model *m) {
     Arena  tokens = arena_create("tokens", 1 << 20);
-    Batch  batch = {arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1), arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1)}; /* all 0 */
+    Batch  batch = {arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1), arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1),
+                     tensor_none()}; /* all 0 */
     AdamW  h = {1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
     float  logits[389];
     model_init_weights(m, 1, NULL, NULL);
