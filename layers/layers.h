@@ -21,12 +21,15 @@
 extern "C" {
 #endif
 
-/* --- embedding: y[b,t,:] = wte[token[b,t],:] + wpe[position of t,:] ---------------------------------------------------------------
+/* --- documents: a sequence may hold several, one after the other. starts [B,T] i32 is, for each token, the position in its sequence of
+ * the first token of its document, and never falls along a row; tensor_none(): each sequence is one document.                       */
+
+/* --- embedding: y[b,t,:] = wte[token[b,t],:] + wpe[position of t - starts[b,t],:] -------------------------------------------------
  * A token V' is a row of another rank's wte, and adds nothing. wpe and dwpe may be none: they add nothing.
  *   y [N,C] act out   tokens [B,T] i32 in   wte [V',C] act in, V' >= V   wpe [P,C] act in, P > every position                      */
-void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, ContextPart context);
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context);
 /*   dwte [V',C] f32 out(+=)   dwpe [P,C] f32 out(+=)   dy [N,C] act in. Rows of equal tokens are added in a fixed order.             */
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, ContextPart context);
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts, ContextPart context);
 /* Tokens as a rank with rows [first, first + rows) of wte sees them: own = token - first, or `rows` where that is none of its own.
  *   own, tokens [n] i32                                                                                                              */
 void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t rows);
@@ -105,21 +108,21 @@ typedef struct { double factor, low_freq_factor, high_freq_factor; int64_t origi
 void rope_frequencies(float *frequencies, int64_t D, double theta, RopeScaling scaling);
 
 /* --- causal self-attention over heads; C = query heads x D, C' = key heads x D, in qkv C + 2 C' columns ------------------------------
- * y_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt(D)) v_j, computed tile by tile with a running maximum; T x T is never stored.
+ * y_i = sum_j softmax_j(q_i.k_j / sqrt(D)) v_j over start_i <= j <= i, the keys of i's document so far, computed tile by tile with a running maximum; T x T is never stored.
  * Dao et al., arXiv:2205.14135, arXiv:2307.08691.
  *   y [B*T,C] act out   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward; H query heads   qkv [B*T,C+2C'] act in  */
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, HeadShape h);
+void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h);
 /* The gradient of a shared key or value is the sum over its query heads, in their order.
  *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in                                                                                 */
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, HeadShape h);
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h);
 /* The same where context ranks share the sequences, T tokens of each on this one, a multiple of 128: queries of qkv see the keys and
  * values of all ranks' tokens that stand before them. Their sums have the order that one rank gives them.
  *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank                                                     */
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, HeadShape h);
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
+                               HeadShape h);
 /*   dqkv: only the columns of q are set   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the keys' gradients             */
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
-                                Tensor keys, ContextPart context,
-                                HeadShape h);
+                                Tensor keys, Tensor starts, ContextPart context, HeadShape h);
 /* The last n of the T tokens of one sequence, whose queries, keys and values so far are kept in qkv: y_i as above for
  * rows T-n.. alone. The order of its sums is its own: rounding may differ from attention_forward's.
  *   y [n,C] act out   qkv [T,C+2C'] act in */

@@ -73,6 +73,7 @@ typedef struct {
     Tensor dresidual, dbranch; /* [own,C] [N,C] act: backward's gradient of the stream, in and out; a branch's */
     Tensor keys, dkeys;        /* context ranks: [ranks*N,2KV/t] act, keys and values of all of them, and gradients */
     Tensor frequencies;        /* [head_dim/2] f32, of kinds that have_rope                                 */
+    Tensor starts;             /* [B,T] i32, of documents (layers.h); none: each sequence is one             */
 } BlockRun;
 
 /* Tensor parallelism with sequence parallelism: Shoeybi et al., arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.

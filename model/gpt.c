@@ -40,6 +40,21 @@ static void *block_view(Gpt *g, Tape t, int64_t l, Extent e) {
     return g->one_block;
 }
 
+/* Of this micro-batch's documents. */
+static Tensor batch_starts(const Gpt *g, Extent e) {
+    return tensor_is_none(g->starts) ? g->starts : tensor_2d(g->starts.data, I32, e.B, e.T);
+}
+
+/* Brings them to where the blocks' graphs look. */
+static void take_starts(Gpt *g, Stream *s, Extent e, Batch batch) {
+    Tensor here = batch_starts(g, e);
+    CHECK(!tensor_is_none(here) || !batch.starts.data, "documents in a batch of a model without a mask");
+    if (tensor_is_none(here)) return;
+    here = tensor_1d(here.data, I32, e.N);
+    if (batch.starts.data) tokens_own(s, here, tensor_1d(batch.starts.data, I32, e.N), 0, INT32_MAX); /* a copy: each is its own */
+    else device_zero(s, here);
+}
+
 static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
     return (BlockRun){.s = s,
                       .shape = g->shape,
@@ -48,6 +63,7 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .tensor = g->tensor,
                       .context = g->context,
                       .frequencies = g->frequencies,
+                      .starts = batch_starts(g, e),
                       .update = first_rows(g->update, e.N),
                       .dresidual = first_rows(g->dresidual, e.own),
                       .dbranch = first_rows(g->dbranch, e.N),
@@ -148,6 +164,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         if (trains) g.dkeys = arena_tensor(a, act, 2, ranks * N, width, 1);
     }
     if (g.tensor) g.tokens = arena_tensor(a, I32, 1, N, 1, 1);
+    g.starts = spec.document_mask ? arena_tensor(a, I32, 2, B, T, 1) : tensor_none();
     if (g.kind->has_rope) g.frequencies = arena_tensor(a, F32, 1, shape_head_dim(shape) / 2, 1, 1);
     if (g.head_rows) {
         g.most      = arena_tensor(a, F32, 1, g.head_rows, 1, 1);
@@ -223,12 +240,12 @@ static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParam
     Tensor entry = entry_of(g, t, 0, r->e), wpe = w->wpe;
     if (!tensor_is_none(wpe)) wpe = tensor_rows(wpe, r->e.past, wpe.dim[0] - r->e.past);
     if (!g->tensor) {
-        embedding_forward(r->s, entry, batch.inputs, w->wte, wpe, context_part(g->context));
+        embedding_forward(r->s, entry, batch.inputs, w->wte, wpe, r->starts, context_part(g->context));
         return;
     }
     Tensor own = own_tokens(g, r->s, batch.inputs, w->wte);
     embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, wpe),
-                      context_part(g->context));
+                      r->starts, context_part(g->context));
     Tensor rows = sum_rows(r, r->update);
     cast_forward(r->s, flat(entry), flat(rows));
 }
@@ -236,7 +253,7 @@ static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParam
 static void embed_backward(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *d) {
     Tensor dy = gather_rows(r, r->dresidual, r->dbranch), tokens = batch.inputs;
     if (g->tensor) tokens.data = own_tokens(g, r->s, batch.inputs, d->wte).data;
-    embedding_backward(r->s, d->wte, counted_once(r, d->wpe), dy, tokens, context_part(g->context));
+    embedding_backward(r->s, d->wte, counted_once(r, d->wpe), dy, tokens, r->starts, context_part(g->context));
 }
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
@@ -268,6 +285,7 @@ static void take_frequencies(Gpt *g, Stream *s) {
 void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
     take_frequencies(g, s);
     Extent   e = batch_extent(g, batch);
+    take_starts(g, s, e, batch);
     BlockRun r = block_run(g, s, e);
     Tape     t = tape_of(g, part, tape);
     if (t.part->embeds) embed(g, &r, t, batch, (const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET));
@@ -454,6 +472,7 @@ void gpt_take_backward(Gpt *g, Stream *s, Batch batch) {
 
 void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float grad_scale, MicroBatch which) {
     Extent   e = batch_extent(g, batch);
+    take_starts(g, s, e, batch);
     BlockRun r = block_run(g, s, e);
     Tape     t = tape_of(g, part, tape);
     if (t.part->classifies) classify_backward(g, &r, batch, grad_scale, which);

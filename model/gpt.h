@@ -59,6 +59,7 @@ typedef struct {
     Tensor     losses;               /* [N] f32 */
     Tensor     dresidual, dbranch;   /* [n,C] [N,C] act  gradients that travel backward       */
     Tensor     keys, dkeys;          /* context ranks: [ranks*N,2KV/t] act, those of all of them        */
+    Tensor     starts;               /* [B,T] i32: of the current micro-batch's documents, where graphs find them; none: sequences are not divided */
     Tensor     frequencies;          /* [head_dim/2] f32, of kinds with rotary positions          */
     int        has_frequencies;      /* they are there                                            */
     Tensor     tokens;               /* tensor ranks: [N] i32, tokens or targets by this rank's part of the vocabulary */
@@ -66,8 +67,9 @@ typedef struct {
 } Gpt;
 
 /* Carves the activations out of the arena; data are NULL in a dry run. B sequences at most, with T tokens of each on this
- * rank. context: NULL where that is all of them. parts: of this rank; NULL: one, of all blocks. */
-typedef struct { int64_t B, T; Comm *context; const GptPartSpec *part; int parts; Recompute recompute; } GptSpec;
+ * rank. context: NULL where that is all of them. parts: of this rank; NULL: one, of all blocks. document_mask: batches may
+ * have starts. */
+typedef struct { int64_t B, T; Comm *context; const GptPartSpec *part; int parts; Recompute recompute; int document_mask; } GptSpec;
 Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);
 

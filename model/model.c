@@ -61,7 +61,7 @@ static void carve(Model *m) {
     m->shards = shards_create(spec->shards, model_spec_layout(spec), m->sums, &m->params_arena, &m->grads_arena);
     m->gpt = gpt_create(m->shards,
                         (GptSpec){spec->B, spec->T / at_least_1(spec->context_ranks), spec->context, part,
-                                  pipeline.parts, spec->recompute},
+                                  pipeline.parts, spec->recompute, spec->document_mask},
                         &m->activations_arena);
     m->pipeline = pipeline_create(pipeline, &m->gpt);
     free(part);
@@ -79,7 +79,7 @@ static void drop(Model *m) {
 
 static Batch dry_batch(int64_t B, int64_t T) {
     Arena tokens = arena_dry("tokens");
-    return (Batch){arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)};
+    return (Batch){arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1), tensor_none()};
 }
 
 static Batch same_batch(void *batch) { return *(Batch *)batch; }

@@ -149,6 +149,8 @@ const Option OPTIONS[] = {
             "a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens}", REQUIRED, .example = "'datasets/my/train_*.bin'"),
     LIST(data.val, "\"\"", 0, "the same for validation; \"\" = no validation"),
     FLAG(data.shuffle, "true", "a new order each epoch; false: the plain order", FIXED),
+    FLAG(data.document_mask, "false",
+         "attention stays within a document, which begins with the end-of-text token before it, and learnt positions start again there; where it is not given true for all but gpt2", FIXED),
     TEXT(data.tokenizer, "\"\"", 0, 4095,
          "a tokenizer's folder or file: tokenizer.json, vocab.json with merges.txt, NAME.tiktoken; \"\" = the one beside the shards, else bytes if vocab_size is 256, else ids only"),
 

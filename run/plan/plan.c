@@ -25,7 +25,7 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Gro
                              .micro_batches = c->batch.global_tokens / (B * T * config_datas(c, ranks))};
     ModelSpec    spec = {.shards = shards, .context_ranks = mesh.size[AXIS_CONTEXT], .pipeline = pipeline,
                          .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T,
-                         .recompute = (Recompute)c->memory.recompute,
+                         .recompute = (Recompute)c->memory.recompute, .document_mask = c->data.document_mask != 0,
                        .offload = device_is_host() ? MEMORY_DEVICE : (OptimizerMemory)c->memory.offload,
                        .any_threads = c->parallel.deterministic};
     if (groups) model_take_groups(&spec, groups);
@@ -60,7 +60,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     int64_t own_T = T / mesh.size[AXIS_CONTEXT];
     arena_tensor(&batches, I32, 2, B, own_T, 1); /* evaluation's inputs and targets, beside the loader's */
     arena_tensor(&batches, I32, 2, B, own_T, 1);
-    arena_take(&batches, loader_bytes(B, own_T, batches_kept));
+    if (spec.document_mask) arena_tensor(&batches, I32, 2, B, own_T, 1); /* and where their documents begin */
+    arena_take(&batches, loader_bytes(B, own_T, batches_kept, spec.document_mask));
 
     Plan p = {.act = act,
               .ranks = ranks,
@@ -93,7 +94,7 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
                                                2 * B * T * dim_size(DIM_KV, c->model.shape) / mesh.size[AXIS_TENSOR]) +
                             tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
-              .ahead_bytes = loader_host_bytes(B, own_T, micro_steps),
+              .ahead_bytes = loader_host_bytes(B, own_T, micro_steps, spec.document_mask),
               .island_bytes = c->outer.server && *c->outer.server ? island_bytes(c, &layout) : 0,
               .copies_bytes = c->checkpoint.memory_every > 0 ? memory_copies_bytes(&layout, spec.optimizer, ranks.hosts) : 0,
               .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer),

@@ -121,6 +121,7 @@ static void open_run(Serving *s) {
     const Config *c = &s->config;
     run_folder_check(c);
     s->tokenizer = sample_tokenizer(c);
+    sample_documents(c, &s->tokenizer);
     s->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count, c->batch.seq_len,
                                   c->model.shape.vocab_size);
     checkpoint_precheck_source(c);

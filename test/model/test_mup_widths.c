@@ -46,7 +46,7 @@ static Change change_of(ModelShape shape, const OptimizerKind *optimizer) {
     ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_TRAINING}, .optimizer = optimizer, .B = B, .T = T};
     Model    *m = model_create(spec);
     Arena     tokens = arena_create("tokens", 1 << 16);
-    Batch     batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)};
+    Batch     batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1), tensor_none()};
     Change    c = {0};
     for (int i = 0; i < N; i++) ((int32_t *)batch.inputs.data)[i] = (i * 7 + i / 5 * 3) % V, ((int32_t *)batch.targets.data)[i] = (i * 5 + 3) % V;
     model_init_weights(m, 1, NULL, NULL);

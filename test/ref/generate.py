@@ -203,6 +203,33 @@ def loss_records():
     w.put("loss.loss", losses), w.put("loss.dlogits", logits.grad)
 
 
+def document_records():
+    """Sequences of several documents: attention under a block mask, and positions that begin anew; random numbers of their own."""
+    torch.manual_seed(2107)
+    w = Writer("documents")
+    B, T, H, KEYS, D, V, C = 2, 40, 4, 2, 10, 13, 7
+    starts = torch.zeros(B, T, dtype=torch.long)
+    for b, cuts in enumerate(((3, 4, 19), (1, 25))):
+        for cut in cuts:
+            starts[b, cut:] = cut
+    position, document = torch.arange(T), starts
+    seen = (position[:, None] >= position) & (document[:, :, None] == document[:, None, :])  # query, key
+    qkv, dy = leaf(exact(B * T, (H + 2 * KEYS) * D)), exact(B * T, H * D)
+    q, k, v = (t.reshape(B, T, -1, D).transpose(1, 2) for t in qkv.split([H * D, KEYS * D, KEYS * D], 1))
+    k, v = (t.repeat_interleave(H // KEYS, 1) for t in (k, v))
+    scores = (q @ k.transpose(2, 3) / math.sqrt(D)).masked_fill(~seen[:, None], -math.inf)
+    y = (scores.softmax(3) @ v).transpose(1, 2).reshape(B * T, H * D)
+    y.backward(dy)
+    w.put("starts", starts, "int32"), w.put("attention.shape", [H, KEYS, D], "int32")
+    w.put("attention.qkv", qkv, "float32"), w.put("attention.dy", dy, "float32")
+    w.put("attention.y", y), w.put("attention.lse", scores.logsumexp(3).reshape(B * H, T)), w.put("attention.dqkv", qkv.grad)
+    tokens, wte, wpe, dy = torch.randint(0, V, (B, T)), leaf(exact(V, C)), leaf(exact(T, C)), exact(B * T, C)
+    y = (wte[tokens] + wpe[position - starts]).reshape(B * T, C)
+    y.backward(dy)
+    w.put("embedding.tokens", tokens, "int32"), w.put("embedding.wte", wte, "float32"), w.put("embedding.wpe", wpe, "float32")
+    w.put("embedding.dy", dy, "float32"), w.put("embedding.y", y), w.put("embedding.dwte", wte.grad), w.put("embedding.dwpe", wpe.grad)
+
+
 # --- the model ----------------------------------------------------------------------------------------------------------------------
 
 L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # of gpt.rec
@@ -465,6 +492,7 @@ if __name__ == "__main__":
     L, H, C, V, T, B, STEPS = GRID
     norm_records()
     head_records()
+    document_records()
     L, H, C, V, T, B, STEPS = LLAMA
     torch.manual_seed(2302)
     llama = model_records("llama", lambda: llama_shapes(tied=False), llama_loss)

@@ -12,19 +12,22 @@ static double *doubles(int64_t n) {
     return x;
 }
 
-void ref_embedding_forward(double *y, const int32_t *tokens, const double *wte, const double *wpe, int64_t B, int64_t T,
-                           int64_t C) {
+static int64_t start_of(const int32_t *starts, int64_t row) { return starts ? starts[row] : 0; }
+
+void ref_embedding_forward(double *y, const int32_t *tokens, const double *wte, const double *wpe, const int32_t *starts,
+                           int64_t B, int64_t T, int64_t C) {
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < T; t++)
-            for (int64_t c = 0; c < C; c++) y[(b * T + t) * C + c] = wte[tokens[b * T + t] * C + c] + wpe[t * C + c];
+            for (int64_t c = 0; c < C; c++) y[(b * T + t) * C + c] = wte[tokens[b * T + t] * C + c] + wpe[(t - start_of(starts, b * T + t)) * C + c];
 }
 
-void ref_embedding_backward(double *dwte, double *dwpe, const double *dy, const int32_t *tokens, int64_t B, int64_t T, int64_t C) {
+void ref_embedding_backward(double *dwte, double *dwpe, const double *dy, const int32_t *tokens, const int32_t *starts,
+                            int64_t B, int64_t T, int64_t C) {
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < T; t++)
             for (int64_t c = 0; c < C; c++) {
                 dwte[tokens[b * T + t] * C + c] += dy[(b * T + t) * C + c];
-                dwpe[t * C + c] += dy[(b * T + t) * C + c];
+                dwpe[(t - start_of(starts, b * T + t)) * C + c] += dy[(b * T + t) * C + c];
             }
 }
 
@@ -175,26 +178,28 @@ static double score(const double *q, const double *k, int64_t D) {
     return sum / sqrt((double)D);
 }
 
-/* p[0..i] = softmax of row i; returns the log of the sum of exponentials. */
-static double attention_row(double *p, Head h, int64_t i) {
+/* p[first..i] = softmax of row i, zero before; returns the log of the sum of exponentials. */
+static double attention_row(double *p, Head h, int64_t first, int64_t i) {
     double max = -INFINITY, sum = 0.0;
-    for (int64_t j = 0; j <= i; j++) {
+    for (int64_t j = 0; j < first; j++) p[j] = 0.0;
+    for (int64_t j = first; j <= i; j++) {
         p[j] = score(h.q + i * h.columns, h.k + j * h.columns, h.D);
         max = fmax(max, p[j]);
     }
-    for (int64_t j = 0; j <= i; j++) sum += exp(p[j] - max);
-    for (int64_t j = 0; j <= i; j++) p[j] = exp(p[j] - max) / sum;
+    for (int64_t j = first; j <= i; j++) sum += exp(p[j] - max);
+    for (int64_t j = first; j <= i; j++) p[j] = exp(p[j] - max) / sum;
     return max + log(sum);
 }
 
-void ref_attention_forward(double *y, double *lse, const double *qkv, int64_t B, int64_t T, int64_t H, int64_t KH, int64_t D) {
+void ref_attention_forward(double *y, double *lse, const double *qkv, const int32_t *starts, int64_t B, int64_t T, int64_t H,
+                            int64_t KH, int64_t D) {
     double *p = doubles(T);
     for (int64_t b = 0; b < B; b++)
         for (int64_t h = 0; h < H; h++)
             for (int64_t i = 0; i < T; i++) {
                 Head    head = head_of(qkv, NULL, b, h, T, H, KH, D);
                 double *out = y + ((b * T + i) * H + h) * D;
-                lse[(b * H + h) * T + i] = attention_row(p, head, i);
+                lse[(b * H + h) * T + i] = attention_row(p, head, start_of(starts, b * T + i), i);
                 for (int64_t d = 0; d < D; d++) {
                     out[d] = 0.0;
                     for (int64_t j = 0; j <= i; j++) out[d] += p[j] * head.v[j * head.columns + d];
@@ -222,14 +227,15 @@ static void attention_row_backward(Head h, const double *dy, const double *p, in
     free(dp);
 }
 
-void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, int64_t B, int64_t T, int64_t H, int64_t KH, int64_t D) {
+void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, const int32_t *starts, int64_t B, int64_t T, int64_t H,
+                            int64_t KH, int64_t D) {
     double *p = doubles(T);
     for (int64_t i = 0; i < B * T * (H + 2 * KH) * D; i++) dqkv[i] = 0.0;
     for (int64_t b = 0; b < B; b++)
         for (int64_t h = 0; h < H; h++)
             for (int64_t i = 0; i < T; i++) {
                 Head head = head_of(qkv, dqkv, b, h, T, H, KH, D);
-                attention_row(p, head, i);
+                attention_row(p, head, start_of(starts, b * T + i), i);
                 attention_row_backward(head, dy + ((b * T + i) * H + h) * D, p, i);
             }
     free(p);

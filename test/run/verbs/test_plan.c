@@ -137,7 +137,7 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
           activations = arena_create("activations", p.activation_bytes);
     StepSums  sums = step_sums_create(&activations);
     Shards   *z = shards_create(spec.shards, model_layout(c->model.shape, (LayoutPlace){ranks, 1, 0, NULL}), sums, &params, &grads);
-    Gpt       g = gpt_create(z, (GptSpec){spec.B, spec.T, NULL, NULL, 1, spec.recompute}, &activations);
+    Gpt       g = gpt_create(z, (GptSpec){spec.B, spec.T, NULL, NULL, 1, spec.recompute, spec.document_mask}, &activations);
     Optimizer o = optimizer_create(spec.optimizer, z, spec.offload, &optimizer);
     if (c->parallel.deterministic) assert_true(z->order.buffers >= 3 && p.gradient_buffers == z->order.buffers);
     Arena *all[] = {&params, &grads, &optimizer, &activations};
@@ -151,7 +151,7 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
                                          p.scratch_bytes + p.batch_bytes + p.library_bytes + p.reserve_bytes +
                                          p.host_bytes);
     assert_int_equal(p.host_bytes, p.comm_bytes + p.host_copy_bytes +
-                                       loader_host_bytes(c->batch.micro_batch, c->batch.seq_len, p.micro_steps));
+                                       loader_host_bytes(c->batch.micro_batch, c->batch.seq_len, p.micro_steps, 0));
     optimizer_destroy(&o);
     gpt_destroy(&g);
     shards_destroy(z);
