@@ -143,10 +143,9 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
 
 /* The next queries for a block of keys: a first row, from begin on and before end, and a head of the group. */
 typedef struct { int query, head; } Walk;
-template <bool PLAIN> DEVICE void walk_on(Walk &w, int step, int begin, int end) {
+DEVICE void walk_on(Walk &w, int step, int begin, int end) {
     w.query += step;
-    if (PLAIN) w.head = w.query >= end;
-    if (PLAIN || w.query < end) return;
+    if (w.query < end) return;
     w.query = begin;
     w.head++;
 }
@@ -195,10 +194,10 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
         const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
         __syncthreads(); /* this step is there; the other stage has been read by all */
-        walk_on<PLAIN>(next, STEP, begin, end);
+        walk_on(next, STEP, begin, end);
         if (next.head < group) {
             load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus,
-                             (int64_t)(p.head + (PLAIN ? 0 : next.head)) * minus.padded + next.query);
+                             (int64_t)(p.head + next.head) * minus.padded + next.query);
             load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS,
                                   PLAIN ? other : pair_of(other, next.head, h), next.query, h);
         }
@@ -351,9 +350,9 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
     const int32_t *starts = PLAIN || !h.starts ? NULL : starts_of(h, p.head);
     const int     last = min(block_key + Tile::ROWS, h.T) - 1, end = starts ? rows_until(starts, (int)POSITION_OF(at, last), h) : h.T,
                   group = PLAIN ? 1 : h.group;
-    for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on<PLAIN>(now, Tile::ROWS, begin, end)) {
+    for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on(now, Tile::ROWS, begin, end)) {
         const int     query_position = position_of(h, now.query);
-        const int64_t minus_at = (int64_t)(p.head + (PLAIN ? 0 : now.head)) * minus.padded + now.query;
+        const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
         __syncthreads(); /* the step before has been read */
         load_pair_f32<D>(q, PLAIN ? other : pair_of(other, now.head, h), now.query, h);
         cp_async_wait<0>();
