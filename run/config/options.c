@@ -34,8 +34,8 @@ static const Preset PRESETS[] = { /* Radford et al. 2019; the sizes as published
     {"llama3-405b", LLAMA_SHAPE(126, 128, 8, 16384, 53248, 8192, 128256, 0, 1e-5, 500000, 0)},
 };
 
-static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b", "llama3-8b",
-                                             "llama3-70b", "llama3-405b", NULL};
+static const char *const PRESET_WORDS[]    = {"", "gpt2-124m", "gpt2-355m", "gpt2-774m", "gpt2-1558m", "llama-160m", "llama3-1b",
+                                             "llama3-8b", "llama3-70b", "llama3-405b", NULL};
 static const char *const ARCH_WORDS[]      = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama", NULL};
 static const char *const RESUME_WORDS[]    = {[RESUME_AUTO] = "auto", [RESUME_NEVER] = "never", [RESUME_MUST] = "must", NULL};
 static const char *const NONFINITE_WORDS[] =
@@ -122,11 +122,12 @@ const Option OPTIONS[] = {
                "wavelengths longer than rope_original_positions / this grow by all of rope_factor", FIXED),
     SHAPE_REAL(rope_high_freq_factor, "4", 0, BIG, "those shorter than rope_original_positions / this stay", FIXED),
     SIZE(rope_original_positions, "8192", 1, DIM, "positions the model knew before they were scaled", FIXED),
-    SIZE(mup_base_n_embd, "0", 0, DIM, "muP: the width at which the learning rate was found; rates and first weights of n_embd follow; 0 = none", FIXED),
+    SIZE(mup_base_n_embd, "0", 0, DIM,
+         "muP: the width at which the learning rate was found; rates and first weights of n_embd follow; 0 = none", FIXED),
     SIZE(mup_base_head_dim, "0", 0, DIM, "muP: the size of a head of the model of that width; 0 = n_embd / n_head, as here", FIXED),
     SHAPE_REAL(logit_softcap, "0", 0, BIG, "soft cap c of the logits, which become c x tanh(logit / c); Gemma 2 has 30; 0 = none", FIXED),
     SHAPE_REAL(z_loss, "0", 0, 1,
-               "z: training adds z x (log of the softmax denominator)^2 to each token's loss; losses are told without it; PaLM has 1e-4", FIXED),
+               "z: training adds z x (log of the softmax denominator)^2 to each token's loss; losses are told without it", FIXED),
     TEXT(model.init_from, "\"\"", 0, 4095,
          "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
 
