@@ -151,7 +151,7 @@ static void test_parts(void **state) {
     static const int64_t shapes[][4] = {{1, 1, 1, 2}, {2, 3, 5, 4}, {3, 7, 389, 192}, {4, 5, 256, 64}, {2, 2, 50257, 25216}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++)
-            for (int k = 0; k < 2 * COUNT(TERMS); k++)
+            for (int k = 0; k < 2 * COUNT(TERMS); k += shapes[i][2] > 1000 && k == 1 ? 2 * COUNT(TERMS) - 3 : 1)
                 compare_parts(ACT_TYPES[t], (int)shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], k % 2 ? 20.0 : 1.0,
                               TERMS[k / 2]);
 }
@@ -162,7 +162,7 @@ static void test_shapes(void **state) {
                                         {1, 24570, 24576} /* on a GPU nearly 48 KiB, beside the static memory */, {3, 50257, 50304}};
     for (int t = 0; t < stage_act_types(); t++)
         for (int i = 0; i < COUNT(shapes); i++)
-            for (int k = 0; k < 2 * COUNT(TERMS); k++)
+            for (int k = 0; k < 2 * COUNT(TERMS); k += shapes[i][1] > 1000 && k == 1 ? 2 * COUNT(TERMS) - 3 : 1)
                 compare(ACT_TYPES[t], shapes[i][0], shapes[i][1], shapes[i][2], k % 2 ? 20.0 : 1.0,
                               TERMS[k / 2]);
 }
