@@ -137,7 +137,7 @@ void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte);
 /*   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=) dlogits^T x   dlogits [n,V'] act in, padding columns zero: they add zero  */
 void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte);
 
-/* --- classifier: loss[i] = lse[i] - y[i,target[i]], lse[i] = log(sum_v exp(y[i,v])), over v < V; y = logits --------------------------------
+/* --- classifier: loss[i] = lse[i] - y[i,target[i]], lse[i] = log(sum_v exp(y[i,v])), v < V; y = logits -----------------------------------
  * softcap c > 0: y = c tanh(logits / c), Gemma Team, arXiv:2408.00118. z: gradients are those of loss[i] + z lse[i]^2, the z-loss of
  * Chowdhery et al., arXiv:2204.02311; the loss itself is without it.                                                                  */
 typedef struct { float softcap, z; } LossTerms;
@@ -145,7 +145,7 @@ static const LossTerms PLAIN_LOSS = {0.0f, 0.0f};
 /*   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not looked at   targets [n] i32 in                                   */
 void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms);
 /* The same, and logits become their gradients in place, v >= V: 0:
- *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2), the last factor with a cap only     */
+ *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2), the last with a cap only  */
 void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale);
 
 /* The same of a row whose columns lie on several ranks: each has V of them, perhaps none, and exchanges two sums between the ops.

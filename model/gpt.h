@@ -104,7 +104,8 @@ int64_t gpt_scored_length(const Gpt *g, int64_t tokens);
  * Not of context ranks, nor where blocks are computed again (memory.recompute=block). */
 int     gpt_keeps_past(const Gpt *g);
 int64_t gpt_token_rows(const Gpt *g);  /* rows that such a token costs: tensor ranks share them, so each has one */
-/* After gpt_forward of this batch: logits, after a soft cap, of a row of its sequences, all ranks' tokens, to host memory, out [vocab_size]. */
+/* After gpt_forward of this batch: logits, after a soft cap, of a row of its sequences, all ranks' tokens, to host
+ * memory, out [vocab_size]. */
 void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out);
 
 #ifdef __cplusplus

@@ -455,8 +455,8 @@ def muon_records(before, tokens):
 
 
 def mup_records(name, before, tokens, model_loss):
-    """The paper's form (arXiv:2203.03466, table 8): factors of scores and logits, a group of AdamW for each rate. The program has them in the
-    weights instead: sizes, powers of two. Its first values are those of the records `before` times them, its eps is of its own gradients."""
+    """The paper's form (arXiv:2203.03466, table 8): factors of scores and logits, a group of AdamW for each rate. The program has them
+    in the weights instead: sizes, powers of two. Its first values are those of `before` times them, its eps is of its own gradients."""
     global SCORES, LOGITS
     m, b = 2.0, 2.0  # width over the base's; (head of the base / head)^(1/4)
     SCORES, LOGITS = b * b, 1 / m
@@ -465,7 +465,9 @@ def mup_records(name, before, tokens, model_loss):
     def size(key):
         if "c_attn" in key or key.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
             return b
-        return 1 / b if key.endswith(("attn.c_proj.weight", "o_proj.weight")) else 1 / m if "ln_f" in key or key == "model.norm.weight" else 1.0
+        if key.endswith(("attn.c_proj.weight", "o_proj.weight")):
+            return 1 / b
+        return 1 / m if "ln_f" in key or key == "model.norm.weight" else 1.0
 
     def group(key, t):
         rate = 1 / m if t.dim() == 2 and (".h." in key or ".layers." in key) else 1.0
