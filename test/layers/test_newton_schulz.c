@@ -28,7 +28,7 @@ static void test_record(void **state) {
             double *x64 = stage_widen(&s, x);
             ref_newton_schulz(x64, x.dim[0], x.dim[1], x.dim[1]);
             assert_same_float64(x64, record_find(&f, result));
-            newton_schulz(&s.stream, x, 1, ACT_TYPES[t]);
+            newton_schulz(&s.stream, x, 1, ACT_TYPES[t], NEWTON_QUINTIC);
             device_sync(&s.stream);
             assert_near(x, want, ACT_TYPES[t], x.dim[0] < x.dim[1] ? x.dim[0] : x.dim[1]);
             stage_destroy(&s);
