@@ -11,9 +11,9 @@
 enum { NEWTON_ROUNDS = 5 };
 static const double NEWTON_LEAST = 1e-7;
 
-/* Jordan's brings singular values from 0.002 on to between 0.7 and 1.2. Polar Express has the best polynomials of degree 5 for
- * its bounds of each round, from 0.001 on (the list of arXiv:2505.16932), taken at x / 1.01 so that rounding does not
- * leave the bounds; its singular values may come to 1.02 at first. */
+/* Jordan's brings singular values from 0.002 on to between 0.68 and 1.2. Polar Express has the best polynomial of degree 5 for
+ * the bounds that the round before leaves, from 0.001 on (the list of arXiv:2505.16932), taken at x / 1.01 so that rounding does
+ * not lead out of them: to between 0.83 and 1.13. */
 typedef struct { double a, b, c; } NewtonStep;
 typedef struct { double margin; NewtonStep step[NEWTON_ROUNDS]; } NewtonMap;
 static inline NewtonMap newton_map(NewtonKind kind) {

@@ -59,8 +59,8 @@ Matrices matrices_create(const Shards *z) {
     m.copies = z->stage ? replicas : replicas * z->layout.ranks;
     m.rank = (z->spec.replica * z->layout.ranks + z->spec.rank) * m.tensor + z->layout.tensor_rank;
     ranks = m.copies * m.pieces * m.tensor;
-    CHECK(ranks == (m.comm ? comm_size(m.comm) : 1) && (!m.comm || m.rank == comm_rank(m.comm)),
-          "rank %d of %d shares matrices among %d", m.rank, ranks, m.comm ? comm_size(m.comm) : 1);
+    CHECK(!m.comm || (ranks == comm_size(m.comm) && m.rank == comm_rank(m.comm)), "rank %d of %d shares matrices among %d", m.rank,
+          ranks, m.comm ? comm_size(m.comm) : 1);
     for (int i = 0; priced && i < z->layout.params; i++) {
         const Param *p = &z->layout.param[i];
         if (p->group != GROUP_MATRIX || z->layout.bucket[p->bucket].hold != BUCKET_OWN) continue;
