@@ -31,7 +31,7 @@ static void give_away(Matrices *m, const Priced *priced, int ranks) {
         for (int r = 1; r < ranks; r++)
             if (load[r] < load[owner]) owner = r;
         load[owner] += priced[i].cost;
-        m->matrix[i] = (Matrix){priced[i].param, owner, turns[owner]++};
+        m->matrix[i] = (WholeMatrix){priced[i].param, owner, turns[owner]++};
         if (turns[owner] > m->turns) m->turns = turns[owner];
     }
     free(load);
@@ -67,7 +67,7 @@ Matrices matrices_create(const Shards *z) {
         priced[m.count++] = (Priced){i, cost_of(p)};
         measure(&m, p);
     }
-    m.matrix = (Matrix *)malloc(sizeof *m.matrix * (size_t)(m.count + 1));
+    m.matrix = (WholeMatrix *)malloc(sizeof *m.matrix * (size_t)(m.count + 1));
     /* Of a turn this rank's own goes to all others, and each other's has a message for it. */
     m.message = (CommMessage *)malloc(sizeof *m.message * (size_t)(2 * ranks * MATRIX_FIELDS));
     if (!priced || !m.matrix || !m.message) fail(EXIT_MEMORY, "no memory for a table of matrices among %d ranks", ranks);
@@ -107,7 +107,8 @@ static Tensor place_of(const Matrices *m, const Desk *d, int field, int part, Sp
 typedef enum { TO_OWNER, FROM_OWNER } Way;
 
 /* Of one matrix, between its owner and one holder of a piece of a part. */
-static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const Matrix *x, int holder, int part, Span span) {
+static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x, int holder, int part,
+                        Span span) {
     int is_mine = x->owner == m->rank;
     if (!is_mine && holder != m->rank) return;
     for (int f = 0; f < w.fields; f++) {
@@ -124,7 +125,7 @@ static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way
 }
 
 /* To the owner come the pieces of its own copy; a row that no tensor rank cuts comes from its own tensor place alone. */
-static void list_matrix(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const Matrix *x) {
+static void list_matrix(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x) {
     int  cut = is_cut(m, &m->shards->layout.param[x->param]), own_copy = x->owner / (m->pieces * m->tensor);
     Span span;
     for (int copy = 0; copy < m->copies; copy++) {

@@ -19,13 +19,13 @@
 extern "C" {
 #endif
 
-typedef struct { int param, owner, turn; } Matrix;
+typedef struct { int param, owner, turn; } WholeMatrix;
 
 typedef struct {
     const Shards *shards;       /* borrowed                                                             */
     Comm         *comm;         /* borrowed: ranks in the order of copy, piece, tensor; NULL: one alone */
     int           copies, pieces, tensor, rank;
-    Matrix       *matrix;       /* owned [count], in the order in which they were given away            */
+    WholeMatrix  *matrix;       /* owned [count], in the order in which they were given away            */
     int           count, turns;
     int64_t       part_elems;   /* room for one tensor rank's part of any of them                       */
     int64_t       whole_elems;  /* for any whole one; 0: none has parts to be joined                    */
