@@ -358,6 +358,21 @@ static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DTy
     CHECK(parts >= 1 && x.dim[1] % parts == 0, "%lld columns in %lld parts", (long long)x.dim[1], (long long)parts);
     return stream_note(s, "newton_schulz", x.dim[0], x.dim[1], parts, 0, 24.0 * elems, elems * (12.0 + 32.0 * bytes));
 }
+/* Two passes, and a third of a neuron's numbers. */
+static inline int normuon_contract(Stream *s, Tensor x, Tensor v, int64_t parts) {
+    double elems = (double)x.dim[0] * (double)x.dim[1];
+    EXPECT2(x, F32, x.dim[0], x.dim[1]);
+    EXPECT2(v, F32, x.dim[0], x.dim[1]);
+    CHECK(parts >= 1 && x.dim[1] % parts == 0, "%lld columns in %lld parts", (long long)x.dim[1], (long long)parts);
+    return stream_note(s, "normuon", x.dim[0], x.dim[1], parts, 0, 3.0 * elems, 16.0 * elems);
+}
+static inline int columns_copy_contract(Stream *s, Tensor y, int64_t to, Tensor x, int64_t from, int64_t n) {
+    EXPECT2(y, F32, y.dim[0], y.dim[1]);
+    EXPECT2(x, F32, y.dim[0], x.dim[1]);
+    CHECK(n >= 0 && to >= 0 && from >= 0 && to + n <= y.dim[1] && from + n <= x.dim[1], "%lld columns from %lld of %lld to %lld of %lld",
+          (long long)n, (long long)from, (long long)x.dim[1], (long long)to, (long long)y.dim[1]);
+    return stream_note(s, "columns_copy", y.dim[0], n, 0, 0, 0.0, 8.0 * (double)(y.dim[0] * n));
+}
 static inline int muon_update_contract(Stream *s, Tensor p, Tensor u) {
     EXPECT1(p, F32, p.dim[0]);
     EXPECT1(u, F32, p.dim[0]);

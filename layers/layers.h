@@ -175,15 +175,23 @@ void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float gr
  * may lie apart from an F32 master, and is then left alone. */
 void adamw_update_host(AdamWSpan span, AdamW h, float grad_scale);
 
-/* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Three ops, in this order.
+/* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Ops in this order.
  * 1. Nesterov's momentum: g = grad_scale * grad;   m = m + (1-beta) (g - m);   grad = g + beta (m - g)
  *   grad, m [n] f32 in/out                                                                                                            */
 void muon_momentum(Stream *s, Tensor grad, Tensor m, double beta, float grad_scale);
 /* 2. Each of the `parts` matrices X [R,M] that lie side by side in x becomes nearly orthogonal, its singular values about 1: Newton-Schulz.
  *   X = X / max(|X|, 1e-7);   five times: A = X X^T, X = a X + (b A + c A A) X,   a, b, c = 3.4445, -4.7750, 2.0315
  * with X^T X and X (b A + c A A) where R > M. X, A and the products' results are stored in `type`; the norm is of float64 sums.
+ * Polar Express (Amsel et al., arXiv:2505.16932) has other a, b, c in each round, and X = X / max(1.02 |X|, 1e-7).
  *   x [R,parts*M] f32 in/out   type: F32, BF16 or F16 (the CPU: F32, BF16)                                                            */
-void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type);
+typedef enum { NEWTON_QUINTIC, NEWTON_POLAR_EXPRESS } NewtonKind;
+void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind kind);
+/* NorMuon, between 2 and 3 (Li et al., arXiv:2510.05491): the neurons of each part, its rows or columns, move about equally far.
+ *   v = v + (1-beta2) (mean of the neuron's x^2 - v);   y = x / (sqrt(v) + 1e-10);   x = y sqrt(min(R,M)) / |y|
+ * Each element of v holds its neuron's number. Of zeros x stays zero.
+ *   x [R,parts*M] f32 in/out   v the same                                                                                              */
+typedef enum { NEURON_ROWS, NEURON_COLUMNS } NeuronSide;
+void normuon(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, double beta2);
 /* 3. p = p - decay p;   p = p - rate u, with the rate of AdamW times 0.2 sqrt(max(R,M)), so that one learning rate does for both.
  *   p [n] f32 in/out   u [n] f32 in                                                                                                   */
 void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay);
@@ -196,6 +204,8 @@ void norm_squared(Stream *s, Tensor sum, Tensor x);
 void sum_forward(Stream *s, Tensor sum, Tensor x);
 /* y = y + x: the one addition of gradients of several micro-batches where their order is fixed (comm/tree.h).   y [n] f32 in/out   x [n] f32 in */
 void add_forward(Stream *s, Tensor y, Tensor x);
+/* y's columns [to, to+n) = x's columns [from, from+n).   y [R,My] f32 in/out   x [R,Mx] f32 in */
+void columns_copy(Stream *s, Tensor y, int64_t to, Tensor x, int64_t from, int64_t n);
 /* y = x rounded to y's type.   y, x [n] any of F32, BF16, F16 (the CPU: F32, BF16)                                                      */
 void cast_forward(Stream *s, Tensor y, Tensor x);
 

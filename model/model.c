@@ -35,7 +35,9 @@ static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
                          [AXIS_REPLICA] = s.replica,
                          [AXIS_STAGE] = spec->pipeline.stage}};
     *world = world_dry(ranks, mesh_rank(mesh, place), ledger);
-    return groups_create(world_all(*world), mesh, at_least_1(spec->pipeline.parts) > 1);
+    Groups     groups = groups_create(world_all(*world), mesh, at_least_1(spec->pipeline.parts) > 1);
+    if (spec->optimizer && spec->optimizer->has_matrices) groups_add_matrices(&groups);
+    return groups;
 }
 
 static int rank_in(const Comm *c) { return c ? comm_rank(c) : 0; }
@@ -45,6 +47,7 @@ void model_take_groups(ModelSpec *spec, const Groups *g) {
     PipelineSpec *p = &spec->pipeline;
     s->comm = g->state, s->rank = comm_rank(g->state);
     s->across = g->replicas, s->replica = rank_in(g->replicas);
+    s->matrices = g->matrices;
     s->tensor = g->tensor, s->tensor_rank = rank_in(g->tensor);
     s->twin_up = g->twin_up, s->twin_down = g->twin_down;
     spec->context = g->context, spec->context_rank = rank_in(g->context);
@@ -65,7 +68,9 @@ static void carve(Model *m) {
                         &m->activations_arena);
     m->pipeline = pipeline_create(pipeline, &m->gpt);
     free(part);
-    if (spec->optimizer) m->optimizer = optimizer_create(spec->optimizer, m->shards, spec->offload, &m->optimizer_arena);
+    if (!spec->optimizer) return;
+    m->optimizer = optimizer_create(spec->optimizer, m->shards, spec->offload, &m->optimizer_arena);
+    if (spec->optimizer->has_matrices) m->optimizer.muon = spec->muon;
 }
 
 static void drop(Model *m) {

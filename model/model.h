@@ -16,6 +16,7 @@ extern "C" {
 typedef struct {
     ShardsSpec shards;
     const OptimizerKind *optimizer;      /* NULL for inference                                         */
+    MuonSettings muon;                   /* where it is Muon                                           */
     int64_t    B, T;                     /* the largest micro-batch: B sequences of T tokens           */
     Comm      *context;                  /* borrowed; ranks with other tokens of the same sequences, T/ranks each; NULL: there is one */
     int        context_ranks, context_rank; /* of it, 0 counts as 1; or of those that a plan is for    */

@@ -72,6 +72,8 @@ typedef struct {
         const char *name;
         double      learning_rate, beta1, beta2, eps, weight_decay, grad_clip;
         int         weight_decay_schedule; /* WeightDecaySchedule */
+        double      muon_momentum;
+        int         newton_schulz, normuon; /* NewtonKind; */
     } optimizer;
     struct {
         int     name;               /* ScheduleKind */

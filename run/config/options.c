@@ -53,6 +53,7 @@ static const char *const NONFINITE_WORDS[] =
 static const char *const SPIKE_WORDS[] =
     {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", [ON_TROUBLE_WARN] = "warn", NULL};
 static const char *const OPTIMIZER_WORDS[] = {"adamw", "muon", NULL};
+static const char *const NEWTON_WORDS[]    = {[NEWTON_QUINTIC] = "quintic", [NEWTON_POLAR_EXPRESS] = "polar_express", NULL};
 static const char *const SCHEDULE_WORDS[]  = {[SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear",
                                               [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_WSD] = "wsd", NULL};
 static const char *const DECAY_WORDS[]     = {[DECAY_SQRT] = "sqrt", [DECAY_LINEAR] = "linear", NULL};
@@ -171,6 +172,10 @@ const Option OPTIONS[] = {
     REAL(optimizer.weight_decay, "0.1", 0, BIG, "decoupled; on tensors with two or more dimensions only", FIXED),
     CHOICE(optimizer.weight_decay_schedule, "\"constant\"", WEIGHT_DECAY_WORDS,
            "weight_decay over the run: constant; lr: in proportion to the learning rate; linear: down to 0 at the end", FIXED),
+    REAL(optimizer.muon_momentum, "0.95", 0, 1, "muon only: of a matrix's gradients (Nesterov's)", .half_open = 1, FIXED),
+    CHOICE(optimizer.newton_schulz, "\"quintic\"", NEWTON_WORDS,
+           "muon only: the polynomials of its five rounds; polar_express: singular values come closer to 1", FIXED),
+    FLAG(optimizer.normuon, "false", "muon only: NorMuon: each neuron moves about equally far; beta2 is of its second moment", FIXED),
     REAL(optimizer.grad_clip, "1.0", 0, BIG, "largest norm of the gradient; 0 = off", FIXED),
 
     CHOICE(schedule.name, "\"cosine\"", SCHEDULE_WORDS, "shape of the learning rate after the warmup", FIXED),

@@ -24,7 +24,8 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Gro
     PipelineSpec pipeline = {.stages = mesh.size[AXIS_STAGE], .stage = stage, .parts = (int)c->parallel.interleave,
                              .micro_batches = c->batch.global_tokens / (B * T * config_datas(c, ranks))};
     ModelSpec    spec = {.shards = shards, .context_ranks = mesh.size[AXIS_CONTEXT], .pipeline = pipeline,
-                         .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T,
+                         .optimizer = optimizer_kind(c->optimizer.name, c->optimizer.normuon),
+                         .muon = {c->optimizer.muon_momentum, (NewtonKind)c->optimizer.newton_schulz}, .B = B, .T = T,
                          .recompute = (Recompute)c->memory.recompute, .document_mask = c->data.document_mask != 0,
                        .offload = device_is_host() ? MEMORY_DEVICE : (OptimizerMemory)c->memory.offload,
                        .any_threads = c->parallel.deterministic};
@@ -82,7 +83,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
               .scratch_bytes = model.scratch,
               .batch_bytes = batches.peak_bytes,
               .library_bytes = device_overhead_bytes(),
-              .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm)),
+              .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm) +
+                                (spec.optimizer->has_matrices ? groups_matrices_library_bytes(mesh, ranks.comm) : 0)),
               .gradient_buffers = model.gradient_buffers,
               .tree_bytes = nccl_bytes,
               .comm_bytes = groups_buffer_bytes(mesh, ranks.comm) +
@@ -174,7 +176,7 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     print_row(out, "weights", p->params_bytes);
     if (p->gradient_buffers > 0) snprintf(row, sizeof row, "gradients, and %d buffers to add them in order", p->gradient_buffers);
     print_row(out, p->gradient_buffers > 0 ? row : "gradients", p->grads_bytes);
-    const OptimizerKind *kind = optimizer_kind(c->optimizer.name);
+    const OptimizerKind *kind = optimizer_kind(c->optimizer.name, c->optimizer.normuon);
     int                  used = snprintf(row, sizeof row, "optimizer: ");
     for (int k = 0; k < kind->states; k++)
         used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);

@@ -317,11 +317,18 @@ void ref_muon_momentum(double *grad, double *m, int64_t n, double beta, double g
 }
 
 /* The sum of the two forms is one: X X^T X = X (X^T X). */
-void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride) {
+void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride, int is_polar) {
+    static const double polar[5][3] = {{8.28721201814563, -23.595886519098837, 17.300387312530933},
+                                       {4.107059111542203, -2.9478499167379106, 0.5448431082926601},
+                                       {3.9486908534822946, -2.908902115962949, 0.5518191394370137},
+                                       {3.3184196573706015, -2.488488024314874, 0.51004894012372},
+                                       {2.300652019954817, -1.6689039845747493, 0.4188073119525673}};
     double *A = doubles(R * R), *AA = doubles(R * R), *next = doubles(R * M), sum = 0.0;
     for (int64_t i = 0; i < R * M; i++) sum += x[i / M * stride + i % M] * x[i / M * stride + i % M];
-    for (int64_t i = 0; i < R * M; i++) x[i / M * stride + i % M] /= fmax(sqrt(sum), 1e-7);
+    for (int64_t i = 0; i < R * M; i++) x[i / M * stride + i % M] /= fmax(sqrt(sum) * (is_polar ? 1.02 : 1.0), 1e-7);
     for (int round = 0; round < 5; round++) {
+        double a = is_polar ? polar[round][0] / 1.01 : 3.4445, b = is_polar ? polar[round][1] / pow(1.01, 3.0) : -4.7750,
+               q = is_polar ? polar[round][2] / pow(1.01, 5.0) : 2.0315;
         for (int64_t i = 0; i < R * R; i++) {
             A[i] = 0.0;
             for (int64_t c = 0; c < M; c++) A[i] += x[i / R * stride + c] * x[i % R * stride + c];
@@ -331,13 +338,26 @@ void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride) {
             for (int64_t c = 0; c < R; c++) AA[i] += A[i / R * R + c] * A[c * R + i % R];
         }
         for (int64_t i = 0; i < R * M; i++) {
-            next[i] = 3.4445 * x[i / M * stride + i % M];
+            next[i] = a * x[i / M * stride + i % M];
             for (int64_t c = 0; c < R; c++)
-                next[i] += (-4.7750 * A[i / M * R + c] + 2.0315 * AA[i / M * R + c]) * x[c * stride + i % M];
+                next[i] += (b * A[i / M * R + c] + q * AA[i / M * R + c]) * x[c * stride + i % M];
         }
         for (int64_t i = 0; i < R * M; i++) x[i / M * stride + i % M] = next[i];
     }
     free(A), free(AA), free(next);
+}
+
+void ref_normuon(double *x, double *v, int64_t R, int64_t M, int64_t stride, int are_rows, double beta2) {
+    double sum = 0.0;
+    for (int64_t n = 0; n < (are_rows ? R : M); n++) {
+        double  squares = 0.0;
+        int64_t each = are_rows ? M : R, step = are_rows ? 1 : stride, first = are_rows ? n * stride : n;
+        for (int64_t i = 0; i < each; i++) squares += x[first + i * step] * x[first + i * step];
+        for (int64_t i = 0; i < each; i++) v[first + i * step] = beta2 * v[first + i * step] + (1.0 - beta2) * squares / (double)each;
+        for (int64_t i = 0; i < each; i++) x[first + i * step] /= sqrt(v[first + i * step]) + 1e-10;
+        sum += squares / ((sqrt(v[first]) + 1e-10) * (sqrt(v[first]) + 1e-10));
+    }
+    for (int64_t i = 0; i < R * M; i++) x[i / M * stride + i % M] *= sum > 0.0 ? sqrt((double)(R < M ? R : M) / sum) : 0.0;
 }
 
 void ref_muon_update(double *p, const double *u, int64_t n, double rate, double decay) {

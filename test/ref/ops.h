@@ -63,7 +63,9 @@ void ref_adamw(double *p, double *m, double *v, const double *grad, int64_t n, d
 /* grad: [n] becomes the direction before it is orthogonal. */
 void ref_muon_momentum(double *grad, double *m, int64_t n, double beta, double grad_scale);
 /* One matrix [R,M] whose rows are `stride` apart. */
-void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride);
+void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride, int is_polar);
+/* Of one such matrix and its second moments, which lie the same way. */
+void ref_normuon(double *x, double *v, int64_t R, int64_t M, int64_t stride, int are_rows, double beta2);
 void ref_muon_update(double *p, const double *u, int64_t n, double rate, double decay);
 
 #endif

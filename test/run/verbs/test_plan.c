@@ -194,6 +194,20 @@ static void the_plan_is_what_is_carved(void **state) {
                 }
 }
 
+/* Of 124M parameters and 524,288 tokens a step: its products, and passes over memory, by count. */
+static void muon_is_a_small_part_of_a_step(void **state) {
+    (void)state;
+    Config c = small_config();
+    c.model.shape.n_layer = 12, c.model.shape.n_head = 12, c.model.shape.n_embd = 768, c.model.shape.n_positions = 1024;
+    c.model.shape.vocab_size = 50257;
+    c.batch.global_tokens = 524288, c.batch.micro_batch = 8, c.batch.seq_len = 1024;
+    double adamw = plan_make(&c, BF16, ranks_of(1)).step_flops;
+    c.optimizer.name = "muon", c.optimizer.muon_momentum = 0.95;
+    double share = plan_make(&c, BF16, ranks_of(1)).step_flops / adamw - 1.0;
+    print_message("muon adds %.2f %% to the FLOPs of a step\n", 100.0 * share);
+    assert_true(share > 0.003 && share < 0.03);
+}
+
 static void what_saves_memory_does(void **state) {
     (void)state;
     Config c = small_config();
@@ -338,7 +352,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts), cmocka_unit_test(a_server_is_counted), cmocka_unit_test(several_servers_are_counted),
         cmocka_unit_test(largest_micro_batch),
-        cmocka_unit_test(the_plan_is_what_is_carved),
+        cmocka_unit_test(the_plan_is_what_is_carved), cmocka_unit_test(muon_is_a_small_part_of_a_step),
         cmocka_unit_test(copies_in_memory_are_counted),
         cmocka_unit_test(what_saves_memory_does),
         cmocka_unit_test(the_advice_takes_less),
