@@ -39,8 +39,9 @@ NEEDS_run/checkpoint := $(B)/run/checkpoint.a $(B)/run/guard.a $(B)/run/config.a
 NEEDS_run/outer      := $(B)/run/outer.a $(NEEDS_run/checkpoint)
 NEEDS_run    := $(B)/run.a $(NEEDS_run/outer)
 NEEDS_bench  := $(NEEDS_run)
+NEEDS_hosts  := $(NEEDS_core)
 NEEDS         = $(NEEDS_$(patsubst %/,%,$(dir $(1))))
-TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
+TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench hosts,$(wildcard test/$(f)/*.c)))
 
 .PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts test-docs mutants look clean
 all: $(B)/train_gpt        ## the program; this is what make alone does

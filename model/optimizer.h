@@ -21,6 +21,7 @@ typedef struct {
     int         states;
     const char *state[OPTIMIZER_STATES]; /* as in optimizer.safetensors: "m", "v"; "momentum", "v"      */
     int         no_matrices[OPTIMIZER_STATES]; /* of matrices this state is not kept; in files it is zero    */
+    int         is_idle;                 /* no state is kept of anything                                */
     /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). */
     void      (*update)(Optimizer *o, Stream *s, AdamW h, float grad_scale);
 } OptimizerKind;
@@ -29,6 +30,8 @@ extern const OptimizerKind OPTIMIZER_ADAMW;
  * matrices come together in the gradients' memory: one rank's part of a matrix (tensor ranks), slots (stages 2 and 3),
  * copies of the state and an optimizer in host memory are refused by the config's rules. */
 extern const OptimizerKind OPTIMIZER_MUON;
+/* Of weights that another updates (outer.send=gradients): AdamW's files, without its states and its update. */
+extern const OptimizerKind OPTIMIZER_IDLE;
 const OptimizerKind *optimizer_kind(const char *name); /* of optimizer.name; NULL: there is none */
 
 struct Optimizer {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a thin link costs: the demo's model on two hosts (network namespaces, for root) with a link of 20 Mbit/s and 10 ms each way between them
-# (test/hosts/thin_link.py), one thread a host. The step rate of two islands, or of one job of two ranks, against that of two islands that exchange
+# (test/hosts/thin_link.c), one thread a host. The step rate of two islands, or of one job of two ranks, against that of two islands that exchange
 # nothing. The server stands on one of the hosts. Needs the text of `make demo`, and a quiet machine; a row takes three minutes at most.
 #   test/bench/bench_islands.sh [parallel|diloco|bf16|int8|streaming...]     none: all; a line each in test/results/islands.jsonl
 #   RECORD=0: prints, keeps nothing

@@ -2,7 +2,7 @@
  * and its deltas are one number. It prints what it is told, a line each.
  *
  *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [hold] [key=value ...]
- *               [bad=nan|far|short|frame|moments|given|get|late|turn]
+ *               [bad=nan|far|short|frame|moments|given|get|change|late|turn]
  *               [updates=N] [wants] [gift=half|nan|negative|short|never]
  *
  * rounds: leaves in order after so many; steps: of the last lease, if fewer are done; bad: sends that in its first
@@ -224,6 +224,7 @@ static void take_lease(const void *payload, size_t bytes, int is_first) {
     if (is_first && is_bad("moments")) send_moment(MESSAGE_M, o.round, 10, 0.5f);
     if (is_first && is_bad("given")) say(MESSAGE_GIVEN, o.round, "{\"updates\":1}", 13);
     if (is_first && is_bad("get")) fetch(MESSAGE_GET_M, o.round);
+    if (is_first && is_bad("change")) fetch(MESSAGE_GET_CHANGE, o.round);
     if (config.outer.stream) send_fragment(o.round);
     if (asked.hold || config.outer.stream) return;
     int is_last = asked.rounds-- == 1;
