@@ -39,8 +39,8 @@ typedef struct {
     char        text[MESSAGE_TEXT];
 } LinkSend;
 
-/* outer.stream: a fragment's way, there and back: one goes up while the one before comes down. */
-enum { LINK_TURNS = 2 };
+/* outer.stream: a fragment's way, there and back. */
+enum { LINK_TURNS = FRAGMENTS_AHEAD };
 typedef struct {
     Turn     turn;
     Fragment range;

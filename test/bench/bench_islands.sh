@@ -3,12 +3,12 @@
 # (test/hosts/thin_link.c), one thread a host. The step rate of two islands, or of one job of two ranks, against that of two islands that exchange
 # nothing. The server stands on one of the hosts. Needs the text of `make demo`, and a quiet machine; a row takes three minutes at most.
 #   test/bench/bench_islands.sh [parallel|diloco|bf16|int8|streaming...]     none: all; a line each in test/results/islands.jsonl
-#   RECORD=0: prints, keeps nothing
+#   RECORD=0: prints, keeps nothing; MBIT=7: a link of so many Mbit/s, for a machine whose steps take longer; ROUNDS=2: of H=500, for a shorter row
 . "$(dirname "$0")/../hosts/hosts.sh"
 export CONFIG=$PWD/configs/demo.json
 [ -e datasets/demo/val_000000.bin ] || { echo "bench_islands: no datasets/demo: make demo prepares its text" >&2; exit 64; }
 QUIET="eval.every=0 sample.every=0 checkpoint.every=0 log.tensorboard=false"
-AT=10.77.0.1:4300
+AT=10.77.0.1:4300 SCALE="${MBIT:+MBIT=$MBIT }${ROUNDS:+ROUNDS=$ROUNDS }" MBIT=${MBIT:-20} ROUNDS=${ROUNDS:-3}
 
 # rate KIND FIRST RUN: steps a second from its first line of that kind, from step FIRST on, to its last.
 rate() {
@@ -45,7 +45,7 @@ row() {
     alone=$(awk -v a="$first" -v b="$alone" 'BEGIN { print (a + b) / 2 }')
     ratio=$(awk -v a="$3" -v b="$alone" 'BEGIN { printf "%.4f", a / b }')
     printf '%s: %.2f steps/s, %.2f without exchange: %.1f %%\n' "$2" "$3" "$alone" "$(awk -v r="$ratio" 'BEGIN { print 100 * r }')"
-    [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="test/bench/bench_islands.sh $1" what="$2" link="20 Mbit/s, 10 ms each way (relay and server on the same two cores)" \
+    [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="${SCALE}test/bench/bench_islands.sh $1" what="$2" link="$MBIT Mbit/s, 10 ms each way (relay and server on the same two cores)" \
         steps_per_s="$(printf %.4f "$3")" alone_steps_per_s="$(printf %.4f "$alone")" ratio="$ratio" load_before="$before"
 }
 parallel() { # a rank has an island's batch
@@ -53,20 +53,21 @@ parallel() { # a rank has an island's batch
     rate train 4 "$WORK/parallel"
 }
 
-thin_cable || exit 1
+thin_cable "$MBIT" 10 || exit 1
 [ $# -gt 0 ] || set -- diloco bf16 int8 streaming parallel
 for name in "$@"; do
     read -r before _ < /proc/loadavg
     first=$(alone "$name.before") || { STATUS=1; continue; }
     case $name in
-    diloco)    what="two islands, DiLoCo, H=500";              got=$(islands $name 500 3) ;;
-    bf16)      what="two islands, DiLoCo, H=500, bf16 deltas"; got=$(islands $name 500 3 outer.compress=bf16) ;;
-    int8)      what="two islands, DiLoCo, H=500, int8 deltas"; got=$(islands $name 500 3 outer.compress=int8) ;;
+    diloco)    what="two islands, DiLoCo, H=500";              got=$(islands $name 500 "$ROUNDS") ;;
+    bf16)      what="two islands, DiLoCo, H=500, bf16 deltas"; got=$(islands $name 500 "$ROUNDS" outer.compress=bf16) ;;
+    int8)      what="two islands, DiLoCo, H=500, int8 deltas"; got=$(islands $name 500 "$ROUNDS" outer.compress=int8) ;;
     streaming) what="two islands, streaming DiLoCo, H=50";     got=$(islands $name 50 20 outer.stream=true) ;;
     parallel)  what="one job of two ranks, data parallel";     got=$(parallel) ;;
     short)     what="two islands, H=20, a short trial";        got=$(islands $name 20 4) ;;
     *)         echo "bench_islands: no row $name" >&2; exit 64 ;;
     esac || { echo "not ok $name"; STATUS=1; continue; }
+    [ "$MBIT" = 20 ] || what+=", $MBIT Mbit/s"
     row $name "$what" "$got" || STATUS=1
 done
 exit $STATUS

@@ -172,11 +172,11 @@ static int is_bad(const char *how) { return !strcmp(asked.bad, how); }
 
 /* outer.stream: a fragment, then its TURN. */
 static void send_fragment(int64_t round) {
-    Fragment f = fragment_of(elems, fragments_count(elems, config.outer.every), 2 * is_bad("late"));
+    Fragment f = fragment_of(elems, fragments_count(elems, config.outer.every), FRAGMENTS_AHEAD * is_bad("late"));
     int64_t  n = f.end - f.first - is_bad("short");
     float   *delta = malloc(sizeof *delta * (size_t)n);
     char     text[MESSAGE_TEXT];
-    Turn     turn = {round, 2 * is_bad("turn"), 1};
+    Turn     turn = {round, FRAGMENTS_AHEAD * is_bad("turn"), 1};
     CHECK(delta, "no memory");
     for (int64_t i = 0; i < n; i++) delta[i] = is_bad("nan") ? NAN : (float)asked.delta;
     FrameHeader h = {.kind = MESSAGE_FRAGMENT, .type = FRAME_F32, .round = round, .offset = f.first, .elems = n,
