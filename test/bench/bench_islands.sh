@@ -2,7 +2,7 @@
 # What a thin link costs: the demo's model on two hosts (network namespaces, for root) with a link of 20 Mbit/s and 10 ms each way between them
 # (test/hosts/thin_link.c), one thread a host. The step rate of two islands, or of one job of two ranks, against that of two islands that exchange
 # nothing. The server stands on one of the hosts. Needs the text of `make demo`, and a quiet machine; a row takes three minutes at most.
-#   test/bench/bench_islands.sh [parallel|diloco|bf16|int8|streaming|ends...]     none: all; a line each in test/results/islands.jsonl
+#   test/bench/bench_islands.sh [parallel|diloco|bf16|int8|streaming|ends|turns...]     none: all; a line each in test/results/islands.jsonl
 #   RECORD=0: prints, keeps nothing; MBIT=7: a link of so many Mbit/s, for a machine whose steps take longer;
 #   ROUNDS=2, ALONE=200: so many rounds, and steps without exchange, for a shorter row
 . "$(dirname "$0")/../hosts/hosts.sh"
@@ -74,6 +74,15 @@ PY
     [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="test/bench/bench_islands.sh ends" what="outer.compress=$2" link="$MBIT Mbit/s, 10 ms each way (relay and server on the same two cores)" \
         wait_ms="$ms" load_before="$before"
 }
+# turns: the share of the time that training waits for fragments.
+turns() {
+    local share rate
+    LEFT_OUT=1; rate=$(islands turns 50 "${ROUNDS:-8}" outer.stream=true) || return 1
+    share=$(cat "$WORK/waited")
+    printf 'streaming DiLoCo, H=50, %.2f steps/s: training waits %s of the time\n' "$rate" "$share"
+    [ "${RECORD:-1}" = 0 ] || json_result islands.jsonl command="${SCALE}test/bench/bench_islands.sh turns" what="streaming DiLoCo, H=50, $MBIT Mbit/s" \
+        link="$MBIT Mbit/s, 10 ms each way (relay and server on the same two cores)" waits_share="$share" steps_per_s="$rate" load_before="$before"
+}
 parallel() { # a rank has an island's batch
     two_hosts 1 $QUIET run.dir="$WORK/parallel" run.steps=${1:-20} batch.global_tokens=3072 > "$WORK/parallel.out" 2>&1 || { tail -n 3 "$WORK/parallel.out" >&2; return 1; }
     rate train 4 "$WORK/parallel"
@@ -83,6 +92,7 @@ thin_cable "$MBIT" 10 || exit 1
 [ $# -gt 0 ] || set -- diloco bf16 int8 streaming parallel ends
 for name in "$@"; do
     read -r before _ < /proc/loadavg
+    if [ "$name" = turns ]; then turns || STATUS=1; continue; fi
     if [ "$name" = ends ]; then
         for each in none bf16 int8; do LEFT_OUT=0; ends "ends.$each" $each || STATUS=1; done
         continue

@@ -57,6 +57,9 @@ def grid_rows():
 
 def islands_rows():
     for row in newest(lines("islands.jsonl"), "what"):
+        if "waits_share" in row:
+            yield f"waits of {row['what']}, over {row['link']}; the demo's model", f"{100 * row['waits_share']:.1f} % of the time", f"{row['steps_per_s']:.2f} steps/s", row
+            continue
         if "wait_ms" in row:
             yield f"the end of a round of DiLoCo, {row['what']}, over {row['link']}; the demo's model", f"{row['wait_ms'] / 1e3:.2f} s", "training waits", row
             continue
