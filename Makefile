@@ -25,20 +25,26 @@ $(B)/comm/%.o $(B)/test/comm/%.o $(B)/test/failpoints/comm/%.o: CFLAGS += $(MPI_
 $(B)/comm/%.o: CUFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
 $(B)/test/emu/nccl.o: CXXFLAGS += $(filter -I% -D%,$(MPI_CFLAGS))
 COMMIT  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-$(B)/run/verbs.o: CFLAGS += -DGIT_COMMIT='"$(COMMIT)"'
+$(B)/core/version.o: CFLAGS += -DGIT_COMMIT='"$(COMMIT)"'
 
-FOLDERS := core layers comm data model run/config run/guard run/checkpoint run/outer run
+FOLDERS := core layers comm data model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs
 OBJECTS  = $(sort $(patsubst %,$(B)/%.o,$(basename $(wildcard $(1)/*.c $(if $(CUCC),$(1)/*.cu)))))
 ARCHIVES := $(FOLDERS:%=$(B)/%.a)
 # What each folder may see, as the linker enforces it on its tests.
 $(foreach f,core layers comm data,$(eval NEEDS_$f := $(B)/$f.a $(B)/core.a))
 NEEDS_model  := $(B)/model.a $(B)/layers.a $(B)/comm.a $(B)/core.a
+<<<<<<< ours
 NEEDS_run/config     := $(B)/run/config.a $(B)/data.a $(NEEDS_model)
 NEEDS_run/guard      := $(B)/run/guard.a $(NEEDS_run/config)
 NEEDS_run/checkpoint := $(B)/run/checkpoint.a $(B)/run/guard.a $(B)/run/config.a $(B)/data.a $(NEEDS_model)
 NEEDS_run/outer      := $(B)/run/outer.a $(NEEDS_run/checkpoint)
 NEEDS_run    := $(B)/run.a $(NEEDS_run/outer)
 $(foreach f,bench hosts,$(eval NEEDS_$f := $(NEEDS_run)))
+=======
+SEEN := $(B)/data.a $(NEEDS_model)
+$(foreach f,$(filter run%,$(FOLDERS)),$(eval SEEN := $(B)/$f.a $(SEEN))$(eval NEEDS_$f := $(SEEN)))
+NEEDS_bench  := $(SEEN)
+>>>>>>> theirs
 NEEDS         = $(NEEDS_$(patsubst %/,%,$(dir $(1))))
 TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench hosts,$(wildcard test/$(f)/*.c)))
 
@@ -53,11 +59,11 @@ FAILING  := $(patsubst %.c,$(B)/%.o,$(shell grep -ls '"core/failpoints.h"' test/
 $(FAILING): CFLAGS += -DFAILPOINTS
 $(FAILING:.o=): $(filter $(B)/test/failpoints/core/%,$(FAILABLE))
 $(B)/test/train_gpt-failpoints: $(FAILABLE)
-$(B)/train_gpt $(B)/test/train_gpt-failpoints: $(B)/train_gpt.o $(NEEDS_run) $(ENGINE)
+$(B)/train_gpt $(B)/test/train_gpt-failpoints: $(B)/train_gpt.o $(SEEN) $(ENGINE)
 	$(call short,link,$@)$(LINK) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(MPI_LIBS) $(LIBS)
 $(B)/train_gpt.o: train_gpt.cu $(B)/.flags
 	$(call short,cc,$<)$(CC) $(CFLAGS) -x c -c -o $@ $<
-$(B)/run/verbs.o: $(B)/.commit
+$(B)/core/version.o: $(B)/.commit
 ifneq ($(BACKEND),cpu)
 $(B)/%.o: %.cu $(B)/.flags
 	$(call short,$(notdir $(firstword $(CUCC))),$<)$(CUCC) $(CUFLAGS) -c -o $@ $<

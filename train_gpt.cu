@@ -17,12 +17,12 @@
 #include "run/guard/guard_step.h"
 #include "run/rounds.h"
 #include "run/run.h"
-#include "run/sample.h"
+#include "run/text/sample.h"
 #include "run/config/schedule.h"
 #include "run/guard/signals.h"
 #include "run/start.h"
 #include "run/step_numbers.h"
-#include "run/verbs.h"
+#include "run/verbs/verbs.h"
 
 /* --- one optimizer step ------------------------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 #include "core/terminal.h"
 #include "run/checkpoint/checkpoint_folders.h"
 #include "run/rounds.h"
-#include "run/task_scores.h"
+#include "run/text/task_scores.h"
 
 static int is_time(const Run *r, int64_t step, int64_t every) {
     return every > 0 && (step % every == 0 || step == r->config->run.steps);

@@ -7,15 +7,15 @@
 
 #include "core/clock.h"
 #include "core/terminal.h"
+#include "core/version.h"
 #include "data/tokens_json.h"
 #include "model/algorithms_file.h"
 #include "run/checkpoint/manifest.h"
 #include "run/checkpoint/memory_copy.h"
 #include "run/config/schedule.h"
 #include "run/guard/signals.h"
-#include "run/run_folder.h"
-#include "run/sample.h"
-#include "run/verbs.h"
+#include "run/log/run_folder.h"
+#include "run/text/sample.h"
 
 static const double DATA_LOOK_MS = 100.0, DATA_PATIENCE_MS = 10e3;
 

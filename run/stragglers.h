@@ -6,7 +6,7 @@
 #define TRAIN_GPT_RUN_STRAGGLERS_H
 
 #include "comm/comm.h"
-#include "run/metrics.h"
+#include "run/log/metrics.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -12,7 +12,8 @@ check() { # NAME COMMAND...: passes when the command succeeds
     if "$@" >"$log" 2>&1; then echo "ok   $name: $(tail -n 1 "$log")"; else echo "FAIL $name:"; tail -n 40 "$log"; failed=1; fi
 }
 
-# core <- {layers, comm, data} <- model <- run/{config, guard, checkpoint, outer} <- run <- train_gpt.cu; of these four each may see those before it.
+# core <- {layers, comm, data} <- model <- run/{config, guard, checkpoint, outer, text, log, plan} <- run <- run/verbs <- train_gpt.cu; of these
+# seven each may see those before it.
 # mpi.h and nccl.h only in comm/, oneDNN only in layers/.
 includes() {
     local bad=""
@@ -24,7 +25,11 @@ includes() {
     bad=$(sees core; sees layers core; sees comm core; sees data core; sees model core layers comm; sees run/config core layers comm data model
           sees run/guard core comm layers model run/config; sees run/checkpoint core comm layers data model run/config run/guard
           sees run/outer core comm layers data model run/config run/guard run/checkpoint
-          sees run core comm layers data model run/config run/guard run/checkpoint run/outer
+          sees run/text core comm layers data model run/config run/guard run/checkpoint
+          sees run/log core comm layers data model run/config run/guard run/checkpoint run/outer run/text
+          sees run/plan core comm layers data model run/config run/guard run/checkpoint run/outer run/text run/log
+          sees run core comm layers data model run/config run/guard run/checkpoint run/outer run/text run/log run/plan
+          sees run/verbs core comm layers data model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run
           grep -nE '#include "test/' train_gpt.cu
           grep -nE '#include <(mpi|nccl)\.h>' core/* layers/* data/* model/* run/*.* run/*/* train_gpt.cu; grep -nE '#include <(oneapi/dnnl|dnnl)' core/* comm/* data/* model/* run/*.* run/*/* train_gpt.cu)
     [ -z "$bad" ] || { echo "$bad"; return 1; }
@@ -63,7 +68,7 @@ tsan() {
     local part
     make -s -j2 BACKEND=cpu SAN=-tsan CC=clang tests || return 1
     export TSAN_OPTIONS="ignore_noninstrumented_modules=1 die_after_fork=0 suppressions=$PWD/test/tsan.supp"
-    for part in data/ layers/ run/checkpoint/test_checkpoint.c run/guard/test_watchdog run/test_simulate run/test_train model/ranks_overlap; do
+    for part in data/ layers/ run/checkpoint/test_checkpoint.c run/guard/test_watchdog test_simulate run/test_train model/ranks_overlap; do
         OMP_NUM_THREADS=2 B=build/cpu-tsan-clang scripts/test.sh "$part" || return 1
     done
 }

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 BEGIN, END = "<!-- map: made by scripts/file_map.py -->", "<!-- end of map -->"
-FIRST = ["", "core", "layers", "comm", "data", "model", "run", "run/config", "run/checkpoint", "run/guard", "run/outer"]  # others follow by name
+FIRST = ["", "core", "layers", "comm", "data", "model", "run", "run/config", "run/checkpoint", "run/guard", "run/outer", "run/text", "run/log", "run/plan", "run/verbs"]  # others follow by name
 KINDS = [".h", ".c", ".cu", ".cuh", ".sh", ".py", ".sbatch", ".mk"]  # in this order
 LEFT_OUT = ("test/",)
 

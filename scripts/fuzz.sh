@@ -29,7 +29,7 @@ sources=(comm/{frame,key,opening}.c run/outer/{messages,messages_json,messages_s
          data/{blend,bpe,bpe_file,json_line,parquet,parquet_footer,parquet_page,split,thrift}.c
          run/config/*.c
          run/checkpoint/{manifest,manifest_verify,safetensors,weights_index}.c run/guard/spikes.c
-         run/{metrics_line,tasks,tasks_hellaswag,tasks_json}.c)
+         run/log/metrics_line.c run/text/{tasks,tasks_hellaswag,tasks_json}.c)
 objects=()
 for source in "${sources[@]}"; do
     object=$out/$(echo "${source%.c}" | tr / _).o

@@ -47,15 +47,15 @@ run_shell() {
 # Test folders of a build: the plain CPU build runs all, its variants the code that they compile, the emulator and a
 # GPU the code that runs there.
 case $B in
-    build/cpu)   folders="core layers data comm model run/config run/guard run/checkpoint run/outer run emu interop fuzz" ;;
+    build/cpu)   folders="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs emu interop fuzz" ;;
     build/emu*)  folders="comm emu" ;; # its ops are in test/emu/test_kernels.sh, under both watchers
     build/cuda*) folders="layers comm model" ;;
-    *)           folders="core layers data comm model run/config run/guard run/checkpoint run/outer run interop" ;;
+    *)           folders="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs interop" ;;
 esac
 # While one works: unit tests, ranks two by two, and one script that trains, saves and resumes.
 ranks="1 2 3 4" scripts="test_*.sh"
 if [ -n "${SMOKE:-}" ]; then
-    folders="core layers data comm model run/config run/guard run/checkpoint run/outer run" ranks=2 scripts="test_train.sh"
+    folders="core layers data comm model run/config run/guard run/checkpoint run/outer run/text run/log run/plan run run/verbs" ranks=2 scripts="test_train.sh"
     long="test_checkpoint_faults test_checkpoint_power ranks_checkpoint_faults test_watchdog ranks_groups ranks_grid" # they wait, or try every case
 fi
 is_wanted() { case " ${long:-} " in *" $(basename "$1" .c) "*) return 1 ;; esac; }

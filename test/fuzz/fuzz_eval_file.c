@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/tasks.h"
+#include "run/text/tasks.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

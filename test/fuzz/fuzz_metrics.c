@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/metrics_line.h"
+#include "run/log/metrics_line.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

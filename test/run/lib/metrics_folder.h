@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "core/io.h"
-#include "run/metrics.h"
+#include "run/log/metrics.h"
 
 static char dir[64], path[96], picture[96];
 static MetricsAbout about = {.bytes_per_token = 4.0, .commit = "abc1234"};

@@ -1,0 +1,59 @@
+/* curve.h - the loss curve of a run in fixed memory, and its picture.
+ *
+ * Steps go into at most CURVE_SLOTS slots of `stride` steps each; when they are full, neighbours merge and the stride
+ * doubles. A slot keeps mean, least and greatest loss, so a long run still shows its spread and spikes.
+ * Nothing is allocated until the drawing.
+ */
+#ifndef TRAIN_GPT_RUN_LOG_CURVE_H
+#define TRAIN_GPT_RUN_LOG_CURVE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { CURVE_SLOTS = 1024, CURVE_EVALS = 256, CURVE_MARKS = 64 };
+
+typedef struct { int64_t step, tokens; double loss, lr, grad_norm; } CurveStep; /* tokens -1, NaN: not known */
+
+typedef struct {
+    double  sum, least, greatest; /* over the finite losses */
+    int64_t finite, nonfinite;
+    double  norm_sum;             /* over the finite gradient norms */
+    int64_t norms;
+    double  lr;                   /* of the last step, as is */
+    int64_t tokens;
+} CurveSlot;
+
+typedef struct { int64_t step; double loss; } CurvePoint;
+
+typedef enum { CURVE_RESUMED, CURVE_SKIPPED, CURVE_ROLLED_BACK, CURVE_MARK_KINDS } CurveMarkKind;
+typedef struct { int64_t step; CurveMarkKind kind; } CurveMark;
+
+typedef struct {
+    int64_t    first_step;        /* slot i covers steps [first_step + i*stride, first_step + (i+1)*stride) */
+    int64_t    stride;            /* 0 = no step yet */
+    int        slots, evals, marks;
+    CurveSlot  slot[CURVE_SLOTS];
+    CurvePoint eval[CURVE_EVALS]; /* finite ones; when full, every second goes, the first and the newest stay */
+    CurvePoint best;              /* the least of all evaluations, where there is one */
+    CurveMark  mark[CURVE_MARKS]; /* the newest */
+    int64_t    last_step;
+} Curve;
+
+void curve_train(Curve *c, CurveStep step); /* steps ascend; a zeroed Curve is an empty one */
+void curve_eval(Curve *c, int64_t step, double loss);
+void curve_mark(Curve *c, int64_t step, CurveMarkKind kind);
+
+/* The words over the picture; any bytes. parameters 0, commit "": not known. */
+typedef struct { const char *title, *commit; int64_t parameters; } CurveTitle;
+
+/* The picture as SVG text, malloc'ed; *bytes its length. NULL when there is no memory for it. */
+char *curve_svg(const Curve *c, CurveTitle title, size_t *bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,234 @@
+/* progress.c - see progress.h. Each line leaves in one write; a number that outgrows its column gives up digits, not
+ * its place. */
+#include "run/log/progress.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/terminal.h"
+#include "data/tokens_json.h"
+
+enum { LINE_BYTES = 512, FIELD_BYTES = 96, FIELDS = 11 };
+
+Progress progress_start(int64_t steps, int64_t first_step, int64_t last_step, int64_t log_every) {
+    return (Progress){.steps = steps, .first_step = first_step, .last_step = last_step,
+                      .log_every = log_every > 0 ? log_every : 1};
+}
+
+void progress_duration(char out[32], double ms) {
+    if (!(ms >= 0 && ms < 1e14)) {
+        strcpy(out, "?");
+        return;
+    }
+    long long s = llround(ms / 1e3), m = s / 60, h = m / 60, d = h / 24;
+    if (s < 60) snprintf(out, 32, "%llds", s);
+    else if (m < 60) snprintf(out, 32, "%lldm%02llds", m, s % 60);
+    else if (h < 24) snprintf(out, 32, "%lldh%02lldm", h, m % 60);
+    else snprintf(out, 32, "%lldd%02lldh", d, h % 24);
+}
+
+/* value in exactly `width` columns if it can be, with at most `decimals` digits after the point, fewer for a large
+ * number. */
+static void put_fixed(char *out, size_t capacity, double value, int width, int decimals) {
+    if (!isfinite(value)) snprintf(out, capacity, "%*s", width, isnan(value) ? "nan" : "inf");
+    else while (snprintf(out, capacity, "%*.*f", width, decimals, value) > width && decimals > 0) decimals--;
+    if ((int)strlen(out) > width && snprintf(out, capacity, "%*.0e", width, value) > width)
+        snprintf(out, capacity, "%*s", width, "huge");
+}
+
+/* "45.1k", "1.45M", "  450" in five columns. */
+static void put_rate(char *out, size_t capacity, double value) {
+    const char *unit = !isfinite(value) ? "" : value >= 999.5e6 ? "G" : value >= 999.5e3 ? "M" : value >= 9999.5 ? "k" : "";
+    double      scale = *unit == 'G' ? 1e9 : *unit == 'M' ? 1e6 : *unit == 'k' ? 1e3 : 1;
+    int         width = *unit ? 4 : 5;
+    put_fixed(out, capacity, value / scale, width, value < 100 ? 1 : *unit ? 2 : 0);
+    if (*unit) strcat(out, unit);
+}
+
+/* --- lines of fields ---------------------------------------------------------------------------------------------- */
+
+/* Fields in the order of the line; the first `always` stay, of the others those of low `rank` first. */
+typedef struct {
+    int  count;
+    int  rank[FIELDS];
+    char text[FIELDS][FIELD_BYTES]; /* marked; "": not there */
+} Fields;
+
+static void add(Fields *f, int rank, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void add(Fields *f, int rank, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(f->text[f->count], FIELD_BYTES, fmt, args);
+    va_end(args);
+    f->rank[f->count++] = rank;
+}
+
+/* The greatest rank for which all fields up to it have room. */
+static int ranks_with_room(const Fields *f, int columns) {
+    int width = -3, most = 0;
+    for (int rank = 0; rank < FIELDS; rank++) {
+        for (int i = 0; i < f->count; i++)
+            if (f->rank[i] == rank) width += 3 + terminal_width(f->text[i]);
+        if (width <= columns) most = rank;
+        else break;
+    }
+    return most;
+}
+
+/* The line of the fields that have room: on a terminal all columns but the last, where a line might wrap. */
+static void join(const Fields *f, char out[LINE_BYTES]) {
+    int    most = ranks_with_room(f, terminal_is(stdout) ? terminal_columns(stdout) - 1 : PROGRESS_COLUMNS);
+    size_t used = 0;
+    out[0] = 0;
+    for (int i = 0; i < f->count; i++)
+        if (f->rank[i] <= most)
+            used += (size_t)snprintf(out + used, LINE_BYTES - used, "%s%s", used ? DIM " | " PLAIN : "", f->text[i]);
+}
+
+static int decimal_width(int64_t value) {
+    int width = 1;
+    while (value >= 10) value /= 10, width++;
+    return width;
+}
+
+/* "step 120/600  20.0%". Many steps say enough by themselves. */
+static void add_place(Fields *f, const Progress *p, const char *kind, int64_t step) {
+    char part[32] = "";
+    if (decimal_width(p->steps) <= 5) snprintf(part, sizeof part, " %5.1f%%", 100.0 * (double)step / (double)p->steps);
+    add(f, 0, DIM "%-4s" PLAIN " %*lld/%lld%s", kind, decimal_width(p->steps), (long long)step, (long long)p->steps,
+        part);
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median time of the last steps. The first also warms caches and compiles kernels: it counts only while it is alone. */
+static double pace_ms(const Progress *p) {
+    double  sorted[PROGRESS_RECENT];
+    int64_t left_out = p->seen > 1 && p->seen <= PROGRESS_RECENT, count = p->seen < PROGRESS_RECENT ? p->seen : PROGRESS_RECENT;
+    count -= left_out;
+    memcpy(sorted, p->recent_ms + left_out, sizeof *sorted * (size_t)count);
+    qsort(sorted, (size_t)count, sizeof *sorted, by_size);
+    return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+}
+
+/* Time of the remaining steps: at the recent pace, with the mean time between steps so far. */
+static double eta_ms(const Progress *p, int64_t step) {
+    double done = (double)(step - p->first_step), left = (double)(p->last_step - step);
+    double between = clock_ms() - p->started_ms - p->stepping_ms;
+    return left * (pace_ms(p) + (between > 0 && done > 0 ? between / done : 0));
+}
+
+static void keep_pace(Progress *p, const StepMetrics *s) {
+    if (p->started_ms == 0) p->started_ms = clock_ms() - s->ms;
+    p->stepping_ms += s->ms;
+    p->recent_ms[p->seen++ % PROGRESS_RECENT] = s->ms;
+}
+
+/* "GPU  87%  312W  61C", as much of it as is known. */
+static void add_gpu(Fields *f, const GpuReading *g) {
+    char use[16] = "", power[16] = "", heat[16] = "";
+    if (g->has >> GPU_USE & 1) snprintf(use, sizeof use, " %3.0f%%", 100 * g->value[GPU_USE]);
+    if (g->has >> GPU_POWER & 1) snprintf(power, sizeof power, " %4.0fW", g->value[GPU_POWER]);
+    if (g->has >> GPU_TEMPERATURE & 1) snprintf(heat, sizeof heat, " %3.0fC", g->value[GPU_TEMPERATURE]);
+    if (*use || *power || *heat) add(f, 9, DIM "GPU" PLAIN "%s%s%s", use, power, heat);
+}
+
+void progress_step(Progress *p, const StepMetrics *s) {
+    keep_pace(p, s);
+    int is_final = s->step % p->log_every == 0 || s->step == p->last_step || s->step == p->first_step + 1;
+    if (!is_final && !terminal_is(stdout)) return;
+
+    Fields f = {0};
+    char   loss[32], norm[32], rate[32], mfu[32], memory[32], ms[32], eta[32], line[LINE_BYTES];
+    put_fixed(loss, sizeof loss, s->loss, 6, 4);
+    put_fixed(norm, sizeof norm, s->grad_norm, 5, 3);
+    put_rate(rate, sizeof rate, s->tokens_per_s * s->ms / pace_ms(p));
+    put_fixed(mfu, sizeof mfu, 100 * s->mfu, 4, 1);
+    put_fixed(memory, sizeof memory, (double)s->memory_bytes / 1073741824.0, 4, 2);
+    put_fixed(ms, sizeof ms, s->ms, 4, 1);
+    progress_duration(eta, eta_ms(p, s->step));
+    add_place(&f, p, "step", s->step);
+    add(&f, 0, DIM "loss" PLAIN BOLD " %s" PLAIN, loss);
+    add(&f, 3, DIM "lr" PLAIN " %.2e", s->lr);
+    add(&f, 4, DIM "norm" PLAIN " %s", norm);
+    add(&f, 2, "%s" DIM " tok/s" PLAIN, rate);
+    if (isfinite(s->mfu)) add(&f, 5, DIM "MFU" PLAIN " %s%%", mfu);
+    else                  add(&f, 5, "%9s", "");
+    if (s->timed & WITH_STAGE) add(&f, 6, DIM "bubble" PLAIN " %3.0f%%", 100.0 * s->axis_ms[AXIS_STAGE] / s->ms);
+    add(&f, 7, "%s" DIM " GiB" PLAIN, memory);
+    add(&f, 8, "%s" DIM "ms" PLAIN, ms);
+    add_gpu(&f, &s->gpu);
+    add(&f, 1, DIM "ETA" PLAIN " %6s", eta);
+    join(&f, line);
+    if (is_final) say_text(stdout, 0, line);
+    else          say_again(line);
+}
+
+void progress_eval(Progress *p, int64_t step, const ProgressEval *e) {
+    Fields f = {0};
+    char   took[32], loss[32], line[LINE_BYTES];
+    int    is_best = e->loss < e->best;
+    if (e->ms < 9950) snprintf(took, sizeof took, "%.1fs", e->ms / 1e3);
+    else progress_duration(took, e->ms);
+    put_fixed(loss, sizeof loss, e->loss, 6, 4);
+    add_place(&f, p, "val", step);
+    add(&f, 0, DIM "loss" PLAIN "%s %s" PLAIN, is_best ? BOLD GREEN : BOLD, loss);
+    if (e->bytes_per_token > 0) add(&f, 1, DIM "bits/byte" PLAIN " %.4f", bits_per_byte(e->loss, e->bytes_per_token));
+    else                        add(&f, 1, DIM "perplexity" PLAIN " %.4g", exp(e->loss));
+    if (isfinite(e->last)) add(&f, 2, "%+.4f%s", e->loss - e->last, is_best ? GREEN " best" PLAIN : "");
+    add(&f, 3, "%s", took);
+    join(&f, line);
+    say_text(stdout, 0, line);
+}
+
+void progress_task(Progress *p, int64_t step, const TaskScores *t) {
+    Fields f = {0};
+    char   line[LINE_BYTES];
+    add_place(&f, p, "task", step);
+    add(&f, 0, "%.40s", t->name);
+    add(&f, 0, DIM "acc" PLAIN " %.4f (stderr %.4f)", t->acc, t->acc_stderr);
+    if (t->kind == TASK_CONTINUATION) add(&f, 1, DIM "perplexity" PLAIN " %.4g", t->perplexity);
+    else add(&f, 1, DIM "acc_norm" PLAIN " %.4f (stderr %.4f)", t->acc_norm, t->acc_norm_stderr);
+    join(&f, line);
+    say_text(stdout, 0, line);
+}
+
+void progress_tasks(Progress *p, int64_t step, double core, double ms) {
+    Fields f = {0};
+    char   took[32], line[LINE_BYTES];
+    progress_duration(took, ms);
+    add_place(&f, p, "task", step);
+    if (!isnan(core)) add(&f, 0, DIM "CORE" PLAIN BOLD " %.4f" PLAIN, core);
+    add(&f, 0, "all in %s", took);
+    join(&f, line);
+    say_text(stdout, 0, line);
+}
+
+/* Set apart by a rule at its left, so that what the model wrote is not taken for the program's words. */
+void progress_sample(int64_t step, const char *text) {
+    say(stdout, 0, DIM "sample at step %lld:" PLAIN, (long long)step);
+    for (const char *end; *text; text = *end ? end + 1 : end) {
+        end = text + strcspn(text, "\n");
+        char *line = malloc((size_t)(end - text) + 32);
+        if (!line) return; /* it is only a sample */
+        snprintf(line, (size_t)(end - text) + 32, DIM "  | " PLAIN "%.*s", (int)(end - text), text);
+        say_text(stdout, 4, line);
+        free(line);
+    }
+}
+
+void progress_note(const char *fmt, ...) {
+    char    text[4096];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    say_text(stdout, 2, text);
+}

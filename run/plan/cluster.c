@@ -1,0 +1,382 @@
+/* cluster.c - see cluster.h. */
+#include "run/plan/cluster.h"
+
+#include <dirent.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/io.h"
+#include "core/json.h"
+#include "core/json_text.h"
+#include "run/config/faults.h"
+#include "run/config/nearest.h"
+
+/* --- the keys of a file ------------------------------------------------------------------------------------------- */
+
+typedef enum { KEY_NUMBER, KEY_WHOLE, KEY_NAME, KEY_BOOL } KeyType;
+typedef struct {
+    const char *path;
+    size_t      field;
+    KeyType     type;
+    int         is_needed;
+    double      least, most, otherwise;
+} Key;
+
+#define FIELD(name) offsetof(Cluster, name)
+static const Key KEYS[] = {
+    {"gpus_per_node", FIELD(gpus_per_node), KEY_WHOLE, 1, 1, 1 << 20, 0},
+    {"gpu.name", FIELD(gpu), KEY_NAME, 1, 0, 0, 0},
+    {"gpu.memory_bytes", FIELD(memory_bytes), KEY_NUMBER, 1, 1, 1e18, 0},
+    {"gpu.reserved_bytes", FIELD(reserved_bytes), KEY_NUMBER, 0, 0, 1e18, 0},
+    {"gpu.processors", FIELD(processors), KEY_WHOLE, 0, 0, 1 << 20, 0},
+    {"gpu.flops.fp32", FIELD(fp32), KEY_NUMBER, 0, 1, 1e24, 0},
+    {"gpu.flops.tf32", FIELD(tf32), KEY_NUMBER, 0, 1, 1e24, 0},
+    {"gpu.flops.bf16", FIELD(bf16), KEY_NUMBER, 0, 1, 1e24, 0},
+    {"gpu.flops.fp16", FIELD(fp16), KEY_NUMBER, 0, 1, 1e24, 0},
+    {"gpu.bytes_per_s", FIELD(bytes_per_s), KEY_NUMBER, 1, 1, 1e24, 0},
+    {"efficiency.product", FIELD(product), KEY_NUMBER, 1, 1e-6, 1, 0},
+    {"efficiency.attention", FIELD(attention), KEY_NUMBER, 0, 1e-6, 1, -1},
+    {"efficiency.memory", FIELD(memory), KEY_NUMBER, 1, 1e-6, 1, 0},
+    {"efficiency.link", FIELD(link_efficiency), KEY_NUMBER, 1, 1e-6, 1, 0},
+    {"efficiency.ramp", FIELD(ramp), KEY_NUMBER, 0, 0, 1e6, 64},
+    {"efficiency.op_s", FIELD(op_s), KEY_NUMBER, 0, 0, 1, 0},
+    {"attention_passes", FIELD(attention_passes), KEY_NUMBER, 0, 0, 100, 0},
+    {"overlap.collectives", FIELD(overlaps), KEY_BOOL, 0, 0, 1, 1},
+    {"overlap.messages", FIELD(messages_overlap), KEY_BOOL, 0, 0, 1, 1},
+    {"checkpoint.copy_bytes_per_s", FIELD(copy_bytes_per_s), KEY_NUMBER, 0, 1, 1e24, 0},
+    {"checkpoint.write_bytes_per_s", FIELD(write_bytes_per_s), KEY_NUMBER, 0, 1, 1e24, 0},
+    {"checkpoint.restart_s", FIELD(restart_s), KEY_NUMBER, 0, 0, 1e9, 0},
+};
+enum { KEY_COUNT = sizeof KEYS / sizeof *KEYS };
+static const char *const LINK_KEYS[] = {"ranks", "bytes_per_s", "latency_s"};
+
+/* Objects and lists on the way to keys. */
+static int is_section(const char *path) {
+    if (strcmp(path, "links") == 0) return 1;
+    for (int i = 0; i < KEY_COUNT; i++)
+        if (strncmp(KEYS[i].path, path, strlen(path)) == 0 && KEYS[i].path[strlen(path)] == '.') return 1;
+    return 0;
+}
+static int is_link_key(const char *path) {
+    const char *key = strstr(path, "].");
+    if (strncmp(path, "links[", 6) != 0) return 0;
+    if (!key) return 1;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(key + 2, LINK_KEYS[i]) == 0) return 1;
+    return 0;
+}
+static int is_key(const char *path) {
+    for (int i = 0; i < KEY_COUNT; i++)
+        if (strcmp(KEYS[i].path, path) == 0) return 1;
+    const char *last = strrchr(path, '.');
+    return is_section(path) || is_link_key(path) || strcmp(last ? last + 1 : path, "$comment") == 0;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const char *path;
+    Json        json;
+    Faults      faults;
+} Reading;
+
+static const cJSON *find(const cJSON *at, const char *path) {
+    char name[64];
+    while (at && *path) {
+        size_t length = strcspn(path, ".");
+        snprintf(name, sizeof name, "%.*s", (int)length, path);
+        at = json_member(at, name);
+        path += length + (path[length] == '.');
+    }
+    return at;
+}
+
+static void add_fault(Reading *r, const char *path, const char *text) {
+    const JsonEntry *entry = json_entry(&r->json, path);
+    Where            where = {.file = r->path};
+    if (entry) where.at = entry->value;
+    faults_add(&r->faults, where, "%s %s", path, text);
+}
+
+/* A number within limits; returns whether it is. */
+static int take_number(Reading *r, const char *path, const cJSON *node, Key key, double *out) {
+    char   text[3 * SHOWN_BYTES], shown[SHOWN_BYTES], least[SHOWN_BYTES], most[SHOWN_BYTES];
+    double value = cJSON_IsNumber(node) ? number_value(node) : NAN;
+    if (value >= key.least && value <= key.most && (key.type != KEY_WHOLE || value == floor(value))) {
+        *out = value;
+        return 1;
+    }
+    snprintf(text, sizeof text, "= %s: a %snumber from %s to %s is expected", value_text(node, shown),
+             key.type == KEY_WHOLE ? "whole " : "",
+             number_text(key.least, least), number_text(key.most, most));
+    add_fault(r, path, text);
+    return 0;
+}
+
+/* It is shown on terminals. */
+static int is_printable(const char *text) {
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7F) return 0;
+    return 1;
+}
+
+static void take_key(Reading *r, Cluster *c, Key key) {
+    char         *field = (char *)c + key.field;
+    const cJSON  *node = find(r->json.root, key.path);
+    char          text[2 * SHOWN_BYTES], shown[SHOWN_BYTES];
+    if (!node) {
+        if (key.type == KEY_BOOL) *(int *)(void *)field = key.otherwise != 0;
+        else if (key.type != KEY_NAME) *(double *)(void *)field = key.otherwise;
+        if (key.is_needed) add_fault(r, key.path, "is missing");
+    } else if (key.type == KEY_NAME) {
+        if (cJSON_IsString(node) && node->valuestring[0] && strlen(node->valuestring) < CLUSTER_NAME && is_printable(node->valuestring)) {
+            snprintf(field, CLUSTER_NAME, "%s", node->valuestring);
+            return;
+        }
+        snprintf(text, sizeof text, "= %s: a string of 1 to %d printable characters is expected", value_text(node, shown),
+                 CLUSTER_NAME - 1);
+        add_fault(r, key.path, text);
+    } else if (key.type == KEY_BOOL) {
+        *(int *)(void *)field = cJSON_IsTrue(node);
+        if (cJSON_IsBool(node)) return;
+        snprintf(text, sizeof text, "= %s: true or false is expected", value_text(node, shown));
+        add_fault(r, key.path, text);
+    } else {
+        take_number(r, key.path, node, key, (double *)(void *)field);
+    }
+}
+
+/* From near to far: each reaches more ranks, the last all. */
+static void take_links(Reading *r, Cluster *c) {
+    static const Key LIMITS[] = {{"ranks", offsetof(Link, ranks), KEY_WHOLE, 1, 0, 1 << 20, 0},
+                                 {"bytes_per_s", offsetof(Link, bytes_per_s), KEY_NUMBER, 1, 1, 1e24, 0},
+                                 {"latency_s", offsetof(Link, latency_s), KEY_NUMBER, 1, 0, 1, 0}};
+    const cJSON *list = json_member(r->json.root, "links");
+    int          count = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0;
+    if (count < 1 || count > CLUSTER_LINKS) {
+        add_fault(r, "links", "must be a list of 1 to 4 objects {\"ranks\", \"bytes_per_s\", \"latency_s\"}");
+        return;
+    }
+    for (c->links = 0; c->links < count; c->links++) {
+        const cJSON *one = cJSON_GetArrayItem(list, c->links);
+        Link        *link = &c->link[c->links];
+        char         path[64];
+        for (int k = 0; k < 3; k++) {
+            const cJSON *node = json_member(one, LIMITS[k].path);
+            snprintf(path, sizeof path, "links[%d].%s", c->links, LIMITS[k].path);
+            if (!node) add_fault(r, path, "is missing");
+            else take_number(r, path, node, LIMITS[k], (double *)(void *)((char *)link + LIMITS[k].field));
+        }
+        int is_last = c->links == count - 1;
+        snprintf(path, sizeof path, "links[%d].ranks", c->links);
+        if (is_last && link->ranks != 0) add_fault(r, path, "must be 0 in the last link: it reaches all ranks");
+        if (!is_last && (link->ranks < 1 || (c->links > 0 && link->ranks <= link[-1].ranks)))
+            add_fault(r, path, "must grow from link to link");
+    }
+}
+
+/* The nearest key to one that is none. */
+static void tell_unknown(Reading *r) {
+    for (int i = 0; i < r->json.entries; i++) {
+        const JsonEntry *e = &r->json.entry[i];
+        if (is_key(e->path)) continue;
+        const char *nearest = KEYS[0].path;
+        int         best = 1 << 20;
+        for (int k = 0; k < KEY_COUNT; k++) {
+            int distance = edit_distance(e->path, KEYS[k].path);
+            if (distance < best) best = distance, nearest = KEYS[k].path;
+        }
+        faults_add(&r->faults, (Where){.file = r->path, .at = e->key}, "%s is no key of a cluster; the nearest is %s",
+                   e->path, nearest);
+    }
+}
+
+/* --- which file --------------------------------------------------------------------------------------------------- */
+
+enum { PATH_ROOM = 4200 };
+
+/* configs/clusters of the current folder, else of those that the program lies in: the first with this file; "": any. */
+static int clusters_folder(const char *file, char out[PATH_ROOM]) {
+    char    program[PATH_ROOM], path[PATH_ROOM + 100];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    snprintf(out, PATH_ROOM, "configs/clusters");
+    snprintf(path, sizeof path, "%s/%s", out, file);
+    if (access(path, R_OK) == 0) return 1;
+    if (length < 0) return 0;
+    program[length] = 0;
+    for (char *slash; (slash = strrchr(program, '/')) != NULL;) {
+        *slash = 0;
+        if (snprintf(out, PATH_ROOM, "%s/configs/clusters", program) >= PATH_ROOM) continue;
+        snprintf(path, sizeof path, "%s/%s", out, file);
+        if (access(path, R_OK) == 0) return 1;
+    }
+    return 0;
+}
+
+static NORETURN void no_such_cluster(const char *name, const char *folder) {
+    char names[512] = "";
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        char *end = strstr(e->d_name, ".json");
+        if (end && strlen(names) + strlen(e->d_name) + 3 < sizeof names)
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%.*s", names[0] ? ", " : "",
+                     (int)(end - e->d_name), e->d_name);
+    }
+    if (dir) closedir(dir);
+    if (!*folder)
+        fail(EXIT_CONFIG, "plan: cluster=%s: there is no folder configs/clusters here, nor above the program; name a file: cluster=./mine.json", name);
+    fail(EXIT_CONFIG,
+         "plan: cluster=%s: no such cluster%s%s%s%s%s; a file's path, as in cluster=./mine.json, is taken, too", name,
+         names[0] ? ": " : "", names, names[0] ? " are in " : "", names[0] ? folder : "", "");
+}
+
+static void file_of(const char *name, char out[PATH_ROOM]) {
+    size_t length = strlen(name);
+    int    is_path = strchr(name, '/') || (length > 5 && strcmp(name + length - 5, ".json") == 0);
+    char   folder[PATH_ROOM], file[90];
+    if (is_path) {
+        snprintf(out, PATH_ROOM, "%s", name);
+        return;
+    }
+    snprintf(file, sizeof file, "%.80s.json", name);
+    if (*name && length <= 80 && clusters_folder(file, folder) &&
+        snprintf(out, PATH_ROOM, "%s/%s", folder, file) < PATH_ROOM)
+        return;
+    no_such_cluster(name, clusters_folder("", folder) ? folder : "");
+}
+
+Cluster cluster_load(const char *name_or_file) {
+    char      path[PATH_ROOM];
+    Cluster   c = {.name = ""};
+    JsonFault fault;
+    file_of(name_or_file, path);
+    char   *text = NULL;
+    int64_t bytes = io_read_file(path, JSON_LIMIT, &text);
+    if (bytes < 0) fail(EXIT_CONFIG, "plan: cluster=%s: %s cannot be read: %s", name_or_file, path, strerror((int)-bytes));
+    Reading r = {.path = path};
+    if (!json_parse(text, (size_t)bytes, JSON_LIMIT, &r.json, &fault))
+        fail(EXIT_CONFIG, "%s:%d:%d: %s", path, fault.at.line, fault.at.column, fault.text);
+    if (!cJSON_IsObject(r.json.root)) fail(EXIT_CONFIG, "%s: a JSON object is expected", path);
+    for (int k = 0; k < KEY_COUNT; k++) take_key(&r, &c, KEYS[k]);
+    static const char *const SECTIONS[] = {"gpu", "gpu.flops", "efficiency", "overlap", "checkpoint"};
+    for (int i = 0; i < 5; i++)
+        if (find(r.json.root, SECTIONS[i]) && !cJSON_IsObject(find(r.json.root, SECTIONS[i])))
+            add_fault(&r, SECTIONS[i], "must be an object");
+    take_links(&r, &c);
+    tell_unknown(&r);
+    if (r.faults.count == 0 && c.fp32 + c.tf32 + c.bf16 + c.fp16 == 0)
+        add_fault(&r, "gpu.flops", "needs a rate of fp32, tf32, bf16 or fp16");
+    if (r.faults.count > 0) fail_lines(EXIT_CONFIG, faults_take(&r.faults));
+    if (c.attention < 0) c.attention = c.product;
+    const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    size_t      length = strlen(base), ending = length > 5 && strcmp(base + length - 5, ".json") == 0 ? 5 : 0;
+    snprintf(c.name, sizeof c.name, "%.*s", (int)(length - ending), base);
+    json_free(&r.json);
+    free(text);
+    return c;
+}
+
+/* --- by a GPU's name ---------------------------------------------------------------------------------------------- */
+
+static const struct { const char *gpu, *cluster; } GPUS[] = {
+    {"a100", "dgx-a100"}, {"h100", "dgx-h100"}, {"h200", "dgx-h200"}, {"b200", "dgx-b200"}, {"4090", "pcie-4090"}};
+enum { GPU_COUNT = sizeof GPUS / sizeof *GPUS };
+
+static const char *cluster_with(const char *gpu) {
+    const char *names[GPU_COUNT + 1] = {NULL};
+    char        list[128] = "";
+    for (int i = 0; i < GPU_COUNT; i++) {
+        if (strcasecmp(gpu, GPUS[i].gpu) == 0) return GPUS[i].cluster;
+        names[i] = GPUS[i].gpu;
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", GPUS[i].gpu);
+    }
+    Nearest near = nearest_word(gpu, names);
+    fail(EXIT_CONFIG, "plan: gpu=%s: no such GPU%s%s%s; there are %s, and cluster=FILE takes any other", gpu,
+         near.sure ? ", did you mean " : "", near.sure ? near.word : "", near.sure ? "?" : "", list);
+}
+
+Cluster cluster_of_gpu(const char *gpu, int ranks, int nodes) {
+    Cluster c = cluster_load(cluster_with(gpu));
+    int     most = (int)c.gpus_per_node;
+    if (nodes == 0) return c;
+    if (ranks % nodes != 0)
+        fail(EXIT_CONFIG, "plan: ranks=%d are not the same number on each of nodes=%d", ranks, nodes);
+    if (ranks / nodes > most)
+        fail(EXIT_CONFIG, "plan: a node of %s has %d GPUs, and ranks=%d on nodes=%d are %d on each: nodes=%d or more", gpu,
+             most, ranks, nodes, ranks / nodes, (ranks + most - 1) / most);
+    c.gpus_per_node = c.link[0].ranks = ranks / nodes;
+    return c;
+}
+
+/* --- durations ---------------------------------------------------------------------------------------------------- */
+
+double cluster_flops(const Cluster *c, DType type, int is_tf32) {
+    if (type == F32) return is_tf32 ? c->tf32 : c->fp32;
+    return type == BF16 ? c->bf16 : c->fp16;
+}
+
+static double wave_fill(const Cluster *c, int64_t m, int64_t n) {
+    double tiles = (double)((m + 127) / 128) * (double)((n + 255) / 256);
+    return c->processors > 0 ? tiles / (ceil(tiles / c->processors) * c->processors) : 1.0;
+}
+
+static double longer(double a, double b) { return a > b ? a : b; }
+
+double cluster_op_seconds(const Cluster *c, const LedgerEntry *e, double flops, size_t element_bytes) {
+    double bytes_per_s = c->bytes_per_s * c->memory, bytes = e->bytes / bytes_per_s;
+    if (strncmp(e->op, "matmul", 6) == 0) {
+        double k = (double)e->dim[2], rate = flops * c->product * sqrt(wave_fill(c, e->dim[0], e->dim[1])) * k / (k + c->ramp);
+        return c->op_s + longer(e->flops / rate, bytes);
+    }
+    if (strncmp(e->op, "attention_", 10) == 0 && c->attention_passes > 0) {
+        double B = (double)e->dim[0], T = (double)e->dim[1], H = (double)e->dim[2];
+        double scores = B * H * T * T * (double)element_bytes;
+        return c->op_s + 2.0 * e->flops / (flops * c->product) + c->attention_passes * scores / bytes_per_s;
+    }
+    if (strncmp(e->op, "attention_", 10) == 0) return c->op_s + longer(e->flops / (flops * c->attention), bytes);
+    return c->op_s + bytes;
+}
+
+/* The nearest link that reaches both. */
+static int link_between(const Cluster *c, int rank, int other) {
+    int link = 0;
+    while (link < c->links - 1 && rank / (int)c->link[link].ranks != other / (int)c->link[link].ranks) link++;
+    return link;
+}
+
+/* Of the group of rank 0: other groups lie alike. */
+Reach cluster_reach(const Cluster *c, Mesh mesh, unsigned axes) {
+    int *ranks = (int *)malloc(sizeof *ranks * (size_t)mesh_ranks(mesh));
+    if (!ranks) fail(EXIT_MEMORY, "no memory for a group of ranks");
+    Reach r = {.ranks = mesh_group(mesh, 0, axes, ranks)};
+    for (int i = 1; i < r.ranks; i++) {
+        int link = link_between(c, ranks[i], ranks[i - 1]);
+        if (link > r.farthest) r.farthest = link;
+        r.latency_s += c->link[link].latency_s;
+    }
+    free(ranks);
+    return r;
+}
+
+Reach cluster_pair_reach(const Cluster *c, int rank, int other) {
+    int link = link_between(c, rank, other);
+    return (Reach){2, link, c->link[link].latency_s};
+}
+
+double cluster_collective_seconds(const Cluster *c, Reach r, double bytes, int rounds) {
+    const Link *link = &c->link[r.farthest];
+    double      tree = ceil(log2(r.ranks > 1 ? r.ranks : 2)) * link->latency_s;
+    if (r.ranks == 1) return 0.0;
+    return bytes / (link->bytes_per_s * c->link_efficiency) + rounds * (rounds > 1 && tree < r.latency_s ? tree : r.latency_s);
+}
+
+double cluster_message_seconds(const Cluster *c, Reach r, double bytes) {
+    const Link *link = &c->link[r.farthest];
+    return bytes / (link->bytes_per_s * c->link_efficiency) + link->latency_s;
+}

@@ -1,0 +1,140 @@
+/* history.c - see history.h. */
+#include "run/plan/history.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- durations ---------------------------------------------------------------------------------------------------- */
+
+Durations durations_of(const Cluster *cluster, Mesh mesh, DType act, double flops) {
+    Durations d = {.cluster = cluster, .flops = flops, .element_bytes = dtype_bytes(act)};
+    static const unsigned AXES_OF[AXES] = {WITH_TENSOR, WITH_CONTEXT, WITH_STATE, WITH_REPLICA, WITH_STAGE};
+    for (int a = 0; a < AXES; a++) d.reach[a] = cluster_reach(cluster, mesh, AXES_OF[a]);
+    d.all = cluster_reach(cluster, mesh, WITH_TENSOR | WITH_CONTEXT | WITH_DATA | WITH_STAGE);
+    d.twins = cluster_pair_reach(cluster, 0, mesh_rank(mesh, (MeshPlace){.at[AXIS_STAGE] = mesh.size[AXIS_STAGE] - 1}));
+    return d;
+}
+
+/* The groups of a model are named after their axes; that of all ranks shares the state where it is one with it. */
+static Axis axis_of(const char *group) {
+    for (int a = 0; a < AXES; a++)
+        if (strcmp(group, mesh_axis_name((Axis)a)) == 0) return (Axis)a;
+    return AXIS_SHARD;
+}
+
+static double collective_seconds(const Durations *d, const LedgerEntry *e, Axis axis) {
+    int rounds = strncmp(e->op, "all-reduce", 10) == 0 || strncmp(e->op, "maximum", 7) == 0 ? 2 : 1;
+    return cluster_collective_seconds(d->cluster, d->reach[axis], e->bytes, rounds);
+}
+
+/* --- chapters ----------------------------------------------------------------------------------------------------- */
+
+static void append(Chapter *c, Passage p) {
+    Passage *last = c->passages ? &c->passage[c->passages - 1] : NULL;
+    if (last && last->kind == p.kind && (p.kind == PASSAGE_COMPUTE || (p.kind == PASSAGE_BLOCKS && last->axis == p.axis))) {
+        last->seconds += p.seconds, last->sent += p.sent;
+        return;
+    }
+    if ((c->passages & (c->passages - 1)) == 0) { /* a power of two: full */
+        c->passage = (Passage *)realloc(c->passage, sizeof p * (size_t)(c->passages ? 2 * c->passages : 1));
+        if (!c->passage) fail(EXIT_MEMORY, "no memory for a history of %d passages", c->passages);
+    }
+    c->passage[c->passages++] = p;
+}
+
+/* Messages of works to other stages are the work lists' to send; those of the tied embedding, at the step's end, are
+ * waited for at once. */
+static void add_message(Chapter *c, const Durations *d, const LedgerEntry *e, int is_work) {
+    if (e->bytes == 0.0) return; /* a receive */
+    if (is_work) c->message_bytes = e->bytes;
+    else append(c, (Passage){PASSAGE_BLOCKS, AXIS_STAGE, cluster_message_seconds(d->cluster, d->twins, e->bytes), e->bytes, 0});
+}
+
+static void add_entry(Chapter *c, const Durations *d, const LedgerEntry *e, int is_work) {
+    Axis axis = axis_of(e->group);
+    if (e->kind == LEDGER_OP && !*e->group) {
+        double seconds = cluster_op_seconds(d->cluster, e, d->flops, d->element_bytes);
+        if (strcmp(e->op, "matmul, added") == 0) c->weights_s += seconds;
+        append(c, (Passage){PASSAGE_COMPUTE, AXIS_SHARD, seconds, 0, 0});
+    } else if (axis == AXIS_STAGE) {
+        if (e->kind == LEDGER_OP) add_message(c, d, e, is_work);
+    } else if (axis == AXIS_TENSOR || axis == AXIS_CONTEXT || !d->cluster->overlaps) {
+        if (e->kind == LEDGER_OP) append(c, (Passage){PASSAGE_BLOCKS, axis, collective_seconds(d, e, axis), e->bytes, 0});
+    } else if (e->kind == LEDGER_OP) {
+        append(c, (Passage){PASSAGE_START, axis, collective_seconds(d, e, axis), e->bytes, 0});
+    } else {
+        append(c, (Passage){PASSAGE_WAIT, axis, 0, 0, e->dim[0]});
+    }
+}
+
+/* --- a history ---------------------------------------------------------------------------------------------------- */
+
+static Chapter *chapter_of(const History *h, int part, int kind, int micro) {
+    return &h->work[(part * (WORK_BACKWARD + 1) + kind) * MICRO_KINDS + micro];
+}
+
+/* Which of the three kinds micro-batch k of n is. */
+static int micro_kind(int64_t k, int64_t n) { return k == n - 1 ? MICRO_AT_END : k == 0 ? MICRO_FIRST : MICRO_BETWEEN; }
+
+/* The fewest micro-batches that have all three kinds, in a list of this form. */
+static int64_t fewest(PipelineSpec p, int64_t micro_batches) {
+    int64_t all = p.parts > 1 ? 2 * p.stages : 3;
+    return micro_batches < all ? micro_batches : all;
+}
+
+static void read_ledger(History *h, const Ledger *l, int64_t micro_batches, const Durations *d) {
+    int64_t *seen = (int64_t *)calloc((size_t)h->parts * (WORK_BACKWARD + 1), sizeof *seen);
+    Chapter *to = &h->begin, none = {0};
+    int      is_work = 0;
+    int64_t  at = 0;
+    if (!seen) fail(EXIT_MEMORY, "no memory for a history of %d parts", h->parts);
+    for (int i = 0; i < l->entries; i++) {
+        const LedgerEntry *e = &l->entry[i];
+        if (e->kind != LEDGER_MARK) {
+            if (to != &none) add_entry(to, d, e, is_work);
+            continue;
+        }
+        is_work = strcmp(e->op, "finish") != 0 && strcmp(e->op, "update") != 0;
+        if (!is_work) {
+            to = strcmp(e->op, "finish") == 0 ? &h->finish : &h->update;
+            continue;
+        }
+        int part = (int)e->dim[0], kind = strcmp(e->op, "forward") == 0 ? WORK_FORWARD : WORK_BACKWARD;
+        int micro = micro_kind(seen[part * (WORK_BACKWARD + 1) + kind]++, micro_batches);
+        to = h->each_work ? &h->work[at++] : chapter_of(h, part, kind, micro);
+        if (to->passages) to = &none; /* it stands for this one, too */
+    }
+    free(seen);
+}
+
+int history_is_of_list(const ModelSpec *stage) {
+    int zero = stage->shards.zero_stage;
+    return stage->pipeline.stages > 1 && (zero == 3 || (zero == 2 && stage->pipeline.parts > 1));
+}
+
+History history_of(ModelSpec stage, int64_t micro_batches, const Durations *d) {
+    History h = {.parts = stage.pipeline.parts, .each_work = history_is_of_list(&stage)};
+    Ledger  ledger = {.in_order = 1, .is_elsewhere = 1};
+    int64_t run = h.each_work || stage.shards.micro_batches ? micro_batches : fewest(stage.pipeline, micro_batches);
+    h.works = h.each_work ? 2 * run * h.parts : (int64_t)h.parts * (WORK_BACKWARD + 1) * MICRO_KINDS;
+    h.work = (Chapter *)calloc((size_t)h.works, sizeof *h.work);
+    if (!h.work) fail(EXIT_MEMORY, "no memory for a history of %lld works", (long long)h.works);
+    stage.pipeline.micro_batches = run;
+    h.scratch_bytes = model_dry(stage, run, &ledger).scratch;
+    read_ledger(&h, &ledger, run, d);
+    ledger_free(&ledger);
+    return h;
+}
+
+void history_free(History *h) {
+    for (int64_t i = 0; i < h->works; i++) free(h->work[i].passage);
+    free(h->work);
+    free(h->begin.passage);
+    free(h->finish.passage);
+    free(h->update.passage);
+}
+
+const Chapter *history_work(const History *h, const WorkList *list, int64_t at, int64_t micro_batches) {
+    Work w = list->work[at];
+    return h->each_work ? &h->work[at] : chapter_of(h, w.part, w.kind, micro_kind(w.micro, micro_batches));
+}

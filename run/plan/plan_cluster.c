@@ -1,0 +1,249 @@
+/* plan_cluster.c - see plan_cluster.h. */
+#include "run/plan/plan_cluster.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory_file.h"
+#include "core/json_text.h"
+#include "model/precision.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/plan/plan_gpu.h"
+#include "run/log/progress.h"
+
+static const char *const RECOMPUTE_NAMES[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_LIGHT] = "light",
+                                              [RECOMPUTE_BLOCK] = "block"};
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+static Goodput goodput(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked, const Simulated *s) {
+    ModelSpec spec = plan_model(c, act, asked->ranks, s->fullest, NULL);
+    Layout    layout = model_spec_layout(&spec);
+    double    copied = (double)saver_bytes(&layout, spec.optimizer),
+           written = (double)checkpoint_disk_bytes(&layout, spec.optimizer);
+    layout_destroy(&layout);
+    return goodput_of(copied / cluster->copy_bytes_per_s, written / cluster->write_bytes_per_s, cluster->restart_s,
+                      asked->mtbf_hours * 3600.0);
+}
+
+/* --- as JSON ------------------------------------------------------------------------------------------------------ */
+
+static cJSON *by_axis(const double value[AXES], double unit) {
+    cJSON *object = cJSON_CreateObject();
+    for (int a = 0; a < AXES; a++) cJSON_AddItemToObject(object, mesh_axis_name((Axis)a), number_json(value[a] * unit));
+    return object;
+}
+
+static cJSON *json_of(const Simulated *s, int ranks, int zero_bubble) {
+    cJSON *object = cJSON_CreateObject(), *grid = cJSON_AddObjectToObject(object, "grid");
+    int    datas = s->mesh.size[AXIS_SHARD] * s->mesh.size[AXIS_REPLICA];
+    cJSON_AddNumberToObject(grid, "tensor", s->mesh.size[AXIS_TENSOR]);
+    cJSON_AddNumberToObject(grid, "context", s->mesh.size[AXIS_CONTEXT]);
+    cJSON_AddNumberToObject(grid, "pipeline", s->mesh.size[AXIS_STAGE]);
+    cJSON_AddNumberToObject(grid, "interleave", s->parts);
+    cJSON_AddNumberToObject(grid, "replicas", s->mesh.size[AXIS_REPLICA]);
+    cJSON_AddNumberToObject(grid, "data", datas);
+    cJSON_AddNumberToObject(grid, "zero_stage", s->zero_stage);
+    cJSON_AddNumberToObject(grid, "micro_batch", (double)s->micro_batch);
+    cJSON_AddStringToObject(grid, "recompute", RECOMPUTE_NAMES[s->recompute]);
+    if (zero_bubble) cJSON_AddTrueToObject(grid, "zero_bubble");
+    cJSON_AddNumberToObject(object, "ranks", ranks);
+    cJSON_AddItemToObject(object, "step_ms", number_json(s->step_s * 1e3));
+    cJSON_AddItemToObject(object, "tokens_per_s", number_json(s->tokens_per_s));
+    cJSON_AddItemToObject(object, "tflops_per_gpu", number_json(s->tflops_per_gpu));
+    cJSON_AddItemToObject(object, "mfu", number_json(s->mfu));
+    cJSON_AddItemToObject(object, "bubble", number_json(s->bubble));
+    cJSON_AddItemToObject(object, "exposed_ms", by_axis(s->exposed_s, 1e3));
+    cJSON_AddItemToObject(object, "memory_bytes", number_json(s->memory_bytes));
+    cJSON_AddItemToObject(object, "sent", by_axis(s->sent, 1.0));
+    return object;
+}
+
+static void print_json(cJSON *object, const Cluster *cluster) {
+    cJSON_AddStringToObject(object, "cluster", cluster->name);
+    cJSON_AddTrueToObject(object, "simulated");
+    char *text = cJSON_Print(object);
+    if (!text) fail(EXIT_MEMORY, "no memory for a plan");
+    printf("%s\n", text);
+    cJSON_free(text);
+    cJSON_Delete(object);
+}
+
+/* --- as text ------------------------------------------------------------------------------------------------------ */
+
+/* "2.36 s", "250 ms" */
+static PlanText seconds_text(double s) {
+    PlanText t;
+    snprintf(t.text, sizeof t.text, s >= 1.0 ? "%.4g s" : "%.3g ms", s >= 1.0 ? s : s * 1e3);
+    return t;
+}
+
+static void print_grid(const Simulated *s, const Cluster *cluster, int zero_bubble) {
+    char text[MESH_TEXT], axes[MESH_TEXT];
+    printf("grid         %s, ZeRO stage %d", mesh_text(s->mesh, text), s->zero_stage);
+    if (s->mesh.size[AXIS_STAGE] > 1)
+        printf(", interleave %d%s", s->parts,
+               zero_bubble ? ", backward in two halves (which the simulator alone has)" : "");
+    printf("; %lld micro-batch%s of %lld, recompute %s\n", (long long)s->micro_batches, s->micro_batches == 1 ? "" : "es",
+           (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute]);
+    printf("             across nodes of %.0f: %s\n", cluster->gpus_per_node,
+           mesh_crossing(s->mesh, (int)cluster->gpus_per_node, axes));
+}
+
+static void print_memory(FILE *out, const Simulated *s, const Cluster *cluster) {
+    double optimizer = (double)s->memory.optimizer;
+    const struct { const char *what; double bytes; } rows[] = {
+        {"weights", (double)s->memory.params}, {"gradients", (double)s->memory.grads}, {"optimizer", optimizer},
+        {"activations", (double)s->memory.activations}, {"scratch, batches, libraries", 0.0}};
+    double listed = 0.0;
+    for (int i = 0; i < 4; i++) listed += rows[i].bytes;
+    fprintf(out, "simulated    memory of stage %d, the fullest: %s of the %s of %s\n", s->fullest,
+            plan_bytes_text(s->memory_bytes).text,
+            plan_bytes_text(cluster->memory_bytes).text, cluster->gpu);
+    for (int i = 0; i < 5; i++) {
+        double bytes = i < 4 ? rows[i].bytes : s->memory_bytes - listed;
+        fprintf(out, "simulated      %-30s %12s\n", rows[i].what, plan_bytes_text(bytes).text);
+    }
+}
+
+static const char *waits_in(Axis axis, const char *stages) { return axis == AXIS_STAGE ? stages : mesh_axis_name(axis); }
+
+static void print_times(const Config *c, const Simulated *s, int ranks) {
+    char time[32];
+    progress_duration(time, s->step_s * (double)c->run.steps * 1e3);
+    printf("simulated    step %s: %.0f tokens/s, %.4g a GPU; %.4g TFLOP/s a GPU, MFU %.1f %%\n",
+           seconds_text(s->step_s).text, s->tokens_per_s,
+           s->tokens_per_s / ranks, s->tflops_per_gpu, 100.0 * s->mfu);
+    printf("simulated    of a step %s compute", seconds_text(s->compute_s).text);
+    for (int a = 0; a < AXES; a++)
+        if (s->mesh.size[a] > 1 || s->exposed_s[a] > 0)
+            printf(", %s %s", seconds_text(s->exposed_s[a]).text, waits_in((Axis)a, "waiting for other stages"));
+    printf("\n");
+    if (s->mesh.size[AXIS_STAGE] > 1) printf("simulated    bubble %.1f %%\n", 100.0 * s->bubble);
+    if (ranks > 1) printf("simulated    a rank of stage 0 sends");
+    for (int a = 0, first = 1; a < AXES; a++)
+        if (s->mesh.size[a] > 1) printf("%s %s %.0f bytes", first ? "" : ",", mesh_axis_name((Axis)a), s->sent[a]), first = 0;
+    if (ranks > 1) printf(" a step\n");
+    printf("simulated    %lld steps: %s\n", (long long)c->run.steps, time);
+}
+
+static void print_goodput(Goodput g, double mtbf_hours) {
+    printf("simulated    failures every %g hours: a checkpoint every %.4g s (training stands still for %.3g s, and it is on disk %.3g s later); goodput %.1f %%\n",
+           mtbf_hours, g.interval_s, g.save_s, g.write_s, 100.0 * g.goodput);
+}
+
+/* Prints the part of the step that grew most against the best grid. */
+static void print_why(const Simulated *s, const Simulated *best) {
+    double      most = s->compute_s - best->compute_s;
+    const char *what = "compute";
+    for (int a = 0; a < AXES; a++)
+        if (s->exposed_s[a] - best->exposed_s[a] > most)
+            most = s->exposed_s[a] - best->exposed_s[a], what = waits_in((Axis)a, "bubble");
+    if (s != best) printf("   +%s %s", seconds_text(most).text, what);
+    printf("\n");
+}
+
+static void print_found(const Found *f, const Cluster *cluster) {
+    printf("simulated    the quickest of %lld grids and their variants, in %s:\n", (long long)f->allowed,
+           plan_bytes_text(cluster->memory_bytes).text);
+    printf(
+        "\nsimulated    tensor context pipeline interleave replicas data zero_stage micro_batch recompute  step s  MFU %%  bubble %%   GiB   why not first\n");
+    for (int i = 0; i < f->count; i++) {
+        const Simulated *s = &f->best[i];
+        printf("simulated    %6d %7d %8d %10d %8d %4d %10d %11lld %9s %7.4g %6.1f %9.1f %5.1f",
+               s->mesh.size[AXIS_TENSOR], s->mesh.size[AXIS_CONTEXT], s->mesh.size[AXIS_STAGE], s->parts,
+               s->mesh.size[AXIS_REPLICA], s->mesh.size[AXIS_SHARD] * s->mesh.size[AXIS_REPLICA], s->zero_stage,
+               (long long)s->micro_batch, RECOMPUTE_NAMES[s->recompute], s->step_s, 100.0 * s->mfu, 100.0 * s->bubble,
+               s->memory_bytes / (1024.0 * 1024 * 1024));
+        print_why(s, &f->best[0]);
+    }
+    printf("\n");
+}
+
+/* --- no room ------------------------------------------------------------------------------------------------------ */
+
+static NORETURN void fail_for_room(const Config *c, DType act, const Cluster *cluster, const ClusterPlan *asked,
+                                   const Simulated *s) {
+    char  *text = NULL;
+    size_t bytes;
+    FILE  *out = memory_file_open(&text, &bytes);
+    if (!out) fail(EXIT_MEMORY, "no memory for a plan");
+    fprintf(out, "plan: no room on %s\n", cluster->name);
+    print_memory(out, s, cluster);
+    Simulated    room;
+    LargestBatch largest = plan_gpu_largest(c, act, asked->ranks, cluster);
+    if (largest.micro_batch > 0)
+        fprintf(out, "simulated    largest batch.micro_batch %lld: %s\n", (long long)largest.micro_batch,
+                plan_bytes_text(largest.memory_bytes).text);
+    if (!search_room(c, act, asked->ranks, cluster, &room)) {
+        fprintf(out, "no grid of %d ranks has room for this model and batch: more ranks\n", asked->ranks);
+    } else {
+        fprintf(out,
+                "simulated    room has: parallel.tensor=%d parallel.pipeline=%d parallel.interleave=1 parallel.context=1 parallel.replicas=1 "
+                "parallel.zero_stage=%d batch.micro_batch=1 memory.recompute=block; search=true finds quicker ones\n",
+                room.mesh.size[AXIS_TENSOR], room.mesh.size[AXIS_STAGE], room.zero_stage);
+    }
+    if (fclose(out) != 0) fail(EXIT_MEMORY, "no memory for a plan");
+    fail_lines(EXIT_MEMORY, text);
+}
+
+/* --- the plan ----------------------------------------------------------------------------------------------------- */
+
+static DType precision_on(const Config *c, const Cluster *cluster) {
+    DType act = precision_resolve((Precision)c->precision, cluster->bf16 > 0).act;
+    if (cluster_flops(cluster, act, c->precision == PRECISION_TF32) > 0) return act;
+    const char *name = c->precision == PRECISION_TF32 ? "tf32" : dtype_name(act);
+    fail(EXIT_CONFIG, "plan: cluster=%s says no rate of %s products: gpu.flops.%s, or another precision", cluster->name,
+         name, name);
+}
+
+void plan_cluster(const Config *config, ClusterPlan asked) {
+    Cluster cluster = asked.gpu ? cluster_of_gpu(asked.gpu, asked.ranks, asked.nodes) : cluster_load(asked.cluster);
+    DType   act = precision_on(config, &cluster);
+    if (asked.mtbf_hours > 0 && (cluster.copy_bytes_per_s == 0 || cluster.write_bytes_per_s == 0))
+        fail(EXIT_CONFIG,
+             "plan: mtbf_hours=%g: cluster=%s says no checkpoint.copy_bytes_per_s and checkpoint.write_bytes_per_s",
+             asked.mtbf_hours, cluster.name);
+    if (config->memory.offload)
+        fail(EXIT_CONFIG,
+             "plan: cluster=%s says nothing of a host's memory, and memory.offload = \"optimizer\" updates there: memory.offload=none",
+             cluster.name);
+    Found f = {.count = 0};
+    if (asked.searches) {
+        f = search(config, act, asked.ranks, &cluster, asked.held, asked.zero_bubble);
+        if (f.allowed == 0) {
+            char *fault = config_check_changed(config, asked.ranks);
+            fail(EXIT_CONFIG, "plan: search=true: the config allows no grid of %d ranks that it looks at%s%s",
+                 asked.ranks, fault ? ": " : "", fault ? fault : "");
+        }
+        if (f.count == 0)
+            fail(EXIT_MEMORY, "plan: search=true: no grid of %d ranks of %s has room for this model and batch: more ranks, or "
+                 "other values of what is held", asked.ranks, cluster.name);
+    }
+    Simulated s = asked.searches ? f.best[0] : simulate(config, act, asked.ranks, &cluster, asked.zero_bubble);
+    Config    c = asked.searches ? search_config(config, &s) : *config;
+    if (s.memory_bytes > cluster.memory_bytes) fail_for_room(&c, act, &cluster, &asked, &s);
+    if (asked.json) {
+        cJSON *object = json_of(&s, asked.ranks, asked.zero_bubble),
+              *others = asked.searches ? cJSON_AddArrayToObject(object, "next") : NULL;
+        for (int i = 1; i < f.count; i++) cJSON_AddItemToArray(others, json_of(&f.best[i], asked.ranks, asked.zero_bubble));
+        if (asked.mtbf_hours > 0) {
+            Goodput g = goodput(&c, act, &cluster, &asked, &s);
+            cJSON_AddItemToObject(object, "checkpoint_s", number_json(g.interval_s));
+            cJSON_AddItemToObject(object, "goodput", number_json(g.goodput));
+        }
+        if (asked.gpu) plan_gpu_json(object, &c, act, &asked, &cluster, &s);
+        print_json(object, &cluster);
+        return;
+    }
+    printf("plan of %s on %d rank%s of %s, %s, %s: all figures simulated\n\n", config->path, asked.ranks,
+           asked.ranks == 1 ? "" : "s", cluster.name, cluster.gpu, dtype_name(act));
+    printf("model        %s\n", model_shape_text(config->model.shape).text);
+    if (asked.searches) print_found(&f, &cluster);
+    print_grid(&s, &cluster, asked.zero_bubble);
+    print_memory(stdout, &s, &cluster);
+    print_times(&c, &s, asked.ranks);
+    if (asked.mtbf_hours > 0) print_goodput(goodput(&c, act, &cluster, &asked, &s), asked.mtbf_hours);
+    if (asked.gpu) plan_gpu_print(&c, act, &asked, &cluster, &s);
+}

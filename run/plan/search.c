@@ -1,0 +1,266 @@
+/* search.c - see search.h. */
+#include "run/plan/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+/* Scratch, which is known after a step only. */
+static const double SLACK = 2.0e9;
+
+typedef struct {
+    int    tensor, context, pipeline, interleave, replicas, zero_stage, recompute;
+    int64_t micro_batch, number; /* as listed */
+    double  least_s;
+} Grid;
+
+typedef struct {
+    Grid *grid; /* owned */
+    int64_t count, room;
+} Grids;
+
+static Config config_with(const Config *config, const Grid *g) {
+    Config c = *config;
+    c.parallel.tensor = g->tensor, c.parallel.context = g->context, c.parallel.pipeline = g->pipeline,
+    c.parallel.interleave = g->interleave;
+    c.parallel.replicas = g->replicas, c.parallel.zero_stage = g->zero_stage;
+    c.memory.recompute = g->recompute;
+    c.batch.micro_batch = g->micro_batch;
+    return c;
+}
+
+Config search_config(const Config *config, const Simulated *s) {
+    Grid g = {s->mesh.size[AXIS_TENSOR], s->mesh.size[AXIS_CONTEXT], s->mesh.size[AXIS_STAGE], s->parts,
+              s->mesh.size[AXIS_REPLICA], s->zero_stage, s->recompute,
+              s->micro_batch, 0, 0};
+    return config_with(config, &g);
+}
+
+static int is_allowed(const Config *c, int ranks) {
+    char *fault = config_check_changed(c, ranks);
+    free(fault);
+    return !fault;
+}
+
+/* Returns the bytes of a rank's weights, gradients and optimizer state, without activations. */
+static double least_bytes(const Config *c, DType act, int ranks) {
+    int64_t all;
+    if (!model_parameters(c->model.shape, &all)) return 0.0;
+    double own = (double)all / (double)(c->parallel.tensor * c->parallel.pipeline), A = (double)dtype_bytes(act);
+    double Z = (double)ranks / (double)(c->parallel.tensor * c->parallel.pipeline * c->parallel.replicas);
+    double state = c->memory.offload ? 0.0 : 12.0 * own / (c->parallel.zero_stage ? Z : 1.0);
+    return state + (c->parallel.zero_stage < 3 ? A * own : A * own / Z) + (c->parallel.zero_stage < 2 ? 4.0 * own : 4.0 * own / Z);
+}
+
+/* The arguments of one search. */
+typedef struct {
+    const Config  *config;
+    DType          act;
+    int            ranks;
+    const Cluster *cluster;
+    unsigned       held;
+    int            zero_bubble;
+} Job;
+
+static void add(Grids *all, const Job *j, Grid g) {
+    Config c = config_with(j->config, &g);
+    if (!is_allowed(&c, j->ranks)) return;
+    if (all->count == all->room) {
+        all->room = all->room ? 2 * all->room : 1024;
+        all->grid = (Grid *)realloc(all->grid, sizeof g * (size_t)all->room);
+        if (!all->grid) fail(EXIT_MEMORY, "no memory for a search of %lld grids", (long long)all->room);
+    }
+    g.least_s = simulate_least_s(&c, j->act, j->ranks, j->cluster, j->zero_bubble);
+    g.number = all->count;
+    all->grid[all->count++] = g;
+}
+
+/* Copies of the state: one; and one in each node, where several ranks share it there. */
+static void add_replicas(Grids *all, const Job *j, Grid g) {
+    int datas = j->ranks / (g.tensor * g.context * g.pipeline), in_node = (int)j->cluster->gpus_per_node / (g.tensor * g.context);
+    int most = in_node > 0 && datas % in_node == 0 && in_node * g.context > 1 ? datas / in_node : 1;
+    g.zero_stage = j->held & HOLD_ZERO_STAGE ? (int)j->config->parallel.zero_stage : datas * g.context > 1;
+    g.replicas = j->held & HOLD_REPLICAS ? (int)j->config->parallel.replicas : 1;
+    add(all, j, g);
+    g.replicas = most;
+    if (most > 1 && !(j->held & HOLD_REPLICAS)) add(all, j, g);
+}
+
+/* Parts that take turns only shorten the time in which stages are idle. */
+static const double LITTLE_IDLE = 0.01;
+
+static void add_parts(Grids *all, const Job *j, Grid g) {
+    int64_t          micro_batches = j->config->batch.global_tokens / (g.micro_batch * j->config->batch.seq_len *
+                                                              (j->ranks / (g.tensor * g.context * g.pipeline)));
+    static const int PARTS[] = {1, 2, 3, 4, 5, 6, 8, 10, 12};
+    if (j->held & HOLD_INTERLEAVE) {
+        g.interleave = (int)j->config->parallel.interleave;
+        add_replicas(all, j, g);
+        return;
+    }
+    for (size_t v = 0; v < (g.pipeline > 1 ? sizeof PARTS / sizeof *PARTS : 1); v++) {
+        g.interleave = PARTS[v];
+        if (v > 0 && work_idle(g.pipeline, PARTS[v - 1], micro_batches) < LITTLE_IDLE) break;
+        if (g.interleave * g.pipeline <= j->config->model.shape.n_layer) add_replicas(all, j, g);
+    }
+}
+
+static void add_micro_batches(Grids *all, const Job *j, Grid g) {
+    int64_t T = j->config->batch.seq_len, total = j->config->batch.global_tokens;
+    int64_t tokens = T * (j->ranks / (g.tensor * g.context * g.pipeline)); /* of a micro-batch of one sequence, on all ranks */
+    int64_t held = j->held & HOLD_MICRO_BATCH ? j->config->batch.micro_batch : 0;
+    for (g.micro_batch = held ? held : 1; g.micro_batch <= (held ? held : 32) && total >= tokens * g.micro_batch;
+         g.micro_batch *= 2)
+        add_parts(all, j, g);
+}
+
+static void add_pipelines(Grids *all, const Job *j, Grid g) {
+    int64_t held = j->held & HOLD_PIPELINE ? j->config->parallel.pipeline : 0;
+    for (int64_t p = held ? held : 1; p <= (held ? held : j->config->model.shape.n_layer); p++) {
+        g.pipeline = (int)p;
+        if (j->ranks % (g.tensor * g.context * p) == 0) add_micro_batches(all, j, g);
+    }
+}
+
+static void add_contexts(Grids *all, const Job *j, Grid g) {
+    int64_t held = j->held & HOLD_CONTEXT ? j->config->parallel.context : 0;
+    for (int64_t c = held ? held : 1; c == 1 || c == held || (!held && j->config->batch.seq_len / c >= 1024); c *= 2) {
+        g.context = (int)c;
+        if (j->ranks % (g.tensor * c) == 0) add_pipelines(all, j, g);
+        if (held) break;
+    }
+}
+
+static void add_all(Grids *all, const Job *j) {
+    const Config *c = j->config;
+    int64_t       held = j->held & HOLD_TENSOR ? c->parallel.tensor : 0;
+    Grid          g = {.recompute = j->held & HOLD_RECOMPUTE ? c->memory.recompute : RECOMPUTE_NONE};
+    for (int64_t t = held ? held : 1; t <= (held ? held : (int64_t)j->cluster->gpus_per_node); t++) {
+        g.tensor = (int)t;
+        if (j->ranks % t == 0 && c->model.shape.n_head % t == 0 && c->model.shape.n_embd % t == 0) add_contexts(all, j, g);
+    }
+}
+
+static int by_least(const void *a, const void *b) {
+    const Grid *x = (const Grid *)a, *y = (const Grid *)b;
+    int order = (x->least_s > y->least_s) - (x->least_s < y->least_s);
+    return order ? order : (x->number > y->number) - (x->number < y->number);
+}
+
+/* Whether the grid of this number comes before the one at `at`. */
+static int is_before(const Found *f, const Simulated *s, int64_t number, int at) {
+    return s->step_s < f->best[at].step_s || (s->step_s == f->best[at].step_s && number < f->number[at]);
+}
+
+static void keep(Found *f, const Simulated *s, int64_t number) {
+    if (f->count == SEARCH_BEST && !is_before(f, s, number, SEARCH_BEST - 1)) return;
+    int at = f->count < SEARCH_BEST ? f->count++ : SEARCH_BEST - 1;
+    for (; at > 0 && is_before(f, s, number, at - 1); at--) f->best[at] = f->best[at - 1], f->number[at] = f->number[at - 1];
+    f->best[at] = *s, f->number[at] = number;
+}
+
+/* The most that a tenth grid may take. */
+static double limit_s(const Found *f) {
+    double limit;
+    #pragma omp critical(found)
+    limit = f->count == SEARCH_BEST ? f->best[SEARCH_BEST - 1].step_s : INFINITY;
+    return limit;
+}
+
+/* Simulates the grid if its memory is there; returns whether it is, or whether the grid is too slow anyway. */
+static int try_grid(Found *f, const Job *j, const Config *c, int64_t number) {
+    double memory = j->cluster->memory_bytes;
+    if (!is_allowed(c, j->ranks)) return 0;
+    if (simulate_least_s(c, j->act, j->ranks, j->cluster, j->zero_bubble) > limit_s(f)) return 1; /* nor can what takes longer be among them */
+    if (0.7 * least_bytes(c, j->act, j->ranks) > memory) return 0; /* 0.7: the ends of a pipeline have fewer blocks */
+    if (simulate_memory(c, j->act, j->ranks, j->cluster).memory_bytes > memory) return 0;
+    Simulated s = simulate(c, j->act, j->ranks, j->cluster, j->zero_bubble);
+    if (s.memory_bytes > memory) return 0;
+    #pragma omp critical(found)
+    keep(f, &s, number);
+    return 1;
+}
+
+static void try_memory(Found *f, const Job *j, Grid g, int64_t number) {
+    int holds_recompute = (j->held & HOLD_RECOMPUTE) != 0, first = holds_recompute ? g.recompute : RECOMPUTE_NONE,
+        last = holds_recompute ? first : RECOMPUTE_BLOCK;
+    int most = !g.zero_stage || (j->held & HOLD_ZERO_STAGE) ? g.zero_stage
+               : g.pipeline == 1                            ? 3
+               : g.interleave == 1                          ? 2
+                                                            : 1,
+        fits = 0;
+    for (; g.zero_stage <= most && !(fits && g.recompute == first); g.zero_stage++) {
+        fits = 0;
+        for (g.recompute = first; g.recompute <= last; g.recompute++) {
+            Config c = config_with(j->config, &g);
+            if ((fits = try_grid(f, j, &c, 16 * number + 4 * g.zero_stage + g.recompute)) != 0) break;
+        }
+    }
+}
+
+/* Each core takes the next grid; what is found is the same in any order. */
+Found search(const Config *config, DType act, int ranks, const Cluster *cluster, unsigned held, int zero_bubble) {
+    Job   j = {config, act, ranks, cluster, held, zero_bubble};
+    Grids all = {0};
+    Found f = {.count = 0};
+    add_all(&all, &j);
+    f.allowed = all.count;
+    if (all.count) qsort(all.grid, (size_t)all.count, sizeof *all.grid, by_least);
+    #pragma omp parallel for schedule(dynamic, 1)
+    for (int64_t i = 0; i < all.count; i++)
+        if (all.grid[i].least_s <= limit_s(&f)) try_memory(&f, &j, all.grid[i], i);
+    free(all.grid);
+    return f;
+}
+
+/* Whether an override sets section.name: as section.name=..., or in section={...}. */
+static int sets(const char *override, const char *section, const char *name) {
+    size_t length = strlen(section);
+    if (strncmp(override, section, length) != 0) return 0;
+    const char *rest = override + length;
+    if (*rest == '.') return strncmp(rest + 1, name, strlen(name)) == 0 && rest[1 + strlen(name)] == '=';
+    cJSON *object = *rest == '=' ? cJSON_Parse(rest + 1) : NULL;
+    int    is_there = cJSON_GetObjectItemCaseSensitive(object, name) != NULL;
+    cJSON_Delete(object);
+    return is_there;
+}
+
+unsigned search_held(char *const *overrides, int count) {
+    static const struct { const char *section, *name; unsigned held; } KEYS[] = {
+        {"parallel", "tensor", HOLD_TENSOR}, {"parallel", "context", HOLD_CONTEXT}, {"parallel", "pipeline", HOLD_PIPELINE},
+        {"parallel", "interleave", HOLD_INTERLEAVE}, {"parallel", "replicas", HOLD_REPLICAS},
+        {"parallel", "zero_stage", HOLD_ZERO_STAGE}, {"batch", "micro_batch", HOLD_MICRO_BATCH},
+        {"memory", "recompute", HOLD_RECOMPUTE}};
+    unsigned held = 0;
+    for (int i = 0; i < count; i++)
+        for (size_t k = 0; k < sizeof KEYS / sizeof *KEYS; k++)
+            if (sets(overrides[i], KEYS[k].section, KEYS[k].name)) held |= KEYS[k].held;
+    return held;
+}
+
+int search_fit(const Config *c, int ranks) {
+    int64_t model = c->parallel.tensor * c->parallel.context * c->parallel.pipeline, unit = c->batch.micro_batch * c->batch.seq_len;
+    for (; ranks > 0; ranks--)
+        if (ranks % model == 0 && c->batch.global_tokens % (unit * (ranks / model)) == 0 && is_allowed(c, ranks)) return ranks;
+    return 0;
+}
+
+/* Quickest first to be tried: fewer ranks for a model. */
+int search_room(const Config *config, DType act, int ranks, const Cluster *cluster, Simulated *room) {
+    for (int64_t shared = 1; shared <= ranks; shared++)
+        for (int t = 1; t <= cluster->gpus_per_node && t <= shared; t++) {
+            if (shared % t || ranks % shared) continue;
+            Grid g = {t, 1, (int)(shared / t), 1, 1, 1, RECOMPUTE_BLOCK, 1, 0, 0};
+            for (g.zero_stage = ranks > shared; g.zero_stage <= (g.pipeline > 1 ? 2 : 3); g.zero_stage++) {
+                Config c = config_with(config, &g);
+                if (g.pipeline > c.model.shape.n_layer || 0.7 * least_bytes(&c, act, ranks) > cluster->memory_bytes ||
+                    !is_allowed(&c, ranks))
+                    continue;
+                *room = simulate_memory(&c, act, ranks, cluster);
+                if (room->memory_bytes + SLACK <= cluster->memory_bytes) return 1;
+            }
+        }
+    return 0;
+}

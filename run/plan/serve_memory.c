@@ -1,0 +1,92 @@
+/* serve_memory.c - see serve_memory.h. */
+#include "run/plan/serve_memory.h"
+
+#include <stdlib.h>
+
+#include "model/params.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/outer/outer_rule.h"
+#include "run/outer/round_change.h"
+#include "run/outer/server_list.h"
+#include "run/outer/server_weights.h"
+#include "run/plan/plan.h"
+
+/* Shards and optimizer of one rank. What servers do to all weights alike is AdamW, or momentum in the place of its m;
+ * it does not follow optimizer.name. */
+static void carve(const Config *c, ServeWeights *w) {
+    ShardsSpec spec = {.shape = c->model.shape, .ranks = 1, .zero_stage = 0, .act = F32, .use = GPT_INFERENCE};
+    w->shards = shards_create(spec, model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL}), step_sums_create(&w->sums),
+                              &w->params, &w->grads);
+    w->optimizer = optimizer_create(&OPTIMIZER_ADAMW, w->shards, MEMORY_DEVICE, &w->state);
+}
+
+static ServeWeights carve_dry(const Config *c) {
+    ServeWeights w = {.params = arena_dry("parameters"), .grads = arena_dry("gradients"),
+                      .state = arena_dry("optimizer"), .sums = arena_dry("sums")};
+    carve(c, &w);
+    return w;
+}
+
+void serve_weights_destroy(ServeWeights *w) {
+    optimizer_destroy(&w->optimizer);
+    shards_destroy(w->shards);
+    arena_destroy(&w->params), arena_destroy(&w->grads), arena_destroy(&w->state), arena_destroy(&w->sums);
+    free(w->part);
+}
+
+static size_t elems_of(const Config *c, const Layout *layout, int part) {
+    int parts = outer_servers(c->outer.server);
+    return (size_t)(outer_part_begin(layout->elems, part + 1, parts) - outer_part_begin(layout->elems, part, parts));
+}
+
+ServeBytes serve_bytes(const Config *c, int part) {
+    ServeWeights  w = carve_dry(c);
+    const Layout *layout = &w.shards->layout;
+    size_t        elems = elems_of(c, layout, part);
+    ServeBytes    b = {.weights = WEIGHTS_TENSORS * sizeof(float) * elems,
+                       .changes = round_change_bytes(c, elems),
+                       .deltas = sizeof(float) * elems * (size_t)c->outer.least_islands,
+                       .moments = c->outer.moments == MOMENTS_PEER ? OPTIMIZER_STATES * sizeof(float) * elems : 0};
+    if (part == 0) {
+        b.weights = w.params.peak_bytes + w.grads.peak_bytes + w.state.peak_bytes + w.sums.peak_bytes;
+        b.copy = saver_bytes(layout, w.optimizer.kind);
+    }
+    b.all = b.weights + b.copy + b.changes + b.deltas + b.moments;
+    serve_weights_destroy(&w);
+    return b;
+}
+
+/* All at once, before anything is begun. */
+static void check_memory(const Config *c, int part) {
+    ServeBytes b = serve_bytes(c, part);
+    void      *all = malloc(b.all);
+    if (!all)
+        fail(EXIT_MEMORY,
+             "a server of %s takes %s of memory, and this machine does not give it: %s for weights, "
+             "%s for the copy of checkpoints, %s for changes (outer.compress), %s for deltas (outer.least_islands = %lld), %s for moments",
+             part > 0 ? "a part of this model" : "this model", plan_bytes_text((double)b.all).text,
+             plan_bytes_text((double)b.weights).text, plan_bytes_text((double)b.copy).text,
+             plan_bytes_text((double)b.changes).text, plan_bytes_text((double)b.deltas).text, (long long)c->outer.least_islands,
+             plan_bytes_text((double)b.moments).text);
+    free(all);
+}
+
+static ServeWeights create_part(const Config *c, int part) {
+    ServeWeights w = carve_dry(c);
+    size_t       elems = elems_of(c, &w.shards->layout, part);
+    w.part = (float *)calloc(elems * WEIGHTS_TENSORS, sizeof *w.part);
+    if (!w.part && elems > 0) fail(EXIT_MEMORY, "no memory for this server's part of the weights");
+    return w;
+}
+
+ServeWeights serve_weights_create(const Config *c, int part) {
+    check_memory(c, part);
+    if (part > 0) return create_part(c, part);
+    ServeWeights dry = carve_dry(c), w = {0};
+    w.params = arena_create("parameters", dry.params.peak_bytes);
+    w.grads = arena_create("gradients", dry.grads.peak_bytes);
+    w.state = arena_create_host("optimizer", dry.state.peak_bytes), w.sums = arena_create("sums", dry.sums.peak_bytes);
+    serve_weights_destroy(&dry);
+    carve(c, &w);
+    return w;
+}

@@ -1,0 +1,381 @@
+/* simulate.c - see simulate.h. */
+#include "run/plan/simulate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/loader.h"
+#include "model/block.h"
+#include "model/precision.h"
+#include "run/plan/history.h"
+
+/* Works of all stages of a step that is replayed as it is. */
+static const int64_t REPLAYED_MOST = 1 << 15;
+/* Bytes added to a CPU dry run's scratch for a GPU: cuBLASLt's workspace of 32 MiB, and as much slack. */
+static const double GPU_SCRATCH = 64.0 * (1 << 20);
+
+/* --- a stage's clocks --------------------------------------------------------------------------------------------- */
+
+enum { ENDS = 4096 }; /* collectives whose end is remembered: more than are ever on their way */
+
+typedef struct { int is_there; double at, seconds; } Message;
+
+typedef struct {
+    const History *history;
+    WorkList       list;
+    double         now, queue;      /* until when it computes; until when the queue of collectives is busy */
+    Reach          to[2];           /* by kind of work: the stage that gets its message */
+    double         later;           /* zero bubble: seconds of weights' gradients that are still to compute */
+    double         compute_s, exposed_s[AXES], sent[AXES];
+    double        *end[AXES];       /* owned [ENDS]: of the collectives so far, the latest of number `started` - 1 */
+    int64_t        started[AXES];
+    int64_t        at;              /* the next work of the list */
+    double         posted[2];       /* by kind of work: when the receive of the next message was posted; below 0: it is not */
+    Message        in[2], out[2];   /* that its receive has taken; that waits to leave, or leaves until `at` */
+} Stage;
+
+static double later_of(double a, double b) { return a > b ? a : b; }
+
+static void wait_until(Stage *s, double when, Axis axis) {
+    if (when <= s->now) return;
+    double useful = s->later < when - s->now ? s->later : when - s->now;
+    if (axis != AXIS_STAGE) useful = 0;
+    s->later -= useful, s->compute_s += useful;
+    s->exposed_s[axis] += when - s->now - useful;
+    s->now = when;
+}
+
+/* share: of the operations' time, that is not put off. */
+static void run_chapter(Stage *s, const Chapter *c, double share) {
+    for (int i = 0; i < c->passages; i++) {
+        const Passage *p = &c->passage[i];
+        s->sent[p->axis] += p->sent;
+        switch (p->kind) {
+        case PASSAGE_COMPUTE:
+            s->now += p->seconds * share, s->compute_s += p->seconds * share;
+            break;
+        case PASSAGE_BLOCKS:
+            s->now += p->seconds, s->exposed_s[p->axis] += p->seconds;
+            break;
+        case PASSAGE_START:
+            s->queue = later_of(s->queue, s->now) + p->seconds;
+            s->end[p->axis][s->started[p->axis]++ % ENDS] = s->queue;
+            break;
+        case PASSAGE_WAIT:
+            if (p->back < ENDS && p->back < s->started[p->axis])
+                wait_until(s, s->end[p->axis][(s->started[p->axis] - 1 - p->back) % ENDS], p->axis);
+            break;
+        }
+    }
+}
+
+static double operations_of(const Chapter *c) {
+    double sum = 0.0;
+    for (int i = 0; i < c->passages; i++)
+        if (c->passage[i].kind == PASSAGE_COMPUTE) sum += c->passage[i].seconds;
+    return sum;
+}
+
+/* --- the stages against each other: the rules of model/pipeline.h ------------------------------------------------- */
+
+typedef struct {
+    Stage         *stage;
+    const Cluster *cluster;
+    int            stages, parts, zero_bubble;
+    int64_t        micro_batches;
+} Replay;
+
+static int virtual_of(const Replay *r, Work w, int p) { return w.part * r->stages + p; }
+static int takes(const Replay *r, Work w, int p) {
+    return w.kind == WORK_BACKWARD ? virtual_of(r, w, p) < r->stages * r->parts - 1 : virtual_of(r, w, p) > 0;
+}
+static int gives(const Replay *r, Work w, int p) {
+    return w.kind == WORK_BACKWARD ? virtual_of(r, w, p) > 0 : virtual_of(r, w, p) < r->stages * r->parts - 1;
+}
+static int receiver_of(const Replay *r, int kind, int p) {
+    return kind == WORK_BACKWARD ? (p + r->stages - 1) % r->stages : (p + 1) % r->stages;
+}
+
+static void post(const Replay *r, int p, double when) {
+    Stage *s = &r->stage[p];
+    if (s->at < s->list.count && takes(r, s->list.work[s->at], p)) s->posted[s->list.work[s->at].kind] = when;
+}
+
+/* Messages whose receiver waits leave; out[].at becomes the time from which the sender may make the next. */
+static int deliver(const Replay *r, int p) {
+    int moved = 0;
+    for (int kind = 0; kind < 2; kind++) {
+        Message *out = &r->stage[p].out[kind];
+        Stage   *to = &r->stage[receiver_of(r, kind, p)];
+        if (!out->is_there || to->posted[kind] < 0 || to->in[kind].is_there) continue;
+        double arrives = later_of(out->at, to->posted[kind]) + (r->cluster->messages_overlap ? out->seconds : 0.0);
+        to->in[kind] = (Message){1, arrives, 0};
+        to->posted[kind] = -1;
+        *out = (Message){0, arrives, 0};
+        moved = 1;
+    }
+    return moved;
+}
+
+/* The next work, if its message has left its sender and the one before of its kind has left this stage. */
+static int run_next(const Replay *r, int p) {
+    Stage *s = &r->stage[p];
+    if (s->at == s->list.count) return 0;
+    Work           w = s->list.work[s->at];
+    const Chapter *c = history_work(s->history, &s->list, s->at, r->micro_batches);
+    int            from_message = takes(r, w, p), to_message = gives(r, w, p);
+    if ((from_message && !s->in[w.kind].is_there) || (to_message && s->out[w.kind].is_there)) return 0;
+    if (from_message) {
+        wait_until(s, s->in[w.kind].at, AXIS_STAGE);
+        s->in[w.kind].is_there = 0;
+    }
+    if (to_message) wait_until(s, s->out[w.kind].at, AXIS_STAGE);
+    s->at++;
+    post(r, p, s->now);
+    double share = 1.0;
+    if (r->zero_bubble && w.kind == WORK_BACKWARD) {
+        double all = operations_of(c), most = c->weights_s * (double)(r->stages - p);
+        share = all > 0 ? 1.0 - c->weights_s / all : 1.0;
+        s->later += c->weights_s;
+        if (s->later > most) s->now += s->later - most, s->compute_s += s->later - most, s->later = most;
+    }
+    run_chapter(s, c, share);
+    if (to_message) {
+        double seconds = cluster_message_seconds(r->cluster, s->to[w.kind], c->message_bytes);
+        if (!r->cluster->messages_overlap) s->now += seconds, s->exposed_s[AXIS_STAGE] += seconds;
+        s->out[w.kind] = (Message){1, s->now, seconds};
+        s->sent[AXIS_STAGE] += c->message_bytes;
+    }
+    return 1;
+}
+
+/* All stages meet after it, for the norm. */
+static void run_step(const Replay *r) {
+    for (int p = 0; p < r->stages; p++) {
+        Stage *s = &r->stage[p];
+        s->at = 0, s->posted[0] = s->posted[1] = -1;
+        run_chapter(s, &s->history->begin, 1.0);
+        post(r, p, s->now);
+    }
+    for (int moved = 1; moved;) {
+        moved = 0;
+        for (int p = 0; p < r->stages; p++) {
+            while (run_next(r, p) || deliver(r, p)) moved = 1;
+        }
+    }
+    double meet = 0.0;
+    for (int p = 0; p < r->stages; p++) {
+        Stage *s = &r->stage[p];
+        CHECK(s->at == s->list.count, "stage %d stands at work %lld of %lld", p, (long long)s->at, (long long)s->list.count);
+        s->now += s->later, s->compute_s += s->later, s->later = 0;
+        run_chapter(s, &s->history->finish, 1.0);
+        meet = later_of(meet, s->now);
+    }
+    for (int p = 0; p < r->stages; p++) wait_until(&r->stage[p], meet, AXIS_STAGE);
+}
+
+static void forget(Stage *s) {
+    s->compute_s = 0.0;
+    memset(s->exposed_s, 0, sizeof s->exposed_s);
+    memset(s->sent, 0, sizeof s->sent);
+}
+
+/* --- a grid ------------------------------------------------------------------------------------------------------- */
+
+static ModelSpec spec_of(const Config *c, DType act, int ranks, int stage) {
+    DType     dry = act == F16 ? BF16 : act; /* of the same size, and a CPU build runs it dry */
+    ModelSpec spec = plan_model(c, dry, ranks, stage, NULL);
+    int64_t   most = 4 * spec.pipeline.stages; /* more are never in flight */
+    spec.offload = (OptimizerMemory)c->memory.offload;
+    if (spec.pipeline.micro_batches > most) spec.pipeline.micro_batches = most;
+    return spec;
+}
+
+static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelBytes m) {
+    int64_t T = spec.T / spec.context_ranks, kept = pipeline_batches(spec.pipeline);
+    double  model = (double)(m.params + m.grads + m.activations + m.scratch) +
+                   (spec.offload == MEMORY_HOST ? 0.0 : (double)m.optimizer);
+    int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD]; /* of sums in order */
+    double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
+    double  gpu = cluster->processors > 0 ? GPU_SCRATCH + trees + (double)groups_library_bytes(mesh, COMM_NCCL) : 0.0;
+    return model + (double)loader_bytes(spec.B, T, kept) + cluster->reserved_bytes + gpu;
+}
+
+static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster, int stage) {
+    Ledger     none = {.is_elsewhere = 1, .times = -1};
+    ModelBytes m = model_dry(spec, 0, &none);
+    double     bytes = bytes_of(spec, out->mesh, cluster, m);
+    if (bytes > out->memory_bytes) out->memory_bytes = bytes, out->memory = m, out->fullest = stage;
+    ledger_free(&none);
+}
+
+static Simulated describe(const Config *c, int ranks) {
+    Simulated out = {.mesh = config_mesh(c, ranks), .parts = (int)c->parallel.interleave,
+                     .zero_stage = (int)c->parallel.zero_stage,
+                     .micro_batch = c->batch.micro_batch, .recompute = (int)c->memory.recompute};
+    out.micro_batches = c->batch.global_tokens / (c->batch.micro_batch * c->batch.seq_len * config_datas(c, ranks));
+    return out;
+}
+
+Simulated simulate_memory(const Config *c, DType act, int ranks, const Cluster *cluster) {
+    Simulated out = describe(c, ranks);
+    int      *like = pipeline_alike(c->model.shape, spec_of(c, act, ranks, 0).pipeline);
+    for (int p = 0; p < out.mesh.size[AXIS_STAGE]; p++)
+        if (like[p] == p) keep_fullest(&out, spec_of(c, act, ranks, p), cluster, p);
+    free(like);
+    return out;
+}
+
+static double matmul_flops(const Config *c, DType act, const Cluster *cluster) {
+    return cluster_flops(cluster, act, c->precision == PRECISION_TF32);
+}
+
+/* Of a step of so many micro-batches. */
+typedef struct { double step_s, compute_s, exposed_s[AXES], sent[AXES]; size_t scratch_bytes; } Totals;
+
+static Totals total(const Replay *r, double step_s) {
+    Totals t = {.step_s = step_s};
+    for (int p = 0; p < r->stages; p++) {
+        t.compute_s += r->stage[p].compute_s / r->stages;
+        for (int a = 0; a < AXES; a++) t.exposed_s[a] += r->stage[p].exposed_s[a] / r->stages;
+        if (r->stage[p].history->scratch_bytes > t.scratch_bytes) t.scratch_bytes = r->stage[p].history->scratch_bytes;
+    }
+    memcpy(t.sent, r->stage[0].sent, sizeof t.sent);
+    return t;
+}
+
+static int rank_of_stage(Mesh mesh, int p) { return mesh_rank(mesh, (MeshPlace){.at[AXIS_STAGE] = p}); }
+
+static Totals replay(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble, int64_t micro_batches) {
+    Mesh      mesh = config_mesh(c, ranks);
+    int       P = mesh.size[AXIS_STAGE], V = (int)c->parallel.interleave;
+    Durations d = durations_of(cluster, mesh, act, matmul_flops(c, act, cluster));
+    Replay    r = {.cluster = cluster,
+                   .stages = P,
+                   .parts = V,
+                   .zero_bubble = zero_bubble && P > 1,
+                   .micro_batches = micro_batches};
+    ModelSpec first = spec_of(c, act, ranks, 0);
+    int      *like = pipeline_alike(c->model.shape, first.pipeline);
+    History  *history = (History *)calloc((size_t)P, sizeof *history);
+    r.stage = (Stage *)calloc((size_t)P, sizeof *r.stage);
+    if (!history || !r.stage) fail(EXIT_MEMORY, "no memory to simulate %d stages", P);
+    for (int p = 0; p < P && history_is_of_list(&first); p++) like[p] = p; /* and stages have different lists */
+    for (int p = 0; p < P; p++) {
+        Stage *s = &r.stage[p];
+        if (like[p] == p) history[p] = history_of(spec_of(c, act, ranks, p), micro_batches, &d);
+        s->history = &history[like[p]];
+        s->list = work_list(P, V, micro_batches, p);
+        for (int kind = 0; kind < 2; kind++)
+            s->to[kind] =
+                cluster_pair_reach(cluster, rank_of_stage(mesh, p), rank_of_stage(mesh, receiver_of(&r, kind, p)));
+        for (int a = 0; a < AXES; a++) {
+            s->end[a] = (double *)malloc(sizeof **s->end * ENDS);
+            if (!s->end[a]) fail(EXIT_MEMORY, "no memory to simulate %d stages", P);
+        }
+    }
+    double meet[2];
+    for (int step = 0; step < 2; step++) { /* the first leaves weights on their way to the second */
+        run_step(&r);
+        meet[step] = r.stage[0].now;
+        for (int p = 0; p < P && step == 0; p++) forget(&r.stage[p]);
+        for (int p = 0; p < P && step == 0; p++) run_chapter(&r.stage[p], &r.stage[p].history->update, 1.0);
+    }
+    double numbers_s = cluster_collective_seconds(cluster, d.all, 0.0, 2); /* the one reduction of scalars */
+    Totals t = total(&r, meet[1] - meet[0] + numbers_s);
+    t.exposed_s[AXIS_SHARD] += numbers_s;
+    for (int p = 0; p < P; p++) {
+        work_list_free(&r.stage[p].list);
+        if (like[p] == p) history_free(&history[p]);
+        for (int a = 0; a < AXES; a++) free(r.stage[p].end[a]);
+    }
+    free(r.stage);
+    free(history);
+    free(like);
+    return t;
+}
+
+/* Through the totals of two shorter steps, that differ by `between` micro-batches; `more` follow. */
+static double onward(double a, double b, int64_t between, int64_t more) { return b + (b - a) / (double)between * (double)more; }
+
+/* A long step repeats itself between its first and last micro-batches: two shorter ones are replayed. */
+static Totals replay_long(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble, int64_t micro_batches) {
+    int64_t P = c->parallel.pipeline, few = 3 * P, more = 4 * P;
+    if (P * c->parallel.interleave * micro_batches <= REPLAYED_MOST || micro_batches <= more)
+        return replay(c, act, ranks, cluster, zero_bubble, micro_batches);
+    Totals a = replay(c, act, ranks, cluster, zero_bubble, few), b = replay(c, act, ranks, cluster, zero_bubble, more);
+    int64_t between = more - few, rest = micro_batches - more;
+    Totals  t = {.step_s = onward(a.step_s, b.step_s, between, rest),
+                 .compute_s = onward(a.compute_s, b.compute_s, between, rest),
+                 .scratch_bytes = b.scratch_bytes};
+    for (int i = 0; i < AXES; i++) {
+        t.exposed_s[i] = onward(a.exposed_s[i], b.exposed_s[i], between, rest);
+        t.sent[i] = onward(a.sent[i], b.sent[i], between, rest);
+    }
+    return t;
+}
+
+Simulated simulate(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble) {
+    Simulated out = simulate_memory(c, act, ranks, cluster);
+    Totals    t = replay_long(c, act, ranks, cluster, zero_bubble, out.micro_batches);
+    double    tokens = (double)c->batch.global_tokens;
+    out.memory.scratch = t.scratch_bytes;
+    out.memory_bytes += (double)t.scratch_bytes;
+    out.step_s = t.step_s, out.compute_s = t.compute_s;
+    memcpy(out.exposed_s, t.exposed_s, sizeof out.exposed_s);
+    memcpy(out.sent, t.sent, sizeof out.sent);
+    out.bubble = out.exposed_s[AXIS_STAGE] / out.step_s;
+    out.tokens_per_s = tokens / out.step_s;
+    out.tflops_per_gpu = model_flops_per_token(c->model.shape, c->batch.seq_len) * tokens / out.step_s / ranks * 1e-12;
+    out.mfu = out.tflops_per_gpu * 1e12 / matmul_flops(c, act, cluster);
+    return out;
+}
+
+/* Elements of a block's matrices: 12 C^2 in gpt2. */
+static double block_elements(ModelShape shape) {
+    const ParamTable *table = &block_kind(shape)->block;
+    double            all = 0.0;
+    for (int i = 0; i < table->rows; i++)
+        if (table->row[i].dim[1] != DIM_NONE)
+            all += (double)dim_size(table->row[i].dim[0], shape) * (double)dim_size(table->row[i].dim[1], shape);
+    return all;
+}
+
+/* Of one rank and step, over all stages: bytes that keep it from computing. docs/parallel.md derives them. */
+static double blocking_bytes(const Config *c, DType act, const Simulated *grid, Axis axis) {
+    double t = grid->mesh.size[AXIS_TENSOR], ranks = grid->mesh.size[AXIS_CONTEXT], C = (double)c->model.shape.n_embd,
+           A = (double)dtype_bytes(act);
+    double N = (double)(c->batch.micro_batch * c->batch.seq_len) / ranks,
+           blocks = (double)c->model.shape.n_layer * (double)grid->micro_batches;
+    double again = c->memory.recompute == RECOMPUTE_BLOCK ? 3.0 : 0.0;
+    if (axis == AXIS_TENSOR) return (10.0 + again) * blocks * (t - 1.0) / t * N * C * A;
+    return 3.0 * blocks * (ranks - 1.0) * N * 2.0 * (double)dim_size(DIM_KV, c->model.shape) / t * A;
+}
+
+double simulate_least_s(const Config *c, DType act, int ranks, const Cluster *cluster, int zero_bubble) {
+    ModelShape shape = c->model.shape;
+    Simulated  grid = describe(c, ranks);
+    double P = grid.mesh.size[AXIS_STAGE];
+    double L = (double)shape.n_layer, C = (double)shape.n_embd, blocks = 6.0 * L * block_elements(shape);
+    double model = blocks + 6.0 * (double)shape.vocab_size * C + 6.0 * L * C * (double)c->batch.seq_len;
+    double     again = c->memory.recompute == RECOMPUTE_BLOCK ? blocks / 3.0 : 0.0,
+           best = later_of(cluster->product, cluster->attention);
+    double busy = (model + again) * (double)c->batch.global_tokens / (ranks * matmul_flops(c, act, cluster) * best);
+    for (int a = AXIS_TENSOR; a <= AXIS_CONTEXT; a++) {
+        Reach r = cluster_reach(cluster, grid.mesh, 1u << a);
+        if (r.ranks > 1) busy += cluster_message_seconds(cluster, r, blocking_bytes(c, act, &grid, (Axis)a) / P);
+    }
+    return 0.9 * busy * (1.0 + (zero_bubble ? 0.0 : (P - 1.0) / (double)(grid.micro_batches * grid.parts)));
+}
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+Goodput goodput_of(double save_s, double write_s, double restart_s, double mtbf_s) {
+    double interval = sqrt(2.0 * save_s * mtbf_s), lost;
+    if (interval < write_s) interval = write_s; /* one save at a time */
+    if (interval < save_s) interval = save_s;
+    lost = (interval / 2.0 + write_s + restart_s) / mtbf_s;
+    double goes_on = (1.0 - save_s / (interval + save_s)) * (lost < 1.0 ? 1.0 - lost : 0.0);
+    return (Goodput){save_s, write_s, interval, goes_on};
+}

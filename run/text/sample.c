@@ -1,0 +1,195 @@
+/* sample.c - see sample.h.
+ *
+ * The model keeps the keys and values of the tokens so far in its own activations (gpt_keeps_past). One forward over
+ * the window fills them; a token then costs the rows of one. A model that cannot keep them computes the window for each
+ * token.
+ *
+ * A window is padded to a multiple of gpt_sample_step() tokens, so that the matrix products meet few shapes; causal
+ * attention ignores the padding, and later tokens overwrite what it left.
+ */
+#include "run/text/sample.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/device.h"
+#include "core/memory_file.h"
+#include "core/rng.h"
+#include "run/text/text_stream.h"
+
+/* --- prompts ------------------------------------------------------------------------------------------------------ */
+
+Tokenizer sample_tokenizer(const Config *c) {
+    Tokenizer   t = tokenizer_of_data(c->data.tokenizer, c->data.train.item[0], c->model.shape.vocab_size);
+    const char *name = c->data.tokenizer[0] ? c->data.tokenizer : "the tokenizer beside data.train";
+    for (int i = 0; i < c->data.train.count; i++) tokenizer_refuse_notes(&t, name, c->data.train.item[i]);
+    for (int i = 0; i < c->data.val.count; i++) tokenizer_refuse_notes(&t, name, c->data.val.item[i]);
+    if (t.kind == TOKENIZER_IDS && c->sample.every > 0 && c->sample.prompt[0])
+        fail(EXIT_CONFIG,
+             "sample.prompt is text, and model.vocab_size = %lld has no tokenizer here (data.tokenizer): leave the prompt empty",
+             (long long)c->model.shape.vocab_size);
+    return t;
+}
+
+Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes) {
+    Prompt p = {.id = malloc(sizeof *p.id * (tokenizer_most(tokenizer, bytes) + 1))};
+    if (!p.id) fail(EXIT_MEMORY, "no memory for the tokens of a prompt of %zu bytes", bytes);
+    if (bytes > 0) p.count = tokenizer_encode(tokenizer, text, bytes, p.id);
+    if (p.count < 0)
+        fail(EXIT_CONFIG,
+             "a prompt needs a tokenizer that takes text, and this model has token ids only: leave the prompt empty");
+    if (p.count == 0) p.id[p.count++] = tokenizer_start(tokenizer), p.is_hidden = 1;
+    return p;
+}
+
+void prompt_free(Prompt *p) {
+    free(p->id);
+    p->id = NULL;
+}
+
+/* The window over `count` tokens begins here, when it began at `from` before. */
+static int64_t window_from(int64_t from, int64_t count, int64_t positions) {
+    while (count - from > positions) from += positions > 1 ? positions / 2 : 1;
+    return from;
+}
+
+int64_t prompt_seen(const Prompt *p, int64_t positions) { return p->count - window_from(0, p->count, positions); }
+
+/* --- logits ------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    Pipeline *p;
+    Stream   *s;
+    Tensor    on_device;  /* borrowed: the model's inputs                      */
+    int64_t   positions;  /* of the model, over all context ranks              */
+    int64_t   from;       /* the window is ids[from, ...)                      */
+    int       is_kept;    /* keys and values of all of it but the newest token */
+    int32_t  *window;     /* owned [2 positions]                               */
+    float    *logits;     /* owned [vocab]                                     */
+    double   *weight;     /* the same: room for draw_token                     */
+} Writer;
+
+static Writer writer_create(Pipeline *p, Stream *s, Tensor on_device) {
+    size_t vocab = (size_t)p->gpt->shape.vocab_size;
+    Writer w = {.p = p, .s = s, .on_device = on_device, .positions = context_part(p->gpt->context).ranks * p->gpt->T};
+    CHECK(on_device.type == I32 && tensor_elems(on_device) >= p->gpt->T, "a window of %lld tokens",
+          (long long)tensor_elems(on_device));
+    w.window = malloc(2 * sizeof *w.window * (size_t)w.positions);
+    w.logits = malloc(sizeof *w.logits * vocab);
+    w.weight = malloc(sizeof *w.weight * vocab);
+    if (!w.window || !w.logits || !w.weight) fail(EXIT_MEMORY, "no memory for the logits of %zu tokens", vocab);
+    return w;
+}
+
+static void writer_destroy(Writer *w) {
+    free(w->window);
+    free(w->logits);
+    free(w->weight);
+}
+
+/* Logits after ids[0, count) of the window, of which one is new: the last rows that the ranks can share. */
+static void logits_of_token(Writer *w, const int32_t *ids, int64_t count, int64_t rows) {
+    Tensor tokens = tensor_2d(w->on_device.data, I32, 1, rows);
+    Batch  batch = {tokens, tokens}; /* neither looks at the targets */
+    device_from_host(w->s, tokens, ids + count - rows);
+    pipeline_token_logits(w->p, w->s, batch, count - rows, w->logits);
+}
+
+/* The same, of the whole window. */
+static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
+    const Gpt  *g = w->p->gpt;
+    ContextPart part = context_part(g->context);
+    int64_t     step = gpt_sample_step(g), T = (count + step - 1) / step * step;
+    if (T > w->positions) T = w->positions;
+    memset(w->window, 0, sizeof *w->window * (size_t)T);
+    memcpy(w->window, ids, sizeof *w->window * (size_t)count);
+    context_take(w->window + w->positions, w->window, part, T / part.ranks);
+    Tensor tokens = tensor_2d(w->on_device.data, I32, 1, T / part.ranks);
+    Batch  batch = {tokens, tokens};
+    device_from_host(w->s, tokens, w->window + w->positions);
+    pipeline_forward(w->p, w->s, batch);
+    pipeline_logits(w->p, w->s, batch, count - 1, w->logits);
+}
+
+/* Logits of the token after ids[0, count). */
+static void next_logits(Writer *w, const int32_t *ids, int64_t count) {
+    const Gpt *g = w->p->gpt;
+    int64_t    rows = gpt_token_rows(g), from = window_from(w->from, count, w->positions), length = count - from;
+    if (w->is_kept && from == w->from && length > rows) logits_of_token(w, ids + from, length, rows);
+    else logits_of_window(w, ids + from, length);
+    w->from = from, w->is_kept = gpt_keeps_past(g);
+}
+
+/* --- text --------------------------------------------------------------------------------------------------------- */
+
+/* Adds the text of one id. */
+static void add_id(TextStream *text, const Tokenizer *tokenizer, int32_t id, int is_first) {
+    char  *bytes = NULL;
+    size_t count = 0;
+    FILE  *file = memory_file_open(&bytes, &count);
+    if (file && tokenizer->kind == TOKENIZER_IDS && !is_first) fputc(' ', file);
+    if (file) tokenizer_decode(tokenizer, id, file);
+    if (!file || fclose(file) != 0) fail(EXIT_MEMORY, "no memory for the text of a token");
+    text_stream_add(text, bytes, count);
+    free(bytes);
+}
+
+Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const SamplePlan *plan) {
+    const Prompt *prompt = &plan->prompt;
+    Sampled    done = {0};
+    Writer     w = writer_create(p, s, plan->window);
+    TextStream text = text_stream_create(plan->put, plan->ctx);
+    int64_t    count = prompt->count, end = count + plan->tokens, first = prompt->is_hidden ? 1 : 0;
+    int32_t   *ids = malloc(sizeof *ids * (size_t)end), eot = plan->ends_at_eot ? tokenizer_end_of_text(tokenizer) : -1;
+    double     began_ms = clock_ms();
+    if (!ids) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)plan->tokens);
+    memcpy(ids, prompt->id, sizeof *ids * (size_t)count);
+    for (int64_t i = first; i < count; i++) add_id(&text, tokenizer, ids[i], i == first);
+    text.stop = plan->stop, text.stops = plan->stops;
+    while (count < end && !text.is_over && !done.left_off) {
+        watchdog_tick(plan->watchdog, "a sample");
+        next_logits(&w, ids, count);
+        double u = rng_uniform(plan->seed, RNG_SAMPLE, (uint64_t)count);
+        ids[count] = draw_token(w.logits, p->gpt->shape.vocab_size, plan->rule, u, w.weight);
+        done.tokens++;
+        if (ids[count] == eot) break;
+        add_id(&text, tokenizer, ids[count], count == first);
+        done.left_off = ++count < end && plan->leave && plan->leave(plan->ctx);
+    }
+    text_stream_end(&text);
+    done.ms = clock_ms() - began_ms;
+    free(ids);
+    writer_destroy(&w);
+    return done;
+}
+
+/* --- in training -------------------------------------------------------------------------------------------------- */
+
+typedef struct { FILE *file; int (*leave)(void *ctx); void *ctx; } Page;
+
+static void put_on_page(void *page, const char *text, size_t bytes) { fwrite(text, 1, bytes, ((Page *)page)->file); }
+static int  leave_page(void *page) { return ((Page *)page)->leave(((Page *)page)->ctx); }
+
+char *sample_of_run(const Config *c, Pipeline *p, Stream *s, const Tokenizer *tokenizer, int64_t step, Tensor window,
+                    Watchdog *watchdog, int (*leave)(void *ctx), void *ctx) {
+    char      *text = NULL;
+    size_t     bytes = 0;
+    Page       page = {memory_file_open(&text, &bytes), leave, ctx};
+    SamplePlan plan = {.prompt = prompt_create(tokenizer, c->sample.prompt, strlen(c->sample.prompt)),
+                       .tokens = c->sample.tokens,
+                       .rule = {c->sample.temperature, c->sample.top_k, c->sample.top_p, c->sample.min_p},
+                       .seed = (uint64_t)(c->run.seed + step),
+                       .window = window,
+                       .watchdog = watchdog,
+                       .leave = leave_page,
+                       .put = put_on_page,
+                       .ctx = &page};
+    if (!page.file) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)plan.tokens);
+    Sampled done = sample_stream(p, s, tokenizer, &plan);
+    prompt_free(&plan.prompt);
+    if (fclose(page.file) != 0) fail(EXIT_MEMORY, "no memory for a sample of %lld tokens", (long long)plan.tokens);
+    if (done.left_off) free(text), text = NULL;
+    return text;
+}

@@ -1,0 +1,67 @@
+/* sample.h - text from a model, token by token, drawn from the counter-based generator, so the same seed gives the same
+ * text.
+ */
+#ifndef TRAIN_GPT_RUN_TEXT_SAMPLE_H
+#define TRAIN_GPT_RUN_TEXT_SAMPLE_H
+
+#include "data/tokenizer.h"
+#include "model/pipeline.h"
+#include "run/config/config.h"
+#include "run/text/draw.h"
+#include "run/guard/watchdog.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Ids of a prompt. An empty one is the one token that a text begins after, which is not printed. */
+typedef struct {
+    int32_t *id;        /* owned [count] */
+    int64_t  count;
+    int      is_hidden;
+} Prompt;
+
+/* Exit 64 where the tokenizer takes no text. */
+Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes);
+void   prompt_free(Prompt *prompt);
+/* Tokens of the prompt that a model of so many positions sees: the last ones. */
+int64_t prompt_seen(const Prompt *prompt, int64_t positions);
+
+typedef struct {
+    Prompt      prompt;        /* borrowed */
+    int64_t     tokens;
+    DrawRule    rule;
+    uint64_t    seed;
+    int         ends_at_eot;   /* at the tokenizer's end-of-text token, which is not printed          */
+    const char *const *stop;   /* borrowed [stops]: texts before whose first occurrence it ends       */
+    int         stops;
+    Tensor      window;        /* I32, g->T elements at least, on the device: the model's inputs; borrowed */
+    Watchdog   *watchdog;      /* ticked at every token; NULL: none                                   */
+    int       (*leave)(void *ctx); /* asked after every token whether to leave off; NULL: never       */
+    void      (*put)(void *ctx, const char *text, size_t bytes); /* takes printable text as it becomes certain */
+    void       *ctx;           /* of both */
+} SamplePlan;
+
+typedef struct {
+    int64_t tokens;   /* drawn             */
+    double  ms;       /* that it took      */
+    int     left_off; /* leave() said so   */
+} Sampled;
+
+/* The tokenizer of a run: data.tokenizer, else the one beside the first shards of data.train, else bytes or ids alone. Exit 64
+ * where sample.prompt is text and these take none. */
+Tokenizer sample_tokenizer(const Config *config);
+
+/* Prompt and continuation as printable text, through plan.put; ids where the tokenizer has no text. Uses g's activation
+ * memory (g->T positions at most; the window slides by half when it is full). All ranks of the grid call it together,
+ * and all of them get the text. */
+Sampled sample_stream(Pipeline *p, Stream *s, const Tokenizer *tokenizer, const SamplePlan *plan);
+
+/* The sample of a training run after a step, as its config says: malloc'ed; NULL when leave(ctx) ended it. */
+char *sample_of_run(const Config *config, Pipeline *p, Stream *s, const Tokenizer *tokenizer, int64_t step,
+                    Tensor window, Watchdog *watchdog, int (*leave)(void *ctx), void *ctx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,188 @@
+/* task_scores.c - see task_scores.h. */
+#include "run/text/task_scores.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/terminal.h"
+
+/* --- batches ------------------------------------------------------------------------------------------------------ */
+
+/* A text of a question, and the length of its row. */
+typedef struct {
+    int64_t question, text, length;
+} Row;
+
+/* Batch number i: rows [first, first + count), of T tokens each. */
+typedef struct {
+    int64_t first, count, T;
+} Rows;
+
+typedef struct {
+    Row     *row;   /* owned [rows], by length */
+    Rows    *batch; /* owned */
+    int64_t  rows, batches, B;
+    int32_t *inputs, *targets, *scored; /* owned, host: [B,T] of this rank; scored is 1 where a target counts */
+    int32_t *sequence;                  /* owned: a text, and three sequences */
+    float   *losses;                    /* owned: [3][B T], see gpt_token_losses */
+} Plan;
+
+static int by_length(const void *a, const void *b) {
+    const Row *x = (const Row *)a, *y = (const Row *)b;
+    if (x->length != y->length)
+        return x->length < y->length ? 1 : -1; /* the longest first: what lacks memory fails early */
+    return (x->text > y->text) - (x->text < y->text);
+}
+
+static int64_t whole_length(const Gpt *g) { return context_part(g->context).ranks * g->T; }
+
+static void *memory(int64_t count, size_t element) {
+    void *p = calloc((size_t)(count > 0 ? count : 1), element);
+    if (!p) fail(EXIT_MEMORY, "no memory for the rows of a task: %lld", (long long)count);
+    return p;
+}
+
+static Plan plan_of(const Scorer *s, const Task *t) {
+    const Gpt *g = s->pipeline->gpt;
+    int64_t    B = s->room.inputs.dim[0], N = B * g->T, whole = whole_length(g);
+    Plan       p = {.rows = t->texts, .B = B};
+    p.row = (Row *)memory(t->texts, sizeof *p.row);
+    p.batch = (Rows *)memory(t->texts, sizeof *p.batch);
+    for (int64_t q = 0, i = 0; q < t->questions; q++)
+        for (int k = 0; k < t->question[q].texts; k++, i++)
+            p.row[i] = (Row){q, i, gpt_scored_length(g, (int64_t)t->text[i].shared + t->text[i].own - 1)};
+    qsort(p.row, (size_t)p.rows, sizeof *p.row, by_length);
+    for (int64_t i = 0; i < p.rows; i += p.batch[p.batches++].count) {
+        int64_t count = 1;
+        while (count < B && i + count < p.rows && p.row[i + count].length == p.row[i].length) count++;
+        p.batch[p.batches] = (Rows){i, count, p.row[i].length};
+    }
+    p.inputs = (int32_t *)memory(N, sizeof(int32_t)), p.targets = (int32_t *)memory(N, sizeof(int32_t));
+    p.scored = (int32_t *)memory(N, sizeof(int32_t)), p.sequence = (int32_t *)memory(4 * whole + 1, sizeof(int32_t));
+    p.losses = (float *)memory(3 * N, sizeof(float));
+    return p;
+}
+
+static void plan_free(Plan *p) {
+    free(p->row), free(p->batch);
+    free(p->inputs), free(p->targets), free(p->scored), free(p->sequence), free(p->losses);
+}
+
+/* The batch on the device: always B rows, so that a row's bits do not depend on how many there are; those that no text
+ * fills are zero. */
+static Batch fill(const Scorer *s, const Task *t, Plan *p, const Rows *rows) {
+    const Gpt  *g = s->pipeline->gpt;
+    ContextPart part = context_part(g->context);
+    int64_t     whole = whole_length(g), T = rows->T, own = T / part.ranks;
+    int32_t    *text = p->sequence, *input = text + whole + 1, *target = input + whole, *scored = target + whole;
+    for (int64_t i = 0; i < p->B; i++) {
+        memset(input, 0, sizeof *input * (size_t)(3 * whole));
+        if (i < rows->count) {
+            const Row *row = &p->row[rows->first + i];
+            int64_t    count = task_text(t, &t->question[row->question], row->text, text) - 1;
+            memcpy(input, text, sizeof *text * (size_t)count);
+            memcpy(target, text + 1, sizeof *text * (size_t)count);
+            for (int64_t k = count - t->text[row->text].scored; k < count; k++) scored[k] = 1;
+        }
+        context_take(p->inputs + i * own, input, part, own);
+        context_take(p->targets + i * own, target, part, own);
+        context_take(p->scored + i * own, scored, part, own);
+    }
+    Batch batch = {tensor_2d(s->room.inputs.data, I32, p->B, own), tensor_2d(s->room.targets.data, I32, p->B, own)};
+    device_from_host(s->stream, batch.inputs, p->inputs);
+    device_from_host(s->stream, batch.targets, p->targets);
+    return batch;
+}
+
+/* Adds what this rank's tokens of a batch say of its texts. Of ranks that have the same losses one counts. */
+static void add_sums(const Scorer *s, const Plan *p, const Rows *rows, int64_t own, double *log_p, double *missed) {
+    if (!is_counting(s->pipeline->gpt->tensor)) return;
+    const float *loss = p->losses, *largest = loss + p->B * own, *target = largest + p->B * own;
+    for (int64_t i = 0; i < rows->count; i++) {
+        int64_t text = p->row[rows->first + i].text;
+        for (int64_t k = i * own; k < (i + 1) * own; k++) {
+            if (!p->scored[k]) continue;
+            log_p[text] -= (double)loss[k];
+            missed[text] += !(target[k] >= largest[k]);
+        }
+    }
+}
+
+int task_sums(const Scorer *s, const Task *t, double *log_p, double *missed) {
+    enum { AT_ONCE = 1 << 20 };
+    Pipeline *pipeline = s->pipeline;
+    Plan      p = plan_of(s, t);
+    int64_t   datas = s->datas > 1 ? s->datas : 1, rounds = (p.batches + datas - 1) / datas;
+    int       goes_on = 1;
+    memset(log_p, 0, sizeof *log_p * (size_t)t->texts);
+    memset(missed, 0, sizeof *missed * (size_t)t->texts);
+    for (int64_t i = 0; i < rounds && goes_on; i++) {
+        int64_t mine = i * datas + s->data, is_mine = mine < p.batches;
+        watchdog_tick(s->watchdog, "a batch of a task");
+        if (s->says) say_part("scoring a task", i, rounds);
+        goes_on = !(s->stop && s->stop(s->ctx));
+        if (!goes_on || (!is_mine && !shards_gathers(pipeline->gpt->shards))) continue;
+        const Rows *rows = &p.batch[is_mine ? mine : 0]; /* ranks that gather each other's weights compute equally often */
+        Batch batch = fill(s, t, &p, rows);
+        pipeline_forward(pipeline, s->stream, batch);
+        if (is_mine && pipeline_token_losses(pipeline, s->stream, batch, p.losses))
+            add_sums(s, &p, rows, batch.inputs.dim[1], log_p, missed);
+    }
+    plan_free(&p);
+    for (int64_t at = 0; s->all && goes_on && at < t->texts; at += AT_ONCE) {
+        int count = (int)(t->texts - at < AT_ONCE ? t->texts - at : AT_ONCE);
+        comm_all_reduce_f64(s->all, log_p + at, count, COMM_SUM);
+        comm_all_reduce_f64(s->all, missed + at, count, COMM_SUM);
+    }
+    return goes_on;
+}
+
+/* --- scores ------------------------------------------------------------------------------------------------------- */
+
+/* The first of the largest; a sum that is not a number is none. divided: by lengths. */
+static int32_t likeliest(const Task *t, const Question *q, const double *log_p, int divided) {
+    int32_t best = -1;
+    double  most = 0;
+    for (int32_t i = 0; i < q->texts; i++) {
+        double value = log_p[q->first + i] / (divided ? t->text[q->first + i].length : 1);
+        if (!isnan(value) && (best < 0 || value > most)) best = i, most = value;
+    }
+    return best;
+}
+
+/* Of a mean of zeros and ones: their sample's standard deviation, with n - 1, over the root of n. */
+static double standard_error(double mean, int64_t n) { return n > 1 ? sqrt(mean * (1 - mean) / (double)(n - 1)) : NAN; }
+
+int task_score(const Scorer *s, const Task *t, TaskScores *out) {
+    double *log_p = (double *)memory(2 * t->texts, sizeof *log_p), *missed = log_p + t->texts, sum = 0;
+    int     whole = task_sums(s, t, log_p, missed), has_choices = t->kind != TASK_CONTINUATION;
+    int64_t right = 0, right_norm = 0, n = t->questions;
+    for (int64_t i = 0; i < n; i++) {
+        const Question *q = &t->question[i];
+        sum += log_p[q->first];
+        right += has_choices ? likeliest(t, q, log_p, 0) == q->gold : missed[q->first] == 0;
+        right_norm += has_choices && likeliest(t, q, log_p, 1) == q->gold;
+    }
+    free(log_p);
+    double acc = (double)right / (double)n, norm = has_choices ? (double)right_norm / (double)n : NAN;
+    *out = (TaskScores){.name = t->name,
+                        .kind = t->kind,
+                        .questions = n,
+                        .cut = t->cut,
+                        .acc = acc,
+                        .acc_stderr = standard_error(acc, n),
+                        .acc_norm = norm,
+                        .acc_norm_stderr = standard_error(norm, n),
+                        .perplexity = has_choices ? NAN : exp(-sum / (double)n),
+                        .centered = t->is_core ? ((has_choices ? norm : acc) - t->baseline) / (1 - t->baseline) : NAN};
+    return whole;
+}
+
+double task_core(const TaskScores *scores, int tasks) {
+    double sum = 0;
+    int    count = 0;
+    for (int i = 0; i < tasks; i++)
+        if (!isnan(scores[i].centered)) sum += scores[i].centered, count++;
+    return count ? sum / count : NAN;
+}

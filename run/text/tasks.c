@@ -1,0 +1,102 @@
+/* tasks.c - see tasks.h. The questions as tokens, and the reading of a file. */
+#include "run/text/tasks.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/error.h"
+#include "core/io.h"
+#include "core/json.h"
+
+static const size_t FILE_LIMIT = (size_t)1 << 31;
+
+/* --- questions ---------------------------------------------------------------------------------------------------- */
+
+/* Room for `more` elements beyond `used`. */
+static void *grown(void *list, int64_t used, int64_t more, int64_t *room, size_t element) {
+    if (used + more <= *room) return list;
+    *room = 2 * (used + more);
+    list = realloc(list, (size_t)*room * element);
+    if (!list) fail(EXIT_MEMORY, "no memory for %lld questions or tokens of a task", (long long)*room);
+    return list;
+}
+
+void task_add_question(Task *t, int32_t gold) {
+    t->question = (Question *)grown(t->question, t->questions, 1, &t->question_room, sizeof *t->question);
+    t->question[t->questions++] = (Question){t->texts, 0, gold};
+}
+
+void task_add_text(Task *t, const int32_t *tokens, int64_t count, int64_t scored, double length, int64_t keep) {
+    Question *q = &t->question[t->questions - 1];
+    if (count > keep) tokens += count - keep, count = keep, t->cut++;
+    int64_t shared = 0;
+    if (q->texts > 0) {
+        const TaskText *first = &t->text[q->first];
+        while (shared < count && shared < first->own && t->token[first->at + shared] == tokens[shared]) shared++;
+    }
+    int64_t own = count - shared;
+    t->text = (TaskText *)grown(t->text, t->texts, 1, &t->text_room, sizeof *t->text);
+    t->token = (int32_t *)grown(t->token, t->tokens, own, &t->token_room, sizeof *t->token);
+    if (own > 0) memcpy(t->token + t->tokens, tokens + shared, sizeof *tokens * (size_t)own);
+    t->text[t->texts++] = (TaskText){t->tokens, (int32_t)shared, (int32_t)own, (int32_t)scored, length};
+    t->tokens += own;
+    q->texts++;
+}
+
+int64_t task_text(const Task *t, const Question *q, int64_t text, int32_t *out) {
+    const TaskText *x = &t->text[text];
+    if (x->shared > 0) memcpy(out, t->token + t->text[q->first].at, sizeof *out * (size_t)x->shared);
+    if (x->own > 0) memcpy(out + x->shared, t->token + x->at, sizeof *out * (size_t)x->own);
+    return x->shared + x->own;
+}
+
+void task_free(Task *t) {
+    free(t->name), free(t->path);
+    free(t->question), free(t->text), free(t->token);
+    *t = (Task){0};
+}
+
+/* --- a file ------------------------------------------------------------------------------------------------------- */
+
+static void read_lines(Task *t, TaskReader reader, const char *data, size_t bytes) {
+    char fault[TASK_FAULT_CHARS];
+    if (reader.tokenizer->kind == TOKENIZER_IDS)
+        fail(EXIT_CONFIG,
+             "%s is text, and the model has token ids only: a tokenizer has to turn it into them (data.tokenizer, tokenizer=)",
+             t->path);
+    int64_t line = 1;
+    for (const char *end; bytes > 0; line++) {
+        end = (const char *)memchr(data, '\n', bytes);
+        size_t own = end ? (size_t)(end - data) : bytes, step = end ? own + 1 : own;
+        if (own > 0 && data[own - 1] == '\r') own--;
+        if (!task_parse_line(t, reader, data, own, line, fault))
+            fail(EXIT_DATA, "%s:%lld: %s", t->path, (long long)line, fault);
+        data += step, bytes -= step;
+    }
+}
+
+/* "tasks/arc_easy.jsonl" is the task arc_easy until its first line says otherwise. */
+static char *name_of(const char *path) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+    return strndup(name, dot && dot > name ? (size_t)(dot - name) : strlen(name));
+}
+
+Task task_read(const char *path, TaskReader reader) {
+    char   *data = NULL, fault[TASK_FAULT_CHARS];
+    int64_t bytes = io_read_file(path, FILE_LIMIT, &data);
+    if (bytes < 0)
+        fail(bytes == -ENOMEM                    ? EXIT_MEMORY
+             : bytes == -EIO || bytes == -EACCES ? EXIT_IO
+                                                 : EXIT_DATA,
+             "%s: the file of a task cannot be read: %s", path, strerror((int)-bytes));
+    Task t = {.name = name_of(path), .path = strdup(path), .fingerprint = XXH3_64bits(data, (size_t)bytes)};
+    if (!t.name || !t.path) fail(EXIT_MEMORY, "no memory for the name of a task");
+    if (!task_is_hellaswag(data, (size_t)bytes)) read_lines(&t, reader, data, (size_t)bytes);
+    else if (!task_parse_hellaswag(&t, reader, data, (size_t)bytes, fault)) fail(EXIT_DATA, "%s: %s", path, fault);
+    free(data);
+    if (t.questions == 0) fail(EXIT_DATA, "%s holds no question", path);
+    return t;
+}

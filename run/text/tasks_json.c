@@ -1,0 +1,242 @@
+/* tasks_json.c - a line of a task's JSONL: its keys, and its texts as tokens.
+ *
+ * Tokens are divided as lm-eval does: the context gives up its white space at the end to the continuation, and the
+ * continuation has those tokens of the whole that come after as many as the context alone has. Without a context it
+ * follows the token that a text of its own begins after, unless it begins with that itself.
+ *
+ * Tasks of CORE are divided as nanochat does: a start token first; choices are what comes after the tokens that all of
+ * them begin with, a continuation the tokens that all texts end with, or what comes after those of the context. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "core/error.h"
+#include "core/json.h"
+#include "run/text/tasks.h"
+
+enum { MOST_TEXTS = 256, LINE_LIMIT = JSON_LIMIT };
+
+static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) PRINTF_LIKE(2, 3);
+static int fault_is(char fault[TASK_FAULT_CHARS], const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(fault, TASK_FAULT_CHARS, fmt, args);
+    va_end(args);
+    return 0;
+}
+
+/* --- tokens ------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int32_t *token;
+    int64_t  count, scored;
+    double   length;
+} Text; /* token owned */
+
+static int is_white(utf8proc_int32_t c) { /* as Python's str.isspace */
+    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+/* Bytes of text without the white space at its end. */
+static size_t trimmed(const char *text) {
+    size_t           end = 0;
+    utf8proc_int32_t c;
+    for (size_t at = 0; text[at];) {
+        at += (size_t)utf8proc_iterate((const utf8proc_uint8_t *)text + at, -1, &c); /* UTF-8: json.h */
+        if (!is_white(c)) end = at;
+    }
+    return end;
+}
+
+static double characters(const char *text) {
+    double count = 0;
+    for (; *text; text++) count += ((unsigned char)*text & 0xc0) != 0x80;
+    return count;
+}
+
+static void *memory(size_t bytes) {
+    void *p = malloc(bytes);
+    if (!p) fail(EXIT_MEMORY, "no memory for a question of %zu bytes", bytes);
+    return p;
+}
+
+/* Tokens of a text's first `bytes` bytes, after the start token where has_start. */
+static int64_t encode(const Tokenizer *tokenizer, const char *text, size_t bytes, int has_start, int32_t **out) {
+    *out = (int32_t *)memory(sizeof **out * (tokenizer_most(tokenizer, bytes) + 1));
+    if (has_start) **out = tokenizer_start(tokenizer);
+    return tokenizer_encode(tokenizer, text, bytes, *out + has_start) + has_start;
+}
+
+/* Sets the tokens of context + delimiter + continuation, and how many of them are the continuation's. */
+static Text text_of(const Task *t, TaskReader reader, const char *context, const char *delimiter,
+                    const char *continuation) {
+    size_t size = strlen(context) + strlen(delimiter) + strlen(continuation) + 1,
+           of_context = t->is_core ? strlen(context) : trimmed(context);
+    char    *whole = (char *)memory(size);
+    int      has_start = t->is_core || of_context == 0;
+    int32_t *alone;
+    Text     x = {.length = characters(continuation)};
+    snprintf(whole, size, "%s%s%s", context, delimiter, continuation);
+    int64_t before = encode(reader.tokenizer, whole, of_context, has_start, &alone);
+    x.count = encode(reader.tokenizer, whole, size - 1, has_start, &x.token);
+    if (!t->is_core && !*context && x.count > 2 && x.token[1] == x.token[0]) /* it brings its own start token */
+        memmove(x.token, x.token + 1, sizeof *x.token * (size_t)--x.count);
+    x.scored = x.count - before;
+    free(alone);
+    free(whole);
+    return x;
+}
+
+/* Tokens that all texts have in common, from their first or from their last on. */
+static int64_t in_common(const Text *text, int texts, int from_end) {
+    for (int64_t n = 0;; n++)
+        for (int i = 0; i < texts; i++) {
+            const Text *a = &text[0], *b = &text[i];
+            if (n >= b->count || n >= a->count) return n;
+            if (a->token[from_end ? a->count - 1 - n : n] != b->token[from_end ? b->count - 1 - n : n]) return n;
+        }
+}
+
+static void divide_as_core(TaskKind kind, Text *text, int texts) {
+    int64_t common = kind == TASK_CONTINUATION ? 0 : in_common(text, texts, kind == TASK_CONTEXTS);
+    for (int i = 0; i < texts; i++) {
+        if (kind != TASK_CONTINUATION) text[i].scored = kind == TASK_CONTEXTS ? common : text[i].count - common;
+        if (text[i].scored == text[i].count) text[i].scored--; /* nothing tells the start token */
+        text[i].length = (double)text[i].scored;
+    }
+}
+
+/* --- keys --------------------------------------------------------------------------------------------------------- */
+
+static const char FORMS[] =
+    "a line has \"context\", \"choices\" and \"gold\", or \"contexts\", \"continuation\" and \"gold\", or \"context\" and \"continuation\"";
+
+static int has_only(const cJSON *object, const char *const *keys, char *fault) {
+    for (const cJSON *member = object->child; member; member = member->next) {
+        int known = 0;
+        for (int i = 0; keys[i]; i++) known |= strcmp(member->string, keys[i]) == 0;
+        if (!known) return fault_is(fault, "unknown key \"%.60s\": %s", member->string, FORMS);
+    }
+    return 1;
+}
+
+/* A list of two texts or more. */
+static int is_list_of_texts(const cJSON *list, const char *key, char *fault) {
+    int count = cJSON_GetArraySize(list);
+    if (!cJSON_IsArray(list) || count < 2 || count > MOST_TEXTS)
+        return fault_is(fault, "\"%s\" must be a list of 2 to %d texts", key, MOST_TEXTS);
+    for (const cJSON *item = list->child; item; item = item->next)
+        if (!cJSON_IsString(item)) return fault_is(fault, "\"%s\" must hold texts alone", key);
+    return 1;
+}
+
+static int is_gold(const cJSON *gold, int count, char *fault) {
+    if (!cJSON_IsNumber(gold) || gold->valuedouble != (double)gold->valueint || gold->valueint < 0 ||
+        gold->valueint >= count)
+        return fault_is(fault, "\"gold\" must be the number of the right one, 0 to %d", count - 1);
+    return 1;
+}
+
+static int check_keys(const cJSON *line, TaskKind kind, char *fault) {
+    static const char *const KEYS[][5] = {[TASK_CHOICES] = {"context", "choices", "gold", "delimiter", NULL},
+                                          [TASK_CONTEXTS] = {"contexts", "continuation", "gold", "delimiter", NULL},
+                                          [TASK_CONTINUATION] = {"context", "continuation", "delimiter", NULL}};
+    const cJSON *delimiter = json_member(line, "delimiter");
+    if (kind == TASK_OPEN) return fault_is(fault, "%s", FORMS);
+    if (!has_only(line, KEYS[kind], fault)) return 0;
+    if (delimiter && !cJSON_IsString(delimiter)) return fault_is(fault, "\"delimiter\" must be a text");
+    const char *one = kind == TASK_CONTEXTS ? "continuation" : "context",
+               *list = kind == TASK_CHOICES ? "choices" : "contexts";
+    if (!cJSON_IsString(json_member(line, one))) return fault_is(fault, "\"%s\" must be a text", one);
+    if (kind == TASK_CONTINUATION && !cJSON_IsString(json_member(line, "continuation")))
+        return fault_is(fault, "\"continuation\" must be a text");
+    if (kind == TASK_CONTINUATION) return 1;
+    const cJSON *texts = json_member(line, list);
+    return is_list_of_texts(texts, list, fault) && is_gold(json_member(line, "gold"), cJSON_GetArraySize(texts), fault);
+}
+
+static TaskKind kind_of(const cJSON *line) {
+    return json_member(line, "choices")        ? TASK_CHOICES
+           : json_member(line, "contexts")     ? TASK_CONTEXTS
+           : json_member(line, "continuation") ? TASK_CONTINUATION
+                                               : TASK_OPEN;
+}
+
+/* {"task":..,"method":..,"baseline":..} */
+static int parse_head(Task *t, const cJSON *head, char *fault) {
+    static const char *const KEYS[] = {"task", "method", "baseline", NULL};
+    const cJSON *name = json_member(head, "task"), *method = json_member(head, "method");
+    const cJSON *baseline = json_member(head, "baseline");
+    if (!has_only(head, KEYS, fault)) return 0;
+    if (!cJSON_IsString(name) || !*name->valuestring || strlen(name->valuestring) > 100)
+        return fault_is(fault, "\"task\" must be a name of 1 to 100 bytes");
+    if (method && (!cJSON_IsString(method) ||
+                   (strcmp(method->valuestring, "core") != 0 && strcmp(method->valuestring, "lm-eval") != 0)))
+        return fault_is(fault, "\"method\" must be \"lm-eval\" or \"core\"");
+    if (baseline && !(cJSON_IsNumber(baseline) && baseline->valuedouble >= 0 && baseline->valuedouble < 1))
+        return fault_is(fault, "\"baseline\" must be a number from 0 to below 1");
+    t->is_core = t->by_tokens = method && strcmp(method->valuestring, "core") == 0;
+    t->baseline = baseline ? baseline->valuedouble : 0;
+    free(t->name);
+    t->name = strdup(name->valuestring);
+    if (!t->name) fail(EXIT_MEMORY, "no memory for the name of a task");
+    return 1;
+}
+
+/* --- a question --------------------------------------------------------------------------------------------------- */
+
+static int add_texts(Task *t, TaskReader reader, const Text *text, int texts, int32_t gold, char *fault) {
+    int64_t keep = reader.positions + !t->is_core; /* the last token of all is no input; nanochat leaves it no place */
+    for (int i = 0; i < texts; i++) { /* a choice of CORE may be what another begins with: it is never the likeliest */
+        if (text[i].scored < 1 && (!t->is_core || t->kind == TASK_CONTINUATION))
+            return fault_is(fault, "%s %d has no token of its own after the context",
+                            t->kind == TASK_CHOICES ? "choice" : "the continuation of text", i);
+        if (text[i].scored >= keep)
+            return fault_is(fault, "a continuation of %lld tokens is longer than the %lld positions of the model",
+                            (long long)text[i].scored, (long long)reader.positions);
+    }
+    task_add_question(t, gold);
+    for (int i = 0; i < texts; i++)
+        task_add_text(t, text[i].token, text[i].count, text[i].scored, text[i].length, keep);
+    return 1;
+}
+
+static int parse_question(Task *t, TaskReader reader, const cJSON *line, char *fault) {
+    TaskKind kind = kind_of(line);
+    if (!check_keys(line, kind, fault)) return 0;
+    if (t->kind != TASK_OPEN && t->kind != kind)
+        return fault_is(fault, "a question of another kind than the lines before: a file holds one kind");
+    t->kind = kind;
+    Text         text[MOST_TEXTS];
+    int          texts = 0;
+    const cJSON *delimiter = json_member(line, "delimiter"), *context = json_member(line, "context"), *list = context;
+    const char  *between = delimiter ? delimiter->valuestring : "";
+    if (kind == TASK_CHOICES) list = json_member(line, "choices")->child;
+    if (kind == TASK_CONTEXTS) list = json_member(line, "contexts")->child;
+    for (const cJSON *item = list; item; item = kind == TASK_CONTINUATION ? NULL : item->next) {
+        const cJSON *continuation = kind == TASK_CHOICES ? item : json_member(line, "continuation");
+        text[texts++] = text_of(t, reader, kind == TASK_CHOICES ? context->valuestring : item->valuestring, between,
+                                continuation->valuestring);
+    }
+    if (t->is_core) divide_as_core(kind, text, texts);
+    const cJSON *gold = json_member(line, "gold");
+    int          taken = add_texts(t, reader, text, texts, gold ? gold->valueint : 0, fault);
+    for (int i = 0; i < texts; i++) free(text[i].token);
+    return taken;
+}
+
+int task_parse_line(Task *t, TaskReader reader, const char *text, size_t bytes, int64_t line,
+                    char fault[TASK_FAULT_CHARS]) {
+    Json      json;
+    JsonFault wrong;
+    if (!json_parse(text, bytes, LINE_LIMIT, &json, &wrong))
+        return fault_is(fault, "column %d: %s", wrong.at.column, wrong.text);
+    int taken = !cJSON_IsObject(json.root)                    ? fault_is(fault, "%s", FORMS)
+                : line == 1 && json_member(json.root, "task") ? parse_head(t, json.root, fault)
+                                                              : parse_question(t, reader, json.root, fault);
+    json_free(&json);
+    return taken;
+}

@@ -1,0 +1,50 @@
+/* arguments.h - the words after a verb: which of its keys each names, and what the value means. A fault ends the
+ * program with exit 64, naming verb, key and what is expected.
+ *
+ *     VerbArgument a = verb_argument("plot", argv[i]);
+ *     switch (a.row) {                             // of PLOT_KEYS
+ *         case OUT:  asked.out = verb_text(&a); break;
+ *         case X:    asked.x = verb_choice(&a, WORDS); break;
+ *         default:   asked.run[asked.runs++] = argv[i]; // VERB_PATH
+ *     }
+ */
+#ifndef TRAIN_GPT_RUN_VERBS_ARGUMENTS_H
+#define TRAIN_GPT_RUN_VERBS_ARGUMENTS_H
+
+#include <stdint.h>
+
+#include "core/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { VERB_PATH = -1 };
+typedef struct {
+    const char *verb, *name, *value; /* "plot", "x", "hours"       */
+    int         row;                 /* of the verb's keys, or VERB_PATH */
+} VerbArgument;
+
+/* "key=value" is one of the verb's keys, or refused; a file of such a name is given as ./key=value. Any other word is a path. */
+VerbArgument  verb_argument(const char *verb, const char *word);
+/* The same, of a verb that takes no more paths: refuses these, too. */
+VerbArgument  verb_key_only(const char *verb, const char *word);
+/* The same, of a verb that takes keys of the config, too: these, and paths, are VERB_PATH. */
+VerbArgument  verb_key_or_config(const char *verb, const char *word);
+
+const char   *verb_text(const VerbArgument *a);                                /* any but an empty one */
+double        verb_number(const VerbArgument *a, double least, double most);
+int64_t       verb_count(const VerbArgument *a, int64_t least, int64_t most);  /* "131072", "5e9" */
+int           verb_flag(const VerbArgument *a);                                /* true, false */
+/* The place of the value among words, which end with NULL. */
+int           verb_choice(const VerbArgument *a, const char *const *words);
+/* Bytes: "80GiB" or "80G", "512MiB", "80GB", "1000000", up to 1e18. */
+int64_t       verb_size(const VerbArgument *a, int64_t least);
+
+/* "VERB: ...", and how it is called. */
+NORETURN void verb_misused(const char *verb, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,127 @@
+/* check.c - the verb check: checks a config as a run would, prints its sizes and looks at its data. Writes nothing. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/terminal.h"
+#include "data/dataset.h"
+#include "data/tokenizer.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/config/config.h"
+#include "run/config/options.h"
+#include "run/blend_use.h"
+#include "run/text/sample.h"
+#include "run/text/tasks.h"
+#include "run/verbs/arguments.h"
+#include "run/verbs/verbs.h"
+
+static void line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void line(const char *label, const char *fmt, ...) {
+    char    text[2048];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    say(stdout, 12, DIM "%-11s" PLAIN " %s", label, text);
+}
+
+static const char *word_of(const char *key, const Config *config, char out[SHOWN_BYTES]) {
+    cJSON *value = option_to_json(option_find(key), config);
+    snprintf(out, SHOWN_BYTES, "%s", value->valuestring);
+    cJSON_Delete(value);
+    return out;
+}
+
+static int any_match(const StringList *globs) {
+    for (int i = 0; i < globs->count; i++) {
+        glob_t found;
+        if (!dataset_glob(globs->item[i], &found)) continue;
+        globfree(&found);
+        return 1;
+    }
+    return 0;
+}
+
+/* What each source of a blend gives in all of the run. */
+static void check_sources(const Dataset *data, const Config *c) {
+    SourceUse use[BLEND_SOURCES];
+    int       sources = blend_use(data, c, use);
+    for (int i = 0; i < sources; i++) line("", "%s", use[i].text);
+}
+
+/* Opens existing data as a run would (exit 65). Missing data is no fault: it may come later. */
+static void check_data(const char *key, const StringList *globs, const Config *c) {
+    char tokens[32], samples[32];
+    if (globs->count == 0) return;
+    if (!any_match(globs)) {
+        line(key, "no file matches \"%s\"%s yet", globs->item[0], globs->count > 1 ? " and the others" : "");
+        return;
+    }
+    Dataset data = dataset_open_blend(key, globs->item, globs->share, globs->count, c->batch.seq_len, c->model.shape.vocab_size);
+    line(key, "%d file%s, %s tokens, %s samples", data.shards, data.shards > 1 ? "s" : "",
+         grouped_text(data.tokens, tokens), grouped_text(data.samples, samples));
+    if (data.blend) check_sources(&data, c);
+    dataset_close(&data);
+}
+
+static void print_understood(const Config *c, int ranks) {
+    char    a[32], b[32], all[32], shown[SHOWN_BYTES], schedule[SHOWN_BYTES], precision[SHOWN_BYTES];
+    int64_t parameters, micro_tokens = c->batch.micro_batch * c->batch.seq_len * (ranks ? ranks : 1);
+    int64_t micros = c->batch.global_tokens / micro_tokens;
+    model_parameters(c->model.shape, &parameters);
+    say(stdout, 2, "%s: " GREEN "ok" PLAIN, c->path);
+    line("model", "%s parameters: %s", grouped_text(parameters, a), model_shape_text(c->model.shape).text);
+    line("steps", "%s of %s tokens = %s tokens in all", grouped_text(c->run.steps, a),
+         grouped_text(c->batch.global_tokens, b), grouped_text(c->run.steps * c->batch.global_tokens, all));
+    line("batch", "%" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens a step on %d rank%s%s", micros,
+         micros == 1 ? "" : "es", c->batch.micro_batch, c->batch.seq_len, ranks ? ranks : 1, ranks > 1 ? "s" : "",
+         ranks ? "" : " (ranks=N for more)");
+    line("optimizer", "%s, learning rate %s, %s after %" PRId64 " warmup steps%s, precision %s", c->optimizer.name,
+         number_text(c->optimizer.learning_rate, shown), word_of("schedule.name", c, schedule), c->schedule.warmup_steps,
+         c->schedule.warmup_steps > c->run.steps ? " (longer than the run)" : "", word_of("precision", c, precision));
+    line("run folder", "%s", c->run.dir);
+}
+
+static void check_tasks(const Config *c, const Tokenizer *tokenizer) {
+    for (int i = 0; i < c->eval.tasks.count; i++) {
+        Task t = task_read(c->eval.tasks.item[i], (TaskReader){tokenizer, c->batch.seq_len});
+        line("eval.tasks", "%s: %" PRId64 " questions, %" PRId64 " texts", t.name, t.questions, t.texts);
+        task_free(&t);
+    }
+}
+
+enum { RANKS };
+const VerbKey CHECK_KEYS[] = {
+    [RANKS] = {"ranks", "8", "1", "check for a job of so many ranks"},
+    {.name = NULL},
+};
+
+int verb_check(int argc, char **argv) {
+    if (argc < 2) verb_misused("check", "it needs a config file");
+    Config config;
+    int    ranks = 0, kept = 0;
+    char **overrides = argv + 2;
+    for (int i = 0; i < argc - 2; i++) {
+        VerbArgument a = verb_key_or_config("check", overrides[i]);
+        if (a.row == RANKS) ranks = (int)verb_count(&a, 1, 1000000);
+        else overrides[kept++] = overrides[i];
+    }
+    char *faults = config_load(argv[1], overrides, kept, ranks, &config);
+    if (faults) {
+        error_print_lines(faults);
+        free(faults);
+        config_free(&config);
+        return EXIT_CONFIG;
+    }
+    Tokenizer tokenizer = sample_tokenizer(&config);
+    checkpoint_precheck_source(&config);
+    print_understood(&config, ranks);
+    check_data("data.train", &config.data.train, &config);
+    check_data("data.val", &config.data.val, &config);
+    check_tasks(&config, &tokenizer);
+    tokenizer_destroy(&tokenizer);
+    config_free(&config);
+    return EXIT_DONE;
+}

@@ -1,0 +1,280 @@
+/* diff.c - `train_gpt diff A B`: two runs, checkpoints, configs or files of weights: keys, the first step that differs,
+ * tensors. Exit 0 where nothing differs, 1 where something does, as diff(1). */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/io.h"
+#include "run/checkpoint/weights_set.h"
+#include "run/checkpoint/weights_stats.h"
+#include "run/config/config.h"
+#include "run/config/config_diff.h"
+#include "run/verbs/inspect.h"
+#include "run/log/metrics_line.h"
+#include "run/verbs/arguments.h"
+#include "run/verbs/verbs.h"
+
+enum { EXIT_DIFFERS = 1, NAMED = 20 };
+
+typedef struct {
+    const char *path[2];
+    int         lists;  /* every tensor, those with the same bits, too */
+    int         differs;
+} Diff;
+
+/* --- configs ------------------------------------------------------------------------------------------------------ */
+
+static void tell_key(void *ctx, const char *key, const cJSON *a, const cJSON *b) {
+    char x[REPORT_VALUE], y[REPORT_VALUE];
+    (void)ctx;
+    printf("  %-30s %s | %s\n", key, report_value(a, x), report_value(b, y));
+}
+
+static void diff_configs(Diff *d, const cJSON *a, const cJSON *b) {
+    int count = config_diff(a, b, NULL, NULL);
+    d->differs |= count > 0;
+    printf("config       %d key%s differ%s\n", count, count == 1 ? "" : "s", count == 1 ? "s" : "");
+    config_diff(a, b, tell_key, NULL);
+}
+
+/* As a run would see it: presets, defaults and derived sizes are resolved. */
+static cJSON *resolved(const char *path) {
+    Config config;
+    char  *faults = config_load_elsewhere(path, NULL, 0, 0, &config);
+    if (faults) fail_lines(EXIT_CONFIG, faults);
+    cJSON *json = config_to_json(&config);
+    config_free(&config);
+    return json;
+}
+
+/* --- weights ------------------------------------------------------------------------------------------------------ */
+
+static int same_shape(const SafeTensor *a, const SafeTensor *b) {
+    return a->dims == b->dims && memcmp(a->dim, b->dim, sizeof a->dim[0] * (size_t)a->dims) == 0;
+}
+
+/* Of types whose values are not read here. */
+static int same_bytes(const WeightsFile *wa, const SafeTensor *a, const WeightsFile *wb, const SafeTensor *b) {
+    char x[4096], y[4096];
+    int  error = 0, same = a->end - a->begin == b->end - b->begin;
+    for (uint64_t at = 0, n, bytes = a->end - a->begin; same && !error && at < bytes; at += n) {
+        n = bytes - at < sizeof x ? bytes - at : sizeof x;
+        error = io_pread(wa->fd, x, n, wa->header.data_offset + a->begin + at);
+        if (!error) error = io_pread(wb->fd, y, n, wb->header.data_offset + b->begin + at);
+        same = memcmp(x, y, n) == 0;
+    }
+    if (error) fail(EXIT_IO, "%s or %s cannot be read: %s", wa->path, wb->path, strerror(-error));
+    return same;
+}
+
+/* Returns whether the tensors differ; their line into text. */
+static int differ(const WeightsFile *wa, const SafeTensor *a, const WeightsFile *wb, const SafeTensor *b,
+                  char text[512]) {
+    char shape[2][200];
+    safetensors_shape(shape[0], sizeof shape[0], a);
+    safetensors_shape(shape[1], sizeof shape[1], b);
+    if (!same_shape(a, b)) return snprintf(text, 512, "shape %.200s | %.200s", shape[0], shape[1]), 1;
+    if (!weights_has_values(a) || !weights_has_values(b)) {
+        int is_same = a->type == b->type && same_bytes(wa, a, wb, b);
+        return snprintf(text, 512, "%-14s %s", shape[0], is_same ? "same bits" : "other bytes"), !is_same;
+    }
+    WeightsDiff diff = weights_diff(wa, a, wb, b);
+    int         is_same = diff.differ == 0 && a->type == b->type;
+    char        types[40] = "", nans[60] = "";
+    if (a->type != b->type)
+        snprintf(types, sizeof types, " %s | %s", safetensors_type_name(a->type), safetensors_type_name(b->type));
+    if (diff.nans) snprintf(nans, sizeof nans, ", %" PRId64 " of them not comparable", diff.nans);
+    if (is_same) snprintf(text, 512, "%-14s same bits", shape[0]);
+    else
+        snprintf(text, 512, "%-14s%s max %-9.3g relative %-9.3g in %" PRId64 " of %" PRId64 "%s", shape[0], types,
+                 diff.most, weights_diff_relative(&diff), diff.differ, diff.elems, nans);
+    return !is_same;
+}
+
+static void tell_tensor(Diff *d, int is_told, const char *name, const char *text) {
+    if (is_told || d->lists) printf("  %-42s %s\n", name, text);
+}
+
+static void diff_weights(Diff *d, const char *label, const char *a, const char *b) {
+    WeightsSet wa = weights_set_open(a), wb = weights_set_open(b);
+    int        same = 0, other = 0, alone = 0, told = 0;
+    char       text[512];
+    for (int f = 0; f < wa.files; f++)
+        for (int i = 0; i < wa.file[f].header.tensors; i++) {
+            const SafeTensor *x = &wa.file[f].header.tensor[i];
+            WeightsTensor     y = weights_set_find(&wb, x->name);
+            if (!y.tensor) alone++, snprintf(text, sizeof text, "only in the first");
+            int differs = !y.tensor || differ(&wa.file[f], x, y.file, y.tensor, text);
+            if (y.tensor) other += differs, same += !differs;
+            tell_tensor(d, differs && told++ < NAMED, x->name, text);
+        }
+    for (int f = 0; f < wb.files; f++)
+        for (int i = 0; i < wb.file[f].header.tensors; i++) {
+            const char *name = wb.file[f].header.tensor[i].name;
+            if (weights_set_find(&wa, name).tensor) continue;
+            alone++;
+            tell_tensor(d, told++ < NAMED, name, "only in the second");
+        }
+    if (told > NAMED && !d->lists) printf("  and %d more; tensors=true lists all\n", told - NAMED);
+    printf("%-12s %d tensors with the same bits, %d that differ, %d in one alone\n", label, same, other, alone);
+    d->differs |= other + alone > 0;
+    weights_set_close(&wa), weights_set_close(&wb);
+}
+
+/* --- checkpoints -------------------------------------------------------------------------------------------------- */
+
+static Manifest read_manifest(const char *folder) {
+    Manifest m;
+    char     fault[MANIFEST_FAULT_BYTES] = "";
+    if (!inspect_read_manifest(folder, &m, fault)) fail(EXIT_DATA, "%s: %s", folder, fault);
+    return m;
+}
+
+static void diff_files(Diff *d, const char *a, const char *b) {
+    diff_weights(d, "weights", path_of("%s/model.safetensors", a).text, path_of("%s/model.safetensors", b).text);
+    diff_weights(d, "moments", path_of("%s/optimizer.safetensors", a).text,
+                 path_of("%s/optimizer.safetensors", b).text);
+}
+
+static void diff_checkpoints(Diff *d) {
+    Manifest a = read_manifest(d->path[0]), b = read_manifest(d->path[1]);
+    diff_configs(d, a.config, b.config);
+    printf("step         %" PRId64 " | %" PRId64 "\n", a.step, b.step);
+    if (a.step == b.step && a.samples != b.samples)
+        printf("samples      %" PRId64 " | %" PRId64 "\n", a.samples, b.samples);
+    d->differs |= a.step != b.step || a.samples != b.samples;
+    diff_files(d, d->path[0], d->path[1]);
+    manifest_free(&a), manifest_free(&b);
+}
+
+/* --- runs --------------------------------------------------------------------------------------------------------- */
+
+static FILE *open_metrics(const char *run) {
+    Path  path = path_of("%s/metrics.jsonl", run);
+    FILE *f = fopen(path.text, "r");
+    if (!f && errno != ENOENT) fail(EXIT_IO, "%s cannot be read: %s", path.text, strerror(errno));
+    return f;
+}
+
+static int same_number(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
+
+/* Steps that only one of them has are passed over. */
+static void diff_steps(Diff *d) {
+    FILE   *f[2] = {open_metrics(d->path[0]), open_metrics(d->path[1])};
+    MetricsLine at[2], first[2], end[2];
+    int64_t common = 0, last[2] = {0, 0};
+    int     more[2], is_other = 0;
+    for (int k = 0; k < 2; k++) if ((more[k] = f[k] && metrics_line_find(f[k], LINE_TRAIN, &at[k]))) last[k] = at[k].step;
+    while (more[0] && more[1]) {
+        if (at[0].step == at[1].step) {
+            common++, end[0] = at[0], end[1] = at[1];
+            if (!is_other && !same_number(at[0].loss, at[1].loss)) is_other = 1, first[0] = at[0], first[1] = at[1];
+        }
+        int64_t step[2] = {at[0].step, at[1].step};
+        for (int k = 0; k < 2; k++)
+            if (step[k] <= step[!k] && (more[k] = metrics_line_find(f[k], LINE_TRAIN, &at[k]))) last[k] = at[k].step;
+    }
+    for (int k = 0; k < 2; k++) {
+        while (more[k] && (more[k] = metrics_line_find(f[k], LINE_TRAIN, &at[k]))) last[k] = at[k].step;
+        if (f[k]) fclose(f[k]);
+    }
+    printf("steps        %" PRId64 " | %" PRId64 "\n", last[0], last[1]);
+    d->differs |= last[0] != last[1] || is_other;
+    if (is_other)
+        printf("first        step %" PRId64 " is the first whose loss differs: %.9g | %.9g\n", first[0].step,
+               first[0].loss, first[1].loss);
+    else if (common) printf("losses       the same numbers in all %" PRId64 " common steps\n", common);
+    if (common && is_other)
+        printf("at the end   step %" PRId64 ": %.9g | %.9g, %.4g apart\n", end[0].step, end[0].loss, end[1].loss,
+               fabs(end[0].loss - end[1].loss));
+}
+
+/* The newest step that both have a checkpoint of, -1: there is none. */
+static int64_t common_step(const Diff *d) {
+    StepFolder *list[2];
+    int         count[2];
+    int64_t     step = -1;
+    for (int k = 0; k < 2; k++)
+        if ((count[k] = folders_list(path_of("%s/checkpoints", d->path[k]).text, &list[k])) < 0)
+            fail(EXIT_IO, "%s/checkpoints cannot be read: %s", d->path[k], strerror(-count[k]));
+    for (int i = 0; i < count[0]; i++)
+        for (int k = 0; k < count[1]; k++)
+            if (list[0][i].step == list[1][k].step && list[0][i].step > step) step = list[0][i].step;
+    free(list[0]), free(list[1]);
+    return step;
+}
+
+static void diff_runs(Diff *d) {
+    cJSON *config[2];
+    for (int k = 0; k < 2; k++)
+        if (!(config[k] = inspect_read_json(path_of("%s/config.json", d->path[k]).text)))
+            fail(EXIT_DATA, "%s/config.json is no JSON: damaged, or another program's", d->path[k]);
+    diff_configs(d, config[0], config[1]);
+    cJSON_Delete(config[0]), cJSON_Delete(config[1]);
+    diff_steps(d);
+    int64_t step = common_step(d);
+    if (step < 0) {
+        printf("weights      no step of which both have a checkpoint\n");
+        return;
+    }
+    char name[32];
+    folder_name(name, step);
+    printf("checkpoints  %s of both\n", name);
+    diff_files(d, path_of("%s/checkpoints/%s", d->path[0], name).text,
+               path_of("%s/checkpoints/%s", d->path[1], name).text);
+}
+
+/* --- the verb ----------------------------------------------------------------------------------------------------- */
+
+typedef enum { OF_RUNS, OF_CHECKPOINTS, OF_WEIGHTS, OF_CONFIGS } Kind;
+
+static Kind kind_of(const char *path) {
+    switch (path_kind(path)) {
+        case PATH_RUN:        return OF_RUNS;
+        case PATH_CHECKPOINT: return OF_CHECKPOINTS;
+        case PATH_WEIGHTS:    return OF_WEIGHTS;
+        case PATH_FILE:       return has_ending(path, ".safetensors") ? OF_WEIGHTS : OF_CONFIGS;
+        default: fail(EXIT_CONFIG, "diff: %s is no run, no checkpoint, no config and no weights", path);
+    }
+}
+
+enum { TENSORS };
+const VerbKey DIFF_KEYS[] = {
+    [TENSORS] = {"tensors", "true", "false", "list every tensor"},
+    {.name = NULL},
+};
+
+int verb_diff(int argc, char **argv) {
+    static const char *const NAMES[] = {"a run", "a checkpoint", "weights", "a config"};
+    Diff        d = {{NULL, NULL}, 0, 0};
+    int         paths = 0;
+    for (int i = 1; i < argc; i++) {
+        VerbArgument a = verb_argument("diff", argv[i]);
+        if (a.row == TENSORS) d.lists = verb_flag(&a);
+        else if (paths == 2) verb_misused("diff", "\"%s\" is one too many", argv[i]);
+        else d.path[paths++] = argv[i];
+    }
+    if (paths < 2) verb_misused("diff", "it needs two runs, checkpoints, configs or files of weights");
+    Kind kind[2] = {kind_of(d.path[0]), kind_of(d.path[1])};
+    if (kind[0] == OF_CHECKPOINTS && kind[1] == OF_WEIGHTS) kind[0] = OF_WEIGHTS;
+    if (kind[1] == OF_CHECKPOINTS && kind[0] == OF_WEIGHTS) kind[1] = OF_WEIGHTS;
+    if (kind[0] != kind[1])
+        fail(EXIT_CONFIG,
+             "diff: %s is %s and %s is %s: two of one kind are compared; of a run its checkpoints/step_... are, too",
+             d.path[0], NAMES[kind[0]], d.path[1], NAMES[kind[1]]);
+    if (kind[0] == OF_RUNS) diff_runs(&d);
+    else if (kind[0] == OF_CHECKPOINTS) diff_checkpoints(&d);
+    else if (kind[0] == OF_WEIGHTS)
+        diff_weights(&d, "weights", d.path[0], d.path[1]);
+    else {
+        cJSON *a = resolved(d.path[0]), *b = resolved(d.path[1]);
+        diff_configs(&d, a, b);
+        cJSON_Delete(a), cJSON_Delete(b);
+    }
+    if (!d.differs) printf("nothing differs\n");
+    return d.differs ? EXIT_DIFFERS : EXIT_DONE;
+}

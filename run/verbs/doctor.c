@@ -1,0 +1,262 @@
+/* doctor.c - `train_gpt doctor [run.dir=FOLDER]`: a line for each thing that training needs of this machine: ok, or the
+ * cure. Other programs are only asked for their versions, for a few seconds at most.
+ *
+ *   ok     as it should be
+ *   warn   training works, but slower, or with one process only
+ *   mend   training does not work: exit 69
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "comm/world.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "core/gpu_meter.h"
+#include "core/simd.h"
+#include "run/plan/plan.h"
+#include "run/verbs/probe.h"
+#include "run/verbs/report.h"
+#include "run/verbs/arguments.h"
+#include "run/verbs/verbs.h"
+
+typedef enum { FINE, WARN, MEND } Verdict;
+static const char *const WORDS[] = {"ok", "warn", "mend"};
+static const double PROBE_SECONDS = 3.0, GIB = 1024.0 * 1024 * 1024;
+
+typedef struct { Verdict worst; } Visit;
+
+static void PRINTF_LIKE(4, 5) tell(Visit *v, Verdict verdict, const char *what, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    printf("%-5s %-10s ", WORDS[verdict], what);
+    vprintf(fmt, args);
+    putchar('\n');
+    va_end(args);
+    if (verdict > v->worst) v->worst = verdict;
+}
+
+static const char *size_of(double bytes, PlanText *text) { return *text = plan_bytes_text(bytes), text->text; }
+
+/* --- the processor ------------------------------------------------------------------------------------------------ */
+
+static void check_processor(Visit *v) {
+    const char *cap = getenv("TRAIN_GPT_ISA");
+    tell(v, simd_isa() == ISA_BASE ? WARN : FINE, "CPU", "%s%s%s%s", simd_name(),
+         cap ? ", capped by TRAIN_GPT_ISA=" : "", cap ? cap : "",
+         simd_isa() == ISA_BASE ? ": without AVX2 matrix products are several times slower" : "");
+    if (simd_has_bf16()) tell(v, FINE, "CPU bf16", "native (AVX512-BF16 or AMX): precision=auto is bf16");
+    else tell(v, FINE, "CPU bf16", "none: precision=auto is fp32, and bf16 is computed by way of fp32");
+}
+
+static void check_cores(Visit *v) {
+    cpu_set_t mine;
+    int       online = (int)sysconf(_SC_NPROCESSORS_ONLN), usable = online;
+    if (sched_getaffinity(0, sizeof mine, &mine) == 0) usable = CPU_COUNT(&mine);
+    Launch launch = launch_detect();
+    if (usable < online)
+        tell(v, WARN, "binding", "%d of %d processors are this process's%s", usable, online,
+             launch.launched ? ": the launcher bound it; mpirun --bind-to none gives it all"
+                             : ": taskset, a container or a job's limits keep the others from it");
+    else tell(v, FINE, "binding", "all %d processor%s", online, online == 1 ? "" : "s");
+    const char *text = getenv("OMP_NUM_THREADS");
+    int         threads = text ? atoi(text) : 0;
+    if (!text) tell(v, FINE, "threads", "as many as a rank has cores; OMP_NUM_THREADS is not set");
+    else if (threads < 1) tell(v, WARN, "threads", "OMP_NUM_THREADS=%s is no number of threads: unset it", text);
+    else if (threads > usable)
+        tell(v, WARN, "threads", "OMP_NUM_THREADS=%d on %d processors: unset it, or set it to %d", threads, usable,
+             usable);
+    else if (threads < usable && !launch.launched)
+        tell(v, WARN, "threads", "OMP_NUM_THREADS=%d leaves %d of %d processors idle to a run of one process: unset it",
+             threads, usable - threads, usable);
+    else tell(v, FINE, "threads", "OMP_NUM_THREADS=%d", threads);
+}
+
+static void check_load(Visit *v) {
+    double load = 0.0;
+    long   online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (getloadavg(&load, 1) != 1) return;
+    if (load > 0.25 * (double)online + 0.5)
+        tell(v, WARN, "load",
+             "%.1f on %ld processors: other programs compute; steps are slower, and measured rates too low", load,
+             online);
+    else tell(v, FINE, "load", "%.1f on %ld processor%s", load, online, online == 1 ? "" : "s");
+}
+
+/* --- memory and files --------------------------------------------------------------------------------------------- */
+
+/* A number of a file, behind a word; -1 where it is not there. */
+static double number_in(const char *path, const char *word) {
+    char   line[256];
+    double value = -1;
+    FILE  *f = fopen(path, "r");
+    while (f && value < 0 && fgets(line, sizeof line, f)) {
+        char *end;
+        if (strncmp(line, word, strlen(word)) != 0) continue;
+        double found = strtod(line + strlen(word), &end);
+        if (end != line + strlen(word)) value = found;
+    }
+    if (f) fclose(f);
+    return value;
+}
+
+static void check_memory(Visit *v) {
+    PlanText free_text, all_text;
+    double   available = number_in("/proc/meminfo", "MemAvailable:") * 1024,
+           limit = number_in("/sys/fs/cgroup/memory.max", ""), all = (double)device_memory_total();
+    if (device_is_host() == 0) all = number_in("/proc/meminfo", "MemTotal:") * 1024;
+    if (limit > 0 && limit < all) {
+        double used = number_in("/sys/fs/cgroup/memory.current", "");
+        all = limit;
+        if (used >= 0 && limit - used < available) available = limit - used;
+    }
+    if (available < 0) return;
+    tell(v, available < GIB ? WARN : FINE, "memory", "%s free of %s%s%s", size_of(available, &free_text),
+         size_of(all, &all_text), limit > 0 && limit <= all ? ", a container's limit" : "",
+         available < GIB ? ": `plan` says what a run takes" : "");
+}
+
+static void check_shared_memory(Visit *v) {
+    struct statvfs fs;
+    PlanText       free_text;
+    if (statvfs("/dev/shm", &fs) != 0) {
+        tell(v, WARN, "/dev/shm",
+             "not there: ranks of this machine exchange by way of it; mount a tmpfs, or docker run --shm-size=1g");
+        return;
+    }
+    double room = (double)fs.f_bavail * (double)fs.f_frsize;
+    tell(v, room < 0.25 * GIB ? WARN : FINE, "/dev/shm", "%s free%s", size_of(room, &free_text),
+         room < 0.25 * GIB ? ": ranks of this machine need more; docker run --shm-size=1g" : "");
+}
+
+/* The nearest folder that exists: a run makes the others. */
+static void check_disk(Visit *v, const char *dir) {
+    char           path[4096];
+    struct statvfs fs;
+    PlanText       free_text;
+    snprintf(path, sizeof path, "%s", dir);
+    while (access(path, F_OK) != 0 && strrchr(path, '/') && strrchr(path, '/') != path) *strrchr(path, '/') = 0;
+    if (access(path, F_OK) != 0) snprintf(path, sizeof path, "%s", path[0] == '/' ? "/" : ".");
+    if (access(path, W_OK | X_OK) != 0) {
+        tell(v, MEND, "disk", "%s cannot be written: %s; run.dir=FOLDER takes another", path, strerror(errno));
+        return;
+    }
+    if (statvfs(path, &fs) != 0) return;
+    double room = (double)fs.f_bavail * (double)fs.f_frsize;
+    tell(v, room < GIB ? WARN : FINE, "disk", "%s free under %s%s", size_of(room, &free_text), path,
+         room < GIB ? ": `plan` says what checkpoints take" : "");
+}
+
+/* --- the GPU ------------------------------------------------------------------------------------------------------ */
+
+static void check_gpu(Visit *v) {
+    char text[256], fault[256], version[128] = "";
+    device_describe(text, fault);
+    if (!device_is_host()) {
+        if (fault[0]) tell(v, MEND, "GPU", "%s; `make BACKEND=cpu` builds a program that needs none", fault);
+        else tell(v, FINE, "GPU", "%d here", device_count());
+        tell(v, FINE, "CUDA", "%s", text);
+        tell(v, FINE, "NCCL", "%s", world_nccl());
+        return;
+    }
+    FILE *f = fopen("/proc/driver/nvidia/version", "r");
+    if (f && fgets(version, sizeof version, f)) {
+        version[strcspn(version, "\n")] = 0;
+        tell(v, WARN, "GPU", "%.100s, and this build computes on the processor: make BACKEND=cuda", version);
+    } else tell(v, FINE, "GPU", "no NVIDIA driver; this build computes on the processor, without CUDA and NCCL");
+    if (f) fclose(f);
+}
+
+static void check_gpu_meter(Visit *v) {
+    char      fault[GPU_METER_FAULT_CHARS];
+    GpuMeter *m = gpu_meter_open("", fault);
+    if (fault[0]) tell(v, WARN, "NVML", "%s: metrics.jsonl gets no use, power and temperature of the GPU", fault);
+    if (!m) return;
+    GpuReading r = gpu_meter_read(m);
+    tell(v, FINE, "NVML", "%s%s%s%sin metrics.jsonl", r.has >> GPU_USE & 1 ? "use, " : "", r.has >> GPU_POWER & 1 ? "power, " : "",
+         r.has >> GPU_MEMORY & 1 ? "memory, " : "", r.has >> GPU_TEMPERATURE & 1 ? "temperature, " : "");
+    gpu_meter_close(m);
+}
+
+/* --- MPI ---------------------------------------------------------------------------------------------------------- */
+
+static void check_pmix(Visit *v) {
+    static const char *const SRUN[] = {"srun", "--mpi=list", NULL};
+    static const char *const INFO[] = {"ompi_info", "--param", "pmix", "all", NULL};
+    char                     text[4096];
+    int                      slurm = probe(SRUN, PROBE_SECONDS, text, sizeof text);
+    if (slurm == PROBE_HANGS)
+        tell(v, WARN, "PMIx",
+             "srun gives no answer within %.0f s: its controller is away; mpirun starts ranks without it",
+             PROBE_SECONDS);
+    else if (slurm == 0 && !strstr(text, "pmix"))
+        tell(v, WARN, "PMIx", "srun has none: start ranks by mpirun inside the job (scripts/train.sbatch)");
+    else if (slurm == 0) tell(v, FINE, "PMIx", "srun has it: srun --mpi=pmix ./train_gpt config.json");
+    else if (probe(INFO, PROBE_SECONDS, text, sizeof text) == 0)
+        tell(v, strstr(text, "MCA pmix") ? FINE : WARN, "PMIx",
+             strstr(text, "MCA pmix") ? "Open MPI's own; no SLURM here"
+                                      : "Open MPI was built without: mpirun alone starts ranks");
+    else tell(v, FINE, "PMIx", "no SLURM here");
+}
+
+static void check_mpi(Visit *v) {
+    static const char *const VERSION[] = {"mpirun", "--version", NULL};
+    const char              *library = world_library();
+    char                     text[4096];
+    if (strcmp(library, "none") == 0) {
+        tell(v, FINE, "MPI", "this build has none: one process; make MPI=ompi-c builds one for more");
+        return;
+    }
+    int code = probe(VERSION, PROBE_SECONDS, text, sizeof text), is_open = strncmp(library, "Open MPI", 8) == 0;
+    int fits = code == 0 && (is_open ? strstr(text, "Open MPI") || strstr(text, "OpenRTE")
+                                     : !strstr(text, "Open MPI") && !strstr(text, "OpenRTE"));
+    text[strcspn(text, "\n")] = 0; /* its first line is shown */
+    if (code == PROBE_ABSENT)
+        tell(v, WARN, "MPI",
+             "built with %s, and there is no mpirun in PATH: one process alone; apt-get install openmpi-bin", library);
+    else if (code == PROBE_HANGS)
+        tell(v, WARN, "MPI", "mpirun --version gives no answer within %.0f s: is its folder on a lost disk?",
+             PROBE_SECONDS);
+    else if (code != 0) tell(v, WARN, "MPI", "mpirun --version ends with %d: %.200s", code, text);
+    else if (!fits)
+        tell(v, WARN, "MPI",
+             "built with %s, and mpirun in PATH is of another MPI (%.100s): each rank would run alone; take the mpirun of %s",
+             library, text, library);
+    else if (is_open && geteuid() == 0 &&
+             (!getenv("OMPI_ALLOW_RUN_AS_ROOT") || !getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")))
+        tell(v, WARN, "MPI", "mpirun refuses root: export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");
+    else tell(v, FINE, "MPI", "%s; %.100s", library, text);
+    check_pmix(v);
+}
+
+/* --- the verb ----------------------------------------------------------------------------------------------------- */
+
+enum { RUN_DIR };
+const VerbKey DOCTOR_KEYS[] = {
+    [RUN_DIR] = {"run.dir", "runs/mine", "this folder", "where checkpoints would go: its disk is looked at"},
+    {.name = NULL},
+};
+
+int verb_doctor(int argc, char **argv) {
+    const char *dir = ".";
+    Visit       v = {FINE};
+    for (int i = 1; i < argc; i++) {
+        VerbArgument a = verb_key_only("doctor", argv[i]);
+        dir = verb_text(&a);
+    }
+    check_processor(&v);
+    check_cores(&v);
+    check_load(&v);
+    check_memory(&v);
+    check_gpu(&v);
+    check_gpu_meter(&v);
+    check_mpi(&v);
+    check_shared_memory(&v);
+    check_disk(&v, dir);
+    return v.worst == MEND ? EXIT_NODEVICE : EXIT_DONE;
+}

@@ -1,0 +1,310 @@
+/* eval.c - `train_gpt eval RUN_OR_CHECKPOINT [key=value ...]`: loss, perplexity and bits per byte of a checkpoint
+ * over token shards, and its scores in tasks. In fp32, with the masters' own values. Under mpirun with parallel.tensor,
+ * .context or .pipeline the ranks share the model; without these rank 0 has all of it. */
+#include <errno.h>
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/io.h"
+#include "core/json.h"
+#include "core/terminal.h"
+#include "data/dataset.h"
+#include "data/tokens_json.h"
+#include "layers/algorithms.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/checkpoint/weights_set.h"
+#include "run/text/stored_model.h"
+#include "run/text/task_scores.h"
+#include "run/verbs/arguments.h"
+#include "run/verbs/verbs.h"
+
+enum { DATA, TASKS, TOKENS, BATCH, TOKENIZER, JSON, TENSOR, CONTEXT, PIPELINE };
+const VerbKey EVAL_KEYS[] = {
+    [DATA] = {"data", "'datasets/my/val*'", "the run's data.val", "token shards whose mean loss is printed"},
+    [TASKS] = {"tasks", "a.jsonl,b.jsonl", "", "files of questions, and what they are scored by: docs/evaluation.md"},
+    [TOKENS] = {"tokens", "1000000", "the run's eval.tokens", "tokens of the shards; 0: all"},
+    [BATCH] = {"batch", "16", "8", "sequences that are computed at once"},
+    [TOKENIZER] = {"tokenizer", "datasets/bpe", "the run's", "a tokenizer's folder or file"},
+    [JSON] = {"json", "true", "false", "the figures as JSON"},
+    [TENSOR] = {"parallel.tensor", "2", "1", "under mpirun: ranks that divide every matrix"},
+    [CONTEXT] = {"parallel.context", "2", "1", "under mpirun: ranks that share a sequence"},
+    [PIPELINE] = {"parallel.pipeline", "2", "1", "under mpirun: ranks that share the blocks"},
+    {.name = NULL},
+};
+
+enum { MOST_TASKS = 256 };
+static const int64_t DEFAULT_TOKENS = 131072; /* as eval.tokens */
+
+/* --- what is asked for -------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *data, *tokenizer; /* NULL: not given */
+    char       *tasks;            /* owned: the list, its commas NULs */
+    const char *task[MOST_TASKS];
+    int         task_count, is_json;
+    int64_t     tokens, batch; /* tokens -1: not given */
+    MeshSizes   grid;
+} Asked;
+
+/* The run's own: of a checkpoint's state.json. */
+typedef struct {
+    Json         json;            /* owned */
+    char        *text;            /* owned */
+    const cJSON *val;             /* NULL: none */
+    int64_t      seq_len, tokens; /* 0: not known */
+} RunWords;
+
+static void take_tasks(Asked *asked, const char *list) {
+    free(asked->tasks);
+    asked->tasks = strdup(list);
+    if (!asked->tasks) fail(EXIT_MEMORY, "no memory for the list of tasks");
+    asked->task_count = 0;
+    for (char *word = asked->tasks, *comma; word && *word; word = comma) {
+        comma = strchr(word, ',');
+        if (comma) *comma++ = 0;
+        if (asked->task_count == MOST_TASKS) fail(EXIT_CONFIG, "eval: tasks= names more than %d files", MOST_TASKS);
+        asked->task[asked->task_count++] = word;
+    }
+}
+
+static void take_argument(Asked *asked, const char *word) {
+    VerbArgument a = verb_key_only("eval", word);
+    switch (a.row) {
+        case DATA: asked->data = a.value; break;
+        case TASKS: take_tasks(asked, verb_text(&a)); break;
+        case TOKENS: asked->tokens = verb_count(&a, 0, INT64_C(1) << 53); break;
+        case BATCH: asked->batch = verb_count(&a, 1, 65536); break;
+        case TOKENIZER: asked->tokenizer = verb_text(&a); break;
+        case JSON: asked->is_json = verb_flag(&a); break;
+        case TENSOR: asked->grid.tensor = (int)verb_count(&a, 1, 1024); break;
+        case CONTEXT: asked->grid.context = (int)verb_count(&a, 1, 1024); break;
+        default: asked->grid.stages = (int)verb_count(&a, 1, 1024);
+    }
+}
+
+/* What the checkpoint's run was told; nothing where its folder has Hugging Face's files alone. */
+static RunWords read_words(const char *checkpoint) {
+    enum { LIMIT = 16 << 20 };
+    RunWords  w = {0};
+    char      path[4200];
+    JsonFault fault;
+    snprintf(path, sizeof path, "%s/state.json", checkpoint);
+    int64_t bytes = io_read_file(path, LIMIT, &w.text);
+    if (bytes < 0 || !json_parse(w.text, (size_t)bytes, LIMIT, &w.json, &fault)) return w;
+    const cJSON *config = json_member(w.json.root, "config"), *val = json_member(json_member(config, "data"), "val");
+    const cJSON *seq_len = json_member(json_member(config, "batch"), "seq_len"),
+                *tokens = json_member(json_member(config, "eval"), "tokens");
+    w.val = cJSON_GetArraySize(val) > 0 ? val : NULL;
+    w.seq_len = cJSON_IsNumber(seq_len) ? (int64_t)seq_len->valuedouble : 0;
+    w.tokens = cJSON_IsNumber(tokens) ? (int64_t)tokens->valuedouble : DEFAULT_TOKENS;
+    return w;
+}
+
+static void words_free(RunWords *w) {
+    json_free(&w->json);
+    free(w->text);
+}
+
+/* --- loss --------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t tokens;
+    double  loss, bytes_per_token;
+} Loss; /* tokens 0: no data; bytes_per_token NaN: not known */
+
+/* 1 of bytes, as in training, else as tokens.json beside the shard says. */
+static double bytes_per_token(const char *shard, const Tokenizer *t) {
+    return t->kind == TOKENIZER_BYTES ? 1.0 : tokens_json_bytes_per_token(shard);
+}
+
+/* The mean over the first `wanted` tokens in plain order: whole samples, at least one; 0: all. */
+static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wanted) {
+    int64_t     T = d->seq_len, B = s->room.inputs.dim[0], samples = wanted > 0 ? wanted / T : d->samples;
+    ContextPart part = context_part(m->gpt.context);
+    int64_t     own = T / part.ranks;
+    int32_t    *host = (int32_t *)malloc(sizeof *host * (size_t)(2 * (B * own + T)));
+    if (!host) fail(EXIT_MEMORY, "no memory for a batch of %lld tokens", (long long)(B * T));
+    int32_t *inputs = host, *targets = inputs + B * own, *sample = targets + B * own;
+    samples = samples < 1 ? 1 : samples > d->samples ? d->samples : samples;
+    step_sums_zero(&m->sums, &m->stream);
+    for (int64_t i = 0, count; i < samples; i += count) {
+        count = samples - i < B ? samples - i : B;
+        if (s->says) say_part("validation", i, samples);
+        for (int64_t k = 0; k < count; k++) {
+            dataset_sample(d, i + k, sample, sample + T);
+            context_take(inputs + k * own, sample, part, own);
+            context_take(targets + k * own, sample + T, part, own);
+        }
+        Batch batch = {tensor_2d(s->room.inputs.data, I32, count, own),
+                       tensor_2d(s->room.targets.data, I32, count, own)};
+        device_from_host(&m->stream, batch.inputs, inputs);
+        device_from_host(&m->stream, batch.targets, targets);
+        pipeline_forward(&m->pipeline, &m->stream, batch);
+        pipeline_loss(&m->pipeline, &m->stream, batch);
+    }
+    Exact sum = step_sums_fetch(&m->sums, &m->stream).sum[SUM_LOSS];
+    if (s->all) comm_all_reduce_i64(s->all, sum.word, EXACT_WORDS, COMM_SUM);
+    free(host);
+    return (Loss){samples * T, exact_value(&sum) / (double)(samples * T), NAN};
+}
+
+/* The shards asked for, or those of the run; shards 0: none. */
+static Dataset open_data(const Asked *asked, const RunWords *words, int64_t T, int64_t vocab_size) {
+    if (asked->data && !*asked->data) return (Dataset){0};
+    if (asked->data) return dataset_open("data", &asked->data, 1, T, vocab_size);
+    if (!words->val) return (Dataset){0};
+    int          count = cJSON_GetArraySize(words->val), i = 0;
+    const char **glob = (const char **)calloc((size_t)count, sizeof *glob);
+    const cJSON *item;
+    if (!glob) fail(EXIT_MEMORY, "no memory for a list of %d globs", count);
+    cJSON_ArrayForEach(item, words->val) glob[i++] = cJSON_IsString(item) ? item->valuestring : "";
+    Dataset d = dataset_open("data.val", glob, count, T, vocab_size);
+    free(glob);
+    return d;
+}
+
+/* --- results ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const char *checkpoint;
+    Loss        loss;
+    TaskScores *task;
+    int         tasks;
+} Results;
+
+static void print_task(const TaskScores *t) {
+    printf("%-24s %7lld %8.4f %8.4f", t->name, (long long)t->questions, t->acc, t->acc_stderr);
+    if (t->kind == TASK_CONTINUATION) printf(" %9s %8s %12.6g", "", "", t->perplexity);
+    else printf(" %9.4f %8.4f", t->acc_norm, t->acc_norm_stderr);
+    if (!isnan(t->centered)) printf(t->kind == TASK_CONTINUATION ? " %9.4f" : "%23.4f", t->centered);
+    putchar('\n');
+}
+
+static void print_table(const Results *r) {
+    printf("%s\n", r->checkpoint);
+    if (r->loss.tokens > 0)
+        printf("loss          %.6f over %lld tokens\nperplexity    %.6g\n", r->loss.loss, (long long)r->loss.tokens,
+               exp(r->loss.loss));
+    if (r->loss.tokens > 0 && !isnan(r->loss.bytes_per_token))
+        printf("bits per byte %.6f (%.4g bytes a token)\n", bits_per_byte(r->loss.loss, r->loss.bytes_per_token), r->loss.bytes_per_token);
+    double core = task_core(r->task, r->tasks);
+    if (r->tasks > 0)
+        printf("%-24s %7s %8s %8s %9s %8s %12s%s\n", "task", "n", "acc", "stderr", "acc_norm", "stderr", "perplexity",
+               isnan(core) ? "" : "  centered");
+    for (int i = 0; i < r->tasks; i++) print_task(&r->task[i]);
+    if (!isnan(core)) printf("CORE          %.6f\n", core);
+}
+
+static void put(cJSON *object, const char *key, double value) {
+    if (!(isfinite(value) ? cJSON_AddNumberToObject(object, key, value) : cJSON_AddNullToObject(object, key)))
+        fail(EXIT_MEMORY, "no memory for the results");
+}
+
+static void print_json(const Results *r) {
+    cJSON *json = cJSON_CreateObject(), *tasks = cJSON_CreateArray();
+    if (!json || !tasks || !cJSON_AddStringToObject(json, "checkpoint", r->checkpoint))
+        fail(EXIT_MEMORY, "no memory for the results");
+    if (r->loss.tokens > 0) {
+        put(json, "loss", r->loss.loss), put(json, "perplexity", exp(r->loss.loss));
+        if (!isnan(r->loss.bytes_per_token)) put(json, "bpb", bits_per_byte(r->loss.loss, r->loss.bytes_per_token));
+        put(json, "tokens", (double)r->loss.tokens);
+    }
+    for (int i = 0; i < r->tasks; i++) {
+        const TaskScores *t = &r->task[i];
+        cJSON            *one = cJSON_CreateObject();
+        if (!one || !cJSON_AddStringToObject(one, "task", t->name)) fail(EXIT_MEMORY, "no memory for the results");
+        put(one, "n", (double)t->questions), put(one, "acc", t->acc), put(one, "stderr", t->acc_stderr);
+        if (t->kind == TASK_CONTINUATION) put(one, "perplexity", t->perplexity);
+        else put(one, "acc_norm", t->acc_norm), put(one, "acc_norm_stderr", t->acc_norm_stderr);
+        if (!isnan(t->centered)) put(one, "centered", t->centered);
+        cJSON_AddItemToArray(tasks, one);
+    }
+    cJSON_AddItemToObject(json, "tasks", tasks);
+    double core = task_core(r->task, r->tasks);
+    if (!isnan(core)) put(json, "core", core);
+    char *text = cJSON_PrintUnformatted(json);
+    if (!text) fail(EXIT_MEMORY, "no memory for the results");
+    puts(text);
+    cJSON_free(text);
+    cJSON_Delete(json);
+}
+
+/* --- the whole ---------------------------------------------------------------------------------------------------- */
+
+/* The files are read before the model is made: their faults come at once. */
+static void evaluate_all(const Asked *asked, const RunWords *words, const char *run, const char *checkpoint,
+                         ModelShape shape, int64_t T, const Groups *groups) {
+    int        is_first = !groups || comm_rank(groups->job) == 0;
+    Task       task[MOST_TASKS];
+    TaskScores scores[MOST_TASKS];
+    Dataset    d = open_data(asked, words, T, shape.vocab_size);
+    if (!d.shards && asked->task_count == 0)
+        fail(EXIT_CONFIG, "eval: %s knows no held-out data: data=GLOB names token shards, tasks=FILE,... tasks",
+             checkpoint);
+    Tokenizer tokenizer = stored_tokenizer(asked->tokenizer, run, checkpoint, shape.vocab_size);
+    if (d.shards) stored_refuse_tokenizer(&tokenizer, "the model's own", d.shard[0].path, "data");
+    for (int i = 0; i < asked->task_count; i++) task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T});
+
+    Model  *m = model_create(stored_spec(GPT_INFERENCE, shape, asked->batch, T, groups));
+    int64_t own = T / context_part(m->gpt.context).ranks;
+    Arena   room = arena_create("tokens", 2 * (sizeof(int32_t) * (size_t)(asked->batch * own) + ARENA_ALIGN));
+    Scorer  s = {.pipeline = &m->pipeline, .stream = &m->stream, .all = groups ? groups->job : NULL, .says = is_first};
+    s.room.inputs = arena_tensor(&room, I32, 2, asked->batch, own, 1);
+    s.room.targets = arena_tensor(&room, I32, 2, asked->batch, own, 1);
+    matmul_algorithms_freeze(); /* the same scores each time */
+    checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, is_first);
+
+    Results r = {.checkpoint = checkpoint, .task = scores, .tasks = asked->task_count};
+    if (d.shards) r.loss = loss_over(&s, m, &d, asked->tokens >= 0 ? asked->tokens : words->tokens);
+    if (d.shards) r.loss.bytes_per_token = bytes_per_token(d.shard[0].path, &tokenizer);
+    for (int i = 0; i < r.tasks; i++) {
+        task_score(&s, &task[i], &scores[i]);
+        if (scores[i].cut > 0)
+            warn("%s: %lld texts are longer than the %lld positions of the model and lost their beginning",
+                 task[i].path, (long long)scores[i].cut, (long long)T);
+    }
+    if (is_first) say_no_more();
+    if (is_first) (asked->is_json ? print_json : print_table)(&r);
+    for (int i = 0; i < r.tasks; i++) task_free(&task[i]);
+    if (d.shards) dataset_close(&d);
+    tokenizer_destroy(&tokenizer);
+    arena_destroy(&room);
+    model_destroy(m);
+}
+
+static void evaluate_on_ranks(const Asked *asked, const RunWords *words, const char *run, const char *checkpoint,
+                              ModelShape shape, int64_t T) {
+    World *world = world_join(launch_detect());
+    Comm  *all = world_all(world);
+    stored_refuse_grid("eval", shape, T, asked->grid, comm_size(all));
+    device_open(world_local_rank(world), world_threads(world));
+    Groups groups = groups_create(all, mesh_of(comm_size(all), asked->grid), 0);
+    groups_set_kind(&groups, comm_size(all) > 1 && comm_owns_device(all, device_id()) ? COMM_NCCL : COMM_RING);
+    evaluate_all(asked, words, run, checkpoint, shape, T, &groups);
+    groups_free(&groups);
+    world_leave(world);
+}
+
+int verb_eval(int argc, char **argv) {
+    if (argc < 2) verb_misused("eval", "it needs a run folder or a checkpoint");
+    Asked asked = {.tokens = -1, .batch = 8, .grid = {1, 1, 1, 1}};
+    char  checkpoint[4096];
+    for (int i = 2; i < argc; i++) take_argument(&asked, argv[i]);
+    weights_set_folder(argv[1], checkpoint, sizeof checkpoint);
+    ModelShape shape = stored_shape(checkpoint);
+    RunWords   words = read_words(checkpoint);
+    int64_t    T = shape.n_positions;
+    if (words.seq_len > 0 && words.seq_len < T) T = words.seq_len; /* as it was trained */
+    if (verb_is_of_ranks(argc, argv)) {
+        evaluate_on_ranks(&asked, &words, argv[1], checkpoint, shape, T);
+    } else {
+        device_open(0, omp_get_num_procs());
+        evaluate_all(&asked, &words, argv[1], checkpoint, shape, T, NULL);
+    }
+    words_free(&words);
+    free(asked.tasks);
+    return EXIT_DONE;
+}

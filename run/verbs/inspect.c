@@ -1,0 +1,152 @@
+/* inspect.c - `train_gpt inspect PATH`: the kind of a file or a folder, and its figures. The content decides; the name
+ * does for bare tokens alone, which have no header. */
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/io.h"
+#include "data/shard.h"
+#include "data/tokenizer.h"
+#include "run/checkpoint/safetensors.h"
+#include "run/config/nearest.h"
+#include "run/verbs/inspect.h"
+#include "run/verbs/arguments.h"
+#include "run/verbs/verbs.h"
+
+enum { JSON_MOST = 1 << 28, PATH_ROOM = 4200 };
+
+int has_ending(const char *path, const char *ending) {
+    size_t length = strlen(path), end = strlen(ending);
+    return length >= end && strcmp(path + length - end, ending) == 0;
+}
+
+static int holds(const char *folder, const char *pattern) {
+    glob_t found;
+    int    is_found = glob(path_of("%s/%s", folder, pattern).text, 0, NULL, &found) == 0;
+    if (is_found) globfree(&found);
+    return is_found;
+}
+
+PathKind path_kind(const char *path) {
+    struct stat st;
+    char        in_folder[PATH_ROOM];
+    if (stat(path, &st) != 0)
+        fail(errno == ENOENT || errno == ENOTDIR ? EXIT_DATA : EXIT_IO, "%s cannot be looked at: %s", path,
+             strerror(errno));
+    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) fail(EXIT_DATA, "%s is neither a plain file nor a folder", path);
+    if (!S_ISDIR(st.st_mode)) return PATH_FILE;
+    if (holds(path, MANIFEST_NAME)) return PATH_CHECKPOINT;
+    if (holds(path, "config.json") && (holds(path, "metrics.jsonl") || holds(path, "checkpoints"))) return PATH_RUN;
+    if (holds(path, "*.safetensors")) return PATH_WEIGHTS;
+    if (holds(path, "*.bin")) return PATH_SHARDS;
+    return tokenizer_beside(path_of("%s/", path).text, in_folder, sizeof in_folder) ? PATH_TOKENIZER : PATH_FOLDER;
+}
+
+cJSON *inspect_read_json(const char *path) {
+    char   *text = NULL;
+    int64_t bytes = io_read_file(path, JSON_MOST, &text);
+    if (bytes == -EFBIG) return NULL;
+    if (bytes < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror((int)-bytes));
+    const char *end = NULL;
+    cJSON *json = cJSON_ParseWithLengthOpts(text, (size_t)bytes + 1, &end, 1); /* with the NUL: nothing may follow */
+    free(text);
+    return json;
+}
+
+/* --- files -------------------------------------------------------------------------------------------------------- */
+
+/* A header of at most so many bytes, its first one a brace. */
+static int is_safetensors(const uint8_t *start, size_t bytes, uint64_t file_bytes) {
+    uint64_t header = 0;
+    for (int i = 0; bytes >= 9 && i < 8; i++) header |= (uint64_t)start[i] << (8 * i);
+    return bytes >= 9 && start[8] == '{' && header <= SAFETENSORS_HEADER_LIMIT && header <= file_bytes - 8;
+}
+
+static int is_shard(const char *path, const uint8_t *start, size_t bytes, uint64_t file_bytes) {
+    ShardHeader header;
+    char        fault[SHARD_FAULT_CHARS];
+    int32_t     magic = 0;
+    memcpy(&magic, start, bytes < 4 ? bytes : 4);
+    if (magic == 20240520 || magic == 20240801) return 1; /* a fault of its header is told when it is opened */
+    return has_ending(path, ".bin") && shard_parse_header(start, bytes, file_bytes, &header, fault) == 0;
+}
+
+/* A Megatron index is described with its tokens. */
+static int inspect_index(Inspect *in, const char *path) {
+    Path bin = path_of("%.*sbin", (int)(strlen(path) - 3), path);
+    if (!has_ending(path, ".idx") || access(bin.text, R_OK) != 0) return inspect_other(in, path);
+    inspect_shard(in, bin.text);
+    return EXIT_DONE;
+}
+
+static int inspect_file(Inspect *in, const char *path) {
+    uint8_t start[SHARD_START_BYTES];
+    int64_t bytes = io_file_bytes(path);
+    size_t  start_bytes = bytes < (int64_t)sizeof start ? (size_t)(bytes < 0 ? 0 : bytes) : sizeof start;
+    int fd = bytes < 0 ? (int)bytes : io_open(path, IO_READ), rc = fd < 0 ? fd : io_pread(fd, start, start_bytes, 0);
+    if (rc < 0) fail(EXIT_IO, "%s cannot be read: %s", path, strerror(-rc));
+    io_close(fd);
+    if (has_ending(path, ".jsonl") && bytes > 0) return inspect_lines(in, path);
+    if (is_safetensors(start, start_bytes, (uint64_t)bytes)) return inspect_weights(in, path), EXIT_DONE;
+    if (shard_is_index(start, start_bytes)) return inspect_index(in, path);
+    if (is_shard(path, start, start_bytes, (uint64_t)bytes)) return inspect_shard(in, path), EXIT_DONE;
+    const char *kind = shard_text_kind(start, start_bytes);
+    cJSON      *json = kind && strcmp(kind, "JSON") == 0 ? inspect_read_json(path) : NULL;
+    int         status = json ? inspect_json(in, path, json) : inspect_other(in, path);
+    cJSON_Delete(json);
+    return status;
+}
+
+/* A folder of tokenizer files: the one that is read. */
+static int inspect_tokenizer(Inspect *in, const char *folder) {
+    char file[PATH_ROOM];
+    tokenizer_beside(path_of("%s/", folder).text, file, sizeof file);
+    report_text(&in->report, "file", "%s", file);
+    return inspect_file(in, file);
+}
+
+/* --- the verb ----------------------------------------------------------------------------------------------------- */
+
+static int inspect_path(Inspect *in, const char *path) {
+    PathKind kind = path_kind(path);
+    report_text(&in->report, "path", "%s", path);
+    switch (kind) {
+        case PATH_CHECKPOINT: return inspect_checkpoint(in, path);
+        case PATH_RUN:        return inspect_run(in, path);
+        case PATH_WEIGHTS:    return inspect_weights(in, path), EXIT_DONE;
+        case PATH_SHARDS:     return inspect_shards(in, path), EXIT_DONE;
+        case PATH_FILE:       return inspect_file(in, path);
+        case PATH_TOKENIZER:  return inspect_tokenizer(in, path);
+        default: break;
+    }
+    report_text(&in->report, "kind", "a folder with no file that this program knows");
+    return EXIT_DATA;
+}
+
+enum { TENSORS, JSON };
+const VerbKey INSPECT_KEYS[] = {
+    [TENSORS] = {"tensors", "true", "false", "list every tensor"},
+    [JSON] = {"json", "true", "false", "the same as JSON"},
+    {.name = NULL},
+};
+
+int verb_inspect(int argc, char **argv) {
+    const char *path = NULL;
+    int         as_json = 0, lists = 0;
+    for (int i = 1; i < argc; i++) {
+        VerbArgument a = verb_argument("inspect", argv[i]);
+        if (a.row == JSON) as_json = verb_flag(&a);
+        else if (a.row == TENSORS) lists = verb_flag(&a);
+        else if (path) verb_misused("inspect", "\"%s\" is one too many", argv[i]);
+        else path = argv[i];
+    }
+    if (!path) verb_misused("inspect", "it needs a file or a folder");
+    Inspect in = {report_begin(as_json), lists};
+    int status = inspect_path(&in, path);
+    report_end(&in.report);
+    return status;
+}

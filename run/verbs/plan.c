@@ -1,0 +1,291 @@
+/* plan.c - `train_gpt plan config.json`: the plan in print, with the data and the disk as far as they are there.
+ * Missing data is no fault: a plan is made before the data is. Without a GPU a CUDA build plans all the same, and names
+ * its gaps. */
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/precision.h"
+#include "run/plan/plan_cluster.h"
+#include "run/plan/plan_data.h"
+#include "run/log/progress.h"
+#include "run/verbs/arguments.h"
+#include "run/verbs/verbs.h"
+
+/* The part of its matrix products' rate that GPT-2 124M is to reach on AVX-512 cores (`make bench`); small models reach
+ * less. */
+static const double EXPECTED_MFU = 0.8;
+
+/* --- printing ----------------------------------------------------------------------------------------------------- */
+
+/* More than data alone. */
+static int is_grid(const Plan *p) { return mesh_ranks(p->mesh) > p->mesh.size[AXIS_SHARD]; }
+
+/* Blocks, micro-batches in flight and memory: "blocks 0-3, 8-11". */
+static void print_stage(const Config *c, const Plan *p, int stage) {
+    PlanRanks    ranks = p->ranks;
+    ModelSpec    spec = plan_model(c, p->act, ranks.count, stage, NULL);
+    GptPartSpec *part = pipeline_parts(c->model.shape, spec.pipeline);
+    char         blocks[64] = "";
+    int          used = 0, tapes = 0;
+    for (int i = 0; i < spec.pipeline.parts; i++) {
+        int64_t first = part[i].first, last = part[i].end - 1;
+        if (used < 40)
+            used += snprintf(blocks + used, sizeof blocks - (size_t)used, first < last ? "%s%lld-%lld" : "%s%lld",
+                             i ? ", " : "", (long long)first, (long long)last);
+        else if (used < 60) used = 60, strcat(blocks, ", ...");
+        if (part[i].tapes > tapes) tapes = part[i].tapes;
+    }
+    free(part);
+    ranks.stage = stage;
+    Plan one = plan_make(c, p->act, ranks);
+    printf("  stage %-3d blocks %-28s x %-3d %9.1f %9.1f %9.1f %11.1f %9.1f MiB\n", stage, blocks, tapes,
+           (double)one.params_bytes / 1048576.0, (double)one.grads_bytes / 1048576.0,
+           (double)one.optimizer_bytes / 1048576.0, (double)one.activation_bytes / 1048576.0,
+           (double)one.device_bytes / 1048576.0);
+}
+
+/* All of few; of many the first and the last ones: those between lie between. */
+static void print_stages(const Config *c, const Plan *p) {
+    int P = p->mesh.size[AXIS_STAGE];
+    printf("stages       %.0f %% of the time idle; below, stage %d, which takes the most memory\n",
+           100.0 * work_idle(P, p->parts, p->micro_steps), p->ranks.stage);
+    printf("  stage                       micro-batches kept   weights gradients optimizer activations     total\n");
+    for (int stage = 0; stage < P; stage++)
+        if (P <= 8 || stage < 4 || stage >= P - 4) print_stage(c, p, stage);
+    if (c->parallel.zero_stage == 3)
+        printf("warning: parallel.zero_stage = 3 gathers each block's weights for every micro-batch, %lld times a step: of what is sent, shard %.0f bytes; stage 2 sends less\n",
+               (long long)p->micro_steps, p->sent[AXIS_SHARD]);
+}
+
+/* The axes whose neighbours are on different machines, where each has so many GPUs. */
+static void print_crossing(const Plan *p) {
+    int devices = device_is_host() ? 0 : device_count();
+    char axes[MESH_TEXT];
+    if (devices > 0 && p->ranks.count > devices)
+        printf("             across hosts of %d GPU%s: %s\n", devices, devices == 1 ? "" : "s",
+               mesh_crossing(p->mesh, devices, axes));
+}
+
+static void print_grid(const Config *c, const Plan *p) {
+    char text[MESH_TEXT];
+    printf("grid         %s\n", mesh_text(p->mesh, text));
+    print_crossing(p);
+    if (p->mesh.size[AXIS_STAGE] > 1) print_stages(c, p);
+}
+
+static void print_sent(const Plan *p) {
+    const char *between = ": ", *unit = " bytes";
+    for (int a = 0; a < AXES; a++) {
+        if (p->mesh.size[a] == 1 && a != AXIS_SHARD && a != AXIS_REPLICA) continue;
+        printf("%s%s %.0f%s", between, mesh_axis_name((Axis)a), p->sent[a], unit);
+        between = ", ", unit = "";
+    }
+}
+
+static void print_room(const Config *c, const Plan *p, size_t memory_bytes) {
+    int    ranks = p->ranks.count, devices = device_count();
+    int    sharing = devices > 0 ? (ranks + devices - 1) / devices : 1; /* ranks on one device */
+    double all = (double)p->device_bytes * sharing, there = (double)device_memory_total();
+    char   whose[40] = "";
+    if (sharing > 1) snprintf(whose, sizeof whose, sharing == ranks ? " for all ranks" : " for %d ranks", sharing);
+    if (there > 0)
+        printf("  %s%s of the %s of this %s%s\n", plan_bytes_text(all).text, whose, plan_bytes_text(there).text,
+               device_is_host() ? "machine" : "GPU",
+               all > there ? ": more than it has; a smaller batch.micro_batch or memory.recompute = \"block\" takes less"
+                           : "");
+    if (!device_is_host() && sharing > 1 && c->parallel.comm == PARALLEL_AUTO)
+        printf("  %d ranks on the %d GPU%s here share %s, and exchange by way of host memory; parallel.comm = \"nccl\" plans for a GPU each\n",
+               ranks, devices, devices == 1 ? "" : "s", devices == 1 ? "it" : "them");
+    if (memory_bytes > 0)
+        printf("  largest batch.micro_batch in %s: %lld\n", plan_bytes_text((double)memory_bytes).text,
+               (long long)plan_largest_micro_batch(c, p, memory_bytes));
+}
+
+char *plan_sharers(int datas, int ranks, char out[64]) {
+    if (datas == ranks) snprintf(out, 64, "%d rank%s", ranks, ranks == 1 ? "" : "s");
+    else snprintf(out, 64, "%d group%s of %d ranks", datas, datas == 1 ? "" : "s", ranks / datas);
+    return out;
+}
+
+void plan_print(const Config *c, const Plan *p, double matmul_flops, size_t memory_bytes) {
+    int    ranks = p->ranks.count;
+    double steps = (double)c->run.steps, step_flops = p->flops_per_token * (double)p->tokens_per_step;
+    printf("plan of %s on %d rank%s, %s\n\n", c->path, ranks, ranks == 1 ? "" : "s", device_backend());
+    printf("model        %s\n", model_shape_text(c->model.shape).text);
+    if (is_grid(p)) print_grid(c, p);
+    printf("parameters   %lld (%s)\n\n", (long long)p->parameters, plan_count_text((double)p->parameters).text);
+    plan_print_memory(stdout, c, p);
+    print_room(c, p, memory_bytes);
+    char sharers[64];
+    printf("\nbatch        %lld tokens a step: %s x %lld micro-batch%s x %lld sequences of %lld\n",
+           (long long)p->tokens_per_step, plan_sharers(config_datas(c, ranks), ranks, sharers),
+           (long long)p->micro_steps, p->micro_steps == 1 ? "" : "es", (long long)c->batch.micro_batch,
+           (long long)c->batch.seq_len);
+    printf("run          %lld steps, %s tokens: %.3g per parameter (Chinchilla: 20)\n", (long long)c->run.steps,
+           plan_count_text(steps * (double)p->tokens_per_step).text,
+           steps * (double)p->tokens_per_step / (double)p->parameters);
+    plan_print_data(c);
+    plan_print_disk(c, (double)p->checkpoint_bytes, DISK_HERE);
+    printf("compute      %sFLOP a token, %sFLOP a step, %sFLOP in all\n", plan_count_text(p->flops_per_token).text,
+           plan_count_text(step_flops).text, plan_count_text(step_flops * steps).text);
+    if (ranks > 1) printf("exchange     each rank sends %s a step", plan_bytes_text(p->step_sent).text);
+    if (ranks > 1 && (is_grid(p) || c->parallel.zero_stage > 1)) print_sent(p);
+    if (ranks > 1) printf("\n");
+    if (matmul_flops > 0) {
+        char time[32];
+        progress_duration(time, step_flops * steps / (EXPECTED_MFU * matmul_flops) * 1e3);
+        printf("machine      %s: %sFLOP/s in %s matrix products (measured now, 0.1 s)\n", device_name(),
+               plan_count_text(matmul_flops).text, dtype_name(p->act));
+        printf("time         about %s: an estimate at %.0f %% of that rate%s, without evals and saves;\n"
+               "             models much smaller than GPT-2 124M reach a smaller part of it\n", time, 100 * EXPECTED_MFU,
+               ranks > 1 ? ", for ranks that share this machine" : "");
+    } else printf("machine      no GPU here: its rate, its memory and what its libraries take of it are not measured\n");
+}
+
+/* Every operation of a rank's step, by the dry run. */
+static void print_ledger(const Config *c, const Plan *p) {
+    Ledger step = {0};
+    model_dry(plan_model(c, p->act, p->ranks.count, p->ranks.stage, NULL), p->micro_steps, &step);
+    printf("\nledger of a rank's step: %sFLOP computed, %s read and written, %s sent\n",
+           plan_count_text(ledger_flops(&step)).text, plan_bytes_text(ledger_bytes(&step)).text,
+           plan_bytes_text(ledger_sent(&step, NULL)).text);
+    ledger_print(stdout, &step);
+    ledger_free(&step);
+}
+
+/* --- the verb ----------------------------------------------------------------------------------------------------- */
+
+typedef struct { int ranks; size_t memory_bytes; int ledger, fits; ClusterPlan on; } Asked;
+
+enum { MOST_RANKS = 1 << 20 };
+enum { RANKS, MEMORY, LEDGER, GPU, NODES, PRICE, CLUSTER, SEARCH, FIT, MTBF_HOURS, JSON, ZERO_BUBBLE };
+const VerbKey PLAN_KEYS[] = {
+    [RANKS] = {"ranks", "8", "1", "ranks of the job"},
+    [MEMORY] = {"memory", "80GiB", "this machine's", "memory of a rank: prints the largest micro-batch that fits"},
+    [LEDGER] = {"ledger", "true", "false", "every operation of a step with its sizes, FLOPs and bytes"},
+    [GPU] = {"gpu", "h100", "", "plan for this card, simulated: a100, h100, h200, b200 or 4090"},
+    [NODES] = {"nodes", "2", "as many as needed", "machines that the ranks are on, with gpu="},
+    [PRICE] = {"price", "2.5", "", "dollars an hour of one GPU: what the run costs"},
+    [CLUSTER] = {"cluster", "dgx-h100", "", "simulate on this cluster: a name of configs/clusters, or a file"},
+    [SEARCH] = {"search", "true", "false", "look for the quickest grid of the cluster; keys that are given stay"},
+    [FIT] = {"fit", "true", "false", "take the most ranks, of those there are, that the config allows"},
+    [MTBF_HOURS] = {"mtbf_hours", "3.1", "", "hours between failures of the job: how often to save, and what is lost"},
+    [JSON] = {"json", "true", "false", "figures of the simulation as JSON; with fit=true here, the ranks alone"},
+    [ZERO_BUBBLE] = {"zero_bubble", "true", "false", "simulate pipelines whose backward is in two halves"},
+    {.name = NULL},
+};
+
+/* Whether it is one of the verb's own. */
+static int take_one(Asked *asked, const char *argument) {
+    VerbArgument a = verb_key_or_config("plan", argument);
+    switch (a.row) {
+        case RANKS: asked->ranks = (int)verb_count(&a, 1, MOST_RANKS); return 1;
+        case GPU: asked->on.gpu = verb_text(&a); return 1;
+        case NODES: asked->on.nodes = (int)verb_count(&a, 1, MOST_RANKS); return 1;
+        case PRICE: asked->on.price = verb_number(&a, 1e-6, 1e6); return 1;
+        case MEMORY: asked->memory_bytes = (size_t)verb_size(&a, 1); return 1;
+        case LEDGER: asked->ledger = verb_flag(&a); return 1;
+        case CLUSTER: asked->on.cluster = verb_text(&a); return 1;
+        case SEARCH: asked->on.searches = verb_flag(&a); return 1;
+        case FIT: asked->fits = verb_flag(&a); return 1;
+        case MTBF_HOURS: asked->on.mtbf_hours = verb_number(&a, 1e-6, 1e9); return 1;
+        case JSON: asked->on.json = verb_flag(&a); return 1;
+        case ZERO_BUBBLE: asked->on.zero_bubble = verb_flag(&a); return 1;
+        default: return 0;
+    }
+}
+
+/* Takes the verb's own keys out of the overrides; the others stay in order. */
+static Asked take_asked(int *count, char **overrides) {
+    Asked asked = {.ranks = 1};
+    int   kept = 0;
+    for (int i = 0; i < *count; i++)
+        if (!take_one(&asked, overrides[i])) overrides[kept++] = overrides[i];
+    *count = kept;
+    const char *elsewhere = asked.on.gpu ? asked.on.gpu : asked.on.cluster, *key = asked.on.gpu ? "gpu" : "cluster";
+    if (asked.on.gpu && asked.on.cluster)
+        fail(EXIT_CONFIG, "plan: gpu=%s stands for a cluster, and cluster=%s is another: one of them", asked.on.gpu,
+             asked.on.cluster);
+    if (!asked.on.gpu && (asked.on.nodes || asked.on.price > 0))
+        fail(EXIT_CONFIG, "plan: nodes= and price= are of gpu=, as in gpu=h100 ranks=16 nodes=2 price=2.5");
+    if (!elsewhere &&
+        (asked.on.searches || (asked.on.json && !asked.fits) || asked.on.zero_bubble || asked.on.mtbf_hours > 0))
+        fail(EXIT_CONFIG,
+             "plan: search=, json=, zero_bubble= and mtbf_hours= are of another machine: gpu=h100, cluster=dgx-h100, or the path of a cluster's file");
+    if (elsewhere && (asked.memory_bytes || asked.ledger))
+        fail(EXIT_CONFIG,
+             "plan: memory= and ledger= are of a run on this machine, and %s=%s says what another has: one of them",
+             key, elsewhere);
+    if (asked.fits && asked.on.searches)
+        fail(EXIT_CONFIG,
+             "plan: fit=true keeps the config's grid and takes fewer ranks; search=true keeps the ranks and looks for a grid: one of them");
+    asked.on.held = search_held(overrides, kept);
+    return asked;
+}
+
+/* The most ranks that the config allows; its message for all of them where there are none. */
+static int fitting(const Config *c, int ranks) {
+    int most = search_fit(c, ranks);
+    if (most == 0) fail(EXIT_CONFIG, "%s", config_check_changed(c, ranks));
+    return most;
+}
+
+/* The choice of a run here; in a CUDA build without a GPU, that of a run with a GPU for each rank. */
+static CommKind comm_of(const Config *c, int ranks) {
+    switch (c->parallel.comm) {
+        case PARALLEL_NCCL: return COMM_NCCL;
+        case PARALLEL_MPI: return COMM_MPI;
+        case PARALLEL_RING: return COMM_RING;
+        default: return device_is_host() || (device_count() > 0 && ranks > device_count()) ? COMM_RING : COMM_NCCL;
+    }
+}
+
+/* Where each has as many GPUs as this one; on CPUs nobody knows. */
+static int hosts_of(int ranks) {
+    int devices = device_is_host() ? 0 : device_count();
+    return devices > 0 ? (ranks + devices - 1) / devices : 0;
+}
+
+int verb_plan(int argc, char **argv) {
+    if (argc < 2) verb_misused("plan", "it needs a config file");
+    int    overrides = argc - 2;
+    Asked  asked = take_asked(&overrides, argv + 2);
+    Config config;
+    int    ranks = asked.fits || asked.on.searches ? 0 : asked.ranks; /* 0: not to be checked yet */
+    int    is_elsewhere = asked.on.gpu || asked.on.cluster;
+    char  *faults = is_elsewhere ? config_load_elsewhere(argv[1], argv + 2, overrides, ranks, &config)
+                                 : config_load(argv[1], argv + 2, overrides, ranks, &config);
+    if (faults) fail_lines(EXIT_CONFIG, faults);
+    if (asked.fits) {
+        int fit = fitting(&config, asked.ranks);
+        if (!asked.on.json) printf("fit          %d of %d ranks\n", fit, asked.ranks);
+        else if (!is_elsewhere) printf("{\"ranks\":%d,\"of\":%d}\n", fit, asked.ranks);
+        asked.ranks = fit;
+    }
+    if (asked.on.json && !is_elsewhere) { /* scripts/elastic.sh waits for it: nothing is measured */
+        config_free(&config);
+        return EXIT_DONE;
+    }
+    if (is_elsewhere) {
+        asked.on.ranks = asked.ranks;
+        plan_cluster(&config, asked.on);
+        config_free(&config);
+        return EXIT_DONE;
+    }
+
+    int cores = omp_get_num_procs(), present = device_count() > 0; /* cores that this process may use */
+    if (present) device_open(0, cores > asked.ranks ? cores / asked.ranks : 1); /* the scratch of a rank depends on its threads */
+    Numerics numerics = precision_resolve((Precision)config.precision, device_has_bf16());
+    Plan     plan = plan_make(&config, numerics.act, (PlanRanks){asked.ranks, comm_of(&config, asked.ranks), -1, hosts_of(asked.ranks), 0});
+    double   rate = 0.0;
+    if (present) {
+        device_open(0, cores);                             /* the probe uses them all */
+        rate = matmul_rate(numerics.act, numerics.math, matmul_rate_size(), 100.0);
+    }
+    plan_print(&config, &plan, rate, asked.memory_bytes);
+    if (asked.ledger) print_ledger(&config, &plan);
+    config_free(&config);
+    return EXIT_DONE;
+}

@@ -1,0 +1,149 @@
+/* plot.c - `train_gpt plot RUN... [out=plot.svg] [x=tokens|steps|hours] [csv=FILE]`: several runs in one picture, and
+ * all their points as a table. */
+#include "run/verbs/plot.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/io.h"
+#include "core/memory_file.h"
+#include "run/log/svg.h"
+#include "run/verbs/arguments.h"
+#include "run/verbs/verbs.h"
+
+enum { OUT, X, CSV };
+const VerbKey PLOT_KEYS[] = {
+    [OUT] = {"out", "compare.svg", "plot.svg", "the picture"},
+    [X] = {"x", "hours", "tokens", "what the curves run over: tokens, steps or hours"},
+    [CSV] = {"csv", "compare.csv", "", "all points, as a table"},
+    {.name = NULL},
+};
+
+enum { MOST_RUNS = 64 };
+static const char *const X_WORDS[] = {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours", NULL};
+
+typedef struct {
+    const char *out, *csv;
+    PlotX       x;
+    char       *dir[MOST_RUNS]; /* borrowed, of argv */
+    int         dirs;
+} Asked;
+
+static void take_argument(Asked *asked, char *word) {
+    VerbArgument a = verb_argument("plot", word);
+    switch (a.row) {
+        case OUT: asked->out = verb_text(&a); break;
+        case X: asked->x = (PlotX)verb_choice(&a, X_WORDS); break;
+        case CSV: asked->csv = verb_text(&a); break;
+        default:
+            if (asked->dirs == MOST_RUNS) fail(EXIT_CONFIG, "plot: more than %d runs", MOST_RUNS);
+            asked->dir[asked->dirs++] = word;
+    }
+}
+
+static Asked take_arguments(int argc, char **argv) {
+    Asked a = {.out = "plot.svg"};
+    for (int i = 1; i < argc; i++) take_argument(&a, argv[i]);
+    if (a.dirs == 0) verb_misused("plot", "no run");
+    return a;
+}
+
+/* --- smoothing ---------------------------------------------------------------------------------------------------- */
+
+void plot_smooth(const LogPoint *train, int64_t trains, int64_t span, double *smooth) {
+    double keep = 1.0 - 2.0 / ((double)span + 1.0), sum = 0, weight = 0;
+    for (int64_t i = 0; i < trains; i++) {
+        if (isfinite(train[i].loss)) {
+            sum = keep * sum + (1.0 - keep) * train[i].loss;
+            weight = keep * weight + (1.0 - keep);
+        }
+        smooth[i] = weight > 0 ? sum / weight : NAN;
+    }
+}
+
+/* A fiftieth of the longest run: 1, 2 or 5 times a power of ten. */
+static int64_t choose_span(const Plot *p) {
+    int64_t longest = 1;
+    for (int i = 0; i < p->runs; i++)
+        if (p->run[i].log.trains > longest) longest = p->run[i].log.trains;
+    double span = svg_tick_step((double)longest, 50);
+    return span > 1 ? (int64_t)span : 1;
+}
+
+/* --- points ------------------------------------------------------------------------------------------------------- */
+
+double plot_x(const Plot *p, const LogPoint *at) {
+    return p->x == PLOT_TOKENS ? (double)at->tokens : p->x == PLOT_STEPS ? (double)at->step : at->hours;
+}
+
+static void refuse_without_hours(const RunLog *log) {
+    for (int64_t i = 0; i < log->trains; i++)
+        if (!isfinite(log->train[i].hours))
+            fail(EXIT_DATA,
+                 "plot: %s/metrics.jsonl has no hours at step %lld (an older program wrote it): x=steps or x=tokens shows it",
+                 log->dir, (long long)log->train[i].step);
+}
+
+static void put_number(FILE *f, double value) {
+    if (isfinite(value)) fprintf(f, ",%.9g", value);
+    else fputc(',', f);
+}
+
+static void put_point(FILE *f, const RunLog *log, const char *kind, const LogPoint *p, double smoothed) {
+    fputc('"', f);
+    for (const char *c = log->name; *c; c++) fprintf(f, *c == '"' ? "\"\"" : "%c", *c);
+    fprintf(f, "\",%s,%lld,%lld", kind, (long long)p->step, (long long)p->tokens);
+    put_number(f, p->hours), put_number(f, p->loss), put_number(f, smoothed);
+    put_number(f, p->bpb), put_number(f, p->lr), put_number(f, p->grad_norm);
+    fputc('\n', f);
+}
+
+static char *csv_text(const Plot *p, size_t *bytes) {
+    char *text = NULL;
+    FILE *f = memory_file_open(&text, bytes);
+    if (!f) return NULL;
+    fprintf(f, "run,kind,step,tokens,hours,loss,smoothed,bpb,lr,grad_norm\n");
+    for (int r = 0; r < p->runs; r++) {
+        const RunLog *log = &p->run[r].log;
+        for (int64_t i = 0; i < log->trains; i++) put_point(f, log, "train", &log->train[i], p->run[r].smooth[i]);
+        for (int64_t i = 0; i < log->evals; i++) put_point(f, log, "eval", &log->eval[i], NAN);
+    }
+    if (fclose(f) == 0) return text;
+    free(text);
+    return NULL;
+}
+
+static void write_file(const char *path, char *text, size_t bytes) {
+    if (!text) fail(EXIT_MEMORY, "plot: no memory for %s", path);
+    int error = io_replace_file(path, text, bytes);
+    free(text);
+    if (error) fail(EXIT_IO, "plot: cannot write %s: %s", path, strerror(-error));
+}
+
+int verb_plot(int argc, char **argv) {
+    Asked   a = take_arguments(argc, argv);
+    PlotRun run[MOST_RUNS] = {0};
+    Plot    p = {run, a.dirs, a.x, 1};
+    size_t  bytes;
+    for (int i = 0; i < a.dirs; i++) run[i].log = run_log_read("plot", a.dir[i]);
+    for (int i = 0; i < a.dirs && p.x == PLOT_HOURS; i++) refuse_without_hours(&run[i].log);
+    plot_label(run, p.runs);
+    p.span = choose_span(&p);
+    for (int i = 0; i < p.runs; i++) {
+        run[i].smooth = (double *)malloc(sizeof(double) * (size_t)(run[i].log.trains + 1));
+        if (!run[i].smooth) fail(EXIT_MEMORY, "plot: no memory for the losses of %s", run[i].log.dir);
+        plot_smooth(run[i].log.train, run[i].log.trains, p.span, run[i].smooth);
+    }
+    char *text = plot_svg(&p, &bytes);
+    write_file(a.out, text, bytes);
+    if (a.csv) text = csv_text(&p, &bytes), write_file(a.csv, text, bytes);
+    printf("plot: %d run%s over %s in %s; smoothed: exponential moving average with bias correction, span %lld step%s\n",
+           p.runs, p.runs == 1 ? "" : "s", X_WORDS[p.x], a.out, (long long)p.span, p.span == 1 ? "" : "s");
+    if (a.csv) printf("plot: every point is in %s\n", a.csv);
+    for (int i = 0; i < p.runs; i++) run_log_free(&run[i].log), free(run[i].smooth);
+    return EXIT_DONE;
+}

@@ -1,0 +1,218 @@
+/* plot_svg.c - plot_svg() of plot.h: each run in its colour, smoothed losses over the raw ones, evaluations as dots. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory_file.h"
+#include "run/verbs/plot.h"
+#include "run/log/svg.h"
+
+enum { WIDTH = 960, LEFT = 76, RIGHT = 884, HEAD = 104, ROW = 22, PANEL = 400, FOOT = 62, TICKS = 8, LABEL_BYTES = 100 };
+
+typedef struct {
+    FILE       *out;
+    const Plot *p;
+    SvgPanel    panel;
+    double     *sorted; /* scratch [most trains of a run] */
+} Picture;
+
+/* --- ranges ------------------------------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double last_x(const Plot *p, const RunLog *log) {
+    double end = log->trains ? plot_x(p, &log->train[log->trains - 1]) : 0;
+    if (log->evals) end = fmax(end, plot_x(p, &log->eval[log->evals - 1]));
+    return end;
+}
+
+/* The losses of a run after its first twentieth, without those of a few spikes. */
+static void widen(const Picture *s, const PlotRun *run, double *low, double *high) {
+    const RunLog *log = &run->log;
+    double        settled = 0.05 * last_x(s->p, log);
+    int64_t       n = 0;
+    for (int64_t i = 0; i < log->trains; i++)
+        if (isfinite(run->smooth[i]) && plot_x(s->p, &log->train[i]) >= settled) s->sorted[n++] = run->smooth[i];
+    if (n > 0) {
+        qsort(s->sorted, (size_t)n, sizeof *s->sorted, ascending);
+        *low = fmin(*low, s->sorted[0]);
+        *high = fmax(*high, s->sorted[n * 99 / 100]);
+    }
+    for (int64_t i = 0; i < log->evals; i++) {
+        if (!isfinite(log->eval[i].loss) || (plot_x(s->p, &log->eval[i]) < settled && n > 0)) continue;
+        *low = fmin(*low, log->eval[i].loss);
+        *high = fmax(*high, log->eval[i].loss);
+    }
+}
+
+static void choose_ranges(Picture *s) {
+    double low = INFINITY, high = -INFINITY, end = 0;
+    for (int i = 0; i < s->p->runs; i++) {
+        widen(s, &s->p->run[i], &low, &high);
+        end = fmax(end, last_x(s->p, &s->p->run[i].log));
+    }
+    if (!isfinite(low)) low = 0, high = 1;
+    double least_span = 0.05 * fmax(1.0, fabs(high));
+    if (high - low < least_span) low -= least_span / 2, high += least_span / 2;
+    svg_round_range(&low, &high, TICKS);
+    double top = HEAD + ROW * s->p->runs;
+    s->panel = (SvgPanel){LEFT, RIGHT, top, top + PANEL, 0, end > 0 ? end : 1, low, high};
+}
+
+/* --- runs --------------------------------------------------------------------------------------------------------- */
+
+/* Runs beyond the colours are dashed. */
+static const char *dashes(int which) {
+    return which < SVG_COLOURS       ? ""
+           : which < 2 * SVG_COLOURS ? " stroke-dasharray=\"7 3\""
+                                     : " stroke-dasharray=\"2 3\"";
+}
+
+/* The raw losses: through the least and greatest of each pixel column. */
+static void draw_raw(const Picture *s, const PlotRun *run) {
+    const RunLog *log = &run->log;
+    fprintf(s->out,
+            "<path fill=\"none\" stroke=\"currentColor\" stroke-opacity=\"0.22\" stroke-width=\"1\" stroke-linejoin=\"round\" d=\"");
+    int pen_down = 0;
+    for (int64_t i = 0; i < log->trains;) {
+        double  column = floor(svg_x(&s->panel, plot_x(s->p, &log->train[i]))), least = INFINITY, greatest = -INFINITY;
+        int64_t first = i;
+        for (; i < log->trains && floor(svg_x(&s->panel, plot_x(s->p, &log->train[i]))) == column; i++) {
+            if (!isfinite(log->train[i].loss)) continue;
+            least = fmin(least, log->train[i].loss), greatest = fmax(greatest, log->train[i].loss);
+        }
+        if (isfinite(least)) {
+            fprintf(s->out, "%c%.1f %.1f", pen_down ? 'L' : 'M',
+                    svg_x(&s->panel, plot_x(s->p, &log->train[(first + i - 1) / 2])), svg_y(&s->panel, greatest));
+            if (least < greatest) fprintf(s->out, "V%.1f", svg_y(&s->panel, least));
+        }
+        pen_down = isfinite(least);
+    }
+    fprintf(s->out, "\"/>\n");
+}
+
+/* The average: the last of each pixel column. */
+static void draw_smooth(const Picture *s, const PlotRun *run, int which) {
+    const RunLog *log = &run->log;
+    fprintf(s->out,
+            "<path fill=\"none\" stroke=\"currentColor\" stroke-width=\"2.2\" stroke-linejoin=\"round\" stroke-linecap=\"round\"%s d=\"",
+            dashes(which));
+    for (int64_t i = 0, pen_down = 0; i < log->trains; i++) {
+        double x = svg_x(&s->panel, plot_x(s->p, &log->train[i]));
+        if (!isfinite(run->smooth[i]) ||
+            (i + 1 < log->trains && floor(svg_x(&s->panel, plot_x(s->p, &log->train[i + 1]))) == floor(x)))
+            continue;
+        fprintf(s->out, "%c%.1f %.1f", pen_down ? 'L' : 'M', x, svg_y(&s->panel, run->smooth[i]));
+        pen_down = 1;
+    }
+    fprintf(s->out, "\"/>\n");
+}
+
+static void draw_evals(const Picture *s, const RunLog *log) {
+    fprintf(s->out, "<g fill=\"currentColor\" class=\"halo\" stroke-width=\"1.2\">\n");
+    int64_t every = log->evals / 128 + 1;
+    for (int64_t i = log->evals - 1; i >= 0; i -= every)
+        if (isfinite(log->eval[i].loss) && log->eval[i].loss <= s->panel.y_high)
+            fprintf(s->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.6\"/>\n",
+                    svg_x(&s->panel, plot_x(s->p, &log->eval[i])), svg_y(&s->panel, log->eval[i].loss));
+    fprintf(s->out, "</g>\n");
+}
+
+/* --- words -------------------------------------------------------------------------------------------------------- */
+
+/* At most so many bytes of a text, cut between characters. Returns how many. */
+static int put_cut(FILE *out, const char *text, int most) {
+    char cut[LABEL_BYTES + 8];
+    int  bytes = (int)strlen(text), end = bytes < most ? bytes : most;
+    while (end < bytes && end > 0 && ((unsigned char)text[end] & 0xc0) == 0x80) end--;
+    snprintf(cut, sizeof cut, "%.*s%s", end, text, end < bytes ? "…" : "");
+    svg_text(out, cut);
+    return end;
+}
+
+static void put_values(const Picture *s, const PlotRun *run) {
+    const RunLog *log = &run->log;
+    if (log->trains && isfinite(run->smooth[log->trains - 1])) fprintf(s->out, "%.4f", run->smooth[log->trains - 1]);
+    if (log->evals && isfinite(log->eval[log->evals - 1].loss))
+        fprintf(s->out, " · %.4f", log->eval[log->evals - 1].loss);
+}
+
+/* A row a run: its line, its label, and its last losses at the right. */
+static void draw_legend(const Picture *s) {
+    fprintf(s->out, "<g font-size=\"13\" class=\"text\">\n");
+    for (int i = 0; i < s->p->runs; i++) {
+        int y = HEAD - 18 + ROW * i;
+        fprintf(s->out,
+                "<path d=\"M%d %dh22\" class=\"c%d\" stroke=\"currentColor\" stroke-width=\"2.6\"%s/><text x=\"%d\" y=\"%d\"><tspan "
+                "class=\"title\" font-weight=\"600\">",
+                LEFT, y - 4, i % SVG_COLOURS, dashes(i), LEFT + 31, y);
+        int used = put_cut(s->out, s->p->run[i].name, LABEL_BYTES / 2);
+        fprintf(s->out, "</tspan>");
+        put_cut(s->out, s->p->run[i].differs, LABEL_BYTES - used);
+        fprintf(s->out, "</text><text x=\"%d\" y=\"%d\" text-anchor=\"end\">", RIGHT, y);
+        put_values(s, &s->p->run[i]);
+        fprintf(s->out, "</text>\n");
+    }
+    fprintf(s->out, "</g>\n");
+}
+
+static void draw_title(const Picture *s) {
+    fprintf(s->out, "<text x=\"%d\" y=\"36\" font-size=\"20\" font-weight=\"700\" class=\"title\">", LEFT);
+    if (s->p->runs == 1) svg_text(s->out, s->p->run[0].log.name);
+    else fprintf(s->out, "%d runs", s->p->runs);
+    fprintf(s->out,
+            "</text>\n<text x=\"%d\" y=\"36\" font-size=\"13\" class=\"quiet\" text-anchor=\"end\">last training · validation loss</text>\n",
+            RIGHT);
+    fprintf(s->out,
+            "<text x=\"%d\" y=\"60\" font-size=\"12\" class=\"quiet\">lines: exponential moving average with bias "
+            "correction, span %lld step%s · pale: every step · dots: validation</text>\n",
+            LEFT, (long long)s->p->span, s->p->span == 1 ? "" : "s");
+}
+
+static void draw(const Picture *s) {
+    static const char *const NAMES[] =
+        {[PLOT_TOKENS] = "tokens", [PLOT_STEPS] = "steps", [PLOT_HOURS] = "hours of training"};
+    svg_begin(s->out, WIDTH, (int)s->panel.bottom + FOOT);
+    svg_clip(s->out, "panel", &s->panel);
+    draw_title(s);
+    draw_legend(s);
+    svg_values(s->out, &s->panel, TICKS, SVG_LEFT);
+    svg_frame(s->out, &s->panel);
+    svg_beside(s->out, &s->panel, SVG_LEFT, "loss, nats per token");
+    svg_below(s->out, &s->panel, s->p->x != PLOT_HOURS, NAMES[s->p->x]);
+    fprintf(s->out, "<g clip-path=\"url(#panel)\">\n");
+    for (int pass = 0; pass < 3; pass++) /* all raw losses below all lines, and those below the dots */
+        for (int i = 0; i < s->p->runs; i++) {
+            fprintf(s->out, "<g class=\"c%d\">\n", i % SVG_COLOURS);
+            if (pass == 0) draw_raw(s, &s->p->run[i]);
+            else if (pass == 1) draw_smooth(s, &s->p->run[i], i);
+            else draw_evals(s, &s->p->run[i].log);
+            fprintf(s->out, "</g>\n");
+        }
+    fprintf(s->out, "</g>\n");
+    svg_end(s->out);
+}
+
+char *plot_svg(const Plot *p, size_t *bytes) {
+    char   *text = NULL;
+    int64_t most = 1;
+    for (int i = 0; i < p->runs; i++)
+        if (p->run[i].log.trains > most) most = p->run[i].log.trains;
+    Picture s = {.p = p,
+                 .sorted = (double *)malloc(sizeof(double) * (size_t)most),
+                 .out = memory_file_open(&text, bytes)};
+    int     status = s.sorted && s.out ? 0 : -1;
+    if (status == 0) {
+        choose_ranges(&s);
+        draw(&s);
+    }
+    if (s.out && fclose(s.out) != 0) status = -1;
+    free(s.sorted);
+    if (status == 0) return text;
+    free(text);
+    return NULL;
+}

@@ -1,0 +1,321 @@
+/* serve.c - the verb serve: the server of a run of islands, in a run folder of its own, or of several servers one that
+ * follows, without a folder. One process without MPI and without a GPU (DEVICE_NONE); its weights and momentum lie in host memory, in the order and
+ * format of a checkpoint. The protocol is run/outer/server.h's.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/terminal.h"
+#include "core/version.h"
+#include "model/model.h"
+#include "run/checkpoint/checkpoint.h"
+#include "run/config/config.h"
+#include "run/guard/lock.h"
+#include "run/guard/requests.h"
+#include "run/guard/signals.h"
+#include "run/log/metrics.h"
+#include "run/outer/server.h"
+#include "run/outer/server_list.h"
+#include "run/plan/plan.h"
+#include "run/log/progress.h"
+#include "run/log/run_folder.h"
+#include "run/text/sample.h"
+#include "run/plan/serve_memory.h"
+#include "run/verbs/arguments.h"
+#include "run/verbs/verbs.h"
+
+enum { LISTEN, PART };
+const VerbKey SERVE_KEYS[] = {
+    [LISTEN] = {"listen", "0.0.0.0:7000", "outer.server", "listen on this address, where it has another name here"},
+    [PART] = {"part", "0/2", "the only one", "of outer.server with 2 entries: which of them this is, from 0; 0 leads"},
+    {.name = NULL},
+};
+
+static const double TURN_MS = 200.0;
+
+typedef struct {
+    Config          config;
+    Tokenizer       tokenizer;
+    Dataset         train;
+    Comm           *comm;
+    RunLock        *lock;
+    ServeWeights    weights;
+    Stream          stream;
+    TrainState      state;
+    CheckpointState checkpoint;
+    Resumed         resumed;
+    Saver          *saver;
+    Metrics        *metrics;
+    Requests        requests;
+    Server         *server;
+    const char     *listen;    /* "": the entry of outer.server */
+    char            entry[OUTER_ADDRESS_BYTES];
+    const char     *asked_part; /* NULL: none */
+    int             part, parts;
+} Serving;
+
+/* --- what it holds ------------------------------------------------------------------------------------------------ */
+
+/* "1/3", which must be an entry of outer.server. */
+static void read_part(Serving *s) {
+    int  parts = 0;
+    char left;
+    s->parts = outer_servers(s->config.outer.server);
+    if (!s->asked_part && s->parts > 1)
+        fail(EXIT_CONFIG, "serve: outer.server names %d servers: give part=0/%d to part=%d/%d, one to each", s->parts,
+             s->parts, s->parts - 1, s->parts);
+    if (!s->asked_part) return;
+    if (sscanf(s->asked_part, "%d/%d%c", &s->part, &parts, &left) != 2 || parts < 1 || s->part < 0 || s->part >= parts)
+        fail(EXIT_CONFIG, "serve: part=%s is no k/n with k from 0 to n - 1", s->asked_part);
+    if (parts != s->parts)
+        fail(EXIT_CONFIG, "serve: part=%s is of %d servers, and outer.server names %d", s->asked_part, parts, s->parts);
+}
+
+static void read_config(Serving *s, int argc, char **argv) {
+    int kept = 0;
+    if (argc < 2) verb_misused("serve", "needs a config");
+    for (int i = 2; i < argc; i++) {
+        VerbArgument a = verb_key_or_config("serve", argv[i]);
+        if (a.row == LISTEN) s->listen = verb_text(&a);
+        else if (a.row == PART) s->asked_part = verb_text(&a);
+        else argv[2 + kept++] = argv[i];
+    }
+    char *faults = config_load(argv[1], argv + 2, kept, 1, &s->config);
+    if (faults) fail_lines(EXIT_CONFIG, faults);
+    if (!*s->config.outer.server)
+        fail(EXIT_CONFIG, "serve: outer.server is \"\": give the host:port at which islands find this server");
+    if (s->config.run.stop_step)
+        fail(EXIT_CONFIG, "serve: run.stop_step stops an island, and its server serves on: run.stop_step=0");
+    read_part(s);
+    if (!*s->listen) s->listen = outer_server(s->config.outer.server, s->part, s->entry);
+}
+
+/* The weights of its checkpoint, of model.init_from, or new ones. */
+static void load_weights(Serving *s) {
+    const Config *c = &s->config;
+    s->checkpoint = (CheckpointState){.config = c,
+                                      .best_step = -1,
+                                      .comm = s->comm,
+                                      .optimizer = &s->weights.optimizer,
+                                      .stream = &s->stream,
+                                      .train = &s->train,
+                                      .tokenizer = &s->tokenizer,
+                                      .lock = s->lock,
+                                      .precision = "fp32",
+                                      .threads = device_threads(),
+                                      .train_state = &s->state};
+    s->state.loss_scale = loss_scale_start(F32);
+    s->resumed = checkpoint_resume(&s->checkpoint);
+    if (s->resumed.ranks == 0 && c->model.init_from[0]) checkpoint_init_from(c->model.init_from, &s->checkpoint);
+    else if (s->resumed.ranks == 0) masters_init(&s->weights.optimizer, &s->stream, (uint64_t)c->run.seed, NULL, NULL);
+    if (s->resumed.step % c->outer.every)
+        fail(EXIT_CONFIG,
+             "%s stands at step %lld, where no round of outer.every = %lld ends: a server goes on in a folder of its own",
+             c->run.dir, (long long)s->resumed.step, (long long)c->outer.every);
+}
+
+static void open_run(Serving *s) {
+    const Config *c = &s->config;
+    run_folder_check(c);
+    s->tokenizer = sample_tokenizer(c);
+    s->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count, c->batch.seq_len,
+                                  c->model.shape.vocab_size);
+    checkpoint_precheck_source(c);
+    World *w = world_join((Launch){.size = 1});
+    s->comm = world_all(w);
+    device_open(DEVICE_NONE, world_threads(w));
+    signals_keep_to_main();
+    s->lock = lock_run_folder(c->run.dir, s->comm, NULL, LOCK_BEAT_MS);
+    checkpoint_precheck(c);
+    s->weights = serve_weights_create(c, 0);
+    s->stream = stream_create(0);
+    load_weights(s);
+}
+
+static void begin(Serving *s) {
+    const Config *c = &s->config;
+    lock_sign(s->lock);
+    checkpoint_make_room(&s->checkpoint);
+    s->saver = saver_create(&s->checkpoint);
+    run_folder_keep_log(c);
+    run_folder_keep_config(c);
+    s->metrics = metrics_open(c->run.dir, s->resumed.step,
+                              (MetricsAbout){NAN, program_commit(), s->weights.shards->layout.elems,
+                                             c->log.tensorboard});
+    if (s->resumed.ranks > 0) metrics_resumed(s->metrics, s->resumed.step, 1);
+    s->checkpoint.log = metrics_path(s->metrics), s->checkpoint.log_fd = metrics_fd(s->metrics);
+    s->requests = requests_start(s->comm, c->run.dir, c->run.max_minutes, clock_ms(),
+                                 (double)checkpoint_disk_bytes(&s->weights.shards->layout, s->weights.optimizer.kind));
+    s->server = server_create((ServerParts){.config = c,
+                                            .train = &s->train,
+                                            .weights = &s->weights.optimizer,
+                                            .shards = s->weights.shards,
+                                            .parts = s->parts,
+                                            .listen = s->listen,
+                                            .step = s->resumed.step,
+                                            .tokens = s->state.start.tokens,
+                                            .samples = s->state.start.samples,
+                                            .note = progress_note});
+}
+
+static void end(Serving *s) {
+    server_destroy(s->server);
+    saver_destroy(s->saver);
+    metrics_close(s->metrics);
+    dataset_close(&s->train);
+    tokenizer_destroy(&s->tokenizer);
+    serve_weights_destroy(&s->weights);
+    stream_destroy(&s->stream);
+    say_end_log();
+    lock_release(s->lock);
+    world_leave(comm_world(s->comm));
+    config_free(&s->config);
+}
+
+/* --- its rounds --------------------------------------------------------------------------------------------------- */
+
+static void report_saved(Serving *s, double ms) {
+    if (ms <= 0.0) return;
+    requests_saved(&s->requests, ms);
+    metrics_saved(s->metrics, saver_step(s->saver), ms);
+    progress_note("saved %s/checkpoints/step_%08lld in %.2f s", s->config.run.dir, (long long)saver_step(s->saver),
+                  ms * 1e-3);
+}
+
+static void save(Serving *s) {
+    char    fault[METRICS_FAULT_BYTES] = "";
+    int64_t step = server_step(s->server);
+    if (saver_step(s->saver) == step || (s->resumed.ranks > 0 && s->resumed.step == step)) return;
+    report_saved(s, saver_finish(s->saver));
+    server_collect(s->server);
+    s->state.start = (Position){step, server_tokens(s->server), server_next_sample(s->server)};
+    int logged = metrics_catch_up(s->metrics, fault);
+    saver_start(s->saver, step, logged ? NULL : fault);
+    metrics_draw(s->metrics);
+}
+
+static int is_due(const Config *c, int64_t step) {
+    int64_t every = c->checkpoint.every;
+    return every > 0 && step / every > (step - c->outer.every) / every;
+}
+
+static void log_round(Serving *s, const ServerRound *r) {
+    const Config *c = &s->config;
+    double        rate = (double)r->own_tokens / r->ms * 1e3;
+    char          took[32];
+    if (r->ms < 10e3) snprintf(took, sizeof took, "%.0fms", r->ms);
+    else progress_duration(took, r->ms);
+    metrics_outer(s->metrics, &(OuterMetrics){.round = r->round,
+                                              .step = r->step,
+                                              .tokens = r->tokens,
+                                              .islands = r->islands,
+                                              .staleness = r->staleness,
+                                              .norm = r->norm,
+                                              .ms = r->ms,
+                                              .tokens_per_s = rate,
+                                              .loss = r->loss,
+                                              .fragments = server_fragments(s->server)});
+    progress_note("round %lld/%lld  %5.1f%% | loss %.4f | norm %.3g | %d island%s | %.1fk tok/s | %s",
+                  (long long)r->round, (long long)(c->run.steps / c->outer.every),
+                  100.0 * (double)r->step / (double)c->run.steps, r->loss, r->norm, r->islands,
+                  r->islands == 1 ? "" : "s", rate * 1e-3, took);
+}
+
+/* Returns 0 when it is asked to stop. */
+static int goes_on(Serving *s) {
+    if (lock_is_lost(s->lock)) lock_fail(s->lock);
+    return !requests_stop(&s->requests, 0.0);
+}
+
+static void serve_rounds(Serving *s) {
+    ServerRound over;
+    while (!server_is_done(s->server) && goes_on(s)) {
+        error_set_step(server_step(s->server));
+        if (server_turn(s->server, TURN_MS, &over)) {
+            log_round(s, &over);
+            if (is_due(&s->config, over.step)) save(s);
+        }
+        if (requests_save(&s->requests)) save(s);
+        if (saver_ready(s->saver)) report_saved(s, saver_next(s->saver));
+    }
+    if (!server_is_done(s->server) && server_end_round(s->server, &over)) log_round(s, &over);
+}
+
+/* The islands fetch the last weights, and leave. */
+static void see_them_off(Serving *s) {
+    ServerRound over;
+    while (server_islands(s->server) > 0 && goes_on(s)) server_turn(s->server, TURN_MS, &over);
+}
+
+/* --- another server's part ---------------------------------------------------------------------------------------- */
+
+static void say_ready(const Server *server) {
+    char address[CHANNEL_PEER_BYTES];
+    server_address(server, address);
+    progress_note("serving on %s", address);
+}
+
+/* It has no run folder: the first server saves its part. */
+static int serve_part(Serving *s) {
+    const Config *c = &s->config;
+    World        *w = world_join((Launch){.size = 1});
+    s->comm = world_all(w);
+    device_open(DEVICE_NONE, world_threads(w));
+    signals_keep_to_main();
+    s->weights = serve_weights_create(c, s->part);
+    s->server = server_create((ServerParts){.config = c,
+                                            .shards = s->weights.shards,
+                                            .memory = s->weights.part,
+                                            .part = s->part,
+                                            .parts = s->parts,
+                                            .listen = s->listen,
+                                            .note = progress_note});
+    progress_note("part %d of %d: %lld of %lld parameters, %s of memory; waiting for the first server of %s", s->part,
+                  s->parts, (long long)server_part_elems(s->server), (long long)s->weights.shards->layout.elems,
+                  plan_bytes_text((double)serve_bytes(c, s->part).all).text, c->outer.server);
+    int code = server_follow(s->server, say_ready);
+    progress_note(code == EXIT_DONE ? "done" : "stopped; the first server has saved the run");
+    server_destroy(s->server);
+    serve_weights_destroy(&s->weights);
+    world_leave(w);
+    config_free(&s->config);
+    return code;
+}
+
+int verb_serve(int argc, char **argv) {
+    Serving serving = {.listen = "", .parts = 1}, *s = &serving;
+    char    address[CHANNEL_PEER_BYTES];
+    signals_install();
+    signals_answer((Launch){.size = 1});
+    read_config(s, argc, argv);
+    if (s->part > 0) return serve_part(s);
+    open_run(s);
+    int64_t steps = s->config.run.steps;
+    if (s->resumed.step >= steps) {
+        progress_note("%s is at step %lld of run.steps = %lld already: nothing to do", s->config.run.dir,
+                      (long long)s->resumed.step, (long long)steps);
+        end(s);
+        return EXIT_DONE;
+    }
+    begin(s);
+    server_address(s->server, address);
+    progress_note("serving %s on %s at step %lld of %lld: rounds of %lld steps, %s of memory", s->config.run.dir, address,
+                  (long long)s->resumed.step, (long long)steps, (long long)s->config.outer.every,
+                  plan_bytes_text((double)serve_bytes(&s->config, 0).all).text);
+    serve_rounds(s);
+    save(s);
+    report_saved(s, saver_finish_last(s->saver));
+    int is_done = server_is_done(s->server);
+    if (is_done) see_them_off(s);
+    server_dismiss(s->server, is_done ? EXIT_DONE : EXIT_STOPPED);
+    progress_note(is_done ? "done: step %lld of %lld"
+                          : "stopped at step %lld of %lld, saved; the same command goes on from here",
+                  (long long)server_step(s->server), (long long)steps);
+    metrics_draw(s->metrics);
+    requests_end(&s->requests);
+    end(s);
+    return is_done ? EXIT_DONE : EXIT_STOPPED;
+}

@@ -1,0 +1,482 @@
+/* tokenize.c - the verb `tokenize`: documents in, llm.c token shards out, a part of them held out for validation.
+ *
+ * Documents are read twice where some are held out: to count them, and to write them. Every n-th is held out whole; of fewer
+ * than n the last part of the text, from a line on. Memory is constant. Pipes are first copied beside the output. Everything
+ * is written into out/tokenize.tmp and moved to its place once all of it is there: a run that fails leaves an earlier run's
+ * shards as they were, and one that succeeds leaves none of them.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/io.h"
+#include "data/documents.h"
+#include "data/encoder.h"
+#include "data/shard.h"
+#include "data/tokens_json.h"
+#include "run/verbs/arguments.h"
+#include "run/verbs/verbs.h"
+
+#define SHARD_NAME "%s_%06lld.bin"
+
+enum { MAX_SHARDS = 1000000, NAME_ROOM = 64 };
+
+typedef enum { EOT_FIRST, EOT_LAST, EOT_NONE } Eot; /* where a document has its <|endoftext|> */
+
+typedef struct {
+    char        out[PATH_MAX - 2 * NAME_ROOM], tmp[PATH_MAX - NAME_ROOM]; /* tmp = out/tokenize.tmp */
+    size_t      there;          /* bytes of out that name a folder of before */
+    double      val;
+    int64_t     shard_tokens;
+    char      **name;           /* owned [names]: of the inputs; each borrowed */
+    int         names;
+    const char *field;          /* NULL: not given */
+    const char *tokenizer_path; /* NULL: bytes */
+    Tokenizer   tokenizer;
+    Eot         eot;
+    Documents  *documents;      /* owned */
+} Job;
+
+/* The shards of a split, as they fill. */
+typedef struct {
+    const Job   *job;
+    const char  *split;
+    ShardWriter *writer;
+    int64_t      files, tokens, in_shard, bytes;
+} Shards;
+
+/* Cuts a path's last part off; returns the new length. */
+static size_t cut_last(char *path) {
+    size_t length = strlen(path);
+    while (length > 0 && path[length - 1] != '/') length--;
+    while (length > 0 && path[length - 1] == '/') length--;
+    path[length] = 0;
+    return length;
+}
+
+/* The length of the part of out= that is there. */
+static size_t length_there(const Job *job) {
+    char   path[PATH_MAX];
+    size_t length = (size_t)snprintf(path, sizeof path, "%s", job->out);
+    while (length > 0 && access(path, F_OK) != 0) length = cut_last(path);
+    return length;
+}
+
+/* Removes the folders that this verb has made, while they are empty. */
+static void remove_made(const Job *job) {
+    char   path[PATH_MAX];
+    size_t length = (size_t)snprintf(path, sizeof path, "%s", job->out);
+    while (length > job->there && rmdir(path) == 0) length = cut_last(path);
+}
+
+/* Ends the verb; nothing half-written stays. */
+NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+NORETURN static void give_up(const Job *job, int exit_code, const char *fmt, ...) {
+    char    text[PATH_MAX + 512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    io_remove_tree(job->tmp);
+    remove_made(job);
+    fail(exit_code, "tokenize: %s", text);
+}
+
+enum { OUT, TOKENIZER, FIELD, VAL, END_OF_TEXT, SHARD_TOKENS };
+const VerbKey TOKENIZE_KEYS[] = {
+    [OUT] = {"out", "datasets/my", NULL, "where the shards go; made if need be"},
+    [TOKENIZER] = {"tokenizer", "datasets/bpe", "bytes",
+     "tokenizer.json, vocab.json with merges.txt, or their folder; NAME.tiktoken; without it each byte is a token "
+     "(model.vocab_size 256). out gets a copy, and training finds it there"},
+    [FIELD] = {"field", "body", "text", "where JSON Lines and parquet have their text"},
+    [VAL] = {"val", "0.05", "0.01",
+     "the part for validation, from 0 to below 1: whole documents, or the end of a single one; 0 writes no val shards"},
+    [END_OF_TEXT] = {"eot", "last", "first", "<|endoftext|> stands before each document (first), after it (last), or nowhere (none)"},
+    [SHARD_TOKENS] = {"shard_tokens", "10000000", "100000000", "tokens of a file"},
+    {.name = NULL},
+};
+
+static void take_folder(Job *job, const char *name) {
+    size_t length = strlen(name);
+    while (length > 1 && name[length - 1] == '/') length--;
+    if (length >= sizeof job->out) fail(EXIT_CONFIG, "tokenize: the name of out= is too long");
+    snprintf(job->out, sizeof job->out, "%.*s", (int)length, name);
+    snprintf(job->tmp, sizeof job->tmp, "%s/tokenize.tmp", job->out);
+}
+
+static void take_argument(Job *job, char *word) {
+    static const char *const PLACES[] = {[EOT_FIRST] = "first", [EOT_LAST] = "last", [EOT_NONE] = "none", NULL};
+    VerbArgument a = verb_argument("tokenize", word);
+    switch (a.row) {
+        case OUT: take_folder(job, verb_text(&a)); break;
+        case TOKENIZER: job->tokenizer_path = verb_text(&a); break;
+        case FIELD: job->field = verb_text(&a); break;
+        case VAL: job->val = verb_number(&a, 0, 0.999); break;
+        case END_OF_TEXT: job->eot = (Eot)verb_choice(&a, PLACES); break;
+        case SHARD_TOKENS: job->shard_tokens = verb_count(&a, 1, INT32_MAX); break;
+        default: job->name[job->names++] = word;
+    }
+}
+
+static Job parse_arguments(int argc, char **argv) {
+    Job job = {.val = 0.01, .shard_tokens = 100000000};
+    job.name = calloc((size_t)argc, sizeof *job.name);
+    if (!job.name) fail(EXIT_MEMORY, "tokenize: no memory for the names of the inputs");
+    for (int i = 1; i < argc; i++) take_argument(&job, argv[i]);
+    if (job.names == 0) verb_misused("tokenize", "no text to read");
+    if (!job.out[0]) verb_misused("tokenize", "out=FOLDER is missing");
+    job.tokenizer = job.tokenizer_path ? tokenizer_create(job.tokenizer_path, BPE_MOST_IDS) : tokenizer_create("", 256);
+    if (job.tokenizer.kind == TOKENIZER_BPE && job.eot != EOT_NONE && job.tokenizer.file.end_of_text < 0)
+        fail(EXIT_CONFIG, "tokenize: %s has no <|endoftext|> to put between texts: eot=none", job.tokenizer_path);
+    return job;
+}
+
+/* Ids beside a tokenizer that is not theirs would be read as other text, without a word. */
+static void refuse_other_tokenizer(const Job *job) {
+    char shard[PATH_MAX], beside[PATH_MAX];
+    snprintf(shard, sizeof shard, "%s/" SHARD_NAME, job->out, "train", 0ll);
+    if (!tokenizer_beside(shard, beside, sizeof beside)) return;
+    Tokenizer there = tokenizer_create(beside, BPE_MOST_IDS);
+    if (tokenizer_difference(&there, &job->tokenizer) >= 0)
+        fail(EXIT_CONFIG, "tokenize: %s is not the tokenizer asked for: tokenizer=%s, another out=, or move that file away", beside, job->out);
+    tokenizer_destroy(&there);
+}
+
+static const char *first_input(const Job *job) { return documents_input_name(job->name[0]); }
+
+/* Looks at every input before anything is written; then pipes are copied. */
+static void find_documents(Job *job) {
+    char fault[DOCUMENT_FAULT_CHARS];
+    int  exit_code = documents_find(&job->documents, job->name, job->names, job->field, !job->tokenizer_path, fault);
+    if (exit_code) fail(exit_code, "tokenize: %s", fault);
+    if (documents_are_empty(job->documents))
+        fail(EXIT_DATA, "tokenize: %s%s", first_input(job), job->names > 1 ? " and the other inputs are empty" : " is empty");
+    job->there = length_there(job);
+    int rc = io_mkdirs(job->out);
+    if (rc == 0) rc = io_remove_tree(job->tmp); /* of a run that was killed */
+    if (rc == 0) rc = io_mkdirs(job->tmp);
+    if (rc < 0) give_up(job, EXIT_IO, "cannot write into the folder %s: %s", job->out, strerror(-rc));
+    exit_code = documents_keep_pipes(job->documents, job->tmp, fault);
+    if (exit_code) give_up(job, exit_code, "%s", fault);
+}
+
+/* --- shards of an earlier run ------------------------------------------------------------------------------------- */
+
+/* The number in the name of a shard of the split; -1: the name is no such shard's. */
+static int64_t shard_number(const char *name, const char *split) {
+    char   again[PATH_MAX];
+    size_t length = strlen(split);
+    if (strncmp(name, split, length) != 0 || name[length] != '_') return -1;
+    long long number = strtoll(name + length + 1, NULL, 10);
+    snprintf(again, sizeof again, SHARD_NAME, split, number);
+    return strcmp(name, again) == 0 ? number : -1;
+}
+
+/* Whether the file is a shard of this verb, or empty. vocab_size: as the notes beside it say; bytes are looked at one by one. */
+static int is_own_shard(const char *path, int64_t vocab_size) {
+    uint8_t     start[SHARD_HEADER_BYTES];
+    char        fault[SHARD_FAULT_CHARS];
+    ShardHeader header;
+    int64_t     bytes = io_file_bytes(path);
+    if (bytes == 0) return 1;
+    int         fd = bytes < (int64_t)sizeof start ? -1 : io_open(path, IO_READ);
+    int         read = fd >= 0 && io_pread(fd, start, sizeof start, 0) == 0;
+    if (fd >= 0) io_close(fd);
+    if (!read || shard_parse_header(start, sizeof start, (uint64_t)bytes, &header, fault) < 0 ||
+        header.data_offset == 0 || (header.token_bytes != 2 && vocab_size == 256))
+        return 0;
+    if (vocab_size != 256) return 1;
+    Shard shard = shard_open(path);
+    int   is_bytes = shard_find_foreign(&shard, 256) < 0;
+    shard_close(&shard);
+    return is_bytes;
+}
+
+/* Refuses a shard's name on another's file: the verb replaces or removes only its own. Returns their number. */
+static int64_t refuse_others_files(const Job *job) {
+    int64_t        count = 0;
+    struct dirent *entry;
+    DIR           *folder = opendir(job->out);
+    if (!folder && (errno == ENOENT || errno == ENOTDIR)) return 0; /* made, or refused, later */
+    if (!folder)
+        fail(errno == ENOMEM ? EXIT_MEMORY : EXIT_IO, "tokenize: cannot read the folder %s: %s", job->out,
+             strerror(errno));
+    while ((entry = readdir(folder))) {
+        char path[PATH_MAX];
+        if (shard_number(entry->d_name, "train") < 0 && shard_number(entry->d_name, "val") < 0) continue;
+        snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
+        int64_t vocab_size = tokens_json_vocab_size(path);
+        if (!is_own_shard(path, vocab_size > 0 ? vocab_size : 256))
+            fail(EXIT_CONFIG,
+                 "tokenize: %s is in the way: it is no whole shard of text as tokenize writes them; move it away, or take another out=",
+                 path);
+        count++;
+    }
+    closedir(folder);
+    return count;
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+NORETURN static void cannot_write(Shards *s, int error) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
+    if (s->writer) shard_writer_destroy(s->writer);
+    give_up(s->job, EXIT_IO, "cannot write %s: %s", path, strerror(-error));
+}
+
+static void finish_shard(Shards *s) {
+    ShardWriter *w = s->writer;
+    s->writer = NULL; /* finish frees it */
+    int rc = w ? shard_writer_finish(w) : 0;
+    if (rc < 0) cannot_write(s, rc);
+    s->files += w != NULL;
+    s->in_shard = 0;
+}
+
+static int64_t vocab_size_of(const Tokenizer *t) { return t->kind == TOKENIZER_BPE ? bpe_ids(t->file.bpe) : t->vocab_size; }
+
+static void put_ids(void *with, const int32_t *ids, int64_t count) {
+    Shards *s = (Shards *)with;
+    for (int64_t n; count > 0; ids += n, count -= n) {
+        char path[PATH_MAX];
+        int  rc = 0;
+        if (s->in_shard == s->job->shard_tokens) finish_shard(s);
+        if (s->files == MAX_SHARDS)
+            give_up(s->job, EXIT_CONFIG, "shard_tokens=%lld makes over %d files; give a larger one",
+                    (long long)s->job->shard_tokens, MAX_SHARDS);
+        snprintf(path, sizeof path, "%s/" SHARD_NAME, s->job->tmp, s->split, (long long)s->files);
+        if (!s->writer) rc = shard_writer_create(&s->writer, path, vocab_size_of(&s->job->tokenizer));
+        n = s->job->shard_tokens - s->in_shard < count ? s->job->shard_tokens - s->in_shard : count;
+        if (rc == 0) rc = shard_writer_put(s->writer, ids, n);
+        if (rc < 0) cannot_write(s, rc);
+        s->in_shard += n, s->tokens += n;
+    }
+}
+
+static void put_eot(Shards *s, Eot where) {
+    if (s->job->tokenizer.kind == TOKENIZER_BPE && s->job->eot == where) put_ids(s, &s->job->tokenizer.file.end_of_text, 1);
+}
+
+/* What is held out: document i of n where a share of them falls on it, or all text from a byte on. */
+typedef struct { int64_t documents, count, first_byte; } HeldOut;
+
+/* The documents on their way into the shards of the two splits. */
+typedef struct {
+    Shards  train, val, *now;
+    HeldOut held;
+    Encoder encoder;
+    int64_t document, bytes; /* begun and read so far */
+    int     is_row;
+    char    last;            /* byte read; '\n' before the first */
+} Writer;
+
+static void put_encoded(void *writer, const int32_t *ids, int64_t count) { put_ids(((Writer *)writer)->now, ids, count); }
+
+static void put_text(Writer *w, const char *text, size_t bytes) {
+    if (bytes == 0) return;
+    encoder_put(&w->encoder, text, bytes);
+    w->now->bytes += (int64_t)bytes, w->bytes += (int64_t)bytes;
+    w->last = text[bytes - 1];
+}
+
+static int is_held(const HeldOut *h, int64_t document) {
+    return h->count > 0 && (document + 1) * h->count / h->documents > document * h->count / h->documents;
+}
+
+static void begin_document(void *writer, int is_row) {
+    Writer *w = (Writer *)writer;
+    w->now = is_held(&w->held, w->document++) || w->bytes >= w->held.first_byte ? &w->val : &w->train;
+    w->is_row = is_row, w->last = '\n';
+    put_eot(w->now, EOT_FIRST);
+}
+
+/* Where the held-out text begins within these bytes of a document: at a byte; of tokens behind a line. -1: not here. */
+static int64_t cut_in(const Writer *w, const char *text, size_t bytes) {
+    int64_t from = w->held.first_byte - w->bytes;
+    if (w->now == &w->val || from >= (int64_t)bytes) return -1;
+    if (from < 0) from = 0;
+    if (w->train.job->tokenizer.kind == TOKENIZER_BYTES) {
+        while (from < (int64_t)bytes && (text[from] & 0xC0) == 0x80) from++; /* characters stay whole */
+        return from < (int64_t)bytes ? from : -1;
+    }
+    if ((from > 0 ? text[from - 1] : w->last) == '\n') return from;
+    const char *newline = (const char *)memchr(text + from, '\n', bytes - (size_t)from);
+    return newline ? newline + 1 - text : -1;
+}
+
+static void take_text(void *writer, const char *text, size_t bytes) {
+    Writer *w = (Writer *)writer;
+    int64_t cut = cut_in(w, text, bytes);
+    if (cut >= 0) {
+        put_text(w, text, (size_t)cut);
+        encoder_end(&w->encoder);
+        w->now = &w->val;
+        text += cut, bytes -= (size_t)cut;
+    }
+    put_text(w, text, bytes);
+}
+
+/* Bytes have no token between rows: a newline ends one. */
+static void end_document(void *writer) {
+    Writer *w = (Writer *)writer;
+    if (w->is_row && w->last != '\n' && w->now->job->tokenizer.kind == TOKENIZER_BYTES) encoder_put(&w->encoder, "\n", 1);
+    encoder_end(&w->encoder);
+    put_eot(w->now, EOT_LAST);
+}
+
+static HeldOut choose_held(const Job *job) {
+    char    fault[DOCUMENT_FAULT_CHARS];
+    int64_t documents, bytes;
+    if (job->val == 0) return (HeldOut){.first_byte = INT64_MAX};
+    int exit_code = documents_measure(job->documents, &documents, &bytes, fault);
+    if (exit_code) give_up(job, exit_code, "%s", fault);
+    if (bytes == 0) return (HeldOut){.first_byte = INT64_MAX};
+    HeldOut held = {documents, (int64_t)(job->val * (double)documents), INT64_MAX};
+    if (held.count == 0 && documents > 1 && documents_have_rows(job->documents)) held.count = 1; /* rows stay whole */
+    if (held.count > 0) return held;
+    int64_t held_bytes = (int64_t)(job->val * (double)bytes);
+    if (held_bytes == 0)
+        give_up(job, EXIT_DATA, "%lld bytes of text are too few to hold out val=%g of them; give more text or val=0",
+                (long long)bytes, job->val);
+    held.first_byte = bytes - held_bytes;
+    return held;
+}
+
+/* Writes all shards; returns the bytes that are no UTF-8. */
+static int64_t write_shards(const Job *job, Shards *train, Shards *val) {
+    char   fault[DOCUMENT_FAULT_CHARS];
+    Writer w = {.train = {.job = job, .split = "train"}, .val = {.job = job, .split = "val"}, .held = choose_held(job)};
+    w.encoder = (Encoder){.tokenizer = &job->tokenizer, .sink = put_encoded, .with = &w};
+    int exit_code = documents_read(job->documents, (DocumentSink){begin_document, take_text, end_document, &w}, fault);
+    if (exit_code) give_up(job, exit_code, "%s", fault);
+    if (w.bytes == 0) give_up(job, EXIT_DATA, "%s%s", first_input(job), job->names > 1 ? " and the other inputs hold no text" : " holds no text");
+    finish_shard(&w.train), finish_shard(&w.val);
+    if (job->val > 0 && w.val.tokens == 0)
+        give_up(job, EXIT_DATA,
+                "no line begins in the last part of the text, val=%g, so nothing can be held out; give more text or val=0",
+                job->val);
+    encoder_free(&w.encoder);
+    *train = w.train, *val = w.val;
+    return w.encoder.invalid;
+}
+
+/* Copies a file into the folder of the shards, under that name. */
+static void copy_beside(const Job *job, const char *from, const char *name) {
+    char    to[PATH_MAX], *text = NULL;
+    int64_t bytes = io_read_file(from, 1 << 28, &text);
+    snprintf(to, sizeof to, "%s/%s", job->out, name);
+    int rc = bytes < 0 ? (int)bytes : io_replace_file(to, text, (size_t)bytes);
+    free(text);
+    if (rc < 0) give_up(job, EXIT_IO, "cannot copy %s to %s: %s", from, to, strerror(-rc));
+}
+
+/* Copies the files of the tokenizer, under the names by which they will be found beside the shards. */
+static void copy_tokenizer(const Job *job) {
+    static const char *const FILES[] = {"vocab.json", "merges.txt", "tokenizer.json"};
+    const char *path = job->tokenizer_path, *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
+    struct stat st;
+    int         is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode), is_pair = strcmp(base, FILES[0]) == 0 || strcmp(base, FILES[1]) == 0;
+    if (!is_folder && !is_pair) {
+        copy_beside(job, path, dot && strcmp(dot, ".tiktoken") == 0 ? base : FILES[2]);
+        return;
+    }
+    for (int i = 0; i < (is_folder ? 3 : 2); i++) {
+        char from[PATH_MAX];
+        snprintf(from, sizeof from, "%.*s/%s", is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 1,
+                 is_folder || slash ? path : ".", FILES[i]);
+        if (access(from, F_OK) == 0) copy_beside(job, from, FILES[i]);
+    }
+}
+
+/* Copies the tokenizer's files, and notes what the shards hold. */
+static void write_notes(const Job *job, const Shards *train, const Shards *val) {
+    char    text[1024], path[PATH_MAX];
+    int64_t tokens = train->tokens + val->tokens, bytes = train->bytes + val->bytes;
+    if (job->tokenizer_path) copy_tokenizer(job);
+    if (job->tokenizer.kind == TOKENIZER_BYTES) bytes = tokens; /* newlines between rows among them */
+    snprintf(path, sizeof path, "%s/tokens.json", job->out);
+    snprintf(text, sizeof text,
+             "{\"vocab_size\": %lld, \"train_tokens\": %lld, \"val_tokens\": %lld, \"bytes\": %lld, \"bytes_per_token\": %.6f}\n",
+             (long long)vocab_size_of(&job->tokenizer), (long long)train->tokens, (long long)val->tokens,
+             (long long)bytes, (double)bytes / (tokens > 0 ? (double)tokens : 1));
+    int rc = io_replace_file(path, text, strlen(text));
+    if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", path, strerror(-rc));
+}
+
+static void move_into_place(const Job *job, const char *split, int64_t files) {
+    for (int64_t i = 0; i < files; i++) {
+        char from[PATH_MAX], to[PATH_MAX];
+        snprintf(from, sizeof from, "%s/" SHARD_NAME, job->tmp, split, (long long)i);
+        snprintf(to, sizeof to, "%s/" SHARD_NAME, job->out, split, (long long)i);
+        int rc = io_rename(from, to);
+        if (rc < 0) give_up(job, EXIT_IO, "cannot write %s: %s", to, strerror(-rc));
+    }
+}
+
+/* Removes the shards that an earlier run has left beyond ours: a glob over the folder must find this run's and no
+ * others. */
+static int64_t remove_stale(const Job *job, int64_t train_files, int64_t val_files) {
+    int64_t        removed = 0;
+    struct dirent *entry;
+    DIR           *folder = opendir(job->out);
+    if (!folder) give_up(job, EXIT_IO, "cannot read the folder %s: %s", job->out, strerror(errno));
+    while ((entry = readdir(folder))) {
+        if (shard_number(entry->d_name, "train") < train_files && shard_number(entry->d_name, "val") < val_files) continue;
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s/%.63s", job->out, entry->d_name);
+        int rc = io_unlink(path);
+        if (rc < 0) give_up(job, EXIT_IO, "cannot remove %s, left by an earlier run: %s", path, strerror(-rc));
+        removed++;
+    }
+    closedir(folder);
+    return removed;
+}
+
+static void print_split(const Job *job, const char *split, int64_t tokens, int64_t files) {
+    if (files == 1) printf("  %-5s %12lld tokens  %s/" SHARD_NAME "\n", split, (long long)tokens, job->out, split, 0ll);
+    if (files > 1)
+        printf("  %-5s %12lld tokens  %s/%s_*.bin, %lld files\n", split, (long long)tokens, job->out, split,
+               (long long)files);
+}
+
+int verb_tokenize(int argc, char **argv) {
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit then comes back as an error to report */
+    Job     job = parse_arguments(argc, argv);
+    Shards  trained, held;
+    int64_t earlier = refuse_others_files(&job);
+    refuse_other_tokenizer(&job);
+    find_documents(&job);
+    int64_t invalid = write_shards(&job, &trained, &held), total = trained.bytes + held.bytes;
+    write_notes(&job, &trained, &held); /* no shard is there without them */
+    move_into_place(&job, "train", trained.files);
+    move_into_place(&job, "val", held.files);
+    int64_t removed = remove_stale(&job, trained.files, held.files);
+    io_remove_tree(job.tmp);
+    io_fsync_dir(job.out);
+
+    if (job.tokenizer.kind == TOKENIZER_BYTES)
+        printf("tokenize: %lld bytes of text, one token per byte (model.vocab_size 256)\n", (long long)total);
+    else
+        printf("tokenize: %lld bytes of text, %.3f a token, ids from 0 to %lld\n", (long long)total,
+               (double)total / (double)(trained.tokens + held.tokens), (long long)vocab_size_of(&job.tokenizer) - 1);
+    print_split(&job, "train", trained.tokens, trained.files);
+    print_split(&job, "val", held.tokens, held.files);
+    if (earlier)
+        printf("  replaced %lld shard%s of an earlier run in %s", (long long)(earlier - removed),
+               earlier - removed == 1 ? "" : "s", job.out);
+    if (earlier) printf(removed ? ", removed %lld\n" : "\n", (long long)removed);
+    if (invalid) printf("  %lld bytes are no UTF-8; they were kept as they are\n", (long long)invalid);
+    documents_free(job.documents);
+    tokenizer_destroy(&job.tokenizer);
+    free(job.name);
+    return EXIT_DONE;
+}

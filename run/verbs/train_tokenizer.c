@@ -1,0 +1,159 @@
+/* train_tokenizer.c - the verb `train-tokenizer`: a byte-pair vocabulary learnt from text, as the tokenizer.json that `tokenize`,
+ * training and Hugging Face tokenizers read. The same texts, in the same order, give the same file.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/io.h"
+#include "data/bpe_train.h"
+#include "data/documents.h"
+#include "data/encoder.h"
+#include "data/tokenizer_json.h"
+#include "run/verbs/arguments.h"
+#include "run/verbs/verbs.h"
+
+
+enum { LEAST_IDS = 257 /* the bytes and <|endoftext|> */, MOST_IDS = 1 << 20, LEAST_MEMORY = 1000000 };
+enum { COUNTED_PART = 8 /* of the memory: the rest is for pairs */ };
+static const char END_OF_TEXT[] = "<|endoftext|>";
+
+typedef struct {
+    const char *out, *pattern; /* a name of split_named, or a regular expression */
+    const char *field;         /* of JSON Lines and parquet; NULL: not given */
+    int32_t     vocab_size;
+    double      memory_bytes;
+    char      **text;          /* borrowed, of argv */
+    int         texts;
+} Asked;
+
+enum { OUT, VOCAB_SIZE, FIELD, PATTERN, MEMORY };
+const VerbKey TRAIN_TOKENIZER_KEYS[] = {
+    [OUT] = {"out", "datasets/bpe", NULL, "the folder of tokenizer.json; made if need be"},
+    [VOCAB_SIZE] = {"vocab_size", "8000", NULL,
+     "ids in all: the bytes, the merges and <|endoftext|>; 8000 for a small text, 50304 for a large one"},
+    [FIELD] = {"field", "body", "text", "where JSON Lines and parquet have their text"},
+    [PATTERN] = {"pattern", "cl100k_base", "gpt2",
+     "where words begin: gpt2, cl100k_base, o200k_base, llama3, qwen, or a regular expression"},
+    [MEMORY] = {"memory", "8GiB", "2GiB", "for counting words; rare ones that do not fit are left out"},
+    {.name = NULL},
+};
+
+static void take_argument(Asked *asked, char *word) {
+    VerbArgument a = verb_argument("train-tokenizer", word);
+    switch (a.row) {
+        case OUT: asked->out = verb_text(&a); break;
+        case VOCAB_SIZE: asked->vocab_size = (int32_t)verb_count(&a, LEAST_IDS, MOST_IDS); break;
+        case FIELD: asked->field = verb_text(&a); break;
+        case PATTERN: asked->pattern = verb_text(&a); break;
+        case MEMORY: asked->memory_bytes = (double)verb_size(&a, LEAST_MEMORY); break;
+        default: asked->text[asked->texts++] = word;
+    }
+}
+
+static Asked take_arguments(int argc, char **argv) {
+    Asked a = {.pattern = "gpt2", .memory_bytes = 2.0 * 1073741824.0, .text = argv + 1};
+    for (int i = 1; i < argc; i++) take_argument(&a, argv[i]);
+    if (a.texts == 0) verb_misused("train-tokenizer", "no text to read");
+    if (!a.out) verb_misused("train-tokenizer", "out=FOLDER is missing");
+    if (!a.vocab_size)
+        verb_misused("train-tokenizer", "vocab_size=N is missing, 8000 for a small text, 50304 for a large one");
+    return a;
+}
+
+/* --- counting ----------------------------------------------------------------------------------------------------- */
+
+typedef struct { Split *split; BpeTrainer *trainer; Cutter cutter; int64_t bytes; } Counting;
+
+static void count_word(void *with, const char *word, size_t bytes) { bpe_trainer_add((BpeTrainer *)with, word, bytes); }
+static void count_part(void *with, const char *text, size_t bytes) {
+    Counting *c = (Counting *)with;
+    split_text(c->split, text, bytes, count_word, c->trainer);
+}
+
+static void begin_document(void *with, int is_row) { (void)with, (void)is_row; }
+static void take_text(void *with, const char *text, size_t bytes) {
+    Counting *c = (Counting *)with;
+    c->bytes += (int64_t)bytes;
+    cutter_put(&c->cutter, text, bytes);
+}
+static void end_document(void *with) { cutter_end(&((Counting *)with)->cutter); }
+
+static void count_texts(const Asked *a, Counting *c) {
+    char       fault[DOCUMENT_FAULT_CHARS];
+    Documents *documents;
+    int        exit_code = documents_find(&documents, a->text, a->texts, a->field, 0, fault);
+    c->cutter.sink = count_part, c->cutter.with = c;
+    if (exit_code == 0) exit_code = documents_read(documents, (DocumentSink){begin_document, take_text, end_document, c}, fault);
+    if (exit_code) fail(exit_code, "train-tokenizer: %s", fault);
+    if (c->bytes == 0)
+        fail(EXIT_DATA, "train-tokenizer: %s%s", documents_input_name(a->text[0]),
+             a->texts > 1 ? " and the other texts are empty" : " is empty");
+    cutter_free(&c->cutter);
+    documents_free(documents);
+}
+
+/* --- the file ----------------------------------------------------------------------------------------------------- */
+
+/* Ids 0 to 255 are the bytes, then the merges, then the end of a text. */
+static char *vocabulary_json(const char *pattern, const int32_t *left, const int32_t *right, int32_t merges, size_t *bytes) {
+    Bpe   *b = bpe_create();
+    size_t room = 256;
+    char  *token = (char *)malloc(room);
+    for (int byte = 0; byte < 256; byte++) bpe_add(b, byte, &(char){(char)byte}, 1);
+    for (int32_t i = 0; token && i < merges; i++) {
+        size_t      first, second;
+        const char *text;
+        bpe_bytes(b, left[i], &first), bpe_bytes(b, right[i], &second);
+        if (first + second > room) {
+            free(token);
+            token = (char *)malloc(room = 2 * (first + second));
+            if (!token) break;
+        }
+        text = bpe_bytes(b, left[i], &first), memcpy(token, text, first);
+        text = bpe_bytes(b, right[i], &second), memcpy(token + first, text, second);
+        CHECK(bpe_add(b, 256 + i, token, first + second), "merge %d makes a token that is there", i);
+        bpe_add_merge(b, left[i], right[i], i, 256 + i);
+    }
+    if (!token) fail(EXIT_MEMORY, "no memory for a tokenizer");
+    bpe_add_special(b, 256 + merges, END_OF_TEXT, sizeof END_OF_TEXT - 1);
+    char *json = tokenizer_json_of(b, pattern, bytes);
+    bpe_destroy(b);
+    free(token);
+    return json;
+}
+
+int verb_train_tokenizer(int argc, char **argv) {
+    Asked       a = take_arguments(argc, argv);
+    const char *pattern = split_named(a.pattern) ? split_named(a.pattern) : a.pattern;
+    char        fault[SPLIT_FAULT_CHARS], path[4200];
+    Counting    counting = {.trainer = bpe_trainer_create((size_t)(a.memory_bytes / COUNTED_PART))};
+    size_t      json_bytes;
+    if (!split_create(&counting.split, &pattern, 1, fault)) fail(EXIT_CONFIG, "train-tokenizer: pattern=%s: %s", a.pattern, fault);
+    count_texts(&a, &counting);
+
+    int32_t  most = a.vocab_size - 257;
+    int32_t *left = (int32_t *)malloc(2 * sizeof *left * (size_t)(most + 1));
+    if (!left) fail(EXIT_MEMORY, "no memory for a vocabulary of %d", a.vocab_size);
+    int32_t *right = left + most + 1;
+    int32_t merges = bpe_trainer_learn(counting.trainer, most, left, right);
+    char   *json = vocabulary_json(pattern, left, right, merges, &json_bytes);
+    int     rc = io_mkdirs(a.out);
+    snprintf(path, sizeof path, "%s/tokenizer.json", a.out);
+    if (rc == 0) rc = io_replace_file(path, json, json_bytes);
+    if (rc < 0) fail(EXIT_IO, "train-tokenizer: cannot write %s: %s", path, strerror(-rc));
+
+    printf("train-tokenizer: %lld bytes of text, a vocabulary of %d: the bytes, %d merges, %s\n", (long long)counting.bytes,
+           257 + merges, merges, END_OF_TEXT);
+    if (merges < most) printf("  no other two neighbours are there twice: vocab_size=%d takes more text\n", a.vocab_size);
+    if (bpe_trainer_forgotten(counting.trainer))
+        printf("  %lld rare words did not fit in memory and were left out; memory=%gGiB has room for more\n",
+               (long long)bpe_trainer_forgotten(counting.trainer), 2.0 * a.memory_bytes / 1073741824.0);
+    printf("  %s; next: ./train_gpt tokenize TEXT out=FOLDER tokenizer=%s, and model.vocab_size=%d\n", path, a.out,
+           (257 + merges + 63) / 64 * 64);
+    free(json), free(left);
+    split_destroy(counting.split);
+    bpe_trainer_destroy(counting.trainer);
+    return EXIT_DONE;
+}

@@ -1,0 +1,275 @@
+/* watch.c - `train_gpt watch RUN... [once=true]`: runs in the terminal, redrawn from their files every two seconds, on
+ * any machine that sees the folders. A block a run: its state, its newest numbers, its losses as a curve of braille
+ * dots. */
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/terminal.h"
+#include "run/log/progress.h"
+#include "run/verbs/arguments.h"
+#include "run/verbs/verbs.h"
+#include "run/verbs/watch_run.h"
+
+enum { ONCE };
+const VerbKey WATCH_KEYS[] = {
+    [ONCE] = {"once", "true", "false", "print once and end, as it does where there is no terminal"},
+    {.name = NULL},
+};
+
+enum {
+    MOST_RUNS = 64,
+    LEAST_COLUMNS = 30,
+    MOST_COLUMNS = 100,
+    MARGIN = 8 /* of the curve: its greatest and least value */
+};
+enum { LINE_BYTES = 1024, MOST_ROWS = 6, ROWS_ONCE = 4, PAUSE_S = 2 };
+
+typedef struct {
+    int columns, rows, colour;
+} Screen; /* rows: of a curve */
+
+/* --- words -------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *word, *colour;
+} STATES[] = {
+    [WATCH_EMPTY] = {"no step yet", "2"}, [WATCH_STARTING] = {"starting", "32"},
+    [WATCH_RUNNING] = {"running", "32"},  [WATCH_STOPPED] = {"stopped", "33"},
+    [WATCH_DONE] = {"done", "2"},         [WATCH_LOST] = {"ended without a word", "31"},
+};
+
+static const char *colour(const Screen *s, const char *code, char out[16]) {
+    if (!s->colour) return "";
+    snprintf(out, 16, "\033[%sm", code);
+    return out;
+}
+
+/* The characters of a text, as columns of a terminal: names of folders are taken as one column each. */
+static int width(const char *text) {
+    int columns = 0;
+    for (; *text; text++) columns += ((unsigned char)*text & 0xc0) != 0x80;
+    return columns;
+}
+
+/* As much of a text as fits. */
+static void put_fitting(FILE *out, const char *text, int columns) {
+    for (; *text; text++) {
+        int is_start = ((unsigned char)*text & 0xc0) != 0x80;
+        if (is_start && columns-- == 0) return;
+        fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, out);
+    }
+}
+
+/* The state and the step, in as many words as leave the name `least` columns. */
+static void describe(char out[160], const Screen *s, const WatchRun *w, int least) {
+    const char *state = STATES[w->state].word;
+    long long   step = (long long)w->last.step, steps = (long long)w->steps;
+    int         room = s->columns - least - 2;
+    snprintf(out, 160, "%s", state);
+    if (step < 0) return;
+    if (steps > 0)
+        snprintf(out, 160, "%s · step %lld/%lld · %.0f %%", state, step, steps,
+                 floor(100.0 * (double)step / (double)steps));
+    if (steps > 0 && width(out) > room) snprintf(out, 160, "%s · step %lld/%lld", state, step, steps);
+    if (steps == 0 || width(out) > room) snprintf(out, 160, "%s · step %lld", state, step);
+    if (width(out) > room) snprintf(out, 160, "%s", state);
+}
+
+/* first-try                                   running · step 210/400 · 52 % */
+static void put_head(FILE *out, const Screen *s, const WatchRun *w) {
+    enum { WANTED_NAME = 12 };
+    char right[160], on[16], off[16];
+    int  all = width(w->name);
+    describe(right, s, w, all < WANTED_NAME ? all : WANTED_NAME);
+    int room = s->columns - width(right) - 2, name = all < room ? all : room;
+    fputs(colour(s, "1", on), out);
+    put_fitting(out, w->name, name);
+    fprintf(out, "%s%*s", colour(s, "0", off), s->columns - name - width(right), "");
+    fprintf(out, "%s%s%s\n", colour(s, STATES[w->state].colour, on), right, colour(s, "0", off));
+}
+
+/* Pieces of a line, as many as fit, two blanks between them. */
+static void put_pieces(FILE *out, const Screen *s, char piece[][64], int pieces) {
+    int used = 2;
+    fputs("  ", out);
+    for (int i = 0; i < pieces; i++) {
+        if (!piece[i][0]) continue;
+        int gap = used > 2 ? 3 : 0;
+        if (used + gap + width(piece[i]) > s->columns) break;
+        fprintf(out, "%*s%s", gap, "", piece[i]);
+        used += gap + width(piece[i]);
+    }
+    fputc('\n', out);
+}
+
+static void put_rate(char out[64], double value) {
+    const char *unit = value >= 1e6 ? "M" : value >= 1e4 ? "k" : "";
+    snprintf(out, 64, "%.3g%s tok/s", value / (*unit == 'M' ? 1e6 : *unit ? 1e3 : 1), unit);
+}
+
+static void put_numbers(FILE *out, const Screen *s, const WatchRun *w, double now) {
+    char   piece[6][64] = {{0}}, text[32];
+    double ms = watch_run_median_ms(w), quiet = now - w->last.time;
+    if (w->last.step < 0 && w->eval.step < 0) return;
+    if (w->last.step >= 0) snprintf(piece[0], 64, "loss %.4f", w->last.loss);
+    if (w->eval.step >= 0) snprintf(piece[1], 64, "val %.4f", w->eval.loss);
+    if (w->curve.evals && w->curve.best.step != w->eval.step)
+        snprintf(piece[2], 64, "best %.4f at %lld", w->curve.best.loss, (long long)w->curve.best.step);
+    else if (w->curve.evals > 1) snprintf(piece[2], 64, "best");
+    if (w->last.step >= 0 && isfinite(ms)) put_rate(piece[3], w->last.tokens_per_s * w->last.ms / ms);
+    if (w->state == WATCH_RUNNING && isfinite(ms) && w->steps > 0) {
+        progress_duration(text, (double)(w->steps - w->last.step) * ms);
+        snprintf(piece[4], 64, "ETA %s", text);
+    } else if (w->state != WATCH_RUNNING && isfinite(w->last.hours)) {
+        progress_duration(text, w->last.hours * 3.6e6);
+        snprintf(piece[4], 64, "trained %s", text);
+    }
+    if (isfinite(quiet) && quiet > 60 && quiet > 20e-3 * ms && w->state != WATCH_DONE) {
+        progress_duration(text, 1e3 * quiet);
+        snprintf(piece[5], 64, "last step %s ago", text);
+    }
+    put_pieces(out, s, piece, 6);
+}
+
+/* --- the curve ---------------------------------------------------------------------------------------------------- */
+
+/* The mean loss of column x of n; NaN: it has none. */
+static double mean_at(const Curve *c, int x, int n) {
+    int    first = (int)((int64_t)c->slots * x / n), end = (int)((int64_t)c->slots * (x + 1) / n);
+    double sum = 0, count = 0;
+    for (int i = first; i < (end > first ? end : first + 1) && i < c->slots; i++)
+        sum += c->slot[i].sum, count += (double)c->slot[i].finite;
+    return count > 0 ? sum / count : NAN;
+}
+
+/* The range of the columns after the first twentieth: there the loss falls too fast for few rows. */
+static int range_of(const double *value, int n, double *low, double *high) {
+    *low = INFINITY, *high = -INFINITY;
+    for (int x = n >= 20 ? n / 20 : 0; x < n; x++)
+        if (isfinite(value[x])) *low = fmin(*low, value[x]), *high = fmax(*high, value[x]);
+    if (!(*low <= *high)) return 0;
+    if (*high - *low < 1e-6 * fmax(1, fabs(*high))) *high = *low + 1e-6 * fmax(1, fabs(*high));
+    return 1;
+}
+
+/* Braille: a character is two columns of four dots. */
+static const unsigned char DOTS[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
+
+static void put_curve(FILE *out, const Screen *s, const Curve *c) {
+    enum { WIDEST = 2 * MOST_COLUMNS };
+    double        value[WIDEST], low, high;
+    unsigned char cell[MOST_ROWS][MOST_COLUMNS] = {{0}};
+    int           cells = s->columns - MARGIN - 2, n = 2 * cells, last = -1;
+    char          on[16], off[16];
+    if (s->rows == 0 || c->slots < 2) return;
+    for (int x = 0; x < n; x++) value[x] = mean_at(c, x, n);
+    if (!range_of(value, n, &low, &high)) return;
+    for (int x = 0; x < n; x++) {
+        int y = isfinite(value[x]) ? (int)lround((4 * s->rows - 1) * (high - value[x]) / (high - low)) : -1;
+        int above = y < 0; /* no loss, or one above the picture */
+        for (int at = last < 0 || above ? y
+                      : last < y        ? last + 1
+                      : last > y        ? last - 1
+                                        : y;
+             !above; at += at < y ? 1 : -1) {
+            cell[at / 4][x / 2] |= DOTS[at % 4][x % 2]; /* from the height of the dot before to its own */
+            if (at == y) break;
+        }
+        last = above ? -1 : y;
+    }
+    for (int row = 0; row < s->rows; row++) {
+        char label[32] = "";
+        if (row == 0) snprintf(label, sizeof label, fabs(high) < 1000 ? "%.3f" : "%.4g", high);
+        else if (row == s->rows - 1) snprintf(label, sizeof label, fabs(low) < 1000 ? "%.3f" : "%.4g", low);
+        fprintf(out, "%s%*s %s%s", colour(s, "2", on), MARGIN, label, colour(s, "0", off), colour(s, "36", on));
+        for (int x = 0; x < cells; x++) {
+            unsigned code = 0x2800u + cell[row][x]; /* as UTF-8 */
+            fputc(0xe0 | code >> 12, out), fputc(0x80 | (code >> 6 & 0x3f), out), fputc(0x80 | (code & 0x3f), out);
+        }
+        fprintf(out, "%s\n", colour(s, "0", off));
+    }
+}
+
+/* --- the screen --------------------------------------------------------------------------------------------------- */
+
+static double wall_time(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static Screen screen_now(int runs, int once) {
+    struct winsize size;
+    int            is_sized = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    Screen         s = {terminal_columns(stdout), ROWS_ONCE, terminal_has_colour(stdout)};
+    if (s.columns > MOST_COLUMNS) s.columns = MOST_COLUMNS;
+    if (s.columns < LEAST_COLUMNS) s.columns = LEAST_COLUMNS;
+    if (!once && is_sized && size.ws_row > 0) s.rows = (size.ws_row - 1) / runs - 3;
+    s.rows = s.rows < 2 ? 0 : s.rows > MOST_ROWS ? MOST_ROWS : s.rows;
+    return s;
+}
+
+static void put_blocks(FILE *out, const Screen *s, WatchRun *run, int runs) {
+    double now = wall_time();
+    for (int i = 0; i < runs; i++) {
+        watch_run_look(&run[i], now);
+        if (i > 0) fputc('\n', out);
+        put_head(out, s, &run[i]);
+        put_numbers(out, s, &run[i], now);
+        put_curve(out, s, &run[i].curve);
+    }
+}
+
+/* Each frame stands over the one before, on a screen of its own, until a signal asks for the end. */
+static void keep_watching(WatchRun *run, int runs) {
+    static const struct timespec PAUSE = {.tv_sec = PAUSE_S};
+    sigset_t                     ends;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGINT), sigaddset(&ends, SIGTERM), sigaddset(&ends, SIGHUP);
+    sigprocmask(SIG_BLOCK, &ends, NULL);
+    printf("\033[?1049h\033[?25l");
+    do {
+        Screen s = screen_now(runs, 0);
+        char  *text = NULL;
+        size_t bytes = 0;
+        FILE  *frame = open_memstream(&text, &bytes);
+        if (!frame) break;
+        put_blocks(frame, &s, run, runs);
+        fclose(frame);
+        printf("\033[H");
+        for (char *line = text, *end; line && (end = strchr(line, '\n')); line = end + 1)
+            printf("%.*s\033[K%s", (int)(end - line), line, end[1] ? "\r\n" : "");
+        printf("\033[J");
+        fflush(stdout);
+        free(text);
+    } while (sigtimedwait(&ends, NULL, &PAUSE) < 0 && !ferror(stdout));
+    printf("\033[?25h\033[?1049l");
+    fflush(stdout);
+}
+
+int verb_watch(int argc, char **argv) {
+    const char *dir[MOST_RUNS], *term = getenv("TERM");
+    int         runs = 0, once = !isatty(STDOUT_FILENO) || (term && strcmp(term, "dumb") == 0);
+    for (int i = 1; i < argc; i++) {
+        VerbArgument a = verb_argument("watch", argv[i]);
+        if (a.row == ONCE) once = verb_flag(&a) || once;
+        else if (runs == MOST_RUNS) fail(EXIT_CONFIG, "watch: more than %d runs", MOST_RUNS);
+        else dir[runs++] = argv[i];
+    }
+    if (runs == 0) verb_misused("watch", "no run");
+    WatchRun *run = (WatchRun *)malloc(sizeof *run * (size_t)runs);
+    if (!run) fail(EXIT_MEMORY, "watch: no memory for the curves of %d runs", runs);
+    for (int i = 0; i < runs; i++) watch_run_begin(&run[i], dir[i]);
+    if (!once) keep_watching(run, runs);
+    Screen s = screen_now(runs, 1);
+    put_blocks(stdout, &s, run, runs); /* the last frame stays */
+    free(run);
+    return EXIT_DONE;
+}

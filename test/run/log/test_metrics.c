@@ -1,0 +1,479 @@
+/* test_metrics.c - metrics.jsonl: exact lines, and a file that is right again after any kill and resume. */
+#include "core/error.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h> /* after error.h: its macro fail() would spoil ours */
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "core/io.h"
+#include "run/log/metrics.h"
+#include "test/run/lib/child.h"
+#include "test/run/lib/metrics_folder.h"
+
+static void write_text(const char *text, size_t bytes) {
+    int fd = io_open(path, IO_CREATE);
+    assert_true(fd >= 0);
+    assert_int_equal(io_write(fd, text, bytes), 0);
+    assert_int_equal(io_close(fd), 0);
+}
+
+static char *unbroken(int64_t steps) {
+    Metrics *m = metrics_open(dir, 0, about);
+    metrics_eval(m, 0, 5.6);
+    log_steps(m, 0, steps);
+    metrics_draw(m);
+    metrics_close(m);
+    return read_text(path);
+}
+
+static void lines_are_exact(void **state) {
+    (void)state;
+    Metrics *m = metrics_open(dir, 0, about);
+    metrics_eval(m, 0, 5.54517744);
+    metrics_train(m, &(StepMetrics){1,
+                                    12288,
+                                    5.5451774444795623,
+                                    4e-5,
+                                    1.0 / 3,
+                                    45123.456789,
+                                    0.6321,
+                                    272.25,
+                                    0.125,
+                                    0,
+                                    0,
+                                    {0},
+                                    0,
+                                    {0},
+                                    0.5,
+                                    0,
+                                    {.has = 0},
+                                    0,
+                                    {0}});
+    passed_s = 1800;
+    metrics_train(m, &(StepMetrics){2,
+                                    24576,
+                                    NAN,
+                                    1e-05,
+                                    INFINITY,
+                                    -INFINITY,
+                                    1e300,
+                                    1e-300,
+                                    -0.5,
+                                    123456789012.0,
+                                    WITH_REPLICA,
+                                    {0, 0, 0, 1.5, 0},
+                                    1,
+                                    {0, 0, INT64_MAX, 7, 0},
+                                    1,
+                                    6000000001,
+                                    {1u << GPU_POWER | 1u << GPU_MEMORY, {0, 312.5, 5368709121, 0}},
+                                    0,
+                                    {0}});
+    metrics_eval(m, 2, NAN);
+    char *text = read_text(path); /* each line is there as soon as it was logged */
+    assert_string_equal(text,
+        "{\"kind\":\"eval\",\"step\":0,\"loss\":5.54517744,\"bpb\":2,\"time\":1700000000.250}\n"
+        "{\"kind\":\"train\",\"step\":1,\"tokens\":12288,\"loss\":5.54517744,\"lr\":4e-05,\"grad_norm\":0.333333333,"
+        "\"tokens_per_s\":45123.4568,\"mfu\":0.6321,\"ms\":272.25,\"comm_ms\":0.125,\"comm_exposed_ms\":0,"
+        "\"time\":1700000000.250,\"hours\":0,\"epoch\":0.5}\n"
+        "{\"kind\":\"train\",\"step\":2,\"tokens\":24576,\"loss\":null,\"lr\":1e-05,\"grad_norm\":null,"
+        "\"tokens_per_s\":null,\"mfu\":1e+300,\"ms\":1e-300,\"comm_ms\":-0.5,\"comm_exposed_ms\":1.23456789e+11,\"replica_ms\":1.5,"
+        "\"sent\":{\"tensor\":0,\"context\":0,\"shard\":9223372036854775807,\"replica\":7,\"stage\":0},"
+        "\"time\":1700001800.250,\"hours\":0.5,\"epoch\":1,"
+        "\"memory_bytes\":6000000001,\"gpu_power_w\":312.5,\"gpu_memory_bytes\":5368709121}\n"
+        "{\"kind\":\"eval\",\"step\":2,\"loss\":null,\"bpb\":null,\"time\":1700001800.250}\n");
+    free(text);
+    char fault[METRICS_FAULT_BYTES];
+    assert_true(metrics_catch_up(m, fault) && fsync(metrics_fd(m)) == 0 && strstr(metrics_path(m), "metrics.jsonl"));
+    metrics_close(m);
+}
+
+static void a_new_run_starts_the_file_anew(void **state) {
+    (void)state;
+    free(unbroken(20));
+    metrics_close(metrics_open(dir, 0, about));
+    assert_int_equal(io_file_bytes(path), 0);
+}
+
+/* Killed at any byte after the lines of step 20: a resume at 20 and the same steps again leave the unbroken file. */
+static void any_kill_resumes_to_the_same_file(void **state) {
+    (void)state;
+    char  *whole = unbroken(30);
+    size_t bytes = strlen(whole), kept = (size_t)(strstr(whole, "{\"kind\":\"train\",\"step\":21,") - whole);
+    for (size_t cut = kept; cut <= bytes; cut++) {
+        write_text(whole, cut);
+        Metrics *m = metrics_open(dir, 20, about);
+        assert_int_equal(io_file_bytes(path), kept);
+        log_steps(m, 20, 30);
+        metrics_close(m);
+        char *text = read_text(path);
+        assert_string_equal(text, whole);
+        free(text);
+    }
+    free(whole);
+}
+
+static void a_hole_of_zero_bytes_is_cut(void **state) {
+    (void)state;
+    char *whole = unbroken(20);
+    char  hole[300] = {0};
+    hole[299] = '\n';
+    int fd = io_open(path, IO_APPEND);
+    assert_int_equal(io_write(fd, hole, sizeof hole), 0);
+    io_close(fd);
+    Metrics *m = metrics_open(dir, 25, about);
+    assert_int_equal(io_file_bytes(path), strlen(whole));
+    log_steps(m, 25, 26);
+    metrics_close(m);
+    free(whole);
+}
+
+static long peak_kib(void) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_maxrss;
+}
+
+/* A power loss may leave a large hole without a line's end: it is not read as a line. */
+static void a_large_hole_costs_no_memory(void **state) {
+    (void)state;
+    char *whole = unbroken(20);
+    long  before = peak_kib();
+    assert_int_equal(truncate(path, 64 << 20), 0);
+    assert_int_equal(metrics_lack_eval(dir, 20, LINE_EVAL), 0);
+    metrics_close(metrics_open(dir, 20, about));
+    assert_in_range(peak_kib() - before, 0, 8 << 10);
+    char *text = read_text(path);
+    assert_string_equal(text, whole);
+    free(text);
+    free(whole);
+}
+
+/* A line of ours but for blanks that make it longer than any. */
+static void a_longer_line_is_cut(void **state) {
+    (void)state;
+    char *whole = unbroken(20), line[2 * METRICS_LINE_BYTES];
+    int   fd = io_open(path, IO_APPEND),
+        n = snprintf(line, sizeof line, "{\"kind\":\"train\",\"step\":21,\"loss\":1,\"x\":\"%*s\"}\n", METRICS_LINE_BYTES, "");
+    assert_int_equal(io_write(fd, line, (size_t)n), 0);
+    io_close(fd);
+    metrics_close(metrics_open(dir, 25, about));
+    assert_int_equal(io_file_bytes(path), strlen(whole));
+    free(whole);
+}
+
+static void lines_out_of_order_are_cut(void **state) {
+    (void)state;
+    char *whole = unbroken(20), *line = strstr(whole, "{\"kind\":\"train\",\"step\":5,");
+    int   fd = io_open(path, IO_APPEND);
+    assert_int_equal(io_write(fd, line, (size_t)(strchr(line, '\n') + 1 - line)), 0);
+    io_close(fd);
+    metrics_close(metrics_open(dir, 20, about));
+    char *text = read_text(path);
+    assert_string_equal(text, whole);
+    free(text);
+    free(whole);
+}
+
+/* Foreign text between the lines costs none of them. */
+static void strange_lines_in_the_middle_stay(void **state) {
+    (void)state;
+    static const char *const strange[] = {"garbage\n", "\n", "{\"kind\":\"note\"}\n"};
+    char                    *whole = unbroken(20), *middle = strstr(whole, "{\"kind\":\"train\",\"step\":9,"), nulls[3000] = "";
+    nulls[2999] = '\n';
+    for (int i = 0; i < 4; i++) {
+        int fd = io_open(path, IO_CREATE);
+        assert_int_equal(io_write(fd, whole, (size_t)(middle - whole)), 0);
+        assert_int_equal(i < 3 ? io_write(fd, strange[i], strlen(strange[i])) : io_write(fd, nulls, sizeof nulls), 0);
+        assert_int_equal(io_write(fd, middle, strlen(middle)), 0);
+        io_close(fd);
+        metrics_close(metrics_open(dir, 20, about));
+        assert_int_equal(io_file_bytes(path), strlen(whole) + (i < 3 ? strlen(strange[i]) : sizeof nulls));
+        metrics_close(metrics_open(dir, 8, about)); /* nothing of ours follows now */
+        char *text = read_text(path);
+        assert_int_equal(strlen(text), middle - whole);
+        assert_int_equal(strncmp(text, whole, strlen(text)), 0);
+        free(text);
+    }
+    free(whole);
+}
+
+static void an_editor_s_line_ends_cost_nothing(void **state) {
+    (void)state;
+    char *whole = unbroken(20), *other = calloc(2, strlen(whole) + 1), *to = other;
+    for (const char *from = whole; *from; from++) {
+        if (*from == '\n') *to++ = '\r';
+        *to++ = *from;
+    }
+    int fd = io_open(path, IO_CREATE);
+    assert_int_equal(io_write(fd, other, strlen(other)), 0);
+    io_close(fd);
+    metrics_close(metrics_open(dir, 20, about));
+    char *text = read_text(path);
+    assert_string_equal(text, other);
+    free(text);
+    free(other);
+    free(whole);
+}
+
+static void a_file_without_a_line_of_ours_is_kept(void **state) {
+    (void)state;
+    char found[200];
+    snprintf(found, sizeof found, "%s.found", path);
+    int fd = io_open(path, IO_CREATE);
+    assert_int_equal(io_write(fd, "{\"kind\": \"train\"}\n", 18), 0);
+    io_close(fd);
+    metrics_close(metrics_open(dir, 20, about));
+    assert_int_equal(io_file_bytes(path), 0);
+    char *text = read_text(found);
+    assert_string_equal(text, "{\"kind\": \"train\"}\n");
+    free(text);
+}
+
+static void a_lost_file_starts_at_the_step(void **state) {
+    (void)state;
+    Metrics *m = metrics_open(dir, 500, about);
+    log_steps(m, 500, 503);
+    metrics_draw(m);
+    metrics_close(m);
+    m = metrics_open(dir, 502, about);
+    log_steps(m, 502, 503);
+    metrics_close(m);
+    char *text = read_text(path);
+    assert_int_equal(strncmp(text, "{\"kind\":\"train\",\"step\":501,", 26), 0);
+    assert_non_null(strstr(text, "\"step\":503,"));
+    free(text);
+}
+
+/* An evaluation that was cut short is missing from the log of a run that evaluates; nothing else makes one be done at a
+ * resume. */
+static void a_missing_evaluation_is_seen(void **state) {
+    (void)state;
+    assert_int_equal(metrics_lack_eval(dir, 0, LINE_EVAL), 1);
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* no log */
+    Metrics *m = metrics_open(dir, 0, about);
+    log_steps(m, 0, 6);
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* it never evaluated */
+    metrics_close(m);
+    m = metrics_open(dir, 0, about);
+    metrics_eval(m, 0, 5.5);
+    log_steps(m, 0, 6);
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 1);
+    metrics_eval(m, 6, NAN); /* even one that is no number was one */
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0);
+    assert_int_equal(metrics_lack_eval(dir, 7, LINE_EVAL), 0);
+    metrics_close(m);
+}
+
+/* Lines of tasks are exact, stay or go with their step, and are missed where they are missing. */
+static void scores_of_tasks_are_lines_of_ours(void **state) {
+    (void)state;
+    static const TaskScores scores[] = {
+        {"a \"b\"", TASK_CHOICES, 30, 0, 0.5, 0.0928476690885259, 1.0 / 3, 0.08753761, NAN, NAN},
+        {"c", TASK_CONTINUATION, 1, 0, 1, NAN, NAN, NAN, 12.5, 0.25}};
+    static const char lines[] =
+        "{\"kind\":\"task\",\"step\":6,\"task\":\"a \\\"b\\\"\",\"n\":30,\"acc\":0.5,\"stderr\":0.0928476691,\"acc_norm\":0.333333333,"
+        "\"acc_norm_stderr\":0.08753761}\n"
+        "{\"kind\":\"task\",\"step\":6,\"task\":\"c\",\"n\":1,\"acc\":1,\"stderr\":null,\"perplexity\":12.5,\"centered\":0.25}\n";
+    Metrics *m = metrics_open(dir, 0, about);
+    metrics_tasks(m, 0, scores, 2);
+    log_steps(m, 0, 6);
+    metrics_eval(m, 6, 5);
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_TASK), 1);
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_EVAL), 0); /* it never evaluated before */
+    metrics_tasks(m, 6, scores, 2);
+    assert_int_equal(metrics_lack_eval(dir, 6, LINE_TASK), 0);
+    log_steps(m, 6, 8);
+    metrics_tasks(m, 8, scores, 1);
+    metrics_close(m);
+    char *text = read_text(path), *end;
+    assert_non_null(end = strstr(text, lines));
+    end += strlen(lines);
+    metrics_close(metrics_open(dir, 6, about));
+    char *kept = read_text(path);
+    assert_int_equal(strlen(kept), end - text);
+    assert_memory_equal(kept, text, strlen(kept));
+    free(kept), free(text);
+}
+
+/* The line of a validation compares it with those before it in the run: a resume brings them back, a rollback takes
+ * away those past it. */
+static void earlier_losses_are_known(void **state) {
+    (void)state;
+    double   last, best;
+    Metrics *m = metrics_open(dir, 0, about);
+    metrics_evals(m, &last, &best);
+    assert_true(isnan(last) && isnan(best));
+    metrics_eval(m, 0, 5.5);
+    log_steps(m, 0, 10);
+    metrics_eval(m, 10, 2.5);
+    log_steps(m, 10, 12);
+    metrics_eval(m, 12, 3.5);
+    metrics_evals(m, &last, &best);
+    assert_true(last == 3.5 && best == 0.6); /* log_steps' own, after step 10 */
+    metrics_rolled_back(m, 9, 12);
+    metrics_evals(m, &last, &best);
+    assert_true(last == 5.5 && best == 5.5);
+    metrics_close(m);
+    m = metrics_open(dir, 9, about);
+    metrics_evals(m, &last, &best);
+    assert_true(last == 5.5 && best == 5.5);
+    metrics_eval(m, 9, NAN);
+    metrics_evals(m, &last, &best);
+    assert_true(isnan(last) && best == 5.5);
+    metrics_close(m);
+}
+
+static void the_picture_survives_a_resume(void **state) {
+    (void)state;
+    free(unbroken(30));
+    char    *before = read_text(picture);
+    Metrics *m = metrics_open(dir, 20, about);
+    log_steps(m, 20, 30);
+    metrics_draw(m);
+    metrics_close(m);
+    char *after = read_text(picture);
+    assert_string_equal(before, after);
+    assert_non_null(strstr(after, dir + strlen("/tmp/"))); /* the run's name is its title */
+    free(before);
+    free(after);
+}
+
+/* A server's log has rounds alone: those after its checkpoint are cut, and no step is missed. */
+static void rounds_are_kept(void **state) {
+    (void)state;
+    Metrics *m = metrics_open(dir, 0, about);
+    for (int r = 1; r <= 3; r++)
+        metrics_outer(m, &(OuterMetrics){.round = r, .step = 10 * r, .tokens = 640 * r, .islands = 2, .norm = 0.5, .ms = 250,
+                                         .tokens_per_s = NAN, .loss = 2.25});
+    metrics_outer(m, &(OuterMetrics){.round = 4, .step = 40, .tokens = 2560, .islands = 2, .norm = 0.5, .fragments = 3,
+                                     .waited_ms = 12.5, .sent = 4096, .received = 4097});
+    metrics_close(m);
+    char *text = read_text(path);
+    assert_non_null(strstr(text, "\"staleness\":0,\"fragments\":3,\"waited_ms\":12.5,\"sent_bytes\":4096,"
+                                 "\"received_bytes\":4097,\"norm\":0.5,"));
+    assert_non_null(strstr(text, "{\"kind\":\"outer\",\"round\":1,\"step\":10,\"islands\":2,\"staleness\":0,\"norm\":0.5,\"ms\":250,"
+                                 "\"tokens_per_s\":null,\"tokens\":640,\"loss\":2.25,\"time\":"));
+    free(text);
+    metrics_close(metrics_open(dir, 20, about));
+    text = read_text(path);
+    assert_non_null(strstr(text, "\"round\":2"));
+    assert_null(strstr(text, "\"round\":3"));
+    free(text);
+}
+
+static void open_in_no_folder(void *unused) { (void)unused, metrics_open("/proc/nowhere", 0, about); }
+static void skip_a_step(void *unused) {
+    (void)unused;
+    Metrics *m = metrics_open(dir, 0, about);
+    log_steps(m, 0, 1);
+    log_steps(m, 2, 3);
+}
+static void fill_the_disk(void *unused) {
+    (void)unused;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){500, 500});
+    Metrics *m = metrics_open(dir, 0, about);
+    log_steps(m, 0, 10);
+    metrics_close(m);
+}
+/* Full from the third line to the ninth, which leave nothing of themselves; then there is room again. */
+static void fill_the_disk_for_a_while(void *unused) {
+    (void)unused;
+    char fault[METRICS_FAULT_BYTES];
+    signal(SIGXFSZ, SIG_IGN);
+    Metrics *m = metrics_open(dir, 0, about);
+    metrics_eval(m, 0, 5.6);
+    log_steps(m, 0, 2);
+    int64_t bytes = io_file_bytes(path);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)bytes + 50, RLIM_INFINITY});
+    log_steps(m, 2, 9);
+    if (io_file_bytes(path) != bytes) _exit(1);
+    if (metrics_catch_up(m, fault) || !strstr(fault, path)) _exit(2);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY});
+    if (!metrics_catch_up(m, fault)) _exit(3);
+    log_steps(m, 9, 30);
+    metrics_close(m);
+}
+static void draw_without_room(void *unused) {
+    (void)unused;
+    Metrics *m = metrics_open(dir, 0, about);
+    log_steps(m, 0, 3);
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){1500, 1500});
+    metrics_draw(m);
+    metrics_draw(m);
+    log_steps(m, 3, 4); /* the run goes on */
+    metrics_close(m);
+}
+
+static void faults_end_with_a_sentence(void **state) {
+    (void)state;
+    Child c = child_run(open_in_no_folder, NULL);
+    assert_int_equal(c.code, EXIT_IO);
+    assert_int_equal(child_lines(&c), 1);
+    assert_non_null(strstr(c.said, "/proc/nowhere/metrics.jsonl"));
+    c = child_run(fill_the_disk, NULL);
+    assert_int_equal(c.code, EXIT_IO);
+    assert_int_equal(child_lines(&c), 2); /* the warning, and the fault that ended it */
+    assert_non_null(strstr(c.said, path));
+    assert_non_null(strstr(c.said, strerror(EFBIG)));
+    c = child_run(skip_a_step, NULL);
+    assert_int_equal(c.code, EXIT_INTERNAL);
+    assert_non_null(strstr(c.said, "step 3 after step 1"));
+}
+
+static void lines_wait_for_room(void **state) {
+    (void)state;
+    Child c = child_run(fill_the_disk_for_a_while, NULL);
+    assert_int_equal(c.code, 0);
+    assert_int_equal(child_lines(&c), 1); /* said once */
+    assert_non_null(strstr(c.said, path));
+    char *text = read_text(path), *whole = unbroken(30);
+    assert_string_equal(text, whole);
+    free(text);
+    free(whole);
+}
+
+static void a_picture_is_not_worth_the_run(void **state) {
+    (void)state;
+    Child c = child_run(draw_without_room, NULL);
+    assert_int_equal(c.code, 0);
+    assert_int_equal(child_lines(&c), 1); /* said once */
+    assert_non_null(strstr(c.said, picture));
+    assert_int_equal(io_file_bytes(picture), -ENOENT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(lines_are_exact, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(rounds_are_kept, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_new_run_starts_the_file_anew, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(any_kill_resumes_to_the_same_file, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_hole_of_zero_bytes_is_cut, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_large_hole_costs_no_memory, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_longer_line_is_cut, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(lines_out_of_order_are_cut, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(strange_lines_in_the_middle_stay, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(an_editor_s_line_ends_cost_nothing, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_file_without_a_line_of_ours_is_kept, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_lost_file_starts_at_the_step, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_missing_evaluation_is_seen, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(scores_of_tasks_are_lines_of_ours, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(earlier_losses_are_known, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(the_picture_survives_a_resume, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(faults_end_with_a_sentence, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(lines_wait_for_room, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_picture_is_not_worth_the_run, make_dir, remove_dir),
+    };
+    return cmocka_run_group_tests_name("metrics", tests, NULL, NULL);
+}
