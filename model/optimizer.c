@@ -44,7 +44,8 @@ Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory
     leave_out_matrices(&o);
     if (kind->has_matrices) o.matrices = matrices_create(z);
     for (int k = 0; k < kind->states; k++)
-        o.state[k] = arena_tensor(arena, F32, 1, elems - (kind->no_matrices[k] ? shards_matrix_elems(z) : 0), 1, 1);
+        o.state[k] = kind->is_idle ? tensor_1d(NULL, F32, 0)
+                                   : arena_tensor(arena, F32, 1, elems - (kind->no_matrices[k] ? shards_matrix_elems(z) : 0), 1, 1);
     o.master = z->params.type == F32 && !o.on_host ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
     if (o.on_host) make_pages(&o, arena);
     o.spans = (AdamWSpan *)malloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1));
@@ -61,6 +62,7 @@ void optimizer_destroy(Optimizer *o) {
 }
 
 Tensor optimizer_state(const Optimizer *o, int k, Span span) {
+    if (o->kind->is_idle) return tensor_1d(NULL, F32, span.elems);
     if (!o->kind->no_matrices[k]) return shards_state_view(o->shards, o->state[k], span);
     if (span.group == GROUP_MATRIX) return tensor_1d(NULL, F32, span.elems);
     int64_t at = shards_state_at(o->shards, span) - o->left_out[number_of(o->shards, span)];
@@ -124,7 +126,7 @@ void optimizer_publish(Optimizer *o, Stream *s) {
 }
 
 void optimizer_zero_states(const Optimizer *o, Stream *s) {
-    for (int k = 0; k < o->kind->states; k++) {
+    for (int k = 0; k < o->kind->states && !o->kind->is_idle; k++) {
         if (o->on_host) memset(o->state[k].data, 0, tensor_bytes(o->state[k]));
         else device_zero(s, o->state[k]);
     }
@@ -142,7 +144,7 @@ void optimizer_hash_parts(const Optimizer *o, Stream *s, Tensor hash) {
 
 void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash) {
     if (o->on_host) return;
-    for (int k = 0; k < o->kind->states; k++) hash_words(s, hash, o->state[k]);
+    for (int k = 0; k < o->kind->states && !o->kind->is_idle; k++) hash_words(s, hash, o->state[k]);
     if (o->master.data) hash_words(s, hash, o->master);
     else shards_hash_pieces(o->shards, s, hash);
 }
@@ -150,7 +152,7 @@ void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash) {
 void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
     const Shards *z = o->shards;
     static const char *const points[OPTIMIZER_STATES] = {"guard.m", "guard.v"};
-    for (int k = 0; k < o->kind->states && !o->on_host; k++) inject_flip(s, points[k], o->state[k]);
+    for (int k = 0; k < o->kind->states && !o->on_host && !o->kind->is_idle; k++) inject_flip(s, points[k], o->state[k]);
     if (hashes & NUMBERS_REPLICAS) optimizer_hash_replicas(o, s, step_hash(&z->sums, HASH_REPLICAS));
     if (hashes & NUMBERS_GRADS) shards_hash_grads(z, s, step_hash(&z->sums, HASH_GRADS));
     for (int i = 0; i < z->spans; i++)
@@ -208,9 +210,12 @@ static void adamw(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
         adamw_on_host(o, s, h, grad_scale);
 }
 
+static void idle(Optimizer *o, Stream *s, AdamW h, float grad_scale) { (void)o, (void)s, (void)h, (void)grad_scale; }
+
 /* --- kinds -------------------------------------------------------------------------------------------------------- */
 
 const OptimizerKind OPTIMIZER_ADAMW = {.name = "adamw", .states = 2, .state = {"m", "v"}, .update = adamw};
+const OptimizerKind OPTIMIZER_IDLE = {.name = "adamw", .states = 2, .state = {"m", "v"}, .is_idle = 1, .update = idle};
 const OptimizerKind OPTIMIZER_MUON = {
     .name = "muon", .states = 2, .state = {"momentum", "v"}, .no_matrices = {0, 1}, .has_matrices = 1, .update = muon_step};
 const OptimizerKind OPTIMIZER_NORMUON = {

@@ -23,10 +23,13 @@ typedef struct {
     int         no_matrices[OPTIMIZER_STATES]; /* of matrices this state is not kept; in files it is zero    */
     int         has_matrices;            /* it needs them whole: the shards have a group for that       */
     int         is_normuon;              /* "muon" with optimizer.normuon                               */
+    int         is_idle;                 /* no state is kept of anything                                */
     /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). */
     void      (*update)(Optimizer *o, Stream *s, AdamW h, float grad_scale);
 } OptimizerKind;
 extern const OptimizerKind OPTIMIZER_ADAMW;
+/* Of weights that another updates (outer.send=gradients): AdamW's files, without its states and its update. */
+extern const OptimizerKind OPTIMIZER_IDLE;
 /* Muon for the matrices of blocks: momentum is theirs, and they have no v; NorMuon's v has in each element the second
  * moment of its neuron. AdamW for all else: momentum is its m. An optimizer in host memory is refused by the config's rules. */
 extern const OptimizerKind OPTIMIZER_MUON, OPTIMIZER_NORMUON;

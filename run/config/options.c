@@ -215,7 +215,7 @@ const Option OPTIONS[] = {
          "silence after which a round goes on without an island, and an island without its server stops, saved, exit 77"),
     INTEGER(outer.least_islands, "1", 1, 4096, "the first round waits for so many islands"),
     TEXT(outer.key, "\"outer.key\"", 1, 3800, "file of the key that server and islands share: serve makes it, the islands' hosts get a copy"),
-    CHOICE(outer.compress, "\"none\"", COMPRESS_WORDS, "deltas travel in fewer bits; the rounding error is added to the next delta"),
+    CHOICE(outer.compress, "\"none\"", COMPRESS_WORDS, "deltas, and the changes that come back, travel in fewer bits; the rounding error joins the next"),
     CHOICE(outer.moments, "\"own\"", MOMENTS_WORDS, "a new island's first moments: own: zero; peer: those of another island"),
     FLAG(outer.stream, "false", "fragments of the weights travel in turns during the round, under compute, not all at its end"),
 

@@ -13,9 +13,15 @@
 #include "run/outer/server_list.h"
 #include "run/plan/serve_memory.h"
 
+/* An island that sends gradients updates nothing: the server does. */
+static int is_idle_island(const Config *c) {
+    return c->outer.server && *c->outer.server && c->outer.send == SEND_GRADIENTS;
+}
+
 ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Groups *groups) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
     Mesh       mesh = config_mesh(c, ranks);
+    int        is_idle = is_idle_island(c);
     ShardsSpec shards = {.shape = c->model.shape, .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD],
                          .replicas = mesh.size[AXIS_REPLICA],
                          .tensor_ranks = mesh.size[AXIS_TENSOR], .zero_stage = (int)c->parallel.zero_stage,
@@ -24,10 +30,10 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Gro
     PipelineSpec pipeline = {.stages = mesh.size[AXIS_STAGE], .stage = stage, .parts = (int)c->parallel.interleave,
                              .micro_batches = c->batch.global_tokens / (B * T * config_datas(c, ranks))};
     ModelSpec    spec = {.shards = shards, .context_ranks = mesh.size[AXIS_CONTEXT], .pipeline = pipeline,
-                         .optimizer = optimizer_kind(c->optimizer.name, c->optimizer.normuon),
+                         .optimizer = is_idle ? &OPTIMIZER_IDLE : optimizer_kind(c->optimizer.name, c->optimizer.normuon),
                          .muon = {c->optimizer.muon_momentum, (NewtonKind)c->optimizer.newton_schulz}, .B = B, .T = T,
                          .recompute = (Recompute)c->memory.recompute, .document_mask = c->data.document_mask != 0,
-                       .offload = device_is_host() ? MEMORY_DEVICE : (OptimizerMemory)c->memory.offload,
+                         .offload = device_is_host() ? MEMORY_DEVICE : is_idle ? MEMORY_HOST : (OptimizerMemory)c->memory.offload,
                        .any_threads = c->parallel.deterministic};
     if (groups) model_take_groups(&spec, groups);
     return spec;
@@ -177,8 +183,8 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     if (p->gradient_buffers > 0) snprintf(row, sizeof row, "gradients, and %d buffers to add them in order", p->gradient_buffers);
     print_row(out, p->gradient_buffers > 0 ? row : "gradients", p->grads_bytes);
     const OptimizerKind *kind = optimizer_kind(c->optimizer.name, c->optimizer.normuon);
-    int                  used = snprintf(row, sizeof row, "optimizer: ");
-    for (int k = 0; k < kind->states; k++)
+    int                  used = snprintf(row, sizeof row, "optimizer: %s", is_idle_island(c) ? "the server's" : "");
+    for (int k = 0; k < kind->states && !is_idle_island(c); k++)
         used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
     snprintf(row + used, sizeof row - (size_t)used, "%s%s", p->act == F32 ? "" : ", fp32 masters",
              shared ? ", this rank's share" : "");

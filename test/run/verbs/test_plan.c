@@ -78,6 +78,9 @@ static void a_server_is_counted(void **state) {
     assert_int_equal(serve_bytes(&c, 0).moments, 8 * P);
     assert_int_equal(serve_bytes(&c, 0).all, own.all + 8 * P);
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, own.all + 8 * P);
+    c.outer.compress = COMPRESS_BF16; /* what rounding took, and the change */
+    assert_int_equal(serve_bytes(&c, 0).changes, 6 * P);
+    assert_int_equal(serve_bytes(&c, 0).all, own.all + 14 * P);
     c.outer.server = "";
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, 0);
 }
@@ -348,9 +351,26 @@ static void the_verb_refuses(void **state) {
     }
 }
 
+/* An island that sends gradients has no states: of fp32 weights nothing at all, of others their fp32 masters. */
+static void an_island_of_gradients_has_no_moments(void **state) {
+    (void)state;
+    Config c = small_config();
+    c.outer.server = "a:1", c.outer.every = 1;
+    Plan deltas = plan_make(&c, F32, ranks_of(1)), halves = plan_make(&c, BF16, ranks_of(1));
+    c.outer.send = SEND_GRADIENTS;
+    Plan gradients = plan_make(&c, F32, ranks_of(1)), half_gradients = plan_make(&c, BF16, ranks_of(1));
+    assert_true(deltas.optimizer_bytes > 0);
+    assert_int_equal(gradients.optimizer_bytes + gradients.offload_bytes, 0);
+    assert_int_equal(deltas.device_bytes - gradients.device_bytes, deltas.optimizer_bytes);
+    assert_int_equal(3 * half_gradients.optimizer_bytes, halves.optimizer_bytes);
+    c.outer.server = ""; /* then it is a job of its own */
+    assert_int_equal(plan_make(&c, F32, ranks_of(1)).optimizer_bytes, deltas.optimizer_bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts), cmocka_unit_test(a_server_is_counted), cmocka_unit_test(several_servers_are_counted),
+        cmocka_unit_test(counts), cmocka_unit_test(an_island_of_gradients_has_no_moments),
+        cmocka_unit_test(a_server_is_counted), cmocka_unit_test(several_servers_are_counted),
         cmocka_unit_test(largest_micro_batch),
         cmocka_unit_test(the_plan_is_what_is_carved), cmocka_unit_test(muon_is_a_small_part_of_a_step),
         cmocka_unit_test(copies_in_memory_are_counted),
