@@ -35,9 +35,9 @@ $(foreach f,core layers comm data,$(eval NEEDS_$f := $(B)/$f.a $(B)/core.a))
 NEEDS_model  := $(B)/model.a $(B)/layers.a $(B)/comm.a $(B)/core.a
 SEEN := $(B)/data.a $(NEEDS_model)
 $(foreach f,$(filter run%,$(FOLDERS)),$(eval SEEN := $(B)/$f.a $(SEEN))$(eval NEEDS_$f := $(SEEN)))
-NEEDS_bench  := $(SEEN)
+$(foreach f,bench hosts,$(eval NEEDS_$f := $(SEEN)))
 NEEDS         = $(NEEDS_$(patsubst %/,%,$(dir $(1))))
-TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench,$(wildcard test/$(f)/*.c)))
+TESTS   := $(patsubst test/%.c,$(B)/test/%,$(foreach f,$(FOLDERS) bench hosts,$(wildcard test/$(f)/*.c)))
 
 .PHONY: FORCE all deps demo test smoke tests op-tests bench bench-comm gpu-check gpu-bundle check check-hf test-interop emu-cases emu-planted soak faults test-slurm test-hosts test-docs mutants look clean
 all: $(B)/train_gpt        ## the program; this is what make alone does

@@ -39,7 +39,8 @@ void collectives_mpi_start(Op *op) {
             break;
         case OP_TREE_SUM:
         case OP_SEND:
-        case OP_RECEIVE: CHECK(0, "MPI adds in an order of its own, and messages are pair.c's");
+        case OP_RECEIVE:
+        case OP_EXCHANGE: CHECK(0, "MPI adds in an order of its own, and messages are pair.c's");
     }
 }
 

@@ -88,6 +88,11 @@ void comm_set_inline(Comm *c);
  * (comm_wait, comm_finish) before it takes the memory again. */
 void comm_send_start(Comm *pair, Tensor x);
 void comm_receive_start(Comm *pair, Tensor x);
+/* Starts messages to and from other ranks of the group, all at once, as one collective: all its ranks start it, some perhaps
+ * with no message. Two ranks' messages keep their order, and both name the same length and type. The list may go at once. */
+typedef enum { EXCHANGE_SEND, EXCHANGE_RECEIVE } ExchangeSide;
+typedef struct { ExchangeSide kind; int peer; Tensor x; /* one element or more */ } CommMessage;
+void comm_exchange_start(Comm *c, const CommMessage *message, int count);
 /* From here on the buckets of this group lie in host memory, though a stream is followed. */
 void comm_set_on_host(Comm *c);
 

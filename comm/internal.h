@@ -4,7 +4,7 @@
  *   comm.c                                    groups and their small blocking calls
  *   queue.c                                   the started collectives of all groups, and their clock
  *   ring.c, tree_sum.c, collectives_mpi.c     the progress of one of them, on host memory
- *   pair.c                                    messages from one rank to another, on host memory
+ *   pair.c                                    messages from one rank to another, also of an exchange, on host memory
  *   staging.cu                                copies of GPU memory to that host memory and back
  *   nccl.cu                                   collectives in a queue of its own, on the GPU
  *   mpi.c                                     the launcher's side of MPI, and the small blocking calls over MPI
@@ -46,8 +46,9 @@ enum {
 static const int64_t CHUNK_BYTES = 256 << 10, LEAST_CHUNK_BYTES = 64 << 10, COPY_CHUNK_BYTES = 1 << 20;
 
 enum { NOT_STAGED = -2 };
-typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_ALL_MAX, OP_TREE_SUM, OP_SEND, OP_RECEIVE } OpKind;
-static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum", "send", "receive"};
+typedef enum { OP_REDUCE_SCATTER, OP_ALL_GATHER, OP_ALL_REDUCE, OP_ALL_MAX, OP_TREE_SUM, OP_SEND, OP_RECEIVE, OP_EXCHANGE } OpKind;
+static const char *const OP_NAMES[] = {"reduce-scatter", "all-gather", "all-reduce", "all-reduce", "tree-sum", "send", "receive", "exchange"};
+/* An exchange is in the queue as its messages. */
 static inline int op_is_message(OpKind kind) { return kind == OP_SEND || kind == OP_RECEIVE; }
 static inline int op_is_all_reduce(OpKind kind) { return kind == OP_ALL_REDUCE || kind == OP_ALL_MAX; }
 
@@ -61,6 +62,7 @@ typedef struct {
     Tensor   x;            /* the bucket, or its copy in host memory */
     Comm    *after;        /* begins once this group has done its collectives before number after_number; NULL: at once */
     int64_t  after_number;
+    int      peer;         /* of a message */
     int      is_begun;     /* else it waits for its bytes to reach the host, or for `after` */
     int      staged;       /* that copy's number in staging.cu; -1: none; NOT_STAGED: not yet */
     int64_t  sequence;     /* among the collectives over buckets of this process: its place in the trace */
@@ -190,6 +192,7 @@ void nccl_open(Comm *c);
 void nccl_close(Comm *c);
 void nccl_leave(World *w); /* after the last close */
 void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes); /* nodes: of OP_TREE_SUM, all but the last */
+void nccl_exchange(Comm *c, const CommMessage *message, int count);
 void nccl_poll(Comm *c);
 void nccl_wait(Comm *c, int64_t number);
 void nccl_abandon(World *w, double wait_ms); /* every group's communicator */
@@ -204,6 +207,9 @@ void collectives_mpi_start(Op *op);
 int  collectives_mpi_progress(Op *op);
 void pair_start(Op *op);                         /* pair.c */
 int  pair_progress(Op *op);
+/* Messages between two ranks keep their order, so tags need to differ only among messages in flight; 32767 is MPI's
+ * least limit. */
+static inline int op_tag(const Op *op) { return (int)(op->number % 16384 * 2 + (op->way < 0)); }
 static inline int op_is_done(const Op *op) { return op->received == op->messages && op->sent == op->to_send; }
 void ring_add(float *x, const float *y, int64_t n); /* x += y, on the host */
 

@@ -341,24 +341,50 @@ static ncclResult_t enqueue_tree_sum(Comm *c, Tensor x, const Tensor *nodes) {
     return ncclSuccess;
 }
 
-void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
+/* On our stream, once the followed one has come to here. */
+static int64_t begin(Comm *c, int64_t elems) {
     Nccl *n = c->nccl;
     CHECK(c->world->followed, "NCCL works on device memory: world_follow() comes first");
     if (n->started - n->read >= TRACES) nccl_read_times(c);
     if (n->started - n->read >= TRACES) n->read++; /* its time is never read: nobody has asked for long */
     int64_t     i = n->started++;
     Collective *one = &n->collective[i % TRACES];
-    one->elems = tensor_elems(x), one->number = c->started, one->sequence = c->world->started;
+    one->elems = elems, one->number = c->started, one->sequence = c->world->started;
     if (!c->is_inline) {
         CUDA_CHECK(cudaEventRecord(n->reached, stream_queue(c->world->followed)));
         CUDA_CHECK(cudaStreamWaitEvent(n->queue, n->reached, 0));
     }
     CUDA_CHECK(cudaEventRecord(one->begin, queue_for(c)));
-    ncclResult_t result = kind == OP_TREE_SUM ? enqueue_tree_sum(c, x, nodes) : settle(c, enqueue(c, kind, x), 0);
-    char         name[NAME_CHARS];
+    return i;
+}
+
+/* result is no longer "in progress": the work is on the stream. */
+static void end(Comm *c, int64_t i, ncclResult_t result) {
+    char name[NAME_CHARS];
     if (result != ncclSuccess) nccl_failed(c, name_of(c, i, name), result, exit_code_of(result));
-    CUDA_CHECK(cudaEventRecord(one->end, queue_for(c))); /* of work that is on the stream: result is no longer "in progress" */
+    CUDA_CHECK(cudaEventRecord(c->nccl->collective[i % TRACES].end, queue_for(c)));
     c->world->trace[c->world->started % TRACES].first_send_ms = clock_ms();
+}
+
+void nccl_start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes) {
+    int64_t i = begin(c, tensor_elems(x));
+    end(c, i, kind == OP_TREE_SUM ? enqueue_tree_sum(c, x, nodes) : settle(c, enqueue(c, kind, x), 0));
+}
+
+/* One group: NCCL then runs all its messages at once. An empty one it would refuse. */
+void nccl_exchange(Comm *c, const CommMessage *message, int count) {
+    int64_t elems = 0;
+    for (int k = 0; k < count; k++) elems += tensor_elems(message[k].x);
+    int64_t      i = begin(c, elems);
+    ncclResult_t result = count > 0 ? ncclGroupStart() : ncclSuccess;
+    for (int k = 0; k < count && result == ncclSuccess; k++) {
+        Tensor x = message[k].x;
+        size_t all = (size_t)tensor_elems(x);
+        result = message[k].kind == EXCHANGE_SEND ? ncclSend(x.data, all, type_of(x.type), message[k].peer, c->nccl->comm, queue_for(c))
+                                                 : ncclRecv(x.data, all, type_of(x.type), message[k].peer, c->nccl->comm, queue_for(c));
+    }
+    ncclResult_t ended = count > 0 ? ncclGroupEnd() : ncclSuccess;
+    end(c, i, settle(c, result == ncclSuccess ? ended : result, 0));
 }
 
 /* Asks no event: a poll may come while the followed stream is recorded into a graph, which forbids that. */

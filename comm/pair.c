@@ -1,4 +1,4 @@
-/* pair.c - a message from rank 0 of a pair to rank 1, on host memory. MPI keeps their order. */
+/* pair.c - a message from rank 0 of a pair to rank 1, or of an exchange, on host memory. MPI keeps their order. */
 #ifndef NO_MPI
 #include "comm/internal.h"
 #include "core/clock.h"
@@ -14,8 +14,8 @@ void pair_start(Op *op) {
         char   *at = (char *)op->x.data + i * PART_BYTES;
         int64_t left = op->total_bytes - i * PART_BYTES;
         int     bytes = (int)(left < PART_BYTES ? left : PART_BYTES);
-        if (op->kind == OP_SEND) MPI_CHECK(c->world, MPI_Isend(at, bytes, MPI_BYTE, 1, 0, c->ring, &op->send[i]));
-        else MPI_CHECK(c->world, MPI_Irecv(at, bytes, MPI_BYTE, 0, 0, c->ring, &op->send[i]));
+        if (op->kind == OP_SEND) MPI_CHECK(c->world, MPI_Isend(at, bytes, MPI_BYTE, op->peer, op_tag(op), c->ring, &op->send[i]));
+        else MPI_CHECK(c->world, MPI_Irecv(at, bytes, MPI_BYTE, op->peer, op_tag(op), c->ring, &op->send[i]));
     }
     if (op->kind == OP_SEND) op->to_send = parts, c->times.sends += parts;
     else op->messages = parts;

@@ -124,55 +124,97 @@ static void expect_bucket(const Comm *c, OpKind kind, Tensor x) {
     if (kind != OP_ALL_GATHER) CHECK(x.type == F32 || x.type == BF16 || x.type == F16, "no sums of %s", dtype_name(x.type));
 }
 
+/* Adds one entry of the collective that starts now. */
+static Op *add_op(Comm *c, OpKind kind, Tensor x) {
+    Op *op = new_op(c->world);
+    op->comm = c;
+    op->kind = kind;
+    op->by = c->kind;
+    op->bucket = op->x = x;
+    op->staged = -1;
+    op->total_bytes = (int64_t)tensor_bytes(x);
+    op->sequence = c->world->started;
+    op->number = c->started;
+    c->ops++;
+    return op;
+}
+
+static void enqueue_message(Comm *c, OpKind kind, Tensor x, int peer) {
+    Op *op = add_op(c, kind, x);
+    op->peer = peer;
+    if (!c->is_on_host) op->staged = staging_in(c, kind, &op->x);
+}
+
 /* Adds a collective to the queue. MPI adds no 16-bit floats: under COMM_MPI the ring sums them. */
 static void enqueue(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
-    World   *w = c->world;
     Tensor   bucket = x;
     int      staged = c->is_on_host ? -1 : after ? NOT_STAGED : staging_in(c, kind, &x);
-    CommKind by = !op_is_message(kind) && kind != OP_ALL_GATHER && x.type != F32 ? COMM_RING : c->kind;
-    int      ways = by == COMM_RING && kind != OP_TREE_SUM && !op_is_message(kind) ? ring_ways(c, kind) : 1;
+    CommKind by = kind != OP_ALL_GATHER && x.type != F32 ? COMM_RING : c->kind;
+    int      ways = by == COMM_RING && kind != OP_TREE_SUM ? ring_ways(c, kind) : 1;
     for (int way = 0; way < ways; way++) {
-        Op *op = new_op(w);
-        op->comm = c;
-        op->kind = kind;
+        Op *op = add_op(c, kind, x);
         op->by = by;
         op->bucket = bucket;
-        op->x = x;
         op->staged = staged;
         op->after = after;
         op->after_number = after ? after->started : 0;
         op->way = way;
-        op->total_bytes = (int64_t)tensor_bytes(x);
         op->piece_bytes = piece_elems(c, x) * (int64_t)dtype_bytes(x.type);
-        op->sequence = w->started;
-        op->number = c->started;
         if (kind == OP_TREE_SUM) stage_nodes(c, op, nodes);
     }
-    c->ops += ways;
+}
+
+/* Counts and notes a collective; returns whether this rank has nothing to do. */
+static int note_start(Comm *c, OpKind kind, int64_t elems, int64_t sent) {
+    int is_noted = comm_note_sent(c, OP_NAMES[kind], elems, (double)sent);
+    if (is_noted && c->world->ledger) c->started++; /* numbers of collectives are the same in a plan */
+    if (!is_noted) c->sent += sent;
+    return is_noted;
+}
+
+static Failpoint open_trace(Comm *c, OpKind kind) {
+    static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.all_reduce",
+                                         "comm.tree_sum", "comm.send", "comm.receive", "comm.exchange"};
+    World     *w = c->world;
+    CommTrace *trace = &w->trace[w->started % TRACES];
+    *trace = (CommTrace){OP_NAMES[kind], c->calls++, w->started, clock_ms(), 0, 0, ""};
+    memcpy(trace->group, c->name, sizeof trace->group);
+    return queue_obey_test(w, points[kind]);
+}
+
+static void started(Comm *c, Failpoint f) {
+    World *w = c->world;
+    w->started++, c->started++;
+    if (c->kind != COMM_NCCL) begin_those_ready(w);
+    failpoint_done(f);
 }
 
 /* nodes: of OP_TREE_SUM, this rank's but the last, which is x. after: NULL, or see comm_all_reduce_after. */
 static void start(Comm *c, OpKind kind, Tensor x, const Tensor *nodes, Comm *after) {
-    static const char *const points[] = {"comm.reduce_scatter", "comm.all_gather", "comm.all_reduce", "comm.all_reduce",
-                                         "comm.tree_sum", "comm.send", "comm.receive"};
-    World *w = c->world;
     expect_bucket(c, kind, x);
-    if (c->is_apart) return;
-    int64_t sent = bytes_sent(c, kind, x);
-    if (comm_note_sent(c, OP_NAMES[kind], tensor_elems(x), (double)sent)) {
-        if (w->ledger) c->started++; /* numbers of collectives are the same in a plan */
-        return;
-    }
-    c->sent += sent;
-    CommTrace *trace = &w->trace[w->started % TRACES];
-    *trace = (CommTrace){OP_NAMES[kind], c->calls++, w->started, clock_ms(), 0, 0, ""};
-    memcpy(trace->group, c->name, sizeof trace->group);
-    Failpoint f = queue_obey_test(w, points[kind]);
+    if (c->is_apart || note_start(c, kind, tensor_elems(x), bytes_sent(c, kind, x))) return;
+    Failpoint f = open_trace(c, kind);
     if (c->kind == COMM_NCCL) nccl_start(c, kind, x, nodes); /* all groups' follow each other on one stream */
+    else if (op_is_message(kind)) enqueue_message(c, kind, x, 1 - c->rank);
     else enqueue(c, kind, x, nodes, after);
-    w->started++, c->started++;
-    if (c->kind != COMM_NCCL) begin_those_ready(w);
-    failpoint_done(f);
+    started(c, f);
+}
+
+void comm_exchange_start(Comm *c, const CommMessage *message, int count) {
+    int64_t sent = 0, elems = 0;
+    CHECK(!c->is_pair, "an exchange over %s", c->name);
+    for (int i = 0; i < count; i++) {
+        CommMessage m = message[i];
+        CHECK(m.peer >= 0 && m.peer < c->size && m.peer != c->rank && tensor_elems(m.x) > 0, "%lld elements for rank %d",
+              (long long)tensor_elems(m.x), m.peer);
+        if (m.kind == EXCHANGE_SEND) elems += tensor_elems(m.x), sent += (int64_t)tensor_bytes(m.x);
+    }
+    if (c->is_apart || note_start(c, OP_EXCHANGE, elems, sent)) return;
+    Failpoint f = open_trace(c, OP_EXCHANGE);
+    if (c->kind == COMM_NCCL) nccl_exchange(c, message, count);
+    for (int i = 0; i < count && c->kind != COMM_NCCL; i++)
+        enqueue_message(c, message[i].kind == EXCHANGE_SEND ? OP_SEND : OP_RECEIVE, message[i].x, message[i].peer);
+    started(c, f);
 }
 
 static int is_of(const World *w, int i, int64_t sequence) { return i >= 0 && i < w->ops && w->op[i].sequence == sequence; }
@@ -183,9 +225,11 @@ static int move(Op *op) {
     return op->by == COMM_RING ? ring_progress(op) : collectives_mpi_progress(op);
 }
 
-static void end(World *w, const Op *op) {
+/* Each message has a copy of its own. */
+static void end(World *w, const Op *op, int is_last) {
     CommTrace *trace = world_trace_of(w, op->sequence);
-    if (trace) trace->end_ms = clock_ms();
+    if (trace && is_last) trace->end_ms = clock_ms();
+    if (!is_last && !op_is_message(op->kind)) return;
     for (int k = 0; op->kind == OP_TREE_SUM && k < op->comm->tree->mine - 1; k++)
         if (op->node_staged[k] >= 0) staging_drop(w, op->node_staged[k]);
     if (op->staged >= 0 && op->kind == OP_SEND) staging_drop(w, op->staged);
@@ -204,7 +248,7 @@ static int progress(World *w) {
             w->op[left++] = *op;
             continue;
         }
-        if (!is_of(w, left - 1, op->sequence) && !is_of(w, i + 1, op->sequence)) end(w, op);
+        end(w, op, !is_of(w, left - 1, op->sequence) && !is_of(w, i + 1, op->sequence));
         c->ops--;
         if (--c->begun == 0) c->times.comm_ms += clock_ms() - c->busy_since_ms;
     }

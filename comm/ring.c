@@ -68,9 +68,6 @@ static Chunk received_chunk(const Op *op, int64_t i) { return chunk_of(op, i, 2)
 
 static char *buffer(const Comm *c, int64_t i) { return c->chunk + i % WINDOW * CHUNK_BYTES; }
 
-/* Messages between two ranks keep their order, so tags need to differ only among messages in flight; 32767 is MPI's
- * least limit. */
-static int tag_of(const Op *op) { return (int)(op->number % 16384 * 2 + (op->way < 0)); }
 static int neighbour(const Comm *c, int to) { return (c->rank + to + c->size) % c->size; }
 
 static void post_receives(Op *op) {
@@ -86,7 +83,7 @@ static void post_receives(Op *op) {
         } else if (op->sums > 0 && op->sent <= i - op->sums) {
             return; /* an all-reduce is still sending from this place */
         }
-        MPI_CHECK(c->world, MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, tag_of(op), c->ring, &op->receive[i % WINDOW]));
+        MPI_CHECK(c->world, MPI_Irecv(chunk.at, chunk.bytes, MPI_BYTE, from, op_tag(op), c->ring, &op->receive[i % WINDOW]));
     }
 }
 
@@ -97,7 +94,7 @@ static void post_sends(Op *op) {
     for (; op->sends < op->messages && op->sends < op->received + op->chunks && op->sends < op->sent + SENDS; op->sends++) {
         Chunk chunk = sent_chunk(op, op->sends);
         if (op->sends == 0) op->first_send_ms = clock_ms();
-        MPI_CHECK(c->world, MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, to, tag_of(op), c->ring, &op->send[op->sends % SENDS]));
+        MPI_CHECK(c->world, MPI_Isend(chunk.at, chunk.bytes, MPI_BYTE, to, op_tag(op), c->ring, &op->send[op->sends % SENDS]));
         c->times.sends++;
     }
 }

@@ -66,8 +66,6 @@ float *tree_fold(const struct Tree *t, float **at, int64_t n, TreeAdd *add, void
 #ifndef NO_MPI
 static void add_on_host(void *ctx, float *x, const float *y, int64_t n) { (void)ctx, ring_add(x, y, n); }
 
-static int tag_of(const Op *op) { return (int)(op->number % 16384 * 2); } /* as the ring's; messages between two ranks keep their order */
-
 static int chunk_bytes(const Op *op, int64_t chunk) {
     int64_t left = op->piece_bytes - chunk * TREE_CHUNK_BYTES;
     return (int)(left < TREE_CHUNK_BYTES ? left : TREE_CHUNK_BYTES);
@@ -92,7 +90,7 @@ static void post_receives(Op *op) {
             *request = MPI_REQUEST_NULL;
             if (t->part[i].rank != c->rank)
                 MPI_CHECK(c->world, MPI_Irecv(chunk_at(op, op->receives, i), chunk_bytes(op, op->receives), MPI_BYTE,
-                                              t->part[i].rank, tag_of(op), c->ring, request));
+                                              t->part[i].rank, op_tag(op), c->ring, request));
         }
     }
 }
@@ -106,7 +104,7 @@ static void post_sends(Op *op) {
         int     to = (int)((c->rank + 1 + rest / t->mine) % c->size);
         char   *at = (char *)op->node[rest % t->mine] + to * op->piece_bytes + chunk * TREE_CHUNK_BYTES;
         if (op->sends == 0) op->first_send_ms = clock_ms();
-        MPI_CHECK(c->world, MPI_Isend(at, chunk_bytes(op, chunk), MPI_BYTE, to, tag_of(op), c->ring, &op->send[op->sends % SENDS]));
+        MPI_CHECK(c->world, MPI_Isend(at, chunk_bytes(op, chunk), MPI_BYTE, to, op_tag(op), c->ring, &op->send[op->sends % SENDS]));
         c->times.sends++;
     }
 }

@@ -1,4 +1,4 @@
-/* batch.h - the unit of work: B sequences of T tokens, and the next token of each. */
+/* batch.h - the unit of work: B sequences of T tokens, the next token of each, and where their documents begin. */
 #ifndef TRAIN_GPT_CORE_BATCH_H
 #define TRAIN_GPT_CORE_BATCH_H
 
@@ -7,6 +7,7 @@
 typedef struct {
     Tensor inputs;  /* [B,T] I32                                      */
     Tensor targets; /* [B,T] I32: inputs shifted by one token         */
+    Tensor starts;  /* [B,T] I32, or data NULL: each sequence is one document. Position of the first token of the token's document */
 } Batch;
 
 /* Context ranks share each sequence: it is cut into 2*ranks chunks, of which each rank has two, numbers `rank` and
@@ -21,6 +22,14 @@ static inline Positions positions_of(ContextPart c, int64_t T) {
     return c.ranks > 1 ? p : in_order;
 }
 #define POSITION_OF(p, t) ((t) + ((t) < (p).half ? (p).low : (p).high))
+
+/* Of a whole sequence: the position of the first token of each token's document, which is the end-of-text token before
+ * it, or the sequence's first token. As an input that token belongs to the text after it, as when a text is sampled; as
+ * a target to the one before. */
+static inline void document_starts(int32_t *starts, const int32_t *sequence, int64_t T, int32_t end_of_text) {
+    int32_t start = 0;
+    for (int64_t t = 0; t < T; t++) starts[t] = start = sequence[t] == end_of_text ? (int32_t)t : start;
+}
 
 /* This rank's T tokens of a whole sequence. */
 static inline void context_take(int32_t *out, const int32_t *sequence, ContextPart c, int64_t T) {

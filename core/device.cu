@@ -20,7 +20,7 @@ enum {
 };
 
 static struct {
-    int            is_open;
+    int            is_open, is_none; /* none: DEVICE_NONE */
     cudaDeviceProp properties;
     char           isa[16], id[48];
     size_t         context_bytes; /* taken on the GPU before our first allocation: by CUDA itself, and by other processes */
@@ -97,7 +97,8 @@ void device_describe(char text[256], char fault[256]) {
 
 void device_open(int local_rank, int threads) {
     if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads(threads > 0 ? threads : 1); /* for the update of an optimizer in host memory */
-    if (gpu.is_open) return;
+    if (local_rank == DEVICE_NONE) gpu.is_none = 1;
+    if (gpu.is_open || gpu.is_none) return;
     char why[256];
     int  count = count_devices(why, sizeof why);
     if (count == 0) fail(EXIT_NODEVICE, "no GPU: %s. `make BACKEND=cpu` builds a program that computes on the processor", why);
@@ -125,7 +126,7 @@ void device_open(int local_rank, int threads) {
     gpu.is_open = 1;
 }
 
-int device_is_host(void) { return 0; }
+int device_is_host(void) { return gpu.is_none; }
 #ifdef CUDA_EMU
 const char *device_backend(void) { return "emu"; }
 #else
@@ -157,7 +158,14 @@ size_t      device_reserve_bytes(void) { return (size_t)256 << 20; }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
+static void *host_alloc(size_t bytes, const char *what) {
+    void *memory = aligned_alloc(ARENA_ALIGN, (bytes / ARENA_ALIGN + 1) * ARENA_ALIGN);
+    if (!memory) fail(EXIT_MEMORY, "no memory for %s: %.1f MiB wanted", what, (double)bytes / 1048576.0);
+    return memset(memory, 0, bytes);
+}
+
 void *device_alloc(size_t bytes, const char *what) {
+    if (gpu.is_none) return host_alloc(bytes, what);
     void       *memory = NULL;
     cudaError_t error = cudaMalloc(&memory, bytes);
     if (error == cudaErrorMemoryAllocation) {
@@ -178,6 +186,10 @@ void *device_alloc(size_t bytes, const char *what) {
 }
 
 void device_free(void *memory, size_t bytes) {
+    if (gpu.is_none) {
+        free(memory);
+        return;
+    }
     CUDA_CHECK(cudaFree(memory));
     gpu.used_bytes -= bytes;
 }
@@ -191,15 +203,20 @@ void device_free_shared(void *memory) { CUDA_CHECK(cudaFree(memory)); }
 
 void *device_alloc_host(size_t bytes, const char *what) {
     void *memory;
+    if (gpu.is_none) return host_alloc(bytes, what);
     if (cudaMallocHost(&memory, bytes) != cudaSuccess)
         fail(EXIT_MEMORY, "no pinned host memory for %s: %.1f MiB wanted (see `ulimit -l`)", what, (double)bytes / 1048576.0);
     return memset(memory, 0, bytes);
 }
-void device_free_host(void *memory) { CUDA_CHECK(cudaFreeHost(memory)); }
+void device_free_host(void *memory) {
+    if (gpu.is_none) free(memory);
+    else CUDA_CHECK(cudaFreeHost(memory));
+}
 
 void device_zero(Stream *s, Tensor t) {
     if (stream_note(s, "device_zero", tensor_elems(t), 0, 0, 0, 0.0, (double)tensor_bytes(t))) return;
-    if (tensor_elems(t) > 0) CUDA_CHECK(cudaMemsetAsync(t.data, 0, tensor_bytes(t), stream_queue(s)));
+    if (gpu.is_none) memset(t.data, 0, tensor_bytes(t));
+    else if (tensor_elems(t) > 0) CUDA_CHECK(cudaMemsetAsync(t.data, 0, tensor_bytes(t), stream_queue(s)));
 }
 
 void device_to_host(Stream *s, void *host, Tensor t) {
@@ -208,11 +225,13 @@ void device_to_host(Stream *s, void *host, Tensor t) {
 }
 
 void device_from_host_queued(Stream *s, Tensor t, const void *host) {
-    CUDA_CHECK(cudaMemcpyAsync(t.data, host, tensor_bytes(t), cudaMemcpyHostToDevice, stream_queue(s)));
+    if (gpu.is_none) memcpy(t.data, host, tensor_bytes(t));
+    else CUDA_CHECK(cudaMemcpyAsync(t.data, host, tensor_bytes(t), cudaMemcpyHostToDevice, stream_queue(s)));
 }
 
 void device_to_host_queued(Stream *s, void *host, Tensor t) {
-    CUDA_CHECK(cudaMemcpyAsync(host, t.data, tensor_bytes(t), cudaMemcpyDeviceToHost, stream_queue(s)));
+    if (gpu.is_none) memcpy(host, t.data, tensor_bytes(t));
+    else CUDA_CHECK(cudaMemcpyAsync(host, t.data, tensor_bytes(t), cudaMemcpyDeviceToHost, stream_queue(s)));
 }
 
 void device_from_host(Stream *s, Tensor t, const void *host) {
@@ -224,9 +243,9 @@ void device_from_host(Stream *s, Tensor t, const void *host) {
 
 Stream stream_create(size_t scratch_bytes) {
     Stream       s;
-    cudaStream_t queue;
+    cudaStream_t queue = NULL;
     s.scratch = arena_create("scratch", scratch_bytes);
-    CUDA_CHECK(cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking));
+    if (!gpu.is_none) CUDA_CHECK(cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking));
     s.queue = queue;
     s.math = MATH_STRICT;
     s.any_threads = 0;
@@ -236,21 +255,29 @@ Stream stream_create(size_t scratch_bytes) {
 
 void stream_destroy(Stream *s) {
     device_sync(s);
-    CUDA_CHECK(cudaStreamDestroy(stream_queue(s)));
+    if (!gpu.is_none) CUDA_CHECK(cudaStreamDestroy(stream_queue(s)));
     arena_destroy(&s->scratch);
 }
 
-void device_sync(Stream *s) { CUDA_CHECK(cudaStreamSynchronize(stream_queue(s))); }
+void device_sync(Stream *s) {
+    if (!gpu.is_none) CUDA_CHECK(cudaStreamSynchronize(stream_queue(s)));
+}
 
+/* With DEVICE_NONE all has finished when its call returns. */
 Event event_create(void) {
-    cudaEvent_t event;
-    CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    cudaEvent_t event = NULL;
+    if (!gpu.is_none) CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     Event e = {event};
     return e;
 }
-void event_destroy(Event *e) { CUDA_CHECK(cudaEventDestroy((cudaEvent_t)e->handle)); }
-void event_record(Event e, Stream *s) { CUDA_CHECK(cudaEventRecord((cudaEvent_t)e.handle, stream_queue(s))); }
+void event_destroy(Event *e) {
+    if (e->handle) CUDA_CHECK(cudaEventDestroy((cudaEvent_t)e->handle));
+}
+void event_record(Event e, Stream *s) {
+    if (e.handle) CUDA_CHECK(cudaEventRecord((cudaEvent_t)e.handle, stream_queue(s)));
+}
 int  event_is_past(Event e) {
+    if (!e.handle) return 1;
     cudaError_t answer = cudaEventQuery((cudaEvent_t)e.handle);
     if (answer == cudaErrorNotReady) {
         cudaGetLastError(); /* CUDA keeps "not yet" as an error, which the next launch would report */
@@ -259,7 +286,9 @@ int  event_is_past(Event e) {
     CUDA_CHECK(answer);
     return 1;
 }
-void event_wait(Event e) { CUDA_CHECK(cudaEventSynchronize((cudaEvent_t)e.handle)); }
+void event_wait(Event e) {
+    if (e.handle) CUDA_CHECK(cudaEventSynchronize((cudaEvent_t)e.handle));
+}
 
 /* --- time --------------------------------------------------------------------------------------------------------- */
 

@@ -28,11 +28,13 @@ typedef struct Stream {
 } Stream;
 
 /* Opens the device of this process. The CPU: sets the thread count (OMP_NUM_THREADS, else threads). CUDA: picks GPU
- * local_rank modulo the number of GPUs. Exit 69 with the reason where there is no usable one. */
+ * local_rank modulo the number of GPUs. Exit 69 with the reason where there is no usable one. DEVICE_NONE: this process
+ * uses no GPU, and needs none: its device memory is host memory, and it runs no operation of layers.h but those of the host. */
+enum { DEVICE_NONE = -1 };
 void device_open(int local_rank, int threads);
 
 int         device_count(void);       /* devices that device_open can choose among: visible GPUs, 0 without a driver; the CPU is one */
-int         device_is_host(void);     /* device memory is host memory: the CPU */
+int         device_is_host(void);     /* device memory is host memory: the CPU, DEVICE_NONE */
 const char *device_backend(void);     /* "cpu", "cuda", "emu"                                         */
 const char *device_name(void);        /* processor or GPU, as the machine calls it                    */
 const char *device_id(void);          /* the GPU's global name: "GPU-<uuid>", as in nvidia-smi -L; "" on the CPU */

@@ -18,42 +18,53 @@ struct Loader {
     const Dataset  *dataset;    /* borrowed */
     LoaderPlan      plan;
     int64_t         T;          /* a rank's tokens of a sample */
-    int32_t        *sample;     /* owned [2, seq_len]: the thread's, inputs and targets; NULL where T is all of it */
+    int32_t        *sample;     /* owned [3, seq_len]: the thread's, inputs, targets, starts; NULL where T is all of it */
     Batch          *batch;      /* owned [plan.batches]: in turn; device memory, from the arena */
     int64_t         micro_steps;/* micro-batches of a step here */
     int64_t         first_micro;/* the first of them, among the step's */
     int64_t         ring;       /* micro-batches in memory: those of a step and AHEAD more */
     int32_t        *inputs;     /* owned [ring,B,T] */
     int32_t        *targets;    /* owned [ring,B,T] */
+    int32_t        *starts;     /* owned [ring,B,T]; NULL without documents */
     Thread          thread;     /* guards filled and taken; slots taken..filled-1 are the trainer's, the others the thread's */
     int64_t         filled, taken; /* micro-batches since the start */
     int64_t         handed;        /* micro-batches given to the trainer: taken, or one more whose copy may still run */
     Event           copied;        /* after the latest copy to the device */
 };
 
-static Batch take_batch(Arena *arena, int64_t B, int64_t T) {
+static Batch take_batch(Arena *arena, int64_t B, int64_t T, int documents) {
     Batch batch;
     batch.inputs = arena_tensor(arena, I32, 2, B, T, 1);
     batch.targets = arena_tensor(arena, I32, 2, B, T, 1);
+    batch.starts = documents ? arena_tensor(arena, I32, 2, B, T, 1) : tensor_none();
     return batch;
 }
 
-size_t loader_bytes(int64_t B, int64_t T, int64_t batches) {
+size_t loader_bytes(int64_t B, int64_t T, int64_t batches, int documents) {
     Arena dry = arena_dry("batches");
-    for (int64_t i = 0; i < batches; i++) take_batch(&dry, B, T);
+    for (int64_t i = 0; i < batches; i++) take_batch(&dry, B, T, documents);
     return dry.peak_bytes;
 }
 
 static int64_t micro_steps_of(const LoaderPlan *p) { return p->step_samples / p->ranks / p->micro_batch; }
 
-size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps) {
-    return 2 * sizeof(int32_t) * (size_t)((micro_steps + AHEAD) * B * T);
+size_t loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps, int documents) {
+    return (documents ? 3 : 2) * sizeof(int32_t) * (size_t)((micro_steps + AHEAD) * B * T);
 }
 
 /* Global index of the first row of this rank's n-th micro-batch. */
 static int64_t first_index(const Loader *l, int64_t n) {
     const LoaderPlan *p = &l->plan;
     return p->first_sample + n / l->micro_steps * p->step_samples + (l->first_micro + n % l->micro_steps) * p->micro_batch;
+}
+
+/* Of row number `row` of the ring, whose whole sequence is given. */
+static void fill_starts(Loader *l, int64_t row, const int32_t *sequence) {
+    int64_t  whole = l->dataset->seq_len;
+    int32_t *starts = l->starts ? l->starts + row * l->T : NULL, *all = l->sample ? l->sample + 2 * whole : starts;
+    if (!starts) return;
+    document_starts(all, sequence, whole, l->plan.end_of_text);
+    if (l->sample) context_take(starts, all, l->plan.context, l->T);
 }
 
 static void fill_slot(Loader *l, int64_t n) {
@@ -63,6 +74,7 @@ static void fill_slot(Loader *l, int64_t n) {
         int32_t *inputs = l->inputs + (slot * B + row) * T, *targets = l->targets + (slot * B + row) * T;
         int64_t  number = dataset_order(l->dataset, l->plan.order, first + row), whole = l->dataset->seq_len;
         dataset_sample(l->dataset, number, l->sample ? l->sample : inputs, l->sample ? l->sample + whole : targets);
+        fill_starts(l, slot * B + row, l->sample ? l->sample : inputs);
         if (!l->sample) continue;
         context_take(inputs, l->sample, l->plan.context, T);
         context_take(targets, l->sample + whole, l->plan.context, T);
@@ -90,8 +102,9 @@ static void *fill_ahead(void *loader) {
 static void take_ring(Loader *l) {
     int64_t B = l->plan.micro_batch;
     l->ring = l->micro_steps + AHEAD;
-    l->inputs = device_alloc_host(loader_host_bytes(B, l->T, l->micro_steps), "batches");
+    l->inputs = device_alloc_host(loader_host_bytes(B, l->T, l->micro_steps, l->plan.documents), "batches");
     l->targets = l->inputs + l->ring * B * l->T;
+    l->starts = l->plan.documents ? l->targets + l->ring * B * l->T : NULL;
 }
 
 Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
@@ -104,14 +117,14 @@ Loader *loader_create(const Dataset *dataset, LoaderPlan plan, Arena *arena) {
     int64_t B = plan.micro_batch, T = dataset->seq_len / plan.context.ranks;
     Loader *l = calloc(1, sizeof *l);
     if (!l) fail(EXIT_MEMORY, "no memory for the data loader");
-    if (plan.context.ranks > 1) l->sample = malloc(2 * sizeof *l->sample * (size_t)dataset->seq_len);
+    if (plan.context.ranks > 1) l->sample = malloc(3 * sizeof *l->sample * (size_t)dataset->seq_len);
     if (plan.context.ranks > 1 && !l->sample) fail(EXIT_MEMORY, "no memory for a sample");
     l->dataset = dataset;
     l->plan = plan;
     l->T = T;
     l->batch = malloc(sizeof *l->batch * (size_t)plan.batches);
     if (!l->batch) fail(EXIT_MEMORY, "no memory for the data loader");
-    for (int64_t i = 0; i < plan.batches; i++) l->batch[i] = take_batch(arena, B, T);
+    for (int64_t i = 0; i < plan.batches; i++) l->batch[i] = take_batch(arena, B, T, plan.documents);
     l->micro_steps = micro_steps_of(&plan);
     l->first_micro = plan.rank * l->micro_steps;
     take_ring(l);
@@ -164,6 +177,7 @@ Batch loader_next(Loader *l, Stream *s, double *wait_ms) {
     int64_t at = l->handed++ % l->ring * l->plan.micro_batch * l->T; /* only this thread writes handed and taken */
     device_from_host_queued(s, batch.inputs, l->inputs + at);
     device_from_host_queued(s, batch.targets, l->targets + at);
+    if (l->starts) device_from_host_queued(s, batch.starts, l->starts + at);
     event_record(l->copied, s);
     return batch;
 }

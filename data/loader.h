@@ -24,6 +24,8 @@ typedef struct {
     int64_t     first_sample;  /* global index that the first step begins with */
     ContextPart context;       /* of each sample; ranks 0 counts as 1       */
     int64_t     batches;       /* micro-batches handed out that stay; 0 counts as 1 */
+    int         documents;     /* batches have starts: of what begins with this id */
+    int32_t     end_of_text;
 } LoaderPlan;
 
 /* arena (device memory) holds the batches handed out; dataset is borrowed. */
@@ -41,8 +43,8 @@ void    loader_seek(Loader *l, int64_t first_sample);
 /* T: a rank's tokens of a sample */
 /* The same with another share of each step: of its micro-batches, in order, `count` from number `first` on. */
 void    loader_share(Loader *l, int64_t first, int64_t count, int64_t first_sample);
-size_t  loader_bytes(int64_t B, int64_t T, int64_t batches); /* arena bytes it will take, and of host memory: */
-size_t  loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps);
+size_t  loader_bytes(int64_t B, int64_t T, int64_t batches, int documents); /* arena bytes it will take, and of host memory: */
+size_t  loader_host_bytes(int64_t B, int64_t T, int64_t micro_steps, int documents);
 
 #ifdef __cplusplus
 }

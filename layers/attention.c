@@ -16,6 +16,10 @@ typedef struct {
     float *lse; /* borrowed, [B*H,T]     */
 } Forward;
 
+/* The running maximum before a query has met a key of its document: below every score, and finite, so that exp(-infinity
+ * - NO_SCORE) is 0. */
+static const float NO_SCORE = -1e38f;
+
 /* A thread's memory. k and v hold the whole sequence of one head of keys. */
 typedef struct {
     float *k;        /* [key_tiles][D,TILE] turned                                   */
@@ -64,16 +68,17 @@ static void forward(Stream *s, Heads heads, Tensor y, Tensor lse, int is_dry) {
     arena_release(&s->scratch, mark);
 }
 
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, HeadShape h) {
+void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
     EXPECT_ACT(qkv);
-    int is_dry = attention_forward_contract(s, y, lse, qkv, h);
-    forward(s, attention_heads(lse, qkv, tensor_none(), WHOLE_SEQUENCE, h), y, lse, is_dry);
+    int is_dry = attention_forward_contract(s, y, lse, qkv, starts, h);
+    forward(s, attention_heads(lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h), y, lse, is_dry);
 }
 
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, HeadShape h) {
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
+                               HeadShape h) {
     EXPECT_ACT(qkv);
-    int is_dry = attention_context_forward_contract(s, y, lse, qkv, keys, context, h);
-    forward(s, attention_heads(lse, qkv, keys, context, h), y, lse, is_dry);
+    int is_dry = attention_context_forward_contract(s, y, lse, qkv, keys, starts, context, h);
+    forward(s, attention_heads(lse, qkv, keys, starts, context, h), y, lse, is_dry);
 }
 
 void copy_columns(Stream *s, Tensor to, int64_t to_first, Tensor from, int64_t from_first, int64_t columns) {

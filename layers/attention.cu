@@ -91,18 +91,19 @@ template <typename T, int D> DEVICE void load_keys(T *stage, const T *k, int key
     cp_async_commit();
 }
 
-/* One tile of keys for a warp's queries: scores, softmax, out += p v. */
-template <typename T, int D, int ATOMS>
+/* One tile of keys for a warp's queries: scores, softmax, out += p v. query: the first one's position; row: its row. */
+template <typename T, int D, int ATOMS, bool DOCUMENTS>
 DEVICE void forward_tile(float (&out)[ATOMS][D / 8][4], Softmax<ATOMS> &m, const uint32_t (&q)[D / 16][ATOMS][4], const T *k,
-                         const T *v, int query, int key, float scale_log2) {
+                         const T *v, int query, int key, const int32_t *starts, int row, const Heads &h) {
     constexpr int KEYS = ForwardTile<D>::KEYS;
     float         s[ATOMS][KEYS / 8][4];
     set_zero(s);
     #pragma unroll
     for (int d = 0; d < D; d += 16) add_turned<T, ATOMS, KEYS, D>(s, q[d / 16], k, d);
     if (key + KEYS - 1 > query) mask_scores<false>(s, query, key);
-    raise_top(m, out, s, scale_log2);
-    exponentials(s, m, scale_log2);
+    if (DOCUMENTS && key < start_at(starts, row + ForwardTile<D>::ROWS - 1, h)) mask_documents<false>(s, starts, row, key, h);
+    raise_top(m, out, s, h.scale_log2);
+    exponentials(s, m, h.scale_log2);
     #pragma unroll
     for (int j = 0; j < KEYS; j += 16) {
         uint32_t p[ATOMS][4];
@@ -137,7 +138,7 @@ DEVICE void forward_store(T *y, float *lse, T *rows, const float (&out)[ATOMS][D
  * shared memory, one being copied while the other is multiplied. grid heads * tiles, 36 KiB of shared memory at D = 64;
  * no two blocks write to one place. Bound: tensor cores and the exp units about equally (256 products per exp at D =
  * 64). */
-template <typename T, int D>
+template <typename T, int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     attention_forward_kernel(T *y, float *lse, const T *qkv, const T *keys, Heads h) {
     typedef ForwardTile<D> Tile;
@@ -146,9 +147,12 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     const T    *q = qkv + p.qkv, *k = keys + p.keys;
     const int   warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::QUERIES, query = block_query + warp * Tile::ROWS;
     const int   position = position_of(h, query); /* of the warp's first query; its rows are in one chunk */
+    const int32_t *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
+    const int   begin = DOCUMENTS ? starts[block_query] / Tile::KEYS * Tile::KEYS : 0,
+                warp_begin = DOCUMENTS ? start_at(starts, query, h) : 0;
 
     load_tile<T, Tile::QUERIES, D, Tile::THREADS>(shared + Tile::STAGE_ELEMS, q, h.columns, block_query, h);
-    load_keys<T, D>(shared, k, 0, h);
+    load_keys<T, D>(shared, k, begin, h);
     cp_async_wait<0>();
     __syncthreads();
     uint32_t q_left[D / 16][Tile::ATOMS][4];
@@ -159,15 +163,16 @@ KERNEL __launch_bounds__(ForwardTile<D>::THREADS, 2)
     float                out[Tile::ATOMS][D / 8][4];
     Softmax<Tile::ATOMS> m;
     set_zero(out);
-    for (int i = 0; i < Tile::ATOMS; i++) m.top[i][0] = m.top[i][1] = -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
+    for (int i = 0; i < Tile::ATOMS; i++) m.top[i][0] = m.top[i][1] = DOCUMENTS ? no_score() : -INFINITY, m.sum[i][0] = m.sum[i][1] = 0.0f;
     const int end = position_of(h, min(block_query + Tile::QUERIES, h.T) - 1) + 1;
-    for (int key = 0, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
+    for (int key = begin, stage = 0; key < end; key += Tile::KEYS, stage ^= 1) {
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there; the other stage has been read by all */
         if (key + Tile::KEYS < end) load_keys<T, D>(shared + (stage ^ 1) * Tile::STAGE_ELEMS, k, key + Tile::KEYS, h);
         const T *tile = shared + stage * Tile::STAGE_ELEMS;
-        if (key < position + Tile::ROWS && query < h.T) /* else nothing of it is on or below the diagonal */
-            forward_tile<T, D, Tile::ATOMS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key, h.scale_log2);
+        if (key < position + Tile::ROWS && query < h.T && /* else nothing of it is on or below the diagonal */
+            (!DOCUMENTS || key + Tile::KEYS > warp_begin))
+            forward_tile<T, D, Tile::ATOMS, DOCUMENTS>(out, m, q_left, tile, tile + Tile::KEYS_ELEMS, position, key, starts, query, h);
     }
     __syncthreads(); /* both stages have been read: the queries' outputs pass through them */
     forward_store<T, D, Tile::ATOMS>(y + p.y, lse + (int64_t)p.head * h.T, shared + warp * Tile::ROWS * Tile::STRIDE,
@@ -181,13 +186,15 @@ template <int D> struct ForwardF32 {
 };
 
 /* s becomes p, and joins sum and top; out shrinks where the maximum rises. */
-template <int M, int COLUMNS>
+template <bool DOCUMENTS, int M, int COLUMNS>
 DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], float (&out)[M][COLUMNS], int query, int key,
-                        float scale_log2) {
+                        const int32_t *starts, int row, const Heads &h) {
+    const float scale_log2 = h.scale_log2;
     for (int i = 0; i < M; i++) {
         float high = top[i];
         for (int j = 0; j < M; j++) {
             if (key + f32_tx() + 16 * j > query + i) s[i][j] = -INFINITY;
+            if (DOCUMENTS && key + f32_tx() + 16 * j < start_at(starts, row + i, h)) s[i][j] = -INFINITY;
             high = fmaxf(high, s[i][j]);
         }
         high = row_max(high);
@@ -201,7 +208,7 @@ DEVICE void f32_softmax(float (&s)[M][M], float (&top)[M], float (&sum)[M], floa
 
 /* A block has ROWS queries of one head, a thread M x M scores of a tile; see attention_f32.cuh. grid heads * tiles.
  * Bound: f32 units. */
-template <int D>
+template <int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     attention_forward_f32_kernel(float *y, float *lse, const float *qkv, const float *keys, Heads h) {
     typedef F32Tile<D> Tile;
@@ -211,11 +218,13 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
     const float  *q = qkv + p.qkv, *k = keys + p.keys;
     const int     block_query = p.tile * Tile::ROWS, query = block_query + f32_ty() * Tile::M,
               block_position = position_of(h, block_query);
+    const int32_t *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
+    const int     begin = DOCUMENTS ? starts[block_query] / Tile::ROWS * Tile::ROWS : 0;
     float         out[Tile::M][Tile::COLUMNS], top[Tile::M], sum[Tile::M], scale[Tile::M];
     f32_zero(out);
-    for (int i = 0; i < Tile::M; i++) top[i] = -INFINITY, sum[i] = 0.0f;
+    for (int i = 0; i < Tile::M; i++) top[i] = DOCUMENTS ? no_score() : -INFINITY, sum[i] = 0.0f;
     load_tile<float, Tile::ROWS, D, Tile::THREADS>(shared, q, h.columns, block_query, h);
-    for (int key = 0; key <= block_position; key += Tile::ROWS) {
+    for (int key = begin; key <= block_position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
         __syncthreads(); /* the tile before has been read */
         load_tile<float, Tile::ROWS, D, Tile::THREADS>(k_tile, k + from.owner, h.key_stride, from.row, h);
@@ -225,7 +234,7 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
         __syncthreads(); /* this one is there */
         float s[Tile::M][Tile::M];
         f32_scores<D>(s, shared, k_tile);
-        f32_softmax(s, top, sum, out, block_position + f32_ty() * Tile::M, key, h.scale_log2);
+        f32_softmax<DOCUMENTS>(s, top, sum, out, block_position + f32_ty() * Tile::M, key, starts, query, h);
         f32_add<D>(out, p_tile, s, v_tile);
     }
     for (int i = 0; i < Tile::M; i++) {
@@ -238,28 +247,31 @@ KERNEL __launch_bounds__(F32Tile<D>::THREADS, 2)
 
 /* --- host --------------------------------------------------------------------------------------------------------- */
 
-template <typename T, int D> static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *keys, Heads h) {
+template <typename T, int D, bool DOCUMENTS> static void forward_launch(Stream *s, T *y, float *lse, const T *qkv, const T *keys, Heads h) {
     if constexpr (std::is_same<T, float>::value)
-        LAUNCH(attention_forward_f32_kernel<D>, (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)), F32Tile<D>::THREADS,
+        LAUNCH((attention_forward_f32_kernel<D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)), F32Tile<D>::THREADS,
                ForwardF32<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
     else
-        LAUNCH((attention_forward_kernel<T, D>), (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)),
+        LAUNCH((attention_forward_kernel<T, D, DOCUMENTS>), (unsigned)(h.heads * blocks_for(h.T, ForwardTile<D>::QUERIES)),
                ForwardTile<D>::THREADS, ForwardTile<D>::SHARED_BYTES, s, y, lse, qkv, keys, h);
 }
 
 static void forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Heads h) {
-    DISPATCH_ACT(qkv.type, T,
-                 DISPATCH_WIDE(h.D, D, (forward_launch<T, D>(s, ptr<T>(y), ptr<float>(lse), ptr<T>(qkv), ptr<T>(keys), h))));
+    DISPATCH_ACT(qkv.type, T, DISPATCH_WIDE(h.D, D, {
+        auto launch = h.starts ? forward_launch<T, D, true> : forward_launch<T, D, false>;
+        launch(s, ptr<T>(y), ptr<float>(lse), ptr<T>(qkv), ptr<T>(keys), h);
+    }));
 }
 
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, HeadShape shape) {
-    if (attention_forward_contract(s, y, lse, qkv, shape)) return;
-    forward(s, y, lse, qkv, qkv, attention_heads(y, lse, qkv, WHOLE_SEQUENCE, shape));
+void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape shape) {
+    if (attention_forward_contract(s, y, lse, qkv, starts, shape)) return;
+    forward(s, y, lse, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape));
 }
 
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, HeadShape shape) {
-    if (attention_context_forward_contract(s, y, lse, qkv, keys, context, shape)) return;
-    Heads h = attention_heads(y, lse, qkv, context, shape);
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
+                               HeadShape shape) {
+    if (attention_context_forward_contract(s, y, lse, qkv, keys, starts, context, shape)) return;
+    Heads h = attention_heads(y, lse, qkv, starts, context, shape);
     h.vector = h.vector && (uintptr_t)keys.data % PACK_BYTES == 0;
     forward(s, y, lse, qkv, keys, h);
 }

@@ -89,21 +89,20 @@ static void backward(Stream *s, Backward job, int is_dry) {
     arena_release(&s->scratch, mark);
 }
 
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, HeadShape h) {
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
     EXPECT_ACT(qkv);
-    int      is_dry = attention_backward_contract(s, dqkv, dy, y, lse, qkv, h);
-    Backward job = {.heads = attention_heads(lse, qkv, tensor_none(), WHOLE_SEQUENCE, h), .dqkv = dqkv.data,
+    int      is_dry = attention_backward_contract(s, dqkv, dy, y, lse, qkv, starts, h);
+    Backward job = {.heads = attention_heads(lse, qkv, tensor_none(), starts, WHOLE_SEQUENCE, h), .dqkv = dqkv.data,
                     .y = y.data, .lse = (const float *)lse.data};
     job.heads.dy = dy.data;
     backward(s, job, is_dry);
 }
 
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
-                                Tensor keys, ContextPart context,
-                                HeadShape h) {
+                                Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
     EXPECT_ACT(qkv);
-    int      is_dry = attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, context, h);
-    Backward job = {.heads = attention_heads(lse, qkv, keys, context, h), .dqkv = dqkv.data, .dkeys = dkeys.data, .y = y.data,
+    int      is_dry = attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, starts, context, h);
+    Backward job = {.heads = attention_heads(lse, qkv, keys, starts, context, h), .dqkv = dqkv.data, .dkeys = dkeys.data, .y = y.data,
                     .lse = (const float *)lse.data};
     job.heads.dy = dy.data;
     backward(s, job, is_dry);

@@ -141,11 +141,11 @@ DEVICE void multiply_rounded(float (&ds)[ATOMS][N / 8][4], const uint32_t (&p)[N
             }
 }
 
-/* The next queries for a block of keys: a first row, and a head of the group. */
+/* The next queries for a block of keys: a first row, from begin on and before end, and a head of the group. */
 typedef struct { int query, head; } Walk;
-DEVICE void walk_on(Walk &w, int step, int begin, const Heads &h) {
+DEVICE void walk_on(Walk &w, int step, int begin, int end) {
     w.query += step;
-    if (w.query < h.T) return;
+    if (w.query < end) return;
     w.query = begin;
     w.head++;
 }
@@ -155,9 +155,9 @@ template <typename T> DEVICE Pair<T> pair_of(Pair<T> first, int head, const Head
 }
 
 /* A block has OWN keys of one head, a warp ROWS of them with dk and dv in registers, and walks the queries of its
- * group's heads from the diagonal on. grid heads of keys * tiles, 55 KiB of shared memory at D = 64; no two blocks
+ * group's heads from the diagonal to the end of the keys' documents. PLAIN: neither groups nor documents. grid heads of keys * tiles, 55 KiB of shared memory at D = 64; no two blocks
  * write to one place. Bound: tensor cores, four products a tile. */
-template <typename T, int D>
+template <typename T, int D, bool PLAIN>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
 attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
     typedef BackwardTile<D> Tile;
@@ -174,10 +174,13 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     const int     position = (int)POSITION_OF(at, key), begin = first_query(h, (int)POSITION_OF(at, block_key), STEP); /* of the warp's first key; a row */
     T            *k_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *v_rows = k_rows + Tile::OWN_ELEMS;
     float        *statistics = reinterpret_cast<float *>(shared + Tile::STATISTICS_AT);
-    Walk          next = {begin, begin < h.T ? 0 : h.group};
+    const int32_t *starts = PLAIN || !h.starts ? NULL : starts_of(h, p.head);
+    const int     last = min(block_key + Tile::OWN, h.T) - 1, end = starts ? rows_until(starts, (int)POSITION_OF(at, last), h) : h.T,
+                  group = PLAIN ? 1 : h.group;
+    Walk          next = {begin, begin < end ? 0 : group};
 
     load_pair<T, Tile::OWN, D>(shared, own, block_key, h);
-    if (next.head < h.group) {
+    if (next.head < group) {
         load_minus<STEP>(statistics, minus, (int64_t)p.head * minus.padded + begin);
         load_pair<T, STEP, D>(shared + Tile::STAGES_AT, other, begin, h);
     }
@@ -185,18 +188,18 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
     set_zero(dk);
     set_zero(dv);
     #pragma unroll 1
-    for (int stage = 0; next.head < h.group; stage ^= 1) {
-        const int    query_position = position_of(h, next.query);
+    for (int stage = 0; next.head < group; stage ^= 1) {
+        const int    query = next.query, query_position = position_of(h, query);
         const T     *q = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *d = q + Tile::STEP_ELEMS;
         const float *step_minus = statistics + stage * 2 * STEP;
         cp_async_wait<0>();
         __syncthreads(); /* this step is there; the other stage has been read by all */
-        walk_on(next, STEP, begin, h);
-        if (next.head < h.group) {
+        walk_on(next, STEP, begin, end);
+        if (next.head < group) {
             load_minus<STEP>(statistics + (stage ^ 1) * 2 * STEP, minus,
                              (int64_t)(p.head + next.head) * minus.padded + next.query);
             load_pair<T, STEP, D>(shared + Tile::STAGES_AT + (stage ^ 1) * Tile::STAGE_ELEMS,
-                                  pair_of(other, next.head, h), next.query, h);
+                                  PLAIN ? other : pair_of(other, next.head, h), next.query, h);
         }
         if (position < query_position + STEP && key < h.T) { /* else no query of the step sees a key of the warp */
             float    s[ATOMS][STEP / 8][4];
@@ -204,6 +207,7 @@ attention_backward_keys_kernel(T *dkeys, const T *dy, Minus minus, const T *qkv,
             begin_columns(s, step_minus);
             scores_of<T, D, ATOMS, STEP>(s, k_rows, q);
             if (position + Tile::ROWS - 1 > query_position) mask_scores<true>(s, query_position, position);
+            if (!PLAIN && starts && position < start_at(starts, query + STEP - 1, h)) mask_documents<true>(s, starts, query, position, h);
             exponentials(s, h.scale_log2);
             round_scores<T, ATOMS, STEP>(rounded, s);
             add_scores<T, D, ATOMS>(dv, rounded, d);
@@ -246,7 +250,7 @@ template <int ATOMS, int N> DEVICE void multiply(float (&ds)[ATOMS][N][4], const
 
 /* A block has OWN queries of one head, a warp ROWS of them with dq in registers, and walks the keys up to the diagonal.
  * grid, shared memory and determinism as above. Bound: tensor cores, three products a tile. */
-template <typename T, int D>
+template <typename T, int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(BackwardTile<D>::THREADS, 2)
 attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
     typedef BackwardTile<D> Tile;
@@ -257,9 +261,11 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
     const int warp = (int)threadIdx.x / WARP, block_query = p.tile * Tile::OWN, query = block_query + warp * Tile::ROWS,
               position = position_of(h, query);
     T            *q_rows = shared + warp * Tile::ROWS * Tile::STRIDE, *d_rows = q_rows + Tile::OWN_ELEMS;
+    const int32_t *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
+    const int     begin = DOCUMENTS ? starts[block_query] / STEP * STEP : 0;
 
     load_pair<T, Tile::OWN, D>(shared, own, block_query, h);
-    load_keys<T, STEP, D>(shared + Tile::STAGES_AT, keys + p.keys, 0, h);
+    load_keys<T, STEP, D>(shared + Tile::STAGES_AT, keys + p.keys, begin, h);
     float row_lse[ATOMS][2], row_delta[ATOMS][2], dq[ATOMS][D / 8][4];
     for (int atom = 0; atom < ATOMS; atom++)
         for (int side = 0; side < 2; side++) {
@@ -269,7 +275,7 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
         }
     set_zero(dq);
     const int end = position_of(h, min(block_query + Tile::OWN, h.T) - 1) + 1;
-    for (int key = 0, stage = 0; key < end; key += STEP, stage ^= 1) {
+    for (int key = begin, stage = 0; key < end; key += STEP, stage ^= 1) {
         const T *k = shared + Tile::STAGES_AT + stage * Tile::STAGE_ELEMS, *v = k + Tile::STEP_ELEMS;
         cp_async_wait<0>();
         __syncthreads(); /* this step is there; the other stage has been read by all */
@@ -283,6 +289,7 @@ attention_backward_queries_kernel(T *dqkv, const T *dy, Minus minus, const T *qk
             scores_of<T, D, ATOMS, STEP>(s, q_rows, k);
             scores_of<T, D, ATOMS, STEP>(ds, d_rows, v);
             if (key + STEP - 1 > position) mask_scores<false>(s, position, key);
+            if (DOCUMENTS && key < start_at(starts, query + Tile::ROWS - 1, h)) mask_documents<false>(s, starts, query, key, h);
             exponentials(s, h.scale_log2);
             multiply(ds, s);
             uint32_t rounded[STEP / 16][ATOMS][4];
@@ -311,15 +318,16 @@ template <int D> DEVICE void load_pair_f32(float *tile, Pair<float> from, int ro
     cp_async_commit();
 }
 
-/* s becomes p and ds, which comes as dp, ds; of one score. The query's statistics are minus' elements `at`. */
-DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int64_t at, int position, int key, float scale_log2) {
-    s = key <= position ? exp2f((s + minus.lse[at]) * scale_log2) : 0.0f;
+/* s becomes p and ds, which comes as dp, ds; of one score. The query's statistics are minus' elements `at`, its keys first
+ * to position. */
+DEVICE void f32_ds(float &s, float &ds, const Minus &minus, int64_t at, int first, int position, int key, float scale_log2) {
+    s = key >= first && key <= position ? exp2f((s + minus.lse[at]) * scale_log2) : 0.0f;
     ds = s * (ds + minus.delta[at]);
 }
 
 /* As attention_backward_keys_kernel: a block has ROWS keys, a thread M x M turned scores of a tile; see
  * attention_f32.cuh. */
-template <int D>
+template <int D, bool PLAIN>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
 attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, const float *qkv, const float *keys, Heads h) {
     typedef F32Tile<D> Tile;
@@ -339,11 +347,14 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
     f32_zero(dv);
     for (int i = 0; i < M; i++) one[i] = 1.0f, scale[i] = h.scale;
     load_pair_f32<D>(k, own, block_key, h);
-    for (Walk now = {begin, begin < h.T ? 0 : h.group}; now.head < h.group; walk_on(now, Tile::ROWS, begin, h)) {
+    const int32_t *starts = PLAIN || !h.starts ? NULL : starts_of(h, p.head);
+    const int     last = min(block_key + Tile::ROWS, h.T) - 1, end = starts ? rows_until(starts, (int)POSITION_OF(at, last), h) : h.T,
+                  group = PLAIN ? 1 : h.group;
+    for (Walk now = {begin, begin < end ? 0 : group}; now.head < group; walk_on(now, Tile::ROWS, begin, end)) {
         const int     query_position = position_of(h, now.query);
         const int64_t minus_at = (int64_t)(p.head + now.head) * minus.padded + now.query;
         __syncthreads(); /* the step before has been read */
-        load_pair_f32<D>(q, pair_of(other, now.head, h), now.query, h);
+        load_pair_f32<D>(q, PLAIN ? other : pair_of(other, now.head, h), now.query, h);
         cp_async_wait<0>();
         __syncthreads(); /* this one is there */
         float s[M][M], ds[M][M];
@@ -352,7 +363,7 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
         for (int i = 0; i < M; i++)
             for (int j = 0; j < M; j++)
                 f32_ds(s[i][j], ds[i][j], minus, minus_at + f32_tx() + 16 * j,
-                       query_position + f32_tx() + 16 * j, position + f32_ty() * M + i, h.scale_log2);
+                       !PLAIN && starts ? start_at(starts, now.query + f32_tx() + 16 * j, h) : INT32_MIN, query_position + f32_tx() + 16 * j, position + f32_ty() * M + i, h.scale_log2);
         f32_add<D>(dv, p_tile, s, d);
         f32_add<D>(dk, p_tile, ds, q);
     }
@@ -362,7 +373,7 @@ attention_backward_keys_f32_kernel(float *dkeys, const float *dy, Minus minus, c
 }
 
 /* As attention_backward_queries_kernel: a block has ROWS queries. */
-template <int D>
+template <int D, bool DOCUMENTS>
 KERNEL __launch_bounds__(F32Tile<D>::THREADS, 1)
 attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus, const float *qkv, const float *keys, Heads h) {
     typedef F32Tile<D> Tile;
@@ -372,11 +383,13 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
     const Pair<float> own = {qkv + p.qkv, dy + p.y, h.columns, h.C};
     const int         block_query = p.tile * Tile::ROWS, position = position_of(h, block_query);
     float            *q = shared, *d = q + Tile::ELEMS, *k = d + Tile::ELEMS, *v = k + Tile::ELEMS, *p_tile = v + Tile::ELEMS;
+    const int32_t    *starts = DOCUMENTS ? starts_of(h, p.head) : NULL;
+    const int         begin = DOCUMENTS ? starts[block_query] / Tile::ROWS * Tile::ROWS : 0;
     float             dq[M][Tile::COLUMNS], scale[M];
     f32_zero(dq);
     for (int i = 0; i < M; i++) scale[i] = h.scale;
     load_pair_f32<D>(q, own, block_query, h);
-    for (int key = 0; key <= position; key += Tile::ROWS) {
+    for (int key = begin; key <= position; key += Tile::ROWS) {
         KeyRows from = key_rows(h, key);
         __syncthreads(); /* the step before has been read */
         load_pair_f32<D>(k,
@@ -391,6 +404,7 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
         for (int i = 0; i < M; i++)
             for (int j = 0; j < M; j++)
                 f32_ds(s[i][j], ds[i][j], minus, (int64_t)p.head * minus.padded + block_query + f32_ty() * M + i,
+                       DOCUMENTS ? start_at(starts, block_query + f32_ty() * M + i, h) : INT32_MIN,
                        position + f32_ty() * M + i, key + f32_tx() + 16 * j, h.scale_log2);
         f32_add<D>(dq, p_tile, ds, k);
     }
@@ -399,21 +413,21 @@ attention_backward_queries_f32_kernel(float *dqkv, const float *dy, Minus minus,
 
 /* --- host --------------------------------------------------------------------------------------------------------- */
 
-template <typename T, int D>
+template <typename T, int D, bool PLAIN, bool DOCUMENTS>
 static void backward_launch(Stream *s, T *dqkv, T *dkeys, const T *dy, Minus minus, const T *qkv, const T *keys, Heads h) {
     if constexpr (std::is_same<T, float>::value) {
         constexpr int THREADS = F32Tile<D>::THREADS, BYTES = BackwardF32<D>::SHARED_BYTES;
         unsigned      grid = (unsigned)(h.heads * blocks_for(h.T, F32Tile<D>::ROWS)),
                       keys_grid = grid / (unsigned)h.group * (unsigned)h.context;
-        LAUNCH(attention_backward_keys_f32_kernel<D>, keys_grid, THREADS, BYTES, s, dkeys, dy, minus, qkv, keys, h);
-        LAUNCH(attention_backward_queries_f32_kernel<D>, grid, THREADS, BYTES, s, dqkv, dy, minus, qkv, keys, h);
+        LAUNCH((attention_backward_keys_f32_kernel<D, PLAIN>), keys_grid, THREADS, BYTES, s, dkeys, dy, minus, qkv, keys, h);
+        LAUNCH((attention_backward_queries_f32_kernel<D, DOCUMENTS>), grid, THREADS, BYTES, s, dqkv, dy, minus, qkv, keys, h);
     } else {
         typedef BackwardTile<D> Tile;
         unsigned grid = (unsigned)(h.heads * blocks_for(h.T, Tile::OWN)),
                  keys_grid = grid / (unsigned)h.group * (unsigned)h.context;
-        LAUNCH((attention_backward_keys_kernel<T, D>), keys_grid, Tile::THREADS, Tile::SHARED_BYTES, s, dkeys, dy,
+        LAUNCH((attention_backward_keys_kernel<T, D, PLAIN>), keys_grid, Tile::THREADS, Tile::SHARED_BYTES, s, dkeys, dy,
                minus, qkv, keys, h);
-        LAUNCH((attention_backward_queries_kernel<T, D>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus,
+        LAUNCH((attention_backward_queries_kernel<T, D, DOCUMENTS>), grid, Tile::THREADS, Tile::SHARED_BYTES, s, dqkv, dy, minus,
                qkv, keys, h);
     }
 }
@@ -431,19 +445,22 @@ static void backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, 
     unsigned blocks = (unsigned)blocks_for((int64_t)h.heads * minus.padded, PREPARE_THREADS / PREPARE_LANES);
     DISPATCH_ACT(qkv.type, T,
         LAUNCH(attention_prepare_kernel<T>, blocks, PREPARE_THREADS, 0, s, minus, ptr<float>(lse), ptr<T>(dy), ptr<T>(y), h);
-        DISPATCH_WIDE(h.D, D,
-                      (backward_launch<T, D>(s, ptr<T>(dqkv), ptr<T>(dkeys), ptr<T>(dy), minus, ptr<T>(qkv), ptr<T>(keys), h))));
+        DISPATCH_WIDE(h.D, D, {
+            auto launch = h.starts       ? backward_launch<T, D, false, true>
+                          : h.group > 1  ? backward_launch<T, D, false, false>
+                                         : backward_launch<T, D, true, false>;
+            launch(s, ptr<T>(dqkv), ptr<T>(dkeys), ptr<T>(dy), minus, ptr<T>(qkv), ptr<T>(keys), h);
+        }));
     arena_release(&s->scratch, mark);
 }
 
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, HeadShape shape) {
-    attention_backward_contract(s, dqkv, dy, y, lse, qkv, shape);
-    backward(s, dqkv, dqkv, dy, y, lse, qkv, qkv, attention_heads(y, lse, qkv, WHOLE_SEQUENCE, shape));
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape shape) {
+    attention_backward_contract(s, dqkv, dy, y, lse, qkv, starts, shape);
+    backward(s, dqkv, dqkv, dy, y, lse, qkv, qkv, attention_heads(y, lse, qkv, starts, WHOLE_SEQUENCE, shape));
 }
 
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
-                                Tensor keys, ContextPart context,
-                                HeadShape shape) {
-    attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, context, shape);
-    backward(s, dqkv, dkeys, dy, y, lse, qkv, keys, attention_heads(y, lse, qkv, context, shape));
+                                Tensor keys, Tensor starts, ContextPart context, HeadShape shape) {
+    attention_context_backward_contract(s, dqkv, dkeys, dy, y, lse, qkv, keys, starts, context, shape);
+    backward(s, dqkv, dkeys, dy, y, lse, qkv, keys, attention_heads(y, lse, qkv, starts, context, shape));
 }

@@ -35,10 +35,12 @@ static void SIMD(load_keys)(const Backward *job, BackwardScratch w, int64_t head
 
 /* w.p and w.ds of a tile of queries and a tile of keys, both loaded. In a tile on the diagonal, elements above it are
  * zero, or not set past the 16 columns that hold the diagonal. */
-static void SIMD(scores)(const Heads *h, BackwardScratch w, int64_t tile, int64_t rows, int64_t columns, TileForm form) {
+static void SIMD(scores)(const Heads *h, BackwardScratch w, int64_t head, int64_t tile, int64_t keys, int64_t rows, int64_t columns,
+                         TileForm form) {
     const float *q = w.q + tile * TILE * h->wide, *dy = w.dy + tile * TILE * h->wide;
     tile_product((TileProduct){w.p, q, w.k_turned, TILE, h->wide, 1, TILE, rows, columns, h->D, TILE_SET, form});
     tile_product((TileProduct){w.ds, dy, w.v_turned, TILE, h->wide, 1, TILE, rows, columns, h->D, TILE_SET, form});
+    attention_mask_documents(w.p, h, head, tile, keys);
     for (int64_t r = 0; r < rows; r++) {
         f32x16  lse = f32x16_all(w.lse[tile * TILE + r]), delta = f32x16_all(w.delta[tile * TILE + r]);
         int64_t diagonal = r / LANES * LANES, end = form == TILE_LOWER_RESULT ? diagonal + LANES : columns;
@@ -90,8 +92,8 @@ static void SIMD(backward_keys)(const Backward *job, BackwardScratch w, int64_t 
     for (int64_t tile = 0; tile < h->tiles; tile++) {
         int64_t  rows = tile_round(attention_rows(tile, h->T)), at = tile * TILE * h->wide, place = attention_place(h, tile);
         TileForm form = place == keys ? TILE_UPPER_FACTOR : TILE_FULL;
-        if (place < keys) continue;
-        SIMD(scores)(h, w, tile, rows, columns, place == keys ? TILE_LOWER_RESULT : TILE_FULL);
+        if (place < keys || attention_first_tile(h, head, tile) > keys) continue;
+        SIMD(scores)(h, w, head, tile, keys, rows, columns, place == keys ? TILE_LOWER_RESULT : TILE_FULL);
         tile_product((TileProduct){dv, w.p, w.dy + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
         tile_product((TileProduct){dk, w.ds, w.q + at, h->wide, 1, TILE, h->wide, columns, h->wide, rows, TILE_ADD, form});
         if (item == BY_HEAD) SIMD(add_dq)(h, w, tile, rows, columns, place == keys);
@@ -107,10 +109,10 @@ static void SIMD(backward_queries)(const Backward *job, BackwardScratch w, int64
     int64_t      rows = tile_round(attention_rows(tile, h->T)), last = attention_place(h, tile);
     SIMD(load_queries)(job, w, head, tile);
     memset(w.dq + tile * TILE * h->wide, 0, (size_t)(rows * h->wide) * sizeof(float));
-    for (int64_t keys = 0; keys <= last; keys++) {
+    for (int64_t keys = attention_first_tile(h, head, tile); keys <= last; keys++) {
         int64_t columns = tile_round(attention_rows(keys, h->context.ranks * h->T));
         SIMD(load_keys)(job, w, head, keys);
-        SIMD(scores)(h, w, tile, rows, columns, last == keys ? TILE_LOWER_RESULT : TILE_FULL);
+        SIMD(scores)(h, w, head, tile, keys, rows, columns, last == keys ? TILE_LOWER_RESULT : TILE_FULL);
         SIMD(add_dq)(h, w, tile, rows, columns, last == keys);
     }
     SIMD(store_queries)(job, head, tile, w.dq + tile * TILE * h->wide);

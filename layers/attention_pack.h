@@ -27,6 +27,7 @@ typedef struct {
     float   scale;        /* 1/sqrt(D), folded into q                   */
     const void *qkv, *dy; /* borrowed; dy [N,C] in backward only        */
     const void *keys;     /* borrowed; NULL: those of qkv               */
+    const int32_t *starts; /* borrowed, [B,T]: the position of the first key that a query sees; NULL: 0 */
     ContextPart context;
 } Heads;
 
@@ -53,11 +54,11 @@ static inline float *attention_carve(float *base, int64_t *used, int64_t floats)
     return base ? base + at : NULL;
 }
 
-static inline Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, ContextPart context, HeadShape h) {
+static inline Heads attention_heads(Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context, HeadShape h) {
     int64_t T = lse.dim[1];
     Heads   heads = {.type = qkv.type, .B = lse.dim[0] / h.query, .T = T, .C = h.query * h.size, .H = h.query, .D = h.size,
                      .group = h.query / h.key, .columns = heads_columns(h), .qkv = qkv.data, .keys = keys.data,
-                     .context = context};
+                     .starts = (const int32_t *)starts.data, .context = context};
     heads.wide = tile_round(heads.D);
     heads.tiles = (T + TILE - 1) / TILE;
     heads.key_tiles = context.ranks * heads.tiles;
@@ -76,6 +77,24 @@ static inline int64_t attention_query_at(const Heads *h, int64_t head, int64_t t
 static inline int64_t attention_place(const Heads *h, int64_t tile) {
     Positions p = positions_of(h->context, h->T);
     return POSITION_OF(p, tile * TILE) / TILE;
+}
+
+/* The position of the first key that the query in this row of a head's sequence sees. It never falls from row to row. */
+static inline int64_t attention_first_key(const Heads *h, int64_t head, int64_t row) {
+    return h->starts ? h->starts[head / h->H * h->T + row] : 0;
+}
+/* The first tile of keys that a tile of queries sees. */
+static inline int64_t attention_first_tile(const Heads *h, int64_t head, int64_t tile) {
+    return attention_first_key(h, head, tile * TILE) / TILE;
+}
+/* Scores [rows,TILE] of a tile of queries and one of keys: those of keys before a query's document become -infinity. */
+static inline void attention_mask_documents(float *scores, const Heads *h, int64_t head, int64_t tile, int64_t keys) {
+    int64_t rows = attention_rows(tile, h->T), first = tile * TILE;
+    if (attention_first_key(h, head, first + rows - 1) <= keys * TILE) return;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t before = attention_first_key(h, head, first + r) - keys * TILE;
+        for (int64_t c = 0; c < before && c < TILE; c++) scores[r * TILE + c] = -INFINITY;
+    }
 }
 
 /* The element at which a tile of the keys or values of a query head begins, in qkv or in keys; from row to row it is

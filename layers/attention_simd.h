@@ -44,12 +44,13 @@ static void SIMD(forward_tile)(const Forward *job, ForwardScratch w, int64_t hea
     SIMD(pack_rows)(h->type, w.q, attention_queries(h, head, tile), h->columns, rows, h, h->scale);
     memset(w.y, 0, (size_t)(padded * h->wide) * sizeof(float));
     memset(w.sum, 0, (size_t)(padded * LANES) * sizeof(float));
-    for (int64_t r = 0; r < padded; r++) w.top[r] = -INFINITY;
-    for (int64_t keys = 0; keys <= last; keys++) {
+    for (int64_t r = 0; r < padded; r++) w.top[r] = h->starts ? NO_SCORE : -INFINITY;
+    for (int64_t keys = attention_first_tile(h, head, tile); keys <= last; keys++) {
         int64_t  columns = tile_round(attention_rows(keys, h->context.ranks * h->T));
         TileForm form = keys == last ? TILE_LOWER_RESULT : TILE_FULL;
         tile_product((TileProduct){w.scores, w.q, w.k + keys * TILE * h->D, TILE, h->wide, 1, TILE, padded, columns, h->D, TILE_SET,
                                    form});
+        attention_mask_documents(w.scores, h, head, tile, keys);
         SIMD(softmax_tile)(w, h->wide, padded, columns, form);
         tile_product((TileProduct){w.y, w.scores, w.v + keys * TILE * h->wide, h->wide, TILE, 1, h->wide, padded, h->wide, columns,
                                    TILE_ADD, keys == last ? TILE_LOWER_FACTOR : TILE_FULL});

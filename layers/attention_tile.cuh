@@ -28,6 +28,7 @@ typedef struct {
     int64_t owner_stride;    /* elements from the keys of one context rank to those of the next     */
     int   section;           /* heads of keys that stay in the second-level cache with their values  */
     int   vector;            /* rows of a head are whole, aligned 16-byte vectors                    */
+    const int32_t *starts;   /* [B,T] of documents; NULL: each sequence is one                       */
     float scale;             /* 1/sqrt(D)                                                         */
     float scale_log2;        /* scale log2(e): p = 2^(scale_log2 (score - top))                     */
 } Heads;
@@ -40,7 +41,7 @@ typedef struct {
 } Place;
 
 /* Checks the tensors that forward and backward share; returns the problem. */
-static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, ContextPart context, HeadShape shape) {
+static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, Tensor starts, ContextPart context, HeadShape shape) {
     int64_t H = shape.query, T = lse.dim[1], B = lse.dim[0] / H, D = shape.size;
     CHECK(D <= ATTENTION_MAX_D, "a head of %lld channels; the GPU takes up to %d", (long long)D, ATTENTION_MAX_D);
     CHECK(B * T < INT32_MAX && B * H * T < INT32_MAX, "%lld x %lld positions of %lld heads", (long long)B, (long long)T,
@@ -58,6 +59,7 @@ static inline Heads attention_heads(Tensor y, Tensor lse, Tensor qkv, ContextPar
     h.section = (int)(fit < 1 ? 1 : fit < B * shape.key ? fit : B * shape.key);
     int64_t per_vector = PACK_BYTES / (int64_t)dtype_bytes(qkv.type);
     h.vector = D % per_vector == 0 && (uintptr_t)qkv.data % PACK_BYTES == 0 && (uintptr_t)y.data % PACK_BYTES == 0;
+    h.starts = (const int32_t *)starts.data;
     h.scale = 1.0f / sqrtf((float)D);
     h.scale_log2 = h.scale * 1.44269504f;
     return h;
@@ -110,6 +112,29 @@ DEVICE int first_query(const Heads &h, int key, int step) {
     if (h.context == 1) return key / step * step;
     if (low < (int)h.at.half) return low < 0 ? 0 : low / step * step;
     return high < (int)h.at.half ? (int)h.at.half : high / step * step;
+}
+
+/* --- documents: kernels are built with DOCUMENTS, too, for sequences that hold several ------------------------------- */
+
+/* The running maximum before a query has met a key of its document: below every score, and finite, so that exp(-infinity
+ * - it) is 0. */
+DEVICE float no_score() { return -1e38f; }
+
+/* Of each row of a head's sequence, the position of the first key that its query sees. Rows past T have the last one's. */
+DEVICE const int32_t *starts_of(const Heads &h, int head) { return h.starts + (int64_t)(head / h.H) * h.T; }
+DEVICE int            start_at(const int32_t *starts, int row, const Heads &h) { return starts[min(row, h.T - 1)]; }
+
+/* The number of rows whose queries' documents begin no later than at this position: the first ones, since starts never
+ * fall. All lanes of a warp call it together. */
+DEVICE int rows_until(const int32_t *starts, int position, const Heads &h) {
+    int low = 0, high = h.T, lane = (int)threadIdx.x % WARP;
+    while (low < high) {
+        int step = (high - low + WARP - 1) / WARP, row = low + lane * step;
+        int n = __popc(__ballot_sync(0xffffffffu, row < high && starts[min(row, h.T - 1)] <= position));
+        high = n == 0 ? low : min(high, low + n * step);
+        low = n == 0 ? low : low + (n - 1) * step + 1;
+    }
+    return low;
 }
 
 /* A tile's rows: elements of a vector, vectors of a row, elements from one row to the next. */
@@ -261,6 +286,20 @@ template <bool TURNED, int ATOMS, int N> DEVICE void mask_scores(float (&s)[ATOM
             for (int e = 0; e < 4; e++) {
                 int row = accumulator_row(atom, e), column = accumulator_column(n, e);
                 if (key + (TURNED ? row : column) > query + (TURNED ? column : row)) s[atom][n][e] = -INFINITY;
+            }
+}
+
+/* Nor one of an earlier document. row: of the first query, in `starts`. */
+template <bool TURNED, int ATOMS, int N>
+DEVICE void mask_documents(float (&s)[ATOMS][N][4], const int32_t *starts, int row, int key, const Heads &h) {
+    #pragma unroll
+    for (int atom = 0; atom < ATOMS; atom++)
+        #pragma unroll
+        for (int n = 0; n < N; n++)
+            #pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int down = accumulator_row(atom, e), across = accumulator_column(n, e);
+                if (key + (TURNED ? down : across) < start_at(starts, row + (TURNED ? across : down), h)) s[atom][n][e] = -INFINITY;
             }
 }
 

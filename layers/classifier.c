@@ -12,11 +12,13 @@ typedef struct { float max; double sum; } Softmax; /* softmax[v] = exp(x[v] - ma
 #include "core/simd_each.h"
 SIMD_DISPATCH(void, loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms),
               (type, loss, row, target, V, terms))
-SIMD_DISPATCH(void, grad_row, (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, LossTerms terms, float scale),
+SIMD_DISPATCH(void, grad_row,
+              (DType type, float *loss, void *row, int64_t target, int64_t V, int64_t stride, LossTerms terms, float scale),
               (type, loss, row, target, V, stride, terms, scale))
 
 SIMD_DISPATCH(void, part_most, (DType type, float *most, const void *row, int64_t V, LossTerms terms), (type, most, row, V, terms))
-SIMD_DISPATCH(void, part_sums, (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most, LossTerms terms),
+SIMD_DISPATCH(void, part_sums,
+              (DType type, float *sum, float *at_target, const void *row, int64_t target, int64_t V, float most, LossTerms terms),
               (type, sum, at_target, row, target, V, most, terms))
 SIMD_DISPATCH(void, part_gradient,
               (DType type, void *row, int64_t target, int64_t V, int64_t stride, float most, float sum, LossTerms terms, float scale),

@@ -126,7 +126,8 @@ KERNEL classifier_kernel(float *loss, T *logits, const int32_t *targets, int V, 
     T      *row = logits + (int64_t)blockIdx.x * columns, *copy = kept ? shared_row : NULL;
     int     target = targets[blockIdx.x];
     device_check(target >= 0 && target < V);
-    float   y_target = cap_logit(to_f32(row[target]), terms.softcap); /* read before the barriers below, so before any thread overwrites it */
+    /* Read before the barriers below, so before any thread overwrites it. */
+    float   y_target = cap_logit(to_f32(row[target]), terms.softcap);
     Softmax r = thread_softmax<T, W>(copy, row, V, terms.softcap);
     float   max = block_max(r.max, part);
     r.sum = block_sum(r.sum * softmax_exp<T>(r.max - finite_max(max)), part);
@@ -169,7 +170,8 @@ template <typename T, int W> KERNEL part_most_kernel(float *most, const T *logit
 
 /* Block: a row. sums[row] = the sum of the exponentials below most[row]; sums[rows + row] = the target's logit. */
 template <typename T, int W>
-KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, const float *most, int V, int columns, float softcap) {
+KERNEL part_sums_kernel(float *sums, const T *logits, const int32_t *targets, const float *most, int V, int columns,
+                        float softcap) {
     SMEM(float, part, [WARP]);
     const T *row = logits + (int64_t)blockIdx.x * columns;
     int      target = targets[blockIdx.x];

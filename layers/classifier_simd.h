@@ -77,7 +77,8 @@ SIMD_INLINE void SIMD(loss_row_of)(DType type, float *loss, const void *row, int
 ACT_KERNEL(loss_row, (DType type, float *loss, const void *row, int64_t target, int64_t V, LossTerms terms), loss, row, target, V, terms)
 
 /* A target from V on is not among these columns. */
-SIMD_INLINE void SIMD(set_gradient)(DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride, LossTerms terms, float scale) {
+SIMD_INLINE void SIMD(set_gradient)(DType type, void *row, Softmax r, int64_t target, int64_t V, int64_t stride,
+                                    LossTerms terms, float scale) {
     float  c = terms.softcap, at_target = 0.0f;
     double pull = 1.0 + 2.0 * (double)terms.z * (log(r.sum) + (double)r.max);
     float  factor = (float)((double)scale * pull / r.sum);

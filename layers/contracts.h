@@ -19,13 +19,14 @@ static inline double contract_bytes(Tensor t) { return (double)tensor_bytes(t); 
 /* --- embedding ---------------------------------------------------------------------------------------------------- */
 
 static inline int embedding_contract(Stream *s, const char *op, Tensor y, Tensor tokens, Tensor wte, Tensor wpe,
-                                     ContextPart context, DType weights) {
+                                     Tensor starts, ContextPart context, DType weights) {
     int64_t   B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
     Positions p = positions_of(context, T);
     int64_t   last = T > 0 ? POSITION_OF(p, T - 1) : 0;
     EXPECT2(tokens, I32, B, T);
     EXPECT2(y, y.type, B * T, C);
     EXPECT2(wte, weights, wte.dim[0], C);
+    if (!tensor_is_none(starts)) EXPECT2(starts, I32, B, T);
     if (!tensor_is_none(wpe)) {
         EXPECT2(wpe, weights, wpe.dim[0], C);
         CHECK(wpe.dim[0] > last, "%lld positions for position %lld", (long long)wpe.dim[0], (long long)last);
@@ -34,11 +35,13 @@ static inline int embedding_contract(Stream *s, const char *op, Tensor y, Tensor
     return stream_note(s, op, B * T, C, 0, 0, rows,
                        contract_bytes(tokens) + contract_bytes(y) + 2.0 * rows * (double)dtype_bytes(weights));
 }
-static inline int embedding_forward_contract(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, ContextPart context) {
-    return embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, context, y.type);
+static inline int embedding_forward_contract(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts,
+                                             ContextPart context) {
+    return embedding_contract(s, "embedding_forward", y, tokens, wte, wpe, starts, context, y.type);
 }
-static inline int embedding_backward_contract(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, ContextPart context) {
-    return embedding_contract(s, "embedding_backward", dy, tokens, dwte, dwpe, context, F32);
+static inline int embedding_backward_contract(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts,
+                                              ContextPart context) {
+    return embedding_contract(s, "embedding_backward", dy, tokens, dwte, dwpe, starts, context, F32);
 }
 static inline int tokens_own_contract(Stream *s, Tensor own, Tensor tokens) {
     EXPECT1(own, I32, tokens.dim[0]);
@@ -218,21 +221,23 @@ static inline int rope_contract(Stream *s, const char *op, Tensor qkv, Tensor fr
 
 /* --- attention: two products forward, five backward, of the causal half of T x T ---------------------------------- */
 
-static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, HeadShape h) {
+static inline void attention_expect(Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
     int64_t T = lse.dim[1], B = lse.dim[0] / h.query;
     heads_expect(h);
     EXPECT2(qkv, qkv.type, B * T, heads_columns(h));
     EXPECT2(y, qkv.type, B * T, h.query * h.size);
     EXPECT2(lse, F32, B * h.query, T);
+    if (!tensor_is_none(starts)) EXPECT2(starts, I32, B, T);
 }
 static inline double attention_product_flops(Tensor lse, Tensor y) { return (double)tensor_elems(y) * (double)(lse.dim[1] + 1); }
-static inline int attention_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, HeadShape h) {
-    attention_expect(y, lse, qkv, h);
+static inline int attention_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h) {
+    attention_expect(y, lse, qkv, starts, h);
     return stream_note(s, "attention_forward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        2.0 * attention_product_flops(lse, y), contract_bytes(qkv) + contract_bytes(y) + contract_bytes(lse));
 }
-static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, HeadShape h) {
-    attention_expect(y, lse, qkv, h);
+static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts,
+                                              HeadShape h) {
+    attention_expect(y, lse, qkv, starts, h);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
     return stream_note(s, "attention_backward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
@@ -241,8 +246,8 @@ static inline int attention_backward_contract(Stream *s, Tensor dqkv, Tensor dy,
 }
 
 /* Keys of all context ranks; queries and dqkv as above. */
-static inline void attention_context_expect(Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart c, HeadShape h) {
-    attention_expect(y, lse, qkv, h);
+static inline void attention_context_expect(Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart c, HeadShape h) {
+    attention_expect(y, lse, qkv, starts, h);
     EXPECT2(keys, qkv.type, c.ranks * qkv.dim[0], 2 * h.key * h.size);
     CHECK(c.ranks > 1 && lse.dim[1] % 128 == 0, "%lld tokens of a sequence on each of %lld context ranks",
           (long long)lse.dim[1], (long long)c.ranks);
@@ -252,16 +257,16 @@ static inline double attention_context_flops(Tensor lse, Tensor y, ContextPart c
     return (double)tensor_elems(y) * (double)(c.ranks * lse.dim[1] + 1);
 }
 static inline int attention_context_forward_contract(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys,
-                                                     ContextPart c, HeadShape h) {
-    attention_context_expect(y, lse, qkv, keys, c, h);
+                                                     Tensor starts, ContextPart c, HeadShape h) {
+    attention_context_expect(y, lse, qkv, keys, starts, c, h);
     return stream_note(s, "attention_forward", lse.dim[0] / h.query, lse.dim[1], h.query, h.size,
                        2.0 * attention_context_flops(lse, y, c),
                        contract_bytes(keys) + 2.0 * contract_bytes(y) + contract_bytes(lse));
 }
 static inline int attention_context_backward_contract(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y,
                                                       Tensor lse, Tensor qkv, Tensor keys,
-                                                      ContextPart c, HeadShape h) {
-    attention_context_expect(y, lse, qkv, keys, c, h);
+                                                      Tensor starts, ContextPart c, HeadShape h) {
+    attention_context_expect(y, lse, qkv, keys, starts, c, h);
     EXPECT2(dqkv, qkv.type, qkv.dim[0], qkv.dim[1]);
     EXPECT2(dkeys, qkv.type, keys.dim[0], keys.dim[1]);
     EXPECT2(dy, qkv.type, y.dim[0], y.dim[1]);
@@ -352,6 +357,21 @@ static inline int newton_schulz_contract(Stream *s, Tensor x, int64_t parts, DTy
     EXPECT2(x, F32, x.dim[0], x.dim[1]);
     CHECK(parts >= 1 && x.dim[1] % parts == 0, "%lld columns in %lld parts", (long long)x.dim[1], (long long)parts);
     return stream_note(s, "newton_schulz", x.dim[0], x.dim[1], parts, 0, 24.0 * elems, elems * (12.0 + 32.0 * bytes));
+}
+/* Two passes, and a third of a neuron's numbers. */
+static inline int normuon_contract(Stream *s, Tensor x, Tensor v, int64_t parts) {
+    double elems = (double)x.dim[0] * (double)x.dim[1];
+    EXPECT2(x, F32, x.dim[0], x.dim[1]);
+    EXPECT2(v, F32, x.dim[0], x.dim[1]);
+    CHECK(parts >= 1 && x.dim[1] % parts == 0, "%lld columns in %lld parts", (long long)x.dim[1], (long long)parts);
+    return stream_note(s, "normuon", x.dim[0], x.dim[1], parts, 0, 3.0 * elems, 16.0 * elems);
+}
+static inline int columns_copy_contract(Stream *s, Tensor y, int64_t to, Tensor x, int64_t from, int64_t n) {
+    EXPECT2(y, F32, y.dim[0], y.dim[1]);
+    EXPECT2(x, F32, y.dim[0], x.dim[1]);
+    CHECK(n >= 0 && to >= 0 && from >= 0 && to + n <= y.dim[1] && from + n <= x.dim[1], "%lld columns from %lld of %lld to %lld of %lld",
+          (long long)n, (long long)from, (long long)x.dim[1], (long long)to, (long long)y.dim[1]);
+    return stream_note(s, "columns_copy", y.dim[0], n, 0, 0, 0.0, 8.0 * (double)(y.dim[0] * n));
 }
 static inline int muon_update_contract(Stream *s, Tensor p, Tensor u) {
     EXPECT1(p, F32, p.dim[0]);

@@ -27,24 +27,27 @@ static void set_row(DType type, void *y, const void *a, const void *b, int64_t C
 
 static void *row_of(Tensor t, int64_t row) { return (char *)t.data + (size_t)(row * t.dim[1]) * dtype_bytes(t.type); }
 
-void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, ContextPart context) {
+/* The position where row n's document begins. */
+static int64_t start_of(Tensor starts, int64_t n) { return tensor_is_none(starts) ? 0 : ((const int32_t *)starts.data)[n]; }
+
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1];
     EXPECT_ACT(y);
-    if (embedding_forward_contract(s, y, tokens, wte, wpe, context)) return;
+    if (embedding_forward_contract(s, y, tokens, wte, wpe, starts, context)) return;
     expect_tokens(tokens, wte.dim[0]);
     Positions p = positions_of(context, T);
     const int32_t *token = (const int32_t *)tokens.data;
     #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < B * T; n++)
         set_row(y.type, row_of(y, n), token[n] < wte.dim[0] ? row_of(wte, token[n]) : NULL,
-                tensor_is_none(wpe) ? NULL : row_of(wpe, POSITION_OF(p, n % T)), C);
+                tensor_is_none(wpe) ? NULL : row_of(wpe, POSITION_OF(p, n % T) - start_of(starts, n)), C);
 }
 
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, ContextPart context) {
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts, ContextPart context) {
     enum { CHANNELS = 64 }; /* of one thread's turn: whole cache lines of f32 */
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1];
     EXPECT_ACT(dy);
-    if (embedding_backward_contract(s, dwte, dwpe, dy, tokens, context)) return;
+    if (embedding_backward_contract(s, dwte, dwpe, dy, tokens, starts, context)) return;
     expect_tokens(tokens, dwte.dim[0]);
     Positions p = positions_of(context, T);
     const int32_t *token = (const int32_t *)tokens.data;
@@ -54,7 +57,7 @@ void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor t
         for (int64_t n = 0; n < B * T; n++) {
             if (token[n] < dwte.dim[0]) accumulate_row(dy.type, (float *)dwte.data + token[n] * C + c, dy.data, n * C + c, width);
             if (tensor_is_none(dwpe)) continue;
-            accumulate_row(dy.type, (float *)dwpe.data + POSITION_OF(p, n % T) * C + c, dy.data, n * C + c, width);
+            accumulate_row(dy.type, (float *)dwpe.data + (POSITION_OF(p, n % T) - start_of(starts, n)) * C + c, dy.data, n * C + c, width);
         }
     }
 }

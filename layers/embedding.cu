@@ -14,17 +14,17 @@ enum {
     BATCH = 4                          /* rows whose loads are on their way together   */
 };
 
-/* y[n] = wte[token[n]] + wpe[position of n % T]; wpe may be NULL. Warp: a row. grid ceil(N / WARPS), no shared memory.
+/* y[n] = wte[token[n]] + wpe[position of n % T - starts[n]]; wpe and starts may be NULL. Warp: a row. grid ceil(N / WARPS), no shared memory.
  * Bound: 2 elements of traffic each, wte and wpe mostly from L2. */
 template <typename T, int W>
-KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, int64_t N, int64_t length,
-                                Positions p, int64_t C,
+KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const T *wpe, const int32_t *starts, int64_t N,
+                                int64_t length, Positions p, int64_t C,
                                 int64_t rows) {
     int64_t n = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (n >= N) return;
     device_check(token[n] >= 0 && token[n] <= rows);
     int64_t  t = n % length;
-    const T *a = token[n] < rows ? wte + token[n] * C : NULL, *b = wpe ? wpe + POSITION_OF(p, t) * C : NULL;
+    const T *a = token[n] < rows ? wte + token[n] * C : NULL, *b = wpe ? wpe + (POSITION_OF(p, t) - (starts ? starts[n] : 0)) * C : NULL;
     #pragma unroll 4
     for (int64_t c = threadIdx.x % WARP * W; c < C; c += WARP * W) {
         Pack<float, W> sum = {}, other = {};
@@ -35,14 +35,14 @@ KERNEL embedding_forward_kernel(T *y, const int32_t *token, const T *wte, const 
     }
 }
 
-void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, ContextPart context) {
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = wte.dim[1], N = B * T;
-    if (embedding_forward_contract(s, y, tokens, wte, wpe, context) || N == 0) return;
+    if (embedding_forward_contract(s, y, tokens, wte, wpe, starts, context) || N == 0) return;
     Positions p = positions_of(context, T);
     bool      fit = packs_fit((size_t)C * dtype_bytes(y.type), {y.data, wte.data, wpe.data});
     DISPATCH_ACT(y.type, A, DISPATCH_PACK(A, fit, W,
         LAUNCH((embedding_forward_kernel<A, W>), blocks_for(N, WARPS), THREADS, 0, s, ptr<A>(y), ptr<int32_t>(tokens), ptr<A>(wte),
-               ptr<A>(wpe), N, T, p, C, wte.dim[0])));
+               ptr<A>(wpe), ptr<int32_t>(starts), N, T, p, C, wte.dim[0])));
 }
 
 /* Thread: a token. */
@@ -149,26 +149,49 @@ KERNEL embedding_long_runs_kernel(float *dwte, const T *dy, TokenList list, int6
     dwte[token * C + slice + column] += total;
 }
 
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, ContextPart context) {
+/* Thread: a row's position in its document. */
+KERNEL document_positions_kernel(int32_t *position, const int32_t *starts, int64_t N, int64_t length, Positions p) {
+    int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (n < N) position[n] = (int32_t)POSITION_OF(p, n % length) - starts[n];
+}
+
+/* dw[id of row n] += dy[n], where ids from `rows` on have no row: the rows of equal ids by way of a sorted list. */
+static void add_by_id(Stream *s, Tensor dw, Tensor dy, const int32_t *id, int64_t rows) {
+    int64_t   N = dy.dim[0], C = dy.dim[1];
+    size_t    mark = arena_mark(&s->scratch);
+    TokenList list = sort_tokens(s, sort_scratch(&s->scratch, N), id, N, rows + 1);
+    DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dw.data, dy.data}), W, {
+        LAUNCH((embedding_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARPS), (unsigned)blocks_for(C, WARP * W)), THREADS, 0, s,
+               ptr<float>(dw), ptr<A>(dy), list, N, C, rows);
+        LAUNCH((embedding_long_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARP), (unsigned)blocks_for(C, SLICE_PACKS * W)), THREADS,
+               0, s, ptr<float>(dw), ptr<A>(dy), list, N, C, rows);
+    }));
+    arena_release(&s->scratch, mark);
+}
+
+/* Positions of documents are sorted as tokens are: any row may have any. */
+static void add_by_position(Stream *s, Tensor dwpe, Tensor dy, Tensor starts, Positions p) {
+    int64_t  N = dy.dim[0];
+    size_t   mark = arena_mark(&s->scratch);
+    int32_t *position = (int32_t *)arena_take(&s->scratch, (size_t)N * sizeof(int32_t));
+    LAUNCH(document_positions_kernel, blocks_for(N, THREADS), THREADS, 0, s, position, ptr<int32_t>(starts), N, starts.dim[1], p);
+    add_by_id(s, dwpe, dy, position, dwpe.dim[0]);
+    arena_release(&s->scratch, mark);
+}
+
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts, ContextPart context) {
     int64_t B = tokens.dim[0], T = tokens.dim[1], C = dy.dim[1], N = B * T, rows = dwte.dim[0];
-    embedding_backward_contract(s, dwte, dwpe, dy, tokens, context);
+    embedding_backward_contract(s, dwte, dwpe, dy, tokens, starts, context);
     CHECK(N <= INT32_MAX && rows < INT32_MAX, "%lld tokens of %lld", (long long)N, (long long)rows);
     if (N == 0) return;
     Positions p = positions_of(context, T);
-    size_t    mark = arena_mark(&s->scratch);
-    TokenList list = sort_tokens(s, sort_scratch(&s->scratch, N), ptr<int32_t>(tokens), N, rows + 1);
-    bool      fit = packs_fit((size_t)C * dtype_bytes(dy.type), {dwte.data, dwpe.data, dy.data});
-    DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, fit, W, {
-        float   *wte = ptr<float>(dwte), *wpe = ptr<float>(dwpe);
-        const A *grad = ptr<A>(dy);
-        unsigned strips = (unsigned)blocks_for(C, WARP * W), slices = (unsigned)blocks_for(C, SLICE_PACKS * W);
-        LAUNCH((embedding_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARPS), strips), THREADS, 0, s, wte, grad,
-               list, N, C, rows);
-        LAUNCH((embedding_long_runs_kernel<A, W>), dim3((unsigned)blocks_for(N, WARP), slices), THREADS, 0, s, wte,
-               grad, list, N, C, rows);
-        if (!tensor_is_none(dwpe))
-            LAUNCH((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), strips), THREADS, 0, s, wpe,
-                   grad, B, T, p, C);
-    }));
-    arena_release(&s->scratch, mark);
+    add_by_id(s, dwte, dy, ptr<int32_t>(tokens), rows);
+    if (tensor_is_none(dwpe)) return;
+    if (!tensor_is_none(starts)) {
+        add_by_position(s, dwpe, dy, starts, p);
+        return;
+    }
+    DISPATCH_ACT(dy.type, A, DISPATCH_PACK(A, packs_fit((size_t)C * dtype_bytes(dy.type), {dwpe.data, dy.data}), W,
+        LAUNCH((embedding_positions_kernel<A, W>), dim3((unsigned)blocks_for(T, WARPS), (unsigned)blocks_for(C, WARP * W)), THREADS, 0, s,
+               ptr<float>(dwpe), ptr<A>(dy), B, T, p, C)));
 }

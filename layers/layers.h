@@ -21,12 +21,15 @@
 extern "C" {
 #endif
 
-/* --- embedding: y[b,t,:] = wte[token[b,t],:] + wpe[position of t,:] ---------------------------------------------------------------
+/* --- documents: a sequence may hold several, one after the other. starts [B,T] i32 is, for each token, the position in its sequence of
+ * the first token of its document, and never falls along a row; tensor_none(): each sequence is one document.                       */
+
+/* --- embedding: y[b,t,:] = wte[token[b,t],:] + wpe[position of t - starts[b,t],:] -------------------------------------------------
  * A token V' is a row of another rank's wte, and adds nothing. wpe and dwpe may be none: they add nothing.
  *   y [N,C] act out   tokens [B,T] i32 in   wte [V',C] act in, V' >= V   wpe [P,C] act in, P > every position                      */
-void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, ContextPart context);
+void embedding_forward(Stream *s, Tensor y, Tensor tokens, Tensor wte, Tensor wpe, Tensor starts, ContextPart context);
 /*   dwte [V',C] f32 out(+=)   dwpe [P,C] f32 out(+=)   dy [N,C] act in. Rows of equal tokens are added in a fixed order.             */
-void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, ContextPart context);
+void embedding_backward(Stream *s, Tensor dwte, Tensor dwpe, Tensor dy, Tensor tokens, Tensor starts, ContextPart context);
 /* Tokens as a rank with rows [first, first + rows) of wte sees them: own = token - first, or `rows` where that is none of its own.
  *   own, tokens [n] i32                                                                                                              */
 void tokens_own(Stream *s, Tensor own, Tensor tokens, int64_t first, int64_t rows);
@@ -139,21 +142,21 @@ typedef struct { double factor, low_freq_factor, high_freq_factor; int64_t origi
 void rope_frequencies(float *frequencies, int64_t D, double theta, RopeScaling scaling);
 
 /* --- causal self-attention over heads; C = query heads x D, C' = key heads x D, in qkv C + 2 C' columns ------------------------------
- * y_i = sum_{j<=i} softmax_j(q_i.k_j / sqrt(D)) v_j, computed tile by tile with a running maximum; T x T is never stored.
+ * y_i = sum_j softmax_j(q_i.k_j / sqrt(D)) v_j over start_i <= j <= i, the keys of i's document so far, computed tile by tile with a running maximum; T x T is never stored.
  * Dao et al., arXiv:2205.14135, arXiv:2307.08691.
  *   y [B*T,C] act out   lse [B*H,T] f32 out: log of the softmax denominator, kept for backward; H query heads   qkv [B*T,C+2C'] act in  */
-void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, HeadShape h);
+void attention_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h);
 /* The gradient of a shared key or value is the sum over its query heads, in their order.
  *   dqkv [B*T,C+2C'] act out   dy, y [B*T,C] act in                                                                                 */
-void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, HeadShape h);
+void attention_backward(Stream *s, Tensor dqkv, Tensor dy, Tensor y, Tensor lse, Tensor qkv, Tensor starts, HeadShape h);
 /* The same where context ranks share the sequences, T tokens of each on this one, a multiple of 128: queries of qkv see the keys and
  * values of all ranks' tokens that stand before them. Their sums have the order that one rank gives them.
  *   keys [ranks*B*T,2C'] act in: columns C.. of each rank's qkv, in order of rank                                                     */
-void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, ContextPart context, HeadShape h);
+void attention_context_forward(Stream *s, Tensor y, Tensor lse, Tensor qkv, Tensor keys, Tensor starts, ContextPart context,
+                               HeadShape h);
 /*   dqkv: only the columns of q are set   dkeys [ranks*B*T,2C'] act out: what this rank's queries add to the keys' gradients             */
 void attention_context_backward(Stream *s, Tensor dqkv, Tensor dkeys, Tensor dy, Tensor y, Tensor lse, Tensor qkv,
-                                Tensor keys, ContextPart context,
-                                HeadShape h);
+                                Tensor keys, Tensor starts, ContextPart context, HeadShape h);
 /* The last n of the T tokens of one sequence, whose queries, keys and values so far are kept in qkv: y_i as above for
  * rows T-n.. alone. The order of its sums is its own: rounding may differ from attention_forward's.
  *   y [n,C] act out   qkv [T,C+2C'] act in */
@@ -168,7 +171,7 @@ void head_forward(Stream *s, Tensor logits, Tensor x, Tensor wte);
 /*   dx [n,C] act out = dlogits wte   dwte [V',C] f32 out(+=) dlogits^T x   dlogits [n,V'] act in, padding columns zero: they add zero  */
 void head_backward(Stream *s, Tensor dx, Tensor dwte, Tensor dlogits, Tensor x, Tensor wte);
 
-/* --- classifier: loss[i] = lse[i] - y[i,target[i]], lse[i] = log(sum_v exp(y[i,v])), over v < V; y = logits --------------------------------
+/* --- classifier: loss[i] = lse[i] - y[i,target[i]], lse[i] = log(sum_v exp(y[i,v])), v < V; y = logits -----------------------------------
  * softcap c > 0: y = c tanh(logits / c), Gemma Team, arXiv:2408.00118. z: gradients are those of loss[i] + z lse[i]^2, the z-loss of
  * Chowdhery et al., arXiv:2204.02311; the loss itself is without it.                                                                  */
 typedef struct { float softcap, z; } LossTerms;
@@ -176,7 +179,7 @@ static const LossTerms PLAIN_LOSS = {0.0f, 0.0f};
 /*   loss [n] f32 out   logits [n,V'] act in, columns V..V'-1 are not looked at   targets [n] i32 in                                   */
 void classifier_forward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms);
 /* The same, and logits become their gradients in place, v >= V: 0:
- *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2), the last factor with a cap only     */
+ *   logits[i,v] = scale * ((1 + 2 z lse[i]) softmax(y[i])[v] - (v == target[i])) * (1 - (y[i,v] / c)^2), the last with a cap only  */
 void classifier_forward_backward(Stream *s, Tensor loss, Tensor logits, Tensor targets, int64_t V, LossTerms terms, float scale);
 
 /* The same of a row whose columns lie on several ranks: each has V of them, perhaps none, and exchanges two sums between the ops.
@@ -206,15 +209,23 @@ void adamw_update(Stream *s, const AdamWSpan *span, int spans, AdamW h, float gr
  * may lie apart from an F32 master, and is then left alone. */
 void adamw_update_host(AdamWSpan span, AdamW h, float grad_scale);
 
-/* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Three ops, in this order.
+/* Muon: Jordan et al., kellerjordan.github.io/posts/muon, with the step of Liu et al., arXiv:2502.16982. Ops in this order.
  * 1. Nesterov's momentum: g = grad_scale * grad;   m = m + (1-beta) (g - m);   grad = g + beta (m - g)
  *   grad, m [n] f32 in/out                                                                                                            */
 void muon_momentum(Stream *s, Tensor grad, Tensor m, double beta, float grad_scale);
 /* 2. Each of the `parts` matrices X [R,M] that lie side by side in x becomes nearly orthogonal, its singular values about 1: Newton-Schulz.
  *   X = X / max(|X|, 1e-7);   five times: A = X X^T, X = a X + (b A + c A A) X,   a, b, c = 3.4445, -4.7750, 2.0315
  * with X^T X and X (b A + c A A) where R > M. X, A and the products' results are stored in `type`; the norm is of float64 sums.
+ * Polar Express (Amsel et al., arXiv:2505.16932) has other a, b, c in each round, and X = X / max(1.02 |X|, 1e-7).
  *   x [R,parts*M] f32 in/out   type: F32, BF16 or F16 (the CPU: F32, BF16)                                                            */
-void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type);
+typedef enum { NEWTON_QUINTIC, NEWTON_POLAR_EXPRESS } NewtonKind;
+void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind kind);
+/* NorMuon, between 2 and 3 (Li et al., arXiv:2510.05491): the neurons of each part, its rows or columns, move about equally far.
+ *   v = v + (1-beta2) (mean of the neuron's x^2 - v);   y = x / (sqrt(v) + 1e-10);   x = y sqrt(min(R,M)) / |y|
+ * Each element of v holds its neuron's number. Of zeros x stays zero.
+ *   x [R,parts*M] f32 in/out   v the same                                                                                              */
+typedef enum { NEURON_ROWS, NEURON_COLUMNS } NeuronSide;
+void normuon(Stream *s, Tensor x, Tensor v, int64_t parts, NeuronSide side, double beta2);
 /* 3. p = p - decay p;   p = p - rate u, with the rate of AdamW times 0.2 sqrt(max(R,M)), so that one learning rate does for both.
  *   p [n] f32 in/out   u [n] f32 in                                                                                                   */
 void muon_update(Stream *s, Tensor p, Tensor u, double rate, double decay);
@@ -227,6 +238,8 @@ void norm_squared(Stream *s, Tensor sum, Tensor x);
 void sum_forward(Stream *s, Tensor sum, Tensor x);
 /* y = y + x: the one addition of gradients of several micro-batches where their order is fixed (comm/tree.h).   y [n] f32 in/out   x [n] f32 in */
 void add_forward(Stream *s, Tensor y, Tensor x);
+/* y's columns [to, to+n) = x's columns [from, from+n).   y [R,My] f32 in/out   x [R,Mx] f32 in */
+void columns_copy(Stream *s, Tensor y, int64_t to, Tensor x, int64_t from, int64_t n);
 /* y = x rounded to y's type.   y, x [n] any of F32, BF16, F16 (the CPU: F32, BF16)                                                      */
 void cast_forward(Stream *s, Tensor y, Tensor x);
 

@@ -18,7 +18,7 @@ SIMD_DISPATCH(void, widen_row, (DType type, float *x, const void *X, int64_t at,
 SIMD_DISPATCH(void, mix_block, (DType type, void *x, float inner, const void *y, float outer, int64_t first, int64_t n),
               (type, x, inner, y, outer, first, n))
 
-static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part) {
+static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part, double margin) {
     int64_t      R = X.dim[0], M = X.dim[1], ld = x.dim[1];
     size_t       mark = arena_mark(&s->scratch);
     double      *squares = (double *)arena_take(&s->scratch, sizeof(double) * (size_t)R), sum = 0.0;
@@ -27,7 +27,7 @@ static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part) {
         #pragma omp parallel for schedule(static)
         for (int64_t r = 0; r < R; r++) squares[r] = row_squares(from + r * ld, M);
         for (int64_t r = 0; r < R; r++) sum += squares[r];
-        double norm = sqrt(sum);
+        double norm = margin * sqrt(sum);
         float  factor = (float)(1.0 / (norm < NEWTON_LEAST ? NEWTON_LEAST : norm));
         #pragma omp parallel for schedule(static)
         for (int64_t r = 0; r < R; r++) narrow_row(X.type, X.data, r * M, from + r * ld, factor, M);
@@ -50,8 +50,8 @@ static void newton_mix(Stream *s, Tensor x, float inner, Tensor y, float outer) 
         mix_block(x.type, x.data, inner, y.data, outer, i, act_block_elems(i, n));
 }
 
-void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type) {
+void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind kind) {
     EXPECT_ACT(tensor_1d(NULL, type, 0));
     newton_schulz_contract(s, x, parts, type);
-    newton_schulz_by_parts(s, x, parts, type);
+    newton_schulz_by_parts(s, x, parts, type, kind);
 }

@@ -22,12 +22,12 @@ KERNEL squares_kernel(double *partial, const float *x, Columns c, int64_t n) {
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-/* X = x / max(norm, least). Thread: one element; its block adds up the partial sums again. grid ceil(n / THREADS).
+/* X = x / max(margin norm, least). Thread: one element; its block adds up the partial sums again. grid ceil(n / THREADS).
  * Bound: its traffic. */
 template <typename T> KERNEL narrow_kernel(T *X, const float *x, const double *partial, Columns c, int64_t n,
-                                         double least) {
+                                         double margin, double least) {
     SMEM(double, part, [WARP]);
-    double  norm = sqrt(block_sum(partial[threadIdx.x], part));
+    double  norm = margin * sqrt(block_sum(partial[threadIdx.x], part));
     float   factor = (float)(1.0 / (norm < least ? least : norm));
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) X[i] = from_f32<T>(x[place_of(c, i)] * factor);
@@ -49,7 +49,7 @@ template <typename T, int W> KERNEL mix_kernel(T *x, float inner, const T *y, fl
     pack_store_part(x + i, x4, n - i);
 }
 
-static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part) {
+static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part, double margin) {
     int64_t n = tensor_elems(X);
     Columns c = {X.dim[1], x.dim[1]};
     float  *from = ptr<float>(x) + part * c.M;
@@ -57,7 +57,7 @@ static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part) {
     double *partial = (double *)arena_take(&s->scratch, sizeof(double) * PARTIALS);
     LAUNCH(squares_kernel, PARTIALS, THREADS, 0, s, partial, from, c, n);
     DISPATCH_ACT(X.type, T,
-        LAUNCH((narrow_kernel<T>), blocks_for(n, THREADS), THREADS, 0, s, ptr<T>(X), from, partial, c, n, NEWTON_LEAST));
+        LAUNCH((narrow_kernel<T>), blocks_for(n, THREADS), THREADS, 0, s, ptr<T>(X), from, partial, c, n, margin, NEWTON_LEAST));
     arena_release(&s->scratch, mark);
 }
 
@@ -74,7 +74,7 @@ static void newton_mix(Stream *s, Tensor x, float inner, Tensor y, float outer) 
         LAUNCH((mix_kernel<T, W>), blocks_for(n, THREADS * W), THREADS, 0, s, ptr<T>(x), inner, ptr<T>(y), outer, n)));
 }
 
-void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type) {
+void newton_schulz(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind kind) {
     newton_schulz_contract(s, x, parts, type);
-    newton_schulz_by_parts(s, x, parts, type);
+    newton_schulz_by_parts(s, x, parts, type, kind);
 }

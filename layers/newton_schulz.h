@@ -8,15 +8,36 @@
 #include "layers/layers.h"
 #include "layers/matmul.h"
 
-/* Jordan's: they bring singular values from 0.002 on to between 0.7 and 1.2 in five rounds. */
 enum { NEWTON_ROUNDS = 5 };
-static const double NEWTON_A = 3.4445, NEWTON_B = -4.7750, NEWTON_C = 2.0315, NEWTON_LEAST = 1e-7;
+static const double NEWTON_LEAST = 1e-7;
+
+/* Jordan's brings singular values from 0.002 on to between 0.68 and 1.2. Polar Express has the best polynomial of degree 5 for
+ * the bounds that the round before leaves, from 0.001 on (the list of arXiv:2505.16932), taken at x / 1.01 so that rounding does
+ * not lead out of them: to between 0.83 and 1.13. */
+typedef struct { double a, b, c; } NewtonStep;
+typedef struct { double margin; NewtonStep step[NEWTON_ROUNDS]; } NewtonMap;
+static inline NewtonMap newton_map(NewtonKind kind) {
+    static const NewtonStep jordan = {3.4445, -4.7750, 2.0315};
+    static const NewtonStep polar[NEWTON_ROUNDS] = {{8.28721201814563, -23.595886519098837, 17.300387312530933},
+                                                    {4.107059111542203, -2.9478499167379106, 0.5448431082926601},
+                                                    {3.9486908534822946, -2.908902115962949, 0.5518191394370137},
+                                                    {3.3184196573706015, -2.488488024314874, 0.51004894012372},
+                                                    {2.300652019954817, -1.6689039845747493, 0.4188073119525673}};
+    static const double cushion = 1.01;
+    NewtonMap map = {kind == NEWTON_POLAR_EXPRESS ? 1.02 : 1.0, {jordan, jordan, jordan, jordan, jordan}};
+    for (int i = 0; i < NEWTON_ROUNDS && kind == NEWTON_POLAR_EXPRESS; i++) {
+        NewtonStep s = {polar[i].a / cushion, polar[i].b / (cushion * cushion * cushion),
+                        polar[i].c / (cushion * cushion * cushion * cushion * cushion)};
+        map.step[i] = s;
+    }
+    return map;
+}
 
 /* A side's own. On a dry stream they only take their scratch.
- * narrow: X = columns [part M, part M + M) of x, divided by max(their norm, NEWTON_LEAST), in X's type
+ * narrow: X = columns [part M, part M + M) of x, divided by max(margin times their norm, NEWTON_LEAST), in X's type
  * widen: x's columns = X
  * mix: x = outer (y + inner x), of one type and size */
-static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part);
+static void newton_narrow(Stream *s, Tensor X, Tensor x, int64_t part, double margin);
 static void newton_widen(Stream *s, Tensor x, Tensor X, int64_t part);
 static void newton_mix(Stream *s, Tensor x, float inner, Tensor y, float outer);
 
@@ -29,24 +50,25 @@ static inline void newton_product(Stream *s, Tensor c, Tensor a, MatrixOrder a_o
 }
 
 /* A is [k,k], k the smaller side of X. */
-static inline void newton_round(Stream *s, Tensor X, Tensor P, Tensor A, Tensor AA) {
+static inline void newton_round(Stream *s, Tensor X, Tensor P, Tensor A, Tensor AA, NewtonStep step) {
     int is_wide = X.dim[0] <= X.dim[1];
     newton_product(s, A, X, is_wide ? PLAIN : TRANSPOSED, X, is_wide ? TRANSPOSED : PLAIN);
     newton_product(s, AA, A, PLAIN, A, PLAIN);
-    newton_mix(s, A, (float)(NEWTON_B / NEWTON_C), AA, (float)NEWTON_C);
+    newton_mix(s, A, (float)(step.b / step.c), AA, (float)step.c);
     if (is_wide) newton_product(s, P, A, PLAIN, X, PLAIN);
     else newton_product(s, P, X, PLAIN, A, PLAIN);
-    newton_mix(s, X, (float)NEWTON_A, P, 1.0f);
+    newton_mix(s, X, (float)step.a, P, 1.0f);
 }
 
-static inline void newton_schulz_by_parts(Stream *s, Tensor x, int64_t parts, DType type) {
+static inline void newton_schulz_by_parts(Stream *s, Tensor x, int64_t parts, DType type, NewtonKind kind) {
+    NewtonMap map = newton_map(kind);
     int64_t R = x.dim[0], M = x.dim[1] / parts, k = R < M ? R : M;
     size_t  mark = arena_mark(&s->scratch);
     Tensor  X = arena_tensor(&s->scratch, type, 2, R, M, 1), P = arena_tensor(&s->scratch, type, 2, R, M, 1);
     Tensor  A = arena_tensor(&s->scratch, type, 2, k, k, 1), AA = arena_tensor(&s->scratch, type, 2, k, k, 1);
     for (int64_t part = 0; part < parts; part++) {
-        newton_narrow(s, X, x, part);
-        for (int i = 0; i < NEWTON_ROUNDS; i++) newton_round(s, X, P, A, AA);
+        newton_narrow(s, X, x, part, map.margin);
+        for (int i = 0; i < NEWTON_ROUNDS; i++) newton_round(s, X, P, A, AA, map.step[i]);
         newton_widen(s, x, X, part);
     }
     arena_release(&s->scratch, mark);

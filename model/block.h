@@ -78,6 +78,7 @@ typedef struct {
     Tensor frequencies;        /* [head_dim/2] f32, of kinds that have_rope                                 */
     Tensor expert_counts;      /* [E] i64: the block's assignments of this step so far, which forward adds to; none: not counted */
     Tensor balance;            /* [1] f32: balance_rate times the factor of the loss' gradient                  */
+    Tensor starts;             /* [B,T] i32, of documents (layers.h); none: each sequence is one             */
 } BlockRun;
 
 /* Tensor parallelism with sequence parallelism: Shoeybi et al., arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/ends.h"
+#include "model/gpt_numbers.h"
 
 enum { HEAD_TILE = 128 };                 /* rows of a large chunk are a multiple: no tile of the product is half empty */
 static const int64_t LOGITS_BYTES = 128 << 20; /* a classifier chunk: large enough that dwte's += traffic is small beside its product */
@@ -40,6 +41,21 @@ static void *block_view(Gpt *g, Tape t, int64_t l, Extent e) {
     return g->one_block;
 }
 
+/* Of this micro-batch's documents. */
+static Tensor batch_starts(const Gpt *g, Extent e) {
+    return tensor_is_none(g->starts) ? g->starts : tensor_2d(g->starts.data, I32, e.B, e.T);
+}
+
+/* Brings them to where the blocks' graphs look. */
+static void take_starts(Gpt *g, Stream *s, Extent e, Batch batch) {
+    Tensor here = batch_starts(g, e);
+    CHECK(!tensor_is_none(here) || !batch.starts.data, "documents in a batch of a model without a mask");
+    if (tensor_is_none(here)) return;
+    here = tensor_1d(here.data, I32, e.N);
+    if (batch.starts.data) tokens_own(s, here, tensor_1d(batch.starts.data, I32, e.N), 0, INT32_MAX); /* a copy: each is its own */
+    else device_zero(s, here);
+}
+
 static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
     return (BlockRun){.s = s,
                       .shape = g->shape,
@@ -50,6 +66,7 @@ static BlockRun block_run(const Gpt *g, Stream *s, Extent e) {
                       .frequencies = g->frequencies,
                       .expert_counts = tensor_none(),
                       .balance = g->balance,
+                      .starts = batch_starts(g, e),
                       .update = first_rows(g->update, e.N),
                       .dresidual = first_rows(g->dresidual, e.own),
                       .dbranch = first_rows(g->dbranch, e.N),
@@ -150,6 +167,7 @@ Gpt gpt_create(Shards *z, GptSpec spec, Arena *a) {
         if (trains) g.dkeys = arena_tensor(a, act, 2, ranks * N, width, 1);
     }
     if (g.tensor) g.tokens = arena_tensor(a, I32, 1, N, 1, 1);
+    g.starts = spec.document_mask ? arena_tensor(a, I32, 2, B, T, 1) : tensor_none();
     if (g.kind->has_rope) g.frequencies = arena_tensor(a, F32, 1, shape_head_dim(shape) / 2, 1, 1);
     g.balance = g.kind->has_experts && shape.balance == BALANCE_SWITCH && trains ? arena_tensor(a, F32, 1, 1, 1, 1) : tensor_none();
     if (g.head_rows) {
@@ -227,12 +245,12 @@ static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParam
     Tensor entry = entry_of(g, t, 0, r->e), wpe = w->wpe;
     if (!tensor_is_none(wpe)) wpe = tensor_rows(wpe, r->e.past, wpe.dim[0] - r->e.past);
     if (!g->tensor) {
-        embedding_forward(r->s, entry, batch.inputs, w->wte, wpe, context_part(g->context));
+        embedding_forward(r->s, entry, batch.inputs, w->wte, wpe, r->starts, context_part(g->context));
         return;
     }
     Tensor own = own_tokens(g, r->s, batch.inputs, w->wte);
     embedding_forward(r->s, r->update, tensor_2d(own.data, I32, r->e.B, r->e.T), w->wte, counted_once(r, wpe),
-                      context_part(g->context));
+                      r->starts, context_part(g->context));
     Tensor rows = sum_rows(r, r->update);
     cast_forward(r->s, flat(entry), flat(rows));
 }
@@ -240,7 +258,7 @@ static void embed(Gpt *g, BlockRun *r, Tape t, Batch batch, const EmbeddingParam
 static void embed_backward(Gpt *g, BlockRun *r, Batch batch, const EmbeddingParams *d) {
     Tensor dy = gather_rows(r, r->dresidual, r->dbranch), tokens = batch.inputs;
     if (g->tensor) tokens.data = own_tokens(g, r->s, batch.inputs, d->wte).data;
-    embedding_backward(r->s, d->wte, counted_once(r, d->wpe), dy, tokens, context_part(g->context));
+    embedding_backward(r->s, d->wte, counted_once(r, d->wpe), dy, tokens, r->starts, context_part(g->context));
 }
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
@@ -256,22 +274,11 @@ static FinalActs final_acts(const Gpt *g, Extent e) {
                        first_rows(g->ln_f_rstd, e.own)};
 }
 
-/* Once: the table of angles comes to the device. */
-static void take_frequencies(Gpt *g, Stream *s) {
-    ModelShape m = g->shape;
-    if (!g->kind->has_rope || g->has_frequencies || s->ledger) return;
-    float *frequencies = (float *)malloc(tensor_bytes(g->frequencies));
-    if (!frequencies) fail(EXIT_MEMORY, "no memory for the table of rotary positions");
-    rope_frequencies(frequencies, shape_head_dim(m), m.rope_theta,
-                     (RopeScaling){m.rope_factor, m.rope_low_freq_factor, m.rope_high_freq_factor, m.rope_original_positions});
-    device_from_host(s, g->frequencies, frequencies);
-    free(frequencies);
-    g->has_frequencies = 1;
-}
 
 void gpt_part_forward(Gpt *g, Stream *s, int part, int tape, Batch batch) {
-    take_frequencies(g, s);
+    gpt_take_frequencies(g, s);
     Extent   e = batch_extent(g, batch);
+    take_starts(g, s, e, batch);
     BlockRun r = block_run(g, s, e);
     Tape     t = tape_of(g, part, tape);
     if (t.part->embeds) embed(g, &r, t, batch, (const EmbeddingParams *)shards_need(g->shards, s, EMBEDDING_BUCKET));
@@ -456,19 +463,12 @@ void gpt_take_backward(Gpt *g, Stream *s, Batch batch) {
     cast_forward(s, flat(first_rows(g->dresidual, e.own)), flat(first_rows(g->backward_in, e.own)));
 }
 
-/* The balance loss joins each token's, with this factor. */
-static void take_balance(Gpt *g, Stream *s, float grad_scale) {
-    float factor = (float)(g->shape.balance_rate * (double)grad_scale);
-    if (tensor_is_none(g->balance) || s->ledger || factor == g->balance_there) return;
-    device_from_host(s, g->balance, &factor);
-    g->balance_there = factor;
-}
-
 void gpt_part_backward(Gpt *g, Stream *s, int part, int tape, Batch batch, float grad_scale, MicroBatch which) {
     Extent   e = batch_extent(g, batch);
+    take_starts(g, s, e, batch);
     BlockRun r = block_run(g, s, e);
     Tape     t = tape_of(g, part, tape);
-    take_balance(g, s, grad_scale);
+    gpt_take_balance(g, s, grad_scale);
     if (t.part->classifies) classify_backward(g, &r, batch, grad_scale, which);
     if (t.part->classifies && !g->part[0].embeds) shards_done(g->shards, s, EMBEDDING_BUCKET, which); /* the head's part of it */
     for (int64_t l = t.part->end - 1; l >= t.part->first; l--) {

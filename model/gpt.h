@@ -59,6 +59,7 @@ typedef struct {
     Tensor     losses;               /* [N] f32 */
     Tensor     dresidual, dbranch;   /* [n,C] [N,C] act  gradients that travel backward       */
     Tensor     keys, dkeys;          /* context ranks: [ranks*N,2KV/t] act, those of all of them        */
+    Tensor     starts;               /* [B,T] i32: of the current micro-batch's documents, where graphs find them; none: sequences are not divided */
     Tensor     frequencies;          /* [head_dim/2] f32, of kinds with rotary positions          */
     int        has_frequencies;      /* they are there                                            */
     Tensor     balance;              /* [1] f32, where experts are balanced by a loss: its factor           */
@@ -68,8 +69,9 @@ typedef struct {
 } Gpt;
 
 /* Carves the activations out of the arena; data are NULL in a dry run. B sequences at most, with T tokens of each on this
- * rank. context: NULL where that is all of them. parts: of this rank; NULL: one, of all blocks. */
-typedef struct { int64_t B, T; Comm *context; const GptPartSpec *part; int parts; Recompute recompute; } GptSpec;
+ * rank. context: NULL where that is all of them. parts: of this rank; NULL: one, of all blocks. document_mask: batches may
+ * have starts. */
+typedef struct { int64_t B, T; Comm *context; const GptPartSpec *part; int parts; Recompute recompute; int document_mask; } GptSpec;
 Gpt    gpt_create(Shards *shards, GptSpec spec, Arena *activations);
 void   gpt_destroy(Gpt *g);
 
@@ -104,7 +106,8 @@ int64_t gpt_scored_length(const Gpt *g, int64_t tokens);
  * Not of context ranks, nor where blocks are computed again (memory.recompute=block). */
 int     gpt_keeps_past(const Gpt *g);
 int64_t gpt_token_rows(const Gpt *g);  /* rows that such a token costs: tensor ranks share them, so each has one */
-/* After gpt_forward of this batch: logits, after a soft cap, of a row of its sequences, all ranks' tokens, to host memory, out [vocab_size]. */
+/* After gpt_forward of this batch: logits, after a soft cap, of a row of its sequences, all ranks' tokens, to host
+ * memory, out [vocab_size]. */
 void gpt_logits(Gpt *g, Stream *s, Batch batch, int64_t row, float *out);
 
 #ifdef __cplusplus

@@ -55,13 +55,21 @@ Groups groups_create(Comm *job, Mesh mesh, int is_ring) {
     return g;
 }
 
-enum { MOST = 13 };
+/* Of the groups that are there, the one of just these ranks does. */
+void groups_add_matrices(Groups *g) {
+    int stage_ranks = ranks_with(g->mesh, WITH_TENSOR | WITH_WEIGHTS);
+    if (stage_ranks == mesh_ranks(g->mesh)) g->matrices = g->job;
+    else if (stage_ranks == ranks_with(g->mesh, WITH_STATE)) g->matrices = g->state;
+    else g->matrices = comm_group(g->job, g->mesh, WITH_TENSOR | WITH_WEIGHTS, "matrices");
+}
+
+enum { MOST = 14 };
 /* Each once; returns how many. axis: whose times and bytes they count for. */
 static int list(const Groups *g, Comm *all[MOST], Axis axis[MOST]) {
     Comm *each[MOST] = {g->job, g->tensor, g->context, g->state, g->replicas, g->weights, g->stages,
-                         g->pair[0], g->pair[1], g->pair[2], g->pair[3], g->pair[4], g->pair[5]};
+                         g->pair[0], g->pair[1], g->pair[2], g->pair[3], g->pair[4], g->pair[5], g->matrices};
     Axis  of[MOST] = {AXIS_SHARD, AXIS_TENSOR, AXIS_CONTEXT, AXIS_SHARD, AXIS_REPLICA, AXIS_SHARD, AXIS_STAGE,
-                      AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE};
+                      AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_STAGE, AXIS_SHARD};
     int   count = 0;
     for (int i = 0; i < MOST; i++) {
         int is_new = each[i] != NULL;
@@ -99,6 +107,10 @@ static size_t sum_of_groups(Mesh mesh, CommKind kind, size_t (*bytes)(CommKind k
     return sum + (state < all ? bytes(kind, state) : 0) + (mesh.size[AXIS_STAGE] > 1 ? 4 * bytes(kind, 2) : 0);
 }
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh, kind, comm_buffer_bytes); }
+size_t groups_matrices_library_bytes(Mesh mesh, CommKind kind) {
+    int all = ranks_with(mesh, WITH_TENSOR | WITH_WEIGHTS);
+    return all == mesh_ranks(mesh) || all == ranks_with(mesh, WITH_STATE) ? 0 : comm_library_bytes(kind, all);
+}
 size_t groups_library_bytes(Mesh mesh, CommKind kind) { return sum_of_groups(mesh, kind, comm_library_bytes); }
 
 GroupTimes groups_times(const Groups *g) {

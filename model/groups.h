@@ -22,6 +22,7 @@ typedef struct {
     Comm *twin_up, *twin_down; /* the tied embedding's gradient, from the last stage to the first; its weights, back */
     Comm *pair[6];  /* these six, those that are there, in the order in which all ranks made theirs */
     int   pairs;
+    Comm *matrices; /* all ranks of this stage of the pipeline, for an optimizer of whole matrices; NULL: nobody asked */
     Comm *weights;  /* ranks that hold the same weights; the job where that is all                  */
     int   data, datas; /* this rank's place among those that compute different micro-batches, and their number */
 } Groups;
@@ -31,6 +32,8 @@ typedef struct {
 Groups groups_create(Comm *job, Mesh mesh, int is_ring);
 void   groups_free(Groups *g);
 
+/* Sets g->matrices, before groups_set_kind. All ranks call it together. */
+void   groups_add_matrices(Groups *g);
 /* How the groups' collectives travel, the job's too (comm_set_kind). */
 void   groups_set_kind(const Groups *g, CommKind kind);
 /* Times and bytes of all groups together, since the last call: comm_times. ms, sent: over buckets, by axis; that of
@@ -42,6 +45,7 @@ void       groups_forget_times(const Groups *g);
 /* Bytes that groups of this mesh take with this kind: comm_buffer_bytes; and comm_library_bytes, of a GPU's memory. */
 size_t groups_buffer_bytes(Mesh mesh, CommKind kind);
 size_t groups_library_bytes(Mesh mesh, CommKind kind);
+size_t groups_matrices_library_bytes(Mesh mesh, CommKind kind); /* the same of groups_add_matrices */
 
 #ifdef __cplusplus
 }

@@ -17,7 +17,8 @@ int hf_softcap_text(char *text, int bytes, double softcap) {
     CHECK(end, "a config.json without a model_type");
     memcpy(plain, text, (size_t)bytes + 1);
     int before = (int)(end - text);
-    return snprintf(text, HF_CONFIG_BYTES, "%.*s" SUFFIX "\",\n  \"final_logit_softcapping\": %.15g%s", before, plain, softcap, plain + before + 1);
+    return snprintf(text, HF_CONFIG_BYTES,
+                    "%.*s" SUFFIX "\",\n  \"final_logit_softcapping\": %.15g%s", before, plain, softcap, plain + before + 1);
 }
 
 /* The length of a type without the suffix; -1: it has none, or is no word. */

@@ -1,5 +1,5 @@
-/* hf_softcap.h - config.json of a model whose logits have a soft cap: no class of transformers for the kinds here has one, so that the model
- * is one of "gpt2_softcap" or "llama_softcap", which transformers refuses by name, and not of a plain one with other logits.
+/* hf_softcap.h - config.json of a model whose logits have a soft cap. No class of transformers for the kinds here has one:
+ * model_type is "gpt2_softcap" or "llama_softcap", which transformers refuses by name, so that it computes no other logits.
  * The cap is Gemma 2's key final_logit_softcapping.
  */
 #ifndef TRAIN_GPT_MODEL_HF_SOFTCAP_H

@@ -36,7 +36,9 @@ static Groups dry_groups(const ModelSpec *spec, World **world, Ledger *ledger) {
                          [AXIS_REPLICA] = s.replica,
                          [AXIS_STAGE] = spec->pipeline.stage}};
     *world = world_dry(ranks, mesh_rank(mesh, place), ledger);
-    return groups_create(world_all(*world), mesh, at_least_1(spec->pipeline.parts) > 1);
+    Groups     groups = groups_create(world_all(*world), mesh, at_least_1(spec->pipeline.parts) > 1);
+    if (spec->optimizer && spec->optimizer->has_matrices) groups_add_matrices(&groups);
+    return groups;
 }
 
 static int rank_in(const Comm *c) { return c ? comm_rank(c) : 0; }
@@ -46,6 +48,7 @@ void model_take_groups(ModelSpec *spec, const Groups *g) {
     PipelineSpec *p = &spec->pipeline;
     s->comm = g->state, s->rank = comm_rank(g->state);
     s->across = g->replicas, s->replica = rank_in(g->replicas);
+    s->matrices = g->matrices;
     s->tensor = g->tensor, s->tensor_rank = rank_in(g->tensor);
     s->twin_up = g->twin_up, s->twin_down = g->twin_down;
     spec->context = g->context, spec->context_rank = rank_in(g->context);
@@ -64,11 +67,13 @@ static void carve(Model *m) {
     m->shards = shards_create(spec->shards, model_spec_layout(spec), m->sums, &m->params_arena, &m->grads_arena);
     m->gpt = gpt_create(m->shards,
                         (GptSpec){spec->B, spec->T / at_least_1(spec->context_ranks), spec->context, part,
-                                  pipeline.parts, spec->recompute},
+                                  pipeline.parts, spec->recompute, spec->document_mask},
                         &m->activations_arena);
     m->pipeline = pipeline_create(pipeline, &m->gpt);
     free(part);
-    if (spec->optimizer) m->optimizer = optimizer_create(spec->optimizer, m->shards, spec->offload, &m->optimizer_arena);
+    if (!spec->optimizer) return;
+    m->optimizer = optimizer_create(spec->optimizer, m->shards, spec->offload, &m->optimizer_arena);
+    if (spec->optimizer->has_matrices) m->optimizer.muon = spec->muon;
 }
 
 static void drop(Model *m) {
@@ -82,7 +87,7 @@ static void drop(Model *m) {
 
 static Batch dry_batch(int64_t B, int64_t T) {
     Arena tokens = arena_dry("tokens");
-    return (Batch){arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)};
+    return (Batch){arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1), tensor_none()};
 }
 
 static Batch same_batch(void *batch) { return *(Batch *)batch; }

@@ -16,11 +16,13 @@ extern "C" {
 typedef struct {
     ShardsSpec shards;
     const OptimizerKind *optimizer;      /* NULL for inference                                         */
+    MuonSettings muon;                   /* where it is Muon                                           */
     int64_t    B, T;                     /* the largest micro-batch: B sequences of T tokens           */
     Comm      *context;                  /* borrowed; ranks with other tokens of the same sequences, T/ranks each; NULL: there is one */
     int        context_ranks, context_rank; /* of it, 0 counts as 1; or of those that a plan is for    */
     PipelineSpec pipeline;               /* stages and parts 0 count as 1                              */
     Recompute  recompute;
+    int        document_mask;            /* batches may hold several documents (GptSpec)               */
     OptimizerMemory offload;             /* where the optimizer's memory is                            */
     MathMode   math;
     int        any_threads;              /* the same bits for any number of threads (core/device.h)    */

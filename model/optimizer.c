@@ -1,7 +1,6 @@
 /* optimizer.c - see optimizer.h. */
 #include "model/optimizer.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,11 +39,13 @@ static int number_of(const Shards *z, Span span) {
 }
 
 Optimizer optimizer_create(const OptimizerKind *kind, Shards *z, OptimizerMemory memory, Arena *arena) {
-    Optimizer o = {.kind = kind, .shards = z, .on_host = memory == MEMORY_HOST};
+    Optimizer o = {.kind = kind, .muon = MUON_DEFAULTS, .shards = z, .on_host = memory == MEMORY_HOST};
     int64_t   elems = shards_state_elems(z);
     leave_out_matrices(&o);
+    if (kind->has_matrices) o.matrices = matrices_create(z);
     for (int k = 0; k < kind->states; k++)
-        o.state[k] = arena_tensor(arena, F32, 1, elems - (kind->no_matrices[k] ? shards_matrix_elems(z) : 0), 1, 1);
+        o.state[k] = kind->is_idle ? tensor_1d(NULL, F32, 0)
+                                   : arena_tensor(arena, F32, 1, elems - (kind->no_matrices[k] ? shards_matrix_elems(z) : 0), 1, 1);
     o.master = z->params.type == F32 && !o.on_host ? tensor_1d(NULL, F32, elems) : arena_tensor(arena, F32, 1, elems, 1, 1);
     if (o.on_host) make_pages(&o, arena);
     o.spans = (AdamWSpan *)malloc(sizeof(AdamWSpan) * (size_t)(z->spans + 1));
@@ -56,10 +57,12 @@ void optimizer_destroy(Optimizer *o) {
     for (int k = 0; k < 2 && o->grads_in[0].handle; k++) event_destroy(&o->grads_in[k]);
     free(o->spans);
     free(o->left_out);
+    if (o->kind->has_matrices) matrices_destroy(&o->matrices);
     o->spans = NULL, o->left_out = NULL;
 }
 
 Tensor optimizer_state(const Optimizer *o, int k, Span span) {
+    if (o->kind->is_idle) return tensor_1d(NULL, F32, span.elems);
     if (!o->kind->no_matrices[k]) return shards_state_view(o->shards, o->state[k], span);
     if (span.group == GROUP_MATRIX) return tensor_1d(NULL, F32, span.elems);
     int64_t at = shards_state_at(o->shards, span) - o->left_out[number_of(o->shards, span)];
@@ -123,7 +126,7 @@ void optimizer_publish(Optimizer *o, Stream *s) {
 }
 
 void optimizer_zero_states(const Optimizer *o, Stream *s) {
-    for (int k = 0; k < o->kind->states; k++) {
+    for (int k = 0; k < o->kind->states && !o->kind->is_idle; k++) {
         if (o->on_host) memset(o->state[k].data, 0, tensor_bytes(o->state[k]));
         else device_zero(s, o->state[k]);
     }
@@ -141,7 +144,7 @@ void optimizer_hash_parts(const Optimizer *o, Stream *s, Tensor hash) {
 
 void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash) {
     if (o->on_host) return;
-    for (int k = 0; k < o->kind->states; k++) hash_words(s, hash, o->state[k]);
+    for (int k = 0; k < o->kind->states && !o->kind->is_idle; k++) hash_words(s, hash, o->state[k]);
     if (o->master.data) hash_words(s, hash, o->master);
     else shards_hash_pieces(o->shards, s, hash);
 }
@@ -149,7 +152,7 @@ void optimizer_hash_pieces(const Optimizer *o, Stream *s, Tensor hash) {
 void optimizer_numbers(const Optimizer *o, Stream *s, int hashes) {
     const Shards *z = o->shards;
     static const char *const points[OPTIMIZER_STATES] = {"guard.m", "guard.v"};
-    for (int k = 0; k < o->kind->states && !o->on_host; k++) inject_flip(s, points[k], o->state[k]);
+    for (int k = 0; k < o->kind->states && !o->on_host && !o->kind->is_idle; k++) inject_flip(s, points[k], o->state[k]);
     if (hashes & NUMBERS_REPLICAS) optimizer_hash_replicas(o, s, step_hash(&z->sums, HASH_REPLICAS));
     if (hashes & NUMBERS_GRADS) shards_hash_grads(z, s, step_hash(&z->sums, HASH_GRADS));
     for (int i = 0; i < z->spans; i++)
@@ -189,13 +192,12 @@ static void adamw_on_host(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
     }
 }
 
-/* Of all spans, or of all but matrices. */
-static void adamw_on_device(Optimizer *o, Stream *s, AdamW h, float grad_scale, int with_matrices) {
+void optimizer_adamw_on_device(Optimizer *o, Stream *s, AdamW h, float grad_scale, AdamWOf of) {
     const Shards *z = o->shards;
     int           count = 0;
     for (int i = 0; i < z->spans; i++) {
         Span span = z->span[i];
-        if (span.group == GROUP_MATRIX && !with_matrices) continue;
+        if (span.group == GROUP_MATRIX && of == ADAMW_BUT_MATRICES) continue;
         o->spans[count++] = (AdamWSpan){optimizer_master(o, span), optimizer_state(o, 0, span), optimizer_state(o, 1, span),
                                         shards_weight(z, span), shards_grad(z, span), span.group != GROUP_VECTOR, rate_of(o, span)};
     }
@@ -203,59 +205,25 @@ static void adamw_on_device(Optimizer *o, Stream *s, AdamW h, float grad_scale, 
 }
 
 static void adamw(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
-    if (!o->on_host) adamw_on_device(o, s, h, grad_scale, 1);
+    if (!o->on_host) optimizer_adamw_on_device(o, s, h, grad_scale, ADAMW_ALL);
     else if (!stream_note(s, "adamw_update_host", shards_state_elems(o->shards), 0, 0, 0, 0.0, 0.0))
         adamw_on_host(o, s, h, grad_scale);
 }
 
-const OptimizerKind OPTIMIZER_ADAMW = {"adamw", 2, {"m", "v"}, {0, 0}, adamw};
+static void idle(Optimizer *o, Stream *s, AdamW h, float grad_scale) { (void)o, (void)s, (void)h, (void)grad_scale; }
 
-/* --- muon --------------------------------------------------------------------------------------------------------- */
+/* --- kinds -------------------------------------------------------------------------------------------------------- */
 
-static const double MUON_MOMENTUM = 0.95, MUON_SCALE = 0.2; /* AdamW's updates have about this root mean square */
+const OptimizerKind OPTIMIZER_ADAMW = {.name = "adamw", .states = 2, .state = {"m", "v"}, .update = adamw};
+const OptimizerKind OPTIMIZER_IDLE = {.name = "adamw", .states = 2, .state = {"m", "v"}, .is_idle = 1, .update = idle};
+const OptimizerKind OPTIMIZER_MUON = {
+    .name = "muon", .states = 2, .state = {"momentum", "v"}, .no_matrices = {0, 1}, .has_matrices = 1, .update = muon_step};
+const OptimizerKind OPTIMIZER_NORMUON = {
+    .name = "muon", .states = 2, .state = {"momentum", "v"}, .has_matrices = 1, .is_normuon = 1, .update = muon_step};
 
-/* Gradients of matrices become directions: with momentum, then orthogonal. That takes whole matrices, so a rank does it
- * for those that its pieces are of. At stage 1 it needs the others' momentum first; at stage 0 all hold that already, and take
- * the directions of each piece from one rank, so that all have the same bits. */
-static void muon_directions(Optimizer *o, Stream *s, float grad_scale) {
-    Shards *z = o->shards;
-    int     last = -1;
-    for (int i = 0; i < z->spans; i++)
-        if (z->span[i].group == GROUP_MATRIX)
-            muon_momentum(s, shards_grad(z, z->span[i]), optimizer_state(o, 0, z->span[i]), MUON_MOMENTUM, grad_scale);
-    if (z->stage) shards_share_matrices(z);
-    for (int i = 0; i < z->spans; i++) {
-        int param = z->span[i].param;
-        if (z->span[i].group != GROUP_MATRIX || param == last || !shards_is_own(z, z->span[i])) continue;
-        newton_schulz(s, shards_matrix(z, param), layout_parts(&z->layout.param[param]), z->params.type);
-        last = param;
-    }
-    if (!z->stage) shards_share_matrices(z);
-}
-
-static void muon(Optimizer *o, Stream *s, AdamW h, float grad_scale) {
-    Shards *z = o->shards;
-    CHECK(z->stage <= 1 && z->layout.tensor_ranks == 1 && !z->spec.across && !o->on_host,
-          "muon has no whole matrices here");
-    muon_directions(o, s, grad_scale);
-    for (int i = 0; i < z->spans; i++) {
-        Span         span = z->span[i];
-        const Param *p = &z->layout.param[span.param];
-        int64_t      rows = p->dim[0], columns = p->dim[1] / layout_parts(p);
-        double       scale = MUON_SCALE * (double)p->muon_rate * sqrt((double)(rows > columns ? rows : columns));
-        if (span.group != GROUP_MATRIX) continue;
-        muon_update(s, optimizer_master(o, span), shards_grad(z, span), h.learning_rate * scale,
-                    h.learning_rate * h.weight_decay);
-        if (z->params.type != F32) cast_forward(s, shards_weight(z, span), optimizer_master(o, span));
-    }
-    adamw_on_device(o, s, h, grad_scale, 0);
-}
-
-const OptimizerKind OPTIMIZER_MUON = {"muon", 2, {"momentum", "v"}, {0, 1}, muon};
-
-const OptimizerKind *optimizer_kind(const char *name) {
-    static const OptimizerKind *const kinds[] = {&OPTIMIZER_ADAMW, &OPTIMIZER_MUON};
-    for (int i = 0; i < 2; i++)
-        if (strcmp(name, kinds[i]->name) == 0) return kinds[i];
+const OptimizerKind *optimizer_kind(const char *name, int is_normuon) {
+    static const OptimizerKind *const kinds[] = {&OPTIMIZER_ADAMW, &OPTIMIZER_MUON, &OPTIMIZER_NORMUON};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(name, kinds[i]->name) == 0 && (!kinds[i]->has_matrices || kinds[i]->is_normuon == (is_normuon != 0))) return kinds[i];
     return NULL;
 }

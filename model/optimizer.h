@@ -7,7 +7,7 @@
 #define TRAIN_GPT_MODEL_OPTIMIZER_H
 
 #include "layers/layers.h"
-#include "model/shards.h"
+#include "model/matrices.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,18 +21,27 @@ typedef struct {
     int         states;
     const char *state[OPTIMIZER_STATES]; /* as in optimizer.safetensors: "m", "v"; "momentum", "v"      */
     int         no_matrices[OPTIMIZER_STATES]; /* of matrices this state is not kept; in files it is zero    */
+    int         has_matrices;            /* it needs them whole: the shards have a group for that       */
+    int         is_normuon;              /* "muon" with optimizer.normuon                               */
+    int         is_idle;                 /* no state is kept of anything                                */
     /* One step over all spans; grad_scale multiplies the gradient (clipping, loss scale). */
     void      (*update)(Optimizer *o, Stream *s, AdamW h, float grad_scale);
 } OptimizerKind;
 extern const OptimizerKind OPTIMIZER_ADAMW;
-/* Muon for the matrices of blocks: momentum is theirs, and they have no v. AdamW for all else: momentum is its m. Whole
- * matrices come together in the gradients' memory: one rank's part of a matrix (tensor ranks), slots (stages 2 and 3),
- * copies of the state and an optimizer in host memory are refused by the config's rules. */
-extern const OptimizerKind OPTIMIZER_MUON;
-const OptimizerKind *optimizer_kind(const char *name); /* of optimizer.name; NULL: there is none */
+/* Of weights that another updates (outer.send=gradients): AdamW's files, without its states and its update. */
+extern const OptimizerKind OPTIMIZER_IDLE;
+/* Muon for the matrices of blocks: momentum is theirs, and they have no v; NorMuon's v has in each element the second
+ * moment of its neuron. AdamW for all else: momentum is its m. An optimizer in host memory is refused by the config's rules. */
+extern const OptimizerKind OPTIMIZER_MUON, OPTIMIZER_NORMUON;
+const OptimizerKind *optimizer_kind(const char *name, int is_normuon); /* of optimizer.name; NULL: there is none */
+
+typedef struct { double momentum; NewtonKind newton; } MuonSettings;
+#define MUON_DEFAULTS ((MuonSettings){0.95, NEWTON_QUINTIC})
 
 struct Optimizer {
     const OptimizerKind *kind;
+    MuonSettings muon;
+    Matrices   matrices;                 /* owned, of a kind that has_matrices                          */
     Shards    *shards;                   /* borrowed                                                    */
     Tensor     state[OPTIMIZER_STATES];  /* [shards_state_elems] f32; less shards_matrix_elems where matrices have none */
     int64_t   *left_out;                 /* owned [spans + 1]: of matrices before each span, elements that no_matrices saves */
@@ -78,6 +87,11 @@ enum { NUMBERS_REPLICAS = 1, NUMBERS_GRADS = 2 };
 void optimizer_numbers(const Optimizer *o, Stream *s, int hashes);
 
 void optimizer_update(Optimizer *o, Stream *s, AdamW h, float grad_scale);
+
+/* For kinds of optimizers: AdamW of all spans, or of all but matrices; and muon.c's step. */
+typedef enum { ADAMW_ALL, ADAMW_BUT_MATRICES } AdamWOf;
+void optimizer_adamw_on_device(Optimizer *o, Stream *s, AdamW h, float grad_scale, AdamWOf of);
+void muon_step(Optimizer *o, Stream *s, AdamW h, float grad_scale);
 
 #ifdef __cplusplus
 }

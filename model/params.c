@@ -46,7 +46,9 @@ static Param param_of(const ParamRow *row, const char *prefix, int bucket, Model
     MupFactors width = mup_factors(s, bucket, row);
     float      std = (float)shape_init_std(s), factor = (float)width.init;
     p.init_mean = row->init == INIT_ONE ? factor : 0.0f;
-    p.init_std = row->init == INIT_NORMAL ? factor * std : row->init == INIT_RESIDUAL ? factor * (std / sqrtf(2.0f * (float)s.n_layer)) : 0.0f;
+    p.init_std = row->init == INIT_NORMAL     ? factor * std
+                 : row->init == INIT_RESIDUAL ? factor * (std / sqrtf(2.0f * (float)s.n_layer))
+                                              : 0.0f;
     p.rate = (float)width.rate, p.muon_rate = (float)width.muon_rate;
     return p;
 }

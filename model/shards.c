@@ -425,17 +425,6 @@ Tensor shards_grad(const Shards *z, Span span) {
     return span_of(z, has_grad_slots(z), grads_of(z, b), z->grad_pieces, b, span);
 }
 
-Tensor shards_matrix(const Shards *z, int param) {
-    const Param *p = &z->layout.param[param];
-    return row_view(grads_of(z, p->bucket), p, z->layout.bucket[p->bucket].memory);
-}
-void shards_share_matrices(Shards *z) {
-    if (is_alone(z)) return;
-    for (int b = 1; b < last_bucket(z); b++)
-        if (is_here(z, b)) comm_all_gather_start(z->spec.comm, grads_of(z, b));
-    comm_finish(z->spec.comm);
-}
-
 void shards_hash_weights(const Shards *z, Stream *s, Tensor hash) {
     if (!has_param_slots(z)) {
         hash_words(s, hash, z->params);

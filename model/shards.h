@@ -51,6 +51,7 @@ typedef struct {
     Comm      *across;             /* borrowed; ranks with the same piece of other copies of the state; NULL: there are none */
     int        replicas, replica;  /* copies, 0 counts as 1; this rank's                                       */
     Comm      *twin_up, *twin_down; /* borrowed; messages of the tied embedding: its gradient to the first stage, its weights back */
+    Comm      *matrices;           /* borrowed; all ranks that hold a part of one matrix (model/matrices.h); NULL: one alone, or no need */
     Comm      *tensor;             /* borrowed; ranks that divide every matrix; NULL: there is one             */
     int        tensor_ranks, tensor_rank; /* of it, 0 counts as 1; or of those that a plan is for              */
     int        zero_stage;         /* 0 to 3, as above                                                         */
@@ -123,9 +124,6 @@ int64_t shards_matrix_elems(const Shards *z);
 int     shards_spans_to_save(const Shards *z, int bucket, Span *spans); /* of this rank's piece; none where another copy saves it */
 Tensor  shards_weight(const Shards *z, Span span);        /* of the working copy, as this rank updates it                     */
 Tensor  shards_grad(const Shards *z, Span span);          /* after shards_finish                                              */
-/* Stages 0 and 1. A row of a block as a matrix, of the gradients' memory, of this rank's pieces and the others' places. */
-Tensor  shards_matrix(const Shards *z, int param);
-void    shards_share_matrices(Shards *z);                 /* each rank's pieces of the blocks' gradients come to all         */
 int     shards_is_own(const Shards *z, Span span);        /* this rank answers for it in sums over the ranks; stage 0: it holds others, too */
 int     shards_state_is_shared(const Shards *z);          /* all ranks hold the same masters and states                       */
 void    shards_hash_weights(const Shards *z, Stream *s, Tensor hash); /* of those that all ranks hold; stage 3: not the blocks' */

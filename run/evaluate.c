@@ -36,15 +36,20 @@ int eval_is_pending(Run *r, int64_t step) {
 static Batch eval_batch(Run *r, int64_t first, int64_t count) {
     ContextPart part = context_part(r->groups.context);
     int64_t     whole = r->config->batch.seq_len, T = whole / part.ranks, B = r->config->batch.micro_batch;
-    int32_t    *inputs = r->eval_tokens, *targets = inputs + B * T, *sample = targets + B * T;
+    int32_t    *inputs = r->eval_tokens, *targets = inputs + B * T, *starts = targets + B * T, *sample = starts + B * T;
+    int         divides = r->end_of_text >= 0;
     for (int64_t i = 0; i < count; i++) {
         dataset_sample(&r->val, first + i, sample, sample + whole);
         context_take(inputs + i * T, sample, part, T);
         context_take(targets + i * T, sample + whole, part, T);
+        document_starts(sample + 2 * whole, sample, whole, r->end_of_text);
+        context_take(starts + i * T, sample + 2 * whole, part, T);
     }
-    Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T), tensor_2d(r->eval_batch.targets.data, I32, count, T)};
+    Batch batch = {tensor_2d(r->eval_batch.inputs.data, I32, count, T), tensor_2d(r->eval_batch.targets.data, I32, count, T),
+                   divides ? tensor_2d(r->eval_batch.starts.data, I32, count, T) : tensor_none()};
     device_from_host(&r->model->stream, batch.inputs, inputs);
     device_from_host(&r->model->stream, batch.targets, targets);
+    if (divides) device_from_host(&r->model->stream, batch.starts, starts);
     return batch;
 }
 

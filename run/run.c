@@ -46,6 +46,7 @@ static void open_inputs(Run *r) {
     const Config *c = r->config;
     run_folder_check(c);
     r->tokenizer = sample_tokenizer(c);
+    r->end_of_text = sample_documents(c, &r->tokenizer);
     r->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count, c->batch.seq_len,
                                   c->model.shape.vocab_size);
     if (c->data.val.count)
@@ -149,6 +150,7 @@ static void join_ranks(Run *r, Launch launch) {
     make_plan(r, kind, 0);
     watchdog_tick(r->watchdog, "the connection of the ranks");
     r->groups = groups_create(r->comm, config_mesh(c, comm_size(r->comm)), c->parallel.interleave > 1);
+    if (optimizer_kind(c->optimizer.name, c->optimizer.normuon)->has_matrices) groups_add_matrices(&r->groups);
     groups_set_kind(&r->groups, kind);
     warn_of_wide_groups(r);
     r->shares = (int64_t *)malloc(sizeof *r->shares * (size_t)r->groups.datas);
@@ -185,7 +187,7 @@ static void refuse_too_large(const Run *r) {
 static void refuse_too_many_ranks(const Run *r) {
     Layout  l = model_layout(r->config->model.shape, (LayoutPlace){comm_size(r->groups.state), 1, 0, NULL});
     int64_t tensor = r->config->parallel.tensor, ends = tensor > 1 ? 7 * tensor : 1; /* of a piece: a row that is cut is a run for each rank, and q, k, v */
-    int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name)) *
+    int64_t runs = optimizer_tensors(optimizer_kind(r->config->optimizer.name, r->config->optimizer.normuon)) *
                        (l.params * tensor + l.buckets * l.ranks * ends) +
                    2 * MANIFEST_RUNS;
     if (!manifest_has_room(runs, r->train.shards))
@@ -204,12 +206,14 @@ static void take_memory(Run *r) {
     refuse_too_large(r);
     ModelSpec spec = plan_model(c, r->numerics.act, comm_size(r->comm), stage_of(r), &r->groups);
     spec.math = r->numerics.math;
+    spec.document_mask = r->end_of_text >= 0;
     r->model = model_create(spec);
     r->batch_arena = arena_create("batches", r->plan.batch_bytes);
     int64_t own_T = T / c->parallel.context;
     r->eval_batch.inputs = arena_tensor(&r->batch_arena, I32, 2, B, own_T, 1);
     r->eval_batch.targets = arena_tensor(&r->batch_arena, I32, 2, B, own_T, 1);
-    r->eval_tokens = (int32_t *)malloc(sizeof(int32_t) * (size_t)(2 * (B * own_T + T)));
+    if (spec.document_mask) r->eval_batch.starts = arena_tensor(&r->batch_arena, I32, 2, B, own_T, 1);
+    r->eval_tokens = (int32_t *)malloc(sizeof(int32_t) * (size_t)(3 * (B * own_T + T)));
     if (!r->eval_tokens) fail(EXIT_MEMORY, "no memory for a batch of %lld tokens", (long long)(B * T));
 }
 
@@ -362,6 +366,8 @@ void run_begin(Run *r) {
                        .ranks = r->groups.datas,
                        .context = context_part(r->groups.context),
                        .batches = r->model->pipeline.list.micros,
+                       .documents = r->end_of_text >= 0,
+                       .end_of_text = r->end_of_text,
                        .first_sample = run_position(r, r->resumed.step).samples};
     checkpoint_make_room(&r->checkpoint);
     watchdog_tick(r->watchdog, "the choice of algorithms");

@@ -61,12 +61,13 @@ typedef struct {
     Arena         batch_arena;
     Dataset       train, val;       /* val.shards 0: no evaluation */
     Tokenizer     tokenizer;
+    int32_t       end_of_text;      /* that divides documents (sample_documents) */
     Task         *task;             /* owned [tasks]: eval.tasks */
     int           tasks;
     double        bytes_per_token;  /* of the text behind the tokens; NaN: not known */
     Loader       *loader;
     Batch         eval_batch;       /* [micro_batch, this rank's tokens of seq_len] */
-    int32_t      *eval_tokens;      /* host: the same twice, and a whole sequence twice */
+    int32_t      *eval_tokens;      /* host: the same three times, and a whole sequence three times */
     TrainState    state;
     CheckpointState checkpoint;     /* a view of this run */
     Saver        *saver;            /* owned */

@@ -71,6 +71,14 @@ static void resolve_llama(ConfigLoad *load) {
     shape->n_kv_head = shape_kv_heads(*shape);
 }
 
+/* On for every kind but gpt2; a run's own config.json has what was resolved, and asks for nothing. */
+static void resolve_documents(ConfigLoad *load, int is_saved) {
+    Config *c = load->config;
+    if (!config_given(load, "data.document_mask")->given && c->model.shape.arch != ARCH_GPT2)
+        c->data.document_mask = DOCUMENT_MASK_DEFAULT;
+    if (is_saved && c->data.document_mask) c->data.document_mask = DOCUMENT_MASK_DEFAULT;
+}
+
 /* "configs/demo.json" gives "runs/demo". */
 static const char *default_dir(Config *c, const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
@@ -80,11 +88,12 @@ static const char *default_dir(Config *c, const char *path) {
     return config_keep(c, dir);
 }
 
-static void resolve(ConfigLoad *load) {
+static void resolve(ConfigLoad *load, int is_saved) {
     Config *c = load->config;
     resolve_preset(load);
     resolve_llama(load);
     c->model.shape.init_std = c->init.std;
+    resolve_documents(load, is_saved);
     if (!config_given(load, "run.dir")->given) c->run.dir = default_dir(c, c->path);
     Given *seq_len = config_given(load, "batch.seq_len"), *positions = config_given(load, "model.n_positions");
     if (!seq_len->given && !seq_len->faulty) {
@@ -146,7 +155,7 @@ static char *parse(const char *path, const char *text, size_t bytes, Reading wit
     if (load_text(&load, text, bytes, &json)) {
         if (with.run_dir) override_dir(&load, with.run_dir);
         for (int i = 0; i < with.count; i++) config_override(&load, with.overrides[i]);
-        resolve(&load);
+        resolve(&load, with.run_dir != NULL);
         refuse_missing(&load, &json);
         config_rules(&load, with.ranks);
     }
@@ -197,7 +206,7 @@ char *config_from_json(const cJSON *json, Config *config) {
     load_start(&load, config, (Where){NULL, NULL, {0, 0}});
     if (cJSON_IsObject(json)) {
         config_walk(&load, json, "", load.file, &places);
-        resolve(&load);
+        resolve(&load, 1);
         refuse_missing(&load, NULL);
     } else {
         faults_add(&load.faults, load.file, "a config is an object");

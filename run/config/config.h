@@ -28,6 +28,8 @@ typedef enum { RESUME_AUTO, RESUME_NEVER, RESUME_MUST } Resume;
 typedef enum { ON_TROUBLE_STOP, ON_TROUBLE_SKIP, ON_TROUBLE_ROLLBACK, ON_TROUBLE_WARN } OnTrouble;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } ScheduleKind;
 typedef enum { DECAY_SQRT, DECAY_LINEAR } DecayShape;
+/* DEFAULT: of the kind of model, where the vocabulary has an end of text. */
+typedef enum { DOCUMENT_MASK_NONE, DOCUMENT_MASK_ASKED, DOCUMENT_MASK_DEFAULT } DocumentMask;
 typedef enum { WEIGHT_DECAY_CONSTANT, WEIGHT_DECAY_LR, WEIGHT_DECAY_LINEAR } WeightDecaySchedule;
 typedef enum { PARALLEL_AUTO, PARALLEL_NCCL, PARALLEL_RING, PARALLEL_MPI } ParallelComm;
 typedef enum { SEND_DELTAS, SEND_GRADIENTS } OuterSend;
@@ -62,6 +64,7 @@ typedef struct {
     struct {
         StringList  train, val;
         int         shuffle;
+        int         document_mask; /* DocumentMask */
         const char *tokenizer;
     } data;
     struct { int64_t global_tokens, micro_batch, seq_len; } batch;
@@ -69,6 +72,8 @@ typedef struct {
         const char *name;
         double      learning_rate, beta1, beta2, eps, weight_decay, grad_clip;
         int         weight_decay_schedule; /* WeightDecaySchedule */
+        double      muon_momentum;
+        int         newton_schulz, normuon; /* NewtonKind; */
     } optimizer;
     struct {
         int     name;               /* ScheduleKind */

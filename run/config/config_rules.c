@@ -161,17 +161,13 @@ static char *check_balance(const Config *c) {
     return NULL;
 }
 
-/* Muon needs whole matrices on the ranks that update them, and the same bits on all that hold a copy. */
+/* Muon updates whole matrices where the products run. */
 static char *check_muon(const Config *c) {
-    struct { const char *key; int64_t size, most; } of[] = {{"parallel.tensor", c->parallel.tensor, 1},
-                                                            {"parallel.zero_stage", c->parallel.zero_stage, 1},
-                                                            {"parallel.replicas", c->parallel.replicas, 1}};
-    if (!c->optimizer.name || strcmp(c->optimizer.name, OPTIMIZER_MUON.name)) return NULL;
-    for (int i = 0; i < 3; i++)
-        if (of[i].size > of[i].most)
-            return sentence("optimizer.name = \"muon\" updates whole matrices, with %s = %" PRId64
-                            " no rank has them: at most %" PRId64 ", or optimizer.name = \"adamw\"",
-                            of[i].key, of[i].size, of[i].most);
+    if (!c->optimizer.name) return NULL;
+    if (strcmp(c->optimizer.name, OPTIMIZER_MUON.name))
+        return c->optimizer.normuon ? sentence("optimizer.normuon = true with optimizer.name = \"%s\": it is of what Muon makes orthogonal:"
+                                               " optimizer.name = \"muon\", or optimizer.normuon = false", c->optimizer.name)
+                                    : NULL;
     if (c->memory.offload == MEMORY_HOST)
         return sentence("optimizer.name = \"muon\" updates where the products run, with memory.offload = \"optimizer\" it "
                         "cannot: memory.offload = \"none\", or optimizer.name = \"adamw\"");
@@ -239,8 +235,7 @@ static void rule_grid(ConfigLoad *load, int ranks) {
     Keys tensor = {"parallel.tensor", "parallel.context", "model.n_head", "model.n_embd", "model.n_kv_head", "model.head_dim",
                    "model.n_inner", "batch.seq_len", NULL},
          context = {"parallel.context", "batch.seq_len", NULL};
-    Keys muon = {"optimizer.name", "parallel.tensor", "parallel.zero_stage", "parallel.replicas", "memory.offload",
-                 "outer.server", "outer.send", NULL};
+    Keys muon = {"optimizer.name", "optimizer.normuon", "memory.offload", "outer.server", "outer.send", NULL};
     if (rule_usable(load, order)) add_fault(load, order, check_order(load->config));
     if (rule_usable(load, muon)) add_fault(load, muon, check_muon(load->config));
     if (rule_usable(load, context)) add_fault(load, context, check_context(load->config));

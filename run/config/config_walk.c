@@ -109,7 +109,7 @@ static JsonPlace place_of_element(const cJSON *list, int element, const Places *
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
 static void set_option(ConfigLoad *load, const Option *o, const cJSON *value, Where where, const Places *places) {
-    char   fault[512];
+    char   fault[ALLOWED_BYTES + 2 * SHOWN_BYTES];
     int    element;
     Given *given = &load->given[o - OPTIONS];
     /* Twice in the file: its section stands twice, a listed fault. Either value may be meant, so no rule may use it. */

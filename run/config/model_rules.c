@@ -108,11 +108,13 @@ static void rules_of_experts(ConfigLoad *load, ModelShape s) {
 static void rules_of_mup(ConfigLoad *load, ModelShape s) {
     if (s.mup_base_head_dim == 0) return;
     if (s.mup_base_n_embd == 0)
-        REFUSE(load, "model.mup_base_head_dim", "model.mup_base_head_dim = %" PRId64 " is of muP: give model.mup_base_n_embd, too, the width of "
-               "the model whose heads have that size, or leave it out", s.mup_base_head_dim);
+        REFUSE(load, "model.mup_base_head_dim",
+               "model.mup_base_head_dim = %" PRId64 " is of muP: give model.mup_base_n_embd, too, the width of the model whose "
+               "heads have that size, or leave it out", s.mup_base_head_dim);
     else if (s.n_head > 0 && s.mup_base_head_dim != shape_head_dim(s) && !mup_knows_attention(s))
-        REFUSE(load, "model.mup_base_head_dim", "model.mup_base_head_dim = %" PRId64 ": the heads of this model.arch must have that size, "
-               "not %" PRId64, s.mup_base_head_dim, shape_head_dim(s));
+        REFUSE(load, "model.mup_base_head_dim",
+               "model.mup_base_head_dim = %" PRId64 ": the heads of this model.arch must have that size, not %" PRId64, s.mup_base_head_dim,
+               shape_head_dim(s));
 }
 
 void rules_of_model(ConfigLoad *load) {

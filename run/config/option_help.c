@@ -8,13 +8,13 @@
 enum { KEY_WIDTH = 27, DEFAULT_WIDTH = 11, PAGE_WIDTH = 120, ROW_BYTES = 1024 };
 
 /* "ring | mpi", "integer, 1 to 8"; nothing where any string goes. */
-static void range_short(const Option *o, char out[SHOWN_BYTES]) {
+static void range_short(const Option *o, char out[ALLOWED_BYTES]) {
     char low[SHOWN_BYTES], high[SHOWN_BYTES];
     int  used = 0;
     *out = '\0';
     if (o->words) {
-        for (int i = 0; o->words[i]; i++)
-            if (*o->words[i]) used += snprintf(out + used, SHOWN_BYTES - (size_t)used, "%s%s", used ? " | " : "", o->words[i]);
+        for (int i = 0; o->words[i] && used < ALLOWED_BYTES; i++)
+            if (*o->words[i]) used += snprintf(out + used, (size_t)(ALLOWED_BYTES - used), "%s%s", used ? " | " : "", o->words[i]);
     } else if (o->type == OPTION_FLAG) {
         snprintf(out, SHOWN_BYTES, "true | false");
     } else if (o->type == OPTION_INTEGER || o->type == OPTION_REAL) {
@@ -35,7 +35,7 @@ static const char *bare(const char *text, char out[SHOWN_BYTES]) {
 }
 
 static void print_row(FILE *out, const Option *o, int columns) {
-    char        row[ROW_BYTES], range[SHOWN_BYTES], shown[SHOWN_BYTES], gap[64];
+    char        row[ROW_BYTES], range[ALLOWED_BYTES], shown[SHOWN_BYTES], gap[64];
     int         at = 2 + KEY_WIDTH + DEFAULT_WIDTH;
     const char *value = bare(option_default_text(o), shown);
     range_short(o, range);
@@ -102,7 +102,7 @@ int config_print_topic(FILE *out, const char *topic, int columns) {
 /* --- docs/config.md ----------------------------------------------------------------------------------------------- */
 
 static void print_item(FILE *out, const Option *o) {
-    char row[ROW_BYTES], range[SHOWN_BYTES];
+    char row[ROW_BYTES], range[ALLOWED_BYTES];
     range_short(o, range);
     int  is_required = !o->fallback && o->need != NEED_DERIVED;
     char otherwise[SHOWN_BYTES];

@@ -5,8 +5,8 @@
 
 static void words_text(const Option *o, char out[ALLOWED_BYTES]) {
     int used = 0;
-    for (int i = 0; o->words[i]; i++)
-        used += snprintf(out + used, ALLOWED_BYTES - (size_t)used, "%s\"%s\"",
+    for (int i = 0; o->words[i] && used < ALLOWED_BYTES; i++)
+        used += snprintf(out + used, (size_t)(ALLOWED_BYTES - used), "%s\"%s\"",
                          i == 0            ? ""
                          : o->words[i + 1] ? ", "
                                            : " or ",
@@ -17,8 +17,8 @@ static void range_text(const Option *o, const char *kind, char out[ALLOWED_BYTES
     char low[SHOWN_BYTES], high[SHOWN_BYTES];
     number_text(o->min, low);
     number_text(o->max, high);
-    if (o->half_open) snprintf(out, SHOWN_BYTES, "%s of at least %.40s and below %.40s", kind, low, high);
-    else                    snprintf(out, SHOWN_BYTES, "%s from %.40s to %.40s", kind, low, high);
+    if (o->half_open) snprintf(out, ALLOWED_BYTES, "%s of at least %.40s and below %.40s", kind, low, high);
+    else                    snprintf(out, ALLOWED_BYTES, "%s from %.40s to %.40s", kind, low, high);
 }
 
 char *option_allowed(const Option *o, char out[ALLOWED_BYTES]) {

@@ -63,6 +63,7 @@ static const char *const NONFINITE_WORDS[] =
 static const char *const SPIKE_WORDS[] =
     {[ON_TROUBLE_STOP] = "stop", [ON_TROUBLE_SKIP] = "skip", [ON_TROUBLE_ROLLBACK] = "rollback", [ON_TROUBLE_WARN] = "warn", NULL};
 static const char *const OPTIMIZER_WORDS[] = {"adamw", "muon", NULL};
+static const char *const NEWTON_WORDS[]    = {[NEWTON_QUINTIC] = "quintic", [NEWTON_POLAR_EXPRESS] = "polar_express", NULL};
 static const char *const SCHEDULE_WORDS[]  = {[SCHEDULE_COSINE] = "cosine", [SCHEDULE_LINEAR] = "linear",
                                               [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_WSD] = "wsd", NULL};
 static const char *const DECAY_WORDS[]     = {[DECAY_SQRT] = "sqrt", [DECAY_LINEAR] = "linear", NULL};
@@ -144,11 +145,12 @@ const Option OPTIONS[] = {
                "wavelengths longer than rope_original_positions / this grow by all of rope_factor", FIXED),
     SHAPE_REAL(rope_high_freq_factor, "4", 0, BIG, "those shorter than rope_original_positions / this stay", FIXED),
     SIZE(rope_original_positions, "8192", 1, DIM, "positions the model knew before they were scaled", FIXED),
-    SIZE(mup_base_n_embd, "0", 0, DIM, "muP: the width at which the learning rate was found; rates and first weights of n_embd follow; 0 = none", FIXED),
+    SIZE(mup_base_n_embd, "0", 0, DIM,
+         "muP: the width at which the learning rate was found; rates and first weights of n_embd follow; 0 = none", FIXED),
     SIZE(mup_base_head_dim, "0", 0, DIM, "muP: the size of a head of the model of that width; 0 = n_embd / n_head, as here", FIXED),
     SHAPE_REAL(logit_softcap, "0", 0, BIG, "soft cap c of the logits, which become c x tanh(logit / c); Gemma 2 has 30; 0 = none", FIXED),
     SHAPE_REAL(z_loss, "0", 0, 1,
-               "z: training adds z x (log of the softmax denominator)^2 to each token's loss; losses are told without it; PaLM has 1e-4", FIXED),
+               "z: training adds z x (log of the softmax denominator)^2 to each token's loss; losses are told without it", FIXED),
     TEXT(model.init_from, "\"\"", 0, 4095,
          "weights to start from at step 0: a .safetensors file, a Hugging Face folder, of several files too, or a run folder"),
 
@@ -173,6 +175,8 @@ const Option OPTIONS[] = {
             "a glob or a list of globs of token shards, or a blend: a list of {path, weight, until_tokens}", REQUIRED, .example = "'datasets/my/train_*.bin'"),
     LIST(data.val, "\"\"", 0, "the same for validation; \"\" = no validation"),
     FLAG(data.shuffle, "true", "a new order each epoch; false: the plain order", FIXED),
+    FLAG(data.document_mask, "false",
+         "attention stays within a document, which begins with the end-of-text token before it, and learnt positions start again there; where it is not given true for all but gpt2", FIXED),
     TEXT(data.tokenizer, "\"\"", 0, 4095,
          "a tokenizer's folder or file: tokenizer.json, vocab.json with merges.txt, NAME.tiktoken; \"\" = the one beside the shards, else bytes if vocab_size is 256, else ids only"),
 
@@ -192,6 +196,10 @@ const Option OPTIONS[] = {
     REAL(optimizer.weight_decay, "0.1", 0, BIG, "decoupled; on tensors with two or more dimensions only", FIXED),
     CHOICE(optimizer.weight_decay_schedule, "\"constant\"", WEIGHT_DECAY_WORDS,
            "weight_decay over the run: constant; lr: in proportion to the learning rate; linear: down to 0 at the end", FIXED),
+    REAL(optimizer.muon_momentum, "0.95", 0, 1, "muon only: of a matrix's gradients (Nesterov's)", .half_open = 1, FIXED),
+    CHOICE(optimizer.newton_schulz, "\"quintic\"", NEWTON_WORDS,
+           "muon only: the polynomials of its five rounds; polar_express: singular values come closer to 1", FIXED),
+    FLAG(optimizer.normuon, "false", "muon only: NorMuon: each neuron moves about equally far; beta2 is of its second moment", FIXED),
     REAL(optimizer.grad_clip, "1.0", 0, BIG, "largest norm of the gradient; 0 = off", FIXED),
 
     CHOICE(schedule.name, "\"cosine\"", SCHEDULE_WORDS, "shape of the learning rate after the warmup", FIXED),
@@ -231,7 +239,7 @@ const Option OPTIONS[] = {
          "silence after which a round goes on without an island, and an island without its server stops, saved, exit 77"),
     INTEGER(outer.least_islands, "1", 1, 4096, "the first round waits for so many islands"),
     TEXT(outer.key, "\"outer.key\"", 1, 3800, "file of the key that server and islands share: serve makes it, the islands' hosts get a copy"),
-    CHOICE(outer.compress, "\"none\"", COMPRESS_WORDS, "deltas travel in fewer bits; the rounding error is added to the next delta"),
+    CHOICE(outer.compress, "\"none\"", COMPRESS_WORDS, "deltas, and the changes that come back, travel in fewer bits; the rounding error joins the next"),
     CHOICE(outer.moments, "\"own\"", MOMENTS_WORDS, "a new island's first moments: own: zero; peer: those of another island"),
     FLAG(outer.stream, "false", "fragments of the weights travel in turns during the round, under compute, not all at its end"),
 

@@ -65,7 +65,7 @@ cJSON *option_to_json(const Option *o, const Config *config); /* caller deletes;
 /* "600", "none", "required": what holds where the key is not given. */
 const char *option_default_text(const Option *o);
 /* "an integer from 1 to 8", "\"ring\" or \"mpi\"". Returns out. */
-enum { ALLOWED_BYTES = 320 };
+enum { ALLOWED_BYTES = 480 };
 char *option_allowed(const Option *o, char out[ALLOWED_BYTES]);
 
 typedef struct { const char *name; ModelShape shape; } Preset;

@@ -19,7 +19,10 @@ Fragment fragment_of(int64_t elems, int count, int f) {
     return of;
 }
 
-int64_t fragment_step(int64_t steps, int count, int f) { return ((f + 1) * steps + count) / (count + 1); }
+int64_t fragment_step(int64_t steps, int count, int f) {
+    int64_t ahead = steps - count < FRAGMENTS_AHEAD ? steps - count : FRAGMENTS_AHEAD, spells = count + (ahead > 1 ? ahead : 1);
+    return ((f + 1) * steps + spells - 1) / spells;
+}
 
 Fragment fragment_within(Fragment of, int64_t first, int64_t end) {
     if (of.first < first) of.first = first;

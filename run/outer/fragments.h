@@ -2,9 +2,9 @@
  * turns under compute. Where each lies, when its turn is, and one that comes from the ranks of an island. No sockets.
  *
  * A fragment is a range of global offsets (core/layout.h). Of F fragments number f is sent after step
- * ceil((f + 1) L / (F + 1)) of a round of L steps, and its new x is taken at the turn of number f + 2 at the latest, or
- * at the round's end: F + 1 equal spells, all but the first with a fragment on its way. So nothing travels between two
- * rounds.
+ * ceil((f + 1) L / (F + A)) of a round of L steps, A = FRAGMENTS_AHEAD, or L - F where that is less. Its new x is taken
+ * at the turn of number f + A at the latest, or at the round's end: F + A equal spells, the first without a fragment on
+ * its way, and after the last turn as many as a fragment has. So nothing travels between two rounds.
  */
 #ifndef TRAIN_GPT_RUN_OUTER_FRAGMENTS_H
 #define TRAIN_GPT_RUN_OUTER_FRAGMENTS_H
@@ -15,6 +15,7 @@
 extern "C" {
 #endif
 
+enum { FRAGMENTS_AHEAD = 3 /* under way at a time: one goes up, one comes down, one waits */ };
 enum { FRAGMENTS_MOST = 16, FRAGMENT_UNIT = 4096 /* its ends are multiples of it, but for the model's */ };
 
 typedef struct { int64_t first, end; } Fragment; /* elements [first, end) */

@@ -9,24 +9,17 @@
 #include "core/clock.h"
 #include "run/guard/signals.h"
 #include "run/outer/hello_data.h"
+#include "run/outer/round_change.h"
 #include "run/outer/server_list.h"
 
 static const double LOOK_MS = 50.0, GOODBYE_MS = 10e3;
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
-static FrameType type_of(const Config *c) {
-    switch (c->outer.compress) {
-        case COMPRESS_BF16: return FRAME_BF16;
-        case COMPRESS_INT8: return FRAME_INT8;
-        default: return FRAME_F32;
-    }
-}
-
 static RoundUse use_of(const Config *c) { return c->outer.stream ? ROUND_STREAMS : ROUND_WHOLE; }
 
 size_t island_bytes(const Config *c, const Layout *layout) {
-    size_t copy = round_copy_bytes(layout, (int)c->parallel.zero_stage, type_of(c), use_of(c));
+    size_t copy = round_copy_bytes(layout, (int)c->parallel.zero_stage, round_change_type(c), use_of(c));
     size_t link = sizeof(float) * MESSAGE_ELEMS + FRAME_PAYLOAD_LIMIT + CHANNEL_BYTES;
     return copy + turns_bytes(c, layout) + (size_t)outer_servers(c->outer.server) * link;
 }
@@ -59,7 +52,7 @@ Island *island_create(IslandParts parts) {
     s->parts = parts;
     int code = key_read(parts.config->outer.key, &s->key, fault);
     end_where_refused(s, code, fault);
-    s->copy = round_copy_create(parts.optimizer, parts.stream, type_of(parts.config), use_of(parts.config));
+    s->copy = round_copy_create(parts.optimizer, parts.stream, round_change_type(parts.config), use_of(parts.config));
     s->links = outer_servers(parts.config->outer.server);
     s->link = (Link *)calloc((size_t)s->links, sizeof *s->link);
     if (!s->link) fail(EXIT_MEMORY, "no memory for the connections to %d servers", s->links);
@@ -218,7 +211,8 @@ static Awaited fetch_part(Island *s, Link *l) {
         int     owns = link_owns(l, piece);
         float  *x = owns ? l->fetch.piece : (float *)(void *)l->payload;
         comm_broadcast(s->parts.comm, x, sizeof *x * (size_t)elems, (int)(piece % l->ranks));
-        round_copy_take(&s->copy, link_piece_begin(l, piece), x, elems);
+        if (l->fetch.get == MESSAGE_GET_CHANGE) round_copy_take_change(&s->copy, link_piece_begin(l, piece), x, elems);
+        else round_copy_take(&s->copy, link_piece_begin(l, piece), x, elems);
         if (owns) l->fetch.has_piece = 0;
     }
     l->fetch.turn = -1;
@@ -227,7 +221,10 @@ static Awaited fetch_part(Island *s, Link *l) {
 
 Awaited island_fetch(Island *s, MessageKind get, int64_t round) {
     Awaited now = MET;
-    for (int i = 0; i < s->links; i++) link_fetch(&s->link[i], get, round);
+    for (int i = 0; i < s->links; i++) {
+        int has_it = get != MESSAGE_GET_CHANGE || s->link[i].welcome.changes;
+        link_fetch(&s->link[i], has_it ? get : MESSAGE_GET, round);
+    }
     round_copy_begin(&s->copy);
     for (int i = 0; i < s->links && now == MET; i++) now = fetch_part(s, &s->link[i]);
     return now;
@@ -252,7 +249,9 @@ static Awaited begin_round(Island *s, int is_first_round) {
     comm_broadcast(s->parts.comm, &l->closed, sizeof l->closed, 0);
     int     is_whole = is_over || is_first_round || !s->turns.is_on;
     Awaited now = is_over ? MET : exchange_moments(s);
-    if (now == MET && is_whole) now = island_fetch(s, MESSAGE_GET, is_over ? l->closed.round : l->open.round);
+    int     has_last = !is_first_round && s->copy.type != FRAME_F32 && !s->turns.is_on; /* x of the round before */
+    if (now == MET && is_whole)
+        now = island_fetch(s, has_last ? MESSAGE_GET_CHANGE : MESSAGE_GET, is_over ? l->closed.round : l->open.round);
     if (now == MET && is_whole) round_copy_publish(&s->copy);
     if (s->turns.is_on && now == MET) turns_begin_round(s, is_whole);
     s->is_over = now == MET && is_over;

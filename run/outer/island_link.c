@@ -259,6 +259,7 @@ static void take_frame(Link *l, const FrameHeader *h, const void *payload) {
     int         is_good = message_check(h, FROM_SERVER, fault);
     if (is_good) switch (h->kind) {
         case MESSAGE_X:
+        case MESSAGE_CHANGE:
         case MESSAGE_M:
         case MESSAGE_V:       take_piece(l, h, payload); break;
         case MESSAGE_PING:    l->answers++, l->silent_ms = clock_ms(); break;

@@ -16,7 +16,7 @@ extern "C" {
 
 /* x or moments on their way, of the server's part or a fragment: pieces of MESSAGE_ELEMS, which ranks fetch in turn. */
 typedef struct {
-    MessageKind get;      /* GET, GET_M, GET_V */
+    MessageKind get;      /* GET, GET_CHANGE, GET_M, GET_V */
     Fragment    range;
     int64_t round, pieces;
     int64_t turn;         /* the piece that the ranks wait for; -1: of another server's */
@@ -39,8 +39,8 @@ typedef struct {
     char        text[MESSAGE_TEXT];
 } LinkSend;
 
-/* outer.stream: a fragment's way, there and back: one goes up while the one before comes down. */
-enum { LINK_TURNS = 2 };
+/* outer.stream: a fragment's way, there and back. */
+enum { LINK_TURNS = FRAGMENTS_AHEAD };
 typedef struct {
     Turn     turn;
     Fragment range;
@@ -92,7 +92,7 @@ Link *links_broken(Link *l, int links);
 void link_say(Link *l, MessageKind kind, int64_t round, const char *text, size_t bytes);
 void link_ping(Link *l);
 
-void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to ask for x: GET, or moments: GET_M, GET_V */
+void    link_fetch(Link *l, MessageKind get, int64_t round); /* begins to ask for it */
 int64_t link_piece_begin(const Link *l, int64_t piece);
 int64_t link_piece_elems(const Link *l, int64_t piece);
 int     link_owns(const Link *l, int64_t piece);

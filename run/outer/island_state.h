@@ -53,7 +53,8 @@ typedef enum {
  * is asked to. */
 Awaited island_await(Island *s, int (*is_ready)(const Link *), int may_stop);
 int     island_has_sent(const Link *l);
-/* Collective. All parts of x (GET), m (GET_M) or v (GET_V) to the round's copy. */
+/* Collective. All parts of x (GET), m (GET_M) or v (GET_V) to the round's copy; GET_CHANGE: x from servers that have no
+ * changes. */
 Awaited island_fetch(Island *s, MessageKind get, int64_t round);
 /* Bytes up and down so far, of all ranks: collective. */
 void    island_count_bytes(Island *s, int64_t bytes[2]);

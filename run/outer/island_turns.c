@@ -89,7 +89,7 @@ static int is_due(const Island *s, int64_t steps) {
     return t->next < t->count && steps >= fragment_step(s->link->open.steps, t->count, t->next);
 }
 
-/* The one before the last is taken back at the latest now. tokens: of this round so far. */
+/* The oldest of FRAGMENTS_AHEAD is taken back at the latest now. tokens: of this round so far. */
 static Awaited send_next(Island *s, int64_t tokens) {
     IslandTurns *t = &s->turns;
     int          f = t->next;

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 typedef enum { MEMBER_GONE, MEMBER_GATHERS, MEMBER_WAITS, MEMBER_TRAINS, MEMBER_ENDED } MemberState;
-enum { TURNS_AHEAD = 2 }; /* fragments that an island sends before it has the first one's x */
+enum { TURNS_AHEAD = FRAGMENTS_AHEAD }; /* fragments that an island sends before it has the first one's x */
 enum { MEMBERS_MOST = 1 << 16, MEMBER_FAULT_BYTES = 320 };
 #define MEMBERS_FAR 100.0 /* times the median of the others' norms: a delta that is refused */
 

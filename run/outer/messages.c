@@ -44,6 +44,8 @@ static const Kind KINDS[MESSAGE_KINDS] = {
     [MESSAGE_STEPPED] = {"STEPPED", FOLLOWER, HOLDS_JSON},
     [MESSAGE_COLLECT] = {"COLLECT", LEADER, HOLDS_NOTHING},
     [MESSAGE_OVER] = {"OVER", LEADER, HOLDS_JSON},
+    [MESSAGE_GET_CHANGE] = {"GET_CHANGE", ISLAND, HOLDS_NOTHING},
+    [MESSAGE_CHANGE] = {"CHANGE", SERVER, HOLDS_VALUES},
 };
 
 const char *message_name(int kind) { return kind > 0 && kind < MESSAGE_KINDS ? KINDS[kind].name : "?"; }
@@ -53,6 +55,7 @@ MessageKind message_answer(int kind) {
         case MESSAGE_GET:   return MESSAGE_X;
         case MESSAGE_GET_M: return MESSAGE_M;
         case MESSAGE_GET_V: return MESSAGE_V;
+        case MESSAGE_GET_CHANGE: return MESSAGE_CHANGE;
         default:            return (MessageKind)0;
     }
 }

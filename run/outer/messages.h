@@ -8,6 +8,8 @@
  *   OPEN     server, to rank 0  Open: a lease of samples; train on these
  *   GET      each rank          nothing; offset and elems of x of the header's round that it wants
  *   X        server             f32: answers a GET, in order, at most MESSAGE_ELEMS each
+ *   GET_CHANGE each rank        as GET, of one frame: by how much the last round has changed x (round_change.h)
+ *   CHANGE   server             bf16 or int8: answers a GET_CHANGE
  *   DELTA    each rank          f32, bf16 or int8: x of the round - master (send=deltas), or the mean gradient
  *   END      each rank          End: all its deltas of the round are sent
  *   CLOSED   server, to each    Closed: x of the next round can be fetched
@@ -61,6 +63,7 @@ typedef enum {
     MESSAGE_END, MESSAGE_CLOSED, MESSAGE_PING, MESSAGE_BYE, MESSAGE_M, MESSAGE_V, MESSAGE_GIVEN, MESSAGE_MOMENTS,
     MESSAGE_GET_M, MESSAGE_GET_V, MESSAGE_FRAGMENT, MESSAGE_TURN, MESSAGE_TURNED, MESSAGE_FOLLOW, MESSAGE_STATE,
     MESSAGE_PART_IN, MESSAGE_COUNT, MESSAGE_DROP, MESSAGE_STEP, MESSAGE_STEPPED, MESSAGE_COLLECT, MESSAGE_OVER,
+    MESSAGE_GET_CHANGE, MESSAGE_CHANGE,
     MESSAGE_KINDS
 } MessageKind;
 
@@ -79,7 +82,7 @@ typedef enum { FROM_SERVER, FROM_ISLAND, FROM_FOLLOWER, FROM_LEADER } MessageFro
 
 /* "HELLO"; "?" for a number that is no kind. */
 const char *message_name(int kind);
-/* X of GET, M of GET_M, V of GET_V; 0 of a kind that asks for no values. */
+/* X of GET, M of GET_M, V of GET_V, CHANGE of GET_CHANGE; 0 of a kind that asks for no values. */
 MessageKind message_answer(int kind);
 
 /* Whether a frame of this header may come from there: a kind of that side, its type, its payload, its offset and elems.
@@ -126,6 +129,7 @@ typedef struct {
     int64_t round;                /* the open one */
     int64_t elems;                /* parameters of the model */
     int     part, parts;          /* of the model that this server has: outer_part_begin() of outer_rule.h */
+    int     changes;              /* it answers GET_CHANGE */
 } Welcome;
 size_t welcome_write(const Welcome *m, char out[MESSAGE_TEXT]);
 int    welcome_read(const char *text, size_t bytes, Welcome *m, char fault[MESSAGE_FAULT_BYTES]);

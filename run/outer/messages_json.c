@@ -11,8 +11,9 @@
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 size_t welcome_write(const Welcome *m, char out[MESSAGE_TEXT]) {
-    return message_text(out, "{\"number\":%d,\"round\":%lld,\"elems\":%lld,\"part\":%d,\"parts\":%d}", m->number,
-                        (long long)m->round, (long long)m->elems, m->part, m->parts);
+    return message_text(out, "{\"number\":%d,\"round\":%lld,\"elems\":%lld,\"part\":%d,\"parts\":%d,\"changes\":%s}",
+                        m->number, (long long)m->round, (long long)m->elems, m->part, m->parts,
+                        m->changes ? "true" : "false");
 }
 
 size_t refuse_write(const Refuse *m, char out[MESSAGE_TEXT]) {
@@ -100,6 +101,7 @@ int welcome_read(const char *text, size_t bytes, Welcome *m, char fault[MESSAGE_
     m->elems = read_number(&r, json.root, "elems", 1, MESSAGE_COUNT_LIMIT);
     m->parts = (int)read_number(&r, json.root, "parts", 1, MESSAGE_PARTS);
     m->part = (int)read_number(&r, json.root, "part", 0, m->parts - 1);
+    m->changes = read_flag(&r, json.root, "changes");
     json_free(&json);
     return r.is_good;
 }

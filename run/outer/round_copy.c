@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "run/outer/round_change.h"
+
 /* Floats of the parts behind x, one after another. */
 static size_t delta_elems(const Layout *l) { return (size_t)(exchange_most_elems(l) + exchange_scratch_elems(l)); }
 static size_t rest_elems(const Layout *l, FrameType t) { return t == FRAME_F32 ? 0 : (size_t)exchange_most_elems(l); }
@@ -53,8 +55,10 @@ void round_copy_begin(RoundCopy *c) {
     memset(c->taken, 0, sizeof *c->taken * (size_t)z->spans);
 }
 
+static void set(float *x, const float *values, int64_t elems) { memcpy(x, values, sizeof *x * (size_t)elems); }
+
 /* A span's elements ascend in the file, with gaps where another tensor rank has columns. */
-void round_copy_take(RoundCopy *c, int64_t offset, const float *values, int64_t elems) {
+static void take(RoundCopy *c, int64_t offset, const float *values, int64_t elems, void (*put)(float *, const float *, int64_t)) {
     const Shards *z = c->optimizer->shards;
     for (int i = 0; i < z->spans; i++) {
         Span     span = z->span[i];
@@ -65,10 +69,17 @@ void round_copy_take(RoundCopy *c, int64_t offset, const float *values, int64_t 
             if (run.offset >= offset + elems) break;
             CHECK(run.offset >= offset, "element %lld of a round's weights has not come", (long long)run.offset);
             int64_t left = offset + elems - run.offset, n = run.elems < left ? run.elems : left;
-            memcpy(x + *at, values + (run.offset - offset), sizeof *x * (size_t)n);
+            put(x + *at, values + (run.offset - offset), n);
             *at += n;
         }
     }
+}
+
+void round_copy_take(RoundCopy *c, int64_t offset, const float *values, int64_t elems) {
+    take(c, offset, values, elems, set);
+}
+void round_copy_take_change(RoundCopy *c, int64_t offset, const float *values, int64_t elems) {
+    take(c, offset, values, elems, round_change_add);
 }
 
 static void check_taken(const RoundCopy *c, int i) {

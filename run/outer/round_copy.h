@@ -47,6 +47,8 @@ size_t    round_copy_bytes(const Layout *layout, int zero_stage, FrameType type,
  * ranks. Until then the model is as it was. begin and publish are collective. */
 void round_copy_begin(RoundCopy *c);
 void round_copy_take(RoundCopy *c, int64_t offset, const float *values, int64_t elems);
+/* In its place: by how much the new x differs from the one that the copy holds. */
+void round_copy_take_change(RoundCopy *c, int64_t offset, const float *values, int64_t elems);
 void round_copy_publish(RoundCopy *c);
 /* In its place: what has been taken becomes state k of the optimizer, and the copy of x is no more, until it is taken
  * again. */

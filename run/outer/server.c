@@ -153,6 +153,7 @@ Server *server_create(ServerParts parts) {
     s->parts = parts;
     s->elems = parts.shards->layout.elems, s->every = c->outer.every, s->tokens = parts.tokens;
     take_weights(s);
+    s->change = round_change_create(c, &s->weights);
     s->rule = (OuterRule){c->outer.learning_rate, c->outer.momentum};
     s->patience_ms = c->outer.patience_seconds * 1e3;
     s->streams = c->outer.stream, s->fragments = fragments_count(s->elems, s->every);
@@ -176,6 +177,7 @@ void server_destroy(Server *s) {
     peers_destroy(&s->peers);
     members_destroy(&s->members);
     if (server_leads(s)) leases_close(&s->leases);
+    round_change_destroy(&s->change);
     served_destroy(&s->weights), served_destroy(&s->whole);
     free(s->follower), free(s->counted), free(s->weight);
     close(s->listening);

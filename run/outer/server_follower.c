@@ -61,7 +61,8 @@ static int take_step(Server *s, const char *text, size_t bytes, char *fault) {
         return 0;
     }
     if (step.rule == STEP_MEAN) make_mean(s);
-    served_step(&s->weights, &step, served_all(&s->weights), s->counts ? s->counted[0]->delta : NULL, &stepped.squares);
+    Member *one = s->counts ? s->counted[0] : NULL; /* wait=all: all have leases of one round */
+    server_step_part(s, &step, one ? one->delta : NULL, &stepped.squares, one ? one->lease.round + 1 : 0);
     if (step.rule != STEP_MEAN && step.rule != STEP_MOMENTUM) {
         for (int i = 0; i < s->counts; i++) members_counted(&s->members, s->counted[i]);
         s->counts = 0;

@@ -108,7 +108,7 @@ static void welcome(Server *s, Peer *p) {
     char    text[MESSAGE_TEXT], name[160];
     Member *m = p->member;
     Welcome w = {.number = m->number, .round = s->members.round, .elems = s->elems, .part = s->parts.part,
-                 .parts = s->parts.parts};
+                 .parts = s->parts.parts, .changes = s->change.type != FRAME_F32};
     peer_say(p, MESSAGE_WELCOME, w.round, text, welcome_write(&w, text));
     if (m->state != MEMBER_WAITS || !server_leads(s)) return;
     s->parts.note("%s has joined with %d rank%s", server_name_of(s, m, name), m->ranks, m->ranks == 1 ? "" : "s");
@@ -214,7 +214,13 @@ static void take_get(Server *s, Peer *p, const FrameHeader *h) {
         server_refuse_peer(s, p, EXIT_PEER, "the island asked for weights that another server has");
         return;
     }
-    if (h->kind != MESSAGE_GET && !server_may_take(s, p, h)) return;
+    if (h->kind == MESSAGE_GET_CHANGE && (h->round != s->change.round || !round_change_frame(&s->change, h->offset, h->elems))) {
+        server_refuse_peer(s, p, EXIT_PEER, "the island asked for the change of %lld weights from %lld on in round %lld, "
+                           "and the last is of round %lld", (long long)h->elems, (long long)h->offset,
+                           (long long)h->round, (long long)s->change.round);
+        return;
+    }
+    if ((h->kind == MESSAGE_GET_M || h->kind == MESSAGE_GET_V) && !server_may_take(s, p, h)) return;
     if (!peer_ask(p, (PeerGet){message_answer(h->kind), round, h->offset, h->elems}))
         server_refuse_peer(s, p, EXIT_PEER, "the island asked for more than %d pieces at a time", PEER_GETS_MOST);
 }
@@ -258,6 +264,7 @@ static int take_frame(Server *s, Peer *p, const FrameHeader *h, const void *payl
         case MESSAGE_V:     server_take_moments(s, p, h, payload); break;
         case MESSAGE_GIVEN: server_take_given(s, p, text, h->payload_bytes); break;
         case MESSAGE_GET:
+        case MESSAGE_GET_CHANGE:
         case MESSAGE_GET_M:
         case MESSAGE_GET_V: take_get(s, p, h); break;
         default: break;

@@ -140,7 +140,7 @@ int server_may_take(Server *s, Peer *p, const FrameHeader *h) {
 }
 
 PeerValues server_values(const Server *s) {
-    return (PeerValues){&s->weights, {s->gift.values[0], s->gift.values[1]}};
+    return (PeerValues){&s->weights, {s->gift.values[0], s->gift.values[1]}, &s->change};
 }
 
 /* --- its end ------------------------------------------------------------------------------------------------------ */

@@ -164,7 +164,7 @@ void server_order(Server *s, const Step *step, float *d, Exact *squares) {
     for (int k = 1; k < s->parts.parts; k++) s->follower[k]->has_answer = 0;
     server_tell(s, MESSAGE_STEP, text, bytes);
     for (int k = 1; k < s->parts.parts; k++) channel_progress(s->follower[k]->channel);
-    served_step(&s->weights, step, served_all(&s->weights), d, squares);
+    server_step_part(s, step, d, squares, s->members.round + 1);
     for (int k = 1; k < s->parts.parts; k++) {
         await_answer(s, s->follower[k], 0);
         exact_merge(squares, &s->follower[k]->squares);

@@ -127,11 +127,16 @@ int peer_ask(Peer *p, PeerGet get) {
 static int has_room(const Peer *p) { return channel_unsent(p->channel) <= CHANNEL_OUT_BYTES - CHANNEL_FRAME_BYTES; }
 
 /* Of moments that are gone since they were asked for there are none. */
-static int has_values(PeerValues v, const PeerGet *g) { return g->kind == MESSAGE_X || v.moments[0]; }
+static int has_values(PeerValues v, const PeerGet *g) {
+    return g->kind == MESSAGE_X || g->kind == MESSAGE_CHANGE || v.moments[0];
+}
 
-static void read_values(PeerValues v, const PeerGet *g, int64_t elems, float *to) {
-    if (g->kind == MESSAGE_X) served_read(v.weights, WEIGHTS_X, g->offset, elems, to);
-    else memcpy(to, v.moments[g->kind == MESSAGE_V] + g->offset, sizeof *to * (size_t)elems);
+/* The payload of the next elems values: in block, but for a change, which lies ready. */
+static const void *read_values(PeerValues v, const PeerGet *g, int64_t elems, float *block) {
+    if (g->kind == MESSAGE_CHANGE) return round_change_frame(v.change, g->offset, elems);
+    if (g->kind == MESSAGE_X) served_read(v.weights, WEIGHTS_X, g->offset, elems, block);
+    else memcpy(block, v.moments[g->kind == MESSAGE_V] + g->offset, sizeof *block * (size_t)elems);
+    return block;
 }
 
 static void send_values(Peer *p, PeerValues values) {
@@ -145,10 +150,10 @@ static void send_values(Peer *p, PeerValues values) {
         }
         if (!block && !(block = (float *)malloc(sizeof *block * MESSAGE_ELEMS)))
             fail(EXIT_MEMORY, "no memory for a frame of weights");
-        read_values(values, g, elems, block);
-        FrameHeader h = {.kind = (uint8_t)g->kind, .type = FRAME_F32, .round = g->round, .offset = g->offset,
-                         .elems = elems, .payload_bytes = (uint32_t)frame_value_bytes(FRAME_F32, elems)};
-        if (channel_send(p->channel, h, block) != 1) break;
+        FrameType   type = g->kind == MESSAGE_CHANGE ? values.change->type : FRAME_F32;
+        FrameHeader h = {.kind = (uint8_t)g->kind, .type = (uint8_t)type, .round = g->round, .offset = g->offset,
+                         .elems = elems, .payload_bytes = (uint32_t)frame_value_bytes(type, elems)};
+        if (channel_send(p->channel, h, read_values(values, g, elems, block)) != 1) break;
         g->offset += elems, g->elems -= elems;
         if (g->elems == 0) p->got++;
     }

@@ -5,7 +5,7 @@
 #define TRAIN_GPT_RUN_OUTER_SERVER_PEERS_H
 
 #include "run/outer/members.h"
-#include "run/outer/server_weights.h"
+#include "run/outer/round_change.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +26,7 @@ typedef struct { MessageKind kind; /* of the answer */ int64_t round, offset, el
 typedef struct {
     const Served *weights;                   /* borrowed: X */
     float        *moments[OPTIMIZER_STATES]; /* borrowed: M and V [elems]; NULL: there are none */
+    const RoundChange *change;               /* borrowed: CHANGE */
 } PeerValues;
 
 typedef struct {

@@ -37,6 +37,7 @@ struct Server {
     double      round_loss;              /* the same: weighted by tokens */
     double      norm;                    /* send=gradients: of the last one */
     Served      whole, weights;          /* the leader's: of the model; its part */
+    RoundChange change;                  /* of the part */
     Peer      **follower;                /* the leader's, owned [parts]: NULLs have not come, and [0] */
     Peer       *leader;                  /* the follower's */
     Member    **counted;                 /* the follower's, owned [counts]: whose deltas the next STEP takes */
@@ -129,6 +130,8 @@ void server_count_arrivals(Server *s);
 void server_judge_early(Server *s, Member *m);
 /* wait=all: nobody trains any more. */
 void server_close_round(Server *s);
+/* The step on this server's part. round: the one that follows. */
+void server_step_part(Server *s, const Step *step, float *d, Exact *squares, int64_t round);
 
 /* --- server_turns.c: where s->streams ----------------------------------------------------------------------------- */
 

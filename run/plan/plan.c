@@ -13,9 +13,15 @@
 #include "run/outer/server_list.h"
 #include "run/plan/serve_memory.h"
 
+/* An island that sends gradients updates nothing: the server does. */
+static int is_idle_island(const Config *c) {
+    return c->outer.server && *c->outer.server && c->outer.send == SEND_GRADIENTS;
+}
+
 ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Groups *groups) {
     int64_t    B = c->batch.micro_batch, T = c->batch.seq_len;
     Mesh       mesh = config_mesh(c, ranks);
+    int        is_idle = is_idle_island(c);
     ShardsSpec shards = {.shape = c->model.shape, .ranks = mesh.size[AXIS_CONTEXT] * mesh.size[AXIS_SHARD],
                          .replicas = mesh.size[AXIS_REPLICA],
                          .tensor_ranks = mesh.size[AXIS_TENSOR], .zero_stage = (int)c->parallel.zero_stage,
@@ -24,9 +30,10 @@ ModelSpec plan_model(const Config *c, DType act, int ranks, int stage, const Gro
     PipelineSpec pipeline = {.stages = mesh.size[AXIS_STAGE], .stage = stage, .parts = (int)c->parallel.interleave,
                              .micro_batches = c->batch.global_tokens / (B * T * config_datas(c, ranks))};
     ModelSpec    spec = {.shards = shards, .context_ranks = mesh.size[AXIS_CONTEXT], .pipeline = pipeline,
-                         .optimizer = optimizer_kind(c->optimizer.name), .B = B, .T = T,
-                         .recompute = (Recompute)c->memory.recompute,
-                       .offload = device_is_host() ? MEMORY_DEVICE : (OptimizerMemory)c->memory.offload,
+                         .optimizer = is_idle ? &OPTIMIZER_IDLE : optimizer_kind(c->optimizer.name, c->optimizer.normuon),
+                         .muon = {c->optimizer.muon_momentum, (NewtonKind)c->optimizer.newton_schulz}, .B = B, .T = T,
+                         .recompute = (Recompute)c->memory.recompute, .document_mask = c->data.document_mask != 0,
+                         .offload = device_is_host() ? MEMORY_DEVICE : is_idle ? MEMORY_HOST : (OptimizerMemory)c->memory.offload,
                        .any_threads = c->parallel.deterministic};
     if (groups) model_take_groups(&spec, groups);
     return spec;
@@ -60,7 +67,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
     int64_t own_T = T / mesh.size[AXIS_CONTEXT];
     arena_tensor(&batches, I32, 2, B, own_T, 1); /* evaluation's inputs and targets, beside the loader's */
     arena_tensor(&batches, I32, 2, B, own_T, 1);
-    arena_take(&batches, loader_bytes(B, own_T, batches_kept));
+    if (spec.document_mask) arena_tensor(&batches, I32, 2, B, own_T, 1); /* and where their documents begin */
+    arena_take(&batches, loader_bytes(B, own_T, batches_kept, spec.document_mask));
 
     Plan p = {.act = act,
               .ranks = ranks,
@@ -81,7 +89,8 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
               .scratch_bytes = model.scratch,
               .batch_bytes = batches.peak_bytes,
               .library_bytes = device_overhead_bytes(),
-              .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm)),
+              .reserve_bytes = device_reserve_bytes() + (ranks.joined ? 0 : groups_library_bytes(mesh, ranks.comm) +
+                                (spec.optimizer->has_matrices ? groups_matrices_library_bytes(mesh, ranks.comm) : 0)),
               .gradient_buffers = model.gradient_buffers,
               .tree_bytes = nccl_bytes,
               .comm_bytes = groups_buffer_bytes(mesh, ranks.comm) +
@@ -93,7 +102,7 @@ static Plan plan_stage(const Config *c, DType act, PlanRanks ranks) {
                                                2 * B * T * dim_size(DIM_KV, c->model.shape) / mesh.size[AXIS_TENSOR]) +
                             tree_bytes - nccl_bytes,
               .host_copy_bytes = saver_bytes(&layout, spec.optimizer),
-              .ahead_bytes = loader_host_bytes(B, own_T, micro_steps),
+              .ahead_bytes = loader_host_bytes(B, own_T, micro_steps, spec.document_mask),
               .island_bytes = c->outer.server && *c->outer.server ? island_bytes(c, &layout) : 0,
               .copies_bytes = c->checkpoint.memory_every > 0 ? memory_copies_bytes(&layout, spec.optimizer, ranks.hosts) : 0,
               .checkpoint_bytes = checkpoint_disk_bytes(&layout, spec.optimizer),
@@ -173,9 +182,9 @@ void plan_print_memory(FILE *out, const Config *c, const Plan *p) {
     print_row(out, "weights", p->params_bytes);
     if (p->gradient_buffers > 0) snprintf(row, sizeof row, "gradients, and %d buffers to add them in order", p->gradient_buffers);
     print_row(out, p->gradient_buffers > 0 ? row : "gradients", p->grads_bytes);
-    const OptimizerKind *kind = optimizer_kind(c->optimizer.name);
-    int                  used = snprintf(row, sizeof row, "optimizer: ");
-    for (int k = 0; k < kind->states; k++)
+    const OptimizerKind *kind = optimizer_kind(c->optimizer.name, c->optimizer.normuon);
+    int                  used = snprintf(row, sizeof row, "optimizer: %s", is_idle_island(c) ? "the server's" : "");
+    for (int k = 0; k < kind->states && !is_idle_island(c); k++)
         used += snprintf(row + used, sizeof row - (size_t)used, "%s%s", k ? ", " : "", kind->state[k]);
     snprintf(row + used, sizeof row - (size_t)used, "%s%s", p->act == F32 ? "" : ", fp32 masters",
              shared ? ", this rank's share" : "");

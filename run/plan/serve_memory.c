@@ -6,6 +6,7 @@
 #include "model/params.h"
 #include "run/checkpoint/checkpoint.h"
 #include "run/outer/outer_rule.h"
+#include "run/outer/round_change.h"
 #include "run/outer/server_list.h"
 #include "run/outer/server_weights.h"
 #include "run/plan/plan.h"
@@ -16,8 +17,7 @@ static void carve(const Config *c, ServeWeights *w) {
     ShardsSpec spec = {.shape = c->model.shape, .ranks = 1, .zero_stage = 0, .act = F32, .use = GPT_INFERENCE};
     w->shards = shards_create(spec, model_layout(spec.shape, (LayoutPlace){1, 1, 0, NULL}), step_sums_create(&w->sums),
                               &w->params, &w->grads);
-    w->optimizer = optimizer_create(&OPTIMIZER_ADAMW, w->shards,
-                                    device_is_host() ? MEMORY_DEVICE : MEMORY_HOST, &w->state);
+    w->optimizer = optimizer_create(&OPTIMIZER_ADAMW, w->shards, MEMORY_DEVICE, &w->state);
 }
 
 static ServeWeights carve_dry(const Config *c) {
@@ -44,13 +44,14 @@ ServeBytes serve_bytes(const Config *c, int part) {
     const Layout *layout = &w.shards->layout;
     size_t        elems = elems_of(c, layout, part);
     ServeBytes    b = {.weights = WEIGHTS_TENSORS * sizeof(float) * elems,
+                       .changes = round_change_bytes(c, elems),
                        .deltas = sizeof(float) * elems * (size_t)c->outer.least_islands,
                        .moments = c->outer.moments == MOMENTS_PEER ? OPTIMIZER_STATES * sizeof(float) * elems : 0};
     if (part == 0) {
         b.weights = w.params.peak_bytes + w.grads.peak_bytes + w.state.peak_bytes + w.sums.peak_bytes;
         b.copy = saver_bytes(layout, w.optimizer.kind);
     }
-    b.all = b.weights + b.copy + b.deltas + b.moments;
+    b.all = b.weights + b.copy + b.changes + b.deltas + b.moments;
     serve_weights_destroy(&w);
     return b;
 }
@@ -62,10 +63,10 @@ static void check_memory(const Config *c, int part) {
     if (!all)
         fail(EXIT_MEMORY,
              "a server of %s takes %s of memory, and this machine does not give it: %s for weights, "
-             "%s for the copy of checkpoints, %s for deltas (outer.least_islands = %lld), %s for moments",
+             "%s for the copy of checkpoints, %s for changes (outer.compress), %s for deltas (outer.least_islands = %lld), %s for moments",
              part > 0 ? "a part of this model" : "this model", plan_bytes_text((double)b.all).text,
              plan_bytes_text((double)b.weights).text, plan_bytes_text((double)b.copy).text,
-             plan_bytes_text((double)b.deltas).text, (long long)c->outer.least_islands,
+             plan_bytes_text((double)b.changes).text, plan_bytes_text((double)b.deltas).text, (long long)c->outer.least_islands,
              plan_bytes_text((double)b.moments).text);
     free(all);
 }

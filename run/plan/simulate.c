@@ -199,7 +199,7 @@ static double bytes_of(ModelSpec spec, Mesh mesh, const Cluster *cluster, ModelB
     int64_t leaves = spec.shards.micro_batches * mesh.size[AXIS_SHARD]; /* of sums in order */
     double  trees = leaves ? (double)comm_tree_bytes(COMM_NCCL, mesh.size[AXIS_SHARD], leaves) : 0.0;
     double  gpu = cluster->processors > 0 ? GPU_SCRATCH + trees + (double)groups_library_bytes(mesh, COMM_NCCL) : 0.0;
-    return model + (double)loader_bytes(spec.B, T, kept) + cluster->reserved_bytes + gpu;
+    return model + (double)loader_bytes(spec.B, T, kept, spec.document_mask) + cluster->reserved_bytes + gpu;
 }
 
 static void keep_fullest(Simulated *out, ModelSpec spec, const Cluster *cluster, int stage) {

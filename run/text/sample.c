@@ -33,6 +33,17 @@ Tokenizer sample_tokenizer(const Config *c) {
     return t;
 }
 
+int32_t sample_documents(const Config *c, const Tokenizer *t) {
+    int32_t end = tokenizer_end_of_text(t);
+    if (c->data.document_mask == DOCUMENT_MASK_ASKED && end < 0)
+        fail(EXIT_CONFIG,
+             "data.document_mask = true: documents begin with an end-of-text token, which %s: leave the key out, or name a tokenizer "
+             "that has one as data.tokenizer",
+             t->kind == TOKENIZER_BYTES ? "bytes have not" : t->kind == TOKENIZER_IDS ? "ids without a tokenizer have not"
+                                                                                    : "this tokenizer has not");
+    return c->data.document_mask ? end : -1;
+}
+
 Prompt prompt_create(const Tokenizer *tokenizer, const char *text, size_t bytes) {
     Prompt p = {.id = malloc(sizeof *p.id * (tokenizer_most(tokenizer, bytes) + 1))};
     if (!p.id) fail(EXIT_MEMORY, "no memory for the tokens of a prompt of %zu bytes", bytes);
@@ -92,7 +103,7 @@ static void writer_destroy(Writer *w) {
 /* Logits after ids[0, count) of the window, of which one is new: the last rows that the ranks can share. */
 static void logits_of_token(Writer *w, const int32_t *ids, int64_t count, int64_t rows) {
     Tensor tokens = tensor_2d(w->on_device.data, I32, 1, rows);
-    Batch  batch = {tokens, tokens}; /* neither looks at the targets */
+    Batch  batch = {tokens, tokens, tensor_none()}; /* neither looks at the targets */
     device_from_host(w->s, tokens, ids + count - rows);
     pipeline_token_logits(w->p, w->s, batch, count - rows, w->logits);
 }
@@ -107,7 +118,7 @@ static void logits_of_window(Writer *w, const int32_t *ids, int64_t count) {
     memcpy(w->window, ids, sizeof *w->window * (size_t)count);
     context_take(w->window + w->positions, w->window, part, T / part.ranks);
     Tensor tokens = tensor_2d(w->on_device.data, I32, 1, T / part.ranks);
-    Batch  batch = {tokens, tokens};
+    Batch  batch = {tokens, tokens, tensor_none()};
     device_from_host(w->s, tokens, w->window + w->positions);
     pipeline_forward(w->p, w->s, batch);
     pipeline_logits(w->p, w->s, batch, count - 1, w->logits);

@@ -51,6 +51,9 @@ typedef struct {
 /* The tokenizer of a run: data.tokenizer, else the one beside the first shards of data.train, else bytes or ids alone. Exit 64
  * where sample.prompt is text and these take none. */
 Tokenizer sample_tokenizer(const Config *config);
+/* The id that documents begin with where data.document_mask divides them; -1: nothing is divided. Exit 64 where the mask is
+ * asked for and the vocabulary has no end of text. */
+int32_t sample_documents(const Config *config, const Tokenizer *tokenizer);
 
 /* Prompt and continuation as printable text, through plan.put; ids where the tokenizer has no text. Uses g's activation
  * memory (g->T positions at most; the window slides by half when it is full). All ranks of the grid call it together,

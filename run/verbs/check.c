@@ -116,6 +116,7 @@ int verb_check(int argc, char **argv) {
         return EXIT_CONFIG;
     }
     Tokenizer tokenizer = sample_tokenizer(&config);
+    sample_documents(&config, &tokenizer);
     checkpoint_precheck_source(&config);
     print_understood(&config, ranks);
     check_data("data.train", &config.data.train, &config);

@@ -55,6 +55,7 @@ typedef struct {
     char        *text;            /* owned */
     const cJSON *val;             /* NULL: none */
     int64_t      seq_len, tokens; /* 0: not known */
+    int          is_run, masks;   /* it is a run's; data.document_mask was on */
 } RunWords;
 
 static void take_tasks(Asked *asked, const char *list) {
@@ -98,6 +99,7 @@ static RunWords read_words(const char *checkpoint) {
     const cJSON *seq_len = json_member(json_member(config, "batch"), "seq_len"),
                 *tokens = json_member(json_member(config, "eval"), "tokens");
     w.val = cJSON_GetArraySize(val) > 0 ? val : NULL;
+    w.is_run = 1, w.masks = cJSON_IsTrue(json_member(json_member(config, "data"), "document_mask"));
     w.seq_len = cJSON_IsNumber(seq_len) ? (int64_t)seq_len->valuedouble : 0;
     w.tokens = cJSON_IsNumber(tokens) ? (int64_t)tokens->valuedouble : DEFAULT_TOKENS;
     return w;
@@ -120,14 +122,15 @@ static double bytes_per_token(const char *shard, const Tokenizer *t) {
     return t->kind == TOKENIZER_BYTES ? 1.0 : tokens_json_bytes_per_token(shard);
 }
 
-/* The mean over the first `wanted` tokens in plain order: whole samples, at least one; 0: all. */
-static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wanted) {
+/* The mean over the first `wanted` tokens in plain order: whole samples, at least one; 0: all. end_of_text: what divides
+ * documents; -1: nothing. */
+static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wanted, int32_t end_of_text) {
     int64_t     T = d->seq_len, B = s->room.inputs.dim[0], samples = wanted > 0 ? wanted / T : d->samples;
     ContextPart part = context_part(m->gpt.context);
     int64_t     own = T / part.ranks;
-    int32_t    *host = (int32_t *)malloc(sizeof *host * (size_t)(2 * (B * own + T)));
+    int32_t    *host = (int32_t *)malloc(sizeof *host * (size_t)(3 * (B * own + T)));
     if (!host) fail(EXIT_MEMORY, "no memory for a batch of %lld tokens", (long long)(B * T));
-    int32_t *inputs = host, *targets = inputs + B * own, *sample = targets + B * own;
+    int32_t *inputs = host, *targets = inputs + B * own, *starts = targets + B * own, *sample = starts + B * own;
     samples = samples < 1 ? 1 : samples > d->samples ? d->samples : samples;
     step_sums_zero(&m->sums, &m->stream);
     for (int64_t i = 0, count; i < samples; i += count) {
@@ -137,11 +140,15 @@ static Loss loss_over(const Scorer *s, Model *m, const Dataset *d, int64_t wante
             dataset_sample(d, i + k, sample, sample + T);
             context_take(inputs + k * own, sample, part, own);
             context_take(targets + k * own, sample + T, part, own);
+            document_starts(sample + 2 * T, sample, T, end_of_text);
+            context_take(starts + k * own, sample + 2 * T, part, own);
         }
         Batch batch = {tensor_2d(s->room.inputs.data, I32, count, own),
-                       tensor_2d(s->room.targets.data, I32, count, own)};
+                       tensor_2d(s->room.targets.data, I32, count, own),
+                       end_of_text >= 0 ? tensor_2d(s->room.starts.data, I32, count, own) : tensor_none()};
         device_from_host(&m->stream, batch.inputs, inputs);
         device_from_host(&m->stream, batch.targets, targets);
+        if (end_of_text >= 0) device_from_host(&m->stream, batch.starts, starts);
         pipeline_forward(&m->pipeline, &m->stream, batch);
         pipeline_loss(&m->pipeline, &m->stream, batch);
     }
@@ -248,17 +255,23 @@ static void evaluate_all(const Asked *asked, const RunWords *words, const char *
     if (d.shards) stored_refuse_tokenizer(&tokenizer, "the model's own", d.shard[0].path, "data");
     for (int i = 0; i < asked->task_count; i++) task[i] = task_read(asked->task[i], (TaskReader){&tokenizer, T});
 
-    Model  *m = model_create(stored_spec(GPT_INFERENCE, shape, asked->batch, T, groups));
+    /* as the run was trained; weights of others' as their kind is by default */
+    int       masks = words->is_run ? words->masks : shape.arch != ARCH_GPT2;
+    int32_t   end_of_text = masks ? tokenizer_end_of_text(&tokenizer) : -1;
+    ModelSpec spec = stored_spec(GPT_INFERENCE, shape, asked->batch, T, groups);
+    spec.document_mask = end_of_text >= 0;
+    Model  *m = model_create(spec);
     int64_t own = T / context_part(m->gpt.context).ranks;
-    Arena   room = arena_create("tokens", 2 * (sizeof(int32_t) * (size_t)(asked->batch * own) + ARENA_ALIGN));
+    Arena   room = arena_create("tokens", 3 * (sizeof(int32_t) * (size_t)(asked->batch * own) + ARENA_ALIGN));
     Scorer  s = {.pipeline = &m->pipeline, .stream = &m->stream, .all = groups ? groups->job : NULL, .says = is_first};
     s.room.inputs = arena_tensor(&room, I32, 2, asked->batch, own, 1);
     s.room.targets = arena_tensor(&room, I32, 2, asked->batch, own, 1);
+    s.room.starts = arena_tensor(&room, I32, 2, asked->batch, own, 1);
     matmul_algorithms_freeze(); /* the same scores each time */
     checkpoint_read_weights(checkpoint, &m->shards->layout, m->shards->params, &m->stream, is_first);
 
     Results r = {.checkpoint = checkpoint, .task = scores, .tasks = asked->task_count};
-    if (d.shards) r.loss = loss_over(&s, m, &d, asked->tokens >= 0 ? asked->tokens : words->tokens);
+    if (d.shards) r.loss = loss_over(&s, m, &d, asked->tokens >= 0 ? asked->tokens : words->tokens, end_of_text);
     if (d.shards) r.loss.bytes_per_token = bytes_per_token(d.shard[0].path, &tokenizer);
     for (int i = 0; i < r.tasks; i++) {
         task_score(&s, &task[i], &scores[i]);

@@ -223,8 +223,8 @@ static char *write_config(const Export *e) {
     free(text);
     double cap = hf_softcap_of(json.root, path.text);
     if (cap != 0.0)
-        give_up(e, EXIT_DATA, "%s: model.logit_softcap = %.9g: no class of transformers for this model caps its logits; sample and eval do, from "
-                "the checkpoint", e->checkpoint.text, cap);
+        give_up(e, EXIT_DATA, "%s: model.logit_softcap = %.9g: no class of transformers for this model caps its logits; sample and "
+                "eval do, from the checkpoint", e->checkpoint.text, cap);
     for (int i = 0; i < 2; i++) {
         cJSON_DeleteItemFromObjectCaseSensitive(json.root, keys[i]);
         cJSON_AddStringToObject(json.root, keys[i], e->stored->name);

@@ -1,5 +1,5 @@
 /* serve.c - the verb serve: the server of a run of islands, in a run folder of its own, or of several servers one that
- * follows, without a folder. One process without MPI; its weights and momentum lie in host memory, in the order and
+ * follows, without a folder. One process without MPI and without a GPU (DEVICE_NONE); its weights and momentum lie in host memory, in the order and
  * format of a checkpoint. The protocol is run/outer/server.h's.
  */
 #include <math.h>
@@ -121,12 +121,13 @@ static void open_run(Serving *s) {
     const Config *c = &s->config;
     run_folder_check(c);
     s->tokenizer = sample_tokenizer(c);
+    sample_documents(c, &s->tokenizer);
     s->train = dataset_open_blend("data.train", c->data.train.item, c->data.train.share, c->data.train.count, c->batch.seq_len,
                                   c->model.shape.vocab_size);
     checkpoint_precheck_source(c);
     World *w = world_join((Launch){.size = 1});
     s->comm = world_all(w);
-    device_open(0, world_threads(w));
+    device_open(DEVICE_NONE, world_threads(w));
     signals_keep_to_main();
     s->lock = lock_run_folder(c->run.dir, s->comm, NULL, LOCK_BEAT_MS);
     checkpoint_precheck(c);
@@ -263,7 +264,7 @@ static int serve_part(Serving *s) {
     const Config *c = &s->config;
     World        *w = world_join((Launch){.size = 1});
     s->comm = world_all(w);
-    device_open(0, world_threads(w));
+    device_open(DEVICE_NONE, world_threads(w));
     signals_keep_to_main();
     s->weights = serve_weights_create(c, s->part);
     s->server = server_create((ServerParts){.config = c,

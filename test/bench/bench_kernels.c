@@ -22,7 +22,7 @@ typedef struct {
     Stream  stream;
     DType   act;
     int64_t B, T, C, H, V, N, rows /* of a classifier chunk */, padded /* vocabulary */, params;
-    Tensor  tokens, targets, chunk_targets, x, y, dx, dy, update, mean, rstd, lse, qkv, dqkv, fc, gelu, dfc, logits, loss, sum;
+    Tensor  starts, tokens, targets, chunk_targets, x, y, dx, dy, update, mean, rstd, lse, qkv, dqkv, fc, gelu, dfc, logits, loss, sum;
     Tensor  wte, wpe, norm_w, norm_b, qkv_w, qkv_b, proj_w, proj_b, fc_w, fc_b, out_w;
     Tensor  dwte, dwpe, dnorm_w, dnorm_b, dqkv_w, dqkv_b, dproj_w, dproj_b, dfc_w, dfc_b, dout_w;
     Tensor  master, m, v, grad, working, from, to;
@@ -32,7 +32,7 @@ static void carve(Bench *b, Arena *a) {
     int64_t N = b->N, C = b->C;
     DType   act = b->act;
     struct { Tensor *t; DType type; int64_t rows, columns; } table[] = {
-        {&b->tokens, I32, b->B, b->T}, {&b->targets, I32, b->B, b->T}, {&b->chunk_targets, I32, b->rows, 0}, {&b->x, act, N, C}, {&b->y, act, N, C},
+        {&b->starts, I32, b->B, b->T}, {&b->tokens, I32, b->B, b->T}, {&b->targets, I32, b->B, b->T}, {&b->chunk_targets, I32, b->rows, 0}, {&b->x, act, N, C}, {&b->y, act, N, C},
         {&b->dx, act, N, C}, {&b->dy, act, N, C}, {&b->update, act, N, C}, {&b->mean, F32, N, 0}, {&b->rstd, F32, N, 0}, {&b->lse, F32, b->B * b->H, b->T},
         {&b->qkv, act, N, 3 * C}, {&b->dqkv, act, N, 3 * C}, {&b->fc, act, N, 4 * C}, {&b->gelu, act, N, 4 * C}, {&b->dfc, act, N, 4 * C},
         {&b->logits, act, b->rows, b->padded}, {&b->loss, F32, b->rows, 0}, {&b->sum, I64, EXACT_WORDS, 0},
@@ -78,6 +78,19 @@ static void fill_tokens(Bench *b, Tensor t) {
     free(tokens);
 }
 
+/* Documents of 3/8, 1/8, 1/4 and 1/4 of a sequence. */
+static void fill_starts(Bench *b) {
+    int32_t *starts = (int32_t *)malloc(tensor_bytes(b->starts));
+    CHECK(starts, "no memory");
+    for (int64_t i = 0; i < b->N; i++) {
+        int64_t t = i % b->T, eighth = b->T / 8;
+        starts[i] = (int32_t)(t < 3 * eighth ? 0 : t < 4 * eighth ? 3 * eighth : t < 6 * eighth ? 4 * eighth : 6 * eighth);
+    }
+    device_from_host(&b->stream, b->starts, starts);
+    device_sync(&b->stream);
+    free(starts);
+}
+
 static HeadShape heads(const Bench *b) { return (HeadShape){b->H, b->H, b->C / b->H}; }
 
 static void fill_all(Bench *b) {
@@ -87,16 +100,16 @@ static void fill_all(Bench *b) {
     for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) fill(b, acts[i], 1.0f, 0.0f);
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) fill(b, weights[i], 0.02f, 0.0f);
     fill(b, b->norm_w, 0.02f, 1.0f), fill(b, b->mean, 0.01f, 0.0f), fill(b, b->rstd, 0.02f, 1.0f);
-    fill_tokens(b, b->tokens), fill_tokens(b, b->targets), fill_tokens(b, b->chunk_targets);
-    attention_forward(&b->stream, b->y, b->lse, b->qkv, heads(b)); /* its backward needs the true denominators */
+    fill_tokens(b, b->tokens), fill_tokens(b, b->targets), fill_tokens(b, b->chunk_targets), fill_starts(b);
+    attention_forward(&b->stream, b->y, b->lse, b->qkv, tensor_none(), heads(b)); /* its backward needs the true denominators */
 }
 
 /* --- the ops ------------------------------------------------------------------------------------------------------ */
 
 #define OP(name, ...) static void name(Bench *b) { Stream *s = &b->stream; __VA_ARGS__; }
 OP(copy, cast_forward(s, b->to, b->from))
-OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, WHOLE_SEQUENCE))
-OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, WHOLE_SEQUENCE))
+OP(embedding_f, embedding_forward(s, b->x, b->tokens, b->wte, b->wpe, tensor_none(), WHOLE_SEQUENCE))
+OP(embedding_b, embedding_backward(s, b->dwte, b->dwpe, b->dy, b->tokens, tensor_none(), WHOLE_SEQUENCE))
 OP(layernorm_f, layernorm_forward(s, b->y, b->mean, b->rstd, b->x, b->norm_w, b->norm_b, 1e-5f))
 OP(residual_f, residual_layernorm_forward(s, b->dx, b->y, b->mean, b->rstd, b->x, b->update, b->norm_w, b->norm_b, 1e-5f))
 OP(layernorm_b, layernorm_backward(s, b->dx, b->dnorm_w, b->dnorm_b, b->update, b->dy, b->x, b->norm_w, b->mean, b->rstd))
@@ -121,8 +134,10 @@ OP(gelu_f, gelu_forward(s, b->gelu, b->fc))
 OP(gelu_b, gelu_backward(s, b->dfc, b->gelu, b->fc))
 OP(swiglu_f, swiglu_forward(s, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
 OP(swiglu_b, swiglu_backward(s, b->dfc, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
-OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, heads(b)))
-OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, heads(b)))
+OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, tensor_none(), heads(b)))
+OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, tensor_none(), heads(b)))
+OP(documents_f, attention_forward(s, b->y, b->lse, b->qkv, b->starts, heads(b)))
+OP(documents_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, b->starts, heads(b)))
 OP(head_f, head_forward(s, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(head_b, head_backward(s, tensor_rows(b->dx, 0, b->rows), b->dwte, b->logits, tensor_rows(b->x, 0, b->rows), b->wte))
 OP(classifier_f, classifier_forward(s, b->loss, b->logits, b->chunk_targets, b->V, PLAIN_LOSS))
@@ -179,6 +194,8 @@ static void measure(Bench *b, int64_t gemm_n) {
         {"linear_backward:qkv", qkv_b, a * (5 * N * C + 3 * C * C) + 24 * C * C, 12 * N * C * C},
         {"attention_forward", attention_f, 4 * N * C * a + 4 * N * (double)b->H, 2 * N * T * C},
         {"attention_backward", attention_b, 8 * N * C * a + 4 * N * (double)b->H, 5 * N * T * C},
+        {"attention_forward:documents", documents_f, 4 * N * C * a + 4 * N * (double)b->H, 2 * N * T * C},
+        {"attention_backward:documents", documents_b, 8 * N * C * a + 4 * N * (double)b->H, 5 * N * T * C},
         {"linear_forward:attproj", proj_f, a * (2 * N * C + C * C), 2 * N * C * C},
         {"linear_backward:attproj", proj_b, a * (3 * N * C + C * C) + 8 * C * C, 4 * N * C * C},
         {"linear_gelu_forward:fc", fc_f, a * (9 * N * C + 4 * C * C), 8 * N * C * C},
@@ -230,7 +247,7 @@ int main(int argc, char **argv) {
     StepSums  sums = step_sums_create(&dry);
     Gpt g = gpt_create(shards_create(spec.shards, model_layout(spec.shards.shape, (LayoutPlace){1, 1, 0, NULL}), sums,
                                      &dry, &dry),
-                       (GptSpec){b.B, b.T, NULL, NULL, 1, RECOMPUTE_NONE}, &dry);
+                       (GptSpec){b.B, b.T, NULL, NULL, 1, RECOMPUTE_NONE, 0}, &dry);
     b.rows = g.head_rows, b.padded = g.logits.dim[1], b.params = g.shards->layout.elems;
     carve(&b, &counted);
     Arena arena = arena_create("bench", counted.peak_bytes);

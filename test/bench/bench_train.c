@@ -94,7 +94,7 @@ int main(int argc, char **argv) {
     size_t planned_bytes = m->bytes.params + m->bytes.grads + m->bytes.optimizer + m->bytes.activations +
                            m->bytes.scratch + tokens_bytes + overhead;
     Arena  arena = arena_create("tokens", tokens_bytes);
-    Batch  batch = {arena_tensor(&arena, I32, 2, B, T, 1), arena_tensor(&arena, I32, 2, B, T, 1)};
+    Batch  batch = {arena_tensor(&arena, I32, 2, B, T, 1), arena_tensor(&arena, I32, 2, B, T, 1), tensor_none()};
     model_init_weights(m, 1, NULL, NULL);
     random_tokens(&m->stream, batch.inputs, shape.vocab_size, 1);
     random_tokens(&m->stream, batch.targets, shape.vocab_size, 2);

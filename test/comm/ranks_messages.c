@@ -77,6 +77,53 @@ static void everything_to_everyone(void **state) {
     free(receive);
 }
 
+/* Element i of message `number` from one rank to another, and their lengths: uneven, some messages not there. */
+static int64_t exchanged(int from, int to, int number) { return (from * 5 + to * 3 + number) % 4 == 1 ? 0 : 1 + (from * 70001 + to * 13 + number * 64) % 150000; }
+static float   exchanged_value(int from, int to, int number, int64_t i) { return value(from * 4 + number, i, to); }
+
+/* Two messages to every other rank, or one, or none, a ring's sum before and a gather after them; a second exchange has
+ * nothing at all for some ranks. Bytes are counted where they are sent. */
+static void exchanges(void **state) {
+    (void)state;
+    int W = comm_size(world), r = comm_rank(world), wrong = 0;
+    for (int kind = COMM_RING; kind <= COMM_MPI && W > 1; kind++) {
+        Comm       *all = comm_split(world, 0, r, "whole");
+        CommMessage message[4 * MOST];
+        Tensor      beside = tensor_1d(floats(64 * W), F32, 64 * W);
+        int         count = 0, number[4 * MOST];
+        int64_t     bytes = 0;
+        comm_set_kind(all, (CommKind)kind);
+        comm_times(all);
+        for (int64_t i = 0; i < 64 * W; i++) tensor_set(beside, i, 1);
+        for (int k = 0; k < W * 4; k++) {
+            int     peer = k / 4, is_send = k % 2, n = k / 2 % 2;
+            int64_t elems = is_send ? exchanged(r, peer, n) : exchanged(peer, r, n);
+            if (peer == r || elems == 0) continue;
+            number[count] = n;
+            message[count] = (CommMessage){is_send ? EXCHANGE_SEND : EXCHANGE_RECEIVE, peer, tensor_1d(floats(elems), F32, elems)};
+            for (int64_t i = 0; i < elems; i++) tensor_set(message[count].x, i, is_send ? exchanged_value(r, peer, n, i) : -99);
+            if (is_send) bytes += elems * (int64_t)sizeof(float);
+            count++;
+        }
+        comm_all_reduce_start(all, beside);
+        comm_exchange_start(all, message, count);
+        comm_exchange_start(all, message, 0);
+        comm_wait(all, comm_next(all) - 1);
+        int64_t counted = comm_times(all).sent, ring = 64 * (int64_t)sizeof(float) * 2 * (W - 1);
+        comm_all_gather_start(all, beside);
+        comm_finish(all);
+        device_sync(&stream);
+        for (int k = 0; k < count; k++)
+            for (int64_t i = 0; i < tensor_elems(message[k].x) && message[k].kind == EXCHANGE_RECEIVE; i++)
+                wrong += tensor_get(message[k].x, i) != exchanged_value(message[k].peer, r, number[k], i);
+        for (int64_t i = 0; i < 64 * W; i++) wrong += tensor_get(beside, i) != (float)W;
+        EXPECT_ON_ALL(wrong == 0 && counted == bytes + ring);
+        for (int k = 0; k < count; k++) give_back(message[k].x.data);
+        give_back(beside.data);
+        comm_free(all);
+    }
+}
+
 /* The largest of all ranks, of any length; NaN is larger than all. */
 static void maxima(void **state) {
     (void)state;
@@ -106,6 +153,7 @@ static void maxima(void **state) {
 
 int main(void) {
     const struct CMUnitTest ranks_messages[] = {cmocka_unit_test(messages_in_order),
-                                                cmocka_unit_test(everything_to_everyone), cmocka_unit_test(maxima)};
+                                                cmocka_unit_test(everything_to_everyone), cmocka_unit_test(maxima),
+                                                cmocka_unit_test(exchanges)};
     return RUN_ON_RANKS(ranks_messages);
 }

@@ -32,7 +32,9 @@ static void assert_steps(Loader *l, const Dataset *d, LoaderPlan plan, int steps
                 int32_t due[T + 1];
                 int64_t g = plan.first_sample + step * plan.step_samples + plan.rank * part + row + b;
                 dataset_sample(d, dataset_order(d, plan.order, g), due, due + 1);
-                for (int64_t t = 0; t < own; t++) {
+                for (int64_t t = 0, start; t < own; t++) {
+                    for (start = POSITION_OF(at, t); start > 0 && due[start] != plan.end_of_text;) start--;
+                    assert_true(!plan.documents || ((int32_t *)batch.starts.data)[b * own + t] == start);
                     assert_int_equal(((int32_t *)batch.inputs.data)[b * own + t], due[POSITION_OF(at, t)]);
                     assert_int_equal(((int32_t *)batch.targets.data)[b * own + t], due[POSITION_OF(at, t) + 1]);
                 }
@@ -41,7 +43,7 @@ static void assert_steps(Loader *l, const Dataset *d, LoaderPlan plan, int steps
 }
 
 static void assert_follows_order(const Dataset *d, LoaderPlan plan, int steps) {
-    Arena   arena = arena_create("batches", loader_bytes(plan.micro_batch, T / plan.context.ranks, 1));
+    Arena   arena = arena_create("batches", loader_bytes(plan.micro_batch, T / plan.context.ranks, 1, plan.documents));
     Loader *l = loader_create(d, plan, &arena);
     assert_steps(l, d, plan, steps);
     loader_destroy(l);
@@ -64,16 +66,30 @@ static void batches_follow_the_order(void **state) {
                                                       ranks,
                                                       shuffle * 5 * 12 * micro,
                                                       {1, 0},
-                                                      1},
+                                                      1, 0, 0},
                                          9);
     for (int64_t contexts = 2; contexts <= T / 2; contexts++)
         for (int64_t rank = 0; rank < contexts && T % (2 * contexts) == 0; rank++)
-            assert_follows_order(&d, (LoaderPlan){{1, 1337}, 24, 2, 1, 3, 24, {contexts, rank}, 1}, 3);
+            assert_follows_order(&d, (LoaderPlan){{1, 1337}, 24, 2, 1, 3, 24, {contexts, rank}, 1, 0, 0}, 3);
     dataset_close(&d);
 }
 
 /* The union over ranks and micro-batches of step s is s*G .. s*G+G-1, in order: plain order and numbered samples let it
  * be read off. */
+/* A document begins with its end-of-text token, whichever token of a sample that is, on every context rank. */
+static void documents_begin_at_their_token(void **state) {
+    (void)state;
+    Dataset d = open_data();
+    for (int32_t end = 0; end < 2 * T; end++)
+        for (int64_t contexts = 1; contexts <= 3; contexts += 2)
+            for (int64_t rank = 0; rank < contexts; rank++)
+                assert_follows_order(&d, (LoaderPlan){{0, 0}, 4, 2, 0, 1, 0, {contexts, rank}, 1, 1, end}, 3);
+    int32_t starts[T], several[T] = {5, 7, 7, 1, 7, 2};
+    document_starts(starts, several, T, 7);
+    for (int t = 0; t < T; t++) assert_int_equal(starts[t], ((int[]){0, 1, 2, 2, 4, 4})[t]);
+    dataset_close(&d);
+}
+
 static void steps_cover_their_indices_in_order(void **state) {
     (void)state;
     write_counting_shard("a.bin", 48 * T + 1, 0);
@@ -85,8 +101,8 @@ static void steps_cover_their_indices_in_order(void **state) {
             int64_t seen[2][G];
             for (int rank = 0; rank < ranks; rank++) {
                 Stream  stream = stream_create(0);
-                Arena   arena = arena_create("batches", loader_bytes(micro, T, 1));
-                Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, G, micro, rank, ranks, 0, {1, 0}, 1}, &arena);
+                Arena   arena = arena_create("batches", loader_bytes(micro, T, 1, 0));
+                Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, G, micro, rank, ranks, 0, {1, 0}, 1, 0, 0}, &arena);
                 for (int step = 0; step < 2; step++)
                     for (int64_t k = 0; k < G / ranks / micro; k++) {
                         Batch batch = loader_next(l, &stream, NULL);
@@ -108,8 +124,8 @@ static void a_loader_goes_where_it_is_told(void **state) {
     (void)state;
     static const int64_t places[] = {0, 0, 24, 12, 12, 12000, 5, 0};
     Dataset    d = open_data();
-    LoaderPlan plan = {{1, 1337}, 12, 2, 1, 3, 36, {1, 0}, 1};
-    Arena      arena = arena_create("batches", loader_bytes(2, T, 1));
+    LoaderPlan plan = {{1, 1337}, 12, 2, 1, 3, 36, {1, 0}, 1, 0, 0};
+    Arena      arena = arena_create("batches", loader_bytes(2, T, 1, 0));
     Loader    *l = loader_create(&d, plan, &arena);
     assert_steps(l, &d, plan, 1);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
@@ -127,8 +143,8 @@ static void batches_wait_for_the_trainer(void **state) {
     (void)state;
     Dataset d = open_data();
     Stream  stream = stream_create(0);
-    Arena   arena = arena_create("batches", loader_bytes(2, T, 1));
-    Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, 4, 2, 0, 1, 0, {1, 0}, 1}, &arena);
+    Arena   arena = arena_create("batches", loader_bytes(2, T, 1, 0));
+    Loader *l = loader_create(&d, (LoaderPlan){{0, 0}, 4, 2, 0, 1, 0, {1, 0}, 1, 0, 0}, &arena);
     for (int n = 0; n < 12; n++) {
         Batch batch = loader_next(l, &stream, NULL);
         nanosleep(&(struct timespec){0, 5000000}, NULL);
@@ -144,11 +160,11 @@ static void batches_wait_for_the_trainer(void **state) {
 static void a_loader_stops_at_any_moment(void **state) {
     (void)state;
     Dataset d = open_data();
-    Arena   arena = arena_create("batches", loader_bytes(1, T, 1));
+    Arena   arena = arena_create("batches", loader_bytes(1, T, 1, 0));
     for (int i = 0; i < 200; i++) {
         Stream  stream = stream_create(0);
         size_t  mark = arena_mark(&arena);
-        Loader *l = loader_create(&d, (LoaderPlan){{1, 1}, 1, 1, 0, 1, 0, {1, 0}, 1}, &arena);
+        Loader *l = loader_create(&d, (LoaderPlan){{1, 1}, 1, 1, 0, 1, 0, {1, 0}, 1, 0, 0}, &arena);
         for (int n = 0; n < i % 7; n++) loader_next(l, &stream, NULL);
         loader_destroy(l);
         arena_release(&arena, mark);
@@ -162,7 +178,7 @@ int main(void) {
     omp_set_num_threads(1);
     const struct CMUnitTest tests[] = {
 #define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, enter_folder, leave_folder)
-        IN_FOLDER(batches_follow_the_order),
+        IN_FOLDER(batches_follow_the_order), IN_FOLDER(documents_begin_at_their_token),
         IN_FOLDER(steps_cover_their_indices_in_order),
         IN_FOLDER(a_loader_goes_where_it_is_told),
         IN_FOLDER(batches_wait_for_the_trainer),

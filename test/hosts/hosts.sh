@@ -65,11 +65,11 @@ slow_cable() {
     echo "# $how"
 }
 # thin_cable [MBIT_PER_S DELAY_MS]: in the veth pair's place, with its name and addresses, a link of 20 Mbit/s and 10 ms each way:
-# thin_link.py, since many kernels have no netem, and tbf has no delay.
+# thin_link.c, since many kernels have no netem, and tbf has no delay.
 thin_cable() {
     local n
     ip -n "$A" link del cable
-    python3 "$(dirname "${BASH_SOURCE[0]}")/thin_link.py" "$A" "$B_" cable "${1:-20}" "${2:-10}" > "$WORK/thin_link" 2>&1 & THIN_LINK=$!
+    "${TRAIN%/*}/test/hosts/thin_link" "$A" "$B_" cable "${1:-20}" "${2:-10}" > "$WORK/thin_link" 2>&1 & THIN_LINK=$!
     until grep -qs ready "$WORK/thin_link"; do kill -0 $THIN_LINK || { cat "$WORK/thin_link"; return 1; }; sleep 0.05; done
     ip -n "$A" addr add 10.77.0.1/24 dev cable; ip -n "$B_" addr add 10.77.0.2/24 dev cable
     for n in "$A" "$B_"; do ip -n "$n" link set cable up; done

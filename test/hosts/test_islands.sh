@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Two hosts: islands of one model over a thin link of 20 Mbit/s and 10 ms each way (hosts.sh: thin_link.py between two TAP devices), a cut link, a
+# Two hosts: islands of one model over a thin link of 20 Mbit/s and 10 ms each way (hosts.sh: thin_link.c between two TAP devices), a cut link, a
 # lost server; and a job whose lost host is rescued from its neighbour's memory. The server stands on hostA.
 . "$(dirname "$0")/hosts.sh"
 AT=10.77.0.1:4300

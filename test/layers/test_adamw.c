@@ -175,7 +175,8 @@ static void test_rates(void **state) {
     State64   k[3];
     AdamW     h = HYPER;
     for (int i = 0; i < 3; i++) {
-        Tensor p = stage_random(&s, F32, 1, N, 1, 1, 1, 1), m = stage_random(&s, F32, 1, N, 1, 1, 0, 0), grad = stage_random(&s, F32, 1, N, 1, 7, 1e-3, 0);
+        Tensor p = stage_random(&s, F32, 1, N, 1, 1, 1, 1), m = stage_random(&s, F32, 1, N, 1, 1, 0, 0),
+               grad = stage_random(&s, F32, 1, N, 1, 7, 1e-3, 0);
         list[i] = (AdamWSpan){p, m, stage_copy(&s, m), p, grad, 1, rates[i]};
         k[i] = (State64){N, stage_widen(&s, p), stage_doubles(&s, N), stage_doubles(&s, N), stage_widen(&s, grad)};
     }

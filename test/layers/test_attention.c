@@ -1,13 +1,13 @@
 /* test_attention.c - attention_forward and attention_backward. */
-#include "test/ref/test.h"
+#include "test/ref/attention_bounds.h"
 
 #define HEADS_FILE "test/ref/data/heads.rec"
 
 static void reference_forward(double *y, double *lse, const double *qkv, int64_t B, int64_t T, HeadShape h) {
-    ref_attention_forward(y, lse, qkv, B, T, h.query, h.key, h.size);
+    ref_attention_forward(y, lse, qkv, NULL, B, T, h.query, h.key, h.size);
 }
 static void reference_backward(double *dqkv, const double *dy, const double *qkv, int64_t B, int64_t T, HeadShape h) {
-    ref_attention_backward(dqkv, dy, qkv, B, T, h.query, h.key, h.size);
+    ref_attention_backward(dqkv, dy, qkv, NULL, B, T, h.query, h.key, h.size);
 }
 
 typedef struct { int64_t B, T; HeadShape h; double *y, *lse, *qkv, *dy; } Case;
@@ -40,41 +40,6 @@ static void test_differences(void **state) {
     differ(2, 4, (HeadShape){6, 2, 3});
 }
 
-/* Bounds for inputs uniform in +-spread and +-dy_spread. A score has the size spread^2/3 and D terms; its rounding is a
- * relative error of exp(score). dy.y is subtracted from each dp: a bf16 y makes it wrong by some u of dp's size (its
- * own rounding). The op may also round p and ds for its matrix products: three such errors at most. Row 0 has p = 1, so
- * that dp - dy.y is 0: only these errors of terms of size dp k / sqrt(D) = dy_spread spread^2 / 3^1.5 are left. */
-typedef struct { Bound y, lse, dv, dqk; } AttentionBounds;
-
-static AttentionBounds bounds(int64_t T, HeadShape h, double spread, double dy_spread) {
-    int64_t D = h.size, G = h.query / h.key;
-    double  score = spread * spread / 3.0, terms = (double)T + (double)D * (1.0 + score * score);
-    AttentionBounds b;
-    b.lse = bound_sum(D);
-    b.y = bound_bf16((int64_t)terms, 1.0, 1.0);
-    b.dv = bound_bf16(G * (int64_t)terms, 1.0, 1.0);
-    b.dqk = bound_bf16(G * (int64_t)terms, 1.0, sqrt(3.0));
-    b.dqk.size = dy_spread * spread * spread / pow(3.0, 1.5);
-    return b;
-}
-
-/* dq, dk and dv differ in size: each is judged by itself. */
-static void assert_dqkv(Stage *s, Tensor dqkv, const double *want, HeadShape h, AttentionBounds b) {
-    int64_t N = dqkv.dim[0], columns = dqkv.dim[1], starts[] = {0, h.query * h.size, (h.query + h.key) * h.size, columns};
-    stage_settle();
-    for (int which = 0; which < 3; which++) {
-        int64_t C = starts[which + 1] - starts[which];
-        Tensor  part = stage_tensor(s, dqkv.type, 2, N, C);
-        double *part64 = stage_doubles(s, N * C);
-        for (int64_t i = 0; i < N * C; i++) {
-            int64_t at = i / C * columns + starts[which] + i % C;
-            tensor_set(part, i, tensor_get(dqkv, at));
-            part64[i] = want[at];
-        }
-        assert_close(part, part64, dqkv.type, which == 2 ? b.dv : b.dqk);
-    }
-}
-
 static void compare_records(const char *file, int64_t group) {
     RecordFile f = record_load(file);
     const Record *lse_record = record_find(&f, "attention.lse");
@@ -93,9 +58,9 @@ static void compare_records(const char *file, int64_t group) {
 
     Tensor y = stage_tensor(&s, F32, 2, B * T, C), lse = stage_tensor(&s, F32, 2, B * H, T),
            dqkv = stage_tensor(&s, F32, 2, B * T, columns);
-    AttentionBounds b = bounds(T, h, sqrt(3.0), sqrt(3.0)); /* standard normal: as a uniform in +-sqrt(3) */
-    attention_forward(&s.stream, y, lse, qkv, h);
-    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, h);
+    AttentionBounds b = attention_bounds(T, h, sqrt(3.0), sqrt(3.0)); /* standard normal: as a uniform in +-sqrt(3) */
+    attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
+    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, tensor_none(), h);
     assert_close(y, (const double *)record_find(&f, "attention.y")->data, F32, b.y);
     assert_close(lse, (const double *)lse_record->data, F32, b.lse);
     assert_dqkv(&s, dqkv, (const double *)record_find(&f, "attention.dqkv")->data, h, b);
@@ -119,15 +84,15 @@ static void compare(DType act, int64_t B, int64_t T, HeadShape h, double spread)
            *dqkv64 = stage_doubles(&s, B * T * columns);
     reference_forward(y64, lse64, stage_widen(&s, qkv), B, T, h);
     reference_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, h);
-    AttentionBounds b = bounds(T, h, spread, 1.0);
-    attention_forward(&s.stream, y, lse, qkv, h);
+    AttentionBounds b = attention_bounds(T, h, spread, 1.0);
+    attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
     assert_close(y, y64, act, b.y);
     assert_close(lse, lse64, act, b.lse);
-    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, h);
+    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, tensor_none(), h);
     assert_dqkv(&s, dqkv, dqkv64, h, b);
     Tensor y_first = stage_copy(&s, y), lse_first = stage_copy(&s, lse), dqkv_first = stage_copy(&s, dqkv);
-    attention_forward(&s.stream, y, lse, qkv, h); /* the second pass overwrites the first, with the same bits */
-    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, h);
+    attention_forward(&s.stream, y, lse, qkv, tensor_none(), h); /* the second pass overwrites the first, with the same bits */
+    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, tensor_none(), h);
     assert_same_bits(y, y_first);
     assert_same_bits(lse, lse_first);
     assert_same_bits(dqkv, dqkv_first);
@@ -150,8 +115,8 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, Head
     Tensor  dkeys = stage_tensor(&s, act, 2, ranks * N, wide);
     double *dqkv64 = stage_doubles(&s, B * T * columns), *sums = stage_doubles(&s, ranks * in_rank);
     reference_backward(dqkv64, stage_widen(&s, dy), stage_widen(&s, qkv), B, T, h);
-    attention_forward(&s.stream, y, lse, qkv, h);
-    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, h);
+    attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
+    attention_backward(&s.stream, dqkv, dy, y, lse, qkv, tensor_none(), h);
     stage_settle();
     for (int64_t i = 0; i < ranks * in_rank; i++) {
         int64_t   row = i / wide % N;
@@ -166,8 +131,8 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, Head
             tensor_set(part, i, tensor_get(qkv, from * columns + column));
             if (column < C) tensor_set(part_dy, row * C + column, tensor_get(dy, from * C + column));
         }
-        attention_context_forward(&s.stream, part_y, part_lse, part, keys, context, h);
-        attention_context_backward(&s.stream, dpart, dkeys, part_dy, part_y, part_lse, part, keys, context, h);
+        attention_context_forward(&s.stream, part_y, part_lse, part, keys, tensor_none(), context, h);
+        attention_context_backward(&s.stream, dpart, dkeys, part_dy, part_y, part_lse, part, keys, tensor_none(), context, h);
         stage_settle();
         for (int64_t i = 0; i < N * C; i++) {
             int64_t row = i / C, from = row / own * T + POSITION_OF(at, row % own);
@@ -183,7 +148,7 @@ static void compare_context(DType act, int64_t ranks, int64_t B, int64_t T, Head
         Positions at = positions_of((ContextPart){ranks, i / in_rank}, own);
         tensor_set(dqkv, (row / own * T + POSITION_OF(at, row % own)) * columns + C + i % wide, (float)sums[i]);
     }
-    AttentionBounds b = bounds(T, h, 1.0, 1.0);
+    AttentionBounds b = attention_bounds(T, h, 1.0, 1.0);
     b.dv.roundings++, b.dqk.roundings++; /* the ranks' parts, which add up like independent terms, are stored, too */
     assert_dqkv(&s, dqkv, dqkv64, h, b);
     stage_destroy(&s);
@@ -263,12 +228,12 @@ static void test_copied_keys(void **state) {
             int64_t row = i / (3 * H * D), head = i / D % (3 * H), own = head < H ? head : H + (head - H) / 2;
             tensor_set(copied, i, tensor_get(qkv, row * heads_columns(h) + own * D + i % D));
         }
-        attention_forward(&s.stream, y, lse, qkv, h);
-        attention_forward(&s.stream, y_apart, lse_apart, copied, apart);
+        attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
+        attention_forward(&s.stream, y_apart, lse_apart, copied, tensor_none(), apart);
         assert_same_bits(y, y_apart);
         assert_same_bits(lse, lse_apart);
-        attention_backward(&s.stream, dqkv, dy, y, lse, qkv, h);
-        attention_backward(&s.stream, dcopied, dy, y, lse, copied, apart);
+        attention_backward(&s.stream, dqkv, dy, y, lse, qkv, tensor_none(), h);
+        attention_backward(&s.stream, dcopied, dy, y, lse, copied, tensor_none(), apart);
         stage_settle();
         for (int64_t i = 0; i < T * H * D; i++)
             assert_true(tensor_get(dqkv, i / (H * D) * heads_columns(h) + i % (H * D)) ==
@@ -288,11 +253,11 @@ static void test_causal(void **state) {
         Tensor qkv = stage_random(&s, act, 2, T, 3 * C, 1, 2, 0), lse = stage_tensor(&s, F32, 2, H, T),
                lse_changed = stage_tensor(&s, F32, 2, H, T);
         Tensor y = stage_tensor(&s, act, 2, T, C), y_changed = stage_tensor(&s, act, 2, T, C);
-        attention_forward(&s.stream, y, lse, qkv, h);
+        attention_forward(&s.stream, y, lse, qkv, tensor_none(), h);
         for (int64_t at = T - 1; at > 0; at -= 13) {
             stage_settle();
             for (int64_t c = 0; c < 3 * C; c++) tensor_set(qkv, at * 3 * C + c, 5.0f);
-            attention_forward(&s.stream, y_changed, lse_changed, qkv, h);
+            attention_forward(&s.stream, y_changed, lse_changed, qkv, tensor_none(), h);
             stage_settle();
             assert_memory_equal(y_changed.data, y.data, (size_t)(at * C) * dtype_bytes(act));
             for (int64_t head = 0; head < H; head++)
@@ -317,7 +282,7 @@ static void test_large_scores(void **state) {
             tensor_set(qkv, i * 3 * D + d, 50.0f);
             tensor_set(qkv, i * 3 * D + D + d, (float)(i - T / 2)); /* the score grows with the key's position */
         }
-    attention_forward(&s.stream, y, lse, qkv, (HeadShape){1, 1, D});
+    attention_forward(&s.stream, y, lse, qkv, tensor_none(), (HeadShape){1, 1, D});
     for (int64_t i = 0; i < T; i++) {
         stage_settle();
         assert_true(fabs((double)tensor_get(lse, i) - 50.0 * (double)(i - T / 2) * 4.0) <= 5000.0 * 8 * 0x1p-24);

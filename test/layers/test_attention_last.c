@@ -12,7 +12,7 @@ static void compare(DType act, int64_t T, int64_t n, HeadShape h, double spread)
     Stage   s = stage_create(STAGE_SCRATCH);
     Tensor  qkv = stage_random(&s, act, 2, T, heads_columns(h), 1, spread, 0), y = stage_tensor(&s, act, 2, n, C);
     double *y64 = stage_doubles(&s, T * C), *lse64 = stage_doubles(&s, h.query * T);
-    ref_attention_forward(y64, lse64, stage_widen(&s, qkv), 1, T, h.query, h.key, h.size);
+    ref_attention_forward(y64, lse64, stage_widen(&s, qkv), NULL, 1, T, h.query, h.key, h.size);
     attention_last_forward(&s.stream, y, qkv, h);
     assert_close(y, y64 + (T - n) * C, act, bound_of(T, h.size, spread));
     Tensor first = stage_copy(&s, y);

@@ -5,7 +5,7 @@ typedef struct { int64_t B, T, C, V, P; int32_t *tokens; double *y, *wte, *wpe, 
 
 static double objective(void *ctx) {
     Case *k = (Case *)ctx;
-    ref_embedding_forward(k->y, k->tokens, k->wte, k->wpe, k->B, k->T, k->C);
+    ref_embedding_forward(k->y, k->tokens, k->wte, k->wpe, NULL, k->B, k->T, k->C);
     return dot(k->y, k->dy, k->B * k->T * k->C);
 }
 
@@ -17,7 +17,7 @@ static void test_differences(void **state) {
     Case    k = {2, 3, C, 4, 3, (int32_t *)tokens.data, stage_doubles(&s, 6 * C), stage_random_doubles(&s, 4 * C, 2, 1, 0),
                  stage_random_doubles(&s, 3 * C, 3, 1, 0), stage_random_doubles(&s, 6 * C, 4, 1, 0)};
     double *dwte = stage_doubles(&s, 4 * C), *dwpe = stage_doubles(&s, 3 * C);
-    ref_embedding_backward(dwte, dwpe, k.dy, k.tokens, k.B, k.T, k.C);
+    ref_embedding_backward(dwte, dwpe, k.dy, k.tokens, NULL, k.B, k.T, k.C);
     assert_true(difference_proves(objective, &k, k.wte, dwte, 4 * C));
     assert_true(difference_proves(objective, &k, k.wpe, dwpe, 3 * C));
     stage_destroy(&s);
@@ -34,16 +34,16 @@ static void test_records(void **state) {
     int64_t    B = tokens.dim[0], T = tokens.dim[1], V = wte.dim[0], P = wpe.dim[0], C = wte.dim[1];
     double    *y64 = stage_doubles(&s, B * T * C), *dwte64 = stage_doubles(&s, V * C), *dwpe64 = stage_doubles(&s, P * C);
     const int32_t *token = (const int32_t *)tokens.data;
-    ref_embedding_forward(y64, token, stage_widen(&s, wte), stage_widen(&s, wpe), B, T, C);
-    ref_embedding_backward(dwte64, dwpe64, stage_widen(&s, dy), token, B, T, C);
+    ref_embedding_forward(y64, token, stage_widen(&s, wte), stage_widen(&s, wpe), NULL, B, T, C);
+    ref_embedding_backward(dwte64, dwpe64, stage_widen(&s, dy), token, NULL, B, T, C);
     assert_same_float64(y64, record_find(&f, "embedding.y"));
     assert_same_float64(dwte64, record_find(&f, "embedding.dwte"));
     assert_same_float64(dwpe64, record_find(&f, "embedding.dwpe"));
 
     Tensor y = stage_tensor(&s, F32, 2, B * T, C), dwte = stage_random(&s, F32, 2, V, C, 0, 0, 0),
            dwpe = stage_random(&s, F32, 2, P, C, 0, 0, 0);
-    embedding_forward(&s.stream, y, tokens, wte, wpe, WHOLE_SEQUENCE);
-    embedding_backward(&s.stream, dwte, dwpe, dy, tokens, WHOLE_SEQUENCE);
+    embedding_forward(&s.stream, y, tokens, wte, wpe, tensor_none(), WHOLE_SEQUENCE);
+    embedding_backward(&s.stream, dwte, dwpe, dy, tokens, tensor_none(), WHOLE_SEQUENCE);
     assert_close(y, (const double *)record_find(&f, "embedding.y")->data, F32, bound_sum(2));
     assert_close(dwte, (const double *)record_find(&f, "embedding.dwte")->data, F32, bound_sum(B * T));
     assert_close(dwpe, (const double *)record_find(&f, "embedding.dwpe")->data, F32, bound_sum(B));
@@ -62,12 +62,12 @@ static void compare(DType act, int64_t B, int64_t T, int64_t C, int64_t V, int64
     double *y64 = stage_doubles(&s, B * T * C), *dwte64 = stage_widen(&s, dwte), *dwpe64 = stage_widen(&s, dwpe),
            *dy64 = stage_widen(&s, dy);
     const int32_t *token = (const int32_t *)tokens.data;
-    ref_embedding_forward(y64, token, stage_widen(&s, wte), stage_widen(&s, wpe), B, T, C);
-    embedding_forward(&s.stream, y, tokens, wte, wpe, WHOLE_SEQUENCE);
+    ref_embedding_forward(y64, token, stage_widen(&s, wte), stage_widen(&s, wpe), NULL, B, T, C);
+    embedding_forward(&s.stream, y, tokens, wte, wpe, tensor_none(), WHOLE_SEQUENCE);
     assert_close(y, y64, act, bound_sum(2));
     for (int pass = 0; pass < 2; pass++) {
-        ref_embedding_backward(dwte64, dwpe64, dy64, token, B, T, C);
-        embedding_backward(&s.stream, dwte, dwpe, dy, tokens, WHOLE_SEQUENCE);
+        ref_embedding_backward(dwte64, dwpe64, dy64, token, NULL, B, T, C);
+        embedding_backward(&s.stream, dwte, dwpe, dy, tokens, tensor_none(), WHOLE_SEQUENCE);
     }
     assert_close(dwte, dwte64, act, bound_sum(2 * B * T));
     assert_close(dwpe, dwpe64, act, bound_sum(2 * B));
@@ -88,8 +88,8 @@ static void compare_parts(DType act, int64_t ranks, int64_t contexts, int64_t B,
     double *y64 = stage_doubles(&s, B * T * C), *dwte64 = stage_widen(&s, dwte), *dwpe64 = stage_widen(&s, dwpe),
            *sum = stage_doubles(&s, B * T * C);
     const int32_t *token = (const int32_t *)tokens.data;
-    ref_embedding_forward(y64, token, stage_widen(&s, wte), stage_widen(&s, wpe), B, T, C);
-    ref_embedding_backward(dwte64, dwpe64, stage_widen(&s, dy), token, B, T, C);
+    ref_embedding_forward(y64, token, stage_widen(&s, wte), stage_widen(&s, wpe), NULL, B, T, C);
+    ref_embedding_backward(dwte64, dwpe64, stage_widen(&s, dy), token, NULL, B, T, C);
     for (int64_t c = 0; c < contexts; c++) {
         ContextPart context = {contexts, c};
         Positions   at = positions_of(context, own);
@@ -101,8 +101,8 @@ static void compare_parts(DType act, int64_t ranks, int64_t contexts, int64_t B,
             Tensor mine = tensor_rows(wte, r * rows, rows), dmine = tensor_rows(dwte, r * rows, rows), none = tensor_none();
             tokens_own(&s.stream, tensor_1d(part_tokens.data, I32, B * own), tensor_1d(whole_tokens.data, I32, B * own),
                        r * rows, rows);
-            embedding_forward(&s.stream, part_y, part_tokens, mine, r ? none : wpe, context);
-            embedding_backward(&s.stream, dmine, r ? none : dwpe, part_dy, part_tokens, context);
+            embedding_forward(&s.stream, part_y, part_tokens, mine, r ? none : wpe, tensor_none(), context);
+            embedding_backward(&s.stream, dmine, r ? none : dwpe, part_dy, part_tokens, tensor_none(), context);
             stage_settle();
             for (int64_t i = 0; i < B * own * C; i++)
                 sum[(i / C / own * T + POSITION_OF(at, i / C % own)) * C + i % C] += tensor_get(part_y, i);

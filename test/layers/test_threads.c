@@ -84,8 +84,8 @@ static Outputs attention(Stage *s, DType act, int64_t B, int64_t T, HeadShape h)
     Tensor  qkv = random_act(s, act, B * T, heads_columns(h), 1), y = stage_tensor(s, act, 2, B * T, C),
            lse = stage_tensor(s, F32, 2, B * h.query, T);
     Tensor  dqkv = stage_tensor(s, act, 2, B * T, heads_columns(h)), dy = random_act(s, act, B * T, C, 2);
-    attention_forward(&s->stream, y, lse, qkv, h);
-    attention_backward(&s->stream, dqkv, dy, y, lse, qkv, h);
+    attention_forward(&s->stream, y, lse, qkv, tensor_none(), h);
+    attention_backward(&s->stream, dqkv, dy, y, lse, qkv, tensor_none(), h);
     return (Outputs){{y, lse, dqkv}, 3};
 }
 static Outputs few_heads(Stage *s, DType act) { return attention(s, act, 1, 203, (HeadShape){2, 2, 24}); }
@@ -105,7 +105,7 @@ static Outputs classifier_and_embedding(Stage *s, DType act) {
     Tensor tokens = stage_tokens(s, 2, B, T, 3, 40), dwte = zeros(s, padded, C), dwpe = zeros(s, T, C),
            dy = random_act(s, act, B * T, C, 4);
     classifier_forward_backward(&s->stream, loss, logits, targets, V, PLAIN_LOSS, 0.1f);
-    embedding_backward(&s->stream, dwte, dwpe, dy, tokens, WHOLE_SEQUENCE);
+    embedding_backward(&s->stream, dwte, dwpe, dy, tokens, tensor_none(), WHOLE_SEQUENCE);
     return (Outputs){{logits, loss, dwte, dwpe}, 4};
 }
 

@@ -38,6 +38,8 @@ static inline void load_initial(Model *m) {
     optimizer_publish(&m->optimizer, &m->stream);
 }
 
+static int DOCUMENT_MASK; /* of the models made next */
+
 static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, int64_t B, int64_t positions,
                               Recompute recompute, GptUse use) {
     Model *m = (Model *)calloc(1, sizeof *m);
@@ -49,7 +51,7 @@ static inline Model *model_of(const OptimizerKind *kind, int ranks, DType act, i
     if (block_kind(SHAPE)->has_experts) step_sums_count(&m->sums, &m->activations, SHAPE.n_layer * SHAPE.n_experts);
     m->shards = shards_create((ShardsSpec){.shape = SHAPE, .ranks = ranks, .act = act, .use = use},
                               model_layout(SHAPE, (LayoutPlace){ranks, 1, 0, NULL}), m->sums, &m->params, &m->grads);
-    m->gpt = gpt_create(m->shards, (GptSpec){B, positions, NULL, NULL, 1, recompute}, &m->activations);
+    m->gpt = gpt_create(m->shards, (GptSpec){B, positions, NULL, NULL, 1, recompute, DOCUMENT_MASK}, &m->activations);
     m->stream = stream_create(STAGE_SCRATCH); stage_watch(m->stream);
     m->optimizer = optimizer_create(kind, m->shards, MEMORY_DEVICE, &m->state);
     load_initial(m);
@@ -78,7 +80,7 @@ static inline Batch batch_of(Model *m, int64_t step, int64_t first, int64_t B, i
     const int32_t *tokens = (const int32_t *)record_find(&m->records, "tokens")->data + (step * SEQUENCES + first) * (T + 1);
     stage_settle(); /* the micro-batch before may still read its tokens */
     m->tokens.used_bytes = 0;
-    Batch batch = {arena_tensor(&m->tokens, I32, 2, B, positions, 1), arena_tensor(&m->tokens, I32, 2, B, positions, 1)};
+    Batch batch = {arena_tensor(&m->tokens, I32, 2, B, positions, 1), arena_tensor(&m->tokens, I32, 2, B, positions, 1), tensor_none()};
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < positions; t++) {
             ((int32_t *)batch.inputs.data)[b * positions + t] = tokens[b * (T + 1) + t];

@@ -211,7 +211,7 @@ static Batch next_batch(void *job) {
     int64_t     B = j->grid.of[SEQUENCES_AT_ONCE], own = T / j->grid.of[CONTEXT],
             first = (j->groups.data * micro_batches(j->grid, j->ranks) + j->micro++) * B;
     ContextPart part = context_part(j->groups.context);
-    Batch       batch = {arena_tensor(&j->tokens, I32, 2, B, own, 1), arena_tensor(&j->tokens, I32, 2, B, own, 1)};
+    Batch       batch = {arena_tensor(&j->tokens, I32, 2, B, own, 1), arena_tensor(&j->tokens, I32, 2, B, own, 1), tensor_none()};
     int32_t     inputs[2 * T], targets[2 * T];
     for (int64_t b = 0; b < B; b++) {
         const int32_t *sequence =

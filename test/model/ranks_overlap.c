@@ -30,7 +30,7 @@ static void first_sends_precede_the_end_of_backward(void **state) {
                                         .B = 2,
                                         .T = 16});
     Arena  arena = arena_create("tokens", 4096);
-    Batch  batch = {arena_tensor(&arena, I32, 2, 2, 16, 1), arena_tensor(&arena, I32, 2, 2, 16, 1)};
+    Batch  batch = {arena_tensor(&arena, I32, 2, 2, 16, 1), arena_tensor(&arena, I32, 2, 2, 16, 1), tensor_none()};
     model_init_weights(m, 1, NULL, NULL);
     noted_kind = *m->gpt.kind;
     noted_kind.backward = noted_backward;

@@ -20,10 +20,10 @@ static void test_curve(void **state) {
 
 /* The same bounds: what is rounded off in a direction grows with it (test_newton_schulz.c), to some 1e-6, and twenty steps
  * move the weights by a part of themselves. */
-static void test_muon(void **state) {
-    (void)state;
-    Model     *m = model_of(&OPTIMIZER_MUON, 1, F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
-    RecordFile adamw = m->records, muon = record_load("test/ref/data/muon.rec");
+static void follow_muon(const OptimizerKind *kind, NewtonKind newton, const char *file, double weight_allowed) {
+    Model     *m = model_of(kind, 1, F32, 2, T, RECOMPUTE_NONE, GPT_TRAINING);
+    RecordFile adamw = m->records, muon = record_load(file);
+    m->optimizer.muon.newton = newton;
     double     worst_loss = 0.0;
     int64_t    steps = stage_is_slow() ? STEPS / 4 : STEPS;
     for (int64_t step = 0; step < steps; step++) {
@@ -31,15 +31,28 @@ static void test_muon(void **state) {
         worst_loss = fmax(worst_loss, relative(loss, record_value(record_find(&muon, "loss"), step)));
         update(m, step, gradient_norm(m));
     }
-    print_message("muon: worst loss %.2e of %.0e\n", worst_loss, LOSS_ALLOWED);
+    print_message("%s: worst loss %.2e of %.0e\n", file, worst_loss, LOSS_ALLOWED);
     assert_true(worst_loss <= LOSS_ALLOWED);
     m->records = muon;
     double worst = steps == STEPS ? worst_row(m, m->shards->params, "final", 1) : 0.0;
-    print_message("muon: worst final weight %.2e of %.0e\n", worst, WEIGHT_ALLOWED);
-    assert_true(worst <= WEIGHT_ALLOWED);
+    print_message("%s: worst final weight %.2e of %.0e\n", file, worst, weight_allowed);
+    assert_true(worst <= weight_allowed);
     m->records = adamw;
     record_unload(&muon);
     model_destroy(m);
+}
+
+static void test_muon(void **state) {
+    (void)state;
+    follow_muon(&OPTIMIZER_MUON, NEWTON_QUINTIC, "test/ref/data/muon.rec", WEIGHT_ALLOWED);
+}
+static void test_polar_express(void **state) {
+    (void)state;
+    follow_muon(&OPTIMIZER_MUON, NEWTON_POLAR_EXPRESS, "test/ref/data/muon_polar.rec", WEIGHT_ALLOWED);
+}
+static void test_normuon(void **state) {
+    (void)state;
+    follow_muon(&OPTIMIZER_NORMUON, NEWTON_QUINTIC, "test/ref/data/normuon.rec", WEIGHT_ALLOWED);
 }
 
 static void test_micro_batches(void **state) {
@@ -191,6 +204,7 @@ static int tests(void) {
         cmocka_unit_test(test_curve),         cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_repeat),        cmocka_unit_test(test_smaller_batch), cmocka_unit_test(test_inference),
         cmocka_unit_test(test_bf16),          cmocka_unit_test(test_initial),       cmocka_unit_test(test_muon),
+        cmocka_unit_test(test_polar_express), cmocka_unit_test(test_normuon),
     };
     return cmocka_run_group_tests_name("gpt", all, NULL, NULL);
 }

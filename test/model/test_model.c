@@ -11,7 +11,8 @@ static ModelSpec spec_of(DType act, int64_t B, int64_t T, Recompute recompute, i
 
 static void run_everything(Model *m) {
     Arena  tokens = arena_create("tokens", 1 << 20);
-    Batch  batch = {arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1), arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1)}; /* all 0 */
+    Batch  batch = {arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1), arena_tensor(&tokens, I32, 2, m->spec.B, m->spec.T, 1),
+                     tensor_none()}; /* all 0 */
     AdamW  h = {1e-3, 0.9, 0.95, 1e-8, 0.1, 1};
     float  logits[389];
     model_init_weights(m, 1, NULL, NULL);
@@ -23,14 +24,14 @@ static void run_everything(Model *m) {
     optimizer_numbers(&m->optimizer, &m->stream, NUMBERS_REPLICAS | NUMBERS_GRADS);
     optimizer_update(&m->optimizer, &m->stream, h, 1.0f);
     for (int64_t b = 1; b <= m->spec.B; b++) {
-        Batch part = {tensor_2d(batch.inputs.data, I32, b, m->spec.T), tensor_2d(batch.targets.data, I32, b, m->spec.T)};
+        Batch part = {tensor_2d(batch.inputs.data, I32, b, m->spec.T), tensor_2d(batch.targets.data, I32, b, m->spec.T), tensor_none()};
         gpt_forward(&m->gpt, &m->stream, part);
         gpt_loss(&m->gpt, &m->stream, part);
     }
     for (int64_t t = SAMPLE_STEP; t < m->spec.T + SAMPLE_STEP; t += SAMPLE_STEP) {
         Tensor text = tensor_2d(batch.inputs.data, I32, 1, t < m->spec.T ? t : m->spec.T);
-        gpt_forward(&m->gpt, &m->stream, (Batch){text, text});
-        gpt_logits(&m->gpt, &m->stream, (Batch){text, text}, 0, logits);
+        gpt_forward(&m->gpt, &m->stream, (Batch){text, text, tensor_none()});
+        gpt_logits(&m->gpt, &m->stream, (Batch){text, text, tensor_none()}, 0, logits);
     }
     device_sync(&m->stream);
     arena_destroy(&tokens);

@@ -7,7 +7,9 @@
 
 enum { T = 40 };
 /* m = 2 and b = 2: the program's first values are the record's exactly. A head at the base is 16 times as large. */
-#define GPT2_MUP(base, head) {.n_layer = 2, .n_head = 3, .n_embd = 42, .n_positions = T, .vocab_size = 389, .mup_base_n_embd = base, .mup_base_head_dim = head}
+#define GPT2_MUP(base, head)                                                                                         \
+    {.n_layer = 2, .n_head = 3, .n_embd = 42, .n_positions = T, .vocab_size = 389, .mup_base_n_embd = base,          \
+     .mup_base_head_dim = head}
 #define LLAMA_MUP(base, head)                                                                                        \
     {.n_layer = 2, .n_head = 4, .n_embd = 48, .n_positions = T, .vocab_size = 389, .arch = ARCH_LLAMA,               \
      .n_kv_head = 2, .n_inner = 92, .norm_eps = 1e-5, .rope_theta = 10000, .rope_factor = 8, .rope_low_freq_factor = 1, \
@@ -28,7 +30,8 @@ static const Param *row_of(const Layout *layout, const char *end) {
 /* At the base all is as without µP, bit for bit. */
 static void test_base(void **state) {
     (void)state;
-    static const ModelShape at[] = {GPT2_MUP(42, 14), GPT2_MUP(42, 0), LLAMA_MUP(48, 12)}, plain[] = {GPT2_MUP(0, 0), GPT2_MUP(0, 0), LLAMA_MUP(0, 0)};
+    static const ModelShape at[] = {GPT2_MUP(42, 14), GPT2_MUP(42, 0), LLAMA_MUP(48, 12)},
+                            plain[] = {GPT2_MUP(0, 0), GPT2_MUP(0, 0), LLAMA_MUP(0, 0)};
     for (int k = 0; k < 3; k++) {
         Layout a = model_layout(at[k], (LayoutPlace){1, 1, 0, NULL}), b = model_layout(plain[k], (LayoutPlace){1, 1, 0, NULL});
         for (int i = 0; i < a.params; i++) {
@@ -42,8 +45,8 @@ static void test_base(void **state) {
 /* Four times the base's width, its heads 16 times as large: b = 1/2. */
 static void test_rows(void **state) {
     (void)state;
-    ModelShape shape = {.n_layer = 2, .n_head = 1, .n_embd = 64, .n_positions = 8, .vocab_size = 9, .mup_base_n_embd = 16, .mup_base_head_dim = 4,
-                        .init_std = 0.5};
+    ModelShape shape = {.n_layer = 2, .n_head = 1, .n_embd = 64, .n_positions = 8, .vocab_size = 9,
+                        .mup_base_n_embd = 16, .mup_base_head_dim = 4, .init_std = 0.5};
     Layout     l = model_layout(shape, (LayoutPlace){1, 1, 0, NULL});
     static const struct { const char *name; float mean, std, rate, muon_rate; } want[] = {
         {"wte.weight", 0, 0.5f, 1, 1},
@@ -60,8 +63,10 @@ static void test_rows(void **state) {
     };
     for (int i = 0; i < COUNT(want); i++) {
         const Param *p = row_of(&l, want[i].name);
-        if (p->init_mean != want[i].mean || fabsf(p->init_std - want[i].std) > 1e-7f || p->rate != want[i].rate || p->muon_rate != want[i].muon_rate)
-            fail_msg("%s: mean %g, std %g, rate %g, Muon's %g", p->name, (double)p->init_mean, (double)p->init_std, (double)p->rate, (double)p->muon_rate);
+        if (p->init_mean != want[i].mean || fabsf(p->init_std - want[i].std) > 1e-7f ||
+            p->rate != want[i].rate || p->muon_rate != want[i].muon_rate)
+            fail_msg("%s: mean %g, std %g, rate %g, Muon's %g", p->name, (double)p->init_mean, (double)p->init_std,
+                     (double)p->rate, (double)p->muon_rate);
     }
     layout_destroy(&l);
 }

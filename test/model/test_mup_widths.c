@@ -9,7 +9,8 @@ enum { L = 2, V = 64, B = 4, T = 16, N = B * T, STEPS = 4, NARROW = 64, HEAD = 1
 typedef struct { double stream, logits; } Change; /* means over all coordinates of |after - before| */
 
 static ModelShape shape_of(int arch, int64_t width, int is_mup, int has_wide_heads) {
-    ModelShape s = {.n_layer = L, .n_head = (has_wide_heads ? NARROW : width) / HEAD, .n_embd = width, .n_positions = T, .vocab_size = V, .arch = arch,
+    ModelShape s = {.n_layer = L, .n_head = (has_wide_heads ? NARROW : width) / HEAD,
+                    .n_embd = width, .n_positions = T, .vocab_size = V, .arch = arch,
                     .n_kv_head = (has_wide_heads ? NARROW : width) / HEAD / 2, .n_inner = 3 * width, .norm_eps = 1e-5, .rope_theta = 10000,
                     .tie_embeddings = 1, .mup_base_n_embd = is_mup ? NARROW : 0, .mup_base_head_dim = is_mup && has_wide_heads ? HEAD : 0};
     if (arch == ARCH_GPT2) s.n_kv_head = 0, s.n_inner = 0;
@@ -46,9 +47,10 @@ static Change change_of(ModelShape shape, const OptimizerKind *optimizer) {
     ModelSpec spec = {.shards = {.shape = shape, .ranks = 1, .act = F32, .use = GPT_TRAINING}, .optimizer = optimizer, .B = B, .T = T};
     Model    *m = model_create(spec);
     Arena     tokens = arena_create("tokens", 1 << 16);
-    Batch     batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)};
+    Batch     batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1), tensor_none()};
     Change    c = {0};
-    for (int i = 0; i < N; i++) ((int32_t *)batch.inputs.data)[i] = (i * 7 + i / 5 * 3) % V, ((int32_t *)batch.targets.data)[i] = (i * 5 + 3) % V;
+    for (int i = 0; i < N; i++)
+        ((int32_t *)batch.inputs.data)[i] = (i * 7 + i / 5 * 3) % V, ((int32_t *)batch.targets.data)[i] = (i * 5 + 3) % V;
     model_init_weights(m, 1, NULL, NULL);
     double *before = seen(m, batch);
     train(m, batch);
@@ -68,7 +70,8 @@ static void compare_widths(int arch, const OptimizerKind *optimizer, int64_t wid
     for (int is_mup = 0; is_mup < 2; is_mup++) {
         Change c = change_of(shape_of(arch, wide, is_mup, has_wide_heads), optimizer);
         double stream = c.stream / narrow.stream, logits = c.logits / narrow.logits, least = is_mup ? 1 / 1.6 : sqrt((double)wide / NARROW);
-        print_message("%s, %s, width %d to %d%s: stream x %.2f, logits x %.2f%s\n", arch == ARCH_GPT2 ? "gpt2" : "llama", optimizer->name, NARROW,
+        print_message("%s, %s, width %d to %d%s: stream x %.2f, logits x %.2f%s\n",
+                      arch == ARCH_GPT2 ? "gpt2" : "llama", optimizer->name, NARROW,
                       (int)wide, has_wide_heads ? " by wider heads" : "", stream, logits, is_mup ? " with µP" : "");
         assert_true(stream >= least && logits >= least);
         if (is_mup) assert_true(stream <= 1.6 && logits <= 1.6);

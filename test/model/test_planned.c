@@ -56,19 +56,19 @@ static void run_model(const OptimizerKind *optimizer, ModelShape shape, DType ac
     assert_true(ran.count == 0);
     Arena  tokens = arena_create("tokens", 1 << 20);
     float  logits[1025];
-    Batch  batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1)}; /* all 0 */
+    Batch  batch = {arena_tensor(&tokens, I32, 2, B, T, 1), arena_tensor(&tokens, I32, 2, B, T, 1), tensor_none()}; /* all 0 */
     gpt_forward(&m->gpt, &m->stream, batch);
     gpt_backward(&m->gpt, &m->stream, batch, 1.0f, MICRO_LAST);
     optimizer_update(&m->optimizer, &m->stream, (AdamW){.step = 1}, 1.0f);
     for (int64_t b = 1; b <= B; b++) { /* an evaluation's last batch */
-        Batch part = {tensor_2d(batch.inputs.data, I32, b, T), tensor_2d(batch.targets.data, I32, b, T)};
+        Batch part = {tensor_2d(batch.inputs.data, I32, b, T), tensor_2d(batch.targets.data, I32, b, T), tensor_none()};
         gpt_forward(&m->gpt, &m->stream, part);
         gpt_loss(&m->gpt, &m->stream, part);
     }
     for (int64_t t = SAMPLE_STEP; t < T + SAMPLE_STEP; t += SAMPLE_STEP) { /* a sample that grows */
         Tensor text = tensor_2d(batch.inputs.data, I32, 1, t < T ? t : T);
-        gpt_forward(&m->gpt, &m->stream, (Batch){text, text});
-        gpt_logits(&m->gpt, &m->stream, (Batch){text, text}, 0, logits);
+        gpt_forward(&m->gpt, &m->stream, (Batch){text, text, tensor_none()});
+        gpt_logits(&m->gpt, &m->stream, (Batch){text, text, tensor_none()}, 0, logits);
     }
     assert_true(ran.count > 8);
     for (int i = 0; i < ran.count; i++)

@@ -250,6 +250,33 @@ def loss_records():
     w.put("loss.loss", losses), w.put("loss.dlogits", logits.grad)
 
 
+def document_records():
+    """Sequences of several documents: attention under a block mask, and positions that begin anew; random numbers of their own."""
+    torch.manual_seed(2107)
+    w = Writer("documents")
+    B, T, H, KEYS, D, V, C = 2, 40, 4, 2, 10, 13, 7
+    starts = torch.zeros(B, T, dtype=torch.long)
+    for b, cuts in enumerate(((3, 4, 19), (1, 25))):
+        for cut in cuts:
+            starts[b, cut:] = cut
+    position, document = torch.arange(T), starts
+    seen = (position[:, None] >= position) & (document[:, :, None] == document[:, None, :])  # query, key
+    qkv, dy = leaf(exact(B * T, (H + 2 * KEYS) * D)), exact(B * T, H * D)
+    q, k, v = (t.reshape(B, T, -1, D).transpose(1, 2) for t in qkv.split([H * D, KEYS * D, KEYS * D], 1))
+    k, v = (t.repeat_interleave(H // KEYS, 1) for t in (k, v))
+    scores = (q @ k.transpose(2, 3) / math.sqrt(D)).masked_fill(~seen[:, None], -math.inf)
+    y = (scores.softmax(3) @ v).transpose(1, 2).reshape(B * T, H * D)
+    y.backward(dy)
+    w.put("starts", starts, "int32"), w.put("attention.shape", [H, KEYS, D], "int32")
+    w.put("attention.qkv", qkv, "float32"), w.put("attention.dy", dy, "float32")
+    w.put("attention.y", y), w.put("attention.lse", scores.logsumexp(3).reshape(B * H, T)), w.put("attention.dqkv", qkv.grad)
+    tokens, wte, wpe, dy = torch.randint(0, V, (B, T)), leaf(exact(V, C)), leaf(exact(T, C)), exact(B * T, C)
+    y = (wte[tokens] + wpe[position - starts]).reshape(B * T, C)
+    y.backward(dy)
+    w.put("embedding.tokens", tokens, "int32"), w.put("embedding.wte", wte, "float32"), w.put("embedding.wpe", wpe, "float32")
+    w.put("embedding.dy", dy, "float32"), w.put("embedding.y", y), w.put("embedding.dwte", wte.grad), w.put("embedding.dwpe", wpe.grad)
+
+
 # --- the model ----------------------------------------------------------------------------------------------------------------------
 
 L, H, C, V, T, B, STEPS = 2, 3, 42, 389, 40, 4, 20  # of gpt.rec
@@ -474,23 +501,40 @@ def model_records(name, shapes=shapes, model_loss=model_loss, optimizers=()):
 # --- muon ---------------------------------------------------------------------------------------------------------------------------
 
 
-def newton_schulz(x):
-    """As Jordan et al. publish it, kellerjordan.github.io/posts/muon, in float64."""
-    a, b, c = 3.4445, -4.7750, 2.0315
-    x = x / x.norm().clamp(min=1e-7)
+# Of the first five rounds, as Amsel et al. list them, arXiv:2505.16932.
+POLAR_EXPRESS = [(8.28721201814563, -23.595886519098837, 17.300387312530933), (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+                 (3.9486908534822946, -2.908902115962949, 0.5518191394370137), (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+                 (2.300652019954817, -1.6689039845747493, 0.4188073119525673)]
+
+
+def newton_schulz(x, polar=False):
+    """As Jordan et al. publish it, kellerjordan.github.io/posts/muon; or Polar Express with its margins. In float64."""
     if x.size(0) > x.size(1):
-        return newton_schulz(x.T).T
-    for _ in range(5):
+        return newton_schulz(x.T, polar).T
+    rounds = [(a / 1.01, b / 1.01 ** 3, c / 1.01 ** 5) for a, b, c in POLAR_EXPRESS] if polar else [(3.4445, -4.7750, 2.0315)] * 5
+    x = x / (x.norm() * (1.02 if polar else 1)).clamp(min=1e-7)
+    for a, b, c in rounds:
         A = x @ x.T
         x = a * x + (b * A + c * A @ A) @ x
     return x
 
 
 class Muon(torch.optim.Optimizer):
-    """As torch.optim.Muon of later versions, with Moonlight's scale; that of q, k and v is three matrices."""
+    """As torch.optim.Muon of later versions, with Moonlight's scale; that of q, k and v is three matrices. NorMuon: Li et al.,
+    arXiv:2510.05491; a neuron is a column here, as weights lie [in, out]."""
 
-    def __init__(self, params):
+    def __init__(self, params, polar=False, normuon=False):
         super().__init__(params, {"lr": 0.0})
+        self.polar, self.normuon = polar, normuon
+
+    def scaled(self, t, i, x):
+        x = newton_schulz(x, self.polar)
+        if self.normuon:
+            v = self.state[t].setdefault(i, torch.zeros(x.size(1)))
+            v.lerp_((x ** 2).mean(0), 1 - 0.95)
+            x = x / (v.sqrt() + 1e-10)
+            return x * 0.2 * math.sqrt(x.numel()) / x.norm()
+        return x * 0.2 * math.sqrt(max(x.shape))
 
     def step(self):
         for group in self.param_groups:
@@ -500,28 +544,30 @@ class Muon(torch.optim.Optimizer):
                 m.lerp_(t.grad, 1 - 0.95)
                 direction = t.grad.lerp(m, 0.95)
                 parts = direction.split(t.size(0), 1) if t.size(1) == 3 * t.size(0) else [direction]
-                update = torch.cat([newton_schulz(x) * 0.2 * math.sqrt(max(x.shape)) for x in parts], 1)
+                update = torch.cat([self.scaled(t, i, x) for i, x in enumerate(parts)], 1)
                 with torch.no_grad():
                     t.mul_(1 - group["lr"] * DECAY).sub_(group["lr"] * update)
 
 
-def muon_records(before, tokens):
-    w = Writer("muon")
+def muon_records(before, tokens, name="muon", **options):
+    w = Writer(name)
     p = {key: leaf(t) for key, t in before.items()}
     matrices = [t for key, t in p.items() if ".h." in key and t.dim() == 2]
     rest = [t for key, t in p.items() if ".h." not in key or t.dim() < 2]
-    final_records(w, p, "muon", train(p, tokens, [Muon(matrices), adamw_of(rest)]))
+    final_records(w, p, name, train(p, tokens, [Muon(matrices, **options), adamw_of(rest)]))
+    if name == "normuon":
+        return
     for key, shape in (("wide", (21, 42)), ("tall", (42, 21)), ("square", (33, 33))):
         x = exact(*shape, scale=1e-3)
-        w.put(f"newton.{key}", x, "float32"), w.put(f"newton.{key}.y", newton_schulz(x))
+        w.put(f"newton.{key}", x, "float32"), w.put(f"newton.{key}.y", newton_schulz(x, **options))
 
 
 # --- µP -----------------------------------------------------------------------------------------------------------------------------
 
 
 def mup_records(name, before, tokens, model_loss):
-    """The paper's form (arXiv:2203.03466, table 8): factors of scores and logits, a group of AdamW for each rate. The program has them in the
-    weights instead: sizes, powers of two. Its first values are those of the records `before` times them, its eps is of its own gradients."""
+    """The paper's form (arXiv:2203.03466, table 8): factors of scores and logits, a group of AdamW for each rate. The program has them
+    in the weights instead: sizes, powers of two. Its first values are those of `before` times them, its eps is of its own gradients."""
     global SCORES, LOGITS
     m, b = 2.0, 2.0  # width over the base's; (head of the base / head)^(1/4)
     SCORES, LOGITS = b * b, 1 / m
@@ -530,7 +576,9 @@ def mup_records(name, before, tokens, model_loss):
     def size(key):
         if "c_attn" in key or key.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
             return b
-        return 1 / b if key.endswith(("attn.c_proj.weight", "o_proj.weight")) else 1 / m if "ln_f" in key or key == "model.norm.weight" else 1.0
+        if key.endswith(("attn.c_proj.weight", "o_proj.weight")):
+            return 1 / b
+        return 1 / m if "ln_f" in key or key == "model.norm.weight" else 1.0
 
     def group(key, t):
         rate = 1 / m if t.dim() == 2 and (".h." in key or ".layers." in key) else 1.0
@@ -554,9 +602,12 @@ if __name__ == "__main__":
     L, H, C, V, T, B, STEPS = at_gpt
     muon_records(*gpt)
     mup_records("mup_gpt", *gpt, model_loss)
+    muon_records(*gpt, name="muon_polar", polar=True)
+    muon_records(*gpt, name="normuon", normuon=True)
     L, H, C, V, T, B, STEPS = GRID
     norm_records()
     head_records()
+    document_records()
     L, H, C, V, T, B, STEPS = LLAMA
     torch.manual_seed(2302)
     llama = model_records("llama", lambda: llama_shapes(tied=False), llama_loss)

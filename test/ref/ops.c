@@ -12,19 +12,22 @@ static double *doubles(int64_t n) {
     return x;
 }
 
-void ref_embedding_forward(double *y, const int32_t *tokens, const double *wte, const double *wpe, int64_t B, int64_t T,
-                           int64_t C) {
+static int64_t start_of(const int32_t *starts, int64_t row) { return starts ? starts[row] : 0; }
+
+void ref_embedding_forward(double *y, const int32_t *tokens, const double *wte, const double *wpe, const int32_t *starts,
+                           int64_t B, int64_t T, int64_t C) {
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < T; t++)
-            for (int64_t c = 0; c < C; c++) y[(b * T + t) * C + c] = wte[tokens[b * T + t] * C + c] + wpe[t * C + c];
+            for (int64_t c = 0; c < C; c++) y[(b * T + t) * C + c] = wte[tokens[b * T + t] * C + c] + wpe[(t - start_of(starts, b * T + t)) * C + c];
 }
 
-void ref_embedding_backward(double *dwte, double *dwpe, const double *dy, const int32_t *tokens, int64_t B, int64_t T, int64_t C) {
+void ref_embedding_backward(double *dwte, double *dwpe, const double *dy, const int32_t *tokens, const int32_t *starts,
+                            int64_t B, int64_t T, int64_t C) {
     for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < T; t++)
             for (int64_t c = 0; c < C; c++) {
                 dwte[tokens[b * T + t] * C + c] += dy[(b * T + t) * C + c];
-                dwpe[t * C + c] += dy[(b * T + t) * C + c];
+                dwpe[(t - start_of(starts, b * T + t)) * C + c] += dy[(b * T + t) * C + c];
             }
 }
 
@@ -175,26 +178,28 @@ static double score(const double *q, const double *k, int64_t D) {
     return sum / sqrt((double)D);
 }
 
-/* p[0..i] = softmax of row i; returns the log of the sum of exponentials. */
-static double attention_row(double *p, Head h, int64_t i) {
+/* p[first..i] = softmax of row i, zero before; returns the log of the sum of exponentials. */
+static double attention_row(double *p, Head h, int64_t first, int64_t i) {
     double max = -INFINITY, sum = 0.0;
-    for (int64_t j = 0; j <= i; j++) {
+    for (int64_t j = 0; j < first; j++) p[j] = 0.0;
+    for (int64_t j = first; j <= i; j++) {
         p[j] = score(h.q + i * h.columns, h.k + j * h.columns, h.D);
         max = fmax(max, p[j]);
     }
-    for (int64_t j = 0; j <= i; j++) sum += exp(p[j] - max);
-    for (int64_t j = 0; j <= i; j++) p[j] = exp(p[j] - max) / sum;
+    for (int64_t j = first; j <= i; j++) sum += exp(p[j] - max);
+    for (int64_t j = first; j <= i; j++) p[j] = exp(p[j] - max) / sum;
     return max + log(sum);
 }
 
-void ref_attention_forward(double *y, double *lse, const double *qkv, int64_t B, int64_t T, int64_t H, int64_t KH, int64_t D) {
+void ref_attention_forward(double *y, double *lse, const double *qkv, const int32_t *starts, int64_t B, int64_t T, int64_t H,
+                            int64_t KH, int64_t D) {
     double *p = doubles(T);
     for (int64_t b = 0; b < B; b++)
         for (int64_t h = 0; h < H; h++)
             for (int64_t i = 0; i < T; i++) {
                 Head    head = head_of(qkv, NULL, b, h, T, H, KH, D);
                 double *out = y + ((b * T + i) * H + h) * D;
-                lse[(b * H + h) * T + i] = attention_row(p, head, i);
+                lse[(b * H + h) * T + i] = attention_row(p, head, start_of(starts, b * T + i), i);
                 for (int64_t d = 0; d < D; d++) {
                     out[d] = 0.0;
                     for (int64_t j = 0; j <= i; j++) out[d] += p[j] * head.v[j * head.columns + d];
@@ -222,14 +227,15 @@ static void attention_row_backward(Head h, const double *dy, const double *p, in
     free(dp);
 }
 
-void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, int64_t B, int64_t T, int64_t H, int64_t KH, int64_t D) {
+void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, const int32_t *starts, int64_t B, int64_t T, int64_t H,
+                            int64_t KH, int64_t D) {
     double *p = doubles(T);
     for (int64_t i = 0; i < B * T * (H + 2 * KH) * D; i++) dqkv[i] = 0.0;
     for (int64_t b = 0; b < B; b++)
         for (int64_t h = 0; h < H; h++)
             for (int64_t i = 0; i < T; i++) {
                 Head head = head_of(qkv, dqkv, b, h, T, H, KH, D);
-                attention_row(p, head, i);
+                attention_row(p, head, start_of(starts, b * T + i), i);
                 attention_row_backward(head, dy + ((b * T + i) * H + h) * D, p, i);
             }
     free(p);
@@ -311,11 +317,18 @@ void ref_muon_momentum(double *grad, double *m, int64_t n, double beta, double g
 }
 
 /* The sum of the two forms is one: X X^T X = X (X^T X). */
-void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride) {
+void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride, int is_polar) {
+    static const double polar[5][3] = {{8.28721201814563, -23.595886519098837, 17.300387312530933},
+                                       {4.107059111542203, -2.9478499167379106, 0.5448431082926601},
+                                       {3.9486908534822946, -2.908902115962949, 0.5518191394370137},
+                                       {3.3184196573706015, -2.488488024314874, 0.51004894012372},
+                                       {2.300652019954817, -1.6689039845747493, 0.4188073119525673}};
     double *A = doubles(R * R), *AA = doubles(R * R), *next = doubles(R * M), sum = 0.0;
     for (int64_t i = 0; i < R * M; i++) sum += x[i / M * stride + i % M] * x[i / M * stride + i % M];
-    for (int64_t i = 0; i < R * M; i++) x[i / M * stride + i % M] /= fmax(sqrt(sum), 1e-7);
+    for (int64_t i = 0; i < R * M; i++) x[i / M * stride + i % M] /= fmax(sqrt(sum) * (is_polar ? 1.02 : 1.0), 1e-7);
     for (int round = 0; round < 5; round++) {
+        double a = is_polar ? polar[round][0] / 1.01 : 3.4445, b = is_polar ? polar[round][1] / pow(1.01, 3.0) : -4.7750,
+               q = is_polar ? polar[round][2] / pow(1.01, 5.0) : 2.0315;
         for (int64_t i = 0; i < R * R; i++) {
             A[i] = 0.0;
             for (int64_t c = 0; c < M; c++) A[i] += x[i / R * stride + c] * x[i % R * stride + c];
@@ -325,13 +338,26 @@ void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride) {
             for (int64_t c = 0; c < R; c++) AA[i] += A[i / R * R + c] * A[c * R + i % R];
         }
         for (int64_t i = 0; i < R * M; i++) {
-            next[i] = 3.4445 * x[i / M * stride + i % M];
+            next[i] = a * x[i / M * stride + i % M];
             for (int64_t c = 0; c < R; c++)
-                next[i] += (-4.7750 * A[i / M * R + c] + 2.0315 * AA[i / M * R + c]) * x[c * stride + i % M];
+                next[i] += (b * A[i / M * R + c] + q * AA[i / M * R + c]) * x[c * stride + i % M];
         }
         for (int64_t i = 0; i < R * M; i++) x[i / M * stride + i % M] = next[i];
     }
     free(A), free(AA), free(next);
+}
+
+void ref_normuon(double *x, double *v, int64_t R, int64_t M, int64_t stride, int are_rows, double beta2) {
+    double sum = 0.0;
+    for (int64_t n = 0; n < (are_rows ? R : M); n++) {
+        double  squares = 0.0;
+        int64_t each = are_rows ? M : R, step = are_rows ? 1 : stride, first = are_rows ? n * stride : n;
+        for (int64_t i = 0; i < each; i++) squares += x[first + i * step] * x[first + i * step];
+        for (int64_t i = 0; i < each; i++) v[first + i * step] = beta2 * v[first + i * step] + (1.0 - beta2) * squares / (double)each;
+        for (int64_t i = 0; i < each; i++) x[first + i * step] /= sqrt(v[first + i * step]) + 1e-10;
+        sum += squares / ((sqrt(v[first]) + 1e-10) * (sqrt(v[first]) + 1e-10));
+    }
+    for (int64_t i = 0; i < R * M; i++) x[i / M * stride + i % M] *= sum > 0.0 ? sqrt((double)(R < M ? R : M) / sum) : 0.0;
 }
 
 void ref_muon_update(double *p, const double *u, int64_t n, double rate, double decay) {

@@ -10,8 +10,10 @@
 
 #include <stdint.h>
 
-void ref_embedding_forward(double *y, const int32_t *tokens, const double *wte, const double *wpe, int64_t B, int64_t T, int64_t C);
-void ref_embedding_backward(double *dwte, double *dwpe, const double *dy, const int32_t *tokens, int64_t B, int64_t T, int64_t C);
+void ref_embedding_forward(double *y, const int32_t *tokens, const double *wte, const double *wpe, const int32_t *starts,
+                           int64_t B, int64_t T, int64_t C);
+void ref_embedding_backward(double *dwte, double *dwpe, const double *dy, const int32_t *tokens, const int32_t *starts,
+                            int64_t B, int64_t T, int64_t C);
 
 void ref_layernorm_forward(double *y, double *mean, double *rstd, const double *x, const double *w, const double *b,
                            int64_t N, int64_t C, double eps);
@@ -40,8 +42,10 @@ void ref_rope_forward(double *x, const double *frequency, const int64_t *positio
 void ref_rope_backward(double *dx, const double *frequency, const int64_t *position, int64_t N, int64_t columns, int64_t heads, int64_t D);
 
 /* H heads of queries, KH of keys and of values, D channels each */
-void ref_attention_forward(double *y, double *lse, const double *qkv, int64_t B, int64_t T, int64_t H, int64_t KH, int64_t D);
-void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, int64_t B, int64_t T, int64_t H, int64_t KH, int64_t D);
+void ref_attention_forward(double *y, double *lse, const double *qkv, const int32_t *starts, int64_t B, int64_t T, int64_t H,
+                            int64_t KH, int64_t D);
+void ref_attention_backward(double *dqkv, const double *dy, const double *qkv, const int32_t *starts, int64_t B, int64_t T, int64_t H,
+                            int64_t KH, int64_t D);
 
 /* logits[i, 0..V) of rows `stride` apart */
 void ref_head_forward(double *logits, const double *x, const double *wte, int64_t n, int64_t C, int64_t V, int64_t stride);
@@ -59,7 +63,9 @@ void ref_adamw(double *p, double *m, double *v, const double *grad, int64_t n, d
 /* grad: [n] becomes the direction before it is orthogonal. */
 void ref_muon_momentum(double *grad, double *m, int64_t n, double beta, double grad_scale);
 /* One matrix [R,M] whose rows are `stride` apart. */
-void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride);
+void ref_newton_schulz(double *x, int64_t R, int64_t M, int64_t stride, int is_polar);
+/* Of one such matrix and its second moments, which lie the same way. */
+void ref_normuon(double *x, double *v, int64_t R, int64_t M, int64_t stride, int are_rows, double beta2);
 void ref_muon_update(double *p, const double *u, int64_t n, double rate, double decay);
 
 #endif

@@ -57,6 +57,12 @@ def grid_rows():
 
 def islands_rows():
     for row in newest(lines("islands.jsonl"), "what"):
+        if "waits_share" in row:
+            yield f"waits of {row['what']}, over {row['link']}; the demo's model", f"{100 * row['waits_share']:.1f} % of the time", f"{row['steps_per_s']:.2f} steps/s", row
+            continue
+        if "wait_ms" in row:
+            yield f"the end of a round of DiLoCo, {row['what']}, over {row['link']}; the demo's model", f"{row['wait_ms'] / 1e3:.2f} s", "training waits", row
+            continue
         yield (f"step rate of {row['what']}, over {row['link']}; the demo's model", f"{100 * row['ratio']:.1f} %",
                f"{row['steps_per_s']:.2f} steps/s; islands that exchange nothing: {row['alone_steps_per_s']:.2f}", row)
 

@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
     float   *logits = (float *)malloc(sizeof *logits * (size_t)shape.vocab_size);
     CHECK(tokens && logits, "no memory");
     for (int64_t t = 0; t < T; t++) tokens[t] = atoi(argv[2 + t]);
-    Batch batch = {tensor_2d(tokens, I32, 1, T), tensor_2d(tokens, I32, 1, T)};
+    Batch batch = {tensor_2d(tokens, I32, 1, T), tensor_2d(tokens, I32, 1, T), tensor_none()};
     gpt_forward(&m->gpt, &m->stream, batch);
     for (int64_t t = 0; t < T; t++) {
         gpt_logits(&m->gpt, &m->stream, batch, t, logits);

@@ -116,8 +116,24 @@ nobody_waits() {
 expect "nobody waits, and deltas are int8: each sample counts once, the loss falls" nobody_waits
 kill $server 2> /dev/null; wait $server 2> /dev/null
 
+# values of a tensor of each: the islands hold the server's bits, and a round has fetched so many bytes a parameter.
+same_x() { cmp "$1/checkpoints/step_000000$3/model.safetensors" "$2/checkpoints/step_000000$3/model.safetensors"; }
+fetched() { awk -F '"received_bytes":' -v p=55944 -v most="$2" '/"outer"/ { n++; split($2, b, ","); if (n > 1 && b[1] > most * p + 1000) { print b[1], "bytes"; bad = 1 } } END { exit bad || n < 3 }' "$1/metrics.jsonl"; }
+changes_travel() { # COMPRESS BYTES RANKS STEPS [WORDS...]
+    local name=change-$1-$# words="run.steps=$4 eval.every=$4 checkpoint.every=$4 outer.compress=$1 outer.momentum=0.3 ${*:5}"
+    serves "$name" $words outer.least_islands=2
+    begin "$3" "$name-a" $words parallel.zero_stage=2; local a=$job
+    begin 1 "$name-b" $words outer.compress=none; local b=$job
+    ends $a 0 && ends $b 0 && ends $server 0 && same_x "$name" "$name-a" "$4" && same_x "$name" "$name-b" "$4" &&
+        fetched "$name-a" "$2" && ! fetched "$name-b" "$2" > "$WORK/out" &&
+        values "$name-a" eval loss | awk 'NR == 1 { a = $1 } END { exit !($1 < 0.9 * a) }'
+}
+expect "int8 both ways: all hold the server's bits, one without outer.compress as well; the loss falls" changes_travel int8 1.01 1 40
+expect "bf16 both ways, to an island of two ranks" changes_travel bf16 2 2 12
+expect "int8 both ways, of gradients" changes_travel int8 1.02 1 40 outer.send=gradients outer.every=1
+
 # --- coming and going ------------------------------------------------------------------------------------------------
-LONG="run.steps=240 eval.every=0 checkpoint.every=40 outer.patience_seconds=20"
+LONG="run.steps=240 eval.every=0 checkpoint.every=40 outer.patience_seconds=20 outer.compress=int8"
 come_and_go() {
     serves go_s $LONG
     begin 1 go_a $LONG; local a=$job

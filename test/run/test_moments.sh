@@ -127,6 +127,7 @@ serves odd outer.patience_seconds=5
 expect "moments that nobody asked for are refused" refused moments 'moments that nobody asked it for'
 expect "so is the word that they are given" refused given 'GIVEN that nobody asked it for'
 expect "moments that an island was not given are kept" refused get 'GET_M for moments that it was not given'
+expect "a change of x where none is kept" refused change "asked for the change of .* weights from 0 on in round 0, and the last is of round -1"
 expect "the server is still there" kill -0 "$server"
 kill "$server"; wait "$server"
 

@@ -38,9 +38,30 @@ expect "two stages: the same losses" same_losses "$WORK/one" "$WORK/stages" 2e-6
 quiet muon_ranks 2 run.dir="$WORK/bf16" precision=bf16
 expect "bf16, two ranks: about the losses of fp32" same_losses "$WORK/one" "$WORK/bf16" 2e-3
 
-for refused in parallel.tensor=3 parallel.zero_stage=2 parallel.replicas=2 memory.offload=optimizer; do
-    expect "refused by name: $refused" exits 64 "optimizer.name = \"muon\" .*${refused%=*} = .*optimizer.name = \"adamw\"" muon run.dir="$WORK/no" $refused
-done
+# Whole matrices on other grids: of 2 heads, so that tensor ranks divide them. An update in each copy of the state, and in parts.
+grid() { # of NAME RANKS KEYS...: the losses of a run alone with the same keys but the grid's
+    local alone=$1 n=$2; shift 2
+    quiet muon_ranks "$n" run.dir="$WORK/grid" run.resume=never model.n_head=2 run.steps=8 run.verify_every=4 "$@"
+    expect "$n ranks, $*: the losses of one" same_losses "$WORK/$alone" "$WORK/grid" 2e-6
+    rm -rf "$WORK/grid"
+}
+quiet muon run.dir="$WORK/heads" model.n_head=2 run.steps=8
+quiet muon run.dir="$WORK/neurons" model.n_head=2 run.steps=8 optimizer.normuon=true optimizer.newton_schulz=polar_express
+ok $(( $(same_losses "$WORK/heads" "$WORK/neurons" 1e-6; echo $?) == 0 )) "NorMuon has other losses"
+grid heads 2 parallel.tensor=2
+grid heads 4 parallel.pipeline=2 parallel.zero_stage=2
+grid heads 4 parallel.replicas=2 parallel.zero_stage=3
+grid neurons 4 parallel.tensor=2 parallel.zero_stage=3 optimizer.normuon=true optimizer.newton_schulz=polar_express
+
+# NorMuon's moments are in the files, of every grid: begun on one, ended on another.
+normuon="model.n_head=2 run.steps=8 optimizer.normuon=true optimizer.newton_schulz=polar_express"
+quiet muon_ranks 2 run.dir="$WORK/moves" $normuon run.stop_step=4 parallel.tensor=2
+quiet muon_ranks 3 run.dir="$WORK/moves" $normuon parallel.zero_stage=3
+expect "NorMuon, resumed on another grid: the same losses" same_losses "$WORK/neurons" "$WORK/moves" 2e-6
+
+expect "refused by name: memory.offload" exits 64 'optimizer.name = "muon" .*memory.offload = .*optimizer.name = "adamw"' muon run.dir="$WORK/no" memory.offload=optimizer
+expect "refused by name: NorMuon of AdamW" exits 64 'optimizer.normuon = true with optimizer.name = "adamw".*optimizer.name = "muon"' \
+    train run.dir="$WORK/no" optimizer.normuon=true
 expect "refused by name: a server's update" exits 64 'optimizer.name = "muon" with outer.send' \
     muon run.dir="$WORK/no" outer.server=127.0.0.1:1 outer.every=6 outer.send=gradients outer.wait=none
 expect "refused: a checkpoint of AdamW" exits 64 'optimizer.name' muon run.dir="$WORK/adamw"

@@ -51,6 +51,11 @@ expect "one server of gradients" trains 1 one-g $GRADIENTS
 expect "three servers of gradients" trains 3 three-g $GRADIENTS
 expect "gradients on several servers have the bits of one" same one-g three-g
 
+expect "one server of bf16 changes" trains 1 one-c $DELTAS outer.compress=bf16
+expect "three servers of bf16 changes" trains 3 three-c $DELTAS outer.compress=bf16
+expect "changes on several servers have the bits of one" same one-c three-c
+expect "and islands hold them" cmp three-c/checkpoints/step_00000012/model.safetensors three-c-b/checkpoints/step_00000012/model.safetensors
+
 # alone SERVERS NAME WORDS...: one island with wait=none, whose arrivals have one order.
 alone() {
     local n=$1 name=$2; shift 2

@@ -160,27 +160,27 @@ leave_and_back() {
 expect "one stops in mid-round: its steps count, and the same command goes on" leave_and_back; over
 
 # --- memory, and what is refused -------------------------------------------------------------------------------------
-# The new x of two fragments, each rounded up to 4 MiB, and 4 MiB for masters on their way.
+# The new x of three fragments, each rounded up to 4 MiB, and 4 MiB for masters on their way.
 planned() { "$TRAIN" plan tiny.json outer.server=a:1 outer.every=4 outer.stream="$1" | sed -n 's/.*for outer.server *\([0-9.]*\) MiB.*/\1/p'; }
-plan_counts() { echo "$(planned false) $(planned true)" | awk '{ d = $2 - $1 - 12 } END { exit !(NF == 2 && d * d < 0.04) }'; }
+plan_counts() { echo "$(planned false) $(planned true)" | awk '{ d = $2 - $1 - 16 } END { exit !(NF == 2 && d * d < 0.04) }'; }
 expect "plan counts a fragment's memory" plan_counts
 
-fake() { local out=$1; shift; exec "$FAKE" tiny.json outer.server=127.0.0.1:$PORT outer.every=4 outer.stream=true id=00000000000000aa "$@" > "$out" 2>&1; }
+fake() { local out=$1; shift; exec "$FAKE" tiny.json outer.server=127.0.0.1:$PORT outer.every=6 outer.stream=true id=00000000000000aa "$@" > "$out" 2>&1; }
 fails() { # CODE PATTERN BAD: an island that sends this is refused
     (fake "$3.out" bad="$3"); local status=$?
     [ $status -eq "$1" ] && grep -q "refused $1 .*$2" "$3.out" || { echo "exit $status"; cat "$3.out"; return 1; }
 }
 refused() {
-    serves bad_s
-    fails 76 'the delta of round 0 is not finite' nan && fails 77 'sent fragment 2 in round 0, and it is the turn of 0' late &&
-        fails 77 'sent fragment 2 in round 0, and it is the turn of 0' turn && fails 77 'elements of a fragment' short &&
+    serves bad_s outer.every=6
+    fails 76 'the delta of round 0 is not finite' nan && fails 77 'sent fragment 3 in round 0, and it is the turn of 0' late &&
+        fails 77 'sent fragment 3 in round 0, and it is the turn of 0' turn && fails 77 'elements of a fragment' short &&
         exits 64 "outer.stream is false, and the server has true" island_now bad outer.stream=false &&
         exits 64 'outer.wait "none" with outer.stream' train outer.stream=true outer.wait=none || return
     (fake good.out) & local good=$!
     says good.out 'turned 0 round 0 islands 1' && says good.out '^x 0 .*' || return
     for _ in $(seq 1200); do [ "$(grep -c '^x 0' good.out)" -eq 2 ] && break; sleep 0.05; done
     kill -9 $good; wait $good 2> /dev/null
-    begin 1 after # the round begins anew
+    begin 1 after outer.every=6 # the round begins anew
     ends $job 0 && served &&
         grep '^x 0' good.out | awk '{ a[NR] = $3; b[NR] = $4 } END { d = a[1] - a[2] - 0.7 * 1.9 * 0.01; exit !(d * d < 1e-12 && b[1] == b[2]) }'
 }

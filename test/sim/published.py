@@ -54,7 +54,8 @@ def hold_llama_rows():
         json.dump(cluster, open(f"{FOLDER}/llama.json", "w"))
         simulated = plan(row["ranks"], row["options"], f"{FOLDER}/llama.json", "sizes_by_preset")["step_ms"] / 1e3
         percent = 100 * (row["step_s"] / simulated - 1)
-        ok(abs(percent) <= row["within_percent"], f"{row['name']}: published {row['step_s']:.4g} s, simulated {simulated:.4g} s: {percent:+.1f} %, within {row['within_percent']}")
+        ok(abs(percent) <= row["within_percent"], f"{row['name']}: published {row['step_s']:.4g} s, simulated {simulated:.4g} s: {percent:+.1f} %, "
+           f"within {row['within_percent']}")
 
 
 def rank_grids():

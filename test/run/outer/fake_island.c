@@ -2,7 +2,7 @@
  * and its deltas are one number. It prints what it is told, a line each.
  *
  *   fake_island config.json id=16HEX [delta=0.01] [rounds=N] [steps=N] [hold] [key=value ...]
- *               [bad=nan|far|short|frame|moments|given|get|late|turn]
+ *               [bad=nan|far|short|frame|moments|given|get|change|late|turn]
  *               [updates=N] [wants] [gift=half|nan|negative|short|never]
  *
  * rounds: leaves in order after so many; steps: of the last lease, if fewer are done; bad: sends that in its first
@@ -172,11 +172,11 @@ static int is_bad(const char *how) { return !strcmp(asked.bad, how); }
 
 /* outer.stream: a fragment, then its TURN. */
 static void send_fragment(int64_t round) {
-    Fragment f = fragment_of(elems, fragments_count(elems, config.outer.every), 2 * is_bad("late"));
+    Fragment f = fragment_of(elems, fragments_count(elems, config.outer.every), FRAGMENTS_AHEAD * is_bad("late"));
     int64_t  n = f.end - f.first - is_bad("short");
     float   *delta = malloc(sizeof *delta * (size_t)n);
     char     text[MESSAGE_TEXT];
-    Turn     turn = {round, 2 * is_bad("turn"), 1};
+    Turn     turn = {round, FRAGMENTS_AHEAD * is_bad("turn"), 1};
     CHECK(delta, "no memory");
     for (int64_t i = 0; i < n; i++) delta[i] = is_bad("nan") ? NAN : (float)asked.delta;
     FrameHeader h = {.kind = MESSAGE_FRAGMENT, .type = FRAME_F32, .round = round, .offset = f.first, .elems = n,
@@ -224,6 +224,7 @@ static void take_lease(const void *payload, size_t bytes, int is_first) {
     if (is_first && is_bad("moments")) send_moment(MESSAGE_M, o.round, 10, 0.5f);
     if (is_first && is_bad("given")) say(MESSAGE_GIVEN, o.round, "{\"updates\":1}", 13);
     if (is_first && is_bad("get")) fetch(MESSAGE_GET_M, o.round);
+    if (is_first && is_bad("change")) fetch(MESSAGE_GET_CHANGE, o.round);
     if (config.outer.stream) send_fragment(o.round);
     if (asked.hold || config.outer.stream) return;
     int is_last = asked.rounds-- == 1;

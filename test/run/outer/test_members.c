@@ -216,14 +216,14 @@ static void turns_are_judged(void **state) {
         m[i]->turn[1].elems = 4, m[i]->turn_norm = 1.0;
     }
     m[0]->turn_norm = 1e6;
-    assert_true(members_judge_turn(&ms, m[0], 3, fault)); /* no other is whole */
+    assert_true(members_judge_turn(&ms, m[0], TURNS_AHEAD + 1, fault)); /* no other is whole */
     assert_int_equal(arriving_end(&m[1]->turn[1], 0, 1), 1);
-    assert_false(members_judge_turn(&ms, m[0], 3, fault));
+    assert_false(members_judge_turn(&ms, m[0], TURNS_AHEAD + 1, fault));
     assert_non_null(strstr(fault, "over 100 times the other islands' 1"));
     m[1]->state = MEMBER_GONE;
-    assert_true(members_judge_turn(&ms, m[0], 3, fault));
+    assert_true(members_judge_turn(&ms, m[0], TURNS_AHEAD + 1, fault));
     m[0]->turn_norm = NAN;
-    assert_false(members_judge_turn(&ms, m[0], 3, fault));
+    assert_false(members_judge_turn(&ms, m[0], TURNS_AHEAD + 1, fault));
     assert_non_null(strstr(fault, "not finite"));
     members_destroy(&ms);
 }

@@ -66,8 +66,8 @@ typedef struct {
 #define SQUARES  "0000000f" ZEROS_11 ZEROS_11 ZEROS_11 "12345678" ZEROS_11 ZEROS_11 "00000000" ZEROS_11
 
 static const Kind KINDS[] = {
-    {"WELCOME", "{\"number\":2,\"round\":17,\"elems\":9007199254740992,\"part\":1,\"parts\":3}", welcome_in,
-     welcome_out},
+    {"WELCOME", "{\"number\":2,\"round\":17,\"elems\":9007199254740992,\"part\":1,\"parts\":3,\"changes\":true}",
+     welcome_in, welcome_out},
     {"REFUSE", "{\"exit\":64,\"why\":\"model.n_layer is 4 here and \\\"6\\\" there\"}", refuse_in, refuse_out},
     {"OPEN", "{\"round\":17,\"step\":850,\"steps\":50,\"first\":9007199254740000,\"samples\":992,\"islands\":3,"
              "\"lease\":7,\"moments\":\"take\"}",
@@ -365,12 +365,13 @@ static void headers_are_as_their_kind_wants(void **state) {
         [MESSAGE_TURN] = I,          [MESSAGE_TURNED] = S,    [MESSAGE_FOLLOW] = F,     [MESSAGE_PART_IN] = F,
         [MESSAGE_STEPPED] = F,       [MESSAGE_COUNT] = L,     [MESSAGE_DROP] = L,       [MESSAGE_STEP] = L,
         [MESSAGE_COLLECT] = L,       [MESSAGE_OVER] = L,      [MESSAGE_STATE] = F | L,  [MESSAGE_REFUSE] = S | L,
+        [MESSAGE_GET_CHANGE] = I,    [MESSAGE_CHANGE] = S,
         [MESSAGE_PING] = S | I | F | L};
     for (int kind = 0; kind < 256; kind++) {
         FrameHeader h = {.kind = (uint8_t)kind, .type = FRAME_BYTES, .round = 4};
         int         is_moments = kind == MESSAGE_M || kind == MESSAGE_V, asks = message_answer(kind) != 0;
         int         is_values = kind == MESSAGE_X || kind == MESSAGE_DELTA || kind == MESSAGE_FRAGMENT || is_moments ||
-                        kind == MESSAGE_STATE;
+                        kind == MESSAGE_STATE || kind == MESSAGE_CHANGE;
         if (is_values) h.type = FRAME_F32, h.elems = 10, h.payload_bytes = 40;
         else if (asks) h.offset = 5, h.elems = 10;
         else if (kind != MESSAGE_PING && kind != MESSAGE_COLLECT) h.payload_bytes = 2;
@@ -393,9 +394,12 @@ static void headers_are_as_their_kind_wants(void **state) {
     assert_true(passes(compressed, FROM_ISLAND));
     compressed.kind = MESSAGE_X;
     assert_false(passes(compressed, FROM_SERVER));
+    compressed.kind = MESSAGE_CHANGE;
+    assert_true(passes(compressed, FROM_SERVER));
     compressed.kind = MESSAGE_M; /* moments are fp32 */
     assert_false(passes(compressed, FROM_ISLAND));
     assert_int_equal(message_answer(MESSAGE_GET_V), MESSAGE_V);
+    assert_int_equal(message_answer(MESSAGE_GET_CHANGE), MESSAGE_CHANGE);
     assert_string_equal(message_name(MESSAGE_DELTA), "DELTA");
     assert_string_equal(message_name(0), "?");
     assert_string_equal(message_name(MESSAGE_KINDS), "?");

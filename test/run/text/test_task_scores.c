@@ -69,8 +69,8 @@ static Task random_task(TaskKind kind, int64_t questions, Judge *follows) {
                 tokens[context + n] = (int32_t)draw(VOCAB);
                 if (!follows || i % 2) continue;
                 Tensor window = tensor_2d(tokens, I32, 1, context + n);
-                gpt_forward(&follows->model->gpt, &follows->model->stream, (Batch){window, window});
-                gpt_logits(&follows->model->gpt, &follows->model->stream, (Batch){window, window}, context + n - 1,
+                gpt_forward(&follows->model->gpt, &follows->model->stream, (Batch){window, window, tensor_none()});
+                gpt_logits(&follows->model->gpt, &follows->model->stream, (Batch){window, window, tensor_none()}, context + n - 1,
                            logits);
                 for (int32_t v = 0; v < VOCAB; v++)
                     if (logits[v] > logits[tokens[context + n]]) tokens[context + n] = v;
@@ -88,11 +88,11 @@ static double reference(Judge *j, const Task *t, const Question *q, int64_t text
     float   logits[VOCAB];
     double  log_p = 0;
     Tensor  window = tensor_2d(tokens, I32, 1, count - 1);
-    gpt_forward(&j->model->gpt, &j->model->stream, (Batch){window, window});
+    gpt_forward(&j->model->gpt, &j->model->stream, (Batch){window, window, tensor_none()});
     *missed = 0;
     for (int64_t k = count - t->text[text].scored; k < count; k++) {
         double sum = 0, most = -INFINITY;
-        gpt_logits(&j->model->gpt, &j->model->stream, (Batch){window, window}, k - 1, logits);
+        gpt_logits(&j->model->gpt, &j->model->stream, (Batch){window, window, tensor_none()}, k - 1, logits);
         for (int v = 0; v < VOCAB; v++) sum += exp((double)logits[v]), most = fmax(most, (double)logits[v]);
         log_p += (double)logits[tokens[k]] - log(sum);
         *missed += (double)logits[tokens[k]] < most;

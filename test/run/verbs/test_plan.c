@@ -78,6 +78,9 @@ static void a_server_is_counted(void **state) {
     assert_int_equal(serve_bytes(&c, 0).moments, 8 * P);
     assert_int_equal(serve_bytes(&c, 0).all, own.all + 8 * P);
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, own.all + 8 * P);
+    c.outer.compress = COMPRESS_BF16; /* what rounding took, and the change */
+    assert_int_equal(serve_bytes(&c, 0).changes, 6 * P);
+    assert_int_equal(serve_bytes(&c, 0).all, own.all + 14 * P);
     c.outer.server = "";
     assert_int_equal(plan_make(&c, F32, ranks_of(1)).server_bytes, 0);
 }
@@ -137,7 +140,7 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
           activations = arena_create("activations", p.activation_bytes);
     StepSums  sums = step_sums_create(&activations);
     Shards   *z = shards_create(spec.shards, model_layout(c->model.shape, (LayoutPlace){ranks, 1, 0, NULL}), sums, &params, &grads);
-    Gpt       g = gpt_create(z, (GptSpec){spec.B, spec.T, NULL, NULL, 1, spec.recompute}, &activations);
+    Gpt       g = gpt_create(z, (GptSpec){spec.B, spec.T, NULL, NULL, 1, spec.recompute, spec.document_mask}, &activations);
     Optimizer o = optimizer_create(spec.optimizer, z, spec.offload, &optimizer);
     if (c->parallel.deterministic) assert_true(z->order.buffers >= 3 && p.gradient_buffers == z->order.buffers);
     Arena *all[] = {&params, &grads, &optimizer, &activations};
@@ -151,7 +154,7 @@ static void assert_plan_is_what_is_carved(const Config *c, DType act, int rank, 
                                          p.scratch_bytes + p.batch_bytes + p.library_bytes + p.reserve_bytes +
                                          p.host_bytes);
     assert_int_equal(p.host_bytes, p.comm_bytes + p.host_copy_bytes +
-                                       loader_host_bytes(c->batch.micro_batch, c->batch.seq_len, p.micro_steps));
+                                       loader_host_bytes(c->batch.micro_batch, c->batch.seq_len, p.micro_steps, 0));
     optimizer_destroy(&o);
     gpt_destroy(&g);
     shards_destroy(z);
@@ -192,6 +195,20 @@ static void the_plan_is_what_is_carved(void **state) {
                     assert_plan_is_what_is_carved(&c, (DType)act, ranks - 1, ranks);
                     assert_true(muon.scratch_bytes >= adamw.scratch_bytes && muon.optimizer_bytes < adamw.optimizer_bytes);
                 }
+}
+
+/* Of 124M parameters and 524,288 tokens a step: its products, and passes over memory, by count. */
+static void muon_is_a_small_part_of_a_step(void **state) {
+    (void)state;
+    Config c = small_config();
+    c.model.shape.n_layer = 12, c.model.shape.n_head = 12, c.model.shape.n_embd = 768, c.model.shape.n_positions = 1024;
+    c.model.shape.vocab_size = 50257;
+    c.batch.global_tokens = 524288, c.batch.micro_batch = 8, c.batch.seq_len = 1024;
+    double adamw = plan_make(&c, BF16, ranks_of(1)).step_flops;
+    c.optimizer.name = "muon", c.optimizer.muon_momentum = 0.95;
+    double share = plan_make(&c, BF16, ranks_of(1)).step_flops / adamw - 1.0;
+    print_message("muon adds %.2f %% to the FLOPs of a step\n", 100.0 * share);
+    assert_true(share > 0.003 && share < 0.03);
 }
 
 static void what_saves_memory_does(void **state) {
@@ -334,11 +351,28 @@ static void the_verb_refuses(void **state) {
     }
 }
 
+/* An island that sends gradients has no states: of fp32 weights nothing at all, of others their fp32 masters. */
+static void an_island_of_gradients_has_no_moments(void **state) {
+    (void)state;
+    Config c = small_config();
+    c.outer.server = "a:1", c.outer.every = 1;
+    Plan deltas = plan_make(&c, F32, ranks_of(1)), halves = plan_make(&c, BF16, ranks_of(1));
+    c.outer.send = SEND_GRADIENTS;
+    Plan gradients = plan_make(&c, F32, ranks_of(1)), half_gradients = plan_make(&c, BF16, ranks_of(1));
+    assert_true(deltas.optimizer_bytes > 0);
+    assert_int_equal(gradients.optimizer_bytes + gradients.offload_bytes, 0);
+    assert_int_equal(deltas.device_bytes - gradients.device_bytes, deltas.optimizer_bytes);
+    assert_int_equal(3 * half_gradients.optimizer_bytes, halves.optimizer_bytes);
+    c.outer.server = ""; /* then it is a job of its own */
+    assert_int_equal(plan_make(&c, F32, ranks_of(1)).optimizer_bytes, deltas.optimizer_bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts), cmocka_unit_test(a_server_is_counted), cmocka_unit_test(several_servers_are_counted),
+        cmocka_unit_test(counts), cmocka_unit_test(an_island_of_gradients_has_no_moments),
+        cmocka_unit_test(a_server_is_counted), cmocka_unit_test(several_servers_are_counted),
         cmocka_unit_test(largest_micro_batch),
-        cmocka_unit_test(the_plan_is_what_is_carved),
+        cmocka_unit_test(the_plan_is_what_is_carved), cmocka_unit_test(muon_is_a_small_part_of_a_step),
         cmocka_unit_test(copies_in_memory_are_counted),
         cmocka_unit_test(what_saves_memory_does),
         cmocka_unit_test(the_advice_takes_less),

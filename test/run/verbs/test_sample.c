@@ -72,8 +72,8 @@ static void greedy_ids(Writer *m, int32_t *ids, int64_t count, int64_t tokens) {
     for (int64_t from = 0; tokens-- > 0; count++) {
         while (count - from > m->model->gpt.T) from += m->model->gpt.T / 2;
         Tensor window = tensor_2d(ids + from, I32, 1, count - from);
-        gpt_forward(&m->model->gpt, &m->model->stream, (Batch){window, window});
-        gpt_logits(&m->model->gpt, &m->model->stream, (Batch){window, window}, count - from - 1, logits);
+        gpt_forward(&m->model->gpt, &m->model->stream, (Batch){window, window, tensor_none()});
+        gpt_logits(&m->model->gpt, &m->model->stream, (Batch){window, window, tensor_none()}, count - from - 1, logits);
         ids[count] = draw_token(logits, vocab, (DrawRule){0, 0, 1, 0}, 0, weight);
     }
     free(logits);
@@ -110,12 +110,12 @@ static void kept_keys_give_the_same_logits(void **state) {
     writer_create(&whole, V, T, GPT_INFERENCE);
     for (int i = 0; i < T; i++) ids[i] = (i * 101 + 7) % V;
     Tensor prompt = tensor_2d(ids, I32, 1, 5);
-    pipeline_forward(&kept.model->pipeline, &kept.model->stream, (Batch){prompt, prompt});
+    pipeline_forward(&kept.model->pipeline, &kept.model->stream, (Batch){prompt, prompt, tensor_none()});
     for (int64_t past = 5; past < T; past++) {
         Tensor one = tensor_2d(ids + past, I32, 1, 1), all = tensor_2d(ids, I32, 1, past + 1);
-        pipeline_token_logits(&kept.model->pipeline, &kept.model->stream, (Batch){one, one}, past, logits);
-        gpt_forward(&whole.model->gpt, &whole.model->stream, (Batch){all, all});
-        gpt_logits(&whole.model->gpt, &whole.model->stream, (Batch){all, all}, past, expected);
+        pipeline_token_logits(&kept.model->pipeline, &kept.model->stream, (Batch){one, one, tensor_none()}, past, logits);
+        gpt_forward(&whole.model->gpt, &whole.model->stream, (Batch){all, all, tensor_none()});
+        gpt_logits(&whole.model->gpt, &whole.model->stream, (Batch){all, all, tensor_none()}, past, expected);
         double most = 0;
         for (int v = 0; v < V; v++) most = fmax(most, fabs((double)expected[v]));
         for (int v = 0; v < V; v++) assert_true(fabs((double)logits[v] - (double)expected[v]) <= 1e-5 * most);

@@ -1,0 +1,224 @@
+/* matrices.c - see matrices.h. */
+#include "model/matrices.h"
+
+#include <stdlib.h>
+
+#include "layers/layers.h"
+
+static int at_least_1(int n) { return n > 1 ? n : 1; }
+
+/* --- who has which ------------------------------------------------------------------------------------------------ */
+
+/* FLOPs of a Newton-Schulz round, but for what all have alike. */
+static double cost_of(const Param *p) {
+    double R = (double)p->dim[0], M = (double)p->dim[1] / layout_parts(p), k = R < M ? R : M, l = R < M ? M : R;
+    return layout_parts(p) * (4.0 * k * k * l + 2.0 * k * k * k);
+}
+
+/* For qsort, which has no context. */
+typedef struct { int param; double cost; } Priced;
+static int dearest_first(const void *a, const void *b) {
+    const Priced *x = (const Priced *)a, *y = (const Priced *)b;
+    return x->cost != y->cost ? (x->cost < y->cost ? 1 : -1) : x->param - y->param;
+}
+
+static void give_away(Matrices *m, const Priced *priced, int ranks) {
+    double *load = (double *)calloc((size_t)ranks, sizeof *load);
+    int    *turns = (int *)calloc((size_t)ranks, sizeof *turns);
+    if (!load || !turns) fail(EXIT_MEMORY, "no memory for a table of %d ranks", ranks);
+    for (int i = 0; i < m->count; i++) {
+        int owner = 0;
+        for (int r = 1; r < ranks; r++)
+            if (load[r] < load[owner]) owner = r;
+        load[owner] += priced[i].cost;
+        m->matrix[i] = (WholeMatrix){priced[i].param, owner, turns[owner]++};
+        if (turns[owner] > m->turns) m->turns = turns[owner];
+    }
+    free(load);
+    free(turns);
+}
+
+/* A part of a matrix begins at a multiple of LAYOUT_ALIGN elements, for NCCL. */
+static int64_t room_of(int64_t elems) { return (elems + LAYOUT_ALIGN - 1) / LAYOUT_ALIGN * LAYOUT_ALIGN; }
+static int     is_cut(const Matrices *m, const Param *p) { return m->tensor > 1 && p->cut != CUT_NONE; }
+/* The parts, one after another, are the matrix. */
+static int     parts_are_whole(const Matrices *m, const Param *p) {
+    return !is_cut(m, p) || (p->cut == CUT_ROWS && p->local_elems == room_of(p->local_elems));
+}
+
+static void measure(Matrices *m, const Param *p) {
+    if (room_of(p->local_elems) > m->part_elems) m->part_elems = room_of(p->local_elems);
+    if (!parts_are_whole(m, p) && p->elems > m->whole_elems) m->whole_elems = p->elems;
+}
+
+Matrices matrices_create(const Shards *z) {
+    int      replicas = at_least_1(z->spec.replicas), ranks;
+    Matrices m = {.shards = z, .comm = z->spec.matrices, .tensor = z->layout.tensor_ranks};
+    Priced  *priced = (Priced *)malloc(sizeof *priced * (size_t)z->layout.params);
+    m.pieces = z->stage ? z->layout.ranks : 1;
+    m.copies = z->stage ? replicas : replicas * z->layout.ranks;
+    m.rank = (z->spec.replica * z->layout.ranks + z->spec.rank) * m.tensor + z->layout.tensor_rank;
+    ranks = m.copies * m.pieces * m.tensor;
+    CHECK(!m.comm || (ranks == comm_size(m.comm) && m.rank == comm_rank(m.comm)), "rank %d of %d shares matrices among %d", m.rank,
+          ranks, m.comm ? comm_size(m.comm) : 1);
+    for (int i = 0; priced && i < z->layout.params; i++) {
+        const Param *p = &z->layout.param[i];
+        if (p->group != GROUP_MATRIX || z->layout.bucket[p->bucket].hold != BUCKET_OWN) continue;
+        priced[m.count++] = (Priced){i, cost_of(p)};
+        measure(&m, p);
+    }
+    m.matrix = (WholeMatrix *)malloc(sizeof *m.matrix * (size_t)(m.count + 1));
+    /* Of a turn this rank's own goes to all others, and each other's has a message for it. */
+    m.message = (CommMessage *)malloc(sizeof *m.message * (size_t)(2 * ranks * MATRIX_FIELDS));
+    if (!priced || !m.matrix || !m.message) fail(EXIT_MEMORY, "no memory for a table of matrices among %d ranks", ranks);
+    qsort(priced, (size_t)m.count, sizeof *priced, dearest_first);
+    give_away(&m, priced, ranks);
+    free(priced);
+    return m;
+}
+
+void matrices_destroy(Matrices *m) {
+    free(m->matrix);
+    free(m->message);
+    m->matrix = NULL, m->message = NULL;
+}
+
+/* --- a turn ------------------------------------------------------------------------------------------------------- */
+
+/* What piece `piece` has of this rank's part of a matrix; returns whether it has any. */
+static int span_of(const Matrices *m, int param, int piece, Span *out) {
+    const Param  *p = &m->shards->layout.param[param];
+    const Bucket *b = &m->shards->layout.bucket[p->bucket];
+    int64_t       size = m->shards->stage ? b->piece_elems : b->elems, begin = b->memory + piece * size;
+    int64_t       from = p->memory > begin ? p->memory : begin, end = p->memory + p->local_elems;
+    if (end > begin + size) end = begin + size;
+    *out = (Span){from, b->shard + (from - begin), from - p->memory, end - from, param, p->group};
+    return from < end;
+}
+
+/* The parts of a turn's matrix come one after another, for each field; behind them is room to join them. */
+typedef struct { Tensor parts[MATRIX_FIELDS], whole[MATRIX_FIELDS]; } Desk;
+
+static Tensor place_of(const Matrices *m, const Desk *d, int field, int part, Span span) {
+    const Param *p = &m->shards->layout.param[span.param];
+    return tensor_slice(d->parts[field], part * room_of(p->local_elems) + span.first, span.elems);
+}
+
+typedef enum { TO_OWNER, FROM_OWNER } Way;
+
+/* Of one matrix, between its owner and one holder of a piece of a part. */
+static void add_message(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x, int holder, int part,
+                        Span span) {
+    int is_mine = x->owner == m->rank;
+    if (!is_mine && holder != m->rank) return;
+    for (int f = 0; f < w.fields; f++) {
+        Tensor here = is_mine ? place_of(m, d, f, part, span) : w.of(w.ctx, f, span);
+        if (holder == x->owner) {
+            Tensor own = w.of(w.ctx, f, span);
+            if (way == TO_OWNER) cast_forward(s, here, own);
+            else cast_forward(s, own, here);
+        } else {
+            ExchangeSide side = is_mine == (way == FROM_OWNER) ? EXCHANGE_SEND : EXCHANGE_RECEIVE;
+            m->message[m->messages++] = (CommMessage){side, is_mine ? holder : x->owner, here};
+        }
+    }
+}
+
+/* To the owner come the pieces of its own copy; a row that no tensor rank cuts comes from its own tensor place alone. */
+static void list_matrix(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, const WholeMatrix *x) {
+    int  cut = is_cut(m, &m->shards->layout.param[x->param]), own_copy = x->owner / (m->pieces * m->tensor);
+    Span span;
+    for (int copy = 0; copy < m->copies; copy++) {
+        if (way == TO_OWNER && copy != own_copy) continue;
+        for (int piece = 0; piece < m->pieces; piece++) {
+            if (!span_of(m, x->param, piece, &span)) continue;
+            for (int i = 0; i < m->tensor; i++)
+                if (way == FROM_OWNER || cut || i == x->owner % m->tensor)
+                    add_message(m, s, d, w, way, x, (copy * m->pieces + piece) * m->tensor + i, cut ? i : 0, span);
+        }
+    }
+}
+
+/* Starts the exchange of a turn; returns its number. */
+static int64_t travel(Matrices *m, Stream *s, const Desk *d, MatrixWork w, Way way, int turn) {
+    int64_t number = comm_next(m->comm);
+    m->messages = 0;
+    for (int i = 0; i < m->count; i++)
+        if (m->matrix[i].turn == turn) list_matrix(m, s, d, w, way, &m->matrix[i]);
+    comm_exchange_start(m->comm, m->message, m->messages);
+    return number;
+}
+
+/* Between parts and the whole: rows follow each other; of columns, each of q, k and v is cut by itself. */
+static void join(const Matrices *m, Stream *s, const Param *p, Tensor whole, Tensor parts, Way way) {
+    int64_t of = layout_parts(p), width = p->local[1] / of;
+    for (int i = 0; i < m->tensor; i++) {
+        Tensor part = tensor_slice(parts, i * room_of(p->local_elems), p->local_elems);
+        if (p->cut == CUT_ROWS) {
+            Tensor rows = tensor_slice(tensor_1d(whole.data, F32, p->elems), i * p->local_elems, p->local_elems);
+            cast_forward(s, way == TO_OWNER ? rows : part, way == TO_OWNER ? part : rows);
+            continue;
+        }
+        part = tensor_of(part.data, F32, 2, p->local[0], p->local[1], 1, 1);
+        for (int64_t k = 0; k < of; k++) {
+            if (way == TO_OWNER) columns_copy(s, whole, (k * m->tensor + i) * width, part, k * width, width);
+            else columns_copy(s, part, k * width, whole, (k * m->tensor + i) * width, width);
+        }
+    }
+}
+
+static void compute(const Matrices *m, Stream *s, const Desk *d, MatrixWork w, int turn) {
+    for (int i = 0; i < m->count; i++) {
+        const Param *p = &m->shards->layout.param[m->matrix[i].param];
+        Tensor       whole[MATRIX_FIELDS];
+        if (m->matrix[i].turn != turn || m->matrix[i].owner != m->rank) continue;
+        for (int f = 0; f < w.fields; f++) {
+            Tensor room = parts_are_whole(m, p) ? d->parts[f] : d->whole[f];
+            whole[f] = tensor_of(room.data, F32, 2, p->dim[0], p->dim[1], 1, 1);
+            if (!parts_are_whole(m, p)) join(m, s, p, whole[f], d->parts[f], TO_OWNER);
+        }
+        w.work(w.ctx, s, m->matrix[i].param, whole);
+        for (int f = 0; f < w.fields && !parts_are_whole(m, p); f++) join(m, s, p, whole[f], d->parts[f], FROM_OWNER);
+    }
+}
+
+/* A rank alone has whole matrices in their places. */
+static void each_in_place(Matrices *m, Stream *s, MatrixWork w) {
+    for (int i = 0; i < m->count; i++) {
+        const Param *p = &m->shards->layout.param[m->matrix[i].param];
+        Tensor       whole[MATRIX_FIELDS];
+        Span         span;
+        CHECK(span_of(m, m->matrix[i].param, 0, &span) && span.elems == p->elems, "%s is not whole", p->name);
+        for (int f = 0; f < w.fields; f++)
+            whole[f] = tensor_of(w.of(w.ctx, f, span).data, F32, 2, p->dim[0], p->dim[1], 1, 1);
+        w.work(w.ctx, s, m->matrix[i].param, whole);
+    }
+}
+
+void matrices_each(Matrices *m, Stream *s, MatrixWork w) {
+    if (!m->comm || comm_size(m->comm) == 1) {
+        each_in_place(m, s, w);
+        return;
+    }
+    Desk    desk[2];
+    int64_t came[2] = {-1, -1}, left[2] = {-1, -1};
+    size_t  mark = arena_mark(&s->scratch);
+    for (int k = 0; k < 2; k++)
+        for (int f = 0; f < w.fields; f++) {
+            desk[k].parts[f] = arena_tensor(&s->scratch, F32, 1, m->part_elems * m->tensor, 1, 1);
+            desk[k].whole[f] = m->whole_elems ? arena_tensor(&s->scratch, F32, 1, m->whole_elems, 1, 1) : desk[k].parts[f];
+        }
+    for (int turn = -1; turn < m->turns; turn++) {
+        int now = turn & 1, next = !now;
+        if (turn + 1 < m->turns) {
+            if (left[next] >= 0) comm_wait(m->comm, left[next]); /* its desk is free */
+            came[next] = travel(m, s, &desk[next], w, TO_OWNER, turn + 1);
+        }
+        if (turn < 0) continue;
+        comm_wait(m->comm, came[now]);
+        compute(m, s, &desk[now], w, turn);
+        left[now] = travel(m, s, &desk[now], w, FROM_OWNER, turn);
+    }
+    comm_finish(m->comm);
+    arena_release(&s->scratch, mark);
+}
