@@ -30,14 +30,16 @@ bench_train() {
     done
 }
 
-# Llama of GPT-2 124M's size beside it. On a busy machine: OMP_NUM_THREADS=1, whose clock is the processor's.
+# Llama and Qwen3 of GPT-2 124M's size beside it. On a busy machine: OMP_NUM_THREADS=1, whose clock is the processor's.
 bench_kinds() {
-    local dtype line
+    local dtype kind line
     for dtype in fp32 bf16; do
-        line=$("$B/test/bench/bench_kinds" "$dtype" llama) || exit 1
-        echo "$line"
-        # shellcheck disable=SC2086
-        json_result bench_kinds.jsonl command="scripts/bench.sh kinds" $line
+        for kind in llama qwen3; do
+            line=$("$B/test/bench/bench_kinds" "$dtype" $kind) || exit 1
+            echo "$line"
+            # shellcheck disable=SC2086
+            json_result bench_kinds.jsonl command="scripts/bench.sh kinds" $line
+        done
     done
 }
 

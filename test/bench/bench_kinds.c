@@ -1,6 +1,6 @@
 /* bench_kinds.c - training steps of a kind of model beside GPT-2's, both 124M, in turns in one process: a busy machine slows both.
  *
- *   bench_kinds fp32|bf16|fp16 [llama [T B PAIRS n_layer]]      default: T 256, 4 sequences, 5 pairs, 12 layers
+ *   bench_kinds fp32|bf16|fp16 [llama|qwen3 [T B PAIRS n_layer]]      default: T 256, 4 sequences, 5 pairs, 12 layers
  *
  * A share is FLOPs of the model over time: `beside_gpt2` is the kind's share over GPT-2's, the median of the pairs. With one thread the clock is
  * the processor's, which stops while others have the cores; with more it is the wall's. One line of key=value pairs.
@@ -17,8 +17,9 @@ typedef struct { Model *model; Batch batch; Arena tokens; ModelShape shape; int6
 static ModelShape shape_of(const char *kind, int64_t layers, int64_t positions) {
     ModelShape shape = GPT2_SHAPE(layers, 12, 768, positions, 50304);
     if (strcmp(kind, "gpt2") == 0) return shape;
-    CHECK(strcmp(kind, "llama") == 0, "the kinds are gpt2 and llama, not %s", kind);
-    shape.arch = ARCH_LLAMA, shape.tie_embeddings = 1, shape.n_inner = 2048, shape.norm_eps = 1e-5, shape.rope_theta = 1e4;
+    int is_qwen3 = strcmp(kind, "qwen3") == 0;
+    CHECK(is_qwen3 || strcmp(kind, "llama") == 0, "the kinds are gpt2, llama and qwen3, not %s", kind);
+    shape.arch = is_qwen3 ? ARCH_QWEN3 : ARCH_LLAMA, shape.tie_embeddings = 1, shape.n_inner = 2048, shape.norm_eps = 1e-5, shape.rope_theta = 1e4;
     return shape;
 }
 
