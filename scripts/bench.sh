@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Speed of whole training steps, time to the first step, peak memory against the plan. Prints, and appends to test/results/.
-#   scripts/bench.sh [train|start|memory|deterministic|checkpoint]      one part only
+#   scripts/bench.sh [train|kinds|start|memory|deterministic|checkpoint]      one part only
 set -u
 . "$(dirname "$0")/env.sh"
 case $B in build/cuda*) exec scripts/bench_gpu.sh "$@" ;; esac
-wanted=${1:-train start memory deterministic checkpoint}
+wanted=${1:-train kinds start memory deterministic checkpoint}
 program=$PWD/$B/train_gpt
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 
@@ -27,6 +27,19 @@ bench_train() {
         json_result bench_train.jsonl what="GPT-2 124M, T=256, 4 sequences" command="make bench" $line matmul="$rate" matmul_is="$is"
         json_result bench_values.jsonl what="the gradient norm of GPT-2 124M, an exact sum, $dtype" command="make bench" \
             value="$(echo "$line" | sed -E 's/.*norm_of_step=([0-9.]+).*/\1/' | awk '{ printf "%.1f", 100 * $1 }') % of a step" note="the same bits in every run may cost 2 %"
+    done
+}
+
+# Llama and Qwen3 of GPT-2 124M's size beside it. On a busy machine: OMP_NUM_THREADS=1, whose clock is the processor's.
+bench_kinds() {
+    local dtype kind line
+    for dtype in fp32 bf16; do
+        for kind in llama qwen3; do
+            line=$("$B/test/bench/bench_kinds" "$dtype" $kind) || exit 1
+            echo "$line"
+            # shellcheck disable=SC2086
+            json_result bench_kinds.jsonl command="scripts/bench.sh kinds" $line
+        done
     done
 }
 

@@ -25,7 +25,7 @@ typedef struct {
     Tensor  starts, tokens, targets, chunk_targets, x, y, dx, dy, update, mean, rstd, lse, qkv, dqkv, fc, gelu, dfc, logits, loss, sum;
     Tensor  wte, wpe, norm_w, norm_b, qkv_w, qkv_b, proj_w, proj_b, fc_w, fc_b, out_w;
     Tensor  dwte, dwpe, dnorm_w, dnorm_b, dqkv_w, dqkv_b, dproj_w, dproj_b, dfc_w, dfc_b, dout_w;
-    Tensor  master, m, v, grad, working, from, to;
+    Tensor  master, m, v, grad, working, from, to, frequencies;
 } Bench;
 
 static void carve(Bench *b, Arena *a) {
@@ -41,7 +41,8 @@ static void carve(Bench *b, Arena *a) {
         {&b->out_w, act, 4 * C, C}, {&b->dwte, F32, b->padded, C}, {&b->dwpe, F32, b->T, C}, {&b->dnorm_w, F32, C, 0}, {&b->dnorm_b, F32, C, 0},
         {&b->dqkv_w, F32, C, 3 * C}, {&b->dqkv_b, F32, 3 * C, 0}, {&b->dproj_w, F32, C, C}, {&b->dproj_b, F32, C, 0}, {&b->dfc_w, F32, C, 4 * C},
         {&b->dfc_b, F32, 4 * C, 0}, {&b->dout_w, F32, 4 * C, C}, {&b->master, F32, b->params, 0}, {&b->m, F32, b->params, 0}, {&b->v, F32, b->params, 0},
-        {&b->grad, F32, b->params, 0}, {&b->working, act, b->params, 0}, {&b->from, F32, b->params, 0}, {&b->to, F32, b->params, 0}};
+        {&b->grad, F32, b->params, 0}, {&b->working, act, b->params, 0}, {&b->from, F32, b->params, 0}, {&b->to, F32, b->params, 0},
+        {&b->frequencies, F32, C / b->H / 2, 0}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         *table[i].t = table[i].columns ? arena_tensor(a, table[i].type, 2, table[i].rows, table[i].columns, 1)
                                        : arena_tensor(a, table[i].type, 1, table[i].rows, 1, 1);
@@ -91,6 +92,14 @@ static void fill_starts(Bench *b) {
     free(starts);
 }
 
+static void fill_frequencies(Bench *b) {
+    float table[256];
+    CHECK(b->C / b->H <= 512, "heads of at most 512 channels");
+    rope_frequencies(table, b->C / b->H, 1e4, (RopeScaling){0});
+    device_from_host(&b->stream, b->frequencies, table);
+    device_sync(&b->stream);
+}
+
 static HeadShape heads(const Bench *b) { return (HeadShape){b->H, b->H, b->C / b->H}; }
 
 static void fill_all(Bench *b) {
@@ -100,7 +109,7 @@ static void fill_all(Bench *b) {
     for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) fill(b, acts[i], 1.0f, 0.0f);
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++) fill(b, weights[i], 0.02f, 0.0f);
     fill(b, b->norm_w, 0.02f, 1.0f), fill(b, b->mean, 0.01f, 0.0f), fill(b, b->rstd, 0.02f, 1.0f);
-    fill_tokens(b, b->tokens), fill_tokens(b, b->targets), fill_tokens(b, b->chunk_targets), fill_starts(b);
+    fill_tokens(b, b->tokens), fill_tokens(b, b->targets), fill_tokens(b, b->chunk_targets), fill_starts(b), fill_frequencies(b);
     attention_forward(&b->stream, b->y, b->lse, b->qkv, tensor_none(), heads(b)); /* its backward needs the true denominators */
 }
 
@@ -134,6 +143,8 @@ OP(gelu_f, gelu_forward(s, b->gelu, b->fc))
 OP(gelu_b, gelu_backward(s, b->dfc, b->gelu, b->fc))
 OP(swiglu_f, swiglu_forward(s, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
 OP(swiglu_b, swiglu_backward(s, b->dfc, tensor_2d(b->gelu.data, b->act, b->N, 2 * b->C), b->fc))
+OP(rope_f, rope_forward(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE))
+OP(rope_b, rope_backward(s, b->dqkv, b->frequencies, heads(b), b->T, 0, WHOLE_SEQUENCE))
 OP(attention_f, attention_forward(s, b->y, b->lse, b->qkv, tensor_none(), heads(b)))
 OP(attention_b, attention_backward(s, b->dqkv, b->dy, b->y, b->lse, b->qkv, tensor_none(), heads(b)))
 OP(documents_f, attention_forward(s, b->y, b->lse, b->qkv, b->starts, heads(b)))
@@ -192,6 +203,8 @@ static void measure(Bench *b, int64_t gemm_n) {
         {"head_norm_backward", head_norm_b, 3 * N * C * a + 4 * N * (double)b->H, 0},
         {"linear_forward:qkv", qkv_f, a * (4 * N * C + 3 * C * C), 6 * N * C * C},
         {"linear_backward:qkv", qkv_b, a * (5 * N * C + 3 * C * C) + 24 * C * C, 12 * N * C * C},
+        {"rope_forward", rope_f, 4 * N * C * a, 0},
+        {"rope_backward", rope_b, 4 * N * C * a, 0},
         {"attention_forward", attention_f, 4 * N * C * a + 4 * N * (double)b->H, 2 * N * T * C},
         {"attention_backward", attention_b, 8 * N * C * a + 4 * N * (double)b->H, 5 * N * T * C},
         {"attention_forward:documents", documents_f, 4 * N * C * a + 4 * N * (double)b->H, 2 * N * T * C},

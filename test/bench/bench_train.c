@@ -13,51 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
-#include "core/rng.h"
-#include "model/model.h"
+#include "test/bench/training_step.h"
 
 enum { WARM_UP = 2, GPU_WARM_UP = 5 /* plain, recorded, replayed, and clocks to rise */, STEPS = 10 };
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n) {
-    qsort(x, (size_t)n, sizeof *x, by_value);
-    return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
-}
-
-static void random_tokens(Stream *s, Tensor t, int64_t vocab, uint64_t seed) {
-    int32_t *tokens = (int32_t *)malloc(tensor_bytes(t));
-    CHECK(tokens, "no memory for tokens");
-    for (int64_t i = 0; i < tensor_elems(t); i++) tokens[i] = (int32_t)(rng_uniform(seed, RNG_TEST, (uint64_t)i) * (double)vocab);
-    device_from_host(s, t, tokens);
-    device_sync(s);
-    free(tokens);
-}
-
-/* An exact sum, as all of a step's. Its time bounds from above the cost of the same bits in every run. */
-static double grad_norm(Model *m) {
-    optimizer_numbers(&m->optimizer, &m->stream, 0);
-    StepValues values = step_sums_fetch(&m->sums, &m->stream);
-    return sqrt(exact_value(&values.sum[SUM_GRAD_SQUARES]));
-}
-
-static double step_ms(Model *m, Batch batch, int64_t step) {
-    double start = clock_ms();
-    step_sums_zero(&m->sums, &m->stream);
-    shards_begin(m->shards, &m->stream);
-    gpt_forward(&m->gpt, &m->stream, batch);
-    gpt_backward(&m->gpt, &m->stream, batch, 1.0f / (float)tensor_elems(batch.inputs), MICRO_LAST);
-    shards_finish(m->shards, &m->stream);
-    double norm = grad_norm(m);
-    AdamW  h = {6e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, step};
-    optimizer_update(&m->optimizer, &m->stream, h, (float)(norm > 1.0 ? 1.0 / norm : 1.0));
-    device_sync(&m->stream);
-    return clock_ms() - start;
-}
 
 static DType dtype_of(const char *name) { return strcmp(name, "bf16") == 0 ? BF16 : strcmp(name, "fp16") == 0 ? F16 : F32; }
 

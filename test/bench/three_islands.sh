@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo trained by three islands, one of which joins late and one of which is killed, by the commands of docs/islands.md, "Three islands": each
+# configs/demo-gpt2.json trained by three islands, one of which joins late and one of which is killed, by the commands of docs/islands.md, "Three islands": each
 # sample counts once, and the held-out loss is within 3 % of one job's after as many tokens. Needs the text of `make demo`.
 #   test/bench/three_islands.sh [STEPS]     with STEPS it is short, and no result is kept
 . "$(dirname "$0")/../../scripts/env.sh"
