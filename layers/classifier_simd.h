@@ -13,7 +13,7 @@ SIMD_INLINE f32x16 SIMD(tanh16)(f32x16 u) {
     p = p * square + 0.133332267f;
     p = p * square - 0.333333313f;
     f32x16       e = f32x16_exp(-2.0f * size), far = (1.0f - e) / (1.0f + e), near = low + low * (square * p);
-    SIMD(i32x16) is_low = (SIMD(i32x16))(size - 0.5f) >> 31;
+    SIMD(i32x16) is_low = size < 0.5f; /* all bits set, or none */
     return (f32x16)((((SIMD(i32x16))near & is_low) | ((SIMD(i32x16))far & ~is_low)) | sign);
 }
 /* 1 - tanh(u)^2 = 4 e / (1 + e)^2, e = exp(-2 |u|) */
