@@ -119,7 +119,11 @@ cublasStatus_t refuse(const Problem &p, const char *fault) {
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-bool fits_wide(const Layout &l, uintptr_t align) { return align % 16 == 0 && l.ld * bytes_of(l.type) % 16 == 0; }
+/* NVIDIA's conditions for the quickest kernels, "Tensor Core Usage" of cuBLAS's documentation: pointers, leading dimensions
+ * and the extents along them are multiples of 16 bytes. */
+bool fits_wide(const Layout &l, uintptr_t align) {
+    return align % 16 == 0 && l.ld * bytes_of(l.type) % 16 == 0 && l.rows * bytes_of(l.type) % 16 == 0;
+}
 
 /* Of the algorithm on this problem; SIZE_MAX if it is not one of the three, or lost a part on the way. */
 size_t workspace_of(const Algorithm &a, const Problem &p) {
