@@ -109,33 +109,51 @@ static void check_barrier(const Barrier &b, int id, int threads, int wanted, con
         fail_at(file, line, "divergent barrier: %s while %d threads wait at %s:%d", name, b.arrived, b.file, b.line);
 }
 
-int block_barrier(int id, int threads, const char *name, int value, Reduction reduction, const char *file, int line) {
-    if (!current) fail_at(file, line, "%s outside of a kernel", name);
-    Barrier &b = engine.barriers[id];
-    int      wanted = threads ? threads : engine.threads;
-    check_barrier(b, id, threads, wanted, name, file, line);
+/* One thread more has come; whether it is the last one. */
+static bool arrive(Barrier &b, int wanted, int value, Reduction reduction, const char *file, int line) {
     if (!b.arrived) {
         b.value = reduction == REDUCE_AND;
         b.warps = 0;
     }
     b.wanted = wanted, b.file = file, b.line = line;
-    b.arrived++;
-    b.warps |= 1u << current->warp;
     if (reduction == REDUCE_AND) b.value &= value;
     else if (reduction == REDUCE_OR) b.value |= value;
     else b.value += value;
-    if (b.arrived < wanted) {
-        b.waiting.push_back(current);
-        fiber_wait(BARRIER, name, file, line);
-        return current->result;
-    }
+    return ++b.arrived == wanted;
+}
+/* Those who wait know of all that came; those who came and went on know nothing. */
+static void complete(Barrier &b) {
     race_barrier(b.warps);
+    for (int w = 0; w < engine.warp_count; w++)
+        if (b.warps >> w & 1) race_acquire(&b.arrivals, w);
     b.arrived = 0;
     for (Fiber *f : b.waiting) {
         f->result = b.value;
         fiber_ready(f);
     }
     b.waiting.clear();
+}
+
+void block_arrive(int id, int threads, const char *name, const char *file, int line) {
+    Barrier &b = engine.barriers[id];
+    check_barrier(b, id, threads, threads, name, file, line);
+    race_release(&b.arrivals, current->warp);
+    if (arrive(b, threads, 0, REDUCE_NONE, file, line)) complete(b);
+}
+
+int block_barrier(int id, int threads, const char *name, int value, Reduction reduction, const char *file, int line) {
+    if (!current) fail_at(file, line, "%s outside of a kernel", name);
+    Barrier &b = engine.barriers[id];
+    int      wanted = threads ? threads : engine.threads;
+    check_barrier(b, id, threads, wanted, name, file, line);
+    bool last = arrive(b, wanted, value, reduction, file, line);
+    b.warps |= 1u << current->warp;
+    if (!last) {
+        b.waiting.push_back(current);
+        fiber_wait(BARRIER, name, file, line);
+        return current->result;
+    }
+    complete(b);
     return b.value;
 }
 

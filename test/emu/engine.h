@@ -4,8 +4,9 @@
  *   collectives.cpp  operations of several threads: warp operations, barriers, votes
  *   launch.cpp       a launch, its blocks, and shared memory
  *   race.cpp         who touched which memory when; only it knows the shadow
- *   tensor.cpp       ldmatrix, mma, cp.async          hopper.cpp   mbarrier, TMA, wgmma
- *   memory.cpp, queue.cpp   the CUDA runtime: allocations and copies; streams, events, graphs, the device
+ *   tensor.cpp       ldmatrix, stmatrix, mma, cp.async      hopper.cpp   mbarrier, TMA loads, setmaxnreg
+ *   wgmma.cpp        products of warpgroups                 bulk.cpp     TMA stores, the two proxies
+ *   memory.cpp, streams.cpp, runtime.cpp   the CUDA runtime: allocations and copies; streams, events, graphs; the device
  */
 #pragma once
 #include <deque>
@@ -48,11 +49,35 @@ struct CopyAsync {
     int         line;
 };
 struct WgmmaOp {
-    float   *d;
-    int      n, accumulate;
-    MmaType  type;
-    uint64_t a, b;
-    bool     a_transposed, b_transposed;
+    float                *d;
+    int                   n, accumulate;
+    MmaType               a_type, b_type;
+    uint64_t              a, b;
+    bool                  a_transposed, b_transposed;
+    const uint32_t       *a_registers; /* NULL: a is in shared memory, too */
+    uint32_t              a_issued[4];
+    std::vector<uint16_t> issued; /* the operands in shared memory as they were then; with the warpgroup's first thread */
+    const char           *file;
+    int                   line;
+};
+/* Of products in flight: what the registers will hold. */
+struct Accumulator {
+    float             *d;
+    int                n, in_flight;
+    std::vector<float> value;
+    const char        *file;
+    int                line;
+};
+struct BulkStore {
+    EmuTensorMap      map;
+    const void       *shared;
+    int               column, row;
+    bool              add, was_read, was_written;
+    int               thread;
+    uint64_t          stamp;
+    std::vector<char> tile; /* as it was when the store was issued */
+    const char       *file;
+    int               line;
 };
 /* Groups in flight, oldest first; the last one is still open. */
 template <class T> using Groups = std::deque<std::vector<T>>;
@@ -74,6 +99,10 @@ struct Fiber {
 
     Groups<CopyAsync> copies;
     Groups<WgmmaOp>   wgmma;
+    Groups<BulkStore> stores;
+
+    std::vector<Accumulator> accumulators;
+    bool                     wgmma_fenced;
 };
 
 /* Lanes that gather for one warp operation. */
@@ -96,6 +125,7 @@ struct Barrier {
     const char          *file;
     int                  line;
     std::vector<Fiber *> waiting;
+    char                 arrivals; /* its address stands for those who came and went on, to the race checker */
 };
 
 struct StaticObject {
@@ -134,12 +164,15 @@ struct Engine {
     unsigned           block;
 
     char        *arena = nullptr;
+    char        *async = nullptr; /* as the asynchronous proxy sees it: bulk.cpp */
+    bool         async_used;
     size_t       arena_used;
     StaticObject statics[64];
     int          static_count;
 
     std::vector<TmaLoad> tma;
     std::vector<Fiber *> warpgroup_waiting[MAX_WARPS / 4];
+    int                  registers[MAX_WARPS / 4], registers_wanted[MAX_WARPS / 4], registers_free; /* per thread, by warpgroup */
 
     std::mt19937 random;
 
@@ -171,6 +204,16 @@ void  fiber_wait(Kind kind, const char *name, const char *file, int line); /* un
 void  print_context();                                                  /* kernel, launch, block and thread, to stderr */
 bool  tma_run_one();                                                    /* false: nothing is on its way */
 void  launch_run(Launch launch);
+void  registers_reset();
+
+/* 16-byte units of a row are exchanged by the row's number: bits 4.. of the offset take bits 7.. in. */
+uint32_t swizzled(uint32_t offset, uint32_t bytes);
+void     tma_check(const void *shared, const EmuTensorMap &map, const char *file, int line);
+char    *async_view(size_t at); /* shared memory as the asynchronous proxy sees it */
+void     async_may_read(const char *p, size_t n, const char *what, const char *file, int line);
+bool     bulk_unread(const Fiber &f); /* TMA stores that may still read shared memory */
+void     bulk_finish_block();
+bool     wgmma_holds(const Fiber &f, const void *p, size_t n); /* accumulators of products in flight */
 
 /* Element i (0 low, 1 high) of a register of two 16-bit operands. */
 inline float operand_to_f32(uint32_t pair, int i, MmaType type) {
@@ -211,6 +254,12 @@ void     race_pending(void *shared, size_t n, const char *file, int line); /* th
 uint64_t race_stamp();                         /* this thread, now; for the hardware's later accesses in its name */
 void     race_async_read(const void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
 void     race_async_write(void *p, size_t n, int thread, uint64_t stamp, const char *file, int line);
+void     race_bulk_write(void *p, size_t n, bool add, int thread, uint64_t stamp, const char *file, int line); /* by TMA */
+void     race_proxy_fence(); /* by the current thread */
+enum { NO_THREAD = -1 };
+/* The asynchronous proxy reads shared memory for this warp (and thread): what was written there must be ordered before, and
+ * what threads wrote behind a proxy fence of the writer. */
+void     race_visible(const void *p, size_t n, int warp, int thread, const char *file, int line);
 void     race_initialised(const void *p, size_t n);
 void     race_forget(Allocation &a);
 bool     race_pause(bool pause);               /* collectives touch other threads' stacks; returns the last state */

@@ -96,7 +96,7 @@ static const bool faults_watched = watch_faults();
     for (int i = 0; i < engine.threads; i++) {
         const Fiber &f = engine.fibers[i];
         char         where[512] = "exited";
-        bool         in_warp = f.kind != BARRIER && f.kind != MBARRIER && f.kind != WARPGROUP;
+        bool         in_warp = f.kind != BARRIER && f.kind != MBARRIER && f.kind != WARPGROUP && f.kind != SETMAXNREG;
         if (f.state != DONE && in_warp) snprintf(where, sizeof where, "in %s(mask %08x) at %s:%d", f.name, f.mask, f.file, f.line);
         else if (f.state != DONE) snprintf(where, sizeof where, "in %s at %s:%d", f.name, f.file, f.line);
         places[where].push_back(i);
@@ -270,6 +270,8 @@ void fiber_wait(Kind kind, const char *name, const char *file, int line) {
 static void check_exit(const Fiber &f, const Warp &w) {
     bool copies_left = f.copies.size() > 1 || (f.copies.size() == 1 && !f.copies[0].empty());
     if (copies_left) fail("thread exits with cp.async copies that it never waited for");
+    if (bulk_unread(f)) fail("thread exits before its TMA stores have read their tiles: it never waited for them");
+    if (!f.accumulators.empty()) fail("thread exits with products of wgmma that it never waited for");
     for (int i = 0; i < w.gatherings; i++) {
         const Gathering &g = w.gathering[i];
         if (g.wanted >> f.lane & 1)
@@ -302,6 +304,9 @@ void fiber_reset(Fiber &f, int index, dim3 block) {
     f.state = READY, f.kind = NONE, f.file = nullptr, f.asan_stack = nullptr;
     f.copies.clear();
     f.wgmma.clear();
+    f.stores.clear();
+    f.accumulators.clear();
+    f.wgmma_fenced = false;
     /* Tops of stacks at different cache sets: all at the same offset of a large power of two would evict each other. */
     void **top = (void **)(f.stack + STACK_BYTES - 64 - index * 7 % 64 * 64) - FRAME_WORDS;
     memset(top, 0, FRAME_WORDS * sizeof *top);

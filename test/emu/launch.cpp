@@ -88,6 +88,8 @@ static void run_block(unsigned index) {
     engine.live = engine.threads;
     engine.ready_warps = 0;
     engine.tma.clear();
+    engine.async_used = false;
+    registers_reset();
     for (Barrier &b : engine.barriers) b.arrived = 0, b.waiting.clear();
     for (auto &waiting : engine.warpgroup_waiting) waiting.clear();
     for (int w = 0; w < engine.warp_count; w++) {
@@ -100,6 +102,7 @@ static void run_block(unsigned index) {
     }
     for (int i = 0; i < engine.threads; i++) fiber_reset(engine.fibers[i], i, l.block);
     fiber_start_all();
+    bulk_finish_block();
 }
 
 void launch_run(Launch launch) {
