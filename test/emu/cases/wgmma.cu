@@ -80,6 +80,11 @@ PRODUCT(e5m2, e4m3, 256, false, 0)
 PRODUCT(e4m3, e5m2, 64, true, 0)
 PRODUCT(e5m2, e5m2, 192, true, 0)
 
+/* Of the warpgroup's [64,64], a thread's part. */
+DEVICE void store_square(float *out, const float (&d)[32]) {
+    int row = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
+    for (int i = 0; i < 32; i++) out[(row + (i >> 1 & 1) * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + (i & 1)] = d[i];
+}
 /* Two products in flight: the first one's accumulators are used while the second runs. out[2][64,64], b[128,64]. */
 KERNEL __launch_bounds__(WARPGROUP, 1)
     two_products_kernel(float *__restrict__ out, const bf16 *__restrict__ a, const bf16 *__restrict__ b) {
@@ -99,13 +104,10 @@ KERNEL __launch_bounds__(WARPGROUP, 1)
         }
         wgmma_commit();
     }
-    int row = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     wgmma_wait<1>(first);
-    for (int p = 0; p < 2; p++) {
-        if (p && !BUG(75)) wgmma_wait<0>(second); /* 75: the second is used before its wait */
-        for (int i = 0; i < 32; i++)
-            out[p * ROWS * 64 + (row + (i >> 1 & 1) * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + (i & 1)] = p ? second[i] : first[i];
-    }
+    store_square(out, first);
+    if (!BUG(75)) wgmma_wait<0>(second); /* 75: the second is used before its wait */
+    store_square(out + ROWS * 64, second);
     if (BUG(75)) wgmma_wait<0>(second);
 #endif
 }
