@@ -148,9 +148,45 @@ typedef CUtensorMap TensorMap;
 #endif
 /* Issued by one thread; completes the bytes of `barrier`. The map is a __grid_constant__ kernel parameter. */
 DEVICE void tma_load_2d(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row PTX_HERE) {
-    EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, file, line);)
+    EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, 0, file, line);)
     PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4}], [%2];"
         ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row) : "memory");
+}
+
+/* --- clusters: blocks along x that run together, up to 8; LAUNCH_CLUSTER of core/kernel.cuh launches them ---------- */
+
+DEVICE unsigned cluster_rank() {
+    unsigned rank = 0;
+    EMULATED(rank = emu::cluster_rank();)
+    PTX("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+/* A barrier of all threads of the cluster, in two parts. Blocks that others reach into (below) start and end with one. */
+DEVICE void cluster_arrive(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+    EMULATED(emu::cluster_arrive(file, line);)
+    PTX("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+DEVICE void cluster_wait(EMULATED(const char *file = __builtin_FILE(), int line = __builtin_LINE())) {
+    EMULATED(emu::cluster_wait(file, line);)
+    PTX("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/* At the barrier that lies at the same place in block `rank`; those who wait for it use mbarrier_wait_cluster. */
+DEVICE void mbarrier_arrive_at(uint64_t *barrier, unsigned rank PTX_HERE) {
+    EMULATED(emu::mbarrier_arrive_at(barrier, rank, file, line);)
+    PTX("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}"
+        ::"r"(shared_address(barrier)), "r"(rank) : "memory");
+}
+DEVICE void mbarrier_wait_cluster(uint64_t *barrier, unsigned parity PTX_HERE) {
+    EMULATED(emu::mbarrier_wait(barrier, parity, file, line);)
+    PTX("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@!done bra AGAIN;\n}"
+        ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+/* Into the blocks whose bits are set in `blocks`, at the same place in each; completes the bytes of each one's barrier. */
+DEVICE void tma_load_2d_multicast(void *shared, const TensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks PTX_HERE) {
+    EMULATED(emu::tma_load_2d(shared, map, barrier, column, row, blocks, file, line);)
+    PTX("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3,%4}], [%2], %5;"
+        ::"r"(shared_address(shared)), "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"((uint16_t)blocks) : "memory");
 }
 
 /* --- TMA, the other way: a tile in shared memory to a matrix; what lies outside of the matrix is not written ------- */

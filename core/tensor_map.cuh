@@ -13,7 +13,9 @@
 /* bf16, half, float, or 8 bits, of which TMA does not ask the meaning. */
 #ifdef CUDA_EMU
 template <typename T> constexpr EmuElement element_type() {
-    return std::is_same<T, bf16>::value ? ELEMENT_BF16 : std::is_same<T, half>::value ? ELEMENT_F16 : sizeof(T) == 4 ? ELEMENT_F32 : ELEMENT_8_BIT;
+    return std::is_same<T, bf16>::value ? ELEMENT_BF16
+         : std::is_same<T, half>::value ? ELEMENT_F16
+         : sizeof(T) == 4               ? ELEMENT_F32 : ELEMENT_8_BIT;
 }
 #else
 template <typename T> constexpr CUtensorMapDataType element_type() {

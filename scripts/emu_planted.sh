@@ -83,7 +83,15 @@ table='
 95 hand_on     XXX XXX XXX setmaxnreg.inc of what nobody gave up
 96 hand_on     XXX XXX XXX setmaxnreg left out by one warp
 97 hand_on     XXX XXX XXX setmaxnreg.inc of more than 64 Ki in all
-98 hand_on     XXX XXX XXX bar.sync with another count'
+98 hand_on     XXX XXX XXX bar.sync with another count
+101 cluster    -X- -X- XXX no cluster barrier before the first multicast
+102 cluster    XXX XXX XXX mbarrier.arrive at its own block alone
+103 cluster    XXX XXX XXX expects the bytes of its own half alone
+104 cluster    --- --- XXX slot filled again while the other block reads it
+105 cluster    XXX XXX XXX no cluster barrier at the end
+106 cluster    XXX XXX XXX multicast to itself alone
+107 cluster    XXX XXX XXX cluster wait without arrive
+108 cluster    XXX XXX XXX cluster arrive without wait'
 variants=(-plain "" -race)
 
 one() { # NUMBER CASE EXPECTED... WORDS: runs one fault everywhere; exit 1 when it got away

@@ -13,20 +13,20 @@ namespace emu {
 /* --- the asynchronous proxy's view -------------------------------------------------------------------------------- */
 
 char *async_view(size_t at) {
-    if (!engine.async) engine.async = (char *)aligned_alloc(4096, ARENA_BYTES / 4096 * 4096 + 4096);
-    if (!engine.async_used) memset(engine.async, 0xff, ARENA_BYTES); /* as shared memory begins */
-    engine.async_used = true;
-    return engine.async + at;
+    if (!engine.here->async) engine.here->async = (char *)malloc(ARENA_BYTES);
+    if (!engine.here->async_used) memset(engine.here->async, 0xff, ARENA_BYTES); /* as shared memory begins */
+    engine.here->async_used = true;
+    return engine.here->async + at;
 }
 void fence_proxy_async() {
     char *view = async_view(0);
-    memcpy(view + DYNAMIC_AT, engine.arena + DYNAMIC_AT, engine.launch->shared_bytes);
-    for (int i = 0; i < engine.static_count; i++)
-        memcpy(view + engine.statics[i].at, engine.arena + engine.statics[i].at, engine.statics[i].bytes);
+    memcpy(view + DYNAMIC_AT, engine.here->arena + DYNAMIC_AT, engine.launch->shared_bytes);
+    for (int i = 0; i < engine.here->static_count; i++)
+        memcpy(view + engine.here->statics[i].at, engine.here->arena + engine.here->statics[i].at, engine.here->statics[i].bytes);
     race_proxy_fence();
 }
 void async_may_read(const char *p, size_t n, const char *what, const char *file, int line) {
-    if (memcmp(p, async_view((size_t)(p - engine.arena)), n))
+    if (memcmp(p, async_view((size_t)(p - engine.here->arena)), n))
         fail_at(file, line, "%s: shared memory was written, and no fence.proxy.async made it visible to the asynchronous proxy", what);
 }
 
@@ -41,7 +41,7 @@ template <class F> static void each_element(const BulkStore &s, F f) {
             int64_t column = s.column + (int64_t)x, row = s.row + (int64_t)y;
             bool    inside = column >= 0 && row >= 0 && column < (int64_t)m.columns && row < (int64_t)m.rows;
             char   *to = (char *)m.base + row * (int64_t)m.pitch_bytes + column * (int64_t)m.element_bytes;
-            f(engine.arena + swizzled(at + (y * m.box_columns + x) * m.element_bytes, m.swizzle_bytes), inside ? to : nullptr);
+            f(engine.here->arena + swizzled(at + (y * m.box_columns + x) * m.element_bytes, m.swizzle_bytes), inside ? to : nullptr);
         }
 }
 
@@ -124,6 +124,7 @@ bool bulk_unread(const Fiber &f) {
 }
 void bulk_finish_block() {
     for (int i = 0; i < engine.threads; i++) {
+        InBlock there(engine.fibers[i].rank);
         for (auto &group : engine.fibers[i].stores)
             for (BulkStore &s : group) write_matrix(s, s.stamp);
         engine.fibers[i].stores.clear();

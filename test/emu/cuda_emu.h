@@ -66,8 +66,8 @@ struct Body {
     virtual void operator()() = 0;
 };
 /* Runs the kernel, or records it where the stream is being captured. Takes the body over. */
-cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                   const void *kernel, Body *body, size_t body_bytes);
+cudaError_t submit(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes,
+                   cudaStream_t stream, const void *kernel, Body *body, size_t body_bytes);
 
 /* EMU_KERNELS=file: every kernel that is launched, once with each list of argument types, a line "name: signature" at
  * the file's end. */
@@ -75,8 +75,8 @@ void note_kernel(const char *name, const char *signature);
 
 /* The arguments are copied here, as on a GPU: later changes by the caller do not reach the kernel. */
 template <class... P, class... A>
-cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                   void (*kernel)(P...), A &&...args) {
+cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3 block, unsigned cluster, size_t shared_bytes,
+                   cudaStream_t stream, void (*kernel)(P...), A &&...args) {
     static_assert(sizeof...(P) == sizeof...(A), "a launch passes as many arguments as the kernel takes");
     note_kernel(name, __PRETTY_FUNCTION__);
     struct Call final : Body {
@@ -85,7 +85,7 @@ cudaError_t launch(const char *name, const char *file, int line, dim3 grid, dim3
         Call(void (*kernel)(P...), A &&...a) : kernel(kernel), args(static_cast<P>(a)...) {}
         void operator()() override { std::apply(kernel, args); }
     };
-    return submit(name, file, line, grid, block, shared_bytes, stream, (const void *)kernel,
+    return submit(name, file, line, grid, block, cluster, shared_bytes, stream, (const void *)kernel,
                   new Call(kernel, std::forward<A>(args)...), sizeof(Call));
 }
 
@@ -95,7 +95,7 @@ void *smem_dynamic(size_t align);
 
 /* --- collectives: f sees the arguments of all lanes, once --------------------------------------------------------- */
 
-enum Kind : uint8_t { NONE, SHUFFLE, VOTE, SYNCWARP, LDMATRIX, STMATRIX, MMA, BARRIER, MBARRIER, WARPGROUP, SETMAXNREG };
+enum Kind : uint8_t { NONE, SHUFFLE, VOTE, SYNCWARP, LDMATRIX, STMATRIX, MMA, BARRIER, MBARRIER, WARPGROUP, SETMAXNREG, CLUSTER };
 using Compute = void (*)(void **argument_of_lane, unsigned mask);
 void warp_collective(Kind kind, const char *name, unsigned mask, void *argument, Compute f, const char *file, int line);
 
@@ -178,11 +178,16 @@ uint32_t shared_offset(const void *p, size_t n, const char *what, const char *fi
 void     mbarrier_init(uint64_t *barrier, unsigned count, const char *file, int line);
 void     mbarrier_arrive(uint64_t *barrier, unsigned expected_bytes, const char *file, int line);
 void     mbarrier_wait(uint64_t *barrier, unsigned parity, const char *file, int line);
-void     tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int column, int row, const char *file, int line);
+void     tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks, const char *file,
+                     int line); /* blocks 0: into the thread's own */
 void     fence_proxy_async();
 void     tma_store_2d(const EmuTensorMap *map, const void *shared, int column, int row, bool add, const char *file, int line);
 void     bulk_commit();
 void     bulk_wait(int pending, bool read);
+unsigned cluster_rank();
+void     cluster_arrive(const char *file, int line);
+void     cluster_wait(const char *file, int line);
+void     mbarrier_arrive_at(uint64_t *barrier, unsigned rank, const char *file, int line); /* of that block, at the same place */
 void     set_registers(int n, bool raise, const char *file, int line);
 
 /* a_registers NULL: a is a descriptor. A wait names the accumulators that it completes, three at most, or NULL. */

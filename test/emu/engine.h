@@ -1,4 +1,5 @@
-/* engine.h - shared by the emulator's parts. One kernel runs at a time, block after block, on one host thread.
+/* engine.h - shared by the emulator's parts. One kernel runs at a time, block after block, on one host thread; the blocks
+ * of a cluster run together.
  *
  *   fiber.cpp        context switch, scheduler, and how the emulator reports and ends
  *   collectives.cpp  operations of several threads: warp operations, barriers, votes
@@ -6,6 +7,7 @@
  *   race.cpp         who touched which memory when; only it knows the shadow
  *   tensor.cpp       ldmatrix, stmatrix, mma, cp.async      hopper.cpp   mbarrier, TMA loads, setmaxnreg
  *   wgmma.cpp        products of warpgroups                 bulk.cpp     TMA stores, the two proxies
+ *   cluster.cpp      blocks that run together
  *   memory.cpp, streams.cpp, runtime.cpp   the CUDA runtime: allocations and copies; streams, events, graphs; the device
  */
 #pragma once
@@ -30,7 +32,7 @@ namespace emu {
 
 /* The limits of compute capability 9.0, and 4 multiprocessors, so that grids stay small. */
 enum {
-    WARP_LANES = 32, MAX_THREADS = 1024, MAX_WARPS = 32, MULTIPROCESSORS = 4,
+    WARP_LANES = 32, MAX_THREADS = 1024, MAX_WARPS = 32, MAX_CLUSTER = 8, MULTIPROCESSORS = 4,
     SHARED_DEFAULT = 48 << 10, SHARED_MOST = 227 << 10
 };
 
@@ -87,8 +89,8 @@ enum State : uint8_t { READY, WAITING, DONE };
 struct Fiber {
     void *stack_pointer, *asan_stack;
     char *stack; /* lowest address */
-    uint3 thread;
-    int   index, lane, warp;
+    uint3 thread, block;
+    int   index, lane, warp, rank; /* index and warp count through the cluster; rank: the block's in it */
     State state;
     /* its wait: the operation and its place */
     Kind        kind;
@@ -103,6 +105,9 @@ struct Fiber {
 
     std::vector<Accumulator> accumulators;
     bool                     wgmma_fenced;
+
+    bool     at_cluster_barrier; /* arrived, and has not waited */
+    unsigned cluster_phase;      /* when it arrived */
 };
 
 /* Lanes that gather for one warp operation. */
@@ -137,7 +142,8 @@ struct TmaLoad {
     void        *shared;
     EmuTensorMap map;
     uint64_t    *barrier;
-    int          column, row, thread;
+    int          column, row, thread, rank;
+    unsigned     blocks; /* of the cluster, a bit each, which receive it at the same place */
     uint64_t     stamp; /* the race checker's: who asked, when */
     const char  *file;
     int          line;
@@ -147,32 +153,43 @@ struct Launch {
     const char           *name, *file;
     int                   line;
     dim3                  grid, block;
+    unsigned              cluster; /* blocks, along x */
     size_t                shared_bytes, most_shared; /* dynamic; and with static objects */
     const void           *kernel;
     std::shared_ptr<Body> body;
     size_t                body_bytes;
 };
 
-/* The block that runs now. */
-struct Engine {
-    const Launch      *launch; /* NULL: the host runs */
-    std::vector<Fiber> fibers; /* as many as a block may have; made at the first launch */
-    Warp               warps[MAX_WARPS];
-    Barrier            barriers[16];
-    unsigned           ready_warps;
-    int                threads, warp_count, live;
-    unsigned           block;
-
-    char        *arena = nullptr;
-    char        *async = nullptr; /* as the asynchronous proxy sees it: bulk.cpp */
+/* A block that runs now: what its threads alone have. */
+struct Block {
+    char        *arena; /* its shared memory */
+    char        *async; /* as the asynchronous proxy sees it: bulk.cpp */
     bool         async_used;
     size_t       arena_used;
     StaticObject statics[64];
     int          static_count;
+    Barrier      barriers[16];
+    int          live;           /* threads that have not ended */
+    int          registers_free; /* per thread of a warpgroup */
+};
+
+/* The blocks that run now, one or a cluster. */
+struct Engine {
+    const Launch      *launch; /* NULL: the host runs */
+    std::vector<Fiber> fibers; /* as many as a block may have; made at the first launch */
+    Warp               warps[MAX_WARPS];
+    Block              blocks[MAX_CLUSTER];
+    Block             *here; /* of the current thread */
+    unsigned           ready_warps;
+    int                threads, warp_count, live; /* of all blocks that run now */
+    int                block_threads;
+    unsigned           block; /* the first one's number */
+    unsigned           cluster_phase;
+    int                cluster_arrived;
 
     std::vector<TmaLoad> tma;
     std::vector<Fiber *> warpgroup_waiting[MAX_WARPS / 4];
-    int                  registers[MAX_WARPS / 4], registers_wanted[MAX_WARPS / 4], registers_free; /* per thread, by warpgroup */
+    int                  registers[MAX_WARPS / 4], registers_wanted[MAX_WARPS / 4]; /* per thread, by warpgroup */
 
     std::mt19937 random;
 
@@ -205,9 +222,16 @@ void  print_context();                                                  /* kerne
 bool  tma_run_one();                                                    /* false: nothing is on its way */
 void  launch_run(Launch launch);
 void  registers_reset();
+void  cluster_reset();
 
 /* 16-byte units of a row are exchanged by the row's number: bits 4.. of the offset take bits 7.. in. */
 uint32_t swizzled(uint32_t offset, uint32_t bytes);
+/* While one lives, shared memory is that block's. */
+struct InBlock {
+    Block *was = engine.here;
+    explicit InBlock(int rank) { engine.here = &engine.blocks[rank]; }
+    ~InBlock() { engine.here = was; }
+};
 void     tma_check(const void *shared, const EmuTensorMap &map, const char *file, int line);
 char    *async_view(size_t at); /* shared memory as the asynchronous proxy sees it */
 void     async_may_read(const char *p, size_t n, const char *what, const char *file, int line);

@@ -23,6 +23,7 @@ static MBarrier &mbarrier_at(uint64_t *barrier, const char *file, int line) {
 static MBarrier &initialised_at(uint64_t *barrier, const char *file, int line) {
     MBarrier &b = mbarrier_at(barrier, file, line);
     if (b.count == 0 || b.count == COUNT_UNSET) fail_at(file, line, "mbarrier used before its init");
+    race_async_read(barrier, sizeof b, current->index, race_stamp(), file, line); /* after its init, too */
     return b;
 }
 static void complete_if_due(uint64_t *barrier) {
@@ -40,6 +41,7 @@ void mbarrier_init(uint64_t *barrier, unsigned count, const char *file, int line
     MBarrier &b = mbarrier_at(barrier, file, line);
     b.pending = b.count = count;
     b.phase = 0, b.unused = 0, b.bytes = 0;
+    note_write(barrier, sizeof b);
 }
 void mbarrier_arrive(uint64_t *barrier, unsigned expected_bytes, const char *file, int line) {
     MBarrier &b = initialised_at(barrier, file, line);
@@ -74,21 +76,29 @@ static void load_element(const TmaLoad &t, char *to, int64_t column, int64_t row
     race_bulk_write(to, m.element_bytes, false, t.thread, t.stamp, t.file, t.line);
     if (inside) memcpy(to, from, m.element_bytes);
     else memset(to, 0, m.element_bytes);
-    memcpy(async_view((size_t)(to - engine.arena)), to, m.element_bytes);
+    memcpy(async_view((size_t)(to - engine.here->arena)), to, m.element_bytes);
 }
 
-static void load_now(const TmaLoad &t) {
+static void load_into(const TmaLoad &t, int rank) {
+    InBlock             there(rank);
+    ptrdiff_t           to = engine.here->arena - engine.blocks[t.rank].arena;
     const EmuTensorMap &m = t.map;
     uint32_t            bytes = m.box_columns * m.box_rows * m.element_bytes;
-    uint32_t            at = shared_offset(t.shared, bytes, "TMA", t.file, t.line);
+    uint32_t            at = shared_offset((char *)t.shared + to, bytes, "TMA", t.file, t.line);
+    if (!engine.here->live) fail_at(t.file, t.line, "TMA: a load into a block of the cluster that has ended");
     for (uint32_t y = 0; y < m.box_rows; y++)
         for (uint32_t x = 0; x < m.box_columns; x++) {
             uint32_t offset = swizzled(at + (y * m.box_columns + x) * m.element_bytes, m.swizzle_bytes);
-            load_element(t, engine.arena + offset, t.column + (int64_t)x, t.row + (int64_t)y);
+            load_element(t, engine.here->arena + offset, t.column + (int64_t)x, t.row + (int64_t)y);
         }
-    MBarrier &b = mbarrier_at(t.barrier, t.file, t.line);
+    uint64_t *barrier = (uint64_t *)((char *)t.barrier + to);
+    MBarrier &b = *(MBarrier *)barrier;
     b.bytes -= (int32_t)bytes;
-    complete_if_due(t.barrier);
+    complete_if_due(barrier);
+}
+static void load_now(const TmaLoad &t) {
+    for (int rank = 0; rank < (int)engine.launch->cluster; rank++)
+        if (t.blocks >> rank & 1) load_into(t, rank);
 }
 
 bool tma_run_one() {
@@ -106,10 +116,21 @@ void tma_check(const void *shared, const EmuTensorMap &map, const char *file, in
     if (map.swizzle_bytes && row_bytes > map.swizzle_bytes)
         fail_at(file, line, "TMA: a box row of %u bytes exceeds the swizzle of %u", row_bytes, map.swizzle_bytes);
 }
-void tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int column, int row, const char *file, int line) {
+/* blocks 0: into the thread's own. */
+void tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int column, int row, unsigned blocks, const char *file,
+                 int line) {
     tma_check(shared, *map, file, line);
-    TmaLoad t = {shared, *map, barrier, column, row, current->index, race_stamp(), file, line};
-    race_release(barrier, current->warp);
+    unsigned all = engine.launch->cluster;
+    if (blocks >> all) fail_at(file, line, "TMA: mask %x names blocks that a cluster of %u does not have", blocks, all);
+    if (!blocks) blocks = 1u << current->rank;
+    for (int rank = 0; rank < MAX_CLUSTER; rank++) {
+        uint64_t *there = (uint64_t *)((char *)barrier + (engine.blocks[rank].arena - engine.here->arena));
+        InBlock   in(rank);
+        if (!(blocks >> rank & 1)) continue;
+        initialised_at(there, file, line);
+        race_release(there, current->warp);
+    }
+    TmaLoad t = {shared, *map, barrier, column, row, current->index, current->rank, blocks, race_stamp(), file, line};
     if (settings.async_early) load_now(t);
     else engine.tma.push_back(t);
 }
@@ -121,16 +142,17 @@ enum { REGISTERS = 64 << 10, WARPGROUP_LANES = 128, FEWEST = 24, MOST = 248 };
 /* A block starts with as many per thread as its launch bounds can give. The compiler may have taken fewer: a raise to less is no
  * fault. */
 void registers_reset() {
-    int per_thread = engine.threads ? REGISTERS / engine.threads / 8 * 8 : 0;
-    engine.registers_free = 0;
+    int per_thread = REGISTERS / engine.block_threads / 8 * 8;
+    for (Block &b : engine.blocks) b.registers_free = 0;
     for (int &r : engine.registers) r = per_thread < MOST ? per_thread : MOST;
     for (int &r : engine.registers_wanted) r = 0;
 }
 static void grant() {
-    for (int g = 0; g < engine.threads / WARPGROUP_LANES; g++) {
+    int groups = engine.block_threads / WARPGROUP_LANES, first = current->rank * groups;
+    for (int g = first; g < first + groups; g++) {
         int more = engine.registers_wanted[g] - engine.registers[g];
-        if (more <= 0 || more > engine.registers_free) continue;
-        engine.registers_free -= more;
+        if (more <= 0 || more > engine.here->registers_free) continue;
+        engine.here->registers_free -= more;
         engine.registers[g] += more;
         for (int t = 0; t < WARPGROUP_LANES; t++) {
             Fiber &f = engine.fibers[g * WARPGROUP_LANES + t];
@@ -146,14 +168,14 @@ struct SetRegisters {
 };
 static void set(int warpgroup, void *argument) {
     const SetRegisters &s = *(SetRegisters *)argument;
-    int                &now = engine.registers[warpgroup], groups = engine.threads / WARPGROUP_LANES;
-    int                 all = engine.registers_free;
-    for (int g = 0; g < groups; g++) all += engine.registers[g];
+    int                &now = engine.registers[warpgroup], groups = engine.block_threads / WARPGROUP_LANES;
+    int                 all = engine.here->registers_free;
+    for (int g = 0; g < groups; g++) all += engine.registers[current->rank * groups + g];
     if (!s.raise && s.n > now) fail_at(s.file, s.line, "setmaxnreg: lowered to %d registers from %d", s.n, now);
     if (s.raise && s.n > all - FEWEST * (groups - 1))
         fail_at(s.file, s.line, "setmaxnreg: %d registers a thread can never be granted: %d warpgroups share %d", s.n, groups, all);
     engine.registers_wanted[warpgroup] = s.n;
-    if (!s.raise) engine.registers_free += now - s.n, now = s.n;
+    if (!s.raise) engine.here->registers_free += now - s.n, now = s.n;
     grant();
 }
 void set_registers(int n, bool raise, const char *file, int line) {

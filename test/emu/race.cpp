@@ -4,8 +4,8 @@
  * not linked. Each two bytes of shared and of device memory have a Cell: the last write and the last two reads, each stamped with launch,
  * block, thread and the clock of the thread's warp. A barrier gives its warps each other's clocks; a stamp with a clock
  * unknown to the reader's warp is a race. Nothing orders two blocks of one launch, so that any stamp of another block
- * is one too, but for two atomics. The hooks see code of .cu files only: the engine's own accesses in the name of a
- * thread go through note_* and race_async_*.
+ * is one too, but for two atomics; the blocks of a cluster count as one. The hooks see code of .cu files only: the
+ * engine's own accesses in the name of a thread go through note_* and race_async_*.
  */
 #include <unistd.h>
 
@@ -86,9 +86,12 @@ void race_new_launch() {
 }
 void race_new_block() {
     if (!on()) return;
-    race.shared.resize(ARENA_BYTES / 2);
-    std::fill_n(race.shared.begin(), engine.arena_used / 2 + 1, Cell{}); /* the last block's cells; the rest is clean */
-    race.fenced.resize(ARENA_BYTES / 2);
+    race.shared.resize(ARENA_BYTES / 2 * MAX_CLUSTER);
+    for (int r = 0; r < MAX_CLUSTER; r++) { /* the last blocks' cells; the rest is clean */
+        size_t used = engine.blocks[r].arena_used;
+        if (used) std::fill_n(race.shared.begin() + (long)(ARENA_BYTES / 2 * (size_t)r), used / 2 + 1, Cell{});
+    }
+    race.fenced.resize(ARENA_BYTES / 2 * MAX_CLUSTER);
     for (int i = 0; i < engine.threads; i++) race.fences[i].clear();
     race.released.clear();
     memset(race.told, 0, sizeof race.told);
@@ -147,10 +150,10 @@ static void print_place(const char *label, uint32_t at) {
     print_place("this access", at);
     if (other_at) {
         dim3 d = engine.launch->block;
-        int  t = thread_of(other);
-        fprintf(stderr, "EMU   the other access is by block %u thread (%u,%u,%u), and no barrier orders them\n", block_of(other),
-                t % d.x, t / d.x % d.y,
-                t / (d.x * d.y));
+        int  t = thread_of(other), rank = t / engine.block_threads;
+        t %= engine.block_threads;
+        fprintf(stderr, "EMU   the other access is by block %u thread (%u,%u,%u), and no barrier orders them\n",
+                block_of(other) + (unsigned)rank, t % d.x, t / d.x % d.y, t / (d.x * d.y));
         print_place("other access", other_at);
     }
     print_context();
@@ -169,8 +172,8 @@ static Cell *shadow_of(Allocation &a) {
 
 static bool inside_shared(size_t at, size_t n) {
     if (at >= DYNAMIC_AT && at + n <= DYNAMIC_AT + engine.launch->shared_bytes) return true;
-    for (int i = 0; i < engine.static_count; i++)
-        if (at >= engine.statics[i].at && at + n <= engine.statics[i].at + engine.statics[i].bytes) return true;
+    for (int i = 0; i < engine.here->static_count; i++)
+        if (at >= engine.here->statics[i].at && at + n <= engine.here->statics[i].at + engine.here->statics[i].bytes) return true;
     return false;
 }
 
@@ -215,6 +218,11 @@ static void check_cell(Cell &c, const Place &place, bool initialised, const void
     }
 }
 
+/* The cell of shared memory of the current block. */
+static size_t cell_of(const char *p) {
+    return ARENA_BYTES / 2 * (size_t)(engine.here - engine.blocks) + (size_t)(p - engine.here->arena) / 2;
+}
+
 /* Whether what stands in this cell of shared memory was written by TMA, or is behind a proxy fence of its writer that comes
  * before anything this warp (or thread) does now. */
 static bool published(size_t cell, int warp, int thread) {
@@ -231,9 +239,9 @@ static void check(const void *pointer, size_t n, Access kind, uint32_t at, int t
     const Place *place = &DEVICE_MEMORY;
     Cell        *cells;
     bool         initialised = false;
-    if (p >= engine.arena && p < engine.arena + ARENA_BYTES) {
-        if (!inside_shared((size_t)(p - engine.arena), n)) report("ERROR", "access outside of every shared array", p, at);
-        cells = &race.shared[(size_t)(p - engine.arena) / 2];
+    if (p >= engine.here->arena && p < engine.here->arena + ARENA_BYTES) {
+        if (!inside_shared((size_t)(p - engine.here->arena), n)) report("ERROR", "access outside of every shared array", p, at);
+        cells = &race.shared[cell_of(p)];
         place = &SHARED_MEMORY;
     } else {
         if (inside_program(p, n)) return;
@@ -300,7 +308,7 @@ void race_proxy_fence() {
 void race_visible(const void *p, size_t n, int warp, int thread, const char *file, int line) {
     if (!on()) return;
     race.async_file = file, race.async_line = line;
-    size_t first = (size_t)((const char *)p - engine.arena) / 2;
+    size_t first = cell_of((const char *)p);
     for (size_t i = first; i < first + (n + 1) / 2; i++) {
         const Cell &c = race.shared[i];
         if (!c.write) report("ERROR", SHARED_MEMORY.uninitialised, p, BULK);

@@ -33,7 +33,7 @@ static char *place_of(uint64_t descriptor, int mn, int k, bool mn_major, int byt
     if (descriptor >> 49 & 7) fail_at(op.file, op.line, "wgmma: the base offset must be 0");
     uint32_t at = start + mn / 8 * stride + mn % 8 * 128 + k * bytes;
     if (mn_major) at = start + mn / 64 * leading + k / 8 * stride + k % 8 * 128 + mn % 64 * 2;
-    char *p = engine.arena + swizzled(at, 128);
+    char *p = engine.here->arena + swizzled(at, 128);
     shared_offset(p, (size_t)bytes, "wgmma operand", op.file, op.line);
     return p;
 }

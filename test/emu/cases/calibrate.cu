@@ -149,6 +149,10 @@ static void of_stores() {
     OnDevice<bf16>  in(operands<bf16>((size_t)rows * columns, 5)), out((size_t)rows * columns), seen(2);
     OnDevice<half>  in_half(operands<half>((size_t)rows * columns, 6)), turned((size_t)rows * columns), seen_half(2);
     OnDevice<float> sum(std::vector<float>(50 * 32, 1.0f)), x(operands<float>(5 * 256, 7)), y(5 * 256);
+    OnDevice<bf16>  tiles(operands<bf16>(3 * 64 * 64, 9));
+    OnDevice<float> shared_by_two(2 * 3 * 64 * 64);
+    share(shared_by_two.p, tiles.p, 3, 1, &stream);
+    print("cluster_multicast", "bf16", shared_by_two);
     OnDevice<bf16>  sum_16(operands<bf16>(50 * 64, 8));
     store<bf16, false>(out.p, seen.p, in.p, rows, columns, &stream);
     store<half, true>(turned.p, seen_half.p, in_half.p, rows, columns, &stream);

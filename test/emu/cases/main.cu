@@ -252,8 +252,10 @@ template <typename T, bool transposed> static void store_case(const char *name, 
     auto   got = out.host(), first = seen.host();
     double ms = now_ms() - from;
     for (int r = 0; r < rows; r++)
-        for (int c = 0; c < columns; c++)
-            widen(&error, as_float(in[(size_t)r * columns + c]) - as_float(got[transposed ? (size_t)c * rows + r : (size_t)r * columns + c]));
+        for (int c = 0; c < columns; c++) {
+            size_t to = transposed ? (size_t)c * rows + r : (size_t)r * columns + c;
+            widen(&error, as_float(in[(size_t)r * columns + c]) - as_float(got[to]));
+        }
     for (int r = 0; r < rows; r += 64) widen(&error, as_float(in[(size_t)r * columns]) - as_float(first[r / 64]));
     judge(name, error, 0, ms);
 }
@@ -290,6 +292,20 @@ static void hand_on_small() {
     for (int i = 0; i < n; i++) widen(&error, x[i] + x[i / 256 * 256 + (i + 128) % 256] - got[i]);
     judge("hand_on", error, 0, ms);
 }
+static void cluster_small() {
+    if (!has_hopper("cluster")) return;
+    const int       tiles = 5, clusters = 2, n = tiles * 64 * 64;
+    auto            x = random_vector<bf16>(n);
+    OnDevice<bf16>  dx(x);
+    OnDevice<float> out((size_t)2 * clusters * n);
+    double          from = now_ms(), error = 0;
+    share(out.p, dx.p, tiles, clusters, &stream);
+    auto   got = out.host();
+    double ms = now_ms() - from;
+    for (int b = 0; b < 2 * clusters; b++)
+        for (int i = 0; i < n; i++) widen(&error, as_float(x[i]) + (float)b - got[(size_t)b * n + i]);
+    judge("cluster", error, 1e-6, ms);
+}
 /* The sizes of the report's table of speeds. */
 static void speed() {
     layernorm_case(256, 768);
@@ -317,6 +333,7 @@ static const struct {
     {"tma_store", tma_store_small, ALWAYS},
     {"tma_sum", tma_sum_small, ALWAYS},
     {"hand_on", hand_on_small, ALWAYS},
+    {"cluster", cluster_small, ALWAYS},
     {"managed", managed_case, ALWAYS},
     {"graph", graph_case, ALWAYS},
     {"capture_rules", capture_rules, ALWAYS},
