@@ -66,6 +66,7 @@ table='
 73 wgmma       XXX XXX XXX the wait does not name the accumulators
 74 wgmma       XXX XXX XXX the wait covers one group too few
 75 wgmma       XXX XXX XXX second of two products used before its wait
+76 wgmma       --- --- XXX wgmma.fence before the registers of A are written
 81 tma_store   XXX XXX XXX wrong order of stmatrix fragments
 82 tma_store   XXX XXX XXX unaligned stmatrix row
 83 tma_store   XXX XXX XXX no proxy fence before a TMA store

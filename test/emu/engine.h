@@ -106,6 +106,8 @@ struct Fiber {
     std::vector<Accumulator> accumulators;
     bool                     wgmma_fenced;
 
+    std::vector<std::pair<const char *, size_t>> written; /* of its stack, since the fence; the race checker notes it */
+
     bool     at_cluster_barrier; /* arrived, and has not waited */
     unsigned cluster_phase;      /* when it arrived */
 };

@@ -312,6 +312,7 @@ void fiber_reset(Fiber &f, int index, dim3 block) {
     f.wgmma.clear();
     f.stores.clear();
     f.accumulators.clear();
+    f.written.clear();
     f.wgmma_fenced = f.at_cluster_barrier = false;
     /* Tops of stacks at different cache sets: all at the same offset of a large power of two would evict each other. */
     void **top = (void **)(f.stack + STACK_BYTES - 64 - index * 7 % 64 * 64) - FRAME_WORDS;

@@ -123,6 +123,7 @@ void tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int c
     unsigned all = engine.launch->cluster;
     if (blocks >> all) fail_at(file, line, "TMA: mask %x names blocks that a cluster of %u does not have", blocks, all);
     if (!blocks) blocks = 1u << current->rank;
+    TmaLoad t = {shared, *map, barrier, column, row, current->index, current->rank, blocks, race_stamp(), file, line};
     for (int rank = 0; rank < MAX_CLUSTER; rank++) {
         uint64_t *there = (uint64_t *)((char *)barrier + (engine.blocks[rank].arena - engine.here->arena));
         InBlock   in(rank);
@@ -130,7 +131,6 @@ void tma_load_2d(void *shared, const EmuTensorMap *map, uint64_t *barrier, int c
         initialised_at(there, file, line);
         race_release(there, current->warp);
     }
-    TmaLoad t = {shared, *map, barrier, column, row, current->index, current->rank, blocks, race_stamp(), file, line};
     if (settings.async_early) load_now(t);
     else engine.tma.push_back(t);
 }

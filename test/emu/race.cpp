@@ -275,6 +275,7 @@ static inline void seen(const void *p, size_t n, Access kind, void *return_addre
     if ((const char *)p >= current->stack && (const char *)p < current->stack + STACK_BYTES) {
         if (!current->accumulators.empty() && wgmma_holds(*current, p, n))
             report("RACE", "use of wgmma's accumulators before a wait covers them", p, at);
+        if (kind == WRITE && current->wgmma_fenced) current->written.push_back({(const char *)p, n});
         return;
     }
     check(p, n, kind, at, current->index, race.clock[current->warp]);

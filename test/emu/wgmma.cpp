@@ -133,17 +133,28 @@ static void issued(int warpgroup, void *) {
     });
 }
 
-void wgmma_fence() { current->wgmma_fenced = true; }
+void wgmma_fence() {
+    current->wgmma_fenced = true;
+    current->written.clear();
+}
+/* Registers that the program wrote behind the fence are not yet there for a product. */
+static void expect_fenced(const void *registers, size_t n, const char *file, int line) {
+    for (const auto &w : current->written)
+        if (w.first + w.second > (const char *)registers && w.first < (const char *)registers + n)
+            fail_at(file, line, "wgmma takes registers that were written after the last wgmma_fence");
+}
 
 void wgmma(float *d, int n, MmaType a_type, MmaType b_type, uint64_t a, const uint32_t *a_registers, uint64_t b, int accumulate,
            bool a_transposed, bool b_transposed, const char *file, int line) {
     Accumulator *x = accumulator_at(*current, d);
     if (!current->wgmma_fenced && (!x || a_registers))
         fail_at(file, line, "wgmma without a wgmma_fence since the program could touch its registers");
+    if (a_registers) expect_fenced(a_registers, sizeof(uint32_t[4]), file, line);
     if (x) {
         if (x->n != n / 2) fail_at(file, line, "wgmma: accumulators of another shape are in flight, from %s:%d", x->file, x->line);
         expect_untouched(*x);
     } else {
+        expect_fenced(d, (size_t)n / 2 * sizeof *d, file, line);
         current->accumulators.push_back(Accumulator{d, n / 2, 0, std::vector<float>(d, d + n / 2), file, line});
         x = &current->accumulators.back();
         for (int i = 0; i < n / 2; i++) d[i] = bits<float>((uint32_t)POISON);
@@ -187,6 +198,7 @@ static void hand_over(Fiber &f, const Wait &w) {
         f.accumulators.erase(f.accumulators.begin() + (long)i);
     }
     f.wgmma_fenced = false;
+    f.written.clear();
 }
 static void waited(int warpgroup, void *) {
     Fiber *threads = &engine.fibers[warpgroup * WARPGROUP_THREADS];

@@ -9,6 +9,7 @@ struct alignas(1024) Ring {
     uint64_t      full[SLOTS], empty[SLOTS];
 };
 
+#ifdef PTX_HOPPER
 DEVICE void load_half(Ring *ring, const TensorMap *map, int t) {
     int      slot = t % SLOTS;
     unsigned rank = cluster_rank(), parity = t / SLOTS & 1;
@@ -18,6 +19,7 @@ DEVICE void load_half(Ring *ring, const TensorMap *map, int t) {
     void *half = ring->tile[slot] + rank * (TILE_BYTES / BLOCKS);
     tma_load_2d_multicast(half, map, &ring->full[slot], 0, t * ROWS + (int)rank * HALF, everybody);
 }
+#endif
 
 /* out[block][i] = in[i] + block, of in [64 tiles, 64] bf16. */
 KERNEL __launch_bounds__(THREADS, 1)

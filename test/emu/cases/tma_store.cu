@@ -6,6 +6,7 @@
 enum { SIDE = 64, ROW_BYTES = 128, THREADS = 128 };
 struct alignas(1024) Tile { unsigned char bytes[SIDE * ROW_BYTES]; };
 
+#ifdef PTX_HOPPER
 DEVICE unsigned char *at_swizzled(Tile *tile, int row, int byte) { return tile->bytes + row * ROW_BYTES + ((byte / 16) ^ row % 8) * 16; }
 
 /* 16 x 16 elements of a row-major matrix at (r0, c0), as stmatrix takes them; those outside are 0. */
@@ -15,6 +16,7 @@ template <typename T> DEVICE void load_fragments(uint32_t (&r)[4], const T *in, 
         r[i] = row < rows && column < columns ? *(const uint32_t *)(in + (int64_t)row * columns + column) : 0;
     }
 }
+#endif
 
 /* A block owns 64 rows of `in` and walks along its columns. */
 template <typename T, bool transposed>

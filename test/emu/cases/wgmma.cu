@@ -6,6 +6,7 @@
 enum { ROWS = 64, ROW_BYTES = 128, STEP_BYTES = 32, STEPS = ROW_BYTES / STEP_BYTES, WARPGROUP = 128 };
 template <int N> struct alignas(1024) Operands { unsigned char a[ROWS * ROW_BYTES], b[N * ROW_BYTES]; };
 
+#ifdef PTX_HOPPER
 /* Rows of 128 bytes, their 16-byte units exchanged as the 128-byte swizzle has them. */
 DEVICE void store_rows(unsigned char *tile, const unsigned char *from, int rows, int64_t pitch) {
     for (int i = threadIdx.x; i < rows * 8; i += WARPGROUP) {
@@ -19,6 +20,7 @@ template <int N, int b_transposed> DEVICE void store_b(unsigned char *tile, cons
         for (int c = 0; c < N / 64; c++) /* [k,n] 16 bits: chunks of 64 columns */
             store_rows(tile + c * 64 * ROW_BYTES, b + (int64_t)t * 64 * N * 2 + c * ROW_BYTES, 64, N * 2);
 }
+#endif
 
 template <typename A, typename B, int N, bool in_registers, int b_transposed>
 KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, const unsigned char *__restrict__ a,
@@ -32,6 +34,7 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
         if (BUG(61)) fence_proxy_async(); /* 61: before the writes that it is for */
         if (!in_registers) store_rows(tile->a, a + t * ROW_BYTES, ROWS, k_bytes);
         store_b<N, b_transposed>(tile->b, b, t, k_bytes);
+        if (BUG(76)) wgmma_fence(); /* 76: before the registers that it is for */
         for (int i = 0; in_registers && i < STEPS * 4; i++) {
             int word = BUG(62) ? (i & 1) * 2 + (i >> 1 & 1) : i % 4; /* 62: wrong fragment order */
             words[i / 4][i % 4] = *(const uint32_t *)(a + (int64_t)(row + word % 2 * 8) * k_bytes + t * ROW_BYTES + i / 4 * STEP_BYTES +
@@ -40,7 +43,7 @@ KERNEL __launch_bounds__(WARPGROUP, 1) product_kernel(float *__restrict__ out, c
         bool fences = !BUG(61) && !BUG(63) && (!BUG(64) || threadIdx.x == 0); /* 63: no proxy fence; 64: one thread fences for all */
         if (fences) fence_proxy_async();
         if (!BUG(65)) __syncthreads(); /* 65: no barrier between the writers and the products */
-        if (!BUG(66)) wgmma_fence(); /* 66: none, though registers were written */
+        if (!BUG(66) && !BUG(76)) wgmma_fence(); /* 66: none, though registers were written */
         for (int i = 0; i < STEPS; i++) {
             int      step = BUG(67) ? i * 16 : i * STEP_BYTES; /* 67: half of the way along k */
             int      leading = b_transposed && !BUG(68) ? 64 * ROW_BYTES : 16; /* 68: wrong leading offset */
@@ -80,11 +83,13 @@ PRODUCT(e5m2, e4m3, 256, false, 0)
 PRODUCT(e4m3, e5m2, 64, true, 0)
 PRODUCT(e5m2, e5m2, 192, true, 0)
 
+#ifdef PTX_HOPPER
 /* Of the warpgroup's [64,64], a thread's part. */
 DEVICE void store_square(float *out, const float (&d)[32]) {
     int row = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
     for (int i = 0; i < 32; i++) out[(row + (i >> 1 & 1) * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + (i & 1)] = d[i];
 }
+#endif
 /* Two products in flight: the first one's accumulators are used while the second runs. out[2][64,64], b[128,64]. */
 KERNEL __launch_bounds__(WARPGROUP, 1)
     two_products_kernel(float *__restrict__ out, const bf16 *__restrict__ a, const bf16 *__restrict__ b) {
